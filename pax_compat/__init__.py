@@ -1,0 +1,1 @@
+"""The Pax programming model on today's JAX."""

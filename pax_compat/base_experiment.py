@@ -1,0 +1,32 @@
+"""What an experiment is: a task, its data, and nothing built yet."""
+
+import abc
+
+from pax_compat import config as config_lib
+
+
+class BaseExperiment(abc.ABC):
+  """The task and the datasets of one experiment.
+
+  Both are configs. Subclasses keep their settings as class attributes, so that
+  a derived experiment changes one by assigning it.
+  """
+
+  @abc.abstractmethod
+  def task(self) -> config_lib.Config:
+    """Returns the config of the task."""
+
+  @abc.abstractmethod
+  def datasets(self) -> list[config_lib.Config]:
+    """Returns one `BaseInput` config for each dataset.
+
+    Exactly one has `is_training`; names are unique.
+    """
+
+  def train_datasets(self) -> list[config_lib.Config]:
+    """Returns the datasets that the task is trained on."""
+    return [d for d in self.datasets() if d.is_training]
+
+  def eval_datasets(self) -> list[config_lib.Config]:
+    """Returns the datasets that the task is evaluated on while it trains."""
+    return [d for d in self.datasets() if not d.is_training]

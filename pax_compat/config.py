@@ -1,0 +1,216 @@
+"""Configuration: Fiddle underneath, the Pax spellings on top.
+
+A configurable class is a dataclass whose fields are its hyperparameters. They
+are declared as plain fields or in a nested `class HParams(BaseHParams)`; both
+mean the same. `Layer.HParams(dims=4)` and `Layer.HParams.config(dims=4)` give a
+`Config`, `Layer.HParams.partial(dims=4)` a Fiddle `Partial`.
+
+A `Config` is built by `Instantiate()`, which builds this one object only: what
+its fields hold, child templates included, reaches the object as it stands. So a
+parent decides when, how often and with which dimensions its children are built.
+"""
+
+import copy
+import dataclasses
+from typing import Any
+
+import fiddle as fdl
+
+from pax_compat import errors
+
+
+class _Required:
+  """The value of a field that must be set before its config is used."""
+
+  def __repr__(self):
+    return 'REQUIRED'
+
+  def __deepcopy__(self, memo):
+    return self
+
+  def __copy__(self):
+    return self
+
+
+REQUIRED: Any = _Required()
+
+# Fields that flax.linen adds to every module and no user sets.
+_HIDDEN_FIELDS = ('parent',)
+
+
+class Config(fdl.Config):
+  """A Fiddle config with the methods that Pax users know."""
+
+  def __init__(self, fn_or_cls, /, *args, **kwargs):
+    super().__init__(fn_or_cls)
+    if dataclasses.is_dataclass(fn_or_cls):
+      for field in dataclasses.fields(fn_or_cls):
+        if (
+          field.init
+          and field.name not in kwargs
+          and field.default_factory is not dataclasses.MISSING
+        ):
+          super().__setattr__(field.name, field.default_factory())
+    if args:
+      raise errors.UserError(
+        f'{fn_or_cls.__qualname__}: fields are set by name, got the'
+        f' positional values {args!r}'
+      )
+    self.set(**kwargs)
+
+  @property
+  def cls(self) -> Any:
+    """The class (or function) that this config builds."""
+    return fdl.get_callable(self)
+
+  def __setattr__(self, name: str, value: Any):
+    _check_field(self, name)
+    super().__setattr__(name, value)
+
+  def set(self, **fields) -> 'Config':
+    """Sets fields by name and returns this config.
+
+    Raises:
+      UserError: a name is not a field; the message suggests the nearest.
+    """
+    for name, value in fields.items():
+      setattr(self, name, value)
+    return self
+
+  def clone(self) -> 'Config':
+    """Returns a deep copy, templates included."""
+    return copy.deepcopy(self)
+
+  def Instantiate(self, **overrides) -> Any:  # noqa: N802 (Pax's spelling)
+    """Builds the object.
+
+    Args:
+      **overrides: fields that replace those of this config, for this object.
+
+    Returns:
+      The object, whose fields hold what this config's fields hold.
+
+    Raises:
+      UserError: a required field was never set.
+    """
+    fields = {**field_values(self), **overrides}
+    for name, value in fields.items():
+      if value is REQUIRED:
+        raise errors.UserError(f'{class_name(self)}.{name} is required')
+    return self.cls(**fields)
+
+
+def _check_field(config: fdl.Buildable, name: str):
+  known = field_names(config)
+  if name not in known:
+    raise errors.UserError(
+      f'{class_name(config)} has no field {name!r}'
+      + errors.did_you_mean(name, known)
+    )
+
+
+def class_name(config: fdl.Buildable) -> str:
+  """Returns the unqualified name of the class that `config` builds."""
+  return fdl.get_callable(config).__qualname__
+
+
+def field_names(config: fdl.Buildable) -> list[str]:
+  """Returns the names of a config's fields, in the order of declaration."""
+  names = config.__signature_info__.parameters
+  return [n for n in names if n not in _HIDDEN_FIELDS]
+
+
+def field_values(config: fdl.Buildable) -> dict[str, Any]:
+  """Returns a config's fields with their values, set or default."""
+  defaults = {
+    name: parameter.default
+    for name, parameter in config.__signature_info__.parameters.items()
+    if parameter.default is not parameter.empty
+  }
+  values = {**defaults, **config.__arguments__}
+  return {n: values[n] for n in field_names(config) if n in values}
+
+
+class HParamsMeta(type):
+  """Makes `Layer.HParams(...)` build a `Config` of `Layer`."""
+
+  owner: Any = None
+
+  def __call__(cls, **fields) -> Config:
+    return cls.config(**fields)
+
+  def config(cls, **fields) -> Config:
+    """Returns a `Config` of the class that these hyperparameters belong to."""
+    if cls.owner is None:
+      raise errors.UserError(f'{cls.__qualname__} belongs to no class yet')
+    return Config(cls.owner, **fields)
+
+  def partial(cls, **fields) -> fdl.Partial:
+    """Returns a Fiddle `Partial` of the class, for callables with arguments."""
+    return fdl.Partial(cls.owner, **fields)
+
+
+class BaseHParams(metaclass=HParamsMeta):
+  """Base of the nested `HParams` classes that declare hyperparameters."""
+
+
+def declare_hparams(cls: type):
+  """Turns a nested `HParams` declaration of `cls` into fields of `cls`.
+
+  Call it from `__init_subclass__`, before the class becomes a dataclass.
+  """
+  declared = cls.__dict__.get('HParams')
+  if declared is not None:
+    own = declared.__dict__
+    annotations = dict(own.get('__annotations__', {}))
+    cls.__annotations__ = {
+      **annotations,
+      **cls.__dict__.get('__annotations__', {}),
+    }
+    for name in annotations:
+      if name in own:
+        setattr(cls, name, own[name])
+  else:
+    cls.HParams = HParamsMeta('HParams', (BaseHParams,), {})
+    cls.HParams.__qualname__ = f'{cls.__qualname__}.HParams'
+  cls.HParams.owner = cls
+
+
+class Configurable:
+  """Base of the configurable classes that are not flax modules.
+
+  Subclasses become keyword-only dataclasses by themselves.
+  """
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    declare_hparams(cls)
+    dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+  @classmethod
+  def config(cls, **fields) -> Config:
+    """Returns a `Config` of this class."""
+    return Config(cls, **fields)
+
+
+def sub_config_field(hparams: Any, **overrides) -> Any:
+  """Declares a field whose default is a fresh config.
+
+  Args:
+    hparams: a class, its `HParams`, or a function that returns a config.
+    **overrides: fields to set on the default config.
+  """
+
+  def default():
+    if isinstance(hparams, HParamsMeta):
+      return hparams.config(**overrides)
+    if isinstance(hparams, type):
+      return Config(hparams, **overrides)
+    return hparams().set(**overrides)
+
+  return dataclasses.field(default_factory=default)
+
+
+def instance_field(default_factory) -> Any:
+  """Declares a field whose default is a fresh `default_factory()`."""
+  return dataclasses.field(default_factory=default_factory)

@@ -1,0 +1,38 @@
+"""The one error type for a user's mistakes, and the search for near names."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+  """A name, flag, field, file or checkpoint that cannot be used as given.
+
+  The message says what was wrong, where, what was expected and the nearest
+  valid choice, in a few lines. `pax_compat.main` prints it without a traceback
+  and exits with status 2.
+  """
+
+
+def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+  """Returns up to `count` of the known names that look most like `name`.
+
+  Args:
+    name: What the user wrote.
+    known: The valid names, in any order.
+    count: How many to return at most.
+
+  Returns:
+    The nearest names, nearest first; empty where nothing is known.
+  """
+  known = sorted(set(known))
+  lowered = {k.lower(): k for k in known}
+  close = difflib.get_close_matches(
+    name.lower(), list(lowered), n=count, cutoff=0.0
+  )
+  return [lowered[c] for c in close]
+
+
+def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
+  """Returns `; did you mean: a, b, c?`, or an empty string if none is known."""
+  near = near_names(name, known, count)
+  return f'; did you mean: {", ".join(near)}?' if near else ''

@@ -1,0 +1,89 @@
+"""Where experiments come from: sources behind an entry-point group.
+
+A source knows experiments by name. `setup.py` declares the sources of this
+distribution in the group `pax_compat.experiment_sources`; a user's package adds
+its own in the same way. Sources are asked in the order of their entry points'
+names, and nothing of a source is imported before it is asked.
+"""
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from pax_compat import base_experiment, errors
+
+GROUP = 'pax_compat.experiment_sources'
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOptions:
+  """What the command line says about finding an experiment.
+
+  Attributes:
+    import_modules: modules to import first; they register experiments.
+    lingvo_source: a Lingvo checkout whose `params` packages are added.
+    translation: 'auto', 'native' or 'bridge'.
+    model_params_override: Lingvo's text of `path : value` pairs, separated by
+      `;` or new lines.
+    load_everything: whether a listing may import what is slow to import.
+  """
+
+  import_modules: tuple[str, ...] = ()
+  lingvo_source: str | None = None
+  translation: str = 'auto'
+  model_params_override: str = ''
+  load_everything: bool = False
+
+
+class ExperimentSource(Protocol):
+  """Finds experiments by name. A source is a module or an object."""
+
+  def find(
+    self, name: str, options: SourceOptions
+  ) -> base_experiment.BaseExperiment | None:
+    """Returns the experiment, or None where this source has no such name.
+
+    Raises:
+      UserError: the name is this source's, but cannot be used.
+    """
+
+  def names(self, options: SourceOptions) -> Mapping[str, str]:
+    """Returns every known name with the first line of its description.
+
+    Must answer in a fraction of a second unless `options.load_everything` or
+    `options.import_modules` asks for more.
+    """
+
+
+def sources() -> Iterator[ExperimentSource]:
+  """Yields the installed sources, in the order of their entry points' names."""
+  for entry in sorted(
+    importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name
+  ):
+    yield entry.load()
+
+
+def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
+  """Returns the experiment of that name.
+
+  Raises:
+    UserError: no source knows the name; the message has the nearest names.
+  """
+  known = {}
+  for source in sources():
+    experiment = source.find(name, options)
+    if experiment is not None:
+      return experiment
+    known.update(source.names(options))
+  raise errors.UserError(
+    f'no experiment is called {name!r}' + errors.did_you_mean(name, known)
+  )
+
+
+def names(options: SourceOptions) -> dict[str, str]:
+  """Returns the names that all sources know, sorted, with one line each."""
+  known = {}
+  for source in sources():
+    known.update(source.names(options))
+  return dict(sorted(known.items()))
