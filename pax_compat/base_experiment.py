@@ -30,3 +30,11 @@ class BaseExperiment(abc.ABC):
   def eval_datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the task is evaluated on while it trains."""
     return [d for d in self.datasets() if not d.is_training]
+
+  def dumps(self) -> dict[str, str]:
+    """Returns texts to keep in the run's folder, by file name.
+
+    Beside the configs, which are always kept; for example the settings that the
+    configs were made from.
+    """
+    return {}

@@ -1,7 +1,7 @@
 """The folder of a run: whose it is, and the small text files in it.
 
 All folders are local or on a shared file system that is mounted. In a run of
-several processes, process 0 calls these functions.
+several processes all of them may call `claim`, and only process 0 writes.
 """
 
 import datetime

@@ -22,11 +22,14 @@ from absl import logging
 
 from pax_compat import job_dir
 
+_FLUSH_SECONDS = 2
+
 
 class MetricWriter:
   """Writes metrics of one run; on all processes but the first it does nothing.
 
-  Everything is on disk when a call returns.
+  Lines of `metrics.jsonl` are in the file when a call returns; event files
+  are written by a thread and follow within seconds.
   """
 
   def __init__(
@@ -74,15 +77,12 @@ class MetricWriter:
     events = self._events(split)
     for name, value in values.items():
       events.add_scalar(name, value, int(step))
-    events.flush()
 
   def write_text(self, step: int, split: str, name: str, text: str) -> None:
     """Writes a text, in Markdown, for TensorBoard only."""
     if not self._active:
       return
-    events = self._events(split)
-    events.add_text(name, text, int(step))
-    events.flush()
+    self._events(split).add_text(name, text, int(step))
 
   def close(self) -> None:
     """Closes all files. The writer cannot be used afterwards."""
@@ -96,6 +96,7 @@ class MetricWriter:
     if split not in self._event_files:
       self._event_files[split] = tensorboardX.SummaryWriter(
         logdir=str(self._folder / 'summaries' / split),
+        flush_secs=_FLUSH_SECONDS,
         # Two runs that start in the same second must not share a file name.
         filename_suffix=f'.{time.time_ns()}',
         # Tells TensorBoard to hide what an earlier run wrote from there on.

@@ -42,26 +42,21 @@ class Progress:
     self._tokens = 0.0
     self._input_wait = 0.0
 
-  def count_step(
-    self,
-    *,
-    tokens: float = 0,
-    input_wait: float = 0.0,
-    loss: float | None = None,
-  ) -> None:
+  def count_step(self, *, tokens: float = 0, input_wait: float = 0.0) -> None:
     """Counts one finished step.
 
     Args:
       tokens: that it trained on, over all processes.
       input_wait: seconds that it waited for its batch.
-      loss: the newest that is known; it may be of an earlier step.
     """
     self._step += 1
     self._steps += 1
     self._tokens += tokens
     self._input_wait += input_wait
-    if loss is not None:
-      self._loss = float(loss)
+
+  def know_loss(self, loss: float) -> None:
+    """Takes the newest loss that is known; it may be of an earlier step."""
+    self._loss = float(loss)
 
   def report(self) -> tuple[str, dict[str, float]]:
     """Returns the progress line and its rates, and begins a new window.

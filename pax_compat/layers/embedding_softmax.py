@@ -40,17 +40,16 @@ class Embedding(base_layer.BaseLayer):
         tensor_split_dims_mapping=self.weight_split_dims_mapping,
       ),
     )
-    if self.sparse_gradients:
-      self.row_probe = self.variable(
+    if self.sparse_gradients and self.is_initializing():
+      self.variable(
         base_layer.ROW_PROBES, 'emb_var', no_facts, self.num_classes
       )
 
   def __call__(self, ids: jax.Array) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...]."""
-    if self.sparse_gradients:
-      vectors = lookup_with_row_facts(
-        self.theta.emb_var, ids, self.row_probe.value
-      )
+    if self.has_variable(base_layer.ROW_PROBES, 'emb_var'):
+      probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')
+      vectors = lookup_with_row_facts(self.theta.emb_var, ids, probe)
     else:
       vectors = self.theta.emb_var[ids]
     if self.scale_sqrt_depth:

@@ -1,0 +1,328 @@
+"""Feeds a finite Lingvo input to evaluation: one epoch, padded and sharded.
+
+Legend: B examples of a host in a batch, H hosts, T time.
+"""
+
+import collections
+import hashlib
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from adaptors import (
+  lingvo_input,
+  lingvo_input_driver,
+  lingvo_input_shapes,
+)
+from pax_compat import errors
+from pax_compat.nested_map import NestedMap
+
+# An input that repeats itself shows by this many examples coming again.
+_EXAMPLES_TO_COMPARE = 256
+
+
+class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
+  """Gives every example of a Lingvo input exactly once, over all hosts.
+
+  Every host reads the whole data in the same order and keeps its share: B * H
+  successive examples of one shape (the same length bucket) make up a global
+  batch, of which host h has the h-th B. At the end of the data what is left of
+  each shape is filled up with copies of its first example that weigh nothing.
+  So all hosts give equally many batches, though some may hold no real example.
+
+  No more than B examples of each shape are held in memory.
+
+  Attributes:
+    batch_size: examples of this host in a batch; required.
+    reset_for_eval: must be True.
+
+  Raises:
+    UserError: the fields do not go together, the leaves have no common batch
+      axis, or the input does not end.
+  """
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._num_samples = None
+    self._epoch = None
+
+  def _check_batch_size(self):
+    if self.is_training:
+      raise errors.UserError(
+        f'{self._told_name()}: is_training is True; expected False, or a'
+        ' LingvoInputAdaptor'
+      )
+    if not self.reset_for_eval:
+      raise errors.UserError(
+        f'{self._told_name()}: reset_for_eval is False; expected True, as one'
+        ' epoch is read for each evaluation'
+      )
+    size = self.batch_size
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+      raise errors.UserError(
+        f'{self._told_name()}: batch_size is {size!r}; expected how many'
+        ' examples of this host make a batch'
+      )
+
+  def _own_params(self):
+    params = self.input.Copy()
+    if 'repeat_count' in params and not lingvo_input_driver.is_tf_data(params):
+      params.repeat_count = 1
+      params.flush_every_n = 0
+      logging.info(
+        '%s: one epoch in the order of the files (repeat_count=1 with'
+        ' require_sequential_input_order), so file_random_seed and the'
+        ' shuffle buffer play no role',
+        self._told_name(),
+      )
+    return params
+
+  def _hosts_differ(self) -> bool:
+    return False  # All hosts read the same order.
+
+  def _infeed_context(self):
+    return {'infeed_host_index': 0, 'num_infeed_hosts': 1}
+
+  def _cluster_options(self):
+    options = super()._cluster_options()
+    return {**options, 'require_sequential_input_order': True}
+
+  def _build(self):
+    driver = self._build_dynamic()
+    if driver.finite is False:
+      driver.close()
+      raise errors.UserError(
+        f'{self._told_name()} never ends: {self._how_to_end()}'
+      )
+    return driver
+
+  def _build_dynamic(self):
+    """Returns a driver whose last batch may come short.
+
+    Where the generator fixes its batch size, a short batch would fail or be
+    dropped, so its examples are read one by one.
+    """
+    single = _with_reader_batch(self._params, 1)
+    try:
+      driver = super()._build()
+      if driver.static_batch in (None, 1):
+        return driver
+      driver.close()
+      reason = f'its batches have the fixed size {driver.static_batch}'
+    except errors.UserError as e:
+      # It may have failed on a first batch that came short.
+      if single == self._params:
+        raise
+      reason = str(e)
+    self._log_once('it is read example by example, as %s', reason)
+    self._params = single
+    return super()._build()
+
+  def _how_to_end(self) -> str:
+    return (
+      'an evaluation needs one epoch. Switch its repetition off'
+      ' (cluster_do_eval=True does it for many tf.data inputs), or set'
+      ' num_batches'
+    )
+
+  @property
+  def num_samples(self) -> int | None:
+    """Real examples of all hosts in an epoch; None before the first ended."""
+    return self._num_samples
+
+  def _next_batch(self) -> NestedMap:
+    if self._epoch is None:
+      self._epoch = self._read_epoch()
+    return next(self._epoch)
+
+  def _free(self):
+    super()._free()
+    self._epoch = None
+
+  def _read_epoch(self):
+    """Yields this host's batches of one epoch."""
+    groups, count, guard = {}, 0, self._guard()
+    while True:
+      try:
+        batch = self._read()
+      except StopIteration:
+        break
+      rows = self._checked_rows(batch)
+      count += rows
+      guard(batch, count)
+      for piece in _by_length(batch, self._buckets):
+        # Bounded: as many groups as there are shapes.
+        key = tuple(x.shape[1:] for x in jax.tree.leaves(piece))
+        if key not in groups:
+          groups[key] = _Group(
+            batch_size=self.batch_size,
+            num_hosts=self.num_infeed_hosts,
+            host=self.infeed_host_index,
+          )
+        yield from groups[key].add(piece)
+    for key in sorted(groups):
+      yield from groups[key].flush()
+    self._note_count(count)
+
+  def _checked_rows(self, batch) -> int:
+    rows = lingvo_input_shapes.batch_rows(batch)
+    if rows is None:
+      shapes = {k: x.shape for k, x in batch.flatten_items()}
+      raise errors.UserError(
+        f'{self._told_name()}: the leaves have no common batch axis to take'
+        f' single examples from: {shapes}'
+      )
+    return rows
+
+  def _note_count(self, count: int):
+    self._num_samples = count
+    told = getattr(self._params, 'num_samples', 0)
+    if told and told != count:
+      logging.warning(
+        '%s: input.num_samples is %d, but the data gave %d examples',
+        self._told_name(),
+        told,
+        count,
+      )
+
+  def _guard(self):
+    """Returns a function that raises where the input seems never to end.
+
+    It is called with each batch of the reader and the examples so far.
+    """
+    if self._live_driver().finite:
+      return lambda batch, count: None
+    told = getattr(self._params, 'num_samples', 0)
+    if told:
+      return lambda batch, count: self._check_count(told, batch, count)
+    return _RepetitionGuard(self._told_name(), self._how_to_end())
+
+  def _check_count(self, told, batch, count):
+    # Half as wrong a number is a slip; twice the number is another epoch.
+    if count > 2 * told + lingvo_input_shapes.batch_rows(batch):
+      raise errors.UserError(
+        f'{self._told_name()} gave {count} examples, more than twice the'
+        f' {told} of input.num_samples: {self._how_to_end()}; or correct'
+        ' input.num_samples'
+      )
+
+
+class _RepetitionGuard:
+  """Finds out that examples come again from the first on, in the same order."""
+
+  def __init__(self, name: str, advice: str):
+    self._name = name
+    self._advice = advice
+    self._first = []
+    self._last = collections.deque(maxlen=_EXAMPLES_TO_COMPARE)
+
+  def __call__(self, batch: NestedMap, count: int):
+    leaves = jax.tree.leaves(batch)
+    for row in range(leaves[0].shape[0]):
+      digest = hashlib.blake2b(digest_size=16)
+      for leaf in leaves:
+        digest.update(np.ascontiguousarray(leaf[row]).tobytes())
+      self._see(digest.digest(), count)
+
+  def _see(self, digest: bytes, count: int):
+    self._last.append(digest)
+    if len(self._first) < _EXAMPLES_TO_COMPARE:
+      self._first.append(digest)
+    elif self._last[0] == self._first[0] and list(self._last) == self._first:
+      raise errors.UserError(
+        f'{self._name} seems never to end: before example {count} the first'
+        f' {_EXAMPLES_TO_COMPARE} came again in the same order. '
+        f'{self._advice[0].upper()}{self._advice[1:]}; if the data really'
+        ' repeats itself, set input.num_samples'
+      )
+
+
+class _Group:
+  """Gathers the examples of one shape into global batches of B * H.
+
+  Only the B of this host are kept, and the first of the global batch, which
+  fills up what is missing at the end.
+  """
+
+  def __init__(self, *, batch_size: int, num_hosts: int, host: int):
+    self._size = batch_size
+    self._total = batch_size * num_hosts
+    self._own = (batch_size * host, batch_size * (host + 1))
+    self._seen = 0
+    self._first = None
+    self._pieces = []
+
+  def add(self, examples: NestedMap):
+    """Takes examples [n, ...]; yields the batches [B, ...] that got full."""
+    start, n = 0, lingvo_input_shapes.batch_rows(examples)
+    while start < n:
+      taken = min(n - start, self._total - self._seen)
+      self._take(examples, start, taken)
+      start += taken
+      if self._seen == self._total:
+        yield self._batch()
+
+  def _take(self, examples, start, count):
+    # Copied: a view would keep the whole batch of the reader alive.
+    if self._first is None:
+      self._first = _rows(examples, start, start + 1)
+    low = max(self._own[0] - self._seen, 0)
+    high = min(self._own[1] - self._seen, count)
+    if low < high:
+      self._pieces.append(_rows(examples, start + low, start + high))
+    self._seen += count
+
+  def flush(self):
+    """Yields the last batch, padded, if there is any example left."""
+    if self._seen:
+      have = sum(lingvo_input_shapes.batch_rows(p) for p in self._pieces)
+      if have < self._size:
+        self._pieces.append(_pads(self._first, self._size - have))
+      yield self._batch()
+
+  def _batch(self) -> NestedMap:
+    batch = jax.tree.map(lambda *x: np.concatenate(x), *self._pieces)
+    self._seen, self._first, self._pieces = 0, None, []
+    return batch
+
+
+def _rows(batch: NestedMap, start: int, stop: int) -> NestedMap:
+  return jax.tree.map(lambda x: x[start:stop].copy(), batch)
+
+
+def _pads(example: NestedMap, count: int) -> NestedMap:
+  """Returns `count` copies of an example [1, ...] that weigh nothing."""
+
+  def pad(path, x):
+    if lingvo_input_shapes.is_weight(path):
+      x = np.zeros_like(x)
+    elif lingvo_input_shapes.is_padding(path):
+      x = np.ones_like(x)
+    return np.repeat(x, count, axis=0)
+
+  return jax.tree_util.tree_map_with_path(pad, example)
+
+
+def _by_length(batch: NestedMap, buckets: lingvo_input_shapes.Buckets):
+  """Yields the examples of each allowed length, brought to that length."""
+  lengths = buckets.row_lengths(batch)
+  if lengths is None:
+    yield batch
+    return
+  for length in np.unique(lengths):
+    rows = np.flatnonzero(lengths == length)
+    piece = jax.tree.map(lambda x, rows=rows: x[rows], batch)
+    # Longer than every bucket: left at the length that the generator gave.
+    yield lingvo_input_shapes.set_length(piece, int(length) or None)
+
+
+def _with_reader_batch(params: Any, size: int) -> Any:
+  """Returns a copy of a generator's Params with another batch size."""
+  params = params.Copy()
+  if 'bucket_batch_limit' in params:
+    params.bucket_batch_limit = [size] * len(params.bucket_batch_limit)
+  elif 'batch_size' in params:
+    params.batch_size = size
+  return params

@@ -1,0 +1,211 @@
+"""The shapes of a bucketed input: one length and one batch size per bucket.
+
+Lingvo's readers sort examples into buckets by length but mostly pad every batch
+to `target_max_length`, and their batches may come short. XLA compiles once for
+each shape, so batches are cut or extended here to few shapes.
+
+Legend: B batch, T time.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from pax_compat.nested_map import NestedMap
+
+# Leaves that say how much an example or a position counts.
+_WEIGHTS = ('weights', 'weight', 'eval_sample_weights')
+
+
+def _last_name(path) -> str:
+  key = path[-1]
+  return str(getattr(key, 'key', getattr(key, 'idx', key)))
+
+
+def is_weight(path) -> bool:
+  """Returns whether a leaf, by its name, weighs examples or positions."""
+  return _last_name(path) in _WEIGHTS
+
+
+def is_padding(path) -> bool:
+  """Returns whether a leaf, by its name, is 1 at what does not count."""
+  return _last_name(path).endswith('paddings')
+
+
+def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
+  """Returns `batch` with rows that do not count appended on axis 0.
+
+  They are zeros, hence of weight 0, with paddings of 1.
+
+  Args:
+    batch: leaves [B, ...].
+    rows: the batch size to reach, at least B.
+  """
+
+  def pad(path, x):
+    value = 1 if is_padding(path) else 0
+    widths = [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+    return np.pad(x, widths, constant_values=value)
+
+  return jax.tree_util.tree_map_with_path(pad, batch)
+
+
+def batch_rows(batch: NestedMap) -> int | None:
+  """Returns the batch size, None where leaves disagree or have no axis."""
+  sizes = {x.shape[0] if x.ndim else None for x in jax.tree.leaves(batch)}
+  return sizes.pop() if len(sizes) == 1 else None
+
+
+class Buckets:
+  """The buckets of an input, and the shapes that their batches get.
+
+  Attributes:
+    bounds: the longest bucket key of each bucket; empty without buckets.
+    limits: the batch size of each bucket.
+    lengths: the allowed time lengths, rising; empty where T is left alone.
+  """
+
+  def __init__(self, params: Any, *, fit_lengths: bool, one_shape: bool):
+    """Reads the buckets off the Params of a generator.
+
+    Args:
+      params: Lingvo Params.
+      fit_lengths: whether batches are brought to the bounds of the buckets.
+      one_shape: whether all batches, of whatever bucket, get the same shape.
+    """
+    self.bounds = tuple(getattr(params, 'bucket_upper_bound', None) or ())
+    self.limits = tuple(getattr(params, 'bucket_batch_limit', None) or ())
+    longest = getattr(params, 'target_max_length', None)
+    self.lengths = ()
+    if fit_lengths and len(self.bounds) > 1:
+      self.lengths = _allowed_lengths(self.bounds, longest)
+    if one_shape and self.bounds:
+      self.limits = (max(self.limits),) * len(self.limits)
+      self.lengths = self.lengths[-1:]
+    # The reader moves the bounds where it adjusts them.
+    self._keyed = not getattr(params, 'bucket_adjust_every_n', 0)
+    # With batch sizes of their own, buckets have one length each, which grows
+    # where examples turn out to be longer: the key may count something else.
+    self._own_lengths = None
+    if self.lengths and len(set(self.limits)) > 1:
+      self._own_lengths = [
+        self._fitting(min(b + 1, self.lengths[-1])) for b in self.bounds
+      ]
+
+  def shapes(self) -> list[tuple[int, int | None]]:
+    """Returns the (batch, time) of the batches, by time and batch size.
+
+    Time is None where it is left as the generator gives it.
+    """
+    if self._own_lengths:
+      pairs = set(zip(self.limits, self._own_lengths, strict=True))
+    else:
+      pairs = {(b, n) for b in self.limits for n in self.lengths or (None,)}
+    return sorted(pairs, key=lambda s: (s[1] or 0, s[0]))
+
+  def _fitting(self, length: int) -> int | None:
+    """Returns the smallest allowed length that holds `length` positions."""
+    return next((n for n in self.lengths if n >= length), None)
+
+  def _bucket_of(self, batch: NestedMap, rows: int) -> int | None:
+    """Returns the index of the bucket that a batch comes from."""
+    keys = batch.get('bucket_keys')
+    if keys is not None and self._keyed:
+      bucket = int(np.searchsorted(self.bounds, np.max(keys)))
+      return min(bucket, len(self.bounds) - 1)
+    fitting = [(n, i) for i, n in enumerate(self.limits) if n >= rows]
+    return min(fitting)[1] if fitting else None
+
+  def row_lengths(self, batch: NestedMap) -> np.ndarray | None:
+    """Returns the allowed length of each row [B], 0 for what fits into none.
+
+    Args:
+      batch: leaves [B, T, ...], with `paddings` [B, T].
+
+    Returns:
+      The lengths, None where T is to be left as it is.
+    """
+    paddings = batch.get('paddings')
+    if not self.lengths or paddings is None or paddings.ndim != 2:
+      return None
+    real = paddings < 0.5
+    needed = np.where(
+      real.any(axis=1), real.shape[1] - real[:, ::-1].argmax(axis=1), 0
+    )
+    allowed = np.array([*self.lengths, 0])
+    return allowed[np.searchsorted(self.lengths, needed)]
+
+  def _length_of(self, batch: NestedMap, bucket: int | None) -> int | None:
+    """Returns the time length for a batch, None to leave it as it is."""
+    lengths = self.row_lengths(batch)
+    if lengths is None or not lengths.all():
+      return None
+    length = int(lengths.max())
+    if self._own_lengths is None or bucket is None:
+      return length
+    own = self._own_lengths[bucket]
+    if length > own:
+      logging.info(
+        'the bucket of bucket_upper_bound %d holds examples of more than %d'
+        ' positions; its batches have %d from now on',
+        self.bounds[bucket],
+        own,
+        length,
+      )
+      self._own_lengths[bucket] = length
+    return max(length, own)
+
+  def fit(self, batch: NestedMap) -> NestedMap:
+    """Returns a batch of the shape of its bucket.
+
+    Args:
+      batch: leaves [B, ...], of any B up to the bucket's limit.
+
+    Returns:
+      The batch with T cut or extended to the bucket's length and with rows that
+      do not count up to the bucket's limit.
+    """
+    rows = batch_rows(batch)
+    if not self.bounds or not rows:
+      return batch
+    bucket = self._bucket_of(batch, rows)
+    batch = set_length(batch, self._length_of(batch, bucket))
+    if bucket is None or rows >= self.limits[bucket]:
+      return batch
+    return pad_rows(batch, self.limits[bucket])
+
+
+def _allowed_lengths(bounds, longest: int | None) -> tuple[int, ...]:
+  """Returns the lengths that batches may have, rising."""
+  # + 1: the bucket key does not count the end-of-sequence symbol.
+  lengths = {b + 1 for b in bounds}
+  if longest:
+    lengths = {min(n, longest) for n in lengths} | {longest}
+  return tuple(sorted(lengths))
+
+
+def set_length(batch: NestedMap, length: int | None) -> NestedMap:
+  """Returns a batch with the time axis cut or extended.
+
+  Args:
+    batch: leaves [B, T, ...] of the T of `paddings` are changed; others stay.
+    length: the new T; None leaves the batch as it is.
+
+  Returns:
+    The batch; what is added is 1 in paddings, 0 elsewhere.
+  """
+  if length is None or batch.paddings.shape[1] == length:
+    return batch
+  shape = batch.paddings.shape
+
+  def change(path, x):
+    if x.shape[:2] != shape:
+      return x
+    if length <= shape[1]:
+      return x[:, :length]
+    widths = [(0, 0), (0, length - shape[1])] + [(0, 0)] * (x.ndim - 2)
+    return np.pad(x, widths, constant_values=1 if is_padding(path) else 0)
+
+  return jax.tree_util.tree_map_with_path(change, batch)

@@ -1,0 +1,263 @@
+"""The experiment source of Lingvo: registered names and their params modules.
+
+`lm.one_billion_wds.Model` is the class `Model` that was registered by the
+module `lingvo.tasks.lm.params.one_billion_wds`, or by another one that the name
+can mean (see `_modules_of`). Whether there is such a module is found out
+without importing anything, so that a name of somebody else costs no time.
+"""
+
+import ast
+import importlib.machinery
+import pathlib
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from adaptors import lingvo_mounts, lingvo_runtime
+from pax_compat import base_experiment, errors, experiment_sources
+
+_TASKS = 'lingvo.tasks'
+_DECORATORS = ('RegisterSingleTaskModel', 'RegisterMultiTaskModel')
+
+
+def find(
+  name: str, options: experiment_sources.SourceOptions
+) -> base_experiment.BaseExperiment | None:
+  """Returns the Lingvo experiment of that name, or None if it is not Lingvo's.
+
+  Raises:
+    UserError: as for `find_model_params`.
+  """
+  model_params = find_model_params(name, options)
+  if model_params is None:
+    return None
+  from adaptors import lingvo_experiment
+
+  return lingvo_experiment.LingvoExperiment(
+    name=name, model_params=model_params, options=options
+  )
+
+
+def find_model_params(
+  name: str, options: experiment_sources.SourceOptions
+) -> Any | None:
+  """Returns an instance of the class that Lingvo's registry has for a name.
+
+  Args:
+    name: a registered name, such as `lm.one_billion_wds.Model`.
+    options: which modules to import first, and which checkout to mount.
+
+  Returns:
+    Lingvo's `SingleTaskModelParams` or `MultiTaskModelParams`; None if there is
+    no module that the name can mean.
+
+  Raises:
+    UserError: the module is there, but has no such class or cannot be imported.
+  """
+  _mount(options)
+  modules = _modules_of(name)
+  if not modules and not options.import_modules:
+    return None
+  for module in options.import_modules:
+    _import(module)
+  for module in modules:
+    _import(module)
+    if name in _registry():
+      break
+  known = _registry()
+  if name in known:
+    return known[name]()
+  if not modules:
+    return None
+  raise errors.UserError(
+    f'{", ".join(modules)} registers no experiment called {name!r}'
+    + errors.did_you_mean(name, known)
+  )
+
+
+def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
+  """Returns the names of Lingvo experiments, with their first lines.
+
+  Reads the mounted modules' source text. With `load_everything` it imports them
+  all instead, and says in a warning which of them it cannot import.
+
+  Raises:
+    UserError: one of `options.import_modules` cannot be imported.
+  """
+  _mount(options)
+  mounted = lingvo_mounts.params_modules()
+  found = {} if options.load_everything else _scan(mounted)
+  for module in options.import_modules:
+    _import(module)
+  if options.load_everything:
+    for key in mounted:
+      try:
+        _import(_module_name(key))
+      except errors.UserError as error:
+        logging.warning('not listed: %s', error)
+  if options.load_everything or options.import_modules:
+    found |= {key: _first_line(c.__doc__) for key, c in _documented()}
+  return found
+
+
+def _mount(options: experiment_sources.SourceOptions):
+  lingvo_mounts.mount_entry_points()
+  if options.lingvo_source:
+    lingvo_mounts.mount_checkout(options.lingvo_source)
+
+
+def _module_name(key: str) -> str:
+  """Returns the module of a key of `params_modules`, such as `lm.words`."""
+  task, _, rest = key.partition('.')
+  return f'{_TASKS}.{task}.params.{rest}'
+
+
+def _registry() -> dict[str, type]:
+  # The function of the module itself imports all of Lingvo's own params.
+  helper = lingvo_runtime.module('lingvo.model_registry')._ModelRegistryHelper
+  return helper.GetAllRegisteredClasses() or {}
+
+
+def _documented() -> Iterator[tuple[str, type]]:
+  """Yields registered names with the classes that users wrote."""
+  for key, wrapper in _registry().items():
+    # Lingvo registers a subclass of its own, which has a docstring too.
+    yield key, wrapper.__mro__[1]
+
+
+def _modules_of(name: str) -> list[str]:
+  """Returns the existing modules that a registered name can mean.
+
+  For `a.b.C` these are `a.b`, the same with `params` put in anywhere, and all
+  of them below `lingvo.tasks`. Of modules that are not in a `params` package of
+  Lingvo's tasks only those count that speak of Lingvo's registry.
+  """
+  path = name.split('.')[:-1]
+  if not all(part.isidentifier() for part in path):
+    return []
+  spelled = ['.'.join(path)] if path else []
+  for i in range(1, len(path) + 1):
+    spelled.append('.'.join([*path[:i], 'params', *path[i:]]))
+  candidates = spelled + [f'{_TASKS}.{module}' for module in spelled]
+  mounted = {_module_name(key) for key in lingvo_mounts.params_modules()}
+  return [m for m in candidates if m in mounted or _registers(m)]
+
+
+def _registers(module: str) -> bool:
+  """Whether a module exists and its source text has to do with the registry."""
+  spec = _find_spec(module)
+  path = pathlib.Path(spec.origin or '') if spec else pathlib.Path()
+  if path.suffix != '.py' or not path.is_file():
+    return False
+  text = path.read_bytes()
+  return b'model_registry' in text or any(
+    d.encode() in text for d in _DECORATORS
+  )
+
+
+def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
+  """Finds a module without importing the packages that it is in."""
+  *packages, last = module.split('.')
+  path, full = None, ''
+  for package in packages:
+    full = f'{full}.{package}' if full else package
+    try:
+      spec = _find_in(full, path)
+      path = spec.submodule_search_locations if spec else None
+    except KeyError:
+      # Finders want the parents of a package without `__init__` imported.
+      folders = [pathlib.Path(folder, package) for folder in path or ()]
+      path = [str(folder) for folder in folders if folder.is_dir()]
+    if not path:
+      return None
+  try:
+    return _find_in(f'{full}.{last}' if full else last, path)
+  except KeyError:
+    return None
+
+
+def _find_in(full: str, path: Any) -> importlib.machinery.ModuleSpec | None:
+  """Asks the finders for a module of a package with the given folders."""
+  for finder in sys.meta_path:
+    spec = finder.find_spec(full, path)
+    if spec is not None:
+      return spec
+  return None
+
+
+def _import(module: str):
+  """Imports a module; whatever goes wrong in it is told to the user."""
+  try:
+    lingvo_runtime.module(module)
+  except errors.UserError:
+    raise
+  except Exception as error:
+    raise errors.UserError(
+      f'{module} cannot be imported: {_place(module, error)}:'
+      f' {type(error).__name__}: {error}'
+    ) from error
+
+
+def _place(module: str, error: Exception) -> str:
+  """Returns where an import failed: in the module itself if it got there."""
+  if isinstance(error, SyntaxError) and error.filename:
+    return f'{error.filename}:{error.lineno}'
+  spec = _find_spec(module)
+  frames = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if not frame.filename.startswith('<')
+  ]
+  own = [frame for frame in frames if spec and frame.filename == spec.origin]
+  frame = (own or frames)[-1]
+  return f'{frame.filename}:{frame.lineno}'
+
+
+def _scan(modules: dict[str, pathlib.Path]) -> dict[str, str]:
+  """Finds what modules register by reading them."""
+  found = {}
+  for key, path in modules.items():
+    source = path.read_bytes()
+    if not any(d.encode() in source for d in _DECORATORS):
+      continue
+    try:
+      tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+      logging.warning('not listed: %s cannot be read: %s', path, error)
+      continue
+    for node in _registered_classes(tree):
+      line = _first_line(ast.get_docstring(node))
+      found[f'{key}.{node.name}'] = line
+  return found
+
+
+def _registered_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+  """Yields the classes that have a registering decorator, under any name."""
+  aliases = set(_DECORATORS)
+  for node in tree.body:
+    if isinstance(node, ast.ImportFrom):
+      aliases |= {
+        alias.asname
+        for alias in node.names
+        if alias.name in _DECORATORS and alias.asname
+      }
+    elif isinstance(node, ast.Assign) and _last_name(node.value) in aliases:
+      aliases |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+    elif isinstance(node, ast.ClassDef) and any(
+      _last_name(decorator) in aliases for decorator in node.decorator_list
+    ):
+      yield node
+
+
+def _last_name(node: ast.expr) -> str | None:
+  """Returns `c` for the expression `a.b.c`, None for what is no name."""
+  if isinstance(node, ast.Attribute):
+    return node.attr
+  return node.id if isinstance(node, ast.Name) else None
+
+
+def _first_line(docstring: str | None) -> str:
+  return (docstring or '').strip().partition('\n')[0].strip()

@@ -1,0 +1,207 @@
+"""The gate: the one way in which the adaptors reach Lingvo and TensorFlow.
+
+`load` prepares the process once: no accelerator for TensorFlow, Lingvo's native
+ops loaded (repaired where this system is older than the one they were built
+on), flags readable, eager mode on. Importing this module loads nothing.
+
+Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3 (of
+which Keras 2.3), Lingvo 1.3, native ops 0.1.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import pathlib
+import threading
+import types
+from collections.abc import Iterator
+
+from absl import flags, logging
+
+from adaptors import native_ops
+from pax_compat import errors
+
+_INSTALL = "pip install 'pax-compat[lingvo]'"
+
+# What every adaptor needs. `lingvo.model_registry` costs half a second beyond
+# the others, nearly all of it in `lingvo.core.base_model_params`.
+_CORE = (
+  'lingvo.compat',
+  'lingvo.core.py_utils',
+  'lingvo.core.cluster_factory',
+  'lingvo.model_registry',
+)
+
+_lock = threading.RLock()
+_done: set[str] = set()
+
+
+def load() -> None:
+  """Makes Lingvo and TensorFlow ready to use. Later calls do nothing.
+
+  Afterwards Lingvo's flags can be read, whether or not a program parsed its
+  flags before; flags that the program itself defines keep their values.
+
+  Raises:
+    UserError: TensorFlow or Lingvo is not installed, cannot be repaired for
+      this system, or has started with an accelerator before.
+  """
+  with _lock:
+    if 'core' in _done:
+      return
+    _import_tensorflow()
+    native_ops.load('lingvo.core.ops', 'x_ops')
+    with _own_flags_kept():
+      for name in _CORE:
+        _import(name)
+    importlib.import_module('lingvo.core.py_utils').SetEagerMode(True)
+    _done.add('core')
+
+
+def load_car_ops() -> None:
+  """Loads the native ops of Lingvo's car tasks. Later calls do nothing.
+
+  Raises:
+    UserError: as for `load`.
+  """
+  load()
+  with _lock:
+    if 'car' not in _done:
+      native_ops.load('lingvo.tasks.car.ops', 'car_ops')
+      _done.add('car')
+
+
+def module(name: str) -> types.ModuleType:
+  """Returns a module that needs Lingvo or TensorFlow.
+
+  Args:
+    name: the full name, such as `lingvo.core.base_model`.
+
+  Raises:
+    UserError: there is no such module, or `load` fails.
+  """
+  load()
+  if name == 'lingvo.tasks.car' or name.startswith('lingvo.tasks.car.'):
+    load_car_ops()
+  with _lock, _own_flags_kept():
+    return _import(name)
+
+
+@contextlib.contextmanager
+def cluster(
+  *,
+  do_eval: bool = False,
+  require_sequential_input_order: bool = False,
+  xla_device: str = 'cpu',
+) -> Iterator[object]:
+  """Enters a Lingvo cluster of one process without accelerators.
+
+  Inputs and tasks are to be instantiated, and called, within.
+
+  Args:
+    do_eval: whether layers behave as in evaluation.
+    require_sequential_input_order: whether inputs keep the order of their files
+      and end after one epoch.
+    xla_device: 'cpu', or 'tpu' for static shapes. It says how graphs are built,
+      not where they run.
+
+  Yields:
+    The cluster.
+  """
+  factory = module('lingvo.core.cluster_factory')
+  entered = factory.ForTestingWorker(
+    mode='sync', job='trainer_client', cpus=1, gpus=0, tpus=0, do_eval=do_eval
+  )
+  entered.params.require_sequential_input_order = require_sequential_input_order
+  entered.params.xla_device = xla_device
+  if xla_device == 'tpu':
+    # Lingvo's assertions are no XLA ops, and it refuses to mix the two.
+    entered.params.enable_asserts = False
+  with entered:
+    yield entered
+
+
+def _import_tensorflow():
+  """Imports TensorFlow and hides every accelerator from it."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  tf = _import('tensorflow')
+  try:
+    for kind in ('GPU', 'TPU'):
+      tf.config.set_visible_devices([], kind)
+  except RuntimeError as e:
+    raise errors.UserError(
+      'TensorFlow was started in this process before Lingvo was loaded, and'
+      ' holds an accelerator; expected that nothing runs TensorFlow before'
+      f' adaptors.lingvo_runtime.load() ({e})'
+    ) from e
+
+
+def _import(name: str) -> types.ModuleType:
+  """Imports a module; one that is not there is the user's mistake.
+
+  A module that is there, but fails to find another one, is no such mistake,
+  unless the other one is TensorFlow or Lingvo as a whole.
+  """
+  try:
+    return importlib.import_module(name)
+  except ModuleNotFoundError as e:
+    if e.name in ('tensorflow', 'lingvo'):
+      raise errors.UserError(
+        f'{e.name} is not installed, and {name} needs it; install it with:'
+        f' {_INSTALL}'
+      ) from e
+    if e.name and (name == e.name or name.startswith(e.name + '.')):
+      raise errors.UserError(_not_found(name, e.name)) from e
+    raise
+
+
+def _not_found(name: str, missing: str) -> str:
+  """Says which module is missing, and what is there in its place."""
+  package, _, last = missing.rpartition('.')
+  text = f'there is no module {name}'
+  if missing != name:
+    text += f': {missing} is missing'
+  spec = importlib.util.find_spec(package) if package else None
+  known = set()
+  for folder in (spec and spec.submodule_search_locations) or ():
+    for entry in pathlib.Path(folder).glob('[!_.]*'):
+      if entry.is_dir() or entry.suffix == '.py':
+        known.add(entry.stem)
+  text += errors.did_you_mean(last, known)
+  if last == 'params':
+    text += (
+      " Lingvo's wheel holds no `params` packages; give a source checkout with"
+      ' --lingvo_source, or install a package that has them'
+    )
+  return text
+
+
+@contextlib.contextmanager
+def _own_flags_kept() -> Iterator[None]:
+  """Lets modules define absl flags late, without harm to those that exist.
+
+  Flags defined within can be read, though the command line was parsed before
+  or is never parsed. Where one has the name of an existing flag, the existing
+  flag and its value stay, and the module that defines it anew reads that.
+  """
+  known = flags.FLAGS
+  # absl keeps an existing flag in place of a new one if the former may be
+  # overridden, but holds a value that was given and not a default.
+  saved = [(f, f.allow_override, f.using_default_value) for f in _all(known)]
+  for flag, _, _ in saved:
+    flag.allow_override, flag.using_default_value = True, False
+  try:
+    yield
+  finally:
+    for flag, allow_override, using_default_value in saved:
+      flag.allow_override = allow_override
+      flag.using_default_value = using_default_value
+  if not known.is_parsed():
+    logging.vlog(1, 'absl flags were never parsed; Lingvo reads the defaults')
+    known.mark_as_parsed()
+
+
+def _all(values: flags.FlagValues) -> list[flags.Flag]:
+  """Returns the defined flags, each once."""
+  return list({id(values[name]): values[name] for name in values}.values())

@@ -1,0 +1,166 @@
+"""How Lingvo's variables and the JAX model's are the same numbers.
+
+A `VariableMap` says for each JAX variable from which Lingvo variables it is
+made, and how, in both directions. The same map serves parity tests, checkpoint
+import and export.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+  """The values as they are."""
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return arrays[0]
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    return [array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reshape:
+  """The values in another shape, in the same order.
+
+  Attributes:
+    lingvo: the shape in Lingvo.
+    jax: the shape in JAX.
+  """
+
+  lingvo: tuple[int, ...]
+  jax: tuple[int, ...]
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.reshape(arrays[0], self.jax)
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    return [np.reshape(array, self.lingvo)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transpose:
+  """The values with their axes in another order.
+
+  Attributes:
+    axes: for each axis in JAX the axis in Lingvo.
+  """
+
+  axes: tuple[int, ...]
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.transpose(arrays[0], self.axes)
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    return [np.transpose(array, np.argsort(self.axes))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Concat:
+  """Several Lingvo variables, one after the other along an axis.
+
+  What is over `size` at the end of the last one is padding: cut off on the way
+  in, zero on the way out.
+
+  Attributes:
+    axis: the axis.
+    parts: the size along it of each Lingvo variable.
+    size: the size along it in JAX.
+  """
+
+  axis: int
+  parts: tuple[int, ...]
+  size: int
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    joined = np.concatenate(arrays, self.axis)
+    return np.take(joined, np.arange(self.size), self.axis)
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    widths = [(0, 0)] * array.ndim
+    widths[self.axis] = (0, sum(self.parts) - self.size)
+    padded = np.pad(array, widths)
+    return np.split(padded, np.cumsum(self.parts)[:-1], self.axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+  """One transform after the other, on the way to JAX in the order given."""
+
+  steps: tuple
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    for step in self.steps:
+      arrays = [step.to_jax(arrays)]
+    return arrays[0]
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    arrays = [array]
+    for step in reversed(self.steps):
+      arrays = step.to_lingvo(arrays[0])
+    return arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+  """One JAX variable and the Lingvo variables that it is made of.
+
+  Attributes:
+    theta: paths in Lingvo's theta, such as `lm.trans[0].fflayer.fc[1].w`.
+    jax: path in the `params` collection, with slashes.
+    transform: how the values correspond.
+  """
+
+  theta: tuple[str, ...]
+  jax: str
+  transform: object = Same()
+
+
+class VariableMap:
+  """All variables of a layer, or of a whole task."""
+
+  def __init__(self, variables: Iterable[Variable] = ()):
+    self.variables = tuple(variables)
+
+  def __iter__(self):
+    return iter(self.variables)
+
+  def __add__(self, other: 'VariableMap') -> 'VariableMap':
+    return VariableMap((*self.variables, *other.variables))
+
+  def under(self, theta: str, jax: str) -> 'VariableMap':
+    """Returns the map of the same variables below a child of these names."""
+    return VariableMap(
+      dataclasses.replace(
+        v,
+        theta=tuple(f'{theta}.{t}' for t in v.theta),
+        jax=f'{jax}/{v.jax}',
+      )
+      for v in self.variables
+    )
+
+  def to_jax(self, theta: Mapping[str, np.ndarray]) -> dict:
+    """Returns the nested `params` dict made of Lingvo's values by path."""
+    params = {}
+    for v in self.variables:
+      *parents, leaf = v.jax.split('/')
+      node = params
+      for parent in parents:
+        node = node.setdefault(parent, {})
+      node[leaf] = v.transform.to_jax([np.asarray(theta[t]) for t in v.theta])
+    return params
+
+  def to_lingvo(self, params: Mapping[str, np.ndarray]) -> dict:
+    """Returns Lingvo's values by theta path.
+
+    Args:
+      params: the JAX variables by path, as `learners.by_path` gives them.
+    """
+    theta = {}
+    for v in self.variables:
+      parts = v.transform.to_lingvo(np.asarray(params[v.jax]))
+      theta.update(zip(v.theta, parts, strict=True))
+    return theta

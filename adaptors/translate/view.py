@@ -1,0 +1,227 @@
+"""A view over Lingvo Params that remembers what a translator has read.
+
+So nothing is dropped in silence: a field that no translator read, and that does
+not hold its class's default, is an issue that names its path, value and class.
+"""
+
+import dataclasses
+from typing import Any
+
+from adaptors import lingvo_runtime
+
+
+@dataclasses.dataclass(frozen=True)
+class Issue:
+  """Something that cannot be translated.
+
+  Attributes:
+    path: where it is, from the task's Params on.
+    class_path: the dotted path of the Lingvo class whose Params hold it.
+    message: what is the matter.
+  """
+
+  path: str
+  class_path: str
+  message: str
+
+  def __str__(self):
+    return f'{self.path} ({self.class_path}): {self.message}'
+
+
+@dataclasses.dataclass
+class Report:
+  """What a translation found out on its way.
+
+  Attributes:
+    issues: what cannot be translated; none may be left.
+    notes: what was left out on purpose because it has no effect in JAX.
+  """
+
+  issues: list[Issue] = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+
+class ParamsView:
+  """Params of one Lingvo class, read through `get`, `require` and `child`.
+
+  Attributes:
+    params: the Params, a private copy; what a parent sets on its child may be
+      set on it.
+    path: where the Params stand.
+    report: shared by all views of one translation.
+  """
+
+  def __init__(
+    self, params, path: str, report: Report, *, owner=None, defaults=None
+  ):
+    self.params = params
+    self.path = path
+    self.report = report
+    self._owner = owner or (params.cls if 'cls' in params else None)
+    self._defaults = defaults
+    self._groups = {}
+    self._read = {'cls', 'name', 'inference_driver_name'}
+
+  @property
+  def class_path(self) -> str:
+    """The dotted path of the class that the Params belong to."""
+    return class_path(self._owner)
+
+  def get(self, name: str) -> Any:
+    """Returns a field's value; the translator answers for its meaning."""
+    self._read.add(name)
+    return self.params.Get(name)
+
+  def require(self, name: str, *allowed: Any):
+    """Reads a field of which only some values are translated."""
+    value = self.get(name)
+    if not any(same(value, a) for a in allowed):
+      wanted = ' or '.join(repr(a) for a in allowed)
+      self.issue(name, f'{short(value)} is not translated, only {wanted}')
+
+  def ignore(self, why: str, *names: str):
+    """Reads fields without effect in JAX; notes those that were set."""
+    defaults = self.defaults()
+    for name in names:
+      if name not in self.params:
+        continue
+      value = self.get(name)
+      if defaults is None or not same(value, _get(defaults, name)):
+        self.report.notes.append(
+          f'{self.path}.{name} = {short(value)} has no effect here: {why}'
+        )
+
+  def issue(self, name: str, message: str):
+    """Adds an issue with a field of these Params."""
+    path = f'{self.path}.{name}' if name else self.path
+    found = Issue(path, self.class_path, message)
+    if found not in self.report.issues:
+      self.report.issues.append(found)
+
+  def group(self, name: str) -> 'ParamsView':
+    """Returns the view of a field that holds plain Params without a class.
+
+    It is the same view each time: who reads a part of the field answers for
+    that part. Its `finish` is the caller's to call.
+    """
+    if name not in self._groups:
+      defaults = self.defaults()
+      self._groups[name] = ParamsView(
+        self.get(name),
+        f'{self.path}.{name}',
+        self.report,
+        owner=self._owner,
+        defaults=None if defaults is None else _get(defaults, name),
+      )
+    return self._groups[name]
+
+  def child(self, name: str, **settings: Any) -> 'ParamsView':
+    """Returns the view of a child layer's Params.
+
+    As Lingvo's `CreateChild` does, the child takes over what its parent's
+    Params say of dtypes, initialisation and the like, unless it says so itself.
+
+    Args:
+      name: the field that holds the child's template.
+      **settings: what the parent sets on a copy of the template.
+    """
+    return self.adopt(self.get(name), name, **settings)
+
+  def adopt(self, template, name: str, **settings: Any) -> 'ParamsView':
+    """Like `child`, for a template that is not a field of its own."""
+    base_layer = lingvo_runtime.module('lingvo.core.base_layer')
+    copy = template.Copy().Set(**settings)
+    base_layer.BaseLayer.CopyBaseParams(self.params, copy)
+    # What was copied down is the parent's to answer for.
+    view = ParamsView(copy, f'{self.path}.{name}', self.report)
+    for key in _COPIED_DOWN:
+      if same(copy.Get(key), self.params.Get(key)):
+        view._read.add(key)
+    return view
+
+  def defaults(self):
+    """Returns the Params that the class starts with, or None if unknown."""
+    if self._defaults is None and 'cls' in self.params:
+      self._defaults = self.params.cls.Params()
+    return self._defaults
+
+  def finish(self):
+    """Adds an issue for each field that was set and not read."""
+    defaults = self.defaults()
+    for name, value in self.params.IterParams():
+      if name in self._read:
+        continue
+      default = None if defaults is None else _get(defaults, name)
+      for path, found, expected in differences(value, default, name):
+        self.issue(
+          path,
+          f'{short(found)} is not translated (the default is'
+          f' {short(expected)})',
+        )
+
+
+_COPIED_DOWN = (
+  'dtype',
+  'fprop_dtype',
+  'random_seed',
+  'is_inference',
+  'allow_implicit_capture',
+  'skip_lp_regularization',
+  'device_mesh',
+  'vn',
+)
+
+
+def class_path(cls: type) -> str:
+  """Returns the dotted path of a class."""
+  return f'{cls.__module__}.{cls.__qualname__}'
+
+
+def differences(value: Any, default: Any, path: str) -> list[tuple]:
+  """Returns (path, value, default) wherever two values of a field differ.
+
+  Params with a class are compared with what that class starts with, whatever
+  the parent's default is.
+  """
+  if not _is_params(value):
+    return [] if same(value, default) else [(path, value, default)]
+  if 'cls' in value:
+    default = value.cls.Params()
+  elif not _is_params(default):
+    return [(path, value, default)]
+  found = []
+  for name, item in value.IterParams():
+    if name not in ('cls', 'name'):
+      found += differences(item, _get(default, name), f'{path}.{name}')
+  return found
+
+
+def same(a: Any, b: Any) -> bool:
+  """Whether two values of a Params field are the same."""
+  if _is_params(a) and _is_params(b):
+    return a.ToText() == b.ToText()
+  if hasattr(a, 'shape') or hasattr(b, 'shape'):
+    import numpy as np
+
+    return bool(np.array_equal(a, b))
+  return type(a) is type(b) and a == b or (_is_number(a, b) and a == b)
+
+
+def short(value: Any) -> str:
+  """Returns a value as text of one short line."""
+  text = ' '.join(
+    (value.ToText() if _is_params(value) else repr(value)).split()
+  )
+  return text if len(text) <= 80 else text[:77] + '...'
+
+
+def _is_number(*values: Any) -> bool:
+  return all(isinstance(v, int | float | bool) for v in values)
+
+
+def _is_params(value: Any) -> bool:
+  return hasattr(value, 'IterParams') and hasattr(value, 'ToText')
+
+
+def _get(params, name: str) -> Any:
+  return params.Get(name) if name in params else None

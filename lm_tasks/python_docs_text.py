@@ -1,0 +1,269 @@
+"""The reference documentation that comes with CPython, as lines of text.
+
+Every Python has it (`pydoc_data.topics`, about 460,000 characters), so an
+experiment on real text runs without a download. The text differs between
+Python versions; the folder it is written to is named by a hash of it.
+
+A paragraph becomes one line, a longer one several lines that end with a
+sentence where possible. No line appears twice, and no topic is in two splits.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import importlib
+import math
+import os
+import pathlib
+import re
+import tempfile
+import textwrap
+
+from absl import logging
+
+from pax_compat import errors
+
+MAX_CHARACTERS = 250
+SPLITS = ('train', 'dev', 'test')
+
+# The share of the lines that dev and test get each: some 200 lines.
+_HELD_OUT_SHARE = 0.08
+
+# What the text has beyond ASCII and what stands for it here.
+_REPLACED = {
+  '\u2018': "'",
+  '\u2019': "'",
+  '\u201c': '"',
+  '\u201d': '"',
+  '\u2013': '-',
+  '\u2014': '--',
+  '\u2026': '...',
+}
+_SENTENCE_END = re.compile(r'(?<=[.:;!?]) ')
+_LETTER_OR_DIGIT = re.compile('[a-zA-Z0-9]')
+
+# A character model predicts the characters and one end of sequence per line.
+_END_OF_LINE = '\n'
+# Tokens that Lingvo's AsciiTokenizer has.
+_VOCAB_SIZE = 76
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """The whole text.
+
+  Attributes:
+    splits: the lines of each split.
+    replaced: how many characters beyond ASCII have a stand-in.
+    dropped: how many lines were left out for a character that has none.
+  """
+
+  splits: dict[str, tuple[str, ...]]
+  replaced: int
+  dropped: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+  """The size of a split, and what is easy to score on it.
+
+  Attributes:
+    lines: how many lines it has.
+    characters: how many characters, line ends not counted.
+    unigram_nats: the mean loss, in nats for each predicted character (line
+      ends included, letters in lower case), of a model that knows nothing but
+      how frequent each character is in the train split.
+  """
+
+  lines: int
+  characters: int
+  unigram_nats: float
+
+
+def files() -> dict[str, str]:
+  """Returns the path of each split's file, and writes what is not there.
+
+  The files are in `$XDG_CACHE_HOME/pax_compat` (`~/.cache/pax_compat`). Any
+  number of processes may call this at once.
+
+  Raises:
+    UserError: this Python comes without its documentation, or the folder
+      cannot be written.
+  """
+  splits = corpus().splits
+  digest = hashlib.sha256(repr(sorted(splits.items())).encode()).hexdigest()
+  folder = _cache_folder() / 'python_docs_text' / digest[:16]
+  paths = {split: folder / f'{split}.txt' for split in SPLITS}
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, path in paths.items():
+      _write_once(path, ''.join(f'{line}\n' for line in splits[split]))
+  except OSError as error:
+    raise errors.UserError(
+      f'cannot write the text to {folder}: {error}; the environment variable'
+      ' XDG_CACHE_HOME names another cache folder'
+    ) from error
+  logging.log_first_n(logging.INFO, '%s', 1, _summary(folder))
+  return {split: str(path) for split, path in paths.items()}
+
+
+def describe(split: str) -> Description:
+  """Returns the size of a split and its loss under letter frequencies."""
+  lines = corpus().splits[split]
+  known = _character_counts(corpus().splits['train'])
+  seen = _character_counts(lines)
+  # One more of each, so that what train never has does not cost infinitely.
+  total = known.total() + _VOCAB_SIZE
+  nats = sum(n * math.log(total / (known[c] + 1)) for c, n in seen.items())
+  return Description(
+    lines=len(lines),
+    characters=sum(map(len, lines)),
+    unigram_nats=nats / seen.total(),
+  )
+
+
+@functools.cache
+def corpus() -> Corpus:
+  """Returns the text of this Python's documentation, split.
+
+  Raises:
+    UserError: this Python comes without its documentation.
+  """
+  try:
+    topics = importlib.import_module('pydoc_data.topics').topics
+  except ImportError as error:
+    raise errors.UserError(
+      'this Python comes without its documentation (pydoc_data.topics), which'
+      f' is the text of this experiment: {error}'
+    ) from error
+  return split_topics(topics)
+
+
+def split_topics(topics: dict[str, str]) -> Corpus:
+  """Turns topics into lines, and gives each topic to one split.
+
+  Args:
+    topics: the text of each topic, by its name.
+
+  Returns:
+    The corpus. It depends on nothing but the topics.
+  """
+  lines = {topic: _lines(_ascii(text)) for topic, text in topics.items()}
+  kept, dropped = _distinct_ascii(lines)
+  owner = _assign({topic: len(lines) for topic, lines in kept.items()})
+  return Corpus(
+    splits={
+      split: tuple(
+        line for t in sorted(kept) if owner[t] == split for line in kept[t]
+      )
+      for split in SPLITS
+    },
+    replaced=sum(text.count(c) for text in topics.values() for c in _REPLACED),
+    dropped=dropped,
+  )
+
+
+def _ascii(text: str) -> str:
+  return text.translate(str.maketrans(_REPLACED))
+
+
+def _lines(text: str) -> list[str]:
+  """Returns the lines of one topic; rulers and table borders are left out."""
+  lines = []
+  for paragraph in re.split(r'\n\s*\n', text):
+    rows = [
+      row for row in paragraph.split('\n') if _LETTER_OR_DIGIT.search(row)
+    ]
+    lines += _wrap(' '.join(' '.join(rows).split()))
+  return lines
+
+
+def _wrap(paragraph: str) -> list[str]:
+  """Cuts a paragraph into lines that end with a sentence where possible."""
+  lines = ['']
+  for sentence in _SENTENCE_END.split(paragraph):
+    # A sentence that is too long by itself is cut between words.
+    for part in textwrap.wrap(sentence, MAX_CHARACTERS, break_on_hyphens=False):
+      joined = f'{lines[-1]} {part}'.strip()
+      if len(joined) <= MAX_CHARACTERS:
+        lines[-1] = joined
+      else:
+        lines.append(part)
+  return [line for line in lines if line]
+
+
+def _distinct_ascii(
+  lines: dict[str, list[str]],
+) -> tuple[dict[str, list[str]], int]:
+  """Keeps the first of equal lines, and only those in ASCII.
+
+  Topics quote each other; without this, held-out lines would be in train too.
+
+  Returns:
+    The lines of each topic, and how many were not in ASCII.
+  """
+  seen, dropped, kept = set(), 0, {}
+  for topic in sorted(lines):
+    kept[topic] = []
+    for line in lines[topic]:
+      if line in seen:
+        continue
+      seen.add(line)
+      if line.isascii():
+        kept[topic].append(line)
+      else:
+        dropped += 1
+  return kept, dropped
+
+
+def _assign(sizes: dict[str, int]) -> dict[str, str]:
+  """Gives topics in the order of their hashes to test and dev as they fit."""
+  room = {s: _HELD_OUT_SHARE * sum(sizes.values()) for s in ('test', 'dev')}
+  owner = {}
+  for topic in sorted(sizes, key=_hash):
+    fits = [split for split in room if sizes[topic] <= room[split]]
+    owner[topic] = fits[0] if fits else 'train'
+    if fits:
+      room[fits[0]] -= sizes[topic]
+  return owner
+
+
+def _hash(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _character_counts(lines: tuple[str, ...]) -> collections.Counter:
+  return collections.Counter(
+    character for line in lines for character in line.lower() + _END_OF_LINE
+  )
+
+
+def _cache_folder() -> pathlib.Path:
+  root = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  return pathlib.Path(root) / 'pax_compat'
+
+
+def _write_once(path: pathlib.Path, text: str):
+  """Makes `path` hold `text`. A reader never sees a part of it."""
+  content = text.encode()
+  if path.exists():
+    if path.read_bytes() == content:
+      return
+    logging.warning('%s was damaged; writing it again', path)
+  with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    file.write(content)
+  os.replace(file.name, path)
+
+
+def _summary(folder: pathlib.Path) -> str:
+  whole = corpus()
+  sizes = ', '.join(
+    f'{split} {d.lines} lines, {d.characters} characters,'
+    f' {d.unigram_nats:.3f} nats from letter frequencies alone'
+    for split, d in ((split, describe(split)) for split in SPLITS)
+  )
+  return (
+    f'Python documentation in {folder}: {sizes}; {whole.replaced} characters'
+    f' replaced by ASCII, {whole.dropped} lines dropped'
+  )

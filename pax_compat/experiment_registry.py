@@ -1,0 +1,123 @@
+"""Native experiments by name: the first experiment source.
+
+A class registers itself with `register`. Its name is `module.Class`; any
+shorter suffix that is unambiguous names it too, and so does the name without a
+`params.` part, as in Pax.
+"""
+
+import importlib.util
+import inspect
+import pathlib
+
+from pax_compat import base_experiment, errors
+from pax_compat.experiment_sources import SourceOptions
+
+_experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
+
+
+def register(cls: type | None = None, *, allow_overwrite: bool = False):
+  """Class decorator that makes an experiment known by its name.
+
+  Args:
+    cls: the class, a `BaseExperiment`.
+    allow_overwrite: whether another class may have had the name before.
+
+  Raises:
+    UserError: the name is taken, or the class is no experiment.
+  """
+  if cls is None:
+    return lambda c: register(c, allow_overwrite=allow_overwrite)
+  if not (
+    inspect.isclass(cls) and issubclass(cls, base_experiment.BaseExperiment)
+  ):
+    raise errors.UserError(
+      f'{cls!r} cannot be registered: expected a subclass of BaseExperiment'
+    )
+  name = f'{cls.__module__}.{cls.__qualname__}'
+  known = _experiments.get(name)
+  if known is not None and known is not cls and not allow_overwrite:
+    raise errors.UserError(f'an experiment called {name!r} exists already')
+  _experiments[name] = cls
+  return cls
+
+
+def find(
+  name: str, options: SourceOptions
+) -> base_experiment.BaseExperiment | None:
+  """Returns a new instance of the experiment, or None if it is not native.
+
+  Raises:
+    UserError: the name is ambiguous, or its module does not import.
+  """
+  _import_modules(options)
+  matches = _matches(name)
+  if not matches and '.' in name:
+    _import_if_native(name.rpartition('.')[0])
+    matches = _matches(name)
+  if len(matches) > 1:
+    raise errors.UserError(
+      f'{name!r} may be any of {", ".join(sorted(matches))}; give more of the'
+      ' name'
+    )
+  return _experiments[matches.pop()]() if matches else None
+
+
+def names(options: SourceOptions) -> dict[str, str]:
+  """Returns all registered names with the first lines of their docstrings."""
+  _import_modules(options)
+  return {
+    name: (inspect.getdoc(cls) or '').partition('\n')[0]
+    for name, cls in _experiments.items()
+  }
+
+
+def _matches(name: str) -> set[str]:
+  """Returns the full names that `name` may stand for."""
+  if name in _experiments:
+    return {name}
+  return {
+    full
+    for full in _experiments
+    if any(
+      spelling == name or spelling.endswith('.' + name)
+      for spelling in (full, full.replace('params.', ''))
+    )
+  }
+
+
+def _import_modules(options: SourceOptions):
+  for module in options.import_modules:
+    import_user_module(module)
+
+
+def import_user_module(name: str):
+  """Imports a module that the user names.
+
+  Raises:
+    UserError: it does not exist, or raises while it is imported; the message
+      has the error and the place.
+  """
+  try:
+    importlib.import_module(name)
+  except Exception as e:  # noqa: BLE001 (whatever the user's module raises)
+    frames = inspect.getinnerframes(e.__traceback__) if e.__traceback__ else []
+    where = f' ({frames[-1].filename}:{frames[-1].lineno})' if frames else ''
+    raise errors.UserError(
+      f'the module {name!r} cannot be imported: {type(e).__name__}: {e}{where}'
+    ) from e
+
+
+def _import_if_native(module: str):
+  """Imports a module that registers native experiments, if there is one.
+
+  Whether a module does is read off its text, so that no other kind of module,
+  such as one that needs TensorFlow, is imported to find out.
+  """
+  try:
+    spec = importlib.util.find_spec(module)
+  except (ImportError, ValueError, AttributeError):
+    return
+  if spec is None or not spec.origin or not spec.origin.endswith('.py'):
+    return
+  if 'experiment_registry' in pathlib.Path(spec.origin).read_text('utf-8'):
+    import_user_module(module)

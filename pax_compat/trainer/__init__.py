@@ -1,0 +1,1 @@
+"""The trainer: mesh, state, steps, feeding, evaluation and the loop."""

@@ -1,0 +1,126 @@
+"""Reading ahead: batches are made and sent to the devices by a thread."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pax_compat.nested_map import NestedMap
+
+
+class FedBatch(NamedTuple):
+  """A batch that is on the devices.
+
+  Attributes:
+    arrays: the batch, part of the global one.
+    shapes: text that is the same for batches of the same shapes.
+    tokens: positions of this process's part that count.
+    wait_seconds: how long the reader of the queue waited for it.
+  """
+
+  arrays: NestedMap
+  shapes: str
+  tokens: float
+  wait_seconds: float
+
+
+class Feeder:
+  """Iterates over an input's batches, a few of which are read ahead.
+
+  What the input raises reaches the iterating thread with its own traceback.
+  `close` (or the end of a `with` block) stops the thread; the input stays open.
+  """
+
+  def __init__(
+    self,
+    get_next: Callable[[], NestedMap],
+    put: Callable[[NestedMap], Any],
+    *,
+    ahead: int = 2,
+    max_batches: int | None = None,
+  ):
+    """Starts to read.
+
+    Args:
+      get_next: returns the next batch of numpy arrays; StopIteration ends it.
+      put: sends a batch to the devices.
+      ahead: how many batches may wait, at most.
+      max_batches: how many batches are read at most; None for no limit.
+    """
+    self._get_next = get_next
+    self._put = put
+    self._max_batches = max_batches
+    self._queue = queue.Queue(maxsize=ahead)
+    self._stop = threading.Event()
+    self._thread = threading.Thread(
+      target=self._read, name='feeder', daemon=True
+    )
+    self._thread.start()
+
+  def __enter__(self) -> 'Feeder':
+    return self
+
+  def __exit__(self, *unused_error):
+    self.close()
+
+  def __iter__(self) -> Iterator[FedBatch]:
+    while True:
+      start = time.monotonic()
+      item = self._queue.get()
+      wait = time.monotonic() - start
+      if item is None:
+        return
+      if isinstance(item, BaseException):
+        raise item
+      yield item._replace(wait_seconds=wait)
+
+  def close(self):
+    """Stops the thread and waits for it."""
+    self._stop.set()
+    while self._thread.is_alive():
+      try:  # Make room for an item that the thread may be waiting to put.
+        self._queue.get(timeout=0.05)
+      except queue.Empty:
+        pass
+    self._thread.join()
+
+  def _read(self):
+    count = 0
+    try:
+      while not self._stop.is_set():
+        if self._max_batches is not None and count >= self._max_batches:
+          break
+        try:
+          batch = self._get_next()
+        except StopIteration:
+          break
+        self._queue.put(
+          FedBatch(self._put(batch), shapes_of(batch), tokens_in(batch), 0.0)
+        )
+        count += 1
+      self._queue.put(None)
+    except BaseException as e:  # noqa: BLE001 (raised again by the reader)
+      self._queue.put(e)
+
+
+def shapes_of(batch: NestedMap) -> str:
+  """Returns the shapes of a batch as text, such as `ids[8,64] labels[8,64]`."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(batch)
+  return ' '.join(
+    f'{jax.tree_util.keystr(path, simple=True, separator=".")}'
+    f'[{",".join(map(str, np.shape(x)))}]'
+    for path, x in leaves
+  )
+
+
+def tokens_in(batch: NestedMap) -> float:
+  """Returns how many positions of a batch count; 0 where it does not say."""
+  if 'weights' in batch:
+    return float(np.sum(batch['weights']))
+  if 'paddings' in batch:
+    return float(np.size(batch['paddings']) - np.sum(batch['paddings']))
+  return 0.0

@@ -1,0 +1,168 @@
+"""The rules of the house that can be checked: direction, sizes, and taboos."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests import source_tree
+
+# What a package must not import, of what is ours.
+FORBIDDEN = {
+  'pax_compat': {'adaptors', 'lm_tasks', 'tests', 'benchmarks'},
+  'adaptors': {'lm_tasks', 'tests', 'benchmarks'},
+  'lm_tasks': {'tests', 'benchmarks'},
+}
+# The gate, and the loader of native ops that it calls.
+GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native_ops.py')
+LEGACY = 'lm_tasks/params/'
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 80
+TEXT_SUFFIXES = ('.py', '.md', '.txt', '.toml', '.json', '.cfg', '.yaml', '')
+# The brackets keep this line from finding itself.
+TABOOS = re.compile(
+  r'(?<![\w.])/wor[k]\b|pyp[i]\.org|pythonhoste[d]|index-ur[l]'
+)
+PICKLES = {'pickle', 'cloudpickle', 'dill', 'marshal', 'shelve'}
+SNIPPET = """
+import importlib, sys
+for name in sys.argv[2:]:
+  importlib.import_module(name)
+  for heavy in sys.argv[1].split(','):
+    assert heavy not in sys.modules, f'{name} loads {heavy}'
+"""
+
+
+def _is_heavy(top: str) -> bool:
+  """Whether a top-level module is of TensorFlow, Lingvo or SeqIO."""
+  return top.startswith('tensorflow') or top in ('lingvo', 'seqio', 'tf_keras')
+
+
+def _found(found: list[str]) -> None:
+  assert not found, '\n' + '\n'.join(found)
+
+
+def test_packages_import_in_one_direction():
+  _found(
+    [
+      f'{path}:{i.line} imports {i.module}'
+      for package, forbidden in FORBIDDEN.items()
+      for path in source_tree.python_files(package)
+      for i in source_tree.imports(path)
+      if i.top in forbidden
+    ]
+  )
+
+
+def test_core_imports_no_tensorflow():
+  _found(
+    [
+      f'{path}:{i.line} imports {i.module}'
+      for path in source_tree.python_files('pax_compat')
+      for i in source_tree.imports(path)
+      if _is_heavy(i.top) or i.module.startswith('jax.experimental.jax2tf')
+    ]
+  )
+
+
+def test_lingvo_is_reached_through_the_gate():
+  found = []
+  for path in source_tree.python_files('adaptors', 'lm_tasks'):
+    if path.startswith(LEGACY):
+      continue  # Lingvo loads these, after the gate.
+    for i in source_tree.imports(path):
+      allowed = (
+        path in GATE or i.top == 'seqio' or i.call == 'lingvo_runtime.module'
+      )
+      if _is_heavy(i.top) and not (allowed and i.in_function):
+        found.append(f'{path}:{i.line} imports {i.module}')
+  _found(found)
+
+
+@pytest.mark.parametrize(
+  'package, heavy',
+  [
+    ('pax_compat', 'tensorflow,lingvo,seqio,adaptors,lm_tasks'),
+    ('adaptors', 'tensorflow'),
+    ('lm_tasks', 'tensorflow'),
+  ],
+)
+def test_importing_leaves_tensorflow_out(package, heavy):
+  names = [
+    source_tree.module_name(path)
+    for path in source_tree.python_files(package)
+    if not path.startswith(LEGACY)
+  ]
+  done = subprocess.run(
+    [sys.executable, '-c', SNIPPET, heavy, *names],
+    cwd=source_tree.ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def test_every_package_is_installed():
+  for package in source_tree.PACKAGES:
+    for path in source_tree.python_files(package):
+      init = (source_tree.ROOT / path).parent / '__init__.py'
+      assert init.exists(), f'{path}: its folder has no __init__.py'
+
+
+def test_files_and_functions_are_small():
+  found = []
+  for path in source_tree.python_files():
+    lines = len((source_tree.ROOT / path).read_text().splitlines())
+    if lines > MAX_FILE_LINES:
+      found.append(f'{path}: {lines} lines')
+    for node in ast.walk(source_tree.tree(path)):
+      if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        lines = node.end_lineno - node.lineno + 1
+        if lines > MAX_FUNCTION_LINES:
+          found.append(f'{path}:{node.lineno} {node.name}: {lines} lines')
+  _found(found)
+
+
+def test_files_name_no_machine():
+  found = []
+  for path in _text_files():
+    text = path.read_text(errors='replace')
+    for number, line in enumerate(text.splitlines(), 1):
+      if TABOOS.search(line):
+        found.append(f'{path.relative_to(source_tree.ROOT)}:{number} {line}')
+  _found(found)
+
+
+def _text_files():
+  """The project's own text files: the known folders and the top level."""
+  folders = (*source_tree.PACKAGES, 'benchmarks', 'docs', 'tests', 'testdata')
+  files = [f for f in source_tree.ROOT.glob('*') if f.is_file()]
+  for folder in (*folders, '.ci'):
+    files.extend((source_tree.ROOT / folder).rglob('*'))
+  return [f for f in files if f.is_file() and f.suffix in TEXT_SUFFIXES]
+
+
+def test_product_code_neither_evaluates_nor_unpickles():
+  found = []
+  for path in source_tree.python_files(*source_tree.PACKAGES):
+    for i in source_tree.imports(path):
+      if i.top in PICKLES:
+        found.append(f'{path}:{i.line} imports {i.module}')
+    for node in ast.walk(source_tree.tree(path)):
+      if isinstance(node, ast.Call) and _is_taboo_call(node):
+        found.append(f'{path}:{node.lineno} {ast.unparse(node)}')
+  _found(found)
+
+
+def _is_taboo_call(call: ast.Call) -> bool:
+  name = getattr(call.func, 'id', None)
+  pickles = any(
+    k.arg == 'allow_pickle' and not _is_false(k.value) for k in call.keywords
+  )
+  return name in ('eval', 'exec') or pickles
+
+
+def _is_false(node: ast.expr) -> bool:
+  return isinstance(node, ast.Constant) and node.value is False
