@@ -10,8 +10,10 @@ Lingvo's own eager flag off (TensorFlow's stays as it is) in one of two ways:
 Whoever drives does not notice which it is.
 """
 
+import atexit
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,9 @@ _build_lock = threading.Lock()
 
 # The reader waits for ever where it drops every record; say so after a while.
 _SECONDS_TO_FIRST_BATCH = 60.0
+
+# How far a reader is read on at most before it is closed: seconds, not hours.
+_BATCHES_TO_DRAIN = 10_000
 
 # Reader ops of Lingvo, which tell whether their data comes to an end.
 _READER_OPS = ('GenericInput', 'GenericInputV2Create')
@@ -67,8 +72,10 @@ class GeneratorDriver:
     self._infeed = (infeed_host_index, num_infeed_hosts)
     self._first = None
     self._session = None
+    self._must_be_drained = False
     self._call: Callable[[], list[np.ndarray]] | None = None
     self._decode: Callable[..., list[bytes]] | None = None
+    _live.add(self)
     with _build_lock:
       self._build(params)
 
@@ -113,7 +120,7 @@ class GeneratorDriver:
       )
       self.generator.Initialize(self._session)
       self._call = self._session.make_callable(fetches)
-    self.finite = _is_finite(graph, self.generator)
+    self._note_end(graph)
 
   def _build_function(self, params):
     tf = self._tf
@@ -125,7 +132,7 @@ class GeneratorDriver:
 
       traced = tf.function(next_batch, autograph=False).get_concrete_function()
     self._call = lambda: [x.numpy() for x in traced()]
-    self.finite = _is_finite(traced.graph, self.generator)
+    self._note_end(traced.graph)
 
   def _lingvo_context(self):
     return _lingvo_context(self._options, self._infeed)
@@ -144,6 +151,15 @@ class GeneratorDriver:
     sizes = {t.shape[0] if t.shape.rank else None for t in tensors}
     self.static_batch = sizes.pop() if len(sizes) == 1 else None
     return tensors
+
+  def _note_end(self, graph):
+    """Notes whether the data ends: by the reader ops, or by the tf.data set."""
+    repeats = _repeat_counts(graph)
+    if repeats:
+      self.finite = all(count > 0 for count in repeats)
+    else:
+      self.finite = _dataset_is_finite(self.generator)
+    self._must_be_drained = any(count > 0 for count in repeats)
 
   def _first_batch(self, name) -> list[np.ndarray] | None:
     """Returns the leaves of the first batch, None at the end of the data."""
@@ -221,9 +237,45 @@ class GeneratorDriver:
 
   def close(self):
     """Frees the generator and its threads."""
+    if self._must_be_drained and self._call is not None:
+      self._drain()
     if self._session is not None:
       self._session.close()
     self._session = self._call = self._decode = self.generator = None
+    _live.discard(self)
+
+  def __del__(self):
+    self.close()
+
+  def _drain(self):
+    """Reads on to the end of the data.
+
+    A reader that has met the end of its data, with batches that nobody took,
+    never returns from its destruction.
+    """
+    if self._first == [None]:
+      return
+    self._must_be_drained = False
+    for _ in range(_BATCHES_TO_DRAIN):
+      try:
+        if self._leaves() is None:
+          return
+      except Exception as e:  # noqa: BLE001 (what is read is thrown away)
+        logging.info('closing before the end of the data: %s', _one_line(e))
+    logging.info(
+      'closing after %d more batches, before the end of the data',
+      _BATCHES_TO_DRAIN,
+    )
+
+
+# What is still open when the process ends; see `GeneratorDriver._drain`.
+_live: weakref.WeakSet[GeneratorDriver] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+  for driver in list(_live):
+    driver.close()
 
 
 @contextlib.contextmanager
@@ -260,15 +312,17 @@ def is_tf_data(params) -> bool:
   ) or (source is not None and issubclass(source.cls, sources.TFDatasetSource))
 
 
-def _is_finite(graph, generator) -> bool | None:
-  """Returns whether the data ends: by the reader ops, or by the tf.data set."""
+def _repeat_counts(graph) -> list[int]:
+  """Returns the `repeat_count` of each of Lingvo's reader ops in a graph."""
   graph_def = graph.as_graph_def()
   nodes = list(graph_def.node)
   for function in graph_def.library.function:
     nodes.extend(function.node_def)
-  readers = [n for n in nodes if n.op in _READER_OPS]
-  if readers:
-    return all(n.attr['repeat_count'].i > 0 for n in readers)
+  return [n.attr['repeat_count'].i for n in nodes if n.op in _READER_OPS]
+
+
+def _dataset_is_finite(generator) -> bool | None:
+  """Returns whether the tf.data sets of a generator end; None if unknown."""
   sets = getattr(getattr(generator, 'datasource', None), '_dataset', None) or {}
   sizes = [s.cardinality() for s in sets.values()]
   if not sizes or not all(hasattr(s, 'numpy') for s in sizes):

@@ -182,8 +182,9 @@ def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
 def _find_in(full: str, path: Any) -> importlib.machinery.ModuleSpec | None:
   """Asks the finders for a module of a package with the given folders."""
   for finder in sys.meta_path:
-    spec = finder.find_spec(full, path)
-    if spec is not None:
+    find_spec = getattr(finder, 'find_spec', None)
+    spec = find_spec and find_spec(full, path)
+    if spec:
       return spec
   return None
 

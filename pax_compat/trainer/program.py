@@ -227,6 +227,7 @@ def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
 
 def _first_state(model, learner, key, batch) -> TrainState:
   mdl_vars = base_layer.unbox(dict(model.init({base_layer.PARAMS: key}, batch)))
+  mdl_vars.pop(base_layer.ROW_PROBES, None)
   return TrainState(
     step=jnp.zeros([], jnp.int32),
     mdl_vars=mdl_vars,
