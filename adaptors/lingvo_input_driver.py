@@ -44,7 +44,8 @@ class GeneratorDriver:
   Attributes:
     generator: the Lingvo object.
     dropped: paths of the leaves that never become arrays, such as strings.
-    static_batch: the batch size that the generator promises, None if it varies.
+    static_batch: the batch size that the generator promises for some leaf;
+      None if it varies.
     finite: True or False where it is known whether the data ends, else None.
   """
 
@@ -71,13 +72,12 @@ class GeneratorDriver:
     self._options = cluster_options
     self._infeed = (infeed_host_index, num_infeed_hosts)
     self._first = None
-    self._session = None
+    self._session = self.generator = None
     self._must_be_drained = False
     self._call: Callable[[], list[np.ndarray]] | None = None
     self._decode: Callable[..., list[bytes]] | None = None
+    self._build(params)
     _live.add(self)
-    with _build_lock:
-      self._build(params)
 
   def _build(self, params):
     ways = [
@@ -148,8 +148,8 @@ class GeneratorDriver:
     tensors, self._treedef = jax.tree.flatten(
       _numeric_leaves(self._tf, batch, '', self.dropped)
     )
-    sizes = {t.shape[0] if t.shape.rank else None for t in tensors}
-    self.static_batch = sizes.pop() if len(sizes) == 1 else None
+    sizes = [t.shape[0] for t in tensors if t.shape.rank]
+    self.static_batch = max((n for n in sizes if n), default=None)
     return tensors
 
   def _note_end(self, graph):
@@ -211,7 +211,7 @@ class GeneratorDriver:
         ' cannot be turned into text'
       )
     if self._decode is None:
-      with _build_lock, self._lingvo_context():
+      with self._lingvo_context():
         self._decode = self._build_decode()
     ids = np.asarray(ids, np.int32)
     texts = self._decode(ids, np.asarray(lengths, np.int32))
@@ -257,11 +257,10 @@ class GeneratorDriver:
       return
     self._must_be_drained = False
     for _ in range(_BATCHES_TO_DRAIN):
-      try:
+      # What is read is thrown away, and so are its errors.
+      with contextlib.suppress(Exception):
         if self._leaves() is None:
           return
-      except Exception as e:  # noqa: BLE001 (what is read is thrown away)
-        logging.info('closing before the end of the data: %s', _one_line(e))
     logging.info(
       'closing after %d more batches, before the end of the data',
       _BATCHES_TO_DRAIN,
@@ -283,13 +282,14 @@ def _lingvo_context(cluster_options: dict[str, Any], infeed: tuple[int, int]):
   """Enters cluster and infeed context, with Lingvo's eager flag off."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   cluster = lingvo_runtime.module('lingvo.core.cluster')
-  eager = py_utils.IsEagerMode()
   with (
+    _build_lock,
     lingvo_runtime.cluster(**cluster_options),
     cluster.InfeedContextScope(
       infeed_host_index=infeed[0], num_infeed_hosts=infeed[1]
     ),
   ):
+    eager = py_utils.IsEagerMode()
     # `test_mode`: TensorFlow's own eager execution stays on for the process.
     py_utils.SetEagerMode(False, test_mode=True)
     try:

@@ -1,6 +1,9 @@
 """Tests of LingvoEvalAdaptor with the real LmInput on small text files."""
 
 import collections
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ from pax_compat import errors
 from tests.adaptors import lingvo_input_testing as testing
 
 B = 4
+
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(name='adapt')
@@ -134,6 +139,31 @@ def test_num_batches_cuts_the_epoch(adapt, tmp_path):
   assert len(testing.drain(adaptor)) == 2
 
 
+def test_closing_mid_epoch_does_not_hang(adapt, tmp_path):
+  # Lingvo's reader is destroyed in vain where its data has come to the end
+  # while batches are left.
+  for count in (5 * B, 40 * B):
+    lines = testing.unique_lines(count)
+    pattern = testing.write_lines(tmp_path / 'a.txt', lines)
+    for _ in range(3):
+      adaptor = adapt(testing.lm_params(pattern))
+      adaptor.get_next()
+      adaptor.close()
+
+
+def test_process_ends_without_close(tmp_path):
+  pattern = testing.write_lines(tmp_path / 'a.txt', testing.unique_lines(20))
+  code = f"""
+from adaptors import lingvo_eval_input
+from tests.adaptors import lingvo_input_testing as testing
+adaptor = lingvo_eval_input.LingvoEvalAdaptor(
+  input=testing.lm_params({pattern!r}), batch_size=4, reset_for_eval=True
+)
+adaptor.get_next()
+"""
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=_ROOT)
+
+
 def test_user_params_stay_and_the_epoch_is_announced(adapt, tmp_path, log):
   pattern = testing.write_lines(tmp_path / 'a.txt', testing.unique_lines(5))
   params = testing.lm_params(pattern, flush_every_n=3)
@@ -204,7 +234,7 @@ def test_supplied_weights_are_kept_and_pads_weigh_nothing(adapt):
 @pytest.mark.parametrize('fields', [{}, {'filtered': True}])
 def test_endless_input_is_found_out(adapt, fields):
   params = _numbers(30, repeat=True, **fields)
-  with pytest.raises(errors.UserError, match='never end'):
+  with pytest.raises(errors.UserError, match='never (ends|to end)'):
     testing.drain(adapt(params))
 
 

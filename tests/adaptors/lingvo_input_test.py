@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import pathlib
 import subprocess
 import sys
 
@@ -12,6 +13,8 @@ from absl import logging
 from adaptors import lingvo_input, lingvo_runtime
 from pax_compat import errors
 from tests.adaptors import lingvo_input_testing as testing
+
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(name='adapt')
@@ -50,7 +53,7 @@ def test_import_loads_no_tensorflow():
     'import sys, adaptors.lingvo_input, adaptors.lingvo_eval_input\n'
     'assert "tensorflow" not in sys.modules and "lingvo" not in sys.modules'
   )
-  subprocess.run([sys.executable, '-c', code], check=True)
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=_ROOT)
 
 
 def test_batches_equal_those_of_lingvo(adapt, pattern):

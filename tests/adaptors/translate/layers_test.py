@@ -37,7 +37,7 @@ def _paddings():
 
 def _time_major(fprop):
   """Wraps a time-major Lingvo computation of inputs [B, T, D]."""
-  import tensorflow as tf
+  tf = lingvo_runtime.module('tensorflow')
 
   def wrapped(layer, theta, inputs, paddings):
     outputs = fprop(
@@ -183,7 +183,10 @@ def test_full_softmax_argmax_and_sums(lingvo):
     real.vars.weight_0.assign(weights['logits_ffn']['linear']['w'])
     real.vars.bias_0.assign(weights['logits_ffn']['bias']['b'])
     theirs = real.FProp(
-      real.theta, inputs, class_weights=1 - paddings, class_ids=ids
+      real.theta,
+      lingvo_runtime.module('tensorflow').constant(inputs),
+      class_weights=1 - paddings,
+      class_ids=ids,
     )
   np.testing.assert_array_equal(
     ours.per_example_argmax, theirs.per_example_argmax.numpy()
