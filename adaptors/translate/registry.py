@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable
 
 from adaptors.translate.variables import VariableMap
@@ -110,8 +111,18 @@ def overrides(cls: type) -> set[str]:
       '_abc_impl',
     )
   }
-  # Lingvo's metaclass gives every layer an `__init__`, trivial or not.
-  init = vars(cls).get('__init__')
-  if init is not None and 'TrivialInit' in init.__qualname__:
+  if _is_trivial(vars(cls).get('__init__')):
     names.discard('__init__')
   return names
+
+
+def _is_trivial(init: Callable | None) -> bool:
+  """Whether an `__init__` was put there by Lingvo's metaclass.
+
+  It gives every layer one, and wraps that one and any other in a function that
+  has it as the variable `func`.
+  """
+  if not inspect.isfunction(init):
+    return False
+  wrapped = inspect.getclosurevars(init).nonlocals.get('func')
+  return getattr(wrapped, '__qualname__', '').endswith('TrivialInit')

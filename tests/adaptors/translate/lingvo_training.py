@@ -106,8 +106,8 @@ def _run(tf, task, feeds, batches) -> Trained:
       session.run(
         [
           loss,
-          metrics['learning_rate'][0],
-          metrics['grad_norm/all'][0],
+          metrics['learning_rate/loss'][0],
+          metrics['grad_norm/all/loss'][0],
           task.train_op,
         ],
         fed(batch),

@@ -1,0 +1,182 @@
+"""A Transformer language model by hand: one jitted function, no framework.
+
+What a JAX programmer would write for this one model: pure functions over a dict
+of weights, optax, and a donated state. It computes the same function of the
+same weights as the translated experiment, and nothing that training does not
+need: no metric but the loss, no mask of paddings (a causal model never sees
+what follows, and padded positions have no weight in the loss).
+
+Shapes: B batch, T time, D model dims, N heads, H dims of a head, F inner dims
+of the feed-forward, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Weights = dict[str, Any]
+
+
+class State(NamedTuple):
+  """All that a step changes: the weights and optax's state."""
+
+  weights: Weights
+  opt_state: Any
+
+
+class Settings(NamedTuple):
+  """How the network is trained.
+
+  Attributes:
+    learning_rate: from the count of steps made before to the rate.
+    beta1: Adam's.
+    beta2: Adam's.
+    epsilon: Adam's.
+    clip_norm: the largest global norm of the gradients.
+    attention: 'jax.nn' takes `jax.nn.dot_product_attention`, 'plain' writes the
+      softmax of the product by hand.
+  """
+
+  learning_rate: Callable[[jax.Array], jax.Array]
+  beta1: float
+  beta2: float
+  epsilon: float
+  clip_norm: float
+  attention: str = 'jax.nn'
+
+
+def weights_of(params: dict) -> Weights:
+  """Returns the weights of a translated model under short names, copied.
+
+  Args:
+    params: the `params` collection of a `LanguageModel` that holds a
+      `TransformerLm`.
+  """
+  lm = params['lm']
+  stack = lm['transformer']
+  logits = lm['softmax']['logits_ffn']
+  weights = dict(
+    emb=lm['embedding']['emb_var'],
+    layers=[_layer_of(stack[f'x_layers_{i}']) for i in range(len(stack))],
+    out=dict(w=logits['linear']['w'], b=logits['bias']['b']),
+  )
+  return jax.tree.map(jnp.array, weights)
+
+
+def _layer_of(layer: dict) -> Weights:
+  half, ff = layer['self_attention'], layer['ff_layer']
+  first, second = ff['ffn_layer1'], ff['ffn_layer2']
+  names = ('query', 'key', 'value', 'post')
+  return dict(
+    norm1=half['layer_norm'],
+    **{name: half['atten'][name] for name in names},
+    dim_scale=half['atten']['per_dim_scale']['per_dim_scale'],
+    norm2=ff['layer_norm'],
+    ff1=dict(w=first['linear']['w'], b=first['bias']['b']),
+    ff2=dict(w=second['linear']['w'], b=second['bias']['b']),
+  )
+
+
+def make_step(settings: Settings):
+  """Returns (init, step).
+
+  `init` maps weights to a state. `step` maps (state, batch) to (state, loss);
+  it is compiled and takes the state over.
+  """
+  optimizer = optax.chain(
+    optax.clip_by_global_norm(settings.clip_norm),
+    optax.adam(
+      settings.learning_rate,
+      b1=settings.beta1,
+      b2=settings.beta2,
+      eps=settings.epsilon,
+    ),
+  )
+
+  def step(state, batch):
+    loss, gradients = jax.value_and_grad(_loss)(
+      state.weights, batch, settings.attention
+    )
+    updates, opt_state = optimizer.update(gradients, state.opt_state)
+    weights = optax.apply_updates(state.weights, updates)
+    return State(weights, opt_state), loss
+
+  def init(weights):
+    return State(weights, optimizer.init(weights))
+
+  return init, jax.jit(step, donate_argnums=0)
+
+
+def _loss(weights: Weights, batch: dict, attention: str) -> jax.Array:
+  """Returns the mean cross-entropy [] of the batch's tokens, in nats.
+
+  Args:
+    weights: as `weights_of` returns them.
+    batch: `ids`, `labels` [B, T] int, and `weights` [B, T].
+    attention: as in `Settings`.
+  """
+  dims = weights['emb'].shape[1]
+  x = weights['emb'][batch['ids']] * math.sqrt(dims)
+  x = x + _positions(x.shape[1], dims)
+  for layer in weights['layers']:
+    x = _norm(x, layer['norm1'])
+    x = x + _attend(x, layer, attention)  # Lingvo adds the normalised input.
+    x = x + _feed_forward(_norm(x, layer['norm2']), layer)
+  logits = x @ weights['out']['w'] + weights['out']['b']
+  xent = optax.softmax_cross_entropy_with_integer_labels(
+    logits, batch['labels']
+  )
+  return jnp.sum(xent * batch['weights']) / jnp.sum(batch['weights'])
+
+
+def _positions(length: int, dims: int) -> jax.Array:
+  """Returns the sinusoidal positions [T, D]."""
+  count = dims // 2
+  steps = jnp.arange(count) * (math.log(10_000) / (count - 1))
+  angles = jnp.arange(length)[:, None] * jnp.exp(-steps)
+  return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def _norm(x: jax.Array, norm: Weights) -> jax.Array:
+  """Layer normalisation of `x` [B, T, D]; the scale is 1 + the weight."""
+  mean = jnp.mean(x, axis=-1, keepdims=True)
+  variance = jnp.var(x, axis=-1, keepdims=True)
+  x = (x - mean) * jax.lax.rsqrt(variance + 1e-6)
+  return x * (1 + norm['scale']) + norm['bias']
+
+
+def _attend(x: jax.Array, layer: Weights, attention: str) -> jax.Array:
+  """Causal self-attention of `x` [B, T, D]."""
+  query, key, value = (
+    jnp.einsum('btd,dnh->btnh', x, layer[name]['w']) + layer[name]['b']
+    for name in ('query', 'key', 'value')
+  )
+  scale = jax.nn.softplus(layer['dim_scale']) / math.log(2)
+  query = query * (scale / math.sqrt(query.shape[-1]))
+  if attention == 'jax.nn':
+    mixed = jax.nn.dot_product_attention(
+      query, key, value, is_causal=True, scale=1.0
+    )
+  else:
+    mixed = _plain_attention(query, key, value)
+  return (
+    jnp.einsum('btnh,dnh->btd', mixed, layer['post']['w']) + layer['post']['b']
+  )
+
+
+def _plain_attention(query, key, value) -> jax.Array:
+  length = query.shape[1]
+  logits = jnp.einsum('btnh,bsnh->bnts', query, key)
+  visible = jnp.tril(jnp.ones([length, length], bool))
+  probs = jax.nn.softmax(jnp.where(visible, logits, -1e30), axis=-1)
+  return jnp.einsum('bnts,bsnh->btnh', probs, value)
+
+
+def _feed_forward(x: jax.Array, layer: Weights) -> jax.Array:
+  """Two projections of `x` [B, T, D] with a ReLU between them."""
+  inner = jax.nn.relu(x @ layer['ff1']['w'] + layer['ff1']['b'])
+  return inner @ layer['ff2']['w'] + layer['ff2']['b']

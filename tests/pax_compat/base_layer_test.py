@@ -1,0 +1,236 @@
+"""Tests of what every layer can do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import (
+  AUX_LOSS,
+  NON_TRAINABLE,
+  PARAMS,
+  RANDOM,
+  SKIP_LP_REGULARIZATION,
+  SUMMARIES,
+  BaseLayer,
+  WeightHParams,
+  WeightInit,
+)
+from pax_compat.config import REQUIRED, Config, sub_config_field
+
+
+class Child(BaseLayer):
+  dims: int = REQUIRED
+
+  def setup(self):
+    self.create_variable('w', WeightHParams([self.dims]))
+
+  def __call__(self, x):
+    return x * self.theta.w
+
+
+class Parent(BaseLayer):
+  child_tpl: Config = sub_config_field(Child)
+
+  def setup(self):
+    self.create_child('one', self.child_tpl.clone().set(dims=2))
+    self.create_children('more', [self.child_tpl.clone().set(dims=2)] * 2)
+
+  def __call__(self, x):
+    for layer in (self.one, *self.more):
+      x = layer(x)
+    return x
+
+
+class Everything(BaseLayer):
+  """Has weights of every kind, and says all that a layer can say."""
+
+  def setup(self):
+    self.create_variable(
+      'w',
+      WeightHParams(
+        [2, 3],
+        WeightInit.Constant(1.5),
+        collections=['mine'],
+        tensor_split_dims_mapping=['data', None],
+      ),
+    )
+    self.create_variable(
+      'table',
+      WeightHParams([4], WeightInit.Constant(3.0), dtype=jnp.int32),
+    )
+    self.create_variable(
+      'mean',
+      WeightHParams([2], WeightInit.Constant(0.0)),
+      trainable=False,
+    )
+
+  def __call__(self, x):
+    self.add_summary('x', x.sum())
+    self.add_aux_loss('y', 2 * x.sum())
+    if not self.do_eval:
+      self.update_var('mean', self.theta.mean + 1)
+    return x * self.theta.w.sum()
+
+
+def _init(config, x=None):
+  """Returns a layer and its first variables, boxed."""
+  layer = config.Instantiate()
+  x = jnp.ones(2) if x is None else x
+  return layer, layer.init({PARAMS: jax.random.key(0)}, x)
+
+
+def test_a_weight_is_created_as_declared():
+  _, variables = _init(Everything.config(dtype=jnp.bfloat16))
+  box = variables[PARAMS]['w']
+  assert box.value.shape == (2, 3) and box.value.dtype == jnp.bfloat16
+  assert (box.value == 1.5).all()
+  assert box.meta.shape == (2, 3)
+  assert box.meta.collections == ('mine',)
+  assert box.meta.tensor_split_dims_mapping == ['data', None]
+  assert variables[PARAMS]['table'].value.dtype == jnp.int32
+  assert set(variables[NON_TRAINABLE]) == {'mean'}
+
+
+def test_a_weight_without_a_first_value_takes_the_layers():
+  config = Child.config(dims=3, params_init=WeightInit.Constant(4.0))
+  _, variables = _init(config, jnp.ones(3))
+  assert (variables[PARAMS]['w'].value == 4).all()
+
+
+def test_unbox_opens_every_box():
+  _, variables = _init(Everything.config())
+  values = base_layer.unbox(variables)
+  assert not any(
+    map(
+      base_layer.is_boxed, jax.tree.leaves(values, is_leaf=base_layer.is_boxed)
+    )
+  )
+  np.testing.assert_array_equal(values[PARAMS]['w'], np.full((2, 3), 1.5))
+
+
+@pytest.mark.parametrize('boxed', [True, False])
+def test_theta_is_in_the_dtype_of_the_computation(boxed):
+  layer, variables = _init(Everything.config(fprop_dtype=jnp.bfloat16))
+  variables = variables if boxed else base_layer.unbox(variables)
+  bound = layer.bind(variables)
+  assert bound.theta.w.dtype == jnp.bfloat16
+  assert bound.theta.mean.dtype == jnp.bfloat16
+  assert bound.theta.table.dtype == jnp.int32
+  assert layer.compute_dtype == jnp.bfloat16 and layer.dtype == jnp.float32
+
+
+def test_an_unknown_weight_is_an_error_with_the_near_name():
+  layer, variables = _init(Everything.config())
+  with pytest.raises(
+    errors.UserError, match="Everything has no weight 'tabel'.*mean: table"
+  ):
+    _ = layer.bind(variables).theta.tabel
+
+
+def test_children_inherit_what_their_templates_leave_open():
+  parent = Parent.config(dtype=jnp.bfloat16, fprop_dtype=jnp.float16)
+  layer, variables = _init(parent, jnp.ones(2, jnp.float16))
+  assert set(variables[PARAMS]) == {'one', 'more_0', 'more_1'}
+  bound = layer.bind(variables)
+  for child in (bound.one, *bound.more):
+    assert child.theta.w.dtype == jnp.float16
+  for weights in variables[PARAMS].values():
+    assert weights['w'].value.dtype == jnp.bfloat16
+
+
+def test_children_keep_what_their_templates_say():
+  parent = Parent.config(dtype=jnp.bfloat16)
+  parent.child_tpl.set(dtype=jnp.float32)
+  _, variables = _init(parent)
+  assert variables[PARAMS]['one']['w'].value.dtype == jnp.float32
+
+
+def test_children_have_weights_of_their_own():
+  _, variables = _init(Parent.config())
+  weights = [v['w'].value for v in variables[PARAMS].values()]
+  assert not np.array_equal(weights[0], weights[1])
+  assert not np.array_equal(weights[1], weights[2])
+
+
+@pytest.mark.parametrize(
+  ('parent', 'child', 'skipped'),
+  [(None, None, False), (True, None, True), (True, False, False)],
+)
+def test_skip_lp_regularization_marks_the_weights(parent, child, skipped):
+  config = Parent.config(skip_lp_regularization=parent)
+  if child is not None:
+    config.child_tpl.set(skip_lp_regularization=child)
+  _, variables = _init(config)
+  collections = variables[PARAMS]['more_1']['w'].meta.collections
+  assert (SKIP_LP_REGULARIZATION in collections) == skipped
+
+
+def test_eval_mode_holds_while_it_is_entered():
+  layer = Child.config(dims=1).Instantiate()
+  assert not layer.do_eval
+  with base_layer.eval_mode():
+    assert layer.do_eval
+    with base_layer.eval_mode(False):
+      assert not layer.do_eval
+    assert layer.do_eval
+  assert not layer.do_eval
+  with pytest.raises(RuntimeError), base_layer.eval_mode():
+    raise RuntimeError
+  assert not layer.do_eval
+
+
+def _first_values(config):
+  """Returns a layer and its unboxed weights, without what it has said."""
+  layer, variables = _init(config)
+  variables = base_layer.unbox(variables)
+  return layer, {c: variables[c] for c in (PARAMS, NON_TRAINABLE)}
+
+
+def test_summaries_and_aux_losses_are_collected_where_asked_for():
+  layer, variables = _first_values(Everything.config())
+  x = jnp.arange(2.0)
+  _, said = layer.apply(
+    variables, x, mutable=[SUMMARIES, AUX_LOSS, NON_TRAINABLE]
+  )
+  assert said[SUMMARIES] == {'x': (1.0,)}
+  assert said[AUX_LOSS] == {'y': (2.0,)}
+  with base_layer.eval_mode():
+    assert layer.apply(variables, x).shape == (2,)
+
+
+def test_a_weight_that_is_not_trained_is_updated():
+  layer, variables = _first_values(Everything.config())
+  before = np.asarray(variables[NON_TRAINABLE]['mean'])
+  _, said = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
+  np.testing.assert_array_equal(said[NON_TRAINABLE]['mean'], before + 1)
+
+
+def test_an_updated_weight_stays_in_its_box():
+  layer, variables = _init(Everything.config())
+  _, said = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
+  assert base_layer.is_boxed(said[NON_TRAINABLE]['mean'])
+
+
+class Noise(BaseLayer):
+  def __call__(self):
+    return jax.random.normal(self.next_prng_key()), jax.random.normal(
+      self.next_prng_key()
+    )
+
+
+def test_each_key_is_fresh_and_reproducible():
+  layer = Noise.config().Instantiate()
+  one, other = layer.apply({}, rngs={RANDOM: jax.random.key(1)})
+  assert one != other
+  assert layer.apply({}, rngs={RANDOM: jax.random.key(1)}) == (one, other)
+
+
+def test_a_stacked_axis_is_not_split():
+  _, variables = _init(Everything.config())
+  box = variables[PARAMS]['w']
+  stacked = box.add_axis(0, {})
+  assert stacked.meta.tensor_split_dims_mapping == (None, 'data', None)
+  unstacked = stacked.remove_axis(0, {})
+  assert unstacked.meta.tensor_split_dims_mapping == ('data', None)

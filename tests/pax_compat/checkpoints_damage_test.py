@@ -1,0 +1,251 @@
+"""Checkpoints that are damaged, unfinished or among strays, on real files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+
+import pytest
+
+from pax_compat import checkpoints, errors
+from tests.pax_compat.checkpoints_testing import (
+  assert_same,
+  make_state,
+  open_folder,
+  save_steps,
+  target_of,
+)
+from tests.pax_compat.processes import environment, run_script
+
+
+def _largest_file(folder):
+  files = [p for p in folder.rglob('*') if p.is_file()]
+  return max(files, key=lambda p: p.stat().st_size)
+
+
+def _truncate(path):
+  path.write_bytes(path.read_bytes()[:-7])
+
+
+def _flip_bit(path):
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(data)
+
+
+@pytest.fixture
+def log(monkeypatch):
+  """The lines that were logged."""
+  lines = []
+
+  def note(text, *args):
+    lines.append(text % args)
+
+  # Only ours: Orbax logs through the same module.
+  monkeypatch.setattr(
+    checkpoints, 'logging', types.SimpleNamespace(info=note, warning=note)
+  )
+  return lines
+
+
+@pytest.mark.parametrize('damage', [_truncate, _flip_bit, os.unlink])
+def test_damaged_newest_falls_back(tmp_path, log, damage):
+  save_steps(tmp_path, 1, 2)
+  victim = _largest_file(tmp_path / '2')
+  damage(victim)
+  checkpointer = open_folder(tmp_path)
+  assert checkpointer.latest_step() == 1
+  report = [line for line in log if line.startswith('checkpoint 2 is damaged')]
+  assert len(report) == 1
+  assert str(victim) in report[0]
+  assert 'expected' in report[0] and 'found' in report[0]
+  with pytest.raises(errors.UserError, match='checkpoint 2 is damaged'):
+    checkpointer.restore(2, target_of(make_state()))
+  restored, _ = checkpointer.restore(1, target_of(make_state()))
+  checkpointer.close()
+  assert_same(restored, make_state(1))
+
+
+def test_any_flipped_bit_is_found(tmp_path):
+  save_steps(tmp_path, 1)
+  checkpointer = open_folder(tmp_path)
+  files = [p for p in (tmp_path / '1').rglob('*') if p.is_file()]
+  assert len(files) > 5
+  for path in files:
+    good = path.read_bytes()
+    _flip_bit(path)
+    with pytest.raises(errors.UserError, match=path.name):
+      checkpointer.latest_step()
+    path.write_bytes(good)
+  assert checkpointer.latest_step() == 1
+  checkpointer.close()
+
+
+def test_all_damaged_is_an_error(tmp_path):
+  save_steps(tmp_path, 1, 2)
+  for step in '12':
+    _truncate(_largest_file(tmp_path / step))
+  (tmp_path / 'manifests' / '2.json').write_text('{"files"')
+  checkpointer = open_folder(tmp_path)
+  with pytest.raises(errors.UserError, match='none of the 2 checkpoints') as e:
+    checkpointer.latest_step()
+  checkpointer.close()
+  assert str(tmp_path / 'manifests' / '2.json') in str(e.value)
+
+
+def test_training_on_replaces_damaged_and_later_steps(tmp_path):
+  save_steps(tmp_path, 1, 2, 3)
+  _truncate(_largest_file(tmp_path / '2'))
+  _truncate(_largest_file(tmp_path / '3'))
+  checkpointer = open_folder(tmp_path, max_to_keep=2)
+  assert checkpointer.latest_step() == 1
+  checkpointer.restore(1, target_of(make_state()))
+  assert checkpointer.save(2, make_state(22), {})
+  checkpointer.wait()
+  assert checkpointer.latest_step() == 2
+  restored, _ = checkpointer.restore(2, target_of(make_state()))
+  checkpointer.close()
+  assert_same(restored, make_state(22))
+  assert sorted(os.listdir(tmp_path)) == ['1', '2', 'manifests']
+
+
+def test_strays_do_not_disturb(tmp_path, log):
+  save_steps(tmp_path, 1)
+  (tmp_path / '99').mkdir()
+  (tmp_path / '5').mkdir()
+  (tmp_path / 'notes' / 'x').mkdir(parents=True)
+  (tmp_path / 'README').write_text('mine')
+  (tmp_path / 'manifests' / 'other.json').write_text('{}')
+  checkpointer = open_folder(tmp_path, max_to_keep=1)
+  assert checkpointer.latest_step() == 1
+  assert any('99' in line and 'never committed' in line for line in log)
+  restored, _ = checkpointer.restore(1, target_of(make_state()))
+  assert_same(restored, make_state(1))
+  assert checkpointer.save(5, make_state(5), {})
+  checkpointer.close()
+  assert {'5', '99', 'notes', 'README'} <= set(os.listdir(tmp_path))
+  again = open_folder(tmp_path)
+  assert again.latest_step() == 5
+  restored, _ = again.restore(5, target_of(make_state()))
+  again.close()
+  assert_same(restored, make_state(5))
+
+
+def test_without_manifest_there_is_no_checkpoint(tmp_path, log):
+  save_steps(tmp_path, 1, 2)
+  (tmp_path / 'manifests' / '2.json').unlink()
+  checkpointer = open_folder(tmp_path)
+  assert checkpointer.latest_step() == 1
+  assert f'skipping {tmp_path / "2"}: it was never committed' in log
+  with pytest.raises(errors.UserError, match='no checkpoint of step 2.*: 1'):
+    checkpointer.restore(2, target_of(make_state()))
+  assert checkpointer.save(2, make_state(2), {})
+  checkpointer.wait()
+  assert checkpointer.latest_step() == 2
+  checkpointer.close()
+
+
+# Saves step 1, then stops for ever in the middle of step 2: inside Orbax, or
+# between Orbax and our commit.
+_HANGING_SAVE = """
+  import pathlib, sys, threading, time
+  import orbax.checkpoint as ocp
+  from pax_compat import checkpoints, job_dir
+  from tests.pax_compat import checkpoints_testing as t
+  folder, where = sys.argv[1:]
+  checkpointer = t.open_folder(folder)
+  checkpointer.save(1, t.make_state(1), {})
+  checkpointer.wait()
+
+  def hang(*args, **kwargs):
+    print('hanging', flush=True)
+    threading.Event().wait()
+
+  if where == 'orbax':
+    ocp.AsyncCheckpointer._save_step_metadata = hang
+  else:
+    checkpoints._checksums = hang
+  checkpointer.save(2, t.make_state(2), {})
+  checkpointer.wait()
+"""
+
+
+@pytest.mark.parametrize('where', ['orbax', 'commit'])
+def test_sigkill_in_the_middle_of_a_save(tmp_path, log, where):
+  process = subprocess.Popen(
+    [sys.executable, '-c', textwrap.dedent(_HANGING_SAVE), tmp_path, where],
+    env=environment(),
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stdout.readline() == 'hanging\n'
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  leftover = '2.orbax-checkpoint-tmp' if where == 'orbax' else '2'
+  assert sorted(os.listdir(tmp_path)) == ['1', leftover, 'manifests']
+
+  checkpointer = open_folder(tmp_path)
+  assert checkpointer.latest_step() == 1
+  assert f'skipping {tmp_path / leftover}: it was never committed' in log
+  checkpointer.restore(1, target_of(make_state()))
+  if where == 'orbax':  # another step sweeps it up
+    assert checkpointer.save(3, make_state(3), {})
+    checkpointer.wait()
+    assert sorted(os.listdir(tmp_path)) == ['1', '3', 'manifests']
+  else:
+    assert checkpointer.save(2, make_state(2), {})
+    checkpointer.wait()
+    assert checkpointer.latest_step() == 2
+  checkpointer.close()
+
+
+def test_same_step_after_a_killed_save(tmp_path):
+  (tmp_path / '2.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)
+  save_steps(tmp_path, 2)
+  assert sorted(os.listdir(tmp_path)) == ['2', 'manifests']
+
+
+def test_a_failed_save_is_raised_once_and_the_next_works(tmp_path):
+  done = run_script(
+    """
+    import resource, sys
+    import numpy as np
+    from tests.pax_compat import checkpoints_testing as t
+    checkpointer = t.open_folder(sys.argv[1])
+    rng = np.random.default_rng(0)
+    state = {'w': rng.normal(size=200_000).astype(np.float32)}
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # "disk full"
+    checkpointer.save(1, state, {})
+    try:
+      checkpointer.save(2, state, {})
+    except Exception as e:
+      print('RAISED', type(e).__name__)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert checkpointer.latest_step() is None
+    assert checkpointer.save(2, state, {})
+    checkpointer.wait()
+    assert checkpointer.latest_step() == 2
+    assert checkpointer.save(3, state, {})
+    checkpointer.close()
+    """,
+    tmp_path,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.count('RAISED') == 1
+  assert sorted(os.listdir(tmp_path)) == ['2', '3', 'manifests']
+
+
+def test_a_failed_commit_is_raised(tmp_path):
+  checkpointer = open_folder(tmp_path)
+  (tmp_path / 'manifests').rmdir()
+  checkpointer.save(1, make_state(1), {})
+  with pytest.raises(FileNotFoundError):
+    checkpointer.wait()
+  (tmp_path / 'manifests').mkdir()
+  assert checkpointer.save(1, make_state(1), {})
+  checkpointer.close()
+  assert json.loads((tmp_path / 'manifests' / '1.json').read_text())

@@ -1,0 +1,169 @@
+"""Tests of configs in both of their spellings."""
+
+import fiddle as fdl
+import pytest
+
+from pax_compat import base_layer, config, errors
+from pax_compat.config import REQUIRED, Config, sub_config_field
+
+
+class Part(config.Configurable):
+  size: int = 3
+  tags: list = config.instance_field(list)
+
+
+class Whole(config.Configurable):
+  """Declared as plain fields."""
+
+  dims: int = REQUIRED
+  part: Config = sub_config_field(Part, size=4)
+
+
+class OldWhole(config.Configurable):
+  """Declared as Pax does."""
+
+  class HParams(config.BaseHParams):
+    """Its hyperparameters.
+
+    Attributes:
+      dims: how many.
+      part: a template.
+    """
+
+    dims: int = REQUIRED
+    part: Config = sub_config_field(Part.HParams, size=4)
+
+
+class Layer(base_layer.BaseLayer):
+  """A flax module, declared as Pax does."""
+
+  class HParams(config.BaseHParams):
+    dims: int = REQUIRED
+    part: Config = sub_config_field(Part)
+
+
+spellings = pytest.mark.parametrize('cls', [Whole, OldWhole])
+
+
+@spellings
+def test_both_spellings_declare_the_same_fields(cls):
+  c = cls.HParams(dims=2)
+  assert config.field_names(c) == ['dims', 'part']
+  assert isinstance(c, Config) and c.cls is cls
+  built = c.Instantiate()
+  assert isinstance(built, cls)
+  assert built.dims == 2 and built.part.size == 4
+
+
+@spellings
+def test_all_ways_to_a_config(cls):
+  for c in (
+    cls.HParams(dims=2),
+    cls.HParams.config(dims=2),
+    cls.config(dims=2),
+    Config(cls, dims=2),
+    cls.HParams().set(dims=2),
+  ):
+    assert c == cls.HParams(dims=2) and c.dims == 2
+
+
+def test_layers_have_their_own_fields_before_the_inherited_ones_hidden_not():
+  c = Layer.HParams(dims=2)
+  names = config.field_names(c)
+  assert {'dims', 'part', 'dtype', 'name'} <= set(names)
+  assert 'parent' not in names
+  assert c.Instantiate().dims == 2
+
+
+def test_partial_makes_a_callable_that_takes_the_other_fields():
+  partial = Whole.HParams.partial(part=None)
+  assert isinstance(partial, fdl.Partial)
+  built = fdl.build(partial)(dims=7)
+  assert (built.dims, built.part) == (7, None)
+
+
+@pytest.mark.parametrize(
+  'misuse',
+  [
+    lambda: Whole.HParams(dim=2),
+    lambda: Whole.config().set(dim=2),
+    lambda: setattr(Whole.config(), 'dim', 2),
+  ],
+)
+def test_a_typo_is_an_error_with_the_near_name(misuse):
+  with pytest.raises(errors.UserError, match="no field 'dim'.*mean: dims"):
+    misuse()
+
+
+def test_positional_values_are_refused():
+  with pytest.raises(errors.UserError, match='set by name'):
+    Config(Whole, 2)
+
+
+def test_a_required_field_must_be_set():
+  with pytest.raises(errors.UserError, match='Whole.dims is required'):
+    Whole.config().Instantiate()
+  assert Whole.config().Instantiate(dims=1).dims == 1
+
+
+def test_required_stays_one_value_when_configs_are_copied():
+  assert Whole.config().clone().dims is REQUIRED
+
+
+def test_building_a_parent_does_not_build_its_templates():
+  c = Whole.config(dims=1)
+  built = c.Instantiate()
+  assert built.part is c.part
+  assert isinstance(built.part, Config)
+  # Each build of the template makes another object.
+  assert built.part.Instantiate() is not built.part.Instantiate()
+
+
+def test_overrides_hold_for_one_object_only():
+  c = Part.config(size=1)
+  assert c.Instantiate(size=9).size == 9
+  assert c.Instantiate().size == 1
+
+
+def test_defaults_are_not_shared():
+  one, other = Whole.config(), Whole.config()
+  one.part.size = 99
+  one.part.tags.append('x')
+  assert other.part.size == 4 and other.part.tags == []
+  assert Part().tags is not Part().tags
+
+
+def test_a_clone_is_independent():
+  c = Whole.config(dims=1)
+  clone = c.clone()
+  assert type(clone) is Config and clone == c
+  clone.part.size = 5
+  clone.dims = 2
+  assert c.part.size == 4 and c.dims == 1
+
+
+def test_derived_classes_have_all_fields_and_do_not_change_their_parents():
+  class Derived(OldWhole):
+    class HParams(config.BaseHParams):
+      extra: int = 1
+      dims: int = 5
+
+  assert Derived.HParams().Instantiate().dims == 5
+  assert config.field_names(Derived.HParams()) == ['dims', 'part', 'extra']
+  assert config.field_names(OldWhole.HParams()) == ['dims', 'part']
+  assert OldWhole.HParams().dims is REQUIRED
+
+
+def test_field_values_are_those_set_and_the_defaults():
+  c = Part.config()
+  assert config.field_values(c) == {'size': 3, 'tags': []}
+  c.size = 0
+  assert config.field_values(c)['size'] == 0
+
+
+def test_hparams_that_belong_to_no_class_say_so():
+  class Loose(config.BaseHParams):
+    dims: int = 1
+
+  with pytest.raises(errors.UserError, match='belongs to no class'):
+    Loose()

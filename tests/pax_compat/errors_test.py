@@ -1,0 +1,22 @@
+"""Tests of near names."""
+
+from pax_compat import errors
+
+
+def test_near_names_come_nearest_first():
+  known = ['model_dims', 'vocab', 'vocab_size', 'num_layers']
+  near = errors.near_names('vocab_sise', known, count=2)
+  assert near == ['vocab_size', 'vocab']
+
+
+def test_case_does_not_matter_and_names_come_back_as_they_are():
+  assert errors.near_names('lm.wordlm', ['lm.WordLm', 'x'], 1) == ['lm.WordLm']
+
+
+def test_there_is_always_a_nearest_name():
+  assert errors.near_names('zzz', ['abc'], 3) == ['abc']
+
+
+def test_the_hint_is_empty_where_nothing_is_known():
+  assert errors.did_you_mean('a', []) == ''
+  assert errors.did_you_mean('bb', ['b', 'a'], 1) == '; did you mean: b?'

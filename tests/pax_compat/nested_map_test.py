@@ -1,0 +1,62 @@
+"""Tests of NestedMap."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax_compat.nested_map import NestedMap
+
+
+def test_keys_are_attributes():
+  m = NestedMap(a=1)
+  m.b = 2
+  assert m['b'] == 2 and m.a == 1
+  del m.a
+  assert list(m) == ['b']
+  assert getattr(m, 'a', 'none') == 'none'
+
+
+def test_an_unknown_attribute_names_the_fields():
+  m = NestedMap(labels=1, ids=2)
+  with pytest.raises(AttributeError, match="'id'.*ids, labels"):
+    _ = m.id
+  with pytest.raises(AttributeError):
+    del m.id
+
+
+def test_structure_does_not_depend_on_the_order_of_insertion():
+  one, other = NestedMap(a=1, b=2), NestedMap(b=2, a=1)
+  assert jax.tree.structure(one) == jax.tree.structure(other)
+  assert jax.tree.leaves(other) == [1, 2]
+
+
+def test_keys_count_in_the_structure():
+  assert jax.tree.structure(NestedMap(a=1)) != jax.tree.structure(
+    NestedMap(b=1)
+  )
+
+
+def test_goes_through_jit_and_grad():
+  m = NestedMap(x=jnp.float32(3), inner=NestedMap(y=jnp.ones(2)))
+  doubled = jax.jit(lambda m: m.transform(lambda x: 2 * x))(m)
+  assert isinstance(doubled, NestedMap) and isinstance(doubled.inner, NestedMap)
+  np.testing.assert_array_equal(doubled.inner.y, [2, 2])
+  assert jax.grad(lambda m: m.x**2 * m.inner.y[0])(m).x == 6
+
+
+def test_flatten_items_gives_dotted_paths_in_tree_order():
+  m = NestedMap(b=1, a=NestedMap(z=[2, 3]))
+  assert m.flatten_items() == [('a.z.0', 2), ('a.z.1', 3), ('b', 1)]
+
+
+def test_copies():
+  m = NestedMap(inner=NestedMap(y=[1]))
+  shallow, deep = m.copy(), copy.deepcopy(m)
+  shallow.new = 1
+  deep.inner.y.append(2)
+  assert 'new' not in m and m.inner.y == [1]
+  assert shallow.inner is m.inner
+  assert isinstance(shallow, NestedMap) and isinstance(deep.inner, NestedMap)
