@@ -314,8 +314,9 @@ def _by_length(batch: NestedMap, buckets: lingvo_input_shapes.Buckets):
   for length in np.unique(lengths):
     rows = np.flatnonzero(lengths == length)
     piece = jax.tree.map(lambda x, rows=rows: x[rows], batch)
-    # Longer than every bucket: left at the length that the generator gave.
-    yield lingvo_input_shapes.set_length(piece, int(length) or None)
+    if length:  # 0: longer than every bucket, left as the generator gave it.
+      piece = lingvo_input_shapes.set_length(piece, int(length))
+    yield piece
 
 
 def _with_reader_batch(params: Any, size: int) -> Any:

@@ -77,46 +77,24 @@ class Buckets:
     """
     self.bounds = tuple(getattr(params, 'bucket_upper_bound', None) or ())
     self.limits = tuple(getattr(params, 'bucket_batch_limit', None) or ())
-    longest = getattr(params, 'target_max_length', None)
+    self._longest = getattr(params, 'target_max_length', None)
     self.lengths = ()
     if fit_lengths and len(self.bounds) > 1:
-      self.lengths = _allowed_lengths(self.bounds, longest)
+      self.lengths = _lengths_of_bounds(self.bounds, self._longest)
     if one_shape and self.bounds:
       self.limits = (max(self.limits),) * len(self.limits)
       self.lengths = self.lengths[-1:]
     # The reader moves the bounds where it adjusts them.
     self._keyed = not getattr(params, 'bucket_adjust_every_n', 0)
-    # With batch sizes of their own, buckets have one length each, which grows
-    # where examples turn out to be longer: the key may count something else.
-    self._own_lengths = None
-    if self.lengths and len(set(self.limits)) > 1:
-      self._own_lengths = [
-        self._fitting(min(b + 1, self.lengths[-1])) for b in self.bounds
-      ]
+    self._keys_were_checked = len(self.lengths) < 2 or not self._longest
 
   def shapes(self) -> list[tuple[int, int | None]]:
-    """Returns the (batch, time) of the batches, by time and batch size.
+    """Returns the (batch, time) that batches may have.
 
     Time is None where it is left as the generator gives it.
     """
-    if self._own_lengths:
-      pairs = set(zip(self.limits, self._own_lengths, strict=True))
-    else:
-      pairs = {(b, n) for b in self.limits for n in self.lengths or (None,)}
-    return sorted(pairs, key=lambda s: (s[1] or 0, s[0]))
-
-  def _fitting(self, length: int) -> int | None:
-    """Returns the smallest allowed length that holds `length` positions."""
-    return next((n for n in self.lengths if n >= length), None)
-
-  def _bucket_of(self, batch: NestedMap, rows: int) -> int | None:
-    """Returns the index of the bucket that a batch comes from."""
-    keys = batch.get('bucket_keys')
-    if keys is not None and self._keyed:
-      bucket = int(np.searchsorted(self.bounds, np.max(keys)))
-      return min(bucket, len(self.bounds) - 1)
-    fitting = [(n, i) for i, n in enumerate(self.limits) if n >= rows]
-    return min(fitting)[1] if fitting else None
+    lengths = self.lengths or (None,)
+    return [(rows, n) for n in lengths for rows in sorted(set(self.limits))]
 
   def row_lengths(self, batch: NestedMap) -> np.ndarray | None:
     """Returns the allowed length of each row [B], 0 for what fits into none.
@@ -134,28 +112,39 @@ class Buckets:
     needed = np.where(
       real.any(axis=1), real.shape[1] - real[:, ::-1].argmax(axis=1), 0
     )
+    self._check_keys(batch.get('bucket_keys'), needed)
     allowed = np.array([*self.lengths, 0])
     return allowed[np.searchsorted(self.lengths, needed)]
 
-  def _length_of(self, batch: NestedMap, bucket: int | None) -> int | None:
-    """Returns the time length for a batch, None to leave it as it is."""
-    lengths = self.row_lengths(batch)
-    if lengths is None or not lengths.all():
-      return None
-    length = int(lengths.max())
-    if self._own_lengths is None or bucket is None:
-      return length
-    own = self._own_lengths[bucket]
-    if length > own:
-      logging.info(
-        'the bucket of bucket_upper_bound %d holds examples of more than %d'
-        ' positions; its batches have %d from now on',
-        self.bounds[bucket],
-        own,
-        length,
-      )
-      self._own_lengths[bucket] = length
-    return max(length, own)
+  def _check_keys(self, keys: np.ndarray | None, needed: np.ndarray):
+    """Finds out from the first batch whether bucket keys count positions.
+
+    Where they count something else, as those of LmInput count words whatever
+    its tokenizer makes of them, bounds say nothing of lengths. Then there are
+    as many lengths as buckets, each the half of the next.
+    """
+    if self._keys_were_checked:
+      return
+    self._keys_were_checked = True
+    if keys is None or np.all(needed <= np.asarray(keys) + 1):
+      return
+    halves = [self._longest >> i for i in range(len(self.bounds))]
+    self.lengths = tuple(sorted(n for n in halves if n))
+    logging.info(
+      'the keys of the buckets %s do not count positions: batches get the'
+      ' lengths %s instead',
+      self.bounds,
+      self.lengths,
+    )
+
+  def _bucket_of(self, batch: NestedMap, rows: int) -> int | None:
+    """Returns the index of the bucket that a batch comes from."""
+    keys = batch.get('bucket_keys')
+    if keys is not None and self._keyed:
+      bucket = int(np.searchsorted(self.bounds, np.max(keys)))
+      return min(bucket, len(self.bounds) - 1)
+    fitting = [(n, i) for i, n in enumerate(self.limits) if n >= rows]
+    return min(fitting)[1] if fitting else None
 
   def fit(self, batch: NestedMap) -> NestedMap:
     """Returns a batch of the shape of its bucket.
@@ -164,21 +153,23 @@ class Buckets:
       batch: leaves [B, ...], of any B up to the bucket's limit.
 
     Returns:
-      The batch with T cut or extended to the bucket's length and with rows that
-      do not count up to the bucket's limit.
+      The batch with T cut or extended to the smallest allowed length that holds
+      it, and with rows that do not count up to the bucket's limit.
     """
     rows = batch_rows(batch)
     if not self.bounds or not rows:
       return batch
+    lengths = self.row_lengths(batch)
+    if lengths is not None and lengths.all():
+      batch = set_length(batch, int(lengths.max()))
     bucket = self._bucket_of(batch, rows)
-    batch = set_length(batch, self._length_of(batch, bucket))
     if bucket is None or rows >= self.limits[bucket]:
       return batch
     return pad_rows(batch, self.limits[bucket])
 
 
-def _allowed_lengths(bounds, longest: int | None) -> tuple[int, ...]:
-  """Returns the lengths that batches may have, rising."""
+def _lengths_of_bounds(bounds, longest: int | None) -> tuple[int, ...]:
+  """Returns the lengths of buckets whose keys count positions, rising."""
   # + 1: the bucket key does not count the end-of-sequence symbol.
   lengths = {b + 1 for b in bounds}
   if longest:
@@ -186,17 +177,17 @@ def _allowed_lengths(bounds, longest: int | None) -> tuple[int, ...]:
   return tuple(sorted(lengths))
 
 
-def set_length(batch: NestedMap, length: int | None) -> NestedMap:
+def set_length(batch: NestedMap, length: int) -> NestedMap:
   """Returns a batch with the time axis cut or extended.
 
   Args:
     batch: leaves [B, T, ...] of the T of `paddings` are changed; others stay.
-    length: the new T; None leaves the batch as it is.
+    length: the new T.
 
   Returns:
     The batch; what is added is 1 in paddings, 0 elsewhere.
   """
-  if length is None or batch.paddings.shape[1] == length:
+  if batch.paddings.shape[1] == length:
     return batch
   shape = batch.paddings.shape
 

@@ -8,7 +8,9 @@ without importing anything, so that a name of somebody else costs no time.
 
 import ast
 import importlib.machinery
+import importlib.util
 import pathlib
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -59,12 +61,13 @@ def find_model_params(
   """
   _mount(options)
   modules = _modules_of(name)
+  if not options.load_everything:
+    # A class that its module does not even mention is not worth an import.
+    modules = [m for m in modules if _mentions(m, name.rpartition('.')[2])]
   if not modules and not options.import_modules:
     return None
-  for module in options.import_modules:
-    _import(module)
   for module in modules:
-    _import(module)
+    import_module(module)
     if name in _registry():
       break
   known = _registry()
@@ -84,18 +87,14 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   Reads the mounted modules' source text. With `load_everything` it imports them
   all instead, and says in a warning which of them it cannot import.
 
-  Raises:
-    UserError: one of `options.import_modules` cannot be imported.
   """
   _mount(options)
   mounted = lingvo_mounts.params_modules()
   found = {} if options.load_everything else _scan(mounted)
-  for module in options.import_modules:
-    _import(module)
   if options.load_everything:
     for key in mounted:
       try:
-        _import(_module_name(key))
+        import_module(_module_name(key))
       except errors.UserError as error:
         logging.warning('not listed: %s', error)
   if options.load_everything or options.import_modules:
@@ -149,13 +148,23 @@ def _modules_of(name: str) -> list[str]:
 def _registers(module: str) -> bool:
   """Whether a module exists and its source text has to do with the registry."""
   spec = _find_spec(module)
-  path = pathlib.Path(spec.origin or '') if spec else pathlib.Path()
-  if path.suffix != '.py' or not path.is_file():
-    return False
-  text = path.read_bytes()
+  text = _text_of(spec) if spec else b''
   return b'model_registry' in text or any(
     d.encode() in text for d in _DECORATORS
   )
+
+
+def _mentions(module: str, class_name: str) -> bool:
+  """Whether a module's source text has a word, or cannot be read."""
+  spec = _find_spec(module)
+  text = _text_of(spec) if spec else b''
+  return not text or re.search(rf'\b{class_name}\b'.encode(), text) is not None
+
+
+def _text_of(spec: importlib.machinery.ModuleSpec) -> bytes:
+  """Returns the source text of a module, nothing where there is none."""
+  path = pathlib.Path(spec.origin or '')
+  return path.read_bytes() if path.suffix == '.py' and path.is_file() else b''
 
 
 def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
@@ -189,8 +198,25 @@ def _find_in(full: str, path: Any) -> importlib.machinery.ModuleSpec | None:
   return None
 
 
-def _import(module: str):
-  """Imports a module; whatever goes wrong in it is told to the user."""
+def claims(module: str) -> bool:
+  """Whether a module may need Lingvo, and so the gate, to be imported.
+
+  A module whose source text speaks of the native registry, and not of Lingvo,
+  does not. Of others, packages for example, the text does not tell.
+  """
+  spec = _find_spec(module)
+  if spec is None or importlib.util.find_spec('lingvo') is None:
+    return False
+  text = _text_of(spec)
+  return b'lingvo' in text or b'experiment_registry' not in text
+
+
+def import_module(module: str):
+  """Imports a module through the gate.
+
+  Raises:
+    UserError: something goes wrong in it; the message says what and where.
+  """
   try:
     lingvo_runtime.module(module)
   except errors.UserError:

@@ -13,6 +13,8 @@ import importlib
 import importlib.util
 import os
 import pathlib
+import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator
@@ -125,16 +127,40 @@ def cluster(
 def _import_tensorflow():
   """Imports TensorFlow and hides every accelerator from it."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  tf = _import('tensorflow')
   try:
-    for kind in ('GPU', 'TPU'):
-      tf.config.set_visible_devices([], kind)
+    with _stderr_held_back():
+      tf = _import('tensorflow')
+      for kind in ('GPU', 'TPU'):
+        tf.config.set_visible_devices([], kind)
   except RuntimeError as e:
     raise errors.UserError(
       'TensorFlow was started in this process before Lingvo was loaded, and'
       ' holds an accelerator; expected that nothing runs TensorFlow before'
       f' adaptors.lingvo_runtime.load() ({e})'
     ) from e
+
+
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+  """Holds back what native code writes to stderr; shows it after an error.
+
+  TensorFlow tells of processor features and missing CUDA drivers, whatever its
+  log level is, as if they were errors.
+  """
+  sys.stderr.flush()
+  with tempfile.TemporaryFile() as held:
+    stderr = os.dup(2)
+    os.dup2(held.fileno(), 2)
+    try:
+      yield
+    except BaseException:
+      held.seek(0)
+      os.write(stderr, held.read())
+      raise
+    finally:
+      sys.stderr.flush()
+      os.dup2(stderr, 2)
+      os.close(stderr)
 
 
 def _import(name: str) -> types.ModuleType:

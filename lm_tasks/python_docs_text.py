@@ -6,6 +6,9 @@ Python versions; the folder it is written to is named by a hash of it.
 
 A paragraph becomes one line, a longer one several lines that end with a
 sentence where possible. No line appears twice, and no topic is in two splits.
+
+The words of a line bound its characters (`SIZES`), so that lines that Lingvo's
+`LmInput` puts into one bucket, which it does by words, are of like length.
 """
 
 import collections
@@ -24,7 +27,9 @@ from absl import logging
 
 from pax_compat import errors
 
-MAX_CHARACTERS = 250
+# A line of at most so many words has at most so many characters.
+SIZES = ((8, 63), (18, 127), (60, 255))
+MAX_CHARACTERS = SIZES[-1][1]
 SPLITS = ('train', 'dev', 'test')
 
 # The share of the lines that dev and test get each: some 200 lines.
@@ -190,7 +195,17 @@ def _wrap(paragraph: str) -> list[str]:
         lines[-1] = joined
       else:
         lines.append(part)
-  return [line for line in lines if line]
+  return [part for line in lines if line for part in _fitting(line.split())]
+
+
+def _fitting(words: list[str]) -> list[str]:
+  """Returns words as a line, halved until each line is one of `SIZES`."""
+  line = ' '.join(words)
+  limits = [chars for most, chars in SIZES if len(words) <= most]
+  if limits and len(line) <= limits[0] or len(words) == 1:
+    return [line]
+  half = len(words) // 2
+  return _fitting(words[:half]) + _fitting(words[half:])
 
 
 def _distinct_ascii(

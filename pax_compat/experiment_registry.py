@@ -41,6 +41,12 @@ def register(cls: type | None = None, *, allow_overwrite: bool = False):
   return cls
 
 
+def claims(module: str) -> bool:
+  """Any module may register native experiments."""
+  del module
+  return True
+
+
 def find(
   name: str, options: SourceOptions
 ) -> base_experiment.BaseExperiment | None:
@@ -49,7 +55,7 @@ def find(
   Raises:
     UserError: the name is ambiguous, or its module does not import.
   """
-  _import_modules(options)
+  del options
   matches = _matches(name)
   if not matches and '.' in name:
     _import_if_native(name.rpartition('.')[0])
@@ -64,7 +70,7 @@ def find(
 
 def names(options: SourceOptions) -> dict[str, str]:
   """Returns all registered names with the first lines of their docstrings."""
-  _import_modules(options)
+  del options
   return {
     name: (inspect.getdoc(cls) or '').partition('\n')[0]
     for name, cls in _experiments.items()
@@ -85,12 +91,7 @@ def _matches(name: str) -> set[str]:
   }
 
 
-def _import_modules(options: SourceOptions):
-  for module in options.import_modules:
-    import_user_module(module)
-
-
-def import_user_module(name: str):
+def import_module(name: str):
   """Imports a module that the user names.
 
   Raises:
@@ -120,4 +121,4 @@ def _import_if_native(module: str):
   if spec is None or not spec.origin or not spec.origin.endswith('.py'):
     return
   if 'experiment_registry' in pathlib.Path(spec.origin).read_text('utf-8'):
-    import_user_module(module)
+    import_module(module)

@@ -39,6 +39,20 @@ class SourceOptions:
 class ExperimentSource(Protocol):
   """Finds experiments by name. A source is a module or an object."""
 
+  def claims(self, module: str) -> bool:
+    """Whether a module of the user's is this source's to import.
+
+    Must answer without importing it. Of several sources that claim a module the
+    last one has it.
+    """
+
+  def import_module(self, module: str):
+    """Imports a module of the user's, which may register experiments.
+
+    Raises:
+      UserError: it is not there or raises; the message says where.
+    """
+
   def find(
     self, name: str, options: SourceOptions
   ) -> base_experiment.BaseExperiment | None:
@@ -64,6 +78,14 @@ def sources() -> Iterator[ExperimentSource]:
     yield entry.load()
 
 
+def import_modules(options: SourceOptions):
+  """Imports the modules that the user names, each by the source it is for."""
+  known = list(sources())
+  for module in options.import_modules:
+    [*_, owner] = [source for source in known if source.claims(module)]
+    owner.import_module(module)
+
+
 def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
   """Returns the experiment of that name.
 
@@ -71,6 +93,7 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
     UserError: no source knows the name; the message has the nearest names.
   """
   known = {}
+  import_modules(options)
   for source in sources():
     experiment = source.find(name, options)
     if experiment is not None:
@@ -84,6 +107,7 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
 def names(options: SourceOptions) -> dict[str, str]:
   """Returns the names that all sources know, sorted, with one line each."""
   known = {}
+  import_modules(options)
   for source in sources():
     known.update(source.names(options))
   return dict(sorted(known.items()))

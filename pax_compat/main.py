@@ -5,6 +5,7 @@ answered before JAX is.
 """
 
 import fnmatch
+import logging as python_logging
 import os
 import sys
 
@@ -132,10 +133,25 @@ def main(argv: list[str]):
 
 def run():
   """Entry point of the console script."""
-  # Lines of libraries below a warning hide the lines that the user reads.
-  logging.set_verbosity(logging.WARNING)
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  logging.set_verbosity(logging.INFO)
+  logging.get_absl_handler().addFilter(_is_for_the_user)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   app.run(main, flags_parser=_parse)
+
+
+# Libraries whose every step is a line of the log.
+_TALKATIVE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
+
+
+def _is_for_the_user(record) -> bool:
+  """Keeps lines of libraries below an error from hiding ours."""
+  library = f'{os.sep}site-packages{os.sep}'
+  _, found, path = record.pathname.rpartition(library)
+  return (
+    not found
+    or path.partition(os.sep)[0] not in _TALKATIVE
+    or record.levelno >= python_logging.ERROR
+  )
 
 
 def _parse(argv: list[str]) -> list[str]:

@@ -20,11 +20,9 @@ takes some three minutes for it on two CPU cores.
 import bisect
 import collections
 
-import lingvo.compat as tf
 from lingvo import model_registry
 from lingvo.core import (
   base_model_params,
-  generic_input,
   optimizer,
   program,
   schedule,
@@ -35,33 +33,17 @@ from lingvo.tasks.lm import input_generator, layers, model
 from lm_tasks import python_docs_text
 
 
-class CharacterLmInput(input_generator.LmInput):
-  """LmInput with buckets by characters; its own are by words.
-
-  A line of eight words has 53 characters or 97, so that buckets by words would
-  not say how long the sequences in them are.
-  """
-
-  def _DataSourceFromFilePattern(self, file_pattern, **unused_kwargs):
-    def Read(line):
-      word_count = tf.size(tf.strings.split([line]).values)
-      return [line, word_count], tf.strings.length(line)
-
-    features, bucket_keys = generic_input.GenericInput(
-      processor=Read, file_pattern=file_pattern, **self.CommonInputOpArgs()
-    )
-    return self.BuildInputBatch(self.InfeedBatchSize(), features, bucket_keys)
-
-
 @model_registry.RegisterSingleTaskModel
 class TransformerLmTiny(base_model_params.SingleTaskModelParams):
   """A decoder of four layers and 0.8 million parameters, one token a letter."""
 
   # The letters, digits and punctuation of AsciiTokenizer, and its special ids.
   VOCAB_SIZE = 76
-  # One less than a power of two: the end of sequence is not counted here.
-  BUCKET_UPPER_BOUND = (63, 127, 255)
+  # LmInput sorts lines by their words, which bound their characters.
+  BUCKET_UPPER_BOUND = tuple(words for words, _ in python_docs_text.SIZES)
   BUCKET_BATCH_LIMIT = (64, 32, 16)
+  # The longest line and its end of sequence.
+  MAX_LENGTH = python_docs_text.MAX_CHARACTERS + 1
 
   MODEL_DIM = 128
   HIDDEN_DIM = 512
@@ -99,7 +81,7 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
     )
 
   def _Input(self, split):
-    return CharacterLmInput.Params().Set(
+    return input_generator.LmInput.Params().Set(
       name=f'python_docs_{split}',
       file_pattern=f'text:{python_docs_text.files()[split]}',
       tokenizer=tokenizers.AsciiTokenizer.Params().Set(
@@ -107,7 +89,7 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
       ),
       bucket_upper_bound=list(self.BUCKET_UPPER_BOUND),
       bucket_batch_limit=list(self.BUCKET_BATCH_LIMIT),
-      target_max_length=self.BUCKET_UPPER_BOUND[-1] + 1,
+      target_max_length=self.MAX_LENGTH,
     )
 
   def Task(self):
@@ -159,9 +141,10 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
 
   def _NumBatches(self, split):
     """Returns how many batches it takes to read a split once."""
-    lengths = [len(line) for line in python_docs_text.corpus().splits[split]]
+    lines = python_docs_text.corpus().splits[split]
     buckets = collections.Counter(
-      bisect.bisect_left(self.BUCKET_UPPER_BOUND, length) for length in lengths
+      bisect.bisect_left(self.BUCKET_UPPER_BOUND, len(line.split()))
+      for line in lines
     )
     return sum(
       -(-count // self.BUCKET_BATCH_LIMIT[i]) for i, count in buckets.items()

@@ -77,12 +77,17 @@ class Report:
     self._is_first = True
 
   def __call__(self, moment: Moment):
-    if self._held is not None:
-      self._look_at(self._held)
+    self.flush()
     # Without the state, which the next step takes over.
     self._held = dataclasses.replace(moment, state=None)
     if moment.ends:
+      self.flush()
+
+  def flush(self):
+    """Looks at the last step now, without waiting for the next one."""
+    if self._held is not None:
       self._look_at(self._held)
+      self._held = None
 
   def _look_at(self, moment: Moment):
     due = self._is_first or moment.ends or moment.step % self._every == 0
@@ -154,7 +159,8 @@ class Evaluate:
     put,
     writer: metric_writers.MetricWriter,
     progress: progress_lib.Progress,
-    say,
+    before: Callable[[], None],
+    say: Callable[[str], None],
   ):
     self._data = data
     self._every = every
@@ -163,6 +169,7 @@ class Evaluate:
     self._put = put
     self._writer = writer
     self._progress = progress
+    self._before = before
     self._say = say
 
   def __call__(self, moment: Moment):
@@ -172,10 +179,12 @@ class Evaluate:
       names = self._during
     else:
       return
+    if not names:
+      return
+    self._before()
     for name in names:
       self._evaluate(name, moment)
-    if names:
-      self._progress.start()  # An evaluation is not training time.
+    self._progress.start()  # An evaluation is not training time.
 
   def _evaluate(self, name: str, moment: Moment):
     metrics = evaluation.evaluate(

@@ -2,29 +2,33 @@
 
 import math
 import pathlib
+from collections.abc import Sequence
 
 import jax
 
-from pax_compat import base_experiment, config_text, job_dir, learners
+from pax_compat import config as config_lib
+from pax_compat import config_text, job_dir, learners
 from pax_compat.trainer.program import TaskProgram
 
 
 def write(
   folder: pathlib.Path,
-  experiment: base_experiment.BaseExperiment,
+  *,
+  task: config_lib.Config,
+  datasets: Sequence[config_lib.Config],
   program: TaskProgram,
+  dumps: dict[str, str],
 ):
-  """Writes the configs, the experiment's own dumps and the parameter table."""
+  """Writes the configs, the parameter table, and an experiment's own texts."""
   if jax.process_index() != 0:
     return
   texts = {
-    'config.txt': config_text.to_text(experiment.task(), 'task')
+    'config.txt': config_text.to_text(task, 'task')
     + ''.join(
-      config_text.to_text(d, f'datasets[{i}]')
-      for i, d in enumerate(experiment.datasets())
+      config_text.to_text(d, f'datasets[{i}]') for i, d in enumerate(datasets)
     ),
     'parameters.txt': parameter_table(program),
-    **experiment.dumps(),
+    **dumps,
   }
   for name, text in texts.items():
     job_dir.write_text(folder / name, text)

@@ -60,9 +60,10 @@ def train(
   """
   folder = pathlib.Path(job_log_dir)
   task = experiment.task()
+  datasets = experiment.datasets()
   config = task.train.Instantiate()
   with contextlib.ExitStack() as stack:
-    data = stack.enter_context(inputs.Inputs(experiment.datasets()))
+    data = stack.enter_context(inputs.Inputs(datasets))
     job_dir.claim(folder, name)
     checkpointer = checkpoints.Checkpointer(
       folder / 'checkpoints', max_to_keep=config.save_max_to_keep
@@ -76,7 +77,13 @@ def train(
     )
     task_program = program.create(task, mesh, first_batch)
     state = _first_state(task_program, checkpointer, start, first_batch, say)
-    reports.write(folder, experiment, task_program)
+    reports.write(
+      folder,
+      task=task,
+      datasets=datasets,
+      program=task_program,
+      dumps=experiment.dumps(),
+    )
     writer = metric_writers.MetricWriter(folder, resume_step=start)
     stack.callback(writer.close)
     trainer = Trainer(
@@ -192,8 +199,9 @@ class Trainer:
 
   def _actions(self, progress) -> tuple[actions.Action, ...]:
     common = dict(progress=progress, writer=self._writer, say=self._say)
+    report = actions.Report(every=self._config.summary_interval_steps, **common)
     return (
-      actions.Report(every=self._config.summary_interval_steps, **common),
+      report,
       actions.Save(
         self._checkpointer,
         steps=self._config.save_interval_steps,
@@ -205,6 +213,7 @@ class Trainer:
         during=self._config.eval_during_training,
         task_program=self._program,
         put=self._put,
+        before=report.flush,
         **common,
       ),
     )

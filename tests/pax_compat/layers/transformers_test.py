@@ -193,7 +193,6 @@ def test_dropout_acts_in_training_only(half, field):
 def test_half_precision_throughout():
   layer = _stack(causal=True)
   layer = layer.set(fprop_dtype=jnp.bfloat16).Instantiate()
-  y = layer.apply(
-    {PARAMS: _random_weights(layer)}, X.astype(jnp.bfloat16), PADDINGS
-  )
+  weights = jax.tree.map(jnp.asarray, _random_weights(layer))
+  y = layer.apply({PARAMS: weights}, X.astype(jnp.bfloat16), PADDINGS)
   assert y.dtype == jnp.bfloat16 and jnp.isfinite(y).all()

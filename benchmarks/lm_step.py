@@ -1,0 +1,349 @@
+"""Times a train step: ours, a bare JAX function, and TensorFlow Lingvo.
+
+    python -m benchmarks.lm_step --json=/tmp/lm_step.json
+
+The experiment is found by name, as the trainer does, and its own input gives
+one batch of each bucket's shape. Then three peers train on those batches in one
+process, in turns:
+
+* ours: the trainer's compiled step;
+* bare: the same network by hand (see `bare_lm`), the goal being at most 1.05
+  times its time;
+* lingvo: Lingvo's own graph and train op, in one session.
+
+All start from the same weights, and must give the same losses before anything
+is timed. A round makes `--steps` steps of each peer on each shape; the order of
+the peers changes from round to round. A ratio is the median over the rounds of
+our time over the peer's time in the same round, so that what else the machine
+does meanwhile meets both. `all` is the mean step: shapes weigh as often as they
+come among the first batches.
+
+MEASURED
+"""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from absl import app, flags, logging
+
+from benchmarks import bare_lm, lingvo_peer
+from pax_compat import (
+  base_experiment,
+  base_layer,
+  errors,
+  experiment_sources,
+  learners,
+)
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import feeding, partitioning, program
+
+_EXPERIMENT = flags.DEFINE_string(
+  'experiment', 'lm.python_docs.TransformerLmTiny', 'Name of the experiment.'
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
+_STEPS = flags.DEFINE_integer(
+  'steps', 5, 'Steps of each peer on each shape in a round.', lower_bound=1
+)
+_LINGVO = flags.DEFINE_bool('lingvo', True, 'Whether Lingvo is timed too.')
+_ATTENTION = flags.DEFINE_enum(
+  'attention', 'plain', ['plain', 'jax.nn'], 'Attention of the bare function.'
+)
+_JSON = flags.DEFINE_string('json', None, 'File for the results.')
+
+# Batches that are read in search of the shapes.
+_BATCHES = 60
+# Largest relative difference of losses, at the first step and after it.
+_FIRST_TOLERANCE = 1e-5
+_LATER_TOLERANCE = 1e-4
+# How often the losses are compared on each shape.
+_COMPARISONS = 2
+
+
+class Peer(Protocol):
+  """Something that trains."""
+
+  def step(self, shape: str) -> Any:
+    """Makes a step on the batch of that shape; returns its loss."""
+
+  def wait(self):
+    """Returns when all steps are done."""
+
+
+class OurPeer:
+  """The trainer's compiled step on batches that are on the devices."""
+
+  def __init__(self, task_program: program.TaskProgram, state, batches):
+    self._program = task_program
+    self._state = state
+    sharding = partitioning.batch_sharding(task_program.mesh)
+    self._batches = {
+      shape: partitioning.global_batch(batch, sharding)
+      for shape, batch in batches.items()
+    }
+
+  def step(self, shape: str) -> jax.Array:
+    self._state, metrics = self._program.train_step(
+      self._state, self._batches[shape]
+    )
+    return metrics['loss']
+
+  def wait(self):
+    jax.block_until_ready(self._state)
+
+
+class BarePeer:
+  """The jitted function of `bare_lm`."""
+
+  def __init__(self, settings: bare_lm.Settings, params, batches):
+    init, self._step = bare_lm.make_step(settings)
+    self._state = init(bare_lm.weights_of(params))
+    self._batches = {
+      shape: {k: jax.device_put(b[k]) for k in ('ids', 'labels', 'weights')}
+      for shape, b in batches.items()
+    }
+
+  def step(self, shape: str) -> jax.Array:
+    self._state, loss = self._step(self._state, self._batches[shape])
+    return loss
+
+  def wait(self):
+    jax.block_until_ready(self._state)
+
+
+def measure(
+  name: str, *, rounds: int, steps: int, attention: str, with_lingvo: bool
+) -> dict[str, Any]:
+  """Compares the peers and times them.
+
+  Args:
+    name: of the experiment.
+    rounds: how many rounds.
+    steps: steps of each peer on each shape in a round.
+    attention: of the bare function, as in `bare_lm.Settings`.
+    with_lingvo: whether Lingvo takes part.
+
+  Returns:
+    What `summary` returns, with what was measured.
+
+  Raises:
+    UserError: the experiment is not known, or the peers' losses differ.
+  """
+  experiment = experiment_sources.find(name, experiment_sources.SourceOptions())
+  batches, shares = _batches_by_shape(experiment)
+  task = experiment.task()
+  mesh = partitioning.create_mesh(None, None)
+  some = next(iter(batches.values()))
+  task_program = program.create(task, mesh, some)
+  state = task_program.init_state(some)
+  params = jax.tree.map(np.array, state.mdl_vars[base_layer.PARAMS])
+  with contextlib.ExitStack() as stack:
+    peers = {
+      'ours': OurPeer(task_program, state, batches),
+      'bare': BarePeer(_settings(task, attention), params, batches),
+    }
+    if with_lingvo:
+      theta = experiment.translated.variables.to_lingvo(
+        learners.by_path(params)
+      )
+      peers['lingvo'] = stack.enter_context(
+        lingvo_peer.training(name, batches, theta)
+      )
+    losses = compare(peers, list(batches))
+    seconds = _time(peers, list(batches), rounds=rounds, steps=steps)
+  return {
+    'experiment': name,
+    'rounds': rounds,
+    'steps': steps,
+    'attention': attention,
+    'cpus': len(os.sched_getaffinity(0)),
+    'devices': [d.device_kind for d in jax.devices()],
+    'losses': losses,
+    **summary(seconds, shares),
+  }
+
+
+def _settings(task, attention: str) -> bare_lm.Settings:
+  """Returns how the task is trained, for the bare function."""
+  optimizer = task.train.learner.optimizer.Instantiate()
+  return bare_lm.Settings(
+    learning_rate=optimizer.learning_rate_fn(),
+    beta1=optimizer.beta1,
+    beta2=optimizer.beta2,
+    epsilon=optimizer.epsilon,
+    clip_norm=optimizer.clip_gradient_norm_to_value,
+    attention=attention,
+  )
+
+
+def _batches_by_shape(
+  experiment: base_experiment.BaseExperiment,
+) -> tuple[dict[str, NestedMap], dict[str, float]]:
+  """Returns a batch of each shape, and the share of the shapes, by shape."""
+  (config,) = experiment.train_datasets()
+  data = config.Instantiate()
+  batches, counts = {}, collections.Counter()
+  try:
+    for _ in range(_BATCHES):
+      batch = data.get_next()
+      batch = NestedMap({k: batch[k] for k in lingvo_peer.FIELDS})
+      shape = feeding.shapes_of(NestedMap(ids=batch.ids))
+      batches.setdefault(shape, batch)
+      counts[shape] += 1
+  finally:
+    data.close()
+  shapes = sorted(batches)
+  return (
+    {shape: batches[shape] for shape in shapes},
+    {shape: counts[shape] / counts.total() for shape in shapes},
+  )
+
+
+def compare(
+  peers: Mapping[str, Peer], shapes: Sequence[str]
+) -> dict[str, list[float]]:
+  """Makes a few steps of every peer and returns their losses by peer.
+
+  Raises:
+    UserError: a peer's loss is not that of the others.
+  """
+  losses = {name: [] for name in peers}
+  for number, shape in enumerate([*shapes] * _COMPARISONS):
+    for name, peer in peers.items():
+      losses[name].append(float(peer.step(shape)))
+    expected = losses['ours'][-1]
+    tolerance = _LATER_TOLERANCE if number else _FIRST_TOLERANCE
+    for name, values in losses.items():
+      if not abs(values[-1] / expected - 1) <= tolerance:
+        raise errors.UserError(
+          f'step {number} of {name} has the loss {values[-1]}, and of ours'
+          f' {expected}; expected at most {tolerance} of difference, since'
+          ' only equal things are compared'
+        )
+  return losses
+
+
+def _time(
+  peers: Mapping[str, Peer],
+  shapes: Sequence[str],
+  *,
+  rounds: int,
+  steps: int,
+) -> dict[str, dict[str, list[float]]]:
+  """Returns seconds a step in each round, by peer and shape."""
+  seconds = {name: {shape: [] for shape in shapes} for name in peers}
+  names = list(peers)
+  for number in range(rounds):
+    logging.info('round %d of %d', number + 1, rounds)
+    first = number % len(names)
+    for shape in shapes:
+      for name in names[first:] + names[:first]:
+        taken = _time_steps(peers[name], shape, steps)
+        seconds[name][shape].append(taken)
+  return seconds
+
+
+def _time_steps(peer: Peer, shape: str, steps: int) -> float:
+  """Returns seconds a step, after one step that is not timed."""
+  peer.step(shape)
+  peer.wait()
+  start = time.perf_counter()
+  for _ in range(steps):
+    peer.step(shape)
+  peer.wait()
+  return (time.perf_counter() - start) / steps
+
+
+def summary(
+  seconds: Mapping[str, Mapping[str, Sequence[float]]],
+  shares: Mapping[str, float],
+) -> dict[str, Any]:
+  """Returns medians and ratios of what was timed.
+
+  Args:
+    seconds: a step's time in each round, by peer and shape.
+    shares: how large a part of the batches has each shape.
+
+  Returns:
+    `shares`; `seconds`, the median by peer and shape, where the shape `all` is
+    the mean batch; and `ratios`, of our time to another peer's, likewise.
+  """
+  with_all = {
+    name: {
+      **shapes,
+      'all': [
+        sum(shares[s] * t for s, t in zip(shapes, times, strict=True))
+        for times in zip(*shapes.values(), strict=True)
+      ],
+    }
+    for name, shapes in seconds.items()
+  }
+  ours = with_all['ours']
+  return {
+    'shares': dict(shares),
+    'seconds': {
+      name: {s: statistics.median(times) for s, times in shapes.items()}
+      for name, shapes in with_all.items()
+    },
+    'ratios': {
+      name: {
+        s: statistics.median(a / b for a, b in zip(ours[s], times, strict=True))
+        for s, times in shapes.items()
+      }
+      for name, shapes in with_all.items()
+      if name != 'ours'
+    },
+  }
+
+
+def table(result: Mapping[str, Any]) -> str:
+  """Returns the result as text, a line for each shape."""
+  seconds, ratios = result['seconds'], result['ratios']
+  heads = [
+    'shape'.ljust(16),
+    'share',
+    *(f'{name} ms'.rjust(10) for name in seconds),
+    *(f'ours/{name}'.rjust(12) for name in ratios),
+  ]
+  lines = [' '.join(heads)]
+  for shape in seconds['ours']:
+    share = result['shares'].get(shape, 1.0)
+    cells = [shape.ljust(16), f'{share:5.2f}']
+    cells += [f'{seconds[name][shape] * 1e3:10.1f}' for name in seconds]
+    cells += [f'{ratios[name][shape]:12.3f}' for name in ratios]
+    lines.append(' '.join(cells))
+  return '\n'.join(lines)
+
+
+def main(argv: list[str]):
+  """Measures, prints the table, and writes the JSON."""
+  del argv
+  try:
+    result = measure(
+      _EXPERIMENT.value,
+      rounds=_ROUNDS.value,
+      steps=_STEPS.value,
+      attention=_ATTENTION.value,
+      with_lingvo=_LINGVO.value,
+    )
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+  print(table(result))
+  if _JSON.value:
+    path = pathlib.Path(_JSON.value)
+    path.write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  logging.set_verbosity(logging.WARNING)
+  app.run(main)

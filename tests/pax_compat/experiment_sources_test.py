@@ -1,0 +1,103 @@
+"""Tests of asking the installed sources for experiments."""
+
+import importlib.metadata
+import types
+
+import pytest
+
+from pax_compat import errors, experiment_sources
+from pax_compat.experiment_sources import SourceOptions
+
+OPTIONS = SourceOptions(lingvo_source='somewhere')
+
+
+class FakeSource:
+  """Knows some names; what it finds is its own label with the name."""
+
+  def __init__(self, label, *names):
+    self.label, self.known = label, names
+    self.asked = []
+
+  def find(self, name, options):
+    self.asked.append((name, options))
+    return f'{self.label}:{name}' if name in self.known else None
+
+  def names(self, options):
+    assert options is OPTIONS
+    return {name: f'of {self.label}' for name in self.known}
+
+
+@pytest.fixture
+def install(monkeypatch):
+  """Returns a function that installs sources by their entry points' names."""
+
+  def install_sources(**sources):
+    loaded = []
+
+    def load(name):
+      loaded.append(name)
+      return sources[name]
+
+    entries = [
+      types.SimpleNamespace(name=name, load=lambda name=name: load(name))
+      for name in sources
+    ]
+
+    def entry_points(*, group):
+      assert group == 'pax_compat.experiment_sources'
+      return entries
+
+    monkeypatch.setattr(importlib.metadata, 'entry_points', entry_points)
+    return loaded
+
+  return install_sources
+
+
+def test_sources_are_asked_in_the_order_of_their_names(install):
+  last, first = FakeSource('last', 'x', 'y'), FakeSource('first', 'x')
+  install(b_last=last, a_first=first)
+  assert experiment_sources.find('x', OPTIONS) == 'first:x'
+  assert last.asked == []
+  assert experiment_sources.find('y', OPTIONS) == 'last:y'
+  assert first.asked == [('x', OPTIONS), ('y', OPTIONS)]
+
+
+def test_a_source_is_loaded_only_when_it_is_asked(install):
+  loaded = install(b=FakeSource('b'), a=FakeSource('a', 'x'))
+  experiment_sources.find('x', OPTIONS)
+  assert loaded == ['a']
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest_of_all_sources(install):
+  install(
+    a=FakeSource('a', 'lm.WordLevelSmall', 'zzz'),
+    b=FakeSource('b', 'lm.WordLevel', 'qqq'),
+  )
+  with pytest.raises(
+    errors.UserError,
+    match="no experiment is called 'lm.WordLevl'.*"
+    'mean: lm.WordLevel, lm.WordLevelSmall',
+  ):
+    experiment_sources.find('lm.WordLevl', OPTIONS)
+
+
+def test_without_sources_no_name_is_suggested(install):
+  install()
+  with pytest.raises(errors.UserError, match="called 'x'$"):
+    experiment_sources.find('x', OPTIONS)
+
+
+def test_an_error_of_a_source_goes_through(install):
+  class Broken(FakeSource):
+    def find(self, name, options):
+      raise errors.UserError('this name is mine')
+
+  install(a=Broken('a'), b=FakeSource('b', 'x'))
+  with pytest.raises(errors.UserError, match='this name is mine'):
+    experiment_sources.find('x', OPTIONS)
+
+
+def test_names_of_all_sources_are_sorted(install):
+  install(a=FakeSource('a', 'z', 'b'), b=FakeSource('b', 'c'))
+  names = experiment_sources.names(OPTIONS)
+  assert list(names.items()) == [('b', 'of a'), ('c', 'of b'), ('z', 'of a')]

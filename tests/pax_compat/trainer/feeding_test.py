@@ -1,0 +1,148 @@
+"""Tests of reading ahead."""
+
+import threading
+import traceback
+import types
+
+import numpy as np
+import pytest
+
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import feeding
+
+
+def _numbers(stop=None):
+  """Returns a `get_next` of batches with 0, 1, ..., and what it gave out."""
+  given = []
+
+  def get_next():
+    if len(given) == stop:
+      raise StopIteration
+    given.append(len(given))
+    return NestedMap(x=np.full([2], given[-1]))
+
+  return get_next, given
+
+
+def _values(feeder):
+  return [int(fed.arrays.x[0]) for fed in feeder]
+
+
+def test_batches_come_in_order_until_the_input_ends():
+  get_next, _ = _numbers(stop=20)
+  with feeding.Feeder(get_next, lambda b: b) as feeder:
+    assert _values(feeder) == list(range(20))
+
+
+def test_no_more_batches_are_read_than_allowed():
+  get_next, given = _numbers()
+  with feeding.Feeder(get_next, lambda b: b, max_batches=5) as feeder:
+    assert _values(feeder) == [0, 1, 2, 3, 4]
+  assert len(given) == 5
+
+
+def test_batches_are_sent_to_the_devices():
+  get_next, _ = _numbers(stop=1)
+  with feeding.Feeder(get_next, lambda b: b.transform(lambda x: x + 7)) as f:
+    assert _values(f) == [7]
+
+
+def test_it_reads_ahead_and_no_further():
+  get_next, given = _numbers()
+  filled = threading.Event()
+
+  def put(batch):
+    if len(given) == 4:  # two wait, one was taken, this one waits for room
+      filled.set()
+    return batch
+
+  with feeding.Feeder(get_next, put, ahead=2) as feeder:
+    iterator = iter(feeder)
+    next(iterator)
+    assert filled.wait(60)
+    assert len(given) == 4
+
+
+def read_a_broken_file():
+  raise OSError('broken file')
+
+
+@pytest.mark.parametrize('where', ['get_next', 'put'])
+def test_errors_reach_the_iterating_thread_with_their_traceback(where):
+  get_next, given = _numbers()
+
+  def read():
+    if where == 'get_next' and len(given) == 3:
+      read_a_broken_file()
+    return get_next()
+
+  def put(batch):
+    if where == 'put' and batch.x[0] == 3:
+      read_a_broken_file()
+    return batch
+
+  seen = []
+  with feeding.Feeder(read, put) as feeder:
+    with pytest.raises(OSError, match='broken file') as e:
+      for fed in feeder:
+        seen.append(int(fed.arrays.x[0]))
+  assert seen == [0, 1, 2]
+  names = [frame.name for frame in traceback.extract_tb(e.value.__traceback__)]
+  assert 'read_a_broken_file' in names
+
+
+def _feeders():
+  return [t for t in threading.enumerate() if t.name == 'feeder']
+
+
+@pytest.mark.parametrize('taken', [0, 1, 5])
+def test_close_leaves_no_thread_though_batches_wait(taken):
+  get_next, given = _numbers()
+  full = threading.Event()
+
+  def put(batch):
+    if len(given) >= taken + 3:
+      full.set()
+    return batch
+
+  feeder = feeding.Feeder(get_next, put, ahead=2)
+  iterator = iter(feeder)
+  for _ in range(taken):
+    next(iterator)
+  assert full.wait(60)
+  assert _feeders()
+  feeder.close()
+  assert not _feeders()
+  feeder.close()
+
+
+def test_a_block_that_raises_closes_too():
+  get_next, _ = _numbers()
+  with pytest.raises(KeyError), feeding.Feeder(get_next, lambda b: b):
+    raise KeyError
+  assert not _feeders()
+
+
+def test_the_time_of_waiting_is_measured(monkeypatch):
+  clock = iter([10.0, 13.5, 20.0, 20.25])
+  monkeypatch.setattr(
+    feeding, 'time', types.SimpleNamespace(monotonic=lambda: next(clock))
+  )
+  get_next, _ = _numbers()
+  with feeding.Feeder(get_next, lambda b: b) as feeder:
+    iterator = iter(feeder)
+    waits = [next(iterator).wait_seconds for _ in range(2)]
+  assert waits == [3.5, 0.25]
+
+
+def test_facts_about_a_batch():
+  batch = NestedMap(
+    ids=np.zeros([8, 4]),
+    src=NestedMap(x=np.zeros([8])),
+    paddings=np.array([[0, 0, 1], [0, 1, 1]]),
+  )
+  assert feeding.shapes_of(batch) == 'ids[8,4] paddings[2,3] src.x[8]'
+  assert feeding.tokens_in(batch) == 3
+  batch.weights = np.array([[1, 0.5], [0, 0]])
+  assert feeding.tokens_in(batch) == 1.5
+  assert feeding.tokens_in(NestedMap(ids=np.zeros(3))) == 0

@@ -1,0 +1,62 @@
+"""Tests of building an experiment's inputs."""
+
+import pytest
+
+from pax_compat import base_input, errors
+from pax_compat.trainer import inputs
+
+CLOSED = []
+
+
+class Counted(base_input.BaseInput):
+  broken: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.broken:
+      raise OSError('no such file')
+
+  def close(self):
+    CLOSED.append(self.name)
+
+
+@pytest.fixture(autouse=True)
+def nothing_closed():
+  CLOSED.clear()
+
+
+def _config(name, **fields):
+  return Counted.config(name=name, is_training=name.startswith('tr'), **fields)
+
+
+def test_inputs_by_their_use():
+  configs = [_config('dev'), _config('train'), _config('test')]
+  with inputs.Inputs(configs) as built:
+    assert built.train.name == 'train'
+    assert list(built.eval) == ['dev', 'test']
+    assert built.eval['test'].name == 'test'
+    assert built.train.num_infeed_hosts == 1
+    assert built.train.infeed_host_index == 0
+    assert not CLOSED
+  assert sorted(CLOSED) == ['dev', 'test', 'train']
+
+
+def test_names_must_differ():
+  configs = [_config('train'), _config('a'), _config('b'), _config('a')]
+  with pytest.raises(errors.UserError, match='called a; expected names that'):
+    inputs.Inputs(configs)
+
+
+@pytest.mark.parametrize('names', [['dev'], ['train', 'dev', 'train2']])
+def test_exactly_one_is_for_training(names):
+  count = len(names) - 1
+  with pytest.raises(
+    errors.UserError, match=f'{", ".join(names)}, {count} are training'
+  ):
+    inputs.Inputs([_config(n) for n in names])
+
+
+def test_one_that_cannot_be_built_closes_the_others():
+  with pytest.raises(OSError, match='no such file'):
+    inputs.Inputs([_config('train'), _config('dev', broken=True)])
+  assert CLOSED == ['train']
