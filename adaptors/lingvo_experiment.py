@@ -48,6 +48,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._name = name
     self._model_params = model_params
     self._override = options.model_params_override
+    if self._override:
+      logging.info('%s: overrides: %s', name, self._override)
     self._model = self._params_of(_TRAIN)
     if 'task' not in self._model:
       raise errors.UserError(
@@ -58,7 +60,10 @@ class LingvoExperiment(base_experiment.BaseExperiment):
   @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
     """The task in JAX, with the map of its variables."""
-    return task_translation.translate_task(self._model.task, self._name)
+    params = self._model.task.Copy()
+    if not params.input:
+      params.input = self._model.input
+    return task_translation.translate_task(params, self._name)
 
   def task(self) -> config_lib.Config:
     """Returns the translated task.

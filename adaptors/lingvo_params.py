@@ -69,7 +69,7 @@ def apply_override(params: Any, text: str):
     old = owner.Get(name)
     changes.append((path, owner, name, old, _new_value(path, old, value)))
   for path, owner, name, old, new in changes:
-    logging.info('override: %s: %r -> %r', path, old, new)
+    logging.debug('override: %s: %r -> %r', path, old, new)
     owner.Set(**{name: new})
 
 

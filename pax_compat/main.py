@@ -103,9 +103,13 @@ def _train():
   # should not cost.
   from pax_compat.trainer import run as trainer
 
-  trainer.train(
-    experiment, name=_EXP.value, job_log_dir=_JOB_LOG_DIR.value, say=_say
-  )
+  try:
+    trainer.train(
+      experiment, name=_EXP.value, job_log_dir=_JOB_LOG_DIR.value, say=_say
+    )
+  except trainer.Stopped as e:
+    _say(f'{e}; the same command continues')
+    sys.exit(128 + e.signal_number)
 
 
 def _say(line: str):

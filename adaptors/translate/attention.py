@@ -54,6 +54,10 @@ def multi_headed_attention(view: ParamsView) -> Translated | None:
   view.require('proj_init', 'default')
   view.require('packed_input', False)
   view.ignore('it only selects what is reported', 'attention_head_prob_index')
+  if hidden % heads:
+    view.issue(
+      'num_attention_heads', f'{heads} does not divide hidden_dim, {hidden}'
+    )
   per_head = hidden // heads
   inner = registry.translate(
     view.child(

@@ -193,6 +193,8 @@ def full_softmax(view: ParamsView) -> Translated:
   view.ignore('the result is the same', 'chunk_size')
   dims, classes = view.get('input_dim'), view.get('num_classes')
   shards = view.get('num_shards')
+  if classes % shards:
+    view.issue('num_shards', f'{shards} does not divide num_classes, {classes}')
   part = classes // shards
   config = embedding_softmax.FullSoftmax.config(
     input_dims=dims,

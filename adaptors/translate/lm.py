@@ -24,6 +24,10 @@ def transformer_lm(view: ParamsView) -> Translated | None:
   position_emb = registry.translate(
     view.child('position_emb', embedding_dim=dims)
   )
+  for name, value in (('vocab_size', vocab), ('embedding_dim', dims)):
+    found = view.params.emb.Get(name)
+    if found != value:
+      view.issue(f'emb.{name}', f'{found} is not what the model has, {value}')
   embedding = registry.translate(view.child('emb'))
   softmax = registry.translate(
     view.child('softmax', input_dim=dims, num_classes=vocab)
@@ -77,6 +81,7 @@ def language_model(view: ParamsView) -> Translated | None:
   view.require('packed_input', False)
   view.get('params_init')  # For children, which take it over.
   view.ignore('it concerns exporting for inference', 'inference')
+  _check_vocabulary(view)
   lm = registry.translate(
     view.child('lm', packed_input=view.get('packed_input'))
   )
@@ -88,3 +93,16 @@ def language_model(view: ParamsView) -> Translated | None:
     lm_tpl=lm.config, sum_loss=sum_loss, **fields
   )
   return Translated(config, lm.variables.under('lm', 'lm'))
+
+
+def _check_vocabulary(view: ParamsView):
+  """Adds an issue where the input's tokens are not the model's."""
+  data = view.get('input')
+  if data is None or 'tokenizer' not in data or data.tokenizer is None:
+    return
+  tokens, classes = data.tokenizer.vocab_size, view.params.lm.vocab_size
+  if tokens != classes:
+    view.issue(
+      'lm.vocab_size',
+      f"{classes} is not the vocab_size of the input's tokenizer, {tokens}",
+    )

@@ -16,6 +16,7 @@ from absl import logging
 from pax_compat import (
   base_experiment,
   checkpoints,
+  errors,
   job_dir,
   metric_writers,
   tasks_lib,
@@ -35,7 +36,15 @@ _MAX_INFLIGHT_STEPS = 2
 
 
 class Stopped(Exception):  # noqa: N818 (it is no error)
-  """The run was asked to stop and did, after saving. Says at which step."""
+  """The run was asked to stop and did, after saving. Says at which step.
+
+  Attributes:
+    signal_number: of the signal that asked.
+  """
+
+  def __init__(self, step: int, signal_number: int):
+    super().__init__(f'stopped after step {step}, which is saved')
+    self.signal_number = signal_number
 
 
 def train(
@@ -154,13 +163,20 @@ class Trainer:
       return
     batches = itertools.chain([first_batch], _forever(self._data.train))
     feeder = feeding.Feeder(batches.__next__, self._put)
+    moment = None
     with feeder, _stop_signal() as stop:
       for moment in self._moments(state, start, feeder, stop):
         for action in do:
           action(moment)
     self._checkpointer.wait()
-    if not moment.is_last:
-      raise Stopped(f'stopped after step {moment.step}, which is saved')
+    if moment is None or not moment.ends:
+      raise errors.UserError(
+        f'the training input {self._data.train.name!r} ended at step'
+        f' {moment.step if moment else start}, before step'
+        f' {self._config.num_train_steps}; expected one that repeats'
+      )
+    if moment.is_stopping:
+      raise Stopped(moment.step, stop[0])
     if len(self._compiled) > 1:
       self._say(f'compiled the train step for {len(self._compiled)} shapes')
 
@@ -178,7 +194,7 @@ class Trainer:
       moment = actions.Moment(
         step=step,
         is_last=is_last,
-        is_stopping=stop.is_set() and not is_last,
+        is_stopping=bool(stop) and not is_last,
         state=state,
         metrics=metrics,
         fed=fed,
@@ -228,30 +244,30 @@ def _forever(data) -> Iterator:
 
 
 @contextlib.contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-  """Yields an event that SIGTERM and SIGINT set, in a run of one process.
+def _stop_signal() -> Iterator[list[int]]:
+  """Yields a list that gets the number of a SIGTERM or SIGINT when one comes.
 
   The second signal has its usual effect. Where several processes run, each
   would stop at a step of its own, so signals are left alone there.
   """
-  event = threading.Event()
+  caught: list[int] = []
   if jax.process_count() > 1 or (
     threading.current_thread() is not threading.main_thread()
   ):
-    yield event
+    yield caught
     return
   usual = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
 
   def stop(number, frame):
     del frame
     logging.info('got signal %d: saves after this step and stops', number)
-    event.set()
+    caught.append(number)
     signal.signal(number, usual[number])
 
   for number in usual:
     signal.signal(number, stop)
   try:
-    yield event
+    yield caught
   finally:
     for number, handler in usual.items():
       signal.signal(number, handler)

@@ -213,12 +213,21 @@ def test_modules_to_import_may_register_anything(team):
 )
 def test_mistakes_are_told_with_their_place(team, name, message):
   with pytest.raises(errors.UserError, match=message):
-    lingvo_names.find_model_params(name, OPTIONS())
+    lingvo_names.find_model_params(name, OPTIONS(load_everything=True))
 
 
-def test_a_module_to_import_that_is_not_there(team):
+def test_a_class_that_its_module_does_not_mention_is_not_looked_for(team):
+  assert (
+    lingvo_names.find_model_params('lm.names_words.Tree', OPTIONS()) is None
+  )
+
+
+def test_which_modules_are_imported_through_the_gate(team, tmp_path):
+  assert not lingvo_names.claims('names_nowhere')
+  assert not lingvo_names.claims('tests.pax_compat.counting_experiment')
+  assert lingvo_names.claims('names_hidden')
   with pytest.raises(errors.UserError, match='names_nowhere'):
-    lingvo_names.names(OPTIONS(import_modules=('names_nowhere',)))
+    lingvo_names.import_module('names_nowhere')
 
 
 def test_a_listing_goes_on_after_a_broken_module(team, caplog):

@@ -63,8 +63,8 @@ def _experiment(module, name='Exp'):
   return cls
 
 
-def _find(name, **options):
-  return experiment_registry.find(name, SourceOptions(**options))
+def _find(name):
+  return experiment_registry.find(name, SourceOptions())
 
 
 @pytest.mark.parametrize(
@@ -157,17 +157,15 @@ def test_a_module_that_breaks_is_an_error_with_its_place(package):
   assert f'c4.py:{line}' in str(e.value)
 
 
-def test_modules_to_import_first(package):
+def test_an_imported_module_makes_its_experiments_known(package):
   package('mine.c4', _MODULE.format(name='Exp'))
-  package('mine2.c4', _MODULE.format(name='More'))
-  options = SourceOptions(import_modules=('mine.c4', 'mine2.c4'))
-  assert type(experiment_registry.find('More', options)).__name__ == 'More'
-  assert experiment_registry.names(options) == {
-    'mine.c4.Exp': 'First line.',
-    'mine2.c4.More': 'First line.',
-  }
+  assert experiment_registry.claims('mine.c4')
+  experiment_registry.import_module('mine.c4')
+  assert type(_find('Exp')).__name__ == 'Exp'
+  names = experiment_registry.names(SourceOptions())
+  assert names == {'mine.c4.Exp': 'First line.'}
 
 
-def test_a_module_to_import_first_must_exist():
+def test_a_module_to_import_must_exist():
   with pytest.raises(errors.UserError, match="'no_such_module' cannot be"):
-    _find('Exp', import_modules=('no_such_module',))
+    experiment_registry.import_module('no_such_module')

@@ -14,16 +14,22 @@ OPTIONS = SourceOptions(lingvo_source='somewhere')
 class FakeSource:
   """Knows some names; what it finds is its own label with the name."""
 
-  def __init__(self, label, *names):
-    self.label, self.known = label, names
-    self.asked = []
+  def __init__(self, label, *names, claimed=''):
+    self.label, self.known, self.claimed = label, names, claimed
+    self.asked, self.imported = [], []
+
+  def claims(self, module):
+    return module.startswith(self.claimed)
+
+  def import_module(self, module):
+    self.imported.append(module)
 
   def find(self, name, options):
     self.asked.append((name, options))
     return f'{self.label}:{name}' if name in self.known else None
 
   def names(self, options):
-    assert options is OPTIONS
+    assert isinstance(options, SourceOptions)
     return {name: f'of {self.label}' for name in self.known}
 
 
@@ -62,12 +68,6 @@ def test_sources_are_asked_in_the_order_of_their_names(install):
   assert first.asked == [('x', OPTIONS), ('y', OPTIONS)]
 
 
-def test_a_source_is_loaded_only_when_it_is_asked(install):
-  loaded = install(b=FakeSource('b'), a=FakeSource('a', 'x'))
-  experiment_sources.find('x', OPTIONS)
-  assert loaded == ['a']
-
-
 def test_an_unknown_name_is_an_error_with_the_nearest_of_all_sources(install):
   install(
     a=FakeSource('a', 'lm.WordLevelSmall', 'zzz'),
@@ -101,3 +101,21 @@ def test_names_of_all_sources_are_sorted(install):
   install(a=FakeSource('a', 'z', 'b'), b=FakeSource('b', 'c'))
   names = experiment_sources.names(OPTIONS)
   assert list(names.items()) == [('b', 'of a'), ('c', 'of b'), ('z', 'of a')]
+
+
+@pytest.mark.parametrize(
+  'ask',
+  [
+    experiment_sources.names,
+    lambda options: experiment_sources.find('x', options),
+  ],
+)
+def test_each_module_is_imported_by_the_last_source_that_claims_it(
+  install, ask
+):
+  everything = FakeSource('a', 'x')
+  of_lingvo = FakeSource('b', claimed='lingvo.')
+  install(a=everything, b=of_lingvo)
+  ask(SourceOptions(import_modules=('mine', 'lingvo.c4')))
+  assert everything.imported == ['mine']
+  assert of_lingvo.imported == ['lingvo.c4']
