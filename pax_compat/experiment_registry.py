@@ -8,6 +8,8 @@ shorter suffix that is unambiguous names it too, and so does the name without a
 import importlib.util
 import inspect
 import pathlib
+import pkgutil
+import traceback
 
 from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
@@ -101,10 +103,19 @@ def import_module(name: str):
   try:
     importlib.import_module(name)
   except Exception as e:  # noqa: BLE001 (whatever the user's module raises)
-    frames = inspect.getinnerframes(e.__traceback__) if e.__traceback__ else []
-    where = f' ({frames[-1].filename}:{frames[-1].lineno})' if frames else ''
+    if isinstance(e, ModuleNotFoundError) and e.name == name.split('.')[0]:
+      known = [module.name for module in pkgutil.iter_modules()]
+      raise errors.UserError(
+        f'there is no module {e.name!r}' + errors.did_you_mean(e.name, known)
+      ) from e
+    frames = [
+      frame
+      for frame in traceback.extract_tb(e.__traceback__)
+      if not frame.filename.startswith('<')
+    ]
     raise errors.UserError(
-      f'the module {name!r} cannot be imported: {type(e).__name__}: {e}{where}'
+      f'the module {name!r} cannot be imported: {type(e).__name__}: {e}'
+      f' ({frames[-1].filename}:{frames[-1].lineno})'
     ) from e
 
 

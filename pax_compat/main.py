@@ -165,6 +165,8 @@ def _parse(argv: list[str]) -> list[str]:
   except flags.Error as e:
     print(f'error: {e}', file=sys.stderr)
     sys.exit(2)
+  except SystemExit:  # absl ends --help as if it were a mistake.
+    sys.exit(0)
 
 
 if __name__ == '__main__':

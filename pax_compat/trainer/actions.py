@@ -36,10 +36,10 @@ class Moment:
 
   step: int
   is_last: bool
+  is_stopping: bool
   state: program.TrainState
-  is_stopping: bool = False
-  metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
-  fed: feeding.FedBatch | None = None
+  metrics: dict[str, Any]
+  fed: feeding.FedBatch
 
   @property
   def ends(self) -> bool:
@@ -109,7 +109,11 @@ class Report:
 
 
 class Save:
-  """Saves every `steps` steps or `seconds` seconds, and at the end."""
+  """Saves every `steps` steps or `seconds` seconds, and at the end.
+
+  It comes after everything else of a step, so that what a checkpoint promises
+  to be done is done, and a run that continues from it repeats nothing.
+  """
 
   def __init__(
     self,
@@ -117,8 +121,10 @@ class Save:
     *,
     steps: int | None,
     seconds: float | None,
+    before: Callable[[], None],
   ):
     self._checkpointer = checkpointer
+    self._before = before
     self._steps = steps
     self._seconds = seconds
     self._last = time.monotonic()
@@ -127,6 +133,7 @@ class Save:
     if not (moment.ends or self._due(moment.step)):
       return
     self._last = time.monotonic()
+    self._before()
     self._checkpointer.save(
       moment.step, moment.state, {'batches_read': moment.step}
     )

@@ -79,6 +79,9 @@ def train(
     )
     stack.callback(checkpointer.close)
     start = checkpointer.latest_step() or 0
+    if start >= config.num_train_steps:
+      say(f'all {start} steps are done already')
+      return
     data.train.resume_at(start)
     first_batch = data.train.get_next()
     mesh = partitioning.create_mesh(
@@ -157,10 +160,6 @@ class Trainer:
       self._config.num_train_steps, start_step=start
     )
     do = self._actions(progress)
-    if start >= self._config.num_train_steps:
-      self._say(f'all {start} steps are done already; evaluates only')
-      do[-1](actions.Moment(step=start, is_last=True, state=state))
-      return
     batches = itertools.chain([first_batch], _forever(self._data.train))
     feeder = feeding.Feeder(batches.__next__, self._put)
     moment = None
@@ -218,11 +217,6 @@ class Trainer:
     report = actions.Report(every=self._config.summary_interval_steps, **common)
     return (
       report,
-      actions.Save(
-        self._checkpointer,
-        steps=self._config.save_interval_steps,
-        seconds=self._config.save_interval_seconds,
-      ),
       actions.Evaluate(
         self._data.eval,
         every=self._config.eval_interval_steps,
@@ -231,6 +225,12 @@ class Trainer:
         put=self._put,
         before=report.flush,
         **common,
+      ),
+      actions.Save(
+        self._checkpointer,
+        steps=self._config.save_interval_steps,
+        seconds=self._config.save_interval_seconds,
+        before=report.flush,
       ),
     )
 

@@ -1,0 +1,83 @@
+"""The README's Python blocks run, and what it names is there."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from adaptors import lingvo_runtime
+from pax_compat import base_input, experiment_registry
+from pax_compat.experiment_sources import SourceOptions
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import inputs, partitioning, program
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_README = (_ROOT / 'README.md').read_text('utf-8')
+
+
+def _python_block(word: str) -> str:
+  """Returns the README's only Python block that has `word` in it."""
+  blocks = re.findall(r'```python\n(.*?)```', _README, re.DOTALL)
+  (block,) = [b for b in blocks if word in b]
+  return block
+
+
+def test_links_lead_somewhere():
+  links = re.findall(r'\]\(([^)#]+)\)', _README)
+  local = [link for link in links if '://' not in link]
+  assert local
+  for link in local:
+    assert (_ROOT / link).exists(), link
+
+
+def test_a_native_experiment_trains():
+  class MyInput(base_input.BaseInput):
+    """What the README leaves to the reader."""
+
+    def get_next(self):
+      ids = np.arange(16, dtype=np.int32).reshape(2, 8)
+      return NestedMap(
+        ids=ids,
+        labels=ids + 1,
+        paddings=np.zeros([2, 8], np.float32),
+        weights=np.ones([2, 8], np.float32),
+      )
+
+  names = {'MyInput': MyInput, '__name__': 'readme'}
+  exec(compile(_python_block('MyLm'), 'README.md', 'exec'), names)
+  experiment = experiment_registry.find('readme.MyLm', SourceOptions())
+  assert isinstance(experiment, names['MyLm'])
+  known = experiment_registry.names(SourceOptions())
+  assert known['readme.MyLm'] == 'A line that --list shows.'
+  with inputs.Inputs(experiment.datasets()) as data:
+    batch = data.train.get_next()
+  made = program.create(
+    experiment.task(), partitioning.create_mesh(None, None), batch
+  )
+  state, first = made.train_step(made.init_state(batch), batch)
+  _, second = made.train_step(state, batch)
+  assert second['loss'] < first['loss']
+
+
+def test_lingvo_inputs_alone(tmp_path):
+  lines = tmp_path / 'lines.txt'
+  lines.write_text('one line\nanother one\nthe third\n' * 40)
+  lm = lingvo_runtime.module('lingvo.tasks.lm.input_generator')
+  params = lm.LmInput.Params().Set(
+    file_pattern=f'text:{lines}',
+    file_random_seed=0,
+    bucket_upper_bound=[10],
+    bucket_batch_limit=[4],
+    target_max_length=16,
+  )
+  names = {'my_lingvo_input_params': params, 'my_dev_params': params.Copy()}
+  exec(compile(_python_block('LingvoInputAdaptor'), 'README.md', 'exec'), names)
+  assert names['batch'].ids.shape == (4, 16)
+  dev = names['dev'].Instantiate()
+  count = 0.0
+  with pytest.raises(StopIteration):
+    while True:
+      count += dev.get_next().eval_sample_weights.sum()
+  dev.close()
+  assert count == 120
