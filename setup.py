@@ -36,7 +36,7 @@ SEQIO = [
 ]
 
 # A formatter's minor versions differ in what they call formatted.
-TEST = ['pytest>=8', 'pytest-xdist>=3.6', 'ruff~=0.17.5']
+TEST = ['pytest>=8', 'pytest-xdist>=3.6', 'ruff~=0.17.5', 'scipy>=1.13']
 
 setuptools.setup(
   name='pax-compat',

@@ -223,7 +223,7 @@ class BaseLayer(nn.Module):
     """
     for collection in (PARAMS, NON_TRAINABLE):
       if self.has_variable(collection, name):
-        value = unbox(self.get_variable(collection, name))
+        value = jnp.asarray(unbox(self.get_variable(collection, name)))
         if jnp.issubdtype(value.dtype, jnp.floating):
           value = value.astype(self.compute_dtype)
         return value
@@ -236,7 +236,12 @@ class BaseLayer(nn.Module):
     )
 
   def update_var(self, name: str, value: jax.Array):
-    """Gives a weight that is not trainable its next value."""
+    """Gives a weight that is not trainable its next value.
+
+    While the model is being initialised, the weight keeps its first value.
+    """
+    if self.is_initializing():
+      return
     box = self.get_variable(NON_TRAINABLE, name)
     new = box.replace(value=value) if is_boxed(box) else value
     self.put_variable(NON_TRAINABLE, name, new)
@@ -247,31 +252,40 @@ class BaseLayer(nn.Module):
     What this layer says of dtypes, regularisation and the mesh passes on to a
     child whose template says nothing of it.
     """
-    setattr(self, name, self._build_child(tpl))
+    setattr(self, name, self._build_child(name, tpl))
 
   def create_children(self, name: str, tpls: Sequence[config_lib.Config]):
     """Builds the children `name_0`, `name_1` and so on, as a list."""
-    setattr(self, name, [self._build_child(tpl) for tpl in tpls])
+    children = [self._build_child(f'{name}_{i}', t) for i, t in enumerate(tpls)]
+    setattr(self, name, children)
 
-  def _build_child(self, tpl: config_lib.Config):
+  def _build_child(self, name: str, tpl: config_lib.Config):
     inherited = {
       field: getattr(self, field)
       for field in _INHERITED
       if field in config_lib.field_names(tpl) and field not in tpl.__arguments__
     }
-    return tpl.Instantiate(**inherited)
+    try:
+      return tpl.Instantiate(**inherited)
+    except config_lib.RequiredError as e:
+      raise e.within('.'.join((*self.path, name))) from None
 
   def add_summary(self, name: str, value: jax.Array):
     """Records a scalar, where the caller collects summaries."""
-    self.sow(SUMMARIES, name, value)
+    self.sow(SUMMARIES, name, value, init_fn=lambda: None, reduce_fn=_newer)
 
   def add_aux_loss(self, name: str, value: jax.Array):
     """Adds `value` to the loss, where the caller collects auxiliary losses."""
-    self.sow(AUX_LOSS, name, value)
+    self.sow(AUX_LOSS, name, value, init_fn=lambda: 0.0, reduce_fn=jnp.add)
 
   def next_prng_key(self) -> jax.Array:
     """Returns a fresh key of the stream `random`."""
     return self.make_rng(RANDOM)
+
+
+def _newer(old, new):
+  del old
+  return new
 
 
 _INHERITED = (

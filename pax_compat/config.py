@@ -34,6 +34,25 @@ class _Required:
 
 REQUIRED: Any = _Required()
 
+
+class RequiredError(errors.UserError):
+  """A required field was never set.
+
+  Attributes:
+    path: where the config stands that has the field, as far as is known.
+    field: its class and name.
+  """
+
+  def __init__(self, field: str, path: str = ''):
+    super().__init__(f'{path}{": " if path else ""}{field} is required')
+    self.path = path
+    self.field = field
+
+  def within(self, path: str) -> 'RequiredError':
+    """Returns the same error with `path` in front of its path."""
+    return RequiredError(self.field, '.'.join(filter(None, (path, self.path))))
+
+
 # Fields that flax.linen adds to every module and no user sets.
 _HIDDEN_FIELDS = ('parent',)
 
@@ -91,12 +110,14 @@ class Config(fdl.Config):
       The object, whose fields hold what this config's fields hold.
 
     Raises:
-      UserError: a required field was never set.
+      UserError: a required field was never set, or an override is no field.
     """
+    for name in overrides:
+      _check_field(self, name)
     fields = {**field_values(self), **overrides}
     for name, value in fields.items():
       if value is REQUIRED:
-        raise errors.UserError(f'{class_name(self)}.{name} is required')
+        raise RequiredError(f'{class_name(self)}.{name}')
     return self.cls(**fields)
 
 
@@ -136,18 +157,25 @@ class HParamsMeta(type):
 
   owner: Any = None
 
-  def __call__(cls, **fields) -> Config:
-    return cls.config(**fields)
+  def __call__(cls, *args, **fields) -> Config:
+    return cls.config(*args, **fields)
 
-  def config(cls, **fields) -> Config:
+  def config(cls, *args, **fields) -> Config:
     """Returns a `Config` of the class that these hyperparameters belong to."""
-    if cls.owner is None:
-      raise errors.UserError(f'{cls.__qualname__} belongs to no class yet')
-    return Config(cls.owner, **fields)
+    return Config(cls._owner(), *args, **fields)
 
   def partial(cls, **fields) -> fdl.Partial:
     """Returns a Fiddle `Partial` of the class, for callables with arguments."""
-    return fdl.Partial(cls.owner, **fields)
+    partial = fdl.Partial(cls._owner())
+    for name, value in fields.items():
+      _check_field(partial, name)
+      setattr(partial, name, value)
+    return partial
+
+  def _owner(cls) -> Any:
+    if cls.owner is None:
+      raise errors.UserError(f'{cls.__qualname__} belongs to no class yet')
+    return cls.owner
 
 
 class BaseHParams(metaclass=HParamsMeta):

@@ -24,12 +24,12 @@ def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
   Returns:
     The nearest names, nearest first; empty where nothing is known.
   """
-  known = sorted(set(known))
-  lowered = {k.lower(): k for k in known}
-  close = difflib.get_close_matches(
-    name.lower(), list(lowered), n=count, cutoff=0.0
-  )
-  return [lowered[c] for c in close]
+
+  def likeness(other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
+
+  ranked = sorted(set(known), key=lambda k: (-likeness(k), k != name, k))
+  return ranked[:count]
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:

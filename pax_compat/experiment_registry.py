@@ -79,6 +79,10 @@ def names(options: SourceOptions) -> dict[str, str]:
   }
 
 
+def _without_params(name: str) -> str:
+  return '.'.join(part for part in name.split('.') if part != 'params')
+
+
 def _matches(name: str) -> set[str]:
   """Returns the full names that `name` may stand for."""
   if name in _experiments:
@@ -88,7 +92,7 @@ def _matches(name: str) -> set[str]:
     for full in _experiments
     if any(
       spelling == name or spelling.endswith('.' + name)
-      for spelling in (full, full.replace('params.', ''))
+      for spelling in (full, _without_params(full))
     )
   }
 
@@ -129,6 +133,9 @@ def _import_if_native(module: str):
     spec = importlib.util.find_spec(module)
   except (ImportError, ValueError, AttributeError):
     return
+  except Exception:  # noqa: BLE001 (a package of the user's that raises)
+    import_module(module.rpartition('.')[0])  # Says what and where.
+    raise
   if spec is None or not spec.origin or not spec.origin.endswith('.py'):
     return
   if 'experiment_registry' in pathlib.Path(spec.origin).read_text('utf-8'):

@@ -80,10 +80,16 @@ def sources() -> Iterator[ExperimentSource]:
 
 def import_modules(options: SourceOptions):
   """Imports the modules that the user names, each by the source it is for."""
+  if not options.import_modules:
+    return  # No source is loaded for nothing.
   known = list(sources())
   for module in options.import_modules:
-    [*_, owner] = [source for source in known if source.claims(module)]
-    owner.import_module(module)
+    claiming = [source for source in known if source.claims(module)]
+    if not claiming:
+      raise errors.UserError(
+        f'no installed source of experiments imports the module {module!r}'
+      )
+    claiming[-1].import_module(module)
 
 
 def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:

@@ -63,7 +63,6 @@ class Learner(config_lib.Configurable):
     state: Any,
     gradients: Any,
     *,
-    step: jax.Array,
     weight_metas: dict[str, base_layer.WeightHParams],
     row_facts: dict[str, RowFacts],
   ) -> tuple[Any, Any, dict[str, jax.Array]]:
@@ -73,7 +72,6 @@ class Learner(config_lib.Configurable):
       params: the weights.
       state: the optimizer's state.
       gradients: a tree like `params`.
-      step: [], how many steps were made before.
       weight_metas: what each weight is, by its path (see `paths`).
       row_facts: facts about the gradients of looked-up tables, by path.
 
@@ -99,7 +97,8 @@ class Learner(config_lib.Configurable):
         (params, state),
       )
     metrics = {
-      'learning_rate': self._learning_rate(step),
+      # The optimizer's own count, which does not move where it skips.
+      'learning_rate': self._learning_rate(state[-1].count),
       'grad_norm/all': norm,
       'grad_scale_all': scale,
       'has_nan_or_inf': 1.0 - finite.astype(jnp.float32),

@@ -35,7 +35,8 @@ class BaseOptimizer(config_lib.Configurable):
   def grad_transformation(self) -> optax.GradientTransformation:
     """Returns the transformation from gradients to updates of the weights.
 
-    Its state counts the steps by itself, from 0.
+    It is a chain, whose last part applies the learning rate and counts the
+    steps, from 0.
     """
     return optax.chain(
       self.direction(),

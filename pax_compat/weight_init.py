@@ -16,7 +16,7 @@ from pax_compat import errors
 
 # The scale of each `*_sqrt_*` method, by the dimension that it divides by.
 _SCALE_BY = {
-  'sqrt_dim': lambda shape: 1 / math.sqrt(shape[0]),
+  'sqrt_dim': lambda shape: 1 / math.sqrt(shape[0] if shape else 1),
   'sqrt_fanin': lambda shape: 1 / math.sqrt(fans(shape)[0]),
   'sqrt_fanout': lambda shape: 1 / math.sqrt(fans(shape)[1]),
   'sqrt_fanavg': lambda shape: math.sqrt(2 / sum(fans(shape))),
@@ -135,6 +135,11 @@ class WeightInit:
       UserError: the method is unknown.
     """
     family, _, by = self.method.partition('_sqrt_')
+    if self.method not in _METHODS:
+      raise errors.UserError(
+        f'no weight initialisation is called {self.method!r}'
+        + errors.did_you_mean(self.method, _METHODS)
+      )
     scale = self.scale * (_SCALE_BY['sqrt_' + by](shape) if by else 1.0)
     if self.method == 'xavier':
       return WeightInit.Uniform(scale * math.sqrt(6 / sum(fans(shape))))
@@ -146,11 +151,6 @@ class WeightInit:
       return WeightInit.Uniform(
         scale * math.sqrt(3 / max(1, math.prod(shape[:-1])))
       )
-    if family not in _SAMPLERS:
-      raise errors.UserError(
-        f'no weight initialisation is called {self.method!r}'
-        + errors.did_you_mean(self.method, _SAMPLERS)
-      )
     return WeightInit(family, scale)
 
   def __call__(self, key: jax.Array, shape: Sequence[int], dtype) -> jax.Array:
@@ -158,6 +158,12 @@ class WeightInit:
     resolved = self.for_shape(shape)
     return _SAMPLERS[resolved.method](key, shape, dtype, resolved.scale)
 
+
+_METHODS = {
+  getattr(WeightInit, name)().method
+  for name, member in vars(WeightInit).items()
+  if isinstance(member, classmethod)
+}
 
 _SAMPLERS = {
   'gaussian': lambda key, shape, dtype, scale: (

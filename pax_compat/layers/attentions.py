@@ -8,7 +8,7 @@ to [B, N, T, S].
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import stochastics
@@ -23,9 +23,9 @@ def padding_mask(paddings: jax.Array) -> jax.Array:
   return (paddings == 0)[:, None, None, :]
 
 
-def causal_mask(length: int) -> jax.Array:
-  """Returns the mask [1, 1, T, T] that hides sources after the target."""
-  return jnp.tril(jnp.ones([length, length], dtype=bool))[None, None]
+def causal_mask(target_length: int, source_length: int) -> jax.Array:
+  """Returns the mask [1, 1, T, S] that hides sources after the target."""
+  return jnp.tril(jnp.ones([target_length, source_length], bool))[None, None]
 
 
 class PerDimScale(base_layer.BaseLayer):
@@ -120,7 +120,12 @@ class DotProductAttention(base_layer.BaseLayer):
   dropout_tpl: Config = sub_config_field(stochastics.Dropout)
 
   def setup(self):
-    dim_per_head = self.hidden_dim // self.num_heads
+    dim_per_head, rest = divmod(self.hidden_dim, self.num_heads)
+    if rest:
+      raise errors.UserError(
+        f'DotProductAttention.hidden_dim is {self.hidden_dim}; expected a'
+        f' multiple of num_heads, {self.num_heads}'
+      )
     shape = dict(
       input_dim=self.input_dim,
       num_heads=self.num_heads,
@@ -184,7 +189,7 @@ class DotProductAttention(base_layer.BaseLayer):
       cap = self.atten_logit_cap
       logits = cap * jnp.tanh(logits / cap)
     if causal:
-      causal_only = causal_mask(logits.shape[-1])
+      causal_only = causal_mask(*logits.shape[-2:])
       mask = causal_only if mask is None else mask & causal_only
     if mask is not None:
       # The value that Lingvo and jax.nn use: a row that sees nothing comes out

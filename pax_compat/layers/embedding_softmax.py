@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import activations, linears
@@ -62,8 +62,10 @@ class PositionalEmbedding(base_layer.BaseLayer):
 
   Attributes:
     embedding_dims: D, an even number.
-    min_timescale: the shortest period is 2 pi times this.
-    max_timescale: the longest period is 2 pi times this.
+    min_timescale: multiplies all frequencies. Where it is 1, the shortest
+      period is 2 pi.
+    max_timescale: where min_timescale is 1, the longest period is 2 pi times
+      this.
   """
 
   embedding_dims: int = REQUIRED
@@ -72,6 +74,11 @@ class PositionalEmbedding(base_layer.BaseLayer):
 
   def __call__(self, seq_length: int) -> jax.Array:
     """Returns the vectors [1, seq_length, D] of positions 0, 1, ..."""
+    if self.embedding_dims % 2:
+      raise errors.UserError(
+        f'PositionalEmbedding.embedding_dims is {self.embedding_dims};'
+        ' expected an even number'
+      )
     num_timescales = self.embedding_dims // 2
     increment = math.log(self.max_timescale / self.min_timescale) / max(
       1, num_timescales - 1

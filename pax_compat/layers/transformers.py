@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import jax
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import (
   activations,
@@ -225,6 +225,11 @@ class StackedTransformer(base_layer.BaseLayer):
   def setup(self):
     tpl = self.transformer_layer_params_tpl
     tpls = [tpl] * self.num_layers if isinstance(tpl, Config) else tpl
+    if len(tpls) != self.num_layers:
+      raise errors.UserError(
+        f'StackedTransformer.num_layers is {self.num_layers}, but'
+        f' transformer_layer_params_tpl has {len(tpls)} layers'
+      )
     self.create_children(
       'x_layers', [t.clone().set(input_dims=self.model_dims) for t in tpls]
     )

@@ -56,6 +56,7 @@ class Feeder:
     self._max_batches = max_batches
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
+    self._ended = False
     self._thread = threading.Thread(
       target=self._read, name='feeder', daemon=True
     )
@@ -68,10 +69,11 @@ class Feeder:
     self.close()
 
   def __iter__(self) -> Iterator[FedBatch]:
-    while True:
+    while not self._ended:
       start = time.monotonic()
       item = self._queue.get()
       wait = time.monotonic() - start
+      self._ended = not isinstance(item, FedBatch)
       if item is None:
         return
       if isinstance(item, BaseException):
@@ -81,6 +83,7 @@ class Feeder:
   def close(self):
     """Stops the thread and waits for it."""
     self._stop.set()
+    self._ended = True
     while self._thread.is_alive():
       try:  # Make room for an item that the thread may be waiting to put.
         self._queue.get(timeout=0.05)

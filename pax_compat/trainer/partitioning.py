@@ -28,6 +28,11 @@ def create_mesh(
     UserError: the shape does not use up the devices, or has no names.
   """
   devices = jax.devices()
+  if ici_mesh_shape is None and mesh_axis_names is not None:
+    raise errors.UserError(
+      f'mesh_axis_names {list(mesh_axis_names)} needs an ici_mesh_shape of'
+      f' {len(mesh_axis_names)} numbers'
+    )
   if ici_mesh_shape is None:
     ici_mesh_shape, mesh_axis_names = (len(devices),), ('data',)
   shape = tuple(ici_mesh_shape)
@@ -76,15 +81,35 @@ def weight_sharding(
       f'a weight of shape {list(weight.shape)} has the split mapping'
       f' {list(mapping)}; expected one entry for each dimension'
     )
-  spec = [None if axis in (None, -1) else axis for axis in mapping]
-  for axis in spec:
-    for name in axis if isinstance(axis, tuple | list) else (axis,):
-      if name is not None and name not in mesh.axis_names:
-        raise errors.UserError(
-          f'a weight is split over the mesh axis {name!r}'
-          + errors.did_you_mean(str(name), mesh.axis_names)
-        )
+  used = []
+  spec = []
+  for size, axis in zip(weight.shape, mapping, strict=True):
+    axes = () if axis in (None, -1) else axis
+    axes = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
+    for name in axes:
+      _check_axis(mesh, name, used)
+    parts = math.prod(mesh.shape[name] for name in axes)
+    if size % parts:
+      raise errors.UserError(
+        f'a weight of shape {list(weight.shape)} has a dimension of {size} that'
+        f' is split over {", ".join(axes)}; expected a multiple of {parts}'
+      )
+    used += axes
+    spec.append(axes or None)
   return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def _check_axis(mesh: Mesh, name: str, used: Sequence[str]):
+  if name not in mesh.axis_names:
+    raise errors.UserError(
+      f'a weight is split over the mesh axis {name!r}, which is not there'
+      + errors.did_you_mean(str(name), mesh.axis_names)
+    )
+  if name in used:
+    raise errors.UserError(
+      f'two dimensions of a weight are split over the mesh axis {name!r};'
+      ' expected one at most'
+    )
 
 
 def global_batch(batch: Any, sharding: NamedSharding) -> Any:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from pax_compat import base_layer, learners
+from pax_compat import base_layer, errors, learners
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
@@ -105,7 +105,6 @@ class TaskProgram:
       params,
       state.opt_state,
       gradients,
-      step=state.step,
       weight_metas=self.weight_metas,
       row_facts=learners.by_path(facts, is_leaf=_is_facts),
     )
@@ -136,6 +135,12 @@ class TaskProgram:
     )
     updated = dict(updated)
     metrics = dict(metrics)
+    if self.learner.loss_name not in metrics:
+      raise errors.UserError(
+        f'the model has no metric {self.learner.loss_name!r}, which is the'
+        " learner's loss_name"
+        + errors.did_you_mean(self.learner.loss_name, metrics)
+      )
     loss, weight = metrics[self.learner.loss_name]
     aux_losses = jax.tree.leaves(updated.pop(base_layer.AUX_LOSS, {}))
     if aux_losses:
@@ -173,14 +178,16 @@ def create(
   model = built.model.Instantiate()
   train = built.train.Instantiate()
   learner = train.learner.Instantiate()
-  boxed = dict(
-    jax.eval_shape(
+  try:
+    boxed = jax.eval_shape(
       lambda key, b: model.init({base_layer.PARAMS: key}, b),
       jax.random.key(0),
       batch,
     )
-  )
-  probes = boxed.pop(base_layer.ROW_PROBES, {})
+  except config_lib.RequiredError as e:
+    raise e.within('task.model') from None
+  probes = boxed.get(base_layer.ROW_PROBES, {})
+  boxed = _lasting(boxed)
   boxes = learners.by_path(
     boxed[base_layer.PARAMS], is_leaf=base_layer.is_boxed
   )
@@ -225,9 +232,16 @@ def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
   )
 
 
+def _lasting(variables) -> dict:
+  """Returns the collections that outlast a step."""
+  kept = (base_layer.PARAMS, base_layer.NON_TRAINABLE)
+  return {name: variables[name] for name in kept if name in variables}
+
+
 def _first_state(model, learner, key, batch) -> TrainState:
-  mdl_vars = base_layer.unbox(dict(model.init({base_layer.PARAMS: key}, batch)))
-  mdl_vars.pop(base_layer.ROW_PROBES, None)
+  mdl_vars = base_layer.unbox(
+    _lasting(model.init({base_layer.PARAMS: key}, batch))
+  )
   return TrainState(
     step=jnp.zeros([], jnp.int32),
     mdl_vars=mdl_vars,

@@ -176,8 +176,7 @@ class Trainer:
       )
     if moment.is_stopping:
       raise Stopped(moment.step, stop[0])
-    if len(self._compiled) > 1:
-      self._say(f'compiled the train step for {len(self._compiled)} shapes')
+    self._say(f'compiled the train step for {len(self._compiled)} shape(s)')
 
   def _moments(self, state, start, feeder, stop) -> Iterator[actions.Moment]:
     """Makes the steps, and yields where the run stands after each."""

@@ -34,7 +34,7 @@ class CountingInput(base_input.BaseInput):
     last_rows: rows of the last batch that count, the others only fill it; None
       for all.
     wait_at: the number of the batch that is held back until there is a file.
-    wait_for: that file.
+    wait_for: that file; beside it `<name>.waits` tells that it is waited for.
     fail_at: the number of the batch at which an error is raised.
   """
 
@@ -56,8 +56,7 @@ class CountingInput(base_input.BaseInput):
       raise StopIteration
     self._done += 1
     if self._done == self.wait_at:
-      while not pathlib.Path(self.wait_for).exists():
-        time.sleep(0.01)
+      self._wait()
     if self._done == self.fail_at:
       raise ArithmeticError(f'batch {self._done} cannot be counted')
     rows = self.last_rows if self._done == self.end else None
@@ -72,6 +71,11 @@ class CountingInput(base_input.BaseInput):
       part * self.infeed_host_index, part * (self.infeed_host_index + 1)
     )
     return NestedMap({name: array[mine] for name, array in batch.items()})
+
+  def _wait(self):
+    pathlib.Path(f'{self.wait_for}.waits').touch()
+    while not pathlib.Path(self.wait_for).exists():
+      time.sleep(0.01)
 
   def reset(self):
     self._done = 0

@@ -38,9 +38,7 @@ def _learner(optimizer=None, **fields):
 def _update(learner, gradients, params=PARAMS, state=None, **facts):
   state = learner.init(params) if state is None else state
   step = jax.jit(
-    lambda p, s, g: learner.update(
-      p, s, g, step=jnp.int32(0), weight_metas=METAS, row_facts=facts
-    )
+    lambda p, s, g: learner.update(p, s, g, weight_metas=METAS, row_facts=facts)
   )
   return step(params, state, gradients)
 

@@ -5,6 +5,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -12,11 +13,14 @@ import orbax.checkpoint as ocp
 
 from tests.pax_compat.processes import environment
 
+ROOT = pathlib.Path(__file__).parents[2]
 COUNTING = 'tests.pax_compat.counting_experiment.Counting'
 LINGVO = 'lm.python_docs.TransformerLmTiny'
 # What differs between two runs of the same steps.
 _CLOCKED = ('steps_per_second', 'tokens_per_second', 'input_wait_fraction')
 _PATIENCE_SECONDS = 300
+# Compiled steps, so that only the first of many equal runs compiles them.
+_CACHE = tempfile.TemporaryDirectory(prefix='compiled-')
 
 
 class Run:
@@ -61,9 +65,8 @@ def start(command: list, *, output: pathlib.Path, settings=None, **env) -> Run:
     settings: of the counting experiment, where they differ from its own.
     **env: environment variables.
   """
-  env = environment(COUNTING=json.dumps(settings or {}), **env)
   command = [sys.executable, *map(str, command)]
-  return Run(command, output=output, env=env)
+  return Run(command, output=output, env=_environment(settings, env))
 
 
 def flags(folder: pathlib.Path, *more: str, exp: str = COUNTING) -> list:
@@ -84,11 +87,20 @@ def python(*command, settings=None, **env) -> subprocess.CompletedProcess:
   """Runs a Python process to its end."""
   return subprocess.run(
     [sys.executable, *map(str, command)],
-    env=environment(COUNTING=json.dumps(settings or {}), **env),
+    env=_environment(settings, env),
     capture_output=True,
     text=True,
     timeout=_PATIENCE_SECONDS,
   )
+
+
+def _environment(settings: dict | None, env: dict[str, str]) -> dict[str, str]:
+  ours = {
+    'COUNTING': json.dumps(settings or {}),
+    'JAX_COMPILATION_CACHE_DIR': _CACHE.name,
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+  }
+  return environment(**ours | env)
 
 
 def train(folder: pathlib.Path, *more: str, exp: str = COUNTING, **kwargs):
@@ -102,11 +114,9 @@ def assert_mistake(done: subprocess.CompletedProcess, *words: str):
   """Asserts that a process ended as after a user's mistake, and said why."""
   assert done.returncode == 2, done.stdout + done.stderr
   assert 'Traceback' not in done.stderr, done.stderr
-  errors = [
-    line for line in done.stderr.splitlines() if line.startswith('error: ')
-  ]
+  _, *errors = f'\n{done.stderr}'.split('\nerror: ')
   assert len(errors) == 1, done.stderr
-  said = done.stderr[done.stderr.index('error: ') :]
+  [said] = errors
   for word in words:
     assert word in said, f'{word!r} is not in: {said}'
 
@@ -140,10 +150,6 @@ def steps_saved(folder: pathlib.Path) -> list[int]:
   return sorted(int(path.stem) for path in manifests)
 
 
-def is_saved(folder: pathlib.Path, step: int) -> bool:
-  return step in steps_saved(folder)
-
-
 def state(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
   """Returns the arrays of a checkpoint by path, straight from its files."""
   path = (folder / 'checkpoints' / str(step) / 'state').absolute()
@@ -161,10 +167,19 @@ def assert_same_state(one: pathlib.Path, other: pathlib.Path, step: int):
 
 
 def contents(folder: pathlib.Path) -> dict[str, str]:
-  """Returns a digest of every file of a folder, None for each folder in it."""
+  """Returns a digest of each file in a folder, and None for each folder."""
   return {
     str(path.relative_to(folder)): (
       hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
     )
     for path in sorted(folder.rglob('*'))
   }
+
+
+def truncate(folder: pathlib.Path, step: int):
+  """Cuts the end off the largest file of a checkpoint."""
+  files = (folder / 'checkpoints' / str(step)).rglob('*')
+  largest = max(
+    (p for p in files if p.is_file()), key=lambda p: p.stat().st_size
+  )
+  largest.write_bytes(largest.read_bytes()[:-7])

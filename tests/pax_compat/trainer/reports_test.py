@@ -2,7 +2,7 @@
 
 import pytest
 
-from pax_compat import base_experiment, base_input
+from pax_compat import base_input
 from pax_compat.trainer import partitioning, reports
 from tests.pax_compat.trainer import tiny
 
@@ -42,19 +42,14 @@ def test_a_row_says_shape_dtype_and_sharding(made):
   assert rows[norm] == ['8', '8', 'float32', 'replicated']
 
 
-class Experiment(base_experiment.BaseExperiment):
-  def task(self):
-    return tiny.task()
-
-  def datasets(self):
-    return [base_input.BaseInput.config(name='train', is_training=True)]
-
-  def dumps(self):
-    return {'mine.txt': 'my settings'}
-
-
 def test_files(made, tmp_path):
-  reports.write(tmp_path, Experiment(), made)
+  reports.write(
+    tmp_path,
+    task=tiny.task(),
+    datasets=[base_input.BaseInput.config(name='train')],
+    program=made,
+    dumps={'mine.txt': 'my settings'},
+  )
   assert {p.name for p in tmp_path.iterdir()} == {
     'config.txt',
     'parameters.txt',

@@ -1,0 +1,338 @@
+"""`python -m pax_compat.main` as users start it: answers and mistakes."""
+
+import shutil
+
+import pytest
+
+from tests.pax_compat import runs
+
+MODULE = 'tests.pax_compat.counting_experiment'
+SLOW_TO_IMPORT = {'tensorflow', 'lingvo', 'jax', 'jaxlib', 'flax', 'orbax'}
+LISTED_LINGVO = (
+  f'{runs.LINGVO}  A decoder of four layers and 0.8 million parameters,'
+  ' one token a letter.'
+)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """Returns the folder of a finished run of `Counting`."""
+  folder = tmp_path_factory.mktemp('finished') / 'run'
+  runs.train(folder)
+  return folder
+
+
+def _traced(*command):
+  """Runs Python; returns the ended process and the packages it imported."""
+  done = runs.python('-X', 'importtime', *command)
+  lines = [
+    line for line in done.stderr.splitlines() if line.startswith('import time:')
+  ]
+  assert len(lines) > 50
+  names = [line.rpartition('|')[2].strip() for line in lines]
+  return done, {name.partition('.')[0] for name in names}
+
+
+# Answers.
+
+
+def test_importing_main_imports_nothing_slow():
+  done, imported = _traced('-c', 'import pax_compat.main')
+  assert done.returncode == 0
+  assert 'absl' in imported
+  assert not imported & SLOW_TO_IMPORT
+
+
+def test_help():
+  done, imported = _traced('-m', 'pax_compat.main', '--help')
+  assert done.returncode == 0
+  for flag in ('--exp', '--job_log_dir', '--[no]list', '--lingvo_source'):
+    assert flag in done.stdout
+  assert not imported & SLOW_TO_IMPORT
+
+
+@pytest.mark.parametrize('pattern', [(), ('lm.python_docs.*',)])
+def test_list(pattern):
+  done, imported = _traced('-m', 'pax_compat.main', '--list', *pattern)
+  assert done.returncode == 0
+  assert LISTED_LINGVO in done.stdout.splitlines()
+  assert not imported & SLOW_TO_IMPORT
+
+
+def test_list_after_imports():
+  done, imported = _traced(
+    *('-m', 'pax_compat.main', '--list', f'--import_modules={MODULE}')
+  )
+  assert done.returncode == 0
+  lines = [' '.join(line.split()) for line in done.stdout.splitlines()]
+  assert f'{MODULE}.Counting Counts up, in a decoder of one layer.' in lines
+  assert f'{MODULE}.CountingTwice Counts up again, under another name.' in lines
+  assert ' '.join(LISTED_LINGVO.split()) in lines
+  assert 'The second line' not in done.stdout
+  assert not imported & {'tensorflow', 'lingvo'}
+
+
+def test_list_of_some():
+  done = runs.main('--list', '*.Counting', f'--import_modules={MODULE}')
+  assert done.returncode == 0
+  assert done.stdout == (
+    f'{MODULE}.Counting  Counts up, in a decoder of one layer.\n'
+  )
+  runs.assert_mistake(
+    runs.main('--list', 'lm.pyton*'), 'no experiment matches', runs.LINGVO
+  )
+
+
+def test_list_of_what_lingvo_registers():
+  done = runs.main('--list', '--lingvo')
+  assert done.returncode == 0, done.stderr
+  assert LISTED_LINGVO in done.stdout.splitlines()
+
+
+# Mistakes in the flags.
+
+
+def test_unknown_experiment_imports_nothing_slow(tmp_path):
+  done, imported = _traced(
+    *('-m', 'pax_compat.main', '--exp=lm.python_docs.TransformerLmTin'),
+    f'--job_log_dir={tmp_path / "run"}',
+  )
+  assert done.returncode == 2
+  assert 'Traceback' not in done.stderr
+  assert f'did you mean: {runs.LINGVO}?' in done.stderr
+  assert not imported & SLOW_TO_IMPORT
+  assert not list(tmp_path.iterdir())
+
+
+def test_unknown_experiment_has_three_near_names(tmp_path):
+  done = runs.main(
+    f'--exp={MODULE}.Contin',
+    f'--job_log_dir={tmp_path / "run"}',
+    f'--import_modules={MODULE}',
+  )
+  near = f'{MODULE}.Counting, {MODULE}.CountingTwice, {runs.LINGVO}?'
+  runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
+  assert not list(tmp_path.iterdir())
+
+
+FLAG_MISTAKES = {
+  'unknown': (['--job_log_dirr=x'], ["'job_log_dirr'", 'job_log_dir ?']),
+  'no value that it takes': (
+    ['--translation=magic'],
+    ['--translation=magic', 'auto|native|bridge'],
+  ),
+  'nothing': ([], ['--exp is required', '--list']),
+  'no folder': (['--exp=x.Y'], ['--job_log_dir is required']),
+  'no name': (['--job_log_dir=x'], ['--exp is required']),
+  'stray': (
+    ['--exp=x.Y', '--job_log_dir=x', 'model_dims=3'],
+    ['model_dims=3: expected flags only'],
+  ),
+  'no module': (
+    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=no.such'],
+    ["no module 'no", 'did you mean'],
+  ),
+  'no checkout': (
+    ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],
+    ['/no/such is no source checkout of Lingvo', 'does not exist'],
+  ),
+}
+
+
+@pytest.mark.parametrize('mistake', FLAG_MISTAKES)
+def test_mistakes_in_the_flags(tmp_path, monkeypatch, mistake):
+  arguments, words = FLAG_MISTAKES[mistake]
+  monkeypatch.chdir(tmp_path)
+  done = runs.main(*arguments)
+  runs.assert_mistake(done, *words)
+  assert '<frozen' not in done.stderr
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_checkout_without_params(tmp_path):
+  done = runs.main(
+    '--exp=lm.words.Model', '--job_log_dir=x', f'--lingvo_source={tmp_path}'
+  )
+  runs.assert_mistake(done, str(tmp_path), 'lingvo/tasks/<task>/params')
+
+
+@pytest.mark.parametrize('mentions', ['experiment_registry', 'model_registry'])
+def test_a_module_that_raises(tmp_path, mentions):
+  module = tmp_path / 'my_broken_module.py'
+  module.write_text(f'# {mentions}\n\n1 / 0\n')
+  if mentions == 'model_registry':
+    module.write_text(f'# lingvo.{mentions}\n\n1 / 0\n')
+  done = runs.main(
+    '--import_modules=my_broken_module',
+    *('--exp=my_broken_module.Model', f'--job_log_dir={tmp_path / "run"}'),
+    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+  )
+  runs.assert_mistake(done, f'{module}:3', 'ZeroDivisionError')
+  assert not (tmp_path / 'run').exists()
+
+
+# A user's own Lingvo experiments.
+
+SMALL = '''
+from lingvo import model_registry
+from lm_tasks.params import python_docs
+
+
+@model_registry.RegisterSingleTaskModel
+class Small(python_docs.TransformerLmTiny):
+  """A decoder of one layer."""
+
+  NUM_LAYERS = 1
+  MAX_STEPS = 2
+'''
+
+
+def test_a_lingvo_module_of_the_user_trains(tmp_path):
+  (tmp_path / 'my_lm.py').write_text(SMALL)
+  folder = tmp_path / 'run'
+  runs.train(
+    folder,
+    '--import_modules=my_lm',
+    exp='my_lm.Small',
+    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+  )
+  assert len(runs.losses(folder)) == 2
+  assert runs.steps_saved(folder) == [2]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """Returns the flag for a checkout of Lingvo with one params module."""
+  params = tmp_path / 'checkout' / 'lingvo' / 'tasks' / 'lm' / 'params'
+  params.mkdir(parents=True)
+  (params / 'my_lm.py').write_text(SMALL)
+  return f'--lingvo_source={tmp_path / "checkout"}'
+
+
+def test_a_checkout_is_listed(checkout):
+  done, imported = _traced('-m', 'pax_compat.main', '--list', 'lm.*', checkout)
+  assert done.returncode == 0
+  lines = [' '.join(line.split()) for line in done.stdout.splitlines()]
+  assert 'lm.my_lm.Small A decoder of one layer.' in lines
+  assert ' '.join(LISTED_LINGVO.split()) in lines
+  assert not imported & SLOW_TO_IMPORT
+
+
+def test_missing_files_of_an_experiment_in_a_checkout(tmp_path, checkout):
+  runs.assert_mistake(
+    _override(
+      tmp_path,
+      'input.file_pattern : "text:/no/such"',
+      checkout,
+      exp='lm.my_lm.Small',
+    ),
+    "'Train'",
+    "no file matches '/no/such'",
+  )
+
+
+# Mistakes in the settings of a Lingvo experiment.
+
+
+def _override(tmp_path, text, *more, exp=runs.LINGVO):
+  """Runs an experiment with an override; asserts that it leaves no folder."""
+  folder = tmp_path / 'run'
+  done = runs.main(
+    *(f'--exp={exp}', f'--job_log_dir={folder}'),
+    *(f'--model_params_override={text}', *more),
+  )
+  assert not folder.exists()
+  return done
+
+
+def test_an_override_of_no_field(tmp_path):
+  runs.assert_mistake(
+    _override(tmp_path, 'task.lm.num_trans_layer : 1'),
+    "'task.lm.num_trans_layer'; did you mean: task.lm.num_trans_layers, ",
+  )
+
+
+def test_what_is_not_translated_is_listed(tmp_path):
+  done = _override(
+    tmp_path,
+    'task.train.ema_decay : 0.9; task.lm.trans_tpl.has_aux_atten : True;'
+    # Fewer letters than the tokenizer has.
+    ' task.lm.vocab_size : 40',
+  )
+  runs.assert_mistake(
+    done,
+    f'{runs.LINGVO} cannot be translated',
+    'task.lm.trans_tpl.has_aux_atten (lingvo.core.layers_with_attention'
+    '.TransformerLayer): True',
+    'task.train.ema_decay (lingvo.tasks.lm.model.LanguageModel): 0.9',
+    'task.lm.vocab_size (lingvo.tasks.lm.model.LanguageModel): 40',
+    '76',
+  )
+
+
+# Mistakes with the folder of a run.
+
+
+def _copied(finished, tmp_path):
+  """Returns a copy of a run's folder, and what is in it."""
+  folder = shutil.copytree(finished, tmp_path / 'run')
+  return folder, runs.contents(folder)
+
+
+def test_names_of_flags_in_lingvo(tmp_path, finished):
+  folder, before = _copied(finished, tmp_path)
+  done = runs.main(f'--model={runs.COUNTING}', f'--logdir={folder}')
+  assert done.returncode == 0, done.stderr
+  assert 'all 12 steps are done already' in done.stdout
+  assert runs.contents(folder) == before
+
+
+def test_a_folder_of_another_experiment(tmp_path, finished):
+  folder, before = _copied(finished, tmp_path)
+  other = f'{MODULE}.CountingTwice'
+  done = runs.main(f'--exp={other}', f'--job_log_dir={folder}')
+  runs.assert_mistake(done, str(folder), f'{runs.COUNTING}, not to {other}')
+  assert runs.contents(folder) == before
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+  file = tmp_path / 'run'
+  file.write_text('mine')
+  done = runs.main(f'--exp={runs.COUNTING}', f'--job_log_dir={file}')
+  runs.assert_mistake(done, f'--job_log_dir={file}', 'expected a folder')
+  assert file.read_text() == 'mine'
+
+
+def test_damaged_checkpoints(tmp_path, finished):
+  folder = shutil.copytree(finished, tmp_path / 'run')
+  for step in (10, 12):
+    runs.truncate(folder, step)
+  before = runs.contents(folder)
+  done = runs.main(f'--exp={runs.COUNTING}', f'--job_log_dir={folder}')
+  newest = folder / 'checkpoints' / '12'
+  runs.assert_mistake(done, 'none of the 2 checkpoints', f'{newest}/')
+  assert runs.contents(folder) == before
+
+
+def test_a_checkpoint_of_other_dimensions(tmp_path, finished):
+  folder, before = _copied(finished, tmp_path)
+  done = runs.main(
+    *(f'--exp={runs.COUNTING}', f'--job_log_dir={folder}'),
+    settings={'model_dims': 12, 'num_train_steps': 20},
+  )
+  runs.assert_mistake(
+    done,
+    'checkpoint 12',
+    'mdl_vars.params.lm.embedding.emb_var: stored float32[16,8], wanted'
+    ' float32[16,12]',
+  )
+  assert runs.contents(folder) == before
+
+
+def test_a_batch_that_the_devices_cannot_share(tmp_path):
+  done = runs.main(
+    *(f'--exp={runs.COUNTING}', f'--job_log_dir={tmp_path / "run"}'),
+    XLA_FLAGS='--xla_force_host_platform_device_count=3',
+  )
+  runs.assert_mistake(done, "'ids'", '[8, 8]', 'multiple of 3')
+  assert not runs.steps_saved(tmp_path / 'run')

@@ -1,0 +1,284 @@
+"""Whole runs of `pax_compat.trainer.run`, in processes of their own."""
+
+import json
+import re
+import shutil
+import signal
+import socket
+
+import numpy as np
+import pytest
+
+from tests.pax_compat import runs
+
+EIGHT_DEVICES = '--xla_force_host_platform_device_count=8'
+
+
+TRAIN_LOSS = 'train', 'loss'
+DEV_LOSS = 'eval_dev', 'loss'
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """Returns the folder and the process of a run that nothing disturbed."""
+  folder = tmp_path_factory.mktemp('finished') / 'run'
+  return folder, runs.train(folder)
+
+
+def _held(tmp_path, at: int, data: str = 'train', **settings):
+  """Returns settings that hold back a batch, and the file that frees it."""
+  free = tmp_path / 'free'
+  return {data: {'wait_at': at, 'wait_for': str(free)}, **settings}, free
+
+
+def _is_waited_for(file):
+  return file.with_name(f'{file.name}.waits').exists()
+
+
+def _assert_equal_runs(folder, finished):
+  """Asserts that a run left the numbers of the undisturbed one, all once."""
+  assert runs.metrics(folder) == runs.metrics(finished[0])
+  runs.assert_same_state(folder, finished[0], 12)
+
+
+def test_metrics_of_every_step_are_written(finished):
+  folder, _ = finished
+  found = runs.metrics(folder)
+  steps = [step for step, split, name in found if (split, name) == TRAIN_LOSS]
+  assert steps == list(range(1, 13))
+  steps = [step for step, split, name in found if (split, name) == DEV_LOSS]
+  assert steps == [5, 10, 12]
+  assert found[12, *TRAIN_LOSS] < found[1, *TRAIN_LOSS] - 0.5
+  # The dev set has 8 + 8 + 5 rows of 8 positions, in batches of 8.
+  per_batch = found[12, 'eval_dev', 'num_predictions']
+  assert per_batch * found[12, 'eval_dev', 'num_batches'] == 21 * 8
+  for line in (folder / 'metrics.jsonl').read_text().splitlines():
+    assert list(json.loads(line)) == ['step', 'split', 'name', 'value']
+
+
+def test_files_of_a_run(finished):
+  folder, _ = finished
+  assert sorted(path.name for path in folder.iterdir()) == [
+    *('checkpoints', 'config.txt', 'experiment.json'),
+    *('metrics.jsonl', 'parameters.txt', 'summaries'),
+  ]
+  for split in ('train', 'eval_dev'):
+    [events] = (folder / 'summaries' / split).glob('events.out.tfevents.*')
+    assert b'loss' in events.read_bytes()
+  config = (folder / 'config.txt').read_text()
+  assert 'task.model.lm_tpl.model_dims = 8\n' in config
+  assert "datasets[1].name = 'dev'\n" in config
+  table = (folder / 'parameters.txt').read_text()
+  assert re.search(r'^params/lm/embedding/emb_var +16x8 +128 +', table, re.M)
+  assert table.endswith('total 876\n')
+  mark = json.loads((folder / 'experiment.json').read_text())
+  assert mark['name'] == runs.COUNTING
+  assert runs.steps_saved(folder) == [10, 12]  # The newest two of 5, 10, 12.
+  assert sorted(p.name for p in (folder / 'checkpoints').iterdir()) == [
+    *('10', '12', 'manifests'),
+  ]
+
+
+def test_what_a_run_says(finished):
+  lines = finished[1].stdout.splitlines()
+  assert lines[0] == 'starts with 876 new parameters'
+  assert re.fullmatch(r'step 1  loss \d\.\d+', lines[1])
+  number = r'[\d.]+[kMG]?'
+  for step, line in enumerate(lines[2:5], 2):
+    assert re.fullmatch(
+      rf'step {step}/12  loss {number}  {number} steps/s  {number} tokens/s  '
+      r'input wait \d+%  ETA \d+(s|m\d\ds)',
+      line,
+    )
+  assert re.match(r'step 12  eval dev: loss \d\.\d+  log_pplx ', lines[-2])
+  assert lines[-1] == 'compiled the train step for 1 shape(s)'
+
+
+# Where a run is killed: in the middle of steps; when a checkpoint was committed
+# and the next step has not begun; in an evaluation.
+KILLS = {
+  'between saves': dict(at=9),
+  'after a save': dict(at=5, save_interval_steps=4),
+  'in an evaluation': dict(at=2, data='dev', save_interval_steps=4),
+}
+
+
+@pytest.mark.parametrize('where', KILLS)
+def test_a_killed_run_continues_exactly(tmp_path, finished, where):
+  folder = tmp_path / 'run'
+  settings, free = _held(tmp_path, **KILLS[where])
+  command = runs.flags(folder)
+  run = runs.start(command, output=tmp_path, settings=settings)
+  run.wait_until(lambda: _is_waited_for(free))
+  run.wait_until(lambda: runs.steps_saved(folder))
+  run.process.send_signal(signal.SIGKILL)
+  assert run.end() == -signal.SIGKILL
+  [saved] = runs.steps_saved(folder)
+
+  free.touch()
+  done = runs.python(*command, settings=settings)
+  assert done.returncode == 0, done.stderr
+  told = f'continues from the checkpoint of step {saved}\n'
+  assert done.stdout.startswith(told)
+  _assert_equal_runs(folder, finished)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, number):
+  folder = tmp_path / 'run'
+  settings, free = _held(tmp_path, 8)
+  command = runs.flags(folder)
+  run = runs.start(command, output=tmp_path, settings=settings)
+  run.wait_until(lambda: _is_waited_for(free) and 'step 6/12' in run.stdout)
+  run.process.send_signal(number)
+  run.wait_until(lambda: f'got signal {number:d}' in run.stderr)
+  free.touch()
+  assert run.end() == 128 + number
+  *_, last = run.stdout.splitlines()
+  told = re.fullmatch(
+    r'stopped after step (7|8), which is saved; the same command continues',
+    last,
+  )
+  assert told, run.stdout
+  step = int(told[1])
+  assert runs.steps_saved(folder) == [5, step]
+  assert 'Traceback' not in run.stderr
+
+  done = runs.python(*command, settings=settings)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith(f'continues from the checkpoint of step {step}')
+  _assert_equal_runs(folder, finished)
+
+
+def test_a_finished_run_is_left_alone(tmp_path, finished):
+  folder = shutil.copytree(finished[0], tmp_path / 'run')
+  before = runs.contents(folder)
+  done = runs.train(folder)
+  assert done.stdout == 'all 12 steps are done already\n'
+  assert runs.contents(folder) == before
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, finished):
+  folder = shutil.copytree(finished[0], tmp_path / 'run')
+  runs.truncate(folder, 12)
+  done = runs.train(folder)
+  assert 'continues from the checkpoint of step 10\n' in done.stdout
+  assert 'checkpoint 12 is damaged' in done.stderr
+  _assert_equal_runs(folder, finished)
+
+
+def test_each_shape_is_compiled_once(tmp_path):
+  cache = tmp_path / 'compiled'
+  done = runs.train(
+    tmp_path / 'run',
+    settings={'train': {'lengths': [8, 12]}},
+    JAX_COMPILATION_CACHE_DIR=str(cache),
+  )
+  assert 'compiled the train step for 2 shape(s)\n' in done.stdout
+  assert len(list(cache.glob('jit__train_step-*-cache'))) == 2
+
+
+def test_eight_devices_train_as_one(tmp_path, finished):
+  folder = tmp_path / 'run'
+  runs.train(folder, XLA_FLAGS=EIGHT_DEVICES)
+  _assert_close_losses(folder, finished)
+
+
+# One of several processes, on this machine; each has a device of its own.
+_ONE_OF_SEVERAL = """
+import sys
+import jax
+index, count, port, folder = sys.argv[1:]
+jax.distributed.initialize(f'localhost:{port}', int(count), int(index))
+from pax_compat.trainer import run
+from tests.pax_compat import counting_experiment, runs
+assert jax.process_count() == jax.device_count() == int(count)
+experiment = counting_experiment.Counting()
+run.train(experiment, name=runs.COUNTING, job_log_dir=folder, say=print)
+"""
+
+
+def _train_on_two_processes(folder, output):
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    port = s.getsockname()[1]
+  both = [
+    runs.start(
+      ['-c', _ONE_OF_SEVERAL, index, 2, port, folder], output=output / index
+    )
+    for index in '01'
+  ]
+  for run in both:
+    assert run.end() == 0, run.stderr
+
+
+def test_two_processes_train_as_one(tmp_path, finished):
+  folder = tmp_path / 'run'
+  _train_on_two_processes(folder, tmp_path)
+  _assert_close_losses(folder, finished)
+  assert len(runs.metrics(folder)) == len(runs.metrics(finished[0]))
+  assert runs.steps_saved(folder) == [10, 12]
+  # The first process alone writes.
+  for split in ('train', 'eval_dev'):
+    assert len(list((folder / 'summaries' / split).iterdir())) == 1
+  assert not list(folder.glob('*.txt.*'))
+
+  # What two saved, one continues.
+  shutil.rmtree(folder / 'checkpoints' / '12')
+  (folder / 'checkpoints' / 'manifests' / '12.json').unlink()
+  done = runs.train(folder)
+  assert 'continues from the checkpoint of step 10\n' in done.stdout
+  _assert_close_losses(folder, finished)
+
+
+def _assert_close_losses(folder, finished):
+  for split, count in (('train', 12), ('eval_dev', 3)):
+    wanted = runs.losses(finished[0], split)
+    assert len(wanted) == count
+    np.testing.assert_allclose(runs.losses(folder, split), wanted, rtol=1e-6)
+
+
+def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
+  folder = tmp_path / 'run'
+  command = runs.flags(folder)
+  done = runs.python(*command, settings={'train': {'fail_at': 7}})
+  assert done.returncode == 1
+  assert 'ArithmeticError: batch 7 cannot be counted' in done.stderr
+  [file] = re.findall(r'File "(.*)", line \d+, in get_next', done.stderr)
+  assert file.endswith('counting_experiment.py')
+  assert runs.steps_saved(folder) == [5]
+
+  done = runs.train(folder)
+  assert done.stdout.startswith('continues from the checkpoint of step 5\n')
+  _assert_equal_runs(folder, finished)
+
+
+def test_an_input_that_ends_is_a_mistake(tmp_path):
+  folder = tmp_path / 'run'
+  done = runs.python(*runs.flags(folder), settings={'train': {'end': 7}})
+  runs.assert_mistake(done, "'train' ended at step 7, before step 12")
+  assert runs.steps_saved(folder)[:1] == [5]
+
+
+_SMALL = 'task.lm.num_trans_layers : 1; task.train.max_steps : '
+
+
+def test_a_lingvo_experiment_trains_and_continues(tmp_path):
+  folder = tmp_path / 'run'
+  for steps, first in ((3, 'starts with '), (6, 'continues from the ')):
+    override = f'--model_params_override={_SMALL}{steps}'
+    done = runs.train(folder, override, exp=runs.LINGVO)
+    assert done.stdout.startswith(first)
+    for name in ('Dev', 'Test'):
+      assert f'step {steps}  eval {name}: loss ' in done.stdout
+    assert runs.steps_saved(folder)[-1] == steps
+  # Lingvo's reader cannot be positioned; the log says what it does instead.
+  assert (
+    'LmInput cannot be positioned at batch 3: after this restart it reads a'
+    ' fresh shuffle' in done.stderr
+  )
+  found = runs.metrics(folder)
+  assert (6, *TRAIN_LOSS) in found and (6, 'eval_Dev', 'loss') in found
+  assert found[6, 'eval_Test', 'loss'] < found[3, 'eval_Test', 'loss']
+  assert 'num_trans_layers : 1' in (folder / 'lingvo_params.txt').read_text()
+  assert 'max_steps : 3' in (folder / 'lingvo_params.txt.1').read_text()
