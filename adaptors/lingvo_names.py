@@ -64,7 +64,7 @@ def find_model_params(
   if not options.load_everything:
     # A class that its module does not even mention is not worth an import.
     modules = [m for m in modules if _mentions(m, name.rpartition('.')[2])]
-  if not modules and not options.import_modules:
+  if not modules and not _is_registry_loaded():
     return None
   for module in modules:
     import_module(module)
@@ -97,7 +97,7 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
         import_module(_module_name(key))
       except errors.UserError as error:
         logging.warning('not listed: %s', error)
-  if options.load_everything or options.import_modules:
+  if options.load_everything or _is_registry_loaded():
     found |= {key: _first_line(c.__doc__) for key, c in _documented()}
   return found
 
@@ -112,6 +112,11 @@ def _module_name(key: str) -> str:
   """Returns the module of a key of `params_modules`, such as `lm.words`."""
   task, _, rest = key.partition('.')
   return f'{_TASKS}.{task}.params.{rest}'
+
+
+def _is_registry_loaded() -> bool:
+  """Whether a module was imported that may have registered something."""
+  return 'lingvo.model_registry' in sys.modules
 
 
 def _registry() -> dict[str, type]:

@@ -110,7 +110,7 @@ def import_module(name: str):
     if isinstance(e, ModuleNotFoundError) and e.name == name.split('.')[0]:
       known = [module.name for module in pkgutil.iter_modules()]
       raise errors.UserError(
-        f'there is no module {e.name!r}' + errors.did_you_mean(e.name, known)
+        f'there is no module {name!r}' + errors.did_you_mean(e.name, known)
       ) from e
     frames = [
       frame

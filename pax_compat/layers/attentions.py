@@ -5,6 +5,8 @@ a head. Masks are boolean, True where a target may see a source, and broadcast
 to [B, N, T, S].
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -21,11 +23,6 @@ def padding_mask(paddings: jax.Array) -> jax.Array:
     paddings: [B, S], 1 where a position is padding.
   """
   return (paddings == 0)[:, None, None, :]
-
-
-def causal_mask(target_length: int, source_length: int) -> jax.Array:
-  """Returns the mask [1, 1, T, S] that hides sources after the target."""
-  return jnp.tril(jnp.ones([target_length, source_length], bool))[None, None]
 
 
 class PerDimScale(base_layer.BaseLayer):
@@ -172,28 +169,93 @@ class DotProductAttention(base_layer.BaseLayer):
     else:
       query = query * query.shape[-1] ** -0.5
     heads = (query, self.key(key_vec), self.value(value_vec))
-    if self.atten_logit_cap > 0 or (
-      self.atten_dropout_prob > 0 and not self.do_eval
-    ):
-      encoded = self._attend_by_parts(*heads, mask=mask, causal=causal)
+    drops = self.atten_dropout_prob > 0 and not self.do_eval
+    if self.atten_logit_cap > 0 or drops or jax.default_backend() == 'cpu':
+      encoded = attend(
+        *heads,
+        mask=mask,
+        causal=causal,
+        logit_cap=self.atten_logit_cap,
+        dropout=self.atten_dropout if drops else None,
+      )
     else:
       encoded = jax.nn.dot_product_attention(
         *heads, mask=mask, is_causal=causal, scale=1.0
       )
     return self.post(encoded)
 
-  def _attend_by_parts(self, query, key, value, *, mask, causal):
-    """Attention with what `jax.nn.dot_product_attention` has not."""
-    logits = jnp.einsum('btnh,bsnh->bnts', query, key).astype(jnp.float32)
-    if self.atten_logit_cap > 0:
-      cap = self.atten_logit_cap
-      logits = cap * jnp.tanh(logits / cap)
-    if causal:
-      causal_only = causal_mask(*logits.shape[-2:])
-      mask = causal_only if mask is None else mask & causal_only
+
+# Targets of a block, at least, and blocks, at most, of causal attention.
+_BLOCK_SIZE = 64
+_MAX_BLOCKS = 8
+
+
+def attend(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  *,
+  mask: jax.Array | None = None,
+  causal: bool = False,
+  logit_cap: float = 0.0,
+  dropout: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+  """Attends in plain matrix products: for CPUs, and what fused kernels lack.
+
+  Causal attention goes by blocks of targets, each of which is multiplied with
+  the sources up to its end only. The sum of a softmax divides the small result
+  instead of the large array of weights.
+
+  A target that sees nothing at all gets the mean of the values (of its block's
+  sources), not NaN.
+
+  Args:
+    query: [B, T, N, H], scaled.
+    key: [B, S, N, H].
+    value: [B, S, N, H].
+    mask: broadcasts to [B, N, T, S]; None hides nothing.
+    causal: whether sources after the target are hidden too.
+    logit_cap: if positive, logits are capped softly to (-cap, cap).
+    dropout: drops attention weights [B, N, T, S].
+
+  Returns:
+    [B, T, N, H].
+  """
+  targets, sources = query.shape[1], key.shape[1]
+  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if causal else targets
+  blocks = []
+  for start in range(0, targets, size):
+    stop = min(start + size, targets)
+    seen = min(stop, sources) if causal else sources
+    visible = None
     if mask is not None:
-      # The value that Lingvo and jax.nn use: a row that sees nothing comes out
-      # as the mean of all values, not as NaN.
-      logits = jnp.where(mask, logits, -0.7 * jnp.finfo(logits.dtype).max)
-    probs = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
-    return jnp.einsum('bnts,bsnh->btnh', self.atten_dropout(probs), value)
+      rows = slice(start, stop) if mask.shape[2] > 1 else slice(None)
+      visible = mask[:, :, rows, : seen if mask.shape[3] > 1 else None]
+    if causal:
+      past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)[None]
+      visible = past[None, None] if visible is None else visible & past
+    weights, total = _weights(
+      query[:, start:stop], key[:, :seen], visible, logit_cap
+    )
+    if dropout is not None:
+      weights = dropout(weights)
+    encoded = jnp.einsum(
+      'bnts,bsnh->btnh', weights.astype(value.dtype), value[:, :seen]
+    )
+    total = jnp.swapaxes(total, 1, 2)[..., None]
+    blocks.append((encoded / total).astype(value.dtype))
+  return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=1)
+
+
+def _weights(query, key, mask, logit_cap) -> tuple[jax.Array, jax.Array]:
+  """Returns a softmax's exponentials [B, N, T, S] and their sums [B, N, T]."""
+  logits = jnp.einsum('btnh,bsnh->bnts', query, key).astype(jnp.float32)
+  if logit_cap > 0:
+    logits = logit_cap * jnp.tanh(logits / logit_cap)
+  if mask is not None:
+    # The value that Lingvo and jax.nn use, too: finite, so that a target which
+    # sees nothing has a softmax.
+    logits = jnp.where(mask, logits, -0.7 * jnp.finfo(logits.dtype).max)
+  largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  exponentials = jnp.exp(logits - largest)
+  return exponentials, jnp.sum(exponentials, axis=-1)

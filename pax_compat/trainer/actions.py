@@ -17,6 +17,9 @@ from pax_compat import checkpoints, metric_writers
 from pax_compat import progress as progress_lib
 from pax_compat.trainer import evaluation, feeding, program
 
+# Says in a checkpoint whether evaluations of its step were put off.
+EVALUATIONS_DUE = 'evaluations_due'
+
 # How often several processes agree on whether it is time to save.
 _STEPS_BETWEEN_CLOCKS = 50
 
@@ -135,7 +138,9 @@ class Save:
     self._last = time.monotonic()
     self._before()
     self._checkpointer.save(
-      moment.step, moment.state, {'batches_read': moment.step}
+      moment.step,
+      moment.state,
+      {'batches_read': moment.step, EVALUATIONS_DUE: moment.is_stopping},
     )
 
   def _due(self, step: int) -> bool:
@@ -180,9 +185,16 @@ class Evaluate:
     self._say = say
 
   def __call__(self, moment: Moment):
-    if moment.is_last:
+    if not moment.is_stopping:  # Then a run that continues makes up for it.
+      self.evaluate_if_due(
+        moment.step, moment.state.mdl_vars, is_last=moment.is_last
+      )
+
+  def evaluate_if_due(self, step: int, mdl_vars: Any, *, is_last: bool):
+    """Evaluates what is due after step `step` with the weights of that step."""
+    if is_last:
       names = tuple(self._data)
-    elif self._every and moment.step % self._every == 0:
+    elif self._every and step % self._every == 0:
       names = self._during
     else:
       return
@@ -190,20 +202,20 @@ class Evaluate:
       return
     self._before()
     for name in names:
-      self._evaluate(name, moment)
+      self._evaluate(name, step, mdl_vars)
     self._progress.start()  # An evaluation is not training time.
 
-  def _evaluate(self, name: str, moment: Moment):
+  def _evaluate(self, name: str, step: int, mdl_vars: Any):
     metrics = evaluation.evaluate(
       self._data[name],
       eval_step=self._program.eval_step,
-      mdl_vars=moment.state.mdl_vars,
+      mdl_vars=mdl_vars,
       put=self._put,
     )
-    self._writer.write_scalars(moment.step, f'eval_{name}', metrics)
+    self._writer.write_scalars(step, f'eval_{name}', metrics)
     told = [
       f'{key} {metrics[key]:.4f}'
       for key in ('loss', 'log_pplx', 'fraction_of_correct_next_step_preds')
       if key in metrics
     ]
-    self._say(f'step {moment.step}  eval {name}: {"  ".join(told)}')
+    self._say(f'step {step}  eval {name}: {"  ".join(told)}')

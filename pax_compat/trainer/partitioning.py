@@ -122,11 +122,19 @@ def global_batch(batch: Any, sharding: NamedSharding) -> Any:
   Raises:
     UserError: the batch cannot be divided over the devices.
   """
+  check_batch(batch, sharding)
+  return jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)),
+    batch,
+  )
+
+
+def check_batch(batch: Any, sharding: NamedSharding):
+  """Raises a UserError where a batch cannot be divided over the devices."""
   mesh = sharding.mesh
   parts = math.prod(mesh.shape[a] for a in mesh.axis_names if a in BATCH_AXES)
   local_parts = max(1, parts // jax.process_count())
-
-  def put(path, array):
+  for path, array in jax.tree_util.tree_flatten_with_path(batch)[0]:
     if array.shape[0] % local_parts:
       field = jax.tree_util.keystr(path, simple=True, separator='.')
       raise errors.UserError(
@@ -134,6 +142,3 @@ def global_batch(batch: Any, sharding: NamedSharding) -> Any:
         f' divided over the {local_parts} device(s) of this process: expected a'
         f' batch size that is a multiple of {local_parts}'
       )
-    return jax.make_array_from_process_local_data(sharding, np.asarray(array))
-
-  return jax.tree_util.tree_map_with_path(put, batch)

@@ -88,7 +88,11 @@ def train(
       task.model.ici_mesh_shape, task.model.mesh_axis_names
     )
     task_program = program.create(task, mesh, first_batch)
-    state = _first_state(task_program, checkpointer, start, first_batch, say)
+    sharding = partitioning.batch_sharding(mesh)
+    partitioning.check_batch(first_batch, sharding)
+    state, extra = _first_state(
+      task_program, checkpointer, start, first_batch, say
+    )
     reports.write(
       folder,
       task=task,
@@ -106,18 +110,23 @@ def train(
       writer=writer,
       say=say,
     )
-    trainer.run(state, start=start, first_batch=first_batch)
+    trainer.run(
+      state,
+      start=start,
+      first_batch=first_batch,
+      evaluations_due=extra.get(actions.EVALUATIONS_DUE, False),
+    )
 
 
 def _first_state(task_program, checkpointer, start, batch, say):
-  """Returns the state to start from: a checkpoint's, or a new one."""
+  """Returns the state to start from, and what its checkpoint says beside it."""
   if start:
-    state, _ = checkpointer.restore(start, task_program.abstract_state)
+    restored = checkpointer.restore(start, task_program.abstract_state)
     say(f'continues from the checkpoint of step {start}')
-    return state
+    return restored
   count = reports.num_parameters(task_program)
   say(f'starts with {count:,} new parameters')
-  return task_program.init_state(batch)
+  return task_program.init_state(batch), {}
 
 
 class Trainer:
@@ -145,13 +154,21 @@ class Trainer:
     )
     self._compiled: dict[str, float] = {}
 
-  def run(self, state: program.TrainState, *, start: int, first_batch):
+  def run(
+    self,
+    state: program.TrainState,
+    *,
+    start: int,
+    first_batch,
+    evaluations_due: bool,
+  ):
     """Trains from step `start` to the last, then evaluates on everything.
 
     Args:
       state: the state after `start` steps; it is donated.
       start: steps that were made before.
       first_batch: the first batch, on the host.
+      evaluations_due: whether evaluations of step `start` are still to make.
 
     Raises:
       Stopped: the run was asked to stop.
@@ -159,13 +176,15 @@ class Trainer:
     progress = progress_lib.Progress(
       self._config.num_train_steps, start_step=start
     )
-    do = self._actions(progress)
+    report, evaluate, save = self._actions(progress)
+    if evaluations_due:
+      evaluate.evaluate_if_due(start, state.mdl_vars, is_last=False)
     batches = itertools.chain([first_batch], _forever(self._data.train))
     feeder = feeding.Feeder(batches.__next__, self._put)
     moment = None
     with feeder, _stop_signal() as stop:
       for moment in self._moments(state, start, feeder, stop):
-        for action in do:
+        for action in (report, evaluate, save):
           action(moment)
     self._checkpointer.wait()
     if moment is None or not moment.ends:

@@ -16,6 +16,13 @@ from tests.pax_compat.processes import environment
 ROOT = pathlib.Path(__file__).parents[2]
 COUNTING = 'tests.pax_compat.counting_experiment.Counting'
 LINGVO = 'lm.python_docs.TransformerLmTiny'
+# Packages that an answer from main should not wait for.
+SLOW_TO_IMPORT = {'tensorflow', 'lingvo', 'jax', 'jaxlib', 'flax', 'orbax'}
+# How LINGVO is listed.
+LISTED_LINGVO = (
+  f'{LINGVO}  A decoder of four layers and 0.8 million parameters,'
+  ' one token a letter.'
+)
 # What differs between two runs of the same steps.
 _CLOCKED = ('steps_per_second', 'tokens_per_second', 'input_wait_fraction')
 _PATIENCE_SECONDS = 300
@@ -26,7 +33,8 @@ _CACHE = tempfile.TemporaryDirectory(prefix='compiled-')
 class Run:
   """A process of `python -m pax_compat.main` that is under way.
 
-  Its output goes to files, which are read as it grows.
+  Its output goes to files, which are read as it grows. It is killed at the end
+  of a `with` block.
   """
 
   def __init__(self, command: list[str], *, output: pathlib.Path, env: dict):
@@ -34,6 +42,13 @@ class Run:
     self._out, self._err = output / 'stdout.txt', output / 'stderr.txt'
     with open(self._out, 'wb') as out, open(self._err, 'wb') as err:
       self.process = subprocess.Popen(command, stdout=out, stderr=err, env=env)
+
+  def __enter__(self) -> 'Run':
+    return self
+
+  def __exit__(self, *unused_error):
+    self.process.kill()
+    self.process.wait()
 
   @property
   def stdout(self) -> str:
@@ -92,6 +107,17 @@ def python(*command, settings=None, **env) -> subprocess.CompletedProcess:
     text=True,
     timeout=_PATIENCE_SECONDS,
   )
+
+
+def traced(*command) -> tuple[subprocess.CompletedProcess, set[str]]:
+  """Runs Python; returns the ended process and the packages it imported."""
+  done = python('-X', 'importtime', *command)
+  lines = [
+    line for line in done.stderr.splitlines() if line.startswith('import time:')
+  ]
+  assert len(lines) > 50
+  names = [line.rpartition('|')[2].strip() for line in lines]
+  return done, {name.partition('.')[0] for name in names}
 
 
 def _environment(settings: dict | None, env: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,109 @@
+"""`python -m pax_compat.main` with Lingvo experiments, a user's own too."""
+
+import pytest
+
+from tests.pax_compat import runs
+
+SMALL = '''
+from lingvo import model_registry
+from lm_tasks.params import python_docs
+
+
+@model_registry.RegisterSingleTaskModel
+class Small(python_docs.TransformerLmTiny):
+  """A decoder of one layer."""
+
+  NUM_LAYERS = 1
+  MAX_STEPS = 2
+'''
+
+
+def test_list_of_what_lingvo_registers():
+  done = runs.main('--list', '--lingvo')
+  assert done.returncode == 0, done.stderr
+  assert runs.LISTED_LINGVO in done.stdout.splitlines()
+
+
+def test_a_lingvo_module_of_the_user_trains(tmp_path):
+  (tmp_path / 'my_lm.py').write_text(SMALL)
+  folder = tmp_path / 'run'
+  runs.train(
+    folder,
+    '--import_modules=my_lm',
+    exp='my_lm.Small',
+    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+  )
+  assert len(runs.losses(folder)) == 2
+  assert runs.steps_saved(folder) == [2]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """Returns the flag for a checkout of Lingvo with one params module."""
+  params = tmp_path / 'checkout' / 'lingvo' / 'tasks' / 'lm' / 'params'
+  params.mkdir(parents=True)
+  (params / 'my_lm.py').write_text(SMALL)
+  return f'--lingvo_source={tmp_path / "checkout"}'
+
+
+def test_a_checkout_is_listed(checkout):
+  done, imported = runs.traced(
+    '-m', 'pax_compat.main', '--list', 'lm.*', checkout
+  )
+  assert done.returncode == 0
+  lines = [' '.join(line.split()) for line in done.stdout.splitlines()]
+  assert 'lm.my_lm.Small A decoder of one layer.' in lines
+  assert ' '.join(runs.LISTED_LINGVO.split()) in lines
+  assert not imported & runs.SLOW_TO_IMPORT
+
+
+def test_missing_files_of_an_experiment_in_a_checkout(tmp_path, checkout):
+  runs.assert_mistake(
+    _override(
+      tmp_path,
+      'input.file_pattern : "text:/no/such"',
+      checkout,
+      exp='lm.my_lm.Small',
+    ),
+    "'Train'",
+    "no file matches '/no/such'",
+  )
+
+
+# Mistakes in the settings of a Lingvo experiment.
+
+
+def _override(tmp_path, text, *more, exp=runs.LINGVO):
+  """Runs an experiment with an override; asserts that it leaves no folder."""
+  folder = tmp_path / 'run'
+  done = runs.main(
+    *(f'--exp={exp}', f'--job_log_dir={folder}'),
+    *(f'--model_params_override={text}', *more),
+  )
+  assert not folder.exists()
+  return done
+
+
+def test_an_override_of_no_field(tmp_path):
+  runs.assert_mistake(
+    _override(tmp_path, 'task.lm.num_trans_layer : 1'),
+    "'task.lm.num_trans_layer'; did you mean: task.lm.num_trans_layers, ",
+  )
+
+
+def test_what_is_not_translated_is_listed(tmp_path):
+  done = _override(
+    tmp_path,
+    'task.train.ema_decay : 0.9; task.lm.trans_tpl.has_aux_atten : True;'
+    # Fewer letters than the tokenizer has.
+    ' task.lm.vocab_size : 40',
+  )
+  runs.assert_mistake(
+    done,
+    f'{runs.LINGVO} cannot be translated',
+    'task.lm.trans_tpl.has_aux_atten (lingvo.core.layers_with_attention'
+    '.TransformerLayer): True',
+    'task.train.ema_decay (lingvo.tasks.lm.model.LanguageModel): 0.9',
+    'task.lm.vocab_size (lingvo.tasks.lm.model.LanguageModel): 40',
+    '76',
+  )
