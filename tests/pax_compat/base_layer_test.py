@@ -110,12 +110,21 @@ def test_unbox_opens_every_box():
   np.testing.assert_array_equal(values[PARAMS]['w'], np.full((2, 3), 1.5))
 
 
-@pytest.mark.parametrize('boxed', [True, False])
-def test_theta_is_in_the_dtype_of_the_computation(boxed):
+@pytest.mark.parametrize(
+  'given',
+  [
+    lambda variables: variables,
+    base_layer.unbox,
+    lambda variables: jax.tree.map(np.asarray, base_layer.unbox(variables)),
+  ],
+  ids=['boxed', 'unboxed', 'numpy'],
+)
+def test_theta_is_in_the_dtype_of_the_computation(given):
   layer, variables = _init(Everything.config(fprop_dtype=jnp.bfloat16))
-  variables = variables if boxed else base_layer.unbox(variables)
-  bound = layer.bind(variables)
+  bound = layer.bind(given(variables))
   assert bound.theta.w.dtype == jnp.bfloat16
+  # Arrays of numpy would compute in single precision here.
+  assert (0.5 * bound.theta.w).dtype == jnp.bfloat16
   assert bound.theta.mean.dtype == jnp.bfloat16
   assert bound.theta.table.dtype == jnp.int32
   assert layer.compute_dtype == jnp.bfloat16 and layer.dtype == jnp.float32
@@ -194,17 +203,29 @@ def test_summaries_and_aux_losses_are_collected_where_asked_for():
   _, said = layer.apply(
     variables, x, mutable=[SUMMARIES, AUX_LOSS, NON_TRAINABLE]
   )
-  assert said[SUMMARIES] == {'x': (1.0,)}
-  assert said[AUX_LOSS] == {'y': (2.0,)}
+  assert said[SUMMARIES] == {'x': 1.0}
+  assert said[AUX_LOSS] == {'y': 2.0}
   with base_layer.eval_mode():
     assert layer.apply(variables, x).shape == (2,)
 
 
-def test_a_weight_that_is_not_trained_is_updated():
+class Repeats(BaseLayer):
+  def __call__(self):
+    for value in (1.0, 2.0):
+      self.add_summary('x', value)
+      self.add_aux_loss('y', value)
+
+
+def test_the_last_summary_holds_and_aux_losses_add_up():
+  said = Repeats.config().Instantiate().apply({}, mutable=[SUMMARIES, AUX_LOSS])
+  assert said[1] == {SUMMARIES: {'x': 2.0}, AUX_LOSS: {'y': 3.0}}
+
+
+def test_a_weight_that_is_not_trained_is_updated_once_it_is_initialised():
   layer, variables = _first_values(Everything.config())
-  before = np.asarray(variables[NON_TRAINABLE]['mean'])
+  assert (variables[NON_TRAINABLE]['mean'] == 0).all()
   _, said = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
-  np.testing.assert_array_equal(said[NON_TRAINABLE]['mean'], before + 1)
+  assert (said[NON_TRAINABLE]['mean'] == 1).all()
 
 
 def test_an_updated_weight_stays_in_its_box():

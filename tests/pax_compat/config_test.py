@@ -88,6 +88,8 @@ def test_partial_makes_a_callable_that_takes_the_other_fields():
     lambda: Whole.HParams(dim=2),
     lambda: Whole.config().set(dim=2),
     lambda: setattr(Whole.config(), 'dim', 2),
+    lambda: Whole.HParams.partial(dim=2),
+    lambda: Whole.config(dims=1).Instantiate(dim=2),
   ],
 )
 def test_a_typo_is_an_error_with_the_near_name(misuse):
@@ -95,9 +97,10 @@ def test_a_typo_is_an_error_with_the_near_name(misuse):
     misuse()
 
 
-def test_positional_values_are_refused():
-  with pytest.raises(errors.UserError, match='set by name'):
-    Config(Whole, 2)
+@pytest.mark.parametrize('make', [Whole.HParams, lambda v: Config(Whole, v)])
+def test_positional_values_are_refused(make):
+  with pytest.raises(errors.UserError, match='Whole: .*set by name'):
+    make(2)
 
 
 def test_a_required_field_must_be_set():
@@ -165,5 +168,6 @@ def test_hparams_that_belong_to_no_class_say_so():
   class Loose(config.BaseHParams):
     dims: int = 1
 
-  with pytest.raises(errors.UserError, match='belongs to no class'):
-    Loose()
+  for make in (Loose, Loose.config, Loose.partial):
+    with pytest.raises(errors.UserError, match='belongs to no class'):
+      make()

@@ -1,6 +1,9 @@
 """Tests of configs as text."""
 
+import functools
+
 import jax.numpy as jnp
+import pytest
 
 from pax_compat import config, config_text
 from pax_compat.config import REQUIRED, Config, sub_config_field
@@ -71,11 +74,31 @@ def test_without_a_name_paths_start_at_the_fields():
   assert lines[0].startswith('. : ') and lines[1] == 'zebra = 1'
 
 
+def test_configs_are_opened_however_deep_they_are():
+  tree = Tree.config(leaves=[{'a': [Leaf.config(zebra=7)]}])
+  assert 't.leaves[0].a[0].zebra = 7\n' in config_text.to_text(tree, 't')
+
+
+@pytest.mark.parametrize(
+  'value',
+  [
+    [lambda x: x],
+    functools.partial(lambda x: x),
+    functools.partial(helper, [lambda x: x], key=object()),
+    object(),
+  ],
+)
+def test_no_text_holds_an_address(value):
+  assert ' at 0x' not in config_text.to_text(Tree.config(function=value))
+
+
 def test_two_processes_write_the_same_text():
   script = """
     from pax_compat import config_text, tasks_lib
     from pax_compat.layers import models
     task = tasks_lib.SingleTask.config(model=models.LanguageModel.config())
+    # The order of a set of strings depends on the seed of their hashes.
+    task.model.lm_tpl.set(name=set('abcdefg'))
     print(config_text.to_text(task, 'task'))
   """
   texts = [

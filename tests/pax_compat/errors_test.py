@@ -13,6 +13,10 @@ def test_case_does_not_matter_and_names_come_back_as_they_are():
   assert errors.near_names('lm.wordlm', ['lm.WordLm', 'x'], 1) == ['lm.WordLm']
 
 
+def test_names_that_differ_in_case_are_all_near_the_same_one_nearest():
+  assert errors.near_names('foo', ['Foo', 'foo', 'x'], 2) == ['foo', 'Foo']
+
+
 def test_there_is_always_a_nearest_name():
   assert errors.near_names('zzz', ['abc'], 3) == ['abc']
 

@@ -92,6 +92,12 @@ def test_other_names_are_none_of_ours(name):
   assert _find(name) is None
 
 
+@pytest.mark.parametrize('name', ['hyperExp', 'a.hyperExp'])
+def test_only_a_whole_part_called_params_may_be_left_out(name):
+  experiment_registry.register(_experiment('a.hyperparams'))
+  assert _find(name) is None
+
+
 def test_an_ambiguous_name_lists_what_it_may_be():
   for module in ('b.m', 'a.m'):
     experiment_registry.register(_experiment(module))
@@ -155,6 +161,15 @@ def test_a_module_that_breaks_is_an_error_with_its_place(package):
   line = len(_MODULE.splitlines()) + 3
   assert "module 'mine.c4' cannot be imported: NameError" in str(e.value)
   assert f'c4.py:{line}' in str(e.value)
+
+
+def test_a_package_that_breaks_is_an_error_with_its_place(package):
+  package('mine_broken.__init__', '\nraise RuntimeError("boom")\n')
+  package('mine_broken.c4', _MODULE.format(name='Exp'))
+  with pytest.raises(errors.UserError) as e:
+    _find('mine_broken.c4.Exp')
+  assert 'cannot be imported: RuntimeError: boom' in str(e.value)
+  assert '__init__.py:2' in str(e.value)
 
 
 def test_an_imported_module_makes_its_experiments_known(package):

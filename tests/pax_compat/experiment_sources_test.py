@@ -68,6 +68,12 @@ def test_sources_are_asked_in_the_order_of_their_names(install):
   assert first.asked == [('x', OPTIONS), ('y', OPTIONS)]
 
 
+def test_a_source_is_loaded_only_when_it_is_asked(install):
+  loaded = install(b=FakeSource('b'), a=FakeSource('a', 'x'))
+  assert experiment_sources.find('x', OPTIONS) == 'a:x'
+  assert loaded == ['a']
+
+
 def test_an_unknown_name_is_an_error_with_the_nearest_of_all_sources(install):
   install(
     a=FakeSource('a', 'lm.WordLevelSmall', 'zzz'),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import errors, learners, optimizers
+from pax_compat import errors, learners, optimizers, schedules
 from pax_compat.base_layer import SKIP_LP_REGULARIZATION, WeightHParams
 from pax_compat.layers.row_gradients import RowFacts, lookup_with_row_facts
 
@@ -117,6 +117,21 @@ def test_skip_leaves_everything_as_it_was(value):
   assert jax.tree.structure(new_state) == jax.tree.structure(state)
   jax.tree.map(np.testing.assert_array_equal, (new, new_state), (PARAMS, state))
   assert metrics['has_nan_or_inf'] == 1 and metrics['grad_scale_all'] == 0
+
+
+def test_the_learning_rate_reported_is_the_one_used():
+  """Also after a step that was skipped, which the schedule does not count."""
+  schedule = schedules.Transformer.config(warmup_steps=10, model_dim=1)
+  learner = _learner(_sgd(lr_schedule=schedule))
+  params, state, first = _update(learner, _broken(np.nan))
+  new, _, metrics = _update(learner, GRADIENTS, params=params, state=state)
+  assert metrics['learning_rate'] == first['learning_rate'] > 0
+  jax.tree.map(
+    lambda old, new, g: np.testing.assert_allclose(
+      old - new, metrics['learning_rate'] * g, rtol=1e-4, atol=1e-6
+    ),
+    *(params, new, GRADIENTS),
+  )
 
 
 @bad

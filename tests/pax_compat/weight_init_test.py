@@ -100,6 +100,21 @@ def test_another_key_draws_other_values():
   assert not np.any(np.asarray(one) == np.asarray(other))
 
 
-def test_an_unknown_method_is_named():
-  with pytest.raises(errors.UserError, match="'gausian'.*gaussian"):
-    WeightInit('gausian')(jax.random.key(0), (2,), jnp.float32)
+@pytest.mark.parametrize('method', DISTRIBUTIONS)
+def test_a_scalar_has_a_first_value(method):
+  value = _draw(getattr(WeightInit, method)(SCALE), ())
+  assert value.shape == () and np.isfinite(value)
+
+
+@pytest.mark.parametrize(
+  ('method', 'near'),
+  [
+    ('gausian', 'gaussian'),
+    ('xavierr', 'xavier'),
+    ('gaussian_sqrt_fanim', 'gaussian_sqrt_fanin'),
+    ('constant_sqrt_dim', 'gaussian_sqrt_dim'),
+  ],
+)
+def test_an_unknown_method_is_an_error_with_the_near_name(method, near):
+  with pytest.raises(errors.UserError, match=f"'{method}'; .*mean: {near}"):
+    WeightInit(method)(jax.random.key(0), (2,), jnp.float32)

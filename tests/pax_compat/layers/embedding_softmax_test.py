@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from pax_compat import errors
 from pax_compat.base_layer import PARAMS, ROW_PROBES
 from pax_compat.layers import embedding_softmax
 from pax_compat.layers.row_gradients import no_facts
@@ -66,6 +67,12 @@ def test_positions():
   angles = np.arange(length)[:, None] / periods
   want = np.concatenate([np.sin(angles), np.cos(angles)], -1)
   np.testing.assert_allclose(y[0], want, atol=1e-5)
+
+
+def test_positions_need_an_even_number_of_dims():
+  layer = embedding_softmax.PositionalEmbedding.config(embedding_dims=5)
+  with pytest.raises(errors.UserError, match='embedding_dims is 5; .*even'):
+    layer.Instantiate().apply({}, 3)
 
 
 def _softmax(**fields):

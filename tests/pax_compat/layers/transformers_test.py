@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers import activations, normalizations, transformers
 
@@ -154,19 +154,32 @@ def test_a_stack_is_its_layers_one_after_the_other():
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
 
 
-def test_the_layers_of_a_stack_may_differ():
-  wide, narrow = (
-    transformers.Transformer.config(hidden_dims=h, num_heads=2) for h in (16, 4)
-  )
-  layer = transformers.StackedTransformer.config(
-    model_dims=D, num_layers=2, transformer_layer_params_tpl=[wide, narrow]
+def _mixed_stack(num_layers, widths):
+  tpls = [
+    transformers.Transformer.config(hidden_dims=width, num_heads=2)
+    for width in widths
+  ]
+  return transformers.StackedTransformer.config(
+    model_dims=D, num_layers=num_layers, transformer_layer_params_tpl=tpls
   ).Instantiate()
+
+
+def test_the_layers_of_a_stack_may_differ():
+  layer = _mixed_stack(2, (16, 4))
   w = _random_weights(layer)
   widths = [
     w[f'x_layers_{i}']['ff_layer']['ffn_layer1']['bias']['b'].size
     for i in range(2)
   ]
   assert widths == [16, 4]
+
+
+@pytest.mark.parametrize('num_layers', [1, 3])
+def test_a_stack_has_as_many_layers_as_it_says(num_layers):
+  with pytest.raises(
+    errors.UserError, match=f'num_layers is {num_layers}, .* has 2 layers'
+  ):
+    _random_weights(_mixed_stack(num_layers, (16, 4)))
 
 
 @pytest.mark.parametrize(
