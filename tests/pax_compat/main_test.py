@@ -215,3 +215,6 @@ def test_a_batch_that_the_devices_cannot_share(tmp_path):
   )
   runs.assert_mistake(done, "'ids'", '[8, 8]', 'multiple of 3')
   assert not runs.steps_saved(tmp_path / 'run')
+  # Nothing but whose folder it is.
+  files = [p.name for p in (tmp_path / 'run').iterdir() if p.is_file()]
+  assert files == ['experiment.json']

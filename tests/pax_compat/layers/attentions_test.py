@@ -4,12 +4,14 @@ Shapes: B batch, T target time, S source time, D model dims, N heads, H dims of
 a head.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers import attentions, stochastics
 
@@ -78,10 +80,20 @@ def _naive(weights, query, key, value, *, visible, cap=0.0):
 PADDINGS = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]], np.float32)
 
 
+def _compute_as_on(backend, monkeypatch):
+  """Lets layers choose how to attend as they do on that backend."""
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+
+
+backends = pytest.mark.parametrize('backend', ['cpu', 'gpu'])
+
+
+@backends
 @pytest.mark.parametrize('cap', [0.0, 2.0])
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('per_dim_scale', [False, True])
-def test_against_a_loop(causal, per_dim_scale, cap):
+def test_against_a_loop(causal, per_dim_scale, cap, backend, monkeypatch):
+  _compute_as_on(backend, monkeypatch)
   weights = _weights(per_dim_scale)
   x = _random(B, T, D, seed=30)
   layer = _config(
@@ -98,17 +110,65 @@ def test_against_a_loop(causal, per_dim_scale, cap):
   np.testing.assert_allclose(y, want, rtol=2e-5, atol=2e-5)
 
 
+@backends
 @pytest.mark.parametrize('cap', [0.0, 2.0])
-def test_sources_of_another_length(cap):
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(('targets', 'sources'), [(3, 5), (5, 3)])
+def test_sources_of_another_length(
+  targets, sources, causal, cap, backend, monkeypatch
+):
+  _compute_as_on(backend, monkeypatch)
   weights = _weights()
-  query = _random(B, 3, D, seed=1)
-  key, value = _random(B, T, D, seed=2), _random(B, T, D, seed=3)
+  query = _random(B, targets, D, seed=1)
+  key, value = (_random(B, sources, D, seed=seed) for seed in (2, 3))
   layer = _config(atten_logit_cap=cap).Instantiate()
-  y = layer.apply({PARAMS: weights}, query, key, value)
+  y = layer.apply({PARAMS: weights}, query, key, value, causal=causal)
   want = _naive(
-    weights, query, key, value, visible=lambda b, t, s: True, cap=cap
+    *(weights, query, key, value),
+    visible=lambda b, t, s: s <= t or not causal,
+    cap=cap,
   )
   np.testing.assert_allclose(y, want, rtol=2e-5, atol=2e-5)
+
+
+def test_heads_share_the_hidden_dim_evenly():
+  x = _random(B, T, D)
+  layer = _config().set(hidden_dim=7).Instantiate()
+  with pytest.raises(
+    errors.UserError, match='hidden_dim is 7; .*multiple of num_heads, 2'
+  ):
+    layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+
+
+LONG = 150  # positions, more than one block of targets
+
+
+@pytest.mark.parametrize('sources', [LONG, LONG - 70, LONG + 70])
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('masked', ['nothing', 'sources', 'pairs'])
+def test_attention_by_blocks(masked, causal, sources):
+  """Against one softmax over all sources, with the gradients."""
+  query = _random(B, LONG, N, H, seed=1)
+  key, value = (_random(B, sources, N, H, seed=seed) for seed in (2, 3))
+  mask = None
+  if masked != 'nothing':
+    rows = 1 if masked == 'sources' else LONG
+    mask = _random(B, 1, rows, sources, seed=4) > 0
+    mask[..., 0] = True  # Every target sees something.
+
+  def value_and_grads(attend):
+    return jax.value_and_grad(
+      lambda *heads: jnp.sum(attend(*heads, mask=mask) ** 2), argnums=(0, 1, 2)
+    )(query, key, value)
+
+  got = value_and_grads(functools.partial(attentions.attend, causal=causal))
+  want = value_and_grads(
+    functools.partial(jax.nn.dot_product_attention, is_causal=causal, scale=1.0)
+  )
+  jax.tree.map(
+    lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5),
+    *(got, want),
+  )
 
 
 class _DropsNothing(stochastics.Dropout):
@@ -119,7 +179,8 @@ class _DropsNothing(stochastics.Dropout):
 
 
 @pytest.mark.parametrize('causal', [False, True])
-def test_both_ways_of_computing_agree(causal):
+def test_both_ways_of_computing_agree(causal, monkeypatch):
+  _compute_as_on('gpu', monkeypatch)
   weights = _weights()
   x = _random(B, T, D)
   # The second example is all padding.
@@ -138,8 +199,12 @@ def test_both_ways_of_computing_agree(causal):
     np.testing.assert_array_equal(run(by_parts, x), fused)
 
 
+@backends
 @pytest.mark.parametrize('cap', [0.0, 2.0])
-def test_rows_that_see_nothing_are_finite_with_their_gradients(cap):
+def test_rows_that_see_nothing_are_finite_with_their_gradients(
+  cap, backend, monkeypatch
+):
+  _compute_as_on(backend, monkeypatch)
   layer = _config(atten_logit_cap=cap).Instantiate()
   mask = attentions.padding_mask(np.ones([B, T]))
 
@@ -179,11 +244,7 @@ def test_dropped_weights_are_zero_and_the_others_scaled_up():
   assert abs(dropped.mean() - 0.25) < 0.05
 
 
-def test_masks():
-  np.testing.assert_array_equal(
-    attentions.causal_mask(3)[0, 0],
-    [[True, False, False], [True, True, False], [True, True, True]],
-  )
+def test_the_mask_of_paddings():
   mask = attentions.padding_mask(jnp.array([[0.0, 1.0]]))
   assert mask.shape == (1, 1, 1, 2)
   np.testing.assert_array_equal(mask[0, 0, 0], [True, False])

@@ -123,6 +123,28 @@ def test_a_block_that_raises_closes_too():
   assert not _feeders()
 
 
+@pytest.mark.parametrize('end', ['input', 'error', 'close'])
+def test_what_has_ended_ends_again_at_once(end):
+  get_next, _ = _numbers(stop=1)
+  feeder = feeding.Feeder(
+    read_a_broken_file if end == 'error' else get_next, lambda b: b
+  )
+  if end == 'close':
+    feeder.close()
+  elif end == 'error':
+    pytest.raises(OSError, _values, feeder)
+  else:
+    assert _values(feeder) == [0]
+  again = []
+  # A thread of its own, so that waiting for ever is a failure.
+  thread = threading.Thread(
+    target=lambda: again.append(_values(feeder)), daemon=True
+  )
+  thread.start()
+  thread.join(60)
+  assert again == [[]]
+
+
 def test_the_time_of_waiting_is_measured(monkeypatch):
   clock = iter([10.0, 13.5, 20.0, 20.25])
   monkeypatch.setattr(

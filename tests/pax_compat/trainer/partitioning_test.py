@@ -33,6 +33,13 @@ def test_every_axis_needs_a_name(names):
     partitioning.create_mesh((1, 1), names)
 
 
+def test_names_need_a_shape():
+  with pytest.raises(
+    errors.UserError, match=r"\['replica', 'mdl'\] needs an ici_mesh_shape of 2"
+  ):
+    partitioning.create_mesh(None, ('replica', 'mdl'))
+
+
 def test_the_mesh_must_use_up_the_devices():
   with pytest.raises(errors.UserError, match='is for 6 devices; there are 1'):
     partitioning.create_mesh((2, 3), ('data', 'mdl'))
@@ -46,6 +53,7 @@ def test_the_mesh_must_use_up_the_devices():
     ([None, 'mdl'], (None, 'mdl')),
     ([-1, 'mdl'], (None, 'mdl')),
     ([('data', 'mdl'), None], (('data', 'mdl'), None)),
+    ([None, ['data', 'mdl']], (None, ('data', 'mdl'))),
   ],
 )
 def test_a_weight_is_split_as_it_says(mesh, mapping, spec):
@@ -54,7 +62,7 @@ def test_a_weight_is_split_as_it_says(mesh, mapping, spec):
 
 
 def test_an_axis_that_the_mesh_has_not(mesh):
-  with pytest.raises(errors.UserError, match="axis 'model'; did you mean: mdl"):
+  with pytest.raises(errors.UserError, match="axis 'model', .*mean: mdl"):
     partitioning.weight_sharding(mesh, _weight([4, 4], [None, 'model']))
   with pytest.raises(errors.UserError, match="axis 'x'"):
     partitioning.weight_sharding(mesh, _weight([4], [('data', 'x')]))
@@ -63,6 +71,12 @@ def test_an_axis_that_the_mesh_has_not(mesh):
 def test_a_mapping_of_another_length(mesh):
   with pytest.raises(errors.UserError, match=r'shape \[4, 4\].*each dimension'):
     partitioning.weight_sharding(mesh, _weight([4, 4], ['mdl']))
+
+
+@pytest.mark.parametrize('mapping', [['mdl', 'mdl'], [('data', 'mdl'), 'data']])
+def test_an_axis_splits_a_weight_once(mesh, mapping):
+  with pytest.raises(errors.UserError, match="axis '(mdl|data)'; .*at most"):
+    partitioning.weight_sharding(mesh, _weight([4, 4], mapping))
 
 
 def test_a_batch_on_one_device_is_that_batch():
@@ -75,7 +89,7 @@ def test_a_batch_on_one_device_is_that_batch():
 _EIGHT_DEVICES = """
   import json
   import numpy as np
-  from pax_compat import errors
+  from pax_compat import base_layer, errors
   from pax_compat.nested_map import NestedMap
   from pax_compat.trainer import partitioning
 
@@ -97,15 +111,27 @@ _EIGHT_DEVICES = """
   try:
     partitioning.global_batch(batch, partitioning.batch_sharding(mesh))
   except errors.UserError as e:
-    said['error'] = str(e)
+    said['batch_error'] = str(e)
+  weight = base_layer.WeightHParams(
+    [8, 12], tensor_split_dims_mapping=(None, ('data', 'mdl'))
+  )
+  try:
+    partitioning.weight_sharding(mesh, weight)
+  except errors.UserError as e:
+    said['weight_error'] = str(e)
   print(json.dumps(said))
 """
 
 
-def test_batches_on_eight_devices():
-  said = json.loads(processes.run_on_eight_devices(_EIGHT_DEVICES))
+@pytest.fixture(scope='module')
+def on_eight_devices():
+  return json.loads(processes.run_on_eight_devices(_EIGHT_DEVICES))
+
+
+def test_batches_on_eight_devices(on_eight_devices):
+  said = on_eight_devices
   # The rows at which the devices' parts start.
-  starts = {k: v[0] for k, v in said.items() if k != 'error'}
+  starts = {k: v[0] for k, v in said.items() if not k.endswith('error')}
   assert starts == {
     'data': [0, 1, 2, 3, 4, 5, 6, 7],
     'both': [0, 2, 4, 6],
@@ -114,4 +140,9 @@ def test_batches_on_eight_devices():
   }
   assert all(said[k][1] == list(range(16)) for k in starts)
   for part in ("'src.ids'", '[6, 3]', '4 device(s)', 'a multiple of 4'):
-    assert part in said['error']
+    assert part in said['batch_error']
+
+
+def test_a_weight_that_eight_devices_cannot_share(on_eight_devices):
+  for part in ('shape [8, 12]', 'of 12', 'data, mdl', 'a multiple of 8'):
+    assert part in on_eight_devices['weight_error']

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import base_layer, base_model, optimizers, tasks_lib
+from pax_compat import base_layer, base_model, errors, optimizers, tasks_lib
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS, WeightHParams
-from pax_compat.layers import embedding_softmax, stochastics
+from pax_compat.layers import embedding_softmax, models, stochastics
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 from pax_compat.weight_init import WeightInit
@@ -105,6 +105,7 @@ class Noisy(base_model.BaseModel):
   def compute_predictions(self, input_batch):
     if not self.do_eval:
       self.update_var('calls', self.theta.calls + 1)
+    self.add_summary('seen', jnp.sum(input_batch.x))
     self.add_aux_loss('extra', 10 * self.theta.w)
     return self.dropout(input_batch.x)
 
@@ -120,20 +121,45 @@ def test_what_else_a_model_may_say():
   mesh = partitioning.create_mesh(None, None)
   made = program.create(task, mesh, data)
   state = made.init_state(data)
-  calls, kept = [], []
+  # What was said while the model was initialised is not part of the state.
+  assert set(state.mdl_vars) == {PARAMS, NON_TRAINABLE}
+  calls = [float(state.mdl_vars[NON_TRAINABLE]['calls'])]
+  history = []
   for _ in range(3):
     state, metrics = made.train_step(state, tiny.put(made, data))
+    assert set(state.mdl_vars) == {PARAMS, NON_TRAINABLE}
     calls.append(float(state.mdl_vars[NON_TRAINABLE]['calls']))
-    kept.append(float(metrics['kept']))
+    history.append(metrics)
   # Each step has noise of its own, and sees what the last one left.
-  assert len(set(kept)) == 3
-  assert np.diff(calls).tolist() == [1, 1]
+  assert len({float(metrics['kept']) for metrics in history}) == 3
+  assert calls == [0, 1, 2, 3]
+  # A summary stands under its name, once.
+  assert [k for k in history[0] if 'seen' in k] == ['seen']
+  assert all(metrics['seen'] == 800 for metrics in history)
   # w <- w - 0.1 * (2 w + 10), from 3: the auxiliary loss has its gradient.
-  w = state.mdl_vars[PARAMS]['w']
-  np.testing.assert_allclose(w, -5 + 8 * 0.8**3, rtol=1e-5)
+  w = -5 + 8 * 0.8 ** np.arange(4)
+  np.testing.assert_allclose(state.mdl_vars[PARAMS]['w'], w[3], rtol=1e-5)
+  aux_losses = [metrics['aux_loss'] for metrics in history]
+  np.testing.assert_allclose(aux_losses, 10 * w[:3], rtol=1e-5)
   # At evaluation nothing is dropped, and nothing asked for keys.
   evaluated = made.eval_step(state.mdl_vars, tiny.put(made, data))
   assert evaluated['kept'][0] == 1
+
+
+def test_a_loss_that_the_model_has_not():
+  task = tiny.task()
+  task.train.learner.loss_name = 'los'
+  made = tiny.make_program(task)
+  with pytest.raises(errors.UserError, match="metric 'los', .*mean: loss"):
+    made.train_step(made.init_state(tiny.batch()), tiny.batch())
+
+
+def test_a_required_field_is_named_by_its_full_path():
+  task = tasks_lib.SingleTask.config(model=models.LanguageModel.config())
+  with pytest.raises(
+    errors.UserError, match=r'task\.model\.lm: \S+\.\w+ is required'
+  ):
+    tiny.make_program(task)
 
 
 class Pulled(base_model.BaseModel):
