@@ -88,13 +88,13 @@ def weight_sharding(
     axes = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
     for name in axes:
       _check_axis(mesh, name, used)
+      used.append(name)
     parts = math.prod(mesh.shape[name] for name in axes)
     if size % parts:
       raise errors.UserError(
         f'a weight of shape {list(weight.shape)} has a dimension of {size} that'
         f' is split over {", ".join(axes)}; expected a multiple of {parts}'
       )
-    used += axes
     spec.append(axes or None)
   return NamedSharding(mesh, PartitionSpec(*spec))
 
@@ -107,8 +107,8 @@ def _check_axis(mesh: Mesh, name: str, used: Sequence[str]):
     )
   if name in used:
     raise errors.UserError(
-      f'two dimensions of a weight are split over the mesh axis {name!r};'
-      ' expected one at most'
+      f'a weight is split over the mesh axis {name!r} twice; expected once at'
+      ' most'
     )
 
 
