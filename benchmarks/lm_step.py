@@ -18,19 +18,18 @@ our time over the peer's time in the same round, so that what else the machine
 does meanwhile meets both. `all` is the mean step: shapes weigh as often as they
 come among the first batches.
 
-Measured 2026-11-21, two cores of an AMD EPYC that other work shared (load 3
-to 5, so the times are high; ratios are paired), JAX 0.10.2, TensorFlow 2.21,
---rounds=5 --steps=3:
+Measured 2026-11-21, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
+TensorFlow 2.21, --rounds=8 --steps=4:
 
     shape        share  ours ms  bare ms  lingvo ms  ours/bare  ours/lingvo
-    ids[16,256]   0.73    887.1    793.6      677.6      1.149        1.519
-    ids[32,128]   0.18    637.5    465.4      294.4      1.330        2.374
-    ids[64,64]    0.08    554.5    460.9      388.2      1.077        1.298
-    all           1.00    843.1    718.7      579.0      1.176        1.528
+    ids[16,256]   0.73    323.2    482.3      409.4      0.664        0.828
+    ids[32,128]   0.18    281.5    329.6      251.2      0.876        1.121
+    ids[64,64]    0.08    263.5    284.0      226.4      0.913        1.085
+    all           1.00    315.7    434.6      363.1      0.708        0.896
 
-Our step attended with `jax.nn.dot_product_attention` then. The bare function
-attends plainly by default, which took less processor time on this machine at
-[16,256] in three runs of four (1.06 to 1.2 times), and is the harder peer.
+The bare function attends in the plain way by default, which was the harder peer
+of its two. Our step is faster than it by `layers.attentions.attend`, which goes
+by blocks on a CPU; with `attend` in both, they take the same time within 3%.
 """
 
 import collections
