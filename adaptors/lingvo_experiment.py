@@ -120,7 +120,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     """Returns the names of the held-out datasets that the class defines."""
     base = lingvo_runtime.module('lingvo.core.base_model_params')
     defined = self._model_params.GetAllDatasetParams()
-    scheduled = [n for n in self._schedule().eval_names if n != _TRAIN]
+    scheduled = [n for n in self._schedule.eval_names if n != _TRAIN]
     names = list(dict.fromkeys([*scheduled, *_HELD_OUT]))
     if defined is not None:
       return [n for n in names if n in defined]
@@ -134,7 +134,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   def _evaluations(self) -> tuple[int, tuple[str, ...]]:
     """Returns how often which datasets are evaluated while training."""
-    schedule = self._schedule()
+    schedule = self._schedule
     during = tuple(n for n in schedule.eval_names if n != _TRAIN)
     logging.info(
       '%s: %s every %d steps, and at the end %s',
@@ -145,7 +145,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     )
     return schedule.interval_steps, during
 
-  @functools.lru_cache(maxsize=1)  # noqa: B019 (one experiment a process)
+  @functools.cached_property
   def _schedule(self) -> '_Schedule':
     return _Schedule(self._model_params.ProgramSchedule(), self._name)
 

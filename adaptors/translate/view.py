@@ -7,6 +7,8 @@ not hold its class's default, is an issue that names its path, value and class.
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from adaptors import lingvo_runtime
 
 
@@ -201,8 +203,6 @@ def same(a: Any, b: Any) -> bool:
   if _is_params(a) and _is_params(b):
     return a.ToText() == b.ToText()
   if hasattr(a, 'shape') or hasattr(b, 'shape'):
-    import numpy as np
-
     return bool(np.array_equal(a, b))
   return type(a) is type(b) and a == b or (_is_number(a, b) and a == b)
 
