@@ -29,7 +29,7 @@ TensorFlow 2.21, --rounds=8 --steps=4:
 
 The bare function attends in the plain way by default, which was the harder peer
 of its two. Our step is faster than it by `layers.attentions.attend`, which goes
-by blocks on a CPU; with `attend` in both, they take the same time within 3%.
+by blocks on a CPU; with `attend` in both, processor times agreed within 3%.
 """
 
 import collections
