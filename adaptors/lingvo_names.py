@@ -12,7 +12,6 @@ import importlib.util
 import pathlib
 import re
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -227,25 +226,11 @@ def import_module(module: str):
   except errors.UserError:
     raise
   except Exception as error:
+    spec = _find_spec(module)
+    place = errors.place_of(error, spec and spec.origin)
     raise errors.UserError(
-      f'{module} cannot be imported: {_place(module, error)}:'
-      f' {type(error).__name__}: {error}'
+      f'{module} cannot be imported: {place}: {type(error).__name__}: {error}'
     ) from error
-
-
-def _place(module: str, error: Exception) -> str:
-  """Returns where an import failed: in the module itself if it got there."""
-  if isinstance(error, SyntaxError) and error.filename:
-    return f'{error.filename}:{error.lineno}'
-  spec = _find_spec(module)
-  frames = [
-    frame
-    for frame in traceback.extract_tb(error.__traceback__)
-    if not frame.filename.startswith('<')
-  ]
-  own = [frame for frame in frames if spec and frame.filename == spec.origin]
-  frame = (own or frames)[-1]
-  return f'{frame.filename}:{frame.lineno}'
 
 
 def _scan(modules: dict[str, pathlib.Path]) -> dict[str, str]:

@@ -1,18 +1,15 @@
 """Loads Lingvo's native ops, from a repaired copy where that is needed."""
 
-import contextlib
 import hashlib
 import importlib.util
-import os
 import pathlib
 import re
 import sys
-import tempfile
 
 from absl import logging
 
 from adaptors import elf_symbols
-from pax_compat import errors
+from pax_compat import errors, files
 
 # What the dynamic loader says, after the name of the library that is too old:
 # version `GLIBC_2.38' not found (required by /somewhere/x_ops.so)
@@ -46,8 +43,7 @@ def load(package: str, name: str) -> None:
 
 def cache_folder() -> pathlib.Path:
   """Returns the folder that repaired copies are kept in."""
-  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return pathlib.Path(base, 'pax_compat', 'native_ops')
+  return files.user_cache() / 'native_ops'
 
 
 def repaired_copy(library: pathlib.Path) -> pathlib.Path:
@@ -115,15 +111,7 @@ def _write(path: pathlib.Path, content: bytes):
   """Writes a file at once or not at all, whoever else writes it."""
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-      with open(handle, 'wb') as f:
-        f.write(content)
-      os.replace(temporary, path)
-    except BaseException:
-      with contextlib.suppress(OSError):
-        os.unlink(temporary)
-      raise
+    files.replace(path, content)
   except OSError as e:
     raise errors.UserError(
       f"cannot write a repaired copy of Lingvo's native ops to {path.parent}:"

@@ -17,15 +17,14 @@ import functools
 import hashlib
 import importlib
 import math
-import os
 import pathlib
 import re
-import tempfile
 import textwrap
 
 from absl import logging
 
 from pax_compat import errors
+from pax_compat import files as files_lib
 
 # A line of at most so many words has at most so many characters.
 SIZES = ((8, 63), (18, 127), (60, 255))
@@ -98,7 +97,7 @@ def files() -> dict[str, str]:
   """
   splits = corpus().splits
   digest = hashlib.sha256(repr(sorted(splits.items())).encode()).hexdigest()
-  folder = _cache_folder() / 'python_docs_text' / digest[:16]
+  folder = files_lib.user_cache() / 'python_docs_text' / digest[:16]
   paths = {split: folder / f'{split}.txt' for split in SPLITS}
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -254,11 +253,6 @@ def _character_counts(lines: tuple[str, ...]) -> collections.Counter:
   )
 
 
-def _cache_folder() -> pathlib.Path:
-  root = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-  return pathlib.Path(root) / 'pax_compat'
-
-
 def _write_once(path: pathlib.Path, text: str):
   """Makes `path` hold `text`. A reader never sees a part of it."""
   content = text.encode()
@@ -266,9 +260,7 @@ def _write_once(path: pathlib.Path, text: str):
     if path.read_bytes() == content:
       return
     logging.warning('%s was damaged; writing it again', path)
-  with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-    file.write(content)
-  os.replace(file.name, path)
+  files_lib.replace(path, content)
 
 
 def _summary(folder: pathlib.Path) -> str:

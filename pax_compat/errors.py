@@ -1,6 +1,7 @@
 """The one error type for a user's mistakes, and the search for near names."""
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -36,3 +37,23 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
   """Returns `; did you mean: a, b, c?`, or an empty string if none is known."""
   near = near_names(name, known, count)
   return f'; did you mean: {", ".join(near)}?' if near else ''
+
+
+def place_of(error: Exception, own_file: str | None = None) -> str:
+  """Returns where an error of a user's code was raised, as `file:line`.
+
+  Args:
+    error: what was raised.
+    own_file: the file whose line is wanted, if the error came through it;
+      otherwise the innermost line counts.
+  """
+  if isinstance(error, SyntaxError) and error.filename:
+    return f'{error.filename}:{error.lineno}'
+  frames = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if not frame.filename.startswith('<')  # Python's own importer
+  ]
+  own = [frame for frame in frames if frame.filename == own_file]
+  frame = (own or frames)[-1]
+  return f'{frame.filename}:{frame.lineno}'

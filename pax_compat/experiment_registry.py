@@ -9,7 +9,6 @@ import importlib.util
 import inspect
 import pathlib
 import pkgutil
-import traceback
 
 from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
@@ -112,14 +111,9 @@ def import_module(name: str):
       raise errors.UserError(
         f'there is no module {name!r}' + errors.did_you_mean(e.name, known)
       ) from e
-    frames = [
-      frame
-      for frame in traceback.extract_tb(e.__traceback__)
-      if not frame.filename.startswith('<')
-    ]
     raise errors.UserError(
       f'the module {name!r} cannot be imported: {type(e).__name__}: {e}'
-      f' ({frames[-1].filename}:{frames[-1].lineno})'
+      f' ({errors.place_of(e)})'
     ) from e
 
 

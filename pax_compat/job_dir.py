@@ -9,9 +9,8 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import tempfile
 
-from pax_compat import errors
+from pax_compat import errors, files
 
 _EXPERIMENT_FILE = 'experiment.json'
 
@@ -99,17 +98,7 @@ def replace_text(path: pathlib.Path, text: str) -> None:
     path: the file; its folder exists. Old content is lost.
     text: the new content.
   """
-  fd, temporary = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent)
-  try:
-    with open(fd, 'w', encoding='utf-8') as f:
-      f.write(text)
-      f.flush()
-      os.fsync(f.fileno())
-    os.chmod(temporary, 0o644)  # mkstemp keeps it from all others
-    os.replace(temporary, path)
-  except BaseException:
-    os.unlink(temporary)
-    raise
+  files.replace(path, text.encode())
 
 
 def _owner(folder: pathlib.Path) -> str | None:

@@ -113,6 +113,14 @@ def _attention_variables(dims, heads, per_head, config) -> VariableMap:
   return VariableMap(variables)
 
 
+def _residual_keep_prob(view: ParamsView) -> float | None:
+  """Returns with what probability an element of a sub-layer's output stays."""
+  drop = view.get('residual_dropout_prob')
+  return registry.translate(
+    view.child('residual_dropout_tpl', keep_prob=1.0 - drop)
+  )
+
+
 @translates('lingvo.core.layers_with_attention.TransformerAttentionLayer')
 def transformer_attention(view: ParamsView) -> Translated | None:
   """`TransformerAttentionLayer`: self-attention with its residual."""
@@ -142,10 +150,7 @@ def transformer_attention(view: ParamsView) -> Translated | None:
     )
   )
   norm = registry.translate(view.child('ln_tpl', input_dim=dims))
-  drop = view.get('residual_dropout_prob')
-  keep = registry.translate(
-    view.child('residual_dropout_tpl', keep_prob=1.0 - drop)
-  )
+  keep = _residual_keep_prob(view)
   fields = dict(
     use_pre_norm=view.get('pre_layer_norm'),
     residual_from_normalized=not view.get('add_unnormalized_input'),
@@ -158,7 +163,7 @@ def transformer_attention(view: ParamsView) -> Translated | None:
     hidden_dims=hidden,
     num_heads=heads,
     causal=masked,
-    residual_dropout_prob=drop,
+    residual_dropout_prob=view.get('residual_dropout_prob'),
     ln_tpl=norm.config,
     atten_tpl=atten.config,
     **fields,
@@ -199,10 +204,7 @@ def transformer_feed_forward(view: ParamsView) -> Translated | None:
     )
   )
   norm = registry.translate(view.child('ln_tpl', input_dim=dims))
-  drop = view.get('residual_dropout_prob')
-  keep = registry.translate(
-    view.child('residual_dropout_tpl', keep_prob=1.0 - drop)
-  )
+  keep = _residual_keep_prob(view)
   fields = dict(
     use_pre_norm=view.get('pre_layer_norm'),
     activation_tpl=activation(view, 'activation', view.get('activation')),
@@ -217,7 +219,7 @@ def transformer_feed_forward(view: ParamsView) -> Translated | None:
     hidden_dims=hidden,
     has_bias=first.config.has_bias,
     relu_dropout_prob=1.0 - keep_hidden,
-    residual_dropout_prob=drop,
+    residual_dropout_prob=view.get('residual_dropout_prob'),
     ln_tpl=norm.config,
     fflayer1_tpl=first.config,
     fflayer2_tpl=second.config,

@@ -68,11 +68,13 @@ class Report:
     self,
     *,
     every: int,
+    loss_name: str,
     progress: progress_lib.Progress,
     writer: metric_writers.MetricWriter,
     say: Callable[[str], None],
   ):
     self._every = every
+    self._loss_name = loss_name
     self._progress = progress
     self._writer = writer
     self._say = say
@@ -101,11 +103,12 @@ class Report:
     if not due:
       return
     metrics = {k: float(v) for k, v in jax.device_get(moment.metrics).items()}
-    self._progress.know_loss(metrics['loss'])
+    loss = metrics[self._loss_name]
+    self._progress.know_loss(loss)
     line, rates = self._progress.report()
     if self._is_first:
       # Most of its time was compilation, which says nothing about the others.
-      line, rates = f'step {moment.step}  loss {metrics["loss"]:.4g}', {}
+      line, rates = f'step {moment.step}  loss {loss:.4g}', {}
       self._is_first = False
     self._writer.write_scalars(moment.step, 'train', {**metrics, **rates})
     self._say(line)

@@ -232,7 +232,11 @@ class Trainer:
 
   def _actions(self, progress) -> tuple[actions.Action, ...]:
     common = dict(progress=progress, writer=self._writer, say=self._say)
-    report = actions.Report(every=self._config.summary_interval_steps, **common)
+    report = actions.Report(
+      every=self._config.summary_interval_steps,
+      loss_name=self._program.learner.loss_name,
+      **common,
+    )
     return (
       report,
       actions.Evaluate(

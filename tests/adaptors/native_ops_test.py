@@ -1,5 +1,6 @@
 """Tests of `adaptors.native_ops` that need no TensorFlow."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_no_half_written_file_stays(library, tmp_path, monkeypatch):
   def full(*_):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(native_ops.os, 'replace', full)
+  monkeypatch.setattr(os, 'replace', full)
   with pytest.raises(errors.UserError, match='No space left on device'):
     native_ops.repaired_copy(library)
   assert not _files(tmp_path / 'cache')

@@ -1,0 +1,41 @@
+"""Files that are whole or absent, and the folder for what can be made again."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+
+
+def user_cache() -> pathlib.Path:
+  """Returns our folder in the user's cache, which may not exist yet.
+
+  It is `$XDG_CACHE_HOME/pax_compat`, or `~/.cache/pax_compat`.
+  """
+  root = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  return pathlib.Path(root) / 'pax_compat'
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file so that readers see the old content or the new, never half.
+
+  Any number of processes may do so at once.
+
+  Args:
+    path: the file; its folder exists. Old content is lost.
+    content: the new content.
+
+  Raises:
+    OSError: it cannot be written; the old file is as it was.
+  """
+  fd, temporary = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent)
+  try:
+    with open(fd, 'wb') as f:
+      f.write(content)
+      f.flush()
+      os.fsync(f.fileno())
+    os.chmod(temporary, 0o644)  # mkstemp keeps it from all others
+    os.replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      os.unlink(temporary)
+    raise
