@@ -1,9 +1,10 @@
 """The base of all layers: a flax.linen module with Pax's ways.
 
 A layer declares hyperparameters as fields, creates weights and children in
-`setup`, and computes in `__call__`. Weights carry what the trainer has to know
-about them (how they are split over the mesh, whether they are regularised) as
-`WeightHParams`, in a box that is opened before the layer computes.
+`setup`, and computes in `__call__` (or `fprop`, which is the same). Weights
+carry what the trainer has to know about them (how they are split over the mesh,
+whether they are regularised) as `WeightHParams`, in a box that is opened before
+the layer computes.
 """
 
 import contextlib
@@ -13,17 +14,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
-from flax.core import meta
 
 from pax_compat import config as config_lib
-from pax_compat import errors
+from pax_compat import errors, layer_building
 from pax_compat.config import (  # noqa: F401 (users take them from here)
   BaseHParams,
   instance_field,
   sub_config_field,
+)
+from pax_compat.sharding import SplitDimsMapping, shard
+from pax_compat.summaries import Summary, SummaryType, as_value
+from pax_compat.weight_hparams import (  # noqa: F401 (users take them from here)
+  SKIP_LP_REGULARIZATION,
+  BoxedParam,
+  WeightHParams,
+  is_boxed,
+  unbox,
 )
 from pax_compat.weight_init import WeightInit
 
@@ -32,81 +40,11 @@ PARAMS = 'params'
 NON_TRAINABLE = 'non_trainable'
 AUX_LOSS = 'aux_loss'
 SUMMARIES = 'summaries'
+DECODE_CACHE = 'decoder_cache'
 ROW_PROBES = 'row_probes'
 
 # Names of the random streams.
 RANDOM = 'random'
-
-# A weight whose collections hold this name is not L1/L2-regularised.
-SKIP_LP_REGULARIZATION = '__lingvo_skip_lp_regularization'
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightHParams:
-  """What a weight is.
-
-  Attributes:
-    shape: its dimensions.
-    init: its first value; None takes the layer's `params_init`.
-    dtype: None takes the layer's `dtype`.
-    collections: names of groups that it belongs to.
-    tensor_split_dims_mapping: for each dimension the mesh axis (or axes) that
-      it is split over, or None for a dimension that is not; None replicates
-      the weight.
-  """
-
-  shape: Sequence[int]
-  init: WeightInit | None = None
-  dtype: Any = None
-  collections: Sequence[str] = ()
-  tensor_split_dims_mapping: Sequence[Any] | None = None
-
-
-class BoxedParam(flax.struct.PyTreeNode, meta.AxisMetadata):
-  """A weight together with its `WeightHParams`."""
-
-  value: Any
-  meta: WeightHParams = flax.struct.field(pytree_node=False)
-
-  def unbox(self):
-    return self.value
-
-  def replace_boxed(self, val):
-    return self.replace(value=val)
-
-  def add_axis(self, index, params):
-    return self._with_axis(index, insert=True)
-
-  def remove_axis(self, index, params):
-    return self._with_axis(index, insert=False)
-
-  def _with_axis(self, index, insert):
-    mapping = self.meta.tensor_split_dims_mapping
-    if mapping is None:
-      return self
-    mapping = list(mapping)
-    if insert:
-      mapping.insert(index, None)
-    else:
-      mapping.pop(index)
-    return self.replace(
-      meta=dataclasses.replace(
-        self.meta, tensor_split_dims_mapping=tuple(mapping)
-      )
-    )
-
-
-def is_boxed(x) -> bool:
-  """Whether `x` is a boxed weight; for `is_leaf` of tree functions."""
-  return isinstance(x, BoxedParam)
-
-
-def unbox(tree):
-  """Returns the tree with every boxed weight replaced by its value."""
-  return jax.tree.map(
-    lambda x: x.value if is_boxed(x) else x, tree, is_leaf=is_boxed
-  )
-
 
 _do_eval = contextvars.ContextVar('do_eval', default=False)
 
@@ -131,8 +69,36 @@ class _Theta:
     return self._layer.get_theta(name)
 
 
+class WeightSharding(config_lib.Configurable):
+  """How a layer's weights are split over the mesh.
+
+  A layer with several weights declares a class `WeightSharding` of its own,
+  derived from this one, with a field for each of them.
+
+  Attributes:
+    wt: of the main weight: for each dimension the mesh axis (or axes) that it
+      is split over, or None for a dimension that is not; None replicates.
+  """
+
+  wt: SplitDimsMapping = None
+
+
+class ActivationSharding(config_lib.Configurable):
+  """How what a layer computes is split over the mesh.
+
+  Attributes:
+    out: of the output: as in `WeightSharding`; None leaves it to the compiler.
+  """
+
+  out: SplitDimsMapping = None
+
+
 class BaseLayer(nn.Module):
   """Base of all layers.
+
+  Children take `dtype`, `fprop_dtype`, `params_init`,
+  `skip_lp_regularization` and what is said of the mesh from their parent,
+  unless their template sets them.
 
   Attributes:
     dtype: of the weights.
@@ -142,10 +108,15 @@ class BaseLayer(nn.Module):
       children from L1/L2 regularisation.
     mesh_axis_names: names of the axes of the device mesh.
     ici_mesh_shape: devices along each axis, within a slice.
-    weight_split_dims_mapping: how the layer's main weight is split over the
-      mesh; see `WeightHParams`.
-    activation_split_dims_mapping: likewise for its output.
+    dcn_mesh_shape: slices along each axis; None for a single slice.
+    shared_weight_layer_id: layers with the same id are one layer, also where
+      their templates are copies; None for a layer of its own.
+    weight_split_dims_mapping: how the layer's weights are split over the mesh.
+    activation_split_dims_mapping: likewise for what it computes.
   """
+
+  WeightSharding = WeightSharding
+  ActivationSharding = ActivationSharding
 
   dtype: Any = jnp.float32
   fprop_dtype: Any = None
@@ -153,17 +124,38 @@ class BaseLayer(nn.Module):
   skip_lp_regularization: bool | None = None
   mesh_axis_names: Sequence[str] | None = None
   ici_mesh_shape: Sequence[int] | None = None
-  weight_split_dims_mapping: Sequence[Any] | None = None
-  activation_split_dims_mapping: Sequence[Any] | None = None
+  dcn_mesh_shape: Sequence[int] | None = None
+  shared_weight_layer_id: str | None = None
+  weight_split_dims_mapping: config_lib.Config = sub_config_field(
+    WeightSharding
+  )
+  activation_split_dims_mapping: config_lib.Config = sub_config_field(
+    ActivationSharding
+  )
 
   def __init_subclass__(cls, **kwargs):
     config_lib.declare_hparams(cls)
+    layer_building.declare_shardings(cls)
+    # Whichever of the two a class defines is what calling a layer computes.
+    if 'fprop' in cls.__dict__ and '__call__' not in cls.__dict__:
+      cls.__call__ = cls.__dict__['fprop']
+    elif '__call__' in cls.__dict__ and 'fprop' not in cls.__dict__:
+      cls.fprop = cls.__dict__['__call__']
     super().__init_subclass__(**kwargs)
 
   @classmethod
   def config(cls, **fields) -> config_lib.Config:
     """Returns a `Config` of this class."""
     return config_lib.Config(cls, **fields)
+
+  @classmethod
+  def check_required(cls, config: config_lib.Config):
+    """Raises a `RequiredError` if the layer cannot be set up from `config`.
+
+    Parents set fields of their children, so only setting them up tells which
+    are missing. Nothing is computed.
+    """
+    layer_building.set_up(config)
 
   @property
   def compute_dtype(self) -> Any:
@@ -180,10 +172,6 @@ class BaseLayer(nn.Module):
     """The layer's own weights by name, cast to `fprop_dtype`."""
     return _Theta(self)
 
-  def fprop(self, *args, **kwargs):
-    """The computation; another name for `__call__`."""
-    return self(*args, **kwargs)
-
   def create_variable(
     self, name: str, weight: WeightHParams, trainable: bool = True
   ):
@@ -196,6 +184,7 @@ class BaseLayer(nn.Module):
     """
     dtype = self.dtype if weight.dtype is None else weight.dtype
     init = self.params_init if weight.init is None else weight.init
+    mesh_shape = weight.mesh_shape or self.ici_mesh_shape
     collections = tuple(weight.collections)
     if self.skip_lp_regularization:
       collections += (SKIP_LP_REGULARIZATION,)
@@ -204,6 +193,7 @@ class BaseLayer(nn.Module):
       shape=tuple(weight.shape),
       init=init,
       dtype=dtype,
+      mesh_shape=mesh_shape,
       collections=collections,
     )
 
@@ -215,18 +205,15 @@ class BaseLayer(nn.Module):
     else:
       self.variable(NON_TRAINABLE, name, lambda: boxed(self.make_rng(PARAMS)))
 
-  def get_theta(self, name: str) -> jax.Array:
-    """Returns the weight `name` of this layer in the computation's dtype.
+  def get_var(self, name: str) -> jax.Array:
+    """Returns the weight `name` of this layer as it is stored.
 
     Raises:
       UserError: the layer has no such weight.
     """
     for collection in (PARAMS, NON_TRAINABLE):
       if self.has_variable(collection, name):
-        value = jnp.asarray(unbox(self.get_variable(collection, name)))
-        if jnp.issubdtype(value.dtype, jnp.floating):
-          value = value.astype(self.compute_dtype)
-        return value
+        return jnp.asarray(unbox(self.get_variable(collection, name)))
     own = [
       k for c in (PARAMS, NON_TRAINABLE) for k in self.variables.get(c, {})
     ]
@@ -235,47 +222,124 @@ class BaseLayer(nn.Module):
       + errors.did_you_mean(name, own)
     )
 
+  def get_theta(self, name: str) -> jax.Array:
+    """Returns the weight `name` of this layer in the computation's dtype.
+
+    Raises:
+      UserError: the layer has no such weight.
+    """
+    value = self.get_var(name)
+    if jnp.issubdtype(value.dtype, jnp.floating):
+      value = value.astype(self.compute_dtype)
+    return value
+
   def update_var(self, name: str, value: jax.Array):
     """Gives a weight that is not trainable its next value.
 
     While the model is being initialised, the weight keeps its first value.
+
+    Raises:
+      UserError: the layer has no such weight that is not trainable.
     """
+    if not self.has_variable(NON_TRAINABLE, name):
+      raise errors.UserError(
+        f'{type(self).__name__}.update_var: no weight {name!r} that is not'
+        ' trainable'
+        + errors.did_you_mean(name, self.variables.get(NON_TRAINABLE, {}))
+      )
     if self.is_initializing():
       return
     box = self.get_variable(NON_TRAINABLE, name)
     new = box.replace(value=value) if is_boxed(box) else value
     self.put_variable(NON_TRAINABLE, name, new)
 
-  def create_child(self, name: str, tpl: config_lib.Config):
-    """Builds `tpl` as the child called `name`. Call it in `setup`.
+  def get_decode_state(self, name: str) -> jax.Array:
+    """Returns what this layer keeps from one decoding step to the next.
 
-    What this layer says of dtypes, regularisation and the mesh passes on to a
-    child whose template says nothing of it.
+    Raises:
+      UserError: nothing was kept under this name.
     """
-    setattr(self, name, self._build_child(name, tpl))
+    if not self.has_variable(DECODE_CACHE, name):
+      raise errors.UserError(
+        f'{type(self).__name__} has no decode state {name!r}; init_states()'
+        ' comes first'
+      )
+    return self.get_variable(DECODE_CACHE, name)
 
-  def create_children(self, name: str, tpls: Sequence[config_lib.Config]):
-    """Builds the children `name_0`, `name_1` and so on, as a list."""
-    children = [self._build_child(f'{name}_{i}', t) for i, t in enumerate(tpls)]
+  def update_decode_state(self, name: str, value: jax.Array):
+    """Keeps `value` for the next decoding step."""
+    self.put_variable(DECODE_CACHE, name, value)
+
+  def create_child(self, name: str, tpl: config_lib.Config, **fields):
+    """Builds a template as the child called `name`. Call it in `setup`.
+
+    One template that is used twice, wherever in the model, is one layer with
+    one set of weights; a copy of a template (`tpl.clone()`) is another layer.
+
+    Args:
+      name: the child's name, under which it is an attribute of this layer.
+      tpl: the template, which stays as it is.
+      **fields: what this layer decides about the child; they replace those of
+        the template.
+
+    Raises:
+      RequiredError: a field of the child is set neither here nor there.
+      UserError: `tpl` is no template, has no such field, or is used twice with
+        different fields.
+    """
+    setattr(self, name, layer_building.build_child(self, name, tpl, fields))
+
+  def create_children(
+    self, name: str, tpls: Sequence[config_lib.Config], **fields
+  ):
+    """Builds the children `name_0`, `name_1` and so on, as a list.
+
+    Args:
+      name: of the list.
+      tpls: their templates. The same template twice is the same layer twice.
+      **fields: what this layer decides about all of them.
+    """
+    children = [
+      layer_building.build_child(self, f'{name}_{i}', tpl, fields)
+      for i, tpl in enumerate(tpls)
+    ]
     setattr(self, name, children)
 
-  def _build_child(self, name: str, tpl: config_lib.Config):
-    inherited = {
-      field: getattr(self, field)
-      for field in _INHERITED
-      if field in config_lib.field_names(tpl) and field not in tpl.__arguments__
-    }
-    try:
-      return tpl.Instantiate(**inherited)
-    except config_lib.RequiredError as e:
-      raise e.within('.'.join((*self.path, name))) from None
+  def shard(self, x: jax.Array, mapping: SplitDimsMapping) -> jax.Array:
+    """Returns `x`, split over the mesh as `mapping` says.
 
-  def add_summary(self, name: str, value: jax.Array):
-    """Records a scalar, where the caller collects summaries."""
-    self.sow(SUMMARIES, name, value, init_fn=lambda: None, reduce_fn=_newer)
+    Args:
+      x: an array.
+      mapping: for each dimension the mesh axis (or axes), or None; a mapping
+        that is None leaves `x` to the compiler. Without a mesh nothing happens.
+
+    Raises:
+      UserError: the mapping does not fit the array or the mesh.
+    """
+    return shard(x, mapping, where=type(self).__name__)
+
+  def add_summary(
+    self,
+    name: str,
+    value: Any,
+    summary_type: SummaryType = SummaryType.SCALAR,
+    verbosity: int = 2,
+  ):
+    """Records a summary, where the caller collects summaries.
+
+    Args:
+      name: its name within the layer.
+      value: [] for a scalar, any shape for a histogram, [N, H, W, C] with
+        values in 0..1 (or uint8) for images; for a text a string, or its UTF-8
+        bytes as uint8 [N].
+      summary_type: what it is.
+      verbosity: written if the task's `summary_verbosity` is at least this.
+    """
+    summary = Summary(as_value(value, summary_type), summary_type, verbosity)
+    self.sow(SUMMARIES, name, summary, init_fn=lambda: None, reduce_fn=_newer)
 
   def add_aux_loss(self, name: str, value: jax.Array):
-    """Adds `value` to the loss, where the caller collects auxiliary losses."""
+    """Adds `value` [] to the loss, where the caller collects such losses."""
     self.sow(AUX_LOSS, name, value, init_fn=lambda: 0.0, reduce_fn=jnp.add)
 
   def next_prng_key(self) -> jax.Array:
@@ -286,12 +350,3 @@ class BaseLayer(nn.Module):
 def _newer(old, new):
   del old
   return new
-
-
-_INHERITED = (
-  'dtype',
-  'fprop_dtype',
-  'skip_lp_regularization',
-  'mesh_axis_names',
-  'ici_mesh_shape',
-)

@@ -8,6 +8,7 @@ mean the same. `Layer.HParams(dims=4)` and `Layer.HParams.config(dims=4)` give a
 A `Config` is built by `Instantiate()`, which builds this one object only: what
 its fields hold, child templates included, reaches the object as it stands. So a
 parent decides when, how often and with which dimensions its children are built.
+Only a field declared by `instance_field` asks for its config to be built too.
 """
 
 import copy
@@ -55,6 +56,8 @@ class RequiredError(errors.UserError):
 
 # Fields that flax.linen adds to every module and no user sets.
 _HIDDEN_FIELDS = ('parent',)
+# Marks fields whose configs are built together with the object that has them.
+_BUILT = 'built'
 
 
 class Config(fdl.Config):
@@ -112,13 +115,55 @@ class Config(fdl.Config):
     Raises:
       UserError: a required field was never set, or an override is no field.
     """
-    for name in overrides:
-      _check_field(self, name)
-    fields = {**field_values(self), **overrides}
-    for name, value in fields.items():
-      if value is REQUIRED:
-        raise RequiredError(f'{class_name(self)}.{name}')
-    return self.cls(**fields)
+    return _build(self, overrides, {})
+
+  def build(self, overrides: dict[str, Any]) -> Any:
+    """Builds the object as one that belongs to no other yet.
+
+    Modules of flax that are built in the `setup` of another one belong to it,
+    unless they are built by this method. Otherwise it is `Instantiate`.
+    """
+    return _build(self, overrides, {}, **_without_parent(self))
+
+
+def _build(
+  config: Config, overrides: dict[str, Any], built: dict[int, Any], **hidden
+) -> Any:
+  """Builds an object, and what its fields made by `instance_field` hold.
+
+  Args:
+    config: of the object.
+    overrides: replace its fields.
+    built: what was built before, by the config's id; gets what is built now.
+    **hidden: fields that no user sets.
+  """
+  for name in overrides:
+    _check_field(config, name)
+  fields = {**field_values(config), **overrides}
+  for name, value in fields.items():
+    if value is REQUIRED:
+      raise RequiredError(f'{class_name(config)}.{name}')
+    if isinstance(value, Config) and name in _instance_fields(config):
+      if id(value) not in built:
+        hides = _without_parent(value)
+        try:
+          built[id(value)] = _build(value, {}, built, **hides)
+        except RequiredError as e:
+          raise e.within(name) from None
+      fields[name] = built[id(value)]
+  return config.cls(**fields, **hidden)
+
+
+def _without_parent(config: Config) -> dict[str, None]:
+  has_parent = 'parent' in config.__signature_info__.parameters
+  return {'parent': None} if has_parent else {}
+
+
+def _instance_fields(config: Config) -> list[str]:
+  if not dataclasses.is_dataclass(config.cls):
+    return []
+  fields = dataclasses.fields(config.cls)
+  return [f.name for f in fields if f.metadata.get(_BUILT)]
 
 
 def _check_field(config: fdl.Buildable, name: str):
@@ -239,6 +284,17 @@ def sub_config_field(hparams: Any, **overrides) -> Any:
   return dataclasses.field(default_factory=default)
 
 
-def instance_field(default_factory) -> Any:
-  """Declares a field whose default is a fresh `default_factory()`."""
-  return dataclasses.field(default_factory=default_factory)
+def instance_field(default_factory: Any) -> Any:
+  """Declares a field whose default is a fresh `default_factory()`.
+
+  Where that is a configurable class, the default is its config, and a config in
+  this field is built together with the object that has the field: it is no
+  template. One config in two such fields is one object.
+  """
+  if isinstance(default_factory, HParamsMeta):
+    default_factory = default_factory.owner
+  if not hasattr(default_factory, 'HParams'):
+    return dataclasses.field(default_factory=default_factory)
+  return dataclasses.field(
+    default_factory=lambda: Config(default_factory), metadata={_BUILT: True}
+  )

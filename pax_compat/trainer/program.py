@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from pax_compat import base_layer, errors, learners
+from pax_compat import base_layer, errors, learners, summaries
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
@@ -146,10 +146,10 @@ class TaskProgram:
     if aux_losses:
       metrics['aux_loss'] = (sum(aux_losses), weight)
       loss = loss + sum(aux_losses)
-    for name, value in learners.by_path(
-      updated.pop(base_layer.SUMMARIES, {})
-    ).items():
-      metrics[name] = (value, 1.0)
+    said = updated.pop(base_layer.SUMMARIES, {})
+    for name, summary in learners.by_path(said, summaries.is_summary).items():
+      if summary.summary_type is summaries.SummaryType.SCALAR:
+        metrics[name] = (summary.value, 1.0)
     return loss, (metrics, updated)
 
   def _eval_step(self, mdl_vars, batch):

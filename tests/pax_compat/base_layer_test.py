@@ -18,6 +18,7 @@ from pax_compat.base_layer import (
   WeightInit,
 )
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.summaries import Summary, SummaryType
 
 
 class Child(BaseLayer):
@@ -34,8 +35,10 @@ class Parent(BaseLayer):
   child_tpl: Config = sub_config_field(Child)
 
   def setup(self):
-    self.create_child('one', self.child_tpl.clone().set(dims=2))
-    self.create_children('more', [self.child_tpl.clone().set(dims=2)] * 2)
+    self.create_child('one', self.child_tpl, dims=2)
+    self.create_children(
+      'more', [self.child_tpl.clone(), self.child_tpl.clone()], dims=2
+    )
 
   def __call__(self, x):
     for layer in (self.one, *self.more):
@@ -203,7 +206,7 @@ def test_summaries_and_aux_losses_are_collected_where_asked_for():
   _, said = layer.apply(
     variables, x, mutable=[SUMMARIES, AUX_LOSS, NON_TRAINABLE]
   )
-  assert said[SUMMARIES] == {'x': 1.0}
+  assert said[SUMMARIES]['x'] == Summary(1.0, SummaryType.SCALAR)
   assert said[AUX_LOSS] == {'y': 2.0}
   with base_layer.eval_mode():
     assert layer.apply(variables, x).shape == (2,)
@@ -218,7 +221,10 @@ class Repeats(BaseLayer):
 
 def test_the_last_summary_holds_and_aux_losses_add_up():
   said = Repeats.config().Instantiate().apply({}, mutable=[SUMMARIES, AUX_LOSS])
-  assert said[1] == {SUMMARIES: {'x': 2.0}, AUX_LOSS: {'y': 3.0}}
+  assert said[1] == {
+    SUMMARIES: {'x': Summary(2.0, SummaryType.SCALAR)},
+    AUX_LOSS: {'y': 3.0},
+  }
 
 
 def test_a_weight_that_is_not_trained_is_updated_once_it_is_initialised():
@@ -251,7 +257,228 @@ def test_each_key_is_fresh_and_reproducible():
 def test_a_stacked_axis_is_not_split():
   _, variables = _init(Everything.config())
   box = variables[PARAMS]['w']
-  stacked = box.add_axis(0, {})
+  stacked = box.add_axis(0, {'x_times': 4})
   assert stacked.meta.tensor_split_dims_mapping == (None, 'data', None)
   unstacked = stacked.remove_axis(0, {})
   assert unstacked.meta.tensor_split_dims_mapping == ('data', None)
+
+
+class Flops(BaseLayer):
+  """Defines `fprop`, as the older documents do."""
+
+  def fprop(self, x):
+    return 2 * x
+
+
+class Pair(BaseLayer):
+  """Two children of templates that may be one."""
+
+  a_tpl: Config = sub_config_field(Child)
+  b_tpl: Config = sub_config_field(Child)
+  dims: int = 2
+
+  def setup(self):
+    self.create_child('a', self.a_tpl, dims=self.dims)
+    self.create_child('b', self.b_tpl, dims=self.dims)
+
+  def __call__(self, x):
+    return self.b(self.a(x))
+
+
+class Family(BaseLayer):
+  """Pairs of its own, below which templates may be shared."""
+
+  one_tpl: Config = sub_config_field(Pair)
+  two_tpl: Config = sub_config_field(Pair)
+
+  def setup(self):
+    self.create_child('one', self.one_tpl)
+    self.create_child('two', self.two_tpl)
+
+  def __call__(self, x):
+    return self.two(self.one(x))
+
+
+def _paths(layer) -> list[str]:
+  variables = layer.init({PARAMS: jax.random.key(0)}, jnp.ones([2]))
+  leaves = jax.tree_util.tree_leaves_with_path(base_layer.unbox(variables))
+  return [
+    jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves
+  ]
+
+
+def test_a_layer_may_define_fprop_instead_of_call():
+  layer = Flops.config().Instantiate()
+  assert layer.apply({}, 3.0) == 6.0
+  assert layer.apply({}, 3.0, method='fprop') == 6.0
+
+
+def test_one_config_in_two_places_is_one_layer():
+  tpl = Child.config()
+  pair = Pair.config(a_tpl=tpl, b_tpl=tpl)
+  assert _paths(pair.Instantiate()) == ['params/a/w']
+  copied = Pair.config(a_tpl=tpl, b_tpl=tpl.clone())
+  assert _paths(copied.Instantiate()) == ['params/a/w', 'params/b/w']
+
+
+def test_one_config_below_different_parents_is_one_layer():
+  tpl = Child.config(params_init=WeightInit.Constant(3.0))
+  family = Family.config()
+  family.one_tpl.b_tpl = tpl
+  family.two_tpl.a_tpl = tpl
+  layer = family.Instantiate()
+  assert _paths(layer) == [
+    'params/one/a/w',
+    'params/one/b/w',
+    'params/two/b/w',
+  ]
+  variables = layer.init({PARAMS: jax.random.key(0)}, jnp.ones([2]))
+
+  def loss(params):
+    return jnp.sum(layer.apply({PARAMS: params}, jnp.ones([2])))
+
+  params = base_layer.unbox(variables)[PARAMS]
+  params = jax.tree.map(jnp.ones_like, params)
+  params['one']['b']['w'] = jnp.array([3.0, 3.0])
+  # The shared weight counts twice: y = 3 * 3 * x, dy/dw = 2 * 3.
+  assert loss(params) == 18.0
+  gradients = jax.grad(loss)(params)
+  np.testing.assert_allclose(gradients['one']['b']['w'], [6.0, 6.0])
+
+
+def test_a_copy_of_the_whole_keeps_what_is_shared_in_it():
+  tpl = Child.config()
+  pair = Pair.config(a_tpl=tpl, b_tpl=tpl).clone()
+  assert _paths(pair.Instantiate()) == ['params/a/w']
+
+
+def test_copies_with_one_shared_weight_layer_id_are_one_layer():
+  tpl = Child.config(shared_weight_layer_id='mine')
+  pair = Pair.config(a_tpl=tpl.clone(), b_tpl=tpl.clone())
+  assert _paths(pair.Instantiate()) == ['params/a/w']
+
+
+def test_parents_must_agree_on_a_shared_layer():
+  tpl = Child.config()
+  family = Family.config()
+  family.one_tpl.b_tpl = tpl
+  family.two_tpl.set(a_tpl=tpl, dims=3)
+  with pytest.raises(errors.UserError, match=r'two\.a and one\.b share one'):
+    _paths(family.Instantiate())
+
+
+class Built(BaseLayer):
+  """Has children that are built with it."""
+
+  one: Config = base_layer.instance_field(Child)
+  two: Config = base_layer.instance_field(Child)
+
+  def __call__(self, x):
+    return self.two(self.one(x))
+
+
+def test_instance_fields_hold_layers_and_share_them():
+  tpl = Child.config(dims=2)
+  assert _paths(Built.config(one=tpl, two=tpl).Instantiate()) == [
+    'params/one/w'
+  ]
+  two = Built.config(one=tpl, two=tpl.clone()).Instantiate()
+  assert _paths(two) == ['params/one/w', 'params/two/w']
+  with pytest.raises(errors.UserError, match=r'^one: Child\.dims is required'):
+    Built.config(two=tpl).Instantiate()
+
+
+def test_required_fields_are_found_without_data():
+  Family.check_required(Family.config())
+  family = Family.config()
+  family.two_tpl.b_tpl = Parent.config(child_tpl=Everything.config())
+  with pytest.raises(errors.UserError, match="has no field 'dims'"):
+    Family.check_required(family)
+
+
+class Careless(BaseLayer):
+  """Forgets what its child needs."""
+
+  child_tpl: Config = sub_config_field(Child)
+
+  def setup(self):
+    self.create_child('child', self.child_tpl)
+
+  def __call__(self, x):
+    return self.child(x)
+
+
+def test_a_required_field_is_named_by_its_full_path():
+  outer = Family.config(two_tpl=Careless.config())
+  with pytest.raises(errors.UserError, match=r'^two\.child: Child\.dims'):
+    Family.check_required(outer)
+
+
+class Split(BaseLayer):
+  """Has a weight that is split by a name of its own."""
+
+  class WeightSharding(BaseLayer.WeightSharding):
+    other: tuple | None = None
+
+  def setup(self):
+    mapping = self.weight_split_dims_mapping
+    self.create_variable(
+      'w', WeightHParams([2], tensor_split_dims_mapping=mapping.wt)
+    )
+    self.create_variable(
+      'v', WeightHParams([2], tensor_split_dims_mapping=mapping.other)
+    )
+
+  def __call__(self, x):
+    return self.shard(x * self.theta.w, self.activation_split_dims_mapping.out)
+
+
+def test_splits_are_set_by_the_names_of_weights():
+  config = Split.config()
+  config.weight_split_dims_mapping.wt = ['data']
+  config.weight_split_dims_mapping.other = ['mdl']
+  with pytest.raises(errors.UserError, match='did you mean'):
+    config.weight_split_dims_mapping.othr = None
+  layer = config.Instantiate()
+  params = layer.init({PARAMS: jax.random.key(0)}, jnp.ones([2]))[PARAMS]
+  assert params['w'].meta.tensor_split_dims_mapping == ['data']
+  assert params['v'].meta.tensor_split_dims_mapping == ['mdl']
+
+
+def test_an_activation_is_split_where_there_is_a_mesh():
+  config = Split.config()
+  config.activation_split_dims_mapping.out = ['data']
+  layer = config.Instantiate()
+  variables = base_layer.unbox(layer.init(jax.random.key(0), jnp.ones([2])))
+  mesh = jax.make_mesh((1,), ('data',), (jax.sharding.AxisType.Auto,))
+  with jax.set_mesh(mesh):
+    jaxpr = jax.make_jaxpr(layer.apply)(variables, jnp.ones([2]))
+    assert 'sharding_constraint' in str(jaxpr)
+    config.activation_split_dims_mapping.out = ['dta']
+    with pytest.raises(errors.UserError, match="Split: .*'dta'"):
+      layer.apply(variables, jnp.ones([2]))
+  config.activation_split_dims_mapping.out = ['data']
+  assert 'sharding_constraint' not in str(
+    jax.make_jaxpr(layer.apply)(variables, jnp.ones([2]))
+  )
+
+
+class Cached(BaseLayer):
+  """Counts its calls in its decode state."""
+
+  def init_states(self):
+    self.update_decode_state('count', jnp.zeros([], jnp.int32))
+
+  def __call__(self):
+    self.update_decode_state('count', self.get_decode_state('count') + 1)
+
+
+def test_decode_state_lasts_from_call_to_call():
+  layer = Cached.config().Instantiate()
+  cache = [base_layer.DECODE_CACHE]
+  with pytest.raises(errors.UserError, match='init_states'):
+    layer.apply({}, mutable=cache)
+  _, state = layer.apply({}, method='init_states', mutable=cache)
+  for _ in range(3):
+    _, state = layer.apply(state, mutable=cache)
+  assert state[base_layer.DECODE_CACHE]['count'] == 3

@@ -1,0 +1,137 @@
+"""How a layer builds its children from templates.
+
+One template object is one layer, wherever in a model it is used. A module of
+flax that belongs to nobody yet, and is assigned to attributes of several
+modules, is shared between them; so the first use of a template builds such a
+module, and later uses get the same one.
+"""
+
+import contextlib
+import contextvars
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from pax_compat import config as config_lib
+from pax_compat import errors
+
+# What children take from their parent unless their template sets it.
+INHERITED = (
+  'dtype',
+  'fprop_dtype',
+  'params_init',
+  'skip_lp_regularization',
+  'mesh_axis_names',
+  'ici_mesh_shape',
+  'dcn_mesh_shape',
+)
+
+_SHARDINGS = {
+  'WeightSharding': 'weight_split_dims_mapping',
+  'ActivationSharding': 'activation_split_dims_mapping',
+}
+
+# Layers by their templates, for every model that is being traced.
+_built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
+
+_sets_up_all = contextvars.ContextVar('sets_up_all', default=False)
+
+
+def declare_shardings(cls: type):
+  """Makes nested classes that say how a layer is split the default of fields.
+
+  Call it from `__init_subclass__`, before the class becomes a dataclass.
+  """
+  for nested, field in _SHARDINGS.items():
+    if nested in cls.__dict__:
+      cls.__annotations__ = {
+        **cls.__dict__.get('__annotations__', {}),
+        field: config_lib.Config,
+      }
+      setattr(cls, field, config_lib.sub_config_field(cls.__dict__[nested]))
+
+
+def build_child(
+  parent: nn.Module, name: str, tpl: config_lib.Config, fields: dict[str, Any]
+) -> nn.Module:
+  """Returns the layer of a template, to be assigned to an attribute.
+
+  Args:
+    parent: the layer that is in its `setup`.
+    name: what the child will be called.
+    tpl: its template.
+    fields: what the parent decides about it.
+
+  Raises:
+    RequiredError: a field of the child was never set.
+    UserError: see `BaseLayer.create_child`.
+  """
+  where = '.'.join((*parent.path, name))
+  if not isinstance(tpl, config_lib.Config):
+    raise errors.UserError(
+      f'{where}: expected a config, such as Linear.config(...), got {tpl!r}'
+    )
+  known = config_lib.field_names(tpl)
+  inherited = {
+    field: getattr(parent, field)
+    for field in INHERITED
+    if field in known and field not in tpl.__arguments__
+  }
+  fields = {**inherited, **fields}
+  shared = _built.setdefault(parent.scope.root, {})
+  key = tpl.shared_weight_layer_id if 'shared_weight_layer_id' in known else ''
+  key = key or id(tpl)
+  if key in shared:
+    _, first, first_fields, child = shared[key]
+    _check_same(where, first, fields, first_fields)
+    return child
+  try:
+    child = tpl.build(fields)
+  except config_lib.RequiredError as e:
+    raise e.within(where) from None
+  # The template is kept, so that no other object gets its id.
+  shared[key] = (tpl, where, fields, child)
+  if _sets_up_all.get():
+    setattr(parent, name, child)
+    # Asking a module for what it does not have makes it set itself up.
+    hasattr(getattr(parent, name), 'set_up')
+  return child
+
+
+def _check_same(where: str, first: str, fields: dict, first_fields: dict):
+  names = sorted({*fields, *first_fields})
+  for name in names:
+    one, other = first_fields.get(name), fields.get(name)
+    if one is not other and one != other:
+      raise errors.UserError(
+        f'{where} and {first} share one config and so one layer, but the former'
+        f' sets {name} to {other!r} and the latter to {one!r}; a clone() of the'
+        ' config makes a layer of its own'
+      )
+
+
+def set_up(config: config_lib.Config):
+  """Sets a layer up with all its children, abstractly, as a check.
+
+  Raises:
+    UserError: of the layers' own checks.
+  """
+  with _setting_up_all():
+    jax.eval_shape(
+      lambda key: nn.init(
+        lambda layer: hasattr(layer, 'set_up'), config.Instantiate()
+      )(key),
+      jax.random.key(0),
+    )
+
+
+@contextlib.contextmanager
+def _setting_up_all() -> Iterator[None]:
+  token = _sets_up_all.set(True)
+  try:
+    yield
+  finally:
+    _sets_up_all.reset(token)

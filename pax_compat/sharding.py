@@ -1,0 +1,76 @@
+"""Splitting of arrays over the mesh that is in effect."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from pax_compat import errors
+
+# For each dimension the mesh axis, several of them, or None.
+SplitDimsMapping = Sequence[str | Sequence[str] | None] | None
+
+
+def partition_spec(
+  mapping: SplitDimsMapping,
+  shape: Sequence[int],
+  axis_names: Sequence[str],
+  *,
+  where: str,
+) -> PartitionSpec:
+  """Returns a split mapping as JAX's PartitionSpec.
+
+  Args:
+    mapping: None replicates. An entry of -1 is an older spelling of None.
+    shape: of the array.
+    axis_names: of the mesh.
+    where: begins the message of an error.
+
+  Raises:
+    UserError: the mapping has another length than the array has dimensions,
+      names an axis that the mesh has not, or one of them twice.
+  """
+  if mapping is None:
+    return PartitionSpec()
+  if len(mapping) != len(shape):
+    raise errors.UserError(
+      f'{where}: an array of shape {list(shape)} has the split mapping'
+      f' {list(mapping)}; expected one entry for each dimension'
+    )
+  entries = [_axes(entry) for entry in mapping]
+  used: list[Any] = []
+  for name in (name for axes in entries for name in axes):
+    if name not in axis_names:
+      raise errors.UserError(
+        f'{where}: split over the mesh axis {name!r}, which is not there'
+        + errors.did_you_mean(str(name), axis_names)
+      )
+    if name in used:
+      raise errors.UserError(
+        f'{where}: split over the mesh axis {name!r} twice; expected once at'
+        ' most'
+      )
+    used.append(name)
+  return PartitionSpec(*(axes or None for axes in entries))
+
+
+def _axes(entry) -> tuple[str, ...]:
+  if entry is None or entry == -1:
+    return ()
+  return tuple(entry) if isinstance(entry, list | tuple) else (entry,)
+
+
+def shard(x: jax.Array, mapping: SplitDimsMapping, *, where: str) -> jax.Array:
+  """Returns `x`, split over the mesh in effect (`jax.set_mesh`) by `mapping`.
+
+  Without a mesh, or where the mapping is None, `x` is left to the compiler.
+
+  Raises:
+    UserError: see `partition_spec`.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mapping is None or mesh.empty:
+    return x
+  spec = partition_spec(mapping, x.shape, mesh.axis_names, where=where)
+  return jax.lax.with_sharding_constraint(x, spec)
