@@ -40,18 +40,22 @@ class RequiredError(errors.UserError):
   """A required field was never set.
 
   Attributes:
+    cls: name of the class that has the field.
+    field: its name.
     path: where the config stands that has the field, as far as is known.
-    field: its class and name.
   """
 
-  def __init__(self, field: str, path: str = ''):
-    super().__init__(f'{path}{": " if path else ""}{field} is required')
-    self.path = path
+  def __init__(self, cls: str, field: str, path: str = ''):
+    where = f'{path}.{field}' if path else f'{cls}.{field}'
+    super().__init__(f'{where} is required{f" by {cls}" if path else ""}')
+    self.cls = cls
     self.field = field
+    self.path = path
 
   def within(self, path: str) -> 'RequiredError':
     """Returns the same error with `path` in front of its path."""
-    return RequiredError(self.field, '.'.join(filter(None, (path, self.path))))
+    whole = '.'.join(filter(None, (path, self.path)))
+    return RequiredError(self.cls, self.field, whole)
 
 
 # Fields that flax.linen adds to every module and no user sets.
@@ -142,7 +146,7 @@ def _build(
   fields = {**field_values(config), **overrides}
   for name, value in fields.items():
     if value is REQUIRED:
-      raise RequiredError(f'{class_name(config)}.{name}')
+      raise RequiredError(class_name(config), name)
     if isinstance(value, Config) and name in _instance_fields(config):
       if id(value) not in built:
         hides = _without_parent(value)

@@ -1,5 +1,6 @@
 """Configs as text: one field a line, in a stable order, so that it diffs."""
 
+import difflib
 import functools
 from typing import Any
 
@@ -17,34 +18,102 @@ def to_text(config: fdl.Buildable, name: str = '') -> str:
 
   Returns:
     The lines in the order in which the fields are declared. A config's class
-    stands in a line of its own, before its fields.
+    stands in a line of its own, before its fields; a config that was written
+    before, in another place, has a line that names this place.
+
+  Raises:
+    UserError: a required field was never set. Those of a layer's templates,
+      which layers set for their children, may be open.
   """
-  return '\n'.join(_lines(config, name)) + '\n'
+  check_required(config, name)
+  return '\n'.join(_lines(config, name, {})) + '\n'
 
 
-def _lines(value: Any, path: str) -> list[str]:
+def diff(a: fdl.Buildable, b: fdl.Buildable, name: str = '') -> str:
+  """Returns the lines of `to_text` in which two configs differ.
+
+  Args:
+    a: one config.
+    b: the other.
+    name: what the paths begin with.
+
+  Returns:
+    Lines that begin with `-` are only in `a`, with `+` only in `b`, in the
+    order of the configs; '' if there are none.
+  """
+  lines = difflib.ndiff(
+    to_text(a, name).splitlines(), to_text(b, name).splitlines()
+  )
+  return ''.join(f'{line[0]}{line[2:]}\n' for line in lines if line[0] in '-+')
+
+
+def check_required(value: Any, path: str = ''):
+  """Raises an error with the full path of a required field that is not set.
+
+  Args:
+    value: a config, or what a field of one holds.
+    path: of the value.
+
+  Raises:
+    RequiredError: a field is required.
+    UserError: a layer in it cannot be set up.
+  """
+  if isinstance(value, config_lib.Config):
+    # Layers know best: they set fields of their children.
+    if hasattr(value.cls, 'check_required'):
+      try:
+        value.cls.check_required(value)
+      except config_lib.RequiredError as e:
+        raise e.within(path) from None
+      return
+    for field, item in config_lib.field_values(value).items():
+      if item is config_lib.REQUIRED:
+        raise config_lib.RequiredError(
+          config_lib.class_name(value), field, path
+        )
+  for step, item in _parts(value):
+    check_required(item, _joined(path, step))
+
+
+def _lines(value: Any, path: str, written: dict[int, str]) -> list[str]:
+  """Returns the lines of a value; `written` has the paths of configs so far."""
   if isinstance(value, fdl.Buildable):
+    if id(value) in written:
+      return [f'{path} : the same as {written[id(value)]}']
+    written[id(value)] = path
     cls = fdl.get_callable(value)
     head = f'{path or "."} : {cls.__module__}.{cls.__qualname__}'
-    children = config_lib.field_values(value).items()
-    return [head] + _nested(children, path)
+    if all(v is None for v in config_lib.field_values(value).values()):
+      return [head]
+    return [head, *_nested(value, path, written)]
   if isinstance(value, dict) and value:
-    return _nested(value.items(), path)
+    return _nested(value, path, written)
   if isinstance(value, list | tuple) and any(map(_has_parts, value)):
-    return [
-      line
-      for i, item in enumerate(value)
-      for line in _lines(item, f'{path}[{i}]')
-    ]
+    return _nested(value, path, written)
   return [f'{path} = {_short(value)}']
 
 
-def _nested(items, path: str) -> list[str]:
+def _nested(value: Any, path: str, written: dict[int, str]) -> list[str]:
   return [
     line
-    for key, item in items
-    for line in _lines(item, f'{path}.{key}' if path else str(key))
+    for step, item in _parts(value)
+    for line in _lines(item, _joined(path, step), written)
   ]
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+  """Returns what a value holds, with the steps to it: `[i]` or a name."""
+  if isinstance(value, fdl.Buildable):
+    return list(config_lib.field_values(value).items())
+  if isinstance(value, dict):
+    return [(str(key), item) for key, item in value.items()]
+  if isinstance(value, list | tuple):
+    return [(f'[{i}]', item) for i, item in enumerate(value)]
+  return []
+
+
+def _joined(path: str, step: str) -> str:
+  return f'{path}.{step}' if path and not step.startswith('[') else path + step
 
 
 def _has_parts(value: Any) -> bool:
@@ -59,7 +128,9 @@ def _short(value: Any) -> str:
     return '{' + ', '.join(sorted(map(_short, value))) + '}'
   if isinstance(value, list | tuple):
     inner = ', '.join(map(_short, value))
-    return f'[{inner}]' if isinstance(value, list) else f'({inner})'
+    if isinstance(value, list):
+      return f'[{inner}]'
+    return f'({inner},)' if len(value) == 1 else f'({inner})'
   if isinstance(value, functools.partial):
     given = [*map(_short, value.args)]
     given += [f'{k}={_short(v)}' for k, v in value.keywords.items()]

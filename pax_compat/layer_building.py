@@ -8,6 +8,7 @@ module, and later uses get the same one.
 
 import contextlib
 import contextvars
+import dataclasses
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,23 @@ _SHARDINGS = {
 _built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
 _sets_up_all = contextvars.ContextVar('sets_up_all', default=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+  """A layer that was built.
+
+  Attributes:
+    tpl: its template; kept, so that no other object gets its id.
+    where: its path, or that of its first use.
+    fields: all its fields.
+    child: the layer, which belongs to no module yet.
+  """
+
+  tpl: config_lib.Config
+  where: str
+  fields: dict[str, Any]
+  child: nn.Module
 
 
 def declare_shardings(cls: type):
@@ -85,15 +103,16 @@ def build_child(
   key = tpl.shared_weight_layer_id if 'shared_weight_layer_id' in known else ''
   key = key or id(tpl)
   if key in shared:
-    _, first, first_fields, child = shared[key]
-    _check_same(where, first, fields, first_fields)
-    return child
+    first = shared[key]
+    values = config_lib.field_values(tpl)
+    _check_same(where, {**values, **fields}, first.where, first.fields)
+    return first.child
   try:
     child = tpl.build(fields)
   except config_lib.RequiredError as e:
     raise e.within(where) from None
-  # The template is kept, so that no other object gets its id.
-  shared[key] = (tpl, where, fields, child)
+  values = {**config_lib.field_values(tpl), **fields}
+  shared[key] = _Built(tpl=tpl, where=where, fields=values, child=child)
   if _sets_up_all.get():
     setattr(parent, name, child)
     # Asking a module for what it does not have makes it set itself up.
@@ -101,10 +120,9 @@ def build_child(
   return child
 
 
-def _check_same(where: str, first: str, fields: dict, first_fields: dict):
-  names = sorted({*fields, *first_fields})
-  for name in names:
-    one, other = first_fields.get(name), fields.get(name)
+def _check_same(where: str, fields: dict, first: str, first_fields: dict):
+  for name, other in fields.items():
+    one = first_fields.get(name)
     if one is not other and one != other:
       raise errors.UserError(
         f'{where} and {first} share one config and so one layer, but the former'

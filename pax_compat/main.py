@@ -11,7 +11,7 @@ import sys
 
 from absl import app, flags, logging
 
-from pax_compat import errors, experiment_sources
+from pax_compat import errors, experiment_overrides, experiment_sources
 
 FLAGS = flags.FLAGS
 
@@ -60,6 +60,13 @@ _OVERRIDE = flags.DEFINE_string(
   "Changes of a Lingvo model's Params: `path : value` pairs, separated by ; or"
   ' new lines.',
 )
+_SET = flags.DEFINE_multi_string(
+  'set',
+  [],
+  'Sets a field of a config, as config.txt of a run writes it:'
+  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. Of'
+  ' a Lingvo experiment it changes what the Params were translated to.',
+)
 
 
 def _options() -> experiment_sources.SourceOptions:
@@ -99,6 +106,7 @@ def _train():
         ' experiments'
       )
   experiment = experiment_sources.find(_EXP.value, _options())
+  experiment_overrides.override(experiment, _SET.value)
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
   from pax_compat.trainer import run as trainer

@@ -384,7 +384,9 @@ def test_instance_fields_hold_layers_and_share_them():
   ]
   two = Built.config(one=tpl, two=tpl.clone()).Instantiate()
   assert _paths(two) == ['params/one/w', 'params/two/w']
-  with pytest.raises(errors.UserError, match=r'^one: Child\.dims is required'):
+  with pytest.raises(
+    errors.UserError, match=r'^one\.dims is required by Child'
+  ):
     Built.config(two=tpl).Instantiate()
 
 
@@ -410,7 +412,9 @@ class Careless(BaseLayer):
 
 def test_a_required_field_is_named_by_its_full_path():
   outer = Family.config(two_tpl=Careless.config())
-  with pytest.raises(errors.UserError, match=r'^two\.child: Child\.dims'):
+  with pytest.raises(
+    errors.UserError, match=r'^two\.child\.dims is required by Child'
+  ):
     Family.check_required(outer)
 
 

@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 import pytest
 
-from pax_compat import config, config_text
+from pax_compat import base_layer, config, config_text, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.weight_init import WeightInit
 from tests.pax_compat import processes
@@ -33,13 +33,15 @@ class Tree(config.Configurable):
 
 def test_lines_are_in_the_order_of_declaration_with_full_paths():
   tree = Tree.config(
-    leaves=[Leaf.config(zebra=5), 7], table={'b': Leaf.config(), 'a': 1}
+    name='n',
+    leaves=[Leaf.config(zebra=5), 7],
+    table={'b': Leaf.config(), 'a': 1},
   )
   tree.function = helper
   here = __name__
   assert config_text.to_text(tree, 'task').splitlines() == [
     f'task : {here}.Tree',
-    'task.name = REQUIRED',
+    "task.name = 'n'",
     'task.dtype = float32',
     f'task.leaf : {here}.Leaf',
     'task.leaf.zebra = 1',
@@ -65,7 +67,7 @@ def test_the_order_of_setting_does_not_matter():
 
 
 def test_empty_containers_have_a_line():
-  text = config_text.to_text(Tree.config(), 't')
+  text = config_text.to_text(Tree.config(name='n'), 't')
   assert 't.leaves = []\n' in text and 't.table = {}\n' in text
 
 
@@ -75,7 +77,7 @@ def test_without_a_name_paths_start_at_the_fields():
 
 
 def test_configs_are_opened_however_deep_they_are():
-  tree = Tree.config(leaves=[{'a': [Leaf.config(zebra=7)]}])
+  tree = Tree.config(name='n', leaves=[{'a': [Leaf.config(zebra=7)]}])
   assert 't.leaves[0].a[0].zebra = 7\n' in config_text.to_text(tree, 't')
 
 
@@ -89,7 +91,9 @@ def test_configs_are_opened_however_deep_they_are():
   ],
 )
 def test_no_text_holds_an_address(value):
-  assert ' at 0x' not in config_text.to_text(Tree.config(function=value))
+  assert ' at 0x' not in config_text.to_text(
+    Tree.config(name='n', function=value)
+  )
 
 
 def test_two_processes_write_the_same_text():
@@ -98,7 +102,10 @@ def test_two_processes_write_the_same_text():
     from pax_compat.layers import models
     task = tasks_lib.SingleTask.config(model=models.LanguageModel.config())
     # The order of a set of strings depends on the seed of their hashes.
-    task.model.lm_tpl.set(name=set('abcdefg'))
+    lm = task.model.lm_tpl.set(vocab_size=4, model_dims=2)
+    stack = lm.stacked_transformer_tpl.set(num_layers=1)
+    stack.transformer_layer_params_tpl.set(hidden_dims=2, num_heads=1)
+    lm.set(name=set('abcdefg'))
     print(config_text.to_text(task, 'task'))
   """
   texts = [
@@ -108,3 +115,72 @@ def test_two_processes_write_the_same_text():
   assert texts[0].stdout == texts[1].stdout
   assert 'task.model.lm_tpl.softmax_tpl.use_bias = True' in texts[0].stdout
   assert ' at 0x' not in texts[0].stdout
+
+
+class Layer(base_layer.BaseLayer):
+  dims: int = REQUIRED
+
+  def setup(self):
+    self.create_variable('w', base_layer.WeightHParams([self.dims]))
+
+
+class Parent(base_layer.BaseLayer):
+  one_tpl: Config = sub_config_field(Layer)
+  two_tpl: Config = sub_config_field(Layer)
+
+  def setup(self):
+    self.create_child('one', self.one_tpl, dims=2)
+    self.create_child('two', self.two_tpl)
+
+
+class Holder(config.Configurable):
+  layer: Config = REQUIRED
+  leaves: list = config.instance_field(list)
+
+
+@pytest.mark.parametrize(
+  ('holder', 'path'),
+  [
+    (Holder.config(), 'task.layer is required by Holder'),
+    (
+      Holder.config(layer=Leaf.config(), leaves=[1, {'a': Tree.config()}]),
+      r'task.leaves\[1\].a.name is required by Tree',
+    ),
+    (
+      Holder.config(layer=Parent.config()),
+      'task.layer.two.dims is required by Layer',
+    ),
+  ],
+)
+def test_what_is_required_is_named_by_its_full_path(holder, path):
+  with pytest.raises(errors.UserError, match=f'^{path}$'):
+    config_text.to_text(holder, 'task')
+
+
+def test_what_a_parent_sets_may_be_open():
+  parent = Parent.config()
+  parent.two_tpl.dims = 3
+  lines = config_text.to_text(parent, 'p').splitlines()
+  assert 'p.one_tpl.dims = REQUIRED' in lines and 'p.two_tpl.dims = 3' in lines
+
+
+def test_a_shared_config_is_written_once():
+  tpl = Layer.config(dims=2)
+  lines = config_text.to_text(Parent.config(one_tpl=tpl, two_tpl=tpl), 'p')
+  assert 'p.two_tpl : the same as p.one_tpl\n' in lines
+  assert 'p.two_tpl.dims' not in lines
+
+
+def test_a_difference_is_what_only_one_of_two_has():
+  a = Tree.config(name='n', leaves=[1, 2])
+  b = a.clone().set(leaves=[1, 3], function=helper)
+  b.leaf.zebra = 9
+  assert config_text.diff(a, a.clone(), 't') == ''
+  assert config_text.diff(a, b, 't').splitlines() == [
+    '-t.leaf.zebra = 1',
+    '+t.leaf.zebra = 9',
+    '-t.leaves = [1, 2]',
+    '+t.leaves = [1, 3]',
+    '-t.function = None',
+    f'+t.function = {__name__}.helper',
+  ]

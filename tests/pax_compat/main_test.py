@@ -127,6 +127,31 @@ def test_mistakes_in_the_flags(tmp_path, monkeypatch, mistake):
   assert not list(tmp_path.iterdir())
 
 
+def test_set_changes_fields_of_the_experiment(tmp_path):
+  counting = f'--exp={MODULE}.Counting', f'--import_modules={MODULE}'
+  done = runs.main(
+    *counting,
+    f'--job_log_dir={tmp_path / "run"}',
+    '--set=task.train.num_train_steps=2',
+    '--set=task.train.learner.optimizer.learning_rate=1e-3',
+  )
+  assert done.returncode == 0, done.stderr
+  config = (tmp_path / 'run' / 'config.txt').read_text().splitlines()
+  assert 'task.train.num_train_steps = 2' in config
+  assert 'task.train.learner.optimizer.learning_rate = 0.001' in config
+
+
+def test_a_mistake_in_set(tmp_path):
+  done = runs.main(
+    f'--exp={MODULE}.Counting',
+    f'--import_modules={MODULE}',
+    f'--job_log_dir={tmp_path / "run"}',
+    '--set=task.train.num_trian_steps=2',
+  )
+  runs.assert_mistake(done, 'num_trian_steps', 'did you mean: num_train_steps')
+  assert not list(tmp_path.iterdir())
+
+
 def test_a_checkout_without_params(tmp_path):
   done = runs.main(
     '--exp=lm.words.Model', '--job_log_dir=x', f'--lingvo_source={tmp_path}'
