@@ -62,5 +62,6 @@ setuptools.setup(
       '20_lingvo = adaptors.lingvo_names',
     ],
     'pax_compat.lingvo_params': ['lm = lm_tasks.params'],
+    'pax_compat.native_params': ['tasks.lm.params = lm_tasks.params'],
   },
 )

@@ -19,11 +19,10 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Iterator
 
 from absl import logging
 
-from pax_compat import errors
+from pax_compat import errors, registrations
 
 GROUP = 'pax_compat.lingvo_params'
 
@@ -85,7 +84,7 @@ def params_modules() -> dict[str, pathlib.Path]:
     modules = {}
     for task, folders in _finder.folders.items():
       for folder in folders:
-        for name, path in _modules_in(pathlib.Path(folder)):
+        for name, path in registrations.modules_in(pathlib.Path(folder)):
           modules.setdefault(f'{task}.{name}', path)
   return dict(sorted(modules.items()))
 
@@ -114,9 +113,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     folders = self.folders[task]
     if str(folder) in folders:
       return
-    new = dict(_modules_in(folder))
+    new = dict(registrations.modules_in(folder))
     for other in folders:
-      for name, path in _modules_in(pathlib.Path(other)):
+      for name, path in registrations.modules_in(pathlib.Path(other)):
         if name in new:
           used, unused = (new[name], path) if first else (path, new[name])
           logging.info('%s.%s is %s; not %s', task, name, used, unused)
@@ -153,14 +152,6 @@ def _package(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec:
   spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
   spec.submodule_search_locations = folders
   return spec
-
-
-def _modules_in(folder: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-  """Yields the dotted names, below the folder, of its modules and files."""
-  for path in sorted(folder.rglob('*.py')):
-    parts = path.relative_to(folder).with_suffix('').parts
-    if parts[-1] != '__init__' and not parts[-1].endswith('_test'):
-      yield '.'.join(parts), path
 
 
 def _find(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -6,7 +6,6 @@ can mean (see `_modules_of`). Whether there is such a module is found out
 without importing anything, so that a name of somebody else costs no time.
 """
 
-import ast
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -18,7 +17,12 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_mounts, lingvo_runtime
-from pax_compat import base_experiment, errors, experiment_sources
+from pax_compat import (
+  base_experiment,
+  errors,
+  experiment_sources,
+  registrations,
+)
 
 _TASKS = 'lingvo.tasks'
 _DECORATORS = ('RegisterSingleTaskModel', 'RegisterMultiTaskModel')
@@ -89,7 +93,9 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   """
   _mount(options)
   mounted = lingvo_mounts.params_modules()
-  found = {} if options.load_everything else _scan(mounted)
+  found = {}
+  if not options.load_everything:
+    found = registrations.scan(mounted, _DECORATORS)
   if options.load_everything:
     for key in mounted:
       try:
@@ -97,7 +103,9 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
       except errors.UserError as error:
         logging.warning('not listed: %s', error)
   if options.load_everything or _is_registry_loaded():
-    found |= {key: _first_line(c.__doc__) for key, c in _documented()}
+    found |= {
+      key: registrations.first_line(c.__doc__) for key, c in _documented()
+    }
   return found
 
 
@@ -231,50 +239,3 @@ def import_module(module: str):
     raise errors.UserError(
       f'{module} cannot be imported: {place}: {type(error).__name__}: {error}'
     ) from error
-
-
-def _scan(modules: dict[str, pathlib.Path]) -> dict[str, str]:
-  """Finds what modules register by reading them."""
-  found = {}
-  for key, path in modules.items():
-    source = path.read_bytes()
-    if not any(d.encode() in source for d in _DECORATORS):
-      continue
-    try:
-      tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-      logging.warning('not listed: %s cannot be read: %s', path, error)
-      continue
-    for node in _registered_classes(tree):
-      line = _first_line(ast.get_docstring(node))
-      found[f'{key}.{node.name}'] = line
-  return found
-
-
-def _registered_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
-  """Yields the classes that have a registering decorator, under any name."""
-  aliases = set(_DECORATORS)
-  for node in tree.body:
-    if isinstance(node, ast.ImportFrom):
-      aliases |= {
-        alias.asname
-        for alias in node.names
-        if alias.name in _DECORATORS and alias.asname
-      }
-    elif isinstance(node, ast.Assign) and _last_name(node.value) in aliases:
-      aliases |= {t.id for t in node.targets if isinstance(t, ast.Name)}
-    elif isinstance(node, ast.ClassDef) and any(
-      _last_name(decorator) in aliases for decorator in node.decorator_list
-    ):
-      yield node
-
-
-def _last_name(node: ast.expr) -> str | None:
-  """Returns `c` for the expression `a.b.c`, None for what is no name."""
-  if isinstance(node, ast.Attribute):
-    return node.attr
-  return node.id if isinstance(node, ast.Name) else None
-
-
-def _first_line(docstring: str | None) -> str:
-  return (docstring or '').strip().partition('\n')[0].strip()

@@ -1,16 +1,18 @@
 """Native experiments by name: the first experiment source.
 
-A class registers itself with `register`. Its name is `module.Class`; any
-shorter suffix that is unambiguous names it too, and so does the name without a
-`params.` part, as in Pax.
+A class registers itself with `register`. Its name is `module.Class`, where an
+installed package may have another name for its modules (see `native_params`);
+any shorter suffix that is unambiguous names it too, and so does the name
+without a `params.` part, as in Pax.
 """
 
 import importlib.util
 import inspect
 import pathlib
 import pkgutil
+from collections.abc import Collection
 
-from pax_compat import base_experiment, errors
+from pax_compat import base_experiment, errors, native_params, registrations
 from pax_compat.experiment_sources import SourceOptions
 
 _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
@@ -34,7 +36,7 @@ def register(cls: type | None = None, *, allow_overwrite: bool = False):
     raise errors.UserError(
       f'{cls!r} cannot be registered: expected a subclass of BaseExperiment'
     )
-  name = f'{cls.__module__}.{cls.__qualname__}'
+  name = native_params.public_name(cls.__module__, cls.__qualname__)
   known = _experiments.get(name)
   if known is not None and known is not cls and not allow_overwrite:
     raise errors.UserError(f'an experiment called {name!r} exists already')
@@ -57,10 +59,16 @@ def find(
     UserError: the name is ambiguous, or its module does not import.
   """
   del options
-  matches = _matches(name)
-  if not matches and '.' in name:
-    _import_if_native(name.rpartition('.')[0])
-    matches = _matches(name)
+  module, _, cls = name.rpartition('.')
+  name = native_params.public_name(module, cls) if module else name
+  matches = _matches(name, _experiments)
+  if not matches and module:
+    _import_if_native(module)
+    matches = _matches(name, _experiments)
+  if not matches:
+    matches = _matches(name, native_params.names())
+    for module in set(map(native_params.module_of, matches)):
+      import_module(module)
   if len(matches) > 1:
     raise errors.UserError(
       f'{name!r} may be any of {", ".join(sorted(matches))}; give more of the'
@@ -72,8 +80,8 @@ def find(
 def names(options: SourceOptions) -> dict[str, str]:
   """Returns all registered names with the first lines of their docstrings."""
   del options
-  return {
-    name: (inspect.getdoc(cls) or '').partition('\n')[0]
+  return native_params.names() | {
+    name: registrations.first_line(inspect.getdoc(cls))
     for name, cls in _experiments.items()
   }
 
@@ -82,13 +90,13 @@ def _without_params(name: str) -> str:
   return '.'.join(part for part in name.split('.') if part != 'params')
 
 
-def _matches(name: str) -> set[str]:
+def _matches(name: str, known: Collection[str]) -> set[str]:
   """Returns the full names that `name` may stand for."""
-  if name in _experiments:
+  if name in known:
     return {name}
   return {
     full
-    for full in _experiments
+    for full in known
     if any(
       spelling == name or spelling.endswith('.' + name)
       for spelling in (full, _without_params(full))
