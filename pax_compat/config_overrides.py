@@ -184,7 +184,10 @@ def _dtype(text: str, old: Any, where: str) -> Any:
 
 
 def _member(text: str, cls: type[enum.Enum], where: str) -> enum.Enum:
-  name = text.rpartition('.')[2]
+  name = text.rpartition('.')[2].strip('\'"')
+  for member in cls:
+    if member.value == name:
+      return member
   if name not in cls.__members__:
     raise errors.UserError(
       f'{where}: {text!r} is no {cls.__name__}'

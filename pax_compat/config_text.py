@@ -1,6 +1,7 @@
 """Configs as text: one field a line, in a stable order, so that it diffs."""
 
 import difflib
+import enum
 import functools
 from typing import Any
 
@@ -124,6 +125,8 @@ def _short(value: Any) -> str:
   """Returns a value as text that is the same in every process."""
   if isinstance(value, type):
     return value.__name__
+  if isinstance(value, enum.Enum):
+    return f'{type(value).__name__}.{value.name}'
   if isinstance(value, set | frozenset):
     return '{' + ', '.join(sorted(map(_short, value))) + '}'
   if isinstance(value, list | tuple):
