@@ -31,6 +31,30 @@ class BaseExperiment(abc.ABC):
     """Returns the datasets that the task is evaluated on while it trains."""
     return [d for d in self.datasets() if not d.is_training]
 
+  def decode_datasets(self) -> list[config_lib.Config]:
+    """Returns the datasets that are decoded while the task is trained.
+
+    One `BaseInput` config for each, names unique among them; none by default.
+    How often is the task's `train.decode_interval_steps`.
+    """
+    return []
+
+  def get_input_specs_provider_params(self) -> config_lib.Config | None:
+    """Returns the config of what knows the shapes of training batches.
+
+    The object that it builds has a method `get_input_specs`, which returns a
+    `jax.ShapeDtypeStruct` for each field of a batch of one process. The first
+    batch is held against it (unless `train.enforce_input_specs` is off). None,
+    the default, takes the first batch as it comes.
+    """
+    return None
+
+  def validate(self):  # noqa: B027 (most have nothing to check)
+    """Raises a UserError if settings contradict each other.
+
+    Called before anything is built. By default there is nothing to check.
+    """
+
   def dumps(self) -> dict[str, str]:
     """Returns texts to keep in the run's folder, by file name.
 

@@ -1,7 +1,8 @@
 """Checkpoints: asynchronous, verified, resumable. The one user of Orbax.
 
     checkpoints/120/...               what Orbax wrote for step 120
-    checkpoints/manifests/120.json    our commit: each file's size and CRC-32
+    checkpoints/manifests/120.json    our commit: each file's size and CRC-32,
+                                      and whether it is kept for good
 
 A checkpoint exists when its manifest does. It is written last, and removed
 first. Orbax on its own trusts whatever it finds: it takes an empty folder for a
@@ -19,6 +20,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -48,12 +50,23 @@ class Checkpointer:
   commits and deletes; the others learn the outcome from it.
   """
 
-  def __init__(self, directory: str | os.PathLike, *, max_to_keep: int | None):
+  def __init__(
+    self,
+    directory: str | os.PathLike,
+    *,
+    max_to_keep: int | None,
+    keep_interval_seconds: float | None = None,
+    clock: Callable[[], float] = time.time,
+  ):
     """Opens the folder, and creates it if needed.
 
     Args:
       directory: the folder, such as `<job_log_dir>/checkpoints`.
       max_to_keep: how many of the newest checkpoints to keep; None keeps all.
+      keep_interval_seconds: a checkpoint is kept for good, beside the newest,
+        that comes so much later than the last such one, or than the first of
+        the run; None keeps none.
+      clock: returns seconds since a moment that is the same after a restart.
 
     Raises:
       UserError: `max_to_keep` is less than 1, or the folder cannot be used.
@@ -64,6 +77,8 @@ class Checkpointer:
       )
     self._directory = job_dir.checked_path(directory)
     self._max_to_keep = max_to_keep
+    self._keep_interval_seconds = keep_interval_seconds
+    self._clock = clock
     try:
       (self._directory / _MANIFESTS).mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -226,9 +241,35 @@ class Checkpointer:
       files = _checksums(self._step_path(step))
       job_dir.replace_text(
         self._manifest_path(step),
-        json.dumps({'step': step, 'files': files}, indent=1) + '\n',
+        json.dumps(
+          {'step': step, **self._keeping(step), 'files': files}, indent=1
+        )
+        + '\n',
       )
       self._prune(step)
+
+  def _keeping(self, step: int) -> dict[str, Any]:
+    """Returns what a manifest says of how long its checkpoint is kept.
+
+    `kept_since` is when the last checkpoint was saved that is kept for good;
+    until there is one, when the first of the run was.
+    """
+    now = self._clock()
+    since = now
+    earlier = [s for s in self._committed_steps() if s < step]
+    if earlier:
+      since = self._manifest(earlier[-1]).get('kept_since', now)
+    interval = self._keep_interval_seconds
+    kept = interval is not None and now - since >= interval
+    return {'kept': kept, 'kept_since': now if kept else since}
+
+  def _manifest(self, step: int) -> dict[str, Any]:
+    """Returns what a manifest says, {} where it is damaged."""
+    try:
+      read = json.loads(self._manifest_path(step).read_text(encoding='utf-8'))
+    except (OSError, ValueError):
+      return {}
+    return read if isinstance(read, dict) else {}
 
   def _prune(self, newest: int) -> None:
     """Deletes what is too old, and what `newest` has superseded."""
@@ -243,6 +284,7 @@ class Checkpointer:
       )
     earlier = [step for step in committed if step <= newest]
     old = earlier[: -self._max_to_keep] if self._max_to_keep else []
+    old = [step for step in old if not self._manifest(step).get('kept')]
     for step in later + old:
       try:
         self._delete(step)

@@ -15,6 +15,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from fiddle import daglish
 
 from pax_compat import config as config_lib
 from pax_compat import errors
@@ -37,6 +38,9 @@ _SHARDINGS = {
 
 # Layers by their templates, for every model that is being traced.
 _built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
+
+# Configs whose layers are out of the reach of others, likewise by model.
+_apart: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
 _sets_up_all = contextvars.ContextVar('sets_up_all', default=False)
 
@@ -102,6 +106,7 @@ def build_child(
   shared = _built.setdefault(parent.scope.root, {})
   key = tpl.shared_weight_layer_id if 'shared_weight_layer_id' in known else ''
   key = key or id(tpl)
+  _check_reachable(where, _apart.get(parent.scope.root, {}).get(key))
   if key in shared:
     first = shared[key]
     values = config_lib.field_values(tpl)
@@ -129,6 +134,54 @@ def _check_same(where: str, fields: dict, first: str, first_fields: dict):
         f' sets {name} to {other!r} and the latter to {one!r}; a clone() of the'
         ' config makes a layer of its own'
       )
+
+
+def keep_apart(parent: nn.Module, name: str, tpl: config_lib.Config):
+  """Says that layers inside a child cannot be shared with layers outside of it.
+
+  It is so where flax transforms the child, for instance scans over it: what is
+  inside is then built by itself. Call it in `setup`, before `create_child`.
+
+  Args:
+    parent: the layer that is in its `setup`.
+    name: what the child will be called.
+    tpl: its template.
+
+  Raises:
+    UserError: a config inside the template has been used outside of it.
+  """
+  where = '.'.join((*parent.path, name))
+  built = _built.setdefault(parent.scope.root, {})
+  apart = _apart.setdefault(parent.scope.root, {})
+  for config, _ in daglish.iterate(tpl):
+    if config is tpl or not _is_template(config):
+      continue
+    key = getattr(config, 'shared_weight_layer_id', None) or id(config)
+    if key in built:
+      _check_reachable(built[key].where, (config, where))
+    if key in apart:
+      _check_reachable(apart[key][1] + '.', (config, where))
+    # The config is kept, so that no other object gets its id.
+    apart[key] = (config, where)
+
+
+def _is_template(value: Any) -> bool:
+  return (
+    isinstance(value, config_lib.Config)
+    and isinstance(value.cls, type)
+    and issubclass(value.cls, nn.Module)
+  )
+
+
+def _check_reachable(where: str, apart: tuple[config_lib.Config, str] | None):
+  """Raises an error if a layer at `where` shares what is kept apart."""
+  if apart is not None and not where.startswith(apart[1] + '.'):
+    config, inside = apart
+    raise errors.UserError(
+      f'{where} and a layer inside of {inside} share one config of'
+      f' {config_lib.class_name(config)}, but what is inside cannot be shared;'
+      ' a clone() of the config makes a layer of its own'
+    )
 
 
 def set_up(config: config_lib.Config):

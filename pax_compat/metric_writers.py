@@ -15,12 +15,17 @@ import os
 import pathlib
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import jax
+import numpy as np
 import tensorboardX
 from absl import logging
+from clu import values as clu_values
+from tensorboardX.proto import summary_pb2
 
-from pax_compat import job_dir
+from pax_compat import errors, job_dir, png
+from pax_compat.histograms import Histogram, histogram
 
 _FLUSH_SECONDS = 2
 
@@ -84,6 +89,82 @@ class MetricWriter:
       return
     self._events(split).add_text(name, text, int(step))
 
+  def write_values(
+    self, step: int, split: str, values: Mapping[str, Any]
+  ) -> None:
+    """Writes values of several kinds; all but scalars for TensorBoard only.
+
+    Args:
+      step: the train step.
+      split: as for `write_scalars`.
+      values: by name, numbers, `Histogram`, or values of clu: scalars,
+        histograms, texts, and images [N, H, W, C] or [H, W, C].
+
+    Raises:
+      UserError: a value is of another kind.
+    """
+    if not self._active:
+      return
+    scalars = {k: v for k, v in values.items() if _is_scalar(v)}
+    self.write_scalars(
+      step, split, {k: getattr(v, 'value', v) for k, v in scalars.items()}
+    )
+    for name, value in values.items():
+      if name not in scalars:
+        self._write_value(step, split, name, value)
+
+  def _write_value(self, step: int, split: str, name: str, value: Any) -> None:
+    if isinstance(value, clu_values.Text):
+      self.write_text(step, split, name, str(value.value))
+    elif isinstance(value, clu_values.Histogram):
+      self._write_histogram(step, split, name, histogram(value.value))
+    elif isinstance(value, Histogram):
+      self._write_histogram(step, split, name, value)
+    elif isinstance(value, clu_values.Image):
+      self._write_images(step, split, name, np.asarray(value.value))
+    else:
+      raise errors.UserError(
+        f'{split}: the summary {name!r} is a {type(value).__name__}; expected a'
+        ' scalar, histogram, image or text'
+      )
+
+  def _write_histogram(
+    self, step: int, split: str, name: str, value: Histogram
+  ) -> None:
+    counts = np.asarray(value.counts)
+    limits = np.linspace(float(value.low), float(value.high), len(counts) + 1)
+    self._events(split).add_histogram_raw(
+      name,
+      min=float(value.low),
+      max=float(value.high),
+      num=int(counts.sum()),
+      sum=float(value.total),
+      sum_squares=float(value.total_squares),
+      bucket_limits=limits[1:].tolist(),
+      bucket_counts=counts.tolist(),
+      global_step=int(step),
+    )
+
+  def _write_images(
+    self, step: int, split: str, name: str, images: np.ndarray
+  ) -> None:
+    images = images[np.newaxis] if images.ndim == 3 else images
+    for number, image in enumerate(images):
+      height, width, channels = image.shape
+      shown = summary_pb2.Summary.Image(
+        height=height,
+        width=width,
+        colorspace=channels,
+        encoded_image_string=png.encode(image),
+      )
+      tag = name if len(images) == 1 else f'{name}/{number}'
+      self._events(split).file_writer.add_summary(
+        summary_pb2.Summary(
+          value=[summary_pb2.Summary.Value(tag=tag, image=shown)]
+        ),
+        int(step),
+      )
+
   def close(self) -> None:
     """Closes all files. The writer cannot be used afterwards."""
     if not self._active:
@@ -105,6 +186,13 @@ class MetricWriter:
         ),
       )
     return self._event_files[split]
+
+
+def _is_scalar(value: Any) -> bool:
+  kinds = (int, float, np.generic, np.ndarray, jax.Array)
+  return isinstance(value, clu_values.Scalar) or (
+    isinstance(value, kinds) and np.ndim(value) == 0
+  )
 
 
 def _drop_stale_lines(path: pathlib.Path, resume_step: int | None) -> None:

@@ -1,14 +1,25 @@
 """The progress of a training run: rates, input wait and time to the end."""
 
+import collections
 import time
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class _Mark(NamedTuple):
+  """A moment, and what was counted until then."""
+
+  seconds: float
+  steps: int
+  tokens: float
+  input_wait: float
 
 
 class Progress:
   """Counts steps and makes the progress line.
 
-  Rates are taken over a window, which reaches from one report to the next. The
-  clock reads only at its ends, so counting costs the train loop nothing.
+  Rates are taken over the last steps, as many as there were since training
+  began or went on after a pause, up to a number.
   """
 
   def __init__(
@@ -16,31 +27,35 @@ class Progress:
     total_steps: int,
     *,
     start_step: int = 0,
+    rate_steps: int = 10,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Begins the first window.
+    """Begins to count.
 
     Args:
       total_steps: the step at which the run ends.
       start_step: steps that were done before, if the run continues.
+      rate_steps: steps that rates are taken over, at most.
       clock: returns seconds.
     """
     self._total_steps = total_steps
     self._step = start_step
     self._loss: float | None = None
     self._clock = clock
+    # Where the steps that count began, and each of them ended.
+    self._marks: collections.deque[_Mark] = collections.deque(
+      maxlen=rate_steps + 1
+    )
     self.start()
 
   def start(self) -> None:
-    """Begins a new window and forgets the old one.
+    """Forgets the rates.
 
     Called after the first step, whose time is mostly compilation, and after
     pauses that are not training, such as an evaluation.
     """
-    self._start_time = self._clock()
-    self._steps = 0
-    self._tokens = 0.0
-    self._input_wait = 0.0
+    self._marks.clear()
+    self._marks.append(_Mark(self._clock(), 0, 0.0, 0.0))
 
   def count_step(self, *, tokens: float = 0, input_wait: float = 0.0) -> None:
     """Counts one finished step.
@@ -50,32 +65,37 @@ class Progress:
       input_wait: seconds that it waited for its batch.
     """
     self._step += 1
-    self._steps += 1
-    self._tokens += tokens
-    self._input_wait += input_wait
+    last = self._marks[-1]
+    self._marks.append(
+      _Mark(
+        self._clock(),
+        last.steps + 1,
+        last.tokens + tokens,
+        last.input_wait + input_wait,
+      )
+    )
 
   def know_loss(self, loss: float) -> None:
     """Takes the newest loss that is known; it may be of an earlier step."""
     self._loss = float(loss)
 
   def report(self) -> tuple[str, dict[str, float]]:
-    """Returns the progress line and its rates, and begins a new window.
+    """Returns the progress line and its rates.
 
     Returns:
       The line, and `steps_per_second`, `tokens_per_second` and
-      `input_wait_fraction` for the metrics; no rates if the window is empty.
+      `input_wait_fraction` for the metrics; no rates if no step was counted.
     """
-    seconds = self._clock() - self._start_time
+    first, last = self._marks[0], self._marks[-1]
+    seconds = last.seconds - first.seconds
     rates = {}
-    if self._steps and seconds > 0:
+    if last.steps > first.steps and seconds > 0:
       rates = {
-        'steps_per_second': self._steps / seconds,
-        'tokens_per_second': self._tokens / seconds,
-        'input_wait_fraction': self._input_wait / seconds,
+        'steps_per_second': (last.steps - first.steps) / seconds,
+        'tokens_per_second': (last.tokens - first.tokens) / seconds,
+        'input_wait_fraction': (last.input_wait - first.input_wait) / seconds,
       }
-    line = self._line(rates)
-    self.start()
-    return line, rates
+    return self._line(rates), rates
 
   def _line(self, rates: dict[str, float]) -> str:
     parts = [f'step {self._step}/{self._total_steps}']
@@ -84,7 +104,7 @@ class Progress:
     if rates:
       left = max(self._total_steps - self._step, 0)
       parts.append(f'{_short(rates["steps_per_second"])} steps/s')
-      if self._tokens:
+      if rates['tokens_per_second']:
         parts.append(f'{_short(rates["tokens_per_second"])} tokens/s')
       parts.append(f'input wait {rates["input_wait_fraction"]:.0%}')
       parts.append(f'ETA {format_seconds(left / rates["steps_per_second"])}')

@@ -1,49 +1,106 @@
-"""Tasks: a model and how it is trained."""
+"""Tasks: a model and how it is trained, evaluated and decoded."""
 
+from collections.abc import Callable
+from typing import Any
+
+from pax_compat import base_metrics, errors
 from pax_compat import config as config_lib
-from pax_compat import learners
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.early_stopping import EarlyStoppingFn
+from pax_compat.task_settings import (
+  Decode,
+  Evaluate,
+  Infer,
+  InferWriter,
+  Settings,
+  Train,
+  VariationalNoise,
+)
 
 
-class Train(config_lib.Configurable):
-  """How a task is trained.
+class SingleTask(Settings):
+  """One model, and what is done with it.
 
-  Attributes:
-    learner: what optimizes the loss.
-    num_train_steps: how many steps a whole run makes.
-    save_interval_steps: a checkpoint every this many steps; None to save by
-      time only.
-    save_interval_seconds: a checkpoint when this much time has passed since the
-      last; None to save by steps only.
-    save_max_to_keep: how many of the newest checkpoints are kept.
-    summary_interval_steps: summaries and a progress line every this many steps.
-    eval_interval_steps: an evaluation every this many steps; 0 for none but the
-      last.
-    eval_during_training: names of the eval datasets that are evaluated every
-      `eval_interval_steps`; None for all. All are evaluated at the end.
-    random_seed: seed of the first weights and of all random numbers.
-  """
-
-  learner: Config = sub_config_field(learners.Learner)
-  num_train_steps: int = 10_000_000
-  save_interval_steps: int | None = 5000
-  save_interval_seconds: float | None = None
-  save_max_to_keep: int = 10
-  summary_interval_steps: int = 100
-  eval_interval_steps: int = 100
-  eval_during_training: tuple[str, ...] | None = None
-  random_seed: int = 1234
-
-
-class SingleTask(config_lib.Configurable):
-  """One model and how it is trained.
+  `SingleTask.Train` and `tasks_lib.Train` are the same class, and so on.
 
   Attributes:
     name: names the task.
-    model: the model.
+    model: the model, a `BaseModel`.
     train: how it is trained.
+    decode: how it is decoded while it is trained.
+    evaluate: how it is evaluated.
+    infer: how it is used for inference.
+    metrics: how metrics of several batches are put together, a
+      `base_metrics.BaseMetrics`; None, the default, for weighted means of all.
+    loss_aggregator: what makes one loss of the model's metrics, a
+      `base_metrics.LossAggregator`; None, the default, takes the metric that
+      the learner's `loss_name` names. Where it is set, the learner's is not.
+    vn: noise on the weights while training.
+    infer_writer: refused.
+    early_stopping_fn: a function, or the config of an object that can be
+      called, that says after evaluations whether the run ends; see
+      `early_stopping.EarlyStoppingFn`. None, the default, never ends it. A run
+      that ended so is not continued, unless this is None then.
+    summary_verbosity: summaries that layers give a higher verbosity than this
+      are not collected; by default 3. Layers give 2 where they say nothing.
   """
+
+  Train = Train
+  Decode = Decode
+  Evaluate = Evaluate
+  Infer = Infer
+  InferWriter = InferWriter
+  VariationalNoise = VariationalNoise
 
   name: str = 'task'
   model: Config = REQUIRED
   train: Config = sub_config_field(Train)
+  decode: Config = sub_config_field(Decode)
+  evaluate: Config = sub_config_field(Evaluate)
+  infer: Config = sub_config_field(Infer)
+  metrics: Config | None = None
+  loss_aggregator: Config | None = None
+  vn: Config = sub_config_field(VariationalNoise)
+  infer_writer: Config | None = None
+  early_stopping_fn: EarlyStoppingFn | Config | None = None
+  summary_verbosity: int = 3
+
+  REFUSED = {'infer_writer': 'there is no inference'}
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not isinstance(self.model, Config):
+      raise errors.UserError(
+        f'SingleTask.model is {self.model!r}; expected the config of a model,'
+        ' such as LanguageModel.config()'
+      )
+    self._check_loss()
+    for part in (self.train, self.decode, self.evaluate, self.infer, self.vn):
+      part.Instantiate()  # They check what they are set to.
+
+  def _check_loss(self):
+    given = getattr(self.train.learner, '__arguments__', {}).get('loss_name')
+    if self.loss_aggregator is not None and given is not None:
+      raise errors.UserError(
+        f'SingleTask.loss_aggregator is set, and so is Learner.loss_name, to'
+        f' {given!r}; expected one of them'
+      )
+
+  def create_loss_aggregator(self) -> base_metrics.LossAggregator:
+    """Returns what makes the loss of the model's metrics."""
+    if self.loss_aggregator is not None:
+      return self.loss_aggregator.Instantiate()
+    name = config_lib.field_values(self.train.learner)['loss_name'] or 'loss'
+    return base_metrics.LossAggregator(loss_key=name)
+
+  def create_metrics(self) -> base_metrics.BaseMetrics:
+    """Returns what puts together the metrics of several batches."""
+    if self.metrics is None:
+      return base_metrics.MeanMetrics()
+    return self.metrics.Instantiate()
+
+  def create_early_stopping_fn(self) -> Callable[..., Any] | None:
+    """Returns the function that may end a run, None if nothing may."""
+    if isinstance(self.early_stopping_fn, Config):
+      return self.early_stopping_fn.Instantiate()
+    return self.early_stopping_fn

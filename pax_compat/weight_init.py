@@ -1,8 +1,8 @@
 """How a weight gets its first value.
 
-The methods and their formulas are those of Lingvo's `py_utils.WeightInit`,
-which Pax kept. `fan_in` and `fan_out` are the last two dimensions, each times
-the product of the dimensions before them.
+The methods and their formulas are those of Lingvo's `py_utils.WeightInit` and
+of Pax's. Unless axes are named, `fan_in` and `fan_out` are the last two
+dimensions, each times the product of the dimensions before them.
 """
 
 import dataclasses
@@ -14,17 +14,33 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 
-# The scale of each `*_sqrt_*` method, by the dimension that it divides by.
-_SCALE_BY = {
-  'sqrt_dim': lambda shape: 1 / math.sqrt(shape[0] if shape else 1),
-  'sqrt_fanin': lambda shape: 1 / math.sqrt(fans(shape)[0]),
-  'sqrt_fanout': lambda shape: 1 / math.sqrt(fans(shape)[1]),
-  'sqrt_fanavg': lambda shape: math.sqrt(2 / sum(fans(shape))),
-}
 
+def fans(
+  shape: Sequence[int],
+  fan_in_axes: Sequence[int] | None = None,
+  fan_out_axes: Sequence[int] | None = None,
+) -> tuple[int, int]:
+  """Returns (fan_in, fan_out) of a weight.
 
-def fans(shape: Sequence[int]) -> tuple[int, int]:
-  """Returns (fan_in, fan_out) of a weight of that shape."""
+  Args:
+    shape: of the weight.
+    fan_in_axes: the dimensions that make up the fan-in; None for the last but
+      one and all before it.
+    fan_out_axes: likewise the fan-out; None for all but the last but one.
+
+  Raises:
+    UserError: axes are named for one of the two only.
+  """
+  if (fan_in_axes is None) != (fan_out_axes is None):
+    raise errors.UserError(
+      f'fan_in_axes are {fan_in_axes} and fan_out_axes {fan_out_axes}; expected'
+      ' both or neither'
+    )
+  if fan_in_axes is not None and fan_out_axes is not None:
+    return (
+      math.prod(shape[i] for i in fan_in_axes),
+      math.prod(shape[i] for i in fan_out_axes),
+    )
   if not shape:
     return 1, 1
   if len(shape) == 1:
@@ -39,7 +55,8 @@ class WeightInit:
 
   Attributes:
     method: the name of the distribution; see the constructors below.
-    scale: multiplies the method's own scale.
+    scale: multiplies the method's own scale, unless its constructor says
+      something else.
   """
 
   method: str
@@ -61,9 +78,24 @@ class WeightInit:
     return cls('uniform_positive', scale)
 
   @classmethod
+  def Category(cls, scale: float = 2):
+    """The whole numbers 0, 1, ..., scale - 1, each as likely as the others."""
+    return cls('category', scale)
+
+  @classmethod
   def Xavier(cls, scale: float = 1.0):
     """Uniform over scale * sqrt(6 / (fan_in + fan_out)) * [-1, 1)."""
     return cls('xavier', scale)
+
+  @classmethod
+  def XavierWithFixupParams(
+    cls,
+    scale: float = 1.0,
+    depth: float = 1.0,
+    layers_per_residual_block: float = 1.0,
+  ):
+    """Xavier of scale * depth ** (-1 / (2 * layers_per_residual_block))."""
+    return cls.Xavier(scale * depth ** (-0.5 / layers_per_residual_block))
 
   @classmethod
   def GeoMeanXavier(cls, scale: float = 1.0):
@@ -71,7 +103,7 @@ class WeightInit:
     return cls('geo_mean_xavier', scale)
 
   @classmethod
-  def Constant(cls, scale: float = 0.0):
+  def Constant(cls, scale: float = 1.0):
     """Every element is `scale`."""
     return cls('constant', scale)
 
@@ -106,9 +138,19 @@ class WeightInit:
     return cls('uniform_sqrt_dim', scale)
 
   @classmethod
+  def UniformSqrtFanAvg(cls, scale: float = 1.0):
+    """Uniform over scale * sqrt(6 / (fan_in + fan_out)) * [-1, 1)."""
+    return cls('uniform_sqrt_fanavg', scale)
+
+  @classmethod
   def UniformUnitScaling(cls, scale: float = 1.0):
     """Uniform over scale * sqrt(3 / d) * [-1, 1), d = prod(shape[:-1])."""
     return cls('uniform_unit_scaling', scale)
+
+  @classmethod
+  def UniformUnitScalingFanAvg(cls, scale: float = 1.0):
+    """Uniform over sqrt(6 * scale / (fan_in + fan_out)) * [-1, 1)."""
+    return cls('uniform_unit_scaling_fan_avg', scale)
 
   @classmethod
   def TruncatedGaussianSqrtDim(cls, scale: float = 1.0):
@@ -125,58 +167,202 @@ class WeightInit:
     """Truncated Gaussian of deviation scale / sqrt(fan_out)."""
     return cls('truncated_gaussian_sqrt_fanout', scale)
 
-  def for_shape(self, shape: Sequence[int]) -> 'WeightInit':
+  @classmethod
+  def TruncatedGaussianSqrtFanAvg(cls, scale: float = 1.0):
+    """Truncated Gaussian of deviation scale * sqrt(2 / (fan_in + fan_out))."""
+    return cls('truncated_gaussian_sqrt_fanavg', scale)
+
+  @classmethod
+  def KaimingUniformFanInRelu(cls):
+    """Uniform over sqrt(6 / d) * [-1, 1), d = prod(shape[:-1])."""
+    return cls('kaiming_uniform_fanin_relu')
+
+  @classmethod
+  def KaimingUniformFanInLeakyRelu(cls, scale: float = math.sqrt(5)):
+    """Uniform over sqrt(6 / ((1 + scale ** 2) * d)) * [-1, 1).
+
+    Args:
+      scale: the slope of the leaky ReLU where it is negative. d is
+        prod(shape[:-1]).
+    """
+    return cls('kaiming_uniform_fanin_leakyrelu', scale)
+
+  @classmethod
+  def ScaledDeltaOrthogonal(cls, scale: float = 1.0):
+    """An orthogonal matrix in the middle of a kernel that is 0 elsewhere.
+
+    The last two dimensions are the matrix, the ones before them the kernel's;
+    see https://arxiv.org/abs/1806.05393. It is multiplied by `scale` and by
+    max(1, sqrt(shape[-2] / shape[-1])), so that orthonormal outputs of fewer
+    dimensions keep the size of what went in. Fewer than two dimensions get a
+    Gaussian of deviation `scale`.
+    """
+    return cls('delta_orthogonal', scale)
+
+  def for_shape(
+    self,
+    shape: Sequence[int],
+    fan_in_axes: Sequence[int] | None = None,
+    fan_out_axes: Sequence[int] | None = None,
+  ) -> 'WeightInit':
     """Returns the same distribution over `shape`, with its scale worked out.
 
     The result no longer depends on a shape, so it can start a weight that
     holds the same values in another layout.
 
+    Args:
+      shape: of the weight.
+      fan_in_axes: see `fans`.
+      fan_out_axes: see `fans`.
+
     Raises:
-      UserError: the method is unknown.
+      UserError: the method is unknown, or its elements depend on each other.
     """
-    family, _, by = self.method.partition('_sqrt_')
+    if self.method == _DELTA_ORTHOGONAL:
+      raise errors.UserError(
+        f'{self.method!r} starts a weight of its own shape only: its elements'
+        ' depend on each other'
+      )
     if self.method not in _METHODS:
       raise errors.UserError(
         f'no weight initialisation is called {self.method!r}'
-        + errors.did_you_mean(self.method, _METHODS)
+        + errors.did_you_mean(self.method, [*_METHODS, _DELTA_ORTHOGONAL])
       )
-    scale = self.scale * (_SCALE_BY['sqrt_' + by](shape) if by else 1.0)
-    if self.method == 'xavier':
-      return WeightInit.Uniform(scale * math.sqrt(6 / sum(fans(shape))))
-    if self.method == 'geo_mean_xavier':
-      return WeightInit.Uniform(
-        scale * math.sqrt(3 / math.sqrt(math.prod(fans(shape))))
-      )
-    if self.method == 'uniform_unit_scaling':
-      return WeightInit.Uniform(
-        scale * math.sqrt(3 / max(1, math.prod(shape[:-1])))
-      )
-    return WeightInit(family, scale)
+    family, scale_of = _METHODS[self.method]
+    shape = tuple(shape)
+    of_fans = fans(shape, fan_in_axes, fan_out_axes)
+    return WeightInit(family, scale_of(self.scale, shape, *of_fans))
 
   def __call__(self, key: jax.Array, shape: Sequence[int], dtype) -> jax.Array:
-    """Returns an array of `shape` and `dtype`, drawn with `key`."""
+    """Returns an array of `shape` and `dtype`, drawn with `key`.
+
+    Raises:
+      UserError: see `for_shape`; or the dtype is for integers, and the method
+        does not give any.
+    """
+    if self.method == _DELTA_ORTHOGONAL:
+      return _delta_orthogonal(key, tuple(shape), dtype, self.scale)
     resolved = self.for_shape(shape)
+    if jnp.issubdtype(dtype, jnp.integer):
+      _check_integers(resolved, dtype)
     return _SAMPLERS[resolved.method](key, shape, dtype, resolved.scale)
 
 
+def _given(scale, shape, fan_in, fan_out):
+  return scale
+
+
+def _sqrt_dim(scale, shape, fan_in, fan_out):
+  return scale / math.sqrt(shape[0] if shape else 1)
+
+
+def _sqrt_fan_in(scale, shape, fan_in, fan_out):
+  return scale / math.sqrt(fan_in)
+
+
+def _sqrt_fan_out(scale, shape, fan_in, fan_out):
+  return scale / math.sqrt(fan_out)
+
+
+def _sqrt_fan_avg(scale, shape, fan_in, fan_out):
+  return scale * math.sqrt(2 / (fan_in + fan_out))
+
+
+def _xavier(scale, shape, fan_in, fan_out):
+  return scale * math.sqrt(6 / (fan_in + fan_out))
+
+
+def _geo_mean_xavier(scale, shape, fan_in, fan_out):
+  return scale * math.sqrt(3 / math.sqrt(fan_in * fan_out))
+
+
+def _unit_scaling(scale, shape, fan_in, fan_out):
+  return scale * math.sqrt(3 / max(1, math.prod(shape[:-1])))
+
+
+def _unit_scaling_fan_avg(scale, shape, fan_in, fan_out):
+  return math.sqrt(3 * scale / max(1, (fan_in + fan_out) / 2))
+
+
+def _kaiming_relu(scale, shape, fan_in, fan_out):
+  # In Lingvo, too, a scale changes nothing.
+  return math.sqrt(6 / math.prod(shape[:-1]))
+
+
+def _kaiming_leaky_relu(scale, shape, fan_in, fan_out):
+  return math.sqrt(6 / ((1 + scale**2) * math.prod(shape[:-1])))
+
+
+_DELTA_ORTHOGONAL = 'delta_orthogonal'
+
+# By method, the distribution and its scale. A method that Lingvo has is called
+# as there.
 _METHODS = {
-  getattr(WeightInit, name)().method
-  for name, member in vars(WeightInit).items()
-  if isinstance(member, classmethod)
+  'gaussian': ('gaussian', _given),
+  'gaussian_sqrt_dim': ('gaussian', _sqrt_dim),
+  'gaussian_sqrt_fanin': ('gaussian', _sqrt_fan_in),
+  'gaussian_sqrt_fanout': ('gaussian', _sqrt_fan_out),
+  'gaussian_sqrt_fanavg': ('gaussian', _sqrt_fan_avg),
+  'truncated_gaussian': ('truncated_gaussian', _given),
+  'truncated_gaussian_sqrt_dim': ('truncated_gaussian', _sqrt_dim),
+  'truncated_gaussian_sqrt_fanin': ('truncated_gaussian', _sqrt_fan_in),
+  'truncated_gaussian_sqrt_fanout': ('truncated_gaussian', _sqrt_fan_out),
+  'truncated_gaussian_sqrt_fanavg': ('truncated_gaussian', _sqrt_fan_avg),
+  'uniform': ('uniform', _given),
+  'uniform_sqrt_dim': ('uniform', _sqrt_dim),
+  'uniform_sqrt_fanavg': ('uniform', _xavier),
+  'uniform_unit_scaling': ('uniform', _unit_scaling),
+  'uniform_unit_scaling_fan_avg': ('uniform', _unit_scaling_fan_avg),
+  'xavier': ('uniform', _xavier),
+  'geo_mean_xavier': ('uniform', _geo_mean_xavier),
+  'kaiming_uniform_fanin_relu': ('uniform', _kaiming_relu),
+  'kaiming_uniform_fanin_leakyrelu': ('uniform', _kaiming_leaky_relu),
+  'uniform_positive': ('uniform_positive', _given),
+  'category': ('category', _given),
+  'constant': ('constant', _given),
 }
+
+
+def _uniform(key, shape, dtype, scale):
+  return jax.random.uniform(key, shape, dtype, -scale, scale)
+
+
+def _category(key, shape, dtype, scale):
+  # Drawn as float32, in which the numbers of a large category are exact.
+  drawn = jax.random.uniform(key, shape, jnp.float32, 0, scale)
+  return jnp.floor(drawn).astype(dtype)
+
 
 _SAMPLERS = {
   'gaussian': lambda key, shape, dtype, scale: (
     scale * jax.random.normal(key, shape, dtype)
   ),
-  'uniform': lambda key, shape, dtype, scale: jax.random.uniform(
-    key, shape, dtype, -scale, scale
-  ),
+  'uniform': _uniform,
   'uniform_positive': lambda key, shape, dtype, scale: jax.random.uniform(
     key, shape, dtype, 0, scale
   ),
   'truncated_gaussian': lambda key, shape, dtype, scale: (
     scale * jax.random.truncated_normal(key, -2, 2, shape, dtype)
   ),
+  'category': _category,
   'constant': lambda key, shape, dtype, scale: jnp.full(shape, scale, dtype),
 }
+
+
+def _check_integers(init: WeightInit, dtype):
+  """Raises an error unless `init` draws whole numbers."""
+  whole = init.method == 'constant' and init.scale == int(init.scale)
+  if not whole and init.method != 'category':
+    raise errors.UserError(
+      f'a weight of dtype {jnp.dtype(dtype).name} starts as {init}; expected a'
+      ' category or a constant that is a whole number'
+    )
+
+
+def _delta_orthogonal(key, shape, dtype, scale):
+  if len(shape) < 2:
+    return scale * jax.random.normal(key, shape, dtype)
+  scale = scale * max(1.0, math.sqrt(shape[-2] / shape[-1]))
+  matrix = jax.nn.initializers.orthogonal(scale)(key, shape[-2:], dtype)
+  middle = tuple((size - 1) // 2 for size in shape[:-2])
+  return jnp.zeros(shape, dtype).at[middle].set(matrix)

@@ -4,7 +4,12 @@ from adaptors.translate import registry
 from adaptors.translate.layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import models, transformer_models, transformers
+from pax_compat.layers import models
+from pax_compat.layers.stacked_transformers import StackedTransformer
+from pax_compat.layers.transformer_models import (
+  LanguageModelType,
+  TransformerLm,
+)
 
 
 @translates('lingvo.tasks.lm.layers.TransformerLm')
@@ -43,25 +48,30 @@ def transformer_lm(view: ParamsView) -> Translated | None:
   )
   layer = registry.translate(view.adopt(template, 'trans_tpl', source_dim=dims))
   num_layers = view.get('num_trans_layers')
-  fields = dict(
-    input_dropout_prob=view.get('input_dropout_prob'), **base_fields(view)
-  )
+  input_drop = view.get('input_dropout_prob')
+  fields = base_fields(view)
   if None in (position_emb, embedding, softmax, layer):
     return None
-  config = transformer_models.TransformerLm.config(
+  masked = layer.config.mask_self_attention
+  config = TransformerLm.config(
     vocab_size=vocab,
     model_dims=dims,
-    embedding_tpl=embedding.config,
+    model_type=(
+      LanguageModelType.CAUSAL if masked else LanguageModelType.BIDIRECTIONAL
+    ),
+    separate_embedding_tpl=embedding.config,
     position_emb_tpl=position_emb.config,
-    stacked_transformer_tpl=transformers.StackedTransformer.config(
+    stacked_transformer_tpl=StackedTransformer.config(
       model_dims=dims,
       num_layers=num_layers,
+      input_dropout_prob=input_drop,
       transformer_layer_params_tpl=layer.config,
     ),
+    final_ln_tpl=None,
     softmax_tpl=softmax.config,
     **fields,
   )
-  variables = embedding.variables.under('emb', 'embedding')
+  variables = embedding.variables.under('emb', 'embedding_lookup')
   for i in range(num_layers):
     variables += layer.variables.under(
       f'trans[{i}]', f'transformer/x_layers_{i}'

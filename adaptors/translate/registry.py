@@ -15,6 +15,7 @@ _TRANSLATOR_MODULES = (
   'adaptors.translate.layers',
   'adaptors.translate.lm',
   'adaptors.translate.training',
+  'adaptors.translate.transformer',
 )
 
 _translators: dict[str, Callable] = {}

@@ -89,6 +89,7 @@ def _learner(view: ParamsView) -> Config | None:
   return learners.Learner.config(
     optimizer=optimizer.set(lr_schedule=schedule, **fields),
     loss_name='loss',
+    regularize_before_clipping=True,
     grad_norm_to_clip_to_zero=to_zero,
     nonfinite_gradients='zero',
   )
@@ -124,6 +125,7 @@ def adam(view: ParamsView) -> Config:
     beta2=view.get('beta2'),
     epsilon=view.get('epsilon'),
     epsilon_hat=True,
+    clip_threshold=0.0,
   )
 
 

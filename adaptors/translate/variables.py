@@ -132,12 +132,17 @@ class VariableMap:
     return VariableMap((*self.variables, *other.variables))
 
   def under(self, theta: str, jax: str) -> 'VariableMap':
-    """Returns the map of the same variables below a child of these names."""
+    """Returns the map of the same variables below a child of these names.
+
+    Args:
+      theta: the child's name in Lingvo.
+      jax: its path in JAX; empty where its variables are the parent's own.
+    """
     return VariableMap(
       dataclasses.replace(
         v,
         theta=tuple(f'{theta}.{t}' for t in v.theta),
-        jax=f'{jax}/{v.jax}',
+        jax=f'{jax}/{v.jax}' if jax else v.jax,
       )
       for v in self.variables
     )

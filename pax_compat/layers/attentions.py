@@ -1,146 +1,375 @@
 """Multi-headed dot-product attention.
 
-Shapes: B batch, T target time, S source time, D model dims, N heads, H dims of
-a head. Masks are boolean, True where a target may see a source, and broadcast
-to [B, N, T, S].
+Shapes: B batch, T target time, S source time, L steps of decoding, D model
+dims, N heads, K heads of keys and values (N here, fewer in derived layers), H
+dims of a head. Masks are boolean, True where a target may see a source, and
+broadcast to [B, N, T, S].
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import WeightHParams, WeightInit
+from pax_compat.base_layer import WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.layers import stochastics
+from pax_compat.layers import (
+  attention_decoding,
+  attention_ops,
+  depthwise_convolutions,
+  stochastics,
+)
+from pax_compat.layers.attention_masks import (  # noqa: F401 (users take them from here)
+  causal_mask,
+  padding_mask,
+  segment_mask,
+)
+from pax_compat.layers.attention_projections import (
+  AttentionProjection,
+  CombinedQKVProjectionLayer,
+  PerDimScale,
+)
+from pax_compat.layers.relative_bias import (  # noqa: F401 (users take it from here)
+  RelativeBias,
+)
+from pax_compat.layers.rotary_embedding import RotaryPositionalEmbedding
+from pax_compat.layers.template_fields import agreed, keep_prob, split
+from pax_compat.sharding import SplitDimsMapping
 
 
-def padding_mask(paddings: jax.Array) -> jax.Array:
-  """Returns the mask [B, 1, 1, S] that hides padded sources.
-
-  Args:
-    paddings: [B, S], 1 where a position is padding.
-  """
-  return (paddings == 0)[:, None, None, :]
-
-
-class PerDimScale(base_layer.BaseLayer):
-  """Scales each dim of a query by a learned factor, 1/sqrt(H) at first.
-
-  Attributes:
-    dim: H.
-  """
-
-  dim: int = REQUIRED
-
-  def setup(self):
-    self.create_variable(
-      'per_dim_scale', WeightHParams([self.dim], WeightInit.Constant(0.0))
-    )
-
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Returns `inputs` [..., H] scaled."""
-    # softplus(0) = log(2), so the factor is 1/sqrt(H) where the weight is 0.
-    scale = jax.nn.softplus(self.theta.per_dim_scale) / jnp.log(2.0)
-    return inputs * (scale * self.dim**-0.5).astype(inputs.dtype)
-
-
-class AttentionProjection(base_layer.BaseLayer):
-  """A projection into heads, or out of them.
-
-  Attributes:
-    input_dim: D.
-    num_heads: N.
-    dim_per_head: H.
-    is_output_projection: whether it maps [..., N, H] to [..., D] rather than
-      [..., D] to [..., N, H]. The weight is [D, N, H] either way.
-    use_bias: whether there is a bias.
-    bias_init: how the bias starts.
-  """
-
-  input_dim: int = REQUIRED
-  num_heads: int = REQUIRED
-  dim_per_head: int = REQUIRED
-  is_output_projection: bool = False
-  use_bias: bool = True
-  bias_init: WeightInit = WeightInit.Constant(0.0)
-
-  def setup(self):
-    heads = [self.num_heads, self.dim_per_head]
-    self.create_variable(
-      'w',
-      WeightHParams(
-        [self.input_dim, *heads],
-        tensor_split_dims_mapping=self.weight_split_dims_mapping,
-      ),
-    )
-    if self.use_bias:
-      shape = [self.input_dim] if self.is_output_projection else heads
-      self.create_variable('b', WeightHParams(shape, self.bias_init))
-
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Maps [..., D] to [..., N, H], or back."""
-    equation = (
-      '...nh,dnh->...d' if self.is_output_projection else ('...d,dnh->...nh')
-    )
-    projected = jnp.einsum(equation, inputs, self.theta.w)
-    return projected + self.theta.b if self.use_bias else projected
-
-
-class DotProductAttention(base_layer.BaseLayer):
+class DotProductAttention(attention_decoding.DecodableAttention):
   """Attention with several heads, https://arxiv.org/abs/1706.03762.
 
+  While decoding, `init_states` makes room for keys and values, `extend_step`
+  adds those of new positions and attends to all up to there. For attention to
+  a source that stays the same, `init_cross_states` keeps its keys and values
+  and `cross_step` attends to them.
+
   Attributes:
-    input_dim: D.
+    input_dim: D, or a mapping of 'query', 'key' and 'value' to the dims of
+      each; the result has those of the queries.
     hidden_dim: N * H.
     num_heads: N.
+    dim_per_head: H; None takes hidden_dim / num_heads.
     use_bias: whether the projections have biases.
+    internal_enable_query_scale: whether queries are scaled at all.
     internal_enable_per_dim_scale: whether each dim of the queries is scaled by
-      a learned factor; else all by 1/sqrt(H).
+      a learned factor; else all by (hidden_dim // num_heads)^-0.5.
+    scale_query_by_dim_per_head: whether the latter is dim_per_head^-0.5, where
+      `dim_per_head` is set.
+    scale_logits_by_head_dims: whether logits, the relative bias included, are
+      multiplied by H^-0.5.
     atten_dropout_prob: probability of dropping an attention weight.
     atten_logit_cap: if positive, logits are capped softly to (-cap, cap).
+    attention_extra_logit: the logit of one more source, whose value is zero;
+      None for no such source.
+    zero_fully_masked: whether what a target attends to is zero if the mask
+      hides everything from it; else it is a mean of values.
+    combine_qkv: whether queries, keys and values have one weight. For attention
+      of a sequence to itself only.
+    output_proj_use_nhd_shape: whether the weight of the output projection is
+      [N, H, D] instead of [D, N, H].
+    internal_gshard_gaussian_init: whether the weights of the projections start
+      as Gaussians with the deviations (D * H)^-0.5 for queries, D^-0.5 for keys
+      and values and (N * H)^-0.5 for the output.
+    use_rotary_position_emb: whether queries and keys are rotated by position.
+    cast_rotary_position_emb: whether rotated ones have the dtype of the
+      computation, else float32.
+    dconv_qkv: whether queries, keys and values are convolved along time, each
+      with the positions before it, as in https://arxiv.org/abs/2109.08668.
+    dconv_kernel_size: how many positions that sees.
     proj_tpl: the projections of queries, keys and values.
-    post_proj_tpl: the projection of the result.
+    combined_qkv_proj_tpl: all of them in one, for `combine_qkv`.
+    post_proj_tpl: the projection of the result; None takes `proj_tpl`.
     dropout_tpl: dropout of the attention weights.
+    per_dim_scale_tpl: the learned scale of the queries.
+    rotary_position_emb_tpl: the rotation by position.
+    relative_bias_tpl: a bias of the logits for each distance, or None.
+    causal_depthwise_conv1d_tpl: the convolutions of `dconv_qkv`.
+    ln_tpl: a normalisation of queries and one of keys, over the dims of a head
+      and after the rotation, or None.
+    ngrammer_tpl: not supported; only None is accepted.
   """
 
-  input_dim: int = REQUIRED
+  input_dim: int | Mapping[str, int] = REQUIRED
   hidden_dim: int = REQUIRED
   num_heads: int = REQUIRED
+  dim_per_head: int | None = None
   use_bias: bool = True
+  internal_enable_query_scale: bool = True
   internal_enable_per_dim_scale: bool = True
+  scale_query_by_dim_per_head: bool = False
+  scale_logits_by_head_dims: bool = False
   atten_dropout_prob: float = 0.0
   atten_logit_cap: float = 0.0
+  attention_extra_logit: float | None = None
+  zero_fully_masked: bool = False
+  combine_qkv: bool = False
+  output_proj_use_nhd_shape: bool = False
+  internal_gshard_gaussian_init: bool = False
+  use_rotary_position_emb: bool = False
+  cast_rotary_position_emb: bool = True
+  dconv_qkv: bool = False
+  dconv_kernel_size: int = 3
   proj_tpl: Config = sub_config_field(AttentionProjection)
-  post_proj_tpl: Config = sub_config_field(AttentionProjection)
+  combined_qkv_proj_tpl: Config = sub_config_field(CombinedQKVProjectionLayer)
+  post_proj_tpl: Config | None = None
   dropout_tpl: Config = sub_config_field(stochastics.Dropout)
+  per_dim_scale_tpl: Config = sub_config_field(PerDimScale)
+  rotary_position_emb_tpl: Config = sub_config_field(RotaryPositionalEmbedding)
+  relative_bias_tpl: Config | None = None
+  causal_depthwise_conv1d_tpl: Config = sub_config_field(
+    depthwise_convolutions.CausalDepthwiseConv1D
+  )
+  ln_tpl: Config | None = None
+  ngrammer_tpl: Config | None = None
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    """How the weights are split over the mesh.
+
+    Attributes:
+      proj: of all projections, whose weights are [D, N, H].
+      dconv: of the weights [N, H] of the convolutions.
+    """
+
+    proj: SplitDimsMapping = None
+    dconv: SplitDimsMapping = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    """How activations are split over the mesh.
+
+    While decoding, the dimension of time is not split.
+
+    Attributes:
+      blnh: of queries, keys, values and what they attend to, [B, T, N, H].
+      bld: of the result, [B, T, D].
+    """
+
+    blnh: SplitDimsMapping = None
+    bld: SplitDimsMapping = None
 
   def setup(self):
-    dim_per_head, rest = divmod(self.hidden_dim, self.num_heads)
-    if rest:
-      raise errors.UserError(
-        f'DotProductAttention.hidden_dim is {self.hidden_dim}; expected a'
-        f' multiple of num_heads, {self.num_heads}'
-      )
-    shape = dict(
-      input_dim=self.input_dim,
-      num_heads=self.num_heads,
-      dim_per_head=dim_per_head,
-      use_bias=self.use_bias,
-    )
-    for name in ('query', 'key', 'value'):
-      self.create_child(name, self.proj_tpl.clone().set(**shape))
-    self.create_child(
-      'post',
-      self.post_proj_tpl.clone().set(is_output_projection=True, **shape),
-    )
-    if self.internal_enable_per_dim_scale:
-      self.create_child('per_dim_scale', PerDimScale.config(dim=dim_per_head))
-    self.create_child(
+    self._check_fields()
+    dims = self._input_dims()
+    if self.combine_qkv:
+      self._create_combined_qkv(dims)
+    else:
+      self._create_query(dims['query'])
+      self._create_key_or_value('key', dims['key'])
+      self._create_key_or_value('value', dims['value'])
+    self._create_post(dims['query'])
+    self._create_position_layers()
+    if self.dconv_qkv:
+      self._create_convolutions()
+    self._create_norms_and_scale()
+    self._create(
       'atten_dropout',
-      self.dropout_tpl.clone().set(keep_prob=1.0 - self.atten_dropout_prob),
+      'dropout_tpl',
+      self.dropout_tpl,
+      keep_prob=keep_prob(self.atten_dropout_prob),
     )
+
+  def _check_fields(self):
+    where = type(self).__name__
+    if self.ngrammer_tpl is not None:
+      raise errors.UserError(
+        f'{where}.ngrammer_tpl: n-grammers are not supported; expected None'
+      )
+    if self.dim_per_head is None and self.hidden_dim % self.num_heads:
+      raise errors.UserError(
+        f'{where}.hidden_dim is {self.hidden_dim}; expected a multiple of'
+        f' num_heads, {self.num_heads}'
+      )
+    if self.num_heads % self._kv_heads():
+      raise errors.UserError(
+        f'{where}.num_kv_heads is {self._kv_heads()}; expected a divisor of'
+        f' num_heads, {self.num_heads}'
+      )
+
+  def _head_dims(self) -> int:
+    """Returns H."""
+    if self.dim_per_head is not None:
+      return self.dim_per_head
+    return self.hidden_dim // self.num_heads
+
+  def _kv_heads(self) -> int:
+    """Returns K."""
+    return self.num_heads
+
+  def _input_dims(self) -> dict[str, int]:
+    names = ('query', 'key', 'value')
+    if not isinstance(self.input_dim, Mapping):
+      return dict.fromkeys(names, self.input_dim)
+    if set(self.input_dim) != set(names):
+      raise errors.UserError(
+        f'{type(self).__name__}.input_dim has {sorted(self.input_dim)};'
+        f' expected {sorted(names)}, or one number for all'
+      )
+    return dict(self.input_dim)
+
+  def _create(self, name: str, tpl_field: str, tpl: Config, **fields):
+    """Creates the child `name` of a template.
+
+    Args:
+      name: of the child.
+      tpl_field: the field of this layer that holds the template.
+      tpl: the template.
+      **fields: what this layer says of it; None leaves it to the template.
+    """
+    where = f'{type(self).__name__}.{tpl_field}'
+    self.create_child(name, tpl, **agreed(where, tpl, **fields))
+
+  def _create_projection(
+    self, name, tpl_field, mapping, *, deviation=None, **fields
+  ):
+    """Creates a projection, by a copy of the template in `tpl_field`.
+
+    Args:
+      name: of the child.
+      tpl_field: the field of this layer that holds the template.
+      mapping: how its weight is split.
+      deviation: with which it starts if `internal_gshard_gaussian_init`.
+      **fields: what this layer says of it.
+    """
+    tpl = getattr(self, tpl_field).clone()
+    if self.internal_gshard_gaussian_init:
+      fields['params_init'] = WeightInit.Gaussian(deviation)
+    tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping))
+    self._create(name, tpl_field, tpl, use_bias=self.use_bias, **fields)
+
+  def _heads(self, heads: int) -> dict[str, int]:
+    return dict(num_heads=heads, dim_per_head=self._head_dims())
+
+  def _create_query(self, dims: int):
+    self._create_projection(
+      'query',
+      'proj_tpl',
+      self._query_weight_mapping(),
+      deviation=(dims * self._head_dims()) ** -0.5,
+      input_dim=dims,
+      **self._heads(self.num_heads),
+    )
+
+  def _create_key_or_value(self, name: str, dims: int):
+    self._create_projection(
+      name,
+      'proj_tpl',
+      self._key_weight_mapping(),
+      deviation=dims**-0.5,
+      input_dim=dims,
+      **self._heads(self._kv_heads()),
+    )
+
+  def _create_combined_qkv(self, dims: dict[str, int]):
+    where = f'{type(self).__name__}.combine_qkv'
+    if len(set(dims.values())) > 1 or self._kv_heads() != self.num_heads:
+      raise errors.UserError(
+        f'{where}: queries, keys and values have one weight; expected the same'
+        ' input_dim and as many heads for each'
+      )
+    if self.internal_gshard_gaussian_init:
+      raise errors.UserError(
+        f'{where}: internal_gshard_gaussian_init starts queries, keys and'
+        ' values differently; expected only one of the two'
+      )
+    self._create_projection(
+      'combined_qkv',
+      'combined_qkv_proj_tpl',
+      self._query_weight_mapping(),
+      input_dim=dims['query'],
+      **self._heads(self.num_heads),
+    )
+
+  def _create_post(self, dims: int):
+    mapping = self._query_weight_mapping()
+    if self.output_proj_use_nhd_shape and mapping is not None:
+      mapping = [*mapping[1:], mapping[0]]
+    self._create_projection(
+      'post',
+      'proj_tpl' if self.post_proj_tpl is None else 'post_proj_tpl',
+      mapping,
+      deviation=(self.num_heads * self._head_dims()) ** -0.5,
+      input_dim=dims,
+      is_output_projection=True,
+      use_nhd_shape=self.output_proj_use_nhd_shape or None,
+      **self._heads(self.num_heads),
+    )
+
+  def _create_position_layers(self):
+    if self._rotates():
+      self._create(
+        'rotary_position_emb',
+        'rotary_position_emb_tpl',
+        self.rotary_position_emb_tpl,
+        embedding_dims=self._head_dims(),
+        cast_as_fprop_dtype=self.cast_rotary_position_emb,
+        **self._timescales(),
+      )
+    if self.relative_bias_tpl is not None:
+      self._create(
+        'relative_bias',
+        'relative_bias_tpl',
+        self.relative_bias_tpl,
+        num_heads=self.num_heads,
+      )
+
+  def _rotates(self) -> bool:
+    """Whether queries and keys are rotated by position."""
+    return self.use_rotary_position_emb
+
+  def _timescales(self) -> dict[str, int]:
+    """Returns what this layer says of the timescales of the rotation."""
+    return {}
+
+  def _create_convolutions(self):
+    mapping = self.weight_split_dims_mapping.dconv
+    for name, heads in (
+      ('dconv_q', self.num_heads),
+      ('dconv_k', self._kv_heads()),
+      ('dconv_v', self._kv_heads()),
+    ):
+      tpl = self.causal_depthwise_conv1d_tpl.clone()
+      self._create(
+        name,
+        'causal_depthwise_conv1d_tpl',
+        tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping)),
+        kernel_size=self.dconv_kernel_size,
+        hidden_dims=[heads, self._head_dims()],
+      )
+
+  def _create_norms_and_scale(self):
+    if self.ln_tpl is not None:
+      for name in ('layer_norm_q', 'layer_norm_k'):
+        self._create(name, 'ln_tpl', self.ln_tpl.clone(), dim=self._head_dims())
+    if self.internal_enable_query_scale and self.internal_enable_per_dim_scale:
+      self._create(
+        'per_dim_scale',
+        'per_dim_scale_tpl',
+        self.per_dim_scale_tpl,
+        dim=self._head_dims(),
+      )
+
+  def _query_weight_mapping(self) -> SplitDimsMapping:
+    """Returns how the weights [D, N, H] of queries and output are split."""
+    return self.weight_split_dims_mapping.proj
+
+  def _key_weight_mapping(self) -> SplitDimsMapping:
+    """Returns how the weights of keys and values are split."""
+    return self.weight_split_dims_mapping.proj
+
+  def _query_mapping(self) -> SplitDimsMapping:
+    """Returns how queries [B, T, N, H] are split."""
+    return self.activation_split_dims_mapping.blnh
+
+  def _key_mapping(self) -> SplitDimsMapping:
+    """Returns how keys and values [B, S, K, H] are split."""
+    return self.activation_split_dims_mapping.blnh
+
+  def _output_mapping(self) -> SplitDimsMapping:
+    """Returns how the result [B, T, D] is split."""
+    return self.activation_split_dims_mapping.bld
 
   def __call__(
     self,
@@ -150,6 +379,8 @@ class DotProductAttention(base_layer.BaseLayer):
     *,
     mask: jax.Array | None = None,
     causal: bool = False,
+    query_positions: jax.Array | None = None,
+    key_positions: jax.Array | None = None,
   ) -> jax.Array:
     """Attends.
 
@@ -157,105 +388,154 @@ class DotProductAttention(base_layer.BaseLayer):
       query_vec: [B, T, D].
       key_vec: [B, S, D].
       value_vec: [B, S, D].
-      mask: broadcasts to [B, N, T, S]; None hides nothing.
+      mask: boolean, broadcasts to [B, N, T, S]; None hides nothing.
       causal: whether sources after the target are hidden too.
+      query_positions: [B, T], for what depends on positions; None takes
+        0..T-1. Packed examples have their own, from 0 each.
+      key_positions: [B, S], likewise.
 
     Returns:
       [B, T, D].
+
+    Raises:
+      UserError: the mask is no such mask.
     """
-    query = self.query(query_vec)
+    self._check_mask(mask)
+    query, key, value = self._project(query_vec, key_vec, value_vec)
+    if self.dconv_qkv:
+      query = self.dconv_q(query, axis=1, segment_pos=query_positions)
+      key = self.dconv_k(key, axis=1, segment_pos=key_positions)
+      value = self.dconv_v(value, axis=1, segment_pos=key_positions)
+    bias = None
+    if self.relative_bias_tpl is not None:
+      bias = self.relative_bias(
+        _or_indices(query_positions, query), _or_indices(key_positions, key)
+      )
+    return self._attend(
+      self._finish_query(query, query_positions),
+      self._finish_key(key, key_positions),
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+    )
+
+  def _project(
+    self, query_vec, key_vec, value_vec
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns queries [B, T, N, H], keys and values [B, S, K, H]."""
+    if not self.combine_qkv:
+      key, value = self._project_source(key_vec, value_vec)
+      return self._project_query(query_vec), key, value
+    if not (query_vec is key_vec is value_vec):
+      raise errors.UserError(
+        f'{type(self).__name__}.combine_qkv: attention to something else;'
+        ' expected the same array as queries, keys and values'
+      )
+    combined = self.combined_qkv(query_vec)
+    query, key, value = checkpoint_name(combined, 'combined_qkv_proj')
+    return self._named_query(query), *self._named_source(key, value)
+
+  def _project_query(self, query_vec: jax.Array) -> jax.Array:
+    return self._named_query(self.query(query_vec))
+
+  def _named_query(self, query: jax.Array) -> jax.Array:
+    """Returns queries [B, T, N, H], named and split."""
+    query = checkpoint_name(query, 'query_proj')
+    return self._shard_heads(query, self._query_mapping())
+
+  def _project_source(
+    self, key_vec: jax.Array, value_vec: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    return self._named_source(self.key(key_vec), self.value(value_vec))
+
+  def _named_source(
+    self, key: jax.Array, value: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values [B, S, K, H], named and split."""
+    key = checkpoint_name(key, 'key_proj')
+    value = checkpoint_name(value, 'value_proj')
+    mapping = self._key_mapping()
+    return self._shard_heads(key, mapping), self._shard_heads(value, mapping)
+
+  def _finish_query(
+    self, query: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Returns queries as they are multiplied with keys."""
+    if self._rotates():
+      query = self.rotary_position_emb(query, positions)
+    if self.ln_tpl is not None:
+      query = self.layer_norm_q(query)
+    return self._scale(query)
+
+  def _finish_key(
+    self, key: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Returns keys as they are multiplied with queries."""
+    if self._rotates():
+      key = self.rotary_position_emb(key, positions)
+    return key if self.ln_tpl is None else self.layer_norm_k(key)
+
+  def _scale(self, query: jax.Array) -> jax.Array:
+    if not self.internal_enable_query_scale:
+      return query
     if self.internal_enable_per_dim_scale:
-      query = self.per_dim_scale(query)
-    else:
-      query = query * query.shape[-1] ** -0.5
-    heads = (query, self.key(key_vec), self.value(value_vec))
-    drops = self.atten_dropout_prob > 0 and not self.do_eval
-    if self.atten_logit_cap > 0 or drops or jax.default_backend() == 'cpu':
-      encoded = attend(
-        *heads,
-        mask=mask,
-        causal=causal,
-        logit_cap=self.atten_logit_cap,
-        dropout=self.atten_dropout if drops else None,
-      )
-    else:
-      encoded = jax.nn.dot_product_attention(
-        *heads, mask=mask, is_causal=causal, scale=1.0
-      )
-    return self.post(encoded)
+      return self.per_dim_scale(query)
+    return query * self._scale_dims() ** -0.5
 
+  def _scale_dims(self) -> int:
+    """Returns the dims by whose root queries are divided."""
+    if self.scale_query_by_dim_per_head:
+      return self._head_dims()
+    return self.hidden_dim // self.num_heads
 
-# Targets of a block, at least, and blocks, at most, of causal attention.
-_BLOCK_SIZE = 64
-_MAX_BLOCKS = 8
-
-
-def attend(
-  query: jax.Array,
-  key: jax.Array,
-  value: jax.Array,
-  *,
-  mask: jax.Array | None = None,
-  causal: bool = False,
-  logit_cap: float = 0.0,
-  dropout: Callable[[jax.Array], jax.Array] | None = None,
-) -> jax.Array:
-  """Attends in plain matrix products: for CPUs, and what fused kernels lack.
-
-  Causal attention goes by blocks of targets, each of which is multiplied with
-  the sources up to its end only. The sum of a softmax divides the small result
-  instead of the large array of weights.
-
-  A target that sees nothing at all gets the mean of the values (of its block's
-  sources), not NaN.
-
-  Args:
-    query: [B, T, N, H], scaled.
-    key: [B, S, N, H].
-    value: [B, S, N, H].
-    mask: broadcasts to [B, N, T, S]; None hides nothing.
-    causal: whether sources after the target are hidden too.
-    logit_cap: if positive, logits are capped softly to (-cap, cap).
-    dropout: drops attention weights [B, N, T, S].
-
-  Returns:
-    [B, T, N, H].
-  """
-  targets, sources = query.shape[1], key.shape[1]
-  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if causal else targets
-  blocks = []
-  for start in range(0, targets, size):
-    stop = min(start + size, targets)
-    seen = min(stop, sources) if causal else sources
-    visible = None
-    if mask is not None:
-      rows = slice(start, stop) if mask.shape[2] > 1 else slice(None)
-      visible = mask[:, :, rows, : seen if mask.shape[3] > 1 else None]
-    if causal:
-      past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)[None]
-      visible = past[None, None] if visible is None else visible & past
-    weights, total = _weights(
-      query[:, start:stop], key[:, :seen], visible, logit_cap
+  def _attend(
+    self, query, key, value, *, mask, bias, causal=False, one_step=False
+  ) -> jax.Array:
+    """Returns what the queries attend to, projected [B, T, D]."""
+    if self.scale_logits_by_head_dims:
+      factor = query.shape[-1] ** -0.5
+      query, bias = query * factor, None if bias is None else bias * factor
+    drops = self.atten_dropout.keep_prob < 1.0 and not self.do_eval
+    encoded = attention_ops.dot_product_attention(
+      query,
+      key,
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+      logit_cap=self.atten_logit_cap,
+      extra_logit=self.attention_extra_logit,
+      dropout=self.atten_dropout if drops else None,
     )
-    if dropout is not None:
-      weights = dropout(weights)
-    encoded = jnp.einsum(
-      'bnts,bsnh->btnh', weights.astype(value.dtype), value[:, :seen]
-    )
-    total = jnp.swapaxes(total, 1, 2)[..., None]
-    blocks.append((encoded / total).astype(value.dtype))
-  return blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=1)
+    if self.zero_fully_masked and mask is not None:
+      sees = attention_ops.sees_something(
+        mask, targets=query.shape[1], causal=causal
+      )
+      encoded = jnp.where(jnp.swapaxes(sees, 1, 2)[..., None], encoded, 0)
+    encoded = checkpoint_name(encoded, 'context')
+    encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
+    output = self.post(encoded)
+    output = self._shard_heads(output, self._output_mapping(), one_step)
+    return checkpoint_name(output, 'out_proj')
+
+  def _shard_heads(
+    self, x: jax.Array, mapping: SplitDimsMapping, one_step: bool = False
+  ) -> jax.Array:
+    """Returns `x` [B, T, ...] split, but for T if that is steps of decoding."""
+    if one_step and mapping is not None:
+      mapping = [mapping[0], None, *mapping[2:]]
+    return self.shard(x, mapping)
+
+  def _check_mask(self, mask: jax.Array | None):
+    if mask is not None and (mask.dtype != jnp.bool_ or mask.ndim != 4):
+      raise errors.UserError(
+        f'{type(self).__name__}: the mask is {mask.dtype}{list(mask.shape)};'
+        ' expected booleans, True where a target may see a source, that'
+        ' broadcast to [B, N, T, S]'
+      )
 
 
-def _weights(query, key, mask, logit_cap) -> tuple[jax.Array, jax.Array]:
-  """Returns a softmax's exponentials [B, N, T, S] and their sums [B, N, T]."""
-  logits = jnp.einsum('btnh,bsnh->bnts', query, key).astype(jnp.float32)
-  if logit_cap > 0:
-    logits = logit_cap * jnp.tanh(logits / logit_cap)
-  if mask is not None:
-    # The value that Lingvo and jax.nn use, too: finite, so that a target which
-    # sees nothing has a softmax.
-    logits = jnp.where(mask, logits, -0.7 * jnp.finfo(logits.dtype).max)
-  largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-  exponentials = jnp.exp(logits - largest)
-  return exponentials, jnp.sum(exponentials, axis=-1)
+def _or_indices(positions: jax.Array | None, x: jax.Array) -> jax.Array:
+  """Returns positions, if there are any, else those of `x` [B, T, ...]."""
+  return jnp.arange(x.shape[1])[None] if positions is None else positions

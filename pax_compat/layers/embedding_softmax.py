@@ -1,166 +1,220 @@
-"""Embeddings of tokens and positions, and the softmax over a vocabulary.
+"""Softmax layers whose matrix is an embedding of tokens as well.
 
-Shapes: B batch, T time, D model dims, V vocabulary (or number of classes).
+Shapes: D model dims, V vocabulary, "..." positions, such as [B, T].
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer, errors
-from pax_compat.base_layer import WeightHParams
-from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.layers import activations, linears
-from pax_compat.layers.row_gradients import lookup_with_row_facts, no_facts
+from pax_compat.base_layer import WeightHParams, WeightInit
+from pax_compat.config import Config, sub_config_field
+from pax_compat.layers import activations, embeddings, linears, softmaxes
+from pax_compat.layers.embeddings import Embedding  # noqa: F401 (Pax's place)
+from pax_compat.layers.positional_embeddings import (  # noqa: F401 (likewise)
+  PositionalEmbedding,
+  PositionalEmbedding2D,
+  TrainablePositionalEmbedding,
+)
+from pax_compat.layers.sigmoid_cross_entropy import (  # noqa: F401 (likewise)
+  SigmoidCrossEntropy,
+)
+from pax_compat.layers.softmaxes import FullSoftmax
+from pax_compat.layers.vocabulary_loss import Target
 from pax_compat.nested_map import NestedMap
 
 
-class Embedding(base_layer.BaseLayer):
-  """A table of vectors, one for each token.
+class EmbeddingSoftmaxSharding(linears.OutputSharding):
+  """How vectors and logits are split over the mesh.
 
   Attributes:
-    num_classes: V.
-    input_dims: D.
+    emb_out_split_dims_mapping: of the vectors that are looked up; None leaves
+      it to the compiler.
+  """
+
+  emb_out_split_dims_mapping: Any = None
+
+
+class _Lookup:
+  """What the layers in this file have of an embedding."""
+
+  def _embed(self, table: jax.Array, ids: jax.Array, scale=1.0) -> jax.Array:
+    """Returns the vectors [..., D] of `ids` [...] in `table` [V, D], scaled."""
+    vectors = scale * embeddings.lookup(table, ids, self.lookup_style)
+    mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
+    return self.shard(vectors, mapping)
+
+  def _depth_scale(self) -> float:
+    return math.sqrt(self.input_dims) if self.scale_sqrt_depth else 1.0
+
+  def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
+    """Returns the vectors of a decoding step; they do not depend on it."""
+    del time_step
+    return self.emb_lookup(ids)
+
+
+class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
+  """A `FullSoftmax` whose matrix [D, V] is an embedding as well.
+
+  Attributes:
+    lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
-    sparse_gradients: whether the learner treats the table's gradient as
-      TensorFlow treats a sparse one; see `row_gradients`.
   """
 
-  num_classes: int = REQUIRED
-  input_dims: int = REQUIRED
+  ActivationSharding = EmbeddingSoftmaxSharding
+
+  lookup_style: str = 'index'
   scale_sqrt_depth: bool = False
-  sparse_gradients: bool = False
 
-  def setup(self):
-    self.create_variable(
-      'emb_var',
-      WeightHParams(
-        [self.num_classes, self.input_dims],
-        tensor_split_dims_mapping=self.weight_split_dims_mapping,
-      ),
-    )
-    if self.sparse_gradients and self.is_initializing():
-      self.variable(
-        base_layer.ROW_PROBES, 'emb_var', no_facts, self.num_classes
-      )
-
-  def __call__(self, ids: jax.Array) -> jax.Array:
+  def emb_lookup(self, ids: jax.Array) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...]."""
-    if self.has_variable(base_layer.ROW_PROBES, 'emb_var'):
-      probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')
-      vectors = lookup_with_row_facts(self.theta.emb_var, ids, probe)
-    else:
-      vectors = self.theta.emb_var[ids]
-    if self.scale_sqrt_depth:
-      vectors = vectors * math.sqrt(self.input_dims)
-    return vectors
+    return self._embed(
+      self.logits_ffn.linear.theta.w.T, ids, self._depth_scale()
+    )
 
 
-class PositionalEmbedding(base_layer.BaseLayer):
-  """Sinusoidal positions of 'Attention is all you need'.
+class NClassMajorSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
+  """A softmax and an embedding with one matrix, which is [V, D].
 
   Attributes:
-    embedding_dims: D, an even number.
-    min_timescale: multiplies all frequencies. Where it is 1, the shortest
-      period is 2 pi.
-    max_timescale: where min_timescale is 1, the longest period is 2 pi times
-      this.
-  """
-
-  embedding_dims: int = REQUIRED
-  min_timescale: int = 1
-  max_timescale: int = 10_000
-
-  def __call__(self, seq_length: int) -> jax.Array:
-    """Returns the vectors [1, seq_length, D] of positions 0, 1, ..."""
-    if self.embedding_dims % 2:
-      raise errors.UserError(
-        f'PositionalEmbedding.embedding_dims is {self.embedding_dims};'
-        ' expected an even number'
-      )
-    num_timescales = self.embedding_dims // 2
-    increment = math.log(self.max_timescale / self.min_timescale) / max(
-      1, num_timescales - 1
-    )
-    position = jnp.arange(seq_length, dtype=jnp.float32)
-    inverse = self.min_timescale * jnp.exp(
-      jnp.arange(num_timescales, dtype=jnp.float32) * -increment
-    )
-    angles = position[:, None] * inverse[None, :]
-    signal = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-    return signal[None].astype(self.compute_dtype)
-
-
-class FullSoftmax(base_layer.BaseLayer):
-  """A projection onto V classes and its cross-entropy.
-
-  Attributes:
-    input_dims: D.
-    num_classes: V.
-    use_bias: whether the projection has a bias.
+    use_bias: whether the logits have a bias.
     bias_init: the bias's first value.
-    soft_cap_logits: if positive, logits are capped softly to (-cap, cap).
-    logits_abs_max: if set, logits are clipped to [-max, max].
-    feed_forward_tpl: the projection.
+    activation_tpl: of the logits, before they are limited.
+    lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
+    scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
   """
 
-  input_dims: int = REQUIRED
-  num_classes: int = REQUIRED
+  ActivationSharding = EmbeddingSoftmaxSharding
+
   use_bias: bool = True
   bias_init: float = 0.0
-  soft_cap_logits: float = 0.0
-  logits_abs_max: float | None = None
-  feed_forward_tpl: Config = sub_config_field(linears.FeedForward)
+  activation_tpl: Config = sub_config_field(activations.Identity)
+  lookup_style: str = 'index'
+  scale_sqrt_depth: bool = False
+  scale_before_logits: bool = False
 
   def setup(self):
-    tpl = self.feed_forward_tpl.clone().set(
-      input_dims=self.input_dims,
-      output_dims=self.num_classes,
-      has_bias=self.use_bias,
-      bias_init=self.bias_init,
-      activation_tpl=activations.Identity.config(),
-      weight_split_dims_mapping=self.weight_split_dims_mapping,
+    # Given for [D, V], as for the other softmax layers.
+    mapping = self.weight_split_dims_mapping.wt
+    self.create_variable(
+      'w',
+      WeightHParams(
+        [self.num_classes, self.input_dims],
+        tensor_split_dims_mapping=mapping and mapping[::-1],
+      ),
     )
-    tpl.linear_tpl.set(params_init=self.params_init)
-    self.create_child('logits_ffn', tpl)
+    if self.use_bias:
+      self.create_child(
+        'bias',
+        linears.Bias.config(),
+        dims=self.num_classes,
+        bias_init=self.bias_init,
+        weight_split_dims_mapping=linears.Bias.WeightSharding.config(
+          wt=mapping and mapping[-1:]
+        ),
+      )
+    self.create_child('activation', self.activation_tpl)
+
+  def emb_lookup(self, ids: jax.Array) -> jax.Array:
+    """Returns the vectors [..., D] of `ids` [...]."""
+    return self._embed(self.theta.w, ids, self._depth_scale())
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., D] to logits [..., V]."""
-    logits = self.logits_ffn(inputs)
-    if self.logits_abs_max is not None:
+    if self.scale_before_logits:
+      inputs = inputs * self.input_dims**-0.5
+    logits = jnp.einsum('...d,vd->...v', inputs, self.theta.w)
+    logits = self.shard(
+      logits,
+      linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
+    )
+    if self.use_bias:
+      logits = self.bias(logits)
+    return self.cap(self.activation(logits))
+
+
+class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
+  """The softmax and embedding of GShard, with one matrix [V, D].
+
+  The matrix starts as a Gaussian of deviation 1, there is no bias, and inputs
+  are multiplied by 1 / sqrt(D) before the logits. Logits are capped softly
+  before they are clipped. Labels are smoothed in training only; the other
+  classes' equal parts go to all classes, the right one included.
+
+  Attributes:
+    use_tgt_labels_size_as_loss_denominator: whether the average loss is over
+      all positions, padding included, and not over the weights' sum.
+    lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
+    label_smoothing_apply_for_eval: whether labels are smoothed at evaluation.
+  """
+
+  ActivationSharding = EmbeddingSoftmaxSharding
+
+  use_tgt_labels_size_as_loss_denominator: bool = True
+  lookup_style: str = 'matmul'
+  label_smoothing_apply_for_eval: bool = False
+
+  def setup(self):
+    self.create_child(
+      'embedding',
+      linears.Linear.config(),
+      input_dims=self.num_classes,
+      output_dims=self.input_dims,
+      weight_init=WeightInit.Gaussian(),
+      weight_split_dims_mapping=linears.Linear.WeightSharding.config(
+        wt=self.weight_split_dims_mapping.wt
+      ),
+    )
+
+  def emb_lookup(self, ids: jax.Array) -> jax.Array:
+    """Returns the vectors [..., D] of `ids` [...]."""
+    return self._embed(self.embedding.theta.w, ids)
+
+  def get_logits(self, inputs: jax.Array) -> jax.Array:
+    """Maps `inputs` [..., D] to logits [..., V]."""
+    inputs = inputs * self.input_dims**-0.5
+    logits = jnp.einsum('...d,vd->...v', inputs, self.embedding.theta.w)
+    logits = self.shard(
+      logits,
+      linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
+    )
+    return self.cap(logits)
+
+  def cap(self, logits: jax.Array) -> jax.Array:
+    """Returns `logits` [..., V] within the limits that they are to keep."""
+    logits = softmaxes.soft_cap(logits, self.soft_cap_logits)
+    if self.logits_abs_max:
       logits = jnp.clip(logits, -self.logits_abs_max, self.logits_abs_max)
-    if self.soft_cap_logits > 0:
-      cap = self.soft_cap_logits
-      logits = cap * jnp.tanh(logits / cap)
     return logits
 
   def __call__(
-    self, inputs: jax.Array, class_weights: jax.Array, class_ids: jax.Array
+    self,
+    inputs: jax.Array,
+    class_weights: jax.Array,
+    class_ids: jax.Array | None = None,
+    class_probabilities: jax.Array | None = None,
   ) -> NestedMap:
-    """Computes the cross-entropy.
-
-    Args:
-      inputs: [..., D].
-      class_weights: [...], how much each position counts.
-      class_ids: [...], int, the classes that are right.
+    """Computes the cross-entropy; see `BaseSoftmax`.
 
     Returns:
-      `logits` [..., V]; `per_example_xent` in nats and `per_example_argmax`,
-      both [...]; and the scalars `total_xent` (weighted sum), `total_weight`
-      and `avg_xent`.
+      The scalar `avg_xent_weight`, too: what `avg_xent` is an average over.
     """
-    logits = self.get_logits(inputs).astype(jnp.float32)
-    class_weights = class_weights.astype(jnp.float32)
-    right = jnp.take_along_axis(logits, class_ids[..., None], axis=-1)[..., 0]
-    xent = jax.nn.logsumexp(logits, axis=-1) - right
-    total_xent = jnp.sum(xent * class_weights)
-    total_weight = jnp.sum(class_weights)
-    return NestedMap(
-      logits=logits,
-      per_example_argmax=jax.lax.stop_gradient(jnp.argmax(logits, axis=-1)),
-      per_example_xent=xent,
-      total_xent=total_xent,
-      total_weight=total_weight,
-      avg_xent=total_xent / jnp.maximum(total_weight, 1e-6),
+    output = super().__call__(
+      inputs, class_weights, class_ids, class_probabilities
     )
+    output.avg_xent_weight = self.loss_denominator(class_weights)
+    return output
+
+  def loss_denominator(self, class_weights: jax.Array) -> jax.Array:
+    """Returns what the summed loss of positions [...] is divided by."""
+    if self.use_tgt_labels_size_as_loss_denominator:
+      return jnp.asarray(class_weights.size, jnp.float32)
+    return super().loss_denominator(class_weights)
+
+  def smoothed_target(self, prob: float) -> Target:
+    """Returns the target when `prob` goes to all classes in equal parts."""
+    off = prob / self.num_classes
+    return Target(on=1 - prob + off, off=off)

@@ -3,13 +3,43 @@
 Shapes: I input dims, O output dims.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import activations
+from pax_compat.layers.template_fields import agreed, split
+
+
+class OutputSharding(base_layer.BaseLayer.ActivationSharding):
+  """How the output of a projection is split over the mesh.
+
+  Attributes:
+    extend_step_out: of the output of a decoding step, which has two dimensions;
+      None takes the first and the last entry of `out`.
+  """
+
+  extend_step_out: Any = None
+
+
+def output_mapping(sharding: Config, num_dims: int):
+  """Returns how a projection's output of that many dimensions is split.
+
+  Args:
+    sharding: config of an `OutputSharding`.
+    num_dims: of the output; 2 may be a decoding step.
+  """
+  if num_dims == 2 and sharding.extend_step_out is not None:
+    return sharding.extend_step_out
+  out = sharding.out
+  if num_dims == 2 and out is not None and len(out) == 3:
+    return (out[0], out[2])
+  return out
 
 
 class Linear(base_layer.BaseLayer):
@@ -18,23 +48,31 @@ class Linear(base_layer.BaseLayer):
   Attributes:
     input_dims: I.
     output_dims: O.
+    weight_init: first value of the matrix; None takes `params_init`.
   """
+
+  ActivationSharding = OutputSharding
 
   input_dims: int = REQUIRED
   output_dims: int = REQUIRED
+  weight_init: WeightInit | None = None
 
   def setup(self):
     self.create_variable(
       'w',
       WeightHParams(
         [self.input_dims, self.output_dims],
-        tensor_split_dims_mapping=self.weight_split_dims_mapping,
+        self.weight_init,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       ),
     )
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., I] to [..., O]."""
-    return jnp.einsum('...i,io->...o', inputs, self.theta.w)
+    outputs = jnp.einsum('...i,io->...o', inputs, self.theta.w)
+    return self.shard(
+      outputs, output_mapping(self.activation_split_dims_mapping, outputs.ndim)
+    )
 
 
 class Bias(base_layer.BaseLayer):
@@ -54,7 +92,7 @@ class Bias(base_layer.BaseLayer):
       WeightHParams(
         [self.dims],
         WeightInit.Constant(self.bias_init),
-        tensor_split_dims_mapping=self.weight_split_dims_mapping,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       ),
     )
 
@@ -66,48 +104,134 @@ class Bias(base_layer.BaseLayer):
 class FeedForward(base_layer.BaseLayer):
   """A linear layer, a bias and an activation.
 
+  The bias is split as the last dimension of the matrix.
+
   Attributes:
     input_dims: I.
     output_dims: O.
     has_bias: whether there is a bias.
-    bias_init: the bias's first value.
+    weight_init: first value of the matrix; None leaves it to `linear_tpl`.
+    bias_init: the bias's first value; None leaves it to `bias_tpl`, where it is
+      0 unless set.
+    checkpoint_str: the name under which a policy of rematerialisation finds the
+      linear layer's output; None for no name.
     linear_tpl: the linear layer.
     bias_tpl: the bias.
     activation_tpl: the activation.
   """
 
+  ActivationSharding = OutputSharding
+
   input_dims: int = REQUIRED
   output_dims: int = REQUIRED
   has_bias: bool = True
-  bias_init: float = 0.0
+  weight_init: WeightInit | None = None
+  bias_init: float | None = None
+  checkpoint_str: str | None = None
   linear_tpl: Config = sub_config_field(Linear)
   bias_tpl: Config = sub_config_field(Bias)
   activation_tpl: Config = sub_config_field(activations.ReLU)
 
   def setup(self):
-    split = self.weight_split_dims_mapping
+    tpl = self.linear_tpl
+    weights = self.weight_split_dims_mapping.wt
+    outputs = self.activation_split_dims_mapping
     self.create_child(
       'linear',
-      self.linear_tpl.clone().set(
+      tpl,
+      **agreed(
+        'FeedForward.linear_tpl',
+        tpl,
         input_dims=self.input_dims,
         output_dims=self.output_dims,
-        weight_split_dims_mapping=split,
+        weight_init=self.weight_init,
+      ),
+      **split(tpl, 'weight_split_dims_mapping', wt=weights),
+      **split(
+        tpl,
+        'activation_split_dims_mapping',
+        out=outputs.out,
+        extend_step_out=outputs.extend_step_out,
       ),
     )
     if self.has_bias:
-      self.create_child(
-        'bias',
-        self.bias_tpl.clone().set(
-          dims=self.output_dims,
-          bias_init=self.bias_init,
-          weight_split_dims_mapping=None if split is None else split[-1:],
-        ),
-      )
+      self._create_bias(None if weights is None else weights[-1:])
     self.create_child('activation', self.activation_tpl)
+
+  def _create_bias(self, mapping):
+    tpl = self.bias_tpl
+    self.create_child(
+      'bias',
+      tpl,
+      **agreed(
+        'FeedForward.bias_tpl',
+        tpl,
+        dims=self.output_dims,
+        bias_init=self.bias_init,
+      ),
+      **split(tpl, 'weight_split_dims_mapping', wt=mapping),
+    )
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., I] to [..., O]."""
     projected = self.linear(inputs)
+    if self.checkpoint_str is not None:
+      projected = checkpoint_name(projected, self.checkpoint_str)
     if self.has_bias:
       projected = self.bias(projected)
     return self.activation(projected)
+
+
+class MLPBlock(base_layer.BaseLayer):
+  """Feed-forward layers in a row, from I over the hidden dims to O.
+
+  Attributes:
+    num_layers: how many there are.
+    hidden_dims: output dims of all but the last.
+    activate_final: whether the last one has its activation, too.
+    ff_tpl: the feed-forward layers; its `input_dims` and `output_dims` are I
+      and O.
+  """
+
+  ActivationSharding = OutputSharding
+
+  num_layers: int = 3
+  hidden_dims: int = 128
+  activate_final: bool = True
+  ff_tpl: Config = sub_config_field(FeedForward)
+
+  def setup(self):
+    if self.num_layers < 1:
+      raise errors.UserError(
+        f'MLPBlock.num_layers is {self.num_layers}; expected 1 or more'
+      )
+    tpl = self.ff_tpl
+    # A template each: they are layers of their own.
+    layers = [
+      tpl.clone().set(input_dims=self.hidden_dims, output_dims=self.hidden_dims)
+      for _ in range(self.num_layers)
+    ]
+    layers[0].input_dims = tpl.input_dims
+    layers[-1].output_dims = tpl.output_dims
+    if not self.activate_final:
+      layers[-1].activation_tpl = activations.Identity.config()
+    outputs = self.activation_split_dims_mapping
+    self.create_children(
+      'mlp_layers',
+      layers,
+      **split(
+        tpl, 'weight_split_dims_mapping', wt=self.weight_split_dims_mapping.wt
+      ),
+      **split(
+        tpl,
+        'activation_split_dims_mapping',
+        out=outputs.out,
+        extend_step_out=outputs.extend_step_out,
+      ),
+    )
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Maps `inputs` [..., I] to [..., O]."""
+    for layer in self.mlp_layers:
+      inputs = layer(inputs)
+    return inputs

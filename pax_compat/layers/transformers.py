@@ -1,241 +1,266 @@
-"""Transformer layers.
+"""A Transformer layer.
 
-Shapes: B batch, T time, D model dims.
+Shapes: B batch, T time, S source time, L steps of decoding, D model dims, N
+heads. Masks are boolean, True where a position may see another one, and
+broadcast to [B, N, T, S].
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
-from pax_compat import base_layer, errors
-from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.layers import (
-  activations,
-  attentions,
-  linears,
-  normalizations,
-  stochastics,
-)
-
-
-def _drop_padding(inputs: jax.Array, paddings: jax.Array) -> jax.Array:
-  """Returns `inputs` [B, T, D], zero where `paddings` [B, T] is 1."""
-  return inputs * (1.0 - paddings)[..., None].astype(inputs.dtype)
+from pax_compat import errors
+from pax_compat.base_layer import DECODE_CACHE
+from pax_compat.config import Config, sub_config_field
+from pax_compat.layers import attentions, stochastics
+from pax_compat.layers.attention_masks import padding_mask
+from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
+from pax_compat.layers.transformer_residuals import ResidualBlock
 
 
-class TransformerFeedForward(base_layer.BaseLayer):
-  """The feed-forward half of a Transformer layer, with its residual.
+class Transformer(ResidualBlock):
+  """One layer: attention to itself, perhaps to another sequence, feed-forward.
+
+  What a field says of a part of the layer is handed to that part's template;
+  a field that is not set leaves it to the template.
 
   Attributes:
-    input_dims: D.
-    hidden_dims: size of the inner layer.
-    has_bias: whether the two projections have biases.
-    use_pre_norm: whether the input of the sub-layer is normalised (as in
-      pre-norm Transformers), else the output.
-    activation_tpl: activation of the inner layer.
-    relu_dropout_prob: dropout of the inner layer's output.
-    residual_dropout_prob: dropout of what the residual adds.
-    residual_weight: factor of what the residual adds.
-    apply_padding: whether padded positions are zeroed after each projection.
-    ln_tpl: the normalisation.
-    fflayer1_tpl: the inner projection.
-    fflayer2_tpl: the outer projection.
-  """
-
-  input_dims: int = REQUIRED
-  hidden_dims: int = REQUIRED
-  has_bias: bool = True
-  use_pre_norm: bool = True
-  activation_tpl: Config = sub_config_field(activations.ReLU)
-  relu_dropout_prob: float = 0.0
-  residual_dropout_prob: float = 0.0
-  residual_weight: float = 1.0
-  apply_padding: bool = True
-  ln_tpl: Config = sub_config_field(normalizations.LayerNorm)
-  fflayer1_tpl: Config = sub_config_field(linears.FeedForward)
-  fflayer2_tpl: Config = sub_config_field(linears.FeedForward)
-
-  def setup(self):
-    self.create_child(
-      'layer_norm', self.ln_tpl.clone().set(dim=self.input_dims)
-    )
-    self.create_child(
-      'ffn_layer1',
-      self.fflayer1_tpl.clone().set(
-        input_dims=self.input_dims,
-        output_dims=self.hidden_dims,
-        has_bias=self.has_bias,
-        activation_tpl=self.activation_tpl,
-      ),
-    )
-    self.create_child(
-      'ffn_layer2',
-      self.fflayer2_tpl.clone().set(
-        input_dims=self.hidden_dims,
-        output_dims=self.input_dims,
-        has_bias=self.has_bias,
-        activation_tpl=activations.Identity.config(),
-      ),
-    )
-    for name, prob in (
-      ('relu_dropout', self.relu_dropout_prob),
-      ('residual_dropout', self.residual_dropout_prob),
-    ):
-      self.create_child(name, stochastics.Dropout.config(keep_prob=1.0 - prob))
-
-  def __call__(self, inputs: jax.Array, paddings: jax.Array) -> jax.Array:
-    """Maps `inputs` [B, T, D] to the same shape; `paddings` is [B, T]."""
-    hidden = self.layer_norm(inputs) if self.use_pre_norm else inputs
-    hidden = self.ffn_layer1(hidden)
-    if self.apply_padding:
-      hidden = _drop_padding(hidden, paddings)
-    hidden = self.ffn_layer2(self.relu_dropout(hidden))
-    if self.apply_padding:
-      hidden = _drop_padding(hidden, paddings)
-    hidden = inputs + self.residual_dropout(hidden) * self.residual_weight
-    return hidden if self.use_pre_norm else self.layer_norm(hidden)
-
-
-class TransformerAttention(base_layer.BaseLayer):
-  """The self-attention half of a Transformer layer, with its residual.
-
-  Attributes:
-    input_dims: D.
-    hidden_dims: heads times dims of a head.
-    num_heads: number of heads.
-    causal: whether later positions are hidden.
-    use_pre_norm: whether the input of the sub-layer is normalised, else the
-      output.
-    residual_from_normalized: whether the residual adds the normalised input
-      instead of the input itself, as Lingvo's `TransformerAttentionLayer` does
-      unless `add_unnormalized_input`.
-    residual_dropout_prob: dropout of what the residual adds.
-    ln_tpl: the normalisation.
-    atten_tpl: the attention.
-  """
-
-  input_dims: int = REQUIRED
-  hidden_dims: int = REQUIRED
-  num_heads: int = REQUIRED
-  causal: bool = False
-  use_pre_norm: bool = True
-  residual_from_normalized: bool = False
-  residual_dropout_prob: float = 0.0
-  ln_tpl: Config = sub_config_field(normalizations.LayerNorm)
-  atten_tpl: Config = sub_config_field(attentions.DotProductAttention)
-
-  def setup(self):
-    self.create_child(
-      'layer_norm', self.ln_tpl.clone().set(dim=self.input_dims)
-    )
-    self.create_child(
-      'atten',
-      self.atten_tpl.clone().set(
-        input_dim=self.input_dims,
-        hidden_dim=self.hidden_dims,
-        num_heads=self.num_heads,
-      ),
-    )
-    self.create_child(
-      'residual_dropout',
-      stochastics.Dropout.config(keep_prob=1.0 - self.residual_dropout_prob),
-    )
-
-  def __call__(self, inputs: jax.Array, paddings: jax.Array) -> jax.Array:
-    """Maps `inputs` [B, T, D] to the same shape; `paddings` is [B, T]."""
-    query = self.layer_norm(inputs) if self.use_pre_norm else inputs
-    attended = self.atten(
-      query,
-      query,
-      query,
-      mask=attentions.padding_mask(paddings),
-      causal=self.causal,
-    )
-    residual = query if self.residual_from_normalized else inputs
-    hidden = residual + self.residual_dropout(attended)
-    return hidden if self.use_pre_norm else self.layer_norm(hidden)
-
-
-class Transformer(base_layer.BaseLayer):
-  """One layer: self-attention, then feed-forward.
-
-  Attributes:
-    input_dims: D.
     hidden_dims: size of the feed-forward's inner layer.
-    num_heads: number of attention heads.
-    atten_hidden_dims: heads times dims of a head; None takes D.
-    causal: whether later positions are hidden.
-    tr_atten_tpl: the attention half.
-    tr_fflayer_tpl: the feed-forward half.
+    num_heads: N.
+    dim_per_head: dims of a head; None makes the heads D together.
+    dropout_tpl: dropout of what the residuals add.
+    atten_dropout_prob: probability of dropping an attention weight.
+    relu_dropout_prob: probability of dropping an element of the feed-forward's
+      inner layer.
+    mask_self_attention: whether positions are hidden from earlier ones.
+    use_cross_attention: whether there is attention to another sequence.
+    allow_skip_cross_attention: whether that attention is left out where the
+      other sequence is not given; else it has to be.
+    cross_atten_tpl: attention to the other sequence; None takes a copy of
+      `tr_atten_tpl`.
+    tr_atten_tpl: attention of the sequence to itself.
+    tr_fflayer_tpl: the feed-forward, which has this layer's `norm_policy`
+      unless it sets its own; None leaves it out.
+    residual_from_normalized: whether, where attention sees its input
+      normalised, the residual adds what it sees, as Lingvo's
+      `TransformerAttentionLayer` does unless `add_unnormalized_input`.
     output_norm_tpl: a normalisation of the layer's output, or None.
   """
 
-  input_dims: int = REQUIRED
-  hidden_dims: int = REQUIRED
-  num_heads: int = REQUIRED
-  atten_hidden_dims: int | None = None
-  causal: bool = False
-  tr_atten_tpl: Config = sub_config_field(TransformerAttention)
-  tr_fflayer_tpl: Config = sub_config_field(TransformerFeedForward)
+  hidden_dims: int | None = None
+  num_heads: int | None = None
+  dim_per_head: int | None = None
+  dropout_tpl: Config = sub_config_field(stochastics.Dropout)
+  atten_dropout_prob: float = 0.0
+  relu_dropout_prob: float = 0.0
+  mask_self_attention: bool = False
+  use_cross_attention: bool = False
+  allow_skip_cross_attention: bool = False
+  cross_atten_tpl: Config | None = None
+  tr_atten_tpl: Config = sub_config_field(attentions.DotProductAttention)
+  tr_fflayer_tpl: Config | None = sub_config_field(TransformerFeedForward)
+  residual_from_normalized: bool = False
   output_norm_tpl: Config | None = None
 
   def setup(self):
-    self.create_child(
-      'self_attention',
-      self.tr_atten_tpl.clone().set(
-        input_dims=self.input_dims,
-        hidden_dims=self.atten_hidden_dims or self.input_dims,
-        num_heads=self.num_heads,
-        causal=self.causal,
-      ),
-    )
-    self.create_child(
-      'ff_layer',
-      self.tr_fflayer_tpl.clone().set(
-        input_dims=self.input_dims, hidden_dims=self.hidden_dims
-      ),
-    )
+    self._create_norms('', self.input_dims)
+    self._create_attention('self_attention', 'tr_atten_tpl', self.tr_atten_tpl)
+    self._create_dropouts('dropout_tpl', self.dropout_tpl)
+    if self.use_cross_attention:
+      self._create_norms('cross', self.input_dims)
+      tpl = self.cross_atten_tpl or self.tr_atten_tpl.clone()
+      self._create_attention('cross_attention', 'cross_atten_tpl', tpl)
+    if self.tr_fflayer_tpl is not None:
+      self._create_feed_forward(self.tr_fflayer_tpl)
     if self.output_norm_tpl is not None:
-      self.create_child(
-        'output_norm', self.output_norm_tpl.clone().set(dim=self.input_dims)
+      tpl = self.output_norm_tpl
+      fields = agreed('Transformer.output_norm_tpl', tpl, dim=self.input_dims)
+      self.create_child('output_norm', tpl, **fields)
+
+  def _create_attention(self, name: str, field: str, tpl: Config):
+    sets_hidden_dim = 'hidden_dim' in tpl.__arguments__
+    fields = agreed(
+      f'Transformer.{field}',
+      tpl,
+      input_dim=self.input_dims,
+      hidden_dim=None if sets_hidden_dim else self.input_dims,
+      num_heads=self.num_heads,
+      dim_per_head=self.dim_per_head,
+      atten_dropout_prob=self.atten_dropout_prob or None,
+    )
+    self.create_child(name, tpl, **fields)
+
+  def _create_feed_forward(self, tpl: Config):
+    fields = agreed(
+      'Transformer.tr_fflayer_tpl',
+      tpl,
+      input_dims=self.input_dims,
+      hidden_dims=self.hidden_dims,
+      relu_dropout_prob=self.relu_dropout_prob or None,
+      residual_dropout_prob=self.residual_dropout_prob or None,
+      residual_droppath_prob=self.residual_droppath_prob or None,
+    )
+    if 'norm_policy' not in tpl.__arguments__:
+      fields['norm_policy'] = self.norm_policy
+    self.create_child('ff_layer', tpl, **fields)
+
+  def __call__(
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array | None = None,
+    *,
+    mask: jax.Array | None = None,
+    segment_pos: jax.Array | None = None,
+    cross_inputs: jax.Array | None = None,
+    cross_mask: jax.Array | None = None,
+    cross_segment_pos: jax.Array | None = None,
+  ) -> jax.Array:
+    """Computes the layer.
+
+    Args:
+      inputs: [B, T, D].
+      paddings: [B, T], 1 where a position is padding; None if there is none.
+      mask: which positions see which, with regard to paddings and packing, but
+        not to order if `mask_self_attention`; None hides padded ones.
+      segment_pos: [B, T], the position of each token within its example; None
+        for 0, 1, ...
+      cross_inputs: [B, S, D], the other sequence.
+      cross_mask: which positions see which of those; None hides nothing.
+      cross_segment_pos: [B, S], the positions of those, as `segment_pos`.
+
+    Returns:
+      [B, T, D].
+
+    Raises:
+      UserError: the other sequence is missing.
+    """
+    if mask is None and paddings is not None:
+      mask = padding_mask(paddings)
+
+    def attend(x):
+      return self.self_attention(
+        x,
+        x,
+        x,
+        mask=mask,
+        causal=self.mask_self_attention,
+        query_positions=segment_pos,
+        key_positions=segment_pos,
       )
 
-  def __call__(self, inputs: jax.Array, paddings: jax.Array) -> jax.Array:
-    """Maps `inputs` [B, T, D] to the same shape; `paddings` is [B, T]."""
-    hidden = self.self_attention(inputs, paddings)
-    hidden = self.ff_layer(hidden, paddings)
-    return hidden if self.output_norm_tpl is None else self.output_norm(hidden)
-
-
-class StackedTransformer(base_layer.BaseLayer):
-  """A stack of Transformer layers, each with weights of its own.
-
-  Attributes:
-    model_dims: D.
-    num_layers: how many layers.
-    transformer_layer_params_tpl: every layer, or a list with one for each.
-  """
-
-  model_dims: int = REQUIRED
-  num_layers: int = REQUIRED
-  transformer_layer_params_tpl: Config | Sequence[Config] = sub_config_field(
-    Transformer
-  )
-
-  def setup(self):
-    tpl = self.transformer_layer_params_tpl
-    tpls = [tpl] * self.num_layers if isinstance(tpl, Config) else tpl
-    if len(tpls) != self.num_layers:
-      raise errors.UserError(
-        f'StackedTransformer.num_layers is {self.num_layers}, but'
-        f' transformer_layer_params_tpl has {len(tpls)} layers'
+    def attend_across(x):
+      return self.cross_attention(
+        x,
+        cross_inputs,
+        cross_inputs,
+        mask=cross_mask,
+        query_positions=segment_pos,
+        key_positions=cross_segment_pos,
       )
-    self.create_children(
-      'x_layers', [t.clone().set(input_dims=self.model_dims) for t in tpls]
+
+    crosses = self._crosses(given=cross_inputs is not None)
+    return self._compute(
+      inputs, paddings, attend, attend_across if crosses else None
     )
 
-  def __call__(self, inputs: jax.Array, paddings: jax.Array) -> jax.Array:
-    """Maps `inputs` [B, T, D] to the same shape; `paddings` is [B, T]."""
-    for layer in self.x_layers:
-      inputs = layer(inputs, paddings)
-    return inputs
+  def _crosses(self, *, given: bool) -> bool:
+    """Whether there is attention to the other sequence, if it may be."""
+    if self.use_cross_attention and not given:
+      if not self.allow_skip_cross_attention:
+        raise errors.UserError(
+          'Transformer.use_cross_attention is on, but there is no other'
+          ' sequence (cross_inputs); allow_skip_cross_attention permits that'
+        )
+    return self.use_cross_attention and given
+
+  def _compute(
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array | None,
+    attend: Callable[[jax.Array], jax.Array],
+    attend_across: Callable[[jax.Array], jax.Array] | None,
+  ) -> jax.Array:
+    """Computes the layer, given its attentions as functions of the queries."""
+    hidden = self._add_residual(
+      inputs,
+      attend,
+      skip_from_normalized=self.residual_from_normalized,
+    )
+    if attend_across is not None:
+      hidden = self._add_residual(hidden, attend_across, kind='cross')
+    if self.tr_fflayer_tpl is not None:
+      hidden = self.ff_layer(hidden, paddings)
+    if self.output_norm_tpl is not None:
+      hidden = self.output_norm(hidden)
+    return self.shard(hidden, self.activation_split_dims_mapping.out)
+
+  def init_states(
+    self,
+    batch_size: int,
+    max_length: int,
+    *,
+    cross_inputs: jax.Array | None = None,
+  ):
+    """Makes room to decode, before the first `extend_step`.
+
+    Args:
+      batch_size: B.
+      max_length: up to how many positions are decoded.
+      cross_inputs: [B, S, D], the other sequence.
+    """
+    self.self_attention.init_states(batch_size, max_length)
+    if self._crosses(given=cross_inputs is not None):
+      self.cross_attention.init_cross_states(cross_inputs)
+
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    causal: bool = True,
+    cross_mask: jax.Array | None = None,
+  ) -> jax.Array:
+    """Computes the layer at new positions, which see all earlier ones.
+
+    Args:
+      inputs: [B, L, D].
+      time_step: [], the index of the first new position.
+      segment_pos: [B, L], the position of each token within its example; None
+        for `time_step`, `time_step + 1`, ...
+      mask: which of the new positions see which of all of them, [B, N, L,
+        max_length]; None hides nothing.
+      causal: whether later ones among the new positions are hidden, too.
+      cross_mask: which of the new positions see which of the other sequence.
+
+    Returns:
+      [B, L, D].
+    """
+
+    if segment_pos is None:
+      segment_pos = (time_step + jnp.arange(inputs.shape[1]))[None]
+
+    def attend(x):
+      return self.self_attention.extend_step(
+        x,
+        time_step=time_step,
+        mask=mask,
+        causal=causal,
+        query_positions=segment_pos,
+      )
+
+    def attend_across(x):
+      return self.cross_attention.cross_step(
+        x, mask=cross_mask, query_positions=segment_pos
+      )
+
+    crosses = self.use_cross_attention and (
+      not self.allow_skip_cross_attention
+      or self.cross_attention.has_variable(DECODE_CACHE, 'cross_key_state')
+    )
+    return self._compute(
+      inputs, None, attend, attend_across if crosses else None
+    )

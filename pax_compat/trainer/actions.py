@@ -5,6 +5,8 @@ knows none of them by name.
 """
 
 import dataclasses
+import gc
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,12 +15,15 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pax_compat import checkpoints, metric_writers
-from pax_compat import progress as progress_lib
-from pax_compat.trainer import evaluation, feeding, program
+from pax_compat import checkpoints
+from pax_compat.early_stopping import RunningMode
+from pax_compat.trainer import feeding, profiling, program
+from pax_compat.trainer.step_outputs import StepOutputs
 
 # Says in a checkpoint whether evaluations of its step were put off.
 EVALUATIONS_DUE = 'evaluations_due'
+# Says in a checkpoint whether the run ended there, early.
+STOPPED_EARLY = 'stopped_early'
 
 # How often several processes agree on whether it is time to save.
 _STEPS_BETWEEN_CLOCKS = 50
@@ -31,23 +36,31 @@ class Moment:
   Attributes:
     step: steps that were made, this one included.
     is_last: whether the task's last step was made.
-    is_stopping: whether the run ends here although it was not the last.
+    is_stopping: whether the run is asked to end here, although it was not the
+      last.
     state: the state after the step.
-    metrics: the step's metrics, on the devices, perhaps not yet computed.
-    fed: the batch that the step saw.
+    outputs: what the step told, on the devices, perhaps not yet computed; None
+      where the run goes on from here and made no step yet.
+    fed: the batch that the step saw; None likewise.
+    measured: what was evaluated and decoded after the step, by split and name.
+    stops_early: whether what was measured ends the run here.
   """
 
   step: int
   is_last: bool
   is_stopping: bool
   state: program.TrainState
-  metrics: dict[str, Any]
-  fed: feeding.FedBatch
+  outputs: StepOutputs | None = None
+  fed: feeding.FedBatch | None = None
+  measured: dict[str, dict[str, float]] = dataclasses.field(
+    default_factory=dict
+  )
+  stops_early: bool = False
 
   @property
   def ends(self) -> bool:
     """Whether no step follows in this run."""
-    return self.is_last or self.is_stopping
+    return self.is_last or self.is_stopping or self.stops_early
 
 
 class Action(Protocol):
@@ -55,63 +68,6 @@ class Action(Protocol):
 
   def __call__(self, moment: Moment):
     """Is called after every step; acts when it is due."""
-
-
-class Report:
-  """Counts every step, and says how the run goes every `every` steps.
-
-  It looks at a step when the next one is on its way, so that the devices never
-  wait for it.
-  """
-
-  def __init__(
-    self,
-    *,
-    every: int,
-    loss_name: str,
-    progress: progress_lib.Progress,
-    writer: metric_writers.MetricWriter,
-    say: Callable[[str], None],
-  ):
-    self._every = every
-    self._loss_name = loss_name
-    self._progress = progress
-    self._writer = writer
-    self._say = say
-    self._held: Moment | None = None
-    self._is_first = True
-
-  def __call__(self, moment: Moment):
-    self.flush()
-    # Without the state, which the next step takes over.
-    self._held = dataclasses.replace(moment, state=None)
-    if moment.ends:
-      self.flush()
-
-  def flush(self):
-    """Looks at the last step now, without waiting for the next one."""
-    if self._held is not None:
-      self._look_at(self._held)
-      self._held = None
-
-  def _look_at(self, moment: Moment):
-    due = self._is_first or moment.ends or moment.step % self._every == 0
-    self._progress.count_step(
-      tokens=moment.fed.tokens * jax.process_count(),
-      input_wait=moment.fed.wait_seconds,
-    )
-    if not due:
-      return
-    metrics = {k: float(v) for k, v in jax.device_get(moment.metrics).items()}
-    loss = metrics[self._loss_name]
-    self._progress.know_loss(loss)
-    line, rates = self._progress.report()
-    if self._is_first:
-      # Most of its time was compilation, which says nothing about the others.
-      line, rates = f'step {moment.step}  loss {loss:.4g}', {}
-      self._is_first = False
-    self._writer.write_scalars(moment.step, 'train', {**metrics, **rates})
-    self._say(line)
 
 
 class Save:
@@ -143,7 +99,11 @@ class Save:
     self._checkpointer.save(
       moment.step,
       moment.state,
-      {'batches_read': moment.step, EVALUATIONS_DUE: moment.is_stopping},
+      {
+        'batches_read': moment.step,
+        EVALUATIONS_DUE: moment.is_stopping,
+        STOPPED_EARLY: moment.stops_early,
+      },
     )
 
   def _due(self, step: int) -> bool:
@@ -161,64 +121,78 @@ class Save:
     return bool(multihost_utils.broadcast_one_to_all(np.int32(late)))
 
 
-class Evaluate:
-  """Evaluates some datasets every `every` steps, and all of them at the end."""
+class StopEarly:
+  """Asks the task, after evaluations and decodings, whether the run ends."""
 
   def __init__(
     self,
-    data: dict[str, Any],
+    early_stopping_fn: Callable[..., Any] | None,
     *,
-    every: int,
-    during: tuple[str, ...] | None,
-    task_program: program.TaskProgram,
-    put,
-    writer: metric_writers.MetricWriter,
-    progress: progress_lib.Progress,
-    before: Callable[[], None],
+    checkpoint_path: pathlib.Path,
     say: Callable[[str], None],
   ):
-    self._data = data
-    self._every = every
-    self._during = tuple(data) if during is None else during
-    self._program = task_program
-    self._put = put
-    self._writer = writer
-    self._progress = progress
-    self._before = before
+    self._early_stopping_fn = early_stopping_fn
+    self._checkpoint_path = checkpoint_path
     self._say = say
 
   def __call__(self, moment: Moment):
-    if not moment.is_stopping:  # Then a run that continues makes up for it.
-      self.evaluate_if_due(
-        moment.step, moment.state.mdl_vars, is_last=moment.is_last
+    if self._early_stopping_fn is None or not moment.measured:
+      return
+    metrics = {
+      f'{split}/{name}': value
+      for split, values in moment.measured.items()
+      for name, value in values.items()
+    }
+    if moment.outputs is not None:
+      told = jax.device_get(moment.outputs)
+      metrics |= {f'train/{k}': float(told[k]) for k in told.scalar_names()}
+    mode = RunningMode.detect(
+      moment.outputs is not None,
+      any(split.startswith('eval_') for split in moment.measured),
+      any(split.startswith('decode_') for split in moment.measured),
+    )
+    stops = self._early_stopping_fn(
+      metrics, mode, moment.step, moment.is_last, self._checkpoint_path
+    )
+    # One answer for all processes.
+    if checkpoints.from_first_process(int(bool(stops))) and not moment.is_last:
+      moment.stops_early = True
+      self._say(
+        f'stops early after step {moment.step}, because the early_stopping_fn'
+        ' of the task says so'
       )
 
-  def evaluate_if_due(self, step: int, mdl_vars: Any, *, is_last: bool):
-    """Evaluates what is due after step `step` with the weights of that step."""
-    if is_last:
-      names = tuple(self._data)
-    elif self._every and step % self._every == 0:
-      names = self._during
-    else:
-      return
-    if not names:
-      return
-    self._before()
-    for name in names:
-      self._evaluate(name, step, mdl_vars)
-    self._progress.start()  # An evaluation is not training time.
 
-  def _evaluate(self, name: str, step: int, mdl_vars: Any):
-    metrics = evaluation.evaluate(
-      self._data[name],
-      eval_step=self._program.eval_step,
-      mdl_vars=mdl_vars,
-      put=self._put,
-    )
-    self._writer.write_scalars(step, f'eval_{name}', metrics)
-    told = [
-      f'{key} {metrics[key]:.4f}'
-      for key in ('loss', 'log_pplx', 'fraction_of_correct_next_step_preds')
-      if key in metrics
-    ]
-    self._say(f'step {step}  eval {name}: {"  ".join(told)}')
+class TakeProfile:
+  """Takes a profile, which begins and ends between steps."""
+
+  def __init__(self, profile: profiling.Profile):
+    self._profile = profile
+
+  def __call__(self, moment: Moment):
+    made = moment.state if moment.outputs is None else moment.outputs
+    self._profile.before_step(moment.step + 1, made)
+
+
+class CollectGarbage:
+  """Collects Python's garbage every `every` steps, and at no other time.
+
+  That holds while it is entered.
+  """
+
+  def __init__(self, every: int):
+    self._every = every
+
+  def __enter__(self) -> 'CollectGarbage':
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    return self
+
+  def __exit__(self, *unused_error):
+    gc.enable()
+    gc.unfreeze()
+
+  def __call__(self, moment: Moment):
+    if moment.step % self._every == 0:
+      gc.collect()

@@ -1,47 +1,121 @@
-"""Evaluation: weighted means over the batches of a dataset."""
+"""Evaluation: the metrics of a dataset."""
 
-import collections
-from collections.abc import Callable
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
+from clu import values as clu_values
 
-from pax_compat import base_input, errors
-from pax_compat.trainer import feeding
+from pax_compat import (
+  base_input,
+  base_metrics,
+  clu_metrics,
+  errors,
+  example_outputs,
+)
+from pax_compat.nested_map import NestedMap
+from pax_compat.summaries import SummaryType
+from pax_compat.trainer import feeding, partitioning, program
+from pax_compat.trainer.step_outputs import LargeSummary, StepOutputs
 
 
-class WeightedMeans:
-  """Adds up {name: (value, weight)} of batches, in double precision."""
+class Means:
+  """Puts together what the steps on several batches told.
 
-  def __init__(self):
-    self._sums = collections.defaultdict(float)
-    self._weights = collections.defaultdict(float)
+  Weighted scalars go through the task's metrics, other scalars are averaged,
+  clu's metrics are merged, and of large summaries the first count.
 
-  def add(self, metrics: dict[str, tuple[Any, Any]]):
-    """Adds the metrics of one batch; a value of weight 0 does not count."""
-    for name, (value, weight) in metrics.items():
-      weight = float(weight)
-      self._weights[name] += weight
-      if weight:
-        self._sums[name] += float(value) * weight
+  Attributes:
+    count: how many steps there were.
+  """
 
-  def result(self) -> dict[str, float]:
-    """Returns the means by name; those without any weight are left out."""
-    return {
-      name: self._sums[name] / weight
-      for name, weight in self._weights.items()
-      if weight
+  def __init__(self, task_program: program.TaskProgram):
+    self._aggregator = task_program.loss_aggregator
+    self._metrics = task_program.task.create_metrics()
+    # The loss is known whatever the task's metrics are.
+    self._all = base_metrics.MeanMetrics()
+    self._described = base_metrics.MeanMetrics()
+    self._clu: clu_metrics.Metrics | None = None
+    self._large: dict[str, Any] = {}
+    self._names: set[str] = set()
+    self.count = 0
+
+  def add(self, outputs: StepOutputs):
+    """Takes the outputs of a step, fetched from the devices."""
+    for name in self._metrics.names() - outputs.weighted.keys():
+      raise errors.UserError(
+        f"the task's metrics are to use {name!r}, which the model has not"
+        + errors.did_you_mean(name, outputs.weighted)
+      )
+    self._metrics.store(outputs.weighted)
+    self._all.store(outputs.weighted)
+    self._described.store({k: (v, 1.0) for k, v in outputs.described.items()})
+    self._clu = clu_metrics.merge(self._clu, outputs.clu)
+    self._names |= outputs.weighted.keys()
+    self.count += 1
+    if outputs.has_large and not self._large:
+      self._large = _values_of(outputs.large)
+
+  def result(self) -> dict[str, Any]:
+    """Returns everything by name, as values that a `MetricWriter` takes.
+
+    Metrics without any weight are left out, and arrays among those that the
+    task's metrics make.
+    """
+    found = {
+      name: float(value)
+      for name, (value, _) in self._metrics.finalize().items()
+      if np.ndim(value) == 0
     }
+    found.pop(self._aggregator.loss_name, None)
+    found |= self._loss()
+    found |= {k: float(v) for k, (v, _) in self._described.finalize().items()}
+    return {**found, **clu_metrics.read(self._clu or {}), **self._large}
+
+  def _loss(self) -> dict[str, float]:
+    """Returns the loss that the metrics of all batches together make."""
+    means = self._all.finalize()
+    try:
+      _, loss, _ = self._aggregator.aggregate({**means, **(self._clu or {})})
+    except errors.UserError:
+      if means.keys() == self._names:
+        raise
+      return {}  # One of its metrics never had a weight.
+    return {self._aggregator.loss_name: float(loss)}
+
+
+def _values_of(large: dict[str, LargeSummary]) -> dict[str, Any]:
+  """Returns large summaries as values that a `MetricWriter` takes."""
+  values = {}
+  for name, summary in large.items():
+    value = summary.value
+    if summary.summary_type is SummaryType.IMAGE:
+      value = clu_values.Image(value)
+    elif summary.summary_type is SummaryType.TEXT:
+      text = np.asarray(value).tobytes().decode('utf-8', errors='replace')
+      value = clu_values.Text(text)
+    values[name] = value
+  return values
+
+
+def numbers(values: dict[str, Any]) -> dict[str, float]:
+  """Returns the scalars among the values that a `MetricWriter` takes."""
+  plain = {k: v for k, v in values.items() if isinstance(v, float)}
+  return plain | clu_metrics.scalars(values)
 
 
 def evaluate(
   data: base_input.BaseInput,
   *,
-  eval_step: Callable,
+  task_program: program.TaskProgram,
   mdl_vars: Any,
   put: Callable,
-) -> dict[str, float]:
+  examples_path: pathlib.Path | None = None,
+) -> dict[str, Any]:
   """Evaluates a model on a dataset.
 
   Every example counts as often as its weight says, so what only fills a batch
@@ -50,30 +124,57 @@ def evaluate(
   Args:
     data: the input. With `reset_for_eval` it is read to its end and reset,
       else `eval_loop_num_batches` batches are read on from where it stands.
-    eval_step: compiled (mdl_vars, batch) -> {name: (value, weight)}.
+    task_program: has the step.
     mdl_vars: the model's variables.
     put: sends a batch to the devices.
+    examples_path: the file for what is said of each example of this process;
+      None where it is not asked for.
 
   Returns:
-    The weighted means, and `num_batches`.
+    The weighted means and all else that was said, by name, as values that a
+    `MetricWriter` takes, and `num_batches`.
+
+  Raises:
+    UserError: the dataset has no batch, or fewer than it is to have.
+  """
+  means = Means(task_program)
+  with contextlib.ExitStack() as stack:
+    examples = None
+    if examples_path is not None:
+      examples = stack.enter_context(
+        example_outputs.example_writer(examples_path)
+      )
+    batches = stack.enter_context(contextlib.closing(all_batches(data, put)))
+    pending: list[tuple[NestedMap, StepOutputs]] = []
+    count = 0
+    for count, fed in enumerate(batches, 1):
+      outputs = task_program.eval_step(
+        mdl_vars, fed.arrays, np.uint32(count - 1)
+      )
+      # One batch late, so that the devices always have the next one.
+      _take(pending, means, examples, count - 2)
+      pending.append((fed.arrays, outputs))
+    _take(pending, means, examples, count - 1)
+  logging.info('evaluated %r on %d batches', data.name, count)
+  return {**means.result(), 'num_batches': float(count)}
+
+
+def all_batches(
+  data: base_input.BaseInput, put: Callable
+) -> Iterator[feeding.FedBatch]:
+  """Yields the batches of one evaluation or decoding, on the devices.
+
+  The input is reset at the end where it says so.
 
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have.
   """
   limit = None if data.reset_for_eval else data.eval_loop_num_batches
-  means = WeightedMeans()
   count = 0
-  pending = None
   with feeding.Feeder(data.get_next, put, max_batches=limit) as feeder:
     for fed in feeder:
-      metrics = eval_step(mdl_vars, fed.arrays)
-      # One batch late, so that the devices always have the next one.
-      if pending is not None:
-        means.add(jax.device_get(pending))
-      pending = metrics
       count += 1
-  if pending is not None:
-    means.add(jax.device_get(pending))
+      yield fed
   if data.reset_for_eval:
     data.reset()
   if not count or (limit is not None and count < limit):
@@ -81,5 +182,30 @@ def evaluate(
       f'the dataset {data.name!r} has {count} batches; expected'
       f' {limit or "at least one"}'
     )
-  logging.info('evaluated %r on %d batches', data.name, count)
-  return {**means.result(), 'num_batches': float(count)}
+
+
+def _take(pending, means: Means, examples, number: int):
+  """Takes the outputs of batch `number`, if there is one."""
+  if not pending:
+    return
+  batch, outputs = pending.pop()
+  means.add(jax.device_get(outputs.replace(per_example={})))
+  if examples is not None:
+    _write_rows(examples, number, batch, outputs.per_example)
+
+
+def _write_rows(
+  examples: example_outputs.ExampleWriter,
+  number: int,
+  batch: NestedMap,
+  per_example: dict[str, jax.Array],
+):
+  """Writes a line for each example of this process that counts."""
+  rows = {k: partitioning.local_rows(x) for k, x in per_example.items()}
+  weights = batch.get('eval_sample_weights')
+  if weights is not None:
+    weights = partitioning.local_rows(weights)
+  for row in range(min(map(len, rows.values()), default=0)):
+    if weights is None or weights[row]:
+      values = {name: array[row] for name, array in rows.items()}
+      examples.write(batch=number, row=row, **values)

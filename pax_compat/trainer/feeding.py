@@ -57,6 +57,7 @@ class Feeder:
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
     self._ended = False
+    self._peeked: FedBatch | None = None
     self._thread = threading.Thread(
       target=self._read, name='feeder', daemon=True
     )
@@ -69,16 +70,34 @@ class Feeder:
     self.close()
 
   def __iter__(self) -> Iterator[FedBatch]:
-    while not self._ended:
-      start = time.monotonic()
-      item = self._queue.get()
-      wait = time.monotonic() - start
-      self._ended = not isinstance(item, FedBatch)
-      if item is None:
+    while True:
+      fed = self._take() if self._peeked is None else self._peeked
+      self._peeked = None
+      if fed is None:
         return
-      if isinstance(item, BaseException):
-        raise item
-      yield item._replace(wait_seconds=wait)
+      yield fed
+
+  def peek(self) -> FedBatch | None:
+    """Returns the batch that the iteration gives next, None at the end."""
+    if self._peeked is None:
+      self._peeked = self._take()
+    if self._peeked is not None:
+      # Who asks now has waited, not the step that is made of it.
+      self._peeked = self._peeked._replace(wait_seconds=0.0)
+    return self._peeked
+
+  def _take(self) -> FedBatch | None:
+    if self._ended:
+      return None
+    start = time.monotonic()
+    item = self._queue.get()
+    wait = time.monotonic() - start
+    if isinstance(item, FedBatch):
+      return item._replace(wait_seconds=wait)
+    self._ended = True
+    if isinstance(item, BaseException):
+      raise item
+    return None
 
   def close(self):
     """Stops the thread and waits for it."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
-
 from pax_compat import base_input, errors
 from pax_compat import config as config_lib
 
@@ -14,47 +12,61 @@ class Inputs:
   Attributes:
     train: the training input.
     eval: the eval inputs by name.
+    decode: the inputs that are decoded, by name.
   """
 
   train: base_input.BaseInput
   eval: dict[str, base_input.BaseInput]
+  decode: dict[str, base_input.BaseInput]
 
-  def __init__(self, datasets: Sequence[config_lib.Config]):
+  def __init__(
+    self,
+    datasets: Sequence[config_lib.Config],
+    decode_datasets: Sequence[config_lib.Config] = (),
+    *,
+    num_infeed_hosts: int = 1,
+    infeed_host_index: int = 0,
+  ):
     """Builds all of them.
 
     Args:
-      datasets: configs of inputs.
+      datasets: configs of the training input and the eval inputs.
+      decode_datasets: configs of those that are decoded.
+      num_infeed_hosts: how many processes read different examples.
+      infeed_host_index: which of them this one is.
 
     Raises:
       UserError: names are not unique, there is not exactly one training input,
         or an input cannot be built.
     """
-    names = [config.name for config in datasets]
-    repeated = sorted({n for n in names if names.count(n) > 1})
-    if repeated:
-      raise errors.UserError(
-        f'several datasets are called {", ".join(repeated)}; expected names'
-        ' that differ'
-      )
+    names = _unique_names(datasets)
+    _unique_names(decode_datasets)
     training = [config.name for config in datasets if config.is_training]
     if len(training) != 1:
       raise errors.UserError(
         f'of the datasets {", ".join(names)}, {len(training)} are training'
         ' datasets; expected exactly one'
       )
-    self._built = {}
+    self._built: list[base_input.BaseInput] = []
     try:
-      for config in datasets:
-        self._built[config.name] = config.Instantiate(
-          num_infeed_hosts=jax.process_count(),
-          infeed_host_index=jax.process_index(),
+      for config in (*datasets, *decode_datasets):
+        self._built.append(
+          config.Instantiate(
+            num_infeed_hosts=num_infeed_hosts,
+            infeed_host_index=infeed_host_index,
+          )
         )
     except BaseException:
       self.close()
       raise
-    self.train = self._built[training[0]]
-    self.eval = {
-      name: data for name, data in self._built.items() if name != training[0]
+    named = dict(zip(names, self._built, strict=False))
+    self.train = named.pop(training[0])
+    self.eval = named
+    self.decode = {
+      config.name: data
+      for config, data in zip(
+        decode_datasets, self._built[len(names) :], strict=True
+      )
     }
 
   def __enter__(self) -> 'Inputs':
@@ -65,5 +77,16 @@ class Inputs:
 
   def close(self):
     """Closes every input."""
-    for data in self._built.values():
+    for data in self._built:
       data.close()
+
+
+def _unique_names(datasets: Sequence[config_lib.Config]) -> list[str]:
+  names = [config.name for config in datasets]
+  repeated = sorted({n for n in names if names.count(n) > 1})
+  if repeated:
+    raise errors.UserError(
+      f'several datasets are called {", ".join(repeated)}; expected names that'
+      ' differ'
+    )
+  return names

@@ -1,55 +1,107 @@
 """The device mesh, and what is split over it how."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors
+from pax_compat import sharding as sharding_lib
 
 # Mesh axes that a batch is split over, where the mesh has them.
 BATCH_AXES = ('replica', 'data')
 
 
 def create_mesh(
-  ici_mesh_shape: Sequence[int] | None, mesh_axis_names: Sequence[str] | None
+  ici_mesh_shape: Sequence[int] | None,
+  mesh_axis_names: Sequence[str] | None,
+  dcn_mesh_shape: Sequence[int] | None = None,
 ) -> Mesh:
   """Returns the mesh of all devices.
 
   Args:
-    ici_mesh_shape: devices along each axis; None puts all of them on one axis,
-      `data`.
+    ici_mesh_shape: devices along each axis within a slice, which is what fast
+      links connect; None puts all devices on one axis, `data`.
     mesh_axis_names: the axes' names.
+    dcn_mesh_shape: slices along each axis; None for a single slice. An axis of
+      the mesh is as long as its two numbers' product.
 
   Raises:
-    UserError: the shape does not use up the devices, or has no names.
+    UserError: the shape does not use up the devices or the slices, or has no
+      names.
   """
   devices = jax.devices()
-  if ici_mesh_shape is None and mesh_axis_names is not None:
-    raise errors.UserError(
-      f'mesh_axis_names {list(mesh_axis_names)} needs an ici_mesh_shape of'
-      f' {len(mesh_axis_names)} numbers'
-    )
   if ici_mesh_shape is None:
+    for field, value in (
+      ('mesh_axis_names', mesh_axis_names),
+      ('dcn_mesh_shape', dcn_mesh_shape),
+    ):
+      if value is not None:
+        raise errors.UserError(
+          f'{field} {list(value)} needs an ici_mesh_shape of'
+          f' {len(value)} numbers'
+        )
     ici_mesh_shape, mesh_axis_names = (len(devices),), ('data',)
-  shape = tuple(ici_mesh_shape)
-  if mesh_axis_names is None or len(mesh_axis_names) != len(shape):
-    raise errors.UserError(
-      f'ici_mesh_shape {list(shape)} needs {len(shape)} mesh_axis_names, got'
-      f' {mesh_axis_names}'
-    )
-  if math.prod(shape) != len(devices):
-    raise errors.UserError(
-      f'ici_mesh_shape {list(shape)} is for {math.prod(shape)} devices; there'
-      f' are {len(devices)}'
-    )
+  ici, dcn, names = _checked_shapes(
+    ici_mesh_shape, dcn_mesh_shape, mesh_axis_names, len(devices)
+  )
   # Auto on purpose: under explicit axes, scanned and rematerialised flax
   # modules with sharding annotations do not trace.
-  return jax.make_mesh(
-    shape, tuple(mesh_axis_names), axis_types=(AxisType.Auto,) * len(shape)
+  types = (AxisType.Auto,) * len(names)
+  arranged = _by_slices(devices, ici, dcn)
+  if arranged is not None:
+    return Mesh(arranged, names, axis_types=types)
+  shape = tuple(i * d for i, d in zip(ici, dcn, strict=True))
+  return jax.make_mesh(shape, names, axis_types=types)
+
+
+def _checked_shapes(ici, dcn, names, count: int):
+  ici = tuple(ici)
+  dcn = (1,) * len(ici) if dcn is None else tuple(dcn)
+  if names is None or len(names) != len(ici):
+    raise errors.UserError(
+      f'ici_mesh_shape {list(ici)} needs {len(ici)} mesh_axis_names, got'
+      f' {names}'
+    )
+  if len(dcn) != len(ici):
+    raise errors.UserError(
+      f'dcn_mesh_shape {list(dcn)} has not as many numbers as ici_mesh_shape'
+      f' {list(ici)}'
+    )
+  if math.prod(ici) * math.prod(dcn) != count:
+    slices = f' in {math.prod(dcn)} slices' if math.prod(dcn) > 1 else ''
+    raise errors.UserError(
+      f'ici_mesh_shape {list(ici)} is for {math.prod(ici)} devices{slices};'
+      f' there are {count}'
+      + (f', and dcn_mesh_shape is {list(dcn)}' if slices else '')
+    )
+  return ici, dcn, tuple(names)
+
+
+def _by_slices(devices, ici, dcn) -> np.ndarray | None:
+  """Returns the devices so that slow links cross as few axes as `dcn` says.
+
+  None where any order is as good: a single slice, or devices (such as a single
+  process's CPUs) that know of no slices.
+  """
+  wanted = math.prod(dcn)
+  slices = {getattr(d, 'slice_index', 0) for d in devices}
+  processes = {d.process_index for d in devices}
+  if wanted == 1 and (len(slices) == 1 or devices[0].platform != 'tpu'):
+    return None
+  if len(slices) in (1, wanted) and wanted in (len(slices), len(processes)):
+    return mesh_utils.create_hybrid_device_mesh(
+      ici, dcn, devices, process_is_granule=len(slices) != wanted
+    )
+  if len(slices) == 1:
+    return None
+  raise errors.UserError(
+    f'dcn_mesh_shape {list(dcn)} is for {wanted} slices; the devices are in'
+    f' {len(slices)}'
   )
 
 
@@ -58,10 +110,97 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of arrays whose first axis is the batch."""
-  axes = tuple(a for a in mesh.axis_names if a in BATCH_AXES)
-  return NamedSharding(mesh, PartitionSpec(axes or None))
+class BatchSharding:
+  """How the batches of all processes together are split over the mesh.
+
+  Attributes:
+    mesh: the mesh.
+    batch_axes: the mesh axes that the first dimension is split over.
+    parts: how many parts that makes.
+    num_infeed_hosts: how many processes read different parts of a batch.
+    infeed_host_index: which of them this one is. Processes whose devices hold
+      the same part have the same number.
+  """
+
+  def __init__(self, mesh: Mesh, split_mapping: Mapping[str, Any] | None):
+    """Makes it; see `batch_sharding`."""
+    self.mesh = mesh
+    self._mappings = dict(split_mapping or {})
+    axes = [a for a in mesh.axis_names if a in BATCH_AXES]
+    firsts = {_first_axes(name, m) for name, m in self._mappings.items()}
+    if len(firsts) > 1:
+      raise errors.UserError(
+        f'inputs_split_mapping splits the first dimension in {len(firsts)}'
+        ' ways; expected one, since it is the batch in all fields'
+      )
+    self.batch_axes = firsts.pop() if firsts else tuple(axes)
+    self.of(1)  # The axes must be there.
+    self.parts = math.prod(mesh.shape[a] for a in self.batch_axes)
+    self.num_infeed_hosts, self.infeed_host_index = self._infeed_place()
+
+  def of(self, ndim: int) -> NamedSharding:
+    """Returns the sharding of fields of so many dimensions."""
+    if ndim == 0:
+      return replicated(self.mesh)
+    rest = [None] * (ndim - 1)
+    mapping = self._mappings.get(f'map_{ndim}d', [self.batch_axes, *rest])
+    spec = sharding_lib.partition_spec(
+      mapping,
+      [0] * ndim,
+      self.mesh.axis_names,
+      where=f'inputs_split_mapping.map_{ndim}d',
+    )
+    return NamedSharding(self.mesh, spec)
+
+  def _infeed_place(self) -> tuple[int, int]:
+    places = self.of(1).devices_indices_map((self.parts,))
+    parts_of: dict[int, set[int]] = {}
+    for device, (part,) in places.items():
+      held = range(*part.indices(self.parts))
+      parts_of.setdefault(device.process_index, set()).update(held)
+    groups = sorted({tuple(sorted(held)) for held in parts_of.values()})
+    sizes = {len(group) for group in groups}
+    if sum(map(len, groups)) != self.parts or len(sizes) > 1:
+      raise errors.UserError(
+        f'the mesh {dict(self.mesh.shape)} splits a batch over'
+        f' {", ".join(self.batch_axes)} so that processes hold parts of each'
+        " other's examples; expected the same examples or all different ones"
+      )
+    mine = tuple(sorted(parts_of.get(jax.process_index(), groups[0])))
+    return len(groups), groups.index(mine)
+
+
+def _first_axes(name: str, mapping: Any) -> tuple[str, ...]:
+  rank = name.removeprefix('map_').removesuffix('d')
+  if not name.startswith('map_') or not rank.isdigit() or int(rank) < 1:
+    raise errors.UserError(
+      f'inputs_split_mapping has the key {name!r}; expected map_1d, map_2d and'
+      ' so on'
+    )
+  if not isinstance(mapping, tuple | list) or len(mapping) != int(rank):
+    raise errors.UserError(
+      f'inputs_split_mapping.{name} is {mapping!r}; expected a mesh axis, or'
+      f' several, or None for each of {rank} dimension(s)'
+    )
+  first = mapping[0]
+  if first in (None, -1):
+    return ()
+  return tuple(first) if isinstance(first, tuple | list) else (first,)
+
+
+def batch_sharding(
+  mesh: Mesh, inputs_split_mapping: Mapping[str, Any] | None = None
+) -> BatchSharding:
+  """Returns how batches are split.
+
+  Args:
+    mesh: the mesh.
+    inputs_split_mapping: see `task_settings.Train`.
+
+  Raises:
+    UserError: the mapping does not fit itself or the mesh.
+  """
+  return BatchSharding(mesh, inputs_split_mapping)
 
 
 def weight_sharding(
@@ -70,75 +209,84 @@ def weight_sharding(
   """Returns the sharding that a weight's split mapping asks for.
 
   Raises:
-    UserError: the mapping names an axis that the mesh has not, or has another
-      length than the weight has dimensions.
+    UserError: the mapping names an axis that the mesh has not, has another
+      length than the weight has dimensions, or makes parts of unequal size.
   """
-  mapping = weight.tensor_split_dims_mapping
-  if mapping is None:
-    return replicated(mesh)
-  if len(mapping) != len(weight.shape):
-    raise errors.UserError(
-      f'a weight of shape {list(weight.shape)} has the split mapping'
-      f' {list(mapping)}; expected one entry for each dimension'
-    )
-  used = []
-  spec = []
-  for size, axis in zip(weight.shape, mapping, strict=True):
-    axes = () if axis in (None, -1) else axis
-    axes = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
-    for name in axes:
-      _check_axis(mesh, name, used)
-      used.append(name)
+  where = f'a weight of shape {list(weight.shape)}'
+  spec = sharding_lib.partition_spec(
+    weight.tensor_split_dims_mapping,
+    weight.shape,
+    mesh.axis_names,
+    where=where,
+  )
+  _check_divides(where, weight.shape, mesh, spec)
+  return NamedSharding(mesh, spec)
+
+
+def _check_divides(
+  what: str, shape: Sequence[int], mesh: Mesh, spec: PartitionSpec
+):
+  for size, axes in zip(shape, spec, strict=False):
+    axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
     parts = math.prod(mesh.shape[name] for name in axes)
     if size % parts:
       raise errors.UserError(
-        f'a weight of shape {list(weight.shape)} has a dimension of {size} that'
-        f' is split over {", ".join(axes)}; expected a multiple of {parts}'
+        f'{what} has a dimension of {size} that is split over'
+        f' {", ".join(axes)}; expected a multiple of {parts}'
       )
-    spec.append(axes or None)
-  return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def _check_axis(mesh: Mesh, name: str, used: Sequence[str]):
-  if name not in mesh.axis_names:
-    raise errors.UserError(
-      f'a weight is split over the mesh axis {name!r}, which is not there'
-      + errors.did_you_mean(str(name), mesh.axis_names)
-    )
-  if name in used:
-    raise errors.UserError(
-      f'a weight is split over the mesh axis {name!r} twice; expected once at'
-      ' most'
-    )
-
-
-def global_batch(batch: Any, sharding: NamedSharding) -> Any:
+def global_batch(batch: Any, sharding: BatchSharding) -> Any:
   """Returns this process's batch as part of the batch of all processes.
 
   Args:
     batch: numpy arrays whose first axis is the batch.
-    sharding: `batch_sharding` of the mesh.
+    sharding: how batches are split.
 
   Raises:
     UserError: the batch cannot be divided over the devices.
   """
   check_batch(batch, sharding)
-  return jax.tree.map(
-    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)),
-    batch,
-  )
+
+  def put(x):
+    x = np.asarray(x)
+    shape = x.shape
+    if shape:
+      shape = (shape[0] * sharding.num_infeed_hosts, *shape[1:])
+    return jax.make_array_from_process_local_data(sharding.of(x.ndim), x, shape)
+
+  return jax.tree.map(put, batch)
 
 
-def check_batch(batch: Any, sharding: NamedSharding):
+def check_batch(batch: Any, sharding: BatchSharding):
   """Raises a UserError where a batch cannot be divided over the devices."""
-  mesh = sharding.mesh
-  parts = math.prod(mesh.shape[a] for a in mesh.axis_names if a in BATCH_AXES)
-  local_parts = max(1, parts // jax.process_count())
+  local_parts = sharding.parts // sharding.num_infeed_hosts
   for path, array in jax.tree_util.tree_flatten_with_path(batch)[0]:
-    if array.shape[0] % local_parts:
-      field = jax.tree_util.keystr(path, simple=True, separator='.')
+    shape = np.shape(array)
+    field = jax.tree_util.keystr(path, simple=True, separator='.')
+    if shape and shape[0] % local_parts:
       raise errors.UserError(
-        f'the batch field {field!r} of shape {list(array.shape)} cannot be'
-        f' divided over the {local_parts} device(s) of this process: expected a'
-        f' batch size that is a multiple of {local_parts}'
+        f'the batch field {field!r} of shape {list(shape)} cannot be divided'
+        f' over the {local_parts} device(s) of this process: expected a batch'
+        f' size that is a multiple of {local_parts}'
       )
+    _check_divides(
+      f'the batch field {field!r} of shape {list(shape)}',
+      shape[1:],
+      sharding.mesh,
+      PartitionSpec(*sharding.of(len(shape)).spec[1:]),
+    )
+
+
+def local_rows(array: jax.Array) -> np.ndarray:
+  """Returns the rows of an array that this process has, each of them once.
+
+  Args:
+    array: [B, ...], split as batches are. Rows that several processes have
+      belong to the one that has their first copy.
+  """
+  shards = [s for s in array.addressable_shards if s.replica_id == 0]
+  shards.sort(key=lambda shard: shard.index[0].start or 0)
+  if not shards:
+    return np.zeros((0, *array.shape[1:]), array.dtype)
+  return np.concatenate([shard.data for shard in shards])

@@ -1,4 +1,4 @@
-"""The compiled steps of a task: first state, train step, eval step."""
+"""The compiled steps of a task: first state, train, eval and decode step."""
 
 import dataclasses
 import functools
@@ -7,13 +7,17 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
 
-from pax_compat import base_layer, errors, learners, summaries
+from pax_compat import base_layer, errors, learners, tasks_lib
 from pax_compat import config as config_lib
+from pax_compat.learners import gradient_norms
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import partitioning
+from pax_compat.trainer import partitioning, step_outputs, variational_noise
+from pax_compat.trainer.step_outputs import StepOutputs
+
+# Numbers of what a step draws random numbers for; each has keys of its own.
+_FOR_LAYERS, _FOR_NOISE = range(2)
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -35,33 +39,49 @@ class TaskProgram:
   """A task's steps on a mesh.
 
   Attributes:
+    task: the task.
+    train: how it is trained.
     model: the model.
     learner: the learner.
+    loss_aggregator: what makes the loss of the model's metrics.
+    noise: what is added to weights while training.
     mesh: the devices.
+    batch_sharding: how batches are split over them.
     abstract_state: shapes, dtypes and shardings of the state.
     weight_metas: what each trainable weight is, by path.
     probes: shapes of the zeros whose gradients are facts about the gradients of
       looked-up tables; see `layers.row_gradients`.
-    random_seed: seed of the first state and of each step's random numbers.
   """
 
+  task: tasks_lib.SingleTask
+  train: tasks_lib.Train
   model: Any
   learner: learners.Learner
+  loss_aggregator: Any
+  noise: variational_noise.Noise
   mesh: Mesh
+  batch_sharding: partitioning.BatchSharding
   abstract_state: TrainState
   weight_metas: dict[str, base_layer.WeightHParams]
   probes: Any
-  random_seed: int
+
+  @functools.cached_property
+  def evaluate(self) -> tasks_lib.Evaluate:
+    """How the task is evaluated."""
+    return self.task.evaluate.Instantiate()
+
+  @functools.cached_property
+  def decode(self) -> tasks_lib.Decode:
+    """How the task is decoded."""
+    return self.task.decode.Instantiate()
 
   def init_state(self, batch: NestedMap) -> TrainState:
     """Returns the first state, each part created where it belongs.
 
     Args:
-      batch: arrays or their shapes; only the shapes matter.
+      batch: a batch of this process, or its shapes; only the shapes matter.
     """
-    batch = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch
-    )
+    batch = _of_all_processes(batch, self.batch_sharding)
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
 
     def init(key):
@@ -70,14 +90,14 @@ class TaskProgram:
 
     with jax.set_mesh(self.mesh):
       return jax.jit(init, out_shardings=shardings)(
-        jax.random.key(self.random_seed)
+        jax.random.key(self.train.random_seed)
       )
 
   @functools.cached_property
   def train_step(self):
-    """The compiled function (state, batch) -> (state, metrics).
+    """The compiled function (state, batch) -> (state, `StepOutputs`).
 
-    The state is donated. Metrics are scalars by name.
+    The state is donated.
     """
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
     return jax.jit(
@@ -88,36 +108,79 @@ class TaskProgram:
 
   @functools.cached_property
   def eval_step(self):
-    """The compiled function (mdl_vars, batch) -> {name: (value, weight)}."""
+    """The compiled function (mdl_vars, batch, number=0) -> `StepOutputs`.
+
+    The number is that of the batch, which random numbers depend on; batch 0
+    alone has large summaries.
+    """
+    whole = partitioning.replicated(self.mesh)
+    names = (field.name for field in dataclasses.fields(StepOutputs))
+    outputs = StepOutputs(**dict.fromkeys(names, whole))
     return jax.jit(
-      self._eval_step, out_shardings=partitioning.replicated(self.mesh)
+      self._eval_step,
+      out_shardings=outputs.replace(per_example=self.batch_sharding.of(1)),
     )
+
+  @functools.cached_property
+  def decode_step(self):
+    """The compiled function (mdl_vars, batch, number=0) -> decoded.
+
+    What is decoded is what the model's `decode` returns: metrics with weights,
+    outputs of each example, and clu metrics.
+    """
+    return jax.jit(
+      self._decode_step, out_shardings=partitioning.replicated(self.mesh)
+    )
+
+  def eval_vars(self, state: TrainState, *, use_ema: bool) -> Any:
+    """Returns the variables to evaluate with, averaged ones if `use_ema`."""
+    if not use_ema:
+      return state.mdl_vars
+    params = self.learner.ema_weights(
+      state.opt_state, state.mdl_vars[base_layer.PARAMS]
+    )
+    return {**state.mdl_vars, base_layer.PARAMS: params}
 
   def _train_step(self, state: TrainState, batch: NestedMap):
-    key = jax.random.fold_in(jax.random.key(self.random_seed), state.step)
+    key = jax.random.fold_in(jax.random.key(self.train.random_seed), state.step)
     params = state.mdl_vars[base_layer.PARAMS]
+    noisy = self.noise.add(
+      params, state.step, jax.random.fold_in(key, _FOR_NOISE)
+    )
     probes = jax.tree.map(lambda s: jnp.zeros(s.shape), self.probes)
-    loss_fn = functools.partial(self._loss, state.mdl_vars, batch, key)
-    (gradients, facts), (metrics, updated) = jax.grad(
-      loss_fn, argnums=(0, 1), has_aux=True
-    )(params, probes)
-    params, opt_state, described = self.learner.update(
-      params,
-      state.opt_state,
-      gradients,
-      weight_metas=self.weight_metas,
-      row_facts=learners.by_path(facts, is_leaf=_is_facts),
+    loss_fn = functools.partial(
+      self._loss, state.mdl_vars, batch, jax.random.fold_in(key, _FOR_LAYERS)
     )
+    with _traced_on(self.mesh):
+      (gradients, facts), (outputs, updated, large) = jax.grad(
+        loss_fn, argnums=(0, 1), has_aux=True
+      )(noisy, probes)
+      new_params, opt_state, described = self.learner.update(
+        params,
+        state.opt_state,
+        gradients,
+        weight_metas=self.weight_metas,
+        row_facts=learners.by_path(facts, is_leaf=_is_facts),
+      )
+      due = self._is_summary_step(state.step + 1)
+      outputs = outputs.replace(
+        described=outputs.described | described | self._norms(params),
+        large=step_outputs.large_summaries(large, due),
+        has_large=due,
+      )
+    before = {name: state.mdl_vars[name] for name in updated}
+    mdl_vars = {
+      **state.mdl_vars,
+      **self.learner.next_variables(before, updated, described),
+      base_layer.PARAMS: new_params,
+    }
     state = TrainState(
-      step=state.step + 1,
-      mdl_vars={**state.mdl_vars, **updated, base_layer.PARAMS: params},
-      opt_state=opt_state,
+      step=state.step + 1, mdl_vars=mdl_vars, opt_state=opt_state
     )
-    scalars = {name: value for name, (value, _) in metrics.items()}
-    return state, {**scalars, **described}
+    return state, outputs
 
   def _loss(self, mdl_vars, batch, key, params, probes):
-    """Returns (loss, (metrics, updated variables)) at `params`."""
+    """Returns the loss, and (outputs, updated variables, large summaries)."""
     variables = {
       **mdl_vars,
       base_layer.PARAMS: params,
@@ -127,38 +190,97 @@ class TaskProgram:
       variables,
       batch,
       rngs={base_layer.RANDOM: key},
-      mutable=[
-        base_layer.NON_TRAINABLE,
-        base_layer.AUX_LOSS,
-        base_layer.SUMMARIES,
-      ],
+      mutable=list(self.train.apply_mutable_list),
     )
     updated = dict(updated)
-    metrics = dict(metrics)
-    if self.learner.loss_name not in metrics:
-      raise errors.UserError(
-        f'the model has no metric {self.learner.loss_name!r}, which is the'
-        " learner's loss_name"
-        + errors.did_you_mean(self.learner.loss_name, metrics)
-      )
-    loss, weight = metrics[self.learner.loss_name]
-    aux_losses = jax.tree.leaves(updated.pop(base_layer.AUX_LOSS, {}))
-    if aux_losses:
-      metrics['aux_loss'] = (sum(aux_losses), weight)
-      loss = loss + sum(aux_losses)
-    said = updated.pop(base_layer.SUMMARIES, {})
-    for name, summary in learners.by_path(said, summaries.is_summary).items():
-      if summary.summary_type is summaries.SummaryType.SCALAR:
-        metrics[name] = (summary.value, 1.0)
-    return loss, (metrics, updated)
+    loss, outputs, large = self._outputs(metrics, updated)
+    updated = {name: updated[name] for name in updated if name in mdl_vars}
+    return loss, (outputs, updated, large)
 
-  def _eval_step(self, mdl_vars, batch):
-    with base_layer.eval_mode():
-      metrics, _ = self.model.apply(mdl_vars, batch)
+  def _outputs(self, metrics, updated):
+    """Returns the loss to minimise, what to tell, and large summaries."""
+    weighted, clu = step_outputs.split_metrics(metrics)
+    loss, told, weight = self.loss_aggregator.aggregate({**weighted, **clu})
+    name = self.loss_aggregator.loss_name
+    if self.loss_aggregator.loss_key is None and name in metrics:
+      raise errors.UserError(
+        f'the model has a metric {name!r}, which is what the sum of losses is'
+        ' called; expected another name'
+      )
+    weight = jnp.ones([]) if weight is None else weight
+    weighted[name] = (jnp.asarray(told, jnp.float32), weight)
+    aux_losses = jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
+    if aux_losses:
+      aux_loss = sum(aux_losses)
+      weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
+      loss = loss + aux_loss
+    described, large = step_outputs.split_summaries(
+      updated.get(base_layer.SUMMARIES, {}), self.task.summary_verbosity
+    )
+    outputs = StepOutputs(
+      weighted=weighted,
+      described=described,
+      clu=clu,
+      large={},
+      has_large=jnp.zeros([], bool),
+      per_example={},
+    )
+    return loss, outputs, large
+
+  def _is_summary_step(self, step: jax.Array) -> jax.Array:
+    every, last = self.train.summary_interval_steps, self.train.num_train_steps
+    return (step % every == 0) | (step == last)
+
+  def _norms(self, params: Any) -> dict[str, jax.Array]:
+    if not self.train.variable_norm_summary:
+      return {}
+    weights = learners.by_path(params)
+    # As the learner sums the squares, so that they are summed once.
+    stacked = {p: len(self.weight_metas[p].repeat_prefix) for p in weights}
+    squares = gradient_norms.squares(weights, stacked)
     return {
-      name: (jnp.asarray(value, jnp.float32), jnp.asarray(weight, jnp.float32))
-      for name, (value, weight) in metrics.items()
+      f'vars/{path}': jnp.sqrt(jnp.sum(squares[path]) / max(w.size, 1))
+      for path, w in weights.items()
     }
+
+  def _eval_step(self, mdl_vars, batch, number=0):
+    key = jax.random.key(self.evaluate.random_seed)
+    with base_layer.eval_mode(), _traced_on(self.mesh):
+      (metrics, per_example), updated = self.model.apply(
+        mdl_vars,
+        batch,
+        rngs={base_layer.RANDOM: jax.random.fold_in(key, number)},
+        mutable=list(self.evaluate.apply_mutable_list),
+      )
+      _, outputs, large = self._outputs(metrics, updated)
+      is_first = jnp.asarray(number) == 0
+      outputs = outputs.replace(
+        large=step_outputs.large_summaries(large, is_first), has_large=is_first
+      )
+    if not self.evaluate.write_per_example_out:
+      return outputs
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    return outputs.replace(per_example=_checked_rows(per_example, rows))
+
+  def _decode_step(self, mdl_vars, batch, number=0):
+    key = jax.random.key(self.decode.random_seed)
+    if self.decode.prng_key_fold_with_batch_index:
+      key = jax.random.fold_in(key, number)
+    with base_layer.eval_mode(), _traced_on(self.mesh):
+      decoded, _ = self.model.apply(
+        mdl_vars,
+        batch,
+        method='decode',
+        rngs={base_layer.RANDOM: key},
+        mutable=list(self.decode.apply_mutable_list),
+      )
+    if not isinstance(decoded, tuple) or len(decoded) != 3:
+      raise errors.UserError(
+        f'{type(self.model).__name__}.decode returns {type(decoded).__name__};'
+        ' expected a tuple of weighted scalars, outputs and clu metrics'
+      )
+    weighted, outputs, clu = decoded
+    return dict(weighted), outputs, dict(clu)
 
 
 def create(
@@ -169,37 +291,68 @@ def create(
   Args:
     task: config of a `SingleTask`.
     mesh: the devices.
-    batch: a batch, or the shapes and dtypes of one.
+    batch: a batch of this process, or the shapes and dtypes of one.
 
   Raises:
     UserError: the task's config cannot be built.
   """
   built = task.Instantiate()
-  model = built.model.Instantiate()
   train = built.train.Instantiate()
   learner = train.learner.Instantiate()
+  model = built.model.Instantiate()
+  _check_ema(train, learner)
+  sharding = partitioning.batch_sharding(mesh, train.inputs_split_mapping)
   try:
-    boxed = jax.eval_shape(
-      lambda key, b: model.init({base_layer.PARAMS: key}, b),
-      jax.random.key(0),
-      batch,
-    )
+    with jax.set_mesh(mesh):
+      boxed = jax.eval_shape(
+        lambda key, b: model.init({base_layer.PARAMS: key}, b),
+        jax.random.key(0),
+        _of_all_processes(batch, sharding),
+      )
   except config_lib.RequiredError as e:
     raise e.within('task.model') from None
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = _lasting(boxed)
-  boxes = learners.by_path(
-    boxed[base_layer.PARAMS], is_leaf=base_layer.is_boxed
-  )
+  metas = _metas(boxed)
   return TaskProgram(
+    task=built,
+    train=train,
     model=model,
     learner=learner,
+    loss_aggregator=built.create_loss_aggregator(),
+    noise=variational_noise.Noise(built.vn.Instantiate(), list(metas)),
     mesh=mesh,
+    batch_sharding=sharding,
     abstract_state=_abstract_state(learner, mesh, boxed),
-    weight_metas={path: box.meta for path, box in boxes.items()},
+    weight_metas=metas,
     probes=probes,
-    random_seed=train.random_seed,
   )
+
+
+def _check_ema(train: tasks_lib.Train, learner: learners.Learner):
+  for field in ('eval_use_ema_states', 'decode_use_ema_states'):
+    if getattr(train, field) and not learner.has_ema:
+      raise errors.UserError(
+        f"Train.{field} is set, and the learner's optimizer keeps no moving"
+        ' averages; expected an ema_decay above 0'
+      )
+
+
+def _traced_on(mesh: Mesh):
+  """While it is entered, what is traced can be split over the mesh by names."""
+  return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def _of_all_processes(
+  batch: NestedMap, sharding: partitioning.BatchSharding
+) -> NestedMap:
+  """Returns the shapes of the batch of all processes together."""
+
+  def shape(x):
+    rows = (x.shape[0] * sharding.num_infeed_hosts,) if x.shape else ()
+    return jax.ShapeDtypeStruct((*rows, *x.shape[1:]), x.dtype)
+
+  return jax.tree.map(shape, batch)
 
 
 def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
@@ -216,20 +369,19 @@ def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
 
   mdl_vars = jax.tree.map(placed, boxed, is_leaf=base_layer.is_boxed)
   params = mdl_vars[base_layer.PARAMS]
-  opt_state = jax.eval_shape(learner.init, params)
   return TrainState(
     step=jax.ShapeDtypeStruct([], jnp.int32, sharding=whole),
     mdl_vars=mdl_vars,
-    opt_state=optax.tree_utils.tree_map_params(
-      learner.init,
-      lambda x, p: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=p.sharding),
-      opt_state,
-      params,
-      transform_non_params=lambda x: jax.ShapeDtypeStruct(
-        x.shape, x.dtype, sharding=whole
-      ),
-    ),
+    opt_state=learner.abstract_state(params, weight_metas=_metas(boxed)),
   )
+
+
+def _metas(boxed) -> dict[str, base_layer.WeightHParams]:
+  """Returns what each trainable weight is, by path."""
+  boxes = learners.by_path(
+    boxed[base_layer.PARAMS], is_leaf=base_layer.is_boxed
+  )
+  return {path: box.meta for path, box in boxes.items()}
 
 
 def _lasting(variables) -> dict:
@@ -239,14 +391,27 @@ def _lasting(variables) -> dict:
 
 
 def _first_state(model, learner, key, batch) -> TrainState:
-  mdl_vars = base_layer.unbox(
-    _lasting(model.init({base_layer.PARAMS: key}, batch))
-  )
+  boxed = _lasting(model.init({base_layer.PARAMS: key}, batch))
+  mdl_vars = base_layer.unbox(boxed)
   return TrainState(
     step=jnp.zeros([], jnp.int32),
     mdl_vars=mdl_vars,
-    opt_state=learner.init(mdl_vars[base_layer.PARAMS]),
+    opt_state=learner.init(
+      mdl_vars[base_layer.PARAMS], weight_metas=_metas(boxed)
+    ),
   )
+
+
+def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
+  """Returns the arrays by path; each must have as many rows as the batch."""
+  found = learners.by_path(per_example)
+  for name, x in found.items():
+    if jnp.ndim(x) == 0 or x.shape[0] != rows:
+      raise errors.UserError(
+        f'the output {name!r} of each example has the shape'
+        f' {list(jnp.shape(x))}; expected {rows} rows, one for each example'
+      )
+  return found
 
 
 def _is_facts(x) -> bool:

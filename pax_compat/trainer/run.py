@@ -26,13 +26,13 @@ from pax_compat.trainer import (
   actions,
   feeding,
   inputs,
+  measuring,
   partitioning,
+  profiling,
   program,
+  reporting,
   reports,
 )
-
-# Steps that may be under way on the devices at once.
-_MAX_INFLIGHT_STEPS = 2
 
 
 class Stopped(Exception):  # noqa: N818 (it is no error)
@@ -68,14 +68,32 @@ def train(
     Stopped: SIGTERM or SIGINT came. The state is saved.
   """
   folder = pathlib.Path(job_log_dir)
+  experiment.validate()
   task = experiment.task()
-  datasets = experiment.datasets()
-  config = task.train.Instantiate()
+  built = task.Instantiate()
+  config = built.train.Instantiate()
+  datasets = [*experiment.train_datasets(), *experiment.eval_datasets()]
+  decoded = experiment.decode_datasets() if config.decode_interval_steps else []
+  mesh = partitioning.create_mesh(
+    task.model.ici_mesh_shape,
+    task.model.mesh_axis_names,
+    task.model.dcn_mesh_shape,
+  )
+  sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   with contextlib.ExitStack() as stack:
-    data = stack.enter_context(inputs.Inputs(datasets))
+    data = stack.enter_context(
+      inputs.Inputs(
+        datasets,
+        decoded,
+        num_infeed_hosts=sharding.num_infeed_hosts,
+        infeed_host_index=sharding.infeed_host_index,
+      )
+    )
     job_dir.claim(folder, name)
     checkpointer = checkpoints.Checkpointer(
-      folder / 'checkpoints', max_to_keep=config.save_max_to_keep
+      folder / 'checkpoints',
+      max_to_keep=config.save_max_to_keep,
+      keep_interval_seconds=config.keep_interval_seconds(),
     )
     stack.callback(checkpointer.close)
     start = checkpointer.latest_step() or 0
@@ -84,30 +102,30 @@ def train(
       return
     data.train.resume_at(start)
     first_batch = data.train.get_next()
-    mesh = partitioning.create_mesh(
-      task.model.ici_mesh_shape, task.model.mesh_axis_names
-    )
-    task_program = program.create(task, mesh, first_batch)
-    sharding = partitioning.batch_sharding(mesh)
+    _check_specs(experiment, config, first_batch)
     partitioning.check_batch(first_batch, sharding)
+    task_program = program.create(task, mesh, first_batch)
     state, extra = _first_state(
       task_program, checkpointer, start, first_batch, say
     )
+    if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:
+      say(f'the run was stopped early after step {start} already')
+      return
     reports.write(
       folder,
       task=task,
-      datasets=datasets,
+      datasets=[*datasets, *decoded],
       program=task_program,
       dumps=experiment.dumps(),
     )
     writer = metric_writers.MetricWriter(folder, resume_step=start)
     stack.callback(writer.close)
     trainer = Trainer(
-      config=config,
       task_program=task_program,
       data=data,
       checkpointer=checkpointer,
       writer=writer,
+      folder=folder,
       say=say,
     )
     trainer.run(
@@ -115,6 +133,29 @@ def train(
       start=start,
       first_batch=first_batch,
       evaluations_due=extra.get(actions.EVALUATIONS_DUE, False),
+    )
+
+
+def _check_specs(experiment, config: tasks_lib.Train, batch):
+  """Holds the first batch against what the experiment says of batches."""
+  provider = experiment.get_input_specs_provider_params()
+  if provider is None or not config.enforce_input_specs:
+    return
+  shapes = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+    (provider.Instantiate().get_input_specs(), batch),
+  )
+  wanted, found = map(checkpoints.state_paths, shapes)
+  lines = [
+    f'{path}: expected {wanted.get(path)}, got {found.get(path)}'
+    for path in sorted(wanted.keys() | found.keys())
+    if wanted.get(path) != found.get(path)
+  ]
+  if lines:
+    raise errors.UserError(
+      'the first training batch is not what get_input_specs_provider_params()'
+      ' says (Train.enforce_input_specs=False lets it pass):\n  '
+      + '\n  '.join(lines)
     )
 
 
@@ -135,22 +176,22 @@ class Trainer:
   def __init__(
     self,
     *,
-    config: tasks_lib.Train,
     task_program: program.TaskProgram,
     data: inputs.Inputs,
     checkpointer: checkpoints.Checkpointer,
     writer: metric_writers.MetricWriter,
+    folder: pathlib.Path,
     say: Callable[[str], None],
   ):
-    self._config = config
+    self._config = task_program.train
     self._program = task_program
     self._data = data
     self._checkpointer = checkpointer
     self._writer = writer
+    self._folder = folder
     self._say = say
     self._put = functools.partial(
-      partitioning.global_batch,
-      sharding=partitioning.batch_sharding(task_program.mesh),
+      partitioning.global_batch, sharding=task_program.batch_sharding
     )
     self._compiled: dict[str, float] = {}
 
@@ -173,25 +214,32 @@ class Trainer:
     Raises:
       Stopped: the run was asked to stop.
     """
-    progress = progress_lib.Progress(
-      self._config.num_train_steps, start_step=start
+    moment = actions.Moment(
+      step=start, is_last=False, is_stopping=False, state=state
     )
-    report, evaluate, save = self._actions(progress)
-    if evaluations_due:
-      evaluate.evaluate_if_due(start, state.mdl_vars, is_last=False)
     batches = itertools.chain([first_batch], _forever(self._data.train))
-    feeder = feeding.Feeder(batches.__next__, self._put)
-    moment = None
-    with feeder, _stop_signal() as stop:
-      for moment in self._moments(state, start, feeder, stop):
-        for action in (report, evaluate, save):
+    with contextlib.ExitStack() as stack:
+      feeder = stack.enter_context(feeding.Feeder(batches.__next__, self._put))
+      report, measures, others = self._actions(start, feeder, stack)
+      if evaluations_due:
+        for action in measures:
           action(moment)
+      if moment.stops_early:
+        return
+      for action in others:
+        action(moment)
+      stop = stack.enter_context(_stop_signal())
+      save = self._save(report)
+      for moment in self._moments(state, start, feeder, stop):
+        for action in (report, *measures, *others, save):
+          action(moment)
+      report.flush()
     self._checkpointer.wait()
-    if moment is None or not moment.ends:
+    if not moment.ends:
       raise errors.UserError(
         f'the training input {self._data.train.name!r} ended at step'
-        f' {moment.step if moment else start}, before step'
-        f' {self._config.num_train_steps}; expected one that repeats'
+        f' {moment.step}, before step {self._config.num_train_steps}; expected'
+        ' one that repeats'
       )
     if moment.is_stopping:
       raise Stopped(moment.step, stop[0])
@@ -200,12 +248,15 @@ class Trainer:
   def _moments(self, state, start, feeder, stop) -> Iterator[actions.Moment]:
     """Makes the steps, and yields where the run stands after each."""
     inflight = collections.deque()
+    limit = self._config.max_inflight_steps
     for step, fed in enumerate(feeder, start + 1):
       began = time.monotonic()
-      state, metrics = self._program.train_step(state, fed.arrays)
+      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+        state, outputs = self._program.train_step(state, fed.arrays)
       self._note_compilation(fed.shapes, time.monotonic() - began)
-      inflight.append(metrics)
-      if len(inflight) > _MAX_INFLIGHT_STEPS:
+      if limit:
+        inflight.append(outputs)
+      if len(inflight) > limit:
         jax.block_until_ready(inflight.popleft())
       is_last = step >= self._config.num_train_steps
       moment = actions.Moment(
@@ -213,7 +264,7 @@ class Trainer:
         is_last=is_last,
         is_stopping=bool(stop) and not is_last,
         state=state,
-        metrics=metrics,
+        outputs=outputs,
         fed=fed,
       )
       yield moment
@@ -230,30 +281,61 @@ class Trainer:
         shapes,
       )
 
-  def _actions(self, progress) -> tuple[actions.Action, ...]:
-    common = dict(progress=progress, writer=self._writer, say=self._say)
-    report = actions.Report(
-      every=self._config.summary_interval_steps,
-      loss_name=self._program.learner.loss_name,
-      **common,
+  def _actions(self, start: int, feeder: feeding.Feeder, stack):
+    """Returns the report, what measures, and what else is done after a step.
+
+    Args:
+      start: steps that were made before.
+      feeder: gives the training batches.
+      stack: what is to be ended after the last step is entered into it.
+    """
+    progress = progress_lib.Progress(
+      self._config.num_train_steps,
+      start_step=start,
+      rate_steps=self._config.compute_steps_per_sec_interval_steps,
     )
-    return (
-      report,
-      actions.Evaluate(
-        self._data.eval,
-        every=self._config.eval_interval_steps,
-        during=self._config.eval_during_training,
-        task_program=self._program,
-        put=self._put,
-        before=report.flush,
-        **common,
+    common = dict(
+      task_program=self._program,
+      progress=progress,
+      writer=self._writer,
+      say=self._say,
+    )
+    report = stack.enter_context(reporting.Report(**common))
+    common |= dict(put=self._put, folder=self._folder, before=report.flush)
+    measures = (
+      measuring.Evaluate(self._data.eval, peek=feeder.peek, **common),
+      measuring.Decode(self._data.decode, **common),
+      actions.StopEarly(
+        self._program.task.create_early_stopping_fn(),
+        checkpoint_path=self._folder / 'checkpoints',
+        say=self._say,
       ),
-      actions.Save(
-        self._checkpointer,
-        steps=self._config.save_interval_steps,
-        seconds=self._config.save_interval_seconds,
-        before=report.flush,
-      ),
+    )
+    return report, measures, self._others(start, stack)
+
+  def _others(self, start: int, stack) -> list[actions.Action]:
+    config, others = self._config, []
+    if config.profiler_capture_step is not None:
+      profile = profiling.Profile(
+        folder=self._folder / 'summaries' / 'train',
+        first_step=start + config.profiler_capture_step + 1,
+        num_steps=config.profiler_num_steps,
+        min_seconds=config.profiler_min_duration_sec,
+        max_num_hosts=config.profiler_max_num_hosts,
+        of_host=config.profiler_capture_host_profile,
+      )
+      others.append(actions.TakeProfile(stack.enter_context(profile)))
+    if config.gc_interval_steps:
+      garbage = actions.CollectGarbage(config.gc_interval_steps)
+      others.append(stack.enter_context(garbage))
+    return others
+
+  def _save(self, report: reporting.Report) -> actions.Save:
+    return actions.Save(
+      self._checkpointer,
+      steps=self._config.save_interval_steps,
+      seconds=self._config.save_interval_seconds,
+      before=report.flush,
     )
 
 

@@ -82,10 +82,10 @@ def _check_training(params, batches):
     state, metrics = made.train_step(state, batch)
     for name, expected, tolerance in (
       ('loss', trained.losses, 1e-4),
-      ('learning_rate', trained.learning_rates, 1e-6),
+      ('learning/lr', trained.learning_rates, 1e-6),
       # Adam makes a step of full size of a gradient that is all rounding
       # error, so norms drift apart sooner than losses do.
-      ('grad_norm/all', trained.grad_norms, 1e-2),
+      ('learning/raw_grad_norm', trained.grad_norms, 1e-2),
     ):
       parity.assert_close(
         metrics[name],

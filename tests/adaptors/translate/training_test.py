@@ -8,7 +8,7 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.translate import registry, training
 from adaptors.translate.view import ParamsView, Report
-from tests.adaptors.translate import parity
+from tests.adaptors.translate import lingvo_steps, parity
 
 _STEPS = 3
 _RATE = 0.1
@@ -23,39 +23,6 @@ def _gradients():
     }
     for _ in range(_STEPS)
   ]
-
-
-def _in_lingvo(params, gradients):
-  """Returns the weights after each step of Lingvo's optimizer, from zero."""
-  tf = lingvo_runtime.module('lingvo.compat')
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  py_utils.SetEagerMode(False, test_mode=True)
-  try:
-    with tf.Graph().as_default(), lingvo_runtime.cluster():
-      weights = py_utils.NestedMap(
-        {
-          k: tf.get_variable(k, initializer=np.zeros_like(v))
-          for k, v in gradients[0].items()
-        }
-      )
-      feeds = {
-        k: tf.placeholder(tf.float32, v.shape) for k, v in weights.items()
-      }
-      step = params.Instantiate().Apply(
-        _RATE,
-        py_utils.NestedMap(
-          {k: py_utils.VarGrad(weights[k], feeds[k]) for k in weights}
-        ),
-      )
-      with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        results = []
-        for gradient in gradients:
-          session.run(step, {feeds[k]: gradient[k] for k in feeds})
-          results.append(session.run(dict(weights)))
-        return results
-  finally:
-    py_utils.SetEagerMode(True, test_mode=True)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +42,13 @@ def test_three_optimizer_steps(name, fields):
   transformation = config.Instantiate().grad_transformation()
   weights = {k: jnp.zeros_like(v) for k, v in gradients[0].items()}
   state = transformation.init(weights)
-  for gradient, expected in zip(
-    gradients, _in_lingvo(params, gradients), strict=True
-  ):
+  steps = lingvo_steps.optimizer_steps(
+    params,
+    {k: np.zeros_like(v) for k, v in gradients[0].items()},
+    gradients,
+    _RATE,
+  )
+  for gradient, expected in zip(gradients, steps, strict=True):
     updates, state = transformation.update(gradient, state, weights)
     weights = optax.apply_updates(weights, updates)
     for key, value in expected.items():
@@ -148,6 +119,8 @@ def test_train_fields():
   assert config.save_max_to_keep == 3
   assert config.summary_interval_steps == 5
   assert config.learner.grad_norm_to_clip_to_zero == 50.0
+  assert config.learner.nonfinite_gradients == 'zero'
+  assert config.learner.regularize_before_clipping
   assert config.learner.optimizer.learning_rate == 0.25
   assert config.learner.optimizer.clip_gradient_norm_to_value == 2.0
   assert config.learner.optimizer.l2_regularizer_weight is None

@@ -1,0 +1,1 @@
+"""How sequences are decoded, token by token."""

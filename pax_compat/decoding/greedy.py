@@ -1,0 +1,190 @@
+"""Greedy decoding: the most likely token, step after step.
+
+Shapes: B batch, P prefix, L positions at once, T positions in all, V
+vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer
+from pax_compat.decoder_hparams import DecoderHParams
+from pax_compat.decoding import prefixes
+from pax_compat.decoding.prefixes import Prefix
+from pax_compat.nested_map import NestedMap
+
+# (network, ids [B, L], *, time_step, causal, **positions) -> logits [B, L, V].
+# Where prefixes are read at once, the positions are `segment_pos` and `mask`;
+# see `TransformerLm.extend_step`.
+ExtendStepFn = Callable[..., jax.Array]
+
+# The log-probability of a token that was not predicted; no real one is 1.
+NO_LOGPROB = 1.0
+
+
+class _State(flax.struct.PyTreeNode):
+  """What goes from one step to the next.
+
+  Attributes:
+    position: [], int, the last position that has a token.
+    ids: [B, T], int, the tokens; after `position` those of prefixes only.
+    logprobs: [B, T], of the tokens.
+    lengths: [B], int, tokens of each sequence so far.
+    done: [B], bool, whether a sequence is at its end.
+  """
+
+  position: jax.Array
+  ids: jax.Array
+  logprobs: jax.Array
+  lengths: jax.Array
+  done: jax.Array
+
+
+def greedy_decode(
+  network: base_layer.BaseLayer,
+  settings: DecoderHParams,
+  prefix: Prefix,
+  *,
+  init_states: Callable[[Any, int], None],
+  extend_step: ExtendStepFn,
+  causal_prefix: bool = True,
+) -> NestedMap:
+  """Decodes until every sequence has ended.
+
+  Args:
+    network: what computes logits; its decode states must be mutable.
+    settings: how to decode.
+    prefix: what the sequences begin with.
+    init_states: (network, T), makes room for T positions.
+    extend_step: computes logits of the next tokens.
+    causal_prefix: whether tokens of a prefix are hidden from earlier ones.
+
+  Returns:
+    `prefix_ids` [B, P] and `prefix_lengths` [B]; `output_ids` [B, T], the
+    prefixes and what was decoded, with 0 behind the end; `decode_lengths` [B],
+    how many tokens of an output count, prefix and end-of-sequence token
+    included; and `logprobs` [B, T] of the output's tokens, 1 where there is
+    none: for the first token, for those of a prefix that was read at once, and
+    behind the end.
+  """
+  prefix = prefixes.cut(prefix, settings.seqlen)
+  if settings.fprop_for_prefix:
+    start, first = prefixes.right_aligned(prefix), prefix.ids.shape[1]
+    length = first + settings.max_decode_steps
+  else:
+    start, first, length = prefix, 1, settings.seqlen
+  start = prefixes.with_room(start, length)
+  loop = _Loop(settings, start, extend_step)
+  state = loop.first_state(first)
+  init_states(network, length)
+  if first < length:
+    state = loop.extend(network, state, first, causal=causal_prefix)
+    state = nn.while_loop(
+      lambda _, s: (s.position < length - 1) & ~jnp.all(s.done),
+      lambda net, s: loop.extend(net, s, 1, causal=True),
+      network,
+      state,
+      carry_variables=base_layer.DECODE_CACHE,
+      split_rngs={True: True},
+    )
+  result = NestedMap(
+    prefix_ids=prefix.ids,
+    prefix_lengths=prefix.lengths,
+    output_ids=prefixes.left_aligned(state.ids, start.offsets, 0),
+    decode_lengths=state.lengths,
+    logprobs=prefixes.left_aligned(state.logprobs, start.offsets, NO_LOGPROB),
+  )
+  if settings.process_result_fn is not None:
+    result = settings.process_result_fn(network, result)
+  return result
+
+
+class _Loop:
+  """The steps of a decoding."""
+
+  def __init__(
+    self, settings: DecoderHParams, start: Prefix, extend_step: ExtendStepFn
+  ):
+    self._settings = settings
+    self._extend_step = extend_step
+    self._start = start
+    self._eos = jnp.asarray(settings.eos_ids, jnp.int32)
+
+  def first_state(self, first: int) -> _State:
+    """Returns the state in which `first` positions have tokens."""
+    ids = self._start.ids
+    lengths = first - self._start.offsets
+    return _State(
+      position=jnp.asarray(first - 1, jnp.int32),
+      ids=ids,
+      logprobs=jnp.full(ids.shape, NO_LOGPROB, jnp.float32),
+      lengths=lengths,
+      done=lengths >= self._settings.seqlen,
+    )
+
+  def extend(
+    self, network: Any, state: _State, steps: int, *, causal: bool
+  ) -> _State:
+    """Reads the last `steps` tokens, and writes the one after them."""
+    time_step = state.position - (steps - 1)
+    ids = jax.lax.dynamic_slice_in_dim(state.ids, time_step, steps, axis=1)
+    positions = {}
+    if self._settings.fprop_for_prefix:
+      positions = self._positions(state, time_step + jnp.arange(steps))
+    logits = self._extend_step(
+      network, ids, time_step=time_step, causal=causal, **positions
+    )
+    return self._write(state, logits[:, -1].astype(jnp.float32))
+
+  def _positions(
+    self, state: _State, indices: jax.Array
+  ) -> dict[str, jax.Array]:
+    """Returns where tokens [L] of right-aligned prefixes stand."""
+    offsets = self._start.offsets[:, None]
+    seen = jnp.arange(state.ids.shape[1]) >= offsets
+    return {
+      'segment_pos': jnp.maximum(indices - offsets, 0),
+      # What stands in front of a prefix is never seen.
+      'mask': seen[:, None, None, :],
+    }
+
+  def _write(self, state: _State, logits: jax.Array) -> _State:
+    """Writes the token after the last one, by its `logits` [B, V]."""
+    position = state.position + 1
+    prefix_end = self._start.offsets + self._start.lengths
+    decoded = position - prefix_end
+    in_prefix = decoded < 0
+    chosen = jnp.argmax(self._without_early_end(logits, decoded), axis=-1)
+    ids = jnp.where(in_prefix, state.ids[:, position], chosen)
+    ids = jnp.where(state.done, 0, ids).astype(state.ids.dtype)
+    logprobs = jnp.take_along_axis(
+      jax.nn.log_softmax(logits), ids[:, None].astype(jnp.int32), axis=-1
+    )[:, 0]
+    logprobs = jnp.where(state.done, NO_LOGPROB, logprobs)
+    lengths = state.lengths + ~state.done
+    ended = jnp.isin(ids, self._eos) & ~in_prefix
+    ended |= lengths >= self._settings.seqlen
+    if self._settings.max_decode_steps is not None:
+      ended |= decoded + 1 >= self._settings.max_decode_steps
+    return _State(
+      position=position,
+      ids=state.ids.at[:, position].set(ids),
+      logprobs=state.logprobs.at[:, position].set(logprobs),
+      lengths=lengths,
+      done=state.done | ended,
+    )
+
+  def _without_early_end(
+    self, logits: jax.Array, decoded: jax.Array
+  ) -> jax.Array:
+    """Returns `logits` [B, V] that forbid to end before there are enough."""
+    if not self._settings.min_decode_steps:
+      return logits
+    is_eos = jnp.isin(jnp.arange(logits.shape[-1]), self._eos)
+    early = decoded < self._settings.min_decode_steps
+    return jnp.where(early[:, None] & is_eos, -jnp.inf, logits)

@@ -1,0 +1,73 @@
+"""Masks of attention: boolean, True where a target may see a source.
+
+Shapes: B batch, T target time, S source time, L steps of decoding, N heads. All
+masks have four dimensions and broadcast to [B, N, T, S].
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def padding_mask(paddings: jax.Array) -> jax.Array:
+  """Returns the mask [B, 1, 1, S] that hides padded sources.
+
+  Args:
+    paddings: [B, S], 1 where a position is padding.
+  """
+  return (paddings == 0)[:, None, None, :]
+
+
+def causal_mask(targets: int, sources: int | None = None) -> jax.Array:
+  """Returns the mask [1, 1, T, S] that hides sources after the target.
+
+  Attention has a flag for it (`causal`), which is faster.
+
+  Args:
+    targets: T.
+    sources: S; None takes T.
+  """
+  sources = targets if sources is None else sources
+  past = jnp.arange(targets)[:, None] >= jnp.arange(sources)
+  return past[None, None]
+
+
+def segment_mask(
+  segment_ids: jax.Array, source_segment_ids: jax.Array | None = None
+) -> jax.Array:
+  """Returns the mask [B, 1, T, S] that hides sources of other segments.
+
+  Args:
+    segment_ids: [B, T], the packed example that each target belongs to.
+    source_segment_ids: [B, S], likewise for sources; None takes `segment_ids`.
+  """
+  if source_segment_ids is None:
+    source_segment_ids = segment_ids
+  same = segment_ids[:, :, None] == source_segment_ids[:, None, :]
+  return same[:, None]
+
+
+def step_mask(
+  time_step: jax.Array | int, steps: int, length: int, *, causal: bool = True
+) -> jax.Array:
+  """Returns the mask that hides what a step of decoding does not know yet.
+
+  Args:
+    time_step: [], the index of the first of the L new positions.
+    steps: L.
+    length: S, the positions that the cache has room for.
+    causal: whether later ones among the new positions are hidden too.
+
+  Returns:
+    [1, 1, L, S], or [1, 1, 1, S] if not `causal`.
+  """
+  last = time_step + jnp.arange(0 if causal else steps - 1, steps)
+  return (last[:, None] >= jnp.arange(length))[None, None]
+
+
+def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
+  """Returns the mask that hides what any mask hides; None hides nothing."""
+  combined = None
+  for mask in masks:
+    if mask is not None:
+      combined = mask if combined is None else combined & mask
+  return combined

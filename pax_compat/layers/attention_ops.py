@@ -1,0 +1,225 @@
+"""The computation of attention, and which kernel does it.
+
+Shapes: B batch, T target time, S source time, N heads of queries, K heads of
+keys and values, G = N / K heads of queries for each of those, H dims of a head.
+Masks are boolean, True where a target may see a source. Masks and biases
+broadcast to [B, N, T, S].
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+# Targets of a block, at least, and blocks, at most, of causal attention.
+_BLOCK_SIZE = 64
+_MAX_BLOCKS = 8
+
+# What a hidden logit is set to, as a share of the largest float. Lingvo and
+# jax.nn use the same: finite, so that a target that sees nothing has a softmax.
+_HIDDEN = -0.7
+
+
+def dot_product_attention(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  *,
+  mask: jax.Array | None = None,
+  bias: jax.Array | None = None,
+  causal: bool = False,
+  logit_cap: float = 0.0,
+  extra_logit: float | None = None,
+  dropout: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+  """Attends with the kernel that suits the device and what is asked for.
+
+  On accelerators `jax.nn.dot_product_attention`, where it can do it: it has no
+  logit cap, no extra logit and no dropout. Else `attend`, whose arguments and
+  result are the same.
+  """
+  plain = logit_cap > 0 or extra_logit is not None or dropout is not None
+  if plain or jax.default_backend() == 'cpu':
+    return attend(
+      query,
+      key,
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+      logit_cap=logit_cap,
+      extra_logit=extra_logit,
+      dropout=dropout,
+    )
+  kernel = 'xla'
+  if bias is None and flash_attention_fits(query, key, jax.devices()[0]):
+    kernel = 'cudnn'
+    if mask is not None:
+      targets, sources = query.shape[1], key.shape[1]
+      mask = jnp.broadcast_to(mask, (*mask.shape[:2], targets, sources))
+  return jax.nn.dot_product_attention(
+    query,
+    key,
+    value,
+    bias=bias,
+    mask=mask,
+    is_causal=causal,
+    scale=1.0,
+    implementation=kernel,
+  )
+
+
+def flash_attention_fits(
+  query: jax.Array, key: jax.Array, device: jax.Device
+) -> bool:
+  """Whether cuDNN's flash attention computes these heads on that device.
+
+  Biases are not for it, because it has a gradient for few shapes of them.
+
+  Args:
+    query: [B, T, N, H].
+    key: [B, S, K, H].
+    device: one of those that compute.
+  """
+  if 'cuda' not in device.client.platform_version.lower():
+    return False
+  return (
+    float(device.compute_capability) >= 8.0
+    and query.dtype in (jnp.bfloat16, jnp.float16)
+    and query.dtype == key.dtype
+    and query.shape[-1] % 8 == 0
+    and query.shape[-1] <= 128
+    and query.shape[1] % 2 == 0
+    and key.shape[1] % 2 == 0
+  )
+
+
+def attend(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  *,
+  mask: jax.Array | None = None,
+  bias: jax.Array | None = None,
+  causal: bool = False,
+  logit_cap: float = 0.0,
+  extra_logit: float | None = None,
+  dropout: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+  """Attends in plain matrix products: for CPUs, and what fused kernels lack.
+
+  Causal attention goes by blocks of targets, each of which is multiplied with
+  the sources up to its end only. The sum of a softmax divides the small result
+  instead of the large array of weights. Logits and sums are float32 whatever
+  the heads are, and keys and values are not repeated for the heads that share
+  them.
+
+  A target that sees nothing at all gets the mean of the values (of its block's
+  sources), not NaN; with an extra logit it gets zeros.
+
+  Args:
+    query: [B, T, N, H], scaled.
+    key: [B, S, K, H], where K divides N; head n of the queries goes with head
+      n // G.
+    value: [B, S, K, H].
+    mask: None hides nothing.
+    bias: added to the logits, before the cap; None adds nothing.
+    causal: whether sources after the target are hidden too.
+    logit_cap: if positive, logits are capped softly to (-cap, cap).
+    extra_logit: the logit of one more source, whose value is zero; None for no
+      such source.
+    dropout: drops attention weights [B, K, G, T, S].
+
+  Returns:
+    [B, T, N, H].
+  """
+  batch, targets, heads, dims = query.shape
+  sources, groups = key.shape[1], key.shape[2]
+  query = query.reshape(batch, targets, groups, heads // groups, dims)
+  query = query.transpose(0, 2, 3, 1, 4)  # So that no logit is transposed.
+  mask, bias = (_grouped(x, groups) for x in (mask, bias))
+  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if causal else targets
+  blocks = []
+  for start in range(0, targets, size):
+    stop = min(start + size, targets)
+    seen = min(stop, sources) if causal else sources
+    visible = _block(mask, start, stop, seen)
+    if causal:
+      past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)
+      visible = past if visible is None else visible & past
+    logits = _logits(
+      query[:, :, :, start:stop],
+      key[:, :seen],
+      _block(bias, start, stop, seen),
+      logit_cap,
+    )
+    weights, total = _exponentials(logits, visible, extra_logit)
+    if dropout is not None:
+      weights = dropout(weights)
+    encoded = jnp.einsum(
+      'bkgts,bskh->bkgth',
+      weights.astype(value.dtype),
+      value[:, :seen],
+      preferred_element_type=jnp.float32,
+    )
+    blocks.append((encoded / total[..., None]).astype(value.dtype))
+  encoded = blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=3)
+  encoded = encoded.transpose(0, 3, 1, 2, 4)
+  return encoded.reshape(batch, targets, heads, value.shape[-1])
+
+
+def _grouped(x: jax.Array | None, groups: int) -> jax.Array | None:
+  """Turns what broadcasts to [B, N, T, S] to [B, K, G, T, S]."""
+  if x is None:
+    return None
+  if x.shape[1] == 1:
+    return x[:, :, None]
+  return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+
+
+def _block(x, start: int, stop: int, seen: int) -> jax.Array | None:
+  """Returns targets start..stop and sources 0..seen of a mask or bias."""
+  if x is None:
+    return None
+  targets = slice(start, stop) if x.shape[3] > 1 else slice(None)
+  return x[:, :, :, targets, : seen if x.shape[4] > 1 else None]
+
+
+def _logits(query, key, bias, logit_cap) -> jax.Array:
+  """Returns the logits [B, K, G, T, S]."""
+  logits = jnp.einsum(
+    'bkgth,bskh->bkgts', query, key, preferred_element_type=jnp.float32
+  )
+  if bias is not None:
+    logits += bias
+  if logit_cap > 0:
+    logits = logit_cap * jnp.tanh(logits / logit_cap)
+  return logits
+
+
+def _exponentials(logits, mask, extra_logit) -> tuple[jax.Array, jax.Array]:
+  """Returns a softmax's exponentials [B, K, G, T, S] and their sums."""
+  if mask is not None:
+    logits = jnp.where(mask, logits, _HIDDEN * jnp.finfo(logits.dtype).max)
+  largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  if extra_logit is not None:
+    largest = jnp.maximum(largest, extra_logit)
+  exponentials = jnp.exp(logits - largest)
+  total = jnp.sum(exponentials, axis=-1)
+  if extra_logit is not None:
+    total += jnp.exp(extra_logit - largest[..., 0])
+  return exponentials, total
+
+
+def sees_something(mask: jax.Array, *, targets: int, causal: bool) -> jax.Array:
+  """Returns which targets see a source: broadcasts to [B, N, T].
+
+  Args:
+    mask: broadcasts to [B, N, T, S].
+    targets: T.
+    causal: whether sources after the target are hidden too.
+  """
+  if causal:
+    past = jnp.arange(targets)[:, None] >= jnp.arange(mask.shape[3])
+    mask = mask & past
+  return jnp.any(mask, axis=-1)

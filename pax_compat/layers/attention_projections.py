@@ -1,0 +1,243 @@
+"""Projections into the heads of attention and out of them.
+
+Shapes: D model dims, N heads, H dims of a head.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import WeightHParams, WeightInit
+from pax_compat.config import REQUIRED
+
+
+class PerDimScale(base_layer.BaseLayer):
+  """Scales each dim of a query by a learned factor, 1/sqrt(H) at first.
+
+  Attributes:
+    dim: H.
+  """
+
+  dim: int = REQUIRED
+
+  def setup(self):
+    self.create_variable(
+      'per_dim_scale', WeightHParams([self.dim], WeightInit.Constant(0.0))
+    )
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Returns `inputs` [..., H] scaled."""
+    # softplus(0) = log(2), so the factor is 1/sqrt(H) where the weight is 0.
+    scale = jax.nn.softplus(self.theta.per_dim_scale) / jnp.log(2.0)
+    return inputs * (scale * self.dim**-0.5).astype(inputs.dtype)
+
+
+class AttentionProjection(base_layer.BaseLayer):
+  """A projection into heads, or out of them.
+
+  Attributes:
+    input_dim: D.
+    num_heads: N.
+    dim_per_head: H.
+    is_output_projection: whether it maps [..., N, H] to [..., D] rather than
+      [..., D] to [..., N, H]. The weight is [D, N, H] either way.
+    use_bias: whether there is a bias.
+    bias_init: how the bias starts.
+    attention_combine_dims: whether the weight's N and H are one dimension.
+    use_nhd_shape: whether the weight of an output projection is [N, H, D].
+    explicit_fan_in_fan_out_axes: whether the weight starts as a matrix
+      [D, N * H] would, else as Lingvo starts one of its three dimensions (a
+      fan-in of D * N and a fan-out of D * H).
+  """
+
+  input_dim: int = REQUIRED
+  num_heads: int = REQUIRED
+  dim_per_head: int = REQUIRED
+  is_output_projection: bool = False
+  use_bias: bool = True
+  bias_init: WeightInit = WeightInit.Constant(0.0)
+  attention_combine_dims: bool = False
+  use_nhd_shape: bool = False
+  explicit_fan_in_fan_out_axes: bool = False
+
+  def setup(self):
+    dims, heads = self.input_dim, (self.num_heads, self.dim_per_head)
+    nhd = self.use_nhd_shape and self.is_output_projection
+    self.shape = (*heads, dims) if nhd else (dims, *heads)
+    split = _split_of(self)
+    split_dims, split_heads = None, None
+    if split is not None:
+      split_dims = [split[2] if nhd else split[0]]
+      split_heads = split[:2] if nhd else split[1:]
+    shape = self.shape
+    if self.attention_combine_dims:
+      shape, split = _merged(shape, split, first=0 if nhd else 1)
+    self.create_variable(
+      'w',
+      WeightHParams(
+        shape,
+        _projection_init(self),
+        tensor_split_dims_mapping=split,
+      ),
+    )
+    if self.use_bias:
+      out = self.is_output_projection
+      self.create_variable(
+        'b',
+        WeightHParams(
+          [dims] if out else heads,
+          self.bias_init,
+          tensor_split_dims_mapping=split_dims if out else split_heads,
+        ),
+      )
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Maps [..., D] to [..., N, H], or back."""
+    equation = '...d,dnh->...nh'
+    if self.is_output_projection:
+      equation = '...nh,nhd->...d' if self.use_nhd_shape else '...nh,dnh->...d'
+    weight = self.theta.w.reshape(self.shape)
+    projected = jnp.einsum(equation, inputs.astype(weight.dtype), weight)
+    return projected + self.theta.b if self.use_bias else projected
+
+
+class OneHeadedAttentionProjection(base_layer.BaseLayer):
+  """A projection into a single head.
+
+  Attributes:
+    input_dim: D.
+    output_dim: H.
+    use_bias: whether there is a bias, which starts at zero.
+  """
+
+  input_dim: int = REQUIRED
+  output_dim: int = REQUIRED
+  use_bias: bool = True
+
+  def setup(self):
+    split = self.weight_split_dims_mapping.wt
+    self.create_variable(
+      'w',
+      WeightHParams(
+        [self.input_dim, self.output_dim], tensor_split_dims_mapping=split
+      ),
+    )
+    if self.use_bias:
+      self.create_variable(
+        'b',
+        WeightHParams(
+          [self.output_dim],
+          WeightInit.Constant(0.0),
+          tensor_split_dims_mapping=split and split[1:],
+        ),
+      )
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Maps [..., D] to [..., H]."""
+    weight = self.theta.w
+    projected = jnp.einsum('...d,dh->...h', inputs.astype(weight.dtype), weight)
+    return projected + self.theta.b if self.use_bias else projected
+
+
+class CombinedQKVProjectionLayer(base_layer.BaseLayer):
+  """The projections of queries, keys and values in one weight [3, D, N, H].
+
+  `weight_split_dims_mapping.wt` is that of [D, N, H]; the first dimension is
+  never split.
+
+  Attributes:
+    input_dim: D.
+    num_heads: N.
+    dim_per_head: H.
+    use_bias: whether there is a bias [3, N, H], which starts at zero.
+    attention_combine_dims: whether N and H are one dimension in the weights.
+    explicit_fan_in_fan_out_axes: whether each of the three starts as a matrix
+      [D, N * H] would; see `AttentionProjection`. Else the weight starts as
+      Lingvo starts one of four dimensions (a fan-in of 3 * D * N and a fan-out
+      of 3 * D * H).
+  """
+
+  input_dim: int = REQUIRED
+  num_heads: int = REQUIRED
+  dim_per_head: int = REQUIRED
+  use_bias: bool = True
+  attention_combine_dims: bool = False
+  explicit_fan_in_fan_out_axes: bool = False
+
+  def setup(self):
+    heads = (self.num_heads, self.dim_per_head)
+    shape, split = (self.input_dim, *heads), _split_of(self)
+    if self.attention_combine_dims:
+      shape, split = _merged(shape, split, first=1)
+    self.create_variable(
+      'w',
+      WeightHParams(
+        [3, *shape],
+        _projection_init(self),
+        tensor_split_dims_mapping=split and [None, *split],
+      ),
+    )
+    if self.use_bias:
+      self.create_variable(
+        'b',
+        WeightHParams(
+          [3, *shape[1:]],
+          WeightInit.Constant(0.0),
+          tensor_split_dims_mapping=split and [None, *split[1:]],
+        ),
+      )
+
+  def __call__(
+    self, inputs: jax.Array
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Maps [..., D] to queries, keys and values, each [..., N, H]."""
+    heads = (self.num_heads, self.dim_per_head)
+    weight = self.theta.w.reshape(3, self.input_dim, *heads)
+    projected = jnp.einsum(
+      '...d,kdnh->k...nh', inputs.astype(weight.dtype), weight
+    )
+    if self.use_bias:
+      ones = (1,) * (inputs.ndim - 1)
+      projected += self.theta.b.reshape(3, *ones, *heads)
+    query, key, value = projected
+    return query, key, value
+
+
+def _split_of(layer: base_layer.BaseLayer) -> list | None:
+  """Returns how a layer splits its weight of three dimensions."""
+  split = layer.weight_split_dims_mapping.wt
+  if split is not None and len(split) != 3:
+    raise errors.UserError(
+      f'{type(layer).__name__}: its weight of three dimensions has the split'
+      f' mapping {list(split)}; expected one entry for each'
+    )
+  return None if split is None else list(split)
+
+
+def _merged(
+  shape: Sequence[int], split: list | None, first: int
+) -> tuple[list[int], list | None]:
+  """Returns shape and mapping with two dimensions, from `first` on, as one."""
+  second = first + 1
+  shape = list(shape)
+  shape[first : second + 1] = [shape[first] * shape[second]]
+  if split is not None:
+    axes = []
+    for entry in split[first : second + 1]:
+      if isinstance(entry, str):
+        axes.append(entry)
+      elif entry is not None:
+        axes.extend(entry)
+    split = [*split[:first], tuple(axes) or None, *split[second + 1 :]]
+  return shape, split
+
+
+def _projection_init(layer) -> WeightInit | None:
+  """Returns how the weight of a projection starts; None for the default."""
+  if not layer.explicit_fan_in_fan_out_axes:
+    return None
+  return layer.params_init.for_shape(
+    (layer.input_dim, layer.num_heads * layer.dim_per_head)
+  )

@@ -1,0 +1,107 @@
+"""Which intermediate values a backward pass keeps and which it works out again.
+
+Layers give values that are worth keeping a name, by
+`jax.ad_checkpoint.checkpoint_name`; a policy tells which of them are kept.
+"""
+
+import enum
+from collections.abc import Callable
+
+import jax
+
+from pax_compat import errors
+
+
+@enum.unique
+class AutodiffCheckpointType(enum.StrEnum):
+  """The names of the policies; a field takes the name itself as well.
+
+  Attributes:
+    SAVE_NOTHING: everything is worked out again from the layer's input.
+    SAVE_EVERYTHING: nothing is.
+    SAVE_QKV_OUT_PROJ: the projections of queries, keys and values, together or
+      one by one, and of the attention's result.
+    SAVE_QKV_OUT_PROJ_SEPARATE: the same.
+    SAVE_OUT_PROJ: the projection of the attention's result.
+    SAVE_CONTEXT: what attention returns before that projection.
+    SAVE_CONTEXT_AND_OUT_PROJ: both.
+    SAVE_DOT_ONLY: every matrix product.
+    SAVE_DOT_WITH_NO_BATCH_DIM: every product of an activation and a weight.
+    SAVE_DOT_FOR_MLPERF_200B: what attention projects, and its context.
+    SAVE_DOT_EXCEPT_LOGITS_FFN1: likewise, and the output of the feed-forward.
+    SAVE_DOT_EXCEPT_LOGITS: likewise, and the feed-forward's inner layer.
+    SAVE_TRANSFORMER_LAYER_OUTPUT: the output of each Transformer layer.
+  """
+
+  SAVE_NOTHING = 'save_nothing'
+  SAVE_EVERYTHING = 'save_everything'
+  SAVE_QKV_OUT_PROJ = 'save_qkv_out_proj'
+  SAVE_QKV_OUT_PROJ_SEPARATE = 'save_qkv_out_proj_separate'
+  SAVE_OUT_PROJ = 'save_out_proj'
+  SAVE_CONTEXT = 'save_context'
+  SAVE_CONTEXT_AND_OUT_PROJ = 'save_encoded_and_out_proj'
+  SAVE_DOT_ONLY = 'save_dot_only'
+  SAVE_DOT_WITH_NO_BATCH_DIM = 'save_dot_with_no_batch_dims'
+  SAVE_DOT_FOR_MLPERF_200B = 'save_dot_for_mlperf_200b'
+  SAVE_DOT_EXCEPT_LOGITS_FFN1 = 'save_dot_except_logits_ffn1'
+  SAVE_DOT_EXCEPT_LOGITS = 'save_dot_except_logits'
+  SAVE_TRANSFORMER_LAYER_OUTPUT = 'save_transformer_layer_output'
+
+
+_QKV = ('combined_qkv_proj', 'query_proj', 'key_proj', 'value_proj')
+_ATTENTION = (*_QKV, 'context', 'out_proj')
+
+# The named values that a policy keeps, for the policies that go by name.
+_KEPT = {
+  AutodiffCheckpointType.SAVE_QKV_OUT_PROJ: (*_QKV, 'out_proj'),
+  AutodiffCheckpointType.SAVE_QKV_OUT_PROJ_SEPARATE: (*_QKV, 'out_proj'),
+  AutodiffCheckpointType.SAVE_OUT_PROJ: ('out_proj',),
+  AutodiffCheckpointType.SAVE_CONTEXT: ('context',),
+  AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ: ('context', 'out_proj'),
+  AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B: _ATTENTION,
+  AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1: (*_ATTENTION, 'ffn2'),
+  AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS: (
+    *_ATTENTION,
+    'ffn1',
+    'ffn1_gate',
+    'ffn2',
+  ),
+  AutodiffCheckpointType.SAVE_TRANSFORMER_LAYER_OUTPUT: (
+    'transformer_layer_out',
+  ),
+}
+
+_OTHERS = {
+  AutodiffCheckpointType.SAVE_NOTHING: (
+    jax.checkpoint_policies.nothing_saveable
+  ),
+  AutodiffCheckpointType.SAVE_EVERYTHING: (
+    jax.checkpoint_policies.everything_saveable
+  ),
+  AutodiffCheckpointType.SAVE_DOT_ONLY: jax.checkpoint_policies.dots_saveable,
+  AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM: (
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+  ),
+}
+
+
+def custom_policy(checkpoint_policy: str, *, where: str) -> Callable:
+  """Returns the policy of that name, for `jax.checkpoint`.
+
+  Args:
+    checkpoint_policy: an `AutodiffCheckpointType`, or the name of one.
+    where: begins the message of an error.
+
+  Raises:
+    UserError: there is no such policy.
+  """
+  known = [policy.value for policy in AutodiffCheckpointType]
+  if checkpoint_policy not in known:
+    raise errors.UserError(
+      f'{where}: there is no checkpoint policy {checkpoint_policy!r}'
+      + errors.did_you_mean(str(checkpoint_policy), known)
+    )
+  policy = AutodiffCheckpointType(checkpoint_policy)
+  if policy in _KEPT:
+    return jax.checkpoint_policies.save_only_these_names(*_KEPT[policy])
+  return _OTHERS[policy]

@@ -1,0 +1,292 @@
+"""Any flax.linen module as a layer.
+
+The module runs as a function of its variables, which belong to the adapter: its
+`params` are trained, all its other collections (`batch_stats` and the like) are
+weights that are not trainable. So the trainer shards, saves and carries them as
+it does those of every layer.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import fiddle as fdl
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import errors as flax_errors
+from flax import traverse_util
+from flax.core import meta
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import BoxedParam, WeightHParams, unbox
+from pax_compat.config import REQUIRED, Config
+
+# The place of the module's variables among the adapter's.
+_CHILD = 'cld'
+
+# What layers of ours within the module tell their observers.
+_TOLD = (base_layer.AUX_LOSS, base_layer.SUMMARIES)
+
+# What is of one step only.
+_PASSING = (
+  *_TOLD,
+  base_layer.DECODE_CACHE,
+  base_layer.ROW_PROBES,
+  'intermediates',
+)
+
+
+class FlaxModuleAdapterBase(base_layer.BaseLayer):
+  """Base of the layers around a module of flax.
+
+  Fields of the module decide the dtypes of its weights and of its computation,
+  not those of the adapter.
+
+  Attributes:
+    logical_axes_rules: the mesh axis (or axes, or None) of each axis name in
+      the module's partitioning boxes, as a dict or as pairs, of which the first
+      that fits counts. Names without a rule are not split. None takes the
+      names of `nn.with_partitioning` for mesh axes, and the rules that
+      `nn.with_logical_partitioning` was given.
+    var_collection_map: names of groups (`WeightHParams.collections`) that the
+      variables of each flax collection belong to.
+    train_argument: the keyword argument that is to be True while the model
+      trains, such as `train`; None for none.
+    eval_argument: likewise while it is evaluated, such as `deterministic`.
+    rng_names: names of the random streams that the module draws from; all come
+      from the stream `random`.
+  """
+
+  logical_axes_rules: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = (
+    None
+  )
+  var_collection_map: Mapping[str, Sequence[str]] | None = None
+  train_argument: str | None = None
+  eval_argument: str | None = None
+  rng_names: Sequence[str] = ('dropout',)
+
+  def setup(self):
+    module = self._build_wrapped_module()
+    if not isinstance(module, nn.Module):
+      raise errors.UserError(
+        f'{type(self).__name__}: expected a flax.linen module, got {module!r}'
+      )
+    self.module = module
+
+  def _build_wrapped_module(self) -> nn.Module:
+    raise NotImplementedError(type(self).__name__)
+
+  def __call__(self, *args, **kwargs) -> Any:
+    """Returns what the module returns."""
+    return self.call_method('__call__', *args, **kwargs)
+
+  def call_method(self, method_name: str, *args, **kwargs) -> Any:
+    """Returns what the method of the module returns.
+
+    Raises:
+      UserError: the module has no such method; or it draws random numbers or
+        changes variables where this must not happen.
+    """
+    if not hasattr(type(self.module), method_name):
+      raise errors.UserError(
+        f'{type(self.module).__name__} has no method {method_name!r}'
+        + errors.did_you_mean(method_name, dir(type(self.module)))
+      )
+    kwargs = {**self._mode_arguments(), **kwargs}
+    run = self._first_call if self.is_initializing() else self._call
+    with self._axis_rules():
+      return run(method_name, args, kwargs)
+
+  def _mode_arguments(self) -> dict[str, bool]:
+    arguments = {}
+    if self.train_argument is not None:
+      arguments[self.train_argument] = not self.do_eval
+    if self.eval_argument is not None:
+      arguments[self.eval_argument] = self.do_eval
+    return arguments
+
+  def _axis_rules(self) -> contextlib.AbstractContextManager:
+    rules = self._rules()
+    if rules is None:
+      return contextlib.nullcontext()
+    return nn.logical_axis_rules(rules)
+
+  def _rules(self) -> tuple[tuple[str, Any], ...] | None:
+    rules = self.logical_axes_rules
+    if rules is None:
+      return None
+    pairs = rules.items() if isinstance(rules, Mapping) else rules
+    return tuple((name, axes) for name, axes in pairs)
+
+  def _first_call(self, method: str, args, kwargs) -> Any:
+    """Creates those variables that the method uses, and runs it."""
+    rngs = {
+      base_layer.PARAMS: self.make_rng(base_layer.PARAMS),
+      **{name: self.next_prng_key() for name in self.rng_names},
+    }
+    output, created = self.module.init_with_output(
+      rngs, *args, method=method, **kwargs
+    )
+    created = {
+      name: self._boxed(name, tree)
+      for name, tree in created.items()
+      if name not in _PASSING
+    }
+    trainable = created.pop(base_layer.PARAMS, {})
+    for collection, tree in (
+      (base_layer.PARAMS, trainable),
+      (base_layer.NON_TRAINABLE, created),
+    ):
+      # Another method may have created some of them before.
+      before = self.get_variable(collection, _CHILD, {})
+      if tree:
+        self.put_variable(collection, _CHILD, _merged(before, tree))
+    return output
+
+  def _call(self, method: str, args, kwargs) -> Any:
+    kept = unbox(self.get_variable(base_layer.NON_TRAINABLE, _CHILD, {}))
+    params = unbox(self.get_variable(base_layer.PARAMS, _CHILD, {}))
+    mutable = [name for name in _TOLD if self.is_mutable_collection(name)]
+    if self.is_mutable_collection(base_layer.NON_TRAINABLE):
+      mutable += kept
+    rngs = {}
+    if self.has_rng(base_layer.RANDOM):
+      rngs = {name: self.next_prng_key() for name in self.rng_names}
+    try:
+      output, changed = self.module.apply(
+        {base_layer.PARAMS: params, **kept},
+        *args,
+        method=method,
+        mutable=mutable,
+        rngs=rngs,
+        **kwargs,
+      )
+    except (
+      flax_errors.InvalidRngError,
+      flax_errors.ModifyScopeVariableError,
+    ) as e:
+      mode = 'evaluation' if self.do_eval else 'training'
+      raise errors.UserError(
+        f'{".".join(self.path)}: {type(self.module).__name__} draws random'
+        f' numbers or changes variables where it must not, in {mode}; expected'
+        ' train_argument or eval_argument to name its argument that says'
+        f' whether it trains ({e})'
+      ) from None
+    self._keep(dict(changed), kept)
+    return output
+
+  def _keep(self, changed: dict[str, Any], kept: dict[str, Any]):
+    """Stores what a call changed: of the kept collections, and told to us."""
+    for name in _TOLD:
+      if name in changed:
+        self.put_variable(name, _CHILD, changed.pop(name))
+    if changed:
+      boxes = self.get_variable(base_layer.NON_TRAINABLE, _CHILD)
+      new = jax.tree.map(
+        lambda box, x: (
+          box.replace(value=x) if isinstance(box, BoxedParam) else x
+        ),
+        boxes,
+        {**kept, **changed},
+        is_leaf=lambda x: isinstance(x, BoxedParam),
+      )
+      self.put_variable(base_layer.NON_TRAINABLE, _CHILD, new)
+
+  def _boxed(self, collection: str, tree: Any) -> Any:
+    """Returns a collection with each variable in a box of ours."""
+    groups = tuple((self.var_collection_map or {}).get(collection, ()))
+    if self.skip_lp_regularization:
+      groups += (base_layer.SKIP_LP_REGULARIZATION,)
+
+    def boxed(x):
+      if isinstance(x, BoxedParam):
+        return x
+      value = meta.unbox(x)
+      weight = WeightHParams(
+        shape=jnp.shape(value),
+        dtype=jnp.result_type(value),
+        collections=groups,
+        mesh_shape=self.ici_mesh_shape,
+        tensor_split_dims_mapping=self._split_dims_mapping(x),
+      )
+      return BoxedParam(value=value, meta=weight)
+
+    return jax.tree.map(boxed, dict(tree), is_leaf=_is_flax_box)
+
+  def _split_dims_mapping(self, box: Any) -> tuple | None:
+    """Returns how a variable in a box of flax is split over the mesh."""
+    if not isinstance(box, nn.Partitioned):
+      return None
+    rules = self._rules()
+    if rules is None and isinstance(box, nn.LogicallyPartitioned):
+      rules = box.rules or ()
+    if rules is None:
+      return tuple(box.names)
+    return tuple(nn.logical_to_mesh_axes(box.names, tuple(rules)))
+
+
+def _is_flax_box(x: Any) -> bool:
+  return isinstance(x, meta.AxisMetadata)
+
+
+def _merged(first: Any, second: Any) -> dict:
+  """Returns the union of two nested dicts; leaves of the first one win."""
+  return traverse_util.unflatten_dict(
+    {**traverse_util.flatten_dict(second), **traverse_util.flatten_dict(first)}
+  )
+
+
+def _built(source: Any) -> Any:
+  """Returns what a module, a config or a function gives."""
+  if isinstance(source, nn.Module):
+    return source
+  if isinstance(source, Config):
+    return source.Instantiate()
+  if isinstance(source, fdl.Buildable):
+    built = fdl.build(source)
+    return built() if isinstance(source, fdl.Partial) else built
+  return source() if callable(source) else source
+
+
+class FlaxModuleAdapter(FlaxModuleAdapterBase):
+  """A layer around a module that a function makes.
+
+  Attributes:
+    module_factory_method: the function, without arguments: a
+      `functools.partial`, a Fiddle `Partial`, or the config of a module.
+  """
+
+  module_factory_method: Callable[[], nn.Module] | fdl.Buildable = REQUIRED
+
+  def _build_wrapped_module(self):
+    return _built(self.module_factory_method)
+
+
+class DirectFlaxModuleAdapter(FlaxModuleAdapterBase):
+  """A layer around a module.
+
+  Attributes:
+    cld: the module, or its config.
+  """
+
+  cld: nn.Module | fdl.Buildable = REQUIRED
+
+  def _build_wrapped_module(self):
+    return _built(self.cld)
+
+
+class EncoderDecoderFlaxModuleAdaptor(FlaxModuleAdapter):
+  """A layer around a module that encodes and decodes."""
+
+  def encode(self, *args, **kwargs) -> Any:
+    """Returns what the module's `encode` returns."""
+    return self.call_method('encode', *args, **kwargs)
+
+  def decode(self, *args, **kwargs) -> Any:
+    """Returns what the module's `decode` returns."""
+    return self.call_method('decode', *args, **kwargs)
+
+  def compute_logits(self, *args, **kwargs) -> Any:
+    """Returns what the module's `compute_logits` returns."""
+    return self.call_method('compute_logits', *args, **kwargs)

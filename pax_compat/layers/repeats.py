@@ -1,0 +1,205 @@
+"""One layer, repeated with weights of its own each time.
+
+The layer is traced and compiled once, as the body of a scan, however often it
+is repeated. Whatever it keeps (weights, statistics, decode states) is stacked
+along a new first dimension.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors, layer_building
+from pax_compat.config import REQUIRED, Config
+from pax_compat.layers import checkpoint_policy as policies
+from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.sharding import SplitDimsMapping
+from pax_compat.summaries import is_summary
+
+# The collection of the outputs of single repeats.
+INTERMEDIATES = 'intermediates'
+
+
+class Repeat(base_layer.BaseLayer):
+  """A layer applied to its own output again and again.
+
+  Dropout and the like draw anew each time. Auxiliary losses are summed.
+
+  No config inside `sub_tpl` may be used outside of it as well: its layer has
+  one set of weights for each repeat.
+
+  Attributes:
+    sub_tpl: the layer. Its output looks like its first input.
+    x_times: how often it is applied.
+    checkpoint_policy: which values each repeat keeps for the backward pass; an
+      `AutodiffCheckpointType` or its name. The input of each is always kept.
+    unpack_summaries: whether each repeat has summaries of its own, with its
+      number at the end of their names; else one summary has the values of all
+      along a new first dimension.
+    unroll_in_decode: whether decoding goes through the repeats without a loop,
+      which takes longer to compile and does not copy the decode states.
+    sublayer_name: name of the layer among the variables.
+    return_intermediate_outputs: whether the output is that of all repeats,
+      along a new first dimension, instead of the last one's.
+    collect_intermediate_outputs: whether those outputs go into the collection
+      'intermediates' under the name 'repeat_intermediates'.
+  """
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    """How the stacked weights are split over the mesh.
+
+    Attributes:
+      sub: one entry: the mesh axis (or axes) that the new first dimension is
+        split over, or None; the others are split as the layer says.
+    """
+
+    sub: SplitDimsMapping = None
+
+  sub_tpl: Config = REQUIRED
+  x_times: int = REQUIRED
+  checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
+  unpack_summaries: bool = False
+  unroll_in_decode: bool = False
+  sublayer_name: str = 'sub'
+  return_intermediate_outputs: bool = False
+  collect_intermediate_outputs: bool = False
+
+  def setup(self):
+    if self.x_times < 1:
+      raise errors.UserError(
+        f'Repeat.x_times is {self.x_times}; expected 1 or more'
+      )
+    split = self.weight_split_dims_mapping.sub
+    if split is not None and len(split) != 1:
+      raise errors.UserError(
+        f'Repeat.weight_split_dims_mapping.sub is {list(split)}; expected one'
+        ' entry, for the dimension of the repeats'
+      )
+    self._policy = policies.custom_policy(
+      self.checkpoint_policy, where='Repeat.checkpoint_policy'
+    )
+    layer_building.keep_apart(self, self.sublayer_name, self.sub_tpl)
+    self.create_child(self.sublayer_name, self.sub_tpl)
+
+  def __call__(self, inputs: Any, *args, **kwargs) -> Any:
+    """Applies the layer.
+
+    Args:
+      inputs: what the first repeat gets as its first argument.
+      *args: further arguments, the same for all repeats.
+      **kwargs: likewise.
+
+    Returns:
+      The output of the last repeat, or of all of them.
+
+    Raises:
+      UserError: the layer's output does not look like its input.
+    """
+    keeps = self.return_intermediate_outputs or (
+      self.collect_intermediate_outputs
+    )
+
+    def body(sub, inputs):
+      outputs = sub(inputs, *args, **kwargs)
+      _check_like(inputs, outputs, type(sub).__name__)
+      return outputs, outputs if keeps else None
+
+    body = nn.remat(body, prevent_cse=False, policy=self._policy)
+    last, all_outputs = self._scan(body, inputs)
+    if self.collect_intermediate_outputs:
+      self.sow(INTERMEDIATES, 'repeat_intermediates', all_outputs)
+    return all_outputs if self.return_intermediate_outputs else last
+
+  def init_states(self, *args, **kwargs):
+    """Calls the method of the same name of all repeats."""
+
+    def body(sub, _):
+      sub.init_states(*args, **kwargs)
+      return None, None
+
+    self._scan(body, None)
+
+  def extend_step(self, inputs: Any, *args, **kwargs) -> Any:
+    """Applies the layer's method of the same name, as `__call__` does."""
+
+    def body(sub, inputs):
+      outputs = sub.extend_step(inputs, *args, **kwargs)
+      _check_like(inputs, outputs, type(sub).__name__)
+      return outputs, None
+
+    unroll = self.x_times if self.unroll_in_decode else 1
+    return self._scan(body, inputs, unroll=unroll)[0]
+
+  def _scan(self, body: Callable, carry: Any, unroll: int = 1) -> Any:
+    """Scans `body`: (layer, carry) -> (carry, output), over the repeats."""
+    split = self.weight_split_dims_mapping.sub
+    scan = nn.scan(
+      body,
+      variable_axes={True: 0},
+      split_rngs={True: True},
+      length=self.x_times,
+      unroll=unroll,
+      metadata_params={
+        'x_times': self.x_times,
+        'mesh_axis': None if split is None else split[0],
+      },
+    )
+    for collection, before, after in (
+      (base_layer.AUX_LOSS, self._spread, _sum),
+      (base_layer.SUMMARIES, _nothing, self._unpack),
+    ):
+      scan = nn.map_variables(
+        scan,
+        collection,
+        trans_in_fn=before,
+        trans_out_fn=after,
+        mutable=self.is_mutable_collection(collection),
+      )
+    return scan(getattr(self, self.sublayer_name), carry)
+
+  def _spread(self, tree: Any) -> Any:
+    """Returns losses of which the first repeat has all: the inverse of a sum.
+
+    There are some before the scan if this layer was called before.
+    """
+    return jax.tree.map(
+      lambda x: jnp.zeros([self.x_times, *jnp.shape(x)]).at[0].set(x), tree
+    )
+
+  def _unpack(self, tree: Any) -> Any:
+    """Returns the stacked summaries, each as one for each repeat if wanted."""
+    if not self.unpack_summaries or not isinstance(tree, dict):
+      return tree
+    unpacked = {}
+    for name, value in tree.items():
+      if is_summary(value):
+        for i in range(self.x_times):
+          unpacked[f'{name}_{i}'] = value.replace(value=value.value[i])
+      else:
+        unpacked[name] = self._unpack(value)
+    return unpacked
+
+
+def _sum(tree: Any) -> Any:
+  return jax.tree.map(lambda x: jnp.sum(x, axis=0), tree)
+
+
+def _nothing(tree: Any) -> Any:
+  """Returns no summaries: those of an earlier call give way to new ones."""
+  del tree
+  return {}
+
+
+def _check_like(inputs: Any, outputs: Any, name: str):
+  expected, got = (
+    jax.tree.map(lambda x: f'{x.dtype}{list(x.shape)}', tree)
+    for tree in (inputs, outputs)
+  )
+  if expected != got:
+    raise errors.UserError(
+      f'Repeat: {name} maps {expected} to {got}; expected what it returns to'
+      ' look like what it gets, so that it can be repeated'
+    )

@@ -1,0 +1,75 @@
+"""Rotary position embeddings, https://arxiv.org/abs/2104.09864.
+
+Shapes: B batch, T time, N heads, H dims of a head.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pax_compat import base_layer, errors
+from pax_compat.config import REQUIRED
+
+
+class RotaryPositionalEmbedding(base_layer.BaseLayer):
+  """Rotates pairs of dims by angles that grow with the position.
+
+  Dim i goes with dim i + H / 2. Their angle is the position divided by a
+  timescale, which grows geometrically with i.
+
+  Attributes:
+    embedding_dims: H, an even number.
+    min_timescale: the first timescale, in positions per radian.
+    max_timescale: what the timescales would reach at i = H / 2.
+    cast_as_fprop_dtype: whether the result has the dtype of the computation,
+      else float32, as the angles.
+  """
+
+  embedding_dims: int = REQUIRED
+  min_timescale: int = 1
+  max_timescale: int = 10_000
+  cast_as_fprop_dtype: bool = True
+
+  def setup(self):
+    if self.embedding_dims % 2:
+      raise errors.UserError(
+        'RotaryPositionalEmbedding.embedding_dims is'
+        f' {self.embedding_dims}; expected an even number'
+      )
+
+  def __call__(
+    self, inputs: jax.Array, position: jax.Array | None = None
+  ) -> jax.Array:
+    """Rotates queries or keys.
+
+    Args:
+      inputs: [B, T, N, H] or [B, T, H].
+      position: [B, T] or [1, T]; None takes 0..T-1.
+
+    Returns:
+      The same shape.
+
+    Raises:
+      UserError: `inputs` has another last dimension than `embedding_dims`.
+    """
+    if inputs.shape[-1] != self.embedding_dims:
+      raise errors.UserError(
+        f'RotaryPositionalEmbedding.embedding_dims is {self.embedding_dims},'
+        f' but heads have {inputs.shape[-1]} dims'
+      )
+    if position is None:
+      position = jnp.arange(inputs.shape[1])[None]
+    half = self.embedding_dims // 2
+    growth = self.max_timescale / self.min_timescale
+    timescale = self.min_timescale * growth ** (np.arange(half) / half)
+    angle = position[..., None] / timescale.astype(np.float32)
+    if inputs.ndim == 4:
+      angle = angle[:, :, None, :]
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    first, second = jnp.split(inputs.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate(
+      [first * cos - second * sin, second * cos + first * sin], axis=-1
+    )
+    if self.cast_as_fprop_dtype:
+      rotated = rotated.astype(self.compute_dtype)
+    return rotated

@@ -1,0 +1,51 @@
+"""What a parent says about its child, beside what the child's template says.
+
+A parent works out its children's dimensions and hands them rates and flags of
+its own. What it leaves open stays as the template has it; where both speak,
+they have to agree, so that no setting is lost.
+"""
+
+import copy
+from typing import Any
+
+from pax_compat import errors
+from pax_compat.config import REQUIRED, Config
+
+
+def agreed(where: str, tpl: Config, **fields) -> dict[str, Any]:
+  """Returns the fields for `create_child` that a parent wants to set.
+
+  Args:
+    where: the parent's class and the name of its field that holds `tpl`.
+    tpl: the child's template.
+    **fields: what the parent says; None leaves a field to the template.
+
+  Raises:
+    UserError: the template sets one of the fields to something else.
+  """
+  said = {name: value for name, value in fields.items() if value is not None}
+  for name, value in said.items():
+    own = tpl.__arguments__.get(name, REQUIRED)
+    if own is not REQUIRED and own is not None and own != value:
+      raise errors.UserError(
+        f'{where}.{name} is {own!r}, but the layer that it belongs to makes it'
+        f' {value!r}; set one of the two only'
+      )
+  return said
+
+
+def keep_prob(drop_prob: float | None) -> float | None:
+  """Returns what a dropout's `keep_prob` is, or None if nothing is dropped."""
+  return 1.0 - drop_prob if drop_prob else None
+
+
+def split(tpl: Config, field: str, **mappings) -> dict[str, Config]:
+  """Returns the field for `create_child` that says how a child is split.
+
+  Args:
+    tpl: the child's template.
+    field: 'weight_split_dims_mapping' or 'activation_split_dims_mapping'.
+    **mappings: the split mappings by name; None leaves one to the template.
+  """
+  said = {name: value for name, value in mappings.items() if value is not None}
+  return {field: copy.copy(getattr(tpl, field)).set(**said)} if said else {}

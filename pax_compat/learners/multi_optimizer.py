@@ -1,0 +1,122 @@
+"""A learner with several optimizers, each for weights of its own."""
+
+from collections.abc import Collection, Sequence
+
+from pax_compat import errors, optimizers
+from pax_compat.config import Config
+from pax_compat.learners import variable_names
+from pax_compat.learners.learner import Learner
+from pax_compat.learners.parts import Part
+
+PRIMARY = 'main'
+
+_CLIPPING = (
+  'clip_gradient_norm_to_value',
+  'clip_gradient_single_norm_to_value',
+)
+
+
+class MultiOptimizerLearner(Learner):
+  """Optimizes one loss by several optimizers.
+
+  Each auxiliary optimizer has the weights whose names its regular expression
+  matches from their beginning (`params/lm/emb` matches
+  `params/lm/embedding/emb_var`); `optimizer` has the others. Regularisation and
+  decoupled decay are those of a weight's own optimizer. The moving average of
+  all weights is that of `optimizer`.
+
+  Learning rates are reported as `learning/lr_main` and `learning/lr_<name>`.
+
+  Attributes:
+    auxiliary_optimizers: the optimizers beside `optimizer`.
+    auxiliary_regex: for each of them, which weights it has.
+    auxiliary_names: for each of them, its name.
+    apply_separate_scaling: whether the gradients of each optimizer are measured
+      and scaled on their own, as it says; they are then reported as
+      `learning/main/raw_grad_norm` and so on, and a step is valid if all are.
+      Otherwise all gradients are scaled together, as `optimizer` says.
+
+  Raises:
+    UserError: the lists differ in length, a name is used twice, or an auxiliary
+      optimizer has a field set that has no effect on it.
+  """
+
+  auxiliary_optimizers: Sequence[Config] = ()
+  auxiliary_regex: Sequence[str] = ()
+  auxiliary_names: Sequence[str] = ()
+  apply_separate_scaling: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    lengths = {
+      field: len(getattr(self, field))
+      for field in (
+        'auxiliary_optimizers',
+        'auxiliary_regex',
+        'auxiliary_names',
+      )
+    }
+    if len(set(lengths.values())) > 1:
+      said = ', '.join(f'{field} {n}' for field, n in lengths.items())
+      raise errors.UserError(
+        f'{self.name}: MultiOptimizerLearner has lists of different lengths:'
+        f' {said}; expected one of each for each optimizer'
+      )
+    names = [PRIMARY, *self.auxiliary_names]
+    for name in names:
+      if not name or '/' in name or names.count(name) > 1:
+        raise errors.UserError(
+          f'{self._where("auxiliary_names")} has {name!r}; expected names that'
+          f' are all different, not {PRIMARY!r}, not empty and without a slash'
+        )
+    self._regex = variable_names.compiled(
+      self.auxiliary_regex, self._where('auxiliary_regex')
+    )
+    self._auxiliaries = [o.Instantiate() for o in self.auxiliary_optimizers]
+    for name, optimizer in zip(names[1:], self._auxiliaries, strict=True):
+      self._check_effect(name, optimizer)
+
+  def _check_effect(self, name: str, optimizer: optimizers.BaseOptimizer):
+    """Refuses fields that would have no effect on an auxiliary optimizer."""
+    if optimizer.ema_decay not in (0, self._primary.ema_decay):
+      raise errors.UserError(
+        f'{self.name}: ema_decay of the auxiliary optimizer {name!r} is'
+        f' {optimizer.ema_decay}; expected it on the primary optimizer, for all'
+        ' weights'
+      )
+    for field in _CLIPPING:
+      if getattr(optimizer, field) and not self.apply_separate_scaling:
+        raise errors.UserError(
+          f'{self.name}: {field} of the auxiliary optimizer {name!r} is'
+          f' {getattr(optimizer, field)}, but all gradients are scaled'
+          ' together; expected apply_separate_scaling=True, or no clipping here'
+        )
+
+  def _assigned(self, paths: Collection[str]):
+    owner: dict[str, int] = {}
+    for number, pattern in enumerate(self._regex):
+      found = [
+        path for path in paths if pattern.match(variable_names.full_name(path))
+      ]
+      variable_names.check_matched(
+        pattern, bool(found), paths, self._where('auxiliary_regex')
+      )
+      for path in found:
+        if path in owner:
+          first = self.auxiliary_regex[owner[path]]
+          raise errors.UserError(
+            f'{self._where("auxiliary_regex")}: both {first!r} and'
+            f' {pattern.pattern!r} match {variable_names.full_name(path)!r};'
+            ' expected one optimizer for each weight'
+          )
+        owner[path] = number
+    groups = [(PRIMARY, self._primary, [p for p in paths if p not in owner])]
+    for number, optimizer in enumerate(self._auxiliaries):
+      own = [path for path in paths if owner.get(path) == number]
+      groups.append((self.auxiliary_names[number], optimizer, own))
+    return groups
+
+  def _scaled_together(self, parts: Sequence[Part]):
+    if not self.apply_separate_scaling:
+      return super()._scaled_together(parts)
+    return [(part.name, part.optimizer, part.paths) for part in parts]

@@ -1,0 +1,113 @@
+"""An optimizer and the weights that it has."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, optimizers
+from pax_compat.learners import regularization
+from pax_compat.learners.stacked_layers import StackedTransformation
+
+Arrays = dict[str, jax.Array]
+
+
+class PartStep(NamedTuple):
+  """What a step of an optimizer gives.
+
+  Attributes:
+    updates: what is added to its weights, by path.
+    state: its next state.
+    learning_rate: [], of the step.
+    updates_weights: [], bool, whether the step is one that updates weights, and
+      not one that only collects gradients.
+  """
+
+  updates: Arrays
+  state: Any
+  learning_rate: jax.Array
+  updates_weights: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """An optimizer and its weights.
+
+  Methods take weights and gradients by path, and pick those of the optimizer.
+
+  Attributes:
+    name: of the optimizer among several; '' for the only one.
+    optimizer: the optimizer.
+    paths: of its weights.
+    transformation: what it does with them.
+  """
+
+  name: str
+  optimizer: optimizers.BaseOptimizer
+  paths: Collection[str]
+  transformation: StackedTransformation
+
+  def init(self, weights: Arrays) -> Any:
+    """Returns the optimizer's first state."""
+    return self.transformation.init(self._own(weights))
+
+  def abstract_state(
+    self,
+    weights: dict[str, jax.ShapeDtypeStruct],
+    elsewhere: jax.sharding.Sharding | None,
+  ) -> Any:
+    """Returns shapes, dtypes and shardings of the state.
+
+    Args:
+      weights: shapes, dtypes and shardings.
+      elsewhere: the sharding of what belongs to no weight.
+    """
+    own = self._own(weights)
+    state = jax.eval_shape(self.transformation.init, own)
+    return self.transformation.placed(
+      state, own, self.optimizer.reduced_dim, elsewhere
+    )
+
+  def lp_terms(
+    self, weights: Arrays, weight_metas, row_facts
+  ) -> dict[str, jax.Array]:
+    """Returns what L1 or L2 regularisation adds to gradients, by path."""
+    return regularization.lp_terms(
+      self.optimizer, self._own(weights), weight_metas, row_facts
+    )
+
+  def step(
+    self,
+    gradients: Arrays,
+    state: Any,
+    weights: Arrays,
+    weight_metas: Mapping[str, base_layer.WeightHParams],
+  ) -> PartStep:
+    """Makes a step. A weight without a gradient has one of zero."""
+    own = self._own(weights)
+    forces = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
+    count = self.transformation.count(state)
+    rate = jnp.asarray(self.optimizer.learning_rate_fn()(count))
+    updates_weights = self.optimizer.updates_weights(count)
+    updates, state = self.transformation.update(forces, state, own)
+    decay = self.optimizer.decoupled_weight_decay
+    if decay:
+      updates = regularization.decayed(
+        updates, own, weight_metas, jnp.where(updates_weights, rate * decay, 0)
+      )
+    return PartStep(updates, state, rate, updates_weights)
+
+  def _own(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: values[path] for path in self.paths if path in values}
+
+
+def joined(states: dict[str, Any]) -> Any:
+  """Returns the states of several optimizers by name, or that of the only."""
+  return states[''] if list(states) == [''] else states
+
+
+def by_name(states: Any, parts: list[Part]) -> dict[str, Any]:
+  """Returns the states of optimizers by name, from what `joined` returned."""
+  return {'': states} if [p.name for p in parts] == [''] else states

@@ -1,0 +1,139 @@
+"""The fields of a learner, and which of them go together."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pax_compat import config as config_lib
+from pax_compat import errors, optimizers
+from pax_compat.config import Config, instance_field, sub_config_field
+from pax_compat.learners import variable_names
+
+NONFINITE_CHOICES = ('skip', 'zero')
+
+
+class LearnerSettings(config_lib.Configurable):
+  """The fields of a learner.
+
+  Attributes:
+    name: names the learner in messages.
+    optimizer: the optimizer, with its learning rate, regularisation, clipping
+      and moving average. Clipping acts on the gradients of each batch, also
+      where an optimizer collects those of several.
+    loss_name: which of the model's metrics is the loss; None leaves it to the
+      task, which takes `loss`.
+    stochastic_gradient: refused.
+    skip_zero_gradients: refused.
+    grad_norm_summary: whether the norms of all gradients are reported.
+    grad_norm_individual_vars: whether the norm of each gradient is reported.
+    var_norm_summary: whether the norm of the trained weights is reported.
+    var_norm_individual_vars: whether the norm of each of them is reported.
+    check_valid_step: whether steps are checked at all; if not, all are valid.
+    vectorize_on_repeat_prefix: whether stacked layers are treated each on its
+      own; if not, a stack is one weight.
+    force_repeat_prefix_structure: whether the optimizer's state has the form
+      that it has for stacked layers even if there are none.
+    repeat_prefix_sep: stands between the parts of the names of groups of
+      stacked weights in the optimizer's state.
+    skip_step_gradient_norm_value: if positive, steps are invalid whose
+      gradients have this norm or a larger one.
+    enable_skip_step_on_gradient_anomalies: whether invalid steps are skipped.
+    bprop_variable_exclusion: names of weights that are not trained.
+    bprop_variable_inclusion: names of those that are, instead.
+    keep_optimizer_state_for_excluded_vars: whether weights that are not trained
+      have optimizer state (which sees gradients of zero) and a moving average
+      all the same.
+    scale_update_by_var_norm: whether updates of weights of rank 2 or more are
+      multiplied by the scale of the weight's first value.
+    regularize_before_clipping: whether L1 and L2 regularisation is added to
+      gradients before they are measured and scaled, as Lingvo does.
+    grad_norm_to_clip_to_zero: if positive, gradients whose norm is as large or
+      larger count as zero in that step (the optimizer steps on), as in Lingvo.
+    nonfinite_gradients: 'skip' treats steps whose gradients are not finite as
+      invalid ones; 'zero' gives the optimizer zeros instead, as Lingvo does.
+
+  Raises:
+    UserError: a field that is refused, or fields that exclude each other.
+  """
+
+  name: str = 'learner'
+  optimizer: Config = sub_config_field(optimizers.Adam)
+  loss_name: str | None = None
+  stochastic_gradient: Any = None
+  skip_zero_gradients: str | bool | None = None
+  grad_norm_summary: bool = True
+  grad_norm_individual_vars: bool = False
+  var_norm_summary: bool = True
+  var_norm_individual_vars: bool = False
+  check_valid_step: bool = True
+  vectorize_on_repeat_prefix: bool = True
+  force_repeat_prefix_structure: bool = False
+  repeat_prefix_sep: str = '#'
+  skip_step_gradient_norm_value: float = 0.0
+  enable_skip_step_on_gradient_anomalies: bool = True
+  bprop_variable_exclusion: str | Sequence[str] = instance_field(list)
+  bprop_variable_inclusion: str | Sequence[str] = instance_field(list)
+  keep_optimizer_state_for_excluded_vars: bool = False
+  scale_update_by_var_norm: bool = False
+  regularize_before_clipping: bool = False
+  grad_norm_to_clip_to_zero: float = 0.0
+  nonfinite_gradients: str = 'skip'
+
+  def __post_init__(self):
+    self._check_refused()
+    self._check_together()
+    self._excluding = self._patterns('bprop_variable_exclusion')
+    self._including = self._patterns('bprop_variable_inclusion')
+
+  def _check_refused(self):
+    reasons = {
+      'stochastic_gradient': 'gradients are those of the whole batch; leave it'
+      ' None',
+      'skip_zero_gradients': 'the gradients of all devices arrive here summed;'
+      ' leave it None',
+    }
+    for field, reason in reasons.items():
+      if getattr(self, field) is not None:
+        raise errors.UserError(
+          f'{self._where(field)} is {getattr(self, field)!r}, which is not'
+          f' supported: {reason}'
+        )
+
+  def _check_together(self):
+    if self.nonfinite_gradients not in NONFINITE_CHOICES:
+      raise errors.UserError(
+        f'{self._where("nonfinite_gradients")} is {self.nonfinite_gradients!r};'
+        f' it is one of {", ".join(NONFINITE_CHOICES)}'
+      )
+    self._exclude(
+      'bprop_variable_exclusion', 'bprop_variable_inclusion', 'set one of them'
+    )
+    if self.force_repeat_prefix_structure:
+      self._need('force_repeat_prefix_structure', 'vectorize_on_repeat_prefix')
+    if self.skip_step_gradient_norm_value:
+      self._need('skip_step_gradient_norm_value', 'check_valid_step')
+    if (
+      self.nonfinite_gradients == 'zero' and self.skip_step_gradient_norm_value
+    ):
+      raise errors.UserError(
+        f"{self._where('nonfinite_gradients')} is 'zero', and"
+        ' skip_step_gradient_norm_value is set, which skips; expected'
+        ' grad_norm_to_clip_to_zero with it'
+      )
+
+  def _exclude(self, one: str, other: str, remedy: str):
+    if getattr(self, one) and getattr(self, other):
+      raise errors.UserError(
+        f'{self._where(one)} and {other} exclude each other; {remedy}'
+      )
+
+  def _need(self, field: str, needed: str):
+    if not getattr(self, needed):
+      raise errors.UserError(
+        f'{self._where(field)} has no effect without {needed}=True'
+      )
+
+  def _where(self, field: str) -> str:
+    return f'{self.name}: {type(self).__name__}.{field}'
+
+  def _patterns(self, field: str):
+    return variable_names.compiled(getattr(self, field), self._where(field))

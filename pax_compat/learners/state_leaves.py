@@ -1,0 +1,110 @@
+"""Which leaves of an optimizer's state belong to which weight.
+
+Transformations keep what they remember of weights in trees like that of the
+weights: nested dicts with the same keys. A subtree of the state with these keys
+belongs to the weights, key by key; all other leaves, such as counts, belong to
+none.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.tree_util import GetAttrKey
+
+from pax_compat.learners.variable_names import path_name
+
+# (name of a state's field, shape of a weight, shape of a leaf) -> the dimension
+# of the weight that the leaf lacks; see `BaseOptimizer.reduced_dim`.
+ReducedDim = Callable[[str, Sequence[int], Sequence[int]], int | None]
+
+
+class Owner(NamedTuple):
+  """What a leaf belongs to.
+
+  Attributes:
+    path: of the weight.
+    field: name of the last attribute on the way to the leaf; '' for none.
+  """
+
+  path: str
+  field: str
+
+
+def owners(state: Any, weights: dict[str, Any]) -> list[Owner | None]:
+  """Returns what each leaf of a state belongs to, in the order of its leaves.
+
+  Args:
+    state: of an optax transformation.
+    weights: the nested dicts of weights (of any kind, masked ones too) that it
+      was made for.
+  """
+  nodes, _ = jax.tree_util.tree_flatten_with_path(
+    state, is_leaf=lambda x: _is_like(weights, x)
+  )
+  result: list[Owner | None] = []
+  for start, node in nodes:
+    belongs = isinstance(node, dict)  # all other nodes are leaves
+    for path, _ in jax.tree_util.tree_flatten_with_path(node)[0]:
+      result.append(_owner(start, path, weights) if belongs else None)
+  return result
+
+
+def _is_like(weights: Any, tree: Any) -> bool:
+  """Whether a tree has the keys of dicts of weights, with anything below."""
+  if not isinstance(weights, dict):
+    return True
+  return (
+    isinstance(tree, dict)
+    and tree.keys() == weights.keys()
+    and all(_is_like(weights[key], tree[key]) for key in weights)
+  )
+
+
+def _owner(start, path, weights) -> Owner:
+  attributes = [k.name for k in (*start, *path) if isinstance(k, GetAttrKey)]
+  node, depth = weights, 0
+  while isinstance(node, dict):
+    node, depth = node[path[depth].key], depth + 1
+  return Owner(path_name(path[:depth]), attributes[-1] if attributes else '')
+
+
+def leaf_sharding(
+  shape: Sequence[int],
+  weight: jax.ShapeDtypeStruct,
+  stacked_dims: int,
+  field: str,
+  reduced_dim: ReducedDim,
+) -> NamedSharding | None:
+  """Returns how a leaf that belongs to a weight is split over the mesh.
+
+  A leaf of the weight's shape is split like it, also where some dimensions are
+  1 instead; one that lacks a dimension like the others of the weight; any other
+  is whole on each device, but for its stacked dimensions.
+
+  Args:
+    shape: of the leaf.
+    weight: with its sharding; if it has none, the leaf has none.
+    stacked_dims: how many leading dimensions of both are stacked layers.
+    field: see `Owner`.
+    reduced_dim: tells which dimension a leaf lacks.
+  """
+  if weight.sharding is None:
+    return None
+  entries = tuple(weight.sharding.spec)
+  entries += (None,) * (len(weight.shape) - len(entries))
+  stacked, own = entries[:stacked_dims], entries[stacked_dims:]
+  of_weight, of_leaf = weight.shape[stacked_dims:], shape[stacked_dims:]
+  spec: Sequence[Any] = ()
+  if len(of_leaf) == len(of_weight):
+    if all(n in (m, 1) for n, m in zip(of_leaf, of_weight, strict=True)):
+      spec = [
+        entry if n == m else None
+        for entry, n, m in zip(own, of_leaf, of_weight, strict=True)
+      ]
+  elif len(of_leaf) == len(of_weight) - 1:
+    dim = reduced_dim(field, of_weight, of_leaf)
+    if dim is not None:
+      spec = own[:dim] + own[dim + 1 :]
+  return NamedSharding(weight.sharding.mesh, PartitionSpec(*stacked, *spec))

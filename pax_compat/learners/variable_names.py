@@ -1,0 +1,83 @@
+"""Names of weights, and the regular expressions that choose among them.
+
+A weight's path is its keys in the collection `params`, joined by slashes:
+`lm/softmax/w`. Its name has the collection in front: `params/lm/softmax/w`.
+Users' expressions are about names.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+from flax import traverse_util
+
+from pax_compat import base_layer, errors
+
+
+def path_name(path) -> str:
+  """Returns a tree path as text: keys joined by slashes."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def by_path(tree: Any, is_leaf=None) -> dict[str, Any]:
+  """Returns the leaves of a tree by their paths, as `path_name` writes them."""
+  items, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
+  return {path_name(path): leaf for path, leaf in items}
+
+
+def as_tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the nested dicts whose leaves by path these are."""
+  return traverse_util.unflatten_dict(dict(leaves), sep='/')
+
+
+def full_name(path: str, collection: str = base_layer.PARAMS) -> str:
+  """Returns the name of the variable at a path of a collection."""
+  return f'{collection}/{path}'
+
+
+def compiled(patterns: str | Sequence[str], field: str) -> list[re.Pattern]:
+  """Returns regular expressions, compiled.
+
+  Args:
+    patterns: one, or several.
+    field: what they were given as; begins the message of an error.
+
+  Raises:
+    UserError: one is no regular expression.
+  """
+  patterns = [patterns] if isinstance(patterns, str) else patterns
+  result = []
+  for pattern in patterns:
+    try:
+      result.append(re.compile(pattern))
+    except (re.error, TypeError) as e:
+      raise errors.UserError(
+        f'{field}: {pattern!r} is not a regular expression: {e}'
+      ) from e
+  return result
+
+
+def check_matched(pattern: re.Pattern, matched: bool, paths, field: str):
+  """Raises a UserError, with near names, if a pattern matched no weight."""
+  if not matched:
+    names = [full_name(path) for path in paths]
+    raise errors.UserError(
+      f'{field}: {pattern.pattern!r} matches the name of no trainable weight'
+      + errors.did_you_mean(pattern.pattern, names)
+    )
+
+
+def check_matches(
+  patterns: Sequence[re.Pattern], paths: Collection[str], field: str
+):
+  """Raises a UserError where a pattern matches the whole name of no weight.
+
+  Args:
+    patterns: compiled.
+    paths: of all weights.
+    field: what the patterns were given as.
+  """
+  for pattern in patterns:
+    found = any(pattern.fullmatch(full_name(path)) for path in paths)
+    check_matched(pattern, found, paths, field)

@@ -1,0 +1,40 @@
+"""Optimizers: configs that make optax transformations."""
+
+from pax_compat.optimizers.accumulation import ShardedStaticAccumulator
+from pax_compat.optimizers.adafactor import Adafactor
+from pax_compat.optimizers.adaptive import (
+  Adagrad,
+  Adam,
+  AdamW,
+  Lamb,
+  RmsProp,
+  ShardedAdagrad,
+)
+from pax_compat.optimizers.base import BaseOptimizer
+from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
+from pax_compat.optimizers.shampoo import (
+  DistributedShampoo,
+  ShardedDistributedShampoo,
+)
+from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
+from pax_compat.optimizers.wrapped import OptaxOptimizer
+
+__all__ = [
+  'Adafactor',
+  'Adagrad',
+  'Adam',
+  'AdamW',
+  'BaseOptimizer',
+  'DistributedShampoo',
+  'Lamb',
+  'Lars',
+  'Lion',
+  'OptaxOptimizer',
+  'RmsProp',
+  'Sgd',
+  'ShardedAdafactor',
+  'ShardedAdagrad',
+  'ShardedDistributedShampoo',
+  'ShardedSgd',
+  'ShardedStaticAccumulator',
+]

@@ -1,0 +1,57 @@
+"""Any optax transformation as an optimizer."""
+
+from typing import Any
+
+import fiddle as fdl
+import optax
+
+from pax_compat.config import REQUIRED
+from pax_compat.optimizers.base import BaseOptimizer, counted
+
+
+class OptaxOptimizer(BaseOptimizer):
+  """Any optax transformation, with the fields that all optimizers have.
+
+  Attributes:
+    grad_tx: the transformation, or a config of the function that makes it, or a
+      list of these, which are chained. As a config it is part of what is
+      written about an experiment: `Config(optax.adam, learning_rate=1e-3)`.
+    scale_by_learning_rate: whether `grad_tx` gives a direction, so that
+      `learning_rate` and `lr_schedule` are applied after it
+      (`optax.scale_by_adam`). Otherwise, as in Pax, it gives the update itself
+      (`optax.adam`), and those two fields are only what is reported and what
+      decoupled decay goes by.
+
+  Raises:
+    UserError: `grad_tx` makes no transformation.
+  """
+
+  grad_tx: Any = REQUIRED
+  scale_by_learning_rate: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    items = [self.grad_tx]
+    if not _is_transformation(self.grad_tx) and isinstance(
+      self.grad_tx, list | tuple
+    ):
+      items = self.grad_tx
+    made = [fdl.build(i) if isinstance(i, fdl.Buildable) else i for i in items]
+    for item in made:
+      self.check(
+        _is_transformation(item),
+        f'grad_tx holds {item!r}; an optax transformation was expected',
+      )
+    self._transformation = made[0] if len(made) == 1 else optax.chain(*made)
+
+  def direction(self):
+    return self._transformation
+
+  def grad_transformation(self):
+    if self.scale_by_learning_rate:
+      return super().grad_transformation()
+    return counted(self._transformation)
+
+
+def _is_transformation(value: Any) -> bool:
+  return hasattr(value, 'init') and hasattr(value, 'update')

@@ -1,0 +1,80 @@
+"""Profiles: what devices do during a few steps, for TensorBoard."""
+
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+import jax
+from absl import logging
+
+
+@dataclasses.dataclass(kw_only=True)
+class Profile:
+  """Takes one profile of a loop over steps.
+
+  Attributes:
+    folder: where TensorBoard looks for it, such as `summaries/train`.
+    first_step: the step with which it begins.
+    num_steps: how many steps it lasts at least.
+    min_seconds: how long it lasts at least.
+    max_num_hosts: how many processes take one; None for all.
+    of_host: whether Python's calls are in it.
+  """
+
+  folder: pathlib.Path
+  first_step: int
+  num_steps: int
+  min_seconds: float
+  max_num_hosts: int | None = None
+  of_host: bool = False
+
+  def __post_init__(self):
+    self._started: float | None = None
+    self._done = (
+      self.max_num_hosts is not None
+      and jax.process_index() >= self.max_num_hosts
+    )
+
+  def __enter__(self) -> 'Profile':
+    return self
+
+  def __exit__(self, *unused_error):
+    if self._started is not None:
+      self._stop()
+
+  def before_step(self, step: int, made: Any):
+    """Begins or ends the profile, if it is time.
+
+    Args:
+      step: the step that is about to be made.
+      made: arrays of the last step before it that is under way, if any; they
+        are waited for where the profile begins or ends.
+    """
+    if self._done:
+      return
+    if self._started is None:
+      if step >= self.first_step:
+        jax.block_until_ready(made)
+        self._start(step)
+    elif (
+      step >= self._begun + self.num_steps
+      and time.monotonic() - self._started >= self.min_seconds
+    ):
+      jax.block_until_ready(made)
+      self._stop()
+
+  def _start(self, step: int):
+    options = jax.profiler.ProfileOptions()
+    options.host_tracer_level = 2 if self.of_host else 1
+    options.python_tracer_level = 1 if self.of_host else 0
+    jax.profiler.start_trace(self.folder, profiler_options=options)
+    self._begun = step
+    self._started = time.monotonic()
+
+  def _stop(self):
+    jax.profiler.stop_trace()
+    logging.info(
+      'profiled from step %d on; the profile is in %s', self._begun, self.folder
+    )
+    self._started, self._done = None, True

@@ -1,0 +1,121 @@
+"""Attention in numpy, one target and one head at a time, for tests.
+
+Shapes: B batch, T target time, S source time, D model dims, N heads, K heads of
+keys and values, H dims of a head.
+"""
+
+import numpy as np
+
+
+def random(*shape, seed=0):
+  """Returns normal float32 numbers."""
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def visible_of(mask, causal, shape):
+  """Returns which source each target of each head sees.
+
+  Args:
+    mask: broadcasts to [B, N, T, S], or None.
+    causal: whether later sources are hidden.
+    shape: B, N, T and S.
+
+  Returns:
+    [B, N, T, S], boolean.
+  """
+  visible = np.ones(shape, bool)
+  if mask is not None:
+    visible &= np.asarray(mask)
+  for t, s in np.ndindex(*shape[2:]):
+    if causal and s > t:
+      visible[:, :, t, s] = False
+  return visible
+
+
+def attend(
+  query, key, value, visible, *, bias=None, cap=0.0, extra=None, factor=1.0
+):
+  """Returns what each target and head attends to, [B, T, N, H].
+
+  Args:
+    query: [B, T, N, H], scaled.
+    key: [B, S, K, H].
+    value: [B, S, K, H].
+    visible: [B, N, T, S].
+    bias: broadcasts to [B, N, T, S], added to the logits.
+    cap: of the logits, or 0.
+    extra: the logit of one more source, of value zero.
+    factor: of the logits, the bias included.
+  """
+  query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+  batch, targets, heads, _ = query.shape
+  group = heads // key.shape[2]
+  if bias is None:
+    bias = 0.0
+  bias = np.broadcast_to(np.asarray(bias, np.float64), visible.shape)
+  out = np.zeros(query.shape)
+  for b, t, n in np.ndindex(batch, targets, heads):
+    logits = key[b, :, n // group] @ query[b, t, n] + bias[b, n, t]
+    logits = logits * factor
+    if cap:
+      logits = cap * np.tanh(logits / cap)
+    seen = np.flatnonzero(visible[b, n, t])
+    logits = logits[seen]
+    highest = max([*logits, *([] if extra is None else [extra])])
+    weights = np.exp(logits - highest)
+    total = weights.sum() + (0 if extra is None else np.exp(extra - highest))
+    for weight, s in zip(weights, seen, strict=True):
+      out[b, t, n] += weight / total * value[b, s, n // group]
+  return out
+
+
+def rotate(x, positions, shortest=1, longest=10_000):
+  """Returns heads rotated by position, as pairs of numbers on a plane.
+
+  Args:
+    x: [B, T, N, H].
+    positions: broadcasts to [B, T].
+    shortest: the first timescale.
+    longest: the timescale that would come after the last.
+  """
+  half = x.shape[-1] // 2
+  points = np.asarray(x[..., :half], np.complex128) + 1j * x[..., half:]
+  positions = np.broadcast_to(positions, x.shape[:2])
+  for i in range(half):
+    timescale = shortest * (longest / shortest) ** (i / half)
+    points[..., i] *= np.exp(1j * positions / timescale)[:, :, None]
+  return np.concatenate([points.real, points.imag], axis=-1)
+
+
+def bucket(distance, buckets=32, farthest=128, bidirectional=False):
+  """Returns T5's bucket of a distance, source minus target."""
+  first = 0
+  if bidirectional:
+    buckets //= 2
+    first = buckets if distance > 0 else 0
+    distance = abs(distance)
+  else:
+    distance = max(0, -distance)
+  exact = buckets // 2
+  if distance < exact:
+    return first + distance
+  # The last bucket ends at `farthest`; ends of buckets grow geometrically.
+  share = np.log(distance / exact) / np.log(farthest / exact)
+  return first + min(buckets - 1, exact + int(share * (buckets - exact)))
+
+
+def relative_bias(weight, query_positions, key_positions, **fields):
+  """Returns T5's bias [B, N, T, S].
+
+  Args:
+    weight: [N, buckets].
+    query_positions: [B, T].
+    key_positions: [B, S].
+    **fields: of `bucket`.
+  """
+  shape = (*query_positions.shape, key_positions.shape[1])
+  bias = np.zeros((shape[0], len(weight), *shape[1:]))
+  for b, t, s in np.ndindex(*shape):
+    distance = int(key_positions[b, s]) - int(query_positions[b, t])
+    bias[b, :, t, s] = weight[:, bucket(distance, weight.shape[1], **fields)]
+  return bias

@@ -1,0 +1,171 @@
+"""Gradient accumulation against the wrapped optimizer on mean gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pax_compat import config as config_lib
+from pax_compat import errors, optimizers, schedules
+from tests.pax_compat.optimizers import stepping
+from tests.pax_compat.optimizers.stepping import RATE
+
+NUM = 3
+UPDATES = 2
+SCHEDULE = {'start': (0, 1.0), 'limit': (5, 0.1)}
+WRAPPED = {
+  'Sgd': {'momentum': 0.9},
+  # Of means near zero, whose rounding a smaller epsilon would blow up.
+  'Adam': {'epsilon': 1e-3},
+  'RmsProp': {},
+  'ShardedAdafactor': {
+    'decay_method': 'adam',
+    'decay_adam': 0.9,
+    'beta1': 0.5,
+  },
+}
+
+
+def _wrapped(name='Sgd', **fields):
+  return getattr(optimizers, name).config(**{**WRAPPED[name], **fields})
+
+
+def _accumulator(tpl, **fields):
+  return optimizers.ShardedStaticAccumulator.config(
+    optimizer_tpl=tpl, num_sub_batches=NUM, **fields
+  )
+
+
+def _on_means(config) -> list[dict]:
+  """Returns the weights after each step of an optimizer on mean gradients."""
+  transformation = config.Instantiate().grad_transformation()
+  weights, gradients = stepping.weights(), stepping.gradients(NUM * UPDATES)
+  state, update = transformation.init(weights), jax.jit(transformation.update)
+  history = []
+  for i in range(UPDATES):
+    mean = jax.tree.map(
+      lambda *g: np.asarray(np.mean(np.float64(g), axis=0), np.float32),
+      *gradients[NUM * i : NUM * (i + 1)],
+    )
+    updates, state = update(mean, state, weights)
+    weights = optax.apply_updates(weights, updates)
+    history.append(weights)
+  return history
+
+
+@pytest.mark.parametrize('name', WRAPPED)
+def test_one_update_per_sub_batches(name):
+  tpl = _wrapped(name)
+  tpl.set(
+    learning_rate=RATE, lr_schedule=schedules.Exponential.config(**SCHEDULE)
+  )
+  history = stepping.run(_accumulator(tpl), NUM * UPDATES)
+  expected = _on_means(tpl)
+  for step, weights in enumerate(history):
+    done = (step + 1) // NUM
+    for key, value in weights.items():
+      if done == 0:
+        np.testing.assert_array_equal(value, stepping.weights()[key])
+        continue
+      want = expected[done - 1][key]
+      np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-5)
+      if (step + 1) % NUM:
+        np.testing.assert_array_equal(value, history[step - 1][key])
+
+
+def test_learning_rate_here_or_there():
+  schedule = schedules.Linear.config(**SCHEDULE)
+  there = _accumulator(_wrapped(learning_rate=RATE, lr_schedule=schedule))
+  here = _accumulator(_wrapped(), learning_rate=RATE, lr_schedule=schedule)
+  both = _accumulator(
+    _wrapped(learning_rate=RATE, lr_schedule=schedule.clone()),
+    learning_rate=RATE,
+    lr_schedule=schedule,
+  )
+  want = stepping.run(there, NUM)[-1]
+  for config in (here, both):
+    for key, value in stepping.run(config, NUM)[-1].items():
+      np.testing.assert_array_equal(value, want[key])
+  # The template stays as it was.
+  assert here.optimizer_tpl.learning_rate == 0.0
+
+
+@pytest.mark.parametrize(
+  'by_batches,asked_at', [(False, [0, 1, 2]), (True, [2, 5, 8])]
+)
+def test_reported_learning_rate(by_batches, asked_at):
+  schedule = schedules.Linear.config(start=(0, 0.0), limit=(100, 100.0))
+  config = _accumulator(
+    _wrapped(),
+    learning_rate=2.0,
+    lr_schedule=schedule,
+    schedule_counts_sub_batches=by_batches,
+  )
+  optimizer = config.Instantiate()
+  rate_at = optimizer.learning_rate_fn()
+  rates = [rate_at(jnp.int32(n)) for n in range(3 * NUM)]
+  np.testing.assert_allclose(rates, np.repeat(2.0 * np.array(asked_at), NUM))
+  state = optimizer.grad_transformation().init(stepping.weights())
+  assert state[-1].count == 0
+
+
+def test_which_steps_update():
+  optimizer = _accumulator(_wrapped()).Instantiate()
+  updates = [bool(optimizer.updates_weights(jnp.int32(n))) for n in range(7)]
+  assert updates == [False, False, True, False, False, True, False]
+
+
+def test_gradients_are_summed_in_float32():
+  config = _accumulator(_wrapped(learning_rate=RATE))
+  state = (
+    config.Instantiate()
+    .grad_transformation()
+    .init({'w': jnp.ones([2], jnp.bfloat16)})
+  )
+  assert state[0].acc_grads['w'].dtype == jnp.float32
+
+
+def test_reduced_dims_are_those_of_the_wrapped_optimizer():
+  tpl = _wrapped('ShardedAdafactor')
+  optimizer = _accumulator(tpl).Instantiate()
+  assert optimizer.reduced_dim('vr', (4, 4), (4,)) == 1
+  assert optimizer.reduced_dim('vc', (4, 4), (4,)) == 0
+
+
+@pytest.mark.parametrize(
+  'tpl_fields,fields,message',
+  [
+    ({}, {'num_sub_batches': 0}, 'num_sub_batches is 0; 1 or more'),
+    (
+      {},
+      {'accumulation_use_cond_op': True},
+      'accumulation_use_cond_op is True, expected False',
+    ),
+    (
+      {'clip_gradient_norm_to_value': 1.0},
+      {},
+      'clip_gradient_norm_to_value of the wrapped Sgd is 1.0; set it on',
+    ),
+    ({'ema_decay': 0.9}, {}, 'ema_decay of the wrapped Sgd'),
+    (
+      {'learning_rate': 0.1},
+      {'learning_rate': 0.2},
+      'learning_rate is set, and that of the wrapped optimizer to something',
+    ),
+    (
+      {'lr_schedule': schedules.Constant.config(value=2.0)},
+      {'lr_schedule': schedules.Constant.config(value=3.0)},
+      'lr_schedule is set',
+    ),
+  ],
+)
+def test_mistakes(tpl_fields, fields, message):
+  config = _accumulator(_wrapped(**tpl_fields)).set(**fields)
+  with pytest.raises(errors.UserError, match=message):
+    config.Instantiate()
+
+
+def test_the_wrapped_optimizer_is_required():
+  with pytest.raises(config_lib.RequiredError, match='optimizer_tpl'):
+    optimizers.ShardedStaticAccumulator.config().Instantiate()

@@ -1,0 +1,200 @@
+"""What holds for every optimizer: the contract with learners."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pax_compat import errors, optimizers, schedules
+from pax_compat.config import Config
+from tests.pax_compat.optimizers import stepping
+from tests.pax_compat.optimizers.stepping import RATE
+
+_ADAFACTOR = {'decay_method': 'adam', 'decay_adam': 0.9, 'beta1': 0.9}
+CONFIGS = {
+  'Sgd': {},
+  'ShardedSgd': {'momentum': 0.9, 'nesterov': True},
+  'Adam': {'weight_decay': 0.1},
+  'AdamW': {},
+  'Lamb': {'weight_decay': 0.1},
+  'Lars': {'weight_decay': 0.1},
+  'Lion': {},
+  'Adagrad': {},
+  'ShardedAdagrad': {},
+  'RmsProp': {},
+  'Adafactor': {'min_dim_size_to_factor': 4, 'momentum': 0.9},
+  'ShardedAdafactor': _ADAFACTOR,
+  'OptaxOptimizer': {'grad_tx': Config(optax.adam, learning_rate=RATE)},
+  'ShardedStaticAccumulator': {
+    'num_sub_batches': 2,
+    'optimizer_tpl': optimizers.ShardedAdafactor.config(**_ADAFACTOR),
+  },
+}
+
+
+def test_every_optimizer_is_here():
+  unsupported = ['DistributedShampoo', 'ShardedDistributedShampoo']
+  tested = {*CONFIGS, *unsupported, 'BaseOptimizer'}
+  assert tested == set(optimizers.__all__)
+
+
+def _optimizer(name, **fields):
+  cls = getattr(optimizers, name)
+  return cls.config(
+    learning_rate=RATE, **{**CONFIGS[name], **fields}
+  ).Instantiate()
+
+
+def _weights():
+  return jax.tree.map(jnp.asarray, stepping.weights())
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_the_last_part_of_the_state_counts(name):
+  transformation = _optimizer(name).grad_transformation()
+  weights = _weights()
+  state, update = transformation.init(weights), jax.jit(transformation.update)
+  for step, gradient in enumerate(stepping.gradients()):
+    assert state[-1].count == step
+    _, state = update(gradient, state, weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+  """The shape of a leaf, and of the weight that it belongs to, if any."""
+
+  shape: tuple[int, ...]
+  weight: tuple[int, ...] | None
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_the_state_tells_weights_from_the_rest(name):
+  """Each leaf of a weight has one of the shapes that the module names."""
+  optimizer = _optimizer(name)
+  transformation = optimizer.grad_transformation()
+  weights = _weights()
+  state = jax.eval_shape(transformation.init, weights)
+  leaves = optax.tree_utils.tree_map_params(
+    transformation,
+    lambda leaf, weight: _Leaf(leaf.shape, weight.shape),
+    state,
+    weights,
+    transform_non_params=lambda leaf: _Leaf(leaf.shape, None),
+  )
+  found = jax.tree_util.tree_flatten_with_path(leaves)[0]
+  assert len(found) == len(jax.tree.leaves(state))
+  for path, leaf in found:
+    if leaf.weight is None:
+      assert leaf.shape == (), path
+    elif leaf.shape not in (leaf.weight, (1,)):
+      field = [key.name for key in path if hasattr(key, 'name')][-1]
+      dim = optimizer.reduced_dim(field, leaf.weight, leaf.shape)
+      assert leaf.shape == leaf.weight[:dim] + leaf.weight[dim + 1 :], path
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_stacked_weights_can_be_mapped_over(name):
+  """`vmap` optimizes a stack of weights as it does each of them."""
+  transformation = _optimizer(name).grad_transformation()
+
+  def last(weights, gradients):
+    state = transformation.init(weights)
+    for step in range(stepping.STEPS):
+      gradient = jax.tree.map(lambda g, step=step: g[step], gradients)
+      updates, state = transformation.update(gradient, state, weights)
+      weights = optax.apply_updates(weights, updates)
+    return weights
+
+  def stack(*trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+  kept = ('bias', 'matrix')
+  one = {k: _weights()[k] for k in kept}
+  gradients = [{k: g[k] for k in kept} for g in stepping.gradients(6)]
+  layers = [one, jax.tree.map(lambda w: 3 * w, one)]
+  given = [stack(*gradients[:3]), stack(*gradients[3:])]
+  mapped = jax.jit(jax.vmap(last))(stack(*layers), stack(*given))
+  want = stack(*map(jax.jit(last), layers, given))
+  for key in kept:
+    np.testing.assert_allclose(mapped[key], want[key], rtol=1e-5, atol=1e-6)
+
+
+def test_the_schedule_multiplies_the_learning_rate():
+  schedule = schedules.Transformer.config(warmup_steps=2, model_dim=1)
+  config = optimizers.Sgd.config(learning_rate=RATE, lr_schedule=schedule)
+  rates = [
+    RATE * min((t + 1) * 2**-1.5, (t + 1) ** -0.5)
+    for t in range(stepping.STEPS)
+  ]
+
+  def formula(name, w, gradients):
+    del name
+    for rate, g in zip(rates, gradients, strict=True):
+      w = w - rate * g
+      yield w
+
+  stepping.assert_steps(config, formula)
+  rate_at = config.Instantiate().learning_rate_fn()
+  np.testing.assert_allclose(
+    [rate_at(jnp.int32(t)) for t in range(stepping.STEPS)], rates, rtol=1e-5
+  )
+
+
+def test_every_step_updates_weights():
+  optimizer = _optimizer('Adam')
+  assert [bool(optimizer.updates_weights(jnp.int32(n))) for n in range(3)] == [
+    True
+  ] * 3
+
+
+@pytest.mark.parametrize(
+  'weight,leaf,want',
+  [((3, 4), (4,), 0), ((3, 4), (3,), 1), ((2, 3, 4), (2, 4), 1)]
+  + [((4, 4), (4,), None), ((3, 4), (5,), None), ((3,), (1,), None)],
+)
+def test_a_dimension_that_only_shapes_tell(weight, leaf, want):
+  assert _optimizer('Sgd').reduced_dim('any', weight, leaf) == want
+
+
+@pytest.mark.parametrize(
+  'fields,message',
+  [
+    (
+      {'l1_regularizer_weight': 0.1, 'l2_regularizer_weight': 0.1},
+      'l1_regularizer_weight and l2_regularizer_weight exclude each other',
+    ),
+    (
+      {'decoupled_weight_decay': 0.1, 'l2_regularizer_weight': 0.1},
+      'decoupled_weight_decay and l2_regularizer_weight exclude',
+    ),
+    (
+      {'decoupled_weight_decay': 0.1, 'l1_regularizer_weight': 0.1},
+      'decoupled_weight_decay and l1_regularizer_weight exclude',
+    ),
+    (
+      {
+        'clip_gradient_norm_to_value': 1.0,
+        'clip_gradient_single_norm_to_value': 1.0,
+      },
+      'clip_gradient_norm_to_value and clip_gradient_single_norm_to_value',
+    ),
+    ({'ema_decay': 1.0}, 'ema_decay is 1.0; below 1'),
+    (
+      {'ewc_regularizer_weight': 0.1},
+      'ewc_regularizer_weight is 0.1, expected 0.0: elastic weight',
+    ),
+    ({'ewc_weight_per_var': {'w': 1.0}}, "ewc_weight_per_var is {'w': 1.0}"),
+  ],
+)
+@pytest.mark.parametrize('name', CONFIGS)
+def test_mistakes(name, fields, message):
+  with pytest.raises(errors.UserError, match=f'{name}.*{message}'):
+    _optimizer(name, **fields)
+
+
+def test_a_typo_is_answered_with_near_names():
+  with pytest.raises(errors.UserError, match='did you mean: learning_rate'):
+    optimizers.Adam.config(learning_rat=0.1)
