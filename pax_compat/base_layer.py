@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -117,6 +117,14 @@ class BaseLayer(nn.Module):
 
   WeightSharding = WeightSharding
   ActivationSharding = ActivationSharding
+  # What the text of a config leaves out; see `config_text`.
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *layer_building.INHERITED,
+    'shared_weight_layer_id',
+    'weight_split_dims_mapping',
+    'activation_split_dims_mapping',
+    'name',
+  )
 
   dtype: Any = jnp.float32
   fprop_dtype: Any = None

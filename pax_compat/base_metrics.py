@@ -248,9 +248,9 @@ class MultiLossAggregator(LossAggregator):
     given = self.loss_weights
     if given is None:
       given = {key: 1.0 for key in self.loss_keys}
-    if not isinstance(given, Mapping):
-      given = dict(zip(self.loss_keys, given, strict=False))
-    if set(given) != set(self.loss_keys) or not self.loss_keys:
+    if not isinstance(given, Mapping) and len(given) == len(self.loss_keys):
+      given = dict(zip(self.loss_keys, given, strict=True))
+    if not isinstance(given, Mapping) or set(given) != set(self.loss_keys):
       raise errors.UserError(
         f'MultiLossAggregator.loss_weights is {self.loss_weights!r}; expected a'
         f' number for each of the loss_keys {list(self.loss_keys)}'

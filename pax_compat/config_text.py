@@ -20,7 +20,8 @@ def to_text(config: fdl.Buildable, name: str = '') -> str:
   Returns:
     The lines in the order in which the fields are declared. A config's class
     stands in a line of its own, before its fields; a config that was written
-    before, in another place, has a line that names this place.
+    before, in another place, has a line that names this place. What a layer
+    takes from its parent has a line only where its template sets it.
 
   Raises:
     UserError: a required field was never set. Those of a layer's templates,
@@ -84,8 +85,6 @@ def _lines(value: Any, path: str, written: dict[int, str]) -> list[str]:
     written[id(value)] = path
     cls = fdl.get_callable(value)
     head = f'{path or "."} : {cls.__module__}.{cls.__qualname__}'
-    if all(v is None for v in config_lib.field_values(value).values()):
-      return [head]
     return [head, *_nested(value, path, written)]
   if isinstance(value, dict) and value:
     return _nested(value, path, written)
@@ -98,8 +97,20 @@ def _nested(value: Any, path: str, written: dict[int, str]) -> list[str]:
   return [
     line
     for step, item in _parts(value)
+    if not _is_silent(value, step, item)
     for line in _lines(item, _joined(path, step), written)
   ]
+
+
+def _is_silent(holder: Any, field: str, value: Any) -> bool:
+  """Whether a field says nothing, as the class of its config has it."""
+  if not isinstance(holder, fdl.Buildable):
+    return False
+  if field not in getattr(fdl.get_callable(holder), 'SILENT_UNLESS_SET', ()):
+    return False
+  if isinstance(value, config_lib.Config):
+    return all(v is None for v in config_lib.field_values(value).values())
+  return field not in holder.__arguments__
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.decoder_hparams import DecoderHParams
 from pax_compat.decoding import prefixes
 from pax_compat.decoding.prefixes import Prefix
@@ -71,7 +71,15 @@ def greedy_decode(
     included; and `logprobs` [B, T] of the output's tokens, 1 where there is
     none: for the first token, for those of a prefix that was read at once, and
     behind the end.
+
+  Raises:
+    UserError: the decode states are not mutable.
   """
+  if not network.is_mutable_collection(base_layer.DECODE_CACHE):
+    raise errors.UserError(
+      f'{type(network).__name__}: to decode, the collection'
+      f' {base_layer.DECODE_CACHE!r} must be mutable'
+    )
   prefix = prefixes.cut(prefix, settings.seqlen)
   if settings.fprop_for_prefix:
     start, first = prefixes.right_aligned(prefix), prefix.ids.shape[1]

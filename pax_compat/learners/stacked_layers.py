@@ -197,13 +197,13 @@ def _mapped(function, prefix, in_axes, out_axes) -> Callable[..., Any]:
     try:
       return function(*args)
     except ValueError as e:
-      if 'out_axes is None' not in str(e):
+      if 'out_axes' not in str(e):
         raise
       raise errors.UserError(
         'the optimizer remembers something of all weights together, which has'
         ' no meaning for each layer of a repeated layer; set'
         ' Learner.vectorize_on_repeat_prefix=False to let it treat the layers'
-        f' together ({str(e).splitlines()[0]})'
+        ' together'
       ) from e
 
   return checked

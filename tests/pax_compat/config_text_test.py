@@ -113,7 +113,7 @@ def test_two_processes_write_the_same_text():
   ]
   assert texts[0].returncode == 0, texts[0].stderr
   assert texts[0].stdout == texts[1].stdout
-  assert 'task.model.lm_tpl.softmax_tpl.use_bias = True' in texts[0].stdout
+  assert 'task.model.lm_tpl.packed_input = False' in texts[0].stdout
   assert ' at 0x' not in texts[0].stdout
 
 
@@ -162,6 +162,25 @@ def test_what_a_parent_sets_may_be_open():
   parent.two_tpl.dims = 3
   lines = config_text.to_text(parent, 'p').splitlines()
   assert 'p.one_tpl.dims = REQUIRED' in lines and 'p.two_tpl.dims = 3' in lines
+
+
+def test_what_a_layer_takes_from_its_parent_has_a_line_where_it_is_set():
+  parent = Parent.config(dtype=jnp.bfloat16)
+  parent.two_tpl.set(dims=3, fprop_dtype=jnp.float16)
+  parent.two_tpl.weight_split_dims_mapping.wt = ['data']
+  here = __name__
+  assert config_text.to_text(parent, 'p').splitlines() == [
+    f'p : {here}.Parent',
+    'p.dtype = bfloat16',
+    f'p.one_tpl : {here}.Layer',
+    'p.one_tpl.dims = REQUIRED',
+    f'p.two_tpl : {here}.Layer',
+    'p.two_tpl.fprop_dtype = float16',
+    'p.two_tpl.weight_split_dims_mapping :'
+    ' pax_compat.base_layer.WeightSharding',
+    "p.two_tpl.weight_split_dims_mapping.wt = ['data']",
+    'p.two_tpl.dims = 3',
+  ]
 
 
 def test_a_shared_config_is_written_once():

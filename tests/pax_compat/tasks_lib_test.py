@@ -2,8 +2,18 @@
 
 import pytest
 
-from pax_compat import errors, learners, optimizers, tasks_lib
-from pax_compat.layers import models
+from pax_compat import base_metrics, errors, learners, optimizers, tasks_lib
+from pax_compat import config as config_lib
+from tests.pax_compat.trainer import lines
+
+NESTED = [
+  'Train',
+  'Decode',
+  'Evaluate',
+  'Infer',
+  'InferWriter',
+  'VariationalNoise',
+]
 
 
 def test_a_task_needs_a_model():
@@ -11,11 +21,20 @@ def test_a_task_needs_a_model():
     tasks_lib.SingleTask.config().Instantiate()
 
 
+def test_a_model_is_a_config():
+  task = tasks_lib.SingleTask.config(model=lines.Line)
+  with pytest.raises(errors.UserError, match='model is .*expected the config'):
+    task.Instantiate()
+
+
 def test_defaults_make_a_learner():
-  task = tasks_lib.SingleTask.config(model=models.LanguageModel.config())
-  learner = task.Instantiate().train.Instantiate().learner.Instantiate()
+  task = lines.task().Instantiate()
+  learner = tasks_lib.Train.config().Instantiate().learner.Instantiate()
   assert isinstance(learner, learners.Learner)
   assert isinstance(learner.optimizer.Instantiate(), optimizers.Adam)
+  assert task.create_loss_aggregator().loss_name == 'loss'
+  assert isinstance(task.create_metrics(), base_metrics.MeanMetrics)
+  assert task.create_early_stopping_fn() is None
 
 
 def test_two_tasks_share_no_template():
@@ -28,3 +47,52 @@ def test_a_typo_deep_in_a_task_names_its_class():
   task = tasks_lib.SingleTask.config()
   with pytest.raises(errors.UserError, match='Train has no.*num_train_steps'):
     task.train.num_train_step = 3
+
+
+@pytest.mark.parametrize('name', NESTED)
+def test_both_spellings_of_settings_are_one_class(name):
+  nested = getattr(tasks_lib.SingleTask, name)
+  assert nested is getattr(tasks_lib, name)
+  assert nested.HParams().cls is nested
+
+
+def test_settings_are_checked_with_the_task():
+  task = lines.task()
+  task.decode = tasks_lib.SingleTask.Decode.HParams(profiler_capture_step=0)
+  with pytest.raises(errors.UserError, match='Decode.profiler_capture_step'):
+    task.Instantiate()
+
+
+def test_inference_is_refused():
+  task = lines.task()
+  task.infer_writer = tasks_lib.SingleTask.InferWriter.HParams()
+  with pytest.raises(errors.UserError, match='SingleTask.infer_writer .* no inf'):
+    task.Instantiate()
+
+
+def test_the_loss_is_named_once():
+  task = lines.task()
+  task.loss_aggregator = base_metrics.LossAggregator.HParams(loss_key='a')
+  assert task.Instantiate().create_loss_aggregator().loss_key == 'a'
+  task.train.learner.loss_name = 'b'
+  with pytest.raises(errors.UserError, match="is Learner.loss_name, to 'b'; ex"):
+    task.Instantiate()
+  task.loss_aggregator = None
+  assert task.Instantiate().create_loss_aggregator().loss_key == 'b'
+
+
+class Never(config_lib.Configurable):
+  """An early stopping function with a setting."""
+
+  answer: bool = False
+
+  def __call__(self, *unused):
+    return self.answer
+
+
+def test_the_early_stopping_function_may_be_a_config():
+  task = lines.task()
+  task.early_stopping_fn = Never.config(answer=True)
+  assert task.Instantiate().create_early_stopping_fn()() is True
+  task.early_stopping_fn = lambda *unused: False
+  assert task.Instantiate().create_early_stopping_fn()() is False

@@ -84,24 +84,18 @@ def test_a_stack_is_optimized_like_single_layers(name):
   stepping.assert_trees_close(_keys(stacked), single, rtol=1e-5, atol=1e-6)
 
 
-def test_or_as_one_weight():
-  """The trust ratio of LAMB is then that of all layers together."""
-  config = _optimizer('Lamb')
-  whole = learner(config, vectorize_on_repeat_prefix=False)
-  got, state, _ = stepping.step(whole, PARAMS, GRADIENTS[0], weight_metas=METAS)
-  want, _, _ = stepping.step(whole, PARAMS, GRADIENTS[0])
-  stepping.assert_trees_close(got, want)
-  layers, _, _ = stepping.step(
-    learner(config), PARAMS, GRADIENTS[0], weight_metas=METAS
+@pytest.mark.parametrize(('layers', 'axes'), [(False, None), (True, (1, 2))])
+def test_or_as_one_weight(layers, axes):
+  """What LAMB multiplies is then the norm of all layers together."""
+  one = learner(_optimizer('Lamb'), vectorize_on_repeat_prefix=layers)
+  new, _, _ = stepping.step(one, PARAMS, GRADIENTS[0], weight_metas=METAS)
+  w = PARAMS['x']['w']
+  # Adam's first step is 1 for each element, so that the ratio of the norms is
+  # the weight's root mean square.
+  ratio = np.sqrt(np.mean(w**2, axis=axes, keepdims=True))
+  np.testing.assert_allclose(
+    np.abs(new['x']['w'] - w), RATE * ratio * np.ones_like(w), rtol=1e-3
   )
-  # The step of Adam is 1 in each element at first, so the ratio is that of the
-  # weights' norms to the roots of their sizes.
-  for got, axes in ((whole, None), (learner(config), (1, 2))):
-    new, _, _ = stepping.step(got, PARAMS, GRADIENTS[0], weight_metas=METAS)
-    w, moved = PARAMS['x']['w'], np.abs(new['x']['w'] - PARAMS['x']['w'])
-    ratio = np.sqrt(np.mean(w**2, axis=axes, keepdims=True))
-    np.testing.assert_allclose(moved, RATE * ratio * np.ones_like(w), rtol=1e-3)
-  del layers, state
 
 
 def test_norms_of_each_layer():
@@ -186,7 +180,7 @@ def test_an_optimizers_own_value_errors_come_through():
   config = optimizers.OptaxOptimizer.config(
     grad_tx=optax.GradientTransformation(init, update)
   )
-  with pytest.raises(ValueError, match='^mine$'):
+  with pytest.raises(ValueError, match='^mine'):
     stepping.step(learner(config), PARAMS, GRADIENTS[0], weight_metas=METAS)
 
 

@@ -1,0 +1,63 @@
+"""The package of layers offers each of them, and loads in any order."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+from pax_compat import layers
+from pax_compat.base_layer import BaseLayer
+from tests.pax_compat.processes import run_script
+
+MODULES = [module.name for module in pkgutil.iter_modules(layers.__path__)]
+
+
+def _public_layers(module: str) -> list[type]:
+  """Returns the layers that a module of the package defines."""
+  path = f'{layers.__name__}.{module}'
+  members = vars(importlib.import_module(path)).values()
+  return [
+    member
+    for member in members
+    if inspect.isclass(member)
+    and issubclass(member, BaseLayer)
+    and member.__module__ == path
+    and not member.__name__.startswith('_')
+  ]
+
+
+@pytest.mark.parametrize('module', MODULES)
+def test_every_public_layer_is_offered(module):
+  for layer in _public_layers(module):
+    assert layer.__name__ in layers.__all__
+    assert getattr(layers, layer.__name__) is layer
+
+
+def test_what_is_offered_is_there_and_in_order():
+  assert sorted(set(layers.__all__)) == layers.__all__
+  for name in layers.__all__:
+    assert inspect.isclass(getattr(layers, name)), name
+
+
+def test_every_layer_is_found_by_its_name():
+  assert len({m for m in MODULES if _public_layers(m)}) > 20
+  for layer in (layers.Linear, layers.BatchNorm, layers.TransformerLm):
+    assert issubclass(layer, BaseLayer)
+    assert layer.HParams.config().cls is layer
+
+
+_IN_ANY_ORDER = """
+import importlib, sys
+for name in sys.argv[1:]:
+  importlib.import_module(name)
+  # Forget all of ours, so that the next module is the first one again.
+  for loaded in [m for m in sys.modules if m.startswith('pax_compat')]:
+    del sys.modules[loaded]
+"""
+
+
+def test_no_module_needs_another_one_loaded_first():
+  names = [f'{layers.__name__}.{module}' for module in MODULES]
+  done = run_script(_IN_ANY_ORDER, *names)
+  assert done.returncode == 0, done.stderr
