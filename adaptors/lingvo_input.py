@@ -269,11 +269,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """Returns the (batch, time) of each bucket, as far as they are known."""
     return self._buckets.shapes()
 
-  def ids_to_strings(self, ids, lengths) -> list[str]:
+  def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
 
+    The tokenizer is the one that the generator has by the name `key`.
+
     Raises:
-      UserError: the generator has no tokenizer.
+      UserError: the generator has no such tokenizer.
     """
     with self._lock:
-      return self._live_driver().ids_to_strings(ids, lengths)
+      return self._live_driver().ids_to_strings(ids, lengths, key)

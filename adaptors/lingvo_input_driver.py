@@ -75,7 +75,7 @@ class GeneratorDriver:
     self._session = self.generator = None
     self._must_be_drained = False
     self._call: Callable[[], list[np.ndarray]] | None = None
-    self._decode: Callable[..., list[bytes]] | None = None
+    self._decode: dict[str | None, Callable[..., list[bytes]]] = {}
     self._build(params)
     _live.add(self)
 
@@ -199,29 +199,46 @@ class GeneratorDriver:
       raise StopIteration
     return jax.tree.unflatten(self._treedef, leaves)
 
-  def ids_to_strings(self, ids, lengths) -> list[str]:
+  def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
 
     Raises:
-      UserError: the generator has no tokenizer.
+      UserError: the generator has no tokenizer, or none called `key`.
     """
     if not hasattr(self.generator, 'IdsToStrings'):
       raise errors.UserError(
         f'{type(self.generator).__name__} has no IdsToStrings, so its ids'
         ' cannot be turned into text'
       )
-    if self._decode is None:
+    if key not in self._decode:
       with self._lingvo_context():
-        self._decode = self._build_decode()
+        self._decode[key] = self._build_decode(self._decoder(key))
     ids = np.asarray(ids, np.int32)
-    texts = self._decode(ids, np.asarray(lengths, np.int32))
+    texts = self._decode[key](ids, np.asarray(lengths, np.int32))
     return [t.decode('utf-8', errors='replace') for t in texts]
 
-  def _build_decode(self):
+  def _decoder(self, key: str | None):
+    """Returns the generator's own function, with the tokenizer chosen."""
+    if key is None:
+      return self.generator.IdsToStrings
+
+    def decode(ids, lengths):
+      try:
+        return self.generator.IdsToStrings(ids, lengths, key=key)
+      except KeyError:
+        known = getattr(self.generator, 'tokenizer_dict', {})
+        raise errors.UserError(
+          f'{type(self.generator).__name__} has no tokenizer {key!r}'
+          + errors.did_you_mean(key, known)
+        ) from None
+
+    return decode
+
+  def _build_decode(self, ids_to_strings):
     """Returns ids [B, T] and lengths [B] -> list of bytes."""
     tf = self._tf
     if self._session is None:
-      decode = tf.function(self.generator.IdsToStrings, autograph=False)
+      decode = tf.function(ids_to_strings, autograph=False)
       traced = decode.get_concrete_function(
         tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
       )
@@ -231,7 +248,7 @@ class GeneratorDriver:
     with self._session.graph.as_default(), tf.device('/cpu:0'):
       ids = tf.compat.v1.placeholder(tf.int32, [None, None])
       lengths = tf.compat.v1.placeholder(tf.int32, [None])
-      texts = self.generator.IdsToStrings(ids, lengths)
+      texts = ids_to_strings(ids, lengths)
       self._session.run(tf.compat.v1.tables_initializer())
       return self._session.make_callable(texts, feed_list=[ids, lengths])
 
@@ -241,7 +258,8 @@ class GeneratorDriver:
       self._drain()
     if self._session is not None:
       self._session.close()
-    self._session = self._call = self._decode = self.generator = None
+    self._session = self._call = self.generator = None
+    self._decode = {}
     _live.discard(self)
 
   def __del__(self):

@@ -69,6 +69,16 @@ class BaseInput(config_lib.Configurable):
     """
     del step
 
-  def ids_to_strings(self, ids, lengths) -> list[str]:
-    """Returns the texts of `ids` [B, T], whose first `lengths` [B] count."""
+  def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
+    """Makes texts of tokens.
+
+    Args:
+      ids: [B, T], int.
+      lengths: [B], int, how many of a row's tokens count.
+      key: which tokenizer, for inputs that have several, such as 'src' and
+        'tgt'; None for the only one.
+
+    Returns:
+      B texts.
+    """
     raise NotImplementedError(type(self).__name__)

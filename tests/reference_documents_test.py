@@ -227,9 +227,10 @@ def test_a_typo_raises_at_once(document):
 @_documents_with('BaseTask.HParams')
 def test_a_task_has_the_hyperparameters_that_are_listed(document):
   task = tasks_lib.SingleTask
-  # The block is the head of a class inside of the task.
+  # The block is the head of a class inside of the task, its docstring cut off.
+  block = _block(document, 'BaseTask.HParams') + '  """\n'
   base_task = types.SimpleNamespace(BaseTask=task)
-  shown = _run(_block(document, 'BaseTask.HParams'), base_task=base_task)
+  shown = _run(block, base_task=base_task)
   listed = re.findall(r'^\s*(\w+):', shown['HParams'].__doc__, re.M)
   names = [name for name in listed if name != 'Attributes']
   assert {'model', 'train', 'metrics', 'loss_aggregator', 'vn'} <= set(names)

@@ -31,15 +31,21 @@ def dot_product_attention(
   logit_cap: float = 0.0,
   extra_logit: float | None = None,
   dropout: Callable[[jax.Array], jax.Array] | None = None,
+  by_blocks: bool = True,
 ) -> jax.Array:
   """Attends with the kernel that suits the device and what is asked for.
 
   On accelerators `jax.nn.dot_product_attention`, where it can do it: it has no
-  logit cap, no extra logit and no dropout. Else `attend`, whose arguments and
-  result are the same.
+  logit cap, no extra logit, no dropout and one dtype for all heads. Else
+  `attend`, whose arguments and result are the same.
   """
-  plain = logit_cap > 0 or extra_logit is not None or dropout is not None
-  if plain or jax.default_backend() == 'cpu':
+  fused = (
+    logit_cap <= 0
+    and extra_logit is None
+    and dropout is None
+    and query.dtype == key.dtype == value.dtype
+  )
+  if not fused or jax.default_backend() == 'cpu':
     return attend(
       query,
       key,
@@ -50,9 +56,10 @@ def dot_product_attention(
       logit_cap=logit_cap,
       extra_logit=extra_logit,
       dropout=dropout,
+      by_blocks=by_blocks,
     )
   kernel = 'xla'
-  if bias is None and flash_attention_fits(query, key, jax.devices()[0]):
+  if bias is None and _flash_attention_fits(query, key):
     kernel = 'cudnn'
     if mask is not None:
       targets, sources = query.shape[1], key.shape[1]
@@ -69,22 +76,30 @@ def dot_product_attention(
   )
 
 
-def flash_attention_fits(
-  query: jax.Array, key: jax.Array, device: jax.Device
-) -> bool:
-  """Whether cuDNN's flash attention computes these heads on that device.
+def _flash_attention_fits(query: jax.Array, key: jax.Array) -> bool:
+  """Whether cuDNN is there and its flash attention computes these heads."""
+  device = jax.devices()[0]
+  if 'cuda' not in device.client.platform_version.lower():
+    return False
+  capability = float(device.compute_capability)
+  return flash_attention_fits(query, key, compute_capability=capability)
 
-  Biases are not for it, because it has a gradient for few shapes of them.
+
+def flash_attention_fits(
+  query: jax.Array, key: jax.Array, *, compute_capability: float
+) -> bool:
+  """Whether cuDNN's flash attention computes these heads.
+
+  Biases are not for it, because it has a gradient for few shapes of them, and
+  to it a mask is a bias, which has to be even in both times.
 
   Args:
     query: [B, T, N, H].
     key: [B, S, K, H].
-    device: one of those that compute.
+    compute_capability: of the NVIDIA GPU.
   """
-  if 'cuda' not in device.client.platform_version.lower():
-    return False
   return (
-    float(device.compute_capability) >= 8.0
+    compute_capability >= 8.0
     and query.dtype in (jnp.bfloat16, jnp.float16)
     and query.dtype == key.dtype
     and query.shape[-1] % 8 == 0
@@ -105,6 +120,7 @@ def attend(
   logit_cap: float = 0.0,
   extra_logit: float | None = None,
   dropout: Callable[[jax.Array], jax.Array] | None = None,
+  by_blocks: bool = True,
 ) -> jax.Array:
   """Attends in plain matrix products: for CPUs, and what fused kernels lack.
 
@@ -128,7 +144,9 @@ def attend(
     logit_cap: if positive, logits are capped softly to (-cap, cap).
     extra_logit: the logit of one more source, whose value is zero; None for no
       such source.
-    dropout: drops attention weights [B, K, G, T, S].
+    dropout: drops attention weights [B, N, T, S].
+    by_blocks: whether blocks of targets may be dropped one by one, of the
+      sources up to their end.
 
   Returns:
     [B, T, N, H].
@@ -138,11 +156,13 @@ def attend(
   query = query.reshape(batch, targets, groups, heads // groups, dims)
   query = query.transpose(0, 2, 3, 1, 4)  # So that no logit is transposed.
   mask, bias = (_grouped(x, groups) for x in (mask, bias))
-  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if causal else targets
+  size = targets
+  if causal and by_blocks:
+    size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS))
   blocks = []
   for start in range(0, targets, size):
     stop = min(start + size, targets)
-    seen = min(stop, sources) if causal else sources
+    seen = min(stop, sources) if size < targets else sources
     visible = _block(mask, start, stop, seen)
     if causal:
       past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)
@@ -155,7 +175,8 @@ def attend(
     )
     weights, total = _exponentials(logits, visible, extra_logit)
     if dropout is not None:
-      weights = dropout(weights)
+      shape = (batch, heads, *weights.shape[3:])
+      weights = dropout(weights.reshape(shape)).reshape(weights.shape)
     encoded = jnp.einsum(
       'bkgts,bskh->bkgth',
       weights.astype(value.dtype),

@@ -228,7 +228,7 @@ def _merged(
     for entry in split[first : second + 1]:
       if isinstance(entry, str):
         axes.append(entry)
-      elif entry is not None:
+      elif entry not in (None, -1):
         axes.extend(entry)
     split = [*split[:first], tuple(axes) or None, *split[second + 1 :]]
   return shape, split

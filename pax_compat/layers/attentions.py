@@ -496,7 +496,9 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     if self.scale_logits_by_head_dims:
       factor = query.shape[-1] ** -0.5
       query, bias = query * factor, None if bias is None else bias * factor
-    drops = self.atten_dropout.keep_prob < 1.0 and not self.do_eval
+    drop = self.atten_dropout
+    drops = drop.keep_prob < 1 and (drop.dropout_at_eval or not self.do_eval)
+    together = drop.noise_shape or drop.noise_shape_broadcast_dims
     encoded = attention_ops.dot_product_attention(
       query,
       key,
@@ -506,7 +508,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       causal=causal,
       logit_cap=self.atten_logit_cap,
       extra_logit=self.attention_extra_logit,
-      dropout=self.atten_dropout if drops else None,
+      dropout=drop if drops else None,
+      by_blocks=not (drops and (together or drop.transpose_qk)),
     )
     if self.zero_fully_masked and mask is not None:
       sees = attention_ops.sees_something(

@@ -53,9 +53,12 @@ class BaseNormalization(base_layer.BaseLayer):
     if not isinstance(init, WeightInit):
       init = WeightInit.Constant(init)
     skip_lp = (base_layer.SKIP_LP_REGULARIZATION,)
+    # Small steps of an average would get lost in less than single precision.
+    at_least_single = jnp.promote_types(self.dtype, jnp.float32)
     weight = WeightHParams(
       [self.dim] if shape is None else shape,
       init,
+      dtype=None if trainable else at_least_single,
       collections=() if regularised else skip_lp,
       tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
     )
@@ -376,12 +379,12 @@ class SpectralNorm(BaseNormalization):
 
   def __call__(self, inputs, paddings=None):
     matrix = jnp.reshape(inputs.astype(jnp.float32), [-1, self.dim])
-    u = self.get_var('u').astype(jnp.float32)
+    u = self.get_var('u')
     for _ in range(self.n_power_iteration):
       v = _l2_normalised(matrix @ u)
       u = _l2_normalised(v @ matrix)
     u, v = jax.lax.stop_gradient((u, v))
     if not self.do_eval:
-      self.update_var('u', u.astype(self.dtype))
+      self.update_var('u', u)
     outputs = inputs.astype(jnp.float32) / (v @ matrix @ u)
     return self._shard_output(outputs.astype(inputs.dtype))

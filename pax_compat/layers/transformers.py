@@ -210,8 +210,9 @@ class Transformer(ResidualBlock):
       max_length: up to how many positions are decoded.
       cross_inputs: [B, S, D], the other sequence.
     """
+    crosses = self._crosses(given=cross_inputs is not None)
     self.self_attention.init_states(batch_size, max_length)
-    if self._crosses(given=cross_inputs is not None):
+    if crosses:
       self.cross_attention.init_cross_states(cross_inputs)
 
   def extend_step(

@@ -95,7 +95,8 @@ def leaf_sharding(
   entries = tuple(weight.sharding.spec)
   entries += (None,) * (len(weight.shape) - len(entries))
   stacked, own = entries[:stacked_dims], entries[stacked_dims:]
-  of_weight, of_leaf = weight.shape[stacked_dims:], shape[stacked_dims:]
+  of_weight = tuple(weight.shape)[stacked_dims:]
+  of_leaf = tuple(shape)[stacked_dims:]
   spec: Sequence[Any] = ()
   if len(of_leaf) == len(of_weight):
     if all(n in (m, 1) for n, m in zip(of_leaf, of_weight, strict=True)):
@@ -105,6 +106,7 @@ def leaf_sharding(
       ]
   elif len(of_leaf) == len(of_weight) - 1:
     dim = reduced_dim(field, of_weight, of_leaf)
-    if dim is not None:
+    # Where a weight has no such leaf, an array [1] may stand for it.
+    if dim is not None and of_leaf == of_weight[:dim] + of_weight[dim + 1 :]:
       spec = own[:dim] + own[dim + 1 :]
   return NamedSharding(weight.sharding.mesh, PartitionSpec(*stacked, *spec))

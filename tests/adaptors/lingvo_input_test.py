@@ -246,9 +246,12 @@ def test_ids_to_strings(adapt, tmp_path):
   adaptor = adapt(testing.lm_params(pattern, repeat_count=1))
   batch = adaptor.get_next()
   lengths = (1 - batch.paddings).sum(axis=1) - 1
-  for _ in range(2):
-    found = adaptor.ids_to_strings(batch.labels, np.maximum(lengths, 0))
+  lengths = np.maximum(lengths, 0)
+  for key in (None, None, 'default'):
+    found = adaptor.ids_to_strings(batch.labels, lengths, key)
     assert found[:2] == ['hello there', 'to you']
+  with pytest.raises(errors.UserError, match="no tokenizer 'src'"):
+    adaptor.ids_to_strings(batch.labels, lengths, key='src')
 
 
 def test_another_thread_may_read(adapt, pattern):

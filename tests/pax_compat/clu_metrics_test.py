@@ -58,7 +58,9 @@ def test_a_metric_of_several_values(kind, scalars, others):
 
 
 def test_a_metric_that_amounts_to_something_else():
-  with pytest.raises(errors.UserError, match="'m' amounts to 7; expected a clu"):
+  with pytest.raises(
+    errors.UserError, match="'m' amounts to 7; expected a clu"
+  ):
     clu_metrics.read({'m': Several('wrong')})
 
 

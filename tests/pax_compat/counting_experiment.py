@@ -125,9 +125,7 @@ class Counting(base_experiment.BaseExperiment):
     model = models.LanguageModel.config()
     model.lm_tpl.set(vocab_size=VOCAB, model_dims=settings.pop('model_dims'))
     stack = model.lm_tpl.stacked_transformer_tpl.set(num_layers=1)
-    stack.transformer_layer_params_tpl.set(
-      hidden_dims=16, num_heads=2, causal=True
-    )
+    stack.set(hidden_dims=16, num_heads=2)
     del settings['train'], settings['dev']
     task = tasks_lib.SingleTask.config(model=model)
     task.train.set(**settings)

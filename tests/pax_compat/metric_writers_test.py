@@ -13,29 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import metric_writers
+from clu import values
+
+from pax_compat import errors, histograms, metric_writers
+from tests.pax_compat import event_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
-
-# TensorBoard imports TensorFlow where it finds it, and does without elsewhere.
-# It reads in a process of its own, where there is none, because that is fast.
-_READ_EVENTS = """
-  import json, sys
-  sys.modules['tensorflow'] = None
-  from tensorboard.backend.event_processing import event_accumulator
-  events = event_accumulator.EventAccumulator(sys.argv[1])
-  events.Reload()
-  tags = events.Tags()
-  print(json.dumps({
-    'scalars': {
-      t: [[e.step, e.value] for e in events.Scalars(t)]
-      for t in tags['scalars']},
-    'texts': {
-      t: [[e.step, e.tensor_proto.string_val[0].decode()]
-          for e in events.Tensors(t)]
-      for t in tags['tensors']},
-  }))
-"""
 
 
 def _python(script, *args):
@@ -46,13 +29,6 @@ def _python(script, *args):
     text=True,
     timeout=300,
   )
-
-
-def _events(folder):
-  pytest.importorskip('tensorboard')
-  done = _python(_READ_EVENTS, folder)
-  assert done.returncode == 0, done.stderr
-  return json.loads(done.stdout)
 
 
 def _lines(folder):
@@ -85,13 +61,59 @@ def test_jsonl_and_tensorboard(tmp_path):
   writer.write_scalars(4, 'eval_test', {'log_pplx': 1.25})
   writer.write_text(0, 'train', 'config', 'a = 1\nb = "ö"')
   writer.close()
-  assert _events(tmp_path / 'summaries' / 'train') == {
-    'scalars': {'loss': [[3, 2.5], [4, 2.0]], 'lr': [[3, 0.5]]},
-    'texts': {'config/text_summary': [[0, 'a = 1\nb = "ö"']]},
-  }
-  assert _events(tmp_path / 'summaries' / 'eval_test')['scalars'] == {
+  train = event_files.read(tmp_path / 'summaries' / 'train')
+  assert train['scalars'] == {'loss': [[3, 2.5], [4, 2.0]], 'lr': [[3, 0.5]]}
+  assert train['texts'] == {'config/text_summary': [[0, 'a = 1\nb = "ö"']]}
+  assert event_files.read(tmp_path / 'summaries' / 'eval_test')['scalars'] == {
     'log_pplx': [[4, 1.25]]
   }
+
+
+def test_values_of_all_kinds(tmp_path):
+  writer = metric_writers.MetricWriter(tmp_path)
+  x = jnp.array([-1.0, 0.0, 0.0, 3.0])
+  image = np.zeros([2, 4, 5, 3], np.uint8)
+  writer.write_values(
+    7,
+    'train',
+    {
+      'plain': 0.25,
+      'clu': values.Scalar(jnp.float32(4)),
+      'words': values.Text('so'),
+      'spread': histograms.histogram(x),
+      'raw': values.Histogram(np.asarray(x), num_buckets=3),
+      'one': values.Image(image[0]),
+      'two': values.Image(image),
+    },
+  )
+  writer.close()
+  assert [(x['name'], x['value']) for x in _lines(tmp_path)] == [
+    ('plain', 0.25),
+    ('clu', 4.0),
+  ]
+  found = event_files.read(tmp_path / 'summaries' / 'train')
+  assert found['scalars'] == {'plain': [[7, 0.25]], 'clu': [[7, 4.0]]}
+  assert found['texts'] == {'words/text_summary': [[7, 'so']]}
+  assert found['images'] == {
+    name: [[7, 5, 4, 8]] for name in ('one', 'two/0', 'two/1')
+  }
+  assert set(found['histograms']) == {'spread', 'raw'}
+  for [[step, low, high, count, total, squares, limits, counts]] in found[
+    'histograms'
+  ].values():
+    assert (step, low, high, count, total, squares) == (7, -1, 3, 4, 2, 10)
+    at = [x for x, n in zip(limits, counts, strict=True) if n]
+    # The upper limits of the buckets of -1, 0 and 3.
+    np.testing.assert_allclose(at, [-1, 0, 3], atol=4 / 64)
+    assert [n for n in counts if n] == [1, 2, 1]
+
+
+def test_a_value_of_no_known_kind(tmp_path):
+  writer = metric_writers.MetricWriter(tmp_path)
+  sound = values.Audio(np.zeros([1, 8, 1]), sample_rate=8)
+  with pytest.raises(errors.UserError, match="train: .* 'sound' is a Audio"):
+    writer.write_values(1, 'train', {'sound': sound})
+  writer.close()
 
 
 def test_numbers_that_json_has_not(tmp_path):
@@ -114,7 +136,7 @@ def test_a_resumed_run_replaces_later_steps(tmp_path):
   _write(tmp_path, [10, 20, 30, 40], resume_step=0)
   _write(tmp_path, [30, 35], resume_step=20)
   assert _steps(tmp_path) == [10, 20, 30, 35]
-  events = _events(tmp_path / 'summaries' / 'train')
+  events = event_files.read(tmp_path / 'summaries' / 'train')
   steps = [step for step, _ in events['scalars']['loss']]
   assert steps == [10, 20, 30, 35]
 

@@ -33,16 +33,35 @@ def test_line_and_rates():
   )
 
 
-def test_rates_are_of_the_window_since_the_last_report():
+@pytest.mark.parametrize(
+  ('rate_steps', 'rate', 'tokens', 'wait'),
+  [(1, 0.25, 5.0, 0.5), (2, 0.4, 5.2, 0.4), (50, 0.5, 13 / 3, 0.35)],
+)
+def test_rates_are_of_the_last_steps(rate_steps, rate, tokens, wait):
   clock = Clock()
-  p = progress.Progress(10, clock=clock)
-  clock.seconds += 1
-  p.count_step()
-  p.report()
-  clock.seconds += 4
-  p.count_step()
-  line, rates = p.report()
-  assert rates['steps_per_second'] == pytest.approx(0.25)
+  p = progress.Progress(10, rate_steps=rate_steps, clock=clock)
+  for seconds, count, waited in ((1, 0, 0.1), (1, 6, 0.0), (4, 20, 2.0)):
+    clock.seconds += seconds
+    p.count_step(tokens=count, input_wait=waited)
+  _, rates = p.report()
+  assert rates == pytest.approx(
+    {
+      'steps_per_second': rate,
+      'tokens_per_second': tokens,
+      'input_wait_fraction': wait,
+    }
+  )
+  # Asking changes nothing.
+  assert p.report()[1] == rates
+
+
+def test_a_line_without_tokens():
+  clock = Clock()
+  p = progress.Progress(10, rate_steps=1, clock=clock)
+  for _ in range(2):
+    clock.seconds += 4
+    p.count_step()
+  line, _ = p.report()
   assert line == 'step 2/10  0.25 steps/s  input wait 0%  ETA 32s'
 
 

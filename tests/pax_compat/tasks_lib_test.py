@@ -66,7 +66,9 @@ def test_settings_are_checked_with_the_task():
 def test_inference_is_refused():
   task = lines.task()
   task.infer_writer = tasks_lib.SingleTask.InferWriter.HParams()
-  with pytest.raises(errors.UserError, match='SingleTask.infer_writer .* no inf'):
+  with pytest.raises(
+    errors.UserError, match='SingleTask.infer_writer .* no inf'
+  ):
     task.Instantiate()
 
 
@@ -75,7 +77,9 @@ def test_the_loss_is_named_once():
   task.loss_aggregator = base_metrics.LossAggregator.HParams(loss_key='a')
   assert task.Instantiate().create_loss_aggregator().loss_key == 'a'
   task.train.learner.loss_name = 'b'
-  with pytest.raises(errors.UserError, match="is Learner.loss_name, to 'b'; ex"):
+  with pytest.raises(
+    errors.UserError, match="is Learner.loss_name, to 'b'; ex"
+  ):
     task.Instantiate()
   task.loss_aggregator = None
   assert task.Instantiate().create_loss_aggregator().loss_key == 'b'

@@ -114,7 +114,7 @@ def test_loss_metrics_and_gradients_of_the_first_batch(experiment, batches):
     'num_words',
   ):
     parity.assert_close(
-      metrics[name][0], np.float32(trained.eval_metrics[name]), 1e-5, name
+      metrics[name], np.float32(trained.eval_metrics[name]), 1e-5, name
     )
 
   def loss(weights):

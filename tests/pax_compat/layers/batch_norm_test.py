@@ -213,6 +213,19 @@ def test_statistics_are_in_single_precision():
   _assert_moved(averages, moments)
 
 
+def test_averages_of_weights_in_half_precision_still_move():
+  layer = _layer(dtype=jnp.bfloat16)
+  variables = base_layer.unbox(layer.init(jax.random.key(0), X))
+  assert variables[PARAMS]['gamma'].dtype == jnp.bfloat16
+  _, averages = _train(layer, X, variables=variables)
+  moments = _moments(X, np.ones_like(VALID))
+  for name, value, first in zip(
+    ('moving_mean', 'moving_variance'), moments, (0, 1), strict=True
+  ):
+    want = 0.999 * first + 0.001 * value
+    np.testing.assert_allclose(averages[name], want, rtol=1e-5)
+
+
 def test_summaries():
   def names():
     mutable = [NON_TRAINABLE, SUMMARIES]

@@ -1,4 +1,7 @@
-"""Embeddings and the softmax against numpy."""
+"""Softmax layers that share their matrix with an embedding, against numpy.
+
+Shapes: B batch, T time, D model dims, V vocabulary.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,156 +9,249 @@ import numpy as np
 import pytest
 from scipy import special
 
-from pax_compat import errors
-from pax_compat.base_layer import PARAMS, ROW_PROBES
-from pax_compat.layers import embedding_softmax
-from pax_compat.layers.row_gradients import no_facts
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import PARAMS
+from pax_compat.layers import activations, embedding_softmax, linears
+from tests.pax_compat import processes
 
+B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
-V, D = 7, 4
+# One vector for each token.
 TABLE = RNG.normal(size=(V, D)).astype(np.float32)
+BIAS = RNG.normal(size=(V,)).astype(np.float32)
+X = RNG.normal(size=(B, T, D)).astype(np.float32)
 IDS = np.array([[0, 6, 3], [3, 3, 1]])
+CLASS_WEIGHTS = np.array([[1, 0.5, 0], [1, 1, 0]], np.float32)
+
+SHARED = embedding_softmax.SharedEmbeddingSoftmax
+MAJOR = embedding_softmax.NClassMajorSharedEmbeddingSoftmax
+GSHARD = embedding_softmax.GShardSharedEmbeddingSoftmax
+ALL = [SHARED, MAJOR, GSHARD]
 
 
-def _embedding(**fields):
-  return embedding_softmax.Embedding.config(
-    num_classes=V, input_dims=D, **fields
-  ).Instantiate()
+def _layer(cls, **fields):
+  return cls.config(input_dims=D, num_classes=V, **fields).Instantiate()
 
 
-@pytest.mark.parametrize('scale', [False, True])
-def test_embedding_looks_up_rows(scale):
-  layer = _embedding(scale_sqrt_depth=scale)
-  y = layer.apply({PARAMS: {'emb_var': TABLE}}, IDS)
-  want = [[TABLE[i] * (np.sqrt(D) if scale else 1) for i in row] for row in IDS]
-  np.testing.assert_allclose(y, want, rtol=1e-6)
+def _variables(cls, table=TABLE, bias=BIAS):
+  if cls is SHARED:
+    weights = {'logits_ffn': {'linear': {'w': table.T}, 'bias': {'b': bias}}}
+  elif cls is MAJOR:
+    weights = {'w': table, 'bias': {'b': bias}}
+  else:
+    weights = {'embedding': {'w': table}}
+  return {PARAMS: weights}
 
 
-def test_sparse_gradients_bring_a_probe_that_changes_no_value():
-  layer = _embedding(sparse_gradients=True)
-  first = layer.init({PARAMS: jax.random.key(0)}, IDS)
-  assert first[ROW_PROBES]['emb_var'].counts.shape == (V,)
-  assert ROW_PROBES not in _embedding().init({PARAMS: jax.random.key(0)}, IDS)
-  variables = {PARAMS: {'emb_var': TABLE}}
-  probed = variables | {ROW_PROBES: {'emb_var': no_facts(V)}}
-  np.testing.assert_array_equal(layer.apply(variables, IDS), TABLE[IDS])
-  np.testing.assert_array_equal(layer.apply(probed, IDS), TABLE[IDS])
+def _logits(cls, x=X):
+  x = x.astype(np.float64)
+  return x @ TABLE.T / np.sqrt(D) if cls is GSHARD else x @ TABLE.T + BIAS
 
 
-def test_the_scale_of_vectors_counts_in_the_facts():
-  layer = _embedding(sparse_gradients=True, scale_sqrt_depth=True)
-
-  def loss(probe):
-    variables = {PARAMS: {'emb_var': TABLE}, ROW_PROBES: {'emb_var': probe}}
-    return jnp.sum(layer.apply(variables, IDS))
-
-  facts = jax.grad(loss)(no_facts(V))
-  np.testing.assert_array_equal(facts.counts, [1, 1, 0, 3, 0, 0, 1])
-  np.testing.assert_allclose(facts.sum_squares, 6 * D * D, rtol=1e-6)
+def _xent(logits, probs=None):
+  probs = np.eye(V)[IDS] if probs is None else probs
+  return -(probs * special.log_softmax(logits, -1)).sum(-1)
 
 
-def test_positions():
-  """Vaswani et al. 2017, section 3.5, sines before cosines."""
-  dims, length = 8, 50
-  layer = embedding_softmax.PositionalEmbedding.config(
-    embedding_dims=dims
-  ).Instantiate()
-  y = layer.apply({}, length)
-  assert y.shape == (1, length, dims)
-  # The periods go from 2 pi to 2 pi times 10,000, both reached.
-  periods = 10_000 ** (np.arange(dims // 2) / (dims // 2 - 1))
-  angles = np.arange(length)[:, None] / periods
-  want = np.concatenate([np.sin(angles), np.cos(angles)], -1)
-  np.testing.assert_allclose(y[0], want, atol=1e-5)
+def _run(cls, **fields):
+  layer = _layer(cls, **fields)
+  return layer.apply(_variables(cls), X, CLASS_WEIGHTS, IDS)
 
 
-def test_positions_need_an_even_number_of_dims():
-  layer = embedding_softmax.PositionalEmbedding.config(embedding_dims=5)
-  with pytest.raises(errors.UserError, match='embedding_dims is 5; .*even'):
-    layer.Instantiate().apply({}, 3)
+@pytest.mark.parametrize('cls', ALL)
+@pytest.mark.parametrize('chunk_size', [None, 2])
+def test_the_softmax(cls, chunk_size):
+  out = _run(cls, chunk_size=chunk_size)
+  want = _xent(_logits(cls))
+  np.testing.assert_allclose(out.per_example_xent, want, rtol=1e-5)
+  total = (want * CLASS_WEIGHTS).sum()
+  np.testing.assert_allclose(out.total_xent, total, rtol=1e-5)
+  # GShard's average is over all positions.
+  count = CLASS_WEIGHTS.size if cls is GSHARD else CLASS_WEIGHTS.sum()
+  np.testing.assert_allclose(out.avg_xent, total / count, rtol=1e-5)
 
 
-def _softmax(**fields):
-  return embedding_softmax.FullSoftmax.config(
-    input_dims=D, num_classes=V, **fields
-  ).Instantiate()
+@pytest.mark.parametrize('cls', ALL)
+@pytest.mark.parametrize('style', ['index', 'matmul'])
+def test_the_embedding(cls, style):
+  layer = _layer(cls, lookup_style=style)
+  variables = _variables(cls)
+  y = layer.apply(variables, IDS, method='emb_lookup')
+  np.testing.assert_allclose(y, TABLE[IDS], rtol=1e-6)
+  y = layer.apply(variables, IDS[:, 0], time_step=1, method='extend_step')
+  np.testing.assert_allclose(y, TABLE[IDS[:, 0]], rtol=1e-6)
 
 
-def _weights(scale=1.0):
-  w = RNG.normal(size=(D, V)).astype(np.float32) * scale
-  b = RNG.normal(size=(V,)).astype(np.float32) * scale
-  return w, b, {PARAMS: {'logits_ffn': {'linear': {'w': w}, 'bias': {'b': b}}}}
+@pytest.mark.parametrize('cls', [SHARED, MAJOR])
+def test_embedding_scaled(cls):
+  layer = _layer(cls, scale_sqrt_depth=True)
+  y = layer.apply(_variables(cls), IDS, method='emb_lookup')
+  np.testing.assert_allclose(y, 2 * TABLE[IDS], rtol=1e-6)
 
 
-def _inputs():
-  x = RNG.normal(size=(2, 3, D)).astype(np.float32)
-  weights = np.array([[1, 0.5, 0], [1, 1, 0]], np.float32)
-  return x, weights, IDS
+@pytest.mark.parametrize('cls', ALL)
+@pytest.mark.parametrize('chunk_size', [0, 2])
+def test_the_gradient_of_the_table_is_that_of_both_uses(cls, chunk_size):
+  layer = _layer(cls, chunk_size=chunk_size)
 
+  def loss(table):
+    bound = layer.bind(_variables(cls, table))
+    vectors = bound.emb_lookup(IDS)
+    return bound(jnp.tanh(vectors), CLASS_WEIGHTS, IDS).total_xent
 
-def test_softmax_cross_entropy():
-  w, b, variables = _weights()
-  x, weights, ids = _inputs()
-  out = _softmax().apply(variables, x, weights, ids)
-  logits = x.astype(np.float64) @ w + b
-  xent = -np.take_along_axis(
-    special.log_softmax(logits, -1), ids[..., None], -1
-  )[..., 0]
-  np.testing.assert_allclose(out.logits, logits, rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(out.per_example_xent, xent, rtol=1e-5, atol=1e-5)
-  np.testing.assert_array_equal(out.per_example_argmax, logits.argmax(-1))
-  np.testing.assert_allclose(out.total_xent, (xent * weights).sum(), rtol=1e-5)
-  assert out.total_weight == 3.5
-  np.testing.assert_allclose(
-    out.avg_xent, (xent * weights).sum() / 3.5, rtol=1e-5
-  )
-
-
-def test_large_logits_stay_finite_with_their_gradients():
-  w, b, variables = _weights(scale=1e4)
-  x, weights, ids = _inputs()
-
-  def total(variables):
-    return _softmax().apply(variables, x, weights, ids).total_xent
-
-  value, grads = jax.value_and_grad(total)(variables)
-  logits = x.astype(np.float64) @ w + b
-  log_probs = np.take_along_axis(
-    special.log_softmax(logits, -1), ids[..., None], -1
-  )[..., 0]
-  np.testing.assert_allclose(value, -(log_probs * weights).sum(), rtol=1e-4)
-  assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
-
-
-def test_a_batch_of_paddings_has_a_loss_of_zero():
-  _, _, variables = _weights()
-  x, weights, ids = _inputs()
-  out = _softmax().apply(variables, x, 0 * weights, ids)
-  assert out.avg_xent == 0 and out.total_weight == 0
-
-
-def test_logits_are_clipped_or_capped():
-  w, b, variables = _weights(scale=10)
-  x, _, _ = _inputs()
-  logits = x.astype(np.float64) @ w + b
-
-  def got(**fields):
-    layer = _softmax(**fields)
-    return layer.apply(variables, x, method=layer.get_logits)
+  def plain(table):
+    x = jnp.tanh(table[IDS])
+    logits = x @ table.T / D**0.5 if cls is GSHARD else x @ table.T + BIAS
+    log_probs = jax.nn.log_softmax(logits)
+    right = jnp.take_along_axis(log_probs, IDS[..., None], -1)[..., 0]
+    return -jnp.sum(right * CLASS_WEIGHTS)
 
   np.testing.assert_allclose(
-    got(logits_abs_max=3.0), np.clip(logits, -3, 3), rtol=1e-4
+    jax.grad(loss)(jnp.asarray(TABLE)),
+    jax.grad(plain)(jnp.asarray(TABLE)),
+    rtol=1e-5,
+    atol=1e-6,
   )
+
+
+@pytest.mark.parametrize('cls', ALL)
+@pytest.mark.parametrize('method', ['__call__', 'emb_lookup'])
+def test_weights_are_there_whichever_use_comes_first(cls, method):
+  args = (IDS,) if method == 'emb_lookup' else (X, CLASS_WEIGHTS, IDS)
+  first = _layer(cls, chunk_size=2).init(
+    jax.random.key(0), *args, method=method
+  )
+  shapes = jax.tree.map(np.shape, base_layer.unbox(first))
+  want = jax.tree.map(np.shape, _variables(cls))
+  # A lookup alone needs no bias in layers that have it as a child.
+  weights = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))
+  known = jax.tree.leaves(want, is_leaf=lambda x: isinstance(x, tuple))
+  assert set(weights) <= set(known)
+  assert {(V, D), (D, V)} & set(weights)
+
+
+def test_gshards_first_weights_are_gaussian():
+  layer = GSHARD.config(input_dims=50, num_classes=400).Instantiate()
+  x = np.zeros([1, 2, 50], np.float32)
+  first = layer.init(jax.random.key(0), x, np.ones([1, 2]), np.zeros([1, 2]))
+  w = np.asarray(first[PARAMS]['embedding']['w'].value)
+  assert w.shape == (400, 50)
+  np.testing.assert_allclose([w.mean(), w.std()], [0, 1], atol=0.02)
+
+
+def test_gshards_logits_are_capped_before_they_are_clipped():
+  layer = _layer(GSHARD, soft_cap_logits=3.0, logits_abs_max=2.0)
+  got = layer.apply(_variables(GSHARD), 20 * X, method='get_logits')
+  want = np.clip(3 * np.tanh(_logits(GSHARD, 20 * X) / 3), -2, 2)
+  np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize('do_eval', [True, False])
+def test_gshards_labels_are_smoothed_in_training(do_eval):
+  with base_layer.eval_mode(do_eval):
+    out = _run(GSHARD, label_smoothing_prob=0.3)
+  probs = 0.7 * np.eye(V)[IDS] + 0.3 / V
+  want = _xent(_logits(GSHARD), None if do_eval else probs)
+  np.testing.assert_allclose(out.per_example_xent, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize('of_labels', [True, False])
+def test_gshards_denominator(of_labels):
+  out = _run(
+    GSHARD,
+    use_tgt_labels_size_as_loss_denominator=of_labels,
+    z_loss_weight=0.5,
+  )
+  count = B * T if of_labels else 3.5
+  logits = _logits(GSHARD)
+  assert out.avg_xent_weight == count
   np.testing.assert_allclose(
-    got(soft_cap_logits=3.0), 3 * np.tanh(logits / 3), rtol=1e-4
+    out.avg_xent, (_xent(logits) * CLASS_WEIGHTS).sum() / count, rtol=1e-5
+  )
+  squares = special.logsumexp(logits, -1) ** 2
+  np.testing.assert_allclose(
+    out.z_loss, 0.5 * (squares * CLASS_WEIGHTS).sum() / count, rtol=1e-5
   )
 
 
-def test_the_loss_is_in_single_precision():
-  _, _, variables = _weights()
-  x, weights, ids = _inputs()
-  out = _softmax(fprop_dtype=jnp.bfloat16).apply(
-    variables, x.astype(jnp.bfloat16), weights, ids
+def test_class_major_logits_may_have_an_activation_and_no_bias():
+  layer = _layer(
+    MAJOR,
+    use_bias=False,
+    activation_tpl=activations.Tanh.config(),
+    scale_before_logits=True,
   )
-  assert out.avg_xent.dtype == jnp.float32
-  assert out.per_example_xent.dtype == jnp.float32
+  got = layer.apply({PARAMS: {'w': TABLE}}, X, method='get_logits')
+  np.testing.assert_allclose(got, np.tanh(X @ TABLE.T / 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize('cls', ALL)
+def test_split_as_declared(cls):
+  """The mapping is of [D, V], but GShard's is of its matrix, [V, D]."""
+  layer = _layer(
+    cls,
+    weight_split_dims_mapping=linears.Linear.WeightSharding.config(
+      wt=['data', 'mdl']
+    ),
+  )
+  first = layer.init(jax.random.key(0), X, CLASS_WEIGHTS, IDS)[PARAMS]
+  splits = {
+    box.value.shape: tuple(box.meta.tensor_split_dims_mapping)
+    for box in jax.tree.leaves(first, is_leaf=base_layer.is_boxed)
+  }
+  want = {
+    SHARED: {(D, V): ('data', 'mdl'), (V,): ('mdl',)},
+    MAJOR: {(V, D): ('mdl', 'data'), (V,): ('mdl',)},
+    GSHARD: {(V, D): ('data', 'mdl')},
+  }
+  assert splits == want[cls]
+
+
+def test_a_style_that_does_not_exist():
+  with pytest.raises(errors.UserError, match="lookup_style is 'gather'"):
+    _layer(SHARED, lookup_style='gather').apply(
+      _variables(SHARED), IDS, method='emb_lookup'
+    )
+
+
+def test_on_a_mesh():
+  """Split by vocabulary and batch, whole or in chunks: as on one device."""
+  processes.run_on_eight_devices("""
+    import jax, numpy as np
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+    from pax_compat import base_layer
+    from pax_compat.layers import embedding_softmax as e
+    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 6, 8)).astype('float32')
+    ids = rng.integers(0, 16, (4, 6))
+    weights = rng.random(size=(4, 6)).astype('float32')
+    for cls in (e.SharedEmbeddingSoftmax, e.NClassMajorSharedEmbeddingSoftmax):
+      for chunk_size in (0, 4):
+        layer = cls.config(
+          input_dims=8, num_classes=16, chunk_size=chunk_size,
+          lookup_style='matmul',
+          weight_split_dims_mapping=cls.WeightSharding.config(
+            wt=['data', 'mdl']),
+          activation_split_dims_mapping=cls.ActivationSharding.config(
+            out=['data', None, 'mdl'],
+            emb_out_split_dims_mapping=['data', None, None])).Instantiate()
+        boxed = layer.init(jax.random.key(0), x, weights, ids)
+        plain = base_layer.unbox(boxed)
+        placed = jax.tree.map(
+          lambda b: jax.device_put(
+            b.value,
+            NamedSharding(mesh, P(*b.meta.tensor_split_dims_mapping))),
+          boxed, is_leaf=base_layer.is_boxed)
+
+        def loss(variables):
+          bound = layer.bind(variables)
+          vectors = x + bound.emb_lookup(ids)
+          return bound(vectors, weights, ids).avg_xent
+
+        want = jax.jit(jax.value_and_grad(loss))(plain)
+        with jax.set_mesh(mesh):
+          got = jax.jit(jax.value_and_grad(loss))(placed)
+        for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+          np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
+  """)

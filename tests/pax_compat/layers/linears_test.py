@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import PARAMS
+from pax_compat.base_layer import PARAMS, WeightInit
 from pax_compat.layers import activations, linears
+from tests.pax_compat import processes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 3, 4)).astype(np.float32)
 W = RNG.normal(size=(4, 5)).astype(np.float32)
 B = RNG.normal(size=(5,)).astype(np.float32)
+WEIGHTS = {PARAMS: {'linear': {'w': W}, 'bias': {'b': B}}}
 
 
 def _config(**fields):
@@ -23,12 +25,42 @@ def _boxes(config):
   return config.Instantiate().init({PARAMS: jax.random.key(0)}, X)[PARAMS]
 
 
+def _splits(boxes):
+  """Returns how weights are split, by path."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): (
+      box.meta.tensor_split_dims_mapping
+    )
+    for path, box in jax.tree_util.tree_leaves_with_path(
+      boxes, is_leaf=base_layer.is_boxed
+    )
+  }
+
+
+def _split(*mapping):
+  return linears.FeedForward.WeightSharding.config(wt=mapping)
+
+
 def test_feed_forward():
-  weights = {'linear': {'w': W}, 'bias': {'b': B}}
   config = _config(activation_tpl=activations.Tanh.config())
-  y = config.Instantiate().apply({PARAMS: weights}, X)
+  y = config.Instantiate().apply(WEIGHTS, X)
   want = np.tanh(np.tensordot(X, W, axes=1) + B)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients():
+  config = _config(activation_tpl=activations.Identity.config())
+  layer = config.Instantiate()
+  g = RNG.normal(size=(2, 3, 5)).astype(np.float32)
+  by_weights, by_x = jax.grad(
+    lambda v, x: jnp.sum(layer.apply(v, x) * g), (0, 1)
+  )(WEIGHTS, X)
+  by_weights = by_weights[PARAMS]
+  np.testing.assert_allclose(
+    by_weights['linear']['w'], np.tensordot(X, g, ((0, 1), (0, 1))), rtol=1e-4
+  )
+  np.testing.assert_allclose(by_weights['bias']['b'], g.sum((0, 1)), rtol=1e-4)
+  np.testing.assert_allclose(by_x, g @ W.T, rtol=1e-4, atol=1e-5)
 
 
 def test_the_activation_is_relu_unless_said():
@@ -43,16 +75,55 @@ def test_the_activation_is_relu_unless_said():
 
 def test_weights_as_declared():
   boxes = _boxes(
-    _config(bias_init=0.5, weight_split_dims_mapping=['data', 'mdl'])
+    _config(bias_init=0.5, weight_split_dims_mapping=_split('data', 'mdl'))
   )
   assert boxes['linear']['w'].value.shape == (4, 5)
   np.testing.assert_array_equal(boxes['bias']['b'].value, np.full(5, 0.5))
-  split = {
-    k: b.meta.tensor_split_dims_mapping
-    for k, b in {**boxes['linear'], **boxes['bias']}.items()
-  }
-  assert split == {'w': ('data', 'mdl'), 'b': ('mdl',)}
+  assert _splits(boxes) == {'bias/b': ('mdl',), 'linear/w': ('data', 'mdl')}
   assert set(_boxes(_config(has_bias=False))) == {'linear'}
+
+
+def test_the_first_value_of_the_matrix():
+  for config, want in (
+    (_config(weight_init=WeightInit.Constant(2.0)), 2.0),
+    (_config(params_init=WeightInit.Constant(3.0)), 3.0),
+    (
+      _config(
+        weight_init=WeightInit.Constant(2.0),
+        params_init=WeightInit.Constant(3.0),
+      ),
+      2.0,
+    ),
+  ):
+    boxes = _boxes(config)
+    np.testing.assert_array_equal(
+      boxes['linear']['w'].value, np.full_like(W, want)
+    )
+    np.testing.assert_array_equal(boxes['bias']['b'].value, np.zeros(5))
+
+
+def test_what_the_layer_leaves_open_is_as_in_its_templates():
+  bias = linears.Bias.config(bias_init=0.5)
+  boxes = _boxes(_config(bias_tpl=bias))
+  np.testing.assert_array_equal(boxes['bias']['b'].value, np.full(5, 0.5))
+  with pytest.raises(errors.UserError, match='bias_tpl.bias_init is 0.5'):
+    _boxes(_config(bias_tpl=bias, bias_init=1.0))
+
+
+def test_a_checkpoint_policy_finds_the_projection_by_name():
+  layer = _config(checkpoint_str='projection').Instantiate()
+
+  def loss(policy):
+    apply = jax.checkpoint(
+      lambda w: jnp.sum(layer.apply({PARAMS: w}, X)), policy=policy
+    )
+    return jax.make_jaxpr(jax.grad(apply))(WEIGHTS[PARAMS])
+
+  policies = jax.checkpoint_policies
+  # Saved, the product is not computed a second time.
+  saved = loss(policies.save_only_these_names('projection'))
+  again = loss(policies.nothing_saveable)
+  assert str(saved).count('dot_general') == str(again).count('dot_general') - 1
 
 
 def test_computes_in_the_dtype_of_the_computation():
@@ -66,3 +137,76 @@ def test_computes_in_the_dtype_of_the_computation():
 def test_dims_are_required():
   with pytest.raises(errors.UserError, match='output_dims is required'):
     linears.Linear.config(input_dims=1).Instantiate()
+
+
+@pytest.mark.parametrize('activate_final', [True, False])
+def test_mlp_block(activate_final):
+  layer = linears.MLPBlock.config(
+    num_layers=3,
+    hidden_dims=6,
+    activate_final=activate_final,
+    ff_tpl=_config(),
+    weight_split_dims_mapping=_split('data', 'mdl'),
+  ).Instantiate()
+  boxes = layer.init(jax.random.key(0), X)[PARAMS]
+  weights = base_layer.unbox(boxes)
+  h = X
+  for i, shape in enumerate([(4, 6), (6, 6), (6, 5)]):
+    w = weights[f'mlp_layers_{i}']['linear']['w']
+    assert w.shape == shape
+    h = np.tensordot(h, w, axes=1)
+    if i < 2 or activate_final:
+      h = np.maximum(h, 0)
+  np.testing.assert_allclose(
+    layer.apply({PARAMS: weights}, X), h, rtol=1e-4, atol=1e-6
+  )
+  assert set(_splits(boxes).values()) == {('data', 'mdl'), ('mdl',)}
+
+
+def test_an_mlp_block_of_one_layer_and_of_none():
+  layer = linears.MLPBlock.config(num_layers=1, ff_tpl=_config()).Instantiate()
+  y = layer.apply({PARAMS: {'mlp_layers_0': WEIGHTS[PARAMS]}}, X)
+  want = np.maximum(np.tensordot(X, W, axes=1) + B, 0)
+  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+  with pytest.raises(errors.UserError, match='num_layers is 0; .*1 or more'):
+    linears.MLPBlock.config(num_layers=0, ff_tpl=_config()).Instantiate().init(
+      jax.random.key(0), X
+    )
+
+
+def test_an_mlp_block_needs_the_dims_of_its_ends():
+  config = linears.MLPBlock.config(
+    ff_tpl=linears.FeedForward.config(input_dims=4)
+  )
+  with pytest.raises(errors.UserError, match='output_dims is required'):
+    config.Instantiate().init(jax.random.key(0), X)
+
+
+def test_outputs_are_split_over_a_mesh():
+  """Also those of a decoding step, which have no time axis."""
+  processes.run_on_eight_devices("""
+    import jax
+    from jax.sharding import AxisType, PartitionSpec as P
+    from tests.pax_compat.layers import linears_test as t
+    from pax_compat.layers.linears import FeedForward
+    import numpy as np
+    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
+    x = np.ones([2, 3, 4], 'float32')
+    w = {'params': {'linear': {'w': np.ones([4, 8], 'float32')}}}
+
+    def spec(x, **mappings):
+      layer = FeedForward.config(
+        input_dims=4, output_dims=8, has_bias=False,
+        activation_split_dims_mapping=FeedForward.ActivationSharding.config(
+          **mappings)).Instantiate()
+      with jax.set_mesh(mesh):
+        y = jax.jit(layer.apply)(w, x)
+      np.testing.assert_array_equal(y, np.full(y.shape, 4))
+      return y.sharding.spec
+
+    out = ['data', None, 'mdl']
+    assert spec(x, out=out) == P('data', None, 'mdl')
+    assert spec(x[:, 0], out=out) == P('data', 'mdl')
+    assert spec(x[:, 0], out=out, extend_step_out=[None, 'mdl']) == P(
+      None, 'mdl')
+  """)

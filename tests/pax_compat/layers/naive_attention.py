@@ -37,6 +37,8 @@ def attend(
 ):
   """Returns what each target and head attends to, [B, T, N, H].
 
+  That is zero where it sees nothing.
+
   Args:
     query: [B, T, N, H], scaled.
     key: [B, S, K, H].
@@ -60,6 +62,8 @@ def attend(
     if cap:
       logits = cap * np.tanh(logits / cap)
     seen = np.flatnonzero(visible[b, n, t])
+    if not seen.size:
+      continue
     logits = logits[seen]
     highest = max([*logits, *([] if extra is None else [extra])])
     weights = np.exp(logits - highest)
@@ -119,3 +123,89 @@ def relative_bias(weight, query_positions, key_positions, **fields):
     distance = int(key_positions[b, s]) - int(query_positions[b, t])
     bias[b, :, t, s] = weight[:, bucket(distance, weight.shape[1], **fields)]
   return bias
+
+
+def project(weights, x):
+  """Returns [B, T, D] projected to [B, T, N, H], or by [D, H] to one head."""
+  w = np.asarray(weights['w'], np.float64)
+  if w.ndim == 2:
+    w = w[:, None]
+  heads = np.stack([x @ w[:, n] for n in range(w.shape[1])], axis=2)
+  return heads + weights.get('b', 0.0)
+
+
+def convolve(weights, x, positions):
+  """Returns heads [B, T, N, H] convolved along time within their examples."""
+  out = np.zeros(x.shape)
+  for b, t in np.ndindex(*x.shape[:2]):
+    for i in range(len(weights)):
+      if positions[b, t] >= i and t >= i:
+        out[b, t] += x[b, t - i] * weights[f'dconv_{i}']
+  return out
+
+
+def layer(
+  weights,
+  query,
+  key,
+  value,
+  *,
+  mask=None,
+  causal=False,
+  positions=None,
+  **fields,
+):
+  """Returns what an attention layer computes, [B, T, D].
+
+  Args:
+    weights: of the layer.
+    query: [B, T, D].
+    key: [B, S, D].
+    value: [B, S, D].
+    mask: broadcasts to [B, N, T, S].
+    causal: whether later sources are hidden.
+    positions: of queries and keys, [B, T] and [B, S]; None takes indices.
+    **fields: of the layer, and `farthest` of its relative bias.
+  """
+  if positions is None:
+    positions = [
+      np.tile(np.arange(x.shape[1]), (len(x), 1)) for x in (query, key)
+    ]
+  q, k, v = (
+    project(weights[name], np.asarray(x, np.float64))
+    for name, x in (('query', query), ('key', key), ('value', value))
+  )
+  if fields.get('dconv_qkv'):
+    q = convolve(weights['dconv_q'], q, positions[0])
+    k = convolve(weights['dconv_k'], k, positions[1])
+    v = convolve(weights['dconv_v'], v, positions[1])
+  if fields.get('use_rotary_position_emb'):
+    q, k = rotate(q, positions[0]), rotate(k, positions[1])
+  scale = q.shape[-1] ** -0.5
+  if 'per_dim_scale' in weights:
+    learned = weights['per_dim_scale']['per_dim_scale']
+    scale = scale * np.log1p(np.exp(np.float64(learned))) / np.log(2)
+  if not fields.get('internal_enable_query_scale', True):
+    scale = 1.0
+  bias = None
+  if 'relative_bias' in weights:
+    bias = relative_bias(
+      weights['relative_bias']['wrb'],
+      *positions,
+      farthest=fields.get('farthest', 128),
+    )
+  batch, targets, heads, _ = q.shape
+  visible = visible_of(mask, causal, (batch, heads, targets, k.shape[1]))
+  by_root = fields.get('scale_logits_by_head_dims')
+  encoded = attend(
+    q * scale,
+    k,
+    v,
+    visible,
+    bias=bias,
+    cap=fields.get('atten_logit_cap', 0.0),
+    extra=fields.get('attention_extra_logit'),
+    factor=q.shape[-1] ** -0.5 if by_root else 1.0,
+  )
+  post = weights['post']['w'].astype(np.float64)
+  return np.einsum('btnh,dnh->btd', encoded, post) + weights['post'].get('b', 0)

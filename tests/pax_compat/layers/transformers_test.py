@@ -1,6 +1,6 @@
-"""Transformer layers: what flows where, and the feed-forward half's formula.
+"""A Transformer layer against numpy, and its decoding against itself.
 
-Shapes: B batch, T time, D model dims.
+Shapes: B batch, T time, S source time, D model dims, N heads.
 """
 
 import jax
@@ -8,204 +8,305 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import base_layer, errors
-from pax_compat.base_layer import PARAMS, RANDOM
-from pax_compat.layers import activations, normalizations, transformers
+from pax_compat import base_layer, config, errors
+from pax_compat.base_layer import DECODE_CACHE, PARAMS, RANDOM
+from pax_compat.layers import attentions, linears, normalizations
+from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
+from pax_compat.layers.transformers import Transformer
+from tests.pax_compat.layers import numpy_transformer as reference
 
-B, T, D = 2, 6, 4
+B, T, S, D, N = 2, 6, 5, 4, 2
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(B, T, D)).astype(np.float32)
-NO_PADDINGS = np.zeros([B, T], np.float32)
+CROSS = RNG.normal(size=(B, S, D)).astype(np.float32)
 # The second example has four positions that count.
 PADDINGS = (np.arange(T) >= np.array([[T], [4]])).astype(np.float32)
+NO_PADDINGS = np.zeros([B, T], np.float32)
+CAUSAL = np.tril(np.ones([T, T], bool))
+POLICIES = ['pre', 'post', 'primer_hybrid', 'post_skip']
 
 
-def _random_weights(layer, paddings=NO_PADDINGS):
-  variables = layer.init({PARAMS: jax.random.key(0)}, X, paddings)
-  shapes = base_layer.unbox(variables)[PARAMS]
-  rng = np.random.default_rng(1)
-  return jax.tree.map(
-    lambda s: rng.normal(scale=0.5, size=s.shape).astype(np.float32), shapes
-  )
+def _config(**fields):
+  return Transformer.config(input_dims=D, hidden_dims=8, num_heads=N, **fields)
 
 
-def _layer(**fields):
-  return transformers.Transformer.config(
-    input_dims=D, hidden_dims=8, num_heads=2, **fields
-  )
-
-
-def _stack(num_layers=2, **fields):
-  config = transformers.StackedTransformer.config(
-    model_dims=D, num_layers=num_layers
-  )
-  config.transformer_layer_params_tpl.set(hidden_dims=8, num_heads=2, **fields)
-  return config
-
-
-def _sources_of(config, paddings=NO_PADDINGS) -> np.ndarray:
-  """Returns [B, T, T]: whether each output depends on each input in time."""
-  layer = config.Instantiate()
-  weights = _random_weights(layer)
-
-  def call(x):
-    return layer.apply({PARAMS: weights}, x, paddings)
-
-  jacobian = jax.jacobian(call)(X)
-  of_same_example = np.stack([jacobian[b, :, :, b] for b in range(B)])
-  return np.abs(of_same_example).max(axis=(2, 4)) > 0
-
-
-def test_every_position_sees_every_other():
-  assert _sources_of(_stack()).all()
-
-
-def test_no_position_sees_a_later_one():
-  want = np.broadcast_to(np.tril(np.ones([T, T], bool)), (B, T, T))
-  np.testing.assert_array_equal(_sources_of(_stack(causal=True)), want)
-
-
-def test_no_position_sees_padding():
-  seen = _sources_of(_stack(), PADDINGS)
-  counts = PADDINGS == 0
-  for b in range(B):
-    assert not seen[b][counts[b]][:, ~counts[b]].any()
-    assert seen[b][counts[b]][:, counts[b]].all()
-
-
-def test_examples_do_not_see_each_other():
-  layer = _stack().Instantiate()
-  weights = _random_weights(layer)
-  other = X.copy()
-  other[1] = 7.0
-  y = layer.apply({PARAMS: weights}, X, NO_PADDINGS)
-  z = layer.apply({PARAMS: weights}, other, NO_PADDINGS)
-  np.testing.assert_array_equal(y[0], z[0])
-  assert not np.array_equal(y[1], z[1])
-
-
-def _norm(x, weights):
-  x = x - x.mean(-1, keepdims=True)
-  x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
-  return x * (1 + weights['scale']) + weights['bias']
-
-
-def _dense(x, weights):
-  return x @ weights['linear']['w'] + weights['bias']['b']
-
-
-@pytest.mark.parametrize('pre_norm', [True, False])
-@pytest.mark.parametrize('apply_padding', [True, False])
-def test_feed_forward(pre_norm, apply_padding):
-  layer = transformers.TransformerFeedForward.config(
-    input_dims=D,
-    hidden_dims=8,
-    use_pre_norm=pre_norm,
-    apply_padding=apply_padding,
-    residual_weight=0.5,
-    activation_tpl=activations.Tanh.config(),
-  ).Instantiate()
-  w = _random_weights(layer)
-  y = layer.apply({PARAMS: w}, X, PADDINGS)
-  keep = (1 - PADDINGS)[..., None] if apply_padding else 1.0
-  hidden = _norm(X, w['layer_norm']) if pre_norm else X
-  hidden = np.tanh(_dense(hidden, w['ffn_layer1'])) * keep
-  want = X + 0.5 * _dense(hidden, w['ffn_layer2']) * keep
-  if not pre_norm:
-    want = _norm(want, w['layer_norm'])
+def _close(y, want):
   np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('from_normalized', [False, True])
-def test_attention_adds_to_its_input(from_normalized):
-  layer = transformers.TransformerAttention.config(
-    input_dims=D,
-    hidden_dims=D,
-    num_heads=2,
-    residual_from_normalized=from_normalized,
-  ).Instantiate()
-  w = _random_weights(layer)
-  w['atten']['post'] = jax.tree.map(np.zeros_like, w['atten']['post'])
-  y = layer.apply({PARAMS: w}, X, NO_PADDINGS)
-  want = _norm(X, w['layer_norm']) if from_normalized else X
-  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
+def _run(config, **given):
+  layer = config.Instantiate()
+  weights = reference.random_weights(layer, X, **given)
+  return np.asarray(layer.apply({PARAMS: weights}, X, **given)), weights
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('policy', POLICIES)
+def test_the_formula(policy, causal):
+  y, weights = _run(_config(norm_policy=policy, mask_self_attention=causal))
+  _close(y, reference.layer(X, weights, CAUSAL if causal else True, policy))
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_the_formula_with_cross_attention(policy):
+  visible = RNG.random((B, 1, T, S)) > 0.3
+  visible[..., 0] = True
+  y, weights = _run(
+    _config(norm_policy=policy, use_cross_attention=True),
+    cross_inputs=CROSS,
+    cross_mask=visible,
+  )
+  want = reference.layer(X, weights, True, policy, CROSS, visible)
+  _close(y, want)
+
+
+def test_gradients_reach_what_it_attends_to():
+  layer = _config(use_cross_attention=True).Instantiate()
+  weights = reference.random_weights(layer, X, cross_inputs=CROSS)
+
+  def output(cross):
+    y = layer.apply({PARAMS: weights}, X, cross_inputs=cross)
+    return jnp.sum(jnp.square(y))
+
+  direction = RNG.normal(size=CROSS.shape).astype(np.float32)
+  along = np.sum(jax.grad(output)(CROSS) * direction)
+
+  def moved(step):
+    y = reference.layer(X, weights, True, cross=CROSS + step * direction)
+    return np.sum(np.square(y, dtype=np.float64))
+
+  np.testing.assert_allclose(
+    along, (moved(1e-3) - moved(-1e-3)) / 2e-3, rtol=1e-2
+  )
+
+
+def test_paddings_are_hidden():
+  y, weights = _run(_config(), paddings=PADDINGS)
+  visible = (PADDINGS == 0)[:, None, None, :]
+  want = reference.layer(X, weights, visible)
+  counts = PADDINGS == 0
+  _close(y[counts], want[counts])
+
+
+def test_a_mask_takes_the_place_of_paddings():
+  visible = RNG.random((B, N, T, T)) > 0.5
+  visible |= np.eye(T, dtype=bool)
+  y, weights = _run(_config(), mask=visible)
+  _close(y, reference.layer(X, weights, visible))
+
+
+def test_positions_tell_rotated_heads_where_they_are():
+  tpl = attentions.DotProductAttention.config(use_rotary_position_emb=True)
+  layer = _config(tr_atten_tpl=tpl).Instantiate()
+  weights = {PARAMS: reference.random_weights(layer, X)}
+  plain = layer.apply(weights, X)
+  counted = np.broadcast_to(np.arange(T), (B, T))
+  other = np.array([[0, 1, 2, 0, 1, 2]] * B)
+  same = layer.apply(weights, X, segment_pos=counted)
+  _close(same, plain)
+  assert not np.allclose(layer.apply(weights, X, segment_pos=other), plain)
+
+
+def test_without_a_feed_forward_there_is_attention_only():
+  y, weights = _run(_config(tr_fflayer_tpl=None))
+  assert 'ff_layer' not in weights
+  want = reference.residual(
+    X,
+    lambda q: reference.attention(q, q, weights['self_attention'], True),
+    weights,
+    'pre',
+  )
+  _close(y, want)
+
+
+def test_the_residual_may_come_from_what_attention_sees():
+  config = _config(residual_from_normalized=True, tr_fflayer_tpl=None)
+  y, weights = _run(config)
+  seen = reference.norm(X, weights['layer_norm'])
+  added = reference.attention(seen, seen, weights['self_attention'], True)
+  _close(y, seen + added)
 
 
 def test_the_output_may_be_normalised():
-  config = _layer(output_norm_tpl=normalizations.LayerNorm.config())
-  layer = config.Instantiate()
-  w = _random_weights(layer)
-  y = np.asarray(layer.apply({PARAMS: w}, X, NO_PADDINGS))
-  plain = {k: v for k, v in w.items() if k != 'output_norm'}
-  before = _layer().Instantiate().apply({PARAMS: plain}, X, NO_PADDINGS)
-  want = _norm(np.asarray(before), w['output_norm'])
-  np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+  y, weights = _run(_config(output_norm_tpl=normalizations.LayerNorm.config()))
+  want = reference.layer(X, weights, True)
+  _close(y, reference.norm(want, weights['output_norm']))
 
 
-def test_a_stack_is_its_layers_one_after_the_other():
-  layer = _stack(num_layers=3).Instantiate()
-  w = _random_weights(layer)
-  assert set(w) == {'x_layers_0', 'x_layers_1', 'x_layers_2'}
-  want = X
-  for i in range(3):
-    one = _layer().Instantiate()
-    want = one.apply({PARAMS: w[f'x_layers_{i}']}, want, NO_PADDINGS)
-  y = layer.apply({PARAMS: w}, X, NO_PADDINGS)
-  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+def test_the_feed_forward_may_normalise_otherwise():
+  tpl = TransformerFeedForward.config(norm_policy='post')
+  y, weights = _run(_config(norm_policy='pre', tr_fflayer_tpl=tpl))
+  attended = reference.residual(
+    X,
+    lambda q: reference.attention(q, q, weights['self_attention'], True),
+    weights,
+    'pre',
+  )
+  _close(y, reference.feed_forward(attended, weights['ff_layer'], 'post'))
 
 
-def _mixed_stack(num_layers, widths):
-  tpls = [
-    transformers.Transformer.config(hidden_dims=width, num_heads=2)
-    for width in widths
-  ]
-  return transformers.StackedTransformer.config(
-    model_dims=D, num_layers=num_layers, transformer_layer_params_tpl=tpls
-  ).Instantiate()
+def test_heads_may_have_any_dims():
+  _, weights = _run(_config(dim_per_head=3))
+  assert weights['self_attention']['query']['w'].shape == (D, N, 3)
 
 
-def test_the_layers_of_a_stack_may_differ():
-  layer = _mixed_stack(2, (16, 4))
-  w = _random_weights(layer)
-  widths = [
-    w[f'x_layers_{i}']['ff_layer']['ffn_layer1']['bias']['b'].size
-    for i in range(2)
-  ]
-  assert widths == [16, 4]
+def test_cross_attention_may_have_a_template_of_its_own():
+  tpl = attentions.DotProductAttention.config(use_bias=False)
+  _, weights = _run(
+    _config(use_cross_attention=True, cross_atten_tpl=tpl), cross_inputs=CROSS
+  )
+  assert set(weights['cross_attention']['key']) == {'w'}
+  assert set(weights['self_attention']['key']) == {'w', 'b'}
 
 
-@pytest.mark.parametrize('num_layers', [1, 3])
-def test_a_stack_has_as_many_layers_as_it_says(num_layers):
-  with pytest.raises(
-    errors.UserError, match=f'num_layers is {num_layers}, .* has 2 layers'
-  ):
-    _random_weights(_mixed_stack(num_layers, (16, 4)))
+def test_one_norm_template_is_one_layer_where_it_is_used_twice():
+  norm = normalizations.LayerNorm.config()
+  shared = _config(ln_tpl=norm)
+  shared.tr_fflayer_tpl.ln_tpl = norm
+  _, weights = _run(shared)
+  assert 'layer_norm' in weights and 'layer_norm' not in weights['ff_layer']
 
 
 @pytest.mark.parametrize(
-  ('half', 'field'),
+  'field',
   [
-    ('tr_fflayer_tpl', 'relu_dropout_prob'),
-    ('tr_fflayer_tpl', 'residual_dropout_prob'),
-    ('tr_atten_tpl', 'residual_dropout_prob'),
+    'atten_dropout_prob',
+    'residual_dropout_prob',
+    'relu_dropout_prob',
+    'residual_droppath_prob',
   ],
 )
-def test_dropout_acts_in_training_only(half, field):
-  plain, config = _layer().Instantiate(), _layer()
-  getattr(config, half).set(**{field: 0.5})
-  layer = config.Instantiate()
-  w = {PARAMS: _random_weights(plain)}
-  want = plain.apply(w, X, NO_PADDINGS)
+def test_dropout_acts_in_training_only(field):
+  plain, dropping = (
+    _config(**fields).Instantiate() for fields in ({}, {field: 0.5})
+  )
+  weights = {PARAMS: reference.random_weights(plain, X)}
+  want = plain.apply(weights, X)
   rngs = {RANDOM: jax.random.key(0)}
-  trained = layer.apply(w, X, NO_PADDINGS, rngs=rngs)
-  assert not np.allclose(trained, want)
+  assert not np.allclose(dropping.apply(weights, X, rngs=rngs), want)
   with base_layer.eval_mode():
-    np.testing.assert_array_equal(layer.apply(w, X, NO_PADDINGS), want)
+    np.testing.assert_array_equal(dropping.apply(weights, X), want)
 
 
 def test_half_precision_throughout():
-  layer = _stack(causal=True)
-  layer = layer.set(fprop_dtype=jnp.bfloat16).Instantiate()
-  weights = jax.tree.map(jnp.asarray, _random_weights(layer))
-  y = layer.apply({PARAMS: weights}, X.astype(jnp.bfloat16), PADDINGS)
+  layer = _config(fprop_dtype=jnp.bfloat16).Instantiate()
+  weights = {PARAMS: reference.random_weights(layer, X)}
+  y = layer.apply(weights, X.astype(jnp.bfloat16), PADDINGS)
   assert y.dtype == jnp.bfloat16 and jnp.isfinite(y).all()
+
+
+def _decode(layer, weights, x, sizes, init=None, step=None):
+  """Returns the outputs of decoding `x` in pieces of these sizes."""
+  variables = {PARAMS: weights}
+  _, state = layer.apply(
+    variables,
+    B,
+    T + 2,
+    method='init_states',
+    mutable=[DECODE_CACHE],
+    **(init or {}),
+  )
+  outputs, start = [], 0
+  for size in sizes:
+    y, state = layer.apply(
+      {**variables, **state},
+      x[:, start : start + size],
+      time_step=start,
+      method='extend_step',
+      mutable=[DECODE_CACHE],
+      **(step or {}),
+    )
+    outputs.append(y)
+    start += size
+  return np.concatenate(outputs, axis=1)
+
+
+@pytest.mark.parametrize('sizes', [[1] * T, [3, 1, 2], [T]])
+@pytest.mark.parametrize('cross', [False, True])
+def test_decoding_is_the_whole_step_by_step(sizes, cross):
+  layer = _config(
+    mask_self_attention=True, use_cross_attention=cross
+  ).Instantiate()
+  given = {'cross_inputs': CROSS} if cross else {}
+  hidden = (np.arange(S) < np.array([[S], [2]]))[:, None, None]
+  step = {'cross_mask': hidden} if cross else {}
+  weights = reference.random_weights(layer, X, **given, **step)
+  want = layer.apply({PARAMS: weights}, X, **given, **step)
+  y = _decode(layer, weights, X, sizes, given, step)
+  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
+
+
+def test_decoding_with_rotated_heads_in_cross_attention_too():
+  tpl = attentions.DotProductAttention.config(use_rotary_position_emb=True)
+  layer = _config(
+    mask_self_attention=True, use_cross_attention=True, tr_atten_tpl=tpl
+  ).Instantiate()
+  given = {'cross_inputs': CROSS}
+  weights = reference.random_weights(layer, X, **given)
+  want = layer.apply({PARAMS: weights}, X, **given)
+  y = _decode(layer, weights, X, [2, 1, 3], given)
+  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
+
+
+def test_positions_of_one_step_may_see_each_other():
+  layer = _config().Instantiate()
+  weights = reference.random_weights(layer, X)
+  y = _decode(layer, weights, X, [T], step={'causal': False})
+  _close(y, reference.layer(X, weights, True))
+
+
+def test_cross_attention_may_be_skipped_if_it_is_allowed():
+  layer = _config(
+    use_cross_attention=True,
+    allow_skip_cross_attention=True,
+    mask_self_attention=True,
+  ).Instantiate()
+  weights = reference.random_weights(layer, X, cross_inputs=CROSS)
+  want = reference.layer(X, weights, CAUSAL)
+  _close(layer.apply({PARAMS: weights}, X), want)
+  _close(_decode(layer, weights, X, [4, 2]), want)
+
+
+@pytest.mark.parametrize('method', ['__call__', 'init_states'])
+def test_cross_attention_needs_another_sequence(method):
+  layer = _config(use_cross_attention=True).Instantiate()
+  weights = reference.random_weights(layer, X, cross_inputs=CROSS)
+  args = [X] if method == '__call__' else [B, T]
+  with pytest.raises(errors.UserError, match='no other sequence'):
+    layer.apply({PARAMS: weights}, *args, method=method)
+
+
+def test_a_setting_of_a_part_that_the_layer_contradicts_is_a_mistake():
+  tpl = attentions.DotProductAttention.config(num_heads=1)
+  with pytest.raises(
+    errors.UserError,
+    match='Transformer.tr_atten_tpl.num_heads is 1, but .* makes it 2',
+  ):
+    _run(_config(tr_atten_tpl=tpl))
+
+
+@pytest.mark.parametrize(
+  ('missing', 'message'),
+  [
+    ('num_heads', 'self_attention.num_heads is required'),
+    ('hidden_dims', 'ff_layer.hidden_dims is required'),
+  ],
+)
+def test_what_is_missing_is_named(missing, message):
+  with pytest.raises(config.RequiredError, match=message):
+    _run(_config().set(**{missing: None}))
+
+
+def test_a_part_may_hold_what_the_layer_does_not_say():
+  tpl = TransformerFeedForward.config(
+    hidden_dims=5,
+    relu_dropout_prob=0.5,
+    fflayer_tpl=linears.FeedForward.config(),
+  )
+  layer = _config(tr_fflayer_tpl=tpl).set(hidden_dims=None).Instantiate()
+  weights = reference.random_weights(layer, X)
+  inner = weights['ff_layer']['ffn_layer1']['linear']['w']
+  assert inner.shape == (D, 5)
+  rngs = {RANDOM: jax.random.key(0)}
+  trained = layer.apply({PARAMS: weights}, X, rngs=rngs)
+  assert not np.allclose(trained, reference.layer(X, weights, True))

@@ -24,7 +24,8 @@ WEIGHTS = {
 IDS = RNG.integers(0, V, (B, T))
 # Some positions count in full, some in part, some not at all.
 CLASS_WEIGHTS = RNG.choice([0, 0.5, 1], (B, T)).astype(np.float32)
-TARGETS = [Target(), Target(on=0.9, off=0.1 / (V - 1))]
+SHARP = Target()
+TARGETS = [SHARP, Target(on=0.9, off=0.1 / (V - 1))]
 
 
 def _logits(weights, inputs):
@@ -38,7 +39,7 @@ def _chunked(weights, inputs, class_weights=CLASS_WEIGHTS, ids=IDS, **options):
   )
 
 
-def _plain(weights, inputs, class_weights=CLASS_WEIGHTS, target=Target()):
+def _plain(weights, inputs, class_weights=CLASS_WEIGHTS, target=SHARP):
   """The same by jax.nn, in one piece."""
   logits = _logits(weights, inputs)
   one_hot = jax.nn.one_hot(IDS, V)

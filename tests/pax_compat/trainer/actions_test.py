@@ -1,31 +1,141 @@
-"""Tests of what a run reports, without a run."""
+"""Tests of what happens every so often, without a run where it can be."""
 
-from pax_compat import metric_writers, progress
-from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import actions, feeding
+import gc
+import json
+
+import pytest
+
+from pax_compat.early_stopping import RunningMode
+from pax_compat.trainer import actions
+from tests.pax_compat.trainer import lines
 
 
-def test_the_loss_that_is_reported_is_the_learners(tmp_path):
-  said = []
-  writer = metric_writers.MetricWriter(tmp_path)
-  report = actions.Report(
-    every=10,
-    loss_name='total_loss',
-    progress=progress.Progress(2),
-    writer=writer,
-    say=said.append,
+def _moment(step=1, **fields):
+  return actions.Moment(
+    **dict(step=step, is_last=False, is_stopping=False, state=None) | fields
   )
-  for step in (1, 2):
-    report(
-      actions.Moment(
-        step=step,
-        is_last=step == 2,
-        is_stopping=False,
-        state=None,
-        metrics={'total_loss': float(step)},
-        fed=feeding.FedBatch(NestedMap(), 'x[1]', 5.0, 0.0),
-      )
-    )
-  writer.close()
-  assert said[0] == 'step 1  loss 1'
-  assert said[1].startswith('step 2/2  loss 2')
+
+
+@pytest.mark.parametrize(
+  ('fields', 'ends'),
+  [
+    ({}, False),
+    (dict(is_last=True), True),
+    (dict(is_stopping=True), True),
+    (dict(stops_early=True), True),
+  ],
+)
+def test_when_a_run_ends(fields, ends):
+  assert _moment(**fields).ends == ends
+
+
+def test_garbage_is_collected_in_turn_only():
+  class Cycle:
+    alive = 0
+
+    def __init__(self):
+      self.me = self
+      Cycle.alive += 1
+
+    def __del__(self):
+      Cycle.alive -= 1
+
+  assert gc.isenabled()
+  with actions.CollectGarbage(3) as collect:
+    left = []
+    for step in range(1, 8):
+      Cycle()
+      collect(_moment(step))
+      left.append(Cycle.alive)
+      assert not gc.isenabled()
+  assert left == [1, 2, 0, 1, 2, 0, 1]
+  assert gc.isenabled() and not gc.get_freeze_count()
+
+
+class Asked:
+  """Remembers what it was asked, and says yes at a step."""
+
+  def __init__(self, stop_at=None):
+    self.stop_at = stop_at
+    self.calls = []
+
+  def __call__(self, metrics, mode, step, is_last_ckpt, checkpoint_path):
+    self.calls.append((metrics, mode, step, is_last_ckpt, checkpoint_path))
+    return step == self.stop_at
+
+
+def _train(folder, asked, **train):
+  task = lines.task(
+    **dict(num_train_steps=6, eval_interval_steps=2, save_interval_steps=2)
+    | train
+  )
+  if asked is not None:  # A function, unlike an object, is not cloned.
+    task.early_stopping_fn = lambda *args: asked(*args)
+  experiment = lines.Lines(task)
+  experiment.train(folder)
+  return experiment.said
+
+
+def test_what_an_early_stopping_function_is_told(tmp_path):
+  asked = Asked()
+  _train(tmp_path / 'run', asked, decode_interval_steps=4)
+  assert [call[2:] for call in asked.calls] == [
+    (step, step == 6, tmp_path / 'run' / 'checkpoints') for step in (2, 4, 6)
+  ]
+  both = RunningMode.TRAIN | RunningMode.EVAL
+  assert [call[1] for call in asked.calls] == [
+    both,
+    both | RunningMode.DECODE,
+    both | RunningMode.DECODE,
+  ]
+  for metrics, _, step, *_ in asked.calls:
+    for split in ('eval_dev', 'eval_train'):
+      written = lines.metrics(tmp_path / 'run', split)
+      assert metrics[f'{split}/loss'] == written[step, 'loss']
+    assert {'train/loss', 'train/learning/lr'} <= metrics.keys()
+    assert ('decode_few/num_decode_steps' in metrics) == (step != 2)
+
+
+def test_a_run_that_stops_early(tmp_path):
+  folder = tmp_path / 'run'
+  said = _train(folder, Asked(stop_at=4))
+  assert said[-2].startswith('stops early after step 4, because the early_stop')
+  assert lines.steps(folder, 'eval_dev') == [2, 4]
+  manifests = (folder / 'checkpoints' / 'manifests').iterdir()
+  assert {path.stem for path in manifests} == {'2', '4'}
+  # It is over, as long as somebody could have stopped it.
+  assert _train(folder, Asked())[-1] == (
+    'the run was stopped early after step 4 already'
+  )
+  said = _train(folder, None)
+  assert said[0] == 'continues from the checkpoint of step 4'
+  assert lines.steps(folder, 'eval_dev') == [2, 4, 6]
+
+
+def test_at_the_last_step_there_is_nothing_to_stop(tmp_path):
+  said = _train(tmp_path / 'run', Asked(stop_at=6))
+  assert not any('stops early' in line for line in said)
+
+
+def test_a_checkpoint_says_how_its_run_ended(tmp_path):
+  class Checkpointer:
+    def save(self, step, state, extra):
+      saved.append((step, json.loads(json.dumps(extra))))
+
+  saved, flushed = [], []
+  save = actions.Save(
+    Checkpointer(), steps=5, seconds=None, before=lambda: flushed.append(1)
+  )
+  for step, fields in (
+    (4, {}),
+    (5, {}),
+    (6, dict(is_stopping=True)),
+    (7, dict(stops_early=True)),
+  ):
+    save(_moment(step, **fields))
+  assert [(step, *extra.values()) for step, extra in saved] == [
+    (5, 5, False, False),
+    (6, 6, True, False),
+    (7, 7, False, True),
+  ]
+  assert len(flushed) == 3

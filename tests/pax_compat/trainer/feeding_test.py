@@ -168,3 +168,39 @@ def test_facts_about_a_batch():
   batch.weights = np.array([[1, 0.5], [0, 0]])
   assert feeding.tokens_in(batch) == 1.5
   assert feeding.tokens_in(NestedMap(ids=np.zeros(3))) == 0
+
+
+def test_a_peek_takes_nothing_away():
+  get_next, _ = _numbers(stop=3)
+  with feeding.Feeder(get_next, lambda b: b) as feeder:
+    assert int(feeder.peek().arrays.x[0]) == 0
+    assert int(feeder.peek().arrays.x[0]) == 0
+    seen = []
+    for fed in feeder:
+      seen.append(int(fed.arrays.x[0]))
+      ahead = feeder.peek()
+      seen.append(ahead and int(ahead.arrays.x[0]))
+    assert seen == [0, 1, 1, 2, 2, None]
+    assert feeder.peek() is None
+
+
+def test_who_peeks_waits_instead_of_the_step():
+  released = threading.Event()
+
+  def get_next():
+    released.wait(10)
+    return NestedMap(x=np.zeros([1]))
+
+  with feeding.Feeder(get_next, lambda b: b) as feeder:
+    threading.Timer(0.2, released.set).start()
+    feeder.peek()
+    assert next(iter(feeder)).wait_seconds == 0
+
+
+def test_a_peek_meets_the_error_of_the_input():
+  def get_next():
+    raise ArithmeticError('no')
+
+  with feeding.Feeder(get_next, lambda b: b) as feeder:
+    with pytest.raises(ArithmeticError, match='no'):
+      feeder.peek()

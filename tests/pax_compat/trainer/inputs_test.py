@@ -60,3 +60,23 @@ def test_one_that_cannot_be_built_closes_the_others():
   with pytest.raises(OSError, match='no such file'):
     inputs.Inputs([_config('train'), _config('dev', broken=True)])
   assert CLOSED == ['train']
+
+
+def test_what_is_decoded_stands_on_its_own():
+  configs = [_config('train'), _config('dev')]
+  decoded = [_config('dev', batch_size=3), _config('few')]
+  with inputs.Inputs(configs, decoded) as built:
+    assert list(built.decode) == ['dev', 'few']
+    assert built.decode['dev'].batch_size == 3
+    assert built.eval['dev'].batch_size is None
+  assert sorted(CLOSED) == ['dev', 'dev', 'few', 'train']
+  with pytest.raises(errors.UserError, match='datasets are called few; '):
+    inputs.Inputs(configs, [_config('few')] * 2)
+
+
+def test_inputs_learn_their_place_among_the_processes():
+  with inputs.Inputs(
+    [_config('train')], num_infeed_hosts=3, infeed_host_index=2
+  ) as built:
+    assert built.train.num_infeed_hosts == 3
+    assert built.train.infeed_host_index == 2

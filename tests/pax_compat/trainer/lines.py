@@ -153,7 +153,10 @@ class Rows(base_input.BaseInput):
 def rows(first: int, *, count: int = BATCH, end: int | None = None):
   """Returns a batch of rows; those from `end` on are there to mislead."""
   drawn = np.stack(
-    [np.random.default_rng(first + i).normal(size=DIMS + 1) for i in range(count)]
+    [
+      np.random.default_rng(first + i).normal(size=DIMS + 1)
+      for i in range(count)
+    ]
   ).astype(np.float32)
   counts = np.arange(first, first + count) < (np.inf if end is None else end)
   return NestedMap(
@@ -178,7 +181,8 @@ def task(*, model: dict | None = None, **train) -> config_lib.Config:
 
 def make_program(config: config_lib.Config) -> program.TaskProgram:
   """Returns the program of a task, on all devices."""
-  return program.create(config, partitioning.create_mesh(None, None), rows(0))
+  mesh = partitioning.create_mesh(None, None)
+  return program.create(config, mesh, rows(0, count=8))
 
 
 class Lines(base_experiment.BaseExperiment):
@@ -219,7 +223,9 @@ def train(folder: pathlib.Path, **fields) -> Lines:
 def metrics(folder: pathlib.Path, split: str) -> dict[tuple[int, str], float]:
   """Returns what metrics.jsonl has of a split, by step and name."""
   lines = map(json.loads, (folder / 'metrics.jsonl').read_text().splitlines())
-  return {(x['step'], x['name']): x['value'] for x in lines if x['split'] == split}
+  return {
+    (x['step'], x['name']): x['value'] for x in lines if x['split'] == split
+  }
 
 
 def steps(folder: pathlib.Path, split: str, name: str = 'loss') -> list[int]:

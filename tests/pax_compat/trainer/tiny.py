@@ -6,11 +6,12 @@ from jax.sharding import Mesh
 
 from pax_compat import config as config_lib
 from pax_compat import optimizers, tasks_lib
-from pax_compat.layers import models
+from pax_compat.layers import models, transformer_models
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 
 VOCAB, LENGTH = 16, 8
+MESH, MESH_AXES = (2, 2, 2), ('replica', 'data', 'mdl')
 
 
 def batch(seed: int = 0, size: int = 8) -> NestedMap:
@@ -23,24 +24,32 @@ def batch(seed: int = 0, size: int = 8) -> NestedMap:
   )
 
 
-def task(*, split=False, **train) -> config_lib.Config:
+def task(*, split=False, layers=1, **train) -> config_lib.Config:
   """Returns the task.
 
   Args:
-    split: whether weights are split over the mesh axes 'data' and 'mdl'.
+    split: whether weights and activations are split over a 2x2x2 mesh of
+      replicas, data and model, as usual.
+    layers: of the stack.
     **train: fields of `tasks_lib.Train`.
   """
   model = models.LanguageModel.config()
   model.lm_tpl.set(vocab_size=VOCAB, model_dims=8)
-  stack = model.lm_tpl.stacked_transformer_tpl.set(num_layers=1)
-  layer = stack.transformer_layer_params_tpl
-  layer.set(hidden_dims=16, num_heads=2, causal=True)
+  model.lm_tpl.stacked_transformer_tpl.set(
+    num_layers=layers, hidden_dims=16, num_heads=2
+  )
   if split:
-    by = 'weight_split_dims_mapping'
-    model.lm_tpl.embedding_tpl.set(**{by: ('mdl', 'data')})
-    model.lm_tpl.softmax_tpl.set(**{by: (None, 'mdl')})
-    layer.tr_fflayer_tpl.fflayer1_tpl.set(**{by: ('data', 'mdl')})
-    layer.tr_atten_tpl.atten_tpl.proj_tpl.set(**{by: (None, 'mdl', None)})
+    mesh = dict(ici_mesh_shape=MESH, mesh_axis_names=MESH_AXES)
+    model.set(**mesh)
+    replica, data, mdl = MESH_AXES
+    transformer_models.TransformerLm.set_sharding_params_v1(
+      model.lm_tpl,
+      replica_axis=replica,
+      data_axis=data,
+      mdl_axis=mdl,
+      training_optimized=True,
+      **mesh,
+    )
   made = tasks_lib.SingleTask.config(model=model)
   made.train.set(**train)
   made.train.learner.optimizer = optimizers.Adam.config(learning_rate=0.01)
@@ -57,7 +66,7 @@ def make_program(
 
 def put(made: program.TaskProgram, data: NestedMap) -> NestedMap:
   """Sends a batch to the devices of a program."""
-  return partitioning.global_batch(data, partitioning.batch_sharding(made.mesh))
+  return partitioning.global_batch(data, made.batch_sharding)
 
 
 def train(made: program.TaskProgram, steps: int):
@@ -69,6 +78,7 @@ def train(made: program.TaskProgram, steps: int):
   state = made.init_state(batch())
   history = []
   for step in range(steps):
-    state, metrics = made.train_step(state, put(made, batch(step)))
-    history.append(jax.tree.map(float, metrics))
+    state, outputs = made.train_step(state, put(made, batch(step)))
+    names = outputs.scalar_names()
+    history.append({name: float(outputs[name]) for name in names})
   return state, history

@@ -27,32 +27,30 @@ SHAPES = {
   'stack': (4, 8, 8),
 }
 PREFIXES = {'stack': (4,)}
+ARRAYS = {name: jnp.zeros(shape) for name, shape in SHAPES.items()}
 
 
-def _params(dtype=jnp.float32):
+def _params():
   return {
     name: jax.ShapeDtypeStruct(
-      SHAPES[name], dtype, sharding=NamedSharding(MESH, spec)
+      SHAPES[name], jnp.float32, sharding=NamedSharding(MESH, spec)
     )
     for name, spec in SPECS.items()
   }
 
 
-def _metas():
+def metas():
   return stepping.metas(
-    SHAPES_AS_ARRAYS, **{n: {'repeat_prefix': p} for n, p in PREFIXES.items()}
+    ARRAYS, **{n: {'repeat_prefix': p} for n, p in PREFIXES.items()}
   )
-
-
-SHAPES_AS_ARRAYS = {name: jnp.zeros(shape) for name, shape in SHAPES.items()}
 
 
 def _specs(config, **fields):
   """Returns the specs of the state's leaves, by path, and checks the rest."""
   one = learner(config, **fields)
   params = _params()
-  state = one.abstract_state(params, weight_metas=_metas())
-  made = jax.eval_shape(lambda p: one.init(p, weight_metas=_metas()), params)
+  state = one.abstract_state(params, weight_metas=metas())
+  made = jax.eval_shape(lambda p: one.init(p, weight_metas=metas()), params)
   assert jax.tree.structure(state) == jax.tree.structure(made)
   assert all(
     (a.shape, a.dtype) == (b.shape, b.dtype)
@@ -107,10 +105,10 @@ def test_factored_moments_lack_a_dimension(sorts):
     ),
   }
   for name, (rows, columns) in want.items():
-    assert _of(specs, f'{name}/vr') == P(*rows), name
-    assert _of(specs, f'{name}/vc') == P(*columns), name
-    assert _of(specs, f'{name}/m') == SPECS[name]
-  assert _of(specs, 'bias/v') == P('mdl')
+    assert _of(specs, f'vr/{name}') == P(*rows), name
+    assert _of(specs, f'vc/{name}') == P(*columns), name
+    assert _of(specs, f'/m/{name}') == SPECS[name]
+  assert _of(specs, '/v/bias') == P('mdl')
 
 
 def test_optax_factored_moments():
@@ -122,9 +120,9 @@ def test_optax_factored_moments():
   assert _of(specs, 'v_col/tall') == P(('replica', 'data'))
   assert _of(specs, 'v_row/stack') == P('replica', 'mdl')
   assert _of(specs, 'v_col/stack') == P('replica', 'data')
-  assert _of(specs, 'v/bias') == P('mdl')
+  assert _of(specs, '/v/bias') == P('mdl')
   # The [1] of each layer that stands where there is nothing.
-  assert _of(specs, 'v/stack') == P('replica', None)
+  assert _of(specs, '/v/stack') == P('replica')
 
 
 def test_collected_gradients_are_split_like_their_weights():
@@ -158,7 +156,7 @@ def test_several_optimizers():
     auxiliary_regex=['params/(square|stack)'],
     auxiliary_names=['other'],
   )
-  state = one.abstract_state(_params(), weight_metas=_metas())
+  state = one.abstract_state(_params(), weight_metas=metas())
   specs = {
     path: leaf.sharding.spec for path, leaf in learners.by_path(state).items()
   }
@@ -170,10 +168,10 @@ def test_several_optimizers():
 
 def test_without_a_mesh_there_are_no_shardings():
   params = jax.tree.map(
-    lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype), SHAPES_AS_ARRAYS
+    lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype), ARRAYS
   )
   state = learner(optimizers.Adam.config(ema_decay=0.9)).abstract_state(
-    params, weight_metas=_metas()
+    params, weight_metas=metas()
   )
   assert {leaf.sharding for leaf in jax.tree.leaves(state)} == {None}
 
@@ -185,14 +183,14 @@ _EIGHT_DEVICES = """
   from jax.sharding import NamedSharding
   from pax_compat import optimizers
   from pax_compat.trainer import partitioning
-  from tests.pax_compat.learners import state_sharding_test as t
+  from tests.pax_compat.learners import state_leaves_test as t
   from tests.pax_compat.learners import stepping
 
   mesh = partitioning.create_mesh((2, 2, 2), ('replica', 'data', 'mdl'))
   rng = np.random.default_rng(0)
   params = {n: rng.normal(size=s).astype(np.float32)
             for n, s in t.SHAPES.items()}
-  metas = t._metas()
+  metas = t.metas()
   one = stepping.learner(
     optimizers.ShardedStaticAccumulator.config(
       optimizer_tpl=optimizers.ShardedAdafactor.config(
@@ -224,10 +222,10 @@ _EIGHT_DEVICES = """
     assert leaf.sharding.is_equivalent_to(a.sharding, leaf.ndim)
     part = leaf.addressable_shards[0].data.shape
     assert part == a.sharding.shard_shape(a.shape)
-  slots = state.optimizer['p#4']
   parts = {x.addressable_shards[0].data.shape
-           for x in jax.tree.leaves(slots) if x.ndim}
-  assert parts == {(2, 4, 4), (2, 4)}, parts
+           for x in jax.tree.leaves(state.optimizer['p#4']) if x.ndim}
+  # Whole moments, factored ones, and what stands where there are none.
+  assert parts == {(2, 4, 4), (2, 4), (2, 1)}, parts
   stepping.assert_trees_close((weights, state, metrics), want, 1e-5, 1e-6)
   print('same')
 """

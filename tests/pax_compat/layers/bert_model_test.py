@@ -1,0 +1,133 @@
+"""Models of masked tokens against sums in numpy, token by token."""
+
+import numpy as np
+import pytest
+
+from pax_compat import errors
+from pax_compat.layers import models
+from pax_compat.nested_map import NestedMap
+from tests.pax_compat.layers import token_batches as batches
+from tests.pax_compat.layers.token_batches import LENGTHS, V
+
+MASK = 0
+
+
+def _config(**fields):
+  config = models.BertModel.config(**fields)
+  config.lm_tpl.set(vocab_size=V, model_dims=8)
+  config.lm_tpl.stacked_transformer_tpl.set(
+    num_layers=1, hidden_dims=8, num_heads=2
+  )
+  return config
+
+
+def _batch():
+  data = batches.batch()
+  masked_pos = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [1, 0, 0, 0, 0]])
+  masked_pos = masked_pos * data.weights
+  return NestedMap(
+    labels=data.labels,
+    masked_ids=np.where(masked_pos, MASK, data.labels).astype(np.int32),
+    masked_pos=masked_pos,
+    paddings=data.paddings,
+  )
+
+
+@pytest.fixture(scope='module')
+def params():
+  return batches.random_weights(_config(), _batch())
+
+
+@pytest.mark.parametrize('fill', [lambda b: b, batches.padded])
+def test_metrics(params, fill):
+  data = _batch()
+  logits = batches.predictions(_config(), params, data).logits
+  total, nats, right, of_rows = batches.token_sums(
+    logits, data.labels, data.masked_pos
+  )
+  assert total == 4
+  mean = (nats / total, total)
+  got, outputs = batches.run(_config(), params, fill(data))
+  batches.assert_metrics(
+    got,
+    {
+      **dict.fromkeys(('total_loss', 'loss', 'avg_xent', 'log_pplx'), mean),
+      'fraction_of_correct_preds': (right / total, total),
+      'num_predictions': (total, 1),
+      'num_tokens': (sum(LENGTHS), 1),
+      'num_seqs': (3, 1),
+    },
+  )
+  np.testing.assert_allclose(outputs.per_sequence_xent[:3], of_rows, rtol=1e-5)
+  np.testing.assert_array_equal(
+    outputs.predicted_labels[:3], np.argmax(logits, axis=-1)
+  )
+  np.testing.assert_array_equal(outputs.augmented_labels[:3], data.masked_ids)
+  if len(outputs.per_sequence_xent) > 3:
+    assert outputs.per_sequence_xent[3] == 0
+
+
+def test_tokens_see_those_after_them(params):
+  data = _batch()
+  before = batches.predictions(_config(), params, data).logits
+  data.masked_ids[0, 4] += 1
+  after = batches.predictions(_config(), params, data).logits
+  assert not np.allclose(before[0, 1], after[0, 1])
+  np.testing.assert_array_equal(before[1:], after[1:])
+
+
+def test_packed_examples(params):
+  """They see each other no more than rows do, and count as so many."""
+  config = _config()
+  config.lm_tpl.packed_input = True
+  data, packed = _batch(), NestedMap()
+  for name in ('labels', 'masked_ids', 'masked_pos'):
+    rows = [data[name][b, :n] for b, n in enumerate(LENGTHS)]
+    packed[name] = np.concatenate([*rows, np.zeros([3], rows[0].dtype)])[None]
+  packed.segment_ids = np.repeat([1, 2, 3, 0], [*LENGTHS, 3])[None]
+  packed.paddings = (packed.segment_ids == 0).astype(np.float32)
+  got, _ = batches.run(config, params, packed)
+  want, _ = batches.run(_config(), params, data)
+  batches.assert_metrics(got, want)
+
+
+def test_label_smoothing(params):
+  smooth, _ = batches.run(_config(label_smoothing_prob=0.1), params, _batch())
+  sharp, _ = batches.run(_config(), params, _batch())
+  assert smooth.loss[0] != sharp.loss[0]
+  np.testing.assert_allclose(
+    smooth.fraction_of_correct_preds, sharp.fraction_of_correct_preds
+  )
+
+
+def test_what_the_softmax_got_may_be_put_out(params):
+  config = _config()
+  config.lm_tpl.record_activations_in_xent_output = True
+  _, outputs = batches.run(config, params, _batch())
+  assert outputs.activations.shape == (3, 5, 8)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'mask_token_id': 0}, 'mask_token_id is 0, but the model masks no tokens'),
+    ({'force_mask_generation': True}, 'force_mask_generation is True'),
+  ],
+)
+def test_the_model_masks_nothing_itself(params, fields, message):
+  with pytest.raises(errors.UserError, match=message):
+    batches.run(_config(**fields), params, _batch())
+
+
+def test_a_batch_that_is_not_masked(params):
+  data = _batch()
+  del data.masked_ids, data.masked_pos
+  with pytest.raises(errors.UserError, match='masked_ids and no masked_pos'):
+    batches.run(_config(), params, data)
+
+
+def test_a_network_that_is_causal(params):
+  config = _config()
+  config.lm_tpl.model_type = 'causal'
+  with pytest.raises(errors.UserError, match='BertModel.lm_tpl.model_type'):
+    batches.run(config, params, _batch())

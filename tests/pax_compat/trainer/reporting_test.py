@@ -1,0 +1,138 @@
+"""Tests of what runs report of their steps."""
+
+import re
+
+import numpy as np
+import pytest
+
+from pax_compat import base_metrics
+from tests.pax_compat import event_files
+from tests.pax_compat.trainer import lines
+
+BOTH = pytest.mark.parametrize('asynchronous', [True, False])
+LOSSES, _, _ = lines.losses(6, w=np.full(lines.DIMS, 0.5), b=0.0)
+
+
+def _train(folder, **train):
+  return lines.train(
+    folder,
+    **dict(num_train_steps=6, eval_interval_steps=0, eval_skip_train=True)
+    | train,
+  )
+
+
+def _is_step(line):
+  return re.match(r'step \d+(/6)?  loss ', line) is not None
+
+
+@BOTH
+def test_summaries_and_lines_have_intervals_of_their_own(
+  tmp_path, asynchronous
+):
+  folder = tmp_path / 'run'
+  experiment = _train(
+    folder,
+    summary_interval_steps=4,
+    log_train_output_interval_steps=2,
+    async_summary_writing=asynchronous,
+  )
+  assert lines.steps(folder, 'train') == [1, 4, 6]
+  told = [line.split()[1] for line in experiment.said if _is_step(line)]
+  assert told == ['1', '2/6', '4/6', '6/6']
+  found = lines.metrics(folder, 'train')
+  for step in (1, 4, 6):
+    np.testing.assert_allclose(found[step, 'loss'], LOSSES[step - 1], rtol=1e-5)
+  # The first step is mostly compilation.
+  assert (1, 'steps_per_second') not in found
+  assert found[4, 'steps_per_second'] > 0
+
+
+@BOTH
+def test_accumulated_summaries_are_weighted_means(tmp_path, asynchronous):
+  folder = tmp_path / 'run'
+  _train(
+    folder,
+    summary_interval_steps=3,
+    summary_accumulate_interval_steps=1,
+    async_summary_writing=asynchronous,
+  )
+  found = lines.metrics(folder, 'train')
+  for step, steps in ((1, [0]), (3, [1, 2]), (6, [3, 4, 5])):
+    want = np.mean([LOSSES[i] for i in steps])
+    np.testing.assert_allclose(found[step, 'loss'], want, rtol=1e-5)
+    np.testing.assert_allclose(found[step, 'mean_square'], want, rtol=1e-5)
+    # A clu metric is merged as it says itself.
+    assert found[step, 'rows'] == lines.BATCH * len(steps)
+
+
+def test_only_every_second_step_is_accumulated(tmp_path):
+  _train(
+    tmp_path / 'run',
+    summary_interval_steps=4,
+    summary_accumulate_interval_steps=2,
+  )
+  found = lines.metrics(tmp_path / 'run', 'train')
+  want = np.mean([LOSSES[1], LOSSES[3]])
+  np.testing.assert_allclose(found[4, 'loss'], want, rtol=1e-5)
+
+
+def test_the_metrics_of_the_task_are_used(tmp_path):
+  task = lines.task(
+    num_train_steps=4,
+    eval_interval_steps=0,
+    eval_skip_train=True,
+    summary_interval_steps=4,
+    summary_accumulate_interval_steps=1,
+  )
+  task.metrics = base_metrics.MaxMetrics.config(metric_keys=['largest'])
+  lines.Lines(task).train(tmp_path / 'run')
+  found = lines.metrics(tmp_path / 'run', 'train')
+  names = {name for step, name in found if step == 4}
+  assert {'largest', 'loss', 'rows', 'learning/lr'} <= names
+  assert found[4, 'largest'] > max(LOSSES[1:4])  # of a row, not of a batch
+
+
+@pytest.mark.parametrize('verbosity', [1, 3, 4])
+def test_summaries_of_layers_reach_tensorboard(tmp_path, verbosity):
+  task = lines.task(
+    model=dict(says=True),
+    num_train_steps=3,
+    summary_interval_steps=2,
+    eval_interval_steps=0,
+  )
+  task.summary_verbosity = verbosity
+  lines.Lines(task).train(tmp_path)
+  found = event_files.read(tmp_path / 'summaries' / 'train')
+  jsonl = lines.metrics(tmp_path, 'train')
+  assert ('first' in found['scalars']) == (verbosity >= 2)
+  assert ('quiet' in found['scalars']) == (verbosity >= 4)
+  assert ((2, 'quiet') in jsonl) == (verbosity >= 4)
+  if verbosity < 2:
+    assert not found['images'] and not found['histograms']
+    return
+  x = lines.rows(lines.BATCH).x
+  np.testing.assert_allclose(jsonl[2, 'first'], x[0, 0], rtol=1e-6)
+  # Large ones come at the steps that are known before: in turn, and the last.
+  assert found['texts']['words/text_summary'] == [[2, 'said'], [3, 'said']]
+  assert found['images']['picture'] == [
+    [step, lines.DIMS, lines.BATCH, 8] for step in (2, 3)
+  ]
+  step, low, high, count, *_ = found['histograms']['all'][0]
+  assert (step, count) == (2, x.size)
+  np.testing.assert_allclose([low, high], [x.min(), x.max()], rtol=1e-6)
+
+
+@pytest.mark.parametrize('wanted', [True, False])
+def test_norms_of_variables(tmp_path, wanted):
+  _train(tmp_path, num_train_steps=1, variable_norm_summary=wanted)
+  found = lines.metrics(tmp_path, 'train')
+  norms = {name: v for (_, name), v in found.items() if 'vars/' in name}
+  # The first weights are 0.5, and 0.
+  assert norms == ({'vars/w': 0.5, 'vars/b': 0.0} if wanted else {})
+
+
+def test_a_summary_that_cannot_be_written_ends_the_run(tmp_path):
+  task = lines.task(num_train_steps=50, summary_interval_steps=1)
+  task.metrics = base_metrics.MeanMetrics.config(metric_keys=['x'])
+  with pytest.raises(Exception, match="'x', which the model has not"):
+    lines.Lines(task).train(tmp_path / 'run')
