@@ -79,7 +79,7 @@ class TransformerLm(base_experiment.BaseExperiment):
   DROPOUT_PROB = 0.0
 
   USE_REPEATED_LAYER = False
-  CHECKPOINT_POLICY = 'save_nothing'
+  CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_NOTHING
 
   LEARNING_RATE = 2.5e-4
   WEIGHT_DECAY = 1e-3

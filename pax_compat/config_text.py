@@ -88,7 +88,7 @@ def _lines(value: Any, path: str, written: dict[int, str]) -> list[str]:
     return [head, *_nested(value, path, written)]
   if isinstance(value, dict) and value:
     return _nested(value, path, written)
-  if isinstance(value, list | tuple) and any(map(_has_parts, value)):
+  if isinstance(value, list | tuple) and _has_config(value):
     return _nested(value, path, written)
   return [f'{path} = {_short(value)}']
 
@@ -128,8 +128,10 @@ def _joined(path: str, step: str) -> str:
   return f'{path}.{step}' if path and not step.startswith('[') else path + step
 
 
-def _has_parts(value: Any) -> bool:
-  return isinstance(value, fdl.Buildable | dict | list | tuple)
+def _has_config(value: Any) -> bool:
+  return isinstance(value, fdl.Buildable) or any(
+    _has_config(item) for _, item in _parts(value)
+  )
 
 
 def _short(value: Any) -> str:

@@ -62,6 +62,21 @@ class _Built:
   child: nn.Module
 
 
+@dataclasses.dataclass(frozen=True)
+class _Apart:
+  """A config whose layer is out of the reach of others.
+
+  Attributes:
+    config: the config; kept, so that no other object gets its id.
+    where: the path of the layer that it is inside of.
+    within: the template of that layer.
+  """
+
+  config: config_lib.Config
+  where: str
+  within: config_lib.Config
+
+
 def declare_shardings(cls: type):
   """Makes nested classes that say how a layer is split the default of fields.
 
@@ -157,12 +172,12 @@ def keep_apart(parent: nn.Module, name: str, tpl: config_lib.Config):
     if config is tpl or not _is_template(config):
       continue
     key = getattr(config, 'shared_weight_layer_id', None) or id(config)
+    own = _Apart(config=config, where=where, within=tpl)
     if key in built:
-      _check_reachable(built[key].where, (config, where))
-    if key in apart:
-      _check_reachable(apart[key][1] + '.', (config, where))
-    # The config is kept, so that no other object gets its id.
-    apart[key] = (config, where)
+      _check_reachable(built[key].where, own)
+    if key in apart and apart[key].within is not tpl:
+      _check_reachable(apart[key].where + '.', own)
+    apart[key] = own
 
 
 def _is_template(value: Any) -> bool:
@@ -173,14 +188,13 @@ def _is_template(value: Any) -> bool:
   )
 
 
-def _check_reachable(where: str, apart: tuple[config_lib.Config, str] | None):
+def _check_reachable(where: str, apart: _Apart | None):
   """Raises an error if a layer at `where` shares what is kept apart."""
-  if apart is not None and not where.startswith(apart[1] + '.'):
-    config, inside = apart
+  if apart is not None and not where.startswith(apart.where + '.'):
     raise errors.UserError(
-      f'{where} and a layer inside of {inside} share one config of'
-      f' {config_lib.class_name(config)}, but what is inside cannot be shared;'
-      ' a clone() of the config makes a layer of its own'
+      f'{where.rstrip(".")} and a layer inside of {apart.where} share one'
+      f' config of {config_lib.class_name(apart.config)}, but what is inside'
+      ' cannot be shared; a clone() of the config makes a layer of its own'
     )
 
 

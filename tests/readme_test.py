@@ -3,11 +3,12 @@
 import pathlib
 import re
 
+import jax
 import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat import base_input, experiment_registry
+from pax_compat import base_input, base_layer, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program
@@ -29,6 +30,21 @@ def test_links_lead_somewhere():
   assert local
   for link in local:
     assert (_ROOT / link).exists(), link
+
+
+def test_a_layer_computes():
+  names = {'__name__': 'readme'}
+  exec(compile(_python_block('GatedLinear'), 'README.md', 'exec'), names)
+  layer, x = names['layer'], np.ones([2, 8], np.float32)
+  boxed = layer.init(jax.random.key(0), x)
+  split = boxed['params']['linear']['w'].meta.tensor_split_dims_mapping
+  assert split == ['data', 'mdl']
+  variables = base_layer.unbox({'params': boxed['params']})
+  out, said = layer.apply(variables, x, mutable=['summaries'])
+  params = variables['params']
+  gate = jax.nn.sigmoid(x @ params['gate']['w'] + params['bias'])
+  np.testing.assert_allclose(out, gate * (x @ params['linear']['w']), 1e-5)
+  np.testing.assert_allclose(said['summaries']['open'].value, gate.mean(), 1e-5)
 
 
 def test_a_native_experiment_trains():
@@ -57,7 +73,7 @@ def test_a_native_experiment_trains():
   )
   state, first = made.train_step(made.init_state(batch), batch)
   _, second = made.train_step(state, batch)
-  assert second['loss'] < first['loss']
+  assert second['total_loss'] < first['total_loss']
 
 
 def test_lingvo_inputs_alone(tmp_path):

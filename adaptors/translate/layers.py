@@ -11,9 +11,11 @@ from adaptors.translate.variables import Concat, Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.layers import (
   activations,
-  embedding_softmax,
+  embeddings,
   linears,
   normalizations,
+  positional_embeddings,
+  softmaxes,
 )
 from pax_compat.weight_init import WeightInit
 
@@ -57,7 +59,7 @@ def weight_init(view: ParamsView, shape: tuple[int, ...]) -> WeightInit:
     shape: the weight's shape in Lingvo.
   """
   p = view.get('params_init')
-  if p.method in ('custom', 'custom_constant'):
+  if p.method in ('custom', 'custom_constant', 'delta_orthogonal'):
     view.issue('params_init', f'the method {p.method!r} is not translated')
     return WeightInit.Constant(0.0)
   return WeightInit(p.method, p.scale).for_shape(shape)
@@ -149,7 +151,7 @@ def embedding(view: ParamsView) -> Translated:
     math.ceil(vocab * dims / _MIN_VALUES_PER_SHARD),
   )
   rows = math.ceil(vocab / shards)
-  config = embedding_softmax.Embedding.config(
+  config = embeddings.Embedding.config(
     num_classes=vocab,
     input_dims=dims,
     scale_sqrt_depth=view.get('scale_sqrt_depth'),
@@ -175,7 +177,7 @@ def positional_embedding(view: ParamsView) -> Translated:
   view.ignore('trainable_scaling is off', 'trainable_scaling_init')
   view.require('frequency_scaling', False)
   return Translated(
-    embedding_softmax.PositionalEmbedding.config(
+    positional_embeddings.PositionalEmbedding.config(
       embedding_dims=view.get('embedding_dim'),
       min_timescale=view.get('min_timescale'),
       max_timescale=view.get('max_timescale'),
@@ -196,7 +198,7 @@ def full_softmax(view: ParamsView) -> Translated:
   if classes % shards:
     view.issue('num_shards', f'{shards} does not divide num_classes, {classes}')
   part = classes // shards
-  config = embedding_softmax.FullSoftmax.config(
+  config = softmaxes.FullSoftmax.config(
     input_dims=dims,
     num_classes=classes,
     use_bias=view.get('use_bias'),

@@ -94,7 +94,7 @@ class LmCloudSpmd32B(LmCloudSpmd):
   NUM_LAYERS = 40
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = 'save_context_and_out_proj'
+  CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
   ICI_MESH_SHAPE = [1, 16, 4]
 
 
@@ -106,7 +106,7 @@ class LmCloudSpmd64B(LmCloudSpmd):
   NUM_LAYERS = 51
   MODEL_DIMS = 10240
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = 'save_context_and_out_proj'
+  CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
   ICI_MESH_SHAPE = [1, 16, 8]
 
 

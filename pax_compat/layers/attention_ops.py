@@ -156,13 +156,12 @@ def attend(
   query = query.reshape(batch, targets, groups, heads // groups, dims)
   query = query.transpose(0, 2, 3, 1, 4)  # So that no logit is transposed.
   mask, bias = (_grouped(x, groups) for x in (mask, bias))
-  size = targets
-  if causal and by_blocks:
-    size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS))
+  by_blocks = causal and by_blocks
+  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if by_blocks else targets
   blocks = []
   for start in range(0, targets, size):
     stop = min(start + size, targets)
-    seen = min(stop, sources) if size < targets else sources
+    seen = min(stop, sources) if by_blocks else sources
     visible = _block(mask, start, stop, seen)
     if causal:
       past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)

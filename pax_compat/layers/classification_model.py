@@ -93,10 +93,10 @@ class ClassificationModel(base_model.BaseModel):
       (_GUESSES, 'acc5', 'error5'),
     ):
       if guesses == 1 or output.logits.shape[-1] > guesses:
-        hits = jnp.sum((ranks < guesses) * weights)
-        accuracy = hits / jnp.maximum(total, 1e-6)
-        metrics[right] = (accuracy, total)
-        metrics[wrong] = (1.0 - accuracy, total)
+        hits = ranks < guesses
+        for name, cases in ((right, hits), (wrong, ~hits)):
+          mean = jnp.sum(cases * weights) / jnp.maximum(total, 1e-6)
+          metrics[name] = (mean, total)
     outputs = NestedMap(labels=labels, scores=output.logits)
     of_examples = token_models.example_weights(input_batch)
     if of_examples is not None:

@@ -18,10 +18,14 @@ from pax_compat.layers.positional_embeddings import (  # noqa: F401 (likewise)
   PositionalEmbedding2D,
   TrainablePositionalEmbedding,
 )
+from pax_compat.layers.rotary_embedding import (  # noqa: F401 (likewise)
+  RotaryPositionalEmbedding,
+)
 from pax_compat.layers.sigmoid_cross_entropy import (  # noqa: F401 (likewise)
   SigmoidCrossEntropy,
 )
 from pax_compat.layers.softmaxes import FullSoftmax
+from pax_compat.layers.token_counter import TokenCounter  # noqa: F401 (likewise)
 from pax_compat.layers.vocabulary_loss import Target
 from pax_compat.nested_map import NestedMap
 

@@ -13,6 +13,9 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import activations
+from pax_compat.layers.stacking_over_time import (  # noqa: F401 (Pax's place)
+  StackingOverTime,
+)
 from pax_compat.layers.template_fields import agreed, split
 
 

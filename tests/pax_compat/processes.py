@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import textwrap
@@ -41,3 +42,48 @@ def run_on_eight_devices(script: str, *args) -> str:
   )
   assert done.returncode == 0, done.stderr
   return done.stdout
+
+
+def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
+  """Runs a script in several processes that compute together.
+
+  Args:
+    script: Python text; JAX knows of the other processes when it begins.
+    count: how many processes.
+    devices: CPU devices that each of them has.
+
+  Returns:
+    What each of them printed.
+  """
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    address = f'localhost:{s.getsockname()[1]}'
+  begin = f'import jax, sys\njax.distributed.initialize({address!r}, {count}, '
+  text = begin + 'int(sys.argv[1]))\n' + textwrap.dedent(script)
+  flags = f'--xla_force_host_platform_device_count={devices}'
+  started = [
+    subprocess.Popen(
+      [sys.executable, '-c', text, str(index)],
+      env=environment(XLA_FLAGS=flags),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for index in range(count)
+  ]
+  try:
+    ended = [process.communicate(timeout=300) for process in started]
+  finally:
+    for process in started:
+      process.kill()
+  for process, (_, errors) in zip(started, ended, strict=True):
+    assert process.returncode == 0, errors
+  # The library between them prints lines of its own.
+  return [
+    ''.join(
+      line
+      for line in output.splitlines(keepends=True)
+      if not line.startswith('[Gloo]')
+    )
+    for output, _ in ended
+  ]

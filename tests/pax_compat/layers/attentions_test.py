@@ -24,18 +24,8 @@ def _config(**fields):
   )
 
 
-def _weights(config, seed=0):
-  """Returns weights of a layer, all of them random."""
-  x = jnp.zeros((1, 2, D))
-  layer = config.Instantiate()
-  variables = jax.eval_shape(
-    lambda x: layer.init({PARAMS: jax.random.key(0)}, x, x, x), x
-  )
-  shapes = base_layer.unbox(variables)[PARAMS]
-  leaves, tree = jax.tree.flatten(shapes)
-  return tree.unflatten(
-    random(*leaf.shape, seed=seed + i) for i, leaf in enumerate(leaves)
-  )
+def _weights(config):
+  return naive_attention.weights_of(config, D)
 
 
 def _assert_near(got, want):
@@ -500,17 +490,11 @@ def test_how_the_activations_are_split():
   )
   weights = _weights(config)
   x = jnp.zeros((B, T, D))
-  with jax.sharding.use_abstract_mesh(mesh):
-    jaxpr = jax.make_jaxpr(
-      lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x)
-    )(x)
-  specs = [
-    tuple(eqn.params['sharding'].spec)
-    for eqn in jaxpr.eqns
-    if eqn.primitive.name == 'sharding_constraint'
-  ]
+  specs = naive_attention.splits(
+    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x), mesh, x
+  )
   heads = ('x', None, 'y', None)
-  assert specs == [heads] * 4 + [('x', None, None)]
+  assert [spec for _, spec in specs] == [heads] * 4 + [('x', None, None)]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,56 @@ Shapes: B batch, T target time, S source time, D model dims, N heads, K heads of
 keys and values, H dims of a head.
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from pax_compat import base_layer
+from pax_compat.base_layer import PARAMS
 
 
 def random(*shape, seed=0):
   """Returns normal float32 numbers."""
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def weights_of(config, dims, seed=0):
+  """Returns weights of an attention layer, all of them random.
+
+  Args:
+    config: of the layer.
+    dims: of queries, keys and values.
+    seed: of the first weight.
+  """
+  x = jnp.zeros((1, 2, dims))
+  layer = config.Instantiate()
+  variables = jax.eval_shape(
+    lambda x: layer.init({PARAMS: jax.random.key(0)}, x, x, x), x
+  )
+  leaves, tree = jax.tree.flatten(base_layer.unbox(variables)[PARAMS])
+  return tree.unflatten(
+    random(*leaf.shape, seed=seed + i) for i, leaf in enumerate(leaves)
+  )
+
+
+def splits(function, mesh, *args):
+  """Returns how a function splits arrays over a mesh, in order.
+
+  Args:
+    function: of arrays.
+    mesh: an abstract mesh.
+    *args: of the function.
+
+  Returns:
+    Pairs of an array's shape and of the mesh axes of its dimensions.
+  """
+  with jax.sharding.use_abstract_mesh(mesh):
+    jaxpr = jax.make_jaxpr(function)(*args)
+  return [
+    (eqn.outvars[0].aval.shape, tuple(eqn.params['sharding'].spec))
+    for eqn in jaxpr.eqns
+    if eqn.primitive.name == 'sharding_constraint'
+  ]
 
 
 def visible_of(mask, causal, shape):

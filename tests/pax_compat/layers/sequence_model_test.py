@@ -176,19 +176,27 @@ def _slow_decode(repeated, prefix_lengths):
   return rows
 
 
-def _decode(data, repeated=False, **settings):
+@functools.cache
+def _decoder(repeated=False, **settings):
+  """Returns the compiled function (params, batch) -> what decode returns."""
   config = _config(
     repeated,
     decoder_tpl=models.GreedyDecoderHParams.config(seqlen=STEPS, **settings),
   )
   model = config.Instantiate()
+
+  @jax.jit
+  def run(params, batch):
+    return model.apply(
+      {PARAMS: params}, batch, method=model.decode, mutable=[DECODE_CACHE]
+    )[0]
+
+  return run
+
+
+def _decode(data, repeated=False, **settings):
   with base_layer.eval_mode():
-    out, _ = jax.jit(
-      lambda p, b: model.apply(
-        {PARAMS: p}, b, method=model.decode, mutable=[DECODE_CACHE]
-      )
-    )(_params(repeated), data)
-  return out
+    return _decoder(repeated, **settings)(_params(repeated), data)
 
 
 @pytest.mark.parametrize('repeated', [False, True])

@@ -37,16 +37,21 @@ def padded(data: NestedMap) -> NestedMap:
 
 
 def random_weights(config, data: NestedMap, scale=1.0):
-  """Returns random weights of a model."""
+  """Returns random weights of a model; biases are small.
+
+  With large ones, a model would say much the same of everything.
+  """
   layer = config.Instantiate()
   shapes = jax.eval_shape(
     lambda: base_layer.unbox(layer.init({PARAMS: jax.random.key(0)}, data))
   )
   rng = np.random.default_rng(1)
-  return jax.tree.map(
-    lambda s: (scale * rng.normal(size=s.shape)).astype(np.float32),
-    shapes[PARAMS],
-  )
+
+  def random(path, shape):
+    factor = 0.1 if path[-1].key in ('b', 'bias') else scale
+    return (factor * rng.normal(size=shape.shape)).astype(np.float32)
+
+  return jax.tree_util.tree_map_with_path(random, shapes[PARAMS])
 
 
 def run(config, params, data: NestedMap):

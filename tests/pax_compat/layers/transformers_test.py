@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from pax_compat import base_layer, config, errors
-from pax_compat.base_layer import DECODE_CACHE, PARAMS, RANDOM
+from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers import attentions, linears, normalizations
 from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
 from pax_compat.layers.transformers import Transformer
 from tests.pax_compat.layers import numpy_transformer as reference
+from tests.pax_compat.layers.step_by_step import decode
 
 B, T, S, D, N = 2, 6, 5, 4, 2
 RNG = np.random.default_rng(0)
@@ -195,32 +196,6 @@ def test_half_precision_throughout():
   assert y.dtype == jnp.bfloat16 and jnp.isfinite(y).all()
 
 
-def _decode(layer, weights, x, sizes, init=None, step=None):
-  """Returns the outputs of decoding `x` in pieces of these sizes."""
-  variables = {PARAMS: weights}
-  _, state = layer.apply(
-    variables,
-    B,
-    T + 2,
-    method='init_states',
-    mutable=[DECODE_CACHE],
-    **(init or {}),
-  )
-  outputs, start = [], 0
-  for size in sizes:
-    y, state = layer.apply(
-      {**variables, **state},
-      x[:, start : start + size],
-      time_step=start,
-      method='extend_step',
-      mutable=[DECODE_CACHE],
-      **(step or {}),
-    )
-    outputs.append(y)
-    start += size
-  return np.concatenate(outputs, axis=1)
-
-
 @pytest.mark.parametrize('sizes', [[1] * T, [3, 1, 2], [T]])
 @pytest.mark.parametrize('cross', [False, True])
 def test_decoding_is_the_whole_step_by_step(sizes, cross):
@@ -232,7 +207,7 @@ def test_decoding_is_the_whole_step_by_step(sizes, cross):
   step = {'cross_mask': hidden} if cross else {}
   weights = reference.random_weights(layer, X, **given, **step)
   want = layer.apply({PARAMS: weights}, X, **given, **step)
-  y = _decode(layer, weights, X, sizes, given, step)
+  y = decode(layer, weights, X, sizes, B, T + 2, init=given, step=step)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
 
 
@@ -244,14 +219,14 @@ def test_decoding_with_rotated_heads_in_cross_attention_too():
   given = {'cross_inputs': CROSS}
   weights = reference.random_weights(layer, X, **given)
   want = layer.apply({PARAMS: weights}, X, **given)
-  y = _decode(layer, weights, X, [2, 1, 3], given)
+  y = decode(layer, weights, X, [2, 1, 3], B, T, init=given)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
 
 
 def test_positions_of_one_step_may_see_each_other():
   layer = _config().Instantiate()
   weights = reference.random_weights(layer, X)
-  y = _decode(layer, weights, X, [T], step={'causal': False})
+  y = decode(layer, weights, X, [T], B, T + 2, step={'causal': False})
   _close(y, reference.layer(X, weights, True))
 
 
@@ -264,7 +239,7 @@ def test_cross_attention_may_be_skipped_if_it_is_allowed():
   weights = reference.random_weights(layer, X, cross_inputs=CROSS)
   want = reference.layer(X, weights, CAUSAL)
   _close(layer.apply({PARAMS: weights}, X), want)
-  _close(_decode(layer, weights, X, [4, 2]), want)
+  _close(decode(layer, weights, X, [4, 2], B, T), want)
 
 
 @pytest.mark.parametrize('method', ['__call__', 'init_states'])

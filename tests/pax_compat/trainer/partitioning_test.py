@@ -5,12 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.trainer import partitioning
 from tests.pax_compat import processes
+from tests.pax_compat.trainer import lines
 
 
 def _weight(shape, mapping):
@@ -82,6 +83,58 @@ def test_an_axis_splits_a_weight_once(mesh, mapping):
     partitioning.weight_sharding(mesh, _weight([4, 4], mapping))
 
 
+def test_slices_need_devices_within_them():
+  with pytest.raises(
+    errors.UserError, match=r'dcn_mesh_shape \[2, 1\] needs an'
+  ):
+    partitioning.create_mesh(None, None, (2, 1))
+  with pytest.raises(errors.UserError, match='has not as many numbers'):
+    partitioning.create_mesh((1, 1), ('data', 'mdl'), (1,))
+  with pytest.raises(
+    errors.UserError,
+    match=r'is for 1 devices in 2 slices; there are 1, and dcn_mesh_shape is',
+  ):
+    partitioning.create_mesh((1, 1), ('data', 'mdl'), (2, 1))
+
+
+@pytest.mark.parametrize(
+  ('mapping', 'specs'),
+  [
+    (None, [(), (('data',),), (('data',), None)]),
+    (dict(map_1d=('mdl',)), [(), ('mdl',), ('mdl', None)]),
+    (
+      dict(map_1d=(('data', 'mdl'),), map_2d=(('data', 'mdl'), None)),
+      [(), (('data', 'mdl'),), (('data', 'mdl'), None)],
+    ),
+    (dict(map_2d=[None, 'mdl']), [(), (None,), (None, 'mdl')]),
+    (dict(map_2d=[['data'], 'mdl']), [(), ('data',), ('data', 'mdl')]),
+  ],
+)
+def test_inputs_are_split_as_the_task_says(mesh, mapping, specs):
+  sharding = partitioning.batch_sharding(mesh, mapping)
+  for ndim, spec in enumerate(specs):
+    want = NamedSharding(mesh, PartitionSpec(*spec))
+    assert sharding.of(ndim).is_equivalent_to(want, ndim)
+
+
+@pytest.mark.parametrize(
+  ('mapping', 'said'),
+  [
+    (dict(map_2d=['data']), r'map_2d is .*expected a mesh axis.* 2 dimension'),
+    (dict(map2=['data', None]), "has the key 'map2'; expected map_1d, map_2d"),
+    (dict(map_0d=[]), "has the key 'map_0d'"),
+    (dict(map_1d=['x']), "map_1d: split over the mesh axis 'x'"),
+    (
+      dict(map_1d=['mdl'], map_2d=['data', None]),
+      'splits the first dimension in 2 ways',
+    ),
+  ],
+)
+def test_mappings_of_inputs_that_make_no_sense(mesh, mapping, said):
+  with pytest.raises(errors.UserError, match=said):
+    partitioning.batch_sharding(mesh, mapping)
+
+
 def test_a_batch_on_one_device_is_that_batch():
   sharding = partitioning.batch_sharding(partitioning.create_mesh(None, None))
   batch = {'x': np.arange(6).reshape(3, 2), 'y': np.ones(3)}
@@ -96,9 +149,9 @@ _EIGHT_DEVICES = """
   from pax_compat.nested_map import NestedMap
   from pax_compat.trainer import partitioning
 
-  def split(shape, names):
-    mesh = partitioning.create_mesh(shape, names)
-    sharding = partitioning.batch_sharding(mesh)
+  def split(shape, names, dcn=None, mapping=None):
+    mesh = partitioning.create_mesh(shape, names, dcn)
+    sharding = partitioning.batch_sharding(mesh, mapping)
     x = partitioning.global_batch({'x': np.arange(16).reshape(8, 2)}, sharding)
     parts = {s.index[0].start or 0 for s in x['x'].addressable_shards}
     return [sorted(parts), np.asarray(x['x']).ravel().tolist()]
@@ -108,6 +161,8 @@ _EIGHT_DEVICES = """
     'both': split((2, 2, 2), ('replica', 'data', 'mdl')),
     'mdl': split((2, 4), ('data', 'mdl')),
     'none': split((8,), ('mdl',)),
+    'slices': split((1, 2), ('data', 'mdl'), (4, 1)),
+    'mapped': split((2, 4), ('data', 'mdl'), None, {'map_2d': ('mdl', None)}),
   }
   mesh = partitioning.create_mesh((4, 2), ('data', 'mdl'))
   batch = NestedMap(src=NestedMap(ids=np.ones([6, 3])))
@@ -118,6 +173,11 @@ _EIGHT_DEVICES = """
   weight = base_layer.WeightHParams(
     [8, 12], tensor_split_dims_mapping=(None, ('data', 'mdl'))
   )
+  try:
+    by_length = partitioning.batch_sharding(mesh, {'map_2d': ('data', 'mdl')})
+    partitioning.global_batch({'x': np.ones([8, 3])}, by_length)
+  except errors.UserError as e:
+    said['length_error'] = str(e)
   try:
     partitioning.weight_sharding(mesh, weight)
   except errors.UserError as e:
@@ -140,6 +200,8 @@ def test_batches_on_eight_devices(on_eight_devices):
     'both': [0, 2, 4, 6],
     'mdl': [0, 4],
     'none': [0],
+    'slices': [0, 2, 4, 6],
+    'mapped': [0, 2, 4, 6],
   }
   assert all(said[k][1] == list(range(16)) for k in starts)
   for part in ("'src.ids'", '[6, 3]', '4 device(s)', 'a multiple of 4'):
@@ -149,3 +211,78 @@ def test_batches_on_eight_devices(on_eight_devices):
 def test_a_weight_that_eight_devices_cannot_share(on_eight_devices):
   for part in ('shape [8, 12]', 'of 12', 'data, mdl', 'a multiple of 8'):
     assert part in on_eight_devices['weight_error']
+
+
+def test_a_length_that_eight_devices_cannot_share(on_eight_devices):
+  for part in (
+    "field 'x' of shape [8, 3]",
+    'of 3',
+    'over mdl',
+    'multiple of 2',
+  ):
+    assert part in on_eight_devices['length_error']
+
+
+_TWO_PROCESSES = """
+  import json
+  import numpy as np
+  from pax_compat import errors
+  from pax_compat.trainer import partitioning, program
+  from tests.pax_compat.trainer import lines
+
+  mine = jax.process_index()
+  said = {}
+  for name, names in (('across', ('data', 'mdl')), ('within', ('mdl', 'data'))):
+    mesh = partitioning.create_mesh((2, 2), names)
+    sharding = partitioning.batch_sharding(mesh)
+    hosts = sharding.num_infeed_hosts
+    rows = lines.BATCH // hosts
+    losses = []
+    made = program.create(lines.task(), mesh, lines.rows(0, count=rows))
+    state = made.init_state(lines.rows(0, count=rows))
+    for step in range(3):
+      first = step * lines.BATCH + rows * sharding.infeed_host_index
+      batch = lines.rows(first, count=rows)
+      batch = partitioning.global_batch(batch, made.batch_sharding)
+      state, outputs = made.train_step(state, batch)
+      losses.append(float(outputs['loss']))
+    own = [partitioning.local_rows(batch.y).tolist(), batch.y.shape[0]]
+    said[name] = [hosts, sharding.infeed_host_index, losses, own]
+  mesh = partitioning.create_mesh((1, 2), ('data', 'mdl'), (2, 1))
+  said['slices'] = [[d.process_index for d in row] for row in mesh.devices]
+  mesh = partitioning.create_mesh((2, 1), ('data', 'mdl'), (1, 2))
+  said['slices of mdl'] = [
+    [d.process_index for d in row] for row in mesh.devices
+  ]
+  print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope='module')
+def on_two_processes():
+  """Returns what two processes say that have two devices each."""
+  printed = processes.run_on_processes(_TWO_PROCESSES, 2, devices=2)
+  return [json.loads(text) for text in printed]
+
+
+@pytest.mark.parametrize(
+  ('name', 'places'), [('across', [(2, 0), (2, 1)]), ('within', [(1, 0)] * 2)]
+)
+def test_processes_read_what_their_devices_hold(on_two_processes, name, places):
+  """Where both hold the same examples, both read the same."""
+  want, _, _ = lines.losses(3, w=np.full(lines.DIMS, 0.5), b=0.0)
+  found = [said[name] for said in on_two_processes]
+  assert [tuple(place) for *place, _, _ in found] == places
+  for _, _, losses, _ in found:
+    np.testing.assert_allclose(losses, want, rtol=1e-5)
+  # Every row belongs to one process.
+  y = lines.rows(2 * lines.BATCH).y
+  rows = [row for *_, (own, _) in found for row in own]
+  np.testing.assert_allclose(sorted(rows), sorted(y), rtol=1e-6)
+  assert [count for *_, (_, count) in found] == [lines.BATCH] * 2
+
+
+def test_slices_are_what_slow_links_connect(on_two_processes):
+  for said in on_two_processes:
+    assert said['slices'] == [[0, 0], [1, 1]]
+    assert said['slices of mdl'] == [[0, 1], [0, 1]]

@@ -6,18 +6,18 @@ from pax_compat import base_input
 from pax_compat.trainer import partitioning, reports
 from tests.pax_compat.trainer import tiny
 
-# V 16, D 8, hidden 16, 2 heads: the table; positions have no weights.
-EMBEDDING = 16 * 8
+# V 16, D 8, hidden 16, 2 heads; the embedding is the softmax's, and positions
+# have no weights.
 SOFTMAX = 8 * 16 + 16
 ATTENTION = 4 * 8 * 8 + 4 * 8 + 4  # weights, biases, scale of a head's dims
 FEED_FORWARD = 8 * 16 + 16 + 16 * 8 + 8
-NORMS = 2 * 2 * 8
-TOTAL = EMBEDDING + SOFTMAX + ATTENTION + FEED_FORWARD + NORMS
+NORMS = 3 * 2 * 8
+TOTAL = SOFTMAX + ATTENTION + FEED_FORWARD + NORMS
 
 
 @pytest.fixture(scope='module')
 def made():
-  mesh = partitioning.create_mesh((1, 1), ('data', 'mdl'))
+  mesh = partitioning.create_mesh((1, 1, 1), tiny.MESH_AXES)
   return tiny.make_program(tiny.task(split=True), mesh)
 
 
@@ -36,8 +36,8 @@ def test_a_row_says_shape_dtype_and_sharding(made):
   }
   head = rows['path']
   assert head == ['shape', 'count', 'dtype', 'sharding']
-  table = rows['params/lm/embedding/emb_var']
-  assert table == ['16x8', '128', 'float32', "('mdl', 'data')"]
+  table = rows['params/lm/softmax/logits_ffn/linear/w']
+  assert table == ['8x16', '128', 'float32', "('data', 'mdl')"]
   norm = 'params/lm/transformer/x_layers_0/ff_layer/layer_norm/scale'
   assert rows[norm] == ['8', '8', 'float32', 'replicated']
 

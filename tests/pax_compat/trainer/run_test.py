@@ -17,6 +17,7 @@ EIGHT_DEVICES = '--xla_force_host_platform_device_count=8'
 
 TRAIN_LOSS = 'train', 'loss'
 DEV_LOSS = 'eval_dev', 'loss'
+NEXT_LOSS = 'eval_train', 'loss'
 
 
 @pytest.fixture(scope='module')
@@ -47,8 +48,8 @@ def test_metrics_of_every_step_are_written(finished):
   found = runs.metrics(folder)
   steps = [step for step, split, name in found if (split, name) == TRAIN_LOSS]
   assert steps == list(range(1, 13))
-  steps = [step for step, split, name in found if (split, name) == DEV_LOSS]
-  assert steps == [5, 10, 12]
+  for which, wanted in ((DEV_LOSS, [5, 10, 12]), (NEXT_LOSS, [5, 10])):
+    assert [s for s, split, name in found if (split, name) == which] == wanted
   assert found[12, *TRAIN_LOSS] < found[1, *TRAIN_LOSS] - 0.5
   # The dev set has 8 + 8 + 5 rows of 8 positions, in batches of 8.
   per_batch = found[12, 'eval_dev', 'num_predictions']
@@ -63,15 +64,16 @@ def test_files_of_a_run(finished):
     *('checkpoints', 'config.txt', 'experiment.json'),
     *('metrics.jsonl', 'parameters.txt', 'summaries'),
   ]
-  for split in ('train', 'eval_dev'):
+  for split in ('train', 'eval_dev', 'eval_train'):
     [events] = (folder / 'summaries' / split).glob('events.out.tfevents.*')
     assert b'loss' in events.read_bytes()
   config = (folder / 'config.txt').read_text()
   assert 'task.model.lm_tpl.model_dims = 8\n' in config
   assert "datasets[1].name = 'dev'\n" in config
   table = (folder / 'parameters.txt').read_text()
-  assert re.search(r'^params/lm/embedding/emb_var +16x8 +128 +', table, re.M)
-  assert table.endswith('total 876\n')
+  weight = r'^params/lm/softmax/logits_ffn/linear/w +8x16 +128 +'
+  assert re.search(weight, table, re.M)
+  assert table.endswith('total 764\n')
   mark = json.loads((folder / 'experiment.json').read_text())
   assert mark['name'] == runs.COUNTING
   assert runs.steps_saved(folder) == [10, 12]  # The newest two of 5, 10, 12.
@@ -82,7 +84,7 @@ def test_files_of_a_run(finished):
 
 def test_what_a_run_says(finished):
   lines = finished[1].stdout.splitlines()
-  assert lines[0] == 'starts with 876 new parameters'
+  assert lines[0] == 'starts with 764 new parameters'
   assert re.fullmatch(r'step 1  loss \d\.\d+', lines[1])
   number = r'[\d.]+[kMG]?'
   for step, line in enumerate(lines[2:5], 2):
@@ -221,7 +223,7 @@ def test_two_processes_train_as_one(tmp_path, finished):
   assert len(runs.metrics(folder)) == len(runs.metrics(finished[0]))
   assert runs.steps_saved(folder) == [10, 12]
   # The first process alone writes.
-  for split in ('train', 'eval_dev'):
+  for split in ('train', 'eval_dev', 'eval_train'):
     assert len(list((folder / 'summaries' / split).iterdir())) == 1
   assert not list(folder.glob('*.txt.*'))
 
@@ -234,7 +236,7 @@ def test_two_processes_train_as_one(tmp_path, finished):
 
 
 def _assert_close_losses(folder, finished):
-  for split, count in (('train', 12), ('eval_dev', 3)):
+  for split, count in (('train', 12), ('eval_dev', 3), ('eval_train', 2)):
     wanted = runs.losses(finished[0], split)
     assert len(wanted) == count
     np.testing.assert_allclose(runs.losses(folder, split), wanted, rtol=1e-6)

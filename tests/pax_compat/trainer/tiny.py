@@ -1,6 +1,5 @@
 """A tiny language model and its batches, for the tests of the trainer."""
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 

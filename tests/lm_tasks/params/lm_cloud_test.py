@@ -1,0 +1,80 @@
+"""Tests of the language models for accelerators in a cloud."""
+
+import json
+import math
+import pathlib
+import re
+
+import jax
+import pytest
+
+from pax_compat import base_layer, experiment_registry
+from pax_compat.experiment_sources import SourceOptions
+from pax_compat.nested_map import NestedMap
+from tests.pax_compat import runs
+
+_README = pathlib.Path(__file__).resolve().parents[3] / 'README.md'
+_BILLIONS = {
+  'LmCloudTransformerAdam': 0.44,
+  'LmCloudTransformerAdamLimitSteps': 0.16,
+  'LmCloudSpmd2B': 2.1,
+  'LmCloudSpmd32B': 32,
+  'LmCloudSpmd64B': 64.5,
+  'LmCloudSpmd128B': 129,
+  'LmCloudSpmd256B': 258,
+  'LmCloudSpmd512B': 514,
+  'LmCloudSpmd1024B': 1030,
+  'LmCloudSpmdMultislice2B': 2.1,
+}
+
+
+def _task(name: str):
+  return experiment_registry.find(f'lm_cloud.{name}', SourceOptions()).task()
+
+
+@pytest.mark.parametrize('name', _BILLIONS)
+def test_a_model_is_as_large_as_it_says(name):
+  model = _task(name).model.Instantiate()
+  row = jax.ShapeDtypeStruct([1, 8], 'int32')
+  weights = jax.ShapeDtypeStruct([1, 8], 'float32')
+  batch = NestedMap(
+    ids=row, labels=row, segment_ids=row, segment_pos=row, paddings=weights
+  )
+  batch.weights = weights
+  variables = jax.eval_shape(
+    lambda key, batch: model.init({base_layer.PARAMS: key}, batch),
+    jax.random.key(0),
+    batch,
+  )
+  sizes = [x.size for x in jax.tree.leaves(variables[base_layer.PARAMS])]
+  assert math.isclose(sum(sizes) / 1e9, _BILLIONS[name], rel_tol=0.02)
+
+
+def test_the_command_of_the_readme_trains(tmp_path):
+  (flags,) = re.findall(
+    r'^python -m pax_compat.main (--exp=\S*LmCloudSpmdTest) .*? (--set=\S+)$',
+    _README.read_text('utf-8'),
+    re.M,
+  )
+  small = [
+    f'--set=datasets[{i}].{field}'
+    for i in (0, 1)
+    for field in ('seq_len=16', 'vocab_size=64')
+  ]
+  done = runs.main(
+    *flags,
+    *small,
+    f'--job_log_dir={tmp_path}',
+    '--set=task.model.lm_tpl.vocab_size=64',
+    '--set=task.train.summary_interval_steps=1',
+    '--set=task.train.learner.optimizer.lr_schedule.warmup_steps=5',
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'tep 20/20' in done.stdout
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  losses = [
+    record['value']
+    for record in map(json.loads, lines)
+    if record['name'] == 'total_loss' and record['split'] == 'train'
+  ]
+  assert len(losses) == 20 and losses[-1] < losses[0]

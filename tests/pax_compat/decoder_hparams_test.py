@@ -1,0 +1,55 @@
+"""Settings of decoders."""
+
+import pytest
+
+from pax_compat import config_text, errors
+from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
+from pax_compat.layers import models
+
+
+def test_the_ids_that_end_a_sequence():
+  assert DecoderHParams().eos_ids == (2,)
+  assert DecoderHParams(eos_id=5).eos_ids == (5,)
+  assert DecoderHParams(eos_id=[5, 7]).eos_ids == (5, 7)
+
+
+def test_a_models_decoder_is_set_as_any_field():
+  config = models.LanguageModel.config()
+  config.decoder_tpl.seqlen = 32
+  config.lm_tpl.set(vocab_size=4, model_dims=4)
+  assert 'decoder_tpl.seqlen: 32' in config_text.to_text(config)
+  assert config.Instantiate().decoder_tpl.seqlen == 32
+  with pytest.raises(errors.UserError, match='did you mean: .*seqlen'):
+    config.decoder_tpl.seqlne = 32
+  # The other spelling.
+  config.decoder_tpl = GreedyDecoderHParams(seqlen=16)
+  assert config.Instantiate().decoder_tpl.seqlen == 16
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'max_decode_steps': [4, 8]}, r'is \[4, 8\]; expected one whole number'),
+    ({'max_decode_steps': 0}, 'of at least 1'),
+    ({'min_decode_steps': -1}, 'of at least 0'),
+    ({'min_decode_steps': 1.5}, 'expected one whole number'),
+  ],
+)
+def test_what_is_refused(fields, message):
+  with pytest.raises(errors.UserError, match=message):
+    GreedyDecoderHParams(**fields)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({}, 'GreedyDecoderHParams.seqlen is 0'),
+    ({'seqlen': 4, 'fprop_for_prefix': True}, 'max_decode_steps is None'),
+  ],
+)
+def test_what_is_too_little_to_decode_with(fields, message):
+  with pytest.raises(errors.UserError, match=message):
+    GreedyDecoderHParams(**fields).check()
+  GreedyDecoderHParams(
+    seqlen=4, max_decode_steps=2, fprop_for_prefix=True
+  ).check()

@@ -1,0 +1,53 @@
+"""Decoding in pieces, to hold it against the whole."""
+
+import jax
+import numpy as np
+
+from pax_compat.base_layer import DECODE_CACHE, PARAMS
+
+
+def decode(layer, weights, x, sizes, *init_args, init=None, step=None, by=None):
+  """Returns what a layer's `extend_step` returns, all pieces in one.
+
+  Args:
+    layer: the layer.
+    weights: its weights.
+    x: [B, T, ...], what is decoded.
+    sizes: how many positions each piece has.
+    *init_args: arguments of `init_states`.
+    init: keyword arguments of it.
+    step: keyword arguments of `extend_step`.
+    by: likewise, arrays [B, T] of which each step gets its part.
+  """
+
+  @jax.jit
+  def start(variables):
+    return layer.apply(
+      variables,
+      *init_args,
+      method='init_states',
+      mutable=[DECODE_CACHE],
+      **(init or {}),
+    )[1]
+
+  @jax.jit
+  def extend(variables, x, time_step, by):
+    return layer.apply(
+      variables,
+      x,
+      time_step=time_step,
+      method='extend_step',
+      mutable=[DECODE_CACHE],
+      **(step or {}),
+      **by,
+    )
+
+  state, outputs, first = start({PARAMS: weights}), [], 0
+  for size in sizes:
+    now = slice(first, first + size)
+    part = {name: value[:, now] for name, value in (by or {}).items()}
+    variables = {PARAMS: weights, **state}
+    y, state = extend(variables, x[:, now], first, part)
+    outputs.append(y)
+    first += size
+  return np.concatenate(outputs, axis=1)
