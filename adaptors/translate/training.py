@@ -51,7 +51,10 @@ def train(view: ParamsView) -> Config | None:
     # Lingvo saves by time only where it does not save by steps.
     save_interval_seconds=None if steps else seconds,
     save_max_to_keep=view.get('save_max_to_keep') or _NO_LIMIT,
+    save_keep_interval_duration=None,
     summary_interval_steps=view.get('summary_interval_steps'),
+    # The program schedule says what is evaluated.
+    eval_skip_train=True,
   )
   view.finish()
   if learner is None:

@@ -141,13 +141,18 @@ def _check_specs(experiment, config: tasks_lib.Train, batch):
   provider = experiment.get_input_specs_provider_params()
   if provider is None or not config.enforce_input_specs:
     return
-  shapes = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
-    (provider.Instantiate().get_input_specs(), batch),
+  specs = provider.Instantiate().get_input_specs()
+  wanted, found = (
+    {
+      path: f'{x.dtype}[{",".join(map(str, x.shape))}]'
+      for path, x in checkpoints.state_paths(fields).items()
+    }
+    for fields in (specs, batch)
   )
-  wanted, found = map(checkpoints.state_paths, shapes)
+  nothing = 'nothing'
   lines = [
-    f'{path}: expected {wanted.get(path)}, got {found.get(path)}'
+    f'{path}: expected {wanted.get(path, nothing)}, got'
+    f' {found.get(path, nothing)}'
     for path in sorted(wanted.keys() | found.keys())
     if wanted.get(path) != found.get(path)
   ]

@@ -30,6 +30,9 @@ def test_a_derived_experiment_changes_a_setting_by_assigning_it():
 
   assert [d.name for d in Derived().eval_datasets()] == ['dev']
   assert Derived().dumps() == {}
+  assert Derived().decode_datasets() == []
+  assert Derived().get_input_specs_provider_params() is None
+  assert Derived().validate() is None
 
 
 def test_task_and_datasets_must_be_written():

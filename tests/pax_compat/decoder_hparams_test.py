@@ -17,7 +17,10 @@ def test_a_models_decoder_is_set_as_any_field():
   config = models.LanguageModel.config()
   config.decoder_tpl.seqlen = 32
   config.lm_tpl.set(vocab_size=4, model_dims=4)
-  assert 'decoder_tpl.seqlen: 32' in config_text.to_text(config)
+  config.lm_tpl.stacked_transformer_tpl.set(
+    num_layers=1, hidden_dims=4, num_heads=2
+  )
+  assert 'decoder_tpl.seqlen = 32' in config_text.to_text(config)
   assert config.Instantiate().decoder_tpl.seqlen == 32
   with pytest.raises(errors.UserError, match='did you mean: .*seqlen'):
     config.decoder_tpl.seqlne = 32

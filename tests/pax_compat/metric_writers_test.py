@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from clu import values
 
 from pax_compat import errors, histograms, metric_writers

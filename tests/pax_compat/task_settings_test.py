@@ -19,10 +19,10 @@ def test_what_is_not_supported_is_refused_by_name(cls, name):
     'random_seed': 7,
   }.get(name, 'something')
   config = cls.config(**{name: value})
-  with pytest.raises(
-    errors.UserError,
-    match=rf'{cls.__name__}\.{name} is .*{value!r}?.*not supported: \w+.*expect',
-  ):
+  refusal = (
+    rf'{cls.__name__}\.{name} is .*{value!r}?.*not supported: \w+.*expect'
+  )
+  with pytest.raises(errors.UserError, match=refusal):
     config.Instantiate()
 
 

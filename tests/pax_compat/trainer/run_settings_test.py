@@ -1,0 +1,197 @@
+"""What the settings of an experiment do to its runs, in this process."""
+
+import gc
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pax_compat import config as config_lib
+from pax_compat import errors
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import reporting
+from tests.pax_compat.trainer import lines
+
+
+def _steps_saved(folder):
+  manifests = (folder / 'checkpoints' / 'manifests').glob('*.json')
+  return sorted(int(path.stem) for path in manifests)
+
+
+def _losses(folder):
+  found = lines.metrics(folder, 'train')
+  return [value for (_, name), value in found.items() if name == 'loss']
+
+
+def test_steps_are_those_of_gradient_descent(tmp_path):
+  lines.train(tmp_path, num_train_steps=5, summary_interval_steps=1)
+  want, _, _ = lines.losses(5, w=np.full(lines.DIMS, 0.5), b=0.0)
+  np.testing.assert_allclose(_losses(tmp_path), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize('limit', [0, 1, 5])
+def test_steps_under_way_change_no_number(tmp_path, limit):
+  lines.train(
+    tmp_path,
+    num_train_steps=5,
+    summary_interval_steps=1,
+    max_inflight_steps=limit,
+  )
+  want, _, _ = lines.losses(5, w=np.full(lines.DIMS, 0.5), b=0.0)
+  np.testing.assert_allclose(_losses(tmp_path), want, rtol=1e-5)
+
+
+def test_checkpoints_in_turn_and_at_the_end(tmp_path):
+  lines.train(
+    tmp_path, num_train_steps=7, save_interval_steps=2, save_max_to_keep=2
+  )
+  assert _steps_saved(tmp_path) == [6, 7]
+
+
+def test_checkpoints_that_are_kept_for_good(tmp_path):
+  lines.train(
+    tmp_path,
+    num_train_steps=4,
+    save_interval_steps=1,
+    save_max_to_keep=1,
+    save_keep_interval_duration='0s',
+  )
+  assert _steps_saved(tmp_path) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(('capture', 'num_steps'), [(0, 2), (3, 1)])
+def test_a_profile_while_training(tmp_path, capture, num_steps):
+  lines.train(
+    tmp_path,
+    num_train_steps=6,
+    profiler_capture_step=capture,
+    profiler_num_steps=num_steps,
+    profiler_min_duration_sec=0.0,
+    eval_interval_steps=0,
+  )
+  [profile] = (tmp_path / 'summaries' / 'train').rglob('*.xplane.pb')
+  # The steps that it has are numbered from 1.
+  found = [n for n in range(1, 7) if _has_step(profile, n)]
+  assert found == [capture + 1 + i for i in range(num_steps)]
+
+
+def _has_step(profile, number):
+  data = jax.profiler.ProfileData.from_file(str(profile))
+  return any(
+    event.name == 'train' and dict(event.stats).get('step_num') == number
+    for plane in data.planes
+    for line in plane.lines
+    for event in line.events
+  )
+
+
+def test_garbage_waits_for_its_turn(tmp_path):
+  seen = []
+
+  class Watching(lines.Lines):
+    def train(self, folder):
+      super().train(folder)
+      seen.append(gc.isenabled())
+
+  def early_stopping_fn(*unused):
+    seen.append(gc.isenabled())
+    return False
+
+  for every in (2, 0):
+    task = lines.task(
+      num_train_steps=2, eval_interval_steps=1, gc_interval_steps=every
+    )
+    task.early_stopping_fn = early_stopping_fn
+    Watching(task).train(tmp_path / str(every))
+  assert seen == [False, False, True, True, True, True]
+
+
+def test_a_progress_line_breaks_the_silence(tmp_path, monkeypatch):
+  monkeypatch.setattr(reporting, '_SECONDS_OF_SILENCE', 0)
+  counts = []
+  for hook in (False, True):
+    run = lines.train(
+      tmp_path / str(hook), num_train_steps=5, report_progress_hook=hook
+    )
+    counts.append(sum('  loss ' in line for line in run.said))
+  assert counts == [2, 5]
+
+
+def test_the_seed_decides_random_numbers(tmp_path):
+  found = []
+  for name, seed in (('a', 1), ('b', 1), ('c', 2)):
+    task = lines.task(
+      model=dict(noise=1.0),
+      num_train_steps=3,
+      random_seed=seed,
+      summary_interval_steps=1,
+    )
+    lines.Lines(task).train(tmp_path / name)
+    found.append(_losses(tmp_path / name))
+  assert found[0] == found[1] != found[2]
+  assert len(set(found[0])) == 3
+
+
+class Specs(config_lib.Configurable):
+  """Says what batches are."""
+
+  rows: int = lines.BATCH
+
+  def get_input_specs(self):
+    return NestedMap(
+      x=jax.ShapeDtypeStruct([self.rows, lines.DIMS], np.float32),
+      y=jax.ShapeDtypeStruct([self.rows], np.float32),
+      eval_sample_weights=jax.ShapeDtypeStruct([self.rows], np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+  ('rows', 'enforced', 'passes'),
+  [(lines.BATCH, True, True), (5, True, False), (5, False, True)],
+)
+def test_batches_are_what_was_said_of_them(tmp_path, rows, enforced, passes):
+  task = lines.task(num_train_steps=1, enforce_input_specs=enforced)
+  experiment = lines.Lines(task)
+  experiment.get_input_specs_provider_params = lambda: Specs.config(rows=rows)
+  if passes:
+    experiment.train(tmp_path / 'run')
+    return
+  with pytest.raises(
+    errors.UserError,
+    match=r'enforce_input_specs=False.*\n  eval_sample_weights: expected'
+    r' float32\[5\], got float32\[4\]\n  x: expected float32\[5,3\], got',
+  ):
+    experiment.train(tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'metrics.jsonl').exists()
+
+
+def test_an_experiment_is_validated_first(tmp_path):
+  def validate(self):
+    raise errors.UserError('these two do not go together')
+
+  experiment = lines.Lines(lines.task(num_train_steps=1))
+  experiment.validate = types.MethodType(validate, experiment)
+  with pytest.raises(errors.UserError, match='do not go together'):
+    experiment.train(tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_what_is_refused_is_refused_before_anything_is_made(tmp_path):
+  with pytest.raises(
+    errors.UserError, match='external_checkpoint_path .*not s'
+  ):
+    lines.train(tmp_path / 'run', external_checkpoint_path='/ckpt')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_inputs_are_split_as_the_task_says(tmp_path):
+  task = lines.task(
+    num_train_steps=3,
+    summary_interval_steps=1,
+    inputs_split_mapping=NestedMap(map_1d=('data',), map_2d=('data', 'mdl')),
+  )
+  task.model.set(ici_mesh_shape=[1, 1], mesh_axis_names=['data', 'mdl'])
+  lines.Lines(task).train(tmp_path)
+  want, _, _ = lines.losses(3, w=np.full(lines.DIMS, 0.5), b=0.0)
+  np.testing.assert_allclose(_losses(tmp_path), want, rtol=1e-5)
