@@ -61,7 +61,7 @@ setuptools.setup(
       '10_native = pax_compat.experiment_registry',
       '20_lingvo = adaptors.lingvo_names',
     ],
-    'pax_compat.lingvo_params': ['lm = lm_tasks.params'],
+    'pax_compat.lingvo_params': ['lm = lm_tasks.lingvo_params'],
     'pax_compat.native_params': ['tasks.lm.params = lm_tasks.params'],
   },
 )

@@ -60,7 +60,7 @@ def weights_of(params: dict) -> Weights:
   stack = lm['transformer']
   logits = lm['softmax']['logits_ffn']
   weights = dict(
-    emb=lm['embedding']['emb_var'],
+    emb=lm['embedding_lookup']['emb_var'],
     layers=[_layer_of(stack[f'x_layers_{i}']) for i in range(len(stack))],
     out=dict(w=logits['linear']['w'], b=logits['bias']['b']),
   )

@@ -10,11 +10,12 @@ import fiddle as fdl
 from pax_compat import config as config_lib
 
 
-def to_text(config: fdl.Buildable, name: str = '') -> str:
+def to_text(config: Any, name: str = '') -> str:
   """Returns `path = value` lines for every field of a config.
 
   Args:
-    config: the config; nested configs, lists, tuples and dicts are opened.
+    config: the config, or a list or dict of configs; what is nested in it is
+      opened likewise.
     name: what the paths begin with.
 
   Returns:

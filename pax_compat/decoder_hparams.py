@@ -1,6 +1,7 @@
 """How sequences are decoded: the settings of decoders."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from pax_compat import config as config_lib
@@ -42,19 +43,35 @@ class DecoderHParams(config_lib.Configurable):
   process_result_fn: ProcessResultFn | None = None
 
   def __post_init__(self):
-    for name, least in (('min_decode_steps', 0), ('max_decode_steps', 1)):
+    for name, least in (
+      ('seqlen', 0),
+      ('min_decode_steps', 0),
+      ('max_decode_steps', 1),
+    ):
       value = getattr(self, name)
-      if value is not None and (not isinstance(value, int) or value < least):
+      if value is None and name == 'max_decode_steps':
+        continue
+      if not isinstance(value, Integral) or value < least:
         raise errors.UserError(
           f'{type(self).__name__}.{name} is {value!r}; expected one whole'
           f' number of at least {least}'
         )
+    ids = self.eos_id
+    if isinstance(ids, Sequence) and not isinstance(ids, str):
+      known = bool(ids) and all(isinstance(i, Integral) for i in ids)
+    else:
+      known = isinstance(ids, Integral)
+    if not known:
+      raise errors.UserError(
+        f'{type(self).__name__}.eos_id is {ids!r}; expected a token, which is a'
+        ' whole number, or several'
+      )
 
   @property
   def eos_ids(self) -> tuple[int, ...]:
     """The tokens that end a sequence."""
     ids = self.eos_id
-    return (ids,) if isinstance(ids, int) else tuple(ids)
+    return (ids,) if isinstance(ids, Integral) else tuple(ids)
 
   def check(self):
     """Raises a UserError unless there are all settings to decode with."""

@@ -90,10 +90,12 @@ class Progress:
     seconds = last.seconds - first.seconds
     rates = {}
     if last.steps > first.steps and seconds > 0:
+      # Waiting may have begun before the time that is looked at.
+      wait = min(1.0, (last.input_wait - first.input_wait) / seconds)
       rates = {
         'steps_per_second': (last.steps - first.steps) / seconds,
         'tokens_per_second': (last.tokens - first.tokens) / seconds,
-        'input_wait_fraction': (last.input_wait - first.input_wait) / seconds,
+        'input_wait_fraction': wait,
       }
     return self._line(rates), rates
 

@@ -17,7 +17,7 @@ FORBIDDEN = {
 }
 # The gate, and the loader of native ops that it calls.
 GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native_ops.py')
-LEGACY = 'lm_tasks/params/'
+LEGACY = 'lm_tasks/lingvo_params/'
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 TEXT_SUFFIXES = ('.py', '.md', '.txt', '.toml', '.json', '.cfg', '.yaml', '')

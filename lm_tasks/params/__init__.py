@@ -1,1 +1,1 @@
-"""Lingvo params modules: `lingvo.tasks.lm.params` once they are mounted."""
+"""Experiments in the way of Pax: `tasks.lm.params` once installed."""

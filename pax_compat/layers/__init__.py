@@ -30,15 +30,8 @@ from pax_compat.layers.attention_projections import (
 from pax_compat.layers.attentions import (
   DotProductAttention,
 )
-from pax_compat.layers.bert_model import (
-  BertModel,
-)
 from pax_compat.layers.checkpoint_policy import (
   AutodiffCheckpointType,
-)
-from pax_compat.layers.classification_model import (
-  ClassificationMLPModel,
-  ClassificationModel,
 )
 from pax_compat.layers.containers import (
   Branch,
@@ -81,9 +74,6 @@ from pax_compat.layers.graph import (
 from pax_compat.layers.grouped_query_attention import (
   GroupedQueryAttention,
 )
-from pax_compat.layers.language_model import (
-  LanguageModel,
-)
 from pax_compat.layers.light_convolutions import (
   LightConv1D,
 )
@@ -92,6 +82,13 @@ from pax_compat.layers.linears import (
   FeedForward,
   Linear,
   MLPBlock,
+)
+from pax_compat.layers.models import (
+  BertModel,
+  ClassificationMLPModel,
+  ClassificationModel,
+  LanguageModel,
+  SequenceModel,
 )
 from pax_compat.layers.multi_query_attention import (
   MultiQueryDotProductAttention,
@@ -125,9 +122,6 @@ from pax_compat.layers.repeats import (
 )
 from pax_compat.layers.rotary_embedding import (
   RotaryPositionalEmbedding,
-)
-from pax_compat.layers.sequence_model import (
-  SequenceModel,
 )
 from pax_compat.layers.sigmoid_cross_entropy import (
   SigmoidCrossEntropy,

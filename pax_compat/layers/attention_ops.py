@@ -11,9 +11,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-# Targets of a block, at least, and blocks, at most, of causal attention.
+# Targets of a block, at least, and blocks, at most: more of them save more
+# products in causal attention; without it they only save memory.
 _BLOCK_SIZE = 64
-_MAX_BLOCKS = 8
+_MAX_BLOCKS = 4
+_MAX_CAUSAL_BLOCKS = 8
 
 # What a hidden logit is set to, as a share of the largest float. Lingvo and
 # jax.nn use the same: finite, so that a target that sees nothing has a softmax.
@@ -124,11 +126,11 @@ def attend(
 ) -> jax.Array:
   """Attends in plain matrix products: for CPUs, and what fused kernels lack.
 
-  Causal attention goes by blocks of targets, each of which is multiplied with
-  the sources up to its end only. The sum of a softmax divides the small result
-  instead of the large array of weights. Logits and sums are float32 whatever
-  the heads are, and keys and values are not repeated for the heads that share
-  them.
+  Attention goes by blocks of targets; if it is causal, each of them is
+  multiplied with the sources up to its end only. The sum of a softmax divides
+  the small result instead of the large array of weights. Logits and sums are
+  float32 whatever the heads are, and keys and values are not repeated for the
+  heads that share them.
 
   A target that sees nothing at all gets the mean of the values (of its block's
   sources), not NaN; with an extra logit it gets zeros.
@@ -155,20 +157,20 @@ def attend(
   sources, groups = key.shape[1], key.shape[2]
   query = query.reshape(batch, targets, groups, heads // groups, dims)
   query = query.transpose(0, 2, 3, 1, 4)  # So that no logit is transposed.
+  key, value = (x.transpose(0, 2, 1, 3) for x in (key, value))
   mask, bias = (_grouped(x, groups) for x in (mask, bias))
-  by_blocks = causal and by_blocks
-  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if by_blocks else targets
+  size = _block_size(targets, causal) if by_blocks else targets
   blocks = []
   for start in range(0, targets, size):
     stop = min(start + size, targets)
-    seen = min(stop, sources) if by_blocks else sources
+    seen = min(stop, sources) if causal and by_blocks else sources
     visible = _block(mask, start, stop, seen)
     if causal:
       past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)
       visible = past if visible is None else visible & past
     logits = _logits(
       query[:, :, :, start:stop],
-      key[:, :seen],
+      key[:, :, :seen],
       _block(bias, start, stop, seen),
       logit_cap,
     )
@@ -176,16 +178,34 @@ def attend(
     if dropout is not None:
       shape = (batch, heads, *weights.shape[3:])
       weights = dropout(weights.reshape(shape)).reshape(weights.shape)
-    encoded = jnp.einsum(
-      'bkgts,bskh->bkgth',
-      weights.astype(value.dtype),
-      value[:, :seen],
-      preferred_element_type=jnp.float32,
-    )
+    weights = weights.astype(value.dtype)
+    encoded = _multiply('bkts,bksh->bkth', weights, value[:, :, :seen])
     blocks.append((encoded / total[..., None]).astype(value.dtype))
   encoded = blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=3)
   encoded = encoded.transpose(0, 3, 1, 2, 4)
   return encoded.reshape(batch, targets, heads, value.shape[-1])
+
+
+def _block_size(targets: int, causal: bool) -> int:
+  """Returns how many targets a block has."""
+  blocks = _MAX_CAUSAL_BLOCKS if causal else _MAX_BLOCKS
+  return max(_BLOCK_SIZE, -(-targets // blocks))
+
+
+def _multiply(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+  """Multiplies [B, K, G, T, ...] with what the G heads share, in float32.
+
+  Those heads and T are one dimension of the product: with a dimension for each,
+  XLA copies the whole array of logits on a CPU only to lay it out anew.
+
+  Args:
+    equation: of the merged arrays.
+    x: [B, K, G, T, H], or S in the place of H.
+    y: [B, K, S, H].
+  """
+  merged = x.reshape(*x.shape[:2], -1, x.shape[-1])
+  product = jnp.einsum(equation, merged, y, preferred_element_type=jnp.float32)
+  return product.reshape(*x.shape[:-1], -1)
 
 
 def _grouped(x: jax.Array | None, groups: int) -> jax.Array | None:
@@ -207,9 +227,7 @@ def _block(x, start: int, stop: int, seen: int) -> jax.Array | None:
 
 def _logits(query, key, bias, logit_cap) -> jax.Array:
   """Returns the logits [B, K, G, T, S]."""
-  logits = jnp.einsum(
-    'bkgth,bskh->bkgts', query, key, preferred_element_type=jnp.float32
-  )
+  logits = _multiply('bkth,bksh->bkts', query, key)
   if bias is not None:
     logits += bias
   if logit_cap > 0:

@@ -50,6 +50,22 @@ def get_part(
   return getattr(parent, name) if isinstance(part, Config) else part
 
 
+def refuse_mappings(container: base_layer.BaseLayer):
+  """Raises a UserError if a container is to be split over the mesh itself."""
+  for name, value in (
+    ('weight_split_dims_mapping.wt', container.weight_split_dims_mapping.wt),
+    (
+      'activation_split_dims_mapping.out',
+      container.activation_split_dims_mapping.out,
+    ),
+  ):
+    if value is not None:
+      raise errors.UserError(
+        f'{type(container).__name__}.{name} is {list(value)}, but its parts'
+        ' have the weights and compute the outputs; expected mappings of theirs'
+      )
+
+
 def as_tuple(value: Any) -> tuple[Any, ...]:
   """Returns a tuple or list as a tuple, and anything else in a tuple."""
   return tuple(value) if isinstance(value, tuple | list) else (value,)
@@ -66,6 +82,7 @@ class _Layers(base_layer.BaseLayer):
   layers: Sequence[Part] = REQUIRED
 
   def setup(self):
+    refuse_mappings(self)
     if not self.layers:
       raise errors.UserError(
         f'{type(self).__name__}.layers is empty; expected at least one'
@@ -150,6 +167,7 @@ class Branch(base_layer.BaseLayer):
   fetches: Sequence[str] = ()
 
   def setup(self):
+    refuse_mappings(self)
     self.create_child('main', self.body)
 
   def __call__(self, *args, **kwargs) -> tuple:

@@ -105,6 +105,12 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
       )
     if self.is_causal and self.padding == 'VALID':
       raise errors.UserError("DepthwiseConv1D.is_causal takes padding='SAME'")
+    if self.weight_split_dims_mapping.wt is not None:
+      raise errors.UserError(
+        'DepthwiseConv1D.weight_split_dims_mapping.wt is'
+        f' {list(self.weight_split_dims_mapping.wt)}; expected him, which has'
+        ' an entry each for kernel size, input channels and multiplier'
+      )
 
   def _mapping(self) -> list | None:
     """Returns how a weight [K, 1, I * M] is split."""

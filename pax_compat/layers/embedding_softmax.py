@@ -4,7 +4,6 @@ Shapes: D model dims, V vocabulary, "..." positions, such as [B, T].
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,7 @@ from pax_compat.layers.softmaxes import FullSoftmax
 from pax_compat.layers.token_counter import TokenCounter  # noqa: F401 (likewise)
 from pax_compat.layers.vocabulary_loss import Target
 from pax_compat.nested_map import NestedMap
+from pax_compat.sharding import SplitDimsMapping
 
 
 class EmbeddingSoftmaxSharding(linears.OutputSharding):
@@ -38,7 +38,7 @@ class EmbeddingSoftmaxSharding(linears.OutputSharding):
       it to the compiler.
   """
 
-  emb_out_split_dims_mapping: Any = None
+  emb_out_split_dims_mapping: SplitDimsMapping = None
 
 
 class _Lookup:

@@ -4,7 +4,6 @@ Shapes: D model dims, V vocabulary.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
 from pax_compat.layers.row_gradients import lookup_with_row_facts, no_facts
+from pax_compat.sharding import SplitDimsMapping
 
 
 def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
@@ -42,6 +42,28 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
   )
 
 
+class VectorsSharding(base_layer.BaseLayer.ActivationSharding):
+  """How vectors are split over the mesh.
+
+  Attributes:
+    emb_out_split_dims_mapping: of the vectors; None takes `out`.
+  """
+
+  emb_out_split_dims_mapping: SplitDimsMapping = None
+
+
+def shard_vectors(layer: base_layer.BaseLayer, vectors: jax.Array) -> jax.Array:
+  """Returns the output [..., D] of a layer, split as its mapping says.
+
+  Args:
+    layer: it has a `VectorsSharding`.
+    vectors: [..., D].
+  """
+  sharding = layer.activation_split_dims_mapping
+  mapping = sharding.emb_out_split_dims_mapping
+  return layer.shard(vectors, sharding.out if mapping is None else mapping)
+
+
 class Embedding(base_layer.BaseLayer):
   """A table of vectors, one for each token.
 
@@ -55,15 +77,7 @@ class Embedding(base_layer.BaseLayer):
       TensorFlow treats a sparse one; see `row_gradients`.
   """
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How the vectors are split over the mesh.
-
-    Attributes:
-      emb_out_split_dims_mapping: of the vectors; None leaves it to the
-        compiler.
-    """
-
-    emb_out_split_dims_mapping: Any = None
+  ActivationSharding = VectorsSharding
 
   num_classes: int = REQUIRED
   input_dims: int = REQUIRED
@@ -106,8 +120,7 @@ class Embedding(base_layer.BaseLayer):
       vectors = jnp.where(known[..., None], vectors, jnp.nan)
     if self.scale_sqrt_depth:
       vectors = vectors * math.sqrt(self.input_dims)
-    mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
-    return self.shard(vectors, mapping)
+    return shard_vectors(self, vectors)
 
   def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
     """Returns the vectors of a decoding step; they do not depend on it."""

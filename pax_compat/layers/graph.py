@@ -77,6 +77,7 @@ class Graph(base_layer.BaseLayer):
   sub: Sequence[tuple[str, containers.Part]] = REQUIRED
 
   def setup(self):
+    containers.refuse_mappings(self)
     signatures = [parse_signature(text) for text, _ in self.sub]
     self.order = _order(
       signatures, tuple(self.input_endpoints), tuple(self.output_endpoints)

@@ -7,7 +7,7 @@ import math
 
 import jax
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import (
@@ -17,9 +17,11 @@ from pax_compat.layers import (
   stochastics,
 )
 from pax_compat.layers.depthwise_convolutions import DepthwiseConv1D
+from pax_compat.layers.template_fields import agreed, keep_prob, split
 from pax_compat.sharding import SplitDimsMapping
 
-# Makes sqrt(6 / (D + D)), the bound for [D, D], that for [D, 2 * D].
+# Makes sqrt(6 / (D + D)), the bound for [D, D], that for [D, 2 * D]: the linear
+# layers at the start are halves of one matrix of twice the outputs.
 _XAVIER_OF_HALF = WeightInit.Xavier(math.sqrt(2 / 3))
 
 
@@ -33,14 +35,17 @@ class LightConv1D(base_layer.BaseLayer):
     input_dims: D.
     kernel_size: K.
     conv_activation_tpl: the activation after the convolution.
-    dropout_prob: the probability that an element of the result is dropped.
+    dropout_prob: the probability that an element of the result is dropped; 0
+      leaves it to `dropout_tpl`, which drops nothing unless set.
     ln_tpl: the normalisation of the inputs.
-    linear_start_tpl: each of the two linear layers of the gated linear unit.
+    linear_start_tpl: each of the two linear layers of the gated linear unit;
+      unless it sets `params_init`, they start as Xavier's halves of [D, 2 * D].
     depthwise_conv_tpl: the convolution.
     conv_norm_layer_tpl: the normalisation after the convolution.
     linear_end_tpl: the linear layer at the end.
     dropout_tpl: the dropout.
-    is_causal: whether no output sees what comes after it in time.
+    is_causal: whether no output sees what comes after it in time; False leaves
+      it to `depthwise_conv_tpl`.
     use_2d_conv_norm: whether the normalisation after the convolution gets
       [B, T, 1, D] rather than [B, T, D].
   """
@@ -82,57 +87,74 @@ class LightConv1D(base_layer.BaseLayer):
   use_2d_conv_norm: bool = False
 
   def setup(self):
-    df = self.weight_split_dims_mapping.df
-    split = self.activation_split_dims_mapping
-    dims = self.input_dims
+    weights = self.weight_split_dims_mapping
+    if weights.wt is not None:
+      raise errors.UserError(
+        f'LightConv1D.weight_split_dims_mapping.wt is {list(weights.wt)};'
+        ' expected df and him, the mappings of its parts'
+      )
+    outputs, dims = self.activation_split_dims_mapping, self.input_dims
     self.create_child('ln', self.ln_tpl, dim=dims)
     for name in ('linear_start_act', 'linear_start_gated'):
-      # Halves of one matrix of twice the outputs, and so of its first values.
-      half = self.linear_start_tpl.clone().set(params_init=_XAVIER_OF_HALF)
-      self._create_linear(name, half, df, split.blf)
-    self._create_convolution()
+      self._create_linear(
+        name, 'linear_start_tpl', self._half(), weights.df, outputs.blf
+      )
+    self._create_convolution(weights.him)
     self.create_child('conv_norm', self.conv_norm_layer_tpl, dim=dims)
     self.create_child('conv_activation', self.conv_activation_tpl)
-    reverse = None if df is None else tuple(reversed(df))
-    self._create_linear('linear_end', self.linear_end_tpl, reverse, split.bld)
-    keep_prob = 1.0 - self.dropout_prob
-    self.create_child('dropout', self.dropout_tpl, keep_prob=keep_prob)
+    reverse = None if weights.df is None else tuple(reversed(weights.df))
+    self._create_linear(
+      'linear_end', 'linear_end_tpl', self.linear_end_tpl, reverse, outputs.bld
+    )
+    self.create_child(
+      'dropout',
+      self.dropout_tpl,
+      **agreed(
+        'LightConv1D.dropout_tpl',
+        self.dropout_tpl,
+        keep_prob=keep_prob(self.dropout_prob),
+      ),
+    )
+
+  def _half(self) -> Config:
+    """Returns the template of a half of the gated linear unit's layer."""
+    tpl = self.linear_start_tpl.clone()
+    if 'params_init' not in tpl.__arguments__:
+      tpl.params_init = _XAVIER_OF_HALF
+    return tpl
 
   def _create_linear(
     self,
     name: str,
+    field: str,
     tpl: Config,
     weight: SplitDimsMapping,
     output: SplitDimsMapping,
   ):
-    fields = {}
-    if weight is not None:
-      split = tpl.cls.WeightSharding.config(wt=weight)
-      fields['weight_split_dims_mapping'] = split
-    if output is not None:
-      split = tpl.cls.ActivationSharding.config(out=output)
-      fields['activation_split_dims_mapping'] = split
+    where = f'LightConv1D.{field}'
     self.create_child(
       name,
       tpl,
-      input_dims=self.input_dims,
-      output_dims=self.input_dims,
-      activation_tpl=activations.Identity.config(),
-      **fields,
+      **linears.no_activation(where, tpl),
+      **agreed(
+        where, tpl, input_dims=self.input_dims, output_dims=self.input_dims
+      ),
+      **split(tpl, 'weight_split_dims_mapping', wt=weight),
+      **split(tpl, 'activation_split_dims_mapping', out=output),
     )
 
-  def _create_convolution(self):
-    tpl, fields = self.depthwise_conv_tpl, {}
-    him = self.weight_split_dims_mapping.him
-    if him is not None:
-      split = tpl.cls.WeightSharding.config(him=him)
-      fields['weight_split_dims_mapping'] = split
+  def _create_convolution(self, him: SplitDimsMapping):
+    tpl = self.depthwise_conv_tpl
     self.create_child(
       'depthwise_conv1d',
       tpl,
-      filter_shape=(self.kernel_size, self.input_dims, 1),
-      is_causal=self.is_causal,
-      **fields,
+      **agreed(
+        'LightConv1D.depthwise_conv_tpl',
+        tpl,
+        filter_shape=(self.kernel_size, self.input_dims, 1),
+        is_causal=self.is_causal or None,
+      ),
+      **split(tpl, 'weight_split_dims_mapping', him=him),
     )
 
   def __call__(self, inputs: jax.Array, paddings: jax.Array) -> jax.Array:
@@ -149,7 +171,8 @@ class LightConv1D(base_layer.BaseLayer):
     x = self.shard(self.depthwise_conv1d(x, paddings), between)
     x = self.shard(self._conv_norm(x, paddings), between)
     x = self.linear_end(self.conv_activation(x))
-    return inputs + self.dropout(x)
+    outputs = inputs + self.dropout(x)
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
 
   def _conv_norm(self, x: jax.Array, paddings: jax.Array) -> jax.Array:
     if not self.use_2d_conv_norm:

@@ -3,8 +3,6 @@
 Shapes: I input dims, O output dims.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -17,6 +15,7 @@ from pax_compat.layers.stacking_over_time import (  # noqa: F401 (Pax's place)
   StackingOverTime,
 )
 from pax_compat.layers.template_fields import agreed, split
+from pax_compat.sharding import SplitDimsMapping
 
 
 class OutputSharding(base_layer.BaseLayer.ActivationSharding):
@@ -27,10 +26,10 @@ class OutputSharding(base_layer.BaseLayer.ActivationSharding):
       None takes the first and the last entry of `out`.
   """
 
-  extend_step_out: Any = None
+  extend_step_out: SplitDimsMapping = None
 
 
-def output_mapping(sharding: Config, num_dims: int):
+def output_mapping(sharding: Config, num_dims: int) -> SplitDimsMapping:
   """Returns how a projection's output of that many dimensions is split.
 
   Args:
@@ -43,6 +42,24 @@ def output_mapping(sharding: Config, num_dims: int):
   if num_dims == 2 and out is not None and len(out) == 3:
     return (out[0], out[2])
   return out
+
+
+def no_activation(where: str, tpl: Config) -> dict[str, Config]:
+  """Returns the field for `create_child` that takes an activation away.
+
+  Args:
+    where: what the template is, for the message of an error.
+    tpl: of a `FeedForward`.
+
+  Raises:
+    UserError: the template has an activation, other than the default one.
+  """
+  activation = tpl.activation_tpl.cls
+  if activation not in (activations.ReLU, activations.Identity):
+    raise errors.UserError(
+      f'{where}.activation_tpl is a {activation.__name__}; expected none here'
+    )
+  return {'activation_tpl': activations.Identity.config()}
 
 
 class Linear(base_layer.BaseLayer):
@@ -101,7 +118,8 @@ class Bias(base_layer.BaseLayer):
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Returns `inputs` [..., O] plus the bias."""
-    return inputs + self.theta.b
+    outputs = inputs + self.theta.b
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
 
 
 class FeedForward(base_layer.BaseLayer):

@@ -4,7 +4,6 @@ Shapes: B batch, T time, D embedding dims, H and W height and width in patches.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +73,8 @@ class PositionalEmbedding(base_layer.BaseLayer):
     signal = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     if self.embedding_dims % 2:
       signal = jnp.pad(signal, [(0, 0), (0, 0), (0, 1)])
-    return signal.astype(self.compute_dtype)
+    signal = signal.astype(self.compute_dtype)
+    return self.shard(signal, self.activation_split_dims_mapping.out)
 
 
 class TrainablePositionalEmbedding(base_layer.BaseLayer):
@@ -87,15 +87,7 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
       see `embeddings.lookup`.
   """
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How the vectors are split over the mesh.
-
-    Attributes:
-      emb_out_split_dims_mapping: of the vectors; None leaves it to the
-        compiler.
-    """
-
-    emb_out_split_dims_mapping: Any = None
+  ActivationSharding = embeddings.VectorsSharding
 
   embedding_dims: int = REQUIRED
   max_seq_length: int = 10_240
@@ -138,9 +130,7 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
       vectors = table[None]
     else:
       vectors = embeddings.lookup(table, rows, self.lookup_style)
-    return self.shard(
-      vectors, self.activation_split_dims_mapping.emb_out_split_dims_mapping
-    )
+    return embeddings.shard_vectors(self, vectors)
 
 
 class PositionalEmbedding2D(base_layer.BaseLayer):
@@ -197,7 +187,8 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
     )
     patches = jnp.concatenate([rows, columns], axis=-1).reshape(-1, dims)
     vectors = jnp.pad(patches, [(before, after), (0, 0)])
-    return vectors[None].astype(self.compute_dtype)
+    vectors = vectors[None].astype(self.compute_dtype)
+    return self.shard(vectors, self.activation_split_dims_mapping.out)
 
 
 def _centred(count: int, dims: int) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.layers import activations, linears, vocabulary_loss
+from pax_compat.layers import linears, vocabulary_loss
 from pax_compat.layers.template_fields import agreed, split
 from pax_compat.layers.vocabulary_loss import CrossEntropy, Target
 from pax_compat.nested_map import NestedMap
@@ -270,17 +270,11 @@ def create_projection(layer: base_layer.BaseLayer, **fields):
         f' {layer.input_dims} and num_classes {layer.num_classes}'
       )
     return
-  activation = tpl.activation_tpl
-  if activation.cls not in (activations.ReLU, activations.Identity):
-    raise errors.UserError(
-      f'{where}.activation_tpl is a {activation.cls.__name__}; logits have no'
-      ' activation'
-    )
   outputs = layer.activation_split_dims_mapping
   layer.create_child(
     'logits_ffn',
     tpl,
-    activation_tpl=activations.Identity.config(),
+    **linears.no_activation(where, tpl),
     **agreed(
       where,
       tpl,

@@ -81,7 +81,9 @@ class StackingOverTime(base_layer.BaseLayer):
       paddings = paddings[..., None]
     reduce = _REDUCTIONS[self.padding_reduce_option]
     stacked = reduce(self._stack(paddings, 1.0), axis=-1, keepdims=not flat)
-    return self._stack(inputs, 0.0), stacked
+    outputs = self._stack(inputs, 0.0)
+    outputs = self.shard(outputs, self.activation_split_dims_mapping.out)
+    return outputs, stacked
 
   def _stack(self, x: jax.Array, beyond: float) -> jax.Array:
     """Maps `x` [B, T, D] to [B, U, W * D]."""

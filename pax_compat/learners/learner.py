@@ -5,7 +5,7 @@ Gradients are measured and scaled down, then regularised, and given to the
 optimizer.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +14,10 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors, optimizers
+from pax_compat.config import Config
 from pax_compat.layers.row_gradients import RowFacts
 from pax_compat.learners import (
+  branches,
   gradient_norms,
   gradient_scaling,
   moving_average,
@@ -32,6 +34,22 @@ from pax_compat.learners.variable_names import as_tree, by_path, path_name
 
 Arrays = dict[str, jax.Array]
 WeightMetas = Mapping[str, base_layer.WeightHParams]
+
+
+class _Step(NamedTuple):
+  """What a step is made of.
+
+  Attributes:
+    gradients: those of the trained weights, by path.
+    parts: the optimizers with their weights.
+    metas: what each weight is, by path.
+    row_facts: facts about the gradients of looked-up tables, by path.
+  """
+
+  gradients: Arrays
+  parts: Sequence[Part]
+  metas: WeightMetas
+  row_facts: Mapping[str, RowFacts]
 
 
 class LearnerState(NamedTuple):
@@ -77,7 +95,7 @@ class Learner(LearnerSettings):
 
   def __post_init__(self):
     super().__post_init__()
-    self._primary = self.optimizer.Instantiate()
+    self._primary = self._built(self.optimizer)
 
   @property
   def has_ema(self) -> bool:
@@ -136,7 +154,9 @@ class Learner(LearnerSettings):
     *,
     weight_metas: WeightMetas,
     row_facts: Mapping[str, RowFacts] | None = None,
-  ) -> tuple[Any, LearnerState, dict[str, jax.Array]]:
+    due: jax.Array | bool = True,
+    also: Callable[[], Arrays] = dict,
+  ) -> tuple[Any, LearnerState, Arrays, Arrays]:
     """Makes one step.
 
     Args:
@@ -145,41 +165,37 @@ class Learner(LearnerSettings):
       gradients: a tree like `params`.
       weight_metas: what each weight is, by its path.
       row_facts: facts about the gradients of looked-up tables, by path.
+      due: [], bool, whether those norms are wanted that only describe.
+      also: makes further norms [] of the old weights, by name.
 
     Returns:
-      The new weights, the new state, and scalars that describe the step.
+      The new weights, the new state, scalars that describe the step, and the
+      norms that may be due (`learning/var_norm`, `learning/applied_grad_norm`,
+      `per_var_norm/...` and the further ones); zeros where they are not.
     """
-    row_facts = row_facts or {}
-    parts = self._parts(weight_metas)
-    trained = self._trained(weight_metas)
-    held = self._held(params, weight_metas)
-    weights = _pick(held, trained)
-    terms = {}
-    for part in parts:
-      terms |= part.lp_terms(weights, weight_metas, row_facts)
-    gradients, is_valid, metrics = self._scaled(
-      _pick(by_path(gradients), trained), terms, parts, weight_metas, row_facts
+    step = _Step(
+      gradients=_pick(by_path(gradients), self._trained(weight_metas)),
+      parts=self._parts(weight_metas),
+      metas=weight_metas,
+      row_facts=row_facts or {},
     )
-    if not self.regularize_before_clipping:
-      gradients = regularization.added(gradients, terms)
-    updates, new_state, rates = self._optimized(
-      gradients, state, held, parts, weight_metas
+    factors, is_valid, metrics = self._scaling(step, params)
+    metrics |= self._learning_rates(step, state)
+    norms = branches.either(
+      due, lambda: also() | self._norms(step, factors, is_valid, params, state)
     )
-    updates = _pick(updates, trained)
-    new_weights = optax.apply_updates(weights, updates)
-    new_params = _replaced(params, new_weights)
-    metrics |= rates | self._norms_of_weights(weights, weight_metas)
-    applied = gradient_norms.norm(
-      gradient_norms.squares(updates, dict.fromkeys(updates, 0))
-    )
+    factors, is_valid = branches.after(norms, (factors, is_valid))
+
+    def moved():
+      updates, new_state = self._optimized(step, factors, params, state)
+      weights = _pick(by_path(params), updates)
+      return _replaced(params, optax.apply_updates(weights, updates)), new_state
+
     if self._skips:
-      new_params, new_state = _select(
-        is_valid, (new_params, new_state), (params, state)
-      )
-      applied = jnp.where(is_valid, applied, 0)
-    if self.grad_norm_summary:
-      metrics['learning/applied_grad_norm'] = applied
-    return new_params, new_state, metrics
+      new = branches.either(is_valid, moved, lambda: (params, state))
+    else:
+      new = moved()
+    return *new, metrics, norms
 
   def next_variables(
     self,
@@ -232,6 +248,17 @@ class Learner(LearnerSettings):
     return _replaced(
       params, {p: e.astype(weights[p].dtype) for p, e in averages.items()}
     )
+
+  def _built(self, optimizer: Config) -> optimizers.BaseOptimizer:
+    """Returns an optimizer; it has a learning rate."""
+    if not isinstance(optimizer, Config):
+      raise errors.UserError(
+        f'{self._where("optimizer")} is {optimizer!r}; expected the config of'
+        ' an optimizer, such as optimizers.Adam.config(learning_rate=1e-3)'
+      )
+    built = optimizer.Instantiate()
+    built.learning_rate_fn()
+    return built
 
   @property
   def _skips(self) -> bool:
@@ -299,37 +326,54 @@ class Learner(LearnerSettings):
       return leaves
     return _pick(leaves, self._trained(weight_metas))
 
-  def _scaled(
-    self, gradients: Arrays, terms: Arrays, parts, weight_metas, row_facts
+  def _scaling(
+    self, step: _Step, params: Any
   ) -> tuple[Arrays, jax.Array, dict[str, jax.Array]]:
-    """Returns scaled gradients, whether they are valid [], and reports."""
-    before = self.regularize_before_clipping
+    """Returns factors of gradients, whether they are valid [], and reports."""
+    terms = {}
+    if self.regularize_before_clipping:
+      terms = self._lp_terms(step, params)
     squares = gradient_norms.squares(
-      gradients,
-      self._stacked_dims(gradients, weight_metas),
-      row_facts,
-      terms if before else {},
+      step.gradients,
+      self._stacked_dims(step.gradients, step.metas),
+      step.row_facts,
+      terms,
     )
     scalings = {
       name: gradient_scaling.scaling(
         _pick(squares, paths), self._limits(optimizer)
       )
-      for name, optimizer, paths in self._scaled_together(parts)
+      for name, optimizer, paths in self._scaled_together(step.parts)
     }
     is_valid, metrics = gradient_scaling.reported(
       scalings, norms=self.grad_norm_summary, check=self.check_valid_step
     )
     if self.grad_norm_individual_vars:
       metrics |= gradient_norms.reported('per_var_grad_norm', squares)
-    if before:
-      gradients = regularization.added(gradients, terms)
     factors = {
       p: f for one in scalings.values() for p, f in one.factors.items()
     }
+    return factors, is_valid, metrics
+
+  def _forces(self, step: _Step, factors: Arrays, params: Any) -> Arrays:
+    """Returns gradients as the optimizers see them, scaled and regularised."""
+    terms, gradients = self._lp_terms(step, params), step.gradients
+    if self.regularize_before_clipping:
+      gradients = regularization.added(gradients, terms)
     gradients = gradient_norms.scaled(
       gradients, factors, or_zero=self._limits(self._primary).may_zero
     )
-    return gradients, is_valid, metrics
+    if self.regularize_before_clipping:
+      return gradients
+    return regularization.added(gradients, terms)
+
+  def _lp_terms(self, step: _Step, params: Any) -> Arrays:
+    """Returns what regularisation adds to gradients, by path."""
+    weights = _pick(by_path(params), step.gradients)
+    terms = {}
+    for part in step.parts:
+      terms |= part.lp_terms(weights, step.metas, step.row_facts)
+    return terms
 
   def _stacked_dims(self, paths, weight_metas: WeightMetas) -> dict[str, int]:
     return {path: len(self._prefix(weight_metas[path])) for path in paths}
@@ -344,45 +388,67 @@ class Learner(LearnerSettings):
     )
 
   def _optimized(
-    self, gradients: Arrays, state: LearnerState, weights: Arrays, parts, metas
-  ) -> tuple[Arrays, LearnerState, dict[str, jax.Array]]:
-    """Returns updates of weights by path, the next state, and reports."""
-    states = parts_lib.by_name(state.optimizer, parts)
-    steps = {
-      part.name: part.step(gradients, states[part.name], weights, metas)
-      for part in parts
-    }
-    updates = {p: u for step in steps.values() for p, u in step.updates.items()}
+    self, step: _Step, factors: Arrays, params: Any, state: LearnerState
+  ) -> tuple[Arrays, LearnerState]:
+    """Returns the updates of trained weights, by path, and the next state."""
+    forces = self._forces(step, factors, params)
+    states = parts_lib.by_name(state.optimizer, step.parts)
+    held = self._held(params, step.metas)
+    updates, new_states = {}, {}
+    for part in step.parts:
+      own, new_states[part.name] = part.step(
+        forces, states[part.name], held, step.metas
+      )
+      updates |= own
     if self.scale_update_by_var_norm:
-      for path in gradients:
-        updates[path] = updates[path] * first_scale(path, metas[path])
-    rates = {
-      f'learning/lr_{name}' if name else 'learning/lr': step.learning_rate
-      for name, step in steps.items()
-    }
+      for path in forces:
+        updates[path] = updates[path] * first_scale(path, step.metas[path])
     average = state.average
     if self.has_ema:
       # Only steps that update weights count, so that collecting the gradients
       # of several batches is like having them in one.
+      primary = step.parts[0]
       average = _select(
-        steps[parts[0].name].updates_weights,
+        primary.updates_weights(states[primary.name]),
         moving_average.next_average(
-          average, as_tree(weights), self._primary.ema_decay
+          average, as_tree(held), self._primary.ema_decay
         ),
         average,
       )
-    new = parts_lib.joined({name: step.state for name, step in steps.items()})
-    return updates, LearnerState(new, average), rates
+    new_state = LearnerState(parts_lib.joined(new_states), average)
+    return _pick(updates, forces), new_state
 
-  def _norms_of_weights(self, weights: Arrays, weight_metas: WeightMetas):
-    squares = gradient_norms.squares(
-      weights, self._stacked_dims(weights, weight_metas)
-    )
+  def _learning_rates(self, step: _Step, state: LearnerState) -> Arrays:
+    states = parts_lib.by_name(state.optimizer, step.parts)
+    return {
+      f'learning/lr_{part.name}'
+      if part.name
+      else 'learning/lr': part.learning_rate(states[part.name])
+      for part in step.parts
+    }
+
+  def _norms(
+    self, step: _Step, factors: Arrays, is_valid, params: Any, state
+  ) -> dict[str, jax.Array]:
+    """Returns the norms of weights and updates that are wanted."""
     metrics = {}
-    if self.var_norm_summary:
-      metrics['learning/var_norm'] = gradient_norms.norm(squares)
-    if self.var_norm_individual_vars:
-      metrics |= gradient_norms.reported('per_var_norm', squares)
+    if self.var_norm_summary or self.var_norm_individual_vars:
+      weights = _pick(by_path(params), step.gradients)
+      squares = gradient_norms.squares(
+        weights, self._stacked_dims(weights, step.metas)
+      )
+      if self.var_norm_summary:
+        metrics['learning/var_norm'] = gradient_norms.norm(squares)
+      if self.var_norm_individual_vars:
+        metrics |= gradient_norms.reported('per_var_norm', squares)
+    if self.grad_norm_summary:
+      updates, _ = self._optimized(step, factors, params, state)
+      applied = gradient_norms.norm(
+        gradient_norms.squares(updates, dict.fromkeys(updates, 0))
+      )
+      if self._skips:
+        applied = jnp.where(is_valid, applied, 0)
+      metrics['learning/applied_grad_norm'] = applied
     return metrics
 
 

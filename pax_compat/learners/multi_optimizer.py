@@ -72,7 +72,7 @@ class MultiOptimizerLearner(Learner):
     self._regex = variable_names.compiled(
       self.auxiliary_regex, self._where('auxiliary_regex')
     )
-    self._auxiliaries = [o.Instantiate() for o in self.auxiliary_optimizers]
+    self._auxiliaries = [self._built(o) for o in self.auxiliary_optimizers]
     for name, optimizer in zip(names[1:], self._auxiliaries, strict=True):
       self._check_effect(name, optimizer)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +12,6 @@ from pax_compat.learners import regularization
 from pax_compat.learners.stacked_layers import StackedTransformation
 
 Arrays = dict[str, jax.Array]
-
-
-class PartStep(NamedTuple):
-  """What a step of an optimizer gives.
-
-  Attributes:
-    updates: what is added to its weights, by path.
-    state: its next state.
-    learning_rate: [], of the step.
-    updates_weights: [], bool, whether the step is one that updates weights, and
-      not one that only collects gradients.
-  """
-
-  updates: Arrays
-  state: Any
-  learning_rate: jax.Array
-  updates_weights: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,26 +61,43 @@ class Part:
       self.optimizer, self._own(weights), weight_metas, row_facts
     )
 
+  def learning_rate(self, state: Any) -> jax.Array:
+    """Returns the learning rate [] of the step from a state."""
+    count = self.transformation.count(state)
+    return jnp.asarray(self.optimizer.learning_rate_fn()(count))
+
+  def updates_weights(self, state: Any) -> jax.Array:
+    """Whether the step from a state updates weights, as a bool [].
+
+    One that only collects gradients does not.
+    """
+    return self.optimizer.updates_weights(self.transformation.count(state))
+
   def step(
     self,
     gradients: Arrays,
     state: Any,
     weights: Arrays,
     weight_metas: Mapping[str, base_layer.WeightHParams],
-  ) -> PartStep:
-    """Makes a step. A weight without a gradient has one of zero."""
+  ) -> tuple[Arrays, Any]:
+    """Makes a step. A weight without a gradient has one of zero.
+
+    Returns:
+      What is added to the optimizer's weights, by path, and its next state.
+    """
     own = self._own(weights)
     forces = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
-    count = self.transformation.count(state)
-    rate = jnp.asarray(self.optimizer.learning_rate_fn()(count))
-    updates_weights = self.optimizer.updates_weights(count)
-    updates, state = self.transformation.update(forces, state, own)
+    updates, new_state = self.transformation.update(forces, state, own)
     decay = self.optimizer.decoupled_weight_decay
     if decay:
+      rate = self.learning_rate(state) * decay
       updates = regularization.decayed(
-        updates, own, weight_metas, jnp.where(updates_weights, rate * decay, 0)
+        updates,
+        own,
+        weight_metas,
+        jnp.where(self.updates_weights(state), rate, 0),
       )
-    return PartStep(updates, state, rate, updates_weights)
+    return updates, new_state
 
   def _own(self, values: Mapping[str, Any]) -> dict[str, Any]:
     return {path: values[path] for path in self.paths if path in values}

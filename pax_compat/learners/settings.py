@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pax_compat import config as config_lib
-from pax_compat import errors, optimizers
-from pax_compat.config import Config, instance_field, sub_config_field
+from pax_compat import errors
+from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import variable_names
 
 NONFINITE_CHOICES = ('skip', 'zero')
@@ -56,7 +56,7 @@ class LearnerSettings(config_lib.Configurable):
   """
 
   name: str = 'learner'
-  optimizer: Config = sub_config_field(optimizers.Adam)
+  optimizer: Config = REQUIRED
   loss_name: str | None = None
   stochastic_gradient: Any = None
   skip_zero_gradients: str | bool | None = None

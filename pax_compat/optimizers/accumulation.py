@@ -28,7 +28,7 @@ class ShardedStaticAccumulator(BaseOptimizer):
       of batches before the one that updates, as in Lingvo's Accumulator, or, by
       default, the number of updates, as in Pax.
     lr_schedule: None takes that of the wrapped optimizer.
-    learning_rate: 0 takes that of the wrapped optimizer.
+    learning_rate: None takes that of the wrapped optimizer.
 
   Raises:
     UserError: `num_sub_batches` is below 1, or the wrapped optimizer has a
@@ -55,7 +55,7 @@ class ShardedStaticAccumulator(BaseOptimizer):
     template = self.optimizer_tpl.clone()
     template.set(
       learning_rate=self._one_of(
-        'learning_rate', self.learning_rate, template.learning_rate, 0.0
+        'learning_rate', self.learning_rate, template.learning_rate, None
       ),
       lr_schedule=self._one_of(
         'lr_schedule',

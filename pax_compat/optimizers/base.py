@@ -48,7 +48,7 @@ class BaseOptimizer(config_lib.Configurable):
       together so that their global norm is at most this.
     clip_gradient_single_norm_to_value: if positive, each gradient is scaled
       down so that its own norm is at most this. Not together with the above.
-    learning_rate: the base, multiplied by the schedule.
+    learning_rate: the base, multiplied by the schedule. It must be set.
     lr_schedule: the factor at each step.
     ema_decay: if positive, the decay of a moving average of the weights; below
       1.
@@ -67,7 +67,7 @@ class BaseOptimizer(config_lib.Configurable):
   decoupled_weight_decay: float | None = None
   clip_gradient_norm_to_value: float = 0.0
   clip_gradient_single_norm_to_value: float = 0.0
-  learning_rate: float = 0.0
+  learning_rate: float | None = None
   lr_schedule: Config = sub_config_field(schedules.Constant)
   ema_decay: float = 0.0
   ewc_regularizer_weight: float = 0.0
@@ -113,7 +113,15 @@ class BaseOptimizer(config_lib.Configurable):
     self.check(not both, f'{one} and {other} exclude each other; set one')
 
   def learning_rate_fn(self) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function from the step to the learning rate."""
+    """Returns the function from the step to the learning rate.
+
+    Raises:
+      UserError: `learning_rate` is not set, or the schedule is not right.
+    """
+    self.check(
+      self.learning_rate is not None,
+      'learning_rate is not set; expected a number',
+    )
     schedule = self.lr_schedule.Instantiate()
     return lambda count: self.learning_rate * schedule.value_at(count)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import fiddle as fdl
+import jax.numpy as jnp
 import optax
 
 from pax_compat.config import REQUIRED
@@ -19,8 +20,8 @@ class OptaxOptimizer(BaseOptimizer):
     scale_by_learning_rate: whether `grad_tx` gives a direction, so that
       `learning_rate` and `lr_schedule` are applied after it
       (`optax.scale_by_adam`). Otherwise, as in Pax, it gives the update itself
-      (`optax.adam`), and those two fields are only what is reported and what
-      decoupled decay goes by.
+      (`optax.adam`), and those two fields are only what is reported (0 where
+      `learning_rate` is not set) and what decoupled decay goes by.
 
   Raises:
     UserError: `grad_tx` makes no transformation.
@@ -43,6 +44,12 @@ class OptaxOptimizer(BaseOptimizer):
         f'grad_tx holds {item!r}; an optax transformation was expected',
       )
     self._transformation = made[0] if len(made) == 1 else optax.chain(*made)
+
+  def learning_rate_fn(self):
+    needs = self.scale_by_learning_rate or self.decoupled_weight_decay
+    if self.learning_rate is None and not needs:
+      return jnp.zeros_like
+    return super().learning_rate_fn()
 
   def direction(self):
     return self._transformation

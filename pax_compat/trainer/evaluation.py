@@ -53,11 +53,12 @@ class Means:
       )
     self._metrics.store(outputs.weighted)
     self._all.store(outputs.weighted)
-    self._described.store({k: (v, 1.0) for k, v in outputs.described.items()})
+    described = outputs.described | (outputs.norms if outputs.is_due else {})
+    self._described.store({k: (v, 1.0) for k, v in described.items()})
     self._clu = clu_metrics.merge(self._clu, outputs.clu)
     self._names |= outputs.weighted.keys()
     self.count += 1
-    if outputs.has_large and not self._large:
+    if outputs.is_due and not self._large:
       self._large = _values_of(outputs.large)
 
   def result(self) -> dict[str, Any]:
@@ -175,6 +176,10 @@ def all_batches(
     for fed in feeder:
       count += 1
       yield fed
+      if count % 100 == 0:  # A long one, or one that has no end, is seen.
+        logging.log_every_n_seconds(
+          logging.INFO, '%r: %d batches so far', 30, data.name, count
+        )
   if data.reset_for_eval:
     data.reset()
   if not count or (limit is not None and count < limit):

@@ -95,9 +95,9 @@ class TaskProgram:
 
   @functools.cached_property
   def train_step(self):
-    """The compiled function (state, batch) -> (state, `StepOutputs`).
+    """The compiled function (state, batch, due=True) -> (state, `StepOutputs`).
 
-    The state is donated.
+    The state is donated. What only summaries need is worked out if it is due.
     """
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
     return jax.jit(
@@ -141,7 +141,7 @@ class TaskProgram:
     )
     return {**state.mdl_vars, base_layer.PARAMS: params}
 
-  def _train_step(self, state: TrainState, batch: NestedMap):
+  def _train_step(self, state: TrainState, batch: NestedMap, due=True):
     key = jax.random.fold_in(jax.random.key(self.train.random_seed), state.step)
     params = state.mdl_vars[base_layer.PARAMS]
     noisy = self.noise.add(
@@ -155,18 +155,20 @@ class TaskProgram:
       (gradients, facts), (outputs, updated, large) = jax.grad(
         loss_fn, argnums=(0, 1), has_aux=True
       )(noisy, probes)
-      new_params, opt_state, described = self.learner.update(
+      new_params, opt_state, described, norms = self.learner.update(
         params,
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
         row_facts=learners.by_path(facts, is_leaf=_is_facts),
+        due=due,
+        also=lambda: self._norms(params),
       )
-      due = self._is_summary_step(state.step + 1)
       outputs = outputs.replace(
-        described=outputs.described | described | self._norms(params),
+        described=outputs.described | described,
+        norms=norms,
         large=step_outputs.large_summaries(large, due),
-        has_large=due,
+        is_due=jnp.asarray(due),
       )
     before = {name: state.mdl_vars[name] for name in updated}
     mdl_vars = {
@@ -221,15 +223,12 @@ class TaskProgram:
       weighted=weighted,
       described=described,
       clu=clu,
+      norms={},
       large={},
-      has_large=jnp.zeros([], bool),
+      is_due=jnp.zeros([], bool),
       per_example={},
     )
     return loss, outputs, large
-
-  def _is_summary_step(self, step: jax.Array) -> jax.Array:
-    every, last = self.train.summary_interval_steps, self.train.num_train_steps
-    return (step % every == 0) | (step == last)
 
   def _norms(self, params: Any) -> dict[str, jax.Array]:
     if not self.train.variable_norm_summary:
@@ -255,7 +254,7 @@ class TaskProgram:
       _, outputs, large = self._outputs(metrics, updated)
       is_first = jnp.asarray(number) == 0
       outputs = outputs.replace(
-        large=step_outputs.large_summaries(large, is_first), has_large=is_first
+        large=step_outputs.large_summaries(large, is_first), is_due=is_first
       )
     if not self.evaluate.write_per_example_out:
       return outputs
@@ -302,15 +301,12 @@ def create(
   model = built.model.Instantiate()
   _check_ema(train, learner)
   sharding = partitioning.batch_sharding(mesh, train.inputs_split_mapping)
-  try:
-    with jax.set_mesh(mesh):
-      boxed = jax.eval_shape(
-        lambda key, b: model.init({base_layer.PARAMS: key}, b),
-        jax.random.key(0),
-        _of_all_processes(batch, sharding),
-      )
-  except config_lib.RequiredError as e:
-    raise e.within('task.model') from None
+  with jax.set_mesh(mesh):
+    boxed = jax.eval_shape(
+      lambda key, b: model.init({base_layer.PARAMS: key}, b),
+      jax.random.key(0),
+      _of_all_processes(batch, sharding),
+    )
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = _lasting(boxed)
   metas = _metas(boxed)

@@ -16,6 +16,17 @@ from pax_compat.trainer.actions import Moment
 _SECONDS_OF_SILENCE = 60
 
 
+def is_due(settings: tasks_lib.Train, step: int, start: int) -> bool:
+  """Whether summaries tell of a step, of a run that goes on from `start`.
+
+  Which step is the last is not known where the run is stopped, so that what is
+  told of that one may lack what only summaries need.
+  """
+  every = settings.summary_accumulate_interval_steps
+  every = every or settings.summary_interval_steps
+  return step % every == 0 or step in (start + 1, settings.num_train_steps)
+
+
 class Report:
   """Counts every step, and says how the run goes every so many steps.
 

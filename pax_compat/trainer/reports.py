@@ -2,31 +2,32 @@
 
 import math
 import pathlib
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 
-from pax_compat import config as config_lib
 from pax_compat import config_text, job_dir, learners
 from pax_compat.trainer.program import TaskProgram
 
 
 def write(
   folder: pathlib.Path,
-  *,
-  task: config_lib.Config,
-  datasets: Sequence[config_lib.Config],
+  configs: dict[str, Any],
   program: TaskProgram,
   dumps: dict[str, str],
 ):
-  """Writes the configs, the parameter table, and an experiment's own texts."""
+  """Writes the configs, the parameter table, and an experiment's own texts.
+
+  Args:
+    folder: of the run.
+    configs: configs and lists of configs, by what their paths begin with.
+    program: of the task.
+    dumps: texts by file name.
+  """
   if jax.process_index() != 0:
     return
   texts = {
-    'config.txt': config_text.to_text(task, 'task')
-    + ''.join(
-      config_text.to_text(d, f'datasets[{i}]') for i, d in enumerate(datasets)
-    ),
+    'config.txt': config_text.to_text(configs),
     'parameters.txt': parameter_table(program),
     **dumps,
   }

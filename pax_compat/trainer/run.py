@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import jax
+import numpy as np
 from absl import logging
 
 from pax_compat import (
   base_experiment,
   checkpoints,
+  config_text,
   errors,
   job_dir,
   metric_writers,
@@ -70,6 +72,12 @@ def train(
   folder = pathlib.Path(job_log_dir)
   experiment.validate()
   task = experiment.task()
+  configs = dict(
+    task=task,
+    datasets=experiment.datasets(),
+    decode_datasets=experiment.decode_datasets(),
+  )
+  config_text.check_required(configs)
   built = task.Instantiate()
   config = built.train.Instantiate()
   datasets = [*experiment.train_datasets(), *experiment.eval_datasets()]
@@ -90,12 +98,7 @@ def train(
       )
     )
     job_dir.claim(folder, name)
-    checkpointer = checkpoints.Checkpointer(
-      folder / 'checkpoints',
-      max_to_keep=config.save_max_to_keep,
-      keep_interval_seconds=config.keep_interval_seconds(),
-    )
-    stack.callback(checkpointer.close)
+    checkpointer = stack.enter_context(_checkpointer(folder, config))
     start = checkpointer.latest_step() or 0
     if start >= config.num_train_steps:
       say(f'all {start} steps are done already')
@@ -111,29 +114,27 @@ def train(
     if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
-    reports.write(
-      folder,
-      task=task,
-      datasets=[*datasets, *decoded],
-      program=task_program,
-      dumps=experiment.dumps(),
-    )
+    reports.write(folder, configs, task_program, experiment.dumps())
     writer = metric_writers.MetricWriter(folder, resume_step=start)
     stack.callback(writer.close)
-    trainer = Trainer(
-      task_program=task_program,
-      data=data,
-      checkpointer=checkpointer,
-      writer=writer,
-      folder=folder,
-      say=say,
-    )
+    trainer = Trainer(task_program, data, checkpointer, writer, folder, say)
     trainer.run(
       state,
       start=start,
       first_batch=first_batch,
       evaluations_due=extra.get(actions.EVALUATIONS_DUE, False),
     )
+
+
+@contextlib.contextmanager
+def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
+  checkpointer = checkpoints.Checkpointer(
+    folder / 'checkpoints',
+    max_to_keep=config.save_max_to_keep,
+    keep_interval_seconds=config.keep_interval_seconds(),
+  )
+  with contextlib.closing(checkpointer):
+    yield checkpointer
 
 
 def _check_specs(experiment, config: tasks_lib.Train, batch):
@@ -180,7 +181,6 @@ class Trainer:
 
   def __init__(
     self,
-    *,
     task_program: program.TaskProgram,
     data: inputs.Inputs,
     checkpointer: checkpoints.Checkpointer,
@@ -257,7 +257,8 @@ class Trainer:
     for step, fed in enumerate(feeder, start + 1):
       began = time.monotonic()
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        state, outputs = self._program.train_step(state, fed.arrays)
+        due = np.bool_(reporting.is_due(self._config, step, start))
+        state, outputs = self._program.train_step(state, fed.arrays, due)
       self._note_compilation(fed.shapes, time.monotonic() - began)
       if limit:
         inflight.append(outputs)

@@ -34,8 +34,10 @@ class StepOutputs(flax.struct.PyTreeNode):
     weighted: the model's metrics, {name: (value, weight)}.
     described: other scalars by name: of layers, the learner, the trainer.
     clu: the model's clu metrics by name.
+    norms: norms of weights and of what changes them, by name.
     large: what layers say that is no scalar, by name.
-    has_large: [], bool, whether `large` was worked out; else it is all zeros.
+    is_due: [], bool, whether `norms` and `large` were worked out; else they are
+      all zeros.
     per_example: what the model says of each example, by name, [B, ...], split
       as batches are; empty where it was not asked for.
   """
@@ -43,20 +45,21 @@ class StepOutputs(flax.struct.PyTreeNode):
   weighted: dict[str, tuple[Any, Any]]
   described: dict[str, Any]
   clu: dict[str, clu_metrics.Metric]
+  norms: dict[str, Any]
   large: dict[str, LargeSummary]
-  has_large: Any
+  is_due: Any
   per_example: dict[str, Any]
 
   def __getitem__(self, name: str) -> Any:
     """Returns a metric's value, or another scalar, by name."""
     if name in self.weighted:
       return self.weighted[name][0]
-    return self.described[name]
+    return self.described[name] if name in self.described else self.norms[name]
 
   def scalar_names(self) -> list[str]:
-    """Returns the names of all scalars that it can be asked for."""
+    """Returns the names of all scalars that it can be asked for now."""
     weighted = [k for k, (value, _) in self.weighted.items() if not value.ndim]
-    return [*weighted, *self.described]
+    return [*weighted, *self.described, *(self.norms if self.is_due else ())]
 
 
 def split_metrics(

@@ -1,5 +1,6 @@
 """Settings of decoders."""
 
+import numpy as np
 import pytest
 
 from pax_compat import config_text, errors
@@ -11,6 +12,7 @@ def test_the_ids_that_end_a_sequence():
   assert DecoderHParams().eos_ids == (2,)
   assert DecoderHParams(eos_id=5).eos_ids == (5,)
   assert DecoderHParams(eos_id=[5, 7]).eos_ids == (5, 7)
+  assert DecoderHParams(eos_id=np.int32(5)).eos_ids == (5,)
 
 
 def test_a_models_decoder_is_set_as_any_field():
@@ -36,6 +38,12 @@ def test_a_models_decoder_is_set_as_any_field():
     ({'max_decode_steps': 0}, 'of at least 1'),
     ({'min_decode_steps': -1}, 'of at least 0'),
     ({'min_decode_steps': 1.5}, 'expected one whole number'),
+    ({'min_decode_steps': None}, 'expected one whole number'),
+    ({'seqlen': '8'}, "seqlen is '8'; expected one whole number"),
+    ({'eos_id': None}, 'eos_id is None; expected a token'),
+    ({'eos_id': '2'}, "eos_id is '2'; expected a token"),
+    ({'eos_id': [2, 'x']}, 'eos_id is .*; expected a token'),
+    ({'eos_id': []}, r'eos_id is \[\]; expected a token'),
   ],
 )
 def test_what_is_refused(fields, message):

@@ -134,7 +134,7 @@ def test_names_come_with_the_first_line_of_their_docstrings():
   described.__doc__ = 'First line.\n\nMore.'
   experiment_registry.register(described)
   names = experiment_registry.names(SourceOptions())
-  assert names == {'m.Described': 'First line.'}
+  assert names['m.Described'] == 'First line.'
 
 
 def test_the_module_in_a_name_is_imported_on_demand(package):
@@ -178,7 +178,7 @@ def test_an_imported_module_makes_its_experiments_known(package):
   experiment_registry.import_module('mine.c4')
   assert type(_find('Exp')).__name__ == 'Exp'
   names = experiment_registry.names(SourceOptions())
-  assert names == {'mine.c4.Exp': 'First line.'}
+  assert names['mine.c4.Exp'] == 'First line.'
 
 
 def test_a_module_to_import_must_exist():

@@ -6,7 +6,7 @@ from tests.pax_compat import runs
 
 SMALL = '''
 from lingvo import model_registry
-from lm_tasks.params import python_docs
+from lm_tasks.lingvo_params import python_docs
 
 
 @model_registry.RegisterSingleTaskModel
@@ -21,7 +21,7 @@ class Small(python_docs.TransformerLmTiny):
 def test_list_of_what_lingvo_registers():
   done = runs.main('--list', '--lingvo')
   assert done.returncode == 0, done.stderr
-  assert runs.LISTED_LINGVO in done.stdout.splitlines()
+  assert runs.LISTED_LINGVO in runs.listed(done)
 
 
 def test_a_lingvo_module_of_the_user_trains(tmp_path):
@@ -51,9 +51,9 @@ def test_a_checkout_is_listed(checkout):
     '-m', 'pax_compat.main', '--list', 'lm.*', checkout
   )
   assert done.returncode == 0
-  lines = [' '.join(line.split()) for line in done.stdout.splitlines()]
+  lines = runs.listed(done)
   assert 'lm.my_lm.Small A decoder of one layer.' in lines
-  assert ' '.join(runs.LISTED_LINGVO.split()) in lines
+  assert runs.LISTED_LINGVO in lines
   assert not imported & runs.SLOW_TO_IMPORT
 
 

@@ -20,7 +20,7 @@ LINGVO = 'lm.python_docs.TransformerLmTiny'
 SLOW_TO_IMPORT = {'tensorflow', 'lingvo', 'jax', 'jaxlib', 'flax', 'orbax'}
 # How LINGVO is listed.
 LISTED_LINGVO = (
-  f'{LINGVO}  A decoder of four layers and 0.8 million parameters,'
+  f'{LINGVO} A decoder of four layers and 0.8 million parameters,'
   ' one token a letter.'
 )
 # What differs between two runs of the same steps.
@@ -107,6 +107,11 @@ def python(*command, settings=None, **env) -> subprocess.CompletedProcess:
     text=True,
     timeout=_PATIENCE_SECONDS,
   )
+
+
+def listed(done: subprocess.CompletedProcess) -> list[str]:
+  """Returns the lines of a `--list` that ended, single spaces in between."""
+  return [' '.join(line.split()) for line in done.stdout.splitlines()]
 
 
 def traced(*command) -> tuple[subprocess.CompletedProcess, set[str]]:

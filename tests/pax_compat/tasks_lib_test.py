@@ -2,7 +2,7 @@
 
 import pytest
 
-from pax_compat import base_metrics, errors, learners, optimizers, tasks_lib
+from pax_compat import base_metrics, errors, learners, tasks_lib
 from pax_compat import config as config_lib
 from tests.pax_compat.trainer import lines
 
@@ -27,11 +27,9 @@ def test_a_model_is_a_config():
     task.Instantiate()
 
 
-def test_defaults_make_a_learner():
+def test_defaults():
   task = lines.task().Instantiate()
-  learner = tasks_lib.Train.config().Instantiate().learner.Instantiate()
-  assert isinstance(learner, learners.Learner)
-  assert isinstance(learner.optimizer.Instantiate(), optimizers.Adam)
+  assert task.train.learner.cls is learners.Learner
   assert task.create_loss_aggregator().loss_name == 'loss'
   assert isinstance(task.create_metrics(), base_metrics.MeanMetrics)
   assert task.create_early_stopping_fn() is None
@@ -39,8 +37,8 @@ def test_defaults_make_a_learner():
 
 def test_two_tasks_share_no_template():
   one, other = tasks_lib.SingleTask.config(), tasks_lib.SingleTask.config()
-  one.train.learner.optimizer.learning_rate = 1.0
-  assert other.train.learner.optimizer.learning_rate == 0.0
+  one.train.learner.loss_name = 'mine'
+  assert other.train.learner.loss_name is None
 
 
 def test_a_typo_deep_in_a_task_names_its_class():

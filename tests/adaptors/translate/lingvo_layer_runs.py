@@ -38,16 +38,21 @@ def weights_of(params, seed: int = 0) -> dict[str, np.ndarray]:
   }
 
 
-def run(params, weights, inputs, *, do_eval=False, mask=None) -> Run:
+def run(
+  params, weights, inputs, *, do_eval=False, mask=None, fprop=None
+) -> Run:
   """Runs a Lingvo layer.
 
   Args:
     params: its Params.
     weights: its variables by theta path.
-    inputs: numpy arrays, which FProp takes after theta.
+    inputs: numpy arrays, which are taken after theta.
     do_eval: whether it behaves as at evaluation.
     mask: multiplies the cotangent of the first output; None for none.
+    fprop: (layer, theta, *tensors) -> what the layer computes, a tensor or a
+      tuple of them; None calls FProp.
   """
+  fprop = fprop or (lambda layer, *args: layer.FProp(*args))
   tf = lingvo_runtime.module('tensorflow')
   with lingvo_runtime.cluster(do_eval=do_eval):
     layer = params.Instantiate()
@@ -57,7 +62,7 @@ def run(params, weights, inputs, *, do_eval=False, mask=None) -> Run:
     tensors = [tf.constant(x) for x in inputs]
     with tf.GradientTape() as tape:
       tape.watch(tensors[0])
-      outputs = layer.FProp(layer.theta, *tensors)
+      outputs = fprop(layer, layer.theta, *tensors)
       outputs = outputs if isinstance(outputs, tuple) else (outputs,)
       weight = cotangent(outputs[0].shape) * (1.0 if mask is None else mask)
       loss = tf.reduce_sum(outputs[0] * weight)

@@ -20,6 +20,9 @@ GRADIENT_TOLERANCE = 1e-4
 # noise in floats. It is measured relative to this share of the largest one.
 _NOISE = 1e-2
 
+# The gradient by the first input, among those by theta path.
+_INPUT = 'inputs[0]'
+
 
 def assert_close(actual, expected, tolerance: float, what: str, floor=1e-12):
   """Fails where two arrays differ by more than `tolerance`, relatively."""
@@ -62,40 +65,85 @@ def assert_gradients_close(actual, expected):
 
 
 def check_layer(params, inputs, *, fprop, call, do_eval=True, seed=0):
-  """Compares outputs and gradients of a Lingvo layer and its translation.
+  """Compares a Lingvo layer and its translation; see `check_pair`."""
+  translated = translate(params)
+  check_pair(
+    params,
+    translated.config,
+    translated.variables,
+    inputs,
+    fprop=fprop,
+    call=call,
+    do_eval=do_eval,
+    seed=seed,
+  )
+
+
+def check_pair(
+  params, config, variables, inputs, *, fprop, call, do_eval=True, seed=0
+):
+  """Compares outputs and gradients of a Lingvo layer and one of ours.
+
+  Gradients are those by all weights, and by the first input if it is of floats.
 
   Args:
     params: the Lingvo layer's Params.
+    config: of our layer.
+    variables: a `VariableMap` of the weights of both.
     inputs: numpy arrays, for both.
-    fprop: (layer, theta, *tensors) -> the output in Lingvo, a tensor.
-    call: (bound JAX layer, *arrays) -> the output in JAX.
+    fprop: (layer, theta, *tensors) -> the output in Lingvo, a tensor or a dict
+      of them.
+    call: (bound JAX layer, *arrays) -> the same in JAX.
     do_eval: whether both behave as in evaluation.
     seed: of the weights.
   """
-  translated = translate(params)
   values, expected, gradients = _lingvo(params, inputs, fprop, do_eval, seed)
-  assert {t for v in translated.variables for t in v.theta} == set(values)
-  layer = translated.config.Instantiate()
-  weights = jax.tree.map(jnp.asarray, translated.variables.to_jax(values))
+  assert {t for v in variables for t in v.theta} == set(values)
+  layer = config.Instantiate()
+  weights = jax.tree.map(jnp.asarray, variables.to_jax(values))
+  rest = list(map(jnp.asarray, inputs[1:]))
 
-  def loss(weights):
+  def loss(weights, first):
     with base_layer.eval_mode(do_eval):
       bound = layer.bind({base_layer.PARAMS: weights})
-      output = call(bound, *map(jnp.asarray, inputs))
-    return jnp.sum(output * _cotangent(output.shape)), output
+      outputs = _named(call(bound, *first, *rest))
+    return sum(
+      jnp.sum(outputs[name] * _cotangent(expected[name].shape))
+      for name in _floats(expected)
+    ), outputs
 
-  grads, output = jax.grad(loss, has_aux=True)(weights)
-  assert_close(output, expected, OUTPUT_TOLERANCE, 'output')
-  grads = translated.variables.to_lingvo(learners.by_path(grads))
-  assert_gradients_close(grads, gradients)
+  (by_weights, by_first), outputs = jax.grad(
+    loss, (0, 1), has_aux=True, allow_int=True
+  )(weights, inputs[:1])
+  assert set(outputs) == set(expected)
+  for name, want in expected.items():
+    assert_close(outputs[name], want, OUTPUT_TOLERANCE, name)
+  actual = variables.to_lingvo(learners.by_path(by_weights))
+  if _INPUT in gradients:
+    actual[_INPUT] = by_first[0]
+  assert_gradients_close(actual, gradients)
 
 
 def _cotangent(shape) -> np.ndarray:
   return np.random.default_rng(7).normal(size=shape).astype(np.float32)
 
 
+def _named(outputs) -> dict:
+  return outputs if isinstance(outputs, dict) else {'output': outputs}
+
+
+def _floats(arrays: dict[str, np.ndarray]) -> list[str]:
+  """Returns the names of those arrays that have gradients."""
+  return [k for k, x in arrays.items() if np.issubdtype(x.dtype, np.floating)]
+
+
 def _lingvo(params, inputs, fprop, do_eval, seed):
-  """Returns (weights, output, gradients) of the real layer, by theta path."""
+  """Runs the real layer.
+
+  Returns:
+    Its weights by theta path; its outputs by name; and its gradients by theta
+    path, and by `_INPUT` if the first input is of floats.
+  """
   tf = lingvo_runtime.module('tensorflow')
   rng = np.random.default_rng(seed)
   with lingvo_runtime.cluster(do_eval=do_eval):
@@ -103,16 +151,26 @@ def _lingvo(params, inputs, fprop, do_eval, seed):
     variables = dict(layer.vars.FlattenItems())
     for v in variables.values():
       v.assign(rng.normal(scale=0.3, size=v.shape).astype(np.float32))
+    tensors = list(map(tf.constant, inputs))
+    sources = dict(variables)
+    if _floats(dict(enumerate(inputs[:1]))):
+      sources[_INPUT] = tensors[0]
     with tf.GradientTape() as tape:
-      output = fprop(layer, layer.theta, *map(tf.constant, inputs))
-      loss = tf.reduce_sum(output * _cotangent(output.shape))
-    gradients = tape.gradient(loss, variables)
+      tape.watch(list(sources.values()))
+      outputs = _named(fprop(layer, layer.theta, *tensors))
+      expected = {name: x.numpy() for name, x in outputs.items()}
+      loss = sum(
+        tf.reduce_sum(outputs[name] * _cotangent(outputs[name].shape))
+        for name in _floats(expected)
+      )
+    gradients = tape.gradient(
+      loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
   return (
     {path: v.numpy() for path, v in variables.items()},
-    output.numpy(),
+    expected,
     {
-      path: tf.convert_to_tensor(g).numpy()
-      for path, g in gradients.items()
-      if g is not None
+      path: tf.convert_to_tensor(gradient).numpy()
+      for path, gradient in gradients.items()
     },
   )

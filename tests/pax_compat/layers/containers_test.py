@@ -186,6 +186,31 @@ _SHARED = Times.config(value=2.0)
       ),
       'within a repeated or rematerialised layer',
     ),
+    (
+      containers.Sequential.config(
+        layers=[_SHARED],
+        weight_split_dims_mapping=BaseLayer.WeightSharding.config(wt=['data']),
+      ),
+      r"Sequential.weight_split_dims_mapping.wt is \['data'\]",
+    ),
+    (
+      containers.Parallel.config(
+        layers=[_SHARED],
+        activation_split_dims_mapping=BaseLayer.ActivationSharding.config(
+          out=['data', None]
+        ),
+      ),
+      'Parallel.activation_split_dims_mapping.out is',
+    ),
+    (
+      containers.Branch.config(
+        body=_SHARED,
+        activation_split_dims_mapping=BaseLayer.ActivationSharding.config(
+          out=['data', None]
+        ),
+      ),
+      'Branch.activation_split_dims_mapping.out is',
+    ),
   ],
 )
 def test_what_is_refused(config, message):

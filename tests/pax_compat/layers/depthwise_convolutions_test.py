@@ -139,6 +139,16 @@ def test_weights_are_split_as_declared(him, w, b, as_2d):
     ({'rhs_dilation_rate': 0}, 'rhs_dilation_rate is 0'),
     ({'padding': 'same'}, "padding is 'same'"),
     ({'padding': 'VALID', 'is_causal': True}, "is_causal takes padding='SAME'"),
+    (
+      {
+        'weight_split_dims_mapping': (
+          depthwise_convolutions.DepthwiseConv1D.WeightSharding.config(
+            wt=[None, None, 'mdl']
+          )
+        )
+      },
+      'mapping.wt is .*; expected him',
+    ),
   ],
 )
 def test_fields_that_do_not_fit_are_an_error(fields, message):

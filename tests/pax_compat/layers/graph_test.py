@@ -134,6 +134,19 @@ def test_what_is_refused(inputs, outputs, sub, message):
     _run(inputs, outputs, sub, X)
 
 
+def test_the_nodes_are_what_is_split_over_a_mesh():
+  config = graph.Graph.config(
+    input_endpoints=['a'],
+    output_endpoints=['b'],
+    sub=[('a->b', abs)],
+    activation_split_dims_mapping=graph.Graph.ActivationSharding.config(
+      out=['data', None]
+    ),
+  )
+  with pytest.raises(errors.UserError, match='expected mappings of theirs'):
+    config.Instantiate().init(jax.random.key(0), X)
+
+
 def test_fields_of_maps_are_suggested():
   with pytest.raises(errors.UserError, match='did you mean: labels'):
     _run(

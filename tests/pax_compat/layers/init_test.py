@@ -47,6 +47,17 @@ def test_every_layer_is_found_by_its_name():
     assert layer.HParams.config().cls is layer
 
 
+_ATTRIBUTES = """
+from pax_compat import layers
+print(layers.models.LanguageModel.__name__, layers.linears.Linear.__name__)
+"""
+
+
+def test_modules_that_configs_name_need_no_import_of_their_own():
+  done = run_script(_ATTRIBUTES)
+  assert done.stdout.split() == ['LanguageModel', 'Linear'], done.stderr
+
+
 _IN_ANY_ORDER = """
 import importlib, sys
 for name in sys.argv[1:]:

@@ -8,9 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import base_layer
-from pax_compat.base_layer import NON_TRAINABLE, PARAMS, RANDOM
-from pax_compat.layers import light_convolutions, normalizations
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import NON_TRAINABLE, PARAMS, RANDOM, WeightInit
+from pax_compat.layers import (
+  activations,
+  depthwise_convolutions,
+  light_convolutions,
+  linears,
+  normalizations,
+  stochastics,
+)
 
 B, T, D = 2, 6, 4
 VALID = np.arange(T) < np.array([[6], [3]])
@@ -122,6 +129,70 @@ def test_the_parts_of_the_template_are_layers_of_their_own():
   assert (first != second).all()
   # The bound of a matrix of twice the outputs.
   assert 0.5 < jnp.abs(first).max() < np.sqrt(6 / (D + 2 * D))
+
+
+def test_what_templates_say_counts():
+  """Where the block leaves it open."""
+  layer, variables = _layer(
+    linear_start_tpl=linears.FeedForward.config(
+      params_init=WeightInit.Constant(0.25)
+    ),
+    depthwise_conv_tpl=depthwise_convolutions.DepthwiseConv1D.config(
+      is_causal=True
+    ),
+    dropout_tpl=stochastics.Dropout.config(keep_prob=0.5),
+  )
+  first = layer.init(jax.random.key(0), X, PADDINGS)[PARAMS]
+  for name in ('linear_start_act', 'linear_start_gated'):
+    assert (first[name]['linear']['w'].value == 0.25).all()
+  with base_layer.eval_mode():
+    later = np.where(np.arange(T)[:, None] < 2, X, 5)
+    got, want = (layer.apply(variables, x, 0 * PADDINGS) for x in (later, X))
+  np.testing.assert_array_equal(got[:, :2], want[:, :2])
+  y, _ = layer.apply(
+    variables,
+    X,
+    PADDINGS,
+    mutable=[NON_TRAINABLE],
+    rngs={RANDOM: jax.random.key(0)},
+  )
+  assert 0.2 < np.mean(y == X) < 0.8
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    (
+      {
+        'dropout_prob': 0.5,
+        'dropout_tpl': stochastics.Dropout.config(keep_prob=0.9),
+      },
+      'LightConv1D.dropout_tpl.keep_prob is 0.9',
+    ),
+    (
+      {
+        'linear_end_tpl': linears.FeedForward.config(
+          activation_tpl=activations.Tanh.config()
+        )
+      },
+      'LightConv1D.linear_end_tpl.activation_tpl is a Tanh; expected none',
+    ),
+    (
+      {
+        'weight_split_dims_mapping': (
+          light_convolutions.LightConv1D.WeightSharding.config(wt=['data'])
+        )
+      },
+      'mapping.wt is .*; expected df and him',
+    ),
+  ],
+)
+def test_fields_that_do_not_fit_are_an_error(fields, message):
+  config = light_convolutions.LightConv1D.config(
+    input_dims=D, kernel_size=3, **fields
+  )
+  with pytest.raises(errors.UserError, match=message):
+    config.Instantiate().init(jax.random.key(0), X, PADDINGS)
 
 
 def test_weights_are_split_as_declared():

@@ -17,10 +17,18 @@ SEQUENCE = jnp.ones([B, T, D])
 IMAGE = jnp.ones([B, T, T, D])
 
 
+def _mesh():
+  return jax.make_mesh(
+    (1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
+  )
+
+
 @pytest.mark.parametrize(
   ('config', 'inputs'),
   [
     (layers.ReLU.config(), [SEQUENCE]),
+    (layers.Bias.config(dims=D), [SEQUENCE]),
+    (layers.StackingOverTime.config(stride=1), [SEQUENCE]),
     (layers.Dropout.config(keep_prob=0.5), [SEQUENCE]),
     (layers.StochasticResidual.config(), [SEQUENCE, SEQUENCE]),
     (layers.IdentityNorm.config(), [SEQUENCE]),
@@ -40,6 +48,10 @@ IMAGE = jnp.ones([B, T, T, D])
       layers.Pooling.config(window_shape=(1, 1), window_stride=(1, 1)),
       [IMAGE],
     ),
+    (
+      layers.LightConv1D.config(input_dims=D, kernel_size=2),
+      [SEQUENCE, jnp.zeros([B, T])],
+    ),
     (layers.Pooling1D.config(window=2), [SEQUENCE]),
     (layers.GlobalPooling.config(pooling_dims=[]), [SEQUENCE]),
   ],
@@ -54,12 +66,37 @@ def test_the_mapping_of_the_output_is_never_ignored(config, inputs):
     base_layer.RANDOM: jax.random.key(1),
   }
   layer.init(rngs, *inputs)  # without a mesh, mappings have no meaning
-  mesh = jax.make_mesh(
-    (1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
-  )
-  with jax.set_mesh(mesh):
+  with jax.set_mesh(_mesh()):
     with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
       layer.init(rngs, *inputs)
+
+
+_EMBEDDING = layers.Embedding.config(num_classes=9, input_dims=D)
+_TRAINABLE = layers.TrainablePositionalEmbedding.config(
+  embedding_dims=D, max_seq_length=T
+)
+
+
+@pytest.mark.parametrize(
+  ('config', 'argument', 'name'),
+  [
+    (_EMBEDDING, jnp.ones([B, T], int), 'out'),
+    (_EMBEDDING, jnp.ones([B, T], int), 'emb_out_split_dims_mapping'),
+    (_TRAINABLE, T, 'out'),
+    (_TRAINABLE, T, 'emb_out_split_dims_mapping'),
+    (layers.PositionalEmbedding.config(embedding_dims=D), T, 'out'),
+    (layers.PositionalEmbedding2D.config(embedding_dims=D, h=2, w=2), T, 'out'),
+  ],
+  ids=lambda value: getattr(getattr(value, 'cls', None), '__name__', None),
+)
+def test_the_mapping_of_vectors_is_never_ignored(config, argument, name):
+  mapping = config.cls.ActivationSharding.config(
+    **{name: [None, None, 'nowhere']}
+  )
+  layer = config.clone().set(activation_split_dims_mapping=mapping)
+  with jax.set_mesh(_mesh()):
+    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+      layer.Instantiate().init(jax.random.key(0), argument)
 
 
 _ON_EIGHT_DEVICES = """

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from pax_compat import errors, learners, optimizers, schedules
@@ -259,6 +260,54 @@ def test_a_table_is_regularised_lookup_by_lookup(before):
 def test_refused(fields, message):
   with pytest.raises(errors.UserError, match=message):
     learner(name='mine', **fields)
+
+
+@pytest.mark.parametrize(
+  ('optimizer', 'message'),
+  [
+    (optimizers.Adam.config(), 'Adam: learning_rate is not set'),
+    (
+      optimizers.ShardedStaticAccumulator.config(
+        optimizer_tpl=optimizers.Lion.config()
+      ),
+      'Lion: learning_rate is not set',
+    ),
+    (
+      optimizers.OptaxOptimizer.config(
+        grad_tx=optax.sgd(0.1), decoupled_weight_decay=0.1
+      ),
+      'OptaxOptimizer: learning_rate is not set',
+    ),
+    (
+      optimizers.OptaxOptimizer.config(
+        grad_tx=optax.scale(1.0), scale_by_learning_rate=True
+      ),
+      'OptaxOptimizer: learning_rate is not set',
+    ),
+    (
+      sgd(lr_schedule=schedules.PiecewiseSchedule.config()),
+      'PiecewiseSchedule.boundaries is required',
+    ),
+    (optimizers.Adam, "Learner.optimizer is <class '.*Adam'>; expected the co"),
+  ],
+)
+def test_what_the_optimizer_lacks(optimizer, message):
+  with pytest.raises(errors.UserError, match=message):
+    learner(optimizer)
+
+
+def test_an_optimizer_is_required():
+  with pytest.raises(errors.UserError, match='Learner.optimizer is required'):
+    learners.Learner.config().Instantiate()
+
+
+def test_the_rate_of_an_optax_optimizer_is_told_where_it_is_known():
+  tx = optax.sgd(RATE)
+  for fields, told in (({}, 0), ({'learning_rate': RATE}, RATE)):
+    one = learner(optimizers.OptaxOptimizer.config(grad_tx=tx, **fields))
+    new, _, metrics = _update(one, GRADIENTS)
+    _assert_moved(new, GRADIENTS)
+    np.testing.assert_allclose(metrics['learning/lr'], told)
 
 
 def test_messages_begin_with_the_learners_name():

@@ -45,6 +45,10 @@ def metas():
   )
 
 
+def _adam(**fields):
+  return optimizers.Adam.config(learning_rate=0.1, **fields)
+
+
 def _specs(config, **fields):
   """Returns the specs of the state's leaves, by path, and checks the rest."""
   one = learner(config, **fields)
@@ -68,7 +72,7 @@ def _of(specs, ending):
 
 
 def test_moments_are_split_like_their_weights():
-  specs = _specs(optimizers.Adam.config(ema_decay=0.9))
+  specs = _specs(_adam(ema_decay=0.9))
   for name, spec in SPECS.items():
     for kind in ('mu', 'nu', 'ema'):
       assert _of(specs, f'{kind}/{name}') == spec, (kind, name)
@@ -80,6 +84,7 @@ def test_moments_are_split_like_their_weights():
 def test_factored_moments_lack_a_dimension(sorts):
   specs = _specs(
     optimizers.ShardedAdafactor.config(
+      learning_rate=0.1,
       decay_method='pow',
       decay_pow=0.8,
       beta1=0.9,
@@ -112,7 +117,9 @@ def test_factored_moments_lack_a_dimension(sorts):
 
 
 def test_optax_factored_moments():
-  specs = _specs(optimizers.Adafactor.config(min_dim_size_to_factor=8))
+  specs = _specs(
+    optimizers.Adafactor.config(learning_rate=0.1, min_dim_size_to_factor=8)
+  )
   # optax keeps rows without the largest dimension, the last of equals.
   assert _of(specs, 'v_row/square') == P('data')
   assert _of(specs, 'v_col/square') == P('mdl')
@@ -128,7 +135,7 @@ def test_optax_factored_moments():
 def test_collected_gradients_are_split_like_their_weights():
   specs = _specs(
     optimizers.ShardedStaticAccumulator.config(
-      optimizer_tpl=optimizers.Adam.config(), num_sub_batches=2
+      optimizer_tpl=_adam(), num_sub_batches=2
     )
   )
   for name, spec in SPECS.items():
@@ -137,7 +144,7 @@ def test_collected_gradients_are_split_like_their_weights():
 
 
 def test_excluded_weights_have_no_state():
-  config = optimizers.Adam.config(ema_decay=0.9)
+  config = _adam(ema_decay=0.9)
   specs = _specs(config, bprop_variable_exclusion='params/(tall|stack)')
   assert not [p for p in specs if p.endswith(('tall', 'stack'))]
   kept = _specs(
@@ -150,9 +157,9 @@ def test_excluded_weights_have_no_state():
 
 def test_several_optimizers():
   one = stepping.learner(
-    optimizers.Adam.config(),
+    _adam(),
     learners.MultiOptimizerLearner,
-    auxiliary_optimizers=[optimizers.Sgd.config(momentum=0.9)],
+    auxiliary_optimizers=[stepping.sgd(momentum=0.9)],
     auxiliary_regex=['params/(square|stack)'],
     auxiliary_names=['other'],
   )
@@ -170,7 +177,7 @@ def test_without_a_mesh_there_are_no_shardings():
   params = jax.tree.map(
     lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype), ARRAYS
   )
-  state = learner(optimizers.Adam.config(ema_decay=0.9)).abstract_state(
+  state = learner(_adam(ema_decay=0.9)).abstract_state(
     params, weight_metas=metas()
   )
   assert {leaf.sharding for leaf in jax.tree.leaves(state)} == {None}
@@ -213,10 +220,10 @@ _EIGHT_DEVICES = """
     lambda p, s, g: one.update(p, s, g, weight_metas=metas),
     donate_argnums=(1,),
     out_shardings=({n: w.sharding for n, w in placed.items()}, shardings,
-                   None))
+                   None, None))
   weights = placed
   for _ in range(3):
-    weights, state, metrics = update(weights, state, placed)
+    weights, state, metrics, norms = update(weights, state, placed)
   assert update._cache_size() == 1
   for leaf, a in zip(jax.tree.leaves(state), jax.tree.leaves(abstract)):
     assert leaf.sharding.is_equivalent_to(a.sharding, leaf.ndim)
@@ -226,7 +233,8 @@ _EIGHT_DEVICES = """
            for x in jax.tree.leaves(state.optimizer['p#4']) if x.ndim}
   # Whole moments, factored ones, and what stands where there are none.
   assert parts == {(2, 4, 4), (2, 4), (2, 1)}, parts
-  stepping.assert_trees_close((weights, state, metrics), want, 1e-5, 1e-6)
+  stepping.assert_trees_close(
+    (weights, state, metrics | norms), want, 1e-5, 1e-6)
   print('same')
 """
 

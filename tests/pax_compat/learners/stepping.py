@@ -36,7 +36,10 @@ def init(learner, params, weight_metas=None):
 def step(
   learner, params, gradients, state=None, weight_metas=None, row_facts=None
 ):
-  """Returns the weights, the state and the metrics after one compiled step."""
+  """Returns the weights, the state and the metrics after one compiled step.
+
+  All norms are among the metrics.
+  """
   weight_metas = weight_metas or metas(params)
   if state is None:
     state = init(learner, params, weight_metas)
@@ -45,7 +48,8 @@ def step(
       p, s, g, weight_metas=weight_metas, row_facts=f
     )
   )
-  return update(params, state, gradients, row_facts or {})
+  *new, metrics, norms = update(params, state, gradients, row_facts or {})
+  return *new, metrics | norms
 
 
 def steps(learner, params, gradients, weight_metas=None):
@@ -61,8 +65,8 @@ def steps(learner, params, gradients, weight_metas=None):
 
   history = []
   for gradient in gradients:
-    params, state, metrics = update(params, state, gradient)
-    history.append((params, state, metrics))
+    params, state, metrics, norms = update(params, state, gradient)
+    history.append((params, state, metrics | norms))
   assert len(traces) == 1, 'one compilation serves all steps'
   return history
 

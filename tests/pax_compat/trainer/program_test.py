@@ -14,7 +14,7 @@ from pax_compat import (
   tasks_lib,
 )
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS, WeightHParams
-from pax_compat.layers import embedding_softmax, models, stochastics
+from pax_compat.layers import embedding_softmax, stochastics
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 from pax_compat.weight_init import WeightInit
@@ -165,14 +165,6 @@ def test_a_loss_that_the_model_has_not():
     made.train_step(made.init_state(tiny.batch()), tiny.batch())
 
 
-def test_a_required_field_is_named_by_its_full_path():
-  task = tasks_lib.SingleTask.config(model=models.LanguageModel.config())
-  with pytest.raises(
-    errors.UserError, match=r'task\.model\.lm\.\w+ is required by Trans'
-  ):
-    tiny.make_program(task)
-
-
 class Pulled(base_model.BaseModel):
   """Pulls at the vectors of `ids` [B] with the given forces [B, 3]."""
 
@@ -273,19 +265,32 @@ def test_variables_stay_as_they_are_in_evaluations():
   assert state.mdl_vars[NON_TRAINABLE]['calls'] == 0
 
 
-def test_large_summaries_come_with_the_summaries():
-  task = lines.task(
-    model=dict(says=True), summary_interval_steps=2, num_train_steps=5
-  )
-  made = lines.make_program(task)
+def test_what_only_summaries_need_is_worked_out_when_due():
+  made = lines.make_program(lines.task(model=dict(says=True)))
   state = made.init_state(lines.rows(0))
-  seen = []
-  for step in range(5):
-    state, outputs = made.train_step(state, lines.rows(step))
-    seen.append(bool(outputs.has_large))
+  losses = []
+  for step, due in enumerate([False, True, False, True]):
+    w = np.asarray(state.mdl_vars[PARAMS]['w'])
+    batch = lines.rows(step * lines.BATCH)
+    state, outputs = made.train_step(state, batch, np.bool_(due))
+    losses.append(float(outputs['loss']))
+    assert outputs.is_due == due
+    assert set(outputs.norms) == {
+      *('vars/w', 'vars/b'),
+      *('learning/var_norm', 'learning/applied_grad_norm'),
+    }
+    assert set(outputs.norms) <= set(outputs.scalar_names()) or not due
+    rms = np.sqrt(np.mean(w**2)) if due else 0
+    np.testing.assert_allclose(outputs['vars/w'], rms, rtol=1e-5)
+    moved = np.asarray(state.mdl_vars[PARAMS]['w']) - w
+    applied = float(outputs['learning/applied_grad_norm'])
+    assert applied >= np.linalg.norm(moved) * (1 - 1e-4) if due else not applied
     counts = outputs.large['all'].value.counts
-    assert counts.sum() == (lines.rows(0).x.size if seen[-1] else 0)
-  assert seen == [False, True, False, True, True]
+    assert counts.sum() == (batch.x.size if due else 0)
+  assert made.train_step._cache_size() == 1
+  # The steps themselves are the same.
+  want, _, _ = lines.losses(4, w=np.full(lines.DIMS, 0.5), b=0.0)
+  np.testing.assert_allclose(losses, want, rtol=1e-5)
 
 
 class Rowless(lines.Line):

@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from pax_compat import base_metrics
+from pax_compat import base_metrics, tasks_lib
+from pax_compat.trainer import reporting
 from tests.pax_compat import event_files
 from tests.pax_compat.trainer import lines
 
@@ -112,14 +113,44 @@ def test_summaries_of_layers_reach_tensorboard(tmp_path, verbosity):
     return
   x = lines.rows(lines.BATCH).x
   np.testing.assert_allclose(jsonl[2, 'first'], x[0, 0], rtol=1e-6)
-  # Large ones come at the steps that are known before: in turn, and the last.
-  assert found['texts']['words/text_summary'] == [[2, 'said'], [3, 'said']]
+  steps = (1, 2, 3)
+  assert found['texts']['words/text_summary'] == [[n, 'said'] for n in steps]
   assert found['images']['picture'] == [
-    [step, lines.DIMS, lines.BATCH, 8] for step in (2, 3)
+    [n, lines.DIMS, lines.BATCH, 8] for n in steps
   ]
-  step, low, high, count, *_ = found['histograms']['all'][0]
+  step, low, high, count, *_ = found['histograms']['all'][1]
   assert (step, count) == (2, x.size)
   np.testing.assert_allclose([low, high], [x.min(), x.max()], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('start', 'accumulate', 'steps'),
+  [
+    (0, None, [1, 4, 8, 10]),
+    (5, None, [4, 6, 8, 10]),
+    (0, 2, [1, 2, 4, 6, 8, 10]),
+  ],
+)
+def test_what_is_due(start, accumulate, steps):
+  settings = tasks_lib.Train(
+    num_train_steps=10,
+    summary_interval_steps=4,
+    summary_accumulate_interval_steps=accumulate,
+  )
+  due = [n for n in range(1, 11) if reporting.is_due(settings, n, start)]
+  assert due == steps
+
+
+def test_norms_are_means_over_what_is_accumulated(tmp_path):
+  _train(
+    tmp_path,
+    num_train_steps=4,
+    summary_interval_steps=4,
+    summary_accumulate_interval_steps=2,
+  )
+  found = lines.metrics(tmp_path, 'train')
+  b = [lines.losses(n, w=np.full(lines.DIMS, 0.5), b=0.0)[2] for n in (1, 3)]
+  np.testing.assert_allclose(found[4, 'vars/b'], np.abs(b).mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize('wanted', [True, False])

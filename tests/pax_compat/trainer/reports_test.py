@@ -45,10 +45,11 @@ def test_a_row_says_shape_dtype_and_sharding(made):
 def test_files(made, tmp_path):
   reports.write(
     tmp_path,
-    task=tiny.task(),
-    datasets=[base_input.BaseInput.config(name='train')],
-    program=made,
-    dumps={'mine.txt': 'my settings'},
+    dict(
+      task=tiny.task(), datasets=[base_input.BaseInput.config(name='train')]
+    ),
+    made,
+    {'mine.txt': 'my settings'},
   )
   assert {p.name for p in tmp_path.iterdir()} == {
     'config.txt',

@@ -9,6 +9,7 @@ import pytest
 
 from pax_compat import config as config_lib
 from pax_compat import errors
+from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import reporting
 from tests.pax_compat.trainer import lines
@@ -173,6 +174,20 @@ def test_an_experiment_is_validated_first(tmp_path):
   experiment = lines.Lines(lines.task(num_train_steps=1))
   experiment.validate = types.MethodType(validate, experiment)
   with pytest.raises(errors.UserError, match='do not go together'):
+    experiment.train(tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_required_field_is_named_by_its_full_path(tmp_path):
+  task = lines.task(num_train_steps=1)
+  task.model = models.LanguageModel.config()
+  experiment = lines.Lines(task)
+  with pytest.raises(
+    errors.UserError, match=r'^task\.model\.lm\.\w+ is required by Trans'
+  ):
+    experiment.train(tmp_path / 'run')
+  task.model = models.ClassificationModel.config()
+  with pytest.raises(errors.UserError, match=r'^task\.model\.network_tpl is r'):
     experiment.train(tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 

@@ -1,4 +1,4 @@
-"""Tests of `lm_tasks.params.python_docs` in real Lingvo."""
+"""Tests of `lm_tasks.lingvo_params.python_docs` in real Lingvo."""
 
 import math
 
@@ -23,7 +23,7 @@ def model_params(tmp_path_factory):
   info.mkdir()
   (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: python_docs\n')
   (info / 'entry_points.txt').write_text(
-    f'[{lingvo_mounts.GROUP}]\nlm = lm_tasks.params\n'
+    f'[{lingvo_mounts.GROUP}]\nlm = lm_tasks.lingvo_params\n'
   )
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(site)

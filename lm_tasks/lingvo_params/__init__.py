@@ -1,0 +1,1 @@
+"""Lingvo params modules: `lingvo.tasks.lm.params` once they are mounted."""

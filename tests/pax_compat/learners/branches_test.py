@@ -1,0 +1,76 @@
+"""Work that only some steps need."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax_compat.learners import branches
+
+
+def _either(condition, x):
+  return jax.jit(
+    lambda condition, x: branches.either(
+      condition, lambda: {'x': x * 2, 'n': jnp.int32(1)}
+    )
+  )(condition, x)
+
+
+BACKENDS = pytest.mark.parametrize('backend', ['cpu', 'gpu'])
+
+
+@BACKENDS
+@pytest.mark.parametrize('condition', [True, False])
+def test_what_is_not_wanted_is_zero(monkeypatch, backend, condition):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  got = _either(condition, np.float32([1, np.nan]))
+  want = [2, np.nan] if condition else [0, 0]
+  np.testing.assert_array_equal(got['x'], np.float32(want))
+  assert got['n'] == condition and got['n'].dtype == np.int32
+
+
+@BACKENDS
+@pytest.mark.parametrize('condition', [True, False])
+def test_one_of_two(monkeypatch, backend, condition):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  x = jnp.arange(3)
+  got = branches.either(condition, lambda: (x, -x), lambda: (x + 5, x))
+  want = (x, -x) if condition else (x + 5, x)
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_on_a_cpu_donated_arrays_are_updated_in_place():
+  """Although they are measured before, and may stay as they were."""
+  size = 1_000_000
+
+  def step(x, y, due, moves):
+    def new():
+      z = 0.9 * y + jnp.sin(x)
+      return x - z / jnp.sqrt(1 + z * z), z
+
+    norms = branches.either(due, lambda: {'norm': jnp.sum(jnp.square(x))})
+    moves, factor = branches.after(norms, (moves, jnp.float32(1)))
+    x, y = branches.either(moves, new, lambda: (x, y))
+    return x * factor, y, norms
+
+  x = jnp.ones(size)
+  compiled = (
+    jax.jit(step, donate_argnums=(0, 1)).lower(x, x + 1, True, True).compile()
+  )
+  assert compiled.memory_analysis().temp_size_in_bytes < size
+  for due, moves in ((True, True), (False, False)):
+    new, _, norms = compiled(jnp.ones(size), jnp.ones(size), due, moves)
+    assert norms['norm'] == (size if due else 0)
+    assert (new[0] == 1) == (not moves)
+
+
+def test_without_norms_there_is_nothing_to_wait_for():
+  arrays = (jnp.ones(2), True)
+  assert branches.after({}, arrays) is arrays
+
+
+def test_arrays_stay_as_they_are():
+  norms = {'a': jnp.float32(np.nan), 'b': jnp.float32(3)}
+  got = branches.after(norms, {'x': jnp.ones(2), 'ok': jnp.array(True)})
+  np.testing.assert_array_equal(got['x'], np.ones(2))
+  assert got['ok'].dtype == bool and got['ok']
