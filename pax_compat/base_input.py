@@ -70,7 +70,7 @@ class BaseInput(config_lib.Configurable):
     del step
 
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
-    """Makes texts of tokens.
+    """Makes texts of tokens; here the numbers, for an input that has no words.
 
     Args:
       ids: [B, T], int.
@@ -81,4 +81,8 @@ class BaseInput(config_lib.Configurable):
     Returns:
       B texts.
     """
-    raise NotImplementedError(type(self).__name__)
+    del key
+    return [
+      ' '.join(str(token) for token in row[:length])
+      for row, length in zip(ids, lengths, strict=True)
+    ]

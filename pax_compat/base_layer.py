@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -189,7 +190,13 @@ class BaseLayer(nn.Module):
       name: its name within the layer.
       weight: its shape, first value and placement.
       trainable: whether the learner may change it.
+
+    Raises:
+      UserError: the layer has something else of this name, or no array can be
+        as `weight` says.
     """
+    where = f'{type(self).__name__}.{name}'
+    weight.check(where)
     dtype = self.dtype if weight.dtype is None else weight.dtype
     init = self.params_init if weight.init is None else weight.init
     mesh_shape = weight.mesh_shape or self.ici_mesh_shape
@@ -208,10 +215,16 @@ class BaseLayer(nn.Module):
     def boxed(key):
       return BoxedParam(init(key, weight.shape, dtype), weight)
 
-    if trainable:
-      self.param(name, boxed)
-    else:
-      self.variable(NON_TRAINABLE, name, lambda: boxed(self.make_rng(PARAMS)))
+    try:
+      if trainable:
+        self.param(name, boxed)
+      else:
+        self.variable(NON_TRAINABLE, name, lambda: boxed(self.make_rng(PARAMS)))
+    except flax.errors.NameInUseError:
+      raise errors.UserError(
+        f'{where} was created twice; expected different names for the weights'
+        ' and children of a layer'
+      ) from None
 
   def get_var(self, name: str) -> jax.Array:
     """Returns the weight `name` of this layer as it is stored.
@@ -295,7 +308,14 @@ class BaseLayer(nn.Module):
       UserError: `tpl` is no template, has no such field, or is used twice with
         different fields.
     """
-    setattr(self, name, layer_building.build_child(self, name, tpl, fields))
+    child = layer_building.build_child(self, name, tpl, fields)
+    try:
+      setattr(self, name, child)
+    except flax.errors.SetAttributeFrozenModuleError:
+      raise errors.UserError(
+        f'{type(self).__name__} creates the child {name!r} outside of `setup`,'
+        ' which is the place for it'
+      ) from None
 
   def create_children(
     self, name: str, tpls: Sequence[config_lib.Config], **fields

@@ -64,6 +64,14 @@ _HIDDEN_FIELDS = ('parent',)
 _BUILT = 'built'
 
 
+class UnknownFieldError(errors.UserError, AttributeError):
+  """The value was asked for of a field that there is not.
+
+  An `AttributeError` too, as Python wants it of what is asked for; an error
+  when a field is set is none, since `hasattr` would hide it.
+  """
+
+
 class Config(fdl.Config):
   """A Fiddle config with the methods that Pax users know."""
 
@@ -88,6 +96,17 @@ class Config(fdl.Config):
   def cls(self) -> Any:
     """The class (or function) that this config builds."""
     return fdl.get_callable(self)
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return super().__getattr__(name)
+    except AttributeError:
+      if not name.startswith('__'):  # Those are asked for by Python.
+        try:
+          _check_field(self, name)
+        except errors.UserError as e:
+          raise UnknownFieldError(str(e)) from None
+      raise
 
   def __setattr__(self, name: str, value: Any):
     _check_field(self, name)

@@ -1,6 +1,8 @@
 """The one error type for a user's mistakes, and the search for near names."""
 
 import difflib
+import pathlib
+import sysconfig
 import traceback
 from collections.abc import Iterable
 
@@ -37,6 +39,24 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
   """Returns `; did you mean: a, b, c?`, or an empty string if none is known."""
   near = near_names(name, known, count)
   return f'; did you mean: {", ".join(near)}?' if near else ''
+
+
+def place_in_users_code(error: Exception) -> str | None:
+  """Returns the innermost `file:line` of an error's way that is a user's.
+
+  None where it came through no file but those of this project, of other
+  installed packages and of Python.
+  """
+  paths = sysconfig.get_paths()
+  others = {paths[name] for name in ('stdlib', 'purelib', 'platlib')}
+  others.add(str(pathlib.Path(__file__).parents[1]))
+  for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    is_file = not frame.filename.startswith('<')
+    if is_file and not any(
+      pathlib.Path(frame.filename).is_relative_to(other) for other in others
+    ):
+      return f'{frame.filename}:{frame.lineno}'
+  return None
 
 
 def place_of(error: Exception, own_file: str | None = None) -> str:

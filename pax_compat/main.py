@@ -139,7 +139,8 @@ def main(argv: list[str]):
     else:
       _train()
   except errors.UserError as e:
-    print(f'error: {e}', file=sys.stderr)
+    place = errors.place_in_users_code(e)
+    print(f'error: {e}' + (f'\n  at {place}' if place else ''), file=sys.stderr)
     sys.exit(2)
 
 

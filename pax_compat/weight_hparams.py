@@ -5,6 +5,7 @@ opens the boxes.
 """
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import flax.struct
 import jax
 from flax.core import meta
 
+from pax_compat import errors
 from pax_compat.weight_init import WeightInit
 
 # A weight whose collections hold this name is not L1/L2-regularised.
@@ -43,6 +45,25 @@ class WeightHParams:
   mesh_shape: Sequence[int] | None = None
   tensor_split_dims_mapping: Sequence[Any] | None = None
   repeat_prefix: tuple[int, ...] = ()
+
+  def check(self, name: str):
+    """Raises a `UserError` if no array can be as the fields say.
+
+    Args:
+      name: of the weight, for the message.
+    """
+    if not all(isinstance(n, numbers.Integral) and n > 0 for n in self.shape):
+      raise errors.UserError(
+        f'{name} has the shape {tuple(self.shape)}; expected positive whole'
+        ' numbers'
+      )
+    split = self.tensor_split_dims_mapping
+    if split is not None and len(split) != len(self.shape):
+      raise errors.UserError(
+        f'{name} has {len(self.shape)} dimension(s), and'
+        f' tensor_split_dims_mapping says {tuple(split)}; expected one mesh'
+        ' axis, or None, for each dimension'
+      )
 
 
 class BoxedParam(flax.struct.PyTreeNode, meta.AxisMetadata):

@@ -1,5 +1,6 @@
 """Tests of what every input has."""
 
+import numpy as np
 import pytest
 
 from pax_compat import base_input, errors
@@ -26,3 +27,9 @@ def test_what_a_subclass_must_write_names_the_subclass():
       method()
   data.resume_at(3)
   data.close()
+
+
+def test_texts_of_an_input_without_words_are_numbers():
+  data = base_input.BaseInput.config().Instantiate()
+  ids = np.array([[5, 6, 7], [8, 9, 0]])
+  assert data.ids_to_strings(ids, np.array([3, 1])) == ['5 6 7', '8']

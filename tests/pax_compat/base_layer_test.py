@@ -141,6 +141,47 @@ def test_an_unknown_weight_is_an_error_with_the_near_name():
     _ = layer.bind(variables).theta.tabel
 
 
+class Mistaken(BaseLayer):
+  """Creates what it is given, where it is told to."""
+
+  weight: WeightHParams = WeightHParams([2])
+  twice: bool = False
+  late: bool = False
+  child_tpl: Config = sub_config_field(Child)
+
+  def setup(self):
+    self.create_variable('w', self.weight)
+    if self.twice:
+      self.create_variable('w', self.weight)
+
+  def __call__(self, x):
+    if self.late:
+      self.create_child('child', self.child_tpl, dims=2)
+    return x * self.theta.w
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    (dict(twice=True), 'Mistaken.w was created twice'),
+    (dict(late=True), "Mistaken creates the child 'child' outside of `setup`"),
+    (
+      dict(weight=WeightHParams([2, -1])),
+      r'Mistaken.w has the shape \(2, -1\); expected positive',
+    ),
+    (dict(weight=WeightHParams([0])), r'Mistaken.w has the shape \(0,\)'),
+    (
+      dict(weight=WeightHParams([2], tensor_split_dims_mapping=['a', None])),
+      r"Mistaken.w has 1 dim.* says \('a', None\); expected one mesh axis",
+    ),
+  ],
+)
+def test_mistakes_in_a_layer_are_named(fields, message):
+  layer = Mistaken.config(**fields).Instantiate()
+  with pytest.raises(errors.UserError, match=message):
+    layer.init({PARAMS: jax.random.key(0)}, jnp.ones(2))
+
+
 def test_children_inherit_what_their_templates_leave_open():
   parent = Parent.config(dtype=jnp.bfloat16, fprop_dtype=jnp.float16)
   layer, variables = _init(parent, jnp.ones(2, jnp.float16))

@@ -88,6 +88,7 @@ def test_partial_makes_a_callable_that_takes_the_other_fields():
     lambda: Whole.HParams(dim=2),
     lambda: Whole.config().set(dim=2),
     lambda: setattr(Whole.config(), 'dim', 2),
+    lambda: Whole.config().dim,
     lambda: Whole.HParams.partial(dim=2),
     lambda: Whole.config(dims=1).Instantiate(dim=2),
   ],

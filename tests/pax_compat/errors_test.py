@@ -1,5 +1,9 @@
 """Tests of near names."""
 
+import json
+
+import pytest
+
 from pax_compat import errors
 
 
@@ -24,3 +28,9 @@ def test_there_is_always_a_nearest_name():
 def test_the_hint_is_empty_where_nothing_is_known():
   assert errors.did_you_mean('a', []) == ''
   assert errors.did_you_mean('bb', ['b', 'a'], 1) == '; did you mean: b?'
+
+
+def test_a_mistake_in_this_project_or_a_library_has_no_place_of_the_users():
+  with pytest.raises(json.JSONDecodeError) as e:
+    json.loads('{')
+  assert errors.place_in_users_code(e.value) is None

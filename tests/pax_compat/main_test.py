@@ -176,6 +176,37 @@ def test_a_module_that_raises(tmp_path, mentions):
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_mistake_in_a_users_module_has_its_place(tmp_path):
+  module = tmp_path / 'my_mistaken_module.py'
+  module.write_text(_MISTAKEN)
+  done = runs.main(
+    '--import_modules=my_mistaken_module',
+    *('--exp=my_mistaken_module.Mine', f'--job_log_dir={tmp_path / "run"}'),
+    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+  )
+  line = _MISTAKEN.splitlines().index('    task.trian = None') + 1
+  runs.assert_mistake(
+    done, "SingleTask has no field 'trian'; did you mean: train", f'at {module}'
+  )
+  assert f'{module}:{line}' in done.stderr
+
+
+_MISTAKEN = """
+from pax_compat import base_experiment, experiment_registry, tasks_lib
+
+@experiment_registry.register
+class Mine(base_experiment.BaseExperiment):
+
+  def task(self):
+    task = tasks_lib.SingleTask.config()
+    task.trian = None
+    return task
+
+  def datasets(self):
+    return []
+"""
+
+
 # Mistakes with the folder of a run.
 
 
