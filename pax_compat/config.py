@@ -32,6 +32,14 @@ class _Required:
   def __copy__(self):
     return self
 
+  def __getattr__(self, name: str, *value: Any):
+    raise AttributeError(
+      f'{name!r} was asked for of a required field that is not set yet; set the'
+      ' field first'
+    )
+
+  __setattr__ = __getattr__
+
 
 REQUIRED: Any = _Required()
 

@@ -110,6 +110,16 @@ def test_a_required_field_must_be_set():
   assert Whole.config().Instantiate(dims=1).dims == 1
 
 
+def test_what_is_not_set_yet_has_no_fields():
+  class Holder(base_layer.BaseLayer):
+    tpl: Config = REQUIRED
+
+  tpl = Holder.config().tpl
+  for access in (lambda: tpl.dims, lambda: setattr(tpl, 'dims', 3)):
+    with pytest.raises(AttributeError, match="'dims' was asked .* not set yet"):
+      access()
+
+
 def test_required_stays_one_value_when_configs_are_copied():
   assert Whole.config().clone().dims is REQUIRED
 
