@@ -199,6 +199,9 @@ class BaseLayer(nn.Module):
     weight.check(where)
     dtype = self.dtype if weight.dtype is None else weight.dtype
     init = self.params_init if weight.init is None else weight.init
+    fans = weight.fan_in_axes, weight.fan_out_axes
+    if fans != (None, None):
+      init = init.for_shape(weight.shape, *fans)
     mesh_shape = weight.mesh_shape or self.ici_mesh_shape
     collections = tuple(weight.collections)
     if self.skip_lp_regularization:

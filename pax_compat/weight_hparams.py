@@ -34,6 +34,10 @@ class WeightHParams:
     tensor_split_dims_mapping: for each dimension the mesh axis (or axes) that
       it is split over, or None for a dimension that is not; None replicates
       the weight.
+    fan_in_axes: the dimensions that count as inputs where `init` scales by
+      their number; None for the last but one.
+    fan_out_axes: those that count as outputs; None for all others. Either both
+      are given or none.
     repeat_prefix: the sizes of the leading dimensions along which the weights
       of repeated layers are stacked; () for a weight of a single layer.
   """
@@ -44,6 +48,8 @@ class WeightHParams:
   collections: Sequence[str] = ()
   mesh_shape: Sequence[int] | None = None
   tensor_split_dims_mapping: Sequence[Any] | None = None
+  fan_in_axes: Sequence[int] | None = None
+  fan_out_axes: Sequence[int] | None = None
   repeat_prefix: tuple[int, ...] = ()
 
   def check(self, name: str):

@@ -130,8 +130,10 @@ class BaseConv(base_layer.BaseLayer):
   def _check_fields(self):
     name, rank = type(self).__name__, len(self.spatial_dims)
     _check_length(type(self), 'filter_shape', self.filter_shape, rank + 2)
-    _check_length(type(self), 'filter_stride', self.strides, rank)
-    _check_length(type(self), 'dilations', self._dilations, rank)
+    for field in ('filter_stride', 'dilations'):
+      value = getattr(self, field)
+      if value is not None:
+        _check_length(type(self), field, value, rank)
     if self.padding not in ('SAME', 'VALID'):
       raise errors.UserError(
         f"{name}.padding is {self.padding!r}; expected 'SAME' or 'VALID'"
@@ -199,10 +201,11 @@ class BaseConv(base_layer.BaseLayer):
 
 
 def _check_length(layer: type, field: str, value: Sequence[int], length: int):
-  if len(value) != length or any(v < 1 for v in value):
+  is_list = isinstance(value, Sequence)
+  if not is_list or len(value) != length or any(size < 1 for size in value):
     raise errors.UserError(
-      f'{layer.__name__}.{field} is {list(value)}; expected {length} numbers of'
-      ' at least 1'
+      f'{layer.__name__}.{field} is {list(value) if is_list else value};'
+      f' expected {length} numbers of at least 1'
     )
 
 

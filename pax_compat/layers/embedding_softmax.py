@@ -12,6 +12,7 @@ from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import activations, embeddings, linears, softmaxes
 from pax_compat.layers.embeddings import Embedding  # noqa: F401 (Pax's place)
+from pax_compat.layers.input_checks import check_integers
 from pax_compat.layers.positional_embeddings import (  # noqa: F401 (likewise)
   PositionalEmbedding,
   PositionalEmbedding2D,
@@ -46,6 +47,7 @@ class _Lookup:
 
   def _embed(self, table: jax.Array, ids: jax.Array, scale=1.0) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...] in `table` [V, D], scaled."""
+    check_integers(self, ids)
     vectors = scale * embeddings.lookup(table, ids, self.lookup_style)
     mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
     return self.shard(vectors, mapping)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
+from pax_compat.layers.input_checks import check_integers
 from pax_compat.layers.row_gradients import lookup_with_row_facts, no_facts
 from pax_compat.sharding import SplitDimsMapping
 
@@ -110,6 +111,7 @@ class Embedding(base_layer.BaseLayer):
 
   def emb_lookup(self, ids: jax.Array) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...]."""
+    check_integers(self, ids)
     if self.has_variable(base_layer.ROW_PROBES, 'emb_var'):
       probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')
       vectors = lookup_with_row_facts(self.theta.emb_var, ids, probe)

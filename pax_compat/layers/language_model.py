@@ -43,7 +43,7 @@ class LanguageModel(base_model.BaseModel):
     sum_loss: whether the loss is the sum over the batch's tokens instead of
       their mean.
     return_predictions: whether the outputs for each example are all that the
-      network returns, instead of `labels` and `scores`.
+      network says of it, instead of `labels` and `scores`.
     decoder_tpl: how it is decoded.
     model_type: which tokens a token sees, a `LanguageModelType` or its name;
       None, the default, leaves it to `lm_tpl`, which is causal unless set.
@@ -143,7 +143,9 @@ class LanguageModel(base_model.BaseModel):
     if 'word_count' in input_batch:
       metrics.update(_per_word(predictions, input_batch.word_count, weights))
     if self.return_predictions:
-      return metrics, predictions
+      return metrics, token_models.predictions_of_examples(
+        predictions, len(labels)
+      )
     return metrics, token_models.example_outputs(
       predictions, labels, weights, self._example_weights(input_batch)
     )

@@ -11,6 +11,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import activations
+from pax_compat.layers.input_checks import check_last_dim
 from pax_compat.layers.stacking_over_time import (  # noqa: F401 (Pax's place)
   StackingOverTime,
 )
@@ -89,6 +90,7 @@ class Linear(base_layer.BaseLayer):
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., I] to [..., O]."""
+    check_last_dim(self, 'input_dims', inputs)
     outputs = jnp.einsum('...i,io->...o', inputs, self.theta.w)
     return self.shard(
       outputs, output_mapping(self.activation_split_dims_mapping, outputs.ndim)
@@ -118,6 +120,7 @@ class Bias(base_layer.BaseLayer):
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Returns `inputs` [..., O] plus the bias."""
+    check_last_dim(self, 'dims', inputs)
     outputs = inputs + self.theta.b
     return self.shard(outputs, self.activation_split_dims_mapping.out)
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
+from pax_compat.layers.input_checks import check_last_dim
 from pax_compat.layers.moments import compute_moments
 from pax_compat.layers.paddings import apply_paddings
 from pax_compat.summaries import SummaryType
@@ -108,6 +109,7 @@ class LayerNorm(BaseNormalization):
       self._create_weight('bias', 0.0, regularised=False)
 
   def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
     x = inputs.astype(jnp.float32) if self.reductions_in_fp32 else inputs
     x = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
@@ -147,6 +149,7 @@ class RmsNorm(BaseNormalization):
     self._create_weight('scale', 1.0 if self.direct_scale else 0.0)
 
   def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
     dtype = self.intermediate_dtype or inputs.dtype
     x = _over_root_mean_square(inputs, self.epsilon, dtype)
     scale = self.theta.scale + (0.0 if self.direct_scale else 1.0)
@@ -163,6 +166,7 @@ class RmsNormNoScale(BaseNormalization):
   epsilon: float = 1e-6
 
   def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
     outputs = _over_root_mean_square(inputs, self.epsilon, jnp.float32)
     return self._shard_output(outputs)
 
@@ -202,6 +206,7 @@ class BatchNorm(BaseNormalization):
     self._create_weight('moving_variance', 1.0, trainable=False)
 
   def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
     zeroes = self.set_padded_output_to_zero and paddings is not None
     if zeroes:  # before as well, so that infinite padding has no gradient
       inputs = apply_paddings(inputs, paddings)
@@ -312,6 +317,7 @@ class GroupNorm(BaseNormalization):
         f'GroupNorm: inputs of shape {list(inputs.shape)}, but input_rank is'
         f' {self.input_rank}'
       )
+    check_last_dim(self, 'dim', inputs)
     zeroes = self.set_padded_output_to_zero and paddings is not None
     if zeroes:  # before as well, so that infinite padding has no gradient
       inputs = apply_paddings(inputs, paddings)
@@ -350,6 +356,7 @@ class WeightNormL2(BaseNormalization):
     self._create_weight('g', 0.0)
 
   def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
     axes = tuple(range(inputs.ndim - 1))
     unit = _l2_normalised(inputs.astype(jnp.float32), axes)
     outputs = unit * (1.0 + self.get_var('g'))
@@ -378,6 +385,7 @@ class SpectralNorm(BaseNormalization):
     self._create_weight('u', WeightInit.Gaussian(), trainable=False)
 
   def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
     matrix = jnp.reshape(inputs.astype(jnp.float32), [-1, self.dim])
     u = self.get_var('u')
     for _ in range(self.n_power_iteration):

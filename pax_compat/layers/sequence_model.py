@@ -38,7 +38,7 @@ class SequenceModel(base_model.BaseModel):
   Attributes:
     model_tpl: the network.
     return_predictions: whether the outputs for each example are all that the
-      network returns, instead of `labels` and `scores`.
+      network says of it, instead of `labels` and `scores`.
     decoder_tpl: how it is decoded. Prefixes are read token by token.
     label_smoothing_prob: the probability that the target distribution takes
       from the right token and gives to the others in equal parts; None, the
@@ -83,7 +83,9 @@ class SequenceModel(base_model.BaseModel):
     labels, weights = input_batch.tgt.labels, _weights(input_batch)
     metrics = token_models.token_metrics(predictions, labels, weights)
     if self.return_predictions:
-      return metrics, predictions
+      return metrics, token_models.predictions_of_examples(
+        predictions, len(labels)
+      )
     return metrics, token_models.example_outputs(
       predictions, labels, weights, token_models.example_weights(input_batch)
     )

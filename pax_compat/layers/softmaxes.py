@@ -140,7 +140,7 @@ class BaseSoftmax(base_layer.BaseLayer):
 
   def loss_denominator(self, class_weights: jax.Array) -> jax.Array:
     """Returns what the summed loss of positions [...] is divided by."""
-    return jnp.maximum(jnp.sum(class_weights), SMALL)
+    return jnp.maximum(jnp.sum(class_weights, dtype=jnp.float32), SMALL)
 
   def smoothed_target(self, prob: float) -> Target:
     """Returns the target when `prob` is taken from the right class."""

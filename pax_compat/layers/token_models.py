@@ -113,6 +113,22 @@ def example_outputs(
   return outputs
 
 
+def predictions_of_examples(predictions: NestedMap, rows: int) -> NestedMap:
+  """Returns those predictions that say something of each example.
+
+  Args:
+    predictions: what a softmax returned, arrays [B, ...] and scalars.
+    rows: B.
+  """
+  return NestedMap(
+    {
+      name: x
+      for name, x in predictions.items()
+      if jnp.ndim(x) and x.shape[0] == rows
+    }
+  )
+
+
 def with_label_smoothing(
   where: str, tpl: Config, prob: float | None
 ) -> dict[str, Any]:

@@ -141,6 +141,24 @@ def test_an_unknown_weight_is_an_error_with_the_near_name():
     _ = layer.bind(variables).theta.tabel
 
 
+class Fanned(BaseLayer):
+  """A weight whose inputs are its last two dimensions."""
+
+  def setup(self):
+    init = WeightInit.UniformUnitScalingFanAvg(1.0)
+    axes = dict(fan_in_axes=[-2, -1], fan_out_axes=[0])
+    self.create_variable('w', WeightHParams([50, 40, 30], init, **axes))
+
+  def __call__(self):
+    return self.theta.w
+
+
+def test_the_dimensions_that_are_inputs_decide_the_first_value():
+  w, _ = Fanned.config().Instantiate().init_with_output(jax.random.key(0))
+  bound = np.sqrt(6 / (40 * 30 + 50))
+  assert 0.99 * bound < abs(w).max() <= bound
+
+
 class Mistaken(BaseLayer):
   """Creates what it is given, where it is told to."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
+from adaptors.translate.variables import Variable, VariableMap
 from pax_compat import base_layer
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
 from pax_compat.layers import normalizations
@@ -17,6 +18,7 @@ from tests.adaptors.translate.parity import (
   OUTPUT_TOLERANCE,
   assert_close,
   assert_gradients_close,
+  check_pair,
 )
 
 B, T, W, D = 3, 6, 4, 8
@@ -111,3 +113,23 @@ def test_group_norm(shape, padded, fields):
   layer = normalizations.GroupNorm.config(dim=D, input_rank=rank, **fields)
   inputs = inputs if padded else inputs[:1]
   _check(layer.Instantiate(), weights, lingvo, inputs, False, mask)
+
+
+@pytest.mark.parametrize('epsilon', [1e-6, 0.1])
+def test_rms_norm(epsilon):
+  """The normalisation of GShard's transformers."""
+  builder = (
+    lingvo_runtime.module('lingvo.core.gshard_builder')
+    .MoEBuilder.Params()
+    .Set(model_dim=D, layer_norm_epsilon=epsilon)
+  )
+  with lingvo_runtime.cluster():
+    params = builder.Instantiate()._LN('ln')
+  check_pair(
+    params,
+    normalizations.RmsNorm.config(dim=D, epsilon=epsilon),
+    VariableMap([Variable(('w.scale',), 'scale')]),
+    [_inputs(B, T, D)],
+    fprop=lambda layer, theta, x: layer.FProp(theta, x),
+    call=lambda layer, x: layer(x),
+  )

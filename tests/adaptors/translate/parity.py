@@ -80,7 +80,16 @@ def check_layer(params, inputs, *, fprop, call, do_eval=True, seed=0):
 
 
 def check_pair(
-  params, config, variables, inputs, *, fprop, call, do_eval=True, seed=0
+  params,
+  config,
+  variables,
+  inputs,
+  *,
+  fprop,
+  call,
+  do_eval=True,
+  seed=0,
+  only_lingvos=(),
 ):
   """Compares outputs and gradients of a Lingvo layer and one of ours.
 
@@ -96,8 +105,11 @@ def check_pair(
     call: (bound JAX layer, *arrays) -> the same in JAX.
     do_eval: whether both behave as in evaluation.
     seed: of the weights.
+    only_lingvos: theta paths of weights that our layer has not.
   """
   values, expected, gradients = _lingvo(params, inputs, fprop, do_eval, seed)
+  for path in only_lingvos:
+    del values[path], gradients[path]
   assert {t for v in variables for t in v.theta} == set(values)
   layer = config.Instantiate()
   weights = jax.tree.map(jnp.asarray, variables.to_jax(values))

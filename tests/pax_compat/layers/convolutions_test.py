@@ -239,6 +239,8 @@ def test_weights_are_split_as_declared():
   [
     ({'filter_shape': (3, 1, 2)}, 'filter_shape is .3, 1, 2.; expected 4'),
     ({'filter_stride': (2,)}, 'filter_stride is .2.; expected 2'),
+    ({'filter_stride': 2}, 'filter_stride is 2; expected 2 numbers'),
+    ({'dilations': (1, 0)}, 'dilations is .1, 0.; expected 2'),
     ({'filter_stride': (0, 1)}, 'at least 1'),
     ({'dilations': (1, 1, 1)}, 'Conv2D.dilations'),
     ({'padding': 'CAUSAL'}, "expected 'SAME' or 'VALID'"),

@@ -255,3 +255,14 @@ def test_on_a_mesh():
         for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
           np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
   """)
+
+
+def test_the_denominator_is_exact_for_weights_of_low_precision():
+  """257 is no bfloat16."""
+  out = _layer(GSHARD, use_tgt_labels_size_as_loss_denominator=False).apply(
+    _variables(GSHARD),
+    jnp.ones([1, 257, D]),
+    jnp.ones([1, 257], jnp.bfloat16),
+    jnp.zeros([1, 257], jnp.int32),
+  )
+  assert out.avg_xent_weight == out.total_weight == 257

@@ -9,8 +9,10 @@ from pax_compat.base_layer import NON_TRAINABLE, PARAMS
 from pax_compat.layers import models
 from pax_compat.layers.transformer_models import TransformerLm
 from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import partitioning, program
 from tests.pax_compat.layers import token_batches as batches
 from tests.pax_compat.layers.token_batches import LENGTHS, V
+from tests.pax_compat.trainer import tiny
 
 
 def _config(**fields):
@@ -87,6 +89,21 @@ def test_gradients_do_not_depend_on_what_fills_a_batch(params):
   )
 
 
+@pytest.mark.parametrize('chunk_size', [None, 0])
+def test_a_training_step_holds_no_logits_of_a_batch(chunk_size):
+  """Unless it is told to."""
+  rows, length, classes = 8, 256, 4096
+  config = tiny.task()
+  config.model.lm_tpl.vocab_size = classes
+  config.model.lm_tpl.softmax_tpl.chunk_size = chunk_size
+  ids = np.zeros([rows, length], np.int32)
+  data = NestedMap(ids=ids, labels=ids, paddings=ids + 0.0, weights=ids + 1.0)
+  made = program.create(config, partitioning.create_mesh(None, None), data)
+  step = made.train_step.lower(made.abstract_state, data).compile()
+  memory = step.memory_analysis().temp_size_in_bytes
+  assert (memory > 4 * rows * length * classes) == (chunk_size == 0)
+
+
 def test_weights_of_examples_may_be_left_aside(params):
   data = batches.padded(_batch())
   config = _config(apply_eval_sample_weights=False)
@@ -152,6 +169,11 @@ def test_outputs_may_be_the_predictions(params):
   config = _config(return_predictions=True)
   _, outputs = batches.run(config, params, _batch())
   assert outputs.logits.shape == (3, 5, V)
+  assert {x.shape[0] for x in outputs.values()} == {3}
+  want = batches.predictions(config, params, _batch())
+  np.testing.assert_array_equal(
+    outputs.per_example_argmax, want.per_example_argmax
+  )
 
 
 def test_the_model_type_reaches_the_network():

@@ -109,6 +109,7 @@ def test_outputs_may_be_the_predictions():
     _config(return_predictions=True), _params(), _batch()
   )
   assert outputs.logits.shape == (3, 5, V)
+  assert {x.shape[0] for x in outputs.values()} == {3}
 
 
 def test_packed_examples_are_as_good_as_separate_ones():
