@@ -23,6 +23,7 @@ SENTENCEPIECE = 'sentencepiece>=0.2,<0.2.3'
 
 LINGVO = [
   'lingvo>=0.14,<0.15',
+  'protobuf>=6,<7',
   SENTENCEPIECE,
   # Lingvo and TensorFlow Hub import `pkg_resources`; setuptools 82 has none.
   'setuptools<81',

@@ -1,0 +1,381 @@
+"""Lingvo's dense language models of 9 billion to a trillion parameters.
+
+They measure the speed of training on TPU v3: their input is made up, and has
+the fields of packed text. Names and Params are those of Lingvo's own
+`lm.synthetic_packed_input.*`; once installed, this module is
+`lingvo.tasks.lm.params.synthetic_packed_input`.
+
+Weights and activations are split in two dimensions, over the rows (axis 0) and
+columns (axis 1) of a device mesh. A name ends with the chips that it is for:
+16x16 chips are 512 cores. How to try one of them small, on any machine:
+`adaptors.shrinking`.
+"""
+
+import numpy as np
+from lingvo import compat as tf
+from lingvo import model_registry
+from lingvo.core import (
+  base_input_generator,
+  base_model_params,
+  gshard_builder,
+  gshard_utils,
+  optimizer,
+  py_utils,
+)
+
+from lm_tasks.lingvo_params import gshard_settings
+
+
+class SyntheticTrain(base_input_generator.BaseInputGenerator):
+  """Makes batches of packed text in which each id, label and position is 1.
+
+  Each row is one segment, so every token sees all that are before it. Batches
+  are `tgt` of `ids`, `labels`, `segment_ids` and `segment_pos`, int32,
+  [batch_size, seq_len].
+  """
+
+  @classmethod
+  def Params(cls):
+    p = super().Params()
+    p.Define('seq_len', 0, 'Tokens of a row.')
+    return p
+
+  def _InputBatch(self):
+    ones = tf.ones([self.params.batch_size, self.params.seq_len], tf.int32)
+    fields = ('ids', 'labels', 'segment_ids', 'segment_pos')
+    return py_utils.NestedMap(
+      tgt=py_utils.NestedMap({field: tf.identity(ones) for field in fields})
+    )
+
+
+class _AdamOfShardedSlots(tf.train.AdamOptimizer):
+  """Adam whose slots lie on the devices that their variable lies on."""
+
+  def _zeros_slot(self, var, slot_name, op_name):
+    slot = super()._zeros_slot(var, slot_name, op_name)
+    try:
+      sharding = gshard_utils.GetVarSharding(var)
+    except (AttributeError, ValueError):
+      # Variables of eager mode have no sharding, others may have none.
+      return slot
+    if not sharding.is_replicated:
+      sharding.ApplyToVariable(slot)
+    return slot
+
+
+class _MeanOfGradients(optimizer.GradientAggregationOptimizer):
+  """Applies the mean of several steps' gradients, in eager mode too."""
+
+  def _create_slots(self, var_list):
+    super()._create_slots([])  # Makes the counter of steps.
+    for var in var_list:
+      self._opt._zeros_slot(var, 'grad_accum', 'GradientAccumulator')
+
+
+class ShardedAdam(optimizer.Adam):
+  """Adam for variables split over devices, which may add up gradients.
+
+  With `num_micro_batches` of n, every n-th step applies the mean of n steps'
+  gradients, and the steps between leave the weights as they are.
+  """
+
+  @classmethod
+  def Params(cls):
+    p = super().Params()
+    p.Define(
+      'num_micro_batches', 1, 'Steps whose gradients are applied as one.'
+    )
+    return p
+
+  def GetOptimizer(self, lr):
+    p = self.params
+    adam = _AdamOfShardedSlots(
+      lr, beta1=p.beta1, beta2=p.beta2, epsilon=p.epsilon, name=p.name
+    )
+    if p.num_micro_batches == 1:
+      return adam
+    # Only on TPUs are there replicas, whose gradients are summed.
+    return _MeanOfGradients(
+      adam, p.num_micro_batches, apply_crs_to_grad=py_utils.use_tpu()
+    )
+
+
+class DenseLmTemplate(base_model_params.SingleTaskModelParams):
+  """A dense decoder; what an experiment is made of stands in its attributes."""
+
+  # Rows of a batch for each device; their product with the number of devices is
+  # the batch size.
+  BATCH_DIM_PER_DEVICE = 0.125
+  NUM_DEVICES_PER_SPLIT = 128
+  SEQUENCE_LENGTH = 1024
+  DEVICE_MESH_SHAPE = (8, 16)
+  DEVICE_MESH = gshard_settings.mesh_of_torus(8, 16)
+
+  MODEL_DIM = 8192
+  HIDDEN_DIM = 65536
+  NUM_HEADS = 128
+  ATTENTION_KEY_VALUE_DIM = 128
+  NUM_TRANSFORMER_LAYERS = 64
+  VOCAB_SIZE = 32000
+  LABEL_SMOOTHING = 0.0
+  ATTEN_LOGIT_CAP = 0
+  GATED_GELU = True
+  POSITIONAL_EMBEDDING = False
+  USE_REPEAT_LAYER = False
+  DEBUG = False
+
+  TRAIN_STEPS_PER_LOOP = 100
+
+  def Train(self):
+    """Returns the made-up input."""
+    return SyntheticTrain.Params().Set(
+      batch_size=self._BatchSize(), seq_len=self.SEQUENCE_LENGTH
+    )
+
+  def Task(self):
+    """Returns the decoder and how it is trained."""
+    p = gshard_builder.UniTransformer.Params().Set(
+      name='transformer',
+      dtype=tf.float32,
+      fprop_dtype=tf.bfloat16,
+      builder=self._Builder(),
+      vocab_size=self.VOCAB_SIZE,
+      num_transformer_layers=self.NUM_TRANSFORMER_LAYERS,
+      batch_size=self._BatchSize(),
+      sequence_length=self.SEQUENCE_LENGTH,
+      max_length=self.SEQUENCE_LENGTH,
+      positional_embedding=self.POSITIONAL_EMBEDDING,
+      gated_gelu=self.GATED_GELU,
+      use_repeat_layer=self.USE_REPEAT_LAYER,
+      label_smoothing=self.LABEL_SMOOTHING,
+      aux_loss_coef=0.0,
+      debug=self.DEBUG,
+    )
+    gshard_settings.train_with_adafactor(
+      p, warmup_steps=10_000, max_steps=2_000_000
+    )
+    return p
+
+  def ProgramSchedule(self):
+    """Returns a schedule that only trains."""
+    return gshard_settings.program_schedule(
+      steps_per_loop=self.TRAIN_STEPS_PER_LOOP, loops_per_eval=5
+    )
+
+  def _BatchSize(self):
+    return int(self.BATCH_DIM_PER_DEVICE * self.NUM_DEVICES_PER_SPLIT)
+
+  def _Builder(self):
+    """Returns the layers' sizes, and how they are split over the mesh."""
+    return gshard_builder.DenseBuilder.Params().Set(
+      dtype=tf.float32,
+      fprop_dtype=tf.bfloat16,
+      model_dim=self.MODEL_DIM,
+      ff_dim=self.HIDDEN_DIM,
+      attention_num_heads=self.NUM_HEADS,
+      attention_key_value_dim=self.ATTENTION_KEY_VALUE_DIM,
+      attention_combine_dims=True,
+      attention_extra_logit=0.0,
+      attention_logits_dtype=tf.float32,
+      atten_logit_cap=self.ATTEN_LOGIT_CAP,
+      relative_attention_type='bias',
+      relative_attention_use_universal_1d_position=True,
+      device_mesh_shape=list(self.DEVICE_MESH_SHAPE),
+      device_mesh=np.array(self.DEVICE_MESH),
+      model_dim_reshape_segments=self.DEVICE_MESH_SHAPE[1],
+      emb_w_split=[-1, 1],
+      emb_out_split=[0, -1, 1],
+      blm_split=[0, -1, 1],
+      logits_split=[0, -1, 1],
+    )
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm8B2x2(DenseLmTemplate):
+  """A gated decoder of 9 billion parameters, split over eight cores."""
+
+  NUM_TRANSFORMER_LAYERS = 4
+  DEVICE_MESH_SHAPE = (1, 8)
+  DEVICE_MESH = gshard_settings.mesh_by_rows(1, 8)
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm8B2x2Decode(DenseLm8B2x2):
+  """DenseLm8B2x2 with relative positions that decoding can use."""
+
+  def _Builder(self):
+    return _ForDecoding(super()._Builder())
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm128B8x8(DenseLmTemplate):
+  """A gated decoder of 138 billion parameters on 128 cores."""
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm128B16x16(DenseLmTemplate):
+  """DenseLm128B8x8 on 512 cores, batches of 128."""
+
+  BATCH_DIM_PER_DEVICE = 0.25
+  NUM_DEVICES_PER_SPLIT = 512
+  DEVICE_MESH_SHAPE = (16, 32)
+  DEVICE_MESH = gshard_settings.mesh_of_torus(16, 32)
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm128B32x32(DenseLmTemplate):
+  """DenseLm128B8x8 on 2048 cores, batches of 512."""
+
+  BATCH_DIM_PER_DEVICE = 0.25
+  NUM_DEVICES_PER_SPLIT = 2048
+  DEVICE_MESH_SHAPE = (32, 64)
+  DEVICE_MESH = gshard_settings.mesh_by_rows(32, 64)
+  TRAIN_STEPS_PER_LOOP = 20
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm1T16x16(DenseLm128B16x16):
+  """A gated decoder of 1.1 trillion parameters on 512 cores."""
+
+  BATCH_DIM_PER_DEVICE = 1 / 32
+  SEQUENCE_LENGTH = 512
+  MODEL_DIM = 16384
+  HIDDEN_DIM = 131072
+  NUM_HEADS = 256
+  NUM_TRANSFORMER_LAYERS = 128
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm175B32x32(DenseLmTemplate):
+  """A decoder of 174 billion parameters on 2048 cores, batches of 2M tokens."""
+
+  BATCH_DIM_PER_DEVICE = 0.5
+  NUM_DEVICES_PER_SPLIT = 2048
+  SEQUENCE_LENGTH = 2048
+  DEVICE_MESH_SHAPE = (64, 32)
+  DEVICE_MESH = gshard_settings.mesh_by_columns(64, 32)
+
+  MODEL_DIM = 12288
+  HIDDEN_DIM = 49152
+  NUM_HEADS = 96
+  NUM_TRANSFORMER_LAYERS = 96
+  ATTEN_LOGIT_CAP = 50
+  GATED_GELU = False
+  POSITIONAL_EMBEDDING = True
+  USE_REPEAT_LAYER = True
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm175B32x32DP(DenseLm175B32x32):
+  """DenseLm175B32x32 on two replicas of 1024 cores each."""
+
+  NUM_DEVICES_PER_SPLIT = 1024
+  DEVICE_MESH_SHAPE = (64, 16)
+  DEVICE_MESH = gshard_settings.mesh_of_torus(16, 64).T
+  TRAIN_STEPS_PER_LOOP = 20
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm175B1K(DenseLm175B32x32):
+  """DenseLm175B32x32 on 1024 cores, batches as large."""
+
+  BATCH_DIM_PER_DEVICE = 1
+  NUM_DEVICES_PER_SPLIT = 1024
+  DEVICE_MESH_SHAPE = (64, 16)
+  DEVICE_MESH = gshard_settings.mesh_by_rows(64, 16)
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLM13B32x32(DenseLm175B32x32):
+  """A decoder of 13 billion parameters on 2048 cores, batches of 2M tokens."""
+
+  MODEL_DIM = 5120
+  HIDDEN_DIM = 20480
+  NUM_HEADS = 40
+  NUM_TRANSFORMER_LAYERS = 40
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm175B8x8Decode2D(DenseLm175B32x32):
+  """DenseLm175B32x32 for decoding on 128 cores: batches are not split."""
+
+  BATCH_DIM_PER_DEVICE = 0.125
+  NUM_DEVICES_PER_SPLIT = 128
+  DEVICE_MESH_SHAPE = (8, 16)
+  DEVICE_MESH = gshard_settings.mesh_of_torus(8, 16)
+
+  def _Builder(self):
+    # 96 heads do not split 128 ways, so model and hidden dimensions do.
+    return _ForDecoding(super()._Builder()).Set(
+      model_dim_reshape_segments=self.DEVICE_MESH_SHAPE[0],
+      emb_w_split=[1, 0],
+      emb_out_split=[-1, -1, 0],
+      blm_split=[-1, -1, 0],
+      blh_split=[-1, -1, 1],
+      logits_split=[-1, -1, 1],
+    )
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm12kWide41BAdam16x16(DenseLm128B16x16):
+  """A wide decoder of 44 billion parameters on 512 cores, with Adam."""
+
+  BATCH_DIM_PER_DEVICE = 0.5
+  SEQUENCE_LENGTH = 2048
+  MODEL_DIM = 12288
+  HIDDEN_DIM = 49152
+  NUM_HEADS = 96
+  NUM_TRANSFORMER_LAYERS = 24
+  GATED_GELU = False
+  POSITIONAL_EMBEDDING = True
+  # Steps whose gradients are applied as one.
+  NUM_MICRO_BATCHES = 1
+
+  def Task(self):
+    """Returns the decoder, trained with Adam in place of Adafactor."""
+    p = super().Task()
+    p.train.optimizer = ShardedAdam.Params().Set(
+      num_micro_batches=self.NUM_MICRO_BATCHES
+    )
+    return p
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm12kWide41BAdam8x8(DenseLm12kWide41BAdam16x16):
+  """DenseLm12kWide41BAdam16x16 on 128 cores: four batches of 64 a step."""
+
+  NUM_MICRO_BATCHES = 4
+  NUM_DEVICES_PER_SPLIT = 128
+  DEVICE_MESH_SHAPE = (8, 16)
+  DEVICE_MESH = gshard_settings.mesh_of_torus(8, 16)
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm12kWide162BAdam16x16(DenseLm12kWide41BAdam16x16):
+  """A wide decoder of 174 billion parameters on 512 cores, with Adam."""
+
+  BATCH_DIM_PER_DEVICE = 0.125
+  NUM_TRANSFORMER_LAYERS = 96
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm12kWide162BAdamBS25616x16(DenseLm12kWide162BAdam16x16):
+  """DenseLm12kWide162BAdam16x16 with four batches of 64 a step."""
+
+  NUM_MICRO_BATCHES = 4
+
+
+@model_registry.RegisterSingleTaskModel
+class DenseLm12kWide162BAdam32x32(DenseLm12kWide162BAdam16x16):
+  """DenseLm12kWide162BAdam16x16 on 2048 cores, batches of 256."""
+
+  NUM_DEVICES_PER_SPLIT = 2048
+  # 96 heads split over 32 columns, not over 64.
+  DEVICE_MESH_SHAPE = (64, 32)
+  DEVICE_MESH = gshard_settings.mesh_by_columns(64, 32)
+  TRAIN_STEPS_PER_LOOP = 20
+
+
+def _ForDecoding(builder):
+  """Lets relative positions be any, as when a token is decoded at a time."""
+  return builder.Set(relative_attention_use_universal_1d_position=False)

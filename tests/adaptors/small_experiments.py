@@ -1,0 +1,107 @@
+"""Stock language-model experiments in small, with batches to feed them."""
+
+import contextlib
+
+import numpy as np
+
+from adaptors import lingvo_names, lingvo_runtime, shrinking
+from pax_compat import experiment_sources
+
+SIZES = shrinking.Sizes()
+
+
+def find(name):
+  """Returns an experiment of Lingvo's registry."""
+  return lingvo_names.find_model_params(
+    name, experiment_sources.SourceOptions()
+  )
+
+
+def task_params(name, sizes=SIZES):
+  """Returns Params of a small task that computes in float32, and its input."""
+  experiment = find(name)
+  params = shrinking.in_float32(shrinking.shrink(experiment.Task(), sizes))
+  params.input = shrinking.shrink(experiment.Train(), sizes)
+  return params
+
+
+def batch(params, seed=0, sizes=SIZES):
+  """Returns a batch, numpy arrays by dotted name, such as a task's input gives.
+
+  The first row is full, the others end with padding, or hold two segments where
+  the task takes packed text.
+
+  Args:
+    params: of the task.
+    seed: of the ids.
+    sizes: that the task was shrunk to.
+  """
+  shape = (sizes.batch_size, sizes.sequence_length)
+  rng = np.random.default_rng(seed)
+  # Neither special ids nor the mask of the encoders.
+  ids = rng.integers(4, 100, shape).astype(np.int32)
+  ends = np.linspace(shape[1], shape[1] / 2, shape[0]).astype(int)[:, None]
+  positions = np.broadcast_to(np.arange(shape[1]), shape)
+  kind = params.cls.__name__
+  if kind == 'UniTransformer':
+    return {
+      'tgt.ids': ids,
+      'tgt.labels': np.roll(ids, -1, axis=1),
+      'tgt.segment_ids': np.where(positions < ends, 1, 2).astype(np.int32),
+      'tgt.segment_pos': np.where(
+        positions < ends, positions, positions - ends
+      ).astype(np.int32),
+    }
+  paddings = (positions >= ends).astype(np.float32)
+  if kind == 'BertTransformer':
+    masked = (rng.random(shape) < 0.2) * (1 - paddings)
+    mask = params.mask_token_id
+    return {
+      'ids': ids,
+      'masked_ids': np.where(masked > 0, mask, ids).astype(np.int32),
+      'masked_pos': masked.astype(np.float32),
+      'segment_ids': (1 - paddings).astype(np.int32),
+      'segment_pos': (positions * (1 - paddings)).astype(np.int32),
+    }
+  return {
+    'ids': ids,
+    'labels': np.roll(ids, -1, axis=1),
+    'paddings': paddings,
+    'weights': 1 - paddings,
+    'word_count': ends[:, 0].astype(np.int32),
+  }
+
+
+@contextlib.contextmanager
+def graph_of_lingvo():
+  """Enters a graph of Lingvo's in which layers are made as in training."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  eager = py_utils.IsEagerMode()
+  py_utils.SetEagerMode(False, test_mode=True)
+  try:
+    with tf.Graph().as_default(), lingvo_runtime.cluster():
+      yield tf
+  finally:
+    py_utils.SetEagerMode(eager, test_mode=True)
+
+
+def forward(params, arrays):
+  """Runs a real Lingvo task forward, on new weights.
+
+  Returns:
+    Its metrics, {name: (value, weight)}, and the shapes of its weights by theta
+    path.
+  """
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  with graph_of_lingvo() as tf, tf.Session() as session:
+    task = params.Instantiate()
+    tensors = py_utils.NestedMap()
+    for path, array in arrays.items():
+      tensors.Set(path, tf.constant(array))
+    metrics, _ = task.FPropTower(task.theta, tensors)
+    session.run(tf.global_variables_initializer())
+    shapes = {k: tuple(v.shape) for k, v in task.vars.FlattenItems()}
+    # Some weights are plain numbers.
+    values = {k: list(map(tf.convert_to_tensor, v)) for k, v in metrics.items()}
+    return session.run(values), shapes
