@@ -8,14 +8,16 @@ from absl import logging
 from adaptors import (
   lingvo_eval_input,
   lingvo_input,
+  lingvo_input_driver,
   lingvo_params,
   lingvo_runtime,
 )
+from adaptors.translate import program_schedule, registry
 from adaptors.translate import task as task_translation
 from pax_compat import base_experiment, errors, experiment_sources
 from pax_compat import config as config_lib
 
-_TRAIN = 'Train'
+_TRAIN = program_schedule.TRAIN
 # What Lingvo's own trainer evaluates, where a schedule does not say.
 _HELD_OUT = ('Dev', 'Test')
 
@@ -50,12 +52,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._override = options.model_params_override
     if self._override:
       logging.info('%s: overrides: %s', name, self._override)
+    _check_model(name, model_params.Model())
     self._model = self._params_of(_TRAIN)
-    if 'task' not in self._model:
-      raise errors.UserError(
-        f'{name} is a multi-task model; expected a model of a single task,'
-        ' registered with RegisterSingleTaskModel'
-      )
 
   @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
@@ -72,12 +70,20 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       UserError: it cannot be translated; the message lists every reason.
     """
     config = self.translated.config.clone()
-    every, during = self._evaluations()
-    return config.set(
-      train=config.train.set(
-        eval_interval_steps=every, eval_during_training=during
-      )
+    schedule = self._schedule
+    config.train.set(
+      eval_interval_steps=schedule.interval_steps,
+      eval_during_training=self._evaluated_in_turn(),
+      # Of the training data, the batch that comes next is evaluated.
+      eval_skip_train=_TRAIN not in schedule.evaluated,
+      decode_interval_steps=schedule.decode_interval_steps or None,
+      decode_start_after_n_steps=schedule.decode_start_steps,
     )
+    if self.translated.early_stop is not None:
+      split = f'eval_{self._early_stop_dataset}'
+      stop = self.translated.early_stop.clone().set(split=split)
+      config.set(early_stopping_fn=stop)
+    return config
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""
@@ -90,17 +96,26 @@ class LingvoExperiment(base_experiment.BaseExperiment):
         allow_fixed_file_random_seed=True,
       )
     ]
-    for name in self._held_out_names():
-      params = self._params_of(name).input
-      configs.append(
-        lingvo_eval_input.LingvoEvalAdaptor.config(
-          name=name,
-          input=params,
-          batch_size=_eval_batch_size(name, params),
-          reset_for_eval=True,
-        )
+    return configs + [self._adapted(n) for n in self._held_out_names()]
+
+  def decode_datasets(self) -> list[config_lib.Config]:
+    """Returns the datasets that the program schedule decodes, adapted."""
+    return [self._adapted(name) for name in self._schedule.decoded]
+
+  def _adapted(self, name: str) -> config_lib.Config:
+    """Returns a dataset to evaluate: all of it, if it has an end."""
+    params = self._params_of(name).input
+    batches = self._schedule.evaluated.get(name)
+    if batches and not _has_end(params):
+      return lingvo_input.LingvoInputAdaptor.config(
+        name=name, input=params, eval_loop_num_batches=batches
       )
-    return configs
+    return lingvo_eval_input.LingvoEvalAdaptor.config(
+      name=name,
+      input=params,
+      batch_size=_eval_batch_size(name, params),
+      reset_for_eval=True,
+    )
 
   def dumps(self) -> dict[str, str]:
     """Returns Lingvo's own text of the model's Params, overrides included."""
@@ -120,7 +135,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     """Returns the names of the held-out datasets that the class defines."""
     base = lingvo_runtime.module('lingvo.core.base_model_params')
     defined = self._model_params.GetAllDatasetParams()
-    scheduled = [n for n in self._schedule.eval_names if n != _TRAIN]
+    scheduled = [n for n in self._schedule.evaluated if n != _TRAIN]
     names = list(dict.fromkeys([*scheduled, *_HELD_OUT]))
     if defined is not None:
       return [n for n in names if n in defined]
@@ -132,10 +147,13 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       is not getattr(default, n, None)
     ]
 
-  def _evaluations(self) -> tuple[int, tuple[str, ...]]:
-    """Returns how often which datasets are evaluated while training."""
+  def _evaluated_in_turn(self) -> tuple[str, ...]:
+    """Returns the datasets that are evaluated while training."""
     schedule = self._schedule
-    during = tuple(n for n in schedule.eval_names if n != _TRAIN)
+    during = [n for n in schedule.evaluated if n != _TRAIN]
+    stopping = self._early_stop_dataset
+    if stopping and stopping not in during:
+      during.append(stopping)
     logging.info(
       '%s: %s every %d steps, and at the end %s',
       self._name,
@@ -143,36 +161,61 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       schedule.interval_steps,
       ', '.join(self._held_out_names()) or 'nothing',
     )
-    return schedule.interval_steps, during
+    return tuple(during)
 
   @functools.cached_property
-  def _schedule(self) -> '_Schedule':
-    return _Schedule(self._model_params.ProgramSchedule(), self._name)
+  def _early_stop_dataset(self) -> str:
+    """The dataset whose evaluation may end a run; '' where none may.
 
-
-class _Schedule:
-  """What a Lingvo program schedule says about evaluations.
-
-  Attributes:
-    interval_steps: train steps between evaluations.
-    eval_names: the datasets that are evaluated.
-  """
-
-  def __init__(self, params, name: str):
-    train = params.train_program
-    if train is None:
-      raise errors.UserError(f'{name}: its ProgramSchedule() does not train')
-    executions = params.train_executions_per_eval or 1
-    self.interval_steps = train.steps_per_loop * executions
-    self.eval_names = tuple(
-      dict.fromkeys(
-        p.dataset_name for p in params.eval_programs or () if _evaluates(p)
+    Lingvo's evaluation jobs have the names of datasets in lower case.
+    """
+    job = self.translated.early_stop_job
+    names = self._held_out_names()
+    for name in names:
+      if f'eval_{name.lower()}' == job:
+        return name
+    if job:
+      raise errors.UserError(
+        f'{self._name}: task.train.early_stop.metric_history.jobname is'
+        f' {job!r}, and the held-out datasets are {", ".join(names) or "none"};'
+        " expected 'eval_' and the name of one of them, in lower case"
       )
+    return ''
+
+  @functools.cached_property
+  def _schedule(self) -> program_schedule.ProgramSchedule:
+    return program_schedule.read(
+      self._model_params.ProgramSchedule(), self._name
     )
 
 
-def _evaluates(program_params) -> bool:
-  return 'Eval' in program_params.cls.__name__
+def _check_model(name: str, params):
+  """Raises a UserError unless it is Lingvo's model of a single task."""
+  base = lingvo_runtime.module('lingvo.core.base_model').SingleTaskModel
+  if not issubclass(params.cls, base):
+    tasks = ''
+    if 'task_params' in params:
+      tasks = ', '.join(
+        sorted(task for task, _ in params.task_params.IterParams())
+      )
+      tasks = f' of the tasks {tasks}'
+    raise errors.UserError(
+      f'{name} is a {params.cls.__name__}{tasks}: training several tasks in'
+      ' turns is not supported; expected a model of a single task, registered'
+      ' with RegisterSingleTaskModel'
+    )
+  for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
+    if registry.overrides(cls):
+      changed = ', '.join(sorted(registry.overrides(cls)))
+      raise errors.UserError(
+        f'{name}: its model {cls.__module__}.{cls.__qualname__} overrides'
+        f' {changed}; expected SingleTaskModel as it is'
+      )
+
+
+def _has_end(params) -> bool:
+  """Whether an input reads files or a tf.data set, and not endless examples."""
+  return 'repeat_count' in params or lingvo_input_driver.is_tf_data(params)
 
 
 def _agree(before, params):

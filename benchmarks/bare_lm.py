@@ -68,13 +68,13 @@ def weights_of(params: dict) -> Weights:
 
 
 def _layer_of(layer: dict) -> Weights:
-  half, ff = layer['self_attention'], layer['ff_layer']
+  attention, ff = layer['self_attention'], layer['ff_layer']
   first, second = ff['ffn_layer1'], ff['ffn_layer2']
   names = ('query', 'key', 'value', 'post')
   return dict(
-    norm1=half['layer_norm'],
-    **{name: half['atten'][name] for name in names},
-    dim_scale=half['atten']['per_dim_scale']['per_dim_scale'],
+    norm1=layer['layer_norm'],
+    **{name: attention[name] for name in names},
+    dim_scale=attention['per_dim_scale']['per_dim_scale'],
     norm2=ff['layer_norm'],
     ff1=dict(w=first['linear']['w'], b=first['bias']['b']),
     ff2=dict(w=second['linear']['w'], b=second['bias']['b']),

@@ -56,7 +56,7 @@ from pax_compat import (
   learners,
 )
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import feeding, partitioning, program
+from pax_compat.trainer import feeding, partitioning, program, reporting
 
 _EXPERIMENT = flags.DEFINE_string(
   'experiment', 'lm.python_docs.TransformerLmTiny', 'Name of the experiment.'
@@ -91,11 +91,15 @@ class Peer(Protocol):
 
 
 class OurPeer:
-  """The trainer's compiled step on batches that are on the devices."""
+  """The trainer's compiled step on batches that are on the devices.
+
+  Summaries are due as often as in training.
+  """
 
   def __init__(self, task_program: program.TaskProgram, state, batches):
     self._program = task_program
     self._state = state
+    self._count = 0
     sharding = partitioning.batch_sharding(task_program.mesh)
     self._batches = {
       shape: partitioning.global_batch(batch, sharding)
@@ -103,8 +107,10 @@ class OurPeer:
     }
 
   def step(self, shape: str) -> jax.Array:
+    self._count += 1
+    due = reporting.is_due(self._program.train, self._count, start=0)
     self._state, metrics = self._program.train_step(
-      self._state, self._batches[shape]
+      self._state, self._batches[shape], np.bool_(due)
     )
     return metrics['loss']
 

@@ -3,6 +3,16 @@
 import abc
 
 from pax_compat import config as config_lib
+from pax_compat import errors
+
+# Methods of Pax's experiments that are not asked here, and what there is.
+_UNSUPPORTED = {
+  'partitioner': "a model's ici_mesh_shape says how it is partitioned",
+  'train_programs': "the task's `train` says what a step does",
+  'eval_programs': 'eval_datasets() says what is evaluated',
+  'decode_programs': 'decode_datasets() says what is decoded',
+  'executor': "the task's `train` says what is done when",
+}
 
 
 class BaseExperiment(abc.ABC):
@@ -27,6 +37,20 @@ class BaseExperiment(abc.ABC):
     """Returns the datasets that the task is trained on."""
     return [d for d in self.datasets() if d.is_training]
 
+  def training_dataset(self) -> config_lib.Config:
+    """Returns the one dataset that the task is trained on.
+
+    Raises:
+      UserError: there is not exactly one.
+    """
+    found = self.train_datasets()
+    if len(found) != 1:
+      raise errors.UserError(
+        f'{type(self).__name__}.datasets() has {len(found)} training datasets;'
+        ' expected exactly one'
+      )
+    return found[0]
+
   def eval_datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the task is evaluated on while it trains."""
     return [d for d in self.datasets() if not d.is_training]
@@ -37,6 +61,10 @@ class BaseExperiment(abc.ABC):
     One `BaseInput` config for each, names unique among them; none by default.
     How often is the task's `train.decode_interval_steps`.
     """
+    return self.decoder_datasets()
+
+  def decoder_datasets(self) -> list[config_lib.Config]:
+    """Returns what `decode_datasets` returns, which is its newer name."""
     return []
 
   def get_input_specs_provider_params(self) -> config_lib.Config | None:
@@ -54,6 +82,14 @@ class BaseExperiment(abc.ABC):
 
     Called before anything is built. By default there is nothing to check.
     """
+
+  def check_supported(self):
+    """Raises a UserError where a method is defined that nothing would call."""
+    for name, instead in _UNSUPPORTED.items():
+      if hasattr(type(self), name):
+        raise errors.UserError(
+          f'{type(self).__name__}.{name} is not supported: {instead}'
+        )
 
   def dumps(self) -> dict[str, str]:
     """Returns texts to keep in the run's folder, by file name.

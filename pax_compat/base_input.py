@@ -22,11 +22,12 @@ class BaseInput(config_lib.Configurable):
     reset_for_eval: whether an evaluation reads to the end of the data and then
       calls `reset`.
     eval_loop_num_batches: batches of one evaluation where `reset_for_eval` is
-      False.
+      False; None or -1 for all that there are.
     is_training: whether this is the training input.
 
   Raises:
-    UserError: the name has other characters than letters, digits and `.:_+-`.
+    UserError: the name has other characters than letters, digits and `.:_+-`,
+      or `eval_loop_num_batches` is 0 or below -1.
   """
 
   name: str = 'input'
@@ -43,6 +44,14 @@ class BaseInput(config_lib.Configurable):
       raise errors.UserError(
         f'{type(self).__name__}.name is {self.name!r}; only letters, digits'
         ' and the characters .:_+- may be in it'
+      )
+    if self.eval_loop_num_batches == -1:
+      self.eval_loop_num_batches = None
+    count = self.eval_loop_num_batches
+    if count is not None and count < 1:
+      raise errors.UserError(
+        f'{self.name}: {type(self).__name__}.eval_loop_num_batches is {count};'
+        ' expected at least 1, or None or -1 for all batches'
       )
 
   def get_next(self) -> NestedMap:

@@ -239,12 +239,18 @@ class MultiLossAggregator(LossAggregator):
     loss_keys: names of the metrics.
     loss_weights: what each of them is multiplied by, by name or in their order;
       None, the default, for 1.
+    loss_key: has no meaning here.
   """
 
   loss_keys: Sequence[str] = REQUIRED
   loss_weights: Mapping[str, float] | Sequence[float] | None = None
 
   def __post_init__(self):
+    if self.loss_key is not None:
+      raise errors.UserError(
+        f'MultiLossAggregator.loss_key is {self.loss_key!r}; expected loss_keys'
+        ' instead'
+      )
     given = self.loss_weights
     if given is None:
       given = {key: 1.0 for key in self.loss_keys}

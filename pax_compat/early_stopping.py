@@ -44,7 +44,10 @@ class RunningMode(enum.Flag):
 
 
 class EarlyStoppingFn(Protocol):
-  """A task's `early_stopping_fn`, asked after evaluations and decodings."""
+  """A task's `early_stopping_fn`, asked after evaluations and decodings.
+
+  Where several processes run, it is asked on the first one.
+  """
 
   def __call__(
     self,

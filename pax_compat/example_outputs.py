@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pax_compat import errors
+
 
 class ExampleWriter:
   """Writes a line for each example as it comes; none is kept."""
@@ -24,6 +26,9 @@ class ExampleWriter:
       **fields: its fields in order: numbers, texts, arrays (numpy's or JAX's),
         None, and lists, tuples and dicts of them. Bytes become text, numbers
         that JSON has not become "nan", "inf" and "-inf".
+
+    Raises:
+      UserError: a field is something else.
     """
     self._file.write(json.dumps(_plain(fields), allow_nan=False) + '\n')
     self.count += 1
@@ -64,5 +69,9 @@ def _plain(value: Any) -> Any:
     return item
   if isinstance(item, bytes):
     return _plain(item)
-  number = float(item)
-  return number if np.isfinite(number) else str(number)
+  if isinstance(item, float):
+    return item if np.isfinite(item) else str(item)
+  raise errors.UserError(
+    f'what is said of an example holds a {type(value).__name__}, which JSON'
+    ' has not; expected numbers, texts, arrays, and lists and dicts of them'
+  )

@@ -8,14 +8,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pax_compat import errors
+
 
 class SummaryType(enum.Enum):
-  """What a summary's value is."""
+  """What a summary's value is.
+
+  Every summary is of the batches of all devices, so what Pax aggregates over
+  devices is no type of its own. AUDIO and VIDEO are refused.
+  """
 
   SCALAR = 'scalar'
   HISTOGRAM = 'histogram'
   IMAGE = 'image'
   TEXT = 'text'
+  AUDIO = 'audio'
+  VIDEO = 'video'
+  AGGREGATE_SCALAR = SCALAR
+  AGGREGATE_IMAGE = IMAGE
+
+
+_REFUSED = (SummaryType.AUDIO, SummaryType.VIDEO)
 
 
 class Summary(flax.struct.PyTreeNode):
@@ -39,7 +52,17 @@ def is_summary(x: Any) -> bool:
 
 
 def as_value(value: Any, summary_type: SummaryType) -> jax.Array:
-  """Returns a summary's value as an array; text becomes its UTF-8 bytes."""
+  """Returns a summary's value as an array; text becomes its UTF-8 bytes.
+
+  Raises:
+    UserError: there are no summaries of this type.
+  """
+  if summary_type in _REFUSED:
+    known = [t.name for t in SummaryType if t not in _REFUSED]
+    raise errors.UserError(
+      f'SummaryType.{summary_type.name} is not supported; expected one of'
+      f' {", ".join(known)}'
+    )
   if summary_type is SummaryType.TEXT and isinstance(value, str):
     value = np.frombuffer(value.encode(), np.uint8)
   return jnp.asarray(value)

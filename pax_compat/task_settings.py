@@ -4,7 +4,11 @@
 run, counted from 1, so that "every 10 steps" means after step 10, 20 and so on.
 """
 
+import dataclasses
+import math
+import numbers
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,11 +23,14 @@ _SECONDS = (86400, 3600, 60, 1)
 class Settings(config_lib.Configurable):
   """Base of the settings: checks what they are set to.
 
+  Fields declared as `int` must hold whole numbers; None only where that is
+  declared too.
+
   Class attributes:
     REFUSED: fields of Pax that are here to be told apart from typos. Setting
       one to anything but its default is an error, which gives this reason.
-    POSITIVE: fields that must be whole numbers above 0, if not None.
-    NOT_NEGATIVE: fields that must be whole numbers from 0, if not None.
+    POSITIVE: fields whose numbers must be above 0.
+    NOT_NEGATIVE: fields whose numbers must not be below 0.
   """
 
   REFUSED: ClassVar[Mapping[str, str]] = {}
@@ -32,19 +39,26 @@ class Settings(config_lib.Configurable):
 
   def __post_init__(self):
     refuse_fields(self, self.REFUSED)
-    for least, names in ((1, self.POSITIVE), (0, self.NOT_NEGATIVE)):
-      for name in names:
-        setattr(self, name, self._whole(name, least))
+    for field in dataclasses.fields(self):
+      kinds = typing.get_args(field.type) or (field.type,)
+      if int in kinds:
+        may_be_none = type(None) in kinds
+        setattr(self, field.name, self._whole(field.name, may_be_none))
 
-  def _whole(self, name: str, least: int) -> int | None:
+  def _whole(self, name: str, may_be_none: bool) -> int | None:
     value = getattr(self, name)
-    if value is None:
+    if value is None and may_be_none:
       return None
-    # Pax's own default is 1e7.
-    if isinstance(value, bool) or value != int(value) or value < least:
+    expected, least = 'a whole number', -math.inf
+    for least_of, names in ((1, self.POSITIVE), (0, self.NOT_NEGATIVE)):
+      if name in names:
+        expected, least = f'{expected} of at least {least_of}', least_of
+    # Floats too: Pax's own default of num_train_steps is 1e7.
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or value % 1 != 0 or value < least:
+      expected += ', or None' if may_be_none else ''
       raise errors.UserError(
-        f'{type(self).__name__}.{name} is {value!r}; expected a whole number of'
-        f' at least {least}'
+        f'{type(self).__name__}.{name} is {value!r}; expected {expected}'
       )
     return int(value)
 
@@ -275,6 +289,7 @@ class Train(Settings):
     'profiler_max_num_hosts',
   )
   NOT_NEGATIVE = (
+    'max_inflight_steps',
     'eval_interval_steps',
     'decode_interval_steps',
     'decode_start_after_n_steps',

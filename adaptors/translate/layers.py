@@ -1,21 +1,17 @@
 """Translators of Lingvo's common layers.
 
-Shapes: I input dims, O output dims, V vocabulary, D model dims.
+Shapes: I input dims, O output dims, D model dims.
 """
-
-import math
 
 from adaptors.translate import registry
 from adaptors.translate.registry import Translated, translates
-from adaptors.translate.variables import Concat, Variable, VariableMap
+from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.layers import (
   activations,
-  embeddings,
   linears,
   normalizations,
   positional_embeddings,
-  softmaxes,
 )
 from pax_compat.weight_init import WeightInit
 
@@ -29,9 +25,6 @@ _ACTIVATIONS = {
   'SWISH': lambda: activations.SiLU.config(),
   'SILU': lambda: activations.SiLU.config(),
 }
-
-# Lingvo's `EmbeddingLayer` never makes a shard smaller than this.
-_MIN_VALUES_PER_SHARD = 1024 * 256
 
 
 def base_fields(view: ParamsView) -> dict:
@@ -120,6 +113,7 @@ def projection(view: ParamsView) -> Translated:
   view.require('use_block_diagonal_matmul', False)
   view.require('use_blocked_matmul', False)
   view.require('apply_pruning', False)
+  view.get('enable_vn')  # The task tells which weights get noise.
   view.ignore(
     'without batch norm it does nothing', 'bn_params', 'bn_fold_weights'
   )
@@ -141,34 +135,6 @@ def projection(view: ParamsView) -> Translated:
   return Translated(config, VariableMap(variables))
 
 
-@translates('lingvo.core.layers.EmbeddingLayer')
-def embedding(view: ParamsView) -> Translated:
-  """`EmbeddingLayer`: its shards are one table here."""
-  vocab, dims = view.get('vocab_size'), view.get('embedding_dim')
-  view.ignore('there are no parameter servers', 'on_ps')
-  shards = min(
-    view.get('max_num_shards'),
-    math.ceil(vocab * dims / _MIN_VALUES_PER_SHARD),
-  )
-  rows = math.ceil(vocab / shards)
-  config = embeddings.Embedding.config(
-    num_classes=vocab,
-    input_dims=dims,
-    scale_sqrt_depth=view.get('scale_sqrt_depth'),
-    sparse_gradients=True,
-    params_init=weight_init(view, (rows, dims)),
-    **base_fields(view),
-  )
-  if shards > 1:
-    # tf.nn.embedding_lookup deals rows out to its shards in turn ("mod").
-    view.issue(
-      'max_num_shards',
-      f'a table in {shards} shards is not translated; the limit that gives one'
-      ' is max_num_shards = 1',
-    )
-  return Translated(config, VariableMap([Variable(('wm[0]',), 'emb_var')]))
-
-
 @translates('lingvo.core.layers.PositionalEmbeddingLayer')
 def positional_embedding(view: ParamsView) -> Translated:
   """`PositionalEmbeddingLayer`."""
@@ -184,39 +150,6 @@ def positional_embedding(view: ParamsView) -> Translated:
       **base_fields(view),
     )
   )
-
-
-@translates('lingvo.core.layers.SimpleFullSoftmax')
-def full_softmax(view: ParamsView) -> Translated:
-  """`SimpleFullSoftmax`: its shards are one matrix here."""
-  view.require('num_sampled', 0)
-  view.require('apply_pruning', False)
-  view.require('use_num_classes_major_weight', False)
-  view.ignore('the result is the same', 'chunk_size')
-  dims, classes = view.get('input_dim'), view.get('num_classes')
-  shards = view.get('num_shards')
-  if classes % shards:
-    view.issue('num_shards', f'{shards} does not divide num_classes, {classes}')
-  part = classes // shards
-  config = softmaxes.FullSoftmax.config(
-    input_dims=dims,
-    num_classes=classes,
-    use_bias=view.get('use_bias'),
-    bias_init=float(view.get('bias_init')),
-    soft_cap_logits=view.get('logits_soft_max'),
-    logits_abs_max=view.get('logits_abs_max'),
-    params_init=weight_init(view, (dims, part)),
-    **base_fields(view),
-  )
-
-  def joined(name: str, jax: str, axis: int) -> Variable:
-    theta = tuple(f'{name}_{i}' for i in range(shards))
-    return Variable(theta, jax, Concat(axis, (part,) * shards, classes))
-
-  variables = [joined('weight', 'logits_ffn/linear/w', 1)]
-  if config.use_bias:
-    variables.append(joined('bias', 'logits_ffn/bias/b', 0))
-  return Translated(config, VariableMap(variables))
 
 
 @translates('lingvo.core.layers.FeedForwardNet')

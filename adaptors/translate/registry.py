@@ -12,9 +12,15 @@ from pax_compat import config as config_lib
 # Modules that register translators, imported when the first one is asked for.
 _TRANSLATOR_MODULES = (
   'adaptors.translate.attention',
+  'adaptors.translate.embeddings',
   'adaptors.translate.layers',
+  'adaptors.translate.learner_fields',
   'adaptors.translate.lm',
-  'adaptors.translate.training',
+  'adaptors.translate.optimizers',
+  'adaptors.translate.program_schedule',
+  'adaptors.translate.rnn',
+  'adaptors.translate.schedules',
+  'adaptors.translate.softmaxes',
   'adaptors.translate.transformer',
 )
 

@@ -3,12 +3,27 @@
 import dataclasses
 
 from absl import logging
+from fiddle import daglish
 
-from adaptors.translate import registry, training
+from adaptors.translate import (
+  learners,
+  registry,
+  training,
+  variational_noise,
+)
+from adaptors.translate.as_in_lingvo import TaskFacts
+from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import config as config_lib
 from pax_compat import errors, tasks_lib
+
+# Below this theta path a language model has its recurrent layers.
+_LSTM_THETA = 'lm.rnns'
+_LSTM_NORM = 'max_lstm_gradient_norm'
+
+# What the weight of an embedding layer is called.
+_TABLE = 'emb_var'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +34,16 @@ class TranslatedTask:
     config: the config of a `tasks_lib.SingleTask`.
     variables: which JAX variable is which of the task's theta.
     notes: fields that were set in Lingvo and have no effect in JAX.
+    early_stop: config of what may end a run early; None for nothing. Its
+      `split` is yet to be set, by the name that the dataset has here.
+    early_stop_job: the evaluation that this goes by, as Lingvo calls it.
   """
 
   config: config_lib.Config
   variables: VariableMap
   notes: tuple[str, ...]
+  early_stop: config_lib.Config | None = None
+  early_stop_job: str = ''
 
 
 def translate_task(params, name: str) -> TranslatedTask:
@@ -43,25 +63,94 @@ def translate_task(params, name: str) -> TranslatedTask:
   report = Report()
   view = ParamsView(params.Copy(), 'task', report)
   train_view = view.group('train')
-  for field in _TASK_FIELDS_OF_TENSORFLOW:
-    view.ignore("it concerns TensorFlow's programs only", field)
-  view.get('input')  # The experiment reads it for each dataset.
+  view.ignore("it concerns TensorFlow's programs only", 'ml_perf')
   view.ignore('evaluations run over the whole of each dataset', 'eval')
+  _check_input(view)
+  view.group('vn')  # `variational_noise` reads it.
+  defers_steps = _defers_steps(view, train_view)
   model = registry.translate(view)
-  if 'max_lstm_gradient_norm' in train_view.params:
-    train_view.require('max_lstm_gradient_norm', 0.0)
-  train = training.train(train_view)
+  variables = VariableMap() if model is None else model.variables
+  norm = train_view.get(_LSTM_NORM) if _LSTM_NORM in train_view.params else 0
+  names = VariableNames(params, variables)
+  noise = variational_noise.translate(
+    view, train_view, names, training.batches_per_step(train_view, defers_steps)
+  )
+  train = training.train(
+    train_view,
+    TaskFacts(
+      names=names,
+      clipped_theta=_LSTM_THETA,
+      clipped_norm=float(norm),
+      defers_steps=defers_steps,
+      sparse_tables=_sparse_tables(model),
+    ),
+  )
   if report.issues:
     raise errors.UserError(_describe(name, report))
   for note in report.notes:
     logging.info('%s: %s', name, note)
   config = tasks_lib.SingleTask.config(
-    name=name, model=model.config, train=train
+    name=name, model=model.config, train=train.config
   )
-  return TranslatedTask(config, model.variables, tuple(report.notes))
+  if noise is not None:
+    config.set(vn=noise)
+  return TranslatedTask(
+    config=config,
+    variables=variables,
+    notes=tuple(report.notes),
+    early_stop=train.early_stop,
+    early_stop_job=train.early_stop_job,
+  )
 
 
-_TASK_FIELDS_OF_TENSORFLOW = ('defer_global_step_update', 'ml_perf')
+def _check_input(view: ParamsView):
+  """Reads the input, as far as it has to do with training.
+
+  The experiment reads it for each dataset.
+  """
+  data = view.get('input')
+  for path, params in _sources(data, 'input'):
+    if 'bprop_variable_filters' in params and params.bprop_variable_filters:
+      view.issue(
+        f'{path}.bprop_variable_filters',
+        'gradients that depend on where an example comes from are not'
+        ' translated',
+      )
+
+
+def _sources(params, path: str):
+  """Yields the Params of an input and of its data sources, with paths."""
+  if params is None or not hasattr(params, 'IterParams'):
+    return
+  yield path, params
+  for name in ('file_datasource', 'sub'):
+    found = params.Get(name) if name in params else None
+    for one in found if isinstance(found, list | tuple) else [found]:
+      yield from _sources(one, f'{path}.{name}')
+
+
+def _defers_steps(view: ParamsView, train: ParamsView) -> bool:
+  """Whether the global step grows with updates of weights only."""
+  defers = view.get('defer_global_step_update')
+  if defers and min(learners.all_micro_batches(train.params)) <= 1:
+    view.issue(
+      'defer_global_step_update',
+      'without an optimizer of several num_micro_batches the global step never'
+      ' grows',
+    )
+  return defers
+
+
+def _sparse_tables(model: registry.Translated | None) -> frozenset[str]:
+  """Returns the paths of tables whose gradients are sparse in TensorFlow."""
+  if model is None or not any(
+    isinstance(value, config_lib.Config)
+    and value.__arguments__.get('sparse_gradients')
+    for value, _ in daglish.iterate(model.config)
+  ):
+    return frozenset()
+  paths = (variable.jax for variable in model.variables)
+  return frozenset(p for p in paths if p.rpartition('/')[2] == _TABLE)
 
 
 def _describe(name: str, report: Report) -> str:

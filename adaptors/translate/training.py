@@ -1,27 +1,65 @@
-"""Translators of how Lingvo trains: learner, optimizers, schedules."""
+"""Translates how Lingvo trains: a task's `train` Params."""
 
-from adaptors.translate import registry
-from adaptors.translate.registry import translates
+import dataclasses
+import fractions
+import math
+
+from adaptors import lingvo_early_stop
+from adaptors.translate import learners, optimizers
+from adaptors.translate.as_in_lingvo import TaskFacts
 from adaptors.translate.view import ParamsView
-from pax_compat import learners, optimizers, schedules, tasks_lib
+from pax_compat import tasks_lib
 from pax_compat.config import Config
 
 _NO_LIMIT = 1_000_000
+_EMA_SCHEDULE = 'EmaDecaySchedule'
+# Lingvo's names of evaluations: of the job, then the dataset.
+_EVAL_JOB = 'eval_'
 
 
-def train(view: ParamsView) -> Config | None:
+@dataclasses.dataclass(frozen=True)
+class TranslatedTrain:
+  """How a task is trained.
+
+  Attributes:
+    config: of `tasks_lib.Train`.
+    early_stop: config of what may end a run early; None for nothing. Its
+      `split` is yet to be set.
+    early_stop_job: the evaluation that this goes by, as Lingvo calls it, such
+      as `eval_dev`; '' for none.
+  """
+
+  config: Config
+  early_stop: Config | None = None
+  early_stop_job: str = ''
+
+
+def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
   """Translates a task's `train` Params.
 
   Args:
     view: the Params; those that a task adds of its own must have been read.
+    facts: what of the task learners depend on.
 
   Returns:
-    The config of `tasks_lib.Train`, or None where something has no translation.
+    How the task is trained, or None where something has no translation.
   """
-  view.ignore(
-    'all processes start together',
-    'start_up_delay_steps',
-  )
+  _ignore_others(view)
+  early_stop, job = _early_stop(view)
+  learner = learners.translate(view, facts)
+  decay = _ema_decay(view)
+  config = _intervals(view, facts)
+  view.finish()
+  if learner is None:
+    return None
+  if decay:
+    learner = _with_ema(view, learner, decay)
+    config.set(eval_use_ema_states=True, decode_use_ema_states=True)
+  return TranslatedTrain(config.set(learner=learner), early_stop, job)
+
+
+def _ignore_others(view: ParamsView):
+  view.ignore('all processes start together', 'start_up_delay_steps')
   view.ignore(
     'there are no loops on the device',
     'tpu_steps_per_loop',
@@ -30,132 +68,121 @@ def train(view: ParamsView) -> Config | None:
     'enqueue_max_steps',
   )
   view.ignore(
-    'checkpoints are always asynchronous, finite or not, and kept by count',
+    'checkpoints are always asynchronous, finite or not',
     'async_checkpointing',
     'checkpoint_finite_check',
-    'save_keep_checkpoint_every_n_hours',
   )
   view.ignore(
     'summaries of single examples are not written', 'keep_per_example_loss'
   )
-  view.require('vn_std', 0.0)
-  view.ignore('vn_std is 0', 'vn_start_step')
-  view.require('ema_decay', 0.0)
-  view.ignore('ema_decay is 0', 'ema_decay_moving_vars', 'ema_schedule')
-  learner = _learner(view)
-  steps = view.get('save_interval_steps')
+
+
+def _intervals(view: ParamsView, facts: TaskFacts) -> Config:
+  """Returns the config of all that goes by steps or time."""
+  batches = batches_per_step(view, facts.defers_steps)
+
+  def scaled(name: str) -> int | None:
+    steps = view.get(name)
+    return steps and max(1, math.ceil(steps * batches))
+
+  steps = scaled('save_interval_steps')
   seconds = view.get('save_interval_seconds')
-  config = tasks_lib.Train.config(
-    num_train_steps=view.get('max_steps'),
+  hours = view.get('save_keep_checkpoint_every_n_hours')
+  return tasks_lib.Train.config(
+    num_train_steps=scaled('max_steps'),
     save_interval_steps=steps,
     # Lingvo saves by time only where it does not save by steps.
     save_interval_seconds=None if steps else seconds,
     save_max_to_keep=view.get('save_max_to_keep') or _NO_LIMIT,
-    save_keep_interval_duration=None,
-    summary_interval_steps=view.get('summary_interval_steps'),
+    save_keep_interval_duration=f'{round(hours * 3600)}s' if hours else None,
+    summary_interval_steps=scaled('summary_interval_steps'),
     # The program schedule says what is evaluated.
     eval_skip_train=True,
   )
-  view.finish()
-  if learner is None:
-    return None
-  return config.set(learner=learner)
 
 
-def _learner(view: ParamsView) -> Config | None:
-  """Translates the learner that the old `train` fields describe."""
-  view.require('learner', None)
-  view.require('l1_regularizer_weight', None)
-  view.require('clip_gradient_single_norm_to_value', 0.0)
-  view.require('grad_norm_tracker', None)
-  view.require('bprop_variable_filter', None)
-  view.require('bprop_variable_exclusion', None)
-  view.require('scale_gradients', True)
-  view.ignore(
-    "it concerns TensorFlow's graphs only",
-    'grad_aggregation_method',
-    'gate_gradients',
-    'colocate_gradients_with_ops',
-    'learner_use_variable_scope',
+def batches_per_step(view: ParamsView, defers: bool) -> fractions.Fraction:
+  """Returns how many batches make Lingvo's global step grow by one.
+
+  Steps here are batches. Lingvo's are too, but for optimizers that collect the
+  gradients of several: they count their updates as further steps.
+
+  Args:
+    view: a task's `train`.
+    defers: whether the task counts no other steps then.
+  """
+  counts = learners.all_micro_batches(view.params)
+  count = max(counts)
+  if len(counts) > 1:
+    view.issue('learner', 'num_micro_batches must be that of all learners')
+  if defers:
+    return fractions.Fraction(count)
+  return fractions.Fraction(count, count + 1 if count > 1 else 1)
+
+
+def _early_stop(view: ParamsView) -> tuple[Config | None, str]:
+  """Returns the config of what may end a run early, and what it goes by."""
+  if view.get('early_stop') is None or not view.params.early_stop.window:
+    view.ignore('early_stop.window is 0', 'early_stop')
+    return None, ''
+  stop = ParamsView(
+    view.params.early_stop, f'{view.path}.early_stop', view.report
   )
-  optimizer = registry.translate(_part(view, 'optimizer'))
-  schedule = registry.translate(_part(view, 'lr_schedule'))
-  l2 = view.get('l2_regularizer_weight')
-  fields = dict(
-    learning_rate=view.get('learning_rate'),
-    clip_gradient_norm_to_value=view.get('clip_gradient_norm_to_value'),
-    l2_regularizer_weight=l2 if l2 else None,
+  history = stop.group('metric_history')
+  stop.ignore('it concerns logs only', 'verbose', 'logging_interval')
+  history.ignore('it concerns files only', 'logdir', 'local_filesystem')
+  history.require('tfevent_file', False)
+  job = history.get('jobname')
+  if not job.startswith(_EVAL_JOB):
+    history.issue('jobname', f'{job!r} is not translated, only {_EVAL_JOB}...')
+  config = lingvo_early_stop.EarlyStop.config(
+    metric=history.get('metric'),
+    minimize=history.get('minimize'),
+    tolerance=stop.get('tolerance'),
+    window=stop.get('window'),
+    min_steps=stop.get('min_steps'),
   )
-  to_zero = view.get('grad_norm_to_clip_to_zero')
-  if optimizer is None or schedule is None:
-    return None
-  return learners.Learner.config(
-    optimizer=optimizer.set(lr_schedule=schedule, **fields),
-    loss_name='loss',
-    regularize_before_clipping=True,
-    grad_norm_to_clip_to_zero=to_zero,
-    nonfinite_gradients='zero',
-  )
+  for part in (history, stop):
+    part.finish()
+  return config, job
 
 
-def _part(view: ParamsView, name: str) -> ParamsView:
-  return ParamsView(view.get(name), f'{view.path}.{name}', view.report)
+def _ema_decay(view: ParamsView) -> float:
+  """Returns the decay of the moving average of the weights; 0 for none."""
+  decay, schedule = view.get('ema_decay'), view.get('ema_schedule')
+  if schedule is not None:
+    # Lingvo's moving average has this very schedule where it is given none.
+    if schedule.cls.__name__ != _EMA_SCHEDULE:
+      view.issue(
+        'ema_schedule',
+        f'{schedule.cls.__name__} is not translated, only {_EMA_SCHEDULE}',
+      )
+      return 0.0
+    if decay > 0:
+      view.report.notes.append(
+        f'{view.path}.ema_decay = {decay} has no effect: ema_schedule is set'
+      )
+    decay = schedule.ema_decay
+  if decay <= 0:
+    view.ignore('ema_decay is 0', 'ema_decay_moving_vars')
+    return 0.0
+  if decay >= 1:
+    view.issue('ema_decay', f'{decay} is not below 1')
+  view.require('ema_decay_moving_vars', None, False)
+  return float(decay)
 
 
-def _no_weights(view: ParamsView):
-  """Reads what optimizers and schedules have only because they are layers."""
-  view.get('params_init')
-  view.get('dtype')
-  view.get('fprop_dtype')
-
-
-def _optimizer_fields(view: ParamsView):
-  _no_weights(view)
-  view.ignore(
-    "it concerns TensorFlow's graphs only",
-    'add_summary_in_apply',
-    'clear_variable_scope',
-  )
-  view.require('use_bf16_gradients_ar', False)
-
-
-@translates('lingvo.core.optimizer.Adam')
-def adam(view: ParamsView) -> Config:
-  """`Adam`, with TensorFlow 1's place for epsilon."""
-  _optimizer_fields(view)
-  return optimizers.Adam.config(
-    beta1=view.get('beta1'),
-    beta2=view.get('beta2'),
-    epsilon=view.get('epsilon'),
-    epsilon_hat=True,
-    clip_threshold=0.0,
-  )
-
-
-@translates('lingvo.core.optimizer.SGD')
-def sgd(view: ParamsView) -> Config:
-  """`SGD`."""
-  _optimizer_fields(view)
-  return optimizers.Sgd.config()
-
-
-@translates('lingvo.core.schedule.Constant')
-def constant_schedule(view: ParamsView) -> Config:
-  """`Constant`."""
-  _no_weights(view)
-  return schedules.Constant.config(value=view.get('value'))
-
-
-@translates('lingvo.core.schedule.TransformerSchedule')
-def transformer_schedule(view: ParamsView) -> Config:
-  """`TransformerSchedule`."""
-  _no_weights(view)
-  view.require('cyclical_step', None)
-  return schedules.Transformer.config(
-    warmup_steps=view.get('warmup_steps'),
-    model_dim=view.get('model_dim'),
-    worker_replicas=view.get('worker_replicas'),
-    decay_end=view.get('decay_end'),
-    decay_factor=view.get('decay_factor'),
-    start_step=view.get('start_step'),
-  )
+def _with_ema(view: ParamsView, learner: Config, decay: float) -> Config:
+  """Returns a learner that keeps Lingvo's moving average of the weights."""
+  for optimizer in (
+    learner.optimizer,
+    *getattr(learner, 'auxiliary_optimizers', ()),
+  ):
+    if optimizers.accumulates(optimizer):
+      view.issue(
+        'ema_decay',
+        'it is not translated together with an optimizer that collects'
+        ' gradients of several batches',
+      )
+  learner.optimizer.set(ema_decay=decay)
+  return learner.set(ema_after_update=True)

@@ -87,6 +87,31 @@ class Concat:
 
 
 @dataclasses.dataclass(frozen=True)
+class Dealt:
+  """Several Lingvo variables, to which rows were dealt out in turn.
+
+  Row i is in variable i modulo their number. What is over `size` at the end is
+  padding, as for `Concat`.
+
+  Attributes:
+    parts: how many variables there are; all have as many rows.
+    size: how many rows there are in JAX.
+  """
+
+  parts: int
+  size: int
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    rows = np.stack(arrays, 1)
+    return rows.reshape([-1, *rows.shape[2:]])[: self.size]
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    widths = [(0, -self.size % self.parts), *[(0, 0)] * (array.ndim - 1)]
+    padded = np.pad(array, widths)
+    return [padded[part :: self.parts] for part in range(self.parts)]
+
+
+@dataclasses.dataclass(frozen=True)
 class Chain:
   """One transform after the other, on the way to JAX in the order given."""
 

@@ -114,15 +114,29 @@ from pax_compat.layers.positional_embeddings import (
   PositionalEmbedding2D,
   TrainablePositionalEmbedding,
 )
+from pax_compat.layers.recurrent import (
+  BidirectionalFrnn,
+  FRnn,
+  LstmFrnn,
+)
+from pax_compat.layers.recurrent_stacks import StackBiFrnn, StackFrnn
 from pax_compat.layers.relative_bias import (
   RelativeBias,
 )
 from pax_compat.layers.repeats import (
   Repeat,
 )
+from pax_compat.layers.rnn_cells import (
+  BaseRnnCell,
+  CifgLstmCellSimple,
+  LayerNormalizedLstmCellSimple,
+  LstmCellSimple,
+)
+from pax_compat.layers.rnn_lm import RnnLm
 from pax_compat.layers.rotary_embedding import (
   RotaryPositionalEmbedding,
 )
+from pax_compat.layers.sampled_softmax import SampledSoftmax
 from pax_compat.layers.sigmoid_cross_entropy import (
   SigmoidCrossEntropy,
 )
@@ -168,12 +182,15 @@ __all__ = [
   'BaseConv',
   'BaseDepthwiseConv1D',
   'BaseNormalization',
+  'BaseRnnCell',
   'BaseSoftmax',
   'BatchNorm',
   'BertModel',
   'Bias',
+  'BidirectionalFrnn',
   'Branch',
   'CausalDepthwiseConv1D',
+  'CifgLstmCellSimple',
   'ClassificationMLPModel',
   'ClassificationModel',
   'CombinedQKVProjectionLayer',
@@ -193,6 +210,7 @@ __all__ = [
   'Embedding',
   'EncoderDecoderFlaxModuleAdaptor',
   'Exp',
+  'FRnn',
   'FeedForward',
   'FlaxModuleAdapter',
   'FlaxModuleAdapterBase',
@@ -208,9 +226,12 @@ __all__ = [
   'LanguageModel',
   'LanguageModelType',
   'LayerNorm',
+  'LayerNormalizedLstmCellSimple',
   'LeakyReLU',
   'LightConv1D',
   'Linear',
+  'LstmCellSimple',
+  'LstmFrnn',
   'MLPBlock',
   'MultiQueryDotProductAttention',
   'NClassMajorSharedEmbeddingSoftmax',
@@ -228,7 +249,9 @@ __all__ = [
   'ResidualBlock',
   'RmsNorm',
   'RmsNormNoScale',
+  'RnnLm',
   'RotaryPositionalEmbedding',
+  'SampledSoftmax',
   'SequenceModel',
   'Sequential',
   'SharedEmbeddingSoftmax',
@@ -239,6 +262,8 @@ __all__ = [
   'Softplus',
   'SpectralNorm',
   'SquaredReLU',
+  'StackBiFrnn',
+  'StackFrnn',
   'StackedTransformer',
   'StackedTransformerRepeated',
   'StackingOverTime',

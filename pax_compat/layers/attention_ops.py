@@ -6,16 +6,15 @@ Masks are boolean, True where a target may see a source. Masks and biases
 broadcast to [B, N, T, S].
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-# Targets of a block, at least, and blocks, at most: more of them save more
-# products in causal attention; without it they only save memory.
+# Targets of a block, at least, and blocks, at most.
 _BLOCK_SIZE = 64
-_MAX_BLOCKS = 4
-_MAX_CAUSAL_BLOCKS = 8
+_MAX_BLOCKS = 8
 
 # What a hidden logit is set to, as a share of the largest float. Lingvo and
 # jax.nn use the same: finite, so that a target that sees nothing has a softmax.
@@ -153,43 +152,108 @@ def attend(
   Returns:
     [B, T, N, H].
   """
-  batch, targets, heads, dims = query.shape
-  sources, groups = key.shape[1], key.shape[2]
-  query = query.reshape(batch, targets, groups, heads // groups, dims)
-  query = query.transpose(0, 2, 3, 1, 4)  # So that no logit is transposed.
+  targets, heads = query.shape[1:3]
+  groups = key.shape[2]
+  query = query.transpose(0, 2, 1, 3)  # So that no logit is transposed.
   key, value = (x.transpose(0, 2, 1, 3) for x in (key, value))
-  mask, bias = (_grouped(x, groups) for x in (mask, bias))
-  size = _block_size(targets, causal) if by_blocks else targets
-  blocks = []
+  query, mask, bias = (_grouped(x, groups) for x in (query, mask, bias))
+  block = functools.partial(
+    _attend_block,
+    logit_cap=logit_cap,
+    extra_logit=extra_logit,
+    dropout=dropout,
+  )
+  size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS)) if by_blocks else targets
+  if causal:
+    encoded = _attend_to_past(block, query, key, value, mask, bias, size)
+  elif dropout is None and size < targets and targets % size == 0:
+    encoded = _attend_in_turn(block, query, key, value, mask, bias, size)
+  else:
+    encoded = block(query, key, value, mask, bias)
+  encoded = encoded.reshape(-1, heads, targets, value.shape[-1])
+  return encoded.transpose(0, 2, 1, 3)
+
+
+def _attend_to_past(
+  block, query, key, value, mask, bias, size: int
+) -> jax.Array:
+  """Attends by blocks of targets, each to the sources up to its end.
+
+  Args:
+    block: computes one: `_attend_block`.
+    query: [B, K, G, T, H].
+    key: [B, K, S, H].
+    value: [B, K, S, H].
+    mask: broadcasts to [B, K, G, T, S], as all masks and biases from here on.
+    bias: likewise.
+    size: of a block.
+
+  Returns:
+    [B, K, G, T, H].
+  """
+  targets, sources = query.shape[3], key.shape[2]
+  by_blocks = size < targets
+  encoded = []
   for start in range(0, targets, size):
     stop = min(start + size, targets)
-    seen = min(stop, sources) if causal and by_blocks else sources
-    visible = _block(mask, start, stop, seen)
-    if causal:
-      past = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)
-      visible = past if visible is None else visible & past
-    logits = _logits(
-      query[:, :, :, start:stop],
-      key[:, :, :seen],
-      _block(bias, start, stop, seen),
-      logit_cap,
+    seen = min(stop, sources) if by_blocks else sources
+    visible = jnp.arange(start, stop)[:, None] >= jnp.arange(seen)
+    if mask is not None:
+      visible &= _part(mask, start, stop, seen)
+    encoded.append(
+      block(
+        query[:, :, :, start:stop],
+        key[:, :, :seen],
+        value[:, :, :seen],
+        visible,
+        _part(bias, start, stop, seen),
+      )
     )
-    weights, total = _exponentials(logits, visible, extra_logit)
-    if dropout is not None:
-      shape = (batch, heads, *weights.shape[3:])
-      weights = dropout(weights.reshape(shape)).reshape(weights.shape)
-    weights = weights.astype(value.dtype)
-    encoded = _multiply('bkts,bksh->bkth', weights, value[:, :, :seen])
-    blocks.append((encoded / total[..., None]).astype(value.dtype))
-  encoded = blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=3)
-  encoded = encoded.transpose(0, 3, 1, 2, 4)
-  return encoded.reshape(batch, targets, heads, value.shape[-1])
+  return encoded[0] if len(encoded) == 1 else jnp.concatenate(encoded, axis=3)
 
 
-def _block_size(targets: int, causal: bool) -> int:
-  """Returns how many targets a block has."""
-  blocks = _MAX_CAUSAL_BLOCKS if causal else _MAX_BLOCKS
-  return max(_BLOCK_SIZE, -(-targets // blocks))
+def _attend_in_turn(
+  block, query, key, value, mask, bias, size: int
+) -> jax.Array:
+  """Attends by blocks of targets, of which only one is in memory at a time.
+
+  A backward pass works out the weights of each again, which takes no longer
+  than to keep them.
+
+  Args:
+    block: as for `_attend_to_past`, and so are the others.
+    size: of a block; T is a multiple of it.
+  """
+  targets = query.shape[3]
+
+  def in_blocks(x):
+    x = jnp.broadcast_to(x, (*x.shape[:3], targets, x.shape[4]))
+    x = x.reshape(*x.shape[:3], -1, size, x.shape[4])
+    return jnp.moveaxis(x, 3, 0)
+
+  @jax.checkpoint
+  def attend_one(parts):
+    query, mask, bias = parts
+    return block(query, key, value, mask, bias)
+
+  parts = jax.tree.map(in_blocks, (query, mask, bias))
+  encoded = jnp.moveaxis(jax.lax.map(attend_one, parts), 0, 3)
+  return encoded.reshape(*query.shape[:4], -1)
+
+
+def _attend_block(
+  query, key, value, mask, bias, *, logit_cap, extra_logit, dropout
+) -> jax.Array:
+  """Attends from some targets [B, K, G, T, H] to what they may see."""
+  logits = _logits(query, key, bias, logit_cap)
+  weights, total = _exponentials(logits, mask, extra_logit)
+  if dropout is not None:
+    batch, groups, group, *rest = weights.shape
+    shape = (batch, groups * group, *rest)
+    weights = dropout(weights.reshape(shape)).reshape(weights.shape)
+  weights = weights.astype(value.dtype)
+  encoded = _multiply('bkts,bksh->bkth', weights, value)
+  return (encoded / total[..., None]).astype(value.dtype)
 
 
 def _multiply(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -209,7 +273,7 @@ def _multiply(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _grouped(x: jax.Array | None, groups: int) -> jax.Array | None:
-  """Turns what broadcasts to [B, N, T, S] to [B, K, G, T, S]."""
+  """Turns what broadcasts to [B, N, ...] to [B, K, G, ...]."""
   if x is None:
     return None
   if x.shape[1] == 1:
@@ -217,7 +281,7 @@ def _grouped(x: jax.Array | None, groups: int) -> jax.Array | None:
   return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
 
 
-def _block(x, start: int, stop: int, seen: int) -> jax.Array | None:
+def _part(x, start: int, stop: int, seen: int) -> jax.Array | None:
   """Returns targets start..stop and sources 0..seen of a mask or bias."""
   if x is None:
     return None

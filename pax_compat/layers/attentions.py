@@ -35,7 +35,12 @@ from pax_compat.layers.relative_bias import (  # noqa: F401 (users take it from 
   RelativeBias,
 )
 from pax_compat.layers.rotary_embedding import RotaryPositionalEmbedding
-from pax_compat.layers.template_fields import agreed, keep_prob, split
+from pax_compat.layers.template_fields import (
+  agreed,
+  keep_prob,
+  refuse_mappings,
+  split,
+)
 from pax_compat.sharding import SplitDimsMapping
 
 
@@ -151,6 +156,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     bld: SplitDimsMapping = None
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     self._check_fields()
     dims = self._input_dims()
     if self.combine_qkv:

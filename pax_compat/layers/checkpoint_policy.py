@@ -16,6 +16,9 @@ from pax_compat import errors
 class AutodiffCheckpointType(enum.StrEnum):
   """The names of the policies; a field takes the name itself as well.
 
+  The weights of attention to all of a long sequence are worked out again in any
+  case; see `attention_ops`.
+
   Attributes:
     SAVE_NOTHING: everything is worked out again from the layer's input.
     SAVE_EVERYTHING: nothing is.

@@ -16,6 +16,7 @@ from pax_compat import base_layer, errors, layer_building
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.sharding import SplitDimsMapping
 from pax_compat.summaries import is_summary
 
@@ -68,6 +69,7 @@ class Repeat(base_layer.BaseLayer):
   collect_intermediate_outputs: bool = False
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     if self.x_times < 1:
       raise errors.UserError(
         f'Repeat.x_times is {self.x_times}; expected 1 or more'

@@ -22,7 +22,7 @@ from pax_compat.layers.attention_masks import (
   segment_mask,
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.layers.transformers import Transformer
 from pax_compat.sharding import SplitDimsMapping
 
@@ -82,6 +82,7 @@ class StackedTransformer(base_layer.BaseLayer):
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
 
   def setup(self):
+    refuse_mappings(self, 'wt')
     self._policy = policies.custom_policy(
       self.checkpoint_policy, where='StackedTransformer.checkpoint_policy'
     )
@@ -169,7 +170,8 @@ class StackedTransformer(base_layer.BaseLayer):
       [B, T, D].
 
     Raises:
-      UserError: examples are packed, but segment ids are missing.
+      UserError: examples are packed, but segment ids are missing, of this
+        sequence or of the other one.
     """
     self._check_packed(segment_ids, mask, 'segment_ids')
     if cross_inputs is not None:
@@ -203,6 +205,11 @@ class StackedTransformer(base_layer.BaseLayer):
   ) -> jax.Array | None:
     """Returns which positions see which, once for all layers."""
     by_segment = source_segment_ids is not None
+    if by_segment and segment_ids is None:
+      raise errors.UserError(
+        'StackedTransformer: there are cross_segment_ids, but no segment_ids'
+        ' that say which of those examples each position belongs to'
+      )
     masks = [mask]
     if by_segment:
       masks.append(segment_mask(segment_ids, source_segment_ids))
@@ -315,6 +322,7 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
   packed_input: bool | None = None
 
   def setup(self):
+    refuse_mappings(self, 'wt')
     fields = agreed(
       'StackedTransformerRepeated.block',
       self.block,
@@ -372,4 +380,5 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
 
   def extend_step(self, inputs: jax.Array, **given) -> jax.Array:
     """Applies all blocks to new positions; see `StackedTransformer`."""
-    return self._repeat.extend_step(inputs, **given)
+    outputs = self._repeat.extend_step(inputs, **given)
+    return self.shard(outputs, self.activation_split_dims_mapping.out)

@@ -8,8 +8,8 @@ they have to agree, so that no setting is lost.
 import copy
 from typing import Any
 
-from pax_compat import errors
-from pax_compat.config import REQUIRED, Config
+from pax_compat import base_layer, errors
+from pax_compat.config import REQUIRED, Config, field_names
 
 
 def agreed(where: str, tpl: Config, **fields) -> dict[str, Any]:
@@ -49,3 +49,25 @@ def split(tpl: Config, field: str, **mappings) -> dict[str, Config]:
   """
   said = {name: value for name, value in mappings.items() if value is not None}
   return {field: copy.copy(getattr(tpl, field)).set(**said)} if said else {}
+
+
+def refuse_mappings(layer: base_layer.BaseLayer, *names: str):
+  """Refuses split mappings that every layer has, but this one has no use for.
+
+  Args:
+    layer: a layer whose weights, or outputs, are those of its parts.
+    *names: 'wt', 'out' or both.
+
+  Raises:
+    UserError: one of them is set.
+  """
+  for name in names:
+    kind = {'wt': 'weight', 'out': 'activation'}[name]
+    mappings = getattr(layer, f'{kind}_split_dims_mapping')
+    if getattr(mappings, name) is None:
+      continue
+    own = ' or '.join(x for x in field_names(mappings) if x != name)
+    raise errors.UserError(
+      f'{type(layer).__name__}.{kind}_split_dims_mapping.{name} is set, but'
+      f' splits nothing; expected {own or "that of the layers inside"}'
+    )

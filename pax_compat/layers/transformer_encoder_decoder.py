@@ -16,7 +16,7 @@ from pax_compat.layers import (
   transformer_losses,
 )
 from pax_compat.layers import transformer_sharding as sharding
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.layers.transformer_models import positions_in_segments
 from pax_compat.nested_map import NestedMap
 
@@ -77,6 +77,7 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
     return sharding.split_encoder_decoder(model_p, **shardings)
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     dims = self.model_dims
     self._check_positions()
     for field in (
@@ -258,7 +259,13 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
       input_paddings: [B, S], 1 where a position is padding.
       max_length: up to how many positions are decoded.
     """
-    encoded = self.encode(inputs, input_paddings)
+    alone = {}
+    if self.packed_input:  # As in training, with one example in each row.
+      alone = dict(
+        input_segment_ids=(input_paddings == 0).astype(jnp.int32),
+        input_segment_pos=jnp.arange(inputs.shape[1])[None],
+      )
+    encoded = self.encode(inputs, input_paddings, **alone)
     self.update_decode_state('input_paddings', input_paddings)
     self.decoder.init_states(inputs.shape[0], max_length, cross_inputs=encoded)
 

@@ -9,7 +9,12 @@ from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import activations, linears, stochastics
 from pax_compat.layers.paddings import apply_paddings
-from pax_compat.layers.template_fields import agreed, keep_prob, split
+from pax_compat.layers.template_fields import (
+  agreed,
+  keep_prob,
+  refuse_mappings,
+  split,
+)
 from pax_compat.layers.transformer_residuals import ResidualBlock
 from pax_compat.sharding import SplitDimsMapping
 
@@ -74,6 +79,7 @@ class TransformerFeedForward(ResidualBlock):
   residual_weight: float = 1.0
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     output_dims = self.output_dims or self.input_dims
     self._check(output_dims)
     self._create_norms('', output_dims)

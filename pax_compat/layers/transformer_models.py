@@ -23,7 +23,7 @@ from pax_compat.layers.attention_masks import (
   step_mask,
 )
 from pax_compat.layers.stacked_transformers import StackedTransformer
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.nested_map import NestedMap
 
 
@@ -124,6 +124,7 @@ class TransformerLm(base_layer.BaseLayer):
     return sharding.split_lm(lm_p, **shardings)
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     kinds = [kind.value for kind in LanguageModelType]
     if self.model_type not in kinds:
       raise errors.UserError(

@@ -9,10 +9,15 @@ d]; None leaves it as it is.
 from collections.abc import Sequence
 from typing import Any
 
+from pax_compat import errors
 from pax_compat.config import Config, field_names
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
 from pax_compat.layers.embeddings import Embedding
 from pax_compat.sharding import SplitDimsMapping
+
+# What `split_stack` and `split_vocabulary` split.
+_OF_STACKS = ('w_df', 'w_dnh', 'a_bld', 'a_blf', 'a_blh', 'a_blnh')
+_OF_VOCABULARIES = ('w_vd', 'a_blv', 'a_bld')
 
 
 def canonical_shardings(
@@ -114,16 +119,19 @@ def _split(
   ici_mesh_shape: Sequence[int],
   mesh_axis_names: Sequence[str],
   dcn_mesh_shape: Sequence[int] | None = None,
-  w_df: SplitDimsMapping = None,
-  w_dnh: SplitDimsMapping = None,
-  w_vd: SplitDimsMapping = None,
-  a_bld: SplitDimsMapping = None,
-  a_blf: SplitDimsMapping = None,
-  a_blh: SplitDimsMapping = None,
-  a_blnh: SplitDimsMapping = None,
-  a_blv: SplitDimsMapping = None,
+  **tensors: SplitDimsMapping,
 ) -> Config:
-  """Splits a model, whose templates are in the fields of these names."""
+  """Splits a model, whose templates are in the fields of these names.
+
+  Raises:
+    UserError: there is no tensor of some name.
+  """
+  known = {*_OF_STACKS, *_OF_VOCABULARIES}
+  for name in tensors.keys() - known:
+    raise errors.UserError(
+      f'{model.cls.__name__} has no tensor {name!r} to be split'
+      + errors.did_you_mean(name, known)
+    )
   model.set(
     ici_mesh_shape=ici_mesh_shape,
     dcn_mesh_shape=dcn_mesh_shape,
@@ -134,21 +142,16 @@ def _split(
     found = (getattr(model, field) for field in fields)
     return [tpl for tpl in found if tpl is not None]
 
+  def mappings(names):
+    return {name: tensors.get(name) for name in names}
+
   for tpl in templates(stacks):
-    split_stack(
-      tpl,
-      w_df=w_df,
-      w_dnh=w_dnh,
-      a_bld=a_bld,
-      a_blf=a_blf,
-      a_blh=a_blh,
-      a_blnh=a_blnh,
-    )
+    split_stack(tpl, **mappings(_OF_STACKS))
   for tpl in templates(vocabularies):
-    split_vocabulary(tpl, w_vd=w_vd, a_blv=a_blv, a_bld=a_bld)
+    split_vocabulary(tpl, **mappings(_OF_VOCABULARIES))
   for tpl in templates(positions):
     # A table of positions; positions that are worked out have no weight.
-    _set(tpl.weight_split_dims_mapping, wt=w_df)
+    _set(tpl.weight_split_dims_mapping, wt=tensors.get('w_df'))
   return model
 
 

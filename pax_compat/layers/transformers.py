@@ -15,7 +15,7 @@ from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import attentions, stochastics
 from pax_compat.layers.attention_masks import padding_mask
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
 from pax_compat.layers.transformer_residuals import ResidualBlock
 
@@ -65,6 +65,7 @@ class Transformer(ResidualBlock):
   output_norm_tpl: Config | None = None
 
   def setup(self):
+    refuse_mappings(self, 'wt')
     self._create_norms('', self.input_dims)
     self._create_attention('self_attention', 'tr_atten_tpl', self.tr_atten_tpl)
     self._create_dropouts('dropout_tpl', self.dropout_tpl)

@@ -24,7 +24,6 @@ def either(
     one: makes a tree of arrays.
     other: makes one of the same structure, shapes and dtypes; None for zeros.
   """
-
   if other is None:
     made = jax.eval_shape(one)
     if not jax.tree.leaves(made):
@@ -38,16 +37,17 @@ def either(
 
 
 def after(norms: dict[str, jax.Array], arrays: Any) -> Any:
-  """Returns arrays that are not known before some norms are.
+  """Returns arrays that, on CPUs, are not known before some norms are.
 
-  So what is made of the arrays comes after what the norms measure, which can
-  then be overwritten instead of copied.
+  So what is made of the arrays comes after the branch that makes the norms, and
+  can overwrite what it measures, which would be copied otherwise. On
+  accelerators there is no branch, and both are made of the same numbers.
 
   Args:
     norms: each [].
     arrays: a tree of arrays.
   """
-  if not norms:
+  if not norms or jax.default_backend() != 'cpu':
     return arrays
   # It never is, which the compiler does not know.
   is_negative = sum(norms.values()) < 0

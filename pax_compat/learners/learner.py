@@ -69,9 +69,9 @@ class Learner(LearnerSettings):
 
   `bprop_variable_exclusion` and `bprop_variable_inclusion` hold regular
   expressions that must match the whole name of a weight, which is its path
-  behind `params/`, such as `params/lm/softmax/linear/w`; each must match one. A
-  weight that is excluded (or not included, where inclusions are given) keeps
-  its value, counts in no norm, and has no state.
+  behind its collection, such as `params/lm/softmax/linear/w`; each must match
+  one. A weight that is excluded (or not included, where inclusions are given)
+  keeps its value, counts in no norm, and has no state.
 
   A step is invalid if the norm of its gradients is not finite or too large. It
   is skipped: weights and the learner's state stay as they were, and variables
@@ -102,6 +102,19 @@ class Learner(LearnerSettings):
     """Whether the learner keeps a moving average of the weights."""
     return self._primary.ema_decay > 0
 
+  def check_names(self, names: Collection[str]):
+    """Raises a UserError where an expression matches the name of no weight.
+
+    Args:
+      names: of all weights, also of those that are not trainable, such as
+        `non_trainable/bn/moving_mean`.
+    """
+    for field, patterns in (
+      ('bprop_variable_exclusion', self._excluding),
+      ('bprop_variable_inclusion', self._including),
+    ):
+      variable_names.check_matches(patterns, names, self._where(field))
+
   def init(self, params: Any, *, weight_metas: WeightMetas) -> LearnerState:
     """Returns the first state.
 
@@ -110,8 +123,8 @@ class Learner(LearnerSettings):
       weight_metas: what each weight is, by its path.
 
     Raises:
-      UserError: an expression matches the name of no weight, or those of two
-        optimizers match the same.
+      UserError: the expression of an optimizer matches the name of no weight,
+        or those of two match the same.
     """
     weights = self._held(params, weight_metas)
     states = {p.name: p.init(weights) for p in self._parts(weight_metas)}
@@ -181,13 +194,23 @@ class Learner(LearnerSettings):
     )
     factors, is_valid, metrics = self._scaling(step, params)
     metrics |= self._learning_rates(step, state)
+
+    @jax.jit  # Traced once, though norms need it too.
+    def optimized(gradients, row_facts, factors, params, state):
+      own = step._replace(gradients=gradients, row_facts=row_facts)
+      return self._optimized(own, factors, params, state)
+
+    def made(factors):
+      return optimized(step.gradients, step.row_facts, factors, params, state)
+
     norms = branches.either(
-      due, lambda: also() | self._norms(step, factors, is_valid, params, state)
+      due,
+      lambda: also() | self._norms(step, params, made(factors)[0], is_valid),
     )
     factors, is_valid = branches.after(norms, (factors, is_valid))
 
     def moved():
-      updates, new_state = self._optimized(step, factors, params, state)
+      updates, new_state = made(factors)
       weights = _pick(by_path(params), updates)
       return _replaced(params, optax.apply_updates(weights, updates)), new_state
 
@@ -306,11 +329,6 @@ class Learner(LearnerSettings):
 
   def _trained(self, weight_metas: WeightMetas) -> set[str]:
     """Returns the paths of the weights that are trained."""
-    for field, patterns in (
-      ('bprop_variable_exclusion', self._excluding),
-      ('bprop_variable_inclusion', self._including),
-    ):
-      variable_names.check_matches(patterns, weight_metas, self._where(field))
     names = {path: variable_names.full_name(path) for path in weight_metas}
     return {path for path, name in names.items() if not self._excludes(name)}
 
@@ -407,11 +425,14 @@ class Learner(LearnerSettings):
     if self.has_ema:
       # Only steps that update weights count, so that collecting the gradients
       # of several batches is like having them in one.
-      primary = step.parts[0]
+      primary, seen = step.parts[0], held
+      if self.ema_after_update:
+        moved = _pick(held, forces)
+        seen = held | optax.apply_updates(moved, _pick(updates, forces))
       average = _select(
         primary.updates_weights(states[primary.name]),
         moving_average.next_average(
-          average, as_tree(held), self._primary.ema_decay
+          average, as_tree(seen), self._primary.ema_decay
         ),
         average,
       )
@@ -428,7 +449,7 @@ class Learner(LearnerSettings):
     }
 
   def _norms(
-    self, step: _Step, factors: Arrays, is_valid, params: Any, state
+    self, step: _Step, params: Any, updates: Arrays, is_valid: jax.Array
   ) -> dict[str, jax.Array]:
     """Returns the norms of weights and updates that are wanted."""
     metrics = {}
@@ -442,7 +463,6 @@ class Learner(LearnerSettings):
       if self.var_norm_individual_vars:
         metrics |= gradient_norms.reported('per_var_norm', squares)
     if self.grad_norm_summary:
-      updates, _ = self._optimized(step, factors, params, state)
       applied = gradient_norms.norm(
         gradient_norms.squares(updates, dict.fromkeys(updates, 0))
       )

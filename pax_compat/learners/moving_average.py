@@ -38,8 +38,8 @@ def next_average(
 
   Args:
     state: the average so far.
-    weights: those that the step starts from, as Pax has it: the average lags
-      behind the newest weights by one step.
+    weights: those that the step starts from, as Pax has it, so that the average
+      lags behind the newest weights by one step; or those that it makes.
     decay: of the average.
   """
   n = state.count.astype(jnp.float32)

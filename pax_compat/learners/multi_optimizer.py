@@ -94,12 +94,11 @@ class MultiOptimizerLearner(Learner):
 
   def _assigned(self, paths: Collection[str]):
     owner: dict[str, int] = {}
+    names = {variable_names.full_name(path): path for path in paths}
     for number, pattern in enumerate(self._regex):
-      found = [
-        path for path in paths if pattern.match(variable_names.full_name(path))
-      ]
+      found = [path for name, path in names.items() if pattern.match(name)]
       variable_names.check_matched(
-        pattern, bool(found), paths, self._where('auxiliary_regex')
+        pattern, bool(found), names, self._where('auxiliary_regex')
       )
       for path in found:
         if path in owner:

@@ -50,6 +50,8 @@ class LearnerSettings(config_lib.Configurable):
       larger count as zero in that step (the optimizer steps on), as in Lingvo.
     nonfinite_gradients: 'skip' treats steps whose gradients are not finite as
       invalid ones; 'zero' gives the optimizer zeros instead, as Lingvo does.
+    ema_after_update: whether the moving average takes in the weights that a
+      step makes, as Lingvo's does, instead of those that it starts from.
 
   Raises:
     UserError: a field that is refused, or fields that exclude each other.
@@ -77,6 +79,7 @@ class LearnerSettings(config_lib.Configurable):
   regularize_before_clipping: bool = False
   grad_norm_to_clip_to_zero: float = 0.0
   nonfinite_gradients: str = 'skip'
+  ema_after_update: bool = False
 
   def __post_init__(self):
     self._check_refused()

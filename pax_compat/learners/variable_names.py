@@ -58,26 +58,27 @@ def compiled(patterns: str | Sequence[str], field: str) -> list[re.Pattern]:
   return result
 
 
-def check_matched(pattern: re.Pattern, matched: bool, paths, field: str):
+def check_matched(
+  pattern: re.Pattern, matched: bool, names: Collection[str], field: str
+):
   """Raises a UserError, with near names, if a pattern matched no weight."""
   if not matched:
-    names = [full_name(path) for path in paths]
     raise errors.UserError(
-      f'{field}: {pattern.pattern!r} matches the name of no trainable weight'
+      f'{field}: {pattern.pattern!r} matches the name of no weight'
       + errors.did_you_mean(pattern.pattern, names)
     )
 
 
 def check_matches(
-  patterns: Sequence[re.Pattern], paths: Collection[str], field: str
+  patterns: Sequence[re.Pattern], names: Collection[str], field: str
 ):
   """Raises a UserError where a pattern matches the whole name of no weight.
 
   Args:
     patterns: compiled.
-    paths: of all weights.
+    names: of all weights.
     field: what the patterns were given as.
   """
   for pattern in patterns:
-    found = any(pattern.fullmatch(full_name(path)) for path in paths)
-    check_matched(pattern, found, paths, field)
+    found = any(map(pattern.fullmatch, names))
+    check_matched(pattern, found, names, field)

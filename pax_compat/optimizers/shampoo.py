@@ -25,6 +25,10 @@ class DistributedShampoo(BaseOptimizer):
     UserError: always, and already from its config, whatever fields are given.
   """
 
+  HParamsImageClassification = staticmethod(_refuse)
+  HParamsLanguageModeling = staticmethod(_refuse)
+  HParamsLargeLanguageModeling = staticmethod(_refuse)
+
   # Made before any field is looked at, so that this is the error a user sees.
   unsupported: Any = dataclasses.field(default_factory=_refuse)
 

@@ -92,6 +92,7 @@ class ShardedAdafactor(BaseOptimizer):
       weight, or `epsilon2_param_scale_reg` where that is smaller; else it is 1.
     epsilon2_param_scale_reg: see there.
     maybe_inf_to_nan: whether infinities become NaN.
+    name: not supported; it stands before names of per-variable summaries.
 
   Raises:
     UserError: `decay_method` is not set, a value is none of those named, or a
@@ -117,6 +118,7 @@ class ShardedAdafactor(BaseOptimizer):
   multiply_by_parameter_scale: bool = False
   epsilon2_param_scale_reg: float = 1e-3
   maybe_inf_to_nan: bool = True
+  name: str = ''
 
   @classmethod
   def HParamsAdamB(cls) -> Config:
@@ -145,6 +147,7 @@ class ShardedAdafactor(BaseOptimizer):
     self.refuse(
       respect_skip_lp_regularization='decoupled_weight_decay respects it',
       per_var_learning_summary='there are no such summaries',
+      name='it is for per_var_learning_summary only',
     )
     for pattern in (
       *(self.exclude_from_layerwise_adaptation or ()),

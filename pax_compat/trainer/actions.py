@@ -151,10 +151,10 @@ class StopEarly:
       any(split.startswith('eval_') for split in moment.measured),
       any(split.startswith('decode_') for split in moment.measured),
     )
-    stops = self._early_stopping_fn(
+    # The first process answers for all; it alone knows what was decoded.
+    stops = jax.process_index() == 0 and self._early_stopping_fn(
       metrics, mode, moment.step, moment.is_last, self._checkpoint_path
     )
-    # One answer for all processes.
     if checkpoints.from_first_process(int(bool(stops))) and not moment.is_last:
       moment.stops_early = True
       self._say(

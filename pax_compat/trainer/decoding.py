@@ -17,6 +17,7 @@ from pax_compat import (
   example_outputs,
 )
 from pax_compat.trainer import evaluation, profiling, program
+from pax_compat.trainer.step_outputs import DecodeOutputs
 
 
 class _Metrics:
@@ -47,6 +48,71 @@ class _Metrics:
     return found | {f'{clu_prefix}{name}': v for name, v in read.items()}
 
 
+class _Results:
+  """What comes out of the batches of a decoding.
+
+  On the first process, the model also processes what was decoded.
+  """
+
+  def __init__(
+    self,
+    data: base_input.BaseInput,
+    task_program: program.TaskProgram,
+    examples: example_outputs.ExampleWriter | None,
+  ):
+    """Begins with nothing.
+
+    Args:
+      data: where the batches come from.
+      task_program: has the model.
+      examples: takes what the model makes of each example; None where it does
+        not process them.
+    """
+    self._data = data
+    self._program = task_program
+    self._examples = examples
+    self._decoded = _Metrics(task_program.task.create_metrics())
+    self._processed = _Metrics(task_program.task.create_metrics())
+    self._described = base_metrics.MeanMetrics()
+    self._large: dict[str, Any] = {}
+
+  def take(self, outputs: DecodeOutputs):
+    """Takes the outputs of a batch."""
+    outputs = jax.device_get(outputs)
+    self._decoded.add(outputs.weighted, outputs.clu)
+    self._described.store({k: (v, 1.0) for k, v in outputs.described.items()})
+    if outputs.is_due:
+      self._large = evaluation.values_of(outputs.large)
+    if self._examples is not None:
+      self._process(outputs.decoded)
+
+  def _process(self, decoded: Any):
+    model = self._program.model
+    with _on_the_host():
+      result = model.process_decode_out(self._data, decoded)
+    if not isinstance(result, tuple) or len(result) != 3:
+      raise errors.UserError(
+        f'{type(model).__name__}.process_decode_out returns'
+        f' {type(result).__name__}; expected a tuple of weighted scalars, (key,'
+        ' value) pairs and clu metrics'
+      )
+    weighted, pairs, clu = result
+    self._processed.add(dict(weighted), dict(clu))
+    for key, value in pairs:
+      self._examples.write(key=key, value=value)
+
+  def values(self) -> dict[str, Any]:
+    """Returns what is told of all batches; see `decode`."""
+    prefix = self._program.decode.metrics_prefix
+    described = self._described.finalize().items()
+    return {
+      **{name: float(value) for name, (value, _) in described},
+      **self._large,
+      **self._decoded.result('decode_metrics', prefix),
+      **self._processed.result('process_decode_metrics', prefix),
+    }
+
+
 def decode(
   data: base_input.BaseInput,
   *,
@@ -73,27 +139,24 @@ def decode(
     By name, as values that a `MetricWriter` takes: `decode_metrics/...` of the
     model's `decode`; on the first process `process_decode_metrics/...` of its
     `process_decode_out`; clu metrics of both under the task's
-    `metrics_prefix`; and `num_decode_steps`, the number of batches.
+    `metrics_prefix`; what layers say, means of scalars and of the rest the
+    first; and `num_decode_steps`, the number of batches.
 
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have; or the
       model does not return what it should.
   """
-  task = task_program.task
-  decoded = _Metrics(task.create_metrics())
-  processed = _Metrics(task.create_metrics())
-  is_first = jax.process_index() == 0
   with contextlib.ExitStack() as stack:
     examples = None
-    if is_first:
+    if jax.process_index() == 0:
       examples = stack.enter_context(example_outputs.example_writer(path))
     if profile is not None:
       stack.enter_context(profile)
     batches = stack.enter_context(
       contextlib.closing(evaluation.all_batches(data, put))
     )
-    pending: list[Any] = []
-    count = 0
+    results = _Results(data, task_program, examples)
+    pending, count = None, 0
     for count, fed in enumerate(batches, 1):
       if profile is not None:
         profile.before_step(count, pending)
@@ -101,38 +164,12 @@ def decode(
         mdl_vars, fed.arrays, np.uint32(count - 1)
       )
       # One batch late, so that the devices decode while the host processes.
-      _take(pending, data, task_program, decoded, processed, examples)
-      pending.append(outputs)
-    _take(pending, data, task_program, decoded, processed, examples)
+      if pending is not None:
+        results.take(pending)
+      pending = outputs
+    results.take(pending)
   logging.info('decoded %r in %d batches', data.name, count)
-  prefix = task_program.decode.metrics_prefix
-  return {
-    **decoded.result('decode_metrics', prefix),
-    **processed.result('process_decode_metrics', prefix),
-    'num_decode_steps': float(count),
-  }
-
-
-def _take(pending, data, task_program, decoded, processed, examples):
-  """Takes the batch before, if there was one."""
-  if not pending:
-    return
-  weighted, outputs, clu = jax.device_get(pending.pop())
-  decoded.add(weighted, clu)
-  if examples is None:
-    return
-  with _on_the_host():
-    result = task_program.model.process_decode_out(data, outputs)
-  if not isinstance(result, tuple) or len(result) != 3:
-    raise errors.UserError(
-      f'{type(task_program.model).__name__}.process_decode_out returns'
-      f' {type(result).__name__}; expected a tuple of weighted scalars, (key,'
-      ' value) pairs and clu metrics'
-    )
-  weighted, pairs, clu = result
-  processed.add(dict(weighted), dict(clu))
-  for key, value in pairs:
-    examples.write(key=key, value=value)
+  return {**results.values(), 'num_decode_steps': float(count)}
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class Means:
     self._names |= outputs.weighted.keys()
     self.count += 1
     if outputs.is_due and not self._large:
-      self._large = _values_of(outputs.large)
+      self._large = values_of(outputs.large)
 
   def result(self) -> dict[str, Any]:
     """Returns everything by name, as values that a `MetricWriter` takes.
@@ -89,7 +89,7 @@ class Means:
     return {self._aggregator.loss_name: float(loss)}
 
 
-def _values_of(large: dict[str, LargeSummary]) -> dict[str, Any]:
+def values_of(large: dict[str, LargeSummary]) -> dict[str, Any]:
   """Returns large summaries as values that a `MetricWriter` takes."""
   values = {}
   for name, summary in large.items():

@@ -14,7 +14,7 @@ from pax_compat import config as config_lib
 from pax_compat.learners import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, step_outputs, variational_noise
-from pax_compat.trainer.step_outputs import StepOutputs
+from pax_compat.trainer.step_outputs import DecodeOutputs, StepOutputs
 
 # Numbers of what a step draws random numbers for; each has keys of its own.
 _FOR_LAYERS, _FOR_NOISE = range(2)
@@ -123,10 +123,9 @@ class TaskProgram:
 
   @functools.cached_property
   def decode_step(self):
-    """The compiled function (mdl_vars, batch, number=0) -> decoded.
+    """The compiled function (mdl_vars, batch, number=0) -> `DecodeOutputs`.
 
-    What is decoded is what the model's `decode` returns: metrics with weights,
-    outputs of each example, and clu metrics.
+    The number is as of `eval_step`.
     """
     return jax.jit(
       self._decode_step, out_shardings=partitioning.replicated(self.mesh)
@@ -188,22 +187,38 @@ class TaskProgram:
       base_layer.PARAMS: params,
       base_layer.ROW_PROBES: probes,
     }
-    (metrics, _), updated = self.model.apply(
+    result, updated = self.model.apply(
       variables,
       batch,
       rngs={base_layer.RANDOM: key},
       mutable=list(self.train.apply_mutable_list),
     )
     updated = dict(updated)
+    metrics, _ = self._parts_of(result)
     loss, outputs, large = self._outputs(metrics, updated)
     updated = {name: updated[name] for name in updated if name in mdl_vars}
     return loss, (outputs, updated, large)
+
+  def _parts_of(self, result) -> tuple[Any, Any]:
+    """Returns the metrics and what is said of each example."""
+    if not isinstance(result, tuple) or len(result) != 2:
+      raise errors.UserError(
+        f'{type(self.model).__name__}.compute_loss returns'
+        f' {type(result).__name__}; expected a tuple of metrics and arrays that'
+        ' say something about each example'
+      )
+    return result
 
   def _outputs(self, metrics, updated):
     """Returns the loss to minimise, what to tell, and large summaries."""
     weighted, clu = step_outputs.split_metrics(metrics)
     loss, told, weight = self.loss_aggregator.aggregate({**weighted, **clu})
     name = self.loss_aggregator.loss_name
+    if jnp.ndim(loss):
+      raise errors.UserError(
+        f'the loss {name!r} has the shape {list(loss.shape)}; expected one'
+        ' number, such as the mean over the examples'
+      )
     if self.loss_aggregator.loss_key is None and name in metrics:
       raise errors.UserError(
         f'the model has a metric {name!r}, which is what the sum of losses is'
@@ -213,12 +228,10 @@ class TaskProgram:
     weighted[name] = (jnp.asarray(told, jnp.float32), weight)
     aux_losses = jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
     if aux_losses:
-      aux_loss = sum(aux_losses)
+      aux_loss = sum(map(jnp.sum, aux_losses))  # Scanned modules stack theirs.
       weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
       loss = loss + aux_loss
-    described, large = step_outputs.split_summaries(
-      updated.get(base_layer.SUMMARIES, {}), self.task.summary_verbosity
-    )
+    described, large = self._summaries(updated)
     outputs = StepOutputs(
       weighted=weighted,
       described=described,
@@ -245,12 +258,13 @@ class TaskProgram:
   def _eval_step(self, mdl_vars, batch, number=0):
     key = jax.random.key(self.evaluate.random_seed)
     with base_layer.eval_mode(), _traced_on(self.mesh):
-      (metrics, per_example), updated = self.model.apply(
+      result, updated = self.model.apply(
         mdl_vars,
         batch,
         rngs={base_layer.RANDOM: jax.random.fold_in(key, number)},
         mutable=list(self.evaluate.apply_mutable_list),
       )
+      metrics, per_example = self._parts_of(result)
       _, outputs, large = self._outputs(metrics, updated)
       is_first = jnp.asarray(number) == 0
       outputs = outputs.replace(
@@ -258,7 +272,7 @@ class TaskProgram:
       )
     if not self.evaluate.write_per_example_out:
       return outputs
-    rows = jax.tree.leaves(batch)[0].shape[0]
+    [rows, *_] = (x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
     return outputs.replace(per_example=_checked_rows(per_example, rows))
 
   def _decode_step(self, mdl_vars, batch, number=0):
@@ -266,20 +280,34 @@ class TaskProgram:
     if self.decode.prng_key_fold_with_batch_index:
       key = jax.random.fold_in(key, number)
     with base_layer.eval_mode(), _traced_on(self.mesh):
-      decoded, _ = self.model.apply(
+      result, updated = self.model.apply(
         mdl_vars,
         batch,
         method='decode',
         rngs={base_layer.RANDOM: key},
         mutable=list(self.decode.apply_mutable_list),
       )
-    if not isinstance(decoded, tuple) or len(decoded) != 3:
+    if not isinstance(result, tuple) or len(result) != 3:
       raise errors.UserError(
-        f'{type(self.model).__name__}.decode returns {type(decoded).__name__};'
+        f'{type(self.model).__name__}.decode returns {type(result).__name__};'
         ' expected a tuple of weighted scalars, outputs and clu metrics'
       )
-    weighted, outputs, clu = decoded
-    return dict(weighted), outputs, dict(clu)
+    weighted, decoded, clu = result
+    described, large = self._summaries(updated)
+    is_first = jnp.asarray(number) == 0
+    return DecodeOutputs(
+      weighted=dict(weighted),
+      decoded=decoded,
+      clu=dict(clu),
+      described=described,
+      large=step_outputs.large_summaries(large, is_first),
+      is_due=is_first,
+    )
+
+  def _summaries(self, updated):
+    return step_outputs.split_summaries(
+      updated.get(base_layer.SUMMARIES, {}), self.task.summary_verbosity
+    )
 
 
 def create(
@@ -309,6 +337,7 @@ def create(
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = _lasting(boxed)
+  learner.check_names(learners.by_path(boxed, is_leaf=base_layer.is_boxed))
   metas = _metas(boxed)
   return TaskProgram(
     task=built,

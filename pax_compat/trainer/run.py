@@ -70,6 +70,7 @@ def train(
     Stopped: SIGTERM or SIGINT came. The state is saved.
   """
   folder = pathlib.Path(job_log_dir)
+  experiment.check_supported()
   experiment.validate()
   task = experiment.task()
   configs = dict(

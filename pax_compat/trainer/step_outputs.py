@@ -62,6 +62,26 @@ class StepOutputs(flax.struct.PyTreeNode):
     return [*weighted, *self.described, *(self.norms if self.is_due else ())]
 
 
+class DecodeOutputs(flax.struct.PyTreeNode):
+  """What a decoding step tells.
+
+  Attributes:
+    weighted: the metrics of the model's `decode`, {name: (value, weight)}.
+    decoded: what it makes of each example, arrays [B, ...].
+    clu: its clu metrics by name.
+    described: as of `StepOutputs`, of layers alone.
+    large: as of `StepOutputs`.
+    is_due: [], bool, whether `large` was worked out; else it is all zeros.
+  """
+
+  weighted: dict[str, tuple[Any, Any]]
+  decoded: Any
+  clu: dict[str, clu_metrics.Metric]
+  described: dict[str, Any]
+  large: dict[str, LargeSummary]
+  is_due: Any
+
+
 def split_metrics(
   metrics: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[Any, Any]], dict[str, clu_metrics.Metric]]:

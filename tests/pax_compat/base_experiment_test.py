@@ -2,7 +2,7 @@
 
 import pytest
 
-from pax_compat import base_experiment, base_input, tasks_lib
+from pax_compat import base_experiment, base_input, errors, tasks_lib
 
 
 class Mine(base_experiment.BaseExperiment):
@@ -22,6 +22,39 @@ class Mine(base_experiment.BaseExperiment):
 def test_datasets_are_told_apart_by_their_use():
   assert [d.name for d in Mine().train_datasets()] == ['train']
   assert [d.name for d in Mine().eval_datasets()] == ['dev', 'test']
+
+
+def test_the_training_dataset():
+  assert Mine().training_dataset().name == 'train'
+
+  class Two(Mine):
+    def datasets(self):
+      return 2 * super().datasets()
+
+  with pytest.raises(errors.UserError, match='Two.* 2 training datasets'):
+    Two().training_dataset()
+
+
+def test_both_names_of_what_is_decoded():
+  class Decoded(Mine):
+    def decoder_datasets(self):
+      return self.eval_datasets()
+
+  assert [d.name for d in Decoded().decode_datasets()] == ['dev', 'test']
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('partitioner', 'executor'),
+    *('train_programs', 'eval_programs', 'decode_programs'),
+  ],
+)
+def test_what_nothing_would_call(name):
+  derived = type('Derived', (Mine,), {name: lambda self: None})
+  with pytest.raises(errors.UserError, match=f'Derived.{name} is not suppor'):
+    derived().check_supported()
+  Mine().check_supported()
 
 
 def test_a_derived_experiment_changes_a_setting_by_assigning_it():

@@ -17,6 +17,19 @@ def test_other_names_are_refused(name):
     base_input.BaseInput.config(name=name).Instantiate()
 
 
+@pytest.mark.parametrize(('count', 'kept'), [(3, 3), (None, None), (-1, None)])
+def test_how_many_batches_an_evaluation_has(count, kept):
+  data = base_input.BaseInput.config(eval_loop_num_batches=count).Instantiate()
+  assert data.eval_loop_num_batches == kept
+
+
+@pytest.mark.parametrize('count', [0, -2])
+def test_an_evaluation_of_nothing(count):
+  config = base_input.BaseInput.config(name='d', eval_loop_num_batches=count)
+  with pytest.raises(errors.UserError, match=f'^d: .*batches is {count}; exp'):
+    config.Instantiate()
+
+
 def test_what_a_subclass_must_write_names_the_subclass():
   class Mine(base_input.BaseInput):
     """Nothing of its own."""

@@ -148,6 +148,13 @@ def test_each_loss_has_a_weight_or_none_has(weights):
     config.Instantiate()
 
 
+def test_several_losses_have_no_single_key():
+  with pytest.raises(
+    errors.UserError, match="loss_key is 'a'; expected loss_k"
+  ):
+    base_metrics.MultiLossAggregator(loss_keys=['a', 'b'], loss_key='a')
+
+
 def test_a_clu_metric_as_the_loss():
   values = jnp.array([1.0, 5.0, jnp.nan])
   metric = base_metrics.WeightedScalarCluMetric.create(

@@ -98,9 +98,10 @@ def test_no_text_holds_an_address(value):
 
 def test_two_processes_write_the_same_text():
   script = """
-    from pax_compat import config_text, tasks_lib
+    from pax_compat import config_text, optimizers, tasks_lib
     from pax_compat.layers import models
     task = tasks_lib.SingleTask.config(model=models.LanguageModel.config())
+    task.train.learner.optimizer = optimizers.Adam.config(learning_rate=1e-3)
     # The order of a set of strings depends on the seed of their hashes.
     lm = task.model.lm_tpl.set(vocab_size=4, model_dims=2)
     stack = lm.stacked_transformer_tpl.set(num_layers=1)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import example_outputs
+from pax_compat import errors, example_outputs
 from pax_compat.nested_map import NestedMap
 
 
@@ -40,6 +40,17 @@ def _written(tmp_path, **fields):
 )
 def test_values_come_back(tmp_path, value, read):
   assert _written(tmp_path, key='k', value=value) == {'key': 'k', 'value': read}
+
+
+@pytest.mark.parametrize(
+  'value', [{1, 2}, 1j, np.array([object()]), {'a': [Exception()]}]
+)
+def test_what_json_has_not(tmp_path, value):
+  path = tmp_path / 'x.jsonl'
+  with pytest.raises(errors.UserError, match='holds a .*, which JSON has not'):
+    with example_outputs.example_writer(path) as writer:
+      writer.write(value=value)
+  assert not path.exists()
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):

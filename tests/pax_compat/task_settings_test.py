@@ -1,5 +1,7 @@
 """Tests of the settings of tasks."""
 
+import re
+
 import pytest
 
 from pax_compat import errors, learners, task_settings
@@ -74,15 +76,36 @@ def test_steps_may_be_whole_floats():
     ('save_max_to_keep', -1, 1),
     ('eval_interval_steps', -1, 0),
     ('gc_interval_steps', True, 0),
+    ('max_inflight_steps', -2, 0),
+    ('summary_interval_steps', None, 1),
+    ('num_train_steps', 'many', 1),
+    ('num_train_steps', float('inf'), 1),
+    ('save_interval_steps', [5], 1),
   ],
 )
 def test_numbers_that_make_no_sense(name, value, least):
   train = task_settings.Train.config(**{name: value})
   with pytest.raises(
     errors.UserError,
-    match=rf'Train\.{name} is {value}; .* whole number of at least {least}',
+    match=re.escape(
+      f'Train.{name} is {value!r}; expected a whole number of at least {least}'
+    ),
   ):
     train.Instantiate()
+
+
+def test_where_no_number_is_a_setting():
+  train = task_settings.Train.config(save_interval_steps=None).Instantiate()
+  assert train.save_interval_steps is None
+  train = task_settings.Train.config(save_interval_steps='5')
+  with pytest.raises(errors.UserError, match='at least 1, or None$'):
+    train.Instantiate()
+
+
+def test_a_seed_is_any_whole_number():
+  assert task_settings.Evaluate(random_seed=-7).random_seed == -7
+  with pytest.raises(errors.UserError, match='seed is None; .* whole number$'):
+    task_settings.Evaluate(random_seed=None)
 
 
 def test_what_is_accumulated_must_divide_what_is_written():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from tests.adaptors.translate.parity import check_layer, issues_of, translate
+from tests.adaptors.translate.parity import check_layer, translate
 
 B, T, D = 3, 7, 8
 
@@ -108,14 +108,6 @@ def test_embedding(lingvo, scale):
     fprop=lambda layer, theta, x: layer.EmbLookup(theta, x),
     call=lambda layer, x: layer(x),
   )
-
-
-def test_embedding_in_several_shards_is_refused(lingvo):
-  params = lingvo.layers.EmbeddingLayer.Params().Set(
-    name='emb', vocab_size=100_000, embedding_dim=D, max_num_shards=2
-  )
-  (issue,) = issues_of(params)
-  assert 'layer.max_num_shards' in issue
 
 
 @pytest.mark.parametrize('dims,timescale', [(D, 10_000), (6, 100)])

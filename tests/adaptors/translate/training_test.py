@@ -1,123 +1,45 @@
-"""Optimizers and schedules against Lingvo's own, and refusals."""
+"""What a task's `train` says besides its learner; and the registry's rules."""
 
-import jax.numpy as jnp
-import numpy as np
-import optax
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.translate import registry, training
-from adaptors.translate.view import ParamsView, Report
-from tests.adaptors.translate import lingvo_steps, parity
-
-_STEPS = 3
-_RATE = 0.1
+from adaptors.translate import registry
+from pax_compat import errors
+from tests.adaptors.translate import parity, tiny_task
+from tests.adaptors.translate.tiny_task import optimizer, schedule
 
 
-def _gradients():
-  rng = np.random.default_rng(5)
-  return [
-    {
-      'a': rng.normal(size=[4, 3]).astype(np.float32),
-      'b': (1e-4 * rng.normal(size=[5])).astype(np.float32),
-    }
-    for _ in range(_STEPS)
-  ]
+def _train(**fields):
+  """Returns the translated `train`, and the notes."""
+  translated = tiny_task.translate(tiny_task.params(**fields))
+  return translated.config.train, translated.notes
 
 
-@pytest.mark.parametrize(
-  'name,fields',
-  [
-    ('Adam', {}),
-    ('Adam', {'beta1': 0.8, 'beta2': 0.95, 'epsilon': 1e-3}),
-    ('Adam', {'beta1': 0.9, 'beta2': 0.98, 'epsilon': 1e-9}),
-    ('SGD', {}),
-  ],
-)
-def test_three_optimizer_steps(name, fields):
-  module = lingvo_runtime.module('lingvo.core.optimizer')
-  params = getattr(module, name).Params().Set(**fields)
-  gradients = _gradients()
-  config = parity.translate(params).set(learning_rate=_RATE)
-  transformation = config.Instantiate().grad_transformation()
-  weights = {k: jnp.zeros_like(v) for k, v in gradients[0].items()}
-  state = transformation.init(weights)
-  steps = lingvo_steps.optimizer_steps(
-    params,
-    {k: np.zeros_like(v) for k, v in gradients[0].items()},
-    gradients,
-    _RATE,
-  )
-  for gradient, expected in zip(gradients, steps, strict=True):
-    updates, state = transformation.update(gradient, state, weights)
-    weights = optax.apply_updates(weights, updates)
-    for key, value in expected.items():
-      parity.assert_close(weights[key], value, 1e-5, key)
-
-
-@pytest.mark.parametrize(
-  'name,fields',
-  [
-    ('Constant', {'value': 0.3}),
-    ('TransformerSchedule', {}),
-    (
-      'TransformerSchedule',
-      {'warmup_steps': 7, 'model_dim': 32, 'worker_replicas': 3},
-    ),
-    ('TransformerSchedule', {'warmup_steps': 5, 'decay_end': 60}),
-    (
-      'TransformerSchedule',
-      {'warmup_steps': 5, 'decay_factor': -0.7, 'start_step': 20},
-    ),
-  ],
-)
-def test_schedule(name, fields):
-  module = lingvo_runtime.module('lingvo.core.schedule')
-  tf = lingvo_runtime.module('tensorflow')
-  params = getattr(module, name).Params().Set(**fields)
-  ours = parity.translate(params).Instantiate()
-  with lingvo_runtime.cluster():
-    theirs = params.Instantiate()
-    for step in (0, 1, 4, 5, 20, 59, 60, 61, 4000, 100_000):
-      np.testing.assert_allclose(
-        ours.value_at(jnp.int32(step)),
-        theirs.Value(tf.constant(step)).numpy(),
-        rtol=1e-5,
-        err_msg=str(step),
-      )
-
-
-def _train_issues(**fields):
-  model = lingvo_runtime.module('lingvo.tasks.lm.model')
-  params = model.LanguageModel.Params()
-  module = lingvo_runtime.module('lingvo.core.schedule')
-  params.train.lr_schedule = module.Constant.Params()
-  params.train.Set(**fields)
-  report = Report()
-  view = ParamsView(params, 'task', report).group('train')
-  for name in ('max_lstm_gradient_norm', 'sum_loss_across_tokens_in_batch'):
-    view.get(name)  # The task's own, which its translator reads.
-  config = training.train(view)
-  return config, list(map(str, report.issues))
+def _issues(task_params) -> list[str]:
+  with pytest.raises(errors.UserError) as error:
+    tiny_task.translate(task_params)
+  return str(error.value).splitlines()[1:]
 
 
 def test_train_fields():
-  config, issues = _train_issues(
+  config, _ = _train(
     max_steps=77,
     save_interval_steps=9,
     save_max_to_keep=3,
+    save_keep_checkpoint_every_n_hours=0.25,
     summary_interval_steps=5,
     learning_rate=0.25,
     l2_regularizer_weight=0.0,
     clip_gradient_norm_to_value=2.0,
     grad_norm_to_clip_to_zero=50.0,
   )
-  assert not issues
   assert config.num_train_steps == 77
   assert config.save_interval_steps == 9
   assert config.save_interval_seconds is None
   assert config.save_max_to_keep == 3
+  assert config.Instantiate().keep_interval_seconds() == 900
   assert config.summary_interval_steps == 5
+  assert not config.eval_use_ema_states
   assert config.learner.grad_norm_to_clip_to_zero == 50.0
   assert config.learner.nonfinite_gradients == 'zero'
   assert config.learner.regularize_before_clipping
@@ -127,47 +49,97 @@ def test_train_fields():
 
 
 def test_saving_by_time_where_lingvo_does():
-  config, _ = _train_issues(save_interval_seconds=30)
+  config, _ = _train(
+    save_interval_seconds=30, save_keep_checkpoint_every_n_hours=None
+  )
   assert config.save_interval_steps is None
   assert config.save_interval_seconds == 30
+  assert config.save_keep_interval_duration is None
+
+
+def test_averaged_weights_are_evaluated():
+  config, _ = _train(ema_decay=0.9)
+  assert config.eval_use_ema_states and config.decode_use_ema_states
+
+
+def test_fields_without_effect_are_told():
+  _, notes = _train(tpu_steps_per_loop=3, vn_start_step=5)
+  assert any('train.tpu_steps_per_loop = 3' in note for note in notes)
+  assert any('train.vn_start_step = 5' in note for note in notes)
+
+
+class TestEarlyStop:
+  """Runs that end when a metric gets no better."""
+
+  def _params(self, **fields):
+    params = tiny_task.params()
+    params.train.early_stop.Set(window=30, **fields)
+    return params
+
+  def test_its_fields(self):
+    params = self._params(tolerance=0.5, min_steps=7)
+    params.train.early_stop.metric_history.Set(
+      jobname='eval_test', metric='acc', minimize=False
+    )
+    translated = tiny_task.translate(params)
+    made = translated.early_stop.set(split='eval_Test').Instantiate()
+    assert translated.early_stop_job == 'eval_test'
+    assert (made.metric, made.minimize) == ('acc', False)
+    assert (made.window, made.tolerance, made.min_steps) == (30, 0.5, 7)
+
+  def test_no_window(self):
+    assert tiny_task.translate(tiny_task.params()).early_stop is None
+
+  @pytest.mark.parametrize(
+    'name,value', [('jobname', 'decoder_dev'), ('tfevent_file', True)]
+  )
+  def test_what_is_refused(self, name, value):
+    params = self._params()
+    params.train.early_stop.metric_history.Set(**{name: value})
+    (issue,) = _issues(params)
+    assert f'task.train.early_stop.metric_history.{name}' in issue
 
 
 @pytest.mark.parametrize(
   'field,value',
   [
-    ('ema_decay', 0.9),
-    ('vn_std', 0.1),
-    ('l1_regularizer_weight', 0.1),
-    ('bprop_variable_filter', 'x'),
-    ('clip_gradient_single_norm_to_value', 1.0),
     ('init_from_checkpoint_rules', {'path': ([], [])}),
+    ('pruning_hparams_dict', {'name': 'x'}),
+    ('ema_decay', 2.0),
   ],
 )
 def test_what_is_not_translated_is_named(field, value):
-  config, issues = _train_issues(**{field: value})
-  assert len(issues) == 1
-  assert f'task.train.{field}' in issues[0]
-  assert 'LanguageModel' in issues[0]
-  del config
+  (issue,) = _issues(tiny_task.params(**{field: value}))
+  assert f'task.train.{field}' in issue and 'TinyTask' in issue
 
 
 def test_every_untranslated_part_is_listed():
-  module = lingvo_runtime.module('lingvo.core.optimizer')
-  schedule = lingvo_runtime.module('lingvo.core.schedule')
-  config, issues = _train_issues(
-    optimizer=module.AdaDelta.Params(),
-    lr_schedule=schedule.InverseSigmoid.Params(),
-    ema_decay=0.5,
+  issues = _issues(
+    tiny_task.params(
+      optimizer=optimizer('AdaGraft'),
+      lr_schedule=schedule('DevBasedSchedule'),
+      ema_decay=2.0,
+    ).Set(task_global_step=True)
   )
-  assert config is None
-  assert any(
-    'train.optimizer (lingvo.core.optimizer.AdaDelta)' in i for i in issues
+  for part in (
+    'train.optimizer (lingvo.core.optimizer.AdaGraft)',
+    'train.lr_schedule (lingvo.core.schedule.DevBasedSchedule)',
+    'train.ema_decay',
+    'task.task_global_step',
+  ):
+    assert any(part in issue for issue in issues), part
+
+
+def test_issues_of_a_model_that_is_not_translated():
+  """Its variables are not known then, and nothing is said of them."""
+  params = tiny_task.params(
+    bprop_variable_filter='first', optimizer=optimizer('AdaGraft')
   )
-  assert any(
-    'train.lr_schedule (lingvo.core.schedule.InverseSigmoid)' in i
-    for i in issues
-  )
-  assert any('train.ema_decay' in i for i in issues)
+  params.first.batch_norm = True
+  issues = _issues(params)
+  assert len(issues) == 2
+  assert any('task.first.batch_norm' in issue for issue in issues)
+  assert any('AdaGraft' in issue for issue in issues)
 
 
 class TestRegistry:

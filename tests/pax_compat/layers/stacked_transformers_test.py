@@ -482,6 +482,19 @@ def test_packed_sources_need_segment_ids():
     )
 
 
+def test_segments_of_the_other_sequence_alone_say_nothing():
+  layer = _stack(1, use_cross_attention=True).Instantiate()
+  with pytest.raises(
+    errors.UserError, match='there are cross_segment_ids, but no segment_ids'
+  ):
+    layer.init(
+      jax.random.key(0),
+      X,
+      cross_inputs=CROSS,
+      cross_segment_ids=np.ones([B, S], int),
+    )
+
+
 @pytest.mark.parametrize('make', [_stack, _repeated])
 def test_half_precision_throughout(make):
   layer = make(mask_self_attention=True).set(fprop_dtype=jnp.bfloat16)

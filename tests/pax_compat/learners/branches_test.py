@@ -64,9 +64,11 @@ def test_on_a_cpu_donated_arrays_are_updated_in_place():
     assert (new[0] == 1) == (not moves)
 
 
-def test_without_norms_there_is_nothing_to_wait_for():
+def test_where_there_is_nothing_to_wait_for(monkeypatch):
   arrays = (jnp.ones(2), True)
   assert branches.after({}, arrays) is arrays
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  assert branches.after({'a': jnp.ones([])}, arrays) is arrays
 
 
 def test_arrays_stay_as_they_are():

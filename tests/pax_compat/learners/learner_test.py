@@ -1,5 +1,7 @@
 """The learner: what a step does, reports, and refuses to do."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -320,3 +322,20 @@ def test_paths():
   assert learners.by_path(tree) == {'lm/w/0': 1, 'lm/w/1': 2}
   whole = learners.by_path(tree, is_leaf=lambda x: isinstance(x, list))
   assert whole == {'lm/w': [1, 2]}
+
+
+def test_on_an_accelerator_the_optimizer_is_asked_once(monkeypatch):
+  """For the norm of what it adds and for the weights together."""
+  one = learner(_adam())
+  state = stepping.init(one, PARAMS, METAS)
+  want = _update(one, GRADIENTS, state=state)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  update = (
+    jax.jit(lambda p, s, g: one.update(p, s, g, weight_metas=METAS))
+    .lower(PARAMS, state, GRADIENTS)
+    .compile()
+  )
+  # XLA leaves one root of the second moment of `a`.
+  assert len(re.findall(r'f32\[2,2\]\S* sqrt\(', update.as_text())) == 1
+  new, new_state, metrics, norms = update(PARAMS, state, GRADIENTS)
+  stepping.assert_trees_close((new, new_state, metrics | norms), want, 1e-6)

@@ -41,6 +41,32 @@ def test_five_steps(decay):
     np.testing.assert_allclose([pick(t) for t in got], want, rtol=1e-5)
 
 
+def test_weights_that_a_step_makes():
+  """Lingvo's average starts at the first weights, and sees the next ones."""
+  one = learner(sgd(ema_decay=0.2), ema_after_update=True)
+  average = PARAMS['a']
+  for n, (params, state, _) in enumerate(
+    stepping.steps(one, PARAMS, GRADIENTS)
+  ):
+    d = min(0.2, (1 + n) / (10 + n))
+    average = d * average + (1 - d) * np.asarray(params['a'])
+    got = one.ema_weights(state, params)
+    np.testing.assert_allclose(got['a'], average, rtol=1e-5)
+
+
+def test_weights_that_a_step_makes_with_some_excluded():
+  one = learner(
+    sgd(ema_decay=0.2),
+    ema_after_update=True,
+    bprop_variable_exclusion='params/a',
+    keep_optimizer_state_for_excluded_vars=True,
+  )
+  params, state, _ = stepping.steps(one, PARAMS, GRADIENTS)[-1]
+  averages = one.ema_weights(state, params)
+  np.testing.assert_allclose(averages['a'], PARAMS['a'], rtol=1e-6)
+  assert np.all(averages['sub']['b'] > params['sub']['b'])
+
+
 def test_a_skipped_step_does_not_count():
   nan = jax.tree.map(lambda g: g * np.nan, GRADIENTS[0])
   one = learner(sgd(ema_decay=0.9))

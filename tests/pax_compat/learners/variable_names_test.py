@@ -84,13 +84,16 @@ def test_broken_gradients_of_excluded_weights_do_not_matter():
   np.testing.assert_allclose(new['lm']['b'], [-1 - RATE], rtol=1e-6)
 
 
+NAMES = ['params/emb', 'params/lm/w', 'non_trainable/bn/mean']
+
+
 def test_a_pattern_must_match_a_whole_name():
   one = learner(bprop_variable_exclusion='params/em')
   with pytest.raises(
     errors.UserError,
     match="bprop_variable_exclusion: 'params/em'.*mean: params/emb",
   ):
-    stepping.init(one, PARAMS)
+    one.check_names(NAMES)
 
 
 def test_each_pattern_must_match():
@@ -98,7 +101,11 @@ def test_each_pattern_must_match():
   with pytest.raises(
     errors.UserError, match="inclusion: 'lm/w'.*mean: params/lm/w"
   ):
-    stepping.init(one, PARAMS)
+    one.check_names(NAMES)
+
+
+def test_a_pattern_may_match_what_is_not_trainable():
+  learner(bprop_variable_exclusion='.*/mean').check_names(NAMES)
 
 
 @pytest.mark.parametrize(

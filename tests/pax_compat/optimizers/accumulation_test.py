@@ -88,7 +88,7 @@ def test_learning_rate_here_or_there():
     for key, value in stepping.run(config, NUM)[-1].items():
       np.testing.assert_array_equal(value, want[key])
   # The template stays as it was.
-  assert here.optimizer_tpl.learning_rate == 0.0
+  assert here.optimizer_tpl.learning_rate is None
 
 
 @pytest.mark.parametrize(

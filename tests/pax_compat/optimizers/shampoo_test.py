@@ -13,3 +13,12 @@ def test_what_to_use_instead_is_said(cls, fields):
   for make in (cls.config, cls.HParams, cls.HParams.config):
     with pytest.raises(errors.UserError, match='Use ShardedAdafactor, or'):
       make(**fields)
+
+
+@pytest.mark.parametrize(
+  'name', ['ImageClassification', 'LanguageModeling', 'LargeLanguageModeling']
+)
+def test_its_ready_made_configs(name):
+  make = getattr(optimizers.ShardedDistributedShampoo, f'HParams{name}')
+  with pytest.raises(errors.UserError, match='Use ShardedAdafactor, or'):
+    make()

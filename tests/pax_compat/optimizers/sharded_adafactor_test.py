@@ -20,7 +20,7 @@ def _config(**fields):
   )
 
 
-def _directions(gradients, dims=None, clip=1.0, decay_at=None):
+def _directions(gradients, dims=None, clip=1.0, decay_at=None, epsilon=EPSILON):
   """Yields g / sqrt(second moment), clipped.
 
   Args:
@@ -28,11 +28,12 @@ def _directions(gradients, dims=None, clip=1.0, decay_at=None):
     dims: that `vr` and `vc` lack; None for a full second moment.
     clip: the root mean square that is allowed.
     decay_at: the decay in step t, from 1 on.
+    epsilon: added to squares.
   """
   v = vr = vc = 0.0
   for t, g in enumerate(gradients, 1):
     d = decay_at(t) if decay_at else 0.9 * (1 - 0.9 ** (t - 1)) / (1 - 0.9**t)
-    squares = g * g + EPSILON
+    squares = g * g + epsilon
     if dims is None:
       v = d * v + (1 - d) * squares
     else:
@@ -60,6 +61,7 @@ def _last_two(shape):
     {'beta1': 0.7, 'quantized_dtype': 'float32'},
     {'weight_decay': 0.1},
     {'maybe_inf_to_nan': False},
+    {'epsilon1_grad_sq_reg': 0.5},
   ],
 )
 def test_steps(fields):
@@ -70,7 +72,12 @@ def test_steps(fields):
     del name
     dims = _last_two(w.shape) if fields.get('factored', True) else None
     m = 0.0
-    for x in _directions(gradients, dims, fields.get('clip_threshold', 1.0)):
+    for x in _directions(
+      gradients,
+      dims,
+      clip=fields.get('clip_threshold', 1.0),
+      epsilon=fields.get('epsilon1_grad_sq_reg', EPSILON),
+    ):
       floor = fields.get('epsilon2_param_scale_reg', 1e-3)
       scale = max(rms(w), floor) if fields.get(scaled) else 1.0
       m = beta1 * m + (1 - beta1) * RATE * scale * x
@@ -236,6 +243,7 @@ def test_an_overflow_does_not_hide():
     ({'decay_method': 'pow'}, 'decay_pow is 0.0; .* needs a positive one'),
     ({'quantized_dtype': 'int4'}, "'int4'; it is one of int8, int16"),
     ({'per_var_learning_summary': True}, 'per_var_learning_summary is True'),
+    ({'name': 'mine'}, "name is 'mine', expected '': it is for per_var"),
     (
       {'respect_skip_lp_regularization': True},
       'expected False: decoupled_weight_decay respects it',

@@ -55,6 +55,33 @@ def test_metrics_of_both_halves(made, tmp_path):
   }
 
 
+def test_what_layers_say(tmp_path):
+  task = lines.task(model=dict(says=True))
+  data = lines.Rows.config(name='few', end=END, reset_for_eval=True)
+  made = lines.make_program(task)
+  found = decoding.decode(
+    data.Instantiate(),
+    task_program=made,
+    mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
+    put=lambda batch: batch,
+    path=tmp_path / 'x.jsonl',
+  )
+  x = lines.rows(0).x
+  mean = (x[0, 0] + lines.rows(4).x[0, 0]) / 2
+  np.testing.assert_allclose(found['first'], mean, rtol=1e-6)
+  assert found['words'].value == 'said' and 'quiet' not in found
+  # Large ones are of the first batch alone.
+  np.testing.assert_allclose(found['picture'].value[0, :, :, 0], x, rtol=1e-6)
+  assert found['all'].counts.sum() == x.size
+
+  task.decode.apply_mutable_list = []
+  mute = lines.make_program(task)
+  outputs = mute.decode_step(
+    mute.init_state(lines.rows(0)).mdl_vars, lines.rows(0)
+  )
+  assert not outputs.described and not outputs.large
+
+
 @pytest.mark.parametrize(
   ('fields', 'steps'),
   [

@@ -96,6 +96,8 @@ class Line(base_model.BaseModel):
     predictions = self.compute_predictions(input_batch)
     weights = input_batch.eval_sample_weights
     drawn = jax.random.normal(self.next_prng_key())
+    if self.says:
+      self._say(input_batch.x)
     return (
       NestedMap(num_decoded=(jnp.sum(weights), 1.0)),
       NestedMap(
@@ -124,9 +126,9 @@ class Rows(base_input.BaseInput):
   """Batches of rows that depend on their number only.
 
   Attributes:
-    batch_size: rows of a batch.
-    end: how many rows there are; None for no end. The last batch is filled up
-      with rows that do not count.
+    batch_size: rows of a batch of this process.
+    end: how many rows there are; None for no end. The last batch of all
+      processes together is filled up with rows that do not count.
   """
 
   batch_size: int = BATCH
@@ -137,11 +139,13 @@ class Rows(base_input.BaseInput):
     self.read = 0
 
   def get_next(self):
-    first = self.read * self.batch_size
+    size = self.batch_size
+    first = self.read * self.num_infeed_hosts * size
     if self.end is not None and first >= self.end:
       raise StopIteration
     self.read += 1
-    return rows(first, count=self.batch_size, end=self.end)
+    mine = first + self.infeed_host_index * size
+    return rows(mine, count=size, end=self.end)
 
   def reset(self):
     self.read = 0

@@ -1,9 +1,12 @@
 """Tests of when runs evaluate and decode, and with which weights."""
 
+import json
+
 import numpy as np
 import pytest
 
 from pax_compat import errors
+from tests.pax_compat import processes
 from tests.pax_compat.trainer import lines
 
 
@@ -93,12 +96,15 @@ def test_decoding_in_turn(tmp_path, fields, steps):
   ]
 
 
-def test_averaged_weights(tmp_path):
+@pytest.mark.parametrize('decoded', [True, False])
+def test_averaged_weights(tmp_path, decoded):
   task = lines.task(
     num_train_steps=3,
     eval_interval_steps=3,
     eval_use_ema_states=True,
     eval_skip_train=True,
+    decode_interval_steps=3,
+    decode_use_ema_states=decoded,
   )
   task.train.learner.optimizer.ema_decay = 0.9
   lines.Lines(task).train(tmp_path)
@@ -110,6 +116,13 @@ def test_averaged_weights(tmp_path):
   want = _loss_of(lines.rows(0, count=10), average[:-1], average[-1])
   found = lines.metrics(tmp_path, 'eval_dev')[3, 'loss']
   np.testing.assert_allclose(found, want, rtol=1e-5)
+  [file] = (tmp_path / 'decode_out' / 'few').iterdir()
+  w, b = (average[:-1], average[-1]) if decoded else _weights(3)
+  np.testing.assert_allclose(
+    [example['value']['y'] for example in _read_lines(file)],
+    lines.rows(0, count=6).x @ w + b,
+    rtol=1e-4,
+  )
 
 
 @pytest.mark.parametrize('what', ['eval', 'decode'])
@@ -137,3 +150,70 @@ def test_a_profile_of_each_decoding(tmp_path):
   lines.Lines(task).train(tmp_path)
   folder = tmp_path / 'summaries' / 'decode_few'
   assert len(list(folder.rglob('*.xplane.pb'))) == 1
+
+
+_TWO_PROCESSES = """
+  from tests.pax_compat.trainer import lines
+
+  class Halves(lines.Lines):
+    def datasets(self):
+      return [d.set(batch_size=2) for d in super().datasets()]
+
+    def decode_datasets(self):
+      return [d.set(batch_size=2) for d in super().decode_datasets()]
+
+  def decoded_enough(metrics, *unused):
+    print('asked')
+    return metrics['decode_few/Metrics/processed_rows'] >= 6
+
+  task = lines.task(
+    num_train_steps=5, eval_interval_steps=2, decode_interval_steps=2,
+    eval_skip_train=True)
+  task.evaluate.write_per_example_out = True
+  task.early_stopping_fn = decoded_enough
+  experiment = Halves(task)
+  experiment.train(FOLDER)
+  print(experiment.said[-2])
+"""
+
+
+def test_two_processes_count_every_row_once(tmp_path):
+  """The last batch that the second one evaluates has no row that counts."""
+  script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
+  first, second = processes.run_on_processes(script, 2)
+  stopped = 'stops early after step 2, because'
+  assert first.startswith(f'asked\n{stopped}') and second.startswith(stopped)
+  rows = lines.rows(0, count=10)
+  w, b = _weights(2)
+  squares = (rows.x @ w + b - rows.y) ** 2
+  found = lines.metrics(tmp_path, 'eval_dev')
+  for name in ('loss', 'mean_square'):
+    np.testing.assert_allclose(found[2, name], squares.mean(), rtol=1e-5)
+  # Any other metric is a mean of its batches', which count as their rows do.
+  largest = [squares[i : i + 4].max() for i in (0, 4, 8)]
+  want = np.average(largest, weights=[4, 4, 2])
+  np.testing.assert_allclose(found[2, 'largest'], want, rtol=1e-5)
+  assert found[2, 'rows'] == 10
+
+  files = sorted((tmp_path / 'eval_out' / 'dev').iterdir())
+  assert [f.name for f in files] == [
+    f'eval_out_2_shard_{process}.jsonl' for process in (0, 1)
+  ]
+  told = [_read_lines(file) for file in files]
+  assert [len(examples) for examples in told] == [6, 4]
+  told = [example['square'] for examples in told for example in examples]
+  np.testing.assert_allclose(sorted(told), sorted(squares), rtol=1e-4)
+
+  decoded = lines.metrics(tmp_path, 'decode_few')
+  assert decoded[2, 'Metrics/decoded_rows'] == 6
+  assert decoded[2, 'Metrics/processed_rows'] == 6
+  [file] = (tmp_path / 'decode_out' / 'few').iterdir()
+  np.testing.assert_allclose(
+    [example['value']['y'] for example in _read_lines(file)],
+    lines.rows(0, count=6).x @ w + b,
+    rtol=1e-4,
+  )
+
+
+def _read_lines(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]

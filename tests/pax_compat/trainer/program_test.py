@@ -185,6 +185,7 @@ class Pulled(base_model.BaseModel):
 
 def test_facts_about_looked_up_rows_reach_the_learner():
   task = tasks_lib.SingleTask.config(model=Pulled.config())
+  task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   forces = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
   data = NestedMap(ids=np.int32([0, 0, 0, 1, 1, 2, 2, 2]), forces=forces)
   made = program.create(task, partitioning.create_mesh(None, None), data)
@@ -311,3 +312,67 @@ def test_outputs_of_examples_have_rows():
     errors.UserError, match=r"'mean' .* \[\]; expected 4 rows"
   ):
     made.eval_step(made.init_state(batch).mdl_vars, batch)
+
+
+@pytest.mark.parametrize(
+  ('result', 'said'),
+  [
+    (lambda metrics: metrics, r'Other\.compute_loss returns NestedMap; expect'),
+    (
+      lambda metrics: (NestedMap(loss=(jnp.ones(4), 1.0)), {}),
+      r"the loss 'loss' has the shape \[4\]; expected one number",
+    ),
+  ],
+)
+def test_a_loss_that_is_none(result, said):
+  class Other(lines.Line):
+    def compute_loss(self, predictions, input_batch):
+      metrics, _ = super().compute_loss(predictions, input_batch)
+      return result(metrics)
+
+  made = _lines_program(model=Other.config())
+  batch = lines.rows(0)
+  state = made.init_state(batch)
+  for step in (
+    lambda: made.eval_step(state.mdl_vars, batch),
+    lambda: made.train_step(state, batch),
+  ):
+    with pytest.raises(errors.UserError, match=said):
+      step()
+
+
+class Scanned(lines.Line):
+  """Adds `b` to the loss twice, stacked as a scan of modules stacks."""
+
+  def compute_predictions(self, input_batch):
+    self.add_aux_loss('extra', jnp.stack([self.theta.b] * 2))
+    return super().compute_predictions(input_batch)
+
+
+def test_auxiliary_losses_that_are_stacked_are_added_up():
+  made = _lines_program(model=Scanned.config())
+  batch = lines.rows(0)
+  _, _, b = lines.losses(1, w=np.full(lines.DIMS, 0.5), b=0.0)
+  state, outputs = made.train_step(made.init_state(batch), batch)
+  np.testing.assert_allclose(state.mdl_vars[PARAMS]['b'], b - 0.2, rtol=1e-5)
+  assert outputs['aux_loss'] == 0
+
+
+@pytest.mark.parametrize(
+  ('pattern', 'calls'), [('non_trainable/calls', 0), ('params/b', 1)]
+)
+def test_what_is_excluded_by_name(pattern, calls):
+  task = lines.task()
+  task.train.learner.bprop_variable_exclusion = [pattern]
+  made = lines.make_program(task)
+  batch = lines.rows(0)
+  state, _ = made.train_step(made.init_state(batch), batch)
+  assert state.mdl_vars[NON_TRAINABLE]['calls'] == calls
+  assert (state.mdl_vars[PARAMS]['b'] == 0) == (pattern == 'params/b')
+
+
+def test_an_expression_that_excludes_nothing():
+  task = lines.task()
+  task.train.learner.bprop_variable_exclusion = 'params/c'
+  with pytest.raises(errors.UserError, match="'params/c' .*mean: params/[bw]"):
+    lines.make_program(task)

@@ -1,6 +1,7 @@
 """What the settings of an experiment do to its runs, in this process."""
 
 import gc
+import time
 import types
 
 import jax
@@ -50,6 +51,19 @@ def test_checkpoints_in_turn_and_at_the_end(tmp_path):
   assert _steps_saved(tmp_path) == [6, 7]
 
 
+@pytest.mark.parametrize(
+  ('seconds', 'steps'), [(1e-6, [1, 2, 3]), (1e6, [3]), (None, [3])]
+)
+def test_checkpoints_by_the_clock(tmp_path, seconds, steps):
+  lines.train(
+    tmp_path,
+    num_train_steps=3,
+    save_interval_steps=None,
+    save_interval_seconds=seconds,
+  )
+  assert _steps_saved(tmp_path) == steps
+
+
 def test_checkpoints_that_are_kept_for_good(tmp_path):
   lines.train(
     tmp_path,
@@ -75,6 +89,56 @@ def test_a_profile_while_training(tmp_path, capture, num_steps):
   # The steps that it has are numbered from 1.
   found = [n for n in range(1, 7) if _has_step(profile, n)]
   assert found == [capture + 1 + i for i in range(num_steps)]
+
+
+@pytest.mark.parametrize('of_host', [True, False])
+def test_a_profile_may_have_what_python_does(tmp_path, of_host):
+  lines.train(
+    tmp_path,
+    num_train_steps=2,
+    profiler_capture_step=0,
+    profiler_num_steps=1,
+    profiler_min_duration_sec=0.0,
+    profiler_capture_host_profile=of_host,
+    eval_interval_steps=0,
+  )
+  [profile] = (tmp_path / 'summaries' / 'train').rglob('*.xplane.pb')
+  data = jax.profiler.ProfileData.from_file(str(profile))
+  names = {
+    event.name
+    for plane in data.planes
+    for line in plane.lines
+    for event in line.events
+  }
+  assert any('_moments' in name for name in names) == of_host
+
+
+class Pausing(lines.Rows):
+  """Pauses before its sixth batch, when the first step is long compiled."""
+
+  def get_next(self):
+    if self.read == 5:
+      time.sleep(1.5)
+    return super().get_next()
+
+
+def test_rates_are_of_the_last_steps(tmp_path):
+  class Slow(lines.Lines):
+    def datasets(self):
+      return [Pausing.config(name='train', is_training=True)]
+
+  rates = []
+  for steps in (1, 10):
+    task = lines.task(
+      num_train_steps=8,
+      summary_interval_steps=8,
+      eval_interval_steps=0,
+      compute_steps_per_sec_interval_steps=steps,
+    )
+    Slow(task).train(tmp_path / str(steps))
+    found = lines.metrics(tmp_path / str(steps), 'train')
+    rates.append(found[8, 'steps_per_second'])
+  assert rates[1] < 7 / 1.4 < rates[0]
 
 
 def _has_step(profile, number):
@@ -175,6 +239,16 @@ def test_an_experiment_is_validated_first(tmp_path):
   experiment.validate = types.MethodType(validate, experiment)
   with pytest.raises(errors.UserError, match='do not go together'):
     experiment.train(tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_an_experiment_that_would_train_otherwise(tmp_path):
+  class Partitioned(lines.Lines):
+    def partitioner(self):
+      return None
+
+  with pytest.raises(errors.UserError, match='Partitioned.partitioner is not'):
+    Partitioned(lines.task(num_train_steps=1)).train(tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 

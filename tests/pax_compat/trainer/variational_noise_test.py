@@ -115,5 +115,7 @@ def test_evaluation_and_decoding_have_no_noise():
   mdl_vars = clean.init_state(batch).mdl_vars
   one, other = (m.eval_step(mdl_vars, batch) for m in (noisy, clean))
   assert one['loss'] == other['loss']
-  one, other = (m.decode_step(mdl_vars, batch)[1].y for m in (noisy, clean))
+  one, other = (
+    m.decode_step(mdl_vars, batch).decoded.y for m in (noisy, clean)
+  )
   np.testing.assert_array_equal(one, other)

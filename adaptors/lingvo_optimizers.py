@@ -1,0 +1,136 @@
+"""What optimizers of Lingvo's tasks do that Pax's do not.
+
+It needs no Lingvo: translated configs hold it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from pax_compat import optimizers
+from pax_compat.config import REQUIRED, Config
+from pax_compat.learners import path_name
+from pax_compat.optimizers.base import counted
+
+
+class _Wrapper(optimizers.BaseOptimizer):
+  """Does something about gradients, then goes on as another optimizer.
+
+  The fields that `BaseOptimizer` has are set here, the learning rate included.
+
+  Attributes:
+    optimizer_tpl: the optimizer that goes on.
+  """
+
+  optimizer_tpl: Config = REQUIRED
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._optimizer = (
+      self.optimizer_tpl.clone()
+      .set(learning_rate=self.learning_rate, lr_schedule=self.lr_schedule)
+      .Instantiate()
+    )
+
+  def learning_rate_fn(self):
+    return self._optimizer.learning_rate_fn()
+
+  def updates_weights(self, count):
+    return self._optimizer.updates_weights(count)
+
+  def reduced_dim(self, name, weight_shape, leaf_shape):
+    return self._optimizer.reduced_dim(name, weight_shape, leaf_shape)
+
+
+class GroupClipped(_Wrapper):
+  """Scales down the gradients of some weights, then goes on as another.
+
+  Attributes:
+    paths: of the weights, such as `lm/rnns/cell/wm`.
+    norm: their gradients are scaled down together to this norm; positive.
+
+  Raises:
+    UserError: `norm` is not positive.
+  """
+
+  paths: Sequence[str] = REQUIRED
+  norm: float = REQUIRED
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.check(self.norm > 0, f'norm is {self.norm}; it must be positive')
+
+  def grad_transformation(self):
+    clip = optax.masked(optax.clip_by_global_norm(self.norm), self._is_clipped)
+    return counted(optax.chain(clip, self._optimizer.grad_transformation()))
+
+  def _is_clipped(self, weights):
+    """Returns a tree of bools like the weights."""
+    return jax.tree_util.tree_map_with_path(
+      lambda path, _: path_name(path) in self.paths, weights
+    )
+
+
+class InOtherShapes(_Wrapper):
+  """Goes on as another optimizer that sees some weights in other shapes.
+
+  So what it does by the shape of a weight it does as in Lingvo.
+
+  Attributes:
+    steps: for each of these weights, by its path, the steps to the other shape:
+      ('reshape', shape) or ('transpose', axes).
+  """
+
+  steps: Mapping[str, Sequence[tuple[str, Sequence[int]]]] = REQUIRED
+
+  def grad_transformation(self):
+    inner = self._optimizer.grad_transformation()
+
+    def init(weights):
+      return inner.init(self._there(weights))
+
+    def update(gradients, state, weights=None):
+      updates, state = inner.update(
+        self._there(gradients), state, self._there(weights)
+      )
+      return self._back(updates, weights), state
+
+    return optax.GradientTransformation(init, update)
+
+  def _there(self, tree: Any) -> Any:
+    """Returns a tree like the weights in the other shapes."""
+
+    def changed(path, x):
+      for _, step, argument in self._shapes(path, x):
+        x = getattr(jnp, step)(x, argument)
+      return x
+
+    return jax.tree_util.tree_map_with_path(changed, tree)
+
+  def _back(self, tree: Any, weights: Any) -> Any:
+    """Returns a tree in the other shapes in those of the weights."""
+
+    def changed(path, x, weight):
+      for shape, step, argument in reversed(self._shapes(path, weight)):
+        if step == 'transpose':
+          x = jnp.transpose(x, np.argsort(argument))
+        else:
+          x = jnp.reshape(x, shape)
+      return x
+
+    return jax.tree_util.tree_map_with_path(changed, tree, weights)
+
+  def _shapes(self, path, weight):
+    """Returns (shape before, name, argument) of each step of a weight."""
+    found, shape = [], tuple(weight.shape)
+    for step, argument in self.steps.get(path_name(path), ()):
+      found.append((shape, step, tuple(argument)))
+      if step == 'transpose':
+        shape = tuple(shape[axis] for axis in argument)
+      else:
+        shape = tuple(argument)
+    return found

@@ -1,0 +1,171 @@
+"""Learning-rate schedules of Lingvo that Pax has not.
+
+They need no Lingvo: translated configs hold them. s is the step, from 0 on.
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from pax_compat import schedules
+from pax_compat.config import REQUIRED, Config
+from pax_compat.schedules.base import as_float
+
+
+class Minimum(schedules.BaseSchedule):
+  """The smallest of what several schedules say.
+
+  Attributes:
+    schedules: configs, at least one.
+
+  Raises:
+    UserError: there is no schedule.
+  """
+
+  schedules: Sequence[Config] = REQUIRED
+
+  def __post_init__(self):
+    self.check(len(self.schedules) > 0, 'schedules is empty; set one or more')
+    self._built = [schedule.Instantiate() for schedule in self.schedules]
+
+  def value_at(self, count):
+    return jnp.min(jnp.stack([s.value_at(count) for s in self._built]))
+
+
+class StepwiseExponential(schedules.BaseSchedule):
+  """decay^floor(s / num_steps_per_decay).
+
+  Attributes:
+    decay: the factor of each fall.
+    num_steps_per_decay: steps between two falls; positive.
+
+  Raises:
+    UserError: `num_steps_per_decay` is not positive.
+  """
+
+  decay: float = 0.99
+  num_steps_per_decay: float = 1000
+
+  def __post_init__(self):
+    self.check_positive(num_steps_per_decay=self.num_steps_per_decay)
+
+  def value_at(self, count):
+    falls = jnp.floor(as_float(count) / self.num_steps_per_decay)
+    return as_float(self.decay) ** falls
+
+
+class TransformerMlPerf(schedules.BaseSchedule):
+  """Linear rise, then the inverse square root of the step.
+
+  model_dim^-0.5 * min(1, f + (1 - f) * s / w) / sqrt(max(s, w)), w the warm-up
+  and f the first value, relative to the peak.
+
+  Attributes:
+    warmup_steps: steps of the rise; positive.
+    warmup_init_fraction: f.
+    model_dim: the model's dims.
+
+  Raises:
+    UserError: `warmup_steps` is not positive.
+  """
+
+  warmup_steps: int = 4000
+  warmup_init_fraction: float = 0.0
+  model_dim: int = 512
+
+  def __post_init__(self):
+    self.check_positive(warmup_steps=self.warmup_steps)
+
+  def value_at(self, count):
+    step, first = as_float(count), self.warmup_init_fraction
+    rise = jnp.minimum(1.0, first + (1.0 - first) * step / self.warmup_steps)
+    fall = jnp.maximum(step, self.warmup_steps) ** -0.5
+    return self.model_dim**-0.5 * rise * fall
+
+
+class SqrtDecayToZero(schedules.BaseSchedule):
+  """Constant, then the inverse square root of the step, shifted down.
+
+  It is 0 at `final_steps`, and negative after it, as Lingvo's is.
+
+  Attributes:
+    warmup_steps: until here the value is constant; positive.
+    starting_lr: this value.
+    final_steps: where the value is 0; after `warmup_steps`.
+
+  Raises:
+    UserError: the steps are not in order.
+  """
+
+  warmup_steps: float = 10_000.0
+  starting_lr: float = 0.01
+  final_steps: float = 100_000.0
+
+  def __post_init__(self):
+    self.check(
+      0 < self.warmup_steps < self.final_steps,
+      f'warmup_steps {self.warmup_steps} and final_steps {self.final_steps}'
+      ' must be in this order, and positive',
+    )
+
+  def value_at(self, count):
+    # In units of the root's value at the end, where it is 1.
+    step = jnp.maximum(as_float(count), self.warmup_steps)
+    root = jnp.sqrt(self.final_steps / step)
+    first = (self.final_steps / self.warmup_steps) ** 0.5
+    return self.starting_lr * (root - 1.0) / (first - 1.0)
+
+
+class InverseSigmoid(schedules.BaseSchedule):
+  """k / (k + exp(s / k)), https://arxiv.org/abs/1506.03099.
+
+  Attributes:
+    k: 1 or more; the larger, the slower the fall.
+
+  Raises:
+    UserError: `k` is below 1.
+  """
+
+  k: float = REQUIRED
+
+  def __post_init__(self):
+    self.check(self.k >= 1, f'k is {self.k}; it must be 1 or more')
+
+  def value_at(self, count):
+    return self.k / (self.k + jnp.exp(as_float(count) / self.k))
+
+
+class EmaDecay(schedules.BaseSchedule):
+  """min((1 + s) / (10 + s), ema_decay).
+
+  Attributes:
+    ema_decay: the last value.
+  """
+
+  ema_decay: float = 0.9999
+
+  def value_at(self, count):
+    step = as_float(count)
+    return jnp.minimum((1.0 + step) / (10.0 + step), self.ema_decay)
+
+
+class AtLingvoSteps(schedules.BaseSchedule):
+  """A schedule that goes by Lingvo's global step, asked at an update.
+
+  Attributes:
+    schedule: config of the schedule.
+    steps_per_update: by how much the global step grows from update to update.
+    first: the global step of the first update.
+  """
+
+  schedule: Config = REQUIRED
+  steps_per_update: int = 1
+  first: int = 0
+
+  def __post_init__(self):
+    self._schedule = self.schedule.Instantiate()
+
+  def value_at(self, count):
+    return self._schedule.value_at(
+      jnp.asarray(count, jnp.int32) * self.steps_per_update + self.first
+    )

@@ -1,0 +1,65 @@
+"""Translates Lingvo's variational noise: noise on weights while training."""
+
+import fractions
+import math
+
+from adaptors.translate.variable_names import VariableNames, exactly
+from adaptors.translate.view import ParamsView
+from pax_compat import tasks_lib
+from pax_compat.config import Config
+
+_KIND = ('per_step_vn', 'use_uniform_noise', 'weight_norm_type')
+
+
+def is_added(task) -> bool:
+  """Whether a task's Params say that Lingvo adds noise.
+
+  It adds none unless both a deviation and where it goes are set.
+  """
+  noise = task.vn
+  return bool(
+    task.train.vn_std > 0 and noise and (noise.global_vn or noise.per_step_vn)
+  )
+
+
+def translate(
+  view: ParamsView,
+  train: ParamsView,
+  names: VariableNames,
+  batches_per_step: fractions.Fraction,
+) -> Config | None:
+  """Translates the noise of a task.
+
+  Args:
+    view: the task's Params.
+    train: its `train`.
+    names: of its variables.
+    batches_per_step: how many batches make Lingvo's global step grow by one.
+
+  Returns:
+    The config of `tasks_lib.VariationalNoise`; None for no noise, and where
+    there are issues.
+  """
+  if not is_added(view.params):
+    train.ignore('there is no noise', 'vn_std', 'vn_start_step')
+    return None
+  noise = view.group('vn')
+  noise.ignore("random numbers come from the run's own seed", 'seed')
+  noise.ignore('noise is reproducible anyway', 'deterministic')
+  noise.ignore('without a norm there is none to stop', 'weight_norm_stop_grad')
+  before = len(view.report.issues)
+  for name in _KIND:
+    noise.require(name, None if name == _KIND[-1] else False)
+  noise.require('global_vn', True)
+  noise.finish()
+  if len(view.report.issues) > before:
+    return None
+  paths = names.noisy(view)
+  if not paths:
+    return None
+  start = math.ceil(train.get('vn_start_step') * batches_per_step)
+  return tasks_lib.VariationalNoise.config(
+    vn_scale=float(train.get('vn_std')),
+    vn_regex=rf'(?:{"|".join(exactly(paths))})\Z',
+    vn_start_step=start,
+  )

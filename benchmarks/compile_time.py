@@ -1,0 +1,199 @@
+"""Times how long a train step takes to compile, by the number of layers.
+
+    python -m benchmarks.compile_time
+
+A Transformer language model is made into the trainer's own train step (loss,
+gradient, Adam) again and again, from its config to the executable, without the
+compilation cache. Repeated layers are compiled once for all: the promise is
+that 32 of them take at most 1.3 times as long as 4. Stacked ones, each of which
+is compiled, stand beside them.
+
+A round makes each step once; every second round goes backwards. A ratio is the
+median over the rounds of two times of the same round, so that what else the
+machine does meanwhile meets both.
+
+Measured 2026-11-21, two cores of an AMD EPYC, busy with other work, JAX 0.10.2,
+--rounds=4:
+
+    layers          build s    trace s  compile s      all s
+    4 repeated         0.33       1.15      11.87      13.35
+    32 repeated        0.42       1.53      12.09      13.90
+    4 stacked          0.68       2.65      15.24      18.70
+    16 stacked         2.12       9.83      40.04      52.12
+    32 to 4 repeated: 1.13
+    16 to 4 stacked: 2.81
+"""
+
+import argparse
+import gc
+import json
+import pathlib
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+
+from pax_compat import config as config_lib
+from pax_compat import layers, optimizers, tasks_lib
+from pax_compat.layers import models
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import partitioning, program
+
+# What becomes of a step, one after the other, each with a time of its own.
+PHASES = ('build', 'trace', 'compile')
+
+
+class Step(NamedTuple):
+  """A train step that is timed.
+
+  Attributes:
+    form: 'repeated' or 'stacked'.
+    layers: how many.
+  """
+
+  form: str
+  layers: int
+
+
+class Sizes(NamedTuple):
+  """The dimensions of a model and of its batches."""
+
+  model_dims: int = 256
+  hidden_dims: int = 1024
+  num_heads: int = 4
+  vocab_size: int = 8192
+  batch: int = 8
+  time: int = 256
+
+
+SIZES = Sizes()
+STEPS = (
+  Step('repeated', 4),
+  Step('repeated', 32),
+  Step('stacked', 4),
+  Step('stacked', 16),
+)
+# The steps whose times are compared, the longer one first.
+RATIOS = ((STEPS[1], STEPS[0]), (STEPS[3], STEPS[2]))
+
+
+def task(step: Step, sizes: Sizes) -> config_lib.Config:
+  """Returns the task that makes such a step."""
+  stack = layers.StackedTransformer.config(
+    num_layers=step.layers,
+    hidden_dims=sizes.hidden_dims,
+    num_heads=sizes.num_heads,
+  )
+  if step.form == 'repeated':
+    stack = layers.StackedTransformerRepeated.config(
+      block=stack.set(num_layers=1), x_times=step.layers
+    )
+  model = models.LanguageModel.config()
+  model.lm_tpl.set(
+    vocab_size=sizes.vocab_size,
+    model_dims=sizes.model_dims,
+    stacked_transformer_tpl=stack,
+  )
+  made = tasks_lib.SingleTask.config(model=model)
+  made.train.learner.optimizer = optimizers.Adam.config(learning_rate=1e-3)
+  return made
+
+
+def batch(sizes: Sizes) -> NestedMap:
+  """Returns the shapes of a batch of tokens."""
+  rows = (sizes.batch, sizes.time)
+  ids = jax.ShapeDtypeStruct(rows, jnp.int32)
+  numbers = jax.ShapeDtypeStruct(rows, jnp.float32)
+  return NestedMap(ids=ids, labels=ids, paddings=numbers, weights=numbers)
+
+
+def time_once(step: Step, sizes: Sizes) -> dict[str, float]:
+  """Returns the seconds of each phase, with nothing left of an earlier one."""
+  jax.clear_caches()
+  gc.collect()
+  config, shapes = task(step, sizes), batch(sizes)
+  mesh = partitioning.create_mesh(None, None)
+  times = [time.perf_counter()]
+  made = program.create(config, mesh, shapes)
+  times.append(time.perf_counter())
+  due = jax.ShapeDtypeStruct([], jnp.bool_)
+  lowered = made.train_step.lower(made.abstract_state, shapes, due)
+  times.append(time.perf_counter())
+  lowered.compile()
+  times.append(time.perf_counter())
+  return {
+    phase: after - before
+    for phase, before, after in zip(PHASES, times, times[1:], strict=False)
+  }
+
+
+def measure(
+  rounds: int, sizes: Sizes = SIZES, steps: Sequence[Step] = STEPS
+) -> dict[Step, list[dict[str, float]]]:
+  """Returns what `time_once` returned in each round, by step."""
+  jax.config.update('jax_enable_compilation_cache', False)
+  time_once(steps[0], sizes)  # What is slow but once is nobody's.
+  found = {step: [] for step in steps}
+  for number in range(rounds):
+    logging.info('round %d of %d', number + 1, rounds)
+    for step in steps[:: -1 if number % 2 else 1]:
+      found[step].append(time_once(step, sizes))
+  return found
+
+
+def summary(found: Mapping[Step, Sequence[Mapping[str, float]]]) -> dict:
+  """Returns medians and ratios of what `measure` found.
+
+  Returns:
+    `seconds`, by '4 repeated' and so on and then by phase or 'all'; and
+    `ratios`, of the whole times of two steps, by '32 to 4 repeated' and so on.
+  """
+  totals = {step: [sum(r.values()) for r in found[step]] for step in found}
+  return {
+    'seconds': {
+      f'{step.layers} {step.form}': {
+        **{p: statistics.median(r[p] for r in rounds) for p in PHASES},
+        'all': statistics.median(totals[step]),
+      }
+      for step, rounds in found.items()
+    },
+    'ratios': {
+      f'{more.layers} to {less.layers} {more.form}': statistics.median(
+        a / b for a, b in zip(totals[more], totals[less], strict=True)
+      )
+      for more, less in RATIOS
+    },
+  }
+
+
+def table(result: Mapping[str, Any]) -> str:
+  """Returns a summary as text."""
+  columns = (*PHASES, 'all')
+  lines = ['layers'.ljust(12) + ''.join(f'{c} s'.rjust(11) for c in columns)]
+  for name, seconds in result['seconds'].items():
+    cells = (f'{seconds[c]:11.2f}' for c in columns)
+    lines.append(name.ljust(12) + ''.join(cells))
+  for name, ratio in result['ratios'].items():
+    lines.append(f'{name}: {ratio:.2f}')
+  return '\n'.join(lines)
+
+
+def main():
+  """Measures, prints the table, and writes the JSON."""
+  parser = argparse.ArgumentParser(prog='python -m benchmarks.compile_time')
+  parser.add_argument('--rounds', type=int, default=5, help='how many')
+  parser.add_argument('--json', type=pathlib.Path, help='file for the results')
+  flags = parser.parse_args()
+  result = summary(measure(flags.rounds))
+  print(table(result))
+  if flags.json:
+    flags.json.write_text(json.dumps(result, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  logging.set_verbosity(logging.WARNING)
+  main()

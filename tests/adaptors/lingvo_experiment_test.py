@@ -1,0 +1,191 @@
+"""A class of Lingvo's registry as an experiment: its task and its datasets."""
+
+import types
+
+import pytest
+
+from adaptors import (
+  lingvo_early_stop,
+  lingvo_eval_input,
+  lingvo_experiment,
+  lingvo_input,
+  lingvo_runtime,
+)
+from pax_compat import errors, experiment_sources
+from tests.adaptors.translate import tiny_task
+
+
+def _model_params(*, task=None, schedule=None, held_out=()):
+  """Returns an instance of a class such as users register.
+
+  Args:
+    task: changes the task's Params.
+    schedule: fields of its program schedule.
+    held_out: names of the datasets beside the training data.
+  """
+  base = lingvo_runtime.module('lingvo.core.base_model_params')
+  program = lingvo_runtime.module('lingvo.core.program')
+
+  class Model(base.SingleTaskModelParams):
+    """A tiny one."""
+
+    def Train(self):
+      return tiny_task.params().input
+
+    def Task(self):
+      params = tiny_task.params()
+      params.input = None
+      if task:
+        task(params)
+      return params
+
+    def ProgramSchedule(self):
+      settings = dict(
+        train_dataset_name='Train',
+        train_steps_per_loop=100,
+        eval_dataset_names=[],
+        eval_steps_per_loop=5,
+        decode_steps_per_loop=0,
+      )
+      return program.SimpleProgramScheduleForTask(
+        **{**settings, **(schedule or {})}
+      )
+
+  for name in held_out:
+    setattr(Model, name, lambda self: self.Train().Set(bucket_batch_limit=[4]))
+  return Model()
+
+
+def _experiment(model_params, **options):
+  return lingvo_experiment.LingvoExperiment(
+    name='lm.tiny.Model',
+    model_params=model_params,
+    options=experiment_sources.SourceOptions(**options),
+  )
+
+
+def test_when_what_is_evaluated_and_decoded():
+  experiment = _experiment(
+    _model_params(
+      held_out=['Dev', 'Test'],
+      schedule={
+        'eval_dataset_names': ['Train', 'Dev', 'Test'],
+        'eval_steps_per_loop': [3, 3, 0],
+        'decode_steps_per_loop': [0, 0, 2],
+        'decode_trigger_interval': 2,
+      },
+    )
+  )
+  train = experiment.task().train
+  assert train.eval_interval_steps == 100
+  assert train.eval_during_training == ('Dev',)
+  assert not train.eval_skip_train
+  assert train.decode_interval_steps == 200
+  assert train.decode_start_after_n_steps == 0
+  assert [d.name for d in experiment.datasets()] == ['Train', 'Dev', 'Test']
+  assert [d.name for d in experiment.decode_datasets()] == ['Test']
+
+
+def test_nothing_but_training():
+  experiment = _experiment(_model_params())
+  train = experiment.task().train
+  assert train.eval_during_training == ()
+  assert train.eval_skip_train
+  assert train.decode_interval_steps is None
+  assert [d.name for d in experiment.datasets()] == ['Train']
+  assert not experiment.decode_datasets()
+
+
+def test_datasets_without_an_end_are_read_on():
+  """There is nothing of them that would be the whole."""
+  inputs = lingvo_runtime.module('lingvo.core.base_input_generator')
+  model_params = _model_params(
+    held_out=['Dev', 'Test'],
+    schedule={'eval_dataset_names': ['Dev'], 'eval_steps_per_loop': 3},
+  )
+  dev, _ = _experiment(model_params).eval_datasets()
+  assert dev.__fn_or_cls__ is lingvo_eval_input.LingvoEvalAdaptor
+  assert dev.batch_size == 4 and dev.reset_for_eval
+  for name in ('Dev', 'Test'):  # They make up their examples.
+    made_up = inputs.BaseInputGenerator.Params().Set(batch_size=4)
+    setattr(type(model_params), name, lambda self, p=made_up: p.Copy())
+  dev, test = _experiment(model_params).eval_datasets()
+  assert dev.__fn_or_cls__ is lingvo_input.LingvoInputAdaptor
+  assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
+  # The schedule does not say how much of it; reading it may find an end.
+  assert test.__fn_or_cls__ is lingvo_eval_input.LingvoEvalAdaptor
+
+
+def _stopping(jobname):
+  def change(params):
+    params.train.early_stop.window = 300
+    params.train.early_stop.metric_history.jobname = jobname
+
+  return change
+
+
+def test_early_stopping_by_a_dataset_that_the_schedule_leaves_out():
+  experiment = _experiment(
+    _model_params(task=_stopping('eval_dev'), held_out=['Dev'])
+  )
+  task = experiment.task()
+  stop = task.Instantiate().create_early_stopping_fn()
+  assert isinstance(stop, lingvo_early_stop.EarlyStop)
+  assert (stop.split, stop.window) == ('eval_Dev', 300)
+  assert task.train.eval_during_training == ('Dev',)
+
+
+def test_early_stopping_by_a_dataset_that_is_not_there():
+  experiment = _experiment(
+    _model_params(task=_stopping('eval_dev'), held_out=['Test'])
+  )
+  with pytest.raises(errors.UserError, match="'eval_dev'.*are Test"):
+    experiment.task()
+
+
+def test_an_override_of_how_it_is_trained():
+  experiment = _experiment(
+    _model_params(), model_params_override='task.train.max_steps : 7'
+  )
+  assert experiment.task().train.num_train_steps == 7
+
+
+def _multi_task():
+  base = lingvo_runtime.module('lingvo.core.base_model')
+  params = base.MultiTaskModel.Params()
+  for name in ('translate', 'tag'):
+    params.task_params.Define(name, tiny_task.params(), '')
+    params.task_probs.Define(name, 0.5, '')
+  return params
+
+
+@pytest.mark.parametrize('override', [None, 'task.train.max_steps : 7'])
+def test_several_tasks_are_refused_by_name(override):
+  model_params = types.SimpleNamespace(Model=_multi_task)
+  with pytest.raises(errors.UserError) as error:
+    _experiment(model_params, model_params_override=override)
+  assert 'lm.tiny.Model is a MultiTaskModel of the tasks tag, translate' in str(
+    error.value
+  )
+
+
+def test_a_model_of_its_own_is_refused():
+  base = lingvo_runtime.module('lingvo.core.base_model')
+
+  class Renamed(base.SingleTaskModel):
+    """Nothing is different."""
+
+  class Sampling(Renamed):
+    """Says itself which task is trained."""
+
+    def SampleTask(self, global_step):
+      return None
+
+  for cls, is_known in ((Renamed, True), (Sampling, False)):
+    model_params = _model_params()
+    type(model_params).Model = lambda self, cls=cls: cls.Params(self.Task())
+    if is_known:
+      _experiment(model_params)
+      continue
+    with pytest.raises(errors.UserError, match='Sampling overrides SampleTask'):
+      _experiment(model_params)

@@ -1,0 +1,91 @@
+"""Translated embeddings against Lingvo's.
+
+Legend: B batch, T time, D dims, V vocabulary.
+"""
+
+import numpy as np
+import pytest
+
+from adaptors import lingvo_runtime
+from adaptors.translate.variables import Dealt
+from tests.adaptors.translate import parity
+
+B, T, D = 3, 7, 8
+
+
+def _params(name, vocab, **fields):
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  params = getattr(layers, name).Params()
+  # Lingvo takes layers of one name for the same.
+  return params.Set(
+    name=f'{name}_{vocab}', vocab_size=vocab, embedding_dim=D, **fields
+  )
+
+
+def _check(params):
+  ids = np.random.default_rng(2).integers(0, params.vocab_size, [B, T])
+  ids[0, :2] = [0, params.vocab_size - 1]
+  parity.check_layer(
+    params,
+    [ids.astype(np.int32)],
+    fprop=lambda layer, theta, x: layer.EmbLookup(theta, x),
+    call=lambda layer, x: layer(x),
+  )
+
+
+@pytest.mark.parametrize('vocab', [70_001, 98_304])
+def test_an_embedding_in_several_shards(vocab):
+  """Three of them, of which the last has fewer rows than the others, or not."""
+  params = _params(
+    'EmbeddingLayer', vocab, max_num_shards=8, scale_sqrt_depth=True
+  )
+  (variable,) = parity.translate(params).variables
+  assert variable.theta == ('wm[0]', 'wm[1]', 'wm[2]')
+  _check(params)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'sparse'),
+  [
+    ({'scale_sqrt_depth': True}, True),
+    ({'use_matmul': True}, False),
+    ({'fprop_mode': 'matmul', 'scale_sqrt_depth': True}, False),
+    ({'fprop_mode': 'gather', 'use_matmul': True}, True),
+    ({'fprop_mode': 'loop'}, False),
+  ],
+)
+def test_a_simple_embedding(fields, sparse):
+  params = _params('SimpleEmbeddingLayer', 11, **fields)
+  assert parity.translate(params).config.sparse_gradients == sparse
+  _check(params)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'issue'),
+  [
+    ({'apply_pruning': True}, 'apply_pruning'),
+    ({'use_3d_weight_tensor': True}, 'use_3d_weight_tensor'),
+    ({'fprop_mode': 'loop', 'scale_sqrt_depth': True}, 'fprop_mode'),
+  ],
+)
+def test_what_is_not_translated_is_refused(fields, issue):
+  (found,) = parity.issues_of(_params('SimpleEmbeddingLayer', 11, **fields))
+  assert f'layer.{issue}' in found
+
+
+def test_dealt_rows():
+  """Row i is in part i modulo 3, and what is missing at the end is zero."""
+  rows = np.arange(14).reshape(7, 2)
+  dealt = Dealt(3, 7)
+  parts = dealt.to_lingvo(rows)
+  for part, expected in zip(
+    parts,
+    [
+      [[0, 1], [6, 7], [12, 13]],
+      [[2, 3], [8, 9], [0, 0]],
+      [[4, 5], [10, 11], [0, 0]],
+    ],
+    strict=True,
+  ):
+    np.testing.assert_array_equal(part, expected)
+  np.testing.assert_array_equal(dealt.to_jax(parts), rows)

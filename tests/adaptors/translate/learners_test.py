@@ -1,0 +1,191 @@
+"""Translated learners against Lingvo's: whole steps of a tiny task."""
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+from adaptors import lingvo_runtime
+from pax_compat import errors
+from tests.adaptors.translate import tiny_task
+from tests.adaptors.translate.tiny_task import optimizer, schedule
+
+_W = 'second/linear/w'
+_ADAM = {'epsilon': 1e-3}
+
+
+def _issues(task_params) -> str:
+  with pytest.raises(errors.UserError) as error:
+    tiny_task.translate(task_params)
+  return str(error.value)
+
+
+def test_adam_with_its_schedule_and_clipping_of_all_gradients():
+  run = tiny_task.check(
+    tiny_task.params(
+      optimizer=optimizer('Adam', **_ADAM),
+      lr_schedule=schedule('LinearSchedule', start=(0, 0.5), limit=(4, 2.0)),
+      clip_gradient_norm_to_value=0.25,
+    )
+  )
+  assert max(run.norms) > 0.25
+
+
+def test_clipping_of_single_gradients():
+  tiny_task.check(tiny_task.params(clip_gradient_single_norm_to_value=0.02))
+
+
+def test_gradients_that_are_too_large_or_not_finite_count_as_zero():
+  """Adam's mean of earlier gradients moves the weights all the same."""
+  params = tiny_task.params(
+    optimizer=optimizer('Adam', **_ADAM), grad_norm_to_clip_to_zero=50.0
+  )
+  # Lingvo has an assertion too, which is off on accelerators.
+  with flagsaver.flagsaver(enable_check_numerics=False):
+    data = tiny_task.batches([1.0, np.inf, 1.0, 1e4, 1.0])
+    run = tiny_task.check(params, data)
+  assert max(run.norms) > 50
+  assert all(tiny_task.moved(run).values())
+
+
+def test_gradients_that_are_not_scaled():
+  run = tiny_task.check(
+    tiny_task.params(
+      scale_gradients=False,
+      clip_gradient_norm_to_value=0.01,
+      grad_norm_to_clip_to_zero=0.01,
+    )
+  )
+  assert all(tiny_task.moved(run).values())
+
+
+@pytest.mark.parametrize('kind', ['l1', 'l2'])
+def test_regularisation(kind):
+  """It spares one layer, and rows of the table that no batch looks up."""
+  tiny_task.check(
+    tiny_task.params(
+      **{f'{kind}_regularizer_weight': 0.1}, clip_gradient_norm_to_value=0.5
+    )
+  )
+
+
+def test_variables_that_are_not_trained():
+  run = tiny_task.check(
+    tiny_task.params(
+      bprop_variable_filter='first/|tiny/emb',
+      bprop_variable_exclusion='/b/var:0$',
+      clip_gradient_norm_to_value=0.1,
+    )
+  )
+  fixed = {'first.b', 'second.b', 'second.w'}
+  assert {p for p, did in tiny_task.moved(run).items() if not did} == fixed
+
+
+@pytest.mark.parametrize(
+  'fields,fixed',
+  [
+    ({'bprop_variable_filter': 'first/|tiny/emb'}, ['second/bias/b', _W]),
+    ({'bprop_variable_exclusion': '/b/'}, ['first/bias/b', 'second/bias/b']),
+    ({'bprop_variable_exclusion': 'no such'}, []),
+  ],
+)
+def test_expressions_are_about_lingvos_names(fields, fixed):
+  learner = tiny_task.translate(tiny_task.params(**fields)).config.train.learner
+  found = [
+    name.removeprefix('params/') for name in learner.bprop_variable_exclusion
+  ]
+  assert found == fixed
+
+
+def test_moving_average_of_the_weights():
+  run = tiny_task.check(
+    tiny_task.params(ema_decay=0.15, bprop_variable_exclusion='second')
+  )
+  assert np.any(run.averages[-1]['first.w'] != run.weights[-1]['first.w'])
+
+
+def test_the_schedule_that_a_moving_average_has_anyway():
+  params = tiny_task.params(
+    ema_schedule=schedule('EmaDecaySchedule', ema_decay=0.15)
+  )
+  tiny_task.check(params)
+
+
+@pytest.mark.parametrize('name', ['Momentum', 'RMSProp', 'AdaDelta'])
+def test_optimizers_that_leave_rows_alone(name):
+  """TensorFlow's do, where a batch does not look up a row of a table."""
+  params = tiny_task.params(optimizer=optimizer(name))
+  assert 'the rows of emb/emb_var that a batch' in _issues(params)
+  params.train.bprop_variable_exclusion = 'emb'
+  tiny_task.translate(params)
+
+
+_REFUSED = [
+  (
+    {'l1_regularizer_weight': 0.1, 'l2_regularizer_weight': 0.1},
+    ['train.l1_regularizer_weight'],
+  ),
+  (
+    {
+      'clip_gradient_norm_to_value': 1.0,
+      'clip_gradient_single_norm_to_value': 1.0,
+    },
+    ['train.clip_gradient_single_norm_to_value'],
+  ),
+  ({'bprop_variable_filter': 'nowhere'}, ['no variable is left to train']),
+  ({'bprop_variable_filter': '('}, ['not a regular expression']),
+  ({'ema_decay': 1.5}, ['train.ema_decay']),
+  ({'ema_decay': 0.9, 'ema_decay_moving_vars': True}, ['moving_vars']),
+]
+
+
+@pytest.mark.parametrize('fields,told', _REFUSED)
+def test_what_is_refused(fields, told):
+  text = _issues(tiny_task.params(**fields))
+  for part in told:
+    assert part in text
+
+
+@pytest.mark.parametrize(
+  'fields,told',
+  [
+    (
+      {'optimizer': lambda: optimizer('DynamicAccumulator')},
+      'train.optimizer (lingvo.core.optimizer.DynamicAccumulator)',
+    ),
+    ({'grad_norm_tracker': lambda: _tracker()}, 'train.grad_norm_tracker'),
+    (
+      {'ema_schedule': lambda: schedule('Constant', value=0.9)},
+      'train.ema_schedule',
+    ),
+    (
+      {
+        'optimizer': lambda: optimizer('DistributedShampoo'),
+        'lr_schedule': lambda: schedule('DevBasedSchedule'),
+      },
+      'train.lr_schedule (lingvo.core.schedule.DevBasedSchedule)',
+    ),
+  ],
+)
+def test_what_is_refused_by_class(fields, told):
+  made = {name: make() for name, make in fields.items()}
+  assert told in _issues(tiny_task.params(**made))
+
+
+def _tracker():
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  return layers.GradNormTracker.Params().Set(name='tracker')
+
+
+def test_filters_of_the_input_are_refused():
+  datasource = lingvo_runtime.module('lingvo.core.datasource')
+  inputs = lingvo_runtime.module('lingvo.core.base_input_generator')
+  params = tiny_task.params()
+  tokenizer = params.input.tokenizer
+  params.input = inputs.BaseSequenceInputGenerator.Params().Set(
+    tokenizer=tokenizer,
+    file_datasource=datasource.SimpleDataSource.Params().Set(
+      file_pattern=['tfrecord:a', 'tfrecord:b'],
+      bprop_variable_filters=['first', 'second'],
+    ),
+  )
+  assert 'file_datasource.bprop_variable_filters' in _issues(params)

@@ -1,0 +1,58 @@
+"""Tests of `benchmarks.compile_time`: what it compiles and sums up."""
+
+import jax
+import pytest
+
+from benchmarks import compile_time
+from benchmarks.compile_time import PHASES, STEPS, Step
+
+SIZES = compile_time.Sizes(
+  model_dims=4, hidden_dims=4, num_heads=1, vocab_size=8, batch=2, time=4
+)
+
+
+@pytest.mark.parametrize('step', [Step('repeated', 2), Step('stacked', 2)])
+def test_a_step_has_the_layers_that_it_says(step):
+  task = compile_time.task(step, SIZES).Instantiate()
+  model = task.model.Instantiate()
+  batch = compile_time.batch(SIZES)
+  weights = jax.eval_shape(model.init, jax.random.key(0), batch)['params']
+  stack = weights['lm']['transformer']
+  if step.form == 'stacked':
+    assert set(stack) == {'x_layers_0', 'x_layers_1'}
+  else:
+    repeated = jax.tree.leaves(stack['repeat']['sub']['x_layers_0'])
+    assert {leaf.shape[0] for leaf in repeated} == {2}
+
+
+def test_every_phase_of_every_step_is_timed():
+  steps = [Step('repeated', 1), Step('repeated', 2)]
+  before = jax.config.jax_enable_compilation_cache
+  try:
+    found = compile_time.measure(1, SIZES, steps)
+  finally:
+    jax.config.update('jax_enable_compilation_cache', before)
+  assert set(found) == set(steps)
+  for (seconds,) in found.values():
+    assert set(seconds) == set(PHASES)
+    assert all(value > 0 for value in seconds.values())
+
+
+def test_ratios_are_medians_over_the_rounds():
+  """The slowness of a round meets both of its times."""
+  totals = dict(
+    zip(STEPS, ([1, 2, 10], [3, 2, 11], [4, 8, 4], [8, 16, 8]), strict=True)
+  )
+  found = {
+    step: [dict.fromkeys(PHASES, t / len(PHASES)) for t in times]
+    for step, times in totals.items()
+  }
+  result = compile_time.summary(found)
+  assert result['seconds']['4 repeated']['all'] == pytest.approx(2)
+  assert result['seconds']['32 repeated']['trace'] == pytest.approx(1)
+  assert result['ratios'] == {
+    '32 to 4 repeated': pytest.approx(1.1),
+    '16 to 4 stacked': pytest.approx(2),
+  }
+  text = compile_time.table(result)
+  assert '32 to 4 repeated: 1.10' in text and '4 stacked' in text
