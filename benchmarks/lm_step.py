@@ -28,7 +28,7 @@ TensorFlow 2.21, --rounds=8 --steps=4:
     all           1.00    315.7    434.6      363.1      0.708        0.896
 
 The bare function attends in the plain way by default, which was the harder peer
-of its two. Our step is faster than it by `layers.attentions.attend`, which goes
+of its two. Our step is faster than it by `attention_ops.attend`, which goes
 by blocks on a CPU; with `attend` in both, processor times agreed within 3%.
 """
 

@@ -36,9 +36,8 @@ def embedding(view: ParamsView) -> Translated:
   # tf.nn.embedding_lookup deals rows out to its shards in turn ("mod").
   transform = Dealt(shards, vocab) if shards > 1 else Same()
   theta = tuple(f'wm[{i}]' for i in range(shards))
-  return Translated(
-    config, VariableMap([Variable(theta, 'emb_var', transform)])
-  )
+  table = Variable(theta, 'emb_var', transform, is_sparse=True)
+  return Translated(config, VariableMap([table]))
 
 
 @translates('lingvo.core.layers.SimpleEmbeddingLayer')
@@ -68,4 +67,5 @@ def simple_embedding(view: ParamsView) -> Translated:
     params_init=weight_init(view, (vocab, dims)),
     **base_fields(view),
   )
-  return Translated(config, VariableMap([Variable(('wm',), 'emb_var')]))
+  table = Variable(('wm',), 'emb_var', is_sparse=mode == 'gather')
+  return Translated(config, VariableMap([table]))

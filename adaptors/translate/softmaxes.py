@@ -38,7 +38,8 @@ def full_softmax(view: ParamsView) -> Translated:
     params_init=weight_init(view, (part, dims) if by_class else (dims, part)),
     **base_fields(view),
   )
-  if num_sampled and not chunk_size:
+  samples = bool(num_sampled and not chunk_size)
+  if samples:
     config = sampled_softmax.SampledSoftmax.config(
       num_sampled=num_sampled, sparse_gradients=True, **fields
     )
@@ -54,7 +55,8 @@ def full_softmax(view: ParamsView) -> Translated:
 
   def joined(name: str, jax: str, axis: int) -> Variable:
     theta = tuple(f'{name}_{i}' for i in range(shards))
-    return Variable(theta, jax, Concat(axis, (part,) * shards, classes))
+    shape = Concat(axis, (part,) * shards, classes)
+    return Variable(theta, jax, shape, is_sparse=samples)
 
   variables = [joined('weight', paths[0], 0 if by_class else 1)]
   if use_bias:

@@ -3,7 +3,6 @@
 import dataclasses
 
 from absl import logging
-from fiddle import daglish
 
 from adaptors.translate import (
   learners,
@@ -21,9 +20,6 @@ from pax_compat import errors, tasks_lib
 # Below this theta path a language model has its recurrent layers.
 _LSTM_THETA = 'lm.rnns'
 _LSTM_NORM = 'max_lstm_gradient_norm'
-
-# What the weight of an embedding layer is called.
-_TABLE = 'emb_var'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +78,7 @@ def translate_task(params, name: str) -> TranslatedTask:
       clipped_theta=_LSTM_THETA,
       clipped_norm=float(norm),
       defers_steps=defers_steps,
-      sparse_tables=_sparse_tables(model),
+      sparse_tables=frozenset(v.jax for v in variables if v.is_sparse),
     ),
   )
   if report.issues:
@@ -139,18 +135,6 @@ def _defers_steps(view: ParamsView, train: ParamsView) -> bool:
       ' grows',
     )
   return defers
-
-
-def _sparse_tables(model: registry.Translated | None) -> frozenset[str]:
-  """Returns the paths of tables whose gradients are sparse in TensorFlow."""
-  if model is None or not any(
-    isinstance(value, config_lib.Config)
-    and value.__arguments__.get('sparse_gradients')
-    for value, _ in daglish.iterate(model.config)
-  ):
-    return frozenset()
-  paths = (variable.jax for variable in model.variables)
-  return frozenset(p for p in paths if p.rpartition('/')[2] == _TABLE)
 
 
 def _describe(name: str, report: Report) -> str:

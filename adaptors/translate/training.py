@@ -7,12 +7,12 @@ import math
 from adaptors import lingvo_early_stop
 from adaptors.translate import learners, optimizers
 from adaptors.translate.as_in_lingvo import TaskFacts
-from adaptors.translate.view import ParamsView
+from adaptors.translate.view import ParamsView, class_path
 from pax_compat import tasks_lib
 from pax_compat.config import Config
 
 _NO_LIMIT = 1_000_000
-_EMA_SCHEDULE = 'EmaDecaySchedule'
+_EMA_SCHEDULE = 'lingvo.core.schedule.EmaDecaySchedule'
 # Lingvo's names of evaluations: of the job, then the dataset.
 _EVAL_JOB = 'eval_'
 
@@ -45,10 +45,11 @@ def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
     How the task is trained, or None where something has no translation.
   """
   _ignore_others(view)
-  early_stop, job = _early_stop(view)
+  batches = batches_per_step(view, facts.defers_steps)
+  early_stop, job = _early_stop(view, batches)
   learner = learners.translate(view, facts)
   decay = _ema_decay(view)
-  config = _intervals(view, facts)
+  config = _intervals(view, batches)
   view.finish()
   if learner is None:
     return None
@@ -77,9 +78,13 @@ def _ignore_others(view: ParamsView):
   )
 
 
-def _intervals(view: ParamsView, facts: TaskFacts) -> Config:
-  """Returns the config of all that goes by steps or time."""
-  batches = batches_per_step(view, facts.defers_steps)
+def _intervals(view: ParamsView, batches: fractions.Fraction) -> Config:
+  """Returns the config of all that goes by steps or time.
+
+  Args:
+    view: the `train` Params.
+    batches: how many make Lingvo's global step grow by one.
+  """
 
   def scaled(name: str) -> int | None:
     steps = view.get(name)
@@ -120,8 +125,15 @@ def batches_per_step(view: ParamsView, defers: bool) -> fractions.Fraction:
   return fractions.Fraction(count, count + 1 if count > 1 else 1)
 
 
-def _early_stop(view: ParamsView) -> tuple[Config | None, str]:
-  """Returns the config of what may end a run early, and what it goes by."""
+def _early_stop(
+  view: ParamsView, batches: fractions.Fraction
+) -> tuple[Config | None, str]:
+  """Returns the config of what may end a run early, and what it goes by.
+
+  Args:
+    view: the `train` Params.
+    batches: how many make Lingvo's global step grow by one.
+  """
   if view.get('early_stop') is None or not view.params.early_stop.window:
     view.ignore('early_stop.window is 0', 'early_stop')
     return None, ''
@@ -139,8 +151,8 @@ def _early_stop(view: ParamsView) -> tuple[Config | None, str]:
     metric=history.get('metric'),
     minimize=history.get('minimize'),
     tolerance=stop.get('tolerance'),
-    window=stop.get('window'),
-    min_steps=stop.get('min_steps'),
+    window=math.ceil(stop.get('window') * batches),
+    min_steps=math.ceil(stop.get('min_steps') * batches),
   )
   for part in (history, stop):
     part.finish()
@@ -152,10 +164,10 @@ def _ema_decay(view: ParamsView) -> float:
   decay, schedule = view.get('ema_decay'), view.get('ema_schedule')
   if schedule is not None:
     # Lingvo's moving average has this very schedule where it is given none.
-    if schedule.cls.__name__ != _EMA_SCHEDULE:
+    if class_path(schedule.cls) != _EMA_SCHEDULE:
       view.issue(
         'ema_schedule',
-        f'{schedule.cls.__name__} is not translated, only {_EMA_SCHEDULE}',
+        f'{class_path(schedule.cls)} is not translated, only {_EMA_SCHEDULE}',
       )
       return 0.0
     if decay > 0:

@@ -137,11 +137,14 @@ class Variable:
     theta: paths in Lingvo's theta, such as `lm.trans[0].fflayer.fc[1].w`.
     jax: path in the `params` collection, with slashes.
     transform: how the values correspond.
+    is_sparse: whether its gradient is sparse in TensorFlow, one row for each
+      lookup.
   """
 
   theta: tuple[str, ...]
   jax: str
   transform: object = Same()
+  is_sparse: bool = False
 
 
 class VariableMap:

@@ -27,6 +27,11 @@ class RowFacts(NamedTuple):
   counts: jax.Array
   sum_squares: jax.Array
 
+  def counts_along(self, table: jax.Array) -> jax.Array:
+    """Returns the counts with as many dimensions as `table` [V, ...] has."""
+    missing = table.ndim - self.counts.ndim
+    return self.counts.reshape(self.counts.shape + (1,) * missing)
+
 
 def no_facts(num_rows: int) -> RowFacts:
   """Returns the zeros that a lookup takes as its probe."""

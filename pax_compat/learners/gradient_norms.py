@@ -57,7 +57,7 @@ def _cross_terms(gradient, term, facts: RowFacts) -> jax.Array:
   gradients g_i. So the sum of (g_i + t / c)^2 is that of g_i^2, plus
   (2 G t + t^2) / c, with G the sum of the g_i.
   """
-  count = jnp.maximum(facts.counts, 1.0)[..., None]
+  count = jnp.maximum(facts.counts_along(gradient), 1.0)
   return (2 * gradient * term + jnp.square(term)) / count
 
 

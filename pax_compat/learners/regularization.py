@@ -40,7 +40,7 @@ def lp_terms(
       continue
     term = l2 * weight if l2 else l1 * jnp.sign(weight)
     if path in row_facts:
-      term = term * (row_facts[path].counts > 0)[..., None]
+      term = term * (row_facts[path].counts_along(weight) > 0)
     terms[path] = term
   return terms
 

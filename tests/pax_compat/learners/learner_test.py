@@ -231,6 +231,26 @@ def test_a_table_is_regularised_lookup_by_lookup(before):
   )
 
 
+def test_a_vector_that_is_looked_up_is_regularised_lookup_by_lookup():
+  l2, vector = 0.5, np.array([5.0, -6.0, 2.0], np.float32)
+  lookups = np.array([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0]])  # by element
+  facts = RowFacts(np.array([2.0, 1.0, 0.0]), np.square(lookups).sum())
+  one = learner(sgd(l2_regularizer_weight=l2), regularize_before_clipping=True)
+  params = {'bias': vector}
+  gradient = {'bias': lookups.sum(0).astype(np.float32)}
+  new, _, metrics = stepping.step(
+    one, params, gradient, row_facts={'bias': facts}
+  )
+  each = np.array([[1.0, 2.0], [3.0, 0.0]]) + l2 * vector[:2] / [2, 1]
+  each[1, 1] = 0  # looked up once only
+  np.testing.assert_allclose(
+    vector - new['bias'], RATE * np.append(each.sum(0), 0), rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    metrics['learning/raw_grad_norm'], np.sqrt((each**2).sum()), rtol=1e-5
+  )
+
+
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
