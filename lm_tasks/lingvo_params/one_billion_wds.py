@@ -5,7 +5,7 @@ installed, this module is `lingvo.tasks.lm.params.one_billion_wds`. The corpus
 and its vocabulary are read from `CORPUS_DIR`, where Lingvo's tool
 `lingvo.tasks.lm.tools.download_lm1b` leaves them. A corpus somewhere else:
 
-    --model_params_override="task.input.file_pattern: text:/data/lm1b/news.en*"
+    --model_params_override="input.file_pattern: text:/data/lm1b/news.en*"
 """
 
 import os

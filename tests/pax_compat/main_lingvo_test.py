@@ -107,3 +107,26 @@ def test_what_is_not_translated_is_listed(tmp_path):
     'task.lm.vocab_size (lingvo.tasks.lm.model.LanguageModel): 40',
     '76',
   )
+
+
+def test_a_stock_experiment_trains_on_a_corpus_elsewhere(tmp_path):
+  words = ['<epsilon>', '<S>', '</S>', '<UNK>', 'to', 'be', 'or', 'not']
+  vocab = tmp_path / 'vocab.txt'
+  vocab.write_text(''.join(f'{w}\t{i}\n' for i, w in enumerate(words)))
+  corpus = tmp_path / 'news.txt'
+  corpus.write_text('to be or not to be\nthat is the question or not\n' * 8)
+  overrides = [
+    'task.train.max_steps : 2',
+    f'input.file_pattern : text:{corpus}',
+    f'input.tokenizer.token_vocab_filepath : {vocab}',
+    f'input.bucket_batch_limit : {[8] * 9}',
+  ]
+  done = runs.train(
+    tmp_path / 'run',
+    f'--model_params_override={"; ".join(overrides)}',
+    exp='lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny',
+  )
+  assert 'starts with 11,906,368 new parameters' in done.stdout
+  assert len(runs.losses(tmp_path / 'run')) == 2
+  evaluated = {split for _, split, _ in runs.metrics(tmp_path / 'run')}
+  assert {'eval_Dev', 'eval_Test'} <= evaluated
