@@ -10,7 +10,11 @@ from typing import Any
 
 from absl import logging
 
-from adaptors import lingvo_input_driver, lingvo_runtime
+from adaptors import (
+  lingvo_input_driver,
+  lingvo_runtime,
+  lingvo_vocabulary_checks,
+)
 from pax_compat import errors
 
 # The formats that Lingvo's readers know. A path without one is checked as well:
@@ -39,6 +43,7 @@ def check_input(name: str, params: Any):
         f'{name}: the files of {pattern!r} are empty: {_few(paths)}'
       )
   _check_lengths(name, params)
+  lingvo_vocabulary_checks.check_vocabularies(name, params)
 
 
 def _check_buckets(name, params):
