@@ -12,6 +12,9 @@ import numpy as np
 from pax_compat.nested_map import NestedMap
 
 
+_SECONDS_TO_A_SIGNAL = 1.0
+
+
 class FedBatch(NamedTuple):
   """A batch that is on the devices.
 
@@ -90,7 +93,7 @@ class Feeder:
     if self._ended:
       return None
     start = time.monotonic()
-    item = self._queue.get()
+    item = self._next_item()
     wait = time.monotonic() - start
     if isinstance(item, FedBatch):
       return item._replace(wait_seconds=wait)
@@ -98,6 +101,15 @@ class Feeder:
     if isinstance(item, BaseException):
       raise item
     return None
+
+  def _next_item(self) -> FedBatch | BaseException | None:
+    while True:
+      # Python calls a signal's handler between two steps of this thread. One
+      # that comes right before a wait without end would not be heard in it.
+      try:
+        return self._queue.get(timeout=_SECONDS_TO_A_SIGNAL)
+      except queue.Empty:
+        pass
 
   def close(self):
     """Stops the thread and waits for it."""
