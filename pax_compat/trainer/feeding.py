@@ -11,7 +11,6 @@ import numpy as np
 
 from pax_compat.nested_map import NestedMap
 
-
 _SECONDS_TO_A_SIGNAL = 1.0
 
 
