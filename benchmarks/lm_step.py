@@ -19,13 +19,13 @@ does meanwhile meets both. `all` is the mean step: shapes weigh as often as they
 come among the first batches.
 
 Measured 2026-11-21, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
-TensorFlow 2.21, --rounds=8 --steps=4:
+TensorFlow 2.21, --rounds=4:
 
     shape        share  ours ms  bare ms  lingvo ms  ours/bare  ours/lingvo
-    ids[16,256]   0.73    323.2    482.3      409.4      0.664        0.828
-    ids[32,128]   0.18    281.5    329.6      251.2      0.876        1.121
-    ids[64,64]    0.08    263.5    284.0      226.4      0.913        1.085
-    all           1.00    315.7    434.6      363.1      0.708        0.896
+    ids[16,256]   0.73    225.7    346.3      281.7        0.666        0.801
+    ids[32,128]   0.18    187.4    222.3      174.5        0.859        1.053
+    ids[64,64]    0.08    192.1    186.2      145.7        1.032        1.304
+    all           1.00    219.6    309.2      253.9        0.710        0.860
 
 The bare function attends in the plain way by default, which was the harder peer
 of its two. Our step is faster than it by `attention_ops.attend`, which goes
