@@ -82,7 +82,7 @@ def train(
   built = task.Instantiate()
   config = built.train.Instantiate()
   datasets = [*experiment.train_datasets(), *experiment.eval_datasets()]
-  decoded = experiment.decode_datasets() if config.decode_interval_steps else []
+  decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = partitioning.create_mesh(
     task.model.ici_mesh_shape,
     task.model.mesh_axis_names,
