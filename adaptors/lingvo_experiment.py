@@ -58,10 +58,14 @@ class LingvoExperiment(base_experiment.BaseExperiment):
   @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
     """The task in JAX, with the map of its variables."""
+    return task_translation.translate_task(self.task_params(), self._name)
+
+  def task_params(self) -> Any:
+    """Returns a copy of the task's Params, with its training input."""
     params = self._model.task.Copy()
     if not params.input:
-      params.input = self._model.input
-    return task_translation.translate_task(params, self._name)
+      params.input = self._model.input.Copy()
+    return params
 
   def task(self) -> config_lib.Config:
     """Returns the translated task.
