@@ -1,0 +1,65 @@
+"""The flags that find an experiment, for every program that takes `--exp`."""
+
+from absl import flags
+
+from pax_compat import errors, experiment_sources
+
+EXP = flags.DEFINE_string('exp', None, 'Name of the experiment.')
+flags.DEFINE_alias('model', 'exp')
+_IMPORT_MODULES = flags.DEFINE_list(
+  'import_modules',
+  [],
+  'Modules to import first; they register experiments.',
+)
+_LINGVO_SOURCE = flags.DEFINE_string(
+  'lingvo_source',
+  None,
+  "A checkout of Lingvo's source, whose params packages are added to what is"
+  ' installed.',
+)
+_TRANSLATION = flags.DEFINE_enum(
+  'translation',
+  'auto',
+  ['auto', 'native', 'bridge'],
+  'How a Lingvo model is run: translated to JAX (native), in TensorFlow under'
+  ' JAX (bridge), or native where possible (auto).',
+)
+_OVERRIDE = flags.DEFINE_string(
+  'model_params_override',
+  '',
+  "Changes of a Lingvo model's Params: `path : value` pairs, separated by ; or"
+  ' new lines.',
+)
+
+
+def options(load_everything: bool = False) -> experiment_sources.SourceOptions:
+  """Returns what the flags say about finding an experiment.
+
+  Args:
+    load_everything: whether a listing may import what is slow to import.
+  """
+  return experiment_sources.SourceOptions(
+    import_modules=tuple(_IMPORT_MODULES.value),
+    lingvo_source=_LINGVO_SOURCE.value,
+    translation=_TRANSLATION.value,
+    model_params_override=_OVERRIDE.value,
+    load_everything=load_everything,
+  )
+
+
+def require(*required: flags.FlagHolder):
+  """Raises a UserError unless each of the flags has a value."""
+  for flag in required:
+    if not flag.value:
+      raise errors.UserError(
+        f'--{flag.name} is required; --help lists the flags, and'
+        ' python -m pax_compat.main --list the experiments'
+      )
+
+
+def no_arguments(argv: list[str]):
+  """Raises a UserError if there is more than flags on a command line."""
+  if len(argv) > 1:
+    raise errors.UserError(
+      f'{" ".join(argv[1:])}: expected flags only; see --help'
+    )
