@@ -66,7 +66,7 @@ def build(
         k: tf.placeholder(v.dtype, [None] * v.ndim, k) for k, v in batch.items()
       }
       params = task_params.Copy()
-      params.input = _fed_input(task_params.input, feeds)
+      params.input = fed_input(task_params.input, feeds)
       model = base_model.SingleTaskModel.Params(params).Instantiate()
       model.ConstructFPropBPropGraph()
       session = stack.enter_context(tf.Session())
@@ -75,7 +75,7 @@ def build(
     py_utils.SetEagerMode(eager, test_mode=True)
 
 
-def _fed_input(params, feeds):
+def fed_input(params, feeds):
   """Returns Params of an input that gives placeholders."""
   base = lingvo_runtime.module('lingvo.core.base_input_generator')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
