@@ -35,7 +35,8 @@ def write(state: Any, facts: mapping.Facts, folder: str | os.PathLike) -> str:
   Raises:
     UserError: a checkpoint of the same step is there.
   """
-  folder = pathlib.Path(folder).expanduser()
+  # Absolute: TensorFlow finds no newest checkpoint by a relative path.
+  folder = pathlib.Path(folder).expanduser().absolute()
   arrays = checkpoints.state_paths(state)
   step = int(arrays['step'])
   prefix = folder / f'ckpt-{step:08d}'

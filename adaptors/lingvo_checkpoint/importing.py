@@ -1,7 +1,8 @@
 """Makes a run's state of a TensorFlow checkpoint, one tensor at a time."""
 
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import jax
 import numpy as np
@@ -14,6 +15,8 @@ from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.program import TaskProgram, TrainState
 
 _MAX_LISTED = 10
+# Takes the path of an array and what makes it, and returns it.
+Keep = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
 
 
 def read_state(
@@ -24,6 +27,7 @@ def read_state(
   *,
   allow_missing: Iterable[str] = (),
   allow_unused: Iterable[str] = (),
+  keep: Keep = lambda _, make: make(),
 ) -> TrainState:
   """Returns the state that a checkpoint holds, each array where it belongs.
 
@@ -38,6 +42,7 @@ def read_state(
     allow_missing: regular expressions of tensors that the checkpoint may lack;
       what they would have been starts anew.
     allow_unused: regular expressions of tensors that may be left over.
+    keep: where arrays are kept in between; by default nowhere.
 
   Raises:
     UserError: tensors are missing or left over, or have other shapes; the
@@ -53,13 +58,19 @@ def read_state(
   for path in found.steps if step is not None else ():
     leaves[path] = _placed(step, leaves[path])
   for leaf in found.leaves:
-    parts = [checkpoint.read(name) for name in leaf.tensors]
-    leaves[leaf.path] = _placed(
-      leaf.transform.to_jax(parts), leaves.pop(leaf.path)
-    )
+    values = keep(leaf.path, functools.partial(read_leaf, checkpoint, leaf))
+    leaves[leaf.path] = _placed(values, leaves.pop(leaf.path))
   structure = jax.tree.structure(program.abstract_state)
   paths = checkpoints.state_paths(program.abstract_state)
   return jax.tree.unflatten(structure, [leaves[path] for path in paths])
+
+
+def read_leaf(
+  checkpoint: TensorflowCheckpoint, leaf: mapping.Leaf
+) -> np.ndarray:
+  """Returns an array of the state, made of a checkpoint's tensors."""
+  parts = [checkpoint.read(name) for name in leaf.tensors]
+  return leaf.transform.to_jax(parts)
 
 
 def _placed(values: np.ndarray, old: jax.Array) -> jax.Array:
