@@ -45,12 +45,13 @@ def to_jax(
     )
   folder = pathlib.Path(job_log_dir)
   job_dir.claim(folder, name)
-  with _program(experiment) as (task_program, batch), _opened(folder) as saver:
+  with _opened(folder) as saver, contextlib.ExitStack() as stack:
     if saver.latest_step() is not None:
       raise errors.UserError(
         f'--job_log_dir={job_log_dir} has checkpoints already; expected a new'
         ' folder'
       )
+    task_program, batch = stack.enter_context(_program(experiment))
     prefix = start.checkpoint.prefix
     staging = Staging(folder / _STAGING, f'{prefix} {_stamp(prefix)}')
     state = start.state(task_program, batch, keep=staging.get)
