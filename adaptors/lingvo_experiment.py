@@ -61,13 +61,13 @@ class LingvoExperiment(base_experiment.BaseExperiment):
   @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
     """The task in JAX, with the map of its variables."""
-    return task_translation.translate_task(self._task_params(), self._name)
+    return task_translation.translate_task(self.task_params(), self._name)
 
-  def _task_params(self) -> Any:
-    """Returns Lingvo's Params of the task, with an input."""
+  def task_params(self) -> Any:
+    """Returns a copy of the task's Params, with its training input."""
     params = self._model.task.Copy()
     if not params.input:
-      params.input = self._model.input
+      params.input = self._model.input.Copy()
     return params
 
   def task(self) -> config_lib.Config:
@@ -109,7 +109,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     Raises:
       UserError: checkpoints of such a task are not supported.
     """
-    return task_facts.of(self._task_params(), self.translated)
+    return task_facts.of(self.task_params(), self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""

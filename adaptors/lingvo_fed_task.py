@@ -6,7 +6,7 @@ measured against: Lingvo's own loss, gradients and train op, on given batches.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,21 @@ class FedTask:
 
 @contextlib.contextmanager
 def build(
-  task_params: Any, batch: Mapping[str, np.ndarray]
+  task_params: Any,
+  batch: Mapping[str, np.ndarray],
+  *,
+  do_eval: bool = False,
+  prepare: Callable[[Any], None] = lambda task: None,
 ) -> Iterator[FedTask]:
-  """Builds a task's training graph in Lingvo's graph mode.
+  """Builds a task's graph in Lingvo's graph mode.
 
   Args:
     task_params: Params of a Lingvo task, with its `input`, of which only the
       tokenizer is used. They are not changed.
-    batch: a batch, whose fields, dtypes and ranks the fed ones have.
+    batch: a batch by dotted name, whose fields, dtypes and ranks the fed ones
+      have; their shapes, too, where the task has layers of GPipe's or GShard's.
+    do_eval: whether the graph is one of evaluation, and not of training.
+    prepare: is called with the task before it computes anything.
 
   Yields:
     The task, in its graph.
@@ -60,19 +67,44 @@ def build(
   try:
     with contextlib.ExitStack() as stack:
       stack.enter_context(tf.Graph().as_default())
-      stack.enter_context(lingvo_runtime.cluster())
+      stack.enter_context(lingvo_runtime.cluster(do_eval=do_eval))
       tf.random.set_seed(1)
+      static = _needs_shapes(task_params)
       feeds = {
-        k: tf.placeholder(v.dtype, [None] * v.ndim, k) for k, v in batch.items()
+        k: tf.placeholder(
+          v.dtype, v.shape if static else [None] * v.ndim, k.replace('.', '_')
+        )
+        for k, v in batch.items()
       }
       params = task_params.Copy()
       params.input = fed_input(task_params.input, feeds)
       model = base_model.SingleTaskModel.Params(params).Instantiate()
-      model.ConstructFPropBPropGraph()
+      if static and hasattr(model.GetTask(), '_TrimIfPossible'):
+        # Cut to the longest example, a batch would have no static shape.
+        model.GetTask()._TrimIfPossible = lambda *arrays: arrays
+      prepare(model.GetTask())
+      if do_eval:
+        model.ConstructFPropGraph()
+      else:
+        model.ConstructFPropBPropGraph()
       session = stack.enter_context(tf.Session())
       yield FedTask(model.GetTask(), session, feeds)
   finally:
     py_utils.SetEagerMode(eager, test_mode=True)
+
+
+def _needs_shapes(params: Any) -> bool:
+  """Whether something in Params takes static shapes: GPipe's and GShard's."""
+  gpipe = lingvo_runtime.module('lingvo.core.gpipe')
+  gshard = lingvo_runtime.module('lingvo.core.gshard_builder')
+  if isinstance(params, list | tuple):
+    return any(map(_needs_shapes, params))
+  if not hasattr(params, 'IterParams'):
+    return False
+  static = gpipe.PipeliningLayer, gshard.MoEBuilder
+  if 'cls' in params and issubclass(params.cls, static):
+    return True
+  return any(_needs_shapes(value) for _, value in params.IterParams())
 
 
 def fed_input(params, feeds):
@@ -87,8 +119,12 @@ def fed_input(params, feeds):
       pass
 
     def _InputBatch(self):
-      return py_utils.NestedMap(feeds)
+      batch = py_utils.NestedMap()
+      for path, placeholder in feeds.items():
+        batch.Set(path, placeholder)
+      return batch
 
-  return FedInput.Params().Set(
-    name='fed', tokenizer=params.tokenizer.Copy(), file_pattern='none'
-  )
+  fed = FedInput.Params().Set(name='fed', file_pattern='none')
+  if params is not None and 'tokenizer' in params:
+    fed.tokenizer = params.tokenizer.Copy()
+  return fed

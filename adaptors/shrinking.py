@@ -78,7 +78,7 @@ def shrink(params: Any, sizes: Sizes | None = None) -> Any:
   """
   params = params.Copy()
   # A list may hold the same Params several times.
-  nodes = list({id(node): node for node in _nodes(params)}.values())
+  nodes = list({id(node): node for node in all_params(params)}.values())
   rules = _Rules(sizes or Sizes(), _widest(nodes))
   for node in nodes:
     rules.apply(node)
@@ -94,7 +94,7 @@ def in_float32(params: Any) -> Any:
     params: Lingvo Params. They stay as they are.
   """
   params = params.Copy()
-  for node in _nodes(params):
+  for node in all_params(params):
     if 'fprop_dtype' in node and node.fprop_dtype is not None:
       if node.fprop_dtype.size == 2:
         node.fprop_dtype = node.dtype
@@ -276,19 +276,23 @@ class _Rules:
       _cap(node, max(2, self._sizes.width // 16), 'min_dim_size_to_factor')
 
 
-def _nodes(value: Any) -> Iterator[Any]:
-  """Yields the Params in a tree that can be changed, parents first."""
+def all_params(value: Any) -> Iterator[Any]:
+  """Yields the Params in a tree that can be changed, parents first.
+
+  Args:
+    value: Params, or a list or dict that may hold some.
+  """
   if hasattr(value, 'IterParams'):
     if not value.IsImmutable():
       yield value
       for _, child in list(value.IterParams()):
-        yield from _nodes(child)
+        yield from all_params(child)
   elif isinstance(value, dict):
     for child in value.values():
-      yield from _nodes(child)
+      yield from all_params(child)
   elif isinstance(value, (list, tuple)):
     for child in value:
-      yield from _nodes(child)
+      yield from all_params(child)
 
 
 def _widest(nodes: list[Any]) -> int:

@@ -110,7 +110,10 @@ def _is_silent(holder: Any, field: str, value: Any) -> bool:
   if field not in getattr(fdl.get_callable(holder), 'SILENT_UNLESS_SET', ()):
     return False
   if isinstance(value, config_lib.Config):
-    return all(v is None for v in config_lib.field_values(value).values())
+    if all(v is None for v in config_lib.field_values(value).values()):
+      return True
+    first = config_lib.Config(fdl.get_callable(holder))
+    return value == first.__arguments__.get(field)
   return field not in holder.__arguments__
 
 

@@ -1,27 +1,24 @@
 """The config and the weights of every shipped experiment, held as text.
 
 The files in `testdata/golden` show in a review what a change does to them.
-`python -m tests.golden_test --write` writes them anew.
+`python -m tests.golden_test --write` writes them anew, those of Lingvo's stock
+experiments included.
 """
 
-import difflib
-import pathlib
 import sys
 
-import jax
 import pytest
 
-from pax_compat import base_layer, config_text, experiment_sources, learners
-from tests import source_tree
+from pax_compat import experiment_sources
+from tests import golden
+from tests.adaptors.translate import stock_golden_test
 
-GOLDEN = source_tree.ROOT / 'testdata' / 'golden'
-REWRITE = 'python -m tests.golden_test --write'
 _PACKAGES = ('lm.python_docs.', 'tasks.lm.params.')
 _OPTIONS = experiment_sources.SourceOptions()
 
 
 def names() -> list[str]:
-  """Returns the names of the experiments that come with this distribution."""
+  """Returns the names of the experiments that come with data."""
   return [
     name
     for name in experiment_sources.names(_OPTIONS)
@@ -32,60 +29,42 @@ def names() -> list[str]:
 def golden_text(name: str) -> str:
   """Returns the config of an experiment's task, and a line for each weight."""
   experiment = experiment_sources.find(name, _OPTIONS)
-  task = experiment.task()
   data = experiment.train_datasets()[0].Instantiate()
   try:
     batch = data.get_next()
   finally:
     data.close()
-  model = task.model.Instantiate()
-  variables = jax.eval_shape(
-    lambda key, batch: model.init({base_layer.PARAMS: key}, batch),
-    jax.random.key(0),
-    batch,
-  )
-  lines = []
-  for path, box in learners.by_path(variables, base_layer.is_boxed).items():
-    if base_layer.is_boxed(box):
-      weight = box.meta
-      split = weight.tensor_split_dims_mapping
-      lines.append(
-        f'{path}: {box.value.dtype}{list(box.value.shape)},'
-        f' {weight.init.method}({weight.init.scale:.6g})'
-        + (f', split {list(split)}' if split is not None else '')
-      )
-  return config_text.to_text(task, 'task') + '\n' + '\n'.join(lines) + '\n'
-
-
-def _file(name: str) -> pathlib.Path:
-  return GOLDEN / f'{name}.txt'
+  return golden.text(experiment.task(), batch)
 
 
 @pytest.mark.parametrize('name', names())
 def test_an_experiment_is_what_its_file_says(name):
-  expected = _file(name).read_text('utf-8') if _file(name).exists() else ''
-  changes = '\n'.join(
-    difflib.unified_diff(
-      expected.splitlines(), golden_text(name).splitlines(), 'file', 'now'
-    )
-  )
-  assert not changes, f'{changes}\nif it is meant so: {REWRITE}'
+  golden.check(golden.FOLDER / f'{name}.txt', golden_text(name))
 
 
 def test_there_is_no_file_without_an_experiment():
-  assert {p.stem for p in GOLDEN.glob('*.txt')} == set(names())
+  assert {p.stem for p in golden.FOLDER.glob('*.txt')} == set(names())
 
 
-def write():
-  """Writes all files anew."""
-  GOLDEN.mkdir(parents=True, exist_ok=True)
-  for path in GOLDEN.glob('*.txt'):
-    path.unlink()
-  for name in names():
-    _file(name).write_text(golden_text(name), 'utf-8')
+def test_weights_of_like_layers_are_one_line():
+  described = [(f'p/x_layers_{i}/w', 'f[2]') for i in range(3)]
+  described += [('p/x_layers_3/w', 'f[3]'), ('p/x_layers_5/w', 'f[2]')]
+  described += [('p/b', 'f[1]')]
+  assert golden.joined(described) == [
+    'p/x_layers_[0-2,5]/w: f[2]',
+    'p/x_layers_3/w: f[3]',
+    'p/b: f[1]',
+  ]
+
+
+def test_what_is_unlike_another_experiment():
+  assert golden.changes('a\nb\nc\n', 'a\nB\nc\n', 'base') == (
+    'as base, but for:\n-B\n+b\n'
+  )
 
 
 if __name__ == '__main__':
   if sys.argv[1:] != ['--write']:
-    sys.exit(f'usage: {REWRITE}')
-  write()
+    sys.exit(f'usage: {golden.REWRITE}')
+  golden.write(golden.FOLDER, {name: golden_text(name) for name in names()})
+  stock_golden_test.write()

@@ -9,8 +9,10 @@ from adaptors import lingvo_optimizers
 from adaptors.translate import optimizers
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import (
+  AlreadyStacked,
   Chain,
   Concat,
+  Each,
   Reshape,
   Same,
   Transpose,
@@ -87,15 +89,31 @@ def check_whole(
 ):
   """Adds an issue with a field that needs weights to be whole variables.
 
-  Stacks are: their layers are treated each on its own.
+  Stacks are: their layers are treated each on its own. Where there are any, so
+  are those of stacks that Lingvo treats as a whole.
   """
-  for variable in facts.names.variables:
+  variables = facts.names.variables
+  treats_layers = any(is_stack(v.transform) for v in variables)
+  for variable in variables:
+    kept = any(isinstance(s, AlreadyStacked) for s in _steps(variable))
+    if treats_layers and kept and variable.jax in paths:
+      view.issue(
+        field,
+        f'it goes by whole variables, of which {variable.theta[0]} is one of'
+        ' several layers, while others are of one layer each',
+      )
     if _is_joined(variable) and variable.jax in paths:
       view.issue(
         field,
         f'it goes by whole variables, and {", ".join(variable.theta)} are one'
         f' weight here, {variable.jax}',
       )
+
+
+def _steps(variable: Variable) -> tuple:
+  """Returns the transforms that a variable goes through."""
+  transform = variable.transform
+  return transform.steps if isinstance(transform, Chain) else (transform,)
 
 
 def _is_joined(variable: Variable) -> bool:
@@ -117,7 +135,12 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
     return [('transpose', axes)]
   if isinstance(transform, Reshape):
     return [('reshape', tuple(transform.lingvo))]
-  if isinstance(transform, Chain) and not is_stack(transform):
+  if isinstance(transform, Chain) and is_stack(transform):
+    # Layers are treated each on its own.
+    each = transform.steps[1:]
+    if len(each) == 1 and isinstance(each[0], Each):
+      return _steps_to_lingvo(each[0].transform)
+  elif isinstance(transform, Chain):
     parts = [_steps_to_lingvo(step) for step in reversed(transform.steps)]
     return None if None in parts else sum(parts, [])
   return None

@@ -1,4 +1,4 @@
-"""Translators of Lingvo's embeddings of tokens.
+"""Translators of Lingvo's embeddings of tokens, and of learned positions.
 
 Shapes: V vocabulary, D dims.
 """
@@ -9,7 +9,7 @@ from adaptors.translate.layers import base_fields, weight_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Dealt, Same, Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import embeddings
+from pax_compat.layers import embeddings, positional_embeddings
 
 # Lingvo's `EmbeddingLayer` never makes a shard smaller than this.
 _MIN_VALUES_PER_SHARD = 1024 * 256
@@ -68,4 +68,47 @@ def simple_embedding(view: ParamsView) -> Translated:
     **base_fields(view),
   )
   table = Variable(('wm',), 'emb_var', is_sparse=mode == 'gather')
+  return Translated(config, VariableMap([table]))
+
+
+@translates('lingvo.core.layers.SingleShardEmbeddingLayer')
+def single_shard_embedding(view: ParamsView) -> Translated:
+  """`SingleShardEmbeddingLayer`."""
+  config = embeddings.Embedding.config(sparse_gradients=True, **_fields(view))
+  return Translated(
+    config, VariableMap([Variable(('emb_var',), 'emb_var', is_sparse=True)])
+  )
+
+
+@translates('lingvo.core.layers.EinsumEmbeddingLayer')
+def einsum_embedding(view: ParamsView) -> Translated:
+  """`EinsumEmbeddingLayer`, whose gradient is dense."""
+  config = embeddings.Embedding.config(**_fields(view))
+  return Translated(config, VariableMap([Variable(('wm',), 'emb_var')]))
+
+
+def _fields(view: ParamsView) -> dict:
+  """Returns the fields of an embedding whose table is one variable."""
+  vocab, dims = view.get('vocab_size'), view.get('embedding_dim')
+  return dict(
+    num_classes=vocab,
+    input_dims=dims,
+    scale_sqrt_depth=view.get('scale_sqrt_depth'),
+    params_init=weight_init(view, (vocab, dims)),
+    **base_fields(view),
+  )
+
+
+@translates('lingvo.core.layers.LearnablePositionalEmbeddingLayer')
+def learnable_positions(view: ParamsView) -> Translated:
+  """`LearnablePositionalEmbeddingLayer`: a vector for each position."""
+  length, dims = view.get('max_pos'), view.get('embedding_dim')
+  config = positional_embeddings.TrainablePositionalEmbedding.config(
+    max_seq_length=length,
+    embedding_dims=dims,
+    lookup_style='index',
+    params_init=weight_init(view, (length, dims)),
+    **base_fields(view),
+  )
+  table = Variable(('pos_embs',), 'emb_var', is_sparse=True)
   return Translated(config, VariableMap([table]))

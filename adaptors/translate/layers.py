@@ -12,6 +12,7 @@ from pax_compat.layers import (
   linears,
   normalizations,
   positional_embeddings,
+  scaled_positions,
 )
 from pax_compat.weight_init import WeightInit
 
@@ -51,11 +52,16 @@ def weight_init(view: ParamsView, shape: tuple[int, ...]) -> WeightInit:
     view: the layer whose `params_init` says it.
     shape: the weight's shape in Lingvo.
   """
-  p = view.get('params_init')
+  return same_init(view, 'params_init').for_shape(shape)
+
+
+def same_init(view: ParamsView, name: str) -> WeightInit:
+  """Returns the first value of weights that have Lingvo's shape here."""
+  p = view.get(name)
   if p.method in ('custom', 'custom_constant', 'delta_orthogonal'):
-    view.issue('params_init', f'the method {p.method!r} is not translated')
+    view.issue(name, f'the method {p.method!r} is not translated')
     return WeightInit.Constant(0.0)
-  return WeightInit(p.method, p.scale).for_shape(shape)
+  return WeightInit(p.method, p.scale)
 
 
 def activation(view: ParamsView, name: str, value: str):
@@ -94,14 +100,29 @@ def layer_norm(view: ParamsView) -> Translated:
 
 
 @translates('lingvo.core.layers.DropoutLayer')
+@translates('lingvo.core.layers.DeterministicDropoutLayer')
 def dropout(view: ParamsView) -> float:
-  """`DropoutLayer`: returns the probability that an element stays."""
+  """`DropoutLayer`: returns the probability that an element stays.
+
+  The deterministic one differs in where its random numbers come from.
+  """
   base_fields(view)
   view.get('params_init')
   view.require('noise_shape', None)
   view.require('noise_shape_broadcast_dims', None)
   view.require('dropout_at_eval', False)
   return view.get('keep_prob')
+
+
+@translates('lingvo.core.layers.UniformLabelSmoother')
+def uniform_label_smoother(view: ParamsView) -> float:
+  """`UniformLabelSmoother`: returns what it takes from the right class."""
+  base_fields(view)
+  view.get('params_init')
+  view.get('num_classes')  # Who applies it knows the number.
+  view.require('token_id_uncertainty_larger', None)
+  view.ignore('there is no such token', 'uncertainty_larger')
+  return view.get('uncertainty')
 
 
 @translates('lingvo.core.layers.ProjectionLayer')
@@ -138,18 +159,27 @@ def projection(view: ParamsView) -> Translated:
 @translates('lingvo.core.layers.PositionalEmbeddingLayer')
 def positional_embedding(view: ParamsView) -> Translated:
   """`PositionalEmbeddingLayer`."""
-  view.get('params_init')
-  view.require('trainable_scaling', False)
-  view.ignore('trainable_scaling is off', 'trainable_scaling_init')
-  view.require('frequency_scaling', False)
-  return Translated(
-    positional_embeddings.PositionalEmbedding.config(
-      embedding_dims=view.get('embedding_dim'),
-      min_timescale=view.get('min_timescale'),
-      max_timescale=view.get('max_timescale'),
-      **base_fields(view),
-    )
+  view.get('params_init')  # Its scales start at 0.
+  cls, fields, names = positional_embeddings.PositionalEmbedding, {}, []
+  if view.get('trainable_scaling'):
+    fields['scaling_init'] = float(view.get('trainable_scaling_init'))
+    names.append('scale')
+  else:
+    view.ignore('trainable_scaling is off', 'trainable_scaling_init')
+  if view.get('frequency_scaling'):
+    names.append('freq_scale')
+  if names:
+    cls = scaled_positions.ScaledPositionalEmbedding
+    fields['trainable_scaling'] = 'scale' in names
+    fields['frequency_scaling'] = 'freq_scale' in names
+  config = cls.config(
+    embedding_dims=view.get('embedding_dim'),
+    min_timescale=view.get('min_timescale'),
+    max_timescale=view.get('max_timescale'),
+    **fields,
+    **base_fields(view),
   )
+  return Translated(config, VariableMap(Variable((n,), n) for n in names))
 
 
 @translates('lingvo.core.layers.FeedForwardNet')

@@ -3,22 +3,41 @@
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import config as config_lib
+from pax_compat import errors
 
 # Modules that register translators, imported when the first one is asked for.
 _TRANSLATOR_MODULES = (
   'adaptors.translate.attention',
+  'adaptors.translate.batch_major_attention',
+  'adaptors.translate.batch_major_relative',
+  'adaptors.translate.batch_major_stacks',
+  'adaptors.translate.batch_major_transformer',
+  'adaptors.translate.builder_attention',
+  'adaptors.translate.builder_graphs',
+  'adaptors.translate.builder_layers',
+  'adaptors.translate.builder_parts',
   'adaptors.translate.embeddings',
+  'adaptors.translate.gpipe',
+  'adaptors.translate.gpipe_parts',
+  'adaptors.translate.gshard_bert',
+  'adaptors.translate.gshard_builder',
+  'adaptors.translate.gshard_uni_transformer',
   'adaptors.translate.layers',
   'adaptors.translate.learner_fields',
   'adaptors.translate.lm',
+  'adaptors.translate.lm_layers',
+  'adaptors.translate.moe',
   'adaptors.translate.optimizers',
+  'adaptors.translate.pipelines',
   'adaptors.translate.program_schedule',
   'adaptors.translate.rnn',
+  'adaptors.translate.rnn_mixture',
   'adaptors.translate.schedules',
   'adaptors.translate.softmaxes',
   'adaptors.translate.transformer',
@@ -34,10 +53,13 @@ class Translated:
   Attributes:
     config: builds the JAX layer.
     variables: which of its variables are which of Lingvo's.
+    children: the paths of layers inside of it, such as `layers_0.main`, by
+      their paths in Lingvo; of layers that a user composes only.
   """
 
   config: config_lib.Config
   variables: VariableMap = VariableMap()
+  children: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def translates(dotted_path: str):
@@ -61,27 +83,61 @@ def translate(view: ParamsView):
     What the translator returns, or None where there is no translator, or a
     part has none; the view's report then says which.
   """
-  for module in _TRANSLATOR_MODULES:
-    importlib.import_module(module)
+  load_translators()
   cls = view.params.cls
   translator = find(cls)
   if translator is None:
     view.issue('', no_translator(cls))
     return None
+  view.compare_with(_translated_base(cls))
   issues_before = len(view.report.issues)
-  translated = translator(view)
+  try:
+    translated = translator(view)
+  except Exception as error:
+    # What follows from a part that has no translation is no news.
+    if len(view.report.issues) == issues_before:
+      view.issue('', unreadable(error))
+    return None
   view.finish()
   return translated if len(view.report.issues) == issues_before else None
 
 
-def find(cls: type) -> Callable | None:
+def unreadable(error: Exception) -> str:
+  """Says why the values of some Params are of no use."""
+  if isinstance(error, errors.UserError):
+    return str(error)
+  return (
+    'its Params do not go together, or hold something of a wrong type:'
+    f' {type(error).__name__}: {error} ({errors.place_of(error)})'
+  )
+
+
+def registered() -> Mapping[str, Callable]:
+  """Returns the translators so far, by dotted paths of classes."""
+  return types.MappingProxyType(_translators)
+
+
+def load_translators():
+  """Imports all modules that register translators."""
+  for module in _TRANSLATOR_MODULES:
+    importlib.import_module(module)
+
+
+def find(
+  cls: type, translators: Mapping[str, Callable] | None = None
+) -> Callable | None:
   """Returns the translator of a class, or None.
 
   A class without one of its own has its base's if it overrides nothing but
   `Params()`: what computes differently is not its parent.
+
+  Args:
+    cls: the class.
+    translators: by dotted paths of classes; None for the registered ones.
   """
+  translators = _translators if translators is None else translators
   for base in cls.__mro__:
-    translator = _translators.get(class_path(base))
+    translator = translators.get(class_path(base))
     if translator is not None:
       return translator
     if overrides(base):
@@ -89,14 +145,21 @@ def find(cls: type) -> Callable | None:
   return None
 
 
+def _translated_base(cls: type) -> type:
+  """Returns the class whose translator is that of `cls`."""
+  return next(b for b in cls.__mro__ if class_path(b) in _translators)
+
+
 def no_translator(cls: type) -> str:
   """Returns why a class has no translator."""
-  for base in cls.__mro__[1:]:
+  changed = set()
+  for base in cls.__mro__:
     if class_path(base) in _translators:
       return (
         f'it is not its parent {class_path(base)}, since it overrides'
-        f' {", ".join(sorted(overrides(cls))) or "parts of it"}'
+        f' {", ".join(sorted(changed))}'
       )
+    changed |= overrides(base)
   return 'nobody has translated this class'
 
 
@@ -109,6 +172,8 @@ def overrides(cls: type) -> set[str]:
     not in (
       'Params',
       '__module__',
+      '__dict__',
+      '__weakref__',
       '__doc__',
       '__qualname__',
       '__annotations__',

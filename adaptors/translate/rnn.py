@@ -4,15 +4,17 @@ Lingvo's are time-major; that is theirs alone, since a layer here takes and
 returns the same numbers with the batch first.
 """
 
+import dataclasses
+import itertools
+
 from adaptors.translate import registry
-from adaptors.translate.layers import base_fields
+from adaptors.translate.layers import base_fields, same_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
 from pax_compat.layers import recurrent, recurrent_stacks, rnn_cells, rnn_lm
 from pax_compat.layers.stochastics import Dropout
-from pax_compat.weight_init import WeightInit
 
 
 @translates('lingvo.core.rnn_cell.LSTMCellSimple')
@@ -63,8 +65,8 @@ def _lstm(
     'couple_input_forget_gates',
   )
   config = cls.config(
-    bias_init=_same_init(view, 'bias_init'),
-    params_init=_same_init(view, 'params_init'),
+    bias_init=same_init(view, 'bias_init'),
+    params_init=same_init(view, 'params_init'),
     **{name: view.get(name) for name in same},
     **fields,
     **base_fields(view),
@@ -75,15 +77,6 @@ def _lstm(
   if config.num_hidden_nodes:
     weights.append('w_proj')
   return Translated(config, VariableMap(Variable((w,), w) for w in weights))
-
-
-def _same_init(view: ParamsView, name: str) -> WeightInit:
-  """Returns the first value of weights that have Lingvo's shape here."""
-  p = view.get(name)
-  if p.method in ('custom', 'custom_constant', 'delta_orthogonal'):
-    view.issue(name, f'the method {p.method!r} is not translated')
-    return WeightInit.Constant(0.0)
-  return WeightInit(p.method, p.scale)
 
 
 @translates('lingvo.core.rnn_layers.FRNN')
@@ -99,6 +92,14 @@ def frnn(view: ParamsView) -> Translated | None:
     cell_tpl=cell.config, reverse=reverse, **fields
   )
   return Translated(config, cell.variables.under('cell', 'cell'))
+
+
+@translates('lingvo.core.rnn_layers.RNN')
+def rnn(view: ParamsView) -> Translated | None:
+  """`RNN`: what its loop is made of makes no difference."""
+  view.require('packed_input', False)
+  view.ignore('the inputs say it', 'sequence_length')
+  return frnn(view)
 
 
 @translates('lingvo.core.rnn_layers.BidirectionalFRNN')
@@ -140,10 +141,7 @@ def bidirectional_frnn(view: ParamsView) -> Translated | None:
 def stacked_frnn(view: ParamsView) -> Translated | None:
   """`StackedFRNNLayerByLayer`."""
   view.get('params_init')  # For children, which take it over.
-  num_layers = view.get('num_layers')
-  if num_layers < 1:
-    view.issue('num_layers', f'{num_layers} layers are not translated')
-    num_layers = 1  # For what else cannot be translated.
+  num_layers = _num_layers(view)
   keep_prob = registry.translate(view.child('dropout'))
   packed = view.get('packed_input')
   layers = [
@@ -171,16 +169,74 @@ def stacked_frnn(view: ParamsView) -> Translated | None:
   return Translated(config, variables)
 
 
-def _cells(view: ParamsView, num_layers: int) -> list:
-  """Returns the Params of each layer's cell."""
+@translates('lingvo.core.rnn_layers.StackedBiFRNNLayerByLayer')
+def stacked_bi_frnn(view: ParamsView) -> Translated | None:
+  """`StackedBiFRNNLayerByLayer`."""
+  view.get('params_init')  # For children, which take it over.
+  view.require('packed_input', False)
+  num_layers = _num_layers(view)
+  keep_prob = registry.translate(view.child('dropout'))
+  layers = [
+    registry.translate(
+      view.adopt(
+        view.get('frnn_tpl'),
+        f'rnn[{i}]',
+        fwd=cell.Copy().Set(name=f'f_rnn_{i}'),
+        bak=cell.Copy().Set(name=f'b_rnn_{i}'),
+      )
+    )
+    for i, cell in enumerate(_cells(view, num_layers, directions=2))
+  ]
+  residual_layers = _residual_layers(view, num_layers)
+  fields = base_fields(view)
+  if None in (keep_prob, *layers):
+    return None
+  config = recurrent_stacks.StackBiFrnn.config(
+    # Both directions of a layer are of the same template.
+    frnn_tpl=[layer.config.fwd_frnn_tpl for layer in layers],
+    num_layers=num_layers,
+    dropout_tpl=Dropout.config(keep_prob=keep_prob),
+    residual_layers=residual_layers,
+    **fields,
+  )
+  variables = VariableMap()
+  for i, layer in enumerate(layers):
+    own = VariableMap(
+      dataclasses.replace(v, jax=v.jax.replace('_frnn/', f'_frnn_{i}/', 1))
+      for v in layer.variables
+    )
+    variables += own.under(f'rnn[{i}]', '')
+  return Translated(config, variables)
+
+
+def _num_layers(view: ParamsView) -> int:
+  """Returns how many layers there are; 1 and an issue if there are none."""
+  num_layers = view.get('num_layers')
+  if num_layers < 1:
+    view.issue('num_layers', f'{num_layers} layers are not translated')
+    return 1  # For what else cannot be translated.
+  return num_layers
+
+
+def _cells(view: ParamsView, num_layers: int, directions: int = 1) -> list:
+  """Returns the Params of each layer's cell.
+
+  Args:
+    view: of the stack.
+    num_layers: how many there are.
+    directions: in how many of them each layer goes.
+  """
   template = view.get('cell_tpl')
   given = template if isinstance(template, list | tuple) else [template]
   cells = [given[min(i, len(given) - 1)].Copy() for i in range(num_layers)]
   inputs, outputs = view.get('num_input_nodes'), view.get('num_output_nodes')
+  if outputs > 0:
+    cells[-1].num_output_nodes = outputs // directions
+  if directions > 1:
+    for before, cell in itertools.pairwise(cells):
+      cell.num_input_nodes = directions * before.num_output_nodes
   if inputs > 0:
     cells[0].num_input_nodes = inputs
-  if outputs > 0:
-    cells[-1].num_output_nodes = outputs
   return cells
 
 
@@ -206,6 +262,17 @@ def rnn_lm_with_embedding(view: ParamsView) -> Translated | None:
   view.require('emb_softmax', None)
   view.ignore('there is no emb_softmax', 'inject_emb_method')
   view.ignore('cells have their own', 'couple_input_forget_gates')
+  return _rnn_lm_of_tokens(view)
+
+
+@translates('lingvo.tasks.lm.layers.ConditionalRnnLm')
+def conditional_rnn_lm(view: ParamsView) -> Translated | None:
+  """`ConditionalRnnLm`, which is called with a condition, too."""
+  view.require('packed_input', False)
+  return _rnn_lm_of_tokens(view, condition_dims=view.get('condition_dim'))
+
+
+def _rnn_lm_of_tokens(view: ParamsView, **fields) -> Translated | None:
   view.ignore("random numbers come from the run's own seed", _DROPOUT_SEED)
   _check_classes(view, 'emb.vocab_size')
   embedding = registry.translate(view.child('emb'))
@@ -219,6 +286,7 @@ def rnn_lm_with_embedding(view: ParamsView) -> Translated | None:
     embedding.config,
     embedding.variables.under('emb', 'embedding'),
     embedding_dropout_tpl=Dropout.config(keep_prob=keep_prob),
+    **fields,
   )
 
 

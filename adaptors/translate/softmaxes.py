@@ -3,11 +3,14 @@
 Shapes: D input dims, V classes.
 """
 
+from adaptors.translate import registry
 from adaptors.translate.layers import base_fields, weight_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Concat, Variable, VariableMap
 from adaptors.translate.view import ParamsView
+from pax_compat.config import Config
 from pax_compat.layers import embedding_softmax, sampled_softmax, softmaxes
+from pax_compat.layers.focal_softmax import FocalSoftmax
 
 
 @translates('lingvo.core.layers.SimpleFullSoftmax')
@@ -65,8 +68,145 @@ def full_softmax(view: ParamsView) -> Translated:
 
 
 @translates('lingvo.core.layers.FocalFullSoftmax')
-def focal_softmax(view: ParamsView) -> Translated:
-  """`FocalFullSoftmax` without a focal loss, which is `SimpleFullSoftmax`."""
-  view.require('focal_loss_alpha', None)
-  view.require('focal_loss_gamma', None)
-  return full_softmax(view)
+def focal_softmax(view: ParamsView) -> Translated | None:
+  """`FocalFullSoftmax`; without a focal loss it is `SimpleFullSoftmax`."""
+  focal = _focal(view)
+  translated = full_softmax(view)
+  if focal and (
+    translated.config.cls is not softmaxes.FullSoftmax
+    or view.params.chunk_size
+    or view.params.num_sampled
+  ):
+    view.issue(
+      'focal_loss_gamma',
+      'a focal loss is not translated together with chunk_size, num_sampled or'
+      ' use_num_classes_major_weight; in Lingvo the first two take other losses'
+      ' in training',
+    )
+    return None
+  return _with_focal(translated, focal)
+
+
+def _focal(view: ParamsView) -> dict:
+  """Returns the fields of a focal loss; empty for the cross-entropy."""
+  fields = {}
+  if view.get('focal_loss_gamma'):
+    fields['focal_gamma'] = float(view.params.focal_loss_gamma)
+  factors = view.get('focal_loss_alpha')
+  if factors is not None:
+    fields['class_factors'] = tuple(map(float, factors))
+  return fields
+
+
+def _with_focal(translated: Translated, focal: dict) -> Translated:
+  if not focal:
+    return translated
+  config = FocalSoftmax.config(**translated.config.__arguments__, **focal)
+  return Translated(config, translated.variables)
+
+
+@translates('lingvo.core.layers.EinsumSoftmax')
+def einsum_softmax(view: ParamsView) -> Translated:
+  """`EinsumSoftmax`.
+
+  Lingvo adds 1e-6 to the sum of weights that it divides by; here the sum is at
+  least that.
+  """
+  config = softmaxes.FullSoftmax.config(
+    use_bias=view.get('use_bias'), **_fields(view)
+  )
+  translated = Translated(config, _matrix('w', 'b', config.use_bias))
+  return _with_focal(translated, _focal(view))
+
+
+@translates('lingvo.core.layers.SingleShardFullSoftmax')
+def single_shard_softmax(view: ParamsView) -> Translated:
+  """`SingleShardFullSoftmax`; for its mean see `einsum_softmax`."""
+  view.ignore('the result is the same', 'chunk_size')
+  config = softmaxes.FullSoftmax.config(**_fields(view))
+  return Translated(config, _matrix('linear.w', 'bias.b', True))
+
+
+@translates('lingvo.core.layers.SingleShardSharedEmbeddingSoftmax')
+def single_shard_shared_softmax(view: ParamsView) -> Translated:
+  """`SingleShardSharedEmbeddingSoftmax`, a softmax and an embedding."""
+  translated = single_shard_softmax(view)
+  for name, of_softmax in (
+    ('vocab_size', 'num_classes'),
+    ('embedding_dim', 'input_dim'),
+  ):
+    view.require(name, view.params.Get(of_softmax))
+  view.ignore('the result is the same', 'emb_with_matmul')
+  return Translated(
+    _shared(translated.config, view.get('scale_sqrt_depth')),
+    translated.variables,
+  )
+
+
+@translates('lingvo.core.layers.SharedSoftmaxLayer')
+def shared_softmax(view: ParamsView) -> Translated | None:
+  """`SharedSoftmaxLayer`, a softmax and an embedding."""
+  template = view.get('softmax')
+  own = {
+    name: view.get(name) or template.Get(name)
+    for name in ('input_dim', 'num_classes', 'chunk_size')
+  }
+  softmax = registry.translate(view.child('softmax', **own))
+  view.get('params_init')  # For the softmax, which takes it over.
+  # Either says the same as a field of the softmax, or nothing.
+  view.require('vocab_size', 0, own['num_classes'])
+  view.require('embedding_dim', 0, own['input_dim'])
+  scale = view.get('scale_sqrt_depth')
+  base_fields(view)  # Those of the softmax are what counts.
+  if softmax is None:
+    return None
+  if softmax.config.cls not in _WITH_EMBEDDING:
+    view.issue(
+      'softmax',
+      'a softmax that takes samples of the classes is not translated together'
+      ' with an embedding',
+    )
+    return None
+  return Translated(
+    _shared(softmax.config, scale), softmax.variables.under('softmax', '')
+  )
+
+
+# The class that is an embedding, too, of each class that may be none.
+_WITH_EMBEDDING = {
+  softmaxes.FullSoftmax: embedding_softmax.SharedEmbeddingSoftmax,
+  embedding_softmax.NClassMajorSharedEmbeddingSoftmax: (
+    embedding_softmax.NClassMajorSharedEmbeddingSoftmax
+  ),
+}
+
+
+def _shared(config: Config, scale_sqrt_depth: bool) -> Config:
+  """Returns a softmax's config as that of a softmax and an embedding."""
+  fields = dict(config.__arguments__)
+  # That of the other class has more names. Nothing is split here.
+  fields.pop('activation_split_dims_mapping', None)
+  return _WITH_EMBEDDING[config.cls].config(
+    **fields, scale_sqrt_depth=scale_sqrt_depth
+  )
+
+
+def _fields(view: ParamsView) -> dict:
+  """Returns the fields of a softmax whose matrix [D, V] is one variable."""
+  dims, classes = view.get('input_dim'), view.get('num_classes')
+  return dict(
+    input_dims=dims,
+    num_classes=classes,
+    soft_cap_logits=view.get('logits_soft_max'),
+    logits_abs_max=view.get('logits_abs_max'),
+    params_init=weight_init(view, (dims, classes)),
+    **base_fields(view),
+  )
+
+
+def _matrix(weight: str, bias: str, use_bias: bool) -> VariableMap:
+  """Returns the variables of a `FullSoftmax`, by Lingvo's names of them."""
+  variables = [Variable((weight,), 'logits_ffn/linear/w')]
+  if use_bias:
+    variables.append(Variable((bias,), 'logits_ffn/bias/b'))
+  return VariableMap(variables)

@@ -68,19 +68,23 @@ def translate_task(params, name: str) -> TranslatedTask:
   variables = VariableMap() if model is None else model.variables
   norm = train_view.get(_LSTM_NORM) if _LSTM_NORM in train_view.params else 0
   names = VariableNames(params, variables)
-  noise = variational_noise.translate(
-    view, train_view, names, training.batches_per_step(train_view, defers_steps)
-  )
-  train = training.train(
-    train_view,
-    TaskFacts(
-      names=names,
-      clipped_theta=_LSTM_THETA,
-      clipped_norm=float(norm),
-      defers_steps=defers_steps,
-      sparse_tables=frozenset(v.jax for v in variables if v.is_sparse),
-    ),
-  )
+  try:
+    batches = training.batches_per_step(train_view, defers_steps)
+    noise = variational_noise.translate(view, train_view, names, batches)
+    train = training.train(
+      train_view,
+      TaskFacts(
+        names=names,
+        clipped_theta=_LSTM_THETA,
+        clipped_norm=float(norm),
+        defers_steps=defers_steps,
+        sparse_tables=frozenset(v.jax for v in variables if v.is_sparse),
+      ),
+    )
+  except Exception as error:
+    # What is the matter with a part makes others fail.
+    if not report.issues:
+      train_view.issue('', registry.unreadable(error))
   if report.issues:
     raise errors.UserError(_describe(name, report))
   for note in report.notes:

@@ -7,6 +7,7 @@ import and export.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,14 @@ class Same:
 
   def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
     return [array]
+
+
+@dataclasses.dataclass(frozen=True)
+class AlreadyStacked(Same):
+  """The values as they are, of repeated layers that Lingvo stacks as we do.
+
+  Its optimizers take them for one variable.
+  """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +93,39 @@ class Concat:
     widths[self.axis] = (0, sum(self.parts) - self.size)
     padded = np.pad(array, widths)
     return np.split(padded, np.cumsum(self.parts)[:-1], self.axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+  """Several Lingvo variables of one shape, along a new first axis.
+
+  Those of layers that are repeated here: optimizers treat each on its own.
+  """
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.stack(arrays)
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    return list(array)
+
+
+@dataclasses.dataclass(frozen=True)
+class Each:
+  """Values that both have a first axis for, each of them transformed.
+
+  Attributes:
+    transform: of the values at one index of the axis.
+  """
+
+  transform: Any
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    each = zip(*arrays, strict=True)
+    return np.stack([self.transform.to_jax(parts) for parts in each])
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    each = map(self.transform.to_lingvo, array)
+    return [np.stack(parts) for parts in zip(*each, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,13 +205,14 @@ class VariableMap:
     """Returns the map of the same variables below a child of these names.
 
     Args:
-      theta: the child's name in Lingvo.
+      theta: the child's name in Lingvo; empty where its variables are the
+        parent's own.
       jax: its path in JAX; empty where its variables are the parent's own.
     """
     return VariableMap(
       dataclasses.replace(
         v,
-        theta=tuple(f'{theta}.{t}' for t in v.theta),
+        theta=tuple(f'{theta}.{t}' if theta else t for t in v.theta),
         jax=f'{jax}/{v.jax}' if jax else v.jax,
       )
       for v in self.variables

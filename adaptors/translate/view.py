@@ -70,9 +70,22 @@ class ParamsView:
     return class_path(self._owner)
 
   def get(self, name: str) -> Any:
-    """Returns a field's value; the translator answers for its meaning."""
+    """Returns a field's value; the translator answers for its meaning.
+
+    A text where the class has a number, or the other way round, is an issue.
+    """
     self._read.add(name)
-    return self.params.Get(name)
+    value = self.params.Get(name)
+    defaults = self.defaults()
+    default = None if defaults is None else _get(defaults, name)
+    if _is_of_wrong_kind(value, default):
+      kinds = ['text', 'number'][:: 1 if isinstance(value, str) else -1]
+      self.issue(
+        name,
+        f'{short(value)} is a {kinds[0]}; expected a {kinds[1]} (the default is'
+        f' {short(default)})',
+      )
+    return value
 
   def require(self, name: str, *allowed: Any):
     """Reads a field of which only some values are translated."""
@@ -132,7 +145,15 @@ class ParamsView:
   def adopt(self, template, name: str, **settings: Any) -> 'ParamsView':
     """Like `child`, for a template that is not a field of its own."""
     base_layer = lingvo_runtime.module('lingvo.core.base_layer')
-    copy = template.Copy().Set(**settings)
+    copy = template.Copy()
+    unknown = sorted(key for key in settings if key not in copy)
+    if unknown:
+      self.issue(
+        name,
+        f'{class_path(copy.cls)} has no {", ".join(unknown)}, which its parent'
+        ' sets',
+      )
+    copy.Set(**{k: v for k, v in settings.items() if k not in unknown})
     base_layer.BaseLayer.CopyBaseParams(self.params, copy)
     # What was copied down is the parent's to answer for.
     view = ParamsView(copy, f'{self.path}.{name}', self.report)
@@ -146,6 +167,22 @@ class ParamsView:
     if self._defaults is None and 'cls' in self.params:
       self._defaults = self.params.cls.Params()
     return self._defaults
+
+  def compare_with(self, base: type):
+    """Lets fields that are not read be compared with defaults of a base class.
+
+    A class that changes nothing but `Params()` is translated as its base: its
+    own defaults are then settings like any other.
+
+    Args:
+      base: the class that is translated, or one that it derives from.
+    """
+    if base is self._owner or 'cls' not in self.params:
+      return
+    self._defaults = self._owner.Params()
+    for name, value in base.Params().IterParams():
+      if name != 'cls' and name in self._defaults:
+        self._defaults.Set(**{name: value})
 
   def finish(self):
     """Adds an issue for each field that was set and not read."""
@@ -182,15 +219,15 @@ def class_path(cls: type) -> str:
 def differences(value: Any, default: Any, path: str) -> list[tuple]:
   """Returns (path, value, default) wherever two values of a field differ.
 
-  Params with a class are compared with what that class starts with, whatever
-  the parent's default is.
+  Params with a class are compared with what that class starts with, if the
+  parent's default is of the same class.
   """
   if not _is_params(value):
     return [] if same(value, default) else [(path, value, default)]
+  if not _is_params(default) or _class(value) is not _class(default):
+    return [(path, value, default)]
   if 'cls' in value:
     default = value.cls.Params()
-  elif not _is_params(default):
-    return [(path, value, default)]
   found = []
   for name, item in value.IterParams():
     if name not in ('cls', 'name'):
@@ -215,12 +252,23 @@ def short(value: Any) -> str:
   return text if len(text) <= 80 else text[:77] + '...'
 
 
+def _is_of_wrong_kind(value: Any, default: Any) -> bool:
+  """Whether one of two values is a text and the other one a number."""
+  if isinstance(value, str):
+    return _is_number(default)
+  return isinstance(default, str) and _is_number(value)
+
+
 def _is_number(*values: Any) -> bool:
   return all(isinstance(v, int | float | bool) for v in values)
 
 
 def _is_params(value: Any) -> bool:
   return hasattr(value, 'IterParams') and hasattr(value, 'ToText')
+
+
+def _class(params) -> type | None:
+  return params.cls if 'cls' in params else None
 
 
 def _get(params, name: str) -> Any:

@@ -18,6 +18,19 @@ from pax_compat.layers.activations import (
   Swish,
   Tanh,
 )
+from pax_compat.layers.additive_attention import (
+  AdditiveAttention,
+)
+from pax_compat.layers.arguments import (
+  Apply,
+  ApplyToEach,
+  Concat,
+  LogShapes,
+  MakeNestedMap,
+  Reshape,
+  Select,
+  Slice,
+)
 from pax_compat.layers.attention_decoding import (
   DecodableAttention,
 )
@@ -68,11 +81,24 @@ from pax_compat.layers.flax_adapter import (
   FlaxModuleAdapter,
   FlaxModuleAdapterBase,
 )
+from pax_compat.layers.flexible_attention import (
+  FlexibleAttention,
+  HeadSplit,
+)
+from pax_compat.layers.focal_softmax import (
+  FocalSoftmax,
+)
+from pax_compat.layers.given_vectors import (
+  GivenVectors,
+)
 from pax_compat.layers.graph import (
   Graph,
 )
 from pax_compat.layers.grouped_query_attention import (
   GroupedQueryAttention,
+)
+from pax_compat.layers.gshard_bert_model import (
+  GShardBertModel,
 )
 from pax_compat.layers.light_convolutions import (
   LightConv1D,
@@ -82,6 +108,13 @@ from pax_compat.layers.linears import (
   FeedForward,
   Linear,
   MLPBlock,
+)
+from pax_compat.layers.local_attentions import (
+  LocalSelfAttention,
+  LocalSelfAttentionXL,
+)
+from pax_compat.layers.masked_lm import (
+  MaskedLmDataAugmenter,
 )
 from pax_compat.layers.models import (
   BertModel,
@@ -99,10 +132,21 @@ from pax_compat.layers.normalizations import (
   GroupNorm,
   IdentityNorm,
   LayerNorm,
+  PrimerNorm,
   RmsNorm,
   RmsNormNoScale,
   SpectralNorm,
   WeightNormL2,
+)
+from pax_compat.layers.packed_language_model import (
+  PackedLanguageModel,
+)
+from pax_compat.layers.pipelined_transformers import (
+  PipelinedTransformer,
+)
+from pax_compat.layers.pipelines import (
+  CircularLayerwiseShardablePipelined,
+  LayerwiseShardablePipelined,
 )
 from pax_compat.layers.poolings import (
   GlobalPooling,
@@ -120,6 +164,12 @@ from pax_compat.layers.recurrent import (
   LstmFrnn,
 )
 from pax_compat.layers.recurrent_stacks import StackBiFrnn, StackFrnn
+from pax_compat.layers.relative_attentions import (
+  ClippedDistanceEmbedding,
+  DotProductAttentionRPE,
+  DotProductAttentionXL,
+  SelfAttention,
+)
 from pax_compat.layers.relative_bias import (
   RelativeBias,
 )
@@ -133,10 +183,16 @@ from pax_compat.layers.rnn_cells import (
   LstmCellSimple,
 )
 from pax_compat.layers.rnn_lm import RnnLm
+from pax_compat.layers.rnn_mixture_lm import (
+  RnnMixtureLm,
+)
 from pax_compat.layers.rotary_embedding import (
   RotaryPositionalEmbedding,
 )
 from pax_compat.layers.sampled_softmax import SampledSoftmax
+from pax_compat.layers.scaled_positions import (
+  ScaledPositionalEmbedding,
+)
 from pax_compat.layers.sigmoid_cross_entropy import (
   SigmoidCrossEntropy,
 )
@@ -168,14 +224,30 @@ from pax_compat.layers.transformer_models import (
   LanguageModelType,
   TransformerLm,
 )
+from pax_compat.layers.transformer_moe import (
+  TransformerFeedForwardMoe,
+)
 from pax_compat.layers.transformer_residuals import (
   ResidualBlock,
 )
 from pax_compat.layers.transformers import (
   Transformer,
 )
+from pax_compat.layers.transparent_transformers import (
+  TransparentTransformer,
+)
+from pax_compat.layers.wrappers import (
+  OneArgument,
+  ParallelRepeat,
+  Rematerialize,
+  RepeatAll,
+  SoftCond,
+)
 
 __all__ = [
+  'AdditiveAttention',
+  'Apply',
+  'ApplyToEach',
   'AttentionProjection',
   'AutodiffCheckpointType',
   'BaseActivation',
@@ -191,9 +263,12 @@ __all__ = [
   'Branch',
   'CausalDepthwiseConv1D',
   'CifgLstmCellSimple',
+  'CircularLayerwiseShardablePipelined',
   'ClassificationMLPModel',
   'ClassificationModel',
+  'ClippedDistanceEmbedding',
   'CombinedQKVProjectionLayer',
+  'Concat',
   'Conv1D',
   'Conv2D',
   'Conv3D',
@@ -204,6 +279,8 @@ __all__ = [
   'DepthwiseConv1D',
   'DirectFlaxModuleAdapter',
   'DotProductAttention',
+  'DotProductAttentionRPE',
+  'DotProductAttentionXL',
   'Dropout',
   'ELU',
   'Einsum',
@@ -214,44 +291,67 @@ __all__ = [
   'FeedForward',
   'FlaxModuleAdapter',
   'FlaxModuleAdapterBase',
+  'FlexibleAttention',
+  'FocalSoftmax',
   'FullSoftmax',
   'GELU',
+  'GShardBertModel',
   'GShardSharedEmbeddingSoftmax',
+  'GivenVectors',
   'GlobalPooling',
   'Graph',
   'GroupNorm',
   'GroupedQueryAttention',
+  'HeadSplit',
   'Identity',
   'IdentityNorm',
   'LanguageModel',
   'LanguageModelType',
   'LayerNorm',
   'LayerNormalizedLstmCellSimple',
+  'LayerwiseShardablePipelined',
   'LeakyReLU',
   'LightConv1D',
   'Linear',
+  'LocalSelfAttention',
+  'LocalSelfAttentionXL',
+  'LogShapes',
   'LstmCellSimple',
   'LstmFrnn',
   'MLPBlock',
+  'MakeNestedMap',
+  'MaskedLmDataAugmenter',
   'MultiQueryDotProductAttention',
   'NClassMajorSharedEmbeddingSoftmax',
+  'OneArgument',
   'OneHeadedAttentionProjection',
+  'PackedLanguageModel',
   'Parallel',
+  'ParallelRepeat',
   'PerDimScale',
+  'PipelinedTransformer',
   'Pooling',
   'Pooling1D',
   'PositionalEmbedding',
   'PositionalEmbedding2D',
+  'PrimerNorm',
   'ReLU',
   'ReLU6',
   'RelativeBias',
+  'Rematerialize',
   'Repeat',
+  'RepeatAll',
+  'Reshape',
   'ResidualBlock',
   'RmsNorm',
   'RmsNormNoScale',
   'RnnLm',
+  'RnnMixtureLm',
   'RotaryPositionalEmbedding',
   'SampledSoftmax',
+  'ScaledPositionalEmbedding',
+  'Select',
+  'SelfAttention',
   'SequenceModel',
   'Sequential',
   'SharedEmbeddingSoftmax',
@@ -259,6 +359,8 @@ __all__ = [
   'Sigmoid',
   'SigmoidCrossEntropy',
   'SineReLU',
+  'Slice',
+  'SoftCond',
   'Softplus',
   'SpectralNorm',
   'SquaredReLU',
@@ -275,6 +377,8 @@ __all__ = [
   'Transformer',
   'TransformerEncoderDecoder',
   'TransformerFeedForward',
+  'TransformerFeedForwardMoe',
   'TransformerLm',
+  'TransparentTransformer',
   'WeightNormL2',
 ]

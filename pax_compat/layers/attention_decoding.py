@@ -94,6 +94,7 @@ class DecodableAttention(base_layer.BaseLayer):
       mask=attention_masks.combine_masks(mask, known),
       bias=self._step_bias(positions, time_step, length),
       one_step=True,
+      time_step=time_step,
     )
 
   def init_cross_states(

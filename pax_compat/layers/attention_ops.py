@@ -30,6 +30,7 @@ def dot_product_attention(
   bias: jax.Array | None = None,
   causal: bool = False,
   logit_cap: float = 0.0,
+  cap_before_bias: bool = False,
   extra_logit: float | None = None,
   dropout: Callable[[jax.Array], jax.Array] | None = None,
   by_blocks: bool = True,
@@ -55,6 +56,7 @@ def dot_product_attention(
       bias=bias,
       causal=causal,
       logit_cap=logit_cap,
+      cap_before_bias=cap_before_bias,
       extra_logit=extra_logit,
       dropout=dropout,
       by_blocks=by_blocks,
@@ -119,6 +121,7 @@ def attend(
   bias: jax.Array | None = None,
   causal: bool = False,
   logit_cap: float = 0.0,
+  cap_before_bias: bool = False,
   extra_logit: float | None = None,
   dropout: Callable[[jax.Array], jax.Array] | None = None,
   by_blocks: bool = True,
@@ -140,9 +143,10 @@ def attend(
       n // G.
     value: [B, S, K, H].
     mask: None hides nothing.
-    bias: added to the logits, before the cap; None adds nothing.
+    bias: added to the logits; None adds nothing.
     causal: whether sources after the target are hidden too.
     logit_cap: if positive, logits are capped softly to (-cap, cap).
+    cap_before_bias: whether they are capped before the bias is added.
     extra_logit: the logit of one more source, whose value is zero; None for no
       such source.
     dropout: drops attention weights [B, N, T, S].
@@ -160,6 +164,7 @@ def attend(
   block = functools.partial(
     _attend_block,
     logit_cap=logit_cap,
+    cap_before_bias=cap_before_bias,
     extra_logit=extra_logit,
     dropout=dropout,
   )
@@ -242,10 +247,19 @@ def _attend_in_turn(
 
 
 def _attend_block(
-  query, key, value, mask, bias, *, logit_cap, extra_logit, dropout
+  query,
+  key,
+  value,
+  mask,
+  bias,
+  *,
+  logit_cap,
+  cap_before_bias,
+  extra_logit,
+  dropout,
 ) -> jax.Array:
   """Attends from some targets [B, K, G, T, H] to what they may see."""
-  logits = _logits(query, key, bias, logit_cap)
+  logits = _logits(query, key, bias, logit_cap, cap_before_bias)
   weights, total = _exponentials(logits, mask, extra_logit)
   if dropout is not None:
     batch, groups, group, *rest = weights.shape
@@ -289,13 +303,15 @@ def _part(x, start: int, stop: int, seen: int) -> jax.Array | None:
   return x[:, :, :, targets, : seen if x.shape[4] > 1 else None]
 
 
-def _logits(query, key, bias, logit_cap) -> jax.Array:
+def _logits(query, key, bias, logit_cap, cap_before_bias) -> jax.Array:
   """Returns the logits [B, K, G, T, S]."""
   logits = _multiply('bkth,bksh->bkts', query, key)
-  if bias is not None:
+  if bias is not None and not cap_before_bias:
     logits += bias
   if logit_cap > 0:
     logits = logit_cap * jnp.tanh(logits / logit_cap)
+  if bias is not None and cap_before_bias:
+    logits += bias
   return logits
 
 

@@ -68,6 +68,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       multiplied by H^-0.5.
     atten_dropout_prob: probability of dropping an attention weight.
     atten_logit_cap: if positive, logits are capped softly to (-cap, cap).
+    cap_before_bias: whether that is so before the relative bias is added.
     attention_extra_logit: the logit of one more source, whose value is zero;
       None for no such source.
     zero_fully_masked: whether what a target attends to is zero if the mask
@@ -109,6 +110,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   scale_logits_by_head_dims: bool = False
   atten_dropout_prob: float = 0.0
   atten_logit_cap: float = 0.0
+  cap_before_bias: bool = False
   attention_extra_logit: float | None = None
   zero_fully_masked: bool = False
   combine_qkv: bool = False
@@ -496,9 +498,48 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     return self.hidden_dim // self.num_heads
 
   def _attend(
-    self, query, key, value, *, mask, bias, causal=False, one_step=False
+    self,
+    query,
+    key,
+    value,
+    *,
+    mask,
+    bias,
+    causal=False,
+    one_step=False,
+    time_step=None,
   ) -> jax.Array:
     """Returns what the queries attend to, projected [B, T, D]."""
+    encoded = self._encode(
+      query,
+      key,
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+      time_step=time_step,
+    )
+    encoded = checkpoint_name(encoded, 'context')
+    encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
+    output = self.post(encoded)
+    output = self._shard_heads(output, self._output_mapping(), one_step)
+    return checkpoint_name(output, 'out_proj')
+
+  def _encode(
+    self, query, key, value, *, mask, bias, causal, time_step
+  ) -> jax.Array:
+    """Returns what the queries attend to, [B, T, N, H].
+
+    Args:
+      query: [B, T, N, H], as they are multiplied with keys.
+      key: [B, S, K, H].
+      value: [B, S, K, H].
+      mask: broadcasts to [B, N, T, S]; None hides nothing.
+      bias: added to the logits, likewise; None adds nothing.
+      causal: whether sources after the target are hidden too.
+      time_step: the index of the first query among the sources, in steps of
+        decoding; else None.
+    """
     if self.scale_logits_by_head_dims:
       factor = query.shape[-1] ** -0.5
       query, bias = query * factor, None if bias is None else bias * factor
@@ -513,6 +554,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       bias=bias,
       causal=causal,
       logit_cap=self.atten_logit_cap,
+      cap_before_bias=self.cap_before_bias,
       extra_logit=self.attention_extra_logit,
       dropout=drop if drops else None,
       by_blocks=not (drops and (together or drop.transpose_qk)),
@@ -522,11 +564,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
         mask, targets=query.shape[1], causal=causal
       )
       encoded = jnp.where(jnp.swapaxes(sees, 1, 2)[..., None], encoded, 0)
-    encoded = checkpoint_name(encoded, 'context')
-    encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
-    output = self.post(encoded)
-    output = self._shard_heads(output, self._output_mapping(), one_step)
-    return checkpoint_name(output, 'out_proj')
+    return encoded
 
   def _shard_heads(
     self, x: jax.Array, mapping: SplitDimsMapping, one_step: bool = False

@@ -100,26 +100,42 @@ class _Layers(base_layer.BaseLayer):
 class Sequential(_Layers):
   """Gives each part the output of the one before.
 
-  A tuple becomes the next part's positional arguments, a dict (a NestedMap too)
-  its keyword arguments.
+  Attributes:
+    unpack_tuples: whether a tuple becomes the next part's positional arguments;
+      else it is one argument.
+    unpack_dicts: whether a dict (a NestedMap too) becomes its keyword
+      arguments.
   """
+
+  unpack_tuples: bool = True
+  unpack_dicts: bool = True
 
   def __call__(self, *args, **kwargs) -> Any:
     """Returns the output of the last part; the arguments go to the first."""
     first, *rest = self.parts()
     outputs = first(*args, **kwargs)
     for part in rest:
-      if isinstance(outputs, tuple):
+      if isinstance(outputs, tuple) and self.unpack_tuples:
         outputs = part(*outputs)
-      elif isinstance(outputs, dict):
+      elif isinstance(outputs, dict) and self.unpack_dicts:
         outputs = part(**outputs)
       else:
         outputs = part(outputs)
     return outputs
 
 
+def flat(outputs: Sequence[Any]) -> Any:
+  """Returns outputs and the parts of those that are tuples, in one tuple.
+
+  A single one is returned as it is.
+  """
+  parts = tuple(part for output in outputs for part in as_tuple(output))
+  return parts[0] if len(parts) == 1 else parts
+
+
 _MERGES = {
   'tuple': tuple,
+  'flat': flat,
   'sum': sum,
   'concat': lambda outputs: jnp.concatenate(outputs, axis=-1),
 }
@@ -129,8 +145,9 @@ class Parallel(_Layers):
   """Gives every part the same arguments.
 
   Attributes:
-    merge: what becomes of the list of outputs: `tuple`, `sum`, `concat` (along
-      the last dimension), or a function of the list.
+    merge: what becomes of the list of outputs: `tuple`, `flat` (a tuple into
+      which outputs that are tuples are opened), `sum`, `concat` (along the last
+      dimension), or a function of the list.
   """
 
   merge: str | Callable[[list], Any] = 'tuple'

@@ -145,22 +145,29 @@ class NClassMajorSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
 class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
   """The softmax and embedding of GShard, with one matrix [V, D].
 
-  The matrix starts as a Gaussian of deviation 1, there is no bias, and inputs
-  are multiplied by 1 / sqrt(D) before the logits. Logits are capped softly
+  The matrix starts as a Gaussian of deviation 1. Logits are capped softly
   before they are clipped. Labels are smoothed in training only; the other
   classes' equal parts go to all classes, the right one included.
 
   Attributes:
     use_tgt_labels_size_as_loss_denominator: whether the average loss is over
       all positions, padding included, and not over the weights' sum.
+    fixed_loss_denominator: if set, the average loss is the sum over this.
+    use_bias: whether the logits have a bias, which starts at 0.
     lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
+    scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
     label_smoothing_apply_for_eval: whether labels are smoothed at evaluation.
   """
 
   ActivationSharding = EmbeddingSoftmaxSharding
 
   use_tgt_labels_size_as_loss_denominator: bool = True
+  fixed_loss_denominator: float | None = None
+  use_bias: bool = False
   lookup_style: str = 'matmul'
+  scale_sqrt_depth: bool = False
+  scale_before_logits: bool = True
   label_smoothing_apply_for_eval: bool = False
 
   def setup(self):
@@ -174,19 +181,32 @@ class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
         wt=self.weight_split_dims_mapping.wt
       ),
     )
+    if self.use_bias:
+      mapping = self.weight_split_dims_mapping.wt
+      self.create_child(
+        'bias',
+        linears.Bias.config(),
+        dims=self.num_classes,
+        weight_split_dims_mapping=linears.Bias.WeightSharding.config(
+          wt=mapping and mapping[:1]
+        ),
+      )
 
   def emb_lookup(self, ids: jax.Array) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...]."""
-    return self._embed(self.embedding.theta.w, ids)
+    return self._embed(self.embedding.theta.w, ids, self._depth_scale())
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., D] to logits [..., V]."""
-    inputs = inputs * self.input_dims**-0.5
+    if self.scale_before_logits:
+      inputs = inputs * self.input_dims**-0.5
     logits = jnp.einsum('...d,vd->...v', inputs, self.embedding.theta.w)
     logits = self.shard(
       logits,
       linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
     )
+    if self.use_bias:
+      logits = self.bias(logits)
     return self.cap(logits)
 
   def cap(self, logits: jax.Array) -> jax.Array:
@@ -216,6 +236,8 @@ class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
 
   def loss_denominator(self, class_weights: jax.Array) -> jax.Array:
     """Returns what the summed loss of positions [...] is divided by."""
+    if self.fixed_loss_denominator is not None:
+      return jnp.float32(self.fixed_loss_denominator)
     if self.use_tgt_labels_size_as_loss_denominator:
       return jnp.asarray(class_weights.size, jnp.float32)
     return super().loss_denominator(class_weights)

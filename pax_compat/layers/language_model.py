@@ -29,14 +29,15 @@ class LanguageModel(base_model.BaseModel):
   where `lm_tpl.packed_input` is on, `segment_ids` [B, T] int and perhaps
   `segment_pos` [B, T] int; where the model type is 'prefix', `inputs_indicator`
   [B, T], 1 where a token belongs to the prefix; and perhaps
-  `eval_sample_weights` [B] and `word_count` [B] int. `ids` begin with the token
-  that begins a sequence, and `labels` end with the one that ends it, if there
-  are such tokens: a model adds none.
+  `eval_sample_weights` [B], `word_count` [B] int and `num_sentences` [B] int,
+  1 where it is not there. `ids` begin with the token that begins a sequence,
+  and `labels` end with the one that ends it, if there are such tokens: a model
+  adds none.
 
   Metrics are in nats: `total_loss`, also called `loss`; `avg_xent`, the mean
   over tokens, also called `log_pplx`; `fraction_of_correct_next_step_preds`;
-  `num_predictions`; and with `word_count` `log_pplx_per_word` and `num_words`.
-  Auxiliary losses of layers are not in them.
+  `num_predictions`; and with `word_count` `log_pplx_per_word`, `num_words` and
+  `num_sentences`. Auxiliary losses of layers are not in them.
 
   Attributes:
     lm_tpl: the network.
@@ -141,7 +142,7 @@ class LanguageModel(base_model.BaseModel):
         predictions, labels, weights
       )
     if 'word_count' in input_batch:
-      metrics.update(_per_word(predictions, input_batch.word_count, weights))
+      metrics.update(_per_word(predictions, input_batch, weights))
     if self.return_predictions:
       return metrics, token_models.predictions_of_examples(
         predictions, len(labels)
@@ -248,15 +249,17 @@ class LanguageModel(base_model.BaseModel):
 
 
 def _per_word(
-  predictions: NestedMap, word_count: jax.Array, weights: jax.Array
+  predictions: NestedMap, input_batch: NestedMap, weights: jax.Array
 ) -> NestedMap:
-  # One more for each example: the end of its sentence. An example that only
-  # fills the batch counts no words.
+  # An example that only fills the batch counts no words, and no sentence.
   counted = jnp.max(weights, axis=1)
-  words = jnp.sum((word_count + 1) * counted)
+  sentences = input_batch.get('num_sentences', 1)
+  # One more for each sentence: its end.
+  words = jnp.sum((input_batch.word_count + sentences) * counted)
   return NestedMap(
     log_pplx_per_word=(predictions.total_xent / jnp.maximum(words, 1.0), words),
     num_words=(words, 1.0),
+    num_sentences=(jnp.sum(sentences * counted), 1.0),
   )
 
 

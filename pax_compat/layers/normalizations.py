@@ -171,6 +171,29 @@ class RmsNormNoScale(BaseNormalization):
     return self._shard_output(outputs)
 
 
+class PrimerNorm(BaseNormalization):
+  """Division by the deviation from the mean, https://arxiv.org/abs/2109.08668.
+
+  Unlike in layer normalisation the mean itself stays.
+
+  Attributes:
+    epsilon: added to the variance.
+  """
+
+  epsilon: float = 1e-6
+
+  def setup(self):
+    self._create_weight('scale', 1.0)
+    self._create_weight('bias', 0.0)
+
+  def __call__(self, inputs, paddings=None):
+    check_last_dim(self, 'dim', inputs)
+    x = inputs.astype(jnp.float32)
+    variance = jnp.var(x, axis=-1, keepdims=True)
+    x = (x * jax.lax.rsqrt(variance + self.epsilon)).astype(inputs.dtype)
+    return self._shard_output(x * self.theta.scale + self.theta.bias)
+
+
 class BatchNorm(BaseNormalization):
   """Batch normalisation, https://arxiv.org/abs/1502.03167.
 

@@ -70,11 +70,15 @@ class PositionalEmbedding(base_layer.BaseLayer):
       jnp.arange(num_timescales, dtype=jnp.float32) * -increment
     )
     angles = position[..., None].astype(jnp.float32) * inverse
+    signal = self._signal(angles).astype(self.compute_dtype)
+    return self.shard(signal, self.activation_split_dims_mapping.out)
+
+  def _signal(self, angles: jax.Array) -> jax.Array:
+    """Returns the vectors [B, T, D] of angles [B, T, D // 2]."""
     signal = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     if self.embedding_dims % 2:
       signal = jnp.pad(signal, [(0, 0), (0, 0), (0, 1)])
-    signal = signal.astype(self.compute_dtype)
-    return self.shard(signal, self.activation_split_dims_mapping.out)
+    return signal
 
 
 class TrainablePositionalEmbedding(base_layer.BaseLayer):
@@ -85,6 +89,7 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
     max_seq_length: how many positions there are.
     lookup_style: 'index' or 'matmul', how rows of given positions are taken;
       see `embeddings.lookup`.
+    scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
   """
 
   ActivationSharding = embeddings.VectorsSharding
@@ -92,6 +97,7 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
   embedding_dims: int = REQUIRED
   max_seq_length: int = 10_240
   lookup_style: str = 'matmul'
+  scale_sqrt_depth: bool = False
 
   def setup(self):
     self.create_variable(
@@ -130,6 +136,8 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
       vectors = table[None]
     else:
       vectors = embeddings.lookup(table, rows, self.lookup_style)
+    if self.scale_sqrt_depth:
+      vectors = vectors * math.sqrt(self.embedding_dims)
     return embeddings.shard_vectors(self, vectors)
 
 

@@ -1,7 +1,7 @@
 """A language model made of recurrent layers.
 
-Shapes: B batch, T time, L steps of decoding, D dims of an embedding, O output
-nodes of the recurrent layers, V vocabulary.
+Shapes: B batch, T time, L steps of decoding, D dims of an embedding, C dims of
+a condition, O output nodes of the recurrent layers, V vocabulary.
 """
 
 import jax
@@ -25,10 +25,13 @@ class RnnLm(base_layer.BaseLayer):
     vocab_size: V.
     embedding_dims: D; None leaves it to the templates.
     rnn_dims: O; None leaves it to the templates.
+    condition_dims: C, of a vector for each example that the layers see beside
+      each of its tokens; 0 for no such vector.
     packed_input: whether examples are packed, so that segment ids are needed;
       the cells must have `reset_cell_state`.
     embedding_tpl: the embedding of tokens; None if the inputs are vectors.
-    embedding_dropout_tpl: what is done to the embedded tokens.
+    embedding_dropout_tpl: what is done to the embedded tokens, and to the
+      condition beside each.
     rnns_tpl: the layers, a `StackFrnn`.
     softmax_tpl: the projection onto the vocabulary and its loss.
   """
@@ -36,6 +39,7 @@ class RnnLm(base_layer.BaseLayer):
   vocab_size: int = REQUIRED
   embedding_dims: int | None = None
   rnn_dims: int | None = None
+  condition_dims: int = 0
   packed_input: bool = False
   embedding_tpl: Config | None = sub_config_field(Embedding)
   embedding_dropout_tpl: Config = sub_config_field(Dropout)
@@ -52,7 +56,7 @@ class RnnLm(base_layer.BaseLayer):
     self._create(
       'rnns',
       'rnns_tpl',
-      num_input_nodes=dims,
+      num_input_nodes=dims and dims + self.condition_dims,
       num_output_nodes=self.rnn_dims,
     )
     self._create(
@@ -70,6 +74,8 @@ class RnnLm(base_layer.BaseLayer):
     labels: NestedMap | None = None,
     segment_ids: jax.Array | None = None,
     segment_pos: jax.Array | None = None,
+    *,
+    condition: jax.Array | None = None,
   ) -> NestedMap:
     """Computes the loss of predicting tokens, or their probabilities.
 
@@ -81,6 +87,7 @@ class RnnLm(base_layer.BaseLayer):
         int or `class_probabilities` [B, T, V]; None for no loss.
       segment_ids: [B, T], the packed example that each token belongs to.
       segment_pos: has no meaning here: layers count no positions.
+      condition: [B, C], what the layers see beside each token.
 
     Returns:
       With labels what the softmax returns, and `per_token_xent` [B, T],
@@ -90,7 +97,7 @@ class RnnLm(base_layer.BaseLayer):
 
     Raises:
       UserError: segment ids are missing, or there are some and the examples
-        are not packed.
+        are not packed; or the condition is not as wide as it is to be.
     """
     del segment_pos
     if (segment_ids is not None) != self.packed_input:
@@ -98,7 +105,7 @@ class RnnLm(base_layer.BaseLayer):
         f'RnnLm.packed_input is {self.packed_input}; expected segment_ids if it'
         ' is True, and none if it is False'
       )
-    steps = self._steps(self._embed(inputs), paddings)
+    steps = self._steps(self._embed(inputs, condition), paddings)
     if segment_ids is not None:
       steps.segment_ids = segment_ids[..., None]
     hidden, _ = self.rnns(steps)
@@ -109,25 +116,54 @@ class RnnLm(base_layer.BaseLayer):
     output.last_hidden = hidden
     return output
 
-  def _embed(self, inputs: jax.Array) -> jax.Array:
-    """Returns what the layers get, [B, T, D]."""
+  def _embed(self, inputs: jax.Array, condition: jax.Array | None) -> jax.Array:
+    """Returns what the layers get, [B, T, D + C]."""
     if self.embedding_tpl is None:
-      return inputs
-    return self.embedding_dropout(self.embedding.emb_lookup(inputs))
+      return self._beside(inputs, condition)
+    vectors = self._beside(self.embedding.emb_lookup(inputs), condition)
+    return self.embedding_dropout(vectors)
+
+  def _beside(
+    self, vectors: jax.Array, condition: jax.Array | None
+  ) -> jax.Array:
+    """Returns vectors [B, T, D] with a condition [B, C] beside each."""
+    shape = None if condition is None else condition.shape
+    wanted = (vectors.shape[0], self.condition_dims)
+    if shape != (wanted if self.condition_dims else None):
+      raise errors.UserError(
+        f'RnnLm.condition_dims is {self.condition_dims}; expected a condition'
+        f' of the shape {list(wanted)} if it is not 0, and none if it is; got'
+        f' {shape and list(shape)}'
+      )
+    if condition is None:
+      return vectors
+    each = jnp.broadcast_to(
+      condition[:, None], (*vectors.shape[:2], self.condition_dims)
+    )
+    return jnp.concatenate([vectors, each.astype(vectors.dtype)], axis=-1)
 
   def _steps(self, vectors: jax.Array, paddings: jax.Array) -> NestedMap:
     return NestedMap(
       act=vectors, padding=paddings[..., None].astype(vectors.dtype)
     )
 
-  def init_states(self, batch_size: int, max_length: int):
+  def init_states(
+    self,
+    batch_size: int,
+    max_length: int,
+    *,
+    condition: jax.Array | None = None,
+  ):
     """Starts decoding, before the first `extend_step`.
 
     Args:
       batch_size: B.
       max_length: has no meaning here: any number of positions is decoded.
+      condition: [B, C], what the layers see beside each token.
     """
     del max_length
+    if condition is not None:
+      self.update_decode_state('condition', condition)
     self.update_decode_state('rnns', self.rnns.init_states(batch_size))
 
   def extend_step(
@@ -151,13 +187,30 @@ class RnnLm(base_layer.BaseLayer):
       Logits [B, L, V] of the tokens after each.
     """
     del segment_pos
-    paddings = jnp.zeros(inputs.shape[:2])
-    if mask is not None:
-      size = inputs.shape[1]
-      seen = jax.lax.dynamic_slice_in_dim(mask[:, 0, 0], time_step, size, 1)
-      paddings = jnp.broadcast_to(1.0 - seen, paddings.shape)
-    hidden, state = self.rnns(
-      self._steps(self._embed(inputs), paddings), self.get_decode_state('rnns')
-    )
+    paddings = step_paddings(inputs, time_step, mask)
+    condition = None
+    if self.condition_dims:
+      condition = self.get_decode_state('condition')
+    steps = self._steps(self._embed(inputs, condition), paddings)
+    hidden, state = self.rnns(steps, self.get_decode_state('rnns'))
     self.update_decode_state('rnns', state)
     return self.softmax.get_logits(hidden)
+
+
+def step_paddings(
+  inputs: jax.Array, time_step: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+  """Returns paddings [B, L] of a decoding step; see `RnnLm.extend_step`.
+
+  Args:
+    inputs: [B, L, ...], of the step.
+    time_step: [], the index of the first of them.
+    mask: boolean, [B, 1, 1, T], False for what is passed over; None for
+      nothing.
+  """
+  paddings = jnp.zeros(inputs.shape[:2])
+  if mask is None:
+    return paddings
+  size = inputs.shape[1]
+  seen = jax.lax.dynamic_slice_in_dim(mask[:, 0, 0], time_step, size, 1)
+  return jnp.broadcast_to(1.0 - seen, paddings.shape)

@@ -57,6 +57,8 @@ class BaseSoftmax(base_layer.BaseLayer):
     label_smoothing_apply_for_eval: whether it does so at evaluation, too.
     z_loss_weight: if positive, this times the mean of squares of the logits'
       logsumexp is added to the loss, to keep the logits near normalised.
+    z_loss_is_aux: whether that is an auxiliary loss, as in Pax; else who calls
+      the layer adds it.
     chunk_size: positions of the time axis (the last but one of the inputs)
       whose logits are computed at a time; see `vocabulary_loss`. The result
       then has no `logits` and `log_probs`. 0 computes all in one piece. None
@@ -72,6 +74,7 @@ class BaseSoftmax(base_layer.BaseLayer):
   label_smoothing_prob: float = 0.0
   label_smoothing_apply_for_eval: bool = True
   z_loss_weight: float = 0.0
+  z_loss_is_aux: bool = True
   chunk_size: int | None = None
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
@@ -103,7 +106,9 @@ class BaseSoftmax(base_layer.BaseLayer):
       `per_example_xent` in nats and `per_example_argmax`, [...]; the scalars
       `total_xent` (weighted sum), `total_weight` and `avg_xent`; with
       `class_ids` the scalar `accuracy`; with `z_loss_weight` the scalar
-      `z_loss`, which is an auxiliary loss, too. All but `logits` are float32.
+      `z_loss`, which is an auxiliary loss, too; where labels are smoothed
+      `per_example_nll` [...], which would be `per_example_xent` if they were
+      not. All but `logits` are float32.
 
     Raises:
       UserError: shapes do not fit, or neither classes nor probabilities are
@@ -135,7 +140,10 @@ class BaseSoftmax(base_layer.BaseLayer):
       squares = jnp.sum(jnp.square(result.log_z) * class_weights)
       output.z_loss = self.z_loss_weight * squares / denominator
       self.add_summary('aux_z_loss', output.z_loss)
-      self.add_aux_loss('aux_z_loss', output.z_loss)
+      if self.z_loss_is_aux:
+        self.add_aux_loss('aux_z_loss', output.z_loss)
+    if result.nll is not None and self._target() != Target():
+      output.per_example_nll = result.nll
     return output
 
   def loss_denominator(self, class_weights: jax.Array) -> jax.Array:

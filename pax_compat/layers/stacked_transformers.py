@@ -7,6 +7,7 @@ broadcast to [B, N, T, S].
 
 import copy
 from collections.abc import Sequence
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -23,6 +24,7 @@ from pax_compat.layers.attention_masks import (
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.template_fields import agreed, refuse_mappings
+from pax_compat.layers.transformer_moe import TransformerFeedForwardMoe
 from pax_compat.layers.transformers import Transformer
 from pax_compat.sharding import SplitDimsMapping
 
@@ -55,10 +57,33 @@ class StackedTransformer(base_layer.BaseLayer):
     packed_input: whether examples are packed, so that segment ids are needed.
     fold_padding_with_segment_mask: whether the segment ids tell padding from
       examples, so that paddings do not have to be hidden, too.
+    moe_layers: which layers, from 0 on, have a mixture of experts in the place
+      of their feed-forward.
+    moe_layer_tpl: that mixture, a copy for each; the following five are fields
+      of it. Its inner layer may have a size of its own.
+    num_experts: how many experts each has.
+    num_groups: into how many groups the tokens of a batch are cut; None makes
+      it 1 unless the template says.
+    min_group_size: the least size of a group.
+    gating_func: how experts are chosen.
+    unadjusted_expert_capacity_factor: how many slots the experts have together,
+      over the number of tokens.
     remat: whether each layer keeps for the backward pass only what the policy
       says.
     checkpoint_policy: the policy; an `AutodiffCheckpointType` or its name.
   """
+
+  # Without experts, the text of a config says nothing of them.
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'moe_layers',
+    'moe_layer_tpl',
+    'num_experts',
+    'num_groups',
+    'min_group_size',
+    'gating_func',
+    'unadjusted_expert_capacity_factor',
+  )
 
   model_dims: int = REQUIRED
   num_layers: int = REQUIRED
@@ -78,14 +103,23 @@ class StackedTransformer(base_layer.BaseLayer):
   )
   packed_input: bool = False
   fold_padding_with_segment_mask: bool = False
+  moe_layers: Sequence[int] | None = ()
+  moe_layer_tpl: Config = sub_config_field(TransformerFeedForwardMoe)
+  num_experts: int | None = None
+  num_groups: int | None = None
+  min_group_size: int | None = None
+  gating_func: str | None = None
+  unadjusted_expert_capacity_factor: float | None = None
   remat: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
+  output_norm_tpl: Config | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt')
     self._policy = policies.custom_policy(
       self.checkpoint_policy, where='StackedTransformer.checkpoint_policy'
     )
+    self._check_moe_layers()
     layers = []
     for i, tpl in enumerate(self._templates()):
       name = f'x_layers_{i}'
@@ -98,6 +132,12 @@ class StackedTransformer(base_layer.BaseLayer):
       'input_dropout',
       stochastics.Dropout.config(keep_prob=1.0 - self.input_dropout_prob),
     )
+    if self.output_norm_tpl is not None:
+      tpl = self.output_norm_tpl
+      where = 'StackedTransformer.output_norm_tpl'
+      self.create_child(
+        'output_norm', tpl, **agreed(where, tpl, dim=self.model_dims)
+      )
 
   def _templates(self) -> list[Config]:
     """Returns the template of each layer."""
@@ -119,11 +159,12 @@ class StackedTransformer(base_layer.BaseLayer):
 
   def _layer_fields(self, i: int, tpl: Config) -> dict:
     """Returns what this layer says of layer `i`."""
-    return agreed(
+    is_moe = i in (self.moe_layers or ())
+    fields = agreed(
       'StackedTransformer.transformer_layer_params_tpl',
       tpl,
       input_dims=self.model_dims,
-      hidden_dims=self.hidden_dims,
+      hidden_dims=None if is_moe else self.hidden_dims,
       num_heads=self.num_heads,
       dim_per_head=self.dim_per_head,
       mask_self_attention=self.mask_self_attention,
@@ -134,6 +175,40 @@ class StackedTransformer(base_layer.BaseLayer):
       residual_droppath_prob=(
         self.residual_droppath_prob * i / self.num_layers or None
       ),
+    )
+    if is_moe:
+      fields |= self._moe_fields(tpl)
+    return fields
+
+  def _check_moe_layers(self):
+    for i in self.moe_layers or ():
+      if not 0 <= i < self.num_layers:
+        raise errors.UserError(
+          f'StackedTransformer.moe_layers has {i}; expected numbers of layers,'
+          f' from 0 to {self.num_layers - 1}'
+        )
+
+  def _moe_fields(self, layer: Config) -> dict:
+    """Returns what makes the layer of a template one with experts."""
+    tpl = self.moe_layer_tpl
+    sets = tpl.__arguments__
+    hidden_dims = sets.get('hidden_dims', REQUIRED)
+    if hidden_dims is REQUIRED:
+      hidden_dims = layer.hidden_dims or self.hidden_dims
+    num_groups = self.num_groups
+    if num_groups is None and sets.get('num_groups', REQUIRED) is REQUIRED:
+      num_groups = 1
+    experts = agreed(
+      'StackedTransformer.moe_layer_tpl',
+      tpl,
+      num_experts=self.num_experts,
+      num_groups=num_groups,
+      min_group_size=self.min_group_size,
+      gating_func=self.gating_func,
+      unadjusted_expert_capacity_factor=self.unadjusted_expert_capacity_factor,
+    )
+    return dict(
+      hidden_dims=hidden_dims, tr_fflayer_tpl=tpl.clone().set(**experts)
     )
 
   def _drop_prob(self, own: float | None) -> float | None:
@@ -185,13 +260,29 @@ class StackedTransformer(base_layer.BaseLayer):
     )
 
     def apply(layer, x):
-      return layer(x, paddings, **given)
+      own = {'segment_ids': segment_ids} if _sends_sentences(layer) else {}
+      return layer(x, paddings, **given, **own)
 
     if self.remat:
       apply = nn.remat(apply, policy=self._policy)
-    hidden = self.input_dropout(inputs)
+    hidden = [self.input_dropout(inputs)]
     for layer in self.x_layers:
-      hidden = checkpoint_name(apply(layer, hidden), 'transformer_layer_out')
+      outputs = apply(layer, hidden[-1])
+      hidden.append(checkpoint_name(outputs, 'transformer_layer_out'))
+    return self._output(self._combined(hidden))
+
+  def _combined(self, hidden: list[jax.Array]) -> jax.Array:
+    """Returns what comes out of the layers, [B, T, D].
+
+    Args:
+      hidden: the first layer's input, and the output of each.
+    """
+    return hidden[-1]
+
+  def _output(self, hidden: jax.Array) -> jax.Array:
+    """Returns the stack's output [B, T, D], given that of the layers."""
+    if self.output_norm_tpl is not None:
+      hidden = self.output_norm(hidden)
     return self.shard(hidden, self.activation_split_dims_mapping.out)
 
   def _check_packed(self, segment_ids, mask, name: str):
@@ -258,17 +349,24 @@ class StackedTransformer(base_layer.BaseLayer):
     cross_mask = (
       None if cross_paddings is None else padding_mask(cross_paddings)
     )
-    hidden = self.input_dropout(inputs)
+    hidden = [self.input_dropout(inputs)]
     for layer in self.x_layers:
-      hidden = layer.extend_step(
-        hidden,
+      outputs = layer.extend_step(
+        hidden[-1],
         time_step=time_step,
         segment_pos=segment_pos,
         mask=mask,
         causal=causal,
         cross_mask=cross_mask,
       )
-    return self.shard(hidden, self.activation_split_dims_mapping.out)
+      hidden.append(outputs)
+    return self._output(self._combined(hidden))
+
+
+def _sends_sentences(layer: base_layer.BaseLayer) -> bool:
+  """Whether a layer has experts to which examples go as a whole."""
+  tpl = getattr(layer, 'tr_fflayer_tpl', None)
+  return getattr(tpl, 'moe_gating_embedding_level', 'token') == 'sentence'
 
 
 class StackedTransformerRepeated(base_layer.BaseLayer):

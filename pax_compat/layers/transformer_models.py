@@ -14,6 +14,7 @@ from pax_compat.layers import (
   embedding_softmax,
   normalizations,
   positional_embeddings,
+  stochastics,
   transformer_losses,
 )
 from pax_compat.layers import transformer_sharding as sharding
@@ -62,12 +63,18 @@ class TransformerLm(base_layer.BaseLayer):
     model_dims: D.
     model_type: which tokens a token sees; a `LanguageModelType` or its name.
     packed_input: whether examples are packed, so that segment ids are needed.
+    order_by_position: whether, in a causal model, the tokens before a token are
+      those of no later position, wherever they stand; given positions may be
+      in any order, and the same for several tokens, which then see each other.
+      Decoding goes by the order of the steps all the same.
     position_emb_tpl: the embedding of positions; None for none.
     separate_embedding_tpl: the embedding of tokens; None takes that of a
       softmax which shares its weights with one.
+    input_dropout_prob: of dropping an element of what the layers get.
     stacked_transformer_tpl: the layers: a `StackedTransformer` or
       `StackedTransformerRepeated`.
     final_ln_tpl: a normalisation of what the layers return, or None.
+    output_dropout_prob: of dropping an element of what the softmax gets.
     softmax_tpl: the projection onto the vocabulary and its loss.
     entropy_loss_weight: if set, this times the mean of the predictions'
       negative entropy is added to `total_loss`.
@@ -83,12 +90,15 @@ class TransformerLm(base_layer.BaseLayer):
   model_dims: int = REQUIRED
   model_type: str = LanguageModelType.CAUSAL
   packed_input: bool = False
+  order_by_position: bool = False
   position_emb_tpl: Config | None = sub_config_field(
     positional_embeddings.PositionalEmbedding
   )
   separate_embedding_tpl: Config | None = None
+  input_dropout_prob: float = 0.0
   stacked_transformer_tpl: Config = sub_config_field(StackedTransformer)
   final_ln_tpl: Config | None = sub_config_field(normalizations.LayerNorm)
+  output_dropout_prob: float = 0.0
   softmax_tpl: Config = sub_config_field(
     embedding_softmax.SharedEmbeddingSoftmax
   )
@@ -131,6 +141,12 @@ class TransformerLm(base_layer.BaseLayer):
         f'TransformerLm.model_type is {self.model_type!r}'
         + errors.did_you_mean(str(self.model_type), kinds)
       )
+    if self.order_by_position and self.model_type != LanguageModelType.CAUSAL:
+      raise errors.UserError(
+        'TransformerLm.order_by_position is for the model_type'
+        f' {LanguageModelType.CAUSAL.value!r}; this one is'
+        f' {str(self.model_type)!r}'
+      )
     dims, classes = self.model_dims, self.vocab_size
     self._create('position_emb', 'position_emb_tpl', embedding_dims=dims)
     self._create(
@@ -143,10 +159,17 @@ class TransformerLm(base_layer.BaseLayer):
       'transformer',
       'stacked_transformer_tpl',
       model_dims=dims,
-      mask_self_attention=self.model_type == LanguageModelType.CAUSAL,
+      mask_self_attention=self.model_type == LanguageModelType.CAUSAL
+      and not self.order_by_position,
       packed_input=self.packed_input or None,
     )
     self._create('final_ln', 'final_ln_tpl', dim=dims)
+    for name, prob in (
+      ('input_dropout', self.input_dropout_prob),
+      ('output_dropout', self.output_dropout_prob),
+    ):
+      tpl = stochastics.Dropout.config(keep_prob=1.0 - prob)
+      self.create_child(name, tpl)
     self._create('softmax', 'softmax_tpl', input_dims=dims, num_classes=classes)
 
   def _create(self, name: str, field: str, **fields):
@@ -197,15 +220,17 @@ class TransformerLm(base_layer.BaseLayer):
     if segment_ids is not None and segment_pos is None:
       segment_pos = positions_in_segments(segment_ids)
     hidden = self.transformer(
-      self._embed(inputs, segment_pos),
+      self.input_dropout(self._embed(inputs, segment_pos)),
       paddings,
       segment_ids=segment_ids,
       segment_pos=segment_pos,
       mask=combine_masks(
-        self._prefix_mask(causal_attention_mask, inputs.shape[1]), mask
+        self._prefix_mask(causal_attention_mask, inputs.shape[1]),
+        self._position_mask(segment_pos),
+        mask,
       ),
     )
-    hidden = self._normalize(hidden)
+    hidden = self.output_dropout(self._normalize(hidden))
     if self.skip_compute_loss:
       return hidden
     return self.compute_loss(hidden, labels)
@@ -251,6 +276,16 @@ class TransformerLm(base_layer.BaseLayer):
         'TransformerLm: causal_attention_mask is for the model_type'
         f' {prefix.value!r}; this one is {str(self.model_type)!r}'
       )
+
+  def _position_mask(self, positions: jax.Array | None) -> jax.Array | None:
+    """Returns which tokens see which by their positions, [B, 1, T, T]."""
+    if not self.order_by_position:
+      return None
+    if positions is None:
+      raise errors.UserError(
+        'TransformerLm.order_by_position is on, but there are no segment_pos'
+      )
+    return (positions[:, :, None] >= positions[:, None, :])[:, None]
 
   def compute_loss(
     self, activations: jax.Array, labels: NestedMap | None = None

@@ -3,7 +3,8 @@
 The letters of a tensor's dimensions: b batch, l length, d model dims, f dims of
 the feed-forward's inner layer, n heads, h dims of a head, v vocabulary. `w_df`
 is the split mapping of a weight [d, f], `a_bld` that of an activation [b, l,
-d]; None leaves it as it is.
+d]; None leaves it as it is. Of experts: e experts, m model dims, h dims of
+their inner layers, g groups of tokens, c slots of an expert for a group.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,17 @@ from pax_compat.layers.embeddings import Embedding
 from pax_compat.sharding import SplitDimsMapping
 
 # What `split_stack` and `split_vocabulary` split.
-_OF_STACKS = ('w_df', 'w_dnh', 'a_bld', 'a_blf', 'a_blh', 'a_blnh')
+_OF_STACKS = (
+  'w_df',
+  'w_dnh',
+  'w_emh',
+  'a_bld',
+  'a_blf',
+  'a_blh',
+  'a_blnh',
+  'a_egch',
+  'a_egcm',
+)
 _OF_VOCABULARIES = ('w_vd', 'a_blv', 'a_bld')
 
 
@@ -58,6 +69,7 @@ def canonical_shardings(
     mesh_axis_names=mesh_axis_names,
     w_df=[data, mdl_axis],
     w_dnh=[data, mdl_axis, None],
+    w_emh=[data_axis, None, mdl_axis],
     w_vd=[mdl_axis, data],
     a_bld=(
       [batch, seq_axis, mdl_axis] if training_optimized else [batch, None, None]
@@ -65,6 +77,12 @@ def canonical_shardings(
     a_blf=[batch, seq_axis, mdl_axis],
     a_blnh=[batch, seq_axis, mdl_axis, None],
     a_blv=[batch, seq_axis, mdl_axis],
+    a_egch=[data_axis, None, None, mdl_axis],
+    a_egcm=(
+      [data_axis, None, None, mdl_axis]
+      if training_optimized
+      else [batch, None, None, None]
+    ),
   )
 
 
@@ -160,24 +178,31 @@ def split_stack(
   *,
   w_df: SplitDimsMapping = None,
   w_dnh: SplitDimsMapping = None,
+  w_emh: SplitDimsMapping = None,
   a_bld: SplitDimsMapping = None,
   a_blf: SplitDimsMapping = None,
   a_blh: SplitDimsMapping = None,
   a_blnh: SplitDimsMapping = None,
+  a_egch: SplitDimsMapping = None,
+  a_egcm: SplitDimsMapping = None,
 ):
-  """Says how the layers of a stack, perhaps repeated, are split.
+  """Says how the layers of a stack, perhaps repeated or in stages, are split.
 
   Args:
     stack: config of the stack.
     w_df: of the feed-forward's first weights; the last one is turned round.
     w_dnh: of the projections of attention.
+    w_emh: of the experts' first weights; the last one is turned round.
     a_bld: of what attention and feed-forward return.
     a_blf: of the feed-forward's inner layer.
     a_blh: of keys and values that have one head.
     a_blnh: of queries, keys and values.
+    a_egch: of the experts' inner layers.
+    a_egcm: of what experts get and return.
   """
-  if 'block' in field_names(stack):
-    stack = stack.block
+  for inner in ('pipeline_stage', 'block'):
+    if inner in field_names(stack):
+      stack = getattr(stack, inner)
   layers = stack.transformer_layer_params_tpl
   for layer in [layers] if isinstance(layers, Config) else layers:
     for attention in (layer.tr_atten_tpl, layer.cross_atten_tpl):
@@ -191,6 +216,38 @@ def split_stack(
         ffn1=w_df and w_df[::-1],
       )
       _set(feed_forward.activation_split_dims_mapping, ffn0=a_blf, ffn1=a_bld)
+      _split_experts(feed_forward, w_emh, a_egch, a_egcm)
+  if 'moe_layers' in field_names(stack) and stack.moe_layers:
+    _split_experts(stack.moe_layer_tpl, w_emh, a_egch, a_egcm)
+
+
+def _split_experts(experts: Config, w_emh, a_egch, a_egcm):
+  """Splits a mixture of experts; other layers have none of these names.
+
+  Groups are split as experts are, so that tokens go from those who have their
+  group to those who have their expert, and back.
+  """
+  if w_emh is not None:
+    _set(
+      experts.weight_split_dims_mapping,
+      me=[None, None],
+      emh=w_emh,
+      ehm=[w_emh[0], w_emh[2], w_emh[1]],
+    )
+  activations = experts.activation_split_dims_mapping
+  if a_egch is not None:
+    over = a_egch[0]
+    _set(
+      activations,
+      gs=[over, None],
+      gsec=[over, None, None, None],
+      gecs=[over, None, None, None],
+      gec=[over, None, None],
+      egch=a_egch,
+    )
+  if a_egcm is not None:
+    gsm = [a_egcm[0], None, a_egcm[3]]
+    _set(activations, gsm=gsm, egcm=a_egcm, gecm=a_egcm)
 
 
 def _split_attention(attention: Config, w_dnh, a_bld, a_blh, a_blnh):

@@ -5,7 +5,7 @@ heads. Masks are boolean, True where a position may see another one, and
 broadcast to [B, N, T, S].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,8 @@ class Transformer(ResidualBlock):
     use_cross_attention: whether there is attention to another sequence.
     allow_skip_cross_attention: whether that attention is left out where the
       other sequence is not given; else it has to be.
-    cross_atten_tpl: attention to the other sequence; None takes a copy of
-      `tr_atten_tpl`.
+    cross_atten_tpl: attention to the other sequence, whose dims it may set as
+      those of keys and values; None takes a copy of `tr_atten_tpl`.
     tr_atten_tpl: attention of the sequence to itself.
     tr_fflayer_tpl: the feed-forward, which has this layer's `norm_policy`
       unless it sets its own; None leaves it out.
@@ -82,10 +82,11 @@ class Transformer(ResidualBlock):
 
   def _create_attention(self, name: str, field: str, tpl: Config):
     sets_hidden_dim = 'hidden_dim' in tpl.__arguments__
+    own_dims = isinstance(tpl.__arguments__.get('input_dim'), Mapping)
     fields = agreed(
       f'Transformer.{field}',
       tpl,
-      input_dim=self.input_dims,
+      input_dim=None if own_dims else self.input_dims,
       hidden_dim=None if sets_hidden_dim else self.input_dims,
       num_heads=self.num_heads,
       dim_per_head=self.dim_per_head,
@@ -113,6 +114,7 @@ class Transformer(ResidualBlock):
     paddings: jax.Array | None = None,
     *,
     mask: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
     segment_pos: jax.Array | None = None,
     cross_inputs: jax.Array | None = None,
     cross_mask: jax.Array | None = None,
@@ -125,6 +127,8 @@ class Transformer(ResidualBlock):
       paddings: [B, T], 1 where a position is padding; None if there is none.
       mask: which positions see which, with regard to paddings and packing, but
         not to order if `mask_self_attention`; None hides padded ones.
+      segment_ids: [B, T], the packed example that each position belongs to, for
+        experts to which examples go as a whole; attention goes by `mask`.
       segment_pos: [B, T], the position of each token within its example; None
         for 0, 1, ...
       cross_inputs: [B, S, D], the other sequence.
@@ -163,7 +167,11 @@ class Transformer(ResidualBlock):
 
     crosses = self._crosses(given=cross_inputs is not None)
     return self._compute(
-      inputs, paddings, attend, attend_across if crosses else None
+      inputs,
+      paddings,
+      attend,
+      attend_across if crosses else None,
+      segment_ids=segment_ids,
     )
 
   def _crosses(self, *, given: bool) -> bool:
@@ -182,6 +190,7 @@ class Transformer(ResidualBlock):
     paddings: jax.Array | None,
     attend: Callable[[jax.Array], jax.Array],
     attend_across: Callable[[jax.Array], jax.Array] | None,
+    segment_ids: jax.Array | None = None,
   ) -> jax.Array:
     """Computes the layer, given its attentions as functions of the queries."""
     hidden = self._add_residual(
@@ -190,9 +199,15 @@ class Transformer(ResidualBlock):
       skip_from_normalized=self.residual_from_normalized,
     )
     if attend_across is not None:
-      hidden = self._add_residual(hidden, attend_across, kind='cross')
+      hidden = self._add_residual(
+        hidden,
+        attend_across,
+        kind='cross',
+        skip_from_normalized=self.residual_from_normalized,
+      )
     if self.tr_fflayer_tpl is not None:
-      hidden = self.ff_layer(hidden, paddings)
+      given = {} if segment_ids is None else {'segment_ids': segment_ids}
+      hidden = self.ff_layer(hidden, paddings, **given)
     if self.output_norm_tpl is not None:
       hidden = self.output_norm(hidden)
     return self.shard(hidden, self.activation_split_dims_mapping.out)

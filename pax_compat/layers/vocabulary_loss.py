@@ -44,12 +44,16 @@ class CrossEntropy(NamedTuple):
     xent: [..., T], float32, of each position.
     log_z: [..., T], float32, log of the sum of the exponentials of the logits.
     argmax: [..., T], int32, the most likely class.
+    nll: [..., T], float32, what `xent` would be if the target were the class
+      that is right alone; no gradient flows through it. None where the target
+      is a given distribution.
   """
 
   total: jax.Array
   xent: jax.Array
   log_z: jax.Array
   argmax: jax.Array
+  nll: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +143,7 @@ def cross_entropy(
     class_weights: [...], how much each position counts in the total.
     target: the distribution that the ids stand for.
   """
-  xent, log_z, argmax = _values(logits, class_ids, target)
-  return CrossEntropy(jnp.sum(xent * class_weights), xent, log_z, argmax)
+  return _with_total(_values(logits, class_ids, target), class_weights)
 
 
 def soft_cross_entropy(
@@ -202,7 +205,8 @@ def chunked_cross_entropy(
   )
   problem = _Problem(logits_of, target, chunk_size, gradient_in_forward)
   class_weights = class_weights.astype(jnp.float32)
-  return _chunked(problem, list(weights), inputs, class_ids, class_weights)
+  result = _chunked(problem, list(weights), inputs, class_ids, class_weights)
+  return result._replace(nll=jax.lax.stop_gradient(result.nll))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -227,7 +231,7 @@ def _forward(problem, weights, inputs, class_ids, class_weights):
 
 def _backward(problem, residuals, derivatives: CrossEntropy):
   weights, chunks, xent, gradients = residuals
-  of_total, of_xent, of_log_z, _ = (_or_none(d) for d in derivatives)
+  of_total, of_xent, of_log_z, *_ = (_or_none(d) for d in derivatives)
   if of_total is None:
     of_total = jnp.zeros([])
   of_class_weights = of_total * xent
@@ -261,7 +265,7 @@ def _loop(problem: _Problem, weights, chunks: _Chunk, *, gradients: bool):
   """Goes through all chunks.
 
   Returns:
-    (xent, log_z, argmax), each [..., T], and the gradients by (weights,
+    (xent, log_z, argmax, nll), each [..., T], and the gradients by (weights,
     inputs), or None if they are not asked for. Those by weights are float32 at
     least.
   """
@@ -303,7 +307,7 @@ def _with_gradients(problem: _Problem, weights, chunk: _Chunk):
     lambda weights, x: problem.logits_of(x, *weights), weights, chunk.inputs
   )
   values = _values(logits, chunk.class_ids, problem.target)
-  _, log_z, _ = values
+  log_z = values[1]
   of_log_z = chunk.of_xent
   if chunk.of_log_z is not None:
     of_log_z += chunk.of_log_z
@@ -317,13 +321,14 @@ def _with_gradients(problem: _Problem, weights, chunk: _Chunk):
 
 
 def _values(logits, class_ids, target: Target):
-  """Returns (xent, log_z, argmax), each [...], of logits [..., V]."""
+  """Returns (xent, log_z, argmax, nll), each [...], of logits [..., V]."""
   log_z = jax.nn.logsumexp(logits, axis=-1)
   right = jnp.sum(jnp.where(_is_right(logits, class_ids), logits, 0), axis=-1)
   xent = log_z - (target.on - target.off) * right
   if target.off:
     xent -= target.off * jnp.sum(logits, axis=-1)
-  return xent, log_z, _argmax(logits)
+  nll = jax.lax.stop_gradient(log_z - right)
+  return xent, log_z, _argmax(logits), nll
 
 
 def _is_right(logits, class_ids):

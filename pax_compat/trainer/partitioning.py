@@ -74,10 +74,15 @@ def _checked_shapes(ici, dcn, names, count: int):
     )
   if math.prod(ici) * math.prod(dcn) != count:
     slices = f' in {math.prod(dcn)} slices' if math.prod(dcn) > 1 else ''
+    fits = str([count, *[1] * (len(ici) - 1)]).replace(' ', '')
     raise errors.UserError(
       f'ici_mesh_shape {list(ici)} is for {math.prod(ici)} devices{slices};'
       f' there are {count}'
-      + (f', and dcn_mesh_shape is {list(dcn)}' if slices else '')
+      + (
+        f', and dcn_mesh_shape is {list(dcn)}'
+        if slices
+        else f'; --set=task.model.ici_mesh_shape={fits} fits them'
+      )
     )
   return ici, dcn, tuple(names)
 

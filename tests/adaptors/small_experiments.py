@@ -2,9 +2,8 @@
 
 import contextlib
 
-import numpy as np
-
 from adaptors import lingvo_names, lingvo_runtime, shrinking
+from adaptors.lingvo_parity import synthetic
 from pax_compat import experiment_sources
 
 SIZES = shrinking.Sizes()
@@ -28,48 +27,14 @@ def task_params(name, sizes=SIZES):
 def batch(params, seed=0, sizes=SIZES):
   """Returns a batch, numpy arrays by dotted name, such as a task's input gives.
 
-  The first row is full, the others end with padding, or hold two segments where
-  the task takes packed text.
-
   Args:
     params: of the task.
     seed: of the ids.
     sizes: that the task was shrunk to.
   """
-  shape = (sizes.batch_size, sizes.sequence_length)
-  rng = np.random.default_rng(seed)
-  # Neither special ids nor the mask of the encoders.
-  ids = rng.integers(4, 100, shape).astype(np.int32)
-  ends = np.linspace(shape[1], shape[1] / 2, shape[0]).astype(int)[:, None]
-  positions = np.broadcast_to(np.arange(shape[1]), shape)
-  kind = params.cls.__name__
-  if kind == 'UniTransformer':
-    return {
-      'tgt.ids': ids,
-      'tgt.labels': np.roll(ids, -1, axis=1),
-      'tgt.segment_ids': np.where(positions < ends, 1, 2).astype(np.int32),
-      'tgt.segment_pos': np.where(
-        positions < ends, positions, positions - ends
-      ).astype(np.int32),
-    }
-  paddings = (positions >= ends).astype(np.float32)
-  if kind == 'BertTransformer':
-    masked = (rng.random(shape) < 0.2) * (1 - paddings)
-    mask = params.mask_token_id
-    return {
-      'ids': ids,
-      'masked_ids': np.where(masked > 0, mask, ids).astype(np.int32),
-      'masked_pos': masked.astype(np.float32),
-      'segment_ids': (1 - paddings).astype(np.int32),
-      'segment_pos': (positions * (1 - paddings)).astype(np.int32),
-    }
-  return {
-    'ids': ids,
-    'labels': np.roll(ids, -1, axis=1),
-    'paddings': paddings,
-    'weights': 1 - paddings,
-    'word_count': ends[:, 0].astype(np.int32),
-  }
+  return synthetic.batch(
+    params, sizes.batch_size, sizes.sequence_length, seed=seed
+  )
 
 
 @contextlib.contextmanager

@@ -132,3 +132,41 @@ def test_a_stock_experiment_trains_on_a_corpus_elsewhere(tmp_path):
   assert len(runs.losses(tmp_path / 'run')) == 2
   evaluated = {split for _, split, _ in runs.metrics(tmp_path / 'run')}
   assert {'eval_Dev', 'eval_Test'} <= evaluated
+
+
+def test_a_pipelined_experiment_trains_in_small_on_a_corpus_elsewhere(tmp_path):
+  corpus = tmp_path / 'news.txt'
+  corpus.write_text('to be or not to be\nthat is the question\n' * 8)
+  stack = 'task.lm.stack'
+  overrides = {
+    'task.train.max_steps': 2,
+    'task.lm.vocab_size': 80,
+    f'{stack}.emb_tpl.token_emb.vocab_size': 80,
+    f'{stack}.emb_tpl.token_emb.embedding_dim': 16,
+    f'{stack}.emb_tpl.position_emb.embedding_dim': 16,
+    f'{stack}.num_encoder_layers': 4,
+    f'{stack}.splits': [1, 2, 3, 4],
+    f'{stack}.encoder_tpl.input_dim': 16,
+    f'{stack}.encoder_tpl.output_dim': 16,
+    f'{stack}.encoder_tpl.tr_atten_tpl.input_dim': 16,
+    f'{stack}.encoder_tpl.tr_atten_tpl.hidden_dim': 16,
+    f'{stack}.encoder_tpl.tr_atten_tpl.num_heads': 2,
+    f'{stack}.encoder_tpl.tr_fflayer_tpl.hidden_dim': 32,
+    f'{stack}.softmax_tpl.input_dim': 16,
+    f'{stack}.softmax_tpl.num_classes': 80,
+    'input.file_pattern': f'text:{corpus}',
+    'input.tokenizer.vocab_size': 80,
+    'input.target_max_length': 24,
+    'input.bucket_upper_bound': [24],
+    'input.bucket_batch_limit': [8],
+  }
+  text = '; '.join(f'{name} : {value}' for name, value in overrides.items())
+  done = runs.train(
+    tmp_path / 'run',
+    f'--model_params_override={text}',
+    exp='lm.one_billion_wds.OneBWdsGPipeTransformerWPM',
+  )
+  assert 'task.lm.stack.splits = [1, 2, 3, 4] has no effect here' in done.stderr
+  assert len(runs.losses(tmp_path / 'run')) == 2
+  evaluated = {split for _, split, _ in runs.metrics(tmp_path / 'run')}
+  assert {'eval_Dev', 'eval_Test'} <= evaluated

@@ -61,6 +61,77 @@ def test_a_simple_embedding(fields, sparse):
 
 
 @pytest.mark.parametrize(
+  ('name', 'sparse'),
+  [('SingleShardEmbeddingLayer', True), ('EinsumEmbeddingLayer', False)],
+)
+@pytest.mark.parametrize('scale', [True, False])
+def test_an_embedding_of_one_variable(name, sparse, scale):
+  params = _params(name, 11 + scale, scale_sqrt_depth=scale)
+  assert parity.translate(params).config.sparse_gradients == sparse
+  _check(params)
+
+
+def _positions(name, **fields):
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  params = getattr(layers, name).Params()
+  name = '_'.join([name, *fields])
+  return params.Set(name=name, embedding_dim=D, **fields)
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('LearnablePositionalEmbeddingLayer', {'max_pos': 9}),
+    (
+      'PositionalEmbeddingLayer',
+      {'trainable_scaling': True, 'trainable_scaling_init': 0.25},
+    ),
+    ('PositionalEmbeddingLayer', {'frequency_scaling': True}),
+    (
+      'PositionalEmbeddingLayer',
+      {'trainable_scaling': True, 'frequency_scaling': True},
+    ),
+  ],
+)
+def test_positions_with_weights(name, fields):
+  """Counted from 0, and given."""
+  params = _positions(name, **fields)
+  given = np.array([[0, 1, 2, 0, 1], [4, 3, 0, 1, 1]], np.int32)
+  parity.check_layer(
+    params,
+    [],
+    fprop=lambda layer, theta: {
+      'counted': layer.FProp(theta, T),
+      'given': layer.FPropWithPosition(theta, given),
+    },
+    call=lambda layer: {
+      'counted': layer(T)[0],
+      'given': layer(position=given),
+    },
+  )
+
+
+def test_a_scale_that_is_not_there_is_noted():
+  params = _positions('PositionalEmbeddingLayer', trainable_scaling_init=2.0)
+  assert not parity.issues_of(params)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'RelativePositionalEmbeddingLayer',
+    'SinusoidalPositionalEmbeddingLayer',
+    'OneHotEmbeddingLayer',
+  ],
+)
+def test_other_classes_are_refused_by_name(name):
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  params = getattr(layers, name).Params().Set(name=name)
+  (found,) = parity.issues_of(params)
+  assert f'lingvo.core.layers.{name}' in found
+
+
+@pytest.mark.parametrize(
   ('fields', 'issue'),
   [
     ({'apply_pruning': True}, 'apply_pruning'),

@@ -53,7 +53,13 @@ def train(task_params, batches) -> Trained:
       )
       if g is not None
     }
-    metrics = {k: value for k, (value, _) in task.eval_metrics.items()}
+    # What layers tell from within a loop cannot be fetched.
+    metrics = {
+      k: value
+      for k, (value, _) in task.eval_metrics.items()
+      if getattr(value, 'graph', tf.get_default_graph())
+      is tf.get_default_graph()
+    }
     made.start()
     first = run(variables)
     at_first = run(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptors import lingvo_runtime
+from adaptors.lingvo_parity import differences
 from adaptors.translate import registry
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import base_layer, learners
@@ -15,10 +16,6 @@ from pax_compat import base_layer, learners
 OUTPUT_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
 
-
-# A gradient that is zero by calculus (that of a bias of attention keys) is
-# noise in floats. It is measured relative to this share of the largest one.
-_NOISE = 1e-2
 
 # The gradient by the first input, among those by theta path.
 _INPUT = 'inputs[0]'
@@ -28,8 +25,7 @@ def assert_close(actual, expected, tolerance: float, what: str, floor=1e-12):
   """Fails where two arrays differ by more than `tolerance`, relatively."""
   actual, expected = np.asarray(actual), np.asarray(expected)
   assert actual.shape == expected.shape, f'{what}: {actual.shape}'
-  scale = max(float(np.max(np.abs(expected))), floor)
-  error = float(np.max(np.abs(actual - expected))) / scale
+  error = differences.of_outputs(actual, expected, floor)
   assert error <= tolerance, f'{what}: relative difference {error:.3g}'
 
 
@@ -49,18 +45,9 @@ def issues_of(params) -> list[str]:
 
 
 def assert_gradients_close(actual, expected):
-  """Fails where gradients by path differ by more than the tolerance.
-
-  Their distance is measured, not their largest difference: an activation that
-  one side finds just above the kink of a ReLU and the other just below it
-  changes single elements.
-  """
+  """Fails where gradients by path differ by more than the tolerance."""
   assert set(actual) == set(expected)
-  norms = {path: float(np.linalg.norm(g)) for path, g in expected.items()}
-  floor = _NOISE * max(norms.values(), default=0.0)
-  for path, gradient in expected.items():
-    distance = float(np.linalg.norm(np.asarray(actual[path]) - gradient))
-    error = distance / max(norms[path], floor)
+  for path, error in differences.of_gradients(actual, expected).items():
     assert error <= GRADIENT_TOLERANCE, f'{path}: relative distance {error:.3g}'
 
 

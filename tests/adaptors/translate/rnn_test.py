@@ -276,6 +276,36 @@ def test_a_stack_of_one_cell(lingvo):
   )
 
 
+def test_an_rnn_of_any_loop(lingvo):
+  params = lingvo.rnn.RNN.Params().Set(
+    name=_new_name(), cell=_cell(lingvo), sequence_length=T, reverse=True
+  )
+  _check_frnn(params, packed=False)
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'skip_start': -1},
+    {'skip_start': 1},
+    {'skip_start': 0, 'num_input_nodes': D, 'num_output_nodes': 6},
+  ],
+)
+def test_a_stack_of_both_directions(lingvo, fields):
+  params = lingvo.rnn.StackedBiFRNNLayerByLayer.Params().Set(
+    name=_new_name(),
+    num_layers=3,
+    cell_tpl=[_cell(lingvo), _cell(lingvo, num_hidden_nodes=0)],
+    **fields,
+  )
+  check_layer(
+    params,
+    [_inputs(B, T, D), _paddings()],
+    fprop=_fprop(lambda outputs: (outputs, {})),
+    call=_call(lambda last: {}),
+  )
+
+
 def _lm_params(lingvo, name='RnnLm', *, packed=False, softmax=None):
   params = (
     getattr(lingvo.lm, name)
@@ -366,6 +396,35 @@ def test_language_models(lingvo, name, packed, with_labels):
   )
 
 
+def test_a_model_with_a_condition(lingvo):
+  params = _lm_params(lingvo, 'ConditionalRnnLm').Set(condition_dim=2)
+  params.emb.Set(vocab_size=V, embedding_dim=D - 2)
+  params.embedding_dropout_keep_prob = 0.5  # Not at evaluation.
+  tf = lingvo_runtime.module('tensorflow')
+  ids = np.random.default_rng(2).integers(0, V, [B, T]).astype(np.int32)
+
+  def fprop(layer, theta, condition, ids, paddings):
+    output, _ = layer.FProp(
+      theta,
+      tf.transpose(ids),
+      tf.transpose(paddings),
+      layer.zero_state(theta, B),
+      condition,
+    )
+    return tf.transpose(output.logits, [1, 0, 2])
+
+  check_layer(
+    params,
+    [_inputs(B, 2), ids, _paddings()],
+    fprop=fprop,
+    call=lambda layer, condition, ids, paddings: (
+      layer(ids, paddings, condition=condition).logits
+    ),
+  )
+  config = translate(params).config
+  assert config.embedding_dropout_tpl.keep_prob == 0.5
+
+
 def test_a_model_with_a_simple_embedding_and_common_params(lingvo):
   params = lingvo.lm.RnnLm.CommonParams(
     vocab_size=V,
@@ -401,11 +460,12 @@ def test_dropout_reaches_the_config(lingvo):
   ('path', 'value', 'issue'),
   [
     ('rnns.cell_tpl[1].apply_pruning', True, 'cell.apply_pruning'),
+    ('rnns.cell_tpl[1].vn.global_vn', True, 'cell.vn.global_vn'),
     ('rnns.rnn_tpl.allow_implicit_capture', True, None),
     ('rnns.num_layers', 0, 'layer.rnns.num_layers'),
     ('rnns.dropout.noise_shape', [1], 'layer.rnns.dropout.noise_shape'),
     ('direct_features_dim', 3, 'layer.direct_features_dim'),
-    ('softmax.focal_loss_gamma', 2.0, 'layer.softmax.focal_loss_gamma'),
+    ('softmax.apply_pruning', True, 'layer.softmax.apply_pruning'),
     ('softmax.num_classes', V + 1, 'layer.softmax.num_classes'),
     ('emb.vocab_size', V + 1, 'layer.emb.vocab_size'),
     ('emb_softmax', 'an_embedding', 'layer.emb_softmax'),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
+from adaptors.lingvo_parity import given_samples
 from pax_compat import base_layer
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import candidate_sampling
@@ -74,7 +75,7 @@ def test_training_with_the_same_sample(shards):
   assert translated.config.sparse_gradients
   tf.random.set_seed(7)
   classes, counts = tensorflow_samples.sampler(S, V, seed=42)
-  config = tensorflow_samples.given(
+  config = given_samples.given(
     translated.config, [(classes.numpy(), counts.numpy())]
   )
   x, ids, weights = _inputs()
@@ -107,6 +108,151 @@ def test_evaluation(name, fields, cls):
   params = _params(name, **fields)
   assert parity.translate(params).config.cls is cls
   parity.check_layer(params, _inputs(), fprop=_fprop(), call=_call)
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('EinsumSoftmax', {'logits_abs_max': 1.0}),
+    ('EinsumSoftmax', {'use_bias': False, 'logits_soft_max': 2.0}),
+    ('SingleShardFullSoftmax', {'logits_abs_max': 1.0}),
+    ('SingleShardFullSoftmax', {'chunk_size': B, 'logits_soft_max': 2.0}),
+  ],
+)
+def test_softmaxes_of_one_variable(name, fields):
+  """Weights and classes have a dimension more in Lingvo."""
+
+  def fprop(layer, theta, x, ids, weights):
+    output = layer.FProp(
+      theta, x, class_weights=weights[..., None], class_ids=ids[..., None]
+    )
+    return {name: output[name] for name in (*OUTPUTS, 'per_example_argmax')}
+
+  parity.check_layer(
+    _params(name, **fields),
+    _inputs(),
+    fprop=fprop,
+    call=_call,
+    do_eval='chunk_size' not in fields,
+  )
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields'),
+  [
+    ('FocalFullSoftmax', {'focal_loss_gamma': 2.0, 'num_shards': 3}),
+    (
+      'FocalFullSoftmax',
+      {
+        'focal_loss_gamma': 0.5,
+        'focal_loss_alpha': np.linspace(0, 3, V, dtype=np.float32).tolist(),
+      },
+    ),
+    ('EinsumSoftmax', {'focal_loss_gamma': 1.0}),
+  ],
+)
+@pytest.mark.parametrize('by_id', [True, False])
+def test_focal_losses(name, fields, by_id):
+  rng = np.random.default_rng(5)
+  probabilities = rng.dirichlet(np.ones(V), [B, T]).astype(np.float32)
+
+  def target(ids):
+    if by_id:
+      return {'class_ids': ids}
+    return {'class_probabilities': probabilities}
+
+  def fprop(layer, theta, x, ids, weights):
+    output = layer.FProp(theta, x, class_weights=weights, **target(ids))
+    return {name: output[name] for name in OUTPUTS}
+
+  def call(layer, x, ids, weights):
+    output = layer(x, class_weights=weights, **target(ids))
+    return {name: output[name] for name in OUTPUTS}
+
+  parity.check_layer(_params(name, **fields), _inputs(), fprop=fprop, call=call)
+
+
+def _with_lookup(fprop):
+  """Returns a computation of losses and of what is looked up."""
+
+  def wrapped(layer, *given):
+    ids = given[-2]
+    looked_up = (
+      layer.EmbLookup(given[0], ids)
+      if hasattr(layer, 'EmbLookup')
+      else layer.emb_lookup(ids)
+    )
+    return {**fprop(layer, *given), 'vectors': looked_up}
+
+  return wrapped
+
+
+@pytest.mark.parametrize(
+  ('fields', 'of_softmax'),
+  [
+    ({'scale_sqrt_depth': True}, {'num_shards': 3}),
+    (
+      {'input_dim': D, 'num_classes': V, 'vocab_size': V, 'embedding_dim': D},
+      {'use_num_classes_major_weight': True, 'num_shards': 2},
+    ),
+    (
+      {'chunk_size': 4, 'scale_sqrt_depth': True},
+      {'use_num_classes_major_weight': True, 'use_bias': False},
+    ),
+  ],
+)
+def test_a_softmax_that_is_an_embedding(fields, of_softmax):
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  params = layers.SharedSoftmaxLayer.Params().Set(
+    name=f'shared_{next(_counter)}', **fields
+  )
+  params.softmax.Set(input_dim=D, num_classes=V, **of_softmax)
+  parity.check_layer(
+    params,
+    _inputs(),
+    fprop=_with_lookup(_fprop()),
+    call=_with_lookup(_call),
+    do_eval='chunk_size' not in fields,
+  )
+
+
+def test_a_softmax_of_one_variable_that_is_an_embedding():
+  params = _params(
+    'SingleShardSharedEmbeddingSoftmax',
+    vocab_size=V,
+    embedding_dim=D,
+    scale_sqrt_depth=True,
+  )
+  _, ids, _ = _inputs()
+  parity.check_layer(
+    params,
+    [ids],
+    fprop=lambda layer, theta, ids: {
+      'vectors': layer.EmbLookup(theta, ids),
+      'logits': layer.Logits(theta, layer.EmbLookup(theta, ids)),
+    },
+    call=lambda layer, ids: {
+      'vectors': layer.emb_lookup(ids),
+      'logits': layer.get_logits(layer.emb_lookup(ids)),
+    },
+  )
+
+
+@pytest.mark.parametrize(
+  ('path', 'value', 'issue'),
+  [
+    ('softmax.num_sampled', S, 'softmax'),
+    ('vocab_size', V + 1, 'vocab_size'),
+    ('embedding_dim', D + 1, 'embedding_dim'),
+  ],
+)
+def test_shared_softmaxes_that_are_refused(path, value, issue):
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  params = layers.SharedSoftmaxLayer.Params().Set(name='shared')
+  params.softmax.Set(input_dim=D, num_classes=V)
+  params.Set(**{path: value})
+  (found,) = parity.issues_of(params)
+  assert found.startswith(f'layer.{issue} ')
 
 
 @pytest.mark.parametrize('num_tries', [S, 9, 40])
@@ -182,8 +328,16 @@ def test_samples_are_distributed_like_tensorflows():
       {'num_sampled': 4, 'use_bias': False},
       'use_bias',
     ),
-    ('FocalFullSoftmax', {'focal_loss_gamma': 2.0}, 'focal_loss_gamma'),
-    ('FocalFullSoftmax', {'focal_loss_alpha': [1.0]}, 'focal_loss_alpha'),
+    (
+      'FocalFullSoftmax',
+      {'focal_loss_gamma': 2.0, 'num_sampled': 4},
+      'focal_loss_gamma',
+    ),
+    (
+      'FocalFullSoftmax',
+      {'focal_loss_alpha': [1.0] * V, 'chunk_size': 3},
+      'focal_loss_gamma',
+    ),
   ],
 )
 def test_what_is_not_translated_is_refused(name, fields, issue):

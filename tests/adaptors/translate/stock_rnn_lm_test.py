@@ -10,6 +10,7 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.legacy_params import reader
+from adaptors.lingvo_parity import given_samples
 from adaptors.translate import task as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.nested_map import NestedMap
@@ -94,7 +95,7 @@ def _start(task_params, samples, first, batch):
   """Returns the translation, the program, and the state with first weights."""
   translated = task_translation.translate_task(task_params, 'stock')
   lm = translated.config.model.lm_tpl
-  lm.softmax_tpl = tensorflow_samples.given(lm.softmax_tpl, samples)
+  lm.softmax_tpl = given_samples.given(lm.softmax_tpl, samples)
   made = program.create(
     translated.config, partitioning.create_mesh(None, None), batch
   )

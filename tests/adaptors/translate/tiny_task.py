@@ -241,6 +241,12 @@ def start(task_params, batch, first):
     mdl_vars={base_layer.PARAMS: weights},
     opt_state=made.learner.init(copies, weight_metas=made.weight_metas),
   )
+  # Placed as a step leaves it, so that the first one is not compiled by itself.
+  state = jax.tree.map(
+    lambda x, like: jax.device_put(x, like.sharding),
+    state,
+    made.abstract_state,
+  )
   return translated, made, state
 
 

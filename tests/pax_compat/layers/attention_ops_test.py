@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from pax_compat.layers import attention_masks, attention_ops
 from tests.pax_compat.layers import naive_attention
@@ -84,6 +85,18 @@ def test_against_numpy(fields, mask, kv_heads):
     cap=fields.get('logit_cap', 0.0),
     extra=fields.get('extra_logit'),
   )
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_may_be_capped_before_the_bias():
+  query, key, value = _heads()
+  bias = random(B, N, T, S, seed=5)
+  got = attention_ops.attend(
+    query, key, value, bias=bias, logit_cap=0.8, cap_before_bias=True
+  )
+  logits = np.einsum('btnh,bsnh->bnts', query, key)
+  weights = special.softmax(0.8 * np.tanh(logits / 0.8) + bias, axis=-1)
+  want = np.einsum('bnts,bsnh->btnh', weights, value)
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -1,9 +1,11 @@
 """Models of masked tokens against sums in numpy, token by token."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import errors
+from pax_compat import base_layer, errors
 from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
 from tests.pax_compat.layers import token_batches as batches
@@ -108,23 +110,100 @@ def test_what_the_softmax_got_may_be_put_out(params):
   assert outputs.activations.shape == (3, 5, 8)
 
 
+def _masked_by_the_model(data, seed=0, **fields):
+  """Returns predictions where the model masks tokens itself."""
+  config = _config(mask_token_id=8, **fields)
+  # So many that some are masked in a batch so small.
+  config.mlm_augmenter_tpl.set(mask_prob=0.5, random_prob=0.0, same_prob=0.1)
+  layer = config.Instantiate()
+  variables = jax.eval_shape(
+    lambda: layer.init({base_layer.PARAMS: jax.random.key(0)}, data)
+  )
+  weights = jax.tree.map(
+    lambda x: jnp.zeros(x.shape, x.dtype), base_layer.unbox(variables)
+  )
+  return layer.apply(
+    {base_layer.PARAMS: weights[base_layer.PARAMS]},
+    data,
+    rngs={base_layer.RANDOM: jax.random.key(seed)},
+    method=layer.compute_predictions,
+  )
+
+
+def _assert_masked(found, data):
+  """What was masked is to be predicted, and no padding is."""
+  replaced = np.asarray(found.augmented_labels) != data.labels
+  assert replaced.any() and (found.augmented_labels[replaced] == 8).all()
+  assert set(np.unique(found.augmented_pos)) == {0, 1}
+  assert (found.augmented_pos[replaced] == 1).all()
+  np.testing.assert_array_equal(found.augmented_pos * data.paddings, 0)
+  assert found.total_weight == found.augmented_pos.sum()
+
+
+def _no_masks():
+  data = _batch()
+  data.labels %= 8
+  del data.masked_ids, data.masked_pos
+  return data
+
+
+@pytest.mark.parametrize('do_eval', [False, True])
+def test_a_batch_that_is_not_masked(do_eval):
+  data = _no_masks()
+  with base_layer.eval_mode(do_eval):
+    found = _masked_by_the_model(data)
+    _assert_masked(found, data)
+    again = _masked_by_the_model(data)
+    other = _masked_by_the_model(data, seed=1)
+  np.testing.assert_array_equal(found.augmented_pos, again.augmented_pos)
+  assert not np.array_equal(found.augmented_pos, other.augmented_pos)
+
+
+def test_masks_of_the_batch_may_be_left_aside():
+  data = _batch()
+  data.labels %= 8
+  kept = _masked_by_the_model(data)
+  np.testing.assert_array_equal(kept.augmented_labels, data.masked_ids)
+  _assert_masked(_masked_by_the_model(data, force_mask_generation=True), data)
+
+
+def test_examples_that_only_fill_the_batch_are_not_counted():
+  data = batches.padded(_no_masks())
+  found = _masked_by_the_model(data, seed=3)
+  assert found.augmented_pos[:3].any()
+  np.testing.assert_array_equal(found.augmented_pos[3], 0)
+
+
 @pytest.mark.parametrize(
-  ('fields', 'message'),
+  ('fields', 'gone', 'message'),
   [
-    ({'mask_token_id': 0}, 'mask_token_id is 0, but the model masks no tokens'),
-    ({'force_mask_generation': True}, 'force_mask_generation is True'),
+    ({}, ['masked_pos'], 'has no masked_pos; expected masked_ids and'),
+    (
+      {'mlm_augmenter_tpl': None},
+      ['masked_ids', 'masked_pos'],
+      'mlm_augmenter_tpl is None, so the model masks no tokens',
+    ),
+    (
+      {'mlm_augmenter_tpl': None, 'force_mask_generation': True},
+      [],
+      'force_mask_generation to be off',
+    ),
   ],
 )
-def test_the_model_masks_nothing_itself(params, fields, message):
-  with pytest.raises(errors.UserError, match=message):
-    batches.run(_config(**fields), params, _batch())
-
-
-def test_a_batch_that_is_not_masked(params):
+def test_batches_that_nobody_masks(params, fields, gone, message):
   data = _batch()
-  del data.masked_ids, data.masked_pos
-  with pytest.raises(errors.UserError, match='masked_ids and no masked_pos'):
-    batches.run(_config(), params, data)
+  for name in gone:
+    del data[name]
+  with pytest.raises(errors.UserError, match=message):
+    batches.run(_config(**fields), params, data)
+
+
+def test_a_mask_that_the_augmenter_does_not_have(params):
+  config = _config()
+  config.mlm_augmenter_tpl.mask_token_id = 3
+  with pytest.raises(errors.UserError, match='mlm_augmenter_tpl.mask_token_id'):
+    batches.run(config, params, _batch())
+  batches.run(config.set(mask_token_id=None), params, _batch())
 
 
 def test_a_network_that_is_causal(params):

@@ -232,3 +232,26 @@ def test_a_dict_of_a_layer_becomes_keyword_arguments():
     layers=[Divided.config(), lambda quotient, rest: 2 * quotient + rest]
   )
   np.testing.assert_allclose(_run(config, X)[0], X)
+
+
+def test_tuples_and_dicts_can_stay_one_argument():
+  pair = containers.Sequential.config(
+    layers=[lambda x: (x, 2 * x), lambda pair: pair[0] + pair[1]],
+    unpack_tuples=False,
+  )
+  np.testing.assert_allclose(pair.Instantiate().apply({}, X), 3 * X)
+  both = containers.Sequential.config(
+    layers=[lambda x: {'a': x}, lambda both: both['a'] * 2],
+    unpack_dicts=False,
+  )
+  np.testing.assert_allclose(both.Instantiate().apply({}, X), 2 * X)
+
+
+def test_flat_opens_outputs_that_are_tuples():
+  parts = [lambda x: (x, x + 1), lambda x: x + 2]
+  config = containers.Parallel.config(layers=parts, merge='flat')
+  got = config.Instantiate().apply({}, X)
+  assert isinstance(got, tuple)
+  np.testing.assert_allclose(got, (X, X + 1, X + 2))
+  one = containers.Parallel.config(layers=parts[1:], merge='flat')
+  np.testing.assert_allclose(one.Instantiate().apply({}, X), X + 2)

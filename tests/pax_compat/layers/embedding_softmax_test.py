@@ -174,6 +174,29 @@ def test_gshards_denominator(of_labels):
   )
 
 
+def test_gshards_bias_and_scales():
+  layer = _layer(
+    GSHARD, use_bias=True, scale_sqrt_depth=True, scale_before_logits=False
+  )
+  variables = _variables(GSHARD)
+  variables[PARAMS]['bias'] = {'b': BIAS}
+  vectors = layer.apply(variables, IDS, method='emb_lookup')
+  np.testing.assert_allclose(vectors, 2 * TABLE[IDS], rtol=1e-6)
+  logits = layer.apply(variables, X, method='get_logits')
+  np.testing.assert_allclose(logits, X @ TABLE.T + BIAS, rtol=1e-5, atol=1e-6)
+  first = layer.init(jax.random.key(0), X, method='get_logits')
+  assert not np.any(base_layer.unbox(first)[PARAMS]['bias']['b'])
+
+
+def test_gshards_denominator_may_be_fixed():
+  out = _run(GSHARD, fixed_loss_denominator=12.5, z_loss_weight=0.5)
+  logits = _logits(GSHARD)
+  total = (_xent(logits) * CLASS_WEIGHTS).sum()
+  np.testing.assert_allclose(out.avg_xent, total / 12.5, rtol=1e-5)
+  squares = (special.logsumexp(logits, -1) ** 2 * CLASS_WEIGHTS).sum()
+  np.testing.assert_allclose(out.z_loss, 0.5 * squares / 12.5, rtol=1e-5)
+
+
 def test_class_major_logits_may_have_an_activation_and_no_bias():
   layer = _layer(
     MAJOR,

@@ -88,6 +88,47 @@ def test_a_node_may_have_several_outputs():
   jax.tree.map(np.testing.assert_allclose, got, (X // 2, X % 2))
 
 
+def test_arguments_may_be_lists_and_maps():
+  def node(pair, both):
+    return pair[0] - pair[1] * both.y[0] + both.x
+
+  got, _ = _run(
+    ['a', 'b'],
+    ['c'],
+    [('[a, b],(x=a,y=[b.z])->c', lambda p, m: node((p[0], p[1].z), m))],
+    X,
+    NestedMap(z=2 * X),
+  )
+  np.testing.assert_allclose(got, X - 2 * X * 2 * X + X)
+
+
+def test_fields_of_a_map_are_written_one_by_one():
+  """Whoever reads the map gets it with all of its fields."""
+  got, params = _run(
+    ['a'],
+    ['d', 'o.in.x'],
+    [
+      ('o->d', lambda o: o['in'].x + o.y),
+      ('a->o.in.x', Times.config(value=3.0)),
+      ('a->o.y', jnp.square),
+    ],
+    X,
+  )
+  np.testing.assert_allclose(got[0], 3 * X + X**2)
+  np.testing.assert_allclose(got[1], 3 * X)
+  assert params == {'sub_o_in_x': {'w': 3.0}}
+
+
+def test_inputs_that_nothing_reads_can_be_allowed():
+  config = graph.Graph.config(
+    input_endpoints=['a', 'unread'],
+    output_endpoints=['b'],
+    sub=[('a->b', abs)],
+    allow_unread_inputs=True,
+  )
+  np.testing.assert_allclose(config.Instantiate().apply({}, X, None), X)
+
+
 def test_a_node_may_have_no_input():
   got, _ = _run(
     ['a'], ['c'], [('->b', lambda: jnp.ones([3])), ('a,b->c', jnp.add)], X
@@ -110,9 +151,20 @@ def test_a_node_may_have_no_input():
       'go in a circle: (b -> c -> b|c -> b -> c)',
     ),
     (['a'], ['b'], [('a', abs)], "'a' is no signature"),
-    (['a'], ['b'], [('a->b.c', abs)], 'is no signature'),
-    (['a'], ['b'], [('[a]->b', abs)], 'is no signature'),
+    (['a'], ['b'], [('[a->b', abs)], 'is no signature'),
+    (['a'], ['b'], [('(a)->b', abs)], 'is no signature'),
+    (['a'], ['b'], [('(x.y=a)->b', abs)], 'is no signature'),
+    (['a'], ['b'], [('a a->b', abs)], 'is no signature'),
+    (['a'], ['b'], [('a->[b]', abs)], 'is no signature'),
     (['a'], ['b'], [('a->', abs)], 'is no signature'),
+    (['a'], ['b'], [('a->a.b', abs)], "both 'a' and 'a.b' are written"),
+    (
+      ['a'],
+      ['b'],
+      [('a->b', abs), ('a->b.c', abs)],
+      "both 'b' and 'b.c' are written",
+    ),
+    (['a'], ['b.d'], [('a->b.c', abs)], "nothing writes 'b.d'"),
     (['a'], ['b'], [('a->b', 3)], 'sub_b: expected the config of a layer'),
     (['a'], ['b'], [('a.x->b', abs)], "no 'x' in 'a.x'"),
     (

@@ -45,6 +45,7 @@ def _want(params, data):
     'num_predictions': (total, 1),
     'log_pplx_per_word': (nats / words, words),
     'num_words': (words, 1),
+    'num_sentences': (len(LENGTHS), 1),
   }
 
 
@@ -69,6 +70,20 @@ def test_metrics(params, fill):
   np.testing.assert_array_equal(outputs.labels[:3], _batch().labels)
   if len(outputs.scores) > 3:
     assert outputs.scores[3] == 0
+
+
+def test_sentences_of_packed_examples(params):
+  data = _batch()
+  data.num_sentences = np.array([2, 1, 1], np.int32)
+  got, _ = batches.run(_config(), params, batches.padded(data))
+  want, words = _want(params, data), sum(LENGTHS) + 1
+  nats = want['log_pplx_per_word'][0] * sum(LENGTHS)
+  want.update(
+    num_words=(words, 1),
+    num_sentences=(4, 1),
+    log_pplx_per_word=(nats / words, words),
+  )
+  batches.assert_metrics(got, want)
 
 
 def test_gradients_do_not_depend_on_what_fills_a_batch(params):
@@ -139,7 +154,7 @@ def test_what_the_network_adds_to_the_loss_counts(params):
 
 def test_words_are_counted_only_where_the_batch_has_them(params):
   metrics, _ = batches.run(_config(), params, batches.batch())
-  assert not {'log_pplx_per_word', 'num_words'} & set(metrics)
+  assert not {'log_pplx_per_word', 'num_words', 'num_sentences'} & set(metrics)
 
 
 def test_a_batch_that_is_all_filling(params):

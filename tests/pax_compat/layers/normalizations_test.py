@@ -115,6 +115,17 @@ def test_rms_norm_computes_in_its_intermediate_dtype(dtype):
   assert (error < 2**-8) == (dtype is not None)
 
 
+def test_primer_norm(x):
+  layer = normalizations.PrimerNorm.config(dim=DIM, epsilon=0.5).Instantiate()
+  first = _first_weights(layer, x)
+  assert (first['scale'].value == 1).all() and (first['bias'].value == 0).all()
+  scale = np.linspace(-1, 2, DIM, dtype=np.float32)
+  bias = np.linspace(3, 1, DIM, dtype=np.float32)
+  y = layer.apply({base_layer.PARAMS: {'scale': scale, 'bias': bias}}, x)
+  deviation = np.sqrt(x.var(-1, keepdims=True) + 0.5)
+  np.testing.assert_allclose(y, x / deviation * scale + bias, rtol=1e-5)
+
+
 @pytest.mark.parametrize('name', ['LayerNorm', 'RmsNorm', 'RmsNormNoScale'])
 def test_paddings_make_no_difference_to_positions(x, name):
   layer = getattr(normalizations, name).config(dim=DIM).Instantiate()

@@ -105,6 +105,19 @@ def test_trained_vectors_have_the_gradients_of_their_positions(style):
   np.testing.assert_allclose(gradient, np.tile(counts, (4, 1)).T, rtol=1e-6)
 
 
+@pytest.mark.parametrize('style', ['index', 'matmul'])
+def test_trained_vectors_scaled(style):
+  layer = _trainable(lookup_style=style, scale_sqrt_depth=True)
+  variables = {PARAMS: {'emb_var': TABLE}}
+  for args, want in (
+    ((5,), TABLE[None, :5]),
+    ((None, POSITION), TABLE[POSITION]),
+  ):
+    np.testing.assert_allclose(
+      layer.apply(variables, *args), 2 * want, rtol=1e-6
+    )
+
+
 def test_a_sequence_longer_than_the_table():
   with pytest.raises(errors.UserError, match='10 positions; .* is 9'):
     _trainable().apply({PARAMS: {'emb_var': TABLE}}, 10)

@@ -151,6 +151,56 @@ def test_vectors_instead_of_tokens():
   )
 
 
+def _conditional():
+  """Returns a model with a condition, its weights and the condition."""
+  rng = np.random.default_rng(4)
+  config = _config(condition_dims=2)
+  condition = rng.normal(size=[len(LENGTHS), 2]).astype(np.float32)
+  params = jax.tree.map(np.copy, _params())
+  cell = params['rnns']['frnn_0']['cell']
+  more = rng.normal(size=[2, cell['wm'].shape[1]]).astype(np.float32)
+  cell['wm'] = np.insert(cell['wm'], [D, D], more, axis=0)
+  return config.Instantiate(), params, condition
+
+
+def test_a_condition_beside_each_token():
+  layer, params, condition = _conditional()
+  output = layer.apply(
+    {PARAMS: params}, BATCH.ids, BATCH.paddings, condition=condition
+  )
+  x = params['embedding']['emb_var'][BATCH.ids]
+  each = np.repeat(condition[:, None], x.shape[1], axis=1)
+  of_vectors = _config(embedding_tpl=None).Instantiate()
+  of_vectors = of_vectors.clone(embedding_dims=D + 2)
+  params = {k: v for k, v in params.items() if k != 'embedding'}
+  want = of_vectors.apply(
+    {PARAMS: params}, np.concatenate([x, each], axis=-1), BATCH.paddings
+  )
+  np.testing.assert_allclose(output.logits, want.logits, atol=1e-5)
+
+
+def test_a_condition_step_by_step():
+  layer, params, condition = _conditional()
+  ids = BATCH.ids
+  whole = layer.apply(
+    {PARAMS: params}, ids, 0.0 * ids, condition=condition
+  ).logits
+  steps = step_by_step.decode(
+    layer, params, ids, [1, 4], len(ids), 5, init={'condition': condition}
+  )
+  np.testing.assert_allclose(steps, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize('dims', [None, 1])
+def test_a_condition_that_does_not_fit(dims):
+  layer, params, condition = _conditional()
+  condition = None if dims is None else condition[:, :dims]
+  with pytest.raises(errors.UserError, match='condition_dims is 2'):
+    layer.apply(
+      {PARAMS: params}, BATCH.ids, BATCH.paddings, condition=condition
+    )
+
+
 @pytest.mark.parametrize('sizes', [[1] * 5, [3, 2]])
 def test_step_by_step(sizes):
   layer = _config().Instantiate()

@@ -223,6 +223,40 @@ def test_packed_rows_are_the_same_as_separate_ones(position_emb, given):
     _close(packed[row, of_example], want[0], 1e-5)
 
 
+def test_order_may_go_by_position():
+  """Tokens see those of their example at the same and earlier positions."""
+  positions = np.array([[2, 0, 1, 1, 5, 0], [3, 3, 3, 3, 0, 0]])
+  layer = _config(packed_input=True, order_by_position=True).Instantiate()
+  paddings = (SEGMENT_IDS == 0).astype(np.float32)
+  given = dict(segment_ids=SEGMENT_IDS, segment_pos=positions)
+  weights = reference.random_weights(layer, IDS, paddings, **given)
+  got = _logits(layer, weights, paddings=paddings, **given)
+  for row in range(B):
+    visible = positions[row][:, None] >= positions[row]
+    visible &= SEGMENT_IDS[row][:, None] == SEGMENT_IDS[row]
+    want = _want(weights, IDS[row : row + 1], visible, positions[row : row + 1])
+    real = SEGMENT_IDS[row] > 0
+    _close(got[row, real], want[0, real])
+
+
+@pytest.mark.parametrize('name', ['input', 'output'])
+def test_what_the_layers_get_and_return_may_be_dropped(name):
+  fields = {f'{name}_dropout_prob': 0.5, 'skip_compute_loss': True}
+  if name == 'input':  # The layers then return what they get.
+    fields['final_ln_tpl'] = None
+  layer, weights = _model(**fields)
+  if name == 'input':
+    zero = jax.tree.map(np.zeros_like, weights['transformer'])
+    weights = {**weights, 'transformer': zero}
+  rngs = {base_layer.RANDOM: jax.random.key(0)}
+  got = layer.apply({PARAMS: weights}, IDS, NO_PADDINGS, rngs=rngs)
+  with base_layer.eval_mode():
+    want = np.asarray(layer.apply({PARAMS: weights}, IDS, NO_PADDINGS))
+  kept = np.asarray(got) != 0
+  assert 0.3 < kept.mean() < 0.7
+  _close(got, np.where(kept, 2 * want, 0), 1e-6)
+
+
 def test_a_later_token_changes_nothing_before_it():
   layer, weights = _model()
   other = IDS.copy()
@@ -325,6 +359,16 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
       {'packed_input': True},
       {},
       'packed_input is on, but there are no segment',
+    ),
+    (
+      {'order_by_position': True},
+      {},
+      'order_by_position is on, but there are no segment_pos',
+    ),
+    (
+      {'order_by_position': True, 'model_type': 'prefix'},
+      {},
+      "order_by_position is for the model_type 'causal'; this .* 'prefix'",
     ),
     (
       {},

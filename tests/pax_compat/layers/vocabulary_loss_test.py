@@ -77,6 +77,19 @@ def test_values(chunk_size, target):
     got.log_z, special.logsumexp(logits, -1), rtol=1e-5
   )
   np.testing.assert_array_equal(got.argmax, logits.argmax(-1))
+  log_probs = special.log_softmax(logits, -1)
+  nll = -np.take_along_axis(log_probs, IDS[..., None], -1)[..., 0]
+  np.testing.assert_allclose(got.nll, nll, rtol=1e-5)
+
+
+def test_no_gradient_flows_through_what_is_told_of_the_right_class():
+  def in_one_piece(inputs):
+    logits = _logits(WEIGHTS, inputs)
+    return vocabulary_loss.cross_entropy(logits, IDS, CLASS_WEIGHTS)
+
+  for fn in (in_one_piece, lambda x: _chunked(WEIGHTS, x)):
+    gradient = jax.grad(lambda x, fn=fn: jnp.sum(fn(x).nll))(INPUTS)
+    np.testing.assert_array_equal(gradient, 0)
 
 
 # What is differentiated, of a `CrossEntropy`.

@@ -42,7 +42,10 @@ def test_names_need_a_shape():
 
 
 def test_the_mesh_must_use_up_the_devices():
-  with pytest.raises(errors.UserError, match='is for 6 devices; there are 1'):
+  message = (
+    r'is for 6 devices; there are 1; --set=task.model.ici_mesh_shape=\[1,1\]'
+  )
+  with pytest.raises(errors.UserError, match=message):
     partitioning.create_mesh((2, 3), ('data', 'mdl'))
 
 

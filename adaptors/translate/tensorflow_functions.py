@@ -1,0 +1,199 @@
+"""JAX counterparts of TensorFlow's functions, and of those in Lingvo itself.
+
+Arguments have TensorFlow's names and places.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from adaptors.translate.functions import translates_fn
+from pax_compat.layers import containers
+
+# Those whose counterpart is one of JAX, with the same arguments in order.
+_SAME = {
+  'builtins.sum': sum,
+  'operator.add': jnp.add,
+  'operator.mul': jnp.multiply,
+  'operator.neg': jnp.negative,
+  'operator.sub': jnp.subtract,
+  'operator.truediv': jnp.divide,
+  'tf.abs': jnp.abs,
+  'tf.add': jnp.add,
+  'tf.add_n': sum,
+  'tf.cos': jnp.cos,
+  'tf.einsum': jnp.einsum,
+  'tf.exp': jnp.exp,
+  'tf.math.divide': jnp.divide,
+  'tf.math.erf': jax.lax.erf,
+  'tf.math.log': jnp.log,
+  'tf.math.rsqrt': jax.lax.rsqrt,
+  'tf.maximum': jnp.maximum,
+  'tf.minimum': jnp.minimum,
+  'tf.multiply': jnp.multiply,
+  'tf.negative': jnp.negative,
+  'tf.nn.elu': jax.nn.elu,
+  'tf.nn.relu': jax.nn.relu,
+  'tf.nn.relu6': jax.nn.relu6,
+  'tf.nn.selu': jax.nn.selu,
+  'tf.nn.softplus': jax.nn.softplus,
+  'tf.nn.softsign': jax.nn.soft_sign,
+  'tf.ones_like': jnp.ones_like,
+  'tf.pow': jnp.power,
+  'tf.sigmoid': jax.nn.sigmoid,
+  'tf.sin': jnp.sin,
+  'tf.sqrt': jnp.sqrt,
+  'tf.square': jnp.square,
+  'tf.stop_gradient': jax.lax.stop_gradient,
+  'tf.subtract': jnp.subtract,
+  'tf.tanh': jnp.tanh,
+  'tf.zeros_like': jnp.zeros_like,
+}
+for _name, _fn in _SAME.items():
+  translates_fn(_name)(_fn)
+
+# What merges the branches of `lingvo.core.builder.Base._Par`.
+translates_fn('lingvo.core.builder.Base._Par.<locals>.ConcatTuples')(
+  containers.flat
+)
+
+
+@translates_fn('tf.identity')
+def identity(input):  # noqa: A002 (TensorFlow's name)
+  return input
+
+
+@translates_fn('tf.cast')
+def cast(x, dtype):
+  return x.astype(dtype)
+
+
+@translates_fn('tf.nn.silu', 'tf.nn.swish')
+def swish(features, beta=1.0):
+  return features * jax.nn.sigmoid(beta * features)
+
+
+@translates_fn('tf.nn.gelu')
+def gelu(features, approximate=False):
+  return jax.nn.gelu(features, approximate=approximate)
+
+
+@translates_fn('tf.nn.leaky_relu')
+def leaky_relu(features, alpha=0.2):
+  return jax.nn.leaky_relu(features, alpha)
+
+
+@translates_fn('tf.nn.softmax')
+def softmax(logits, axis=-1):
+  return jax.nn.softmax(logits, axis)
+
+
+@translates_fn('tf.nn.log_softmax')
+def log_softmax(logits, axis=-1):
+  return jax.nn.log_softmax(logits, axis)
+
+
+@translates_fn('tf.matmul')
+def matmul(a, b, transpose_a=False, transpose_b=False):
+  a = jnp.swapaxes(a, -1, -2) if transpose_a else a
+  b = jnp.swapaxes(b, -1, -2) if transpose_b else b
+  return jnp.matmul(a, b)
+
+
+@translates_fn('tf.concat')
+def concat(values, axis):
+  return jnp.concatenate(values, axis)
+
+
+@translates_fn('tf.stack')
+def stack(values, axis=0):
+  return jnp.stack(values, axis)
+
+
+@translates_fn('tf.split')
+def split(value, num_or_size_splits, axis=0):
+  if isinstance(num_or_size_splits, int):
+    return tuple(jnp.split(value, num_or_size_splits, axis))
+  *ends, _ = (
+    sum(num_or_size_splits[: i + 1]) for i in range(len(num_or_size_splits))
+  )
+  return tuple(jnp.split(value, ends, axis))
+
+
+@translates_fn('tf.expand_dims')
+def expand_dims(input, axis):  # noqa: A002 (TensorFlow's name)
+  return jnp.expand_dims(input, axis)
+
+
+@translates_fn('tf.squeeze')
+def squeeze(input, axis=None):  # noqa: A002 (TensorFlow's name)
+  return jnp.squeeze(input, tuple(axis) if isinstance(axis, list) else axis)
+
+
+@translates_fn('tf.reshape')
+def reshape(tensor, shape):
+  return jnp.reshape(tensor, shape)
+
+
+@translates_fn('tf.transpose')
+def transpose(a, perm=None):
+  return jnp.transpose(a, perm)
+
+
+def _reduced(reduce, input_tensor, axis=None, keepdims=False):
+  axis = tuple(axis) if isinstance(axis, list) else axis
+  return reduce(input_tensor, axis=axis, keepdims=bool(keepdims))
+
+
+for _name, _fn in {
+  'tf.reduce_max': jnp.max,
+  'tf.reduce_mean': jnp.mean,
+  'tf.reduce_min': jnp.min,
+  'tf.reduce_prod': jnp.prod,
+  'tf.reduce_sum': jnp.sum,
+}.items():
+  translates_fn(_name)(functools.partial(_reduced, _fn))
+
+
+def squared_relu(x):
+  """Lingvo's `SQUARED_RELU`."""
+  return jnp.square(jax.nn.relu(x))
+
+
+def raw_gelu(x):
+  """Lingvo's `GELU_RAW`."""
+  inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+  return 0.5 * x * (1 + jnp.tanh(inner))
+
+
+def gated(x, activation):
+  """Returns half of the last dimension, times a function of the other half."""
+  first, second = jnp.split(x, 2, axis=-1)
+  return first * activation(second)
+
+
+# By the names that Lingvo's layers have for them.
+ACTIVATIONS = {
+  'NONE': identity,
+  'RELU': jax.nn.relu,
+  'RELU6': jax.nn.relu6,
+  'LEAKY_RELU': leaky_relu,
+  'SIGMOID': jax.nn.sigmoid,
+  'TANH': jnp.tanh,
+  'GELU': gelu,
+  'GELU_APPROXIMATE': functools.partial(gelu, approximate=True),
+  'GELU_RAW': raw_gelu,
+  'SWISH': jax.nn.silu,
+  'SILU': jax.nn.silu,
+  'SOFTPLUS': jax.nn.softplus,
+  'SQUARED_RELU': squared_relu,
+  'GLU': functools.partial(gated, activation=jax.nn.sigmoid),
+  'BILINEAR_GLU': functools.partial(gated, activation=identity),
+  'RELU_GLU': functools.partial(gated, activation=jax.nn.relu),
+  'GELU_GLU': functools.partial(gated, activation=gelu),
+  'SWISH_GLU': functools.partial(gated, activation=jax.nn.silu),
+}
+for _name, _fn in ACTIVATIONS.items():
+  translates_fn(f'lingvo.core.activations._ACTIVATIONS.{_name}')(_fn)

@@ -1,0 +1,222 @@
+"""Holds a whole task against Lingvo: its loss, gradients, metrics and training.
+
+Lingvo runs for real, in graphs of its own, with the same weights and batches.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors.translate import task as task_translation
+from pax_compat import base_layer, learners
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import partitioning, program
+from tests.adaptors.translate import lingvo_training, parity
+
+STEPS_TOLERANCE = 1e-4
+
+
+@dataclasses.dataclass
+class Ours:
+  """A task in JAX, ready to run.
+
+  Attributes:
+    translated: the task.
+    program: of it.
+    state: with the weights of Lingvo.
+  """
+
+  translated: task_translation.TranslatedTask
+  program: program.TaskProgram
+  state: program.TrainState
+
+  @classmethod
+  def create(cls, params, batch, weights) -> 'Ours':
+    """Translates a task and gives it weights.
+
+    Args:
+      params: of Lingvo.
+      batch: of which only the shapes matter.
+      weights: by theta path.
+    """
+    translated = task_translation.translate_task(params, 'task')
+    made = program.create(
+      translated.config, partitioning.create_mesh(None, None), nested(batch)
+    )
+    state = made.init_state(nested(batch))
+    own = jax.tree.map(jnp.asarray, translated.variables.to_jax(weights))
+    assert jax.tree.map(jnp.shape, own) == jax.tree.map(
+      jnp.shape, state.mdl_vars[base_layer.PARAMS]
+    )
+    # Placed as a step leaves them, or the first step is compiled by itself.
+    own = jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding),
+      own,
+      state.mdl_vars[base_layer.PARAMS],
+    )
+    variables = {**state.mdl_vars, base_layer.PARAMS: own}
+    return cls(translated, made, state.replace(mdl_vars=variables))
+
+  def theta(self, params) -> dict[str, np.ndarray]:
+    """Returns weights, or gradients by them, by theta path."""
+    return self.translated.variables.to_lingvo(learners.by_path(params))
+
+  def gradients(self, batch) -> dict[str, np.ndarray]:
+    """Returns those of a training step's loss, by theta path."""
+
+    def loss(params):
+      variables = {**self.state.mdl_vars, base_layer.PARAMS: params}
+      loss, *_ = self.program.forward(
+        variables, nested(batch), jax.random.key(0)
+      )
+      return loss
+
+    found = jax.jit(jax.grad(loss))(self.state.mdl_vars[base_layer.PARAMS])
+    return self.theta(found)
+
+  def evaluate(self, batch) -> dict[str, tuple[float, float]]:
+    """Returns the metrics of an evaluation, with their weights."""
+    told = self.program.eval_step(self.state.mdl_vars, nested(batch))
+    return {
+      name: (float(value), float(weight))
+      for name, (value, weight) in told.weighted.items()
+    }
+
+
+def nested(batch: dict[str, np.ndarray]) -> NestedMap:
+  """Returns a batch by dotted name as nested maps."""
+  made = NestedMap()
+  for path, array in batch.items():
+    *parents, leaf = path.split('.')
+    node = made
+    for parent in parents:
+      node = node.setdefault(parent, NestedMap())
+    node[leaf] = array
+  return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+  """What Lingvo says of a batch at evaluation.
+
+  Attributes:
+    weights: the task's, by theta path.
+    metrics: {name: (value, weight)}.
+    gradients: of the loss, by theta path; empty if not asked for.
+  """
+
+  weights: dict[str, np.ndarray]
+  metrics: dict[str, tuple[float, float]]
+  gradients: dict[str, np.ndarray]
+
+
+def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
+  """Evaluates a batch in Lingvo.
+
+  Args:
+    params: of the task.
+    batch: by dotted name.
+    weights: by theta path; None takes random ones, and works out gradients.
+  """
+  tf = lingvo_runtime.module('lingvo.compat')
+  with lingvo_fed_task.build(params, batch, do_eval=True) as made:
+    variables = dict(made.task.vars.FlattenItems())
+    # Those whose names are paths tell how experts fared, on a TPU.
+    metrics = {
+      k: [*v] for k, v in made.task.eval_metrics.items() if '/' not in k
+    }
+    metrics.pop('num_samples_in_batch', None)  # No task's own.
+    gradients = {}
+    if weights is None:
+      found = tf.gradients(metrics['loss'][0], list(variables.values()))
+      gradients = dict(zip(variables, found, strict=True))
+      rng = np.random.default_rng(0)
+      weights = {
+        path: rng.normal(scale=0.3, size=v.shape).astype(np.float32)
+        for path, v in variables.items()
+      }
+    made.start()
+    for path, variable in variables.items():
+      variable.load(weights[path], made.session)
+    # Some weights are plain numbers.
+    tensors = [x for v in metrics.values() for x in v if tf.is_tensor(x)]
+    values, gradients = made.session.run(
+      [tensors, _dense(tf, gradients)], made.fed(batch)
+    )
+  told = dict(zip(map(id, tensors), values, strict=True))
+  return Evaluated(
+    weights,
+    {
+      k: tuple(float(told.get(id(x), x)) for x in v) for k, v in metrics.items()
+    },
+    gradients,
+  )
+
+
+def _dense(tf, gradients):
+  return {path: tf.convert_to_tensor(g) for path, g in gradients.items()}
+
+
+def check_metrics(ours: Ours, batch, evaluated: Evaluated):
+  """Fails where the metrics of an evaluation differ, or their weights."""
+  told = ours.evaluate(batch)
+  for name, wanted in evaluated.metrics.items():
+    for which, found, want in zip(
+      ('value', 'weight'), told[name], wanted, strict=True
+    ):
+      what = f'{name} ({which})'
+      parity.assert_close(found, want, parity.OUTPUT_TOLERANCE, what, 1e-6)
+
+
+def check_evaluation(params, batch) -> Evaluated:
+  """Holds a task's metrics and gradients against Lingvo's, at evaluation.
+
+  Args:
+    params: of the task.
+    batch: by dotted name.
+
+  Returns:
+    What Lingvo says.
+  """
+  evaluated = evaluate_in_lingvo(params, batch)
+  ours = Ours.create(params, batch, evaluated.weights)
+  check_metrics(ours, batch, evaluated)
+  with base_layer.eval_mode(True):
+    parity.assert_gradients_close(ours.gradients(batch), evaluated.gradients)
+  return evaluated
+
+
+def check(params, batches) -> lingvo_training.Trained:
+  """Holds a task against Lingvo's, over a training step on each batch.
+
+  Args:
+    params: of Lingvo.
+    batches: by dotted name; the first one is evaluated, too.
+
+  Returns:
+    What Lingvo did.
+  """
+  theirs = lingvo_training.train(params, batches)
+  ours = Ours.create(params, batches[0], theirs.first)
+  parity.assert_gradients_close(ours.gradients(batches[0]), theirs.gradients)
+  check_metrics(
+    ours, batches[0], evaluate_in_lingvo(params, batches[0], theirs.first)
+  )
+  state, made = ours.state, ours.program
+  for step, batch in enumerate(batches):
+    state, told = made.train_step(state, nested(batch))
+    first = step == 0
+    for name, wanted, tolerance in (
+      ('loss', theirs.losses, 1e-5 if first else STEPS_TOLERANCE),
+      ('learning/lr', theirs.learning_rates, 1e-6),
+      ('learning/raw_grad_norm', theirs.grad_norms, STEPS_TOLERANCE),
+    ):
+      what = f'{name} of step {step}'
+      parity.assert_close(told[name], np.float32(wanted[step]), tolerance, what)
+  last = ours.theta(state.mdl_vars[base_layer.PARAMS])
+  for path, value in theirs.last.items():
+    parity.assert_close(last[path], value, STEPS_TOLERANCE, path)
+  return theirs
