@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adaptors.translate import as_in_lingvo, optimizers
-from adaptors.translate.variables import Same, Variable, VariableMap
+from adaptors.translate.variables import Same, Stack, Variable, VariableMap
 from pax_compat import checkpoints, errors
 from pax_compat import optimizers as pax_optimizers
 from pax_compat.config import Config
@@ -181,7 +181,7 @@ def _leaf(path: str, arrays: Mapping[str, Any], facts: Facts) -> Leaf | None:
     is_whole = np.size(v) == np.size(arrays[_PARAMS + weight])
     slots += ('v',) if is_whole else ('vr', 'vc')
     # Its state has Lingvo's shapes, but for layers that are stacked.
-    transform = transform if as_in_lingvo.is_stack(transform) else Same()
+    transform = Stack() if as_in_lingvo.is_stack(transform) else Same()
   if slot not in slots:
     return None
   number = slots.index(slot)
