@@ -30,6 +30,24 @@ _OVERRIDE = flags.DEFINE_string(
   "Changes of a Lingvo model's Params: `path : value` pairs, separated by ; or"
   ' new lines.',
 )
+_LINGVO_LOGDIR = flags.DEFINE_string(
+  'lingvo_logdir',
+  None,
+  "Folder of a run of Lingvo's trainer to go on with: from its newest"
+  ' checkpoint, and, without --exp, with the experiment that its Params say.'
+  ' With --exp the prefix of a checkpoint too.',
+)
+_ALLOW_MISSING = flags.DEFINE_multi_string(
+  'allow_missing',
+  [],
+  'Regular expression of tensors that a Lingvo checkpoint may lack; what they'
+  ' would have been starts anew.',
+)
+_ALLOW_UNUSED = flags.DEFINE_multi_string(
+  'allow_unused',
+  [],
+  'Regular expression of tensors of a Lingvo checkpoint that may be left over.',
+)
 
 
 def options(load_everything: bool = False) -> experiment_sources.SourceOptions:
@@ -43,8 +61,22 @@ def options(load_everything: bool = False) -> experiment_sources.SourceOptions:
     lingvo_source=_LINGVO_SOURCE.value,
     translation=_TRANSLATION.value,
     model_params_override=_OVERRIDE.value,
+    lingvo_logdir=_LINGVO_LOGDIR.value,
+    allow_missing=tuple(_ALLOW_MISSING.value),
+    allow_unused=tuple(_ALLOW_UNUSED.value),
     load_everything=load_everything,
   )
+
+
+def name() -> str:
+  """Returns the experiment's name; the folder of a Lingvo run stands for it.
+
+  Raises:
+    UserError: there is neither.
+  """
+  if not _LINGVO_LOGDIR.value:
+    require(EXP)
+  return EXP.value or _LINGVO_LOGDIR.value
 
 
 def require(*required: flags.FlagHolder):

@@ -69,8 +69,8 @@ def _list_names(patterns: list[str]):
 
 
 def _train():
-  experiment_flags.require(experiment_flags.EXP, _JOB_LOG_DIR)
-  name = experiment_flags.EXP.value
+  name = experiment_flags.name()
+  experiment_flags.require(_JOB_LOG_DIR)
   experiment = experiment_sources.find(name, experiment_flags.options())
   experiment_overrides.override(experiment, _SET.value)
   # JAX, flax and Orbax take seconds to import, which a mistake in a name

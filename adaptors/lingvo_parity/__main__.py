@@ -53,8 +53,7 @@ _TOLERANCE = flags.DEFINE_float(
 def main(argv: list[str]) -> int:
   """Does what the flags say; returns the exit status."""
   experiment_flags.no_arguments(argv)
-  experiment_flags.require(experiment_flags.EXP)
-  name = experiment_flags.EXP.value
+  name = experiment_flags.name()
   experiment = experiment_sources.find(name, experiment_flags.options())
   # JAX and flax take seconds to import, which a mistake in a name should not
   # cost.

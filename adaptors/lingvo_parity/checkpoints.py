@@ -1,16 +1,12 @@
 """The weights in a TensorFlow checkpoint that Lingvo wrote."""
 
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_runtime
+from adaptors.lingvo_checkpoint import files
 from pax_compat import errors
-
-# Below a run's folder, where Lingvo's trainer puts checkpoints.
-_TRAIN = 'train'
 
 
 def weights_of(path: str) -> Callable[[Mapping[str, Any]], dict]:
@@ -26,43 +22,23 @@ def weights_of(path: str) -> Callable[[Mapping[str, Any]], dict]:
   Raises:
     UserError: there is no such checkpoint.
   """
-  tf = lingvo_runtime.module('tensorflow')
-  found = _checkpoint(path)
-  reader = tf.train.load_checkpoint(found)
+  checkpoint = files.newest(path)
 
   def read(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     names = {k: v.name.partition(':')[0] for k, v in variables.items()}
-    _check(found, reader.get_variable_to_shape_map(), names, variables)
-    return {path: reader.get_tensor(name) for path, name in names.items()}
+    _check(checkpoint, names, variables)
+    return {theta: checkpoint.read(name) for theta, name in names.items()}
 
   return read
 
 
-def _checkpoint(path: str) -> str:
-  """Returns the prefix of a checkpoint's files."""
-  tf = lingvo_runtime.module('tensorflow')
-  folders = [path, str(pathlib.Path(path, _TRAIN))]
-  newest = [tf.train.latest_checkpoint(f) for f in folders]
-  prefix = path.removesuffix('.index')
-  if pathlib.Path(f'{prefix}.index').is_file():
-    newest.insert(0, prefix)
-  newest = [n for n in newest if n]
-  if not newest:
-    raise errors.UserError(
-      f'--checkpoint={path}: there is no checkpoint of TensorFlow; expected a'
-      ' path such as /runs/my_lm/train/ckpt-00001000, or the folder of a run'
-    )
-  return newest[0]
-
-
 def _check(
-  path: str,
-  shapes: Mapping[str, list],
+  checkpoint: files.TensorflowCheckpoint,
   names: Mapping[str, str],
   variables: Mapping[str, Any],
 ):
   """Raises a UserError that lists what a checkpoint lacks."""
-  lines = []
+  lines, shapes = [], checkpoint.shapes
   for theta, name in names.items():
     wanted = variables[theta].shape.as_list()
     if name not in shapes:
@@ -77,6 +53,6 @@ def _check(
       )
   if lines:
     raise errors.UserError(
-      f'{path} does not hold the weights of this experiment:\n  '
+      f'{checkpoint.prefix} does not hold the weights of this experiment:\n  '
       + '\n  '.join(lines)
     )

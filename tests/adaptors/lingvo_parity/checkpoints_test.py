@@ -100,5 +100,5 @@ def test_a_checkpoint_of_another_task(params, saved):
 
 
 def test_no_checkpoint(tmp_path):
-  with pytest.raises(errors.UserError, match='there is no checkpoint'):
+  with pytest.raises(errors.UserError, match='holds no TensorFlow checkpoint'):
     checkpoints.weights_of(str(tmp_path))
