@@ -29,7 +29,7 @@ def train(task_params, data, folder) -> dict[int, dict]:
   return weights
 
 
-def train_eagerly(task_params, batch, folder, version) -> dict:
+def train_eagerly(task_params, batch, folder, version) -> tuple[dict, int]:
   """Trains in eager mode for two steps and saves a checkpoint.
 
   Args:
@@ -39,7 +39,8 @@ def train_eagerly(task_params, batch, folder, version) -> dict:
     version: 'V1', by names, or 'V2', by objects.
 
   Returns:
-    The weights after the last step, by theta path.
+    The weights after the last step, by theta path, and the global step, which
+    all runs of a process share in eager mode.
   """
   tf = lingvo_runtime.module('lingvo.compat')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
@@ -62,6 +63,7 @@ def train_eagerly(task_params, batch, folder, version) -> dict:
       )
       saver.Save(gsteps=2)
       variables = model.GetTask().vars.FlattenItems()
-      return {path: v.numpy() for path, v in variables}
+      weights = {path: v.numpy() for path, v in variables}
+      return weights, int(py_utils.GetGlobalStep().numpy())
   finally:
     py_utils.SetEagerMode(eager, test_mode=True)

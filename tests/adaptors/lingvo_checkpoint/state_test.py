@@ -90,11 +90,11 @@ def test_an_exported_import_is_the_original(lingvos, tmp_path):
 def test_what_eager_mode_wrote(version, tmp_path):
   params = tiny_task.params(**_TRAIN['average']())
   batch = tiny_task.batches()[0]
-  weights = lingvo_runs.train_eagerly(params, batch, tmp_path, version)
+  weights, step = lingvo_runs.train_eagerly(params, batch, tmp_path, version)
   facts, made, state = _imported(params, batch, tmp_path)
   for path, value in weights.items():
     np.testing.assert_array_equal(_weights(facts, state)[path], value)
-  assert int(state.step) == 2
+  assert int(state.step) == step >= 2
   # The moments are there too, not those of a first step.
   leaves = jax.tree.leaves(state.opt_state)
   assert all(np.any(np.asarray(leaf)) for leaf in leaves)
