@@ -19,15 +19,18 @@ class MultiTaskInput(base_input.BaseInput):
   Attributes:
     inputs: config of each task's training input, by the task's name.
     schedule: says which task comes next, a `task_schedules.BaseTaskSchedule`.
+    steps_per_draw: for how many steps the training stays with a task before
+      the schedule is asked again.
     is_training: whether this is the training input; there is no other use.
 
   Raises:
-    UserError: the schedule has a task that has no input, or a field is set that
-      belongs to the tasks' inputs.
+    UserError: the schedule has a task that has no input, `steps_per_draw` is
+      below 1, or a field is set that belongs to the tasks' inputs.
   """
 
   inputs: Mapping[str, Config] = REQUIRED
   schedule: Config = REQUIRED
+  steps_per_draw: int = 1
   is_training: bool = True
 
   def __post_init__(self):
@@ -36,6 +39,11 @@ class MultiTaskInput(base_input.BaseInput):
       raise errors.UserError(
         f'{self.name}: batch_size or reset_for_eval of a MultiTaskInput is set;'
         " expected it on the tasks' inputs, and TaskInput for evaluations"
+      )
+    if self.steps_per_draw < 1:
+      raise errors.UserError(
+        f'{self.name}: MultiTaskInput.steps_per_draw is {self.steps_per_draw};'
+        ' expected 1 or more'
       )
     self._schedule = self.schedule.Instantiate()
     for task in self._schedule.task_names():
@@ -46,6 +54,7 @@ class MultiTaskInput(base_input.BaseInput):
         )
     self._draws = np.random.default_rng(self.input_random_seed or 0)
     self._step = 0
+    self._task = ''
     self._kept: dict[str, NestedMap] = {}
     self._sources: dict[str, base_input.BaseInput] = {}
     try:
@@ -80,9 +89,10 @@ class MultiTaskInput(base_input.BaseInput):
       source.close()
 
   def _next_task(self) -> str:
-    task = self._schedule.task_at(self._step, self._draws.random())
+    if self._step % self.steps_per_draw == 0:
+      self._task = self._schedule.task_at(self._step, self._draws.random())
     self._step += 1
-    return task
+    return self._task
 
   def _first_of(self, task: str) -> NestedMap:
     try:

@@ -93,22 +93,27 @@ class TasksInTurn(BaseTaskSchedule):
 
   Attributes:
     tasks: their names; one that comes twice has two turns.
+    steps_each: how many steps a turn has.
 
   Raises:
-    UserError: there are none.
+    UserError: there are none, or turns have no steps.
   """
 
   tasks: Sequence[str] = REQUIRED
+  steps_each: int = 1
 
   def __post_init__(self):
     self.check(bool(self.tasks), 'tasks is empty; expected names of tasks')
+    self.check(
+      self.steps_each >= 1, f'steps_each is {self.steps_each}; expected 1'
+    )
 
   def task_names(self):
     return list(self.tasks)
 
   def task_at(self, step, draw):
     del draw
-    return self.tasks[step % len(self.tasks)]
+    return self.tasks[step // self.steps_each % len(self.tasks)]
 
 
 class TasksInSequence(BaseTaskSchedule):

@@ -2,8 +2,9 @@
 
 import contextlib
 
-from adaptors import lingvo_names, lingvo_runtime, shrinking
 from adaptors.lingvo_parity import synthetic
+
+from adaptors import lingvo_names, lingvo_runtime, shrinking
 from pax_compat import experiment_sources
 
 SIZES = shrinking.Sizes()

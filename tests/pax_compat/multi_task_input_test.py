@@ -39,6 +39,13 @@ def test_tasks_are_drawn_as_the_weights_say():
   assert len(set(itertools.pairwise(found))) == 4
 
 
+def test_a_draw_may_last_some_steps():
+  found = _tasks(_made(steps_per_draw=5), 200)
+  turns = [found[i : i + 5] for i in range(0, 200, 5)]
+  assert all(len(set(turn)) == 1 for turn in turns)
+  assert {turn[0] for turn in turns} == {'short', 'long'}
+
+
 def test_the_seed_decides():
   first = _tasks(_made(input_random_seed=3), 50)
   assert first == _tasks(_made(input_random_seed=3), 50)
@@ -46,10 +53,11 @@ def test_the_seed_decides():
 
 
 @pytest.mark.parametrize('step', [0, 1, 17])
-def test_a_run_that_continues_draws_the_same(step):
-  data = _made()
+@pytest.mark.parametrize('held', [1, 3])
+def test_a_run_that_continues_draws_the_same(step, held):
+  data = _made(steps_per_draw=held)
   whole = [data.get_next() for _ in range(30)]
-  continued = _made()
+  continued = _made(steps_per_draw=held)
   continued.resume_at(step)
   for want in whole[step:]:
     found = continued.get_next()
@@ -97,6 +105,8 @@ def test_a_dataset_of_one_task():
 def test_mistakes():
   with pytest.raises(errors.UserError, match="'shrot'.*mean: short"):
     _made(schedule=TasksInTurn.config(tasks=['shrot']))
+  with pytest.raises(errors.UserError, match='steps_per_draw is 0'):
+    _made(steps_per_draw=0)
   with pytest.raises(errors.UserError, match="on the tasks' inputs"):
     _made(batch_size=3)
   with pytest.raises(errors.UserError, match='expected it on its input'):

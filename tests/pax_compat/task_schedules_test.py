@@ -41,6 +41,8 @@ def test_weights_that_change():
 def test_tasks_in_turn():
   made = TasksInTurn.config(tasks=['a', 'b', 'a']).Instantiate()
   assert [made.task_at(n, 0.5) for n in range(5)] == ['a', 'b', 'a', 'a', 'b']
+  made = TasksInTurn.config(tasks=['a', 'b'], steps_each=2).Instantiate()
+  assert [made.task_at(n, 0.5) for n in range(5)] == ['a', 'a', 'b', 'b', 'a']
 
 
 def test_tasks_in_sequence():
@@ -61,6 +63,7 @@ def test_tasks_in_sequence():
     ),
     (TasksByWeight.config(weights={'a': 1.0}, rate=-1.0), 'rate is -1.0'),
     (TasksInTurn.config(tasks=[]), 'tasks is empty'),
+    (TasksInTurn.config(tasks=['a'], steps_each=0), 'steps_each is 0'),
     (TasksInSequence.config(task_steps=[('a', 0)]), '1 or more'),
   ],
 )
