@@ -107,8 +107,8 @@ def train(
     data.train.resume_at(start)
     first_batch = data.train.get_next()
     _check_specs(experiment, config, first_batch)
-    partitioning.check_batch(first_batch, sharding)
     example = data.train.example_batch(first_batch)
+    partitioning.check_batch(example, sharding)
     task_program = program.create(task, mesh, example)
     state, extra = _first_state(task_program, checkpointer, start, example, say)
     if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:

@@ -40,3 +40,8 @@ def test_a_run_that_continues_is_like_one_without_a_break(tmp_path):
   path = whole / 'decode_out/dev_short/decode_out_8_shard_0.jsonl'
   lines = [json.loads(line) for line in path.read_text().splitlines()]
   assert len(lines) == 8 and all(len(line['value']) == 2 for line in lines)
+  path = whole / 'eval_out/dev_long/eval_out_8_shard_0.jsonl'
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  # Of two batches, without what only fills them.
+  assert [line['row'] for line in lines] == [0, 1, 2] * 2
+  assert all('long/square' in line for line in lines)
