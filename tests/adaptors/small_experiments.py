@@ -2,9 +2,8 @@
 
 import contextlib
 
-from adaptors.lingvo_parity import synthetic
-
 from adaptors import lingvo_names, lingvo_runtime, shrinking
+from adaptors.lingvo_parity import synthetic
 from pax_compat import experiment_sources
 
 SIZES = shrinking.Sizes()

@@ -6,9 +6,9 @@ Differences are measured relative to the largest value of what is compared.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from adaptors.lingvo_parity import differences
 
 from adaptors import lingvo_runtime
+from adaptors.lingvo_parity import differences
 from adaptors.translate import registry
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import base_layer, learners

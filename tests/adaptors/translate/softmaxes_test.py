@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptors.lingvo_parity import given_samples
 
 from adaptors import lingvo_runtime
+from adaptors.lingvo_parity import given_samples
 from pax_compat import base_layer
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import candidate_sampling

@@ -8,9 +8,9 @@ like another one hold what is different. See `tests.golden_test`.
 import functools
 
 import pytest
-from adaptors.lingvo_parity import synthetic
 
 from adaptors import lingvo_names
+from adaptors.lingvo_parity import synthetic
 from pax_compat import experiment_sources
 from pax_compat.nested_map import NestedMap
 from tests import golden

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from adaptors.lingvo_parity import given_samples
 
 from adaptors import lingvo_runtime
 from adaptors.legacy_params import reader
+from adaptors.lingvo_parity import given_samples
 from adaptors.translate import task as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.nested_map import NestedMap
