@@ -10,8 +10,10 @@ from adaptors import (
   lingvo_input,
   lingvo_input_driver,
   lingvo_params,
+  lingvo_run,
   lingvo_runtime,
 )
+from adaptors.lingvo_checkpoint import files, mapping, task_facts
 from adaptors.translate import program_schedule, registry
 from adaptors.translate import task as task_translation
 from pax_compat import base_experiment, errors, experiment_sources
@@ -54,6 +56,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._name = name
     self._model_params = model_params
     self._override = options.model_params_override
+    self._options = options
     if self._override:
       logging.info('%s: overrides: %s', name, self._override)
     self._check_model(model_params.Model())
@@ -92,6 +95,25 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       stop = self.translated.early_stop.clone().set(split=split)
       config.set(early_stopping_fn=stop)
     return config
+
+  def start(self) -> base_experiment.Start | None:
+    """Returns the newest checkpoint of the Lingvo run that is to go on."""
+    if not self._options.lingvo_logdir:
+      return None
+    return lingvo_run.Start(
+      files.newest(self._options.lingvo_logdir),
+      self.facts(),
+      allow_missing=self._options.allow_missing,
+      allow_unused=self._options.allow_unused,
+    )
+
+  def facts(self) -> mapping.Facts:
+    """Returns what the names in its checkpoints depend on.
+
+    Raises:
+      UserError: checkpoints of such a task are not supported.
+    """
+    return task_facts.of(self.task_params(), self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""

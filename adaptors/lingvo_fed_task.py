@@ -77,7 +77,7 @@ def build(
         for k, v in batch.items()
       }
       params = task_params.Copy()
-      params.input = _fed_input(task_params.input, feeds)
+      params.input = fed_input(task_params.input, feeds)
       model = base_model.SingleTaskModel.Params(params).Instantiate()
       if static and hasattr(model.GetTask(), '_TrimIfPossible'):
         # Cut to the longest example, a batch would have no static shape.
@@ -107,7 +107,7 @@ def _needs_shapes(params: Any) -> bool:
   return any(_needs_shapes(value) for _, value in params.IterParams())
 
 
-def _fed_input(params, feeds):
+def fed_input(params, feeds):
   """Returns Params of an input that gives placeholders."""
   base = lingvo_runtime.module('lingvo.core.base_input_generator')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')

@@ -33,10 +33,18 @@ def find(
 ) -> base_experiment.BaseExperiment | None:
   """Returns the Lingvo experiment of that name, or None if it is not Lingvo's.
 
+  The folder of a run, `options.lingvo_logdir`, is the name of what it trained.
+
   Raises:
     UserError: as for `find_model_params`.
   """
-  model_params = find_model_params(name, options)
+  if name == options.lingvo_logdir:
+    _mount(options)
+    from adaptors import lingvo_run
+
+    model_params = lingvo_run.model_params(name)
+  else:
+    model_params = find_model_params(name, options)
   if model_params is None:
     return None
   base = lingvo_runtime.module('lingvo.core.base_model_params')

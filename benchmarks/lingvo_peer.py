@@ -5,11 +5,11 @@ Batches are fed, so that no input pipeline takes part.
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_fed_task, lingvo_names
-from pax_compat import experiment_sources
+from adaptors import lingvo_fed_task
 
 FIELDS = ('ids', 'labels', 'paddings', 'weights', 'word_count')
 
@@ -37,28 +37,18 @@ class LingvoPeer:
 
 @contextlib.contextmanager
 def training(
-  name: str, batches: Mapping[str, dict], theta: Mapping[str, np.ndarray]
+  params: Any, batches: Mapping[str, dict], theta: Mapping[str, np.ndarray]
 ) -> Iterator[LingvoPeer]:
-  """Yields a peer that trains a registered experiment in graph mode.
+  """Yields a peer that trains a task in graph mode.
 
   Args:
-    name: of the experiment.
+    params: of the task, with its training input.
     batches: numpy batches with `FIELDS`, by a key.
     theta: the first weights by theta path.
   """
-  params = _task_params(name)
   some = next(iter(batches.values()))
   with lingvo_fed_task.build(params, {f: some[f] for f in FIELDS}) as made:
     made.start()
     for path, variable in made.task.vars.FlattenItems():
       variable.load(theta[path], made.session)
     yield LingvoPeer(made, batches)
-
-
-def _task_params(name: str):
-  """Returns the Params of a registered task, with its training input."""
-  options = experiment_sources.SourceOptions()
-  model_params = lingvo_names.find_model_params(name, options)
-  params = model_params.Task()
-  params.input = model_params.GetDatasetParams('Train')
-  return params

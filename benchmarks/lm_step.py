@@ -32,31 +32,26 @@ of its two. Our step is faster than it by `attention_ops.attend`, which goes
 by blocks on a CPU; with `attend` in both, processor times agreed within 3%.
 """
 
-import collections
 import contextlib
 import json
 import os
 import pathlib
-import statistics
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 from absl import app, flags, logging
 
-from benchmarks import bare_lm, lingvo_peer
+from benchmarks import bare_lm, lingvo_peer, peers
 from pax_compat import (
-  base_experiment,
   base_layer,
   errors,
   experiment_sources,
   learners,
 )
-from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import feeding, partitioning, program, reporting
+from pax_compat.trainer import partitioning, program
 
 _EXPERIMENT = flags.DEFINE_string(
   'experiment', 'lm.python_docs.TransformerLmTiny', 'Name of the experiment.'
@@ -70,52 +65,6 @@ _ATTENTION = flags.DEFINE_enum(
   'attention', 'plain', ['plain', 'jax.nn'], 'Attention of the bare function.'
 )
 _JSON = flags.DEFINE_string('json', None, 'File for the results.')
-
-# Batches that are read in search of the shapes.
-_BATCHES = 60
-# Largest relative difference of losses, at the first step and after it.
-_FIRST_TOLERANCE = 1e-5
-_LATER_TOLERANCE = 1e-4
-# How often the losses are compared on each shape.
-_COMPARISONS = 2
-
-
-class Peer(Protocol):
-  """Something that trains."""
-
-  def step(self, shape: str) -> Any:
-    """Makes a step on the batch of that shape; returns its loss."""
-
-  def wait(self):
-    """Returns when all steps are done."""
-
-
-class OurPeer:
-  """The trainer's compiled step on batches that are on the devices.
-
-  Summaries are due as often as in training.
-  """
-
-  def __init__(self, task_program: program.TaskProgram, state, batches):
-    self._program = task_program
-    self._state = state
-    self._count = 0
-    sharding = partitioning.batch_sharding(task_program.mesh)
-    self._batches = {
-      shape: partitioning.global_batch(batch, sharding)
-      for shape, batch in batches.items()
-    }
-
-  def step(self, shape: str) -> jax.Array:
-    self._count += 1
-    due = reporting.is_due(self._program.train, self._count, start=0)
-    self._state, metrics = self._program.train_step(
-      self._state, self._batches[shape], np.bool_(due)
-    )
-    return metrics['loss']
-
-  def wait(self):
-    jax.block_until_ready(self._state)
 
 
 class BarePeer:
@@ -156,7 +105,7 @@ def measure(
     UserError: the experiment is not known, or the peers' losses differ.
   """
   experiment = experiment_sources.find(name, experiment_sources.SourceOptions())
-  batches, shares = _batches_by_shape(experiment)
+  batches, shares = peers.batches_by_shape(experiment, lingvo_peer.FIELDS)
   task = experiment.task()
   mesh = partitioning.create_mesh(None, None)
   some = next(iter(batches.values()))
@@ -164,19 +113,21 @@ def measure(
   state = task_program.init_state(some)
   params = jax.tree.map(np.array, state.mdl_vars[base_layer.PARAMS])
   with contextlib.ExitStack() as stack:
-    peers = {
-      'ours': OurPeer(task_program, state, batches),
+    peer_by_name = {
+      'ours': peers.OurPeer(task_program, state, batches),
       'bare': BarePeer(_settings(task, attention), params, batches),
     }
     if with_lingvo:
       theta = experiment.translated.variables.to_lingvo(
         learners.by_path(params)
       )
-      peers['lingvo'] = stack.enter_context(
-        lingvo_peer.training(name, batches, theta)
+      peer_by_name['lingvo'] = stack.enter_context(
+        lingvo_peer.training(experiment.task_params(), batches, theta)
       )
-    losses = compare(peers, list(batches))
-    seconds = _time(peers, list(batches), rounds=rounds, steps=steps)
+    losses = peers.compare(peer_by_name, list(batches))
+    seconds = peers.time_in_turns(
+      peer_by_name, list(batches), rounds=rounds, steps=steps
+    )
   return {
     'experiment': name,
     'rounds': rounds,
@@ -185,7 +136,7 @@ def measure(
     'cpus': len(os.sched_getaffinity(0)),
     'devices': [d.device_kind for d in jax.devices()],
     'losses': losses,
-    **summary(seconds, shares),
+    **peers.summary(seconds, shares),
   }
 
 
@@ -200,126 +151,6 @@ def _settings(task, attention: str) -> bare_lm.Settings:
     clip_norm=optimizer.clip_gradient_norm_to_value,
     attention=attention,
   )
-
-
-def _batches_by_shape(
-  experiment: base_experiment.BaseExperiment,
-) -> tuple[dict[str, NestedMap], dict[str, float]]:
-  """Returns a batch of each shape, and the share of the shapes, by shape."""
-  (config,) = experiment.train_datasets()
-  data = config.Instantiate()
-  batches, counts = {}, collections.Counter()
-  try:
-    for _ in range(_BATCHES):
-      batch = data.get_next()
-      batch = NestedMap({k: batch[k] for k in lingvo_peer.FIELDS})
-      shape = feeding.shapes_of(NestedMap(ids=batch.ids))
-      batches.setdefault(shape, batch)
-      counts[shape] += 1
-  finally:
-    data.close()
-  shapes = sorted(batches)
-  return (
-    {shape: batches[shape] for shape in shapes},
-    {shape: counts[shape] / counts.total() for shape in shapes},
-  )
-
-
-def compare(
-  peers: Mapping[str, Peer], shapes: Sequence[str]
-) -> dict[str, list[float]]:
-  """Makes a few steps of every peer and returns their losses by peer.
-
-  Raises:
-    UserError: a peer's loss is not that of the others.
-  """
-  losses = {name: [] for name in peers}
-  for number, shape in enumerate([*shapes] * _COMPARISONS):
-    for name, peer in peers.items():
-      losses[name].append(float(peer.step(shape)))
-    expected = losses['ours'][-1]
-    tolerance = _LATER_TOLERANCE if number else _FIRST_TOLERANCE
-    for name, values in losses.items():
-      if not abs(values[-1] / expected - 1) <= tolerance:
-        raise errors.UserError(
-          f'step {number} of {name} has the loss {values[-1]}, and of ours'
-          f' {expected}; expected at most {tolerance} of difference, since'
-          ' only equal things are compared'
-        )
-  return losses
-
-
-def _time(
-  peers: Mapping[str, Peer],
-  shapes: Sequence[str],
-  *,
-  rounds: int,
-  steps: int,
-) -> dict[str, dict[str, list[float]]]:
-  """Returns seconds a step in each round, by peer and shape."""
-  seconds = {name: {shape: [] for shape in shapes} for name in peers}
-  names = list(peers)
-  for number in range(rounds):
-    logging.info('round %d of %d', number + 1, rounds)
-    first = number % len(names)
-    for shape in shapes:
-      for name in names[first:] + names[:first]:
-        taken = _time_steps(peers[name], shape, steps)
-        seconds[name][shape].append(taken)
-  return seconds
-
-
-def _time_steps(peer: Peer, shape: str, steps: int) -> float:
-  """Returns seconds a step, after one step that is not timed."""
-  peer.step(shape)
-  peer.wait()
-  start = time.perf_counter()
-  for _ in range(steps):
-    peer.step(shape)
-  peer.wait()
-  return (time.perf_counter() - start) / steps
-
-
-def summary(
-  seconds: Mapping[str, Mapping[str, Sequence[float]]],
-  shares: Mapping[str, float],
-) -> dict[str, Any]:
-  """Returns medians and ratios of what was timed.
-
-  Args:
-    seconds: a step's time in each round, by peer and shape.
-    shares: how large a part of the batches has each shape.
-
-  Returns:
-    `shares`; `seconds`, the median by peer and shape, where the shape `all` is
-    the mean batch; and `ratios`, of our time to another peer's, likewise.
-  """
-  with_all = {
-    name: {
-      **shapes,
-      'all': [
-        sum(shares[s] * t for s, t in zip(shapes, times, strict=True))
-        for times in zip(*shapes.values(), strict=True)
-      ],
-    }
-    for name, shapes in seconds.items()
-  }
-  ours = with_all['ours']
-  return {
-    'shares': dict(shares),
-    'seconds': {
-      name: {s: statistics.median(times) for s, times in shapes.items()}
-      for name, shapes in with_all.items()
-    },
-    'ratios': {
-      name: {
-        s: statistics.median(a / b for a, b in zip(ours[s], times, strict=True))
-        for s, times in shapes.items()
-      }
-      for name, shapes in with_all.items()
-      if name != 'ours'
-    },
-  }
 
 
 def table(result: Mapping[str, Any]) -> str:

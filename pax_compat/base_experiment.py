@@ -1,6 +1,7 @@
 """What an experiment is: a task, its data, and nothing built yet."""
 
 import abc
+from typing import Any, Protocol
 
 from pax_compat import config as config_lib
 from pax_compat import errors
@@ -13,6 +14,27 @@ _UNSUPPORTED = {
   'decode_programs': 'decode_datasets() says what is decoded',
   'executor': "the task's `train` says what is done when",
 }
+
+
+class Start(Protocol):
+  """Where a new run starts, if not from new weights; `str` describes it.
+
+  Attributes:
+    step: the number of steps that were done elsewhere.
+  """
+
+  step: int
+
+  def state(self, program: Any, batch: Any) -> Any:
+    """Returns the `trainer.program.TrainState` to start from.
+
+    Args:
+      program: the task's `trainer.program.TaskProgram`.
+      batch: the first batch of this process.
+
+    Raises:
+      UserError: it does not fit the task.
+    """
 
 
 class BaseExperiment(abc.ABC):
@@ -74,6 +96,13 @@ class BaseExperiment(abc.ABC):
     `jax.ShapeDtypeStruct` for each field of a batch of one process. The first
     batch is held against it (unless `train.enforce_input_specs` is off). None,
     the default, takes the first batch as it comes.
+    """
+    return None
+
+  def start(self) -> Start | None:
+    """Returns what a run starts from that has no checkpoint of its own.
+
+    None, the default, makes new weights.
     """
     return None
 

@@ -26,6 +26,10 @@ class SourceOptions:
     translation: 'auto', 'native' or 'bridge'.
     model_params_override: Lingvo's text of `path : value` pairs, separated by
       `;` or new lines.
+    lingvo_logdir: folder of a run of Lingvo's to go on with, or the prefix of
+      one of its checkpoints.
+    allow_missing: regular expressions of tensors that its checkpoint may lack.
+    allow_unused: regular expressions of tensors of it that nothing here is.
     load_everything: whether a listing may import what is slow to import.
   """
 
@@ -33,6 +37,9 @@ class SourceOptions:
   lingvo_source: str | None = None
   translation: str = 'auto'
   model_params_override: str = ''
+  lingvo_logdir: str | None = None
+  allow_missing: tuple[str, ...] = ()
+  allow_unused: tuple[str, ...] = ()
   load_everything: bool = False
 
 

@@ -146,7 +146,7 @@ class TaskProgram:
     noisy = self.noise.add(
       params, state.step, jax.random.fold_in(key, _FOR_NOISE)
     )
-    probes = jax.tree.map(lambda s: jnp.zeros(s.shape), self.probes)
+    probes = self._zero_probes()
     learner = self.learner.of(batch)
     loss_fn = functools.partial(
       self._loss, state.mdl_vars, batch, jax.random.fold_in(key, _FOR_LAYERS)
@@ -181,6 +181,35 @@ class TaskProgram:
     )
     return state, outputs
 
+  def forward(
+    self, variables: Any, batch: NestedMap, key: jax.Array, **options: Any
+  ) -> tuple[jax.Array, StepOutputs, dict, dict]:
+    """Computes the loss of a batch, as a training step does.
+
+    Args:
+      variables: the model's, by collection.
+      batch: the batch.
+      key: for random numbers.
+      **options: of flax's `apply`, such as `capture_intermediates`.
+
+    Returns:
+      The loss to minimise; what to tell of it; large summaries; and the
+      collections that the model has updated.
+    """
+    options = {'mutable': list(self.train.apply_mutable_list)} | options
+    result, updated = self.model.apply(
+      {base_layer.ROW_PROBES: self._zero_probes(), **variables},
+      batch,
+      rngs={base_layer.RANDOM: key},
+      **options,
+    )
+    updated = dict(updated)
+    metrics, _ = self._parts_of(result)
+    return *self._outputs(metrics, updated), updated
+
+  def _zero_probes(self) -> Any:
+    return jax.tree.map(lambda s: jnp.zeros(s.shape), self.probes)
+
   def _loss(self, mdl_vars, batch, key, params, probes):
     """Returns the loss, and (outputs, updated variables, large summaries)."""
     variables = {
@@ -188,15 +217,7 @@ class TaskProgram:
       base_layer.PARAMS: params,
       base_layer.ROW_PROBES: probes,
     }
-    result, updated = self.model.apply(
-      variables,
-      batch,
-      rngs={base_layer.RANDOM: key},
-      mutable=list(self.train.apply_mutable_list),
-    )
-    updated = dict(updated)
-    metrics, _ = self._parts_of(result)
-    loss, outputs, large = self._outputs(metrics, updated)
+    loss, outputs, large, updated = self.forward(variables, batch, key)
     updated = {name: updated[name] for name in updated if name in mdl_vars}
     return loss, (outputs, updated, large)
 

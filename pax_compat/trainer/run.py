@@ -101,6 +101,8 @@ def train(
     job_dir.claim(folder, name)
     checkpointer = stack.enter_context(_checkpointer(folder, config))
     start = checkpointer.latest_step() or 0
+    origin = None if start else experiment.start()
+    start = origin.step if origin else start
     if start >= config.num_train_steps:
       say(f'all {start} steps are done already')
       return
@@ -110,7 +112,9 @@ def train(
     example = data.train.example_batch(first_batch)
     partitioning.check_batch(example, sharding)
     task_program = program.create(task, mesh, example)
-    state, extra = _first_state(task_program, checkpointer, start, example, say)
+    state, extra = _first_state(
+      task_program, checkpointer, origin or start, example, say
+    )
     if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
@@ -166,7 +170,19 @@ def _check_specs(experiment, config: tasks_lib.Train, batch):
 
 
 def _first_state(task_program, checkpointer, start, batch, say):
-  """Returns the state to start from, and what its checkpoint says beside it."""
+  """Returns the state to start from, and what its checkpoint says beside it.
+
+  Args:
+    task_program: the task's steps.
+    checkpointer: of the run.
+    start: the step of a checkpoint, or a `base_experiment.Start`.
+    batch: the first batch.
+    say: takes the line that says which it is.
+  """
+  if start and not isinstance(start, int):
+    state = start.state(task_program, batch)
+    say(f'starts from {start}')
+    return state, {}
   if start:
     restored = checkpointer.restore(start, task_program.abstract_state)
     say(f'continues from the checkpoint of step {start}')

@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-from benchmarks import lm_step
-from pax_compat import errors
 from tests import source_tree
 
 
@@ -71,37 +69,3 @@ def test_result_has_its_fields(result):
     assert set(times) == shapes | {'all'}
     assert all(t > 0 for t in times.values())
   assert len(text.splitlines()) == 5
-
-
-def test_ratios_are_of_the_same_round():
-  # The second round is ten times as slow for both.
-  found = lm_step.summary(
-    {'ours': {'s': [2.0, 20.0, 3.0]}, 'bare': {'s': [1.0, 10.0, 1.0]}},
-    {'s': 1.0},
-  )
-  assert found['ratios'] == {'bare': {'s': 2.0, 'all': 2.0}}
-  assert found['seconds']['ours'] == {'s': 3.0, 'all': 3.0}
-
-
-def test_all_is_the_mean_batch():
-  seconds = {'ours': {'a': [1.0], 'b': [3.0]}, 'bare': {'a': [1.0], 'b': [1.0]}}
-  found = lm_step.summary(seconds, {'a': 0.75, 'b': 0.25})
-  assert found['seconds']['ours']['all'] == 1.5
-  assert found['ratios']['bare']['all'] == 1.5
-
-
-class _FixedPeer:
-  def __init__(self, *losses):
-    self._losses = list(losses)
-
-  def step(self, shape):
-    return self._losses.pop(0)
-
-
-@pytest.mark.parametrize(
-  'other', [(4.0001, 3.0), (4.0, 3.001), (float('nan'), 3.0)]
-)
-def test_unequal_peers_are_refused(other):
-  peers = {'ours': _FixedPeer(4.0, 3.0), 'bare': _FixedPeer(*other)}
-  with pytest.raises(errors.UserError, match='of bare has the loss'):
-    lm_step.compare(peers, ['s'])

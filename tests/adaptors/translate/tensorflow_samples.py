@@ -1,4 +1,4 @@
-"""Samples of classes that TensorFlow draws, so that both sides have the same."""
+"""Samples of classes that TensorFlow draws, so that both sides have them."""
 
 from adaptors import lingvo_runtime
 

@@ -1,0 +1,1 @@
+"""TensorFlow checkpoints of Lingvo runs, in and out."""

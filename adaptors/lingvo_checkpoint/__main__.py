@@ -1,0 +1,77 @@
+"""Converts checkpoints between Lingvo's trainer and this one.
+
+    python -m adaptors.lingvo_checkpoint convert --exp=NAME \
+        --lingvo_logdir=/old/run --job_log_dir=/new/run [--verify]
+    python -m adaptors.lingvo_checkpoint convert --exp=NAME \
+        --job_log_dir=/new/run --to_lingvo=/back/train [--verify]
+
+Either goes on where it was if it is interrupted and called again. `--verify`
+reads the result again and holds it against what it was made of, bit by bit;
+`verify` in the place of `convert` does only that, for a run and a checkpoint of
+Lingvo's that are there. Without `--exp` the experiment is that of the Params in
+`--lingvo_logdir`.
+"""
+
+from absl import flags
+
+from pax_compat import (
+  command_line,
+  errors,
+  experiment_flags,
+  experiment_sources,
+)
+
+flags.adopt_module_key_flags(experiment_flags)
+
+_JOB_LOG_DIR = flags.DEFINE_string(
+  'job_log_dir', None, 'Folder of the run of pax_compat.main.'
+)
+_TO_LINGVO = flags.DEFINE_string(
+  'to_lingvo',
+  None,
+  "Folder to write Lingvo's checkpoint to, such as the `train` of a new run.",
+)
+_VERIFY = flags.DEFINE_bool(
+  'verify', False, 'Whether to hold the result against what it was made of.'
+)
+_COMMANDS = ('convert', 'verify')
+
+
+def main(argv: list[str]):
+  """Does what the command line says."""
+  if len(argv) != 2 or argv[1] not in _COMMANDS:
+    raise errors.UserError(
+      f'{" ".join(argv[1:]) or "no command"}: expected one of'
+      f' {", ".join(_COMMANDS)}'
+    )
+  name = experiment_flags.name()
+  experiment_flags.require(_JOB_LOG_DIR)
+  options = experiment_flags.options()
+  lingvos = _TO_LINGVO.value or options.lingvo_logdir
+  if not lingvos:
+    raise errors.UserError(
+      'expected --lingvo_logdir, to convert from Lingvo, or --to_lingvo, to'
+      ' convert to it'
+    )
+  experiment = experiment_sources.find(name, options)
+  # Only now, since these import JAX and TensorFlow.
+  from adaptors.lingvo_checkpoint import converting, files
+  from adaptors.lingvo_experiment import LingvoExperiment
+
+  if not isinstance(experiment, LingvoExperiment):
+    raise errors.UserError(f"--exp={name} is not one of Lingvo's experiments")
+  job = _JOB_LOG_DIR.value
+  if argv[1] == 'convert' and _TO_LINGVO.value:
+    lingvos = converting.to_lingvo(experiment, job, lingvos, _say)
+  elif argv[1] == 'convert':
+    converting.to_jax(experiment, name, job, _say)
+  if _VERIFY.value or argv[1] == 'verify':
+    converting.verify(experiment, job, files.newest(lingvos), _say)
+
+
+def _say(line: str):
+  print(line, flush=True)
+
+
+if __name__ == '__main__':
+  command_line.run(main)

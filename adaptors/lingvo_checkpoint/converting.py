@@ -1,0 +1,169 @@
+"""Converts whole checkpoints, between a run of Lingvo's and one of ours."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+from adaptors.lingvo_checkpoint import exporting, files, importing, mapping
+from adaptors.lingvo_checkpoint.staging import Staging
+from adaptors.lingvo_experiment import LingvoExperiment
+from pax_compat import checkpoints, errors, job_dir
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import inputs, partitioning, program
+
+_CHECKPOINTS = 'checkpoints'
+_STAGING = 'import'
+
+
+def to_jax(
+  experiment: LingvoExperiment,
+  name: str,
+  job_log_dir: str | os.PathLike,
+  say: Callable[[str], None],
+):
+  """Makes the checkpoint of a run's folder of one of Lingvo's.
+
+  If it is interrupted, the same call goes on with the next tensor.
+
+  Args:
+    experiment: with the checkpoint as its `start()`.
+    name: its name.
+    job_log_dir: the folder, without checkpoints.
+    say: takes the lines that the user reads.
+
+  Raises:
+    UserError: the folder has checkpoints, or Lingvo's does not fit.
+  """
+  start = experiment.start()
+  if start is None:
+    raise errors.UserError(
+      '--lingvo_logdir is required; expected the folder of a run of Lingvo'
+    )
+  folder = pathlib.Path(job_log_dir)
+  job_dir.claim(folder, name)
+  with _opened(folder) as saver, contextlib.ExitStack() as stack:
+    if saver.latest_step() is not None:
+      raise errors.UserError(
+        f'--job_log_dir={job_log_dir} has checkpoints already; expected a new'
+        ' folder'
+      )
+    task_program, batch = stack.enter_context(_program(experiment))
+    prefix = start.checkpoint.prefix
+    staging = Staging(folder / _STAGING, f'{prefix} {_stamp(prefix)}')
+    state = start.state(task_program, batch, keep=staging.get)
+    saver.save(start.step, state, {})
+    saver.wait()
+    staging.remove()
+  say(f'{job_log_dir} goes on from {start}')
+
+
+def to_lingvo(
+  experiment: LingvoExperiment,
+  job_log_dir: str | os.PathLike,
+  folder: str | os.PathLike,
+  say: Callable[[str], None],
+) -> str:
+  """Makes a checkpoint of Lingvo's of the newest one of a run.
+
+  If it is interrupted, the same call goes on with the next array.
+
+  Args:
+    experiment: that the run trains.
+    job_log_dir: the folder of the run.
+    folder: to write to, such as `/new/run/train`.
+    say: takes the lines that the user reads.
+
+  Returns:
+    The prefix of its files.
+
+  Raises:
+    UserError: the run has no checkpoint, or the experiment's checkpoints are
+      not supported.
+  """
+  with _restored(experiment, job_log_dir) as state:
+    prefix = exporting.write(state, experiment.facts(), folder)
+  say(f'wrote {prefix}')
+  return prefix
+
+
+def verify(
+  experiment: LingvoExperiment,
+  job_log_dir: str | os.PathLike,
+  checkpoint: files.TensorflowCheckpoint,
+  say: Callable[[str], None],
+):
+  """Holds the newest checkpoint of a run against one of Lingvo's, bit by bit.
+
+  Raises:
+    UserError: they differ; the message has every array that does.
+  """
+  facts = experiment.facts()
+  with _restored(experiment, job_log_dir) as state:
+    arrays = checkpoints.state_paths(state)
+    found = mapping.plan(state, facts, checkpoint.shapes)
+    differing = [
+      leaf.path
+      for leaf in found.leaves
+      if importing.read_leaf(checkpoint, leaf).tobytes()
+      != np.asarray(jax.device_get(arrays[leaf.path])).tobytes()
+    ]
+    step = int(checkpoint.read(mapping.GLOBAL_STEP))
+    differing += [p for p in found.steps if int(arrays[p]) != step]
+  differing += [f'{path} (missing there)' for path in found.missing]
+  if differing:
+    raise errors.UserError(
+      f'{job_log_dir} is not {checkpoint.prefix}; these differ:\n  '
+      + '\n  '.join(differing)
+    )
+  say(
+    f'the {len(found.leaves)} arrays are those of {checkpoint.prefix}, bit by'
+    ' bit'
+  )
+
+
+@contextlib.contextmanager
+def _program(
+  experiment: LingvoExperiment,
+) -> Iterator[tuple[program.TaskProgram, NestedMap]]:
+  """Yields an experiment's program, and a batch."""
+  task = experiment.task()
+  model = task.model
+  mesh = partitioning.create_mesh(
+    model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
+  )
+  with inputs.Inputs(experiment.train_datasets()) as data:
+    batch = data.train.get_next()
+    yield program.create(task, mesh, batch), batch
+
+
+@contextlib.contextmanager
+def _opened(folder: pathlib.Path) -> Iterator[checkpoints.Checkpointer]:
+  saver = checkpoints.Checkpointer(folder / _CHECKPOINTS, max_to_keep=None)
+  with contextlib.closing(saver):
+    yield saver
+
+
+@contextlib.contextmanager
+def _restored(experiment, job_log_dir) -> Iterator[program.TrainState]:
+  """Yields the state of the newest checkpoint of a run."""
+  folder = pathlib.Path(job_log_dir)
+  if not (folder / _CHECKPOINTS).is_dir():
+    raise errors.UserError(
+      f'--job_log_dir={job_log_dir} has no checkpoints; expected the folder of'
+      ' a run'
+    )
+  with _program(experiment) as (task_program, _), _opened(folder) as saver:
+    step = saver.latest_step()
+    if step is None:
+      raise errors.UserError(f'--job_log_dir={job_log_dir} has no checkpoint')
+    yield saver.restore(step, task_program.abstract_state)[0]
+
+
+def _stamp(prefix: str) -> str:
+  """Returns what changes when a checkpoint is written again."""
+  about = pathlib.Path(f'{prefix}.index').stat()
+  return f'{about.st_size} {about.st_mtime_ns}'

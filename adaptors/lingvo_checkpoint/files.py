@@ -1,0 +1,135 @@
+"""TensorFlow checkpoints on disk: found, listed, read one tensor at a time.
+
+A checkpoint is a prefix, such as `train/ckpt-00012000`, of files: `.index` says
+which tensors there are, `.data-?????-of-?????` hold them with checksums.
+"""
+
+import os
+import pathlib
+import re
+
+import numpy as np
+from absl import logging
+
+from adaptors import lingvo_runtime
+from pax_compat import errors
+
+_INDEX = '.index'
+# What an object-based checkpoint calls the tensor that describes its objects.
+_OBJECT_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
+_OBJECT_GRAPH_PROTO = 'tensorflow.core.protobuf.trackable_object_graph_pb2'
+_STEP = re.compile(r'-(\d+)$')
+# Folders below a run's that hold checkpoints: Lingvo's trainer, and its
+# executor's object-based ones.
+_FOLDERS = ('train', 'train/ckpt_V2', 'ckpt_V2', '')
+
+
+class TensorflowCheckpoint:
+  """One checkpoint, whose tensors are called as its variables are.
+
+  Attributes:
+    prefix: path of its files, without their suffixes.
+    shapes: of the tensors, by name.
+    dtypes: numpy's, of the tensors, by name.
+  """
+
+  def __init__(self, prefix: str | os.PathLike):
+    """Opens it.
+
+    Args:
+      prefix: path of its files, with or without '.index'.
+
+    Raises:
+      UserError: there is no checkpoint, or its index is damaged.
+    """
+    self.prefix = str(prefix).removesuffix(_INDEX)
+    tf = lingvo_runtime.module('tensorflow')
+    if not pathlib.Path(self.prefix + _INDEX).is_file():
+      raise errors.UserError(
+        f'{self.prefix}{_INDEX} is not there; expected the prefix of a'
+        ' TensorFlow checkpoint, such as .../train/ckpt-00001000'
+        + errors.did_you_mean(self.prefix, _prefixes_beside(self.prefix))
+      )
+    try:
+      self._reader = tf.train.load_checkpoint(self.prefix)
+      shapes = self._reader.get_variable_to_shape_map()
+      dtypes = self._reader.get_variable_to_dtype_map()
+    except Exception as error:  # TensorFlow maps its errors to many types.
+      raise self._damaged(error) from error
+    self._keys = self._names(shapes)
+    self.shapes = {n: tuple(shapes[k]) for n, k in self._keys.items()}
+    self.dtypes = {
+      n: np.dtype(dtypes[k].as_numpy_dtype) for n, k in self._keys.items()
+    }
+
+  def read(self, name: str) -> np.ndarray:
+    """Returns a tensor, which TensorFlow holds against its checksum.
+
+    Raises:
+      UserError: a file is damaged or was cut off.
+    """
+    try:
+      return np.asarray(self._reader.get_tensor(self._keys[name]))
+    except Exception as error:  # As above.
+      raise self._damaged(error, name) from error
+
+  def _names(self, shapes) -> dict[str, str]:
+    """Returns the key in the files of each name.
+
+    They are the same but in object-based checkpoints, whose keys are paths
+    through objects, and which say the variables' full names elsewhere.
+    """
+    if _OBJECT_GRAPH not in shapes:
+      return {name: name for name in shapes}
+    graph = lingvo_runtime.module(_OBJECT_GRAPH_PROTO).TrackableObjectGraph()
+    graph.ParseFromString(self._reader.get_tensor(_OBJECT_GRAPH))
+    return {
+      attribute.full_name: attribute.checkpoint_key
+      for node in graph.nodes
+      for attribute in node.attributes
+      if attribute.checkpoint_key in shapes and attribute.full_name
+    }
+
+  def _damaged(self, error: Exception, name: str = '') -> errors.UserError:
+    what = f', tensor {name}' if name else ''
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return errors.UserError(
+      f'the checkpoint {self.prefix}{what}: {lines[0]}; expected whole files of'
+      ' a TensorFlow checkpoint, perhaps an older one of the run'
+    )
+
+
+def newest(path: str | os.PathLike) -> TensorflowCheckpoint:
+  """Returns the checkpoint that a path means.
+
+  Args:
+    path: the prefix of a checkpoint's files; or a run's folder or its `train`,
+      of which it is the newest that can be opened. Others are told of.
+
+  Raises:
+    UserError: there is none.
+  """
+  folder = pathlib.Path(path).expanduser()
+  if not folder.is_dir():
+    return TensorflowCheckpoint(folder)
+  for name in _FOLDERS:
+    found = sorted((folder / name).glob(f'*{_INDEX}'), key=_step, reverse=True)
+    for index in found:
+      try:
+        return TensorflowCheckpoint(index)
+      except errors.UserError as error:
+        logging.warning('%s; an older checkpoint is taken', error)
+  raise errors.UserError(
+    f'{folder} holds no TensorFlow checkpoint that can be read; expected'
+    f' ckpt-*{_INDEX} in it or in its folder train'
+  )
+
+
+def _step(index: pathlib.Path) -> int:
+  found = _STEP.search(index.name.removesuffix(_INDEX))
+  return int(found.group(1)) if found else -1
+
+
+def _prefixes_beside(prefix: str) -> list[str]:
+  beside = pathlib.Path(prefix).parent.glob(f'*{_INDEX}')
+  return [str(index).removesuffix(_INDEX) for index in beside]

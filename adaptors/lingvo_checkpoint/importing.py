@@ -1,0 +1,137 @@
+"""Makes a run's state of a TensorFlow checkpoint, one tensor at a time."""
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+
+import jax
+import numpy as np
+from absl import logging
+
+from adaptors.lingvo_checkpoint import mapping
+from adaptors.lingvo_checkpoint.files import TensorflowCheckpoint
+from pax_compat import checkpoints, errors
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer.program import TaskProgram, TrainState
+
+_MAX_LISTED = 10
+# Takes the path of an array and what makes it, and returns it.
+Keep = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
+
+
+def read_state(
+  checkpoint: TensorflowCheckpoint,
+  facts: mapping.Facts,
+  program: TaskProgram,
+  batch: NestedMap,
+  *,
+  allow_missing: Iterable[str] = (),
+  allow_unused: Iterable[str] = (),
+  keep: Keep = lambda _, make: make(),
+) -> TrainState:
+  """Returns the state that a checkpoint holds, each array where it belongs.
+
+  In memory is never more than the state, one of its arrays and the tensors that
+  it is made of.
+
+  Args:
+    checkpoint: the checkpoint.
+    facts: of its task.
+    program: the task's steps.
+    batch: a batch of this process, or its shapes.
+    allow_missing: regular expressions of tensors that the checkpoint may lack;
+      what they would have been starts anew.
+    allow_unused: regular expressions of tensors that may be left over.
+    keep: where arrays are kept in between; by default nowhere.
+
+  Raises:
+    UserError: tensors are missing or left over, or have other shapes; the
+      message has all of them.
+  """
+  found = mapping.plan(program.abstract_state, facts, checkpoint.shapes)
+  _check(found, checkpoint, list(allow_missing), list(allow_unused))
+  _check_shapes(found, checkpoint, program.abstract_state)
+  leaves = checkpoints.state_paths(program.init_state(batch))
+  step = None
+  if mapping.GLOBAL_STEP in checkpoint.shapes:
+    step = checkpoint.read(mapping.GLOBAL_STEP)
+  for path in found.steps if step is not None else ():
+    leaves[path] = _placed(step, leaves[path])
+  for leaf in found.leaves:
+    values = keep(leaf.path, functools.partial(read_leaf, checkpoint, leaf))
+    leaves[leaf.path] = _placed(values, leaves.pop(leaf.path))
+  structure = jax.tree.structure(program.abstract_state)
+  paths = checkpoints.state_paths(program.abstract_state)
+  return jax.tree.unflatten(structure, [leaves[path] for path in paths])
+
+
+def read_leaf(
+  checkpoint: TensorflowCheckpoint, leaf: mapping.Leaf
+) -> np.ndarray:
+  """Returns an array of the state, made of a checkpoint's tensors."""
+  parts = [checkpoint.read(name) for name in leaf.tensors]
+  return leaf.transform.to_jax(parts)
+
+
+def _placed(values: np.ndarray, old: jax.Array) -> jax.Array:
+  """Returns values as an array that lies where `old` does, which goes."""
+  sharding, values = old.sharding, values.astype(old.dtype, copy=False)
+  old.delete()
+  return jax.make_array_from_callback(
+    values.shape, sharding, lambda index: values[index]
+  )
+
+
+def _check(found, checkpoint, allow_missing, allow_unused):
+  """Raises a UserError over tensors that are missing or left over."""
+  lines = []
+  for path, tensors in found.missing.items():
+    wanted = _others(tensors, allow_missing)
+    if wanted:
+      near = errors.did_you_mean(wanted[0], found.unused)
+      lines.append(f'missing: {", ".join(wanted)}, for {path}{near}')
+    else:
+      logging.warning('%s is not in the checkpoint and starts anew', path)
+  unused = _others(found.unused, allow_unused)
+  lines += [f'left over: {name}' for name in unused]
+  if not lines:
+    return
+  more = len(lines) - _MAX_LISTED
+  listed = [*lines[:_MAX_LISTED], *([f'and {more} more'] if more > 0 else [])]
+  raise errors.UserError(
+    f'{checkpoint.prefix} does not fit the experiment:\n  '
+    + '\n  '.join(listed)
+    + '\nexpected a checkpoint of this experiment; --allow_missing and'
+    ' --allow_unused take regular expressions of what may differ'
+  )
+
+
+def _others(names: Iterable[str], patterns: list[str]) -> list[str]:
+  """Returns the names that no pattern matches as a whole."""
+  return [n for n in names if not any(re.fullmatch(p, n) for p in patterns)]
+
+
+def _check_shapes(found, checkpoint, state):
+  """Raises a UserError over tensors that make an array of another shape."""
+  arrays = checkpoints.state_paths(state)
+  lines = []
+  for leaf in found.leaves:
+    shapes = [checkpoint.shapes[name] for name in leaf.tensors]
+    # Of broadcast zeros, which take no memory.
+    parts = [np.broadcast_to(np.zeros([], np.int8), s) for s in shapes]
+    wanted = arrays[leaf.path].shape
+    try:
+      made = leaf.transform.to_jax(parts).shape
+    except ValueError:
+      made = None
+    if made != wanted:
+      told = ', '.join(
+        f'{name} {list(s)}'
+        for name, s in zip(leaf.tensors, shapes, strict=True)
+      )
+      lines.append(f'{told} for {leaf.path} {list(wanted)}')
+  if lines:
+    raise errors.UserError(
+      f'{checkpoint.prefix} has tensors of other shapes than the experiment:\n'
+      '  ' + '\n  '.join(lines[:_MAX_LISTED])
+    )

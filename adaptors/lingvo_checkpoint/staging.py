@@ -1,0 +1,45 @@
+"""Arrays that are made one after the other, and kept until all are there."""
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+
+from pax_compat import files
+
+_SOURCE = 'source.txt'
+
+
+class Staging:
+  """A folder of arrays; what an interrupted conversion made is found again."""
+
+  def __init__(self, folder: str | os.PathLike, source: str):
+    """Opens the folder, emptied if it holds arrays of another source.
+
+    Args:
+      folder: created if needed.
+      source: says what the arrays are made of.
+    """
+    self._folder = pathlib.Path(folder)
+    mark = self._folder / _SOURCE
+    if not mark.is_file() or mark.read_text(encoding='utf-8') != source:
+      self.remove()
+      self._folder.mkdir(parents=True)
+      files.replace(mark, source.encode())
+
+  def get(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns an array, on disk and not in memory, made if it is not there."""
+    path = self._folder / f'{name}.npy'
+    if not path.is_file():
+      unfinished = path.with_suffix('.unfinished')
+      with unfinished.open('wb') as file:
+        np.save(file, make(), allow_pickle=False)
+        os.fsync(file.fileno())
+      unfinished.rename(path)
+    return np.load(path, mmap_mode='r', allow_pickle=False)
+
+  def remove(self):
+    """Deletes all of it."""
+    shutil.rmtree(self._folder, ignore_errors=True)

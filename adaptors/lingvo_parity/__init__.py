@@ -1,0 +1,1 @@
+"""Holds a Lingvo experiment and its translation against each other."""

@@ -1,0 +1,110 @@
+"""The batches that both sides get: an experiment's own, cut if need be.
+
+Shapes: B batch, T time.
+"""
+
+import numpy as np
+
+from adaptors import lingvo_experiment, shrinking
+from pax_compat import errors
+from pax_compat.nested_map import NestedMap
+
+# Last parts of the names of fields that hold ids of the vocabulary.
+_IDS = ('ids', 'labels', 'masked_ids')
+_PADDINGS, _SEGMENTS = 'paddings', 'segment_ids'
+
+
+def read(
+  experiment: lingvo_experiment.LingvoExperiment, count: int
+) -> list[NestedMap]:
+  """Returns the first batches of an experiment's training input.
+
+  Raises:
+    UserError: the input cannot be read, or ends before.
+  """
+  config = experiment.training_dataset()
+  try:
+    data = config.Instantiate()
+  except errors.UserError as error:
+    raise errors.UserError(
+      f'{error}\n--synthetic compares on batches of made-up ids instead'
+    ) from error
+  try:
+    return [data.get_next() for _ in range(count)]
+  except StopIteration:
+    raise errors.UserError(
+      f'the training input ended before {count} batches; expected'
+      ' --steps to be lower'
+    ) from None
+  finally:
+    data.close()
+
+
+def cut(batch: NestedMap, sizes: shrinking.Sizes, vocab_size: int) -> NestedMap:
+  """Returns a batch for a model that was shrunk.
+
+  Args:
+    batch: arrays [B, ...] and [B, T, ...].
+    sizes: rows and positions beyond them are left out.
+    vocab_size: ids that are not below it become their remainders.
+  """
+
+  def fit(path, x):
+    x = x[: sizes.batch_size]
+    if x.ndim > 1:
+      x = x[:, : sizes.sequence_length]
+    if path.rpartition('.')[2] in _IDS:
+      x = x % np.asarray(vocab_size, x.dtype)
+    return x
+
+  return _mapped(fit, batch)
+
+
+def trimmed(batch: NestedMap) -> NestedMap:
+  """Returns a batch without the positions that are padding in all its rows.
+
+  Lingvo's language models do that, which changes what their layers give out.
+  """
+  if _PADDINGS not in batch:
+    return batch
+  shape = batch[_PADDINGS].shape
+  used = np.flatnonzero(np.any(batch[_PADDINGS] < 0.5, axis=0))
+  length = int(used[-1]) + 1 if used.size else shape[1]
+  return _mapped(
+    lambda _, x: x[:, :length] if x.shape[:2] == shape else x, batch
+  )
+
+
+def mask(batch: NestedMap) -> np.ndarray | None:
+  """Returns [B, T], 1 where there is no padding; None if nothing tells."""
+  for path, x in batch.flatten_items():
+    name = path.rpartition('.')[2]
+    if name == _PADDINGS:
+      return 1 - x
+    if name == _SEGMENTS:
+      return (x > 0).astype(np.float32)
+  return None
+
+
+def nested(arrays: dict[str, np.ndarray]) -> NestedMap:
+  """Returns a batch made of arrays by dotted name."""
+  batch = NestedMap()
+  for path, x in arrays.items():
+    *parents, last = path.split('.')
+    node = batch
+    for parent in parents:
+      node = node.setdefault(parent, NestedMap())
+    node[last] = x
+  return batch
+
+
+def described(batches: list[NestedMap]) -> str:
+  """Returns the fields of batches with their shapes, those of the first."""
+  return ', '.join(
+    f'{path}[{",".join(map(str, x.shape))}]'
+    for path, x in batches[0].flatten_items()
+  )
+
+
+def _mapped(fn, batch: NestedMap) -> NestedMap:
+  return nested({path: fn(path, x) for path, x in batch.flatten_items()})

@@ -1,0 +1,53 @@
+"""How far apart two arrays are.
+
+Differences are relative: of outputs to the largest value of Lingvo's, of
+gradients to the length of Lingvo's.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+# A gradient that is zero by calculus (that of a bias of attention keys) is
+# noise in floats. It is measured relative to this share of the largest one.
+_NOISE = 1e-2
+
+
+def of_outputs(ours, lingvos, floor: float = 1e-12) -> float:
+  """Returns the largest difference, relative to the largest value of Lingvo's.
+
+  Args:
+    ours: an array.
+    lingvos: one of the same shape.
+    floor: the largest value counts as no less than this.
+  """
+  ours, lingvos = np.asarray(ours), np.asarray(lingvos)
+  scale = max(float(np.max(np.abs(lingvos), initial=0)), floor)
+  return float(np.max(np.abs(ours - lingvos), initial=0)) / scale
+
+
+def of_numbers(ours: float, lingvos: float) -> float:
+  """Returns the relative difference of two numbers."""
+  return of_outputs(np.float64(ours), np.float64(lingvos))
+
+
+def of_gradients(
+  ours: Mapping[str, np.ndarray], lingvos: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+  """Returns the relative distance of gradients, by path.
+
+  Their distance is measured, not their largest difference: an activation that
+  one side finds just above the kink of a ReLU and the other just below it
+  changes single elements.
+
+  Args:
+    ours: arrays by path.
+    lingvos: likewise, with the same paths.
+  """
+  norms = {path: float(np.linalg.norm(g)) for path, g in lingvos.items()}
+  floor = max(_NOISE * max(norms.values(), default=0.0), 1e-30)
+  return {
+    path: float(np.linalg.norm(np.asarray(ours[path]) - gradient))
+    / max(norms[path], floor)
+    for path, gradient in lingvos.items()
+  }

@@ -1,0 +1,78 @@
+"""Makes Params of a task comparable: nothing random, and 32 bits.
+
+Two frameworks draw different random numbers, and round differently in 16 bits.
+Both sides are made from the Params that are returned here.
+"""
+
+import collections
+from typing import Any
+
+from adaptors import shrinking
+
+# Parts of the names of fields that say how much is dropped, or how much stays.
+_DROPPED = ('dropout', 'droppath', 'dropconnect', 'zo_prob')
+_DROPPED_ENDS = ('_prob', '_rate')
+_KEPT_ENDS = ('keep_prob', 'survival_prob')
+_EXPERTS = 'second_expert_policy'
+
+
+def equalize(params: Any) -> tuple[Any, list[str]]:
+  """Returns Params without randomness that compute in 32 bits, and notes.
+
+  Args:
+    params: of a task; they stay as they are.
+
+  Returns:
+    A copy, and what was changed in it, in words.
+  """
+  wide = shrinking.in_float32(params)
+  notes = []
+  if wide.ToText() != params.ToText():
+    notes.append('it computes in 32 bits')
+  off = collections.Counter()
+  # An input's masks come with the batches, which are the same for both.
+  for node in _without_input(wide):
+    for name, value in node.IterParams():
+      quiet = _without_randomness(name, value)
+      if quiet is not value:
+        node.Set(**{name: quiet})
+        off[f'{name} {value}'] += 1
+  notes += [f'off: {what} ({n} place(s))' for what, n in sorted(off.items())]
+  if _add_no_noise(wide):
+    notes.append('off: variational noise')
+  return wide, notes
+
+
+def _without_input(params: Any):
+  inputs = {id(node) for node in shrinking.all_params(params.input)}
+  return [n for n in shrinking.all_params(params) if id(n) not in inputs]
+
+
+def _without_randomness(name: str, value: Any) -> Any:
+  """Returns what a field has to hold for nothing to be random."""
+  if name == _EXPERTS and value not in (None, 'all'):
+    return 'all'
+  if name.endswith(_KEPT_ENDS):
+    nothing_random = 1.0
+  elif any(p in name for p in _DROPPED) and name.endswith(_DROPPED_ENDS):
+    nothing_random = 0.0
+  else:
+    return value
+  if _is_number(value):
+    return value if value == nothing_random else nothing_random
+  is_list = isinstance(value, (list, tuple)) and all(map(_is_number, value))
+  if is_list and any(v != nothing_random for v in value):
+    return type(value)([nothing_random] * len(value))
+  return value
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _add_no_noise(params: Any) -> bool:
+  """Turns variational noise off; returns whether there was some."""
+  if 'vn_std' not in params.train or not params.train.vn_std:
+    return False
+  params.train.vn_std = 0.0
+  return True

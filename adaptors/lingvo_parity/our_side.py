@@ -1,0 +1,203 @@
+"""Runs the translated task: layers, loss, gradients, metrics and some steps."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import fiddle.selectors
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptors.lingvo_parity import given_samples, lingvo_layers
+from adaptors.lingvo_parity.lingvo_side import Sample, Step
+from adaptors.translate.task import TranslatedTask
+from pax_compat import base_layer, learners
+from pax_compat.config import Config
+from pax_compat.layers.sampled_softmax import SampledSoftmax
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import partitioning, program
+
+_INTERMEDIATES = 'intermediates'
+_LEARNING_RATE = 'learning/lr'
+_AUX_LOSS = 'aux_loss'
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerOutput:
+  """What a call of a layer gave out.
+
+  Attributes:
+    path: of the layer, such as `lm/transformer/x_layers_0`.
+    name: of the value among several by name; '' where there is one.
+    value: an array of floats.
+  """
+
+  path: str
+  name: str
+  value: np.ndarray
+
+
+@dataclasses.dataclass
+class Run:
+  """What a translated task did.
+
+  Attributes:
+    layers: what layers gave out for the first batch.
+    loss: of the first batch.
+    gradients: of that loss, by theta path, before any clipping.
+    metrics: of the first batch at evaluation, by name.
+    steps: of training, one on each batch.
+    last: the weights after them, by theta path.
+  """
+
+  layers: list[LayerOutput]
+  loss: float
+  gradients: dict[str, np.ndarray]
+  metrics: dict[str, float]
+  steps: list[Step] = dataclasses.field(default_factory=list)
+  last: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+def run(
+  translated: TranslatedTask,
+  first: NestedMap,
+  batches: Sequence[NestedMap],
+  weights: Mapping[str, np.ndarray],
+  *,
+  sample: Sample | None,
+  step_samples: Sequence[Sample],
+) -> Run:
+  """Runs a task; the arguments are as of `lingvo_side.run`.
+
+  Args:
+    translated: the task.
+    first: the batch that layers, gradients and metrics are compared on.
+    batches: those to train on.
+    weights: the first weights by theta path.
+    sample: of classes, for the first batch; None where none is drawn.
+    step_samples: likewise, for each step.
+  """
+  side = _Side(translated, [sample] if sample else [], first)
+  done = side.forward(first, weights)
+  if batches:
+    training = _Side(translated, step_samples, batches[0])
+    done.steps, done.last = training.train(batches, weights)
+  return done
+
+
+class _Side:
+  """The program of a translated task, with given samples of classes."""
+
+  def __init__(self, translated, samples: Sequence[Sample], batch: NestedMap):
+    self._variables = translated.variables
+    self._program = program.create(
+      _with_samples(translated.config, samples),
+      partitioning.create_mesh(None, None),
+      batch,
+    )
+
+  def forward(self, batch: NestedMap, weights: Mapping) -> Run:
+    """Computes everything but steps."""
+    state = self._state(batch, weights)
+    (loss, kept), gradients = self._loss_and_gradients(state.mdl_vars, batch)
+    told = self._program.eval_step(state.mdl_vars, batch)
+    return Run(
+      layers=list(_layers(kept, ())),
+      loss=float(loss),
+      gradients=self._in_lingvo(gradients),
+      metrics={
+        name: float(value)
+        for name, (value, _) in told.weighted.items()
+        if not value.ndim
+      },
+    )
+
+  def train(
+    self, batches: Sequence[NestedMap], weights: Mapping
+  ) -> tuple[list[Step], dict]:
+    """Makes a step on each batch; returns them, and the last weights."""
+    state = self._state(batches[0], weights)
+    steps = []
+    for batch in batches:
+      state, told = self._program.train_step(state, batch)
+      loss = float(told['loss'])
+      if _AUX_LOSS in told.weighted:
+        loss += float(told[_AUX_LOSS])
+      names = told.scalar_names()
+      rate = float(told[_LEARNING_RATE]) if _LEARNING_RATE in names else None
+      steps.append(Step(loss, rate))
+    return steps, self._in_lingvo(state.mdl_vars[base_layer.PARAMS])
+
+  def _state(self, batch, weights) -> program.TrainState:
+    """Returns the state before the first step, with given weights."""
+    made = self._program
+    params = jax.tree.map(jnp.asarray, self._variables.to_jax(weights))
+    others = {}
+    if set(made.abstract_state.mdl_vars) != {base_layer.PARAMS}:
+      others = made.init_state(batch).mdl_vars
+    copies = jax.tree.map(jnp.copy, params)  # The state is donated.
+    return program.TrainState(
+      step=jnp.zeros([], jnp.int32),
+      mdl_vars={**others, base_layer.PARAMS: params},
+      opt_state=made.learner.init(copies, weight_metas=made.weight_metas),
+    )
+
+  @functools.cached_property
+  def _loss_and_gradients(self):
+    """(variables, batch) -> ((loss, what layers give out), gradients)."""
+    made = self._program
+
+    def loss(params, others, batch):
+      value, _, _, updated = made.forward(
+        {**others, base_layer.PARAMS: params},
+        batch,
+        jax.random.key(0),
+        mutable=[*made.train.apply_mutable_list, _INTERMEDIATES],
+        capture_intermediates=_is_kept,
+      )
+      return value, updated.get(_INTERMEDIATES, {})
+
+    compiled = jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+    def run_on_mesh(mdl_vars, batch):
+      others = {k: v for k, v in mdl_vars.items() if k != base_layer.PARAMS}
+      with jax.set_mesh(made.mesh):
+        return compiled(mdl_vars[base_layer.PARAMS], others, batch)
+
+    return run_on_mesh
+
+  def _in_lingvo(self, params) -> dict[str, np.ndarray]:
+    return self._variables.to_lingvo(learners.by_path(params))
+
+
+def _with_samples(config: Config, samples: Sequence[Sample]) -> Config:
+  """Returns a task's config whose sampled softmax takes given samples."""
+  config = config.clone()
+  if samples:
+    given = [(s.classes, s.expected_counts) for s in samples]
+    found = fiddle.selectors.select(config, SampledSoftmax)
+    for softmax in list(found):
+      made = given_samples.given(softmax, given)
+      fiddle.update_callable(softmax, given_samples.GivenSamples)
+      softmax.set(classes=made.classes, num_tries=made.num_tries)
+  return config
+
+
+def _is_kept(module: Any, method: str) -> bool:
+  """Whether flax keeps what a method returns. Others may run within loops."""
+  del module
+  return method in ('__call__', 'emb_lookup')
+
+
+def _layers(node: Any, path: tuple[str, ...]) -> Iterator[LayerOutput]:
+  """Yields what flax has kept, method by method and call by call."""
+  for name, item in node.items():
+    if not isinstance(item, tuple):
+      yield from _layers(item, (*path, name))
+      continue
+    for result in item:
+      for key, value in lingvo_layers.by_name(result).items():
+        if hasattr(value, 'dtype') and jnp.issubdtype(value.dtype, np.floating):
+          yield LayerOutput('/'.join(path), key, np.asarray(value))

@@ -1,0 +1,134 @@
+"""Which layer of Lingvo's is which of ours: those that have the same weights.
+
+What such a pair gives out is the same but for the order and the grouping of
+axes. Where several layers of ours share their weights (one that holds nothing
+but another), the one is taken that gives out what is most alike.
+
+Shapes: B batch, T time.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from adaptors.lingvo_parity import differences, lingvo_side, our_side
+from adaptors.translate.as_in_lingvo import is_stack
+from adaptors.translate.variables import VariableMap
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """A layer of Lingvo's and one of ours that gave out the same.
+
+  Attributes:
+    index: of Lingvo's output.
+    lingvo: the path of Lingvo's layer, with the name of the output.
+    ours: of our layer, likewise.
+    difference: of what they gave out, where there is no padding.
+  """
+
+  index: int
+  lingvo: str
+  ours: str
+  difference: float
+
+
+def pairs(
+  lingvos: Sequence[lingvo_side.LayerOutput],
+  ours: Sequence[our_side.LayerOutput],
+  variables: VariableMap,
+  mask: np.ndarray | None,
+) -> list[Pair]:
+  """Returns the pairs, in the order in which Lingvo computes them.
+
+  Args:
+    lingvos: what Lingvo's layers gave out.
+    ours: what ours did.
+    variables: which weights are the same.
+    mask: [B, T], 1 where there is no padding; None where there is none.
+  """
+  by_weights = collections.defaultdict(list)
+  for weights, output in _with_weights(ours, variables):
+    by_weights[weights].append(output)
+  every = {theta for v in variables for theta in v.theta}
+  found = []
+  for index, output in enumerate(lingvos):
+    weights = frozenset(t for t in every if _is_below(t, output.path))
+    candidates = [
+      (difference, candidate)
+      for candidate in by_weights[weights]
+      if candidate.name == output.name
+      for difference in _differences(candidate.value, output.value, mask)
+    ]
+    if weights and candidates:
+      difference, best = min(candidates, key=lambda c: c[0])
+      found.append(
+        Pair(
+          index=index,
+          lingvo=_told(output.path, output.name),
+          ours=_told(best.path or 'the model', best.name),
+          difference=difference,
+        )
+      )
+  return found
+
+
+def _told(path: str, name: str) -> str:
+  return f'{path} ({name})' if name else path
+
+
+def _is_below(theta: str, path: str) -> bool:
+  return theta.startswith((f'{path}.', f'{path}['))
+
+
+def _with_weights(
+  outputs: Sequence[our_side.LayerOutput], variables: VariableMap
+) -> Iterator[tuple[frozenset[str], our_side.LayerOutput]]:
+  """Yields outputs with the theta paths of all weights of their layers.
+
+  Of layers that are stacked, each is one of its own.
+  """
+  below: Mapping[str, list] = {
+    path: [v for v in variables if not path or v.jax.startswith(f'{path}/')]
+    for path in {output.path for output in outputs}
+  }
+  for output in outputs:
+    found = below[output.path]
+    yield frozenset(t for v in found for t in v.theta), output
+    counts = {len(v.theta) if is_stack(v.transform) else 0 for v in found}
+    if len(counts) == 1 and output.value.shape[:1] == tuple(counts):
+      for i, value in enumerate(output.value):
+        one = dataclasses.replace(
+          output, path=f'{output.path}[{i}]', value=value
+        )
+        yield frozenset(v.theta[i] for v in found), one
+
+
+def _differences(
+  ours: np.ndarray, lingvos: np.ndarray, mask: np.ndarray | None
+) -> Iterator[float]:
+  """Yields how far apart two arrays are, for each way to lay out the axes."""
+  if ours.size != lingvos.size:
+    return
+  shown = np.ones(ours.shape, np.float32)
+  if mask is not None and mask.size > 1:
+    shape = mask.shape if ours.shape[:2] == mask.shape else (mask.size,)
+    if ours.shape[: len(shape)] == shape:
+      rest = [1] * (ours.ndim - len(shape))
+      shown = shown * mask.reshape(*shape, *rest)
+  for laid_out in (lambda x: x, _swapped):
+    if ours.ndim < 2 and laid_out is _swapped:
+      continue
+    seen = laid_out(shown).reshape(lingvos.shape)
+    value = laid_out(ours).reshape(lingvos.shape)
+    # Whatever is where there is padding, be it no number.
+    yield differences.of_outputs(
+      np.where(seen, value, 0), np.where(seen, lingvos, 0)
+    )
+
+
+def _swapped(x: np.ndarray) -> np.ndarray:
+  """Returns an array whose first two axes have changed places."""
+  return np.swapaxes(x, 0, 1)

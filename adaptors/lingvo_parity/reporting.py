@@ -1,0 +1,83 @@
+"""A comparison as text."""
+
+from collections.abc import Iterator
+
+from adaptors.lingvo_parity.comparing import CUT, Comparison, Row
+
+# How many layers without a counterpart are named.
+_NAMED = 6
+
+
+def report(compared: Comparison) -> str:
+  """Returns tables of what was compared, and the verdict as the last line."""
+  lines = [
+    *_table('layers, in the order of Lingvo', 'ours', compared.layers),
+    *_divided_otherwise(compared),
+    *_table('loss', 'ours', compared.loss),
+    *_table('metrics at evaluation', 'ours', compared.metrics),
+    *_table('gradients', '', compared.gradients),
+    *_table('training', 'ours', compared.steps),
+    *_weights(compared),
+    '',
+    verdict(compared),
+  ]
+  return '\n'.join(lines)
+
+
+def verdict(compared: Comparison) -> str:
+  """Returns what came out, in a line."""
+  departing = compared.departing
+  if not departing:
+    return 'Lingvo and its translation agree'
+  count = f'{len(departing)} of what was compared departs'
+  first = compared.first
+  if first is None:
+    row = departing[0]
+    return f'{count}; no layer does. The first: {_cells(row)}'
+  return (
+    f'{count}. The first layer that departs: {first.lingvo}, here'
+    f' {first.ours}, by {first.difference:.3g}'
+  )
+
+
+def _cells(row: Row) -> str:
+  return ', '.join(c for c in (row.lingvo, row.ours) if c)
+
+
+def _table(head: str, second: str, rows: list[Row]) -> Iterator[str]:
+  if not rows:
+    return
+  first = max(len(head), *(len(row.lingvo) for row in rows))
+  then = max(len(second), *(len(row.ours) for row in rows))
+  yield ''
+  yield f'{head:{first}}  {second:{then}}  difference'
+  for row in rows:
+    yield (
+      f'{row.lingvo:{first}}  {row.ours:{then}}'
+      f'  {row.difference:10.2e}  {row.verdict}'
+    )
+
+
+def _divided_otherwise(compared: Comparison) -> Iterator[str]:
+  if any(row.verdict == CUT for row in compared.layers):
+    yield (
+      f'"{CUT}" is said of layers that are divided otherwise: what is computed'
+      ' from them agrees'
+    )
+  unpaired = compared.unpaired
+  if unpaired:
+    more = len(unpaired) - _NAMED
+    yield (
+      'without a counterpart here, but for their parts or within a whole: '
+      + ', '.join(unpaired[:_NAMED])
+      + (f' and {more} more' if more > 0 else '')
+    )
+
+
+def _weights(compared: Comparison) -> Iterator[str]:
+  found = compared.weights
+  if found:
+    most = max(found, key=found.get)
+    yield (
+      f'after the last step weights differ by up to {found[most]:.2e}: {most}'
+    )

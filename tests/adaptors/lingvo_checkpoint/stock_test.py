@@ -1,0 +1,82 @@
+"""Checkpoints of stock experiments in small, which train on as in Lingvo."""
+
+from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
+from adaptors.translate import task as task_translation
+from pax_compat import base_layer, learners
+from pax_compat.trainer import partitioning, program
+from tests.adaptors import native_library, small_experiments
+from tests.adaptors.lingvo_checkpoint import lingvo_runs
+from tests.adaptors.translate import parity, task_parity
+
+pytestmark = native_library.NEEDS_LINGVO
+
+
+def _continued(params, data, folder, saved):
+  """Trains in Lingvo; then here, from its checkpoint of a step, to the end.
+
+  Holds the weights at the end against Lingvo's, and an export of the import
+  against the checkpoint, bit by bit.
+
+  Returns:
+    The facts, and our last state.
+  """
+  weights = lingvo_runs.train(params, data, folder)
+  translated = task_translation.translate_task(params, 'task')
+  first = task_parity.nested(data[0])
+  made = program.create(
+    translated.config, partitioning.create_mesh(None, None), first
+  )
+  facts = task_facts.of(params, translated)
+  original = files.TensorflowCheckpoint(folder / f'ckpt-{saved:08d}')
+  state = importing.read_state(original, facts, made, first)
+  exported = files.TensorflowCheckpoint(
+    exporting.write(state, facts, folder / 'exported')
+  )
+  assert exported.shapes == original.shapes
+  for name in original.shapes:
+    assert exported.read(name).tobytes() == original.read(name).tobytes(), name
+  for batch in data[saved:]:
+    state, _ = made.train_step(state, task_parity.nested(batch))
+  ours = facts.variables.to_lingvo(
+    learners.by_path(state.mdl_vars[base_layer.PARAMS])
+  )
+  for path, value in weights[len(data)].items():
+    parity.assert_close(ours[path], value, 1e-4, path)
+  return facts, state
+
+
+def _batches(params, count):
+  return [small_experiments.batch(params, seed) for seed in range(count)]
+
+
+def test_repeated_layers_with_adafactor(tmp_path):
+  """Lingvo has variables and moments for each layer, here they are stacked."""
+  params = small_experiments.task_params(
+    'lm.synthetic_packed_input.DenseLm175B32x32'
+  )
+  # So that weights as small as these have factored moments, and momentum.
+  params.train.optimizer.Set(min_dim_size_to_factor=2, beta1=0.9)
+  _continued(params, _batches(params, 4), tmp_path, 2)
+  saved = files.TensorflowCheckpoint(tmp_path / 'ckpt-00000002')
+  assert any(name.endswith('/Adafactor_2') for name in saved.shapes)
+
+
+def test_twenty_steps_and_twenty_more(tmp_path):
+  """Then Lingvo evaluates what we trained as we do."""
+  params = small_experiments.task_params(
+    'lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny'
+  )
+  params.lm.embedding_dropout_keep_prob = params.lm.rnns.dropout.keep_prob = 1.0
+  params.lm.softmax.num_sampled = 0  # All classes, so nothing is random.
+  data = _batches(params, 40)
+  facts, state = _continued(params, data, tmp_path, 20)
+  back = files.TensorflowCheckpoint(
+    exporting.write(state, facts, tmp_path / 'back')
+  )
+  theirs = task_parity.evaluate_in_lingvo(
+    params, data[0], {theta: back.read(n) for theta, n in facts.names.items()}
+  )
+  ours = task_parity.Ours.create(params, data[0], theirs.weights)
+  evaluated = ours.evaluate(data[0])
+  for name in ('log_pplx', 'loss'):
+    parity.assert_close(evaluated[name][0], theirs.metrics[name][0], 1e-6, name)

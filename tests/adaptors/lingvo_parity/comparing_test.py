@@ -1,0 +1,202 @@
+"""Tests of what departs, and of which layers are pairs."""
+
+import numpy as np
+import pytest
+
+from adaptors.lingvo_parity import (
+  comparing,
+  lingvo_side,
+  our_side,
+  pairing,
+  reporting,
+)
+from adaptors.translate.variables import Variable, VariableMap
+
+B, T, D = 2, 3, 4
+_NAMES = ('first', 'second', 'third')
+VARIABLES = VariableMap(Variable((f'lm.{n}.w',), f'net/{n}/w') for n in _NAMES)
+
+
+def _value(seed: int) -> np.ndarray:
+  return np.random.default_rng(seed).normal(size=[B, T, D]).astype(np.float32)
+
+
+def _lingvo(values, *, loss=1.0, **more) -> lingvo_side.Run:
+  """Returns a run of layers, each of which is computed from all before."""
+  layers = [
+    lingvo_side.LayerOutput(
+      f'lm.{name}', '', value, tuple(range(i + 1, len(values))), True
+    )
+    for i, (name, value) in enumerate(zip(_NAMES, values, strict=False))
+  ]
+  return lingvo_side.Run(weights={}, layers=layers, loss=loss, **more)
+
+
+def _ours(values, *, loss=1.0, **more) -> our_side.Run:
+  layers = [
+    our_side.LayerOutput(f'net/{name}', '', value)
+    for name, value in zip(_NAMES, values, strict=False)
+  ]
+  fields = dict(gradients={}, metrics={}) | more
+  return our_side.Run(layers=layers, loss=loss, **fields)
+
+
+def _compare(lingvo, ours, tolerance=1e-5):
+  return comparing.compare(
+    lingvo, ours, VARIABLES, mask=None, tolerance=tolerance
+  )
+
+
+def _verdicts(compared) -> list[str]:
+  return [row.verdict for row in compared.layers]
+
+
+VALUES = [_value(i) for i in range(3)]
+
+
+def test_what_is_equal_agrees():
+  compared = _compare(_lingvo(VALUES), _ours(VALUES))
+  assert _verdicts(compared) == [comparing.AGREES] * 3
+  assert compared.first is None and not compared.departing
+  assert reporting.verdict(compared) == 'Lingvo and its translation agree'
+
+
+def test_the_first_layer_that_departs():
+  others = [VALUES[0], VALUES[1] + 0.1, VALUES[2] + 0.1]
+  compared = _compare(_lingvo(VALUES), _ours(others, loss=1.1))
+  assert compared.first.lingvo == 'lm.second'
+  assert [row.lingvo for row in compared.departing] == [
+    'lm.second',
+    'lm.third',
+    'loss 1',
+  ]
+  said = reporting.report(compared).splitlines()[-1]
+  assert 'The first layer that departs: lm.second, here net/second' in said
+
+
+def test_layers_that_are_divided_otherwise():
+  """The second one differs, and what is computed from it does not."""
+  others = [VALUES[0], VALUES[1] + 0.1, VALUES[2]]
+  compared = _compare(_lingvo(VALUES), _ours(others))
+  assert _verdicts(compared) == [
+    comparing.AGREES,
+    comparing.CUT,
+    comparing.AGREES,
+  ]
+  assert not compared.departing
+
+
+def test_no_number_departs():
+  others = [VALUES[0], VALUES[1], VALUES[2] * np.nan]
+  compared = _compare(_lingvo(VALUES), _ours(others, loss=np.nan))
+  assert compared.first.lingvo == 'lm.third'
+  assert compared.loss[0].verdict == comparing.DEPARTS
+
+
+def test_gradients_may_differ_more_than_outputs():
+  gradients = {'lm.first.w': VALUES[0], 'lm.second.w': VALUES[1]}
+  others = {
+    'lm.first.w': VALUES[0] * (1 + 5e-5),
+    'lm.second.w': VALUES[1] * (1 + 5e-4),
+  }
+  compared = _compare(
+    _lingvo(VALUES, gradients=gradients), _ours(VALUES, gradients=others)
+  )
+  assert [row.verdict for row in compared.gradients] == [
+    comparing.AGREES,
+    comparing.DEPARTS,
+  ]
+  assert 'no layer does. The first: lm.second.w' in reporting.verdict(compared)
+
+
+@pytest.mark.parametrize(
+  'losses,rates,departing',
+  [
+    ([2.0, 1.0], [0.1, 0.2], []),
+    ([2.0, 1.00005], [0.1, 0.2], []),
+    ([2.0002, 1.0], [0.1, 0.2], ['1: loss 2']),
+    ([2.0, 1.001], [0.1, 0.2], ['2: loss 1']),
+    ([2.0, 1.0], [0.1, 0.21], ['2: learning rate 0.2']),
+  ],
+)
+def test_steps(losses, rates, departing):
+  lingvos = [lingvo_side.Step(2.0, 0.1), lingvo_side.Step(1.0, 0.2)]
+  ours = [
+    lingvo_side.Step(loss, rate)
+    for loss, rate in zip(losses, rates, strict=True)
+  ]
+  compared = _compare(_lingvo(VALUES, steps=lingvos), _ours(VALUES, steps=ours))
+  assert [row.lingvo for row in compared.departing] == departing
+
+
+def _pairs(lingvos, ours, variables=VARIABLES, mask=None):
+  return pairing.pairs(
+    [lingvo_side.LayerOutput(p, n, v, (), True) for p, n, v in lingvos],
+    [our_side.LayerOutput(p, n, v) for p, n, v in ours],
+    variables,
+    mask,
+  )
+
+
+def test_axes_in_another_order_and_in_other_groups():
+  """Lingvo's has time first, and one axis for batch and time."""
+  swapped = np.swapaxes(VALUES[1], 0, 1)
+  found = _pairs(
+    [('lm.first', '', VALUES[0].reshape(B * T, D)), ('lm.second', '', swapped)],
+    [('net/first', '', VALUES[0]), ('net/second', '', VALUES[1])],
+  )
+  assert [pair.difference for pair in found] == [0, 0]
+
+
+def test_padding_does_not_count():
+  mask = np.array([[1, 1, 1], [1, 0, 0]], np.float32)
+  ours = VALUES[0] + 7 * (1 - mask[:, :, None])
+  for lingvos in (VALUES[0], np.swapaxes(VALUES[0], 0, 1)):
+    [pair] = _pairs(
+      [('lm.first', '', lingvos)], [('net/first', '', ours)], mask=mask
+    )
+    assert pair.difference == 0
+  [pair] = _pairs([('lm.first', '', VALUES[0])], [('net/first', '', ours)])
+  assert pair.difference > 1
+
+
+def test_of_layers_with_the_same_weights_the_one_that_is_alike():
+  found = _pairs(
+    [('lm', 'logits', VALUES[0]), ('lm.first', '', VALUES[1])],
+    [
+      ('net', 'logits', VALUES[0]),
+      ('net', 'xent', VALUES[1]),
+      ('', 'logits', VALUES[2]),
+      ('net/first', '', VALUES[1]),
+    ],
+  )
+  assert [(p.lingvo, p.ours, p.difference) for p in found] == [
+    ('lm (logits)', 'net (logits)', 0),
+    ('lm.first', 'net/first', 0),
+  ]
+
+
+def test_layers_without_a_counterpart():
+  found = _pairs(
+    [('lm.fir', '', VALUES[0]), ('lm.second', '', VALUES[0][:1])],
+    [('net/first', '', VALUES[0]), ('net/second', '', VALUES[0])],
+  )
+  assert found == []
+
+
+def test_stacked_layers():
+  """Each of Lingvo's is one of ours in a stack."""
+
+  class Stack:
+    pass
+
+  variables = VariableMap([Variable(('l[0].w', 'l[1].w'), 'rep/w', Stack())])
+  found = _pairs(
+    [('l[0]', '', VALUES[0]), ('l[1]', '', VALUES[1])],
+    [('rep', '', np.stack(VALUES[:2]))],
+    variables,
+  )
+  assert [(p.ours, p.difference) for p in found] == [
+    ('rep[0]', 0),
+    ('rep[1]', 0),
+  ]

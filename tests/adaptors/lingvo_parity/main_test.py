@@ -1,0 +1,98 @@
+"""`python -m adaptors.lingvo_parity` as users start it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.pax_compat import runs
+from tests.pax_compat.processes import environment
+
+PARITY = ('-m', 'adaptors.lingvo_parity')
+RNN = 'lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny'
+
+
+def _parity(*flags):
+  return subprocess.run(
+    [sys.executable, *PARITY, *flags],
+    env=environment(),
+    cwd=runs.ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+def test_help():
+  began = time.monotonic()
+  done, imported = runs.traced(*PARITY, '--help')
+  assert time.monotonic() - began < 5
+  assert done.returncode == 0
+  for flag in ('--exp', '--import_modules', '--lingvo_source', '--checkpoint'):
+    assert flag in done.stdout
+  assert not imported & runs.SLOW_TO_IMPORT
+
+
+@pytest.mark.parametrize(
+  'flags,words',
+  [
+    (
+      ['--exp=lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTin'],
+      ['did you mean', RNN],
+    ),
+    ([], ['--exp is required']),
+    (['--exp=x.Y', '--steps=-1'], ['steps', '-1']),
+    (['--exp=x.Y', 'lm.python_docs'], ['lm.python_docs: expected flags only']),
+  ],
+)
+def test_mistakes_in_the_flags(flags, words):
+  done, imported = runs.traced(*PARITY, *flags)
+  runs.assert_mistake(done, *words)
+  assert not imported & runs.SLOW_TO_IMPORT
+
+
+def test_an_experiment_that_is_not_lingvos():
+  done = _parity(
+    f'--exp={runs.COUNTING}',
+    '--import_modules=tests.pax_compat.counting_experiment',
+  )
+  runs.assert_mistake(done, 'is no experiment of Lingvo')
+
+
+def test_files_that_are_not_there():
+  done = _parity(f'--exp={RNN}')
+  runs.assert_mistake(done, 'no file matches', '--synthetic')
+
+
+def test_a_translation_that_agrees():
+  """With its dropout off, and the classes that Lingvo samples."""
+  done = _parity(f'--exp={RNN}', '--shrink', '--synthetic', '--steps=3')
+  assert done.returncode == 0, done.stdout + done.stderr
+  lines = done.stdout.splitlines()
+  assert lines[-1] == 'Lingvo and its translation agree'
+  assert 'in both, off: keep_prob 0.75 (1 place(s))' in lines
+  assert any('classes that Lingvo has sampled' in line for line in lines)
+  agreeing = [line.split()[0] for line in lines if line.endswith('  agrees')]
+  for compared in (
+    *('lm.emb', 'lm.rnns.rnn[0]', 'lm.rnns.rnn[1]', 'loss', 'log_pplx'),
+    *('lm.rnns.rnn[0].cell.wm', 'lm.softmax.weight_7', '1:', '3:'),
+  ):
+    assert compared in agreeing
+
+
+def test_a_translation_that_departs():
+  """On the experiment's own text, cut to what the small model takes."""
+  done = _parity(
+    *(f'--exp={runs.LINGVO}', '--shrink', '--steps=0'),
+    '--import_modules=tests.adaptors.lingvo_parity.wrong_translations',
+  )
+  assert done.returncode == 1, done.stdout + done.stderr
+  lines = done.stdout.splitlines()
+  assert (
+    'The first layer that departs: lm.trans[0].fflayer.fflayer.fc[0],'
+    ' here lm/transformer/x_layers_0/ff_layer/ffn_layer1'
+  ) in lines[-1]
+  departing = [line.split()[0] for line in lines if line.endswith('DEPARTS')]
+  assert 'lm.trans[0].self_atten.atten' not in departing
+  assert {'lm.trans[1]', 'loss', 'log_pplx', 'lm.emb.wm[0]'} <= set(departing)
