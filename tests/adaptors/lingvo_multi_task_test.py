@@ -193,6 +193,14 @@ def test_what_is_not_supported_is_refused(settings, words):
     _experiment(**settings).task()
 
 
+def test_there_is_no_one_task():
+  """So neither parity is told, nor a checkpoint of Lingvo's read."""
+  experiment = _experiment()
+  for asked in (experiment.task_params, experiment.facts):
+    with pytest.raises(errors.UserError, match='the tasks tag, words; expecte'):
+      asked()
+
+
 def test_a_run_is_killed_and_continues(tmp_path):
   (tmp_path / 'my_tasks.py').write_text(MODULE)
   folder = tmp_path / 'run'

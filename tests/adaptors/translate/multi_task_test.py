@@ -67,7 +67,7 @@ def _built_in_lingvo(params, batch):
           k: tf.placeholder(v.dtype, [None] * v.ndim, f'{task}_{k}')
           for k, v in batch.items()
         }
-        fed = lingvo_fed_task._fed_input(data, feeds[task])
+        fed = lingvo_fed_task.fed_input(data, feeds[task])
         params.input.Set(**{task: fed})
       model = params.Instantiate()
       model.ConstructFPropBPropGraph()
