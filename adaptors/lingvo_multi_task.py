@@ -59,13 +59,14 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     return [train, *(one for name in held_out for one in self._held_out(name))]
 
   def _held_out(self, name):
-    params = self._params_of(name).input
-    return [
-      multi_task_input.TaskInput.config(
-        name=f'{name}_{task}', task=task, input=self._adapted(name, own)
+    made = []
+    for task, params in sorted(self._params_of(name).input.IterParams()):
+      own = f'{name}_{task}'
+      data = self._adapted(name, params).set(name=own)
+      made.append(
+        multi_task_input.TaskInput.config(name=own, task=task, input=data)
       )
-      for task, own in sorted(params.IterParams())
-    ]
+    return made
 
   def _task_schedule(self) -> config_lib.Config:
     schedule = self._translated.schedule.clone()

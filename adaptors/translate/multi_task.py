@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from absl import logging
+
 from adaptors import lingvo_runtime
 from adaptors.translate import registry, training
 from adaptors.translate import task as task_translation
@@ -16,6 +18,15 @@ from pax_compat.layers.multi_task_model import scope_of
 _HANDED_DOWN = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')
 # What a task says of moving averages must be what the model says.
 _AVERAGES = ('ema_decay', 'ema_decay_moving_vars', 'ema_schedule')
+# What Lingvo's runners ask the model.
+_OF_THE_RUN = (
+  'max_steps',
+  'save_interval_seconds',
+  'save_interval_steps',
+  'save_max_to_keep',
+  'save_keep_checkpoint_every_n_hours',
+  'summary_interval_steps',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +62,7 @@ def translate_model(params, name: str) -> TranslatedTasks:
   _read_others(view)
   tasks, problems = {}, []
   for task, template in sorted(view.get('task_params').IterParams()):
-    _check_averages(train_view, task, template)
+    _compare_trains(train_view, task, template)
     own = view.adopt(template, f'task_params.{task}').params
     own.input = params.input.Get(task).Copy()
     scope = f'{task}/' if view.get('task_name_var_scope') else ''
@@ -68,6 +79,8 @@ def translate_model(params, name: str) -> TranslatedTasks:
     problems.insert(0, task_translation.describe(name, report))
   if problems:
     raise errors.UserError('\n'.join(problems))
+  for note in report.notes:
+    logging.info('%s: %s', name, note)
   return TranslatedTasks(_joined(name, tasks, train, report.notes), schedule)
 
 
@@ -99,14 +112,25 @@ def _read_others(view: ParamsView):
   view.ignore("it concerns TensorFlow's programs only", 'cluster')
 
 
-def _check_averages(train: ParamsView, task: str, params):
-  """Adds issues where a task has other moving averages than the model."""
-  for field in _AVERAGES:
-    if not same(params.train.Get(field), train.params.Get(field)):
+def _compare_trains(train: ParamsView, task: str, params):
+  """Compares what a task's `train` and the model's both say.
+
+  Moving averages must be the same, as in Lingvo. Of the rest the model's count.
+  """
+  for field in (*_AVERAGES, *_OF_THE_RUN):
+    own, whole = params.train.Get(field), train.params.Get(field)
+    if same(own, whole):
+      continue
+    if field in _AVERAGES:
       train.issue(
         field,
-        f'it is {train.params.Get(field)!r}, and that of task_params.{task}'
-        f' {params.train.Get(field)!r}; expected the same',
+        f'it is {whole!r}, and that of task_params.{task} {own!r}; expected the'
+        ' same',
+      )
+    else:
+      train.report.notes.append(
+        f'task_params.{task}.train.{field} = {own} has no effect:'
+        f' {train.path}.{field} counts, {whole}'
       )
 
 

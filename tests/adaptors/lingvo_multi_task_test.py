@@ -127,9 +127,9 @@ def test_the_datasets_of_each_task():
     'Train_words',
   ]
   assert train.steps_per_draw == 1
-  assert [(d.name, d.task) for d in others] == [
-    ('Dev_tag', 'tag'),
-    ('Dev_words', 'words'),
+  assert [(d.name, d.input.name, d.task) for d in others] == [
+    ('Dev_tag', 'Dev_tag', 'tag'),
+    ('Dev_words', 'Dev_words', 'words'),
   ]
   # Nothing is evaluated in between where no schedule says so.
   assert experiment.task().train.eval_during_training == ()

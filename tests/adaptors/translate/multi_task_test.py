@@ -292,6 +292,20 @@ def test_what_is_not_translated_is_refused(change, words):
     assert word in str(error.value)
 
 
+def test_the_model_says_how_long_a_run_is():
+  params = _params()
+  params.train.max_steps = 7
+  params.task_params.tag.train.max_steps = 5
+  params.task_params.words.train.max_steps = 7
+  translated = multi_task.translate_model(params, 'both').task
+  assert translated.config.train.num_train_steps == 7
+  [note] = [note for note in translated.notes if 'max_steps' in note]
+  assert note == (
+    'task_params.tag.train.max_steps = 5 has no effect: model.train.max_steps'
+    ' counts, 7'
+  )
+
+
 def test_an_optimizer_that_cannot_rest_is_refused():
   params = _params()
   _accumulating(params)
