@@ -102,8 +102,8 @@ def test_what_is_not_translated_is_listed(tmp_path):
   runs.assert_mistake(
     done,
     f'{runs.LINGVO} cannot be translated',
-    'task.lm.trans_tpl.has_aux_atten (lingvo.core.layers_with_attention'
-    '.TransformerLayer): True',
+    'task.lm.trans_tpl.has_aux_atten (lingvo.tasks.lm.layers.TransformerLm):'
+    ' True',
     'task.train.ema_decay_moving_vars (lingvo.tasks.lm.model.LanguageModel):'
     ' True',
     'task.lm.vocab_size (lingvo.tasks.lm.model.LanguageModel): 40',

@@ -8,18 +8,17 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat.layers import attention_masks
+from tests.adaptors.translate.attention_inputs import (
+  PADDINGS,
+  SEGMENT_IDS,
+  SOURCE,
+  SOURCE_PADDINGS,
+  D,
+  N,
+  X,
+)
 from tests.adaptors.translate.parity import check_layer, issues_of
 
-B, T, S, D, N = 3, 6, 5, 8, 4
-RNG = np.random.default_rng(1)
-X = RNG.normal(size=(B, T, D)).astype(np.float32)
-SOURCE = RNG.normal(size=(B, S, D)).astype(np.float32)
-PADDINGS = (np.arange(T) >= np.array([[T], [4], [1]])).astype(np.float32)
-SOURCE_PADDINGS = (np.arange(S) >= np.array([[2], [S], [1]])).astype(np.float32)
-# Packed examples; 0 is padding.
-SEGMENT_IDS = np.array(
-  [[1, 1, 2, 2, 2, 3], [1, 2, 2, 2, 0, 0], [1] * 6], np.int32
-)
 SOURCE_IDS = np.array(
   [[1, 2, 2, 3, 3], [1, 1, 2, 2, 0], [1, 1, 1, 1, 1]], np.int32
 )

@@ -119,7 +119,6 @@ def test_a_scale_that_is_not_there_is_noted():
 @pytest.mark.parametrize(
   'name',
   [
-    'RelativePositionalEmbeddingLayer',
     'SinusoidalPositionalEmbeddingLayer',
     'OneHotEmbeddingLayer',
   ],

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors.lingvo_parity.batches import nested
 from adaptors.translate import task as task_translation
 from pax_compat import base_layer, learners
-from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 from tests.adaptors.translate import lingvo_training, parity
 
@@ -84,18 +84,6 @@ class Ours:
       name: (float(value), float(weight))
       for name, (value, weight) in told.weighted.items()
     }
-
-
-def nested(batch: dict[str, np.ndarray]) -> NestedMap:
-  """Returns a batch by dotted name as nested maps."""
-  made = NestedMap()
-  for path, array in batch.items():
-    *parents, leaf = path.split('.')
-    node = made
-    for parent in parents:
-      node = node.setdefault(parent, NestedMap())
-    node[leaf] = array
-  return made
 
 
 @dataclasses.dataclass(frozen=True)

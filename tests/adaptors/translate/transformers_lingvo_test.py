@@ -11,18 +11,18 @@ from adaptors import lingvo_runtime
 from pax_compat.layers import activations, attention_masks, normalizations
 from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
 from pax_compat.layers.transformers import Transformer
+from tests.adaptors.translate.attention_inputs import (
+  PADDINGS,
+  SEGMENT_IDS,
+  SOURCE,
+  SOURCE_PADDINGS,
+  D,
+  N,
+  X,
+)
 from tests.adaptors.translate.same_weights import by_rules, check
 
-B, T, S, D, N, F = 3, 6, 5, 8, 4, 10
-RNG = np.random.default_rng(1)
-X = RNG.normal(size=(B, T, D)).astype(np.float32)
-SOURCE = RNG.normal(size=(B, S, D)).astype(np.float32)
-PADDINGS = (np.arange(T) >= np.array([[T], [4], [1]])).astype(np.float32)
-SOURCE_PADDINGS = (np.arange(S) >= np.array([[2], [S], [1]])).astype(np.float32)
-# Packed examples; 0 is padding.
-SEGMENT_IDS = np.array(
-  [[1, 1, 2, 2, 2, 3], [1, 2, 2, 2, 0, 0], [1] * 6], np.int32
-)
+F = 10
 SOURCE_IDS = np.array(
   [[1, 2, 2, 3, 3], [1, 1, 2, 0, 0], [1, 1, 1, 1, 0]], np.int32
 )
