@@ -27,6 +27,10 @@ _HELD_OUT = ('Dev', 'Test')
 class LingvoExperiment(base_experiment.BaseExperiment):
   """A class of Lingvo's registry: its task translated, its inputs adapted."""
 
+  # Classes of Lingvo: of the model's Params, and of what is registered.
+  MODEL = 'SingleTaskModel'
+  REGISTERED = 'SingleTaskModelParams'
+
   def __init__(
     self,
     *,
@@ -55,7 +59,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._options = options
     if self._override:
       logging.info('%s: overrides: %s', name, self._override)
-    _check_model(name, model_params.Model())
+    self._check_model(model_params.Model())
     self._model = self._params_of(_TRAIN)
 
   @functools.cached_property
@@ -113,24 +117,32 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""
-    configs = [
-      lingvo_input.LingvoInputAdaptor.config(
-        name=_TRAIN,
-        input=self._model.input,
-        is_training=True,
-        # The legacy run had this seed too; `resume_at` sees to restarts.
-        allow_fixed_file_random_seed=True,
-      )
+    return [
+      self._training(_TRAIN, self._model.input),
+      *(one for name in self._held_out_names() for one in self._held_out(name)),
     ]
-    return configs + [self._adapted(n) for n in self._held_out_names()]
 
   def decode_datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the program schedule decodes, adapted."""
-    return [self._adapted(name) for name in self._schedule.decoded]
+    names = self._schedule.decoded
+    return [one for name in names for one in self._held_out(name)]
 
-  def _adapted(self, name: str) -> config_lib.Config:
+  def _training(self, name: str, params) -> config_lib.Config:
+    """Returns a training input, adapted."""
+    return lingvo_input.LingvoInputAdaptor.config(
+      name=name,
+      input=params,
+      is_training=True,
+      # The legacy run had this seed too; `resume_at` sees to restarts.
+      allow_fixed_file_random_seed=True,
+    )
+
+  def _held_out(self, name: str) -> list[config_lib.Config]:
+    """Returns what a dataset to evaluate becomes: here one, of its name."""
+    return [self._adapted(name, self._params_of(name).input)]
+
+  def _adapted(self, name: str, params) -> config_lib.Config:
     """Returns a dataset to evaluate: all of it, if it has an end."""
-    params = self._params_of(name).input
     batches = self._schedule.evaluated.get(name)
     if batches and not _has_end(params):
       return lingvo_input.LingvoInputAdaptor.config(
@@ -154,7 +166,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     if self._override:
       before = params.Copy()
       lingvo_params.apply_override(params, self._override)
-      _agree(before, params)
+      self._agree(before, params)
     return params
 
   def _held_out_names(self) -> list[str]:
@@ -165,7 +177,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     names = list(dict.fromkeys([*scheduled, *_HELD_OUT]))
     if defined is not None:
       return [n for n in names if n in defined]
-    default = base.SingleTaskModelParams
+    default = getattr(base, self.REGISTERED)
     return [
       n
       for n in names
@@ -208,6 +220,38 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       )
     return ''
 
+  def _check_model(self, params):
+    """Raises a UserError unless it is Lingvo's model of that kind, as it is."""
+    base = getattr(lingvo_runtime.module('lingvo.core.base_model'), self.MODEL)
+    if not issubclass(params.cls, base):
+      raise errors.UserError(
+        f'{self._name} is a {params.cls.__name__}, of what is registered as a'
+        f' {self.REGISTERED}; expected a {self.MODEL}'
+      )
+    for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
+      if registry.overrides(cls):
+        changed = ', '.join(sorted(registry.overrides(cls)))
+        raise errors.UserError(
+          f'{self._name}: its model {cls.__module__}.{cls.__qualname__}'
+          f' overrides {changed}; expected {self.MODEL} as it is'
+        )
+
+  def _agree(self, before, params):
+    """Makes the model's and its task's `train` say the same after an override.
+
+    Lingvo copies fields of `task.train` to the model's `train` when the Params
+    are made, so that an override of one of them leaves the other as it was.
+    Here the one that was overridden counts; where both were, the model's.
+    """
+    model, task = params.train, params.task.train
+    for name, value in before.train.IterParams():
+      if name not in task:
+        continue
+      if str(model.Get(name)) != str(value):
+        task.Set(**{name: model.Get(name)})
+      elif str(task.Get(name)) != str(before.task.train.Get(name)):
+        model.Set(**{name: task.Get(name)})
+
   @functools.cached_property
   def _schedule(self) -> program_schedule.ProgramSchedule:
     return program_schedule.read(
@@ -215,50 +259,9 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     )
 
 
-def _check_model(name: str, params):
-  """Raises a UserError unless it is Lingvo's model of a single task."""
-  base = lingvo_runtime.module('lingvo.core.base_model').SingleTaskModel
-  if not issubclass(params.cls, base):
-    tasks = ''
-    if 'task_params' in params:
-      tasks = ', '.join(
-        sorted(task for task, _ in params.task_params.IterParams())
-      )
-      tasks = f' of the tasks {tasks}'
-    raise errors.UserError(
-      f'{name} is a {params.cls.__name__}{tasks}: training several tasks in'
-      ' turns is not supported; expected a model of a single task, registered'
-      ' with RegisterSingleTaskModel'
-    )
-  for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
-    if registry.overrides(cls):
-      changed = ', '.join(sorted(registry.overrides(cls)))
-      raise errors.UserError(
-        f'{name}: its model {cls.__module__}.{cls.__qualname__} overrides'
-        f' {changed}; expected SingleTaskModel as it is'
-      )
-
-
 def _has_end(params) -> bool:
   """Whether an input reads files or a tf.data set, and not endless examples."""
   return 'repeat_count' in params or lingvo_input_driver.is_tf_data(params)
-
-
-def _agree(before, params):
-  """Makes the model's and its task's `train` say the same after an override.
-
-  Lingvo copies fields of `task.train` to the model's `train` when the Params
-  are made, so that an override of one of them leaves the other as it was. Here
-  the one that was overridden counts; where both were, the model's.
-  """
-  model, task = params.train, params.task.train
-  for name, value in before.train.IterParams():
-    if name not in task:
-      continue
-    if str(model.Get(name)) != str(value):
-      task.Set(**{name: model.Get(name)})
-    elif str(task.Get(name)) != str(before.task.train.Get(name)):
-      model.Set(**{name: task.Get(name)})
 
 
 def _eval_batch_size(name: str, params) -> int:

@@ -47,11 +47,16 @@ def find(
     model_params = find_model_params(name, options)
   if model_params is None:
     return None
-  from adaptors import lingvo_experiment
+  base = lingvo_runtime.module('lingvo.core.base_model_params')
+  if isinstance(model_params, base.MultiTaskModelParams):
+    from adaptors import lingvo_multi_task
 
-  return lingvo_experiment.LingvoExperiment(
-    name=name, model_params=model_params, options=options
-  )
+    kind = lingvo_multi_task.LingvoMultiTaskExperiment
+  else:
+    from adaptors import lingvo_experiment
+
+    kind = lingvo_experiment.LingvoExperiment
+  return kind(name=name, model_params=model_params, options=options)
 
 
 def find_model_params(

@@ -14,7 +14,7 @@ import optax
 from pax_compat import optimizers
 from pax_compat.config import REQUIRED, Config
 from pax_compat.learners import path_name
-from pax_compat.optimizers.base import counted
+from pax_compat.optimizers.base import count_on, counted
 
 
 class _Wrapper(optimizers.BaseOptimizer):
@@ -35,6 +35,9 @@ class _Wrapper(optimizers.BaseOptimizer):
       .set(learning_rate=self.learning_rate, lr_schedule=self.lr_schedule)
       .Instantiate()
     )
+
+  def check_rests(self):
+    self._optimizer.check_rests()
 
   def learning_rate_fn(self):
     return self._optimizer.learning_rate_fn()
@@ -68,6 +71,10 @@ class GroupClipped(_Wrapper):
     clip = optax.masked(optax.clip_by_global_norm(self.norm), self._is_clipped)
     return counted(optax.chain(clip, self._optimizer.grad_transformation()))
 
+  def rested(self, state):
+    (clipped, own), count = state
+    return count_on(((clipped, self._optimizer.rested(own)), count))
+
   def _is_clipped(self, weights):
     """Returns a tree of bools like the weights."""
     return jax.tree_util.tree_map_with_path(
@@ -100,6 +107,9 @@ class InOtherShapes(_Wrapper):
       return self._back(updates, weights), state
 
     return optax.GradientTransformation(init, update)
+
+  def rested(self, state):
+    return self._optimizer.rested(state)
 
   def _there(self, tree: Any) -> Any:
     """Returns a tree like the weights in the other shapes."""

@@ -78,6 +78,16 @@ class BaseInput(config_lib.Configurable):
     """
     del step
 
+  def example_batch(self, first: NestedMap) -> NestedMap:
+    """Returns a batch that a model is initialised with; only shapes matter.
+
+    It is `first`, unless not every batch reaches all of the model's weights.
+
+    Args:
+      first: the first batch of `get_next`.
+    """
+    return first
+
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Makes texts of tokens; here the numbers, for an input that has no words.
 

@@ -40,6 +40,7 @@ _TRANSLATOR_MODULES = (
   'adaptors.translate.rnn_mixture',
   'adaptors.translate.schedules',
   'adaptors.translate.softmaxes',
+  'adaptors.translate.task_schedules',
   'adaptors.translate.transformer',
 )
 

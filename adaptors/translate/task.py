@@ -42,12 +42,17 @@ class TranslatedTask:
   early_stop_job: str = ''
 
 
-def translate_task(params, name: str) -> TranslatedTask:
+def translate_task(
+  params, name: str, *, path: str = 'task', scope: str = ''
+) -> TranslatedTask:
   """Translates the Params of a Lingvo `BaseTask`.
 
   Args:
     params: the task's Params; they are not changed.
     name: of the experiment, for messages.
+    path: where the task's Params stand, for messages.
+    scope: what the names of Lingvo's variables begin with, such as `tag/`,
+      where the task is one of several.
 
   Returns:
     The task in JAX, with its variables.
@@ -57,7 +62,7 @@ def translate_task(params, name: str) -> TranslatedTask:
       field, with its path, class and value.
   """
   report = Report()
-  view = ParamsView(params.Copy(), 'task', report)
+  view = ParamsView(params.Copy(), path, report)
   train_view = view.group('train')
   view.ignore("it concerns TensorFlow's programs only", 'ml_perf')
   view.ignore('evaluations run over the whole of each dataset', 'eval')
@@ -67,7 +72,7 @@ def translate_task(params, name: str) -> TranslatedTask:
   model = registry.translate(view)
   variables = VariableMap() if model is None else model.variables
   norm = train_view.get(_LSTM_NORM) if _LSTM_NORM in train_view.params else 0
-  names = VariableNames(params, variables)
+  names = VariableNames(params, variables, scope)
   try:
     batches = training.batches_per_step(train_view, defers_steps)
     noise = variational_noise.translate(view, train_view, names, batches)
@@ -86,7 +91,7 @@ def translate_task(params, name: str) -> TranslatedTask:
     if not report.issues:
       train_view.issue('', registry.unreadable(error))
   if report.issues:
-    raise errors.UserError(_describe(name, report))
+    raise errors.UserError(describe(name, report))
   for note in report.notes:
     logging.info('%s: %s', name, note)
   config = tasks_lib.SingleTask.config(
@@ -141,7 +146,8 @@ def _defers_steps(view: ParamsView, train: ParamsView) -> bool:
   return defers
 
 
-def _describe(name: str, report: Report) -> str:
+def describe(name: str, report: Report) -> str:
+  """Says for which reasons something cannot be translated."""
   issues = sorted(set(map(str, report.issues)))
   return '\n'.join(
     [

@@ -59,6 +59,29 @@ def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
   return TranslatedTrain(config.set(learner=learner), early_stop, job)
 
 
+def of_several_tasks(view: ParamsView) -> Config:
+  """Translates the `train` Params of a model of several tasks.
+
+  Its moving averages are to be compared with the tasks' by the caller.
+
+  Args:
+    view: the Params.
+
+  Returns:
+    The config of `tasks_lib.Train`, without a learner.
+  """
+  _ignore_others(view)
+  if _early_stop(view, fractions.Fraction(1))[0] is not None:
+    view.issue('early_stop', 'it is not translated for several tasks')
+  view.require('ema_schedule', None)
+  config = _intervals(view, fractions.Fraction(1))
+  averages = _ema_decay(view) > 0
+  view.finish()
+  return config.set(
+    eval_use_ema_states=averages, decode_use_ema_states=averages
+  )
+
+
 def _ignore_others(view: ParamsView):
   view.ignore('all processes start together', 'start_up_delay_steps')
   view.ignore(

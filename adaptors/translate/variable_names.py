@@ -23,14 +23,16 @@ class VariableNames:
     variables: which of our weights are made of which of Lingvo's.
   """
 
-  def __init__(self, params, variables: VariableMap):
+  def __init__(self, params, variables: VariableMap, scope: str = ''):
     """Asks nothing yet.
 
     Args:
       params: the task's Params.
       variables: of the task.
+      scope: what Lingvo's names begin with in a model of several tasks.
     """
     self.variables = variables
+    self._scope = scope
     self._params = params.Copy()
 
   @functools.cached_property
@@ -40,7 +42,8 @@ class VariableNames:
   @property
   def by_theta(self) -> dict[str, str]:
     """The name of each variable, such as `lm/w/var:0`, by theta path."""
-    return self._told[0]
+    told = self._told[0].items()
+    return {theta: f'{self._scope}{name}' for theta, name in told}
 
   def noisy(self, view: ParamsView) -> set[str]:
     """Returns the paths of our weights to which Lingvo adds noise.

@@ -126,6 +126,9 @@ from pax_compat.layers.models import (
 from pax_compat.layers.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
+from pax_compat.layers.multi_task_model import (
+  MultiTaskModel,
+)
 from pax_compat.layers.normalizations import (
   BaseNormalization,
   BatchNorm,
@@ -322,6 +325,7 @@ __all__ = [
   'MakeNestedMap',
   'MaskedLmDataAugmenter',
   'MultiQueryDotProductAttention',
+  'MultiTaskModel',
   'NClassMajorSharedEmbeddingSoftmax',
   'OneArgument',
   'OneHeadedAttentionProjection',

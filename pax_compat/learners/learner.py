@@ -220,6 +220,35 @@ class Learner(LearnerSettings):
       new = moved()
     return *new, metrics, norms
 
+  def of(self, batch: Any) -> 'Learner':
+    """Returns what makes the step on a batch: this learner, whatever it is."""
+    del batch
+    return self
+
+  def check_rests(self):
+    """Raises a UserError if an optimizer cannot rest while others step."""
+    for optimizer in self._optimizers:
+      optimizer.check_rests()
+
+  def rested(
+    self, state: LearnerState, *, weight_metas: WeightMetas
+  ) -> LearnerState:
+    """Returns the state after a step in which the weights were not trained.
+
+    Its optimizers must be able to rest; see `check_rests`.
+
+    Args:
+      state: what `init` or the last step returned.
+      weight_metas: what each weight is, by its path.
+    """
+    parts = self._parts(weight_metas)
+    states = parts_lib.by_name(state.optimizer, parts)
+    rested = {part.name: part.rested(states[part.name]) for part in parts}
+    average = state.average
+    if average is not None:
+      average = average._replace(count=average.count + 1)
+    return LearnerState(parts_lib.joined(rested), average)
+
   def next_variables(
     self,
     old: Mapping[str, Any],
@@ -282,6 +311,10 @@ class Learner(LearnerSettings):
     built = optimizer.Instantiate()
     built.learning_rate_fn()
     return built
+
+  @property
+  def _optimizers(self) -> list[optimizers.BaseOptimizer]:
+    return [self._primary]
 
   @property
   def _skips(self) -> bool:

@@ -92,6 +92,10 @@ class MultiOptimizerLearner(Learner):
           ' together; expected apply_separate_scaling=True, or no clipping here'
         )
 
+  @property
+  def _optimizers(self):
+    return [self._primary, *self._auxiliaries]
+
   def _assigned(self, paths: Collection[str]):
     owner: dict[str, int] = {}
     names = {variable_names.full_name(path): path for path in paths}

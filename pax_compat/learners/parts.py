@@ -73,6 +73,10 @@ class Part:
     """
     return self.optimizer.updates_weights(self.transformation.count(state))
 
+  def rested(self, state: Any) -> Any:
+    """Returns the state after a step in which the weights were not trained."""
+    return self.transformation.rested(state, self.optimizer.rested)
+
   def step(
     self,
     gradients: Arrays,

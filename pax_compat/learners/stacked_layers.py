@@ -78,6 +78,11 @@ class StackedTransformation:
     """Returns how many steps were made [], as the optimizer counts them."""
     return self._grouped(state)[NO_PREFIX][-1].count
 
+  def rested(self, state: Any, rest: Callable[[Any], Any]) -> Any:
+    """Returns a state with `rest` applied to that of each group."""
+    groups = self._grouped(state).items()
+    return self._ungrouped({name: rest(one) for name, one in groups})
+
   def placed(
     self,
     state: Any,

@@ -148,6 +148,27 @@ class BaseOptimizer(config_lib.Configurable):
     """
     return jnp.ones_like(count, bool)
 
+  def check_rests(self):
+    """Raises a UserError if it cannot rest while others are trained.
+
+    It can where the learning rate is applied last.
+    """
+    self.check(
+      type(self).grad_transformation is BaseOptimizer.grad_transformation,
+      'it cannot rest while another task is trained; expected an optimizer that'
+      ' applies its learning rate last, such as Adam or Sgd',
+    )
+
+  def rested(self, state: Any) -> Any:
+    """Returns the state after a step in which its weights were not trained.
+
+    Only what the learning rate goes by changes.
+
+    Args:
+      state: of `grad_transformation`.
+    """
+    return count_on(state)
+
   def reduced_dim(
     self, name: str, weight_shape: Sequence[int], leaf_shape: Sequence[int]
   ) -> int | None:
@@ -184,6 +205,12 @@ def counted(
   The last part of its state has the `count` that `grad_transformation` names.
   """
   return optax.chain(transformation, optax.scale_by_schedule(lambda _: 1.0))
+
+
+def count_on(state: tuple) -> tuple:
+  """Returns a state whose last part, which counts steps, counts one more."""
+  *others, last = state
+  return (*others, last._replace(count=optax.safe_increment(last.count)))
 
 
 def infinite_as_nan(x: jax.Array) -> jax.Array:

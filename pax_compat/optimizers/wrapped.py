@@ -59,6 +59,10 @@ class OptaxOptimizer(BaseOptimizer):
       return super().grad_transformation()
     return counted(self._transformation)
 
+  def check_rests(self):
+    if not self.scale_by_learning_rate:
+      super().check_rests()
+
 
 def _is_transformation(value: Any) -> bool:
   return hasattr(value, 'init') and hasattr(value, 'update')

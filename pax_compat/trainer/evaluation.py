@@ -199,6 +199,15 @@ def _take(pending, means: Means, examples, number: int):
     _write_rows(examples, number, batch, outputs.per_example)
 
 
+def _example_weights(batch: NestedMap) -> jax.Array | None:
+  """Returns which rows count [B], where the batch, or its task's, says it."""
+  inner = [x for x in batch.values() if isinstance(x, NestedMap)]
+  for fields in (batch, *inner):
+    if 'eval_sample_weights' in fields:
+      return fields.eval_sample_weights
+  return None
+
+
 def _write_rows(
   examples: example_outputs.ExampleWriter,
   number: int,
@@ -207,7 +216,7 @@ def _write_rows(
 ):
   """Writes a line for each example of this process that counts."""
   rows = {k: partitioning.local_rows(x) for k, x in per_example.items()}
-  weights = batch.get('eval_sample_weights')
+  weights = _example_weights(batch)
   if weights is not None:
     weights = partitioning.local_rows(weights)
   for row in range(min(map(len, rows.values()), default=0)):

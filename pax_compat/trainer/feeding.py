@@ -156,4 +156,8 @@ def tokens_in(batch: NestedMap) -> float:
     return float(np.sum(batch['weights']))
   if 'paddings' in batch:
     return float(np.size(batch['paddings']) - np.sum(batch['paddings']))
+  if len(batch) == 1:
+    [inner] = batch.values()
+    if isinstance(inner, NestedMap):  # Of one of several tasks.
+      return tokens_in(inner)
   return 0.0

@@ -56,7 +56,7 @@ class TaskProgram:
   task: tasks_lib.SingleTask
   train: tasks_lib.Train
   model: Any
-  learner: learners.Learner
+  learner: learners.Learner | learners.MultiTaskLearner
   loss_aggregator: Any
   noise: variational_noise.Noise
   mesh: Mesh
@@ -147,6 +147,7 @@ class TaskProgram:
       params, state.step, jax.random.fold_in(key, _FOR_NOISE)
     )
     probes = self._zero_probes()
+    learner = self.learner.of(batch)
     loss_fn = functools.partial(
       self._loss, state.mdl_vars, batch, jax.random.fold_in(key, _FOR_LAYERS)
     )
@@ -154,7 +155,7 @@ class TaskProgram:
       (gradients, facts), (outputs, updated, large) = jax.grad(
         loss_fn, argnums=(0, 1), has_aux=True
       )(noisy, probes)
-      new_params, opt_state, described, norms = self.learner.update(
+      new_params, opt_state, described, norms = learner.update(
         params,
         state.opt_state,
         gradients,
@@ -172,7 +173,7 @@ class TaskProgram:
     before = {name: state.mdl_vars[name] for name in updated}
     mdl_vars = {
       **state.mdl_vars,
-      **self.learner.next_variables(before, updated, described),
+      **learner.next_variables(before, updated, described),
       base_layer.PARAMS: new_params,
     }
     state = TrainState(

@@ -109,10 +109,11 @@ def train(
     data.train.resume_at(start)
     first_batch = data.train.get_next()
     _check_specs(experiment, config, first_batch)
-    partitioning.check_batch(first_batch, sharding)
-    task_program = program.create(task, mesh, first_batch)
+    example = data.train.example_batch(first_batch)
+    partitioning.check_batch(example, sharding)
+    task_program = program.create(task, mesh, example)
     state, extra = _first_state(
-      task_program, checkpointer, origin or start, first_batch, say
+      task_program, checkpointer, origin or start, example, say
     )
     if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')

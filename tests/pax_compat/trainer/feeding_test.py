@@ -167,6 +167,7 @@ def test_facts_about_a_batch():
   assert feeding.tokens_in(batch) == 3
   batch.weights = np.array([[1, 0.5], [0, 0]])
   assert feeding.tokens_in(batch) == 1.5
+  assert feeding.tokens_in(NestedMap(tag=batch)) == 1.5
   assert feeding.tokens_in(NestedMap(ids=np.zeros(3))) == 0
 
 

@@ -1,0 +1,202 @@
+"""A learner of several tasks, each of which has a learner of its own."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax
+
+from pax_compat import config as config_lib
+from pax_compat import errors
+from pax_compat.config import REQUIRED, Config
+from pax_compat.layers.multi_task_model import scope_of
+from pax_compat.layers.row_gradients import RowFacts
+from pax_compat.learners.learner import Learner, LearnerState, WeightMetas
+
+States = dict[str, LearnerState]
+
+
+class MultiTaskLearner(config_lib.Configurable):
+  """Trains the task of the batch, of a `layers.MultiTaskModel`.
+
+  A task that is not trained in a step rests: neither its weights nor what its
+  optimizer remembers change, and it is not regularised. But learning rates go
+  by the steps of the run, whichever task they trained, and so does what makes
+  moving averages forget their first weights. (A step that a task's learner
+  skips counts for the others only.)
+
+  A learner's expressions are about the names that weights have where the task
+  is the only one. What it reports is called `<task>/<name>`.
+
+  Attributes:
+    name: names the learner in messages.
+    learners: config of each task's `Learner`, by the task's name.
+    loss_name: the loss is that of the batch's task: None.
+
+  Raises:
+    UserError: `loss_name` is set, here or on a task's learner to something else
+      than `loss`; an optimizer cannot rest; or only some of the learners keep
+      moving averages.
+  """
+
+  name: str = 'learner'
+  learners: Mapping[str, Config] = REQUIRED
+  loss_name: str | None = None
+
+  def __post_init__(self):
+    self._learners: dict[str, Learner] = {
+      task: config.Instantiate() for task, config in self.learners.items()
+    }
+    losses = {task: one.loss_name for task, one in self._learners.items()}
+    for where, loss in {'': self.loss_name, **losses}.items():
+      if loss not in ({None, 'loss'} if where else {None}):
+        raise errors.UserError(
+          f'{self.name}: loss_name{" of the task " + where if where else ""} is'
+          f" {loss!r}; tasks are trained by their metric 'loss'; leave it None"
+        )
+    for one in self._learners.values():
+      one.check_rests()
+    averaged = [task for task, one in self._learners.items() if one.has_ema]
+    if averaged and len(averaged) < len(self._learners):
+      raise errors.UserError(
+        f'{self.name}: of the tasks {", ".join(self._learners)} only'
+        f' {", ".join(averaged)} keep moving averages of weights; expected an'
+        ' ema_decay above 0 for all of them or for none'
+      )
+
+  @property
+  def has_ema(self) -> bool:
+    """Whether the learners keep moving averages of the weights."""
+    return all(one.has_ema for one in self._learners.values())
+
+  def check_names(self, names: Collection[str]):
+    """As of `Learner`; and there must be a learner for each weight."""
+    left = set(names)
+    for task, one in self._learners.items():
+      own = {
+        '/'.join((collection, rest.removeprefix(f'{scope_of(task)}/'))): name
+        for name in names
+        for collection, _, rest in [name.partition('/')]
+        if rest.startswith(f'{scope_of(task)}/')
+      }
+      if not own:
+        raise errors.UserError(
+          f'{self.name}: MultiTaskLearner.learners has the task {task!r}, of'
+          ' which the model has no weights'
+        )
+      one.check_names(own)
+      left -= set(own.values())
+    if left:
+      raise errors.UserError(
+        f'{self.name}: the weight {min(left)} is of no task that'
+        f' MultiTaskLearner.learners has, which are {", ".join(self.learners)}'
+      )
+
+  def init(self, params: Any, *, weight_metas: WeightMetas) -> States:
+    """As of `Learner`; returns a state for each task."""
+    return {
+      task: one.init(
+        params[scope_of(task)], weight_metas=_below(task, weight_metas)
+      )
+      for task, one in self._learners.items()
+    }
+
+  def abstract_state(self, params: Any, *, weight_metas: WeightMetas) -> States:
+    """As of `Learner`, for each task."""
+    return {
+      task: one.abstract_state(
+        params[scope_of(task)], weight_metas=_below(task, weight_metas)
+      )
+      for task, one in self._learners.items()
+    }
+
+  def ema_weights(self, state: States, params: Any) -> Any:
+    """As of `Learner`."""
+    return {
+      scope_of(task): one.ema_weights(state[task], params[scope_of(task)])
+      for task, one in self._learners.items()
+    }
+
+  def of(self, batch: Mapping[str, Any]) -> '_OneTrained':
+    """Returns what makes the step on a batch of one task."""
+    [task] = batch
+    return _OneTrained(self._learners, task)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneTrained:
+  """Makes steps of one task while the others rest.
+
+  Attributes:
+    learners: those of all tasks.
+    task: the task that is trained.
+  """
+
+  learners: Mapping[str, Learner]
+  task: str
+
+  def update(
+    self,
+    params: Any,
+    state: States,
+    gradients: Any,
+    *,
+    weight_metas: WeightMetas,
+    row_facts: Mapping[str, RowFacts] | None = None,
+    due: jax.Array | bool = True,
+    also: Callable[[], dict[str, jax.Array]] = dict,
+  ) -> tuple[Any, States, dict[str, jax.Array], dict[str, jax.Array]]:
+    """As of `Learner`, on the weights of all tasks."""
+    scope = scope_of(self.task)
+    new_params, new_state, metrics, norms = self.learners[self.task].update(
+      params[scope],
+      state[self.task],
+      gradients[scope],
+      weight_metas=_below(self.task, weight_metas),
+      row_facts=_below(self.task, row_facts or {}),
+      due=due,
+      also=also,
+    )
+    rested = {
+      task: one.rested(state[task], weight_metas=_below(task, weight_metas))
+      for task, one in self.learners.items()
+      if task != self.task
+    }
+    others = jax.eval_shape(also)
+    return (
+      {**params, scope: new_params},
+      {**rested, self.task: new_state},
+      {f'{self.task}/{name}': value for name, value in metrics.items()},
+      {
+        name if name in others else f'{self.task}/{name}': value
+        for name, value in norms.items()
+      },
+    )
+
+  def next_variables(
+    self,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    metrics: Mapping[str, jax.Array],
+  ) -> dict[str, Any]:
+    """As of `Learner`, of the variables of all tasks."""
+    scope = scope_of(self.task)
+    own = self.learners[self.task].next_variables(
+      {name: tree[scope] for name, tree in old.items() if scope in tree},
+      {name: tree[scope] for name, tree in new.items() if scope in tree},
+      {name.removeprefix(f'{self.task}/'): v for name, v in metrics.items()},
+    )
+    return {
+      name: {**tree, **({scope: own[name]} if name in own else {})}
+      for name, tree in old.items()
+    }
+
+
+def _below(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what belongs to a task's weights, by their paths in the task."""
+  prefix = f'{scope_of(task)}/'
+  return {
+    path.removeprefix(prefix): value
+    for path, value in values.items()
+    if path.startswith(prefix)
+  }

@@ -1,0 +1,153 @@
+"""Inputs of several tasks: batches of the form {task: batch of the task}."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pax_compat import base_input, errors
+from pax_compat.config import REQUIRED, Config
+from pax_compat.nested_map import NestedMap
+
+
+class MultiTaskInput(base_input.BaseInput):
+  """The training input of several tasks: each batch is one task's.
+
+  Which task comes at which step depends only on the schedule and on
+  `input_random_seed` (None is 0): all processes draw the same tasks, and a run
+  that continues draws those that it would have drawn without a break.
+
+  Attributes:
+    inputs: config of each task's training input, by the task's name.
+    schedule: says which task comes next, a `task_schedules.BaseTaskSchedule`.
+    steps_per_draw: for how many steps the training stays with a task before
+      the schedule is asked again.
+    is_training: whether this is the training input; there is no other use.
+
+  Raises:
+    UserError: the schedule has a task that has no input, `steps_per_draw` is
+      below 1, or a field is set that belongs to the tasks' inputs.
+  """
+
+  inputs: Mapping[str, Config] = REQUIRED
+  schedule: Config = REQUIRED
+  steps_per_draw: int = 1
+  is_training: bool = True
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.batch_size is not None or self.reset_for_eval:
+      raise errors.UserError(
+        f'{self.name}: batch_size or reset_for_eval of a MultiTaskInput is set;'
+        " expected it on the tasks' inputs, and TaskInput for evaluations"
+      )
+    if self.steps_per_draw < 1:
+      raise errors.UserError(
+        f'{self.name}: MultiTaskInput.steps_per_draw is {self.steps_per_draw};'
+        ' expected 1 or more'
+      )
+    self._schedule = self.schedule.Instantiate()
+    for task in self._schedule.task_names():
+      if task not in self.inputs:
+        raise errors.UserError(
+          f'{self.name}: MultiTaskInput.schedule has the task {task!r}, which'
+          f' has no input{errors.did_you_mean(task, self.inputs)}'
+        )
+    self._draws = np.random.default_rng(self.input_random_seed or 0)
+    self._step = 0
+    self._task = ''
+    self._kept: dict[str, NestedMap] = {}
+    self._sources: dict[str, base_input.BaseInput] = {}
+    try:
+      for task, config in self.inputs.items():
+        self._sources[task] = _built(config, self)
+    except BaseException:
+      self.close()
+      raise
+
+  def get_next(self) -> NestedMap:
+    task = self._next_task()
+    if task in self._kept:
+      return NestedMap({task: self._kept.pop(task)})
+    return NestedMap({task: self._sources[task].get_next()})
+
+  def example_batch(self, first: NestedMap) -> NestedMap:
+    others = [task for task in self._sources if task not in first]
+    for task in others:
+      if task not in self._kept:
+        self._kept[task] = self._first_of(task)
+    return NestedMap({**{task: self._kept[task] for task in others}, **first})
+
+  def resume_at(self, step: int):
+    counts = dict.fromkeys(self._sources, 0)
+    for _ in range(step):
+      counts[self._next_task()] += 1
+    for task, count in counts.items():
+      self._sources[task].resume_at(count)
+
+  def close(self):
+    for source in self._sources.values():
+      source.close()
+
+  def _next_task(self) -> str:
+    if self._step % self.steps_per_draw == 0:
+      self._task = self._schedule.task_at(self._step, self._draws.random())
+    self._step += 1
+    return self._task
+
+  def _first_of(self, task: str) -> NestedMap:
+    try:
+      return self._sources[task].get_next()
+    except StopIteration:
+      raise errors.UserError(
+        f'{self.name}: the input of the task {task!r} has no batch'
+      ) from None
+
+
+class TaskInput(base_input.BaseInput):
+  """A dataset of one of several tasks, to be evaluated or decoded.
+
+  How much of it is read at a time is what its input says.
+
+  Attributes:
+    task: the task's name.
+    input: config of the task's input.
+
+  Raises:
+    UserError: a field is set that belongs to the input.
+  """
+
+  task: str = REQUIRED
+  input: Config = REQUIRED
+
+  def __post_init__(self):
+    if self.batch_size is not None or self.reset_for_eval:
+      raise errors.UserError(
+        f'{self.name}: batch_size or reset_for_eval of a TaskInput is set;'
+        ' expected it on its input'
+      )
+    self.source = _built(self.input, self)
+    self.reset_for_eval = self.source.reset_for_eval
+    self.eval_loop_num_batches = self.source.eval_loop_num_batches
+    super().__post_init__()
+
+  def get_next(self) -> NestedMap:
+    return NestedMap({self.task: self.source.get_next()})
+
+  def reset(self):
+    self.source.reset()
+
+  def close(self):
+    self.source.close()
+
+  def ids_to_strings(self, ids, lengths, key=None):
+    return self.source.ids_to_strings(ids, lengths, key)
+
+
+def _built(
+  config: Config, parent: base_input.BaseInput
+) -> base_input.BaseInput:
+  """Returns the input of a task, which feeds as its parent does."""
+  return config.Instantiate(
+    num_infeed_hosts=parent.num_infeed_hosts,
+    infeed_host_index=parent.infeed_host_index,
+  )

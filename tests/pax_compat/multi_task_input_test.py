@@ -1,0 +1,114 @@
+"""Inputs of several tasks."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pax_compat import errors
+from pax_compat.multi_task_input import MultiTaskInput, TaskInput
+from pax_compat.task_schedules import TasksByWeight, TasksInTurn
+from tests.pax_compat.two_tasks import DIMS, Points, points
+
+
+def _made(**fields):
+  settings = dict(
+    inputs={name: Points.config(dims=n) for name, n in DIMS.items()},
+    schedule=TasksByWeight.config(weights={'short': 2.0, 'long': 1.0}),
+  )
+  return MultiTaskInput.config(**settings | fields).Instantiate()
+
+
+def _tasks(data, count) -> list[str]:
+  """Returns the tasks of some batches, which must be the right ones."""
+  found = []
+  for _ in range(count):
+    [(task, batch)] = data.get_next().items()
+    number = data._sources[task].number
+    np.testing.assert_array_equal(
+      batch.points, points(DIMS[task], number).points
+    )
+    found.append(task)
+  return found
+
+
+def test_tasks_are_drawn_as_the_weights_say():
+  found = _tasks(_made(), 600)
+  assert 360 < found.count('short') < 440
+  # Not in turn.
+  assert len(set(itertools.pairwise(found))) == 4
+
+
+def test_a_draw_may_last_some_steps():
+  found = _tasks(_made(steps_per_draw=5), 200)
+  turns = [found[i : i + 5] for i in range(0, 200, 5)]
+  assert all(len(set(turn)) == 1 for turn in turns)
+  assert {turn[0] for turn in turns} == {'short', 'long'}
+
+
+def test_the_seed_decides():
+  first = _tasks(_made(input_random_seed=3), 50)
+  assert first == _tasks(_made(input_random_seed=3), 50)
+  assert first != _tasks(_made(input_random_seed=4), 50)
+
+
+@pytest.mark.parametrize('step', [0, 1, 17])
+@pytest.mark.parametrize('held', [1, 3])
+def test_a_run_that_continues_draws_the_same(step, held):
+  data = _made(steps_per_draw=held)
+  whole = [data.get_next() for _ in range(30)]
+  continued = _made(steps_per_draw=held)
+  continued.resume_at(step)
+  for want in whole[step:]:
+    found = continued.get_next()
+    assert found.keys() == want.keys()
+    for task in want:
+      np.testing.assert_array_equal(found[task].points, want[task].points)
+
+
+@pytest.mark.parametrize('first', ['short', 'long'])
+def test_no_batch_of_an_example_is_lost(first):
+  second = 'long' if first == 'short' else 'short'
+  data = _made(schedule=TasksInTurn.config(tasks=[first, second]))
+  example = data.example_batch(data.get_next())
+  assert example.keys() == DIMS.keys()
+  for _ in range(2):  # Asked again, it takes no more.
+    again = data.example_batch(example)
+    np.testing.assert_array_equal(again[second].points, example[second].points)
+  [batch] = data.get_next().values()
+  np.testing.assert_array_equal(batch.points, points(DIMS[second], 1).points)
+  [batch] = data.get_next().values()
+  np.testing.assert_array_equal(batch.points, points(DIMS[first], 2).points)
+
+
+def test_processes_feed_parts_of_each_task():
+  data = _made(num_infeed_hosts=4, infeed_host_index=2)
+  for source in data._sources.values():
+    assert (source.num_infeed_hosts, source.infeed_host_index) == (4, 2)
+
+
+def test_a_dataset_of_one_task():
+  inner = Points.config(dims=3, eval_loop_num_batches=5)
+  data = TaskInput.config(name='dev', task='long', input=inner).Instantiate()
+  assert data.eval_loop_num_batches == 5 and not data.reset_for_eval
+  for _ in range(2):
+    np.testing.assert_array_equal(
+      data.get_next().long.points, points(3, 1).points
+    )
+    data.reset()
+  assert data.ids_to_strings(np.array([[4, 5]]), np.array([2])) == ['4 5']
+  inner.reset_for_eval = True
+  data = TaskInput.config(name='dev', task='long', input=inner).Instantiate()
+  assert data.reset_for_eval
+
+
+def test_mistakes():
+  with pytest.raises(errors.UserError, match="'shrot'.*mean: short"):
+    _made(schedule=TasksInTurn.config(tasks=['shrot']))
+  with pytest.raises(errors.UserError, match='steps_per_draw is 0'):
+    _made(steps_per_draw=0)
+  with pytest.raises(errors.UserError, match="on the tasks' inputs"):
+    _made(batch_size=3)
+  with pytest.raises(errors.UserError, match='expected it on its input'):
+    inner = Points.config()
+    TaskInput.config(task='a', input=inner, reset_for_eval=True).Instantiate()
