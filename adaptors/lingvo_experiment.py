@@ -102,13 +102,14 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       return None
     return lingvo_run.Start(
       files.newest(self._options.lingvo_logdir),
-      self.facts(),
+      self.facts,
       allow_missing=self._options.allow_missing,
       allow_unused=self._options.allow_unused,
     )
 
+  @functools.cached_property
   def facts(self) -> mapping.Facts:
-    """Returns what the names in its checkpoints depend on.
+    """What the names in its checkpoints depend on.
 
     Raises:
       UserError: checkpoints of such a task are not supported.

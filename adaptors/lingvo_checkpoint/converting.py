@@ -85,7 +85,7 @@ def to_lingvo(
       not supported.
   """
   with _restored(experiment, job_log_dir) as state:
-    prefix = exporting.write(state, experiment.facts(), folder)
+    prefix = exporting.write(state, experiment.facts, folder)
   say(f'wrote {prefix}')
   return prefix
 
@@ -101,7 +101,7 @@ def verify(
   Raises:
     UserError: they differ; the message has every array that does.
   """
-  facts = experiment.facts()
+  facts = experiment.facts
   with _restored(experiment, job_log_dir) as state:
     arrays = checkpoints.state_paths(state)
     found = mapping.plan(state, facts, checkpoint.shapes)

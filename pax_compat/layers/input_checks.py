@@ -1,5 +1,7 @@
 """Checks of what layers are called with, so that mistakes have names."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -31,6 +33,26 @@ def check_integers(layer: nn.Module, ids: jax.Array):
   if not jnp.issubdtype(dtype, jnp.integer):
     raise errors.UserError(
       f'{_place(layer)}: ids have the dtype {dtype}; expected integers'
+    )
+
+
+def check_same_form(what: str, inputs: Any, outputs: Any, why: str):
+  """Raises a UserError unless outputs look like inputs: shapes and dtypes.
+
+  Args:
+    what: made the outputs.
+    inputs: a pytree of arrays.
+    outputs: another one.
+    why: they have to.
+  """
+  expected, got = (
+    jax.tree.map(lambda x: f'{x.dtype}{list(x.shape)}', tree)
+    for tree in (inputs, outputs)
+  )
+  if expected != got:
+    raise errors.UserError(
+      f'{what} maps {expected} to {got}; expected what it returns to look like'
+      f' what it gets, {why}'
     )
 
 

@@ -28,6 +28,7 @@ from pax_compat.config import REQUIRED, Config
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers import microbatches, pipeline_records
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.layers.input_checks import check_same_form
 from pax_compat.layers.pipeline_schedule import Schedule
 from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.sharding import SplitDimsMapping
@@ -452,12 +453,5 @@ def _put(buffer: Any, outputs: Any, turn: tuple) -> Any:
 
 
 def _check_like(where: str, inputs: Any, outputs: Any):
-  expected, got = (
-    jax.tree.map(lambda x: f'{x.dtype}{list(x.shape)}', tree)
-    for tree in (inputs, outputs)
-  )
-  if expected != got:
-    raise errors.UserError(
-      f'{where}: a stage maps {expected} to {got}; expected what it returns to'
-      ' look like what it gets, which is what the next one gets'
-    )
+  why = 'which is what the next one gets'
+  check_same_form(f'{where}: a stage', inputs, outputs, why)

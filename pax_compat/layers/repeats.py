@@ -16,6 +16,7 @@ from pax_compat import base_layer, errors, layer_building
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.layers.input_checks import check_same_form
 from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.sharding import SplitDimsMapping
 from pax_compat.summaries import is_summary
@@ -196,12 +197,5 @@ def _nothing(tree: Any) -> Any:
 
 
 def _check_like(inputs: Any, outputs: Any, name: str):
-  expected, got = (
-    jax.tree.map(lambda x: f'{x.dtype}{list(x.shape)}', tree)
-    for tree in (inputs, outputs)
-  )
-  if expected != got:
-    raise errors.UserError(
-      f'Repeat: {name} maps {expected} to {got}; expected what it returns to'
-      ' look like what it gets, so that it can be repeated'
-    )
+  why = 'so that it can be repeated'
+  check_same_form(f'Repeat: {name}', inputs, outputs, why)
