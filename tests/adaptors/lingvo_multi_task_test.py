@@ -196,7 +196,7 @@ def test_what_is_not_supported_is_refused(settings, words):
 def test_there_is_no_one_task():
   """So neither parity is told, nor a checkpoint of Lingvo's read."""
   experiment = _experiment()
-  for asked in (experiment.task_params, experiment.facts):
+  for asked in (experiment.task_params, lambda: experiment.facts):
     with pytest.raises(errors.UserError, match='the tasks tag, words; expecte'):
       asked()
 
