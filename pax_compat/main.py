@@ -5,9 +5,10 @@ answered before JAX is.
 """
 
 import fnmatch
+import functools
 import sys
 
-from absl import flags
+from absl import flags, logging
 
 from pax_compat import (
   command_line,
@@ -15,6 +16,7 @@ from pax_compat import (
   experiment_flags,
   experiment_overrides,
   experiment_sources,
+  huge_pages,
 )
 
 flags.adopt_module_key_flags(experiment_flags)
@@ -68,11 +70,15 @@ def _list_names(patterns: list[str]):
     print(f'{name.ljust(width)}  {line}'.rstrip())
 
 
-def _train():
+def _train(may_start_again: bool):
   name = experiment_flags.name()
   experiment_flags.require(_JOB_LOG_DIR)
+  if may_start_again:
+    huge_pages.start_again_with()
   experiment = experiment_sources.find(name, experiment_flags.options())
   experiment_overrides.override(experiment, _SET.value)
+  if huge_pages.described():
+    logging.info('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
   from pax_compat.trainer import run as trainer
@@ -90,18 +96,24 @@ def _say(line: str):
   print(line, flush=True)
 
 
-def main(argv: list[str]):
-  """Does what the flags say."""
+def main(argv: list[str], *, may_start_again: bool = False):
+  """Does what the flags say.
+
+  Args:
+    argv: the program's name, and arguments that are no flags.
+    may_start_again: whether this process may be replaced by another one of the
+      same command and number, which has what it takes to be fast.
+  """
   if _LIST.value:
     _list_names(argv[1:])
   else:
     experiment_flags.no_arguments(argv)
-    _train()
+    _train(may_start_again)
 
 
 def run():
   """Entry point of the console script."""
-  command_line.run(main)
+  command_line.run(functools.partial(main, may_start_again=True))
 
 
 if __name__ == '__main__':

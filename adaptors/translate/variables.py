@@ -177,16 +177,19 @@ class Variable:
 
   Attributes:
     theta: paths in Lingvo's theta, such as `lm.trans[0].fflayer.fc[1].w`.
-    jax: path in the `params` collection, with slashes.
+    jax: path in its collection, with slashes.
     transform: how the values correspond.
     is_sparse: whether its gradient is sparse in TensorFlow, one row for each
       lookup.
+    is_trainable: whether it is in the collection `params`, which learners
+      train; otherwise in `non_trainable`, as moving statistics are.
   """
 
   theta: tuple[str, ...]
   jax: str
   transform: object = Same()
   is_sparse: bool = False
+  is_trainable: bool = True
 
 
 class VariableMap:
