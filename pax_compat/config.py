@@ -296,6 +296,16 @@ class Configurable:
     """Returns a `Config` of this class."""
     return Config(cls, **fields)
 
+  def check(self, holds: bool, wrong: str):
+    """Raises a UserError that says what is `wrong`, unless the check `holds`.
+
+    Args:
+      holds: the outcome.
+      wrong: the field, its value, and what was expected.
+    """
+    if not holds:
+      raise errors.UserError(f'{type(self).__name__}: {wrong}')
+
 
 def sub_config_field(hparams: Any, **overrides) -> Any:
   """Declares a field whose default is a fresh config.

@@ -73,19 +73,18 @@ class DecoderHParams(config_lib.Configurable):
     ids = self.eos_id
     return (ids,) if isinstance(ids, Integral) else tuple(ids)
 
-  def check(self):
+  def check_complete(self):
     """Raises a UserError unless there are all settings to decode with."""
-    name = type(self).__name__
-    if self.seqlen <= 0:
-      raise errors.UserError(
-        f'{name}.seqlen is {self.seqlen}; expected a number above 0, the tokens'
-        ' of an output at most'
-      )
-    if self.fprop_for_prefix and self.max_decode_steps is None:
-      raise errors.UserError(
-        f'{name}.max_decode_steps is None; expected a number, which'
-        ' fprop_for_prefix needs'
-      )
+    self.check(
+      self.seqlen > 0,
+      f'seqlen is {self.seqlen}; expected a number above 0, the tokens of an'
+      ' output at most',
+    )
+    self.check(
+      not self.fprop_for_prefix or self.max_decode_steps is not None,
+      'max_decode_steps is None; expected a number, which fprop_for_prefix'
+      ' needs',
+    )
 
 
 class GreedyDecoderHParams(DecoderHParams):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pax_compat import config as config_lib
-from pax_compat import errors
 from pax_compat.config import REQUIRED
 
 
@@ -25,16 +24,6 @@ class BaseTaskSchedule(config_lib.Configurable):
       draw: evenly distributed from 0 to 1, the latter excluded.
     """
     raise NotImplementedError(type(self).__name__)
-
-  def check(self, holds: bool, wrong: str):
-    """Raises a UserError that says what is `wrong`, unless the check `holds`.
-
-    Args:
-      holds: the outcome.
-      wrong: the field, its value, and what was expected.
-    """
-    if not holds:
-      raise errors.UserError(f'{type(self).__name__}.{wrong}')
 
 
 class TasksByWeight(BaseTaskSchedule):

@@ -162,7 +162,7 @@ def check_decoder(where: str, settings: Any):
       f'{where}.decoder_tpl is a {type(settings).__name__}, which says nothing'
       ' of how tokens are chosen; expected a GreedyDecoderHParams'
     )
-  settings.check()
+  settings.check_complete()
 
 
 def decode_metrics(input_batch: NestedMap, rows: int) -> WeightedScalars:

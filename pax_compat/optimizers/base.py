@@ -84,16 +84,6 @@ class BaseOptimizer(config_lib.Configurable):
     ewc = 'elastic weight consolidation is not supported'
     self.refuse(ewc_regularizer_weight=ewc, ewc_weight_per_var=ewc)
 
-  def check(self, holds: bool, wrong: str):
-    """Raises a UserError that says what is `wrong`, unless the check `holds`.
-
-    Args:
-      holds: the outcome.
-      wrong: the field, its value, and what was expected.
-    """
-    if not holds:
-      raise errors.UserError(f'{type(self).__name__}: {wrong}')
-
   def refuse(self, **reasons: str):
     """Raises a UserError where a field is set that is not supported.
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import config as config_lib
-from pax_compat import errors
 
 
 class BaseSchedule(config_lib.Configurable):
@@ -13,16 +12,6 @@ class BaseSchedule(config_lib.Configurable):
   def value_at(self, count: jax.Array) -> jax.Array:
     """Returns the factor [], in float32, at step `count` [] (from 0 on)."""
     raise NotImplementedError(type(self).__name__)
-
-  def check(self, holds: bool, wrong: str):
-    """Raises a UserError that says what is `wrong`, unless the check `holds`.
-
-    Args:
-      holds: the outcome.
-      wrong: the field, its value, and what was expected.
-    """
-    if not holds:
-      raise errors.UserError(f'{type(self).__name__}: {wrong}')
 
   def check_positive(self, **fields: float):
     """Raises a UserError where one of the fields is not positive."""

@@ -54,13 +54,13 @@ def test_what_is_refused(fields, message):
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({}, 'GreedyDecoderHParams.seqlen is 0'),
+    ({}, 'GreedyDecoderHParams: seqlen is 0'),
     ({'seqlen': 4, 'fprop_for_prefix': True}, 'max_decode_steps is None'),
   ],
 )
 def test_what_is_too_little_to_decode_with(fields, message):
   with pytest.raises(errors.UserError, match=message):
-    GreedyDecoderHParams(**fields).check()
+    GreedyDecoderHParams(**fields).check_complete()
   GreedyDecoderHParams(
     seqlen=4, max_decode_steps=2, fprop_for_prefix=True
-  ).check()
+  ).check_complete()
