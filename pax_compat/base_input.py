@@ -1,12 +1,26 @@
 """Inputs: where a program gets its batches from."""
 
+import functools
+import os
 import re
+
+import jax
+import numpy as np
+from etils import epath
 
 from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
+_WEIGHTS = 'eval_sample_weights'
+
+
+class _Unset(int):
+  """A number that can be told from one that somebody has set."""
+
+
+_ONE_UNSET = _Unset(1)
 
 
 class BaseInput(config_lib.Configurable):
@@ -19,15 +33,24 @@ class BaseInput(config_lib.Configurable):
     num_infeed_hosts: how many processes feed; the trainer sets it.
     infeed_host_index: which of them this one is; the trainer sets it.
     input_random_seed: seed for shuffling.
-    reset_for_eval: whether an evaluation reads to the end of the data and then
-      calls `reset`.
-    eval_loop_num_batches: batches of one evaluation where `reset_for_eval` is
-      False; None or -1 for all that there are.
+    reset_for_eval: whether each evaluation begins at the first batch.
+    eval_loop_num_batches: how many batches an evaluation has; None or -1 for
+      all that there are. See below.
     is_training: whether this is the training input.
+    batch_padding_size: rows that `get_next_padded` adds to each batch, of zeros
+      and with weight 0.
+
+  | an evaluation reads                    | `eval_loop_num_batches` | resets |
+  | -------------------------------------- | ----------------------- | ------ |
+  | all of the data, which must have an end| not set, None or -1     | True   |
+  | the first N batches, the same each time| N                       | True   |
+  | the next N batches, on a rolling basis | N, or 1 if not set      | False  |
+  | (refused: it would end once only)      | None or -1              | False  |
 
   Raises:
     UserError: the name has other characters than letters, digits and `.:_+-`,
-      or `eval_loop_num_batches` is 0 or below -1.
+      `eval_loop_num_batches` is 0 or below -1, or all of the data is to be read
+      without `reset_for_eval`.
   """
 
   name: str = 'input'
@@ -36,23 +59,74 @@ class BaseInput(config_lib.Configurable):
   infeed_host_index: int = 0
   input_random_seed: int | None = None
   reset_for_eval: bool = False
-  eval_loop_num_batches: int | None = 1
+  eval_loop_num_batches: int | None = _ONE_UNSET
   is_training: bool = False
+  batch_padding_size: int = 0
+
+  # The batch that was peeked at, and the state before it.
+  _peeked = None
+  _state_before = None
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    # A batch that was peeked at is of the time before a reset, whoever wrote
+    # the reset.
+    if 'reset' in vars(cls):
+      cls.reset = _forgetting(cls.reset)
 
   def __post_init__(self):
-    if not _NAME.fullmatch(self.name):
-      raise errors.UserError(
-        f'{type(self).__name__}.name is {self.name!r}; only letters, digits'
-        ' and the characters .:_+- may be in it'
-      )
-    if self.eval_loop_num_batches == -1:
-      self.eval_loop_num_batches = None
+    self.check(
+      bool(_NAME.fullmatch(self.name)),
+      f'name is {self.name!r}; only letters, digits and the characters .:_+-'
+      ' may be in it',
+    )
+    self._check_batches()
+    self.check(
+      self.batch_padding_size >= 0,
+      f'batch_padding_size of {self.name} is {self.batch_padding_size};'
+      ' expected 0 or more rows',
+    )
+
+  def _check_batches(self):
     count = self.eval_loop_num_batches
-    if count is not None and count < 1:
+    if isinstance(count, _Unset):
+      count = None if self.reset_for_eval else 1
+    count = None if count == -1 else count
+    self.eval_loop_num_batches = count
+    self.check(
+      count is None or count >= 1,
+      f'eval_loop_num_batches of {self.name} is {count}; expected at least 1,'
+      ' or None or -1 for all batches',
+    )
+    self.check(
+      count is not None or self.reset_for_eval or self.is_training,
+      f'eval_loop_num_batches of {self.name} is None without reset_for_eval:'
+      ' the second evaluation would find nothing; set reset_for_eval=True to'
+      ' read all of the data each time, or a number to read the next batches'
+      ' each time',
+    )
+
+  @classmethod
+  def get_batch_size(cls, params: config_lib.Config) -> int:
+    """Returns how many examples of one process a batch has.
+
+    Args:
+      params: a config of this class.
+
+    Raises:
+      UserError: it does not say.
+    """
+    if params.batch_size is None:
       raise errors.UserError(
-        f'{self.name}: {type(self).__name__}.eval_loop_num_batches is {count};'
-        ' expected at least 1, or None or -1 for all batches'
+        f'{cls.__name__}.batch_size of {params.name} is not set; expected the'
+        ' number of examples in a batch of one process'
       )
+    return params.batch_size
+
+  @classmethod
+  def get_global_batch_size(cls, params: config_lib.Config) -> int:
+    """Returns how many examples of all processes a batch has."""
+    return cls.get_batch_size(params) * params.num_infeed_hosts
 
   def get_next(self) -> NestedMap:
     """Returns the next batch: numpy arrays with the batch axis first.
@@ -62,9 +136,108 @@ class BaseInput(config_lib.Configurable):
     """
     raise NotImplementedError(type(self).__name__)
 
+  def get_next_padded(self) -> NestedMap:
+    """Returns the batch that was peeked at, or else the next one, padded.
+
+    Raises:
+      StopIteration: the data is at its end.
+    """
+    if self._peeked is not None:
+      batch = self._peeked
+      self._forget()
+      return batch
+    batch = self.get_next()
+    return self._padded(batch) if self.batch_padding_size else batch
+
+  def peek_padded(self) -> NestedMap | None:
+    """Returns what `get_next_padded` returns next; None at the end."""
+    if self._peeked is None:
+      before = self._state_or_none()
+      try:
+        self._peeked = self.get_next_padded()
+      except StopIteration:
+        return None
+      self._state_before = before
+    return self._peeked
+
+  def _padded(self, batch: NestedMap) -> NestedMap:
+    """Returns a batch with rows added, of zeros and without weight."""
+    if _WEIGHTS not in batch:
+      rows = jax.tree.leaves(batch)[0].shape[0]
+      batch = NestedMap({**batch, _WEIGHTS: np.ones(rows, np.float32)})
+    return jax.tree.map(self._with_zeros, batch)
+
+  def _with_zeros(self, x: np.ndarray) -> np.ndarray:
+    return np.pad(x, [(0, self.batch_padding_size), *[(0, 0)] * (x.ndim - 1)])
+
+  def _forget(self):
+    self._peeked = self._state_before = None
+
   def reset(self):
-    """Starts again at the first batch. Called on eval inputs only."""
+    """Starts again at the first batch. Called on eval inputs only.
+
+    What was peeked at is forgotten, also where a subclass has a `reset`.
+    """
     raise NotImplementedError(type(self).__name__)
+
+  def get_state(self) -> bytes:
+    """Returns where the input stands: which batch comes next.
+
+    That is the one that was peeked at, if there is one.
+
+    Raises:
+      UserError: the input cannot tell.
+    """
+    if self._peeked is None:
+      return self._get_state_internal()
+    if self._state_before is None:
+      raise errors.UserError(
+        f'{type(self).__name__} {self.name!r} was peeked at, and could not tell'
+        ' where it stood; expected get_state() before peek_padded()'
+      )
+    return self._state_before
+
+  def set_state(self, state: bytes):
+    """Goes to where `get_state` was asked.
+
+    Raises:
+      UserError: the input cannot, or the state is not one of its own.
+    """
+    self._forget()
+    self._set_state_internal(state)
+
+  def save(self, path: os.PathLike | str):
+    """Writes the state to a file."""
+    epath.Path(path).write_bytes(self.get_state())
+
+  def restore(self, path: os.PathLike | str):
+    """Reads the state from a file.
+
+    Raises:
+      UserError: there is no such file, or as for `set_state`.
+    """
+    try:
+      state = epath.Path(path).read_bytes()
+    except OSError as e:
+      raise errors.UserError(
+        f'the state of {type(self).__name__} {self.name!r} cannot be read from'
+        f' {path}: {e}'
+      ) from e
+    self.set_state(state)
+
+  def _get_state_internal(self) -> bytes:
+    """Returns the state; for subclasses to write."""
+    raise NotImplementedError(type(self).__name__)
+
+  def _set_state_internal(self, state: bytes):
+    """Takes a state; for subclasses to write."""
+    raise NotImplementedError(type(self).__name__)
+
+  def _state_or_none(self) -> bytes | None:
+    try:
+      return self._get_state_internal()
+    except NotImplementedError:
+      return None
 
   def close(self):
     """Frees threads and files. The input cannot be used afterwards."""
@@ -105,3 +278,14 @@ class BaseInput(config_lib.Configurable):
       ' '.join(str(token) for token in row[:length])
       for row, length in zip(ids, lengths, strict=True)
     ]
+
+
+def _forgetting(reset):
+  """Returns a `reset` that forgets the batch that was peeked at."""
+
+  @functools.wraps(reset)
+  def forgets(self):
+    self._forget()
+    return reset(self)
+
+  return forgets

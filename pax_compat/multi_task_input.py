@@ -68,7 +68,7 @@ class MultiTaskInput(base_input.BaseInput):
     task = self._next_task()
     if task in self._kept:
       return NestedMap({task: self._kept.pop(task)})
-    return NestedMap({task: self._sources[task].get_next()})
+    return NestedMap({task: self._sources[task].get_next_padded()})
 
   def example_batch(self, first: NestedMap) -> NestedMap:
     others = [task for task in self._sources if task not in first]
@@ -96,7 +96,7 @@ class MultiTaskInput(base_input.BaseInput):
 
   def _first_of(self, task: str) -> NestedMap:
     try:
-      return self._sources[task].get_next()
+      return self._sources[task].get_next_padded()
     except StopIteration:
       raise errors.UserError(
         f'{self.name}: the input of the task {task!r} has no batch'
@@ -131,7 +131,7 @@ class TaskInput(base_input.BaseInput):
     super().__post_init__()
 
   def get_next(self) -> NestedMap:
-    return NestedMap({self.task: self.source.get_next()})
+    return NestedMap({self.task: self.source.get_next_padded()})
 
   def reset(self):
     self.source.reset()

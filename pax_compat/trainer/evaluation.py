@@ -123,8 +123,8 @@ def evaluate(
   does not count.
 
   Args:
-    data: the input. With `reset_for_eval` it is read to its end and reset,
-      else `eval_loop_num_batches` batches are read on from where it stands.
+    data: the input. `eval_loop_num_batches` batches of it are read, or all
+      that there are; with `reset_for_eval` it is reset then.
     task_program: has the step.
     mdl_vars: the model's variables.
     put: sends a batch to the devices.
@@ -170,9 +170,9 @@ def all_batches(
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have.
   """
-  limit = None if data.reset_for_eval else data.eval_loop_num_batches
+  limit = data.eval_loop_num_batches
   count = 0
-  with feeding.Feeder(data.get_next, put, max_batches=limit) as feeder:
+  with feeding.Feeder(data.get_next_padded, put, max_batches=limit) as feeder:
     for fed in feeder:
       count += 1
       yield fed

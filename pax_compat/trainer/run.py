@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import itertools
 import pathlib
 import signal
 import threading
@@ -107,7 +106,9 @@ def train(
       say(f'all {start} steps are done already')
       return
     data.train.resume_at(start)
-    first_batch = data.train.get_next()
+    first_batch = data.train.peek_padded()
+    if first_batch is None:
+      raise errors.UserError(f'the dataset {data.train.name!r} has no batch')
     _check_specs(experiment, config, first_batch)
     example = data.train.example_batch(first_batch)
     partitioning.check_batch(example, sharding)
@@ -125,7 +126,6 @@ def train(
     trainer.run(
       state,
       start=start,
-      first_batch=first_batch,
       evaluations_due=extra.get(actions.EVALUATIONS_DUE, False),
     )
 
@@ -221,7 +221,6 @@ class Trainer:
     state: program.TrainState,
     *,
     start: int,
-    first_batch,
     evaluations_due: bool,
   ):
     """Trains from step `start` to the last, then evaluates on everything.
@@ -229,7 +228,6 @@ class Trainer:
     Args:
       state: the state after `start` steps; it is donated.
       start: steps that were made before.
-      first_batch: the first batch, on the host.
       evaluations_due: whether evaluations of step `start` are still to make.
 
     Raises:
@@ -238,9 +236,10 @@ class Trainer:
     moment = actions.Moment(
       step=start, is_last=False, is_stopping=False, state=state
     )
-    batches = itertools.chain([first_batch], _forever(self._data.train))
     with contextlib.ExitStack() as stack:
-      feeder = stack.enter_context(feeding.Feeder(batches.__next__, self._put))
+      feeder = stack.enter_context(
+        feeding.Feeder(self._data.train.get_next_padded, self._put)
+      )
       report, measures, others = self._actions(start, feeder, stack)
       if evaluations_due:
         for action in measures:
@@ -359,14 +358,6 @@ class Trainer:
       seconds=self._config.save_interval_seconds,
       before=report.flush,
     )
-
-
-def _forever(data) -> Iterator:
-  while True:
-    try:
-      yield data.get_next()
-    except StopIteration:
-      return
 
 
 @contextlib.contextmanager

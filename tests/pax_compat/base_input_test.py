@@ -4,6 +4,44 @@ import numpy as np
 import pytest
 
 from pax_compat import base_input, errors
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import evaluation
+
+
+class Numbered(base_input.BaseInput):
+  """Six batches of three rows, each with the batch's number.
+
+  Attributes:
+    weight: of the rows; None leaves it to others.
+    can_tell: whether the input knows where it stands.
+  """
+
+  weight: float | None = None
+  can_tell: bool = True
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._next = 0
+
+  def get_next(self):
+    if self._next == len(_ALL):
+      raise StopIteration
+    batch = NestedMap(x=np.full([3, 2], self._next))
+    if self.weight is not None:
+      batch.eval_sample_weights = np.full([3], self.weight, np.float32)
+    self._next += 1
+    return batch
+
+  def reset(self):
+    self._next = 0
+
+  def _get_state_internal(self):
+    if not self.can_tell:
+      raise NotImplementedError
+    return str(self._next).encode()
+
+  def _set_state_internal(self, state):
+    self._next = int(state)
 
 
 @pytest.mark.parametrize('name', ['Train', 'dev.v1:a_b+c-2'])
@@ -13,20 +51,59 @@ def test_names_that_can_be_a_folder(name):
 
 @pytest.mark.parametrize('name', ['', 'a/b', 'two words', 'größe', 'a\n'])
 def test_other_names_are_refused(name):
-  with pytest.raises(errors.UserError, match=r'BaseInput\.name is '):
+  with pytest.raises(errors.UserError, match=r'BaseInput: name is '):
     base_input.BaseInput.config(name=name).Instantiate()
 
 
-@pytest.mark.parametrize(('count', 'kept'), [(3, 3), (None, None), (-1, None)])
-def test_how_many_batches_an_evaluation_has(count, kept):
-  data = base_input.BaseInput.config(eval_loop_num_batches=count).Instantiate()
-  assert data.eval_loop_num_batches == kept
+# (reset_for_eval, eval_loop_num_batches) and the batches of two evaluations;
+# of six, numbered from 0.
+_ALL = [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+  ('fields', 'first', 'second'),
+  [
+    (dict(reset_for_eval=True), _ALL, _ALL),
+    (dict(reset_for_eval=True, eval_loop_num_batches=None), _ALL, _ALL),
+    (dict(reset_for_eval=True, eval_loop_num_batches=-1), _ALL, _ALL),
+    (dict(reset_for_eval=True, eval_loop_num_batches=1), [0], [0]),
+    (dict(reset_for_eval=True, eval_loop_num_batches=2), [0, 1], [0, 1]),
+    (dict(eval_loop_num_batches=2), [0, 1], [2, 3]),
+    (dict(), [0], [1]),
+  ],
+)
+def test_the_batches_of_an_evaluation(fields, first, second):
+  data = Numbered.config(**fields).Instantiate()
+  assert [_evaluated(data), _evaluated(data)] == [first, second]
+
+
+def _evaluated(data) -> list[int]:
+  """Returns the numbers of the batches of one evaluation."""
+  batches = evaluation.all_batches(data, lambda batch: batch)
+  return [int(fed.arrays.x[0, 0]) for fed in batches]
+
+
+@pytest.mark.parametrize('count', [None, -1])
+def test_all_of_the_data_without_reset(count):
+  config = Numbered.config(name='d', eval_loop_num_batches=count)
+  with pytest.raises(errors.UserError, match='of d is None without reset_for'):
+    config.Instantiate()
+  training = config.Instantiate(is_training=True)
+  assert training.eval_loop_num_batches is None
+
+
+def test_too_few_batches_are_no_evaluation():
+  data = Numbered.config(
+    name='d', reset_for_eval=True, eval_loop_num_batches=7
+  ).Instantiate()
+  with pytest.raises(errors.UserError, match="'d' has 6 batches; expected 7"):
+    _evaluated(data)
 
 
 @pytest.mark.parametrize('count', [0, -2])
 def test_an_evaluation_of_nothing(count):
   config = base_input.BaseInput.config(name='d', eval_loop_num_batches=count)
-  with pytest.raises(errors.UserError, match=f'^d: .*batches is {count}; exp'):
+  with pytest.raises(errors.UserError, match=f'batches of d is {count}; expec'):
     config.Instantiate()
 
 
@@ -46,3 +123,76 @@ def test_texts_of_an_input_without_words_are_numbers():
   data = base_input.BaseInput.config().Instantiate()
   ids = np.array([[5, 6, 7], [8, 9, 0]])
   assert data.ids_to_strings(ids, np.array([3, 1])) == ['5 6 7', '8']
+
+
+# Peeking, padding, and where an input stands.
+
+
+def test_a_batch_that_was_peeked_at_comes_next():
+  data = Numbered.config().Instantiate()
+  assert data.peek_padded() is data.peek_padded()
+  assert [data.get_next_padded().x[0, 0] for _ in range(6)] == _ALL
+  assert data.peek_padded() is None
+  with pytest.raises(StopIteration):
+    data.get_next_padded()
+
+
+def test_a_reset_forgets_the_peeked_batch():
+  data = Numbered.config().Instantiate()
+  data.get_next_padded()
+  assert data.peek_padded().x[0, 0] == 1
+  data.reset()
+  assert [data.get_next_padded().x[0, 0] for _ in range(6)] == _ALL
+
+
+@pytest.mark.parametrize('weight', [None, 0.5])
+def test_rows_that_pad_weigh_nothing(weight):
+  data = Numbered.config(batch_padding_size=2, weight=weight).Instantiate()
+  data.get_next_padded()
+  batch = data.peek_padded()
+  np.testing.assert_array_equal(batch.x, [[1, 1]] * 3 + [[0, 0]] * 2)
+  weights = [1.0 if weight is None else weight] * 3 + [0.0] * 2
+  np.testing.assert_array_equal(batch.eval_sample_weights, weights)
+  assert batch.eval_sample_weights.dtype == np.float32
+
+
+def test_an_input_goes_on_where_it_stood(tmp_path):
+  data = Numbered.config().Instantiate()
+  data.get_next_padded()
+  data.save(tmp_path / 'at_1')
+  data.peek_padded()
+  data.save(tmp_path / 'peeked_at_1')
+  assert data.get_next_padded().x[0, 0] == 1
+  data.save(tmp_path / 'at_2')
+  for file, number in (('at_1', 1), ('peeked_at_1', 1), ('at_2', 2)):
+    other = Numbered.config().Instantiate()
+    other.peek_padded()
+    other.restore(tmp_path / file)
+    assert other.get_next_padded().x[0, 0] == number
+  with pytest.raises(
+    errors.UserError, match="'input' cannot be read from .*no"
+  ):
+    data.restore(tmp_path / 'nothing')
+
+
+def test_an_input_that_cannot_tell_is_asked_too_late():
+  data = Numbered.config(can_tell=False).Instantiate()
+  data.peek_padded()
+  with pytest.raises(errors.UserError, match=r'expected get_state\(\) before'):
+    data.get_state()
+  data.get_next_padded()
+  with pytest.raises(NotImplementedError):
+    data.get_state()
+
+
+def test_batch_sizes():
+  config = Numbered.config(batch_size=4, num_infeed_hosts=3)
+  assert Numbered.get_batch_size(config) == 4
+  assert Numbered.get_global_batch_size(config) == 12
+  with pytest.raises(errors.UserError, match='Numbered.batch_size of d is not'):
+    Numbered.get_batch_size(Numbered.config(name='d'))
+
+
+def test_rows_cannot_be_taken_away():
+  with pytest.raises(errors.UserError, match='of d is -1; expected 0 or more'):
+    Numbered.config(name='d', batch_padding_size=-1).Instantiate()

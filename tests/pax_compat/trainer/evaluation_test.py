@@ -72,15 +72,6 @@ def test_without_reset_so_many_batches_are_read_on(made):
   assert data.read == 4
 
 
-@pytest.mark.parametrize('count', [None, -1])
-def test_without_a_number_all_that_is_left_is_read(made, count):
-  data = _rows(reset_for_eval=False, eval_loop_num_batches=count)
-  data.get_next()
-  found = _evaluate(made, data)
-  np.testing.assert_allclose(found['loss'], SQUARES[4:].mean(), rtol=1e-6)
-  assert data.read == 3  # It is not reset.
-
-
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [

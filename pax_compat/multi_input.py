@@ -1,0 +1,144 @@
+"""Several inputs side by side, as one."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from pax_compat import base_input, errors
+from pax_compat.config import REQUIRED, Config
+from pax_compat.nested_map import NestedMap
+
+
+class MultiInput(base_input.BaseInput):
+  """Gives a batch of each of several inputs, under the input's name.
+
+  All leaves get the same outer batch size, which is the greatest common divisor
+  of the inputs' own: [outer, inner, ...], where inner differs between inputs.
+  The model puts the two dimensions together again.
+
+  What the trainer sets for this input, and `is_training`, `reset_for_eval` and
+  `eval_loop_num_batches`, holds for each of them. Their configs stay as they
+  are.
+
+  Attributes:
+    input_to_params: config of each input, by its name.
+    default_input: whose tokenizer makes texts where nobody names an input.
+
+  Raises:
+    UserError: there is no input, one has no batch size, `default_input` is not
+      among them, `batch_size` is set, or several are to be reset for
+      evaluations, each of which could end at another batch.
+  """
+
+  input_to_params: Mapping[str, Config] = REQUIRED
+  default_input: str | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.check(
+      self.batch_size is None,
+      f'batch_size of {self.name} is {self.batch_size}; expected it on each of'
+      ' the inputs',
+    )
+    self.check(
+      bool(self.input_to_params),
+      f'input_to_params of {self.name} is empty; expected a config by name',
+    )
+    self.check(
+      not self.reset_for_eval or len(self.input_to_params) == 1,
+      f'reset_for_eval of {self.name} is set with the inputs'
+      f' {", ".join(self.input_to_params)}; expected a single one with it',
+    )
+    if self.default_input is not None:
+      self._check_known(self.default_input)
+    self._outer = self.get_batch_size(self)
+    self._inputs: dict[str, base_input.BaseInput] = {}
+    try:
+      for name, config in self.input_to_params.items():
+        self._inputs[name] = self._built(name, config)
+    except BaseException:
+      self.close()
+      raise
+
+  def _built(self, name: str, config: Config) -> base_input.BaseInput:
+    return config.Instantiate(
+      name=f'{self.name}_{name}',
+      num_infeed_hosts=self.num_infeed_hosts,
+      infeed_host_index=self.infeed_host_index,
+      is_training=self.is_training,
+      reset_for_eval=self.reset_for_eval,
+      eval_loop_num_batches=self.eval_loop_num_batches,
+    )
+
+  @classmethod
+  def get_batch_size(cls, params) -> int:
+    """Returns the outer batch size, which all inputs' are multiples of."""
+    sizes = (
+      config.__fn_or_cls__.get_batch_size(config)
+      for config in params.input_to_params.values()
+    )
+    return math.gcd(*sizes)
+
+  def get_next(self) -> NestedMap:
+    batches = {k: data.get_next_padded() for k, data in self._inputs.items()}
+    return jax.tree.map(self._with_outer, NestedMap(batches))
+
+  def _with_outer(self, x: np.ndarray) -> np.ndarray:
+    if not x.ndim or x.shape[0] % self._outer:
+      raise errors.UserError(
+        f'{self.name}: a leaf of a batch has the shape {x.shape}; expected its'
+        f' first dimension to be a multiple of {self._outer}'
+      )
+    return x.reshape([self._outer, x.shape[0] // self._outer, *x.shape[1:]])
+
+  def get_child(self, input_name: str) -> base_input.BaseInput:
+    """Returns one of the inputs.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    self._check_known(input_name)
+    return self._inputs[input_name]
+
+  def reset(self):
+    for data in self._inputs.values():
+      data.reset()
+
+  def resume_at(self, step: int):
+    for data in self._inputs.values():
+      data.resume_at(step)
+
+  def close(self):
+    for data in self._inputs.values():
+      data.close()
+
+  def ids_to_strings(
+    self, ids, lengths, key: str | None = None, input_name: str | None = None
+  ) -> Sequence[str]:
+    """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
+
+    Args:
+      ids: int.
+      lengths: int.
+      key: which tokenizer, of an input that has several.
+      input_name: whose tokenizer; None for that of `default_input`.
+
+    Raises:
+      UserError: neither says whose.
+    """
+    name = input_name or self.default_input
+    self.check(
+      name is not None,
+      f'default_input of {self.name} is not set; expected it, or input_name,'
+      f' to be one of {", ".join(self._inputs)}',
+    )
+    return self.get_child(name).ids_to_strings(ids, lengths, key)
+
+  def _check_known(self, name: str):
+    self.check(
+      name in self.input_to_params,
+      f'{self.name} has no input {name!r}'
+      + errors.did_you_mean(name, self.input_to_params),
+    )

@@ -1,0 +1,96 @@
+"""Tests of several inputs side by side."""
+
+import numpy as np
+import pytest
+
+from pax_compat import base_input, errors, multi_input
+from pax_compat.nested_map import NestedMap
+
+
+class Rows(base_input.BaseInput):
+  """Rows with the number of the batch, and of the host."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.count = 0
+    self.is_closed = False
+
+  def get_next(self):
+    self.count += 1
+    x = np.full([self.batch_size, 2], self.count)
+    return NestedMap(
+      x=x, host=np.full([self.batch_size], self.infeed_host_index)
+    )
+
+  def reset(self):
+    self.count = 0
+
+  def close(self):
+    self.is_closed = True
+
+  def ids_to_strings(self, ids, lengths, key=None):
+    return [f'{self.name} {key}'] * len(ids)
+
+
+def _built(**fields):
+  inputs = {'a': Rows.config(batch_size=6), 'b': Rows.config(batch_size=4)}
+  fields = {'name': 'dev', 'input_to_params': inputs, **fields}
+  return multi_input.MultiInput.config(**fields).Instantiate()
+
+
+def test_batches_are_side_by_side():
+  data = _built(num_infeed_hosts=2, infeed_host_index=1)
+  for number in (1, 2):
+    batch = data.get_next_padded()
+    np.testing.assert_array_equal(batch.a.x, np.full([2, 3, 2], number))
+    np.testing.assert_array_equal(batch.b.x, np.full([2, 2, 2], number))
+    np.testing.assert_array_equal(batch.a.host, np.ones([2, 3]))
+
+
+def test_configs_stay_as_they_are():
+  inputs = {'a': Rows.config(name='mine', batch_size=6)}
+  data = _built(input_to_params=inputs, is_training=True)
+  assert inputs['a'].name == 'mine' and not inputs['a'].is_training
+  child = data.get_child('a')
+  assert child.name == 'dev_a' and child.is_training
+
+
+def test_a_reset_reaches_all(tmp_path):
+  data = _built(
+    input_to_params={'a': Rows.config(batch_size=6)},
+    reset_for_eval=True,
+    eval_loop_num_batches=2,
+  )
+  data.get_next()
+  data.peek_padded()
+  data.reset()
+  assert data.get_next_padded().a.x[0, 0, 0] == 1
+  data.close()
+  assert data.get_child('a').is_closed
+
+
+def test_texts_are_of_one_input():
+  ids, lengths = np.ones([2, 3], int), np.ones([2], int)
+  data = _built(default_input='b')
+  assert data.ids_to_strings(ids, lengths, 'src') == ['dev_b src'] * 2
+  assert data.ids_to_strings(ids, lengths, input_name='a') == ['dev_a None'] * 2
+  with pytest.raises(errors.UserError, match='default_input of dev is not set'):
+    _built().ids_to_strings(ids, lengths)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'words'),
+  [
+    (dict(batch_size=2), 'batch_size of dev is 2; expected it on each'),
+    (dict(input_to_params={}), 'input_to_params of dev is empty'),
+    (dict(reset_for_eval=True), 'with the inputs a, b; expected a single'),
+    (dict(default_input='aa'), "dev has no input 'aa'.*a"),
+    (
+      dict(input_to_params={'a': Rows.config(name='r')}),
+      'Rows.batch_size of r is not set',
+    ),
+  ],
+)
+def test_what_does_not_go_together(fields, words):
+  with pytest.raises(errors.UserError, match=words):
+    _built(**fields)
