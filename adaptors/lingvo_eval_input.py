@@ -66,6 +66,11 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
         ' examples of this host make a batch'
       )
 
+  @classmethod
+  def get_batch_size(cls, params) -> int:
+    """Returns how many examples of one process a batch has."""
+    return params.batch_size
+
   def _own_params(self):
     params = self.input.Copy()
     if 'repeat_count' in params and not lingvo_input_driver.is_tf_data(params):
@@ -91,12 +96,16 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
 
   def _build(self):
     driver = self._build_dynamic()
-    if driver.finite is False:
+    if driver.finite is False and not self._ends_by_count():
       driver.close()
       raise errors.UserError(
         f'{self._told_name()} never ends: {self._how_to_end()}'
       )
     return driver
+
+  def _ends_by_count(self) -> bool:
+    """Whether an epoch ends after so many examples, and not with the data."""
+    return False
 
   def _build_dynamic(self):
     """Returns a driver whose last batch may come short.
@@ -144,13 +153,8 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
   def _read_epoch(self):
     """Yields this host's batches of one epoch."""
     groups, count, guard = {}, 0, self._guard()
-    while True:
-      try:
-        batch = self._read()
-      except StopIteration:
-        break
-      rows = self._checked_rows(batch)
-      count += rows
+    for batch in self._read_all():
+      count += self._checked_rows(batch)
       guard(batch, count)
       for piece in _by_length(batch, self._buckets):
         # Bounded: as many groups as there are shapes.
@@ -165,6 +169,15 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
     for key in sorted(groups):
       yield from groups[key].flush()
     self._note_count(count)
+
+  def _read_all(self):
+    """Yields the reader's batches of one epoch."""
+    while True:
+      try:
+        batch = self._read()
+      except StopIteration:
+        return
+      yield batch
 
   def _checked_rows(self, batch) -> int:
     rows = lingvo_input_shapes.batch_rows(batch)
@@ -207,6 +220,68 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
         f' {told} of input.num_samples: {self._how_to_end()}; or correct'
         ' input.num_samples'
       )
+
+
+class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
+  """Gives the first `input.num_samples` examples of a Lingvo input, each once.
+
+  It is a `LingvoEvalAdaptor` for inputs that repeat, and know how many examples
+  they have: these are an epoch. Batches have `input.batch_size` examples of
+  each host.
+
+  Attributes:
+    batch_size: None; the input's is taken.
+
+  Raises:
+    UserError: as for a `LingvoEvalAdaptor`; or the input does not say how many
+      examples it has, or in a batch, or has fewer than it says.
+  """
+
+  def _check_batch_size(self):
+    size = getattr(self.input, 'batch_size', None)
+    if self.batch_size not in (None, size):
+      raise errors.UserError(
+        f'{self._told_name()}: batch_size is {self.batch_size}; leave it None,'
+        ' and set input.batch_size'
+      )
+    self.batch_size = size
+    super()._check_batch_size()
+    self._count = getattr(self.input, 'num_samples', 0)
+    if not self._count or self._count < 0:
+      raise errors.UserError(
+        f'{self._told_name()}: input.num_samples is {self._count!r}; expected'
+        ' how many examples there are, or a LingvoEvalAdaptor for an input that'
+        ' ends by itself'
+      )
+
+  @classmethod
+  def get_batch_size(cls, params) -> int:
+    """Returns how many examples of one process a batch has."""
+    return params.input.batch_size
+
+  @property
+  def num_samples(self) -> int:
+    """Real examples of all hosts in an epoch."""
+    return self._count
+
+  def _ends_by_count(self):
+    return True
+
+  def _guard(self):
+    return lambda batch, count: None
+
+  def _read_all(self):
+    left = self._count
+    for batch in super()._read_all():
+      rows = self._checked_rows(batch)
+      yield _rows(batch, 0, left) if rows > left else batch
+      left -= rows
+      if left <= 0:
+        return
+    raise errors.UserError(
+      f'{self._told_name()} ended after {self._count - left} examples; expected'
+      f' the {self._count} of input.num_samples'
+    )
 
 
 class _RepetitionGuard:

@@ -121,6 +121,21 @@ class LingvoInputAdaptor(base_input.BaseInput):
         ' input.bucket_batch_limit (or input.batch_size)'
       )
 
+  @classmethod
+  def get_batch_size(cls, params) -> int:
+    """Returns how many examples of one process a batch has, as far as known.
+
+    Of several buckets that of the first.
+    """
+    for field in ('bucket_batch_limit', 'batch_size'):
+      size = getattr(params.input, field, None)
+      if size:
+        return size[0] if isinstance(size, list | tuple) else size
+    raise errors.UserError(
+      f'{params.name}: input has neither bucket_batch_limit nor batch_size;'
+      ' expected the number of examples in a batch'
+    )
+
   def _own_params(self):
     """Returns a copy of the generator's Params to work on."""
     return self.input.Copy()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from absl import logging
 
-from adaptors import lingvo_eval_input, lingvo_runtime
+from adaptors import lingvo_eval_input
 from pax_compat import errors
 from tests.adaptors import lingvo_input_testing as testing
 
@@ -222,7 +222,7 @@ def test_closing_leaves_no_thread_behind(adapt, tmp_path):
 
 
 def test_supplied_weights_are_kept_and_pads_weigh_nothing(adapt):
-  params = _numbers(6, weights=True)
+  params = testing.numbers(6, weights=True)
   batches = testing.drain(adapt(params))
   assert [b.eval_sample_weights.tolist() for b in batches] == [
     [0.0, 0.5, 1.0, 1.5],
@@ -233,58 +233,22 @@ def test_supplied_weights_are_kept_and_pads_weigh_nothing(adapt):
 
 @pytest.mark.parametrize('fields', [{}, {'filtered': True}])
 def test_endless_input_is_found_out(adapt, fields):
-  params = _numbers(30, repeat=True, **fields)
+  params = testing.numbers(30, repeat=True, **fields)
   with pytest.raises(errors.UserError, match='never (ends|to end)'):
     testing.drain(adapt(params))
 
 
 def test_endless_input_is_found_out_by_num_samples(adapt):
-  params = _numbers(30, repeat=True, filtered=True).Set(num_samples=30)
+  params = testing.numbers(30, repeat=True, filtered=True).Set(num_samples=30)
   with pytest.raises(errors.UserError, match='twice the 30 of'):
     testing.drain(adapt(params))
 
 
 def test_num_batches_bounds_an_endless_input(adapt):
-  params = _numbers(30, repeat=True, filtered=True)
+  params = testing.numbers(30, repeat=True, filtered=True)
   assert len(testing.drain(adapt(params, num_batches=5))) == 5
 
 
 def test_leaves_without_a_common_batch_axis_are_refused(adapt):
   with pytest.raises(errors.UserError, match='no common batch axis'):
-    testing.drain(adapt(_numbers(6, scalar=True)))
-
-
-def _numbers(count, **options):
-  """Returns Params of a tf.data input of the numbers below `count`.
-
-  Args:
-    count: how many numbers.
-    **options: `weights` adds eval_sample_weights, `scalar` a leaf without an
-      axis, `repeat` makes it endless, `filtered` hides that from tf.data.
-  """
-  tf = lingvo_runtime.module('tensorflow')
-  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
-  sources = lingvo_runtime.module('lingvo.core.datasource')
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-
-  def example(x):
-    fields = py_utils.NestedMap(x=x)
-    if options.get('weights'):
-      fields.eval_sample_weights = tf.cast(x, tf.float32) / 2
-    if options.get('scalar'):
-      fields.step = tf.constant(1)
-    return fields
-
-  class Source(sources.TFDatasetSource):
-    def GetDataset(self):  # noqa: N802
-      numbers = tf.data.Dataset.range(count)
-      if options.get('repeat'):
-        numbers = numbers.repeat()
-      if options.get('filtered'):
-        # A filter: tf.data does not know any more how many there are.
-        numbers = numbers.filter(lambda x: x >= 0)
-      return numbers.batch(5).map(example)
-
-  return generators.BaseInputGenerator.Params().Set(
-    file_datasource=Source.Params()
-  )
+    testing.drain(adapt(testing.numbers(6, scalar=True)))

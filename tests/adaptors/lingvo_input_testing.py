@@ -128,3 +128,39 @@ def assert_same(batches, others):
     assert sorted(a) == sorted(b)
     for key in a:
       np.testing.assert_array_equal(a[key], b[key])
+
+
+def numbers(count, **options):
+  """Returns Params of a tf.data input of the numbers below `count`.
+
+  Args:
+    count: how many numbers.
+    **options: `weights` adds eval_sample_weights, `scalar` a leaf without an
+      axis, `repeat` makes it endless, `filtered` hides that from tf.data.
+  """
+  tf = lingvo_runtime.module('tensorflow')
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  sources = lingvo_runtime.module('lingvo.core.datasource')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  def example(x):
+    fields = py_utils.NestedMap(x=x)
+    if options.get('weights'):
+      fields.eval_sample_weights = tf.cast(x, tf.float32) / 2
+    if options.get('scalar'):
+      fields.step = tf.constant(1)
+    return fields
+
+  class Source(sources.TFDatasetSource):
+    def GetDataset(self):  # noqa: N802
+      numbers = tf.data.Dataset.range(count)
+      if options.get('repeat'):
+        numbers = numbers.repeat()
+      if options.get('filtered'):
+        # A filter: tf.data does not know any more how many there are.
+        numbers = numbers.filter(lambda x: x >= 0)
+      return numbers.batch(5).map(example)
+
+  return generators.BaseInputGenerator.Params().Set(
+    file_datasource=Source.Params()
+  )
