@@ -284,6 +284,17 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """Returns the (batch, time) of each bucket, as far as they are known."""
     return self._buckets.shapes()
 
+  def tokenizers(self) -> dict[str, str]:
+    """Returns the Params of the generator's tokenizers by their names."""
+    named = getattr(self._params, 'tokenizer_dict', None) or {}
+    if getattr(self._params, 'tokenizer', None) is not None:
+      named = {'': self._params.tokenizer, **named}
+    return {
+      key: params.ToText()
+      for key, params in named.items()
+      if params is not None
+    }
+
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
 

@@ -261,6 +261,13 @@ class BaseInput(config_lib.Configurable):
     """
     return first
 
+  def tokenizers(self) -> dict[str, str]:
+    """Says how this input makes tokens of texts: descriptions by name.
+
+    Inputs with equal descriptions make equal tokens. Here there are none.
+    """
+    return {}
+
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Makes texts of tokens; here the numbers, for an input that has no words.
 

@@ -136,6 +136,13 @@ class MultiInput(base_input.BaseInput):
     )
     return self.get_child(name).ids_to_strings(ids, lengths, key)
 
+  def tokenizers(self) -> dict[str, str]:
+    return {
+      f'{child} {name}'.strip(): description
+      for child, data in self._inputs.items()
+      for name, description in data.tokenizers().items()
+    }
+
   def _check_known(self, name: str):
     self.check(
       name in self.input_to_params,

@@ -88,6 +88,13 @@ class MultiTaskInput(base_input.BaseInput):
     for source in self._sources.values():
       source.close()
 
+  def tokenizers(self):
+    return {
+      f'{task} {name}'.strip(): description
+      for task, source in self._sources.items()
+      for name, description in source.tokenizers().items()
+    }
+
   def _next_task(self) -> str:
     if self._step % self.steps_per_draw == 0:
       self._task = self._schedule.task_at(self._step, self._draws.random())
@@ -141,6 +148,9 @@ class TaskInput(base_input.BaseInput):
 
   def ids_to_strings(self, ids, lengths, key=None):
     return self.source.ids_to_strings(ids, lengths, key)
+
+  def tokenizers(self):
+    return self.source.tokenizers()
 
 
 def _built(

@@ -1,0 +1,1 @@
+"""Programs that look at experiments and runs."""

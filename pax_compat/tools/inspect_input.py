@@ -1,0 +1,96 @@
+"""Looks at the data of an experiment.
+
+    python -m pax_compat.tools.inspect_input --exp=NAME --split=Dev
+
+Prints of each dataset the fields of a batch with their shapes, the first
+batches as text, and whether several hosts would read the same examples; with
+--html it writes a page on which padding is grey and segments have colours.
+
+Ends with status 0 if nothing is to be said against the data, 1 if something is
+(the lines that begin with `warning`), and 2 after a mistake in what was asked
+for.
+"""
+
+import pathlib
+
+from absl import flags
+
+from pax_compat import (
+  command_line,
+  errors,
+  experiment_flags,
+  experiment_sources,
+)
+
+flags.adopt_module_key_flags(experiment_flags)
+
+_SPLIT = flags.DEFINE_list(
+  'split', [], 'Names of datasets to look at; all by default.'
+)
+_BATCHES = flags.DEFINE_integer(
+  'batches', 2, 'How many batches of each are shown.', lower_bound=1
+)
+_ROWS = flags.DEFINE_integer(
+  'rows', 4, 'How many examples of a batch are printed.', lower_bound=0
+)
+_HOSTS = flags.DEFINE_integer(
+  'hosts',
+  2,
+  'How many hosts are tried, whose examples are then compared; 1 for none.',
+  lower_bound=1,
+)
+_SHARD_BATCHES = flags.DEFINE_integer(
+  'shard_batches',
+  20,
+  'How many batches of each host are compared, at most.',
+  lower_bound=1,
+)
+_HTML = flags.DEFINE_string('html', None, 'File for a page of examples.')
+
+
+def main(argv: list[str]) -> int:
+  """Does what the flags say; returns the exit status."""
+  experiment_flags.no_arguments(argv)
+  name = experiment_flags.name()
+  experiment = experiment_sources.find(name, experiment_flags.options())
+  # JAX takes a second to import, which a mistake in a name should not cost.
+  from pax_compat.tools import inspecting, inspection_page, inspection_text
+
+  found = []
+  for config in _chosen(experiment):
+    found.append(
+      inspecting.inspect(
+        config,
+        batches=_BATCHES.value,
+        hosts=_HOSTS.value,
+        shard_batches=_SHARD_BATCHES.value,
+      )
+    )
+    print(inspection_text.of_dataset(found[-1], _ROWS.value), flush=True)
+  warnings = inspecting.different_tokenizers(found)
+  for warning in warnings:
+    print(f'warning: {warning}')
+  if _HTML.value:
+    page = inspection_page.page(name, found, warnings)
+    pathlib.Path(_HTML.value).write_text(page, encoding='utf-8')
+    print(f'wrote {_HTML.value}')
+  return 1 if warnings or any(one.warnings for one in found) else 0
+
+
+def _chosen(experiment) -> list:
+  """Returns the configs of the datasets to look at."""
+  known = {
+    config.name: config
+    for config in (*experiment.decode_datasets(), *experiment.datasets())
+  }
+  for split in _SPLIT.value:
+    if split not in known:
+      raise errors.UserError(
+        f'--split: there is no dataset {split!r}'
+        + errors.did_you_mean(split, known)
+      )
+  return [known[split] for split in _SPLIT.value or known]
+
+
+if __name__ == '__main__':
+  command_line.run(main)

@@ -1,0 +1,279 @@
+"""What is found out about a dataset by reading it.
+
+Shapes: B batch, T time.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from pax_compat import base_input, errors
+from pax_compat import config as config_lib
+from pax_compat.nested_map import NestedMap
+
+_WEIGHTS = 'eval_sample_weights'
+# Last parts of the names of fields that hold tokens.
+_TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+  """A field of a batch that holds tokens.
+
+  Attributes:
+    field: its dotted name.
+    ids: [B, T].
+    counts: [B, T], which positions are no padding.
+    segments: [B, T], which of several packed sequences a position is of; None
+      where they are not packed.
+    texts: B texts.
+    pieces: B lists of T texts, one of each token.
+  """
+
+  field: str
+  ids: np.ndarray
+  counts: np.ndarray
+  segments: np.ndarray | None
+  texts: list[str]
+  pieces: list[list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+  """What several hosts have read.
+
+  Attributes:
+    hosts: how many there were.
+    batches: how many batches each gave.
+    examples: different examples of all of them.
+    shared: examples that more than one host has read.
+    is_whole: whether all hosts came to the end of the data.
+  """
+
+  hosts: int
+  batches: tuple[int, ...]
+  examples: int
+  shared: int
+  is_whole: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """What is found out about a dataset.
+
+  Attributes:
+    config: its config.
+    specs: shape and dtype of each leaf of the first batch, by dotted name.
+    batches: the token fields of the first batches.
+    weights: [B] of each of these batches, what examples weigh.
+    tokenizers: descriptions by name.
+    shards: what several hosts read; None if they were not tried.
+    warnings: what is to be said against the data.
+  """
+
+  config: config_lib.Config
+  specs: Mapping[str, tuple[tuple[int, ...], str]]
+  batches: list[list[Tokens]]
+  weights: list[np.ndarray]
+  tokenizers: Mapping[str, str]
+  shards: Shards | None
+  warnings: list[str]
+
+
+def inspect(
+  config: config_lib.Config,
+  *,
+  batches: int,
+  hosts: int,
+  shard_batches: int,
+) -> Dataset:
+  """Reads the first batches of a dataset, as the first and as several hosts.
+
+  Args:
+    config: of a `BaseInput`.
+    batches: how many are to be shown.
+    hosts: how many hosts are tried; 1 for none.
+    shard_batches: how many batches of each host are compared at most.
+
+  Raises:
+    UserError: the dataset cannot be built, or has no batch.
+  """
+  with _built(config) as data:
+    read = list(_batches(data, batches))
+    if not read:
+      raise errors.UserError(f'the dataset {config.name!r} has no batch')
+    shown = [_token_fields(data, batch) for batch in read]
+    tokenizers = data.tokenizers()
+  shards = None
+  if hosts > 1:
+    shards = _shards(config, hosts, shard_batches)
+  weights = [_weights(batch) for batch in read]
+  return Dataset(
+    config=config,
+    specs={
+      name: (np.shape(x), str(np.asarray(x).dtype))
+      for name, x in read[0].flatten_items()
+    },
+    batches=shown,
+    weights=weights,
+    tokenizers=tokenizers,
+    shards=shards,
+    warnings=_warnings(config, shown, weights, shards),
+  )
+
+
+def different_tokenizers(found: Sequence[Dataset]) -> list[str]:
+  """Says which datasets of an experiment make tokens in different ways."""
+  by_name = collections.defaultdict(dict)
+  for dataset in found:
+    for name, description in dataset.tokenizers.items():
+      by_name[name].setdefault(description, []).append(dataset.config.name)
+  return [
+    f'the tokenizer {name or "(of no name)"} is another one in '
+    + ' than in '.join(', '.join(names) for names in ways.values())
+    for name, ways in by_name.items()
+    if len(ways) > 1
+  ]
+
+
+@contextlib.contextmanager
+def _built(config, **fields) -> Iterator[base_input.BaseInput]:
+  data = config.Instantiate(**fields)
+  with contextlib.closing(data):
+    yield data
+
+
+def _batches(data: base_input.BaseInput, count: int) -> Iterator[NestedMap]:
+  for _ in range(count):
+    try:
+      yield data.get_next_padded()
+    except StopIteration:
+      return
+
+
+def _token_fields(data, batch: NestedMap) -> list[Tokens]:
+  fields = dict(batch.flatten_items())
+  return [
+    _tokens(data, name, np.asarray(x), fields)
+    for name, x in fields.items()
+    if name.rpartition('.')[2] in _TOKENS
+    and np.ndim(x) == 2
+    and np.issubdtype(np.asarray(x).dtype, np.integer)
+  ]
+
+
+def _tokens(data, name: str, ids: np.ndarray, fields: Mapping) -> Tokens:
+  parent = name.rpartition('.')[0]
+
+  def beside(*siblings: str) -> np.ndarray | None:
+    for one in siblings:
+      x = fields.get(f'{parent}.{one}' if parent else one)
+      if np.shape(x) == ids.shape:
+        return np.asarray(x)
+    return None
+
+  paddings, weights = beside('paddings'), beside('weights')
+  segments = beside('segment_ids')
+  if paddings is not None:
+    counts = paddings == 0
+  elif weights is not None:
+    counts = weights != 0
+  elif segments is not None:
+    counts = segments != 0
+  else:
+    counts = np.ones(ids.shape, bool)
+  # Up to the last position that counts; masked ones may lie before it.
+  lengths = ids.shape[1] - np.argmax(counts[:, ::-1], axis=1)
+  lengths = np.where(counts.any(axis=1), lengths, 0)
+  rows, length = ids.shape
+  singles = np.reshape(ids, [-1, 1])
+  pieces = _decoded(data, singles, np.ones(len(singles), np.int32), parent)
+  return Tokens(
+    field=name,
+    ids=ids,
+    counts=counts,
+    segments=segments,
+    texts=_decoded(data, ids, lengths.astype(np.int32), parent),
+    pieces=[pieces[i * length : (i + 1) * length] for i in range(rows)],
+  )
+
+
+def _decoded(data, ids, lengths, key: str) -> list[str]:
+  """Returns texts, or numbers where the input cannot make texts."""
+  for tried in filter(None, (key, None)) if key else (None,):
+    try:
+      return list(data.ids_to_strings(ids, lengths, tried))
+    except errors.UserError:
+      continue
+  return base_input.BaseInput.ids_to_strings(data, ids, lengths)
+
+
+def _weights(batch: NestedMap) -> np.ndarray:
+  if _WEIGHTS in batch:
+    return np.asarray(batch[_WEIGHTS])
+  return np.ones(np.shape(jax.tree.leaves(batch)[0])[:1])
+
+
+def _shards(config, hosts: int, limit: int) -> Shards:
+  """Reads as several hosts do, one after the other."""
+  seen, counts, ended = collections.defaultdict(set), [], True
+  for host in range(hosts):
+    count = 0
+    with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
+      for batch in _batches(data, limit):
+        count += 1
+        for digest in _digests(batch):
+          seen[digest].add(host)
+      ended = ended and count < limit
+    counts.append(count)
+  return Shards(
+    hosts=hosts,
+    batches=tuple(counts),
+    examples=len(seen),
+    shared=sum(len(hosts) > 1 for hosts in seen.values()),
+    is_whole=ended,
+  )
+
+
+def _digests(batch: NestedMap) -> Iterator[bytes]:
+  """Yields a digest of each example that counts."""
+  weights = _weights(batch)
+  leaves = [
+    np.asarray(x)
+    for name, x in batch.flatten_items()
+    if name != _WEIGHTS and np.shape(x)[:1] == weights.shape
+  ]
+  for row in np.flatnonzero(weights):
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in leaves:
+      digest.update(np.ascontiguousarray(leaf[row]).tobytes())
+    yield digest.digest()
+
+
+def _warnings(config, shown, weights, shards: Shards | None) -> list[str]:
+  told = []
+  for fields in shown:
+    for tokens in fields:
+      if (tokens.ids < 0).any():
+        told.append(f'{tokens.field} has negative ids')
+      if not tokens.counts.any():
+        told.append(f'{tokens.field} has a batch that is padding only')
+  if not any(w.any() for w in weights):
+    told.append('no example of the first batches weighs anything')
+  if shards is not None:
+    if shards.shared:
+      told.append(
+        f'{shards.shared} of {shards.examples} examples are read by more than'
+        f' one of {shards.hosts} hosts'
+      )
+    if len(set(shards.batches)) > 1:
+      told.append(
+        'hosts give different numbers of batches: '
+        + ', '.join(map(str, shards.batches))
+      )
+  return list(dict.fromkeys(told))

@@ -1,0 +1,123 @@
+"""What is found out about datasets, as a page: one file, no network."""
+
+from collections.abc import Sequence
+
+from pax_compat.markup import Html, joined, tag
+from pax_compat.tools import inspecting, inspection_text
+
+_COLOURS = 6
+_STYLE = Html("""
+:root { color-scheme: light dark; --line: #8885; --soft: #888; }
+body { margin: 0 auto; max-width: 90rem; padding: 1.5rem 1rem 4rem;
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+h3 { font-size: 1rem; margin-bottom: .25rem; }
+table { border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
+  border-bottom: 1px solid var(--line); }
+.scroll { overflow-x: auto; }
+.token { display: inline-block; font-family: ui-monospace, monospace;
+  font-size: .85em; padding: 0 .2em; margin: 1px; border-radius: 3px;
+  background: #8882; white-space: pre; }
+.padding { opacity: .35; }
+.weightless td { color: var(--soft); }
+.warning { border-left: 4px solid #d33; padding-left: .6rem; }
+.segment0 { background: #3b82f640; } .segment1 { background: #f59e0b40; }
+.segment2 { background: #10b98140; } .segment3 { background: #ec489940; }
+.segment4 { background: #8b5cf640; } .segment5 { background: #84cc1640; }
+""")
+
+
+def page(
+  name: str, found: Sequence[inspecting.Dataset], warnings: Sequence[str]
+) -> str:
+  """Returns the page.
+
+  Args:
+    name: of the experiment.
+    found: what was found out about its datasets.
+    warnings: what is to be said against all of them together.
+  """
+  head = tag(
+    'head',
+    tag('meta', charset='utf-8'),
+    tag('meta', name='viewport', content='width=device-width'),
+    tag('title', f'Data of {name}'),
+    tag('style', _STYLE),
+  )
+  body = tag(
+    'body',
+    tag('h1', f'Data of {name}'),
+    *map(_warning, warnings),
+    *map(_dataset, found),
+  )
+  return f'<!doctype html>\n{tag("html", head, body, lang="en")}\n'
+
+
+def _warning(text: str) -> Html:
+  return tag('p', text, class_='warning')
+
+
+def _dataset(found: inspecting.Dataset) -> Html:
+  specs = [
+    tag('tr', tag('td', name), tag('td', f'{dtype}{list(shape)}'))
+    for name, (shape, dtype) in found.specs.items()
+  ]
+  batches = [
+    _batch(number, fields, weights)
+    for number, (fields, weights) in enumerate(
+      zip(found.batches, found.weights, strict=True)
+    )
+  ]
+  shards = found.shards and tag('p', inspection_text.of_shards(found.shards))
+  return tag(
+    'section',
+    tag('h2', found.config.name),
+    tag('p', inspection_text.how_it_is_read(found.config)),
+    *map(_warning, found.warnings),
+    shards,
+    tag('table', *specs),
+    *batches,
+  )
+
+
+def _batch(number: int, fields, weights) -> Html:
+  heads = [tag('th', tokens.field) for tokens in fields]
+  rows = [
+    tag(
+      'tr',
+      tag('td', f'{row}, weight {weight:g}'),
+      *(tag('td', _tokens(tokens, row)) for tokens in fields),
+      class_='' if weight else 'weightless',
+    )
+    for row, weight in enumerate(weights)
+  ]
+  table = tag('table', tag('tr', tag('th', 'example'), *heads), *rows)
+  return joined(
+    tag('h3', f'Batch {number}'),
+    tag('p', inspection_text.described(fields, weights)),
+    tag('div', table, class_='scroll'),
+  )
+
+
+def _tokens(tokens: inspecting.Tokens, row: int) -> Html:
+  return joined(
+    *(
+      tag(
+        'span',
+        piece or ' ',
+        class_=_class_of(tokens, row, position),
+        title=f'{position}: {tokens.ids[row, position]}',
+      )
+      for position, piece in enumerate(tokens.pieces[row])
+    )
+  )
+
+
+def _class_of(tokens: inspecting.Tokens, row: int, position: int) -> str:
+  if not tokens.counts[row, position]:
+    return 'token padding'
+  if tokens.segments is None:
+    return 'token'
+  segment = int(tokens.segments[row, position]) - 1
+  return f'token segment{segment % _COLOURS}'
