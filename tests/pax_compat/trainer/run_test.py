@@ -248,7 +248,7 @@ def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
   done = runs.python(*command, settings={'train': {'fail_at': 7}})
   assert done.returncode == 1
   assert 'ArithmeticError: batch 7 cannot be counted' in done.stderr
-  [file] = re.findall(r'File "(.*)", line \d+, in get_next', done.stderr)
+  [file] = re.findall(r'File "(.*)", line \d+, in get_next\n', done.stderr)
   assert file.endswith('counting_experiment.py')
   assert runs.steps_saved(folder) == [5]
 
