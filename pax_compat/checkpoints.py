@@ -56,6 +56,7 @@ class Checkpointer:
     *,
     max_to_keep: int | None,
     keep_interval_seconds: float | None = None,
+    max_bytes_in_flight: int | None = None,
     clock: Callable[[], float] = time.time,
   ):
     """Opens the folder, and creates it if needed.
@@ -66,6 +67,9 @@ class Checkpointer:
       keep_interval_seconds: a checkpoint is kept for good, beside the newest,
         that comes so much later than the last such one, or than the first of
         the run; None keeps none.
+      max_bytes_in_flight: how many bytes of arrays are being written at a time,
+        which takes memory beside them: at least as many as the largest array
+        has; None for no limit.
       clock: returns seconds since a moment that is the same after a restart.
 
     Raises:
@@ -93,6 +97,7 @@ class Checkpointer:
       options=ocp.CheckpointManagerOptions(
         lightweight_initialize=True, save_root_metadata=False
       ),
+      item_handlers=_handlers(max_bytes_in_flight),
     )
     self._executor = concurrent.futures.ThreadPoolExecutor(
       1, thread_name_prefix='checkpoint_commit'
@@ -408,6 +413,17 @@ class Checkpointer:
         ' says why'
       )
     return None if code == none else code
+
+
+def _handlers(max_bytes_in_flight: int | None) -> dict[str, Any] | None:
+  """Returns what Orbax writes with; None for its own choice."""
+  if max_bytes_in_flight is None:
+    return None
+  gigabytes = 1.01 * max_bytes_in_flight / 1e9  # Rounded up.
+  return {
+    'state': ocp.StandardCheckpointHandler(save_concurrent_gb=gigabytes),
+    'about': ocp.JsonCheckpointHandler(),
+  }
 
 
 def from_first_process(value: int) -> int:

@@ -55,6 +55,14 @@ class Scaling(NamedTuple):
   clipped_grad_norm: jax.Array
   grad_scale: jax.Array
 
+  def times(self, factor: jax.Array) -> 'Scaling':
+    """Returns the scaling to gradients that are multiplied by `factor` []."""
+    return self._replace(
+      factors={path: factor * own for path, own in self.factors.items()},
+      clipped_grad_norm=factor * self.clipped_grad_norm,
+      grad_scale=factor * self.grad_scale,
+    )
+
 
 def scaling(square_sums: Arrays, limits: Limits) -> Scaling:
   """Returns how gradients are scaled.

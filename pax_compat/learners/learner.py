@@ -5,6 +5,7 @@ Gradients are measured and scaled down, then regularised, and given to the
 optimizer.
 """
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from pax_compat.config import Config
 from pax_compat.layers.row_gradients import RowFacts
 from pax_compat.learners import (
   branches,
+  data_sources,
   gradient_norms,
   gradient_scaling,
   moving_average,
@@ -26,8 +28,9 @@ from pax_compat.learners import (
 )
 from pax_compat.learners import parts as parts_lib
 from pax_compat.learners.gradient_scaling import IS_VALID_STEP
+from pax_compat.learners.norm_tracking import NormStatistics
 from pax_compat.learners.parts import Part
-from pax_compat.learners.settings import LearnerSettings
+from pax_compat.learners.settings import BY_SOURCE, LearnerSettings
 from pax_compat.learners.stacked_layers import StackedTransformation
 from pax_compat.learners.update_scale import first_scale
 from pax_compat.learners.variable_names import as_tree, by_path, path_name
@@ -44,12 +47,17 @@ class _Step(NamedTuple):
     parts: the optimizers with their weights.
     metas: what each weight is, by path.
     row_facts: facts about the gradients of looked-up tables, by path.
+    loss_weight: [], what the batch weighs.
+    shares: by path what a gradient is multiplied by, if anything, because of
+      where the batch comes from.
   """
 
   gradients: Arrays
   parts: Sequence[Part]
   metas: WeightMetas
   row_facts: Mapping[str, RowFacts]
+  loss_weight: jax.Array
+  shares: Arrays
 
 
 class LearnerState(NamedTuple):
@@ -58,10 +66,12 @@ class LearnerState(NamedTuple):
   Attributes:
     optimizer: the optimizer's state; of several optimizers a dict, by name.
     average: the moving average of the weights, if there is one.
+    norms: what is known of the norms of gradients, if they are tracked.
   """
 
   optimizer: Any
   average: moving_average.AverageState | None
+  norms: NormStatistics | None = None
 
 
 class Learner(LearnerSettings):
@@ -86,7 +96,8 @@ class Learner(LearnerSettings):
   `learning/grad_scale`, the factor of all gradients; and as the fields below
   say, `learning/raw_grad_norm` before and `learning/clipped_grad_norm` after
   scaling, `learning/applied_grad_norm` of what is added to the weights,
-  `learning/var_norm` before the step, and for each weight
+  `learning/var_norm` before the step, `learning/rejected_steps` that a tracker
+  of norms has left out so far, and for each weight
   `per_var_grad_norm/<name>` (before scaling) and `per_var_norm/<name>`, with
   `/<layer>` behind where layers are stacked.
 
@@ -96,6 +107,9 @@ class Learner(LearnerSettings):
   def __post_init__(self):
     super().__post_init__()
     self._primary = self._built(self.optimizer)
+    tracker = self.grad_norm_tracker
+    self._norm_tracker = tracker and tracker.Instantiate()
+    self._source: jax.Array | None = None
 
   @property
   def has_ema(self) -> bool:
@@ -112,6 +126,7 @@ class Learner(LearnerSettings):
     for field, patterns in (
       ('bprop_variable_exclusion', self._excluding),
       ('bprop_variable_inclusion', self._including),
+      (BY_SOURCE, sum(self._by_source, [])),
     ):
       variable_names.check_matches(patterns, names, self._where(field))
 
@@ -131,7 +146,8 @@ class Learner(LearnerSettings):
     average = None
     if self.has_ema:
       average = moving_average.first_average(as_tree(weights))
-    return LearnerState(parts_lib.joined(states), average)
+    norms = self._norm_tracker.init() if self._norm_tracker else None
+    return LearnerState(parts_lib.joined(states), average, norms)
 
   def abstract_state(
     self, params: Any, *, weight_metas: WeightMetas
@@ -157,7 +173,10 @@ class Learner(LearnerSettings):
     average = None
     if self.has_ema:
       average = moving_average.placed_average(as_tree(weights), elsewhere)
-    return LearnerState(parts_lib.joined(states), average)
+    norms = None
+    if self._norm_tracker:
+      norms = self._norm_tracker.abstract_state(elsewhere)
+    return LearnerState(parts_lib.joined(states), average, norms)
 
   def update(
     self,
@@ -167,6 +186,7 @@ class Learner(LearnerSettings):
     *,
     weight_metas: WeightMetas,
     row_facts: Mapping[str, RowFacts] | None = None,
+    loss_weight: jax.Array | float = 1.0,
     due: jax.Array | bool = True,
     also: Callable[[], Arrays] = dict,
   ) -> tuple[Any, LearnerState, Arrays, Arrays]:
@@ -178,6 +198,8 @@ class Learner(LearnerSettings):
       gradients: a tree like `params`.
       weight_metas: what each weight is, by its path.
       row_facts: facts about the gradients of looked-up tables, by path.
+      loss_weight: [], what the loss of the batch weighs among other batches, by
+        which some optimizers go.
       due: [], bool, whether those norms are wanted that only describe.
       also: makes further norms [] of the old weights, by name.
 
@@ -186,22 +208,26 @@ class Learner(LearnerSettings):
       norms that may be due (`learning/var_norm`, `learning/applied_grad_norm`,
       `per_var_norm/...` and the further ones); zeros where they are not.
     """
+    trained = self._trained(weight_metas)
     step = _Step(
-      gradients=_pick(by_path(gradients), self._trained(weight_metas)),
+      gradients=_pick(by_path(gradients), trained),
       parts=self._parts(weight_metas),
       metas=weight_metas,
       row_facts=row_facts or {},
+      loss_weight=jnp.asarray(loss_weight, jnp.float32),
+      shares=self._shares(trained),
     )
-    factors, is_valid, metrics = self._scaling(step, params)
+    factors, is_valid, metrics, tracked = self._scaling(step, params, state)
     metrics |= self._learning_rates(step, state)
 
     @jax.jit  # Traced once, though norms need it too.
-    def optimized(gradients, row_facts, factors, params, state):
-      own = step._replace(gradients=gradients, row_facts=row_facts)
-      return self._optimized(own, factors, params, state)
+    def optimized(arrays, factors, params, state):
+      return self._optimized(step._replace(**arrays), factors, params, state)
 
     def made(factors):
-      return optimized(step.gradients, step.row_facts, factors, params, state)
+      names = ('gradients', 'row_facts', 'loss_weight', 'shares')
+      arrays = {name: getattr(step, name) for name in names}
+      return optimized(arrays, factors, params, state)
 
     norms = branches.either(
       due,
@@ -212,7 +238,8 @@ class Learner(LearnerSettings):
     def moved():
       updates, new_state = made(factors)
       weights = _pick(by_path(params), updates)
-      return _replaced(params, optax.apply_updates(weights, updates)), new_state
+      new_params = _replaced(params, optax.apply_updates(weights, updates))
+      return new_params, new_state._replace(norms=tracked)
 
     if self._skips:
       new = branches.either(is_valid, moved, lambda: (params, state))
@@ -221,9 +248,17 @@ class Learner(LearnerSettings):
     return *new, metrics, norms
 
   def of(self, batch: Any) -> 'Learner':
-    """Returns what makes the step on a batch: this learner, whatever it is."""
-    del batch
-    return self
+    """Returns what makes the step on a batch.
+
+    That is this learner, but where it matters which data source it comes from.
+    """
+    if not self._by_source:
+      return self
+    own = copy.copy(self)
+    own._source = data_sources.selected(
+      batch, len(self._by_source), self._where(BY_SOURCE)
+    )
+    return own
 
   def check_rests(self):
     """Raises a UserError if an optimizer cannot rest while others step."""
@@ -247,7 +282,7 @@ class Learner(LearnerSettings):
     average = state.average
     if average is not None:
       average = average._replace(count=average.count + 1)
-    return LearnerState(parts_lib.joined(rested), average)
+    return state._replace(optimizer=parts_lib.joined(rested), average=average)
 
   def next_variables(
     self,
@@ -370,6 +405,16 @@ class Learner(LearnerSettings):
       return not any(p.fullmatch(name) for p in self._including)
     return any(p.fullmatch(name) for p in self._excluding)
 
+  def _shares(self, paths: Collection[str]) -> Arrays:
+    """Returns the factors [] of gradients, by path, by their batch's source."""
+    if not self._by_source:
+      return {}
+    if self._source is None:
+      raise errors.UserError(
+        f'{self._where(BY_SOURCE)} is given; expected a step of `of(batch)`'
+      )
+    return data_sources.factors(self._source, self._by_source, paths)
+
   def _held(self, tree: Any, weight_metas: WeightMetas) -> dict[str, Any]:
     """Returns what a tree of weights has of those that have a state."""
     leaves = by_path(tree, is_leaf=_is_meta)
@@ -378,9 +423,12 @@ class Learner(LearnerSettings):
     return _pick(leaves, self._trained(weight_metas))
 
   def _scaling(
-    self, step: _Step, params: Any
-  ) -> tuple[Arrays, jax.Array, dict[str, jax.Array]]:
-    """Returns factors of gradients, whether they are valid [], and reports."""
+    self, step: _Step, params: Any, state: LearnerState
+  ) -> tuple[Arrays, jax.Array, Arrays, NormStatistics | None]:
+    """Returns factors of gradients, whether they are valid [], and reports.
+
+    At last what is known of their norms then.
+    """
     terms = {}
     if self.regularize_before_clipping:
       terms = self._lp_terms(step, params)
@@ -390,12 +438,18 @@ class Learner(LearnerSettings):
       step.row_facts,
       terms,
     )
+    squares |= {p: squares[p] * jnp.square(x) for p, x in step.shares.items()}
     scalings = {
       name: gradient_scaling.scaling(
         _pick(squares, paths), self._limits(optimizer)
       )
       for name, optimizer, paths in self._scaled_together(step.parts)
     }
+    tracked = None
+    if self._norm_tracker:
+      [whole] = scalings.values()
+      keep, tracked = self._norm_tracker.step(state.norms, whole.raw_grad_norm)
+      scalings = {'': whole.times(keep)}
     is_valid, metrics = gradient_scaling.reported(
       scalings, norms=self.grad_norm_summary, check=self.check_valid_step
     )
@@ -404,7 +458,10 @@ class Learner(LearnerSettings):
     factors = {
       p: f for one in scalings.values() for p, f in one.factors.items()
     }
-    return factors, is_valid, metrics
+    factors |= {p: factors[p] * share for p, share in step.shares.items()}
+    if tracked:
+      metrics['learning/rejected_steps'] = tracked.total_rejections
+    return factors, is_valid, metrics, tracked
 
   def _forces(self, step: _Step, factors: Arrays, params: Any) -> Arrays:
     """Returns gradients as the optimizers see them, scaled and regularised."""
@@ -416,6 +473,8 @@ class Learner(LearnerSettings):
     )
     if self.regularize_before_clipping:
       return gradients
+    shares = step.shares
+    terms |= {p: terms[p] * x for p, x in shares.items() if p in terms}
     return regularization.added(gradients, terms)
 
   def _lp_terms(self, step: _Step, params: Any) -> Arrays:
@@ -448,7 +507,7 @@ class Learner(LearnerSettings):
     updates, new_states = {}, {}
     for part in step.parts:
       own, new_states[part.name] = part.step(
-        forces, states[part.name], held, step.metas
+        forces, states[part.name], held, step.metas, step.loss_weight
       )
       updates |= own
     if self.scale_update_by_var_norm:
@@ -469,7 +528,9 @@ class Learner(LearnerSettings):
         ),
         average,
       )
-    new_state = LearnerState(parts_lib.joined(new_states), average)
+    new_state = state._replace(
+      optimizer=parts_lib.joined(new_states), average=average
+    )
     return _pick(updates, forces), new_state
 
   def _learning_rates(self, step: _Step, state: LearnerState) -> Arrays:

@@ -37,8 +37,9 @@ class MultiOptimizerLearner(Learner):
       Otherwise all gradients are scaled together, as `optimizer` says.
 
   Raises:
-    UserError: the lists differ in length, a name is used twice, or an auxiliary
-      optimizer has a field set that has no effect on it.
+    UserError: the lists differ in length, a name is used twice, an auxiliary
+      optimizer has a field set that has no effect on it, or gradients are
+      tracked together and measured separately.
   """
 
   auxiliary_optimizers: Sequence[Config] = ()
@@ -75,6 +76,12 @@ class MultiOptimizerLearner(Learner):
     self._auxiliaries = [self._built(o) for o in self.auxiliary_optimizers]
     for name, optimizer in zip(names[1:], self._auxiliaries, strict=True):
       self._check_effect(name, optimizer)
+    if self.grad_norm_tracker is not None and self.apply_separate_scaling:
+      raise errors.UserError(
+        f'{self._where("grad_norm_tracker")} goes by the norm of all gradients,'
+        ' and apply_separate_scaling measures those of each optimizer; expected'
+        ' one of the two'
+      )
 
   def _check_effect(self, name: str, optimizer: optimizers.BaseOptimizer):
     """Refuses fields that would have no effect on an auxiliary optimizer."""

@@ -119,8 +119,9 @@ class MultiTaskLearner(config_lib.Configurable):
 
   def of(self, batch: Mapping[str, Any]) -> '_OneTrained':
     """Returns what makes the step on a batch of one task."""
-    [task] = batch
-    return _OneTrained(self._learners, task)
+    [(task, own)] = batch.items()
+    trained = self._learners[task].of(own)
+    return _OneTrained(self._learners | {task: trained}, task)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +144,7 @@ class _OneTrained:
     *,
     weight_metas: WeightMetas,
     row_facts: Mapping[str, RowFacts] | None = None,
+    loss_weight: jax.Array | float = 1.0,
     due: jax.Array | bool = True,
     also: Callable[[], dict[str, jax.Array]] = dict,
   ) -> tuple[Any, States, dict[str, jax.Array], dict[str, jax.Array]]:
@@ -154,6 +156,7 @@ class _OneTrained:
       gradients[scope],
       weight_metas=_below(self.task, weight_metas),
       row_facts=_below(self.task, row_facts or {}),
+      loss_weight=loss_weight,
       due=due,
       also=also,
     )

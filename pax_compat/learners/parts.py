@@ -83,15 +83,25 @@ class Part:
     state: Any,
     weights: Arrays,
     weight_metas: Mapping[str, base_layer.WeightHParams],
+    loss_weight: jax.Array,
   ) -> tuple[Arrays, Any]:
     """Makes a step. A weight without a gradient has one of zero.
+
+    Args:
+      gradients: by path.
+      state: of `init` or the last step.
+      weights: by path.
+      weight_metas: what they are.
+      loss_weight: [], what the loss of the batch weighs.
 
     Returns:
       What is added to the optimizer's weights, by path, and its next state.
     """
     own = self._own(weights)
     forces = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
-    updates, new_state = self.transformation.update(forces, state, own)
+    updates, new_state = self.transformation.update(
+      forces, state, own, loss_weight=loss_weight
+    )
     decay = self.optimizer.decoupled_weight_decay
     if decay:
       rate = self.learning_rate(state) * decay

@@ -9,6 +9,7 @@ from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import variable_names
 
 NONFINITE_CHOICES = ('skip', 'zero')
+BY_SOURCE = 'bprop_variable_inclusion_by_source'
 
 
 class LearnerSettings(config_lib.Configurable):
@@ -39,6 +40,11 @@ class LearnerSettings(config_lib.Configurable):
     enable_skip_step_on_gradient_anomalies: whether invalid steps are skipped.
     bprop_variable_exclusion: names of weights that are not trained.
     bprop_variable_inclusion: names of those that are, instead.
+    bprop_variable_inclusion_by_source: for each data source the names of the
+      weights that its batches train; those of all others have gradients of zero
+      in such a batch, regularisation included, and their optimizers step on.
+      Batches must have a field `source_selected` [batch, sources] then, of ones
+      at the source, which all examples of a batch share.
     keep_optimizer_state_for_excluded_vars: whether weights that are not trained
       have optimizer state (which sees gradients of zero) and a moving average
       all the same.
@@ -48,6 +54,8 @@ class LearnerSettings(config_lib.Configurable):
       gradients before they are measured and scaled, as Lingvo does.
     grad_norm_to_clip_to_zero: if positive, gradients whose norm is as large or
       larger count as zero in that step (the optimizer steps on), as in Lingvo.
+    grad_norm_tracker: config of a `GradNormTracker`, which leaves out steps
+      whose gradients are much larger than usual; None for none.
     nonfinite_gradients: 'skip' treats steps whose gradients are not finite as
       invalid ones; 'zero' gives the optimizer zeros instead, as Lingvo does.
     ema_after_update: whether the moving average takes in the weights that a
@@ -74,10 +82,14 @@ class LearnerSettings(config_lib.Configurable):
   enable_skip_step_on_gradient_anomalies: bool = True
   bprop_variable_exclusion: str | Sequence[str] = instance_field(list)
   bprop_variable_inclusion: str | Sequence[str] = instance_field(list)
+  bprop_variable_inclusion_by_source: Sequence[str | Sequence[str]] = (
+    instance_field(list)
+  )
   keep_optimizer_state_for_excluded_vars: bool = False
   scale_update_by_var_norm: bool = False
   regularize_before_clipping: bool = False
   grad_norm_to_clip_to_zero: float = 0.0
+  grad_norm_tracker: Config | None = None
   nonfinite_gradients: str = 'skip'
   ema_after_update: bool = False
 
@@ -86,6 +98,10 @@ class LearnerSettings(config_lib.Configurable):
     self._check_together()
     self._excluding = self._patterns('bprop_variable_exclusion')
     self._including = self._patterns('bprop_variable_inclusion')
+    self._by_source = [
+      variable_names.compiled(patterns, self._where(BY_SOURCE))
+      for patterns in self.bprop_variable_inclusion_by_source
+    ]
 
   def _check_refused(self):
     reasons = {

@@ -63,13 +63,22 @@ class StackedTransformation:
     gradients: dict[str, jax.Array],
     state: Any,
     weights: dict[str, jax.Array],
+    **others: jax.Array,
   ) -> tuple[dict[str, jax.Array], Any]:
-    """Returns the updates of weights, by path, and the next state."""
+    """Returns the updates of weights, by path, and the next state.
+
+    Args:
+      gradients: by path.
+      state: of `init` or the last step.
+      weights: by path.
+      **others: what else is told to transformations that take more; it belongs
+        to no weight.
+    """
     states, updates = self._grouped(state), {}
     for name, prefix, members in self._groups(weights):
       tree = self._tree(members)
       own = self._tree({path: gradients[path] for path in members})
-      step = self._mapped_update(prefix, tree, states[name])
+      step = self._mapped_update(prefix, tree, states[name], others)
       moves, states[name] = step(own, states[name], tree)
       updates |= by_path(moves)
     return updates, self._ungrouped(states)
@@ -163,13 +172,16 @@ class StackedTransformation:
     leaves = _mapped(init, prefix, (0,), axes)(weights)
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
-  def _mapped_update(self, prefix, weights, state) -> Callable[..., Any]:
+  def _mapped_update(self, prefix, weights, state, others):
     structure = jax.tree.structure(state)
     axes = _axes(state, weights)
+    transformation = optax.with_extra_args_support(self.transformation)
 
     def update(gradients, leaves, weights):
       state = jax.tree.unflatten(structure, leaves)
-      updates, state = self.transformation.update(gradients, state, weights)
+      updates, state = transformation.update(
+        gradients, state, weights, **others
+      )
       return updates, jax.tree.leaves(state)
 
     mapped = _mapped(update, prefix, (0, axes, 0), (0, axes))

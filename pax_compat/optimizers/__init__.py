@@ -1,6 +1,10 @@
 """Optimizers: configs that make optax transformations."""
 
-from pax_compat.optimizers.accumulation import ShardedStaticAccumulator
+from pax_compat.optimizers.accumulation import (
+  Accumulator,
+  ShardedStaticAccumulator,
+  WeightedAccumulator,
+)
 from pax_compat.optimizers.adafactor import Adafactor
 from pax_compat.optimizers.adaptive import (
   Adagrad,
@@ -11,30 +15,36 @@ from pax_compat.optimizers.adaptive import (
   ShardedAdagrad,
 )
 from pax_compat.optimizers.base import BaseOptimizer
-from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
-from pax_compat.optimizers.shampoo import (
+from pax_compat.optimizers.distributed_shampoo import (
   DistributedShampoo,
   ShardedDistributedShampoo,
 )
+from pax_compat.optimizers.graft import Graft
+from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
+from pax_compat.optimizers.shampoo import Shampoo
 from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
 from pax_compat.optimizers.wrapped import OptaxOptimizer
 
 __all__ = [
+  'Accumulator',
   'Adafactor',
   'Adagrad',
   'Adam',
   'AdamW',
   'BaseOptimizer',
   'DistributedShampoo',
+  'Graft',
   'Lamb',
   'Lars',
   'Lion',
   'OptaxOptimizer',
   'RmsProp',
   'Sgd',
+  'Shampoo',
   'ShardedAdafactor',
   'ShardedAdagrad',
   'ShardedDistributedShampoo',
   'ShardedSgd',
   'ShardedStaticAccumulator',
+  'WeightedAccumulator',
 ]

@@ -1,19 +1,21 @@
 """Accumulation of gradients over several batches."""
 
-import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from pax_compat import schedules
+from pax_compat import errors, schedules
 from pax_compat.config import REQUIRED, Config, class_name, field_values
 from pax_compat.config_text import to_text
 from pax_compat.optimizers.base import BaseOptimizer, counted
 
+_RATE = ('learning_rate', 'lr_schedule')
 
-class ShardedStaticAccumulator(BaseOptimizer):
-  """Updates weights once in so many batches, by the mean of their gradients.
+
+class Accumulator(BaseOptimizer):
+  """What updates weights once in several batches has in common.
 
   Learning rate and schedule may be set here or on the wrapped optimizer. All
   other fields that `BaseOptimizer` has are set here; regularisation and
@@ -21,37 +23,19 @@ class ShardedStaticAccumulator(BaseOptimizer):
 
   Attributes:
     optimizer_tpl: the wrapped optimizer.
-    num_sub_batches: how many batches make one update.
-    accumulation_use_cond_op: how Pax compiles this: only False. Neither value
-      has an effect on results.
-    schedule_counts_sub_batches: what step the schedule is asked at: the number
-      of batches before the one that updates, as in Lingvo's Accumulator, or, by
-      default, the number of updates, as in Pax.
     lr_schedule: None takes that of the wrapped optimizer.
     learning_rate: None takes that of the wrapped optimizer.
 
   Raises:
-    UserError: `num_sub_batches` is below 1, or the wrapped optimizer has a
-      field set that belongs here.
+    UserError: the wrapped optimizer has a field set that belongs here.
   """
 
   optimizer_tpl: Config = REQUIRED
-  num_sub_batches: int = 1
-  accumulation_use_cond_op: bool = False
-  schedule_counts_sub_batches: bool = False
   lr_schedule: Config | None = None
 
   def __post_init__(self):
     super().__post_init__()
-    self.check(
-      self.num_sub_batches >= 1,
-      f'num_sub_batches is {self.num_sub_batches}; 1 or more was expected',
-    )
-    self.refuse(
-      accumulation_use_cond_op='there is one way here to compile it, and it'
-      ' gives the same results'
-    )
-    self._check_base_fields()
+    check_common_fields(self, self.optimizer_tpl, *_RATE)
     template = self.optimizer_tpl.clone()
     template.set(
       learning_rate=self._one_of(
@@ -64,22 +48,11 @@ class ShardedStaticAccumulator(BaseOptimizer):
         schedules.Constant.config(),
       ),
     )
-    if self.schedule_counts_sub_batches:
-      template.lr_schedule = _AtSubBatches.config(
-        schedule=template.lr_schedule, num_sub_batches=self.num_sub_batches
-      )
-    self._optimizer = template.Instantiate()
+    self._optimizer = self._adapted(template).Instantiate()
 
-  def _check_base_fields(self):
-    """Refuses fields of the wrapped optimizer that a learner would not see."""
-    values = field_values(self.optimizer_tpl)
-    for field in dataclasses.fields(BaseOptimizer):
-      if field.name not in ('learning_rate', 'lr_schedule'):
-        self.check(
-          values[field.name] == field.default,
-          f'{field.name} of the wrapped {class_name(self.optimizer_tpl)} is'
-          f' {values[field.name]!r}; set it on {type(self).__name__}',
-        )
+  def _adapted(self, template: Config) -> Config:
+    """Returns the wrapped optimizer, whose learning rate is set, changed."""
+    return template
 
   def _one_of(self, name, ours, wrapped, default):
     """Returns which of two values is set, if not both are, differently."""
@@ -92,22 +65,182 @@ class ShardedStaticAccumulator(BaseOptimizer):
     )
     return wrapped
 
+  def reduced_dim(self, name, weight_shape, leaf_shape):
+    return self._optimizer.reduced_dim(name, weight_shape, leaf_shape)
+
+
+class ShardedStaticAccumulator(Accumulator):
+  """Updates weights once in so many batches, by the mean of their gradients.
+
+  Attributes:
+    num_sub_batches: how many batches make one update.
+    collects_means: what is collected in between: gradients divided by the
+      number of batches, or, by default, their sum, as in Pax.
+    accumulation_use_cond_op: how Pax compiles this: only False. Neither value
+      has an effect on results.
+    schedule_counts_sub_batches: what step the schedule is asked at: the number
+      of batches before the one that updates, as in Lingvo's Accumulator, or, by
+      default, the number of updates, as in Pax.
+
+  Raises:
+    UserError: `num_sub_batches` is below 1.
+  """
+
+  num_sub_batches: int = 1
+  collects_means: bool = False
+  accumulation_use_cond_op: bool = False
+  schedule_counts_sub_batches: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.check(
+      self.num_sub_batches >= 1,
+      f'num_sub_batches is {self.num_sub_batches}; 1 or more was expected',
+    )
+    self.refuse(
+      accumulation_use_cond_op='there is one way here to compile it, and it'
+      ' gives the same results'
+    )
+
+  def _adapted(self, template):
+    if self.schedule_counts_sub_batches:
+      template.lr_schedule = _AtSubBatches.config(
+        schedule=template.lr_schedule, num_sub_batches=self.num_sub_batches
+      )
+    return template
+
   def learning_rate_fn(self):
     of_update = self._optimizer.learning_rate_fn()
     return lambda count: of_update(count // self.num_sub_batches)
 
   def grad_transformation(self):
-    return counted(
-      optax.MultiSteps(
-        self._optimizer.grad_transformation(), self.num_sub_batches
-      ).gradient_transformation()
-    )
+    optimizer = self._optimizer.grad_transformation()
+    if not self.collects_means:
+      optimizer = self._of_means(optimizer)
+    collecting = optax.MultiSteps(
+      optimizer, self.num_sub_batches, use_grad_mean=False
+    ).gradient_transformation()
+    if self.collects_means:
+      collecting = self._of_means(collecting)
+    return counted(collecting)
+
+  def _of_means(
+    self, transformation: optax.GradientTransformation
+  ) -> optax.GradientTransformation:
+    """Returns one that divides gradients by the number of batches first."""
+
+    def update(gradients, state, weights=None):
+      means = jax.tree.map(lambda g: g / self.num_sub_batches, gradients)
+      return transformation.update(means, state, weights)
+
+    return optax.GradientTransformation(transformation.init, update)
 
   def updates_weights(self, count):
     return (count + 1) % self.num_sub_batches == 0
 
-  def reduced_dim(self, name, weight_shape, leaf_shape):
-    return self._optimizer.reduced_dim(name, weight_shape, leaf_shape)
+
+class WeightSums(NamedTuple):
+  """What was collected since the last update.
+
+  Attributes:
+    weight: [], the sum of the weights of losses.
+    gradients: the sum of gradients times those weights, like the weights.
+    wrapped: state of the wrapped optimizer.
+  """
+
+  weight: jax.Array
+  gradients: Any
+  wrapped: Any
+
+
+class Updates(NamedTuple):
+  """How often weights were updated.
+
+  Attributes:
+    count: [], int.
+  """
+
+  count: jax.Array
+
+
+class WeightedAccumulator(Accumulator):
+  """Updates weights once batches weigh enough, by their mean gradient.
+
+  A batch weighs what its loss does, such as the number of its examples or
+  tokens, and so does its gradient in the mean. The schedule goes by updates.
+
+  Attributes:
+    min_weight: the batches of an update weigh this together, or more.
+
+  Raises:
+    UserError: `min_weight` is not positive, or a field is set that goes by the
+      steps that update weights, which cannot be told here in advance.
+  """
+
+  min_weight: float = REQUIRED
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.check(
+      self.min_weight > 0, f'min_weight is {self.min_weight}; it is positive'
+    )
+    unknown = 'which steps update weights is not known in advance'
+    self.refuse(ema_decay=unknown, decoupled_weight_decay=unknown)
+
+  def check_rests(self):
+    raise errors.UserError(
+      f'{type(self).__name__}: it cannot rest while another task is trained, as'
+      ' it counts its updates only; expected another optimizer'
+    )
+
+  def learning_rate_fn(self):
+    return self._optimizer.learning_rate_fn()
+
+  def grad_transformation(self):
+    """As of `BaseOptimizer`, but that `count` is the number of updates.
+
+    Its update takes `loss_weight` [], what the batch weighs; by default 1.
+    """
+    wrapped = optax.with_extra_args_support(
+      self._optimizer.grad_transformation()
+    )
+
+    def init(weights):
+      sums = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), weights)
+      first = WeightSums(jnp.zeros([]), sums, wrapped.init(weights))
+      return first, Updates(jnp.zeros([], jnp.int32))
+
+    def update(gradients, state, params=None, *, loss_weight=1.0, **others):
+      held, updates = state
+      weight = held.weight + jnp.asarray(loss_weight, jnp.float32)
+      sums = jax.tree.map(
+        lambda a, g: a + loss_weight * g.astype(jnp.float32),
+        held.gradients,
+        gradients,
+      )
+
+      def updated():
+        means = jax.tree.map(
+          lambda a, g: (a / weight).astype(g.dtype), sums, gradients
+        )
+        moves, own = wrapped.update(
+          means, held.wrapped, params, loss_weight=weight, **others
+        )
+        moves = jax.tree.map(lambda m, g: m.astype(g.dtype), moves, gradients)
+        empty = jax.tree.map(jnp.zeros_like, sums)
+        counted_on = optax.safe_increment(updates.count)
+        return moves, WeightSums(jnp.zeros([]), empty, own), counted_on
+
+      def collected():
+        still = jax.tree.map(jnp.zeros_like, gradients)
+        return still, WeightSums(weight, sums, held.wrapped), updates.count
+
+      moves, held, count = jax.lax.cond(
+        weight >= self.min_weight, updated, collected
+      )
+      return moves, (held, Updates(count))
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 class _AtSubBatches(schedules.BaseSchedule):
@@ -127,6 +260,28 @@ class _AtSubBatches(schedules.BaseSchedule):
   def value_at(self, count: jax.Array) -> jax.Array:
     batches = jnp.asarray(count) * self.num_sub_batches
     return self._schedule.value_at(batches + self.num_sub_batches - 1)
+
+
+def check_common_fields(owner: BaseOptimizer, template: Config, *own: str):
+  """Refuses fields of a wrapped optimizer that a learner would not see.
+
+  Args:
+    owner: what wraps it.
+    template: the wrapped optimizer.
+    *own: fields that it may have.
+
+  Raises:
+    UserError: another field that `BaseOptimizer` has is set.
+  """
+  values = field_values(template)
+  defaults = field_values(Config(BaseOptimizer))
+  for name, default in defaults.items():
+    if name not in own:
+      owner.check(
+        _same(values[name], default),
+        f'{name} of the wrapped {class_name(template)} is'
+        f' {values[name]!r}; set it on {type(owner).__name__}',
+      )
 
 
 def _same(a, b) -> bool:

@@ -4,10 +4,10 @@ An optimizer makes an optax transformation and says what a learner must know of
 it. The learner applies the fields that concern all weights together or what a
 weight is: regularisation, decoupled decay, clipping, the moving average.
 
-State. Every transformation here has a state that is made from the tree of
-weights only, so that `optax.tree_utils.tree_map_params` tells the leaves that
-belong to a weight from those that belong to none (counts). A leaf of a weight
-has one of three shapes:
+State. Every transformation here keeps what it remembers of weights in trees
+that have the keys of the weights, by which `learners.state_leaves` tells the
+leaves that belong to a weight from those that belong to none (counts). A leaf
+of a weight has one of three shapes:
 
 * the weight's own: it is sharded like the weight;
 * the weight's without one dimension, which `BaseOptimizer.reduced_dim` names:

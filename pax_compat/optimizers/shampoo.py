@@ -1,37 +1,269 @@
-"""The name of an optimizer that needs a library which does not exist today."""
+"""Shampoo: gradients times roots of matrices that know of past gradients.
 
-import dataclasses
-from typing import Any
+Shapes: D_i size of dimension i of a weight.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
 
 from pax_compat import errors
 from pax_compat.optimizers.base import BaseOptimizer
 
+_TINY = 1e-30
 
-def _refuse():
-  raise errors.UserError(
-    'DistributedShampoo is not supported: the one library that has it'
-    ' (optax-shampoo 0.0.6, of 2022) does not run on this JAX. Use'
-    ' ShardedAdafactor, or'
-    ' OptaxOptimizer.config(grad_tx=Config(optax.contrib.muon, ...)), whose'
-    ' steps are preconditioned too; OptaxOptimizer takes any Shampoo that is an'
-    ' optax transformation.'
+
+class ShampooState(NamedTuple):
+  """What Shampoo remembers.
+
+  All but the count are trees like the weights, or tuples of such trees. The
+  last three have arrays [1] where a weight, or a dimension of it, has no such
+  thing.
+
+  Attributes:
+    count: [], how many steps were made.
+    sum_squares: sum of the squares of gradients.
+    momentum: mean of the gradients over the roots of those sums.
+    statistics: for each dimension i a tree of matrices [D_i, D_i].
+    roots: likewise their inverse roots.
+    preconditioned: mean of the gradients times the roots.
+  """
+
+  count: jax.Array
+  sum_squares: Any
+  momentum: Any
+  statistics: tuple[Any, ...]
+  roots: tuple[Any, ...]
+  preconditioned: Any
+
+
+class Shampoo(BaseOptimizer):
+  """Shampoo, https://arxiv.org/abs/1802.09568, with the step size of Adagrad.
+
+  Each dimension i of a weight has a matrix S_i, the sum of G G^T over all
+  steps, where G [D_i, ...] is the gradient with that dimension first. The
+  direction is the gradient times S_i^(-1 / 2n) along each of its n dimensions,
+  scaled to the norm of the direction that Adagrad takes; both with momentum.
+
+  It starts as Adagrad, and goes over to this direction from `start_step` to
+  twice that. Weights of rank 0 and 1, and those with a dimension above
+  `max_dim`, go on as Adagrad. The inverse roots are computed in float32, by
+  eigenvalues: an `epsilon` far below 1e-6 of the largest one means nothing.
+
+  Attributes:
+    momentum: decay of the means of directions; 0 for none.
+    initial_accumulator_value: what Adagrad's sums of squares start with.
+    second_moment_decay: what a matrix is multiplied by before 1 minus this
+      times G G^T is added; 1 adds up all of them.
+    statistics_interval_steps: matrices take in the gradient once in so many
+      steps, the first one included.
+    root_interval_steps: roots are computed anew after each so many steps.
+      Before they are for the first time the direction is zero, so that this
+      should not be above `start_step`.
+    start_step: after how many steps it begins to go over.
+    epsilon: added to the diagonal of a matrix, and the least eigenvalue.
+    max_dim: the largest dimension of a weight that does not stay with Adagrad.
+    max_matrix_dim: a dimension above this, or of size 1, has no matrix; the
+      others of the weight do.
+
+  Raises:
+    UserError: an interval is below 1, or a decay is not from 0 to 1.
+  """
+
+  momentum: float = 0.9
+  initial_accumulator_value: float = 0.0
+  second_moment_decay: float = 1.0
+  statistics_interval_steps: int = 1
+  root_interval_steps: int = 100
+  start_step: int = 1000
+  epsilon: float = 1e-6
+  max_dim: int = 8192
+  max_matrix_dim: int = 4096
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name in ('statistics_interval_steps', 'root_interval_steps'):
+      value = getattr(self, name)
+      self.check(value >= 1, f'{name} is {value}; 1 or more was expected')
+    for name in ('momentum', 'second_moment_decay'):
+      value = getattr(self, name)
+      self.check(0 <= value <= 1, f'{name} is {value}; expected 0 to 1')
+
+  def check_rests(self):
+    raise errors.UserError(
+      f'{type(self).__name__}: it cannot rest while another task is trained, as'
+      ' its intervals go by its own steps; expected another optimizer'
+    )
+
+  def reduced_dim(self, name, weight_shape, leaf_shape):
+    if name in ('statistics', 'roots'):
+      return None
+    return super().reduced_dim(name, weight_shape, leaf_shape)
+
+  def direction(self):
+    return optax.GradientTransformation(self._init, self._update)
+
+  def matrix_dims(self, shape: Sequence[int]) -> list[int]:
+    """Returns the dimensions of a weight that have matrices."""
+    if len(shape) < 2 or max(shape) > self.max_dim:
+      return []
+    return [i for i, n in enumerate(shape) if 1 < n <= self.max_matrix_dim]
+
+  def is_preconditioned(self, shape: Sequence[int]) -> bool:
+    """Whether a weight of some shape does not stay with Adagrad.
+
+    One may do so without any matrices, where its dimensions are too large for
+    them: its gradient is then its direction.
+    """
+    return len(shape) > 1 and max(shape) <= self.max_dim and max(shape) > 1
+
+  def _init(self, weights):
+    def matrix(weight, dim):
+      has_it = dim in self.matrix_dims(weight.shape)
+      return jnp.zeros([weight.shape[dim]] * 2 if has_it else [1])
+
+    rank = max((w.ndim for w in jax.tree.leaves(weights)), default=0)
+    matrices = tuple(
+      jax.tree.map(lambda w, dim=dim: matrix(w, dim), weights)
+      for dim in range(rank)
+    )
+
+    def mean(weight, kept):
+      return jnp.zeros(weight.shape if kept and self.momentum else [1])
+
+    return ShampooState(
+      count=jnp.zeros([], jnp.int32),
+      sum_squares=jax.tree.map(
+        lambda w: jnp.full(w.shape, self.initial_accumulator_value, float),
+        weights,
+      ),
+      momentum=jax.tree.map(lambda w: mean(w, True), weights),
+      statistics=matrices,
+      roots=matrices,
+      preconditioned=jax.tree.map(
+        lambda w: mean(w, self.is_preconditioned(w.shape)), weights
+      ),
+    )
+
+  def _update(self, gradients, state, params=None):
+    del params
+    gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
+    sum_squares = jax.tree.map(
+      lambda s, g: s + jnp.square(g), state.sum_squares, gradients
+    )
+    adagrad = jax.tree.map(
+      lambda g, s: g * jax.lax.rsqrt(s + _TINY), gradients, sum_squares
+    )
+    plain, momentum = self._averaged(adagrad, state.momentum)
+    products = jax.tree.map(self._product, gradients, *state.roots)
+    preconditioned, means = self._averaged(products, state.preconditioned)
+    updates = jax.tree.map(
+      lambda a, p: self._joined(a, p, state.count), plain, preconditioned
+    )
+    next_count = optax.safe_increment(state.count)
+    statistics = _where_due(
+      state.count % self.statistics_interval_steps == 0,
+      lambda old: _by_dim(self._next_statistics, gradients, old),
+      state.statistics,
+    )
+    roots = _where_due(
+      next_count % self.root_interval_steps == 0,
+      lambda _: _by_dim(self._root, gradients, statistics),
+      state.roots,
+    )
+    return updates, ShampooState(
+      next_count, sum_squares, momentum, statistics, roots, means
+    )
+
+  def _averaged(self, values, means) -> tuple[Any, Any]:
+    """Returns values with momentum, and what to remember of them."""
+    if not self.momentum:
+      return values, means
+
+    def averaged(value, mean):
+      if mean.shape != value.shape:
+        return mean
+      return self.momentum * mean + (1.0 - self.momentum) * value
+
+    means = jax.tree.map(averaged, values, means)
+    seen = jax.tree.map(
+      lambda v, m: m if m.shape == v.shape else v, values, means
+    )
+    return seen, means
+
+  def _product(self, gradient, *roots) -> jax.Array:
+    """Returns a gradient times the roots of its dimensions."""
+    for dim in self.matrix_dims(gradient.shape):
+      along = jnp.tensordot(
+        gradient, roots[dim], axes=(dim, 0), precision='highest'
+      )
+      gradient = jnp.moveaxis(along, -1, dim)
+    return gradient
+
+  def _joined(self, adagrad, preconditioned, count) -> jax.Array:
+    """Returns the direction between Adagrad's and the preconditioned one."""
+    if not self.is_preconditioned(adagrad.shape):
+      return adagrad
+    norm = _norm(preconditioned)
+    scale = jnp.maximum(_norm(adagrad), _TINY) / jnp.maximum(norm, _TINY)
+    preconditioned *= jnp.where(norm > 0, scale, 1.0)
+    share = 1.0
+    if self.start_step > 0:
+      share = jnp.clip((count - self.start_step) / self.start_step, 0.0, 1.0)
+    return share * preconditioned + (1.0 - share) * adagrad
+
+  def _next_statistics(self, gradient, matrix, dim: int) -> jax.Array:
+    """Returns the matrix of a dimension with a gradient taken in."""
+    if dim not in self.matrix_dims(gradient.shape):
+      return matrix
+    others = [i for i in range(gradient.ndim) if i != dim]
+    square = jnp.tensordot(
+      gradient, gradient, axes=(others, others), precision='highest'
+    )
+    decay = self.second_moment_decay
+    if decay == 1:
+      return matrix + square
+    return decay * matrix + (1.0 - decay) * square
+
+  def _root(self, gradient, matrix, dim: int) -> jax.Array:
+    """Returns the inverse root of the matrix of a dimension."""
+    dims = self.matrix_dims(gradient.shape)
+    if dim not in dims:
+      return matrix
+    return inverse_root(matrix, 2 * len(dims), self.epsilon)
+
+
+def inverse_root(matrix: jax.Array, order: int, epsilon: float) -> jax.Array:
+  """Returns (matrix + epsilon)^(-1 / order).
+
+  Args:
+    matrix: [D, D], symmetric and positive, but for rounding.
+    order: which root.
+    epsilon: added to the diagonal, and the least eigenvalue.
+  """
+  ridge = epsilon * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+  values, vectors = jnp.linalg.eigh(matrix + ridge)
+  powers = jnp.maximum(values, epsilon) ** (-1.0 / order)
+  return jnp.matmul(vectors * powers, vectors.T, precision='highest')
+
+
+def _by_dim(
+  make: Callable[..., jax.Array], gradients: Any, trees: tuple[Any, ...]
+) -> tuple[Any, ...]:
+  """Returns what `make` makes of gradients and trees, for each dimension."""
+  return tuple(
+    jax.tree.map(lambda g, x, dim=dim: make(g, x, dim), gradients, tree)
+    for dim, tree in enumerate(trees)
   )
 
 
-class DistributedShampoo(BaseOptimizer):
-  """Shampoo, which is not supported.
-
-  Raises:
-    UserError: always, and already from its config, whatever fields are given.
-  """
-
-  HParamsImageClassification = staticmethod(_refuse)
-  HParamsLanguageModeling = staticmethod(_refuse)
-  HParamsLargeLanguageModeling = staticmethod(_refuse)
-
-  # Made before any field is looked at, so that this is the error a user sees.
-  unsupported: Any = dataclasses.field(default_factory=_refuse)
+def _norm(x: jax.Array) -> jax.Array:
+  return jnp.sqrt(jnp.sum(jnp.square(x)))
 
 
-class ShardedDistributedShampoo(DistributedShampoo):
-  """`DistributedShampoo`, which is not supported."""
+def _where_due(due: jax.Array, make: Callable[[Any], Any], old: Any) -> Any:
+  """Returns what `make` makes of the old if it is due, else the old."""
+  return jax.lax.cond(due, make, lambda unchanged: unchanged, old)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Collection
 from typing import Any
 
 import flax.struct
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from pax_compat import base_layer, errors, learners, tasks_lib
+from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat import config as config_lib
 from pax_compat.learners import gradient_norms
 from pax_compat.nested_map import NestedMap
@@ -81,15 +82,35 @@ class TaskProgram:
     Args:
       batch: a batch of this process, or its shapes; only the shapes matter.
     """
+    return self._first(batch, lambda state: state)
+
+  def init_leaves(
+    self, batch: NestedMap, paths: Collection[str]
+  ) -> dict[str, jax.Array]:
+    """Returns some arrays of the first state, and makes no others.
+
+    Args:
+      batch: as of `init_state`.
+      paths: of the arrays, as `checkpoints.state_paths` gives them.
+    """
+
+    def chosen(state):
+      leaves = checkpoints.state_paths(state)
+      return {path: leaves[path] for path in paths}
+
+    return self._first(batch, chosen) if paths else {}
+
+  def _first(self, batch: NestedMap, chosen: Callable[[Any], Any]) -> Any:
+    """Returns what is chosen of the first state."""
     batch = _of_all_processes(batch, self.batch_sharding)
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
 
     def init(key):
       zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), batch)
-      return _first_state(self.model, self.learner, key, zeros)
+      return chosen(_first_state(self.model, self.learner, key, zeros))
 
     with jax.set_mesh(self.mesh):
-      return jax.jit(init, out_shardings=shardings)(
+      return jax.jit(init, out_shardings=chosen(shardings))(
         jax.random.key(self.train.random_seed)
       )
 
@@ -161,6 +182,7 @@ class TaskProgram:
         gradients,
         weight_metas=self.weight_metas,
         row_facts=learners.by_path(facts, is_leaf=_is_facts),
+        loss_weight=outputs.weighted[self.loss_aggregator.loss_name][1],
         due=due,
         also=lambda: self._norms(params),
       )

@@ -10,12 +10,15 @@ import textwrap
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def run_script(script: str, *args, **env: str) -> subprocess.CompletedProcess:
+def run_script(
+  script: str, *args, timeout: float = 300, **env: str
+) -> subprocess.CompletedProcess:
   """Runs a script, indented as it may be; it sees the CPU only.
 
   Args:
     script: Python text.
     *args: its arguments.
+    timeout: seconds after which it is ended, which is an error.
     **env: environment variables to set for it.
 
   Returns:
@@ -26,7 +29,7 @@ def run_script(script: str, *args, **env: str) -> subprocess.CompletedProcess:
     env=environment(**env),
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=timeout,
   )
 
 

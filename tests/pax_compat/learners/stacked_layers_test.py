@@ -46,6 +46,15 @@ OPTIMIZERS = {
   'Lars': {},
   'Adafactor': {'min_dim_size_to_factor': 4},
   'ShardedAdafactor': _ADAFACTOR,
+  'Shampoo': {'start_step': 1, 'root_interval_steps': 1, 'epsilon': 10.0},
+  'Graft': {
+    'magnitude_tpl': optimizers.Sgd.config(),
+    'direction_tpl': optimizers.Adam.config(),
+  },
+  'WeightedAccumulator': {
+    'optimizer_tpl': optimizers.Lamb.config(),
+    'min_weight': 2.0,
+  },
 }
 
 

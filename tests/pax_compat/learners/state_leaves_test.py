@@ -155,6 +155,17 @@ def test_excluded_weights_have_no_state():
   assert _of(kept, 'mu/tall') == SPECS['tall']
 
 
+def test_matrices_of_shampoo():
+  """They are split only where they cannot be told from their weights."""
+  specs = _specs(optimizers.Shampoo.config(learning_rate=0.1))
+  assert _of(specs, 'sum_squares/tall') == SPECS['tall']
+  assert _of(specs, 'preconditioned/stack') == SPECS['stack']
+  for name in ('statistics', 'roots'):
+    assert _of(specs, f'{name}/0/tall') == P()
+    assert _of(specs, f'{name}/0/bias') == P(None)
+    assert _of(specs, f'{name}/1/square') == SPECS['square']
+
+
 def test_several_optimizers():
   one = stepping.learner(
     _adam(),

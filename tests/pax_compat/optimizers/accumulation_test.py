@@ -169,3 +169,69 @@ def test_mistakes(tpl_fields, fields, message):
 def test_the_wrapped_optimizer_is_required():
   with pytest.raises(config_lib.RequiredError, match='optimizer_tpl'):
     optimizers.ShardedStaticAccumulator.config().Instantiate()
+
+
+_WEIGHTS = [1.0, 2.5, 0.5, 4.0, 3.0, 1.0]
+# The batches of each update, which weigh 3 or more.
+_MADE_OF = [[0, 1], [2, 3], [4]]
+
+
+def _weighted(name='Adam', **fields):
+  return optimizers.WeightedAccumulator.config(
+    optimizer_tpl=_wrapped(name), min_weight=3.0, **fields
+  )
+
+
+def _weighted_mean(gradients, weights):
+  return jax.tree.map(
+    lambda *g: np.float32(np.average(np.float64(g), axis=0, weights=weights)),
+    *gradients,
+  )
+
+
+def test_updates_by_weight():
+  schedule = schedules.Linear.config(start=(0, 1.0), limit=(3, 0.1))
+  rate = dict(learning_rate=RATE, lr_schedule=schedule)
+  made = _weighted(**rate).Instantiate()
+  transformation = made.grad_transformation()
+  other = _wrapped('Adam', **rate).Instantiate().grad_transformation()
+  weights = wanted = stepping.weights()
+  state, wrapped = transformation.init(weights), other.init(weights)
+  gradients = stepping.gradients(len(_WEIGHTS))
+  means = [
+    _weighted_mean([gradients[i] for i in own], [_WEIGHTS[i] for i in own])
+    for own in _MADE_OF
+  ]
+  update, done = jax.jit(transformation.update), 0
+  for i, gradient in enumerate(gradients):
+    moves, state = update(
+      gradient, state, weights, loss_weight=jnp.float32(_WEIGHTS[i])
+    )
+    weights = optax.apply_updates(weights, moves)
+    if any(own[-1] == i for own in _MADE_OF):
+      moves, wrapped = other.update(means[done], wrapped, wanted)
+      wanted, done = optax.apply_updates(wanted, moves), done + 1
+    assert state[-1].count == done
+    for name, value in weights.items():
+      np.testing.assert_allclose(value, wanted[name], rtol=1e-5, atol=1e-5)
+  rates = [made.learning_rate_fn()(jnp.int32(n)) for n in range(3)]
+  np.testing.assert_allclose(rates, RATE * np.array([1.0, 0.7, 0.4]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'fields,message',
+  [
+    ({'min_weight': 0.0}, 'min_weight is 0.0; it is positive'),
+    ({'ema_decay': 0.9}, 'ema_decay is 0.9.*not known in advance'),
+    ({'decoupled_weight_decay': 0.1}, 'decoupled_weight_decay is 0.1'),
+    ({'optimizer_tpl': _wrapped(ema_decay=0.5)}, 'of the wrapped Sgd'),
+  ],
+)
+def test_mistakes_by_weight(fields, message):
+  with pytest.raises(errors.UserError, match=message):
+    _weighted().set(**fields).Instantiate()
+
+
+def test_by_weight_it_does_not_rest():
+  with pytest.raises(errors.UserError, match='WeightedAccumulator: it cannot'):
+    _weighted().Instantiate().check_rests()

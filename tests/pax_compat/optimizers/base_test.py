@@ -1,7 +1,5 @@
 """What holds for every optimizer: the contract with learners."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 from pax_compat import errors, optimizers, schedules
 from pax_compat.config import Config
+from pax_compat.learners import state_leaves
 from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 
@@ -32,12 +31,23 @@ CONFIGS = {
     'num_sub_batches': 2,
     'optimizer_tpl': optimizers.ShardedAdafactor.config(**_ADAFACTOR),
   },
+  'WeightedAccumulator': {
+    'min_weight': 1.0,
+    'optimizer_tpl': optimizers.ShardedAdafactor.config(**_ADAFACTOR),
+  },
+  'Graft': {
+    'magnitude_tpl': optimizers.Sgd.config(),
+    'direction_tpl': optimizers.ShardedAdafactor.config(**_ADAFACTOR),
+  },
+  'Shampoo': {'start_step': 1, 'root_interval_steps': 1, 'epsilon': 0.1},
 }
+# What is of no shape that has to do with the weight's.
+_MATRICES = ('statistics', 'roots')
 
 
 def test_every_optimizer_is_here():
   unsupported = ['DistributedShampoo', 'ShardedDistributedShampoo']
-  tested = {*CONFIGS, *unsupported, 'BaseOptimizer'}
+  tested = {*CONFIGS, *unsupported, 'BaseOptimizer', 'Accumulator'}
   assert tested == set(optimizers.__all__)
 
 
@@ -62,37 +72,21 @@ def test_the_last_part_of_the_state_counts(name):
     _, state = update(gradient, state, weights)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-  """The shape of a leaf, and of the weight that it belongs to, if any."""
-
-  shape: tuple[int, ...]
-  weight: tuple[int, ...] | None
-
-
 @pytest.mark.parametrize('name', CONFIGS)
 def test_the_state_tells_weights_from_the_rest(name):
   """Each leaf of a weight has one of the shapes that the module names."""
   optimizer = _optimizer(name)
-  transformation = optimizer.grad_transformation()
   weights = _weights()
-  state = jax.eval_shape(transformation.init, weights)
-  leaves = optax.tree_utils.tree_map_params(
-    transformation,
-    lambda leaf, weight: _Leaf(leaf.shape, weight.shape),
-    state,
-    weights,
-    transform_non_params=lambda leaf: _Leaf(leaf.shape, None),
-  )
-  found = jax.tree_util.tree_flatten_with_path(leaves)[0]
-  assert len(found) == len(jax.tree.leaves(state))
-  for path, leaf in found:
-    if leaf.weight is None:
-      assert leaf.shape == (), path
-    elif leaf.shape not in (leaf.weight, (1,)):
-      field = [key.name for key in path if hasattr(key, 'name')][-1]
-      dim = optimizer.reduced_dim(field, leaf.weight, leaf.shape)
-      assert leaf.shape == leaf.weight[:dim] + leaf.weight[dim + 1 :], path
+  state = jax.eval_shape(optimizer.grad_transformation().init, weights)
+  leaves, owners = jax.tree.leaves(state), state_leaves.owners(state, weights)
+  for leaf, owner in zip(leaves, owners, strict=True):
+    if owner is None:
+      assert leaf.shape == ()
+      continue
+    shape = weights[owner.path].shape
+    if leaf.shape not in (shape, (1,)) and owner.field not in _MATRICES:
+      dim = optimizer.reduced_dim(owner.field, shape, leaf.shape)
+      assert leaf.shape == shape[:dim] + shape[dim + 1 :], owner
 
 
 @pytest.mark.parametrize('name', CONFIGS)
