@@ -29,7 +29,9 @@ class LingvoInputAdaptor(base_input.BaseInput):
 
   The generator decides on the batch size, so `batch_size` stays None. Batches
   are NestedMaps of the generator's leaves, less strings and other things that
-  no device takes, plus `eval_sample_weights` [B] where it supplies none.
+  no device takes, plus `eval_sample_weights` [B] where it supplies none, and
+  in training `source_selected` [B, sources] where the generator's data sources
+  train different variables.
 
   Attributes:
     input: Lingvo Params of the generator. They are copied, never changed.
@@ -176,6 +178,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     return lingvo_input_driver.GeneratorDriver(
       params=self._params.Copy(),
       cluster_options=self._cluster_options(),
+      tells_source=self.is_training,
       **self._infeed_context(),
     )
 

@@ -21,12 +21,9 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors import lingvo_runtime
+from adaptors import lingvo_input_sources, lingvo_runtime
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
-
-# Lingvo's eager flag is one for the process: one generator is built at a time.
-_build_lock = threading.Lock()
 
 # The reader waits for ever where it drops every record; say so after a while.
 _SECONDS_TO_FIRST_BATCH = 60.0
@@ -56,6 +53,7 @@ class GeneratorDriver:
     cluster_options: dict[str, Any],
     infeed_host_index: int = 0,
     num_infeed_hosts: int = 1,
+    tells_source: bool = False,
   ):
     """Builds the generator and fetches its first batch.
 
@@ -64,6 +62,8 @@ class GeneratorDriver:
       cluster_options: arguments of `lingvo_runtime.cluster`.
       infeed_host_index: what the generator is told about this host.
       num_infeed_hosts: what it is told about the number of hosts.
+      tells_source: whether batches say which data source they come from, if
+        sources train different variables.
 
     Raises:
       UserError: the generator works in neither way.
@@ -71,6 +71,7 @@ class GeneratorDriver:
     self._tf = lingvo_runtime.module('tensorflow')
     self._options = cluster_options
     self._infeed = (infeed_host_index, num_infeed_hosts)
+    self._tells_source = tells_source
     self._first = None
     self._session = self.generator = None
     self._must_be_drained = False
@@ -109,7 +110,7 @@ class GeneratorDriver:
     graph = tf.Graph()
     with graph.as_default(), self._lingvo_context(), tf.device('/cpu:0'):
       self.generator = params.Instantiate()
-      fetches = self._note_structure(self.generator.GetPreprocessedInputBatch())
+      fetches = self._note_structure(self._symbolic_batch())
       self._session = tf.compat.v1.Session(graph=graph)
       self._session.run(
         [
@@ -128,11 +129,23 @@ class GeneratorDriver:
       self.generator = params.Instantiate()
 
       def next_batch():
-        return self._note_structure(self.generator.GetPreprocessedInputBatch())
+        return self._note_structure(self._symbolic_batch())
 
       traced = tf.function(next_batch, autograph=False).get_concrete_function()
     self._call = lambda: [x.numpy() for x in traced()]
     self._note_end(traced.graph)
+
+  def _symbolic_batch(self) -> Any:
+    batch = self.generator.GetPreprocessedInputBatch()
+    told = self._tells_source and isinstance(batch, dict)
+    if not told or not lingvo_input_sources.are_told_apart(self.generator):
+      return batch
+    if self._infeed[1] > 1:
+      raise errors.UserError(
+        f'the input has bprop_variable_filters, and {self._infeed[1]} hosts'
+        ' would each draw a batch from another source; expected one infeed host'
+      )
+    return lingvo_input_sources.with_source(self.generator, batch)
 
   def _lingvo_context(self):
     return _lingvo_context(self._options, self._infeed)
@@ -298,22 +311,15 @@ def _close_all():
 @contextlib.contextmanager
 def _lingvo_context(cluster_options: dict[str, Any], infeed: tuple[int, int]):
   """Enters cluster and infeed context, with Lingvo's eager flag off."""
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   cluster = lingvo_runtime.module('lingvo.core.cluster')
   with (
-    _build_lock,
+    lingvo_runtime.eager_flag(False),
     lingvo_runtime.cluster(**cluster_options),
     cluster.InfeedContextScope(
       infeed_host_index=infeed[0], num_infeed_hosts=infeed[1]
     ),
   ):
-    eager = py_utils.IsEagerMode()
-    # `test_mode`: TensorFlow's own eager execution stays on for the process.
-    py_utils.SetEagerMode(False, test_mode=True)
-    try:
-      yield
-    finally:
-      py_utils.SetEagerMode(eager, test_mode=True)
+    yield
 
 
 def is_tf_data(params) -> bool:

@@ -5,11 +5,14 @@ As far as it can be told without a task's variables; `learners` goes on.
 
 import dataclasses
 import re
+from typing import Any
 
 from adaptors.translate import optimizers, registry
 from adaptors.translate.registry import translates
-from adaptors.translate.view import ParamsView
+from adaptors.translate.view import ParamsView, class_path
+from pax_compat import learners
 from pax_compat.config import Config
+from pax_compat.optimizers import WeightedAccumulator
 
 # Fields of a task's `train` that describe a learner, and of a learner.
 _FIELDS = (
@@ -35,6 +38,7 @@ _GRAPH_FIELDS = (
 
 
 _RATE = ('learning_rate', 'lr_schedule')
+_PIECEWISE = 'lingvo.core.schedule.PiecewiseSchedule'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +54,7 @@ class LearnerFields:
     zero_norm: gradients of this norm count as zero; 0 for none do.
     checks: whether gradients that are not finite count as zero.
     scales: whether gradients are scaled at all.
+    tracker: config of what leaves out steps by their norms; None for nothing.
   """
 
   view: ParamsView
@@ -60,6 +65,7 @@ class LearnerFields:
   zero_norm: float
   checks: bool
   scales: bool
+  tracker: Config | None
 
 
 def read(view: ParamsView) -> list[LearnerFields | None]:
@@ -108,7 +114,6 @@ def _read(
   view: ParamsView, *, name: str, loss_name: str
 ) -> LearnerFields | None:
   """Reads the fields that both forms have."""
-  view.require('grad_norm_tracker', None)
   fields, zero_norm, checks = _read_scaling(view)
   fields |= _read_regularization(view)
   for field in ('bprop_variable_filter', 'bprop_variable_exclusion'):
@@ -126,6 +131,14 @@ def _read(
     )
   if optimizer is None or None in fields.values():
     return None
+  if optimizers.has(optimizer, WeightedAccumulator) and _has_class(
+    view.params.lr_schedule, _PIECEWISE
+  ):
+    view.issue(
+      'lr_schedule',
+      f'{_PIECEWISE} is not translated with a DynamicAccumulator, which asks it'
+      ' for other parts of its schedules than it has by the global step',
+    )
   return LearnerFields(
     view=view,
     name=name,
@@ -135,11 +148,23 @@ def _read(
     zero_norm=zero_norm,
     checks=checks,
     scales=view.get('scale_gradients'),
+    tracker=_read_tracker(view, checks),
   )
 
 
 def _part(view: ParamsView, name: str) -> ParamsView:
   return ParamsView(view.get(name).Copy(), f'{view.path}.{name}', view.report)
+
+
+def _has_class(params: Any, path: str) -> bool:
+  """Whether a class is that of some Params, or of Params within them."""
+  if isinstance(params, list | tuple):
+    return any(_has_class(one, path) for one in params)
+  if not hasattr(params, 'IterParams'):
+    return False
+  if 'cls' in params and class_path(params.cls) == path:
+    return True
+  return any(_has_class(value, path) for _, value in params.IterParams())
 
 
 def _lp(fields: dict) -> dict:
@@ -170,6 +195,38 @@ def _read_scaling(view: ParamsView) -> tuple[dict, float, bool]:
     return {single: float(single_norm)}, 0.0, False
   fields = {together: float(norm)} if norm else {}
   return fields, float(view.get(to_zero) or 0.0), True
+
+
+def _read_tracker(view: ParamsView, measures: bool) -> Config | None:
+  """Reads what leaves out steps by the norms of their gradients.
+
+  Args:
+    view: of what describes a learner.
+    measures: whether Lingvo looks at the norm of all gradients.
+  """
+  name = 'grad_norm_tracker'
+  if not view.get(name):
+    return None
+  if not measures:
+    view.ignore('gradients are not scaled together', name)
+    return None
+  return registry.translate(_part(view, name))
+
+
+@translates('lingvo.core.layers.GradNormTracker')
+def grad_norm_tracker(view: ParamsView) -> Config:
+  """`GradNormTracker`, whose statistics belong to the learner."""
+  optimizers.layer_fields(view)
+  names = (
+    'decay',
+    'grad_norm_lower_cap',
+    'clip_threshold',
+    'grad_norm_clip_cap_min',
+  )
+  return learners.GradNormTracker.config(
+    dry_run=bool(view.get('dry_run')),
+    **{name: float(view.get(name)) for name in names},
+  )
 
 
 def _read_regularization(view: ParamsView) -> dict:

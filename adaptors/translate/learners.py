@@ -17,6 +17,7 @@ from adaptors.translate.variable_names import VariableNames, exactly
 from adaptors.translate.view import ParamsView
 from pax_compat import learners
 from pax_compat.config import Config
+from pax_compat.optimizers import Shampoo
 
 _SINGLE = 'clip_gradient_single_norm_to_value'
 
@@ -68,6 +69,7 @@ def _combined(
     loss_name=first.loss_name,
     regularize_before_clipping=True,
     grad_norm_to_clip_to_zero=first.zero_norm,
+    grad_norm_tracker=first.tracker,
     nonfinite_gradients='zero' if first.checks else 'skip',
     check_valid_step=first.checks,
     vectorize_on_repeat_prefix=any(
@@ -77,6 +79,12 @@ def _combined(
   excluded = {v.jax for v in facts.names.variables}.difference(*trained)
   if excluded:
     fields |= dict(bprop_variable_exclusion=exactly(excluded))
+  if facts.trained_by_source:
+    by_source = [
+      ['.*'] if paths is None else exactly(paths)
+      for paths in facts.trained_by_source
+    ]
+    fields |= dict(bprop_variable_inclusion_by_source=by_source)
   if not groups:
     return learners.Learner.config(**fields)
   names, paths, configs = zip(*groups, strict=True)
@@ -136,6 +144,10 @@ def _check_together(
         ' variables are not translated',
       )
     seen |= paths
+    if one.tracker is not None:
+      one.view.issue(
+        'grad_norm_tracker', 'it is not translated with several learners'
+      )
 
 
 def _groups(
@@ -176,6 +188,8 @@ def _groups(
 
 def _stepping(one: LearnerFields, facts: TaskFacts, view: ParamsView) -> Config:
   """Returns an optimizer whose schedule goes by Lingvo's global step."""
+  if optimizers.has(one.optimizer, Shampoo):
+    return _with_roots(one, view)
   count = micro_batches(one.view.get('optimizer'))
   if count <= 1 or facts.defers_steps:
     return one.optimizer
@@ -197,6 +211,18 @@ def _stepping(one: LearnerFields, facts: TaskFacts, view: ParamsView) -> Config:
       first=count - 1,
     )
   )
+
+
+def _with_roots(one: LearnerFields, view: ParamsView) -> Config:
+  """Returns Shampoo that computes roots where Lingvo ends a loop on a TPU."""
+  steps = view.get('tpu_steps_per_loop')
+  view.report.notes.append(
+    f'{one.view.path}.optimizer computes its preconditioners after each'
+    f' {steps} steps, as tpu_steps_per_loop says, and uses them from the next'
+    ' step on; Lingvo begins to compute them then, on TPUs only, and uses them'
+    ' from the end of a later loop on'
+  )
+  return one.optimizer.clone().set(root_interval_steps=steps)
 
 
 def micro_batches(params) -> int:

@@ -11,7 +11,7 @@ import optax
 from adaptors.translate import registry
 from adaptors.translate.registry import translates
 from adaptors.translate.schedules import layer_fields
-from adaptors.translate.view import ParamsView
+from adaptors.translate.view import ParamsView, short
 from pax_compat import optimizers
 from pax_compat.config import Config
 
@@ -130,30 +130,17 @@ def _of_micro_batches(view: ParamsView, config: Config) -> Config:
   if count <= 1:
     return config
   return optimizers.ShardedStaticAccumulator.config(
-    optimizer_tpl=config, num_sub_batches=count
+    optimizer_tpl=config, num_sub_batches=count, collects_means=True
   )
 
 
 @translates('lingvo.core.optimizer.Accumulator')
 def accumulator(view: ParamsView) -> Config | None:
   """`Accumulator`."""
-  optimizer_fields(view)
-  config = registry.translate(view.child('optimizer_tpl'))
   count = view.get('accum_steps')
-  if config is None:
-    return None
-  if isinstance(config, Composite):
-    view.issue('optimizer_tpl', 'several optimizers cannot be wrapped by one')
-    return None
-  if count <= 1:
+  config = _accumulated(view, leaves_out_steps=count > 1)
+  if config is None or count <= 1:
     return config
-  if _counts_steps(config):
-    view.issue(
-      'optimizer_tpl',
-      f'{view.params.optimizer_tpl.cls.__name__} counts the steps that an'
-      ' Accumulator leaves out, which is not translated',
-    )
-    return None
   return optimizers.ShardedStaticAccumulator.config(
     optimizer_tpl=config,
     num_sub_batches=count,
@@ -161,44 +148,199 @@ def accumulator(view: ParamsView) -> Config | None:
   )
 
 
+@translates('lingvo.core.optimizer.DynamicAccumulator')
+def dynamic_accumulator(view: ParamsView) -> Config | None:
+  """`DynamicAccumulator`, whose schedule goes by its updates."""
+  config = _accumulated(view)
+  weight = view.get('min_accum_weight')
+  if not isinstance(weight, int | float) or weight <= 0:
+    view.issue('min_accum_weight', f'{weight} is not a positive number')
+    return None
+  if config is None:
+    return None
+  return optimizers.WeightedAccumulator.config(
+    optimizer_tpl=config, min_weight=float(weight)
+  )
+
+
+def _accumulated(
+  view: ParamsView, *, leaves_out_steps: bool = True
+) -> Config | None:
+  """Returns the optimizer that an accumulator wraps, if it can be wrapped."""
+  optimizer_fields(view)
+  config = registry.translate(view.child('optimizer_tpl'))
+  if config is None:
+    return None
+  if isinstance(config, Composite):
+    view.issue('optimizer_tpl', 'several optimizers cannot be wrapped by one')
+    return None
+  if leaves_out_steps and _counts_steps(config):
+    view.issue(
+      'optimizer_tpl',
+      f'{view.params.optimizer_tpl.cls.__name__} counts the steps that'
+      f' {view.params.cls.__name__} leaves out, which is not translated',
+    )
+    return None
+  return config
+
+
+@translates('lingvo.core.optimizer.AdaGraft')
+def ada_graft(view: ParamsView) -> Config | None:
+  """`AdaGraft`, whose Params hold optimizers that are instantiated."""
+  optimizer_fields(view)
+  view.ignore('it is for summaries only', 'diagnostic')
+  if view.get('use_global_norm'):
+    view.issue(
+      'use_global_norm',
+      'with it no weight ever moves in Lingvo as a graph, and as a function'
+      ' TensorFlow refuses to create its variables in each step',
+    )
+  magnitude = _grafted(view, 'magnitude_optimizer')
+  direction = _grafted(view, 'direction_optimizer')
+  rate = view.get('direction_optimizer_lr')
+  if magnitude is None or direction is None:
+    return None
+  if rate is not None:
+    direction.set(learning_rate=float(rate))
+  return optimizers.Graft.config(
+    magnitude_tpl=magnitude, direction_tpl=direction
+  )
+
+
+def _grafted(view: ParamsView, name: str) -> Config | None:
+  """Returns one of the optimizers of an `AdaGraft`."""
+  made = view.get(name)
+  params = getattr(made, 'params', None)
+  if 'GetOptimizer' not in dir(type(made)) or params is None:
+    view.issue(
+      name, f'{short(made)} is no optimizer; Lingvo takes an instantiated one'
+    )
+    return None
+  config = registry.translate(
+    ParamsView(params.Copy(), f'{view.path}.{name}', view.report)
+  )
+  if config is None:
+    return None
+  kinds = (optimizers.Accumulator, optimizers.Shampoo)
+  if isinstance(config, Composite) or issubclass(config.__fn_or_cls__, kinds):
+    view.issue(name, f'{params.cls.__name__} does not work within AdaGraft')
+    return None
+  return config
+
+
+@translates('lingvo.core.optimizer.DistributedShampoo')
+def distributed_shampoo(view: ParamsView) -> Config:
+  """`DistributedShampoo`; a learner says how often it computes roots.
+
+  Whatever its Params say, Lingvo gives it some defaults of its own.
+  """
+  optimizer_fields(view)
+  max_dim = view.get('max_any_dim')
+  if max_dim > _SHAMPOO_LARGEST:
+    view.issue(
+      'max_any_dim',
+      f'{max_dim} is above {_SHAMPOO_LARGEST}, from which on Lingvo takes'
+      ' weights apart, which is not translated',
+    )
+  view.ignore(
+    f'no dimension is above {_SHAMPOO_LARGEST}, from which on Lingvo takes'
+    ' weights apart whatever this says',
+    'block_size',
+    'block_partition_threshold_size',
+  )
+  view.ignore(
+    f'Lingvo does not read it, but takes {_SHAMPOO_MATRICES}',
+    'fallback_to_diagonal_dim',
+  )
+  return optimizers.Shampoo.config(
+    momentum=view.get('momentum'),
+    initial_accumulator_value=view.get('initial_accumulator_value'),
+    second_moment_decay=view.get('second_moment_averaging'),
+    statistics_interval_steps=max(
+      1, view.get('statistics_computation_frequency')
+    ),
+    start_step=view.get('start_preconditioning_steps'),
+    epsilon=view.get('matrix_epsilon'),
+    max_dim=max_dim,
+    max_matrix_dim=_SHAMPOO_MATRICES,
+  )
+
+
+# Defaults of TensorFlow's optimizer that Lingvo's does not set.
+_SHAMPOO_MATRICES = 4096
+_SHAMPOO_LARGEST = 1_000_000
+
+
+def all_optimizers(config: Config) -> list[Config]:
+  """Returns an optimizer, those that it wraps, and so on."""
+  inner = [
+    config.__arguments__[name]
+    for name in ('optimizer_tpl', 'magnitude_tpl', 'direction_tpl')
+    if name in config.__arguments__
+  ]
+  return [config, *(found for one in inner for found in all_optimizers(one))]
+
+
 def wrapped(config: Config) -> list[Config]:
-  """Returns an optimizer, what it wraps, and so on."""
+  """Returns an optimizer, the one that it wraps, and so on."""
   found = [config]
   while 'optimizer_tpl' in found[-1].__arguments__:
     found.append(found[-1].optimizer_tpl)
   return found
 
 
+def has(config: Config, *classes: type) -> bool:
+  """Whether an optimizer is of one of some classes, or wraps one that is."""
+  found = (one.__fn_or_cls__ for one in all_optimizers(config))
+  return any(issubclass(cls, classes) for cls in found)
+
+
 def accumulates(config: Config) -> bool:
   """Whether an optimizer collects the gradients of several batches."""
-  return any(
-    c.__fn_or_cls__ is optimizers.ShardedStaticAccumulator
-    for c in wrapped(config)
-  )
+  return has(config, optimizers.Accumulator)
 
 
 def is_adafactor(config: Config) -> bool:
   """Whether an optimizer is Adafactor, or wraps it."""
-  return wrapped(config)[-1].__fn_or_cls__ is optimizers.ShardedAdafactor
+  return has(config, optimizers.ShardedAdafactor)
 
 
-def skips_rows(config: Config) -> bool:
-  """Whether TensorFlow's optimizer leaves rows without gradients alone.
+def goes_by_shape(config: Config) -> bool:
+  """Whether an optimizer takes a weight apart by its shape."""
+  return has(config, optimizers.ShardedAdafactor, optimizers.Shampoo)
 
-  Only where zeros as their gradients would make a difference, and where the
-  optimizer sees that the gradients are sparse.
+
+def goes_by_whole(config: Config) -> bool:
+  """Whether what an optimizer does with a weight depends on all of it."""
+  return goes_by_shape(config) or has(config, optimizers.Graft)
+
+
+def leaves_alone(config: Config) -> str:
+  """Returns what of a looked-up table TensorFlow's optimizer leaves alone.
+
+  Only where zeros as gradients would make a difference, and where the optimizer
+  sees that the gradients are sparse. It is '' for nothing.
   """
-  last = wrapped(config)[-1]
   if accumulates(config):
-    return False
-  if last.__fn_or_cls__ is optimizers.Sgd:
-    return last.momentum is not None
-  return last.__fn_or_cls__ in (optimizers.RmsProp, optimizers.OptaxOptimizer)
+    return ''
+  if has(config, optimizers.Graft, optimizers.Shampoo):
+    return 'all rows'
+  last = wrapped(config)[-1]
+  cls = last.__fn_or_cls__
+  has_momentum = cls is optimizers.Sgd and last.momentum is not None
+  if has_momentum or cls in (optimizers.RmsProp, optimizers.OptaxOptimizer):
+    return 'the rows that a batch does not look up'
+  return ''
 
 
 def _counts_steps(config: Config) -> bool:
   """Whether an optimizer in Lingvo goes by the global step by itself."""
-  return accumulates(config) or is_adafactor(config)
+  return has(
+    config,
+    optimizers.Accumulator,
+    optimizers.ShardedAdafactor,
+    optimizers.Shampoo,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +367,9 @@ def composite(view: ParamsView) -> Composite | None:
     optimizer = registry.translate(view.adopt(params, name))
     if optimizer is None:
       continue
-    if isinstance(optimizer, Composite) or accumulates(optimizer):
+    if isinstance(optimizer, Composite) or has(
+      optimizer, optimizers.Accumulator, optimizers.Shampoo
+    ):
       view.issue(name, f'{params.cls.__name__} is not translated here')
     elif _is_pattern(pattern):
       found[pattern] = optimizer.set(learning_rate=float(rate))
@@ -246,22 +390,3 @@ def _is_pattern(text: str) -> bool:
   except re.error:
     return False
   return True
-
-
-def _refused(name: str, why: str):
-  """Registers that an optimizer is refused."""
-
-  @translates(f'lingvo.core.optimizer.{name}')
-  def refuse(view: ParamsView) -> None:
-    view.issue('', f'this optimizer is not supported: {why}')
-
-  return refuse
-
-
-_refused(
-  'DynamicAccumulator',
-  'batches make an update once their weights add up to some sum; Accumulator'
-  ' makes one of a fixed number of batches',
-)
-_refused('DistributedShampoo', 'there is no Shampoo here')
-_refused('AdaGraft', 'there is no grafting of one optimizer on another here')

@@ -223,7 +223,8 @@ def test_the_network_of_a_users_builder(do_eval):
   )
 
 
-def _task(optimizer):
+def built_task(optimizer):
+  """Returns Params of the task."""
   task = _task_class().Params().Set(name='built')
   task.input = tiny_task.params().input
   task.train.Set(learning_rate=0.01, optimizer=tiny_task.optimizer(optimizer))
@@ -232,7 +233,7 @@ def _task(optimizer):
 
 
 def test_some_steps_of_a_task_that_uses_it():
-  task = _task('Adam')
+  task = built_task('Adam')
   task.train.clip_gradient_norm_to_value = 1.0
   batches = [
     NestedMap(x=x, targets=np.sin(3 * x))
@@ -255,7 +256,7 @@ def test_stacks_that_an_optimizer_treats_in_different_ways():
     )
     for name in ('apart', 'together')
   )
-  task = _task('XLAShardingAdafactor')
+  task = built_task('XLAShardingAdafactor')
   task.network = builder._Seq('network', apart)
   tiny_task.translate(task)
   task.network = builder._Seq('network', apart, together)

@@ -1,27 +1,20 @@
 """Several tasks that are trained in turns, against Lingvo's MultiTaskModel."""
 
-import contextlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
 from adaptors.translate import multi_task, registry
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import base_layer, errors, learners
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
-from tests.adaptors.translate import parity, tiny_task
+from tests.adaptors.translate import parity, tiny_model, tiny_task
 
 STEPS = 6
 TOLERANCE = tiny_task.TOLERANCE
-
-
-def _scheduler(name, **fields):
-  module = lingvo_runtime.module('lingvo.core.task_scheduler')
-  return getattr(module, name).Params().Set(**fields)
 
 
 def _going_down():
@@ -30,69 +23,14 @@ def _going_down():
   )
 
 
-def _params(schedule=None, *, train=None, **tasks):
-  """Returns Params of a model of the tasks `tag` and `words`.
-
-  Args:
-    schedule: the task schedule; None draws both by weight.
-    train: fields of the model's and both tasks' `train`.
-    **tasks: further fields of the tasks' `train`, by the tasks' names.
-  """
-  base = lingvo_runtime.module('lingvo.core.base_model')
-  hyperparams = lingvo_runtime.module('lingvo.core.hyperparams')
-  params = base.MultiTaskModel.Params().Set(name='both', task_schedule=schedule)
-  params.train.Set(**(train or {}))
-  params.input = hyperparams.Params()
-  for task in ('tag', 'words'):
-    made = tiny_task.params(**(train or {}), **tasks.get(task, {}))
-    params.input.Define(task, made.input, '')
-    params.task_params.Define(task, made.Set(input=None), '')
-    params.task_probs.Define(task, 0.5, '')
-  return params
-
-
-@contextlib.contextmanager
-def _built_in_lingvo(params, batch):
-  """Yields the model in its own training graph, and placeholders by task."""
-  tf = lingvo_runtime.module('lingvo.compat')
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  eager = py_utils.IsEagerMode()
-  py_utils.SetEagerMode(False, test_mode=True)
-  try:
-    with tf.Graph().as_default(), lingvo_runtime.cluster():
-      tf.random.set_seed(1)
-      params, feeds = params.Copy(), {}
-      for task, data in list(params.input.IterParams()):
-        feeds[task] = {
-          k: tf.placeholder(v.dtype, [None] * v.ndim, f'{task}_{k}')
-          for k, v in batch.items()
-        }
-        fed = lingvo_fed_task.fed_input(data, feeds[task])
-        params.input.Set(**{task: fed})
-      model = params.Instantiate()
-      model.ConstructFPropBPropGraph()
-      yield model, feeds
-  finally:
-    py_utils.SetEagerMode(eager, test_mode=True)
-
-
-def _variables(model) -> dict:
-  """Returns all variables, by theta path."""
-  return {
-    f'{name}.{path}': variable
-    for name in model.task_names
-    for path, variable in model.GetTask(name).vars.FlattenItems()
-  }
-
-
 def _run_lingvo(params, batches):
   """Trains in Lingvo; returns the tasks, and weights and averages by step."""
   tf = lingvo_runtime.module('lingvo.compat')
   order, weights, averages = [], [], []
-  with _built_in_lingvo(params, batches[0]) as (model, feeds):
+  with tiny_model.built_in_lingvo(params, batches[0]) as (model, feeds):
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
-      variables = _variables(model)
+      variables = tiny_model.variables(model)
       averaged = {}
       if model.ema:
         averaged = {k: model.ema.average(v) for k, v in variables.items()}
@@ -175,8 +113,8 @@ TASKS = {
   ],
 )
 def test_steps_are_lingvos(schedule, fields, train, order):
-  params = _params(
-    _scheduler(schedule, **fields),
+  params = tiny_model.params(
+    tiny_model.scheduler(schedule, **fields),
     train=train,
     **{task: made() for task, made in TASKS.items()},
   )
@@ -217,7 +155,7 @@ def test_steps_are_lingvos(schedule, fields, train, order):
 )
 def test_schedules_are_lingvos(name, fields):
   """With the random numbers that Lingvo's draw, ours draw the same tasks."""
-  params = _scheduler(name, **fields)
+  params = tiny_model.scheduler(name, **fields)
   report = Report()
   view = ParamsView(params.Copy(), 'schedule', report)
   ours = registry.translate(view).Instantiate()
@@ -237,7 +175,7 @@ def test_schedules_are_lingvos(name, fields):
 
 
 def test_without_a_schedule_tasks_are_drawn_by_weight():
-  params = _params()
+  params = tiny_model.params()
   params.task_probs.Set(words=1.5)
   made = multi_task.translate_model(params, 'both').schedule.Instantiate()
   assert made.weights == {'tag': 0.5, 'words': 1.5}
@@ -249,7 +187,7 @@ def _global_step(params):
 
 
 def _adaptive(params):
-  params.task_schedule = _scheduler('SimpleAdaptiveScheduler')
+  params.task_schedule = tiny_model.scheduler('SimpleAdaptiveScheduler')
 
 
 def _averages(params):
@@ -284,7 +222,7 @@ def _accumulating(params):
   ],
 )
 def test_what_is_not_translated_is_refused(change, words):
-  params = _params()
+  params = tiny_model.params()
   change(params)
   with pytest.raises(errors.UserError) as error:
     multi_task.translate_model(params, 'both')
@@ -293,7 +231,7 @@ def test_what_is_not_translated_is_refused(change, words):
 
 
 def test_the_model_says_how_long_a_run_is():
-  params = _params()
+  params = tiny_model.params()
   params.train.max_steps = 7
   params.task_params.tag.train.max_steps = 5
   params.task_params.words.train.max_steps = 7
@@ -307,7 +245,7 @@ def test_the_model_says_how_long_a_run_is():
 
 
 def test_an_optimizer_that_cannot_rest_is_refused():
-  params = _params()
+  params = tiny_model.params()
   _accumulating(params)
   translated = multi_task.translate_model(params, 'both')
   with pytest.raises(errors.UserError, match='it cannot rest while another'):
@@ -315,7 +253,7 @@ def test_an_optimizer_that_cannot_rest_is_refused():
 
 
 def test_expressions_are_about_the_names_of_a_model_of_several_tasks():
-  params = _params(tag=dict(bprop_variable_filter='^tag/tiny/first'))
+  params = tiny_model.params(tag=dict(bprop_variable_filter='^tag/tiny/first'))
   translated = multi_task.translate_model(params, 'both').task
   learner = translated.config.train.learner.learners['tag'].Instantiate()
   kept = [

@@ -59,13 +59,14 @@ def _schedule(name, **fields):
   return getattr(module, name).Params().Set(**fields)
 
 
-def _assert_same(params, *, steps=_STEPS, rate=_RATE):
+def _assert_same(params, *, steps=_STEPS, rate=_RATE, loss_weights=None):
   """Compares steps of an optimizer with those of its translation.
 
   Args:
     params: Lingvo's.
     steps: how many batches there are.
     rate: the learning rate, or Params of its schedule.
+    loss_weights: what each batch weighs, where it matters.
   """
   settings = dict(learning_rate=rate)
   if not isinstance(rate, float):
@@ -74,10 +75,13 @@ def _assert_same(params, *, steps=_STEPS, rate=_RATE):
   transformation = ours.grad_transformation()
   weights, gradients = jax.tree.map(jnp.asarray, _weights()), _gradients(steps)
   state = transformation.init(weights)
-  expected = lingvo_steps.optimizer_steps(params, _weights(), gradients, rate)
+  expected = lingvo_steps.optimizer_steps(
+    params, _weights(), gradients, rate, loss_weights=loss_weights
+  )
   update = jax.jit(transformation.update)
-  for gradient, want in zip(gradients, expected, strict=True):
-    updates, state = update(gradient, state, weights)
+  for i, (gradient, want) in enumerate(zip(gradients, expected, strict=True)):
+    told = {'loss_weight': loss_weights[i]} if loss_weights else {}
+    updates, state = update(gradient, state, weights, **told)
     weights = optax.apply_updates(weights, updates)
     for name, value in want.items():
       parity.assert_close(weights[name], value, _TOLERANCE, name)
@@ -176,6 +180,64 @@ def test_accumulator_of_a_schedule():
   )
 
 
+@pytest.mark.parametrize('wrapped', ['SGD', 'Adam', 'AdaGraft'])
+def test_dynamic_accumulator(wrapped):
+  """The schedule goes by updates, of which there are three here."""
+  fields = {}
+  if wrapped == 'AdaGraft':
+    fields = dict(
+      magnitude_optimizer=_made('SGD'), direction_optimizer=_made('Adagrad')
+    )
+  ours = _assert_same(
+    _lingvo(
+      'DynamicAccumulator',
+      optimizer_tpl=_lingvo(wrapped, **fields),
+      min_accum_weight=4.0,
+    ),
+    steps=7,
+    rate=_schedule('LinearSchedule', start=(0, 1.0), limit=(3, 0.1)),
+    loss_weights=[1.0, 2.5, 0.5, 7.0, 3.0, 2.0, 1.0],
+  )
+  rates = [ours.learning_rate_fn()(jnp.int32(n)) for n in range(3)]
+  np.testing.assert_allclose(rates, [1.0, 0.7, 0.4], rtol=1e-6)
+
+
+def _made(name, **fields):
+  return _lingvo(name, **fields).Instantiate()
+
+
+@pytest.mark.parametrize(
+  'magnitude,direction,fields',
+  [
+    ('SGD', 'Adagrad', {'direction_optimizer_lr': 0.3}),
+    ('Adam', 'Momentum', {'diagnostic': True}),
+    ('RMSProp', 'Adam', {}),
+    ('XLAShardingAdafactor', 'SGD', {}),
+    ('SGD', 'XLAShardingAdafactor', {}),
+  ],
+)
+def test_ada_graft(magnitude, direction, fields):
+  params = _lingvo(
+    'AdaGraft',
+    magnitude_optimizer=_made(magnitude),
+    direction_optimizer=_made(direction),
+    **fields,
+  )
+  _assert_same(params)
+
+
+def test_ada_graft_of_a_schedule():
+  """The direction of momentum depends on the rates that steps were made at."""
+  _assert_same(
+    _lingvo(
+      'AdaGraft',
+      magnitude_optimizer=_made('SGD'),
+      direction_optimizer=_made('RMSProp'),
+    ),
+    rate=_schedule('ExponentialSchedule', start=(0, 1.0), limit=(2, 0.1)),
+  )
+
+
 def test_one_batch_needs_no_accumulator():
   for name, fields in (
     ('Accumulator', {'optimizer_tpl': _lingvo('SGD'), 'accum_steps': 1}),
@@ -190,9 +252,8 @@ def test_one_batch_needs_no_accumulator():
 @pytest.mark.parametrize(
   'name,fields,told',
   [
-    ('DynamicAccumulator', {}, 'not supported'),
-    ('DistributedShampoo', {}, 'not supported'),
-    ('AdaGraft', {}, 'not supported'),
+    ('DynamicAccumulator', {}, 'None is not a positive number'),
+    ('DistributedShampoo', {'max_any_dim': 2_000_000}, 'max_any_dim'),
     ('XLAShardingAdafactor', {'cond_is_finite': True}, 'cond_is_finite'),
     ('Adam', {'use_bf16_gradients_ar': True}, 'use_bf16_gradients_ar'),
     ('SGD', {'random_seed': 3}, 'random_seed'),
@@ -204,19 +265,63 @@ def test_what_is_refused(name, fields, told):
 
 
 @pytest.mark.parametrize(
-  'wrapped', ['XLAShardingAdafactor', 'Accumulator', 'DynamicAccumulator']
+  'wrapped', ['XLAShardingAdafactor', 'Accumulator', 'DistributedShampoo']
 )
-def test_what_an_accumulator_cannot_wrap(wrapped):
+@pytest.mark.parametrize(
+  'name,fields',
+  [('Accumulator', {}), ('DynamicAccumulator', {'min_accum_weight': 4})],
+)
+def test_what_an_accumulator_cannot_wrap(name, fields, wrapped):
   (issue,) = parity.issues_of(
-    _lingvo('Accumulator', optimizer_tpl=_lingvo(wrapped))
+    _lingvo(name, optimizer_tpl=_lingvo(wrapped), **fields)
   )
   assert 'layer.optimizer_tpl' in issue
+
+
+@pytest.mark.parametrize(
+  'fields,told',
+  [
+    ({'use_global_norm': lambda: True}, 'no weight ever moves'),
+    (
+      {'magnitude_optimizer': lambda: _lingvo('SGD')},
+      'Lingvo takes an instantiated one',
+    ),
+    (
+      {'magnitude_optimizer': lambda: None},
+      'None is no optimizer',
+    ),
+    (
+      {'direction_optimizer': lambda: _made('DistributedShampoo')},
+      'DistributedShampoo does not work within AdaGraft',
+    ),
+    (
+      {
+        'direction_optimizer': lambda: _made(
+          'Accumulator', optimizer_tpl=_lingvo('SGD')
+        )
+      },
+      'Accumulator does not work within AdaGraft',
+    ),
+    (
+      {'direction_optimizer': lambda: _made('SGD', random_seed=3)},
+      'layer.direction_optimizer.random_seed',
+    ),
+  ],
+)
+def test_what_ada_graft_cannot_have(fields, told):
+  made = dict(
+    magnitude_optimizer=_made('SGD'), direction_optimizer=_made('SGD')
+  ) | {name: make() for name, make in fields.items()}
+  (issue,) = parity.issues_of(_lingvo('AdaGraft', **made))
+  assert told in issue
 
 
 def test_every_optimizer_of_lingvo_is_translated_or_refused():
   module = lingvo_runtime.module('lingvo.core.optimizer')
   known = {name for name, _ in _CASES} | {'AdamV2', 'Accumulator'}
-  known |= {'Base', 'DynamicAccumulator', 'DistributedShampoo', 'AdaGraft'}
+  known |= {'Base', 'DynamicAccumulator', 'AdaGraft'}
+  # See `shampoo_lingvo_test`.
+  known |= {'DistributedShampoo'}
   # A learner translates it: see `learners_test`.
   known |= {'CompositeOptimizer'}
   assert known == {

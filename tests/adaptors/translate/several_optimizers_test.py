@@ -1,15 +1,11 @@
 """Several optimizers, learners or batches: whole steps of a tiny task."""
 
-import sys
-import types
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptors import lingvo_runtime
 from pax_compat import errors, learners, optimizers
-from tests.adaptors.translate import tiny_task
+from tests.adaptors.translate import micro_batches, tiny_task
 from tests.adaptors.translate.tiny_task import learner, optimizer, schedule
 
 _EMB = 'emb.wm[0]'
@@ -54,62 +50,47 @@ def test_accumulated_gradients():
   )
 
 
-_STOCK = 'lingvo.tasks.lm.params.synthetic_packed_input'
+def test_gradients_accumulated_by_weight():
+  """Batches weigh 1, 3, 0.5 and 2; each second one makes an update."""
+  run = tiny_task.check(
+    tiny_task.params(
+      optimizer=optimizer(
+        'DynamicAccumulator',
+        optimizer_tpl=optimizer('Adam', **_ADAM),
+        min_accum_weight=2.5,
+      ),
+      clip_gradient_norm_to_value=0.25,
+      lr_schedule=schedule('LinearSchedule', start=(0, 1.0), limit=(2, 0.5)),
+    )
+  )
+  assert not np.array_equal(run.weights[1][_EMB], run.weights[2][_EMB])
+  for one, other in ((0, 1), (2, 3)):
+    assert np.array_equal(run.weights[one][_EMB], run.weights[other][_EMB])
 
 
-class _Counter:
-  """Lingvo's count of batches, which is raised after it was read.
+def test_a_grafted_optimizer():
+  tiny_task.check(
+    tiny_task.params(
+      optimizer=_graft(),
+      bprop_variable_exclusion='emb',
+      l2_regularizer_weight=0.1,
+    )
+  )
 
-  In a graph Lingvo leaves the order of the two open, so that now and then it
-  updates the weights a batch too late.
-  """
 
-  def __init__(self, variable):
-    self._variable = variable
-    self._read = None
-    self.dtype = variable.dtype
-
-  def __add__(self, number):
-    self._read = self._variable.read_value()
-    return self._read + number
-
-  def assign_add(self, number):
-    tf = lingvo_runtime.module('lingvo.compat')
-    with tf.control_dependencies([self._read]):
-      return self._variable.assign_add(number)
+def _graft():
+  return optimizer(
+    'AdaGraft',
+    magnitude_optimizer=optimizer('Adagrad').Instantiate(),
+    direction_optimizer=optimizer('Adam', **_ADAM).Instantiate(),
+  )
 
 
 @pytest.fixture
-def sharded_adam(monkeypatch):
-  """Params of the stock class, less a sum over the one device."""
-  monkeypatch.setitem(sys.modules, _STOCK, types.ModuleType(_STOCK))
-  module = lingvo_runtime.module('lingvo.core.optimizer')
-
-  class InOrder(module.GradientAggregationOptimizer):
-    """The same without the race."""
-
-    def _create_slots(self, var_list):
-      super()._create_slots(var_list)
-      if not isinstance(self._counter, _Counter):
-        self._counter = _Counter(self._counter)
-
-  class ShardedAdam(module.Adam):
-    """Adam that collects the gradients of several batches."""
-
-    @classmethod
-    def Params(cls):
-      p = super().Params()
-      p.Define('num_micro_batches', 1, 'Of one update.')
-      return p
-
-    def GetOptimizer(self, lr):
-      made = super().GetOptimizer(lr)
-      count = self.params.num_micro_batches
-      return InOrder(made, count)
-
-  ShardedAdam.__module__ = _STOCK
-  ShardedAdam.__qualname__ = 'ShardedAdam'
-  return ShardedAdam.Params().Set(num_micro_batches=2, epsilon=1e-3)
+def sharded_adam():
+  """Params of an optimizer of two batches."""
+  with micro_batches.sharded_adam() as params:
+    yield params
 
 
 def test_micro_batches(sharded_adam):
@@ -198,6 +179,11 @@ def test_the_only_learner_of_a_list():
   assert isinstance(made.optimizer.Instantiate(), optimizers.Adam)
 
 
+def _piecewise():
+  parts = [schedule('Constant'), schedule('Constant', value=0.5)]
+  return schedule('PiecewiseSchedule', boundaries=[2], schedules=parts)
+
+
 def _composite(**sub):
   return optimizer('CompositeOptimizer', optimizer_map=sub)
 
@@ -232,10 +218,43 @@ def _composite(**sub):
     ),
     (
       {
+        'optimizer': lambda: _composite(
+          default_optimizer=(optimizer('DistributedShampoo'), 1.0),
+        )
+      },
+      'DistributedShampoo is not translated here',
+    ),
+    ({'optimizer': lambda: _graft()}, 'leaves alone all rows of emb/'),
+    (
+      {'optimizer': lambda: optimizer('DistributedShampoo')},
+      'leaves alone all rows of emb/',
+    ),
+    (
+      {
         'optimizer': lambda: optimizer('Accumulator', accum_steps=2),
         'ema_decay': lambda: 0.9,
       },
       'train.ema_decay',
+    ),
+    (
+      {
+        'optimizer': lambda: optimizer(
+          'DynamicAccumulator', min_accum_weight=2
+        ),
+        'ema_decay': lambda: 0.9,
+      },
+      'train.ema_decay',
+    ),
+    (
+      {
+        'optimizer': lambda: optimizer(
+          'DynamicAccumulator', min_accum_weight=2
+        ),
+        'lr_schedule': lambda: schedule(
+          'CombinedMinimumSchedule', schedules=[_piecewise()]
+        ),
+      },
+      'PiecewiseSchedule is not translated with a DynamicAccumulator',
     ),
     (
       {

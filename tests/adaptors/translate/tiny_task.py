@@ -64,7 +64,8 @@ def _task_class():
     def ComputeLoss(self, theta, predictions, batch):
       errors = tf.square(predictions - batch.targets)
       loss = tf.reduce_mean(errors * batch.scale)
-      return {'loss': (loss, 1.0), 'twice': (2 * loss, 1.0)}, {}
+      weight = batch.scale[0, 0]
+      return {'loss': (loss, weight), 'twice': (2 * loss, 1.0)}, {}
 
   registry.translates(f'{__name__}._task_class.<locals>.TinyTask')(_translate)
   return TinyTask
@@ -93,7 +94,8 @@ class TinyModel(base_model.BaseModel):
   def compute_loss(self, predictions, input_batch):
     errors = jnp.square(predictions - input_batch.targets)
     loss = jnp.mean(errors * input_batch.scale)
-    return {'loss': (loss, 1.0), 'twice': (2 * loss, 1.0)}, {}
+    weight = input_batch.scale[0, 0]
+    return {'loss': (loss, weight), 'twice': (2 * loss, 1.0)}, {}
 
 
 def _translate(view):
@@ -159,7 +161,10 @@ def translate(task_params):
 
 
 def batches(scales=(1.0, 3.0, 0.5, 2.0)) -> list[NestedMap]:
-  """Returns a batch for each factor of the loss; rows come more than once."""
+  """Returns a batch for each factor of the loss, which is its weight as well.
+
+  Rows come more than once.
+  """
   rng = np.random.default_rng(3)
   return [
     NestedMap(
@@ -195,7 +200,7 @@ def run_lingvo(task_params, data) -> Run:
   run = Run([], [], [], [], [])
   with lingvo_fed_task.build(task_params, data[0]) as made:
     task = made.task
-    variables = dict(task.vars.FlattenItems())
+    variables = made.variables
     averages = {}
     if task.ema:
       averages = {k: task.ema.average(v) for k, v in variables.items()}
@@ -219,15 +224,16 @@ def run_lingvo(task_params, data) -> Run:
   return run
 
 
-def start(task_params, batch, first):
+def start(task_params, batch, first, translated=None):
   """Returns a task's translation, its program, and a first state.
 
   Args:
     task_params: of Lingvo.
     batch: of which only the shapes matter.
-    first: the first weights, by theta path.
+    first: the first weights, by theta path. What is not trained starts with 0.
+    translated: the task as it is translated; None to translate it.
   """
-  translated = translate(task_params)
+  translated = translated or translate(task_params)
   made = program.create(
     translated.config, partitioning.create_mesh(None, None), batch
   )
@@ -238,7 +244,7 @@ def start(task_params, batch, first):
   copies = jax.tree.map(jnp.copy, weights)  # The state is donated.
   state = program.TrainState(
     step=jnp.zeros([], jnp.int32),
-    mdl_vars={base_layer.PARAMS: weights},
+    mdl_vars={**_zeros(made), base_layer.PARAMS: weights},
     opt_state=made.learner.init(copies, weight_metas=made.weight_metas),
   )
   # Placed as a step leaves it, so that the first one is not compiled by itself.
@@ -250,15 +256,28 @@ def start(task_params, batch, first):
   return translated, made, state
 
 
-def run_ours(task_params, data, first) -> Run:
+def _zeros(made) -> dict:
+  """Returns zeros for the variables that are not trained."""
+  return jax.tree.map(
+    lambda s: jnp.zeros(s.shape, s.dtype),
+    {
+      collection: variables
+      for collection, variables in made.abstract_state.mdl_vars.items()
+      if collection != base_layer.PARAMS
+    },
+  )
+
+
+def run_ours(task_params, data, first, translated=None) -> Run:
   """Trains the translated task, a step on each batch.
 
   Args:
     task_params: of Lingvo.
     data: the batches.
     first: the first weights, by theta path.
+    translated: see `start`.
   """
-  translated, made, state = start(task_params, data[0], first)
+  translated, made, state = start(task_params, data[0], first, translated)
 
   def theta(tree):
     return translated.variables.to_lingvo(learners.by_path(tree))
@@ -281,7 +300,9 @@ def run_ours(task_params, data, first) -> Run:
   return run
 
 
-def check(task_params, data=None, *, loss_tolerance=None) -> Run:
+def check(
+  task_params, data=None, *, loss_tolerance=None, translated=None
+) -> Run:
   """Holds some steps of a translated task against Lingvo's.
 
   Args:
@@ -289,13 +310,14 @@ def check(task_params, data=None, *, loss_tolerance=None) -> Run:
     data: the batches; None for those of `batches()`.
     loss_tolerance: if given, only losses and rates are compared, losses to this
       relative difference: for many steps, over which weights drift apart.
+    translated: see `start`.
 
   Returns:
     Lingvo's run.
   """
   data = batches() if data is None else data
   theirs = run_lingvo(task_params, data)
-  ours = run_ours(task_params, data, theirs.weights[0])
+  ours = run_ours(task_params, data, theirs.weights[0], translated)
   for field, tolerance in (
     ('losses', loss_tolerance or TOLERANCE),
     ('rates', TOLERANCE),

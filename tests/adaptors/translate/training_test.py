@@ -116,13 +116,13 @@ def test_what_is_not_translated_is_named(field, value):
 def test_every_untranslated_part_is_listed():
   issues = _issues(
     tiny_task.params(
-      optimizer=optimizer('AdaGraft'),
+      optimizer=optimizer('DynamicAccumulator'),
       lr_schedule=schedule('DevBasedSchedule'),
       ema_decay=2.0,
     ).Set(task_global_step=True)
   )
   for part in (
-    'train.optimizer (lingvo.core.optimizer.AdaGraft)',
+    'train.optimizer.min_accum_weight (lingvo.core.optimizer.Dynamic',
     'train.lr_schedule (lingvo.core.schedule.DevBasedSchedule)',
     'train.ema_decay',
     'task.task_global_step',
@@ -133,13 +133,13 @@ def test_every_untranslated_part_is_listed():
 def test_issues_of_a_model_that_is_not_translated():
   """Its variables are not known then, and nothing is said of them."""
   params = tiny_task.params(
-    bprop_variable_filter='first', optimizer=optimizer('AdaGraft')
+    bprop_variable_filter='first', optimizer=optimizer('DynamicAccumulator')
   )
   params.first.batch_norm = True
   issues = _issues(params)
   assert len(issues) == 2
   assert any('task.first.batch_norm' in issue for issue in issues)
-  assert any('AdaGraft' in issue for issue in issues)
+  assert any('DynamicAccumulator' in issue for issue in issues)
 
 
 class TestRegistry:

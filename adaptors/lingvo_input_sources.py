@@ -1,0 +1,33 @@
+"""Where the batches of an input come from, for learners that go by it.
+
+Legend: B batch, S data sources.
+"""
+
+from typing import Any
+
+from adaptors import lingvo_runtime
+from pax_compat.learners import SOURCE_SELECTED
+
+
+def are_told_apart(generator: Any) -> bool:
+  """Whether not all data sources of a generator train all variables."""
+  return any(generator.GetBpropVariableFilters())
+
+
+def with_source(generator: Any, batch: Any) -> Any:
+  """Returns a symbolic batch that says which data source it comes from.
+
+  Args:
+    generator: a Lingvo input generator, which has just made the batch.
+    batch: its NestedMap, with leaves [B, ...].
+
+  Returns:
+    The batch with `source_selected` [B, S], ones at the source of all rows.
+  """
+  if SOURCE_SELECTED in batch:
+    return batch
+  tf = lingvo_runtime.module('tensorflow')
+  rows = next(x for x in batch.Flatten() if x.shape.rank != 0)
+  source = generator.GetInputSourceOneHot()
+  batch[SOURCE_SELECTED] = tf.tile(source[tf.newaxis], [tf.shape(rows)[0], 1])
+  return batch
