@@ -5,6 +5,7 @@ import functools
 from absl import logging
 
 from adaptors import lingvo_experiment, lingvo_runtime
+from adaptors.lingvo_checkpoint import task_facts
 from adaptors.translate import multi_task, program_schedule
 from pax_compat import config as config_lib
 from pax_compat import errors, multi_task_input, task_schedules
@@ -42,6 +43,15 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
       f'{self._name} has the tasks {", ".join(self._tasks)}; expected a model'
       ' of a single task'
     )
+
+  @functools.cached_property
+  def facts(self):
+    """What the names in its checkpoints depend on.
+
+    Raises:
+      UserError: checkpoints of such tasks are not supported.
+    """
+    return task_facts.of_several(self._model, self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""
@@ -103,6 +113,11 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
       raise errors.UserError(
         f'{self._name}: {_TRAIN}() has inputs of {", ".join(inputs) or "none"};'
         f' expected one of each task: {", ".join(self._tasks)}'
+      )
+    if self._options.translation == 'bridge':
+      raise errors.UserError(
+        f'{self._name} has several tasks, which --translation=bridge does not'
+        ' do; expected auto or native'
       )
     return multi_task.translate_model(self._model, self._name)
 

@@ -86,10 +86,8 @@ class Start:
 
   @property
   def step(self) -> int:
-    """The global step, 0 where the checkpoint has none."""
-    if mapping.GLOBAL_STEP not in self.checkpoint.shapes:
-      return 0
-    return int(self.checkpoint.read(mapping.GLOBAL_STEP))
+    """How many steps were made, 0 where the checkpoint does not say."""
+    return importing.read_step(self.checkpoint, self.facts)
 
   def __str__(self) -> str:
     return f"Lingvo's checkpoint {self.checkpoint.prefix} of step {self.step}"

@@ -5,7 +5,9 @@
     python -m adaptors.lingvo_checkpoint convert --exp=NAME \
         --job_log_dir=/new/run --to_lingvo=/back/train [--verify]
 
-Either goes on where it was if it is interrupted and called again. `--verify`
+Either goes on where it was if it is interrupted and called again. Where tables
+in Lingvo have rows that are padding, which are not here, the way back takes
+them from `--lingvo_logdir`, if that is given; else they are 0. `--verify`
 reads the result again and holds it against what it was made of, bit by bit;
 `verify` in the place of `convert` does only that, for a run and a checkpoint of
 Lingvo's that are there. Without `--exp` the experiment is that of the Params in

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,8 @@ from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program
 
 _CHECKPOINTS = 'checkpoints'
-_STAGING = 'import'
+# Where an import keeps its arrays until all of them are made.
+STAGING = 'import'
 
 
 def to_jax(
@@ -45,18 +47,22 @@ def to_jax(
     )
   folder = pathlib.Path(job_log_dir)
   job_dir.claim(folder, name)
-  with _opened(folder) as saver, contextlib.ExitStack() as stack:
-    if saver.latest_step() is not None:
-      raise errors.UserError(
-        f'--job_log_dir={job_log_dir} has checkpoints already; expected a new'
-        ' folder'
-      )
-    task_program, batch = stack.enter_context(_program(experiment))
-    prefix = start.checkpoint.prefix
-    staging = Staging(folder / _STAGING, f'{prefix} {_stamp(prefix)}')
-    state = start.state(task_program, batch, keep=staging.get)
-    saver.save(start.step, state, {})
-    saver.wait()
+  with program_of(experiment) as (task_program, batch):
+    # So that no second copy of the state is made while it is written.
+    leaves = jax.tree.leaves(task_program.abstract_state)
+    largest = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    with _opened(folder, max_bytes_in_flight=largest) as saver:
+      if saver.latest_step() is not None:
+        raise errors.UserError(
+          f'--job_log_dir={job_log_dir} has checkpoints already; expected a new'
+          ' folder'
+        )
+      prefix = start.checkpoint.prefix
+      staging = Staging(folder / STAGING, f'{prefix} {_stamp(prefix)}')
+      state = start.state(task_program, batch, keep=staging.get)
+      with staging.sparing():
+        saver.save(start.step, state, {})
+        saver.wait()
     staging.remove()
   say(f'{job_log_dir} goes on from {start}')
 
@@ -72,7 +78,8 @@ def to_lingvo(
   If it is interrupted, the same call goes on with the next array.
 
   Args:
-    experiment: that the run trains.
+    experiment: that the run trains. What the run has not, as the rows of tables
+      that are padding, is as in the checkpoint of its `start()`, if any.
     job_log_dir: the folder of the run.
     folder: to write to, such as `/new/run/train`.
     say: takes the lines that the user reads.
@@ -85,7 +92,9 @@ def to_lingvo(
       not supported.
   """
   with _restored(experiment, job_log_dir) as state:
-    prefix = exporting.write(state, experiment.facts, folder)
+    start = experiment.start()
+    original = start.checkpoint if start else None
+    prefix = exporting.write(state, experiment.facts, folder, original)
   say(f'wrote {prefix}')
   return prefix
 
@@ -111,8 +120,8 @@ def verify(
       if importing.read_leaf(checkpoint, leaf).tobytes()
       != np.asarray(jax.device_get(arrays[leaf.path])).tobytes()
     ]
-    step = int(checkpoint.read(mapping.GLOBAL_STEP))
-    differing += [p for p in found.steps if int(arrays[p]) != step]
+    counts = importing.read_counts(checkpoint, found)
+    differing += [p for p, c in counts.items() if np.any(arrays[p] != c)]
   differing += [f'{path} (missing there)' for path in found.missing]
   if differing:
     raise errors.UserError(
@@ -126,7 +135,7 @@ def verify(
 
 
 @contextlib.contextmanager
-def _program(
+def program_of(
   experiment: LingvoExperiment,
 ) -> Iterator[tuple[program.TaskProgram, NestedMap]]:
   """Yields an experiment's program, and a batch."""
@@ -141,8 +150,12 @@ def _program(
 
 
 @contextlib.contextmanager
-def _opened(folder: pathlib.Path) -> Iterator[checkpoints.Checkpointer]:
-  saver = checkpoints.Checkpointer(folder / _CHECKPOINTS, max_to_keep=None)
+def _opened(
+  folder: pathlib.Path, **options: Any
+) -> Iterator[checkpoints.Checkpointer]:
+  saver = checkpoints.Checkpointer(
+    folder / _CHECKPOINTS, max_to_keep=None, **options
+  )
   with contextlib.closing(saver):
     yield saver
 
@@ -156,7 +169,7 @@ def _restored(experiment, job_log_dir) -> Iterator[program.TrainState]:
       f'--job_log_dir={job_log_dir} has no checkpoints; expected the folder of'
       ' a run'
     )
-  with _program(experiment) as (task_program, _), _opened(folder) as saver:
+  with program_of(experiment) as (task_program, _), _opened(folder) as saver:
     step = saver.latest_step()
     if step is None:
       raise errors.UserError(f'--job_log_dir={job_log_dir} has no checkpoint')

@@ -9,15 +9,19 @@ import jax
 import numpy as np
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_checkpoint import mapping
-from adaptors.translate import optimizers
+from adaptors.lingvo_checkpoint import counts, files, mapping
 from pax_compat import checkpoints, errors
-from pax_compat import optimizers as pax_optimizers
 
 _PARTS = '.parts'
+_PREFIX = 'part'
 
 
-def write(state: Any, facts: mapping.Facts, folder: str | os.PathLike) -> str:
+def write(
+  state: Any,
+  facts: mapping.Facts,
+  folder: str | os.PathLike,
+  original: files.TensorflowCheckpoint | None = None,
+) -> str:
   """Writes the checkpoint that Lingvo would have at a state.
 
   Names are those of Lingvo's graph mode. Each array is written to a file of its
@@ -28,6 +32,9 @@ def write(state: Any, facts: mapping.Facts, folder: str | os.PathLike) -> str:
     state: as of `TaskProgram`, on one process.
     facts: of its task.
     folder: to write to, such as a run's `train`; created if needed.
+    original: the checkpoint of Lingvo's that the run started from, if any.
+      Where Lingvo's tables have rows that are padding, which are not here, they
+      are as in there; else as new ones, with weights of 0.
 
   Returns:
     The prefix of the checkpoint's files.
@@ -38,7 +45,8 @@ def write(state: Any, facts: mapping.Facts, folder: str | os.PathLike) -> str:
   # Absolute: TensorFlow finds no newest checkpoint by a relative path.
   folder = pathlib.Path(folder).expanduser().absolute()
   arrays = checkpoints.state_paths(state)
-  step = int(arrays['step'])
+  numbers = mapping.counts_of(state, facts).written(arrays)
+  step = int(numbers[counts.GLOBAL_STEP])
   prefix = folder / f'ckpt-{step:08d}'
   if prefix.with_name(f'{prefix.name}.index').exists():
     raise errors.UserError(
@@ -47,9 +55,15 @@ def write(state: Any, facts: mapping.Facts, folder: str | os.PathLike) -> str:
     )
   parts = folder / f'{prefix.name}{_PARTS}'
   parts.mkdir(parents=True, exist_ok=True)
-  saved = [_save(parts, 'steps', _steps(step, facts))]
+  saved = [_save(parts, 'counts', numbers)]
+  copies = {of: name for name, of in mapping.copies_of(state, facts).items()}
   for leaf in mapping.leaves_of(state, facts):
-    saved.append(_save_leaf(parts, leaf, arrays[leaf.path]))
+    folder_of = parts / leaf.path
+    if not folder_of.is_dir():
+      tensors = _tensors(leaf, arrays[leaf.path], original)
+      tensors |= {copies[t]: v for t, v in tensors.items() if t in copies}
+      _save(parts, leaf.path, tensors)
+    saved.append(str(folder_of / _PREFIX))
   tf = lingvo_runtime.module('tensorflow')
   tf.raw_ops.MergeV2Checkpoints(
     checkpoint_prefixes=saved,
@@ -61,33 +75,33 @@ def write(state: Any, facts: mapping.Facts, folder: str | os.PathLike) -> str:
   return str(prefix)
 
 
-def _steps(step: int, facts: mapping.Facts) -> dict[str, np.ndarray]:
-  """Returns the tensors that follow from the step."""
-  tensors = {mapping.GLOBAL_STEP: np.int64(step)}
-  optimizer = optimizers.wrapped(facts.optimizer)[-1]
-  if optimizer.__fn_or_cls__ is pax_optimizers.Adam:
-    betas = (optimizer.beta1, optimizer.beta2)
-    for name, beta in zip(mapping.BETA_POWERS, betas, strict=True):
-      tensors[name] = _power(beta, step + 1)
-  return tensors
+def _tensors(
+  leaf: mapping.Leaf,
+  array: Any,
+  original: files.TensorflowCheckpoint | None,
+) -> dict[str, np.ndarray]:
+  """Returns the tensors of an array."""
+  array = np.asarray(jax.device_get(array))
+  values = leaf.transform.to_lingvo(array)
+  if sum(value.size for value in values) > array.size:
+    masks = leaf.transform.to_lingvo(np.ones(array.shape, np.int8))
+    values = [
+      np.where(mask != 0, value, _padding(name, value, leaf, original))
+      for name, value, mask in zip(leaf.tensors, values, masks, strict=True)
+    ]
+  return dict(zip(leaf.tensors, values, strict=True))
 
 
-def _power(base: float, exponent: int) -> np.float32:
-  """Returns a power with the rounding errors of one product a step."""
-  base = result = np.float32(base)
-  for _ in range(exponent - 1):
-    before, result = result, result * base
-    if result == before:
-      break
-  return result
-
-
-def _save_leaf(parts: pathlib.Path, leaf: mapping.Leaf, array) -> str:
-  folder = parts / leaf.path
-  if folder.is_dir():
-    return str(folder / 'part')
-  values = leaf.transform.to_lingvo(np.asarray(jax.device_get(array)))
-  return _save(parts, leaf.path, dict(zip(leaf.tensors, values, strict=True)))
+def _padding(
+  name: str,
+  value: np.ndarray,
+  leaf: mapping.Leaf,
+  original: files.TensorflowCheckpoint | None,
+) -> np.ndarray:
+  """Returns what a tensor has where there is nothing of it here."""
+  if original is not None and original.shapes.get(name) == value.shape:
+    return original.read(name)
+  return np.asarray(leaf.first, value.dtype)
 
 
 def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
@@ -97,10 +111,10 @@ def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
   shutil.rmtree(unfinished, ignore_errors=True)
   unfinished.mkdir()
   tf.raw_ops.SaveV2(
-    prefix=str(unfinished / 'part'),
+    prefix=str(unfinished / _PREFIX),
     tensor_names=list(tensors),
     shape_and_slices=[''] * len(tensors),
     tensors=[tf.constant(np.asarray(t, order='C')) for t in tensors.values()],
   )
   shutil.rmtree(parts / name, ignore_errors=True)
-  return str(unfinished.rename(parts / name) / 'part')
+  return str(unfinished.rename(parts / name) / _PREFIX)

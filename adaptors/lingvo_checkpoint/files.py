@@ -83,12 +83,19 @@ class TensorflowCheckpoint:
       return {name: name for name in shapes}
     graph = lingvo_runtime.module(_OBJECT_GRAPH_PROTO).TrackableObjectGraph()
     graph.ParseFromString(self._reader.get_tensor(_OBJECT_GRAPH))
-    return {
-      attribute.full_name: attribute.checkpoint_key
-      for node in graph.nodes
-      for attribute in node.attributes
-      if attribute.checkpoint_key in shapes and attribute.full_name
-    }
+    names: dict[str, str] = {}
+    for node in graph.nodes:
+      for attribute in node.attributes:
+        name, key = attribute.full_name, attribute.checkpoint_key
+        if key not in shapes or not name:
+          continue
+        if names.setdefault(name, key) != key:
+          raise errors.UserError(
+            f'{self.prefix} has two variables called {name}, as Lingvo has them'
+            ' in eager mode where task_name_var_scope is False; expected names'
+            ' that are all different'
+          )
+    return names
 
   def _damaged(self, error: Exception, name: str = '') -> errors.UserError:
     what = f', tensor {name}' if name else ''

@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 
 from adaptors.lingvo_checkpoint import mapping
+from adaptors.lingvo_checkpoint.counts import Counts
 from adaptors.lingvo_checkpoint.files import TensorflowCheckpoint
 from pax_compat import checkpoints, errors
 from pax_compat.nested_map import NestedMap
@@ -51,18 +52,19 @@ def read_state(
   found = mapping.plan(program.abstract_state, facts, checkpoint.shapes)
   _check(found, checkpoint, list(allow_missing), list(allow_unused))
   _check_shapes(found, checkpoint, program.abstract_state)
-  leaves = checkpoints.state_paths(program.init_state(batch))
-  step = None
-  if mapping.GLOBAL_STEP in checkpoint.shapes:
-    step = checkpoint.read(mapping.GLOBAL_STEP)
-  for path in found.steps if step is not None else ():
-    leaves[path] = _placed(step, leaves[path])
+  counts = read_counts(checkpoint, found)
+  wanted = checkpoints.state_paths(program.abstract_state)
+  known = {*counts, *(leaf.path for leaf in found.leaves)}
+  leaves = program.init_leaves(batch, [p for p in wanted if p not in known])
+  for path, count in counts.items():
+    # A repeated layer has one for each of its layers.
+    values = np.broadcast_to(count, wanted[path].shape)
+    leaves[path] = _placed(values, wanted[path])
   for leaf in found.leaves:
     values = keep(leaf.path, functools.partial(read_leaf, checkpoint, leaf))
-    leaves[leaf.path] = _placed(values, leaves.pop(leaf.path))
+    leaves[leaf.path] = _placed(values, wanted[leaf.path])
   structure = jax.tree.structure(program.abstract_state)
-  paths = checkpoints.state_paths(program.abstract_state)
-  return jax.tree.unflatten(structure, [leaves[path] for path in paths])
+  return jax.tree.unflatten(structure, [leaves[path] for path in wanted])
 
 
 def read_leaf(
@@ -73,12 +75,47 @@ def read_leaf(
   return leaf.transform.to_jax(parts)
 
 
-def _placed(values: np.ndarray, old: jax.Array) -> jax.Array:
-  """Returns values as an array that lies where `old` does, which goes."""
-  sharding, values = old.sharding, values.astype(old.dtype, copy=False)
-  old.delete()
+def read_counts(
+  checkpoint: TensorflowCheckpoint, found: mapping.Plan
+) -> dict[str, int]:
+  """Returns the counts of the state that a checkpoint holds, by path.
+
+  Args:
+    checkpoint: the checkpoint.
+    found: the plan of it.
+
+  Raises:
+    UserError: the checkpoint's numbers contradict each other.
+  """
+  return found.counts.read(_reader(checkpoint, found.numbers))
+
+
+def read_step(checkpoint: TensorflowCheckpoint, facts: mapping.Facts) -> int:
+  """Returns how many steps a checkpoint's run made; 0 where it does not say.
+
+  Raises:
+    UserError: the checkpoint's numbers contradict each other.
+  """
+  counts = Counts((), facts)
+  numbers = mapping.found_numbers(counts, checkpoint.shapes)
+  return counts.batches(_reader(checkpoint, numbers)) or 0
+
+
+def _reader(checkpoint, numbers):
+  """Returns the function that reads a number, or returns None."""
+
+  def read(number):
+    name = numbers.get(number)
+    return None if name is None else checkpoint.read(name)
+
+  return read
+
+
+def _placed(values: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
+  """Returns values as an array of the dtype and sharding of another."""
+  values = values.astype(like.dtype, copy=False)
   return jax.make_array_from_callback(
-    values.shape, sharding, lambda index: values[index]
+    values.shape, like.sharding, lambda index: values[index]
   )
 
 
@@ -92,7 +129,12 @@ def _check(found, checkpoint, allow_missing, allow_unused):
       lines.append(f'missing: {", ".join(wanted)}, for {path}{near}')
     else:
       logging.warning('%s is not in the checkpoint and starts anew', path)
-  unused = _others(found.unused, allow_unused)
+  differing = [
+    copy
+    for copy, of in found.copies.items()
+    if checkpoint.read(copy).tobytes() != checkpoint.read(of).tobytes()
+  ]
+  unused = _others([*found.unused, *differing], allow_unused)
   lines += [f'left over: {name}' for name in unused]
   if not lines:
     return

@@ -1,9 +1,8 @@
 """Which tensors of a checkpoint each array of a run's state is made of.
 
-A weight is made of Lingvo's variables, by the task's `VariableMap`. What an
-optimizer keeps of a variable TensorFlow calls by the variable and the
-optimizer, and numbers in the order of creation: `lm/w/var/Adam` and
-`lm/w/var/Adam_1` are Adam's two moments. All counts of a state are the step.
+A weight is made of Lingvo's variables, by the task's `VariableMap`, and so is a
+variable that is not trained, such as a moving mean. What optimizers keep beside
+them `slots` knows, and counts `counts`.
 """
 
 import dataclasses
@@ -12,43 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from adaptors.translate import as_in_lingvo, optimizers
-from adaptors.translate.variables import Same, Stack, Variable, VariableMap
-from pax_compat import checkpoints, errors
-from pax_compat import optimizers as pax_optimizers
-from pax_compat.config import Config
+from adaptors.lingvo_checkpoint.counts import SAVE_COUNTER, Counts, Number
+from adaptors.lingvo_checkpoint.facts import Facts
+from adaptors.lingvo_checkpoint.slots import OptimizerFacts
+from adaptors.translate.variables import Same, Variable
+from pax_compat import base_layer, checkpoints, errors
 
-GLOBAL_STEP = 'global_step'
-# Powers of Adam's decays, which follow from the step.
-BETA_POWERS = ('beta1_power', 'beta2_power')
-# Numbers that no state is made of; the last one counts checkpoints by objects.
-_NUMBERS = (GLOBAL_STEP, *BETA_POWERS, 'save_counter')
 _AVERAGE = 'ExponentialMovingAverage'
-_PARAMS = 'mdl_vars.params.'
-# What an optimizer keeps of each variable, in the order of its creation. Of
-# Adafactor it depends on the variable.
-_SLOTS = {
-  pax_optimizers.Adagrad: ('sum_of_squares',),
-  pax_optimizers.Adam: ('mu', 'nu'),
-  pax_optimizers.Sgd: ('trace',),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Facts:
-  """What of a translated task the tensors' names depend on.
-
-  Attributes:
-    variables: which weights are which of Lingvo's variables.
-    names: of Lingvo's variables by theta path, without ':0'.
-    optimizer: config of the optimizer here.
-    optimizer_name: what Lingvo calls it, such as 'Adam'.
-  """
-
-  variables: VariableMap
-  names: Mapping[str, str]
-  optimizer: Config
-  optimizer_name: str
+_VARIABLES = 'mdl_vars'
+# Where a state has the moving averages.
+_AVERAGES = 'average.ema'
+# Where a state and Lingvo's task have what a learner knows of norms.
+_NORMS, _TRACKER = 'norms', 'learners[0].grad_norm_tracker'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +33,13 @@ class Leaf:
     path: in the state, with dots.
     tensors: names of the tensors that it is made of.
     transform: how, as of a `Variable`.
+    first: what a slot's elements start with; 0 for a variable.
   """
 
   path: str
   tensors: tuple[str, ...]
   transform: Any
+  first: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +48,17 @@ class Plan:
 
   Attributes:
     leaves: the arrays that the checkpoint has.
-    steps: paths of the state's counts, which are the global step.
+    counts: the state's counts.
+    numbers: names of the tensors that say the counts, where they are there.
+    copies: tensors that are there and hold what other ones do, by their names.
     missing: tensors that are wanted and not there, by the state's path.
     unused: tensors that are there and not wanted.
   """
 
   leaves: tuple[Leaf, ...]
-  steps: tuple[str, ...]
+  counts: Counts
+  numbers: Mapping[Number, str]
+  copies: Mapping[str, str]
   missing: Mapping[str, tuple[str, ...]]
   unused: tuple[str, ...]
 
@@ -97,27 +77,46 @@ def plan(state: Any, facts: Facts, tensors: Collection[str]) -> Plan:
   names = _Names(tensors)
   leaves, missing = [], {}
   for leaf in leaves_of(state, facts):
-    absent = tuple(t for t in leaf.tensors if t not in names)
+    absent = tuple(t for t in leaf.tensors if names.found(t) is None)
     if absent:
       missing[leaf.path] = absent
-    else:
-      leaves.append(leaf)
-  used = {names.found(t) for leaf in leaves for t in leaf.tensors}
-  used |= {t for t in tensors if t.split('/')[-1] in _NUMBERS}
-  unused = set(tensors) - used
-  if GLOBAL_STEP not in tensors:
-    missing['step'] = (GLOBAL_STEP,)
-  leaves = [
-    dataclasses.replace(leaf, tensors=tuple(map(names.found, leaf.tensors)))
-    for leaf in leaves
-  ]
-  return Plan(tuple(leaves), _steps(state), missing, tuple(sorted(unused)))
+      continue
+    found = tuple(map(names.found, leaf.tensors))
+    leaves.append(dataclasses.replace(leaf, tensors=found))
+  counts = counts_of(state, facts)
+  numbers = found_numbers(counts, tensors)
+  for number, paths in counts.numbers().items():
+    for path in paths if number not in numbers else ():
+      missing[path] = (*missing.get(path, ()), number.name)
+  copies = {
+    found: names.found(of)
+    for name, of in copies_of(state, facts).items()
+    if (found := names.found(name)) is not None
+  }
+  used = {t for leaf in leaves for t in leaf.tensors} | set(numbers.values())
+  unused = set(tensors) - used - set(copies) - {SAVE_COUNTER}
+  return Plan(
+    leaves=tuple(leaves),
+    counts=counts,
+    numbers=numbers,
+    copies=copies,
+    missing=missing,
+    unused=tuple(sorted(unused)),
+  )
 
 
-def _steps(state: Any) -> tuple[str, ...]:
-  """Returns the paths of the counts of a state."""
-  paths = checkpoints.state_paths(state)
-  return tuple(p for p in paths if p == 'step' or p.endswith('.count'))
+def found_numbers(
+  counts: Counts, tensors: Collection[str]
+) -> dict[Number, str]:
+  """Returns the tensors that say counts, of those that there are."""
+  names = _Names(tensors)
+  found = {number: names.found_number(number) for number in counts.numbers()}
+  return {number: name for number, name in found.items() if name is not None}
+
+
+def counts_of(state: Any, facts: Facts) -> Counts:
+  """Returns the counts of a state."""
+  return Counts(checkpoints.state_paths(state), facts)
 
 
 def leaves_of(state: Any, facts: Facts) -> Iterator[Leaf]:
@@ -127,11 +126,39 @@ def leaves_of(state: Any, facts: Facts) -> Iterator[Leaf]:
     UserError: the state has something that Lingvo's has not.
   """
   arrays = checkpoints.state_paths(state)
-  steps = set(_steps(state))
+  counts = set(counts_of(state, facts).paths)
+  finder = _Finder(facts, arrays)
   for path in arrays:
-    leaf = None if path in steps else _leaf(path, arrays, facts)
+    leaf = None if path in counts else finder.leaf(path)
     if leaf is not None:
       yield leaf
+
+
+def copies_of(state: Any, facts: Facts) -> dict[str, str]:
+  """Returns tensors of a checkpoint that hold what others do, by their names.
+
+  These are moving averages of weights that are not trained, of which Lingvo
+  keeps them too.
+  """
+  paths = checkpoints.state_paths(state)
+  if not any(f'.{_AVERAGES}.' in path for path in paths):
+    return {}
+  finder = _Finder(facts, paths)
+  averaged = {
+    t
+    for path in paths
+    if f'.{_AVERAGES}.' in path
+    for t in finder.leaf(path).tensors
+  }
+  own = (
+    facts.names[theta]
+    for variable in facts.variables
+    if variable.is_trainable
+    for theta in variable.theta
+  )
+  return {
+    f'{n}/{_AVERAGE}': n for n in own if f'{n}/{_AVERAGE}' not in averaged
+  }
 
 
 class _Names:
@@ -142,56 +169,116 @@ class _Names:
 
   def __init__(self, tensors: Collection[str]):
     self._tensors = set(tensors)
-    self._by_end = {}
-
-  def __contains__(self, name: str) -> bool:
-    return self.found(name) is not None
+    # By each end of the names that begins with a part of them.
+    self._by_end: dict[str, list[str]] = {}
+    for tensor in tensors:
+      parts = tensor.split('/')
+      for start in range(1, len(parts)):
+        self._by_end.setdefault('/'.join(parts[start:]), []).append(tensor)
 
   def found(self, name: str) -> str | None:
     """Returns the tensor that is meant, or None."""
     if name in self._tensors:
       return name
-    if name not in self._by_end:
-      ending = [t for t in self._tensors if t.endswith(f'/{name}')]
-      self._by_end[name] = ending[0] if len(ending) == 1 else None
-    return self._by_end[name]
+    ending = self._by_end.get(name, ())
+    return ending[0] if len(ending) == 1 else None
+
+  def found_number(self, number: Number) -> str | None:
+    """Returns the tensor of a number, or None."""
+    if number.name in self._tensors:
+      return number.name
+    found = (self.found(end) for end in number.ends)
+    return next((name for name in found if name is not None), None)
 
 
-def _leaf(path: str, arrays: Mapping[str, Any], facts: Facts) -> Leaf | None:
-  """Returns the leaf of a path, or None for what the optimizer does not use."""
-  variable = _variable(path, facts.variables)
-  if variable is None:
-    raise errors.UserError(
-      f"the state's {path} has no counterpart in a checkpoint of Lingvo's"
-    )
-  own = tuple(facts.names[theta] for theta in variable.theta)
-  if path.startswith(_PARAMS):
-    return Leaf(path, own, variable.transform)
-  weight = variable.jax.replace('/', '.')
-  before, _, slot = path.removesuffix(f'.{weight}').rpartition('.')
-  if slot == 'ema':
-    averages = tuple(f'{name}/{_AVERAGE}' for name in own)
-    return Leaf(path, averages, variable.transform)
-  optimizer = optimizers.wrapped(facts.optimizer)[-1]
-  slots = _SLOTS.get(optimizer.__fn_or_cls__)
-  transform = variable.transform
-  if slots is None:
-    v = arrays[f'{before}.v.{weight}']
-    slots = ('m',) if optimizer.beta1 else ()
-    is_whole = np.size(v) == np.size(arrays[_PARAMS + weight])
-    slots += ('v',) if is_whole else ('vr', 'vc')
-    # Its state has Lingvo's shapes, but for layers that are stacked.
-    transform = Stack() if as_in_lingvo.is_stack(transform) else Same()
-  if slot not in slots:
-    return None
-  number = slots.index(slot)
-  end = f'{facts.optimizer_name}_{number}' if number else facts.optimizer_name
-  return Leaf(path, tuple(f'{name}/{end}' for name in own), transform)
+class _Finder:
+  """Finds what the arrays of a state are."""
+
+  def __init__(self, facts: Facts, arrays: Mapping[str, Any]):
+    self._facts = facts
+    self._arrays = arrays
+    self._variables = {
+      f'{_VARIABLES}.{_collection(v)}.{_dotted(v.jax)}': v
+      for v in facts.variables
+    }
+    # By what their paths begin with, by the rest of their paths.
+    self._weights = {
+      optimizer.weights: {
+        _dotted(v.jax.removeprefix(optimizer.weights)): v
+        for v in facts.variables
+        if v.is_trainable and v.jax.startswith(optimizer.weights)
+      }
+      for optimizer in facts.optimizers
+    }
+
+  def leaf(self, path: str) -> Leaf | None:
+    """Returns the leaf of a path, None for what an optimizer does not use.
+
+    Raises:
+      UserError: a checkpoint has nothing like it.
+    """
+    variable = self._variables.get(path)
+    if variable is not None:
+      return Leaf(path, self._own(variable), variable.transform)
+    for optimizer in self._facts.optimizers:
+      if path.startswith(f'{optimizer.learner_path}.{_AVERAGES}.'):
+        return self._average(path, optimizer)
+      if path.startswith(f'{optimizer.learner_path}.{_NORMS}.'):
+        field = path.rpartition('.')[2]
+        name = self._facts.names[f'{optimizer.theta}{_TRACKER}.{field}']
+        return Leaf(path, (name,), Same())
+      if path.startswith(f'{optimizer.path}.'):
+        return self._slot(path, optimizer)
+    raise _unknown(path)
+
+  def _own(self, variable: Variable) -> tuple[str, ...]:
+    return tuple(self._facts.names[theta] for theta in variable.theta)
+
+  def _average(self, path: str, optimizer: OptimizerFacts) -> Leaf:
+    variable, _ = self._weight(path, optimizer)
+    tensors = tuple(f'{name}/{_AVERAGE}' for name in self._own(variable))
+    return Leaf(path, tensors, variable.transform)
+
+  def _slot(self, path: str, optimizer: OptimizerFacts) -> Leaf | None:
+    variable, before = self._weight(path, optimizer)
+    before, _, slot = before.rpartition('.')
+    weight = path.removeprefix(f'{before}.{slot}.')
+    sizes = {'': np.size(self._arrays[self._path_of(variable)])}
+    whole = f'{before}.v.{weight}'
+    if whole in self._arrays:
+      sizes['v'] = np.size(self._arrays[whole])
+    found = optimizer.tensors(slot, variable, self._own(variable), sizes)
+    if found is None:
+      return None
+    return Leaf(path, *found, first=optimizer.first(slot))
+
+  def _weight(
+    self, path: str, optimizer: OptimizerFacts
+  ) -> tuple[Variable, str]:
+    """Returns the weight whose path a path ends with, and what is before it."""
+    weights = self._weights[optimizer.weights]
+    parts = path.split('.')
+    for start in range(1, len(parts)):
+      found = weights.get('.'.join(parts[start:]))
+      if found is not None:
+        return found, '.'.join(parts[:start])
+    raise _unknown(path)
+
+  def _path_of(self, variable: Variable) -> str:
+    return f'{_VARIABLES}.{_collection(variable)}.{_dotted(variable.jax)}'
 
 
-def _variable(path: str, variables: VariableMap) -> Variable | None:
-  """Returns the variable whose path a state's path ends with."""
-  by_path = {v.jax.replace('/', '.'): v for v in variables}
-  parts = path.split('.')
-  ends = ('.'.join(parts[i:]) for i in range(len(parts)))
-  return next((by_path[end] for end in ends if end in by_path), None)
+def _collection(variable: Variable) -> str:
+  if variable.is_trainable:
+    return base_layer.PARAMS
+  return base_layer.NON_TRAINABLE
+
+
+def _dotted(path: str) -> str:
+  return path.replace('/', '.')
+
+
+def _unknown(path: str) -> errors.UserError:
+  return errors.UserError(
+    f"the state's {path} has no counterpart in a checkpoint of Lingvo's"
+  )

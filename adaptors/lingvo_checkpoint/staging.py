@@ -1,15 +1,19 @@
 """Arrays that are made one after the other, and kept until all are there."""
 
+import contextlib
+import mmap
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from pax_compat import files
 
 _SOURCE = 'source.txt'
+_SPARING_SECONDS = 0.1
 
 
 class Staging:
@@ -23,6 +27,7 @@ class Staging:
       source: says what the arrays are made of.
     """
     self._folder = pathlib.Path(folder)
+    self._arrays: list[np.memmap] = []
     mark = self._folder / _SOURCE
     if not mark.is_file() or mark.read_text(encoding='utf-8') != source:
       self.remove()
@@ -38,7 +43,31 @@ class Staging:
         np.save(file, make(), allow_pickle=False)
         os.fsync(file.fileno())
       unfinished.rename(path)
-    return np.load(path, mmap_mode='r', allow_pickle=False)
+    array = np.load(path, mmap_mode='r', allow_pickle=False)
+    self._arrays.append(array)
+    return array
+
+  @contextlib.contextmanager
+  def sparing(self) -> Iterator[None]:
+    """While it is entered, what is read of arrays does not stay in memory.
+
+    It is read from the disk again where it is needed again.
+    """
+    is_over = threading.Event()
+
+    def spare():
+      while not is_over.wait(_SPARING_SECONDS):
+        for array in self._arrays:
+          # Nothing is written to them, so nothing is lost.
+          array._mmap.madvise(mmap.MADV_DONTNEED)
+
+    thread = threading.Thread(target=spare, name='staging')
+    thread.start()
+    try:
+      yield
+    finally:
+      is_over.set()
+      thread.join()
 
   def remove(self):
     """Deletes all of it."""

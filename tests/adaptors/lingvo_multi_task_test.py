@@ -110,11 +110,13 @@ def _model_params(*, schedule=None, held_out=(), change=lambda params: None):
   return Model()
 
 
-def _experiment(override=None, **settings):
+def _experiment(override=None, translation='auto', **settings):
   return lingvo_multi_task.LingvoMultiTaskExperiment(
     name='lm.tiny.Both',
     model_params=_model_params(**settings),
-    options=experiment_sources.SourceOptions(model_params_override=override),
+    options=experiment_sources.SourceOptions(
+      model_params_override=override, translation=translation
+    ),
   )
 
 
@@ -186,6 +188,7 @@ def _one_task(params):
     (dict(change=_one_task), 'fewer than two tasks'),
     (dict(schedule={'tag': 20}), r'of the tasks tag; expected tag, words'),
     (dict(schedule={'tag': 20, 'words': 10}), 'of tag, words differ'),
+    (dict(translation='bridge'), 'several tasks, .*; expected auto or native'),
   ],
 )
 def test_what_is_not_supported_is_refused(settings, words):
@@ -194,11 +197,15 @@ def test_what_is_not_supported_is_refused(settings, words):
 
 
 def test_there_is_no_one_task():
-  """So neither parity is told, nor a checkpoint of Lingvo's read."""
-  experiment = _experiment()
-  for asked in (experiment.task_params, lambda: experiment.facts):
-    with pytest.raises(errors.UserError, match='the tasks tag, words; expecte'):
-      asked()
+  """So parity is not told."""
+  with pytest.raises(errors.UserError, match='the tasks tag, words; expected'):
+    _experiment().task_params()
+
+
+def test_names_in_checkpoints():
+  names = _experiment().facts.names
+  assert names['tag.first.w'] == 'tag/tiny/first/w/var'
+  assert names['words.emb.wm[0]'] == 'words/tiny/emb/var_0/var'
 
 
 def test_a_run_is_killed_and_continues(tmp_path):

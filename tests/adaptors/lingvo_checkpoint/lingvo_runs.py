@@ -1,32 +1,82 @@
 """Runs of a tiny task in Lingvo that leave real TensorFlow checkpoints."""
 
 from adaptors import lingvo_fed_task, lingvo_runtime
+from tests.adaptors.translate import tiny_model
 
 
-def train(task_params, data, folder) -> dict[int, dict]:
+def train(task_params, data, folder, *, restored=None) -> dict[int, dict]:
   """Trains in graph mode; a checkpoint after each step, as Lingvo writes it.
 
   Args:
     task_params: of Lingvo.
     data: a batch for each step.
     folder: of the checkpoints.
+    restored: prefix of the checkpoint to start from; None for new weights.
 
   Returns:
-    The weights after each number of steps, by theta path.
+    The variables after each number of steps, by theta path.
   """
-  tf = lingvo_runtime.module('lingvo.compat')
-  weights = {}
   with lingvo_fed_task.build(task_params, data[0]) as made:
     variables = dict(made.task.vars.FlattenItems())
-    saver = tf.train.Saver(
-      sharded=True, max_to_keep=len(data), pad_step_number=True
-    )
+    saver = _Saver(made.session, variables, folder, restored)
     made.start()
-    for step, batch in enumerate(data, 1):
-      made.session.run(made.task.train_op, made.fed(batch))
-      saver.save(made.session, str(folder / 'ckpt'), global_step=step)
-      weights[step] = made.session.run(variables)
-  return weights
+    for batch in data:
+      saver.step(made.task.train_op, made.fed(batch))
+  return saver.values
+
+
+def train_several(
+  model_params, data, folder, *, restored=None
+) -> dict[int, dict]:
+  """Trains a model of several tasks, as `train`.
+
+  Args:
+    model_params: of `tiny_model`.
+    data: the task and the batch of each step.
+    folder: of the checkpoints.
+    restored: as of `train`.
+  """
+  tf = lingvo_runtime.module('lingvo.compat')
+  built = tiny_model.built_in_lingvo(model_params, data[0][1])
+  with built as (model, feeds), tf.Session() as session:
+    saver = _Saver(session, tiny_model.variables(model), folder, restored)
+    session.run(tf.global_variables_initializer())
+    for task, batch in data:
+      feed = {feeds[task][k]: batch[k] for k in batch}
+      saver.step(model.GetTask(task).train_op, feed)
+  return saver.values
+
+
+class _Saver:
+  """Makes steps, and a checkpoint after each.
+
+  Attributes:
+    values: of variables after each number of steps.
+  """
+
+  def __init__(self, session, variables, folder, restored):
+    tf = lingvo_runtime.module('lingvo.compat')
+    self.values = {}
+    self._session = session
+    self._variables = variables
+    self._folder = folder
+    self._restored = restored
+    self._saver = tf.train.Saver(
+      sharded=True, max_to_keep=None, pad_step_number=True
+    )
+    self._step = 0
+
+  def step(self, train_op, feed):
+    """Makes a step."""
+    if self._restored:
+      self._saver.restore(self._session, self._restored)
+      self._restored = None
+    self._session.run(train_op, feed)
+    self._step += 1
+    self._saver.save(
+      self._session, str(self._folder / 'ckpt'), global_step=self._step
+    )
+    self.values[self._step] = self._session.run(self._variables)
 
 
 def train_eagerly(task_params, batch, folder, version) -> tuple[dict, int]:
@@ -42,28 +92,58 @@ def train_eagerly(task_params, batch, folder, version) -> tuple[dict, int]:
     The weights after the last step, by theta path, and the global step, which
     all runs of a process share in eager mode.
   """
+  base_model = lingvo_runtime.module('lingvo.core.base_model')
+
+  def made():
+    params = task_params.Copy()
+    params.input = _fed_eagerly(task_params.input, batch)
+    return base_model.SingleTaskModel.Params(params).Instantiate()
+
+  def variables(model):
+    return dict(model.GetTask().vars.FlattenItems())
+
+  return _train_eagerly(made, variables, folder, version)
+
+
+def train_several_eagerly(
+  model_params, batch, folder, version
+) -> tuple[dict, int]:
+  """Trains a model of several tasks, all in each step, as `train_eagerly`."""
+
+  def made():
+    params = model_params.Copy()
+    for task, data in list(params.input.IterParams()):
+      params.input.Set(**{task: _fed_eagerly(data, batch)})
+    return params.Instantiate()
+
+  return _train_eagerly(made, tiny_model.variables, folder, version)
+
+
+def _fed_eagerly(data, batch):
+  """Returns Params of an input that gives a batch."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  constants = {k: tf.constant(v) for k, v in batch.items()}
+  return lingvo_fed_task.fed_input(data, constants)
+
+
+def _train_eagerly(made, variables, folder, version):
+  """Trains what `made` makes, and saves it; see `train_eagerly`."""
   tf = lingvo_runtime.module('lingvo.compat')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  base_model = lingvo_runtime.module('lingvo.core.base_model')
   checkpointer = lingvo_runtime.module('lingvo.core.checkpointer')
   eager = py_utils.IsEagerMode()
   py_utils.SetEagerMode(True, test_mode=True)
   try:
     with lingvo_runtime.cluster():
-      params = task_params.Copy()
-      params.input = lingvo_fed_task.fed_input(
-        task_params.input, {k: tf.constant(v) for k, v in batch.items()}
-      )
-      model = base_model.SingleTaskModel.Params(params).Instantiate()
+      model = made()
       step = tf.function(model.ConstructFPropBPropGraph, autograph=False)
       step()
       step()
       saver = getattr(checkpointer, f'EagerCheckpointer{version}')(
-        str(folder), [model], train_params=params.train
+        str(folder), [model], train_params=model.params.train
       )
       saver.Save(gsteps=2)
-      variables = model.GetTask().vars.FlattenItems()
-      weights = {path: v.numpy() for path, v in variables}
+      weights = {path: v.numpy() for path, v in variables(model).items()}
       return weights, int(py_utils.GetGlobalStep().numpy())
   finally:
     py_utils.SetEagerMode(eager, test_mode=True)

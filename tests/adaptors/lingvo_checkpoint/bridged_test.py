@@ -1,0 +1,60 @@
+"""Checkpoints of a bridged task, moving statistics among its variables."""
+
+import numpy as np
+
+from adaptors.bridge import task as bridge
+from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
+from adaptors.lingvo_parity.batches import nested
+from pax_compat import base_layer, checkpoints, learners
+from pax_compat.trainer import partitioning, program
+from tests.adaptors import native_library
+from tests.adaptors.bridge.families import lenet5_batch_norm
+from tests.adaptors.lingvo_checkpoint import lingvo_runs
+from tests.adaptors.translate import parity
+
+pytestmark = native_library.NEEDS_LINGVO
+
+_SAVED, _STEPS = 3, 6
+
+
+def test_moving_statistics_are_carried(tmp_path):
+  params = lenet5_batch_norm.task_params()
+  params.train.ema_decay = 0.9
+  data = [lenet5_batch_norm.batch(seed) for seed in range(_STEPS)]
+  values = lingvo_runs.train(params, data, tmp_path)
+  translated = bridge.bridge_task(params, 'lenet5')
+  first = nested(data[0])
+  made = program.create(
+    translated.config, partitioning.create_mesh(None, None), first
+  )
+  facts = task_facts.of(params, translated)
+  original = files.newest(tmp_path / f'ckpt-{_SAVED:08d}')
+  state = importing.read_state(original, facts, made, first)
+
+  moving = [v for v in facts.variables if not v.is_trainable]
+  assert {'moving_mean', 'moving_variance'} <= {
+    v.theta[0].rpartition('.')[2] for v in moving
+  }
+  arrays = checkpoints.state_paths(state)
+  for variable in facts.variables:
+    kind = 'params' if variable.is_trainable else 'non_trainable'
+    path = f'mdl_vars.{kind}.{variable.jax.replace("/", ".")}'
+    [theta] = variable.theta
+    np.testing.assert_array_equal(arrays[path], values[_SAVED][theta], path)
+  assert int(arrays['mdl_vars.non_trainable.global_step']) == _SAVED
+  exported = files.TensorflowCheckpoint(
+    exporting.write(state, facts, tmp_path / 'exported')
+  )
+  assert exported.shapes == original.shapes
+  for name in original.shapes:
+    assert exported.read(name).tobytes() == original.read(name).tobytes(), name
+
+  for batch in data[_SAVED:]:
+    state, _ = made.train_step(state, nested(batch))
+  for variable in facts.variables:
+    kind = (
+      base_layer.PARAMS if variable.is_trainable else base_layer.NON_TRAINABLE
+    )
+    ours = learners.by_path(state.mdl_vars[kind])[variable.jax]
+    [theta] = variable.theta
+    parity.assert_close(ours, values[_STEPS][theta], 1e-4, theta)

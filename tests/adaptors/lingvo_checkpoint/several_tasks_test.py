@@ -1,0 +1,129 @@
+"""States of several tasks made of real TensorFlow checkpoints, and back."""
+
+import numpy as np
+import pytest
+
+from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
+from adaptors.translate import multi_task
+from pax_compat import base_layer, checkpoints, errors, learners
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import partitioning, program
+from tests.adaptors import native_library
+from tests.adaptors.lingvo_checkpoint import lingvo_runs
+from tests.adaptors.translate import parity, tiny_model, tiny_task
+
+pytestmark = native_library.NEEDS_LINGVO
+
+# Which task a step trains; at the checkpoint neither has made all steps.
+_ORDER = ('tag', 'tag', 'tag', 'words', 'words') + ('words', 'tag') * 2
+_SAVED = 5
+
+
+def _params(*, in_scopes: bool):
+  model = tiny_model.params(
+    train=dict(ema_decay=0.5),
+    tag=dict(optimizer=tiny_task.optimizer('Adam')),
+    words=dict(
+      learner=[
+        tiny_task.learner(
+          optimizer=tiny_task.optimizer('Adam', beta2=0.99),
+          bprop_variable_filter='first',
+        ),
+        tiny_task.learner(
+          name='others',
+          loss_name='loss',
+          optimizer=tiny_task.optimizer('Adagrad'),
+          bprop_variable_exclusion='first',
+        ),
+      ]
+    ),
+  )
+  model.task_name_var_scope = in_scopes
+  if not in_scopes:
+    model.task_params.tag.name = 'tagged'
+  return model
+
+
+@pytest.fixture(scope='module', params=[True, False])
+def lingvos(request, tmp_path_factory):
+  """Returns Params, data, the folder of checkpoints and Lingvo's weights."""
+  folder = tmp_path_factory.mktemp('lingvos')
+  params = _params(in_scopes=request.param)
+  batches = tiny_task.batches([1.0, 3.0, 0.5, 2.0, 1.5, 1.0, 0.7, 1.2, 0.9])
+  data = list(zip(_ORDER, batches, strict=True))
+  return params, data, folder, lingvo_runs.train_several(params, data, folder)
+
+
+def _imported(params, batch, checkpoint):
+  """Returns the facts, the program and the state of a checkpoint."""
+  translated = multi_task.translate_model(params, 'both').task
+  example = NestedMap(tag=batch, words=batch)
+  made = program.create(
+    translated.config, partitioning.create_mesh(None, None), example
+  )
+  facts = task_facts.of_several(params, translated)
+  return facts, made, importing.read_state(checkpoint, facts, made, example)
+
+
+def test_there_and_back(lingvos, tmp_path):
+  params, data, folder, weights = lingvos
+  original = files.newest(folder / f'ckpt-{_SAVED:08d}')
+  facts, made, state = _imported(params, data[0][1], original)
+  exported = files.TensorflowCheckpoint(
+    exporting.write(state, facts, tmp_path / 'exported')
+  )
+  assert exported.shapes == original.shapes
+  for name in original.shapes:
+    assert exported.read(name).tobytes() == original.read(name).tobytes(), name
+  for task, batch in data[_SAVED:]:
+    state, _ = made.train_step(state, NestedMap({task: batch}))
+  assert int(state.step) == len(_ORDER)
+  params_of = learners.by_path(state.mdl_vars[base_layer.PARAMS])
+  ours = facts.variables.to_lingvo(params_of)
+  for path, value in weights[len(_ORDER)].items():
+    parity.assert_close(ours[path], value, 1e-5, path)
+  # Lingvo goes on from what we trained.
+  restored = exporting.write(state, facts, tmp_path / 'trained')
+  again = lingvo_runs.train_several(
+    params, data[:1], tmp_path, restored=restored
+  )
+  assert int(files.newest(tmp_path).read('global_step')) == len(_ORDER) + 1
+  for path, value in ours.items():
+    moved = not np.array_equal(again[1][path], value)
+    assert moved == path.startswith('tag.'), path
+
+
+def test_shared_variables_are_refused():
+  params = _params(in_scopes=False)
+  params.task_params.tag.name = params.task_params.words.name
+  translated = multi_task.translate_model(params, 'both').task
+  with pytest.raises(errors.UserError, match='tiny/emb/var_0/var together'):
+    task_facts.of_several(params, translated)
+
+
+def test_powers_that_contradict_each_other(lingvos):
+  """As of a task whose decays were others."""
+  params, data, folder, _ = lingvos
+  params = params.Copy()
+  params.task_params.tag.train.optimizer.beta1 = 0.5
+  with pytest.raises(errors.UserError, match=r"Adam's powers 0\.656.* of 0\.5"):
+    _imported(params, data[0][1], files.newest(folder / 'ckpt-00000003'))
+
+
+def test_what_eager_mode_wrote(tmp_path):
+  params, batch = _params(in_scopes=True), tiny_task.batches()[0]
+  _, step = lingvo_runs.train_several_eagerly(params, batch, tmp_path, 'V1')
+  _, _, state = _imported(params, batch, files.newest(tmp_path))
+  arrays = checkpoints.state_paths(state)
+  # Every step was one of both tasks, and Lingvo counted both.
+  assert int(arrays['step']) == step >= 4
+  for count in ('tag.optimizer.0.1', 'words.optimizer.main.0.1'):
+    assert int(arrays[f'opt_state.{count}.count']) == 2
+  assert all(np.any(array) for path, array in arrays.items() if '.nu.' in path)
+
+
+def test_equal_names_of_eager_mode_are_refused(tmp_path):
+  params, batch = _params(in_scopes=False), tiny_task.batches()[0]
+  lingvo_runs.train_several_eagerly(params, batch, tmp_path, 'V2')
+  with pytest.raises(errors.UserError, match='two variables called both/both'):
+    files.TensorflowCheckpoint(next(tmp_path.rglob('*.index')))

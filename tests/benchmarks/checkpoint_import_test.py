@@ -1,0 +1,64 @@
+"""Tests of `benchmarks.checkpoint_import`: a small one, killed and resumed."""
+
+import pytest
+
+from adaptors.lingvo_checkpoint import converting, files
+from benchmarks import checkpoint_import
+from tests.adaptors import native_library
+
+pytestmark = native_library.NEEDS_LINGVO
+
+_SIZES = checkpoint_import.Sizes(dims=512, layers=3)  # 18 million parameters.
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Returns a folder with a made-up run of Lingvo's."""
+  path = tmp_path_factory.mktemp('checkpoint_import')
+  experiment = checkpoint_import.experiment(_SIZES, 'SGD')
+  checkpoint_import.make(experiment, path / 'old')
+  return path
+
+
+def test_memory_of_an_import(folder):
+  experiment = checkpoint_import.experiment(_SIZES, 'SGD', folder / 'old')
+  found = checkpoint_import.measured_import(experiment, folder / 'whole')
+  assert found['bytes'] == pytest.approx(4 * _SIZES.parameters, rel=0.01)
+  assert found['risen'] <= found['bytes'] + 2 * found['largest']
+  told = []
+  converting.verify(
+    experiment, folder / 'whole', files.newest(folder / 'old'), told.append
+  )
+  assert 'bit by bit' in told[0]
+  copied = checkpoint_import.copy_files(
+    folder / 'old' / 'train', folder / 'copied'
+  )
+  assert copied['bytes'] > found['bytes']
+  # The summary takes what the parts return.
+  resumed = {'left': 2, 'again': 0, 'seconds': 1.0}
+  text = checkpoint_import.summary(
+    {'import': found, 'copy': copied, 'resumed': resumed}
+  )
+  assert '0 of 2 arrays were made again' in text
+
+
+def test_a_killed_import_goes_on(folder):
+  new = folder / 'new'
+  command = checkpoint_import.command(_SIZES, 'SGD', folder, 'import')
+  left = checkpoint_import.kill_half_way(command, new, 4 * _SIZES.parameters)
+  assert len(left.found) >= 5
+  experiment = checkpoint_import.experiment(_SIZES, 'SGD', folder / 'old')
+  resumed = checkpoint_import.resume(
+    lambda: converting.to_jax(experiment, 'checkpoint_import', new, print),
+    new,
+    left,
+  )
+  assert resumed['left'] == len(left.found) and resumed['again'] == 0
+  assert not (new / converting.STAGING).exists()
+  assert (new / 'checkpoints' / 'manifests' / '5.json').exists()
+
+
+@pytest.mark.parametrize('parameters', [2e7, 1e9])
+def test_sizes(parameters):
+  sizes = checkpoint_import.sizes_of(parameters, layers=17)
+  assert sizes.parameters == pytest.approx(parameters, rel=0.25)
