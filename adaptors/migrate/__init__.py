@@ -1,0 +1,1 @@
+"""Says of Lingvo experiments what runs here, how, and what is in the way."""
