@@ -13,6 +13,7 @@ from adaptors import (
   lingvo_run,
   lingvo_runtime,
 )
+from adaptors.bridge import task as bridge_task
 from adaptors.lingvo_checkpoint import files, mapping, task_facts
 from adaptors.translate import program_schedule, registry
 from adaptors.translate import task as task_translation
@@ -25,7 +26,7 @@ _HELD_OUT = ('Dev', 'Test')
 
 
 class LingvoExperiment(base_experiment.BaseExperiment):
-  """A class of Lingvo's registry: its task translated, its inputs adapted."""
+  """A class of Lingvo's registry: its task in JAX, its inputs adapted."""
 
   # Classes of Lingvo: of the model's Params, and of what is registered.
   MODEL = 'SingleTaskModel'
@@ -49,10 +50,6 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       UserError: it is a kind of experiment that is not supported, or an
         override names an unknown field.
     """
-    if options.translation == 'bridge':
-      raise errors.UserError(
-        '--translation=bridge is not supported; expected auto or native'
-      )
     self._name = name
     self._model_params = model_params
     self._override = options.model_params_override
@@ -65,7 +62,24 @@ class LingvoExperiment(base_experiment.BaseExperiment):
   @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
     """The task in JAX, with the map of its variables."""
-    return task_translation.translate_task(self.task_params(), self._name)
+    return self.translate(self.task_params())
+
+  def translate(self, params: Any) -> task_translation.TranslatedTask:
+    """Returns a task in JAX, as the command line says: translated or bridged.
+
+    Args:
+      params: of the task, as of `task_params`; they may be changed.
+    """
+    return bridge_task.translate(params, self._name, self._options.translation)
+
+  @property
+  def registered(self) -> Any:
+    """The instance of the registered class."""
+    return self._model_params
+
+  def model_params(self) -> Any:
+    """Returns a copy of the model's Params, with its training input."""
+    return self._model.Copy()
 
   def task_params(self) -> Any:
     """Returns a copy of the task's Params, with its training input."""
@@ -75,10 +89,10 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     return params
 
   def task(self) -> config_lib.Config:
-    """Returns the translated task.
+    """Returns the task in JAX, translated or bridged.
 
     Raises:
-      UserError: it cannot be translated; the message lists every reason.
+      UserError: neither is possible; the message lists every reason.
     """
     config = self.translated.config.clone()
     schedule = self._schedule

@@ -28,6 +28,18 @@ class FedTask:
   session: Any
   feeds: dict[str, Any]
 
+  @property
+  def variables(self) -> dict[str, Any]:
+    """The task's variables by theta path, less those of its learners.
+
+    Some of Lingvo's optimizers are layers with variables of their own.
+    """
+    return {
+      path: variable
+      for path, variable in self.task.vars.FlattenItems()
+      if not path.startswith('learners[')
+    }
+
   def start(self):
     """Initialises the variables. What is added to the graph is added before."""
     tf = lingvo_runtime.module('lingvo.compat')
@@ -44,16 +56,22 @@ def build(
   batch: Mapping[str, np.ndarray],
   *,
   do_eval: bool = False,
+  static_shapes: bool = False,
+  optimized: bool = True,
   prepare: Callable[[Any], None] = lambda task: None,
 ) -> Iterator[FedTask]:
   """Builds a task's graph in Lingvo's graph mode.
 
   Args:
-    task_params: Params of a Lingvo task, with its `input`, of which only the
-      tokenizer is used. They are not changed.
+    task_params: Params of a Lingvo task, with its `input`, which reads nothing,
+      but whose tokenizer and other settings the task can ask for. They are not
+      changed.
     batch: a batch by dotted name, whose fields, dtypes and ranks the fed ones
       have; their shapes, too, where the task has layers of GPipe's or GShard's.
     do_eval: whether the graph is one of evaluation, and not of training.
+    static_shapes: whether fed batches have the shapes of `batch` anyway.
+    optimized: whether TensorFlow may rewrite the graph, which takes seconds and
+      pays for many runs.
     prepare: is called with the task before it computes anything.
 
   Yields:
@@ -69,7 +87,7 @@ def build(
       stack.enter_context(tf.Graph().as_default())
       stack.enter_context(lingvo_runtime.cluster(do_eval=do_eval))
       tf.random.set_seed(1)
-      static = _needs_shapes(task_params)
+      static = static_shapes or _needs_shapes(task_params)
       feeds = {
         k: tf.placeholder(
           v.dtype, v.shape if static else [None] * v.ndim, k.replace('.', '_')
@@ -87,7 +105,10 @@ def build(
         model.ConstructFPropGraph()
       else:
         model.ConstructFPropBPropGraph()
-      session = stack.enter_context(tf.Session())
+      options = tf.compat.v1.ConfigProto()
+      rewriting = options.graph_options.rewrite_options
+      rewriting.disable_meta_optimizer = not optimized
+      session = stack.enter_context(tf.Session(config=options))
       yield FedTask(model.GetTask(), session, feeds)
   finally:
     py_utils.SetEagerMode(eager, test_mode=True)
@@ -107,10 +128,21 @@ def _needs_shapes(params: Any) -> bool:
   return any(_needs_shapes(value) for _, value in params.IterParams())
 
 
+def _variable_filters(params: Any) -> list[str] | None:
+  """Returns what each data source of an input trains, as Lingvo reads it."""
+  if params is None or 'file_datasource' not in params:
+    return None
+  base = lingvo_runtime.module('lingvo.core.base_input_generator')
+  source = params.file_datasource or base.FilePatternToDataSource(params)
+  known = 'bprop_variable_filters' in source
+  return source.bprop_variable_filters if known else None
+
+
 def fed_input(params, feeds):
   """Returns Params of an input that gives placeholders."""
   base = lingvo_runtime.module('lingvo.core.base_input_generator')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  filters = _variable_filters(params) if 'source_selected' in feeds else None
 
   class FedInput(base.BaseSequenceInputGenerator):
     """Reads no files."""
@@ -122,9 +154,17 @@ def fed_input(params, feeds):
       batch = py_utils.NestedMap()
       for path, placeholder in feeds.items():
         batch.Set(path, placeholder)
+      if filters:
+        self._bprop_variable_filters = filters
+        self._bprop_onehot = batch.source_selected[0]
       return batch
 
   fed = FedInput.Params().Set(name='fed', file_pattern='none')
-  if params is not None and 'tokenizer' in params:
-    fed.tokenizer = params.tokenizer.Copy()
+  if params is not None:
+    if 'tokenizer' in params:
+      fed.tokenizer = params.tokenizer.Copy()
+    # Tasks ask their input's Params for shapes, for example.
+    for name, value in params.IterParams():
+      if name not in fed:
+        fed.Define(name, value, '')
   return fed

@@ -36,6 +36,8 @@ _CORE = (
 )
 
 _lock = threading.RLock()
+# Lingvo's eager flag is one for the process.
+_flag_lock = threading.RLock()
 _done: set[str] = set()
 
 
@@ -122,6 +124,25 @@ def cluster(
     entered.params.enable_asserts = False
   with entered:
     yield entered
+
+
+@contextlib.contextmanager
+def eager_flag(is_on: bool) -> Iterator[None]:
+  """Sets Lingvo's own eager flag; other threads that do wait.
+
+  TensorFlow's own eager execution stays on for the process.
+
+  Args:
+    is_on: what layers and generators are to find while they are built.
+  """
+  py_utils = module('lingvo.core.py_utils')
+  with _flag_lock:
+    before = py_utils.IsEagerMode()
+    py_utils.SetEagerMode(is_on, test_mode=True)
+    try:
+      yield
+    finally:
+      py_utils.SetEagerMode(before, test_mode=True)
 
 
 def _import_tensorflow():

@@ -4,7 +4,7 @@ Batches are fed, so that no input pipeline takes part.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,18 +37,29 @@ class LingvoPeer:
 
 @contextlib.contextmanager
 def training(
-  params: Any, batches: Mapping[str, dict], theta: Mapping[str, np.ndarray]
+  params: Any,
+  batches: Mapping[str, dict],
+  theta: Mapping[str, np.ndarray],
+  *,
+  fields: Sequence[str] = FIELDS,
+  static_shapes: bool = False,
 ) -> Iterator[LingvoPeer]:
   """Yields a peer that trains a task in graph mode.
 
   Args:
     params: of the task, with its training input.
-    batches: numpy batches with `FIELDS`, by a key.
-    theta: the first weights by theta path.
+    batches: numpy batches with the fields, by a key.
+    theta: the first values of variables by theta path; those of learners, which
+      are none, start as Lingvo has them.
+    fields: of the batches, by dotted name.
+    static_shapes: see `lingvo_fed_task.build`.
   """
   some = next(iter(batches.values()))
-  with lingvo_fed_task.build(params, {f: some[f] for f in FIELDS}) as made:
+  with lingvo_fed_task.build(
+    params, {f: some[f] for f in fields}, static_shapes=static_shapes
+  ) as made:
     made.start()
     for path, variable in made.task.vars.FlattenItems():
-      variable.load(theta[path], made.session)
+      if not path.startswith('learners['):
+        variable.load(theta[path], made.session)
     yield LingvoPeer(made, batches)

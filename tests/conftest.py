@@ -20,6 +20,9 @@ os.environ.setdefault('NPROC', str(_threads_per_worker()))
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 # Not TF_NUM_INTEROP_THREADS: an input op that waits would hold the only one.
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
+# TensorFlow's oneDNN kernels overwrite memory that is not theirs in the graphs
+# of Lingvo's recurrent layers, on processors without AVX-512.
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 
 @pytest.fixture(scope='session')

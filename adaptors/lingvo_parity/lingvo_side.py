@@ -112,7 +112,7 @@ def run(
 def _trained(made, recorder, first, batches, weights) -> Run:
   tf = lingvo_runtime.module('lingvo.compat')
   task, session, outputs = made.task, made.session, recorder.outputs
-  variables = dict(task.vars.FlattenItems())
+  variables = made.variables
   gradients = {
     path: tf.convert_to_tensor(recorder.gradients[variable.name])
     for path, variable in variables.items()
@@ -193,7 +193,7 @@ def _evaluated(params, batch, weights) -> dict[str, float]:
   params.eval.samples_per_summary = params.eval.samples_per_summary or 1
   with lingvo_fed_task.build(params, batch, do_eval=True) as made:
     made.start()
-    for path, variable in made.task.vars.FlattenItems():
+    for path, variable in made.variables.items():
       variable.load(weights[path], made.session)
     values = {
       name: tf.convert_to_tensor(value)

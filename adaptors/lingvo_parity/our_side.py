@@ -91,7 +91,8 @@ class _Side:
   """The program of a translated task, with given samples of classes."""
 
   def __init__(self, translated, samples: Sequence[Sample], batch: NestedMap):
-    self._variables = translated.variables
+    self._variables = translated.variables.only(is_trainable=True)
+    self._others = translated.variables.only(is_trainable=False)
     self._program = program.create(
       _with_samples(translated.config, samples),
       partitioning.create_mesh(None, None),
@@ -137,6 +138,9 @@ class _Side:
     others = {}
     if set(made.abstract_state.mdl_vars) != {base_layer.PARAMS}:
       others = made.init_state(batch).mdl_vars
+      given = jax.tree.map(jnp.asarray, self._others.to_jax(weights))
+      kept = others.get(base_layer.NON_TRAINABLE, {})
+      others[base_layer.NON_TRAINABLE] = _merged(kept, given)
     copies = jax.tree.map(jnp.copy, params)  # The state is donated.
     return program.TrainState(
       step=jnp.zeros([], jnp.int32),
@@ -170,6 +174,16 @@ class _Side:
 
   def _in_lingvo(self, params) -> dict[str, np.ndarray]:
     return self._variables.to_lingvo(learners.by_path(params))
+
+
+def _merged(tree: Mapping[str, Any], given: Mapping[str, Any]) -> dict:
+  """Returns a nested dict with the values that are given in their places."""
+  return {
+    k: given.get(k, v)
+    if not isinstance(v, Mapping)
+    else _merged(v, given.get(k, {}))
+    for k, v in tree.items()
+  }
 
 
 def _with_samples(config: Config, samples: Sequence[Sample]) -> Config:

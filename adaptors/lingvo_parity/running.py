@@ -14,7 +14,6 @@ from adaptors.lingvo_parity import (
   our_side,
   synthetic,
 )
-from adaptors.translate import task as task_translation
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
@@ -78,7 +77,7 @@ def run(
   if options.checkpoint:
     weights = checkpoints.weights_of(options.checkpoint)
     say('weights of the checkpoint; steps count from 0')
-  translated = task_translation.translate_task(params, name)
+  translated = experiment.translate(params)
   data = _batches(experiment, params, options)
   say(f'batches: {batches.described(data)}')
   first = batches.trimmed(data[0])

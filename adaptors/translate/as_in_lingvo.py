@@ -36,6 +36,8 @@ class TaskFacts:
     defers_steps: whether the global step grows with updates of weights only.
     sparse_tables: paths of our weights whose gradients TensorFlow keeps for the
       rows only that a batch looks up.
+    trained_by_source: for each data source of the input the paths of the
+      weights that its batches train, or None for all; nothing where all do.
   """
 
   names: VariableNames
@@ -43,6 +45,7 @@ class TaskFacts:
   clipped_norm: float = 0.0
   defers_steps: bool = False
   sparse_tables: frozenset[str] = frozenset()
+  trained_by_source: tuple[frozenset[str] | None, ...] = ()
 
 
 def as_in_lingvo(
@@ -56,16 +59,17 @@ def as_in_lingvo(
     facts: of the task.
     paths: of the optimizer's weights.
   """
-  if optimizers.skips_rows(optimizer):
-    for path in sorted(paths & facts.sparse_tables):
-      view.issue(
-        'optimizer',
-        f'in Lingvo it leaves alone the rows of {path} that a batch does not'
-        ' look up, which is not translated',
-      )
-  if not optimizers.is_adafactor(optimizer):
+  left = optimizers.leaves_alone(optimizer)
+  for path in sorted(paths & facts.sparse_tables) if left else ():
+    view.issue(
+      'optimizer',
+      f'in Lingvo it leaves alone {left} of {path}, whose gradient is sparse,'
+      ' which is not translated',
+    )
+  if optimizers.goes_by_whole(optimizer):
+    check_whole(view, 'optimizer', facts, paths)
+  if not optimizers.goes_by_shape(optimizer):
     return optimizer
-  check_whole(view, 'optimizer', facts, paths)
   steps = {}
   for variable in facts.names.variables:
     found = _steps_to_lingvo(variable.transform)

@@ -41,11 +41,19 @@ def translates_part(dotted_path: str):
   return register
 
 
+def is_part(cls: type) -> bool:
+  """Whether a class has a translation as a part of what builders compose."""
+  return registry.find(cls, _parts) is not None
+
+
 def translate_part(view: ParamsView) -> Translated | None:
-  """Translates a part; see `registry.translate`."""
+  """Translates a part; see `registry.translate` and `Report.bridge_part`."""
   registry.load_translators()
   cls = view.params.cls
   translator = registry.find(cls, _parts)
+  bridge_part = view.report.bridge_part
+  if bridge_part and translator is None and registry.find(cls) is None:
+    return bridge_part(view)
   if translator is None:
     why = 'it is translated, but not as a part of what a builder composes'
     if registry.find(cls) is None:

@@ -44,6 +44,9 @@ _TRANSLATOR_MODULES = (
   'adaptors.translate.transformer',
 )
 
+# What is said of a class of which nothing is known.
+UNKNOWN = 'nobody has translated this class'
+
 _translators: dict[str, Callable] = {}
 
 
@@ -161,7 +164,7 @@ def no_translator(cls: type) -> str:
         f' {", ".join(sorted(changed))}'
       )
     changed |= overrides(base)
-  return 'nobody has translated this class'
+  return UNKNOWN
 
 
 def overrides(cls: type) -> set[str]:

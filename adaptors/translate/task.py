@@ -1,10 +1,12 @@
 """Translates a whole Lingvo task: its model and how it is trained."""
 
 import dataclasses
+from collections.abc import Callable
 
 from absl import logging
 
 from adaptors.translate import (
+  data_sources,
   learners,
   registry,
   training,
@@ -13,9 +15,9 @@ from adaptors.translate import (
 from adaptors.translate.as_in_lingvo import TaskFacts
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import VariableMap
-from adaptors.translate.view import ParamsView, Report
+from adaptors.translate.view import ParamsView, Report, UntranslatedError
 from pax_compat import config as config_lib
-from pax_compat import errors, tasks_lib
+from pax_compat import tasks_lib
 
 # Below this theta path a language model has its recurrent layers.
 _LSTM_THETA = 'lm.rnns'
@@ -43,7 +45,12 @@ class TranslatedTask:
 
 
 def translate_task(
-  params, name: str, *, path: str = 'task', scope: str = ''
+  params,
+  name: str,
+  *,
+  path: str = 'task',
+  scope: str = '',
+  bridge_part: Callable | None = None,
 ) -> TranslatedTask:
   """Translates the Params of a Lingvo `BaseTask`.
 
@@ -53,6 +60,7 @@ def translate_task(
     path: where the task's Params stand, for messages.
     scope: what the names of Lingvo's variables begin with, such as `tag/`,
       where the task is one of several.
+    bridge_part: see `Report`.
 
   Returns:
     The task in JAX, with its variables.
@@ -61,37 +69,28 @@ def translate_task(
     UserError: something has no translation; the message lists every such
       field, with its path, class and value.
   """
-  report = Report()
+  report = Report(bridge_part=bridge_part)
   view = ParamsView(params.Copy(), path, report)
   train_view = view.group('train')
   view.ignore("it concerns TensorFlow's programs only", 'ml_perf')
   view.ignore('evaluations run over the whole of each dataset', 'eval')
-  _check_input(view)
-  view.group('vn')  # `variational_noise` reads it.
-  defers_steps = _defers_steps(view, train_view)
+  for field in ('vn', 'input', 'defer_global_step_update'):
+    view.get(field)  # `facts_of` and `variational_noise` have a look at them.
   model = registry.translate(view)
   variables = VariableMap() if model is None else model.variables
-  norm = train_view.get(_LSTM_NORM) if _LSTM_NORM in train_view.params else 0
-  names = VariableNames(params, variables, scope)
+  trained = variables.only(is_trainable=True)
+  names = VariableNames(params, trained, scope)
+  facts = facts_of(view, names)
   try:
-    batches = training.batches_per_step(train_view, defers_steps)
+    batches = training.batches_per_step(train_view, facts.defers_steps)
     noise = variational_noise.translate(view, train_view, names, batches)
-    train = training.train(
-      train_view,
-      TaskFacts(
-        names=names,
-        clipped_theta=_LSTM_THETA,
-        clipped_norm=float(norm),
-        defers_steps=defers_steps,
-        sparse_tables=frozenset(v.jax for v in variables if v.is_sparse),
-      ),
-    )
+    train = training.train(train_view, facts)
   except Exception as error:
     # What is the matter with a part makes others fail.
     if not report.issues:
       train_view.issue('', registry.unreadable(error))
   if report.issues:
-    raise errors.UserError(describe(name, report))
+    raise UntranslatedError(describe(name, report), report.issues)
   for note in report.notes:
     logging.info('%s: %s', name, note)
   config = tasks_lib.SingleTask.config(
@@ -108,30 +107,24 @@ def translate_task(
   )
 
 
-def _check_input(view: ParamsView):
-  """Reads the input, as far as it has to do with training.
+def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
+  """Returns what of a task its learners depend on.
 
-  The experiment reads it for each dataset.
+  Args:
+    view: the task's Params, of which it reads the input and what else has to do
+      with training.
+    names: of its variables.
   """
-  data = view.get('input')
-  for path, params in _sources(data, 'input'):
-    if 'bprop_variable_filters' in params and params.bprop_variable_filters:
-      view.issue(
-        f'{path}.bprop_variable_filters',
-        'gradients that depend on where an example comes from are not'
-        ' translated',
-      )
-
-
-def _sources(params, path: str):
-  """Yields the Params of an input and of its data sources, with paths."""
-  if params is None or not hasattr(params, 'IterParams'):
-    return
-  yield path, params
-  for name in ('file_datasource', 'sub'):
-    found = params.Get(name) if name in params else None
-    for one in found if isinstance(found, list | tuple) else [found]:
-      yield from _sources(one, f'{path}.{name}')
+  train = view.group('train')
+  norm = train.get(_LSTM_NORM) if _LSTM_NORM in train.params else 0
+  return TaskFacts(
+    names=names,
+    clipped_theta=_LSTM_THETA,
+    clipped_norm=float(norm),
+    defers_steps=_defers_steps(view, train),
+    sparse_tables=frozenset(v.jax for v in names.variables if v.is_sparse),
+    trained_by_source=data_sources.trained_weights(view, names),
+  )
 
 
 def _defers_steps(view: ParamsView, train: ParamsView) -> bool:

@@ -91,19 +91,17 @@ def exactly(paths) -> list[str]:
 def _told_by_task(params) -> tuple[dict[str, str], frozenset[str]]:
   """Returns names by theta path, and which theta paths get noise."""
   tf = lingvo_runtime.module('lingvo.compat')
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   base_model = lingvo_runtime.module('lingvo.core.base_model')
-  eager = py_utils.IsEagerMode()
-  py_utils.SetEagerMode(False, test_mode=True)
-  try:
-    with tf.Graph().as_default(), lingvo_runtime.cluster():
-      model = base_model.SingleTaskModel.Params(params.Copy()).Instantiate()
-      task = model.GetTask()
-      names = {theta: v.name for theta, v in task.vars.FlattenItems()}
-      theta = task.theta
-      before = dict(theta.FlattenItems())
-      after = dict(task.AddGlobalVN(theta).FlattenItems())
-  finally:
-    py_utils.SetEagerMode(eager, test_mode=True)
+  with (
+    lingvo_runtime.eager_flag(False),
+    tf.Graph().as_default(),
+    lingvo_runtime.cluster(),
+  ):
+    model = base_model.SingleTaskModel.Params(params.Copy()).Instantiate()
+    task = model.GetTask()
+    names = {theta: v.name for theta, v in task.vars.FlattenItems()}
+    theta = task.theta
+    before = dict(theta.FlattenItems())
+    after = dict(task.AddGlobalVN(theta).FlattenItems())
   noisy = frozenset(k for k, v in before.items() if after[k] is not v)
   return names, noisy

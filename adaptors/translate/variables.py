@@ -86,7 +86,7 @@ class Concat:
 
   def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
     joined = np.concatenate(arrays, self.axis)
-    return np.take(joined, np.arange(self.size), self.axis)
+    return joined[(*[slice(None)] * self.axis, slice(self.size))]
 
   def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
     widths = [(0, 0)] * array.ndim
@@ -204,6 +204,12 @@ class VariableMap:
   def __add__(self, other: 'VariableMap') -> 'VariableMap':
     return VariableMap((*self.variables, *other.variables))
 
+  def only(self, *, is_trainable: bool) -> 'VariableMap':
+    """Returns the map of those in `params`, or of those in `non_trainable`."""
+    return VariableMap(
+      v for v in self.variables if v.is_trainable == is_trainable
+    )
+
   def under(self, theta: str, jax: str) -> 'VariableMap':
     """Returns the map of the same variables below a child of these names.
 
@@ -222,7 +228,7 @@ class VariableMap:
     )
 
   def to_jax(self, theta: Mapping[str, np.ndarray]) -> dict:
-    """Returns the nested `params` dict made of Lingvo's values by path."""
+    """Returns the nested dict of variables made of Lingvo's values by path."""
     params = {}
     for v in self.variables:
       *parents, leaf = v.jax.split('/')

@@ -5,11 +5,14 @@ not hold its class's default, is an issue that names its path, value and class.
 """
 
 import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from adaptors import lingvo_runtime
+from pax_compat import errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,14 +23,30 @@ class Issue:
     path: where it is, from the task's Params on.
     class_path: the dotted path of the Lingvo class whose Params hold it.
     message: what is the matter.
+    field: the field, from the class's Params on; '' for the class itself.
+    value: what the field holds, in a line; '' where there is nothing to show.
   """
 
   path: str
   class_path: str
   message: str
+  field: str = ''
+  value: str = ''
 
   def __str__(self):
     return f'{self.path} ({self.class_path}): {self.message}'
+
+
+class UntranslatedError(errors.UserError):
+  """Params that cannot be translated.
+
+  Attributes:
+    issues: why.
+  """
+
+  def __init__(self, message: str, issues: Sequence[Issue]):
+    super().__init__(message)
+    self.issues = tuple(issues)
 
 
 @dataclasses.dataclass
@@ -37,10 +56,14 @@ class Report:
   Attributes:
     issues: what cannot be translated; none may be left.
     notes: what was left out on purpose because it has no effect in JAX.
+    bridge_part: has Lingvo compute a part of what a builder composes, of whose
+      class nobody has a translation: (view) -> `registry.Translated`, or None
+      and an issue. None to translate all.
   """
 
   issues: list[Issue] = dataclasses.field(default_factory=list)
   notes: list[str] = dataclasses.field(default_factory=list)
+  bridge_part: Callable[['ParamsView'], Any] | None = None
 
 
 class ParamsView:
@@ -109,9 +132,16 @@ class ParamsView:
   def issue(self, name: str, message: str):
     """Adds an issue with a field of these Params."""
     path = f'{self.path}.{name}' if name else self.path
-    found = Issue(path, self.class_path, message)
+    found = Issue(path, self.class_path, message, name, self._shown(name))
     if found not in self.report.issues:
       self.report.issues.append(found)
+
+  def _shown(self, name: str) -> str:
+    """Returns what a field holds, in a line; '' where it cannot be told."""
+    try:
+      return short(self.params.Get(name)) if name else ''
+    except Exception:  # It is no path of plain Params.
+      return ''
 
   def group(self, name: str) -> 'ParamsView':
     """Returns the view of a field that holds plain Params without a class.
@@ -165,7 +195,7 @@ class ParamsView:
   def defaults(self):
     """Returns the Params that the class starts with, or None if unknown."""
     if self._defaults is None and 'cls' in self.params:
-      self._defaults = self.params.cls.Params()
+      self._defaults = starting_params(self.params.cls)
     return self._defaults
 
   def compare_with(self, base: type):
@@ -216,6 +246,29 @@ def class_path(cls: type) -> str:
   return f'{cls.__module__}.{cls.__qualname__}'
 
 
+def starting_params(cls: type) -> Any:
+  """Returns the Params that a Lingvo class starts with.
+
+  Where a class makes them of arguments, as layers of car tasks do, they are
+  those of the nearest base class that takes none.
+  """
+  for one in cls.__mro__:
+    arguments = inspect.signature(one.Params).parameters.values()
+    if all(_is_optional(a) for a in arguments):
+      return one.Params()
+  raise errors.UserError(
+    f'{class_path(cls)}.Params() takes arguments, and so do those of its base'
+    ' classes; expected one that takes none'
+  )
+
+
+def _is_optional(argument: inspect.Parameter) -> bool:
+  return argument.default is not argument.empty or argument.kind in (
+    argument.VAR_POSITIONAL,
+    argument.VAR_KEYWORD,
+  )
+
+
 def differences(value: Any, default: Any, path: str) -> list[tuple]:
   """Returns (path, value, default) wherever two values of a field differ.
 
@@ -227,7 +280,7 @@ def differences(value: Any, default: Any, path: str) -> list[tuple]:
   if not _is_params(default) or _class(value) is not _class(default):
     return [(path, value, default)]
   if 'cls' in value:
-    default = value.cls.Params()
+    default = starting_params(value.cls)
   found = []
   for name, item in value.IterParams():
     if name not in ('cls', 'name'):

@@ -62,6 +62,14 @@ with lingvo_runtime.cluster(
 with lingvo_runtime.cluster():
   print(factory.Current().do_eval, py_utils.use_tpu())
 print(factory.Current().params == before.params)
+try:
+  with lingvo_runtime.eager_flag(False):
+    with lingvo_runtime.eager_flag(True):
+      inner = py_utils.IsEagerMode()
+    print(inner, py_utils.IsEagerMode(), tf.executing_eagerly())
+    raise ValueError
+except ValueError:
+  print(py_utils.IsEagerMode())
 
 car = lingvo_runtime.module('lingvo.tasks.car.ops')
 box = [[0., 0., 0., 1., 1., 1., 0.]]
@@ -78,6 +86,8 @@ print(car.pairwise_iou3d(box, box).numpy().tolist())
     'True True',
     'True sync trainer_client 1',
     'False False',
+    'True',
+    'True False True',
     'True',
     '[[1.0]]',
   ]

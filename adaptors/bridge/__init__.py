@@ -1,0 +1,1 @@
+"""Runs Lingvo tasks that have no translation, as functions inside of JAX."""

@@ -1,0 +1,166 @@
+"""Calls a Lingvo task from JAX, with the gradients that TensorFlow gives it."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional_task import FunctionalTask
+from pax_compat import errors
+from pax_compat.layers.row_gradients import RowFacts
+
+
+def call(
+  task: FunctionalTask,
+  losses: Sequence[str],
+  *,
+  params: Mapping[str, jax.Array],
+  probes: Mapping[str, RowFacts],
+  others: tuple,
+) -> tuple[dict, dict, dict]:
+  """Computes a batch.
+
+  TensorFlow works out the gradients together with the losses, so that what goes
+  forward is computed once. Nothing else of the outputs can be differentiated.
+
+  Args:
+    task: the task.
+    losses: names of the metrics that can be differentiated.
+    params: by theta path, all that can be differentiated by.
+    probes: zeros by theta path, whose gradients are facts about the gradients
+      of looked-up tables; see `row_gradients`.
+    others: the variables that are not trained, the batch, the step and the
+      seed, as of `FunctionalTask.forward`.
+
+  Returns:
+    Metrics, arrays of each example and updates, as `FunctionalTask.forward`
+    returns them.
+  """
+
+  @jax.custom_vjp
+  def differentiable(params, probes, others):
+    del probes
+    return _of_variables(task.forward)(params, *others)
+
+  def forward(params, probes, others):
+    params, probes, others = _values((params, probes, others))
+    traced = functools.partial(task.with_gradients, losses)
+    outputs, gradients, facts = _of_variables(traced)(params, *others)
+    facts = {
+      loss: {path: RowFacts(*found[path]) for path in probes if path in found}
+      for loss, found in facts.items()
+    }
+    return outputs, (gradients, facts, probes)
+
+  def backward(residuals, cotangents):
+    gradients, facts, probes = residuals
+    by_loss = _cotangents(task, losses, cotangents)
+    by_param = [
+      jax.tree.map(lambda g, w=w: (w * g).astype(g.dtype), gradients[loss])
+      for loss, w in by_loss.items()
+    ]
+    by_probe = [
+      {
+        path: _scaled(facts[loss].get(path, zeros), w)
+        for path, zeros in probes.items()
+      }
+      for loss, w in by_loss.items()
+    ]
+    return _sum(by_param), _sum(by_probe), None
+
+  differentiable.defvjp(forward, backward, symbolic_zeros=True)
+  return differentiable(dict(params), dict(probes), others)
+
+
+def seed(key: jax.Array) -> jax.Array:
+  """Returns the seed [2], int32, that a key stands for."""
+  bits = jax.random.bits(key, [2], jnp.uint32)
+  return jax.lax.bitcast_convert_type(bits, jnp.int32)
+
+
+def in_jax(function: Callable) -> Callable:
+  """Returns a function of tensors, and nests of them, as one of arrays.
+
+  TensorFlow compiles it for a CPU, wherever JAX runs it: what it makes is no
+  machine code, but operations that are the same on all devices. For TPUs it
+  could not do so without having one.
+
+  Args:
+    function: what it returns, too, is tensors and nests of them.
+  """
+  jax2tf = lingvo_runtime.module('jax.experimental.jax2tf')
+  called = jax.jit(jax2tf.call_tf(function, has_side_effects=False))
+
+  def call(*args):
+    specs = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), args
+    )
+    exported = jax.export.export(
+      called,
+      platforms=('cpu',),
+      disabled_checks=[jax.export.DisabledSafetyCheck.platform()],
+    )(*specs)
+    return exported.call(*args)
+
+  return call
+
+
+def _of_variables(function: Callable) -> Callable:
+  """Returns a function of tensors as one of arrays, variables in two parts."""
+
+  def computed(params, others, *rest):
+    return function({**params, **others}, *rest)
+
+  return in_jax(computed)
+
+
+def _values(tree: Any) -> Any:
+  """Returns the arrays that JAX gives along with what it knows of them."""
+  return jax.tree.map(
+    lambda x: x.value, tree, is_leaf=lambda x: hasattr(x, 'perturbed')
+  )
+
+
+def _cotangents(task, losses, cotangents) -> dict[str, jax.Array]:
+  """Returns those of the losses that are differentiated, or of any.
+
+  Raises:
+    UserError: something else is to be differentiated.
+  """
+  metrics, per_example, updates = cotangents
+  others = {
+    f'the weight of {name}': weight for name, (_, weight) in metrics.items()
+  }
+  others |= {
+    name: value for name, (value, _) in metrics.items() if name not in losses
+  }
+  for name, value in {**others, **per_example, **updates}.items():
+    if not _is_zero(value):
+      raise errors.UserError(
+        f'{task.task.params.name}: a gradient of {name} is asked for; of a'
+        f' bridged task there are those of {", ".join(losses)} only'
+      )
+  taken = [name for name in losses if not _is_zero(metrics[name][0])]
+  return {name: _array(metrics[name][0]) for name in taken or losses[:1]}
+
+
+def _is_zero(x: Any) -> bool:
+  return isinstance(x, SymbolicZero) or x.dtype == jax.dtypes.float0
+
+
+def _array(x: Any) -> jax.Array:
+  return jnp.zeros(x.shape, x.dtype) if isinstance(x, SymbolicZero) else x
+
+
+def _scaled(facts: RowFacts, weight: jax.Array) -> RowFacts:
+  """Returns the facts about gradients that are multiplied by `weight` []."""
+  return RowFacts(facts.counts, facts.sum_squares * jnp.square(weight))
+
+
+def _sum(trees: Sequence[Any]) -> Any:
+  return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)

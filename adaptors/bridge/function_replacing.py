@@ -1,0 +1,135 @@
+"""Functions of TensorFlow and Lingvo, replaced for a while.
+
+A function is known under many names: `tf.debugging.check_numerics` is the same
+object in a dozen modules. It is replaced in every module that holds it, and put
+back when the last context that replaces it ends.
+
+Threads: the modules are the process's, but a replacement is called only in the
+thread that entered the context; other threads run the function itself. Contexts
+may be nested: the innermost one that replaces a function counts.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+@dataclasses.dataclass
+class _Installed:
+  """A function that is replaced somewhere.
+
+  Attributes:
+    original: the function itself.
+    places: [module, attribute] of all that hold it.
+    num_contexts: how many contexts replace it.
+  """
+
+  original: Callable
+  places: list
+  num_contexts: int = 0
+
+
+_lock = threading.Lock()
+_installed: dict[str, _Installed] = {}
+_active = threading.local()
+
+
+@contextlib.contextmanager
+def replaced(replacements: Mapping[str, Callable]) -> Iterator[None]:
+  """Replaces functions in this thread.
+
+  Args:
+    replacements: by the function's full name, such as
+      `tensorflow.python.ops.gen_array_ops.inplace_update`, what is called in
+      its place: with the function itself first, and then its arguments.
+  """
+  tables = _tables()
+  _install(replacements)
+  tables.append(replacements)
+  try:
+    yield
+  finally:
+    # By identity: generators may end contexts in another order.
+    index = max(i for i, t in enumerate(tables) if t is replacements)
+    del tables[index]
+    _uninstall(replacements)
+
+
+def _tables() -> list[Mapping[str, Callable]]:
+  """Returns what this thread replaces, the innermost context last."""
+  if not hasattr(_active, 'tables'):
+    _active.tables = []
+  return _active.tables
+
+
+def _install(names: Iterable[str]) -> None:
+  """Puts a function that asks `_tables` in the place of each."""
+  with _lock:
+    added = {
+      name: _Installed(_found(name), [])
+      for name in names
+      if name not in _installed
+    }
+    new = {id(function.original): function for function in added.values()}
+    for module in _modules():
+      for attribute, value in list(vars(module).items()):
+        if id(value) in new:
+          new[id(value)].places.append((module, attribute))
+    _installed.update(added)
+    for name in names:
+      function = _installed[name]
+      function.num_contexts += 1
+      if function.num_contexts == 1:
+        _put(function, _asking(name, function.original))
+
+
+def _modules() -> list[types.ModuleType]:
+  """Returns all modules, with those that only other modules know."""
+  modules = {
+    id(module): module
+    for module in list(sys.modules.values())
+    if isinstance(module, types.ModuleType)
+  }
+  for module in list(modules.values()):
+    for value in list(vars(module).values()):
+      if isinstance(value, types.ModuleType):
+        modules.setdefault(id(value), value)
+  return list(modules.values())
+
+
+def _found(name: str) -> Callable:
+  module, _, attribute = name.rpartition('.')
+  return getattr(importlib.import_module(module), attribute)
+
+
+def _uninstall(names: Iterable[str]) -> None:
+  with _lock:
+    for name in names:
+      function = _installed[name]
+      function.num_contexts -= 1
+      if not function.num_contexts:
+        _put(function, function.original)
+        del _installed[name]
+
+
+def _put(function: _Installed, value: Callable) -> None:
+  for module, attribute in function.places:
+    setattr(module, attribute, value)
+
+
+def _asking(name: str, original: Callable) -> Callable:
+  """Returns a function that calls this thread's replacement, if it has one."""
+
+  @functools.wraps(original)
+  def call(*args, **kwargs):
+    for table in reversed(_tables()):
+      if name in table:
+        return table[name](original, *args, **kwargs)
+    return original(*args, **kwargs)
+
+  return call

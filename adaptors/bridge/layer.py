@@ -1,0 +1,200 @@
+"""A Lingvo layer as a layer of ours: Lingvo's FProp inside of JAX."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from adaptors.bridge import calling, functional_layer
+from adaptors.bridge.functional_layer import FunctionalLayer, Functions
+from adaptors.bridge.lingvo_task import LingvoTask
+from adaptors.bridge.model import GLOBAL_STEP
+from adaptors.bridge.scoped_variables import (
+  ScopedVariables,
+  jax_path,
+  weight_of,
+)
+from adaptors.translate.registry import Translated
+from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.view import ParamsView, class_path
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
+from pax_compat.config import REQUIRED
+from pax_compat.layers.row_gradients import RowFacts
+from pax_compat.nested_map import NestedMap
+
+
+class LingvoLayer(LingvoTask):
+  """A Lingvo layer; copies of it are the same one.
+
+  Attributes:
+    params: of the layer.
+    refuse_sparse_gradients: see `BridgedModel`.
+  """
+
+  refuse_sparse_gradients: str = ''
+
+  def __repr__(self):
+    return class_path(self.params.cls)
+
+  def _built(self, do_eval: bool) -> FunctionalLayer:
+    key = self.xla_device, do_eval
+    if key not in self._tasks:
+      self._tasks[key] = FunctionalLayer(
+        self.params, do_eval=do_eval, xla_device=self.xla_device
+      )
+    return self._tasks[key]
+
+
+class BridgedLayer(base_layer.BaseLayer):
+  """A Lingvo layer that TensorFlow compiles into the steps.
+
+  It takes what Lingvo's FProp takes after theta, and returns what that returns.
+  Its variables have the paths of Lingvo's theta. Beside them it has a counter
+  of the times it was called in training, `global_step`, which is Lingvo's
+  global step to it.
+
+  Attributes:
+    lingvo_layer: a `LingvoLayer`.
+  """
+
+  lingvo_layer: Any = REQUIRED
+
+  def __call__(self, *args):
+    arrays, structure = functional_layer.take_apart(args, _is_array)
+    arrays = list(map(jnp.asarray, arrays))
+    if self.is_initializing():
+      return self._initial(arrays, structure)
+    layer, variables = self._layer, ScopedVariables(self)
+    params = {path: variables.read(path) for path in layer.trained}
+    others = {
+      path: variables.read(path)
+      for path in layer.variables
+      if path not in params
+    }
+    counted = variables.read(GLOBAL_STEP)
+    results, updates = _call(
+      layer.of(structure),
+      params,
+      variables.probes(params),
+      arrays,
+      (others, counted, calling.seed(self.next_prng_key())),
+    )
+    if not self.do_eval and self.is_mutable_collection(NON_TRAINABLE):
+      for path, value in updates.items():
+        variables.write(path, value)
+      variables.write(GLOBAL_STEP, counted + 1)
+    return functional_layer.put_together(results, layer.outputs[1], NestedMap)
+
+  @property
+  def _layer(self) -> FunctionalLayer:
+    layer = self.lingvo_layer
+    return layer.at_evaluation if self.do_eval else layer.at_training
+
+  def _initial(self, arrays, structure):
+    """Creates the variables, and returns zeros in place of results."""
+    trace = self.lingvo_layer.trace((), (arrays, structure))
+    layer, variables = self.lingvo_layer.at_training, ScopedVariables(self)
+    for path, variable in layer.variables.items():
+      variables.create(
+        path, weight_of(variable), is_trainable=variable.trainable
+      )
+    count = WeightHParams([], WeightInit.Constant(0), jnp.int32)
+    variables.create(GLOBAL_STEP, count, is_trainable=False)
+    refused = self.lingvo_layer.refuse_sparse_gradients
+    if trace.sparse_tables and refused:
+      raise errors.UserError(
+        f'{self.lingvo_layer}: the gradients of'
+        f' {", ".join(trace.sparse_tables)} have rows only that were looked up:'
+        f' {refused}'
+      )
+    for path in (*trace.sparse_tables, *trace.unused):
+      shape = layer.variables[path].shape
+      if shape.rank:
+        variables.create_probe(path, shape[0])
+    specs, results = layer.outputs
+    zeros = [jnp.zeros(s.shape, s.dtype.as_numpy_dtype) for s in specs]
+    return functional_layer.put_together(zeros, results, NestedMap)
+
+
+def bridge_part(view: ParamsView) -> Translated | None:
+  """Returns a layer that nobody has translated, as one that Lingvo computes.
+
+  Args:
+    view: its Params.
+
+  Returns:
+    The layer with its variables; None, and an issue, where it cannot be built.
+  """
+  lingvo_layer = LingvoLayer(view.params)
+  try:
+    layer = lingvo_layer.at_training
+  except errors.UserError as error:
+    view.issue('', f'it cannot be bridged: {error}')
+    return None
+  variables = VariableMap(
+    Variable(
+      (theta,),
+      jax_path(theta),
+      is_trainable=variable.trainable,
+    )
+    for theta, variable in layer.variables.items()
+  )
+  return Translated(BridgedLayer.config(lingvo_layer=lingvo_layer), variables)
+
+
+def _is_array(x: Any) -> bool:
+  return hasattr(x, 'shape') and hasattr(x, 'dtype')
+
+
+def _call(
+  functions: Functions,
+  params: dict[str, jax.Array],
+  probes: dict[str, RowFacts],
+  arrays: Sequence[jax.Array],
+  others: tuple,
+) -> tuple[list, dict]:
+  """Runs FProp, with gradients by params, arrays, and probes.
+
+  Args:
+    functions: of the layer.
+    params: by theta path, the variables that are trained.
+    probes: zeros by theta path, whose gradients are facts about the gradients
+      of looked-up tables; see `row_gradients`.
+    arrays: among the arguments.
+    others: the other variables by theta path, the step and the seed.
+  """
+  is_float = [jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
+
+  def in_jax(function, params, arrays, others, *rest):
+    variables, step, seed = others
+    values = {**params, **variables}
+    return calling.in_jax(function)(values, list(arrays), step, seed, *rest)
+
+  @jax.custom_vjp
+  def differentiable(params, probes, arrays, others):
+    del probes
+    return in_jax(functions.forward, params, arrays, others)
+
+  def forward(params, probes, arrays, others):
+    results = differentiable(params, probes, arrays, others)
+    return results, (params, probes, arrays, others)
+
+  def backward(residuals, cotangents):
+    params, probes, arrays, others = residuals
+    results, _ = cotangents
+    floats = [x for x in results if x.dtype != jax.dtypes.float0]
+    by_param, by_float, facts = in_jax(
+      functions.backward, params, arrays, others, floats
+    )
+    rest = iter(by_float)
+    by_array = [next(rest) if f else None for f in is_float]
+    by_probe = {
+      path: RowFacts(*facts[path]) if path in facts else zeros
+      for path, zeros in probes.items()
+    }
+    return by_param, by_probe, by_array, None
+
+  differentiable.defvjp(forward, backward)
+  return differentiable(params, probes, list(arrays), others)

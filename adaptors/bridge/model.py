@@ -1,0 +1,164 @@
+"""A Lingvo task as a model: Lingvo's FProp and gradients inside of JAX.
+
+Shapes: B batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+
+from adaptors import lingvo_input_shapes
+from adaptors.bridge import calling, decoding
+from adaptors.bridge.functional_task import FunctionalTask
+from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
+from pax_compat import base_layer, base_model, errors
+from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
+from pax_compat.config import REQUIRED
+from pax_compat.nested_map import NestedMap
+
+# The variable, not trainable, that counts steps.
+GLOBAL_STEP = 'global_step'
+# Pax's own, which no Lingvo task knows.
+_SAMPLE_WEIGHTS = 'eval_sample_weights'
+
+
+class BridgedModel(base_model.BaseModel):
+  """A Lingvo task that TensorFlow compiles into the steps.
+
+  Its variables have the paths of Lingvo's theta (`lm/emb/wm_0` is
+  `lm.emb.wm[0]`). Beside them it has a counter of steps, `global_step`.
+
+  Attributes:
+    lingvo_task: a `lingvo_task.LingvoTask`.
+    loss_names: the metrics that may be differentiated, by default the loss.
+    batches_per_step: (p, q) where Lingvo's global step grows by q in p batches;
+      by default by 1 in 1.
+    refuse_sparse_gradients: why no variable may have a gradient that TensorFlow
+      keeps for the rows only that were looked up; '', the default, allows it.
+  """
+
+  lingvo_task: Any = REQUIRED
+  loss_names: Sequence[str] = ('loss',)
+  batches_per_step: tuple[int, int] = (1, 1)
+  refuse_sparse_gradients: str = ''
+
+  def __call__(self, input_batch: NestedMap):
+    return self.compute_loss(self.compute_predictions(input_batch), input_batch)
+
+  def compute_predictions(self, input_batch: NestedMap) -> Any:
+    """Returns the metrics, and arrays [B, ...] of each example."""
+    batch = {k: v for k, v in input_batch.items() if k != _SAMPLE_WEIGHTS}
+    if self.is_initializing():
+      self._create_variables(batch)
+      return {}, {}
+    if self.do_eval:
+      _warn_of_rows_that_fill_up(self.lingvo_task, batch)
+    task, variables = self._task, ScopedVariables(self)
+    trained = set(task.trained)
+    values = {path: variables.read(path) for path in task.variables}
+    counted = variables.read(GLOBAL_STEP)
+    batches, steps = self.batches_per_step
+    metrics, per_example, updates = calling.call(
+      task,
+      tuple(self.loss_names),
+      params={k: v for k, v in values.items() if k in trained},
+      probes=variables.probes(trained),
+      others=(
+        {k: v for k, v in values.items() if k not in trained},
+        batch,
+        counted * steps // batches,
+        calling.seed(self.next_prng_key()),
+      ),
+    )
+    if not self.do_eval and self.is_mutable_collection(NON_TRAINABLE):
+      for path, value in updates.items():
+        variables.write(path, value)
+      variables.write(GLOBAL_STEP, counted + 1)
+    return metrics, per_example
+
+  def compute_loss(self, predictions: Any, input_batch: NestedMap):
+    """Returns what `compute_predictions` has returned."""
+    del input_batch
+    return predictions
+
+  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
+    """Returns what `process_decode_out` decodes the batch with.
+
+    Raises:
+      UserError: the task has no way to decode.
+    """
+    variables = ScopedVariables(self)
+    paths = self.lingvo_task.decoder.task.variables
+    counted = variables.read(GLOBAL_STEP)
+    batches, steps = self.batches_per_step
+    given = {
+      'values': {path: variables.read(path) for path in paths},
+      'batch': dict(input_batch),
+      'step': counted * steps // batches,
+      'seed': calling.seed(self.next_prng_key()),
+    }
+    return {}, given, {}
+
+  def process_decode_out(
+    self, input_obj: Any, decode_out: Any
+  ) -> base_model.ProcessDecodeOut:
+    """Decodes a batch in TensorFlow, as Lingvo does.
+
+    Returns:
+      No scalars; what Lingvo writes of the examples; and Lingvo's metrics.
+    """
+    del input_obj  # The Lingvo task has a tokenizer of its own.
+    batch = dict(decode_out['batch'])
+    weights = batch.pop(_SAMPLE_WEIGHTS, None)
+    decoded = self.lingvo_task.decoder.decode(
+      decode_out['values'],
+      decoding.examples_of(batch, weights),
+      decode_out['step'],
+      decode_out['seed'],
+    )
+    return {}, decoded.pairs, decoded.as_clu()
+
+  @property
+  def _task(self) -> FunctionalTask:
+    task = self.lingvo_task
+    return task.at_evaluation if self.do_eval else task.at_training
+
+  def _create_variables(self, batch):
+    trace = self.lingvo_task.trace(tuple(self.loss_names), batch)
+    if trace.sparse_tables and self.refuse_sparse_gradients:
+      raise errors.UserError(
+        f'{self.lingvo_task}: the gradients of'
+        f' {", ".join(trace.sparse_tables)} have rows only that were looked up:'
+        f' {self.refuse_sparse_gradients}'
+      )
+    created, task = ScopedVariables(self), self.lingvo_task.at_training
+    for path, variable in task.variables.items():
+      created.create(path, weight_of(variable), is_trainable=variable.trainable)
+    zero = base_layer.WeightInit.Constant(0)
+    created.create(
+      GLOBAL_STEP, WeightHParams([], zero, jnp.int32), is_trainable=False
+    )
+    for path in (*trace.sparse_tables, *trace.unused):
+      shape = task.variables[path].shape
+      if shape.rank:
+        created.create_probe(path, shape[0])
+
+
+def _warn_of_rows_that_fill_up(task: Any, batch: Any):
+  """Warns where a task cannot know that rows do not count.
+
+  They are those that fill up the last batch of an evaluation.
+  """
+  paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(batch)]
+  marks = lingvo_input_shapes.is_weight, lingvo_input_shapes.is_padding
+  if not any(mark(path) for path in paths for mark in marks):
+    logging.warning(
+      '%s: its batches have neither weights nor paddings, so that copies of an'
+      ' example, which fill up the last batch of an evaluation, count like'
+      ' others; expected a batch size that divides the number of examples, or a'
+      ' field `weights`',
+      task,
+    )

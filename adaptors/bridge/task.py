@@ -1,0 +1,222 @@
+"""A whole Lingvo task in JAX: translated where it can be, else bridged.
+
+A bridged task computes by Lingvo's own FProp. How it learns is translated as
+that of any other task.
+"""
+
+from typing import Any
+
+from absl import logging
+
+from adaptors import lingvo_runtime
+from adaptors.bridge import layer
+from adaptors.bridge.lingvo_task import LingvoTask
+from adaptors.bridge.model import BridgedModel
+from adaptors.bridge.scoped_variables import jax_path
+from adaptors.translate import optimizers, registry, training
+from adaptors.translate import task as task_translation
+from adaptors.translate.task import TranslatedTask
+from adaptors.translate.variable_names import VariableNames
+from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.view import ParamsView, Report, UntranslatedError
+from pax_compat import config as config_lib
+from pax_compat import errors, tasks_lib
+
+# Methods of a task that Lingvo's trainer calls, and the bridge does not.
+_NOT_CALLED = (
+  'AdjustGradients',
+  'ApplyExponentialMovingAverage',
+  'BProp',
+  'CreateExponentialMovingAverage',
+  'FProp',
+  '_BPropForVariables',
+  '_FPropResult',
+  '_FPropSplitInputBatch',
+)
+# One that has no part in what is computed.
+_ON_THE_HOST = 'ProcessFPropResults'
+# Classes whose own ones are translated.
+_KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
+
+
+def translate(params: Any, name: str, translation: str) -> TranslatedTask:
+  """Returns a Lingvo task in JAX.
+
+  Args:
+    params: the task's Params, with its input; they are not changed.
+    name: of the experiment, for messages.
+    translation: 'native' to translate all of it; 'bridge' to have Lingvo
+      compute it; 'auto' for the former where it is possible, or else has Lingvo
+      compute those parts of what a builder composes that nobody has translated,
+      or else all of it.
+
+  Raises:
+    UserError: it is impossible; the message gives every reason.
+  """
+  if translation == 'bridge':
+    return bridge_task(params, name)
+  try:
+    return task_translation.translate_task(params, name)
+  except errors.UserError as error:
+    if translation == 'native':
+      raise
+    reasons = str(error)
+  for line in reasons.splitlines():
+    logging.info('%s', line)
+  try:
+    return bridge_parts(params, name)
+  except errors.UserError as error:
+    logging.debug('not by parts: %s', error)
+  logging.info('%s is bridged: Lingvo computes it inside of JAX', name)
+  try:
+    return bridge_task(params, name)
+  except errors.UserError as error:
+    raise errors.UserError(
+      f'{reasons}\nIt cannot be bridged: {error}'
+    ) from error
+
+
+def bridge_parts(params: Any, name: str) -> TranslatedTask:
+  """Returns a Lingvo task that is translated but for parts of its layers.
+
+  They are those among the parts of what a builder composes of whose classes
+  nobody has a translation.
+
+  Args:
+    params: see `translate`.
+    name: see `translate`.
+
+  Raises:
+    UserError: more than such parts has no translation.
+  """
+  bridged = {}
+
+  def bridge_part(view):
+    translated = layer.bridge_part(view)
+    if translated is not None:
+      bridged[view.path] = config_lib.field_values(translated.config)
+    return translated
+
+  task = task_translation.translate_task(params, name, bridge_part=bridge_part)
+  why = _of_sparse_gradients(
+    config_lib.field_values(task.config.train)['learner']
+  )
+  for path, fields in bridged.items():
+    fields['lingvo_layer'].refuse_sparse_gradients = why
+    logging.info(
+      '%s: %s (%s) is bridged: Lingvo computes it inside of JAX',
+      name,
+      path,
+      fields['lingvo_layer'],
+    )
+  return task
+
+
+def bridge_task(
+  params: Any, name: str, xla_device: str | None = None
+) -> TranslatedTask:
+  """Returns a Lingvo task that Lingvo computes inside of JAX.
+
+  Args:
+    params: see `translate`.
+    name: see `translate`.
+    xla_device: what Lingvo's cluster is to say; see `LingvoTask`.
+
+  Raises:
+    UserError: it cannot be built, or how it learns has no translation.
+  """
+  _check_class(params, name)
+  lingvo_task = LingvoTask(params, xla_device)
+  variables = variable_map(lingvo_task)
+  report = Report()
+  view = ParamsView(params.Copy(), 'task', report)
+  train_view = view.group('train')
+  _leave_to_lingvo(train_view)
+  trained = variables.only(is_trainable=True)
+  facts = task_translation.facts_of(view, VariableNames(params, trained))
+  try:
+    train = training.train(train_view, facts)
+    steps = training.batches_per_step(train_view, facts.defers_steps)
+  except Exception as error:
+    if not report.issues:
+      train_view.issue('', registry.unreadable(error))
+  if report.issues:
+    raise UntranslatedError(
+      task_translation.describe(name, report), report.issues
+    )
+  for note in report.notes:
+    logging.info('%s: %s', name, note)
+  learner = config_lib.field_values(train.config.learner)
+  model = BridgedModel.config(
+    lingvo_task=lingvo_task,
+    loss_names=(learner['loss_name'] or 'loss',),
+    batches_per_step=(steps.numerator, steps.denominator),
+    refuse_sparse_gradients=_of_sparse_gradients(train.config.learner),
+  )
+  return TranslatedTask(
+    config=tasks_lib.SingleTask.config(
+      name=name, model=model, train=train.config
+    ),
+    variables=variables,
+    notes=tuple(report.notes),
+    early_stop=train.early_stop,
+    early_stop_job=train.early_stop_job,
+  )
+
+
+def variable_map(lingvo_task: LingvoTask) -> VariableMap:
+  """Returns which variables are which; their values are the same."""
+  found = VariableMap(
+    Variable((theta,), jax_path(theta), is_trainable=variable.trainable)
+    for theta, variable in lingvo_task.at_training.variables.items()
+  )
+  paths = [v.jax for v in found]
+  twice = sorted({path for path in paths if paths.count(path) > 1})
+  if twice:
+    raise errors.UserError(
+      f'{lingvo_task}: several variables would be called {", ".join(twice)}'
+    )
+  return found
+
+
+def _check_class(params: Any, name: str):
+  """Raises a UserError where a task trains in a way of its own."""
+  base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
+  for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
+    path = f'{cls.__module__}.{cls.__qualname__}'
+    changed = sorted(set(_NOT_CALLED) & set(vars(cls)))
+    if changed and path not in _KNOWN:
+      raise errors.UserError(
+        f'{name}: {path} overrides {", ".join(changed)}, which a bridged task'
+        ' must not: it computes as FPropTower, ComputePredictions and'
+        ' ComputeLoss say, and learns as its Params say'
+      )
+    if _ON_THE_HOST in vars(cls):
+      logging.info('%s: %s.%s is not called', name, path, _ON_THE_HOST)
+
+
+def _leave_to_lingvo(train: ParamsView):
+  """Reads what of `train` Lingvo's FProp itself goes by.
+
+  Noise, and what a class has added to what all tasks have.
+  """
+  base_model = lingvo_runtime.module('lingvo.core.base_model')
+  common = base_model.BaseTask.Params().train
+  for name, _ in train.params.IterParams():
+    if name not in common or name in ('vn_std', 'vn_start_step'):
+      train.get(name)
+
+
+def _of_sparse_gradients(learner: config_lib.Config) -> str:
+  """Returns why gradients must not be sparse; '' where they may be."""
+  for optimizer in (
+    learner.optimizer,
+    *getattr(learner, 'auxiliary_optimizers', ()),
+  ):
+    left = optimizers.leaves_alone(optimizer)
+    if left:
+      return (
+        f'in Lingvo {config_lib.class_name(optimizer)} leaves alone {left} of'
+        ' such variables, which is not translated'
+      )
+  return ''

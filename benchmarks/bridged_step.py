@@ -1,0 +1,178 @@
+"""Times training steps of bridged tasks against TensorFlow Lingvo's own.
+
+    python -m benchmarks.bridged_step --families=asr_wpm,pillars
+
+The families are the reduced tasks that the tests of the bridge train: see
+`tests/adaptors/bridge/families`. For each of them the trainer's compiled step,
+in which Lingvo's graph is compiled by XLA, and Lingvo's own graph and train op
+train on one batch that is fed, in one process and in turns. Both start from the
+same values, and must have the same losses before anything is timed.
+
+A ratio is the median over the rounds of our steps per second over Lingvo's in
+the same round. The tasks are so small that it is the cost of a step's many
+little operations that is compared, and not that of arithmetic.
+
+TensorFlow's oneDNN kernels are off, since they corrupt memory in the graphs of
+Lingvo's recurrent layers; TF_ENABLE_ONEDNN_OPTS=1 turns them on.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pathlib
+import pkgutil
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from absl import app, flags, logging
+
+from adaptors.bridge import task as bridge_task
+from adaptors.lingvo_parity import batches as parity_batches
+from benchmarks import lingvo_peer, peers, vs_lingvo
+from pax_compat import errors, huge_pages, learners
+from pax_compat.trainer import partitioning, program
+from tests.adaptors.bridge import families
+
+_FAMILIES = flags.DEFINE_list(
+  'families', [], 'Families to time, such as asr_wpm; all by default.'
+)
+
+_ONEDNN = 'TF_ENABLE_ONEDNN_OPTS'
+_SHAPE = 'batch'
+
+
+def known_families() -> list[str]:
+  """Returns the names of the families."""
+  names = [m.name for m in pkgutil.iter_modules(families.__path__)]
+  return [n for n in names if hasattr(family_of(n), 'task_params')]
+
+
+def family_of(name: str) -> ModuleType:
+  """Returns the module of a family.
+
+  Raises:
+    UserError: there is none.
+  """
+  known = [m.name for m in pkgutil.iter_modules(families.__path__)]
+  if name not in known:
+    raise errors.UserError(
+      f'--families: there is no family {name!r}'
+      + errors.did_you_mean(name, known)
+    )
+  return importlib.import_module(f'{families.__name__}.{name}')
+
+
+def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
+  """Compares the peers on a family's task, and times them.
+
+  Args:
+    name: of the family.
+    rounds: how many rounds.
+    steps: steps of each peer in a round.
+
+  Returns:
+    `losses` by peer, `steps_per_second` by peer, and the `ratio`.
+
+  Raises:
+    UserError: there is no such family, or the peers' losses differ.
+  """
+  family = family_of(name)
+  params, fed = family.task_params(), family.batch(0)
+  nested = parity_batches.nested(fed)
+  translated = bridge_task.bridge_task(
+    params, name, xla_device=getattr(family, 'XLA_DEVICE', None)
+  )
+  task_program = program.create(
+    translated.config, partitioning.create_mesh(None, None), nested
+  )
+  state = task_program.init_state(nested)
+  with lingvo_peer.training(
+    params,
+    {_SHAPE: fed},
+    _theta(translated, state),
+    fields=list(fed),
+    static_shapes=getattr(family, 'STATIC_SHAPES', False),
+  ) as lingvo:
+    both = {
+      'ours': peers.OurPeer(task_program, state, {_SHAPE: nested}),
+      'lingvo': lingvo,
+    }
+    losses = peers.compare(both, [_SHAPE])
+    seconds = peers.time_in_turns(both, [_SHAPE], rounds=rounds, steps=steps)
+  rates = vs_lingvo.rates(peers.summary(seconds, {_SHAPE: 1.0}))
+  speeds = rates['steps_per_second']
+  return {
+    'losses': losses,
+    'steps_per_second': {peer: s[_SHAPE] for peer, s in speeds.items()},
+    'ratio': rates['ratios'][_SHAPE],
+  }
+
+
+def _theta(translated, state) -> dict:
+  """Returns the variables of a state by Lingvo's theta path."""
+  found = {}
+  for tree in state.mdl_vars.values():
+    found |= learners.by_path(tree)
+  ours = {v.jax for v in translated.variables}
+  return translated.variables.to_lingvo(
+    {path: value for path, value in found.items() if path in ours}
+  )
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+  """Returns the results as text, a line for each family."""
+  lines = ['family             ours steps/s  lingvo steps/s  ours/lingvo']
+  for name, result in results.items():
+    speeds = result['steps_per_second']
+    lines.append(
+      f'{name:18} {speeds["ours"]:12.1f} {speeds["lingvo"]:15.1f}'
+      f' {result["ratio"]:12.2f}'
+    )
+  return '\n'.join(lines)
+
+
+def measure_all(names: Sequence[str], *, rounds: int, steps: int) -> dict:
+  """Returns what `measure` tells of each family."""
+  results = {}
+  for name in names:
+    results[name] = measure(name, rounds=rounds, steps=steps)
+    gc.collect()
+  return results
+
+
+def main(argv: list[str]):
+  """Measures, prints the table, and writes the JSON."""
+  del argv
+  given = flags.FLAGS
+  try:
+    results = measure_all(
+      _FAMILIES.value or known_families(),
+      rounds=given.rounds,
+      steps=given.steps,
+    )
+  except errors.UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+  print(table(results))
+  if given.json:
+    text = json.dumps(results, indent=2) + '\n'
+    pathlib.Path(given.json).write_text(text)
+
+
+def without_onednn():
+  """Starts this process again where nothing is said of oneDNN.
+
+  What is imported above reads the environment.
+  """
+  if _ONEDNN not in os.environ:
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, _ONEDNN: '0'})
+
+
+if __name__ == '__main__':
+  without_onednn()
+  huge_pages.start_again_with()
+  logging.set_verbosity(logging.WARNING)
+  app.run(main)

@@ -1,0 +1,24 @@
+"""Speech and image tasks, bridged, against Lingvo's training of the same."""
+
+import pytest
+
+from tests.adaptors.bridge import family_parity
+
+_FAMILIES = 'lenet5', 'lenet5_batch_norm', 'asr_grapheme', 'asr_wpm'
+
+
+@pytest.fixture(scope='module')
+def reports():
+  return family_parity.run(_FAMILIES)
+
+
+@pytest.mark.parametrize('family', _FAMILIES)
+def test_trains_as_in_lingvo(reports, family):
+  family_parity.check(reports[family])
+
+
+@pytest.mark.parametrize('family', ['lenet5_batch_norm', 'asr_grapheme'])
+def test_batch_norm_counts(reports, family):
+  """Moving statistics are among what was compared, after each step."""
+  for written in reports[family]['partitioned']['statistics']:
+    assert any(path.endswith('bn.moving_variance') for path in written)

@@ -1,0 +1,241 @@
+"""Bridged tasks decode as in Lingvo: texts, metrics over batches, refusals."""
+
+import jax
+import numpy as np
+import pytest
+
+from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors.bridge.lingvo_task import LingvoTask
+from adaptors.bridge.model import BridgedModel
+from adaptors.bridge.scoped_variables import jax_path
+from adaptors.lingvo_parity.batches import nested
+from pax_compat import base_layer, clu_metrics, errors
+from pax_compat.base_layer import NON_TRAINABLE, PARAMS
+from tests.adaptors.bridge import small_task
+from tests.adaptors.bridge.families import mt_transformer
+
+_SEEDS = 0, 1
+
+
+def _decoded(model, theta, batch):
+  """Returns what comes out of a batch, as the trainer decodes it."""
+  params = {}
+  for path, value in theta.items():
+    *parents, name = jax_path(path).split('/')
+    node = params
+    for parent in parents:
+      node = node.setdefault(parent, {})
+    node[name] = value
+  variables = {PARAMS: params, NON_TRAINABLE: {'global_step': np.int32(3)}}
+
+  @jax.jit
+  def step(variables, batch):
+    return model.apply(
+      variables,
+      batch,
+      method='decode',
+      rngs={base_layer.RANDOM: jax.random.key(0)},
+    )
+
+  weighted, given, clu = jax.device_get(step(variables, batch))
+  assert (weighted, clu) == ({}, {})
+  return model.process_decode_out(None, given)
+
+
+def _values(clu):
+  return {k: float(v.value) for k, v in clu_metrics.read(clu).items()}
+
+
+def _translation():
+  """Returns Params of a Transformer that makes texts of letters."""
+  tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
+  inputs = lingvo_runtime.module('lingvo.tasks.mt.input_generator')
+  params = mt_transformer.task_params()
+  tokenizer = tokenizers.AsciiTokenizer.Params().Set(vocab_size=76)
+  params.input = inputs.NmtInput.Params().Set(tokenizer=tokenizer)
+  params.decoder.beam_search.num_hyps_per_beam = 2
+  params.decoder.target_seq_len = 5
+  return params
+
+
+def _in_lingvo(params, batches):
+  """Returns weights, and Lingvo's pairs of each batch and metrics of all."""
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  with lingvo_fed_task.build(
+    params, batches[0], do_eval=True, optimized=False
+  ) as made:
+    tensors = py_utils.NestedMap()
+    for path, placeholder in made.feeds.items():
+      tensors.Set(path, placeholder)
+    outputs = dict(made.task.Decode(tensors))
+    made.start()
+    variables = dict(made.task.vars.FlattenItems())
+    rng = np.random.default_rng(0)
+    for variable in variables.values():
+      value = rng.normal(scale=0.3, size=variable.shape).astype(np.float32)
+      variable.load(value, made.session)
+    metrics = made.task.CreateDecoderMetrics()
+    pairs = [
+      made.task.PostProcessDecodeOut(
+        made.session.run(outputs, made.fed(batch)), metrics
+      )
+      for batch in batches
+    ]
+    weights = made.session.run(variables)
+  return weights, pairs, {k: float(m.value) for k, m in metrics.items()}
+
+
+def test_beam_search_makes_lingvos_texts():
+  params = _translation()
+  batches = [mt_transformer.batch(seed) for seed in _SEEDS]
+  weights, pairs, metrics = _in_lingvo(params, batches)
+  model = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
+  found = None
+  for batch, expected in zip(batches, pairs, strict=True):
+    scalars, told, clu = _decoded(model, weights, nested(batch))
+    assert scalars == {}
+    assert [_rounded(pair) for pair in told] == list(map(_rounded, expected))
+    found = clu_metrics.merge(found, clu)
+  assert _values(found) == pytest.approx(metrics)
+  assert metrics['num_samples_in_batch'] == 8
+  best = {
+    value.split('hyp0: ')[1].split(' score0')[0]
+    for batch in pairs
+    for _, value in batch
+  }
+  assert len(best) > 3
+
+
+def _rounded(pair):
+  """Returns a pair of texts, in which scores have a few digits only."""
+  key, value = pair
+  words = value.split(' ')
+  for i, word in enumerate(words):
+    if i and words[i - 1].startswith('score'):
+      words[i] = f'{float(word):.4f}'
+  return key, ' '.join(words)
+
+
+def _means():
+  """Returns Params of a task that decodes rows to their mean."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  library = lingvo_runtime.module('lingvo.core.metrics')
+  small = small_task.params()
+
+  class Means(small.cls):
+    """Tells of the mean of each row and of all rows."""
+
+    def DecodeWithTheta(self, theta, input_batch):
+      py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+      noise = tf.random.uniform([], seed=self.params.random_seed)
+      return {
+        'means': tf.reduce_mean(input_batch.x * theta.w, 1),
+        'names': tf.strings.as_string(input_batch.ids),
+        'step': py_utils.GetGlobalStep(),
+        'noise': noise,
+      }
+
+    def CreateDecoderMetrics(self):
+      return {
+        'mean': library.AverageMetric(),
+        'step': library.AverageMetric(),
+        'noise': library.AverageMetric(),
+      }
+
+    def PostProcessDecodeOut(self, decode_out_dict, decode_metrics_dict):
+      for mean in decode_out_dict['means']:
+        decode_metrics_dict['mean'].Update(mean)
+      for name in ('step', 'noise'):
+        decode_metrics_dict[name].Update(decode_out_dict[name])
+      means = map(float, decode_out_dict['means'])
+      return zip(decode_out_dict['names'], means, strict=True)
+
+  params = Means.Params().Set(name='means', compute=small_task.product)
+  params.input, params.train = small.input, small.train
+  return params
+
+
+@pytest.fixture(scope='module')
+def means():
+  return BridgedModel.config(lingvo_task=LingvoTask(_means())).Instantiate()
+
+
+def _small(model, batch):
+  theta = small_task.values()
+  count = theta.pop('count')
+  variables = {
+    PARAMS: theta,
+    NON_TRAINABLE: {'count': count, 'global_step': np.int32(3)},
+  }
+  _, given, _ = model.apply(
+    variables,
+    batch,
+    method='decode',
+    rngs={base_layer.RANDOM: jax.random.key(0)},
+  )
+  return model.process_decode_out(None, jax.device_get(given))
+
+
+def test_metrics_are_of_the_examples_of_all_batches(means):
+  """Rows that fill up the last batch are no examples."""
+  first = nested(small_task.batch())
+  last = nested(
+    small_task.batch() | {'eval_sample_weights': np.array([1.0, 0.0])}
+  )
+  _, pairs, one = _small(means, first)
+  _, last_pairs, other = _small(means, last)
+  expected = (small_task.batch()['x'] * small_task.values()['w']).mean(1)
+  np.testing.assert_allclose([value for _, value in pairs], expected)
+  assert [key for key, _ in pairs] == [b'4', b'4']
+  np.testing.assert_allclose([value for _, value in last_pairs], expected[:1])
+  found = _values(clu_metrics.merge(clu_metrics.merge(None, one), other))
+  want = (2 * expected[0] + expected[1]) / 3
+  assert found['mean'] == pytest.approx(want)
+  assert found['step'] == 3
+
+
+def test_random_numbers_follow_from_the_runs_key(means):
+  batch = nested(small_task.batch())
+  noises = [_values(_small(means, batch)[2])['noise'] for _ in range(2)]
+  assert noises[0] == noises[1] != 0
+
+
+def test_a_task_that_does_not_decode():
+  model = BridgedModel.config(
+    lingvo_task=LingvoTask(small_task.params())
+  ).Instantiate()
+  with pytest.raises(errors.UserError, match='SmallTask has neither Decode'):
+    _small(model, nested(small_task.batch()))
+
+
+def test_a_task_that_wants_to_end_a_decoding(caplog):
+  params = _means()
+
+  class Ending(params.cls):
+    """Does something when all batches are decoded."""
+
+    def DecodeFinalize(self, decode_finalize_args):
+      raise AssertionError(decode_finalize_args)
+
+  ending = Ending.Params().Set(name='ending')
+  assert LingvoTask(ending).decoder
+  assert 'Ending overrides DecodeFinalize, which is not called' in caplog.text
+
+
+def test_a_task_that_fails_to_decode():
+  tf = lingvo_runtime.module('lingvo.compat')
+  params = _means()
+
+  class Failing(params.cls):
+    """Wants what is not there."""
+
+    def DecodeWithTheta(self, theta, input_batch):
+      return {'means': tf.identity(input_batch.absent)}
+
+  failing = Failing.Params().Set(name='failing', compute=small_task.product)
+  failing.input, failing.train = params.input, params.train
+  model = BridgedModel.config(lingvo_task=LingvoTask(failing)).Instantiate()
+  with pytest.raises(
+    errors.UserError, match='failing cannot be decoded.*absent'
+  ):
+    _small(model, nested(small_task.batch()))

@@ -1,0 +1,83 @@
+"""StarNet for KITTI's cars, in small: point clouds around sampled centers.
+
+Shapes: B batch, C centers, P points of a center, A anchor boxes of a center.
+"""
+
+import numpy as np
+
+from adaptors import lingvo_runtime
+
+# Lingvo counts with the number of centers, which must be known.
+STATIC_SHAPES = True
+
+_CLASSES = 10
+_OFFSETS, _ROTATIONS, _DIMENSIONS = 3, 2, 2
+
+
+def task_params(laser_features=1, gin_layers=((16, 8), (16, 8))):
+  """Returns Params of the task.
+
+  Args:
+    laser_features: how many numbers a point has beside its place.
+    gin_layers: dimensions of the layers that make a feature of the points.
+  """
+  starnet = lingvo_runtime.module('lingvo.tasks.car.starnet')
+  optimizer = lingvo_runtime.module('lingvo.core.optimizer')
+  p = starnet.ModelV2.Params(
+    _CLASSES,
+    num_anchor_bboxes_offsets=_OFFSETS,
+    num_anchor_bboxes_rotations=_ROTATIONS,
+    num_anchor_bboxes_dimensions=_DIMENSIONS,
+    num_laser_features=laser_features,
+  ).Set(
+    name='sparse_detector',
+    cell_feature_dims=(len(gin_layers) + 1) * 8,
+    anchor_projected_feature_dims=8,
+    dimension_loss_weight=0.3,
+    location_loss_weight=3.0,
+    loss_weight_classification=1.0,
+    loss_weight_localization=3.0,
+    rotation_loss_weight=0.3,
+  )
+  builder = starnet.Builder()
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  builder.linear_params_init = py_utils.WeightInit.KaimingUniformFanInRelu()
+  p.cell_featurizer = builder.GINFeaturizerV2(
+    'feat', 8, list(map(list, gin_layers)), laser_features
+  )
+  p.train.Set(
+    optimizer=optimizer.Adam.Params(),
+    clip_gradient_norm_to_value=5,
+    ema_decay=0.99,
+    l2_regularizer_weight=1e-4,
+    learning_rate=0.001,
+  )
+  p.eval.samples_per_summary = 0
+  return p
+
+
+def batch(seed, laser_features=1):
+  """Returns eight random scenes of four centers with six points each."""
+  rng = np.random.default_rng(seed)
+  b, c, p, a = 8, 4, 6, _OFFSETS * _ROTATIONS * _DIMENSIONS
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+  centers = 10 * normal(b, c, 3)
+  counts = rng.integers(1, p + 1, (b, c, 1))
+  labels = rng.integers(0, _CLASSES, (b, c, a), np.int32)
+  is_ignored = rng.random((b, c, a)) < 0.2
+  anchors = normal(b, c, a, 7)
+  anchors[..., 3:6] = 1 + np.abs(anchors[..., 3:6])
+  return {
+    'cell_center_xyz': centers,
+    'cell_points_xyz': centers[:, :, None] + normal(b, c, p, 3),
+    'cell_feature': normal(b, c, p, laser_features),
+    'cell_points_padding': (np.arange(p) >= counts).astype(np.float32),
+    'anchor_bboxes': anchors,
+    'anchor_localization_residuals': 0.5 * normal(b, c, a, 7),
+    'assigned_gt_labels': labels,
+    'assigned_cls_mask': (~is_ignored).astype(np.float32),
+    'assigned_reg_mask': (~is_ignored & (labels > 0)).astype(np.float32),
+  }

@@ -1,0 +1,374 @@
+"""Holds bridged tasks against Lingvo, family by family of its tasks.
+
+A family is a module of `tests.adaptors.bridge.families`. It has `task_params()`
+and `batch(seed)`, which returns arrays by dotted name; `XLA_DEVICE`, where
+static shapes do not do for the bridge; `STATIC_SHAPES`, where Lingvo's own
+graph needs them; and `LEARNS_LIKE`, which names another family, where that one
+has the same learner: then it is not trained by it as well, which is what takes
+long.
+
+Test files call `run`, once for all their families: it starts a process, which
+has eight devices and imports TensorFlow a single time.
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors.bridge import model as bridged_model
+from adaptors.bridge import task as bridge_task
+from adaptors.lingvo_parity import differences
+from adaptors.lingvo_parity.batches import nested
+from pax_compat import base_layer, learners
+from pax_compat.trainer import partitioning, program
+from tests.pax_compat import processes
+
+STEPS = 3
+LOSS_TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 1e-4
+# Of what layers write themselves, relative to the largest value.
+STATISTICS_TOLERANCE = 1e-5
+# Of how far weights have come. Adam's first steps divide gradients by their own
+# size, so that small ones count as much as others, with their rounding.
+MOVES_TOLERANCE = 1e-2
+
+_FAMILIES = 'tests.adaptors.bridge.families'
+_TRACKER = 'learners[0].grad_norm_tracker'
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class LingvoRun:
+  """What Lingvo's own trainer did.
+
+  Attributes:
+    variables: before each step and after the last one, by theta path.
+    losses: of each step.
+    gradients: of each step's loss, by theta path, before any clipping.
+  """
+
+  variables: list[Arrays]
+  losses: list[float]
+  gradients: list[Arrays]
+
+
+def run_lingvo(
+  params: Any, batches: Sequence[Arrays], *, static_shapes: bool = False
+) -> LingvoRun:
+  """Trains a task in Lingvo's graph mode, a step on each batch.
+
+  Args:
+    params: of the task.
+    batches: by dotted name.
+    static_shapes: as of `lingvo_fed_task.build`.
+  """
+  tf = lingvo_runtime.module('lingvo.compat')
+  clusters = lingvo_runtime.module('lingvo.core.cluster_factory')
+  kept = {}
+
+  def keep_gradients(task):
+    clusters.Current().params.add_summary = False
+    [learner] = task.learners
+    compute = learner.optimizer.ComputeGradients
+
+    def computed(*args, **kwargs):
+      kept['gradients'] = compute(*args, **kwargs)
+      return kept['gradients']
+
+    learner.optimizer.ComputeGradients = computed
+
+  with lingvo_fed_task.build(
+    params,
+    batches[0],
+    static_shapes=static_shapes,
+    optimized=False,
+    prepare=keep_gradients,
+  ) as made:
+    task, session = made.task, made.session
+    variables = dict(task.vars.FlattenItems())
+    gradients = {
+      path: tf.convert_to_tensor(pair.grad)
+      for path, pair in kept['gradients'].FlattenItems()
+    }
+    made.start()
+    done = LingvoRun([session.run(variables)], [], [])
+    for batch in batches:
+      loss, found, _ = session.run(
+        [task.loss, gradients, task.train_op], made.fed(batch)
+      )
+      done.losses.append(float(loss))
+      done.gradients.append(found)
+      done.variables.append(session.run(variables))
+  return done
+
+
+class Bridged:
+  """A bridged task with its program on some devices."""
+
+  def __init__(self, translated: Any, batch: Arrays, devices: Sequence[Any]):
+    """Makes it.
+
+    Args:
+      translated: the task.
+      batch: of which only the shapes matter.
+      devices: that its batches are split over.
+    """
+    self.variables = translated.variables
+    mesh = jax.sharding.Mesh(
+      np.array(devices),
+      ('data',),
+      axis_types=(jax.sharding.AxisType.Auto,),
+    )
+    config = translated.config.clone()
+    # Norms that nothing looks at take seconds to compile.
+    config.train.learner.set(grad_norm_summary=False, var_norm_summary=False)
+    self.program = program.create(config, mesh, nested(batch))
+
+  def state(self, theta: Arrays) -> program.TrainState:
+    """Returns the state before the first step, with Lingvo's variables."""
+    mdl_vars = self.mdl_vars(theta)
+    opt_state = self.program.learner.init(
+      jax.tree.map(jnp.copy, mdl_vars[base_layer.PARAMS]),
+      weight_metas=self.program.weight_metas,
+    )
+    state = program.TrainState(
+      step=jnp.zeros([], jnp.int32), mdl_vars=mdl_vars, opt_state=opt_state
+    )
+    # Placed as a step leaves it, or the first step is compiled by itself.
+    return jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding),
+      state,
+      self.program.abstract_state,
+    )
+
+  def mdl_vars(self, theta: Arrays, step: int = 0) -> Any:
+    """Returns variables by collection.
+
+    Args:
+      theta: Lingvo's by theta path.
+      step: how many steps were made.
+    """
+    given = {v.jax: theta[v.theta[0]] for v in self.variables}
+    given[bridged_model.GLOBAL_STEP] = np.int32(step)
+
+    def put(path, x):
+      value = given[learners.path_name(path)]
+      assert np.shape(value) == x.shape
+      return jax.device_put(jnp.array(value, x.dtype), x.sharding)
+
+    return {
+      name: jax.tree_util.tree_map_with_path(put, tree)
+      for name, tree in self.program.abstract_state.mdl_vars.items()
+    }
+
+  def theta(self, *trees: Any) -> dict[str, np.ndarray]:
+    """Returns what trees like variables hold, by theta path."""
+    found = {}
+    for tree in trees:
+      found |= learners.by_path(tree)
+    return {
+      v.theta[0]: np.asarray(found[v.jax])
+      for v in self.variables
+      if v.jax in found
+    }
+
+  @functools.cached_property
+  def loss_and_gradients(self) -> Callable:
+    """(variables, batch) -> (loss, gradients, what layers wrote)."""
+
+    @jax.jit
+    def compiled(params, others, batch):
+      def loss(params):
+        value, _, _, updated = self.program.forward(
+          {**others, base_layer.PARAMS: params}, batch, jax.random.key(0)
+        )
+        return value, updated.get(base_layer.NON_TRAINABLE, {})
+
+      return jax.value_and_grad(loss, has_aux=True)(params)
+
+    def called(mdl_vars, batch):
+      others = {k: v for k, v in mdl_vars.items() if k != base_layer.PARAMS}
+      (loss, written), gradients = compiled(
+        mdl_vars[base_layer.PARAMS], others, self.placed(batch)
+      )
+      return loss, self.theta(gradients), self.theta(written)
+
+    return called
+
+  def placed(self, batch: Arrays) -> Any:
+    """Returns a batch split over the devices."""
+    return partitioning.global_batch(nested(batch), self.program.batch_sharding)
+
+
+def report(name: str) -> dict[str, Any]:
+  """Trains a family's task in Lingvo and bridged, and compares.
+
+  Args:
+    name: of the family.
+
+  Returns:
+    What `check` takes, see `_from_lingvos_weights` and `_from_first_weights`,
+    and the seconds that each part took.
+  """
+  seconds = {}
+
+  def timed(what, function, *args, **kwargs):
+    started = time.process_time()
+    result = function(*args, **kwargs)
+    seconds[what] = time.process_time() - started
+    return result
+
+  family = importlib.import_module(f'{_FAMILIES}.{name}')
+  params = family.task_params()
+  batches = [family.batch(seed) for seed in range(STEPS)]
+  static = getattr(family, 'STATIC_SHAPES', False)
+  lingvo = timed('Lingvo', run_lingvo, params, batches, static_shapes=static)
+  device = getattr(family, 'XLA_DEVICE', None)
+  translated = bridge_task.bridge_task(params, name, xla_device=device)
+  told = {'seconds': seconds}
+  told['partitioned'] = timed(
+    'eight devices', _from_lingvos_weights, translated, lingvo, batches
+  )
+  if not hasattr(family, 'LEARNS_LIKE'):
+    told['trained'] = timed(
+      'training', _from_first_weights, translated, lingvo, batches
+    )
+  return told
+
+
+def _from_lingvos_weights(translated, lingvo, batches) -> dict[str, Any]:
+  """Compares each step from Lingvo's variables before it, on all devices.
+
+  Returns:
+    `losses`, one of each step, and `gradients` and `statistics`, which layers
+    write, likewise, by theta path.
+  """
+  bridged = Bridged(translated, batches[0], jax.devices())
+  told = {'devices': len(jax.devices())}
+  told |= {'losses': [], 'gradients': [], 'statistics': []}
+  for step, batch in enumerate(batches):
+    mdl_vars = bridged.mdl_vars(lingvo.variables[step], step)
+    loss, gradients, written = bridged.loss_and_gradients(mdl_vars, batch)
+    expected, after = lingvo.gradients[step], lingvo.variables[step + 1]
+    assert set(gradients) == set(expected)
+    told['losses'].append(_of_losses(loss, lingvo.losses[step]))
+    told['gradients'].append(differences.of_gradients(gradients, expected))
+    told['statistics'].append(
+      {p: differences.of_outputs(x, after[p]) for p, x in written.items()}
+    )
+  return told
+
+
+def _from_first_weights(translated, lingvo, batches) -> dict[str, Any]:
+  """Compares training by the task's own learner, on one device.
+
+  Returns:
+    `losses`, one of each step; and of the end the `moves` of weights and the
+    `statistics`, both by theta path.
+  """
+  bridged = Bridged(translated, batches[0], jax.devices()[:1])
+  first, last = lingvo.variables[0], lingvo.variables[-1]
+  state, losses = bridged.state(first), []
+  for batch, expected in zip(batches, lingvo.losses, strict=True):
+    state, told = bridged.program.train_step(state, bridged.placed(batch))
+    losses.append(_of_losses(told['loss'], expected))
+  variables = bridged.theta(*state.mdl_vars.values())
+  trained = set(lingvo.gradients[0])
+  statistics = {p: x for p, x in variables.items() if p not in trained}
+  statistics |= _of_learner(state.opt_state.norms)
+  moves = {
+    path: differences.of_gradients(
+      {path: variables[path] - first[path]}, {path: last[path] - first[path]}
+    )[path]
+    for path in trained - _noisy(lingvo.gradients)
+  }
+  return {
+    'losses': losses,
+    'moves': moves,
+    'statistics': {
+      p: differences.of_outputs(x, last[p]) for p, x in statistics.items()
+    },
+  }
+
+
+def _of_losses(ours, lingvos) -> float:
+  return differences.of_numbers(float(ours), lingvos)
+
+
+def _of_learner(norms) -> Arrays:
+  """Returns what a learner knows of norms of gradients, by theta path.
+
+  But for the averages: in Lingvo's graph it is left to chance whether these are
+  divided by the weight before the step or by the one after.
+  """
+  if norms is None:
+    return {}
+  return {
+    f'{_TRACKER}.{name}': np.asarray(getattr(norms, name))
+    for name in ('total_weight', 'total_rejections')
+  }
+
+
+def _noisy(gradients: Sequence[Arrays]) -> set[str]:
+  """Returns the theta paths of weights whose gradients are next to nothing.
+
+  Adam moves them as far as others, in the direction of their noise.
+  """
+  found = set()
+  for one in gradients:
+    norms = {path: np.linalg.norm(g) for path, g in one.items()}
+    least = 1e-4 * max(norms.values())
+    found |= {path for path, norm in norms.items() if norm < least}
+  return found
+
+
+def run(names: Sequence[str]) -> dict[str, dict]:
+  """Returns the reports of families, made in a process of its own."""
+  done = processes.run_script(
+    'from tests.adaptors.bridge import family_parity; family_parity.main()',
+    *names,
+    timeout=400 * len(names),
+    XLA_FLAGS='--xla_force_host_platform_device_count=8'
+    ' --xla_backend_optimization_level=0',
+    TF_ENABLE_ONEDNN_OPTS='0',
+  )
+  assert done.returncode == 0, done.stderr[-6000:]
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+  """Prints the reports of the families that the command line names."""
+  print(json.dumps({name: report(name) for name in sys.argv[1:]}))
+
+
+def check(told: Mapping[str, Any]):
+  """Fails where a family's report has too large a difference."""
+  partitioned = told['partitioned']
+  assert partitioned['devices'] == 8
+  for step in range(STEPS):
+    where = f'step {step}'
+    ways = {'partitioned', 'trained'} & set(told)
+    losses = {f'loss {way}': told[way]['losses'][step] for way in ways}
+    _check_all(losses, LOSS_TOLERANCE, where)
+    _check_all(partitioned['gradients'][step], GRADIENT_TOLERANCE, where)
+    _check_all(partitioned['statistics'][step], STATISTICS_TOLERANCE, where)
+  if 'trained' in told:
+    at_end = told['trained']
+    _check_all(at_end['moves'], MOVES_TOLERANCE, 'the end')
+    _check_all(at_end['statistics'], STATISTICS_TOLERANCE, 'the end')
+
+
+def _check_all(errors: Mapping[str, float], tolerance: float, where: str):
+  for path, error in errors.items():
+    assert error <= tolerance, f'{path} at {where}: {error:.3g}'

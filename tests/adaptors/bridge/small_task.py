@@ -1,0 +1,95 @@
+"""A Lingvo task of a few numbers, which does what a test wants.
+
+Shapes: B rows of a batch.
+"""
+
+import functools
+
+import numpy as np
+
+from adaptors import lingvo_runtime
+from tests.adaptors.translate import tiny_task
+
+
+@functools.cache
+def _task_class():
+  tf = lingvo_runtime.module('lingvo.compat')
+  base = lingvo_runtime.module('lingvo.core.base_model')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  class SmallTask(base.BaseTask):
+    """Has the weights `w` and `table`, and a counter that is not trained."""
+
+    @classmethod
+    def Params(cls):
+      p = super().Params()
+      p.Define('compute', None, 'From the task, theta, batch to the metrics.')
+      p.Define('build', None, 'Is called with the task while it is built.')
+      p.Define('update', None, 'Is called with it after a training step.')
+      return p
+
+    def _CreateLayerVariables(self):
+      super()._CreateLayerVariables()
+      for name, shape, trainable in (
+        ('w', [3], True),
+        ('table', [5, 3], True),
+        ('count', [], False),
+      ):
+        init = py_utils.WeightInit.Constant(0.0 if shape == [] else 1.0)
+        params = py_utils.WeightParams(shape, init, tf.float32)
+        self.CreateVariable(name, params, trainable=trainable)
+      if self.params.build:
+        self.params.build(self)
+
+    def ComputePredictions(self, theta, batch):
+      return None
+
+    def ComputeLoss(self, theta, predictions, batch):
+      return self.params.compute(self, theta, batch), {}
+
+    def PostTrainingStepUpdate(self):
+      if self.params.update:
+        self.params.update(self)
+      return super().PostTrainingStepUpdate()
+
+  return SmallTask
+
+
+def product(task, theta, batch):
+  """Returns the loss of a linear model, for `compute`."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  return {'loss': (tf.reduce_mean(batch.x * tf.cast(theta.w, tf.float32)), 1.0)}
+
+
+def params(compute=product, **fields):
+  """Returns Params of the task.
+
+  Args:
+    compute: from the task, its theta and a batch to its metrics.
+    **fields: further fields.
+  """
+  p = _task_class().Params().Set(name='small', compute=compute, **fields)
+  p.input = tiny_task.params().input
+  p.train.Set(
+    learning_rate=0.1,
+    optimizer=tiny_task.optimizer('SGD'),
+    lr_schedule=tiny_task.schedule('Constant'),
+  )
+  return p
+
+
+def batch():
+  """Returns a batch by name: `x` [B, 3] and `ids` [B]."""
+  return {
+    'x': np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 5.0]], np.float32),
+    'ids': np.array([4, 4], np.int32),
+  }
+
+
+def values():
+  """Returns values of the task's variables, by theta path."""
+  return {
+    'w': np.array([0.5, -1.0, 2.0], np.float32),
+    'table': np.arange(15, dtype=np.float32).reshape(5, 3),
+    'count': np.float32(7),
+  }

@@ -1,0 +1,230 @@
+"""Whole tasks, bridged: as Lingvo trains them, and through the trainer."""
+
+import jax
+import numpy as np
+import pytest
+
+from adaptors import lingvo_eval_input, lingvo_runtime
+from adaptors.bridge import task as bridge_task
+from adaptors.bridge.model import BridgedModel
+from adaptors.lingvo_parity.batches import nested
+from pax_compat import base_layer, errors
+from pax_compat.layers import language_model
+from tests.adaptors.bridge import family_parity, small_task
+from tests.adaptors.translate import parity, tiny_task
+from tests.pax_compat import processes, runs
+
+OWN = 'tests.adaptors.bridge.own_task'
+GATHERS = """
+import jax
+from tests.adaptors.bridge import family_parity, task_test
+params, batch = task_test.own_task(), task_test.letters(0, rows=16)
+translated = task_test.bridge_task.bridge_task(params, 'own')
+bridged = family_parity.Bridged(translated, batch, jax.devices())
+state = bridged.program.init_state(task_test.nested(batch))
+compiled = bridged.program.train_step.lower(state, bridged.placed(batch))
+text = compiled.compile().as_text()
+print(jax.device_count(), *(text.count(f' {name}(') for name in (
+  'all-reduce', 'all-gather', 'all-to-all', 'collective-permute')))
+"""
+
+
+def own_task(**train):
+  """Returns Params of a task of a user's own, with its input."""
+  experiment = lingvo_runtime.module(OWN).Tiny()
+  params = experiment.Task()
+  params.input = experiment.Train()
+  params.train.Set(**train)
+  return params
+
+
+def letters(seed, rows=4):
+  """Returns a batch for it, with paddings."""
+  rng = np.random.default_rng(seed)
+  lengths = rng.integers(3, 7, [rows, 1])
+  paddings = (np.arange(6) >= lengths).astype(np.float32)
+  ids, labels = rng.integers(0, 76, [2, rows, 6]).astype(np.int32)
+  return dict(ids=ids, labels=labels, paddings=paddings, weights=1 - paddings)
+
+
+def test_a_users_task_trains_as_in_lingvo():
+  """Its moving averages and its own counter, too; norms are clipped."""
+  params = own_task(clip_gradient_norm_to_value=0.05, l2_regularizer_weight=0.1)
+  params.train.smoothing = 0.25
+  batches = [letters(seed) for seed in range(3)]
+  theirs = family_parity.run_lingvo(params, batches)
+  translated = bridge_task.bridge_task(params, 'own')
+  assert {v.theta[0] for v in translated.variables if not v.is_trainable} == {
+    'letters_seen',
+    'norm.moving_mean',
+    'norm.moving_variance',
+  }
+  bridged = family_parity.Bridged(translated, batches[0], jax.devices()[:1])
+  state = bridged.state(theirs.variables[0])
+  for step, batch in enumerate(batches):
+    state, told = bridged.program.train_step(state, nested(batch))
+    np.testing.assert_allclose(told['loss'], theirs.losses[step], rtol=1e-6)
+    found = bridged.theta(*state.mdl_vars.values())
+    for path, value in theirs.variables[step + 1].items():
+      parity.assert_close(found[path], value, 2e-5, f'{path} after {step}')
+  weights = sum(batch['weights'].sum() for batch in batches)
+  assert found['letters_seen'] == weights
+  first, last = theirs.variables[0], theirs.variables[-1]
+  assert all(np.any(first[path] != last[path]) for path in first)
+
+
+@pytest.mark.parametrize('do_eval', [False, True])
+def test_gradients_and_metrics_of_a_task_that_has_a_translation(do_eval):
+  """The bridge is held against it, which is held against Lingvo."""
+  params, batch = tiny_task.params(), tiny_task.batches()[0]
+  states = []
+  for translation in ('native', 'bridge'):
+    translated = bridge_task.translate(params, 'tiny', translation)
+    bridged = family_parity.Bridged(translated, batch, jax.devices()[:1])
+    weights = {
+      path: np.sin(np.arange(np.prod(shape, dtype=int))).reshape(shape)
+      for path, shape in (
+        ('emb.wm[0]', (7, 4)),
+        ('first.w', (4, 4)),
+        ('first.b', (4,)),
+        ('second.w', (4, 2)),
+        ('second.b', (2,)),
+      )
+    }
+    mdl_vars = bridged.mdl_vars(weights)
+    with base_layer.eval_mode(do_eval):
+      states.append(bridged.loss_and_gradients(mdl_vars, batch)[:2])
+    told = bridged.program.eval_step(mdl_vars, nested(batch)).weighted
+    assert float(told['twice'][0]) == pytest.approx(2 * float(told['loss'][0]))
+  (loss, native), (same, found) = states
+  np.testing.assert_allclose(loss, same, rtol=1e-6)
+  parity.assert_gradients_close(found, native)
+
+
+def test_rows_that_fill_up_an_evaluation_do_not_count():
+  """They are what an eval input adds to the last batch."""
+  batch = nested(letters(0, rows=3))
+  filled = jax.tree.map(
+    lambda *rows: np.concatenate(rows),
+    batch,
+    lingvo_eval_input._pads(jax.tree.map(lambda x: x[:1], batch), 5),
+  )
+  translated = bridge_task.bridge_task(own_task(), 'own')
+  translated.config.evaluate.set(write_per_example_out=True)
+  bridged = family_parity.Bridged(translated, batch, jax.devices()[:1])
+  mdl_vars = bridged.program.init_state(batch).mdl_vars
+  exact, told = (
+    bridged.program.eval_step(mdl_vars, data) for data in (batch, filled)
+  )
+  assert exact.weighted['loss'][1] == batch.weights.sum()
+  for name, (value, weight) in exact.weighted.items():
+    np.testing.assert_allclose(told.weighted[name], (value, weight), rtol=1e-6)
+  each = np.asarray(told.per_example['xent'])
+  np.testing.assert_allclose(each[:3], exact.per_example['xent'], rtol=1e-6)
+  np.testing.assert_array_equal(each[3:], np.zeros(5))
+
+
+def test_auto_says_why_a_task_is_bridged(caplog):
+  caplog.set_level('INFO')
+  translated = bridge_task.translate(own_task(), 'my.Task', 'auto')
+  assert translated.config.model.cls is BridgedModel
+  assert (
+    f'task ({OWN}.NextLetter): nobody has translated this class' in caplog.text
+  )
+  assert 'my.Task is bridged: Lingvo computes it inside of JAX' in caplog.text
+  with pytest.raises(errors.UserError, match='nobody has translated'):
+    bridge_task.translate(own_task(), 'my.Task', 'native')
+
+
+def test_auto_prefers_a_translation():
+  python_docs = lingvo_runtime.module('lm_tasks.lingvo_params.python_docs')
+  params = python_docs.TransformerLmTiny().Task()
+  params.input = python_docs.TransformerLmTiny().Train()
+  for translation, expected in (
+    ('auto', language_model.LanguageModel),
+    ('native', language_model.LanguageModel),
+    ('bridge', BridgedModel),
+  ):
+    translated = bridge_task.translate(params, 'docs', translation)
+    assert issubclass(translated.config.model.cls, expected)
+
+
+def _with_method(name):
+  def change(params):
+    params.cls = type('Changed', (params.cls,), {name: lambda self: None})
+
+  return change
+
+
+def _field(**fields):
+  return lambda params: params.train.Set(**fields)
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    (_with_method('FProp'), r'Changed overrides FProp, which a bridged task'),
+    (_with_method('AdjustGradients'), 'overrides AdjustGradients'),
+    (_field(pruning_hparams_dict={'a': 1}), 'train.pruning_hparams_dict'),
+    (lambda p: p.Set(build=lambda task: 1 / 0), 'ZeroDivisionError'),
+  ],
+)
+def test_what_cannot_be_bridged_is_refused(change, words):
+  params = small_task.params()
+  change(params)
+  with pytest.raises(errors.UserError, match=words):
+    bridge_task.bridge_task(params, 'small')
+  # Every reason is told where neither way is possible.
+  with pytest.raises(errors.UserError, match='nobody has translated') as told:
+    bridge_task.translate(params, 'small', 'auto')
+  assert 'cannot be bridged' in str(told.value)
+
+
+def test_optimizers_that_skip_rows_refuse_sparse_gradients():
+  momentum = tiny_task.optimizer('Momentum')
+  params = tiny_task.params(optimizer=momentum)
+  translated = bridge_task.bridge_task(params, 'tiny')
+  with pytest.raises(errors.UserError, match=r'emb.wm\[0\] have rows only'):
+    family_parity.Bridged(translated, tiny_task.batches()[0], jax.devices()[:1])
+
+
+def test_nothing_gathers_the_batch():
+  """Split over devices, it takes all-reduces of sums and gradients only."""
+  done = processes.run_script(
+    GATHERS,
+    XLA_FLAGS='--xla_force_host_platform_device_count=8'
+    ' --xla_backend_optimization_level=0',
+  )
+  assert done.returncode == 0, done.stderr[-6000:]
+  devices, reduced, *others = map(int, done.stdout.split()[-5:])
+  assert devices == 8
+  assert reduced
+  assert others == [0, 0, 0]
+
+
+def test_a_users_task_is_killed_and_continues(tmp_path):
+  """By its name, with no code but the user's own."""
+  source = runs.ROOT / 'tests/adaptors/bridge/own_task.py'
+  (tmp_path / 'my_letters.py').write_text(source.read_text())
+  folder = tmp_path / 'run'
+
+  def flags(steps):
+    override = (
+      f'--model_params_override=task.train.max_steps : {steps};'
+      'task.train.save_interval_steps : 2'
+    )
+    modules = '--import_modules=my_letters'
+    return runs.flags(folder, modules, override, exp='my_letters.Tiny')
+
+  path = dict(PYTHONPATH=f'{runs.ROOT}:{tmp_path}')
+  with runs.start(flags(10_000), output=tmp_path, **path) as started:
+    started.wait_until(lambda: runs.steps_saved(folder))
+    started.process.kill()
+    started.process.wait()
+  [*_, saved] = runs.steps_saved(folder)
+  done = runs.python(*flags(saved + 2), **path)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert f'continues from the checkpoint of step {saved}' in done.stdout
+  assert runs.steps_saved(folder)[-1] == saved + 2
+  told = runs.metrics(folder)
+  assert (saved + 2, 'eval_Dev', 'log_pplx') in told
