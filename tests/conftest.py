@@ -16,8 +16,12 @@ def _threads_per_worker() -> int:
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # XLA's thread pools: parallel workers must share the cores, not fight for them.
 os.environ.setdefault('NPROC', str(_threads_per_worker()))
-# Most of the tests' time goes into compiling what runs once.
-os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
+# Most of the tests' time goes into compiling what runs once: no optimization,
+# and each operation written by the emitter that needs the least time.
+os.environ.setdefault(
+  'XLA_FLAGS',
+  '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false',
+)
 # Not TF_NUM_INTEROP_THREADS: an input op that waits would hold the only one.
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
 
