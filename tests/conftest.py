@@ -1,5 +1,6 @@
 """What all tests share: limits on threads, and data beside the checkout."""
 
+import gc
 import os
 import pathlib
 
@@ -24,6 +25,8 @@ os.environ.setdefault(
 )
 # Not TF_NUM_INTEROP_THREADS: an input op that waits would hold the only one.
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
+# A worker comes to hold millions of objects that stay: look through them seldom.
+gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope='session')

@@ -13,7 +13,6 @@ import pytest
 from tests.pax_compat import runs
 from tests.pax_compat.processes import flags_of_devices
 
-
 TRAIN_LOSS = 'train', 'loss'
 DEV_LOSS = 'eval_dev', 'loss'
 NEXT_LOSS = 'eval_train', 'loss'
