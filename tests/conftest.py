@@ -25,7 +25,8 @@ os.environ.setdefault(
 )
 # Not TF_NUM_INTEROP_THREADS: an input op that waits would hold the only one.
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
-# A worker comes to hold millions of objects that stay: look through them seldom.
+# A worker comes to hold millions of objects that stay: they are looked through
+# seldom.
 gc.set_threshold(50_000, 20, 20)
 
 
