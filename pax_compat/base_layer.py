@@ -219,7 +219,10 @@ class BaseLayer(nn.Module):
       return BoxedParam(init(key, weight.shape, dtype), weight)
 
     try:
-      if trainable:
+      if trainable and self.has_variable(PARAMS, name):
+        # Not `param`: it traces the initial value anew to learn its shape.
+        self._check_shape(name, self.variable(PARAMS, name).value, weight.shape)
+      elif trainable:
         self.param(name, boxed)
       else:
         self.variable(NON_TRAINABLE, name, lambda: boxed(self.make_rng(PARAMS)))
@@ -228,6 +231,14 @@ class BaseLayer(nn.Module):
         f'{where} was created twice; expected different names for the weights'
         ' and children of a layer'
       ) from None
+
+  def _check_shape(self, name: str, value, shape: tuple[int, ...]):
+    """Raises flax's error if the value of a weight has another shape."""
+    given = jnp.shape(value)
+    if given != shape:
+      raise flax.errors.ScopeParamShapeError(
+        name, self.scope.path_text, given, shape
+      )
 
   def get_var(self, name: str) -> jax.Array:
     """Returns the weight `name` of this layer as it is stored.

@@ -1,6 +1,7 @@
 """The rules of the house that can be checked: direction, sizes, and taboos."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -54,6 +55,26 @@ def test_packages_import_in_one_direction():
       if i.top in forbidden
     ]
   )
+
+
+def test_no_module_needs_another_one_loaded_first():
+  files = source_tree.python_files(*source_tree.PACKAGES)
+  modules = {source_tree.module_name(path): path for path in files}
+  loaded = {
+    module: {
+      _owner(i, modules) for i in source_tree.imports(path) if not i.in_function
+    }
+    - {module}
+    for module, path in modules.items()
+  }
+  graphlib.TopologicalSorter(loaded).prepare()  # Raises, and names the circle.
+
+
+def _owner(found: source_tree.Import, modules) -> str:
+  """Returns the module that is imported: `a.b` for its name `a.b.c` too."""
+  if found.module in modules:
+    return found.module
+  return found.module.rpartition('.')[0]
 
 
 def test_core_imports_no_tensorflow():

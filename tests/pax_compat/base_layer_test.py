@@ -1,5 +1,6 @@
 """Tests of what every layer can do."""
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,6 +101,31 @@ def test_a_weight_without_a_first_value_takes_the_layers():
   config = Child.config(dims=3, params_init=WeightInit.Constant(4.0))
   _, variables = _init(config, jnp.ones(3))
   assert (variables[PARAMS]['w'].value == 4).all()
+
+
+@pytest.mark.parametrize('given', [lambda v: v, base_layer.unbox])
+def test_a_weight_of_another_shape_is_refused(given):
+  _, variables = _init(Child.config(dims=2))
+  layer = Child.config(dims=3).Instantiate()
+  with pytest.raises(
+    flax.errors.ScopeParamShapeError, match=r'shape \(3,\), but .* shape \(2,\)'
+  ):
+    layer.apply(given(variables), jnp.ones(3))
+
+
+def test_what_is_there_is_not_drawn_anew():
+  drawn = []
+
+  class Counted(WeightInit):
+    def __call__(self, key, shape, dtype):
+      drawn.append(shape)
+      return super().__call__(key, shape, dtype)
+
+  config = Child.config(dims=3, params_init=Counted('constant', 4.0))
+  layer, variables = _init(config, jnp.ones(3))
+  assert drawn == [(3,)]
+  y = jax.jit(layer.apply)(variables, jnp.ones(3))
+  assert (y == 4).all() and drawn == [(3,)]
 
 
 def test_unbox_opens_every_box():

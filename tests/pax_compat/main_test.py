@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tests.pax_compat import runs
+from tests.pax_compat.processes import flags_of_devices
 
 MODULE = 'tests.pax_compat.counting_experiment'
 
@@ -269,7 +270,7 @@ def test_a_checkpoint_of_other_dimensions(tmp_path, finished):
 def test_a_batch_that_the_devices_cannot_share(tmp_path):
   done = runs.main(
     *(f'--exp={runs.COUNTING}', f'--job_log_dir={tmp_path / "run"}'),
-    XLA_FLAGS='--xla_force_host_platform_device_count=3',
+    XLA_FLAGS=flags_of_devices(3),
   )
   runs.assert_mistake(done, "'ids'", '[8, 8]', 'multiple of 3')
   assert not runs.steps_saved(tmp_path / 'run')

@@ -38,11 +38,15 @@ def environment(**env: str) -> dict[str, str]:
   return os.environ | {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(_ROOT)} | env
 
 
+def flags_of_devices(count: int) -> str:
+  """Returns the XLA_FLAGS of this process with as many CPU devices."""
+  ours = os.environ.get('XLA_FLAGS', '')
+  return f'{ours} --xla_force_host_platform_device_count={count}'
+
+
 def run_on_eight_devices(script: str, *args) -> str:
   """Runs a script on eight CPU devices and returns what it printed."""
-  done = run_script(
-    script, *args, XLA_FLAGS='--xla_force_host_platform_device_count=8'
-  )
+  done = run_script(script, *args, XLA_FLAGS=flags_of_devices(8))
   assert done.returncode == 0, done.stderr
   return done.stdout
 
@@ -63,11 +67,10 @@ def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
     address = f'localhost:{s.getsockname()[1]}'
   begin = f'import jax, sys\njax.distributed.initialize({address!r}, {count}, '
   text = begin + 'int(sys.argv[1]))\n' + textwrap.dedent(script)
-  flags = f'--xla_force_host_platform_device_count={devices}'
   started = [
     subprocess.Popen(
       [sys.executable, '-c', text, str(index)],
-      env=environment(XLA_FLAGS=flags),
+      env=environment(XLA_FLAGS=flags_of_devices(devices)),
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,

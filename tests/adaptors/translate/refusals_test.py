@@ -95,7 +95,7 @@ def test_every_reason_is_told(own, name):
   experiment = lingvo_experiment.LingvoExperiment(
     name='own',
     model_params=getattr(own, name)(),
-    options=experiment_sources.SourceOptions(),
+    options=experiment_sources.SourceOptions(translation='native'),
   )
   with pytest.raises(errors.UserError) as error:
     experiment.task()

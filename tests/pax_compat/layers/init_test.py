@@ -56,19 +56,3 @@ print(layers.models.LanguageModel.__name__, layers.linears.Linear.__name__)
 def test_modules_that_configs_name_need_no_import_of_their_own():
   done = run_script(_ATTRIBUTES)
   assert done.stdout.split() == ['LanguageModel', 'Linear'], done.stderr
-
-
-_IN_ANY_ORDER = """
-import importlib, sys
-for name in sys.argv[1:]:
-  importlib.import_module(name)
-  # Forget all of ours, so that the next module is the first one again.
-  for loaded in [m for m in sys.modules if m.startswith('pax_compat')]:
-    del sys.modules[loaded]
-"""
-
-
-def test_no_module_needs_another_one_loaded_first():
-  names = [f'{layers.__name__}.{module}' for module in MODULES]
-  done = run_script(_IN_ANY_ORDER, *names)
-  assert done.returncode == 0, done.stderr

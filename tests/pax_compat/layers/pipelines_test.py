@@ -26,7 +26,7 @@ from pax_compat.layers.pipelines import (
   LayerwiseShardablePipelined,
 )
 from pax_compat.summaries import SummaryType
-from tests.pax_compat.processes import run_script
+from tests.pax_compat.processes import run_on_eight_devices
 
 B, D, S, M = 6, 4, 3, 2
 RNG = np.random.default_rng(0)
@@ -409,11 +409,7 @@ for ways, prefix in ((None, P('stage')), (2, P(None, 'stage'))):
 
 
 def test_stages_on_devices_of_their_own():
-  done = run_script(
-    _SPLIT, XLA_FLAGS='--xla_force_host_platform_device_count=8'
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.splitlines() == ['True False'] * 2
+  assert run_on_eight_devices(_SPLIT).splitlines() == ['True False'] * 2
 
 
 @pytest.mark.parametrize(

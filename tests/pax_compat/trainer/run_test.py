@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from tests.pax_compat import runs
-
-EIGHT_DEVICES = '--xla_force_host_platform_device_count=8'
-
+from tests.pax_compat.processes import flags_of_devices
 
 TRAIN_LOSS = 'train', 'loss'
 DEV_LOSS = 'eval_dev', 'loss'
@@ -181,7 +179,7 @@ def test_each_shape_is_compiled_once(tmp_path):
 
 def test_eight_devices_train_as_one(tmp_path, finished):
   folder = tmp_path / 'run'
-  runs.train(folder, XLA_FLAGS=EIGHT_DEVICES)
+  runs.train(folder, XLA_FLAGS=flags_of_devices(8))
   _assert_close_losses(folder, finished)
 
 
