@@ -11,6 +11,7 @@ from absl import logging
 from adaptors import (
   lingvo_input_checks,
   lingvo_input_driver,
+  lingvo_input_hosts,
   lingvo_input_shapes,
 )
 from pax_compat import base_input, config, errors
@@ -44,6 +45,9 @@ class LingvoInputAdaptor(base_input.BaseInput):
       where a generator makes a difference.
     pad_to_bucket_bounds: whether batches of an input with several buckets are
       cut or extended to the bound of their bucket.
+    split_files: whether each of several hosts reads files of its own, where a
+      pattern matches as many files as there are hosts. For generators of
+      records that see to it themselves it is to be False.
 
   Raises:
     UserError: the fields do not go together, or the input's files are missing,
@@ -56,6 +60,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
   cluster_do_eval: bool = False
   xla_device: str = 'cpu'
   pad_to_bucket_bounds: bool = True
+  split_files: bool = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -65,6 +70,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
     if self._seed and self.num_infeed_hosts > 1 and self._hosts_differ():
       self._params.file_random_seed = self._host_seed(step=0)
     lingvo_input_checks.check_input(self._told_name(), self._params)
+    if self.split_files and self.num_infeed_hosts > 1 and self._hosts_differ():
+      lingvo_input_hosts.split_files(
+        self._told_name(),
+        self._params,
+        self.num_infeed_hosts,
+        self.infeed_host_index,
+      )
     self._buckets = self._make_buckets()
     # Batches are fetched by another thread than the one that builds or closes.
     self._lock = threading.RLock()

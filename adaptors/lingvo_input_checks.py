@@ -94,32 +94,63 @@ def _children(params) -> list[Any]:
 def _file_patterns(name, params) -> Iterator[tuple[str, list[str]]]:
   """Yields each pattern of an input with the files that it matches."""
   for entry in _entries(params):
-    file_type, rest = _split_type(entry)
-    if file_type not in _FILE_TYPES:
-      continue
-    for pattern in rest.split(','):
-      paths = []
-      for part in pattern.split(';'):
-        paths.extend(_matches(name, pattern, part))
-      yield pattern, paths
+    yield from _patterns_of(name, entry)
 
 
-def _entries(params) -> Iterator[str]:
-  """Yields the strings that hold file patterns, of data sources as well."""
+def _patterns_of(name: str, entry: str) -> Iterator[tuple[str, list[str]]]:
+  file_type, rest = split_type(entry)
+  if file_type not in _FILE_TYPES:
+    return
+  for pattern in rest.split(','):
+    paths = []
+    for part in pattern.split(';'):
+      paths.extend(_matches(name, pattern, part))
+    yield pattern, paths
+
+
+def files_of(name: str, entry: str) -> list[str]:
+  """Returns the files that one reader reads; none if it reads no files.
+
+  Args:
+    name: how messages call the input.
+    entry: such as `text:/a/b*,/a/c*`.
+
+  Raises:
+    UserError: a pattern matches no file.
+  """
+  return [path for _, paths in _patterns_of(name, entry) for path in paths]
+
+
+def readers(params: Any) -> list[tuple[Any, list[str]]]:
+  """Returns the Params that have file patterns, and an entry for each reader.
+
+  Those of the data sources within them are among them. An entry is a string
+  such as `text:/a/b*,/a/c*`.
+  """
+  found = []
   pattern = getattr(params, 'file_pattern', None) or ()
   prefix = getattr(params, 'file_pattern_prefix', '')
   if isinstance(pattern, str):
     pattern = [pattern]
   elif _are_joined(params, pattern):
     pattern = [','.join(pattern)]
+  entries = []
   for entry in pattern:
     entry = entry if isinstance(entry, str) else entry[0]
     if entry and prefix:
       entry = ','.join(f'{prefix.rstrip("/")}/{p}' for p in entry.split(','))
-    if entry:
-      yield entry
+    entries.append(entry)
+  if any(entries):
+    found.append((params, entries))
   for child in _children(params):
-    yield from _entries(child)
+    found += readers(child)
+  return found
+
+
+def _entries(params) -> list[str]:
+  """Returns the strings that hold file patterns, of data sources as well."""
+  found = readers(params)
+  return [entry for _, entries in found for entry in entries if entry]
 
 
 def _are_joined(params, patterns) -> bool:
@@ -134,7 +165,7 @@ def _are_joined(params, patterns) -> bool:
   )
 
 
-def _split_type(pattern: str) -> tuple[str, str]:
+def split_type(pattern: str) -> tuple[str, str]:
   """Splits `text:/a/b*` into `text` and `/a/b*`."""
   match = re.match(r'([^/:]*):(?!//)', pattern)
   return (match[1], pattern[match.end() :]) if match else ('', pattern)
@@ -173,8 +204,8 @@ def _check_lengths(name, params):
   of words: a line with more words than the largest bound is dropped for sure.
   """
   bounds = getattr(params, 'bucket_upper_bound', None)
-  entries = list(_entries(params))
-  if not bounds or any(_split_type(e)[0] != 'text' for e in entries):
+  entries = _entries(params)
+  if not bounds or any(split_type(e)[0] != 'text' for e in entries):
     return
   shortest, complete = None, True
   for words in _line_words(name, params):

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from absl import logging
 
 from adaptors import lingvo_eval_input
 from pax_compat import errors
@@ -31,18 +30,6 @@ def _adapt():
   yield build
   for adaptor in built:
     adaptor.close()
-
-
-@pytest.fixture(name='log')
-def _log(caplog):
-  """Gives a function that returns what was logged so far."""
-  logger = logging.get_absl_logger()
-  before = logger.propagate
-  logger.propagate = True
-  caplog.set_level('INFO')
-  caplog.set_level('INFO', logger=logger.name)
-  yield lambda: '\n'.join(r.getMessage() for r in caplog.records)
-  logger.propagate = before
 
 
 def _all_texts(params):

@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from absl import logging
 
 from adaptors import lingvo_input, lingvo_runtime
 from pax_compat import errors
@@ -34,18 +33,6 @@ def _adapt():
 @pytest.fixture(name='pattern')
 def _pattern(tmp_path):
   return testing.write_lines(tmp_path / 'a.txt', testing.mixed_lines(60))
-
-
-@pytest.fixture(name='log')
-def _log(caplog):
-  """Gives a function that returns what was logged so far."""
-  logger = logging.get_absl_logger()
-  before = logger.propagate
-  logger.propagate = True
-  caplog.set_level('INFO')
-  caplog.set_level('INFO', logger=logger.name)
-  yield lambda: '\n'.join(r.getMessage() for r in caplog.records)
-  logger.propagate = before
 
 
 def test_import_loads_no_tensorflow():
