@@ -122,8 +122,24 @@ def cluster(
   if xla_device == 'tpu':
     # Lingvo's assertions are no XLA ops, and it refuses to mix the two.
     entered.params.enable_asserts = False
-  with entered:
+  with entered, _no_variables_left():
     yield entered
+
+
+@contextlib.contextmanager
+def _no_variables_left() -> Iterator[None]:
+  """Takes away what Lingvo leaves behind where a layer cannot be built.
+
+  Its variables would be those of the next layer that has the same names.
+  """
+  graph = module('tensorflow').compat.v1.get_default_graph()
+  while getattr(graph, 'outer_graph', None):
+    graph = graph.outer_graph
+  before = getattr(graph, 'lingvo_variable_store', None)
+  try:
+    yield
+  finally:
+    graph.lingvo_variable_store = before
 
 
 @contextlib.contextmanager

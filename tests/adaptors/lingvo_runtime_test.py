@@ -1,7 +1,8 @@
-"""Tests of `adaptors.lingvo_runtime`, each in a process of its own."""
+"""Tests of `adaptors.lingvo_runtime`, most in processes of their own."""
 
 import pytest
 
+from adaptors import lingvo_runtime
 from tests.adaptors import native_library
 
 pytestmark = native_library.NEEDS_LINGVO
@@ -209,3 +210,20 @@ attempt(lingvo_runtime.module, 'lingvo.core.base_modle')
   assert all("pip install 'pax-compat[lingvo]'" in line for line in out[:2])
   assert '--lingvo_source' in out[2] and 'lm.params is missing' in out[2]
   assert 'did you mean: base_model' in out[3]
+
+
+def test_a_layer_that_cannot_be_built_leaves_no_variables():
+  """Lingvo itself keeps them for the next layer of the same name."""
+  base_layer = lingvo_runtime.module('lingvo.core.base_layer')
+
+  class Fails(base_layer.BaseLayer):
+    """Cannot be built."""
+
+    def __init__(self, params):
+      super().__init__(params)
+      raise ArithmeticError
+
+  with lingvo_runtime.cluster(), pytest.raises(ArithmeticError):
+    Fails.Params().Set(name='same').Instantiate()
+  graph = lingvo_runtime.module('tensorflow').compat.v1.get_default_graph()
+  assert getattr(graph, 'lingvo_variable_store', None) is None

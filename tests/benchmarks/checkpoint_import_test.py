@@ -9,6 +9,8 @@ from tests.adaptors import native_library
 pytestmark = native_library.NEEDS_LINGVO
 
 _SIZES = checkpoint_import.Sizes(dims=512, layers=3)  # 18 million parameters.
+# What an import takes of any size: libraries, compiled code, garbage.
+_FIXED = 32 * 2**20
 
 
 @pytest.fixture(scope='module')
@@ -24,7 +26,7 @@ def test_memory_of_an_import(folder):
   experiment = checkpoint_import.experiment(_SIZES, 'SGD', folder / 'old')
   found = checkpoint_import.measured_import(experiment, folder / 'whole')
   assert found['bytes'] == pytest.approx(4 * _SIZES.parameters, rel=0.01)
-  assert found['risen'] <= found['bytes'] + 2 * found['largest']
+  assert found['risen'] <= found['bytes'] + 2 * found['largest'] + _FIXED
   told = []
   converting.verify(
     experiment, folder / 'whole', files.newest(folder / 'old'), told.append
