@@ -1,27 +1,17 @@
 """`python -m adaptors.lingvo_parity` as users start it."""
 
-import subprocess
-import sys
 import time
 
 import pytest
 
 from tests.pax_compat import runs
-from tests.pax_compat.processes import environment
 
 PARITY = ('-m', 'adaptors.lingvo_parity')
 RNN = 'lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny'
 
 
 def _parity(*flags):
-  return subprocess.run(
-    [sys.executable, *PARITY, *flags],
-    env=environment(),
-    cwd=runs.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  return runs.python(*PARITY, *flags)
 
 
 def test_help():

@@ -1,15 +1,12 @@
 """`python -m adaptors.migrate` as users start it."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
 
 from tests.adaptors import native_library
 from tests.pax_compat import runs
-from tests.pax_compat.processes import environment
 
 pytestmark = native_library.NEEDS_LINGVO
 
@@ -18,14 +15,7 @@ _MODULE = 'tests.adaptors.migrate.user_experiments'
 
 
 def _migrate(*flags):
-  return subprocess.run(
-    [sys.executable, *MIGRATE, *flags],
-    env=environment(),
-    cwd=runs.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  return runs.python(*MIGRATE, *flags)
 
 
 def test_help():
