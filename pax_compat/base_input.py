@@ -3,6 +3,8 @@
 import functools
 import os
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -62,6 +64,9 @@ class BaseInput(config_lib.Configurable):
   eval_loop_num_batches: int | None = _ONE_UNSET
   is_training: bool = False
   batch_padding_size: int = 0
+
+  # Whether the state is the same on all hosts, and good for any number of them.
+  STATE_FITS_ANY_HOSTS = False
 
   # The batch that was peeked at, and the state before it.
   _peeked = None
@@ -260,6 +265,49 @@ class BaseInput(config_lib.Configurable):
       first: the first batch of `get_next`.
     """
     return first
+
+  def is_host_field(self, path: str, leaf: np.ndarray) -> bool:
+    """Returns whether a leaf of a batch stays on the host.
+
+    It is kept beside the arrays then, for what is worked out of each example
+    after an evaluation or decoding. Here these are texts, as no device takes
+    them.
+
+    Args:
+      path: of the leaf, dotted.
+      leaf: [B, ...].
+    """
+    del path
+    return leaf.dtype.kind in 'OSU'
+
+  def has_example_metrics(self, kind: str) -> bool:
+    """Returns whether this input makes metrics of all examples together.
+
+    Args:
+      kind: 'decode', of what is decoded, or 'eval', of what is said of each
+        example while evaluating.
+    """
+    del kind
+    return False
+
+  def example_metrics(
+    self, kind: str, examples: Sequence[tuple[Mapping, Mapping]]
+  ) -> dict[str, Any]:
+    """Returns metrics of all examples of an evaluation or decoding together.
+
+    Called on the first process, where `has_example_metrics`.
+
+    Args:
+      kind: as of `has_example_metrics`.
+      examples: for each row of all hosts' batches that counts, the fields that
+        stayed on the host, by dotted path, and what the model made of it: the
+        value of the pair that `process_decode_out` returned for it, or its row
+        of each per-example output.
+
+    Returns:
+      The metrics by name, as values that a `MetricWriter` takes.
+    """
+    raise NotImplementedError(type(self).__name__)
 
   def tokenizers(self) -> dict[str, str]:
     """Says how this input makes tokens of texts: descriptions by name.
