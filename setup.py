@@ -36,8 +36,16 @@ SEQIO = [
   'tensorflow>=2.21,<2.22',
 ]
 
+GRAIN = ['grain>=0.2.18,<0.3']
+
 # A formatter's minor versions differ in what they call formatted.
-TEST = ['pytest>=8', 'pytest-xdist>=3.6', 'ruff~=0.17.5', 'scipy>=1.13']
+TEST = [
+  'hypothesis>=6.100',
+  'pytest>=8',
+  'pytest-xdist>=3.6',
+  'ruff~=0.17.5',
+  'scipy>=1.13',
+]
 
 setuptools.setup(
   name='pax-compat',
@@ -52,7 +60,8 @@ setuptools.setup(
   extras_require={
     'lingvo': LINGVO,
     'seqio': SEQIO,
-    'all': sorted({*LINGVO, *SEQIO}),
+    'grain': GRAIN,
+    'all': sorted({*LINGVO, *SEQIO, *GRAIN}),
     'test': TEST,
   },
   entry_points={
