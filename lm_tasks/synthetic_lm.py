@@ -9,14 +9,17 @@ from pax_compat import base_input
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
 
+_NUMBERS_AT_A_TIME = 4  # How many Philox makes for each count.
+
 
 class SyntheticLmInput(base_input.BaseInput):
   """Rows that count up in steps, from a start and by a step of their own.
 
   A model that looks back two tokens can tell what comes next, so the loss
-  falls to that of the first two tokens of a row. A batch depends on nothing but
-  the seed, its number and the host, and so a run that continues gets what it
-  would have had.
+  falls to that of the first two tokens of a row. A row depends on nothing but
+  the seed and its number, and host h of H takes the h-th B of the next B * H
+  rows. So a run that continues, on any number of hosts, gets the rows that come
+  next.
 
   Attributes:
     seq_len: T, tokens of a row.
@@ -25,13 +28,15 @@ class SyntheticLmInput(base_input.BaseInput):
     num_batches: how many batches there are; None for no end.
   """
 
+  STATE_FITS_ANY_HOSTS = True
+
   seq_len: int = REQUIRED
   vocab_size: int = REQUIRED
   num_batches: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
-    self._done = 0
+    self._rows_read = 0
 
   def get_next(self) -> NestedMap:
     """Returns the next batch, packed with one segment in each row.
@@ -40,14 +45,17 @@ class SyntheticLmInput(base_input.BaseInput):
       `ids`, `labels`, `segment_ids` and `segment_pos`, [B, T] int32;
       `paddings` and `weights`, [B, T] float32.
     """
-    if self._done == self.num_batches:
-      raise StopIteration
-    key = (self.input_random_seed or 0, self._done, self.infeed_host_index)
-    self._done += 1
-    random = np.random.default_rng(key)
-    shape = [self.batch_size, 1]
-    start = random.integers(0, self.vocab_size, shape)
-    stride = random.integers(1, 8, shape)
+    rows = self.batch_size * self.num_infeed_hosts
+    if self.num_batches is not None:
+      if self._rows_read >= self.num_batches * rows:
+        raise StopIteration
+    first = self._rows_read + self.infeed_host_index * self.batch_size
+    self._rows_read += rows
+    # Row n is made of the n-th numbers.
+    random = np.random.Philox(key=self.input_random_seed or 0, counter=first)
+    drawn = random.random_raw([self.batch_size, _NUMBERS_AT_A_TIME])
+    start = (drawn[:, :1] % self.vocab_size).astype(np.int64)
+    stride = 1 + (drawn[:, 1:2] % 7).astype(np.int64)
     positions = np.arange(self.seq_len)
     labels = 1 + (start + stride * positions) % (self.vocab_size - 1)
     labels = labels.astype(np.int32)
@@ -62,7 +70,17 @@ class SyntheticLmInput(base_input.BaseInput):
     )
 
   def reset(self):
-    self._done = 0
+    self._rows_read = 0
 
   def resume_at(self, step: int):
-    self._done = step
+    self._rows_read = step * self.batch_size * self.num_infeed_hosts
+
+  def _get_state_internal(self) -> bytes:
+    return b'%d' % self._rows_read
+
+  def _set_state_internal(self, state: bytes):
+    self.check(
+      state.isdigit(),
+      f'the state of {self.name} is {state!r}; expected a number of rows',
+    )
+    self._rows_read = int(state)

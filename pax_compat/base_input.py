@@ -39,6 +39,10 @@ class BaseInput(config_lib.Configurable):
     eval_loop_num_batches: how many batches an evaluation has; None or -1 for
       all that there are. See below.
     is_training: whether this is the training input.
+    input_checkpointing_enabled: whether the run demands that this input tells
+      its state; the trainer sets it, to `enable_input_checkpointing` of
+      `task_settings.Train` on the training input. One whose state is costly may
+      have it then only.
     batch_padding_size: rows that `get_next_padded` adds to each batch, of zeros
       and with weight 0.
 
@@ -63,6 +67,7 @@ class BaseInput(config_lib.Configurable):
   reset_for_eval: bool = False
   eval_loop_num_batches: int | None = _ONE_UNSET
   is_training: bool = False
+  input_checkpointing_enabled: bool = False
   batch_padding_size: int = 0
 
   # Whether the state is the same on all hosts, and good for any number of them.
@@ -231,7 +236,10 @@ class BaseInput(config_lib.Configurable):
     self.set_state(state)
 
   def _get_state_internal(self) -> bytes:
-    """Returns the state; for subclasses to write."""
+    """Returns the state; for subclasses to write.
+
+    It is asked after every batch of a training input, in the thread that reads.
+    """
     raise NotImplementedError(type(self).__name__)
 
   def _set_state_internal(self, state: bytes):
@@ -241,7 +249,7 @@ class BaseInput(config_lib.Configurable):
   def _state_or_none(self) -> bytes | None:
     try:
       return self._get_state_internal()
-    except NotImplementedError:
+    except (NotImplementedError, errors.UserError):
       return None
 
   def close(self):
@@ -251,10 +259,20 @@ class BaseInput(config_lib.Configurable):
     """Tells a training input that `step` batches were consumed before.
 
     Called once, before the first `get_next`, when a run continues from a
-    checkpoint. An input that can continue exactly there does; one that cannot
-    says in a log line what it does instead.
+    checkpoint that has no state of this input, or none that fits. An input that
+    can continue exactly there does; one that cannot says in a log line what it
+    does instead.
     """
     del step
+
+  def after_restart(self) -> str:
+    """Says in words where this input goes on after a restart, without a state.
+
+    That is said at the start of a run, of a training input that has none.
+    """
+    if type(self).resume_at is BaseInput.resume_at:
+      return 'it starts at its first batch again'
+    return 'it goes on where its resume_at(step) puts it'
 
   def example_batch(self, first: NestedMap) -> NestedMap:
     """Returns a batch that a model is initialised with; only shapes matter.

@@ -163,6 +163,18 @@ class Checkpointer:
     self._checked = step
     return step
 
+  def extra(self, step: int) -> dict:
+    """Returns the `extra` that a checkpoint was saved with.
+
+    Args:
+      step: as for `restore`.
+
+    Raises:
+      UserError: the checkpoint does not exist, or is damaged.
+    """
+    self.wait()
+    return self._about(step)['extra']
+
   def restore(self, step: int, target: Any) -> tuple[Any, dict]:
     """Restores a checkpoint, each process only its own shards.
 
@@ -180,11 +192,7 @@ class Checkpointer:
     """
     self.wait()
     wanted = state_paths(target)
-    if step != self._checked:
-      self._on_first_process(lambda: self._require_intact(step))
-    about = self._manager.restore(
-      step, args=ocp.args.Composite(about=ocp.args.JsonRestore())
-    )['about']
+    about = self._about(step)
     self._require_fit(step, about['arrays'], wanted)
     restored = self._manager.restore(
       step,
@@ -199,6 +207,14 @@ class Checkpointer:
     self._lineage = {step}
     state = jax.tree.unflatten(jax.tree.structure(target), leaves)
     return state, about['extra']
+
+  def _about(self, step: int) -> dict[str, Any]:
+    """Returns what is stored beside the arrays, once all files are checked."""
+    if step != self._checked:
+      self._on_first_process(lambda: self._require_intact(step))
+    return self._manager.restore(
+      step, args=ocp.args.Composite(about=ocp.args.JsonRestore())
+    )['about']
 
   def wait(self) -> None:
     """Waits until the save in the background, if any, is committed.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from pax_compat import base_input, errors
+from pax_compat import base_input, errors, input_states
 from pax_compat.config import REQUIRED, Config
 from pax_compat.nested_map import NestedMap
 
@@ -61,12 +61,14 @@ class MultiInput(base_input.BaseInput):
     except BaseException:
       self.close()
       raise
+    self.STATE_FITS_ANY_HOSTS = input_states.fit_any_hosts(self._inputs)
 
   def _built(self, name: str, config: Config) -> base_input.BaseInput:
     return config.Instantiate(
       name=f'{self.name}_{name}',
       num_infeed_hosts=self.num_infeed_hosts,
       infeed_host_index=self.infeed_host_index,
+      input_checkpointing_enabled=self.input_checkpointing_enabled,
       is_training=self.is_training,
       reset_for_eval=self.reset_for_eval,
       eval_loop_num_batches=self.eval_loop_num_batches,
@@ -109,6 +111,15 @@ class MultiInput(base_input.BaseInput):
   def resume_at(self, step: int):
     for data in self._inputs.values():
       data.resume_at(step)
+
+  def after_restart(self) -> str:
+    return input_states.after_restart(self._inputs)
+
+  def _get_state_internal(self) -> bytes:
+    return input_states.composed(self._inputs)
+
+  def _set_state_internal(self, state: bytes):
+    input_states.decomposed(state, self._inputs, of=self.name)
 
   def close(self):
     for data in self._inputs.values():

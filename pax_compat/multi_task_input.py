@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pax_compat import base_input, errors
+from pax_compat import base_input, errors, input_states
 from pax_compat.config import REQUIRED, Config
 from pax_compat.nested_map import NestedMap
 
@@ -14,7 +14,8 @@ class MultiTaskInput(base_input.BaseInput):
 
   Which task comes at which step depends only on the schedule and on
   `input_random_seed` (None is 0): all processes draw the same tasks, and a run
-  that continues draws those that it would have drawn without a break.
+  that continues draws those that it would have drawn without a break. Where all
+  of the tasks' inputs have a state, this one has.
 
   Attributes:
     inputs: config of each task's training input, by the task's name.
@@ -55,7 +56,6 @@ class MultiTaskInput(base_input.BaseInput):
     self._draws = np.random.default_rng(self.input_random_seed or 0)
     self._step = 0
     self._task = ''
-    self._kept: dict[str, NestedMap] = {}
     self._sources: dict[str, base_input.BaseInput] = {}
     try:
       for task, config in self.inputs.items():
@@ -63,19 +63,17 @@ class MultiTaskInput(base_input.BaseInput):
     except BaseException:
       self.close()
       raise
+    self.STATE_FITS_ANY_HOSTS = input_states.fit_any_hosts(self._sources)
 
   def get_next(self) -> NestedMap:
     task = self._next_task()
-    if task in self._kept:
-      return NestedMap({task: self._kept.pop(task)})
     return NestedMap({task: self._sources[task].get_next_padded()})
 
   def example_batch(self, first: NestedMap) -> NestedMap:
-    others = [task for task in self._sources if task not in first]
-    for task in others:
-      if task not in self._kept:
-        self._kept[task] = self._first_of(task)
-    return NestedMap({**{task: self._kept[task] for task in others}, **first})
+    others = {
+      task: self._first_of(task) for task in self._sources if task not in first
+    }
+    return NestedMap({**others, **first})
 
   def resume_at(self, step: int):
     counts = dict.fromkeys(self._sources, 0)
@@ -83,6 +81,24 @@ class MultiTaskInput(base_input.BaseInput):
       counts[self._next_task()] += 1
     for task, count in counts.items():
       self._sources[task].resume_at(count)
+
+  def after_restart(self) -> str:
+    return input_states.after_restart(self._sources)
+
+  def _get_state_internal(self) -> bytes:
+    return input_states.composed(
+      self._sources,
+      step=self._step,
+      task=self._task,
+      draws=self._draws.bit_generator.state,
+    )
+
+  def _set_state_internal(self, state: bytes):
+    self._step, self._task, self._draws.bit_generator.state = (
+      input_states.decomposed(
+        state, self._sources, of=self.name, own=('step', 'task', 'draws')
+      )
+    )
 
   def close(self):
     for source in self._sources.values():
@@ -102,12 +118,12 @@ class MultiTaskInput(base_input.BaseInput):
     return self._task
 
   def _first_of(self, task: str) -> NestedMap:
-    try:
-      return self._sources[task].get_next_padded()
-    except StopIteration:
+    batch = self._sources[task].peek_padded()
+    if batch is None:
       raise errors.UserError(
         f'{self.name}: the input of the task {task!r} has no batch'
-      ) from None
+      )
+    return batch
 
 
 class TaskInput(base_input.BaseInput):
@@ -160,4 +176,5 @@ def _built(
   return config.Instantiate(
     num_infeed_hosts=parent.num_infeed_hosts,
     infeed_host_index=parent.infeed_host_index,
+    input_checkpointing_enabled=parent.input_checkpointing_enabled,
   )

@@ -196,7 +196,9 @@ class Train(Settings):
     apply_mutable_list: the collections of variables that layers may change in
       a step.
     tensorstore_metadata_key: refused.
-    enable_input_checkpointing: refused.
+    enable_input_checkpointing: checkpoints have the state of the training
+      input, where it has one. True makes it a mistake where it has none, or
+      where a run cannot continue by it.
     restore_transformations: refused.
     external_checkpoint_path: refused.
     external_checkpoint_handler: refused.
@@ -262,10 +264,6 @@ class Train(Settings):
     ),
     'tensorstore_metadata_key': (
       'checkpoints are found by their manifests, whatever they are called'
-    ),
-    'enable_input_checkpointing': (
-      "an input continues by its method resume_at(step), and the checkpoint's"
-      ' step is all that it needs'
     ),
     'restore_transformations': (
       'a checkpoint must have the weights of the model that continues from it'

@@ -84,8 +84,20 @@ class Save:
     steps: int | None,
     seconds: float | None,
     before: Callable[[], None],
+    of_input: Callable[[bytes | None], dict[str, Any]] = lambda state: {},
   ):
+    """Makes it.
+
+    Args:
+      checkpointer: saves.
+      steps: see above; None for no such interval.
+      seconds: see above; None likewise.
+      before: is called before it saves.
+      of_input: returns what a checkpoint says of the training input, by what
+        came with the batch of the step.
+    """
     self._checkpointer = checkpointer
+    self._of_input = of_input
     self._before = before
     self._steps = steps
     self._seconds = seconds
@@ -103,6 +115,7 @@ class Save:
         'batches_read': moment.step,
         EVALUATIONS_DUE: moment.is_stopping,
         STOPPED_EARLY: moment.stops_early,
+        **self._of_input(moment.fed and moment.fed.input_state),
       },
     )
 

@@ -22,12 +22,14 @@ class FedBatch(NamedTuple):
     shapes: text that is the same for batches of the same shapes.
     tokens: positions of this process's part that count.
     wait_seconds: how long the reader of the queue waited for it.
+    input_state: where the input stood right after it.
   """
 
   arrays: NestedMap
   shapes: str
   tokens: float
   wait_seconds: float
+  input_state: bytes | None = None
 
 
 class Feeder:
@@ -44,6 +46,7 @@ class Feeder:
     *,
     ahead: int = 2,
     max_batches: int | None = None,
+    get_state: Callable[[], bytes | None] = lambda: None,
   ):
     """Starts to read.
 
@@ -52,9 +55,11 @@ class Feeder:
       put: sends a batch to the devices.
       ahead: how many batches may wait, at most.
       max_batches: how many batches are read at most; None for no limit.
+      get_state: returns where the input stands; called after each batch.
     """
     self._get_next = get_next
     self._put = put
+    self._get_state = get_state
     self._max_batches = max_batches
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
@@ -131,9 +136,11 @@ class Feeder:
           batch = self._get_next()
         except StopIteration:
           break
-        self._queue.put(
-          FedBatch(self._put(batch), shapes_of(batch), tokens_in(batch), 0.0)
+        state = self._get_state()
+        fed = FedBatch(
+          self._put(batch), shapes_of(batch), tokens_in(batch), 0.0
         )
+        self._queue.put(fed._replace(input_state=state))
         count += 1
       self._queue.put(None)
     except BaseException as e:  # noqa: BLE001 (raised again by the reader)

@@ -26,6 +26,7 @@ class Inputs:
     *,
     num_infeed_hosts: int = 1,
     infeed_host_index: int = 0,
+    input_checkpointing_enabled: bool = False,
   ):
     """Builds all of them.
 
@@ -34,6 +35,8 @@ class Inputs:
       decode_datasets: configs of those that are decoded.
       num_infeed_hosts: how many processes read different examples.
       infeed_host_index: which of them this one is.
+      input_checkpointing_enabled: whether the training input must tell its
+        state.
 
     Raises:
       UserError: names are not unique, there is not exactly one training input,
@@ -54,6 +57,9 @@ class Inputs:
           config.Instantiate(
             num_infeed_hosts=num_infeed_hosts,
             infeed_host_index=infeed_host_index,
+            input_checkpointing_enabled=(
+              input_checkpointing_enabled and config.is_training
+            ),
           )
         )
     except BaseException:

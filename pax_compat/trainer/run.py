@@ -15,6 +15,7 @@ from absl import logging
 
 from pax_compat import (
   base_experiment,
+  base_input,
   checkpoints,
   config_text,
   errors,
@@ -33,6 +34,7 @@ from pax_compat.trainer import (
   program,
   reporting,
   reports,
+  resuming,
 )
 
 
@@ -88,6 +90,7 @@ def train(
     task.model.dcn_mesh_shape,
   )
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
+  demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
     data = stack.enter_context(
       inputs.Inputs(
@@ -95,6 +98,7 @@ def train(
         decoded,
         num_infeed_hosts=sharding.num_infeed_hosts,
         infeed_host_index=sharding.infeed_host_index,
+        input_checkpointing_enabled=demanded,
       )
     )
     job_dir.claim(folder, name)
@@ -105,12 +109,10 @@ def train(
     if start >= config.num_train_steps:
       say(f'all {start} steps are done already')
       return
-    data.train.resume_at(start)
-    first_batch = data.train.peek_padded()
-    if first_batch is None:
-      raise errors.UserError(f'the dataset {data.train.name!r} has no batch')
-    _check_specs(experiment, config, first_batch)
-    example = data.train.example_batch(first_batch)
+    position = resuming.InputPosition(data.train, demanded=demanded)
+    continues = start and not origin
+    position.begin(start, checkpointer.extra(start) if continues else None)
+    example = _example(experiment, config, data.train)
     partitioning.check_batch(example, sharding)
     task_program = program.create(task, mesh, example)
     state, extra = _first_state(
@@ -122,12 +124,11 @@ def train(
     reports.write(folder, configs, task_program, experiment.dumps())
     writer = metric_writers.MetricWriter(folder, resume_step=start)
     stack.callback(writer.close)
-    trainer = Trainer(task_program, data, checkpointer, writer, folder, say)
-    trainer.run(
-      state,
-      start=start,
-      evaluations_due=extra.get(actions.EVALUATIONS_DUE, False),
+    trainer = Trainer(
+      task_program, data, position, checkpointer, writer, folder, say
     )
+    due = extra.get(actions.EVALUATIONS_DUE, False)
+    trainer.run(state, start=start, evaluations_due=due)
 
 
 @contextlib.contextmanager
@@ -139,6 +140,15 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
   )
   with contextlib.closing(checkpointer):
     yield checkpointer
+
+
+def _example(experiment, config: tasks_lib.Train, data: base_input.BaseInput):
+  """Returns a batch to initialise the model with; takes none away."""
+  first_batch = data.peek_padded()
+  if first_batch is None:
+    raise errors.UserError(f'the dataset {data.name!r} has no batch')
+  _check_specs(experiment, config, first_batch)
+  return data.example_batch(first_batch)
 
 
 def _check_specs(experiment, config: tasks_lib.Train, batch):
@@ -199,6 +209,7 @@ class Trainer:
     self,
     task_program: program.TaskProgram,
     data: inputs.Inputs,
+    position: resuming.InputPosition,
     checkpointer: checkpoints.Checkpointer,
     writer: metric_writers.MetricWriter,
     folder: pathlib.Path,
@@ -207,6 +218,7 @@ class Trainer:
     self._config = task_program.train
     self._program = task_program
     self._data = data
+    self._position = position
     self._checkpointer = checkpointer
     self._writer = writer
     self._folder = folder
@@ -238,7 +250,11 @@ class Trainer:
     )
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
-        feeding.Feeder(self._data.train.get_next_padded, self._put)
+        feeding.Feeder(
+          self._data.train.get_next_padded,
+          self._put,
+          get_state=self._position.get_state,
+        )
       )
       report, measures, others = self._actions(start, feeder, stack)
       if evaluations_due:
@@ -357,6 +373,7 @@ class Trainer:
       steps=self._config.save_interval_steps,
       seconds=self._config.save_interval_seconds,
       before=report.flush,
+      of_input=self._position.to_save,
     )
 
 

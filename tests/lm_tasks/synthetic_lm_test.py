@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lm_tasks.synthetic_lm import SyntheticLmInput
+from pax_compat import errors
 
 
 def _input(**fields):
@@ -45,3 +46,30 @@ def test_it_resumes_and_resets_and_ends():
   np.testing.assert_array_equal(again.get_next().labels, batches[2])
   with pytest.raises(StopIteration):
     again.get_next()
+
+
+def test_it_goes_on_with_the_next_rows_on_any_number_of_hosts():
+  alone = _input()
+  order = np.concatenate([alone.get_next().labels for _ in range(9)])
+  state, read = b'0', []
+  for hosts in (2, 4, 1, 2):
+    inputs = [
+      _input(num_infeed_hosts=hosts, infeed_host_index=i) for i in range(hosts)
+    ]
+    for data in inputs:
+      data.set_state(state)
+    read += [data.get_next().labels for data in inputs]
+    [state] = {data.get_state() for data in inputs}
+  np.testing.assert_array_equal(np.concatenate(read), order)
+  with pytest.raises(errors.UserError, match="state of input is b'x'; expecte"):
+    alone.set_state(b'x')
+
+
+def test_starts_and_steps_are_drawn_evenly():
+  data = _input(batch_size=4000, vocab_size=9)
+  labels = data.get_next().labels
+  starts = np.bincount(labels[:, 0], minlength=9)
+  # Of the nine starts, the first and the last are the same of eight tokens.
+  np.testing.assert_allclose(starts / 4000, [0, 2 / 9, *[1 / 9] * 7], atol=0.03)
+  steps = np.bincount((labels[:, 1] - labels[:, 0]) % 8, minlength=8)
+  np.testing.assert_allclose(steps / 4000, [0, *[1 / 7] * 7], atol=0.03)

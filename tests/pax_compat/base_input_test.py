@@ -185,6 +185,33 @@ def test_an_input_that_cannot_tell_is_asked_too_late():
     data.get_state()
 
 
+def test_an_input_that_refuses_to_tell_can_be_peeked_at():
+  class Refuses(Numbered):
+    """Says why it cannot tell."""
+
+    def _get_state_internal(self):
+      raise errors.UserError('not now')
+
+  data = Refuses.config().Instantiate()
+  with pytest.raises(errors.UserError, match='not now'):
+    data.get_state()
+  assert data.peek_padded() is data.get_next_padded()
+
+
+def test_what_inputs_say_of_restarts():
+  data = Numbered.config().Instantiate()
+  assert data.after_restart() == 'it starts at its first batch again'
+
+  class Resumes(Numbered):
+    """Can be told where to go on."""
+
+    def resume_at(self, step):
+      self._next = step
+
+  data = Resumes.config().Instantiate()
+  assert data.after_restart() == 'it goes on where its resume_at(step) puts it'
+
+
 def test_batch_sizes():
   config = Numbered.config(batch_size=4, num_infeed_hosts=3)
   assert Numbered.get_batch_size(config) == 4

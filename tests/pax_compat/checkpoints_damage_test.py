@@ -64,6 +64,8 @@ def test_damaged_newest_falls_back(tmp_path, log, damage):
   assert 'expected' in report[0] and 'found' in report[0]
   with pytest.raises(errors.UserError, match='checkpoint 2 is damaged'):
     checkpointer.restore(2, target_of(make_state()))
+  with pytest.raises(errors.UserError, match='checkpoint 2 is damaged'):
+    checkpointer.extra(2)
   restored, _ = checkpointer.restore(1, target_of(make_state()))
   checkpointer.close()
   assert_same(restored, make_state(1))

@@ -29,6 +29,7 @@ def test_state_and_extra_come_back(tmp_path):
   assert checkpointer.save(3, state, {'name': 'lm.X', 'files': [1, None]})
   checkpointer.wait()
   assert checkpointer.latest_step() == 3
+  assert checkpointer.extra(3) == {'name': 'lm.X', 'files': [1, None]}
   restored, extra = checkpointer.restore(3, target_of(state))
   checkpointer.close()
   assert_same(restored, state)

@@ -94,3 +94,73 @@ def test_texts_are_of_one_input():
 def test_what_does_not_go_together(fields, words):
   with pytest.raises(errors.UserError, match=words):
     _built(**fields)
+
+
+class Standing(Rows):
+  """Knows where it stands."""
+
+  STATE_FITS_ANY_HOSTS = True
+
+  def _get_state_internal(self):
+    return bytes([self.count, 0xFF])
+
+  def _set_state_internal(self, state):
+    self.count = state[0]
+
+
+def _standing(**classes):
+  inputs = {name: cls.config(batch_size=2) for name, cls in classes.items()}
+  return _built(input_to_params=inputs)
+
+
+def test_the_state_is_that_of_all_inputs():
+  data = _standing(a=Standing, b=Standing)
+  assert data.STATE_FITS_ANY_HOSTS
+  data.get_child('b').get_next()  # They need not stand at the same batch.
+  states, batches = [], []
+  for _ in range(3):
+    data.peek_padded()
+    data.get_child('a').peek_padded()
+    states.append(data.get_state())
+    batches.append(data.get_next_padded())
+  assert data.get_state() not in states
+  for state, batch in zip(states, batches, strict=True):
+    other = _standing(a=Standing, b=Standing)
+    other.peek_padded()
+    other.set_state(state)
+    assert other.get_state() == state
+    found = other.get_next_padded()
+    for name in 'ab':
+      np.testing.assert_array_equal(found[name].x, batch[name].x)
+
+
+def test_one_input_without_a_state():
+  data = _standing(a=Rows, b=Standing)
+  assert not data.STATE_FITS_ANY_HOSTS
+  with pytest.raises(NotImplementedError, match='Rows'):
+    data.get_state()
+  # It can be peeked at nevertheless, and its inputs too.
+  data.get_child('a').peek_padded()
+  assert data.peek_padded().a.x[0, 0, 0] == 1
+  assert data.get_next_padded().b.x[0, 0, 0] == 1
+  assert data.get_next_padded().a.x[0, 0, 0] == 2
+  assert data.after_restart() == (
+    'a: it starts at its first batch again;'
+    ' b: it starts at its first batch again'
+  )
+
+
+@pytest.mark.parametrize(
+  ('state', 'words'),
+  [
+    (b'\xff', 'state of dev cannot be read: Unicode'),
+    (b'{}', 'state of dev cannot be read: .*inputs'),
+    (b'[]', 'state of dev cannot be read'),
+    (b'{"inputs": {"a": "!"}}', 'state of dev cannot be read'),
+    (b'{"inputs": {"a": "AA=="}}', 'dev is of the inputs a; it has a, b'),
+  ],
+)
+def test_what_is_no_state(state, words):
+  data = _standing(a=Standing, b=Standing)
+  with pytest.raises(errors.UserError, match=words):
+    data.set_state(state)

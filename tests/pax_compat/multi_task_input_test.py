@@ -81,6 +81,62 @@ def test_no_batch_of_an_example_is_lost(first):
   np.testing.assert_array_equal(batch.points, points(DIMS[first], 2).points)
 
 
+class Standing(Points):
+  """Knows where it stands."""
+
+  STATE_FITS_ANY_HOSTS = True
+
+  def _get_state_internal(self):
+    return bytes([self.number])
+
+  def _set_state_internal(self, state):
+    [self.number] = state
+
+
+def _standing(cls=Standing):
+  return _made(
+    inputs={'short': Standing.config(dims=2), 'long': cls.config(dims=3)},
+    steps_per_draw=3,
+  )
+
+
+@pytest.mark.parametrize('step', [0, 1, 17])
+def test_a_state_has_what_was_drawn_and_read(step):
+  data = _standing()
+  for _ in range(step):
+    data.get_next_padded()
+  data.example_batch(data.peek_padded())
+  state = data.get_state()
+  continued = _standing()
+  continued.example_batch(continued.peek_padded())
+  continued.set_state(state)
+  for _ in range(20):
+    assert continued.get_state() == data.get_state()
+    [(task, batch)] = data.get_next_padded().items()
+    np.testing.assert_array_equal(
+      continued.get_next_padded()[task].points, batch.points
+    )
+
+
+def test_the_state_of_one_task_is_missing():
+  assert _standing().STATE_FITS_ANY_HOSTS
+  data = _standing(Points)
+  assert not data.STATE_FITS_ANY_HOSTS
+  with pytest.raises(NotImplementedError, match='Points'):
+    data.get_state()
+  data.example_batch(data.peek_padded())
+  assert _tasks_of(data, 8) == _tasks(_standing(), 8)
+  assert data.after_restart().startswith(
+    'short: it goes on where its resume_at'
+  )
+  with pytest.raises(errors.UserError, match='state of input cannot be read'):
+    _standing().set_state(b'{"inputs": {}}')
+
+
+def _tasks_of(data, count):
+  return [task for _ in range(count) for task in data.get_next_padded()]
+
+
 def test_processes_feed_parts_of_each_task():
   data = _made(num_infeed_hosts=4, infeed_host_index=2)
   for source in data._sources.values():

@@ -47,6 +47,17 @@ def test_batches_are_sent_to_the_devices():
     assert _values(f) == [7]
 
 
+def test_each_batch_has_the_state_after_it():
+  get_next, given = _numbers(stop=8)
+
+  def get_state():
+    return bytes([len(given)])
+
+  with feeding.Feeder(get_next, lambda b: b, get_state=get_state) as feeder:
+    fed = list(feeder)
+  assert [list(f.input_state) for f in fed] == [[n] for n in range(1, 9)]
+
+
 def test_it_reads_ahead_and_no_further():
   get_next, given = _numbers()
   filled = threading.Event()

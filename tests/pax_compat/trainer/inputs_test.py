@@ -2,7 +2,7 @@
 
 import pytest
 
-from pax_compat import base_input, errors
+from pax_compat import base_input, errors, multi_input
 from pax_compat.trainer import inputs
 
 CLOSED = []
@@ -39,6 +39,22 @@ def test_inputs_by_their_use():
     assert built.train.infeed_host_index == 0
     assert not CLOSED
   assert sorted(CLOSED) == ['dev', 'test', 'train']
+
+
+@pytest.mark.parametrize('enabled', [False, True])
+def test_the_training_input_alone_learns_that_its_state_is_asked_for(enabled):
+  several = multi_input.MultiInput.config(
+    name='train',
+    is_training=True,
+    input_to_params={'a': Counted.config(batch_size=1)},
+  )
+  with inputs.Inputs(
+    [several, _config('dev')], input_checkpointing_enabled=enabled
+  ) as built:
+    assert built.train.input_checkpointing_enabled == enabled
+    child = built.train.get_child('a')
+    assert child.input_checkpointing_enabled == enabled
+    assert not built.eval['dev'].input_checkpointing_enabled
 
 
 def test_names_must_differ():
