@@ -18,6 +18,7 @@ from pax_compat import (
   checkpoints,
   config_text,
   errors,
+  host_fields,
   job_dir,
   metric_writers,
   tasks_lib,
@@ -109,8 +110,12 @@ def train(
     first_batch = data.train.peek_padded()
     if first_batch is None:
       raise errors.UserError(f'the dataset {data.train.name!r} has no batch')
+    is_host_field = data.train.is_host_field
+    example = host_fields.for_devices(
+      data.train.example_batch(first_batch), is_host_field
+    )
+    first_batch = host_fields.for_devices(first_batch, is_host_field)
     _check_specs(experiment, config, first_batch)
-    example = data.train.example_batch(first_batch)
     partitioning.check_batch(example, sharding)
     task_program = program.create(task, mesh, example)
     state, extra = _first_state(
@@ -238,7 +243,11 @@ class Trainer:
     )
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
-        feeding.Feeder(self._data.train.get_next_padded, self._put)
+        feeding.Feeder(
+          self._data.train.get_next_padded,
+          self._put,
+          is_host_field=self._data.train.is_host_field,
+        )
       )
       report, measures, others = self._actions(start, feeder, stack)
       if evaluations_due:
