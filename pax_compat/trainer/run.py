@@ -15,6 +15,7 @@ from absl import logging
 
 from pax_compat import (
   base_experiment,
+  base_input,
   checkpoints,
   config_text,
   errors,
@@ -107,15 +108,7 @@ def train(
       say(f'all {start} steps are done already')
       return
     data.train.resume_at(start)
-    first_batch = data.train.peek_padded()
-    if first_batch is None:
-      raise errors.UserError(f'the dataset {data.train.name!r} has no batch')
-    is_host_field = data.train.is_host_field
-    example = host_fields.for_devices(
-      data.train.example_batch(first_batch), is_host_field
-    )
-    first_batch = host_fields.for_devices(first_batch, is_host_field)
-    _check_specs(experiment, config, first_batch)
+    example = _example(experiment, config, data.train)
     partitioning.check_batch(example, sharding)
     task_program = program.create(task, mesh, example)
     state, extra = _first_state(
@@ -144,6 +137,17 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
   )
   with contextlib.closing(checkpointer):
     yield checkpointer
+
+
+def _example(experiment, config: tasks_lib.Train, data: base_input.BaseInput):
+  """Returns a batch to initialise the model with; takes none away."""
+  first_batch = data.peek_padded()
+  if first_batch is None:
+    raise errors.UserError(f'the dataset {data.name!r} has no batch')
+  on_devices = host_fields.for_devices(first_batch, data.is_host_field)
+  _check_specs(experiment, config, on_devices)
+  example = data.example_batch(first_batch)
+  return host_fields.for_devices(example, data.is_host_field)
 
 
 def _check_specs(experiment, config: tasks_lib.Train, batch):
