@@ -16,7 +16,7 @@ from adaptors import (
   lingvo_input_driver,
   lingvo_input_shapes,
 )
-from pax_compat import errors
+from pax_compat import errors, host_fields
 from pax_compat.nested_map import NestedMap
 
 # An input that repeats itself shows by this many examples coming again.
@@ -298,7 +298,7 @@ class _RepetitionGuard:
     for row in range(leaves[0].shape[0]):
       digest = hashlib.blake2b(digest_size=16)
       for leaf in leaves:
-        digest.update(np.ascontiguousarray(leaf[row]).tobytes())
+        digest.update(host_fields.digestible(np.asarray(leaf[row])))
       self._see(digest.digest(), count)
 
   def _see(self, digest: bytes, count: int):

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from pax_compat import host_fields
 from pax_compat.nested_map import NestedMap
 
 # Leaves that say how much an example or a position counts.
@@ -46,8 +47,7 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
 
   def pad(path, x):
     value = 1 if is_padding(path) else 0
-    widths = [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
-    return np.pad(x, widths, constant_values=value)
+    return host_fields.extended(x, rows - x.shape[0], value=value)
 
   return jax.tree_util.tree_map_with_path(pad, batch)
 
@@ -196,7 +196,7 @@ def set_length(batch: NestedMap, length: int) -> NestedMap:
       return x
     if length <= shape[1]:
       return x[:, :length]
-    widths = [(0, 0), (0, length - shape[1])] + [(0, 0)] * (x.ndim - 2)
-    return np.pad(x, widths, constant_values=1 if is_padding(path) else 0)
+    value = 1 if is_padding(path) else 0
+    return host_fields.extended(x, length - shape[1], axis=1, value=value)
 
   return jax.tree_util.tree_map_with_path(change, batch)

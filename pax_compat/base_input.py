@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 
 from pax_compat import config as config_lib
-from pax_compat import errors
+from pax_compat import errors, host_fields
 from pax_compat.nested_map import NestedMap
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
@@ -178,7 +178,7 @@ class BaseInput(config_lib.Configurable):
     return jax.tree.map(self._with_zeros, batch)
 
   def _with_zeros(self, x: np.ndarray) -> np.ndarray:
-    return np.pad(x, [(0, self.batch_padding_size), *[(0, 0)] * (x.ndim - 1)])
+    return host_fields.extended(x, self.batch_padding_size)
 
   def _forget(self):
     self._peeked = self._state_before = None
@@ -288,8 +288,8 @@ class BaseInput(config_lib.Configurable):
     """Returns whether a leaf of a batch stays on the host.
 
     It is kept beside the arrays then, for what is worked out of each example
-    after an evaluation or decoding. Here these are texts, as no device takes
-    them.
+    after an evaluation or decoding; training does not see it. Here these are
+    texts, as no device takes them.
 
     Args:
       path: of the leaf, dotted.

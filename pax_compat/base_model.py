@@ -85,11 +85,14 @@ class BaseModel(base_layer.BaseLayer):
 
     Args:
       input_obj: the input that the batch came from, which knows the tokenizer.
-      decode_out: the decoded arrays of `decode`, as numpy arrays [B, ...].
+      decode_out: the decoded arrays of `decode`, as numpy arrays [B, ...]. If
+        the batch had fields that stay on the host, such as texts, they are in
+        its `host_fields`, by dotted path; likewise [B, ...], of all processes'
+        rows.
 
     Returns:
       The metrics of the batch as {name: (value, weight)}; a (key, value) pair
-      for each example that counts; and metrics of clu by name.
+      for each example that counts, in order; and metrics of clu by name.
 
     Raises:
       UserError: the model cannot be decoded.

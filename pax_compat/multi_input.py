@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
+from absl import logging
 
 from pax_compat import base_input, errors, input_states
 from pax_compat.config import REQUIRED, Config
@@ -16,7 +17,8 @@ class MultiInput(base_input.BaseInput):
 
   All leaves get the same outer batch size, which is the greatest common divisor
   of the inputs' own: [outer, inner, ...], where inner differs between inputs.
-  The model puts the two dimensions together again.
+  The model puts the two dimensions together again. Metrics that an input makes
+  of all examples are left out, as rows have several examples.
 
   What the trainer sets for this input, and `is_training`, `reset_for_eval` and
   `eval_loop_num_batches`, holds for each of them. Their configs stay as they
@@ -62,6 +64,16 @@ class MultiInput(base_input.BaseInput):
       self.close()
       raise
     self.STATE_FITS_ANY_HOSTS = input_states.fit_any_hosts(self._inputs)
+    for data in self._inputs.values():
+      if not self.is_training and any(
+        map(data.has_example_metrics, ('eval', 'decode'))
+      ):
+        logging.warning(
+          '%s: the metrics that %s makes of all examples are left out; expected'
+          ' it as a dataset of its own',
+          self.name,
+          data.name,
+        )
 
   def _built(self, name: str, config: Config) -> base_input.BaseInput:
     return config.Instantiate(
@@ -94,6 +106,12 @@ class MultiInput(base_input.BaseInput):
         f' first dimension to be a multiple of {self._outer}'
       )
     return x.reshape([self._outer, x.shape[0] // self._outer, *x.shape[1:]])
+
+  def is_host_field(self, path, leaf):
+    name, _, rest = path.partition('.')
+    if name not in self._inputs:
+      return super().is_host_field(path, leaf)
+    return self._inputs[name].is_host_field(rest, leaf)
 
   def get_child(self, input_name: str) -> base_input.BaseInput:
     """Returns one of the inputs.

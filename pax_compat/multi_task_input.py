@@ -104,6 +104,12 @@ class MultiTaskInput(base_input.BaseInput):
     for source in self._sources.values():
       source.close()
 
+  def is_host_field(self, path, leaf):
+    task, _, rest = path.partition('.')
+    if task not in self._sources:
+      return super().is_host_field(path, leaf)
+    return self._sources[task].is_host_field(rest, leaf)
+
   def tokenizers(self):
     return {
       f'{task} {name}'.strip(): description
@@ -162,11 +168,33 @@ class TaskInput(base_input.BaseInput):
   def close(self):
     self.source.close()
 
+  def is_host_field(self, path, leaf):
+    task, _, rest = path.partition('.')
+    if task != self.task:
+      return super().is_host_field(path, leaf)
+    return self.source.is_host_field(rest, leaf)
+
+  def has_example_metrics(self, kind):
+    return self.source.has_example_metrics(kind)
+
+  def example_metrics(self, kind, examples):
+    own = []
+    for host, made in examples:
+      host = _without_prefix(host, f'{self.task}.')
+      if kind == 'eval':
+        made = _without_prefix(made, f'{self.task}/')
+      own.append((host, made))
+    return self.source.example_metrics(kind, own)
+
   def ids_to_strings(self, ids, lengths, key=None):
     return self.source.ids_to_strings(ids, lengths, key)
 
   def tokenizers(self):
     return self.source.tokenizers()
+
+
+def _without_prefix(fields: Mapping, prefix: str) -> dict:
+  return {name.removeprefix(prefix): x for name, x in fields.items()}
 
 
 def _built(

@@ -339,7 +339,8 @@ class Evaluate(Settings):
       while a batch is evaluated; the changes are not kept.
     write_per_example_out: whether what the model says of each example is
       written, to `eval_out/<dataset>/eval_out_<step>_shard_<process>.jsonl`;
-      by default False. Examples that only fill a batch are left out.
+      by default False. Examples that only fill a batch are left out. Fields
+      of a batch that stay on the host are written, too, as `host_fields`.
   """
 
   random_seed: int = 1234

@@ -3,18 +3,19 @@
 Shapes: B batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 
 from adaptors import lingvo_input_shapes
 from adaptors.bridge import calling, decoding
 from adaptors.bridge.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
-from pax_compat import base_layer, base_model, errors
+from pax_compat import base_layer, base_model, errors, host_fields
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
@@ -105,13 +106,15 @@ class BridgedModel(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: Any, decode_out: Any
   ) -> base_model.ProcessDecodeOut:
-    """Decodes a batch in TensorFlow, as Lingvo does.
+    """Decodes a batch in TensorFlow, texts included, as Lingvo does.
 
     Returns:
       No scalars; what Lingvo writes of the examples; and Lingvo's metrics.
     """
     del input_obj  # The Lingvo task has a tokenizer of its own.
-    batch = dict(decode_out['batch'])
+    batch = _with_texts(
+      decode_out['batch'], decode_out.get(host_fields.NAME, {})
+    )
     weights = batch.pop(_SAMPLE_WEIGHTS, None)
     decoded = self.lingvo_task.decoder.decode(
       decode_out['values'],
@@ -145,6 +148,18 @@ class BridgedModel(base_model.BaseModel):
       shape = task.variables[path].shape
       if shape.rank:
         created.create_probe(path, shape[0])
+
+
+def _with_texts(batch: Any, texts: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Returns a batch with the fields that stayed on the host, by dotted path."""
+  batch = dict(batch)
+  for path, x in texts.items():
+    *parents, name = path.split('.')
+    node = batch
+    for parent in parents:
+      node[parent] = node = dict(node.get(parent, {}))
+    node[name] = x
+  return batch
 
 
 def _warn_of_rows_that_fill_up(task: Any, batch: Any):

@@ -12,7 +12,7 @@ import numpy as np
 from adaptors.lingvo_checkpoint import exporting, files, importing, mapping
 from adaptors.lingvo_checkpoint.staging import Staging
 from adaptors.lingvo_experiment import LingvoExperiment
-from pax_compat import checkpoints, errors, job_dir
+from pax_compat import checkpoints, errors, host_fields, job_dir
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program
 
@@ -145,7 +145,9 @@ def program_of(
     model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
   )
   with inputs.Inputs(experiment.train_datasets()) as data:
-    batch = data.train.get_next()
+    batch = host_fields.for_devices(
+      data.train.get_next(), data.train.is_host_field
+    )
     yield program.create(task, mesh, batch), batch
 
 

@@ -6,7 +6,7 @@ Shapes: B batch, T time.
 import numpy as np
 
 from adaptors import lingvo_experiment, shrinking
-from pax_compat import errors
+from pax_compat import errors, host_fields
 from pax_compat.nested_map import NestedMap
 
 # Last parts of the names of fields that hold ids of the vocabulary.
@@ -30,7 +30,10 @@ def read(
       f'{error}\n--synthetic compares on batches of made-up ids instead'
     ) from error
   try:
-    return [data.get_next() for _ in range(count)]
+    return [
+      host_fields.for_devices(data.get_next(), data.is_host_field)
+      for _ in range(count)
+    ]
   except StopIteration:
     raise errors.UserError(
       f'the training input ended before {count} batches; expected'

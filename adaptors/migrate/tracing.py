@@ -14,7 +14,7 @@ from adaptors import lingvo_input
 from adaptors.lingvo_parity import batches, synthetic
 from adaptors.migrate.findings import Outcome
 from adaptors.migrate.ways import Way, told
-from pax_compat import errors
+from pax_compat import errors, host_fields
 from pax_compat.config import Config
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import program
@@ -66,6 +66,7 @@ def _batch(params: Any) -> tuple[NestedMap, bool]:
     allow_fixed_file_random_seed=True,
   )
   try:
-    return jax.tree.map(np.asarray, data.get_next()), False
+    batch = host_fields.for_devices(data.get_next(), data.is_host_field)
+    return jax.tree.map(np.asarray, batch), False
   finally:
     data.close()

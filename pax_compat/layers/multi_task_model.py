@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pax_compat import base_model, errors, layer_building
+from pax_compat import base_model, errors, host_fields, layer_building
 from pax_compat.config import REQUIRED, Config
 from pax_compat.nested_map import NestedMap
 
@@ -80,6 +80,10 @@ class MultiTaskModel(base_model.BaseModel):
   def process_decode_out(self, input_obj, decode_out):
     task = input_obj.task
     model = self.tasks[task].build({})  # A module of its own.
+    if host_fields.NAME in decode_out:
+      own = decode_out[host_fields.NAME].items()
+      own = {path.removeprefix(f'{task}.'): x for path, x in own}
+      decode_out = NestedMap({**decode_out, host_fields.NAME: NestedMap(own)})
     weighted, pairs, clu = model.process_decode_out(
       input_obj.source, decode_out
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from pax_compat import base_input, errors
+from pax_compat import base_input, errors, host_fields
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 
@@ -251,7 +251,7 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
   for row in np.flatnonzero(weights):
     digest = hashlib.blake2b(digest_size=16)
     for leaf in leaves:
-      digest.update(np.ascontiguousarray(leaf[row]).tobytes())
+      digest.update(host_fields.digestible(np.asarray(leaf[row])))
     yield digest.digest()
 
 

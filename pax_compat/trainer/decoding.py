@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,8 +15,17 @@ from pax_compat import (
   clu_metrics,
   errors,
   example_outputs,
+  host_fields,
 )
-from pax_compat.trainer import evaluation, profiling, program
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import (
+  evaluation,
+  example_metrics,
+  feeding,
+  gathering,
+  profiling,
+  program,
+)
 from pax_compat.trainer.step_outputs import DecodeOutputs
 
 
@@ -71,23 +80,31 @@ class _Results:
     self._data = data
     self._program = task_program
     self._examples = examples
+    self._collected = None
+    if data.has_example_metrics('decode'):
+      self._collected = example_metrics.ExampleMetrics(data, 'decode')
     self._decoded = _Metrics(task_program.task.create_metrics())
     self._processed = _Metrics(task_program.task.create_metrics())
     self._described = base_metrics.MeanMetrics()
     self._large: dict[str, Any] = {}
 
-  def take(self, outputs: DecodeOutputs):
-    """Takes the outputs of a batch."""
+  def take(self, fed: feeding.FedBatch, outputs: DecodeOutputs):
+    """Takes a batch and its outputs, which are on the devices."""
+    rows = None
+    if fed.host or self._collected is not None:
+      rows = gathering.examples(fed, self._program.batch_sharding)
     outputs = jax.device_get(outputs)
     self._decoded.add(outputs.weighted, outputs.clu)
     self._described.store({k: (v, 1.0) for k, v in outputs.described.items()})
     if outputs.is_due:
       self._large = evaluation.values_of(outputs.large)
     if self._examples is not None:
-      self._process(outputs.decoded)
+      self._process(outputs.decoded, rows)
 
-  def _process(self, decoded: Any):
+  def _process(self, decoded: Any, rows: gathering.Examples | None):
     model = self._program.model
+    if rows is not None:
+      decoded = _with_host_fields(decoded, rows.host)
     with _on_the_host():
       result = model.process_decode_out(self._data, decoded)
     if not isinstance(result, tuple) or len(result) != 3:
@@ -97,20 +114,38 @@ class _Results:
         ' value) pairs and clu metrics'
       )
     weighted, pairs, clu = result
+    pairs = list(pairs)
     self._processed.add(dict(weighted), dict(clu))
     for key, value in pairs:
       self._examples.write(key=key, value=value)
+    if self._collected is not None:
+      self._collected.add_pairs(rows, pairs)
 
   def values(self) -> dict[str, Any]:
     """Returns what is told of all batches; see `decode`."""
     prefix = self._program.decode.metrics_prefix
     described = self._described.finalize().items()
+    made = {} if self._collected is None else self._collected.values()
     return {
       **{name: float(value) for name, (value, _) in described},
       **self._large,
       **self._decoded.result('decode_metrics', prefix),
       **self._processed.result('process_decode_metrics', prefix),
+      **made,
     }
+
+
+def _with_host_fields(decoded: Any, host: dict[str, np.ndarray]) -> Any:
+  """Puts the fields that stayed on the host to what was decoded."""
+  if not host or not isinstance(decoded, Mapping):
+    return decoded
+  if host_fields.NAME in decoded:
+    raise errors.UserError(
+      f'what the model decodes has the field {host_fields.NAME!r}, which is'
+      ' what the fields of the batch are called that stayed on the host;'
+      ' expected another name'
+    )
+  return NestedMap({**decoded, host_fields.NAME: NestedMap(host)})
 
 
 def decode(
@@ -125,7 +160,9 @@ def decode(
   """Decodes a dataset.
 
   All processes decode; the first one has the model process what came out, and
-  writes what it makes of each example.
+  writes what it makes of each example. The model finds the fields that stayed
+  on the host, of all processes' rows, beside what it decoded, by path in
+  `host_fields`.
 
   Args:
     data: the input, read as for an evaluation.
@@ -138,7 +175,8 @@ def decode(
   Returns:
     By name, as values that a `MetricWriter` takes: `decode_metrics/...` of the
     model's `decode`; on the first process `process_decode_metrics/...` of its
-    `process_decode_out`; clu metrics of both under the task's
+    `process_decode_out`, and `decoder/...` that the input makes of all
+    examples; clu metrics of both under the task's
     `metrics_prefix`; what layers say, means of scalars and of the rest the
     first; and `num_decode_steps`, the number of batches.
 
@@ -159,15 +197,15 @@ def decode(
     pending, count = None, 0
     for count, fed in enumerate(batches, 1):
       if profile is not None:
-        profile.before_step(count, pending)
+        profile.before_step(count, pending and pending[1])
       outputs = task_program.decode_step(
         mdl_vars, fed.arrays, np.uint32(count - 1)
       )
       # One batch late, so that the devices decode while the host processes.
       if pending is not None:
-        results.take(pending)
-      pending = outputs
-    results.take(pending)
+        results.take(*pending)
+      pending = (fed, outputs)
+    results.take(*pending)
   logging.info('decoded %r in %d batches', data.name, count)
   return {**results.values(), 'num_decode_steps': float(count)}
 

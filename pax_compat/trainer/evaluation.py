@@ -16,10 +16,16 @@ from pax_compat import (
   clu_metrics,
   errors,
   example_outputs,
+  host_fields,
 )
-from pax_compat.nested_map import NestedMap
 from pax_compat.summaries import SummaryType
-from pax_compat.trainer import feeding, partitioning, program
+from pax_compat.trainer import (
+  example_metrics,
+  feeding,
+  gathering,
+  partitioning,
+  program,
+)
 from pax_compat.trainer.step_outputs import LargeSummary, StepOutputs
 
 
@@ -133,31 +139,70 @@ def evaluate(
 
   Returns:
     The weighted means and all else that was said, by name, as values that a
-    `MetricWriter` takes, and `num_batches`.
+    `MetricWriter` takes, and `num_batches`; on the first process also the
+    metrics that the input makes of all examples, as `scoring_eval/...`.
 
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have.
   """
-  means = Means(task_program)
+  results = _Results(data, task_program)
   with contextlib.ExitStack() as stack:
-    examples = None
     if examples_path is not None:
-      examples = stack.enter_context(
+      results.examples = stack.enter_context(
         example_outputs.example_writer(examples_path)
       )
     batches = stack.enter_context(contextlib.closing(all_batches(data, put)))
-    pending: list[tuple[NestedMap, StepOutputs]] = []
-    count = 0
+    pending, count = None, 0
     for count, fed in enumerate(batches, 1):
-      outputs = task_program.eval_step(
-        mdl_vars, fed.arrays, np.uint32(count - 1)
-      )
+      outputs = results.step(mdl_vars, fed.arrays, np.uint32(count - 1))
       # One batch late, so that the devices always have the next one.
-      _take(pending, means, examples, count - 2)
-      pending.append((fed.arrays, outputs))
-    _take(pending, means, examples, count - 1)
+      if pending is not None:
+        results.take(*pending)
+      pending = (fed, outputs)
+    results.take(*pending)
   logging.info('evaluated %r on %d batches', data.name, count)
-  return {**means.result(), 'num_batches': float(count)}
+  return {**results.values(), 'num_batches': float(count)}
+
+
+class _Results:
+  """What comes out of the batches of an evaluation.
+
+  Attributes:
+    step: the compiled step.
+    examples: takes what is said of each example of this process; None where it
+      is not asked for.
+  """
+
+  def __init__(
+    self, data: base_input.BaseInput, task_program: program.TaskProgram
+  ):
+    """Begins with nothing."""
+    self._sharding = task_program.batch_sharding
+    self._means = Means(task_program)
+    self._collected = None
+    self.step = task_program.eval_step
+    self.examples: example_outputs.ExampleWriter | None = None
+    if data.has_example_metrics('eval'):
+      self._collected = example_metrics.ExampleMetrics(data, 'eval')
+      self.step = task_program.eval_rows_step
+
+  def take(self, fed: feeding.FedBatch, outputs: StepOutputs):
+    """Takes a batch and its outputs, which are on the devices."""
+    number = self._means.count
+    self._means.add(jax.device_get(outputs.replace(per_example={})))
+    if self.examples is not None:
+      said = outputs.per_example
+      _write_rows(self.examples, number, fed, said, self._sharding)
+    if self._collected is not None:
+      self._collected.add_arrays(
+        gathering.examples(fed, self._sharding),
+        gathering.whole(outputs.per_example),
+      )
+
+  def values(self) -> dict[str, Any]:
+    """Returns what is told of all batches; see `evaluate`."""
+    made = {} if self._collected is None else self._collected.values()
+    return {**self._means.result(), **made}
 
 
 def all_batches(
@@ -172,7 +217,12 @@ def all_batches(
   """
   limit = data.eval_loop_num_batches
   count = 0
-  with feeding.Feeder(data.get_next_padded, put, max_batches=limit) as feeder:
+  with feeding.Feeder(
+    data.get_next_padded,
+    put,
+    max_batches=limit,
+    is_host_field=data.is_host_field,
+  ) as feeder:
     for fed in feeder:
       count += 1
       yield fed
@@ -189,37 +239,27 @@ def all_batches(
     )
 
 
-def _take(pending, means: Means, examples, number: int):
-  """Takes the outputs of batch `number`, if there is one."""
-  if not pending:
-    return
-  batch, outputs = pending.pop()
-  means.add(jax.device_get(outputs.replace(per_example={})))
-  if examples is not None:
-    _write_rows(examples, number, batch, outputs.per_example)
-
-
-def _example_weights(batch: NestedMap) -> jax.Array | None:
-  """Returns which rows count [B], where the batch, or its task's, says it."""
-  inner = [x for x in batch.values() if isinstance(x, NestedMap)]
-  for fields in (batch, *inner):
-    if 'eval_sample_weights' in fields:
-      return fields.eval_sample_weights
-  return None
-
-
 def _write_rows(
   examples: example_outputs.ExampleWriter,
   number: int,
-  batch: NestedMap,
+  fed: feeding.FedBatch,
   per_example: dict[str, jax.Array],
+  sharding: partitioning.BatchSharding,
 ):
   """Writes a line for each example of this process that counts."""
+  if not per_example:
+    return
   rows = {k: partitioning.local_rows(x) for k, x in per_example.items()}
-  weights = _example_weights(batch)
+  weights = gathering.example_weights(fed.arrays)
   if weights is not None:
     weights = partitioning.local_rows(weights)
-  for row in range(min(map(len, rows.values()), default=0)):
+  some = next(iter(per_example.values()))
+  of_hosts = sharding.rows_of_hosts(len(some))[sharding.infeed_host_index]
+  # Where the rows are among those that this process has read.
+  places = np.searchsorted(of_hosts, partitioning.local_row_numbers(some))
+  for row, place in enumerate(places):
     if weights is None or weights[row]:
       values = {name: array[row] for name, array in rows.items()}
+      if fed.host:
+        values[host_fields.NAME] = {k: x[place] for k, x in fed.host.items()}
       examples.write(batch=number, row=row, **values)

@@ -1,5 +1,7 @@
 """Reading ahead: batches are made and sent to the devices by a thread."""
 
+import contextlib
+import math
 import queue
 import threading
 import time
@@ -8,10 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from absl import logging
 
+from pax_compat import host_fields
 from pax_compat.nested_map import NestedMap
 
 _SECONDS_TO_A_SIGNAL = 1.0
+_SECONDS_TO_COMPLAINT = 10.0
 
 
 class FedBatch(NamedTuple):
@@ -22,6 +27,7 @@ class FedBatch(NamedTuple):
     shapes: text that is the same for batches of the same shapes.
     tokens: positions of this process's part that count.
     wait_seconds: how long the reader of the queue waited for it.
+    host: the fields that stay on the host, of this process's rows, by path.
     input_state: where the input stood right after it.
   """
 
@@ -29,6 +35,7 @@ class FedBatch(NamedTuple):
   shapes: str
   tokens: float
   wait_seconds: float
+  host: dict[str, np.ndarray]
   input_state: bytes | None = None
 
 
@@ -47,6 +54,7 @@ class Feeder:
     ahead: int = 2,
     max_batches: int | None = None,
     get_state: Callable[[], bytes | None] = lambda: None,
+    is_host_field: Callable[[str, np.ndarray], bool] | None = None,
   ):
     """Starts to read.
 
@@ -56,11 +64,13 @@ class Feeder:
       ahead: how many batches may wait, at most.
       max_batches: how many batches are read at most; None for no limit.
       get_state: returns where the input stands; called after each batch.
+      is_host_field: says which fields do not go to the devices; None if all do.
     """
     self._get_next = get_next
     self._put = put
     self._get_state = get_state
     self._max_batches = max_batches
+    self._is_host_field = is_host_field
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
     self._ended = False
@@ -119,12 +129,24 @@ class Feeder:
     """Stops the thread and waits for it."""
     self._stop.set()
     self._ended = True
+    began = time.monotonic()
     while self._thread.is_alive():
+      if time.monotonic() - began > _SECONDS_TO_COMPLAINT:
+        began = math.inf
+        logging.warning(
+          'cannot end before the input has given the batch that it is making;'
+          ' it has taken %d seconds since it was asked to end',
+          _SECONDS_TO_COMPLAINT,
+        )
       try:  # Make room for an item that the thread may be waiting to put.
         self._queue.get(timeout=0.05)
       except queue.Empty:
         pass
     self._thread.join()
+    self._peeked = None
+    with contextlib.suppress(queue.Empty):  # What waits may be on devices.
+      while True:
+        self._queue.get_nowait()
 
   def _read(self):
     count = 0
@@ -136,15 +158,24 @@ class Feeder:
           batch = self._get_next()
         except StopIteration:
           break
-        state = self._get_state()
-        fed = FedBatch(
-          self._put(batch), shapes_of(batch), tokens_in(batch), 0.0
-        )
-        self._queue.put(fed._replace(input_state=state))
+        self._queue.put(self._fed(batch))
         count += 1
       self._queue.put(None)
     except BaseException as e:  # noqa: BLE001 (raised again by the reader)
       self._queue.put(e)
+
+  def _fed(self, batch: NestedMap) -> FedBatch:
+    host = {}
+    if self._is_host_field is not None:
+      batch, host = host_fields.split(batch, self._is_host_field)
+    return FedBatch(
+      arrays=self._put(batch),
+      shapes=shapes_of(batch),
+      tokens=tokens_in(batch),
+      wait_seconds=0.0,
+      host=host,
+      input_state=self._get_state(),
+    )
 
 
 def shapes_of(batch: NestedMap) -> str:

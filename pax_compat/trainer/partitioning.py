@@ -141,7 +141,8 @@ class BatchSharding:
     self.batch_axes = firsts.pop() if firsts else tuple(axes)
     self.of(1)  # The axes must be there.
     self.parts = math.prod(mesh.shape[a] for a in self.batch_axes)
-    self.num_infeed_hosts, self.infeed_host_index = self._infeed_place()
+    self._parts_of_hosts, self.infeed_host_index = self._infeed_place()
+    self.num_infeed_hosts = len(self._parts_of_hosts)
 
   def of(self, ndim: int) -> NamedSharding:
     """Returns the sharding of fields of so many dimensions."""
@@ -157,7 +158,19 @@ class BatchSharding:
     )
     return NamedSharding(self.mesh, spec)
 
-  def _infeed_place(self) -> tuple[int, int]:
+  def rows_of_hosts(self, rows: int) -> list[np.ndarray]:
+    """Returns which rows of a batch each process reads that reads others.
+
+    Args:
+      rows: how many there are of all processes together.
+
+    Returns:
+      For each `infeed_host_index` its rows in the order in which it has them.
+    """
+    of_parts = np.arange(rows).reshape(self.parts, -1)
+    return [of_parts[list(parts)].ravel() for parts in self._parts_of_hosts]
+
+  def _infeed_place(self) -> tuple[list[tuple[int, ...]], int]:
     places = self.of(1).devices_indices_map((self.parts,))
     parts_of: dict[int, set[int]] = {}
     for device, (part,) in places.items():
@@ -172,7 +185,7 @@ class BatchSharding:
         " other's examples; expected the same examples or all different ones"
       )
     mine = tuple(sorted(parts_of.get(jax.process_index(), groups[0])))
-    return len(groups), groups.index(mine)
+    return groups, groups.index(mine)
 
 
 def _first_axes(name: str, mapping: Any) -> tuple[str, ...]:
@@ -290,8 +303,19 @@ def local_rows(array: jax.Array) -> np.ndarray:
     array: [B, ...], split as batches are. Rows that several processes have
       belong to the one that has their first copy.
   """
-  shards = [s for s in array.addressable_shards if s.replica_id == 0]
-  shards.sort(key=lambda shard: shard.index[0].start or 0)
+  shards = _first_copies(array)
   if not shards:
     return np.zeros((0, *array.shape[1:]), array.dtype)
   return np.concatenate([shard.data for shard in shards])
+
+
+def local_row_numbers(array: jax.Array) -> np.ndarray:
+  """Returns the numbers, below B, of the rows that `local_rows` returns."""
+  numbers = np.arange(array.shape[0])
+  shards = _first_copies(array)
+  return np.concatenate([numbers[:0], *(numbers[s.index[0]] for s in shards)])
+
+
+def _first_copies(array: jax.Array) -> list[Any]:
+  shards = [s for s in array.addressable_shards if s.replica_id == 0]
+  return sorted(shards, key=lambda shard: shard.index[0].start or 0)

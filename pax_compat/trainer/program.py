@@ -134,11 +134,21 @@ class TaskProgram:
     The number is that of the batch, which random numbers depend on; batch 0
     alone has large summaries.
     """
+    return self._compiled_eval_step(self.evaluate.write_per_example_out)
+
+  @functools.cached_property
+  def eval_rows_step(self):
+    """As `eval_step`, with what is said of each example in any case."""
+    if self.evaluate.write_per_example_out:
+      return self.eval_step
+    return self._compiled_eval_step(True)
+
+  def _compiled_eval_step(self, has_rows: bool):
     whole = partitioning.replicated(self.mesh)
     names = (field.name for field in dataclasses.fields(StepOutputs))
     outputs = StepOutputs(**dict.fromkeys(names, whole))
     return jax.jit(
-      self._eval_step,
+      functools.partial(self._eval_step, has_rows),
       out_shardings=outputs.replace(per_example=self.batch_sharding.of(1)),
     )
 
@@ -299,7 +309,7 @@ class TaskProgram:
       for path, w in weights.items()
     }
 
-  def _eval_step(self, mdl_vars, batch, number=0):
+  def _eval_step(self, has_rows, mdl_vars, batch, number=0):
     key = jax.random.key(self.evaluate.random_seed)
     with base_layer.eval_mode(), _traced_on(self.mesh):
       result, updated = self.model.apply(
@@ -314,7 +324,7 @@ class TaskProgram:
       outputs = outputs.replace(
         large=step_outputs.large_summaries(large, is_first), is_due=is_first
       )
-    if not self.evaluate.write_per_example_out:
+    if not has_rows:
       return outputs
     [rows, *_] = (x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
     return outputs.replace(per_example=_checked_rows(per_example, rows))

@@ -19,6 +19,7 @@ from pax_compat import (
   checkpoints,
   config_text,
   errors,
+  host_fields,
   job_dir,
   metric_writers,
   tasks_lib,
@@ -147,8 +148,10 @@ def _example(experiment, config: tasks_lib.Train, data: base_input.BaseInput):
   first_batch = data.peek_padded()
   if first_batch is None:
     raise errors.UserError(f'the dataset {data.name!r} has no batch')
-  _check_specs(experiment, config, first_batch)
-  return data.example_batch(first_batch)
+  on_devices = host_fields.for_devices(first_batch, data.is_host_field)
+  _check_specs(experiment, config, on_devices)
+  example = data.example_batch(first_batch)
+  return host_fields.for_devices(example, data.is_host_field)
 
 
 def _check_specs(experiment, config: tasks_lib.Train, batch):
@@ -254,6 +257,7 @@ class Trainer:
           self._data.train.get_next_padded,
           self._put,
           get_state=self._position.get_state,
+          is_host_field=self._data.train.is_host_field,
         )
       )
       report, measures, others = self._actions(start, feeder, stack)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pax_compat import base_input, errors, multi_input
+from pax_compat import base_input, errors, host_fields, multi_input
 from pax_compat.nested_map import NestedMap
 
 
@@ -164,3 +164,31 @@ def test_what_is_no_state(state, words):
   data = _standing(a=Standing, b=Standing)
   with pytest.raises(errors.UserError, match=words):
     data.set_state(state)
+
+
+class Texts(Rows):
+  """Rows with texts, and metrics of all of them."""
+
+  def get_next(self):
+    batch = super().get_next()
+    batch.of = NestedMap(text=np.array(['a'] * self.batch_size))
+    return batch
+
+  def is_host_field(self, path, leaf):
+    return path == 'host' or super().is_host_field(path, leaf)
+
+  def has_example_metrics(self, kind):
+    return kind == 'eval'
+
+
+def test_each_input_says_what_stays_on_the_host(caplog):
+  inputs = {'a': Texts.config(batch_size=4), 'b': Rows.config(batch_size=4)}
+  data = _built(input_to_params=inputs, batch_padding_size=1)
+  rest, host = host_fields.split(data.get_next_padded(), data.is_host_field)
+  assert sorted(host) == ['a.host', 'a.of.text']
+  assert host['a.of.text'].tolist() == [['a'] * 1] * 4 + [['']]
+  assert sorted(rest.a) == ['x'] and sorted(rest.b) == ['host', 'x']
+  assert 'eval_sample_weights' in rest
+  told = 'dev: the metrics that dev_a makes of all examples are left out'
+  assert told in caplog.text
+  assert not data.has_example_metrics('eval')

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pax_compat import errors
+from pax_compat import errors, host_fields
 from pax_compat.multi_task_input import MultiTaskInput, TaskInput
 from pax_compat.task_schedules import TasksByWeight, TasksInTurn
 from tests.pax_compat.two_tasks import DIMS, Points, points
@@ -168,3 +168,46 @@ def test_mistakes():
   with pytest.raises(errors.UserError, match='expected it on its input'):
     inner = Points.config()
     TaskInput.config(task='a', input=inner, reset_for_eval=True).Instantiate()
+
+
+class Named(Points):
+  """Points with names, and the metrics that it is given examples for."""
+
+  def get_next(self):
+    batch = super().get_next()
+    batch.name = np.array(['a'] * len(batch.points))
+    return batch
+
+  def is_host_field(self, path, leaf):
+    assert path in ('name', 'points', 'eval_sample_weights')
+    return super().is_host_field(path, leaf)
+
+  def has_example_metrics(self, kind):
+    return kind == 'eval'
+
+  def example_metrics(self, kind, examples):
+    return {kind: list(examples)}
+
+
+def test_texts_and_metrics_of_a_task():
+  named = Named.config(dims=DIMS['long'])
+  one = TaskInput.config(task='long', input=named).Instantiate()
+  several = _made(inputs={name: named.clone() for name in DIMS})
+  for data in (one, several):
+    [(task, batch)] = data.get_next().items()
+    rest, host = host_fields.split({task: batch}, data.is_host_field)
+    assert list(host) == [f'{task}.name']
+    assert sorted(rest[task]) == ['eval_sample_weights', 'points']
+  assert not one.is_host_field('eval_sample_weights', np.ones(2))
+  assert not several.is_host_field('eval_sample_weights', np.ones(2))
+  assert one.has_example_metrics('eval')
+  assert not one.has_example_metrics('decode')
+  host = {'long.name': 'a'}
+  examples = [(host, {'long/score': 1.0})]
+  assert one.example_metrics('eval', examples) == {
+    'eval': [({'name': 'a'}, {'score': 1.0})]
+  }
+  # Of a decoding it is what the task's own model has returned.
+  assert one.example_metrics('decode', [(host, 'text')]) == {
+    'decode': [({'name': 'a'}, 'text')]
+  }

@@ -57,7 +57,10 @@ class Distance(base_model.BaseModel):
     return {'rows': (jnp.array(1.0), 1.0)}, out, {}
 
   def process_decode_out(self, input_obj, decode_out):
-    return {}, [(input_obj.name, row) for row in decode_out.gap], {}
+    gaps = decode_out.gap
+    host = decode_out.get('host_fields', {})
+    names = host.get('name', [input_obj.name] * len(gaps))
+    return {}, list(zip(names, gaps, strict=True)), {}
 
 
 class Points(base_input.BaseInput):

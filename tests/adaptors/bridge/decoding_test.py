@@ -11,6 +11,7 @@ from adaptors.bridge.scoped_variables import jax_path
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, clu_metrics, errors
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
+from pax_compat.nested_map import NestedMap
 from tests.adaptors.bridge import small_task
 from tests.adaptors.bridge.families import mt_transformer
 
@@ -128,9 +129,12 @@ def _means():
     def DecodeWithTheta(self, theta, input_batch):
       py_utils = lingvo_runtime.module('lingvo.core.py_utils')
       noise = tf.random.uniform([], seed=self.params.random_seed)
+      names = tf.strings.as_string(input_batch.ids)
+      if 'info' in input_batch:
+        names += input_batch.info.name
       return {
         'means': tf.reduce_mean(input_batch.x * theta.w, 1),
-        'names': tf.strings.as_string(input_batch.ids),
+        'names': names,
         'step': py_utils.GetGlobalStep(),
         'noise': noise,
       }
@@ -160,7 +164,7 @@ def means():
   return BridgedModel.config(lingvo_task=LingvoTask(_means())).Instantiate()
 
 
-def _small(model, batch):
+def _small(model, batch, **also_decoded):
   theta = small_task.values()
   count = theta.pop('count')
   variables = {
@@ -173,7 +177,15 @@ def _small(model, batch):
     method='decode',
     rngs={base_layer.RANDOM: jax.random.key(0)},
   )
-  return model.process_decode_out(None, jax.device_get(given))
+  given = jax.device_get(given) | also_decoded
+  return model.process_decode_out(None, given)
+
+
+def test_texts_of_a_batch_reach_the_task(means):
+  batch = small_task.batch() | {'eval_sample_weights': np.array([0.0, 1.0])}
+  texts = NestedMap({'info.name': np.array([b'?', b'\xff'], object)})
+  _, pairs, _ = _small(means, nested(batch), host_fields=texts)
+  assert [key for key, _ in pairs] == [b'4\xff']
 
 
 def test_metrics_are_of_the_examples_of_all_batches(means):

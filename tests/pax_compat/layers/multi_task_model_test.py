@@ -46,6 +46,10 @@ def test_a_batch_is_of_one_task(task):
   ).Instantiate()
   _, pairs, _ = model.process_decode_out(data, decoded[1])
   assert [key for key, _ in pairs] == ['inner'] * 4
+  host = NestedMap({f'{task}.name': np.array(list('abcd'))})
+  decoded = NestedMap(decoded[1], host_fields=host)
+  _, pairs, _ = model.process_decode_out(data, decoded)
+  assert [key for key, _ in pairs] == list('abcd')
 
 
 def test_mistakes():

@@ -51,6 +51,7 @@ class WordsInput(base_input.BaseInput):
         paddings=np.array([[0, 0, 0, 1]] * 2, np.float32),
         segment_ids=np.array([[1, 1, 2, 0]] * 2, np.int32),
       ),
+      names=np.array([[f'row {row}'] for row in (first, first + 1)], object),
       eval_sample_weights=np.array([1, 1], np.float32),
     )
 

@@ -1,0 +1,140 @@
+"""Fields of a batch that stay on the host: texts, or where examples are from.
+
+Shapes: B batch.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from flax import serialization
+
+from pax_compat import errors
+from pax_compat.nested_map import NestedMap
+
+# Where a model's `process_decode_out` finds them in what was decoded.
+NAME = 'host_fields'
+
+
+def split(
+  batch: NestedMap, is_host_field: Callable[[str, np.ndarray], bool]
+) -> tuple[NestedMap, dict[str, np.ndarray]]:
+  """Returns a batch without the fields that stay on the host, and these.
+
+  Args:
+    batch: arrays [B, ...]. It is left as it is.
+    is_host_field: says of a field, by its dotted path, whether it stays; see
+      `BaseInput.is_host_field`.
+
+  Returns:
+    What goes to the devices, and the others by dotted path.
+  """
+  found: dict[str, np.ndarray] = {}
+  rest = _without(batch, '', is_host_field, found)
+  return (rest if found else batch), found
+
+
+def for_devices(
+  batch: NestedMap, is_host_field: Callable[[str, np.ndarray], bool]
+) -> NestedMap:
+  """Returns what `split` returns first."""
+  return split(batch, is_host_field)[0]
+
+
+def _without(node: Any, path: str, is_host_field, found) -> Any:
+  """Returns a node less its host fields, None where nothing else is in it."""
+  if isinstance(node, dict):
+    items = list(node.items())
+  elif type(node) in (list, tuple):
+    items = list(enumerate(node))
+  else:
+    if hasattr(node, 'dtype') and is_host_field(path, node):
+      found[path] = node
+      return None
+    return node
+  kept = []
+  for key, child in items:
+    inner = f'{path}.{key}' if path else str(key)
+    rest = _without(child, inner, is_host_field, found)
+    if rest is not None or child is None:
+      kept.append((key, rest))
+  if items and not kept:
+    return None if path else NestedMap()
+  if isinstance(node, dict):
+    return type(node)(kept)
+  return type(node)(rest for _, rest in kept)
+
+
+def extended(
+  x: np.ndarray, count: int, *, axis: int = 0, value: Any = 0
+) -> np.ndarray:
+  """Returns an array with so many more positions at the end of an axis.
+
+  Args:
+    x: numbers, texts or other objects.
+    count: of the positions.
+    axis: which axis.
+    value: what is in them, where `x` has numbers. Texts are empty there, and
+      other objects None.
+  """
+  if x.dtype.kind in 'SU':
+    value = x.dtype.type()
+  elif x.dtype.kind == 'O':
+    some = x.flat[0] if x.size else None
+    value = type(some)() if isinstance(some, bytes | str) else None
+  shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+  return np.concatenate([x, np.full(shape, value, x.dtype)], axis)
+
+
+def digestible(x: np.ndarray) -> bytes:
+  """Returns bytes that are the same for arrays that hold the same."""
+  if x.dtype.kind == 'O':
+    return to_bytes({'': x})
+  return np.ascontiguousarray(x).tobytes()
+
+
+def to_bytes(fields: Mapping[str, np.ndarray]) -> bytes:
+  """Returns arrays of numbers, texts and bytes as bytes; see `from_bytes`.
+
+  Raises:
+    UserError: an array holds something else.
+  """
+  return serialization.msgpack_serialize(
+    {name: _packed(name, x) for name, x in fields.items()}
+  )
+
+
+def from_bytes(data: bytes) -> dict[str, np.ndarray]:
+  """Returns what `to_bytes` was given; texts and bytes as Python objects."""
+  found = serialization.msgpack_restore(data)
+  return {name: _unpacked(x) for name, x in found.items()}
+
+
+def _packed(name: str, x: np.ndarray) -> Any:
+  if x.dtype.kind not in 'OSU':
+    return np.asarray(x)
+  items = [_item(name, item) for item in x.ravel().tolist()]
+  return {'shape': list(x.shape), 'items': items}
+
+
+def _item(name: str, item: Any) -> Any:
+  for kind in (bytes, str):
+    if isinstance(item, kind):
+      return kind(item)  # NumPy has types of its own for them.
+  known = (bool, int, float, np.ndarray, np.generic)
+  if item is None or isinstance(item, known):
+    return item
+  raise errors.UserError(
+    f'the field {name!r} of a batch stays on the host, and holds a'
+    f' {type(item).__name__}; expected texts, bytes, numbers and arrays of'
+    ' numbers'
+  )
+
+
+def _unpacked(packed: Any) -> np.ndarray:
+  if not isinstance(packed, dict):
+    return packed
+  items = np.empty(len(packed['items']), object)
+  for number, item in enumerate(packed['items']):
+    items[number] = item
+  return items.reshape(packed['shape'])
