@@ -284,6 +284,15 @@ class BaseInput(config_lib.Configurable):
     """
     return first
 
+  def order_digest(self) -> bytes | None:
+    """Returns a few bytes that tell what was read since the last reset.
+
+    For inputs of which every process reads everything, in the same order: the
+    trainer compares them between processes. None where processes read different
+    data, as here.
+    """
+    return None
+
   def is_host_field(self, path: str, leaf: np.ndarray) -> bool:
     """Returns whether a leaf of a batch stays on the host.
 

@@ -20,6 +20,7 @@ from pax_compat import (
 )
 from pax_compat.summaries import SummaryType
 from pax_compat.trainer import (
+  agreement,
   example_metrics,
   feeding,
   gathering,
@@ -213,8 +214,10 @@ def all_batches(
   The input is reset at the end where it says so.
 
   Raises:
-    UserError: the dataset has no batch, or fewer than it is to have.
+    UserError: the dataset has no batch, or fewer than it is to have, or is not
+      the same on all processes.
   """
+  same = agreement.Agreement(data.name)
   limit = data.eval_loop_num_batches
   count = 0
   with feeding.Feeder(
@@ -222,14 +225,17 @@ def all_batches(
     put,
     max_batches=limit,
     is_host_field=data.is_host_field,
+    order=data.order_digest,
   ) as feeder:
     for fed in feeder:
+      same.check(fed.shapes, fed.order)
       count += 1
       yield fed
       if count % 100 == 0:  # A long one, or one that has no end, is seen.
         logging.log_every_n_seconds(
           logging.INFO, '%r: %d batches so far', 30, data.name, count
         )
+    same.check(None, data.order_digest())
   if data.reset_for_eval:
     data.reset()
   if not count or (limit is not None and count < limit):

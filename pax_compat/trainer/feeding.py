@@ -29,6 +29,7 @@ class FedBatch(NamedTuple):
     wait_seconds: how long the reader of the queue waited for it.
     host: the fields that stay on the host, of this process's rows, by path.
     input_state: where the input stood right after it.
+    order: what tells the order of the data up to it; None where nothing does.
   """
 
   arrays: NestedMap
@@ -37,6 +38,7 @@ class FedBatch(NamedTuple):
   wait_seconds: float
   host: dict[str, np.ndarray]
   input_state: bytes | None = None
+  order: bytes | None = None
 
 
 class Feeder:
@@ -55,6 +57,7 @@ class Feeder:
     max_batches: int | None = None,
     get_state: Callable[[], bytes | None] = lambda: None,
     is_host_field: Callable[[str, np.ndarray], bool] | None = None,
+    order: Callable[[], bytes | None] = lambda: None,
   ):
     """Starts to read.
 
@@ -65,12 +68,14 @@ class Feeder:
       max_batches: how many batches are read at most; None for no limit.
       get_state: returns where the input stands; called after each batch.
       is_host_field: says which fields do not go to the devices; None if all do.
+      order: returns what tells the order of the data up to the last batch.
     """
     self._get_next = get_next
     self._put = put
     self._get_state = get_state
     self._max_batches = max_batches
     self._is_host_field = is_host_field
+    self._order = order
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
     self._ended = False
@@ -175,6 +180,7 @@ class Feeder:
       wait_seconds=0.0,
       host=host,
       input_state=self._get_state(),
+      order=self._order(),
     )
 
 

@@ -1,0 +1,87 @@
+"""Processes that read something else find it out; none waits for ever."""
+
+from pax_compat.trainer import agreement
+from tests.pax_compat import processes
+
+
+def test_a_single_process_agrees_with_itself():
+  alone = agreement.Agreement('Dev')
+  alone.check('ids[4,7]', b'any')
+  alone.check(None, None)
+
+
+def test_processes_compare_what_they_read():
+  outputs = processes.run_on_processes(
+    """
+    import jax
+    from pax_compat import errors
+    from pax_compat.trainer import agreement
+
+    me = jax.process_index()
+    same = agreement.Agreement('Dev')
+    for order in (b'a', b'b', None):
+      same.check('ids[4,7]', order)
+    same.check(None, b'c')
+    for last in (
+      ('ids[4,7]' if me == 0 else None, b'a'),
+      (f'ids[4,{7 + (me == 1)}]', b'a'),
+      ('ids[4,7]', b'xyz'[me:me + 1]),
+      (None, b'xyz'[me:me + 1]),
+    ):
+      other = agreement.Agreement('Dev')
+      other.check('ids[4,7]', b'b')
+      try:
+        other.check(*last)
+      except errors.UserError as e:
+        print(e)
+    """,
+    3,
+  )
+  assert outputs[0] == outputs[1] == outputs[2]
+  short, shape, order, at_end = outputs[0].splitlines()
+  for line in (short, shape, order, at_end):
+    assert "dataset 'Dev' is not the same" in line
+  assert 'after batch 1, the last one on processes 1, 2, there are' in short
+  assert 'more on 0;' in short
+  assert 'batch 2 has another shape on processes 1 than on process 0' in shape
+  for line in (order, at_end):
+    assert 'batch 2 has other examples in it' in line
+    assert 'on processes 1, 2 than' in line
+
+
+def test_an_evaluation_on_data_that_differs_ends_with_an_error():
+  outputs = processes.run_on_processes(
+    """
+    import jax
+    import numpy as np
+    from pax_compat import base_input, errors
+    from pax_compat.nested_map import NestedMap
+    from pax_compat.trainer import evaluation
+
+    class Numbers(base_input.BaseInput):
+      given = 0
+
+      def get_next(self):
+        if self.given == self.input_random_seed:
+          raise StopIteration
+        self.given += 1
+        return NestedMap(x=np.zeros([2]))
+
+      def reset(self):
+        self.given = 0
+
+    for count in (3, 3 - jax.process_index()):
+      data = Numbers(
+        name='Dev', reset_for_eval=True, input_random_seed=count
+      )
+      try:
+        print(sum(1 for _ in evaluation.all_batches(data, lambda b: b)))
+      except errors.UserError as e:
+        print(e)
+    """,
+    2,
+  )
+  assert outputs[0] == outputs[1]
+  same, differ = outputs[0].splitlines()
+  assert same == '3'
+  assert 'after batch 2, the last one on processes 1, there are more' in differ
