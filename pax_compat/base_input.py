@@ -3,11 +3,12 @@
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from etils import epath
 
 from pax_compat import config as config_lib
@@ -284,6 +285,30 @@ class BaseInput(config_lib.Configurable):
     """
     return first
 
+  def batch_specs(self) -> NestedMap | None:
+    """Returns what a batch is like, where that is known without reading one.
+
+    Returns:
+      A `jax.ShapeDtypeStruct` for each field of what `get_next_padded` returns,
+      less those that stay on the host; None where only a batch can tell.
+    """
+    return None
+
+  def specs_of(self, batch: NestedMap, *, rows: int | None = None) -> NestedMap:
+    """Returns what a batch is like, as `batch_specs` does.
+
+    Args:
+      batch: arrays [B, ...], or anything that has a shape and a dtype.
+      rows: how many rows there are; None for B.
+    """
+    for_devices = host_fields.for_devices(batch, self.is_host_field)
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        x.shape if rows is None else (rows, *x.shape[1:]), x.dtype
+      ),
+      for_devices,
+    )
+
   def order_digest(self) -> bytes | None:
     """Returns a few bytes that tell what was read since the last reset.
 
@@ -336,6 +361,23 @@ class BaseInput(config_lib.Configurable):
     """
     raise NotImplementedError(type(self).__name__)
 
+  def example_lines(
+    self, kind: str, examples: Sequence[tuple[Mapping, Mapping]]
+  ) -> Iterable[dict[str, Any]]:
+    """Returns what is to be written down of each example; here nothing.
+
+    Called on the first process after `example_metrics`, with the same examples.
+
+    Args:
+      kind: as of `example_metrics`.
+      examples: as of `example_metrics`.
+
+    Returns:
+      The fields of a line for each example.
+    """
+    del kind, examples
+    return ()
+
   def tokenizers(self) -> dict[str, str]:
     """Says how this input makes tokens of texts: descriptions by name.
 
@@ -360,6 +402,51 @@ class BaseInput(config_lib.Configurable):
       ' '.join(str(token) for token in row[:length])
       for row, length in zip(ids, lengths, strict=True)
     ]
+
+
+class BaseInputSpecsProvider(config_lib.Configurable):
+  """Knows what the training batches of an experiment are like."""
+
+  def get_input_specs(self) -> NestedMap:
+    """Returns a `jax.ShapeDtypeStruct` for each field of a batch of a process.
+
+    Fields that stay on the host are left out.
+    """
+    raise NotImplementedError(type(self).__name__)
+
+
+class DatasetInputSpecsProvider(BaseInputSpecsProvider):
+  """Asks an input, which reads a batch only if it cannot tell without one.
+
+  Attributes:
+    input_p: config of the input. It is built for this question alone, and
+      closed then.
+  """
+
+  input_p: config_lib.Config = config_lib.REQUIRED
+
+  def get_input_specs(self) -> NestedMap:
+    """Returns what a batch of the input is like.
+
+    Raises:
+      UserError: it has no batch.
+    """
+    data = self.input_p.Instantiate()
+    try:
+      return data.batch_specs() or self._of_a_batch(data)
+    finally:
+      data.close()
+
+  def _of_a_batch(self, data: BaseInput) -> NestedMap:
+    logging.info(
+      '%s %r cannot tell what its batches are like: one is read to know it',
+      type(data).__name__,
+      data.name,
+    )
+    batch = data.peek_padded()
+    if batch is None:
+      raise errors.UserError(f'the dataset {data.name!r} has no batch')
+    return data.specs_of(batch)
 
 
 def _forgetting(reset):

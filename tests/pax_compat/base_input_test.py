@@ -1,5 +1,6 @@
 """Tests of what every input has."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -223,3 +224,74 @@ def test_batch_sizes():
 def test_rows_cannot_be_taken_away():
   with pytest.raises(errors.UserError, match='of d is -1; expected 0 or more'):
     Numbered.config(name='d', batch_padding_size=-1).Instantiate()
+
+
+# What batches are like.
+
+
+def test_an_input_that_cannot_tell_gives_a_batch(caplog):
+  config = Numbered.config(name='d', batch_padding_size=2, weight=1.0)
+  assert config.Instantiate().batch_specs() is None
+  provider = base_input.DatasetInputSpecsProvider.config(input_p=config)
+  with caplog.at_level('INFO', logger='absl'):
+    specs = provider.Instantiate().get_input_specs()
+  assert specs == NestedMap(
+    x=jax.ShapeDtypeStruct((5, 2), np.int64),
+    eval_sample_weights=jax.ShapeDtypeStruct((5,), np.float32),
+  )
+  assert "Numbered 'd' cannot tell what its batches are like" in caplog.text
+
+
+def test_a_provider_closes_its_input():
+  closed = []
+
+  class Ending(Numbered):
+    """Has no batch."""
+
+    def get_next(self):
+      raise StopIteration
+
+    def close(self):
+      closed.append(self)
+
+  provider = base_input.DatasetInputSpecsProvider.config(
+    input_p=Ending.config(name='d')
+  )
+  with pytest.raises(errors.UserError, match="dataset 'd' has no batch"):
+    provider.Instantiate().get_input_specs()
+  assert len(closed) == 1
+
+
+def test_fields_that_stay_on_the_host_have_no_specs():
+  class Texts(Numbered):
+    """Keeps `inner.source` on the host, too."""
+
+    def is_host_field(self, path, leaf):
+      return path == 'inner.source' or super().is_host_field(path, leaf)
+
+  batch = NestedMap(
+    inner=NestedMap(source=np.ones([2]), x=np.ones([2, 3])),
+    text=np.array(['a', 'b']),
+  )
+  assert Texts.config().Instantiate().specs_of(batch, rows=7) == NestedMap(
+    inner=NestedMap(x=jax.ShapeDtypeStruct((7, 3), np.float64))
+  )
+
+
+def test_fields_may_be_declared_in_a_nested_class():
+  class Longer(Numbered):
+    """Adds to the batches of another input."""
+
+    class HParams(Numbered.HParams):
+      """What is set."""
+
+      more: int = 3
+
+    def get_next(self):
+      batch = super().get_next()
+      batch.y = batch.x + self.more
+      return batch
+
+  batch = Longer.HParams(name='d', weight=0.5, more=4).Instantiate().get_next()
+  np.testing.assert_array_equal(batch.y, batch.x + 4)
+  np.testing.assert_array_equal(batch.eval_sample_weights, 0.5)
