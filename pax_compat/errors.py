@@ -77,3 +77,15 @@ def place_of(error: Exception, own_file: str | None = None) -> str:
   own = [frame for frame in frames if frame.filename == own_file]
   frame = (own or frames)[-1]
   return f'{frame.filename}:{frame.lineno}'
+
+
+def one_line(error: Exception) -> str:
+  """Returns an error's type and the start of its message.
+
+  Where it has none, as an assertion, the line of code stands for it.
+  """
+  text = ' '.join(str(error).split())
+  if not text and error.__traceback__:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = f'{frame.line} ({frame.filename}:{frame.lineno})'
+  return f'{type(error).__name__}: {text[:300]}'

@@ -30,6 +30,19 @@ _OVERRIDE = flags.DEFINE_string(
   "Changes of a Lingvo model's Params: `path : value` pairs, separated by ; or"
   ' new lines.',
 )
+_LINGVO_INPUT_REPLAY = flags.DEFINE_bool(
+  'lingvo_input_replay',
+  False,
+  'Read the training data of a Lingvo experiment in an order that can be'
+  ' repeated, so that a run goes on exactly where it stopped, also with another'
+  ' number of processes: one reader thread, files in order, no shuffling.',
+)
+_SKIP_BAD_RECORDS = flags.DEFINE_bool(
+  'skip_bad_records',
+  False,
+  'Leave out records of the data that are damaged, and count them, where they'
+  ' would be errors.',
+)
 _LINGVO_LOGDIR = flags.DEFINE_string(
   'lingvo_logdir',
   None,
@@ -61,6 +74,8 @@ def options(load_everything: bool = False) -> experiment_sources.SourceOptions:
     lingvo_source=_LINGVO_SOURCE.value,
     translation=_TRANSLATION.value,
     model_params_override=_OVERRIDE.value,
+    lingvo_input_replay=_LINGVO_INPUT_REPLAY.value,
+    skip_bad_records=_SKIP_BAD_RECORDS.value,
     lingvo_logdir=_LINGVO_LOGDIR.value,
     allow_missing=tuple(_ALLOW_MISSING.value),
     allow_unused=tuple(_ALLOW_UNUSED.value),

@@ -11,7 +11,7 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from pax_compat import base_experiment, errors
+from pax_compat import base_experiment, errors, skipped_records
 
 GROUP = 'pax_compat.experiment_sources'
 
@@ -26,6 +26,9 @@ class SourceOptions:
     translation: 'auto', 'native' or 'bridge'.
     model_params_override: Lingvo's text of `path : value` pairs, separated by
       `;` or new lines.
+    lingvo_input_replay: whether Lingvo's training data is read in an order that
+      can be repeated.
+    skip_bad_records: whether inputs leave out damaged records.
     lingvo_logdir: folder of a run of Lingvo's to go on with, or the prefix of
       one of its checkpoints.
     allow_missing: regular expressions of tensors that its checkpoint may lack.
@@ -37,6 +40,8 @@ class SourceOptions:
   lingvo_source: str | None = None
   translation: str = 'auto'
   model_params_override: str = ''
+  lingvo_input_replay: bool = False
+  skip_bad_records: bool = False
   lingvo_logdir: str | None = None
   allow_missing: tuple[str, ...] = ()
   allow_unused: tuple[str, ...] = ()
@@ -110,6 +115,8 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
   for source in sources():
     experiment = source.find(name, options)
     if experiment is not None:
+      if options.skip_bad_records:
+        skipped_records.in_inputs_of(experiment)
       return experiment
     known.update(source.names(options))
   raise errors.UserError(

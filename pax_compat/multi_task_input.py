@@ -178,13 +178,20 @@ class TaskInput(base_input.BaseInput):
     return self.source.has_example_metrics(kind)
 
   def example_metrics(self, kind, examples):
+    return self.source.example_metrics(kind, self._own(kind, examples))
+
+  def example_lines(self, kind, examples):
+    return self.source.example_lines(kind, self._own(kind, examples))
+
+  def _own(self, kind, examples):
+    """Returns examples as the task's input and model call their fields."""
     own = []
     for host, made in examples:
       host = _without_prefix(host, f'{self.task}.')
       if kind == 'eval':
         made = _without_prefix(made, f'{self.task}/')
       own.append((host, made))
-    return self.source.example_metrics(kind, own)
+    return own
 
   def ids_to_strings(self, ids, lengths, key=None):
     return self.source.ids_to_strings(ids, lengths, key)

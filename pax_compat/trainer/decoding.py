@@ -121,11 +121,11 @@ class _Results:
     if self._collected is not None:
       self._collected.add_pairs(rows, pairs)
 
-  def values(self) -> dict[str, Any]:
+  def values(self, path: pathlib.Path) -> dict[str, Any]:
     """Returns what is told of all batches; see `decode`."""
     prefix = self._program.decode.metrics_prefix
     described = self._described.finalize().items()
-    made = {} if self._collected is None else self._collected.values()
+    made = {} if self._collected is None else self._collected.values(path)
     return {
       **{name: float(value) for name, (value, _) in described},
       **self._large,
@@ -207,7 +207,7 @@ def decode(
       pending = (fed, outputs)
     results.take(*pending)
   logging.info('decoded %r in %d batches', data.name, count)
-  return {**results.values(), 'num_decode_steps': float(count)}
+  return {**results.values(path), 'num_decode_steps': float(count)}
 
 
 @contextlib.contextmanager

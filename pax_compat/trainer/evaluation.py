@@ -162,7 +162,7 @@ def evaluate(
       pending = (fed, outputs)
     results.take(*pending)
   logging.info('evaluated %r on %d batches', data.name, count)
-  return {**results.values(), 'num_batches': float(count)}
+  return {**results.values(examples_path), 'num_batches': float(count)}
 
 
 class _Results:
@@ -200,9 +200,9 @@ class _Results:
         gathering.whole(outputs.per_example),
       )
 
-  def values(self) -> dict[str, Any]:
+  def values(self, path: pathlib.Path | None) -> dict[str, Any]:
     """Returns what is told of all batches; see `evaluate`."""
-    made = {} if self._collected is None else self._collected.values()
+    made = {} if self._collected is None else self._collected.values(path)
     return {**self._means.result(), **made}
 
 

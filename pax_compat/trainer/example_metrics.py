@@ -3,13 +3,15 @@
 Shapes: B batch of all processes together.
 """
 
+import itertools
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from pax_compat import base_input, errors
+from pax_compat import base_input, errors, example_outputs
 from pax_compat.trainer import gathering
 
 # How the metrics' names begin.
@@ -84,18 +86,35 @@ class ExampleMetrics:
       host = {path: x[row] for path, x in examples.host.items()}
       self._kept.append((host, output))
 
-  def values(self) -> dict[str, Any]:
+  def values(self, outputs_path: pathlib.Path | None) -> dict[str, Any]:
     """Returns the metrics, as values that a `MetricWriter` takes, by name.
 
     On processes but the first there are none.
+
+    Args:
+      outputs_path: the file of what the model says of each example. Beside it
+        goes what the input says of them, if it does. None writes nothing.
     """
     if jax.process_index():
       return {}
     found = self._data.example_metrics(self._kind, self._kept)
+    if outputs_path is not None:
+      self._write(outputs_path)
     return {
       f'{_PREFIXES[self._kind]}/{name}': _plain(value)
       for name, value in found.items()
     }
+
+  def _write(self, outputs_path: pathlib.Path):
+    lines = iter(self._data.example_lines(self._kind, self._kept))
+    first = next(lines, None)
+    if first is None:
+      return
+    stem = outputs_path.stem.partition('_shard_')[0]
+    path = outputs_path.with_name(f'{stem}_metrics.jsonl')
+    with example_outputs.example_writer(path) as writer:
+      for line in itertools.chain([first], lines):
+        writer.write(**line)
 
 
 def _plain(value: Any) -> Any:

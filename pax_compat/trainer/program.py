@@ -8,6 +8,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
@@ -126,6 +127,20 @@ class TaskProgram:
       donate_argnums=0,
       out_shardings=(shardings, partitioning.replicated(self.mesh)),
     )
+
+  def compile_train_step(self, batch: NestedMap):
+    """Compiles `train_step` before a batch is there; its call need not then.
+
+    Args:
+      batch: the shapes and dtypes of a batch of this process.
+    """
+    shapes = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=self.batch_sharding.of(len(x.shape))
+      ),
+      _of_all_processes(batch, self.batch_sharding),
+    )
+    self.train_step.lower(self.abstract_state, shapes, np.bool_(True)).compile()
 
   @functools.cached_property
   def eval_step(self):

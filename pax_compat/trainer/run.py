@@ -15,11 +15,9 @@ from absl import logging
 
 from pax_compat import (
   base_experiment,
-  base_input,
   checkpoints,
   config_text,
   errors,
-  host_fields,
   job_dir,
   metric_writers,
   tasks_lib,
@@ -28,6 +26,7 @@ from pax_compat import progress as progress_lib
 from pax_compat.trainer import (
   actions,
   feeding,
+  first_batch,
   inputs,
   measuring,
   partitioning,
@@ -113,11 +112,13 @@ def train(
     position = resuming.InputPosition(data.train, demanded=demanded)
     continues = start and not origin
     position.begin(start, checkpointer.extra(start) if continues else None)
-    example = _example(experiment, config, data.train)
-    partitioning.check_batch(example, sharding)
-    task_program = program.create(task, mesh, example)
+    first = first_batch.FirstBatch(
+      experiment, data.train, enforced=config.enforce_input_specs
+    )
+    partitioning.check_batch(first.example, sharding)
+    task_program = program.create(task, mesh, first.example)
     state, extra = _first_state(
-      task_program, checkpointer, origin or start, example, say
+      task_program, checkpointer, origin or start, first.example, say
     )
     if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
@@ -126,7 +127,7 @@ def train(
     writer = metric_writers.MetricWriter(folder, resume_step=start)
     stack.callback(writer.close)
     trainer = Trainer(
-      task_program, data, position, checkpointer, writer, folder, say
+      task_program, data, first, position, checkpointer, writer, folder, say
     )
     due = extra.get(actions.EVALUATIONS_DUE, False)
     trainer.run(state, start=start, evaluations_due=due)
@@ -143,45 +144,6 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
     yield checkpointer
 
 
-def _example(experiment, config: tasks_lib.Train, data: base_input.BaseInput):
-  """Returns a batch to initialise the model with; takes none away."""
-  first_batch = data.peek_padded()
-  if first_batch is None:
-    raise errors.UserError(f'the dataset {data.name!r} has no batch')
-  on_devices = host_fields.for_devices(first_batch, data.is_host_field)
-  _check_specs(experiment, config, on_devices)
-  example = data.example_batch(first_batch)
-  return host_fields.for_devices(example, data.is_host_field)
-
-
-def _check_specs(experiment, config: tasks_lib.Train, batch):
-  """Holds the first batch against what the experiment says of batches."""
-  provider = experiment.get_input_specs_provider_params()
-  if provider is None or not config.enforce_input_specs:
-    return
-  specs = provider.Instantiate().get_input_specs()
-  wanted, found = (
-    {
-      path: f'{x.dtype}[{",".join(map(str, x.shape))}]'
-      for path, x in checkpoints.state_paths(fields).items()
-    }
-    for fields in (specs, batch)
-  )
-  nothing = 'nothing'
-  lines = [
-    f'{path}: expected {wanted.get(path, nothing)}, got'
-    f' {found.get(path, nothing)}'
-    for path in sorted(wanted.keys() | found.keys())
-    if wanted.get(path) != found.get(path)
-  ]
-  if lines:
-    raise errors.UserError(
-      'the first training batch is not what get_input_specs_provider_params()'
-      ' says (Train.enforce_input_specs=False lets it pass):\n  '
-      + '\n  '.join(lines)
-    )
-
-
 def _first_state(task_program, checkpointer, start, batch, say):
   """Returns the state to start from, and what its checkpoint says beside it.
 
@@ -189,7 +151,7 @@ def _first_state(task_program, checkpointer, start, batch, say):
     task_program: the task's steps.
     checkpointer: of the run.
     start: the step of a checkpoint, or a `base_experiment.Start`.
-    batch: the first batch.
+    batch: the first batch, or its shapes.
     say: takes the line that says which it is.
   """
   if start and not isinstance(start, int):
@@ -212,6 +174,7 @@ class Trainer:
     self,
     task_program: program.TaskProgram,
     data: inputs.Inputs,
+    first: first_batch.FirstBatch,
     position: resuming.InputPosition,
     checkpointer: checkpoints.Checkpointer,
     writer: metric_writers.MetricWriter,
@@ -221,6 +184,7 @@ class Trainer:
     self._config = task_program.train
     self._program = task_program
     self._data = data
+    self._first = first
     self._position = position
     self._checkpointer = checkpointer
     self._writer = writer
@@ -254,7 +218,7 @@ class Trainer:
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
         feeding.Feeder(
-          self._data.train.get_next_padded,
+          self._first.get_next_padded,
           self._put,
           get_state=self._position.get_state,
           is_host_field=self._data.train.is_host_field,
@@ -287,6 +251,7 @@ class Trainer:
 
   def _moments(self, state, start, feeder, stop) -> Iterator[actions.Moment]:
     """Makes the steps, and yields where the run stands after each."""
+    self._compile_ahead()
     inflight = collections.deque()
     limit = self._config.max_inflight_steps
     for step, fed in enumerate(feeder, start + 1):
@@ -311,6 +276,14 @@ class Trainer:
       yield moment
       if moment.ends:
         return
+
+  def _compile_ahead(self):
+    """Compiles the train step while the first batch is read."""
+    if self._first.is_known_before:
+      began = time.monotonic()
+      self._program.compile_train_step(self._first.example)
+      shapes = feeding.shapes_of(self._first.example)
+      self._note_compilation(shapes, time.monotonic() - began)
 
   def _note_compilation(self, shapes: str, seconds: float):
     if shapes not in self._compiled:

@@ -188,6 +188,9 @@ class Named(Points):
   def example_metrics(self, kind, examples):
     return {kind: list(examples)}
 
+  def example_lines(self, kind, examples):
+    return [{kind: example} for example in examples]
+
 
 def test_texts_and_metrics_of_a_task():
   named = Named.config(dims=DIMS['long'])
@@ -207,6 +210,9 @@ def test_texts_and_metrics_of_a_task():
   assert one.example_metrics('eval', examples) == {
     'eval': [({'name': 'a'}, {'score': 1.0})]
   }
+  assert one.example_lines('eval', examples) == [
+    {'eval': ({'name': 'a'}, {'score': 1.0})}
+  ]
   # Of a decoding it is what the task's own model has returned.
   assert one.example_metrics('decode', [(host, 'text')]) == {
     'decode': [({'name': 'a'}, 'text')]

@@ -228,7 +228,7 @@ def test_batches_are_what_was_said_of_them(tmp_path, rows, enforced, passes):
     r' float32\[5\], got float32\[4\]\n  x: expected float32\[5,3\], got',
   ):
     experiment.train(tmp_path / 'run')
-  assert not (tmp_path / 'run' / 'metrics.jsonl').exists()
+  assert not lines.metrics(tmp_path / 'run', 'train')
 
 
 def test_an_experiment_is_validated_first(tmp_path):
