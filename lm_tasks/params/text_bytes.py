@@ -1,0 +1,101 @@
+"""Small language models of the bytes of a text, without TensorFlow.
+
+The text is Python's own documentation, so nothing is to be downloaded:
+
+    python -m pax_compat.main --exp=tasks.lm.params.text_bytes.TextBytes \
+      --job_log_dir=/tmp/text_bytes
+
+A text of your own is trained on by a class of two lines:
+
+    class MyText(text_bytes.TextBytes):
+      FILES = {'train': '/data/train.txt', 'dev': '/data/dev.txt'}
+
+What to expect of 300 steps: the loss on dev falls from 8 nats per byte to about
+2.45, where letter frequencies alone give 3.2; on two CPU cores it takes less
+than a minute.
+"""
+
+import jax
+
+from lm_tasks import python_docs_text, text_bytes, transformer_lm
+from pax_compat import (
+  base_input,
+  config,
+  experiment_registry,
+  schedules,
+)
+from pax_compat.config import Config
+
+
+@experiment_registry.register
+class TextBytes(transformer_lm.TransformerLmAdam):
+  """Two layers on the bytes of a text, which NumPy reads.
+
+  `PERCORE_BATCH_SIZE` blocks of `MAX_SEQ_LEN` bytes for each device.
+  """
+
+  # The files by split; None for Python's documentation.
+  FILES: dict[str, str] | None = None
+  PERCORE_BATCH_SIZE = 16
+  MAX_SEQ_LEN = 128
+
+  VOCAB_SIZE = text_bytes.VOCAB_SIZE
+  NUM_LAYERS = 2
+  NUM_HEADS = 4
+  DIMS_PER_HEAD = None
+  MODEL_DIMS = 128
+  HIDDEN_DIMS = MODEL_DIMS * 4
+
+  LEARNING_RATE = 3e-3
+  WARMUP_STEPS = 30
+  NUM_TRAIN_STEPS = 300
+  CHECKPOINT_EVERY_N_STEPS = 100
+  SUMMARY_INTERVAL_STEPS = 20
+  EVAL_INTERVAL_STEPS = 100
+
+  def task(self) -> Config:
+    """Returns the language model and how it is trained."""
+    task = super().task()
+    task.train.learner.optimizer.lr_schedule = (
+      schedules.LinearRampupCosineDecay.config(
+        warmup_steps=self.WARMUP_STEPS,
+        decay_start=self.WARMUP_STEPS + 1,
+        decay_end=self.NUM_TRAIN_STEPS,
+        min_ratio=0.1,
+        max=1.0,
+      )
+    )
+    return task
+
+  def datasets(self) -> list[Config]:
+    """Returns the text to train on, and one epoch of that to evaluate on."""
+    batch_size = self.PERCORE_BATCH_SIZE * jax.local_device_count()
+    files = self.FILES or python_docs_text.files()
+    return [
+      self._input(files['train']).set(
+        name='train', is_training=True, batch_size=batch_size
+      ),
+      self._input(files['dev']).set(
+        name='dev', reset_for_eval=True, batch_size=batch_size
+      ),
+    ]
+
+  def _input(self, path: str) -> Config:
+    return text_bytes.BytesInput.config(path=path, seq_len=self.MAX_SEQ_LEN)
+
+  def get_input_specs_provider_params(self) -> Config:
+    """Returns what knows the batches' shapes, so that none is waited for."""
+    return base_input.DatasetInputSpecsProvider.config(
+      input_p=self.training_dataset()
+    )
+
+
+@experiment_registry.register
+class TextBytesGrain(TextBytes):
+  """The same, of a Grain dataset."""
+
+  def _input(self, path: str) -> Config:
+    blocks = config.Config(
+      text_bytes.blocks, path=path, seq_len=self.MAX_SEQ_LEN
+    )
+    return text_bytes.GrainBytesInput.config(dataset_fn=blocks)

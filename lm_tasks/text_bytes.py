@@ -1,0 +1,121 @@
+"""A text file as sequences of its bytes: no tokenizer, no TensorFlow.
+
+`BytesInput` reads it with NumPy alone; `GrainBytesInput` takes the same
+examples from the Grain dataset that `blocks` returns. They are small enough to
+be copied.
+
+Legend: B examples of a batch, T bytes of an example.
+"""
+
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from pax_compat import errors, grain_input, indexed_input
+from pax_compat.config import REQUIRED
+from pax_compat.nested_map import NestedMap
+
+VOCAB_SIZE = 256
+
+
+class BytesInput(indexed_input.IndexedInput):
+  """Cuts a file into blocks, each byte of which is to be foretold.
+
+  Attributes:
+    path: the file.
+    seq_len: T. The last block is padded.
+  """
+
+  path: str = REQUIRED
+  seq_len: int = REQUIRED
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._text = _mapped(self.path)
+
+  @property
+  def num_examples(self) -> int:
+    """How many blocks the file has."""
+    return -(-len(self._text) // self.seq_len)
+
+  def examples(self, indices: np.ndarray) -> NestedMap:
+    """Returns some blocks, see `block`."""
+    return NestedMap(block(self._text, indices[:, np.newaxis], self.seq_len))
+
+  def tokenizers(self) -> dict[str, str]:
+    return {'': 'bytes'}
+
+  def ids_to_strings(self, ids, lengths, key=None) -> list[str]:
+    del key
+    return texts(ids, lengths)
+
+
+class GrainBytesInput(grain_input.GrainInput):
+  """Takes `blocks` from Grain; its `dataset_fn` is a config of that."""
+
+  def tokenizers(self) -> dict[str, str]:
+    return {'': 'bytes'}
+
+  def ids_to_strings(self, ids, lengths, key=None) -> list[str]:
+    del key
+    return texts(ids, lengths)
+
+
+def blocks(path: str, seq_len: int) -> Any:
+  """Returns the same examples as a Grain `MapDataset`."""
+  import grain  # It is optional.
+
+  text = _mapped(path)
+  source = grain.MapDataset.source(range(-(-len(text) // seq_len)))
+  return source.map(lambda index: block(text, index, seq_len))
+
+
+def block(text: np.ndarray, index: Any, seq_len: int) -> dict[str, np.ndarray]:
+  """Returns a block, or several.
+
+  Args:
+    text: [n], uint8.
+    index: the number of the block, or of several, [B, 1].
+    seq_len: T.
+
+  Returns:
+    `labels`, the bytes to foretell, `ids`, those before them (0 before the
+    first), `segment_ids` and `segment_pos`, [T] or [B, T], int32; `paddings`
+    and `weights`, float32.
+  """
+  positions = index * seq_len + np.arange(seq_len)
+  is_text = positions < len(text)
+  positions = np.minimum(positions, len(text) - 1)
+  labels = np.where(is_text, text[positions], 0)
+  before = np.where(is_text & (positions > 0), text[positions - 1], 0)
+  whole = dict(
+    ids=before,
+    labels=labels,
+    segment_ids=is_text,
+    segment_pos=np.arange(seq_len) + 0 * positions,
+  )
+  return {
+    **{name: x.astype(np.int32) for name, x in whole.items()},
+    'paddings': 1 - is_text.astype(np.float32),
+    'weights': is_text.astype(np.float32),
+  }
+
+
+def texts(ids: np.ndarray, lengths: np.ndarray) -> list[str]:
+  """Returns the texts of `ids` [B, T], whose first `lengths` [B] count."""
+  return [
+    bytes(row[:length].astype(np.uint8)).decode('utf-8', errors='replace')
+    for row, length in zip(ids, lengths, strict=True)
+  ]
+
+
+def _mapped(path: str | os.PathLike) -> np.ndarray:
+  """Returns the bytes of a file, which are read when they are looked at."""
+  try:
+    if not pathlib.Path(path).stat().st_size:
+      return np.zeros(0, np.uint8)
+    return np.memmap(path, np.uint8, mode='r')
+  except OSError as e:
+    raise errors.UserError(f'the text cannot be read: {e}') from e

@@ -1,0 +1,382 @@
+"""Tests of inputs of tf.data pipelines."""
+
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptors import lingvo_runtime, tf_data_input
+from pax_compat import base_input, errors
+from pax_compat import config as config_lib
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import evaluation
+from tests.pax_compat import input_hosts
+
+_HOSTS = st.integers(1, 4)
+_SIZES = st.integers(1, 5)
+_PROPERTIES = settings(max_examples=6, deadline=None)
+
+
+def numbers(count: int = 10, shuffle: bool = True, seed=0, is_training=False):
+  """Returns examples that hold their number."""
+  tf = lingvo_runtime.tensorflow()
+  dataset = tf.data.Dataset.range(count)
+  if is_training and shuffle:
+    dataset = dataset.shuffle(7, seed=seed)
+  return dataset.map(lambda i: {'id': i, 'inner': {'x': tf.fill([3], i)}})
+
+
+def shuffled_without_a_seed():
+  """Returns numbers in an order that nobody can repeat."""
+  return (
+    lingvo_runtime.tensorflow()
+    .data.Dataset.range(1000)
+    .shuffle(1000)
+    .map(lambda i: {'id': i})
+  )
+
+
+def of_host(host: int, hosts: int, count: int = 10):
+  """Returns the part of the numbers that is a host's."""
+  return numbers(count).shard(hosts, host)
+
+
+def _config(function=numbers, **fields):
+  names = ('count', 'shuffle')
+  given_fields = {k: fields.pop(k) for k in names if k in fields}
+  if given_fields:
+    function = config_lib.Config(function, **given_fields)
+  return tf_data_input.TFDataInput.config(
+    **{'dataset_fn': function, 'batch_size': 4, **fields}
+  )
+
+
+# Each example once.
+
+
+@_PROPERTIES
+@given(st.integers(0, 30), _SIZES, _HOSTS)
+def test_an_evaluation_has_each_example_once(count, size, hosts):
+  config = _config(count=count, reset_for_eval=True)
+  share = input_hosts.read(config, hosts=hosts, batch_size=size)
+  assert share.ids == list(range(count))
+  assert share.num_batches == -(-count // (size * hosts))
+
+
+@pytest.mark.parametrize('hosts', [1, 8])
+@pytest.mark.parametrize('count', [0, 1, 16, 17, 1003])
+def test_an_evaluation_of_many_sizes(count, hosts):
+  config = _config(count=count, reset_for_eval=True)
+  share = input_hosts.read(config, hosts=hosts, batch_size=16)
+  assert share.ids == list(range(count))
+  assert share.num_batches == -(-count // (16 * hosts))
+
+
+@_PROPERTIES
+@given(
+  st.integers(1, 20),
+  st.lists(st.tuples(_HOSTS, _SIZES, st.integers(0, 3)), max_size=4),
+)
+def test_a_run_goes_on_with_other_hosts_and_other_batches(count, parts):
+  config = _config(count=count, is_training=True, input_random_seed=5)
+  total = sum(hosts * size * steps for hosts, size, steps in parts)
+  expected = input_hosts.read(config, hosts=1, batch_size=1, steps=total).ids
+  for first in range(0, total - count, count):
+    assert sorted(expected[first : first + count]) == list(range(count))
+  ids, state = [], None
+  for hosts, size, steps in parts:
+    share = input_hosts.read(
+      config, hosts=hosts, batch_size=size, steps=steps, state=state
+    )
+    ids += share.ids
+    assert len(set(share.states)) == 1
+    state = share.states[0]
+  assert ids == expected
+
+
+@pytest.mark.parametrize('hosts', [1, 3])
+def test_training_ends_after_its_epochs(hosts):
+  config = _config(count=5, is_training=True, num_epochs=3)
+  share = input_hosts.read(config, hosts=hosts, batch_size=2)
+  assert len(share.ids) == 15
+  for first in range(0, 15, 5):
+    assert sorted(share.ids[first : first + 5]) == list(range(5))
+
+
+def test_a_function_that_splits_the_data_is_let():
+  config = _config(of_host, is_training=True)
+  share = input_hosts.read(config, hosts=2, batch_size=2, steps=3)
+  # Step by step, host by host; each host has five of the numbers.
+  assert share.ids == [0, 2, 1, 3, 4, 6, 5, 7, 8, 0, 9, 1]
+  datas = [
+    config.Instantiate(num_infeed_hosts=2, infeed_host_index=h)
+    for h in range(2)
+  ]
+  assert not any(data.STATE_FITS_ANY_HOSTS for data in datas)
+  states = [data.get_next() and data.get_state() for data in datas]
+  nexts = [data.get_next().id.tolist() for data in datas]
+  for data, state, expected in zip(datas, states, nexts, strict=True):
+    data.set_state(state)
+    assert data.get_next().id.tolist() == expected
+
+
+def test_what_is_mapped_is_a_hosts_own_and_one_of_each_step():
+  mapped = []
+
+  def note(example):
+    tf = lingvo_runtime.tensorflow()
+    tf.py_function(lambda i: mapped.append(int(i)), [example['id']], [])
+    return {'id': example['id'] * 10}
+
+  config = _config(count=19, batch_size=3, reset_for_eval=True, map_fn=note)
+  data = config.Instantiate(num_infeed_hosts=3, infeed_host_index=1)
+  ids = []
+  while (batch := data.peek_padded()) is not None:
+    ids += data.get_next_padded().id[batch.eval_sample_weights > 0].tolist()
+  assert ids == [30, 40, 50, 120, 130, 140]
+  assert sorted(mapped) == [0, 3, 4, 5, 9, 12, 13, 14, 18]
+
+
+# The table of what an evaluation reads.
+
+
+@pytest.mark.parametrize(
+  ('fields', 'first', 'second'),
+  [
+    (dict(reset_for_eval=True), range(10), range(10)),
+    (dict(reset_for_eval=True, eval_loop_num_batches=2), range(8), range(8)),
+    (dict(eval_loop_num_batches=2), range(8), [8, 9, *range(6)]),
+  ],
+)
+def test_what_an_evaluation_reads(fields, first, second):
+  data = _config(**fields).Instantiate()
+  for expected in (first, second):
+    fed = evaluation.all_batches(data, lambda batch: batch)
+    batches = [each.arrays for each in fed]
+    weights = np.concatenate([b.eval_sample_weights for b in batches])
+    ids = np.concatenate([b.id for b in batches])
+    assert ids[weights > 0].tolist() == list(expected)
+  assert data.num_samples == 10
+
+
+# Fields.
+
+
+def _texts():
+  tf = lingvo_runtime.tensorflow()
+  rows = {
+    'text': ['one', 'two', 'three'],
+    'eval_sample_weights': np.array([1, 0.5, 1], np.float32),
+    'target_paddings': np.zeros([3, 2], np.float32),
+  }
+  return tf.data.Dataset.from_tensor_slices(rows)
+
+
+def test_texts_and_weights_are_kept_and_fillers_do_not_count():
+  batch = _config(_texts, reset_for_eval=True).Instantiate().get_next()
+  assert batch.text.tolist() == [b'one', b'two', b'three', b'one']
+  np.testing.assert_array_equal(batch.eval_sample_weights, [1, 0.5, 1, 0])
+  np.testing.assert_array_equal(batch.target_paddings[3], [1, 1])
+  assert isinstance(batch, NestedMap)
+
+
+def test_what_a_batch_is_like_is_known_without_reading_one():
+  config = _config(batch_padding_size=1)
+  data = config.Instantiate()
+  specs = data.batch_specs()
+  assert specs == NestedMap(
+    id=jax.ShapeDtypeStruct((5,), np.int64),
+    inner=NestedMap(x=jax.ShapeDtypeStruct((5, 3), np.int64)),
+    eval_sample_weights=jax.ShapeDtypeStruct((5,), np.float32),
+  )
+  assert data.specs_of(data.get_next_padded()) == specs
+  texts = _config(_texts).Instantiate()
+  assert texts.batch_specs() == texts.specs_of(texts.get_next())
+  assert 'text' not in texts.batch_specs()
+
+
+def test_an_unknown_shape_is_read_off_a_batch():
+  def unknown():
+    tf = lingvo_runtime.tensorflow()
+    shape = tf.TensorSpec([None], tf.int32)
+    return tf.data.Dataset.from_generator(
+      lambda: iter([{'x': [1, 2, 3]}] * 4), output_signature={'x': shape}
+    )
+
+  config = _config(unknown, batch_size=2)
+  assert config.Instantiate().batch_specs() is None
+  provider = base_input.DatasetInputSpecsProvider.config(input_p=config)
+  assert provider.Instantiate().get_input_specs() == NestedMap(
+    x=jax.ShapeDtypeStruct((2, 3), np.int32),
+    eval_sample_weights=jax.ShapeDtypeStruct((2,), np.float32),
+  )
+
+
+# Where it stands.
+
+
+def test_the_state_is_from_before_the_batch_that_was_peeked_at():
+  config = _config(is_training=True)
+  data = config.Instantiate()
+  data.get_next_padded()
+  peeked = data.peek_padded()
+  other = config.Instantiate()
+  other.set_state(data.get_state())
+  np.testing.assert_array_equal(other.get_next().id, peeked.id)
+  other.resume_at(1)
+  np.testing.assert_array_equal(other.get_next().id, peeked.id)
+  assert 'comes next' in other.after_restart()
+
+
+def test_another_order_than_before_is_found_out():
+  config = _config(shuffled_without_a_seed, is_training=True)
+  data = config.Instantiate()
+  data.get_next()
+  other = config.Instantiate()
+  with pytest.raises(errors.UserError, match='begins with another example'):
+    other.set_state(data.get_state())
+
+
+def test_data_that_nobody_can_repeat_has_no_state():
+  config = _config(
+    shuffled_without_a_seed, is_training=True, is_deterministic=False
+  )
+  data = config.Instantiate()
+  data.resume_at(3)
+  assert len(set(data.get_next().id.tolist())) == 4
+  for ask in (data.get_state, lambda: data.set_state(b'{}')):
+    with pytest.raises(NotImplementedError, match='is_deterministic=False'):
+      ask()
+  assert 'from the start' in data.after_restart()
+
+
+@pytest.mark.parametrize(
+  'state', [b'', b'[]', b'{"examples_read": -1, "first_example": null}']
+)
+def test_what_is_no_state_is_refused(state):
+  with pytest.raises(errors.UserError, match='is no state of input'):
+    _config().Instantiate().set_state(state)
+
+
+def test_hosts_that_read_other_data_can_be_told():
+  def digests(host, function=numbers):
+    config = _config(function, batch_size=2, is_training=True)
+    data = config.Instantiate(num_infeed_hosts=2, infeed_host_index=host)
+    found = [data.get_next() and data.order_digest() for _ in range(3)]
+    data.reset()
+    data.get_next()
+    return [*found, data.order_digest()]
+
+  first, *rest, again = digests(0)
+  assert [first, *rest, again] == digests(1)
+  assert len({first, *rest}) == 3 and again == first
+  other = shuffled_without_a_seed
+  assert digests(0, other)[0] != digests(1, other)[0]
+  assert digests(0, of_host) == [None] * 4
+
+
+def test_a_state_is_small_and_readable():
+  data = _config().Instantiate()
+  data.get_next()
+  assert json.loads(data.get_state())['examples_read'] == 4
+
+
+# Mistakes, and what is left behind.
+
+
+def _dataset(make):
+  return lambda: make(lingvo_runtime.tensorflow())
+
+
+@pytest.mark.parametrize(
+  ('make', 'fields', 'said'),
+  [
+    (
+      lambda tf: [1, 2],
+      {},
+      'dataset_fn of input returns a list; expected a tf',
+    ),
+    (lambda tf: tf.data.Dataset.range(3), {}, 'expected dicts of tensors'),
+    (
+      lambda tf: numbers().repeat(),
+      dict(reset_for_eval=True),
+      'the dataset of input never ends; leave out repeat',
+    ),
+    (
+      lambda tf: numbers().map(
+        lambda x: {'r': tf.RaggedTensor.from_row_lengths([1], [1])}
+      ),
+      {},
+      "the field 'r' of the examples of input is a RaggedTensorSpec",
+    ),
+    (
+      lambda tf: tf.data.Dataset.range(1, 9).map(lambda i: {'x': tf.ones([i])}),
+      {},
+      'the dataset fails after 0 examples, which are to have one shape',
+    ),
+    (
+      lambda tf: tf.data.TextLineDataset('/not/there').map(lambda x: {'x': x}),
+      {},
+      'the dataset fails after 0 examples, .*/not/there',
+    ),
+    (
+      lambda tf: tf.data.Dataset.list_files('/not/there*'),
+      {},
+      'dataset_fn of input fails: .*/not/there',
+    ),
+  ],
+)
+def test_datasets_that_are_refused(make, fields, said):
+  data = _config(_dataset(make), **fields).Instantiate()
+  with pytest.raises(errors.UserError, match=said):
+    data.get_next()
+
+
+_TWO_HOSTS = dict(num_infeed_hosts=2)
+
+
+@pytest.mark.parametrize(
+  ('function', 'fields', 'said'),
+  [
+    (numbers, dict(batch_size=None), 'batch_size of input is None; expected'),
+    (numbers, dict(num_epochs=2), 'num_epochs of input is 2, and is_training'),
+    (numbers, dict(infeed_host_index=1), 'is 1; expected one of 1 hosts'),
+    (numbers, dict(map_fn=3), 'map_fn of input is 3; expected a function'),
+    (3, {}, 'dataset_fn of input is 3; expected a function'),
+    (
+      numbers,
+      dict(is_deterministic=False, **_TWO_HOSTS),
+      'is False, so 2 hosts cannot share one order',
+    ),
+    (
+      of_host,
+      dict(reset_for_eval=True, **_TWO_HOSTS),
+      'splits the data over 2 hosts, which may have more or fewer',
+    ),
+  ],
+)
+def test_fields_that_make_no_sense(function, fields, said):
+  with pytest.raises(errors.UserError, match=said):
+    _config(function, **fields).Instantiate()
+
+
+def test_nothing_is_left_behind():
+  config = _config(reset_for_eval=True)
+
+  def cycle():
+    data = config.Instantiate()
+    data.get_next()
+    data.close()
+
+  def held():
+    return [len(os.listdir(f'/proc/self/{kind}')) for kind in ('task', 'fd')]
+
+  cycle()
+  threads, files = held()
+  for _ in range(20):
+    cycle()
+  assert held()[0] <= threads and held()[1] <= files
