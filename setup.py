@@ -31,6 +31,8 @@ LINGVO = [
 ]
 
 SEQIO = [
+  # TensorFlow Datasets imports it where it prepares data, and does not name it.
+  'importlib_resources>=6',
   'seqio>=0.0.20',
   SENTENCEPIECE,
   'tensorflow>=2.21,<2.22',

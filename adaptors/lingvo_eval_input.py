@@ -3,7 +3,6 @@
 Legend: B examples of a host in a batch, H hosts, T time.
 """
 
-import collections
 import hashlib
 from typing import Any
 
@@ -13,14 +12,11 @@ from absl import logging
 
 from adaptors import (
   lingvo_input,
-  lingvo_input_driver,
+  lingvo_input_kinds,
   lingvo_input_shapes,
 )
 from pax_compat import errors, host_fields
 from pax_compat.nested_map import NestedMap
-
-# An input that repeats itself shows by this many examples coming again.
-_EXAMPLES_TO_COMPARE = 256
 
 
 class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
@@ -47,12 +43,18 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
     super().__post_init__()
     self._num_samples = None
     self._epoch = None
+    self._digest = hashlib.blake2b(digest_size=8)
 
   def _check_batch_size(self):
     if self.is_training:
       raise errors.UserError(
         f'{self._told_name()}: is_training is True; expected False, or a'
         ' LingvoInputAdaptor'
+      )
+    if self.replay:
+      raise errors.UserError(
+        f'{self._told_name()}: replay is True; leave it False, as the order is'
+        ' always that of the files'
       )
     if not self.reset_for_eval:
       raise errors.UserError(
@@ -73,7 +75,7 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
 
   def _own_params(self):
     params = self.input.Copy()
-    if 'repeat_count' in params and not lingvo_input_driver.is_tf_data(params):
+    if 'repeat_count' in params and not lingvo_input_kinds.is_tf_data(params):
       params.repeat_count = 1
       params.flush_every_n = 0
       logging.info(
@@ -82,32 +84,30 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
         ' shuffle buffer play no role',
         self._told_name(),
       )
+    lingvo_input_kinds.check_unpacked(
+      self._told_name(), params, do_eval=self.cluster_do_eval
+    )
+    if lingvo_input_kinds.is_permuted(params) and not params.random_seed:
+      params.random_seed = 1  # One order for all hosts.
     return params
 
   def _hosts_differ(self) -> bool:
     return False  # All hosts read the same order.
 
-  def _infeed_context(self):
-    return {'infeed_host_index': 0, 'num_infeed_hosts': 1}
+  def _lengths_agree(self) -> bool:
+    return True  # Else there are more shapes than examples of one.
 
   def _cluster_options(self):
     options = super()._cluster_options()
-    return {**options, 'require_sequential_input_order': True}
+    # All hosts must see one order, so no thread may overtake another.
+    several = self.num_infeed_hosts > 1
+    return {
+      **options,
+      'require_sequential_input_order': True,
+      'keeps_order': several,
+    }
 
   def _build(self):
-    driver = self._build_dynamic()
-    if driver.finite is False and not self._ends_by_count():
-      driver.close()
-      raise errors.UserError(
-        f'{self._told_name()} never ends: {self._how_to_end()}'
-      )
-    return driver
-
-  def _ends_by_count(self) -> bool:
-    """Whether an epoch ends after so many examples, and not with the data."""
-    return False
-
-  def _build_dynamic(self):
     """Returns a driver whose last batch may come short.
 
     Where the generator fixes its batch size, a short batch would fail or be
@@ -129,13 +129,6 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
     self._params = single
     return super()._build()
 
-  def _how_to_end(self) -> str:
-    return (
-      'an evaluation needs one epoch. Switch its repetition off'
-      ' (cluster_do_eval=True does it for many tf.data inputs), or set'
-      ' num_batches'
-    )
-
   @property
   def num_samples(self) -> int | None:
     """Real examples of all hosts in an epoch; None before the first ended."""
@@ -149,6 +142,21 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
   def _free(self):
     super()._free()
     self._epoch = None
+    self._digest = hashlib.blake2b(digest_size=8)
+
+  def order_digest(self) -> bytes | None:
+    """Returns 8 bytes that tell what was read since the last reset.
+
+    All hosts read everything in the same order, so after each batch they have
+    the same digest; where not, their data or its order differs. None where one
+    host reads alone.
+    """
+    return self._digest.digest() if self.num_infeed_hosts > 1 else None
+
+  def _note_order(self, batch: NestedMap):
+    if self.num_infeed_hosts > 1:
+      for leaf in jax.tree.leaves(batch):
+        self._digest.update(host_fields.digestible(leaf))
 
   def _read_epoch(self):
     """Yields this host's batches of one epoch."""
@@ -156,7 +164,9 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
     for batch in self._read_all():
       count += self._checked_rows(batch)
       guard(batch, count)
-      for piece in _by_length(batch, self._buckets):
+      self._note_order(batch)
+      fixed = self._live_driver().fixed_lengths
+      for piece in _by_length(batch, self._buckets, fixed):
         # Bounded: as many groups as there are shapes.
         key = tuple(x.shape[1:] for x in jax.tree.leaves(piece))
         if key not in groups:
@@ -200,27 +210,6 @@ class LingvoEvalAdaptor(lingvo_input.LingvoInputAdaptor):
         count,
       )
 
-  def _guard(self):
-    """Returns a function that raises where the input seems never to end.
-
-    It is called with each batch of the reader and the examples so far.
-    """
-    if self._live_driver().finite:
-      return lambda batch, count: None
-    told = getattr(self._params, 'num_samples', 0)
-    if told:
-      return lambda batch, count: self._check_count(told, batch, count)
-    return _RepetitionGuard(self._told_name(), self._how_to_end())
-
-  def _check_count(self, told, batch, count):
-    # Half as wrong a number is a slip; twice the number is another epoch.
-    if count > 2 * told + lingvo_input_shapes.batch_rows(batch):
-      raise errors.UserError(
-        f'{self._told_name()} gave {count} examples, more than twice the'
-        f' {told} of input.num_samples: {self._how_to_end()}; or correct'
-        ' input.num_samples'
-      )
-
 
 class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
   """Gives the first `input.num_samples` examples of a Lingvo input, each once.
@@ -246,10 +235,10 @@ class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
       )
     self.batch_size = size
     super()._check_batch_size()
-    self._count = getattr(self.input, 'num_samples', 0)
-    if not self._count or self._count < 0:
+    self._wanted = getattr(self.input, 'num_samples', 0)
+    if not self._wanted or self._wanted < 0:
       raise errors.UserError(
-        f'{self._told_name()}: input.num_samples is {self._count!r}; expected'
+        f'{self._told_name()}: input.num_samples is {self._wanted!r}; expected'
         ' how many examples there are, or a LingvoEvalAdaptor for an input that'
         ' ends by itself'
       )
@@ -262,16 +251,13 @@ class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
   @property
   def num_samples(self) -> int:
     """Real examples of all hosts in an epoch."""
-    return self._count
+    return self._wanted
 
-  def _ends_by_count(self):
-    return True
-
-  def _guard(self):
-    return lambda batch, count: None
+  def _reads_all(self):
+    return False  # It ends by the count.
 
   def _read_all(self):
-    left = self._count
+    left = self._wanted
     for batch in super()._read_all():
       rows = self._checked_rows(batch)
       yield _rows(batch, 0, left) if rows > left else batch
@@ -279,39 +265,9 @@ class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
       if left <= 0:
         return
     raise errors.UserError(
-      f'{self._told_name()} ended after {self._count - left} examples; expected'
-      f' the {self._count} of input.num_samples'
+      f'{self._told_name()} ended after {self._wanted - left} examples;'
+      f' expected the {self._wanted} of input.num_samples'
     )
-
-
-class _RepetitionGuard:
-  """Finds out that examples come again from the first on, in the same order."""
-
-  def __init__(self, name: str, advice: str):
-    self._name = name
-    self._advice = advice
-    self._first = []
-    self._last = collections.deque(maxlen=_EXAMPLES_TO_COMPARE)
-
-  def __call__(self, batch: NestedMap, count: int):
-    leaves = jax.tree.leaves(batch)
-    for row in range(leaves[0].shape[0]):
-      digest = hashlib.blake2b(digest_size=16)
-      for leaf in leaves:
-        digest.update(host_fields.digestible(np.asarray(leaf[row])))
-      self._see(digest.digest(), count)
-
-  def _see(self, digest: bytes, count: int):
-    self._last.append(digest)
-    if len(self._first) < _EXAMPLES_TO_COMPARE:
-      self._first.append(digest)
-    elif self._last[0] == self._first[0] and list(self._last) == self._first:
-      raise errors.UserError(
-        f'{self._name} seems never to end: before example {count} the first'
-        f' {_EXAMPLES_TO_COMPARE} came again in the same order. '
-        f'{self._advice[0].upper()}{self._advice[1:]}; if the data really'
-        ' repeats itself, set input.num_samples'
-      )
 
 
 class _Group:
@@ -369,22 +325,19 @@ def _rows(batch: NestedMap, start: int, stop: int) -> NestedMap:
 
 def _pads(example: NestedMap, count: int) -> NestedMap:
   """Returns `count` copies of an example [1, ...] that weigh nothing."""
-
-  def pad(path, x):
-    if lingvo_input_shapes.is_weight(path):
-      x = np.zeros_like(x)
-    elif lingvo_input_shapes.is_padding(path):
-      x = np.ones_like(x)
-    return np.repeat(x, count, axis=0)
-
-  return jax.tree_util.tree_map_with_path(pad, example)
+  example = lingvo_input_shapes.without_weight(example)
+  return jax.tree.map(lambda x: np.repeat(x, count, axis=0), example)
 
 
-def _by_length(batch: NestedMap, buckets: lingvo_input_shapes.Buckets):
+def _by_length(
+  batch: NestedMap,
+  buckets: lingvo_input_shapes.Buckets,
+  fixed_lengths: NestedMap,
+):
   """Yields the examples of each allowed length, brought to that length."""
   lengths = buckets.row_lengths(batch)
   if lengths is None:
-    yield batch
+    yield buckets.extended(batch, fixed_lengths)
     return
   for length in np.unique(lengths):
     rows = np.flatnonzero(lengths == length)

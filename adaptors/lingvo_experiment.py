@@ -8,7 +8,7 @@ from absl import logging
 from adaptors import (
   lingvo_eval_input,
   lingvo_input,
-  lingvo_input_driver,
+  lingvo_input_kinds,
   lingvo_params,
   lingvo_run,
   lingvo_runtime,
@@ -150,6 +150,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       is_training=True,
       # The legacy run had this seed too; `resume_at` sees to restarts.
       allow_fixed_file_random_seed=True,
+      replay=self._options.lingvo_input_replay,
     )
 
   def _held_out(self, name: str) -> list[config_lib.Config]:
@@ -276,7 +277,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
 def _has_end(params) -> bool:
   """Whether an input reads files or a tf.data set, and not endless examples."""
-  return 'repeat_count' in params or lingvo_input_driver.is_tf_data(params)
+  return 'repeat_count' in params or lingvo_input_kinds.is_tf_data(params)
 
 
 def _eval_batch_size(name: str, params) -> int:

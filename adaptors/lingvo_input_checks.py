@@ -11,7 +11,7 @@ from typing import Any
 from absl import logging
 
 from adaptors import (
-  lingvo_input_driver,
+  lingvo_input_kinds,
   lingvo_runtime,
   lingvo_vocabulary_checks,
 )
@@ -101,6 +101,10 @@ def _patterns_of(name: str, entry: str) -> Iterator[tuple[str, list[str]]]:
   file_type, rest = split_type(entry)
   if file_type not in _FILE_TYPES:
     return
+  if not rest.strip():
+    raise errors.UserError(
+      f'{name}: file_pattern is {entry!r}, which names no file'
+    )
   for pattern in rest.split(','):
     paths = []
     for part in pattern.split(';'):
@@ -161,7 +165,7 @@ def _are_joined(params, patterns) -> bool:
   return (
     all(isinstance(p, str) for p in patterns)
     and not getattr(params, 'weights', None)
-    and not lingvo_input_driver.is_tf_data(params)
+    and not lingvo_input_kinds.is_tf_data(params)
   )
 
 
@@ -184,6 +188,12 @@ def _matches(name, pattern: str, part: str) -> list[str]:
     count = '?????' if shards == '*' else f'{int(shards):05d}'
     glob = f'{path}-?????-of-{count}'
   paths = sorted(tf.io.gfile.glob(glob)) if glob else []
+  folders = [path for path in paths if tf.io.gfile.isdir(path)]
+  if folders:
+    raise errors.UserError(
+      f'{name}: {part!r}, of file_pattern {pattern!r}, matches the folder'
+      f' {folders[0]}; expected files only, such as {folders[0]}/*'
+    )
   if not paths:
     looked = f' (as {glob!r})' if glob != part else ''
     raise errors.UserError(

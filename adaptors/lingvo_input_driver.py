@@ -12,27 +12,37 @@ Whoever drives does not notice which it is.
 
 import atexit
 import contextlib
-import threading
+import functools
 import weakref
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 
-from adaptors import lingvo_input_sources, lingvo_runtime
+from adaptors import (
+  lingvo_detokenizing,
+  lingvo_endless,
+  lingvo_input_kinds,
+  lingvo_input_leaves,
+  lingvo_input_repairs,
+  lingvo_input_sources,
+  lingvo_readers,
+  lingvo_record_probe,
+  lingvo_record_trial,
+  lingvo_runtime,
+  record_copies,
+)
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# The reader waits for ever where it drops every record; say so after a while.
+# What has no batch after this time may drop all of its data, for ever.
 _SECONDS_TO_FIRST_BATCH = 60.0
 
 # How far a reader is read on at most before it is closed: seconds, not hours.
 _BATCHES_TO_DRAIN = 10_000
-
-# Reader ops of Lingvo, which tell whether their data comes to an end.
-_READER_OPS = ('GenericInput', 'GenericInputV2Create')
 
 
 class GeneratorDriver:
@@ -40,10 +50,16 @@ class GeneratorDriver:
 
   Attributes:
     generator: the Lingvo object.
-    dropped: paths of the leaves that never become arrays, such as strings.
+    graph: the TensorFlow graph in which it makes batches.
+    dropped: paths of the leaves that never become arrays.
+    fixed_lengths: of each leaf the size of its second axis, the structure being
+      that of the batches; None if it varies.
     static_batch: the batch size that the generator promises for some leaf;
       None if it varies.
     finite: True or False where it is known whether the data ends, else None.
+    uses_step: whether batches depend on the training step, such as those of a
+      curriculum.
+    steps_per_batch: training steps that a batch is for.
   """
 
   def __init__(
@@ -54,6 +70,10 @@ class GeneratorDriver:
     infeed_host_index: int = 0,
     num_infeed_hosts: int = 1,
     tells_source: bool = False,
+    seed: int | None = None,
+    keeps_texts: bool = False,
+    first_step: int = 0,
+    skips_bad_records: bool = False,
   ):
     """Builds the generator and fetches its first batch.
 
@@ -64,19 +84,32 @@ class GeneratorDriver:
       num_infeed_hosts: what it is told about the number of hosts.
       tells_source: whether batches say which data source they come from, if
         sources train different variables.
+      seed: of what TensorFlow draws at random; None for no seed.
+      keeps_texts: whether leaves of strings stay in batches, as arrays of
+        bytes.
+      first_step: the training step that the first batch is for.
+      skips_bad_records: whether records that the generator refuses are left
+        out, and counted, rather than errors.
 
     Raises:
-      UserError: the generator works in neither way.
+      UserError: the generator works in neither way, or would end the process
+        or wait for ever.
     """
     self._tf = lingvo_runtime.module('tensorflow')
     self._options = cluster_options
     self._infeed = (infeed_host_index, num_infeed_hosts)
     self._tells_source = tells_source
+    self._seed = seed
+    self._keeps_texts = keeps_texts
+    self._step = first_step
+    self._skips_bad_records = skips_bad_records
+    self.steps_per_batch = 1
     self._first = None
-    self._session = self.generator = None
-    self._must_be_drained = False
-    self._call: Callable[[], list[np.ndarray]] | None = None
-    self._decode: dict[str | None, Callable[..., list[bytes]]] = {}
+    self._session = self.generator = self.graph = None
+    self._must_be_drained = self._comes_to_an_end = False
+    self._cancel: Callable[[], None] | None = None
+    self._call: Callable[[int], list[np.ndarray]] | None = None
+    self._decode: dict[str | None, Callable[..., list[str]]] = {}
     self._build(params)
     _live.add(self)
 
@@ -85,32 +118,41 @@ class GeneratorDriver:
       ('session', self._build_session),
       ('function', self._build_function),
     ]
-    if is_tf_data(params):
+    if lingvo_input_kinds.is_tf_data(params):
       ways.reverse()
     name, failures = params.cls.__name__, []
     for way, build in ways:
       try:
         # Each way gets Params of its own: generators change theirs.
-        build(params.Copy())
-        self._first = [self._first_batch(name)]
+        build(params.Copy(), name)
+        self._first = [self._first_batch(name, params)]
+        if failures and self._first == [None]:
+          raise errors.UserError('it has no data at all')
         logging.info('%s is driven by a TensorFlow %s', name, way)
         return
+      except _MistakeError as e:
+        self.close()
+        raise errors.UserError(str(e)) from e.__cause__
       except Exception as e:  # noqa: BLE001 (anything can fail in user code)
-        logging.info('%s: no %s: %s', name, way, _one_line(e))
+        logging.info('%s: no %s: %s', name, way, errors.one_line(e))
         failures.append((way, e))
         self.close()
-    told = '\n'.join(f'  {way}: {_one_line(e)}' for way, e in failures)
+    told = '\n'.join(f'  {way}: {errors.one_line(e)}' for way, e in failures)
     raise errors.UserError(
       f'{name} cannot be driven, neither by a TensorFlow session nor by a'
       f' tf.function:\n{told}'
     ) from failures[0][1]
 
-  def _build_session(self, params):
+  def _build_session(self, params, name):
     tf = self._tf
     graph = tf.Graph()
     with graph.as_default(), self._lingvo_context(), tf.device('/cpu:0'):
+      self._set_seed()
       self.generator = params.Instantiate()
-      fetches = self._note_structure(self._symbolic_batch())
+      step = tf.compat.v1.placeholder(tf.int64, [])
+      fetches = self._note_structure(self._symbolic_batch(step))
+      self.uses_step = bool(step.consumers())
+      probes = self._probes(name, graph)
       self._session = tf.compat.v1.Session(graph=graph)
       self._session.run(
         [
@@ -120,23 +162,67 @@ class GeneratorDriver:
         ]
       )
       self.generator.Initialize(self._session)
-      self._call = self._session.make_callable(fetches)
+      if self.uses_step:
+        self._call = self._session.make_callable(fetches, feed_list=[step])
+      else:
+        fetch = self._session.make_callable(fetches)
+        self._call = lambda step: fetch()
     self._note_end(graph)
+    with _mistake():
+      for probe in probes:
+        probe.run(self._session)
+        lingvo_record_trial.check(
+          name,
+          probe.reader,
+          functools.partial(probe.processed, self._session),
+          skip=self._skips_bad_records,
+        )
 
-  def _build_function(self, params):
+  def _probes(self, name, graph) -> list[lingvo_record_probe.Probe]:
+    """Checks the readers of a graph, and returns what tries their records."""
+    tf = self._tf
+    with _mistake():
+      readers = lingvo_readers.readers(tf, graph.as_graph_def())
+      for reader in readers:
+        lingvo_readers.check_reader(name, reader)
+      return [
+        lingvo_record_probe.Probe(tf=tf, name=name, reader=reader)
+        for reader in readers
+      ]
+
+  def _build_function(self, params, name):
     tf = self._tf
     with self._lingvo_context(), tf.device('/cpu:0'):
       self.generator = params.Instantiate()
 
-      def next_batch():
-        return self._note_structure(self._symbolic_batch())
+      def next_batch(step):
+        self._set_seed()
+        tensors = self._note_structure(self._symbolic_batch(step))
+        self.uses_step = bool(step.consumers())
+        return tensors
 
-      traced = tf.function(next_batch, autograph=False).get_concrete_function()
-    self._call = lambda: [x.numpy() for x in traced()]
+      traced = tf.function(next_batch, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.int64)
+      )
+    with _mistake():
+      for reader in lingvo_readers.readers(tf, traced.graph.as_graph_def()):
+        lingvo_readers.check_reader(name, reader)
+    cancellation = lingvo_runtime.module('tensorflow.python.eager.cancellation')
+    manager = cancellation.CancellationManager()
+    call = manager.get_cancelable_function(traced)
+    self._cancel = manager.start_cancel
+    self._call = lambda step: [
+      x.numpy() for x in call(tf.constant(step, tf.int64))
+    ]
     self._note_end(traced.graph)
 
-  def _symbolic_batch(self) -> Any:
-    batch = self.generator.GetPreprocessedInputBatch()
+  def _set_seed(self):
+    if self._seed is not None:
+      self._tf.compat.v1.set_random_seed(self._seed)
+
+  def _symbolic_batch(self, step) -> Any:
+    with lingvo_runtime.module('lingvo.core.py_utils').GlobalStepContext(step):
+      batch = self.generator.GetPreprocessedInputBatch()
     told = self._tells_source and isinstance(batch, dict)
     if not told or not lingvo_input_sources.are_told_apart(self.generator):
       return batch
@@ -157,48 +243,74 @@ class GeneratorDriver:
         f'{type(self.generator).__name__} gives a {type(batch).__name__} of'
         ' batches, one for each core; only one NestedMap is supported'
       )
-    self.dropped = []
-    tensors, self._treedef = jax.tree.flatten(
-      _numeric_leaves(self._tf, batch, '', self.dropped)
+    kept, self.dropped = lingvo_input_leaves.kept_leaves(
+      self._tf, batch, keeps_texts=self._keeps_texts
+    )
+    tensors, self._treedef = jax.tree.flatten(kept)
+    self.fixed_lengths = jax.tree.unflatten(
+      self._treedef,
+      [t.shape[1] if (t.shape.rank or 0) > 1 else None for t in tensors],
     )
     sizes = [t.shape[0] for t in tensors if t.shape.rank]
     self.static_batch = max((n for n in sizes if n), default=None)
     return tensors
 
   def _note_end(self, graph):
-    """Notes whether the data ends: by the reader ops, or by the tf.data set."""
-    repeats = _repeat_counts(graph)
-    if repeats:
-      self.finite = all(count > 0 for count in repeats)
-    else:
-      self.finite = _dataset_is_finite(self.generator)
-    self._must_be_drained = any(count > 0 for count in repeats)
+    """Notes whether the data ends."""
+    self.graph = graph
+    self.finite = lingvo_endless.ends(self._tf, graph, self.generator)
+    readers = lingvo_readers.readers(self._tf, graph.as_graph_def())
+    self._comes_to_an_end = any(reader.ends() for reader in readers)
 
-  def _first_batch(self, name) -> list[np.ndarray] | None:
+  def _first_batch(self, name, params) -> list[np.ndarray] | None:
     """Returns the leaves of the first batch, None at the end of the data."""
-    watchdog = threading.Timer(
-      _SECONDS_TO_FIRST_BATCH,
-      logging.warning,
-      (
-        '%s has given no batch for %d seconds. If every record is longer than'
-        ' its largest bucket_upper_bound, it will wait for ever',
-        name,
-        _SECONDS_TO_FIRST_BATCH,
-      ),
-    )
-    watchdog.daemon = True
-    watchdog.start()
+    with futures.ThreadPoolExecutor(1) as pool:
+      first = pool.submit(self._leaves)
+      try:
+        return first.result(_SECONDS_TO_FIRST_BATCH)
+      except futures.TimeoutError:
+        logging.warning(
+          '%s has given no batch for %d seconds. If it drops all of its data,'
+          ' such as what is longer than the largest bucket_upper_bound, it will'
+          ' wait for ever',
+          name,
+          _SECONDS_TO_FIRST_BATCH,
+        )
+        if self._cancel and self._has_nothing(params):
+          self._cancel()
+          raise _MistakeError(
+            f'{name} drops all of its data, and would wait for ever: read once,'
+            ' in order, it gave no batch; expected some that fits into the'
+            ' largest bucket_upper_bound'
+          ) from None
+        return first.result()
+
+  def _has_nothing(self, params) -> bool:
+    """Whether the data, read once and in order, has not one batch.
+
+    False where that cannot be told.
+    """
+    # Some sources repeat unless in order, others unless in an evaluation.
+    ending = {'require_sequential_input_order': True, 'do_eval': True}
+    options = {**self._options, **ending}
+    if self.finite or options == self._options:
+      return False
     try:
-      return self._leaves()
-    finally:
-      watchdog.cancel()
-      watchdog.join()
+      once = _OnceDriver(params=params.Copy(), cluster_options=options)
+    except errors.UserError as e:
+      logging.info('cannot be read once and in order: %s', e)
+      return False
+    once.close()
+    return once.is_empty
 
   def _leaves(self) -> list[np.ndarray] | None:
+    self._must_be_drained = self._comes_to_an_end  # Now it starts.
     try:
-      return self._call()
+      leaves = self._call(self._step)
     except self._tf.errors.OutOfRangeError:
       return None
+    self._step += self.steps_per_batch
+    return [lingvo_input_leaves.as_array(x) for x in leaves]
 
   def next(self) -> NestedMap:
     """Returns the next batch as numpy arrays.
@@ -212,58 +324,27 @@ class GeneratorDriver:
       raise StopIteration
     return jax.tree.unflatten(self._treedef, leaves)
 
+  def skip(self, count: int) -> int:
+    """Reads so many batches on; returns how many there were."""
+    for skipped in range(count):
+      leaves = self._first.pop() if self._first else self._leaves()
+      if leaves is None:
+        self._first = [None]
+        return skipped
+    return count
+
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
 
     Raises:
       UserError: the generator has no tokenizer, or none called `key`.
     """
-    if not hasattr(self.generator, 'IdsToStrings'):
-      raise errors.UserError(
-        f'{type(self.generator).__name__} has no IdsToStrings, so its ids'
-        ' cannot be turned into text'
-      )
     if key not in self._decode:
       with self._lingvo_context():
-        self._decode[key] = self._build_decode(self._decoder(key))
-    ids = np.asarray(ids, np.int32)
-    texts = self._decode[key](ids, np.asarray(lengths, np.int32))
-    return [t.decode('utf-8', errors='replace') for t in texts]
-
-  def _decoder(self, key: str | None):
-    """Returns the generator's own function, with the tokenizer chosen."""
-    if key is None:
-      return self.generator.IdsToStrings
-
-    def decode(ids, lengths):
-      try:
-        return self.generator.IdsToStrings(ids, lengths, key=key)
-      except KeyError:
-        known = getattr(self.generator, 'tokenizer_dict', {})
-        raise errors.UserError(
-          f'{type(self.generator).__name__} has no tokenizer {key!r}'
-          + errors.did_you_mean(key, known)
-        ) from None
-
-    return decode
-
-  def _build_decode(self, ids_to_strings):
-    """Returns ids [B, T] and lengths [B] -> list of bytes."""
-    tf = self._tf
-    if self._session is None:
-      decode = tf.function(ids_to_strings, autograph=False)
-      traced = decode.get_concrete_function(
-        tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
-      )
-      return lambda ids, lengths: traced(
-        tf.constant(ids), tf.constant(lengths)
-      ).numpy()
-    with self._session.graph.as_default(), tf.device('/cpu:0'):
-      ids = tf.compat.v1.placeholder(tf.int32, [None, None])
-      lengths = tf.compat.v1.placeholder(tf.int32, [None])
-      texts = ids_to_strings(ids, lengths)
-      self._session.run(tf.compat.v1.tables_initializer())
-      return self._session.make_callable(texts, feed_list=[ids, lengths])
+        self._decode[key] = lingvo_detokenizing.function(
+          self._tf, self.generator, self._session, key
+        )
+    return self._decode[key](ids, lengths)
 
   def close(self):
     """Frees the generator and its threads."""
@@ -271,7 +352,8 @@ class GeneratorDriver:
       self._drain()
     if self._session is not None:
       self._session.close()
-    self._session = self._call = self.generator = None
+    self._session = self._call = self.generator = self.graph = None
+    self._cancel = None
     self._decode = {}
     _live.discard(self)
 
@@ -298,6 +380,19 @@ class GeneratorDriver:
     )
 
 
+class _OnceDriver(GeneratorDriver):
+  """Reads data that has an end up to its first batch.
+
+  Attributes:
+    is_empty: whether there is none; False where the data has no end.
+  """
+
+  def _first_batch(self, name, params):
+    first = self._leaves() if self.finite else []
+    self.is_empty = first is None
+    return first
+
+
 # What is still open when the process ends; see `GeneratorDriver._drain`.
 _live: weakref.WeakSet[GeneratorDriver] = weakref.WeakSet()
 
@@ -306,6 +401,7 @@ _live: weakref.WeakSet[GeneratorDriver] = weakref.WeakSet()
 def _close_all():
   for driver in list(_live):
     driver.close()
+  record_copies.remove_all()
 
 
 @contextlib.contextmanager
@@ -315,6 +411,7 @@ def _lingvo_context(cluster_options: dict[str, Any], infeed: tuple[int, int]):
   with (
     lingvo_runtime.eager_flag(False),
     lingvo_runtime.cluster(**cluster_options),
+    lingvo_input_repairs.repaired(),
     cluster.InfeedContextScope(
       infeed_host_index=infeed[0], num_infeed_hosts=infeed[1]
     ),
@@ -322,71 +419,13 @@ def _lingvo_context(cluster_options: dict[str, Any], infeed: tuple[int, int]):
     yield
 
 
-def is_tf_data(params) -> bool:
-  """Returns whether a generator reads through `tf.data`."""
-  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
-  sources = lingvo_runtime.module('lingvo.core.datasource')
-  source = getattr(params, 'file_datasource', None)
-  return issubclass(
-    params.cls,
-    (
-      generators.TFDataSequenceInputGenerator,
-      generators.BaseDataExampleInputGenerator,
-    ),
-  ) or (source is not None and issubclass(source.cls, sources.TFDatasetSource))
+class _MistakeError(Exception):
+  """A user's mistake that no other way of driving would mend."""
 
 
-def _repeat_counts(graph) -> list[int]:
-  """Returns the `repeat_count` of each of Lingvo's reader ops in a graph."""
-  graph_def = graph.as_graph_def()
-  nodes = list(graph_def.node)
-  for function in graph_def.library.function:
-    nodes.extend(function.node_def)
-  return [n.attr['repeat_count'].i for n in nodes if n.op in _READER_OPS]
-
-
-def _dataset_is_finite(generator) -> bool | None:
-  """Returns whether the tf.data sets of a generator end; None if unknown."""
-  sets = getattr(getattr(generator, 'datasource', None), '_dataset', None) or {}
-  sizes = [s.cardinality() for s in sets.values()]
-  if not sizes or not all(hasattr(s, 'numpy') for s in sizes):
-    return None
-  sizes = [int(s.numpy()) for s in sizes]
-  if any(s == -1 for s in sizes):  # tf.data.INFINITE_CARDINALITY
-    return False
-  return True if all(s >= 0 for s in sizes) else None
-
-
-def _numeric_leaves(tf, node, path: str, dropped: list[str]):
-  """Returns a symbolic batch as our maps, without what is no plain number.
-
-  Args:
-    tf: TensorFlow.
-    node: a map, a list or a tensor of the batch.
-    path: the path of `node`, empty for the batch itself.
-    dropped: receives the paths of string, sparse and ragged leaves.
-  """
-  if isinstance(node, dict):
-    kept = {
-      k: _numeric_leaves(tf, v, f'{path}.{k}' if path else k, dropped)
-      for k, v in node.items()
-    }
-    return NestedMap({k: v for k, v in kept.items() if v is not None})
-  if isinstance(node, (list, tuple)):
-    kept = [
-      _numeric_leaves(tf, v, f'{path}[{i}]', dropped)
-      for i, v in enumerate(node)
-    ]
-    return [v for v in kept if v is not None]
-  if node is None:
-    return None
-  if not isinstance(node, (tf.Tensor, tf.Variable)) or node.dtype == tf.string:
-    dropped.append(path)
-    return None
-  return node
-
-
-def _one_line(error: Exception) -> str:
-  """Returns an error's type and the start of its message."""
-  text = ' '.join(str(error).split())
-  return f'{type(error).__name__}: {text[:300]}'
+@contextlib.contextmanager
+def _mistake():
+  try:
+    yield
+  except errors.UserError as e:
+    raise _MistakeError(*e.args) from e

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax_compat import host_fields
+from pax_compat import errors, host_fields
 from pax_compat.nested_map import NestedMap
 
 # Leaves that say how much an example or a position counts.
@@ -38,7 +38,7 @@ def is_padding(path) -> bool:
 def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
   """Returns `batch` with rows that do not count appended on axis 0.
 
-  They are zeros, hence of weight 0, with paddings of 1.
+  They are zeros, hence of weight 0, with paddings of 1 and empty texts.
 
   Args:
     batch: leaves [B, ...].
@@ -50,6 +50,17 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
     return host_fields.extended(x, rows - x.shape[0], value=value)
 
   return jax.tree_util.tree_map_with_path(pad, batch)
+
+
+def without_weight(batch: NestedMap) -> NestedMap:
+  """Returns `batch` with weights of 0 and paddings of 1."""
+
+  def change(path, x):
+    if is_weight(path):
+      return np.zeros_like(x)
+    return np.ones_like(x) if is_padding(path) else x
+
+  return jax.tree_util.tree_map_with_path(change, batch)
 
 
 def batch_rows(batch: NestedMap) -> int | None:
@@ -67,18 +78,29 @@ class Buckets:
     lengths: the allowed time lengths, rising; empty where T is left alone.
   """
 
-  def __init__(self, params: Any, *, fit_lengths: bool, one_shape: bool):
+  def __init__(
+    self,
+    params: Any,
+    *,
+    fit_lengths: bool,
+    one_shape: bool,
+    lengths_agree: bool = False,
+  ):
     """Reads the buckets off the Params of a generator.
 
     Args:
       params: Lingvo Params.
       fit_lengths: whether batches are brought to the bounds of the buckets.
       one_shape: whether all batches, of whatever bucket, get the same shape.
+      lengths_agree: whether lengths that the generator makes up for each batch
+        become those of the bucket, wherever in a batch they are.
     """
     self.bounds = tuple(getattr(params, 'bucket_upper_bound', None) or ())
     self.limits = tuple(getattr(params, 'bucket_batch_limit', None) or ())
     self._longest = getattr(params, 'target_max_length', None)
     self.lengths = ()
+    self._lengths_agree = fit_lengths and lengths_agree
+    self._one_shape = one_shape
     if fit_lengths and len(self.bounds) > 1:
       self.lengths = _lengths_of_bounds(self.bounds, self._longest)
     if one_shape and self.bounds:
@@ -139,18 +161,26 @@ class Buckets:
 
   def _bucket_of(self, batch: NestedMap, rows: int) -> int | None:
     """Returns the index of the bucket that a batch comes from."""
-    keys = batch.get('bucket_keys')
-    if keys is not None and self._keyed:
-      bucket = int(np.searchsorted(self.bounds, np.max(keys)))
-      return min(bucket, len(self.bounds) - 1)
+    if 'bucket_keys' in batch and self._keyed:
+      return self._bucket_by_key(batch)
     fitting = [(n, i) for i, n in enumerate(self.limits) if n >= rows]
     return min(fitting)[1] if fitting else None
 
-  def fit(self, batch: NestedMap) -> NestedMap:
+  def _bucket_by_key(self, batch: NestedMap) -> int:
+    """Returns the index of the bucket by the keys, else that of the last."""
+    last = len(self.bounds) - 1
+    if 'bucket_keys' not in batch or not self._keyed:
+      return last
+    return min(
+      int(np.searchsorted(self.bounds, np.max(batch.bucket_keys))), last
+    )
+
+  def fit(self, batch: NestedMap, fixed_lengths: NestedMap) -> NestedMap:
     """Returns a batch of the shape of its bucket.
 
     Args:
       batch: leaves [B, ...], of any B up to the bucket's limit.
+      fixed_lengths: of each leaf T, None where batches differ in it.
 
     Returns:
       The batch with T cut or extended to the smallest allowed length that holds
@@ -163,9 +193,49 @@ class Buckets:
     if lengths is not None and lengths.all():
       batch = set_length(batch, int(lengths.max()))
     bucket = self._bucket_of(batch, rows)
+    if lengths is None:
+      batch = self.extended(batch, fixed_lengths)
     if bucket is None or rows >= self.limits[bucket]:
       return batch
     return pad_rows(batch, self.limits[bucket])
+
+  def extended(self, batch: NestedMap, fixed_lengths: NestedMap) -> NestedMap:
+    """Returns a batch whose varying lengths became those of its bucket.
+
+    A generator that pads each batch to its longest example gives it few shapes
+    then, if no bucket key is below what it is the key of.
+
+    Args:
+      batch: maps of leaves [B, T, ...], some with `paddings` [B, T].
+      fixed_lengths: of each leaf T, None where batches differ in it.
+    """
+    if not self._lengths_agree or not self.bounds:
+      return batch
+    bucket = -1 if self._one_shape else self._bucket_by_key(batch)
+    return _with_least_length(batch, fixed_lengths, self.bounds[bucket] + 1)
+
+
+class OneShape:
+  """Raises where batches differ in shape: hosts would wait for each other."""
+
+  def __init__(self, name: str):
+    """Has seen no batch.
+
+    Args:
+      name: how messages call the input.
+    """
+    self._name = name
+    self._first = None
+
+  def __call__(self, batch: NestedMap):
+    shapes = {path: np.shape(x) for path, x in batch.flatten_items()}
+    self._first = self._first or shapes
+    if shapes != self._first:
+      raise errors.UserError(
+        f'{self._name}: several hosts must feed batches of one shape, and after'
+        f' batches of {self._first} comes one of {shapes}; expected a generator'
+        ' that pads to fixed lengths, or replay=True'
+      )
 
 
 def _lengths_of_bounds(bounds, longest: int | None) -> tuple[int, ...]:
@@ -177,6 +247,30 @@ def _lengths_of_bounds(bounds, longest: int | None) -> tuple[int, ...]:
   return tuple(sorted(lengths))
 
 
+def _with_least_length(
+  batch: NestedMap, fixed: NestedMap, length: int
+) -> NestedMap:
+  """Returns a batch with the time axis of its maps extended where it varies.
+
+  Args:
+    batch: maps of leaves [B, T, ...], some with `paddings` [B, T].
+    fixed: of each leaf T, None where batches differ in it.
+    length: the least T.
+  """
+  batch = NestedMap(
+    {
+      key: _with_least_length(x, fixed[key], length)
+      if isinstance(x, NestedMap)
+      else x
+      for key, x in batch.items()
+    }
+  )
+  paddings = batch.get('paddings')
+  if getattr(paddings, 'ndim', 0) != 2 or fixed.get('paddings') is not None:
+    return batch
+  return set_length(batch, max(length, paddings.shape[1]))
+
+
 def set_length(batch: NestedMap, length: int) -> NestedMap:
   """Returns a batch with the time axis cut or extended.
 
@@ -185,7 +279,7 @@ def set_length(batch: NestedMap, length: int) -> NestedMap:
     length: the new T.
 
   Returns:
-    The batch; what is added is 1 in paddings, 0 elsewhere.
+    The batch; what is added is 1 in paddings, an empty text or 0 elsewhere.
   """
   if batch.paddings.shape[1] == length:
     return batch

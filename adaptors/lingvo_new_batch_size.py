@@ -51,6 +51,14 @@ class LingvoInputAdaptorNewBatchSize(lingvo_input.LingvoInputAdaptor):
       return self._next_batch()
     return batch
 
+  def _skip(self, count: int) -> int:
+    for skipped in range(count):
+      try:
+        self._next_batch()
+      except StopIteration:
+        return skipped
+    return count
+
   def _cut(self, batch: NestedMap) -> list[NestedMap]:
     """Returns a batch in pieces of B examples each."""
     rows = lingvo_input_shapes.batch_rows(batch)
@@ -61,6 +69,7 @@ class LingvoInputAdaptorNewBatchSize(lingvo_input.LingvoInputAdaptor):
         f' the generator has {rows or "no common number of"} examples; expected'
         f' a multiple: {shapes}'
       )
+    self._live_driver().steps_per_batch = rows // self.batch_size
     self._log_once(
       'batches of %d examples are cut into such of %d', rows, self.batch_size
     )

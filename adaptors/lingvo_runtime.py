@@ -1,8 +1,9 @@
-"""The gate: the one way in which the adaptors reach Lingvo and TensorFlow.
+"""The gate: the way in which the adaptors reach Lingvo, TensorFlow and SeqIO.
 
 `load` prepares the process once: no accelerator for TensorFlow, Lingvo's native
 ops loaded (repaired where this system is older than the one they were built
-on), flags readable, eager mode on. Importing this module loads nothing.
+on), flags readable, eager mode on. `tensorflow` and `seqio` do without Lingvo.
+Importing this module loads nothing.
 
 Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3 (of
 which Keras 2.3), Lingvo 1.3, native ops 0.1.
@@ -24,7 +25,8 @@ from absl import flags, logging
 from adaptors import native_ops
 from pax_compat import errors
 
-_INSTALL = "pip install 'pax-compat[lingvo]'"
+# What to install for a package that is missing, where it is not Lingvo's.
+_EXTRAS = {'seqio': 'seqio', 'tensorflow_datasets': 'seqio'}
 
 # What every adaptor needs. `lingvo.model_registry` costs half a second beyond
 # the others, nearly all of it in `lingvo.core.base_model_params`.
@@ -54,13 +56,38 @@ def load() -> None:
   with _lock:
     if 'core' in _done:
       return
-    _import_tensorflow()
+    tensorflow()
     native_ops.load('lingvo.core.ops', 'x_ops')
     with _own_flags_kept():
       for name in _CORE:
         _import(name)
     importlib.import_module('lingvo.core.py_utils').SetEagerMode(True)
     _done.add('core')
+
+
+def tensorflow() -> types.ModuleType:
+  """Returns TensorFlow, without any accelerator, and does without Lingvo.
+
+  Raises:
+    UserError: it is not installed, or has started with an accelerator before.
+  """
+  with _lock:
+    if 'tensorflow' not in _done:
+      _import_tensorflow()
+      _done.add('tensorflow')
+    return _import('tensorflow')
+
+
+def seqio() -> types.ModuleType:
+  """Returns SeqIO, and does without Lingvo.
+
+  Raises:
+    UserError: it is not installed, or as for `tensorflow`.
+  """
+  if importlib.util.find_spec('seqio'):  # Otherwise it is named first.
+    tensorflow()
+  with _lock, _own_flags_kept():
+    return _import('seqio')
 
 
 def load_car_ops() -> None:
@@ -80,12 +107,16 @@ def module(name: str) -> types.ModuleType:
   """Returns a module that needs Lingvo or TensorFlow.
 
   Args:
-    name: the full name, such as `lingvo.core.base_model`.
+    name: the full name, such as `lingvo.core.base_model`. A part of TensorFlow,
+      such as `tensorflow.python.eager`, does without Lingvo.
 
   Raises:
     UserError: there is no such module, or `load` fails.
   """
-  load()
+  if name.startswith('tensorflow.'):
+    tensorflow()
+  else:
+    load()
   if name == 'lingvo.tasks.car' or name.startswith('lingvo.tasks.car.'):
     load_car_ops()
   with _lock, _own_flags_kept():
@@ -97,6 +128,7 @@ def cluster(
   *,
   do_eval: bool = False,
   require_sequential_input_order: bool = False,
+  keeps_order: bool = False,
   xla_device: str = 'cpu',
 ) -> Iterator[object]:
   """Enters a Lingvo cluster of one process without accelerators.
@@ -107,6 +139,8 @@ def cluster(
     do_eval: whether layers behave as in evaluation.
     require_sequential_input_order: whether inputs keep the order of their files
       and end after one epoch.
+    keeps_order: whether tf.data sets keep their order whatever their threads
+      do, at the price of speed.
     xla_device: 'cpu', or 'tpu' for static shapes. It says how graphs are built,
       not where they run.
 
@@ -118,6 +152,9 @@ def cluster(
     mode='sync', job='trainer_client', cpus=1, gpus=0, tpus=0, do_eval=do_eval
   )
   entered.params.require_sequential_input_order = require_sequential_input_order
+  if keeps_order:
+    # Lingvo has this switch for its tests alone; what is off is None.
+    entered.params.in_unit_test = True
   entered.params.xla_device = xla_device
   if xla_device == 'tpu':
     # Lingvo's assertions are no XLA ops, and it refuses to mix the two.
@@ -204,15 +241,16 @@ def _import(name: str) -> types.ModuleType:
   """Imports a module; one that is not there is the user's mistake.
 
   A module that is there, but fails to find another one, is no such mistake,
-  unless the other one is TensorFlow or Lingvo as a whole.
+  unless the other one is TensorFlow, Lingvo or SeqIO as a whole.
   """
   try:
     return importlib.import_module(name)
   except ModuleNotFoundError as e:
-    if e.name in ('tensorflow', 'lingvo'):
+    if e.name in ('tensorflow', 'lingvo', *_EXTRAS):
+      extra = _EXTRAS.get(name, 'lingvo')
       raise errors.UserError(
         f'{e.name} is not installed, and {name} needs it; install it with:'
-        f' {_INSTALL}'
+        f" pip install 'pax-compat[{extra}]'"
       ) from e
     if e.name and (name == e.name or name.startswith(e.name + '.')):
       raise errors.UserError(_not_found(name, e.name)) from e

@@ -12,6 +12,7 @@ from pax_compat import base_input, base_layer, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program
+from tests.adaptors.seqio_input import tiny_tasks
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _README = (_ROOT / 'README.md').read_text('utf-8')
@@ -97,3 +98,24 @@ def test_lingvo_inputs_alone(tmp_path):
       count += dev.get_next().eval_sample_weights.sum()
   dev.close()
   assert count == 120
+
+
+def test_an_input_of_ones_own():
+  names = {'__name__': 'readme'}
+  exec(compile(_python_block('class Squares'), 'README.md', 'exec'), names)
+  data = names['dev'].Instantiate()
+  assert data.get_next().y.tolist() == [i**2 for i in range(8)]
+  assert data.num_samples == 1000
+  assert names['train'].Instantiate().get_next().x.shape == (8,)
+
+
+def test_seqio():
+  name = 'my_task'
+  scores = dict(metric_fns=[lambda targets, scores: {'mean': sum(scores)}])
+  tiny_tasks.register(name, 10, **scores)
+  names = {'__name__': 'readme'}
+  exec(compile(_python_block('SeqIOInput'), 'README.md', 'exec'), names)
+  train = names['train'].Instantiate()
+  assert train.get_next().segment_ids.shape == (4, 32)
+  [dev] = names['dev']
+  assert dev.Instantiate().has_example_metrics('eval')

@@ -7,7 +7,7 @@ from typing import Any
 from adaptors import (
   lingvo_eval_input,
   lingvo_input_checks,
-  lingvo_input_driver,
+  lingvo_input_kinds,
   lingvo_input_shapes,
 )
 from adaptors.migrate.findings import Input
@@ -55,7 +55,7 @@ def _described(dataset: Config) -> Input:
 def _kind(params: Any) -> str:
   """Says where the examples come from."""
   source = _get(params, 'file_datasource')
-  if lingvo_input_driver.is_tf_data(params):
+  if lingvo_input_kinds.is_tf_data(params):
     what = f' of {class_path(source.cls)}' if source is not None else ''
     return f'tf.data{what}'
   if source is not None:
@@ -78,7 +78,7 @@ def _names(name: str, value: Any) -> bool:
 
 def _driven(dataset: Config, params: Any) -> str:
   ways = ['a TensorFlow session', 'a tf.function']
-  if lingvo_input_driver.is_tf_data(params):
+  if lingvo_input_kinds.is_tf_data(params):
     ways.reverse()
   kind = dataset.__fn_or_cls__
   told = f'{kind.__name__}, by {ways[0]}; where that fails, by {ways[1]}'

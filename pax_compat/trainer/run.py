@@ -22,6 +22,7 @@ from pax_compat import (
   metric_writers,
   tasks_lib,
 )
+from pax_compat import config as config_lib
 from pax_compat import progress as progress_lib
 from pax_compat.trainer import (
   actions,
@@ -84,11 +85,7 @@ def train(
   config = built.train.Instantiate()
   datasets = [*experiment.train_datasets(), *experiment.eval_datasets()]
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
-  mesh = partitioning.create_mesh(
-    task.model.ici_mesh_shape,
-    task.model.mesh_axis_names,
-    task.model.dcn_mesh_shape,
-  )
+  mesh = _mesh(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
@@ -131,6 +128,12 @@ def train(
     )
     due = extra.get(actions.EVALUATIONS_DUE, False)
     trainer.run(state, start=start, evaluations_due=due)
+
+
+def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
+  return partitioning.create_mesh(
+    model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
+  )
 
 
 @contextlib.contextmanager

@@ -218,7 +218,7 @@ def test_supplied_weights_are_kept_and_pads_weigh_nothing(adapt):
   assert batches[1].x.tolist() == [4, 5, 4, 4]
 
 
-@pytest.mark.parametrize('fields', [{}, {'filtered': True}])
+@pytest.mark.parametrize('fields', [{}, {'generated': True}])
 def test_endless_input_is_found_out(adapt, fields):
   params = testing.numbers(30, repeat=True, **fields)
   with pytest.raises(errors.UserError, match='never (ends|to end)'):
@@ -226,16 +226,47 @@ def test_endless_input_is_found_out(adapt, fields):
 
 
 def test_endless_input_is_found_out_by_num_samples(adapt):
-  params = testing.numbers(30, repeat=True, filtered=True).Set(num_samples=30)
+  params = testing.numbers(30, repeat=True, generated=True).Set(num_samples=30)
   with pytest.raises(errors.UserError, match='twice the 30 of'):
     testing.drain(adapt(params))
 
 
 def test_num_batches_bounds_an_endless_input(adapt):
-  params = testing.numbers(30, repeat=True, filtered=True)
+  params = testing.numbers(30, repeat=True, generated=True)
   assert len(testing.drain(adapt(params, num_batches=5))) == 5
 
 
 def test_leaves_without_a_common_batch_axis_are_refused(adapt):
   with pytest.raises(errors.UserError, match='no common batch axis'):
     testing.drain(adapt(testing.numbers(6, scalar=True)))
+
+
+def test_hosts_tell_what_they_read_and_in_which_order(adapt, tmp_path):
+  lines = testing.unique_lines(3 * B)
+  params = testing.letters_params(
+    testing.write_lines(tmp_path / 'a.txt', lines)
+  )
+  swapped = testing.letters_params(
+    testing.write_lines(tmp_path / 'b.txt', [*lines[:-2], lines[-1], lines[-2]])
+  )
+  first, second, other = (
+    adapt(p, num_infeed_hosts=2, infeed_host_index=host)
+    for p, host in ((params, 0), (params, 1), (swapped, 1))
+  )
+  told = []
+  for data in (first, second, other):
+    digests = [data.order_digest()]
+    for _ in range(2):
+      data.get_next()
+      digests.append(data.order_digest())
+    testing.drain(data)
+    told.append([*digests, data.order_digest()])
+  assert told[0] == told[1]
+  assert told[0][0] == told[2][0]
+  assert told[0][-1] != told[2][-1]
+  assert len(set(told[0])) >= 3
+  first.reset()
+  assert first.order_digest() == told[0][0]
+  testing.drain(first)
+  assert first.order_digest() == told[0][-1]
+  assert adapt(params).order_digest() is None

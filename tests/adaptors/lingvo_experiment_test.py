@@ -96,6 +96,14 @@ def test_nothing_but_training():
   assert not experiment.decode_datasets()
 
 
+def test_replay_is_of_the_training_data():
+  model_params = _model_params(held_out=['Dev'])
+  train, dev = _experiment(model_params, lingvo_input_replay=True).datasets()
+  assert train.replay and not dev.replay
+  train, _ = _experiment(model_params).datasets()
+  assert not train.replay
+
+
 def test_datasets_without_an_end_are_read_on():
   """There is nothing of them that would be the whole."""
   inputs = lingvo_runtime.module('lingvo.core.base_input_generator')

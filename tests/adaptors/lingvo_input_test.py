@@ -211,6 +211,11 @@ def test_resuming_reads_another_order(adapt, tmp_path, log):
   assert order(10) == order(10) != fresh
   assert order(20) not in (fresh, order(10))
   assert 'cannot be positioned at batch 10' in log()
+  adaptor = adapt(params, is_training=True, allow_fixed_file_random_seed=True)
+  told = (
+    'it reads a fresh shuffle, of file_random_seed 7, the step and the host'
+  )
+  assert adaptor.after_restart() == told
 
 
 def test_resuming_without_a_seed_only_says_so(adapt, pattern, log):
@@ -266,7 +271,8 @@ def test_closing_leaves_no_thread_behind(adapt, pattern):
   adaptor.get_next()
   adaptor.close()
   adaptor.close()
-  assert testing.threads() == before
+  # Threads of TensorFlow's own may have ended meanwhile.
+  assert all(a <= b for a, b in zip(testing.threads(), before, strict=True))
   with pytest.raises(RuntimeError, match='closed'):
     adaptor.get_next()
 

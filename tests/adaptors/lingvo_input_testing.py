@@ -1,5 +1,6 @@
 """What the tests of the Lingvo inputs share: small data, real generators."""
 
+import itertools
 import os
 import threading
 
@@ -136,7 +137,7 @@ def numbers(count, **options):
   Args:
     count: how many numbers.
     **options: `weights` adds eval_sample_weights, `scalar` a leaf without an
-      axis, `repeat` makes it endless, `filtered` hides that from tf.data.
+      axis, `repeat` makes it endless, `generated` hides that from tf.data.
   """
   tf = lingvo_runtime.module('tensorflow')
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
@@ -154,11 +155,14 @@ def numbers(count, **options):
   class Source(sources.TFDatasetSource):
     def GetDataset(self):  # noqa: N802
       numbers = tf.data.Dataset.range(count)
-      if options.get('repeat'):
+      if options.get('generated'):
+        # Of a Python generator tf.data does not know when it ends.
+        made = itertools.count() if options.get('repeat') else range(count)
+        numbers = tf.data.Dataset.from_generator(
+          lambda: (i % count for i in made), tf.int64, []
+        )
+      elif options.get('repeat'):
         numbers = numbers.repeat()
-      if options.get('filtered'):
-        # A filter: tf.data does not know any more how many there are.
-        numbers = numbers.filter(lambda x: x >= 0)
       return numbers.batch(5).map(example)
 
   return generators.BaseInputGenerator.Params().Set(

@@ -199,17 +199,21 @@ del sys.modules['tensorflow']
 sys.modules['lingvo'] = None
 attempt(lingvo_runtime.load)
 del sys.modules['lingvo']
+sys.modules['seqio'] = None
+attempt(lingvo_runtime.seqio)
 attempt(lingvo_runtime.module, 'lingvo.tasks.lm.params.nothing')
 attempt(lingvo_runtime.module, 'lingvo.core.base_modle')
 """,
     cache=cache,
   )
-  assert len(out) == 4
+  assert len(out) == 5
   assert 'tensorflow is not installed' in out[0]
   assert 'lingvo is not installed' in out[1]
   assert all("pip install 'pax-compat[lingvo]'" in line for line in out[:2])
-  assert '--lingvo_source' in out[2] and 'lm.params is missing' in out[2]
-  assert 'did you mean: base_model' in out[3]
+  assert 'seqio is not installed' in out[2]
+  assert "pip install 'pax-compat[seqio]'" in out[2]
+  assert '--lingvo_source' in out[3] and 'lm.params is missing' in out[3]
+  assert 'did you mean: base_model' in out[4]
 
 
 def test_a_layer_that_cannot_be_built_leaves_no_variables():

@@ -1,0 +1,253 @@
+"""The examples of an evaluation of a SeqIO task, each with its output.
+
+Shapes: N examples, T tokens.
+"""
+
+import collections
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pax_compat import errors
+
+# Under these names a model gives what metrics want: the predicted text, and the
+# score, which is the log-probability of the targets.
+PREDICTION = 'decoded_substr'
+SCORE = 'scores'
+
+_TARGETS = 'targets'
+_TEXTS = 'targets_pretokenized'
+# How many keys of examples are named in a message.
+_SHOWN = 5
+
+
+class Matched:
+  """Examples in the order of the data, each with its output.
+
+  What metrics want of them is worked out when it is first asked for.
+
+  Attributes:
+    keys: what tells each from others.
+    examples: N examples of the task's dataset.
+    outputs: what the model made of each, by name.
+  """
+
+  def __init__(
+    self,
+    task: Any,
+    found: list[tuple[Hashable, Mapping[str, Any], Mapping[str, Any]]],
+    *,
+    name: str,
+  ):
+    """Sets it up.
+
+    Args:
+      task: the SeqIO task.
+      found: N keys, examples and outputs.
+      name: the dataset's, for messages.
+    """
+    self.keys = [key for key, _, _ in found]
+    self.examples = [example for _, example, _ in found]
+    self.outputs = [output for _, _, output in found]
+    self._task = task
+    self._name = name
+
+  @functools.cached_property
+  def target_texts(self) -> list[Any]:
+    """The targets as texts, as they are or else made of their tokens.
+
+    Raises:
+      UserError: an example has neither.
+    """
+    return [self._target_text(example) for example in self.examples]
+
+  @functools.cached_property
+  def targets(self) -> list[Any]:
+    """The targets, postprocessed."""
+    return self.postprocessed(
+      self.target_texts, self._task.postprocess_fn, is_target=True
+    )
+
+  @functools.cached_property
+  def prediction_texts(self) -> list[Any]:
+    """The predictions as texts.
+
+    Raises:
+      UserError: an output has none.
+    """
+    return self.values(PREDICTION, 'predictions')
+
+  @functools.cached_property
+  def predictions(self) -> list[Any]:
+    """The predictions, postprocessed."""
+    return self.postprocessed(
+      self.prediction_texts, self._task.postprocess_fn, is_target=False
+    )
+
+  @functools.cached_property
+  def scores(self) -> np.ndarray:
+    """The scores, [N] or [N, ...].
+
+    Raises:
+      UserError: an output has none.
+    """
+    return column(self.values(SCORE, 'scores'))
+
+  def values(self, key: str, what: str) -> list[Any]:
+    """Returns a value of each output.
+
+    Args:
+      key: the value's name.
+      what: what it is, for messages.
+
+    Raises:
+      UserError: an output has no such value.
+    """
+    for output in self.outputs:
+      if not isinstance(output, Mapping):
+        found = f'a {type(output).__name__}'
+      elif key not in output:
+        found = _listed(output)
+      else:
+        continue
+      raise errors.UserError(
+        f'{self._name!r}: metrics of the SeqIO task {self._task.name!r} want'
+        f' {what}, which the model is to give for each example as {key!r}; it'
+        f' gives {found}'
+      )
+    return [_scalar(output[key]) for output in self.outputs]
+
+  def others(self, main: str) -> dict[str, np.ndarray]:
+    """Returns what all outputs have beside their main value, by name."""
+    names = set.intersection(*(set(output) for output in self.outputs))
+    return {
+      name: column([output[name] for output in self.outputs])
+      for name in sorted(names - {main})
+    }
+
+  def postprocessed(
+    self, values: list[Any], postprocess: Callable, *, is_target: bool
+  ) -> list[Any]:
+    """Returns targets or predictions as a postprocessor makes them.
+
+    Args:
+      values: N targets or predictions.
+      postprocess: the task's or a metric's.
+      is_target: whether they are targets.
+    """
+    return [
+      postprocess(value, example=example, is_target=is_target)
+      for value, example in zip(values, self.examples, strict=True)
+    ]
+
+  def _target_text(self, example: Mapping[str, Any]) -> Any:
+    if _TEXTS in example:
+      text = _scalar(example[_TEXTS])
+    elif _TARGETS in example:
+      vocabulary = self._task.output_features[_TARGETS].vocabulary
+      text = vocabulary.decode(np.asarray(example[_TARGETS]).tolist())
+    else:
+      raise errors.UserError(
+        f'{self._name!r}: an example of the SeqIO task {self._task.name!r} has'
+        f' {_listed(example)}; expected {_TARGETS!r} or {_TEXTS!r}, for the'
+        ' metrics of the task'
+      )
+    return text.decode('utf-8') if isinstance(text, bytes) else text
+
+
+def match(
+  task: Any,
+  outputs: Iterable[tuple[Hashable, Any]],
+  targets: Iterable[tuple[Hashable, Mapping[str, Any]]],
+  *,
+  name: str,
+) -> Matched:
+  """Finds the output of each example.
+
+  Args:
+    task: the SeqIO task.
+    outputs: for each example, in any order, the key that tells it from others,
+      and what the model made of it.
+    targets: for each example, in the order of the data, its key and what the
+      task's dataset has of it.
+    name: the dataset's, for messages.
+
+  Raises:
+    UserError: an example has no output or more than one, or an output belongs
+      to no example.
+  """
+  by_key, counts = {}, collections.Counter()
+  for key, output in outputs:
+    by_key[key] = output
+    counts[key] += 1
+  found, missing = [], []
+  for key, example in targets:
+    if key in by_key:
+      found.append((key, example, by_key.pop(key)))
+    else:
+      missing.append(key)
+  wrong = {
+    'without an output': missing,
+    'with several outputs': [key for key, n in counts.items() if n > 1],
+    'of an output that belong to no example': list(by_key),
+  }
+  if any(wrong.values()):
+    told = '; '.join(
+      f'{len(keys)} {what} ({_first(keys)})'
+      for what, keys in wrong.items()
+      if keys
+    )
+    raise errors.UserError(
+      f'{name!r}: of {len(found) + len(missing)} examples of the SeqIO task'
+      f' {task.name!r}, by their numbers in the data: {told}; expected one'
+      ' output for each'
+    )
+  return Matched(task, found, name=name)
+
+
+def column(values: list[Any]) -> np.ndarray:
+  """Returns the values of N examples as one array.
+
+  Arrays of different lengths are filled up with zeros; values that are no
+  arrays of one rank become an array of objects. What numpy has no numbers for,
+  such as bfloat16, becomes float32, since numpy would add it up imprecisely.
+  """
+  arrays = [_with_numpys_numbers(value) for value in values]
+  if len({array.ndim for array in arrays}) == 1:
+    shape = np.max([array.shape for array in arrays], axis=0).astype(int)
+    return np.stack([_filled_up(array, shape) for array in arrays])
+  made = np.empty(len(values), object)
+  for row, value in enumerate(values):
+    made[row] = value
+  return made
+
+
+def _with_numpys_numbers(value: Any) -> np.ndarray:
+  array = np.asarray(value)
+  return array.astype(np.float32) if array.dtype.kind == 'V' else array
+
+
+def _filled_up(array: np.ndarray, shape: np.ndarray) -> np.ndarray:
+  if tuple(shape) == array.shape:
+    return array
+  return np.pad(
+    array, [(0, new - old) for new, old in zip(shape, array.shape, strict=True)]
+  )
+
+
+def _scalar(value: Any) -> Any:
+  """Returns a text that an array holds; all else as it is."""
+  if isinstance(value, np.ndarray) and not value.ndim and value.dtype == object:
+    return value.item()
+  return value
+
+
+def _first(keys: list[Hashable]) -> str:
+  shown = ', '.join(str(key) for key in keys[:_SHOWN])
+  return shown + (', ...' if len(keys) > _SHOWN else '')
+
+
+def _listed(fields: Mapping[str, Any]) -> str:
+  return ', '.join(sorted(fields)) or 'nothing'

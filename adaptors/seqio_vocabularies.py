@@ -1,0 +1,64 @@
+"""Texts of tokens, by the vocabularies of a SeqIO task.
+
+Shapes: B examples, T tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pax_compat import errors
+
+# The features whose tokens a model gets, by what the model calls them.
+_FEATURES = {None: 'targets', 'tgt': 'targets', 'src': 'inputs'}
+
+
+def find(features: Mapping[str, Any], key: str | None) -> Any:
+  """Returns a vocabulary of a task's features.
+
+  Args:
+    features: the task's `output_features`.
+    key: 'src' for that of the inputs; None or 'tgt' for that of the targets.
+
+  Raises:
+    UserError: there is none.
+  """
+  if key not in _FEATURES:
+    raise errors.UserError(f"key is {key!r}; expected None, 'src' or 'tgt'")
+  if _FEATURES[key] not in features:
+    raise errors.UserError(
+      f'the task has no feature {_FEATURES[key]!r} with a vocabulary, but only'
+      f' {", ".join(features)}; expected overridden_vocab'
+    )
+  return features[_FEATURES[key]].vocabulary
+
+
+def texts(vocabulary: Any, ids: Any, lengths: Any) -> list[str]:
+  """Returns the texts of `ids` [B, T], whose first `lengths` [B] count."""
+  decoded = [
+    vocabulary.decode([int(token) for token in row[: int(length)]])
+    for row, length in zip(ids, lengths, strict=True)
+  ]
+  # A vocabulary that passes numbers through gives these.
+  return [x if isinstance(x, str) else ' '.join(map(str, x)) for x in decoded]
+
+
+def descriptions(features: Mapping[str, Any]) -> dict[str, str]:
+  """Describes the vocabularies of the targets, and as 'src' of other inputs."""
+  found = {
+    name: described(feature.vocabulary)
+    for name, feature in features.items()
+    if name in _FEATURES.values()
+  }
+  named = {'': found.get('targets')}
+  if found.get('inputs') != named['']:
+    named['src'] = found.get('inputs')
+  return {key: text for key, text in named.items() if text}
+
+
+def described(vocabulary: Any) -> str:
+  """Returns a text that is the same for vocabularies that make equal tokens."""
+  if type(vocabulary).__str__ is not object.__str__:
+    return str(vocabulary)
+  told = ('vocab_size', 'extra_ids', 'eos_id', 'unk_id', 'pad_id')
+  values = (f'{name}={getattr(vocabulary, name, None)}' for name in told)
+  return f'{type(vocabulary).__name__}({", ".join(values)})'

@@ -1,0 +1,242 @@
+"""Times the Lingvo inputs: our adaptors against bare generators.
+
+    python -m benchmarks.inputs --json=/tmp/inputs.json
+
+Feeding: the adaptor that training reads from, and beside it the same generator
+driven as fast as TensorFlow can, with nothing of ours: a session's callable for
+what reads records, a traced function for `tf.data`. Both read a made-up text or
+made-up numbers, in turns; who goes first changes from round to round. A ratio
+is the median over the rounds of our batches per second over the bare
+generator's in the same round; the goal is 0.95.
+
+Evaluation: the eval adaptor reads whole epochs of 1,000, 10,000 and 100,000
+short lines. The time of an example should not depend on how many there are, and
+memory should not grow with them: `rise` is by how many megabytes the resident
+memory of the process came to lie above what it was before the epoch, at the
+end of which nothing is left to read.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from adaptors import lingvo_eval_input, lingvo_input, lingvo_runtime
+
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
+_BATCHES = flags.DEFINE_integer(
+  'batches', 500, 'Batches of each reader in a round.', lower_bound=1
+)
+_EXAMPLES = flags.DEFINE_list(
+  'examples', ['1000', '10000', '100000'], 'Examples of the evaluations.'
+)
+_JSON = flags.DEFINE_string('json', None, 'File for the results.')
+
+_LINES = 20_000
+_LETTERS = 48
+_POLL_SECONDS = 0.02
+_PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+def write_lines(path: pathlib.Path, count: int) -> str:
+  """Writes made-up lines of 5 to 45 letters; returns their Lingvo pattern."""
+  rng = random.Random(0)
+  with open(path, 'w', encoding='ascii') as f:
+    for number in range(count):
+      f.write(f'{number:05d}' + 'x' * rng.randrange(_LETTERS - 8) + '\n')
+  return f'text:{path}'
+
+
+def lines_params(pattern: str, bounds: Sequence[int], rows: int) -> Any:
+  """Returns Params of Lingvo's input of a language model of letters."""
+  generators = lingvo_runtime.module('lingvo.tasks.lm.input_generator')
+  return generators.LmInput.Params().Set(
+    file_pattern=pattern,
+    file_random_seed=0,
+    file_buffer_size=1000,
+    file_parallelism=1,
+    bucket_upper_bound=list(bounds),
+    bucket_batch_limit=[rows] * len(bounds),
+    target_max_length=_LETTERS,
+  )
+
+
+def numbers_params(rows: int) -> Any:
+  """Returns Params of an endless `tf.data` input of numbers."""
+  tf = lingvo_runtime.module('tensorflow')
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  sources = lingvo_runtime.module('lingvo.core.datasource')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  def batch_of(x):
+    ids = tf.tile(x[:, tf.newaxis], [1, _LETTERS])
+    return py_utils.NestedMap(ids=ids, labels=ids + 1)
+
+  class Source(sources.TFDatasetSource):
+    def GetDataset(self):  # noqa: N802
+      return tf.data.Dataset.range(_LINES).repeat().batch(rows).map(batch_of)
+
+  return generators.BaseInputGenerator.Params().Set(
+    file_datasource=Source.Params()
+  )
+
+
+@contextlib.contextmanager
+def bare_session(params: Any) -> Iterator[Callable[[], Any]]:
+  """Gives what reads a batch of records, in a session."""
+  tf = lingvo_runtime.module('tensorflow')
+  graph = tf.Graph()
+  with lingvo_runtime.eager_flag(False), lingvo_runtime.cluster():
+    with graph.as_default(), tf.device('/cpu:0'):
+      batch = params.Copy().Instantiate().GetPreprocessedInputBatch()
+      tensors = [x for x in batch.Flatten() if x.dtype != tf.string]
+  with tf.compat.v1.Session(graph=graph) as session:
+    session.run(tf.compat.v1.tables_initializer())
+    yield session.make_callable(tensors)
+
+
+@contextlib.contextmanager
+def bare_function(params: Any) -> Iterator[Callable[[], Any]]:
+  """Gives what reads a batch of `tf.data`, in a traced function."""
+  tf = lingvo_runtime.module('tensorflow')
+  with lingvo_runtime.eager_flag(False), lingvo_runtime.cluster():
+    generator = params.Copy().Instantiate()
+
+    def read():
+      return generator.GetPreprocessedInputBatch().Flatten()
+
+    traced = tf.function(read, autograph=False).get_concrete_function()
+  yield lambda: [x.numpy() for x in traced()]
+
+
+def feeding(folder: pathlib.Path, rounds: int, batches: int) -> dict[str, Any]:
+  """Returns batches per second and our share of the bare ones, by input."""
+  pattern = write_lines(folder / 'train.txt', _LINES)
+  inputs = {
+    'text, one shape': (lines_params(pattern, [_LETTERS], 64), bare_session),
+    'text, three buckets': (
+      lines_params(pattern, [16, 32, _LETTERS], 64),
+      bare_session,
+    ),
+    'tf.data': (numbers_params(64), bare_function),
+  }
+  result = {}
+  for name, (params, bare) in inputs.items():
+    ours = lingvo_input.LingvoInputAdaptor(input=params, is_training=True)
+    with contextlib.closing(ours), bare(params) as read:
+      readers = {'ours': ours.get_next, 'bare': read}
+      result[name] = _compared(readers, rounds, batches)
+  return result
+
+
+def _compared(readers, rounds: int, batches: int) -> dict[str, float]:
+  seconds = {name: [] for name in readers}
+  names = list(readers)
+  for name in names:
+    _read(readers[name], batches)  # Buffers are filled, and caches warm.
+  for number in range(rounds):
+    for name in names if number % 2 else reversed(names):
+      seconds[name].append(_read(readers[name], batches))
+  pairs = zip(seconds['bare'], seconds['ours'], strict=True)
+  return {
+    'ratio': statistics.median(bare / ours for bare, ours in pairs),
+    **{n: batches / statistics.median(times) for n, times in seconds.items()},
+  }
+
+
+def _read(read: Callable[[], Any], batches: int) -> float:
+  start = time.perf_counter()
+  for _ in range(batches):
+    read()
+  return time.perf_counter() - start
+
+
+def evaluation(folder: pathlib.Path, examples: int) -> dict[str, float]:
+  """Returns microseconds an example, and the rise of memory in megabytes."""
+  pattern = write_lines(folder / f'{examples}.txt', examples)
+  data = lingvo_eval_input.LingvoEvalAdaptor(
+    input=lines_params(pattern, [_LETTERS], 64),
+    batch_size=64,
+    reset_for_eval=True,
+  )
+  with contextlib.closing(data):
+    data.get_next()  # Building the generator is not reading it.
+    rows = 64
+    with _memory_rise() as rise:
+      start = time.perf_counter()
+      with contextlib.suppress(StopIteration):
+        while True:
+          rows += int(data.get_next().eval_sample_weights.sum())
+      seconds = time.perf_counter() - start
+  if rows != examples:
+    raise RuntimeError(f'{rows} examples were read of {examples}')
+  return {
+    'microseconds': 1e6 * seconds / (examples - 64),
+    'rise': rise[0] / 1e6,
+  }
+
+
+@contextlib.contextmanager
+def _memory_rise() -> Iterator[list[int]]:
+  """Gives a list whose element becomes the rise of resident memory, bytes."""
+  rise, is_over, before = [0], threading.Event(), _resident()
+
+  def watch():
+    while not is_over.wait(_POLL_SECONDS):
+      rise[0] = max(rise[0], _resident() - before)
+
+  watching = threading.Thread(target=watch)
+  watching.start()
+  try:
+    yield rise
+  finally:
+    is_over.set()
+    watching.join()
+
+
+def _resident() -> int:
+  with open('/proc/self/statm', encoding='ascii') as f:
+    return int(f.read().split()[1]) * _PAGE
+
+
+def text_of(result: dict[str, Any]) -> str:
+  """Returns the results as lines of text."""
+  lines = ['input                 ours/s    bare/s  ours/bare']
+  for name, told in result['feeding'].items():
+    numbers = f'{told["ours"]:7.0f} {told["bare"]:9.0f} {told["ratio"]:10.2f}'
+    lines.append(f'{name:<20} {numbers}')
+  lines.append('examples    microseconds each    rise MB')
+  for count, told in result['evaluation'].items():
+    lines.append(
+      f'{count:<8} {told["microseconds"]:20.1f} {told["rise"]:10.1f}'
+    )
+  return '\n'.join(lines)
+
+
+def main(argv: list[str]):
+  del argv
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    result = {
+      'cpus': len(os.sched_getaffinity(0)),
+      'feeding': feeding(folder, _ROUNDS.value, _BATCHES.value),
+      'evaluation': {
+        count: evaluation(folder, int(count)) for count in _EXAMPLES.value
+      },
+    }
+  print(text_of(result))
+  if _JSON.value:
+    pathlib.Path(_JSON.value).write_text(json.dumps(result, indent=2))
+
+
+if __name__ == '__main__':
+  app.run(main)

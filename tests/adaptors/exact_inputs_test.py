@@ -1,0 +1,86 @@
+"""Every example of an evaluation counts once, on any number of hosts.
+
+The inputs that are not Lingvo's are tried with many more numbers of examples,
+rows and hosts in tests of their own.
+"""
+
+import json
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from pax_compat import errors
+from tests.adaptors import exact_inputs
+from tests.pax_compat import processes
+
+_HOSTS = (1, 2, 3, 4, 8)
+# Kinds that refuse data without any example.
+_REFUSE_NONE = {'lingvo text', 'lingvo lazy'}
+
+
+def _check(kind, folder, *, count, rows, hosts):
+  shards = [
+    exact_inputs.shard(
+      kind, count=count, rows=rows, folder=folder, hosts=hosts, host=host
+    )
+    for host in range(hosts)
+  ]
+  exact_inputs.check(shards, count)
+
+
+@pytest.mark.parametrize('hosts', _HOSTS)
+@pytest.mark.parametrize(
+  'kind', [kind for kind in exact_inputs.KINDS if kind.startswith('lingvo')]
+)
+def test_every_example_counts_once(kind, hosts, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('data')
+
+  @hypothesis.settings(
+    max_examples=4, deadline=None, derandomize=True, database=None
+  )
+  @hypothesis.given(
+    rows=st.integers(1, 9), batches=st.integers(0, 4), more=st.integers(-1, 1)
+  )
+  def check(rows, batches, more):
+    # About a whole number of batches, of one host or of all of them.
+    count = max(1, rows * batches + more)
+    _check(kind, folder, count=count, rows=rows, hosts=hosts)
+
+  check()
+
+
+@pytest.mark.parametrize('kind', exact_inputs.KINDS)
+def test_many_examples(kind, tmp_path):
+  _check(kind, tmp_path, count=10_007, rows=250, hosts=3)
+
+
+@pytest.mark.parametrize('kind', exact_inputs.KINDS)
+def test_no_example(kind, tmp_path):
+  if kind not in _REFUSE_NONE:
+    _check(kind, tmp_path, count=0, rows=4, hosts=3)
+    return
+  for host in range(3):
+    with pytest.raises(errors.UserError, match='empty|num_samples'):
+      exact_inputs.shard(
+        kind, count=0, rows=4, folder=tmp_path, hosts=3, host=host
+      )
+
+
+@pytest.mark.parametrize('count', [2, 4])
+def test_real_processes(count, tmp_path):
+  counts = (1, 10)
+  outputs = processes.run_on_processes(
+    f"""
+    from tests.adaptors import exact_inputs
+    exact_inputs.print_shards(
+      {str(tmp_path)!r}, jax.process_index(), jax.process_count(), {counts}
+    )
+    """,
+    count,
+  )
+  found = [json.loads(output.splitlines()[-1]) for output in outputs]
+  assert len(found) == count
+  for kind in exact_inputs.KINDS:
+    for n in counts:
+      exact_inputs.check([of_host[f'{kind}/{n}'] for of_host in found], n)
