@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import gzip
-import importlib
 import os
 import re
 import struct
@@ -133,7 +132,7 @@ def _scan_frames(path: str) -> Scan:
 def _scan_slowly(path: str, size: int) -> Scan:
   """Reads record by record, and goes on after one that is wrong."""
   errors = lingvo_runtime.tensorflow().errors
-  io_module = importlib.import_module('tensorflow.python.lib.io.tf_record')
+  io_module = lingvo_runtime.module('tensorflow.python.lib.io.tf_record')
   reader = io_module.tf_record_random_reader(path)
   index, position, damages = 0, 0, []
   try:
