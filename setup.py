@@ -28,6 +28,7 @@ LINGVO = [
   # Lingvo and TensorFlow Hub import `pkg_resources`; setuptools 82 has none.
   'setuptools<81',
   'tensorflow>=2.21,<2.22',
+  'tensorflow-text>=2.21,<2.22',
 ]
 
 SEQIO = [

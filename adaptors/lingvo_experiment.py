@@ -6,15 +6,17 @@ from typing import Any
 from absl import logging
 
 from adaptors import (
-  lingvo_eval_input,
-  lingvo_input,
-  lingvo_input_kinds,
   lingvo_params,
   lingvo_run,
   lingvo_runtime,
 )
 from adaptors.bridge import task as bridge_task
 from adaptors.lingvo_checkpoint import files, mapping, task_facts
+from adaptors.lingvo_input import (
+  eval_adaptors,
+  generator_kinds,
+  input_adaptor,
+)
 from adaptors.translate import program_schedule, registry
 from adaptors.translate import task as task_translation
 from pax_compat import base_experiment, errors, experiment_sources
@@ -144,7 +146,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   def _training(self, name: str, params) -> config_lib.Config:
     """Returns a training input, adapted."""
-    return lingvo_input.LingvoInputAdaptor.config(
+    return input_adaptor.LingvoInputAdaptor.config(
       name=name,
       input=params,
       is_training=True,
@@ -161,14 +163,18 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     """Returns a dataset to evaluate: all of it, if it has an end."""
     batches = self._schedule.evaluated.get(name)
     if batches and not _has_end(params):
-      return lingvo_input.LingvoInputAdaptor.config(
-        name=name, input=params, eval_loop_num_batches=batches
+      return input_adaptor.LingvoInputAdaptor.config(
+        name=name,
+        input=params,
+        eval_loop_num_batches=batches,
+        cluster_do_eval=True,  # As in Lingvo's own evaluations.
       )
-    return lingvo_eval_input.LingvoEvalAdaptor.config(
+    return eval_adaptors.LingvoEvalAdaptor.config(
       name=name,
       input=params,
       batch_size=_eval_batch_size(name, params),
       reset_for_eval=True,
+      cluster_do_eval=True,
     )
 
   def dumps(self) -> dict[str, str]:
@@ -277,7 +283,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
 def _has_end(params) -> bool:
   """Whether an input reads files or a tf.data set, and not endless examples."""
-  return 'repeat_count' in params or lingvo_input_kinds.is_tf_data(params)
+  return 'repeat_count' in params or generator_kinds.is_tf_data(params)
 
 
 def _eval_batch_size(name: str, params) -> int:

@@ -30,7 +30,11 @@ from typing import Any
 
 from absl import app, flags
 
-from adaptors import lingvo_eval_input, lingvo_input, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.lingvo_input import (
+  eval_adaptors,
+  input_adaptor,
+)
 
 _ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
 _BATCHES = flags.DEFINE_integer(
@@ -131,7 +135,7 @@ def feeding(folder: pathlib.Path, rounds: int, batches: int) -> dict[str, Any]:
   }
   result = {}
   for name, (params, bare) in inputs.items():
-    ours = lingvo_input.LingvoInputAdaptor(input=params, is_training=True)
+    ours = input_adaptor.LingvoInputAdaptor(input=params, is_training=True)
     with contextlib.closing(ours), bare(params) as read:
       readers = {'ours': ours.get_next, 'bare': read}
       result[name] = _compared(readers, rounds, batches)
@@ -163,7 +167,7 @@ def _read(read: Callable[[], Any], batches: int) -> float:
 def evaluation(folder: pathlib.Path, examples: int) -> dict[str, float]:
   """Returns microseconds an example, and the rise of memory in megabytes."""
   pattern = write_lines(folder / f'{examples}.txt', examples)
-  data = lingvo_eval_input.LingvoEvalAdaptor(
+  data = eval_adaptors.LingvoEvalAdaptor(
     input=lines_params(pattern, [_LETTERS], 64),
     batch_size=64,
     reset_for_eval=True,

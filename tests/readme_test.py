@@ -6,13 +6,13 @@ import re
 import jax
 import numpy as np
 import pytest
-from tests.adaptors.seqio_input import tiny_tasks
 
 from adaptors import lingvo_runtime
 from pax_compat import base_input, base_layer, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program
+from tests.adaptors.seqio_input import tiny_tasks
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _README = (_ROOT / 'README.md').read_text('utf-8')

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptors import lingvo_input
+from adaptors.lingvo_input import input_adaptor
 from pax_compat import (
   base_input,
   base_layer,
@@ -26,7 +26,7 @@ from pax_compat import (
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.layers import activations, models
 from pax_compat.nested_map import NestedMap
-from tests.adaptors import lingvo_input_testing
+from tests.adaptors.lingvo_input import generators
 
 _REFERENCE = pathlib.Path(__file__).resolve().parents[2] / 'shared/reference'
 # Each document's Python blocks, in order, by a word that only that block has.
@@ -141,13 +141,13 @@ def test_an_adaptor_is_subclassed(document, tmp_path):
     block.replace(
       '# modify batch: batch.new_field = ...', 'batch.new_field = 1'
     ),
-    base_input=lingvo_input,
+    base_input=input_adaptor,
   )
-  lines = lingvo_input_testing.unique_lines(30)
-  pattern = lingvo_input_testing.write_lines(tmp_path / 'lines.txt', lines)
+  lines = generators.unique_lines(30)
+  pattern = generators.write_lines(tmp_path / 'lines.txt', lines)
   data = (
     found['MyInput']
-    .HParams(input=lingvo_input_testing.lm_params(pattern), is_training=True)
+    .HParams(input=generators.lm_params(pattern), is_training=True)
     .Instantiate()
   )
   try:

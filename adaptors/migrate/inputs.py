@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from adaptors import (
-  lingvo_eval_input,
-  lingvo_input_checks,
-  lingvo_input_kinds,
-  lingvo_input_shapes,
+from adaptors.lingvo_input import (
+  bucket_shapes,
+  eval_adaptors,
+  generator_kinds,
+  params_checks,
 )
 from adaptors.migrate.findings import Input
 from adaptors.translate.view import class_path
@@ -55,7 +55,7 @@ def _described(dataset: Config) -> Input:
 def _kind(params: Any) -> str:
   """Says where the examples come from."""
   source = _get(params, 'file_datasource')
-  if lingvo_input_kinds.is_tf_data(params):
+  if generator_kinds.is_tf_data(params):
     what = f' of {class_path(source.cls)}' if source is not None else ''
     return f'tf.data{what}'
   if source is not None:
@@ -78,11 +78,11 @@ def _names(name: str, value: Any) -> bool:
 
 def _driven(dataset: Config, params: Any) -> str:
   ways = ['a TensorFlow session', 'a tf.function']
-  if lingvo_input_kinds.is_tf_data(params):
+  if generator_kinds.is_tf_data(params):
     ways.reverse()
   kind = dataset.__fn_or_cls__
   told = f'{kind.__name__}, by {ways[0]}; where that fails, by {ways[1]}'
-  if issubclass(kind, lingvo_eval_input.LingvoEvalAdaptor):
+  if issubclass(kind, eval_adaptors.LingvoEvalAdaptor):
     return f'{told}; all of it, in batches of {dataset.batch_size}'
   if dataset.is_training:
     return told
@@ -90,9 +90,7 @@ def _driven(dataset: Config, params: Any) -> str:
 
 
 def _shapes(params: Any) -> tuple[tuple[int, int | None], ...]:
-  buckets = lingvo_input_shapes.Buckets(
-    params, fit_lengths=True, one_shape=False
-  )
+  buckets = bucket_shapes.Buckets(params, fit_lengths=True, one_shape=False)
   shapes = buckets.shapes()
   if not shapes and _get(params, 'batch_size'):
     shapes = [(params.batch_size, None)]
@@ -104,7 +102,7 @@ def _shapes(params: Any) -> tuple[tuple[int, int | None], ...]:
 def _remarks(dataset: Config, params: Any) -> Iterator[str]:
   """Yields what does not work, and what is otherwise than in Lingvo."""
   try:
-    lingvo_input_checks.check_input(dataset.name, params)
+    params_checks.check_input(dataset.name, params)
   except errors.UserError as error:
     yield f'as it is here, it cannot be read: {error}'
   if not dataset.is_training:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from adaptors import lingvo_input
+from adaptors.lingvo_input import input_adaptor
 from adaptors.lingvo_parity import batches, synthetic
 from adaptors.migrate.findings import Outcome
 from adaptors.migrate.ways import Way, told
@@ -59,7 +59,7 @@ def _batch(params: Any) -> tuple[NestedMap, bool]:
     return batches.nested(made), True
   except errors.UserError:
     pass
-  data = lingvo_input.LingvoInputAdaptor(
+  data = input_adaptor.LingvoInputAdaptor(
     name='Train',
     input=params.input,
     is_training=True,

@@ -2,15 +2,19 @@
 
 import pytest
 
-from adaptors import damaged_records, lingvo_input, lingvo_runtime
+from adaptors import (
+  damaged_records,
+  lingvo_runtime,
+)
+from adaptors.lingvo_input import input_adaptor
 from pax_compat import errors
-from tests.adaptors import record_testing
+from tests.adaptors.lingvo_input import damaged_files
 
 
 @pytest.fixture(name='files')
 def _files(tmp_path):
   """Returns a good file, and one to write."""
-  return [record_testing.write(tmp_path / 'good'), str(tmp_path / 'bad')]
+  return [damaged_files.write(tmp_path / 'good'), str(tmp_path / 'bad')]
 
 
 def _explained(files, **spec) -> str:
@@ -31,10 +35,10 @@ def _explained(files, **spec) -> str:
 
 
 def test_a_damaged_record(files, tmp_path):
-  record_testing.damaged(tmp_path / 'bad', 'data')
+  damaged_files.damaged(tmp_path / 'bad', 'data')
   told = f'record 5 of {files[1]} (at byte 150) does not match its checksum'
   assert _explained(files) == told
-  record_testing.damaged(tmp_path / 'bad', 'cut')
+  damaged_files.damaged(tmp_path / 'bad', 'cut')
   assert 'is cut off, or its length is wrong' in _explained(files)
 
 
@@ -44,10 +48,10 @@ def test_a_missing_file(files):
 
 def test_a_record_of_another_kind(files):
   tf = lingvo_runtime.tensorflow()
-  good = record_testing.example(1)
-  record_testing.write(files[1], [good, b'\xff none'])
+  good = damaged_files.example(1)
+  damaged_files.write(files[1], [good, b'\xff none'])
   assert _explained(files) == f'record 1 of {files[1]} is no tf.Example'
-  record_testing.write(
+  damaged_files.write(
     files[1], [good, good, tf.train.Example().SerializeToString()]
   )
   assert _explained(files) == (
@@ -62,7 +66,7 @@ def test_a_record_of_another_kind(files):
 
 def test_what_is_not_about_a_record_stays_unexplained(files):
   tf = lingvo_runtime.tensorflow()
-  record_testing.write(files[1])
+  damaged_files.write(files[1])
   error = tf.errors.DataLossError(None, None, 'something else')
   assert damaged_records.explain(error, files) is None
   assert damaged_records.explain(ValueError('none'), files) is None
@@ -92,11 +96,11 @@ def test_a_tf_data_input_of_lingvo_names_the_record(files, tmp_path):
       )
       return examples.batch(2).map(lambda x: py_utils.NestedMap(n=x['n']))
 
-  record_testing.damaged(tmp_path / 'bad', 'data')
+  damaged_files.damaged(tmp_path / 'bad', 'data')
   params = generators.BaseInputGenerator.Params().Set(
     file_datasource=Source.Params().Set(file_pattern=f'{tmp_path}/bad')
   )
-  adaptor = lingvo_input.LingvoInputAdaptor(input=params)
+  adaptor = input_adaptor.LingvoInputAdaptor(input=params)
   assert [adaptor.get_next().n.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
   with pytest.raises(errors.UserError, match=f'record 5 of {tmp_path}/bad'):
     adaptor.get_next()

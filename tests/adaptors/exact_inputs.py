@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from adaptors import (
-  lingvo_eval_input,
   lingvo_runtime,
   tf_data_input,
 )
+from adaptors.lingvo_input import eval_adaptors
 from pax_compat import base_input, grain_input, indexed_input
 from pax_compat.nested_map import NestedMap
-from tests.adaptors import lingvo_input_testing as testing
-from tests.adaptors import seqio_testing
+from tests.adaptors.lingvo_input import generators as testing
+from tests.adaptors.seqio_input import tiny_tasks
 
 
 def _lines(count: int, rows: int, folder: pathlib.Path, hosts: dict):
@@ -29,7 +29,7 @@ def _lines(count: int, rows: int, folder: pathlib.Path, hosts: dict):
   limits = [
     max(1, count // 7)
   ] * 3  # Other batches than those of an evaluation.
-  return lingvo_eval_input.LingvoEvalAdaptor(
+  return eval_adaptors.LingvoEvalAdaptor(
     input=testing.lm_params(pattern, bucket_batch_limit=limits),
     batch_size=rows,
     reset_for_eval=True,
@@ -40,7 +40,7 @@ def _lines(count: int, rows: int, folder: pathlib.Path, hosts: dict):
 def _numbers(count: int, rows: int, folder: pathlib.Path, hosts: dict):
   """Numbers, read by a Lingvo generator of tf.data."""
   del folder
-  return lingvo_eval_input.LingvoEvalAdaptor(
+  return eval_adaptors.LingvoEvalAdaptor(
     input=testing.numbers(count), batch_size=rows, reset_for_eval=True, **hosts
   )
 
@@ -52,7 +52,7 @@ def _repeating_numbers(
   del folder
   params = testing.numbers(count, repeat=True)
   params.Set(batch_size=rows, num_samples=count)
-  return lingvo_eval_input.LingvoLazyEvalAdaptor(
+  return eval_adaptors.LingvoLazyEvalAdaptor(
     input=params, reset_for_eval=True, **hosts
   )
 
@@ -107,8 +107,8 @@ def _seqio(count: int, rows: int, folder: pathlib.Path, hosts: dict):
   """Texts of a SeqIO task."""
   del folder
   name = f'exact_{count}'
-  seqio_testing.register(name, count)
-  params = seqio_testing.eval_config(name, batch_size=rows)
+  tiny_tasks.register(name, count)
+  params = tiny_tasks.eval_config(name, batch_size=rows)
   return params.Instantiate(**hosts)
 
 

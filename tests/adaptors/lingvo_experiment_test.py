@@ -6,10 +6,12 @@ import pytest
 
 from adaptors import (
   lingvo_early_stop,
-  lingvo_eval_input,
   lingvo_experiment,
-  lingvo_input,
   lingvo_runtime,
+)
+from adaptors.lingvo_input import (
+  eval_adaptors,
+  input_adaptor,
 )
 from pax_compat import errors, experiment_sources
 from tests.adaptors.translate import tiny_task
@@ -112,16 +114,16 @@ def test_datasets_without_an_end_are_read_on():
     schedule={'eval_dataset_names': ['Dev'], 'eval_steps_per_loop': 3},
   )
   dev, _ = _experiment(model_params).eval_datasets()
-  assert dev.__fn_or_cls__ is lingvo_eval_input.LingvoEvalAdaptor
+  assert dev.__fn_or_cls__ is eval_adaptors.LingvoEvalAdaptor
   assert dev.batch_size == 4 and dev.reset_for_eval
   for name in ('Dev', 'Test'):  # They make up their examples.
     made_up = inputs.BaseInputGenerator.Params().Set(batch_size=4)
     setattr(type(model_params), name, lambda self, p=made_up: p.Copy())
   dev, test = _experiment(model_params).eval_datasets()
-  assert dev.__fn_or_cls__ is lingvo_input.LingvoInputAdaptor
+  assert dev.__fn_or_cls__ is input_adaptor.LingvoInputAdaptor
   assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
   # The schedule does not say how much of it; reading it may find an end.
-  assert test.__fn_or_cls__ is lingvo_eval_input.LingvoEvalAdaptor
+  assert test.__fn_or_cls__ is eval_adaptors.LingvoEvalAdaptor
 
 
 def _stopping(jobname):

@@ -1,0 +1,521 @@
+"""Feeds a Lingvo input generator to JAX."""
+
+import functools
+import hashlib
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from adaptors.lingvo_input import (
+  bucket_shapes,
+  driving,
+  endless,
+  generator_kinds,
+  host_files,
+  id_checks,
+  params_checks,
+  randomness,
+  replay_params,
+  replaying,
+)
+from pax_compat import base_input, config, errors
+from pax_compat.nested_map import NestedMap
+
+
+def derive_seed(seed: int, host: int, step: int) -> int:
+  """Returns a seed of 1 to 2^31 - 2, another one for each host and step."""
+  told = f'{seed}:{host}:{step}'.encode()
+  number = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), 'big')
+  return 1 + number % (2**31 - 2)
+
+
+class LingvoInputAdaptor(base_input.BaseInput):
+  """Gives the batches of a Lingvo input generator as numpy arrays.
+
+  The generator decides on the batch size, so `batch_size` stays None. Batches
+  are NestedMaps of the generator's leaves, less sparse and ragged ones, plus
+  `eval_sample_weights` [B] where it supplies none. Texts are arrays of bytes,
+  which stay on the host; in training they are left out. In training there is
+  `source_selected` [B, sources], too, where the generator's data sources train
+  different variables.
+
+  Several hosts read in orders of their own, hence at a step from different
+  buckets. So that they feed one shape, all buckets then share that of the
+  largest.
+
+  With `replay` the records come in the order of the files, in one thread and
+  without shuffling, and every host reads all of them: shuffle the data
+  beforehand. H successive batches of one bucket make up a step of H hosts, so
+  buckets keep their shapes. After a restart what was consumed is read again,
+  and thrown away. What is drawn at random has the seed `input.file_random_seed`
+  or, where that is 0, one made of `input_random_seed`.
+
+  Attributes:
+    input: Lingvo Params of the generator. They are copied, never changed.
+    num_batches: how many batches to give before StopIteration; None for all.
+    allow_fixed_file_random_seed: whether training may use a `file_random_seed`
+      other than 0.
+    cluster_do_eval: whether the generator of an eval input finds `do_eval` set
+      in Lingvo's cluster.
+    xla_device: what Lingvo's cluster says: 'cpu', or 'tpu' for static shapes
+      where a generator makes a difference.
+    pad_to_bucket_bounds: whether batches of an input with several buckets are
+      cut or extended to the bound of their bucket.
+    split_files: whether each of several hosts reads files of its own, where a
+      pattern matches as many files as there are hosts. For generators of
+      records that see to it themselves it is to be False.
+    split_records: whether hosts share the records of a pattern that matches
+      fewer files than there are hosts: each copies its own to a temporary
+      folder (TMPDIR says where) and reads these. With False all hosts read all
+      records, in orders of their own. It needs `split_files`.
+    skip_bad_records: whether records that are damaged are left out and counted,
+      where they would be errors. Files with such records are copied without.
+    bytes_to_check: how many bytes of files are checked for damaged records
+      before they are read; None for all.
+    replay: whether the order of the batches is reproducible, so that a run
+      goes on exactly where it stopped, also with another number of hosts. See
+      below.
+
+  Raises:
+    UserError: the fields do not go together, or the input's files are missing,
+      empty, or hold nothing that fits into its buckets; or `replay` is set and
+      the generator's order is not reproducible.
+  """
+
+  input: Any = config.REQUIRED
+  num_batches: int | None = None
+  allow_fixed_file_random_seed: bool = False
+  cluster_do_eval: bool = False
+  xla_device: str = 'cpu'
+  pad_to_bucket_bounds: bool = True
+  split_files: bool = True
+  split_records: bool = True
+  skip_bad_records: bool = False
+  bytes_to_check: int | None = 2**30
+  replay: bool = False
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._check_fields()
+    self._params = self._own_params()
+    self._seed = getattr(self._params, 'file_random_seed', 0)
+    if self.replay:
+      self._prepare_replay()
+    if self._seed and self.num_infeed_hosts > 1 and self._hosts_differ():
+      self._params.file_random_seed = self._host_seed(step=0)
+    params_checks.check_input(self._told_name(), self._params)
+    self._records = self._make_records()
+    self._check_ids = id_checks.IdCheck(self._told_name(), self._params)
+    self._buckets = self._make_buckets()
+    self._shape_check = None
+    if self.num_infeed_hosts > 1 and self._hosts_differ():
+      self._shape_check = bucket_shapes.OneShape(self._told_name())
+    # Batches are fetched by another thread than the one that builds or closes.
+    self._lock = threading.RLock()
+    self._driver = None
+    self._closed = False
+    self._produced = 0
+    self._first_step = 0
+    self._order = self._end_guard = None
+    self._count = 0
+    self._told = set()
+
+  @property
+  def STATE_FITS_ANY_HOSTS(self) -> bool:  # noqa: N802 (the base class's name)
+    """Whether the state is the same on all hosts: with `replay`."""
+    return self.replay
+
+  def _prepare_replay(self):
+    self._seed = self._seed or derive_seed(self.input_random_seed or 0, 0, 0)
+    replay_params.prepare(
+      self._told_name(),
+      self._params,
+      seed=self._seed,
+      num_hosts=self.num_infeed_hosts,
+    )
+
+  def _make_records(self) -> host_files.HostRecords:
+    shares = self.split_files and self._hosts_differ()
+    return host_files.HostRecords(
+      self._told_name(),
+      self._params,
+      hosts=self.num_infeed_hosts if shares else 1,
+      host=self.infeed_host_index if shares else 0,
+      split_records=self.split_records,
+      skip_bad_records=self.skip_bad_records,
+      bytes_to_check=self.bytes_to_check,
+    )
+
+  def _make_buckets(self) -> bucket_shapes.Buckets:
+    # Hosts draw from different buckets, yet form one global batch.
+    several = len(getattr(self._params, 'bucket_upper_bound', ())) > 1
+    one_shape = self.num_infeed_hosts > 1 and self._hosts_differ()
+    if one_shape and several:
+      logging.info(
+        '%s: with %d hosts all buckets share the shape of the largest',
+        self._told_name(),
+        self.num_infeed_hosts,
+      )
+    return bucket_shapes.Buckets(
+      self._params,
+      fit_lengths=self.pad_to_bucket_bounds,
+      one_shape=one_shape,
+      lengths_agree=self._lengths_agree(),
+    )
+
+  def _told_name(self) -> str:
+    return f'{type(self).__name__} {self.name!r} ({self.input.cls.__name__})'
+
+  def _check_fields(self):
+    if self.input is config.REQUIRED or self.input is None:
+      raise errors.UserError(f'{type(self).__name__}.input is required')
+    if not hasattr(self.input, 'Copy') or not hasattr(self.input, 'cls'):
+      raise errors.UserError(
+        f'{type(self).__name__}.input is a {type(self.input).__name__};'
+        ' expected the Params of a Lingvo input generator'
+      )
+    if not 0 <= self.infeed_host_index < self.num_infeed_hosts:
+      raise errors.UserError(
+        f'{self._told_name()}: infeed_host_index is {self.infeed_host_index}'
+        f' of {self.num_infeed_hosts} hosts'
+      )
+    self._check_batch_size()
+    seed = getattr(self.input, 'file_random_seed', 0)
+    allowed = self.allow_fixed_file_random_seed or self.replay
+    if self.is_training and seed and not allowed:
+      raise errors.UserError(
+        f'{self._told_name()}: input.file_random_seed is {seed}. A training job'
+        ' that is preempted and starts again would see the same data again;'
+        ' set it to 0, or set allow_fixed_file_random_seed=True if that is'
+        ' what you want'
+      )
+
+  def _check_batch_size(self):
+    if self.batch_size is not None:
+      raise errors.UserError(
+        f'{self._told_name()}: batch_size is {self.batch_size}, but the'
+        ' generator decides on it; leave it None and set'
+        ' input.bucket_batch_limit (or input.batch_size)'
+      )
+
+  @classmethod
+  def get_batch_size(cls, params) -> int:
+    """Returns how many examples of one process a batch has, as far as known.
+
+    Of several buckets that of the first.
+    """
+    for field in ('bucket_batch_limit', 'batch_size'):
+      size = getattr(params.input, field, None)
+      if size:
+        return size[0] if isinstance(size, list | tuple) else size
+    raise errors.UserError(
+      f'{params.name}: input has neither bucket_batch_limit nor batch_size;'
+      ' expected the number of examples in a batch'
+    )
+
+  def _own_params(self):
+    """Returns a copy of the generator's Params to work on."""
+    return self.input.Copy()
+
+  def _hosts_differ(self) -> bool:
+    """Returns whether each host reads an order of its own."""
+    return not self.replay
+
+  def _lengths_agree(self) -> bool:
+    """Returns whether lengths that vary become those of their bucket."""
+    return self.num_infeed_hosts > 1
+
+  def _host_seed(self, step: int) -> int:
+    return derive_seed(self._seed, self.infeed_host_index, step)
+
+  def _cluster_options(self) -> dict[str, Any]:
+    finite = getattr(self._params, 'repeat_count', -1) != -1
+    if finite:
+      self._log_once(
+        'repeat_count is %d: the files are read in order, without shuffling',
+        self._params.repeat_count,
+      )
+    return {
+      'do_eval': self.cluster_do_eval and not self.is_training,
+      'require_sequential_input_order': finite or self.replay,
+      'xla_device': self.xla_device,
+    }
+
+  def _infeed_context(self) -> dict[str, int]:
+    """Returns what the generator is told about hosts."""
+    if not self._hosts_differ():
+      return {'infeed_host_index': 0, 'num_infeed_hosts': 1}
+    return {
+      'infeed_host_index': self.infeed_host_index,
+      'num_infeed_hosts': self.num_infeed_hosts,
+    }
+
+  def _log_once(self, text: str, *args):
+    if text not in self._told:
+      self._told.add(text)
+      logging.info('%s: ' + text, self._told_name(), *args)
+
+  def _build(self) -> driving.GeneratorDriver:
+    driver = driving.GeneratorDriver(
+      params=self._records.prepare(self._params.Copy()),
+      skips_bad_records=self.skip_bad_records,
+      cluster_options=self._cluster_options(),
+      tells_source=self.is_training,
+      seed=self._seed if self.replay else None,
+      keeps_texts=not self.is_training,
+      first_step=self._first_step,
+      **self._infeed_context(),
+    )
+    if self.replay:
+      try:
+        randomness.check(self._told_name(), driver.graph)
+      except errors.UserError:
+        driver.close()
+        raise
+    return driver
+
+  def _live_driver(self) -> driving.GeneratorDriver:
+    """Returns the driver, built at the first need."""
+    if self._closed:
+      raise RuntimeError(f'{self._told_name()} is closed')
+    if self._driver is None:
+      driver = self._build()
+      try:
+        self._check_driver(driver)
+      except errors.UserError:
+        driver.close()
+        raise
+      self._driver = driver
+      if self._driver.dropped:
+        self._log_once(
+          'dropped from batches, as no device takes them: %s',
+          ', '.join(self._driver.dropped),
+        )
+    return self._driver
+
+  def _check_driver(self, driver: driving.GeneratorDriver):
+    if self._reads_all() and driver.finite is False:
+      raise errors.UserError(
+        f'{self._told_name()} never ends: {self._how_to_end()}'
+      )
+    if driver.uses_step and not self.is_training:
+      raise errors.UserError(
+        f'{self._told_name()}: its batches depend on the training step, as'
+        ' those of a CurriculumDataSource do; expected an evaluation of the'
+        ' data of one stage'
+      )
+
+  def _reads_all(self) -> bool:
+    """Whether an evaluation reads up to the end of the data."""
+    return (
+      not self.is_training
+      and self.reset_for_eval
+      and self.eval_loop_num_batches is None
+      and self.num_batches is None
+    )
+
+  def _how_to_end(self) -> str:
+    return (
+      'an evaluation needs one epoch. Switch its repetition off'
+      ' (cluster_do_eval=True does it for many tf.data inputs), or set'
+      ' num_batches'
+    )
+
+  def _guard(self) -> endless.Guard:
+    """Returns what raises where one epoch seems never to end."""
+    if not self._reads_all():
+      return endless.no_guard
+    return endless.guard(
+      self._told_name(),
+      self._how_to_end(),
+      ends=self._live_driver().finite,
+      num_samples=getattr(self._params, 'num_samples', 0),
+    )
+
+  def get_next(self) -> NestedMap:
+    """Returns the next batch: numpy arrays with the batch axis first.
+
+    Raises:
+      StopIteration: the data is at its end, or `num_batches` were given.
+    """
+    with self._lock:
+      if self.num_batches is not None and self._produced >= self.num_batches:
+        raise StopIteration
+      batch = self._replayed().next() if self.replay else self._next_batch()
+      self._produced += 1
+      return batch
+
+  def _replayed(self) -> replaying.Replay:
+    """Returns what shares the batches among hosts, made at the first need."""
+    if self._order is None:
+      self._order = replaying.Replay(
+        name=self._told_name(),
+        next_batch=self._next_batch,
+        skip=self._skip,
+        num_hosts=self.num_infeed_hosts,
+        host=self.infeed_host_index,
+      )
+    return self._order
+
+  def _skip(self, count: int) -> int:
+    """Reads so many batches on; returns how many there were."""
+    return self._live_driver().skip(count)
+
+  def _get_state_internal(self) -> bytes:
+    if not self.replay:
+      return super()._get_state_internal()
+    with self._lock:
+      state = {'given': self._produced, **self._replayed().state()}
+      return replaying.pack_state(
+        type(self).__name__, self._replay_facts, state
+      )
+
+  def _set_state_internal(self, state: bytes):
+    if not self.replay:
+      super()._set_state_internal(state)
+    with self._lock:
+      told = replaying.unpack_state(
+        self._told_name(), type(self).__name__, self._replay_facts, state
+      )
+      self._free()
+      self._replayed().go_to(told['read'], told['waiting'])
+      self._produced = told['given']
+
+  @functools.cached_property
+  def _replay_facts(self) -> dict[str, Any]:
+    told = replay_params.facts(self._told_name(), self._params, seed=self._seed)
+    return {**told, 'skip_bad_records': self.skip_bad_records}
+
+  def _next_batch(self) -> NestedMap:
+    """Returns the next batch, of the shape of its bucket."""
+    batch = self._read()
+    rows = bucket_shapes.batch_rows(batch)
+    if rows:
+      self._count += rows
+      self._end_guard = self._end_guard or self._guard()
+      self._end_guard(batch, self._count)
+    batch = self._buckets.fit(batch, self._live_driver().fixed_lengths)
+    added = (bucket_shapes.batch_rows(batch) or 0) - (rows or 0)
+    if added:
+      self._log_once(
+        'a batch came short, of %d examples, and got %d rows of weight 0; so'
+        ' will others',
+        rows,
+        added,
+      )
+    if self._shape_check is not None:
+      self._shape_check(batch)
+    return batch
+
+  def _read(self) -> NestedMap:
+    """Returns the generator's next batch with `eval_sample_weights`."""
+    try:
+      batch = self._live_driver().next()
+    except StopIteration:
+      raise
+    except Exception as e:
+      told = self._records.explain(e)
+      if told is None:
+        raise
+      raise told from e
+    self._check_ids(batch)
+    if 'eval_sample_weights' not in batch:
+      batch = generator_kinds.with_fillers_told(self._params, batch)
+    if 'eval_sample_weights' not in batch:
+      # Leaves may disagree where some are not by example: the first decides.
+      sizes = [x.shape[0] for x in jax.tree.leaves(batch) if x.ndim]
+      batch.eval_sample_weights = np.ones(sizes[:1] or [1], np.float32)
+    return batch
+
+  def reset(self):
+    """Starts again with a new generator; the order is a new one, too, if the
+    generator shuffles at random."""
+    with self._lock:
+      self._free()
+      self._produced = 0
+
+  def close(self):
+    """Frees the generator: its session and its threads."""
+    with self._lock:
+      self._closed = True
+      self._free()
+      self._records.close()
+
+  def _free(self):
+    self._order = self._end_guard = None
+    self._count = 0
+    if self._driver is not None:
+      self._driver.close()
+      self._driver = None
+
+  def resume_at(self, step: int):
+    """Reads in another order after a restart, and says so in the log.
+
+    Lingvo's readers cannot be positioned, so exact continuation is impossible,
+    except with `replay`, and if the number of hosts has always been the same.
+
+    Args:
+      step: how many batches were consumed before; 0 changes nothing.
+    """
+    if step <= 0:
+      return
+    if self.replay:
+      with self._lock:
+        self._replayed().after_steps(step)
+        self._produced = step
+      return
+    name = self.input.cls.__name__
+    with self._lock:
+      self._first_step = step
+      if self._seed:
+        self._params.file_random_seed = self._host_seed(step)
+        self._free()
+    logging.info(
+      '%s cannot be positioned at batch %d: after this restart %s%s',
+      name,
+      step,
+      self.after_restart(),
+      f', which make {self._params.file_random_seed}' if self._seed else '',
+    )
+
+  def after_restart(self) -> str:
+    """Says in words where this input goes on after a restart."""
+    if self.replay:
+      return 'it reads again what was consumed, and goes on after it'
+    if getattr(self._params, 'repeat_count', -1) != -1:
+      return 'it reads its files from the start, in order'
+    if self._seed:
+      return (
+        f'it reads a fresh shuffle, of file_random_seed {self._seed}, the step'
+        ' and the host'
+      )
+    return 'it reads a fresh random order, as file_random_seed is 0'
+
+  def shapes(self) -> list[tuple[int, int | None]]:
+    """Returns the (batch, time) of each bucket, as far as they are known."""
+    return self._buckets.shapes()
+
+  def tokenizers(self) -> dict[str, str]:
+    """Returns the Params of the generator's tokenizers by their names."""
+    named = getattr(self._params, 'tokenizer_dict', None) or {}
+    if getattr(self._params, 'tokenizer', None) is not None:
+      named = {'': self._params.tokenizer, **named}
+    return {
+      key: params.ToText()
+      for key, params in named.items()
+      if params is not None
+    }
+
+  def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
+    """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
+
+    The tokenizer is the one that the generator has by the name `key`.
+
+    Raises:
+      UserError: the generator has no such tokenizer.
+    """
+    with self._lock:
+      return self._live_driver().ids_to_strings(ids, lengths, key)

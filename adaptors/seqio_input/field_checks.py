@@ -1,0 +1,152 @@
+"""What is wrong with the fields of a `SeqIOInput`, before any data is read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from adaptors.seqio_input import (
+  converters,
+  task_metrics,
+)
+from pax_compat import base_input, errors
+
+# Fields that only the saved iterators of tf.data would need, and what they are.
+_OF_SAVED_ITERATORS = {
+  'enable_symbolic_checkpointing': True,
+  'experimental_enable_index_shuffle': True,
+  'deterministic_input_start_index': None,
+}
+
+
+def require(data: base_input.BaseInput, holds: bool, wrong: str):
+  """Raises a UserError that names the input, unless the check `holds`."""
+  if not holds:
+    raise errors.UserError(f'{told_name(data)}: {wrong}')
+
+
+def told_name(data: base_input.BaseInput) -> str:
+  """Returns how errors and log lines call an input."""
+  return f'{type(data).__name__} {data.name!r}'
+
+
+def check_fields(data: Any):
+  """Raises a UserError where fields of a `SeqIOInput` do not go together."""
+  require(
+    data,
+    bool(data.mixture_name) != bool(data.mixture_or_task),
+    f'mixture_name is {data.mixture_name!r} and mixture_or_task'
+    f' {getattr(data.mixture_or_task, "name", data.mixture_or_task)!r};'
+    ' expected exactly one of them',
+  )
+  for field in ('split_name', 'task_feature_lengths', 'feature_converter'):
+    require(data, getattr(data, field) is not None, f'{field} is required')
+  for field, supported in _OF_SAVED_ITERATORS.items():
+    value = getattr(data, field)
+    require(
+      data,
+      value == supported,
+      f'{field} is {value!r}; expected {supported}: where reading stands is'
+      ' saved as a count of examples, and not as an iterator of tf.data'
+      ' (num_batches_to_skip starts later)',
+    )
+  _check_hosts(data)
+  if data.is_training:
+    _check_training(data)
+  else:
+    _check_eval(data)
+
+
+def _check_hosts(data: Any):
+  size, hosts = data.batch_size, data.num_infeed_hosts
+  require(
+    data,
+    isinstance(size, int) and size > 0,
+    f'batch_size is {size!r}; expected how many examples of this host make a'
+    ' batch',
+  )
+  require(
+    data,
+    0 <= data.infeed_host_index < hosts,
+    f'infeed_host_index is {data.infeed_host_index} of {hosts} hosts',
+  )
+  require(
+    data,
+    data.repeats or data.fills_up or data.drop_remainder or hosts == 1,
+    'drop_remainder is False, and the last batch is not filled up; expected'
+    f' drop_remainder=True, as {hosts} hosts need batches of one shape',
+  )
+
+
+def _check_training(data: Any):
+  if data.split_name != 'train':
+    logging.warning(
+      '%s: is_training is True, but split_name is %r',
+      told_name(data),
+      data.split_name,
+    )
+  require(
+    data,
+    not data.use_targets_from_input_ds,
+    'use_targets_from_input_ds is True; expected it in evaluation only',
+  )
+
+
+def _check_eval(data: Any):
+  require(
+    data,
+    not (data.repeat and data.eval_loop_num_batches is None),
+    'repeat is True with eval_loop_num_batches=None: the evaluation would never'
+    ' end; expected repeat=False, or a number of batches',
+  )
+  require(
+    data,
+    not data.num_batches_to_skip,
+    f'num_batches_to_skip is {data.num_batches_to_skip}; expected it in'
+    ' training only',
+  )
+  require(
+    data,
+    not data.deterministic_input,
+    'deterministic_input is True; expected it in training only, as eval data'
+    ' always has one order',
+  )
+  if data.use_targets_from_input_ds:
+    require(
+      data,
+      data.num_infeed_hosts == 1 and not data.repeats,
+      'use_targets_from_input_ds is True; expected one host, not'
+      f' {data.num_infeed_hosts}, and data that ends',
+    )
+
+
+def check_lengths(data: Any):
+  """Raises a UserError where the converter lacks the length of a feature."""
+  lengths, converter = data.task_feature_lengths, data.feature_converter
+  require(
+    data,
+    isinstance(lengths, Mapping),
+    f'task_feature_lengths is {lengths!r}; expected a length by the name of'
+    ' each feature',
+  )
+  for name in getattr(converter, 'NEEDS', ()):
+    require(
+      data,
+      name in lengths,
+      f'task_feature_lengths has no {name!r}, which {type(converter).__name__}'
+      ' needs' + errors.did_you_mean(name, lengths),
+    )
+
+
+def check_scores(data: Any):
+  """Raises a UserError where scores would be of more than the targets."""
+  converter, task = data.feature_converter, data.mixture_or_task_inst
+  scored = not data.is_training and task_metrics.has_metrics(data, 'eval')
+  if scored and isinstance(converter, converters.LanguageModelFeatures):
+    require(
+      data,
+      converter.weights_on_targets_only is True,
+      f'task {task.name} has metrics of scores, and'
+      f' {type(converter).__name__}.weights_on_targets_only is'
+      f' {converter.weights_on_targets_only}; expected True',
+    )

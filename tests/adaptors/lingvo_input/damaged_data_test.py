@@ -1,0 +1,224 @@
+"""Damaged data: errors that name file and record, or records left out.
+
+Lingvo's readers answer each of these by waiting for ever, giving one record for
+ever, ending the process, or dropping records in silence.
+"""
+
+import gzip
+
+import pytest
+
+from adaptors.lingvo_input import (
+  eval_adaptors,
+  input_adaptor,
+)
+from pax_compat import errors
+from tests.adaptors.lingvo_input import damaged_files
+from tests.adaptors.lingvo_input import generators as testing
+
+GOOD = list(range(damaged_files.COUNT))
+
+
+def _numbers(params, **fields) -> list[int]:
+  """Returns what a training input of the examples gives in an epoch."""
+  adaptor = input_adaptor.LingvoInputAdaptor(input=params, **fields)
+  try:
+    return [
+      int(n)
+      for batch in testing.drain(adaptor)
+      for n in batch.n[batch.eval_sample_weights > 0]
+    ]
+  finally:
+    adaptor.close()
+
+
+@pytest.mark.parametrize(
+  ('kind', 'message', 'left'),
+  [
+    ('data', r'\(at byte 150\) does not match its checksum', [5]),
+    ('length', r'\(at byte 150\) is cut off, or its length is', GOOD[5:]),
+    ('length checksum', '.* has a wrong length, or checksum of it', GOOD[5:]),
+    ('cut', r'\(at byte 150\) is .* nothing after it can be', GOOD[5:]),
+    ('cut header', r'\(at byte 150\) is cut off', GOOD[5:]),
+    ('cut checksum', r'\(at byte 150\) is cut off', GOOD[5:]),
+  ],
+)
+def test_a_damaged_record_is_named_or_left_out(
+  tmp_path, log, kind, message, left
+):
+  path = damaged_files.damaged(tmp_path / 'a.tfr', kind)
+  params = damaged_files.params(f'tfrecord:{path}')
+  with pytest.raises(errors.UserError, match=f'record 5 of {path} {message}'):
+    _numbers(params)
+  assert _numbers(params, skip_bad_records=True) == sorted({*GOOD} - {*left})
+  assert f'leaves out 1 records of {path}, and keeps {20 - len(left)}' in log()
+
+
+def test_every_damaged_record_is_counted(tmp_path, log):
+  good = damaged_files.write(
+    tmp_path / 'b', [damaged_files.example(i) for i in range(100, 103)]
+  )
+  path = tmp_path / 'a'
+  damaged_files.damaged(path, 'data')
+  content = bytearray(path.read_bytes())
+  content[7 * 30 + 20] ^= 1
+  path.write_bytes(content)
+  params = damaged_files.params(f'tfrecord:{path},{good}')
+  with pytest.raises(errors.UserError, match='record 5 of .*; record 7 of '):
+    _numbers(params)
+  left = [*(i for i in GOOD if i not in (5, 7)), 100, 101, 102]
+  assert _numbers(params, skip_bad_records=True) == left
+  assert 'leaves out 2 records of 1 files' in log()
+  # Two hosts share what is left: of one reader, so that nothing is lost.
+  hosts = [
+    _numbers(
+      params.Copy().Set(file_pattern=f'tfrecord:{path}'),
+      skip_bad_records=True,
+      num_infeed_hosts=2,
+      infeed_host_index=host,
+      is_training=True,
+    )
+    for host in range(2)
+  ]
+  assert hosts == [left[:18:2], left[1:18:2]]
+
+
+def test_evaluation_leaves_out_the_same(tmp_path):
+  path = damaged_files.damaged(tmp_path / 'a.tfr', 'data')
+  fields = {'batch_size': 4, 'reset_for_eval': True, 'num_infeed_hosts': 2}
+  params = damaged_files.params(f'tfrecord:{path}')
+  with pytest.raises(errors.UserError, match='record 5 of'):
+    eval_adaptors.LingvoEvalAdaptor(input=params, **fields)
+  found = []
+  for host in range(2):
+    adaptor = eval_adaptors.LingvoEvalAdaptor(
+      input=params, infeed_host_index=host, skip_bad_records=True, **fields
+    )
+    for _ in range(2):
+      for batch in testing.drain(adaptor):
+        found += batch.n[batch.eval_sample_weights > 0].tolist()
+      adaptor.reset()
+    assert adaptor.num_samples == 19
+    adaptor.close()
+  assert sorted(found) == sorted(2 * [i for i in GOOD if i != 5])
+
+
+def test_compressed_files(tmp_path):
+  path = tmp_path / 'a.gz'
+  damaged_files.write(path, compression='GZIP')
+  whole = path.read_bytes()
+  params = damaged_files.params(f'tfrecord_gzip:{path}')
+  assert _numbers(params) == GOOD
+  path.write_bytes(whole[: len(whole) * 2 // 3])
+  with pytest.raises(errors.UserError, match=r'record (\d+) of \S+ is cut off'):
+    _numbers(params)
+  kept = _numbers(params, skip_bad_records=True)
+  assert 0 < len(kept) < 20 and kept == GOOD[: len(kept)]
+  path.write_bytes(whole[:-6] + b'abc' + whole[-3:])
+  with pytest.raises(errors.UserError, match='no record can be read.*decompr'):
+    _numbers(params, skip_bad_records=True)
+  # A wrong record within a sound compression.
+  inside = damaged_files.damaged(tmp_path / 'a', 'data')
+  path.write_bytes(gzip.compress((tmp_path / 'a').read_bytes()))
+  with pytest.raises(errors.UserError, match='record 5 of .* its checksum'):
+    _numbers(params)
+  for pattern, wrong in [
+    (f'tfrecord_gzip:{inside}', 'is not compressed by gzip, as the pattern'),
+    (f'tfrecord:{path}', 'is compressed by gzip, and not tfrecord as'),
+    (f'text:{path}', 'is compressed by gzip, and not text as'),
+  ]:
+    with pytest.raises(errors.UserError, match=wrong):
+      _numbers(params.Copy().Set(file_pattern=pattern))
+
+
+def test_files_of_another_kind(tmp_path):
+  lines = testing.write_lines(tmp_path / 'lines', ['some text'] * 9)
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'empty').write_bytes(b'')
+  good = damaged_files.write(tmp_path / 'good')
+  for pattern, wrong in [
+    (f'tfrecord:{lines[5:]}', 'record 0 of .*is the file a TFRecord file'),
+    (
+      f'tfrecord:{tmp_path}/fol*',
+      r"'\S+/fol\*', .* matches the folder .*/folder",
+    ),
+    (f'text:{tmp_path}/folder', 'matches the folder'),
+    (f'tfrecord:{tmp_path}/missing', 'no file matches .*/missing'),
+    ('tfrecord:', "'tfrecord:', which names no file"),
+    (f'tfrecord:{tmp_path}/empty', 'are empty'),
+    (f'recordio:{good}', "format 'recordio'; expected one of text"),
+  ]:
+    with pytest.raises(errors.UserError, match=wrong):
+      _numbers(damaged_files.params(pattern))
+  both = f'tfrecord:{tmp_path}/[eg]*'
+  assert _numbers(damaged_files.params(both)) == GOOD
+
+
+def test_any_bytes_are_text(tmp_path):
+  (tmp_path / 'a.txt').write_bytes(b'ab\xff\xfe\nc\x00d\n\r\n')
+  params = testing.lm_params(f'text:{tmp_path}/a.txt', repeat_count=1)
+  adaptor = input_adaptor.LingvoInputAdaptor(input=params)
+  assert adaptor.get_next().eval_sample_weights.tolist() == [1, 1, 1, 0]
+  adaptor.close()
+
+
+@pytest.mark.parametrize(
+  ('record', 'message'),
+  [
+    (b'\xff\xff not an example', 'Could not parse example'),
+    (b'', 'n .* is required but could not be found'),
+  ],
+)
+def test_a_record_that_is_no_such_example(tmp_path, log, record, message):
+  _check_refused(tmp_path, log, record, message)
+
+
+def test_an_image_that_cannot_be_decoded(tmp_path, log):
+  record = damaged_files.example(5, image=b'no image')
+  image = damaged_files.png()
+  _check_refused(tmp_path, log, record, 'Unknown image file', image=image)
+
+
+def _check_refused(tmp_path, log, record: bytes, message: str, **more: bytes):
+  records = [damaged_files.example(i, **more) for i in GOOD]
+  path = damaged_files.write(
+    tmp_path / 'a', [*records[:5], record, *records[6:]]
+  )
+  params = damaged_files.params(f'tfrecord:{path}', image=bool(more))
+  told = f'refuses record 5 of {path}: .*{message}'
+  with pytest.raises(errors.UserError, match=told):
+    _numbers(params)
+  kept = [i for i in GOOD if i != 5]
+  assert _numbers(params, skip_bad_records=True) == kept
+  assert 'leaves out 1 of 20 records, which the generator refuses' in log()
+
+
+def test_a_refused_record_of_a_copy_is_told_by_its_file(tmp_path, log):
+  path = tmp_path / 'a'
+  damaged_files.damaged(path, 'data')
+  damaged_files.write(tmp_path / 'b', [b'\xff'])
+  path.write_bytes(path.read_bytes() + (tmp_path / 'b').read_bytes())
+  params = damaged_files.params(f'tfrecord:{path}')
+  found = [
+    _numbers(
+      params,
+      is_training=True,
+      num_infeed_hosts=2,
+      infeed_host_index=host,
+      skip_bad_records=True,
+    )
+    for host in range(2)
+  ]
+  left = [i for i in GOOD if i != 5]
+  assert found == [left[::2], left[1::2]]
+  assert '1 of 10 records, which the generator refuses' in log()
+  assert f'the first is record 20 of {path}' in log()
+
+
+def test_files_beyond_the_limit_are_told(tmp_path, log):
+  path = damaged_files.write(tmp_path / 'a')
+  params = damaged_files.params(f'tfrecord:{path}')
+  assert _numbers(params, bytes_to_check=599) == GOOD
+  assert '1 files of 600 bytes, of which' in log()
+  assert _numbers(params, bytes_to_check=600) == GOOD
+  assert log().count('were not checked') == 1

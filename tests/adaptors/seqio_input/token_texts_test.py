@@ -1,0 +1,32 @@
+"""Texts of the tokens of SeqIO tasks."""
+
+import numpy as np
+import pytest
+
+from adaptors import lingvo_runtime
+from pax_compat import errors
+from tests.adaptors.seqio_input import tiny_tasks as testing
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _tasks():
+  with testing.common_tasks():
+    yield
+
+
+def test_texts_and_tokenizers():
+  seqio = lingvo_runtime.seqio()
+  data = testing.config('ten').Instantiate()
+  ids = np.array([[3 + ord('a'), 3 + ord('b')], [3 + ord('c'), 0]])
+
+  assert data.ids_to_strings(ids, [2, 1]) == ['ab', 'c']
+  assert data.ids_to_strings(ids, [1, 1], key='src') == ['a', 'c']
+  with pytest.raises(errors.UserError, match="key is 'source'; expected"):
+    data.ids_to_strings(ids, [2, 1], key='source')
+  numbers = testing.config(
+    'ten', overridden_vocab=seqio.PassThroughVocabulary(300)
+  ).Instantiate()
+  assert numbers.ids_to_strings(ids, [2, 1]) == ['100 101', '102']
+  assert data.tokenizers().keys() == {''}
+  assert data.tokenizers() == testing.config('both').Instantiate().tokenizers()
+  assert data.tokenizers() != numbers.tokenizers()

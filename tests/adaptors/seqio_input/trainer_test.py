@@ -1,0 +1,135 @@
+"""Metrics of a SeqIO task through the trainer's evaluation and decoding."""
+
+import json
+
+import numpy as np
+import pytest
+
+from adaptors import lingvo_runtime
+from adaptors.seqio_input import eval_configs
+from pax_compat import decoder_hparams
+from pax_compat.trainer import decoding, evaluation, partitioning
+from tests.adaptors.seqio_input import metric_tasks as tasks
+from tests.pax_compat.trainer import tiny
+
+COUNT = 7
+BATCH = 4
+LENGTHS = {'inputs': 14, 'targets': 20}
+
+
+def _data(metric_type, **fields):
+  tasks.add(
+    'trained',
+    count=COUNT,
+    metric_fns=[tasks.broken, tasks.edits, tasks.mean_score],
+  )
+  (config,) = eval_configs.get_eval_hparams_for_seqio(
+    'trained', BATCH, LENGTHS, 1, metric_type
+  )
+  return config.Instantiate(**fields)
+
+
+@pytest.fixture(name='put', scope='module')
+def _put(made):
+  return lambda batch: partitioning.global_batch(batch, made.batch_sharding)
+
+
+@pytest.fixture(name='made', scope='module')
+def _made():
+  """Returns the program of a language model of bytes."""
+  task = tiny.task()
+  vocabulary = lingvo_runtime.seqio().ByteVocabulary()
+  task.model.lm_tpl.vocab_size = vocabulary.vocab_size
+  task.model.decoder_tpl = decoder_hparams.GreedyDecoderHParams(
+    seqlen=30, max_decode_steps=12, eos_id=vocabulary.eos_id
+  )
+  return tiny.make_program(task)
+
+
+def _targets():
+  return [
+    tasks.postprocess(
+      tasks.answer(i),
+      {'inputs_pretokenized': f'question {i}:'.encode()},
+      is_target=True,
+    )
+    for i in range(COUNT)
+  ]
+
+
+def _lines(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_scores_are_those_of_the_loss(made, put, tmp_path):
+  data = _data(eval_configs.MetricType.SCORE, log_preprocessed_targets=True)
+  state = made.init_state(tiny.batch())
+  found = evaluation.evaluate(
+    data,
+    task_program=made,
+    mdl_vars=state.mdl_vars,
+    put=put,
+    examples_path=tmp_path / 'eval_out_3_shard_0.jsonl',
+  )
+  data.close()
+  vocabulary = lingvo_runtime.seqio().ByteVocabulary()
+  tokens = sum(
+    len(vocabulary.encode(tasks.answer(i))) + 1 for i in range(COUNT)
+  )
+  np.testing.assert_allclose(
+    -found['scoring_eval/mean_score'] * COUNT,
+    found['log_pplx'] * tokens,
+    rtol=1e-5,
+  )
+  assert found['scoring_eval/num_failed_metrics'] == 0.0
+  lines = _lines(tmp_path / 'eval_out_3_metrics.jsonl')
+  assert [line['number'] for line in lines] == list(range(COUNT))
+  np.testing.assert_allclose(
+    np.mean([line['scores'] for line in lines]),
+    found['scoring_eval/mean_score'],
+    rtol=1e-6,
+  )
+
+
+def test_predictions_are_those_that_are_written(made, put, tmp_path, log):
+  data = _data(eval_configs.MetricType.PREDICT, log_preprocessed_targets=True)
+  state = made.init_state(tiny.batch())
+  path = tmp_path / 'decode_out_3_shard_0.jsonl'
+  found = decoding.decode(
+    data, task_program=made, mdl_vars=state.mdl_vars, put=put, path=path
+  )
+  data.close()
+  values = [line['value'] for line in _lines(path)]
+  assert len(values) == COUNT
+  written = {tasks.number_in(x['prefix']): x['decoded_substr'] for x in values}
+  predictions = [tasks.postprocess(written[i]) for i in range(COUNT)]
+  want = tasks.edits(_targets(), predictions)
+  assert {k: found[f'decoder/{k}'] for k in want} == {
+    k: float(v.value) for k, v in want.items()
+  }
+  assert found['decoder/broken/failed'] == 1.0
+  assert found['decoder/num_failed_metrics'] == 1.0
+  assert "metric failed: broken, of the dataset 'trained'" in log()
+  for number, line in enumerate(
+    _lines(tmp_path / 'decode_out_3_metrics.jsonl')
+  ):
+    raw = line.pop('seqio_preprocessed_targets')
+    assert raw['targets_pretokenized'] == tasks.answer(number)
+    assert line == {
+      'number': number,
+      'decoded_substr': written[number],
+      'seqio_postprocessed_predictions': predictions[number],
+      'seqio_postprocessed_targets': list(_targets()[number]),
+    }
+  assert number == COUNT - 1
+
+
+def test_only_what_is_asked_for_is_written(made, put, tmp_path):
+  data = _data(eval_configs.MetricType.PREDICT)
+  path = tmp_path / 'decode_out_3_shard_0.jsonl'
+  state = made.init_state(tiny.batch())
+  decoding.decode(
+    data, task_program=made, mdl_vars=state.mdl_vars, put=put, path=path
+  )
+  data.close()
+  assert [x.name for x in tmp_path.iterdir()] == [path.name]
