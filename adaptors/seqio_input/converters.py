@@ -186,10 +186,7 @@ class PackedLanguageModelFeatures(LanguageModelFeatures):
 
   def __post_init__(self):
     super().__post_init__()
-    self.check(
-      not self.pack,
-      'pack is True; expected False, as the examples are packed already',
-    )
+    _check_not_packing(self)
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -311,10 +308,7 @@ class PackedSequenceModelFeatures(SequenceModelFeatures):
 
   def __post_init__(self):
     super().__post_init__()
-    self.check(
-      not self.pack,
-      'pack is True; expected False, as the examples are packed already',
-    )
+    _check_not_packing(self)
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -396,3 +390,10 @@ def _segments(
 
 def _without_provenance(features: Mapping[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in features.items() if not k.startswith('provenance')}
+
+
+def _check_not_packing(converter: Converter):
+  converter.check(
+    not converter.pack,
+    'pack is True; expected False, as the examples are packed already',
+  )

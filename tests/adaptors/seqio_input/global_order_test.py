@@ -31,7 +31,8 @@ def test_hosts_share_the_examples_of_too_few_files(tmp_path, log):
   testing.register_lines('lines', tmp_path, files=2, lines=9)
   inputs = testing.hosts(testing.config('lines'), 3)
 
-  found = [testing.texts(data, testing.read(data, 9)) for data in inputs]
+  # Its shuffling mixes epochs, so some examples come late.
+  found = [testing.texts(data, testing.read(data, 60)) for data in inputs]
 
   assert sorted(sum(map(list, map(set, found)), [])) == sorted(
     testing.answers(18)
