@@ -41,6 +41,8 @@ _lock = threading.RLock()
 # Lingvo's eager flag is one for the process.
 _flag_lock = threading.RLock()
 _done: set[str] = set()
+# Modules that were asked for, by name.
+_imported: dict[str, types.ModuleType] = {}
 
 
 def load() -> None:
@@ -113,6 +115,8 @@ def module(name: str) -> types.ModuleType:
   Raises:
     UserError: there is no such module, or `load` fails.
   """
+  if name in _imported:
+    return _imported[name]
   if name.startswith('tensorflow.'):
     tensorflow()
   else:
@@ -120,7 +124,7 @@ def module(name: str) -> types.ModuleType:
   if name == 'lingvo.tasks.car' or name.startswith('lingvo.tasks.car.'):
     load_car_ops()
   with _lock, _own_flags_kept():
-    return _import(name)
+    return _imported.setdefault(name, _import(name))
 
 
 @contextlib.contextmanager

@@ -110,6 +110,7 @@ class GeneratorDriver:
     self._session = self.generator = self.graph = None
     self._must_be_drained = self._comes_to_an_end = False
     self._cancel: Callable[[], None] | None = None
+    self._call_after_first: Callable[[int], list[np.ndarray]] | None = None
     self._call: Callable[[int], list[np.ndarray]] | None = None
     self._decode: dict[str | None, Callable[..., list[str]]] = {}
     self._build(params)
@@ -128,6 +129,7 @@ class GeneratorDriver:
         # Each way gets Params of its own: generators change theirs.
         build(params.Copy(), name)
         self._first = [self._first_batch(name, params)]
+        self._call = self._call_after_first or self._call
         if failures and self._first == [None]:
           raise errors.UserError('it has no data at all')
         logging.info('%s is driven by a TensorFlow %s', name, way)
@@ -197,25 +199,33 @@ class GeneratorDriver:
     with self._lingvo_context(), tf.device('/cpu:0'):
       self.generator = params.Instantiate()
 
-      def next_batch(step):
+      number = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+      def next_batch():
+        step = number.read_value()
         self._set_seed()
         tensors = self._note_structure(self._symbolic_batch(step))
         self.uses_step = bool(step.consumers())
         return tensors
 
-      traced = tf.function(next_batch, autograph=False).get_concrete_function(
-        tf.TensorSpec([], tf.int64)
-      )
+      traced = tf.function(next_batch, autograph=False).get_concrete_function()
     with _mistake():
       for reader in reader_params.readers(tf, traced.graph.as_graph_def()):
         reader_params.check_reader(name, reader)
+
+    def leaves(function, step):
+      if self.uses_step:
+        number.assign(step)
+      return [x.numpy() for x in function()]
+
     cancellation = lingvo_runtime.module('tensorflow.python.eager.cancellation')
     manager = cancellation.CancellationManager()
-    call = manager.get_cancelable_function(traced)
     self._cancel = manager.start_cancel
-    self._call = lambda step: [
-      x.numpy() for x in call(tf.constant(step, tf.int64))
-    ]
+    # Only the first batch may be waited for in vain; the others are called in
+    # the way that costs less.
+    first = manager.get_cancelable_function(traced)
+    self._call = functools.partial(leaves, first)
+    self._call_after_first = functools.partial(leaves, traced)
     self._note_end(traced.graph)
 
   def _set_seed(self):
@@ -355,7 +365,7 @@ class GeneratorDriver:
     if self._session is not None:
       self._session.close()
     self._session = self._call = self.generator = self.graph = None
-    self._cancel = None
+    self._cancel = self._call_after_first = None
     self._decode = {}
     _live.discard(self)
 
