@@ -3,6 +3,7 @@
 Legend: B batch, T time.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -84,4 +85,10 @@ def with_fillers_told(params: Any, batch: NestedMap) -> NestedMap:
 
 
 def _is_bert(params) -> bool:
-  return any(f'{c.__module__}.{c.__name__}' == _BERT for c in params.cls.mro())
+  return _descends_from_bert(params.cls)
+
+
+@functools.cache
+def _descends_from_bert(cls: type) -> bool:
+  # Asked with each batch.
+  return any(f'{c.__module__}.{c.__name__}' == _BERT for c in cls.mro())
