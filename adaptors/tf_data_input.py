@@ -18,6 +18,7 @@ from pax_compat import (
   dataset_functions,
   errors,
   example_rows,
+  host_fields,
 )
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
@@ -360,6 +361,6 @@ def _nested(fields: Mapping) -> NestedMap:
 def _digest(example: NestedMap) -> str:
   digest = hashlib.blake2b(digest_size=8)
   for path, x in example.flatten_items():
-    content = repr(x.tolist()).encode() if x.dtype == object else x.tobytes()
-    digest.update(f'{path} {x.dtype} {x.shape}'.encode() + content)
+    digest.update(f'{path} {x.dtype} {x.shape}'.encode())
+    digest.update(host_fields.digestible(x))
   return digest.hexdigest()

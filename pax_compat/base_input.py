@@ -12,11 +12,10 @@ from absl import logging
 from etils import epath
 
 from pax_compat import config as config_lib
-from pax_compat import errors, host_fields
+from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
-_WEIGHTS = 'eval_sample_weights'
 
 
 class _Unset(int):
@@ -173,9 +172,8 @@ class BaseInput(config_lib.Configurable):
 
   def _padded(self, batch: NestedMap) -> NestedMap:
     """Returns a batch with rows added, of zeros and without weight."""
-    if _WEIGHTS not in batch:
-      rows = jax.tree.leaves(batch)[0].shape[0]
-      batch = NestedMap({**batch, _WEIGHTS: np.ones(rows, np.float32)})
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    batch = example_rows.weighed(batch, rows)
     return jax.tree.map(self._with_zeros, batch)
 
   def _with_zeros(self, x: np.ndarray) -> np.ndarray:
