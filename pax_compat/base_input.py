@@ -1,6 +1,7 @@
 """Inputs: where a program gets its batches from."""
 
 import functools
+import numbers
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,11 @@ from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
+
+
+def is_int(x: Any) -> bool:
+  """Returns whether `x` is a whole number, and not a truth value."""
+  return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
 class _Unset(int):
@@ -56,7 +62,8 @@ class BaseInput(config_lib.Configurable):
   Raises:
     UserError: the name has other characters than letters, digits and `.:_+-`,
       `eval_loop_num_batches` is 0 or below -1, or all of the data is to be read
-      without `reset_for_eval`.
+      without `reset_for_eval`; a batch has no example, or this host is none of
+      those that there are.
   """
 
   name: str = 'input'
@@ -91,6 +98,20 @@ class BaseInput(config_lib.Configurable):
       ' may be in it',
     )
     self._check_batches()
+    self._check_sizes()
+
+  def _check_sizes(self):
+    size, hosts = self.batch_size, self.num_infeed_hosts
+    self.check(
+      size is None or (is_int(size) and size >= 1),
+      f'batch_size of {self.name} is {size!r}; expected how many examples of'
+      ' one host make a batch',
+    )
+    self.check(
+      0 <= self.infeed_host_index < hosts,
+      f'infeed_host_index of {self.name} is {self.infeed_host_index}; expected'
+      f' one of {hosts} hosts',
+    )
     self.check(
       self.batch_padding_size >= 0,
       f'batch_padding_size of {self.name} is {self.batch_padding_size};'
