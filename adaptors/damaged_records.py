@@ -4,12 +4,13 @@ Lingvo's native readers do not say that a file is damaged. After a record that
 does not match its checksum they give that record for ever, or wait for ever;
 of a file that is cut off within a header they take the rest for the end; lines
 are read of a compressed file as well. So files are checked before they read.
-Of many bytes only the first are: how many, and what was not, is logged.
+Of many bytes only the first are, and the others while they are read.
 
 Readers of tf.data say that a record is wrong, but not which one of which file:
 `explain` does.
 """
 
+import dataclasses
 import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -27,13 +28,26 @@ _ADVICE = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Checked:
+  """What is known of files.
+
+  Attributes:
+    damaged: what each file with damaged records holds, by its path.
+    unchecked: the type and the path of each file that was not checked.
+  """
+
+  damaged: dict[str, record_files.Scan]
+  unchecked: tuple[tuple[str, str], ...]
+
+
 def check_files(
   name: str,
   files: Iterable[tuple[str, Sequence[str]]],
   *,
   skip: bool,
   bytes_to_check: int | None,
-) -> dict[str, record_files.Scan]:
+) -> Checked:
   """Checks every record of files, as far as the number of bytes allows.
 
   Args:
@@ -45,7 +59,7 @@ def check_files(
     bytes_to_check: how many bytes are read; None for all.
 
   Returns:
-    What each file with damaged records holds, by its path.
+    What was found, and what was not checked.
 
   Raises:
     UserError: a record cannot be read and `skip` is False; or no record of a
@@ -53,32 +67,44 @@ def check_files(
   """
   gfile = lingvo_runtime.tensorflow().io.gfile
   left = None if skip else bytes_to_check
-  damaged, unchecked = {}, []
+  damaged, unchecked, unread = {}, [], 0
   for file_type, paths in files:
     scans = {}
     for path in paths if file_type in record_files.FORMATS else ():
       size = gfile.stat(path).length
-      if file_type == 'text' or left is None or size <= left:
+      is_free = file_type == 'text' or record_files.is_scanned(path, file_type)
+      if is_free or left is None or size <= left:
         scans[path] = _scan(path, file_type)
-        left = left if left is None or file_type == 'text' else left - size
+        left = left if left is None or is_free else left - size
       else:
-        unchecked.append((path, size))
+        unchecked.append((file_type, path))
+        unread += size
     wrong = {path: scan for path, scan in scans.items() if scan.damages}
     if wrong:
       _refuse(name, wrong, skip, is_all=_nothing_left(scans, paths))
     damaged.update(wrong)
   if unchecked:
     logging.warning(
-      '%s: %d files of %d bytes, of which %s is the first, were not checked for'
-      ' damaged records, as bytes_to_check is %d. Where a record is damaged,'
-      ' the reader may repeat it, or wait, for ever',
+      '%s: %d files of %d bytes, of which %s is the first, are checked for'
+      ' damaged records only while they are read, as bytes_to_check is %d.'
+      ' Until a damaged record is found, the reader may repeat it, or wait',
       name,
       len(unchecked),
-      sum(size for _, size in unchecked),
-      unchecked[0][0],
+      unread,
+      unchecked[0][1],
       bytes_to_check,
     )
-  return damaged
+  return Checked(damaged, tuple(unchecked))
+
+
+def error(name: str, told: str) -> errors.UserError:
+  """Returns the error over damaged records, with what can be done.
+
+  Args:
+    name: how messages call the input.
+    told: which records, and what is wrong with them.
+  """
+  return errors.UserError(f'{name}: {told}; {_ADVICE}')
 
 
 def _scan(path: str, file_type: str) -> record_files.Scan:
@@ -105,7 +131,7 @@ def _refuse(name, wrong: dict[str, record_files.Scan], skip: bool, is_all):
   if is_all:
     raise errors.UserError(f'{name}: no record can be read: {told}')
   if not skip:
-    raise errors.UserError(f'{name}: {told}; {_ADVICE}')
+    raise error(name, told)
   for path, scan in wrong.items():
     logging.warning(
       '%s: skip_bad_records leaves out %d records of %s, and keeps %d: %s',
@@ -141,11 +167,11 @@ def explain(
     files: paths of the TFRecord files, compressed or not, in order.
   """
   gfile = lingvo_runtime.tensorflow().io.gfile
-  kind, text = _told_by_tensorflow(error)
+  kind, text = told_by_tensorflow(error)
   if kind == 'NotFoundError':
     found = re.search(r'([^\s;{}]*/[^\s;{}]*); No such file', text)
     return found and errors.UserError(f'the file {found[1]} does not exist')
-  if kind not in ('DataLossError', 'InvalidArgumentError'):
+  if not is_about_a_record(error):
     return None
   why = _why_no_example(text)
   for path in files:
@@ -157,7 +183,15 @@ def explain(
   return None
 
 
-def _told_by_tensorflow(error: BaseException | None) -> tuple[str, str]:
+def is_about_a_record(error: BaseException) -> bool:
+  """Returns whether an error is over a record that cannot be read."""
+  kind, text = told_by_tensorflow(error)
+  if kind == 'DataLossError':
+    return True
+  return kind == 'InvalidArgumentError' and _why_no_example(text) is not None
+
+
+def told_by_tensorflow(error: BaseException | None) -> tuple[str, str]:
   """Returns the type and the text of TensorFlow's error among the causes."""
   tf = lingvo_runtime.tensorflow()
   while error is not None:

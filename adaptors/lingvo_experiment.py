@@ -1,6 +1,8 @@
 """A Lingvo experiment as a `BaseExperiment`: the trainer sees no difference."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -58,7 +60,9 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._options = options
     if self._override:
       logging.info('%s: overrides: %s', name, self._override)
-    self._check_model(model_params.Model())
+    with self._of_users('Model'):
+      model = model_params.Model()
+    self._check_model(model)
     self._model = self._params_of(_TRAIN)
 
   @functools.cached_property
@@ -183,8 +187,15 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   def _params_of(self, dataset: str):
     """Returns the model's Params with one dataset, overrides applied."""
-    params = self._model_params.Model()
-    params.input = self._model_params.GetDatasetParams(dataset)
+    with self._of_users('Model'):
+      params = self._model_params.Model()
+    with self._of_users(dataset):
+      params.input = self._model_params.GetDatasetParams(dataset)
+    if params.input is None:
+      raise errors.UserError(
+        f'{self._name}.{dataset}() returns None; expected Params of an input'
+        ' generator'
+      )
     if self._override:
       before = params.Copy()
       lingvo_params.apply_override(params, self._override)
@@ -276,9 +287,22 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   @functools.cached_property
   def _schedule(self) -> program_schedule.ProgramSchedule:
-    return program_schedule.read(
-      self._model_params.ProgramSchedule(), self._name
-    )
+    with self._of_users('ProgramSchedule'):
+      schedule = self._model_params.ProgramSchedule()
+    return program_schedule.read(schedule, self._name)
+
+  @contextlib.contextmanager
+  def _of_users(self, method: str) -> Iterator[None]:
+    """Says where a method of the registered class fails, such as at a typo."""
+    try:
+      yield
+    except errors.UserError:
+      raise
+    except Exception as e:
+      place = errors.place_in_users_code(e) or errors.place_of(e)
+      raise errors.UserError(
+        f'{self._name}.{method}() fails: {errors.one_line(e)} ({place})'
+      ) from e
 
 
 def _has_end(params) -> bool:

@@ -252,8 +252,9 @@ def _import(name: str) -> types.ModuleType:
   except ModuleNotFoundError as e:
     if e.name in ('tensorflow', 'lingvo', *_EXTRAS):
       extra = _EXTRAS.get(name, 'lingvo')
+      needs = '' if e.name == name else f', and {name} needs it'
       raise errors.UserError(
-        f'{e.name} is not installed, and {name} needs it; install it with:'
+        f'{e.name} is not installed{needs}; install it with:'
         f" pip install 'pax-compat[{extra}]'"
       ) from e
     if e.name and (name == e.name or name.startswith(e.name + '.')):

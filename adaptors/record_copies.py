@@ -7,36 +7,42 @@ file, as others read the rest, or as some are damaged, gets files with these.
 import dataclasses
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from adaptors import lingvo_runtime, record_files
+from adaptors import lingvo_runtime, owned_folders, record_files
 from pax_compat import errors
 
 # What else is on the disk needs room, too.
 _SHARE_OF_FREE = 0.9
 
+# What the names of folders begin with.
+_NAME = 'lingvo_records'
+
 
 class RecordCopies:
   """A folder of copies, made with the first of them and removed by `close`.
 
-  Its folder is removed at the end of the process, too, unless that is killed.
-
-  Attributes:
-    folder: where it is; None before the first copy.
+  Its folder is removed at the end of the process, too. Where a process is
+  killed, the next one on the machine removes it.
   """
 
   def __init__(self, name: str):
-    """Makes nothing yet.
+    """Makes nothing yet, and removes what killed processes have left.
 
     Args:
       name: how messages call the input.
     """
     self._name = name
     self._files = 0
-    self.folder: str | None = None
+    self._owned: owned_folders.OwnedFolder | None = None
+    owned_folders.remove_abandoned(_NAME)
+
+  @property
+  def folder(self) -> str | None:
+    """Where the folder is; None before the first copy."""
+    return self._owned and self._owned.path
 
   def of(
     self,
@@ -101,9 +107,9 @@ class RecordCopies:
 
   def _make_room(self, paths: Sequence[str], hosts: int):
     gfile = lingvo_runtime.tensorflow().io.gfile
-    if self.folder is None:
-      self.folder = tempfile.mkdtemp(prefix='lingvo_records_')
-      _folders.add(self.folder)
+    if self._owned is None:
+      self._owned = owned_folders.OwnedFolder(_NAME)
+      _folders.add(self._owned)
     needed = sum(gfile.stat(p).length for p in paths) // hosts
     free = shutil.disk_usage(self.folder).free
     logging.info(
@@ -137,15 +143,15 @@ class RecordCopies:
 
   def close(self):
     """Removes the folder; nothing must read it any more."""
-    if self.folder is not None:
-      shutil.rmtree(self.folder, ignore_errors=True)
-      _folders.discard(self.folder)
-      for path in [p for p in _origins if p.startswith(self.folder)]:
+    if self._owned is not None:
+      self._owned.remove()
+      _folders.discard(self._owned)
+      for path in [p for p in _origins if p.startswith(self._owned.path)]:
         del _origins[path]
-      self.folder = None
+      self._owned = None
 
 
-_folders: set[str] = set()
+_folders: set[owned_folders.OwnedFolder] = set()
 
 
 def remove_all():
@@ -154,7 +160,7 @@ def remove_all():
   A reader whose files vanish ends the process at once: close readers before.
   """
   for folder in _folders:
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove()
 
 
 @dataclasses.dataclass(frozen=True)

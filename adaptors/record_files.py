@@ -15,7 +15,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from adaptors import lingvo_runtime
@@ -25,7 +25,8 @@ FORMATS = ('text', 'tfrecord', 'tfrecord_gzip')
 _HEADER = struct.Struct('<QI')
 _FOOTER = 4
 _BUFFER = 1 << 22
-_BATCH = 1024
+_LARGEST_PIECE = 1 << 24  # Bytes, unless a record is larger.
+_RECORDS_OF_A_PIECE = 256
 _LARGEST = 1 << 31  # More bytes than this are no record, but a wrong length.
 _GZIP = b'\x1f\x8b'
 
@@ -78,6 +79,12 @@ class Scan:
     return frozenset(d.record for d in self.damages)
 
 
+# What goes on between the pieces of a scan: what was found damaged in each.
+Steps = Generator[Damage | None, None, Scan]
+
+_scans: dict[tuple, Scan] = {}
+
+
 def scan(path: str, file_type: str) -> Scan:
   """Reads a file of frames to its end and checks every checksum.
 
@@ -85,7 +92,40 @@ def scan(path: str, file_type: str) -> Scan:
     path: the file.
     file_type: 'tfrecord' or 'tfrecord_gzip'.
   """
-  return _scan(path, file_type, *_size_and_time(path))
+  steps = scanning(path, file_type)
+  while True:
+    try:
+      next(steps)
+    except StopIteration as e:
+      return e.value
+
+
+def scanning(path: str, file_type: str) -> Steps:
+  """Does what `scan` does piece by piece.
+
+  Args:
+    path: the file.
+    file_type: 'tfrecord' or 'tfrecord_gzip'.
+
+  Yields:
+    After each piece the damaged record in it, None if there is none.
+
+  Returns:
+    What the file holds.
+  """
+  key = _key(path, file_type)
+  if key not in _scans:
+    _scans[key] = yield from _scan(path, file_type)
+  return _scans[key]
+
+
+def is_scanned(path: str, file_type: str) -> bool:
+  """Returns whether a file was read to its end before, as it is now."""
+  return _key(path, file_type) in _scans
+
+
+def _key(path: str, file_type: str) -> tuple:
+  return (path, file_type, *_size_and_time(path))
 
 
 def _size_and_time(path: str) -> tuple[int, int]:
@@ -96,57 +136,73 @@ def _size_and_time(path: str) -> tuple[int, int]:
   return stat.st_size, stat.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=65536)
-def _scan(path: str, file_type: str, size: int, changed: int) -> Scan:
-  del size, changed  # A file that has changed is another one.
+def _scan(path: str, file_type: str) -> Steps:
   wrong = wrong_format(path, file_type)
   if wrong:
-    return Scan(0, (Damage(path, 0, wrong, ends_file=True),))
+    damage = Damage(path, 0, wrong, ends_file=True)
+    yield damage
+    return Scan(0, (damage,))
   if file_type == 'tfrecord_gzip':
-    return _scan_gzip(path)
-  return _scan_frames(path)
+    return (yield from _scan_gzip(path))
+  return (yield from _scan_frames(path))
 
 
 def wrong_format(path: str, file_type: str) -> str:
   """Returns what is wrong where a file is plainly of another format, or ''."""
-  with open_binary(path) as f:
-    start = f.read(2)
-  if file_type == 'tfrecord_gzip' and start and start != _GZIP:
+  start = _header(path, 0)
+  is_gzip = start.startswith(_GZIP)
+  if file_type == 'tfrecord_gzip' and start and not is_gzip:
     return 'is not compressed by gzip, as the pattern says'
-  if file_type != 'tfrecord_gzip' and start == _GZIP:
+  if file_type != 'tfrecord_gzip' and is_gzip:
     return f'is compressed by gzip, and not {file_type} as the pattern says'
+  # Of letters, a length would be greater than any file.
+  if file_type == 'text' and len(start) == _HEADER.size:
+    if _frame_size(start) <= _size_and_time(path)[0]:
+      return 'holds TFRecords, and not text as the pattern says'
   return ''
 
 
-def _scan_frames(path: str) -> Scan:
+def _scan_frames(path: str) -> Steps:
   tf = lingvo_runtime.tensorflow()
-  size = tf.io.gfile.stat(path).length
+  count = position = 0
   try:
-    count, length = _native_pass()(path, '')
+    for so_far in _native_pieces(path, ''):
+      count, position = so_far
+      yield
   except tf.errors.DataLossError:
-    return _scan_slowly(path, size)
+    pass
   # TensorFlow takes a part of a header for the end.
-  return Scan(int(count)) if length == size else _scan_slowly(path, size)
+  return (yield from _scan_slowly(path, count, position))
 
 
-def _scan_slowly(path: str, size: int) -> Scan:
-  """Reads record by record, and goes on after one that is wrong."""
-  errors = lingvo_runtime.tensorflow().errors
+def _scan_slowly(path: str, index: int, position: int) -> Steps:
+  """Reads record by record, and goes on after one that is wrong.
+
+  Args:
+    path: the file.
+    index: of the record to begin with; those before it are good.
+    position: the byte where that is.
+  """
+  tf = lingvo_runtime.tensorflow()
   io_module = lingvo_runtime.module('tensorflow.python.lib.io.tf_record')
   reader = io_module.tf_record_random_reader(path)
-  index, position, damages = 0, 0, []
+  size, damages = tf.io.gfile.stat(path).length, []
   try:
     while position < size:
       try:
         position = reader.read(position)[1]
-      except (errors.DataLossError, IndexError) as e:
+      except (tf.errors.DataLossError, IndexError) as e:
         if f'corrupted record at {position + _HEADER.size}' not in str(e):
           damages.append(_cut_or_wrong(path, index, position, size))
+          yield damages[-1]
           break
         reason = f'(at byte {position}) does not match its checksum'
         damages.append(Damage(path, index, reason, ends_file=False))
+        yield damages[-1]
         position += _frame_size(_header(path, position))
       index += 1
+      if index % _RECORDS_OF_A_PIECE == 0:
+        yield
   finally:
     reader.close()
   return Scan(index - sum(not d.ends_file for d in damages), tuple(damages))
@@ -158,7 +214,7 @@ def _cut_or_wrong(path: str, record: int, position: int, size: int) -> Damage:
   is_whole = len(head) == _HEADER.size
   beyond = not is_whole or position + _frame_size(head) > size
   if record == 0 and is_whole and beyond:
-    reason = 'does not begin as a record does; is the file a TFRecord file?'
+    reason = 'does not begin as a record of a TFRecord file does'
   elif beyond:
     reason = f'(at byte {position}) is cut off, or its length is wrong'
   else:
@@ -172,27 +228,32 @@ def _header(path: str, position: int) -> bytes:
     return f.read(_HEADER.size)
 
 
-def _scan_gzip(path: str) -> Scan:
+def _scan_gzip(path: str) -> Steps:
   """Checks gzip's own checksum, and those of the frames inside."""
-  frames, reason = _count_decompressed(path)
+  frames, reason = yield from _count_decompressed(path)
   try:
-    _native_pass()(path, 'GZIP')
+    for _ in _native_pieces(path, 'GZIP'):
+      yield
   except lingvo_runtime.tensorflow().errors.DataLossError as e:
     offset = _offset(e)
     frames = 0 if offset is None else min(frames, _frames_before(path, offset))
     reason = reason or 'does not match its checksum'
   if not reason:
     return Scan(frames)
-  return Scan(frames, (Damage(path, frames, reason, ends_file=True),))
+  damage = Damage(path, frames, reason, ends_file=True)
+  yield damage
+  return Scan(frames, (damage,))
 
 
-def _count_decompressed(path: str) -> tuple[int, str]:
+def _count_decompressed(path: str) -> Generator[None, None, tuple[int, str]]:
   """Returns how many frames come before an error, and what that is, or ''."""
   frames = 0
   with open_records(path, 'tfrecord_gzip') as f:
     try:
       for _ in _frames(f):
         frames += 1
+        if frames % _RECORDS_OF_A_PIECE == 0:
+          yield
     except (CutOffError, EOFError):
       return frames, 'is cut off'
     except (OSError, zlib.error) as e:
@@ -216,34 +277,42 @@ def _frames_before(path: str, offset: int) -> int:
   return count
 
 
-@functools.cache
-def _native_pass():
-  """Returns a function of (path, compression).
+def _native_pieces(path: str, compression: str) -> Iterator[tuple[int, int]]:
+  """Reads a file by tf.data, which leaves Python's other threads alone.
 
-  It gives how many records there are, and how many bytes their frames have.
+  Args:
+    path: the file.
+    compression: 'GZIP' or ''.
+
+  Yields:
+    After each piece how many records there were so far, and how many bytes
+    their frames have.
   """
   tf = lingvo_runtime.tensorflow()
+  records = tf.data.TFRecordDataset(path, compression, _BUFFER)
+  pieces = records.batch(_records_of_a_piece(path, compression))
+  options = tf.data.Options()
+  options.autotune.enabled = False  # It would read ahead in another thread.
+  count = position = 0
+  for piece in pieces.with_options(options):
+    count += len(piece)
+    position += int(tf.strings.length(piece).numpy().sum(dtype='int64'))
+    position += len(piece) * (_HEADER.size + _FOOTER)
+    yield count, position
 
-  def add(so_far, records):
-    size = tf.reduce_sum(tf.strings.length(records)) + tf.size(records) * (
-      _HEADER.size + _FOOTER
-    )
-    count = tf.size(records, out_type=tf.int64)
-    return so_far[0] + count, so_far[1] + tf.cast(size, tf.int64)
 
-  @tf.function(
-    input_signature=[
-      tf.TensorSpec([], tf.string),
-      tf.TensorSpec([], tf.string),
-    ],
-    autograph=False,
-  )
-  def read(path, compression):
-    records = tf.data.TFRecordDataset(path, compression, _BUFFER)
-    zero = tf.constant(0, tf.int64)
-    return records.batch(_BATCH).reduce((zero, zero), add)
-
-  return read
+def _records_of_a_piece(path: str, compression: str) -> int:
+  """Returns how many records are held in memory, judged by the first."""
+  file_type = 'tfrecord_gzip' if compression else 'tfrecord'
+  with (
+    contextlib.suppress(EOFError, OSError, zlib.error),
+    open_records(path, file_type) as f,
+  ):
+    header = f.read(_HEADER.size)
+    if len(header) == _HEADER.size:
+      fitting = _LARGEST_PIECE // _frame_size(header)
+      return min(max(fitting, 1), _RECORDS_OF_A_PIECE)
+  return 1
 
 
 def _offset(error: Exception) -> int | None:

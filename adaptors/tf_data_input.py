@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors import lingvo_runtime
+from adaptors import damaged_records, dataset_files, lingvo_runtime
 from pax_compat import (
   base_input,
   dataset_functions,
@@ -157,11 +157,26 @@ class TFDataInput(base_input.BaseInput):
     tf = lingvo_runtime.tensorflow()
     try:
       return _nested(jax.tree.map(lambda x: x.numpy(), next(self._batches)))
-    except tf.errors.OpError as e:
-      raise errors.UserError(
-        f'{type(self).__name__} {self.name!r}: the dataset fails after'
-        f' {self._read} examples, which are to have one shape: {e.message}'
-      ) from e
+    except (tf.errors.OpError, UnicodeDecodeError) as e:
+      raise self._failure(tf, e) from e
+
+  def _failure(self, tf: Any, error: Exception) -> errors.UserError:
+    """Returns an error that says over which record the dataset failed."""
+    told = (
+      f'{type(self).__name__} {self.name!r}: the dataset fails after'
+      f' {self._read} examples'
+    )
+    files = dataset_files.record_files(self._examples(tf))
+    found = damaged_records.explain(error, files)
+    if found is not None:
+      return errors.UserError(f'{told}: {found}')
+    if damaged_records.is_about_a_record(error):
+      told += ', over a record of a file that is not known'
+      told += f' (none of the {len(files)} that it names)' if files else ''
+    else:
+      told += ', which are to have one shape'
+    text = damaged_records.told_by_tensorflow(error)[1]
+    return errors.UserError(f'{told}: {getattr(error, "message", text)}')
 
   @property
   def _hosts(self) -> int:
@@ -327,7 +342,10 @@ class TFDataInput(base_input.BaseInput):
 
   def _check_first(self, expected: str):
     tf = lingvo_runtime.tensorflow()
-    [batch] = self._mapped(tf, self._examples(tf).take(1)).batch(1)
+    try:
+      [batch] = self._mapped(tf, self._examples(tf).take(1)).batch(1)
+    except (tf.errors.OpError, UnicodeDecodeError) as e:
+      raise self._failure(tf, e) from e
     found = _digest(_nested(jax.tree.map(lambda x: x.numpy(), batch)))
     self.check(
       found == expected,

@@ -4,6 +4,7 @@ import functools
 import numbers
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from pax_compat import config as config_lib
-from pax_compat import errors, example_rows, host_fields
+from pax_compat import errors, example_rows, host_fields, token_ids
 from pax_compat.nested_map import NestedMap
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
@@ -49,6 +50,9 @@ class BaseInput(config_lib.Configurable):
       its state; the trainer sets it, to `enable_input_checkpointing` of
       `task_settings.Train` on the training input. One whose state is costly may
       have it then only.
+    known_ids: how many ids of tokens the model knows, from 0 on; the trainer
+      sets it, where that is certain. `get_next_padded` refuses a batch with
+      another one in a leaf called `ids`.
     batch_padding_size: rows that `get_next_padded` adds to each batch, of zeros
       and with weight 0.
 
@@ -75,6 +79,7 @@ class BaseInput(config_lib.Configurable):
   eval_loop_num_batches: int | None = _ONE_UNSET
   is_training: bool = False
   input_checkpointing_enabled: bool = False
+  known_ids: int | None = None
   batch_padding_size: int = 0
 
   # Whether the state is the same on all hosts, and good for any number of them.
@@ -83,6 +88,9 @@ class BaseInput(config_lib.Configurable):
   # The batch that was peeked at, and the state before it.
   _peeked = None
   _state_before = None
+
+  # Whether the fields of the first batch were found to be arrays.
+  _has_arrays = False
 
   def __init_subclass__(cls, **kwargs):
     super().__init_subclass__(**kwargs)
@@ -99,6 +107,13 @@ class BaseInput(config_lib.Configurable):
     )
     self._check_batches()
     self._check_sizes()
+    self.check(
+      not self.reset_for_eval
+      or self.is_training
+      or type(self).reset is not BaseInput.reset,
+      f'reset_for_eval of {self.name} is set, and there is no method `reset`;'
+      ' expected one that starts again at the first batch',
+    )
 
   def _check_sizes(self):
     size, hosts = self.batch_size, self.num_infeed_hosts
@@ -163,21 +178,29 @@ class BaseInput(config_lib.Configurable):
     """Returns the next batch: numpy arrays with the batch axis first.
 
     Raises:
-      StopIteration: the data is at its end.
+      StopIteration: the data is at its end. TensorFlow's `OutOfRangeError`
+        means the same.
     """
-    raise NotImplementedError(type(self).__name__)
+    raise errors.UserError(
+      f'{type(self).__name__} has no method `get_next`; expected one that'
+      ' returns the next batch'
+    )
 
   def get_next_padded(self) -> NestedMap:
     """Returns the batch that was peeked at, or else the next one, padded.
 
     Raises:
       StopIteration: the data is at its end.
+      UserError: the batch has an id that the model does not know.
     """
     if self._peeked is not None:
       batch = self._peeked
       self._forget()
       return batch
-    batch = self.get_next()
+    batch = _next_batch(self)
+    if self.known_ids is not None:
+      told = f'{type(self).__name__} {self.name!r}'
+      token_ids.check_known(told, batch, self.known_ids)
     return self._padded(batch) if self.batch_padding_size else batch
 
   def peek_padded(self) -> NestedMap | None:
@@ -397,6 +420,17 @@ class BaseInput(config_lib.Configurable):
     del kind, examples
     return ()
 
+  def input_metrics(self) -> dict[str, float]:
+    """Returns what is to be written of this input itself; here nothing.
+
+    It is asked whenever metrics of its dataset are written, in any thread. What
+    is written is what the first process tells.
+
+    Returns:
+      Numbers by name, such as `input/skipped_records`.
+    """
+    return {}
+
   def tokenizers(self) -> dict[str, str]:
     """Says how this input makes tokens of texts: descriptions by name.
 
@@ -466,6 +500,36 @@ class DatasetInputSpecsProvider(BaseInputSpecsProvider):
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
     return data.specs_of(batch)
+
+
+def _next_batch(data: BaseInput) -> NestedMap:
+  """Returns an input's next batch, held against what every batch must be."""
+  try:
+    batch = data.get_next()
+  except Exception as e:
+    if _is_end_of_tf_data(e):
+      raise StopIteration from e
+    raise
+  data.check(
+    isinstance(batch, NestedMap),
+    f'a batch of {data.name} is a {type(batch).__name__}; expected a NestedMap'
+    ' of NumPy arrays',
+  )
+  if not data._has_arrays:
+    for path, x in batch.flatten_items():
+      data.check(
+        hasattr(x, 'shape') and hasattr(x, 'dtype'),
+        f'the field {path!r} of a batch of {data.name} is a'
+        f' {type(x).__name__}; expected a NumPy array',
+      )
+    data._has_arrays = True
+  return batch
+
+
+def _is_end_of_tf_data(error: Exception) -> bool:
+  """Whether an input of the user's was told by TensorFlow that data ended."""
+  tf = sys.modules.get('tensorflow.python.framework.errors_impl')
+  return tf is not None and isinstance(error, tf.OutOfRangeError)
 
 
 def _forgetting(reset):

@@ -8,7 +8,8 @@ from typing import Any
 
 from clu import metrics as clu_metrics
 
-from pax_compat import base_input, base_layer, errors
+from pax_compat import base_input, base_layer, errors, token_ids
+from pax_compat.config import Config
 from pax_compat.nested_map import NestedMap
 
 # Scalars with their weights: {name: (value, weight)}. Those of several batches
@@ -28,6 +29,21 @@ class BaseModel(base_layer.BaseLayer):
   A model computes predictions and a loss; one that is decoded has the two
   further methods.
   """
+
+  @classmethod
+  def known_ids(cls, config: Config) -> int | None:
+    """Returns how many ids of tokens the model knows, from 0 on.
+
+    An input that gives another one, in a leaf called `ids`, is refused.
+
+    Args:
+      config: of this class.
+
+    Returns:
+      The rows of the largest table, where all layers are of this package; else
+      None, for no check.
+    """
+    return token_ids.known_to(config)
 
   def __call__(
     self, input_batch: NestedMap

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pax_compat import base_input, example_rows, shuffled_order
+from pax_compat import base_input, errors, example_rows, shuffled_order
 from pax_compat.nested_map import NestedMap
 
 
@@ -87,7 +87,7 @@ class IndexedInput(base_input.BaseInput):
   @property
   def num_examples(self) -> int:
     """How many examples there are; for subclasses to write."""
-    raise NotImplementedError(f'{type(self).__name__}.num_examples')
+    raise self._lacking('`num_examples`; expected the number of its examples')
 
   def examples(self, indices: np.ndarray) -> NestedMap:
     """Returns some examples; for subclasses to write.
@@ -99,7 +99,10 @@ class IndexedInput(base_input.BaseInput):
       Arrays [k, ...], and `eval_sample_weights` [k] only where examples do not
       count as one.
     """
-    raise NotImplementedError(f'{type(self).__name__}.examples')
+    raise self._lacking('method `examples`; expected one that returns some')
+
+  def _lacking(self, what: str) -> errors.UserError:
+    return errors.UserError(f'{type(self).__name__} has no {what}')
 
   def examples_in_epochs(
     self, indices: np.ndarray, epochs: np.ndarray

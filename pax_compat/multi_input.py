@@ -130,6 +130,9 @@ class MultiInput(base_input.BaseInput):
     for data in self._inputs.values():
       data.resume_at(step)
 
+  def input_metrics(self) -> dict[str, float]:
+    return input_states.metrics(self._inputs)
+
   def after_restart(self) -> str:
     return input_states.after_restart(self._inputs)
 

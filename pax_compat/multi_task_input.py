@@ -82,6 +82,9 @@ class MultiTaskInput(base_input.BaseInput):
     for task, count in counts.items():
       self._sources[task].resume_at(count)
 
+  def input_metrics(self) -> dict[str, float]:
+    return input_states.metrics(self._sources)
+
   def after_restart(self) -> str:
     return input_states.after_restart(self._sources)
 
@@ -179,6 +182,9 @@ class TaskInput(base_input.BaseInput):
 
   def example_metrics(self, kind, examples):
     return self.source.example_metrics(kind, self._own(kind, examples))
+
+  def input_metrics(self):
+    return self.source.input_metrics()
 
   def example_lines(self, kind, examples):
     return self.source.example_lines(kind, self._own(kind, examples))

@@ -2,6 +2,15 @@
 
 import jax
 
+from pax_compat import errors
+
+
+class UnknownKeyError(errors.UserError, AttributeError):
+  """The value was asked for of a key that there is not.
+
+  Such as of a field that a model reads, and the input's batches do not have.
+  """
+
 
 class NestedMap(dict):
   """A `dict` whose string keys are also attributes; a JAX pytree.
@@ -14,8 +23,9 @@ class NestedMap(dict):
     try:
       return self[key]
     except KeyError:
-      raise AttributeError(
-        f'no field {key!r}; the fields are: {", ".join(sorted(self))}'
+      raise UnknownKeyError(
+        f'no field {key!r} in a batch, or another NestedMap, of the fields'
+        f' {", ".join(sorted(self))}'
       ) from None
 
   def __setattr__(self, key, value):
@@ -44,6 +54,11 @@ class NestedMap(dict):
     return jax.tree.map(fn, self)
 
 
+def _flatten(m: NestedMap):
+  keys = tuple(sorted(m))
+  return [m[k] for k in keys], keys
+
+
 def _flatten_with_keys(m: NestedMap):
   keys = tuple(sorted(m))
   return [(jax.tree_util.DictKey(k), m[k]) for k in keys], keys
@@ -53,5 +68,5 @@ jax.tree_util.register_pytree_with_keys(
   NestedMap,
   _flatten_with_keys,
   lambda keys, values: NestedMap(zip(keys, values, strict=True)),
-  lambda m: ([m[k] for k in sorted(m)], tuple(sorted(m))),
+  _flatten,
 )

@@ -40,11 +40,20 @@ class _MallInfo(ctypes.Structure):
   ]
 
 
+def _status() -> dict[str, str]:
+  status = pathlib.Path('/proc/self/status').read_text()
+  return dict(line.split(':', 1) for line in status.splitlines())
+
+
+def threads() -> int:
+  """Returns how many threads there are, those that garbage holds included."""
+  return int(_status()['Threads'])
+
+
 def held() -> Held:
   """Returns what is held, garbage excluded."""
   gc.collect()
-  status = pathlib.Path('/proc/self/status').read_text()
-  fields = dict(line.split(':', 1) for line in status.splitlines())
+  fields = _status()
   mallinfo = ctypes.CDLL(None).mallinfo2
   mallinfo.restype = _MallInfo
   heap = mallinfo()

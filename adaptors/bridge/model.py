@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from adaptors.bridge import calling, decoding
+from adaptors.bridge import calling, decoding, vocabulary
 from adaptors.bridge.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
 from pax_compat import base_layer, base_model, errors, example_rows, host_fields
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, Config
 from pax_compat.nested_map import NestedMap
 
 # The variable, not trainable, that counts steps.
@@ -44,6 +44,11 @@ class BridgedModel(base_model.BaseModel):
   loss_names: Sequence[str] = ('loss',)
   batches_per_step: tuple[int, int] = (1, 1)
   refuse_sparse_gradients: str = ''
+
+  @classmethod
+  def known_ids(cls, config: Config) -> int | None:
+    """Returns how many ids of tokens the Lingvo task knows, where certain."""
+    return vocabulary.known_to(config.lingvo_task.params)
 
   def __call__(self, input_batch: NestedMap):
     return self.compute_loss(self.compute_predictions(input_batch), input_batch)

@@ -94,9 +94,6 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
   def _hosts_differ(self) -> bool:
     return False  # All hosts read the same order.
 
-  def _lengths_agree(self) -> bool:
-    return True  # Else there are more shapes than examples of one.
-
   def _cluster_options(self):
     options = super()._cluster_options()
     # All hosts must see one order, so no thread may overtake another.
@@ -232,6 +229,11 @@ class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
       raise errors.UserError(
         f'{self._told_name()}: batch_size is {self.batch_size}; leave it None,'
         ' and set input.batch_size'
+      )
+    if not size:
+      raise errors.UserError(
+        f'{self._told_name()}: input.batch_size is {size!r}; expected how many'
+        ' examples of this host make a batch'
       )
     self.batch_size = size
     super()._check_batch_size()

@@ -3,7 +3,7 @@
 Legend: B batch, T time.
 """
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,21 +57,29 @@ def check_unpacked(name: str, params: Any, *, do_eval: bool):
       )
 
 
-def with_fillers_told(params: Any, batch: NestedMap) -> NestedMap:
-  """Returns a batch that says which rows a generator only filled it up with.
+def telling_fillers(params: Any) -> Callable[[NestedMap], NestedMap]:
+  """Returns what says which rows a generator only fills its batches up with.
 
   Args:
     params: Lingvo Params of the generator.
-    batch: its leaves [B, ...].
 
   Returns:
-    The batch with `eval_sample_weights` [B] of 0 at such rows; unchanged for a
-    generator that fills up none, or is not known to.
+    A function that gives a batch of leaves [B, ...] `eval_sample_weights` [B]
+    of 0 at such rows. It leaves those of a generator unchanged that fills up
+    none, or is not known to.
   """
-  if is_permuted(params) and 'weight' in batch:
-    return NestedMap({**batch, 'eval_sample_weights': batch.weight})
-  if not _is_bert(params):
+  if is_permuted(params):
+    return _with_given_weight
+  return _with_bert_weights if _is_bert(params) else lambda batch: batch
+
+
+def _with_given_weight(batch: NestedMap) -> NestedMap:
+  if 'weight' not in batch:
     return batch
+  return NestedMap({**batch, 'eval_sample_weights': batch.weight})
+
+
+def _with_bert_weights(batch: NestedMap) -> NestedMap:
   real = (batch.segment_ids > 0).any(axis=1)
   # It means to set these, but does not find them.
   paddings = np.where(real[:, None], batch.paddings, 1)
@@ -85,10 +93,5 @@ def with_fillers_told(params: Any, batch: NestedMap) -> NestedMap:
 
 
 def _is_bert(params) -> bool:
-  return _descends_from_bert(params.cls)
-
-
-@functools.cache
-def _descends_from_bert(cls: type) -> bool:
-  # Asked with each batch.
-  return any(f'{c.__module__}.{c.__name__}' == _BERT for c in cls.mro())
+  classes = params.cls.mro()
+  return any(f'{c.__module__}.{c.__name__}' == _BERT for c in classes)

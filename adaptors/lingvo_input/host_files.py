@@ -7,12 +7,14 @@ files of its own records.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import logging
 
 from adaptors import (
+  background_check,
   damaged_records,
   record_copies,
   record_files,
@@ -36,20 +38,27 @@ class _Reader:
     position: which of the patterns of `node` it is.
     entry: the pattern, such as `text:/a/b*,/a/c*`.
     paths: its files.
+    file_type: what they are, such as 'text'; '' where that is not known.
+    takes_several: whether several files may be set in place of the pattern, as
+      not in a list that is mixed within batches.
   """
 
   node: Any
   position: int
   entry: str
   paths: list[str]
-
-  @property
-  def file_type(self) -> str:
-    return params_checks.split_type(self.entry)[0]
+  file_type: str
+  takes_several: bool
 
   @property
   def can_be_copied(self) -> bool:
-    return self.file_type in record_files.FORMATS
+    fits = self.takes_several or len(self.paths) == 1
+    return fits and self.file_type in record_files.FORMATS
+
+  def can_be_split(self, hosts: int) -> bool:
+    """Whether each host may read some of the files, as far as there are."""
+    fits = self.takes_several or len(self.paths) == hosts
+    return fits and not any(_SPECIAL & set(p) for p in self.paths)
 
 
 class HostRecords:
@@ -57,6 +66,9 @@ class HostRecords:
 
   Attributes:
     copies: the copies.
+    check: of the files that were too much to be checked at first.
+    num_damaged: how many damaged records there are in the files that it reads;
+      None where records are not left out.
   """
 
   def __init__(
@@ -69,6 +81,7 @@ class HostRecords:
     split_records: bool,
     skip_bad_records: bool,
     bytes_to_check: int | None,
+    file_types: Callable[[], Mapping[str, str]] = dict,
   ):
     """Leaves an input the files of one host, where there are enough of them.
 
@@ -84,7 +97,10 @@ class HostRecords:
       split_records: whether hosts share the records of a reader with fewer
         files than hosts; copies are made by `prepare`.
       skip_bad_records: whether damaged records are left out.
-      bytes_to_check: how many bytes are checked for damage; None for all.
+      bytes_to_check: how many bytes are checked for damage at once; None for
+        all. Where records are copied, all are.
+      file_types: says of which types the files are, by path, that are named
+        without one; asked if there are such files.
 
     Raises:
       UserError: a pattern matches no file, or a record is damaged.
@@ -94,28 +110,68 @@ class HostRecords:
     self._host = host
     self._split_records = split_records
     self._damaged: Mapping[str, record_files.Scan] = {}
+    self.check = background_check.BackgroundCheck(name, ())
     self._shared: list[_Reader] = []
     self._copied: dict[int, list[str]] | None = None
     self.copies = record_copies.RecordCopies(name)
+    self.num_damaged: int | None = None
+    self._ask_types = file_types
     self._files: list[str] = []
     if generator_kinds.is_tf_data(params):
-      self._files = [p for r in _readers(name, params) for p in r.paths]
+      if skip_bad_records:
+        logging.warning(
+          '%s reads through tf.data, so skip_bad_records has no effect: a'
+          ' damaged record is an error',
+          name,
+        )
+      self._files = [
+        path
+        for node, entries in params_checks.readers(params)
+        for entry in entries
+        for path in params_checks.files_of(name, entry)
+      ]
       return
     if hosts > 1:
-      self._split(_readers(name, params))
-    self._damaged = damaged_records.check_files(
+      self._split(self._readers(params))
+    checked = damaged_records.check_files(
       name,
-      [(r.file_type, r.paths) for r in _readers(name, params)],
+      [(r.file_type, r.paths) for r in self._readers(params)],
       skip=skip_bad_records,
-      bytes_to_check=bytes_to_check,
+      bytes_to_check=None if self._shared else bytes_to_check,
     )
+    self._damaged = checked.damaged
+    self.check = background_check.BackgroundCheck(name, checked.unchecked)
+    if skip_bad_records:
+      scans = self._damaged.values()
+      self.num_damaged = sum(len(scan.damages) for scan in scans)
+
+  def _readers(self, params: Any) -> list[_Reader]:
+    return [
+      self._reader(node, i, entry)
+      for node, entries in params_checks.readers(params)
+      for i, entry in enumerate(entries)
+    ]
+
+  def _reader(self, node: Any, position: int, entry: str) -> _Reader:
+    paths = params_checks.files_of(self._name, entry)
+    file_type = params_checks.split_type(entry)[0]
+    if paths and not file_type:
+      types = {self._types.get(path, '') for path in paths}
+      file_type = types.pop() if len(types) == 1 else ''
+    mixed = getattr(node, 'use_within_batch_mixing', False)
+    mixed = mixed or bool(getattr(node, 'weights', None))
+    return _Reader(node, position, entry, paths, file_type, not mixed)
+
+  @functools.cached_property
+  def _types(self) -> Mapping[str, str]:
+    return self._ask_types()
 
   def _split(self, readers: list[_Reader]):
     """Splits by file where that can be; notes what is left."""
     own = {}
     for reader in readers:
-      is_plain = not any(_SPECIAL & set(p) for p in reader.paths)
-      if len(reader.paths) >= self._hosts and is_plain:
+      enough = len(reader.paths) >= self._hosts
+      if enough and reader.can_be_split(self._hosts):
         own[id(reader)] = reader.paths[self._host :: self._hosts]
       elif self._split_records and reader.can_be_copied:
         self._shared.append(reader)
@@ -166,7 +222,7 @@ class HostRecords:
     """
     if not self._shared and not self._damaged:
       return params
-    readers = _readers(self._name, params)
+    readers = self._readers(params)
     if self._copied is None:
       self._copied = self._copy(readers)
     _set_paths(readers, {id(readers[i]): p for i, p in self._copied.items()})
@@ -179,6 +235,12 @@ class HostRecords:
     for index, reader in enumerate(readers):
       is_shared = (reader.entry, tuple(reader.paths)) in shared
       if is_shared or any(p in self._damaged for p in reader.paths):
+        if not reader.can_be_copied:
+          raise errors.UserError(
+            f'{self._name}: {reader.entry!r} is mixed with others within'
+            ' batches, and files cannot be left out of it; expected patterns of'
+            ' one file each, or good files'
+          )
         copied[index] = self.copies.of(
           reader.paths,
           reader.file_type,
@@ -200,17 +262,10 @@ class HostRecords:
     return found and errors.UserError(f'{self._name}: {found}')
 
   def close(self):
-    """Removes the copies; nothing must read them any more."""
+    """Ends the check and removes the copies; nothing must read these."""
+    self.check.close()
     self.copies.close()
     self._copied = None
-
-
-def _readers(name: str, params: Any) -> list[_Reader]:
-  return [
-    _Reader(node, i, entry, params_checks.files_of(name, entry))
-    for node, entries in params_checks.readers(params)
-    for i, entry in enumerate(entries)
-  ]
 
 
 def _set_paths(readers: list[_Reader], own: Mapping[int, list[str]]):
@@ -239,8 +294,9 @@ def _set_entries(params: Any, entries: list[str]):
     params.file_pattern_prefix = ''
   if isinstance(pattern, str):
     [params.file_pattern] = entries
-  elif len(entries) < len(pattern):  # One reader has them all.
-    params.file_pattern = entries
+  elif params_checks.are_joined(params, pattern):  # One reader has them all.
+    [entry] = entries
+    params.file_pattern = entry.split(',')  # A source takes no other lists.
   else:
     params.file_pattern = [
       own if isinstance(old, str) else type(old)([own, *old[1:]])

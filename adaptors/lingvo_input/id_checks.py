@@ -5,15 +5,11 @@ An embedding takes an id outside of its table for another one in silence.
 
 from typing import Any
 
-import jax
-import numpy as np
+from absl import logging
 
 from adaptors.lingvo_input import vocabulary_checks
-from pax_compat import errors
+from pax_compat import token_ids
 from pax_compat.nested_map import NestedMap
-
-# The leaf of a batch that is looked up in a table, whatever it is part of.
-_IDS = 'ids'
 
 # Ids that Lingvo's own letters have, whatever `vocab_size` says.
 _ASCII_IDS = 76
@@ -22,15 +18,26 @@ _ASCII_IDS = 76
 class IdCheck:
   """Checks the ids of batches; microseconds for each."""
 
-  def __init__(self, name: str, params: Any):
+  def __init__(self, name: str, params: Any, known: int | None = None):
     """Finds out which ids there may be.
 
     Args:
       name: how messages call the input.
       params: Lingvo Params of the input; not changed.
+      known: how many ids the model knows, where that is certain. Where the
+        tokenizers have more, the log has a warning.
     """
     self._name = name
     self._limit = _largest_vocabulary(params)
+    if None not in (known, self._limit) and self._limit > known:
+      logging.warning(
+        '%s: a tokenizer has %d ids, and the largest table of the model %d'
+        ' rows: a batch with an id from %d on will be an error',
+        name,
+        self._limit,
+        known,
+        known,
+      )
 
   def __call__(self, batch: NestedMap):
     """Checks the leaves that are called `ids`.
@@ -41,27 +48,13 @@ class IdCheck:
       UserError: an id is negative, or not below the `vocab_size` of the largest
         tokenizer.
     """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-      key = getattr(path[-1], 'key', getattr(path[-1], 'name', None))
-      if key != _IDS or leaf.dtype.kind not in 'iu' or not leaf.size:
-        continue
+    for path, leaf in token_ids.leaves(batch):
       if leaf.min() < 0:
-        self._raise(path, leaf, leaf < 0, 'expected none below 0')
+        told = 'expected none below 0'
+        token_ids.refuse(self._name, path, leaf, leaf < 0, told)
       if self._limit is not None and leaf.max() >= self._limit:
-        expected = (
-          f"expected ids below its tokenizer's vocab_size {self._limit}"
-        )
-        self._raise(path, leaf, leaf >= self._limit, expected)
-
-  def _raise(self, path, leaf, is_wrong, expected):
-    first = tuple(map(int, np.argwhere(is_wrong)[0]))
-    leaf_path = jax.tree_util.keystr(path, simple=True, separator='.')
-    more = int(is_wrong.sum()) - 1
-    raise errors.UserError(
-      f'{self._name}: in example {first[0]} of a batch, {leaf_path} has the id'
-      f' {leaf[first]} at {list(first)} of {list(leaf.shape)}, and {more} more'
-      f' of the kind; {expected}'
-    )
+        told = f"expected ids below its tokenizer's vocab_size {self._limit}"
+        token_ids.refuse(self._name, path, leaf, leaf >= self._limit, told)
 
 
 def _largest_vocabulary(params) -> int | None:

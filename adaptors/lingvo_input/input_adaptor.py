@@ -13,6 +13,7 @@ from adaptors.lingvo_input import (
   bucket_shapes,
   driving,
   endless,
+  file_types,
   generator_kinds,
   host_files,
   id_checks,
@@ -20,9 +21,13 @@ from adaptors.lingvo_input import (
   randomness,
   replay_params,
   replaying,
+  ways,
 )
 from pax_compat import base_input, config, errors
 from pax_compat.nested_map import NestedMap
+
+# How long it is waited for the batch that another thread reads.
+_SECONDS_TO_CLOSE = 60.0
 
 
 def derive_seed(seed: int, host: int, step: int) -> int:
@@ -62,8 +67,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
       in Lingvo's cluster.
     xla_device: what Lingvo's cluster says: 'cpu', or 'tpu' for static shapes
       where a generator makes a difference.
-    pad_to_bucket_bounds: whether batches of an input with several buckets are
-      cut or extended to the bound of their bucket.
+    pad_to_bucket_bounds: whether batches of an input with buckets are cut or
+      extended to the bound of their bucket: a step is compiled for each shape
+      of a batch. What is added is 1 in paddings and weighs nothing; it changes
+      no number but those of layers that stride over time, such as an
+      utterance's convolutions, by where a batch ends. With False a generator
+      that pads to the longest example of each batch has a new shape for nearly
+      each of them.
     split_files: whether each of several hosts reads files of its own, where a
       pattern matches as many files as there are hosts. For generators of
       records that see to it themselves it is to be False.
@@ -74,7 +84,8 @@ class LingvoInputAdaptor(base_input.BaseInput):
     skip_bad_records: whether records that are damaged are left out and counted,
       where they would be errors. Files with such records are copied without.
     bytes_to_check: how many bytes of files are checked for damaged records
-      before they are read; None for all.
+      before they are read; None for all. The others are checked in the
+      background while they are read.
     replay: whether the order of the batches is reproducible, so that a run
       goes on exactly where it stopped, also with another number of hosts. See
       below.
@@ -106,9 +117,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
       self._prepare_replay()
     if self._seed and self.num_infeed_hosts > 1 and self._hosts_differ():
       self._params.file_random_seed = self._host_seed(step=0)
+    self._told = set()
     params_checks.check_input(self._told_name(), self._params)
     self._records = self._make_records()
-    self._check_ids = id_checks.IdCheck(self._told_name(), self._params)
+    self._check_ids = id_checks.IdCheck(
+      self._told_name(), self._params, self.known_ids
+    )
+    self._tell_fillers = generator_kinds.telling_fillers(self._params)
     self._buckets = self._make_buckets()
     self._shape_check = None
     if self.num_infeed_hosts > 1 and self._hosts_differ():
@@ -120,8 +135,8 @@ class LingvoInputAdaptor(base_input.BaseInput):
     self._produced = 0
     self._first_step = 0
     self._order = self._end_guard = None
-    self._count = 0
-    self._told = set()
+    self._count = self._refused = 0
+    self._last_ones = np.ones(0, np.float32)
 
   @property
   def STATE_FITS_ANY_HOSTS(self) -> bool:  # noqa: N802 (the base class's name)
@@ -147,23 +162,44 @@ class LingvoInputAdaptor(base_input.BaseInput):
       split_records=self.split_records,
       skip_bad_records=self.skip_bad_records,
       bytes_to_check=self.bytes_to_check,
+      file_types=self._file_types,
     )
+
+  def _file_types(self) -> dict[str, str]:
+    settings = ways.Settings(
+      name=self._told_name(),
+      cluster_options=self._cluster_options(),
+      **self._infeed_context(),
+    )
+    return file_types.in_graph(settings, self._params)
 
   def _make_buckets(self) -> bucket_shapes.Buckets:
     # Hosts draw from different buckets, yet form one global batch.
-    several = len(getattr(self._params, 'bucket_upper_bound', ())) > 1
     one_shape = self.num_infeed_hosts > 1 and self._hosts_differ()
-    if one_shape and several:
-      logging.info(
-        '%s: with %d hosts all buckets share the shape of the largest',
-        self._told_name(),
-        self.num_infeed_hosts,
-      )
+    if one_shape:
+      self._warn_of_one_shape()
     return bucket_shapes.Buckets(
       self._params,
       fit_lengths=self.pad_to_bucket_bounds,
       one_shape=one_shape,
-      lengths_agree=self._lengths_agree(),
+    )
+
+  def _warn_of_one_shape(self):
+    bounds = getattr(self._params, 'bucket_upper_bound', None) or ()
+    if len(bounds) < 2:
+      return
+    limits = self._params.bucket_batch_limit
+    own = max(n * rows for n, rows in zip(bounds, limits, strict=False))
+    logging.warning(
+      '%s: %d hosts feed batches of one shape, so all buckets share that of the'
+      ' largest: %d examples of %d positions, %.1f times as much as any bucket'
+      ' for itself. With replay=True (--lingvo_input_replay) buckets keep their'
+      ' shapes',
+      self._told_name(),
+      self.num_infeed_hosts,
+      max(limits),
+      bounds[-1],
+      max(limits) * bounds[-1] / own,
     )
 
   def _told_name(self) -> str:
@@ -176,11 +212,6 @@ class LingvoInputAdaptor(base_input.BaseInput):
       raise errors.UserError(
         f'{type(self).__name__}.input is a {type(self.input).__name__};'
         ' expected the Params of a Lingvo input generator'
-      )
-    if not 0 <= self.infeed_host_index < self.num_infeed_hosts:
-      raise errors.UserError(
-        f'{self._told_name()}: infeed_host_index is {self.infeed_host_index}'
-        f' of {self.num_infeed_hosts} hosts'
       )
     self._check_batch_size()
     seed = getattr(self.input, 'file_random_seed', 0)
@@ -223,10 +254,6 @@ class LingvoInputAdaptor(base_input.BaseInput):
   def _hosts_differ(self) -> bool:
     """Returns whether each host reads an order of its own."""
     return not self.replay
-
-  def _lengths_agree(self) -> bool:
-    """Returns whether lengths that vary become those of their bucket."""
-    return self.num_infeed_hosts > 1
 
   def _host_seed(self, step: int) -> int:
     return derive_seed(self._seed, self.infeed_host_index, step)
@@ -282,6 +309,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     if self._closed:
       raise RuntimeError(f'{self._told_name()} is closed')
     if self._driver is None:
+      self._records.check.start()
       driver = self._build()
       try:
         self._check_driver(driver)
@@ -289,6 +317,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
         driver.close()
         raise
       self._driver = driver
+      self._refused = driver.refused_records
       if self._driver.dropped:
         self._log_once(
           'dropped from batches, as no device takes them: %s',
@@ -397,8 +426,8 @@ class LingvoInputAdaptor(base_input.BaseInput):
       self._count += rows
       self._end_guard = self._end_guard or self._guard()
       self._end_guard(batch, self._count)
-    batch = self._buckets.fit(batch, self._live_driver().fixed_lengths)
-    added = (bucket_shapes.batch_rows(batch) or 0) - (rows or 0)
+    batch = self._buckets.fit(batch, rows, self._live_driver().fixed_lengths)
+    added = batch['eval_sample_weights'].shape[0] - rows if rows else 0
     if added:
       self._log_once(
         'a batch came short, of %d examples, and got %d rows of weight 0; so'
@@ -412,9 +441,11 @@ class LingvoInputAdaptor(base_input.BaseInput):
 
   def _read(self) -> NestedMap:
     """Returns the generator's next batch with `eval_sample_weights`."""
+    self._records.check.raise_if_damaged()
     try:
       batch = self._live_driver().next()
     except StopIteration:
+      self._records.check.finish()  # The end may be a damage, too.
       raise
     except Exception as e:
       told = self._records.explain(e)
@@ -423,12 +454,15 @@ class LingvoInputAdaptor(base_input.BaseInput):
       raise told from e
     self._check_ids(batch)
     if 'eval_sample_weights' not in batch:
-      batch = generator_kinds.with_fillers_told(self._params, batch)
+      batch = self._tell_fillers(batch)
     if 'eval_sample_weights' not in batch:
-      # Leaves may disagree where some are not by example: the first decides.
-      sizes = [x.shape[0] for x in jax.tree.leaves(batch) if x.ndim]
-      batch.eval_sample_weights = np.ones(sizes[:1] or [1], np.float32)
+      batch['eval_sample_weights'] = self._ones(_first_rows(batch))
     return batch
+
+  def _ones(self, rows: int) -> np.ndarray:
+    if self._last_ones.shape[0] != rows:
+      self._last_ones = np.ones(rows, np.float32)
+    return self._last_ones.copy()  # In a quarter of the time of np.ones.
 
   def reset(self):
     """Starts again with a new generator; the order is a new one, too, if the
@@ -439,10 +473,18 @@ class LingvoInputAdaptor(base_input.BaseInput):
 
   def close(self):
     """Frees the generator: its session and its threads."""
-    with self._lock:
-      self._closed = True
+    self._closed = True
+    if not self._lock.acquire(timeout=_SECONDS_TO_CLOSE):
+      logging.warning(
+        '%s cannot be closed while another thread waits for its next batch',
+        self._told_name(),
+      )
+      return
+    try:
       self._free()
       self._records.close()
+    finally:
+      self._lock.release()
 
   def _free(self):
     self._order = self._end_guard = None
@@ -498,6 +540,18 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """Returns the (batch, time) of each bucket, as far as they are known."""
     return self._buckets.shapes()
 
+  def input_metrics(self) -> dict[str, float]:
+    """Returns how many records this host leaves out, with `skip_bad_records`.
+
+    These are the damaged ones of the files that it reads, perhaps with others,
+    and those of its own records that the generator refuses. A file of which
+    nothing can be read any more from some record on counts as one.
+    """
+    damaged = self._records.num_damaged
+    if damaged is None:
+      return {}
+    return {'input/skipped_records': float(damaged + self._refused)}
+
   def tokenizers(self) -> dict[str, str]:
     """Returns the Params of the generator's tokenizers by their names."""
     named = getattr(self._params, 'tokenizer_dict', None) or {}
@@ -519,3 +573,15 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """
     with self._lock:
       return self._live_driver().ids_to_strings(ids, lengths, key)
+
+
+def _first_rows(batch: NestedMap) -> int:
+  """Returns the batch size; that of the first leaf where leaves disagree.
+
+  They may where some are not by example.
+  """
+  rows = bucket_shapes.batch_rows(batch)
+  if rows is not None:
+    return rows
+  sizes = [x.shape[0] for x in jax.tree.leaves(batch) if x.ndim]
+  return sizes[0] if sizes else 1

@@ -5,7 +5,7 @@ of which no record fits by waiting for ever. So the cheap checks come first.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import logging
@@ -136,7 +136,7 @@ def readers(params: Any) -> list[tuple[Any, list[str]]]:
   prefix = getattr(params, 'file_pattern_prefix', '')
   if isinstance(pattern, str):
     pattern = [pattern]
-  elif _are_joined(params, pattern):
+  elif are_joined(params, pattern):
     pattern = [','.join(pattern)]
   entries = []
   for entry in pattern:
@@ -157,7 +157,7 @@ def _entries(params) -> list[str]:
   return [entry for _, entries in found for entry in entries if entry]
 
 
-def _are_joined(params, patterns) -> bool:
+def are_joined(params: Any, patterns: Sequence[Any]) -> bool:
   """Returns whether a list of patterns becomes one string for one reader.
 
   The reader finds the file type at its very start only.

@@ -26,8 +26,9 @@ _FILES_TO_TRY = 16
 # Those that do not are counted for so long.
 _SECONDS_TO_COUNT = 120.0
 
-# An input is built anew for each evaluation, and tried only once.
-_tried: set[tuple] = set()
+# An input is built anew for each evaluation, and tried only once. How many
+# records were refused.
+_tried: dict[tuple, int] = {}
 
 
 def check(
@@ -36,7 +37,7 @@ def check(
   process: Callable[[int, bytes], object],
   *,
   skip: bool,
-):
+) -> int:
   """Tries records of a reader; the first time that it is asked about it.
 
   Args:
@@ -48,12 +49,15 @@ def check(
     skip: whether refused records are counted, and not errors. Then all records
       are tried, as far as time allows; else some of the first files.
 
+  Returns:
+    How many records were refused.
+
   Raises:
     UserError: a record is refused, and `skip` is False.
   """
   key = (name, reader.patterns, reader.bounds, skip)
   if key in _tried:
-    return
+    return _tried[key]
   refused, count, first = 0, 0, ''
   start = time.monotonic()
   for source, path, index, record in _records(name, reader, skip):
@@ -84,7 +88,8 @@ def check(
       count,
       first,
     )
-  _tried.add(key)
+  _tried[key] = refused
+  return refused
 
 
 def _reason(error: Exception) -> str:

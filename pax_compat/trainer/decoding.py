@@ -178,7 +178,8 @@ def decode(
     `process_decode_out`, and `decoder/...` that the input makes of all
     examples; clu metrics of both under the task's
     `metrics_prefix`; what layers say, means of scalars and of the rest the
-    first; and `num_decode_steps`, the number of batches.
+    first; what the input tells of itself; and `num_decode_steps`, the number of
+    batches.
 
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have; or the
@@ -207,7 +208,11 @@ def decode(
       pending = (fed, outputs)
     results.take(*pending)
   logging.info('decoded %r in %d batches', data.name, count)
-  return {**results.values(path), 'num_decode_steps': float(count)}
+  return {
+    **results.values(path),
+    **data.input_metrics(),
+    'num_decode_steps': float(count),
+  }
 
 
 @contextlib.contextmanager

@@ -140,8 +140,9 @@ def evaluate(
 
   Returns:
     The weighted means and all else that was said, by name, as values that a
-    `MetricWriter` takes, and `num_batches`; on the first process also the
-    metrics that the input makes of all examples, as `scoring_eval/...`.
+    `MetricWriter` takes, what the input tells of itself, and `num_batches`; on
+    the first process also the metrics that the input makes of all examples, as
+    `scoring_eval/...`.
 
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have.
@@ -162,7 +163,11 @@ def evaluate(
       pending = (fed, outputs)
     results.take(*pending)
   logging.info('evaluated %r on %d batches', data.name, count)
-  return {**results.values(examples_path), 'num_batches': float(count)}
+  return {
+    **results.values(examples_path),
+    **data.input_metrics(),
+    'num_batches': float(count),
+  }
 
 
 class _Results:

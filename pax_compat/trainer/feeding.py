@@ -17,6 +17,7 @@ from pax_compat.nested_map import NestedMap
 
 _SECONDS_TO_A_SIGNAL = 1.0
 _SECONDS_TO_COMPLAINT = 10.0
+_SECONDS_TO_LEAVE = 300.0
 
 
 class FedBatch(NamedTuple):
@@ -131,23 +132,35 @@ class Feeder:
         pass
 
   def close(self):
-    """Stops the thread and waits for it."""
+    """Stops the thread and waits for it.
+
+    Not for ever: a run that fails, or was asked to stop, is to end though its
+    input never gives the batch that it is making.
+    """
     self._stop.set()
     self._ended = True
     began = time.monotonic()
+    complains_at = began + _SECONDS_TO_COMPLAINT
     while self._thread.is_alive():
-      if time.monotonic() - began > _SECONDS_TO_COMPLAINT:
-        began = math.inf
+      now = time.monotonic()
+      if now > complains_at:
+        complains_at = math.inf
         logging.warning(
           'cannot end before the input has given the batch that it is making;'
           ' it has taken %d seconds since it was asked to end',
           _SECONDS_TO_COMPLAINT,
         )
+      if now > began + _SECONDS_TO_LEAVE:
+        logging.error(
+          'the input has not given the batch that it is making for %d seconds;'
+          ' its thread is left behind',
+          _SECONDS_TO_LEAVE,
+        )
+        break
       try:  # Make room for an item that the thread may be waiting to put.
         self._queue.get(timeout=0.05)
       except queue.Empty:
         pass
-    self._thread.join()
     self._peeked = None
     with contextlib.suppress(queue.Empty):  # What waits may be on devices.
       while True:

@@ -27,6 +27,7 @@ class Inputs:
     num_infeed_hosts: int = 1,
     infeed_host_index: int = 0,
     input_checkpointing_enabled: bool = False,
+    known_ids: int | None = None,
   ):
     """Builds all of them.
 
@@ -37,6 +38,8 @@ class Inputs:
       infeed_host_index: which of them this one is.
       input_checkpointing_enabled: whether the training input must tell its
         state.
+      known_ids: how many ids of tokens the model knows; None if that is
+        uncertain.
 
     Raises:
       UserError: names are not unique, there is not exactly one training input,
@@ -47,8 +50,9 @@ class Inputs:
     training = [config.name for config in datasets if config.is_training]
     if len(training) != 1:
       raise errors.UserError(
-        f'of the datasets {", ".join(names)}, {len(training)} are training'
-        ' datasets; expected exactly one'
+        f'of the datasets {", ".join(names) or "(there is none)"},'
+        f' {len(training)} are training datasets; expected exactly one with'
+        ' is_training=True'
       )
     self._built: list[base_input.BaseInput] = []
     try:
@@ -60,6 +64,7 @@ class Inputs:
             input_checkpointing_enabled=(
               input_checkpointing_enabled and config.is_training
             ),
+            known_ids=known_ids,
           )
         )
     except BaseException:

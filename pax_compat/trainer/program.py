@@ -107,7 +107,11 @@ class TaskProgram:
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
 
     def init(key):
-      zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), batch)
+      # What NumPy has as int64 is int32 on a device, unless JAX is told else.
+      zeros = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, jax.dtypes.canonicalize_dtype(s.dtype)),
+        batch,
+      )
       return chosen(_first_state(self.model, self.learner, key, zeros))
 
     with jax.set_mesh(self.mesh):

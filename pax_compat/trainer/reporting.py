@@ -43,7 +43,18 @@ class Report:
     progress: progress_lib.Progress,
     writer: metric_writers.MetricWriter,
     say: Callable[[str], None],
+    of_input: Callable[[], dict[str, float]],
   ):
+    """Sets it up.
+
+    Args:
+      task_program: has the steps.
+      progress: counts them.
+      writer: takes the metrics.
+      say: takes the lines that the user reads.
+      of_input: returns what the training input tells of itself.
+    """
+    self._of_input = of_input
     self._settings: tasks_lib.Train = task_program.train
     self._program = task_program
     self._progress = progress
@@ -117,7 +128,9 @@ class Report:
       self._is_first = False
     if writes:
       self._writer.write_values(
-        moment.step, 'train', {**self._means.result(), **rates}
+        moment.step,
+        'train',
+        {**self._means.result(), **rates, **self._of_input()},
       )
       self._means = evaluation.Means(self._program)
     if speaks:

@@ -74,6 +74,7 @@ def train(
   folder = pathlib.Path(job_log_dir)
   experiment.check_supported()
   experiment.validate()
+  experiment.check_datasets()
   task = experiment.task()
   configs = dict(
     task=task,
@@ -96,6 +97,7 @@ def train(
         num_infeed_hosts=sharding.num_infeed_hosts,
         infeed_host_index=sharding.infeed_host_index,
         input_checkpointing_enabled=demanded,
+        known_ids=task.model.cls.known_ids(task.model),
       )
     )
     job_dir.claim(folder, name)
@@ -317,7 +319,9 @@ class Trainer:
       writer=self._writer,
       say=self._say,
     )
-    report = stack.enter_context(reporting.Report(**common))
+    report = stack.enter_context(
+      reporting.Report(**common, of_input=self._data.train.input_metrics)
+    )
     common |= dict(put=self._put, folder=self._folder, before=report.flush)
     measures = (
       measuring.Evaluate(self._data.eval, peek=feeder.peek, **common),

@@ -67,9 +67,8 @@ def test_no_example(kind, tmp_path):
       )
 
 
-@pytest.mark.parametrize('count', [2, 4])
-def test_real_processes(count, tmp_path):
-  counts = (1, 10)
+def test_real_processes(tmp_path):
+  count, counts = 3, (1, 10)
   outputs = processes.run_on_processes(
     f"""
     from tests.adaptors import exact_inputs

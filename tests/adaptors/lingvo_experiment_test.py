@@ -98,6 +98,29 @@ def test_nothing_but_training():
   assert not experiment.decode_datasets()
 
 
+@pytest.mark.parametrize('method', ['Model', 'Train', 'Dev', 'ProgramSchedule'])
+def test_a_typo_in_a_method_of_the_class_is_told_with_its_place(method):
+  model_params = _model_params(held_out=['Dev'])
+  params = model_params.Train()
+
+  def typo(self):
+    return params.Set(bucket_uper_bound=[3])
+
+  setattr(type(model_params), method, typo)
+  wrong = rf'Model.{method}\(\) fails: .*uper_bound \(did you mean: .*py:'
+  with pytest.raises(errors.UserError, match=wrong):
+    experiment = _experiment(model_params)
+    experiment.task()
+    experiment.datasets()
+
+
+def test_a_dataset_is_params():
+  model_params = _model_params(held_out=['Dev'])
+  type(model_params).Dev = lambda self: None
+  with pytest.raises(errors.UserError, match=r'Model.Dev\(\) returns None'):
+    _experiment(model_params).datasets()
+
+
 def test_replay_is_of_the_training_data():
   model_params = _model_params(held_out=['Dev'])
   train, dev = _experiment(model_params, lingvo_input_replay=True).datasets()

@@ -224,7 +224,7 @@ def test_a_run_is_killed_and_continues(tmp_path):
     started.process.wait()
   [*_, saved] = runs.steps_saved(folder)
   last = saved + 4
-  done = runs.python(*flags(last), **path)
+  done = runs.forked(*flags(last), **path)
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'continues from the checkpoint of step {saved}' in done.stdout
   assert runs.steps_saved(folder)[-1] == last

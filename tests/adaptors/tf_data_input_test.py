@@ -14,6 +14,7 @@ from pax_compat import base_input, errors
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import evaluation
+from tests.adaptors.lingvo_input import damaged_files
 from tests.pax_compat import input_hosts
 
 _HOSTS = st.integers(1, 4)
@@ -321,7 +322,7 @@ def _dataset(make):
     (
       lambda tf: tf.data.TextLineDataset('/not/there').map(lambda x: {'x': x}),
       {},
-      'the dataset fails after 0 examples, .*/not/there',
+      'the dataset fails after 0 examples: the file /not/there does not',
     ),
     (
       lambda tf: tf.data.Dataset.list_files('/not/there*'),
@@ -334,6 +335,43 @@ def test_datasets_that_are_refused(make, fields, said):
   data = _config(_dataset(make), **fields).Instantiate()
   with pytest.raises(errors.UserError, match=said):
     data.get_next()
+
+
+def _examples_of(path, compute=False):
+  """Returns a dataset of what the files have whose paths begin so."""
+  tf = lingvo_runtime.tensorflow()
+  paths = tf.data.Dataset.list_files(f'{path}*', shuffle=False)
+  if compute:
+    names = tf.data.Dataset.from_tensor_slices(['good', 'bad'])
+    paths = names.map(lambda name: tf.strings.join([str(path), name]))
+  records = paths.interleave(tf.data.TFRecordDataset, cycle_length=1)
+  spec = {'n': tf.io.FixedLenFeature([], tf.int64)}
+  return records.map(lambda x: tf.io.parse_single_example(x, spec))
+
+
+@pytest.mark.parametrize(
+  ('third', 'compute', 'said'),
+  [
+    (None, False, 'record 5 of {}/a_bad .* does not match its checksum'),
+    (None, True, 'a record of a file that is not known: .*corrupted record'),
+    (b'\xff none', False, 'record 2 of {}/a_bad is no tf.Example'),
+    (b'\xff none', True, 'that is not known: .*Could not parse example'),
+  ],
+)
+def test_the_record_that_fails_is_named(tmp_path, third, compute, said):
+  damaged_files.write(tmp_path / 'a_good')
+  damaged_files.damaged(tmp_path / 'a_bad', 'data')
+  if third is not None:
+    records = [damaged_files.example(1)] * 2
+    damaged_files.write(tmp_path / 'a_bad', [*records, third])
+  function = config_lib.Config(
+    _examples_of, path=str(tmp_path / 'a_'), compute=compute
+  )
+  data = _config(function, batch_size=1, reset_for_eval=True).Instantiate()
+  said = f'fails after \\d+ examples.*{said.format(tmp_path)}'
+  with pytest.raises(errors.UserError, match=said):
+    for _ in range(41):
+      data.get_next()
 
 
 _TWO_HOSTS = dict(num_infeed_hosts=2)

@@ -11,7 +11,7 @@ def test_a_short_run(tmp_path):
   }
   assert len(result['feeding']) == 3
   for told in result['feeding'].values():
-    assert told.keys() == {'ours', 'bare', 'ratio'}
+    assert told.keys() == {'ours', 'bare', 'ratio', 'lower', 'upper'}
     assert all(value > 0 for value in told.values())
   assert result['evaluation']['200']['microseconds'] > 0
   assert len(inputs.text_of(result).splitlines()) == 6

@@ -1,5 +1,8 @@
 """Tests of what every input has."""
 
+import sys
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -113,9 +116,12 @@ def test_what_a_subclass_must_write_names_the_subclass():
     """Nothing of its own."""
 
   data = Mine.config().Instantiate()
-  for method in (data.get_next, data.reset):
-    with pytest.raises(NotImplementedError, match='Mine'):
-      method()
+  with pytest.raises(errors.UserError, match='Mine has no method `get_next`'):
+    data.get_next()
+  with pytest.raises(errors.UserError, match='Mine: .*there is no method `res'):
+    Mine.config(reset_for_eval=True).Instantiate()
+  with pytest.raises(NotImplementedError, match='Mine'):
+    data.reset()
   data.resume_at(3)
   data.close()
 
@@ -184,6 +190,40 @@ def test_an_input_that_cannot_tell_is_asked_too_late():
   data.get_next_padded()
   with pytest.raises(NotImplementedError):
     data.get_state()
+
+
+@pytest.mark.parametrize(
+  ('batch', 'wrong'),
+  [
+    ({'x': np.zeros(3)}, 'a batch of d is a dict; expected a NestedMap'),
+    (None, 'a batch of d is a NoneType; expected'),
+    (NestedMap(a=NestedMap(x=[1])), "'a.x.0' of a batch of d is a int; expect"),
+  ],
+)
+def test_a_batch_is_a_map_of_arrays(batch, wrong):
+  class Mine(Numbered):
+    def get_next(self):
+      return batch
+
+  with pytest.raises(errors.UserError, match=f'Mine: .*{wrong}'):
+    Mine.config(name='d').Instantiate().peek_padded()
+
+
+def test_the_end_of_the_data_as_tensorflow_says_it(monkeypatch):
+  class OutOfRangeError(Exception):
+    """Stands for TensorFlow's, which is not loaded here."""
+
+  class Mine(Numbered):
+    def get_next(self):
+      raise OutOfRangeError
+
+  with pytest.raises(OutOfRangeError):
+    Mine.config().Instantiate().get_next_padded()
+  module = types.SimpleNamespace(OutOfRangeError=OutOfRangeError)
+  monkeypatch.setitem(
+    sys.modules, 'tensorflow.python.framework.errors_impl', module
+  )
+  assert Mine.config().Instantiate().peek_padded() is None
 
 
 def test_an_input_that_refuses_to_tell_can_be_peeked_at():

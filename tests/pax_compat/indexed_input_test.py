@@ -369,8 +369,8 @@ def test_what_a_subclass_must_write():
     """Nothing of its own."""
 
   data = Mine.config(batch_size=2, is_training=True).Instantiate()
-  with pytest.raises(NotImplementedError, match='Mine.num_examples'):
+  with pytest.raises(errors.UserError, match='Mine has no `num_ex'):
     data.get_next()
   Mine.num_examples = 3
-  with pytest.raises(NotImplementedError, match='Mine.examples'):
+  with pytest.raises(errors.UserError, match='Mine has no method `ex'):
     data.get_next()

@@ -166,6 +166,18 @@ def test_what_is_no_state(state, words):
     data.set_state(state)
 
 
+class Skipping(Rows):
+  def input_metrics(self):
+    return {'input/skipped_records': float(self.batch_size)}
+
+
+def test_what_inputs_tell_of_themselves_is_added():
+  inputs = {k: Skipping.config(batch_size=n) for k, n in [('a', 6), ('b', 4)]}
+  data = _built(input_to_params={**inputs, 'c': Rows.config(batch_size=2)})
+  assert data.input_metrics() == {'input/skipped_records': 10.0}
+  assert _built().input_metrics() == {}
+
+
 class Texts(Rows):
   """Rows with texts, and metrics of all of them."""
 

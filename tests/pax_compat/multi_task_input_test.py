@@ -158,6 +158,21 @@ def test_a_dataset_of_one_task():
   assert data.reset_for_eval
 
 
+class Skipping(Points):
+  def input_metrics(self):
+    return {'input/skipped_records': float(self.dims)}
+
+
+def test_what_inputs_tell_of_themselves_is_added():
+  inputs = {name: Skipping.config(dims=n) for name, n in DIMS.items()}
+  told = _made(inputs=inputs).input_metrics()
+  assert told == {'input/skipped_records': float(sum(DIMS.values()))}
+  one = TaskInput.config(name='dev', task='long', input=inputs['long'])
+  assert one.Instantiate().input_metrics() == {
+    'input/skipped_records': float(DIMS['long'])
+  }
+
+
 def test_mistakes():
   with pytest.raises(errors.UserError, match="'shrot'.*mean: short"):
     _made(schedule=TasksInTurn.config(tasks=['shrot']))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
 
@@ -21,8 +22,9 @@ def test_keys_are_attributes():
 
 def test_an_unknown_attribute_names_the_fields():
   m = NestedMap(labels=1, ids=2)
-  with pytest.raises(AttributeError, match="'id'.*ids, labels"):
-    _ = m.id
+  for kind in (AttributeError, errors.UserError):
+    with pytest.raises(kind, match="'id'.*ids, labels"):
+      _ = m.id
   with pytest.raises(AttributeError):
     del m.id
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from concurrent import futures
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -78,7 +79,9 @@ def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
     for index in range(count)
   ]
   try:
-    ended = [process.communicate(timeout=300) for process in started]
+    # At the same time: one whose pipe is full would stop, and so would others.
+    with futures.ThreadPoolExecutor(count) as pool:
+      ended = list(pool.map(lambda p: p.communicate(timeout=300), started))
   finally:
     for process in started:
       process.kill()

@@ -5,6 +5,7 @@ ever, ending the process, or dropping records in silence.
 """
 
 import gzip
+import os
 
 import pytest
 
@@ -19,15 +20,26 @@ from tests.adaptors.lingvo_input import generators as testing
 GOOD = list(range(damaged_files.COUNT))
 
 
-def _numbers(params, **fields) -> list[int]:
-  """Returns what a training input of the examples gives in an epoch."""
+def _numbers(params, *, skipped: int | None = None, **fields) -> list[int]:
+  """Returns what a training input of the examples gives in an epoch.
+
+  Args:
+    params: Params of the generator.
+    skipped: how many records are left out; None where none may be.
+    **fields: of the input.
+  """
+  if skipped is not None:
+    fields['skip_bad_records'] = True
   adaptor = input_adaptor.LingvoInputAdaptor(input=params, **fields)
   try:
-    return [
+    found = [
       int(n)
       for batch in testing.drain(adaptor)
       for n in batch.n[batch.eval_sample_weights > 0]
     ]
+    told = {} if skipped is None else {'input/skipped_records': skipped}
+    assert adaptor.input_metrics() == told
+    return found
   finally:
     adaptor.close()
 
@@ -50,7 +62,7 @@ def test_a_damaged_record_is_named_or_left_out(
   params = damaged_files.params(f'tfrecord:{path}')
   with pytest.raises(errors.UserError, match=f'record 5 of {path} {message}'):
     _numbers(params)
-  assert _numbers(params, skip_bad_records=True) == sorted({*GOOD} - {*left})
+  assert _numbers(params, skipped=1) == sorted({*GOOD} - {*left})
   assert f'leaves out 1 records of {path}, and keeps {20 - len(left)}' in log()
 
 
@@ -67,13 +79,13 @@ def test_every_damaged_record_is_counted(tmp_path, log):
   with pytest.raises(errors.UserError, match='record 5 of .*; record 7 of '):
     _numbers(params)
   left = [*(i for i in GOOD if i not in (5, 7)), 100, 101, 102]
-  assert _numbers(params, skip_bad_records=True) == left
+  assert _numbers(params, skipped=2) == left
   assert 'leaves out 2 records of 1 files' in log()
   # Two hosts share what is left: of one reader, so that nothing is lost.
   hosts = [
     _numbers(
       params.Copy().Set(file_pattern=f'tfrecord:{path}'),
-      skip_bad_records=True,
+      skipped=2,
       num_infeed_hosts=2,
       infeed_host_index=host,
       is_training=True,
@@ -112,11 +124,11 @@ def test_compressed_files(tmp_path):
   path.write_bytes(whole[: len(whole) * 2 // 3])
   with pytest.raises(errors.UserError, match=r'record (\d+) of \S+ is cut off'):
     _numbers(params)
-  kept = _numbers(params, skip_bad_records=True)
+  kept = _numbers(params, skipped=1)
   assert 0 < len(kept) < 20 and kept == GOOD[: len(kept)]
   path.write_bytes(whole[:-6] + b'abc' + whole[-3:])
   with pytest.raises(errors.UserError, match='no record can be read.*decompr'):
-    _numbers(params, skip_bad_records=True)
+    _numbers(params, skipped=1)
   # A wrong record within a sound compression.
   inside = damaged_files.damaged(tmp_path / 'a', 'data')
   path.write_bytes(gzip.compress((tmp_path / 'a').read_bytes()))
@@ -137,12 +149,13 @@ def test_files_of_another_kind(tmp_path):
   (tmp_path / 'empty').write_bytes(b'')
   good = damaged_files.write(tmp_path / 'good')
   for pattern, wrong in [
-    (f'tfrecord:{lines[5:]}', 'record 0 of .*is the file a TFRecord file'),
+    (f'tfrecord:{lines[5:]}', 'record 0 of .*does not begin as a record of'),
     (
       f'tfrecord:{tmp_path}/fol*',
       r"'\S+/fol\*', .* matches the folder .*/folder",
     ),
     (f'text:{tmp_path}/folder', 'matches the folder'),
+    (f'text:{good}', 'record 0 of .*good holds TFRecords, and not text as'),
     (f'tfrecord:{tmp_path}/missing', 'no file matches .*/missing'),
     ('tfrecord:', "'tfrecord:', which names no file"),
     (f'tfrecord:{tmp_path}/empty', 'are empty'),
@@ -189,7 +202,7 @@ def _check_refused(tmp_path, log, record: bytes, message: str, **more: bytes):
   with pytest.raises(errors.UserError, match=told):
     _numbers(params)
   kept = [i for i in GOOD if i != 5]
-  assert _numbers(params, skip_bad_records=True) == kept
+  assert _numbers(params, skipped=1) == kept
   assert 'leaves out 1 of 20 records, which the generator refuses' in log()
 
 
@@ -205,7 +218,7 @@ def test_a_refused_record_of_a_copy_is_told_by_its_file(tmp_path, log):
       is_training=True,
       num_infeed_hosts=2,
       infeed_host_index=host,
-      skip_bad_records=True,
+      skipped=1 + host,  # Of the refused one only its host knows.
     )
     for host in range(2)
   ]
@@ -215,10 +228,28 @@ def test_a_refused_record_of_a_copy_is_told_by_its_file(tmp_path, log):
   assert f'the first is record 20 of {path}' in log()
 
 
-def test_files_beyond_the_limit_are_told(tmp_path, log):
-  path = damaged_files.write(tmp_path / 'a')
-  params = damaged_files.params(f'tfrecord:{path}')
-  assert _numbers(params, bytes_to_check=599) == GOOD
-  assert '1 files of 600 bytes, of which' in log()
-  assert _numbers(params, bytes_to_check=600) == GOOD
-  assert log().count('were not checked') == 1
+@pytest.mark.parametrize(
+  ('kind', 'repeat_count'),
+  [
+    ('data', -1),  # The reader gives this record for ever.
+    ('cut header', 1),  # It takes it for the end.
+  ],
+)
+def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
+  good = damaged_files.write(tmp_path / 'good')
+  bad = damaged_files.damaged(tmp_path / 'bad', kind)
+  params = damaged_files.params(f'tfrecord:{good},{bad}')
+  params.repeat_count = repeat_count
+  told = f'record 5 of {bad} .* .found while the input was read.; replace the'
+  with pytest.raises(errors.UserError, match=told):
+    _numbers(params, bytes_to_check=600)
+  assert f'1 files of {os.path.getsize(bad)} bytes, of which {bad} is' in log()
+
+
+def test_what_was_checked_is_not_checked_again(tmp_path, log):
+  params = damaged_files.params(
+    f'tfrecord:{damaged_files.write(tmp_path / "a")}'
+  )
+  for _ in range(2):
+    assert _numbers(params, bytes_to_check=0) == GOOD
+  assert log().count('1 files of 600 bytes') == 1

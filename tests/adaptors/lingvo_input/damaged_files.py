@@ -55,11 +55,12 @@ def damaged(path, kind: str) -> str:
 def params(pattern: str, **fields):
   """Returns Params of a generator that gives `n`, in order and once.
 
-  With `image=True` examples have an image of 2 x 2, too.
+  With `image=True` examples have an image of 2 x 2, too. With `prefix` it is
+  put in front of the pattern by the generator.
   """
-  image = fields.pop('image', False)
+  image, prefix = fields.pop('image', False), fields.pop('prefix', '')
   return (
-    _generator(image)
+    _generator(image, prefix)
     .Params()
     .Set(
       file_pattern=pattern,
@@ -74,7 +75,7 @@ def params(pattern: str, **fields):
   )
 
 
-def _generator(image: bool):
+def _generator(image: bool, prefix: str):
   tf = lingvo_runtime.module('tensorflow')
   generic = lingvo_runtime.module('lingvo.core.generic_input')
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
@@ -93,7 +94,9 @@ def _generator(image: bool):
   class Numbers(generators.BaseSequenceInputGenerator):
     def _DataSourceFromFilePattern(self, file_pattern, **unused):  # noqa: N802
       features, _ = generic.GenericInput(
-        file_pattern=file_pattern, processor=read, **self.CommonInputOpArgs()
+        file_pattern=prefix + file_pattern,
+        processor=read,
+        **self.CommonInputOpArgs(),
       )
       return py_utils.NestedMap(n=features[0])
 

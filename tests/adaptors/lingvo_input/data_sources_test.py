@@ -265,7 +265,7 @@ def test_threads_of_a_tf_data_set_keep_the_order_of_several_hosts(adapt):
 
 def test_data_that_a_tf_data_set_drops_is_found_out(tmp_path, monkeypatch):
   # Set too short, so that the test need not wait.
-  monkeypatch.setattr(driving, '_SECONDS_TO_FIRST_BATCH', 0.2)
+  monkeypatch.setattr(driving, '_SECONDS_TO_TRIAL', 0.2)
   tf = stock.module('tensorflow')
   generators = stock.module('lingvo.core.base_input_generator')
   nested = stock.module('lingvo.core.py_utils').NestedMap
@@ -297,4 +297,35 @@ def test_data_that_a_tf_data_set_drops_is_found_out(tmp_path, monkeypatch):
   adaptor = input_adaptor.LingvoInputAdaptor(input=params, is_training=True)
   with pytest.raises(errors.UserError, match='drops all of its data'):
     adaptor.get_next()
+  adaptor.close()
+
+
+def test_a_first_batch_that_comes_late_ends_the_search_for_one(monkeypatch):
+  monkeypatch.setattr(driving, '_SECONDS_TO_TRIAL', 0.1)
+  tf = stock.module('tensorflow')
+  generators = stock.module('lingvo.core.base_input_generator')
+  sources = stock.module('lingvo.core.datasource')
+  nested = stock.module('lingvo.core.py_utils').NestedMap
+
+  def late(x):
+    time.sleep(0.5)
+    return x
+
+  class Source(sources.TFDatasetSource):
+    def GetDataset(self):  # noqa: N802
+      if self.cluster.require_sequential_input_order:
+        # Minutes go by before it is known that there is nothing.
+        numbers = tf.data.Dataset.range(10**8).filter(lambda x: x < 0)
+      else:
+        numbers = tf.data.Dataset.range(1).repeat()
+        numbers = numbers.map(lambda x: tf.numpy_function(late, [x], tf.int64))
+      return numbers.map(lambda x: nested(x=tf.reshape(x, [1])))
+
+  params = generators.BaseInputGenerator.Params().Set(
+    file_datasource=Source.Params()
+  )
+  adaptor = input_adaptor.LingvoInputAdaptor(input=params, is_training=True)
+  start = time.monotonic()
+  assert adaptor.get_next().x.tolist() == [0]
+  assert time.monotonic() - start < 30
   adaptor.close()

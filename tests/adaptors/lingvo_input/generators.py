@@ -137,7 +137,8 @@ def numbers(count, **options):
   Args:
     count: how many numbers.
     **options: `weights` adds eval_sample_weights, `scalar` a leaf without an
-      axis, `repeat` makes it endless, `generated` hides that from tf.data.
+      axis, `repeat` makes it endless, `generated` hides that from tf.data,
+      `threads` is how many threads of its own it has; None for none.
   """
   tf = lingvo_runtime.module('tensorflow')
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
@@ -163,7 +164,7 @@ def numbers(count, **options):
         )
       elif options.get('repeat'):
         numbers = numbers.repeat()
-      return numbers.batch(5).map(example)
+      return numbers.batch(5).map(example, options.get('threads'))
 
   return generators.BaseInputGenerator.Params().Set(
     file_datasource=Source.Params()

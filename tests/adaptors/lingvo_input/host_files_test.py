@@ -102,9 +102,9 @@ def test_what_cannot_be_shared_is_refused(folder, tmp_path, monkeypatch):
     _adaptor(params, 2, 0).get_next()
 
 
-def _own_patterns(pattern, host: int, hosts: int = 2):
+def _own_patterns(pattern, host: int, hosts: int = 2, **fields):
   """Returns the patterns of one host, and the records that they match."""
-  params = testing.lm_params(pattern)
+  params = testing.lm_params(pattern, **fields)
   records = host_files.HostRecords(
     'the input',
     params,
@@ -123,7 +123,7 @@ def test_patterns_of_every_kind(folder):
   assert _own_patterns(listed, 1)[0] == f'text:{parts[1]}'
   # Several patterns in one reader.
   joined = [f'text:{folder}/part[01].txt', f'{folder}/part[23].txt']
-  assert _own_patterns(joined, 0)[0] == [f'text:{parts[0]},{parts[2]}']
+  assert _own_patterns(joined, 0)[0] == [f'text:{parts[0]}', parts[2]]
   # A reader of each pattern; what else belongs to a pattern stays.
   mixed = [
     (f'text:{folder}/part[01].txt', 0.25),
@@ -141,6 +141,20 @@ def test_patterns_of_every_kind(folder):
     (f'text:{parts[3]}', 0.75),
   ]
   records.close()
+
+
+def test_a_list_that_is_mixed_within_batches(folder, log):
+  parts = [f'{folder}/part{i}.txt' for i in range(FILES)]
+  mixed = [(f'text:{folder}/part[01].txt', 1.0), (f'text:{parts[2]}', 2.0)]
+  fields = {'use_within_batch_mixing': True}
+  own, records = _own_patterns(mixed, 1, **fields)
+  copy = f'text:{records.copies.folder}/00000'
+  assert own == [(f'text:{parts[1]}', 1.0), (copy, 2.0)]
+  records.close()
+  # A pattern becomes one file only.
+  three = [(f'text:{folder}/part[012].txt', 1.0), (f'text:{folder}/p*', 2.0)]
+  assert _own_patterns(three, 1, **fields)[0] == three
+  assert 'each of 2 hosts reads all 5 files' in log()
 
 
 @pytest.mark.parametrize('compression', ['', 'GZIP'])

@@ -49,6 +49,15 @@ def test_ids_beyond_the_vocabulary_are_refused():
     _check(NestedMap(ids=_ids([76])), cls='AsciiTokenizer')
 
 
+def test_a_tokenizer_with_more_ids_than_the_model_is_told(log):
+  params = testing.lm_params('iota:3')  # Letters, of 76 ids.
+  id_checks.IdCheck('Train', params, 76)
+  assert not log()
+  id_checks.IdCheck('Train', params, 64)
+  told = 'Train: a tokenizer has 76 ids, and the largest table of the model 64'
+  assert told in log()
+
+
 def test_other_leaves_called_ids_pass():
   _check(NestedMap(ids=np.array([[-1.0]]), x=_ids([-3])))
   _check(NestedMap(ids=np.zeros([0, 4], np.int32)))

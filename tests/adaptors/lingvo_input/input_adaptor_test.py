@@ -106,13 +106,14 @@ def test_keys_that_count_words_give_lengths_by_halves(adapt, tmp_path, log):
   assert 'do not count positions' in log()
 
 
-def test_several_hosts_share_one_shape(adapt, pattern):
+def test_several_hosts_share_one_shape(adapt, pattern, log):
   params = testing.letters_params(pattern, bucket_batch_limit=[8, 4, 2])
   adaptor = adapt(
     params, is_training=True, num_infeed_hosts=2, infeed_host_index=1
   )
   shapes = {adaptor.get_next().ids.shape for _ in range(30)}
   assert shapes == {(8, 48)} == set(adaptor.shapes())
+  assert '8 examples of 40 positions, 4.0 times as much as any' in log()
 
 
 def test_short_batches_are_filled_with_rows_that_do_not_count(
@@ -352,7 +353,7 @@ def test_wrong_fields_are_refused(adapt, pattern):
     adapt('lm.Input')
   with pytest.raises(errors.UserError, match='required'):
     input_adaptor.LingvoInputAdaptor()
-  with pytest.raises(errors.UserError, match='2 of 2 hosts'):
+  with pytest.raises(errors.UserError, match='expected one of 2 hosts'):
     adapt(testing.lm_params(pattern), num_infeed_hosts=2, infeed_host_index=2)
   with pytest.raises(errors.UserError, match='one limit for each'):
     adapt(testing.lm_params(pattern, bucket_batch_limit=[4]))

@@ -1,5 +1,8 @@
 """Inputs that are closed leave nothing behind."""
 
+import gc
+import time
+
 import pytest
 
 from adaptors.lingvo_input import input_adaptor
@@ -14,7 +17,7 @@ def test_closed_inputs_leave_nothing_behind(tmp_path, reader):
   lines = testing.unique_lines(100)
   pattern = testing.write_lines(tmp_path / 'lines.txt', lines)
   if reader == 'tf.data':
-    params = testing.numbers(100, repeat=True)
+    params = testing.numbers(100, repeat=True, threads=2)
   else:
     count = 1 if reader == 'records that end' else -1
     params = testing.lm_params(pattern, repeat_count=count)
@@ -28,8 +31,13 @@ def test_closed_inputs_leave_nothing_behind(tmp_path, reader):
   for _ in range(5):  # The first ones start TensorFlow's own pools.
     read_and_close()
   before = resources.held()
-  for _ in range(_CYCLES):
-    read_and_close()
+  gc.disable()  # Threads end when an input is closed, not some time after.
+  try:
+    for _ in range(_CYCLES):
+      read_and_close()
+    _wait_for_threads_to_end(before.threads)
+  finally:
+    gc.enable()
   after = resources.held()
   assert after.python_threads == before.python_threads
   assert after.threads <= before.threads
@@ -37,3 +45,11 @@ def test_closed_inputs_leave_nothing_behind(tmp_path, reader):
   # A cycle leaves less than 30 kB, of objects and of native memory.
   assert after.allocated - before.allocated < 30_000 * _CYCLES
   assert after.blocks - before.blocks < 300 * _CYCLES
+
+
+def _wait_for_threads_to_end(remaining: int):
+  """Waits for the system to have done with threads that were joined."""
+  deadline = time.monotonic() + 5
+  while resources.threads() > remaining and time.monotonic() < deadline:
+    time.sleep(0.01)
+  assert resources.threads() <= remaining

@@ -57,6 +57,6 @@ def test_what_cannot_be_cut_is_refused():
   adaptor.close()
   for size in (None, 0, True):
     with pytest.raises(
-      errors.UserError, match='expected the number of examples'
+      errors.UserError, match='expected (the number of|how many) examples'
     ):
       _adaptor(testing.numbers(10), batch_size=size)

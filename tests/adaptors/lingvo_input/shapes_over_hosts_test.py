@@ -11,8 +11,11 @@ from adaptors.lingvo_input import (
   input_adaptor,
 )
 from pax_compat import errors
+from pax_compat.base_layer import PARAMS
+from pax_compat.layers import sequence_model, stacked_transformers
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.lingvo_input import generators as testing
+from tests.pax_compat.layers import token_batches
 
 EXAMPLES = 60
 
@@ -88,6 +91,86 @@ def test_two_hosts_feed_one_shape_at_each_step(params, replay):
   assert found == (of_buckets if replay else {((4, 11), (4, 11))})
   for host in hosts:
     host.close()
+
+
+@pytest.fixture(name='epochs', scope='module')
+def _epochs(params):
+  """Returns the batches of an epoch of one host: padded, and as they come."""
+  once = params.Copy().Set(repeat_count=1)
+  epochs = []
+  for pads in (True, False):
+    data = input_adaptor.LingvoInputAdaptor(
+      input=once, is_training=True, pad_to_bucket_bounds=pads
+    )
+    epochs.append(testing.drain(data))
+    data.close()
+  return epochs
+
+
+def test_one_host_feeds_a_shape_for_each_bucket(epochs):
+  padded, bare = epochs
+  assert len({_shapes(b) for b in bare}) > 10
+  shapes = {(b.src.ids.shape, b.tgt.ids.shape) for b in padded}
+  assert shapes == {((4, 7), (4, 7)), ((2, 11), (2, 11))}
+  for batch, short in zip(padded, bare, strict=True):
+    parts = dict(short.flatten_items())
+    for path, x in batch.flatten_items():
+      part = parts[path]
+      np.testing.assert_array_equal(x[tuple(map(slice, part.shape))], part)
+      if part.ndim == 2:
+        added = 1 if path.endswith('paddings') else 0
+        assert (x[:, part.shape[1] :] == added).all()
+
+
+def test_padding_to_the_bucket_changes_no_loss(epochs):
+  config = sequence_model.SequenceModel.config()
+  network = config.model_tpl.set(model_dims=4)
+  network.softmax_tpl.num_classes = EXAMPLES + 10
+  for side in ('encoder', 'decoder'):
+    stack = stacked_transformers.StackedTransformer.config(
+      num_layers=1, hidden_dims=4, num_heads=2
+    )
+    setattr(network, f'{side}_stacked_transformer_tpl', stack)
+  padded, bare = (batches[0] for batches in epochs)
+  assert _shapes(padded) != _shapes(bare)
+  weights = {PARAMS: token_batches.random_weights(config, bare)}
+  metrics = jax.jit(config.Instantiate().apply)
+  (got, _), (want, _) = (metrics(weights, batch) for batch in (padded, bare))
+  for name, (mean, weight) in want.items():
+    np.testing.assert_allclose(got[name], (mean, weight), rtol=1e-6)
+
+
+def test_lengths_that_the_params_say_stay():
+  """Targets of utterances are padded to `target_max_length`, always."""
+  params = lingvo_runtime.module('lingvo.core.hyperparams').Params()
+  for name, value in dict(
+    bucket_upper_bound=[20, 50],
+    bucket_batch_limit=[2, 2],
+    source_max_length=None,
+    target_max_length=30,
+  ).items():
+    params.Define(name, value, '')
+
+  def fitted(buckets, target_length, key):
+    def part(length):
+      return NestedMap(paddings=np.zeros([2, length], np.float32))
+
+    batch = NestedMap(
+      src=part(key), tgt=part(target_length), bucket_keys=np.array([1, key])
+    )
+    batch = buckets.fit(batch, 2, jax.tree.map(lambda x: None, batch))
+    return batch.src.paddings.shape[1], batch.tgt.paddings.shape[1]
+
+  def buckets():
+    return bucket_shapes.Buckets(params, fit_lengths=True, one_shape=False)
+
+  utterances = buckets()
+  assert fitted(utterances, 30, key=17) == (21, 30)
+  assert fitted(utterances, 30, key=44) == (51, 30)
+  # Of sentences one may be as long by chance.
+  sentences = buckets()
+  assert fitted(sentences, 29, key=44) == (51, 51)
+  assert fitted(sentences, 30, key=45) == (51, 51)
 
 
 def test_an_evaluation_has_a_shape_for_each_bucket(params):

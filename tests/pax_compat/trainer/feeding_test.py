@@ -148,6 +148,20 @@ def test_an_input_that_does_not_return_is_told_of(monkeypatch, caplog):
   assert told.startswith('cannot end before the input has given')
 
 
+def test_an_input_that_never_returns_is_left_behind(monkeypatch, caplog):
+  monkeypatch.setattr(feeding, '_SECONDS_TO_LEAVE', 0.1)
+  released = threading.Event()
+  before = _feeders()
+  feeder = feeding.Feeder(lambda: released.wait() and {}, lambda b: b)
+  [thread] = set(_feeders()) - set(before)
+  feeder.close()
+  assert thread.is_alive()
+  assert 'its thread is left behind' in caplog.text
+  released.set()
+  thread.join(60)
+  assert not thread.is_alive()
+
+
 def test_a_block_that_raises_closes_too():
   get_next, _ = _numbers()
   with pytest.raises(KeyError), feeding.Feeder(get_next, lambda b: b):

@@ -1,8 +1,10 @@
 """Tests of building an experiment's inputs."""
 
+import numpy as np
 import pytest
 
 from pax_compat import base_input, errors, multi_input
+from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs
 
 CLOSED = []
@@ -55,6 +57,27 @@ def test_the_training_input_alone_learns_that_its_state_is_asked_for(enabled):
     child = built.train.get_child('a')
     assert child.input_checkpointing_enabled == enabled
     assert not built.eval['dev'].input_checkpointing_enabled
+
+
+class Ids(base_input.BaseInput):
+  def get_next(self):
+    return NestedMap(ids=np.array([[1, self.batch_size]]))
+
+
+def test_all_inputs_refuse_ids_that_the_model_does_not_know():
+  configs = [
+    Ids.config(name=name, batch_size=size, is_training=name == 'train')
+    for name, size in (('train', 7), ('dev', 8))
+  ]
+  with inputs.Inputs(configs, configs[1:], known_ids=8) as built:
+    assert built.train.get_next_padded().ids.tolist() == [[1, 7]]
+    for data in (built.eval['dev'], built.decode['dev']):
+      with pytest.raises(
+        errors.UserError, match="Ids 'dev': .* ids has the id 8 .* below 8"
+      ):
+        data.peek_padded()
+  with inputs.Inputs(configs) as built:
+    assert built.eval['dev'].get_next_padded().ids.tolist() == [[1, 8]]
 
 
 def test_names_must_differ():

@@ -2,6 +2,7 @@
 
 import re
 
+import fiddle as fdl
 import numpy as np
 import pytest
 
@@ -160,6 +161,36 @@ def test_norms_of_variables(tmp_path, wanted):
   norms = {name: v for (_, name), v in found.items() if 'vars/' in name}
   # The first weights are 0.5, and 0.
   assert norms == ({'vars/w': 0.5, 'vars/b': 0.0} if wanted else {})
+
+
+class Telling(lines.Rows):
+  def input_metrics(self):
+    return {'input/skipped_records': float(len(self.name))}
+
+
+class TellingLines(lines.Lines):
+  def datasets(self):
+    return [_telling(config) for config in super().datasets()]
+
+  def decode_datasets(self):
+    return [_telling(config) for config in super().decode_datasets()]
+
+
+def _telling(config):
+  fdl.update_callable(config, Telling)
+  return config
+
+
+def test_what_inputs_tell_of_themselves_is_written(tmp_path):
+  name = 'input/skipped_records'
+  task = lines.task(num_train_steps=2, decode_interval_steps=2)
+  TellingLines(task).train(tmp_path)
+  found = lines.metrics(tmp_path, 'train')
+  assert found[1, name] == found[2, name] == len('train')
+  assert lines.metrics(tmp_path, 'eval_dev')[2, name] == len('dev')
+  assert lines.metrics(tmp_path, 'decode_few')[2, name] == len('few')
+  scalars = event_files.read(tmp_path / 'summaries' / 'train')['scalars']
+  assert [value for _, value in scalars[name]] == [5, 5]
 
 
 def test_a_summary_that_cannot_be_written_ends_the_run(tmp_path):

@@ -13,7 +13,7 @@ from pax_compat import errors
 from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import reporting
-from tests.pax_compat.trainer import lines
+from tests.pax_compat.trainer import lines, sequences, tiny
 
 
 def _steps_saved(folder):
@@ -229,6 +229,21 @@ def test_batches_are_what_was_said_of_them(tmp_path, rows, enforced, passes):
   ):
     experiment.train(tmp_path / 'run')
   assert not lines.metrics(tmp_path / 'run', 'train')
+
+
+def test_ids_that_the_model_does_not_know_are_refused(tmp_path):
+  data = sequences.Sequences.config(
+    name='train', is_training=True, batch_size=4, count=8
+  )
+  task = tiny.task(num_train_steps=1)
+  task.model.lm_tpl.vocab_size = tiny.VOCAB - 2
+  experiment = lines.Lines(task)
+  experiment.datasets = lambda: [data]
+  with pytest.raises(
+    errors.UserError, match="'train': .* ids has the id 1[45] .* ids below 14"
+  ):
+    experiment.train(tmp_path)
+  assert not _steps_saved(tmp_path)
 
 
 def test_an_experiment_is_validated_first(tmp_path):
