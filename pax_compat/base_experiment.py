@@ -120,6 +120,18 @@ class BaseExperiment(abc.ABC):
           f'{type(self).__name__}.{name} is not supported: {instead}'
         )
 
+  def check_datasets(self):
+    """Raises a UserError unless its datasets are lists of configs of inputs."""
+    for method in ('datasets', 'decode_datasets'):
+      found = getattr(self, method)()
+      told = f'{type(self).__name__}.{method}() returns'
+      wanted = 'expected a list of configs, such as [MyInput.HParams()]'
+      if not isinstance(found, (list, tuple)):
+        raise errors.UserError(f'{told} a {_kind(found)}; {wanted}')
+      for one in found:
+        if not isinstance(one, config_lib.Config):
+          raise errors.UserError(f'{told} a list with a {_kind(one)}; {wanted}')
+
   def dumps(self) -> dict[str, str]:
     """Returns texts to keep in the run's folder, by file name.
 
@@ -127,3 +139,12 @@ class BaseExperiment(abc.ABC):
     configs were made from.
     """
     return {}
+
+
+def _kind(value: Any) -> str:
+  """Returns the name of a class, or of a value's."""
+  if isinstance(value, type):
+    return f'class {value.__name__}'
+  if isinstance(value, config_lib.Config):
+    return f'config of {config_lib.class_name(value)}'
+  return type(value).__name__

@@ -288,6 +288,11 @@ class Configurable:
 
   def __init_subclass__(cls, **kwargs):
     super().__init_subclass__(**kwargs)
+    if '__init__' in vars(cls):
+      raise errors.UserError(
+        f'{cls.__qualname__} has an __init__; expected a __post_init__(self),'
+        ' which finds the fields in self'
+      )
     declare_hparams(cls)
     dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 

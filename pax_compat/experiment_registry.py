@@ -15,6 +15,16 @@ from collections.abc import Collection
 from pax_compat import base_experiment, errors, native_params, registrations
 from pax_compat.experiment_sources import SourceOptions
 
+# Options that mean nothing here, with what there is in their place.
+_FOR_LINGVO = {
+  'translation': '',
+  'model_params_override': '; expected --set',
+  'lingvo_input_replay': '; expected replay=True of its LingvoInputAdaptor',
+  'lingvo_logdir': '',
+  'allow_missing': '',
+  'allow_unused': '',
+}
+
 _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
 
 
@@ -56,9 +66,9 @@ def find(
   """Returns a new instance of the experiment, or None if it is not native.
 
   Raises:
-    UserError: the name is ambiguous, or its module does not import.
+    UserError: the name is ambiguous, its module does not import, or an option
+      is for Lingvo experiments only.
   """
-  del options
   module, _, cls = name.rpartition('.')
   name = native_params.public_name(module, cls) if module else name
   matches = _matches(name, _experiments)
@@ -74,7 +84,22 @@ def find(
       f'{name!r} may be any of {", ".join(sorted(matches))}; give more of the'
       ' name'
     )
-  return _experiments[matches.pop()]() if matches else None
+  if not matches:
+    return None
+  [found] = matches
+  _check_options(found, options)
+  return _experiments[found]()
+
+
+def _check_options(name: str, options: SourceOptions):
+  """Raises a UserError where an option would have no effect."""
+  none = SourceOptions()
+  for option, instead in _FOR_LINGVO.items():
+    if getattr(options, option) != getattr(none, option):
+      raise errors.UserError(
+        f'--{option} is for Lingvo experiments, and {name} is a native one'
+        + instead
+      )
 
 
 def names(options: SourceOptions) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The README's Python blocks run, and what it names is there."""
 
+import importlib.util
 import pathlib
 import re
 
@@ -8,7 +9,12 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat import base_input, base_layer, experiment_registry
+from pax_compat import (
+  base_input,
+  base_layer,
+  experiment_registry,
+  experiment_sources,
+)
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program
@@ -31,6 +37,33 @@ def test_links_lead_somewhere():
   assert local
   for link in local:
     assert (_ROOT / link).exists(), link
+
+
+def test_commands_and_flags_are_there():
+  commands = re.findall(r'python -m ([\w.]+)', _README)
+  assert 'pax_compat.tools.inspect_input' in commands
+  for module in commands:
+    assert importlib.util.find_spec(module), module
+  code = [
+    path.read_text('utf-8')
+    for folder in ('pax_compat', 'adaptors', 'benchmarks', 'tests')
+    for path in (_ROOT / folder).rglob('*.py')
+  ]
+  # Lingvo's own trainer has these, and pytest.
+  known = {'run_locally', 'mode'}
+  for flag in set(re.findall(r'(?<![\w-])--(\w+)', _README)) - known:
+    assert any(_defines(text, flag) for text in code), flag
+
+
+def _defines(text: str, flag: str) -> bool:
+  """Whether a module's source text defines a flag of that name."""
+  return bool(re.search(rf"(DEFINE_\w+\(\s*'{flag}'|'--{flag}')", text))
+
+
+def test_experiments_are_there():
+  found = re.findall(r'--(?:exp|model)=((?:lm|tasks)\.[\w.]+)', _README)
+  known = experiment_sources.names(SourceOptions())
+  assert found and set(found) <= set(known)
 
 
 def test_a_layer_computes():

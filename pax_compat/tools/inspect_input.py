@@ -11,6 +11,7 @@ Ends with status 0 if nothing is to be said against the data, 1 if something is
 for.
 """
 
+import os
 import pathlib
 
 from absl import flags
@@ -52,6 +53,7 @@ def main(argv: list[str]) -> int:
   """Does what the flags say; returns the exit status."""
   experiment_flags.no_arguments(argv)
   name = experiment_flags.name()
+  page = _page()
   experiment = experiment_sources.find(name, experiment_flags.options())
   # JAX takes a second to import, which a mistake in a name should not cost.
   from pax_compat.tools import inspecting, inspection_page, inspection_text
@@ -70,15 +72,28 @@ def main(argv: list[str]) -> int:
   warnings = inspecting.different_tokenizers(found)
   for warning in warnings:
     print(f'warning: {warning}')
-  if _HTML.value:
-    page = inspection_page.page(name, found, warnings)
-    pathlib.Path(_HTML.value).write_text(page, encoding='utf-8')
-    print(f'wrote {_HTML.value}')
+  if page is not None:
+    text = inspection_page.page(name, found, warnings)
+    page.write_text(text, encoding='utf-8')
+    print(f'wrote {page}')
   return 1 if warnings or any(one.warnings for one in found) else 0
+
+
+def _page() -> pathlib.Path | None:
+  """Returns where the page goes; data is not read for one that cannot be."""
+  if not _HTML.value:
+    return None
+  path = pathlib.Path(_HTML.value)
+  if path.is_dir() or not os.access(path.parent, os.W_OK):
+    raise errors.UserError(
+      f'--html={path}: expected a file in a folder that can be written to'
+    )
+  return path
 
 
 def _chosen(experiment) -> list:
   """Returns the configs of the datasets to look at."""
+  experiment.check_datasets()
   known = {
     config.name: config
     for config in (*experiment.decode_datasets(), *experiment.datasets())

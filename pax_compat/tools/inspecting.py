@@ -19,6 +19,8 @@ from pax_compat.nested_map import NestedMap
 _WEIGHTS = 'eval_sample_weights'
 # Last parts of the names of fields that hold tokens.
 _TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')
+# Characters of a text, beside tokens, that are shown at most.
+_LONG = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,22 @@ class Tokens:
 
 
 @dataclasses.dataclass(frozen=True)
+class Batch:
+  """What is shown of a batch.
+
+  Attributes:
+    tokens: its fields that hold tokens.
+    singles: its fields that hold one number or text for each example, as B
+      texts by dotted name.
+    weights: [B], what examples weigh.
+  """
+
+  tokens: list[Tokens]
+  singles: Mapping[str, list[str]]
+  weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
 class Shards:
   """What several hosts have read.
 
@@ -52,14 +70,19 @@ class Shards:
     batches: how many batches each gave.
     examples: different examples of all of them.
     shared: examples that more than one host has read.
-    is_whole: whether all hosts came to the end of the data.
+    repeated: examples that one host has read more than once.
+    excess: how many more examples all hosts together have read than one host
+      that reads all of the data; None where they did not come to its end.
+    missing: how many examples only that one host has read; as `excess`.
   """
 
   hosts: int
   batches: tuple[int, ...]
   examples: int
   shared: int
-  is_whole: bool
+  repeated: int
+  excess: int | None = None
+  missing: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +92,7 @@ class Dataset:
   Attributes:
     config: its config.
     specs: shape and dtype of each leaf of the first batch, by dotted name.
-    batches: the token fields of the first batches.
-    weights: [B] of each of these batches, what examples weigh.
+    batches: the first batches.
     tokenizers: descriptions by name.
     shards: what several hosts read; None if they were not tried.
     warnings: what is to be said against the data.
@@ -78,8 +100,7 @@ class Dataset:
 
   config: config_lib.Config
   specs: Mapping[str, tuple[tuple[int, ...], str]]
-  batches: list[list[Tokens]]
-  weights: list[np.ndarray]
+  batches: list[Batch]
   tokenizers: Mapping[str, str]
   shards: Shards | None
   warnings: list[str]
@@ -107,12 +128,11 @@ def inspect(
     read = list(_batches(data, batches))
     if not read:
       raise errors.UserError(f'the dataset {config.name!r} has no batch')
-    shown = [_token_fields(data, batch) for batch in read]
+    shown = [_shown(data, batch) for batch in read]
     tokenizers = data.tokenizers()
   shards = None
   if hosts > 1:
     shards = _shards(config, hosts, shard_batches)
-  weights = [_weights(batch) for batch in read]
   return Dataset(
     config=config,
     specs={
@@ -120,10 +140,9 @@ def inspect(
       for name, x in read[0].flatten_items()
     },
     batches=shown,
-    weights=weights,
     tokenizers=tokenizers,
     shards=shards,
-    warnings=_warnings(config, shown, weights, shards),
+    warnings=_warnings(shown, shards),
   )
 
 
@@ -156,15 +175,32 @@ def _batches(data: base_input.BaseInput, count: int) -> Iterator[NestedMap]:
       return
 
 
-def _token_fields(data, batch: NestedMap) -> list[Tokens]:
-  fields = dict(batch.flatten_items())
-  return [
-    _tokens(data, name, np.asarray(x), fields)
-    for name, x in fields.items()
-    if name.rpartition('.')[2] in _TOKENS
-    and np.ndim(x) == 2
-    and np.issubdtype(np.asarray(x).dtype, np.integer)
-  ]
+def _shown(data, batch: NestedMap) -> Batch:
+  fields = {name: np.asarray(x) for name, x in batch.flatten_items()}
+  weights = _weights(batch)
+  return Batch(
+    tokens=[
+      _tokens(data, name, x, fields)
+      for name, x in fields.items()
+      if name.rpartition('.')[2] in _TOKENS
+      and x.ndim == 2
+      and np.issubdtype(x.dtype, np.integer)
+    ],
+    singles={
+      name: [_told(one) for one in x.flat]
+      for name, x in fields.items()
+      if x.shape[:1] == weights.shape == (x.size,) and name != _WEIGHTS
+    },
+    weights=weights,
+  )
+
+
+def _told(value) -> str:
+  """Returns the start of a text, or a number."""
+  if isinstance(value, bytes):
+    value = value.decode('utf-8', 'replace')
+  text = f'{value:g}' if isinstance(value, np.floating) else str(value)
+  return text if len(text) <= _LONG else text[: _LONG - 3] + '...'
 
 
 def _tokens(data, name: str, ids: np.ndarray, fields: Mapping) -> Tokens:
@@ -221,23 +257,38 @@ def _weights(batch: NestedMap) -> np.ndarray:
 
 def _shards(config, hosts: int, limit: int) -> Shards:
   """Reads as several hosts do, one after the other."""
-  seen, counts, ended = collections.defaultdict(set), [], True
+  seen, counts = [], []
   for host in range(hosts):
-    count = 0
-    with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
-      for batch in _batches(data, limit):
-        count += 1
-        for digest in _digests(batch):
-          seen[digest].add(host)
-      ended = ended and count < limit
+    found, count = _read(config, limit, hosts=hosts, host=host)
+    seen.append(found)
     counts.append(count)
+  together = sum(seen, collections.Counter())
+  whole = {}
+  if max(counts) < limit:
+    # An example may be in the data twice; only one host alone can tell.
+    alone, _ = _read(config, sum(counts) + 1)
+    whole['excess'] = (together - alone).total()
+    whole['missing'] = (alone - together).total()
   return Shards(
     hosts=hosts,
     batches=tuple(counts),
-    examples=len(seen),
-    shared=sum(len(hosts) > 1 for hosts in seen.values()),
-    is_whole=ended,
+    examples=len(together),
+    shared=sum(sum(one in found for found in seen) > 1 for one in together),
+    repeated=len({one for found in seen for one in found if found[one] > 1}),
+    **whole,
   )
+
+
+def _read(
+  config, limit: int, *, hosts: int = 1, host: int = 0
+) -> tuple[collections.Counter, int]:
+  """Returns how often a host reads which example, and its batches."""
+  seen, count = collections.Counter(), 0
+  with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
+    for batch in _batches(data, limit):
+      count += 1
+      seen.update(_digests(batch))
+  return seen, count
 
 
 def _digests(batch: NestedMap) -> Iterator[bytes]:
@@ -255,25 +306,42 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
     yield digest.digest()
 
 
-def _warnings(config, shown, weights, shards: Shards | None) -> list[str]:
+def _warnings(shown: list[Batch], shards: Shards | None) -> list[str]:
   told = []
-  for fields in shown:
-    for tokens in fields:
+  for batch in shown:
+    for tokens in batch.tokens:
       if (tokens.ids < 0).any():
         told.append(f'{tokens.field} has negative ids')
       if not tokens.counts.any():
         told.append(f'{tokens.field} has a batch that is padding only')
-  if not any(w.any() for w in weights):
+  if not any(batch.weights.any() for batch in shown):
     told.append('no example of the first batches weighs anything')
   if shards is not None:
-    if shards.shared:
-      told.append(
-        f'{shards.shared} of {shards.examples} examples are read by more than'
-        f' one of {shards.hosts} hosts'
-      )
-    if len(set(shards.batches)) > 1:
-      told.append(
-        'hosts give different numbers of batches: '
-        + ', '.join(map(str, shards.batches))
-      )
+    told += _of_shards(shards)
   return list(dict.fromkeys(told))
+
+
+def _of_shards(shards: Shards) -> list[str]:
+  told = []
+  if shards.excess:
+    told.append(
+      f'{shards.hosts} hosts together read {shards.excess} more examples than'
+      ' one host that reads all of the data'
+    )
+  if shards.missing:
+    told.append(
+      f'{shards.missing} examples that one host reads, which reads all of the'
+      f' data, none of {shards.hosts} hosts reads'
+    )
+  # Equal examples of the data are met by one host as often as by two.
+  if shards.excess is None and shards.shared > shards.hosts * shards.repeated:
+    told.append(
+      f'{shards.shared} of {shards.examples} examples are read by more than'
+      f' one of {shards.hosts} hosts'
+    )
+  if len(set(shards.batches)) > 1:
+    told.append(
+      'hosts give different numbers of batches: '
+      + ', '.join(map(str, shards.batches))
+    )
+  return told

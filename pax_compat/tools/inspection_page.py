@@ -20,6 +20,7 @@ th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
   font-size: .85em; padding: 0 .2em; margin: 1px; border-radius: 3px;
   background: #8882; white-space: pre; }
 .padding { opacity: .35; }
+.legend { color: var(--soft); }
 .weightless td { color: var(--soft); }
 .warning { border-left: 4px solid #d33; padding-left: .6rem; }
 .segment0 { background: #3b82f640; } .segment1 { background: #f59e0b40; }
@@ -48,6 +49,12 @@ def page(
   body = tag(
     'body',
     tag('h1', f'Data of {name}'),
+    tag(
+      'p',
+      'Pale tokens are padding, colours tell packed sequences apart; the'
+      ' position and the id of a token are shown where the mouse points.',
+      class_='legend',
+    ),
     *map(_warning, warnings),
     *map(_dataset, found),
   )
@@ -63,12 +70,7 @@ def _dataset(found: inspecting.Dataset) -> Html:
     tag('tr', tag('td', name), tag('td', f'{dtype}{list(shape)}'))
     for name, (shape, dtype) in found.specs.items()
   ]
-  batches = [
-    _batch(number, fields, weights)
-    for number, (fields, weights) in enumerate(
-      zip(found.batches, found.weights, strict=True)
-    )
-  ]
+  batches = [_batch(*numbered) for numbered in enumerate(found.batches)]
   shards = found.shards and tag('p', inspection_text.of_shards(found.shards))
   return tag(
     'section',
@@ -81,21 +83,24 @@ def _dataset(found: inspecting.Dataset) -> Html:
   )
 
 
-def _batch(number: int, fields, weights) -> Html:
-  heads = [tag('th', tokens.field) for tokens in fields]
+def _batch(number: int, batch: inspecting.Batch) -> Html:
+  columns = ['example', 'weight', *(tokens.field for tokens in batch.tokens)]
+  heads = [tag('th', name) for name in (*columns, *batch.singles)]
   rows = [
     tag(
       'tr',
-      tag('td', f'{row}, weight {weight:g}'),
-      *(tag('td', _tokens(tokens, row)) for tokens in fields),
+      tag('td', str(row)),
+      tag('td', f'{weight:g}'),
+      *(tag('td', _tokens(tokens, row)) for tokens in batch.tokens),
+      *(tag('td', texts[row]) for texts in batch.singles.values()),
       class_='' if weight else 'weightless',
     )
-    for row, weight in enumerate(weights)
+    for row, weight in enumerate(batch.weights)
   ]
-  table = tag('table', tag('tr', tag('th', 'example'), *heads), *rows)
+  table = tag('table', tag('tr', *heads), *rows)
   return joined(
     tag('h3', f'Batch {number}'),
-    tag('p', inspection_text.described(fields, weights)),
+    tag('p', inspection_text.described(batch)),
     tag('div', table, class_='scroll'),
   )
 

@@ -16,13 +16,13 @@ def of_dataset(found: inspecting.Dataset, rows: int) -> str:
   width = max(map(len, found.specs))
   for name, (shape, dtype) in found.specs.items():
     lines.append(f'  {name.ljust(width)}  {dtype}{list(shape)}')
-  for number, (fields, weights) in enumerate(
-    zip(found.batches, found.weights, strict=True)
-  ):
-    lines.append(f'  batch {number}: {described(fields, weights)}')
-    for row in range(min(rows, len(weights))):
-      for tokens in fields:
+  for number, batch in enumerate(found.batches):
+    lines.append(f'  batch {number}: {described(batch)}')
+    for row in range(min(rows, len(batch.weights))):
+      for tokens in batch.tokens:
         lines.append(f'    [{row}] {tokens.field}: {tokens.texts[row]!r}')
+      for name, texts in batch.singles.items():
+        lines.append(f'    [{row}] {name}: {texts[row]}')
   if found.shards is not None:
     lines.append(f'  {of_shards(found.shards)}')
   lines += [f'warning: {found.config.name}: {w}' for w in found.warnings]
@@ -38,10 +38,11 @@ def how_it_is_read(config) -> str:
   return f'evaluated on the next {config.eval_loop_num_batches} batches'
 
 
-def described(fields, weights: np.ndarray) -> str:
+def described(batch: inspecting.Batch) -> str:
   """Returns how full a batch is."""
-  told = [f'{np.count_nonzero(weights)} of {len(weights)} examples count']
-  for tokens in fields:
+  rows = len(batch.weights)
+  told = [f'{np.count_nonzero(batch.weights)} of {rows} examples count']
+  for tokens in batch.tokens:
     share = tokens.counts.mean() if tokens.counts.size else 0.0
     told.append(f'{share:.0%} of {tokens.field} is no padding')
   return ', '.join(told)
@@ -49,9 +50,10 @@ def described(fields, weights: np.ndarray) -> str:
 
 def of_shards(shards: inspecting.Shards) -> str:
   """Returns what several hosts have read."""
-  read = 'all of the data' if shards.is_whole else 'the first batches'
+  is_whole = shards.excess is not None
+  read = 'all of the data' if is_whole else 'the first batches'
   return (
     f'{shards.hosts} hosts read {read}: {shards.examples} different examples,'
-    f' {shards.shared} of them by more than one host;'
-    f' batches of each: {", ".join(map(str, shards.batches))}'
+    f' {shards.shared} of them by more than one host, {shards.repeated} more'
+    f' than once by one; batches of each: {", ".join(map(str, shards.batches))}'
   )

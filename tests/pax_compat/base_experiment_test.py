@@ -57,6 +57,26 @@ def test_what_nothing_would_call(name):
   Mine().check_supported()
 
 
+@pytest.mark.parametrize(
+  ('returned', 'wrong'),
+  [
+    (None, 'datasets.. returns a NoneType'),
+    (
+      base_input.BaseInput.config(),
+      'returns a config of BaseInput; expected a',
+    ),
+    ([base_input.BaseInput], 'returns a list with a class BaseInput; expected'),
+    (['train'], 'returns a list with a str; expected a list of configs, such'),
+  ],
+)
+@pytest.mark.parametrize('method', ['datasets', 'decode_datasets'])
+def test_datasets_are_configs(method, returned, wrong):
+  derived = type('Derived', (Mine,), {method: lambda self: returned})
+  with pytest.raises(errors.UserError, match=f'Derived.*{wrong}'):
+    derived().check_datasets()
+  Mine().check_datasets()
+
+
 def test_a_derived_experiment_changes_a_setting_by_assigning_it():
   class Derived(Mine):
     EVALS = ('dev',)

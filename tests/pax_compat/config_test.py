@@ -98,6 +98,16 @@ def test_a_typo_is_an_error_with_the_near_name(misuse):
     misuse()
 
 
+def test_an_own_init_is_refused():
+  with pytest.raises(
+    errors.UserError, match='Mine has an __init__; expected a'
+  ):
+
+    class Mine(config.Configurable):
+      def __init__(self, hparams):
+        self.hparams = hparams
+
+
 @pytest.mark.parametrize('make', [Whole.HParams, lambda v: Config(Whole, v)])
 def test_positional_values_are_refused(make):
   with pytest.raises(errors.UserError, match='Whole: .*set by name'):

@@ -27,9 +27,10 @@ def test_data_is_shown(tmp_path):
   assert 'src.ids int32[2, 4]' in lines
   assert 'batch 1: 2 of 2 examples count, 75% of src.ids is no padding' in lines
   assert "[1] src.ids: '<script> a <script>'" in lines
+  assert '[1] names: row 3 of <Train>' in lines
   shards = (
     '2 hosts read all of the data: 8 different examples, 0 of them by more than'
-    ' one host; batches of each: 2, 2'
+    ' one host, 0 more than once by one; batches of each: 2, 2'
   )
   assert lines.count(shards) == 2
   text = page.read_text()
@@ -63,7 +64,17 @@ def _check(text: str):
   [
     (
       dict(splits=False),
-      'Dev: 8 of 8 examples are read by more than one of 2 hosts',
+      'Dev: 2 hosts together read 8 more examples than one host that reads all'
+      ' of the data',
+    ),
+    (
+      dict(splits=False, rows=100),
+      'Dev: 40 of 40 examples are read by more than one of 2 hosts',
+    ),
+    (
+      dict(rows=6),
+      'Dev: 2 examples that one host reads, which reads all of the data, none'
+      ' of 2 hosts reads',
     ),
     (dict(shift=-1), 'Dev: src.ids has negative ids'),
     (
@@ -76,6 +87,12 @@ def test_what_is_to_be_said_against_data(words, warning):
   done = _inspect('--batches=1', **words)
   assert done.returncode == 1, done.stdout + done.stderr
   assert f'warning: {warning}' in done.stdout.splitlines()
+
+
+def test_equal_examples_are_no_mistake_of_hosts():
+  done = _inspect('--batches=1', '--split=Dev', kinds=3)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert '3 different examples, 3 of them by more than' in done.stdout
 
 
 def test_one_dataset_and_few_batches():
@@ -100,6 +117,10 @@ def test_lingvo_data_is_shown_as_text():
     (('--split=Dve',), "there is no dataset 'Dve'; did you mean: Dev"),
     (('more',), 'expected flags only'),
     (('--hosts=0',), 'hosts'),
+    (
+      ('--html=no_such_folder/page.html',),
+      'no_such_folder/page.html: expected',
+    ),
   ],
 )
 def test_mistakes(flags, said):

@@ -23,12 +23,14 @@ class WordsInput(base_input.BaseInput):
 
   Attributes:
     rows: how many rows there are in all.
+    kinds: how many of them differ.
     splits: whether each host has rows of its own.
     shift: is added to the ids.
     vocabulary: what describes the tokenizer.
   """
 
   rows: int = 8
+  kinds: int = 1000
   splits: bool = True
   shift: int = 0
   vocabulary: str = 'words'
@@ -44,14 +46,15 @@ class WordsInput(base_input.BaseInput):
       raise StopIteration
     first = 2 * (self._next * step + host)
     self._next += 1
-    ids = [[row % 8, row // 8 + 1, 3, 0] for row in (first, first + 1)]
+    numbers = [row % self.kinds for row in (first, first + 1)]
+    ids = [[n % 8, n // 8 % 7 + 1, 3, 0] for n in numbers]
     return NestedMap(
       src=NestedMap(
         ids=np.array(ids, np.int32) + self.shift,
         paddings=np.array([[0, 0, 0, 1]] * 2, np.float32),
         segment_ids=np.array([[1, 1, 2, 0]] * 2, np.int32),
       ),
-      names=np.array([[f'row {row}'] for row in (first, first + 1)], object),
+      names=np.array([[f'row {n} of <{self.name}>'] for n in numbers], object),
       eval_sample_weights=np.array([1, 1], np.float32),
     )
 
