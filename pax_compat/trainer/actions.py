@@ -64,6 +64,14 @@ class Moment:
     return self.is_last or self.is_stopping or self.stops_early
 
 
+def measures_of(moment: Moment) -> dict[str, bool]:
+  """Returns what a checkpoint says of what was measured after a step."""
+  return {
+    EVALUATIONS_DUE: moment.evaluations_due,
+    STOPPED_EARLY: moment.stops_early,
+  }
+
+
 class Action(Protocol):
   """Something that happens every so often."""
 
@@ -114,8 +122,7 @@ class Save:
       moment.state,
       {
         'batches_read': moment.step,
-        EVALUATIONS_DUE: moment.evaluations_due,
-        STOPPED_EARLY: moment.stops_early,
+        **measures_of(moment),
         **self._of_input(moment.fed and moment.fed.input_state),
       },
     )

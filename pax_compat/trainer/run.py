@@ -240,9 +240,7 @@ class Trainer:
       if evaluations_due:
         for action in measures:
           action(moment)
-        if not moment.evaluations_due:
-          made = {actions.EVALUATIONS_DUE: False}
-          self._checkpointer.amend(moment.step, made)
+        self._checkpointer.amend(start, actions.measures_of(moment))
       if not moment.ends:
         moment = self._train(moment, feeder, report, measures, others)
       report.flush()
@@ -278,7 +276,8 @@ class Trainer:
       )
     if moment.is_stopping and (moment.evaluations_due or not moment.is_last):
       raise Stopped(moment.step, self._stop.number)
-    self._say(f'compiled the train step for {len(self._compiled)} shape(s)')
+    if self._compiled:
+      self._say(f'compiled the train step for {len(self._compiled)} shape(s)')
 
   def _moments(self, state, start, feeder) -> Iterator[actions.Moment]:
     """Makes the steps, and yields where the run stands after each."""

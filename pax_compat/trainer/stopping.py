@@ -76,11 +76,11 @@ class Stop:
 
   def _hear(self, number, frame):
     del frame
-    logging.info('got signal %d: saves and stops as soon as it can', number)
     self.number = self.number or number
-    self._is_due = not self._is_agreed
+    self._is_due = self._is_due or not self._is_agreed
     signal.signal(number, self._usual[number])
     self._tell(signal.SIGTERM)
+    logging.info('got signal %d: saves and stops as soon as it can', number)
 
   def is_asked(self) -> bool:
     """Whether to stop at this place."""

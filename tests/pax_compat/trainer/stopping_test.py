@@ -1,6 +1,7 @@
 """Tests of being asked to stop, in this process. run_test has several."""
 
 import os
+import shutil
 import signal
 import threading
 
@@ -112,9 +113,11 @@ class Stopped(lines.Lines):
     return StopsRun.config(name=data.name, end=10, reset_for_eval=True)
 
 
-def _train(folder, stopped_in=None):
+def _train(folder, stopped_in=None, early_stopping_fn=None):
   settings = dict(eval_interval_steps=2, decode_interval_steps=4)
-  experiment = Stopped(lines.task(num_train_steps=4, **settings))
+  task = lines.task(num_train_steps=4, **settings)
+  task.early_stopping_fn = early_stopping_fn
+  experiment = Stopped(task)
   experiment.stopped_in = stopped_in
   if stopped_in is None:
     experiment.train(folder)
@@ -138,6 +141,7 @@ def test_a_run_that_is_stopped_while_it_measures(tmp_path):
   _train(tmp_path, 'dev')
   assert runs.steps_saved(tmp_path)[-1] == 2
   assert _measured(tmp_path) == [(2, 'eval_train')]
+  early = shutil.copytree(tmp_path, tmp_path.with_name('early'))
   _train(tmp_path, 'few')
   assert runs.steps_saved(tmp_path)[-1] == 4
   assert 'decode_few' not in dict(map(reversed, _measured(tmp_path)))
@@ -152,3 +156,10 @@ def test_a_run_that_is_stopped_while_it_measures(tmp_path):
     (4, 'eval_train'),
   ]
   assert _train(tmp_path) == ['all 4 steps are done already']
+  # What is made up for may end the run.
+  for told in (
+    'stops early after step 2, because',
+    'the run was stopped early',
+  ):
+    said = _train(early, early_stopping_fn=lambda *args: True)
+    assert said[-1].startswith(told)
