@@ -99,12 +99,8 @@ def train(
     )
     job_dir.claim(folder, name)
     checkpointer = stack.enter_context(_checkpointer(folder, config))
-    start = checkpointer.latest_step() or 0
-    origin = None if start else experiment.start()
-    start = origin.step if origin else start
-    continues = start and not origin
-    extra = checkpointer.extra(start) if continues else None
-    due = bool(extra) and extra.get(actions.EVALUATIONS_DUE, False)
+    start, origin, extra = _beginning(checkpointer, experiment)
+    due = extra is not None and extra.get(actions.EVALUATIONS_DUE, False)
     if start >= config.num_train_steps and not due:
       say(f'all {start} steps are done already')
       return
@@ -118,7 +114,7 @@ def train(
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, say
     )
-    stopped_early = bool(extra) and extra.get(actions.STOPPED_EARLY, False)
+    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
     if stopped_early and built.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
@@ -148,6 +144,21 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
   )
   with contextlib.closing(checkpointer):
     yield checkpointer
+
+
+def _beginning(checkpointer, experiment):
+  """Returns where a run begins.
+
+  Returns:
+    How many steps were made before; the `base_experiment.Start` to begin from,
+    None where there is a checkpoint or nothing; and what the checkpoint says
+    beside the state, None where there is none.
+  """
+  step = checkpointer.latest_step()
+  if step:
+    return step, None, checkpointer.extra(step)
+  origin = experiment.start()
+  return origin.step if origin else 0, origin, None
 
 
 def _first_state(task_program, checkpointer, start, batch, say):
