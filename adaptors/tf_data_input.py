@@ -18,6 +18,7 @@ from pax_compat import (
   dataset_functions,
   errors,
   example_rows,
+  host_fields,
 )
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
@@ -94,18 +95,8 @@ class TFDataInput(base_input.BaseInput):
     self._batches = None
 
   def _check_numbers(self):
-    hosts, host = self.num_infeed_hosts, self.infeed_host_index
-    size, epochs = self.batch_size, self.num_epochs
-    self.check(
-      isinstance(size, int) and not isinstance(size, bool) and size >= 1,
-      f'batch_size of {self.name} is {size!r}; expected how many examples of'
-      ' one host make a batch',
-    )
-    self.check(
-      0 <= host < hosts,
-      f'infeed_host_index of {self.name} is {host}; expected one of'
-      f' {hosts} hosts',
-    )
+    self.get_batch_size(self)  # There must be one.
+    epochs = self.num_epochs
     self.check(
       epochs is None or (self.is_training and epochs >= 1),
       f'num_epochs of {self.name} is {epochs!r}, and is_training is'
@@ -360,6 +351,6 @@ def _nested(fields: Mapping) -> NestedMap:
 def _digest(example: NestedMap) -> str:
   digest = hashlib.blake2b(digest_size=8)
   for path, x in example.flatten_items():
-    content = repr(x.tolist()).encode() if x.dtype == object else x.tobytes()
-    digest.update(f'{path} {x.dtype} {x.shape}'.encode() + content)
+    digest.update(f'{path} {x.dtype} {x.shape}'.encode())
+    digest.update(host_fields.digestible(x))
   return digest.hexdigest()

@@ -18,9 +18,7 @@ Lingvo's recurrent layers; TF_ENABLE_ONEDNN_OPTS=1 turns them on.
 
 import gc
 import importlib
-import json
 import os
-import pathlib
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +29,7 @@ from absl import app, flags, logging
 
 from adaptors.bridge import task as bridge_task
 from adaptors.lingvo_parity import batches as parity_batches
-from benchmarks import lingvo_peer, peers, vs_lingvo
+from benchmarks import command_line, lingvo_peer, peers, vs_lingvo
 from pax_compat import errors, huge_pages, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors.bridge import families
@@ -146,20 +144,17 @@ def measure_all(names: Sequence[str], *, rounds: int, steps: int) -> dict:
 def main(argv: list[str]):
   """Measures, prints the table, and writes the JSON."""
   del argv
-  given = flags.FLAGS
   try:
     results = measure_all(
       _FAMILIES.value or known_families(),
-      rounds=given.rounds,
-      steps=given.steps,
+      rounds=command_line.ROUNDS.value,
+      steps=command_line.STEPS.value,
     )
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
   print(table(results))
-  if given.json:
-    text = json.dumps(results, indent=2) + '\n'
-    pathlib.Path(given.json).write_text(text)
+  command_line.write(results)
 
 
 def without_onednn():

@@ -32,7 +32,6 @@ of a batch of tf.data takes about 80 microseconds):
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import random
@@ -46,19 +45,15 @@ from typing import Any
 from absl import app, flags
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_input import (
-  eval_adaptors,
-  input_adaptor,
-)
+from adaptors.lingvo_input import eval_adaptors, input_adaptor
+from benchmarks import command_line
 
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
 _BATCHES = flags.DEFINE_integer(
   'batches', 500, 'Batches of each reader in a round.', lower_bound=1
 )
 _EXAMPLES = flags.DEFINE_list(
   'examples', ['1000', '10000', '100000'], 'Examples of the evaluations.'
 )
-_JSON = flags.DEFINE_string('json', None, 'File for the results.')
 
 _LINES = 20_000
 _LETTERS = 48
@@ -261,14 +256,13 @@ def main(argv: list[str]):
     folder = pathlib.Path(name)
     result = {
       'cpus': len(os.sched_getaffinity(0)),
-      'feeding': feeding(folder, _ROUNDS.value, _BATCHES.value),
+      'feeding': feeding(folder, command_line.ROUNDS.value, _BATCHES.value),
       'evaluation': {
         count: evaluation(folder, int(count)) for count in _EXAMPLES.value
       },
     }
   print(text_of(result))
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(result, indent=2))
+  command_line.write(result)
 
 
 if __name__ == '__main__':

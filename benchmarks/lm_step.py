@@ -33,9 +33,7 @@ by blocks on a CPU; with `attend` in both, processor times agreed within 3%.
 """
 
 import contextlib
-import json
 import os
-import pathlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +42,7 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 
-from benchmarks import bare_lm, lingvo_peer, peers
+from benchmarks import bare_lm, command_line, lingvo_peer, peers
 from pax_compat import (
   base_layer,
   errors,
@@ -56,15 +54,10 @@ from pax_compat.trainer import partitioning, program
 _EXPERIMENT = flags.DEFINE_string(
   'experiment', 'lm.python_docs.TransformerLmTiny', 'Name of the experiment.'
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
-_STEPS = flags.DEFINE_integer(
-  'steps', 5, 'Steps of each peer on each shape in a round.', lower_bound=1
-)
 _LINGVO = flags.DEFINE_bool('lingvo', True, 'Whether Lingvo is timed too.')
 _ATTENTION = flags.DEFINE_enum(
   'attention', 'plain', ['plain', 'jax.nn'], 'Attention of the bare function.'
 )
-_JSON = flags.DEFINE_string('json', None, 'File for the results.')
 
 
 class BarePeer:
@@ -178,8 +171,8 @@ def main(argv: list[str]):
   try:
     result = measure(
       _EXPERIMENT.value,
-      rounds=_ROUNDS.value,
-      steps=_STEPS.value,
+      rounds=command_line.ROUNDS.value,
+      steps=command_line.STEPS.value,
       attention=_ATTENTION.value,
       with_lingvo=_LINGVO.value,
     )
@@ -187,9 +180,7 @@ def main(argv: list[str]):
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
   print(table(result))
-  if _JSON.value:
-    path = pathlib.Path(_JSON.value)
-    path.write_text(json.dumps(result, indent=2) + '\n')
+  command_line.write(result)
 
 
 if __name__ == '__main__':

@@ -28,9 +28,7 @@ glibc.malloc.hugetlb=1; =0 to compare), there are 600 faults, and the step takes
 
 import dataclasses
 import gc
-import json
 import os
-import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +40,7 @@ from absl import app, flags, logging
 from adaptors import lingvo_experiment, lingvo_names
 from adaptors.lingvo_parity import batches as parity_batches
 from adaptors.lingvo_parity import synthetic
-from benchmarks import lingvo_peer, peers
+from benchmarks import command_line, lingvo_peer, peers
 from pax_compat import (
   base_layer,
   errors,
@@ -52,14 +50,9 @@ from pax_compat import (
 )
 from pax_compat.trainer import partitioning, program
 
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
-_STEPS = flags.DEFINE_integer(
-  'steps', 5, 'Steps of each peer on each shape in a round.', lower_bound=1
-)
 _ONLY = flags.DEFINE_list(
   'only', [], 'Cases to time, such as transformer-128; all by default.'
 )
-_JSON = flags.DEFINE_string('json', None, 'File for the results.')
 
 _ALL = 'all'
 # How far losses may be apart that have random numbers in them.
@@ -240,22 +233,22 @@ def main(argv: list[str]):
   try:
     for case in chosen(_ONLY.value):
       results[case.name] = measure(
-        case, rounds=_ROUNDS.value, steps=_STEPS.value
+        case, rounds=command_line.ROUNDS.value, steps=command_line.STEPS.value
       )
       gc.collect()
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
   print(table(results))
-  if _JSON.value:
-    told = {
-      'rounds': _ROUNDS.value,
-      'steps': _STEPS.value,
+  command_line.write(
+    {
+      'rounds': command_line.ROUNDS.value,
+      'steps': command_line.STEPS.value,
       'cpus': len(os.sched_getaffinity(0)),
       'devices': [d.device_kind for d in jax.devices()],
       'cases': results,
     }
-    pathlib.Path(_JSON.value).write_text(json.dumps(told, indent=2) + '\n')
+  )
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """Inputs: where a program gets its batches from."""
 
 import functools
+import numbers
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +13,15 @@ from absl import logging
 from etils import epath
 
 from pax_compat import config as config_lib
-from pax_compat import errors, host_fields
+from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
-_WEIGHTS = 'eval_sample_weights'
+
+
+def is_int(x: Any) -> bool:
+  """Returns whether `x` is a whole number, and not a truth value."""
+  return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
 class _Unset(int):
@@ -57,7 +62,8 @@ class BaseInput(config_lib.Configurable):
   Raises:
     UserError: the name has other characters than letters, digits and `.:_+-`,
       `eval_loop_num_batches` is 0 or below -1, or all of the data is to be read
-      without `reset_for_eval`.
+      without `reset_for_eval`; a batch has no example, or this host is none of
+      those that there are.
   """
 
   name: str = 'input'
@@ -92,6 +98,20 @@ class BaseInput(config_lib.Configurable):
       ' may be in it',
     )
     self._check_batches()
+    self._check_sizes()
+
+  def _check_sizes(self):
+    size, hosts = self.batch_size, self.num_infeed_hosts
+    self.check(
+      size is None or (is_int(size) and size >= 1),
+      f'batch_size of {self.name} is {size!r}; expected how many examples of'
+      ' one host make a batch',
+    )
+    self.check(
+      0 <= self.infeed_host_index < hosts,
+      f'infeed_host_index of {self.name} is {self.infeed_host_index}; expected'
+      f' one of {hosts} hosts',
+    )
     self.check(
       self.batch_padding_size >= 0,
       f'batch_padding_size of {self.name} is {self.batch_padding_size};'
@@ -173,9 +193,8 @@ class BaseInput(config_lib.Configurable):
 
   def _padded(self, batch: NestedMap) -> NestedMap:
     """Returns a batch with rows added, of zeros and without weight."""
-    if _WEIGHTS not in batch:
-      rows = jax.tree.leaves(batch)[0].shape[0]
-      batch = NestedMap({**batch, _WEIGHTS: np.ones(rows, np.float32)})
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    batch = example_rows.weighed(batch, rows)
     return jax.tree.map(self._with_zeros, batch)
 
   def _with_zeros(self, x: np.ndarray) -> np.ndarray:

@@ -38,17 +38,21 @@ def weighed(batch: NestedMap, rows: int) -> NestedMap:
   return NestedMap({**batch, WEIGHTS: np.ones(rows, np.float32)})
 
 
+def without_weight(batch: NestedMap) -> NestedMap:
+  """Returns a batch with weights of 0 and paddings of 1."""
+
+  def change(path, x):
+    if is_weight(path):
+      return np.zeros_like(x)
+    return np.ones_like(x) if is_padding(path) else x
+
+  return jax.tree_util.tree_map_with_path(change, batch)
+
+
 def fillers(example: NestedMap, count: int) -> NestedMap:
   """Returns `count` copies of an example [1, ...] that weigh nothing."""
-
-  def fill(path, x):
-    if is_weight(path):
-      x = np.zeros_like(x)
-    elif is_padding(path):
-      x = np.ones_like(x)
-    return np.repeat(x, count, axis=0)
-
-  return jax.tree_util.tree_map_with_path(fill, example)
+  blank = without_weight(example)
+  return jax.tree.map(lambda x: np.repeat(x, count, axis=0), blank)
 
 
 def filled(batch: NestedMap, *, real: int, rows: int) -> NestedMap:

@@ -64,26 +64,16 @@ class IndexedInput(base_input.BaseInput):
     self._last_order: tuple[int, shuffled_order.ShuffledOrder] | None = None
 
   def _check_numbers(self):
-    hosts, host = self.num_infeed_hosts, self.infeed_host_index
-    self.check(
-      _is_int(self.batch_size) and self.batch_size >= 1,
-      f'batch_size of {self.name} is {self.batch_size!r}; expected how many'
-      ' examples of one host make a batch',
-    )
-    self.check(
-      0 <= host < hosts,
-      f'infeed_host_index of {self.name} is {host}; expected one of'
-      f' {hosts} hosts',
-    )
+    self.get_batch_size(self)  # There must be one.
     seed = self.input_random_seed
     self.check(
-      seed is None or (_is_int(seed) and seed >= 0),
+      seed is None or (base_input.is_int(seed) and seed >= 0),
       f'input_random_seed of {self.name} is {seed!r}; expected a number of at'
       ' least 0',
     )
     epochs = self.num_epochs
     self.check(
-      epochs is None or (_is_int(epochs) and epochs >= 1),
+      epochs is None or (base_input.is_int(epochs) and epochs >= 1),
       f'num_epochs of {self.name} is {epochs!r}; expected at least 1, or None'
       ' for no end',
     )
@@ -239,7 +229,7 @@ class IndexedInput(base_input.BaseInput):
     try:
       found = json.loads(state)
       read = found.pop('examples_read')
-      known = found.keys() == self._facts().keys() and _is_int(read)
+      known = found.keys() == self._facts().keys() and base_input.is_int(read)
     except (ValueError, AttributeError, KeyError, TypeError):
       known = False
     self.check(
@@ -259,7 +249,3 @@ class IndexedInput(base_input.BaseInput):
       ' shuffled)',
     )
     self._read = read
-
-
-def _is_int(x: Any) -> bool:
-  return isinstance(x, int) and not isinstance(x, bool)

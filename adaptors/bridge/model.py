@@ -14,8 +14,7 @@ from absl import logging
 from adaptors.bridge import calling, decoding
 from adaptors.bridge.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
-from adaptors.lingvo_input import bucket_shapes
-from pax_compat import base_layer, base_model, errors, host_fields
+from pax_compat import base_layer, base_model, errors, example_rows, host_fields
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
@@ -168,7 +167,7 @@ def _warn_of_rows_that_fill_up(task: Any, batch: Any):
   They are those that fill up the last batch of an evaluation.
   """
   paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(batch)]
-  marks = bucket_shapes.is_weight, bucket_shapes.is_padding
+  marks = example_rows.is_weight, example_rows.is_padding
   if not any(mark(path) for path in paths for mark in marks):
     logging.warning(
       '%s: its batches have neither weights nor paddings, so that copies of an'

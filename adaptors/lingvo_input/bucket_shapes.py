@@ -13,26 +13,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax_compat import errors, host_fields
+from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
-
-# Leaves that say how much an example or a position counts.
-_WEIGHTS = ('weights', 'weight', 'eval_sample_weights')
-
-
-def _last_name(path) -> str:
-  key = path[-1]
-  return str(getattr(key, 'key', getattr(key, 'idx', key)))
-
-
-def is_weight(path) -> bool:
-  """Returns whether a leaf, by its name, weighs examples or positions."""
-  return _last_name(path) in _WEIGHTS
-
-
-def is_padding(path) -> bool:
-  """Returns whether a leaf, by its name, is 1 at what does not count."""
-  return _last_name(path).endswith('paddings')
 
 
 def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
@@ -46,21 +28,10 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
   """
 
   def pad(path, x):
-    value = 1 if is_padding(path) else 0
+    value = 1 if example_rows.is_padding(path) else 0
     return host_fields.extended(x, rows - x.shape[0], value=value)
 
   return jax.tree_util.tree_map_with_path(pad, batch)
-
-
-def without_weight(batch: NestedMap) -> NestedMap:
-  """Returns `batch` with weights of 0 and paddings of 1."""
-
-  def change(path, x):
-    if is_weight(path):
-      return np.zeros_like(x)
-    return np.ones_like(x) if is_padding(path) else x
-
-  return jax.tree_util.tree_map_with_path(change, batch)
 
 
 def batch_rows(batch: NestedMap) -> int | None:
@@ -290,7 +261,7 @@ def set_length(batch: NestedMap, length: int) -> NestedMap:
       return x
     if length <= shape[1]:
       return x[:, :length]
-    value = 1 if is_padding(path) else 0
+    value = 1 if example_rows.is_padding(path) else 0
     return host_fields.extended(x, length - shape[1], axis=1, value=value)
 
   return jax.tree_util.tree_map_with_path(change, batch)

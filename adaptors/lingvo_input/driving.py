@@ -184,21 +184,23 @@ class GeneratorDriver:
 
   def _probes(self, name, graph) -> list[record_probe.Probe]:
     """Checks the readers of a graph, and returns what tries their records."""
-    tf = self._tf
     with _mistake():
-      readers = reader_params.readers(tf, graph.as_graph_def())
+      return [
+        record_probe.Probe(tf=self._tf, name=name, reader=reader)
+        for reader in self._checked_readers(name, graph)
+      ]
+
+  def _checked_readers(self, name, graph) -> list[reader_params.Reader]:
+    with _mistake():
+      readers = reader_params.readers(self._tf, graph.as_graph_def())
       for reader in readers:
         reader_params.check_reader(name, reader)
-      return [
-        record_probe.Probe(tf=tf, name=name, reader=reader)
-        for reader in readers
-      ]
+    return readers
 
   def _build_function(self, params, name):
     tf = self._tf
     with self._lingvo_context(), tf.device('/cpu:0'):
       self.generator = params.Instantiate()
-
       number = tf.Variable(0, dtype=tf.int64, trainable=False)
 
       def next_batch():
@@ -209,9 +211,7 @@ class GeneratorDriver:
         return tensors
 
       traced = tf.function(next_batch, autograph=False).get_concrete_function()
-    with _mistake():
-      for reader in reader_params.readers(tf, traced.graph.as_graph_def()):
-        reader_params.check_reader(name, reader)
+    self._checked_readers(name, traced.graph)
 
     def leaves(function, step):
       if self.uses_step:
@@ -339,9 +339,9 @@ class GeneratorDriver:
   def skip(self, count: int) -> int:
     """Reads so many batches on; returns how many there were."""
     for skipped in range(count):
-      leaves = self._first.pop() if self._first else self._leaves()
-      if leaves is None:
-        self._first = [None]
+      try:
+        self.next()
+      except StopIteration:
         return skipped
     return count
 

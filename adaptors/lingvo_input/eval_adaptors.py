@@ -15,7 +15,7 @@ from adaptors.lingvo_input import (
   generator_kinds,
   input_adaptor,
 )
-from pax_compat import errors, host_fields
+from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 
@@ -310,7 +310,9 @@ class _Group:
     if self._seen:
       have = sum(bucket_shapes.batch_rows(p) for p in self._pieces)
       if have < self._size:
-        self._pieces.append(_pads(self._first, self._size - have))
+        self._pieces.append(
+          example_rows.fillers(self._first, self._size - have)
+        )
       yield self._batch()
 
   def _batch(self) -> NestedMap:
@@ -321,12 +323,6 @@ class _Group:
 
 def _rows(batch: NestedMap, start: int, stop: int) -> NestedMap:
   return jax.tree.map(lambda x: x[start:stop].copy(), batch)
-
-
-def _pads(example: NestedMap, count: int) -> NestedMap:
-  """Returns `count` copies of an example [1, ...] that weigh nothing."""
-  example = bucket_shapes.without_weight(example)
-  return jax.tree.map(lambda x: np.repeat(x, count, axis=0), example)
 
 
 def _by_length(

@@ -18,8 +18,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from adaptors.lingvo_input import bucket_shapes
-from pax_compat import errors
+from pax_compat import errors, example_rows
 from pax_compat.nested_map import NestedMap
 
 _FORMAT = 1
@@ -92,7 +91,7 @@ class Replay:
       group = self._oldest()
     if group.own is not None:
       return group.own
-    return bucket_shapes.without_weight(group.first)
+    return example_rows.without_weight(group.first)
 
   def _read_one(self):
     try:

@@ -58,18 +58,8 @@ def check_fields(data: Any):
 
 
 def _check_hosts(data: Any):
-  size, hosts = data.batch_size, data.num_infeed_hosts
-  require(
-    data,
-    isinstance(size, int) and size > 0,
-    f'batch_size is {size!r}; expected how many examples of this host make a'
-    ' batch',
-  )
-  require(
-    data,
-    0 <= data.infeed_host_index < hosts,
-    f'infeed_host_index is {data.infeed_host_index} of {hosts} hosts',
-  )
+  data.get_batch_size(data)  # There must be one.
+  hosts = data.num_infeed_hosts
   require(
     data,
     data.repeats or data.fills_up or data.drop_remainder or hosts == 1,

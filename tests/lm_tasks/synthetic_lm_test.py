@@ -24,7 +24,9 @@ def test_rows_count_up_in_steps_of_their_own():
 
 
 def test_batches_hosts_and_seeds_differ():
-  one, other = _input(), _input(infeed_host_index=1)
+  one, other = (
+    _input(num_infeed_hosts=2, infeed_host_index=h) for h in range(2)
+  )
   seeded = _input(input_random_seed=7)
   rows = [
     tuple(row)

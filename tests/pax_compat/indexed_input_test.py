@@ -308,7 +308,7 @@ def test_what_a_batch_is_like_is_known_without_reading_one():
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [
-    (dict(batch_size=None), 'batch_size of train is None; expected how many'),
+    (dict(batch_size=None), 'batch_size of train is not set; expected'),
     (dict(batch_size=0), 'batch_size of train is 0; expected'),
     (dict(batch_size=2.0), 'batch_size of train is 2.0; expected'),
     (dict(infeed_host_index=2, num_infeed_hosts=2), 'is 2; expected one of 2'),

@@ -7,9 +7,8 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.model import BridgedModel
-from adaptors.lingvo_input import eval_adaptors
 from adaptors.lingvo_parity.batches import nested
-from pax_compat import base_layer, errors
+from pax_compat import base_layer, errors, example_rows
 from pax_compat.layers import language_model
 from tests.adaptors.bridge import family_parity, small_task
 from tests.adaptors.translate import parity, tiny_task
@@ -108,7 +107,7 @@ def test_rows_that_fill_up_an_evaluation_do_not_count():
   filled = jax.tree.map(
     lambda *rows: np.concatenate(rows),
     batch,
-    eval_adaptors._pads(jax.tree.map(lambda x: x[:1], batch), 5),
+    example_rows.fillers(jax.tree.map(lambda x: x[:1], batch), 5),
   )
   translated = bridge_task.bridge_task(own_task(), 'own')
   translated.config.evaluate.set(write_per_example_out=True)

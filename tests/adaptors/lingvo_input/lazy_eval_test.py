@@ -74,7 +74,7 @@ def test_fewer_examples_than_are_promised():
     ({}, dict(batch_size=3), 'batch_size is 3; leave it None'),
     (dict(batch_size=0), {}, 'batch_size is 0; expected how many'),
     (dict(num_samples=0), {}, 'input.num_samples is 0; expected'),
-    ({}, dict(infeed_host_index=1), 'infeed_host_index is 1 of 1 hosts'),
+    ({}, dict(infeed_host_index=1), 'is 1; expected one of 1 hosts'),
   ],
 )
 def test_wrong_fields_are_refused(params, fields, words):

@@ -30,8 +30,8 @@ def _tasks():
       },
       "has no 'targets', which LanguageModelFeatures needs; did you mean: tar",
     ),
-    ({'batch_size': None}, 'batch_size is None; expected'),
-    ({'infeed_host_index': 1}, 'infeed_host_index is 1 of 1 hosts'),
+    ({'batch_size': None}, 'batch_size of .* is not set; expected'),
+    ({'infeed_host_index': 1}, 'is 1; expected one of 1 hosts'),
     ({'enable_symbolic_checkpointing': False}, 'expected True: where reading'),
     (
       {'use_targets_from_input_ds': True},

@@ -1,0 +1,25 @@
+"""Flags that the benchmarks' command lines share.
+
+They are defined once: absl's flags are those of the process, and a process
+may import several benchmarks.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+
+ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
+STEPS = flags.DEFINE_integer(
+  'steps', 5, 'Steps of each peer on each shape in a round.', lower_bound=1
+)
+JSON = flags.DEFINE_string('json', None, 'File for the results.')
+
+
+def write(result: Mapping[str, Any]):
+  """Writes what was measured to the file of `--json`, where it is given."""
+  if JSON.value:
+    path = pathlib.Path(JSON.value)
+    path.write_text(json.dumps(result, indent=2) + '\n')
