@@ -355,12 +355,12 @@ class Trainer:
       say=self._say,
     )
     report = stack.enter_context(reporting.Report(**common))
-    common |= dict(
-      put=self._put, folder=self._folder, before=report.flush, stop=self._stop
-    )
+    common |= dict(put=self._put, folder=self._folder, before=report.flush)
     measures = (
-      measuring.Evaluate(self._data.eval, peek=feeder.peek, **common),
-      measuring.Decode(self._data.decode, **common),
+      measuring.Evaluate(
+        self._data.eval, peek=feeder.peek, stop=self._stop, **common
+      ),
+      measuring.Decode(self._data.decode, stop=self._stop, **common),
       actions.StopEarly(
         self._program.task.create_early_stopping_fn(),
         checkpoint_path=self._folder / 'checkpoints',
