@@ -42,6 +42,17 @@ _CHUNK_BYTES = 1 << 22
 _HALF_WRITTEN = re.compile(r'\d+\.orbax-checkpoint-tmp')
 
 
+class _Manager(ocp.CheckpointManager):
+  """Saves what it is told to, and does not ask whether the run is to stop.
+
+  JAX's preemption service takes each question for one that the run asks at its
+  steps, and these may come late, from a thread.
+  """
+
+  def reached_preemption(self, step: int) -> bool:
+    return False
+
+
 class Checkpointer:
   """Saves and restores the state of a run.
 
@@ -90,7 +101,7 @@ class Checkpointer:
         f'the checkpoint folder {self._directory} cannot be used:'
         f' {e.strerror}; expected a folder that can be written'
       ) from e
-    self._manager = ocp.CheckpointManager(
+    self._manager = _Manager(
       self._directory,
       # We delete by ourselves, because Orbax deletes old checkpoints before the
       # new one is committed.
@@ -175,6 +186,27 @@ class Checkpointer:
     self.wait()
     return self._about(step)['extra']
 
+  def amend(self, step: int, extra: dict) -> None:
+    """Changes what a checkpoint says beside the state, and no file of it.
+
+    Args:
+      step: as for `restore`.
+      extra: what takes the place of fields of its `extra`, as JSON values.
+
+    Raises:
+      UserError: the checkpoint does not exist, or is damaged.
+    """
+    self.wait()
+
+    def write():
+      if step != self._checked:
+        self._require_intact(step)
+      manifest = self._manifest(step)
+      amended = {**manifest.get('amended', {}), **extra}
+      self._write_manifest(step, {**manifest, 'amended': amended})
+
+    self._on_first_process(write)
+
   def restore(self, step: int, target: Any) -> tuple[Any, dict]:
     """Restores a checkpoint, each process only its own shards.
 
@@ -212,9 +244,11 @@ class Checkpointer:
     """Returns what is stored beside the arrays, once all files are checked."""
     if step != self._checked:
       self._on_first_process(lambda: self._require_intact(step))
-    return self._manager.restore(
+    about = self._manager.restore(
       step, args=ocp.args.Composite(about=ocp.args.JsonRestore())
     )['about']
+    about['extra'] |= self._manifest(step).get('amended', {})
+    return about
 
   def wait(self) -> None:
     """Waits until the save in the background, if any, is committed.
@@ -260,12 +294,8 @@ class Checkpointer:
     self._manager.wait_until_finished()
     if jax.process_index() == 0:
       files = _checksums(self._step_path(step))
-      job_dir.replace_text(
-        self._manifest_path(step),
-        json.dumps(
-          {'step': step, **self._keeping(step), 'files': files}, indent=1
-        )
-        + '\n',
+      self._write_manifest(
+        step, {'step': step, **self._keeping(step), 'files': files}
       )
       self._prune(step)
 
@@ -291,6 +321,11 @@ class Checkpointer:
     except (OSError, ValueError):
       return {}
     return read if isinstance(read, dict) else {}
+
+  def _write_manifest(self, step: int, manifest: dict[str, Any]) -> None:
+    job_dir.replace_text(
+      self._manifest_path(step), json.dumps(manifest, indent=1) + '\n'
+    )
 
   def _prune(self, newest: int) -> None:
     """Deletes what is too old, and what `newest` has superseded."""

@@ -14,7 +14,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,9 @@ from pax_compat.histograms import Histogram, histogram
 
 _FLUSH_SECONDS = 2
 
+# How splits begin that are evaluated or decoded.
+_MEASURED = ('eval_', 'decode_')
+
 
 class MetricWriter:
   """Writes metrics of one run; on all processes but the first it does nothing.
@@ -38,7 +41,11 @@ class MetricWriter:
   """
 
   def __init__(
-    self, job_log_dir: str | os.PathLike, *, resume_step: int | None = None
+    self,
+    job_log_dir: str | os.PathLike,
+    *,
+    resume_step: int | None = None,
+    measures_again: bool = False,
   ):
     """Opens the files of the run to append to them.
 
@@ -47,16 +54,19 @@ class MetricWriter:
       resume_step: the step from which the run continues, 0 if it starts. What
         an earlier run wrote for later steps is dropped, because it comes again.
         None keeps everything.
+      measures_again: whether evaluations and decodings of that step come again
+        too.
     """
     self._active = jax.process_index() == 0
     if not self._active:
       return
     self._folder = job_dir.checked_path(job_log_dir)
     self._resume_step = resume_step
+    self._measures_again = measures_again
     self._event_files: dict[str, tensorboardX.SummaryWriter] = {}
     path = self._folder / 'metrics.jsonl'
     if path.exists():
-      _drop_stale_lines(path, resume_step)
+      _drop_stale_lines(path, self._first_stale_step)
     self._lines = open(path, 'a', encoding='utf-8')
 
   def write_scalars(
@@ -181,11 +191,16 @@ class MetricWriter:
         # Two runs that start in the same second must not share a file name.
         filename_suffix=f'.{time.time_ns()}',
         # Tells TensorBoard to hide what an earlier run wrote from there on.
-        purge_step=(
-          None if self._resume_step is None else self._resume_step + 1
-        ),
+        purge_step=self._first_stale_step(split),
       )
     return self._event_files[split]
+
+  def _first_stale_step(self, split: str) -> int | None:
+    """Returns the step from which on a split comes again, None for none."""
+    if self._resume_step is None:
+      return None
+    again = self._measures_again and split.startswith(_MEASURED)
+    return self._resume_step + (0 if again else 1)
 
 
 def _is_scalar(value: Any) -> bool:
@@ -195,34 +210,44 @@ def _is_scalar(value: Any) -> bool:
   )
 
 
-def _drop_stale_lines(path: pathlib.Path, resume_step: int | None) -> None:
-  """Drops lines that come again, and lines that a kill cut off."""
-  kept, later, torn = io.StringIO(), 0, 0
+def _drop_stale_lines(
+  path: pathlib.Path, first_stale_step: Callable[[str], int | None]
+) -> None:
+  """Drops lines that come again, and lines that a kill cut off.
+
+  Args:
+    path: of the file.
+    first_stale_step: returns the step from which on a split comes again, None
+      for none.
+  """
+  kept, stale, torn = io.StringIO(), 0, 0
   with open(path, encoding='utf-8', errors='replace') as f:
     for line in f:
-      step = _step_of(line)
-      if step is None:
+      found = _step_and_split_of(line)
+      if found is None:
         torn += 1
-      elif resume_step is not None and step > resume_step:
-        later += 1
+        continue
+      step, split = found
+      first = first_stale_step(split)
+      if first is not None and step >= first:
+        stale += 1
       else:
         kept.write(line)
-  if not later and not torn:
+  if not stale and not torn:
     return
   job_dir.replace_text(path, kept.getvalue())
   logging.info(
-    '%s: dropped %d lines of steps after %s, which come again, and %d'
-    ' unreadable lines',
+    '%s: dropped %d lines that come again, and %d unreadable ones',
     path,
-    later,
-    resume_step,
+    stale,
     torn,
   )
 
 
-def _step_of(line: str) -> int | None:
-  """Returns the step of a whole line, None if it is torn."""
+def _step_and_split_of(line: str) -> tuple[int, str] | None:
+  """Returns the step and the split of a whole line, None if it is torn."""
   try:
-    return int(json.loads(line)['step']) if line.endswith('\n') else None
+    found = json.loads(line) if line.endswith('\n') else {}
+    return int(found['step']), str(found['split'])
   except (ValueError, KeyError, TypeError):
     return None

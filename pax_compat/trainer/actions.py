@@ -36,14 +36,14 @@ class Moment:
   Attributes:
     step: steps that were made, this one included.
     is_last: whether the task's last step was made.
-    is_stopping: whether the run is asked to end here, although it was not the
-      last.
+    is_stopping: whether the run is asked to end here.
     state: the state after the step.
     outputs: what the step told, on the devices, perhaps not yet computed; None
       where the run goes on from here and made no step yet.
     fed: the batch that the step saw; None likewise.
     measured: what was evaluated and decoded after the step, by split and name.
     stops_early: whether what was measured ends the run here.
+    evaluations_due: whether something was not measured, because the run stops.
   """
 
   step: int
@@ -56,11 +56,20 @@ class Moment:
     default_factory=dict
   )
   stops_early: bool = False
+  evaluations_due: bool = False
 
   @property
   def ends(self) -> bool:
     """Whether no step follows in this run."""
     return self.is_last or self.is_stopping or self.stops_early
+
+
+def measures_of(moment: Moment) -> dict[str, bool]:
+  """Returns what a checkpoint says of what was measured after a step."""
+  return {
+    EVALUATIONS_DUE: moment.evaluations_due,
+    STOPPED_EARLY: moment.stops_early,
+  }
 
 
 class Action(Protocol):
@@ -113,8 +122,7 @@ class Save:
       moment.state,
       {
         'batches_read': moment.step,
-        EVALUATIONS_DUE: moment.is_stopping,
-        STOPPED_EARLY: moment.stops_early,
+        **measures_of(moment),
         **self._of_input(moment.fed and moment.fed.input_state),
       },
     )
@@ -150,6 +158,8 @@ class StopEarly:
 
   def __call__(self, moment: Moment):
     if self._early_stopping_fn is None or not moment.measured:
+      return
+    if moment.evaluations_due:  # What was not measured may say otherwise.
       return
     metrics = {
       f'{split}/{name}': value

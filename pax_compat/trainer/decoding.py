@@ -25,6 +25,7 @@ from pax_compat.trainer import (
   gathering,
   profiling,
   program,
+  stopping,
 )
 from pax_compat.trainer.step_outputs import DecodeOutputs
 
@@ -156,6 +157,7 @@ def decode(
   put: Callable,
   path: pathlib.Path,
   profile: profiling.Profile | None = None,
+  stop: stopping.Stop = stopping.NEVER,
 ) -> dict[str, Any]:
   """Decodes a dataset.
 
@@ -171,6 +173,7 @@ def decode(
     put: sends a batch to the devices.
     path: the file for the examples' (key, value) pairs, JSON lines.
     profile: takes a profile while it lasts; None for none.
+    stop: tells between batches whether to stop.
 
   Returns:
     By name, as values that a `MetricWriter` takes: `decode_metrics/...` of the
@@ -184,6 +187,7 @@ def decode(
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have; or the
       model does not return what it should.
+    Interrupted: it is to stop.
   """
   with contextlib.ExitStack() as stack:
     examples = None
@@ -192,7 +196,7 @@ def decode(
     if profile is not None:
       stack.enter_context(profile)
     batches = stack.enter_context(
-      contextlib.closing(evaluation.all_batches(data, put))
+      contextlib.closing(evaluation.all_batches(data, put, stop))
     )
     results = _Results(data, task_program, examples)
     pending, count = None, 0

@@ -26,6 +26,7 @@ from pax_compat.trainer import (
   gathering,
   partitioning,
   program,
+  stopping,
 )
 from pax_compat.trainer.step_outputs import LargeSummary, StepOutputs
 
@@ -123,6 +124,7 @@ def evaluate(
   mdl_vars: Any,
   put: Callable,
   examples_path: pathlib.Path | None = None,
+  stop: stopping.Stop = stopping.NEVER,
 ) -> dict[str, Any]:
   """Evaluates a model on a dataset.
 
@@ -137,6 +139,7 @@ def evaluate(
     put: sends a batch to the devices.
     examples_path: the file for what is said of each example of this process;
       None where it is not asked for.
+    stop: tells between batches whether to stop.
 
   Returns:
     The weighted means and all else that was said, by name, as values that a
@@ -146,6 +149,7 @@ def evaluate(
 
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have.
+    Interrupted: it is to stop.
   """
   results = _Results(data, task_program)
   with contextlib.ExitStack() as stack:
@@ -153,7 +157,9 @@ def evaluate(
       results.examples = stack.enter_context(
         example_outputs.example_writer(examples_path)
       )
-    batches = stack.enter_context(contextlib.closing(all_batches(data, put)))
+    batches = stack.enter_context(
+      contextlib.closing(all_batches(data, put, stop))
+    )
     pending, count = None, 0
     for count, fed in enumerate(batches, 1):
       outputs = results.step(mdl_vars, fed.arrays, np.uint32(count - 1))
@@ -212,7 +218,9 @@ class _Results:
 
 
 def all_batches(
-  data: base_input.BaseInput, put: Callable
+  data: base_input.BaseInput,
+  put: Callable,
+  stop: stopping.Stop = stopping.NEVER,
 ) -> Iterator[feeding.FedBatch]:
   """Yields the batches of one evaluation or decoding, on the devices.
 
@@ -221,6 +229,7 @@ def all_batches(
   Raises:
     UserError: the dataset has no batch, or fewer than it is to have, or is not
       the same on all processes.
+    Interrupted: it is to stop.
   """
   same = agreement.Agreement(data.name)
   limit = data.eval_loop_num_batches
@@ -231,8 +240,10 @@ def all_batches(
     max_batches=limit,
     is_host_field=data.is_host_field,
     order=data.order_digest,
+    stop=stop,
   ) as feeder:
     for fed in feeder:
+      stop.check()
       same.check(fed.shapes, fed.order)
       count += 1
       yield fed
@@ -240,6 +251,7 @@ def all_batches(
         logging.log_every_n_seconds(
           logging.INFO, '%r: %d batches so far', 30, data.name, count
         )
+    stop.check()  # As those do that have a batch left; see `same`.
     same.check(None, data.order_digest())
   if data.reset_for_eval:
     data.reset()

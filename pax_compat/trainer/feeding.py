@@ -14,6 +14,7 @@ from absl import logging
 
 from pax_compat import host_fields
 from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import stopping
 
 _SECONDS_TO_A_SIGNAL = 1.0
 _SECONDS_TO_COMPLAINT = 10.0
@@ -59,6 +60,7 @@ class Feeder:
     get_state: Callable[[], bytes | None] = lambda: None,
     is_host_field: Callable[[str, np.ndarray], bool] | None = None,
     order: Callable[[], bytes | None] = lambda: None,
+    stop: stopping.Stop = stopping.NEVER,
   ):
     """Starts to read.
 
@@ -70,6 +72,8 @@ class Feeder:
       get_state: returns where the input stands; called after each batch.
       is_host_field: says which fields do not go to the devices; None if all do.
       order: returns what tells the order of the data up to the last batch.
+      stop: tells, while a batch is waited for, whether the run is to stop;
+        then `Interrupted` is raised, and the batch is still to come.
     """
     self._get_next = get_next
     self._put = put
@@ -77,6 +81,7 @@ class Feeder:
     self._max_batches = max_batches
     self._is_host_field = is_host_field
     self._order = order
+    self._stop_asked = stop
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
     self._ended = False
@@ -129,7 +134,7 @@ class Feeder:
       try:
         return self._queue.get(timeout=_SECONDS_TO_A_SIGNAL)
       except queue.Empty:
-        pass
+        self._stop_asked.check_waiting()
 
   def close(self):
     """Stops the thread and waits for it.

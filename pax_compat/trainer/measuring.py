@@ -9,7 +9,14 @@ import jax
 
 from pax_compat import base_input, errors, metric_writers
 from pax_compat import progress as progress_lib
-from pax_compat.trainer import decoding, evaluation, feeding, profiling, program
+from pax_compat.trainer import (
+  decoding,
+  evaluation,
+  feeding,
+  profiling,
+  program,
+  stopping,
+)
 from pax_compat.trainer.actions import Moment
 
 # What a line for the user says of an evaluation, where it is known.
@@ -34,6 +41,7 @@ class _Measure:
     writer: metric_writers.MetricWriter,
     progress: progress_lib.Progress,
     before: Callable[[], None],
+    stop: stopping.Stop,
     say: Callable[[str], None],
   ):
     """Sets it up.
@@ -45,6 +53,7 @@ class _Measure:
       writer: takes what was measured.
       progress: is told of the pause.
       before: is called before anything is measured.
+      stop: tells between batches whether the run is to stop.
       say: takes the lines that the user reads.
     """
     self._program = task_program
@@ -53,17 +62,21 @@ class _Measure:
     self._writer = writer
     self._progress = progress
     self._before = before
+    self._stop = stop
     self._say = say
 
   def __call__(self, moment: Moment):
-    if moment.is_stopping:  # Then a run that continues makes up for it.
-      return
     datasets = self._due(moment)
     if not datasets:
       return
     self._before()
-    for name in datasets:
-      self._measure(name, moment)
+    try:
+      if moment.is_stopping:
+        raise stopping.Interrupted
+      for name in datasets:
+        self._measure(name, moment)
+    except stopping.Interrupted:  # A run that continues makes up for it.
+      moment.is_stopping = moment.evaluations_due = True
     self._progress.start()  # What was measured is not training time.
 
   def _due(self, moment: Moment) -> tuple[str, ...]:
@@ -141,6 +154,7 @@ class Evaluate(_Measure):
         mdl_vars=mdl_vars,
         put=self._put,
         examples_path=self._examples_path(name, moment.step),
+        stop=self._stop,
       )
     found = evaluation.numbers(values)
     names = dict.fromkeys((self._program.loss_aggregator.loss_name, *_TOLD))
@@ -200,6 +214,7 @@ class Decode(_Measure):
       / name
       / f'decode_out_{moment.step}_shard_0.jsonl',
       profile=self._profile(name),
+      stop=self._stop,
     )
     found = evaluation.numbers(values).items()
     told = dict(itertools.islice(found, _MAX_TOLD))

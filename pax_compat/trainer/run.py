@@ -4,8 +4,6 @@ import collections
 import contextlib
 import functools
 import pathlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -36,6 +34,7 @@ from pax_compat.trainer import (
   reporting,
   reports,
   resuming,
+  stopping,
 )
 
 
@@ -102,33 +101,33 @@ def train(
     )
     job_dir.claim(folder, name)
     checkpointer = stack.enter_context(_checkpointer(folder, config))
-    start = checkpointer.latest_step() or 0
-    origin = None if start else experiment.start()
-    start = origin.step if origin else start
-    if start >= config.num_train_steps:
+    start, origin, extra = _beginning(checkpointer, experiment)
+    due = extra is not None and extra.get(actions.EVALUATIONS_DUE, False)
+    if start >= config.num_train_steps and not due:
       say(f'all {start} steps are done already')
       return
     position = resuming.InputPosition(data.train, demanded=demanded)
-    continues = start and not origin
-    position.begin(start, checkpointer.extra(start) if continues else None)
+    position.begin(start, extra)
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
     )
     partitioning.check_batch(first.example, sharding)
     task_program = program.create(task, mesh, first.example)
-    state, extra = _first_state(
+    state = _first_state(
       task_program, checkpointer, origin or start, first.example, say
     )
-    if extra.get(actions.STOPPED_EARLY) and built.early_stopping_fn is not None:
+    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
+    if stopped_early and built.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
     reports.write(folder, configs, task_program, experiment.dumps())
-    writer = metric_writers.MetricWriter(folder, resume_step=start)
+    writer = metric_writers.MetricWriter(
+      folder, resume_step=start, measures_again=due
+    )
     stack.callback(writer.close)
     trainer = Trainer(
       task_program, data, first, position, checkpointer, writer, folder, say
     )
-    due = extra.get(actions.EVALUATIONS_DUE, False)
     trainer.run(state, start=start, evaluations_due=due)
 
 
@@ -149,8 +148,23 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
     yield checkpointer
 
 
+def _beginning(checkpointer, experiment):
+  """Returns where a run begins.
+
+  Returns:
+    How many steps were made before; the `base_experiment.Start` to begin from,
+    None where there is a checkpoint or nothing; and what the checkpoint says
+    beside the state, None where there is none.
+  """
+  step = checkpointer.latest_step()
+  if step:
+    return step, None, checkpointer.extra(step)
+  origin = experiment.start()
+  return origin.step if origin else 0, origin, None
+
+
 def _first_state(task_program, checkpointer, start, batch, say):
-  """Returns the state to start from, and what its checkpoint says beside it.
+  """Returns the state to start from.
 
   Args:
     task_program: the task's steps.
@@ -162,14 +176,14 @@ def _first_state(task_program, checkpointer, start, batch, say):
   if start and not isinstance(start, int):
     state = start.state(task_program, batch)
     say(f'starts from {start}')
-    return state, {}
+    return state
   if start:
-    restored = checkpointer.restore(start, task_program.abstract_state)
+    state, _ = checkpointer.restore(start, task_program.abstract_state)
     say(f'continues from the checkpoint of step {start}')
-    return restored
+    return state
   count = reports.num_parameters(task_program)
   say(f'starts with {count:,} new parameters')
-  return task_program.init_state(batch), {}
+  return task_program.init_state(batch)
 
 
 class Trainer:
@@ -199,6 +213,7 @@ class Trainer:
       partitioning.global_batch, sharding=task_program.batch_sharding
     )
     self._compiled: dict[str, float] = {}
+    self._stop = stopping.Stop()
 
   def run(
     self,
@@ -218,7 +233,10 @@ class Trainer:
       Stopped: the run was asked to stop.
     """
     moment = actions.Moment(
-      step=start, is_last=False, is_stopping=False, state=state
+      step=start,
+      is_last=start >= self._config.num_train_steps,
+      is_stopping=False,
+      state=state,
     )
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
@@ -227,34 +245,54 @@ class Trainer:
           self._put,
           get_state=self._position.get_state,
           is_host_field=self._data.train.is_host_field,
+          stop=self._stop,
         )
       )
       report, measures, others = self._actions(start, feeder, stack)
+      stack.enter_context(self._stop)
       if evaluations_due:
         for action in measures:
           action(moment)
-      if moment.stops_early:
-        return
-      for action in others:
-        action(moment)
-      stop = stack.enter_context(_stop_signal())
-      save = self._save(report)
-      for moment in self._moments(state, start, feeder, stop):
+        self._checkpointer.amend(start, actions.measures_of(moment))
+      if not moment.ends:
+        moment = self._train(moment, feeder, report, measures, others)
+      report.flush()
+      self._checkpointer.wait()
+    self._tell_end(moment)
+
+  def _train(self, start, feeder, report, measures, others) -> actions.Moment:
+    """Makes the steps after `start`, a moment, and all that is due after each.
+
+    Returns:
+      Where the run stands then.
+    """
+    for action in others:
+      action(start)
+    save = self._save(report)
+    moment = start
+    try:
+      for moment in self._moments(start.state, start.step, feeder):
         for action in (report, *measures, *others, save):
           action(moment)
-      report.flush()
-    self._checkpointer.wait()
+    except stopping.Interrupted:  # While it waited for the next batch.
+      moment.is_stopping = True
+      save(moment)
+    return moment
+
+  def _tell_end(self, moment: actions.Moment):
+    """Says how the run has ended, or raises where it is not done."""
     if not moment.ends:
       raise errors.UserError(
         f'the training input {self._data.train.name!r} ended at step'
         f' {moment.step}, before step {self._config.num_train_steps}; expected'
         ' one that repeats'
       )
-    if moment.is_stopping:
-      raise Stopped(moment.step, stop[0])
-    self._say(f'compiled the train step for {len(self._compiled)} shape(s)')
+    if moment.is_stopping and (moment.evaluations_due or not moment.is_last):
+      raise Stopped(moment.step, self._stop.number)
+    if self._compiled:
+      self._say(f'compiled the train step for {len(self._compiled)} shape(s)')
 
-  def _moments(self, state, start, feeder, stop) -> Iterator[actions.Moment]:
+  def _moments(self, state, start, feeder) -> Iterator[actions.Moment]:
     """Makes the steps, and yields where the run stands after each."""
     self._compile_ahead()
     inflight = collections.deque()
@@ -269,11 +307,10 @@ class Trainer:
         inflight.append(outputs)
       if len(inflight) > limit:
         jax.block_until_ready(inflight.popleft())
-      is_last = step >= self._config.num_train_steps
       moment = actions.Moment(
         step=step,
-        is_last=is_last,
-        is_stopping=bool(stop) and not is_last,
+        is_last=step >= self._config.num_train_steps,
+        is_stopping=self._stop.is_asked(),
         state=state,
         outputs=outputs,
         fed=fed,
@@ -324,8 +361,10 @@ class Trainer:
     )
     common |= dict(put=self._put, folder=self._folder, before=report.flush)
     measures = (
-      measuring.Evaluate(self._data.eval, peek=feeder.peek, **common),
-      measuring.Decode(self._data.decode, **common),
+      measuring.Evaluate(
+        self._data.eval, peek=feeder.peek, stop=self._stop, **common
+      ),
+      measuring.Decode(self._data.decode, stop=self._stop, **common),
       actions.StopEarly(
         self._program.task.create_early_stopping_fn(),
         checkpoint_path=self._folder / 'checkpoints',
@@ -359,33 +398,3 @@ class Trainer:
       before=report.flush,
       of_input=self._position.to_save,
     )
-
-
-@contextlib.contextmanager
-def _stop_signal() -> Iterator[list[int]]:
-  """Yields a list that gets the number of a SIGTERM or SIGINT when one comes.
-
-  The second signal has its usual effect. Where several processes run, each
-  would stop at a step of its own, so signals are left alone there.
-  """
-  caught: list[int] = []
-  if jax.process_count() > 1 or (
-    threading.current_thread() is not threading.main_thread()
-  ):
-    yield caught
-    return
-  usual = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
-
-  def stop(number, frame):
-    del frame
-    logging.info('got signal %d: saves after this step and stops', number)
-    caught.append(number)
-    signal.signal(number, usual[number])
-
-  for number in usual:
-    signal.signal(number, stop)
-  try:
-    yield caught
-  finally:
-    for number, handler in usual.items():
-      signal.signal(number, handler)

@@ -186,6 +186,21 @@ def test_a_target_needs_shardings(tmp_path):
   checkpointer.close()
 
 
+def test_extra_can_be_amended(tmp_path):
+  checkpointer = open_folder(tmp_path)
+  for step in (1, 2):
+    checkpointer.save(step, make_state(step), {'due': True, 'at': step})
+  checkpointer.amend(2, {'due': False})
+  checkpointer.close()
+  checkpointer = open_folder(tmp_path)
+  assert checkpointer.latest_step() == 2
+  assert checkpointer.extra(1) == {'due': True, 'at': 1}
+  assert checkpointer.extra(2) == {'due': False, 'at': 2}
+  with pytest.raises(errors.UserError, match='no checkpoint of step 3'):
+    checkpointer.amend(3, {'due': False})
+  checkpointer.close()
+
+
 def test_extra_must_be_json(tmp_path):
   checkpointer = open_folder(tmp_path)
   with pytest.raises(TypeError, match='JSON'):

@@ -35,6 +35,7 @@ class CountingInput(base_input.BaseInput):
       for all.
     wait_at: the number of the batch that is held back until there is a file.
     wait_for: that file; beside it `<name>.waits` tells that it is waited for.
+    slow_from: the number of the batch from which on each takes a second more.
     fail_at: the number of the batch at which an error is raised.
   """
 
@@ -44,6 +45,7 @@ class CountingInput(base_input.BaseInput):
   last_rows: int | None = None
   wait_at: int | None = None
   wait_for: str = ''
+  slow_from: int | None = None
   fail_at: int | None = None
 
   def __post_init__(self):
@@ -57,6 +59,8 @@ class CountingInput(base_input.BaseInput):
     self._done += 1
     if self._done == self.wait_at:
       self._wait()
+    if self.slow_from is not None and self._done >= self.slow_from:
+      time.sleep(1)
     if self._done == self.fail_at:
       raise ArithmeticError(f'batch {self._done} cannot be counted')
     rows = self.last_rows if self._done == self.end else None

@@ -140,6 +140,22 @@ def test_a_resumed_run_replaces_later_steps(tmp_path):
   assert steps == [10, 20, 30, 35]
 
 
+def test_what_is_measured_again_is_replaced_at_that_step_too(tmp_path):
+  splits = ('train', 'eval_dev', 'decode_dev')
+  for again in (False, True):
+    writer = metric_writers.MetricWriter(
+      tmp_path, resume_step=20 if again else 0, measures_again=again
+    )
+    for split in splits[again:]:
+      writer.write_scalars(20, split, {'loss': again})
+    writer.close()
+  found = {(line['split'], line['value']) for line in _lines(tmp_path)}
+  assert found == {('train', 0.0), ('eval_dev', 1.0), ('decode_dev', 1.0)}
+  for split, value in found:
+    events = event_files.read(tmp_path / 'summaries' / split)
+    assert events['scalars'] == {'loss': [[20, value]]}
+
+
 def test_without_resume_step_all_is_kept(tmp_path):
   _write(tmp_path, [10, 20])
   _write(tmp_path, [5])
@@ -164,7 +180,7 @@ def test_what_is_dropped_is_logged(tmp_path, monkeypatch):
   )
   _write(tmp_path, [], resume_step=10)
   assert len(said) == 1
-  assert 'dropped 2 lines of steps after 10' in said[0]
+  assert 'dropped 2 lines that come again' in said[0]
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def test_a_checkpoint_says_how_its_run_ended(tmp_path):
   for step, fields in (
     (4, {}),
     (5, {}),
-    (6, dict(is_stopping=True)),
+    (6, dict(is_stopping=True, evaluations_due=True)),
     (7, dict(stops_early=True)),
   ):
     save(_moment(step, **fields))

@@ -124,28 +124,42 @@ def test_a_killed_run_continues_exactly(tmp_path, finished, where):
   _assert_equal_runs(folder, finished)
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, number):
+# Where a run is stopped: when it waits for a batch of its training data; in an
+# evaluation, after another one of the same step.
+STOPS = {
+  'in steps': (signal.SIGTERM, dict(at=8), [5, 7]),
+  'in an evaluation': (signal.SIGINT, dict(at=2, data='dev'), [5]),
+}
+
+
+@pytest.mark.parametrize('where', STOPS)
+def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
+  number, held, saved = STOPS[where]
   folder = tmp_path / 'run'
-  settings, free = _held(tmp_path, 8)
+  settings, free = _held(tmp_path, **held)
   command = runs.flags(folder)
   with runs.start(command, output=tmp_path, settings=settings) as run:
-    # It tells of step 6 while the devices make step 7.
-    run.wait_until(lambda: _is_waited_for(free) and 'step 6/12' in run.stdout)
+    run.wait_until(lambda: _is_waited_for(free))
+    # Of two steps at most it has not told.
+    run.wait_until(lambda: f'step {saved[-1] - 1}/12' in run.stdout)
     run.process.send_signal(number)
     run.wait_until(lambda: f'got signal {number:d}' in run.stderr)
+    if where == 'in steps':  # It saves before the batch is there.
+      run.wait_until(lambda: runs.steps_saved(folder) == saved)
     free.touch()
     assert run.end() == 128 + number
+  assert runs.steps_saved(folder) == saved
   *_, last = run.stdout.splitlines()
   assert last == (
-    'stopped after step 8, which is saved; the same command continues'
+    f'stopped after step {saved[-1]}, which is saved; the same command'
+    ' continues'
   )
-  assert runs.steps_saved(folder) == [5, 8]
   assert 'Traceback' not in run.stderr
 
   done = runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
-  assert done.stdout.startswith('continues from the checkpoint of step 8\n')
+  told = f'continues from the checkpoint of step {saved[-1]}\n'
+  assert done.stdout.startswith(told)
   _assert_equal_runs(folder, finished)
 
 
@@ -187,17 +201,20 @@ def test_eight_devices_train_as_one(tmp_path, finished):
 _ONE_OF_SEVERAL = """
 import sys
 import jax
-index, count, port, folder = sys.argv[1:]
-jax.distributed.initialize(f'localhost:{port}', int(count), int(index))
-from pax_compat.trainer import run
-from tests.pax_compat import counting_experiment, runs
-assert jax.process_count() == jax.device_count() == int(count)
-experiment = counting_experiment.Counting()
-run.train(experiment, name=runs.COUNTING, job_log_dir=folder, say=print)
+index, count, port = map(int, sys.argv[1:4])
+jax.distributed.initialize(f'localhost:{port}', count, index)
+assert jax.process_count() == jax.device_count() == count
+from pax_compat import command_line, main
+del sys.argv[1:4]
+command_line.run(main.main)
 """
 
 
-def _train_on_two_processes(folder, output):
+def _stop_two_processes(folder, output) -> list[runs.Run]:
+  """Trains on two processes, and sends a SIGTERM to the second one."""
+  _, _, *flags = runs.flags(folder)
+  # JAX looks for signals once a second.
+  settings = {'train': {'slow_from': 8}}
   with socket.socket() as s:
     s.bind(('localhost', 0))
     port = s.getsockname()[1]
@@ -205,31 +222,40 @@ def _train_on_two_processes(folder, output):
     both = [
       stack.enter_context(
         runs.start(
-          ['-c', _ONE_OF_SEVERAL, index, 2, port, folder], output=output / index
+          ['-c', _ONE_OF_SEVERAL, index, 2, port, *flags],
+          output=output / index,
+          settings=settings,
         )
       )
       for index in '01'
     ]
+    both[1].wait_until(lambda: 'step 6/12' in both[1].stdout)
+    both[1].process.send_signal(signal.SIGTERM)
     for run in both:
-      assert run.end() == 0, run.stderr
+      assert run.end() == 128 + signal.SIGTERM, run.stderr
+  return both
 
 
-def test_two_processes_train_as_one(tmp_path, finished):
+def test_two_processes_train_and_stop_as_one(tmp_path, finished):
   folder = tmp_path / 'run'
-  _train_on_two_processes(folder, tmp_path)
-  _assert_close_losses(folder, finished)
-  assert len(runs.metrics(folder)) == len(runs.metrics(finished[0]))
-  assert runs.steps_saved(folder) == [10, 12]
+  both = _stop_two_processes(folder, tmp_path)
+  step = runs.steps_saved(folder)[-1]
+  assert 6 < step < 12
+  for run in both:
+    assert run.stdout.splitlines()[-1] == (
+      f'stopped after step {step}, which is saved; the same command continues'
+    )
+    assert 'Traceback' not in run.stderr
   # The first process alone writes.
   for split in ('train', 'eval_dev', 'eval_train'):
     assert len(list((folder / 'summaries' / split).iterdir())) == 1
   assert not list(folder.glob('*.txt.*'))
 
   # What two saved, one continues.
-  shutil.rmtree(folder / 'checkpoints' / '12')
-  (folder / 'checkpoints' / 'manifests' / '12.json').unlink()
   done = runs.train(folder)
-  assert 'continues from the checkpoint of step 10\n' in done.stdout
+  told = f'continues from the checkpoint of step {step}\n'
+  assert done.stdout.startswith(told)
+  assert len(runs.metrics(folder)) == len(runs.metrics(finished[0]))
   _assert_close_losses(folder, finished)
 
 
