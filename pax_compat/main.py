@@ -17,9 +17,11 @@ from pax_compat import (
   experiment_overrides,
   experiment_sources,
   huge_pages,
+  process_flags,
 )
 
 flags.adopt_module_key_flags(experiment_flags)
+flags.adopt_module_key_flags(process_flags)
 
 _JOB_LOG_DIR = flags.DEFINE_string(
   'job_log_dir',
@@ -73,10 +75,12 @@ def _list_names(patterns: list[str]):
 def _train(may_start_again: bool):
   name = experiment_flags.name()
   experiment_flags.require(_JOB_LOG_DIR)
+  process_flags.check()
   if may_start_again:
     huge_pages.start_again_with()
   experiment = experiment_sources.find(name, experiment_flags.options())
   experiment_overrides.override(experiment, _SET.value)
+  process_flags.join()
   if huge_pages.described():
     logging.info('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name

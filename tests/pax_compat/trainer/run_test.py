@@ -197,22 +197,8 @@ def test_eight_devices_train_as_one(tmp_path, finished):
   _assert_close_losses(folder, finished)
 
 
-# One of several processes, on this machine; each has a device of its own.
-_ONE_OF_SEVERAL = """
-import sys
-import jax
-index, count, port = map(int, sys.argv[1:4])
-jax.distributed.initialize(f'localhost:{port}', count, index)
-assert jax.process_count() == jax.device_count() == count
-from pax_compat import command_line, main
-del sys.argv[1:4]
-command_line.run(main.main)
-"""
-
-
 def _stop_two_processes(folder, output) -> list[runs.Run]:
   """Trains on two processes, and sends a SIGTERM to the second one."""
-  _, _, *flags = runs.flags(folder)
   # JAX looks for signals once a second.
   settings = {'train': {'slow_from': 8}}
   with socket.socket() as s:
@@ -222,12 +208,17 @@ def _stop_two_processes(folder, output) -> list[runs.Run]:
     both = [
       stack.enter_context(
         runs.start(
-          ['-c', _ONE_OF_SEVERAL, index, 2, port, *flags],
-          output=output / index,
+          runs.flags(
+            folder,
+            f'--server_addr=localhost:{port}',
+            '--num_hosts=2',
+            f'--host_idx={index}',
+          ),
+          output=output / str(index),
           settings=settings,
         )
       )
-      for index in '01'
+      for index in range(2)
     ]
     both[1].wait_until(lambda: 'step 6/12' in both[1].stdout)
     both[1].process.send_signal(signal.SIGTERM)
