@@ -67,8 +67,9 @@ def test_no_example(kind, tmp_path):
       )
 
 
-def test_real_processes(tmp_path):
-  count, counts = 3, (1, 10)
+@pytest.mark.parametrize('count', [2, 4])
+def test_real_processes(count, tmp_path):
+  counts = (1, 10)
   outputs = processes.run_on_processes(
     f"""
     from tests.adaptors import exact_inputs

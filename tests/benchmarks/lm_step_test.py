@@ -9,24 +9,44 @@ import sys
 import pytest
 
 from tests import source_tree
+from tests.adaptors import native_library
+
+_MODEL = """
+from lingvo import model_registry
+from lm_tasks.lingvo_params import python_docs
+
+
+@model_registry.RegisterSingleTaskModel
+class Small(python_docs.TransformerLmTiny):
+  BUCKET_BATCH_LIMIT = (16, 8, 4)
+  MODEL_DIM, HIDDEN_DIM, NUM_HEADS, NUM_LAYERS = 16, 32, 2, 2
+"""
 
 
 @pytest.fixture(scope='module')
 def result(tmp_path_factory):
   """What a short run of the command writes, without Lingvo's own training."""
-  path = tmp_path_factory.mktemp('lm_step') / 'result.json'
+  site = tmp_path_factory.mktemp('lm_step')
+  (site / 'models').mkdir()
+  (site / 'models' / '__init__.py').write_text('')
+  (site / 'models' / 'tiny.py').write_text(_MODEL)
+  native_library.add_distribution(
+    site, '[pax_compat.lingvo_params]\nmytask = models\n'
+  )
+  path = site / 'result.json'
   done = subprocess.run(
     [
       sys.executable,
       '-m',
       'benchmarks.lm_step',
+      '--experiment=mytask.tiny.Small',
       '--rounds=1',
       '--steps=1',
       '--nolingvo',
       f'--json={path}',
     ],
     cwd=source_tree.ROOT,
-    env=os.environ | {'PYTHONPATH': str(source_tree.ROOT)},
+    env=os.environ | {'PYTHONPATH': f'{site}:{source_tree.ROOT}'},
     capture_output=True,
     text=True,
   )
@@ -47,7 +67,7 @@ def test_peers_have_the_same_losses(result):
 
 def test_result_has_its_fields(result):
   text, found = result
-  shapes = {'ids[16,256]', 'ids[32,128]', 'ids[64,64]'}
+  shapes = {'ids[4,256]', 'ids[8,128]', 'ids[16,64]'}
   assert set(found) == {
     'experiment',
     'rounds',

@@ -5,12 +5,12 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 
 import numpy as np
 import orbax.checkpoint as ocp
 
+from tests.pax_compat import forking
 from tests.pax_compat.processes import environment
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -26,8 +26,6 @@ LISTED_LINGVO = (
 # What differs between two runs of the same steps.
 _CLOCKED = ('steps_per_second', 'tokens_per_second', 'input_wait_fraction')
 _PATIENCE_SECONDS = 300
-# Compiled steps, so that only the first of many equal runs compiles them.
-_CACHE = tempfile.TemporaryDirectory(prefix='compiled-')
 
 
 class Run:
@@ -94,8 +92,25 @@ def flags(folder: pathlib.Path, *more: str, exp: str = COUNTING) -> list:
 
 
 def main(*arguments, settings=None, **env) -> subprocess.CompletedProcess:
-  """Runs `python -m pax_compat.main` to its end."""
-  return python('-m', 'pax_compat.main', *arguments, settings=settings, **env)
+  """Runs `python -m pax_compat.main` to its end, as `forked` does."""
+  return forked('-m', 'pax_compat.main', *arguments, settings=settings, **env)
+
+
+def forked(*command, settings=None, **env) -> subprocess.CompletedProcess:
+  """Runs `python -m` to its end, with its libraries imported before.
+
+  But for an `env` that JAX reads while it is imported.
+  """
+  if any(name.startswith('JAX_') for name in env):
+    return python(*command, settings=settings, **env)
+  flag, module, *arguments = map(str, command)
+  assert flag == '-m'
+  return forking.run_module(
+    module,
+    *arguments,
+    env=_environment(settings, env),
+    timeout=_PATIENCE_SECONDS,
+  )
 
 
 def python(*command, settings=None, **env) -> subprocess.CompletedProcess:
@@ -126,17 +141,13 @@ def traced(*command) -> tuple[subprocess.CompletedProcess, set[str]]:
 
 
 def _environment(settings: dict | None, env: dict[str, str]) -> dict[str, str]:
-  ours = {
-    'COUNTING': json.dumps(settings or {}),
-    'JAX_COMPILATION_CACHE_DIR': _CACHE.name,
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-  }
+  ours = {'COUNTING': json.dumps(settings or {}), **forking.CACHE}
   return environment(**ours | env)
 
 
 def train(folder: pathlib.Path, *more: str, exp: str = COUNTING, **kwargs):
   """Trains the experiment to its end, as `main`; asserts that it succeeds."""
-  done = python(*flags(folder, *more, exp=exp), **kwargs)
+  done = forked(*flags(folder, *more, exp=exp), **kwargs)
   assert done.returncode == 0, done.stdout + done.stderr
   return done
 

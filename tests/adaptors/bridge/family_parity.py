@@ -8,7 +8,7 @@ has the same learner: then it is not trained by it as well, which is what takes
 long.
 
 Test files call `run`, once for all their families: it starts a process, which
-has eight devices and imports TensorFlow a single time.
+has eight devices.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from adaptors.lingvo_parity import differences
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
-from tests.pax_compat import processes
+from tests.pax_compat import forking, processes
 
 STEPS = 3
 LOSS_TOLERANCE = 1e-5
@@ -335,13 +335,11 @@ def _noisy(gradients: Sequence[Arrays]) -> set[str]:
 
 def run(names: Sequence[str]) -> dict[str, dict]:
   """Returns the reports of families, made in a process of its own."""
-  done = processes.run_script(
-    'from tests.adaptors.bridge import family_parity; family_parity.main()',
+  done = forking.run_module(
+    'tests.adaptors.bridge.family_parity',
     *names,
+    env=processes.environment(XLA_FLAGS=processes.flags_of_devices(8)),
     timeout=400 * len(names),
-    XLA_FLAGS='--xla_force_host_platform_device_count=8'
-    ' --xla_backend_optimization_level=0',
-    TF_ENABLE_ONEDNN_OPTS='0',
   )
   assert done.returncode == 0, done.stderr[-6000:]
   return json.loads(done.stdout.splitlines()[-1])
@@ -372,3 +370,7 @@ def check(told: Mapping[str, Any]):
 def _check_all(errors: Mapping[str, float], tolerance: float, where: str):
   for path, error in errors.items():
     assert error <= tolerance, f'{path} at {where}: {error:.3g}'
+
+
+if __name__ == '__main__':
+  main()

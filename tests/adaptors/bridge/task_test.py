@@ -190,11 +190,7 @@ def test_optimizers_that_skip_rows_refuse_sparse_gradients():
 
 def test_nothing_gathers_the_batch():
   """Split over devices, it takes all-reduces of sums and gradients only."""
-  done = processes.run_script(
-    GATHERS,
-    XLA_FLAGS='--xla_force_host_platform_device_count=8'
-    ' --xla_backend_optimization_level=0',
-  )
+  done = processes.run_script(GATHERS, XLA_FLAGS=processes.flags_of_devices(8))
   assert done.returncode == 0, done.stderr[-6000:]
   devices, reduced, *others = map(int, done.stdout.split()[-5:])
   assert devices == 8
@@ -222,7 +218,7 @@ def test_a_users_task_is_killed_and_continues(tmp_path):
     started.process.kill()
     started.process.wait()
   [*_, saved] = runs.steps_saved(folder)
-  done = runs.python(*flags(saved + 2), **path)
+  done = runs.forked(*flags(saved + 2), **path)
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'continues from the checkpoint of step {saved}' in done.stdout
   assert runs.steps_saved(folder)[-1] == saved + 2

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from adaptors.lingvo_checkpoint import files
-from tests.adaptors import native_library
+from tests.adaptors import native_library, short_waits
 from tests.pax_compat import processes, runs
 
 pytestmark = native_library.NEEDS_LINGVO
@@ -39,6 +39,7 @@ def corpus(tmp_path_factory):
 def _lingvos_trainer(folder, corpus, steps):
   """Trains with Lingvo's trainer up to a step."""
   overrides = [f'{p}train.max_steps : {steps}' for p in ('', 'task.')]
+  waits = short_waits.folder(folder.parent / 'waits')
   done = subprocess.run(
     [
       sys.executable,
@@ -50,7 +51,7 @@ def _lingvos_trainer(folder, corpus, steps):
       '--mode=sync',
       f'--model_params_override={"; ".join(corpus + overrides)}',
     ],
-    env=processes.environment(),
+    env=processes.environment(PYTHONPATH=f'{waits}:{runs.ROOT}'),
     capture_output=True,
     text=True,
   )
@@ -66,8 +67,8 @@ def lingvos(corpus, tmp_path_factory):
   return folder
 
 
-def _convert(*arguments):
-  return runs.python('-m', 'adaptors.lingvo_checkpoint', *arguments)
+def _convert(*arguments, run=runs.forked):
+  return run('-m', 'adaptors.lingvo_checkpoint', *arguments)
 
 
 def test_a_run_goes_on_from_its_folder_alone(lingvos, tmp_path):
@@ -89,7 +90,7 @@ def test_a_run_goes_on_from_its_folder_alone(lingvos, tmp_path):
 def test_there_and_back(lingvos, corpus, tmp_path):
   ours, theirs = tmp_path / 'ours', tmp_path / 'theirs'
   flags = (f'--lingvo_logdir={lingvos}', f'--job_log_dir={ours}')
-  done = _convert('convert', *flags, '--verify')
+  done = _convert('convert', *flags, '--verify', run=runs.python)
   assert done.returncode == 0, done.stderr
   assert 'bit by bit' in done.stdout
   back = f'--to_lingvo={theirs / "train"}'

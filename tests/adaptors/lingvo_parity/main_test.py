@@ -10,8 +10,8 @@ PARITY = ('-m', 'adaptors.lingvo_parity')
 RNN = 'lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny'
 
 
-def _parity(*flags):
-  return runs.python(*PARITY, *flags)
+def _parity(*flags, run=runs.forked):
+  return run(*PARITY, *flags)
 
 
 def test_help():
@@ -57,7 +57,8 @@ def test_files_that_are_not_there():
 
 def test_a_translation_that_agrees():
   """With its dropout off, and the classes that Lingvo samples."""
-  done = _parity(f'--exp={RNN}', '--shrink', '--synthetic', '--steps=3')
+  flags = f'--exp={RNN}', '--shrink', '--synthetic', '--steps=3'
+  done = _parity(*flags, run=runs.python)
   assert done.returncode == 0, done.stdout + done.stderr
   lines = done.stdout.splitlines()
   assert lines[-1] == 'Lingvo and its translation agree'

@@ -14,8 +14,8 @@ MIGRATE = ('-m', 'adaptors.migrate')
 _MODULE = 'tests.adaptors.migrate.user_experiments'
 
 
-def _migrate(*flags):
-  return runs.python(*MIGRATE, *flags)
+def _migrate(*flags, run=runs.forked):
+  return run(*MIGRATE, *flags)
 
 
 def test_help():
@@ -78,7 +78,7 @@ def test_a_report_on_several(tmp_path):
 
 
 def test_a_report_on_one():
-  done = _migrate(f'--exp={runs.LINGVO}')
+  done = _migrate(f'--exp={runs.LINGVO}', run=runs.python)
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stdout.startswith(f'{runs.LINGVO}: native')
   assert f'python -m pax_compat.main --exp={runs.LINGVO}' in done.stdout

@@ -4,6 +4,8 @@ Shapes: B batch, T time, S source time, L steps at once, D model dims, N heads,
 H dims of a head.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -123,10 +125,10 @@ class _Decoder:
 LENGTHS = pytest.mark.parametrize('lengths', [[1] * T, [4, 1, 1, 1], [3, 2, 2]])
 
 
-@LENGTHS
-@variants
-def test_steps_give_what_the_whole_gives(cls, fields, lengths):
-  config = _config(cls, fields)
+@functools.cache
+def _whole(variant):
+  """Returns a config, weights, what is attended to and what that gives."""
+  config = _config(*VARIANTS[variant])
   weights = naive_attention.weights_of(config, D)
   x = random(B, T, D, seed=30)
   whole = jax.jit(
@@ -134,6 +136,13 @@ def test_steps_give_what_the_whole_gives(cls, fields, lengths):
       {PARAMS: weights}, x, x, x, causal=True
     )
   )(x)
+  return config, weights, x, np.asarray(whole)
+
+
+@LENGTHS
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_steps_give_what_the_whole_gives(variant, lengths):
+  config, weights, x, whole = _whole(variant)
   got = _Decoder(config, weights, length=T + 2).steps(x, lengths)
   np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
 
@@ -288,7 +297,7 @@ def test_room_is_made_before_decoding():
 
 
 def test_time_is_not_split_while_decoding():
-  mesh = jax.sharding.AbstractMesh((2, 2), ('x', 'y'))
+  mesh = naive_attention.abstract_mesh(x=2, y=2)
   config = _config(MULTI_HEAD, {})
   config.activation_split_dims_mapping.set(
     blnh=[None, 'x', 'y', None], bld=[None, 'x', None]

@@ -483,7 +483,7 @@ def test_how_the_weights_are_split():
 
 
 def test_how_the_activations_are_split():
-  mesh = jax.sharding.AbstractMesh((2, 2), ('x', 'y'))
+  mesh = naive_attention.abstract_mesh(x=2, y=2)
   config = _config()
   config.activation_split_dims_mapping.set(
     blnh=['x', None, 'y', None], bld=['x', None, None]

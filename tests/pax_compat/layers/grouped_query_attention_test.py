@@ -104,7 +104,7 @@ def test_how_the_weights_are_split(kv_heads, dkh, of_keys):
   [(1, ('x', None, None, 'z')), (2, ('x', None, 'y', 'z'))],
 )
 def test_how_the_activations_are_split(kv_heads, of_keys):
-  mesh = jax.sharding.AbstractMesh((2, 2, 2), ('x', 'y', 'z'))
+  mesh = naive_attention.abstract_mesh(x=2, y=2, z=2)
   config = _config(kv_heads)
   config.activation_split_dims_mapping.set(
     btd=['x', None, 'y'],

@@ -140,7 +140,7 @@ def test_how_the_weights_are_split():
   ],
 )
 def test_how_the_activations_are_split(kv_heads, blh, of_keys):
-  mesh = jax.sharding.AbstractMesh((2, 2, 2), ('x', 'y', 'z'))
+  mesh = naive_attention.abstract_mesh(x=2, y=2, z=2)
   config = _config(kv_heads)
   config.activation_split_dims_mapping.set(blnh=['x', None, 'y', 'z'], blh=blh)
   weights = naive_attention.weights_of(config, D)

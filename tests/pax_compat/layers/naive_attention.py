@@ -36,6 +36,14 @@ def weights_of(config, dims, seed=0):
   )
 
 
+def abstract_mesh(**axes):
+  """Returns a mesh without devices, of axes' names and sizes."""
+  types = (jax.sharding.AxisType.Auto,) * len(axes)
+  return jax.sharding.AbstractMesh(
+    tuple(axes.values()), tuple(axes), axis_types=types
+  )
+
+
 def splits(function, mesh, *args):
   """Returns how a function splits arrays over a mesh, in order.
 

@@ -36,7 +36,7 @@ from tests.pax_compat.layers import naive_attention
 B, L, D, F, N, V = 2, 3, 4, 12, 2, 8
 IDS, PADDINGS = np.zeros([B, L], np.int32), np.zeros([B, L], np.float32)
 AXES = ['replica', 'data', 'mdl']
-MESH = jax.sharding.AbstractMesh((1, 2, 2), tuple(AXES))
+MESH = naive_attention.abstract_mesh(replica=1, data=2, mdl=2)
 CANONICAL = dict(
   replica_axis='replica',
   data_axis='data',
