@@ -121,7 +121,7 @@ def test_a_value_that_nobody_knows(users):
 
 def test_params_that_cannot_be_made(users):
   found = users['Broken']
-  assert found.problem.startswith('ValueError: no such thing as')
+  assert '.Broken.Model() fails: ValueError: no such thing' in found.problem
   assert 'user_experiments.py:' in found.problem
   assert not found.tasks and not found.inputs
 
