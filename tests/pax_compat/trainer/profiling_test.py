@@ -1,7 +1,5 @@
 """Tests of when profiles begin and end."""
 
-import time
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -23,7 +21,6 @@ def _take(folder, steps, **fields):
       if _is_running():
         ran.append(step)
       made = made + 1
-      time.sleep(0.01)
   assert not _is_running()
   return ran, list(folder.rglob('*.xplane.pb'))
 
@@ -38,17 +35,14 @@ def _is_running():
     ({}, 6, [2, 3]),
     (dict(first_step=1, num_steps=1), 6, [1]),
     # It lasts longer where steps are short.
-    (dict(min_seconds=0.025), 9, [2, 3, 4]),
+    (dict(min_seconds=60.0), 6, [2, 3, 4, 5, 6]),
     # The loop ends before it.
     (dict(num_steps=9), 4, [2, 3, 4]),
   ],
 )
 def test_steps_in_a_profile(tmp_path, fields, steps, ran):
   found, files = _take(tmp_path, steps, **fields)
-  if 'min_seconds' in fields:
-    assert found[: len(ran)] == ran
-  else:
-    assert found == ran
+  assert found == ran
   assert len(files) == 1
 
 
