@@ -49,7 +49,7 @@ def test_closed_inputs_leave_nothing_behind(tmp_path, reader):
 
 def _wait_for_threads_to_end(remaining: int):
   """Waits for the system to have done with threads that were joined."""
-  deadline = time.monotonic() + 5
+  deadline = time.monotonic() + 30
   while resources.threads() > remaining and time.monotonic() < deadline:
     time.sleep(0.01)
   assert resources.threads() <= remaining
