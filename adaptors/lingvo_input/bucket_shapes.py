@@ -280,6 +280,32 @@ class Buckets:
     )
 
 
+def warn_of_one_shape(name: str, params: Any, *, hosts: int):
+  """Says what it costs that hosts feed batches of one shape.
+
+  Args:
+    name: how messages call the input.
+    params: Lingvo Params of the generator.
+    hosts: how many there are.
+  """
+  bounds = getattr(params, 'bucket_upper_bound', None) or ()
+  if len(bounds) < 2:
+    return
+  limits = params.bucket_batch_limit
+  own = max(n * rows for n, rows in zip(bounds, limits, strict=False))
+  logging.warning(
+    '%s: %d hosts feed batches of one shape, so all buckets share that of the'
+    ' largest: %d examples of %d positions, %.1f times as much as any bucket'
+    ' for itself. With replay=True (--lingvo_input_replay) buckets keep their'
+    ' shapes',
+    name,
+    hosts,
+    max(limits),
+    bounds[-1],
+    max(limits) * bounds[-1] / own,
+  )
+
+
 class OneShape:
   """Raises where batches differ in shape: hosts would wait for each other."""
 

@@ -177,29 +177,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
     # Hosts draw from different buckets, yet form one global batch.
     one_shape = self.num_infeed_hosts > 1 and self._hosts_differ()
     if one_shape:
-      self._warn_of_one_shape()
+      bucket_shapes.warn_of_one_shape(
+        self._told_name(), self._params, hosts=self.num_infeed_hosts
+      )
     return bucket_shapes.Buckets(
       self._params,
       fit_lengths=self.pad_to_bucket_bounds,
       one_shape=one_shape,
-    )
-
-  def _warn_of_one_shape(self):
-    bounds = getattr(self._params, 'bucket_upper_bound', None) or ()
-    if len(bounds) < 2:
-      return
-    limits = self._params.bucket_batch_limit
-    own = max(n * rows for n, rows in zip(bounds, limits, strict=False))
-    logging.warning(
-      '%s: %d hosts feed batches of one shape, so all buckets share that of the'
-      ' largest: %d examples of %d positions, %.1f times as much as any bucket'
-      ' for itself. With replay=True (--lingvo_input_replay) buckets keep their'
-      ' shapes',
-      self._told_name(),
-      self.num_infeed_hosts,
-      max(limits),
-      bounds[-1],
-      max(limits) * bounds[-1] / own,
     )
 
   def _told_name(self) -> str:
