@@ -73,7 +73,7 @@ def test_values_and_gradients_are_those_of_a_scan(unroll, jit):
 
 
 def test_no_matrix_is_added_up_step_by_step():
-  """No loop of the backward pass has a matrix among what it carries."""
+  """No loop of the backward pass has such a matrix among what it returns."""
 
   def ours(*args):
     return scan_products.scan(_step, *args)
@@ -81,14 +81,14 @@ def test_no_matrix_is_added_up_step_by_step():
   jaxpr = jax.make_jaxpr(jax.grad(_loss(ours)))(
     WEIGHTS, OFFSETS, CONSTANTS, STATE, XS['x']
   )
-  carried = [
+  returned = [
     var.aval.shape
     for eqn in jaxpr.jaxpr.eqns
     if eqn.primitive.name == 'scan'
-    for var in eqn.outvars[: eqn.params['num_carry']]
+    for var in eqn.outvars
   ]
-  assert carried  # There are loops.
-  assert not {w.shape for w in WEIGHTS.values()} & set(carried)
+  assert returned  # There are loops.
+  assert not {w.shape for w in WEIGHTS.values()} & set(returned)
 
 
 def test_gradients_of_bfloat16_weights():
