@@ -37,7 +37,45 @@ def leaves(batch: Any, path: tuple = ()) -> Iterator[tuple[tuple, np.ndarray]]:
       yield (*path, key), child
 
 
-def refuse(
+def check(name: str, batch: NestedMap, limit: int | None, expected: str):
+  """Checks that no id of a batch is negative, or too large.
+
+  Args:
+    name: how messages call the input.
+    batch: leaves [B, ...] of numpy.
+    limit: how many ids there are, from 0 on; None where that is not known.
+    expected: what is said of one that is too large.
+
+  Raises:
+    UserError: an id is negative, or `limit` or more.
+  """
+  for path, leaf in leaves(batch):
+    if leaf.min() < 0:
+      # A table counts them from its end.
+      _refuse(name, path, leaf, leaf < 0, 'expected none below 0')
+    if limit is not None and leaf.max() >= limit:
+      _refuse(name, path, leaf, leaf >= limit, expected)
+
+
+def check_known(name: str, batch: NestedMap, limit: int):
+  """Checks that a model knows all ids of a batch.
+
+  Args:
+    name: how messages call the input.
+    batch: leaves [B, ...] of numpy.
+    limit: how many ids the model knows, from 0 on.
+
+  Raises:
+    UserError: an id is `limit` or more, or negative.
+  """
+  expected = (
+    f'expected ids below {limit}, as the largest table of the model has so'
+    ' many rows: the input and the model have different vocabularies'
+  )
+  check(name, batch, limit, expected)
+
+
+def _refuse(
   name: str, path: tuple, leaf: np.ndarray, is_wrong: np.ndarray, expected: str
 ):
   """Raises a UserError that names the first wrong id of a leaf.
@@ -56,29 +94,6 @@ def refuse(
     f' the id {leaf[first]} at {list(first)} of {list(leaf.shape)}, and {more}'
     f' more of the kind; {expected}'
   )
-
-
-def check_known(name: str, batch: NestedMap, limit: int):
-  """Checks that a model knows all ids of a batch.
-
-  Args:
-    name: how messages call the input.
-    batch: leaves [B, ...] of numpy.
-    limit: how many ids the model knows, from 0 on.
-
-  Raises:
-    UserError: an id is `limit` or more, or negative.
-  """
-  for path, leaf in leaves(batch):
-    if leaf.min() < 0:
-      told = 'expected 0 or more, as a table counts others from its end'
-      refuse(name, path, leaf, leaf < 0, told)
-    if leaf.max() >= limit:
-      expected = (
-        f'expected ids below {limit}, as the largest table of the model has so'
-        ' many rows: the input and the model have different vocabularies'
-      )
-      refuse(name, path, leaf, leaf >= limit, expected)
 
 
 def known_to(model: config_lib.Config) -> int | None:

@@ -48,13 +48,8 @@ class IdCheck:
       UserError: an id is negative, or not below the `vocab_size` of the largest
         tokenizer.
     """
-    for path, leaf in token_ids.leaves(batch):
-      if leaf.min() < 0:
-        told = 'expected none below 0'
-        token_ids.refuse(self._name, path, leaf, leaf < 0, told)
-      if self._limit is not None and leaf.max() >= self._limit:
-        told = f"expected ids below its tokenizer's vocab_size {self._limit}"
-        token_ids.refuse(self._name, path, leaf, leaf >= self._limit, told)
+    expected = f"expected ids below its tokenizer's vocab_size {self._limit}"
+    token_ids.check(self._name, batch, self._limit, expected)
 
 
 def _largest_vocabulary(params) -> int | None:
