@@ -29,7 +29,7 @@ def test_ids_beyond_the_largest_table_are_refused():
   with pytest.raises(errors.UserError, match=told):
     token_ids.check_known('Train', _batch([1, 2, 3], [17, 5, 16]), 16)
   with pytest.raises(
-    errors.UserError, match='src.ids has the id -1 .* 0 or mo'
+    errors.UserError, match='src.ids has the id -1 .*; expected none below 0'
   ):
     token_ids.check_known('Train', _batch([3, -1]), 16)
 
