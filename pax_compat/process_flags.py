@@ -48,14 +48,13 @@ def check():
 
 
 def join():
-  """Finds the other processes, if there are any.
+  """Finds the other processes, if there are any; `check` comes before.
 
   It waits until all of them are there. JAX must not have computed anything.
 
   Raises:
-    UserError: as for `check`; or JAX finds no cluster, or not the others.
+    UserError: JAX finds no cluster, or not the others.
   """
-  check()
   if not _MULTIPROCESS.value and _ADDRESS.value is None:
     return
   import jax  # It takes a second, which no mistake should cost.

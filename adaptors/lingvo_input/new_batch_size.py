@@ -33,10 +33,9 @@ class LingvoInputAdaptorNewBatchSize(input_adaptor.LingvoInputAdaptor):
     super().__post_init__()
 
   def _check_batch_size(self):
-    size = self.batch_size
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if self.batch_size is None:
       raise errors.UserError(
-        f'{self._told_name()}: batch_size is {size!r}; expected the number of'
+        f'{self._told_name()}: batch_size is None; expected the number of'
         ' examples in a batch'
       )
 
