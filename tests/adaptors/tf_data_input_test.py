@@ -1,7 +1,6 @@
 """Tests of inputs of tf.data pipelines."""
 
 import json
-import os
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ from pax_compat import base_input, errors
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import evaluation
+from tests import resources
 from tests.adaptors.lingvo_input import damaged_files
 from tests.pax_compat import input_hosts
 
@@ -410,11 +410,10 @@ def test_nothing_is_left_behind():
     data.get_next()
     data.close()
 
-  def held():
-    return [len(os.listdir(f'/proc/self/{kind}')) for kind in ('task', 'fd')]
-
-  cycle()
-  threads, files = held()
+  for _ in range(2):  # The first one starts TensorFlow's own pools.
+    cycle()
+  before, threads = resources.held(), resources.threads()
   for _ in range(20):
     cycle()
-  assert held()[0] <= threads and held()[1] <= files
+  resources.wait_for_end(resources.threads() - threads)
+  assert resources.held().files <= before.files

@@ -98,7 +98,7 @@ def test_what_is_random_is_as_grain_repeats_it():
 
 
 def test_threads_read_and_end():
-  before = threading.active_count()
+  before = set(threading.enumerate())
   config = _config(batch_size=10, reset_for_eval=True, count=30)
   expected = config.Instantiate()
   data = config.Instantiate(num_threads=3)
@@ -106,10 +106,11 @@ def test_threads_read_and_end():
     np.testing.assert_array_equal(
       data.get_next().noise, expected.get_next().noise
     )
-  assert threading.active_count() > before
+  started = set(threading.enumerate()) - before
+  assert started
   data.close()
   expected.close()
-  assert threading.active_count() == before
+  assert not started & set(threading.enumerate())
 
 
 @pytest.mark.parametrize(
