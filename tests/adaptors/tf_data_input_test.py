@@ -19,7 +19,7 @@ from tests.pax_compat import input_hosts
 
 _HOSTS = st.integers(1, 4)
 _SIZES = st.integers(1, 5)
-_PROPERTIES = settings(max_examples=6, deadline=None)
+_PROPERTIES = settings(max_examples=6)
 
 
 def numbers(count: int = 10, shuffle: bool = True, seed=0, is_training=False):

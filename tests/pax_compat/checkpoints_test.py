@@ -19,7 +19,12 @@ from tests.pax_compat.checkpoints_testing import (
   save_steps,
   target_of,
 )
-from tests.pax_compat.processes import environment, free_port, run_script
+from tests.pax_compat.processes import (
+  PATIENCE_SECONDS,
+  environment,
+  free_port,
+  run_script,
+)
 
 
 def test_state_and_extra_come_back(tmp_path):
@@ -351,7 +356,7 @@ def test_sharded(tmp_path, processes):
         _start_sharded(tmp_path, processes=processes, index=index, port=port)
       )
       stack.callback(running[-1].kill)
-    outputs = [p.communicate(timeout=300)[0] for p in running]
+    outputs = [p.communicate(timeout=PATIENCE_SECONDS)[0] for p in running]
   failures = ['FAILED TypeError', 'FAILED RuntimeError']
   for process, output, failure in zip(
     running, outputs, failures[:processes], strict=True

@@ -45,7 +45,7 @@ def _of(source, **fields):
   ).Instantiate()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
   st.integers(0, 40),
   st.integers(1, 9),
@@ -59,7 +59,7 @@ def test_an_evaluation_has_each_example_once(count, size, hosts, num_threads):
   assert share.num_batches == -(-count // (size * hosts))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 20), st.lists(st.integers(1, 4), max_size=4))
 def test_a_run_goes_on_on_any_number_of_hosts(count, parts):
   config = _config(count=count, is_training=True, input_random_seed=5)

@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from concurrent import futures
 
+# For a process that takes seconds where nothing else is at work.
+PATIENCE_SECONDS = 900
 _ROOT = pathlib.Path(__file__).parents[2]
 # The library between the processes prints, too, from several threads at once
 # and in the middle of lines. It does so among the errors.
@@ -24,7 +26,7 @@ jax.distributed.initialize(f'localhost:{port}', count, index)
 
 
 def run_script(
-  script: str, *args, timeout: float = 300, **env: str
+  script: str, *args, timeout: float = PATIENCE_SECONDS, **env: str
 ) -> subprocess.CompletedProcess:
   """Runs a script, indented as it may be; it sees the CPU only.
 
@@ -105,7 +107,9 @@ def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
       started.append(process)
     # At the same time: one whose pipe is full would stop, and so would others.
     with futures.ThreadPoolExecutor(count) as pool:
-      ended = list(pool.map(lambda p: p.communicate(timeout=300), started))
+      ended = list(
+        pool.map(lambda p: p.communicate(timeout=PATIENCE_SECONDS), started)
+      )
   for process, (_, errors) in zip(started, ended, strict=True):
     assert process.returncode == 0, errors
   return [output for output, _ in ended]
