@@ -34,6 +34,10 @@ class Held(NamedTuple):
   allocated: int
   blocks: int
 
+  def more_than(self, before: 'Held') -> 'Held':
+    """Returns by how much more is held than before."""
+    return Held(*(b - a for a, b in zip(before, self, strict=True)))
+
 
 class _MallInfo(ctypes.Structure):
   _fields_ = [

@@ -1,8 +1,6 @@
 """What the tests of the Lingvo inputs share: small data, real generators."""
 
 import itertools
-import os
-import threading
 
 import numpy as np
 
@@ -115,11 +113,6 @@ def direct_batches(params, count: int) -> list:
       py_utils.SetEagerMode(True, test_mode=True)
   with tf.compat.v1.Session(graph=graph) as session:
     return [session.run(dict(batch)) for _ in range(count)]
-
-
-def threads() -> tuple[int, int]:
-  """Returns the numbers of Python threads and of threads of the process."""
-  return threading.active_count(), len(os.listdir('/proc/self/task'))
 
 
 def assert_same(batches, others):

@@ -42,8 +42,7 @@ def left_behind(reader: str, folder: pathlib.Path) -> resources.Held:
     resources.wait_for_end(resources.threads() - threads)
   finally:
     gc.enable()
-  after = resources.held()
-  return resources.Held(*(b - a for a, b in zip(before, after, strict=True)))
+  return resources.held().more_than(before)
 
 
 def main():
