@@ -241,6 +241,8 @@ def all_batches(
     is_host_field=data.is_host_field,
     order=data.order_digest,
     stop=stop,
+    check=data.raise_if_broken,
+    interrupt=data.interrupt,
   ) as feeder:
     for fed in feeder:
       stop.check()

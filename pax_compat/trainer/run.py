@@ -246,6 +246,8 @@ class Trainer:
           get_state=self._position.get_state,
           is_host_field=self._data.train.is_host_field,
           stop=self._stop,
+          check=self._data.train.raise_if_broken,
+          interrupt=self._data.train.interrupt,
         )
       )
       report, measures, others = self._actions(start, feeder, stack)
