@@ -3,15 +3,18 @@
 Readers that shuffle come to the batches of their buckets in different orders,
 yet the batches of a step make up one array. So each host holds a few batches
 ready, all say of what shapes these are, and the first process plans the next
-steps: each time the shape that most hosts have. A host that has none of it
-feeds rows that weigh nothing, and its own batches later.
+steps: each time a shape that most hosts have, drawn as often as there are
+batches of it. A host that has none feeds rows that weigh nothing, and its own
+batches later.
 
-Of the steps of a corpus with eight buckets 3 to 8 % of the hosts' batches weigh
-nothing, with 2 to 64 hosts in a simulation.
+In a simulation of sentences in eight buckets 3 % of what hosts feed weighs
+nothing with 2 hosts, and 9 % with 8 or 64.
 """
 
 import collections
+import functools
 import json
+import random
 from collections.abc import Callable, Sequence
 
 import jax
@@ -60,6 +63,7 @@ class AgreedShapes:
     self._bytes = 0
     self._ended = False
     self._like: NestedMap | None = None
+    self._draw = random.Random(0)
     self._steps: collections.deque[_Shape] = collections.deque()
 
   def next(self) -> NestedMap:
@@ -73,7 +77,9 @@ class AgreedShapes:
     if not self._steps:
       self._fill()
       told = {shape: len(held) for shape, held in self._held.items()}
-      plan = self._channel.agree(json.dumps(told), _plan)
+      plan = self._channel.agree(
+        json.dumps(told), functools.partial(_plan, draw=self._draw)
+      )
       self._steps.extend(json.loads(plan))
     if not self._steps:
       raise StopIteration
@@ -119,12 +125,13 @@ class AgreedShapes:
     return _weightless(self._like, json.loads(shape))
 
 
-def _plan(told: Sequence[str]) -> str:
+def _plan(told: Sequence[str], *, draw: random.Random) -> str:
   """Returns the shapes of the next steps, as JSON.
 
   Args:
     told: of each host how many batches of each shape it holds, as JSON. A host
       holds none at the end of its data only.
+    draw: chooses among shapes of which as many hosts have a batch.
 
   Returns:
     A list; an empty one if no host holds anything.
@@ -136,11 +143,12 @@ def _plan(told: Sequence[str]) -> str:
     if not hosts:
       break
     total = sum(held, collections.Counter())
-    best = max(sorted(hosts), key=lambda s: (hosts[s], total[s]))
+    best = [s for s in sorted(hosts) if hosts[s] == max(hosts.values())]
+    [shape] = draw.choices(best, [total[s] for s in best])
     for counts in held:
-      counts[best] -= 1
+      counts[shape] -= 1
     held = [+counts for counts in held]
-    steps.append(best)
+    steps.append(shape)
   return json.dumps(steps)
 
 

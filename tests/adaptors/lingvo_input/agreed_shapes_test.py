@@ -2,6 +2,9 @@
 
 import collections
 import json
+import random
+
+import pytest
 
 from adaptors.lingvo_input import agreed_shapes
 from tests.adaptors.lingvo_input import generators as testing
@@ -76,14 +79,30 @@ def test_two_processes(tmp_path):
   assert hosts[1]['interrupted']
 
 
+def _plan(*told, seed=0):
+  texts = [json.dumps(counts) for counts in told]
+  return json.loads(agreed_shapes._plan(texts, draw=random.Random(seed)))
+
+
 def test_a_plan_prefers_what_most_hosts_have():
-  told = [{'a': 3, 'b': 1}, {'b': 1, 'c': 5}, {'b': 2, 'c': 1, 'a': 0}]
-  steps = json.loads(agreed_shapes._plan([json.dumps(t) for t in told]))
-  assert steps == ['b', 'c', 'c', 'a', 'c', 'a', 'c', 'a']
-  # A `b` and a `c` are left to the next plan.
-  assert collections.Counter(steps) == {'b': 1, 'c': 4, 'a': 3}
+  told = {'a': 3, 'b': 1}, {'b': 1, 'c': 5}, {'b': 2, 'c': 1, 'a': 0}
+  for seed in range(5):
+    steps = _plan(*told, seed=seed)
+    assert steps[:2] == ['b', 'c'] and len(steps) == 8
+    # Then it is one host each time, of ten batches that there are.
+    counts = collections.Counter(steps)
+    assert counts['a'] <= 3 and counts['b'] <= 2 and counts['c'] <= 5
+
+
+def test_shapes_come_as_often_as_there_are_batches_of_them():
+  told = [{'a': 20, 'b': 10, 'c': 2}] * 2
+  plans = [_plan(*told, seed=seed) for seed in range(300)]
+  counts = collections.Counter(step for plan in plans for step in plan)
+  assert counts['a'] / len(plans) == pytest.approx(8 * 20 / 32, rel=0.1)
+  assert counts['b'] / len(plans) == pytest.approx(8 * 10 / 32, rel=0.1)
+  assert counts['c'] / len(plans) == pytest.approx(8 * 2 / 32, rel=0.3)
 
 
 def test_a_plan_goes_up_to_the_end_of_the_data():
-  assert json.loads(agreed_shapes._plan(['{"a": 1}', '{"a": 0}'])) == ['a']
-  assert json.loads(agreed_shapes._plan(['{"a": 0}', '{}'])) == []
+  assert _plan({'a': 1}, {'a': 0}) == ['a']
+  assert _plan({'a': 0}, {}) == []
