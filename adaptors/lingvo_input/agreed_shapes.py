@@ -7,8 +7,9 @@ steps: each time a shape that most hosts have, drawn as often as there are
 batches of it. A host that has none feeds rows that weigh nothing, and its own
 batches later.
 
-In a simulation of sentences in eight buckets 3 % of what hosts feed weighs
-nothing with 2 hosts, and 9 % with 8 or 64.
+Readers fill their buckets so regularly that hosts hardly ever lack a shape: see
+`benchmarks/input_hosts.py`. If the batches of eight buckets came in no order at
+all, 3 % of what hosts feed would weigh nothing with 2 hosts, and 9 % with 64.
 """
 
 import collections
