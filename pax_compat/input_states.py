@@ -5,7 +5,6 @@ Its state is text, with theirs in it.
 
 import base64
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,11 +80,3 @@ def fit_any_hosts(inputs: Mapping[str, base_input.BaseInput]) -> bool:
 def after_restart(inputs: Mapping[str, base_input.BaseInput]) -> str:
   """Returns what each input says of how it goes on after a restart."""
   return '; '.join(f'{k}: {data.after_restart()}' for k, data in inputs.items())
-
-
-def metrics(inputs: Mapping[str, base_input.BaseInput]) -> dict[str, float]:
-  """Returns the sums of what the inputs tell of themselves."""
-  sums = Counter()
-  for data in inputs.values():
-    sums.update(data.input_metrics())
-  return dict(sums)

@@ -90,7 +90,7 @@ def _driven(dataset: Config, params: Any) -> str:
 
 
 def _shapes(params: Any) -> tuple[tuple[int, int | None], ...]:
-  buckets = bucket_shapes.Buckets(params, fit_lengths=True, one_shape=False)
+  buckets = bucket_shapes.Buckets(params, fit_lengths=True)
   shapes = buckets.shapes()
   if not shapes and _get(params, 'batch_size'):
     shapes = [(params.batch_size, None)]

@@ -24,6 +24,7 @@ from pax_compat import config as config_lib
 from pax_compat import progress as progress_lib
 from pax_compat.trainer import (
   actions,
+  agreement,
   feeding,
   first_batch,
   inputs,
@@ -212,6 +213,7 @@ class Trainer:
     self._put = functools.partial(
       partitioning.global_batch, sharding=task_program.batch_sharding
     )
+    self._shared = agreement.SharedRows(data.train)
     self._compiled: dict[str, float] = {}
     self._stop = stopping.Stop()
 
@@ -241,11 +243,13 @@ class Trainer:
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
         feeding.Feeder(
-          self._first.get_next_padded,
+          functools.partial(self._shared.noting, self._first.get_next_padded),
           self._put,
           get_state=self._position.get_state,
           is_host_field=self._data.train.is_host_field,
           stop=self._stop,
+          check=self._data.train.raise_if_broken,
+          interrupt=self._data.train.interrupt,
         )
       )
       report, measures, others = self._actions(start, feeder, stack)
@@ -299,6 +303,7 @@ class Trainer:
     limit = self._config.max_inflight_steps
     for step, fed in enumerate(feeder, start + 1):
       began = time.monotonic()
+      self._shared.check()
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         due = np.bool_(reporting.is_due(self._config, step, start))
         state, outputs = self._program.train_step(state, fed.arrays, due)
