@@ -186,7 +186,7 @@ def test_an_input_that_is_broken_is_not_waited_for(monkeypatch):
   thread.join(60)
 
 
-def test_an_input_that_waits_for_others_is_interrupted():
+def test_an_input_that_waits_for_others_is_interrupted(monkeypatch):
   left = threading.Event()
 
   def get_next():
@@ -197,6 +197,7 @@ def test_an_input_that_waits_for_others_is_interrupted():
   feeder.close()
   assert left.is_set() and not _feeders()
   # One that ends by itself is not.
+  monkeypatch.setattr(feeding, '_SECONDS_TO_INTERRUPT', 60)
   left.clear()
   numbers, _ = _numbers(stop=1)
   with feeding.Feeder(numbers, lambda b: b, interrupt=left.set) as feeder:
