@@ -15,6 +15,9 @@ ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds.', lower_bound=1)
 STEPS = flags.DEFINE_integer(
   'steps', 5, 'Steps of each peer on each shape in a round.', lower_bound=1
 )
+BATCHES = flags.DEFINE_integer(
+  'batches', 200, 'Batches of each reader at a time.', lower_bound=1
+)
 JSON = flags.DEFINE_string('json', None, 'File for the results.')
 
 

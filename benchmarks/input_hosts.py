@@ -1,6 +1,6 @@
 """Measures what hosts feed that must have one shape at each step.
 
-    python -m benchmarks.input_hosts --hosts=1,2,4
+    python -m benchmarks.input_hosts --hosts=1,2,4 --batches=300
 
 Each host is a process, and reads sentence pairs of its own with the input
 generator of Lingvo's translation tasks, in the buckets of the stock WMT
@@ -43,9 +43,6 @@ from adaptors.lingvo_input import input_adaptor
 from benchmarks import command_line
 
 _HOSTS = flags.DEFINE_list('hosts', ['1', '2', '4'], 'Numbers of hosts.')
-_BATCHES = flags.DEFINE_integer(
-  'batches', 300, 'Batches of each host.', lower_bound=1
-)
 
 _BOUNDS = (10, 14, 19, 26, 36, 50, 70, 98)
 _LIMITS = (64, 45, 33, 24, 17, 12, 9, 6)
@@ -195,8 +192,8 @@ def main(argv: list[str]):
     counts = [int(count) for count in _HOSTS.value]
     write_pairs(folder, files=max(counts), pairs=_PAIRS)
     for count in counts:
-      told = _read_together(folder, _BATCHES.value, count)
-      result[str(count)] = of_hosts(told, _BATCHES.value)
+      told = _read_together(folder, command_line.BATCHES.value, count)
+      result[str(count)] = of_hosts(told, command_line.BATCHES.value)
   print(text_of(result))
   command_line.write(result)
 

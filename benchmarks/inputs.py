@@ -54,9 +54,6 @@ from adaptors import lingvo_runtime
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from benchmarks import command_line
 
-_BATCHES = flags.DEFINE_integer(
-  'batches', 200, 'Batches of each reader at a time.', lower_bound=1
-)
 _EXAMPLES = flags.DEFINE_list(
   'examples', ['1000', '10000', '100000'], 'Examples of the evaluations.'
 )
@@ -270,7 +267,9 @@ def main(argv: list[str]):
     folder = pathlib.Path(name)
     result = {
       'cpus': len(os.sched_getaffinity(0)),
-      'feeding': feeding(folder, command_line.ROUNDS.value, _BATCHES.value),
+      'feeding': feeding(
+        folder, command_line.ROUNDS.value, command_line.BATCHES.value
+      ),
       'evaluation': {
         count: evaluation(folder, int(count)) for count in _EXAMPLES.value
       },
