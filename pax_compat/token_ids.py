@@ -3,7 +3,7 @@
 A lookup in a table takes an id that is too large for another one, in silence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -106,33 +106,64 @@ def known_to(model: config_lib.Config) -> int | None:
     The number; None where that is uncertain, as a layer is none of this
     package's own, or no layer looks anything up.
   """
+  return rows_of_largest_table(
+    model, _opened, is_known=_is_own, lookup='emb_lookup'
+  )
+
+
+def rows_of_largest_table(
+  config: Any,
+  opened: Callable[[Any], tuple[type | None, Mapping[str, Any]] | None],
+  *,
+  is_known: Callable[[type], bool],
+  lookup: str,
+) -> int | None:
+  """Returns how many rows the largest table has that a model looks ids up in.
+
+  Args:
+    config: of the model.
+    opened: returns of a config the class of the layer that it is of, None if it
+      is of none, and what it holds by name; None of what is no config.
+    is_known: whether a layer of that class is known to do what it says.
+    lookup: the method of a layer that looks ids up.
+
+  Returns:
+    The number; None where a layer is not known, or none looks anything up.
+  """
   sizes, looks_up = [], False
-  for config in _configs(model):
-    cls = fdl.get_callable(config)
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+  for cls, fields in _opened_parts(config, opened):
+    if cls is None:
       continue
-    if not _is_own(cls):
+    if not is_known(cls):
       return None
-    looks_up = looks_up or hasattr(cls, 'emb_lookup')
-    fields = config_lib.field_values(config)
+    looks_up = looks_up or hasattr(cls, lookup)
     sizes += [fields[n] for n in _SIZES if isinstance(fields.get(n), int)]
   return max(sizes, default=None) if looks_up else None
+
+
+def _opened_parts(value: Any, opened: Callable) -> Iterator[tuple]:
+  """Yields what `opened` returns of a config and of all that are part of it."""
+  found = opened(value)
+  if found is not None:
+    yield found
+    value = found[1]
+  if isinstance(value, Mapping):
+    value = value.values()
+  elif not isinstance(value, (list, tuple)):
+    return
+  for part in value:
+    yield from _opened_parts(part, opened)
+
+
+def _opened(value: Any) -> tuple[type | None, dict[str, Any]] | None:
+  if not isinstance(value, fdl.Buildable):
+    return None
+  cls = fdl.get_callable(value)
+  is_layer = isinstance(cls, type) and issubclass(cls, nn.Module)
+  return cls if is_layer else None, config_lib.field_values(value)
 
 
 def _is_own(cls: type) -> bool:
   """Whether a layer is of this package, and does not hold one of another."""
   module = cls.__module__
   return module.startswith('pax_compat.') and not module.endswith('_adapter')
-
-
-def _configs(value: Any) -> Iterator[fdl.Buildable]:
-  """Yields a config and all that are part of it."""
-  if isinstance(value, fdl.Buildable):
-    yield value
-    value = config_lib.field_values(value)
-  if isinstance(value, dict):
-    value = value.values()
-  elif not isinstance(value, (list, tuple)):
-    return
-  for part in value:
-    yield from _configs(part)
