@@ -10,14 +10,12 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import jax
 import numpy as np
 
-from pax_compat import base_input, errors, host_fields
+from pax_compat import base_input, errors, example_rows, host_fields
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 
-_WEIGHTS = 'eval_sample_weights'
 # Last parts of the names of fields that hold tokens.
 _TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')
 # Characters of a text, beside tokens, that are shown at most.
@@ -192,7 +190,8 @@ def _shown(data, batch: NestedMap) -> Batch:
     singles={
       name: [_told(one) for one in x.flat]
       for name, x in fields.items()
-      if x.shape[:1] == weights.shape == (x.size,) and name != _WEIGHTS
+      if x.shape[:1] == weights.shape == (x.size,)
+      and name != example_rows.WEIGHTS
     },
     weights=weights,
   )
@@ -253,9 +252,8 @@ def _decoded(data, ids, lengths, key: str) -> list[str]:
 
 
 def _weights(batch: NestedMap) -> np.ndarray:
-  if _WEIGHTS in batch:
-    return np.asarray(batch[_WEIGHTS])
-  return np.ones(np.shape(jax.tree.leaves(batch)[0])[:1])
+  rows = example_rows.num_rows(batch)
+  return np.asarray(example_rows.weighed(batch, rows)[example_rows.WEIGHTS])
 
 
 def _shards(
@@ -307,7 +305,7 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
   leaves = [
     np.asarray(x)
     for name, x in batch.flatten_items()
-    if name != _WEIGHTS and np.shape(x)[:1] == weights.shape
+    if name != example_rows.WEIGHTS and np.shape(x)[:1] == weights.shape
   ]
   for row in np.flatnonzero(weights):
     digest = hashlib.blake2b(digest_size=16)

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
+from pax_compat import (
+  base_layer,
+  checkpoints,
+  errors,
+  example_rows,
+  learners,
+  tasks_lib,
+)
 from pax_compat.learners import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, step_outputs, variational_noise
@@ -334,7 +341,7 @@ class TaskProgram:
       )
     if not has_rows:
       return outputs
-    [rows, *_] = (x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
+    rows = example_rows.num_rows(batch)
     return outputs.replace(per_example=_checked_rows(per_example, rows))
 
   def _decode_step(self, mdl_vars, batch, number=0):
