@@ -3,12 +3,13 @@
 A lookup in a table takes an id that is too large for another one, in silence.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
 import flax.linen as nn
 import numpy as np
+from fiddle import daglish
 
 from pax_compat import config as config_lib
 from pax_compat import errors
@@ -106,14 +107,16 @@ def known_to(model: config_lib.Config) -> int | None:
     The number; None where that is uncertain, as a layer is none of this
     package's own, or no layer looks anything up.
   """
-  return rows_of_largest_table(
-    model, _opened, is_known=_is_own, lookup='emb_lookup'
+  layers = (
+    (fdl.get_callable(part), config_lib.field_values(part))
+    for part, _ in daglish.iterate(model)
+    if _is_layer(part)
   )
+  return rows_of_largest_table(layers, is_known=_is_own, lookup='emb_lookup')
 
 
 def rows_of_largest_table(
-  config: Any,
-  opened: Callable[[Any], tuple[type | None, Mapping[str, Any]] | None],
+  layers: Iterable[tuple[type, Mapping[str, Any]]],
   *,
   is_known: Callable[[type], bool],
   lookup: str,
@@ -121,9 +124,7 @@ def rows_of_largest_table(
   """Returns how many rows the largest table has that a model looks ids up in.
 
   Args:
-    config: of the model.
-    opened: returns of a config the class of the layer that it is of, None if it
-      is of none, and what it holds by name; None of what is no config.
+    layers: the class and the fields of each layer of the model.
     is_known: whether a layer of that class is known to do what it says.
     lookup: the method of a layer that looks ids up.
 
@@ -131,9 +132,7 @@ def rows_of_largest_table(
     The number; None where a layer is not known, or none looks anything up.
   """
   sizes, looks_up = [], False
-  for cls, fields in _opened_parts(config, opened):
-    if cls is None:
-      continue
+  for cls, fields in layers:
     if not is_known(cls):
       return None
     looks_up = looks_up or hasattr(cls, lookup)
@@ -141,26 +140,11 @@ def rows_of_largest_table(
   return max(sizes, default=None) if looks_up else None
 
 
-def _opened_parts(value: Any, opened: Callable) -> Iterator[tuple]:
-  """Yields what `opened` returns of a config and of all that are part of it."""
-  found = opened(value)
-  if found is not None:
-    yield found
-    value = found[1]
-  if isinstance(value, Mapping):
-    value = value.values()
-  elif not isinstance(value, (list, tuple)):
-    return
-  for part in value:
-    yield from _opened_parts(part, opened)
-
-
-def _opened(value: Any) -> tuple[type | None, dict[str, Any]] | None:
-  if not isinstance(value, fdl.Buildable):
-    return None
-  cls = fdl.get_callable(value)
-  is_layer = isinstance(cls, type) and issubclass(cls, nn.Module)
-  return cls if is_layer else None, config_lib.field_values(value)
+def _is_layer(config: Any) -> bool:
+  if not isinstance(config, fdl.Buildable):
+    return False
+  cls = fdl.get_callable(config)
+  return isinstance(cls, type) and issubclass(cls, nn.Module)
 
 
 def _is_own(cls: type) -> bool:

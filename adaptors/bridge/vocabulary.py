@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from adaptors import params_trees
 from pax_compat import token_ids
 
 # Fields of a task that hold something else than layers.
@@ -21,16 +22,14 @@ def known_to(params: Any) -> int | None:
     The number; None where that is uncertain, as a layer is none of Lingvo's
     own, or no layer looks anything up.
   """
-  return token_ids.rows_of_largest_table(
-    params, _opened, is_known=_is_lingvos, lookup='EmbLookup'
+  layers = (
+    (node.cls, dict(node.IterParams()))
+    for node in params_trees.all_params(params, without=_NO_LAYERS)
+    if 'cls' in node
   )
-
-
-def _opened(value: Any) -> tuple[type | None, dict[str, Any]] | None:
-  if not hasattr(value, 'IterParams'):
-    return None
-  fields = {k: v for k, v in value.IterParams() if k not in _NO_LAYERS}
-  return fields.get('cls'), fields
+  return token_ids.rows_of_largest_table(
+    layers, is_known=_is_lingvos, lookup='EmbLookup'
+  )
 
 
 def _is_lingvos(cls: type) -> bool:
