@@ -245,14 +245,19 @@ class Checkpointer:
       )
     self._lineage.add(step)
 
-  def close(self) -> None:
+  def close(self, *, alone: bool = False) -> None:
     """Waits for the save in the background and frees the threads.
+
+    Args:
+      alone: whether this process closes without the others, as where it fails.
+        Then nothing is asked of them, and nothing is said of the save.
 
     Raises:
       Exception: the save failed.
     """
     try:
-      self.wait()
+      if not alone:
+        self.wait()
     finally:
       self._executor.shutdown()
       self._manager.close()

@@ -143,8 +143,12 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
     max_to_keep=config.save_max_to_keep,
     keep_interval_seconds=config.keep_interval_seconds(),
   )
-  with contextlib.closing(checkpointer):
+  try:
     yield checkpointer
+  except BaseException:
+    checkpointer.close(alone=True)
+    raise
+  checkpointer.close()
 
 
 def _beginning(checkpointer, experiment):
