@@ -10,6 +10,7 @@ import collections
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax._src import distributed  # Nothing public leads to the store.
@@ -26,6 +27,25 @@ class Left(Exception):  # noqa: N818 (it is no error)
   """The channel was left while others were waited for."""
 
 
+def store(name: str) -> Any:
+  """Returns the key-value store that all processes of a run share.
+
+  Args:
+    name: of what they use it for.
+
+  Raises:
+    UserError: processes have no service between them.
+  """
+  client = distributed.global_state.client
+  if client is None:
+    raise errors.UserError(
+      f'{name}: {jax.process_count()} processes have nothing that connects'
+      ' them; expected --multiprocess, or jax.distributed.initialize() before'
+      ' JAX is used'
+    )
+  return client
+
+
 class Channel:
   """Takes all processes to the same decisions, one after the other."""
 
@@ -39,13 +59,7 @@ class Channel:
     Raises:
       UserError: processes have no service between them.
     """
-    self._store = distributed.global_state.client
-    if self._store is None:
-      raise errors.UserError(
-        f'{name}: {jax.process_count()} processes are to agree on what they'
-        ' feed, and nothing connects them; expected --multiprocess, or'
-        ' jax.distributed.initialize() before JAX is used'
-      )
+    self._store = store(name)
     self._key = f'pax_compat/{name}/{next(_numbers[name])}'
     self._rounds = itertools.count()
     self._is_left = threading.Event()

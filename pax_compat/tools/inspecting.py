@@ -7,16 +7,15 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import jax
 import numpy as np
 
-from pax_compat import base_input, errors, host_fields
+from pax_compat import base_input, errors, example_rows, host_fields
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
 
-_WEIGHTS = 'eval_sample_weights'
 # Last parts of the names of fields that hold tokens.
 _TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')
 # Characters of a text, beside tokens, that are shown at most.
@@ -125,14 +124,16 @@ def inspect(
     UserError: the dataset cannot be built, or has no batch.
   """
   with _built(config) as data:
-    read = list(_batches(data, batches))
+    stream = _batches(data)
+    read = list(itertools.islice(stream, batches))
     if not read:
       raise errors.UserError(f'the dataset {config.name!r} has no batch')
     shown = [_shown(data, batch) for batch in read]
     tokenizers = data.tokenizers()
-  shards = None
-  if hosts > 1:
-    shards = _shards(config, hosts, shard_batches)
+    shards = None
+    if hosts > 1:
+      alone = itertools.chain(read, stream)
+      shards = _shards(config, hosts, shard_batches, alone)
   return Dataset(
     config=config,
     specs={
@@ -167,8 +168,8 @@ def _built(config, **fields) -> Iterator[base_input.BaseInput]:
     yield data
 
 
-def _batches(data: base_input.BaseInput, count: int) -> Iterator[NestedMap]:
-  for _ in range(count):
+def _batches(data: base_input.BaseInput) -> Iterator[NestedMap]:
+  while True:
     try:
       yield data.get_next_padded()
     except StopIteration:
@@ -189,7 +190,8 @@ def _shown(data, batch: NestedMap) -> Batch:
     singles={
       name: [_told(one) for one in x.flat]
       for name, x in fields.items()
-      if x.shape[:1] == weights.shape == (x.size,) and name != _WEIGHTS
+      if x.shape[:1] == weights.shape == (x.size,)
+      and name != example_rows.WEIGHTS
     },
     weights=weights,
   )
@@ -250,25 +252,34 @@ def _decoded(data, ids, lengths, key: str) -> list[str]:
 
 
 def _weights(batch: NestedMap) -> np.ndarray:
-  if _WEIGHTS in batch:
-    return np.asarray(batch[_WEIGHTS])
-  return np.ones(np.shape(jax.tree.leaves(batch)[0])[:1])
+  rows = example_rows.num_rows(batch)
+  return np.asarray(example_rows.weighed(batch, rows)[example_rows.WEIGHTS])
 
 
-def _shards(config, hosts: int, limit: int) -> Shards:
-  """Reads as several hosts do, one after the other."""
+def _shards(
+  config, hosts: int, limit: int, alone: Iterable[NestedMap]
+) -> Shards:
+  """Reads as several hosts do, one after the other.
+
+  Args:
+    config: of the dataset.
+    hosts: how many.
+    limit: how many batches of each are read at most.
+    alone: the batches of one host that reads all of the data.
+  """
   seen, counts = [], []
   for host in range(hosts):
-    found, count = _read(config, limit, hosts=hosts, host=host)
+    with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
+      found, count = _counted(itertools.islice(_batches(data), limit))
     seen.append(found)
     counts.append(count)
   together = sum(seen, collections.Counter())
   whole = {}
   if max(counts) < limit:
     # An example may be in the data twice; only one host alone can tell.
-    alone, _ = _read(config, sum(counts) + 1)
-    whole['excess'] = (together - alone).total()
-    whole['missing'] = (alone - together).total()
+    of_one, _ = _counted(itertools.islice(alone, sum(counts) + 1))
+    whole['excess'] = (together - of_one).total()
+    whole['missing'] = (of_one - together).total()
   return Shards(
     hosts=hosts,
     batches=tuple(counts),
@@ -279,15 +290,12 @@ def _shards(config, hosts: int, limit: int) -> Shards:
   )
 
 
-def _read(
-  config, limit: int, *, hosts: int = 1, host: int = 0
-) -> tuple[collections.Counter, int]:
-  """Returns how often a host reads which example, and its batches."""
+def _counted(batches: Iterable[NestedMap]) -> tuple[collections.Counter, int]:
+  """Returns how often each example is in batches, and how many these are."""
   seen, count = collections.Counter(), 0
-  with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
-    for batch in _batches(data, limit):
-      count += 1
-      seen.update(_digests(batch))
+  for batch in batches:
+    count += 1
+    seen.update(_digests(batch))
   return seen, count
 
 
@@ -297,7 +305,7 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
   leaves = [
     np.asarray(x)
     for name, x in batch.flatten_items()
-    if name != _WEIGHTS and np.shape(x)[:1] == weights.shape
+    if name != example_rows.WEIGHTS and np.shape(x)[:1] == weights.shape
   ]
   for row in np.flatnonzero(weights):
     digest = hashlib.blake2b(digest_size=16)

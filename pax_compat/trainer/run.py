@@ -74,17 +74,15 @@ def train(
   folder = pathlib.Path(job_log_dir)
   experiment.check_supported()
   experiment.validate()
-  experiment.check_datasets()
-  task = experiment.task()
+  experiment.settle_datasets()
   configs = dict(
-    task=task,
+    task=experiment.task(),
     datasets=experiment.datasets(),
     decode_datasets=experiment.decode_datasets(),
   )
   config_text.check_required(configs)
-  built = task.Instantiate()
-  config = built.train.Instantiate()
-  datasets = [*experiment.train_datasets(), *experiment.eval_datasets()]
+  task = configs['task'].Instantiate()
+  config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = _mesh(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
@@ -92,7 +90,7 @@ def train(
   with contextlib.ExitStack() as stack:
     data = stack.enter_context(
       inputs.Inputs(
-        datasets,
+        [*experiment.train_datasets(), *experiment.eval_datasets()],
         decoded,
         num_infeed_hosts=sharding.num_infeed_hosts,
         infeed_host_index=sharding.infeed_host_index,
@@ -118,7 +116,7 @@ def train(
       task_program, checkpointer, origin or start, first.example, say
     )
     stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
-    if stopped_early and built.early_stopping_fn is not None:
+    if stopped_early and task.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
     reports.write(folder, configs, task_program, experiment.dumps())
@@ -145,8 +143,12 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
     max_to_keep=config.save_max_to_keep,
     keep_interval_seconds=config.keep_interval_seconds(),
   )
-  with contextlib.closing(checkpointer):
+  try:
     yield checkpointer
+  except BaseException:
+    checkpointer.close(alone=True)
+    raise
+  checkpointer.close()
 
 
 def _beginning(checkpointer, experiment):
@@ -201,7 +203,7 @@ class Trainer:
     folder: pathlib.Path,
     say: Callable[[str], None],
   ):
-    self._config = task_program.train
+    self._config = task_program.task.train
     self._program = task_program
     self._data = data
     self._first = first
