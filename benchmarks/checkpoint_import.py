@@ -47,7 +47,7 @@ import jax
 import numpy as np
 
 from adaptors import lingvo_experiment, lingvo_names, lingvo_runtime
-from adaptors.lingvo_checkpoint import converting, exporting
+from adaptors.lingvo_checkpoint import converting, exporting, staging
 from pax_compat import checkpoints, experiment_sources
 
 _REGISTERED = 'lm.python_docs.TransformerLmTiny'
@@ -230,7 +230,7 @@ class Staged:
 def kill_half_way(
   command: list[str], folder: pathlib.Path, size: int
 ) -> Staged:
-  """Starts a command that imports, and kills it; returns what it left.
+  """Runs a command that imports, up to a kill; returns what that left.
 
   Args:
     command: the command.
@@ -238,18 +238,38 @@ def kill_half_way(
     size: bytes of the state.
 
   Raises:
-    RuntimeError: it ended by itself.
+    RuntimeError: it ended otherwise.
   """
+  command = [*command, f'--kill_at={size // 2}']
+  status = subprocess.run(command).returncode
+  if status != -signal.SIGKILL:
+    raise RuntimeError(f'{" ".join(command)} ended with {status}')
   staged = Staged(folder)
-  with subprocess.Popen(command) as process:
-    while staged.size < size / 2:
-      if process.poll() is not None:
-        raise RuntimeError(f'{" ".join(command)} ended with {process.poll()}')
-      time.sleep(_POLL_SECONDS)
-      staged.look()
-    process.send_signal(signal.SIGKILL)
   staged.look()
   return staged
+
+
+def _kill_at(size: int, folder: pathlib.Path):
+  """Has this process killed while it makes an array, so many bytes being there.
+
+  A process that watches it would come too late at times.
+
+  Args:
+    size: the bytes.
+    folder: the new run's.
+  """
+  get, staged = staging.Staging.get, Staged(folder)
+
+  def get_or_die(self, name, make):
+    def make_or_die():
+      staged.look()
+      if staged.size >= size:
+        os.kill(os.getpid(), signal.SIGKILL)
+      return make()
+
+    return get(self, name, make_or_die)
+
+  staging.Staging.get = get_or_die
 
 
 def resume(
@@ -267,6 +287,7 @@ def resume(
     `seconds`.
   """
   staged, is_over = Staged(folder), threading.Event()
+  staged.look()
 
   def watch():
     while not is_over.wait(_POLL_SECONDS):
@@ -327,10 +348,18 @@ def command(
   ]
 
 
-def _run_phase(phase: str, sizes: Sizes, optimizer: str, folder: pathlib.Path):
+def _run_phase(
+  phase: str,
+  sizes: Sizes,
+  optimizer: str,
+  folder: pathlib.Path,
+  kill_at: int | None,
+):
   """Does what one process does."""
   old, new = folder / 'old', folder / 'new'
   if phase == 'import':
+    if kill_at is not None:
+      _kill_at(kill_at, new)
     converting.to_jax(experiment(sizes, optimizer, old), _NAME, new, print)
     return
   make(experiment(sizes, optimizer), old)
@@ -359,10 +388,17 @@ def main():
   )
   parser.add_argument('--json', type=pathlib.Path, help='file for the results')
   parser.add_argument('--phase', help=argparse.SUPPRESS)
+  parser.add_argument('--kill_at', type=int, help=argparse.SUPPRESS)
   options = parser.parse_args()
   sizes = sizes_of(options.parameters, options.layers)
   if options.phase:
-    _run_phase(options.phase, sizes, options.optimizer, options.folder)
+    _run_phase(
+      options.phase,
+      sizes,
+      options.optimizer,
+      options.folder,
+      options.kill_at,
+    )
     return
   with tempfile.TemporaryDirectory(dir=options.folder) as name:
     folder = pathlib.Path(name)

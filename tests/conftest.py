@@ -5,6 +5,7 @@ import os
 import pathlib
 from importlib import metadata
 
+import hypothesis
 import pytest
 
 
@@ -41,6 +42,11 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 # A worker comes to hold millions of objects that stay: they are looked through
 # seldom.
 gc.set_threshold(50_000, 20, 20)
+# Properties are tried with the same examples each time, however long they take.
+hypothesis.settings.register_profile(
+  'same', deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile('same')
 
 
 @pytest.fixture(scope='session')

@@ -1,12 +1,17 @@
 """What a process holds, for tests that nothing is left behind."""
 
+import contextlib
 import ctypes
 import gc
 import os
 import pathlib
 import sys
 import threading
+import time
 from typing import NamedTuple
+
+_TASKS = '/proc/self/task'
+_PATIENCE_SECONDS = 60
 
 
 class Held(NamedTuple):
@@ -45,9 +50,35 @@ def _status() -> dict[str, str]:
   return dict(line.split(':', 1) for line in status.splitlines())
 
 
-def threads() -> int:
-  """Returns how many threads there are, those that garbage holds included."""
-  return int(_status()['Threads'])
+def threads() -> set[int]:
+  """Returns all threads by number, those of native code included."""
+  return {int(number) for number in os.listdir(_TASKS)}
+
+
+def wait_for_end(numbers: set[int]):
+  """Waits until threads have ended.
+
+  The system may still list one that was joined. What other threads do, which
+  earlier tests have left, does not matter.
+  """
+  deadline = time.monotonic() + _PATIENCE_SECONDS
+  while left := numbers & threads():
+    assert time.monotonic() < deadline, f'still there: {_names(left)}'
+    time.sleep(0.01)
+
+
+def _names(numbers: set[int]) -> list[str]:
+  found = []
+  for number in numbers:
+    with contextlib.suppress(OSError):  # It has just ended.
+      found.append(pathlib.Path(_TASKS, str(number), 'comm').read_text())
+  return found
+
+
+def children_seconds() -> float:
+  """Returns the processor time of all ended processes that this one started."""
+  used = os.times()
+  return used.children_user + used.children_system
 
 
 def held() -> Held:

@@ -15,11 +15,20 @@ def _check(*paths) -> background_check.BackgroundCheck:
   return background_check.BackgroundCheck('the input', files)
 
 
-def _is_at_work() -> bool:
-  return any(t.name == 'record check' for t in threading.enumerate())
+@pytest.fixture(name='is_at_work')
+def _is_at_work():
+  """Gives a function that says whether a check is at work.
+
+  One does not count that an earlier test has left.
+  """
+  before = set(threading.enumerate())
+  return lambda: any(
+    thread.name == 'record check'
+    for thread in set(threading.enumerate()) - before
+  )
 
 
-def test_the_first_damaged_record_is_told(tmp_path, log):
+def test_the_first_damaged_record_is_told(tmp_path, log, is_at_work):
   good = damaged_files.write(tmp_path / 'good')
   bad = damaged_files.damaged(tmp_path / 'bad', 'data')
   check = _check(good, bad)
@@ -29,7 +38,7 @@ def test_the_first_damaged_record_is_told(tmp_path, log):
     with pytest.raises(errors.UserError, match=f'record 5 of {bad} .*found wh'):
       told()
   assert f'the input: record 5 of {bad} (at byte 150) does not match' in log()
-  assert not _is_at_work()
+  assert not is_at_work()
   check.close()
 
 
@@ -43,12 +52,12 @@ def test_files_without_damage(tmp_path, log):
   check.close()
 
 
-def test_it_works_a_part_of_its_time_and_ends_when_asked(tmp_path):
+def test_it_works_a_part_of_its_time_and_ends_when_asked(tmp_path, is_at_work):
   records = [b'x' * 1000] * 100_000
   path = damaged_files.write(tmp_path / 'a', records)
   check = _check(path, damaged_files.damaged(tmp_path / 'bad', 'data'))
   check.start()
-  assert _is_at_work()
+  assert is_at_work()
   check.close()
   check.raise_if_damaged()  # It did not come so far.
-  assert not _is_at_work()
+  assert not is_at_work()

@@ -36,9 +36,7 @@ def _check(kind, folder, *, count, rows, hosts):
 def test_every_example_counts_once(kind, hosts, tmp_path_factory):
   folder = tmp_path_factory.mktemp('data')
 
-  @hypothesis.settings(
-    max_examples=4, deadline=None, derandomize=True, database=None
-  )
+  @hypothesis.settings(max_examples=4)
   @hypothesis.given(
     rows=st.integers(1, 9), batches=st.integers(0, 4), more=st.integers(-1, 1)
   )

@@ -35,7 +35,8 @@ class CountingInput(base_input.BaseInput):
       for all.
     wait_at: the number of the batch that is held back until there is a file.
     wait_for: that file; beside it `<name>.waits` tells that it is waited for.
-    slow_from: the number of the batch from which on each takes a second more.
+    slow_from: the number of the batch from which on each takes two more
+      seconds.
     fail_at: the number of the batch at which an error is raised.
   """
 
@@ -60,7 +61,7 @@ class CountingInput(base_input.BaseInput):
     if self._done == self.wait_at:
       self._wait()
     if self.slow_from is not None and self._done >= self.slow_from:
-      time.sleep(1)
+      time.sleep(2)
     if self._done == self.fail_at:
       raise ArithmeticError(f'batch {self._done} cannot be counted')
     rows = self.last_rows if self._done == self.end else None

@@ -15,7 +15,7 @@ from tests.pax_compat import input_hosts
 
 _HOSTS = st.integers(1, 8)
 _SIZES = st.integers(1, 9)
-_PROPERTIES = settings(max_examples=60, deadline=None)
+_PROPERTIES = settings(max_examples=60)
 
 
 class Numbers(indexed_input.IndexedInput):

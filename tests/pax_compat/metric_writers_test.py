@@ -2,11 +2,7 @@
 
 import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +12,7 @@ from clu import values
 
 from pax_compat import errors, histograms, metric_writers
 from tests.pax_compat import event_files
-
-_ROOT = pathlib.Path(__file__).parents[2]
-
-
-def _python(script, *args):
-  return subprocess.run(
-    [sys.executable, '-c', textwrap.dedent(script), *map(str, args)],
-    env=os.environ | {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(_ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+from tests.pax_compat.processes import run_script
 
 
 def _lines(folder):
@@ -193,7 +178,7 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
 
 
 def test_a_killed_run_leaves_its_lines(tmp_path):
-  done = _python(
+  done = run_script(
     """
     import os, signal, sys
     from pax_compat import metric_writers

@@ -1,12 +1,6 @@
 """The core must run where TensorFlow is not installed."""
 
-import os
-import pathlib
-import subprocess
-import sys
-import textwrap
-
-_ROOT = pathlib.Path(__file__).parents[2]
+from tests.pax_compat.processes import run_script
 
 _IMPORT_ALL = """
   import importlib, pathlib, sys
@@ -31,12 +25,6 @@ _IMPORT_ALL = """
 
 
 def test_no_module_imports_tensorflow():
-  done = subprocess.run(
-    [sys.executable, '-c', textwrap.dedent(_IMPORT_ALL)],
-    env=os.environ | {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(_ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  done = run_script(_IMPORT_ALL)
   assert done.returncode == 0, done.stderr
   assert 'pax_compat.checkpoints' in done.stdout.splitlines()

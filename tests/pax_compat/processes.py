@@ -1,18 +1,32 @@
 """Python scripts in processes of their own, for tests."""
 
+import contextlib
 import os
 import pathlib
 import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from concurrent import futures
 
+# For a process that takes seconds where nothing else is at work.
+PATIENCE_SECONDS = 900
 _ROOT = pathlib.Path(__file__).parents[2]
+# The library between the processes prints, too, from several threads at once
+# and in the middle of lines. It does so among the errors.
+_BEGIN_TOGETHER = """
+import os, sys
+sys.stdout = os.fdopen(os.dup(1), 'w')
+os.dup2(2, 1)
+import jax
+index, count, port = map(int, sys.argv[1:])
+jax.distributed.initialize(f'localhost:{port}', count, index)
+"""
 
 
 def run_script(
-  script: str, *args, timeout: float = 300, **env: str
+  script: str, *args, timeout: float = PATIENCE_SECONDS, **env: str
 ) -> subprocess.CompletedProcess:
   """Runs a script, indented as it may be; it sees the CPU only.
 
@@ -42,7 +56,22 @@ def environment(**env: str) -> dict[str, str]:
 def flags_of_devices(count: int) -> str:
   """Returns the XLA_FLAGS of this process with as many CPU devices."""
   ours = os.environ.get('XLA_FLAGS', '')
-  return f'{ours} --xla_force_host_platform_device_count={count}'
+  # XLA ends a process one of whose devices is later than others, by 40 seconds
+  # unless it is told otherwise. A busy machine is no faster.
+  return (
+    f'{ours} --xla_force_host_platform_device_count={count}'
+    ' --xla_cpu_collective_call_terminate_timeout_seconds=600'
+  )
+
+
+@contextlib.contextmanager
+def free_port() -> Iterator[int]:
+  """Gives a port for JAX's coordinator, which no one else gets meanwhile."""
+  with socket.socket() as s:
+    # So that the coordinator, which shares its port, too, may listen on it.
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    s.bind(('localhost', 0))
+    yield s.getsockname()[1]
 
 
 def run_on_eight_devices(script: str, *args) -> str:
@@ -63,36 +92,24 @@ def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
   Returns:
     What each of them printed.
   """
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    address = f'localhost:{s.getsockname()[1]}'
-  begin = f'import jax, sys\njax.distributed.initialize({address!r}, {count}, '
-  text = begin + 'int(sys.argv[1]))\n' + textwrap.dedent(script)
-  started = [
-    subprocess.Popen(
-      [sys.executable, '-c', text, str(index)],
-      env=environment(XLA_FLAGS=flags_of_devices(devices)),
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    for index in range(count)
-  ]
-  try:
+  text = _BEGIN_TOGETHER + textwrap.dedent(script)
+  with free_port() as port, contextlib.ExitStack() as stack:
+    started = []
+    for index in range(count):
+      process = subprocess.Popen(
+        [sys.executable, '-c', text, *map(str, (index, count, port))],
+        env=environment(XLA_FLAGS=flags_of_devices(devices)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+      )
+      stack.callback(process.kill)
+      started.append(process)
     # At the same time: one whose pipe is full would stop, and so would others.
     with futures.ThreadPoolExecutor(count) as pool:
-      ended = list(pool.map(lambda p: p.communicate(timeout=300), started))
-  finally:
-    for process in started:
-      process.kill()
+      ended = list(
+        pool.map(lambda p: p.communicate(timeout=PATIENCE_SECONDS), started)
+      )
   for process, (_, errors) in zip(started, ended, strict=True):
     assert process.returncode == 0, errors
-  # The library between them prints lines of its own.
-  return [
-    ''.join(
-      line
-      for line in output.splitlines(keepends=True)
-      if not line.startswith('[Gloo]')
-    )
-    for output, _ in ended
-  ]
+  return [output for output, _ in ended]

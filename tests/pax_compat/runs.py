@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from tests.pax_compat import forking
-from tests.pax_compat.processes import environment
+from tests.pax_compat.processes import PATIENCE_SECONDS, environment
 
 ROOT = pathlib.Path(__file__).parents[2]
 COUNTING = 'tests.pax_compat.counting_experiment.Counting'
@@ -25,7 +25,6 @@ LISTED_LINGVO = (
 )
 # What differs between two runs of the same steps.
 _CLOCKED = ('steps_per_second', 'tokens_per_second', 'input_wait_fraction')
-_PATIENCE_SECONDS = 300
 
 
 class Run:
@@ -58,7 +57,7 @@ class Run:
 
   def wait_until(self, condition):
     """Waits until something is so; fails if the process ends before."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
       assert self.process.poll() is None, self.stdout + self.stderr
       assert time.monotonic() < deadline, self.stdout + self.stderr
@@ -66,7 +65,7 @@ class Run:
 
   def end(self) -> int:
     """Waits for the end and returns the exit status."""
-    return self.process.wait(_PATIENCE_SECONDS)
+    return self.process.wait(PATIENCE_SECONDS)
 
 
 def start(command: list, *, output: pathlib.Path, settings=None, **env) -> Run:
@@ -109,7 +108,7 @@ def forked(*command, settings=None, **env) -> subprocess.CompletedProcess:
     module,
     *arguments,
     env=_environment(settings, env),
-    timeout=_PATIENCE_SECONDS,
+    timeout=PATIENCE_SECONDS,
   )
 
 
@@ -120,7 +119,7 @@ def python(*command, settings=None, **env) -> subprocess.CompletedProcess:
     env=_environment(settings, env),
     capture_output=True,
     text=True,
-    timeout=_PATIENCE_SECONDS,
+    timeout=PATIENCE_SECONDS,
   )
 
 

@@ -23,7 +23,7 @@ def test_each_thing_comes_once(size):
   np.testing.assert_array_equal(np.sort(_order(size)), np.arange(size))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
   st.integers(1, 200_000),
   st.integers(0, 2**40),

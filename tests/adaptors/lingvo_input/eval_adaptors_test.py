@@ -10,6 +10,7 @@ import pytest
 
 from adaptors.lingvo_input import eval_adaptors
 from pax_compat import errors
+from tests import resources
 from tests.adaptors.lingvo_input import generators as testing
 
 B = 4
@@ -200,12 +201,13 @@ def test_closing_leaves_no_thread_behind(adapt, tmp_path):
   adaptor = adapt(testing.lm_params(pattern))
   adaptor.get_next()
   adaptor.close()
-  before = testing.threads()
+  before = resources.threads()
   adaptor = adapt(testing.lm_params(pattern))
   adaptor.get_next()
-  assert testing.threads()[1] > before[1]
+  started = resources.threads() - before
+  assert started
   adaptor.close()
-  assert testing.threads() == before
+  resources.wait_for_end(started)
 
 
 def test_supplied_weights_are_kept_and_pads_weigh_nothing(adapt):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from adaptors.seqio_input import host_rows
 from pax_compat.nested_map import NestedMap
 
-_PROPERTIES = settings(deadline=None, max_examples=60)
+_PROPERTIES = settings(max_examples=60)
 
 
 def _examples(low: int, high: int) -> NestedMap:

@@ -1,7 +1,7 @@
 """Tests of saving and restoring, on real files and in real processes."""
 
+import contextlib
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -19,7 +19,12 @@ from tests.pax_compat.checkpoints.states import (
   save_steps,
   target_of,
 )
-from tests.pax_compat.processes import environment, run_script
+from tests.pax_compat.processes import (
+  PATIENCE_SECONDS,
+  environment,
+  free_port,
+  run_script,
+)
 
 
 def test_state_and_extra_come_back(tmp_path):
@@ -270,18 +275,15 @@ def _start_sharded(folder, *, processes, index, port):
 
 @pytest.mark.parametrize('processes', [1, 2])
 def test_sharded(tmp_path, processes):
-  with socket.socket() as s:
-    s.bind(('127.0.0.1', 0))
-    port = s.getsockname()[1]
-  running = [
-    _start_sharded(tmp_path, processes=processes, index=i, port=port)
-    for i in range(processes)
-  ]
-  try:
-    outputs = [p.communicate(timeout=300)[0] for p in running]
-  finally:
-    for process in running:
-      process.kill()
+  with contextlib.ExitStack() as stack:
+    port = stack.enter_context(free_port())
+    running = []
+    for index in range(processes):
+      running.append(
+        _start_sharded(tmp_path, processes=processes, index=index, port=port)
+      )
+      stack.callback(running[-1].kill)
+    outputs = [p.communicate(timeout=PATIENCE_SECONDS)[0] for p in running]
   failures = ['FAILED TypeError', 'FAILED RuntimeError']
   for process, output, failure in zip(
     running, outputs, failures[:processes], strict=True

@@ -168,7 +168,7 @@ def test_a_run_compiles_while_the_first_batch_is_read(
 
   def get_next(self):
     if self.is_training:
-      assert compiled.done.wait(60), 'nothing was compiled without a batch'
+      assert compiled.done.wait(300), 'nothing was compiled without a batch'
     return read(self)
 
   batch = experiment.training_dataset().Instantiate().get_next()

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import socket
 import types
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.trainer import resuming, run
-from tests.pax_compat import runs
+from tests.pax_compat import processes, runs
 from tests.pax_compat.trainer import seen
 
 EVERY_2 = seen.steps_of(*range(2, 25, 2))
@@ -265,11 +264,9 @@ def _killed_on(count, *, folder, at, step) -> list[str]:
   Returns:
     What each of them printed.
   """
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]
   held = [folder.with_name(f'run.held.{count}.{i}') for i in range(count)]
   with contextlib.ExitStack() as stack:
+    port = stack.enter_context(processes.free_port())
     hosts = [
       stack.enter_context(
         runs.start(

@@ -1,7 +1,8 @@
 """What the settings of an experiment do to its runs, in this process."""
 
+import functools
 import gc
-import time
+import itertools
 import types
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from pax_compat import config as config_lib
-from pax_compat import errors
+from pax_compat import errors, progress
 from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import reporting
@@ -113,21 +114,8 @@ def test_a_profile_may_have_what_python_does(tmp_path, of_host):
   assert any('_moments' in name for name in names) == of_host
 
 
-class Pausing(lines.Rows):
-  """Pauses before its sixth batch, when the first step is long compiled."""
-
-  def get_next(self):
-    if self.read == 5:
-      time.sleep(1.5)
-    return super().get_next()
-
-
-def test_rates_are_of_the_last_steps(tmp_path):
-  class Slow(lines.Lines):
-    def datasets(self):
-      return [Pausing.config(name='train', is_training=True)]
-
-  rates = []
+def test_rates_are_of_the_last_steps(tmp_path, monkeypatch):
+  made, rates = progress.Progress, []
   for steps in (1, 10):
     task = lines.task(
       num_train_steps=8,
@@ -135,10 +123,16 @@ def test_rates_are_of_the_last_steps(tmp_path):
       eval_interval_steps=0,
       compute_steps_per_sec_interval_steps=steps,
     )
-    Slow(task).train(tmp_path / str(steps))
+    # On this clock each step takes longer than the one before.
+    clock = functools.partial(next, (i**2 for i in itertools.count()))
+    monkeypatch.setattr(
+      progress, 'Progress', functools.partial(made, clock=clock)
+    )
+    lines.Lines(task).train(tmp_path / str(steps))
     found = lines.metrics(tmp_path / str(steps), 'train')
     rates.append(found[8, 'steps_per_second'])
-  assert rates[1] < 7 / 1.4 < rates[0]
+  # From the 10th look at the clock back to the 9th, and to the 3rd.
+  assert rates == pytest.approx([1 / (81 - 64), 7 / (81 - 4)])
 
 
 def _has_step(profile, number):

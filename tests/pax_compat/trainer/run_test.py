@@ -5,13 +5,12 @@ import json
 import re
 import shutil
 import signal
-import socket
 
 import numpy as np
 import pytest
 
 from tests.pax_compat import runs
-from tests.pax_compat.processes import flags_of_devices
+from tests.pax_compat.processes import flags_of_devices, free_port
 
 TRAIN_LOSS = 'train', 'loss'
 DEV_LOSS = 'eval_dev', 'loss'
@@ -200,10 +199,8 @@ def test_eight_devices_train_as_one(tmp_path, finished):
 @contextlib.contextmanager
 def _two_processes(folder, output, *settings):
   """Trains on two processes, of which each has settings; yields both."""
-  with socket.socket() as s:
-    s.bind(('localhost', 0))
-    port = s.getsockname()[1]
   with contextlib.ExitStack() as stack:
+    port = stack.enter_context(free_port())
     yield [
       stack.enter_context(
         runs.start(
@@ -223,7 +220,8 @@ def _two_processes(folder, output, *settings):
 
 def _stop_two_processes(folder, output) -> list[runs.Run]:
   """Trains on two processes, and sends a SIGTERM to the second one."""
-  # JAX looks for signals once a second.
+  # JAX looks for signals once a second. Where the machine is busy it takes more
+  # to agree, and the run is not to be over before.
   settings = {'train': {'slow_from': 8}}
   with _two_processes(folder, output, settings, settings) as both:
     both[1].wait_until(lambda: 'step 6/12' in both[1].stdout)

@@ -17,11 +17,15 @@ from tests.pax_compat.trainer import lines
 def usual():
   """Returns the list to which the usual handler of SIGTERM adds the signals."""
   got = []
-  before = signal.signal(
-    signal.SIGTERM, lambda number, frame: got.append(number)
-  )
+  handlers = {
+    signal.SIGTERM: lambda number, frame: got.append(number),
+    # Ignored, where the tests were started in the background.
+    signal.SIGINT: signal.default_int_handler,
+  }
+  before = {n: signal.signal(n, handler) for n, handler in handlers.items()}
   yield got
-  signal.signal(signal.SIGTERM, before)
+  for number, handler in before.items():
+    signal.signal(number, handler)
 
 
 def _send(number=signal.SIGTERM):
