@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,12 +101,15 @@ class MultiInput(base_input.BaseInput):
     return jax.tree.map(self._with_outer, NestedMap(batches))
 
   def _with_outer(self, x: np.ndarray) -> np.ndarray:
+    return x.reshape(self._outer_shape(x))
+
+  def _outer_shape(self, x: Any) -> tuple[int, ...]:
     if not x.ndim or x.shape[0] % self._outer:
       raise errors.UserError(
         f'{self.name}: a leaf of a batch has the shape {x.shape}; expected its'
         f' first dimension to be a multiple of {self._outer}'
       )
-    return x.reshape([self._outer, x.shape[0] // self._outer, *x.shape[1:]])
+    return (self._outer, x.shape[0] // self._outer, *x.shape[1:])
 
   def is_host_field(self, path, leaf):
     name, _, rest = path.partition('.')
@@ -129,6 +133,18 @@ class MultiInput(base_input.BaseInput):
   def resume_at(self, step: int):
     for data in self._inputs.values():
       data.resume_at(step)
+
+  def order_digest(self) -> bytes | None:
+    return input_states.order_digest(self._inputs)
+
+  def batch_specs(self) -> NestedMap | None:
+    specs = {k: data.batch_specs() for k, data in self._inputs.items()}
+    if self.batch_padding_size or None in specs.values():
+      return None
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(self._outer_shape(x), x.dtype),
+      NestedMap(specs),
+    )
 
   def input_metrics(self) -> dict[str, float]:
     return input_states.metrics(self._inputs)

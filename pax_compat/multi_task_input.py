@@ -183,6 +183,9 @@ class TaskInput(base_input.BaseInput):
   def example_metrics(self, kind, examples):
     return self.source.example_metrics(kind, self._own(kind, examples))
 
+  def order_digest(self):
+    return self.source.order_digest()
+
   def input_metrics(self):
     return self.source.input_metrics()
 
