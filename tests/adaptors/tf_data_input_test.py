@@ -68,15 +68,6 @@ def test_an_evaluation_has_each_example_once(count, size, hosts):
   assert share.num_batches == -(-count // (size * hosts))
 
 
-@pytest.mark.parametrize('hosts', [1, 8])
-@pytest.mark.parametrize('count', [0, 1, 16, 17, 1003])
-def test_an_evaluation_of_many_sizes(count, hosts):
-  config = _config(count=count, reset_for_eval=True)
-  share = input_hosts.read(config, hosts=hosts, batch_size=16)
-  assert share.ids == list(range(count))
-  assert share.num_batches == -(-count // (16 * hosts))
-
-
 @_PROPERTIES
 @given(
   st.integers(1, 20),
