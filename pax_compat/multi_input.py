@@ -59,8 +59,8 @@ class MultiInput(base_input.BaseInput):
     self._outer = self.get_batch_size(self)
     self._inputs: dict[str, base_input.BaseInput] = {}
     try:
-      for name, config in self.input_to_params.items():
-        self._inputs[name] = self._built(name, config)
+      for name, config in child_configs(self).items():
+        self._inputs[name] = config.Instantiate()
     except BaseException:
       self.close()
       raise
@@ -75,17 +75,6 @@ class MultiInput(base_input.BaseInput):
           self.name,
           data.name,
         )
-
-  def _built(self, name: str, config: Config) -> base_input.BaseInput:
-    return config.Instantiate(
-      name=f'{self.name}_{name}',
-      num_infeed_hosts=self.num_infeed_hosts,
-      infeed_host_index=self.infeed_host_index,
-      input_checkpointing_enabled=self.input_checkpointing_enabled,
-      is_training=self.is_training,
-      reset_for_eval=self.reset_for_eval,
-      eval_loop_num_batches=self.eval_loop_num_batches,
-    )
 
   @classmethod
   def get_batch_size(cls, params) -> int:
@@ -197,3 +186,26 @@ class MultiInput(base_input.BaseInput):
       f'{self.name} has no input {name!r}'
       + errors.did_you_mean(name, self.input_to_params),
     )
+
+
+def child_configs(of: MultiInput | Config) -> dict[str, Config]:
+  """Returns the configs that the inputs of a `MultiInput` are built from.
+
+  Args:
+    of: the input, or its config.
+
+  Returns:
+    Copies of `input_to_params`, with what is set for all of them.
+  """
+  return {
+    name: config.clone().set(
+      name=f'{of.name}_{name}',
+      num_infeed_hosts=of.num_infeed_hosts,
+      infeed_host_index=of.infeed_host_index,
+      input_checkpointing_enabled=of.input_checkpointing_enabled,
+      is_training=of.is_training,
+      reset_for_eval=of.reset_for_eval,
+      eval_loop_num_batches=of.eval_loop_num_batches,
+    )
+    for name, config in of.input_to_params.items()
+  }
