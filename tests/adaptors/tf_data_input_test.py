@@ -224,6 +224,16 @@ def test_the_state_is_from_before_the_batch_that_was_peeked_at():
   assert 'comes next' in other.after_restart()
 
 
+def test_steps_are_those_of_all_hosts():
+  hosts = dict(num_infeed_hosts=2, infeed_host_index=1)
+  config = _config(is_training=True, batch_size=2, **hosts)
+  data, resumed = config.Instantiate(), config.Instantiate()
+  for _ in range(3):
+    data.get_next()
+  resumed.resume_at(3)
+  assert resumed.get_next().id.tolist() == data.get_next().id.tolist()
+
+
 def test_another_order_than_before_is_found_out():
   config = _config(shuffled_without_a_seed, is_training=True)
   data = config.Instantiate()
