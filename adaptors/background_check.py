@@ -45,6 +45,11 @@ class BackgroundCheck:
       _live.add(self)
       self._thread.start()
 
+  @property
+  def has_found(self) -> bool:
+    """Whether a damaged record was found so far."""
+    return self._found is not None
+
   def raise_if_damaged(self):
     """Raises a UserError if a damaged record was found so far."""
     if self._found is not None:
@@ -75,8 +80,8 @@ class BackgroundCheck:
         logging.warning('%s: cannot check %s: %s', self._name, path, e)
       if self._found is not None:
         logging.error(
-          '%s: %s. The input ends with its next batch; but its reader may'
-          ' wait for ever, where it has come to this record already',
+          '%s: %s. The input ends with its next batch, or while it waits for'
+          ' one',
           self._name,
           self._found,
         )

@@ -11,6 +11,7 @@ from adaptors import (
   lingvo_params,
   lingvo_run,
   lingvo_runtime,
+  params_trees,
 )
 from adaptors.bridge import task as bridge_task
 from adaptors.lingvo_checkpoint import files, mapping, task_facts
@@ -316,11 +317,7 @@ def _eval_batch_size(name: str, params) -> int:
   Of several buckets the one with the fewest examples decides, since its batches
   are the longest: it fits into memory for all of them.
   """
-  limits = (
-    params.Get('bucket_batch_limit')
-    if ('bucket_batch_limit' in params)
-    else None
-  )
+  limits = params_trees.get(params, 'bucket_batch_limit')
   size = min(limits) if limits else params.Get('batch_size')
   if not size:
     raise errors.UserError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_runtime
+from adaptors import lingvo_runtime, params_trees
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,14 +118,11 @@ def _needs_shapes(params: Any) -> bool:
   """Whether something in Params takes static shapes: GPipe's and GShard's."""
   gpipe = lingvo_runtime.module('lingvo.core.gpipe')
   gshard = lingvo_runtime.module('lingvo.core.gshard_builder')
-  if isinstance(params, list | tuple):
-    return any(map(_needs_shapes, params))
-  if not hasattr(params, 'IterParams'):
-    return False
   static = gpipe.PipeliningLayer, gshard.MoEBuilder
-  if 'cls' in params and issubclass(params.cls, static):
-    return True
-  return any(_needs_shapes(value) for _, value in params.IterParams())
+  return any(
+    'cls' in node and issubclass(node.cls, static)
+    for node in params_trees.all_params(params)
+  )
 
 
 def _variable_filters(params: Any) -> list[str] | None:

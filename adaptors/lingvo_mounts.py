@@ -13,8 +13,6 @@ Lingvo, TensorFlow or the mounted modules.
 
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
-import importlib.util
 import os
 import pathlib
 import sys
@@ -22,7 +20,7 @@ import threading
 
 from absl import logging
 
-from pax_compat import errors, registrations
+from pax_compat import entry_points, errors, registrations
 
 GROUP = 'pax_compat.lingvo_params'
 
@@ -65,10 +63,9 @@ def mount_entry_points() -> None:
   Raises:
     UserError: an entry point names a package that is not there.
   """
-  entries = importlib.metadata.entry_points(group=GROUP)
   with _lock:
-    for entry in sorted(entries, key=lambda e: (e.name, e.value)):
-      for folder in _folders_of(entry):
+    for entry, folders in entry_points.packages(GROUP):
+      for folder in folders:
         _finder.add(entry.name, folder)
 
 
@@ -154,37 +151,11 @@ def _package(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec:
   return spec
 
 
-def _find(name: str) -> importlib.machinery.ModuleSpec | None:
-  """Finds a module without importing the packages it is in."""
-  top, *rest = name.split('.')
-  spec = importlib.util.find_spec(top)
-  for part in rest:
-    if spec is None or spec.submodule_search_locations is None:
-      return None
-    spec = importlib.machinery.PathFinder.find_spec(
-      part, spec.submodule_search_locations
-    )
-  return spec
-
-
 def _installed_task(task: str) -> pathlib.Path | None:
   """Returns the folder of a task in the installed Lingvo, if there is one."""
-  spec = _find(f'{_TASKS}.{task}')
+  spec = entry_points.find_spec(f'{_TASKS}.{task}')
   locations = spec and spec.submodule_search_locations
   return pathlib.Path(next(iter(locations))) if locations else None
-
-
-def _folders_of(entry: importlib.metadata.EntryPoint) -> list[pathlib.Path]:
-  """Returns the folders of the package that an entry point names."""
-  spec = _find(entry.module)
-  if spec is None or not spec.submodule_search_locations:
-    owner = entry.dist.name if entry.dist else 'an unknown distribution'
-    raise errors.UserError(
-      f'the entry point `{entry.name} = {entry.value}` of {owner} in the group'
-      f' {GROUP} names no package that can be found; expected one that holds'
-      f' modules of experiments of the task {entry.name}'
-    )
-  return [pathlib.Path(p).resolve() for p in spec.submodule_search_locations]
 
 
 def _not_a_checkout(root: pathlib.Path) -> str:

@@ -25,6 +25,7 @@ import sys
 import types
 from typing import Any
 
+from adaptors import params_trees
 from pax_compat import errors
 
 NONE = ('None', 'NoneType')
@@ -69,7 +70,7 @@ def convert(old: Any, text: str, *, quoted: bool = False) -> Any:
     return _dtype(text)
   raise WrongValueError(
     'its fields to be set one by one'
-    if hasattr(old, 'IterParams')
+    if params_trees.is_params(old)
     else f'code to set it: text cannot describe a {type(old).__name__}'
   )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import logging
 
-from adaptors import lingvo_param_values
+from adaptors import lingvo_param_values, params_trees
 from pax_compat import errors
 
 # Holds None by default, yet its text is a path that nobody puts in quotes.
@@ -87,7 +87,7 @@ def _fields(
   Yields:
     (path, (owner, path in owner) as `Set` and `Get` take it).
   """
-  if _is_params(value):
+  if params_trees.is_params(value):
     # Frozen Params, such as those of initializers, are set from outside.
     if owner is None or not value.IsImmutable():
       owner, within = value, ''
@@ -112,17 +112,13 @@ def _elements(value: Any) -> Iterator[tuple[str, Any]]:
       yield (f'[{child[0]}]', child[1]) if named else (f'[{i}]', child)
 
 
-def _is_params(value: Any) -> bool:
-  return hasattr(value, 'IterParams')
-
-
 def _is_named(value: Any) -> bool:
   """Whether this is a (name, Params) pair, as in a list of sub-layers."""
   return (
     isinstance(value, tuple)
     and len(value) == 2
     and isinstance(value[0], str)
-    and _is_params(value[1])
+    and params_trees.is_params(value[1])
   )
 
 

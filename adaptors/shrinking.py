@@ -27,11 +27,11 @@ are cut keep their first ones.
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from adaptors import params_trees
 from pax_compat import errors
 
 
@@ -78,7 +78,9 @@ def shrink(params: Any, sizes: Sizes | None = None) -> Any:
   """
   params = params.Copy()
   # A list may hold the same Params several times.
-  nodes = list({id(node): node for node in all_params(params)}.values())
+  nodes = list(
+    {id(node): node for node in params_trees.all_params(params)}.values()
+  )
   rules = _Rules(sizes or Sizes(), _widest(nodes))
   for node in nodes:
     rules.apply(node)
@@ -94,7 +96,7 @@ def in_float32(params: Any) -> Any:
     params: Lingvo Params. They stay as they are.
   """
   params = params.Copy()
-  for node in all_params(params):
+  for node in params_trees.all_params(params):
     if 'fprop_dtype' in node and node.fprop_dtype is not None:
       if node.fprop_dtype.size == 2:
         node.fprop_dtype = node.dtype
@@ -276,25 +278,6 @@ class _Rules:
       _cap(node, max(2, self._sizes.width // 16), 'min_dim_size_to_factor')
 
 
-def all_params(value: Any) -> Iterator[Any]:
-  """Yields the Params in a tree that can be changed, parents first.
-
-  Args:
-    value: Params, or a list or dict that may hold some.
-  """
-  if hasattr(value, 'IterParams'):
-    if not value.IsImmutable():
-      yield value
-      for _, child in list(value.IterParams()):
-        yield from all_params(child)
-  elif isinstance(value, dict):
-    for child in value.values():
-      yield from all_params(child)
-  elif isinstance(value, (list, tuple)):
-    for child in value:
-      yield from all_params(child)
-
-
 def _widest(nodes: list[Any]) -> int:
   """Returns the widest dimension of all."""
   widths = [1]
@@ -338,5 +321,5 @@ def _multiple_of(parts: int, layers: int) -> int:
 
 def _is_list_of_params(value: Any) -> bool:
   return isinstance(value, (list, tuple)) and any(
-    hasattr(item, 'IterParams') for item in value
+    params_trees.is_params(item) for item in value
   )

@@ -98,7 +98,8 @@ class TFDataInput(base_input.BaseInput):
     self.get_batch_size(self)  # There must be one.
     epochs = self.num_epochs
     self.check(
-      epochs is None or (self.is_training and epochs >= 1),
+      epochs is None
+      or (self.is_training and base_input.is_int(epochs) and epochs >= 1),
       f'num_epochs of {self.name} is {epochs!r}, and is_training is'
       f' {self.is_training}; expected at least 1 of a training input, or None',
     )
@@ -138,7 +139,8 @@ class TFDataInput(base_input.BaseInput):
     if self._batches is None:
       self._batches = iter(self._dataset())
     rows = self._next_rows()
-    weighed = example_rows.weighed(rows, _count(rows))
+    count = example_rows.num_rows(rows)
+    weighed = example_rows.weighed(rows, count)
     digest = _digest(jax.tree.map(lambda x: x[:1], rows))
     if self._first is None and not self._read:
       self._first = digest
@@ -146,7 +148,7 @@ class TFDataInput(base_input.BaseInput):
     self._read += self.batch_size * self._hosts
     # Of the others, each host has the first, to know that there is a batch.
     other = self._offset > 0
-    real = _count(rows) - other
+    real = count - other
     own = weighed
     if other and real:
       own = jax.tree.map(lambda x: x[1:], weighed)
@@ -156,7 +158,9 @@ class TFDataInput(base_input.BaseInput):
     """Returns this host's examples of a step, behind the first of the step."""
     tf = lingvo_runtime.tensorflow()
     try:
-      return _nested(jax.tree.map(lambda x: x.numpy(), next(self._batches)))
+      return NestedMap.from_nested(
+        jax.tree.map(lambda x: x.numpy(), next(self._batches))
+      )
     except (tf.errors.OpError, UnicodeDecodeError) as e:
       raise self._failure(tf, e) from e
 
@@ -249,7 +253,7 @@ class TFDataInput(base_input.BaseInput):
       isinstance(spec, Mapping),
       f'the examples of {self.name} are {spec}; expected dicts of tensors',
     )
-    for path, leaf in _nested(spec).flatten_items():
+    for path, leaf in NestedMap.from_nested(spec).flatten_items():
       self.check(
         isinstance(leaf, tf.TensorSpec),
         f'the field {path!r} of the examples of {self.name} is a {leaf};'
@@ -266,17 +270,18 @@ class TFDataInput(base_input.BaseInput):
   def batch_specs(self) -> NestedMap | None:
     """Returns the shapes of a batch, where the dataset knows its own."""
     tf = lingvo_runtime.tensorflow()
-    spec = _nested(self._mapped(tf, self._examples(tf)).element_spec)
+    spec = NestedMap.from_nested(
+      self._mapped(tf, self._examples(tf)).element_spec
+    )
     if any(not x.shape.is_fully_defined() for x in jax.tree.leaves(spec)):
       return None
-    rows = self.batch_size + self.batch_padding_size
-    batch = jax.tree.map(
-      lambda x: np.broadcast_to(
-        np.zeros([], x.dtype.as_numpy_dtype), (rows, *x.shape)
-      ),
-      spec,
+    row = jax.tree.map(
+      lambda x: np.zeros((1, *x.shape), x.dtype.as_numpy_dtype), spec
     )
-    return self.specs_of(example_rows.weighed(batch, rows))
+    return self.specs_of(
+      example_rows.weighed(row, 1),
+      rows=self.batch_size + self.batch_padding_size,
+    )
 
   def reset(self):
     self._go_to(0)
@@ -321,7 +326,7 @@ class TFDataInput(base_input.BaseInput):
     try:
       found = json.loads(state)
       read, first = found['examples_read'], found['first_example']
-      known = isinstance(read, int) and read >= 0
+      known = base_input.is_int(read) and read >= 0
     except (ValueError, KeyError, TypeError):
       known = False
     self.check(
@@ -346,7 +351,9 @@ class TFDataInput(base_input.BaseInput):
       [batch] = self._mapped(tf, self._examples(tf).take(1)).batch(1)
     except (tf.errors.OpError, UnicodeDecodeError) as e:
       raise self._failure(tf, e) from e
-    found = _digest(_nested(jax.tree.map(lambda x: x.numpy(), batch)))
+    found = _digest(
+      NestedMap.from_nested(jax.tree.map(lambda x: x.numpy(), batch))
+    )
     self.check(
       found == expected,
       f'{self.name} cannot go on where it was: its dataset begins with another'
@@ -354,16 +361,6 @@ class TFDataInput(base_input.BaseInput):
       ' `seed` and give it to shuffle(); if nothing can be done, set'
       ' is_deterministic=False',
     )
-
-
-def _count(batch: NestedMap) -> int:
-  return jax.tree.leaves(batch)[0].shape[0]
-
-
-def _nested(fields: Mapping) -> NestedMap:
-  return NestedMap(
-    {k: _nested(x) if isinstance(x, Mapping) else x for k, x in fields.items()}
-  )
 
 
 def _digest(example: NestedMap) -> str:

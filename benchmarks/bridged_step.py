@@ -84,7 +84,9 @@ def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
     params, name, xla_device=getattr(family, 'XLA_DEVICE', None)
   )
   task_program = program.create(
-    translated.config, partitioning.create_mesh(None, None), nested
+    translated.config.Instantiate(),
+    partitioning.create_mesh(None, None),
+    nested,
   )
   state = task_program.init_state(nested)
   with lingvo_peer.training(

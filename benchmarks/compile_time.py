@@ -118,7 +118,7 @@ def time_once(step: Step, sizes: Sizes) -> dict[str, float]:
   config, shapes = task(step, sizes), batch(sizes)
   mesh = partitioning.create_mesh(None, None)
   times = [time.perf_counter()]
-  made = program.create(config, mesh, shapes)
+  made = program.create(config.Instantiate(), mesh, shapes)
   times.append(time.perf_counter())
   due = jax.ShapeDtypeStruct([], jnp.bool_)
   lowered = made.train_step.lower(made.abstract_state, shapes, due)

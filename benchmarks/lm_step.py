@@ -102,7 +102,7 @@ def measure(
   task = experiment.task()
   mesh = partitioning.create_mesh(None, None)
   some = next(iter(batches.values()))
-  task_program = program.create(task, mesh, some)
+  task_program = program.create(task.Instantiate(), mesh, some)
   state = task_program.init_state(some)
   params = jax.tree.map(np.array, state.mdl_vars[base_layer.PARAMS])
   with contextlib.ExitStack() as stack:

@@ -51,7 +51,7 @@ class OurPeer:
 
   def step(self, shape: str) -> jax.Array:
     self._count += 1
-    due = reporting.is_due(self._program.train, self._count, start=0)
+    due = reporting.is_due(self._program.task.train, self._count, start=0)
     self._state, metrics = self._program.train_step(
       self._state, self._batches[shape], np.bool_(due)
     )

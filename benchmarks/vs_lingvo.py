@@ -140,7 +140,7 @@ def measure(case: Case, *, rounds: int, steps: int) -> dict[str, Any]:
   batches, shares = _batches(case, experiment)
   some = next(iter(batches.values()))
   task_program = program.create(
-    experiment.task(), partitioning.create_mesh(None, None), some
+    experiment.task().Instantiate(), partitioning.create_mesh(None, None), some
   )
   state = task_program.init_state(some)
   theta = experiment.translated.variables.to_lingvo(

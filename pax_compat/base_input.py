@@ -5,7 +5,8 @@ import numbers
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -295,8 +296,33 @@ class BaseInput(config_lib.Configurable):
     except (NotImplementedError, errors.UserError):
       return None
 
+  def parts(self) -> Collection['BaseInput']:
+    """Returns the inputs that this one is made of; for subclasses to write."""
+    return ()
+
   def close(self):
     """Frees threads and files. The input cannot be used afterwards."""
+    for part in self.parts():
+      part.close()
+
+  def interrupt(self):
+    """Ends a `get_next` that waits for other processes, in another thread.
+
+    It raises then. The input is only closed afterwards.
+    """
+    for part in self.parts():
+      part.interrupt()
+
+  def raise_if_broken(self):
+    """Raises what was found out of the data while a `get_next` waits for it.
+
+    A reader may wait for ever for what is damaged.
+
+    Raises:
+      UserError: the data is damaged.
+    """
+    for part in self.parts():
+      part.raise_if_broken()
 
   def resume_at(self, step: int):
     """Tells a training input that `step` batches were consumed before.
@@ -421,15 +447,19 @@ class BaseInput(config_lib.Configurable):
     return ()
 
   def input_metrics(self) -> dict[str, float]:
-    """Returns what is to be written of this input itself; here nothing.
+    """Returns what is to be written of this input itself.
 
-    It is asked whenever metrics of its dataset are written, in any thread. What
-    is written is what the first process tells.
+    Here that is what its parts tell, added up. It is asked whenever metrics of
+    its dataset are written, in any thread. What is written is what the first
+    process tells.
 
     Returns:
       Numbers by name, such as `input/skipped_records`.
     """
-    return {}
+    sums = Counter()
+    for part in self.parts():
+      sums.update(part.input_metrics())
+    return dict(sums)
 
   def tokenizers(self) -> dict[str, str]:
     """Says how this input makes tokens of texts: descriptions by name.

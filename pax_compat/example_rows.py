@@ -31,6 +31,11 @@ def is_padding(path: Any) -> bool:
   return _last_name(path).endswith('paddings')
 
 
+def num_rows(batch: Any) -> int:
+  """Returns B of leaves [B, ...]; those without a dimension do not count."""
+  return next(x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
+
+
 def weighed(batch: NestedMap, rows: int) -> NestedMap:
   """Returns a batch that says how much its examples count: 1, if it did not."""
   if WEIGHTS in batch:

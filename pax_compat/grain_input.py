@@ -117,7 +117,7 @@ class GrainInput(indexed_input.IndexedInput):
       f'example {number} of {self.name} is a {type(example).__name__}; expected'
       ' a dict of arrays',
     )
-    return _nested(example)
+    return NestedMap.from_nested(example)
 
   def _stacked(self, path, *leaves) -> np.ndarray:
     shapes = {np.shape(x) for x in leaves}
@@ -135,12 +135,6 @@ class GrainInput(indexed_input.IndexedInput):
     """Ends the threads."""
     if self._threads is not None:
       self._threads.shutdown(cancel_futures=True)
-
-
-def _nested(example: Mapping) -> NestedMap:
-  return NestedMap(
-    {k: _nested(x) if isinstance(x, Mapping) else x for k, x in example.items()}
-  )
 
 
 def _grain() -> Any:

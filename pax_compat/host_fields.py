@@ -3,7 +3,7 @@
 Shapes: B batch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,16 +74,27 @@ def extended(
     x: numbers, texts or other objects.
     count: of the positions.
     axis: which axis.
-    value: what is in them, where `x` has numbers. Texts are empty there, and
-      other objects None.
+    value: what is in them, where `x` has numbers; see `blank`.
   """
-  if x.dtype.kind in 'SU':
-    value = x.dtype.type()
-  elif x.dtype.kind == 'O':
-    some = x.flat[0] if x.size else None
-    value = type(some)() if isinstance(some, bytes | str) else None
   shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-  return np.concatenate([x, np.full(shape, value, x.dtype)], axis)
+  return np.concatenate([x, blank(x, shape, value)], axis)
+
+
+def blank(like: np.ndarray, shape: Sequence[int], value: Any = 0) -> np.ndarray:
+  """Returns an array of a shape, of the type of another one.
+
+  Args:
+    like: numbers, texts or other objects.
+    shape: of what is returned.
+    value: what is in it, where `like` has numbers. Texts are empty, and other
+      objects None.
+  """
+  if like.dtype.kind in 'SU':
+    value = like.dtype.type()
+  elif like.dtype.kind == 'O':
+    some = like.flat[0] if like.size else None
+    value = type(some)() if isinstance(some, bytes | str) else None
+  return np.full(shape, value, like.dtype)
 
 
 def digestible(x: np.ndarray) -> bytes:

@@ -6,7 +6,6 @@ Its state is text, with theirs in it.
 import base64
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,11 +90,3 @@ def order_digest(inputs: Mapping[str, base_input.BaseInput]) -> bytes | None:
 def after_restart(inputs: Mapping[str, base_input.BaseInput]) -> str:
   """Returns what each input says of how it goes on after a restart."""
   return '; '.join(f'{k}: {data.after_restart()}' for k, data in inputs.items())
-
-
-def metrics(inputs: Mapping[str, base_input.BaseInput]) -> dict[str, float]:
-  """Returns the sums of what the inputs tell of themselves."""
-  sums = Counter()
-  for data in inputs.values():
-    sums.update(data.input_metrics())
-  return dict(sums)

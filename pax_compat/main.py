@@ -85,12 +85,14 @@ def _train(may_start_again: bool):
     logging.info('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
+  from pax_compat import process_failures
   from pax_compat.trainer import run as trainer
 
   try:
-    trainer.train(
-      experiment, name=name, job_log_dir=_JOB_LOG_DIR.value, say=_say
-    )
+    with process_failures.shared(name, but=trainer.Stopped):
+      trainer.train(
+        experiment, name=name, job_log_dir=_JOB_LOG_DIR.value, say=_say
+      )
   except trainer.Stopped as e:
     _say(f'{e}; the same command continues')
     sys.exit(128 + e.signal_number)

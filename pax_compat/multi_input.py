@@ -135,9 +135,6 @@ class MultiInput(base_input.BaseInput):
       NestedMap(specs),
     )
 
-  def input_metrics(self) -> dict[str, float]:
-    return input_states.metrics(self._inputs)
-
   def after_restart(self) -> str:
     return input_states.after_restart(self._inputs)
 
@@ -147,9 +144,8 @@ class MultiInput(base_input.BaseInput):
   def _set_state_internal(self, state: bytes):
     input_states.decomposed(state, self._inputs, of=self.name)
 
-  def close(self):
-    for data in self._inputs.values():
-      data.close()
+  def parts(self):
+    return self._inputs.values()
 
   def ids_to_strings(
     self, ids, lengths, key: str | None = None, input_name: str | None = None

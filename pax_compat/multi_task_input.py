@@ -82,9 +82,6 @@ class MultiTaskInput(base_input.BaseInput):
     for task, count in counts.items():
       self._sources[task].resume_at(count)
 
-  def input_metrics(self) -> dict[str, float]:
-    return input_states.metrics(self._sources)
-
   def after_restart(self) -> str:
     return input_states.after_restart(self._sources)
 
@@ -103,9 +100,8 @@ class MultiTaskInput(base_input.BaseInput):
       )
     )
 
-  def close(self):
-    for source in self._sources.values():
-      source.close()
+  def parts(self):
+    return self._sources.values()
 
   def is_host_field(self, path, leaf):
     task, _, rest = path.partition('.')
@@ -168,8 +164,8 @@ class TaskInput(base_input.BaseInput):
   def reset(self):
     self.source.reset()
 
-  def close(self):
-    self.source.close()
+  def parts(self):
+    return (self.source,)
 
   def is_host_field(self, path, leaf):
     task, _, rest = path.partition('.')
@@ -185,9 +181,6 @@ class TaskInput(base_input.BaseInput):
 
   def order_digest(self):
     return self.source.order_digest()
-
-  def input_metrics(self):
-    return self.source.input_metrics()
 
   def example_lines(self, kind, examples):
     return self.source.example_lines(kind, self._own(kind, examples))

@@ -9,13 +9,10 @@ with:
 So `tasks.lm.params.c4.Model` is the class `Model` of `my_package.params.c4`.
 """
 
-import importlib.machinery
-import importlib.metadata
-import importlib.util
 import pathlib
 from collections.abc import Iterator
 
-from pax_compat import errors, registrations
+from pax_compat import entry_points, registrations
 
 GROUP = 'pax_compat.native_params'
 _DECORATORS = ('register',)
@@ -60,21 +57,6 @@ def _packages() -> Iterator[tuple[str, str, pathlib.Path]]:
   Raises:
     UserError: an entry point names a package that is not there.
   """
-  entries = importlib.metadata.entry_points(group=GROUP)
-  for entry in sorted(entries, key=lambda e: (e.name, e.value)):
-    top, *rest = entry.module.split('.')
-    spec = importlib.util.find_spec(top)
-    for part in rest:
-      if spec is not None:
-        # Unlike find_spec of the whole, it does not import the parents.
-        spec = importlib.machinery.PathFinder.find_spec(
-          part, spec.submodule_search_locations
-        )
-    if spec is None or not spec.submodule_search_locations:
-      owner = entry.dist.name if entry.dist else 'an unknown distribution'
-      raise errors.UserError(
-        f'the entry point `{entry.name} = {entry.value}` of {owner} in the'
-        f' group {GROUP} names no package that can be found'
-      )
-    for folder in spec.submodule_search_locations:
-      yield entry.name, entry.module, pathlib.Path(folder)
+  for entry, folders in entry_points.packages(GROUP):
+    for folder in folders:
+      yield entry.name, entry.module, folder

@@ -1,6 +1,10 @@
 """A dict with attribute access: the structure that batches and outputs use."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
+from fiddle import daglish
 
 from pax_compat import errors
 
@@ -18,6 +22,16 @@ class NestedMap(dict):
   Leaves are visited in the order of the sorted keys, so two maps with the same
   keys always have the same tree structure.
   """
+
+  @classmethod
+  def from_nested(cls, fields: Mapping[str, Any]) -> 'NestedMap':
+    """Returns nested mappings as maps of this class."""
+    return cls(
+      {
+        key: cls.from_nested(value) if isinstance(value, Mapping) else value
+        for key, value in fields.items()
+      }
+    )
 
   def __getattr__(self, key):
     try:
@@ -69,4 +83,11 @@ jax.tree_util.register_pytree_with_keys(
   _flatten_with_keys,
   lambda keys, values: NestedMap(zip(keys, values, strict=True)),
   _flatten,
+)
+# What looks for the configs within a config finds those in a map, too.
+daglish.register_node_traverser(
+  NestedMap,
+  flatten_fn=lambda m: (tuple(m.values()), tuple(m)),
+  unflatten_fn=lambda values, keys: NestedMap(zip(keys, values, strict=True)),
+  path_elements_fn=lambda m: tuple(daglish.Key(key) for key in m),
 )

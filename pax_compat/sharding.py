@@ -38,7 +38,7 @@ def partition_spec(
       f'{where}: an array of shape {list(shape)} has the split mapping'
       f' {list(mapping)}; expected one entry for each dimension'
     )
-  entries = [_axes(entry) for entry in mapping]
+  entries = [axes_of(entry) for entry in mapping]
   used: list[Any] = []
   for name in (name for axes in entries for name in axes):
     if name not in axis_names:
@@ -55,7 +55,8 @@ def partition_spec(
   return PartitionSpec(*(axes or None for axes in entries))
 
 
-def _axes(entry) -> tuple[str, ...]:
+def axes_of(entry: Any) -> tuple[str, ...]:
+  """Returns the mesh axes that an entry of a mapping names."""
   if entry is None or entry == -1:
     return ()
   return tuple(entry) if isinstance(entry, list | tuple) else (entry,)

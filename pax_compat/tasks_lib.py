@@ -5,7 +5,7 @@ from typing import Any
 
 from pax_compat import base_metrics, errors
 from pax_compat import config as config_lib
-from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.early_stopping import EarlyStoppingFn
 from pax_compat.task_settings import (
   Decode,
@@ -54,13 +54,13 @@ class SingleTask(Settings):
 
   name: str = 'task'
   model: Config = REQUIRED
-  train: Config = sub_config_field(Train)
-  decode: Config = sub_config_field(Decode)
-  evaluate: Config = sub_config_field(Evaluate)
-  infer: Config = sub_config_field(Infer)
+  train: Train | Config = instance_field(Train)
+  decode: Decode | Config = instance_field(Decode)
+  evaluate: Evaluate | Config = instance_field(Evaluate)
+  infer: Infer | Config = instance_field(Infer)
   metrics: Config | None = None
   loss_aggregator: Config | None = None
-  vn: Config = sub_config_field(VariationalNoise)
+  vn: VariationalNoise | Config = instance_field(VariationalNoise)
   infer_writer: Config | None = None
   early_stopping_fn: EarlyStoppingFn | Config | None = None
   summary_verbosity: int = 3
@@ -75,8 +75,6 @@ class SingleTask(Settings):
         ' such as LanguageModel.config()'
       )
     self._check_loss()
-    for part in (self.train, self.decode, self.evaluate, self.infer, self.vn):
-      part.Instantiate()  # They check what they are set to.
 
   def _check_loss(self):
     given = getattr(self.train.learner, '__arguments__', {}).get('loss_name')

@@ -3,12 +3,13 @@
 A lookup in a table takes an id that is too large for another one, in silence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
 import flax.linen as nn
 import numpy as np
+from fiddle import daglish
 
 from pax_compat import config as config_lib
 from pax_compat import errors
@@ -106,33 +107,47 @@ def known_to(model: config_lib.Config) -> int | None:
     The number; None where that is uncertain, as a layer is none of this
     package's own, or no layer looks anything up.
   """
+  layers = (
+    (fdl.get_callable(part), config_lib.field_values(part))
+    for part, _ in daglish.iterate(model)
+    if _is_layer(part)
+  )
+  return rows_of_largest_table(layers, is_known=_is_own, lookup='emb_lookup')
+
+
+def rows_of_largest_table(
+  layers: Iterable[tuple[type, Mapping[str, Any]]],
+  *,
+  is_known: Callable[[type], bool],
+  lookup: str,
+) -> int | None:
+  """Returns how many rows the largest table has that a model looks ids up in.
+
+  Args:
+    layers: the class and the fields of each layer of the model.
+    is_known: whether a layer of that class is known to do what it says.
+    lookup: the method of a layer that looks ids up.
+
+  Returns:
+    The number; None where a layer is not known, or none looks anything up.
+  """
   sizes, looks_up = [], False
-  for config in _configs(model):
-    cls = fdl.get_callable(config)
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-      continue
-    if not _is_own(cls):
+  for cls, fields in layers:
+    if not is_known(cls):
       return None
-    looks_up = looks_up or hasattr(cls, 'emb_lookup')
-    fields = config_lib.field_values(config)
+    looks_up = looks_up or hasattr(cls, lookup)
     sizes += [fields[n] for n in _SIZES if isinstance(fields.get(n), int)]
   return max(sizes, default=None) if looks_up else None
+
+
+def _is_layer(config: Any) -> bool:
+  if not isinstance(config, fdl.Buildable):
+    return False
+  cls = fdl.get_callable(config)
+  return isinstance(cls, type) and issubclass(cls, nn.Module)
 
 
 def _is_own(cls: type) -> bool:
   """Whether a layer is of this package, and does not hold one of another."""
   module = cls.__module__
   return module.startswith('pax_compat.') and not module.endswith('_adapter')
-
-
-def _configs(value: Any) -> Iterator[fdl.Buildable]:
-  """Yields a config and all that are part of it."""
-  if isinstance(value, fdl.Buildable):
-    yield value
-    value = config_lib.field_values(value)
-  if isinstance(value, dict):
-    value = value.values()
-  elif not isinstance(value, (list, tuple)):
-    return
-  for part in value:
-    yield from _configs(part)

@@ -159,7 +159,8 @@ def test_files_name_no_machine():
 def _text_files():
   """The project's own text files: the known folders and the top level."""
   folders = (*source_tree.PACKAGES, 'benchmarks', 'docs', 'tests', 'testdata')
-  files = [f for f in source_tree.ROOT.glob('*') if f.is_file()]
+  # In a git worktree `.git` is a file, with a path of the machine.
+  files = [f for f in source_tree.ROOT.glob('*') if f.name != '.git']
   for folder in (*folders, '.ci'):
     files.extend((source_tree.ROOT / folder).rglob('*'))
   return [f for f in files if f.is_file() and f.suffix in TEXT_SUFFIXES]

@@ -103,7 +103,7 @@ def test_a_native_experiment_trains():
   with inputs.Inputs(experiment.datasets()) as data:
     batch = data.train.get_next()
   made = program.create(
-    experiment.task(), partitioning.create_mesh(None, None), batch
+    experiment.task().Instantiate(), partitioning.create_mesh(None, None), batch
   )
   state, first = made.train_step(made.init_state(batch), batch)
   _, second = made.train_step(state, batch)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_fed_task, lingvo_runtime, params_trees
 from adaptors.bridge import compilable, structures, variables, xla_ops
 from pax_compat import errors
 
@@ -392,21 +392,10 @@ def on_one_device(params: Any) -> Any:
   any in eager mode.
   """
   params = params.Copy()
-
-  def clear(node):
-    if isinstance(node, list | tuple):
-      for one in node:
-        clear(one)
-    elif isinstance(node, dict):
-      clear(list(node.values()))
-    elif hasattr(node, 'IterParams'):
-      for name, value in list(node.IterParams()):
-        if name == 'device_mesh' and value is not None:
-          node.device_mesh = np.zeros([1] * np.ndim(value), int)
-        else:
-          clear(value)
-
-  clear(params)
+  for node in params_trees.all_params(params):
+    mesh = params_trees.get(node, 'device_mesh')
+    if mesh is not None:
+      node.device_mesh = np.zeros([1] * np.ndim(mesh), int)
   return params
 
 

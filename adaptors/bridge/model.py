@@ -21,8 +21,6 @@ from pax_compat.nested_map import NestedMap
 
 # The variable, not trainable, that counts steps.
 GLOBAL_STEP = 'global_step'
-# Pax's own, which no Lingvo task knows.
-_SAMPLE_WEIGHTS = 'eval_sample_weights'
 
 
 class BridgedModel(base_model.BaseModel):
@@ -55,7 +53,8 @@ class BridgedModel(base_model.BaseModel):
 
   def compute_predictions(self, input_batch: NestedMap) -> Any:
     """Returns the metrics, and arrays [B, ...] of each example."""
-    batch = {k: v for k, v in input_batch.items() if k != _SAMPLE_WEIGHTS}
+    # What rows weigh is Pax's own, which no Lingvo task knows.
+    batch = {k: v for k, v in input_batch.items() if k != example_rows.WEIGHTS}
     if self.is_initializing():
       self._create_variables(batch)
       return {}, {}
@@ -119,7 +118,7 @@ class BridgedModel(base_model.BaseModel):
     batch = _with_texts(
       decode_out['batch'], decode_out.get(host_fields.NAME, {})
     )
-    weights = batch.pop(_SAMPLE_WEIGHTS, None)
+    weights = batch.pop(example_rows.WEIGHTS, None)
     decoded = self.lingvo_task.decoder.decode(
       decode_out['values'],
       decoding.examples_of(batch, weights),

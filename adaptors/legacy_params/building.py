@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import message, text_format
 
-from adaptors import lingvo_param_values, lingvo_runtime
+from adaptors import lingvo_param_values, lingvo_runtime, params_trees
 from adaptors.legacy_params import arrays, classes, nodes
 from pax_compat import errors
 
@@ -126,7 +126,7 @@ class Builder:
       params, known = self._of_class(node, old, path)
     else:
       # Plain Params without fields are there for fields of any name.
-      known = _is_params(old) and 'cls' not in old and len(old) > 0
+      known = params_trees.is_params(old) and 'cls' not in old and len(old) > 0
       params = old if known else None
     if not known:
       return self._without_class(params, node, path)
@@ -158,7 +158,7 @@ class Builder:
       return self._hyperparams.InstantiableParams(None), False
     if not isinstance(cls, type):
       raise _CannotMakeError(f'{name} is no class')
-    if _is_params(old) and 'cls' in old and old.cls is cls:
+    if params_trees.is_params(old) and 'cls' in old and old.cls is cls:
       return old, True
     arguments = ()
     if issubclass(cls, self._base_model.SingleTaskModel):
@@ -341,10 +341,6 @@ class _CannotMakeError(Exception):
 
 def _join(path: str, name: str) -> str:
   return f'{path}.{name}' if path else name
-
-
-def _is_params(value: Any) -> bool:
-  return hasattr(value, 'IterParams')
 
 
 def _is_named(node: Any) -> bool:

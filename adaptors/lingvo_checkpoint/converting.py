@@ -139,7 +139,7 @@ def program_of(
   experiment: LingvoExperiment,
 ) -> Iterator[tuple[program.TaskProgram, NestedMap]]:
   """Yields an experiment's program, and a batch."""
-  task = experiment.task()
+  task = experiment.task().Instantiate()
   model = task.model
   mesh = partitioning.create_mesh(
     model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape

@@ -8,7 +8,7 @@ Legend: B batch, T time.
 """
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import jax
@@ -17,6 +17,9 @@ from absl import logging
 
 from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
+
+# Batches that wait for others of their shape are held in memory.
+_MOST_SHAPES = 64
 
 
 def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
@@ -41,6 +44,18 @@ def batch_rows(batch: NestedMap) -> int | None:
   sizes = set()
   _collect_rows(batch.values(), sizes)
   return sizes.pop() if len(sizes) == 1 else None
+
+
+def first_rows(batch: NestedMap) -> int:
+  """Returns the batch size; that of the first leaf where leaves disagree.
+
+  They may where some are not by example.
+  """
+  rows = batch_rows(batch)
+  if rows is not None:
+    return rows
+  sizes = [x.shape[0] for x in jax.tree.leaves(batch) if x.ndim]
+  return sizes[0] if sizes else 1
 
 
 def _collect_rows(nodes: Iterable[Any], sizes: set[int | None]):
@@ -68,7 +83,7 @@ class Buckets:
     params: Any,
     *,
     fit_lengths: bool,
-    one_shape: bool,
+    is_so_everywhere: Callable[[bool], bool] | None = None,
   ):
     """Reads the buckets off the Params of a generator.
 
@@ -77,14 +92,15 @@ class Buckets:
       fit_lengths: whether batches are brought to the bounds of the buckets,
         lengths that the generator makes up for each batch among them, wherever
         in a batch they are.
-      one_shape: whether all batches, of whatever bucket, get the same shape.
+      is_so_everywhere: returns whether all hosts have found so what this one
+        has found in its first batch; None if there is one host only.
     """
     self.bounds = tuple(getattr(params, 'bucket_upper_bound', None) or ())
     self.limits = tuple(getattr(params, 'bucket_batch_limit', None) or ())
     self._longest = getattr(params, 'target_max_length', None)
     self.lengths = ()
     self._fit_lengths = fit_lengths
-    self._one_shape = one_shape
+    self._is_so_everywhere = is_so_everywhere or bool
     self._told_lengths = {
       n
       for field in ('source_max_length', 'target_max_length')
@@ -95,9 +111,6 @@ class Buckets:
     self._said = False
     if fit_lengths and len(self.bounds) > 1:
       self.lengths = _lengths_of_bounds(self.bounds, self._longest)
-    if one_shape and self.bounds:
-      self.limits = (max(self.limits),) * len(self.limits)
-      self.lengths = self.lengths[-1:]
     # The reader moves the bounds where it adjusts them.
     self._keyed = not getattr(params, 'bucket_adjust_every_n', 0)
     self._keys_were_checked = len(self.lengths) < 2 or not self._longest
@@ -143,7 +156,8 @@ class Buckets:
     if self._keys_were_checked:
       return
     self._keys_were_checked = True
-    if keys is None or np.all(_needed(real) <= np.asarray(keys) + 1):
+    counted = keys is None or np.all(_needed(real) <= np.asarray(keys) + 1)
+    if self._is_so_everywhere(bool(counted)):
       return
     halves = [self._longest >> i for i in range(len(self.bounds))]
     self.lengths = tuple(sorted(n for n in halves if n))
@@ -222,8 +236,7 @@ class Buckets:
     """
     if not self._fit_lengths or not self.bounds:
       return batch
-    bucket = -1 if self._one_shape else self._bucket_by_key(batch)
-    length = self.bounds[bucket] + 1
+    length = self.bounds[self._bucket_by_key(batch)] + 1
     return self._with_least_length(batch, fixed_lengths, length, ())
 
   def _with_least_length(
@@ -273,37 +286,28 @@ class Buckets:
       ' once for each, and not for each batch (pad_to_bucket_bounds=False'
       ' leaves them as they are)',
       '.'.join(path) or 'batches',
-      ' or '.join(
-        str(n + 1)
-        for n in (self.bounds[-1:] if self._one_shape else self.bounds)
-      ),
+      ' or '.join(str(n + 1) for n in self.bounds),
     )
 
 
-def warn_of_one_shape(name: str, params: Any, *, hosts: int):
-  """Says what it costs that hosts feed batches of one shape.
+def check_few_shapes(name: str, shapes: Collection[Any], batch: NestedMap):
+  """Raises where batches, which wait for others of their shape, have too many.
 
   Args:
     name: how messages call the input.
-    params: Lingvo Params of the generator.
-    hosts: how many there are.
+    shapes: those that there were so far.
+    batch: the last one.
+
+  Raises:
+    UserError: there are too many.
   """
-  bounds = getattr(params, 'bucket_upper_bound', None) or ()
-  if len(bounds) < 2:
-    return
-  limits = params.bucket_batch_limit
-  own = max(n * rows for n, rows in zip(bounds, limits, strict=False))
-  logging.warning(
-    '%s: %d hosts feed batches of one shape, so all buckets share that of the'
-    ' largest: %d examples of %d positions, %.1f times as much as any bucket'
-    ' for itself. With replay=True (--lingvo_input_replay) buckets keep their'
-    ' shapes',
-    name,
-    hosts,
-    max(limits),
-    bounds[-1],
-    max(limits) * bounds[-1] / own,
-  )
+  if len(shapes) > _MOST_SHAPES:
+    raise errors.UserError(
+      f'{name}: hosts feed batches of equal shapes, and the generator gave'
+      f' {len(shapes)} shapes, such as'
+      f' { {path: x.shape for path, x in batch.flatten_items()} }; expected a'
+      ' few. Make it pad its batches to the bounds of its buckets'
+    )
 
 
 class OneShape:

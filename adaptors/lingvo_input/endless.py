@@ -13,7 +13,7 @@ from adaptors.lingvo_input import (
   data_sets,
   reader_params,
 )
-from pax_compat import errors, host_fields
+from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 # An input that repeats itself shows by this many examples coming again.
@@ -86,7 +86,7 @@ def guard(
 
   def check(batch, count):
     # Half as wrong a number is a slip; twice the number is another epoch.
-    if count > 2 * num_samples + jax.tree.leaves(batch)[0].shape[0]:
+    if count > 2 * num_samples + example_rows.num_rows(batch):
       raise errors.UserError(
         f'{name} gave {count} examples, more than twice the {num_samples} of'
         f' input.num_samples: {advice}; or correct input.num_samples'

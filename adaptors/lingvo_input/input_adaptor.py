@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 
 from adaptors.lingvo_input import (
+  agreed_shapes,
   bucket_shapes,
   driving,
   endless,
@@ -23,7 +24,7 @@ from adaptors.lingvo_input import (
   replaying,
   ways,
 )
-from pax_compat import base_input, config, errors
+from pax_compat import base_input, config, errors, process_channel
 from pax_compat.nested_map import NestedMap
 
 # How long it is waited for the batch that another thread reads.
@@ -48,8 +49,10 @@ class LingvoInputAdaptor(base_input.BaseInput):
   different variables.
 
   Several hosts read in orders of their own, hence at a step from different
-  buckets. So that they feed one shape, all buckets then share that of the
-  largest.
+  buckets. So that they feed one shape, each holds up to 32 batches (or 1 GiB)
+  ready, and they agree on the shape that most of them have; see
+  `agreed_shapes`. `input/weightless_batches` counts those of a host that had
+  none.
 
   With `replay` the records come in the order of the files, in one thread and
   without shuffling, and every host reads all of them: shuffle the data
@@ -124,10 +127,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
       self._told_name(), self._params, self.known_ids
     )
     self._tell_fillers = generator_kinds.telling_fillers(self._params)
-    self._buckets = self._make_buckets()
-    self._shape_check = None
-    if self.num_infeed_hosts > 1 and self._hosts_differ():
-      self._shape_check = bucket_shapes.OneShape(self._told_name())
+    self._prepare_shapes()
     # Batches are fetched by another thread than the one that builds or closes.
     self._lock = threading.RLock()
     self._driver = None
@@ -173,18 +173,19 @@ class LingvoInputAdaptor(base_input.BaseInput):
     )
     return file_types.in_graph(settings, self._params)
 
-  def _make_buckets(self) -> bucket_shapes.Buckets:
-    # Hosts draw from different buckets, yet form one global batch.
-    one_shape = self.num_infeed_hosts > 1 and self._hosts_differ()
-    if one_shape:
-      bucket_shapes.warn_of_one_shape(
-        self._told_name(), self._params, hosts=self.num_infeed_hosts
-      )
-    return bucket_shapes.Buckets(
+  def _prepare_shapes(self):
+    """Sees to it that hosts feed one shape at each step."""
+    self._channel = self._shape_check = None
+    differ = self.num_infeed_hosts > 1 and self._hosts_differ()
+    if differ and jax.process_count() > 1:  # If not, hosts are only played.
+      self._channel = process_channel.Channel(self.name)
+    self._buckets = bucket_shapes.Buckets(
       self._params,
       fit_lengths=self.pad_to_bucket_bounds,
-      one_shape=one_shape,
+      is_so_everywhere=self._channel and self._channel.all,
     )
+    if differ and len(self._buckets.shapes()) < 2:
+      self._shape_check = bucket_shapes.OneShape(self._told_name())
 
   def _told_name(self) -> str:
     return f'{type(self).__name__} {self.name!r} ({self.input.cls.__name__})'
@@ -357,20 +358,29 @@ class LingvoInputAdaptor(base_input.BaseInput):
     with self._lock:
       if self.num_batches is not None and self._produced >= self.num_batches:
         raise StopIteration
-      batch = self._replayed().next() if self.replay else self._next_batch()
+      agrees = self._channel is not None and self._shape_check is None
+      if self.replay or agrees:
+        batch = self._ordered().next()
+      else:
+        batch = self._next_batch()
       self._produced += 1
       return batch
 
-  def _replayed(self) -> replaying.Replay:
-    """Returns what shares the batches among hosts, made at the first need."""
+  def _ordered(self) -> replaying.Replay | agreed_shapes.AgreedShapes:
+    """Returns what orders the batches of hosts, made at the first need."""
     if self._order is None:
-      self._order = replaying.Replay(
-        name=self._told_name(),
-        next_batch=self._next_batch,
-        skip=self._skip,
-        num_hosts=self.num_infeed_hosts,
-        host=self.infeed_host_index,
-      )
+      common = dict(name=self._told_name(), next_batch=self._next_batch)
+      if self.replay:
+        self._order = replaying.Replay(
+          **common,
+          skip=self._skip,
+          num_hosts=self.num_infeed_hosts,
+          host=self.infeed_host_index,
+        )
+      else:
+        self._order = agreed_shapes.AgreedShapes(
+          **common, channel=self._channel
+        )
     return self._order
 
   def _skip(self, count: int) -> int:
@@ -381,7 +391,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     if not self.replay:
       return super()._get_state_internal()
     with self._lock:
-      state = {'given': self._produced, **self._replayed().state()}
+      state = {'given': self._produced, **self._ordered().state()}
       return replaying.pack_state(
         type(self).__name__, self._replay_facts, state
       )
@@ -394,7 +404,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
         self._told_name(), type(self).__name__, self._replay_facts, state
       )
       self._free()
-      self._replayed().go_to(told['read'], told['waiting'])
+      self._ordered().go_to(told['read'], told['waiting'])
       self._produced = told['given']
 
   @functools.cached_property
@@ -440,7 +450,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     if 'eval_sample_weights' not in batch:
       batch = self._tell_fillers(batch)
     if 'eval_sample_weights' not in batch:
-      batch['eval_sample_weights'] = self._ones(_first_rows(batch))
+      batch['eval_sample_weights'] = self._ones(bucket_shapes.first_rows(batch))
     return batch
 
   def _ones(self, rows: int) -> np.ndarray:
@@ -458,7 +468,9 @@ class LingvoInputAdaptor(base_input.BaseInput):
   def close(self):
     """Frees the generator: its session and its threads."""
     self._closed = True
-    if not self._lock.acquire(timeout=_SECONDS_TO_CLOSE):
+    # A reader may wait for ever behind a damaged record.
+    is_stuck = self._records.check.has_found
+    if not self._lock.acquire(timeout=1 if is_stuck else _SECONDS_TO_CLOSE):
       logging.warning(
         '%s cannot be closed while another thread waits for its next batch',
         self._told_name(),
@@ -469,6 +481,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
       self._records.close()
     finally:
       self._lock.release()
+
+  def raise_if_broken(self):
+    self._records.check.raise_if_damaged()
+
+  def interrupt(self):
+    if self._channel is not None:
+      self._channel.leave()
 
   def _free(self):
     self._order = self._end_guard = None
@@ -490,7 +509,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
       return
     if self.replay:
       with self._lock:
-        self._replayed().after_steps(step)
+        self._ordered().after_steps(step)
         self._produced = step
       return
     name = self.input.cls.__name__
@@ -525,16 +544,21 @@ class LingvoInputAdaptor(base_input.BaseInput):
     return self._buckets.shapes()
 
   def input_metrics(self) -> dict[str, float]:
-    """Returns how many records this host leaves out, with `skip_bad_records`.
+    """Returns counts of what this host leaves out, or adds.
 
-    These are the damaged ones of the files that it reads, perhaps with others,
-    and those of its own records that the generator refuses. A file of which
+    `input/weightless_batches` are those that this host gave for want of one of
+    the shape that hosts agreed on. `input/skipped_records` are the damaged ones
+    of the files that it reads, perhaps with others, and those of its own
+    records that the generator refuses, with `skip_bad_records`. A file of which
     nothing can be read any more from some record on counts as one.
     """
+    metrics = {}
     damaged = self._records.num_damaged
-    if damaged is None:
-      return {}
-    return {'input/skipped_records': float(damaged + self._refused)}
+    if damaged is not None:
+      metrics['input/skipped_records'] = float(damaged + self._refused)
+    if isinstance(self._order, agreed_shapes.AgreedShapes):
+      metrics['input/weightless_batches'] = float(self._order.num_weightless)
+    return metrics
 
   def tokenizers(self) -> dict[str, str]:
     """Returns the Params of the generator's tokenizers by their names."""
@@ -557,15 +581,3 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """
     with self._lock:
       return self._live_driver().ids_to_strings(ids, lengths, key)
-
-
-def _first_rows(batch: NestedMap) -> int:
-  """Returns the batch size; that of the first leaf where leaves disagree.
-
-  They may where some are not by example.
-  """
-  rows = bucket_shapes.batch_rows(batch)
-  if rows is not None:
-    return rows
-  sizes = [x.shape[0] for x in jax.tree.leaves(batch) if x.ndim]
-  return sizes[0] if sizes else 1

@@ -18,12 +18,11 @@ from typing import Any
 import jax
 from absl import logging
 
+from adaptors.lingvo_input import bucket_shapes
 from pax_compat import errors, example_rows
 from pax_compat.nested_map import NestedMap
 
 _FORMAT = 1
-# Batches that wait for others of their shape are held in memory.
-_MOST_SHAPES = 64
 _SECONDS_TO_A_LOG_LINE = 30
 
 
@@ -101,13 +100,7 @@ class Replay:
       return
     shape = tuple(x.shape for x in jax.tree.leaves(batch))
     group = self._open.setdefault(shape, _Group())
-    if len(self._open) > _MOST_SHAPES:
-      raise errors.UserError(
-        f'{self._name}: replay over {self._num_hosts} hosts, which feed batches'
-        f' of equal shapes, and the generator gave {len(self._open)} shapes,'
-        f' such as {batch_shapes(batch)}; expected a few. Make it pad its'
-        ' batches to the bounds of its buckets'
-      )
+    bucket_shapes.check_few_shapes(self._name, self._open, batch)
     if len(group.indices) == self._host:
       group.own = batch
     if not group.indices:
@@ -193,11 +186,6 @@ def _has_batch(next_batch: Callable[[], NestedMap]) -> bool:
   except StopIteration:
     return False
   return True
-
-
-def batch_shapes(batch: NestedMap) -> str:
-  """Returns the shapes of a batch's leaves as text."""
-  return str({path: x.shape for path, x in batch.flatten_items()})
 
 
 def pack_state(

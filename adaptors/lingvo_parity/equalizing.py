@@ -7,7 +7,7 @@ Both sides are made from the Params that are returned here.
 import collections
 from typing import Any
 
-from adaptors import shrinking
+from adaptors import params_trees, shrinking
 
 # Parts of the names of fields that say how much is dropped, or how much stays.
 _DROPPED = ('dropout', 'droppath', 'dropconnect', 'zo_prob')
@@ -31,7 +31,7 @@ def equalize(params: Any) -> tuple[Any, list[str]]:
     notes.append('it computes in 32 bits')
   off = collections.Counter()
   # An input's masks come with the batches, which are the same for both.
-  for node in _without_input(wide):
+  for node in params_trees.all_params(wide, without=('input',)):
     for name, value in node.IterParams():
       quiet = _without_randomness(name, value)
       if quiet is not value:
@@ -41,11 +41,6 @@ def equalize(params: Any) -> tuple[Any, list[str]]:
   if _add_no_noise(wide):
     notes.append('off: variational noise')
   return wide, notes
-
-
-def _without_input(params: Any):
-  inputs = {id(node) for node in shrinking.all_params(params.input)}
-  return [n for n in shrinking.all_params(params) if id(n) not in inputs]
 
 
 def _without_randomness(name: str, value: Any) -> Any:

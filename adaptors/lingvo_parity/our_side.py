@@ -94,7 +94,7 @@ class _Side:
     self._variables = translated.variables.only(is_trainable=True)
     self._others = translated.variables.only(is_trainable=False)
     self._program = program.create(
-      _with_samples(translated.config, samples),
+      _with_samples(translated.config, samples).Instantiate(),
       partitioning.create_mesh(None, None),
       batch,
     )
@@ -158,7 +158,7 @@ class _Side:
         {**others, base_layer.PARAMS: params},
         batch,
         jax.random.key(0),
-        mutable=[*made.train.apply_mutable_list, _INTERMEDIATES],
+        mutable=[*made.task.train.apply_mutable_list, _INTERMEDIATES],
         capture_intermediates=_is_kept,
       )
       return value, updated.get(_INTERMEDIATES, {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_runtime, shrinking
+from adaptors import lingvo_runtime, params_trees
 from adaptors.translate.view import class_path
 from pax_compat import errors
 
@@ -27,7 +27,7 @@ def vocab_size(params: Any) -> int:
   """Returns the fewest ids that any part of a task knows."""
   sizes = [
     node.Get(name)
-    for node in shrinking.all_params(params)
+    for node in params_trees.all_params(params)
     for name in _VOCABULARIES
     if name in node and isinstance(node.Get(name), int) and node.Get(name) > 0
   ]

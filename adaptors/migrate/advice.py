@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from adaptors import lingvo_runtime
+from adaptors import lingvo_runtime, params_trees
 from adaptors.migrate import layer_trees
 from adaptors.migrate.findings import Layer
 from adaptors.translate import registry
@@ -140,7 +140,7 @@ def _layer_fields(params: Any, base: type) -> Iterator[str]:
   base_layer = lingvo_runtime.module('lingvo.core.base_layer').BaseLayer
   common = base.Params()
   for name, value in params.IterParams():
-    if name in common or not hasattr(value, 'IterParams'):
+    if name in common or not params_trees.is_params(value):
       continue
     cls = value.cls if 'cls' in value else None
     if inspect.isclass(cls) and issubclass(cls, base_layer):

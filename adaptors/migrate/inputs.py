@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from adaptors import params_trees
 from adaptors.lingvo_input import (
   bucket_shapes,
   eval_adaptors,
@@ -54,7 +55,7 @@ def _described(dataset: Config) -> Input:
 
 def _kind(params: Any) -> str:
   """Says where the examples come from."""
-  source = _get(params, 'file_datasource')
+  source = params_trees.get(params, 'file_datasource')
   if generator_kinds.is_tf_data(params):
     what = f' of {class_path(source.cls)}' if source is not None else ''
     return f'tf.data{what}'
@@ -90,11 +91,13 @@ def _driven(dataset: Config, params: Any) -> str:
 
 
 def _shapes(params: Any) -> tuple[tuple[int, int | None], ...]:
-  buckets = bucket_shapes.Buckets(params, fit_lengths=True, one_shape=False)
+  buckets = bucket_shapes.Buckets(params, fit_lengths=True)
   shapes = buckets.shapes()
-  if not shapes and _get(params, 'batch_size'):
+  if not shapes and params_trees.get(params, 'batch_size'):
     shapes = [(params.batch_size, None)]
-  lengths = [_get(params, n) for n in _LENGTHS if _get(params, n)]
+  lengths = [
+    params_trees.get(params, n) for n in _LENGTHS if params_trees.get(params, n)
+  ]
   length = lengths[0] if lengths else None
   return tuple((rows, length if n is None else n) for rows, n in shapes)
 
@@ -107,7 +110,10 @@ def _remarks(dataset: Config, params: Any) -> Iterator[str]:
     yield f'as it is here, it cannot be read: {error}'
   if not dataset.is_training:
     return
-  if 'file_pattern' in params or _get(params, 'file_datasource') is not None:
+  if (
+    'file_pattern' in params
+    or params_trees.get(params, 'file_datasource') is not None
+  ):
     yield (
       'it cannot be positioned: after a restart it reads on in a fresh order'
     )
@@ -115,7 +121,3 @@ def _remarks(dataset: Config, params: Any) -> Iterator[str]:
       'on several hosts each reads an order of its own, and not a part of the'
       ' files, unless the generator itself shares them out'
     )
-
-
-def _get(params: Any, name: str) -> Any:
-  return params.Get(name) if name in params else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from adaptors import lingvo_runtime
+from adaptors import lingvo_runtime, params_trees
 from adaptors.migrate.findings import Layer
 from adaptors.translate import builder_parts, registry
 from adaptors.translate.variables import VariableMap
@@ -180,8 +180,8 @@ def _params_of(params: Any, name: str) -> Any | None:
   if params is None:
     return None
   for field in (name, f'{name}_tpl'):
-    found = params.Get(field) if field in params else None
-    if hasattr(found, 'IterParams') and 'cls' in found:
+    found = params_trees.get(params, field)
+    if params_trees.is_params(found) and 'cls' in found:
       return found
   return None
 

@@ -32,7 +32,9 @@ def trace(way: Way) -> Outcome:
     return Outcome(None, f'not tried, for want of a batch: {told(error)}')
   try:
     config = way.translated.config
-    made = program.create(config, _mesh_of_one(config.model), batch)
+    made = program.create(
+      config.Instantiate(), _mesh_of_one(config.model), batch
+    )
     made.train_step.eval_shape(made.abstract_state, batch)
   except Exception as error:  # Much of what runs here is the user's.
     return Outcome(False, told(error))

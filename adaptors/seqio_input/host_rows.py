@@ -90,11 +90,6 @@ class Digest:
     return self._hash.digest()
 
 
-def num_rows(examples: NestedMap) -> int:
-  """Returns n of leaves [n, ...]."""
-  return len(jax.tree.leaves(examples)[0])
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharing:
   """How global batches are shared out, and what one host gets.
@@ -131,7 +126,7 @@ class Sharing:
     """
     pieces, first, size, place = [], None, 0, Place()
     for chunk in chunks:
-      start, n = 0, num_rows(chunk.examples)
+      start, n = 0, example_rows.num_rows(chunk.examples)
       while start < n:
         if first is None:
           first = _rows(chunk.examples, start, start + 1)
@@ -159,7 +154,9 @@ class Sharing:
       blank_fillers: whether all positions of the copies are said to be
         padding, too.
     """
-    real = num_rows(share.examples) if share.examples is not None else 0
+    real = (
+      example_rows.num_rows(share.examples) if share.examples is not None else 0
+    )
     parts = [] if share.examples is None else [self.real(share)]
     if real < self.batch_size:
       parts.append(
@@ -169,7 +166,7 @@ class Sharing:
 
   def real(self, share: Share) -> NestedMap:
     """Returns the host's examples with weights and provenance."""
-    rows = num_rows(share.examples)
+    rows = example_rows.num_rows(share.examples)
     index = share.start + self.batch_size * self.host + np.arange(rows)
     return example_rows.weighed(
       NestedMap(
@@ -203,7 +200,7 @@ def _fillers(example: NestedMap, count: int, *, is_blank: bool) -> NestedMap:
 
 
 def _rows(examples: NestedMap, start: int, stop: int) -> NestedMap:
-  if (start, stop) == (0, num_rows(examples)):
+  if (start, stop) == (0, example_rows.num_rows(examples)):
     return examples
   # Copied: a view would keep the whole chunk alive.
   return jax.tree.map(lambda x: x[start:stop].copy(), examples)

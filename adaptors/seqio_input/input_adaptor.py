@@ -312,7 +312,7 @@ class SeqIOInput(base_input.BaseInput):
       )
       return None, self._place
     if self.is_training:
-      rows = host_rows.num_rows(share.examples)
+      rows = example_rows.num_rows(share.examples)
       return example_rows.weighed(share.examples, rows), share.next
     if is_short and not self.fills_up:
       return self._sharing.real(share), share.next

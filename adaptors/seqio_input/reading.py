@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from adaptors import (
@@ -17,7 +16,7 @@ from adaptors import (
   record_files,
 )
 from adaptors.seqio_input import host_rows
-from pax_compat import errors
+from pax_compat import errors, example_rows
 from pax_compat.nested_map import NestedMap
 
 # What TensorFlow's errors name beside what happened.
@@ -296,7 +295,7 @@ def chunks(
   for epoch in itertools.islice(counter, start.epoch, None):
     row = 0
     for examples in make(epoch).batch(rows).prefetch(2).as_numpy_iterator():
-      n = len(jax.tree.leaves(examples)[0])
+      n = example_rows.num_rows(examples)
       skipped = min(skip, n)
       if skipped < n:
         examples = _nested_map(examples, skipped, drops_text=drops_text)

@@ -7,7 +7,7 @@ variable by 1 or 0, as an expression of that source matches its name or not.
 import re
 from typing import Any
 
-from adaptors import lingvo_runtime
+from adaptors import lingvo_runtime, params_trees
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.view import ParamsView, class_path
 
@@ -32,14 +32,14 @@ def trained_weights(
     batch trains all weights.
   """
   data = view.get('input')
-  if data is None or not hasattr(data, 'IterParams'):
+  if data is None or not params_trees.is_params(data):
     return ()
   _check_methods(view, data)
   source, path = _source(view, data)
   if source is None:
     return ()
   _note_others(view, source, path)
-  filters = _get(source, _FILTERS) or ()
+  filters = params_trees.get(source, _FILTERS) or ()
   if not any(filters):
     return ()
   field, count = f'{path}.{_FILTERS}', _number(source)
@@ -68,10 +68,10 @@ def _selected(
 
 def _source(view: ParamsView, data: Any) -> tuple[Any, str]:
   """Returns Params of an input's data source, and where they stand."""
-  source = _get(data, 'file_datasource')
+  source = params_trees.get(data, 'file_datasource')
   if source is not None:
     return source, 'input.file_datasource'
-  pattern = _get(data, 'file_pattern')
+  pattern = params_trees.get(data, 'file_pattern')
   if not isinstance(pattern, list | tuple):
     return None, ''
   if not any(len(p) > 2 for p in pattern if not isinstance(p, str)):
@@ -92,10 +92,10 @@ def _number(source: Any) -> int:
 
 def _note_others(view: ParamsView, source: Any, path: str):
   """Notes the filters of sources within another one, which Lingvo ignores."""
-  subs = _get(source, 'sub')
+  subs = params_trees.get(source, 'sub')
   for index, sub in enumerate(subs if isinstance(subs, list | tuple) else ()):
     own = f'{path}.sub[{index}]'
-    if any(_get(sub, _FILTERS) or ()):
+    if any(params_trees.get(sub, _FILTERS) or ()):
       view.report.notes.append(
         f'{view.path}.{own}.{_FILTERS} has no effect, in Lingvo neither: only'
         ' those of the outermost source have'
@@ -113,7 +113,3 @@ def _check_methods(view: ParamsView, data: Any):
       view.issue(
         'input', f'{class_path(data.cls)}.{name} is its own: not translated'
       )
-
-
-def _get(params: Any, name: str) -> Any:
-  return params.Get(name) if name in params else None

@@ -7,6 +7,7 @@ import dataclasses
 import re
 from typing import Any
 
+from adaptors import params_trees
 from adaptors.translate import optimizers, registry
 from adaptors.translate.registry import translates
 from adaptors.translate.view import ParamsView, class_path
@@ -158,13 +159,10 @@ def _part(view: ParamsView, name: str) -> ParamsView:
 
 def _has_class(params: Any, path: str) -> bool:
   """Whether a class is that of some Params, or of Params within them."""
-  if isinstance(params, list | tuple):
-    return any(_has_class(one, path) for one in params)
-  if not hasattr(params, 'IterParams'):
-    return False
-  if 'cls' in params and class_path(params.cls) == path:
-    return True
-  return any(_has_class(value, path) for _, value in params.IterParams())
+  return any(
+    'cls' in node and class_path(node.cls) == path
+    for node in params_trees.all_params(params)
+  )
 
 
 def _lp(fields: dict) -> dict:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from adaptors import params_trees
 from adaptors.translate.variables import (
   AlreadyStacked,
   Chain,
@@ -119,12 +120,6 @@ def _of_each(view: ParamsView, variable: Variable, count: int) -> Any:
 
 def _init_methods(value: Any) -> Iterator[str]:
   """Yields the methods of first values in Params, lists included."""
-  if isinstance(value, list | tuple):
-    for item in value:
-      yield from _init_methods(item)
-  elif hasattr(value, 'IterParams'):
-    for name, item in value.IterParams():
-      if name == 'params_init':
-        yield item.method
-      else:
-        yield from _init_methods(item)
+  for node in params_trees.all_params(value):
+    if 'params_init' in node:
+      yield node.params_init.method

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_runtime
+from adaptors import lingvo_runtime, params_trees
 from pax_compat import errors
 
 
@@ -100,7 +100,7 @@ class ParamsView:
     self._read.add(name)
     value = self.params.Get(name)
     defaults = self.defaults()
-    default = None if defaults is None else _get(defaults, name)
+    default = None if defaults is None else params_trees.get(defaults, name)
     if _is_of_wrong_kind(value, default):
       kinds = ['text', 'number'][:: 1 if isinstance(value, str) else -1]
       self.issue(
@@ -124,7 +124,7 @@ class ParamsView:
       if name not in self.params:
         continue
       value = self.get(name)
-      if defaults is None or not same(value, _get(defaults, name)):
+      if defaults is None or not same(value, params_trees.get(defaults, name)):
         self.report.notes.append(
           f'{self.path}.{name} = {short(value)} has no effect here: {why}'
         )
@@ -156,7 +156,7 @@ class ParamsView:
         f'{self.path}.{name}',
         self.report,
         owner=self._owner,
-        defaults=None if defaults is None else _get(defaults, name),
+        defaults=None if defaults is None else params_trees.get(defaults, name),
       )
     return self._groups[name]
 
@@ -220,7 +220,7 @@ class ParamsView:
     for name, value in self.params.IterParams():
       if name in self._read:
         continue
-      default = None if defaults is None else _get(defaults, name)
+      default = None if defaults is None else params_trees.get(defaults, name)
       for path, found, expected in differences(value, default, name):
         self.issue(
           path,
@@ -284,7 +284,9 @@ def differences(value: Any, default: Any, path: str) -> list[tuple]:
   found = []
   for name, item in value.IterParams():
     if name not in ('cls', 'name'):
-      found += differences(item, _get(default, name), f'{path}.{name}')
+      found += differences(
+        item, params_trees.get(default, name), f'{path}.{name}'
+      )
   return found
 
 
@@ -322,7 +324,3 @@ def _is_params(value: Any) -> bool:
 
 def _class(params) -> type | None:
   return params.cls if 'cls' in params else None
-
-
-def _get(params, name: str) -> Any:
-  return params.Get(name) if name in params else None

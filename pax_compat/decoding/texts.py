@@ -6,6 +6,7 @@ Shapes: B batch, T time.
 import jax
 import numpy as np
 
+from pax_compat import example_rows
 from pax_compat.nested_map import NestedMap
 
 
@@ -17,9 +18,9 @@ def of_counted_rows(decode_out: NestedMap) -> NestedMap:
       are left out.
   """
   out = jax.tree.map(np.asarray, decode_out)
-  if 'eval_sample_weights' not in out:
+  if example_rows.WEIGHTS not in out:
     return out
-  counted = out.eval_sample_weights != 0
+  counted = out[example_rows.WEIGHTS] != 0
   return jax.tree.map(lambda x: x[counted] if x.ndim else x, out)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_model, errors
+from pax_compat import base_model, errors, example_rows
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import token_models
 from pax_compat.layers.masked_lm import MaskedLmDataAugmenter
@@ -164,7 +164,7 @@ class BertModel(base_model.BaseModel):
       outputs.activations = predictions.activations
     of_examples = token_models.example_weights(input_batch)
     if of_examples is not None:
-      outputs[token_models.EXAMPLE_WEIGHTS] = of_examples
+      outputs[example_rows.WEIGHTS] = of_examples
     return metrics, outputs
 
   def _metrics(

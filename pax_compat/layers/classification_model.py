@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
-from pax_compat import base_input, base_model, errors
+from pax_compat import base_input, base_model, errors, example_rows
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import (
   embedding_softmax,
@@ -100,7 +100,7 @@ class ClassificationModel(base_model.BaseModel):
     outputs = NestedMap(labels=labels, scores=output.logits)
     of_examples = token_models.example_weights(input_batch)
     if of_examples is not None:
-      outputs[token_models.EXAMPLE_WEIGHTS] = of_examples
+      outputs[example_rows.WEIGHTS] = of_examples
     return metrics, outputs
 
   def predict(self, input_batch: NestedMap) -> NestedMap:
@@ -128,7 +128,7 @@ class ClassificationModel(base_model.BaseModel):
 
 def _example_weights(input_batch: NestedMap, rows: int) -> jax.Array:
   weights = jnp.ones([rows], jnp.float32)
-  for name in ('weight', token_models.EXAMPLE_WEIGHTS):
+  for name in ('weight', example_rows.WEIGHTS):
     if name in input_batch:
       if jnp.shape(input_batch[name]) != (rows,):
         raise errors.UserError(

@@ -13,7 +13,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
 from pax_compat.layers.paddings import apply_paddings
-from pax_compat.sharding import SplitDimsMapping
+from pax_compat.sharding import SplitDimsMapping, axes_of
 
 
 def effective_kernel_size(size: int, dilation: int) -> int:
@@ -123,7 +123,7 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
         ' entry for each of kernel size, input channels and multiplier'
       )
     height, *channels = him
-    axes = [_axes(entry) for entry in channels]
+    axes = [axes_of(entry) for entry in channels]
     return [height, None, tuple(sum(axes, ())) or None]
 
   def __call__(self, inputs, paddings=None):
@@ -146,12 +146,6 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
     if self.bias:
       outputs = outputs + self.theta.b
     return self.shard(outputs, self.activation_split_dims_mapping.out)
-
-
-def _axes(entry) -> tuple:
-  if entry is None or entry == -1:
-    return ()
-  return tuple(entry) if isinstance(entry, list | tuple) else (entry,)
 
 
 class CausalDepthwiseConv1D(base_layer.BaseLayer):

@@ -9,19 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax_compat import errors
+from pax_compat import errors, example_rows
 from pax_compat.base_model import WeightedScalars
 from pax_compat.config import Config
 from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
 from pax_compat.layers.template_fields import agreed
 from pax_compat.nested_map import NestedMap
 
-EXAMPLE_WEIGHTS = 'eval_sample_weights'
-
 
 def example_weights(input_batch: NestedMap) -> jax.Array | None:
   """Returns how much each example counts, [B]; None if each one counts."""
-  return input_batch.get(EXAMPLE_WEIGHTS)
+  return input_batch.get(example_rows.WEIGHTS)
 
 
 def token_weights(
@@ -109,7 +107,7 @@ def example_outputs(
   xent = predictions.per_example_xent * weights
   outputs = NestedMap(labels=labels, scores=-jnp.sum(xent, axis=-1))
   if of_examples is not None:
-    outputs[EXAMPLE_WEIGHTS] = of_examples
+    outputs[example_rows.WEIGHTS] = of_examples
   return outputs
 
 

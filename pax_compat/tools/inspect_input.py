@@ -96,7 +96,7 @@ def _page() -> pathlib.Path | None:
 
 def _chosen(experiment) -> list:
   """Returns the configs of the datasets to look at."""
-  experiment.check_datasets()
+  experiment.settle_datasets()
   known = {
     config.name: config
     for config in (*experiment.decode_datasets(), *experiment.datasets())

@@ -7,10 +7,10 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import fiddle as fdl
-import jax
 import numpy as np
 
 from pax_compat import (
@@ -143,14 +143,16 @@ def inspect(
     UserError: the dataset cannot be built, or has no batch.
   """
   with _built(config) as data:
-    read = list(_batches(data, batches))
+    stream = _batches(data)
+    read = list(itertools.islice(stream, batches))
     if not read:
       raise errors.UserError(f'the dataset {config.name!r} has no batch')
     shown = [_shown(data, batch) for batch in read]
     tokenizers = data.tokenizers()
-  shards = None
-  if hosts > 1:
-    shards = _shards(config, hosts, shard_batches)
+    shards = None
+    if hosts > 1:
+      alone = itertools.chain(read, stream)
+      shards = _shards(config, hosts, shard_batches, alone)
   return Dataset(
     config=config,
     specs={
@@ -185,8 +187,8 @@ def _built(config, **fields) -> Iterator[base_input.BaseInput]:
     yield data
 
 
-def _batches(data: base_input.BaseInput, count: int) -> Iterator[NestedMap]:
-  for _ in range(count):
+def _batches(data: base_input.BaseInput) -> Iterator[NestedMap]:
+  while True:
     try:
       yield data.get_next_padded()
     except StopIteration:
@@ -275,23 +277,33 @@ def _weights(batch: NestedMap) -> np.ndarray:
   weights = gathering.example_weights(batch)
   if weights is not None and weights.ndim == 1:
     return np.asarray(weights)
-  return np.ones(np.shape(jax.tree.leaves(batch)[0])[:1])
+  return np.ones(example_rows.num_rows(batch))
 
 
-def _shards(config, hosts: int, limit: int) -> Shards:
-  """Reads as several hosts do, one after the other."""
+def _shards(
+  config, hosts: int, limit: int, alone: Iterable[NestedMap]
+) -> Shards:
+  """Reads as several hosts do, one after the other.
+
+  Args:
+    config: of the dataset.
+    hosts: how many.
+    limit: how many batches of each are read at most.
+    alone: the batches of one host that reads all of the data.
+  """
   seen, counts = [], []
   for host in range(hosts):
-    found, count = _read(config, limit, hosts=hosts, host=host)
+    with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
+      found, count = _counted(itertools.islice(_batches(data), limit))
     seen.append(found)
     counts.append(count)
   together = sum(seen, collections.Counter())
   whole = {}
   if max(counts) < limit:
     # An example may be in the data twice; only one host alone can tell.
-    alone, _ = _read(config, sum(counts) + 1)
-    whole['excess'] = (together - alone).total()
-    whole['missing'] = (alone - together).total()
+    of_one, _ = _counted(itertools.islice(alone, sum(counts) + 1))
+    whole['excess'] = (together - of_one).total()
+    whole['missing'] = (of_one - together).total()
   return Shards(
     hosts=hosts,
     batches=tuple(counts),
@@ -302,15 +314,12 @@ def _shards(config, hosts: int, limit: int) -> Shards:
   )
 
 
-def _read(
-  config, limit: int, *, hosts: int = 1, host: int = 0
-) -> tuple[collections.Counter, int]:
-  """Returns how often a host reads which example, and its batches."""
+def _counted(batches: Iterable[NestedMap]) -> tuple[collections.Counter, int]:
+  """Returns how often each example is in batches, and how many these are."""
   seen, count = collections.Counter(), 0
-  with _built(config, num_infeed_hosts=hosts, infeed_host_index=host) as data:
-    for batch in _batches(data, limit):
-      count += 1
-      seen.update(_digests(batch))
+  for batch in batches:
+    count += 1
+    seen.update(_digests(batch))
   return seen, count
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pax_compat import checkpoints
+from pax_compat import checkpoints, first_process
 from pax_compat.early_stopping import RunningMode
 from pax_compat.trainer import feeding, profiling, program
 from pax_compat.trainer.step_outputs import StepOutputs
@@ -178,7 +178,7 @@ class StopEarly:
     stops = jax.process_index() == 0 and self._early_stopping_fn(
       metrics, mode, moment.step, moment.is_last, self._checkpoint_path
     )
-    if checkpoints.from_first_process(int(bool(stops))) and not moment.is_last:
+    if first_process.value_of(int(bool(stops))) and not moment.is_last:
       moment.stops_early = True
       self._say(
         f'stops early after step {moment.step}, because the early_stopping_fn'

@@ -8,12 +8,14 @@ Legend: P processes.
 """
 
 import hashlib
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pax_compat import errors
+from pax_compat import base_input, errors, host_fields
+from pax_compat.nested_map import NestedMap
 
 _DIGEST_BYTES = 8
 
@@ -76,6 +78,57 @@ class Agreement:
       ' expected the same examples in the same order everywhere. Perhaps files'
       ' differ between machines, or the order is drawn at random'
     )
+
+
+class SharedRows:
+  """Compares what processes feed whose devices hold the same rows.
+
+  Where a mesh splits a model over processes they must read the same, which an
+  input that shuffles at random does not. That shows in the first batch.
+  """
+
+  def __init__(self, data: base_input.BaseInput):
+    """Has seen no batch.
+
+    Args:
+      data: the input.
+    """
+    self._data = data
+    self._are_shared = data.num_infeed_hosts < jax.process_count()
+    self._first: bytes | None = None
+
+  def noting(self, get_next: Callable[[], NestedMap]) -> NestedMap:
+    """Returns the batch that `get_next` returns, and notes the first one."""
+    batch = get_next()
+    if self._are_shared and self._first is None:
+      leaves = map(np.asarray, jax.tree.leaves(batch))
+      self._first = b''.join(map(host_fields.digestible, leaves))
+    return batch
+
+  def check(self):
+    """Compares the first batch, once; all processes call it when they have it.
+
+    Raises:
+      UserError: processes have other examples in the same rows.
+    """
+    if not self._are_shared:
+      return
+    self._are_shared = False
+    data = self._data
+    numbers = multihost_utils.process_allgather(
+      np.int32(data.infeed_host_index)
+    )
+    digests = multihost_utils.process_allgather(_digest(self._first))
+    for number in range(data.num_infeed_hosts):
+      of_host = digests[numbers == number]
+      if (of_host != of_host[0]).any():
+        raise errors.UserError(
+          f'the dataset {data.name!r} is not the same on the processes'
+          f' {_numbers(numbers == number)}, whose devices hold the same rows of'
+          ' a batch, as the mesh splits the model over them; expected an input'
+          ' whose order is not drawn at random (--lingvo_input_replay for'
+          " Lingvo's), or a mesh that splits the batch over all processes"
+        )
 
 
 def _digest(told: str | bytes | None) -> np.ndarray:

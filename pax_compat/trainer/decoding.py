@@ -124,7 +124,7 @@ class _Results:
 
   def values(self, path: pathlib.Path) -> dict[str, Any]:
     """Returns what is told of all batches; see `decode`."""
-    prefix = self._program.decode.metrics_prefix
+    prefix = self._program.task.decode.metrics_prefix
     described = self._described.finalize().items()
     made = {} if self._collected is None else self._collected.values(path)
     return {

@@ -1,6 +1,7 @@
 """Evaluation: the metrics of a dataset."""
 
 import contextlib
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -232,19 +233,23 @@ def all_batches(
     Interrupted: it is to stop.
   """
   same = agreement.Agreement(data.name)
+  shared = agreement.SharedRows(data)
   limit = data.eval_loop_num_batches
   count = 0
   with feeding.Feeder(
-    data.get_next_padded,
+    functools.partial(shared.noting, data.get_next_padded),
     put,
     max_batches=limit,
     is_host_field=data.is_host_field,
     order=data.order_digest,
     stop=stop,
+    check=data.raise_if_broken,
+    interrupt=data.interrupt,
   ) as feeder:
     for fed in feeder:
       stop.check()
       same.check(fed.shapes, fed.order)
+      shared.check()
       count += 1
       yield fed
       if count % 100 == 0:  # A long one, or one that has no end, is seen.

@@ -19,6 +19,8 @@ from pax_compat.trainer import stopping
 _SECONDS_TO_A_SIGNAL = 1.0
 _SECONDS_TO_COMPLAINT = 10.0
 _SECONDS_TO_LEAVE = 300.0
+# Not at once: the thread is ending by itself, mostly.
+_SECONDS_TO_INTERRUPT = 0.5
 
 
 class FedBatch(NamedTuple):
@@ -61,6 +63,8 @@ class Feeder:
     is_host_field: Callable[[str, np.ndarray], bool] | None = None,
     order: Callable[[], bytes | None] = lambda: None,
     stop: stopping.Stop = stopping.NEVER,
+    check: Callable[[], object] = lambda: None,
+    interrupt: Callable[[], object] = lambda: None,
   ):
     """Starts to read.
 
@@ -74,6 +78,8 @@ class Feeder:
       order: returns what tells the order of the data up to the last batch.
       stop: tells, while a batch is waited for, whether the run is to stop;
         then `Interrupted` is raised, and the batch is still to come.
+      check: raises where a batch that is waited for cannot come.
+      interrupt: ends `get_next` where it waits for other processes.
     """
     self._get_next = get_next
     self._put = put
@@ -82,6 +88,9 @@ class Feeder:
     self._is_host_field = is_host_field
     self._order = order
     self._stop_asked = stop
+    self._check = check
+    self._interrupt = interrupt
+    self._seconds_to_leave = _SECONDS_TO_LEAVE
     self._queue = queue.Queue(maxsize=ahead)
     self._stop = threading.Event()
     self._ended = False
@@ -135,6 +144,14 @@ class Feeder:
         return self._queue.get(timeout=_SECONDS_TO_A_SIGNAL)
       except queue.Empty:
         self._stop_asked.check_waiting()
+        self._check_input()
+
+  def _check_input(self):
+    try:
+      self._check()
+    except BaseException:
+      self._seconds_to_leave = _SECONDS_TO_COMPLAINT
+      raise
 
   def close(self):
     """Stops the thread and waits for it.
@@ -146,8 +163,12 @@ class Feeder:
     self._ended = True
     began = time.monotonic()
     complains_at = began + _SECONDS_TO_COMPLAINT
+    interrupts_at = began + _SECONDS_TO_INTERRUPT
     while self._thread.is_alive():
       now = time.monotonic()
+      if now > interrupts_at:
+        interrupts_at = math.inf
+        self._interrupt()
       if now > complains_at:
         complains_at = math.inf
         logging.warning(
@@ -155,11 +176,11 @@ class Feeder:
           ' it has taken %d seconds since it was asked to end',
           _SECONDS_TO_COMPLAINT,
         )
-      if now > began + _SECONDS_TO_LEAVE:
+      if now > began + self._seconds_to_leave:
         logging.error(
           'the input has not given the batch that it is making for %d seconds;'
           ' its thread is left behind',
-          _SECONDS_TO_LEAVE,
+          self._seconds_to_leave,
         )
         break
       try:  # Make room for an item that the thread may be waiting to put.

@@ -8,6 +8,7 @@ from pax_compat import (
   host_fields,
 )
 from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import feeding
 
 
 class FirstBatch:
@@ -52,7 +53,7 @@ class FirstBatch:
     if self.is_known_before:
       self.example = self._specs
       return
-    batch = data.peek_padded()
+    batch = _peeked(data)
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
     self._check(batch)
@@ -91,6 +92,26 @@ class FirstBatch:
         ' (Train.enforce_input_specs=False lets it pass):\n  '
         + '\n  '.join(lines)
       )
+
+
+def _peeked(data: base_input.BaseInput) -> NestedMap | None:
+  """Returns what `peek_padded` does, waited for as other batches are."""
+
+  def peek():
+    batch = data.peek_padded()
+    if batch is None:
+      raise StopIteration
+    return batch
+
+  with feeding.Feeder(
+    peek,
+    lambda batch: batch,
+    max_batches=1,
+    check=data.raise_if_broken,
+    interrupt=data.interrupt,
+  ) as feeder:
+    fed = feeder.peek()
+  return None if fed is None else fed.arrays
 
 
 def _specs(experiment, data: base_input.BaseInput) -> NestedMap | None:

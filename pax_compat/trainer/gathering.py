@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pax_compat import errors, host_fields
+from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import feeding, partitioning
 
@@ -45,7 +45,7 @@ def examples(
   Raises:
     UserError: a field that stays on the host has not a row for each example.
   """
-  rows = rows_of(fed.arrays)
+  rows = example_rows.num_rows(fed.arrays)
   weights = example_weights(fed.arrays)
   counts = np.ones(rows, bool) if weights is None else whole(weights) != 0
   return Examples(_host_fields(fed.host, rows, sharding), counts)
@@ -59,17 +59,12 @@ def whole(tree: Any) -> Any:
   return multihost_utils.process_allgather(tree, tiled=True)
 
 
-def rows_of(batch: Any) -> int:
-  """Returns how many rows a batch has: B for one that is on the devices."""
-  return next(x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
-
-
 def example_weights(batch: NestedMap) -> jax.Array | None:
   """Returns what rows weigh [B], where the batch, or its task's, says it."""
   inner = [x for x in batch.values() if isinstance(x, NestedMap)]
   for fields in (batch, *inner):
-    if 'eval_sample_weights' in fields:
-      return fields.eval_sample_weights
+    if example_rows.WEIGHTS in fields:
+      return fields[example_rows.WEIGHTS]
   return None
 
 

@@ -120,7 +120,7 @@ class Evaluate(_Measure):
     super().__init__(**common)
     self._data = data
     self._peek = peek
-    train = self._program.train
+    train = self._program.task.train
     if _NEXT in data and not train.eval_skip_train:
       raise errors.UserError(
         f'the eval dataset {_NEXT!r} has the name under which the next training'
@@ -130,20 +130,20 @@ class Evaluate(_Measure):
     self._during = tuple(data) if during is None else tuple(during)
 
   def _due(self, moment):
-    every = self._program.train.eval_interval_steps
+    every = self._program.task.train.eval_interval_steps
     in_turn = bool(every) and moment.step % every == 0
     names = self._during if in_turn else ()
     if moment.is_last:
       names = tuple(self._data)
-    if in_turn and not self._program.train.eval_skip_train:
+    if in_turn and not self._program.task.train.eval_skip_train:
       names = (_NEXT, *names)
     return names
 
   def _measure(self, name, moment):
     mdl_vars = self._program.eval_vars(
-      moment.state, use_ema=self._program.train.eval_use_ema_states
+      moment.state, use_ema=self._program.task.train.eval_use_ema_states
     )
-    if name == _NEXT and not self._program.train.eval_skip_train:
+    if name == _NEXT and not self._program.task.train.eval_skip_train:
       values = self._next_train_batch(mdl_vars)
       if not values:
         return
@@ -171,7 +171,7 @@ class Evaluate(_Measure):
     return means.result()
 
   def _examples_path(self, name: str, step: int) -> pathlib.Path | None:
-    if not self._program.evaluate.write_per_example_out:
+    if not self._program.task.evaluate.write_per_example_out:
       return None
     file = f'eval_out_{step}_shard_{jax.process_index()}.jsonl'
     return self._folder / 'eval_out' / name / file
@@ -191,7 +191,7 @@ class Decode(_Measure):
     self._data = data
 
   def _due(self, moment):
-    train = self._program.train
+    train = self._program.task.train
     every = train.decode_interval_steps
     if not every:
       return ()
@@ -206,7 +206,7 @@ class Decode(_Measure):
       self._data[name],
       task_program=self._program,
       mdl_vars=self._program.eval_vars(
-        moment.state, use_ema=self._program.train.decode_use_ema_states
+        moment.state, use_ema=self._program.task.train.decode_use_ema_states
       ),
       put=self._put,
       path=self._folder
@@ -221,7 +221,7 @@ class Decode(_Measure):
     self._tell(moment, 'decode', name, values, told)
 
   def _profile(self, name: str) -> profiling.Profile | None:
-    decode = self._program.decode
+    decode = self._program.task.decode
     if not decode.profiler_num_steps:
       return None
     return profiling.Profile(

@@ -200,10 +200,7 @@ def _first_axes(name: str, mapping: Any) -> tuple[str, ...]:
       f'inputs_split_mapping.{name} is {mapping!r}; expected a mesh axis, or'
       f' several, or None for each of {rank} dimension(s)'
     )
-  first = mapping[0]
-  if first in (None, -1):
-    return ()
-  return tuple(first) if isinstance(first, tuple | list) else (first,)
+  return sharding_lib.axes_of(mapping[0])
 
 
 def batch_sharding(

@@ -11,8 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
-from pax_compat import config as config_lib
+from pax_compat import (
+  base_layer,
+  checkpoints,
+  errors,
+  example_rows,
+  learners,
+  tasks_lib,
+)
 from pax_compat.learners import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, step_outputs, variational_noise
@@ -42,7 +48,6 @@ class TaskProgram:
 
   Attributes:
     task: the task.
-    train: how it is trained.
     model: the model.
     learner: the learner.
     loss_aggregator: what makes the loss of the model's metrics.
@@ -56,7 +61,6 @@ class TaskProgram:
   """
 
   task: tasks_lib.SingleTask
-  train: tasks_lib.Train
   model: Any
   learner: learners.Learner | learners.MultiTaskLearner
   loss_aggregator: Any
@@ -66,16 +70,6 @@ class TaskProgram:
   abstract_state: TrainState
   weight_metas: dict[str, base_layer.WeightHParams]
   probes: Any
-
-  @functools.cached_property
-  def evaluate(self) -> tasks_lib.Evaluate:
-    """How the task is evaluated."""
-    return self.task.evaluate.Instantiate()
-
-  @functools.cached_property
-  def decode(self) -> tasks_lib.Decode:
-    """How the task is decoded."""
-    return self.task.decode.Instantiate()
 
   def init_state(self, batch: NestedMap) -> TrainState:
     """Returns the first state, each part created where it belongs.
@@ -116,7 +110,7 @@ class TaskProgram:
 
     with jax.set_mesh(self.mesh):
       return jax.jit(init, out_shardings=chosen(shardings))(
-        jax.random.key(self.train.random_seed)
+        jax.random.key(self.task.train.random_seed)
       )
 
   @functools.cached_property
@@ -153,12 +147,12 @@ class TaskProgram:
     The number is that of the batch, which random numbers depend on; batch 0
     alone has large summaries.
     """
-    return self._compiled_eval_step(self.evaluate.write_per_example_out)
+    return self._compiled_eval_step(self.task.evaluate.write_per_example_out)
 
   @functools.cached_property
   def eval_rows_step(self):
     """As `eval_step`, with what is said of each example in any case."""
-    if self.evaluate.write_per_example_out:
+    if self.task.evaluate.write_per_example_out:
       return self.eval_step
     return self._compiled_eval_step(True)
 
@@ -191,7 +185,9 @@ class TaskProgram:
     return {**state.mdl_vars, base_layer.PARAMS: params}
 
   def _train_step(self, state: TrainState, batch: NestedMap, due=True):
-    key = jax.random.fold_in(jax.random.key(self.train.random_seed), state.step)
+    key = jax.random.fold_in(
+      jax.random.key(self.task.train.random_seed), state.step
+    )
     params = state.mdl_vars[base_layer.PARAMS]
     noisy = self.noise.add(
       params, state.step, jax.random.fold_in(key, _FOR_NOISE)
@@ -247,7 +243,7 @@ class TaskProgram:
       The loss to minimise; what to tell of it; large summaries; and the
       collections that the model has updated.
     """
-    options = {'mutable': list(self.train.apply_mutable_list)} | options
+    options = {'mutable': list(self.task.train.apply_mutable_list)} | options
     result, updated = self.model.apply(
       {base_layer.ROW_PROBES: self._zero_probes(), **variables},
       batch,
@@ -317,7 +313,7 @@ class TaskProgram:
     return loss, outputs, large
 
   def _norms(self, params: Any) -> dict[str, jax.Array]:
-    if not self.train.variable_norm_summary:
+    if not self.task.train.variable_norm_summary:
       return {}
     weights = learners.by_path(params)
     # As the learner sums the squares, so that they are summed once.
@@ -329,13 +325,13 @@ class TaskProgram:
     }
 
   def _eval_step(self, has_rows, mdl_vars, batch, number=0):
-    key = jax.random.key(self.evaluate.random_seed)
+    key = jax.random.key(self.task.evaluate.random_seed)
     with base_layer.eval_mode(), _traced_on(self.mesh):
       result, updated = self.model.apply(
         mdl_vars,
         batch,
         rngs={base_layer.RANDOM: jax.random.fold_in(key, number)},
-        mutable=list(self.evaluate.apply_mutable_list),
+        mutable=list(self.task.evaluate.apply_mutable_list),
       )
       metrics, per_example = self._parts_of(result)
       _, outputs, large = self._outputs(metrics, updated)
@@ -345,12 +341,12 @@ class TaskProgram:
       )
     if not has_rows:
       return outputs
-    [rows, *_] = (x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
+    rows = example_rows.num_rows(batch)
     return outputs.replace(per_example=_checked_rows(per_example, rows))
 
   def _decode_step(self, mdl_vars, batch, number=0):
-    key = jax.random.key(self.decode.random_seed)
-    if self.decode.prng_key_fold_with_batch_index:
+    key = jax.random.key(self.task.decode.random_seed)
+    if self.task.decode.prng_key_fold_with_batch_index:
       key = jax.random.fold_in(key, number)
     with base_layer.eval_mode(), _traced_on(self.mesh):
       result, updated = self.model.apply(
@@ -358,7 +354,7 @@ class TaskProgram:
         batch,
         method='decode',
         rngs={base_layer.RANDOM: key},
-        mutable=list(self.decode.apply_mutable_list),
+        mutable=list(self.task.decode.apply_mutable_list),
       )
     if not isinstance(result, tuple) or len(result) != 3:
       raise errors.UserError(
@@ -384,24 +380,22 @@ class TaskProgram:
 
 
 def create(
-  task: config_lib.Config, mesh: Mesh, batch: NestedMap
+  task: tasks_lib.SingleTask, mesh: Mesh, batch: NestedMap
 ) -> TaskProgram:
   """Returns a task's program; nothing is allocated and nothing compiled.
 
   Args:
-    task: config of a `SingleTask`.
+    task: the task.
     mesh: the devices.
     batch: a batch of this process, or the shapes and dtypes of one.
 
   Raises:
-    UserError: the task's config cannot be built.
+    UserError: its model or its learner cannot be built.
   """
-  built = task.Instantiate()
-  train = built.train.Instantiate()
-  learner = train.learner.Instantiate()
-  model = built.model.Instantiate()
-  _check_ema(train, learner)
-  sharding = partitioning.batch_sharding(mesh, train.inputs_split_mapping)
+  learner = task.train.learner.Instantiate()
+  model = task.model.Instantiate()
+  _check_ema(task.train, learner)
+  sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
   with jax.set_mesh(mesh):
     boxed = jax.eval_shape(
       lambda key, b: model.init({base_layer.PARAMS: key}, b),
@@ -413,12 +407,11 @@ def create(
   learner.check_names(learners.by_path(boxed, is_leaf=base_layer.is_boxed))
   metas = _metas(boxed)
   return TaskProgram(
-    task=built,
-    train=train,
+    task=task,
     model=model,
     learner=learner,
-    loss_aggregator=built.create_loss_aggregator(),
-    noise=variational_noise.Noise(built.vn.Instantiate(), list(metas)),
+    loss_aggregator=task.create_loss_aggregator(),
+    noise=variational_noise.Noise(task.vn, list(metas)),
     mesh=mesh,
     batch_sharding=sharding,
     abstract_state=_abstract_state(learner, mesh, boxed),

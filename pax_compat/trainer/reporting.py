@@ -55,7 +55,7 @@ class Report:
       of_input: returns what the training input tells of itself.
     """
     self._of_input = of_input
-    self._settings: tasks_lib.Train = task_program.train
+    self._settings: tasks_lib.Train = task_program.task.train
     self._program = task_program
     self._progress = progress
     self._writer = writer

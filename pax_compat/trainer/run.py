@@ -24,6 +24,7 @@ from pax_compat import config as config_lib
 from pax_compat import progress as progress_lib
 from pax_compat.trainer import (
   actions,
+  agreement,
   feeding,
   first_batch,
   inputs,
@@ -73,17 +74,15 @@ def train(
   folder = pathlib.Path(job_log_dir)
   experiment.check_supported()
   experiment.validate()
-  experiment.check_datasets()
-  task = experiment.task()
+  experiment.settle_datasets()
   configs = dict(
-    task=task,
+    task=experiment.task(),
     datasets=experiment.datasets(),
     decode_datasets=experiment.decode_datasets(),
   )
   config_text.check_required(configs)
-  built = task.Instantiate()
-  config = built.train.Instantiate()
-  datasets = [*experiment.train_datasets(), *experiment.eval_datasets()]
+  task = configs['task'].Instantiate()
+  config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = _mesh(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
@@ -91,7 +90,7 @@ def train(
   with contextlib.ExitStack() as stack:
     data = stack.enter_context(
       inputs.Inputs(
-        datasets,
+        [*experiment.train_datasets(), *experiment.eval_datasets()],
         decoded,
         num_infeed_hosts=sharding.num_infeed_hosts,
         infeed_host_index=sharding.infeed_host_index,
@@ -117,7 +116,7 @@ def train(
       task_program, checkpointer, origin or start, first.example, say
     )
     stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
-    if stopped_early and built.early_stopping_fn is not None:
+    if stopped_early and task.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
     reports.write(folder, configs, task_program, experiment.dumps())
@@ -144,8 +143,12 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
     max_to_keep=config.save_max_to_keep,
     keep_interval_seconds=config.keep_interval_seconds(),
   )
-  with contextlib.closing(checkpointer):
+  try:
     yield checkpointer
+  except BaseException:
+    checkpointer.close(alone=True)
+    raise
+  checkpointer.close()
 
 
 def _beginning(checkpointer, experiment):
@@ -200,7 +203,7 @@ class Trainer:
     folder: pathlib.Path,
     say: Callable[[str], None],
   ):
-    self._config = task_program.train
+    self._config = task_program.task.train
     self._program = task_program
     self._data = data
     self._first = first
@@ -212,6 +215,7 @@ class Trainer:
     self._put = functools.partial(
       partitioning.global_batch, sharding=task_program.batch_sharding
     )
+    self._shared = agreement.SharedRows(data.train)
     self._compiled: dict[str, float] = {}
     self._stop = stopping.Stop()
 
@@ -241,11 +245,13 @@ class Trainer:
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
         feeding.Feeder(
-          self._first.get_next_padded,
+          functools.partial(self._shared.noting, self._first.get_next_padded),
           self._put,
           get_state=self._position.get_state,
           is_host_field=self._data.train.is_host_field,
           stop=self._stop,
+          check=self._data.train.raise_if_broken,
+          interrupt=self._data.train.interrupt,
         )
       )
       report, measures, others = self._actions(start, feeder, stack)
@@ -299,6 +305,7 @@ class Trainer:
     limit = self._config.max_inflight_steps
     for step, fed in enumerate(feeder, start + 1):
       began = time.monotonic()
+      self._shared.check()
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
         due = np.bool_(reporting.is_due(self._config, step, start))
         state, outputs = self._program.train_step(state, fed.arrays, due)

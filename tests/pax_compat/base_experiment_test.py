@@ -73,8 +73,28 @@ def test_what_nothing_would_call(name):
 def test_datasets_are_configs(method, returned, wrong):
   derived = type('Derived', (Mine,), {method: lambda self: returned})
   with pytest.raises(errors.UserError, match=f'Derived.*{wrong}'):
-    derived().check_datasets()
-  Mine().check_datasets()
+    derived().settle_datasets()
+
+
+def test_settled_datasets_are_asked_for_once():
+  class Counted(Mine):
+    asked = 0
+
+    def datasets(self):
+      self.asked += 1
+      return [*super().datasets(), base_input.BaseInput.config(name='more')]
+
+    def decode_datasets(self):
+      return [d.set(batch_size=self.asked) for d in self.eval_datasets()]
+
+  experiment = Counted()
+  experiment.settle_datasets()
+  asked = experiment.asked
+  assert experiment.training_dataset().set(batch_size=9).name == 'train'
+  assert [d.name for d in experiment.eval_datasets()] == ['dev', 'test', 'more']
+  assert {d.batch_size for d in experiment.datasets()} == {None}
+  assert [d.batch_size for d in experiment.decode_datasets()] == [asked] * 3
+  assert experiment.asked == asked
 
 
 def test_a_derived_experiment_changes_a_setting_by_assigning_it():

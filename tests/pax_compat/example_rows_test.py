@@ -17,6 +17,11 @@ def _batch():
   )
 
 
+def test_rows_are_those_of_what_has_rows():
+  assert example_rows.num_rows(_batch()) == 2
+  assert example_rows.num_rows({'a': np.float32(1), 'b': np.zeros([3, 1])}) == 3
+
+
 def test_examples_count_as_one_unless_they_say_otherwise():
   weighed = example_rows.weighed(_batch(), 2)
   np.testing.assert_array_equal(weighed.eval_sample_weights, [1, 1])

@@ -1,13 +1,16 @@
 """Tests of NestedMap."""
 
 import copy
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fiddle import daglish
 
 from pax_compat import errors
+from pax_compat.config import Config
 from pax_compat.nested_map import NestedMap
 
 
@@ -52,6 +55,24 @@ def test_goes_through_jit_and_grad():
 def test_flatten_items_gives_dotted_paths_in_tree_order():
   m = NestedMap(b=1, a=NestedMap(z=[2, 3]))
   assert m.flatten_items() == [('a.z.0', 2), ('a.z.1', 3), ('b', 1)]
+
+
+def test_nested_mappings_become_maps():
+  made = NestedMap.from_nested({'a': {'b': 1}, 'c': [{'d': 2}]})
+  assert made.a.b == 1 and isinstance(made.a, NestedMap)
+  assert made.c == [{'d': 2}]
+
+
+@dataclasses.dataclass
+class _Thing:
+  x: int
+
+
+def test_fiddle_looks_into_maps():
+  m = NestedMap(b=Config(_Thing, x=1), a=[Config(_Thing, x=2)])
+  found = [one for one, _ in daglish.iterate(m) if isinstance(one, Config)]
+  assert [one.x for one in found] == [1, 2]
+  assert daglish.MemoizedTraversal.run(lambda v, s: s.map_children(v), m) == m
 
 
 def test_copies():

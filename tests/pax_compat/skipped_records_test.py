@@ -9,6 +9,7 @@ from pax_compat import (
   multi_input,
   skipped_records,
 )
+from pax_compat.nested_map import NestedMap
 
 
 class Able(base_input.BaseInput):
@@ -31,7 +32,7 @@ class Experiment(base_experiment.BaseExperiment):
   def datasets(self):
     nested = multi_input.MultiInput.config(
       name='nested',
-      input_to_params={'a': Able.config(), 'b': Unable.config()},
+      input_to_params=NestedMap(a=Able.config(), b=Unable.config()),
     )
     return [self.TRAIN, self.OTHER, nested]
 

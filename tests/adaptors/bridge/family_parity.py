@@ -133,7 +133,7 @@ class Bridged:
     config = translated.config.clone()
     # Norms that nothing looks at take seconds to compile.
     config.train.learner.set(grad_norm_summary=False, var_norm_summary=False)
-    self.program = program.create(config, mesh, nested(batch))
+    self.program = program.create(config.Instantiate(), mesh, nested(batch))
 
   def state(self, theta: Arrays) -> program.TrainState:
     """Returns the state before the first step, with Lingvo's variables."""

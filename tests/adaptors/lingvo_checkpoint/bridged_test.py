@@ -25,7 +25,7 @@ def test_moving_statistics_are_carried(tmp_path):
   translated = bridge.bridge_task(params, 'lenet5')
   first = nested(data[0])
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), first
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), first
   )
   facts = task_facts.of(params, translated)
   original = files.newest(tmp_path / f'ckpt-{_SAVED:08d}')

@@ -59,7 +59,9 @@ def _imported(params, batch, checkpoint):
   translated = multi_task.translate_model(params, 'both').task
   example = NestedMap(tag=batch, words=batch)
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), example
+    translated.config.Instantiate(),
+    partitioning.create_mesh(None, None),
+    example,
   )
   facts = task_facts.of_several(params, translated)
   return facts, made, importing.read_state(checkpoint, facts, made, example)

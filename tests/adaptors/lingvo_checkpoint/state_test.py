@@ -110,7 +110,7 @@ def _imported(params, batch, checkpoint, **allowed):
   """Returns the facts, the program and the state of a checkpoint."""
   translated = tiny_task.translate(params)
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), batch
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), batch
   )
   facts = task_facts.of(params, translated)
   state = importing.read_state(

@@ -24,7 +24,7 @@ def _continued(params, data, folder, saved):
   translated = task_translation.translate_task(params, 'task')
   first = task_parity.nested(data[0])
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), first
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), first
   )
   facts = task_facts.of(params, translated)
   original = files.TensorflowCheckpoint(folder / f'ckpt-{saved:08d}')

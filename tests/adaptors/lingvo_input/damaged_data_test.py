@@ -16,6 +16,7 @@ from adaptors.lingvo_input import (
 from pax_compat import errors
 from tests.adaptors.lingvo_input import damaged_files
 from tests.adaptors.lingvo_input import generators as testing
+from tests.pax_compat import processes
 
 GOOD = list(range(damaged_files.COUNT))
 
@@ -244,6 +245,35 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   with pytest.raises(errors.UserError, match=told):
     _numbers(params, bytes_to_check=600)
   assert f'1 files of {os.path.getsize(bad)} bytes, of which {bad} is' in log()
+
+
+def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):
+  """In a process of its own, as nothing ends the reader's waiting."""
+  path = damaged_files.damaged(tmp_path / 'bad', 'cut')
+  done = processes.run_script(
+    f"""
+    from adaptors.lingvo_input import input_adaptor
+    from pax_compat import errors
+    from tests.adaptors.lingvo_input import damaged_files
+    from tests.pax_compat.trainer import lines
+
+    class Damaged(lines.Lines):
+      def datasets(self):
+        params = damaged_files.params('tfrecord:{path}').Set(repeat_count=-1)
+        return [
+          input_adaptor.LingvoInputAdaptor.config(
+            input=params, is_training=True, bytes_to_check=0
+          )
+        ]
+
+    try:
+      Damaged(lines.task()).train('{tmp_path}/run')
+    except errors.UserError as e:
+      print(e)
+    """
+  )
+  assert f'record 5 of {path}' in done.stdout, done.stderr
+  assert 'found while the input was read' in done.stdout
 
 
 def test_what_was_checked_is_not_checked_again(tmp_path, log):

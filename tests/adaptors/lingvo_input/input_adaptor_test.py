@@ -106,16 +106,6 @@ def test_keys_that_count_words_give_lengths_by_halves(adapt, tmp_path, log):
   assert 'do not count positions' in log()
 
 
-def test_several_hosts_share_one_shape(adapt, pattern, log):
-  params = testing.letters_params(pattern, bucket_batch_limit=[8, 4, 2])
-  adaptor = adapt(
-    params, is_training=True, num_infeed_hosts=2, infeed_host_index=1
-  )
-  shapes = {adaptor.get_next().ids.shape for _ in range(30)}
-  assert shapes == {(8, 48)} == set(adaptor.shapes())
-  assert '8 examples of 40 positions, 4.0 times as much as any' in log()
-
-
 def test_short_batches_are_filled_with_rows_that_do_not_count(
   adapt, tmp_path, log
 ):

@@ -153,7 +153,7 @@ _EIGHT_DEVICES = """
   )
   losses, places = [], {}
   for mesh in (whole, one):
-    made = program.create(config, mesh, batch)
+    made = program.create(config.Instantiate(), mesh, batch)
     state = made.init_state(batch)
     if mesh is whole:
       for path, x in learners.by_path(state.mdl_vars['params']).items():

@@ -86,7 +86,7 @@ def test_variables_go_back_and_forth(experiment):
   variables = experiment.translated.variables
   rng = np.random.default_rng(0)
   made = program.create(
-    experiment.task(),
+    experiment.task().Instantiate(),
     partitioning.create_mesh(None, None),
     NestedMap(
       ids=np.zeros([1, 4], np.int32),

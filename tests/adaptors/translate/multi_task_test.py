@@ -54,7 +54,9 @@ def _run_ours(params, batches, first):
   variables = translated.task.variables
   example = NestedMap(tag=batches[0], words=batches[0])
   made = program.create(
-    translated.task.config, partitioning.create_mesh(None, None), example
+    translated.task.config.Instantiate(),
+    partitioning.create_mesh(None, None),
+    example,
   )
   values = jax.tree.map(jnp.asarray, variables.to_jax(first))
   state = made.init_state(example)

@@ -97,7 +97,7 @@ def _start(task_params, samples, first, batch):
   lm = translated.config.model.lm_tpl
   lm.softmax_tpl = given_samples.given(lm.softmax_tpl, samples)
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), batch
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), batch
   )
   state = made.init_state(batch)
   weights = jax.tree.map(jnp.asarray, translated.variables.to_jax(first))
@@ -187,7 +187,7 @@ def test_variables_at_full_size(shared_data, name, dims, hidden):
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _batches(1)[0]
   )
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), batch
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), batch
   )
   params = learners.by_path(made.abstract_state.mdl_vars[base_layer.PARAMS])
   classes, gates = 793_472, 4 * hidden

@@ -44,7 +44,9 @@ class Ours:
     """
     translated = task_translation.translate_task(params, 'task')
     made = program.create(
-      translated.config, partitioning.create_mesh(None, None), nested(batch)
+      translated.config.Instantiate(),
+      partitioning.create_mesh(None, None),
+      nested(batch),
     )
     state = made.init_state(nested(batch))
     own = jax.tree.map(jnp.asarray, translated.variables.to_jax(weights))

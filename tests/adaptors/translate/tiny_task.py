@@ -235,7 +235,7 @@ def start(task_params, batch, first, translated=None):
   """
   translated = translated or translate(task_params)
   made = program.create(
-    translated.config, partitioning.create_mesh(None, None), batch
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), batch
   )
   weights = jax.tree.map(jnp.asarray, translated.variables.to_jax(first))
   assert jax.tree.map(jnp.shape, weights) == jax.tree.map(

@@ -113,7 +113,9 @@ def test_a_training_step_holds_no_logits_of_a_batch(chunk_size):
   config.model.lm_tpl.softmax_tpl.chunk_size = chunk_size
   ids = np.zeros([rows, length], np.int32)
   data = NestedMap(ids=ids, labels=ids, paddings=ids + 0.0, weights=ids + 1.0)
-  made = program.create(config, partitioning.create_mesh(None, None), data)
+  made = program.create(
+    config.Instantiate(), partitioning.create_mesh(None, None), data
+  )
   step = made.train_step.lower(made.abstract_state, data).compile()
   memory = step.memory_analysis().temp_size_in_bytes
   assert (memory > 4 * rows * length * classes) == (chunk_size == 0)

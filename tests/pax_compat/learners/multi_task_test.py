@@ -18,7 +18,9 @@ TURNS = ['short', 'long', 'long', 'short', 'short', 'long']
 def _program(task=None):
   example = NestedMap({name: points(n, 1) for name, n in DIMS.items()})
   made = program.create(
-    task or two_tasks.task(), partitioning.create_mesh(None, None), example
+    (task or two_tasks.task()).Instantiate(),
+    partitioning.create_mesh(None, None),
+    example,
   )
   return made, made.init_state(example)
 

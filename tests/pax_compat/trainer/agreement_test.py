@@ -49,6 +49,45 @@ def test_processes_compare_what_they_read():
     assert 'on processes 1, 2 than' in line
 
 
+def test_processes_that_hold_the_same_rows_must_read_the_same():
+  outputs = processes.run_on_processes(
+    """
+    import numpy as np
+    from pax_compat import errors
+    from pax_compat.nested_map import NestedMap
+    from pax_compat.trainer import agreement
+    from tests.pax_compat.trainer import lines
+
+    me = jax.process_index()
+
+    def check(hosts, host, batches):
+      data = lines.Rows(
+        name='Train', num_infeed_hosts=hosts, infeed_host_index=host
+      )
+      shared = agreement.SharedRows(data)
+      texts = np.array(['a', 'b'], object)
+      for x in batches:
+        batch = NestedMap(x=np.array([1, x]), text=texts)
+        assert shared.noting(lambda: batch) is batch
+        try:
+          shared.check()
+          print('same')
+        except errors.UserError as e:
+          print(e)
+
+    check(3, me, [me, me])
+    check(1, 0, [7, me])  # The first one tells.
+    check(2, me // 2, [me // 2])
+    check(2, me // 2, [me])
+    """,
+    3,
+  )
+  assert outputs[0] == outputs[1] == outputs[2]
+  *same, differ = outputs[0].splitlines()
+  assert same == ['same'] * 5
+  assert "dataset 'Train' is not the same on the processes 0, 1," in differ
+
+
 def test_an_evaluation_on_data_that_differs_ends_with_an_error():
   outputs = processes.run_on_processes(
     """

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from pax_compat import base_input
+from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import feeding, partitioning
 from tests import resources
@@ -160,6 +160,46 @@ def test_an_input_that_never_returns_is_left_behind(monkeypatch, caplog):
   released.set()
   thread.join(60)
   assert not thread.is_alive()
+
+
+def test_an_input_that_is_broken_is_not_waited_for(monkeypatch):
+  monkeypatch.setattr(feeding, '_SECONDS_TO_A_SIGNAL', 0.05)
+  monkeypatch.setattr(feeding, '_SECONDS_TO_COMPLAINT', 0.2)
+  released, broken = threading.Event(), []
+
+  def check():
+    if broken:
+      raise errors.UserError(broken[0])
+
+  with (
+    pytest.raises(errors.UserError, match='record 5'),
+    feeding.Feeder(
+      lambda: released.wait() and {}, lambda b: b, check=check
+    ) as feeder,
+  ):
+    threading.Timer(0.2, broken.append, ['record 5 is damaged']).start()
+    next(iter(feeder))
+  [thread] = _feeders()
+  released.set()
+  thread.join(60)
+
+
+def test_an_input_that_waits_for_others_is_interrupted():
+  left = threading.Event()
+
+  def get_next():
+    left.wait(60)
+    raise RuntimeError('left')
+
+  feeder = feeding.Feeder(get_next, lambda b: b, interrupt=left.set)
+  feeder.close()
+  assert left.is_set() and not _feeders()
+  # One that ends by itself is not.
+  left.clear()
+  numbers, _ = _numbers(stop=1)
+  with feeding.Feeder(numbers, lambda b: b, interrupt=left.set) as feeder:
+    assert len([*feeder]) == 1
+  assert not left.is_set()
 
 
 def test_a_block_that_raises_closes_too():

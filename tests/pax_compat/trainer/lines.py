@@ -186,7 +186,7 @@ def task(*, model: dict | None = None, **train) -> config_lib.Config:
 def make_program(config: config_lib.Config) -> program.TaskProgram:
   """Returns the program of a task, on all devices."""
   mesh = partitioning.create_mesh(None, None)
-  return program.create(config, mesh, rows(0, count=8))
+  return program.create(config.Instantiate(), mesh, rows(0, count=8))
 
 
 class Lines(base_experiment.BaseExperiment):

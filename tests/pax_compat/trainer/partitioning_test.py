@@ -241,8 +241,9 @@ _TWO_PROCESSES = """
     hosts = sharding.num_infeed_hosts
     rows = lines.BATCH // hosts
     losses = []
-    made = program.create(lines.task(), mesh, lines.rows(0, count=rows))
-    state = made.init_state(lines.rows(0, count=rows))
+    first_rows = lines.rows(0, count=rows)
+    made = program.create(lines.task().Instantiate(), mesh, first_rows)
+    state = made.init_state(first_rows)
     for step in range(3):
       first = step * lines.BATCH + rows * sharding.infeed_host_index
       batch = lines.rows(first, count=rows)

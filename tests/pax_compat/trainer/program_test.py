@@ -129,7 +129,7 @@ def test_what_else_a_model_may_say():
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   data = NestedMap(x=np.ones([8, 100], np.float32))
   mesh = partitioning.create_mesh(None, None)
-  made = program.create(task, mesh, data)
+  made = program.create(task.Instantiate(), mesh, data)
   state = made.init_state(data)
   # What was said while the model was initialised is not part of the state.
   assert set(state.mdl_vars) == {PARAMS, NON_TRAINABLE}
@@ -188,7 +188,9 @@ def test_facts_about_looked_up_rows_reach_the_learner():
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   forces = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
   data = NestedMap(ids=np.int32([0, 0, 0, 1, 1, 2, 2, 2]), forces=forces)
-  made = program.create(task, partitioning.create_mesh(None, None), data)
+  made = program.create(
+    task.Instantiate(), partitioning.create_mesh(None, None), data
+  )
   state = made.init_state(data)
   assert set(state.mdl_vars) == {PARAMS}
   _, metrics = made.train_step(state, tiny.put(made, data))

@@ -257,6 +257,20 @@ def test_an_experiment_is_validated_first(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+def test_an_experiment_is_asked_for_its_datasets_once(tmp_path):
+  class Counted(lines.Lines):
+    asked = 0
+
+    def datasets(self):
+      self.asked += 1
+      return 2 * super().datasets()
+
+  experiment = Counted(lines.task(num_train_steps=1))
+  with pytest.raises(errors.UserError, match='several datasets are called'):
+    experiment.train(tmp_path)
+  assert experiment.asked == 1
+
+
 def test_an_experiment_that_would_train_otherwise(tmp_path):
   class Partitioned(lines.Lines):
     def partitioner(self):

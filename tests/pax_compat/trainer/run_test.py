@@ -197,15 +197,14 @@ def test_eight_devices_train_as_one(tmp_path, finished):
   _assert_close_losses(folder, finished)
 
 
-def _stop_two_processes(folder, output) -> list[runs.Run]:
-  """Trains on two processes, and sends a SIGTERM to the second one."""
-  # JAX looks for signals once a second.
-  settings = {'train': {'slow_from': 8}}
+@contextlib.contextmanager
+def _two_processes(folder, output, *settings):
+  """Trains on two processes, of which each has settings; yields both."""
   with socket.socket() as s:
     s.bind(('localhost', 0))
     port = s.getsockname()[1]
   with contextlib.ExitStack() as stack:
-    both = [
+    yield [
       stack.enter_context(
         runs.start(
           runs.flags(
@@ -215,11 +214,18 @@ def _stop_two_processes(folder, output) -> list[runs.Run]:
             f'--host_idx={index}',
           ),
           output=output / str(index),
-          settings=settings,
+          settings=settings[index],
         )
       )
       for index in range(2)
     ]
+
+
+def _stop_two_processes(folder, output) -> list[runs.Run]:
+  """Trains on two processes, and sends a SIGTERM to the second one."""
+  # JAX looks for signals once a second.
+  settings = {'train': {'slow_from': 8}}
+  with _two_processes(folder, output, settings, settings) as both:
     both[1].wait_until(lambda: 'step 6/12' in both[1].stdout)
     both[1].process.send_signal(signal.SIGTERM)
     for run in both:
@@ -248,6 +254,21 @@ def test_two_processes_train_and_stop_as_one(tmp_path, finished):
   assert done.stdout.startswith(told)
   assert len(runs.metrics(folder)) == len(runs.metrics(finished[0]))
   _assert_close_losses(folder, finished)
+
+
+@pytest.mark.parametrize('fails', [0, 1])
+def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
+  """Which waits for it in the seventh step."""
+  settings = [{}, {}]
+  settings[fails] = {'train': {'fail_at': 7}}
+  with _two_processes(tmp_path / 'run', tmp_path, *settings) as both:
+    for run in both:
+      assert run.end() == 1, run.stderr
+  failed, ended = both[fails], both[1 - fails]
+  assert 'ArithmeticError: batch 7 cannot be counted' in failed.stderr
+  told = f'error: process {fails} has failed: batch 7 cannot be counted\n'
+  assert told in ended.stderr
+  assert 'Traceback' not in ended.stderr
 
 
 def _assert_close_losses(folder, finished):

@@ -60,7 +60,7 @@ def make_program(
 ) -> program.TaskProgram:
   """Returns a program of `task()`, on all devices unless said."""
   mesh = partitioning.create_mesh(None, None) if mesh is None else mesh
-  return program.create(config or task(), mesh, batch())
+  return program.create((config or task()).Instantiate(), mesh, batch())
 
 
 def put(made: program.TaskProgram, data: NestedMap) -> NestedMap:

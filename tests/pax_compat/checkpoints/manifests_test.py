@@ -10,8 +10,9 @@ import types
 
 import pytest
 
-from pax_compat import checkpoints, errors
-from tests.pax_compat.checkpoints_testing import (
+from pax_compat import errors
+from pax_compat.checkpoints import manifests
+from tests.pax_compat.checkpoints.states import (
   assert_same,
   make_state,
   open_folder,
@@ -46,7 +47,7 @@ def log(monkeypatch):
 
   # Only ours: Orbax logs through the same module.
   monkeypatch.setattr(
-    checkpoints, 'logging', types.SimpleNamespace(info=note, warning=note)
+    manifests, 'logging', types.SimpleNamespace(info=note, warning=note)
   )
   return lines
 
@@ -155,8 +156,8 @@ def test_without_manifest_there_is_no_checkpoint(tmp_path, log):
 _HANGING_SAVE = """
   import pathlib, sys, threading, time
   import orbax.checkpoint as ocp
-  from pax_compat import checkpoints, job_dir
-  from tests.pax_compat import checkpoints_testing as t
+  from pax_compat.checkpoints import checksums
+  from tests.pax_compat.checkpoints import states as t
   folder, where = sys.argv[1:]
   checkpointer = t.open_folder(folder)
   checkpointer.save(1, t.make_state(1), {})
@@ -169,7 +170,7 @@ _HANGING_SAVE = """
   if where == 'orbax':
     ocp.AsyncCheckpointer._save_step_metadata = hang
   else:
-    checkpoints._checksums = hang
+    checksums.of_files = hang
   checkpointer.save(2, t.make_state(2), {})
   checkpointer.wait()
 """
@@ -215,7 +216,7 @@ def test_a_failed_save_is_raised_once_and_the_next_works(tmp_path):
     """
     import resource, sys
     import numpy as np
-    from tests.pax_compat import checkpoints_testing as t
+    from tests.pax_compat.checkpoints import states as t
     checkpointer = t.open_folder(sys.argv[1])
     rng = np.random.default_rng(0)
     state = {'w': rng.normal(size=200_000).astype(np.float32)}

@@ -1,4 +1,4 @@
-"""Tests of checkpoints, on real files and in real processes."""
+"""Tests of saving and restoring, on real files and in real processes."""
 
 import os
 import socket
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import checkpoints, errors
-from tests.pax_compat.checkpoints_testing import (
+from pax_compat import errors
+from tests.pax_compat.checkpoints.states import (
   assert_same,
   make_state,
   open_folder,
@@ -67,75 +67,6 @@ def test_saving_a_step_twice_is_harmless(tmp_path):
   assert_same(restored, make_state(1))
 
 
-def test_newest_are_kept(tmp_path):
-  save_steps(tmp_path, 1, 2, 10, 11, max_to_keep=2)
-  assert sorted(os.listdir(tmp_path)) == ['10', '11', 'manifests']
-  assert sorted(os.listdir(tmp_path / 'manifests')) == ['10.json', '11.json']
-
-
-def test_a_manifest_goes_before_its_files(tmp_path, monkeypatch):
-  order = []
-  rmtree = checkpoints.shutil.rmtree
-
-  def record(path, *args, **kwargs):
-    if path == tmp_path / '1':
-      order.append((tmp_path / 'manifests' / '1.json').exists())
-    return rmtree(path, *args, **kwargs)
-
-  monkeypatch.setattr(checkpoints.shutil, 'rmtree', record)
-  save_steps(tmp_path, 1, 2, max_to_keep=1)
-  assert order == [False]
-
-
-class Clock:
-  seconds = 1000.0
-
-  def __call__(self):
-    return self.seconds
-
-
-def _save_every_minute(folder, steps, clock, **kwargs):
-  checkpointer = open_folder(folder, max_to_keep=1, clock=clock, **kwargs)
-  for step in steps:
-    clock.seconds += 60
-    checkpointer.save(step, make_state(step), {})
-    checkpointer.wait()
-  checkpointer.close()
-
-
-def _steps_in(folder):
-  return sorted(int(p.stem) for p in (folder / 'manifests').glob('*.json'))
-
-
-def test_now_and_then_one_is_kept_for_good(tmp_path):
-  clock = Clock()
-  _save_every_minute(tmp_path, range(1, 9), clock, keep_interval_seconds=150)
-  # Saved at 1, 2, 3 ... minutes: 3 minutes after the first, and again.
-  assert _steps_in(tmp_path) == [4, 7, 8]
-  # A run that continues counts on from there.
-  _save_every_minute(tmp_path, range(9, 12), clock, keep_interval_seconds=150)
-  assert _steps_in(tmp_path) == [4, 7, 10, 11]
-  # What was kept is kept, whatever comes later.
-  _save_every_minute(tmp_path, range(12, 16), clock)
-  assert _steps_in(tmp_path) == [4, 7, 10, 15]
-  checkpointer = open_folder(tmp_path)
-  state, _ = checkpointer.restore(4, target_of(make_state(4)))
-  assert_same(state, make_state(4))
-  checkpointer.close()
-
-
-def test_a_short_run_keeps_the_newest_only(tmp_path):
-  _save_every_minute(
-    tmp_path, range(1, 4), Clock(), keep_interval_seconds=12 * 3600.0
-  )
-  assert _steps_in(tmp_path) == [3]
-
-
-def test_max_to_keep_must_be_positive(tmp_path):
-  with pytest.raises(errors.UserError, match='max_to_keep is 0'):
-    open_folder(tmp_path, max_to_keep=0)
-
-
 def test_going_back_saves_the_same_steps_again(tmp_path):
   checkpointer = open_folder(tmp_path)
   for step in (1, 2):
@@ -171,11 +102,6 @@ def test_other_trees_and_types_are_named(tmp_path):
   assert 'a: stored float32[2], wanted int32[2]' in text
   assert 'old: stored float32[2], wanted nothing' in text
   assert 'new: stored nothing, wanted float32[2,3]' in text
-
-
-def test_two_leaves_of_one_path_are_refused():
-  with pytest.raises(ValueError, match='path a.b'):
-    checkpoints.state_paths({'a.b': 1, 'a': {'b': 2}})
 
 
 def test_a_target_needs_shardings(tmp_path):
@@ -220,7 +146,7 @@ def test_restart_in_a_new_process(tmp_path):
   done = run_script(
     """
     import sys
-    from tests.pax_compat import checkpoints_testing as t
+    from tests.pax_compat.checkpoints import states as t
     checkpointer = t.open_folder(sys.argv[1])
     step = checkpointer.latest_step()
     restored, extra = checkpointer.restore(step, t.target_of(t.make_state()))
@@ -240,7 +166,7 @@ def _save_in_new_process(tmp_path):
     import sys, warnings
     warnings.filterwarnings(
       'error', category=DeprecationWarning, module='pax_compat')
-    from tests.pax_compat import checkpoints_testing as t
+    from tests.pax_compat.checkpoints import states as t
     t.save_steps(sys.argv[1], 1, 2)
     """,
     tmp_path,
@@ -261,7 +187,8 @@ _SHARDED = """
       f'127.0.0.1:{port}', int(processes), int(index))
   else:
     jax.config.update('jax_num_cpu_devices', 4)
-  from pax_compat import checkpoints
+  from pax_compat import checkpoints, first_process
+  from pax_compat.checkpoints import checksums
   assert jax.device_count() == 4
 
   def mesh(*shape):
@@ -285,7 +212,7 @@ _SHARDED = """
       for k in jax.eval_shape(make)}
     return jax.jit(make, out_shardings=shardings)()
 
-  assert checkpoints.from_first_process(int(index) + 5) == 5
+  assert first_process.value_of(int(index) + 5) == 5
   checkpointer = checkpoints.Checkpointer(folder, max_to_keep=1)
   for step in (1, 2):
     assert checkpointer.save(
@@ -316,15 +243,15 @@ _SHARDED = """
   assert checkpointer.save(3, restored, {})
   # A commit that fails on process 0 is known to all.
   checkpointer.wait()
-  checksums = checkpoints._checksums
+  of_files = checksums.of_files
   if index == '0':
-    checkpoints._checksums = None
+    checksums.of_files = None
   checkpointer.save(4, restored, {})
   try:
     checkpointer.wait()
   except Exception as e:
     print('FAILED', type(e).__name__)
-  checkpoints._checksums = checksums
+  checksums.of_files = of_files
   assert checkpointer.save(4, restored, {})
   checkpointer.close()
 """

@@ -1,0 +1,37 @@
+"""Trees of Lingvo Params, looked at without Lingvo."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+
+def is_params(value: Any) -> bool:
+  """Returns whether a value is Params."""
+  return hasattr(value, 'IterParams')
+
+
+def get(params: Any, name: str) -> Any:
+  """Returns what a field of Params holds, None where there is no such field."""
+  return params.Get(name) if name in params else None
+
+
+def all_params(value: Any, *, without: Collection[str] = ()) -> Iterator[Any]:
+  """Yields the Params in a tree that can be changed, parents first.
+
+  What cannot be changed, as Params of a weight's first values, has none in it.
+
+  Args:
+    value: Params, or a list or dict that may hold some.
+    without: names of fields that are not followed.
+  """
+  if is_params(value):
+    if not value.IsImmutable():
+      yield value
+      for name, child in list(value.IterParams()):
+        if name not in without:
+          yield from all_params(child, without=without)
+  elif isinstance(value, dict):
+    for child in value.values():
+      yield from all_params(child, without=without)
+  elif isinstance(value, (list, tuple)):
+    for child in value:
+      yield from all_params(child, without=without)

@@ -1,0 +1,300 @@
+"""Saves and restores the state of a run, by Orbax."""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from pax_compat import errors, first_process, job_dir
+from pax_compat.checkpoints import stored_arrays
+from pax_compat.checkpoints.manifests import Manifests
+from pax_compat.checkpoints.retention import Retention
+
+_MAX_LISTED = 5  # differences that an error message lists
+
+
+class _Manager(ocp.CheckpointManager):
+  """Saves what it is told to, and does not ask whether the run is to stop.
+
+  JAX's preemption service takes each question for one that the run asks at its
+  steps, and these may come late, from a thread.
+  """
+
+  def reached_preemption(self, step: int) -> bool:
+    return False
+
+
+class Checkpointer:
+  """Saves and restores the state of a run.
+
+  In a run of several processes all of them make the same calls in the same
+  order, from the main thread, and see the same folder. Process 0 checks,
+  commits and deletes; the others learn the outcome from it.
+  """
+
+  def __init__(
+    self,
+    directory: str | os.PathLike,
+    *,
+    max_to_keep: int | None,
+    keep_interval_seconds: float | None = None,
+    max_bytes_in_flight: int | None = None,
+    clock: Callable[[], float] = time.time,
+  ):
+    """Opens the folder, and creates it if needed.
+
+    Args:
+      directory: the folder, such as `<job_log_dir>/checkpoints`.
+      max_to_keep: how many of the newest checkpoints to keep; None keeps all.
+      keep_interval_seconds: a checkpoint is kept for good, beside the newest,
+        that comes so much later than the last such one, or than the first of
+        the run; None keeps none.
+      max_bytes_in_flight: how many bytes of arrays are being written at a time,
+        which takes memory beside them: at least as many as the largest array
+        has; None for no limit.
+      clock: returns seconds since a moment that is the same after a restart.
+
+    Raises:
+      UserError: `max_to_keep` is less than 1, or the folder cannot be used.
+    """
+    self._manifests = Manifests(job_dir.checked_path(directory))
+    self._retention = Retention(
+      self._manifests,
+      max_to_keep=max_to_keep,
+      keep_interval_seconds=keep_interval_seconds,
+      clock=clock,
+    )
+    self._manifests.create_folder()
+    self._manager = _Manager(
+      self._manifests.directory,
+      options=ocp.CheckpointManagerOptions(
+        lightweight_initialize=True, save_root_metadata=False
+      ),
+      item_handlers=_handlers(max_bytes_in_flight),
+    )
+    self._executor = concurrent.futures.ThreadPoolExecutor(
+      1, thread_name_prefix='checkpoint_commit'
+    )
+    self._pending: tuple[int, concurrent.futures.Future] | None = None
+    self._checked: int | None = None  # the step last found intact
+    # The step that the run continued from, and those it saved since.
+    self._lineage: set[int] = set()
+
+  def save(self, step: int, state: Any, extra: dict) -> bool:
+    """Starts to save; the files are written and committed in the background.
+
+    Checkpoints of later steps, from which this run did not continue, are
+    deleted once this one is committed.
+
+    Args:
+      step: the number of steps done.
+      state: a pytree of arrays, PRNG keys and numbers. It may be donated or
+        changed as soon as this returns.
+      extra: what else is to be known at a restart, as JSON values.
+
+    Returns:
+      Whether it saves; False if this run saved or restored this step before.
+
+    Raises:
+      Exception: the save before failed; this one is not started.
+    """
+    self.wait()
+    if step in self._lineage:
+      return False
+    leaves = stored_arrays.state_paths(state)
+    about = {'arrays': stored_arrays.described(leaves), 'extra': extra}
+    json.dumps(about)  # fails here, not in the background
+    self._checked = None
+    self._on_first_process(lambda: self._retention.make_room(step))
+    if step in self._manager.all_steps():
+      self._manager.reload()
+    self._manager.save(
+      step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardSave(stored_arrays.to_stored(leaves)),
+        about=ocp.args.JsonSave(about),
+      ),
+      force=True,
+    )
+    self._pending = step, self._executor.submit(self._commit, step)
+    return True
+
+  def latest_step(self) -> int | None:
+    """Returns the newest step whose files are intact, None if none was saved.
+
+    All files of that checkpoint are read. Damaged checkpoints are reported in
+    the log and passed over.
+
+    Raises:
+      UserError: there are checkpoints, and all of them are damaged.
+    """
+    self.wait()
+    step = self._on_first_process(self._manifests.newest_intact)
+    self._checked = step
+    return step
+
+  def extra(self, step: int) -> dict:
+    """Returns the `extra` that a checkpoint was saved with.
+
+    Args:
+      step: as for `restore`.
+
+    Raises:
+      UserError: the checkpoint does not exist, or is damaged.
+    """
+    self.wait()
+    return self._about(step)['extra']
+
+  def amend(self, step: int, extra: dict) -> None:
+    """Changes what a checkpoint says beside the state, and no file of it.
+
+    Args:
+      step: as for `restore`.
+      extra: what takes the place of fields of its `extra`, as JSON values.
+
+    Raises:
+      UserError: the checkpoint does not exist, or is damaged.
+    """
+    self.wait()
+
+    def write():
+      if step != self._checked:
+        self._manifests.require_intact(step)
+      self._manifests.amend(step, {'amended': {**self._amended(step), **extra}})
+
+    self._on_first_process(write)
+
+  def restore(self, step: int, target: Any) -> tuple[Any, dict]:
+    """Restores a checkpoint, each process only its own shards.
+
+    Args:
+      step: one that `latest_step` returned, or any other that was saved.
+      target: the pytree of the state, with a `jax.ShapeDtypeStruct` that has a
+        sharding, or an array, at each leaf.
+
+    Returns:
+      The state, of the structure and the shardings of `target`, and `extra`.
+
+    Raises:
+      UserError: the checkpoint does not exist, is damaged, or has other arrays
+        than `target`.
+    """
+    self.wait()
+    wanted = stored_arrays.state_paths(target)
+    about = self._about(step)
+    self._require_fit(step, about['arrays'], wanted)
+    restored = self._manager.restore(
+      step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardRestore(stored_arrays.to_stored_target(wanted))
+      ),
+    )['state']
+    leaves = [
+      stored_arrays.from_stored(restored.get(path), leaf, about['arrays'][path])
+      for path, leaf in wanted.items()
+    ]
+    self._lineage = {step}
+    state = jax.tree.unflatten(jax.tree.structure(target), leaves)
+    return state, about['extra']
+
+  def _about(self, step: int) -> dict[str, Any]:
+    """Returns what is stored beside the arrays, once all files are checked."""
+    if step != self._checked:
+      self._on_first_process(lambda: self._manifests.require_intact(step))
+    about = self._manager.restore(
+      step, args=ocp.args.Composite(about=ocp.args.JsonRestore())
+    )['about']
+    about['extra'] |= self._amended(step)
+    return about
+
+  def _amended(self, step: int) -> dict[str, Any]:
+    return self._manifests.read(step).get('amended', {})
+
+  def wait(self) -> None:
+    """Waits until the save in the background, if any, is committed.
+
+    Raises:
+      Exception: it failed, here or on another process.
+    """
+    if self._pending is None:
+      return
+    (step, future), self._pending = self._pending, None
+    error = future.exception()
+    if error is not None:
+      # Orbax raises a failure once in each thread that waits; take it out of
+      # this one, or it would come back at the next save.
+      with contextlib.suppress(Exception):
+        self._manager.wait_until_finished()
+    failed = error is not None
+    if jax.process_count() > 1:
+      failed = bool(np.any(multihost_utils.process_allgather(failed)))
+    if error is not None:
+      raise error
+    if failed:
+      raise RuntimeError(
+        f'saving the checkpoint of step {step} in {self._manifests.directory}'
+        ' failed on another process; its log says why'
+      )
+    self._lineage.add(step)
+
+  def close(self, *, alone: bool = False) -> None:
+    """Waits for the save in the background and frees the threads.
+
+    Args:
+      alone: whether this process closes without the others, as where it fails.
+        Then nothing is asked of them, and nothing is said of the save.
+
+    Raises:
+      Exception: the save failed.
+    """
+    try:
+      if not alone:
+        self.wait()
+    finally:
+      self._executor.shutdown()
+      self._manager.close()
+
+  def _commit(self, step: int) -> None:
+    """Waits for Orbax, then commits; runs in the background."""
+    self._manager.wait_until_finished()
+    if jax.process_index() == 0:
+      self._manifests.commit(step, self._retention.of_new(step))
+      self._retention.prune(step)
+
+  def _require_fit(
+    self, step: int, stored: dict[str, dict], wanted: dict[str, Any]
+  ) -> None:
+    lines = stored_arrays.differences(stored, stored_arrays.described(wanted))
+    if not lines:
+      return
+    if len(lines) > _MAX_LISTED:
+      more = f'and {len(lines) - _MAX_LISTED} more'
+      lines = lines[:_MAX_LISTED] + [more]
+    raise errors.UserError(
+      f'checkpoint {step} in {self._manifests.directory} does not fit the'
+      ' experiment; were its settings changed?\n  ' + '\n  '.join(lines)
+    )
+
+  def _on_first_process(self, fn: Callable[[], int | None]) -> int | None:
+    return first_process.result_of(
+      fn, f'cannot use the checkpoints in {self._manifests.directory}'
+    )
+
+
+def _handlers(max_bytes_in_flight: int | None) -> dict[str, Any] | None:
+  """Returns what Orbax writes with; None for its own choice."""
+  if max_bytes_in_flight is None:
+    return None
+  gigabytes = 1.01 * max_bytes_in_flight / 1e9  # Rounded up.
+  return {
+    'state': ocp.StandardCheckpointHandler(save_concurrent_gb=gigabytes),
+    'about': ocp.JsonCheckpointHandler(),
+  }

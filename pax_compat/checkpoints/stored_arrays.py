@@ -1,0 +1,107 @@
+"""A state as the arrays that a checkpoint stores, and back again."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def state_paths(tree: Any) -> dict[str, Any]:
+  """Returns a map from dotted path to leaf, in tree order.
+
+  Raises:
+    ValueError: two leaves have the same path, such as `{'a.b': x}` and
+      `{'a': {'b': y}}` in one tree.
+  """
+  paths, _ = jax.tree.flatten_with_path(tree)
+  leaves = {}
+  for path, leaf in paths:
+    name = jax.tree_util.keystr(path, simple=True, separator='.')
+    if name in leaves:
+      raise ValueError(f'two leaves of the state have the path {name}')
+    leaves[name] = leaf
+  return leaves
+
+
+def described(leaves: dict[str, Any]) -> dict[str, dict]:
+  """Returns what is stored about arrays, to be compared at a restore."""
+  return {path: _described(leaf) for path, leaf in leaves.items()}
+
+
+def differences(stored: dict[str, dict], wanted: dict[str, dict]) -> list[str]:
+  """Returns how arrays differ from those that are wanted, a line for each.
+
+  Args:
+    stored: as of `described`.
+    wanted: likewise.
+  """
+  return [
+    f'{path}: stored {_type_text(stored.get(path))}, wanted'
+    f' {_type_text(wanted.get(path))}'
+    for path in sorted(stored.keys() | wanted.keys())
+    if _type_text(stored.get(path)) != _type_text(wanted.get(path))
+  ]
+
+
+def to_stored(leaves: dict[str, Any]) -> dict[str, Any]:
+  """Returns the arrays as Orbax takes them: no keys, nothing empty."""
+  stored = {}
+  for path, leaf in leaves.items():
+    if not isinstance(leaf, jax.Array):
+      # A copy, because the caller may change its own while we write.
+      leaf = np.array(leaf, dtype=jnp.result_type(leaf))
+    elif _is_key(leaf):
+      leaf = jax.random.key_data(leaf)
+    if leaf.size:
+      stored[path] = leaf
+  return stored
+
+
+def to_stored_target(wanted: dict[str, Any]) -> dict[str, Any]:
+  """Returns the target of `to_stored`'s arrays."""
+  target = {}
+  for path, leaf in wanted.items():
+    if leaf.sharding is None:
+      raise ValueError(f'the target of {path} has no sharding')
+    data = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    if data.size:
+      target[path] = jax.ShapeDtypeStruct(
+        data.shape, data.dtype, sharding=leaf.sharding
+      )
+  return target
+
+
+def from_stored(array: jax.Array | None, wanted: Any, about: dict) -> jax.Array:
+  """Undoes `to_stored` for one array.
+
+  Args:
+    array: what was stored; None stands for an empty one.
+    wanted: the leaf of the target.
+    about: what is stored about it, as of `described`.
+  """
+  if array is None:
+    return jax.device_put(np.zeros(wanted.shape, wanted.dtype), wanted.sharding)
+  if 'prng_impl' in about:
+    return jax.random.wrap_key_data(array, impl=about['prng_impl'])
+  return array
+
+
+def _described(leaf) -> dict:
+  about = {
+    'shape': list(np.shape(leaf)),
+    'dtype': str(jnp.result_type(leaf)),
+  }
+  if isinstance(leaf, jax.Array) and _is_key(leaf):
+    about['prng_impl'] = str(jax.random.key_impl(leaf))
+  return about
+
+
+def _type_text(about: dict | None) -> str:
+  if about is None:
+    return 'nothing'
+  return f'{about["dtype"]}[{",".join(map(str, about["shape"]))}]'
+
+
+def _is_key(leaf) -> bool:
+  return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
