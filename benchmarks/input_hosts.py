@@ -20,8 +20,8 @@ Measured 2026-11-22, two cores of an AMD EPYC shared with other work, Python
 
     hosts  real  one shape  weightless  ms a batch
     1      0.79       0.08       0.000         2.1
-    2      0.79       0.08       0.000         2.9
-    4      0.79       0.08       0.000         4.9
+    2      0.79       0.08       0.000         1.6
+    4      0.79       0.08       0.000         6.1
 """
 
 import contextlib

@@ -4,6 +4,7 @@ Its state is text, with theirs in it.
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,6 +76,15 @@ def decomposed(
 def fit_any_hosts(inputs: Mapping[str, base_input.BaseInput]) -> bool:
   """Returns whether the states of all inputs are good for any hosts."""
   return all(data.STATE_FITS_ANY_HOSTS for data in inputs.values())
+
+
+def order_digest(inputs: Mapping[str, base_input.BaseInput]) -> bytes | None:
+  """Returns 8 bytes that tell what those inputs have read that can tell."""
+  digests = [data.order_digest() for data in inputs.values()]
+  known = [digest for digest in digests if digest is not None]
+  if not known:
+    return None
+  return hashlib.blake2b(b''.join(known), digest_size=8).digest()
 
 
 def after_restart(inputs: Mapping[str, base_input.BaseInput]) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,8 +59,8 @@ class MultiInput(base_input.BaseInput):
     self._outer = self.get_batch_size(self)
     self._inputs: dict[str, base_input.BaseInput] = {}
     try:
-      for name, config in self.input_to_params.items():
-        self._inputs[name] = self._built(name, config)
+      for name, config in child_configs(self).items():
+        self._inputs[name] = config.Instantiate()
     except BaseException:
       self.close()
       raise
@@ -75,17 +76,6 @@ class MultiInput(base_input.BaseInput):
           data.name,
         )
 
-  def _built(self, name: str, config: Config) -> base_input.BaseInput:
-    return config.Instantiate(
-      name=f'{self.name}_{name}',
-      num_infeed_hosts=self.num_infeed_hosts,
-      infeed_host_index=self.infeed_host_index,
-      input_checkpointing_enabled=self.input_checkpointing_enabled,
-      is_training=self.is_training,
-      reset_for_eval=self.reset_for_eval,
-      eval_loop_num_batches=self.eval_loop_num_batches,
-    )
-
   @classmethod
   def get_batch_size(cls, params) -> int:
     """Returns the outer batch size, which all inputs' are multiples of."""
@@ -100,12 +90,15 @@ class MultiInput(base_input.BaseInput):
     return jax.tree.map(self._with_outer, NestedMap(batches))
 
   def _with_outer(self, x: np.ndarray) -> np.ndarray:
+    return x.reshape(self._outer_shape(x))
+
+  def _outer_shape(self, x: Any) -> tuple[int, ...]:
     if not x.ndim or x.shape[0] % self._outer:
       raise errors.UserError(
         f'{self.name}: a leaf of a batch has the shape {x.shape}; expected its'
         f' first dimension to be a multiple of {self._outer}'
       )
-    return x.reshape([self._outer, x.shape[0] // self._outer, *x.shape[1:]])
+    return (self._outer, x.shape[0] // self._outer, *x.shape[1:])
 
   def is_host_field(self, path, leaf):
     name, _, rest = path.partition('.')
@@ -129,6 +122,18 @@ class MultiInput(base_input.BaseInput):
   def resume_at(self, step: int):
     for data in self._inputs.values():
       data.resume_at(step)
+
+  def order_digest(self) -> bytes | None:
+    return input_states.order_digest(self._inputs)
+
+  def batch_specs(self) -> NestedMap | None:
+    specs = {k: data.batch_specs() for k, data in self._inputs.items()}
+    if self.batch_padding_size or None in specs.values():
+      return None
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(self._outer_shape(x), x.dtype),
+      NestedMap(specs),
+    )
 
   def after_restart(self) -> str:
     return input_states.after_restart(self._inputs)
@@ -177,3 +182,26 @@ class MultiInput(base_input.BaseInput):
       f'{self.name} has no input {name!r}'
       + errors.did_you_mean(name, self.input_to_params),
     )
+
+
+def child_configs(of: MultiInput | Config) -> dict[str, Config]:
+  """Returns the configs that the inputs of a `MultiInput` are built from.
+
+  Args:
+    of: the input, or its config.
+
+  Returns:
+    Copies of `input_to_params`, with what is set for all of them.
+  """
+  return {
+    name: config.clone().set(
+      name=f'{of.name}_{name}',
+      num_infeed_hosts=of.num_infeed_hosts,
+      infeed_host_index=of.infeed_host_index,
+      input_checkpointing_enabled=of.input_checkpointing_enabled,
+      is_training=of.is_training,
+      reset_for_eval=of.reset_for_eval,
+      eval_loop_num_batches=of.eval_loop_num_batches,
+    )
+    for name, config in of.input_to_params.items()
+  }

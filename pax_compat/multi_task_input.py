@@ -179,6 +179,9 @@ class TaskInput(base_input.BaseInput):
   def example_metrics(self, kind, examples):
     return self.source.example_metrics(kind, self._own(kind, examples))
 
+  def order_digest(self):
+    return self.source.order_digest()
+
   def example_lines(self, kind, examples):
     return self.source.example_lines(kind, self._own(kind, examples))
 

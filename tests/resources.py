@@ -85,6 +85,11 @@ def children_seconds() -> float:
   return used.children_user + used.children_system
 
 
+def resident() -> int:
+  """Returns how many bytes of memory are resident."""
+  return int(_status()['VmRSS'].split()[0]) * 1024
+
+
 def held() -> Held:
   """Returns what is held, garbage excluded."""
   gc.collect()
@@ -96,7 +101,7 @@ def held() -> Held:
     python_threads=threading.active_count(),
     threads=int(fields['Threads']),
     files=len(os.listdir('/proc/self/fd')),
-    resident=int(fields['VmRSS'].split()[0]) * 1024,
+    resident=resident(),
     allocated=heap.uordblks + heap.hblkhd,
     blocks=sys.getallocatedblocks(),
   )

@@ -62,7 +62,8 @@ class AgreedShapes:
     self._channel = channel
     self._held: dict[_Shape, collections.deque[NestedMap]] = {}
     self._bytes = 0
-    self._ended = False
+    self._ended = False  # This host's data.
+    self._is_over = False  # That of all.
     self._like: NestedMap | None = None
     self._draw = random.Random(0)
     self._steps: collections.deque[_Shape] = collections.deque()
@@ -75,20 +76,25 @@ class AgreedShapes:
       UserError: batches have too many shapes, or this host has none.
       process_channel.Left: the channel was left.
     """
-    if not self._steps:
-      self._fill()
+    # Reading keeps pace with the steps, and gets ahead of the first ones.
+    self._read(2)
+    if not self._steps and not self._is_over:
+      self._read(_STEPS_OF_A_PLAN - self._num_held())
       told = {shape: len(held) for shape, held in self._held.items()}
       plan = self._channel.agree(
         json.dumps(told), functools.partial(_plan, draw=self._draw)
       )
       self._steps.extend(json.loads(plan))
+      self._is_over = not self._steps
     if not self._steps:
       raise StopIteration
     return self._take(self._steps.popleft())
 
-  def _fill(self):
-    """Reads until there is something to choose from, or the data ends."""
-    while not self._ended and not self._is_full():
+  def _read(self, count: int):
+    """Reads so many batches, unless enough are held, or the data ends."""
+    for _ in range(count):
+      if self._ended or self._is_full():
+        return
       try:
         batch = self._next_batch()
       except StopIteration:
@@ -105,9 +111,11 @@ class AgreedShapes:
       bucket_shapes.check_few_shapes(self._name, self._held, batch)
       self._bytes += _bytes_of(batch)
 
+  def _num_held(self) -> int:
+    return sum(map(len, self._held.values()))
+
   def _is_full(self) -> bool:
-    count = sum(map(len, self._held.values()))
-    return count >= _MOST_BATCHES or self._bytes >= _MOST_BYTES
+    return self._num_held() >= _MOST_BATCHES or self._bytes >= _MOST_BYTES
 
   def _take(self, shape: _Shape) -> NestedMap:
     held = self._held.get(shape)

@@ -58,18 +58,21 @@ def main(argv: list[str]) -> int:
   # JAX takes a second to import, which a mistake in a name should not cost.
   from pax_compat.tools import inspecting, inspection_page, inspection_text
 
-  found = []
+  found, wholes = [], []
   for config in _chosen(experiment):
-    found.append(
-      inspecting.inspect(
-        config,
-        batches=_BATCHES.value,
-        hosts=_HOSTS.value,
-        shard_batches=_SHARD_BATCHES.value,
+    for part in inspecting.parts(config):
+      found.append(
+        inspecting.inspect(
+          part,
+          batches=_BATCHES.value,
+          hosts=_HOSTS.value,
+          shard_batches=_SHARD_BATCHES.value,
+        )
       )
-    )
-    print(inspection_text.of_dataset(found[-1], _ROWS.value), flush=True)
-  warnings = inspecting.different_tokenizers(found)
+      print(inspection_text.of_dataset(found[-1], _ROWS.value), flush=True)
+      if part is config:
+        wholes.append(found[-1])
+  warnings = inspecting.different_tokenizers(wholes)
   for warning in warnings:
     print(f'warning: {warning}')
   if page is not None:

@@ -10,11 +10,19 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import fiddle as fdl
 import numpy as np
 
-from pax_compat import base_input, errors, example_rows, host_fields
+from pax_compat import (
+  base_input,
+  errors,
+  example_rows,
+  host_fields,
+  multi_input,
+)
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import gathering
 
 # Last parts of the names of fields that hold tokens.
 _TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')
@@ -105,6 +113,17 @@ class Dataset:
   warnings: list[str]
 
 
+def parts(config: config_lib.Config) -> list[config_lib.Config]:
+  """Returns the config of a dataset, and of those that are read in it.
+
+  Those of a `MultiInput` are looked at one by one, too: side by side they have
+  no rows in common that could be shown.
+  """
+  if not issubclass(fdl.get_callable(config), multi_input.MultiInput):
+    return [config]
+  return [config, *multi_input.child_configs(config).values()]
+
+
 def inspect(
   config: config_lib.Config,
   *,
@@ -190,11 +209,14 @@ def _shown(data, batch: NestedMap) -> Batch:
     singles={
       name: [_told(one) for one in x.flat]
       for name, x in fields.items()
-      if x.shape[:1] == weights.shape == (x.size,)
-      and name != example_rows.WEIGHTS
+      if x.shape[:1] == weights.shape == (x.size,) and not _is_weight(name)
     },
     weights=weights,
   )
+
+
+def _is_weight(name: str) -> bool:
+  return name.rpartition('.')[2] == example_rows.WEIGHTS
 
 
 def _told(value) -> str:
@@ -252,8 +274,10 @@ def _decoded(data, ids, lengths, key: str) -> list[str]:
 
 
 def _weights(batch: NestedMap) -> np.ndarray:
-  rows = example_rows.num_rows(batch)
-  return np.asarray(example_rows.weighed(batch, rows)[example_rows.WEIGHTS])
+  weights = gathering.example_weights(batch)
+  if weights is not None and weights.ndim == 1:
+    return np.asarray(weights)
+  return np.ones(example_rows.num_rows(batch))
 
 
 def _shards(
@@ -305,7 +329,7 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
   leaves = [
     np.asarray(x)
     for name, x in batch.flatten_items()
-    if name != example_rows.WEIGHTS and np.shape(x)[:1] == weights.shape
+    if not _is_weight(name) and np.shape(x)[:1] == weights.shape
   ]
   for row in np.flatnonzero(weights):
     digest = hashlib.blake2b(digest_size=16)

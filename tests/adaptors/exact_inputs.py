@@ -18,6 +18,11 @@ from tests.adaptors.lingvo_input import generators as testing
 from tests.adaptors.seqio_input import tiny_tasks
 
 
+def _reader_rows(count: int) -> int:
+  """Returns the examples of a reader's batch, other than an evaluation's."""
+  return max(1, count // 7)
+
+
 def _lines(count: int, rows: int, folder: pathlib.Path, hosts: dict):
   """Text, read by Lingvo's C++ reader."""
   path = folder / f'{count}.txt'
@@ -26,9 +31,7 @@ def _lines(count: int, rows: int, folder: pathlib.Path, hosts: dict):
   pattern = testing.write_lines(new, testing.unique_lines(count))
   new.replace(path)
   pattern = f'text:{path}'
-  limits = [
-    max(1, count // 7)
-  ] * 3  # Other batches than those of an evaluation.
+  limits = [_reader_rows(count)] * 3
   return eval_adaptors.LingvoEvalAdaptor(
     input=testing.lm_params(pattern, bucket_batch_limit=limits),
     batch_size=rows,
@@ -40,8 +43,9 @@ def _lines(count: int, rows: int, folder: pathlib.Path, hosts: dict):
 def _numbers(count: int, rows: int, folder: pathlib.Path, hosts: dict):
   """Numbers, read by a Lingvo generator of tf.data."""
   del folder
+  params = testing.numbers(count, batch=_reader_rows(count))
   return eval_adaptors.LingvoEvalAdaptor(
-    input=testing.numbers(count), batch_size=rows, reset_for_eval=True, **hosts
+    input=params, batch_size=rows, reset_for_eval=True, **hosts
   )
 
 
@@ -50,7 +54,7 @@ def _repeating_numbers(
 ):
   """Numbers that begin again and again."""
   del folder
-  params = testing.numbers(count, repeat=True)
+  params = testing.numbers(count, repeat=True, batch=_reader_rows(count))
   params.Set(batch_size=rows, num_samples=count)
   return eval_adaptors.LingvoLazyEvalAdaptor(
     input=params, reset_for_eval=True, **hosts

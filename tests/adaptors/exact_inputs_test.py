@@ -1,7 +1,6 @@
 """Every example of an evaluation counts once, on any number of hosts.
 
-The inputs that are not Lingvo's are tried with many more numbers of examples,
-rows and hosts in tests of their own.
+Inputs that are not Lingvo's have tests of their properties beside their own.
 """
 
 import json
@@ -15,6 +14,7 @@ from tests.adaptors import exact_inputs
 from tests.pax_compat import processes
 
 _HOSTS = (1, 2, 3, 4, 8)
+_ROWS = 5
 # Kinds that refuse data without any example.
 _REFUSE_NONE = {'lingvo text', 'lingvo lazy'}
 
@@ -27,13 +27,16 @@ def _check(kind, folder, *, count, rows, hosts):
     for host in range(hosts)
   ]
   exact_inputs.check(shards, count)
+  # None has a batch in which no host has an example, but for length buckets.
+  if kind != 'lingvo text':
+    assert shards[0][1] == -(-count // (rows * hosts))
 
 
 @pytest.mark.parametrize('hosts', _HOSTS)
 @pytest.mark.parametrize(
   'kind', [kind for kind in exact_inputs.KINDS if kind.startswith('lingvo')]
 )
-def test_every_example_counts_once(kind, hosts, tmp_path_factory):
+def test_any_number_of_examples_and_rows(kind, hosts, tmp_path_factory):
   folder = tmp_path_factory.mktemp('data')
 
   @hypothesis.settings(max_examples=4)
@@ -48,20 +51,24 @@ def test_every_example_counts_once(kind, hosts, tmp_path_factory):
   check()
 
 
+@pytest.mark.parametrize('hosts', _HOSTS)
 @pytest.mark.parametrize('kind', exact_inputs.KINDS)
-def test_many_examples(kind, tmp_path):
-  _check(kind, tmp_path, count=10_007, rows=250, hosts=3)
+def test_every_example_counts_once(kind, hosts, tmp_path):
+  for count in (1, _ROWS - 1, _ROWS, _ROWS + 1):
+    _check(kind, tmp_path, count=count, rows=_ROWS, hosts=hosts)
+  _check(kind, tmp_path, count=10_007, rows=250, hosts=hosts)
 
 
+@pytest.mark.parametrize('hosts', _HOSTS)
 @pytest.mark.parametrize('kind', exact_inputs.KINDS)
-def test_no_example(kind, tmp_path):
+def test_no_example(kind, hosts, tmp_path):
   if kind not in _REFUSE_NONE:
-    _check(kind, tmp_path, count=0, rows=4, hosts=3)
+    _check(kind, tmp_path, count=0, rows=_ROWS, hosts=hosts)
     return
-  for host in range(3):
+  for host in range(hosts):
     with pytest.raises(errors.UserError, match='empty|num_samples'):
       exact_inputs.shard(
-        kind, count=0, rows=4, folder=tmp_path, hosts=3, host=host
+        kind, count=0, rows=_ROWS, folder=tmp_path, hosts=hosts, host=host
       )
 
 

@@ -68,15 +68,6 @@ def test_an_evaluation_has_each_example_once(count, size, hosts):
   assert share.num_batches == -(-count // (size * hosts))
 
 
-@pytest.mark.parametrize('hosts', [1, 8])
-@pytest.mark.parametrize('count', [0, 1, 16, 17, 1003])
-def test_an_evaluation_of_many_sizes(count, hosts):
-  config = _config(count=count, reset_for_eval=True)
-  share = input_hosts.read(config, hosts=hosts, batch_size=16)
-  assert share.ids == list(range(count))
-  assert share.num_batches == -(-count // (16 * hosts))
-
-
 @_PROPERTIES
 @given(
   st.integers(1, 20),
@@ -231,6 +222,16 @@ def test_the_state_is_from_before_the_batch_that_was_peeked_at():
   other.resume_at(1)
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
   assert 'comes next' in other.after_restart()
+
+
+def test_steps_are_those_of_all_hosts():
+  hosts = dict(num_infeed_hosts=2, infeed_host_index=1)
+  config = _config(is_training=True, batch_size=2, **hosts)
+  data, resumed = config.Instantiate(), config.Instantiate()
+  for _ in range(3):
+    data.get_next()
+  resumed.resume_at(3)
+  assert resumed.get_next().id.tolist() == data.get_next().id.tolist()
 
 
 def test_another_order_than_before_is_found_out():

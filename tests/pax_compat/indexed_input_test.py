@@ -236,6 +236,15 @@ def test_the_state_is_from_before_the_batch_that_was_peeked_at(tmp_path):
   np.testing.assert_array_equal(third.get_next().id, peeked.id)
 
 
+@pytest.mark.parametrize('host', [0, 1])
+def test_steps_are_those_of_all_hosts(host):
+  config = _trained(batch_size=2, num_infeed_hosts=2, infeed_host_index=host)
+  read, resumed = config.Instantiate(), config.Instantiate()
+  _ids(read, 3)
+  resumed.resume_at(3)
+  assert _ids(resumed, 4) == _ids(read, 4)
+
+
 @pytest.mark.parametrize(
   ('fields', 'said'),
   [

@@ -1,9 +1,16 @@
 """Tests of several inputs side by side."""
 
+import jax
 import numpy as np
 import pytest
 
-from pax_compat import base_input, errors, host_fields, multi_input
+from pax_compat import (
+  base_input,
+  errors,
+  host_fields,
+  indexed_input,
+  multi_input,
+)
 from pax_compat.nested_map import NestedMap
 
 
@@ -204,3 +211,43 @@ def test_each_input_says_what_stays_on_the_host(caplog):
   told = 'dev: the metrics that dev_a makes of all examples are left out'
   assert told in caplog.text
   assert not data.has_example_metrics('eval')
+
+
+class Indexed(indexed_input.IndexedInput):
+  """Rows that know their order, and what batches are like."""
+
+  num_examples = 24
+
+  def examples(self, indices):
+    return NestedMap(id=indices, text=np.array(['a'] * len(indices)))
+
+
+def test_hosts_that_read_another_order_are_found_out():
+  inputs = {
+    'a': Rows.config(batch_size=4),
+    'b': Indexed.config(batch_size=4, shuffle=True),
+    'c': Indexed.config(batch_size=2),
+  }
+  one, same, other = (
+    _built(input_to_params={**inputs, 'b': inputs['b'].clone().set(**fields)})
+    for fields in ({}, {}, {'input_random_seed': 7})
+  )
+  told = []
+  for data in (one, same, other):
+    data.get_next_padded()
+    told.append(data.order_digest())
+  assert told[0] == told[1] != told[2]
+  assert len(told[0]) == 8
+  one.get_next_padded()
+  assert one.order_digest() != told[0]
+  assert _built().order_digest() is None
+
+
+def test_what_batches_are_like_is_known_without_one():
+  inputs = {k: Indexed.config(batch_size=n) for k, n in (('a', 6), ('b', 4))}
+  data = _built(input_to_params=inputs)
+  specs = data.batch_specs()
+  assert specs == data.specs_of(data.get_next_padded())
+  assert specs.a.id == jax.ShapeDtypeStruct((2, 3), np.int64)
+  inputs['b'] = Rows.config(batch_size=4)
+  assert _built(input_to_params=inputs).batch_specs() is None

@@ -158,6 +158,18 @@ def test_a_dataset_of_one_task():
   assert data.reset_for_eval
 
 
+class Ordered(Points):
+  def order_digest(self):
+    return bytes([self.number])
+
+
+def test_the_order_of_a_task_is_told():
+  config = TaskInput.config(task='long', input=Ordered.config(dims=3))
+  data = config.Instantiate()
+  data.get_next()
+  assert data.order_digest() == b'\1'
+
+
 class Skipping(Points):
   def input_metrics(self):
     return {'input/skipped_records': float(self.dims)}

@@ -28,6 +28,8 @@ def test_ids_beyond_the_largest_table_are_refused():
   )
   with pytest.raises(errors.UserError, match=told):
     token_ids.check_known('Train', _batch([1, 2, 3], [17, 5, 16]), 16)
+  with pytest.raises(errors.UserError, match='src.ids has the id 16'):
+    token_ids.check_known('Train', _batch([0, 16]), 16)
   with pytest.raises(
     errors.UserError, match='src.ids has the id -1 .*; expected none below 0'
   ):

@@ -36,6 +36,7 @@ _SCRIPT = """
 
   epoch, endless = adapt(repeat_count=1), adapt()
   found = dict(epoch=told(testing.drain(epoch)))
+  found['after the end'] = len(testing.drain(epoch))
   found['weightless'] = epoch.input_metrics()['input/weightless_batches']
   found['endless'] = told([endless.get_next() for _ in range(80)])
   if jax.process_index() == 1:  # The other one makes no step any more.
@@ -70,6 +71,7 @@ def test_two_processes(tmp_path):
   assert len(read) == len(set(read)) == len(lines)
   for host in hosts:
     epoch = host['epoch']
+    assert host['after the end'] == 0
     for real, positions in zip(epoch['real'], epoch['positions'], strict=True):
       assert (real == 0) == (positions == 0)
   # The long file's batches make up the steps; the other host fills up.

@@ -131,7 +131,8 @@ def numbers(count, **options):
     count: how many numbers.
     **options: `weights` adds eval_sample_weights, `scalar` a leaf without an
       axis, `repeat` makes it endless, `generated` hides that from tf.data,
-      `threads` is how many threads of its own it has; None for none.
+      `threads` is how many threads of its own it has; None for none. `batch`
+      is how many numbers a batch of its own has; 5 by default.
   """
   tf = lingvo_runtime.module('tensorflow')
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
@@ -157,7 +158,8 @@ def numbers(count, **options):
         )
       elif options.get('repeat'):
         numbers = numbers.repeat()
-      return numbers.batch(5).map(example, options.get('threads'))
+      batches = numbers.batch(options.get('batch', 5))
+      return batches.map(example, options.get('threads'))
 
   return generators.BaseInputGenerator.Params().Set(
     file_datasource=Source.Params()

@@ -9,6 +9,7 @@ from adaptors.lingvo_input import (
   eval_adaptors,
   input_adaptor,
 )
+from pax_compat import errors
 from tests.adaptors.lingvo_input import generators as testing
 from tests.adaptors.lingvo_input import stock_data as stock
 
@@ -288,6 +289,19 @@ def test_packed_bert_rows_hold_whole_examples(train, tmp_path):
   for row in range(4):
     for segment in range(1, int(batch.segment_ids[row].max()) + 1):
       assert tuple(batch.ids[row][batch.segment_ids[row] == segment]) in whole
+
+
+def test_packed_rows_are_no_evaluation_of_each_example(tmp_path):
+  texts = _text_packed(tmp_path, _pairs(3), packing_factor=2.0)
+  packs = {'enable_packing': True, 'prepacking_batch_size': 8}
+  bert = _bert(tmp_path, _bert_records(3)[0], **packs)
+  for params, field in ((texts, 'packing_factor'), (bert, 'enable_packing')):
+    with pytest.raises(
+      errors.UserError, match=rf'input\.{field} is .* dropped'
+    ):
+      eval_adaptors.LingvoEvalAdaptor(
+        input=params, batch_size=2, reset_for_eval=True
+      )
 
 
 def _translations(count: int):

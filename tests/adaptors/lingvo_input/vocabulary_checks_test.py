@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_input import vocabulary_checks
+from adaptors.lingvo_input import (
+  eval_adaptors,
+  input_adaptor,
+  vocabulary_checks,
+)
 from pax_compat import errors
+from tests.adaptors.lingvo_input import generators as testing
 
 GOOD = '<S>\t1\n</S>\t2\n<UNK>\t3\nto\t4\nbe\t5\n'
 PLAIN = '<S>\n</S>\n<UNK>\nto\nbe\n'
@@ -138,3 +143,21 @@ def test_models_of_sentence_pieces(check):
   kind = ('SentencePieceTokenizer', 'spm_model')
   with pytest.raises(errors.UserError, match='is no model of SentencePiece'):
     check('<unk>\n<s>\n', *kind)
+
+
+@pytest.mark.parametrize('evaluates', [False, True])
+def test_inputs_have_their_vocabularies_checked(tmp_path, evaluates):
+  tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
+  path = tmp_path / 'vocab.txt'
+  path.write_text(PLAIN)
+  tokenizer = tokenizers.VocabFileTokenizer.Params().Set(
+    token_vocab_filepath=str(path)
+  )
+  pattern = testing.write_lines(tmp_path / 'a.txt', ['to be'])
+  params = testing.lm_params(pattern, tokenizer=tokenizer)
+  cls, fields = input_adaptor.LingvoInputAdaptor, {'is_training': True}
+  if evaluates:
+    cls = eval_adaptors.LingvoEvalAdaptor
+    fields = {'batch_size': 2, 'reset_for_eval': True}
+  with pytest.raises(errors.UserError, match=f'{path}.* has the line 1'):
+    cls(input=params, **fields)

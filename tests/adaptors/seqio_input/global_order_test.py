@@ -1,5 +1,7 @@
 """The order of training: shared out to hosts, and resumable."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -61,10 +63,14 @@ def test_each_epoch_has_each_example_once_and_an_order_of_its_own():
 )
 def test_other_numbers_of_hosts_go_on_exactly(fields):
   params = testing.config('ten', batch_size=1, **fields)
-  expected = testing.global_texts(testing.hosts(params, 1), 10)
+  plan = [(2, 2), (4, 1), (1, 2)]
+  if fields.get('repeat', True):  # Into other epochs.
+    plan = [(2, 6), (4, 3), (1, 2)]
+  count = sum(hosts * batches for hosts, batches in plan)
+  expected = testing.global_texts(testing.hosts(params, 1), count)
 
   found, state = [], None
-  for hosts, batches in ((2, 2), (4, 1), (1, 2)):
+  for hosts, batches in plan:
     inputs = testing.hosts(params, hosts)
     assert inputs[0].STATE_FITS_ANY_HOSTS
     if state:
@@ -72,6 +78,7 @@ def test_other_numbers_of_hosts_go_on_exactly(fields):
         data.set_state(state)
     found += testing.global_texts(inputs, batches)
     [state] = {data.get_state() for data in inputs}
+    assert json.loads(state)['place'][-1] == len(found)
 
   assert found == expected
 
@@ -154,15 +161,15 @@ def test_without_a_state_a_fresh_shuffle_is_read(log):
 
 def test_without_a_state_one_order_goes_on_where_the_step_says(log):
   params = testing.config('seven', deterministic_input=True)
-  read, resumed = testing.hosts(params, 1)[0], testing.hosts(params, 1)[0]
-  testing.read(read, 9)  # Into the third epoch.
+  read, resumed = testing.hosts(params, 2)[1], testing.hosts(params, 2)[1]
+  testing.read(read, 4)  # Into the third epoch.
 
-  resumed.resume_at(9)
+  resumed.resume_at(4)
 
   assert testing.texts(read, testing.read(read, 3)) == testing.texts(
     resumed, testing.read(resumed, 3)
   )
-  assert 'goes on after 18 examples of its order' in log()
+  assert 'goes on after 16 examples of its order' in log()
 
 
 def test_training_has_neither_texts_nor_provenance():

@@ -99,6 +99,7 @@ def test_an_evaluation_on_data_that_differs_ends_with_an_error():
 
     class Numbers(base_input.BaseInput):
       given = 0
+      order = b''
 
       def get_next(self):
         if self.given == self.input_random_seed:
@@ -109,18 +110,32 @@ def test_an_evaluation_on_data_that_differs_ends_with_an_error():
       def reset(self):
         self.given = 0
 
-    for count in (3, 3 - jax.process_index()):
+      def order_digest(self):
+        return self.order[: self.given]
+
+    for count, order in (
+      (3, b'abc'),
+      (3 - jax.process_index(), b'abc'),
+      (3, b'a' + b'bx'[jax.process_index() :] + b'c'),
+    ):
       data = Numbers(
         name='Dev', reset_for_eval=True, input_random_seed=count
       )
+      data.order = order
+      read = 0
       try:
-        print(sum(1 for _ in evaluation.all_batches(data, lambda b: b)))
+        for read, _ in enumerate(evaluation.all_batches(data, lambda b: b), 1):
+          pass
+        print(read)
       except errors.UserError as e:
-        print(e)
+        print(read, e)
     """,
     2,
   )
   assert outputs[0] == outputs[1]
-  same, differ = outputs[0].splitlines()
+  same, fewer, others = outputs[0].splitlines()
   assert same == '3'
-  assert 'after batch 2, the last one on processes 1, there are more' in differ
+  assert 'after batch 2, the last one on processes 1, there are more' in fewer
+  # Before the first batch that differs is evaluated.
+  assert others.startswith("1 the dataset 'Dev' is not the same")
+  assert 'batch 2 has other examples in it' in others

@@ -72,6 +72,18 @@ def test_a_state_that_fits_any_hosts(hosts, log):
   assert all('continues exactly after step 5' in line for line in log)
 
 
+@pytest.mark.parametrize('host', [0, 1])
+def test_each_host_goes_on_with_a_state_of_its_own(host):
+  fields = dict(num_infeed_hosts=2, infeed_host_index=host)
+  saved = _position(seen.OfItsHosts, **fields)[1].to_save(b'')
+  states = (b'8', b'16')
+  saved['input']['states'] = [base64.b64encode(s).decode() for s in states]
+  data, position = _position(seen.OfItsHosts, **fields)
+  position.begin(2, saved)
+  first = (8, 18)[host]
+  assert _next(data) == seen.in_order(first, first + 2).tolist()
+
+
 # Why a state does not fit: who saved it and who reads it, each the class and
 # the number of hosts; and the words.
 _HOSTS = 'in the checkpoint is for 2 hosts, and now it is read by 1 host'
