@@ -1,76 +1,27 @@
 """An evaluation holds a few batches, however many examples there are."""
 
+import json
 import weakref
 
 import jax
 import numpy as np
 import pytest
 
-from adaptors import lingvo_runtime
 from adaptors.lingvo_input import eval_adaptors
-from tests import resources
 from tests.adaptors.lingvo_input import generators as testing
+from tests.pax_compat import runs
 
-COUNT = 200_000
-# Of an example; all of them together have 195 MiB.
-_BYTES = 1024
+# The data has 195 MiB.
 _MOST = 60 << 20
-
-
-def _wide(count: int, repeat: bool):
-  """Returns Params of a tf.data input of examples of a kilobyte."""
-  tf = lingvo_runtime.module('tensorflow')
-  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
-  sources = lingvo_runtime.module('lingvo.core.datasource')
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-
-  class Source(sources.TFDatasetSource):
-    def GetDataset(self):  # noqa: N802
-      firsts = tf.data.Dataset.range(0, count, 500)
-      if repeat:
-        firsts = firsts.repeat()
-
-      def batch(first):
-        x = tf.range(first, tf.minimum(first + 500, count))
-        wide = tf.tile(x[:, None], [1, _BYTES // 8])
-        return py_utils.NestedMap(wide=wide)
-
-      return firsts.map(batch)
-
-  return generators.BaseInputGenerator.Params().Set(
-    file_datasource=Source.Params()
-  )
 
 
 @pytest.mark.parametrize('by_count', [False, True])
 def test_memory_does_not_grow_with_the_data(by_count):
-  params = _wide(COUNT, repeat=by_count)
-  if by_count:
-    params.Set(batch_size=64, num_samples=COUNT)
-    cls, fields = eval_adaptors.LingvoLazyEvalAdaptor, {}
-  else:
-    cls, fields = eval_adaptors.LingvoEvalAdaptor, {'batch_size': 64}
-  data = cls(
-    input=params,
-    reset_for_eval=True,
-    num_infeed_hosts=2,
-    infeed_host_index=1,
-    **fields,
+  done = runs.forked(
+    '-m', 'tests.adaptors.lingvo_input.eval_memory', str(by_count)
   )
-  data.get_next()
-  before = most = resources.held().resident
-  seen = 64.0
-  for number, batch in enumerate(iter(data.get_next_padded, None)):
-    seen += batch.eval_sample_weights.sum()
-    if number % 100 == 0:
-      most = max(most, resources.resident())
-    if not batch.eval_sample_weights.all():
-      break
-  # Of the last 64 of 200,000 = 1562 * 128 + 64 this host has none.
-  assert seen == 1562 * 64
-  assert data.num_samples == COUNT or not testing.drain(data)
-  data.close()
-  assert most - before < _MOST
+  assert done.returncode == 0, done.stderr
+  assert json.loads(done.stdout.splitlines()[-1]) < _MOST
 
 
 class _Watched(eval_adaptors.LingvoEvalAdaptor):
