@@ -84,7 +84,7 @@ class SharedRows:
   """Compares what processes feed whose devices hold the same rows.
 
   Where a mesh splits a model over processes they must read the same, which an
-  input that shuffles at random does not. That shows in the first batch.
+  input that shuffles at random does not. Without such a mesh it costs nothing.
   """
 
   def __init__(self, data: base_input.BaseInput):
@@ -95,30 +95,36 @@ class SharedRows:
     """
     self._data = data
     self._are_shared = data.num_infeed_hosts < jax.process_count()
-    self._first: bytes | None = None
+    self._read = hashlib.blake2b(digest_size=_DIGEST_BYTES)
 
   def noting(self, get_next: Callable[[], NestedMap]) -> NestedMap:
-    """Returns the batch that `get_next` returns, and notes the first one."""
+    """Returns the batch that `get_next` returns, and notes what is in it."""
     batch = get_next()
-    if self._are_shared and self._first is None:
-      leaves = map(np.asarray, jax.tree.leaves(batch))
-      self._first = b''.join(map(host_fields.digestible, leaves))
+    if self._are_shared:
+      for leaf in jax.tree.leaves(batch):
+        self._read.update(host_fields.digestible(np.asarray(leaf)))
     return batch
 
-  def check(self):
-    """Compares the first batch, once; all processes call it when they have it.
+  def digest(self) -> bytes:
+    """Returns what tells all that was noted so far."""
+    return self._read.digest()
+
+  def check(self, digest: bytes):
+    """Compares what was read up to some batch; all processes make the call.
+
+    Args:
+      digest: what `digest` returned after the batch.
 
     Raises:
       UserError: processes have other examples in the same rows.
     """
     if not self._are_shared:
       return
-    self._are_shared = False
     data = self._data
     numbers = multihost_utils.process_allgather(
       np.int32(data.infeed_host_index)
     )
-    digests = multihost_utils.process_allgather(_digest(self._first))
+    digests = multihost_utils.process_allgather(_digest(digest))
     for number in range(data.num_infeed_hosts):
       of_host = digests[numbers == number]
       if (of_host != of_host[0]).any():

@@ -241,15 +241,16 @@ def all_batches(
     put,
     max_batches=limit,
     is_host_field=data.is_host_field,
-    order=data.order_digest,
+    order=lambda: (data.order_digest(), shared.digest()),
     stop=stop,
     check=data.raise_if_broken,
     interrupt=data.interrupt,
   ) as feeder:
     for fed in feeder:
       stop.check()
-      same.check(fed.shapes, fed.order)
-      shared.check()
+      order, rows = fed.order
+      same.check(fed.shapes, order)
+      shared.check(rows)
       count += 1
       yield fed
       if count % 100 == 0:  # A long one, or one that has no end, is seen.

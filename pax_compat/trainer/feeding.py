@@ -33,7 +33,7 @@ class FedBatch(NamedTuple):
     wait_seconds: how long the reader of the queue waited for it.
     host: the fields that stay on the host, of this process's rows, by path.
     input_state: where the input stood right after it.
-    order: what tells the order of the data up to it; None where nothing does.
+    order: what tells what was read up to it.
   """
 
   arrays: NestedMap
@@ -42,7 +42,7 @@ class FedBatch(NamedTuple):
   wait_seconds: float
   host: dict[str, np.ndarray]
   input_state: bytes | None = None
-  order: bytes | None = None
+  order: Any = None
 
 
 class Feeder:
@@ -61,7 +61,7 @@ class Feeder:
     max_batches: int | None = None,
     get_state: Callable[[], bytes | None] = lambda: None,
     is_host_field: Callable[[str, np.ndarray], bool] | None = None,
-    order: Callable[[], bytes | None] = lambda: None,
+    order: Callable[[], Any] = lambda: None,
     stop: stopping.Stop = stopping.NEVER,
     check: Callable[[], object] = lambda: None,
     interrupt: Callable[[], object] = lambda: None,
@@ -75,7 +75,7 @@ class Feeder:
       max_batches: how many batches are read at most; None for no limit.
       get_state: returns where the input stands; called after each batch.
       is_host_field: says which fields do not go to the devices; None if all do.
-      order: returns what tells the order of the data up to the last batch.
+      order: returns what tells what was read up to the last batch.
       stop: tells, while a batch is waited for, whether the run is to stop;
         then `Interrupted` is raised, and the batch is still to come.
       check: raises where a batch that is waited for cannot come.

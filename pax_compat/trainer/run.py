@@ -248,6 +248,7 @@ class Trainer:
           functools.partial(self._shared.noting, self._first.get_next_padded),
           self._put,
           get_state=self._position.get_state,
+          order=self._shared.digest,
           is_host_field=self._data.train.is_host_field,
           stop=self._stop,
           check=self._data.train.raise_if_broken,
@@ -305,9 +306,10 @@ class Trainer:
     limit = self._config.max_inflight_steps
     for step, fed in enumerate(feeder, start + 1):
       began = time.monotonic()
-      self._shared.check()
+      due = np.bool_(reporting.is_due(self._config, step, start))
+      if due:
+        self._shared.check(fed.order)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
-        due = np.bool_(reporting.is_due(self._config, step, start))
         state, outputs = self._program.train_step(state, fed.arrays, due)
       self._note_compilation(fed.shapes, time.monotonic() - began)
       if limit:

@@ -139,6 +139,30 @@ def test_an_evaluation_is_the_same_each_time(kept):
   np.testing.assert_array_equal(found, targets)
 
 
+@pytest.mark.parametrize('kept', [True, False])
+def test_batches_may_be_kept_for_the_next_evaluation(kept):
+  seqio, tf = lingvo_runtime.seqio(), lingvo_runtime.tensorflow()
+  readings = []
+
+  def texts(split, shuffle_files, seed=None):
+    del shuffle_files, seed
+    readings.append(split)
+    names = ('inputs', 'targets')
+    return tf.data.Dataset.from_tensor_slices({n: ['a', 'b'] for n in names})
+
+  testing.register(
+    'counted', source=seqio.FunctionDataSource(texts, splits=['validation'])
+  )
+  params = testing.eval_config('counted', eval_enable_cache=kept)
+  [data] = testing.hosts(params, 1)
+  testing.read(data)
+  once = len(readings)
+  for _ in range(2):
+    data.reset()
+    testing.read(data)
+  assert (len(readings) == once) == kept
+
+
 def test_last_batches_that_come_short():
   dropped, short = [
     testing.eval_config(
