@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -101,56 +101,38 @@ class BaseInput(config_lib.Configurable):
       cls.reset = _forgetting(cls.reset)
 
   def __post_init__(self):
-    self.check(
-      bool(_NAME.fullmatch(self.name)),
-      f'name is {self.name!r}; only letters, digits and the characters .:_+-'
-      ' may be in it',
+    self.eval_loop_num_batches = _eval_batches(self)
+    self.check_fields(self)
+
+  @classmethod
+  def check_fields(cls, fields: 'config_lib.Config | BaseInput'):
+    """Checks the fields that every input has, before any data is read.
+
+    Args:
+      fields: a config of this class, or an input.
+
+    Raises:
+      UserError: they are none of what the class says of them.
+    """
+    name = fields.name
+
+    def check(holds: bool, wrong: str):
+      if not holds:
+        raise errors.UserError(f'{cls.__name__}: {wrong}')
+
+    check(
+      bool(_NAME.fullmatch(name)),
+      f'name is {name!r}; only letters, digits and the characters .:_+- may be'
+      ' in it',
     )
-    self._check_batches()
-    self._check_sizes()
-    self.check(
-      not self.reset_for_eval
-      or self.is_training
-      or type(self).reset is not BaseInput.reset,
-      f'reset_for_eval of {self.name} is set, and there is no method `reset`;'
+    _check_batches(check, fields)
+    _check_sizes(check, fields)
+    check(
+      not fields.reset_for_eval
+      or fields.is_training
+      or cls.reset is not BaseInput.reset,
+      f'reset_for_eval of {name} is set, and there is no method `reset`;'
       ' expected one that starts again at the first batch',
-    )
-
-  def _check_sizes(self):
-    size, hosts = self.batch_size, self.num_infeed_hosts
-    self.check(
-      size is None or (is_int(size) and size >= 1),
-      f'batch_size of {self.name} is {size!r}; expected how many examples of'
-      ' one host make a batch',
-    )
-    self.check(
-      0 <= self.infeed_host_index < hosts,
-      f'infeed_host_index of {self.name} is {self.infeed_host_index}; expected'
-      f' one of {hosts} hosts',
-    )
-    self.check(
-      self.batch_padding_size >= 0,
-      f'batch_padding_size of {self.name} is {self.batch_padding_size};'
-      ' expected 0 or more rows',
-    )
-
-  def _check_batches(self):
-    count = self.eval_loop_num_batches
-    if isinstance(count, _Unset):
-      count = None if self.reset_for_eval else 1
-    count = None if count == -1 else count
-    self.eval_loop_num_batches = count
-    self.check(
-      count is None or count >= 1,
-      f'eval_loop_num_batches of {self.name} is {count}; expected at least 1,'
-      ' or None or -1 for all batches',
-    )
-    self.check(
-      count is not None or self.reset_for_eval or self.is_training,
-      f'eval_loop_num_batches of {self.name} is None without reset_for_eval:'
-      ' the second evaluation would find nothing; set reset_for_eval=True to'
-      ' read all of the data each time, or a number to read the next batches'
-      ' each time',
     )
 
   @classmethod
@@ -530,6 +512,48 @@ class DatasetInputSpecsProvider(BaseInputSpecsProvider):
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
     return data.specs_of(batch)
+
+
+def _eval_batches(fields: Any) -> int | None:
+  """Returns how many batches an evaluation has; None for all."""
+  count = fields.eval_loop_num_batches
+  if isinstance(count, _Unset):
+    return None if fields.reset_for_eval else 1
+  return None if count == -1 else count
+
+
+def _check_batches(check: Callable[[bool, str], None], fields: Any):
+  name, count = fields.name, _eval_batches(fields)
+  check(
+    count is None or count >= 1,
+    f'eval_loop_num_batches of {name} is {count}; expected at least 1, or None'
+    ' or -1 for all batches',
+  )
+  check(
+    count is not None or fields.reset_for_eval or fields.is_training,
+    f'eval_loop_num_batches of {name} is None without reset_for_eval: the'
+    ' second evaluation would find nothing; set reset_for_eval=True to read all'
+    ' of the data each time, or a number to read the next batches each time',
+  )
+
+
+def _check_sizes(check: Callable[[bool, str], None], fields: Any):
+  name, size = fields.name, fields.batch_size
+  hosts, host = fields.num_infeed_hosts, fields.infeed_host_index
+  check(
+    size is None or (is_int(size) and size >= 1),
+    f'batch_size of {name} is {size!r}; expected how many examples of one host'
+    ' make a batch',
+  )
+  check(
+    0 <= host < hosts,
+    f'infeed_host_index of {name} is {host}; expected one of {hosts} hosts',
+  )
+  check(
+    fields.batch_padding_size >= 0,
+    f'batch_padding_size of {name} is {fields.batch_padding_size}; expected 0'
+    ' or more rows',
+  )
 
 
 def _next_batch(data: BaseInput) -> NestedMap:

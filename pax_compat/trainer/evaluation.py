@@ -287,7 +287,7 @@ def _write_rows(
   # Where the rows are among those that this process has read.
   places = np.searchsorted(of_hosts, partitioning.local_row_numbers(some))
   for row, place in enumerate(places):
-    if weights is None or weights[row]:
+    if weights is None or np.any(weights[row]):
       values = {name: array[row] for name, array in rows.items()}
       if fed.host:
         values[host_fields.NAME] = {k: x[place] for k, x in fed.host.items()}

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import fiddle as fdl
+
 from pax_compat import base_input, errors
 from pax_compat import config as config_lib
 
@@ -43,7 +45,8 @@ class Inputs:
 
     Raises:
       UserError: names are not unique, there is not exactly one training input,
-        or an input cannot be built.
+        or an input cannot be built. Fields of any of them that do not go
+        together are found before the first is built.
     """
     names = _unique_names(datasets)
     _unique_names(decode_datasets)
@@ -54,6 +57,8 @@ class Inputs:
         f' {len(training)} are training datasets; expected exactly one with'
         ' is_training=True'
       )
+    for config in (*datasets, *decode_datasets):
+      fdl.get_callable(config).check_fields(config)
     self._built: list[base_input.BaseInput] = []
     try:
       for config in (*datasets, *decode_datasets):

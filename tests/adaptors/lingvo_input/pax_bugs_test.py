@@ -114,6 +114,13 @@ def test_seeds_of_hosts_and_restarts_never_collide():
   assert min(seeds) > 0 and max(seeds) < 2**31 - 1
 
 
+def test_no_two_of_very_many_hosts_have_one_seed():
+  # Of so many that are drawn at random some would be the same.
+  hosts = 1 << 18
+  seeds = {input_adaptor.derive_seed(7, host, 100) for host in range(hosts)}
+  assert len(seeds) == hosts
+
+
 def test_a_seed_is_the_same_after_many_resets(build, tmp_path):
   params = _lines(tmp_path).Set(repeat_count=-1, file_random_seed=7)
   before = params.ToText()

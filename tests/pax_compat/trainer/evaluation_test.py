@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from pax_compat import base_metrics, errors
-from pax_compat.trainer import evaluation, partitioning
+from pax_compat import base_metrics, errors, multi_input
+from pax_compat.trainer import evaluation, partitioning, program
 from tests.pax_compat import processes
 from tests.pax_compat.trainer import lines
 
@@ -146,6 +146,44 @@ def test_what_is_said_of_each_row(tmp_path):
   np.testing.assert_allclose([x['x'] for x in found], ROWS.x, rtol=1e-6)
 
 
+class Beside(lines.Line):
+  """Learns from one of two inputs side by side."""
+
+  def compute_predictions(self, input_batch):
+    return super().compute_predictions(input_batch.b)
+
+  def compute_loss(self, predictions, input_batch):
+    return super().compute_loss(predictions, input_batch.b)
+
+
+def test_rows_of_several_examples(tmp_path):
+  inputs = {
+    'a': lines.Rows.config(batch_size=8),
+    'b': lines.Rows.config(batch_size=4),
+  }
+  data = multi_input.MultiInput.config(
+    name='dev', input_to_params=inputs, eval_loop_num_batches=2
+  ).Instantiate()
+  task = lines.task()
+  task.model = Beside.config()
+  task.evaluate.write_per_example_out = True
+  first = data.peek_padded()
+  mesh = partitioning.create_mesh(None, None)
+  made = program.create(task.Instantiate(), mesh, first)
+  path = tmp_path / 'eval_out' / 'dev.jsonl'
+  evaluation.evaluate(
+    data,
+    task_program=made,
+    mdl_vars=made.init_state(first).mdl_vars,
+    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
+    examples_path=path,
+  )
+  found = list(map(json.loads, path.read_text().splitlines()))
+  assert [(x['batch'], x['row']) for x in found] == [
+    divmod(i, 4) for i in range(8)
+  ]
+
+
 def test_random_numbers_differ_by_batch_and_come_again():
   task = lines.task(model=dict(noise=1.0))
   made = lines.make_program(task)
@@ -160,7 +198,7 @@ def test_random_numbers_differ_by_batch_and_come_again():
 
 _EIGHT_DEVICES = """
   import json, pathlib, sys, tempfile
-  from pax_compat.trainer import evaluation, partitioning
+  from pax_compat.trainer import evaluation, partitioning, program
   from tests.pax_compat.trainer import lines
   task = lines.task()
   task.evaluate.write_per_example_out = True

@@ -101,6 +101,14 @@ def test_one_that_cannot_be_built_closes_the_others():
   assert CLOSED == ['train']
 
 
+def test_wrong_fields_are_found_before_anything_is_built():
+  wrong = _config('dev', eval_loop_num_batches=-1)
+  for datasets, decoded in (([wrong], []), ([], [wrong])):
+    with pytest.raises(errors.UserError, match='of dev is None without reset'):
+      inputs.Inputs([_config('train', broken=True), *datasets], decoded)
+  assert not CLOSED
+
+
 def test_what_is_decoded_stands_on_its_own():
   configs = [_config('train'), _config('dev')]
   decoded = [_config('dev', batch_size=3), _config('few')]
