@@ -19,6 +19,7 @@ from pax_compat import (
   errors,
   example_rows,
   host_fields,
+  input_fields,
 )
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
@@ -99,7 +100,7 @@ class TFDataInput(base_input.BaseInput):
     epochs = self.num_epochs
     self.check(
       epochs is None
-      or (self.is_training and base_input.is_int(epochs) and epochs >= 1),
+      or (self.is_training and input_fields.is_int(epochs) and epochs >= 1),
       f'num_epochs of {self.name} is {epochs!r}, and is_training is'
       f' {self.is_training}; expected at least 1 of a training input, or None',
     )
@@ -326,7 +327,7 @@ class TFDataInput(base_input.BaseInput):
     try:
       found = json.loads(state)
       read, first = found['examples_read'], found['first_example']
-      known = base_input.is_int(read) and read >= 0
+      known = input_fields.is_int(read) and read >= 0
     except (ValueError, KeyError, TypeError):
       known = False
     self.check(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pax_compat import config as config_lib
-from pax_compat import errors
+from pax_compat import errors, input_fields
 
 # Methods of Pax's experiments that are not asked here, and what there is.
 _UNSUPPORTED = {
@@ -135,7 +135,10 @@ class BaseExperiment(abc.ABC):
     found = {method: getattr(self, method)() for method in methods}
     for method, configs in found.items():
       _check_configs(configs, f'{type(self).__name__}.{method}() returns')
-      setattr(self, method, functools.partial(_copies, configs))
+      named = _copies(configs)
+      for config in named:
+        input_fields.give_name(config)
+      setattr(self, method, functools.partial(_copies, named))
 
   def dumps(self) -> dict[str, str]:
     """Returns texts to keep in the run's folder, by file name.

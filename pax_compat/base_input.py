@@ -1,12 +1,10 @@
 """Inputs: where a program gets its batches from."""
 
 import functools
-import numbers
 import os
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,29 +13,22 @@ from absl import logging
 from etils import epath
 
 from pax_compat import config as config_lib
-from pax_compat import errors, example_rows, host_fields, token_ids
+from pax_compat import (
+  errors,
+  example_rows,
+  host_fields,
+  input_fields,
+  token_ids,
+)
 from pax_compat.nested_map import NestedMap
-
-_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
-
-
-def is_int(x: Any) -> bool:
-  """Returns whether `x` is a whole number, and not a truth value."""
-  return isinstance(x, numbers.Integral) and not isinstance(x, bool)
-
-
-class _Unset(int):
-  """A number that can be told from one that somebody has set."""
-
-
-_ONE_UNSET = _Unset(1)
 
 
 class BaseInput(config_lib.Configurable):
   """An iterator over batches, one instance for each process.
 
   Attributes:
-    name: names the dataset in logs, metrics and summary folders.
+    name: names the dataset in logs, metrics and summary folders; see
+      `default_name`.
     batch_size: examples in a batch of this process; None where the input
       decides by itself.
     num_infeed_hosts: how many processes feed; the trainer sets it.
@@ -71,13 +62,13 @@ class BaseInput(config_lib.Configurable):
       those that there are.
   """
 
-  name: str = 'input'
+  name: str = input_fields.UNSET_NAME
   batch_size: int | None = None
   num_infeed_hosts: int = 1
   infeed_host_index: int = 0
   input_random_seed: int | None = None
   reset_for_eval: bool = False
-  eval_loop_num_batches: int | None = _ONE_UNSET
+  eval_loop_num_batches: int | None = input_fields.UNSET_ONE
   is_training: bool = False
   input_checkpointing_enabled: bool = False
   known_ids: int | None = None
@@ -101,7 +92,8 @@ class BaseInput(config_lib.Configurable):
       cls.reset = _forgetting(cls.reset)
 
   def __post_init__(self):
-    self.eval_loop_num_batches = _eval_batches(self)
+    input_fields.give_name(self)
+    self.eval_loop_num_batches = input_fields.eval_batches(self)
     self.check_fields(self)
 
   @classmethod
@@ -114,26 +106,20 @@ class BaseInput(config_lib.Configurable):
     Raises:
       UserError: they are none of what the class says of them.
     """
-    name = fields.name
-
-    def check(holds: bool, wrong: str):
-      if not holds:
-        raise errors.UserError(f'{cls.__name__}: {wrong}')
-
-    check(
-      bool(_NAME.fullmatch(name)),
-      f'name is {name!r}; only letters, digits and the characters .:_+- may be'
-      ' in it',
+    input_fields.check(
+      fields,
+      told=cls.__name__,
+      can_reset=cls.reset is not BaseInput.reset,
     )
-    _check_batches(check, fields)
-    _check_sizes(check, fields)
-    check(
-      not fields.reset_for_eval
-      or fields.is_training
-      or cls.reset is not BaseInput.reset,
-      f'reset_for_eval of {name} is set, and there is no method `reset`;'
-      ' expected one that starts again at the first batch',
-    )
+
+  @classmethod
+  def default_name(cls, fields: 'config_lib.Config | BaseInput') -> str:
+    """Returns the name of an input that is given none.
+
+    Args:
+      fields: a config of this class, or an input.
+    """
+    return 'train' if fields.is_training else 'input'
 
   @classmethod
   def get_batch_size(cls, params: config_lib.Config) -> int:
@@ -443,6 +429,53 @@ class BaseInput(config_lib.Configurable):
       sums.update(part.input_metrics())
     return dict(sums)
 
+  def reshard_for_pmap(self, arrays: Any) -> Any:
+    """Returns a batch that `jax.pmap` splits over this process's devices.
+
+    Args:
+      arrays: leaves [B, ...].
+
+    Returns:
+      Leaves [devices, B / devices, ...].
+
+    Raises:
+      UserError: the batch cannot be divided over the devices.
+    """
+    count = jax.local_device_count()
+
+    def split(x):
+      self.check(
+        x.ndim > 0 and x.shape[0] % count == 0,
+        f'a leaf of a batch of {self.name} has the shape {x.shape}; expected'
+        f' its first dimension to be a multiple of {count} devices',
+      )
+      return x.reshape([count, x.shape[0] // count, *x.shape[1:]])
+
+    return jax.tree.map(split, arrays)
+
+  def reshard_for_spmd(
+    self, arrays: Any, global_mesh: jax.sharding.Mesh, pspecs: Any
+  ) -> Any:
+    """Returns the batch of all hosts, of which this one has a part.
+
+    Args:
+      arrays: leaves [B, ...] of this host.
+      global_mesh: of all devices.
+      pspecs: a `jax.sharding.PartitionSpec` for each leaf.
+
+    Returns:
+      Leaves [B * num_infeed_hosts, ...] on the devices.
+    """
+
+    def put(x, spec):
+      return jax.make_array_from_process_local_data(
+        jax.sharding.NamedSharding(global_mesh, spec),
+        x,
+        (x.shape[0] * self.num_infeed_hosts, *x.shape[1:]),
+      )
+
+    return jax.tree.map(put, arrays, pspecs)
+
   def tokenizers(self) -> dict[str, str]:
     """Says how this input makes tokens of texts: descriptions by name.
 
@@ -512,48 +545,6 @@ class DatasetInputSpecsProvider(BaseInputSpecsProvider):
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
     return data.specs_of(batch)
-
-
-def _eval_batches(fields: Any) -> int | None:
-  """Returns how many batches an evaluation has; None for all."""
-  count = fields.eval_loop_num_batches
-  if isinstance(count, _Unset):
-    return None if fields.reset_for_eval else 1
-  return None if count == -1 else count
-
-
-def _check_batches(check: Callable[[bool, str], None], fields: Any):
-  name, count = fields.name, _eval_batches(fields)
-  check(
-    count is None or count >= 1,
-    f'eval_loop_num_batches of {name} is {count}; expected at least 1, or None'
-    ' or -1 for all batches',
-  )
-  check(
-    count is not None or fields.reset_for_eval or fields.is_training,
-    f'eval_loop_num_batches of {name} is None without reset_for_eval: the'
-    ' second evaluation would find nothing; set reset_for_eval=True to read all'
-    ' of the data each time, or a number to read the next batches each time',
-  )
-
-
-def _check_sizes(check: Callable[[bool, str], None], fields: Any):
-  name, size = fields.name, fields.batch_size
-  hosts, host = fields.num_infeed_hosts, fields.infeed_host_index
-  check(
-    size is None or (is_int(size) and size >= 1),
-    f'batch_size of {name} is {size!r}; expected how many examples of one host'
-    ' make a batch',
-  )
-  check(
-    0 <= host < hosts,
-    f'infeed_host_index of {name} is {host}; expected one of {hosts} hosts',
-  )
-  check(
-    fields.batch_padding_size >= 0,
-    f'batch_padding_size of {name} is {fields.batch_padding_size}; expected 0'
-    ' or more rows',
-  )
 
 
 def _next_batch(data: BaseInput) -> NestedMap:

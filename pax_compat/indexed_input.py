@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from pax_compat import base_input, errors, example_rows, shuffled_order
+from pax_compat import (
+  base_input,
+  errors,
+  example_rows,
+  input_fields,
+  shuffled_order,
+)
 from pax_compat.nested_map import NestedMap
 
 
@@ -67,13 +73,13 @@ class IndexedInput(base_input.BaseInput):
     self.get_batch_size(self)  # There must be one.
     seed = self.input_random_seed
     self.check(
-      seed is None or (base_input.is_int(seed) and seed >= 0),
+      seed is None or (input_fields.is_int(seed) and seed >= 0),
       f'input_random_seed of {self.name} is {seed!r}; expected a number of at'
       ' least 0',
     )
     epochs = self.num_epochs
     self.check(
-      epochs is None or (base_input.is_int(epochs) and epochs >= 1),
+      epochs is None or (input_fields.is_int(epochs) and epochs >= 1),
       f'num_epochs of {self.name} is {epochs!r}; expected at least 1, or None'
       ' for no end',
     )
@@ -232,7 +238,7 @@ class IndexedInput(base_input.BaseInput):
     try:
       found = json.loads(state)
       read = found.pop('examples_read')
-      known = found.keys() == self._facts().keys() and base_input.is_int(read)
+      known = found.keys() == self._facts().keys() and input_fields.is_int(read)
     except (ValueError, AttributeError, KeyError, TypeError):
       known = False
     self.check(

@@ -224,6 +224,11 @@ class LingvoInputAdaptor(base_input.BaseInput):
       )
 
   @classmethod
+  def default_name(cls, fields) -> str:
+    """Returns the name of the generator."""
+    return getattr(fields.input, 'name', '') or super().default_name(fields)
+
+  @classmethod
   def get_batch_size(cls, params) -> int:
     """Returns how many examples of one process a batch has, as far as known.
 

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -122,6 +123,16 @@ class SeqIOInput(base_input.BaseInput):
   warm_start: bool = True
   read_config: Any = None
   use_targets_from_input_ds: bool = False
+
+  @classmethod
+  def default_name(cls, fields) -> str:
+    """Returns `<mixture>_<split>`, of characters that names may have."""
+    mixture = fields.mixture_name or getattr(
+      fields.mixture_or_task, 'name', None
+    )
+    if not mixture or not fields.split_name:
+      return super().default_name(fields)
+    return re.sub('[^a-zA-Z0-9.:_+-]', '_', f'{mixture}_{fields.split_name}')
 
   def __post_init__(self):
     super().__post_init__()

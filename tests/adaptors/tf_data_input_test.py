@@ -386,7 +386,7 @@ _TWO_HOSTS = dict(num_infeed_hosts=2)
     (
       numbers,
       dict(num_epochs=1.5, is_training=True),
-      'num_epochs of input is 1.5, and is_training is True; expected at least',
+      'num_epochs of train is 1.5, and is_training is True; expected at least',
     ),
     (numbers, dict(infeed_host_index=1), 'is 1; expected one of 1 hosts'),
     (numbers, dict(map_fn=3), 'map_fn of input is 3; expected a function'),

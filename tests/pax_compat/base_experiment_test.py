@@ -97,6 +97,19 @@ def test_settled_datasets_are_asked_for_once():
   assert experiment.asked == asked
 
 
+def test_settled_datasets_have_names():
+  class Unnamed(Mine):
+    def datasets(self):
+      return [
+        base_input.BaseInput.config(is_training=True),
+        base_input.BaseInput.config(),
+      ]
+
+  experiment = Unnamed()
+  experiment.settle_datasets()
+  assert [d.name for d in experiment.datasets()] == ['train', 'input']
+
+
 def test_a_derived_experiment_changes_a_setting_by_assigning_it():
   class Derived(Mine):
     EVALS = ('dev',)

@@ -177,7 +177,7 @@ def test_an_evaluation_of_nothing_ends_alike_on_every_host():
 @pytest.mark.parametrize('fields', [dict(is_training=True), dict()])
 def test_data_without_end_needs_an_example(fields):
   data = Numbers.config(count=0, batch_size=4, **fields).Instantiate()
-  with pytest.raises(errors.UserError, match='input has no examples'):
+  with pytest.raises(errors.UserError, match='(train|input) has no examples'):
     data.get_next()
 
 
@@ -336,14 +336,14 @@ def test_fields_that_make_no_sense(fields, said):
 @pytest.mark.parametrize(
   ('made', 'said'),
   [
-    ([1, 2, 3], 'the examples of input are a list; expected a NestedMap'),
+    ([1, 2, 3], 'the examples of train are a list; expected a NestedMap'),
     (
       NestedMap(),
-      'the examples of input are a NestedMap; expected a NestedMap',
+      'the examples of train are a NestedMap; expected a NestedMap',
     ),
     (
       NestedMap(x=[1, 2]),
-      "'x.0' of 2 examples of input is a int of shape None",
+      "'x.0' of 2 examples of train is a int of shape None",
     ),
     (
       NestedMap(x=np.ones([3])),

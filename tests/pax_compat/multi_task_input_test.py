@@ -129,7 +129,7 @@ def test_the_state_of_one_task_is_missing():
   assert data.after_restart().startswith(
     'short: it goes on where its resume_at'
   )
-  with pytest.raises(errors.UserError, match='state of input cannot be read'):
+  with pytest.raises(errors.UserError, match='state of train cannot be read'):
     _standing().set_state(b'{"inputs": {}}')
 
 

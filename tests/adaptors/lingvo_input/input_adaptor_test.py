@@ -60,6 +60,12 @@ def test_batches_equal_those_of_lingvo(adapt, pattern):
     adaptor.get_next()
 
 
+def test_an_input_is_called_as_its_generator(adapt, pattern):
+  params = testing.lm_params(pattern, name='my_lines')
+  assert adapt(params, is_training=True).name == 'my_lines'
+  assert adapt(params, is_training=True, name='other').name == 'other'
+
+
 def test_num_batches_ends(adapt, pattern):
   adaptor = adapt(testing.lm_params(pattern), num_batches=3, is_training=True)
   assert len(testing.drain(adaptor)) == 3

@@ -47,6 +47,15 @@ def test_evaluation_has_each_example_once(count, batch_size, hosts):
   assert testing.global_texts(inputs) == testing.answers(count)
 
 
+def test_an_input_is_called_by_its_task_and_split():
+  config = testing.eval_config('some', batch_size=2)
+  del config.name
+  assert config.Instantiate().name == f'{config.mixture_name}_validation'
+  config.mixture_name = 'wmt/de en:v1'
+  name = config.__fn_or_cls__.default_name(config)
+  assert name == 'wmt_de_en:v1_validation'
+
+
 def test_fillers_weigh_nothing_and_come_from_nowhere():
   params = testing.eval_config(
     'ten', batch_size=4, annotate_padding_fields=True
