@@ -201,6 +201,16 @@ def test_lengths_that_are_fixed_stay(params):
   data.close()
 
 
+def test_an_input_without_buckets_must_have_one_shape():
+  data = input_adaptor.LingvoInputAdaptor(
+    input=testing.numbers(7, batch=5), is_training=True, num_infeed_hosts=2
+  )
+  assert data.get_next().x.shape == (5,)
+  with pytest.raises(errors.UserError, match=r'comes one of .*\(2,\)'):
+    data.get_next()
+  data.close()
+
+
 def test_other_shapes_on_several_hosts_are_refused():
   check = bucket_shapes.OneShape('the input')
   check(NestedMap(ids=np.zeros([4, 7])))
