@@ -22,13 +22,16 @@ def composed(inputs: Mapping[str, base_input.BaseInput], **own: Any) -> bytes:
     **own: what else the state has, as JSON values.
 
   Raises:
-    NotImplementedError: one of them has no state.
+    NotImplementedError: one of them has no state; the text says which.
     UserError: one of them has, but cannot tell it now.
   """
-  states = {
-    name: base64.b64encode(data.get_state()).decode()
-    for name, data in inputs.items()
-  }
+  states = {}
+  for name, data in inputs.items():
+    try:
+      states[name] = base64.b64encode(data.get_state()).decode()
+    except NotImplementedError as e:
+      told = f'its part {name!r}, a {type(data).__name__},'
+      raise NotImplementedError(told) from e
   return json.dumps({**own, 'inputs': states}, sort_keys=True).encode()
 
 

@@ -152,8 +152,10 @@ class InputPosition:
     wrong = ''
     try:
       self._data.get_state()
-    except NotImplementedError:
+    except NotImplementedError as e:
       wrong = f'a {_class_name(self._data)} has no state'
+      if self._data.parts():
+        wrong += f', as {e} has none'
     except errors.UserError as e:
       wrong = f'it cannot tell its state: {e}'
     if jax.process_count() > 1:

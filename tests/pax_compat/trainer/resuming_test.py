@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from pax_compat import errors
+from pax_compat import errors, multi_input
 from pax_compat.trainer import resuming, run
 from tests.pax_compat import processes, runs
 from tests.pax_compat.trainer import seen
@@ -140,6 +140,15 @@ def test_an_input_that_must_have_a_state():
     _position(seen.Stateless, demanded=True)
 
 
+def test_the_part_of_an_input_that_has_no_state():
+  parts = {'a': seen.Shuffled.config(), 'b': seen.Stateless.config()}
+  with pytest.raises(
+    errors.UserError,
+    match="a MultiInput has no state, as its part 'b', a Stateless, has none",
+  ):
+    _position(multi_input.MultiInput, demanded=True, input_to_params=parts)
+
+
 @pytest.mark.parametrize(
   ('cls', 'words'),
   [
@@ -238,7 +247,7 @@ index, count, port, folder, hold_at = sys.argv[1:]
 index, count = int(index), int(count)
 jax.distributed.initialize(f'localhost:{port}', count, index)
 
-from pax_compat import errors
+from pax_compat import errors, multi_input
 from pax_compat.trainer import resuming
 from tests.pax_compat.trainer import seen
 
