@@ -1,7 +1,17 @@
 """What the tests of adaptors share."""
 
+import sys
+
 import pytest
 from absl import logging
+
+
+@pytest.fixture(autouse=True)
+def _random_numbers():
+  """Has TensorFlow draw the same numbers each time, once it is imported."""
+  tensorflow = sys.modules.get('tensorflow')
+  if tensorflow is not None:
+    tensorflow.random.set_seed(1)
 
 
 @pytest.fixture(name='log')

@@ -39,13 +39,17 @@ def batch(params, seed=0, sizes=SIZES):
 
 @contextlib.contextmanager
 def graph_of_lingvo():
-  """Enters a graph of Lingvo's in which layers are made as in training."""
+  """Enters a graph of Lingvo's in which layers are made as in training.
+
+  What it draws at random is the same each time.
+  """
   tf = lingvo_runtime.module('lingvo.compat')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   eager = py_utils.IsEagerMode()
   py_utils.SetEagerMode(False, test_mode=True)
   try:
     with tf.Graph().as_default(), lingvo_runtime.cluster():
+      tf.random.set_seed(1)
       yield tf
   finally:
     py_utils.SetEagerMode(eager, test_mode=True)

@@ -132,6 +132,8 @@ def test_first_weights(params):
     error = 5 / np.sqrt(want.size)
     deviation = want.std()
     np.testing.assert_allclose(ours[path].std(), deviation, error, err_msg=path)
+    if want.size < 500:  # Too few to tell distributions apart.
+      continue
     # A uniform distribution ends where its deviation, times the root of 3, is.
     ends = [np.abs(x).max() < 1.8 * deviation for x in (ours[path], want)]
     assert ends[0] == ends[1], path
