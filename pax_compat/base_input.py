@@ -443,15 +443,18 @@ class BaseInput(config_lib.Configurable):
     """
     count = jax.local_device_count()
 
-    def split(x):
-      self.check(
-        x.ndim > 0 and x.shape[0] % count == 0,
-        f'a leaf of a batch of {self.name} has the shape {x.shape}; expected'
-        f' its first dimension to be a multiple of {count} devices',
-      )
-      return x.reshape([count, x.shape[0] // count, *x.shape[1:]])
+    return jax.tree.map(
+      lambda x: x.reshape(self._shape_in_parts(x, count)), arrays
+    )
 
-    return jax.tree.map(split, arrays)
+  def _shape_in_parts(self, x: Any, count: int) -> tuple[int, ...]:
+    """Returns the shape [count, B / count, ...] for a leaf [B, ...]."""
+    if not x.ndim or x.shape[0] % count:
+      raise errors.UserError(
+        f'{self.name}: a leaf of a batch has the shape {x.shape}; expected its'
+        f' first dimension to be a multiple of {count}'
+      )
+    return (count, x.shape[0] // count, *x.shape[1:])
 
   def reshard_for_spmd(
     self, arrays: Any, global_mesh: jax.sharding.Mesh, pspecs: Any

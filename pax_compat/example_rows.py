@@ -36,6 +36,11 @@ def num_rows(batch: Any) -> int:
   return next(x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
 
 
+def filler(path: Any) -> int:
+  """Returns what a leaf of numbers, by its name, has where nothing counts."""
+  return 1 if is_padding(path) else 0
+
+
 def weighed(batch: NestedMap, rows: int) -> NestedMap:
   """Returns a batch that says how much its examples count: 1, if it did not."""
   if WEIGHTS in batch:

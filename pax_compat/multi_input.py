@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -90,15 +89,7 @@ class MultiInput(base_input.BaseInput):
     return jax.tree.map(self._with_outer, NestedMap(batches))
 
   def _with_outer(self, x: np.ndarray) -> np.ndarray:
-    return x.reshape(self._outer_shape(x))
-
-  def _outer_shape(self, x: Any) -> tuple[int, ...]:
-    if not x.ndim or x.shape[0] % self._outer:
-      raise errors.UserError(
-        f'{self.name}: a leaf of a batch has the shape {x.shape}; expected its'
-        f' first dimension to be a multiple of {self._outer}'
-      )
-    return (self._outer, x.shape[0] // self._outer, *x.shape[1:])
+    return x.reshape(self._shape_in_parts(x, self._outer))
 
   def is_host_field(self, path, leaf):
     name, _, rest = path.partition('.')
@@ -131,7 +122,9 @@ class MultiInput(base_input.BaseInput):
     if self.batch_padding_size or None in specs.values():
       return None
     return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(self._outer_shape(x), x.dtype),
+      lambda x: jax.ShapeDtypeStruct(
+        self._shape_in_parts(x, self._outer), x.dtype
+      ),
       NestedMap(specs),
     )
 

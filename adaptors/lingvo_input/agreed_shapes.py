@@ -169,7 +169,7 @@ def _weightless(like: NestedMap, shapes: Sequence[Sequence[int]]) -> NestedMap:
   """Returns a batch like another, of other shapes, whose rows do not count."""
   leaves, tree = jax.tree_util.tree_flatten_with_path(like)
   blanks = [
-    host_fields.blank(x, shape, 1 if example_rows.is_padding(path) else 0)
+    host_fields.blank(x, shape, example_rows.filler(path))
     for (path, x), shape in zip(leaves, shapes, strict=True)
   ]
   return jax.tree.unflatten(tree, blanks)

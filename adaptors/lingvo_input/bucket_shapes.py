@@ -33,7 +33,7 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
   """
 
   def pad(path, x):
-    value = 1 if example_rows.is_padding(path) else 0
+    value = example_rows.filler(path)
     return host_fields.extended(x, rows - x.shape[0], value=value)
 
   return jax.tree_util.tree_map_with_path(pad, batch)
@@ -368,7 +368,7 @@ def set_length(batch: NestedMap, length: int) -> NestedMap:
   def extend(path, x):
     if x.shape[:2] != shape:
       return x
-    value = 1 if example_rows.is_padding(path) else 0
+    value = example_rows.filler(path)
     return host_fields.extended(x, length - shape[1], axis=1, value=value)
 
   if length <= shape[1]:

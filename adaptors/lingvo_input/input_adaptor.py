@@ -191,6 +191,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
       is_so_everywhere=self._channel and self._channel.all,
     )
     if differ and len(self._buckets.shapes()) < 2:
+      self._channel = None
       self._shape_check = bucket_shapes.OneShape(self._told_name())
 
   def _told_name(self) -> str:
@@ -369,8 +370,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     with self._lock:
       if self.num_batches is not None and self._produced >= self.num_batches:
         raise StopIteration
-      agrees = self._channel is not None and self._shape_check is None
-      if self.replay or agrees:
+      if self.replay or self._channel is not None:
         batch = self._ordered().next()
       else:
         batch = self._next_batch()

@@ -121,10 +121,9 @@ class SharedRows:
     if not self._are_shared:
       return
     data = self._data
-    numbers = multihost_utils.process_allgather(
-      np.int32(data.infeed_host_index)
+    numbers, digests = multihost_utils.process_allgather(
+      (np.int32(data.infeed_host_index), np.frombuffer(digest, np.uint8))
     )
-    digests = multihost_utils.process_allgather(_digest(digest))
     for number in range(data.num_infeed_hosts):
       of_host = digests[numbers == number]
       if (of_host != of_host[0]).any():
