@@ -18,6 +18,7 @@ from pax_compat import (
   example_rows,
   host_fields,
   input_fields,
+  sharding,
   token_ids,
 )
 from pax_compat.nested_map import NestedMap
@@ -471,11 +472,8 @@ class BaseInput(config_lib.Configurable):
     """
 
     def put(x, spec):
-      return jax.make_array_from_process_local_data(
-        jax.sharding.NamedSharding(global_mesh, spec),
-        x,
-        (x.shape[0] * self.num_infeed_hosts, *x.shape[1:]),
-      )
+      split = jax.sharding.NamedSharding(global_mesh, spec)
+      return sharding.array_of_hosts(x, split, self.num_infeed_hosts)
 
     return jax.tree.map(put, arrays, pspecs)
 

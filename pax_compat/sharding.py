@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import errors
 
@@ -75,3 +76,20 @@ def shard(x: jax.Array, mapping: SplitDimsMapping, *, where: str) -> jax.Array:
     return x
   spec = partition_spec(mapping, x.shape, mesh.axis_names, where=where)
   return jax.lax.with_sharding_constraint(x, spec)
+
+
+def array_of_hosts(
+  x: np.ndarray, split: NamedSharding, hosts: int
+) -> jax.Array:
+  """Returns what hosts have together, of which this one has a part.
+
+  Args:
+    x: [B, ...], or a number that all have.
+    split: how it is split over the devices.
+    hosts: how many have a part of their own.
+
+  Returns:
+    [B * hosts, ...].
+  """
+  shape = x.shape and (x.shape[0] * hosts, *x.shape[1:])
+  return jax.make_array_from_process_local_data(split, x, shape)

@@ -265,10 +265,9 @@ def global_batch(batch: Any, sharding: BatchSharding) -> Any:
 
   def put(x):
     x = np.asarray(x)
-    shape = x.shape
-    if shape:
-      shape = (shape[0] * sharding.num_infeed_hosts, *shape[1:])
-    return jax.make_array_from_process_local_data(sharding.of(x.ndim), x, shape)
+    return sharding_lib.array_of_hosts(
+      x, sharding.of(x.ndim), sharding.num_infeed_hosts
+    )
 
   return jax.tree.map(put, batch)
 

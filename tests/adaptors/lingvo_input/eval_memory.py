@@ -19,26 +19,21 @@ _BYTES = 1024
 def _wide(count: int, repeat: bool):
   """Returns Params of a tf.data input of examples of a kilobyte."""
   tf = lingvo_runtime.module('tensorflow')
-  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
-  sources = lingvo_runtime.module('lingvo.core.datasource')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
 
-  class Source(sources.TFDatasetSource):
-    def GetDataset(self):  # noqa: N802
-      firsts = tf.data.Dataset.range(0, count, 500)
-      if repeat:
-        firsts = firsts.repeat()
+  def dataset():
+    firsts = tf.data.Dataset.range(0, count, 500)
+    if repeat:
+      firsts = firsts.repeat()
 
-      def batch(first):
-        x = tf.range(first, tf.minimum(first + 500, count))
-        wide = tf.tile(x[:, None], [1, _BYTES // 8])
-        return py_utils.NestedMap(wide=wide)
+    def batch(first):
+      x = tf.range(first, tf.minimum(first + 500, count))
+      wide = tf.tile(x[:, None], [1, _BYTES // 8])
+      return py_utils.NestedMap(wide=wide)
 
-      return firsts.map(batch)
+    return firsts.map(batch)
 
-  return generators.BaseInputGenerator.Params().Set(
-    file_datasource=Source.Params()
-  )
+  return testing.tf_data_params(dataset)
 
 
 def rise(*, by_count: bool) -> int:

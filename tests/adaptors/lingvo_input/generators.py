@@ -124,6 +124,20 @@ def assert_same(batches, others):
       np.testing.assert_array_equal(a[key], b[key])
 
 
+def tf_data_params(dataset):
+  """Returns Params of a generator of the `tf.data` set that `dataset` makes."""
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  sources = lingvo_runtime.module('lingvo.core.datasource')
+
+  class Source(sources.TFDatasetSource):
+    def GetDataset(self):  # noqa: N802
+      return dataset()
+
+  return generators.BaseInputGenerator.Params().Set(
+    file_datasource=Source.Params()
+  )
+
+
 def numbers(count, **options):
   """Returns Params of a tf.data input of the numbers below `count`.
 
@@ -135,8 +149,6 @@ def numbers(count, **options):
       is how many numbers a batch of its own has; 5 by default.
   """
   tf = lingvo_runtime.module('tensorflow')
-  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
-  sources = lingvo_runtime.module('lingvo.core.datasource')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
 
   def example(x):
@@ -147,20 +159,17 @@ def numbers(count, **options):
       fields.step = tf.constant(1)
     return fields
 
-  class Source(sources.TFDatasetSource):
-    def GetDataset(self):  # noqa: N802
-      numbers = tf.data.Dataset.range(count)
-      if options.get('generated'):
-        # Of a Python generator tf.data does not know when it ends.
-        made = itertools.count() if options.get('repeat') else range(count)
-        numbers = tf.data.Dataset.from_generator(
-          lambda: (i % count for i in made), tf.int64, []
-        )
-      elif options.get('repeat'):
-        numbers = numbers.repeat()
-      batches = numbers.batch(options.get('batch', 5))
-      return batches.map(example, options.get('threads'))
+  def dataset():
+    numbers = tf.data.Dataset.range(count)
+    if options.get('generated'):
+      # Of a Python generator tf.data does not know when it ends.
+      made = itertools.count() if options.get('repeat') else range(count)
+      numbers = tf.data.Dataset.from_generator(
+        lambda: (i % count for i in made), tf.int64, []
+      )
+    elif options.get('repeat'):
+      numbers = numbers.repeat()
+    batches = numbers.batch(options.get('batch', 5))
+    return batches.map(example, options.get('threads'))
 
-  return generators.BaseInputGenerator.Params().Set(
-    file_datasource=Source.Params()
-  )
+  return tf_data_params(dataset)

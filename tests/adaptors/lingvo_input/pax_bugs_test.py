@@ -192,22 +192,17 @@ def test_an_evaluation_reads_no_more_than_its_batches_need(build):
 def _counting_params(drawn, count):
   """Returns Params of a tf.data input that says which examples it gave."""
   tf = lingvo_runtime.module('tensorflow')
-  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
-  sources = lingvo_runtime.module('lingvo.core.datasource')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
 
-  class Source(sources.TFDatasetSource):
-    def GetDataset(self):  # noqa: N802
-      def examples():
-        for i in range(count):
-          drawn.append(i)
-          yield i
+  def dataset():
+    def examples():
+      for i in range(count):
+        drawn.append(i)
+        yield i
 
-      numbers = tf.data.Dataset.from_generator(
-        examples, output_signature=tf.TensorSpec([], tf.int32)
-      )
-      return numbers.batch(5).map(lambda x: py_utils.NestedMap(x=x))
+    numbers = tf.data.Dataset.from_generator(
+      examples, output_signature=tf.TensorSpec([], tf.int32)
+    )
+    return numbers.batch(5).map(lambda x: py_utils.NestedMap(x=x))
 
-  return generators.BaseInputGenerator.Params().Set(
-    file_datasource=Source.Params()
-  )
+  return testing.tf_data_params(dataset)
