@@ -9,8 +9,8 @@ from absl import logging
 
 from adaptors import (
   lingvo_params,
-  lingvo_run,
   lingvo_runtime,
+  lingvo_start,
   params_trees,
 )
 from adaptors.bridge import task as bridge_task
@@ -121,7 +121,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     """Returns the newest checkpoint of the Lingvo run that is to go on."""
     if not self._options.lingvo_logdir:
       return None
-    return lingvo_run.Start(
+    return lingvo_start.Start(
       files.newest(self._options.lingvo_logdir),
       self.facts,
       allow_missing=self._options.allow_missing,

@@ -1,4 +1,4 @@
-"""The experiment source of Lingvo: registered names and their params modules.
+"""Looks up registered Lingvo experiments and the modules that register them.
 
 `lm.one_billion_wds.Model` is the class `Model` that was registered by the
 module `lingvo.tasks.lm.params.one_billion_wds`, or by another one that the name
@@ -17,46 +17,10 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_mounts, lingvo_runtime
-from pax_compat import (
-  base_experiment,
-  errors,
-  experiment_sources,
-  registrations,
-)
+from pax_compat import errors, experiment_sources, registrations
 
 _TASKS = 'lingvo.tasks'
 _DECORATORS = ('RegisterSingleTaskModel', 'RegisterMultiTaskModel')
-
-
-def find(
-  name: str, options: experiment_sources.SourceOptions
-) -> base_experiment.BaseExperiment | None:
-  """Returns the Lingvo experiment of that name, or None if it is not Lingvo's.
-
-  The folder of a run, `options.lingvo_logdir`, is the name of what it trained.
-
-  Raises:
-    UserError: as for `find_model_params`.
-  """
-  if name == options.lingvo_logdir:
-    _mount(options)
-    from adaptors import lingvo_run
-
-    model_params = lingvo_run.model_params(name)
-  else:
-    model_params = find_model_params(name, options)
-  if model_params is None:
-    return None
-  base = lingvo_runtime.module('lingvo.core.base_model_params')
-  if isinstance(model_params, base.MultiTaskModelParams):
-    from adaptors import lingvo_multi_task
-
-    kind = lingvo_multi_task.LingvoMultiTaskExperiment
-  else:
-    from adaptors import lingvo_experiment
-
-    kind = lingvo_experiment.LingvoExperiment
-  return kind(name=name, model_params=model_params, options=options)
 
 
 def find_model_params(
@@ -75,7 +39,7 @@ def find_model_params(
   Raises:
     UserError: the module is there, but has no such class or cannot be imported.
   """
-  _mount(options)
+  mount(options)
   modules = _modules_of(name)
   if not options.load_everything:
     # A class that its module does not even mention is not worth an import.
@@ -104,7 +68,7 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   all instead, and says in a warning which of them it cannot import.
 
   """
-  _mount(options)
+  mount(options)
   mounted = lingvo_mounts.params_modules()
   found = {}
   if not options.load_everything:
@@ -122,7 +86,8 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   return found
 
 
-def _mount(options: experiment_sources.SourceOptions):
+def mount(options: experiment_sources.SourceOptions):
+  """Mounts the params packages of installed packages and of the checkout."""
   lingvo_mounts.mount_entry_points()
   if options.lingvo_source:
     lingvo_mounts.mount_checkout(options.lingvo_source)

@@ -6,7 +6,7 @@ What goes wrong with one part is told in its place; the others are still there.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from adaptors import lingvo_names, lingvo_runtime
+from adaptors import lingvo_runtime, lingvo_source
 from adaptors.lingvo_checkpoint import task_facts
 from adaptors.migrate import (
   advice,
@@ -46,7 +46,7 @@ def examine(
     traces: whether the tasks are traced, which takes longer.
   """
   try:
-    experiment = lingvo_names.find(name, options)
+    experiment = lingvo_source.find(name, options)
     if experiment is None:
       raise errors.UserError(f'no experiment of Lingvo is called {name!r}')
     params = experiment.model_params()

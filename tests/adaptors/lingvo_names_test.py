@@ -1,4 +1,4 @@
-"""Tests of `adaptors.lingvo_names` with a user's package in a real folder."""
+"""Tests of `lingvo_names` and `lingvo_source` with a user's package in a real folder."""
 
 import pathlib
 import subprocess
@@ -9,7 +9,7 @@ import types
 import pytest
 
 import adaptors
-from adaptors import lingvo_names, lingvo_runtime
+from adaptors import lingvo_names, lingvo_runtime, lingvo_source
 from pax_compat import errors, experiment_sources
 
 OPTIONS = experiment_sources.SourceOptions
@@ -100,11 +100,11 @@ FILES = {
 
 IN_A_FRESH_PROCESS = """
 import sys
-from adaptors import lingvo_names
+from adaptors import lingvo_names, lingvo_source
 from pax_compat import experiment_sources
 options = experiment_sources.SourceOptions()
 for name in sys.argv[1:]:
-  assert lingvo_names.find(name, options) is None, name
+  assert lingvo_source.find(name, options) is None, name
 print(sorted(lingvo_names.names(options)))
 assert 'tensorflow' not in sys.modules
 assert not any(module.startswith('names_team') for module in sys.modules)
@@ -169,7 +169,7 @@ def test_find_makes_an_experiment(team, monkeypatch):
   monkeypatch.setitem(sys.modules, fake.__name__, fake)
   monkeypatch.setattr(adaptors, 'lingvo_experiment', fake, raising=False)
   options = OPTIONS(translation='native')
-  made = lingvo_names.find('lm.names_words.Two', options)
+  made = lingvo_source.find('lm.names_words.Two', options)
   assert made['name'] == 'lm.names_words.Two'
   assert made['options'] is options
   assert hasattr(made['model_params'], 'GetDatasetParams')

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from adaptors import lingvo_names
+from adaptors import lingvo_source
 from pax_compat import base_layer, experiment_sources, learners
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
@@ -19,7 +19,7 @@ _FIELDS = ('ids', 'labels', 'paddings', 'weights', 'word_count')
 @pytest.fixture(scope='module')
 def experiment():
   """The shipped experiment, by its name."""
-  return lingvo_names.find(_NAME, experiment_sources.SourceOptions())
+  return lingvo_source.find(_NAME, experiment_sources.SourceOptions())
 
 
 @pytest.fixture(scope='module')
