@@ -5,7 +5,8 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.experiments import lingvo_multi_task
-from pax_compat import errors, experiment_sources, multi_task_input
+from pax_compat import errors, experiment_sources
+from pax_compat.inputs import multi_task_input
 from tests.adaptors.translate import tiny_task
 from tests.pax_compat import runs
 
