@@ -1,4 +1,6 @@
-"""Tests of what every layer can do."""
+"""Tests of the base class of all layers."""
+
+import doctest
 
 import flax
 import jax
@@ -20,6 +22,12 @@ from pax_compat.base_layer import (
 )
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.summaries import Summary, SummaryType
+
+
+def test_the_example():
+  result = doctest.testmod(base_layer)
+  assert result.attempted > 0
+  assert result.failed == 0
 
 
 class Child(BaseLayer):
@@ -48,7 +56,7 @@ class Parent(BaseLayer):
 
 
 class Everything(BaseLayer):
-  """Has weights of every kind, and says all that a layer can say."""
+  """Has weights of every kind, and outputs of every kind."""
 
   def setup(self):
     self.create_variable(
@@ -186,7 +194,7 @@ def test_the_dimensions_that_are_inputs_decide_the_first_value():
 
 
 class Mistaken(BaseLayer):
-  """Creates what it is given, where it is told to."""
+  """Creates the given weights and children."""
 
   weight: WeightHParams = WeightHParams([2])
   twice: bool = False
@@ -216,7 +224,7 @@ class Mistaken(BaseLayer):
     (dict(weight=WeightHParams([0])), r'Mistaken.w has the shape \(0,\)'),
     (
       dict(weight=WeightHParams([2], tensor_split_dims_mapping=['a', None])),
-      r"Mistaken.w has 1 dim.* says \('a', None\); expected one mesh axis",
+      r"Mistaken.w has 1 dim.* is \('a', None\); expected one mesh axis",
     ),
   ],
 )

@@ -67,7 +67,9 @@ def test_the_mapping_of_the_output_is_never_ignored(config, inputs):
   }
   layer.init(rngs, *inputs)  # without a mesh, mappings have no meaning
   with jax.set_mesh(_mesh()):
-    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+    with pytest.raises(
+      errors.UserError, match="'nowhere', which is not an axis of the mesh"
+    ):
       layer.init(rngs, *inputs)
 
 
@@ -95,7 +97,9 @@ def test_the_mapping_of_vectors_is_never_ignored(config, argument, name):
   )
   layer = config.clone().set(activation_split_dims_mapping=mapping)
   with jax.set_mesh(_mesh()):
-    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+    with pytest.raises(
+      errors.UserError, match="'nowhere', which is not an axis of the mesh"
+    ):
       layer.Instantiate().init(jax.random.key(0), argument)
 
 

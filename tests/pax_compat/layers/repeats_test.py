@@ -313,7 +313,7 @@ def test_what_is_repeated_cannot_be_shared_with_the_outside(outside_first):
   tpl = linears.FeedForward.config()
   with pytest.raises(
     errors.UserError,
-    match='ff and a layer inside of repeat.sub share one config of FeedForward',
+    match='ff and a layer inside repeat.sub share one config of FeedForward',
   ):
     _model(tpl, tpl, outside_first).init(jax.random.key(0), INPUTS)
 

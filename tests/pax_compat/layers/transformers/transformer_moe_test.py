@@ -381,7 +381,9 @@ def test_no_mapping_of_activations_is_ignored(name, rank, gating):
     (1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
   )
   with jax.set_mesh(mesh):
-    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+    with pytest.raises(
+      errors.UserError, match="'nowhere', which is not an axis of the mesh"
+    ):
       _run(config)
 
 
