@@ -284,7 +284,7 @@ def test_the_template_decides_what_the_layer_leaves_open():
   with pytest.raises(errors.UserError, match='feed_forward_tpl.has_bias'):
     _run(feed_forward_tpl=tpl, use_bias=True)
   tpl = linears.FeedForward.config(activation_tpl=activations.GELU.config())
-  with pytest.raises(errors.UserError, match='activation_tpl is a GELU'):
+  with pytest.raises(errors.UserError, match='activation_tpl is GELU'):
     _run(feed_forward_tpl=tpl)
 
 
