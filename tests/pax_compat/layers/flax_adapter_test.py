@@ -385,7 +385,7 @@ def test_a_module_that_does_not_hear_of_evaluation():
     with (
       base_layer.eval_mode(),
       pytest.raises(
-        errors.UserError, match='in evaluation; expected train_argument'
+        errors.UserError, match='in evaluation; set train_argument'
       ),
     ):
       layer.apply(variables, IMAGES)

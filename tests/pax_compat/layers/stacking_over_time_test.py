@@ -110,7 +110,7 @@ def test_a_step_is_taken_from_the_window_before_it_if_that_has_it():
 def test_what_is_between_windows_is_lost():
   layer = _layer(0, 1, 3)
   y, _ = layer.apply({}, np.ones([B, 7, D], np.float32))
-  with pytest.raises(errors.UserError, match='stride, 3, leaves out steps'):
+  with pytest.raises(errors.UserError, match='stride, 3, skips steps'):
     layer.apply({}, y, method='unstack')
 
 

@@ -29,7 +29,7 @@ def test_what_both_say_differently_is_a_mistake():
   tpl = linears.FeedForward.config(output_dims=3)
   with pytest.raises(
     errors.UserError,
-    match='Parent.linear_tpl.output_dims is 3, but .* makes it 4; set one',
+    match='Parent.linear_tpl.output_dims is 3, but .* sets it to 4; set one',
   ):
     _agreed(tpl, output_dims=4)
 
@@ -119,6 +119,6 @@ def test_a_mapping_that_would_split_nothing_is_refused(config, name, expected):
   with pytest.raises(
     errors.UserError,
     match=f'{config.cls.__name__}.{kind}_split_dims_mapping.{name} is set, but'
-    f' splits nothing; expected {expected}',
+    f' has no effect; expected {expected}',
   ):
     config.Instantiate().init(jax.random.key(0), np.zeros([1, 2, 4]))

@@ -198,7 +198,7 @@ def test_a_stack_in_both_directions():
     (
       recurrent_stacks.StackFrnn,
       {'frnn_tpl': _frnn(num_output_nodes=9)},
-      'num_output_nodes is 9, but the layer that it belongs to makes it 4',
+      'num_output_nodes is 9, but its parent layer sets it to 4',
     ),
     (
       recurrent_stacks.StackBiFrnn,

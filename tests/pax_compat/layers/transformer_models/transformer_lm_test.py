@@ -377,7 +377,7 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
     (
       {'softmax_tpl': full_softmax.FullSoftmax.config(num_classes=3)},
       {},
-      'softmax_tpl.num_classes is 3, but .* makes it 9',
+      'softmax_tpl.num_classes is 3, but .* sets it to 9',
     ),
     (
       {
@@ -385,7 +385,7 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
         'stacked_transformer_tpl': _layers().set(mask_self_attention=True),
       },
       {},
-      'mask_self_attention is True, but .* makes it False',
+      'mask_self_attention is True, but .* sets it to False',
     ),
   ],
 )

@@ -461,7 +461,7 @@ def test_what_is_repeated_cannot_be_shared_with_another_stack():
       {
         'transformer_layer_params_tpl': Transformer.config(hidden_dims=16),
       },
-      'transformer_layer_params_tpl.hidden_dims is 16, but .* makes it 8',
+      'transformer_layer_params_tpl.hidden_dims is 16, but .* sets it to 8',
     ),
     (
       {'remat': True, 'checkpoint_policy': 'save'},

@@ -187,14 +187,14 @@ def test_droppath_leaves_out_whole_examples_and_weighs_the_others():
         'relu_dropout_prob': 0.1,
         'relu_dropout_tpl': stochastics.Dropout.config(keep_prob=0.5),
       },
-      r'relu_dropout_tpl.keep_prob is 0.5, but .* makes it 0.9',
+      r'relu_dropout_tpl.keep_prob is 0.5, but .* sets it to 0.9',
     ),
     (
       {
         'has_bias': False,
         'fflayer_tpl': linears.FeedForward.config(has_bias=True),
       },
-      'fflayer_tpl.has_bias is True, but .* makes it False',
+      'fflayer_tpl.has_bias is True, but .* sets it to False',
     ),
   ],
 )
