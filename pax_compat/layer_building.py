@@ -115,7 +115,7 @@ def build_child(
   inherited = {
     field: getattr(parent, field)
     for field in INHERITED
-    if field in known and field not in tpl.__arguments__
+    if field in known and not config_lib.is_set(tpl, field)
   }
   fields = {**inherited, **fields}
   shared = _built.setdefault(parent.scope.root, {})
