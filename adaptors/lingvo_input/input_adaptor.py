@@ -20,6 +20,7 @@ from adaptors.lingvo_input import (
   id_checks,
   params_checks,
   randomness,
+  record_trial,
   replay_params,
   replaying,
   ways,
@@ -129,6 +130,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     self._told = set()
     params_checks.check_input(self._told_name(), self._params)
     self._records = self._make_records()
+    self._trial = record_trial.RecordTrial(self._records.copies.origin)
     self._check_ids = id_checks.IdCheck(
       self._told_name(), self._params, self.known_ids
     )
@@ -286,6 +288,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     driver = driving.GeneratorDriver(
       params=self._records.prepare(self._params.Copy()),
       skips_bad_records=self.skip_bad_records,
+      trial=self._trial,
       cluster_options=self._cluster_options(),
       tells_source=self.is_training,
       seed=self._seed if self.replay else None,

@@ -11,10 +11,7 @@ from typing import Any
 
 from absl import logging
 
-from adaptors import (
-  lingvo_runtime,
-  record_copies,
-)
+from adaptors import lingvo_runtime
 from adaptors.lingvo_input import (
   generator_kinds,
   params_checks,
@@ -125,8 +122,7 @@ def facts(name: str, params: Any, *, seed: int) -> dict[str, Any]:
   for _, entries in params_checks.readers(params):
     for entry in filter(None, entries):
       # The reader sorts all of them.
-      for copy in sorted(params_checks.files_of(name, entry)):
-        path, _ = record_copies.origin(copy, 0)
+      for path in sorted(params_checks.files_of(name, entry)):
         size = gfile.stat(path).length
         told.update(f'{os.path.basename(path)}:{size},'.encode())
         count += 1
