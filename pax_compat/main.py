@@ -82,7 +82,7 @@ def _train(may_start_again: bool):
   experiment_overrides.override(experiment, _SET.value)
   process_flags.join()
   if huge_pages.described():
-    logging.info('huge pages are asked for: %s', huge_pages.described())
+    logging.debug('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
   from pax_compat import process_failures
