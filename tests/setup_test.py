@@ -81,7 +81,10 @@ def test_an_undeclared_module_is_found():
 
 def test_only_modules_of_grain_import_grain_in_the_core():
   lists = declared()
-  for path in ('pax_compat/inputs/grain.py', 'pax_compat/grain_input.py'):
+  for path in (
+    'pax_compat/inputs/grain.py',
+    'pax_compat/inputs/grain_input.py',
+  ):
     assert not undeclared(path, ['grain'], lists)
     assert undeclared(path, ['tensorflow'], lists) == {'tensorflow'}
   for path in ('pax_compat/x.py', 'pax_compat/grain/x.py'):
