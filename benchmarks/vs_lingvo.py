@@ -37,17 +37,13 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 
-from adaptors import lingvo_experiment, lingvo_names
+from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_parity import batches as parity_batches
 from adaptors.lingvo_parity import synthetic
+from adaptors.lingvo_registry import lookup
 from benchmarks import command_line, lingvo_peer, peers
-from pax_compat import (
-  base_layer,
-  errors,
-  experiment_sources,
-  huge_pages,
-  learners,
-)
+from pax_compat import base_layer, errors, experiment_sources, learners
+from pax_compat.cli import huge_pages
 from pax_compat.trainer import partitioning, program
 
 _ONLY = flags.DEFINE_list(
@@ -83,7 +79,7 @@ class Case:
   def build(self) -> lingvo_experiment.LingvoExperiment:
     """Returns the experiment at that size."""
     options = experiment_sources.SourceOptions()
-    registered = type(lingvo_names.find_model_params(self.experiment, options))
+    registered = type(lookup.find_model_params(self.experiment, options))
     resized = type(registered.__name__, (registered,), dict(self.sizes))
     return lingvo_experiment.LingvoExperiment(
       name=self.name, model_params=resized(), options=options

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pax_compat import config as config_lib
-from pax_compat import errors, input_fields
+from pax_compat import errors
+from pax_compat.input_core import input_fields
 
 # Methods of Pax's experiments that are not asked here, and what there is.
 _UNSUPPORTED = {

@@ -11,7 +11,8 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from pax_compat import base_experiment, errors, skipped_records
+from pax_compat import base_experiment, errors
+from pax_compat.experiments import skipped_records
 
 GROUP = 'pax_compat.experiment_sources'
 

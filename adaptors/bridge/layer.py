@@ -6,8 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from adaptors.bridge import calling, functional_layer
-from adaptors.bridge.functional_layer import FunctionalLayer, Functions
+from adaptors.bridge import calling
+from adaptors.bridge.functional import functional_layer
+from adaptors.bridge.functional.functional_layer import (
+  FunctionalLayer,
+  Functions,
+)
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import GLOBAL_STEP
 from adaptors.bridge.scoped_variables import (
@@ -21,7 +25,7 @@ from adaptors.translate.view import ParamsView, class_path
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
-from pax_compat.layers.row_gradients import RowFacts
+from pax_compat.layers.embeddings.row_gradients import RowFacts
 from pax_compat.nested_map import NestedMap
 
 

@@ -9,7 +9,7 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge import decoding
-from adaptors.bridge.functional_task import FunctionalTask, Trace
+from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from pax_compat import errors
 
 # What Lingvo's cluster says of the device that graphs are built for. Under

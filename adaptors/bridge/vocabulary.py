@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from adaptors import params_trees
-from pax_compat import token_ids
+from adaptors.params import params_trees
+from pax_compat.input_core import token_ids
 
 # Fields of a task that hold something else than layers.
 _NO_LAYERS = ('input', 'train')

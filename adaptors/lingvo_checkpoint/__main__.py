@@ -16,12 +16,8 @@ Lingvo's that are there. Without `--exp` the experiment is that of the Params in
 
 from absl import flags
 
-from pax_compat import (
-  command_line,
-  errors,
-  experiment_flags,
-  experiment_sources,
-)
+from pax_compat import errors, experiment_sources
+from pax_compat.cli import command_line, experiment_flags
 
 flags.adopt_module_key_flags(experiment_flags)
 
@@ -57,8 +53,9 @@ def main(argv: list[str]):
     )
   experiment = experiment_sources.find(name, options)
   # Only now, since these import JAX and TensorFlow.
-  from adaptors.lingvo_checkpoint import converting, files
-  from adaptors.lingvo_experiment import LingvoExperiment
+  from adaptors.checkpoints import files
+  from adaptors.experiments.lingvo_experiment import LingvoExperiment
+  from adaptors.lingvo_checkpoint import converting
 
   if not isinstance(experiment, LingvoExperiment):
     raise errors.UserError(f"--exp={name} is not one of Lingvo's experiments")

@@ -17,7 +17,8 @@ tries them on any machine.
 
 from absl import flags
 
-from pax_compat import command_line, experiment_flags, experiment_sources
+from pax_compat import experiment_sources
+from pax_compat.cli import command_line, experiment_flags
 
 flags.adopt_module_key_flags(experiment_flags)
 
@@ -57,8 +58,8 @@ def main(argv: list[str]) -> int:
   experiment = experiment_sources.find(name, experiment_flags.options())
   # JAX and flax take seconds to import, which a mistake in a name should not
   # cost.
-  from adaptors import shrinking
   from adaptors.lingvo_parity import reporting, running
+  from adaptors.params import shrinking
 
   options = running.Options(
     steps=_STEPS.value,

@@ -5,7 +5,7 @@ import fnmatch
 
 from absl import logging
 
-from adaptors import lingvo_names
+from adaptors.lingvo_registry import lookup
 from pax_compat import errors, experiment_sources
 from pax_compat.experiment_sources import SourceOptions
 
@@ -25,9 +25,9 @@ def everything(options: SourceOptions) -> list[str]:
     UserError: there is none.
   """
   experiment_sources.import_modules(options)
-  known = set(lingvo_names.names(options))
+  known = set(lookup.names(options))
   loading = dataclasses.replace(options, load_everything=True)
-  known |= set(lingvo_names.names(loading))
+  known |= set(lookup.names(loading))
   if not known:
     raise errors.UserError(
       'there is no experiment of Lingvo; expected --lingvo_source or'
@@ -47,9 +47,9 @@ def matching(pattern: str, options: SourceOptions) -> list[str]:
     UserError: there is none; the message has the nearest names.
   """
   experiment_sources.import_modules(options)
-  known = lingvo_names.names(options)
+  known = lookup.names(options)
   if not _WILD & set(pattern):
-    if pattern in known or lingvo_names.find_model_params(pattern, options):
+    if pattern in known or lookup.find_model_params(pattern, options):
       return [pattern]
     raise errors.UserError(
       f'no experiment of Lingvo is called {pattern!r}'

@@ -16,12 +16,8 @@ import pathlib
 
 from absl import flags
 
-from pax_compat import (
-  command_line,
-  errors,
-  experiment_flags,
-  experiment_sources,
-)
+from pax_compat import errors, experiment_sources
+from pax_compat.cli import command_line, experiment_flags
 
 flags.adopt_module_key_flags(experiment_flags)
 

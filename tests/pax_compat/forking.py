@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing import forkserver
 
-from pax_compat import huge_pages
+from pax_compat.cli import huge_pages
 
 # Importing them starts no backend, whose threads a fork would lose, and defines
 # none of our flags.

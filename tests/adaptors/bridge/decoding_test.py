@@ -4,13 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
 from adaptors.lingvo_parity.batches import nested
-from pax_compat import base_layer, clu_metrics, errors
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
+from pax_compat.metrics import clu_metrics
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.bridge import small_task
 from tests.adaptors.bridge.families import mt_transformer
@@ -62,7 +64,7 @@ def _translation():
 def _in_lingvo(params, batches):
   """Returns weights, and Lingvo's pairs of each batch and metrics of all."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  with lingvo_fed_task.build(
+  with fed_task.build(
     params, batches[0], do_eval=True, optimized=False
   ) as made:
     tensors = py_utils.NestedMap()

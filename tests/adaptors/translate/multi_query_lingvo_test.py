@@ -12,12 +12,14 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat.base_layer import DECODE_CACHE, PARAMS
-from pax_compat.layers import attention_masks
-from pax_compat.layers.attention_projections import AttentionProjection
-from pax_compat.layers.attentions import RelativeBias
-from pax_compat.layers.multi_query_attention import (
+from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_projections import (
+  AttentionProjection,
+)
+from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
+from pax_compat.layers.attentions.relative_bias import RelativeBias
 from tests.adaptors.translate import lingvo_layer_runs
 from tests.adaptors.translate.parity import OUTPUT_TOLERANCE, assert_close
 from tests.adaptors.translate.same_weights import by_rules, check

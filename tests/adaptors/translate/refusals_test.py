@@ -3,12 +3,13 @@
 import pytest
 from absl import logging
 
-from adaptors import lingvo_experiment, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.experiments import lingvo_experiment
 from adaptors.translate import registry
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import errors, experiment_sources
 from tests.adaptors.translate import parity
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 MODULE = 'tests.adaptors.translate.refused_experiments'
 LAYERS = 'lingvo.core.layers'
@@ -107,12 +108,12 @@ def test_every_reason_is_told(own, name):
 
 def test_nothing_is_trained(tmp_path):
   """From the command line: status 2, no traceback, no folder of a run."""
-  done = runs.main(
+  done = trainer_runs.main(
     f'--exp={MODULE}.ManyOwn',
     f'--import_modules={MODULE}',
     f'--job_log_dir={tmp_path / "run"}',
   )
-  runs.assert_mistake(done, *_lines('ManyOwn'))
+  trainer_runs.assert_mistake(done, *_lines('ManyOwn'))
   assert not list(tmp_path.iterdir())
 
 

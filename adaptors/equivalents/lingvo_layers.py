@@ -1,0 +1,84 @@
+"""Layers that do what Lingvo's do where the framework's own would not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from pax_compat import base_layer
+from pax_compat.config import REQUIRED, Config
+from pax_compat.layers.graph import containers, wrappers
+
+
+class Activation(base_layer.BaseLayer):
+  """An activation function that hands paddings on.
+
+  Attributes:
+    fn: the function.
+  """
+
+  fn: Callable[[jax.Array], jax.Array] = REQUIRED
+
+  def __call__(
+    self, inputs: jax.Array, paddings: jax.Array | None = None
+  ) -> Any:
+    """Returns the function of `inputs` [...], and `paddings` if there are."""
+    outputs = self.fn(inputs)
+    return outputs if paddings is None else (outputs, paddings)
+
+
+class ParallelRepeat(wrappers.ParallelRepeat):
+  """As `wrappers.ParallelRepeat`, with outputs as Lingvo returns them.
+
+  Of one argument it returns the first output only; of several a tuple, even if
+  there is only one output.
+  """
+
+  def __call__(self, *args) -> Any:
+    """Returns the stacked outputs for stacked arguments [x_times, ...]."""
+    outputs = containers.as_tuple(super().__call__(*args))
+    return outputs[0] if len(args) == 1 else outputs
+
+
+class MultiHeadedAttention(base_layer.BaseLayer):
+  """Attention with arguments and outputs as Lingvo's batch-major one has them.
+
+  Shapes: B batch, T targets, S sources, D dims.
+
+  Attributes:
+    atten_tpl: the attention.
+    packed_input: whether a segment mask, if there is one, is all that hides.
+  """
+
+  atten_tpl: Config = REQUIRED
+  packed_input: bool = False
+
+  def setup(self):
+    self.create_child('atten', self.atten_tpl)
+
+  def __call__(
+    self,
+    query_vec: jax.Array,
+    key_vec: jax.Array,
+    value_vec: jax.Array,
+    paddings: jax.Array,
+    segment_mask: jax.Array | None = None,
+  ) -> tuple[jax.Array, None]:
+    """Attends.
+
+    Args:
+      query_vec: [B, T, D].
+      key_vec: [B, S, D].
+      value_vec: [B, S, D].
+      paddings: [B, S].
+      segment_mask: [B, 1, T, S], 0 where a target sees a source, else a large
+        negative number.
+
+    Returns:
+      [B, T, D], and None in the place of the attention weights.
+    """
+    if self.packed_input and segment_mask is not None:
+      mask = segment_mask == 0
+    else:
+      mask = (paddings == 0)[:, None, None, :]
+    return self.atten(query_vec, key_vec, value_vec, mask=mask), None

@@ -1,0 +1,97 @@
+"""Which kind of a generator Lingvo Params are of, and what is special to it.
+
+Legend: B batch, T time.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from adaptors import lingvo_runtime
+from adaptors.params import params_trees
+from pax_compat import errors
+from pax_compat.nested_map import NestedMap
+
+_BERT = 'lingvo.tasks.lm.input_generator.TFRecordBertInput'
+
+
+def is_tf_data(params) -> bool:
+  """Returns whether a generator reads through `tf.data`."""
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  sources = lingvo_runtime.module('lingvo.core.datasource')
+  source = getattr(params, 'file_datasource', None)
+  return issubclass(
+    params.cls,
+    (
+      generators.TFDataSequenceInputGenerator,
+      generators.BaseDataExampleInputGenerator,
+    ),
+  ) or (source is not None and issubclass(source.cls, sources.TFDatasetSource))
+
+
+def is_permuted(params) -> bool:
+  """Returns whether a generator draws from few examples in a random order."""
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  return issubclass(params.cls, generators.BaseTinyDatasetInput)
+
+
+def check_unpacked(name: str, params: Any, *, do_eval: bool):
+  """Checks that a generator makes an example of each record.
+
+  Args:
+    name: how messages call the input.
+    params: Lingvo Params.
+    do_eval: whether the generator finds `do_eval` set.
+
+  Raises:
+    UserError: it packs several in a row, and drops what does not fit.
+  """
+  if do_eval and _is_bert(params):
+    return  # It does not pack then.
+  for field in ('packing_factor', 'enable_packing'):
+    if getattr(params, field, None):
+      raise errors.UserError(
+        f'{name}: input.{field} is {getattr(params, field)}, so records that'
+        ' do not fit into a row would be dropped; expected it off where each'
+        ' is to be evaluated once'
+      )
+
+
+def telling_fillers(params: Any) -> Callable[[NestedMap], NestedMap]:
+  """Returns what says which rows a generator only fills its batches up with.
+
+  Args:
+    params: Lingvo Params of the generator.
+
+  Returns:
+    A function that gives a batch of leaves [B, ...] `eval_sample_weights` [B]
+    of 0 at such rows. It leaves those of a generator unchanged that fills up
+    none, or is not known to.
+  """
+  if is_permuted(params):
+    return _with_given_weight
+  return _with_bert_weights if _is_bert(params) else lambda batch: batch
+
+
+def _with_given_weight(batch: NestedMap) -> NestedMap:
+  if 'weight' not in batch:
+    return batch
+  return NestedMap({**batch, 'eval_sample_weights': batch.weight})
+
+
+def _with_bert_weights(batch: NestedMap) -> NestedMap:
+  real = (batch.segment_ids > 0).any(axis=1)
+  # It means to set these, but does not find them.
+  paddings = np.where(real[:, None], batch.paddings, 1)
+  return NestedMap(
+    {
+      **batch,
+      'paddings': paddings.astype(batch.paddings.dtype),
+      'eval_sample_weights': real.astype(np.float32),
+    }
+  )
+
+
+def _is_bert(params) -> bool:
+  return params_trees.has_base(params.cls, _BERT)

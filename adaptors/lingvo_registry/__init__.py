@@ -1,0 +1,1 @@
+"""Lingvo's registry: names of experiments and their modules."""

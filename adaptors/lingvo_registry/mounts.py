@@ -1,0 +1,171 @@
+"""Makes `lingvo.tasks.<task>.params` importable from where people keep it.
+
+Lingvo's wheel holds no `params` packages, which is where experiments live. They
+come from a source checkout of Lingvo and from installed packages that name
+theirs in the entry-point group `pax_compat.lingvo_params`:
+
+    'pax_compat.lingvo_params': ['lm = my_package.lm_params']
+
+Each mounted `params` package is the union of the folders given for its task.
+Everything else of Lingvo comes from the installation. Nothing here imports
+Lingvo, TensorFlow or the mounted modules.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import pathlib
+import sys
+import threading
+
+from absl import logging
+
+from pax_compat import errors
+from pax_compat.experiments import entry_points, source_scan
+
+GROUP = 'pax_compat.lingvo_params'
+
+_TASKS = 'lingvo.tasks'
+
+_lock = threading.RLock()
+
+
+def mount_checkout(path: str | os.PathLike) -> None:
+  """Mounts the `params` packages of a source checkout of Lingvo.
+
+  A task that the installed Lingvo does not have is mounted as a whole. The
+  checkout comes before all other folders.
+
+  Args:
+    path: the checkout's root, the folder that `lingvo/tasks` is in.
+
+  Raises:
+    UserError: there is no such package, or another checkout is mounted.
+  """
+  root = pathlib.Path(path).expanduser().resolve()
+  folders = sorted(root.glob('lingvo/tasks/*/params/'))
+  if not folders:
+    raise errors.UserError(_not_a_checkout(root))
+  with _lock:
+    if _finder.checkout not in (None, root):
+      raise errors.UserError(
+        f'the Lingvo checkout {_finder.checkout} is in use; a process can use'
+        f' one only, and {root} is another'
+      )
+    if _finder.checkout is None:
+      _finder.checkout = root
+      for folder in folders:
+        _finder.add(folder.parent.name, folder, first=True)
+
+
+def mount_entry_points() -> None:
+  """Mounts the packages that installed distributions name.
+
+  Raises:
+    UserError: an entry point names a package that is not there.
+  """
+  with _lock:
+    for entry, folders in entry_points.packages(GROUP):
+      for folder in folders:
+        _finder.add(entry.name, folder)
+
+
+def params_modules() -> dict[str, pathlib.Path]:
+  """Returns the mounted modules that may hold experiments, unimported.
+
+  Returns:
+    From the beginning of a registered name, such as `lm.one_billion_wds` of
+    `lm.one_billion_wds.Model`, to the module's source file; sorted. Tests and
+    `__init__` files are left out.
+  """
+  with _lock:
+    modules = {}
+    for task, folders in _finder.folders.items():
+      for folder in folders:
+        for name, path in source_scan.modules_in(pathlib.Path(folder)):
+          modules.setdefault(f'{task}.{name}', path)
+  return dict(sorted(modules.items()))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+  """Finds the mounted packages, and the tasks that exist by mounts alone.
+
+  Attributes:
+    checkout: the root of the mounted checkout.
+    folders: the folders of each task's `params`, the first to win first. The
+      lists are the `__path__` of the imported packages, so a folder that is
+      added later counts too.
+  """
+
+  def __init__(self):
+    self.checkout: pathlib.Path | None = None
+    self.folders: dict[str, list[str]] = {}
+
+  def add(self, task: str, folder: pathlib.Path, *, first: bool = False):
+    """Adds a folder to a task's `params`; logs what it hides or leaves."""
+    if task not in self.folders:
+      self.folders[task] = []
+      installed = _installed_task(task)
+      if installed and (installed / 'params').is_dir():
+        self.folders[task].append(str(installed / 'params'))
+    folders = self.folders[task]
+    if str(folder) in folders:
+      return
+    new = dict(source_scan.modules_in(folder))
+    for other in folders:
+      for name, path in source_scan.modules_in(pathlib.Path(other)):
+        if name in new:
+          used, unused = (new[name], path) if first else (path, new[name])
+          logging.info('%s.%s is %s; not %s', task, name, used, unused)
+    folders.insert(0 if first else len(folders), str(folder))
+    if self not in sys.meta_path:
+      # Ahead of the usual finders, which take the first `params` they see.
+      sys.meta_path.insert(0, self)
+    importlib.invalidate_caches()
+
+  def find_spec(self, fullname, path=None, target=None):
+    """Returns the spec of a mounted package, None for all other modules."""
+    if not fullname.startswith(_TASKS + '.'):
+      return None
+    task, _, rest = fullname.removeprefix(_TASKS + '.').partition('.')
+    if task not in self.folders:
+      return None
+    if rest == 'params':
+      return _package(fullname, self.folders[task])
+    if rest or _installed_task(task):
+      return None
+    if self.checkout:
+      tasks = self.checkout.joinpath(*_TASKS.split('.'))
+      spec = importlib.machinery.PathFinder.find_spec(fullname, [str(tasks)])
+      if spec:
+        return spec
+    return _package(fullname, [])
+
+
+_finder = _Finder()
+
+
+def _package(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec:
+  """Returns the spec of a package without a file, over the given folders."""
+  spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+  spec.submodule_search_locations = folders
+  return spec
+
+
+def _installed_task(task: str) -> pathlib.Path | None:
+  """Returns the folder of a task in the installed Lingvo, if there is one."""
+  spec = entry_points.find_spec(f'{_TASKS}.{task}')
+  locations = spec and spec.submodule_search_locations
+  return pathlib.Path(next(iter(locations))) if locations else None
+
+
+def _not_a_checkout(root: pathlib.Path) -> str:
+  """Says why a folder is no checkout, and which one near it is."""
+  text = (
+    f'{root} is no source checkout of Lingvo; expected a folder with'
+    ' lingvo/tasks/<task>/params in it'
+  )
+  for near in (*root.parents, root / 'lingvo'):
+    if any(near.glob('lingvo/tasks/*/params/')):
+      return f'{text}; did you mean: {near}?'
+  return text if root.is_dir() else f'{text}, and this one does not exist'

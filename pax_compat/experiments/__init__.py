@@ -1,0 +1,1 @@
+"""How experiments are found and changed by name."""

@@ -1,0 +1,385 @@
+"""How a task is trained, evaluated and decoded: the settings of each.
+
+`tasks_lib.SingleTask` holds one of each. Steps are train steps of the whole
+run, counted from 1, so that "every 10 steps" means after step 10, 20 and so on.
+"""
+
+import dataclasses
+import math
+import numbers
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pax_compat import base_layer, errors, learners
+from pax_compat import config as config_lib
+from pax_compat.config import Config, instance_field, sub_config_field
+
+_DURATION = re.compile(r'(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?')
+_SECONDS = (86400, 3600, 60, 1)
+
+
+class Settings(config_lib.Configurable):
+  """Base of the settings: checks what they are set to.
+
+  Fields declared as `int` must hold whole numbers; None only where that is
+  declared too.
+
+  Class attributes:
+    REFUSED: fields of Pax that are here to be told apart from typos. Setting
+      one to anything but its default is an error, which gives this reason.
+    POSITIVE: fields whose numbers must be above 0.
+    NOT_NEGATIVE: fields whose numbers must not be below 0.
+  """
+
+  REFUSED: ClassVar[Mapping[str, str]] = {}
+  POSITIVE: ClassVar[Sequence[str]] = ()
+  NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
+
+  def __post_init__(self):
+    refuse_fields(self, self.REFUSED)
+    for field in dataclasses.fields(self):
+      kinds = typing.get_args(field.type) or (field.type,)
+      if int in kinds:
+        may_be_none = type(None) in kinds
+        setattr(self, field.name, self._whole(field.name, may_be_none))
+
+  def _whole(self, name: str, may_be_none: bool) -> int | None:
+    value = getattr(self, name)
+    if value is None and may_be_none:
+      return None
+    expected, least = 'a whole number', -math.inf
+    for least_of, names in ((1, self.POSITIVE), (0, self.NOT_NEGATIVE)):
+      if name in names:
+        expected, least = f'{expected} of at least {least_of}', least_of
+    # Floats too: Pax's own default of num_train_steps is 1e7.
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or value % 1 != 0 or value < least:
+      expected += ', or None' if may_be_none else ''
+      raise errors.UserError(
+        f'{type(self).__name__}.{name} is {value!r}; expected {expected}'
+      )
+    return int(value)
+
+
+def refuse_fields(settings: Any, refused: Mapping[str, str]):
+  """Raises a UserError if one of the refused fields is not at its default.
+
+  Args:
+    settings: an object whose class is configurable.
+    refused: why the fields are not supported and what there is instead, by
+      field.
+  """
+  for name, reason in refused.items():
+    default = config_lib.field_values(Config(type(settings)))[name]
+    value = getattr(settings, name)
+    if value is not default and value != default:
+      raise errors.UserError(
+        f'{type(settings).__name__}.{name} is {value!r}, which is not'
+        f' supported: {reason}; expected {default!r}'
+      )
+
+
+class VariationalNoise(Settings):
+  """Noise on weights while training: `w + vn_scale * normal()`.
+
+  The gradient is that of the loss at the noisy weights, and moves the clean
+  ones. Every step has noise of its own. Evaluation and decoding have none.
+
+  Attributes:
+    vn_scale: standard deviation of the noise; 0, the default, for none.
+    vn_regex: which weights: those whose path, such as `params/lm/softmax/w`, it
+      matches from its beginning. The default '' matches all.
+    vn_start_step: steps that are made before there is noise, by default 0.
+  """
+
+  vn_scale: float = 0.0
+  vn_regex: str = ''
+  vn_start_step: int = 0
+
+  NOT_NEGATIVE = ('vn_start_step',)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.vn_scale >= 0:
+      raise errors.UserError(
+        f'VariationalNoise.vn_scale is {self.vn_scale!r}; expected 0 or more'
+      )
+    try:
+      re.compile(self.vn_regex)
+    except re.error as e:
+      raise errors.UserError(
+        f'VariationalNoise.vn_regex is {self.vn_regex!r}, which is no regular'
+        f' expression: {e}'
+      ) from e
+
+
+InferWriter = config_lib.refused(
+  'InferWriter', 'there is no inference; leave SingleTask.infer_writer at None'
+)
+
+
+class Train(Settings):
+  """How a task is trained.
+
+  Attributes:
+    learner: what optimizes the loss.
+    num_train_steps: how many steps a whole run makes.
+    save_interval_steps: a checkpoint every this many steps, by default 5000;
+      None to save by time only.
+    save_interval_seconds: a checkpoint when this much time has passed since the
+      last; None, the default, to save by steps only.
+    save_keep_interval_duration: of the checkpoints, one in this much time is
+      kept for good, beside the newest: '12h' (the default), '90m', '1d12h'.
+      None keeps the newest only.
+    save_max_to_keep: how many of the newest checkpoints are kept, by default
+      10.
+    max_inflight_steps: steps that may be under way on the devices at once, by
+      default 2; 0 for no limit.
+    summary_interval_steps: summaries every this many steps, by default 100, of
+      the first step of a run, and of the last.
+    log_train_output_interval_steps: a progress line every this many steps; None
+      says one with each summary.
+    summary_accumulate_interval_steps: summaries are means over what was said
+      every this many steps since the last summary (metrics by their weights),
+      instead of what the one step says. None, the default, for the one step.
+    async_summary_writing: whether a thread fetches and writes summaries, so
+      that no step waits for it; by default True.
+    variable_norm_summary: whether summaries have `vars/<path>` for each
+      trainable weight: the root of the mean of its squares, before the step.
+    eval_interval_steps: an evaluation every this many steps, by default 100,
+      and after the last step; 0 for the last only.
+    eval_during_training: names of the eval datasets that are evaluated every
+      `eval_interval_steps`; None, the default, for all. All are at the end.
+    eval_skip_train: whether evaluations leave out the training batch that
+      comes next, which otherwise is evaluated before it is trained on, as
+      `eval_train`.
+    eval_use_ema_states: whether evaluations take the moving averages of the
+      weights; the learner must have `ema_decay`.
+    inputs_split_mapping: how batches are split over the mesh: a dict with
+      `map_1d` for fields of one dimension, `map_2d` for two and so on, each a
+      mesh axis (or several, or None) for each dimension. Fields without an
+      entry, and all where it is None, have their first dimension split over the
+      axes `replica` and `data`.
+    init_from_checkpoint_rules: refused.
+    decode_interval_steps: the decode datasets are decoded every this many
+      steps, and after the last; None, the default, or 0 for never.
+    decode_start_after_n_steps: steps before the first decoding, by default 0.
+    decode_use_ema_states: as `eval_use_ema_states`, for decoding.
+    compute_steps_per_sec_interval_steps: the steps that a rate (such as steps a
+      second) is taken over, by default the last 10.
+    profiler_num_steps: steps in a profile, by default 2.
+    profiler_min_duration_sec: seconds that a profile lasts at least.
+    profiler_capture_step: a profile begins when this run (since it started or
+      continued) has made this many steps; None, the default, for no profile.
+      It is in `summaries/train`, for TensorBoard's profile page.
+    profiler_max_num_hosts: how many processes make a profile; None for all.
+    profiler_capture_host_profile: whether a profile has Python's calls too.
+    always_use_train_for_model_init: refused; it is always so.
+    enforce_input_specs: whether the first batch must be what the experiment's
+      `get_input_specs_provider_params` says, where it says something.
+    random_seed: seed of the first weights and of all random numbers of steps.
+    apply_mutable_list: the collections of variables that layers may change in
+      a step.
+    tensorstore_metadata_key: refused.
+    enable_input_checkpointing: checkpoints have the state of the training
+      input, where it has one. True makes it a mistake where it has none, or
+      where a run cannot continue by it.
+    restore_transformations: refused.
+    external_checkpoint_path: refused.
+    external_checkpoint_handler: refused.
+    report_progress_hook: whether a progress line comes each minute too, however
+      long the steps take.
+    gc_interval_steps: Python collects its garbage every this many steps, and
+      at no other time while training, so that hosts pause together. 0, the
+      default, leaves it to Python.
+  """
+
+  learner: Config = sub_config_field(learners.Learner)
+  num_train_steps: int = 10_000_000
+  save_interval_steps: int | None = 5000
+  save_interval_seconds: float | None = None
+  save_keep_interval_duration: str | None = '12h'
+  save_max_to_keep: int = 10
+  max_inflight_steps: int = 2
+  summary_interval_steps: int = 100
+  log_train_output_interval_steps: int | None = None
+  summary_accumulate_interval_steps: int | None = None
+  async_summary_writing: bool = True
+  variable_norm_summary: bool = True
+  eval_interval_steps: int = 100
+  eval_during_training: Sequence[str] | None = None
+  eval_skip_train: bool = False
+  eval_use_ema_states: bool = False
+  inputs_split_mapping: Mapping[str, Any] | None = None
+  init_from_checkpoint_rules: Mapping[str, Any] = instance_field(dict)
+  decode_interval_steps: int | None = None
+  decode_start_after_n_steps: int = 0
+  decode_use_ema_states: bool = False
+  compute_steps_per_sec_interval_steps: int = 10
+  profiler_num_steps: int = 2
+  profiler_min_duration_sec: float = 1.0
+  profiler_capture_step: int | None = None
+  profiler_max_num_hosts: int | None = None
+  profiler_capture_host_profile: bool = False
+  always_use_train_for_model_init: bool = True
+  enforce_input_specs: bool = True
+  random_seed: int = 1234
+  apply_mutable_list: Sequence[str] = instance_field(
+    lambda: [
+      base_layer.AUX_LOSS,
+      base_layer.SUMMARIES,
+      base_layer.NON_TRAINABLE,
+    ]
+  )
+  tensorstore_metadata_key: str | None = None
+  enable_input_checkpointing: bool | None = False
+  restore_transformations: Mapping[str, Any] | None = None
+  external_checkpoint_path: Any = None
+  external_checkpoint_handler: Any = None
+  report_progress_hook: bool = False
+  gc_interval_steps: int = 0
+
+  REFUSED = {
+    'init_from_checkpoint_rules': (
+      'a run begins with new weights, or continues from the checkpoints in its'
+      ' own --job_log_dir'
+    ),
+    'always_use_train_for_model_init': (
+      'models are always initialised as for training'
+    ),
+    'tensorstore_metadata_key': (
+      'checkpoints are found by their manifests, whatever they are called'
+    ),
+    'restore_transformations': (
+      'a checkpoint must have the weights of the model that continues from it'
+    ),
+    'external_checkpoint_path': (
+      'a run continues from its own --job_log_dir only; copy checkpoints there'
+    ),
+    'external_checkpoint_handler': (
+      'a run continues from its own --job_log_dir only; copy checkpoints there'
+    ),
+  }
+  POSITIVE = (
+    'num_train_steps',
+    'save_interval_steps',
+    'save_max_to_keep',
+    'summary_interval_steps',
+    'log_train_output_interval_steps',
+    'summary_accumulate_interval_steps',
+    'compute_steps_per_sec_interval_steps',
+    'profiler_num_steps',
+    'profiler_max_num_hosts',
+  )
+  NOT_NEGATIVE = (
+    'max_inflight_steps',
+    'eval_interval_steps',
+    'decode_interval_steps',
+    'decode_start_after_n_steps',
+    'profiler_capture_step',
+    'gc_interval_steps',
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    if isinstance(self.learner, list | tuple):
+      raise errors.UserError(
+        f'Train.learner is a list of {len(self.learner)} learners; expected'
+        ' one. A learners.MultiOptimizerLearner has several optimizers'
+      )
+    self.keep_interval_seconds()
+    every = self.summary_accumulate_interval_steps
+    if every and self.summary_interval_steps % every:
+      raise errors.UserError(
+        f'Train.summary_accumulate_interval_steps is {every}; expected a number'
+        f' that divides summary_interval_steps, {self.summary_interval_steps}'
+      )
+
+  def keep_interval_seconds(self) -> float | None:
+    """Returns the seconds of `save_keep_interval_duration`, None for None.
+
+    Raises:
+      UserError: it is no duration.
+    """
+    text = self.save_keep_interval_duration
+    if text is None:
+      return None
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if not text or not match:
+      raise errors.UserError(
+        f'Train.save_keep_interval_duration is {text!r}; expected a duration'
+        " such as '12h', '90m' or '1d12h', or None"
+      )
+    parts = zip(match.groups(), _SECONDS, strict=True)
+    return float(sum(int(n or 0) * seconds for n, seconds in parts))
+
+
+class Evaluate(Settings):
+  """How a task is evaluated.
+
+  Attributes:
+    random_seed: seed of the random numbers that a model asks for. Each batch of
+      an evaluation has numbers of its own, and every evaluation the same.
+    apply_mutable_list: the collections of variables that layers may change
+      while a batch is evaluated; the changes are not kept.
+    write_per_example_out: whether what the model says of each example is
+      written, to `eval_out/<dataset>/eval_out_<step>_shard_<process>.jsonl`;
+      by default False. Examples that only fill a batch are left out. Fields
+      of a batch that stay on the host are written, too, as `host_fields`.
+  """
+
+  random_seed: int = 1234
+  apply_mutable_list: Sequence[str] = instance_field(
+    lambda: [
+      base_layer.AUX_LOSS,
+      base_layer.SUMMARIES,
+      base_layer.NON_TRAINABLE,
+    ]
+  )
+  write_per_example_out: bool = False
+
+
+class Decode(Settings):
+  """How a task is decoded.
+
+  Attributes:
+    prng_key_fold_with_batch_index: whether each batch of a decoding has random
+      numbers of its own; by default all have the same.
+    random_seed: seed of the random numbers. Every decoding has the same.
+    profiler_num_steps: batches in a profile; 0, the default, for no profile.
+    profiler_min_duration_sec: seconds that a profile lasts at least.
+    profiler_capture_step: the batch, from 1, with which the profile begins.
+    profiler_max_num_hosts: how many processes make a profile; None for all.
+    apply_mutable_list: the collections of variables that layers may change
+      while a batch is decoded; the changes are not kept.
+    metrics_prefix: stands before the names of clu metrics, by default
+      'Metrics/'.
+  """
+
+  prng_key_fold_with_batch_index: bool = False
+  random_seed: int = 1234
+  profiler_num_steps: int = 0
+  profiler_min_duration_sec: float = 1.0
+  profiler_capture_step: int = 1
+  profiler_max_num_hosts: int | None = None
+  apply_mutable_list: Sequence[str] = instance_field(
+    lambda: [base_layer.DECODE_CACHE, base_layer.SUMMARIES]
+  )
+  metrics_prefix: str = 'Metrics/'
+
+  POSITIVE = ('profiler_capture_step', 'profiler_max_num_hosts')
+  NOT_NEGATIVE = ('profiler_num_steps',)
+
+
+class Infer(Settings):
+  """How a task is used for inference. There is nothing yet that would.
+
+  Attributes:
+    random_seed: refused.
+  """
+
+  random_seed: int = 1234
+
+  REFUSED = {'random_seed': 'there is no inference'}
