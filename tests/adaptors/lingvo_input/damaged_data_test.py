@@ -13,9 +13,8 @@ from adaptors import lingvo_runtime
 from adaptors.lingvo_input import (
   eval_adaptors,
   input_adaptor,
-  reader_params,
-  record_trial,
 )
+from adaptors.lingvo_input.checks import reader_params, record_trial
 from pax_compat import errors
 from tests.adaptors.lingvo_input import damaged_files
 from tests.adaptors.lingvo_input import generators as testing

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from adaptors.translate import as_in_lingvo
 from adaptors.translate import variables as variables_lib
+from adaptors.translate.training import variable_layout
 from adaptors.translate.variables import Transpose, Variable, VariableMap
 
 VARIABLES = VariableMap(
@@ -50,6 +50,6 @@ def test_a_stack_is_known_by_its_class():
   class Stack:
     """Another class of the same name."""
 
-  assert as_in_lingvo.is_stack(variables_lib.Stack())
-  assert as_in_lingvo.is_stack(variables_lib.Chain((Tall(),)))
-  assert not as_in_lingvo.is_stack(Stack())
+  assert variable_layout.is_stack(variables_lib.Stack())
+  assert variable_layout.is_stack(variables_lib.Chain((Tall(),)))
+  assert not variable_layout.is_stack(Stack())
