@@ -20,9 +20,10 @@ from adaptors.lingvo_input import (
   generator_kinds,
   input_adaptor,
 )
+from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.translate import program_schedule, registry
 from adaptors.translate import task as task_translation
-from pax_compat import base_experiment, errors, experiment_sources
+from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
 
 _TRAIN = program_schedule.TRAIN
@@ -42,14 +43,14 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     *,
     name: str,
     model_params: Any,
-    options: experiment_sources.SourceOptions,
+    options: LingvoOptions,
   ):
     """Reads the experiment's Params; nothing is instantiated.
 
     Args:
       name: its name in the registry.
       model_params: an instance of the registered class.
-      options: what the command line says, overrides of Params among it.
+      options: of the command line, with overrides of Params.
 
     Raises:
       UserError: it is a kind of experiment that is not supported, or an

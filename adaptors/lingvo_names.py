@@ -17,12 +17,17 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_mounts, lingvo_runtime
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import (
   base_experiment,
   errors,
   experiment_sources,
   registrations,
 )
+
+# What experiment sources declare.
+KIND = LingvoOptions.KIND
+OPTIONS = LingvoOptions
 
 _TASKS = 'lingvo.tasks'
 _DECORATORS = ('RegisterSingleTaskModel', 'RegisterMultiTaskModel')
@@ -33,13 +38,14 @@ def find(
 ) -> base_experiment.BaseExperiment | None:
   """Returns the Lingvo experiment of that name, or None if it is not Lingvo's.
 
-  The folder of a run, `options.lingvo_logdir`, is the name of what it trained.
+  The folder of a run, `--lingvo_logdir`, is the name of what it trained.
 
   Raises:
     UserError: as for `find_model_params`.
   """
-  if name == options.lingvo_logdir:
-    _mount(options)
+  own = options.of(LingvoOptions)
+  if name == own.lingvo_logdir:
+    _mount(own)
     from adaptors import lingvo_run
 
     model_params = lingvo_run.model_params(name)
@@ -56,7 +62,7 @@ def find(
     from adaptors import lingvo_experiment
 
     kind = lingvo_experiment.LingvoExperiment
-  return kind(name=name, model_params=model_params, options=options)
+  return kind(name=name, model_params=model_params, options=own)
 
 
 def find_model_params(
@@ -66,7 +72,8 @@ def find_model_params(
 
   Args:
     name: a registered name, such as `lm.one_billion_wds.Model`.
-    options: which modules to import first, and which checkout to mount.
+    options: which checkout to mount, and whether to import every module that
+      the name can mean.
 
   Returns:
     Lingvo's `SingleTaskModelParams` or `MultiTaskModelParams`; None if there is
@@ -75,9 +82,10 @@ def find_model_params(
   Raises:
     UserError: the module is there, but has no such class or cannot be imported.
   """
-  _mount(options)
+  own = options.of(LingvoOptions)
+  _mount(own)
   modules = _modules_of(name)
-  if not options.load_everything:
+  if not own.load_everything:
     # A class that its module does not even mention is not worth an import.
     modules = [m for m in modules if _mentions(m, name.rpartition('.')[2])]
   if not modules and not _is_registry_loaded():
@@ -102,27 +110,27 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
 
   Reads the mounted modules' source text. With `load_everything` it imports them
   all instead, and says in a warning which of them it cannot import.
-
   """
-  _mount(options)
+  own = options.of(LingvoOptions)
+  _mount(own)
   mounted = lingvo_mounts.params_modules()
   found = {}
-  if not options.load_everything:
+  if not own.load_everything:
     found = registrations.scan(mounted, _DECORATORS)
-  if options.load_everything:
+  if own.load_everything:
     for key in mounted:
       try:
         import_module(_module_name(key))
       except errors.UserError as error:
         logging.warning('not listed: %s', error)
-  if options.load_everything or _is_registry_loaded():
+  if own.load_everything or _is_registry_loaded():
     found |= {
       key: registrations.first_line(c.__doc__) for key, c in _documented()
     }
   return found
 
 
-def _mount(options: experiment_sources.SourceOptions):
+def _mount(options: LingvoOptions):
   lingvo_mounts.mount_entry_points()
   if options.lingvo_source:
     lingvo_mounts.mount_checkout(options.lingvo_source)

@@ -48,6 +48,7 @@ import numpy as np
 
 from adaptors import lingvo_experiment, lingvo_names, lingvo_runtime
 from adaptors.lingvo_checkpoint import converting, exporting, staging
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import checkpoints, experiment_sources
 
 _REGISTERED = 'lm.python_docs.TransformerLmTiny'
@@ -91,9 +92,7 @@ def experiment(
     optimizer: its class in Lingvo.
     logdir: of the run of Lingvo's that it starts from.
   """
-  options = experiment_sources.SourceOptions(
-    lingvo_logdir=None if logdir is None else str(logdir)
-  )
+  options = experiment_sources.SourceOptions()
   registered = type(lingvo_names.find_model_params(_REGISTERED, options))
   module = lingvo_runtime.module('lingvo.core.optimizer')
 
@@ -111,7 +110,9 @@ def experiment(
       return params
 
   return lingvo_experiment.LingvoExperiment(
-    name=_NAME, model_params=Wide(), options=options
+    name=_NAME,
+    model_params=Wide(),
+    options=LingvoOptions(lingvo_logdir=logdir and str(logdir)),
   )
 
 

@@ -40,6 +40,7 @@ from absl import app, flags, logging
 from adaptors import lingvo_experiment, lingvo_names
 from adaptors.lingvo_parity import batches as parity_batches
 from adaptors.lingvo_parity import synthetic
+from adaptors.lingvo_registry.options import LingvoOptions
 from benchmarks import command_line, lingvo_peer, peers
 from pax_compat import (
   base_layer,
@@ -86,7 +87,7 @@ class Case:
     registered = type(lingvo_names.find_model_params(self.experiment, options))
     resized = type(registered.__name__, (registered,), dict(self.sizes))
     return lingvo_experiment.LingvoExperiment(
-      name=self.name, model_params=resized(), options=options
+      name=self.name, model_params=resized(), options=LingvoOptions()
     )
 
 

@@ -17,7 +17,12 @@ tries them on any machine.
 
 from absl import flags
 
-from pax_compat import command_line, experiment_flags, experiment_sources
+from pax_compat import (
+  command_line,
+  experiment_flags,
+  experiment_overrides,
+  experiment_sources,
+)
 
 flags.adopt_module_key_flags(experiment_flags)
 
@@ -54,7 +59,10 @@ def main(argv: list[str]) -> int:
   """Does what the flags say; returns the exit status."""
   experiment_flags.no_arguments(argv)
   name = experiment_flags.name()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  experiment = experiment_overrides.changed(
+    experiment_sources.find(name, experiment_flags.options()),
+    skip_bad_records=experiment_flags.skip_bad_records(),
+  )
   # JAX and flax take seconds to import, which a mistake in a name should not
   # cost.
   from adaptors import shrinking
@@ -77,4 +85,4 @@ def _say(line: str):
 
 
 if __name__ == '__main__':
-  command_line.run(main)
+  command_line.run(main, experiment_flags.define_of_sources)

@@ -20,6 +20,7 @@ from pax_compat import (
   command_line,
   errors,
   experiment_flags,
+  experiment_overrides,
   experiment_sources,
 )
 
@@ -96,7 +97,9 @@ def _page() -> pathlib.Path | None:
 
 def _chosen(experiment) -> list:
   """Returns the configs of the datasets to look at."""
-  experiment.settle_datasets()
+  experiment = experiment_overrides.changed(
+    experiment, skip_bad_records=experiment_flags.skip_bad_records()
+  )
   known = {
     config.name: config
     for config in (*experiment.decode_datasets(), *experiment.datasets())
@@ -111,4 +114,4 @@ def _chosen(experiment) -> list:
 
 
 if __name__ == '__main__':
-  command_line.run(main)
+  command_line.run(main, experiment_flags.define_of_sources)

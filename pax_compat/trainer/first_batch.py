@@ -1,12 +1,12 @@
 """What a model is made of: the first batch, or what is known of batches."""
 
 from pax_compat import (
-  base_experiment,
   base_input,
   checkpoints,
   errors,
   host_fields,
 )
+from pax_compat.experiments import resolved
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import feeding
 
@@ -29,7 +29,7 @@ class FirstBatch:
 
   def __init__(
     self,
-    experiment: base_experiment.BaseExperiment,
+    experiment: resolved.ResolvedExperiment,
     data: base_input.BaseInput,
     *,
     enforced: bool,

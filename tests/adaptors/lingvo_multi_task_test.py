@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_multi_task, lingvo_runtime
-from pax_compat import errors, experiment_sources, multi_task_input
+from adaptors.lingvo_registry.options import LingvoOptions
+from pax_compat import errors, multi_task_input
 from tests.adaptors.translate import tiny_task
 from tests.pax_compat import runs
 
@@ -114,7 +115,7 @@ def _experiment(override=None, translation='auto', **settings):
   return lingvo_multi_task.LingvoMultiTaskExperiment(
     name='lm.tiny.Both',
     model_params=_model_params(**settings),
-    options=experiment_sources.SourceOptions(
+    options=LingvoOptions(
       model_params_override=override, translation=translation
     ),
   )

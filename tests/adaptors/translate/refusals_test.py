@@ -3,8 +3,9 @@
 import pytest
 
 from adaptors import lingvo_experiment, lingvo_runtime
+from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.translate import registry
-from pax_compat import errors, experiment_sources
+from pax_compat import errors
 from tests.adaptors.translate import parity
 from tests.pax_compat import runs
 
@@ -95,7 +96,7 @@ def test_every_reason_is_told(own, name):
   experiment = lingvo_experiment.LingvoExperiment(
     name='own',
     model_params=getattr(own, name)(),
-    options=experiment_sources.SourceOptions(translation='native'),
+    options=LingvoOptions(translation='native'),
   )
   with pytest.raises(errors.UserError) as error:
     experiment.task()

@@ -1,0 +1,1 @@
+"""Which class of Lingvo's registry has which name, and the options of that."""
