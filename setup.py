@@ -72,7 +72,7 @@ setuptools.setup(
     # The numbers in front give the order in which the sources are asked.
     'pax_compat.experiment_sources': [
       '10_native = pax_compat.experiment_registry',
-      '20_lingvo = adaptors.lingvo_names',
+      '20_lingvo = adaptors.experiments.lingvo_source',
     ],
     'pax_compat.lingvo_params': ['lm = lm_tasks.lingvo_params'],
     'pax_compat.native_params': ['tasks.lm.params = lm_tasks.params'],

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from absl import flags, logging
 
-from adaptors import native_ops
+from adaptors.native import native_ops
 from pax_compat import errors
 
 # What to install for a package that is missing, where it is not Lingvo's.

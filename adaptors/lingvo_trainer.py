@@ -14,7 +14,8 @@ import sys
 
 from absl import flags
 
-from adaptors import lingvo_mounts, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.lingvo_registry import mounts
 from pax_compat import errors
 
 
@@ -36,8 +37,8 @@ def main(argv: list[str]) -> None:
       ' to train on an accelerator'
     )
   if own.lingvo_source:
-    lingvo_mounts.mount_checkout(own.lingvo_source)
-  lingvo_mounts.mount_entry_points()
+    mounts.mount_checkout(own.lingvo_source)
+  mounts.mount_entry_points()
   lingvo_runtime.load()
   if (own.model or '').startswith('car.'):
     lingvo_runtime.load_car_ops()

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors import damaged_records, dataset_files, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.records import damaged_records, dataset_files
 from pax_compat import (
   base_input,
   dataset_functions,

@@ -46,8 +46,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from adaptors import lingvo_experiment, lingvo_names, lingvo_runtime
-from adaptors.lingvo_checkpoint import converting, exporting, staging
+from adaptors import lingvo_runtime
+from adaptors.checkpoints import exporting
+from adaptors.experiments import lingvo_experiment
+from adaptors.lingvo_checkpoint import converting, staging
+from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import checkpoints, experiment_sources
 
@@ -93,7 +96,7 @@ def experiment(
     logdir: of the run of Lingvo's that it starts from.
   """
   options = experiment_sources.SourceOptions()
-  registered = type(lingvo_names.find_model_params(_REGISTERED, options))
+  registered = type(lookup.find_model_params(_REGISTERED, options))
   module = lingvo_runtime.module('lingvo.core.optimizer')
 
   class Wide(registered):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_fed_task
+from adaptors.bridge.functional import fed_task
 
 FIELDS = ('ids', 'labels', 'paddings', 'weights', 'word_count')
 
@@ -17,7 +17,7 @@ FIELDS = ('ids', 'labels', 'paddings', 'weights', 'word_count')
 class LingvoPeer:
   """Makes train steps in a session of its own."""
 
-  def __init__(self, made: lingvo_fed_task.FedTask, batches: Mapping):
+  def __init__(self, made: fed_task.FedTask, batches: Mapping):
     """Takes a task and the batches to train it on, by a key."""
     self._fed = {
       key: list(made.fed(batch).values()) for key, batch in batches.items()
@@ -52,10 +52,10 @@ def training(
     theta: the first values of variables by theta path; those of learners, which
       are none, start as Lingvo has them.
     fields: of the batches, by dotted name.
-    static_shapes: see `lingvo_fed_task.build`.
+    static_shapes: see `fed_task.build`.
   """
   some = next(iter(batches.values()))
-  with lingvo_fed_task.build(
+  with fed_task.build(
     params, {f: some[f] for f in fields}, static_shapes=static_shapes
   ) as made:
     made.start()

@@ -37,9 +37,10 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 
-from adaptors import lingvo_experiment, lingvo_names
+from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_parity import batches as parity_batches
 from adaptors.lingvo_parity import synthetic
+from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
 from benchmarks import command_line, lingvo_peer, peers
 from pax_compat import (
@@ -84,7 +85,7 @@ class Case:
   def build(self) -> lingvo_experiment.LingvoExperiment:
     """Returns the experiment at that size."""
     options = experiment_sources.SourceOptions()
-    registered = type(lingvo_names.find_model_params(self.experiment, options))
+    registered = type(lookup.find_model_params(self.experiment, options))
     resized = type(registered.__name__, (registered,), dict(self.sizes))
     return lingvo_experiment.LingvoExperiment(
       name=self.name, model_params=resized(), options=LingvoOptions()

@@ -17,7 +17,7 @@ FORBIDDEN = {
   'lm_tasks': {'tests', 'benchmarks'},
 }
 # The gate, and the loader of native ops that it calls.
-GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native_ops.py')
+GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native/native_ops.py')
 LEGACY = 'lm_tasks/lingvo_params/'
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from adaptors import lingvo_runtime
-from adaptors.bridge.functional_task import FunctionalTask
+from adaptors.bridge.functional.functional_task import FunctionalTask
 from pax_compat import errors
 from pax_compat.layers.row_gradients import RowFacts
 

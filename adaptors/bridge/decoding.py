@@ -16,8 +16,8 @@ from clu import metrics as clu_metrics
 from clu import values as clu_values
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import structures
-from adaptors.bridge.functional_task import FunctionalTask
+from adaptors.bridge.functional import structures
+from adaptors.bridge.functional.functional_task import FunctionalTask
 from pax_compat import errors
 
 

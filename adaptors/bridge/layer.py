@@ -6,8 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from adaptors.bridge import calling, functional_layer
-from adaptors.bridge.functional_layer import FunctionalLayer, Functions
+from adaptors.bridge import calling
+from adaptors.bridge.functional import functional_layer
+from adaptors.bridge.functional.functional_layer import (
+  FunctionalLayer,
+  Functions,
+)
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import GLOBAL_STEP
 from adaptors.bridge.scoped_variables import (

@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from adaptors.bridge import decoding
-from adaptors.bridge.functional_task import FunctionalTask, Trace
+from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from pax_compat import errors
 
 # What Lingvo's cluster says of the device that graphs are built for. Under

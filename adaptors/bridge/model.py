@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from adaptors.bridge import calling, decoding, vocabulary
-from adaptors.bridge.functional_task import FunctionalTask
+from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
 from pax_compat import base_layer, base_model, errors, example_rows, host_fields
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams

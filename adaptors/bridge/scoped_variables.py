@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from adaptors.bridge import initial_values
-from adaptors.bridge.variables import Variable
+from adaptors.bridge.functional import initial_values
+from adaptors.bridge.functional.variables import Variable
 from pax_compat import base_layer
 from pax_compat.base_layer import (
   NON_TRAINABLE,

@@ -13,9 +13,10 @@ from adaptors.bridge import layer
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
-from adaptors.translate import optimizers, registry, training
-from adaptors.translate import task as task_translation
-from adaptors.translate.task import TranslatedTask
+from adaptors.translate import registry
+from adaptors.translate.tasks import single as task_translation
+from adaptors.translate.tasks.single import TranslatedTask
+from adaptors.translate.training import optimizers, train_params
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView, Report, UntranslatedError
@@ -135,8 +136,8 @@ def bridge_task(
   trained = variables.only(is_trainable=True)
   facts = task_translation.facts_of(view, VariableNames(params, trained))
   try:
-    train = training.train(train_view, facts)
-    steps = training.batches_per_step(train_view, facts.defers_steps)
+    train = train_params.train(train_view, facts)
+    steps = train_params.batches_per_step(train_view, facts.defers_steps)
   except Exception as error:
     if not report.issues:
       train_view.issue('', registry.unreadable(error))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from adaptors import params_trees
+from adaptors.params import params_trees
 from pax_compat import token_ids
 
 # Fields of a task that hold something else than layers.

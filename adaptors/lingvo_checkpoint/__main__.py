@@ -59,8 +59,9 @@ def main(argv: list[str]):
     )
   experiment = experiment_sources.find(name, options)
   # Only now, since these import JAX and TensorFlow.
-  from adaptors.lingvo_checkpoint import converting, files
-  from adaptors.lingvo_experiment import LingvoExperiment
+  from adaptors.checkpoints import files
+  from adaptors.experiments.lingvo_experiment import LingvoExperiment
+  from adaptors.lingvo_checkpoint import converting
 
   if not isinstance(experiment, LingvoExperiment):
     raise errors.UserError(f"--exp={name} is not one of Lingvo's experiments")

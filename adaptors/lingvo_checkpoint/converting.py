@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptors.lingvo_checkpoint import exporting, files, importing, mapping
+from adaptors.checkpoints import exporting, files, importing, mapping
+from adaptors.experiments.lingvo_experiment import LingvoExperiment
 from adaptors.lingvo_checkpoint.staging import Staging
-from adaptors.lingvo_experiment import LingvoExperiment
 from pax_compat import checkpoints, errors, host_fields, job_dir
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import inputs, partitioning, program

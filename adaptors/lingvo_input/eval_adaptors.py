@@ -10,11 +10,9 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors.lingvo_input import (
-  bucket_shapes,
-  generator_kinds,
-  input_adaptor,
-)
+from adaptors.lingvo_input import input_adaptor
+from adaptors.lingvo_input.checks import generator_kinds
+from adaptors.lingvo_input.shapes import bucket_shapes
 from pax_compat import errors, example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 

@@ -13,15 +13,12 @@ from typing import Any
 
 from absl import logging
 
-from adaptors import (
+from adaptors.lingvo_input.checks import generator_kinds, params_checks
+from adaptors.records import (
   background_check,
   damaged_records,
   record_copies,
   record_files,
-)
-from adaptors.lingvo_input import (
-  generator_kinds,
-  params_checks,
 )
 from pax_compat import errors
 

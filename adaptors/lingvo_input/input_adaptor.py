@@ -9,21 +9,21 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors.lingvo_input import (
-  agreed_shapes,
-  bucket_shapes,
-  driving,
-  endless,
-  file_types,
+from adaptors.lingvo_input import host_files
+from adaptors.lingvo_input.checks import (
   generator_kinds,
-  host_files,
   id_checks,
   params_checks,
-  randomness,
-  replay_params,
-  replaying,
-  ways,
 )
+from adaptors.lingvo_input.drivers import (
+  backends,
+  endless,
+  file_types,
+  generator_driver,
+  randomness,
+)
+from adaptors.lingvo_input.replay import replay_params, replaying
+from adaptors.lingvo_input.shapes import agreed_shapes, bucket_shapes
 from pax_compat import base_input, config, errors, process_channel
 from pax_compat.nested_map import NestedMap
 
@@ -172,7 +172,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     )
 
   def _file_types(self) -> dict[str, str]:
-    settings = ways.Settings(
+    settings = backends.Settings(
       name=self._told_name(),
       cluster_options=self._cluster_options(),
       **self._infeed_context(),
@@ -282,8 +282,8 @@ class LingvoInputAdaptor(base_input.BaseInput):
       self._told.add(text)
       logging.info('%s: ' + text, self._told_name(), *args)
 
-  def _build(self) -> driving.GeneratorDriver:
-    driver = driving.GeneratorDriver(
+  def _build(self) -> generator_driver.GeneratorDriver:
+    driver = generator_driver.GeneratorDriver(
       params=self._records.prepare(self._params.Copy()),
       skips_bad_records=self.skip_bad_records,
       cluster_options=self._cluster_options(),
@@ -301,7 +301,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
         raise
     return driver
 
-  def _live_driver(self) -> driving.GeneratorDriver:
+  def _live_driver(self) -> generator_driver.GeneratorDriver:
     """Returns the driver, built at the first need."""
     if self._closed:
       raise RuntimeError(f'{self._told_name()} is closed')
@@ -322,7 +322,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
         )
     return self._driver
 
-  def _check_driver(self, driver: driving.GeneratorDriver):
+  def _check_driver(self, driver: generator_driver.GeneratorDriver):
     if self._reads_all() and driver.finite is False:
       raise errors.UserError(
         f'{self._told_name()} never ends: {self._how_to_end()}'

@@ -5,10 +5,8 @@ Legend: B examples in a batch.
 
 import jax
 
-from adaptors.lingvo_input import (
-  bucket_shapes,
-  input_adaptor,
-)
+from adaptors.lingvo_input import input_adaptor
+from adaptors.lingvo_input.shapes import bucket_shapes
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 

@@ -65,8 +65,8 @@ def main(argv: list[str]) -> int:
   )
   # JAX and flax take seconds to import, which a mistake in a name should not
   # cost.
-  from adaptors import shrinking
   from adaptors.lingvo_parity import reporting, running
+  from adaptors.params import shrinking
 
   options = running.Options(
     steps=_STEPS.value,

@@ -5,7 +5,8 @@ Shapes: B batch, T time.
 
 import numpy as np
 
-from adaptors import lingvo_experiment, shrinking
+from adaptors.experiments import lingvo_experiment
+from adaptors.params import shrinking
 from pax_compat import errors, host_fields
 from pax_compat.nested_map import NestedMap
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptors.lingvo_checkpoint import files
+from adaptors.checkpoints import files
 from pax_compat import errors
 
 

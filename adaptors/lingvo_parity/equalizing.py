@@ -7,7 +7,7 @@ Both sides are made from the Params that are returned here.
 import collections
 from typing import Any
 
-from adaptors import params_trees, shrinking
+from adaptors.params import params_trees, shrinking
 
 # Parts of the names of fields that say how much is dropped, or how much stays.
 _DROPPED = ('dropout', 'droppath', 'dropconnect', 'zo_prob')

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import lingvo_layers
 from pax_compat import errors
 
@@ -103,7 +104,7 @@ def run(
       None for Lingvo's own.
   """
   recorder = lingvo_layers.Recorder()
-  with lingvo_fed_task.build(params, first, prepare=recorder.watch) as made:
+  with fed_task.build(params, first, prepare=recorder.watch) as made:
     done = _trained(made, recorder, first, batches, weights)
   done.metrics = _evaluated(params, first, done.weights)
   return done
@@ -191,7 +192,7 @@ def _evaluated(params, batch, weights) -> dict[str, float]:
   params = params.Copy()
   # It says how much is evaluated; some Params leave it to Lingvo's runners.
   params.eval.samples_per_summary = params.eval.samples_per_summary or 1
-  with lingvo_fed_task.build(params, batch, do_eval=True) as made:
+  with fed_task.build(params, batch, do_eval=True) as made:
     made.start()
     for path, variable in made.variables.items():
       variable.load(weights[path], made.session)

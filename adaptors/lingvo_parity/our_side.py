@@ -12,7 +12,7 @@ import numpy as np
 
 from adaptors.lingvo_parity import given_samples, lingvo_layers
 from adaptors.lingvo_parity.lingvo_side import Sample, Step
-from adaptors.translate.task import TranslatedTask
+from adaptors.translate.tasks.single import TranslatedTask
 from pax_compat import base_layer, learners
 from pax_compat.config import Config
 from pax_compat.layers.sampled_softmax import SampledSoftmax

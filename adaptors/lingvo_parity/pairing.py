@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from adaptors.lingvo_parity import differences, lingvo_side, our_side
-from adaptors.translate.as_in_lingvo import is_stack
+from adaptors.translate.training.variable_layout import is_stack
 from adaptors.translate.variables import VariableMap
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from adaptors import lingvo_experiment, shrinking
+from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_parity import (
   batches,
   checkpoints,
@@ -14,6 +14,7 @@ from adaptors.lingvo_parity import (
   our_side,
   synthetic,
 )
+from adaptors.params import shrinking
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 

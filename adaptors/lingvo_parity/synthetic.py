@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from adaptors import lingvo_runtime, params_trees
+from adaptors import lingvo_runtime
+from adaptors.params import params_trees
 from adaptors.translate.view import class_path
 from pax_compat import errors
 

@@ -1,1 +1,1 @@
-"""Which class of Lingvo's registry has which name, and the options of that."""
+"""Lingvo's registry: names of experiments and their modules."""

@@ -90,8 +90,9 @@ def _check_flags(options):
 
 
 def _report(names, options) -> int:
-  from adaptors.migrate import as_data, examining, page, terminal
+  from adaptors.migrate.examine import examining
   from adaptors.migrate.findings import Status
+  from adaptors.migrate.report import as_json, page, terminal
 
   logging.set_verbosity(logging.WARNING)
   found = []
@@ -106,7 +107,7 @@ def _report(names, options) -> int:
   if _HTML.value:
     _write(_HTML.value, page.page(found))
   if _JSON.value:
-    data = [as_data.experiment(one) for one in found]
+    data = [as_json.experiment(one) for one in found]
     _write(_JSON.value, json.dumps(data, indent=2) + '\n')
   return 1 if any(e.status is Status.IMPOSSIBLE for e in found) else 0
 

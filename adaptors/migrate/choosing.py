@@ -5,7 +5,7 @@ import fnmatch
 
 from absl import logging
 
-from adaptors import lingvo_names
+from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors, experiment_sources
 from pax_compat.experiment_sources import SourceOptions
@@ -26,9 +26,9 @@ def everything(options: SourceOptions) -> list[str]:
     UserError: there is none.
   """
   experiment_sources.import_modules(options)
-  known = set(lingvo_names.names(options))
+  known = set(lookup.names(options))
   own = dataclasses.replace(options.of(LingvoOptions), load_everything=True)
-  known |= set(lingvo_names.names(dataclasses.replace(options, own=(own,))))
+  known |= set(lookup.names(dataclasses.replace(options, own=(own,))))
   if not known:
     raise errors.UserError(
       'there is no experiment of Lingvo; expected --lingvo_source or'
@@ -48,9 +48,9 @@ def matching(pattern: str, options: SourceOptions) -> list[str]:
     UserError: there is none; the message has the nearest names.
   """
   experiment_sources.import_modules(options)
-  known = lingvo_names.names(options)
+  known = lookup.names(options)
   if not _WILD & set(pattern):
-    if pattern in known or lingvo_names.find_model_params(pattern, options):
+    if pattern in known or lookup.find_model_params(pattern, options):
       return [pattern]
     raise errors.UserError(
       f'no experiment of Lingvo is called {pattern!r}'

@@ -7,12 +7,9 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.seqio_input import (
-  converters,
-  input_adaptor,
-  reading,
-  task_metrics,
-)
+from adaptors.seqio_input import converters, input_adaptor
+from adaptors.seqio_input.metrics import task_metrics
+from adaptors.seqio_input.reading import task_reading
 from pax_compat import config as config_lib
 from pax_compat import errors
 
@@ -118,8 +115,8 @@ def _chosen(
 ) -> Iterator[tuple[Any, str]]:
   """Yields the tasks that have what they are to have, with their splits."""
   if isinstance(task_or_mixture, str):
-    task_or_mixture = reading.find(task_or_mixture)
-  for task in reading.tasks_of(task_or_mixture):
+    task_or_mixture = task_reading.find(task_or_mixture)
+  for task in task_reading.tasks_of(task_or_mixture):
     split = split_name(task.name) if callable(split_name) else split_name
     missing = None
     if checks_split and split not in task.splits:

@@ -5,10 +5,8 @@ from typing import Any
 
 from absl import logging
 
-from adaptors.seqio_input import (
-  converters,
-  task_metrics,
-)
+from adaptors.seqio_input import converters
+from adaptors.seqio_input.metrics import task_metrics
 from pax_compat import base_input, errors
 
 # Fields that only the saved iterators of tf.data would need, and what they are.

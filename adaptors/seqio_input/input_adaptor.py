@@ -12,16 +12,13 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors.seqio_input import (
-  converters,
+from adaptors.seqio_input import converters, field_checks
+from adaptors.seqio_input.metrics import (
   example_lines,
-  field_checks,
-  global_order,
-  host_rows,
-  reading,
   task_metrics,
   token_texts,
 )
+from adaptors.seqio_input.reading import global_order, host_rows, task_reading
 from pax_compat import base_input, errors, example_rows
 from pax_compat.nested_map import NestedMap
 
@@ -139,7 +136,9 @@ class SeqIOInput(base_input.BaseInput):
     field_checks.check_fields(self)
     self.feature_converter = converters.built(self.feature_converter)
     field_checks.check_lengths(self)
-    self._provider = self.mixture_or_task or reading.find(self.mixture_name)
+    self._provider = self.mixture_or_task or task_reading.find(
+      self.mixture_name
+    )
     self._seed = self.input_random_seed
     if self._seed is None:
       self._seed = _DEFAULT_SEED
@@ -164,8 +163,8 @@ class SeqIOInput(base_input.BaseInput):
     self._go_to(self._first_place())
     self._tell_of_hosts()
 
-  def _make_source(self) -> reading.Source:
-    return reading.Source(
+  def _make_source(self) -> task_reading.Source:
+    return task_reading.Source(
       label=field_checks.told_name(self),
       provider=self._provider,
       split=self.split_name,
@@ -446,7 +445,7 @@ class SeqIOInput(base_input.BaseInput):
           f' batches always had {size}, of as many hosts as now'
         )
       else:
-        self._reseed(reading.derive_seed(self._seed, 3, step))
+        self._reseed(task_reading.derive_seed(self._seed, 3, step))
         self._go_to(host_rows.Place())
         told = (
           f'it begins a fresh shuffle, of seed {self._seed}, so some examples'
@@ -487,7 +486,7 @@ class SeqIOInput(base_input.BaseInput):
       for index, example in numbered:
         yield (
           index,
-          reading.as_numpy(
+          task_reading.as_numpy(
             {
               name: value
               for name, value in example.items()

@@ -8,7 +8,7 @@ the fields of packed text. Names and Params are those of Lingvo's own
 Weights and activations are split in two dimensions, over the rows (axis 0) and
 columns (axis 1) of a device mesh. A name ends with the chips that it is for:
 16x16 chips are 512 cores. How to try one of them small, on any machine:
-`adaptors.shrinking`.
+`adaptors.params.shrinking`.
 """
 
 import numpy as np

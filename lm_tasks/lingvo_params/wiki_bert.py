@@ -7,7 +7,7 @@ token ids) are to be found. Names and Params are those of Lingvo's own
 
 Weights and activations are split in two dimensions, over the rows (axis 0) and
 columns (axis 1) of a device mesh. How to try one of them small, on any machine:
-`adaptors.shrinking`.
+`adaptors.params.shrinking`.
 """
 
 import numpy as np

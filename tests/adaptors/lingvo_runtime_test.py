@@ -17,8 +17,11 @@ def test_importing_the_adaptors_loads_nothing(cache):
   out, _ = native_library.run_python(
     """
 import sys
-from adaptors import elf_symbols, lingvo_mounts, lingvo_runtime
-from adaptors import lingvo_trainer, native_ops
+from adaptors.native import elf_symbols
+from adaptors.lingvo_registry import mounts
+from adaptors import lingvo_runtime
+from adaptors import lingvo_trainer
+from adaptors.native import native_ops
 print([m for m in ('tensorflow', 'lingvo', 'jax') if m in sys.modules])
 """,
     cache=cache,

@@ -2,8 +2,10 @@
 
 import contextlib
 
-from adaptors import lingvo_names, lingvo_runtime, shrinking
+from adaptors import lingvo_runtime
 from adaptors.lingvo_parity import synthetic
+from adaptors.lingvo_registry import lookup
+from adaptors.params import shrinking
 from pax_compat import experiment_sources
 
 SIZES = shrinking.Sizes()
@@ -11,9 +13,7 @@ SIZES = shrinking.Sizes()
 
 def find(name):
   """Returns an experiment of Lingvo's registry."""
-  return lingvo_names.find_model_params(
-    name, experiment_sources.SourceOptions()
-  )
+  return lookup.find_model_params(name, experiment_sources.SourceOptions())
 
 
 def task_params(name, sizes=SIZES):

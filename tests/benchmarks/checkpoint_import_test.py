@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from adaptors.lingvo_checkpoint import converting, files
+from adaptors.checkpoints import files
+from adaptors.lingvo_checkpoint import converting
 from benchmarks import checkpoint_import
 from tests.adaptors import native_library
 

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
@@ -62,7 +63,7 @@ def _translation():
 def _in_lingvo(params, batches):
   """Returns weights, and Lingvo's pairs of each batch and metrics of all."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  with lingvo_fed_task.build(
+  with fed_task.build(
     params, batches[0], do_eval=True, optimized=False
   ) as made:
     tensors = py_utils.NestedMap()

@@ -24,9 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
 from adaptors.bridge import model as bridged_model
 from adaptors.bridge import task as bridge_task
+from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import differences
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, learners
@@ -71,7 +72,7 @@ def run_lingvo(
   Args:
     params: of the task.
     batches: by dotted name.
-    static_shapes: as of `lingvo_fed_task.build`.
+    static_shapes: as of `fed_task.build`.
   """
   tf = lingvo_runtime.module('lingvo.compat')
   clusters = lingvo_runtime.module('lingvo.core.cluster_factory')
@@ -88,7 +89,7 @@ def run_lingvo(
 
     learner.optimizer.ComputeGradients = computed
 
-  with lingvo_fed_task.build(
+  with fed_task.build(
     params,
     batches[0],
     static_shapes=static_shapes,

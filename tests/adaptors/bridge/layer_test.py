@@ -16,7 +16,8 @@ from adaptors.translate.view import ParamsView, Report
 from pax_compat import base_layer, errors, learners
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS, ROW_PROBES
 from pax_compat.nested_map import NestedMap
-from tests.adaptors.translate import builder_example_test, tiny_task
+from tests.adaptors.translate import tiny_task
+from tests.adaptors.translate.builder import builder_example_test
 from tests.adaptors.translate.parity import (
   GRADIENT_TOLERANCE,
   OUTPUT_TOLERANCE,

@@ -4,9 +4,10 @@ import contextlib
 
 import pytest
 
-from adaptors import lingvo_fed_task, lingvo_runtime
-from adaptors.bridge import xla_ops
-from adaptors.bridge.functional_task import FunctionalTask
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
+from adaptors.bridge.functional.functional_task import FunctionalTask
+from adaptors.bridge.ops import xla_ops
 from adaptors.lingvo_parity.batches import nested
 from tests.adaptors.bridge import family_parity
 from tests.adaptors.bridge.families import mt_xendec
@@ -61,7 +62,7 @@ def _in_lingvo(params, batch, seed):
       stack.enter_context(xla_ops.replaced(tf.constant(seed)))
 
     made = stack.enter_context(
-      lingvo_fed_task.build(params, batch, optimized=False, prepare=prepare)
+      fed_task.build(params, batch, optimized=False, prepare=prepare)
     )
     variables = dict(made.task.vars.FlattenItems())
     found = tf.gradients(made.task.loss, list(variables.values()))

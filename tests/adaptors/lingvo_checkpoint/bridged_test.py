@@ -3,7 +3,7 @@
 import numpy as np
 
 from adaptors.bridge import task as bridge
-from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
+from adaptors.checkpoints import exporting, files, importing, task_facts
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, checkpoints, learners
 from pax_compat.trainer import partitioning, program

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from adaptors.lingvo_checkpoint import files
+from adaptors.checkpoints import files
 from tests.adaptors import native_library, short_waits
 from tests.pax_compat import processes, runs
 

@@ -1,6 +1,7 @@
 """Runs of a tiny task in Lingvo that leave real TensorFlow checkpoints."""
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from tests.adaptors.translate import tiny_model
 
 
@@ -16,7 +17,7 @@ def train(task_params, data, folder, *, restored=None) -> dict[int, dict]:
   Returns:
     The variables after each number of steps, by theta path.
   """
-  with lingvo_fed_task.build(task_params, data[0]) as made:
+  with fed_task.build(task_params, data[0]) as made:
     variables = dict(made.task.vars.FlattenItems())
     saver = _Saver(made.session, variables, folder, restored)
     made.start()
@@ -123,7 +124,7 @@ def _fed_eagerly(data, batch):
   """Returns Params of an input that gives a batch."""
   tf = lingvo_runtime.module('lingvo.compat')
   constants = {k: tf.constant(v) for k, v in batch.items()}
-  return lingvo_fed_task.fed_input(data, constants)
+  return fed_task.fed_input(data, constants)
 
 
 def _train_eagerly(made, variables, folder, version):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
-from adaptors.translate import multi_task
+from adaptors.checkpoints import exporting, files, importing, task_facts
+from adaptors.translate.tasks import multi_task
 from pax_compat import base_layer, checkpoints, errors, learners
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program

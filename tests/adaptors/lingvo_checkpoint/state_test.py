@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
+from adaptors.checkpoints import exporting, files, importing, task_facts
 from pax_compat import base_layer, errors, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library

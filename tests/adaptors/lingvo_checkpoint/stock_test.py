@@ -1,7 +1,7 @@
 """Checkpoints of stock experiments in small, which train on as in Lingvo."""
 
-from adaptors.lingvo_checkpoint import exporting, files, importing, task_facts
-from adaptors.translate import task as task_translation
+from adaptors.checkpoints import exporting, files, importing, task_facts
+from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library, small_experiments

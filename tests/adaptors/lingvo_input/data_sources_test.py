@@ -6,11 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from adaptors.lingvo_input import (
-  driving,
-  eval_adaptors,
-  input_adaptor,
-)
+from adaptors.lingvo_input import eval_adaptors, input_adaptor
+from adaptors.lingvo_input.drivers import generator_driver
 from pax_compat import errors
 from tests.adaptors.lingvo_input import generators as testing
 from tests.adaptors.lingvo_input import stock_data as stock
@@ -265,7 +262,7 @@ def test_threads_of_a_tf_data_set_keep_the_order_of_several_hosts(adapt):
 
 def test_data_that_a_tf_data_set_drops_is_found_out(tmp_path, monkeypatch):
   # Set too short, so that the test need not wait.
-  monkeypatch.setattr(driving, '_SECONDS_TO_TRIAL', 0.2)
+  monkeypatch.setattr(generator_driver, '_SECONDS_TO_TRIAL', 0.2)
   tf = stock.module('tensorflow')
   generators = stock.module('lingvo.core.base_input_generator')
   nested = stock.module('lingvo.core.py_utils').NestedMap
@@ -301,7 +298,7 @@ def test_data_that_a_tf_data_set_drops_is_found_out(tmp_path, monkeypatch):
 
 
 def test_a_first_batch_that_comes_late_ends_the_search_for_one(monkeypatch):
-  monkeypatch.setattr(driving, '_SECONDS_TO_TRIAL', 0.1)
+  monkeypatch.setattr(generator_driver, '_SECONDS_TO_TRIAL', 0.1)
   tf = stock.module('tensorflow')
   generators = stock.module('lingvo.core.base_input_generator')
   sources = stock.module('lingvo.core.datasource')

@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_input import (
-  bucket_shapes,
-  eval_adaptors,
-  input_adaptor,
-)
+from adaptors.lingvo_input import eval_adaptors, input_adaptor
+from adaptors.lingvo_input.shapes import bucket_shapes
 from pax_compat import errors
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import sequence_model, stacked_transformers

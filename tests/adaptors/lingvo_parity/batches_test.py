@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from adaptors import shrinking
 from adaptors.lingvo_parity import batches
+from adaptors.params import shrinking
 from pax_compat.nested_map import NestedMap
 
 _PADDINGS = np.array([[0, 0, 0, 1, 1], [0, 1, 1, 1, 1]], np.float32)

@@ -4,7 +4,8 @@ import contextlib
 
 import pytest
 
-from adaptors import lingvo_fed_task, lingvo_runtime, shrinking
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import (
   checkpoints,
   equalizing,
@@ -12,7 +13,8 @@ from adaptors.lingvo_parity import (
   our_side,
   synthetic,
 )
-from adaptors.translate import task as task_translation
+from adaptors.params import shrinking
+from adaptors.translate.tasks import single as task_translation
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 from tests.adaptors import small_experiments
@@ -30,7 +32,7 @@ def _params(width: int):
 def _task(params):
   """Builds a task; yields it with its variables by theta path."""
   batch = synthetic.batch(params, 2, 4)
-  with lingvo_fed_task.build(params, batch) as made:
+  with fed_task.build(params, batch) as made:
     yield made, dict(made.task.vars.FlattenItems())
 
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.seqio_input import (
-  converters,
-  host_rows,
-)
+from adaptors.seqio_input import converters
+from adaptors.seqio_input.reading import host_rows
 from lm_tasks import transformer_lm
 from pax_compat import errors
 from pax_compat.experiments import resolved

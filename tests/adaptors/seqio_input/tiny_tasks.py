@@ -9,10 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from adaptors import lingvo_runtime
-from adaptors.seqio_input import (
-  host_rows,
-  input_adaptor,
-)
+from adaptors.seqio_input import input_adaptor
+from adaptors.seqio_input.reading import host_rows
 
 LENGTH = 8
 

@@ -7,7 +7,8 @@ import dataclasses
 
 import numpy as np
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 
 
 @dataclasses.dataclass
@@ -41,7 +42,7 @@ def train(task_params, batches) -> Trained:
     batches: dicts of numpy arrays, all with the same keys.
   """
   tf = lingvo_runtime.module('lingvo.compat')
-  with lingvo_fed_task.build(task_params, batches[0]) as made:
+  with fed_task.build(task_params, batches[0]) as made:
     task, run = made.task, made.session.run
     variables = dict(task.vars.FlattenItems())
     gradients = {

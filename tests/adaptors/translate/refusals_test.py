@@ -2,7 +2,8 @@
 
 import pytest
 
-from adaptors import lingvo_experiment, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.translate import registry
 from pax_compat import errors

@@ -9,8 +9,8 @@ import functools
 
 import pytest
 
-from adaptors import lingvo_names
 from adaptors.lingvo_parity import synthetic
+from adaptors.lingvo_registry import lookup
 from pax_compat import experiment_sources
 from pax_compat.nested_map import NestedMap
 from tests import golden
@@ -54,7 +54,7 @@ EXPERIMENTS = {
 
 @functools.cache
 def _whole(name: str) -> str:
-  params = lingvo_names.find_model_params(name, _OPTIONS).Task()
+  params = lookup.find_model_params(name, _OPTIONS).Task()
   batch = NestedMap()
   # Weights do not depend on how much a batch holds.
   for path, array in synthetic.batch(params, 2, 16).items():

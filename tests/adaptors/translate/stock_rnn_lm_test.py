@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.legacy_params import reader
 from adaptors.lingvo_parity import given_samples
-from adaptors.translate import task as task_translation
+from adaptors.params.text import reader
+from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.legacy_params import reader
-from adaptors.translate import training
-from adaptors.translate.as_in_lingvo import TaskFacts
+from adaptors.params.text import reader
+from adaptors.translate.training import train_params
+from adaptors.translate.training.variable_layout import TaskFacts
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, Report
@@ -34,7 +34,7 @@ def _translated(path: pathlib.Path):
   view.ignore('there is no noise', 'vn_std', 'vn_start_step')
   names = VariableNames(task, VariableMap())
   facts = TaskFacts(names=names)
-  return training.train(view, facts), report
+  return train_params.train(view, facts), report
 
 
 def test_every_stock_language_model(shared_data):

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity.batches import nested
-from adaptors.translate import task as task_translation
+from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors.translate import lingvo_training, parity
@@ -112,7 +113,7 @@ def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
     weights: by theta path; None takes random ones, and works out gradients.
   """
   tf = lingvo_runtime.module('lingvo.compat')
-  with lingvo_fed_task.build(params, batch, do_eval=True) as made:
+  with fed_task.build(params, batch, do_eval=True) as made:
     variables = dict(made.task.vars.FlattenItems())
     # Those whose names are paths tell how experts fared, on a TPU.
     metrics = {

@@ -2,7 +2,8 @@
 
 import contextlib
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from tests.adaptors.translate import tiny_task
 
 
@@ -49,7 +50,7 @@ def built_in_lingvo(model_params, batch):
           k: tf.placeholder(v.dtype, [None] * v.ndim, f'{task}_{k}')
           for k, v in batch.items()
         }
-        fed = lingvo_fed_task.fed_input(data, feeds[task])
+        fed = fed_task.fed_input(data, feeds[task])
         model_params.input.Set(**{task: fed})
       model = model_params.Instantiate()
       model.ConstructFPropBPropGraph()

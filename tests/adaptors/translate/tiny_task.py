@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptors import lingvo_fed_task, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.translate import registry
-from adaptors.translate import task as task_translation
-from adaptors.translate.layers import base_fields
+from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
+from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, base_model, learners
 from pax_compat.config import REQUIRED, Config
 from pax_compat.nested_map import NestedMap
@@ -198,7 +199,7 @@ class Run:
 def run_lingvo(task_params, data) -> Run:
   """Trains the task in Lingvo, a step on each batch."""
   run = Run([], [], [], [], [])
-  with lingvo_fed_task.build(task_params, data[0]) as made:
+  with fed_task.build(task_params, data[0]) as made:
     task = made.task
     variables = made.variables
     averages = {}

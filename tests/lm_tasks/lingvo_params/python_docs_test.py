@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from adaptors import lingvo_mounts, lingvo_names, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.lingvo_registry import lookup, mounts
 from lm_tasks import python_docs_text
 from pax_compat import experiment_sources
 
@@ -23,13 +24,13 @@ def model_params(tmp_path_factory):
   info.mkdir()
   (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: python_docs\n')
   (info / 'entry_points.txt').write_text(
-    f'[{lingvo_mounts.GROUP}]\nlm = lm_tasks.lingvo_params\n'
+    f'[{mounts.GROUP}]\nlm = lm_tasks.lingvo_params\n'
   )
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(site)
     patch.setenv('XDG_CACHE_HOME', str(site))
     options = experiment_sources.SourceOptions()
-    yield lingvo_names.find_model_params(NAME, options)
+    yield lookup.find_model_params(NAME, options)
 
 
 def _batches(input_params, count, **cluster_options):
@@ -50,7 +51,7 @@ def test_it_is_registered_under_its_name(model_params):
   assert type(model_params).__name__ == 'TransformerLmTiny'
   registry = lingvo_runtime.module('lingvo.model_registry')
   assert NAME in registry._ModelRegistryHelper.GetAllRegisteredClasses()
-  listed = lingvo_names.names(experiment_sources.SourceOptions())
+  listed = lookup.names(experiment_sources.SourceOptions())
   assert 'decoder' in listed[NAME]
 
 

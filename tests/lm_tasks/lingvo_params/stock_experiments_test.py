@@ -5,7 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from adaptors import lingvo_names, lingvo_runtime
+from adaptors import lingvo_runtime
+from adaptors.lingvo_registry import lookup
 from pax_compat import experiment_sources
 
 text_format = pytest.importorskip('google.protobuf.text_format')
@@ -74,7 +75,7 @@ def test_all_stock_experiments_are_there(shared_data):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_params_are_those_of_lingvos_own(shared_data, options, name):
-  experiment = lingvo_names.find_model_params(name, options)
+  experiment = lookup.find_model_params(name, options)
   for dataset in ('Train', 'Dev', 'Test'):
     actual = experiment.GetDatasetParams(dataset).ToProto()
     expected = _stock(shared_data, f'{name}.{dataset}')
@@ -89,18 +90,18 @@ def test_params_are_those_of_lingvos_own(shared_data, options, name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_they_have_a_schedule_and_are_listed(options, name):
-  experiment = lingvo_names.find_model_params(name, options)
+  experiment = lookup.find_model_params(name, options)
   schedule = experiment.ProgramSchedule()
   assert schedule.train_program.steps_per_loop > 0
   assert schedule.train_program.dataset_name == 'Train'
-  assert lingvo_names.names(options)[name].endswith('.')
+  assert lookup.names(options)[name].endswith('.')
 
 
 def test_two_experiments_share_no_mesh(options):
   name = 'lm.synthetic_packed_input.DenseLm8B2x2'
-  first = lingvo_names.find_model_params(name, options).Task()
+  first = lookup.find_model_params(name, options).Task()
   first.builder.device_mesh[:] = 0
-  second = lingvo_names.find_model_params(name, options).Task()
+  second = lookup.find_model_params(name, options).Task()
   np.testing.assert_array_equal(second.builder.device_mesh, [range(8)])
 
 
@@ -119,7 +120,7 @@ def test_synthetic_batches():
 
 def _synthetic_module():
   module = 'lingvo.tasks.lm.params.synthetic_packed_input'
-  lingvo_names.import_module(module)
+  lookup.import_module(module)
   return lingvo_runtime.module(module)
 
 

@@ -1,0 +1,1 @@
+"""Lingvo's layers and tasks as pure functions of their variables."""

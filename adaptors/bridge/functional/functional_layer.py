@@ -1,0 +1,235 @@
+"""A Lingvo layer as functions that TensorFlow compiles and JAX calls.
+
+Its FProp may take and return tensors in lists, tuples and maps, and whatever
+else is no tensor. Tensors go in and come out as flat lists.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional import functional_task, structures, variables
+from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
+from adaptors.bridge.ops import compilable, xla_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """Stands for a tensor or an array in a structure.
+
+  Attributes:
+    index: its number in the flat list.
+  """
+
+  index: int
+
+
+def take_apart(tree: Any, is_leaf: Callable[[Any], bool]) -> tuple[list, Any]:
+  """Returns the leaves of a structure, and the structure without them."""
+  leaves = []
+
+  def rest(node):
+    if is_leaf(node):
+      leaves.append(node)
+      return Place(len(leaves) - 1)
+    if isinstance(node, dict):
+      return {k: rest(v) for k, v in node.items()}
+    if isinstance(node, tuple):
+      return tuple(map(rest, node))
+    return list(map(rest, node)) if isinstance(node, list) else node
+
+  return leaves, rest(tree)
+
+
+def put_together(leaves: Sequence, structure: Any, map_class: type) -> Any:
+  """Returns a structure with its leaves; maps are of the class given."""
+
+  def whole(node):
+    if isinstance(node, Place):
+      return leaves[node.index]
+    if isinstance(node, dict):
+      return map_class({k: whole(v) for k, v in node.items()})
+    if isinstance(node, tuple):
+      return tuple(map(whole, node))
+    return list(map(whole, node)) if isinstance(node, list) else node
+
+  return whole(structure)
+
+
+class FunctionalLayer(FunctionalTask):
+  """A Lingvo layer whose FProp is a function.
+
+  Attributes:
+    task: the layer.
+    outputs: what it returned when last traced: the specs of the tensors, and
+      the structure without them.
+  """
+
+  def __init__(self, params: Any, *, do_eval: bool, xla_device: str):
+    """Builds the layer; see `FunctionalTask`."""
+    self.do_eval = do_eval
+    self.told: list[xla_ops.Replacement] = []
+    self.outputs: tuple[list, Any] = [], None
+    self._xla_device = xla_device
+    params = functional_task.on_one_device(params)
+    with self._in_lingvo(), variables.creating(), functional_task.unverified():
+      self.task = params.Instantiate()
+    self._check_layers()
+    self.variables = variables.of(self.task)
+    self._unused = frozenset()
+
+  def trace(self, losses: Sequence[str], batch: Any) -> Trace:
+    """Traces the gradients; nothing is computed.
+
+    Args:
+      losses: none.
+      batch: the arguments: a flat list of what has a shape and a dtype, and
+        their structure.
+
+    Raises:
+      UserError: it has ops that XLA does not compile, or a layer may not do
+        what it does.
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    del losses
+    arrays, structure = batch
+    functions = self.of(structure)
+    inputs = (
+      {k: structures.spec_of(v) for k, v in self.variables.items()},
+      structures.specs_of(list(arrays)),
+      tf.TensorSpec([], tf.int32),
+      tf.TensorSpec([2], tf.int32),
+    )
+    forward = tf.function(functions.forward, autograph=False)
+    self._check_captures(forward.get_concrete_function(*inputs))
+    specs = [spec for spec in self.outputs[0] if spec.dtype.is_floating]
+    backward = tf.function(functions.backward, autograph=False)
+    traced = backward.get_concrete_function(*inputs, specs)
+    *_, facts = traced.structured_outputs
+    return Trace(
+      sparse_tables=tuple(sorted(set(facts) - self._unused)),
+      unused=tuple(sorted(self._unused)),
+      has_bfloat16=structures.has_bfloat16(traced),
+    )
+
+  def of(self, structure: Any) -> 'Functions':
+    """Returns its functions for arguments of a structure."""
+    return Functions(self, structure)
+
+  def _computed_of(self, values, arguments, step):
+    """Returns what FProp returns, and what was assigned by theta path."""
+    tf = lingvo_runtime.module('tensorflow')
+    py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+    layer = self.task
+    with (
+      variables.bound(layer, values) as bound,
+      tf.name_scope(layer.params.name),
+      py_utils.GlobalStepContext(tf.cast(step, tf.int64)),
+    ):
+      py_utils.ResetStepSeed()
+      outputs = layer.FProp(layer.theta, *arguments)
+      if not self.do_eval:
+        self._update_after_step(bound)
+      updates = {
+        path: v.assigned for path, v in bound.items() if v.assigned is not None
+      }
+    self._check_updates(updates)
+    return outputs, updates
+
+
+@dataclasses.dataclass(frozen=True)
+class Functions:
+  """The functions of a layer for arguments of one structure.
+
+  Attributes:
+    layer: the layer.
+    structure: of the arguments; see `take_apart`.
+  """
+
+  layer: FunctionalLayer
+  structure: Any
+
+  def forward(
+    self, values: Mapping[str, Any], arrays: Sequence, step: Any, seed: Any
+  ) -> tuple[list, dict]:
+    """Runs FProp.
+
+    Args:
+      values: of all variables, tensors by theta path.
+      arrays: the tensors among the arguments.
+      step: [], how many steps were made.
+      seed: [2], int32, of random numbers.
+
+    Returns:
+      The tensors among what FProp returns, and next values of variables by
+      theta path.
+    """
+    return compilable.compilable(self._forward)(
+      dict(values), list(arrays), step, seed
+    )
+
+  def backward(
+    self,
+    values: Mapping[str, Any],
+    arrays: Sequence,
+    step: Any,
+    seed: Any,
+    cotangents: Sequence,
+  ) -> tuple[dict, list, dict]:
+    """Computes gradients, and FProp again for them.
+
+    Args:
+      values: see `forward`.
+      arrays: see `forward`.
+      step: see `forward`.
+      seed: see `forward`; the same gives the same random numbers.
+      cotangents: of those results that are of floats.
+
+    Returns:
+      Gradients by theta path, those by the arguments that are of floats, and
+      facts about sparse ones; see `FunctionalTask.with_gradients`.
+    """
+    return compilable.compilable(self._backward)(
+      dict(values), list(arrays), step, seed, list(cotangents)
+    )
+
+  def _forward(self, values, arrays, step, seed):
+    with self.layer._in_lingvo(), xla_ops.replaced(seed) as told:
+      results, updates = self._run(values, arrays, step)
+      self.layer.told = list(told)
+    return results, updates
+
+  def _backward(self, values, arrays, step, seed, cotangents):
+    tf = lingvo_runtime.module('tensorflow')
+    layer = self.layer
+    floats = [x for x in arrays if x.dtype.is_floating]
+    trained = {path: values[path] for path in layer.trained}
+    with (
+      layer._in_lingvo(),
+      xla_ops.replaced(seed),
+      tf.GradientTape() as tape,
+    ):
+      tape.watch([trained, floats])
+      results, _ = self._run(values, arrays, step)
+      results = [x for x in results if x.dtype.is_floating]
+      gradients, by_float = tape.gradient(
+        results, [trained, floats], output_gradients=cotangents
+      )
+    layer._unused = frozenset(k for k, g in gradients.items() if g is None)
+    by_float = [
+      tf.zeros_like(x) if g is None else tf.convert_to_tensor(g)
+      for g, x in zip(by_float, floats, strict=True)
+    ]
+    facts = layer._row_facts(gradients)
+    return layer._dense(gradients, values), by_float, facts
+
+  def _run(self, values, arrays, step):
+    tf = lingvo_runtime.module('tensorflow')
+    nested_map = lingvo_runtime.module('lingvo.core.nested_map').NestedMap
+    arguments = put_together(arrays, self.structure, nested_map)
+    outputs, updates = self.layer._computed_of(values, arguments, step)
+    results, structure = take_apart(outputs, tf.is_tensor)
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in results]
+    self.layer.outputs = specs, structure
+    return results, updates

@@ -1,0 +1,1 @@
+"""TensorFlow ops that XLA cannot compile, replaced."""

@@ -1,0 +1,1 @@
+"""Lingvo's TensorFlow checkpoints: reading, mapping, importing, exporting."""

@@ -1,0 +1,120 @@
+"""Writes a run's state as a TensorFlow checkpoint, one array at a time."""
+
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+import numpy as np
+
+from adaptors import lingvo_runtime
+from adaptors.checkpoints import counts, files, mapping
+from pax_compat import checkpoints, errors
+
+_PARTS = '.parts'
+_PREFIX = 'part'
+
+
+def write(
+  state: Any,
+  facts: mapping.Facts,
+  folder: str | os.PathLike,
+  original: files.TensorflowCheckpoint | None = None,
+) -> str:
+  """Writes the checkpoint that Lingvo would have at a state.
+
+  Names are those of Lingvo's graph mode. Each array is written to a file of its
+  own, and its folder gets its name when it is whole; so a run that was cut off
+  goes on where it was, if the state is the same.
+
+  Args:
+    state: as of `TaskProgram`, on one process.
+    facts: of its task.
+    folder: to write to, such as a run's `train`; created if needed.
+    original: the checkpoint of Lingvo's that the run started from, if any.
+      Where Lingvo's tables have rows that are padding, which are not here, they
+      are as in there; else as new ones, with weights of 0.
+
+  Returns:
+    The prefix of the checkpoint's files.
+
+  Raises:
+    UserError: a checkpoint of the same step is there.
+  """
+  # Absolute: TensorFlow finds no newest checkpoint by a relative path.
+  folder = pathlib.Path(folder).expanduser().absolute()
+  arrays = checkpoints.state_paths(state)
+  numbers = mapping.counts_of(state, facts).written(arrays)
+  step = int(numbers[counts.GLOBAL_STEP])
+  prefix = folder / f'ckpt-{step:08d}'
+  if prefix.with_name(f'{prefix.name}.index').exists():
+    raise errors.UserError(
+      f'{prefix}.index is there already; expected a folder without a checkpoint'
+      f' of step {step}'
+    )
+  parts = folder / f'{prefix.name}{_PARTS}'
+  parts.mkdir(parents=True, exist_ok=True)
+  saved = [_save(parts, 'counts', numbers)]
+  copies = {of: name for name, of in mapping.copies_of(state, facts).items()}
+  for leaf in mapping.leaves_of(state, facts):
+    folder_of = parts / leaf.path
+    if not folder_of.is_dir():
+      tensors = _tensors(leaf, arrays[leaf.path], original)
+      tensors |= {copies[t]: v for t, v in tensors.items() if t in copies}
+      _save(parts, leaf.path, tensors)
+    saved.append(str(folder_of / _PREFIX))
+  tf = lingvo_runtime.module('tensorflow')
+  tf.raw_ops.MergeV2Checkpoints(
+    checkpoint_prefixes=saved,
+    destination_prefix=str(prefix),
+    delete_old_dirs=False,
+  )
+  shutil.rmtree(parts)
+  tf.compat.v1.train.update_checkpoint_state(str(folder), prefix.name)
+  return str(prefix)
+
+
+def _tensors(
+  leaf: mapping.Leaf,
+  array: Any,
+  original: files.TensorflowCheckpoint | None,
+) -> dict[str, np.ndarray]:
+  """Returns the tensors of an array."""
+  array = np.asarray(jax.device_get(array))
+  values = leaf.transform.to_lingvo(array)
+  if sum(value.size for value in values) > array.size:
+    masks = leaf.transform.to_lingvo(np.ones(array.shape, np.int8))
+    values = [
+      np.where(mask != 0, value, _padding(name, value, leaf, original))
+      for name, value, mask in zip(leaf.tensors, values, masks, strict=True)
+    ]
+  return dict(zip(leaf.tensors, values, strict=True))
+
+
+def _padding(
+  name: str,
+  value: np.ndarray,
+  leaf: mapping.Leaf,
+  original: files.TensorflowCheckpoint | None,
+) -> np.ndarray:
+  """Returns what a tensor has where there is nothing of it here."""
+  if original is not None and original.shapes.get(name) == value.shape:
+    return original.read(name)
+  return np.asarray(leaf.first, value.dtype)
+
+
+def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
+  """Saves tensors in a folder, which is there when they are whole."""
+  tf = lingvo_runtime.module('tensorflow')
+  unfinished = parts / f'{name}.unfinished'
+  shutil.rmtree(unfinished, ignore_errors=True)
+  unfinished.mkdir()
+  tf.raw_ops.SaveV2(
+    prefix=str(unfinished / _PREFIX),
+    tensor_names=list(tensors),
+    shape_and_slices=[''] * len(tensors),
+    tensors=[tf.constant(np.asarray(t, order='C')) for t in tensors.values()],
+  )
+  shutil.rmtree(parts / name, ignore_errors=True)
+  return str(unfinished.rename(parts / name) / _PREFIX)

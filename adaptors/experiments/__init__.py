@@ -1,0 +1,1 @@
+"""Lingvo experiments as experiments of the core."""

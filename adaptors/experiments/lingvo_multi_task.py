@@ -1,0 +1,158 @@
+"""A Lingvo experiment of several tasks as a `BaseExperiment`."""
+
+import functools
+
+from absl import logging
+
+from adaptors import lingvo_runtime
+from adaptors.checkpoints import task_facts
+from adaptors.experiments import lingvo_experiment
+from adaptors.translate.tasks import multi_task
+from adaptors.translate.training import program_schedule
+from pax_compat import config as config_lib
+from pax_compat import errors, multi_task_input, task_schedules
+
+_TRAIN = program_schedule.TRAIN
+# Without a program schedule nothing is evaluated but at the end.
+_NO_SCHEDULE = program_schedule.ProgramSchedule(interval_steps=1, evaluated={})
+
+
+class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
+  """A class of Lingvo's registry with several tasks, which are translated.
+
+  A dataset `Dev` becomes one for each task, `Dev_<task>`.
+
+  Lingvo's trainer draws a task for each step, its executor for as many as a
+  task's program schedule trains at a time. It is the executor's way where the
+  class has program schedules, else the trainer's.
+  """
+
+  MODEL = 'MultiTaskModel'
+  REGISTERED = 'MultiTaskModelParams'
+
+  @functools.cached_property
+  def translated(self):
+    """All tasks as one in JAX, with the map of their variables."""
+    return self._translated.task
+
+  def task_params(self):
+    """Refused: there are several.
+
+    Raises:
+      UserError: always.
+    """
+    raise errors.UserError(
+      f'{self._name} has the tasks {", ".join(self._tasks)}; expected a model'
+      ' of a single task'
+    )
+
+  @functools.cached_property
+  def facts(self):
+    """What the names in its checkpoints depend on.
+
+    Raises:
+      UserError: checkpoints of such tasks are not supported.
+    """
+    return task_facts.of_several(self._model, self.translated)
+
+  def datasets(self) -> list[config_lib.Config]:
+    """Returns the datasets that the registered class defines, adapted."""
+    train = multi_task_input.MultiTaskInput.config(
+      name=_TRAIN,
+      inputs={
+        task: self._training(f'{_TRAIN}_{task}', self._model.input.Get(task))
+        for task in self._tasks
+      },
+      schedule=self._task_schedule(),
+      steps_per_draw=self._schedule.interval_steps,
+      input_random_seed=self._model.random_seed,
+    )
+    held_out = self._held_out_names()
+    return [train, *(one for name in held_out for one in self._held_out(name))]
+
+  def _held_out(self, name):
+    made = []
+    for task, params in sorted(self._params_of(name).input.IterParams()):
+      own = f'{name}_{task}'
+      data = self._adapted(name, params).set(name=own)
+      made.append(
+        multi_task_input.TaskInput.config(name=own, task=task, input=data)
+      )
+    return made
+
+  def _task_schedule(self) -> config_lib.Config:
+    schedule = self._translated.schedule.clone()
+    if isinstance(schedule.Instantiate(), task_schedules.TasksInTurn):
+      schedule.set(steps_each=self._schedule.interval_steps)
+    return schedule
+
+  def _evaluated_in_turn(self):
+    return tuple(
+      one.name
+      for name in super()._evaluated_in_turn()
+      for one in self._held_out(name)
+    )
+
+  def _agree(self, before, params):
+    """Does nothing: what the tasks say is not copied to the model."""
+
+  def _check_model(self, params):
+    super()._check_model(params)
+    if len(list(params.task_params.IterParams())) < 2:
+      raise errors.UserError(
+        f'{self._name}: task_params has fewer than two tasks; expected several,'
+        ' or a class registered with RegisterSingleTaskModel'
+      )
+
+  @property
+  def _tasks(self) -> list[str]:
+    return sorted(task for task, _ in self._model.task_params.IterParams())
+
+  @functools.cached_property
+  def _translated(self) -> multi_task.TranslatedTasks:
+    inputs = sorted(task for task, _ in self._model.input.IterParams())
+    if inputs != self._tasks:
+      raise errors.UserError(
+        f'{self._name}: {_TRAIN}() has inputs of {", ".join(inputs) or "none"};'
+        f' expected one of each task: {", ".join(self._tasks)}'
+      )
+    if self._options.translation == 'bridge':
+      raise errors.UserError(
+        f'{self._name} has several tasks, which --translation=bridge does not'
+        ' do; expected auto or native'
+      )
+    return multi_task.translate_model(self._model, self._name)
+
+  @functools.cached_property
+  def _schedule(self) -> program_schedule.ProgramSchedule:
+    try:
+      params = self._model_params.ProgramSchedule()
+    except NotImplementedError:
+      params = None
+    if params is None:
+      return _NO_SCHEDULE
+    container = lingvo_runtime.module('lingvo.core.program')
+    if params.cls is not container.MultiTaskProgramSchedule:
+      raise errors.UserError(
+        f'{self._name}: ProgramSchedule() is a {params.cls.__name__}; expected'
+        ' a MultiTaskProgramSchedule'
+      )
+    found = {
+      task: program_schedule.read(own, f'{self._name}, task {task}')
+      for task, own in params.program_schedule_dict.items()
+    }
+    if sorted(found) != self._tasks:
+      raise errors.UserError(
+        f'{self._name}: ProgramSchedule() is of the tasks'
+        f' {", ".join(sorted(found))}; expected {", ".join(self._tasks)}'
+      )
+    first, *others = found.values()
+    if any(other != first for other in others):
+      raise errors.UserError(
+        f'{self._name}: the program schedules of {", ".join(found)} differ,'
+        ' which is not supported'
+      )
+    logging.info(
+      '%s: a task is drawn for %d steps', self._name, first.interval_steps
+    )
+    return first

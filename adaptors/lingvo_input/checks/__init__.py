@@ -1,0 +1,1 @@
+"""Checks of an input generator's Params and data before it starts."""

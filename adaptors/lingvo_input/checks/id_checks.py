@@ -1,0 +1,67 @@
+"""Token ids that no vocabulary has, found before a model takes them.
+
+An embedding takes an id outside of its table for another one in silence.
+"""
+
+from typing import Any
+
+from absl import logging
+
+from adaptors.lingvo_input.checks import vocabulary_checks
+from pax_compat import token_ids
+from pax_compat.nested_map import NestedMap
+
+# Ids that Lingvo's own letters have, whatever `vocab_size` says.
+_ASCII_IDS = 76
+
+
+class IdCheck:
+  """Checks the ids of batches; microseconds for each."""
+
+  def __init__(self, name: str, params: Any, known: int | None = None):
+    """Finds out which ids there may be.
+
+    Args:
+      name: how messages call the input.
+      params: Lingvo Params of the input; not changed.
+      known: how many ids the model knows, where that is certain. Where the
+        tokenizers have more, the log has a warning.
+    """
+    self._name = name
+    self._limit = _largest_vocabulary(params)
+    if None not in (known, self._limit) and self._limit > known:
+      logging.warning(
+        '%s: a tokenizer has %d ids, and the largest table of the model %d'
+        ' rows: a batch with an id from %d on will be an error',
+        name,
+        self._limit,
+        known,
+        known,
+      )
+
+  def __call__(self, batch: NestedMap):
+    """Checks the leaves that are called `ids`.
+
+    Labels and targets may be negative where they do not count.
+
+    Raises:
+      UserError: an id is negative, or not below the `vocab_size` of the largest
+        tokenizer.
+    """
+    expected = f"expected ids below its tokenizer's vocab_size {self._limit}"
+    token_ids.check(self._name, batch, self._limit, expected)
+
+
+def _largest_vocabulary(params) -> int | None:
+  """Returns how many ids the tokenizers have; None where that is not known."""
+  named = dict(getattr(params, 'tokenizer_dict', None) or {})
+  named[''] = getattr(params, 'tokenizer', None)
+  sizes = [_size(p) for p in named.values() if p is not None]
+  return max(sizes) if sizes and None not in sizes else None
+
+
+def _size(tokenizer) -> int | None:
+  size = vocabulary_checks.vocab_size(tokenizer)
+  if tokenizer.cls.__name__ == 'AsciiTokenizer':
+    return max(size or 0, _ASCII_IDS)
+  return size

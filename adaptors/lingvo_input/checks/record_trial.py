@@ -1,0 +1,112 @@
+"""Records that the generator's processor refuses, found before reading starts.
+
+Such as one that is no tf.Example, or an image that cannot be decoded. Lingvo's
+reader drops them in silence.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+from absl import logging
+
+from adaptors.lingvo_input.checks import params_checks, reader_params
+from adaptors.records import record_copies, record_files
+from pax_compat import errors
+
+# How many records are tried, of how many files, where all should pass.
+_RECORDS_TO_TRY = 256
+_FILES_TO_TRY = 16
+
+# Those that do not are counted for so long.
+_SECONDS_TO_COUNT = 120.0
+
+# An input is built anew for each evaluation, and tried only once. How many
+# records were refused.
+_tried: dict[tuple, int] = {}
+
+
+def check(
+  name: str,
+  reader: reader_params.Reader,
+  process: Callable[[int, bytes], object],
+  *,
+  skip: bool,
+) -> int:
+  """Tries records of a reader; the first time that it is asked about it.
+
+  Args:
+    name: how messages call the input.
+    reader: of its graph.
+    process: makes an example of the number of a source and a record; raises
+      where it cannot. TensorFlow's CancelledError is a way to drop a record on
+      purpose.
+    skip: whether refused records are counted, and not errors. Then all records
+      are tried, as far as time allows; else some of the first files.
+
+  Returns:
+    How many records were refused.
+
+  Raises:
+    UserError: a record is refused, and `skip` is False.
+  """
+  key = (name, reader.patterns, reader.bounds, skip)
+  if key in _tried:
+    return _tried[key]
+  refused, count, first = 0, 0, ''
+  start = time.monotonic()
+  for source, path, index, record in _records(name, reader, skip):
+    count += 1
+    try:
+      process(source, record)
+    except Exception as e:  # noqa: BLE001 (the processor is the user's code)
+      if type(e).__name__ == 'CancelledError':
+        continue
+      path, index = record_copies.origin(path, index)
+      told = f'record {index} of {path}: {_reason(e)}'
+      if not skip:
+        raise errors.UserError(
+          f'{name}: the generator refuses {told}; replace the file, or leave'
+          ' such records out with --skip_bad_records (skip_bad_records=True of'
+          ' the input)'
+        ) from e
+      refused, first = refused + 1, first or told
+    if skip and time.monotonic() - start > _SECONDS_TO_COUNT:
+      logging.warning('%s: only %d records were tried', name, count)
+      break
+  if refused:
+    logging.warning(
+      '%s: skip_bad_records leaves out %d of %d records, which the generator'
+      ' refuses; the first is %s',
+      name,
+      refused,
+      count,
+      first,
+    )
+  _tried[key] = refused
+  return refused
+
+
+def _reason(error: Exception) -> str:
+  if isinstance(error, UnicodeDecodeError):
+    # TensorFlow quotes the record, which need not be text.
+    error = ValueError(error.object.decode('utf-8', errors='replace'))
+  return errors.one_line(error)
+
+
+def _records(
+  name: str, reader: reader_params.Reader, every: bool
+) -> Iterator[tuple[int, str, int, bytes]]:
+  """Yields the source, the file, the number in it, and the record."""
+  for source, pattern in enumerate(reader.patterns):
+    form = params_checks.split_type(pattern)[0]
+    if form not in record_files.FORMATS:
+      continue
+    paths = reader_params.files_of(name, pattern)
+    if not every:
+      paths = paths[:_FILES_TO_TRY]
+    for path in paths:
+      pieces = record_files.records(path, form, None)
+      for index, piece in enumerate(pieces):
+        if not every and index >= _RECORDS_TO_TRY // len(paths):
+          break
+        yield source, path, index, record_files.data_of(piece, form)

@@ -1,0 +1,171 @@
+"""Whether the data of a Lingvo input ever ends."""
+
+import collections
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from absl import logging
+
+from adaptors.lingvo_input.checks import reader_params
+from adaptors.lingvo_input.drivers import cardinality
+from pax_compat import errors, example_rows, host_fields
+from pax_compat.nested_map import NestedMap
+
+# An input that repeats itself shows by this many examples coming again.
+_EXAMPLES_TO_COMPARE = 256
+
+# After how many examples it is first said that there may be no end, and after
+# how many there is none.
+_EXAMPLES_TO_WARN = 100_000
+_EXAMPLES_AT_MOST = 10_000_000
+
+# Ops by which a batch may come to an end.
+_MAY_END = ('Iterator', 'Queue', 'Reader', 'PyFunc', 'Barrier', 'RecordInput')
+
+
+def ends(tf: Any, graph: Any, generator: Any) -> bool | None:
+  """Returns whether a generator's batches end; None where it cannot be told.
+
+  Args:
+    tf: TensorFlow.
+    graph: in which they are made.
+    generator: of Lingvo.
+  """
+  graph_def = graph.as_graph_def()
+  readers = reader_params.readers(tf, graph_def)
+  if readers:
+    return all(reader.ends() for reader in readers)
+  nodes = list(reader_params.nodes_of(graph_def))
+  permuted = [n for n in nodes if n.op == 'RandomPermutationSequence']
+  if permuted:
+    return not any(n.attr['repeat'].b for n in permuted)
+  told = cardinality.ends(tf, graph_def, generator)
+  if told:
+    return None if None in told else all(told)
+  if any(_may_end(tf, node.op) for node in nodes):
+    return None
+  return False  # It makes its examples up.
+
+
+def _may_end(tf, op: str) -> bool:
+  # Of ops that are not TensorFlow's own nothing is known.
+  return not hasattr(tf.raw_ops, op) or any(part in op for part in _MAY_END)
+
+
+Guard = Callable[[NestedMap, int], None]
+
+
+def no_guard(batch: NestedMap, count: int):
+  """Lets every batch pass."""
+  del batch, count
+
+
+def guard(
+  name: str, advice: str, *, ends: bool | None, num_samples: int
+) -> Guard:
+  """Returns what raises where an epoch seems never to end.
+
+  It is called with each batch, of leaves [n, ...], and the number of examples
+  so far, those of the batch included.
+
+  Args:
+    name: how messages call the input.
+    advice: what can be done to give it an end.
+    ends: whether there is one, as far as known.
+    num_samples: how many examples the input says that it has; 0 for unknown.
+  """
+  if ends:
+    return no_guard
+  if not num_samples:
+    return RepetitionGuard(name, advice)
+
+  def check(batch, count):
+    # Half as wrong a number is a slip; twice the number is another epoch.
+    if count > 2 * num_samples + example_rows.num_rows(batch):
+      raise errors.UserError(
+        f'{name} gave {count} examples, more than twice the {num_samples} of'
+        f' input.num_samples: {advice}; or correct input.num_samples'
+      )
+
+  return check
+
+
+class RepetitionGuard:
+  """Finds out that an input of which nothing is known never ends.
+
+  It raises where the first examples have all come again, in whatever order,
+  and where there are too many examples. It keeps digests of a few examples.
+  """
+
+  def __init__(self, name: str, advice: str):
+    """Makes a guard of one epoch.
+
+    Args:
+      name: how messages call the input.
+      advice: what can be done to give it an end.
+    """
+    self._name = name
+    self._advice = f'{advice[0].upper()}{advice[1:]}'
+    self._first = collections.Counter()
+    self._missing = collections.Counter()
+    self._seen = self._times = 0
+    self._warn_at = _EXAMPLES_TO_WARN
+
+  def __call__(self, batch: NestedMap, count: int):
+    """Looks at a batch.
+
+    Args:
+      batch: leaves [n, ...].
+      count: how many examples there were, those of this batch included.
+
+    Raises:
+      UserError: there seems to be no end.
+    """
+    leaves = jax.tree.leaves(batch)
+    for row in range(leaves[0].shape[0]):
+      digest = hashlib.blake2b(digest_size=16)
+      for leaf in leaves:
+        digest.update(host_fields.digestible(leaf[row : row + 1]))
+      self._see(digest.digest(), count)
+    self._check_count(count)
+
+  def _see(self, digest: bytes, count: int):
+    if self._seen < _EXAMPLES_TO_COMPARE:
+      self._seen += 1
+      self._first[digest] += 1
+      self._missing[digest] += 1
+      return
+    if not self._missing.get(digest):
+      return
+    self._missing[digest] -= 1
+    self._seen += 1
+    if self._seen % _EXAMPLES_TO_COMPARE:
+      return
+    self._times += 1
+    # Of few different ones chance makes the same again.
+    if self._times >= math.ceil(_EXAMPLES_TO_COMPARE / len(self._first)):
+      raise errors.UserError(
+        f'{self._name} seems never to end: before example {count} the first'
+        f' {_EXAMPLES_TO_COMPARE} had all come again. {self._advice}; if the'
+        ' data really repeats itself, set input.num_samples'
+      )
+    self._missing = self._first.copy()
+
+  def _check_count(self, count: int):
+    if count >= _EXAMPLES_AT_MOST:
+      raise errors.UserError(
+        f'{self._name} has given {count} examples, and nothing says that they'
+        f' ever end. {self._advice}; if there are that many, set'
+        ' input.num_samples'
+      )
+    if count >= self._warn_at:
+      self._warn_at *= 2
+      logging.warning(
+        '%s has given %d examples, and nothing says that they ever end. %s',
+        self._name,
+        count,
+        self._advice,
+      )

@@ -1,0 +1,1 @@
+"""Training data in an order that can be repeated."""

@@ -1,0 +1,1 @@
+"""Examining one experiment: layers, memory, input, schedule."""

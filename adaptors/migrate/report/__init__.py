@@ -1,0 +1,1 @@
+"""Reports of a migration: terminal, HTML and JSON."""

@@ -1,0 +1,1 @@
+"""Lingvo's native TensorFlow ops, repaired for older systems."""

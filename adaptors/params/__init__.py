@@ -1,0 +1,1 @@
+"""Lingvo's Params as trees and texts: values, overrides, shrinking."""

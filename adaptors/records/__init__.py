@@ -1,0 +1,1 @@
+"""Record files: finding, copying and checking what readers of Lingvo read."""

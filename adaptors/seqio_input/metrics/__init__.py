@@ -1,0 +1,1 @@
+"""SeqIO's metric functions and objects, run on gathered examples."""

@@ -1,0 +1,1 @@
+"""Reading SeqIO tasks: order, position and rows of each host."""

@@ -1,0 +1,334 @@
+"""Data sets of SeqIO tasks and mixtures, as chunks of numpy arrays."""
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from adaptors import lingvo_runtime
+from adaptors.records import record_files
+from adaptors.seqio_input.reading import host_rows
+from pax_compat import errors, example_rows
+from pax_compat.nested_map import NestedMap
+
+# What TensorFlow's errors name beside what happened.
+_GRAPH_NAMES = re.compile(
+  r'\{\{[^}]*\}\}|\[\[.*?\]\]|\[Op:\w+\] name:'
+  r'|Error in user-defined function passed to \S+ transformation with iterator:'
+  r' \S+'
+)
+
+# SeqIO has one `ReadConfig` for the process.
+_read_config_lock = threading.RLock()
+
+
+def find(name: str) -> Any:
+  """Returns the registered task or mixture of a name.
+
+  Raises:
+    UserError: there is none.
+  """
+  seqio = lingvo_runtime.seqio()
+  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+  if name not in known:
+    raise errors.UserError(
+      f'there is no SeqIO task or mixture {name!r} among the {len(known)} that'
+      ' are registered' + errors.did_you_mean(name, known) + ' (The module that'
+      ' registers it has to be imported.)'
+    )
+  return seqio.get_mixture_or_task(name)
+
+
+def tasks_of(provider: Any) -> list[Any]:
+  """Returns a mixture's tasks; of a task only itself."""
+  return list(lingvo_runtime.seqio().get_subtasks(provider))
+
+
+def derive_seed(seed: int, *keys: int) -> int:
+  """Returns a seed below 2^31 that is another one for each of the keys."""
+  return int(np.random.SeedSequence([seed, *keys]).generate_state(1)[0] >> 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+  """What is read, and how.
+
+  Attributes:
+    label: how errors call it.
+    provider: a SeqIO task or mixture.
+    split: the name of the split.
+    use_cached: whether to read what was cached offline.
+    trim: whether features are cut to their lengths.
+    try_in_mem_cache: whether small sources are kept in memory.
+    passthrough: features of a mixture that are kept beside its own.
+    read_config: a `tfds.ReadConfig` for sources of TFDS, or None.
+    warm_start: whether reading begins before the first example is asked for.
+  """
+
+  label: str
+  provider: Any
+  split: str
+  use_cached: bool
+  trim: bool
+  try_in_mem_cache: bool
+  passthrough: tuple[str, ...]
+  read_config: Any
+  warm_start: bool
+
+  def check(self):
+    """Raises a UserError where the split is not there, or not cached."""
+    self._check_split()
+    self._check_cached()
+
+  def _check_split(self):
+    known = set()
+    for task in tasks_of(self.provider):
+      known.update(task.splits)
+    # TFDS takes parts of a split, too, such as `train[:90%]`.
+    if known and self.split.split('[')[0] not in known:
+      raise errors.UserError(
+        f'{self.label}: {self.provider.name} has no split {self.split!r}'
+        + errors.did_you_mean(self.split, known)
+      )
+
+  def _check_cached(self):
+    dirs = lingvo_runtime.seqio().utils.get_global_cache_dirs()
+    for task in tasks_of(self.provider):
+      if self.use_cached and task.supports_caching and not task.cache_dir:
+        raise errors.UserError(
+          f'{self.label}: use_cached is True, but task {task.name} is in none'
+          f' of the folders of seqio.add_global_cache_dirs: {", ".join(dirs)}'
+        )
+      if task.requires_caching and not self.use_cached:
+        raise errors.UserError(
+          f'{self.label}: task {task.name} requires use_cached=True'
+        )
+
+  def num_shards(self, task: Any) -> int:
+    """Returns how many shards the source of a task has."""
+    if self.use_cached and task.supports_caching:
+      return len(self._cached_files(task))
+    return len(task.source.list_shards(split=self.split))
+
+  def _cached_files(self, task: Any) -> list[str]:
+    utils = lingvo_runtime.seqio().utils
+    prefix = utils.get_cached_tfrecord_prefix(task.cache_dir, self.split)
+    return utils.list_files(f'{prefix}-*-of-*')
+
+  def dataset(
+    self,
+    *,
+    lengths: Mapping[str, int] | None,
+    shuffle: bool,
+    seed: int,
+    num_epochs: int | None,
+    shard: tuple[int, int] | None,
+  ) -> Any:
+    """Returns the task's examples, before any conversion, as a `tf.data` set.
+
+    Args:
+      lengths: of the features.
+      shuffle: whether to shuffle.
+      seed: for that and for the task's preprocessing.
+      num_epochs: how often the data is gone through; None for no end.
+      shard: which part of how many; None for all of the data.
+
+    Raises:
+      UserError: SeqIO cannot make it.
+    """
+    seqio = lingvo_runtime.seqio()
+    options = {}
+    if self.passthrough and isinstance(self.provider, seqio.Mixture):
+      options['passthrough_features'] = self.passthrough
+    with self.errors_told('cannot be read'), self._own_read_config():
+      data = self.provider.get_dataset(
+        sequence_length=None if lengths is None else dict(lengths),
+        split=self.split,
+        use_cached=self.use_cached,
+        shuffle=shuffle,
+        seed=seed,
+        shard_info=shard
+        and seqio.ShardInfo(index=shard[0], num_shards=shard[1]),
+        num_epochs=num_epochs,
+        trim_output_features=self.trim,
+        try_in_mem_cache=self.try_in_mem_cache,
+        **options,
+      )
+    return data.with_options(self._options())
+
+  def trimmed(self, data: Any, lengths: Mapping[str, int]) -> Any:
+    """Returns the examples cut to lengths, where features are to be cut."""
+    if not self.trim:
+      return data
+    return lingvo_runtime.seqio().utils.trim_dataset(
+      data, dict(lengths), self.provider.output_features
+    )
+
+  def _options(self) -> Any:
+    options = lingvo_runtime.tensorflow().data.Options()
+    # Hosts, and a run that continues, count on the order.
+    options.deterministic = True
+    options.experimental_warm_start = self.warm_start
+    return options
+
+  @contextlib.contextmanager
+  def _own_read_config(self) -> Iterator[None]:
+    """Has SeqIO use this source's `ReadConfig`, and no other than now."""
+    utils = lingvo_runtime.seqio().utils
+    # SeqIO sets fields of the one that it is given.
+    config = copy.deepcopy(self.read_config)
+    with _read_config_lock:
+      before = utils._TFDS_DATA_READ_CONFIG_OVERRIDE  # noqa: SLF001
+      utils.set_tfds_read_config_override(config or before)
+      try:
+        yield
+      finally:
+        utils.set_tfds_read_config_override(before)
+
+  @contextlib.contextmanager
+  def errors_told(self, what: str) -> Iterator[None]:
+    """Makes a UserError of what SeqIO and TensorFlow say of the data.
+
+    Other errors, such as those of Python functions inside, are no mistake in
+    what was asked for.
+    """
+    tf = lingvo_runtime.tensorflow().errors
+    try:
+      yield
+    except errors.UserError:
+      raise
+    except (
+      ValueError,
+      KeyError,
+      AssertionError,
+      OSError,
+      tf.DataLossError,
+      tf.FailedPreconditionError,
+      tf.InvalidArgumentError,
+      tf.NotFoundError,
+      tf.PermissionDeniedError,
+    ) as e:
+      text = self._damage() if isinstance(e, tf.DataLossError) else ''
+      raise errors.UserError(
+        f'{self.label}: split {self.split!r} of {self.provider.name} {what}:'
+        f' {text}{_in_short(e)}'
+      ) from e
+
+  def _damage(self) -> str:
+    """Names the damaged record of TFRecord files; TensorFlow does not."""
+    files = lingvo_runtime.seqio().FileDataSource
+    for task in tasks_of(self.provider):
+      source = task.source
+      if self.use_cached and task.supports_caching:
+        paths = self._cached_files(task)
+      elif isinstance(source, files) and self.split in source.splits:
+        paths = source.list_shards(split=self.split)
+      else:
+        continue
+      for path in paths:
+        for damage in record_files.scan(path, 'tfrecord').damages:
+          return f'record {damage.record} of {path} {damage.reason}. '
+    return ''
+
+
+def _in_short(error: Exception) -> str:
+  """Returns what an error says, without the names of TensorFlow's graphs."""
+  text = getattr(error, 'message', None) or str(error)
+  text = _GRAPH_NAMES.sub('', text)
+  place = errors.place_in_users_code(error)
+  if place and 'in user code' not in text:
+    text += f' (at {place})'
+  kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+  return kind + ' '.join(text.split())[:1000]
+
+
+def check_fits_batches(label: str, data: Any):
+  """Raises a UserError where examples cannot be put into one array."""
+  tf = lingvo_runtime.tensorflow()
+  kinds = {tf.RaggedTensorSpec: 'ragged', tf.SparseTensorSpec: 'sparse'}
+  for name, spec in _leaves(data.element_spec):
+    kind = kinds.get(type(spec))
+    if kind:
+      raise errors.UserError(
+        f'{label}: after conversion the feature {name!r} is {kind}, so its'
+        ' examples make no array; expected a feature_converter that pads it or'
+        ' leaves it out'
+      )
+
+
+def _leaves(value: Any, name: str = '') -> Iterator[tuple[str, Any]]:
+  """Yields the leaves of nested mappings with their dotted names."""
+  if not isinstance(value, Mapping):
+    yield name, value
+    return
+  for key, child in value.items():
+    yield from _leaves(child, f'{name}.{key}' if name else key)
+
+
+def chunks(
+  make: Callable[[int], Any],
+  *,
+  start: host_rows.Place,
+  rows: int,
+  epochs: int | None,
+  drops_text: bool,
+) -> Iterator[host_rows.Chunk]:
+  """Yields the examples of one dataset after the other.
+
+  Args:
+    make: returns the `tf.data` set of an epoch.
+    start: where to begin. Its row may lie behind the end of its epoch.
+    rows: how many examples a chunk has at most.
+    epochs: how many datasets there are; None for no end, unless one is empty.
+    drops_text: whether leaves that are text are left out.
+  """
+  skip = start.row
+  counter = itertools.count() if epochs is None else range(epochs)
+  for epoch in itertools.islice(counter, start.epoch, None):
+    row = 0
+    for examples in make(epoch).batch(rows).prefetch(2).as_numpy_iterator():
+      n = example_rows.num_rows(examples)
+      skipped = min(skip, n)
+      if skipped < n:
+        examples = _nested_map(examples, skipped, drops_text=drops_text)
+        yield host_rows.Chunk(epoch, row + skipped, examples)
+      row, skip = row + n, skip - skipped
+    if not row and epochs is None:
+      return
+
+
+def _nested_map(value: Any, skipped: int, *, drops_text: bool) -> Any:
+  """Returns nested mappings as `NestedMap`s, less the first rows."""
+  if not isinstance(value, Mapping):
+    return value[skipped:] if skipped else value
+  return NestedMap(
+    {
+      key: _nested_map(child, skipped, drops_text=drops_text)
+      for key, child in value.items()
+      if not (drops_text and _is_text(child))
+    }
+  )
+
+
+def _is_text(value: Any) -> bool:
+  return not isinstance(value, Mapping) and value.dtype.kind in 'OSU'
+
+
+def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns an example of a `tf.data` set with leaves as numpy has them.
+
+  Of ragged leaves all values stand in one row: [1, values].
+  """
+  tf = lingvo_runtime.tensorflow()
+  return {
+    key: value.flat_values.numpy()[None]
+    if isinstance(value, tf.RaggedTensor)
+    else value.numpy()
+    for key, value in example.items()
+  }

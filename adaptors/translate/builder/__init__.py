@@ -1,0 +1,1 @@
+"""Translators of graphs made by `lingvo.core.builder`."""

@@ -1,0 +1,87 @@
+"""What `lingvo.core.batch_major_attention.Builder` composes layers of."""
+
+import functools
+
+from adaptors.equivalents import lingvo_layers
+from adaptors.translate.builder.builder_parts import (
+  common_fields,
+  translates_part,
+)
+from adaptors.translate.functions import translates_fn
+from adaptors.translate.registry import Translated
+from adaptors.translate.tensorflow_functions import gelu
+from adaptors.translate.transformers.batch_major_attention import (
+  multi_headed_attention,
+)
+from adaptors.translate.view import ParamsView
+from pax_compat.layers import arguments, stochastics
+from pax_compat.layers.paddings import apply_paddings
+
+_MODULE = 'lingvo.core.batch_major_attention'
+_BUILDER = f'{_MODULE}.Builder'
+
+
+@translates_part(f'{_MODULE}.MultiHeadedAttention')
+def attention(view: ParamsView) -> Translated | None:
+  """`MultiHeadedAttention`; it returns no attention weights."""
+  if view.get('rope_tpl') is None and not view.get('enable_shaped_attention'):
+    # The graph takes queries out; these say where they were.
+    view.params.Set(query_stride=1, query_first_n=None)
+  translated = multi_headed_attention(view)
+  if translated is None:
+    return None
+  return Translated(
+    lingvo_layers.MultiHeadedAttention.config(
+      atten_tpl=translated.config, packed_input=view.get('packed_input')
+    ),
+    translated.variables.under('', 'atten'),
+  )
+
+
+@translates_part(f'{_MODULE}.ResidualAddLayer')
+def residual_add(view: ParamsView) -> Translated:
+  """`ResidualAddLayer`: a branch, added to what it branched off from."""
+  fields = common_fields(view)
+  view.require('apply_residual', True)
+  return Translated(
+    stochastics.StochasticResidual.config(
+      residual_weight=view.get('residual_weight'), **fields
+    )
+  )
+
+
+@translates_part(f'{_MODULE}.PaddingLayer')
+def padding(view: ParamsView) -> Translated:
+  """`PaddingLayer`: zeros where paddings are."""
+  fields = common_fields(view)
+  return Translated(arguments.Apply.config(fn=apply_paddings, **fields))
+
+
+@translates_part(f'{_MODULE}.StrideLayer')
+def stride(view: ParamsView) -> Translated:
+  """`StrideLayer`: every so many positions; a stride of 0 is the first one."""
+  fields = common_fields(view)
+  every, first_n = view.get('stride'), view.get('first_n')
+  if every == 0:
+    every, first_n = 1, 1
+  key = [(None,)] * view.get('axis') + [(None, first_n, every)]
+  return Translated(arguments.Slice.config(key=key, **fields))
+
+
+@translates_part(f'{_MODULE}.MeshSplitLayer')
+def mesh_split(view: ParamsView) -> Translated:
+  """`MeshSplitLayer`, of one device."""
+  fields = common_fields(view)
+  view.require('device_mesh', None)
+  view.ignore('there is no device_mesh', 'tensor_split_dims_mapping')
+  return Translated(arguments.Select.config(**fields))
+
+
+@translates_fn(f'{_BUILDER}.GatedFeedforward.<locals>.GatedFn')
+def gated(x, y, *, activation_fn):
+  return activation_fn(x) * y
+
+
+translates_fn(f'{_BUILDER}.GatedGeluFeedforward.<locals>.<lambda>')(
+  functools.partial(gelu, approximate=True)
+)

@@ -1,0 +1,1 @@
+"""Translators of GShard's layers and models."""

@@ -1,0 +1,97 @@
+"""Translators of GShard's task of masked tokens."""
+
+from adaptors import lingvo_runtime
+from adaptors.translate import registry
+from adaptors.translate.gshard import gshard_builder, gshard_mesh
+from adaptors.translate.layers.basic_layers import base_fields
+from adaptors.translate.registry import Translated, translates
+from adaptors.translate.view import ParamsView, short
+from pax_compat.layers.gshard_bert_model import GShardBertModel
+from pax_compat.layers.masked_lm import MaskedLmDataAugmenter
+
+
+@translates('lingvo.core.layers.MaskedLmDataAugmenter')
+def masked_lm(view: ParamsView) -> Translated:
+  """`MaskedLmDataAugmenter`, whose shares do not change from step to step."""
+  view.get('params_init')  # It has no weights.
+  view.require('mlm_duration', 0)
+  view.ignore('mlm_duration is 0', 'min_replace_prob_ratio')
+  same = (
+    'vocab_size',
+    'mask_prob',
+    'random_prob',
+    'same_prob',
+    'mask_token_id',
+    'random_avoid_ids',
+  )
+  config = MaskedLmDataAugmenter.config(
+    **{name: view.get(name) for name in same}, **base_fields(view)
+  )
+  return Translated(config)
+
+
+@translates('lingvo.core.gshard_builder.BertTransformer')
+def bert(view: ParamsView) -> Translated | None:
+  """`BertTransformer`: the model, without how it is trained."""
+  view.get('params_init')  # Each weight has a first value of its own.
+  augmenter = _augmenter(view)
+  relative = not view.get('positional_embedding')
+  kind = gshard_builder.Kind(
+    side='enc',
+    # Lingvo calls the attention of this encoder so.
+    attention='dec_self_attention' if relative else 'self_attention',
+    gated_activation=_gated_activation(view),
+  )
+  fields = base_fields(view)
+  builder = gshard_builder.read(view)
+  if builder is None:
+    return None
+  network = gshard_builder.network(view, builder, kind)
+  mesh = gshard_mesh.model_fields(builder)
+  if None in (network, augmenter):
+    return None
+  config = GShardBertModel.config(
+    lm_tpl=network.config,
+    mlm_augmenter_tpl=augmenter.config,
+    mask_token_id=None,
+    **mesh,
+    **fields,
+  )
+  return Translated(config, network.variables.under('', 'lm'))
+
+
+def _augmenter(view: ParamsView) -> Translated | None:
+  """Returns what masks batches that have no tokens masked."""
+  if not view.get('mlm_loss_weight') > 0:
+    view.issue(
+      'mlm_loss_weight',
+      f'{view.params.mlm_loss_weight} is not translated, only numbers above 0:'
+      ' otherwise no token is masked, and the loss is not a number',
+    )
+  view.ignore('any number above 0 is the same in Lingvo', 'mlm_loss_weight')
+  # The task overrides what the augmenter's own Params say of these.
+  return registry.translate(
+    view.child(
+      'masked_lm',
+      vocab_size=view.get('vocab_size'),
+      mask_token_id=view.get('mask_token_id'),
+    )
+  )
+
+
+def _gated_activation(view: ParamsView) -> str | None:
+  """Returns the activation of gated feed-forwards, None if they are not."""
+  found = view.get('gated_ffn_activation')
+  if not found:
+    return None
+  if found in ('silu', 'gelu'):
+    return found
+  nn = lingvo_runtime.module('lingvo.compat').nn
+  if found in (nn.silu, nn.swish):
+    return 'silu'
+  view.issue(
+    'gated_ffn_activation',
+    f"{short(found)} is not translated, only 'silu', 'gelu', tf.nn.silu and"
+    ' None',
+  )
+  return None

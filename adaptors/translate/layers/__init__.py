@@ -1,0 +1,1 @@
+"""Translators of basic layers, softmaxes, embeddings and RNNs."""

@@ -1,0 +1,114 @@
+"""Translators of Lingvo's embeddings of tokens, and of learned positions.
+
+Shapes: V vocabulary, D dims.
+"""
+
+import math
+
+from adaptors.translate.layers.basic_layers import base_fields, weight_init
+from adaptors.translate.registry import Translated, translates
+from adaptors.translate.variables import Dealt, Same, Variable, VariableMap
+from adaptors.translate.view import ParamsView
+from pax_compat.layers import embeddings, positional_embeddings
+
+# Lingvo's `EmbeddingLayer` never makes a shard smaller than this.
+_MIN_VALUES_PER_SHARD = 1024 * 256
+
+
+@translates('lingvo.core.layers.EmbeddingLayer')
+def embedding(view: ParamsView) -> Translated:
+  """`EmbeddingLayer`: its shards are one table here."""
+  vocab, dims = view.get('vocab_size'), view.get('embedding_dim')
+  view.ignore('there are no parameter servers', 'on_ps')
+  shards = min(
+    view.get('max_num_shards'),
+    math.ceil(vocab * dims / _MIN_VALUES_PER_SHARD),
+  )
+  rows = math.ceil(vocab / shards)
+  config = embeddings.Embedding.config(
+    num_classes=vocab,
+    input_dims=dims,
+    scale_sqrt_depth=view.get('scale_sqrt_depth'),
+    sparse_gradients=True,
+    params_init=weight_init(view, (rows, dims)),
+    **base_fields(view),
+  )
+  # tf.nn.embedding_lookup deals rows out to its shards in turn ("mod").
+  transform = Dealt(shards, vocab) if shards > 1 else Same()
+  theta = tuple(f'wm[{i}]' for i in range(shards))
+  table = Variable(theta, 'emb_var', transform, is_sparse=True)
+  return Translated(config, VariableMap([table]))
+
+
+@translates('lingvo.core.layers.SimpleEmbeddingLayer')
+def simple_embedding(view: ParamsView) -> Translated:
+  """`SimpleEmbeddingLayer`: however it looks vectors up, they are the same.
+
+  What differs is whether TensorFlow's gradient is sparse.
+  """
+  view.require('apply_pruning', False)
+  view.require('pruning_hparams_dict', None)
+  view.require('use_3d_weight_tensor', False)
+  vocab, dims = view.get('vocab_size'), view.get('embedding_dim')
+  by_product, mode = view.get('use_matmul'), view.get('fprop_mode')
+  mode = mode or ('matmul' if by_product else 'gather')
+  scale = view.get('scale_sqrt_depth')
+  if mode == 'loop' and scale:
+    view.issue(
+      'fprop_mode',
+      "in Lingvo the gradient of 'loop' with scale_sqrt_depth is scaled twice;"
+      " that is not translated, only 'gather' and 'matmul'",
+    )
+  config = embeddings.Embedding.config(
+    num_classes=vocab,
+    input_dims=dims,
+    scale_sqrt_depth=scale,
+    sparse_gradients=mode == 'gather',
+    params_init=weight_init(view, (vocab, dims)),
+    **base_fields(view),
+  )
+  table = Variable(('wm',), 'emb_var', is_sparse=mode == 'gather')
+  return Translated(config, VariableMap([table]))
+
+
+@translates('lingvo.core.layers.SingleShardEmbeddingLayer')
+def single_shard_embedding(view: ParamsView) -> Translated:
+  """`SingleShardEmbeddingLayer`."""
+  config = embeddings.Embedding.config(sparse_gradients=True, **_fields(view))
+  return Translated(
+    config, VariableMap([Variable(('emb_var',), 'emb_var', is_sparse=True)])
+  )
+
+
+@translates('lingvo.core.layers.EinsumEmbeddingLayer')
+def einsum_embedding(view: ParamsView) -> Translated:
+  """`EinsumEmbeddingLayer`, whose gradient is dense."""
+  config = embeddings.Embedding.config(**_fields(view))
+  return Translated(config, VariableMap([Variable(('wm',), 'emb_var')]))
+
+
+def _fields(view: ParamsView) -> dict:
+  """Returns the fields of an embedding whose table is one variable."""
+  vocab, dims = view.get('vocab_size'), view.get('embedding_dim')
+  return dict(
+    num_classes=vocab,
+    input_dims=dims,
+    scale_sqrt_depth=view.get('scale_sqrt_depth'),
+    params_init=weight_init(view, (vocab, dims)),
+    **base_fields(view),
+  )
+
+
+@translates('lingvo.core.layers.LearnablePositionalEmbeddingLayer')
+def learnable_positions(view: ParamsView) -> Translated:
+  """`LearnablePositionalEmbeddingLayer`: a vector for each position."""
+  length, dims = view.get('max_pos'), view.get('embedding_dim')
+  config = positional_embeddings.TrainablePositionalEmbedding.config(
+    max_seq_length=length,
+    embedding_dims=dims,
+    lookup_style='index',
+    params_init=weight_init(view, (length, dims)),
+    **base_fields(view),
+  )
+  table = Variable(('pos_embs',), 'emb_var', is_sparse=True)
+  return Translated(config, VariableMap([table]))

@@ -1,0 +1,176 @@
+"""Translates Lingvo's `MultiTaskModel`: several tasks, trained in turns."""
+
+import dataclasses
+
+from absl import logging
+
+from adaptors import lingvo_runtime
+from adaptors.translate import registry
+from adaptors.translate.tasks import single as task_translation
+from adaptors.translate.tasks.single import TranslatedTask
+from adaptors.translate.training import train_params
+from adaptors.translate.variables import VariableMap
+from adaptors.translate.view import ParamsView, Report, same
+from pax_compat import config as config_lib
+from pax_compat import errors, layers, learners, tasks_lib
+from pax_compat.layers.multi_task_model import scope_of
+
+# What the model hands down to its tasks.
+_HANDED_DOWN = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')
+# What a task says of moving averages must be what the model says.
+_AVERAGES = ('ema_decay', 'ema_decay_moving_vars', 'ema_schedule')
+# What Lingvo's runners ask the model.
+_OF_THE_RUN = (
+  'max_steps',
+  'save_interval_seconds',
+  'save_interval_steps',
+  'save_max_to_keep',
+  'save_keep_checkpoint_every_n_hours',
+  'summary_interval_steps',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslatedTasks:
+  """A Lingvo model of several tasks in JAX.
+
+  Attributes:
+    task: the one task here that all of them make.
+    schedule: config of a `task_schedules.BaseTaskSchedule`.
+  """
+
+  task: TranslatedTask
+  schedule: config_lib.Config
+
+
+def translate_model(params, name: str) -> TranslatedTasks:
+  """Translates the Params of a Lingvo `MultiTaskModel`.
+
+  Args:
+    params: the model's Params, whose `input` has one of each task; they are not
+      changed.
+    name: of the experiment, for messages.
+
+  Raises:
+    UserError: something has no translation; the message lists every such
+      field, with its path, class and value.
+  """
+  report = Report()
+  view = ParamsView(params.Copy(), 'model', report)
+  schedule = _schedule(view)
+  train_view = view.group('train')
+  train = train_params.of_several_tasks(train_view)
+  _read_others(view)
+  tasks, problems = {}, []
+  for task, template in sorted(view.get('task_params').IterParams()):
+    _compare_trains(train_view, task, template)
+    own = view.adopt(template, f'task_params.{task}').params
+    own.input = params.input.Get(task).Copy()
+    scope = f'{task}/' if view.get('task_name_var_scope') else ''
+    try:
+      tasks[task] = task_translation.translate_task(
+        own, name, path=f'task_params.{task}', scope=scope
+      )
+    except errors.UserError as error:
+      problems.append(str(error))
+      continue
+    _check_task(view, task, tasks[task])
+  view.finish()
+  if report.issues:
+    problems.insert(0, task_translation.describe(name, report))
+  if problems:
+    raise errors.UserError('\n'.join(problems))
+  for note in report.notes:
+    logging.info('%s: %s', name, note)
+  return TranslatedTasks(_joined(name, tasks, train, report.notes), schedule)
+
+
+def _schedule(view: ParamsView) -> config_lib.Config | None:
+  """Returns the schedule; by default it draws tasks as `task_probs` says."""
+  params, weights = view.get('task_schedule'), view.get('task_probs')
+  if params is None:
+    scheduler = lingvo_runtime.module('lingvo.core.task_scheduler')
+    params = scheduler.ConstantScheduler.Params()
+    params.task_probs = sorted(weights.IterParams())
+  else:
+    for task, weight in weights.IterParams():
+      view.report.notes.append(
+        f'{view.path}.task_probs.{task} = {weight} has no effect: task_schedule'
+        ' is set'
+      )
+  return registry.translate(
+    ParamsView(params, f'{view.path}.task_schedule', view.report)
+  )
+
+
+def _read_others(view: ParamsView):
+  view.get('input')  # The experiment reads it.
+  for name in _HANDED_DOWN:
+    view.get(name)
+  view.require('task_global_step', False)
+  view.ignore('there is one model here', 'share_model_object')
+  view.ignore('it says where the Params come from', 'model', 'build_data')
+  view.ignore("it concerns TensorFlow's programs only", 'cluster')
+
+
+def _compare_trains(train: ParamsView, task: str, params):
+  """Compares what a task's `train` and the model's both say.
+
+  Moving averages must be the same, as in Lingvo. Of the rest the model's count.
+  """
+  for field in (*_AVERAGES, *_OF_THE_RUN):
+    own, whole = params.train.Get(field), train.params.Get(field)
+    if same(own, whole):
+      continue
+    if field in _AVERAGES:
+      train.issue(
+        field,
+        f'it is {whole!r}, and that of task_params.{task} {own!r}; expected the'
+        ' same',
+      )
+    else:
+      train.report.notes.append(
+        f'task_params.{task}.train.{field} = {own} has no effect:'
+        f' {train.path}.{field} counts, {whole}'
+      )
+
+
+def _check_task(view: ParamsView, task: str, translated: TranslatedTask):
+  """Adds issues with what one task of several cannot have here."""
+  field, config = f'task_params.{task}', translated.config
+  if translated.early_stop is not None:
+    view.issue(f'{field}.train.early_stop', 'it is the model that may stop')
+  if config.vn.vn_scale:
+    view.issue(f'{field}.vn', 'it is not translated for one task of several')
+  if config.model.ici_mesh_shape is not None:
+    view.issue(
+      f'{field}.device_mesh', 'it is not translated for one task of several'
+    )
+
+
+def _joined(
+  name: str, tasks: dict[str, TranslatedTask], train, notes: list[str]
+) -> TranslatedTask:
+  """Returns the one task that several make."""
+  learner = learners.MultiTaskLearner.config(
+    learners={
+      task: one.config.train.learner.clone().set(name=f'learner of {task}')
+      for task, one in tasks.items()
+    }
+  )
+  # Which task a step trains differs, and so what there is to be told of it.
+  train.set(learner=learner, summary_accumulate_interval_steps=1)
+  variables = [
+    one.variables.under(task, scope_of(task)) for task, one in tasks.items()
+  ]
+  return TranslatedTask(
+    config=tasks_lib.SingleTask.config(
+      name=name,
+      model=layers.MultiTaskModel.config(
+        tasks={task: one.config.model for task, one in tasks.items()}
+      ),
+      train=train,
+    ),
+    variables=sum(variables, VariableMap()),
+    notes=(*notes, *(note for one in tasks.values() for note in one.notes)),
+  )

@@ -1,0 +1,150 @@
+"""Translates a whole Lingvo task: its model and how it is trained."""
+
+import dataclasses
+from collections.abc import Callable
+
+from absl import logging
+
+from adaptors.translate import registry
+from adaptors.translate.training import (
+  data_sources,
+  learners,
+  train_params,
+  variational_noise,
+)
+from adaptors.translate.training.variable_layout import TaskFacts
+from adaptors.translate.variable_names import VariableNames
+from adaptors.translate.variables import VariableMap
+from adaptors.translate.view import ParamsView, Report, UntranslatedError
+from pax_compat import config as config_lib
+from pax_compat import tasks_lib
+
+# Below this theta path a language model has its recurrent layers.
+_LSTM_THETA = 'lm.rnns'
+_LSTM_NORM = 'max_lstm_gradient_norm'
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslatedTask:
+  """A Lingvo task in JAX.
+
+  Attributes:
+    config: the config of a `tasks_lib.SingleTask`.
+    variables: which JAX variable is which of the task's theta.
+    notes: fields that were set in Lingvo and have no effect in JAX.
+    early_stop: config of what may end a run early; None for nothing. Its
+      `split` is yet to be set, by the name that the dataset has here.
+    early_stop_job: the evaluation that this goes by, as Lingvo calls it.
+  """
+
+  config: config_lib.Config
+  variables: VariableMap
+  notes: tuple[str, ...]
+  early_stop: config_lib.Config | None = None
+  early_stop_job: str = ''
+
+
+def translate_task(
+  params,
+  name: str,
+  *,
+  path: str = 'task',
+  scope: str = '',
+  bridge_part: Callable | None = None,
+) -> TranslatedTask:
+  """Translates the Params of a Lingvo `BaseTask`.
+
+  Args:
+    params: the task's Params; they are not changed.
+    name: of the experiment, for messages.
+    path: where the task's Params stand, for messages.
+    scope: what the names of Lingvo's variables begin with, such as `tag/`,
+      where the task is one of several.
+    bridge_part: see `Report`.
+
+  Returns:
+    The task in JAX, with its variables.
+
+  Raises:
+    UserError: something has no translation; the message lists every such
+      field, with its path, class and value.
+  """
+  report = Report(bridge_part=bridge_part)
+  view = ParamsView(params.Copy(), path, report)
+  train_view = view.group('train')
+  view.ignore("it concerns TensorFlow's programs only", 'ml_perf')
+  view.ignore('evaluations run over the whole of each dataset', 'eval')
+  for field in ('vn', 'input', 'defer_global_step_update'):
+    view.get(field)  # `facts_of` and `variational_noise` have a look at them.
+  model = registry.translate(view)
+  variables = VariableMap() if model is None else model.variables
+  trained = variables.only(is_trainable=True)
+  names = VariableNames(params, trained, scope)
+  facts = facts_of(view, names)
+  try:
+    batches = train_params.batches_per_step(train_view, facts.defers_steps)
+    noise = variational_noise.translate(view, train_view, names, batches)
+    train = train_params.train(train_view, facts)
+  except Exception as error:
+    # What is the matter with a part makes others fail.
+    if not report.issues:
+      train_view.issue('', registry.unreadable(error))
+  if report.issues:
+    raise UntranslatedError(describe(name, report), report.issues)
+  for note in report.notes:
+    logging.info('%s: %s', name, note)
+  config = tasks_lib.SingleTask.config(
+    name=name, model=model.config, train=train.config
+  )
+  if noise is not None:
+    config.set(vn=noise)
+  return TranslatedTask(
+    config=config,
+    variables=variables,
+    notes=tuple(report.notes),
+    early_stop=train.early_stop,
+    early_stop_job=train.early_stop_job,
+  )
+
+
+def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
+  """Returns what of a task its learners depend on.
+
+  Args:
+    view: the task's Params, of which it reads the input and what else has to do
+      with training.
+    names: of its variables.
+  """
+  train = view.group('train')
+  norm = train.get(_LSTM_NORM) if _LSTM_NORM in train.params else 0
+  return TaskFacts(
+    names=names,
+    clipped_theta=_LSTM_THETA,
+    clipped_norm=float(norm),
+    defers_steps=_defers_steps(view, train),
+    sparse_tables=frozenset(v.jax for v in names.variables if v.is_sparse),
+    trained_by_source=data_sources.trained_weights(view, names),
+  )
+
+
+def _defers_steps(view: ParamsView, train: ParamsView) -> bool:
+  """Whether the global step grows with updates of weights only."""
+  defers = view.get('defer_global_step_update')
+  if defers and min(learners.all_micro_batches(train.params)) <= 1:
+    view.issue(
+      'defer_global_step_update',
+      'without an optimizer of several num_micro_batches the global step never'
+      ' grows',
+    )
+  return defers
+
+
+def describe(name: str, report: Report) -> str:
+  """Says for which reasons something cannot be translated."""
+  issues = sorted(set(map(str, report.issues)))
+  return '\n'.join(
+    [
+      f'{name} cannot be translated to JAX, for {len(issues)} reason(s):',
+      *(f'  {issue}' for issue in issues),
+    ]
+  )

@@ -1,0 +1,1 @@
+"""Translators of learners, optimizers, schedules and programs."""

@@ -1,0 +1,116 @@
+"""Which variables the examples of each data source of an input train.
+
+Lingvo takes a batch from one source, and multiplies the gradient of each
+variable by 1 or 0, as an expression of that source matches its name or not.
+"""
+
+import re
+from typing import Any
+
+from adaptors import lingvo_runtime
+from adaptors.params import params_trees
+from adaptors.translate.variable_names import VariableNames
+from adaptors.translate.view import ParamsView, class_path
+
+_FILTERS = 'bprop_variable_filters'
+_MIXED = 'lingvo.core.datasource.CrossBatchMixingDataSource'
+# Methods by which an input of Lingvo's says what its sources train.
+_METHODS = ('GetBpropVariableFilters', 'GetInputSourceOneHot')
+
+
+def trained_weights(
+  view: ParamsView, names: VariableNames
+) -> tuple[frozenset[str] | None, ...]:
+  """Returns the paths of the weights that each data source trains.
+
+  Args:
+    view: of a task's Params, whose `input` is read as far as it has to do with
+      that; it gets an issue where it cannot be translated.
+    names: of the task's variables.
+
+  Returns:
+    For each source the paths, or None for all weights; nothing where every
+    batch trains all weights.
+  """
+  data = view.get('input')
+  if data is None or not params_trees.is_params(data):
+    return ()
+  _check_methods(view, data)
+  source, path = _source(view, data)
+  if source is None:
+    return ()
+  _note_others(view, source, path)
+  filters = params_trees.get(source, _FILTERS) or ()
+  if not any(filters):
+    return ()
+  field, count = f'{path}.{_FILTERS}', _number(source)
+  if len(filters) != count:
+    view.issue(
+      field,
+      f'{len(filters)} expressions for {count} sources of a batch, which Lingvo'
+      ' does not take either',
+    )
+    return ()
+  return tuple(_selected(one, view, field, names) for one in filters)
+
+
+def _selected(
+  pattern: str, view: ParamsView, field: str, names: VariableNames
+) -> frozenset[str] | None:
+  if not pattern:
+    return None
+  try:
+    expression = re.compile(pattern)
+  except re.error as error:
+    view.issue(field, f'{pattern!r} is not a regular expression: {error}')
+    return None
+  return frozenset(names.selected(expression.search, view, field))
+
+
+def _source(view: ParamsView, data: Any) -> tuple[Any, str]:
+  """Returns Params of an input's data source, and where they stand."""
+  source = params_trees.get(data, 'file_datasource')
+  if source is not None:
+    return source, 'input.file_datasource'
+  pattern = params_trees.get(data, 'file_pattern')
+  if not isinstance(pattern, list | tuple):
+    return None, ''
+  if not any(len(p) > 2 for p in pattern if not isinstance(p, str)):
+    return None, ''
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  try:
+    return generators.FilePatternToDataSource(data), 'input.file_pattern'
+  except ValueError as error:
+    view.issue('input.file_pattern', str(error))
+    return None, ''
+
+
+def _number(source: Any) -> int:
+  """Returns how many sources a batch may come from, as Lingvo counts them."""
+  is_mixed = any(class_path(cls) == _MIXED for cls in source.cls.__mro__)
+  return len(source.sub) if is_mixed else 1
+
+
+def _note_others(view: ParamsView, source: Any, path: str):
+  """Notes the filters of sources within another one, which Lingvo ignores."""
+  subs = params_trees.get(source, 'sub')
+  for index, sub in enumerate(subs if isinstance(subs, list | tuple) else ()):
+    own = f'{path}.sub[{index}]'
+    if any(params_trees.get(sub, _FILTERS) or ()):
+      view.report.notes.append(
+        f'{view.path}.{own}.{_FILTERS} has no effect, in Lingvo neither: only'
+        ' those of the outermost source have'
+      )
+    _note_others(view, sub, own)
+
+
+def _check_methods(view: ParamsView, data: Any):
+  """Adds an issue where an input says by itself what its sources train."""
+  generators = lingvo_runtime.module('lingvo.core.base_input_generator')
+  base = generators.BaseInputGenerator
+  for name in _METHODS:
+    own = getattr(data.cls, name, None)
+    if own not in (None, getattr(base, name)):
+      view.issue(
+        'input', f'{class_path(data.cls)}.{name} is its own: not translated'
+      )

@@ -1,0 +1,223 @@
+"""Translates how Lingvo trains: a task's `train` Params."""
+
+import dataclasses
+import fractions
+import math
+
+from adaptors.equivalents import lingvo_early_stopping
+from adaptors.translate.training import learners, optimizers
+from adaptors.translate.training.variable_layout import TaskFacts
+from adaptors.translate.view import ParamsView, class_path
+from pax_compat import tasks_lib
+from pax_compat.config import Config
+
+_NO_LIMIT = 1_000_000
+_EMA_SCHEDULE = 'lingvo.core.schedule.EmaDecaySchedule'
+# Lingvo's names of evaluations: of the job, then the dataset.
+_EVAL_JOB = 'eval_'
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslatedTrain:
+  """How a task is trained.
+
+  Attributes:
+    config: of `tasks_lib.Train`.
+    early_stop: config of what may end a run early; None for nothing. Its
+      `split` is yet to be set.
+    early_stop_job: the evaluation that this goes by, as Lingvo calls it, such
+      as `eval_dev`; '' for none.
+  """
+
+  config: Config
+  early_stop: Config | None = None
+  early_stop_job: str = ''
+
+
+def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
+  """Translates a task's `train` Params.
+
+  Args:
+    view: the Params; those that a task adds of its own must have been read.
+    facts: what of the task learners depend on.
+
+  Returns:
+    How the task is trained, or None where something has no translation.
+  """
+  _ignore_others(view)
+  batches = batches_per_step(view, facts.defers_steps)
+  early_stop, job = _early_stop(view, batches)
+  learner = learners.translate(view, facts)
+  decay = _ema_decay(view)
+  config = _intervals(view, batches)
+  view.finish()
+  if learner is None:
+    return None
+  if decay:
+    learner = _with_ema(view, learner, decay)
+    config.set(eval_use_ema_states=True, decode_use_ema_states=True)
+  return TranslatedTrain(config.set(learner=learner), early_stop, job)
+
+
+def of_several_tasks(view: ParamsView) -> Config:
+  """Translates the `train` Params of a model of several tasks.
+
+  Its moving averages are to be compared with the tasks' by the caller.
+
+  Args:
+    view: the Params.
+
+  Returns:
+    The config of `tasks_lib.Train`, without a learner.
+  """
+  _ignore_others(view)
+  if _early_stop(view, fractions.Fraction(1))[0] is not None:
+    view.issue('early_stop', 'it is not translated for several tasks')
+  view.require('ema_schedule', None)
+  config = _intervals(view, fractions.Fraction(1))
+  averages = _ema_decay(view) > 0
+  view.finish()
+  return config.set(
+    eval_use_ema_states=averages, decode_use_ema_states=averages
+  )
+
+
+def _ignore_others(view: ParamsView):
+  view.ignore('all processes start together', 'start_up_delay_steps')
+  view.ignore(
+    'there are no loops on the device',
+    'tpu_steps_per_loop',
+    'tpu_device_order_mode',
+    'tpu_computation_shape',
+    'enqueue_max_steps',
+  )
+  view.ignore(
+    'checkpoints are always asynchronous, finite or not',
+    'async_checkpointing',
+    'checkpoint_finite_check',
+  )
+  view.ignore(
+    'summaries of single examples are not written', 'keep_per_example_loss'
+  )
+
+
+def _intervals(view: ParamsView, batches: fractions.Fraction) -> Config:
+  """Returns the config of all that goes by steps or time.
+
+  Args:
+    view: the `train` Params.
+    batches: how many make Lingvo's global step grow by one.
+  """
+
+  def scaled(name: str) -> int | None:
+    steps = view.get(name)
+    return steps and max(1, math.ceil(steps * batches))
+
+  steps = scaled('save_interval_steps')
+  seconds = view.get('save_interval_seconds')
+  hours = view.get('save_keep_checkpoint_every_n_hours')
+  return tasks_lib.Train.config(
+    num_train_steps=scaled('max_steps'),
+    save_interval_steps=steps,
+    # Lingvo saves by time only where it does not save by steps.
+    save_interval_seconds=None if steps else seconds,
+    save_max_to_keep=view.get('save_max_to_keep') or _NO_LIMIT,
+    save_keep_interval_duration=f'{round(hours * 3600)}s' if hours else None,
+    summary_interval_steps=scaled('summary_interval_steps'),
+    # The program schedule says what is evaluated.
+    eval_skip_train=True,
+  )
+
+
+def batches_per_step(view: ParamsView, defers: bool) -> fractions.Fraction:
+  """Returns how many batches make Lingvo's global step grow by one.
+
+  Steps here are batches. Lingvo's are too, but for optimizers that collect the
+  gradients of several: they count their updates as further steps.
+
+  Args:
+    view: a task's `train`.
+    defers: whether the task counts no other steps then.
+  """
+  counts = learners.all_micro_batches(view.params)
+  count = max(counts)
+  if len(counts) > 1:
+    view.issue('learner', 'num_micro_batches must be that of all learners')
+  if defers:
+    return fractions.Fraction(count)
+  return fractions.Fraction(count, count + 1 if count > 1 else 1)
+
+
+def _early_stop(
+  view: ParamsView, batches: fractions.Fraction
+) -> tuple[Config | None, str]:
+  """Returns the config of what may end a run early, and what it goes by.
+
+  Args:
+    view: the `train` Params.
+    batches: how many make Lingvo's global step grow by one.
+  """
+  if view.get('early_stop') is None or not view.params.early_stop.window:
+    view.ignore('early_stop.window is 0', 'early_stop')
+    return None, ''
+  stop = ParamsView(
+    view.params.early_stop, f'{view.path}.early_stop', view.report
+  )
+  history = stop.group('metric_history')
+  stop.ignore('it concerns logs only', 'verbose', 'logging_interval')
+  history.ignore('it concerns files only', 'logdir', 'local_filesystem')
+  history.require('tfevent_file', False)
+  job = history.get('jobname')
+  if not job.startswith(_EVAL_JOB):
+    history.issue('jobname', f'{job!r} is not translated, only {_EVAL_JOB}...')
+  config = lingvo_early_stopping.EarlyStop.config(
+    metric=history.get('metric'),
+    minimize=history.get('minimize'),
+    tolerance=stop.get('tolerance'),
+    window=math.ceil(stop.get('window') * batches),
+    min_steps=math.ceil(stop.get('min_steps') * batches),
+  )
+  for part in (history, stop):
+    part.finish()
+  return config, job
+
+
+def _ema_decay(view: ParamsView) -> float:
+  """Returns the decay of the moving average of the weights; 0 for none."""
+  decay, schedule = view.get('ema_decay'), view.get('ema_schedule')
+  if schedule is not None:
+    # Lingvo's moving average has this very schedule where it is given none.
+    if class_path(schedule.cls) != _EMA_SCHEDULE:
+      view.issue(
+        'ema_schedule',
+        f'{class_path(schedule.cls)} is not translated, only {_EMA_SCHEDULE}',
+      )
+      return 0.0
+    if decay > 0:
+      view.report.notes.append(
+        f'{view.path}.ema_decay = {decay} has no effect: ema_schedule is set'
+      )
+    decay = schedule.ema_decay
+  if decay <= 0:
+    view.ignore('ema_decay is 0', 'ema_decay_moving_vars')
+    return 0.0
+  if decay >= 1:
+    view.issue('ema_decay', f'{decay} is not below 1')
+  view.require('ema_decay_moving_vars', None, False)
+  return float(decay)
+
+
+def _with_ema(view: ParamsView, learner: Config, decay: float) -> Config:
+  """Returns a learner that keeps Lingvo's moving average of the weights."""
+  for optimizer in (
+    learner.optimizer,
+    *getattr(learner, 'auxiliary_optimizers', ()),
+  ):
+    if optimizers.accumulates(optimizer):
+      view.issue(
+        'ema_decay',
+        'it is not translated together with an optimizer that collects'
+        ' gradients of several batches',
+      )
+  learner.optimizer.set(ema_decay=decay)
+  return learner.set(ema_after_update=True)

@@ -1,0 +1,174 @@
+"""Makes optimizers treat our weights as Lingvo treats its variables."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from adaptors.equivalents import lingvo_optimizers
+from adaptors.translate.training import optimizers
+from adaptors.translate.variable_names import VariableNames
+from adaptors.translate.variables import (
+  AlreadyStacked,
+  Chain,
+  Concat,
+  Each,
+  Reshape,
+  Same,
+  Transpose,
+  Variable,
+)
+from adaptors.translate.view import ParamsView
+from pax_compat import config as config_lib
+from pax_compat.config import Config
+from pax_compat.optimizers import BaseOptimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskFacts:
+  """What of a task its learners depend on.
+
+  Attributes:
+    names: the names of its variables.
+    clipped_theta: a theta path below which gradients are scaled down together;
+      '' for none.
+    clipped_norm: to this norm.
+    defers_steps: whether the global step grows with updates of weights only.
+    sparse_tables: paths of our weights whose gradients TensorFlow keeps for the
+      rows only that a batch looks up.
+    trained_by_source: for each data source of the input the paths of the
+      weights that its batches train, or None for all; nothing where all do.
+  """
+
+  names: VariableNames
+  clipped_theta: str = ''
+  clipped_norm: float = 0.0
+  defers_steps: bool = False
+  sparse_tables: frozenset[str] = frozenset()
+  trained_by_source: tuple[frozenset[str] | None, ...] = ()
+
+
+def as_in_lingvo(
+  view: ParamsView, optimizer: Config, facts: TaskFacts, paths: set[str]
+) -> Config:
+  """Returns an optimizer that treats weights as Lingvo does its variables.
+
+  Args:
+    view: gets an issue where there is none.
+    optimizer: the optimizer.
+    facts: of the task.
+    paths: of the optimizer's weights.
+  """
+  left = optimizers.leaves_alone(optimizer)
+  for path in sorted(paths & facts.sparse_tables) if left else ():
+    view.issue(
+      'optimizer',
+      f'in Lingvo it leaves alone {left} of {path}, whose gradient is sparse,'
+      ' which is not translated',
+    )
+  if optimizers.goes_by_whole(optimizer):
+    check_whole(view, 'optimizer', facts, paths)
+  if not optimizers.goes_by_shape(optimizer):
+    return optimizer
+  steps = {}
+  for variable in facts.names.variables:
+    found = _steps_to_lingvo(variable.transform)
+    if variable.jax not in paths or _is_joined(variable):
+      continue
+    if found is None:
+      view.issue(
+        'optimizer',
+        f'it goes by the shape of {variable.theta[0]}, which is another one'
+        f' here, as {variable.jax}',
+      )
+    elif found:
+      steps[variable.jax] = found
+  if not steps:
+    return optimizer
+  return around(optimizer, lingvo_optimizers.InOtherShapes, steps=steps)
+
+
+def check_whole(
+  view: ParamsView, field: str, facts: TaskFacts, paths: set[str]
+):
+  """Adds an issue with a field that needs weights to be whole variables.
+
+  Stacks are: their layers are treated each on its own. Where there are any, so
+  are those of stacks that Lingvo treats as a whole.
+  """
+  variables = facts.names.variables
+  treats_layers = any(is_stack(v.transform) for v in variables)
+  for variable in variables:
+    kept = any(isinstance(s, AlreadyStacked) for s in _steps(variable))
+    if treats_layers and kept and variable.jax in paths:
+      view.issue(
+        field,
+        f'it goes by whole variables, of which {variable.theta[0]} is one of'
+        ' several layers, while others are of one layer each',
+      )
+    if _is_joined(variable) and variable.jax in paths:
+      view.issue(
+        field,
+        f'it goes by whole variables, and {", ".join(variable.theta)} are one'
+        f' weight here, {variable.jax}',
+      )
+
+
+def _steps(variable: Variable) -> tuple:
+  """Returns the transforms that a variable goes through."""
+  transform = variable.transform
+  return transform.steps if isinstance(transform, Chain) else (transform,)
+
+
+def _is_joined(variable: Variable) -> bool:
+  """Whether a weight is made of several variables, and is no stack of them."""
+  return len(variable.theta) > 1 and not is_stack(variable.transform)
+
+
+def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
+  """Returns the steps from a weight's shape to that of Lingvo's variable.
+
+  None if there are none; see `lingvo_optimizers.InOtherShapes`.
+  """
+  if isinstance(transform, Same) or type(transform).__name__ == _STACK:
+    return []
+  if isinstance(transform, Concat):
+    return [] if transform.parts == (transform.size,) else None
+  if isinstance(transform, Transpose):
+    axes = tuple(int(axis) for axis in np.argsort(transform.axes))
+    return [('transpose', axes)]
+  if isinstance(transform, Reshape):
+    return [('reshape', tuple(transform.lingvo))]
+  if isinstance(transform, Chain) and is_stack(transform):
+    # Layers are treated each on its own.
+    each = transform.steps[1:]
+    if len(each) == 1 and isinstance(each[0], Each):
+      return _steps_to_lingvo(each[0].transform)
+  elif isinstance(transform, Chain):
+    parts = [_steps_to_lingvo(step) for step in reversed(transform.steps)]
+    return None if None in parts else sum(parts, [])
+  return None
+
+
+_STACK = 'Stack'
+
+
+def is_stack(transform: Any) -> bool:
+  """Whether a weight here is a stack of several variables of Lingvo's."""
+  steps = transform.steps if isinstance(transform, Chain) else (transform,)
+  return any(type(step).__name__ == _STACK for step in steps)
+
+
+def around(optimizer: Config, wrapper: type, **fields: Any) -> Config:
+  """Returns the config of a wrapper that has an optimizer's common fields."""
+  defaults = config_lib.field_values(Config(BaseOptimizer))
+  values = {name: getattr(optimizer, name) for name in defaults}
+  return wrapper.config(
+    optimizer_tpl=optimizer.clone().set(**defaults),
+    **{k: v for k, v in values.items() if not _is_default(v, defaults[k])},
+    **fields,
+  )
+
+
+def _is_default(value: Any, default: Any) -> bool:
+  return not isinstance(value, Config) and value == default

@@ -1,0 +1,1 @@
+"""Translators of Transformer layers and stacks."""

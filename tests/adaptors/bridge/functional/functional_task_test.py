@@ -1,0 +1,292 @@
+"""A Lingvo task as a function: what goes in and out, and what is refused."""
+
+import numpy as np
+import pytest
+
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional.functional_task import (
+  FunctionalTask,
+  on_one_device,
+)
+from pax_compat import errors
+from tests.adaptors.bridge import small_task
+from tests.adaptors.translate import tiny_task
+
+
+@pytest.fixture(scope='module')
+def tf():
+  return lingvo_runtime.module('lingvo.compat')
+
+
+def _task(compute=small_task.product, do_eval=False, **fields):
+  return FunctionalTask(
+    small_task.params(compute, **fields), do_eval=do_eval, xla_device='tpu'
+  )
+
+
+def _arguments(tf, task, step=5, seed=(1, 2)):
+  # Variables that a test adds to the task start at 0.
+  values = {k: tf.zeros(v.shape, v.dtype) for k, v in task.variables.items()}
+  values |= {k: tf.constant(v) for k, v in small_task.values().items()}
+  batch = {k: tf.constant(v) for k, v in small_task.batch().items()}
+  return values, batch, tf.constant(step), tf.constant(seed)
+
+
+def _forward(tf, task, **settings):
+  outputs = task.forward(*_arguments(tf, task, **settings))
+  return tf.nest.map_structure(lambda x: x.numpy(), outputs)
+
+
+def _with_gradients(tf, task, losses=('loss',)):
+  outputs = task.with_gradients(losses, *_arguments(tf, task))
+  return tf.nest.map_structure(lambda x: x.numpy(), outputs)
+
+
+def test_metrics_gradients_and_facts(tf):
+  """The table's rows are looked up twice, and TensorFlow does not sum them."""
+
+  def compute(task, theta, batch):
+    rows = tf.nn.embedding_lookup(theta.table, batch.ids)
+    return {
+      'loss': (tf.reduce_sum(theta.w * rows * batch.x), 2),
+      'other': (tf.reduce_sum(theta.w), tf.constant(3.0)),
+    }
+
+  task, batch = _task(compute), small_task.batch()
+  values = small_task.values()
+  rows = values['table'][batch['ids']]
+  (metrics, per_example, updates), gradients, facts = _with_gradients(
+    tf, task, ('loss', 'other')
+  )
+  loss = (values['w'] * rows * batch['x']).sum()
+  np.testing.assert_allclose(metrics['loss'], (loss, 2.0), rtol=1e-6)
+  assert metrics['other'] == (1.5, 3.0)
+  assert (per_example, updates) == ({}, {})
+  of_rows = values['w'] * batch['x']
+  table = np.zeros([5, 3])
+  np.add.at(table, batch['ids'], of_rows)
+  np.testing.assert_allclose(gradients['loss']['table'], table, rtol=1e-6)
+  np.testing.assert_allclose(
+    gradients['loss']['w'], (rows * batch['x']).sum(0), rtol=1e-6
+  )
+  np.testing.assert_array_equal(gradients['other']['w'], [1, 1, 1])
+  np.testing.assert_array_equal(gradients['other']['table'], np.zeros([5, 3]))
+  counts, sum_squares = facts['loss']['table']
+  np.testing.assert_array_equal(counts, [0, 0, 0, 0, 2])
+  np.testing.assert_allclose(sum_squares, np.square(of_rows).sum(), rtol=1e-6)
+  # What a loss does not depend on is as if no row of it was looked up.
+  assert facts['other']['table'][0].tolist() == [0] * 5
+  assert sorted(facts['loss']) == sorted(facts['other']) == ['table']
+
+
+def test_what_a_trace_tells(tf):
+  def compute(task, theta, batch):
+    rows = tf.nn.embedding_lookup(theta.table, batch.ids)
+    low = tf.cast(tf.cast(rows, tf.bfloat16), tf.float32)
+    return {'loss': (tf.reduce_sum(low), 1.0)}
+
+  told = _task(compute).trace(('loss',), small_task.batch())
+  assert told.sparse_tables == ('table',)
+  assert told.unused == ('w',)
+  assert told.has_bfloat16
+  told = _task().trace(('loss',), small_task.batch())
+  assert (told.sparse_tables, told.unused) == ((), ('table',))
+  assert not told.has_bfloat16
+
+
+@pytest.mark.parametrize('do_eval', [False, True])
+def test_evaluation_tells_of_examples_and_writes_nothing(tf, do_eval):
+  def compute(task, theta, batch):
+    if not task.do_eval:
+      task.vars.count.assign_add(1.0)
+    return {'loss': (tf.reduce_sum(theta.w), 1.0)}
+
+  task = _task(compute, do_eval, update=lambda t: t.vars.count.assign_add(10.0))
+  task.task.ComputeLoss = lambda *args: (
+    compute(task.task, *args[::2]),
+    {'rows': args[2].x, 'text': tf.constant(['a', 'b']), 'one': tf.ones([])},
+  )
+  _, per_example, updates = _forward(tf, task)
+  if do_eval:
+    assert list(per_example) == ['rows']
+    assert not updates
+  else:
+    assert not per_example
+    assert updates == {'count': 7 + 1 + 10}
+
+
+def test_the_step_is_known_wherever_layers_ask_for_it(tf):
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  def compute(task, theta, batch):
+    asked = (
+      py_utils.GetGlobalStep(),
+      task.global_step,
+      py_utils.GetOrCreateGlobalStepVar(),
+    )
+    return {
+      'loss': (tf.reduce_sum(theta.w), 1.0),
+      **{str(i): (x, 1.0) for i, x in enumerate(asked)},
+    }
+
+  task = _task(compute)
+  for step in (3, 4):
+    metrics, *_ = _forward(tf, task, step=step)
+    assert [metrics[k][0] for k in '012'] == [step] * 3
+  counting = _task(compute, task_global_step=True)
+  metrics, _, updates = _forward(tf, counting, step=3)
+  assert [metrics[k][0] for k in '012'] == [0] * 3
+  assert updates == {'small_global_step': 1}
+
+
+def test_random_numbers_follow_from_the_seed(tf):
+  def compute(task, theta, batch):
+    return {'loss': (tf.reduce_sum(tf.nn.dropout(theta.w, rate=0.5)), 1.0)}
+
+  task = _task(compute)
+  losses = [
+    _forward(tf, task, seed=(1, i))[0]['loss'][0] for i in (*range(6), 0)
+  ]
+  assert losses[0] == losses[-1]
+  assert len(set(losses)) > 1
+  assert [told.function for told in task.told] == ['random_uniform']
+
+
+def test_lingvo_adds_its_own_noise(tf):
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  def compute(task, theta, batch):
+    theta.w = task.AddVN(theta.w)
+    return small_task.product(task, theta, batch)
+
+  params = small_task.params(compute)
+  params.vn = py_utils.VariationalNoiseParams(None, True, False)
+  params.train.Set(vn_std=0.5, vn_start_step=4)
+  task = FunctionalTask(params, do_eval=False, xla_device='tpu')
+  clean, noisy, same, other = (
+    _forward(tf, task, step=step, seed=(0, seed))[0]['loss'][0]
+    for step, seed in ((3, 0), (4, 0), (4, 0), (4, 1))
+  )
+  product = small_task.batch()['x'] * small_task.values()['w']
+  np.testing.assert_allclose(clean, product.mean(), rtol=1e-6)
+  assert len({float(x) for x in (clean, noisy, other)}) == 3
+  assert noisy == same
+
+
+def test_an_input_that_cannot_be_built_here_does_no_harm(tf):
+  """The task can ask it for its tokenizer and its settings."""
+  params = small_task.params(
+    lambda task, theta, batch: {
+      'loss': (tf.reduce_sum(theta.w), 1.0),
+      'words': (task.input_generator.tokenizer.params.vocab_size, 1.0),
+      'rows': (task.params.input.rows, 1.0),
+    }
+  )
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  def refuse(self, params):
+    assert not py_utils.IsEagerMode()
+
+  params.input.cls = type('Old', (params.input.cls,), {'__init__': refuse})
+  params.input.Define('rows', 17, 'A setting of its own.')
+  task = FunctionalTask(params, do_eval=False, xla_device='tpu')
+  metrics, *_ = _forward(tf, task)
+  assert (metrics['words'][0], metrics['rows'][0]) == (64, 17)
+
+
+def test_accumulators_last_for_a_call(tf):
+  base_layer = lingvo_runtime.module('lingvo.core.base_layer')
+
+  class Adding(base_layer.Accumulator):
+    def DefaultValue(self):
+      return tf.zeros([])
+
+  def compute(task, theta, batch):
+    sums = task.accumulators.sums
+    sums.SetValue(sums.GetValue() + tf.reduce_sum(batch.x))
+    return small_task.product(task, theta, batch)
+
+  def build(task):
+    task.RegisterAccumulator('sums', Adding())
+
+  def update(task):
+    task.vars.count.assign(task.accumulators.sums.GetValue())
+
+  task = _task(compute, build=build, update=update)
+  for _ in range(2):
+    _, _, updates = _forward(tf, task)
+    assert updates == {'count': 10.0}
+    task._compiled.clear()
+
+
+def _assign_weight(task, theta, batch):
+  task.vars.w.assign_add(theta.w)
+  return small_task.product(task, theta, batch)
+
+
+def _kept_from_building(task):
+  task.kept = task.vars.w * 2.0
+
+
+def _own_variable(task):
+  task.kept = lingvo_runtime.module('lingvo.compat').Variable(1.0, name='mine')
+
+
+def _with_kept(task, theta, batch):
+  loss, weight = small_task.product(task, theta, batch)['loss']
+  tf = lingvo_runtime.module('lingvo.compat')
+  return {'loss': (loss + tf.reduce_sum(task.kept), weight)}
+
+
+@pytest.mark.parametrize(
+  ('fields', 'words'),
+  [
+    (dict(compute=_assign_weight), 'small assigns to the weight w, which'),
+    (
+      dict(compute=_with_kept, build=_kept_from_building),
+      "kept of a variable's value while it was built",
+    ),
+    (
+      dict(compute=_with_kept, build=_own_variable),
+      'small uses mine:0, which was not created by',
+    ),
+    (
+      dict(compute=lambda task, theta, batch: {'los': (theta.w[0], 1.0)}),
+      "the loss 'loss' is none of the metrics of small; did you mean: los",
+    ),
+  ],
+)
+def test_what_is_refused(tf, fields, words):
+  task = _task(**fields)
+  with pytest.raises(errors.UserError, match=words):
+    task.trace(('loss',), small_task.batch())
+  if 'loss' not in words:
+    with pytest.raises(errors.UserError, match=words):
+      _forward(tf, task)
+
+
+def test_a_layer_with_an_update_of_averages_is_refused():
+  params = small_task.params()
+  own = {'PostEmaUpdate': lambda self: None}
+  params.cls = type('Averaging', (params.cls,), own)
+  words = 'Averaging, which overrides PostEmaUpdate'
+  with pytest.raises(errors.UserError, match=words):
+    FunctionalTask(params, do_eval=False, xla_device='tpu')
+
+
+def test_an_update_that_goes_by_a_weight_is_told(tf, caplog):
+  task = _task(update=lambda t: t.vars.count.assign(t.vars.w[0]))
+  _, _, updates = _forward(tf, task)
+  assert updates == {'count': 0.5}
+  assert 'PostTrainingStepUpdate reads the weight w' in caplog.text
+
+
+def test_meshes_are_of_one_device_and_the_caller_keeps_theirs():
+  params = tiny_task.params()
+  params.device_mesh = np.arange(4).reshape(2, 2)
+  params.first.device_mesh = [0, 1]
+  changed = on_one_device(params)
+  assert changed.device_mesh.shape == (1, 1)
+  assert changed.first.device_mesh.shape == (1,)
+  assert changed.second.device_mesh is None
+  assert params.device_mesh.shape == (2, 2)

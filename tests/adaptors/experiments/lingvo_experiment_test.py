@@ -1,0 +1,211 @@
+"""A class of Lingvo's registry as an experiment: its task and its datasets."""
+
+import types
+
+import pytest
+
+from adaptors import lingvo_runtime
+from adaptors.equivalents import lingvo_early_stopping
+from adaptors.experiments import lingvo_experiment
+from adaptors.lingvo_input import (
+  eval_adaptors,
+  input_adaptor,
+)
+from adaptors.lingvo_registry.options import LingvoOptions
+from pax_compat import errors
+from tests.adaptors.translate import tiny_task
+
+
+def _model_params(*, task=None, schedule=None, held_out=()):
+  """Returns an instance of a class such as users register.
+
+  Args:
+    task: changes the task's Params.
+    schedule: fields of its program schedule.
+    held_out: names of the datasets beside the training data.
+  """
+  base = lingvo_runtime.module('lingvo.core.base_model_params')
+  program = lingvo_runtime.module('lingvo.core.program')
+
+  class Model(base.SingleTaskModelParams):
+    """A tiny one."""
+
+    def Train(self):
+      return tiny_task.params().input
+
+    def Task(self):
+      params = tiny_task.params()
+      params.input = None
+      if task:
+        task(params)
+      return params
+
+    def ProgramSchedule(self):
+      settings = dict(
+        train_dataset_name='Train',
+        train_steps_per_loop=100,
+        eval_dataset_names=[],
+        eval_steps_per_loop=5,
+        decode_steps_per_loop=0,
+      )
+      return program.SimpleProgramScheduleForTask(
+        **{**settings, **(schedule or {})}
+      )
+
+  for name in held_out:
+    setattr(Model, name, lambda self: self.Train().Set(bucket_batch_limit=[4]))
+  return Model()
+
+
+def _experiment(model_params, **options):
+  return lingvo_experiment.LingvoExperiment(
+    name='lm.tiny.Model',
+    model_params=model_params,
+    options=LingvoOptions(**options),
+  )
+
+
+def test_when_what_is_evaluated_and_decoded():
+  experiment = _experiment(
+    _model_params(
+      held_out=['Dev', 'Test'],
+      schedule={
+        'eval_dataset_names': ['Train', 'Dev', 'Test'],
+        'eval_steps_per_loop': [3, 3, 0],
+        'decode_steps_per_loop': [0, 0, 2],
+        'decode_trigger_interval': 2,
+      },
+    )
+  )
+  train = experiment.task().train
+  assert train.eval_interval_steps == 100
+  assert train.eval_during_training == ('Dev',)
+  assert not train.eval_skip_train
+  assert train.decode_interval_steps == 200
+  assert train.decode_start_after_n_steps == 0
+  assert [d.name for d in experiment.datasets()] == ['Train', 'Dev', 'Test']
+  assert [d.name for d in experiment.decode_datasets()] == ['Test']
+
+
+def test_nothing_but_training():
+  experiment = _experiment(_model_params())
+  train = experiment.task().train
+  assert train.eval_during_training == ()
+  assert train.eval_skip_train
+  assert train.decode_interval_steps is None
+  assert [d.name for d in experiment.datasets()] == ['Train']
+  assert not experiment.decode_datasets()
+
+
+@pytest.mark.parametrize('method', ['Model', 'Train', 'Dev', 'ProgramSchedule'])
+def test_a_typo_in_a_method_of_the_class_is_told_with_its_place(method):
+  model_params = _model_params(held_out=['Dev'])
+  params = model_params.Train()
+
+  def typo(self):
+    return params.Set(bucket_uper_bound=[3])
+
+  setattr(type(model_params), method, typo)
+  wrong = rf'Model.{method}\(\) fails: .*uper_bound \(did you mean: .*py:'
+  with pytest.raises(errors.UserError, match=wrong):
+    experiment = _experiment(model_params)
+    experiment.task()
+    experiment.datasets()
+
+
+def test_a_dataset_is_params():
+  model_params = _model_params(held_out=['Dev'])
+  type(model_params).Dev = lambda self: None
+  with pytest.raises(errors.UserError, match=r'Model.Dev\(\) returns None'):
+    _experiment(model_params).datasets()
+
+
+def test_replay_is_of_the_training_data():
+  model_params = _model_params(held_out=['Dev'])
+  train, dev = _experiment(model_params, lingvo_input_replay=True).datasets()
+  assert train.replay and not dev.replay
+  train, _ = _experiment(model_params).datasets()
+  assert not train.replay
+
+
+def test_datasets_without_an_end_are_read_on():
+  """There is nothing of them that would be the whole."""
+  inputs = lingvo_runtime.module('lingvo.core.base_input_generator')
+  model_params = _model_params(
+    held_out=['Dev', 'Test'],
+    schedule={'eval_dataset_names': ['Dev'], 'eval_steps_per_loop': 3},
+  )
+  dev, _ = _experiment(model_params).eval_datasets()
+  assert dev.__fn_or_cls__ is eval_adaptors.LingvoEvalAdaptor
+  assert dev.batch_size == 4 and dev.reset_for_eval
+  for name in ('Dev', 'Test'):  # They make up their examples.
+    made_up = inputs.BaseInputGenerator.Params().Set(batch_size=4)
+    setattr(type(model_params), name, lambda self, p=made_up: p.Copy())
+  dev, test = _experiment(model_params).eval_datasets()
+  assert dev.__fn_or_cls__ is input_adaptor.LingvoInputAdaptor
+  assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
+  # The schedule does not say how much of it; reading it may find an end.
+  assert test.__fn_or_cls__ is eval_adaptors.LingvoEvalAdaptor
+
+
+def _stopping(jobname):
+  def change(params):
+    params.train.early_stop.window = 300
+    params.train.early_stop.metric_history.jobname = jobname
+
+  return change
+
+
+def test_early_stopping_by_a_dataset_that_the_schedule_leaves_out():
+  experiment = _experiment(
+    _model_params(task=_stopping('eval_dev'), held_out=['Dev'])
+  )
+  task = experiment.task()
+  stop = task.Instantiate().create_early_stopping_fn()
+  assert isinstance(stop, lingvo_early_stopping.EarlyStop)
+  assert (stop.split, stop.window) == ('eval_Dev', 300)
+  assert task.train.eval_during_training == ('Dev',)
+
+
+def test_early_stopping_by_a_dataset_that_is_not_there():
+  experiment = _experiment(
+    _model_params(task=_stopping('eval_dev'), held_out=['Test'])
+  )
+  with pytest.raises(errors.UserError, match="'eval_dev'.*are Test"):
+    experiment.task()
+
+
+def test_an_override_of_how_it_is_trained():
+  experiment = _experiment(
+    _model_params(), model_params_override='task.train.max_steps : 7'
+  )
+  assert experiment.task().train.num_train_steps == 7
+
+
+def test_a_model_of_several_tasks_is_another_kind():
+  base = lingvo_runtime.module('lingvo.core.base_model')
+  model_params = types.SimpleNamespace(Model=base.MultiTaskModel.Params)
+  with pytest.raises(errors.UserError, match='is a MultiTaskModel, of what is'):
+    _experiment(model_params)
+
+
+def test_a_model_of_its_own_is_refused():
+  base = lingvo_runtime.module('lingvo.core.base_model')
+
+  class Renamed(base.SingleTaskModel):
+    """Nothing is different."""
+
+  class Sampling(Renamed):
+    """Says itself which task is trained."""
+
+    def SampleTask(self, global_step):
+      return None
+
+  for cls, is_known in ((Renamed, True), (Sampling, False)):
+    model_params = _model_params()
+    type(model_params).Model = lambda self, cls=cls: cls.Params(self.Task())
+    if is_known:
+      _experiment(model_params)
+      continue
+    with pytest.raises(errors.UserError, match='Sampling overrides SampleTask'):
+      _experiment(model_params)

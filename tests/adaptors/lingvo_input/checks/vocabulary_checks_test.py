@@ -1,0 +1,160 @@
+"""Vocabulary files that are refused, and the ones that Lingvo reads."""
+
+import numpy as np
+import pytest
+
+from adaptors import lingvo_runtime
+from adaptors.lingvo_input import eval_adaptors, input_adaptor
+from adaptors.lingvo_input.checks import vocabulary_checks
+from pax_compat import errors
+from tests.adaptors.lingvo_input import generators as testing
+
+GOOD = '<S>\t1\n</S>\t2\n<UNK>\t3\nto\t4\nbe\t5\n'
+PLAIN = '<S>\n</S>\n<UNK>\nto\nbe\n'
+
+
+@pytest.fixture
+def check(tmp_path):
+  """Returns a function that checks an input with a vocabulary of some text.
+
+  It takes the tokenizer's class and the field of the file, or the two of a
+  VocabFileTokenizer.
+  """
+  tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
+  hyperparams = lingvo_runtime.module('lingvo.core.hyperparams')
+
+  def check(
+    text, cls='VocabFileTokenizer', field='token_vocab_filepath', **fields
+  ):
+    path = tmp_path / 'vocab.txt'
+    if text is not None:
+      path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    tokenizer = getattr(tokenizers, cls).Params()
+    tokenizer.Set(**{field: str(path), **fields})
+    params = hyperparams.Params()
+    params.Define('tokenizer', tokenizer, '')
+    vocabulary_checks.check_vocabularies('Train', params)
+    return tokenizer
+
+  return check
+
+
+@pytest.mark.parametrize(
+  ('text', 'has_ids', 'ids'),
+  [
+    (GOOD, True, [1, 4, 5, 2]),
+    (GOOD + '\n', True, [1, 4, 5, 2]),
+    (PLAIN, False, [0, 3, 4, 1]),
+  ],
+)
+def test_what_passes_is_read_by_lingvo(check, text, has_ids, ids):
+  tf = lingvo_runtime.module('tensorflow')
+  tokenizer = check(text, load_token_ids_from_vocab=has_ids)
+  tokenizer.Set(name='tokenizer', vocab_size=10, target_unk_id=3)
+  found, *_ = tokenizer.Instantiate().StringsToIds(tf.constant(['to be']), 4)
+  np.testing.assert_array_equal(found, [ids])
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    (None, r"Train: the vocabulary '.*vocab.txt' does not exist"),
+    (PLAIN, "has the line 1 '<S>'; expected a token, a tab and its id"),
+    (GOOD + 'or\tfive\n', r"has the line 6 'or\\tfive'"),
+    ('to\t4\nbe\t5\n', 'lacks </S>, <S>, <UNK>, which every'),
+    (GOOD.replace('<UNK>', '<unk>'), 'lacks <UNK>, which'),
+    (
+      GOOD + 'or\t99999999999\n',
+      'line 6 .*; expected an id of 0 to 2147483647',
+    ),
+  ],
+)
+def test_what_would_end_the_process_is_refused(check, text, message):
+  with pytest.raises(errors.UserError, match=message):
+    check(text)
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    (
+      GOOD + 'or\t-5\n',
+      r"the line 6 'or\\t-5'; expected an id of 0 to 9, as the",
+    ),
+    (GOOD + 'or\t10\n', 'expected an id of 0 to 9, as the vocab_size .* is 10'),
+    (GOOD + 'be\t6\n', 'line 6 .*; but line 5 has the id 5 for the same token'),
+  ],
+)
+def test_what_gives_wrong_ids_is_refused(check, text, message):
+  with pytest.raises(errors.UserError, match=message):
+    check(text, vocab_size=10)
+
+
+def test_a_folder_is_no_vocabulary(check, tmp_path):
+  with pytest.raises(errors.UserError, match='is a folder; expected a file'):
+    check(None, token_vocab_filepath=str(tmp_path))
+
+
+def test_tokens_may_share_an_id(check, log):
+  check(GOOD + 'or\t5\nand\t5\n')
+  assert 'has 2 tokens with the id of another one' in log()
+
+
+def test_words_of_byte_pairs(check, tmp_path):
+  tf = lingvo_runtime.tensorflow()
+  codes = tmp_path / 'codes'
+  codes.write_text('')
+  kind = ('BpeTokenizer', 'words_to_ids_filepath')
+  good = check('to 4,5\n\nbe 6\n', *kind, codes_filepath=str(codes))
+  found, *_ = (
+    good.Set(name='bpe').Instantiate().StringsToIds(tf.constant(['to be']), 5)
+  )
+  np.testing.assert_array_equal(found, [[1, 4, 5, 6, 2]])
+  for line in ('or', 'or,7', 'or\t7', 'or 7 8', 'or 7,x', 'or -7', 'or 64,99'):
+    expected = r'has the line 2 .*; expected a word, a blank, and its ids'
+    with pytest.raises(errors.UserError, match=expected):
+      check(f'to 4,5\n{line}\n', *kind, vocab_size=80)
+  with pytest.raises(errors.UserError, match='codes.no. does not exist'):
+    check('to 4\n', *kind, codes_filepath=f'{codes}.no')
+
+
+def test_word_pieces(check, log):
+  kind = ('WpmTokenizer', 'vocab_filepath')
+  check('<unk>\n<s>\n</s>\nt\no\n', *kind, vocab_size=5)
+  check('<unk>\t1\n<s>\t2\n</s>\t3\nt\nt\n', *kind)
+  assert 'has 1 word pieces twice' in log()
+  for text, message in [
+    (
+      't\no\n',
+      'has <unk> nowhere; expected it on line 1, as tokenizer.target_',
+    ),
+    ('<unk>\n</s>\n<s>\n', 'has <s> on line 3; expected it on line 2'),
+    ('<unk>\n<s>\n</s>\nt\no\nb\n', 'has 6 word pieces; expected at most .* 5'),
+    (b'<unk>\n<s>\n</s>\n\xff\n', 'has the line 4 .*; expected UTF-8'),
+  ]:
+    with pytest.raises(errors.UserError, match=message):
+      check(text, *kind, vocab_size=5)
+
+
+def test_models_of_sentence_pieces(check):
+  kind = ('SentencePieceTokenizer', 'spm_model')
+  with pytest.raises(errors.UserError, match='is no model of SentencePiece'):
+    check('<unk>\n<s>\n', *kind)
+
+
+@pytest.mark.parametrize('evaluates', [False, True])
+def test_inputs_have_their_vocabularies_checked(tmp_path, evaluates):
+  tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
+  path = tmp_path / 'vocab.txt'
+  path.write_text(PLAIN)
+  tokenizer = tokenizers.VocabFileTokenizer.Params().Set(
+    token_vocab_filepath=str(path)
+  )
+  pattern = testing.write_lines(tmp_path / 'a.txt', ['to be'])
+  params = testing.lm_params(pattern, tokenizer=tokenizer)
+  cls, fields = input_adaptor.LingvoInputAdaptor, {'is_training': True}
+  if evaluates:
+    cls = eval_adaptors.LingvoEvalAdaptor
+    fields = {'batch_size': 2, 'reset_for_eval': True}
+  with pytest.raises(errors.UserError, match=f'{path}.* has the line 1'):
+    cls(input=params, **fields)

@@ -1,0 +1,110 @@
+"""Hosts that read in orders of their own feed one shape at each step."""
+
+import collections
+import json
+import random
+
+import pytest
+
+from adaptors.lingvo_input.shapes import agreed_shapes
+from tests.adaptors.lingvo_input import generators as testing
+from tests.pax_compat import processes
+
+_SCRIPT = """
+  import json, threading
+  from adaptors.lingvo_input import input_adaptor
+  from pax_compat import process_channel
+  from tests.adaptors.lingvo_input import generators as testing
+
+  def adapt(**fields):
+    return input_adaptor.LingvoInputAdaptor(
+      input=testing.letters_params(
+        {pattern!r}, bucket_batch_limit=[8, 4, 2], **fields
+      ),
+      is_training=True,
+      num_infeed_hosts=jax.process_count(),
+      infeed_host_index=jax.process_index(),
+    )
+
+  def told(batches):
+    return dict(
+      shapes=[batch.ids.shape for batch in batches],
+      real=[float(batch.eval_sample_weights.sum()) for batch in batches],
+      positions=[float(batch.weights.sum()) for batch in batches],
+      lines=[t for b in batches for t in testing.texts(b, weighted=True)],
+    )
+
+  epoch, endless = adapt(repeat_count=1), adapt()
+  found = dict(epoch=told(testing.drain(epoch)))
+  found['after the end'] = len(testing.drain(epoch))
+  found['weightless'] = epoch.input_metrics()['input/weightless_batches']
+  found['endless'] = told([endless.get_next() for _ in range(80)])
+  if jax.process_index() == 1:  # The other one makes no step any more.
+    threading.Timer(0.5, endless.interrupt).start()
+    try:
+      testing.drain(endless)
+    except process_channel.Left:
+      found['interrupted'] = True
+  epoch.close()
+  endless.close()
+  print(json.dumps(found))
+"""
+_OF_BUCKETS = {(8, 11), (4, 21), (2, 41)}
+
+
+def test_two_processes(tmp_path):
+  # One file for each of them. The second host comes to its end much earlier.
+  lines = testing.mixed_lines(70)
+  testing.write_lines(tmp_path / '0.txt', lines[:59])
+  testing.write_lines(tmp_path / '1.txt', lines[59:])
+  script = _SCRIPT.replace('{pattern!r}', repr(f'text:{tmp_path}/*.txt'))
+  outputs = processes.run_on_processes(script, 2)
+  hosts = [json.loads(output.splitlines()[-1]) for output in outputs]
+  for part in ('epoch', 'endless'):
+    first, second = ([tuple(s) for s in h[part]['shapes']] for h in hosts)
+    assert first == second
+    assert set(first) == _OF_BUCKETS
+    for weights in zip(*(h[part]['real'] for h in hosts), strict=True):
+      assert any(weights)
+  # Each line once, and nothing else counts.
+  read = [line for h in hosts for line in h['epoch']['lines']]
+  assert len(read) == len(set(read)) == len(lines)
+  for host in hosts:
+    epoch = host['epoch']
+    assert host['after the end'] == 0
+    for real, positions in zip(epoch['real'], epoch['positions'], strict=True):
+      assert (real == 0) == (positions == 0)
+  # The long file's batches make up the steps; the other host fills up.
+  assert hosts[0]['weightless'] <= 1
+  assert hosts[1]['weightless'] == hosts[1]['epoch']['real'].count(0) >= 8
+  assert hosts[0]['endless']['real'].count(0) <= 8
+  assert hosts[1]['interrupted']
+
+
+def _plan(*told, seed=0):
+  texts = [json.dumps(counts) for counts in told]
+  return json.loads(agreed_shapes._plan(texts, draw=random.Random(seed)))
+
+
+def test_a_plan_prefers_what_most_hosts_have():
+  told = {'a': 3, 'b': 1}, {'b': 1, 'c': 5}, {'b': 2, 'c': 1, 'a': 0}
+  for seed in range(5):
+    steps = _plan(*told, seed=seed)
+    assert steps[:2] == ['b', 'c'] and len(steps) == 8
+    # Then it is one host each time, of ten batches that there are.
+    counts = collections.Counter(steps)
+    assert counts['a'] <= 3 and counts['b'] <= 2 and counts['c'] <= 5
+
+
+def test_shapes_come_as_often_as_there_are_batches_of_them():
+  told = [{'a': 20, 'b': 10, 'c': 2}] * 2
+  plans = [_plan(*told, seed=seed) for seed in range(300)]
+  counts = collections.Counter(step for plan in plans for step in plan)
+  assert counts['a'] / len(plans) == pytest.approx(8 * 20 / 32, rel=0.1)
+  assert counts['b'] / len(plans) == pytest.approx(8 * 10 / 32, rel=0.1)
+  assert counts['c'] / len(plans) == pytest.approx(8 * 2 / 32, rel=0.3)
+
+
+def test_a_plan_goes_up_to_the_end_of_the_data():
+  assert _plan({'a': 1}, {'a': 0}) == ['a']
+  assert _plan({'a': 0}, {}) == []

@@ -1,0 +1,48 @@
+"""Training steps that are traced, and what is found out by it."""
+
+from tests.adaptors import native_library
+
+pytestmark = native_library.NEEDS_LINGVO
+
+
+from adaptors.lingvo_registry import lookup  # noqa: E402
+from adaptors.migrate.examine import examining  # noqa: E402
+from adaptors.migrate.findings import Status  # noqa: E402
+from pax_compat import experiment_sources  # noqa: E402
+
+_MODULE = 'tests.adaptors.migrate.user_experiments'
+
+
+def _traced(name):
+  options = experiment_sources.SourceOptions()
+  lookup.import_module(_MODULE)
+  return examining.examine(f'{_MODULE}.{name}', options, traces=True)
+
+
+def test_a_native_task_on_a_made_up_batch():
+  [task] = _traced('Native').tasks
+  assert task.trace.works and 'made-up' in task.trace.text
+
+
+def test_a_bridged_task_on_a_batch_of_its_input():
+  found = _traced('OwnTask')
+  [task] = found.tasks
+  assert found.status is Status.BRIDGED
+  assert task.trace.works, task.trace.text
+  assert 'a batch of its input' in task.trace.text
+
+
+def test_what_cannot_be_compiled_is_named():
+  found = _traced('Uncompilable')
+  [task] = found.tasks
+  assert not task.trace.works
+  assert 'AsString' in task.trace.text
+  assert found.status is Status.IMPOSSIBLE
+  assert found.problem == task.trace.text
+
+
+def test_an_input_that_cannot_be_read():
+  found = _traced('NoFiles')
+  [task] = found.tasks
+  assert found.status is Status.BRIDGED
+  assert task.trace.works is None and '/nowhere' in task.trace.text
