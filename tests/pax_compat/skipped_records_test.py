@@ -6,8 +6,8 @@ from pax_compat import (
   base_experiment,
   base_input,
   errors,
+  experiment_overrides,
   multi_input,
-  skipped_records,
 )
 from pax_compat.nested_map import NestedMap
 
@@ -45,9 +45,12 @@ class UnableExperiment(Experiment):
     return [self.OTHER]
 
 
+def _skipping(experiment):
+  return experiment_overrides.changed(experiment, skip_bad_records=True)
+
+
 def test_every_input_that_can_leaves_out_records():
-  experiment = Experiment()
-  skipped_records.in_inputs_of(experiment)
+  experiment = _skipping(Experiment())
   train, other, nested = experiment.datasets()
   assert train.skip_bad_records
   assert nested.input_to_params['a'].skip_bad_records
@@ -57,7 +60,6 @@ def test_every_input_that_can_leaves_out_records():
 
 
 def test_an_experiment_without_such_inputs_is_refused():
-  experiment = UnableExperiment()
-  skipped_records.in_inputs_of(experiment)
+  experiment = _skipping(UnableExperiment())
   with pytest.raises(errors.UserError, match='none of the datasets other can'):
     experiment.datasets()
