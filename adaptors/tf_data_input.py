@@ -14,15 +14,10 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.records import damaged_records, dataset_files
-from pax_compat import (
-  base_input,
-  dataset_functions,
-  errors,
-  example_rows,
-  host_fields,
-  input_fields,
-)
+from pax_compat import base_input, errors
 from pax_compat.config import REQUIRED
+from pax_compat.input_core import example_rows, host_fields, input_fields
+from pax_compat.inputs import dataset_functions
 from pax_compat.nested_map import NestedMap
 
 

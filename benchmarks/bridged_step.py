@@ -30,7 +30,8 @@ from absl import app, flags, logging
 from adaptors.bridge import task as bridge_task
 from adaptors.lingvo_parity import batches as parity_batches
 from benchmarks import command_line, lingvo_peer, peers, vs_lingvo
-from pax_compat import errors, huge_pages, learners
+from pax_compat import errors, learners
+from pax_compat.cli import huge_pages
 from pax_compat.trainer import partitioning, program
 from tests.adaptors.bridge import families
 

@@ -12,7 +12,9 @@ from absl import logging
 
 from pax_compat import base_experiment, errors
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import feeding, partitioning, program, reporting
+from pax_compat.trainer import partitioning, program
+from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.reporting import progress_report
 
 # Batches that are read in search of their shapes.
 _BATCHES = 60
@@ -51,7 +53,7 @@ class OurPeer:
 
   def step(self, shape: str) -> jax.Array:
     self._count += 1
-    due = reporting.is_due(self._program.task.train, self._count, start=0)
+    due = progress_report.is_due(self._program.task.train, self._count, start=0)
     self._state, metrics = self._program.train_step(
       self._state, self._batches[shape], np.bool_(due)
     )
@@ -77,7 +79,7 @@ def batches_by_shape(
     for _ in range(_BATCHES):
       batch = data.get_next()
       batch = NestedMap({k: batch[k] for k in fields})
-      shape = feeding.shapes_of(NestedMap(ids=batch.ids))
+      shape = prefetching.shapes_of(NestedMap(ids=batch.ids))
       batches.setdefault(shape, batch)
       counts[shape] += 1
   finally:

@@ -43,13 +43,8 @@ from adaptors.lingvo_parity import synthetic
 from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
 from benchmarks import command_line, lingvo_peer, peers
-from pax_compat import (
-  base_layer,
-  errors,
-  experiment_sources,
-  huge_pages,
-  learners,
-)
+from pax_compat import base_layer, errors, experiment_sources, learners
+from pax_compat.cli import huge_pages
 from pax_compat.trainer import partitioning, program
 
 _ONLY = flags.DEFINE_list(

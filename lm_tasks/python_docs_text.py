@@ -24,7 +24,7 @@ import textwrap
 from absl import logging
 
 from pax_compat import errors
-from pax_compat import files as files_lib
+from pax_compat.runs import files as files_lib
 
 # A line of at most so many words has at most so many characters.
 SIZES = ((8, 63), (18, 127), (60, 255))

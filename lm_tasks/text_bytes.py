@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pax_compat import errors, grain_input, indexed_input
+from pax_compat import errors
 from pax_compat.config import REQUIRED
+from pax_compat.inputs import grain_input, indexed_input
 from pax_compat.nested_map import NestedMap
 
 VOCAB_SIZE = 256

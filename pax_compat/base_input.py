@@ -13,14 +13,14 @@ from absl import logging
 from etils import epath
 
 from pax_compat import config as config_lib
-from pax_compat import (
-  errors,
+from pax_compat import errors
+from pax_compat.input_core import (
   example_rows,
   host_fields,
   input_fields,
-  sharding,
   token_ids,
 )
+from pax_compat.layer_core import sharding
 from pax_compat.nested_map import NestedMap
 
 

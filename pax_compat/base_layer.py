@@ -19,22 +19,23 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import config as config_lib
-from pax_compat import errors, layer_building
+from pax_compat import errors
 from pax_compat.config import (  # noqa: F401 (users take them from here)
   BaseHParams,
   instance_field,
   sub_config_field,
 )
-from pax_compat.sharding import SplitDimsMapping, shard
-from pax_compat.summaries import Summary, SummaryType, as_value
-from pax_compat.weight_hparams import (  # noqa: F401 (users take them from here)
+from pax_compat.layer_core import child_layers
+from pax_compat.layer_core.sharding import SplitDimsMapping, shard
+from pax_compat.layer_core.summaries import Summary, SummaryType, as_value
+from pax_compat.layer_core.weight_hparams import (  # noqa: F401 (for users)
   SKIP_LP_REGULARIZATION,
   BoxedParam,
   WeightHParams,
   is_boxed,
   unbox,
 )
-from pax_compat.weight_init import WeightInit
+from pax_compat.layer_core.weight_init import WeightInit
 
 # Names of the variable collections.
 PARAMS = 'params'
@@ -120,7 +121,7 @@ class BaseLayer(nn.Module):
   ActivationSharding = ActivationSharding
   # What the text of a config leaves out; see `config_text`.
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
-    *layer_building.INHERITED,
+    *child_layers.INHERITED,
     'shared_weight_layer_id',
     'weight_split_dims_mapping',
     'activation_split_dims_mapping',
@@ -144,7 +145,7 @@ class BaseLayer(nn.Module):
 
   def __init_subclass__(cls, **kwargs):
     config_lib.declare_hparams(cls)
-    layer_building.declare_shardings(cls)
+    child_layers.declare_shardings(cls)
     # Whichever of the two a class defines is what calling a layer computes.
     if 'fprop' in cls.__dict__ and '__call__' not in cls.__dict__:
       cls.__call__ = cls.__dict__['fprop']
@@ -164,7 +165,7 @@ class BaseLayer(nn.Module):
     Parents set fields of their children, so only setting them up tells which
     are missing. Nothing is computed.
     """
-    layer_building.set_up(config)
+    child_layers.set_up(config)
 
   @property
   def compute_dtype(self) -> Any:
@@ -322,7 +323,7 @@ class BaseLayer(nn.Module):
       UserError: `tpl` is no template, has no such field, or is used twice with
         different fields.
     """
-    child = layer_building.build_child(self, name, tpl, fields)
+    child = child_layers.build_child(self, name, tpl, fields)
     try:
       setattr(self, name, child)
     except flax.errors.SetAttributeFrozenModuleError:
@@ -342,7 +343,7 @@ class BaseLayer(nn.Module):
       **fields: what this layer decides about all of them.
     """
     children = [
-      layer_building.build_child(self, f'{name}_{i}', tpl, fields)
+      child_layers.build_child(self, f'{name}_{i}', tpl, fields)
       for i, tpl in enumerate(tpls)
     ]
     setattr(self, name, children)

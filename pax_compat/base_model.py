@@ -8,8 +8,9 @@ from typing import Any
 
 from clu import metrics as clu_metrics
 
-from pax_compat import base_input, base_layer, errors, token_ids
+from pax_compat import base_input, base_layer, errors
 from pax_compat.config import Config
+from pax_compat.input_core import token_ids
 from pax_compat.nested_map import NestedMap
 
 # Scalars with their weights: {name: (value, weight)}. Those of several batches

@@ -12,8 +12,9 @@ import pathlib
 import pkgutil
 from collections.abc import Collection
 
-from pax_compat import base_experiment, errors, native_params, registrations
+from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
+from pax_compat.experiments import native_params, source_scan
 
 KIND = 'native'
 
@@ -86,7 +87,7 @@ def names(options: SourceOptions) -> dict[str, str]:
   """Returns all registered names with the first lines of their docstrings."""
   del options
   return native_params.names() | {
-    name: registrations.first_line(inspect.getdoc(cls))
+    name: source_scan.first_line(inspect.getdoc(cls))
     for name, cls in _experiments.items()
   }
 

@@ -10,15 +10,14 @@ import sys
 
 from absl import flags, logging
 
-from pax_compat import (
+from pax_compat import errors, experiment_sources
+from pax_compat.cli import (
   command_line,
-  errors,
   experiment_flags,
-  experiment_overrides,
-  experiment_sources,
   huge_pages,
   process_flags,
 )
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 flags.adopt_module_key_flags(process_flags)
@@ -77,8 +76,8 @@ def _train(may_start_again: bool):
     logging.info('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
-  from pax_compat import process_failures
   from pax_compat.experiments import resolved
+  from pax_compat.processes import process_failures
   from pax_compat.trainer import run as trainer
 
   try:

@@ -6,8 +6,8 @@ from typing import Any
 from pax_compat import base_metrics, errors
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
-from pax_compat.early_stopping import EarlyStoppingFn
-from pax_compat.task_settings import (
+from pax_compat.tasks.early_stopping import EarlyStoppingFn
+from pax_compat.tasks.task_settings import (
   Decode,
   Evaluate,
   Infer,

@@ -1,6 +1,7 @@
 """The rules of the house that can be checked: direction, sizes, and taboos."""
 
 import ast
+import collections
 import dataclasses
 import graphlib
 import re
@@ -21,6 +22,13 @@ FORBIDDEN = {
 }
 # The gate, and the loader of native ops that it calls.
 GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native/native_ops.py')
+# Entry points and commands import late what answers to --help do not need.
+LATE_IMPORTS = {
+  'adaptors/experiments/lingvo_source.py',
+  'pax_compat/tools/inspect_input.py',
+}
+# At the root of a package lie its public names and its gate.
+MAX_MODULES = {'pax_compat': 15, 'adaptors': 7}
 LEGACY = 'lm_tasks/lingvo_params/'
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
@@ -64,13 +72,44 @@ def test_no_module_needs_another_one_loaded_first():
   files = source_tree.python_files(*source_tree.PACKAGES)
   modules = {source_tree.module_name(path): path for path in files}
   loaded = {
-    module: {
-      _owner(i, modules) for i in source_tree.imports(path) if not i.in_function
-    }
-    - {module}
+    module: {_owner(i, modules) for i in source_tree.imports(path)} - {module}
     for module, path in modules.items()
   }
   graphlib.TopologicalSorter(loaded).prepare()  # Raises, and names the circle.
+
+
+def test_folders_import_in_one_direction():
+  folders = source_tree.folder_imports('benchmarks', *source_tree.PACKAGES)
+  graphlib.TopologicalSorter(folders).prepare()  # Raises, and names the circle.
+
+
+def test_a_circle_of_folders_is_found():
+  imports = {'a/one.py': ['b.two'], 'b/two.py': ['a.three'], 'a/three.py': []}
+  with pytest.raises(graphlib.CycleError):
+    folders = source_tree.imports_of_folders(imports)
+    graphlib.TopologicalSorter(folders).prepare()
+
+
+def test_late_imports_are_those_of_entry_points():
+  """Imports within functions of our own modules, for quick answers."""
+  found = {
+    path
+    for path in source_tree.python_files(*source_tree.PACKAGES)
+    for i in source_tree.imports(path)
+    if i.in_function and not i.call and i.top in source_tree.PACKAGES
+  }
+  late = {p for p in found if not p.endswith(('__main__.py', 'main.py'))}
+  assert late <= LATE_IMPORTS
+
+
+def test_rooms_are_small():
+  folders = collections.Counter(
+    path.rpartition('/')[0]
+    for path in source_tree.python_files('benchmarks', *source_tree.PACKAGES)
+    if not path.endswith('__init__.py')
+  )
+  for folder, modules in folders.items():
+    assert modules <= MAX_MODULES.get(folder, 20), folder
 
 
 def _owner(found: source_tree.Import, modules) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import jax
 
-from pax_compat import base_layer, config_text, learners
+from pax_compat import base_layer, learners
+from pax_compat.configs import config_text
 from tests import source_tree
 
 FOLDER = source_tree.ROOT / 'testdata' / 'golden'

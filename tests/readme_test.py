@@ -17,7 +17,8 @@ from pax_compat import (
 )
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import inputs, partitioning, program
+from pax_compat.trainer import partitioning, program
+from pax_compat.trainer.feeding import dataset_inputs
 from tests.adaptors.seqio_input import tiny_tasks
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -100,7 +101,7 @@ def test_a_native_experiment_trains():
   assert isinstance(experiment, names['MyLm'])
   known = experiment_registry.names(SourceOptions())
   assert known['readme.MyLm'] == 'A line that --list shows.'
-  with inputs.Inputs(experiment.datasets()) as data:
+  with dataset_inputs.Inputs(experiment.datasets()) as data:
     batch = data.train.get_next()
   made = program.create(
     experiment.task().Instantiate(), partitioning.create_mesh(None, None), batch

@@ -91,3 +91,41 @@ def _statement(node: ast.AST) -> list[str]:
       raise ValueError(f'line {node.lineno}: imports here are absolute')
     return [f'{node.module}.{alias.name}' for alias in node.names]
   return []
+
+
+def folder_imports(*folders: str) -> dict[str, set[str]]:
+  """Returns which folders import which, those inside functions included.
+
+  A folder is a node; a file that lies beside sub-folders is one of its own.
+  """
+  files = python_files(*folders)
+  return imports_of_folders(
+    {path: [i.module for i in imports(path)] for path in files}
+  )
+
+
+def imports_of_folders(
+  imported: dict[str, list[str]],
+) -> dict[str, set[str]]:
+  """Returns the nodes that each node imports, see `folder_imports`.
+
+  Args:
+    imported: dotted names of modules, or of names in them, by path.
+  """
+  modules = {module_name(path): path for path in imported}
+  parents = {str(pathlib.PurePosixPath(p).parent.parent) for p in imported}
+
+  def node(path: str) -> str:
+    folder, _, name = path.rpartition('/')
+    alone = folder in parents and name != '__init__.py'
+    return path if alone else folder
+
+  found = {}
+  for path, names in imported.items():
+    targets = {
+      modules.get(name) or modules.get(name.rpartition('.')[0])
+      for name in names
+    }
+    nodes = {node(target) for target in targets if target}
+    found.setdefault(node(path), set()).update(nodes - {node(path)})
+  return found

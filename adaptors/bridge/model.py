@@ -14,9 +14,10 @@ from absl import logging
 from adaptors.bridge import calling, decoding, vocabulary
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
-from pax_compat import base_layer, base_model, errors, example_rows, host_fields
+from pax_compat import base_layer, base_model, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
 from pax_compat.config import REQUIRED, Config
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 # The variable, not trainable, that counts steps.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from adaptors.params import params_trees
-from pax_compat import token_ids
+from pax_compat.input_core import token_ids
 
 # Fields of a task that hold something else than layers.
 _NO_LAYERS = ('input', 'train')

@@ -9,7 +9,7 @@ import pathlib
 
 from pax_compat import config as config_lib
 from pax_compat import errors
-from pax_compat.early_stopping import RunningMode
+from pax_compat.tasks.early_stopping import RunningMode
 
 
 class EarlyStop(config_lib.Configurable):

@@ -7,7 +7,7 @@ import jax
 
 from pax_compat import base_layer
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layers import containers, wrappers
+from pax_compat.layers.graph import containers, wrappers
 
 
 class Activation(base_layer.BaseLayer):

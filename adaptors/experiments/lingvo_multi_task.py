@@ -10,7 +10,9 @@ from adaptors.experiments import lingvo_experiment
 from adaptors.translate.tasks import multi_task
 from adaptors.translate.training import program_schedule
 from pax_compat import config as config_lib
-from pax_compat import errors, multi_task_input, task_schedules
+from pax_compat import errors
+from pax_compat.inputs import multi_task_input
+from pax_compat.tasks import task_schedules
 
 _TRAIN = program_schedule.TRAIN
 # Without a program schedule nothing is evaluated but at the end.

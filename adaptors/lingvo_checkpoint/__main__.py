@@ -17,13 +17,9 @@ Lingvo's that are there. Without `--exp` the experiment is that of the Params in
 from absl import flags
 
 from adaptors.lingvo_registry.options import LingvoOptions
-from pax_compat import (
-  command_line,
-  errors,
-  experiment_flags,
-  experiment_overrides,
-  experiment_sources,
-)
+from pax_compat import errors, experiment_sources
+from pax_compat.cli import command_line, experiment_flags
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 

@@ -12,9 +12,12 @@ import numpy as np
 from adaptors.checkpoints import exporting, files, importing, mapping
 from adaptors.experiments.lingvo_experiment import LingvoExperiment
 from adaptors.lingvo_checkpoint.staging import Staging
-from pax_compat import checkpoints, errors, host_fields, job_dir
+from pax_compat import checkpoints, errors
+from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import inputs, partitioning, program
+from pax_compat.runs import job_dir
+from pax_compat.trainer import partitioning, program
+from pax_compat.trainer.feeding import dataset_inputs
 
 _CHECKPOINTS = 'checkpoints'
 # Where an import keeps its arrays until all of them are made.
@@ -144,7 +147,7 @@ def program_of(
   mesh = partitioning.create_mesh(
     model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
   )
-  with inputs.Inputs(experiment.train_datasets()) as data:
+  with dataset_inputs.Inputs(experiment.train_datasets()) as data:
     batch = host_fields.for_devices(
       data.train.get_next(), data.train.is_host_field
     )

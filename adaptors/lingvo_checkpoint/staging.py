@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pax_compat import files
+from pax_compat.runs import files
 
 _SOURCE = 'source.txt'
 _SPARING_SECONDS = 0.1

@@ -13,7 +13,8 @@ from absl import logging
 from adaptors.lingvo_input import input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
 from adaptors.lingvo_input.shapes import bucket_shapes
-from pax_compat import errors, example_rows, host_fields
+from pax_compat import errors
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 

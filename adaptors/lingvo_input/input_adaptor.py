@@ -24,8 +24,9 @@ from adaptors.lingvo_input.drivers import (
 )
 from adaptors.lingvo_input.replay import replay_params, replaying
 from adaptors.lingvo_input.shapes import agreed_shapes, bucket_shapes
-from pax_compat import base_input, config, errors, process_channel
+from pax_compat import base_input, config, errors
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import process_channel
 
 # How long it is waited for the batch that another thread reads.
 _SECONDS_TO_CLOSE = 60.0

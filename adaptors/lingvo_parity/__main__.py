@@ -17,12 +17,9 @@ tries them on any machine.
 
 from absl import flags
 
-from pax_compat import (
-  command_line,
-  experiment_flags,
-  experiment_overrides,
-  experiment_sources,
-)
+from pax_compat import experiment_sources
+from pax_compat.cli import command_line, experiment_flags
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 

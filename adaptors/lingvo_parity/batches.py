@@ -7,7 +7,8 @@ import numpy as np
 
 from adaptors.experiments import lingvo_experiment
 from adaptors.params import shrinking
-from pax_compat import errors, host_fields
+from pax_compat import errors
+from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 
 # Last parts of the names of fields that hold ids of the vocabulary.

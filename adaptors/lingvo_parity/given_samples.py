@@ -10,8 +10,8 @@ import numpy as np
 
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import Config
-from pax_compat.layers.candidate_sampling import Sample
-from pax_compat.layers.sampled_softmax import SampledSoftmax
+from pax_compat.layers.softmaxes.candidate_sampling import Sample
+from pax_compat.layers.softmaxes.sampled_softmax import SampledSoftmax
 
 
 class GivenSamples(SampledSoftmax):

@@ -15,7 +15,7 @@ from adaptors.lingvo_parity.lingvo_side import Sample, Step
 from adaptors.translate.tasks.single import TranslatedTask
 from pax_compat import base_layer, learners
 from pax_compat.config import Config
-from pax_compat.layers.sampled_softmax import SampledSoftmax
+from pax_compat.layers.softmaxes.sampled_softmax import SampledSoftmax
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 

@@ -19,7 +19,8 @@ from absl import logging
 from adaptors import lingvo_runtime
 from adaptors.lingvo_registry import mounts
 from adaptors.lingvo_registry.options import LingvoOptions
-from pax_compat import errors, experiment_sources, registrations
+from pax_compat import errors, experiment_sources
+from pax_compat.experiments import source_scan
 
 _TASKS = 'lingvo.tasks'
 _DECORATORS = ('RegisterSingleTaskModel', 'RegisterMultiTaskModel')
@@ -75,7 +76,7 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   found = {}
   own = options.of(LingvoOptions)
   if not own.load_everything:
-    found = registrations.scan(mounted, _DECORATORS)
+    found = source_scan.scan(mounted, _DECORATORS)
   if own.load_everything:
     for key in mounted:
       try:
@@ -84,7 +85,7 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
         logging.warning('not listed: %s', error)
   if own.load_everything or _is_registry_loaded():
     found |= {
-      key: registrations.first_line(c.__doc__) for key, c in _documented()
+      key: source_scan.first_line(c.__doc__) for key, c in _documented()
     }
   return found
 

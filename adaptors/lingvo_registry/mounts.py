@@ -20,7 +20,8 @@ import threading
 
 from absl import logging
 
-from pax_compat import entry_points, errors, registrations
+from pax_compat import errors
+from pax_compat.experiments import entry_points, source_scan
 
 GROUP = 'pax_compat.lingvo_params'
 
@@ -81,7 +82,7 @@ def params_modules() -> dict[str, pathlib.Path]:
     modules = {}
     for task, folders in _finder.folders.items():
       for folder in folders:
-        for name, path in registrations.modules_in(pathlib.Path(folder)):
+        for name, path in source_scan.modules_in(pathlib.Path(folder)):
           modules.setdefault(f'{task}.{name}', path)
   return dict(sorted(modules.items()))
 
@@ -110,9 +111,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     folders = self.folders[task]
     if str(folder) in folders:
       return
-    new = dict(registrations.modules_in(folder))
+    new = dict(source_scan.modules_in(folder))
     for other in folders:
-      for name, path in registrations.modules_in(pathlib.Path(other)):
+      for name, path in source_scan.modules_in(pathlib.Path(other)):
         if name in new:
           used, unused = (new[name], path) if first else (path, new[name])
           logging.info('%s.%s is %s; not %s', task, name, used, unused)

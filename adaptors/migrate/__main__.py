@@ -21,7 +21,8 @@ import shutil
 from absl import flags, logging
 
 from adaptors.lingvo_registry.options import LingvoOptions
-from pax_compat import command_line, errors, experiment_flags
+from pax_compat import errors
+from pax_compat.cli import command_line, experiment_flags
 
 flags.adopt_module_key_flags(experiment_flags)
 

@@ -9,7 +9,8 @@ import sys
 from absl import logging
 
 from adaptors.native import elf_symbols
-from pax_compat import errors, files
+from pax_compat import errors
+from pax_compat.runs import files
 
 # What the dynamic loader says, after the name of the library that is too old:
 # version `GLIBC_2.38' not found (required by /somewhere/x_ops.so)

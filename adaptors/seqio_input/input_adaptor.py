@@ -19,7 +19,8 @@ from adaptors.seqio_input.metrics import (
   token_texts,
 )
 from adaptors.seqio_input.reading import global_order, host_rows, task_reading
-from pax_compat import base_input, errors, example_rows
+from pax_compat import base_input, errors
+from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
 # What shuffles where no seed is given: hosts have to agree on it.

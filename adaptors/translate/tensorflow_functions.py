@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptors.translate.functions import translates_fn
-from pax_compat.layers import containers
+from pax_compat.layers.graph import containers
 
 # Those whose counterpart is one of JAX, with the same arguments in order.
 _SAME = {

@@ -13,10 +13,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from pax_compat import errors, first_process, job_dir
+from pax_compat import errors
 from pax_compat.checkpoints import stored_arrays
 from pax_compat.checkpoints.manifests import Manifests
 from pax_compat.checkpoints.retention import Retention
+from pax_compat.processes import first_process
+from pax_compat.runs import job_dir
 
 _MAX_LISTED = 5  # differences that an error message lists
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from absl import logging
 
-from pax_compat import errors, job_dir
+from pax_compat import errors
 from pax_compat.checkpoints import checksums
+from pax_compat.runs import job_dir
 
 _MANIFESTS = 'manifests'
 

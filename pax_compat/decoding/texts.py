@@ -6,7 +6,7 @@ Shapes: B batch, T time.
 import jax
 import numpy as np
 
-from pax_compat import example_rows
+from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
 

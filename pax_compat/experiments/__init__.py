@@ -1,1 +1,1 @@
-"""What finding an experiment and resolving it for a run is made of."""
+"""How experiments are found by name, changed and resolved."""

@@ -10,8 +10,9 @@ run.train(
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from pax_compat import base_experiment, experiment_overrides
+from pax_compat import base_experiment
 from pax_compat import config as config_lib
+from pax_compat.experiments import experiment_overrides
 
 _Configs = tuple[config_lib.Config, ...]
 

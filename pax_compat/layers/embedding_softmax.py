@@ -10,25 +10,31 @@ import jax.numpy as jnp
 
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import Config, sub_config_field
-from pax_compat.layers import activations, embeddings, linears, softmaxes
-from pax_compat.layers.embeddings import Embedding  # noqa: F401 (Pax's place)
-from pax_compat.layers.input_checks import check_integers
-from pax_compat.layers.positional_embeddings import (  # noqa: F401 (likewise)
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers import activations, linears
+from pax_compat.layers.embeddings import embedding_tables
+from pax_compat.layers.embeddings.embedding_tables import (  # noqa: F401 (Pax)
+  Embedding,
+)
+from pax_compat.layers.embeddings.positional_embeddings import (  # noqa: F401
   PositionalEmbedding,
   PositionalEmbedding2D,
   TrainablePositionalEmbedding,
 )
-from pax_compat.layers.rotary_embedding import (  # noqa: F401 (likewise)
+from pax_compat.layers.embeddings.rotary_embedding import (  # noqa: F401
   RotaryPositionalEmbedding,
 )
-from pax_compat.layers.sigmoid_cross_entropy import (  # noqa: F401 (likewise)
+from pax_compat.layers.embeddings.token_counter import (  # noqa: F401
+  TokenCounter,
+)
+from pax_compat.layers.input_checks import check_integers
+from pax_compat.layers.softmaxes import full_softmax
+from pax_compat.layers.softmaxes.full_softmax import FullSoftmax
+from pax_compat.layers.softmaxes.sigmoid_cross_entropy import (  # noqa: F401
   SigmoidCrossEntropy,
 )
-from pax_compat.layers.softmaxes import FullSoftmax
-from pax_compat.layers.token_counter import TokenCounter  # noqa: F401 (likewise)
-from pax_compat.layers.vocabulary_loss import Target
+from pax_compat.layers.softmaxes.vocabulary_loss import Target
 from pax_compat.nested_map import NestedMap
-from pax_compat.sharding import SplitDimsMapping
 
 
 class EmbeddingSoftmaxSharding(linears.OutputSharding):
@@ -48,7 +54,7 @@ class _Lookup:
   def _embed(self, table: jax.Array, ids: jax.Array, scale=1.0) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...] in `table` [V, D], scaled."""
     check_integers(self, ids)
-    vectors = scale * embeddings.lookup(table, ids, self.lookup_style)
+    vectors = scale * embedding_tables.lookup(table, ids, self.lookup_style)
     mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
     return self.shard(vectors, mapping)
 
@@ -65,7 +71,7 @@ class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
   """A `FullSoftmax` whose matrix [D, V] is an embedding as well.
 
   Attributes:
-    lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
+    lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
   """
 
@@ -81,14 +87,14 @@ class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
     )
 
 
-class NClassMajorSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
+class NClassMajorSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
   """A softmax and an embedding with one matrix, which is [V, D].
 
   Attributes:
     use_bias: whether the logits have a bias.
     bias_init: the bias's first value.
     activation_tpl: of the logits, before they are limited.
-    lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
+    lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
     scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
   """
@@ -142,7 +148,7 @@ class NClassMajorSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
     return self.cap(self.activation(logits))
 
 
-class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
+class GShardSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
   """The softmax and embedding of GShard, with one matrix [V, D].
 
   The matrix starts as a Gaussian of deviation 1. Logits are capped softly
@@ -154,7 +160,7 @@ class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
       all positions, padding included, and not over the weights' sum.
     fixed_loss_denominator: if set, the average loss is the sum over this.
     use_bias: whether the logits have a bias, which starts at 0.
-    lookup_style: 'index' or 'matmul'; see `embeddings.lookup`.
+    lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
     scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
     label_smoothing_apply_for_eval: whether labels are smoothed at evaluation.
@@ -211,7 +217,7 @@ class GShardSharedEmbeddingSoftmax(_Lookup, softmaxes.BaseSoftmax):
 
   def cap(self, logits: jax.Array) -> jax.Array:
     """Returns `logits` [..., V] within the limits that they are to keep."""
-    logits = softmaxes.soft_cap(logits, self.soft_cap_logits)
+    logits = full_softmax.soft_cap(logits, self.soft_cap_logits)
     if self.logits_abs_max:
       logits = jnp.clip(logits, -self.logits_abs_max, self.logits_abs_max)
     return logits

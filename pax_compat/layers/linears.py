@@ -10,13 +10,13 @@ from jax.ad_checkpoint import checkpoint_name
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import activations
 from pax_compat.layers.input_checks import check_last_dim
 from pax_compat.layers.stacking_over_time import (  # noqa: F401 (Pax's place)
   StackingOverTime,
 )
 from pax_compat.layers.template_fields import agreed, split
-from pax_compat.sharding import SplitDimsMapping
 
 
 class OutputSharding(base_layer.BaseLayer.ActivationSharding):

@@ -12,14 +12,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer, errors, layer_building
+from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
+from pax_compat.layer_core import child_layers
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layer_core.summaries import is_summary
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.input_checks import check_same_form
 from pax_compat.layers.template_fields import refuse_mappings
-from pax_compat.sharding import SplitDimsMapping
-from pax_compat.summaries import is_summary
 
 # The collection of the outputs of single repeats.
 INTERMEDIATES = 'intermediates'
@@ -84,7 +85,7 @@ class Repeat(base_layer.BaseLayer):
     self._policy = policies.custom_policy(
       self.checkpoint_policy, where='Repeat.checkpoint_policy'
     )
-    layer_building.keep_apart(self, self.sublayer_name, self.sub_tpl)
+    child_layers.keep_apart(self, self.sublayer_name, self.sub_tpl)
     self.create_child(self.sublayer_name, self.sub_tpl)
 
   def __call__(self, inputs: Any, *args, **kwargs) -> Any:

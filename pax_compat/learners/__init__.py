@@ -1,11 +1,14 @@
 """Learners: from gradients to the next weights."""
 
-from pax_compat.layers.row_gradients import RowFacts
-from pax_compat.learners.data_sources import SOURCE_SELECTED
+from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.learners.gradients.data_sources import SOURCE_SELECTED
+from pax_compat.learners.gradients.norm_tracking import (
+  GradNormTracker,
+  NormStatistics,
+)
 from pax_compat.learners.learner import Learner, LearnerState
 from pax_compat.learners.multi_optimizer import MultiOptimizerLearner
 from pax_compat.learners.multi_task import MultiTaskLearner
-from pax_compat.learners.norm_tracking import GradNormTracker, NormStatistics
 from pax_compat.learners.variable_names import by_path, path_name
 
 __all__ = [

@@ -16,23 +16,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors, optimizers
 from pax_compat.config import Config
-from pax_compat.layers.row_gradients import RowFacts
-from pax_compat.learners import (
-  branches,
+from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.learners import branches, variable_names
+from pax_compat.learners import parts as parts_lib
+from pax_compat.learners.gradients import (
   data_sources,
   gradient_norms,
   gradient_scaling,
-  moving_average,
   regularization,
-  variable_names,
 )
-from pax_compat.learners import parts as parts_lib
-from pax_compat.learners.gradient_scaling import IS_VALID_STEP
-from pax_compat.learners.norm_tracking import NormStatistics
+from pax_compat.learners.gradients.gradient_scaling import IS_VALID_STEP
+from pax_compat.learners.gradients.norm_tracking import NormStatistics
+from pax_compat.learners.gradients.update_scale import first_scale
 from pax_compat.learners.parts import Part
 from pax_compat.learners.settings import BY_SOURCE, LearnerSettings
-from pax_compat.learners.stacked_layers import StackedTransformation
-from pax_compat.learners.update_scale import first_scale
+from pax_compat.learners.state import moving_average
+from pax_compat.learners.state.stacked_layers import StackedTransformation
 from pax_compat.learners.variable_names import as_tree, by_path, path_name
 
 Arrays = dict[str, jax.Array]

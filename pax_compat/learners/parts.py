@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, optimizers
-from pax_compat.learners import regularization
-from pax_compat.learners.stacked_layers import StackedTransformation
+from pax_compat.learners.gradients import regularization
+from pax_compat.learners.state.stacked_layers import StackedTransformation
 
 Arrays = dict[str, jax.Array]
 

@@ -8,7 +8,7 @@ import optax
 
 from pax_compat import errors, schedules
 from pax_compat.config import REQUIRED, Config, class_name, field_values
-from pax_compat.config_text import to_text
+from pax_compat.configs.config_text import to_text
 from pax_compat.optimizers.base import BaseOptimizer, counted
 
 _RATE = ('learning_rate', 'lr_schedule')

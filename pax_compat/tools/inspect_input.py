@@ -16,13 +16,9 @@ import pathlib
 
 from absl import flags
 
-from pax_compat import (
-  command_line,
-  errors,
-  experiment_flags,
-  experiment_overrides,
-  experiment_sources,
-)
+from pax_compat import errors, experiment_sources
+from pax_compat.cli import command_line, experiment_flags
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 

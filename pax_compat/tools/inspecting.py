@@ -13,16 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import fiddle as fdl
 import numpy as np
 
-from pax_compat import (
-  base_input,
-  errors,
-  example_rows,
-  host_fields,
-  multi_input,
-)
+from pax_compat import base_input, errors
 from pax_compat import config as config_lib
+from pax_compat.input_core import example_rows, host_fields
+from pax_compat.inputs import multi_input
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import gathering
+from pax_compat.trainer.evaluating import gathering
 
 # Last parts of the names of fields that hold tokens.
 _TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')

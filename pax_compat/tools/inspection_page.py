@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pax_compat.markup import Html, joined, tag
 from pax_compat.tools import inspecting, inspection_text
+from pax_compat.tools.markup import Html, joined, tag
 
 _COLOURS = 6
 _STYLE = Html("""

@@ -15,9 +15,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pax_compat import checkpoints, first_process
-from pax_compat.early_stopping import RunningMode
-from pax_compat.trainer import feeding, profiling, program
+from pax_compat import checkpoints
+from pax_compat.processes import first_process
+from pax_compat.tasks.early_stopping import RunningMode
+from pax_compat.trainer import profiling, program
+from pax_compat.trainer.feeding import prefetching
 from pax_compat.trainer.step_outputs import StepOutputs
 
 # Says in a checkpoint whether evaluations of its step were put off.
@@ -51,7 +53,7 @@ class Moment:
   is_stopping: bool
   state: program.TrainState
   outputs: StepOutputs | None = None
-  fed: feeding.FedBatch | None = None
+  fed: prefetching.FedBatch | None = None
   measured: dict[str, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )

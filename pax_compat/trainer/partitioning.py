@@ -10,7 +10,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors
-from pax_compat import sharding as sharding_lib
+from pax_compat.layer_core import sharding as sharding_lib
 
 # Mesh axes that a batch is split over, where the mesh has them.
 BATCH_AXES = ('replica', 'data')

@@ -11,15 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pax_compat import (
-  base_layer,
-  checkpoints,
-  errors,
-  example_rows,
-  learners,
-  tasks_lib,
-)
-from pax_compat.learners import gradient_norms
+from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
+from pax_compat.input_core import example_rows
+from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, step_outputs, variational_noise
 from pax_compat.trainer.step_outputs import DecodeOutputs, StepOutputs

@@ -11,32 +11,29 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax_compat import (
-  checkpoints,
-  config_text,
-  errors,
-  job_dir,
-  metric_writers,
-  tasks_lib,
-)
+from pax_compat import checkpoints, errors, tasks_lib
 from pax_compat import config as config_lib
-from pax_compat import progress as progress_lib
+from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
+from pax_compat.metrics import metric_writers
+from pax_compat.metrics import progress as progress_lib
+from pax_compat.runs import job_dir
 from pax_compat.trainer import (
   actions,
-  agreement,
-  feeding,
-  first_batch,
-  inputs,
-  measuring,
   partitioning,
   profiling,
   program,
-  reporting,
-  reports,
-  resuming,
   stopping,
 )
+from pax_compat.trainer.evaluating import evaluation_actions
+from pax_compat.trainer.feeding import (
+  agreement,
+  dataset_inputs,
+  first_batch,
+  input_position,
+  prefetching,
+)
+from pax_compat.trainer.reporting import progress_report, run_folder
 
 
 class Stopped(Exception):  # noqa: N818 (it is no error)
@@ -84,7 +81,7 @@ def train(
   demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
     data = stack.enter_context(
-      inputs.Inputs(
+      dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
         decoded,
         num_infeed_hosts=sharding.num_infeed_hosts,
@@ -100,7 +97,7 @@ def train(
     if start >= config.num_train_steps and not due:
       say(f'all {start} steps are done already')
       return
-    position = resuming.InputPosition(data.train, demanded=demanded)
+    position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
@@ -114,7 +111,7 @@ def train(
     if stopped_early and task.early_stopping_fn is not None:
       say(f'the run was stopped early after step {start} already')
       return
-    reports.write(folder, configs, task_program, experiment.dumps)
+    run_folder.write(folder, configs, task_program, experiment.dumps)
     writer = metric_writers.MetricWriter(
       folder, resume_step=start, measures_again=due
     )
@@ -179,7 +176,7 @@ def _first_state(task_program, checkpointer, start, batch, say):
     state, _ = checkpointer.restore(start, task_program.abstract_state)
     say(f'continues from the checkpoint of step {start}')
     return state
-  count = reports.num_parameters(task_program)
+  count = run_folder.num_parameters(task_program)
   say(f'starts with {count:,} new parameters')
   return task_program.init_state(batch)
 
@@ -190,9 +187,9 @@ class Trainer:
   def __init__(
     self,
     task_program: program.TaskProgram,
-    data: inputs.Inputs,
+    data: dataset_inputs.Inputs,
     first: first_batch.FirstBatch,
-    position: resuming.InputPosition,
+    position: input_position.InputPosition,
     checkpointer: checkpoints.Checkpointer,
     writer: metric_writers.MetricWriter,
     folder: pathlib.Path,
@@ -239,7 +236,7 @@ class Trainer:
     )
     with contextlib.ExitStack() as stack:
       feeder = stack.enter_context(
-        feeding.Feeder(
+        prefetching.Feeder(
           functools.partial(self._shared.noting, self._first.get_next_padded),
           self._put,
           get_state=self._position.get_state,
@@ -301,7 +298,7 @@ class Trainer:
     limit = self._config.max_inflight_steps
     for step, fed in enumerate(feeder, start + 1):
       began = time.monotonic()
-      due = np.bool_(reporting.is_due(self._config, step, start))
+      due = np.bool_(progress_report.is_due(self._config, step, start))
       if due:
         self._shared.check(fed.order)
       with jax.profiler.StepTraceAnnotation('train', step_num=step):
@@ -328,7 +325,7 @@ class Trainer:
     if self._first.is_known_before:
       began = time.monotonic()
       self._program.compile_train_step(self._first.example)
-      shapes = feeding.shapes_of(self._first.example)
+      shapes = prefetching.shapes_of(self._first.example)
       self._note_compilation(shapes, time.monotonic() - began)
 
   def _note_compilation(self, shapes: str, seconds: float):
@@ -341,7 +338,7 @@ class Trainer:
         shapes,
       )
 
-  def _actions(self, start: int, feeder: feeding.Feeder, stack):
+  def _actions(self, start: int, feeder: prefetching.Feeder, stack):
     """Returns the report, what measures, and what else is done after a step.
 
     Args:
@@ -361,14 +358,14 @@ class Trainer:
       say=self._say,
     )
     report = stack.enter_context(
-      reporting.Report(**common, of_input=self._data.train.input_metrics)
+      progress_report.Report(**common, of_input=self._data.train.input_metrics)
     )
     common |= dict(put=self._put, folder=self._folder, before=report.flush)
     measures = (
-      measuring.Evaluate(
+      evaluation_actions.Evaluate(
         self._data.eval, peek=feeder.peek, stop=self._stop, **common
       ),
-      measuring.Decode(self._data.decode, stop=self._stop, **common),
+      evaluation_actions.Decode(self._data.decode, stop=self._stop, **common),
       actions.StopEarly(
         self._program.task.create_early_stopping_fn(),
         checkpoint_path=self._folder / 'checkpoints',
@@ -394,7 +391,7 @@ class Trainer:
       others.append(stack.enter_context(garbage))
     return others
 
-  def _save(self, report: reporting.Report) -> actions.Save:
+  def _save(self, report: progress_report.Report) -> actions.Save:
     return actions.Save(
       self._checkpointer,
       steps=self._config.save_interval_steps,

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
-from pax_compat import errors, histograms, learners, summaries
-from pax_compat.summaries import SummaryType
+from pax_compat import errors, learners
+from pax_compat.layer_core import summaries
+from pax_compat.layer_core.summaries import SummaryType
+from pax_compat.metrics import histograms
 
 # Images of one name that a summary has at most.
 _MAX_IMAGES = 8

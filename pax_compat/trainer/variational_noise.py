@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from pax_compat import base_layer, errors, learners, task_settings
+from pax_compat import base_layer, errors, learners
+from pax_compat.tasks import task_settings
 
 
 class Noise:

@@ -12,7 +12,8 @@ from adaptors import (
   tf_data_input,
 )
 from adaptors.lingvo_input import eval_adaptors
-from pax_compat import base_input, grain_input, indexed_input
+from pax_compat import base_input
+from pax_compat.inputs import grain_input, indexed_input
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.lingvo_input import generators as testing
 from tests.adaptors.seqio_input import tiny_tasks

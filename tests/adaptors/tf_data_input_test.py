@@ -12,7 +12,7 @@ from adaptors import lingvo_runtime, tf_data_input
 from pax_compat import base_input, errors
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import evaluation
+from pax_compat.trainer.evaluating import evaluation
 from tests import resources
 from tests.adaptors.lingvo_input import damaged_files
 from tests.pax_compat import input_hosts

@@ -9,7 +9,7 @@ import pytest
 
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import evaluation
+from pax_compat.trainer.evaluating import evaluation
 from tests.pax_compat import processes
 
 

@@ -19,7 +19,7 @@ from pax_compat.base_layer import (
   WeightInit,
 )
 from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.summaries import Summary, SummaryType
+from pax_compat.layer_core.summaries import Summary, SummaryType
 
 
 class Child(BaseLayer):

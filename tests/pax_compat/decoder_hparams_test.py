@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pax_compat import config_text, errors
+from pax_compat import errors
+from pax_compat.configs import config_text
 from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
 from pax_compat.layers import models
 

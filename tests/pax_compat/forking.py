@@ -28,7 +28,7 @@ CACHE = {
   'JAX_COMPILATION_CACHE_DIR': _COMPILED.name,
   'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
 }
-# The process would start again without it; see `pax_compat.huge_pages`.
+# The process would start again without it; see `pax_compat.cli.huge_pages`.
 _STARTED = {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
 
 

@@ -11,16 +11,16 @@ from pax_compat import (
   base_input,
   base_model,
   learners,
-  multi_task_input,
   optimizers,
   schedules,
-  task_schedules,
   tasks_lib,
 )
 from pax_compat.base_layer import WeightHParams
+from pax_compat.inputs import multi_task_input
+from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import MultiTaskModel
 from pax_compat.nested_map import NestedMap
-from pax_compat.weight_init import WeightInit
+from pax_compat.tasks import task_schedules
 
 DIMS = {'short': 2, 'long': 3}
 RATE = 0.1

@@ -10,7 +10,7 @@ import numpy as np
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional.variables import Variable
-from pax_compat.weight_init import WeightInit
+from pax_compat.layer_core.weight_init import WeightInit
 
 _GIVEN = ('custom', 'custom_constant')
 # Lingvo leaves out the stacked dimensions of a shape that is without them.

@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from adaptors.lingvo_input.checks import vocabulary_checks
-from pax_compat import token_ids
+from pax_compat.input_core import token_ids
 from pax_compat.nested_map import NestedMap
 
 # Ids that Lingvo's own letters have, whatever `vocab_size` says.

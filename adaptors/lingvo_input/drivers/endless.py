@@ -11,7 +11,8 @@ from absl import logging
 
 from adaptors.lingvo_input.checks import reader_params
 from adaptors.lingvo_input.drivers import cardinality
-from pax_compat import errors, example_rows, host_fields
+from pax_compat import errors
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 # An input that repeats itself shows by this many examples coming again.

@@ -19,7 +19,8 @@ import jax
 from absl import logging
 
 from adaptors.lingvo_input.shapes import bucket_shapes
-from pax_compat import errors, example_rows
+from pax_compat import errors
+from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
 _FORMAT = 1

@@ -22,8 +22,10 @@ import jax
 from absl import logging
 
 from adaptors.lingvo_input.shapes import bucket_shapes
-from pax_compat import errors, example_rows, host_fields, process_channel
+from pax_compat import errors
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import process_channel
 
 # With fewer batches to choose from more of what is fed weighs nothing.
 _MOST_BATCHES = 32

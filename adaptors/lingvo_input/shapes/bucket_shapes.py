@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax_compat import errors, example_rows, host_fields
+from pax_compat import errors
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 # Batches that wait for others of their shape are held in memory.

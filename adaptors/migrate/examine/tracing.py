@@ -14,8 +14,9 @@ from adaptors.lingvo_input import input_adaptor
 from adaptors.lingvo_parity import batches, synthetic
 from adaptors.migrate.examine.routes import Way, told
 from adaptors.migrate.findings import Outcome
-from pax_compat import errors, host_fields
+from pax_compat import errors
 from pax_compat.config import Config
+from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import program
 

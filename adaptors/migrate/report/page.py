@@ -23,7 +23,7 @@ from adaptors.migrate.findings import (
 from adaptors.migrate.report import page_style, wording
 from adaptors.migrate.report.terminal import summary
 from adaptors.translate.view import Issue
-from pax_compat.markup import Html, joined, tag
+from pax_compat.tools.markup import Html, joined, tag
 
 _TITLE = 'What of your Lingvo experiments runs'
 # Experiments of a page that is short enough to be read from top to bottom.

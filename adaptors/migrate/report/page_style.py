@@ -1,6 +1,6 @@
 """How the page of a report looks, and what its search box does."""
 
-from pax_compat.markup import Html
+from pax_compat.tools.markup import Html
 
 # Colours have the names of what they mean; a status is a class of its own.
 STYLE = Html("""

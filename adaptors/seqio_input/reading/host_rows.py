@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pax_compat import example_rows, host_fields
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
 # Where an example comes from; the names are Pax's. As all hosts read one order,

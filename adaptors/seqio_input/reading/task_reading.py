@@ -14,7 +14,8 @@ import numpy as np
 from adaptors import lingvo_runtime
 from adaptors.records import record_files
 from adaptors.seqio_input.reading import host_rows
-from pax_compat import errors, example_rows
+from pax_compat import errors
+from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
 # What TensorFlow's errors name beside what happened.

@@ -14,7 +14,8 @@ from adaptors.translate.transformers.batch_major_attention import (
   multi_headed_attention,
 )
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import arguments, stochastics
+from pax_compat.layers import stochastics
+from pax_compat.layers.graph import arguments
 from pax_compat.layers.paddings import apply_paddings
 
 _MODULE = 'lingvo.core.batch_major_attention'

@@ -10,8 +10,8 @@ from adaptors.translate.registry import Translated
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat import errors
-from pax_compat.layers import graph
-from pax_compat.layers.graph_signature import (
+from pax_compat.layers.graph import graph
+from pax_compat.layers.graph.graph_signature import (
   Signature,
   parse_signature,
   waits,

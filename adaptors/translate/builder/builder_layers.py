@@ -16,7 +16,7 @@ from adaptors.translate.registry import Translated
 from adaptors.translate.transformers.stacks import per_layer, stacked
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import arguments, containers, wrappers
+from pax_compat.layers.graph import arguments, containers, wrappers
 
 _BUILDER = 'lingvo.core.builder_layers'
 

@@ -21,7 +21,8 @@ from adaptors.translate.registry import Translated
 from adaptors.translate.tensorflow_functions import ACTIVATIONS
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView, class_path
-from pax_compat.layers import arguments, containers, linears, stochastics
+from pax_compat.layers import linears, stochastics
+from pax_compat.layers.graph import arguments, containers
 
 _parts: dict[str, Callable] = {}
 

@@ -9,12 +9,14 @@ from adaptors.translate.gshard import gshard_mesh
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Reshape, Same, Variable, VariableMap
 from pax_compat.config import Config
-from pax_compat.layers.attention_projections import AttentionProjection
-from pax_compat.layers.attentions import DotProductAttention
-from pax_compat.layers.multi_query_attention import (
+from pax_compat.layers.attentions.attention_projections import (
+  AttentionProjection,
+)
+from pax_compat.layers.attentions.dot_product import DotProductAttention
+from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
-from pax_compat.layers.relative_bias import RelativeBias
+from pax_compat.layers.attentions.relative_bias import RelativeBias
 
 
 def attention(builder: Any, *, relative: bool, bidirectional: bool):

@@ -6,8 +6,8 @@ from adaptors.translate.gshard import gshard_builder, gshard_mesh
 from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView, short
-from pax_compat.layers.gshard_bert_model import GShardBertModel
-from pax_compat.layers.masked_lm import MaskedLmDataAugmenter
+from pax_compat.layers.models.gshard_bert_model import GShardBertModel
+from pax_compat.layers.models.masked_lm import MaskedLmDataAugmenter
 
 
 @translates('lingvo.core.layers.MaskedLmDataAugmenter')

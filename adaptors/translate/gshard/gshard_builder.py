@@ -29,13 +29,13 @@ from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers import pipelines
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import positional_embeddings
+from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
-from pax_compat.layers.transformer_models import (
+from pax_compat.layers.embeddings import positional_embeddings
+from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
 )
-from pax_compat.weight_init import WeightInit
 
 
 @dataclasses.dataclass(frozen=True)

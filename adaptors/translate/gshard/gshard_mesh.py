@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pax_compat.sharding import SplitDimsMapping
+from pax_compat.layer_core.sharding import SplitDimsMapping
 
 # Names of the axes of meshes, by their number. The batch is what is split over
 # the first one, as a rule, and the trainer splits it over this name.

@@ -11,7 +11,9 @@ from adaptors.translate.layers.basic_layers import activation
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Variable, VariableMap
 from pax_compat.layers import activations, stochastics
-from pax_compat.layers.transformer_moe import TransformerFeedForwardMoe
+from pax_compat.layers.transformers.transformer_moe import (
+  TransformerFeedForwardMoe,
+)
 
 _GATING_FUNCS = {
   'top_2': 'top2',

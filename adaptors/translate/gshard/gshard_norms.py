@@ -5,7 +5,7 @@ from typing import Any
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import normalizations
+from pax_compat.layers.normalizations import norm_layers
 
 # The first of these takes the mean away only to work out the deviation from it,
 # and so is the same as the other one.
@@ -34,17 +34,17 @@ def norm(
         path = f'{theta}.w_{lingvo}.{lingvo}'
         variables.append(Variable((path,), f'{jax}/{ours}'))
     return Translated(
-      normalizations.PrimerNorm.config(epsilon=epsilon), VariableMap(variables)
+      norm_layers.PrimerNorm.config(epsilon=epsilon), VariableMap(variables)
     )
   if kind in _NONE:
-    return Translated(normalizations.IdentityNorm.config())
+    return Translated(norm_layers.IdentityNorm.config())
   if kind != 'ln':
     known = ', '.join(['ln', *_OVER_DEVIATION, *_NONE])
     view.issue(field, f'{kind!r} is not translated, only {known}')
   if builder.ln_no_scale:
-    return Translated(normalizations.RmsNormNoScale.config(epsilon=epsilon))
+    return Translated(norm_layers.RmsNormNoScale.config(epsilon=epsilon))
   return Translated(
-    normalizations.RmsNorm.config(epsilon=epsilon),
+    norm_layers.RmsNorm.config(epsilon=epsilon),
     VariableMap(
       Variable((f'{theta}.w.scale',), f'{jax}/scale')
       for theta, jax in names.items()

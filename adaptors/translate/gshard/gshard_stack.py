@@ -25,14 +25,16 @@ from adaptors.translate.variables import (
 )
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
+from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import activations, linears
-from pax_compat.layers.stacked_transformers import (
+from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
   StackedTransformerRepeated,
 )
-from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
-from pax_compat.layers.transformers import Transformer
-from pax_compat.weight_init import WeightInit
+from pax_compat.layers.transformers.transformer_feed_forward import (
+  TransformerFeedForward,
+)
+from pax_compat.layers.transformers.transformer_layers import Transformer
 
 _ACTIVATIONS = {
   'relu': activations.ReLU.config,

@@ -4,7 +4,7 @@ from adaptors.translate.gshard import gshard_builder, gshard_mesh
 from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.packed_language_model import PackedLanguageModel
+from pax_compat.layers.models.packed_language_model import PackedLanguageModel
 
 _WITHOUT_EFFECT = {
   "each example's outputs are its labels and score": ('debug',),

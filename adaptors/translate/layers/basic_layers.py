@@ -7,14 +7,10 @@ from adaptors.translate import registry
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import (
-  activations,
-  linears,
-  normalizations,
-  positional_embeddings,
-  scaled_positions,
-)
-from pax_compat.weight_init import WeightInit
+from pax_compat.layer_core.weight_init import WeightInit
+from pax_compat.layers import activations, linears
+from pax_compat.layers.embeddings import positional_embeddings, scaled_positions
+from pax_compat.layers.normalizations import norm_layers
 
 _ACTIVATIONS = {
   'NONE': lambda: activations.Identity.config(),
@@ -88,7 +84,7 @@ def layer_norm(view: ParamsView) -> Translated:
   view.require('center', True)
   view.require('trainable_scale_and_bias', True)
   use_bias = view.get('bias')
-  config = normalizations.LayerNorm.config(
+  config = norm_layers.LayerNorm.config(
     dim=view.get('input_dim'),
     epsilon=view.get('epsilon'),
     direct_scale=view.get('direct_scale'),

@@ -9,7 +9,7 @@ from adaptors.translate.layers.basic_layers import base_fields, weight_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Dealt, Same, Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import embeddings, positional_embeddings
+from pax_compat.layers.embeddings import embedding_tables, positional_embeddings
 
 # Lingvo's `EmbeddingLayer` never makes a shard smaller than this.
 _MIN_VALUES_PER_SHARD = 1024 * 256
@@ -25,7 +25,7 @@ def embedding(view: ParamsView) -> Translated:
     math.ceil(vocab * dims / _MIN_VALUES_PER_SHARD),
   )
   rows = math.ceil(vocab / shards)
-  config = embeddings.Embedding.config(
+  config = embedding_tables.Embedding.config(
     num_classes=vocab,
     input_dims=dims,
     scale_sqrt_depth=view.get('scale_sqrt_depth'),
@@ -59,7 +59,7 @@ def simple_embedding(view: ParamsView) -> Translated:
       "in Lingvo the gradient of 'loop' with scale_sqrt_depth is scaled twice;"
       " that is not translated, only 'gather' and 'matmul'",
     )
-  config = embeddings.Embedding.config(
+  config = embedding_tables.Embedding.config(
     num_classes=vocab,
     input_dims=dims,
     scale_sqrt_depth=scale,
@@ -74,7 +74,9 @@ def simple_embedding(view: ParamsView) -> Translated:
 @translates('lingvo.core.layers.SingleShardEmbeddingLayer')
 def single_shard_embedding(view: ParamsView) -> Translated:
   """`SingleShardEmbeddingLayer`."""
-  config = embeddings.Embedding.config(sparse_gradients=True, **_fields(view))
+  config = embedding_tables.Embedding.config(
+    sparse_gradients=True, **_fields(view)
+  )
   return Translated(
     config, VariableMap([Variable(('emb_var',), 'emb_var', is_sparse=True)])
   )
@@ -83,7 +85,7 @@ def single_shard_embedding(view: ParamsView) -> Translated:
 @translates('lingvo.core.layers.EinsumEmbeddingLayer')
 def einsum_embedding(view: ParamsView) -> Translated:
   """`EinsumEmbeddingLayer`, whose gradient is dense."""
-  config = embeddings.Embedding.config(**_fields(view))
+  config = embedding_tables.Embedding.config(**_fields(view))
   return Translated(config, VariableMap([Variable(('wm',), 'emb_var')]))
 
 

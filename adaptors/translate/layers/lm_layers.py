@@ -8,11 +8,13 @@ from adaptors.translate import registry
 from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.given_vectors import GivenVectors
-from pax_compat.layers.stacked_transformers import StackedTransformer
-from pax_compat.layers.transformer_models import (
+from pax_compat.layers.embeddings.given_vectors import GivenVectors
+from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
+)
+from pax_compat.layers.transformers.stacked_transformers import (
+  StackedTransformer,
 )
 
 

@@ -13,7 +13,7 @@ from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
-from pax_compat.layers import recurrent, recurrent_stacks, rnn_cells, rnn_lm
+from pax_compat.layers.rnn import recurrent, recurrent_stacks, rnn_cells, rnn_lm
 from pax_compat.layers.stochastics import Dropout
 
 

@@ -6,7 +6,7 @@ from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.rnn_mixture_lm import RnnMixtureLm
+from pax_compat.layers.rnn.rnn_mixture_lm import RnnMixtureLm
 
 
 @translates('lingvo.tasks.lm.layers.MoeLm')

@@ -9,8 +9,14 @@ from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Concat, Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
-from pax_compat.layers import embedding_softmax, sampled_softmax, softmaxes
-from pax_compat.layers.focal_softmax import FocalSoftmax
+from pax_compat.layers import embedding_softmax
+from pax_compat.layers.softmaxes import (
+  full_softmax as softmaxes,
+)
+from pax_compat.layers.softmaxes import (
+  sampled_softmax,
+)
+from pax_compat.layers.softmaxes.focal_softmax import FocalSoftmax
 
 
 @translates('lingvo.core.layers.SimpleFullSoftmax')

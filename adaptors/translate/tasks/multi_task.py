@@ -13,7 +13,7 @@ from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, Report, same
 from pax_compat import config as config_lib
 from pax_compat import errors, layers, learners, tasks_lib
-from pax_compat.layers.multi_task_model import scope_of
+from pax_compat.layers.models.multi_task_model import scope_of
 
 # What the model hands down to its tasks.
 _HANDED_DOWN = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')

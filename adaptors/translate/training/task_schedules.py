@@ -2,8 +2,8 @@
 
 from adaptors.translate.registry import translates
 from adaptors.translate.view import ParamsView
-from pax_compat import task_schedules
 from pax_compat.config import Config
+from pax_compat.tasks import task_schedules
 
 _MODULE = 'lingvo.core.task_scheduler'
 

@@ -22,10 +22,12 @@ from adaptors.translate.variables import (
 )
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat.config import Config
-from pax_compat.layers import additive_attention, attentions
-from pax_compat.layers.attention_projections import AttentionProjection
-from pax_compat.layers.flexible_attention import FlexibleAttention
-from pax_compat.weight_init import WeightInit
+from pax_compat.layer_core.weight_init import WeightInit
+from pax_compat.layers.attentions import additive_attention, dot_product
+from pax_compat.layers.attentions.attention_projections import (
+  AttentionProjection,
+)
+from pax_compat.layers.attentions.flexible_attention import FlexibleAttention
 
 _DOT_PRODUCT = 'lingvo.core.attention.DotProductAttention'
 _OWN_SEED = "random numbers come from the run's own seed"
@@ -89,7 +91,7 @@ def multi_headed_attention(view: ParamsView) -> Translated | None:
   if inner is None:
     return None
   inputs = {name: dims[name] for name in ('query', 'key', 'value')}
-  config = attentions.DotProductAttention.config(
+  config = dot_product.DotProductAttention.config(
     input_dim=inputs if len(set(inputs.values())) > 1 else dims['query'],
     hidden_dim=hidden,
     num_heads=heads,

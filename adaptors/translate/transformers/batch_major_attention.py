@@ -17,9 +17,11 @@ from adaptors.translate.variables import (
 )
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
-from pax_compat.layers import attention_projections, attentions
-from pax_compat.layers.flexible_attention import FlexibleAttention
-from pax_compat.layers.rotary_embedding import RotaryPositionalEmbedding
+from pax_compat.layers.attentions import attention_projections, dot_product
+from pax_compat.layers.attentions.flexible_attention import FlexibleAttention
+from pax_compat.layers.embeddings.rotary_embedding import (
+  RotaryPositionalEmbedding,
+)
 
 
 def on_one_device(view: ParamsView):
@@ -89,7 +91,7 @@ def multi_headed_attention(view: ParamsView) -> Translated | None:
   says that a segment mask is all there is.
   """
   view.get('packed_input')
-  return dot_product_attention(view, attentions.DotProductAttention)
+  return dot_product_attention(view, dot_product.DotProductAttention)
 
 
 def dot_product_attention(
@@ -105,7 +107,7 @@ def dot_product_attention(
   dims = _input_dims(view)
   _refuse_variants(view)
   flexible = _left_out(view, dims)
-  if flexible and cls is attentions.DotProductAttention:
+  if flexible and cls is dot_product.DotProductAttention:
     cls = FlexibleAttention
     fields |= flexible
   elif flexible:

@@ -14,11 +14,11 @@ from adaptors.translate.transformers.batch_major_attention import (
 )
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.local_attentions import (
+from pax_compat.layers.attentions.local_attentions import (
   LocalSelfAttention,
   LocalSelfAttentionXL,
 )
-from pax_compat.layers.relative_attentions import (
+from pax_compat.layers.attentions.relative_attentions import (
   ClippedDistanceEmbedding,
   DotProductAttentionRPE,
   DotProductAttentionXL,

@@ -9,7 +9,7 @@ from adaptors.translate.transformers import pipelines, stacks
 from adaptors.translate.transformers.batch_major_attention import on_one_device
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.stacked_transformers import (
+from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
   StackedTransformerRepeated,
 )

@@ -11,8 +11,9 @@ from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers.batch_major_attention import on_one_device
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers import normalizations, transformers
-from pax_compat.layers.local_attentions import LocalSelfAttention
+from pax_compat.layers.attentions.local_attentions import LocalSelfAttention
+from pax_compat.layers.normalizations import norm_layers
+from pax_compat.layers.transformers import transformer_layers
 
 # What both attentions of a `Transformer` have from the same field.
 _SHARED = (
@@ -48,7 +49,7 @@ def transformer_attention(view: ParamsView) -> Translated | None:
   if None in (atten, norms, keep):
     return None
   _check_output_dims(view, atten)
-  config = transformers.Transformer.config(
+  config = transformer_layers.Transformer.config(
     input_dims=_query_dims(view),
     tr_atten_tpl=atten.config,
     tr_fflayer_tpl=None,
@@ -109,7 +110,7 @@ def _norms(view: ParamsView) -> Translated | None:
   if hybrid and not view.get('pre_layer_norm'):
     view.issue('primer_hybrid_norm', 'it needs pre_layer_norm')
   if not view.get('ln_tpl'):
-    template = normalizations.IdentityNorm.config()
+    template = norm_layers.IdentityNorm.config()
     return Translated(dict(norm_policy=policy, ln_tpl=template))
   norm = registry.translate(view.child('ln_tpl', input_dim=_query_dims(view)))
   if norm is None:

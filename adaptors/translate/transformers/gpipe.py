@@ -16,12 +16,16 @@ from adaptors.translate.transformers import gpipe_parts, pipelines
 from adaptors.translate.transformers.batch_major_attention import on_one_device
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.stacked_transformers import StackedTransformer
-from pax_compat.layers.transformer_models import (
+from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
 )
-from pax_compat.layers.transparent_transformers import TransparentTransformer
+from pax_compat.layers.transformers.stacked_transformers import (
+  StackedTransformer,
+)
+from pax_compat.layers.transformers.transparent_transformers import (
+  TransparentTransformer,
+)
 
 _GPIPE = 'lingvo.core.layers_with_gpipe'
 # Of the mesh of a pipeline: its stages, and what batches are split over.

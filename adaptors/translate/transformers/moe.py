@@ -9,7 +9,9 @@ from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers.batch_major_attention import on_one_device
 from adaptors.translate.variables import Concat, Same, Variable, VariableMap
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.transformer_moe import TransformerFeedForwardMoe
+from pax_compat.layers.transformers.transformer_moe import (
+  TransformerFeedForwardMoe,
+)
 
 
 @translates('lingvo.core.layers_with_attention.TransformerShardedMoeLayer')

@@ -20,9 +20,13 @@ from adaptors.translate.variables import (
   VariableMap,
 )
 from adaptors.translate.view import ParamsView
-from pax_compat.layers.pipelined_transformers import PipelinedTransformer
-from pax_compat.layers.pipelines import LayerwiseShardablePipelined
-from pax_compat.layers.stacked_transformers import StackedTransformer
+from pax_compat.layers.pipelines.pipeline import LayerwiseShardablePipelined
+from pax_compat.layers.transformers.pipelined_transformers import (
+  PipelinedTransformer,
+)
+from pax_compat.layers.transformers.stacked_transformers import (
+  StackedTransformer,
+)
 
 # The mesh axis that the stages of GPipe are split over.
 STAGE_AXIS = 'stage'

@@ -15,8 +15,10 @@ from adaptors.translate.transformers.batch_major_transformer import (
 )
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
-from pax_compat.layers import transformers
-from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
+from pax_compat.layers.transformers import transformer_layers
+from pax_compat.layers.transformers.transformer_feed_forward import (
+  TransformerFeedForward,
+)
 
 
 def _residual_fields(view: ParamsView, hybrid: bool = False) -> dict | None:
@@ -77,7 +79,7 @@ def transformer_attention(view: ParamsView) -> Translated | None:
       'atten_tpl.enable_ctx_post_proj',
       f'without it what is added has {hidden} dims, the input {dims}',
     )
-  config = transformers.Transformer.config(
+  config = transformer_layers.Transformer.config(
     input_dims=dims,
     ln_tpl=norm.config,
     tr_atten_tpl=(

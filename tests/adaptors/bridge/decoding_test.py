@@ -10,8 +10,9 @@ from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
 from adaptors.lingvo_parity.batches import nested
-from pax_compat import base_layer, clu_metrics, errors
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
+from pax_compat.metrics import clu_metrics
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.bridge import small_task
 from tests.adaptors.bridge.families import mt_transformer

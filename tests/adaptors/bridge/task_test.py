@@ -8,8 +8,9 @@ from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.model import BridgedModel
 from adaptors.lingvo_parity.batches import nested
-from pax_compat import base_layer, errors, example_rows
-from pax_compat.layers import language_model
+from pax_compat import base_layer, errors
+from pax_compat.input_core import example_rows
+from pax_compat.layers.models import language_model
 from tests.adaptors.bridge import family_parity, small_task
 from tests.adaptors.translate import parity, tiny_task
 from tests.pax_compat import processes, runs

@@ -8,7 +8,7 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.equivalents import lingvo_early_stopping
 from pax_compat import errors
-from pax_compat.early_stopping import RunningMode
+from pax_compat.tasks.early_stopping import RunningMode
 
 
 def _stop(**fields):

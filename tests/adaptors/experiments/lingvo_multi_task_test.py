@@ -6,7 +6,8 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.experiments import lingvo_multi_task
 from adaptors.lingvo_registry.options import LingvoOptions
-from pax_compat import errors, multi_task_input
+from pax_compat import errors
+from pax_compat.inputs import multi_task_input
 from tests.adaptors.translate import tiny_task
 from tests.pax_compat import runs
 

@@ -9,7 +9,7 @@ from adaptors.lingvo_input import (
   input_adaptor,
   new_batch_size,
 )
-from pax_compat import multi_input
+from pax_compat.inputs import multi_input
 from tests.adaptors.lingvo_input import generators as testing
 
 COUNT = 11

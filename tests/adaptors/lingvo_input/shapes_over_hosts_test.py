@@ -9,7 +9,8 @@ from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.shapes import bucket_shapes
 from pax_compat import errors
 from pax_compat.base_layer import PARAMS
-from pax_compat.layers import sequence_model, stacked_transformers
+from pax_compat.layers.models import sequence_model
+from pax_compat.layers.transformers import stacked_transformers
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.lingvo_input import generators as testing
 from tests.pax_compat.layers import token_batches

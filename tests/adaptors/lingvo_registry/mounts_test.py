@@ -72,8 +72,8 @@ def test_the_union_in_which_the_checkout_wins(site, order):
     site,
     f"""
 for _ in range(2):
-  lingvo_mounts.{order[0]}
-  lingvo_mounts.{order[1]}
+  mounts.{order[0]}
+  mounts.{order[1]}
 names = ['lm.params.both', 'lm.params.ours', 'lm.params.theirs',
          'lm.params.sub.deep', 'mine.params.first', 'new.params.fresh']
 print([origin(n) for n in names])
@@ -97,9 +97,9 @@ def test_a_later_mount_reaches_an_imported_package(site):
   out, _ = _run(
     site,
     """
-lingvo_mounts.mount_entry_points()
+mounts.mount_entry_points()
 print(origin('lm.params.theirs'))
-lingvo_mounts.mount_checkout(checkout)
+mounts.mount_checkout(checkout)
 print(origin('lm.params.ours'), origin('lm.params.both'))
 """,
   )
@@ -110,10 +110,10 @@ def test_the_modules_are_listed_unimported(site):
   out, _ = _run(
     site,
     """
-lingvo_mounts.mount_entry_points()
-lingvo_mounts.mount_checkout(checkout)
+mounts.mount_entry_points()
+mounts.mount_checkout(checkout)
 root = pathlib.Path(sys.path[1])
-for name, path in lingvo_mounts.params_modules().items():
+for name, path in mounts.params_modules().items():
   if root in path.parents:  # Not what the installed distribution mounts.
     print(name, path.relative_to(root))
 print([m for m in ('tensorflow', 'lingvo', 'package') if m in sys.modules])
@@ -140,13 +140,13 @@ other = checkout.parent / 'other'
 (other / 'lingvo/tasks/lm/params').mkdir(parents=True)
 def attempt(path):
   try:
-    lingvo_mounts.mount_checkout(path)
+    mounts.mount_checkout(path)
   except errors.UserError as e:
     print(e)
 attempt('/nowhere')
 attempt(checkout / 'lingvo')
 attempt(checkout.parent / 'package')
-lingvo_mounts.mount_checkout(checkout)
+mounts.mount_checkout(checkout)
 attempt(other)
 """,
   )
@@ -166,7 +166,7 @@ def test_an_entry_point_that_names_nothing(site):
     """
 from pax_compat import errors
 try:
-  lingvo_mounts.mount_entry_points()
+  mounts.mount_entry_points()
 except errors.UserError as e:
   print(e)
 """,

@@ -8,7 +8,8 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.seqio_input import eval_configs
 from pax_compat import decoder_hparams
-from pax_compat.trainer import decoding, evaluation, partitioning
+from pax_compat.trainer import partitioning
+from pax_compat.trainer.evaluating import decoding, evaluation
 from tests.adaptors.seqio_input import metric_tasks as tasks
 from tests.pax_compat.trainer import tiny
 

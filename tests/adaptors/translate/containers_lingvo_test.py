@@ -9,7 +9,8 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.translate.variables import Variable, VariableMap
-from pax_compat.layers import containers, graph, linears
+from pax_compat.layers import linears
+from pax_compat.layers.graph import containers, graph
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.translate.parity import check_pair
 

@@ -12,14 +12,13 @@ import pytest
 from adaptors import lingvo_runtime
 from pax_compat import base_layer
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
-from pax_compat.layers import (
-  activations,
-  convolutions,
+from pax_compat.layers import activations, poolings
+from pax_compat.layers.convolutions import (
+  conv,
   depthwise_convolutions,
   light_convolutions,
-  normalizations,
-  poolings,
 )
+from pax_compat.layers.normalizations import norm_layers
 from tests.adaptors.translate import lingvo_layer_runs
 from tests.adaptors.translate.parity import (
   OUTPUT_TOLERANCE,
@@ -95,10 +94,10 @@ def test_conv_bn_act(do_eval, fields):
   inputs = [_inputs(B, H, W, I), PADDINGS]
   lingvo = lingvo_layer_runs.run(params, weights, inputs, do_eval=do_eval)
   weight_norm = {
-    False: normalizations.IdentityNorm,
-    True: normalizations.WeightNormL2,
+    False: norm_layers.IdentityNorm,
+    True: norm_layers.WeightNormL2,
   }[fields.get('weight_norm', False)]
-  config = convolutions.ConvBNActWithPadding.config(
+  config = conv.ConvBNActWithPadding.config(
     filter_shape=fields['filter_shape'],
     filter_stride=fields['filter_stride'],
     dilations=fields.get('dilation_rate'),
@@ -155,7 +154,7 @@ def test_conv_of_padded_time(fields):
   # Lingvo leaves it to the next layer to set padded outputs to zero.
   mask = _mask(PADDINGS[:, :: stride[0]])
   lingvo = lingvo_layer_runs.run(params, weights, inputs, mask=mask)
-  config = convolutions.ConvBNActWithPadding.config(
+  config = conv.ConvBNActWithPadding.config(
     filter_shape=(3, 3, I, O),
     filter_stride=stride,
     bias=fields.get('bias', False),
@@ -164,7 +163,7 @@ def test_conv_of_padded_time(fields):
   )
   ours = dict(weights)
   if 'g' in ours:
-    config.weight_norm_tpl = normalizations.WeightNormL2.config()
+    config.weight_norm_tpl = norm_layers.WeightNormL2.config()
     ours['weight_norm'] = {'g': ours.pop('g')}
   (y, paddings), (by_params, by_x), _ = _compute(
     config.Instantiate(),

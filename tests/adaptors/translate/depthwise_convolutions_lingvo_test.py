@@ -10,7 +10,7 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.translate.variables import Variable, VariableMap
 from pax_compat.base_layer import PARAMS
-from pax_compat.layers import depthwise_convolutions
+from pax_compat.layers.convolutions import depthwise_convolutions
 from tests.adaptors.translate.parity import assert_close, check_pair
 
 B, T, N, H = 2, 7, 3, 4

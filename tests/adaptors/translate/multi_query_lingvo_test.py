@@ -12,10 +12,12 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat.base_layer import DECODE_CACHE, PARAMS
-from pax_compat.layers import attention_masks
-from pax_compat.layers.attention_projections import AttentionProjection
-from pax_compat.layers.attentions import RelativeBias
-from pax_compat.layers.multi_query_attention import (
+from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_projections import (
+  AttentionProjection,
+)
+from pax_compat.layers.attentions.dot_product import RelativeBias
+from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
 from tests.adaptors.translate import lingvo_layer_runs

@@ -12,7 +12,7 @@ from adaptors import lingvo_runtime
 from adaptors.translate.variables import Variable, VariableMap
 from pax_compat import base_layer
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
-from pax_compat.layers import normalizations
+from pax_compat.layers.normalizations import norm_layers
 from tests.adaptors.translate import lingvo_layer_runs
 from tests.adaptors.translate.parity import (
   OUTPUT_TOLERANCE,
@@ -80,7 +80,7 @@ def test_batch_norm(do_eval, padded, fields):
   weights = lingvo_layer_runs.weights_of(params)
   inputs = [_inputs(B, T, D), *([PADDINGS] if padded else [])]
   lingvo = lingvo_layer_runs.run(params, weights, inputs, do_eval=do_eval)
-  layer = normalizations.BatchNorm.config(dim=D, **fields).Instantiate()
+  layer = norm_layers.BatchNorm.config(dim=D, **fields).Instantiate()
   mask = np.ones_like(lingvo.outputs[0])
   _check(layer, weights, lingvo, inputs, do_eval, mask)
 
@@ -110,7 +110,7 @@ def test_group_norm(shape, padded, fields):
   weights = lingvo_layer_runs.weights_of(params)
   mask = (1 - paddings).reshape(B, T, *[1] * (rank - 2))
   lingvo = lingvo_layer_runs.run(params, weights, inputs, mask=mask)
-  layer = normalizations.GroupNorm.config(dim=D, input_rank=rank, **fields)
+  layer = norm_layers.GroupNorm.config(dim=D, input_rank=rank, **fields)
   inputs = inputs if padded else inputs[:1]
   _check(layer.Instantiate(), weights, lingvo, inputs, False, mask)
 
@@ -127,7 +127,7 @@ def test_rms_norm(epsilon):
     params = builder.Instantiate()._LN('ln')
   check_pair(
     params,
-    normalizations.RmsNorm.config(dim=D, epsilon=epsilon),
+    norm_layers.RmsNorm.config(dim=D, epsilon=epsilon),
     VariableMap([Variable(('w.scale',), 'scale')]),
     [_inputs(B, T, D)],
     fprop=lambda layer, theta, x: layer.FProp(theta, x),

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat.layers import activations, attention_masks, normalizations
-from pax_compat.layers.transformer_feed_forward import TransformerFeedForward
-from pax_compat.layers.transformers import Transformer
+from pax_compat.layers import activations
+from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.normalizations import norm_layers
+from pax_compat.layers.transformers.transformer_feed_forward import (
+  TransformerFeedForward,
+)
+from pax_compat.layers.transformers.transformer_layers import Transformer
 from tests.adaptors.translate.attention_inputs import (
   PADDINGS,
   SEGMENT_IDS,
@@ -107,7 +111,7 @@ def test_gated_feed_forward(build, activation):
       has_bias=False,
       use_gated_activation=True,
       activation_tpl=activation.config(),
-      ln_tpl=normalizations.IdentityNorm.config(),
+      ln_tpl=norm_layers.IdentityNorm.config(),
       add_skip_connection=False,
     ),
     params,

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from adaptors import lingvo_runtime
-from pax_compat.weight_init import WeightInit
+from pax_compat.layer_core.weight_init import WeightInit
 from tests.adaptors.translate.parity import issues_of
 
 SCALE = 0.7

@@ -192,7 +192,8 @@ _SHARDED = """
       f'127.0.0.1:{port}', int(processes), int(index))
   else:
     jax.config.update('jax_num_cpu_devices', 4)
-  from pax_compat import checkpoints, first_process
+  from pax_compat import checkpoints
+  from pax_compat.processes import first_process
   from pax_compat.checkpoints import checksums
   assert jax.device_count() == 4
 

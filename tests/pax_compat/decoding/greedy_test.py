@@ -11,13 +11,11 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE, PARAMS, BaseLayer
 from pax_compat.decoder_hparams import GreedyDecoderHParams
 from pax_compat.decoding import greedy, prefixes
-from pax_compat.layers import (
-  embeddings,
-  models,
-  softmaxes,
-  stacked_transformers,
-)
-from pax_compat.layers.transformer_models import TransformerLm
+from pax_compat.layers import models
+from pax_compat.layers.embeddings import embedding_tables
+from pax_compat.layers.softmaxes import full_softmax
+from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
+from pax_compat.layers.transformers import stacked_transformers
 from pax_compat.nested_map import NestedMap
 from tests.pax_compat import processes
 
@@ -33,8 +31,8 @@ def lm_config(kind='stacked', model_type='causal'):
     vocab_size=V, model_dims=8, model_type=model_type
   )
   # With shared weights, tokens would mostly predict themselves.
-  config.separate_embedding_tpl = embeddings.Embedding.config()
-  config.softmax_tpl = softmaxes.FullSoftmax.config()
+  config.separate_embedding_tpl = embedding_tables.Embedding.config()
+  config.softmax_tpl = full_softmax.FullSoftmax.config()
   stack = config.stacked_transformer_tpl
   stack.set(num_layers=2, num_heads=2, hidden_dims=16)
   if kind == 'repeated':

@@ -8,21 +8,24 @@ import pytest
 
 from pax_compat import layers
 from pax_compat.base_layer import BaseLayer
+from pax_compat.layer_core import exports
 from tests.pax_compat.processes import run_script
 
-MODULES = [module.name for module in pkgutil.iter_modules(layers.__path__)]
+MODULES = [
+  module.name
+  for module in pkgutil.walk_packages(layers.__path__, f'{layers.__name__}.')
+]
 
 
 def _public_layers(module: str) -> list[type]:
   """Returns the layers that a module of the package defines."""
-  path = f'{layers.__name__}.{module}'
-  members = vars(importlib.import_module(path)).values()
+  members = vars(importlib.import_module(module)).values()
   return [
     member
     for member in members
     if inspect.isclass(member)
     and issubclass(member, BaseLayer)
-    and member.__module__ == path
+    and member.__module__ == module
     and not member.__name__.startswith('_')
   ]
 
@@ -38,6 +41,25 @@ def test_what_is_offered_is_there_and_in_order():
   assert sorted(set(layers.__all__)) == layers.__all__
   for name in layers.__all__:
     assert inspect.isclass(getattr(layers, name)), name
+
+
+def test_a_package_of_layers_offers_its_own():
+  assert layers.attentions.DotProductAttention is layers.DotProductAttention
+  assert layers.transformers.Transformer is layers.Transformer
+  assert 'Linear' not in vars(layers.attentions)
+
+
+def test_a_name_that_two_modules_define_is_refused(tmp_path, monkeypatch):
+  folder = tmp_path / 'exports_twice'
+  folder.mkdir()
+  text = 'import flax.linen as nn\n\nclass Twice(nn.Module):\n  pass\n'
+  for name, content in {'__init__': '', 'one': text, 'two': text}.items():
+    (folder / f'{name}.py').write_text(content)
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(
+    ImportError, match='exports_twice.one and exports_twice.two'
+  ):
+    exports.public_layers('exports_twice', [str(folder)])
 
 
 def test_every_layer_is_found_by_its_name():

@@ -10,7 +10,10 @@ import pytest
 
 from pax_compat import errors, learners, optimizers, schedules
 from pax_compat.base_layer import NON_TRAINABLE, SKIP_LP_REGULARIZATION
-from pax_compat.layers.row_gradients import RowFacts, lookup_with_row_facts
+from pax_compat.layers.embeddings.row_gradients import (
+  RowFacts,
+  lookup_with_row_facts,
+)
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import RATE, learner, sgd
 

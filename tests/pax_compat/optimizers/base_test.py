@@ -8,7 +8,7 @@ import pytest
 
 from pax_compat import errors, optimizers, schedules
 from pax_compat.config import Config
-from pax_compat.learners import state_leaves
+from pax_compat.learners.state import state_leaves
 from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 

@@ -5,8 +5,9 @@ import optax
 import pytest
 
 from pax_compat import config as config_lib
-from pax_compat import config_text, errors, optimizers, schedules
+from pax_compat import errors, optimizers, schedules
 from pax_compat.config import Config
+from pax_compat.configs import config_text
 from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 

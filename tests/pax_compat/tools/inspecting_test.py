@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pax_compat import indexed_input, multi_input, multi_task_input
+from pax_compat.inputs import indexed_input, multi_input, multi_task_input
 from pax_compat.nested_map import NestedMap
 from pax_compat.tools import inspecting
 

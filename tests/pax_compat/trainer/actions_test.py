@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pax_compat.early_stopping import RunningMode
+from pax_compat.tasks.early_stopping import RunningMode
 from pax_compat.trainer import actions
 from tests.pax_compat.trainer import lines
 

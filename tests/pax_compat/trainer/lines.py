@@ -24,9 +24,9 @@ from pax_compat import (
 from pax_compat import config as config_lib
 from pax_compat.base_layer import SummaryType, WeightHParams
 from pax_compat.experiments import resolved
+from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program, run
-from pax_compat.weight_init import WeightInit
 
 DIMS = 3
 BATCH = 4

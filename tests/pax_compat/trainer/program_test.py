@@ -14,10 +14,10 @@ from pax_compat import (
   tasks_lib,
 )
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS, WeightHParams
+from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import embedding_softmax, stochastics
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
-from pax_compat.weight_init import WeightInit
 from tests.pax_compat.trainer import lines, tiny
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from pax_compat import config as config_lib
-from pax_compat import errors, progress
+from pax_compat import errors
 from pax_compat.layers import models
+from pax_compat.metrics import progress
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import reporting
+from pax_compat.trainer.reporting import progress_report
 from tests.pax_compat.trainer import lines, sequences, tiny
 
 
@@ -167,7 +168,7 @@ def test_garbage_waits_for_its_turn(tmp_path):
 
 
 def test_a_progress_line_breaks_the_silence(tmp_path, monkeypatch):
-  monkeypatch.setattr(reporting, '_SECONDS_OF_SILENCE', 0)
+  monkeypatch.setattr(progress_report, '_SECONDS_OF_SILENCE', 0)
   counts = []
   for hook in (False, True):
     run = lines.train(

@@ -8,9 +8,10 @@ import json
 import jax
 import numpy as np
 
-from pax_compat import indexed_input
+from pax_compat.inputs import indexed_input
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import evaluation, partitioning
+from pax_compat.trainer import partitioning
+from pax_compat.trainer.evaluating import evaluation
 from tests.pax_compat.trainer import tiny
 
 

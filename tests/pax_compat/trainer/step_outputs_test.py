@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pax_compat import base_metrics, errors
-from pax_compat.summaries import Summary, SummaryType
+from pax_compat.layer_core.summaries import Summary, SummaryType
 from pax_compat.trainer import step_outputs
 
 

@@ -5,7 +5,8 @@ from jax.sharding import Mesh
 
 from pax_compat import config as config_lib
 from pax_compat import optimizers, tasks_lib
-from pax_compat.layers import models, transformer_models
+from pax_compat.layers import models
+from pax_compat.layers.transformer_models import transformer_lm
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 
@@ -41,7 +42,7 @@ def task(*, split=False, layers=1, **train) -> config_lib.Config:
     mesh = dict(ici_mesh_shape=MESH, mesh_axis_names=MESH_AXES)
     model.set(**mesh)
     replica, data, mdl = MESH_AXES
-    transformer_models.TransformerLm.set_sharding_params_v1(
+    transformer_lm.TransformerLm.set_sharding_params_v1(
       model.lm_tpl,
       replica_axis=replica,
       data_axis=data,

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import errors, optimizers, task_settings
+from pax_compat import errors, optimizers
+from pax_compat.tasks import task_settings
 from pax_compat.trainer import variational_noise
 from tests.pax_compat.trainer import lines
 

@@ -1,4 +1,4 @@
-"""Tests of adaptors.bridge.ops.sampled_softmax against TensorFlow's samplers."""
+"""Tests of ops.sampled_softmax against TensorFlow's samplers."""
 
 import contextlib
 

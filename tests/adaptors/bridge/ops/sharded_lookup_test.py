@@ -1,4 +1,4 @@
-"""Tests of adaptors.bridge.ops.sharded_lookup against TensorFlow's own lookup."""
+"""Tests of ops.sharded_lookup against TensorFlow's own lookup."""
 
 import jax
 import numpy as np

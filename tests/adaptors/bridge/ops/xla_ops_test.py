@@ -1,4 +1,4 @@
-"""Tests of adaptors.bridge.ops.xla_ops: in JAX the same as in TensorFlow itself."""
+"""Tests of ops.xla_ops: in JAX the same as in TensorFlow itself."""
 
 import jax
 import numpy as np

@@ -13,7 +13,7 @@ from tests.pax_compat import processes
 _SCRIPT = """
   import json, threading
   from adaptors.lingvo_input import input_adaptor
-  from pax_compat import process_channel
+  from pax_compat.processes import process_channel
   from tests.adaptors.lingvo_input import generators as testing
 
   def adapt(**fields):

@@ -8,7 +8,8 @@ import pytest
 
 from adaptors.seqio_input.metrics import example_lines
 from adaptors.seqio_input.reading import host_rows
-from pax_compat import errors, example_outputs
+from pax_compat import errors
+from pax_compat.metrics import example_outputs
 
 
 def _data(postprocess):

@@ -6,7 +6,7 @@ from clu import values as clu_values
 
 from adaptors import lingvo_runtime
 from adaptors.seqio_input.metrics import metric_values
-from pax_compat import metric_writers
+from pax_compat.metrics import metric_writers
 
 
 @pytest.fixture(name='metrics', scope='module')

@@ -7,9 +7,9 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.params import shrinking
 from pax_compat import base_layer, errors, learners
-from pax_compat.layers.masked_lm import MaskedLmDataAugmenter
+from pax_compat.layer_core.sharding import partition_spec
+from pax_compat.layers.models.masked_lm import MaskedLmDataAugmenter
 from pax_compat.nested_map import NestedMap
-from pax_compat.sharding import partition_spec
 from tests.adaptors import small_experiments
 from tests.adaptors.translate import task_parity, tiny_task
 

@@ -8,7 +8,9 @@ import pytest
 
 from adaptors.translate.tasks import single
 from pax_compat import errors
-from pax_compat.layers.transformer_moe import TransformerFeedForwardMoe
+from pax_compat.layers.transformers.transformer_moe import (
+  TransformerFeedForwardMoe,
+)
 from tests.adaptors import small_experiments
 from tests.adaptors.translate import task_parity
 

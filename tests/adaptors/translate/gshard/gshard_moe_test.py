@@ -13,7 +13,8 @@ from adaptors.translate import registry
 from adaptors.translate.gshard import gshard_moe
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import base_layer
-from pax_compat.layers import expert_gating, normalizations
+from pax_compat.layers.normalizations import norm_layers
+from pax_compat.layers.transformers import expert_gating
 from tests.adaptors.translate import parity
 
 B, T, D, E, G = 2, 12, 6, 4, 3
@@ -225,7 +226,7 @@ def _check(params, is_gated=False, do_eval=False):
   assert not report.issues
   config = mixture.config.set(
     input_dims=D,
-    ln_tpl=normalizations.IdentityNorm.config(),
+    ln_tpl=norm_layers.IdentityNorm.config(),
     add_skip_connection=False,
   )
 

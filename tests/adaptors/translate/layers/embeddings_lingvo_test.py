@@ -9,7 +9,7 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.translate.variables import Variable, VariableMap
-from pax_compat.layers import embeddings, positional_embeddings
+from pax_compat.layers.embeddings import embedding_tables, positional_embeddings
 from tests.adaptors.translate.parity import check_pair
 
 B, T, V, P, D = 3, 7, 11, 9, 8
@@ -52,7 +52,7 @@ def test_embedding(layers, mode, style, scale):
     fprop_mode=mode,
     scale_sqrt_depth=scale,
   )
-  config = embeddings.Embedding.config(
+  config = embedding_tables.Embedding.config(
     num_classes=V, input_dims=D, lookup_style=style, scale_sqrt_depth=scale
   )
   _check(params, config, 'wm')
@@ -62,7 +62,7 @@ def test_embedding_by_einsum(layers):
   params = layers.EinsumEmbeddingLayer.Params().Set(
     name='emb', vocab_size=V, embedding_dim=D
   )
-  config = embeddings.Embedding.config(
+  config = embedding_tables.Embedding.config(
     num_classes=V, input_dims=D, lookup_style='matmul'
   )
   _check(params, config, 'wm')

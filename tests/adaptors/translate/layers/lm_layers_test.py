@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat.layers.transformer_models import LanguageModelType
+from pax_compat.layers.transformer_models.transformer_lm import (
+  LanguageModelType,
+)
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.translate.parity import (
   check_layer,

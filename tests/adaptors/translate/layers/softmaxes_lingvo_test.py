@@ -8,11 +8,8 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.translate.variables import Variable, VariableMap
-from pax_compat.layers import (
-  embedding_softmax,
-  sigmoid_cross_entropy,
-  softmaxes,
-)
+from pax_compat.layers import embedding_softmax
+from pax_compat.layers.softmaxes import full_softmax, sigmoid_cross_entropy
 from tests.adaptors.translate.parity import check_pair
 
 B, T, D, V = 3, 6, 8, 10
@@ -95,7 +92,7 @@ def _check(params, config, variables, *, targets, names=_RESULTS, do_eval=True):
 def test_full_softmax(layers, targets, limits, ours):
   _check(
     layers.EinsumSoftmax.Params().Set(**LINEAR, **limits),
-    softmaxes.FullSoftmax.config(**FIELDS, **ours),
+    full_softmax.FullSoftmax.config(**FIELDS, **ours),
     _variables(w='logits_ffn/linear/w', b='logits_ffn/bias/b'),
     targets=targets,
     names=(*_RESULTS, 'logits', 'log_probs'),
@@ -107,7 +104,7 @@ def test_chunks(layers, chunk_size):
   """Lingvo's are of the batch, ours of the time axis."""
   _check(
     layers.SingleShardFullSoftmax.Params().Set(**LINEAR, chunk_size=1),
-    softmaxes.FullSoftmax.config(**FIELDS, chunk_size=chunk_size),
+    full_softmax.FullSoftmax.config(**FIELDS, chunk_size=chunk_size),
     _variables(linear__w='logits_ffn/linear/w', bias__b='logits_ffn/bias/b'),
     targets='ids',
     do_eval=False,
@@ -129,7 +126,7 @@ def test_label_smoothing(layers, uncertainty, chunk_size):
 
   check_pair(
     layers.SimpleFullSoftmax.Params().Set(**LINEAR),
-    softmaxes.FullSoftmax.config(
+    full_softmax.FullSoftmax.config(
       **FIELDS, label_smoothing_prob=uncertainty, chunk_size=chunk_size
     ),
     _variables(weight_0='logits_ffn/linear/w', bias_0='logits_ffn/bias/b'),

@@ -14,12 +14,12 @@ from adaptors import lingvo_runtime
 from adaptors.lingvo_parity import given_samples
 from pax_compat import base_layer
 from pax_compat.base_layer import PARAMS
-from pax_compat.layers import candidate_sampling
 from pax_compat.layers.embedding_softmax import (
   NClassMajorSharedEmbeddingSoftmax,
 )
-from pax_compat.layers.sampled_softmax import SampledSoftmax
-from pax_compat.layers.softmaxes import FullSoftmax
+from pax_compat.layers.softmaxes import candidate_sampling
+from pax_compat.layers.softmaxes.full_softmax import FullSoftmax
+from pax_compat.layers.softmaxes.sampled_softmax import SampledSoftmax
 from tests.adaptors.translate import parity, tensorflow_samples
 
 B, T, D, V, S = 3, 5, 4, 24, 6

@@ -15,7 +15,7 @@ from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layers import transformer_losses
+from pax_compat.layers.softmaxes import sequence_losses
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.translate import parity, task_parity, tiny_task
 
@@ -228,7 +228,7 @@ class Own(base_layer.BaseLayer):
     x = (self.emb(ids) + self.pos(position=segment_pos)) * segment_ids[
       ..., None
     ]
-    return transformer_losses.xent(self.softmax, x, labels)
+    return sequence_losses.xent(self.softmax, x, labels)
 
 
 def _translate_own(view):

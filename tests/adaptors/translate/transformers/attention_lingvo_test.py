@@ -11,12 +11,17 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat.base_layer import PARAMS
-from pax_compat.layers import attention_masks
-from pax_compat.layers.attentions import DotProductAttention, RelativeBias
-from pax_compat.layers.multi_query_attention import (
+from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.dot_product import (
+  DotProductAttention,
+  RelativeBias,
+)
+from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
-from pax_compat.layers.rotary_embedding import RotaryPositionalEmbedding
+from pax_compat.layers.embeddings.rotary_embedding import (
+  RotaryPositionalEmbedding,
+)
 from tests.adaptors.translate.attention_inputs import (
   PADDINGS,
   SEGMENT_IDS,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat.layers.attention_masks import (
+from pax_compat.layers.attentions.attention_masks import (
   combine_masks,
   padding_mask,
   segment_mask,
 )
-from pax_compat.layers.attentions import DotProductAttention
-from pax_compat.layers.flexible_attention import FlexibleAttention
+from pax_compat.layers.attentions.dot_product import DotProductAttention
+from pax_compat.layers.attentions.flexible_attention import FlexibleAttention
 from tests.adaptors.translate.parity import (
   check_layer,
   issues_of,

@@ -10,7 +10,7 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat import learners
-from pax_compat.layers import attention_masks
+from pax_compat.layers.attentions import attention_masks
 from tests.adaptors.translate.parity import check_layer, issues_of, translate
 
 B, T, D, N = 3, 7, 8, 2

@@ -10,7 +10,9 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat import learners
-from pax_compat.layers.stacked_transformers import StackedTransformer
+from pax_compat.layers.transformers.stacked_transformers import (
+  StackedTransformer,
+)
 from tests.adaptors.translate.parity import check_layer, issues_of, translate
 
 B, T, S, D, N = 2, 5, 4, 8, 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat.layers import attention_masks
+from pax_compat.layers.attentions import attention_masks
 from tests.adaptors.translate.attention_inputs import (
   PADDINGS,
   SEGMENT_IDS,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from pax_compat.layers.attention_masks import (
+from pax_compat.layers.attentions.attention_masks import (
   combine_masks,
   padding_mask,
   segment_mask,

@@ -1,0 +1,1 @@
+"""The command line: flags, process settings, errors without a traceback."""

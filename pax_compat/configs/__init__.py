@@ -1,0 +1,1 @@
+"""Configs as text, and overrides of their fields."""

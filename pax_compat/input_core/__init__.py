@@ -1,0 +1,1 @@
+"""What `base_input` is made of: fields, hosts, padding rows, token ids."""

@@ -1,0 +1,1 @@
+"""What `base_layer` is made of: children, weights, sharding, summaries."""

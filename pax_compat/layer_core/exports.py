@@ -1,0 +1,49 @@
+"""What a package of layers exports: the public layers of all its modules.
+
+So a new layer needs no second listing: `layers.X` and `layers.attentions.X`
+exist as soon as a module below defines a public layer `X`.
+"""
+
+import enum
+import importlib
+import pkgutil
+from collections.abc import Iterable
+
+import flax.linen as nn
+
+
+def public_layers(package: str, path: Iterable[str]) -> dict[str, type]:
+  """Imports all modules of a package; returns their layers by name.
+
+  Public are layers and the enums of their fields, in the module that defines
+  them, without a leading underscore.
+
+  Args:
+    package: its full name, `__name__` in its `__init__`.
+    path: its `__path__`.
+
+  Raises:
+    ImportError: two modules define the same name.
+  """
+  found = {}
+  for info in pkgutil.walk_packages(path, f'{package}.'):
+    module = importlib.import_module(info.name)
+    for name, value in vars(module).items():
+      if not _is_public_layer(name, value, info.name):
+        continue
+      if name in found:
+        raise ImportError(
+          f'{name} is defined in {found[name].__module__} and {info.name};'
+          ' expected names of layers to be unique'
+        )
+      found[name] = value
+  return dict(sorted(found.items()))
+
+
+def _is_public_layer(name: str, value: object, module: str) -> bool:
+  return (
+    isinstance(value, type)
+    and issubclass(value, nn.Module | enum.Enum)
+    and value.__module__ == module
+    and not name.startswith('_')
+  )

@@ -1,0 +1,579 @@
+"""Multi-headed dot-product attention.
+
+Shapes: B batch, T target time, S source time, L steps of decoding, D model
+dims, N heads, K heads of keys and values (N here, fewer in derived layers), H
+dims of a head. Masks are boolean, True where a target may see a source, and
+broadcast to [B, N, T, S].
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import WeightInit
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers import stochastics
+from pax_compat.layers.attentions import attention_decoding, attention_ops
+from pax_compat.layers.attentions.attention_projections import (
+  AttentionProjection,
+  CombinedQKVProjectionLayer,
+  PerDimScale,
+)
+from pax_compat.layers.convolutions import depthwise_convolutions
+from pax_compat.layers.embeddings.rotary_embedding import (
+  RotaryPositionalEmbedding,
+)
+from pax_compat.layers.template_fields import (
+  agreed,
+  keep_prob,
+  refuse_mappings,
+  split,
+)
+
+
+class DotProductAttention(attention_decoding.DecodableAttention):
+  """Attention with several heads, https://arxiv.org/abs/1706.03762.
+
+  While decoding, `init_states` makes room for keys and values, `extend_step`
+  adds those of new positions and attends to all up to there. For attention to
+  a source that stays the same, `init_cross_states` keeps its keys and values
+  and `cross_step` attends to them.
+
+  Attributes:
+    input_dim: D, or a mapping of 'query', 'key' and 'value' to the dims of
+      each; the result has those of the queries.
+    hidden_dim: N * H.
+    num_heads: N.
+    dim_per_head: H; None takes hidden_dim / num_heads.
+    use_bias: whether the projections have biases.
+    internal_enable_query_scale: whether queries are scaled at all.
+    internal_enable_per_dim_scale: whether each dim of the queries is scaled by
+      a learned factor; else all by (hidden_dim // num_heads)^-0.5.
+    scale_query_by_dim_per_head: whether the latter is dim_per_head^-0.5, where
+      `dim_per_head` is set.
+    scale_logits_by_head_dims: whether logits, the relative bias included, are
+      multiplied by H^-0.5.
+    atten_dropout_prob: probability of dropping an attention weight.
+    atten_logit_cap: if positive, logits are capped softly to (-cap, cap).
+    cap_before_bias: whether that is so before the relative bias is added.
+    attention_extra_logit: the logit of one more source, whose value is zero;
+      None for no such source.
+    zero_fully_masked: whether what a target attends to is zero if the mask
+      hides everything from it; else it is a mean of values.
+    combine_qkv: whether queries, keys and values have one weight. For attention
+      of a sequence to itself only.
+    output_proj_use_nhd_shape: whether the weight of the output projection is
+      [N, H, D] instead of [D, N, H].
+    internal_gshard_gaussian_init: whether the weights of the projections start
+      as Gaussians with the deviations (D * H)^-0.5 for queries, D^-0.5 for keys
+      and values and (N * H)^-0.5 for the output.
+    use_rotary_position_emb: whether queries and keys are rotated by position.
+    cast_rotary_position_emb: whether rotated ones have the dtype of the
+      computation, else float32.
+    dconv_qkv: whether queries, keys and values are convolved along time, each
+      with the positions before it, as in https://arxiv.org/abs/2109.08668.
+    dconv_kernel_size: how many positions that sees.
+    proj_tpl: the projections of queries, keys and values.
+    combined_qkv_proj_tpl: all of them in one, for `combine_qkv`.
+    post_proj_tpl: the projection of the result; None takes `proj_tpl`.
+    dropout_tpl: dropout of the attention weights.
+    per_dim_scale_tpl: the learned scale of the queries.
+    rotary_position_emb_tpl: the rotation by position.
+    relative_bias_tpl: a bias of the logits for each distance, or None.
+    causal_depthwise_conv1d_tpl: the convolutions of `dconv_qkv`.
+    ln_tpl: a normalisation of queries and one of keys, over the dims of a head
+      and after the rotation, or None.
+    ngrammer_tpl: not supported; only None is accepted.
+  """
+
+  input_dim: int | Mapping[str, int] = REQUIRED
+  hidden_dim: int = REQUIRED
+  num_heads: int = REQUIRED
+  dim_per_head: int | None = None
+  use_bias: bool = True
+  internal_enable_query_scale: bool = True
+  internal_enable_per_dim_scale: bool = True
+  scale_query_by_dim_per_head: bool = False
+  scale_logits_by_head_dims: bool = False
+  atten_dropout_prob: float = 0.0
+  atten_logit_cap: float = 0.0
+  cap_before_bias: bool = False
+  attention_extra_logit: float | None = None
+  zero_fully_masked: bool = False
+  combine_qkv: bool = False
+  output_proj_use_nhd_shape: bool = False
+  internal_gshard_gaussian_init: bool = False
+  use_rotary_position_emb: bool = False
+  cast_rotary_position_emb: bool = True
+  dconv_qkv: bool = False
+  dconv_kernel_size: int = 3
+  proj_tpl: Config = sub_config_field(AttentionProjection)
+  combined_qkv_proj_tpl: Config = sub_config_field(CombinedQKVProjectionLayer)
+  post_proj_tpl: Config | None = None
+  dropout_tpl: Config = sub_config_field(stochastics.Dropout)
+  per_dim_scale_tpl: Config = sub_config_field(PerDimScale)
+  rotary_position_emb_tpl: Config = sub_config_field(RotaryPositionalEmbedding)
+  relative_bias_tpl: Config | None = None
+  causal_depthwise_conv1d_tpl: Config = sub_config_field(
+    depthwise_convolutions.CausalDepthwiseConv1D
+  )
+  ln_tpl: Config | None = None
+  ngrammer_tpl: Config | None = None
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    """How the weights are split over the mesh.
+
+    Attributes:
+      proj: of all projections, whose weights are [D, N, H].
+      dconv: of the weights [N, H] of the convolutions.
+    """
+
+    proj: SplitDimsMapping = None
+    dconv: SplitDimsMapping = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    """How activations are split over the mesh.
+
+    While decoding, the dimension of time is not split.
+
+    Attributes:
+      blnh: of queries, keys, values and what they attend to, [B, T, N, H].
+      bld: of the result, [B, T, D].
+    """
+
+    blnh: SplitDimsMapping = None
+    bld: SplitDimsMapping = None
+
+  def setup(self):
+    refuse_mappings(self, 'wt', 'out')
+    self._check_fields()
+    dims = self._input_dims()
+    if self.combine_qkv:
+      self._create_combined_qkv(dims)
+    else:
+      self._create_query(dims['query'])
+      self._create_key_or_value('key', dims['key'])
+      self._create_key_or_value('value', dims['value'])
+    self._create_post(dims['query'])
+    self._create_position_layers()
+    if self.dconv_qkv:
+      self._create_convolutions()
+    self._create_norms_and_scale()
+    self._create(
+      'atten_dropout',
+      'dropout_tpl',
+      self.dropout_tpl,
+      keep_prob=keep_prob(self.atten_dropout_prob),
+    )
+
+  def _check_fields(self):
+    where = type(self).__name__
+    if self.ngrammer_tpl is not None:
+      raise errors.UserError(
+        f'{where}.ngrammer_tpl: n-grammers are not supported; expected None'
+      )
+    if self.dim_per_head is None and self.hidden_dim % self.num_heads:
+      raise errors.UserError(
+        f'{where}.hidden_dim is {self.hidden_dim}; expected a multiple of'
+        f' num_heads, {self.num_heads}'
+      )
+    if self.num_heads % self._kv_heads():
+      raise errors.UserError(
+        f'{where}.num_kv_heads is {self._kv_heads()}; expected a divisor of'
+        f' num_heads, {self.num_heads}'
+      )
+
+  def _head_dims(self) -> int:
+    """Returns H."""
+    if self.dim_per_head is not None:
+      return self.dim_per_head
+    return self.hidden_dim // self.num_heads
+
+  def _kv_heads(self) -> int:
+    """Returns K."""
+    return self.num_heads
+
+  def _input_dims(self) -> dict[str, int]:
+    names = ('query', 'key', 'value')
+    if not isinstance(self.input_dim, Mapping):
+      return dict.fromkeys(names, self.input_dim)
+    if set(self.input_dim) != set(names):
+      raise errors.UserError(
+        f'{type(self).__name__}.input_dim has {sorted(self.input_dim)};'
+        f' expected {sorted(names)}, or one number for all'
+      )
+    return dict(self.input_dim)
+
+  def _create(self, name: str, tpl_field: str, tpl: Config, **fields):
+    """Creates the child `name` of a template.
+
+    Args:
+      name: of the child.
+      tpl_field: the field of this layer that holds the template.
+      tpl: the template.
+      **fields: what this layer says of it; None leaves it to the template.
+    """
+    where = f'{type(self).__name__}.{tpl_field}'
+    self.create_child(name, tpl, **agreed(where, tpl, **fields))
+
+  def _create_projection(
+    self, name, tpl_field, mapping, *, deviation=None, **fields
+  ):
+    """Creates a projection, by a copy of the template in `tpl_field`.
+
+    Args:
+      name: of the child.
+      tpl_field: the field of this layer that holds the template.
+      mapping: how its weight is split.
+      deviation: with which it starts if `internal_gshard_gaussian_init`.
+      **fields: what this layer says of it.
+    """
+    tpl = getattr(self, tpl_field).clone()
+    if self.internal_gshard_gaussian_init:
+      fields['params_init'] = WeightInit.Gaussian(deviation)
+    tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping))
+    self._create(name, tpl_field, tpl, use_bias=self.use_bias, **fields)
+
+  def _heads(self, heads: int) -> dict[str, int]:
+    return dict(num_heads=heads, dim_per_head=self._head_dims())
+
+  def _create_query(self, dims: int):
+    self._create_projection(
+      'query',
+      'proj_tpl',
+      self._query_weight_mapping(),
+      deviation=(dims * self._head_dims()) ** -0.5,
+      input_dim=dims,
+      **self._heads(self.num_heads),
+    )
+
+  def _create_key_or_value(self, name: str, dims: int):
+    self._create_projection(
+      name,
+      'proj_tpl',
+      self._key_weight_mapping(),
+      deviation=dims**-0.5,
+      input_dim=dims,
+      **self._heads(self._kv_heads()),
+    )
+
+  def _create_combined_qkv(self, dims: dict[str, int]):
+    where = f'{type(self).__name__}.combine_qkv'
+    if len(set(dims.values())) > 1 or self._kv_heads() != self.num_heads:
+      raise errors.UserError(
+        f'{where}: queries, keys and values have one weight; expected the same'
+        ' input_dim and as many heads for each'
+      )
+    if self.internal_gshard_gaussian_init:
+      raise errors.UserError(
+        f'{where}: internal_gshard_gaussian_init starts queries, keys and'
+        ' values differently; expected only one of the two'
+      )
+    self._create_projection(
+      'combined_qkv',
+      'combined_qkv_proj_tpl',
+      self._query_weight_mapping(),
+      input_dim=dims['query'],
+      **self._heads(self.num_heads),
+    )
+
+  def _create_post(self, dims: int):
+    mapping = self._query_weight_mapping()
+    if self.output_proj_use_nhd_shape and mapping is not None:
+      mapping = [*mapping[1:], mapping[0]]
+    self._create_projection(
+      'post',
+      'proj_tpl' if self.post_proj_tpl is None else 'post_proj_tpl',
+      mapping,
+      deviation=(self.num_heads * self._head_dims()) ** -0.5,
+      input_dim=dims,
+      is_output_projection=True,
+      use_nhd_shape=self.output_proj_use_nhd_shape or None,
+      **self._heads(self.num_heads),
+    )
+
+  def _create_position_layers(self):
+    if self._rotates():
+      self._create(
+        'rotary_position_emb',
+        'rotary_position_emb_tpl',
+        self.rotary_position_emb_tpl,
+        embedding_dims=self._head_dims(),
+        cast_as_fprop_dtype=self.cast_rotary_position_emb,
+        **self._timescales(),
+      )
+    if self.relative_bias_tpl is not None:
+      self._create(
+        'relative_bias',
+        'relative_bias_tpl',
+        self.relative_bias_tpl,
+        num_heads=self.num_heads,
+      )
+
+  def _rotates(self) -> bool:
+    """Whether queries and keys are rotated by position."""
+    return self.use_rotary_position_emb
+
+  def _timescales(self) -> dict[str, int]:
+    """Returns what this layer says of the timescales of the rotation."""
+    return {}
+
+  def _create_convolutions(self):
+    mapping = self.weight_split_dims_mapping.dconv
+    for name, heads in (
+      ('dconv_q', self.num_heads),
+      ('dconv_k', self._kv_heads()),
+      ('dconv_v', self._kv_heads()),
+    ):
+      tpl = self.causal_depthwise_conv1d_tpl.clone()
+      self._create(
+        name,
+        'causal_depthwise_conv1d_tpl',
+        tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping)),
+        kernel_size=self.dconv_kernel_size,
+        hidden_dims=[heads, self._head_dims()],
+      )
+
+  def _create_norms_and_scale(self):
+    if self.ln_tpl is not None:
+      for name in ('layer_norm_q', 'layer_norm_k'):
+        self._create(name, 'ln_tpl', self.ln_tpl.clone(), dim=self._head_dims())
+    if self.internal_enable_query_scale and self.internal_enable_per_dim_scale:
+      self._create(
+        'per_dim_scale',
+        'per_dim_scale_tpl',
+        self.per_dim_scale_tpl,
+        dim=self._head_dims(),
+      )
+
+  def _query_weight_mapping(self) -> SplitDimsMapping:
+    """Returns how the weights [D, N, H] of queries and output are split."""
+    return self.weight_split_dims_mapping.proj
+
+  def _key_weight_mapping(self) -> SplitDimsMapping:
+    """Returns how the weights of keys and values are split."""
+    return self.weight_split_dims_mapping.proj
+
+  def _query_mapping(self) -> SplitDimsMapping:
+    """Returns how queries [B, T, N, H] are split."""
+    return self.activation_split_dims_mapping.blnh
+
+  def _key_mapping(self) -> SplitDimsMapping:
+    """Returns how keys and values [B, S, K, H] are split."""
+    return self.activation_split_dims_mapping.blnh
+
+  def _output_mapping(self) -> SplitDimsMapping:
+    """Returns how the result [B, T, D] is split."""
+    return self.activation_split_dims_mapping.bld
+
+  def __call__(
+    self,
+    query_vec: jax.Array,
+    key_vec: jax.Array,
+    value_vec: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    causal: bool = False,
+    query_positions: jax.Array | None = None,
+    key_positions: jax.Array | None = None,
+  ) -> jax.Array:
+    """Attends.
+
+    Args:
+      query_vec: [B, T, D].
+      key_vec: [B, S, D].
+      value_vec: [B, S, D].
+      mask: boolean, broadcasts to [B, N, T, S]; None hides nothing.
+      causal: whether sources after the target are hidden too.
+      query_positions: [B, T], for what depends on positions; None takes
+        0..T-1. Packed examples have their own, from 0 each.
+      key_positions: [B, S], likewise.
+
+    Returns:
+      [B, T, D].
+
+    Raises:
+      UserError: the mask is no such mask.
+    """
+    self._check_mask(mask)
+    query, key, value = self._project(query_vec, key_vec, value_vec)
+    if self.dconv_qkv:
+      query = self.dconv_q(query, axis=1, segment_pos=query_positions)
+      key = self.dconv_k(key, axis=1, segment_pos=key_positions)
+      value = self.dconv_v(value, axis=1, segment_pos=key_positions)
+    bias = None
+    if self.relative_bias_tpl is not None:
+      bias = self.relative_bias(
+        _or_indices(query_positions, query), _or_indices(key_positions, key)
+      )
+    return self._attend(
+      self._finish_query(query, query_positions),
+      self._finish_key(key, key_positions),
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+    )
+
+  def _project(
+    self, query_vec, key_vec, value_vec
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns queries [B, T, N, H], keys and values [B, S, K, H]."""
+    if not self.combine_qkv:
+      key, value = self._project_source(key_vec, value_vec)
+      return self._project_query(query_vec), key, value
+    if not (query_vec is key_vec is value_vec):
+      raise errors.UserError(
+        f'{type(self).__name__}.combine_qkv: attention to something else;'
+        ' expected the same array as queries, keys and values'
+      )
+    combined = self.combined_qkv(query_vec)
+    query, key, value = checkpoint_name(combined, 'combined_qkv_proj')
+    return self._named_query(query), *self._named_source(key, value)
+
+  def _project_query(self, query_vec: jax.Array) -> jax.Array:
+    return self._named_query(self.query(query_vec))
+
+  def _named_query(self, query: jax.Array) -> jax.Array:
+    """Returns queries [B, T, N, H], named and split."""
+    query = checkpoint_name(query, 'query_proj')
+    return self._shard_heads(query, self._query_mapping())
+
+  def _project_source(
+    self, key_vec: jax.Array, value_vec: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    return self._named_source(self.key(key_vec), self.value(value_vec))
+
+  def _named_source(
+    self, key: jax.Array, value: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values [B, S, K, H], named and split."""
+    key = checkpoint_name(key, 'key_proj')
+    value = checkpoint_name(value, 'value_proj')
+    mapping = self._key_mapping()
+    return self._shard_heads(key, mapping), self._shard_heads(value, mapping)
+
+  def _finish_query(
+    self, query: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Returns queries as they are multiplied with keys."""
+    if self._rotates():
+      query = self.rotary_position_emb(query, positions)
+    if self.ln_tpl is not None:
+      query = self.layer_norm_q(query)
+    return self._scale(query)
+
+  def _finish_key(
+    self, key: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Returns keys as they are multiplied with queries."""
+    if self._rotates():
+      key = self.rotary_position_emb(key, positions)
+    return key if self.ln_tpl is None else self.layer_norm_k(key)
+
+  def _scale(self, query: jax.Array) -> jax.Array:
+    if not self.internal_enable_query_scale:
+      return query
+    if self.internal_enable_per_dim_scale:
+      return self.per_dim_scale(query)
+    return query * self._scale_dims() ** -0.5
+
+  def _scale_dims(self) -> int:
+    """Returns the dims by whose root queries are divided."""
+    if self.scale_query_by_dim_per_head:
+      return self._head_dims()
+    return self.hidden_dim // self.num_heads
+
+  def _attend(
+    self,
+    query,
+    key,
+    value,
+    *,
+    mask,
+    bias,
+    causal=False,
+    one_step=False,
+    time_step=None,
+  ) -> jax.Array:
+    """Returns what the queries attend to, projected [B, T, D]."""
+    encoded = self._encode(
+      query,
+      key,
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+      time_step=time_step,
+    )
+    encoded = checkpoint_name(encoded, 'context')
+    encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
+    output = self.post(encoded)
+    output = self._shard_heads(output, self._output_mapping(), one_step)
+    return checkpoint_name(output, 'out_proj')
+
+  def _encode(
+    self, query, key, value, *, mask, bias, causal, time_step
+  ) -> jax.Array:
+    """Returns what the queries attend to, [B, T, N, H].
+
+    Args:
+      query: [B, T, N, H], as they are multiplied with keys.
+      key: [B, S, K, H].
+      value: [B, S, K, H].
+      mask: broadcasts to [B, N, T, S]; None hides nothing.
+      bias: added to the logits, likewise; None adds nothing.
+      causal: whether sources after the target are hidden too.
+      time_step: the index of the first query among the sources, in steps of
+        decoding; else None.
+    """
+    if self.scale_logits_by_head_dims:
+      factor = query.shape[-1] ** -0.5
+      query, bias = query * factor, None if bias is None else bias * factor
+    drop = self.atten_dropout
+    drops = drop.keep_prob < 1 and (drop.dropout_at_eval or not self.do_eval)
+    together = drop.noise_shape or drop.noise_shape_broadcast_dims
+    encoded = attention_ops.dot_product_attention(
+      query,
+      key,
+      value,
+      mask=mask,
+      bias=bias,
+      causal=causal,
+      logit_cap=self.atten_logit_cap,
+      cap_before_bias=self.cap_before_bias,
+      extra_logit=self.attention_extra_logit,
+      dropout=drop if drops else None,
+      by_blocks=not (drops and (together or drop.transpose_qk)),
+    )
+    if self.zero_fully_masked and mask is not None:
+      sees = attention_ops.sees_something(
+        mask, targets=query.shape[1], causal=causal
+      )
+      encoded = jnp.where(jnp.swapaxes(sees, 1, 2)[..., None], encoded, 0)
+    return encoded
+
+  def _shard_heads(
+    self, x: jax.Array, mapping: SplitDimsMapping, one_step: bool = False
+  ) -> jax.Array:
+    """Returns `x` [B, T, ...] split, but for T if that is steps of decoding."""
+    if one_step and mapping is not None:
+      mapping = [mapping[0], None, *mapping[2:]]
+    return self.shard(x, mapping)
+
+  def _check_mask(self, mask: jax.Array | None):
+    if mask is not None and (mask.dtype != jnp.bool_ or mask.ndim != 4):
+      raise errors.UserError(
+        f'{type(self).__name__}: the mask is {mask.dtype}{list(mask.shape)};'
+        ' expected booleans, True where a target may see a source, that'
+        ' broadcast to [B, N, T, S]'
+      )
+
+
+def _or_indices(positions: jax.Array | None, x: jax.Array) -> jax.Array:
+  """Returns positions, if there are any, else those of `x` [B, T, ...]."""
+  return jnp.arange(x.shape[1])[None] if positions is None else positions

@@ -1,0 +1,183 @@
+"""Attention that need not project, and whose targets may see less.
+
+Shapes: B batch, T target time, S source time, L steps of decoding, D model
+dims, N heads, H dims of a head. Masks are boolean, True where a target may see
+a source, and broadcast to [B, N, T, S].
+"""
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+from pax_compat.config import REQUIRED, Config
+from pax_compat.layers.attentions.attention_masks import combine_masks
+from pax_compat.layers.attentions.dot_product import DotProductAttention
+
+
+class HeadSplit(base_layer.BaseLayer):
+  """Stands in the place of a projection into heads: it only cuts dims apart.
+
+  Attributes:
+    num_heads: N.
+    is_output_projection: whether it joins heads instead.
+  """
+
+  num_heads: int = REQUIRED
+  is_output_projection: bool = False
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Maps [..., N * H] to [..., N, H], or back."""
+    if self.is_output_projection:
+      return inputs.reshape([*inputs.shape[:-2], -1])
+    return inputs.reshape([*inputs.shape[:-1], self.num_heads, -1])
+
+
+class FlexibleAttention(DotProductAttention):
+  """A `DotProductAttention` of which parts may be left out.
+
+  What is not projected is cut into heads as it is, so that it has to have
+  N * H dims.
+
+  Attributes:
+    project_query: whether queries are projected.
+    project_key: whether keys are.
+    project_value: whether values are.
+    project_output: whether the result is. If not, it has N * H dims.
+    value_from_key: whether values are the projected keys (as they are before
+      any rotation and normalisation), so that `value_vec` does not count.
+    output_dim: dims of the projected result; None takes those of the queries.
+    key_proj_tpl: the projection of keys; None takes `proj_tpl`.
+    value_proj_tpl: the projection of values; None takes `proj_tpl`.
+    left_context: how many positions a target sees at most, up to its own one;
+      None does not limit them. It does not hide what comes after the target.
+    sees_itself: whether a target sees the source at its own position.
+  """
+
+  project_query: bool = True
+  project_key: bool = True
+  project_value: bool = True
+  project_output: bool = True
+  value_from_key: bool = False
+  output_dim: int | None = None
+  key_proj_tpl: Config | None = None
+  value_proj_tpl: Config | None = None
+  left_context: int | None = None
+  sees_itself: bool = True
+
+  def _check_fields(self):
+    super()._check_fields()
+    if self.left_context is not None and self.left_context < 1:
+      raise errors.UserError(
+        f'FlexibleAttention.left_context is {self.left_context}; expected 1 or'
+        ' more, or None'
+      )
+    if self.combine_qkv:
+      raise errors.UserError(
+        'FlexibleAttention.combine_qkv is on; expected a DotProductAttention,'
+        ' which has one weight for all'
+      )
+    dims = self._input_dims()
+    heads = self.num_heads * self._head_dims()
+    for name in ('query', 'key', 'value'):
+      if name == 'value' and self.value_from_key:
+        continue
+      if not getattr(self, f'project_{name}') and dims[name] != heads:
+        raise errors.UserError(
+          f'FlexibleAttention.project_{name} is off, but there are'
+          f' {dims[name]} dims of a {name} for heads that have {heads} together'
+        )
+
+  def _create_projection(self, name, tpl_field, mapping, **fields):
+    """Creates a projection, or what stands in its place."""
+    is_output = name == 'post'
+    if not getattr(self, 'project_output' if is_output else f'project_{name}'):
+      self.create_child(
+        name,
+        HeadSplit.config(
+          num_heads=self.num_heads, is_output_projection=is_output
+        ),
+      )
+      return
+    own = f'{name}_proj_tpl'
+    if getattr(self, own, None) is not None:
+      tpl_field = own
+    super()._create_projection(name, tpl_field, mapping, **fields)
+
+  def _create_key_or_value(self, name: str, dims: int):
+    if name == 'key' or not self.value_from_key:
+      super()._create_key_or_value(name, dims)
+
+  def _create_post(self, dims: int):
+    super()._create_post(self.output_dim or dims)
+
+  def _project_source(
+    self, key_vec: jax.Array, value_vec: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    if not self.value_from_key:
+      return super()._project_source(key_vec, value_vec)
+    key = self.key(key_vec)
+    return self._named_source(key, key)
+
+  def __call__(
+    self,
+    query_vec: jax.Array,
+    key_vec: jax.Array,
+    value_vec: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    **given,
+  ) -> jax.Array:
+    """Attends; see `DotProductAttention`.
+
+    Args:
+      query_vec: [B, T, D].
+      key_vec: [B, S, D].
+      value_vec: [B, S, D].
+      mask: None hides no more than this layer does.
+      **given: what else `DotProductAttention` takes.
+
+    Returns:
+      [B, T, D].
+    """
+    self._check_mask(mask)
+    seen = self._visible(jnp.arange(query_vec.shape[1]), key_vec.shape[1])
+    return super().__call__(
+      query_vec, key_vec, value_vec, mask=combine_masks(mask, seen), **given
+    )
+
+  def extend_step(
+    self,
+    query_vec: jax.Array,
+    *,
+    time_step: jax.Array | int,
+    mask: jax.Array | None = None,
+    **given,
+  ) -> jax.Array:
+    """Attends from new positions to all before; see `DecodableAttention`.
+
+    Args:
+      query_vec: [B, L, D], what stands at the new positions.
+      time_step: [], the index of the first of them.
+      mask: None hides no more than this layer does.
+      **given: what else `DotProductAttention` takes.
+
+    Returns:
+      [B, L, D].
+    """
+    self._check_mask(mask)
+    targets = time_step + jnp.arange(query_vec.shape[1])
+    seen = self._visible(targets, self._check_room(query_vec))
+    return super().extend_step(
+      query_vec, time_step=time_step, mask=combine_masks(mask, seen), **given
+    )
+
+  def _visible(self, targets: jax.Array, sources: int) -> jax.Array | None:
+    """Returns which sources the targets [T] may see, [1, 1, T, S]."""
+    distance = targets[:, None] - jnp.arange(sources)
+    masks = []
+    if self.left_context is not None:
+      masks.append(distance < self.left_context)
+    if not self.sees_itself:
+      masks.append(distance != 0)
+    seen = combine_masks(*masks)
+    return None if seen is None else seen[None, None]

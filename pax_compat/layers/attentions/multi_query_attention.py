@@ -1,0 +1,94 @@
+"""Attention in which heads share keys and values.
+
+Shapes: B batch, T target time, S source time, D model dims, N heads, K heads of
+keys and values, H dims of a head.
+"""
+
+import jax
+
+from pax_compat.config import Config, sub_config_field
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers.attentions import dot_product
+from pax_compat.layers.attentions.attention_projections import (
+  OneHeadedAttentionProjection,
+)
+
+
+class MultiQueryDotProductAttention(dot_product.DotProductAttention):
+  """Attention with fewer heads of keys and values than of queries.
+
+  With one, https://arxiv.org/abs/1911.02150, their weights are [D, H] and their
+  biases [H]; with more, https://arxiv.org/abs/2305.13245, [D, K, H] and [K, H].
+  Each goes with N / K successive heads of queries.
+
+  Attributes:
+    num_kv_heads: K, a divisor of N.
+    internal_enable_per_dim_scale: as in `DotProductAttention`, but off.
+    headless_proj_tpl: the projections of keys and values if K is 1; else they
+      are `proj_tpl`.
+  """
+
+  num_kv_heads: int = 1
+  internal_enable_per_dim_scale: bool = False
+  headless_proj_tpl: Config = sub_config_field(OneHeadedAttentionProjection)
+
+  class WeightSharding(dot_product.DotProductAttention.WeightSharding):
+    """How the weights are split over the mesh.
+
+    Attributes:
+      proj: of all projections with several heads, whose weights are [D, N, H].
+      proj_headless: of those with one, whose weights are [D, H].
+      dconv: of the weights [N, H] or [K, H] of the convolutions.
+    """
+
+    proj_headless: SplitDimsMapping = None
+
+  class ActivationSharding(dot_product.DotProductAttention.ActivationSharding):
+    """How activations are split over the mesh.
+
+    Attributes:
+      blnh: of queries and what they attend to, [B, T, N, H]; of keys and
+        values too if K is not 1.
+      blh: of keys and values [B, S, H] if K is 1; None takes that of `blnh`.
+      bld: of the result, [B, T, D].
+    """
+
+    blh: SplitDimsMapping = None
+
+  def _kv_heads(self) -> int:
+    return self.num_kv_heads
+
+  def _create_key_or_value(self, name: str, dims: int):
+    if self.num_kv_heads > 1:
+      super()._create_key_or_value(name, dims)
+      return
+    self._create_projection(
+      name,
+      'headless_proj_tpl',
+      self._key_weight_mapping(),
+      deviation=dims**-0.5,
+      input_dim=dims,
+      output_dim=self._head_dims(),
+    )
+
+  def _project_source(
+    self, key_vec: jax.Array, value_vec: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    key, value = self.key(key_vec), self.value(value_vec)
+    if self.num_kv_heads == 1:
+      key, value = key[..., None, :], value[..., None, :]
+    return self._named_source(key, value)
+
+  def _key_weight_mapping(self) -> SplitDimsMapping:
+    mappings = self.weight_split_dims_mapping
+    return mappings.proj_headless if self.num_kv_heads == 1 else mappings.proj
+
+  def _key_mapping(self) -> SplitDimsMapping:
+    mappings = self.activation_split_dims_mapping
+    if self.num_kv_heads > 1:
+      return mappings.blnh
+    if mappings.blh is not None:
+      return [*mappings.blh[:2], None, *mappings.blh[2:]]
+    if mappings.blnh is None:
+      return None
+    return [*mappings.blnh[:2], None, *mappings.blnh[3:]]

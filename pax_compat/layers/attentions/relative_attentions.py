@@ -1,0 +1,283 @@
+"""Attention whose logits depend on how far the source is from the target.
+
+Shapes: B batch, T target time, S source time, N heads, H dims of a head, R
+dims of the positions' embeddings.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import WeightHParams, WeightInit
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers.attentions.dot_product import DotProductAttention
+from pax_compat.layers.embeddings.positional_embeddings import (
+  PositionalEmbedding,
+)
+from pax_compat.layers.template_fields import split
+
+
+class SelfAttention(DotProductAttention):
+  """Base of attention that knows only that of a sequence to itself."""
+
+  def __call__(
+    self,
+    query_vec: jax.Array,
+    key_vec: jax.Array,
+    value_vec: jax.Array,
+    **given,
+  ) -> jax.Array:
+    """Attends; see `DotProductAttention`.
+
+    Raises:
+      UserError: the sources are not as many as the targets.
+    """
+    if query_vec.shape[1] != key_vec.shape[1]:
+      self._check_cross()
+    return super().__call__(query_vec, key_vec, value_vec, **given)
+
+  def _check_cross(self):
+    raise errors.UserError(
+      f'{type(self).__name__} is for attention of a sequence to itself; it has'
+      ' no cross attention'
+    )
+
+
+class DotProductAttentionXL(SelfAttention):
+  """Transformer-XL's attention, https://arxiv.org/abs/1901.02860, section 3.3.
+
+  The logit of a target and a source is (q + u) k + (q + v) r: q is the scaled
+  query, k the key, r the projected sinusoidal embedding of their distance, and
+  u and v are weights [N, H], which start at 0.
+
+  Attributes:
+    rel_pos_emb_dim: R.
+    skip_term_b: whether the second product is v r only.
+    use_relative_bias: whether there are u and v; None takes `use_bias`.
+    pos_emb_tpl: the embedding of distances.
+  """
+
+  rel_pos_emb_dim: int = 0
+  skip_term_b: bool = False
+  use_relative_bias: bool | None = None
+  pos_emb_tpl: Config = sub_config_field(PositionalEmbedding)
+
+  def setup(self):
+    super().setup()
+    where = type(self).__name__
+    if self.rel_pos_emb_dim <= 0:
+      raise errors.UserError(
+        f'{where}.rel_pos_emb_dim is {self.rel_pos_emb_dim}; expected the dims'
+        ' of an embedding'
+      )
+    if self.skip_term_b and not self._has_biases():
+      raise errors.UserError(
+        f'{where}.skip_term_b leaves only the relative bias of the distances,'
+        ' but use_relative_bias is off'
+      )
+    self._create(
+      'pos_emb',
+      'pos_emb_tpl',
+      self.pos_emb_tpl,
+      embedding_dims=self.rel_pos_emb_dim,
+    )
+    create_position_projection(self, 'pos_proj', self.rel_pos_emb_dim)
+    if self._has_biases():
+      shape = [self.num_heads, self._head_dims()]
+      for name in ('u', 'v'):
+        self.create_variable(
+          name, WeightHParams(shape, WeightInit.Constant(0.0))
+        )
+
+  def _has_biases(self) -> bool:
+    own = self.use_relative_bias
+    return self.use_bias if own is None else own
+
+  def _encode(
+    self, query, key, value, *, mask, bias, causal, time_step
+  ) -> jax.Array:
+    content = by_position = query
+    if self._has_biases():
+      content = query + self.theta.u
+      by_position = query + self.theta.v
+    if self.skip_term_b:
+      by_position = self.theta.v[None, None]
+      by_position = jnp.broadcast_to(by_position, (1, *query.shape[1:]))
+    first = 0 if time_step is None else time_step
+    logits = self._position_logits(by_position, key.shape[1], first)
+    return super()._encode(
+      content,
+      key,
+      value,
+      mask=mask,
+      bias=logits if bias is None else logits + bias,
+      causal=causal,
+      time_step=time_step,
+    )
+
+  def _position_logits(
+    self, query: jax.Array, sources: int, first: jax.Array | int
+  ) -> jax.Array:
+    """Returns what distances add to the logits, [B, N, T, S].
+
+    Args:
+      query: [B, T, N, H].
+      sources: S.
+      first: [], the index of the first target among the sources.
+    """
+    targets = query.shape[1]
+    # Of each distance that there is, the farthest target first.
+    farthest = first + targets - 1
+    distances = farthest - jnp.arange(targets + sources - 1)
+    embedded = self.pos_proj(self.pos_emb(position=distances[None]))[0]
+    logits = jnp.einsum(
+      'btnh,lnh->bntl',
+      query,
+      embedded.astype(query.dtype),
+      preferred_element_type=jnp.float32,
+    )
+    return by_source(logits, sources)
+
+
+class ClippedDistanceEmbedding(base_layer.BaseLayer):
+  """A vector for each distance, which start at zero.
+
+  Attributes:
+    radius: distances are clipped to -radius, ..., radius.
+    embedding_dims: R.
+  """
+
+  radius: int = REQUIRED
+  embedding_dims: int = REQUIRED
+
+  def setup(self):
+    if self.radius < 1:
+      raise errors.UserError(
+        f'ClippedDistanceEmbedding.radius is {self.radius}; expected 1 or more'
+      )
+    shape = [2 * self.radius + 1, self.embedding_dims]
+    self.create_variable('w', WeightHParams(shape, WeightInit.Constant(0.0)))
+
+  def __call__(self, distance: jax.Array) -> jax.Array:
+    """Returns the vectors [..., R] of distances [...]."""
+    return self.theta.w[self.index(distance)]
+
+  def index(self, distance: jax.Array) -> jax.Array:
+    """Returns the rows of distances."""
+    return jnp.clip(distance, -self.radius, self.radius) + self.radius
+
+
+class DotProductAttentionRPE(SelfAttention):
+  """Attention with learned distances, https://arxiv.org/abs/1803.02155.
+
+  A key gets the vector of how far it is before the target, a value that of how
+  far it is after the target. Time and memory are those of all attention
+  weights, and a product of them with a matrix of their size.
+
+  Attributes:
+    rel_pos_radius: distances are clipped to -radius, ..., radius.
+    rel_pos_emb_dim: R; None takes N * H. Vectors of other dims are projected.
+    skip_value_emb: whether values stay as they are.
+  """
+
+  rel_pos_radius: int = REQUIRED
+  rel_pos_emb_dim: int | None = None
+  skip_value_emb: bool = False
+
+  def setup(self):
+    super().setup()
+    heads = self.num_heads * self._head_dims()
+    dims = self.rel_pos_emb_dim or heads
+    for name in ('key', 'value'):
+      if name == 'value' and self.skip_value_emb:
+        continue
+      self.create_child(
+        f'{name}_emb',
+        ClippedDistanceEmbedding.config(
+          radius=self.rel_pos_radius, embedding_dims=dims
+        ),
+      )
+      if dims != heads:
+        create_position_projection(self, f'{name}_pos_proj', dims)
+
+  def _vectors(self, name: str, distance: jax.Array) -> jax.Array:
+    """Returns the vectors [L, N, H] of distances [L], for keys or values."""
+    vectors = getattr(self, f'{name}_emb')(distance)
+    if hasattr(self, f'{name}_pos_proj'):
+      return getattr(self, f'{name}_pos_proj')(vectors)
+    return vectors.reshape(len(distance), self.num_heads, -1)
+
+  def _encode(
+    self, query, key, value, *, mask, bias, causal, time_step
+  ) -> jax.Array:
+    targets, sources = query.shape[1], key.shape[1]
+    first = 0 if time_step is None else time_step
+    farthest = first + targets - 1
+    distances = farthest - jnp.arange(targets + sources - 1)
+    logits = by_source(
+      jnp.einsum(
+        'btnh,lnh->bntl',
+        query,
+        self._vectors('key', distances).astype(query.dtype),
+        preferred_element_type=jnp.float32,
+      ),
+      sources,
+    )
+    given = dict(
+      mask=mask,
+      bias=logits if bias is None else logits + bias,
+      causal=causal,
+      time_step=time_step,
+    )
+    if self.skip_value_emb:
+      return super()._encode(query, key, value, **given)
+    # The weights [B, T, N, S] themselves are what attends to unit vectors.
+    units = jnp.eye(sources, dtype=value.dtype)[None, :, None]
+    units = jnp.broadcast_to(units, (*value.shape[:3], sources))
+    weights = super()._encode(query, key, units, **given)
+    radius = self.rel_pos_radius
+    vectors = self._vectors('value', jnp.arange(-radius, radius + 1))
+    after = jnp.arange(sources) - (first + jnp.arange(targets))[:, None]
+    rows = jax.nn.one_hot(
+      self.value_emb.index(after), len(vectors), dtype=weights.dtype
+    )
+    by_distance = jnp.einsum('btns,tsr->btnr', weights, rows)
+    return jnp.einsum('btns,bsnh->btnh', weights, value) + jnp.einsum(
+      'btnr,rnh->btnh', by_distance, vectors.astype(weights.dtype)
+    )
+
+
+def create_position_projection(
+  layer: DotProductAttention, name: str, dims: int
+):
+  """Creates the projection of distances, without a bias, into heads."""
+  tpl = layer.proj_tpl.clone().set(
+    input_dim=dims,
+    use_bias=False,
+    num_heads=layer.num_heads,
+    dim_per_head=layer._head_dims(),
+  )
+  mapping = layer._query_weight_mapping()
+  tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping))
+  layer.create_child(name, tpl)
+
+
+def by_source(logits: jax.Array, sources: int) -> jax.Array:
+  """Turns logits by distance into logits by source.
+
+  Args:
+    logits: [B, N, T, T + S - 1]; the last dimension goes from the distance of
+      the last target and the first source down to that of the first target and
+      the last source.
+    sources: S.
+
+  Returns:
+    [B, N, T, S].
+  """
+  *batch, targets, width = logits.shape
+  # Rows one longer, laid end to end and cut anew without the extra element,
+  # shift by one from each target to the next.
+  logits = jnp.pad(logits, [(0, 0)] * (len(batch) + 1) + [(0, 1)])
+  logits = logits.reshape(*batch, -1)[..., : targets * width]
+  logits = logits.reshape(*batch, targets, width)
+  return logits[..., targets - 1 : targets - 1 + sources]

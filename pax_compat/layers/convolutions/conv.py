@@ -1,0 +1,311 @@
+"""Convolutions, and blocks of convolution, normalisation and activation.
+
+Shapes: B batch, T time, H height, W width, I input channels, O output channels.
+In images of sound the height is time and the width is frequency.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import WeightHParams, WeightInit
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers import activations
+from pax_compat.layers.convolutions.depthwise_convolutions import (
+  effective_kernel_size,
+)
+from pax_compat.layers.normalizations import norm_layers
+from pax_compat.layers.paddings import apply_paddings
+
+
+class BaseConv(base_layer.BaseLayer):
+  """Base of the convolutions, whatever their number of spatial dimensions.
+
+  If the inputs have several times the channels that the filter takes, they are
+  convolved in as many groups.
+
+  Attributes:
+    filter_shape: the kernel's size in each spatial dimension, then I and O.
+    filter_stride: the stride in each spatial dimension; None strides by 1.
+    dilations: the distance of the kernel's elements in each spatial dimension;
+      None sets them side by side.
+    bias: whether there is a bias.
+    bias_init: its first value.
+    kernel_init: first value of the kernel; None takes `params_init`.
+    padding: 'SAME' gives an output for each stride of the input, 'VALID' only
+      where the kernel lies within the input.
+    tf_equivalent_padding: whether 'SAME' shares out the zeros around a strided
+      input as TensorFlow does, which depends on the input's size. Otherwise an
+      input gets the zeros that it would get without strides.
+    is_causal: whether no output sees what comes after it in the first spatial
+      dimension. Takes 'SAME' and `tf_equivalent_padding`.
+    weight_norm_tpl: normalises the kernel.
+  """
+
+  filter_shape: Sequence[int] = REQUIRED
+  filter_stride: Sequence[int] | None = None
+  dilations: Sequence[int] | None = None
+  bias: bool = False
+  bias_init: WeightInit = WeightInit.Constant(0.0)
+  kernel_init: WeightInit | None = None
+  padding: str = 'SAME'
+  tf_equivalent_padding: bool = False
+  is_causal: bool = False
+  weight_norm_tpl: Config = sub_config_field(norm_layers.IdentityNorm)
+
+  # One letter for each spatial dimension.
+  spatial_dims = ''
+
+  @classmethod
+  def HParamsDepthwise(
+    cls,
+    *,
+    kernel_shape: Sequence[int],
+    in_channels: int,
+    channel_multipliers: int = 1,
+    **fields,
+  ) -> Config:
+    """Returns a config of a convolution of each channel by itself.
+
+    Args:
+      kernel_shape: the kernel's size in each spatial dimension.
+      in_channels: I.
+      channel_multipliers: O / I.
+      **fields: further fields.
+
+    Raises:
+      UserError: `filter_shape` is among the further fields, or `kernel_shape`
+        has another number of dimensions than the layer.
+    """
+    if 'filter_shape' in fields:
+      raise errors.UserError(
+        f'{cls.__name__}.HParamsDepthwise works filter_shape out by itself'
+      )
+    _check_length(cls, 'kernel_shape', kernel_shape, len(cls.spatial_dims))
+    outputs = in_channels * channel_multipliers
+    return cls.config(filter_shape=(*kernel_shape, 1, outputs), **fields)
+
+  @property
+  def strides(self) -> tuple[int, ...]:
+    """The stride in each spatial dimension."""
+    return tuple(self.filter_stride or [1] * len(self.spatial_dims))
+
+  @property
+  def kernel_spans(self) -> list[int]:
+    """How many positions the kernel spans in each spatial dimension."""
+    sizes = self.filter_shape[:-2]
+    return list(map(effective_kernel_size, sizes, self._dilations))
+
+  @property
+  def _dilations(self) -> tuple[int, ...]:
+    return tuple(self.dilations or [1] * len(self.spatial_dims))
+
+  def setup(self):
+    self._check_fields()
+    mapping = self.weight_split_dims_mapping.wt
+    self.create_variable(
+      'w',
+      WeightHParams(
+        self.filter_shape,
+        self.kernel_init,
+        tensor_split_dims_mapping=mapping,
+      ),
+    )
+    if self.bias:
+      self.create_variable(
+        'b',
+        WeightHParams(
+          self.filter_shape[-1:],
+          self.bias_init,
+          tensor_split_dims_mapping=None if mapping is None else mapping[-1:],
+        ),
+      )
+    outputs = self.filter_shape[-1]
+    self.create_child('weight_norm', self.weight_norm_tpl, dim=outputs)
+
+  def _check_fields(self):
+    name, rank = type(self).__name__, len(self.spatial_dims)
+    _check_length(type(self), 'filter_shape', self.filter_shape, rank + 2)
+    for field in ('filter_stride', 'dilations'):
+      value = getattr(self, field)
+      if value is not None:
+        _check_length(type(self), field, value, rank)
+    if self.padding not in ('SAME', 'VALID'):
+      raise errors.UserError(
+        f"{name}.padding is {self.padding!r}; expected 'SAME' or 'VALID'"
+      )
+    if self.is_causal and not self.tf_equivalent_padding:
+      raise errors.UserError(f'{name}.is_causal takes tf_equivalent_padding')
+    if self.is_causal and self.padding == 'VALID':
+      raise errors.UserError(f"{name}.is_causal takes padding='SAME'")
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Returns the convolution [B, ..., O] of `inputs` [B, ..., I].
+
+    Args:
+      inputs: [B, ..., I], or several times I channels; between them the spatial
+        dimensions.
+
+    Raises:
+      UserError: the channels of inputs and filter do not fit.
+    """
+    return self.convolve(inputs)
+
+  def convolve(self, inputs: jax.Array) -> jax.Array:
+    """Returns the convolution alone; blocks of several layers build on it."""
+    spatial = self.spatial_dims
+    outputs = jax.lax.conv_general_dilated(
+      inputs.astype(self.compute_dtype),
+      self.weight_norm(self.theta.w),
+      window_strides=self.strides,
+      padding=self._pads(inputs.shape[1:-1]),
+      rhs_dilation=self._dilations,
+      dimension_numbers=(f'N{spatial}C', f'{spatial}IO', f'N{spatial}C'),
+      feature_group_count=self._groups(inputs.shape),
+    )
+    if self.bias:
+      outputs = outputs + self.theta.b
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
+
+  def _groups(self, shape: Sequence[int]) -> int:
+    name = type(self).__name__
+    if len(shape) != len(self.spatial_dims) + 2:
+      raise errors.UserError(
+        f'{name}: inputs of shape {list(shape)}; expected'
+        f' {len(self.spatial_dims) + 2} dimensions'
+      )
+    channels, (taken, given) = shape[-1], self.filter_shape[-2:]
+    if channels % taken or given % (channels // taken):
+      raise errors.UserError(
+        f'{name}: inputs of {channels} channels do not fit the filter_shape'
+        f' {list(self.filter_shape)}; expected a multiple of {taken}, whose'
+        f' quotient divides {given}'
+      )
+    return channels // taken
+
+  def _pads(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns the zeros before and after inputs of the given spatial sizes."""
+    spans = self.kernel_spans
+    if self.padding == 'VALID':
+      return [(0, 0)] * len(spans)
+    if not self.tf_equivalent_padding:
+      return [((span - 1) // 2, span // 2) for span in spans]
+    pads = list(jax.lax.padtype_to_pads(sizes, spans, self.strides, 'SAME'))
+    if self.is_causal:
+      pads[0] = spans[0] - 1, 0
+    return pads
+
+
+def _check_length(layer: type, field: str, value: Sequence[int], length: int):
+  is_list = isinstance(value, Sequence)
+  if not is_list or len(value) != length or any(size < 1 for size in value):
+    raise errors.UserError(
+      f'{layer.__name__}.{field} is {list(value) if is_list else value};'
+      f' expected {length} numbers of at least 1'
+    )
+
+
+class Conv1D(BaseConv):
+  """Convolution of [B, T, I]; its filter has the shape [T, I, O]."""
+
+  spatial_dims = 'H'
+
+
+class Conv2D(BaseConv):
+  """Convolution of [B, H, W, I]; its filter has the shape [H, W, I, O]."""
+
+  spatial_dims = 'HW'
+
+
+class Conv3D(BaseConv):
+  """Convolution of [B, T, H, W, I]; its filter is [T, H, W, I, O]."""
+
+  spatial_dims = 'DHW'
+
+
+class ConvBNAct(Conv2D):
+  """A convolution, a batch normalisation and an activation.
+
+  Attributes:
+    batch_norm_tpl: the normalisation of the O channels; None for none.
+    activation_tpl: the activation.
+  """
+
+  batch_norm_tpl: Config | None = sub_config_field(norm_layers.BatchNorm)
+  activation_tpl: Config = sub_config_field(activations.ReLU)
+
+  def setup(self):
+    super().setup()
+    if self.batch_norm_tpl is not None:
+      outputs = self.filter_shape[-1]
+      self.create_child('bn', self.batch_norm_tpl, dim=outputs)
+    self.create_child('activation', self.activation_tpl)
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Maps `inputs` [B, H, W, I] to [B, H', W', O]."""
+    return self._normalise_and_activate(self.convolve(inputs), None)
+
+  def _normalise_and_activate(
+    self, outputs: jax.Array, paddings: jax.Array | None
+  ) -> jax.Array:
+    if self.batch_norm_tpl is not None:
+      outputs = self.bn(outputs, paddings)
+    return self.activation(outputs)
+
+
+class ConvBNActWithPadding(ConvBNAct):
+  """A convolution, a batch normalisation and an activation over padded time.
+
+  What stands at padded positions has no influence on others or on the
+  statistics of the batch, and the output is zero there.
+
+  Attributes:
+    compat_with_lingvo: whether with a stride in time an output is padded as in
+      Lingvo, where any of the positions that the stride covers is; otherwise it
+      is padded where the first of them is.
+  """
+
+  compat_with_lingvo: bool = False
+
+  def _check_fields(self):
+    super()._check_fields()
+    if not self.compat_with_lingvo:
+      return
+    if self.padding == 'VALID' or any(d > 1 for d in self._dilations):
+      raise errors.UserError(
+        f'{type(self).__name__}.compat_with_lingvo takes no dilations and'
+        " padding='SAME'"
+      )
+
+  def __call__(
+    self, inputs: jax.Array, paddings: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Maps `inputs` [B, H, W, I], H being time, to [B, H', W', O].
+
+    Args:
+      inputs: [B, H, W, I].
+      paddings: [B, H].
+
+    Returns:
+      The outputs, and their paddings [B, H']. Where the kernel must lie within
+      the input, an output is padded if all that its kernel sees is.
+    """
+    outputs = self.convolve(apply_paddings(inputs, paddings))
+    paddings = self._output_paddings(paddings, outputs.shape[1])
+    outputs = self._normalise_and_activate(outputs, paddings)
+    return apply_paddings(outputs, paddings), paddings
+
+  def _output_paddings(self, paddings: jax.Array, length: int) -> jax.Array:
+    """Returns the paddings [B, H'] of `length` outputs."""
+    stride = self.strides[0]
+    if self.padding == 'VALID':
+      first = jnp.arange(length)[:, None] * stride
+      seen = first + jnp.arange(self.filter_shape[0]) * self._dilations[0]
+      return jnp.min(paddings[:, seen], axis=-1)
+    if not self.compat_with_lingvo:
+      return paddings[:, ::stride]
+    last = paddings[:, stride - 1 :: stride]
+    missing = length - last.shape[1]
+    return jnp.pad(last, [(0, 0), (0, missing)], constant_values=1)

@@ -1,0 +1,133 @@
+"""Tables of vectors, one for each token.
+
+Shapes: D model dims, V vocabulary.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+from pax_compat.base_layer import WeightHParams
+from pax_compat.config import REQUIRED
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers.embeddings.row_gradients import (
+  lookup_with_row_facts,
+  no_facts,
+)
+from pax_compat.layers.input_checks import check_integers
+
+
+def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
+  """Returns rows of a table.
+
+  Args:
+    table: [V, D].
+    ids: [...], int.
+    style: 'index' takes the rows; an id that is too large takes the last one.
+      'matmul' multiplies one-hot vectors with the table, which suits a table
+      that is split over a mesh by rows; an id that the table has not gets
+      zeros.
+
+  Returns:
+    [..., D].
+
+  Raises:
+    UserError: `style` is none of these.
+  """
+  if style == 'index':
+    return table[ids]
+  if style == 'matmul':
+    one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
+    return jnp.einsum('...v,vd->...d', one_hot, table)
+  raise errors.UserError(
+    f"lookup_style is {style!r}; expected 'index' or 'matmul'"
+  )
+
+
+class VectorsSharding(base_layer.BaseLayer.ActivationSharding):
+  """How vectors are split over the mesh.
+
+  Attributes:
+    emb_out_split_dims_mapping: of the vectors; None takes `out`.
+  """
+
+  emb_out_split_dims_mapping: SplitDimsMapping = None
+
+
+def shard_vectors(layer: base_layer.BaseLayer, vectors: jax.Array) -> jax.Array:
+  """Returns the output [..., D] of a layer, split as its mapping says.
+
+  Args:
+    layer: it has a `VectorsSharding`.
+    vectors: [..., D].
+  """
+  sharding = layer.activation_split_dims_mapping
+  mapping = sharding.emb_out_split_dims_mapping
+  return layer.shard(vectors, sharding.out if mapping is None else mapping)
+
+
+class Embedding(base_layer.BaseLayer):
+  """A table of vectors, one for each token.
+
+  Attributes:
+    num_classes: V.
+    input_dims: D.
+    lookup_style: 'index' or 'matmul'; see `lookup`.
+    scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    set_nan_for_oob_id: whether an id outside 0..V-1 gets NaN, to find mistakes.
+    sparse_gradients: whether the learner treats the table's gradient as
+      TensorFlow treats a sparse one; see `row_gradients`.
+  """
+
+  ActivationSharding = VectorsSharding
+
+  num_classes: int = REQUIRED
+  input_dims: int = REQUIRED
+  lookup_style: str = 'index'
+  scale_sqrt_depth: bool = False
+  set_nan_for_oob_id: bool = False
+  sparse_gradients: bool = False
+
+  def setup(self):
+    if self.sparse_gradients and self.lookup_style != 'index':
+      raise errors.UserError(
+        'Embedding.sparse_gradients needs the lookup_style'
+        f" 'index', not {self.lookup_style!r}"
+      )
+    self.create_variable(
+      'emb_var',
+      WeightHParams(
+        [self.num_classes, self.input_dims],
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+    if self.sparse_gradients and self.is_initializing():
+      self.variable(
+        base_layer.ROW_PROBES, 'emb_var', no_facts, self.num_classes
+      )
+
+  def __call__(self, ids: jax.Array) -> jax.Array:
+    """Returns the vectors [..., D] of `ids` [...]."""
+    return self.emb_lookup(ids)
+
+  def emb_lookup(self, ids: jax.Array) -> jax.Array:
+    """Returns the vectors [..., D] of `ids` [...]."""
+    check_integers(self, ids)
+    if self.has_variable(base_layer.ROW_PROBES, 'emb_var'):
+      probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')
+      vectors = lookup_with_row_facts(self.theta.emb_var, ids, probe)
+    else:
+      vectors = lookup(self.theta.emb_var, ids, self.lookup_style)
+    if self.set_nan_for_oob_id:
+      known = (ids >= 0) & (ids < self.num_classes)
+      vectors = jnp.where(known[..., None], vectors, jnp.nan)
+    if self.scale_sqrt_depth:
+      vectors = vectors * math.sqrt(self.input_dims)
+    return shard_vectors(self, vectors)
+
+  def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
+    """Returns the vectors of a decoding step; they do not depend on it."""
+    del time_step
+    return self.emb_lookup(ids)

@@ -1,0 +1,16 @@
+"""Models that come with the framework, and how they are decoded."""
+
+from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
+from pax_compat.layer_core import exports
+from pax_compat.layers.transformer_models.transformer_lm import (
+  LanguageModelType,
+)
+
+_layers = exports.public_layers(__name__, __path__)
+globals().update(_layers)
+__all__ = [
+  'DecoderHParams',
+  'GreedyDecoderHParams',
+  'LanguageModelType',
+  *_layers,
+]

@@ -1,0 +1,272 @@
+"""The model that predicts each next token.
+
+Shapes: B batch, P prefix, T time.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_input, base_model, errors
+from pax_compat.config import Config, instance_field, sub_config_field
+from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
+from pax_compat.decoding import greedy, prefixes, texts
+from pax_compat.layers.embeddings import token_counter
+from pax_compat.layers.models import token_models
+from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.transformer_models.transformer_lm import (
+  LanguageModelType,
+  TransformerLm,
+)
+from pax_compat.nested_map import NestedMap
+
+
+class LanguageModel(base_model.BaseModel):
+  """Predicts each next token.
+
+  A batch has `ids` and `labels` [B, T] int, `paddings` and `weights` [B, T];
+  where `lm_tpl.packed_input` is on, `segment_ids` [B, T] int and perhaps
+  `segment_pos` [B, T] int; where the model type is 'prefix', `inputs_indicator`
+  [B, T], 1 where a token belongs to the prefix; and perhaps
+  `eval_sample_weights` [B], `word_count` [B] int and `num_sentences` [B] int,
+  1 where it is not there. `ids` begin with the token that begins a sequence,
+  and `labels` end with the one that ends it, if there are such tokens: a model
+  adds none.
+
+  Metrics are in nats: `total_loss`, also called `loss`; `avg_xent`, the mean
+  over tokens, also called `log_pplx`; `fraction_of_correct_next_step_preds`;
+  `num_predictions`; and with `word_count` `log_pplx_per_word`, `num_words` and
+  `num_sentences`. Auxiliary losses of layers are not in them.
+
+  Attributes:
+    lm_tpl: the network.
+    sum_loss: whether the loss is the sum over the batch's tokens instead of
+      their mean.
+    return_predictions: whether the outputs for each example are all that the
+      network says of it, instead of `labels` and `scores`.
+    decoder_tpl: how it is decoded.
+    model_type: which tokens a token sees, a `LanguageModelType` or its name;
+      None, the default, leaves it to `lm_tpl`, which is causal unless set.
+    count_tokens: whether the tokens of all training batches are counted; see
+      `TokenCounter`.
+    apply_eval_sample_weights: whether `eval_sample_weights` count, where a
+      batch has them.
+    report_strict_acc: whether there is a metric `acc_strict`, the fraction of
+      examples whose tokens are all predicted.
+  """
+
+  lm_tpl: Config = sub_config_field(TransformerLm)
+  sum_loss: bool = False
+  return_predictions: bool = False
+  decoder_tpl: DecoderHParams | Config = instance_field(GreedyDecoderHParams)
+  model_type: str | None = None
+  count_tokens: bool = False
+  apply_eval_sample_weights: bool = True
+  report_strict_acc: bool = False
+
+  def setup(self):
+    if self.count_tokens:
+      self.create_child('token_counter', token_counter.TokenCounter.config())
+    fields = agreed(
+      'LanguageModel.lm_tpl', self.lm_tpl, model_type=self.model_type
+    )
+    self.create_child('lm', self.lm_tpl, **fields)
+
+  def _has_prefix(self) -> bool:
+    """Whether there are tokens that all of their example sees."""
+    kind = getattr(self.lm, 'model_type', LanguageModelType.CAUSAL)
+    return kind == LanguageModelType.PREFIX
+
+  def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
+    """Returns the network's output for the batch."""
+    if self.count_tokens:
+      self.token_counter(input_batch.paddings)
+    labels = NestedMap(
+      class_ids=input_batch.labels, class_weights=self._weights(input_batch)
+    )
+    return self.lm(
+      input_batch.ids,
+      input_batch.paddings,
+      labels,
+      **self._segments(input_batch),
+      **self._visible_prefix(input_batch),
+    )
+
+  def _weights(self, input_batch: NestedMap) -> jax.Array:
+    return token_models.token_weights(
+      input_batch.weights, self._example_weights(input_batch)
+    )
+
+  def _example_weights(self, input_batch: NestedMap) -> jax.Array | None:
+    if not self.apply_eval_sample_weights:
+      return None
+    return token_models.example_weights(input_batch)
+
+  def _segments(self, input_batch: NestedMap) -> dict[str, Any]:
+    """Returns which packed example each token belongs to, and where in it."""
+    if not getattr(self.lm, 'packed_input', False):
+      return {}
+    if 'segment_mask' in input_batch:
+      raise errors.UserError(
+        'LanguageModel: the batch has a segment_mask, which is not supported;'
+        ' packed examples are told apart by their segment_ids'
+      )
+    names = ('segment_ids', 'segment_pos')
+    return {name: input_batch.get(name) for name in names}
+
+  def _visible_prefix(self, input_batch: NestedMap) -> dict[str, jax.Array]:
+    """Returns which tokens all of their example sees."""
+    if not self._has_prefix():
+      return {}
+    if 'inputs_indicator' not in input_batch:
+      raise errors.UserError(
+        "LanguageModel.model_type is 'prefix', but the batch has no"
+        ' inputs_indicator, 1 where a token belongs to the prefix'
+      )
+    return {'causal_attention_mask': 1 - input_batch.inputs_indicator}
+
+  def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
+    """Returns the weighted metrics, and what is said of each example."""
+    labels = input_batch.labels
+    weights = self._weights(input_batch)
+    metrics = token_models.token_metrics(predictions, labels, weights)
+    if self.sum_loss:
+      mean, total = metrics.total_loss
+      # The sum that the softmax made is more precise than mean times weight.
+      rest = (mean - predictions.avg_xent) * total
+      metrics.total_loss = (predictions.total_xent + rest, total)
+      metrics.loss = metrics.total_loss
+    if self.report_strict_acc:
+      metrics.acc_strict = token_models.strict_accuracy(
+        predictions, labels, weights
+      )
+    if 'word_count' in input_batch:
+      metrics.update(_per_word(predictions, input_batch, weights))
+    if self.return_predictions:
+      return metrics, token_models.predictions_of_examples(
+        predictions, len(labels)
+      )
+    return metrics, token_models.example_outputs(
+      predictions, labels, weights, self._example_weights(input_batch)
+    )
+
+  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
+    """Continues prefixes.
+
+    Args:
+      input_batch: `ids` [B, P] int and `paddings` [B, P]. Their prefixes are
+        the first `prefix_lengths` [B] tokens; where it has none, those that
+        `inputs_indicator` [B, P] counts if the model type is 'prefix', else
+        those that are no padding.
+
+    Returns:
+      The metric `num_decoded`; the batch, with what `greedy_decode` returns and
+      `original_lengths` [B], the number of tokens that are no padding; and no
+      metrics of clu.
+
+    Raises:
+      UserError: the model or its decoder cannot decode.
+    """
+    token_models.check_decoder('LanguageModel', self.decoder_tpl)
+    causal = not self._has_prefix()
+    if not causal and not self.decoder_tpl.fprop_for_prefix:
+      raise errors.UserError(
+        "LanguageModel.model_type is 'prefix', whose prefixes are read at once;"
+        ' expected decoder_tpl.fprop_for_prefix to be True'
+      )
+    tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
+    rows = input_batch.ids.shape[0]
+    result = greedy.greedy_decode(
+      self.lm,
+      self.decoder_tpl,
+      prefixes.create(
+        input_batch.ids, self._prefix_lengths(input_batch, tokens)
+      ),
+      init_states=lambda lm, length: lm.init_states(rows, length),
+      extend_step=_extend_step,
+      causal_prefix=causal,
+    )
+    result = NestedMap({**input_batch, **result, 'original_lengths': tokens})
+    metrics = token_models.decode_metrics(input_batch, rows)
+    return metrics, result, NestedMap()
+
+  def _prefix_lengths(
+    self, input_batch: NestedMap, tokens: jax.Array
+  ) -> jax.Array:
+    if 'prefix_lengths' in input_batch:
+      return input_batch.prefix_lengths
+    if self._has_prefix() and 'inputs_indicator' in input_batch:
+      return jnp.sum(input_batch.inputs_indicator.astype(jnp.int32), axis=1)
+    return tokens
+
+  def process_decode_out(
+    self, input_obj: base_input.BaseInput, decode_out: NestedMap
+  ) -> base_model.ProcessDecodeOut:
+    """Makes texts of tokens.
+
+    Args:
+      input_obj: the input, whose `ids_to_strings` makes them.
+      decode_out: the decoded arrays of `decode`.
+
+    Returns:
+      The metric `decoded_length`; a pair for each example that counts, of its
+      prefix as text and a dict of `prefix`, `decoded` (prefix included),
+      `decoded_substr` (the rest) and `original` as texts, `ids` [T],
+      `decoded_ids` (the rest), `logprobs` [T], `prefix_length` and
+      `decode_length`; and no metrics of clu.
+    """
+    out = texts.of_counted_rows(decode_out)
+    made = {
+      name: input_obj.ids_to_strings(ids, lengths)
+      for name, ids, lengths in (
+        ('prefix', out.prefix_ids, out.prefix_lengths),
+        ('decoded', out.output_ids, out.decode_lengths),
+        ('original', out.ids, out.original_lengths),
+      )
+    }
+    rests = texts.after(out.output_ids, out.prefix_lengths)
+    made['decoded_substr'] = input_obj.ids_to_strings(
+      rests, out.decode_lengths - out.prefix_lengths
+    )
+    pairs = [self._pair(out, made, row) for row in range(len(out.output_ids))]
+    return texts.length_metrics('decoded_length', out), pairs, NestedMap()
+
+  def _pair(
+    self, out: NestedMap, made: dict[str, Sequence[str]], row: int
+  ) -> tuple[str, dict[str, Any]]:
+    start, end = out.prefix_lengths[row], out.decode_lengths[row]
+    strings = {name: column[row] for name, column in made.items()}
+    value = {
+      **strings,
+      'ids': out.output_ids[row],
+      'decoded_ids': out.output_ids[row][start:end],
+      'logprobs': out.logprobs[row],
+      'prefix_length': start,
+      'decode_length': end,
+    }
+    return strings['prefix'], value
+
+
+def _per_word(
+  predictions: NestedMap, input_batch: NestedMap, weights: jax.Array
+) -> NestedMap:
+  # An example that only fills the batch counts no words, and no sentence.
+  counted = jnp.max(weights, axis=1)
+  sentences = input_batch.get('num_sentences', 1)
+  # One more for each sentence: its end.
+  words = jnp.sum((input_batch.word_count + sentences) * counted)
+  return NestedMap(
+    log_pplx_per_word=(predictions.total_xent / jnp.maximum(words, 1.0), words),
+    num_words=(words, 1.0),
+    num_sentences=(jnp.sum(sentences * counted), 1.0),
+  )
+
+
+def _extend_step(
+  lm: Any, ids: jax.Array, *, causal: bool, **positions
+) -> jax.Array:
+  if not causal:
+    positions['causal_attention_mask'] = jnp.zeros(ids.shape)
+  return lm.extend_step(ids, **positions)

@@ -1,0 +1,109 @@
+"""A model of several tasks, each of which has a model of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pax_compat import base_model, errors
+from pax_compat.config import REQUIRED, Config
+from pax_compat.input_core import host_fields
+from pax_compat.layer_core import child_layers
+from pax_compat.nested_map import NestedMap
+
+_LOSS = 'loss'
+
+
+class MultiTaskModel(base_model.BaseModel):
+  """The models of several tasks, none of whose weights are shared.
+
+  A batch is {task: batch of the task}, of one task; initialising takes a batch
+  of every task. `multi_task_input` has inputs that make such batches, and
+  `learners.MultiTaskLearner` trains the task of the batch, while the others
+  rest. A step is compiled for each task.
+
+  Metrics and what is said of examples are called `<task>/<name>`; `loss` is
+  that of the batch's task.
+
+  Attributes:
+    tasks: the tasks' models by name. A name has letters, digits and `_`.
+
+  Raises:
+    UserError: a name has others, or models share a config and so a layer.
+  """
+
+  tasks: Mapping[str, Config] = REQUIRED
+
+  def setup(self):
+    seen: dict[int, str] = {}
+    for task, tpl in self.tasks.items():
+      if not task.replace('_', '').isalnum():
+        raise errors.UserError(
+          f'MultiTaskModel.tasks has {task!r}; only letters, digits and _ may'
+          ' be in a name'
+        )
+      if id(tpl) in seen:
+        raise errors.UserError(
+          f'MultiTaskModel.tasks: {seen[id(tpl)]!r} and {task!r} are one'
+          ' config, and so one layer, but tasks cannot share weights; a clone()'
+          ' makes a model of its own'
+        )
+      seen[id(tpl)] = task
+      child_layers.keep_apart(self, scope_of(task), tpl)
+      self.create_child(scope_of(task), tpl)
+
+  def compute_predictions(self, input_batch: NestedMap) -> Any:
+    if len(input_batch) != 1 and not self.is_initializing():
+      raise errors.UserError(
+        f'a batch of a MultiTaskModel has {", ".join(input_batch) or "no task"}'
+        '; expected one task'
+      )
+    return {
+      task: self._model_of(task).compute_predictions(batch)
+      for task, batch in input_batch.items()
+    }
+
+  def compute_loss(self, predictions: Any, input_batch: NestedMap):
+    metrics, per_example = {}, {}
+    for task, batch in input_batch.items():
+      own, said = self._model_of(task).compute_loss(predictions[task], batch)
+      if _LOSS not in own:
+        raise errors.UserError(
+          f'the model of the task {task!r} has no metric {_LOSS!r}, which tasks'
+          f' are trained by{errors.did_you_mean(_LOSS, own)}'
+        )
+      metrics |= _named(task, own) | {_LOSS: own[_LOSS]}
+      per_example |= _named(task, said)
+    return metrics, per_example
+
+  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
+    [(task, batch)] = input_batch.items()
+    weighted, decoded, clu = self._model_of(task).decode(batch)
+    return _named(task, weighted), decoded, _named(task, clu)
+
+  def process_decode_out(self, input_obj, decode_out):
+    task = input_obj.task
+    model = self.tasks[task].build({})  # A module of its own.
+    if host_fields.NAME in decode_out:
+      own = decode_out[host_fields.NAME].items()
+      own = {path.removeprefix(f'{task}.'): x for path, x in own}
+      decode_out = NestedMap({**decode_out, host_fields.NAME: NestedMap(own)})
+    weighted, pairs, clu = model.process_decode_out(
+      input_obj.source, decode_out
+    )
+    return _named(task, weighted), pairs, _named(task, clu)
+
+  def _model_of(self, task: str) -> base_model.BaseModel:
+    if task not in self.tasks:
+      raise errors.UserError(
+        f'a batch is of the task {task!r}, which MultiTaskModel.tasks has not'
+        + errors.did_you_mean(task, self.tasks)
+      )
+    return getattr(self, scope_of(task))
+
+
+def scope_of(task: str) -> str:
+  """Returns what a task's model is called in its parent."""
+  return f'task_{task}'
+
+
+def _named(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
+  return {f'{task}/{name}': value for name, value in values.items()}

@@ -1,0 +1,169 @@
+"""The model that predicts each next token of packed text, as GShard counts.
+
+Shapes: B batch, T time, V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_model, errors
+from pax_compat.config import Config, sub_config_field
+from pax_compat.layers.models import aux_losses, token_models
+from pax_compat.layers.softmaxes.full_softmax import SMALL
+from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
+from pax_compat.nested_map import NestedMap
+
+_FIELDS = ('ids', 'labels', 'segment_ids', 'segment_pos')
+
+
+class PackedLanguageModel(base_model.BaseModel):
+  """Predicts each next token of examples that are packed into rows.
+
+  A batch has, below `tgt` or by themselves, `ids` and `labels` [B, T] int;
+  `segment_ids` [B, T] int, 1, 2, ... for the examples of a row and 0 for
+  padding; and `segment_pos` [B, T] int, the position of each token within its
+  example. Perhaps it also has `paddings` [B, T], 1 where a token does not
+  count; without them tokens count that are no padding and whose label is above
+  0. And perhaps `soft_labels` [B, T, V], distributions to be predicted instead
+  of labels; `word_count` and `num_sentences` [B] int; and, beside `tgt`,
+  `eval_sample_weights` [B], 0 for rows that only fill a batch up.
+
+  Metrics are in nats: `loss`, auxiliary losses included; `mean_xent`, the mean
+  cross-entropy of labels, and `soft_labels_xent`, that of what is predicted;
+  `acc1`, the fraction of tokens that are right, and `whole_tgt_accuracy`, of
+  rows; `weight`, the number of tokens that count; `num_packed_examples`;
+  `batch_utilized_ratio`, the fraction of positions that are no padding;
+  `avg_z_loss_increment` and `aux_loss`, parts of `loss`; and with `word_count`
+  `num_words` and `log_pplx_per_word`.
+
+  Attributes:
+    lm_tpl: the network. Its `softmax_tpl` says what the loss is a mean over.
+  """
+
+  lm_tpl: Config = sub_config_field(TransformerLm)
+
+  def setup(self):
+    where = 'PackedLanguageModel.lm_tpl'
+    fields = agreed(where, self.lm_tpl, packed_input=True)
+    self.create_child('lm', self.lm_tpl, **fields)
+
+  def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
+    """Returns the network's output, and its `aux_loss` []."""
+    tokens = _tokens(input_batch)
+    labels = NestedMap(
+      # A label below 0 is that of a token which is only seen.
+      class_ids=jnp.maximum(tokens.labels, 0),
+      class_weights=_weights(input_batch),
+    )
+    if 'soft_labels' in tokens:
+      labels.class_probabilities = tokens.soft_labels
+    output, aux_loss = aux_losses.call_and_take(
+      self.lm,
+      tokens.ids,
+      (tokens.segment_ids == 0).astype(jnp.float32),
+      labels,
+      segment_ids=tokens.segment_ids,
+      segment_pos=tokens.segment_pos,
+    )
+    output.aux_loss = aux_loss
+    return output
+
+  def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
+    """Returns the weighted metrics, and what is said of each example."""
+    tokens, weights = _tokens(input_batch), _weights(input_batch)
+    rows = token_models.example_weights(input_batch)
+    if rows is None:
+      rows = jnp.ones(tokens.labels.shape[0])
+    counted = jnp.sum(rows)
+    aux_loss = predictions.aux_loss
+    part = self._part_of_denominator(rows)
+    z_loss = predictions.get('z_loss', jnp.float32(0.0)) / part
+    loss = predictions.avg_xent / part + z_loss + aux_loss
+    total = jnp.sum(weights)
+    xent = jnp.sum(_hard_xent(predictions, tokens.labels) * weights)
+    soft_xent = predictions.total_xent / jnp.maximum(total, SMALL)
+    right = (predictions.per_example_argmax == tokens.labels) * weights
+    all_right = jnp.sum(right, axis=1) == jnp.sum(weights, axis=1)
+    of_rows = jnp.max(tokens.segment_ids, axis=1) * rows
+    used = (tokens.segment_ids != 0) * rows[:, None]
+    one = (counted > 0).astype(jnp.float32)
+    least = jnp.maximum(counted, 1.0)
+    metrics = NestedMap(
+      num_packed_examples=(jnp.sum(of_rows), one),
+      batch_utilized_ratio=(jnp.sum(used) / (least * used.shape[1]), one),
+      acc1=(jnp.sum(right) / jnp.maximum(total, SMALL), total),
+      whole_tgt_accuracy=(jnp.sum(all_right * rows) / least, one),
+      mean_xent=(xent / jnp.maximum(total, SMALL), total),
+      soft_labels_xent=(soft_xent, total),
+      weight=(total, one),
+      loss=(loss, one),
+      aux_loss=(aux_loss, one),
+      avg_z_loss_increment=(z_loss, one),
+    )
+    if 'word_count' in tokens:
+      words = tokens.word_count + tokens.get('num_sentences', 0)
+      words = jnp.sum(words * rows)
+      metrics.num_words = (words, one)
+      metrics.log_pplx_per_word = (xent / jnp.maximum(words, 1.0), words)
+    return metrics, token_models.example_outputs(
+      predictions,
+      tokens.labels,
+      weights,
+      token_models.example_weights(input_batch),
+    )
+
+  def _part_of_denominator(self, rows: jax.Array) -> jax.Array:
+    """Returns which part of what the softmax divided by counts, [].
+
+    Args:
+      rows: [B], how much each row counts.
+    """
+    softmax = self.lm.softmax
+    over_all = getattr(
+      softmax, 'use_tgt_labels_size_as_loss_denominator', False
+    )
+    fixed = getattr(softmax, 'fixed_loss_denominator', None) is not None
+    if fixed or not over_all:
+      return jnp.float32(1.0)
+    return jnp.maximum(jnp.sum(rows), 1.0) / len(rows)
+
+
+def _tokens(input_batch: NestedMap) -> NestedMap:
+  """Returns the part of a batch that has the tokens.
+
+  Raises:
+    UserError: it has not all that packed tokens have.
+  """
+  tokens = input_batch.get('tgt', input_batch)
+  missing = [name for name in _FIELDS if name not in tokens]
+  if missing:
+    raise errors.UserError(
+      f'PackedLanguageModel: the batch has no {", ".join(missing)}; expected'
+      f' {", ".join(_FIELDS)}, below tgt or by themselves'
+    )
+  return tokens
+
+
+def _weights(input_batch: NestedMap) -> jax.Array:
+  """Returns how much each token counts, [B, T] float32."""
+  tokens = _tokens(input_batch)
+  if 'paddings' in tokens:
+    weights = 1.0 - tokens.paddings
+  else:
+    weights = (tokens.segment_ids != 0) & (tokens.labels > 0)
+  return token_models.token_weights(
+    weights, token_models.example_weights(input_batch)
+  )
+
+
+def _hard_xent(predictions: NestedMap, labels: jax.Array) -> jax.Array:
+  """Returns the cross-entropy of labels [B, T], 0 where there is none."""
+  if 'per_example_nll' in predictions:
+    xent = predictions.per_example_nll
+  elif 'log_probs' in predictions:
+    ids = jnp.maximum(labels, 0)[..., None]
+    xent = -jnp.take_along_axis(predictions.log_probs, ids, axis=-1)[..., 0]
+  else:
+    xent = predictions.per_example_xent
+  return jnp.where(labels >= 0, xent, 0.0)

@@ -1,0 +1,7 @@
+"""Pipelines: stages of a model on different devices, fed in microbatches."""
+
+from pax_compat.layer_core import exports
+
+_layers = exports.public_layers(__name__, __path__)
+globals().update(_layers)
+__all__ = list(_layers)

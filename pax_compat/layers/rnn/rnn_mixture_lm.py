@@ -1,0 +1,172 @@
+"""A language model that mixes recurrent networks.
+
+Shapes: B batch, T time, L steps of decoding, E experts, D dims of a vector, O
+output nodes of a stack, V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers.embeddings.embedding_tables import Embedding
+from pax_compat.layers.rnn.recurrent_stacks import StackFrnn
+from pax_compat.layers.rnn.rnn_lm import RnnLm, step_paddings
+from pax_compat.layers.softmaxes import sequence_losses
+from pax_compat.layers.softmaxes.full_softmax import FullSoftmax
+from pax_compat.layers.template_fields import agreed
+from pax_compat.nested_map import NestedMap
+
+
+class RnnMixtureLm(base_layer.BaseLayer):
+  """Stacks of recurrent layers whose outputs are mixed, token by token.
+
+  Each expert is a stack. One more stack says by a softmax how much of each
+  expert's output there is in the mixture, which another model makes predictions
+  of, or a softmax does. It is a network for `LanguageModel`.
+
+  Attributes:
+    vocab_size: V.
+    num_experts: E.
+    shared_embedding: whether all stacks see the vectors of one embedding, which
+      is called `embedding`; else each has its own, `embedding_0` being that of
+      the stack which mixes, `rnns_0`.
+    embedding_tpl: the embedding of tokens.
+    rnns_tpl: the stacks, of which each gets a copy.
+    gating_softmax_tpl: the softmax over experts.
+    merge_tpl: what predicts tokens of the mixture: an `RnnLm` without an
+      embedding; None takes `softmax_tpl`.
+    softmax_tpl: the projection onto the vocabulary and its loss, where there is
+      no `merge_tpl`.
+  """
+
+  vocab_size: int = REQUIRED
+  num_experts: int = REQUIRED
+  shared_embedding: bool = True
+  embedding_tpl: Config = sub_config_field(Embedding)
+  rnns_tpl: Config = sub_config_field(StackFrnn)
+  gating_softmax_tpl: Config = sub_config_field(FullSoftmax)
+  merge_tpl: Config | None = sub_config_field(RnnLm, embedding_tpl=None)
+  softmax_tpl: Config = sub_config_field(FullSoftmax)
+
+  def setup(self):
+    if self.shared_embedding:
+      self._create('embedding', 'embedding_tpl', num_classes=self.vocab_size)
+    for i in range(1 + self.num_experts):
+      if not self.shared_embedding:
+        self._create(
+          f'embedding_{i}', 'embedding_tpl', num_classes=self.vocab_size
+        )
+      self._create(f'rnns_{i}', 'rnns_tpl')
+    self._create(
+      'gating_softmax', 'gating_softmax_tpl', num_classes=self.num_experts
+    )
+    if self.merge_tpl is not None:
+      self._create('merge', 'merge_tpl', vocab_size=self.vocab_size)
+    else:
+      self._create('softmax', 'softmax_tpl', num_classes=self.vocab_size)
+
+  def _create(self, name: str, field: str, **fields):
+    """Creates a child of a copy of the template in `field`."""
+    tpl = getattr(self, field).clone()
+    where = f'RnnMixtureLm.{field}'
+    self.create_child(name, tpl, **agreed(where, tpl, **fields))
+
+  @property
+  def _rnns(self) -> list:
+    return [getattr(self, f'rnns_{i}') for i in range(1 + self.num_experts)]
+
+  def __call__(
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array,
+    labels: NestedMap | None = None,
+  ) -> NestedMap:
+    """Computes the loss of predicting tokens, or their probabilities.
+
+    Args:
+      inputs: [B, T], int, the tokens that the model sees.
+      paddings: [B, T], 1 where a position is padding.
+      labels: what to predict, as `RnnLm` takes it; None for no loss.
+
+    Returns:
+      What `RnnLm` returns.
+    """
+    mixture, _ = self._mixture(inputs, paddings, [None] * len(self._rnns))
+    if self.merge_tpl is not None:
+      return self.merge(mixture, paddings, labels)
+    if labels is None:
+      logits = self.softmax.get_logits(mixture)
+      output = sequence_losses.predictions(logits)
+    else:
+      output = sequence_losses.xent(self.softmax, mixture, labels)
+    output.last_hidden = mixture
+    return output
+
+  def _mixture(
+    self, ids: jax.Array, paddings: jax.Array, states: list
+  ) -> tuple[jax.Array, list]:
+    """Returns the mixture [B, T, O], and the states of all stacks after it.
+
+    Args:
+      ids: [B, T].
+      paddings: [B, T].
+      states: of all stacks, before it; None for those before the first step.
+    """
+    if self.shared_embedding:
+      vectors = [self.embedding.emb_lookup(ids)] * len(states)
+    else:
+      vectors = [
+        getattr(self, f'embedding_{i}').emb_lookup(ids)
+        for i in range(len(states))
+      ]
+    outputs, after = [], []
+    for rnn, x, state in zip(self._rnns, vectors, states, strict=True):
+      padding = paddings[..., None].astype(x.dtype)
+      y, state = rnn(NestedMap(act=x, padding=padding), state)
+      outputs.append(y)
+      after.append(state)
+    shares = jax.nn.softmax(self.gating_softmax.get_logits(outputs[0]))
+    experts = jnp.stack(outputs[1:], axis=2)
+    return jnp.einsum('bte,bteo->bto', shares, experts), after
+
+  def init_states(self, batch_size: int, max_length: int):
+    """Starts decoding, before the first `extend_step`.
+
+    Args:
+      batch_size: B.
+      max_length: has no meaning here: any number of positions is decoded.
+    """
+    states = [rnn.init_states(batch_size) for rnn in self._rnns]
+    self.update_decode_state('rnns', states)
+    if self.merge_tpl is not None:
+      self.merge.init_states(batch_size, max_length)
+
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    mask: jax.Array | None = None,
+  ) -> jax.Array:
+    """Predicts from new tokens and all before them; see `RnnLm.extend_step`.
+
+    Args:
+      inputs: [B, L], int, the tokens.
+      time_step: [], the index of the first of them.
+      segment_pos: has no meaning here.
+      mask: boolean, [B, 1, 1, T], False for tokens that are passed over.
+
+    Returns:
+      Logits [B, L, V] of the tokens after each.
+    """
+    del segment_pos
+    paddings = step_paddings(inputs, time_step, mask)
+    mixture, states = self._mixture(
+      inputs, paddings, self.get_decode_state('rnns')
+    )
+    self.update_decode_state('rnns', states)
+    if self.merge_tpl is not None:
+      return self.merge.extend_step(mixture, time_step=time_step, mask=mask)
+    return self.softmax.get_logits(mixture)

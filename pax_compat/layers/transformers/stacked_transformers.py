@@ -1,0 +1,485 @@
+"""Stacks of Transformer layers.
+
+Shapes: B batch, T time, S source time, L steps of decoding, D model dims, N
+heads. Masks are boolean, True where a position may see another one, and
+broadcast to [B, N, T, S].
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from pax_compat import base_layer, errors
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core import child_layers
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers import checkpoint_policy as policies
+from pax_compat.layers import repeats, stochastics
+from pax_compat.layers.attentions.attention_masks import (
+  combine_masks,
+  padding_mask,
+  segment_mask,
+)
+from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.layers.template_fields import agreed, refuse_mappings
+from pax_compat.layers.transformers.transformer_layers import Transformer
+from pax_compat.layers.transformers.transformer_moe import (
+  TransformerFeedForwardMoe,
+)
+
+
+class StackedTransformer(base_layer.BaseLayer):
+  """A stack of Transformer layers, each with weights of its own.
+
+  What a field says of the layers is handed to their templates; None, and a
+  dropout probability of 0, leave it to them.
+
+  Attributes:
+    model_dims: D.
+    num_layers: how many layers.
+    hidden_dims: size of the layers' feed-forward's inner layer.
+    num_heads: N.
+    dim_per_head: dims of a head; None makes the heads D together.
+    mask_self_attention: whether positions are hidden from earlier ones.
+    use_cross_attention: whether the layers attend to another sequence.
+    dropout_prob: the three following ones, where those are None.
+    atten_dropout_prob: probability of dropping an attention weight.
+    residual_dropout_prob: of dropping an element of what residuals add.
+    relu_dropout_prob: of dropping an element of an inner layer.
+    residual_droppath_prob: probability that a residual adds nothing to an
+      example, which rises from layer to layer: i / num_layers of it in layer i.
+    input_dropout_prob: of dropping an element of the input.
+    transformer_layer_params_tpl: the layers: one template, copied for each; or
+      a list of one for each, where a template that is there twice is one layer
+      with shared weights; or a shorter list, each copied for as many layers in
+      a row.
+    packed_input: whether examples are packed, so that segment ids are needed.
+    fold_padding_with_segment_mask: whether the segment ids tell padding from
+      examples, so that paddings do not have to be hidden, too.
+    moe_layers: which layers, from 0 on, have a mixture of experts in the place
+      of their feed-forward.
+    moe_layer_tpl: that mixture, a copy for each; the following five are fields
+      of it. Its inner layer may have a size of its own.
+    num_experts: how many experts each has.
+    num_groups: into how many groups the tokens of a batch are cut; None makes
+      it 1 unless the template says.
+    min_group_size: the least size of a group.
+    gating_func: how experts are chosen.
+    unadjusted_expert_capacity_factor: how many slots the experts have together,
+      over the number of tokens.
+    remat: whether each layer keeps for the backward pass only what the policy
+      says.
+    checkpoint_policy: the policy; an `AutodiffCheckpointType` or its name.
+  """
+
+  # Without experts, the text of a config says nothing of them.
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'moe_layers',
+    'moe_layer_tpl',
+    'num_experts',
+    'num_groups',
+    'min_group_size',
+    'gating_func',
+    'unadjusted_expert_capacity_factor',
+  )
+
+  model_dims: int = REQUIRED
+  num_layers: int = REQUIRED
+  hidden_dims: int | None = None
+  num_heads: int | None = None
+  dim_per_head: int | None = None
+  mask_self_attention: bool | None = None
+  use_cross_attention: bool | None = None
+  dropout_prob: float = 0.0
+  atten_dropout_prob: float | None = None
+  residual_dropout_prob: float | None = None
+  relu_dropout_prob: float | None = None
+  residual_droppath_prob: float = 0.0
+  input_dropout_prob: float = 0.0
+  transformer_layer_params_tpl: Config | Sequence[Config] = sub_config_field(
+    Transformer
+  )
+  packed_input: bool = False
+  fold_padding_with_segment_mask: bool = False
+  moe_layers: Sequence[int] | None = ()
+  moe_layer_tpl: Config = sub_config_field(TransformerFeedForwardMoe)
+  num_experts: int | None = None
+  num_groups: int | None = None
+  min_group_size: int | None = None
+  gating_func: str | None = None
+  unadjusted_expert_capacity_factor: float | None = None
+  remat: bool = False
+  checkpoint_policy: str = AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
+  output_norm_tpl: Config | None = None
+
+  def setup(self):
+    refuse_mappings(self, 'wt')
+    self._policy = policies.custom_policy(
+      self.checkpoint_policy, where='StackedTransformer.checkpoint_policy'
+    )
+    self._check_moe_layers()
+    layers = []
+    for i, tpl in enumerate(self._templates()):
+      name = f'x_layers_{i}'
+      if self.remat:
+        child_layers.keep_apart(self, name, tpl)
+      fields = self._layer_fields(i, tpl)
+      layers.append(child_layers.build_child(self, name, tpl, fields))
+    self.x_layers = layers
+    self.create_child(
+      'input_dropout',
+      stochastics.Dropout.config(keep_prob=1.0 - self.input_dropout_prob),
+    )
+    if self.output_norm_tpl is not None:
+      tpl = self.output_norm_tpl
+      where = 'StackedTransformer.output_norm_tpl'
+      self.create_child(
+        'output_norm', tpl, **agreed(where, tpl, dim=self.model_dims)
+      )
+
+  def _templates(self) -> list[Config]:
+    """Returns the template of each layer."""
+    tpls = self.transformer_layer_params_tpl
+    if isinstance(tpls, Config):
+      tpls = [tpls]
+      copies = self.num_layers
+    else:
+      copies, rest = divmod(self.num_layers, max(1, len(tpls)))
+      if rest or not copies:
+        raise errors.UserError(
+          f'StackedTransformer.num_layers is {self.num_layers}, but'
+          f' transformer_layer_params_tpl has {len(tpls)} layers; expected as'
+          ' many, or a divisor of it'
+        )
+      if copies == 1:
+        return list(tpls)
+    return [tpl.clone() for tpl in tpls for _ in range(copies)]
+
+  def _layer_fields(self, i: int, tpl: Config) -> dict:
+    """Returns what this layer says of layer `i`."""
+    is_moe = i in (self.moe_layers or ())
+    fields = agreed(
+      'StackedTransformer.transformer_layer_params_tpl',
+      tpl,
+      input_dims=self.model_dims,
+      hidden_dims=None if is_moe else self.hidden_dims,
+      num_heads=self.num_heads,
+      dim_per_head=self.dim_per_head,
+      mask_self_attention=self.mask_self_attention,
+      use_cross_attention=self.use_cross_attention,
+      atten_dropout_prob=self._drop_prob(self.atten_dropout_prob),
+      residual_dropout_prob=self._drop_prob(self.residual_dropout_prob),
+      relu_dropout_prob=self._drop_prob(self.relu_dropout_prob),
+      residual_droppath_prob=(
+        self.residual_droppath_prob * i / self.num_layers or None
+      ),
+    )
+    if is_moe:
+      fields |= self._moe_fields(tpl)
+    return fields
+
+  def _check_moe_layers(self):
+    for i in self.moe_layers or ():
+      if not 0 <= i < self.num_layers:
+        raise errors.UserError(
+          f'StackedTransformer.moe_layers has {i}; expected numbers of layers,'
+          f' from 0 to {self.num_layers - 1}'
+        )
+
+  def _moe_fields(self, layer: Config) -> dict:
+    """Returns what makes the layer of a template one with experts."""
+    tpl = self.moe_layer_tpl
+    sets = tpl.__arguments__
+    hidden_dims = sets.get('hidden_dims', REQUIRED)
+    if hidden_dims is REQUIRED:
+      hidden_dims = layer.hidden_dims or self.hidden_dims
+    num_groups = self.num_groups
+    if num_groups is None and sets.get('num_groups', REQUIRED) is REQUIRED:
+      num_groups = 1
+    experts = agreed(
+      'StackedTransformer.moe_layer_tpl',
+      tpl,
+      num_experts=self.num_experts,
+      num_groups=num_groups,
+      min_group_size=self.min_group_size,
+      gating_func=self.gating_func,
+      unadjusted_expert_capacity_factor=self.unadjusted_expert_capacity_factor,
+    )
+    return dict(
+      hidden_dims=hidden_dims, tr_fflayer_tpl=tpl.clone().set(**experts)
+    )
+
+  def _drop_prob(self, own: float | None) -> float | None:
+    return (self.dropout_prob or None) if own is None else own
+
+  def __call__(
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array | None = None,
+    *,
+    segment_ids: jax.Array | None = None,
+    segment_pos: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    cross_inputs: jax.Array | None = None,
+    cross_paddings: jax.Array | None = None,
+    cross_segment_ids: jax.Array | None = None,
+    cross_segment_pos: jax.Array | None = None,
+  ) -> jax.Array:
+    """Applies all layers.
+
+    Args:
+      inputs: [B, T, D].
+      paddings: [B, T], 1 where a position is padding; None if there is none.
+      segment_ids: [B, T], the packed example that each position belongs to.
+      segment_pos: [B, T], the position of each token within its example; None
+        for 0, 1, ...
+      mask: hides more; None does not.
+      cross_inputs: [B, S, D], the other sequence.
+      cross_paddings: [B, S], likewise.
+      cross_segment_ids: [B, S], likewise.
+      cross_segment_pos: [B, S], likewise.
+
+    Returns:
+      [B, T, D].
+
+    Raises:
+      UserError: examples are packed, but segment ids are missing, of this
+        sequence or of the other one.
+    """
+    self._check_packed(segment_ids, mask, 'segment_ids')
+    if cross_inputs is not None:
+      self._check_packed(cross_segment_ids, None, 'cross_segment_ids')
+    given = dict(
+      mask=self._mask(segment_ids, segment_ids, paddings, mask),
+      segment_pos=segment_pos,
+      cross_inputs=cross_inputs,
+      cross_mask=self._mask(segment_ids, cross_segment_ids, cross_paddings),
+      cross_segment_pos=cross_segment_pos,
+    )
+
+    def apply(layer, x):
+      own = {'segment_ids': segment_ids} if _sends_sentences(layer) else {}
+      return layer(x, paddings, **given, **own)
+
+    if self.remat:
+      apply = nn.remat(apply, policy=self._policy)
+    hidden = [self.input_dropout(inputs)]
+    for layer in self.x_layers:
+      outputs = apply(layer, hidden[-1])
+      hidden.append(checkpoint_name(outputs, 'transformer_layer_out'))
+    return self._output(self._combined(hidden))
+
+  def _combined(self, hidden: list[jax.Array]) -> jax.Array:
+    """Returns what comes out of the layers, [B, T, D].
+
+    Args:
+      hidden: the first layer's input, and the output of each.
+    """
+    return hidden[-1]
+
+  def _output(self, hidden: jax.Array) -> jax.Array:
+    """Returns the stack's output [B, T, D], given that of the layers."""
+    if self.output_norm_tpl is not None:
+      hidden = self.output_norm(hidden)
+    return self.shard(hidden, self.activation_split_dims_mapping.out)
+
+  def _check_packed(self, segment_ids, mask, name: str):
+    if self.packed_input and segment_ids is None and mask is None:
+      raise errors.UserError(
+        f'StackedTransformer.packed_input is on, but there are no {name}'
+      )
+
+  def _mask(
+    self, segment_ids, source_segment_ids, paddings, mask=None
+  ) -> jax.Array | None:
+    """Returns which positions see which, once for all layers."""
+    by_segment = source_segment_ids is not None
+    if by_segment and segment_ids is None:
+      raise errors.UserError(
+        'StackedTransformer: there are cross_segment_ids, but no segment_ids'
+        ' that say which of those examples each position belongs to'
+      )
+    masks = [mask]
+    if by_segment:
+      masks.append(segment_mask(segment_ids, source_segment_ids))
+    if paddings is not None and not (
+      by_segment and self.fold_padding_with_segment_mask
+    ):
+      masks.append(padding_mask(paddings))
+    return combine_masks(*masks)
+
+  def init_states(
+    self,
+    batch_size: int,
+    max_length: int,
+    *,
+    cross_inputs: jax.Array | None = None,
+  ):
+    """Makes room to decode; see `Transformer.init_states`."""
+    for layer in self.x_layers:
+      layer.init_states(batch_size, max_length, cross_inputs=cross_inputs)
+
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    causal: bool = True,
+    cross_paddings: jax.Array | None = None,
+  ) -> jax.Array:
+    """Applies all layers to new positions, which see all earlier ones.
+
+    Args:
+      inputs: [B, L, D].
+      time_step: [], the index of the first new position.
+      segment_pos: [B, L], the position of each token within its example; None
+        for `time_step`, `time_step + 1`, ...
+      mask: which of the new positions see which of all of them, [B, N, L,
+        max_length]; None hides nothing.
+      causal: whether later ones among the new positions are hidden, too.
+      cross_paddings: [B, S], of the other sequence.
+
+    Returns:
+      [B, L, D].
+    """
+    cross_mask = (
+      None if cross_paddings is None else padding_mask(cross_paddings)
+    )
+    hidden = [self.input_dropout(inputs)]
+    for layer in self.x_layers:
+      outputs = layer.extend_step(
+        hidden[-1],
+        time_step=time_step,
+        segment_pos=segment_pos,
+        mask=mask,
+        causal=causal,
+        cross_mask=cross_mask,
+      )
+      hidden.append(outputs)
+    return self._output(self._combined(hidden))
+
+
+def _sends_sentences(layer: base_layer.BaseLayer) -> bool:
+  """Whether a layer has experts to which examples go as a whole."""
+  tpl = getattr(layer, 'tr_fflayer_tpl', None)
+  return getattr(tpl, 'moe_gating_embedding_level', 'token') == 'sentence'
+
+
+class StackedTransformerRepeated(base_layer.BaseLayer):
+  """A stack whose layers are one block, repeated: compiled once for all.
+
+  Weights, and whatever else a layer keeps, are stacked along a new first
+  dimension; see `Repeat`.
+
+  Attributes:
+    block: what is repeated: a stack of one layer, or of several. No config
+      inside it may be used outside of it as well.
+    x_times: how often.
+    checkpoint_policy: which values each block keeps for the backward pass; an
+      `AutodiffCheckpointType` or its name. Its input is always kept.
+    unroll_in_decode: whether decoding goes through the blocks without a loop,
+      which takes longer to compile and does not copy the decode states.
+    unpack_summaries: see `Repeat`.
+    return_intermediate_outputs: see `Repeat`.
+    collect_intermediate_outputs: see `Repeat`.
+    repeat_layer_name: name among the variables of the layer that repeats.
+    sublayer_name: name of the block below it.
+    model_dims: D; this and the following ones are fields of the block, and None
+      leaves them to it.
+    mask_self_attention: whether positions are hidden from earlier ones.
+    use_cross_attention: whether the layers attend to another sequence.
+    packed_input: whether examples are packed, so that segment ids are needed.
+  """
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    """How the stacked weights are split over the mesh.
+
+    Attributes:
+      block: one entry: the mesh axis (or axes) that the dimension of the blocks
+        is split over, or None; the others are split as the block says.
+    """
+
+    block: SplitDimsMapping = None
+
+  block: Config = sub_config_field(StackedTransformer)
+  x_times: int = REQUIRED
+  checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
+  unroll_in_decode: bool = True
+  unpack_summaries: bool = True
+  return_intermediate_outputs: bool = False
+  collect_intermediate_outputs: bool = False
+  repeat_layer_name: str = 'repeat'
+  sublayer_name: str = 'sub'
+  model_dims: int | None = None
+  mask_self_attention: bool | None = None
+  use_cross_attention: bool | None = None
+  packed_input: bool | None = None
+
+  def setup(self):
+    refuse_mappings(self, 'wt')
+    fields = agreed(
+      'StackedTransformerRepeated.block',
+      self.block,
+      model_dims=self.model_dims,
+      mask_self_attention=self.mask_self_attention,
+      use_cross_attention=self.use_cross_attention,
+      packed_input=self.packed_input,
+    )
+    if getattr(self.block, 'residual_droppath_prob', 0.0):
+      raise errors.UserError(
+        'StackedTransformerRepeated.block.residual_droppath_prob rises from'
+        ' layer to layer, but repeated layers are all the same; expected it in'
+        ' block.transformer_layer_params_tpl, as one rate for all'
+      )
+    repeat = repeats.Repeat.config(
+      # A shallow copy: the templates inside are the user's own ones.
+      sub_tpl=copy.copy(self.block).set(**fields),
+      x_times=self.x_times,
+      checkpoint_policy=self.checkpoint_policy,
+      unpack_summaries=self.unpack_summaries,
+      unroll_in_decode=self.unroll_in_decode,
+      sublayer_name=self.sublayer_name,
+      return_intermediate_outputs=self.return_intermediate_outputs,
+      collect_intermediate_outputs=self.collect_intermediate_outputs,
+    )
+    repeat.weight_split_dims_mapping.sub = self.weight_split_dims_mapping.block
+    self.create_child(self.repeat_layer_name, repeat)
+
+  @property
+  def _repeat(self) -> repeats.Repeat:
+    return getattr(self, self.repeat_layer_name)
+
+  def __call__(
+    self, inputs: jax.Array, paddings: jax.Array | None = None, **given
+  ) -> jax.Array:
+    """Applies all blocks; see `StackedTransformer.__call__`.
+
+    Args:
+      inputs: [B, T, D].
+      paddings: [B, T], 1 where a position is padding; None if there is none.
+      **given: what else the block takes.
+
+    Returns:
+      [B, T, D]; or all blocks' outputs [x_times, B, T, D], if
+      `return_intermediate_outputs`.
+    """
+    outputs = self._repeat(inputs, paddings, **given)
+    if self.return_intermediate_outputs:
+      return outputs
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
+
+  def init_states(self, batch_size: int, max_length: int, **given):
+    """Makes room to decode; see `Transformer.init_states`."""
+    self._repeat.init_states(batch_size, max_length, **given)
+
+  def extend_step(self, inputs: jax.Array, **given) -> jax.Array:
+    """Applies all blocks to new positions; see `StackedTransformer`."""
+    outputs = self._repeat.extend_step(inputs, **given)
+    return self.shard(outputs, self.activation_split_dims_mapping.out)

@@ -1,0 +1,194 @@
+"""The feed-forward block of a Transformer.
+
+Shapes: B batch, T time, D model dims, F dims of the inner layer.
+"""
+
+import jax
+
+from pax_compat import base_layer, errors
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers import activations, linears, stochastics
+from pax_compat.layers.paddings import apply_paddings
+from pax_compat.layers.template_fields import (
+  agreed,
+  keep_prob,
+  refuse_mappings,
+  split,
+)
+from pax_compat.layers.transformers.transformer_residuals import ResidualBlock
+
+
+class TransformerFeedForward(ResidualBlock):
+  """Two projections with an activation between them, and a residual.
+
+  Attributes:
+    output_dims: of the output; 0 takes `input_dims`, and anything else needs
+      `add_skip_connection` to be off.
+    hidden_dims: F.
+    has_bias: whether the projections have biases; True leaves it to their
+      templates.
+    apply_padding_first: whether padded positions are zeroed in the input, else
+      after each of the projections.
+    activation_tpl: activation of the inner layer.
+    use_gated_activation: whether the inner layer is the product of a projection
+      without the activation and another one with it.
+    fflayer_tpl: the projection (or the two of them) into the inner layer.
+    fflayer2_tpl: the projection out of it; None takes a copy of `fflayer_tpl`.
+    relu_dropout_tpl: dropout of the inner layer.
+    relu_dropout_prob: probability of dropping an element there.
+    residual_dropout_tpl: dropout of what the residual adds.
+    add_skip_connection: whether there is a residual.
+    residual_weight: factor of what the residual adds.
+  """
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    """How the two weights are split over the mesh.
+
+    Attributes:
+      ffn0: of the inner layer's weights [D, F].
+      ffn1: of the outer layer's weight [F, D].
+    """
+
+    ffn0: SplitDimsMapping = None
+    ffn1: SplitDimsMapping = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    """How what is computed is split over the mesh.
+
+    Attributes:
+      ffn0: of the inner layer [B, T, F].
+      ffn1: of the output [B, T, D].
+    """
+
+    ffn0: SplitDimsMapping = None
+    ffn1: SplitDimsMapping = None
+
+  output_dims: int = 0
+  hidden_dims: int = REQUIRED
+  has_bias: bool = True
+  apply_padding_first: bool = False
+  activation_tpl: Config = sub_config_field(activations.ReLU)
+  use_gated_activation: bool = False
+  fflayer_tpl: Config = sub_config_field(linears.FeedForward)
+  fflayer2_tpl: Config | None = None
+  relu_dropout_tpl: Config = sub_config_field(stochastics.Dropout)
+  relu_dropout_prob: float = 0.0
+  residual_dropout_tpl: Config = sub_config_field(stochastics.Dropout)
+  add_skip_connection: bool = True
+  residual_weight: float = 1.0
+
+  def setup(self):
+    refuse_mappings(self, 'wt', 'out')
+    output_dims = self.output_dims or self.input_dims
+    self._check(output_dims)
+    self._create_norms('', output_dims)
+    self._create_inner_layer()
+    self.create_child(
+      'relu_dropout',
+      self.relu_dropout_tpl,
+      **agreed(
+        'TransformerFeedForward.relu_dropout_tpl',
+        self.relu_dropout_tpl,
+        keep_prob=keep_prob(self.relu_dropout_prob),
+      ),
+    )
+    self._create_projection(
+      'ffn_layer2',
+      self.fflayer2_tpl or self.fflayer_tpl.clone(),
+      'ffn2',
+      input_dims=self.hidden_dims,
+      output_dims=output_dims,
+      activation_tpl=activations.Identity.config(),
+      weights=self.weight_split_dims_mapping.ffn1,
+      outputs=self.activation_split_dims_mapping.ffn1,
+    )
+    self._create_dropouts(
+      'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
+    )
+
+  def _check(self, output_dims: int):
+    if self.add_skip_connection and output_dims != self.input_dims:
+      raise errors.UserError(
+        f'TransformerFeedForward.output_dims is {output_dims} and input_dims'
+        f' {self.input_dims}; expected them to be the same, or'
+        ' add_skip_connection=False'
+      )
+    if self.residual_droppath_prob and not self.add_skip_connection:
+      raise errors.UserError(
+        'TransformerFeedForward.residual_droppath_prob is'
+        f' {self.residual_droppath_prob}, but add_skip_connection is off'
+      )
+
+  def _create_inner_layer(self):
+    shape = dict(
+      input_dims=self.input_dims,
+      output_dims=self.hidden_dims,
+      weights=self.weight_split_dims_mapping.ffn0,
+      outputs=self.activation_split_dims_mapping.ffn0,
+    )
+    if self.use_gated_activation:
+      self._create_projection(
+        'ffn_layer1_gate',
+        self.fflayer_tpl.clone(),
+        'ffn1_gate',
+        activation_tpl=self.activation_tpl,
+        **shape,
+      )
+      linear = activations.Identity.config()
+      self._create_projection(
+        'ffn_layer1', self.fflayer_tpl, 'ffn1', activation_tpl=linear, **shape
+      )
+    else:
+      self._create_projection(
+        'ffn_layer1',
+        self.fflayer_tpl,
+        'ffn1',
+        activation_tpl=self.activation_tpl,
+        **shape,
+      )
+
+  def _create_projection(
+    self, name, tpl, checkpoint, *, weights, outputs, **fields
+  ):
+    fields |= split(tpl, 'weight_split_dims_mapping', wt=weights)
+    fields |= split(tpl, 'activation_split_dims_mapping', out=outputs)
+    if not self.has_bias:
+      where = 'TransformerFeedForward.fflayer_tpl'
+      fields |= agreed(where, tpl, has_bias=False)
+    self.create_child(name, tpl, checkpoint_str=checkpoint, **fields)
+
+  def __call__(
+    self, inputs: jax.Array, paddings: jax.Array | None = None
+  ) -> jax.Array:
+    """Computes the block.
+
+    Args:
+      inputs: [B, T, D].
+      paddings: [B, T], 1 where a position is padding; None if there is none.
+
+    Returns:
+      [B, T, output_dims].
+    """
+    if self.apply_padding_first and paddings is not None:
+      inputs, paddings = apply_paddings(inputs, paddings), None
+    outputs = self._add_residual(
+      inputs,
+      lambda x: self._project(x, paddings),
+      skip=self.add_skip_connection,
+      residual_weight=self.residual_weight,
+    )
+    return self.shard(outputs, self.activation_split_dims_mapping.ffn1)
+
+  def _project(
+    self, inputs: jax.Array, paddings: jax.Array | None
+  ) -> jax.Array:
+    """Maps [B, T, D] to [B, T, output_dims] through the inner layer."""
+    inner = self.ffn_layer1(inputs)
+    if self.use_gated_activation:
+      inner = self.ffn_layer1_gate(inputs) * inner
+    inner = self.shard(inner, self.activation_split_dims_mapping.ffn0)
+    if paddings is not None:
+      inner = apply_paddings(inner, paddings)
+    outputs = self.ffn_layer2(self.relu_dropout(inner))
+    return outputs if paddings is None else apply_paddings(outputs, paddings)

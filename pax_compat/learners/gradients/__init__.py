@@ -1,0 +1,1 @@
+"""Gradients before the update: norms, scaling, regularization, masks."""

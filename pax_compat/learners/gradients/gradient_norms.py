@@ -1,0 +1,113 @@
+"""Norms of gradients, and the factors that gradients are scaled by.
+
+A weight in which n layers are stacked counts as n weights: it has n norms and n
+factors, [n]. Sums are float32, whatever the gradients are.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.learners import variable_names
+
+Arrays = dict[str, jax.Array]
+
+
+def squares(
+  values: Arrays,
+  stacked_dims: Mapping[str, int],
+  row_facts: Mapping[str, RowFacts] | None = None,
+  lp_terms: Arrays | None = None,
+) -> Arrays:
+  """Returns the sum of squares of each array, by path.
+
+  Args:
+    values: the arrays; if gradients, without regularisation.
+    stacked_dims: how many leading dimensions of each are stacked layers.
+    row_facts: facts about the gradients of looked-up tables, whose squares are
+      summed lookup by lookup.
+    lp_terms: what regularisation adds to gradients before they are measured.
+
+  Returns:
+    Arrays of the stacked dimensions' shapes; [] where none is stacked.
+  """
+  row_facts, lp_terms = row_facts or {}, lp_terms or {}
+  result = {}
+  for path, value in values.items():
+    kept = stacked_dims[path]
+    value, term = value.astype(jnp.float32), lp_terms.get(path)
+    if path in row_facts:
+      facts = row_facts[path]
+      total = _sum(facts.sum_squares, kept)
+      if term is not None:
+        total += _sum(_cross_terms(value, term, facts), kept)
+    else:
+      total = _sum(jnp.square(value if term is None else value + term), kept)
+    result[path] = total
+  return result
+
+
+def _cross_terms(gradient, term, facts: RowFacts) -> jax.Array:
+  """Returns what regularisation adds to the squares of a table's lookups.
+
+  A row that was looked up c times has its term t spread evenly over the c
+  gradients g_i. So the sum of (g_i + t / c)^2 is that of g_i^2, plus
+  (2 G t + t^2) / c, with G the sum of the g_i.
+  """
+  count = jnp.maximum(facts.counts_along(gradient), 1.0)
+  return (2 * gradient * term + jnp.square(term)) / count
+
+
+def _sum(array: jax.Array, kept_dims: int) -> jax.Array:
+  return jnp.sum(array, axis=tuple(range(kept_dims, array.ndim)))
+
+
+def norm(square_sums: Arrays) -> jax.Array:
+  """Returns the norm [] of all arrays together, from their squares."""
+  return jnp.sqrt(sum(map(jnp.sum, square_sums.values()), jnp.zeros([])))
+
+
+def limit_factor(norms: jax.Array, limit: float) -> jax.Array:
+  """Returns the factors that make norms at most `limit`; 1 where they are."""
+  return jnp.minimum(1.0, limit / norms)
+
+
+def scaled(values: Arrays, factors: Arrays, or_zero: bool = False) -> Arrays:
+  """Returns arrays times factors.
+
+  Args:
+    values: by path.
+    factors: for each array one factor [], or one for each stacked layer.
+    or_zero: whether a factor of zero makes even what is not finite zero.
+  """
+
+  def scale(value, factor):
+    factor = _over_stack(factor, value)
+    result = value * factor
+    if or_zero:
+      result = jnp.where(factor == 0, 0, result)
+    return result.astype(value.dtype)
+
+  return {path: scale(value, factors[path]) for path, value in values.items()}
+
+
+def reported(prefix: str, square_sums: Arrays) -> dict[str, jax.Array]:
+  """Returns the norm [] of each array, as `<prefix>/<name of the weight>`.
+
+  That of the second of stacked layers is `<prefix>/<name>/1`.
+  """
+  result = {}
+  for path, total in square_sums.items():
+    name = f'{prefix}/{variable_names.full_name(path)}'
+    norms = jnp.sqrt(total)
+    for index in np.ndindex(norms.shape):
+      result['/'.join((name, *map(str, index)))] = norms[index]
+  return result
+
+
+def _over_stack(factor: jax.Array, value: jax.Array) -> jax.Array:
+  """Returns factors of leading dimensions, so that they broadcast."""
+  return jnp.reshape(factor, factor.shape + (1,) * (value.ndim - factor.ndim))

@@ -1,0 +1,1 @@
+"""State of optimizers: leaves, stacked layers, moving averages."""

@@ -1,0 +1,1 @@
+"""Metrics, and where they are written: TensorBoard, JSON lines, terminal."""

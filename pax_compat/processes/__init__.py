@@ -1,0 +1,1 @@
+"""Several processes: the first one, a channel between them, failures."""

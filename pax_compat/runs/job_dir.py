@@ -1,0 +1,129 @@
+"""The folder of a run: whose it is, and the small text files in it.
+
+All folders are local or on a shared file system that is mounted. In a run of
+several processes all of them may call `claim`, and only process 0 writes.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+
+from pax_compat import errors
+from pax_compat.runs import files
+
+_EXPERIMENT_FILE = 'experiment.json'
+
+
+def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
+  """Makes the folder of a run, or checks that it belongs to the experiment.
+
+  A folder that holds other things, but neither an experiment's mark nor
+  checkpoints, is accepted; what is in it stays.
+
+  Args:
+    job_log_dir: the folder; it is created if it does not exist.
+    experiment_name: the name that the user gave.
+
+  Raises:
+    UserError: the folder cannot be used, or belongs to another experiment, or
+      holds checkpoints and does not say of which experiment.
+  """
+  folder = checked_path(job_log_dir)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    owner = _owner(folder)
+    if owner is None:
+      mark = {
+        'name': experiment_name,
+        'version': _version(),
+        'created': datetime.datetime.now(datetime.UTC).isoformat(
+          timespec='seconds'
+        ),
+      }
+      replace_text(folder / _EXPERIMENT_FILE, json.dumps(mark, indent=2) + '\n')
+  except OSError as e:
+    raise errors.UserError(
+      f'--job_log_dir={job_log_dir} cannot be used: {e.strerror or e}; expected'
+      ' a folder that exists or can be made, and can be written'
+    ) from e
+  if owner not in (None, experiment_name):
+    raise errors.UserError(
+      f'--job_log_dir={job_log_dir} belongs to the experiment {owner}, not to'
+      f' {experiment_name}; nothing was changed in it. Give another'
+      f' --job_log_dir, or --exp={owner}'
+    )
+
+
+def checked_path(path: str | os.PathLike) -> pathlib.Path:
+  """Returns the absolute path.
+
+  Args:
+    path: a folder or file, absolute or relative to the working directory.
+
+  Raises:
+    UserError: it is a URL such as `gs://bucket/run`, which would otherwise
+      become a local folder named `gs:`.
+  """
+  if '://' in os.fspath(path):
+    raise errors.UserError(
+      f'{os.fspath(path)} is a URL; expected a path in a mounted file system,'
+      ' such as /mnt/bucket/run1'
+    )
+  return pathlib.Path(path).absolute()
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+  """Writes a file whole; one with other content is kept as `<name>.<n>`.
+
+  Args:
+    path: the file; its folder exists.
+    text: the new content.
+  """
+  path = pathlib.Path(path)
+  if path.exists():
+    if path.read_text(encoding='utf-8', errors='replace') == text:
+      return
+    n = 1
+    while path.with_name(f'{path.name}.{n}').exists():
+      n += 1
+    path.rename(path.with_name(f'{path.name}.{n}'))
+  replace_text(path, text)
+
+
+def replace_text(path: pathlib.Path, text: str) -> None:
+  """Writes a file so that readers see the old content or the new, never half.
+
+  Args:
+    path: the file; its folder exists. Old content is lost.
+    text: the new content.
+  """
+  files.replace(path, text.encode())
+
+
+def _owner(folder: pathlib.Path) -> str | None:
+  """Returns the experiment that the folder belongs to, None if it is free."""
+  mark = folder / _EXPERIMENT_FILE
+  if mark.exists():
+    try:
+      return json.loads(mark.read_text(encoding='utf-8'))['name']
+    except (ValueError, KeyError, TypeError) as e:
+      raise errors.UserError(
+        f'{mark} is damaged ({e!r}); expected a JSON object with the name of'
+        ' the experiment. Mend it, or give another --job_log_dir'
+      ) from e
+  if any((folder / 'checkpoints').glob('manifests/*.json')):
+    raise errors.UserError(
+      f'--job_log_dir={folder} holds checkpoints, and no {_EXPERIMENT_FILE}'
+      ' that says of which experiment; nothing was changed in it. Give another'
+      ' --job_log_dir'
+    )
+  return None
+
+
+def _version() -> str:
+  try:
+    return importlib.metadata.version('pax-compat')
+  except importlib.metadata.PackageNotFoundError:
+    return 'not installed'  # runs from a source tree

@@ -1,0 +1,1 @@
+"""From an input to device batches: datasets, prefetching, position."""

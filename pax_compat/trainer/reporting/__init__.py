@@ -1,0 +1,1 @@
+"""Progress lines and the files of a run."""

@@ -1,0 +1,66 @@
+"""What a run writes into its folder before it starts to train."""
+
+import math
+import pathlib
+from typing import Any
+
+import jax
+
+from pax_compat import learners
+from pax_compat.configs import config_text
+from pax_compat.runs import job_dir
+from pax_compat.trainer.program import TaskProgram
+
+
+def write(
+  folder: pathlib.Path,
+  configs: dict[str, Any],
+  program: TaskProgram,
+  dumps: dict[str, str],
+):
+  """Writes the configs, the parameter table, and an experiment's own texts.
+
+  Args:
+    folder: of the run.
+    configs: configs and lists of configs, by what their paths begin with.
+    program: of the task.
+    dumps: texts by file name.
+  """
+  if jax.process_index() != 0:
+    return
+  texts = {
+    'config.txt': config_text.to_text(configs),
+    'parameters.txt': parameter_table(program),
+    **dumps,
+  }
+  for name, text in texts.items():
+    job_dir.write_text(folder / name, text)
+
+
+def parameter_table(program: TaskProgram) -> str:
+  """Returns a table of the variables: path, shape, count, dtype, sharding."""
+  rows = [('path', 'shape', 'count', 'dtype', 'sharding')]
+  variables = learners.by_path(program.abstract_state.mdl_vars)
+  for path, x in variables.items():
+    rows.append(
+      (
+        path,
+        'x'.join(map(str, x.shape)) or 'scalar',
+        f'{math.prod(x.shape):,}',
+        str(x.dtype),
+        str(tuple(x.sharding.spec)) if any(x.sharding.spec) else 'replicated',
+      )
+    )
+  widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+  lines = [
+    '  '.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+    for row in rows
+  ]
+  total = num_parameters(program)
+  return '\n'.join([line.rstrip() for line in lines] + [f'total {total:,}', ''])
+
+
+def num_parameters(program: TaskProgram) -> int:
+  """Returns how many numbers the model's variables hold."""
+  leaves = jax.tree.leaves(program.abstract_state.mdl_vars)
+  return sum(math.prod(x.shape) for x in leaves)

@@ -1,0 +1,64 @@
+"""Tests of `pax_compat.cli.huge_pages`, in processes that do start again."""
+
+import os
+import pathlib
+
+import pytest
+
+from pax_compat.cli import huge_pages
+from tests.pax_compat import runs
+
+SETTING = 'glibc.malloc.hugetlb'
+# Says how often it was started, in which process, and with what.
+PROGRAM = """
+import os, sys
+from pax_compat.cli import huge_pages
+print('started', os.getpid(), flush=True)
+huge_pages.start_again_with()
+print(os.environ.get('GLIBC_TUNABLES'), sys.argv[1:], os.getpid())
+"""
+KERNEL = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
+HAS_THEM = (
+  KERNEL.exists()
+  and '[madvise]' in KERNEL.read_text()
+  and os.confstr('CS_GNU_LIBC_VERSION') >= 'glibc 2.35'
+)
+needs_them = pytest.mark.skipif(
+  not HAS_THEM, reason='this system has no huge pages on request'
+)
+
+
+@needs_them
+@pytest.mark.parametrize('before', ['', 'glibc.malloc.check=0'])
+def test_a_process_starts_again_once(before):
+  done = runs.python('-c', PROGRAM, 'one', 'two words', GLIBC_TUNABLES=before)
+  assert done.returncode == 0, done.stderr
+  *starts, last = done.stdout.splitlines()
+  process = starts[0].split()[1]
+  assert starts == [f'started {process}'] * 2
+  tunables = ':'.join(filter(None, [before, f'{SETTING}=1']))
+  assert last == f"{tunables} ['one', 'two words'] {process}"
+
+
+@pytest.mark.parametrize('said', ['0', '1', '2'])
+def test_what_the_environment_says_counts(said):
+  tunables = f'{SETTING}={said}'
+  done = runs.python('-c', PROGRAM, GLIBC_TUNABLES=tunables)
+  assert done.returncode == 0, done.stderr
+  start, last = done.stdout.splitlines()
+  assert last == f'{tunables} [] {start.split()[1]}'
+
+
+def test_other_settings_and_variables_stay():
+  given = {'A': 'b', 'GLIBC_TUNABLES': 'glibc.malloc.check=0'}
+  assert huge_pages.with_setting(given) == {
+    'A': 'b',
+    'GLIBC_TUNABLES': f'glibc.malloc.check=0:{SETTING}=1',
+  }
+
+
+@needs_them
+def test_training_tells(tmp_path):
+  done = runs.python(*runs.flags(tmp_path / 'run'), GLIBC_TUNABLES='')
+  assert done.returncode == 0, done.stderr
+  assert f'huge pages are asked for: GLIBC_TUNABLES={SETTING}=1' in done.stderr

@@ -1,0 +1,54 @@
+"""Tests of `pax_compat.cli.process_flags`; a run has its own, in `run_test`."""
+
+import re
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from pax_compat import errors
+from pax_compat.cli import process_flags
+from tests.pax_compat import processes
+
+
+@pytest.fixture(autouse=True)
+def parsed():
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS.mark_as_parsed()
+
+
+@pytest.mark.parametrize(
+  ('given', 'said'),
+  [
+    (dict(num_hosts=2), '--server_addr and --host_idx is missing; expected'),
+    (dict(server_addr='h:1', host_idx=0), '--num_hosts is missing; expected'),
+    (
+      dict(server_addr='h:1', num_hosts=2, host_idx=2),
+      '--host_idx is 2; expected one of --num_hosts=2 processes, from 0 to 1',
+    ),
+  ],
+)
+def test_flags_that_do_not_go_together(given, said):
+  with flagsaver.flagsaver(**given):
+    with pytest.raises(errors.UserError, match=re.escape(said)):
+      process_flags.check()
+
+
+def test_one_process_needs_no_others():
+  process_flags.join()
+
+
+def test_no_cluster_is_a_mistake():
+  script = """
+  import sys
+  from absl import flags
+  from pax_compat import errors
+  from pax_compat.cli import process_flags
+  flags.FLAGS([sys.argv[0], '--multiprocess'])
+  try:
+    process_flags.join()
+  except errors.UserError as e:
+    print(e)
+  """
+  done = processes.run_script(script)
+  assert done.stdout.startswith('cannot join the other processes: '), done

@@ -1,0 +1,149 @@
+"""Attention to a window against numpy, and step by step.
+
+Shapes: B batch, T time, D model dims, N heads, R dims of the distances'
+embeddings.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax_compat import errors
+from pax_compat.base_layer import PARAMS
+from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.local_attentions import (
+  LocalSelfAttention,
+  LocalSelfAttentionXL,
+)
+from pax_compat.layers.attentions.relative_bias import RelativeBias
+from tests.pax_compat.layers import distance_attention
+from tests.pax_compat.layers.naive_attention import random, weights_of
+from tests.pax_compat.layers.step_by_step import decode
+
+B, T, D, N, R = 2, 7, 6, 2, 4
+X = random(B, T, D)
+PADDINGS = (np.arange(T) >= np.array([[T], [4]])).astype(np.float32)
+SEGMENTS = np.array([[1, 1, 2, 2, 2, 2, 3], [1, 1, 1, 1, 1, 1, 1]])
+
+
+def _config(cls=LocalSelfAttention, **fields):
+  if cls is LocalSelfAttentionXL:
+    fields['rel_pos_emb_dim'] = R
+  return cls.config(
+    input_dim=D,
+    hidden_dim=6,
+    num_heads=N,
+    internal_enable_per_dim_scale=False,
+    zero_fully_masked=True,
+    **fields,
+  )
+
+
+def _masks():
+  """Returns masks of the shapes that there are, by name."""
+  by_head = np.stack([np.ones([T, T], bool), np.tri(T, dtype=bool)])
+  return {
+    'none': None,
+    'paddings': attention_masks.padding_mask(PADDINGS),
+    'segments': attention_masks.segment_mask(SEGMENTS),
+    'heads': by_head[None],
+    'nothing': np.zeros([1, 1, 1, 1], bool),
+  }
+
+
+@pytest.mark.parametrize(
+  ('window', 'mask'),
+  [
+    (dict(left_context=3, right_context=1), 'paddings'),
+    (dict(left_context=3, right_context=1, simulated=True), 'paddings'),
+    (dict(left_context=3, right_context=1), 'none'),
+    (dict(left_context=1, right_context=2), 'segments'),
+    (dict(left_context=4, block_size=2), 'heads'),
+    (dict(left_context=2, right_context=5, block_size=1), 'segments'),
+    (dict(left_context=2, right_context=1, block_size=20), 'segments'),
+    (dict(left_context=20, right_context=20), 'paddings'),
+    (dict(left_context=1), 'none'),
+    (dict(left_context=2), 'nothing'),
+  ],
+  ids=str,
+)
+@pytest.mark.parametrize('cls', [LocalSelfAttention, LocalSelfAttentionXL])
+def test_attention_to_a_window(cls, window, mask):
+  config = _config(cls, **window)
+  weights = weights_of(config, D)
+  mask = _masks()[mask]
+  y = config.Instantiate().apply({PARAMS: weights}, X, X, X, mask=mask)
+  visible = distance_attention.window(
+    T, window['left_context'], window.get('right_context', 0)
+  )
+  if mask is not None:
+    visible = visible & np.asarray(mask)
+  dims = R if cls is LocalSelfAttentionXL else 0
+  want = distance_attention.layer(weights, X, visible, dims=dims)
+  np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+
+
+def test_causal_attention_does_not_look_ahead():
+  config = _config(left_context=3, right_context=2)
+  weights = weights_of(config, D)
+  y = config.Instantiate().apply({PARAMS: weights}, X, X, X, causal=True)
+  visible = distance_attention.window(T, 3, 0)
+  want = distance_attention.layer(weights, X, visible)
+  np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_those_of_all_logits():
+  """Blocks overlap: what several of them see gets the sum of all."""
+  fields = dict(left_context=4, right_context=3, block_size=2)
+  config = _config(LocalSelfAttentionXL, **fields)
+  weights = weights_of(config, D)
+  cotangent = random(B, T, D, seed=5)
+
+  def gradients(layer):
+    def loss(weights, x):
+      y = layer.apply({PARAMS: weights}, x, x, x)
+      return jnp.sum(y * cotangent)
+
+    return jax.jit(jax.grad(loss, (0, 1)))(weights, X)
+
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+    gradients(config.Instantiate()),
+    gradients(config.clone().set(simulated=True).Instantiate()),
+  )
+
+
+@pytest.mark.parametrize('cls', [LocalSelfAttention, LocalSelfAttentionXL])
+def test_step_by_step(cls):
+  config = _config(cls, left_context=3)
+  weights = weights_of(config, D)
+  layer = config.Instantiate()
+  whole = layer.apply({PARAMS: weights}, X, X, X)
+  pieces = decode(layer, weights, X, [3, 1, 3], B, T)
+  np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_square_of_time():
+  length = 512
+  config = _config(left_context=9, right_context=8)
+  layer, weights = config.Instantiate(), weights_of(config, D)
+  x = jax.ShapeDtypeStruct((1, length, D), jnp.float32)
+  jaxpr = jax.make_jaxpr(lambda x: layer.apply({PARAMS: weights}, x, x, x))(x)
+  largest = max(v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars)
+  assert largest < length * length / 4
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'left_context': 0}, 'left_context is 0'),
+    ({'right_context': -1}, 'right_context is -1'),
+    ({'block_size': 0}, 'block_size is 0'),
+    ({'relative_bias_tpl': RelativeBias.config()}, 'relative_bias_tpl'),
+  ],
+)
+def test_refuses(fields, message):
+  layer = _config(**{'left_context': 2, **fields}).Instantiate()
+  with pytest.raises(errors.UserError, match=message):
+    layer.init(jax.random.key(0), X, X, X)

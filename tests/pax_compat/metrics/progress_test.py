@@ -1,0 +1,100 @@
+"""Tests of the progress line."""
+
+import pytest
+
+from pax_compat.metrics import progress
+
+
+class Clock:
+  seconds = 100.0
+
+  def __call__(self):
+    return self.seconds
+
+
+def test_line_and_rates():
+  clock = Clock()
+  p = progress.Progress(400, start_step=100, clock=clock)
+  for i in range(20):
+    clock.seconds += 0.5
+    p.count_step(tokens=4096, input_wait=0.01)
+    p.know_loss(3 - i / 10)
+  line, rates = p.report()
+  assert line == (
+    'step 120/400  loss 1.1  2.0 steps/s  8.2k tokens/s  input wait 2%'
+    '  ETA 2m20s'
+  )
+  assert rates == pytest.approx(
+    {
+      'steps_per_second': 2,
+      'tokens_per_second': 8192,
+      'input_wait_fraction': 0.02,
+    }
+  )
+
+
+@pytest.mark.parametrize(
+  ('rate_steps', 'rate', 'tokens', 'wait'),
+  [(1, 0.25, 5.0, 0.5), (2, 0.4, 5.2, 0.4), (50, 0.5, 13 / 3, 0.35)],
+)
+def test_rates_are_of_the_last_steps(rate_steps, rate, tokens, wait):
+  clock = Clock()
+  p = progress.Progress(10, rate_steps=rate_steps, clock=clock)
+  for seconds, count, waited in ((1, 0, 0.1), (1, 6, 0.0), (4, 20, 2.0)):
+    clock.seconds += seconds
+    p.count_step(tokens=count, input_wait=waited)
+  _, rates = p.report()
+  assert rates == pytest.approx(
+    {
+      'steps_per_second': rate,
+      'tokens_per_second': tokens,
+      'input_wait_fraction': wait,
+    }
+  )
+  # Asking changes nothing.
+  assert p.report()[1] == rates
+
+
+def test_a_line_without_tokens():
+  clock = Clock()
+  p = progress.Progress(10, rate_steps=1, clock=clock)
+  for _ in range(2):
+    clock.seconds += 4
+    p.count_step()
+  line, _ = p.report()
+  assert line == 'step 2/10  0.25 steps/s  input wait 0%  ETA 32s'
+
+
+def test_compilation_does_not_count():
+  clock = Clock()
+  p = progress.Progress(11, clock=clock)
+  clock.seconds += 60
+  p.count_step(tokens=10, input_wait=30)
+  p.know_loss(5)
+  p.start()
+  for _ in range(5):
+    clock.seconds += 0.25
+    p.count_step(tokens=10)
+  line, rates = p.report()
+  assert rates['steps_per_second'] == pytest.approx(4)
+  assert rates['tokens_per_second'] == pytest.approx(40)
+  assert line.startswith('step 6/11  loss 5  4.0 steps/s')
+
+
+def test_empty_window_has_no_rates():
+  p = progress.Progress(10, start_step=10, clock=Clock())
+  assert p.report() == ('step 10/10', {})
+
+
+@pytest.mark.parametrize(
+  ('seconds', 'text'),
+  [
+    (0, '0s'),
+    (59.6, '1m00s'),
+    (83, '1m23s'),
+    (7500, '2h05m'),
+    (86400 * 3 + 3600 * 4 + 5, '3d04h'),
+  ],
+)
+def test_format_seconds(seconds, text):
+  assert progress.format_seconds(seconds) == text

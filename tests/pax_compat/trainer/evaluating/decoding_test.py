@@ -1,0 +1,150 @@
+"""Decoding against numpy over the rows that count."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pax_compat import errors
+from pax_compat.trainer import profiling
+from pax_compat.trainer.evaluating import decoding, evaluation
+from tests.pax_compat.trainer import lines
+
+END = 6  # rows, in batches of 4
+ROWS = lines.rows(0, count=END)
+
+
+@pytest.fixture(scope='module')
+def made():
+  return lines.make_program(lines.task())
+
+
+def _decode(made, path, *, fields=None, **kwargs):
+  data = lines.Rows.config(
+    name='few', **dict(end=END, reset_for_eval=True) | (fields or {})
+  ).Instantiate()
+  found = decoding.decode(
+    data,
+    task_program=made,
+    mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
+    put=lambda batch: batch,
+    path=path,
+    **kwargs,
+  )
+  lines_read = map(json.loads, path.read_text().splitlines())
+  return evaluation.numbers(found), list(lines_read)
+
+
+def test_each_example_is_written(made, tmp_path):
+  _, found = _decode(made, tmp_path / 'few' / 'x.jsonl')
+  assert [x['key'] for x in found] == ['few0', 'few1', 'few2', 'few3'] + [
+    'few0',
+    'few1',
+  ]
+  want = ROWS.x @ np.full(lines.DIMS, 0.5)
+  np.testing.assert_allclose([x['value']['y'] for x in found], want, rtol=1e-5)
+
+
+def test_metrics_of_both_halves(made, tmp_path):
+  found, _ = _decode(made, tmp_path / 'x.jsonl')
+  assert found == {
+    'decode_metrics/num_decoded': (4 + 2) / 2,
+    'Metrics/decoded_rows': END,
+    'process_decode_metrics/num_processed': (4 + 2) / 2,
+    'Metrics/processed_rows': END,
+    'num_decode_steps': 2,
+  }
+
+
+def test_what_layers_say(tmp_path):
+  task = lines.task(model=dict(says=True))
+  data = lines.Rows.config(name='few', end=END, reset_for_eval=True)
+  made = lines.make_program(task)
+  found = decoding.decode(
+    data.Instantiate(),
+    task_program=made,
+    mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
+    put=lambda batch: batch,
+    path=tmp_path / 'x.jsonl',
+  )
+  x = lines.rows(0).x
+  mean = (x[0, 0] + lines.rows(4).x[0, 0]) / 2
+  np.testing.assert_allclose(found['first'], mean, rtol=1e-6)
+  assert found['words'].value == 'said' and 'quiet' not in found
+  # Large ones are of the first batch alone.
+  np.testing.assert_allclose(found['picture'].value[0, :, :, 0], x, rtol=1e-6)
+  assert found['all'].counts.sum() == x.size
+
+  task.decode.apply_mutable_list = []
+  mute = lines.make_program(task)
+  outputs = mute.decode_step(
+    mute.init_state(lines.rows(0)).mdl_vars, lines.rows(0)
+  )
+  assert not outputs.described and not outputs.large
+
+
+@pytest.mark.parametrize(
+  ('fields', 'steps'),
+  [
+    (dict(end=4), 1),
+    (dict(end=8), 2),
+    (dict(reset_for_eval=False, end=None, eval_loop_num_batches=3), 3),
+  ],
+)
+def test_batches_are_counted(made, tmp_path, fields, steps):
+  found, _ = _decode(made, tmp_path / 'x.jsonl', fields=fields)
+  assert found['num_decode_steps'] == steps
+
+
+def test_no_batch(made, tmp_path):
+  with pytest.raises(errors.UserError, match="'few' has 0 batches"):
+    _decode(made, tmp_path / 'x.jsonl', fields=dict(end=0))
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('folds', [False, True])
+def test_random_numbers_of_batches(tmp_path, folds):
+  task = lines.task()
+  task.decode.set(prng_key_fold_with_batch_index=folds, metrics_prefix='M/')
+  _, found = _decode(lines.make_program(task), tmp_path / 'x.jsonl')
+  drawn = [x['value']['drawn'] for x in found]
+  assert len(set(drawn)) == (2 if folds else 1)
+  task.decode.random_seed = 3
+  numbers, found = _decode(lines.make_program(task), tmp_path / 'x.jsonl')
+  assert found[0]['value']['drawn'] != drawn[0]
+  assert {'M/decoded_rows', 'M/processed_rows'} <= set(numbers)
+
+
+class Halves(lines.Line):
+  """Returns something else than it should."""
+
+  on_devices: bool = True
+
+  def decode(self, input_batch):
+    decoded = super().decode(input_batch)
+    return decoded[:2] if self.on_devices else decoded
+
+  def process_decode_out(self, input_obj, decode_out):
+    return []
+
+
+@pytest.mark.parametrize(
+  ('on_devices', 'said'),
+  [
+    (True, r'Halves\.decode returns tuple; expected a tuple of'),
+    (False, r'Halves\.process_decode_out returns list; expected a tuple of'),
+  ],
+)
+def test_a_model_that_returns_something_else(tmp_path, on_devices, said):
+  task = lines.task()
+  task.model = Halves.config(on_devices=on_devices)
+  with pytest.raises(errors.UserError, match=said):
+    _decode(lines.make_program(task), tmp_path / 'x.jsonl')
+
+
+def test_a_profile_of_some_batches(made, tmp_path):
+  profile = profiling.Profile(
+    folder=tmp_path / 'p', first_step=2, num_steps=1, min_seconds=0.0
+  )
+  _decode(made, tmp_path / 'x.jsonl', profile=profile)
+  assert list((tmp_path / 'p').rglob('*.xplane.pb'))
