@@ -17,7 +17,7 @@ from pax_compat.cli import (
   huge_pages,
   process_flags,
 )
-from pax_compat.experiments import experiment_overrides
+from pax_compat.experiments import experiment_overrides, resolved
 
 flags.adopt_module_key_flags(experiment_flags)
 flags.adopt_module_key_flags(process_flags)
@@ -76,7 +76,6 @@ def _train(may_start_again: bool):
     logging.info('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
-  from pax_compat.experiments import resolved
   from pax_compat.processes import process_failures
   from pax_compat.trainer import run as trainer
 
