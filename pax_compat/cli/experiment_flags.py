@@ -4,6 +4,8 @@ Those of the experiment sources are among them, once `define_of_sources` was
 called: `command_line.run(main, experiment_flags.define_of_sources)`.
 """
 
+import functools
+
 from absl import flags
 
 from pax_compat import errors, experiment_sources
@@ -24,9 +26,13 @@ _SKIP_BAD_RECORDS = flags.DEFINE_bool(
 )
 
 
+# A source that cannot be imported is reported once.
+_option_kinds = functools.cache(experiment_sources.option_kinds)
+
+
 def define_of_sources():
   """Defines the flags that the experiment sources declare."""
-  for kind in experiment_sources.option_kinds():
+  for kind in _option_kinds():
     options_lib.define(kind)
 
 
@@ -34,7 +40,7 @@ def options() -> experiment_sources.SourceOptions:
   """Returns the options for finding an experiment that the flags give."""
   return experiment_sources.SourceOptions(
     import_modules=tuple(_IMPORT_MODULES.value),
-    own=tuple(map(options_lib.from_flags, experiment_sources.option_kinds())),
+    own=tuple(map(options_lib.from_flags, _option_kinds())),
   )
 
 
