@@ -312,6 +312,31 @@ class Configurable:
       raise errors.UserError(f'{type(self).__name__}: {wrong}')
 
 
+def refused(name: str, why: str, *shortcuts: str) -> type[Configurable]:
+  """Returns a class that stands for a class of Pax which is not supported.
+
+  Its configs raise a UserError, whatever fields are given.
+
+  Args:
+    name: the class's name.
+    why: why it is not supported, and what to use instead.
+    *shortcuts: names of its functions that return ready-made configs.
+  """
+
+  def refuse():
+    raise errors.UserError(f'{name} is not supported: {why}')
+
+  # The default is made before any field is checked: this error comes first.
+  default = dataclasses.field(default_factory=refuse)
+  members = {
+    '__doc__': f'`{name}` of Pax, which is not supported.',
+    '__annotations__': {'unsupported': Any},
+    'unsupported': default,
+    **{shortcut: staticmethod(refuse) for shortcut in shortcuts},
+  }
+  return type(name, (Configurable,), members)
+
+
 def sub_config_field(hparams: Any, **overrides) -> Any:
   """Declares a field whose default is a fresh config.
 

@@ -10,7 +10,7 @@ import pytest
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.evaluating import evaluation
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 class Numbered(base_input.BaseInput):
@@ -272,7 +272,7 @@ def test_a_batch_for_pmap():
 
 
 def test_batches_for_eight_devices():
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax, numpy as np
     from jax.sharding import PartitionSpec as P
     from pax_compat import base_input, errors

@@ -16,7 +16,7 @@ from adaptors.lingvo_input import (
 from pax_compat import errors
 from tests.adaptors.lingvo_input import damaged_files
 from tests.adaptors.lingvo_input import generators as testing
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 GOOD = list(range(damaged_files.COUNT))
 
@@ -250,7 +250,7 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):
   """In a process of its own, as nothing ends the reader's waiting."""
   path = damaged_files.damaged(tmp_path / 'bad', 'cut')
-  done = processes.run_script(
+  done = launching.run_script(
     f"""
     from adaptors.lingvo_input import input_adaptor
     from pax_compat import errors

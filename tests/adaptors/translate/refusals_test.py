@@ -8,7 +8,7 @@ from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.translate import registry
 from pax_compat import errors
 from tests.adaptors.translate import parity
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 MODULE = 'tests.adaptors.translate.refused_experiments'
 LAYERS = 'lingvo.core.layers'
@@ -107,12 +107,12 @@ def test_every_reason_is_told(own, name):
 
 def test_nothing_is_trained(tmp_path):
   """From the command line: status 2, no traceback, no folder of a run."""
-  done = runs.main(
+  done = trainer_runs.main(
     f'--exp={MODULE}.ManyOwn',
     f'--import_modules={MODULE}',
     f'--job_log_dir={tmp_path / "run"}',
   )
-  runs.assert_mistake(done, *_lines('ManyOwn'))
+  trainer_runs.assert_mistake(done, *_lines('ManyOwn'))
   assert not list(tmp_path.iterdir())
 
 

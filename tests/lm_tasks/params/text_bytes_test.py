@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _TRAINS = """
   import pathlib, sys
@@ -33,7 +33,7 @@ def test_they_train_alike_without_tensorflow(tmp_path):
   pytest.importorskip('grain')
   text = ''.join(f'line {i} of a text\n' for i in range(20))
   (tmp_path / 'text').write_text(text)
-  done = processes.run_script(
+  done = launching.run_script(
     _TRAINS,
     tmp_path,
     # They compile the same.
