@@ -11,7 +11,8 @@ from adaptors.lingvo_input import (
   eval_adaptors,
   input_adaptor,
 )
-from pax_compat import errors, experiment_sources
+from adaptors.lingvo_registry.options import LingvoOptions
+from pax_compat import errors
 from tests.adaptors.translate import tiny_task
 
 
@@ -60,7 +61,7 @@ def _experiment(model_params, **options):
   return lingvo_experiment.LingvoExperiment(
     name='lm.tiny.Model',
     model_params=model_params,
-    options=experiment_sources.SourceOptions(**options),
+    options=LingvoOptions(**options),
   )
 
 

@@ -35,8 +35,10 @@ def test_what_matches_nothing(pattern):
 _EVERYTHING = """
 import sys
 from adaptors.migrate import choosing
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat.experiment_sources import SourceOptions
-names = choosing.everything(SourceOptions(lingvo_source=sys.argv[1]))
+own = LingvoOptions(lingvo_source=sys.argv[1])
+names = choosing.everything(SourceOptions(own=(own,)))
 assert names == sorted(set(names))
 print(*names)
 """

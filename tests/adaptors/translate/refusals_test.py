@@ -5,9 +5,10 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.experiments import lingvo_experiment
+from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.translate import registry
 from adaptors.translate.view import ParamsView, Report
-from pax_compat import errors, experiment_sources
+from pax_compat import errors
 from tests.adaptors.translate import parity
 from tests.pax_compat import trainer_runs
 
@@ -98,7 +99,7 @@ def test_every_reason_is_told(own, name):
   experiment = lingvo_experiment.LingvoExperiment(
     name='own',
     model_params=getattr(own, name)(),
-    options=experiment_sources.SourceOptions(translation='native'),
+    options=LingvoOptions(translation='native'),
   )
   with pytest.raises(errors.UserError) as error:
     experiment.task()

@@ -19,6 +19,7 @@ from pax_compat import (
   tasks_lib,
 )
 from pax_compat.base_layer import WeightHParams
+from pax_compat.experiments import resolved
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import run
 
@@ -158,7 +159,8 @@ class Experiment(base_experiment.BaseExperiment):
 
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
-    run.train(self, name='seen', job_log_dir=str(folder), say=self.said.append)
+    experiment = resolved.resolve(self, name='seen')
+    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
 
 
 def examples(folder: pathlib.Path) -> list[list[int]]:
