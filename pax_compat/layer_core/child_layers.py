@@ -37,7 +37,7 @@ _SHARDINGS = {
   'ActivationSharding': 'activation_split_dims_mapping',
 }
 
-# No layer has it; flax sets a layer up before it says so.
+# No layer has this attribute; flax sets up a layer before it raises.
 _NO_ATTRIBUTE = 'no layer has this attribute'
 
 # Layers by their templates, for every model that is being traced.
@@ -105,9 +105,10 @@ def build_child(
 
   1. `parent.scope` is flax's handle on the variables of the parent, and
      `scope.root` that of the outermost module. There is one root for each call
-     of `init` or `apply`. So the layers that were built are kept by root, and
-     are dropped with it: two calls never share a layer. What flax transforms,
-     for instance by `nn.scan`, has a root of its own; see `keep_apart`.
+     of `init` or `apply`. So the built layers are stored by root, and are
+     dropped with it: two calls never share a layer. A module that flax
+     transforms, for instance by `nn.scan`, has a separate root; see
+     `keep_apart`.
   2. If the same template was built under this root before, that layer is
      returned again.
   3. Else `tpl.build(fields)` builds the child with `parent=None`. Flax would
@@ -129,12 +130,12 @@ def build_child(
 
   Args:
     parent: the layer that is in its `setup`.
-    name: what the child will be called.
+    name: name of the child.
     tpl: its template.
-    fields: what the parent decides about it.
+    fields: fields of the child; they override those of `tpl`.
 
   Raises:
-    RequiredError: a field of the child was never set.
+    RequiredError: a required field of the child is not set.
     UserError: see `BaseLayer.create_child`.
   """
   where = '.'.join((*parent.path, name))

@@ -28,8 +28,8 @@ class BaseActivation(base_layer.BaseLayer):
     if len(found) == 1:
       return found[0]
     if found:
-      places = ', '.join(sorted(f'{c.__module__}.{c.__name__}' for c in found))
-      raise errors.UserError(f'several activations match {name!r}: {places}')
+      classes = ', '.join(sorted(f'{c.__module__}.{c.__name__}' for c in found))
+      raise errors.UserError(f'several activations match {name!r}: {classes}')
     raise errors.UserError(
       f'no activation is called {name!r}'
       + errors.did_you_mean(name, [c.__name__ for c in known])

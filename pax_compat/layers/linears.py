@@ -13,7 +13,7 @@ from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import activations
 from pax_compat.layers.input_checks import check_last_dim
-from pax_compat.layers.stacking_over_time import (  # noqa: F401 (Pax's place)
+from pax_compat.layers.stacking_over_time import (  # noqa: F401 (as in Pax)
   StackingOverTime,
 )
 from pax_compat.layers.template_fields import agreed, split

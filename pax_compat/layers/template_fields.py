@@ -30,16 +30,16 @@ def agreed(where: str, tpl: Config, **fields) -> dict[str, Any]:
   Raises:
     UserError: the template sets one of the fields to another value.
   """
-  said = {name: value for name, value in fields.items() if value is not None}
+  values = {name: value for name, value in fields.items() if value is not None}
   set_before = set_fields(tpl)
-  for name, value in said.items():
+  for name, value in values.items():
     own = set_before.get(name, REQUIRED)
     if own is not REQUIRED and own is not None and own != value:
       raise errors.UserError(
         f'{where}.{name} is {own!r}, but its parent layer sets it to'
         f' {value!r}; set only one of the two'
       )
-  return said
+  return values
 
 
 def keep_prob(drop_prob: float | None) -> float | None:
@@ -55,8 +55,10 @@ def split(tpl: Config, field: str, **mappings) -> dict[str, Config]:
     field: 'weight_split_dims_mapping' or 'activation_split_dims_mapping'.
     **mappings: split mappings by name; None leaves one to the template.
   """
-  said = {name: value for name, value in mappings.items() if value is not None}
-  return {field: copy.copy(getattr(tpl, field)).set(**said)} if said else {}
+  values = {
+    name: value for name, value in mappings.items() if value is not None
+  }
+  return {field: copy.copy(getattr(tpl, field)).set(**values)} if values else {}
 
 
 def refuse_mappings(layer: base_layer.BaseLayer, *names: str):

@@ -163,7 +163,7 @@ print(json.dumps({
 
 
 def test_a_block_on_eight_devices_computes_what_one_does():
-  said = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
-  assert said['w'] == [3, 3, 2, 2]
-  assert said['y'] == [2, 6, 5, 2]
-  assert said['difference'] < 1e-5
+  result = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
+  assert result['w'] == [3, 3, 2, 2]
+  assert result['y'] == [2, 6, 5, 2]
+  assert result['difference'] < 1e-5

@@ -63,7 +63,7 @@ def _same(spans):
 
 
 def _tensorflow_same(sizes, spans, strides):
-  """Returns what TensorFlow's documentation says of 'SAME'."""
+  """Returns the padding 'SAME' as in TensorFlow's documentation."""
   pads = []
   for n, span, stride in zip(sizes, spans, strides, strict=True):
     rest = n % stride or stride
