@@ -239,6 +239,7 @@ def _distance_logits(
     vectors.astype(query.dtype),
     preferred_element_type=jnp.float32,
   )
+  logits = jnp.pad(logits, [(0, 0), (0, 0), (0, 0), (0, 1)])
   return by_source(logits, sources)
 
 

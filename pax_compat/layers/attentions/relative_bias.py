@@ -80,8 +80,9 @@ class RelativeBias(base_layer.BaseLayer):
     # The bias depends only on the distance: [N, T + S - 1] numbers, shifted for
     # each target. So the gradient is a sum instead of a scatter.
     distances = np.arange(-targets + 1, sources)
-    bias = self.theta.wrb[:, None, self._buckets(distances)]
-    shape = (self.num_heads, targets, len(distances))
+    bias = self.theta.wrb[:, self._buckets(distances)]
+    bias = jnp.pad(bias, ((0, 0), (0, 1)))[:, None]
+    shape = (self.num_heads, targets, len(distances) + 1)
     return by_source(jnp.broadcast_to(bias, shape), sources)[None]
 
   def at(
@@ -133,18 +134,18 @@ def by_source(logits: jax.Array, sources: int) -> jax.Array:
   """Converts logits by distance to logits by source.
 
   Args:
-    logits: [..., T, T + S - 1]; the last dimension is in the order of distances
-      from that of the last target and the first source to that of the first
-      target and the last source.
+    logits: [..., T, T + S]; the last dimension is in the order of distances from
+      that of the last target and the first source to that of the first target
+      and the last source, and ends with an element that is ignored.
     sources: S.
 
   Returns:
     [..., T, S].
   """
   *batch, targets, width = logits.shape
-  # Padding each row by one element, flattening and reshaping without the extra
-  # elements shifts each target's row by one more than the row before.
-  logits = jnp.pad(logits, [(0, 0)] * (len(batch) + 1) + [(0, 1)])
+  width -= 1
+  # Flattening and reshaping with one element less in each row shifts each
+  # target's row by one more than the row before.
   logits = logits.reshape(*batch, -1)[..., : targets * width]
   logits = logits.reshape(*batch, targets, width)
   return logits[..., targets - 1 : targets - 1 + sources]
