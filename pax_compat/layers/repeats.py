@@ -43,7 +43,7 @@ class Repeat(base_layer.BaseLayer):
       all repeats along a new first dimension.
     unroll_in_decode: whether decoding unrolls the loop over the repeats, which
       takes longer to compile and does not copy the decode states.
-    sublayer_name: name of the layer's variables.
+    sublayer_name: name of the layer in the variable tree.
     return_intermediate_outputs: whether to return the outputs of all repeats,
       along a new first dimension, instead of the last one's.
     collect_intermediate_outputs: whether to sow those outputs into the

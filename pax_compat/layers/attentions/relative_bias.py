@@ -134,9 +134,9 @@ def by_source(logits: jax.Array, sources: int) -> jax.Array:
   """Converts logits by distance to logits by source.
 
   Args:
-    logits: [..., T, T + S]; the last dimension is in the order of distances from
-      that of the last target and the first source to that of the first target
-      and the last source, and ends with an element that is ignored.
+    logits: [..., T, T + S]; the last dimension is in the order of distances,
+      from that of the last target and the first source to that of the first
+      target and the last source, and ends with an element that is ignored.
     sources: S.
 
   Returns:
@@ -144,7 +144,7 @@ def by_source(logits: jax.Array, sources: int) -> jax.Array:
   """
   *batch, targets, width = logits.shape
   width -= 1
-  # Flattening and reshaping with one element less in each row shifts each
+  # Flattening and reshaping to rows that are shorter by one element shifts each
   # target's row by one more than the row before.
   logits = logits.reshape(*batch, -1)[..., : targets * width]
   logits = logits.reshape(*batch, targets, width)

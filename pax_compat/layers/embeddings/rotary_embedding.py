@@ -20,7 +20,7 @@ class RotaryPositionalEmbedding(base_layer.BaseLayer):
   Attributes:
     embedding_dims: H, an even number.
     min_timescale: timescale at i = 0, in positions per radian.
-    max_timescale: timescale at i = H / 2.
+    max_timescale: upper limit of the timescales, at i = H / 2.
     cast_as_fprop_dtype: whether to cast the result to the compute dtype; else
       it is float32.
   """
