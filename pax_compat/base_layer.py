@@ -141,7 +141,7 @@ class BaseLayer(nn.Module):
 
   WeightSharding = WeightSharding
   ActivationSharding = ActivationSharding
-  # Fields that a config printed as text omits unless set; see `configs.text`.
+  # Fields that a config printed as text omits unless set; see `config_text`.
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *child_layers.INHERITED,
     'shared_weight_layer_id',

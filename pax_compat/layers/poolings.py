@@ -91,8 +91,8 @@ class Pooling(base_layer.BaseLayer):
     window_shape: height and width of the windows.
     window_stride: stride in height and width.
     pooling_type: 'MAX' or 'AVG'.
-    padding: 'SAME' has an output for each stride of the input; 'VALID' uses only
-      windows inside the input.
+    padding: 'SAME' has an output for each stride of the input; 'VALID' uses
+      only windows inside the input.
   """
 
   window_shape: Sequence[int] = REQUIRED
