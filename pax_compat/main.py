@@ -73,7 +73,7 @@ def _train(may_start_again: bool):
   experiment = experiment_sources.find(name, experiment_flags.options())
   process_flags.join()
   if huge_pages.described():
-    logging.info('huge pages are asked for: %s', huge_pages.described())
+    logging.debug('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
   from pax_compat.processes import process_failures

@@ -37,6 +37,8 @@ TEXT_SUFFIXES = ('.py', '.md', '.txt', '.toml', '.json', '.cfg', '.yaml', '')
 TABOOS = re.compile(
   r'(?<![\w.])/wor[k]\b|pyp[i]\.org|pythonhoste[d]|index-ur[l]'
 )
+# The attributes in which Fiddle keeps a config; the brackets as above.
+FIDDLE_INTERNALS = re.compile(r'__(fn_or_cl[s]|argument[s]|signature_inf[o])__')
 PICKLES = {'pickle', 'cloudpickle', 'dill', 'marshal', 'shelve'}
 SNIPPET = """
 import importlib, sys
@@ -217,6 +219,22 @@ def test_files_and_functions_are_small():
         if lines > MAX_FUNCTION_LINES:
           found.append(f'{path}:{node.lineno} {node.name}: {lines} lines')
   _found(found)
+
+
+def test_only_config_knows_how_fiddle_keeps_a_config():
+  _found(
+    [
+      f'{path}:{number} {line.strip()}'
+      for path in source_tree.python_files()
+      if path != 'pax_compat/config.py'
+      for number, line in enumerate(_lines_of(path), 1)
+      if FIDDLE_INTERNALS.search(line)
+    ]
+  )
+
+
+def _lines_of(path: str) -> list[str]:
+  return (source_tree.ROOT / path).read_text().splitlines()
 
 
 def test_files_name_no_machine():

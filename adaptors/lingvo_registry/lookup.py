@@ -153,7 +153,8 @@ def _mentions(module: str, class_name: str) -> bool:
   """Whether a module's source text has a word, or cannot be read."""
   spec = _find_spec(module)
   text = _text_of(spec) if spec else b''
-  return not text or re.search(rf'\b{class_name}\b'.encode(), text) is not None
+  word = rf'\b{re.escape(class_name)}\b'
+  return not text or re.search(word.encode(), text) is not None
 
 
 def _text_of(spec: importlib.machinery.ModuleSpec) -> bytes:

@@ -97,6 +97,10 @@ def train(
     if start >= config.num_train_steps and not due:
       say(f'all {start} steps are done already')
       return
+    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
+    if stopped_early and task.early_stopping_fn is not None:
+      say(f'the run was stopped early after step {start} already')
+      return
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
     first = first_batch.FirstBatch(
@@ -107,10 +111,6 @@ def train(
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, say
     )
-    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
-    if stopped_early and task.early_stopping_fn is not None:
-      say(f'the run was stopped early after step {start} already')
-      return
     run_folder.write(folder, configs, task_program, experiment.dumps)
     writer = metric_writers.MetricWriter(
       folder, resume_step=start, measures_again=due

@@ -51,7 +51,7 @@ def test_an_input_is_called_by_its_task_and_split():
   del config.name
   assert config.Instantiate().name == f'{config.mixture_name}_validation'
   config.mixture_name = 'wmt/de en:v1'
-  name = config.__fn_or_cls__.default_name(config)
+  name = config.cls.default_name(config)
   assert name == 'wmt_de_en:v1_validation'
 
 

@@ -61,7 +61,7 @@ class Shuffled(base_input.BaseInput):
   stop_at: int | None = None
   fail_at: int | None = None
 
-  STATE_FITS_ANY_HOSTS = True
+  state_fits_any_hosts = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -101,7 +101,7 @@ class Stateless(Shuffled):
 class OfItsHosts(Shuffled):
   """Has a state that is good for as many hosts as it is of."""
 
-  STATE_FITS_ANY_HOSTS = False
+  state_fits_any_hosts = False
 
 
 def in_order(start: int, end: int) -> np.ndarray:
