@@ -166,7 +166,7 @@ def test_what_is_dropped_is_logged(tmp_path, monkeypatch):
   )
   _write(tmp_path, [], resume_step=10)
   assert len(said) == 1
-  assert 'dropped 2 lines that come again' in said[0]
+  assert 'dropped 2 lines of steps that are run again' in said[0]
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):
