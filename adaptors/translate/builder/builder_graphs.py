@@ -14,7 +14,7 @@ from pax_compat.layers.graph import graph
 from pax_compat.layers.graph.graph_signature import (
   Signature,
   parse_signature,
-  waits,
+  find_dependencies,
 )
 
 
@@ -74,11 +74,13 @@ def _signatures(
   """Returns the nodes' signatures, or None where they make no graph."""
   try:
     signatures = [parse_signature(text) for text, _ in nodes]
-    waits_for = waits(signatures, inputs, outputs, allow_unread_inputs=True)
+    dependencies = find_dependencies(
+      signatures, inputs, outputs, allow_unread_inputs=True
+    )
   except errors.UserError as e:
     view.issue('sub', str(e))
     return None
-  for i, others in enumerate(waits_for):
+  for i, others in enumerate(dependencies):
     if max(others, default=-1) >= i:
       view.issue(
         f'sub[{i}]',

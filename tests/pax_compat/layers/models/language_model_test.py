@@ -165,7 +165,7 @@ def test_a_batch_that_is_all_filling(params):
   metrics, _ = batches.run(_config(report_strict_acc=True), params, data)
   for name, (value, weight) in metrics.items():
     assert np.isfinite(value), name
-    # Counts have weight 1 and say 0.
+    # Counts have weight 1 and value 0.
     assert weight == 0 or value == 0, name
 
 

@@ -12,7 +12,7 @@ from pax_compat import base_layer, errors
 from pax_compat.layers.models import masked_lm
 
 V, MASK = 50, 3
-# No token of theirs, so that a token at random is told from one that stays.
+# No token of theirs, so that a token at random differs from one that stays.
 _B, _T = 400, 100
 _LENGTHS = np.arange(_B)[:, None] % _T + 1
 _PADDINGS = (np.arange(_T) >= _LENGTHS).astype(np.float32)

@@ -398,8 +398,8 @@ def test_mistakes_are_named(fields, given, message):
 def test_auxiliary_losses_are_left_to_who_collects_them():
   softmax = embedding_softmax.SharedEmbeddingSoftmax.config(z_loss_weight=0.1)
   layer, weights = _model(softmax_tpl=softmax)
-  output, said = layer.apply(
+  output, updates = layer.apply(
     {PARAMS: weights}, IDS, PADDINGS, LABELS, mutable=[base_layer.AUX_LOSS]
   )
-  (aux,) = jax.tree.leaves(said[base_layer.AUX_LOSS])
+  (aux,) = jax.tree.leaves(updates[base_layer.AUX_LOSS])
   assert aux == output.z_loss and output.total_loss == output.avg_xent

@@ -48,7 +48,7 @@ def test_no_paddings_are_paddings_of_zero():
 
 
 def test_long_queues_of_half_precision():
-  """Places beyond 256 cannot be told apart in bfloat16."""
+  """Places beyond 256 are not distinct in bfloat16."""
   logits = jnp.asarray(RNG.normal(size=(1, 700, 2)), jnp.bfloat16)
   none = np.zeros([1, 700], np.float32)
   gating = _top2(logits, none, capacity=700)

@@ -215,7 +215,7 @@ def test_weights_of_stages_are_split_as_layers_and_stages_say():
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
     (dict(num_pipeline_microbatches=3), 'num_microbatches is 3, .* 4 examples'),
     (dict(num_pipeline_microbatches=None), 'expected one of them'),
@@ -226,6 +226,6 @@ def test_weights_of_stages_are_split_as_layers_and_stages_say():
     (dict(stage=_stack(model_dims=D + 1)), 'pipeline_stage.model_dims is 5'),
   ],
 )
-def test_mistakes(fields, told):
-  with pytest.raises(errors.UserError, match=told):
+def test_mistakes(fields, message):
+  with pytest.raises(errors.UserError, match=message):
     _pipelined(model_dims=D, **fields).Instantiate().init(jax.random.key(0), X)

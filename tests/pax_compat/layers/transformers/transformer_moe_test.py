@@ -50,9 +50,9 @@ def _run(config, x=X, paddings=PADDINGS, do_eval=False, **given):
     )
 
   with base_layer.eval_mode(do_eval):
-    y, told = apply(weights)
-  summaries = {k: v.value for k, v in told.get(SUMMARIES, {}).items()}
-  return y, weights, told.get(AUX_LOSS, {}), summaries
+    y, updates = apply(weights)
+  summaries = {k: v.value for k, v in updates.get(SUMMARIES, {}).items()}
+  return y, weights, updates.get(AUX_LOSS, {}), summaries
 
 
 def _grouped(x):
@@ -148,8 +148,10 @@ def test_the_gradients_by_finite_differences():
 
   @jax.jit
   def loss(weights):
-    y, told = layer.apply({PARAMS: weights}, X, PADDINGS, mutable=[AUX_LOSS])
-    return jnp.sum(jnp.square(y)) + told[AUX_LOSS]['aux_moe_load_balance_loss']
+    y, updates = layer.apply({PARAMS: weights}, X, PADDINGS, mutable=[AUX_LOSS])
+    return (
+      jnp.sum(jnp.square(y)) + updates[AUX_LOSS]['aux_moe_load_balance_loss']
+    )
 
   def moved(step):
     w = jax.tree.map(lambda w, d: w + step * d, weights, direction)
@@ -388,12 +390,12 @@ def test_no_mapping_of_activations_is_ignored(name, rank, gating):
 def test_half_precision():
   layer = _config(fprop_dtype=jnp.bfloat16).Instantiate()
   weights = numpy_transformer.random_weights(layer, X, seed=3)
-  y, told = layer.apply(
+  y, updates = layer.apply(
     {PARAMS: weights}, X.astype(jnp.bfloat16), mutable=[AUX_LOSS]
   )
   assert y.dtype == jnp.bfloat16
   want, _, losses, _ = _run(_config(), paddings=None)
-  [loss], [want_loss] = told[AUX_LOSS].values(), losses.values()
+  [loss], [want_loss] = updates[AUX_LOSS].values(), losses.values()
   assert loss.dtype == jnp.float32
   np.testing.assert_allclose(loss, want_loss, rtol=0.05)
   # Single tokens may go elsewhere, as gates that are nearly equal swap places.
