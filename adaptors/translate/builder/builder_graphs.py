@@ -13,8 +13,8 @@ from pax_compat import errors
 from pax_compat.layers.graph import graph
 from pax_compat.layers.graph.graph_signature import (
   Signature,
-  parse_signature,
   find_dependencies,
+  parse_signature,
 )
 
 

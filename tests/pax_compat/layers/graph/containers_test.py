@@ -159,7 +159,7 @@ _SHARED = Times.config(value=2.0)
     ),
     (
       containers.Parallel.config(layers=[nn.Dense(2)]),
-      'goes into a DirectFlaxModuleAdapter',
+      'wrap a flax module in a DirectFlaxModuleAdapter',
     ),
     (
       containers.Parallel.config(layers=[jnp.tanh], merge='summ'),

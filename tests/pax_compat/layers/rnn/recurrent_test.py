@@ -3,6 +3,7 @@
 Shapes: B batch, T time, D input nodes, N output nodes, H hidden nodes.
 """
 
+import doctest
 import functools
 
 import jax
@@ -62,6 +63,11 @@ def _check(actual, expected):
   np.testing.assert_allclose(actual[0], outputs, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(actual[1].m, m, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(actual[1].c, c, rtol=1e-5, atol=1e-5)
+
+
+def test_examples():
+  found = doctest.testmod(recurrent)
+  assert found.attempted and not found.failed
 
 
 @BOTH
