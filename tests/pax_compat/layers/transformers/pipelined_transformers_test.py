@@ -221,7 +221,7 @@ def test_weights_of_stages_are_split_as_layers_and_stages_say():
     (dict(num_pipeline_microbatches=None), 'expected one of them'),
     (
       dict(stage=_stack(residual_droppath_prob=0.1)),
-      'residual_droppath_prob rises from',
+      'residual_droppath_prob differs',
     ),
     (dict(stage=_stack(model_dims=D + 1)), 'pipeline_stage.model_dims is 5'),
   ],

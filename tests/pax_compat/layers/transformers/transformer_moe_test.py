@@ -344,7 +344,7 @@ def test_first_values_by_params_init(explicit):
       dict(gating_func='expert_choice', expert_capacity_dim=3),
       'expert_capacity_dim is 3',
     ),
-    (dict(combine_gated_weights=True), 'use_gated_activation is off'),
+    (dict(combine_gated_weights=True), 'use_gated_activation is False'),
     (dict(num_experts=0), 'num_experts is 0; expected 1 or more'),
     (
       dict(unadjusted_expert_capacity_factor=0.0),
@@ -352,7 +352,7 @@ def test_first_values_by_params_init(explicit):
     ),
     (
       dict(residual_droppath_prob=0.5, add_skip_connection=False),
-      'add_skip_connection is off',
+      'add_skip_connection is False',
     ),
   ],
 )
