@@ -3,6 +3,8 @@
 Shapes: B batch, T time, D model dims, V vocabulary.
 """
 
+import doctest
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from pax_compat.layers import embedding_softmax
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import full_softmax
+from pax_compat.layers.transformer_models import transformer_lm
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
@@ -81,6 +84,11 @@ def _want(weights, ids=IDS, visible=True, position=None):
 
 def _close(y, want, tolerance=1e-4):
   np.testing.assert_allclose(y, want, rtol=tolerance, atol=tolerance)
+
+
+def test_examples():
+  found = doctest.testmod(transformer_lm)
+  assert found.attempted and not found.failed
 
 
 @pytest.mark.parametrize(
@@ -356,12 +364,12 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
     (
       {'packed_input': True},
       {},
-      'packed_input is on, but there are no segment',
+      'packed_input is True, but there are no segment',
     ),
     (
       {'order_by_position': True},
       {},
-      'order_by_position is on, but there are no segment_pos',
+      'order_by_position is True, but segment_pos is None',
     ),
     (
       {'order_by_position': True, 'model_type': 'prefix'},

@@ -467,7 +467,7 @@ def test_what_is_repeated_cannot_be_shared_with_another_stack():
       {'remat': True, 'checkpoint_policy': 'save'},
       "no checkpoint policy 'save'",
     ),
-    ({'use_cross_attention': True}, 'no other sequence'),
+    ({'use_cross_attention': True}, 'no cross_inputs'),
   ],
 )
 def test_mistakes_are_named(fields, message):
