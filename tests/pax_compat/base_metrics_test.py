@@ -173,7 +173,7 @@ def test_a_clu_metric_as_the_loss():
   assert aggregator.aggregate({'loss': metric}) == (4.0, 4.0, 4.0)
 
 
-def test_a_clu_metric_that_is_no_loss():
+def test_a_clu_metric_that_is_not_a_loss():
   @flax.struct.dataclass
   class Other(clu_metrics.Metric):
     value: float

@@ -106,10 +106,7 @@ class RnnLm(base_layer.BaseLayer):
     if segment_ids is not None:
       steps.segment_ids = segment_ids[..., None]
     hidden, _ = self.rnns(steps)
-    if labels is None:
-      output = sequence_losses.predictions(self.softmax.get_logits(hidden))
-    else:
-      output = sequence_losses.xent(self.softmax, hidden, labels)
+    output = sequence_losses.loss_or_predictions(self.softmax, hidden, labels)
     output.last_hidden = hidden
     return output
 

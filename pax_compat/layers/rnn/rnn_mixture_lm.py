@@ -85,11 +85,7 @@ class RnnMixtureLm(base_layer.BaseLayer):
     mixture, _ = self._mixture(inputs, paddings, [None] * len(self._rnns))
     if self.merge_tpl is not None:
       return self.merge(mixture, paddings, labels)
-    if labels is None:
-      logits = self.softmax.get_logits(mixture)
-      output = sequence_losses.predictions(logits)
-    else:
-      output = sequence_losses.xent(self.softmax, mixture, labels)
+    output = sequence_losses.loss_or_predictions(self.softmax, mixture, labels)
     output.last_hidden = mixture
     return output
 

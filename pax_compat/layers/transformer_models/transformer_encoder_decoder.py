@@ -15,7 +15,7 @@ from pax_compat.layers import embedding_softmax
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
-from pax_compat.layers.template_fields import agreed, refuse_mappings
+from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.layers.transformer_models import transformer_sharding
 from pax_compat.layers.transformer_models.transformer_lm import (
   positions_in_segments,
@@ -23,7 +23,7 @@ from pax_compat.layers.transformer_models.transformer_lm import (
 from pax_compat.nested_map import NestedMap
 
 
-class TransformerEncoderDecoder(transformer_sharding.ShardedTransformer):
+class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
   """An encoder of a source sequence, and a decoder that predicts a target.
 
   Source tokens are embedded by `encoder_embedding_tpl`, else like target
@@ -119,13 +119,6 @@ class TransformerEncoderDecoder(transformer_sharding.ShardedTransformer):
         'TransformerEncoderDecoder has a position_emb_tpl, which encoder and'
         ' decoder share, and separate ones too; expected one or the other'
       )
-
-  def _create(self, name: str, field: str, **fields):
-    """Creates the child of the template in `field`, if there is one."""
-    tpl = getattr(self, field)
-    if tpl is not None:
-      where = f'TransformerEncoderDecoder.{field}'
-      self.create_child(name, tpl, **agreed(where, tpl, **fields))
 
   def __call__(
     self,
@@ -239,10 +232,9 @@ class TransformerEncoderDecoder(transformer_sharding.ShardedTransformer):
       activations: [B, T, D], the softmax's input.
       labels: the targets; None for predictions.
     """
-    if labels is None:
-      logits = self.softmax.get_logits(activations)
-      return sequence_losses.predictions(logits)
-    return sequence_losses.xent(self.softmax, activations, labels)
+    return sequence_losses.loss_or_predictions(
+      self.softmax, activations, labels
+    )
 
   def init_states(
     self, inputs: jax.Array, input_paddings: jax.Array, *, max_length: int

@@ -21,7 +21,7 @@ from pax_compat.layers.attentions.attention_masks import (
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
-from pax_compat.layers.template_fields import agreed, refuse_mappings
+from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.layers.transformer_models import transformer_sharding
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
@@ -59,7 +59,7 @@ def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
   return index - jax.lax.cummax(jnp.where(first, index, 0), axis=1)
 
 
-class TransformerLm(transformer_sharding.ShardedTransformer):
+class TransformerLm(transformer_sharding.TransformerModel):
   """A Transformer that predicts tokens.
 
   Attributes:
@@ -155,14 +155,6 @@ class TransformerLm(transformer_sharding.ShardedTransformer):
       tpl = stochastics.Dropout.config(keep_prob=1.0 - prob)
       self.create_child(name, tpl)
     self._create('softmax', 'softmax_tpl', input_dims=dims, num_classes=classes)
-
-  def _create(self, name: str, field: str, **fields):
-    """Creates the child of the template in `field`, if there is one."""
-    tpl = getattr(self, field)
-    if tpl is not None:
-      self.create_child(
-        name, tpl, **agreed(f'TransformerLm.{field}', tpl, **fields)
-      )
 
   def __call__(
     self,
@@ -278,15 +270,14 @@ class TransformerLm(transformer_sharding.ShardedTransformer):
       activations: [B, T, D], the softmax's input.
       labels: the targets; None for predictions.
     """
-    if labels is None:
-      output = sequence_losses.predictions(self.softmax.get_logits(activations))
-    else:
-      output = sequence_losses.xent(self.softmax, activations, labels)
-      if self.entropy_loss_weight is not None:
-        entropy = sequence_losses.negative_entropy(output, labels.class_weights)
-        output.avg_entropy_loss = entropy
-        output.total_loss += entropy * self.entropy_loss_weight
-        self.add_summary('avg_entropy_loss', entropy)
+    output = sequence_losses.loss_or_predictions(
+      self.softmax, activations, labels
+    )
+    if labels is not None and self.entropy_loss_weight is not None:
+      entropy = sequence_losses.negative_entropy(output, labels.class_weights)
+      output.avg_entropy_loss = entropy
+      output.total_loss += entropy * self.entropy_loss_weight
+      self.add_summary('avg_entropy_loss', entropy)
     if self.record_activations_in_xent_output:
       output.activations = activations
     if self.record_logits_in_xent_output and 'logits' not in output:

@@ -15,6 +15,7 @@ from pax_compat.config import Config, field_names
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
 from pax_compat.layers.embeddings.embedding_tables import Embedding
+from pax_compat.layers.template_fields import agreed
 
 # The tensors of `shard_stack` and `shard_vocabulary`.
 _OF_STACKS = (
@@ -100,8 +101,8 @@ class Templates(NamedTuple):
   positions: Sequence[str]
 
 
-class ShardedTransformer(base_layer.BaseLayer):
-  """Base of Transformer models with the sharding methods of Pax."""
+class TransformerModel(base_layer.BaseLayer):
+  """Base of Transformer models: sharding methods of Pax, and child creation."""
 
   SHARDED_TEMPLATES: ClassVar[Templates]
 
@@ -130,6 +131,13 @@ class ShardedTransformer(base_layer.BaseLayer):
       `lm_p`, modified.
     """
     return shard_model(lm_p, cls.SHARDED_TEMPLATES, **shardings)
+
+  def _create(self, name: str, field: str, **fields):
+    """Creates a child from the template in `field`, unless it is None."""
+    tpl = getattr(self, field)
+    if tpl is not None:
+      where = f'{type(self).__name__}.{field}'
+      self.create_child(name, tpl, **agreed(where, tpl, **fields))
 
 
 def shard_model(

@@ -80,7 +80,7 @@ def test_tokens_see_those_after_them(params):
 
 
 def test_packed_examples(params):
-  """They see each other no more than rows do, and count as so many."""
+  """They do not attend to each other, and each is counted."""
   config = _config()
   config.lm_tpl.packed_input = True
   data, packed = _batch(), NestedMap()

@@ -36,7 +36,7 @@ def _config(*, smoothing=_SMOOTHING, z_loss=_Z_LOSS, **softmax):
 def _batch():
   """Two rows: the first holds two examples, the second ends with padding."""
   segment_ids = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]], np.int32)
-  # One id that is none: its token cannot be counted.
+  # An id below 1: its token cannot be masked.
   ids = np.array([[4, 2, 0, 5, 1, 3], [7, 6, 5, 1, 2, 0]], np.int32)
   masked = np.array([[1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 1, 0]], np.float32)
   return NestedMap(
@@ -59,12 +59,12 @@ def _predictions(params, data):
   return batches.predictions(config, params, data).logits
 
 
-def _wanted(logits, data, counted, *, denominator=0, smoothing=_SMOOTHING):
+def _wanted(logits, data, maskable, *, denominator=0, smoothing=_SMOOTHING):
   """Returns what the metrics are, token by token."""
   sums = dict.fromkeys(('soft', 'sharp', 'z', 'right', 'masked', 'tokens'), 0.0)
   for b, t in np.ndindex(*data.ids.shape):
-    sums['tokens'] += counted[b, t]
-    if not counted[b, t] * data.masked_pos[b, t]:
+    sums['tokens'] += maskable[b, t]
+    if not maskable[b, t] * data.masked_pos[b, t]:
       continue
     log_probs = special.log_softmax(np.asarray(logits[b, t], np.float64))
     target = np.full(V, smoothing / V)
@@ -185,7 +185,7 @@ def test_sharp_labels_and_no_z_loss(params):
   np.testing.assert_allclose(got.mean_xent, want['mean_xent'], rtol=1e-5)
 
 
-def test_no_masked_token_is_no_loss(params):
+def test_without_masked_tokens_the_loss_is_0(params):
   data = _batch()
   data.masked_pos = np.zeros_like(data.masked_pos)
   got, _ = batches.run(_config(), params, data)

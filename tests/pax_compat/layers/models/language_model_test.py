@@ -34,7 +34,7 @@ def params():
 
 
 def _want(params, data):
-  """Returns the metrics, worked out from the model's logits."""
+  """Returns the metrics, computed from the model's logits."""
   logits = batches.predictions(_config(), params, data).logits
   total, nats, right, _ = batches.token_sums(logits, data.labels, data.weights)
   words = sum(LENGTHS)

@@ -200,7 +200,7 @@ def test_zoneout_in_training_draws_anew_at_each_step():
 
 
 class _Summing(rnn_cells.BaseRnnCell):
-  """A cell that adds up its inputs, with a summary and a loss of its own."""
+  """A cell that sums its inputs, with a summary and an auxiliary loss."""
 
   def setup(self):
     self.create_variable('scale', base_layer.WeightHParams([D]))

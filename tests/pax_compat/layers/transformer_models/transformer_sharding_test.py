@@ -208,7 +208,7 @@ def test_weights_of_an_encoder_and_a_decoder():
     f'{side}_embedding_tpl': embedding_tables.Embedding.config(num_classes=V)
     for side in ('encoder', 'decoder')
   }
-  # Cross attention has a template of its own.
+  # Cross attention has a separate template.
   cross = MultiQueryDotProductAttention.config()
   config = TransformerEncoderDecoder.config(
     model_dims=D,

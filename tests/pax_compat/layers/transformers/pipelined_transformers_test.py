@@ -30,7 +30,7 @@ PADDINGS = (np.arange(T) >= np.array([[5], [4], [3], [2]])).astype(np.float32)
 CROSS_PADDINGS = (np.arange(S) >= np.array([[1], [2], [3], [1]])).astype(
   np.float32
 )
-# Each example has packs of its own.
+# Packed examples of each row differ.
 SEGMENT_IDS = np.array(
   [[1, 1, 1, 2, 2], [1, 2, 2, 2, 3], [1, 1, 1, 1, 0], [1, 2, 3, 4, 5]]
 )

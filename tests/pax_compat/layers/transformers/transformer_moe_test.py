@@ -292,7 +292,7 @@ def _first(layer, x):
   return base_layer.unbox(jax.jit(layer.init)(jax.random.key(0), x))[PARAMS]
 
 
-def test_first_values():
+def test_initial_values():
   layer = _config(
     input_dims=300, hidden_dims=200, use_gated_activation=True
   ).Instantiate()
@@ -315,7 +315,7 @@ def test_first_values():
 
 
 @pytest.mark.parametrize('explicit', [False, True])
-def test_first_values_by_params_init(explicit):
+def test_initial_values_by_params_init(explicit):
   layer = _config(
     params_init=WeightInit.Xavier(1.0),
     internal_gshard_variance_scaling_fan_in_init=False,
