@@ -106,7 +106,7 @@ def test_gradients_do_not_depend_on_what_fills_a_batch(params):
 
 @pytest.mark.parametrize('chunk_size', [None, 0])
 def test_a_training_step_holds_no_logits_of_a_batch(chunk_size):
-  """Unless it is told to."""
+  """Unless chunk_size is 0."""
   rows, length, classes = 8, 256, 4096
   config = tiny.task()
   config.model.lm_tpl.vocab_size = classes

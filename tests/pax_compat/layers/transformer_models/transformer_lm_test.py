@@ -374,12 +374,12 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
     (
       {'order_by_position': True, 'model_type': 'prefix'},
       {},
-      "order_by_position is for the model_type 'causal'; this .* 'prefix'",
+      "order_by_position is only for the model_type 'causal'; this .* 'prefix'",
     ),
     (
       {},
       {'causal_attention_mask': PADDINGS},
-      "causal_attention_mask is for the model_type 'prefix'; this one is"
+      "causal_attention_mask is only for the model_type 'prefix'; this one is"
       " 'causal'",
     ),
     (
