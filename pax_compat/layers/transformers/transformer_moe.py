@@ -50,7 +50,8 @@ class TransformerFeedForwardMoe(ResidualBlock):
       without padding; 'dense_top2', all experts compute all tokens, and the two
       best are combined: there is no capacity, which suits decoding.
     num_experts: E.
-    num_groups: G; None for one group per row of the batch.
+    num_groups: G. It is required, and None is a value: one group per row of the
+      batch.
     min_group_size: minimum of S: G is reduced if groups would be smaller; None
       for no minimum.
     expert_capacity_dim: minimum of C; 0 or None for no minimum. Not for

@@ -10,7 +10,7 @@ from clu import metrics, values
 
 from pax_compat import errors
 from pax_compat.metrics import clu_metrics
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 def _accuracy(correct, mask):
@@ -71,7 +71,7 @@ def test_a_value_that_is_not_a_clu_value():
 
 
 def test_clu_brings_no_tensorflow():
-  done = processes.run_script("""
+  done = launching.run_script("""
     import sys
     from pax_compat.metrics import clu_metrics
     print('tensorflow' in sys.modules)
