@@ -13,8 +13,8 @@ from pax_compat import errors
 from pax_compat.layers.graph import graph
 from pax_compat.layers.graph.graph_signature import (
   Signature,
+  find_dependencies,
   parse_signature,
-  waits,
 )
 
 
@@ -74,11 +74,13 @@ def _signatures(
   """Returns the nodes' signatures, or None where they make no graph."""
   try:
     signatures = [parse_signature(text) for text, _ in nodes]
-    waits_for = waits(signatures, inputs, outputs, allow_unread_inputs=True)
+    dependencies = find_dependencies(
+      signatures, inputs, outputs, allow_unread_inputs=True
+    )
   except errors.UserError as e:
     view.issue('sub', str(e))
     return None
-  for i, others in enumerate(waits_for):
+  for i, others in enumerate(dependencies):
     if max(others, default=-1) >= i:
       view.issue(
         f'sub[{i}]',

@@ -70,3 +70,20 @@ def negative_entropy(output: NestedMap, weights: jax.Array) -> jax.Array:
   each = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
   total = jnp.sum(weights)
   return jnp.sum(each * weights) / jnp.maximum(total, 1e-6)
+
+
+def loss_or_predictions(
+  softmax: Callable[..., NestedMap],
+  inputs: jax.Array,
+  labels: NestedMap | None,
+) -> NestedMap:
+  """Returns `xent` with labels, else `predictions`.
+
+  Args:
+    softmax: a softmax layer.
+    inputs: [B, T, D].
+    labels: see `xent`; or None.
+  """
+  if labels is None:
+    return predictions(softmax.get_logits(inputs))
+  return xent(softmax, inputs, labels)

@@ -114,7 +114,7 @@ def test_fetches_from_a_graph(lingvo):
     ([('a->b', '_Id'), ('a->b', '_Id')], "'b' is written twice"),
     ([('a->c', '_Id'), ('a->a.b', '_Id')], "both 'a' and 'a.b' are written"),
     ([('b->c', '_Id'), ('a->b', '_Id')], 'sub[0] (lingvo.core.builder_layers.'),
-    ([('a', '_Id')], "'a' is no signature"),
+    ([('a', '_Id')], "'a' is not a signature"),
   ],
 )
 def test_graphs_that_are_refused(lingvo, nodes, message):

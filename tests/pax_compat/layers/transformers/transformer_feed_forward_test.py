@@ -180,7 +180,7 @@ def test_droppath_leaves_out_whole_examples_and_weighs_the_others():
     ({'output_dims': 3}, 'output_dims is 3 and input_dims 4'),
     (
       {'add_skip_connection': False, 'residual_droppath_prob': 0.1},
-      'residual_droppath_prob is 0.1, but add_skip_connection is off',
+      'residual_droppath_prob is 0.1, but add_skip_connection is False',
     ),
     (
       {

@@ -251,7 +251,7 @@ def test_cross_attention_needs_another_sequence(method):
   layer = _config(use_cross_attention=True).Instantiate()
   weights = reference.random_weights(layer, X, cross_inputs=CROSS)
   args = [X] if method == '__call__' else [B, T]
-  with pytest.raises(errors.UserError, match='no other sequence'):
+  with pytest.raises(errors.UserError, match='there are no cross_inputs'):
     layer.apply({PARAMS: weights}, *args, method=method)
 
 
