@@ -14,7 +14,6 @@ import numpy as np
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
 from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, base_model, learners
@@ -100,7 +99,6 @@ class TinyModel(base_model.BaseModel):
 
 
 def _translate(view):
-  view.get('params_init')
   parts = {
     name: registry.translate(view.child(name))
     for name in ('emb', 'first', 'second')
@@ -109,7 +107,6 @@ def _translate(view):
     return None
   config = TinyModel.config(
     **{f'{name}_tpl': part.config for name, part in parts.items()},
-    **base_fields(view),
   )
   maps = [part.variables.under(name, name) for name, part in parts.items()]
   return Translated(config, sum(maps[1:], maps[0]))

@@ -11,7 +11,6 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
@@ -232,13 +231,12 @@ class Own(base_layer.BaseLayer):
 
 
 def _translate_own(view):
-  view.get('vocab_size'), view.get('packed_input'), view.get('params_init')
+  view.get('vocab_size'), view.get('packed_input')
   parts = {
     n: registry.translate(view.child(n)) for n in ('emb', 'pos', 'softmax')
   }
   config = Own.config(
     **{f'{name}_tpl': part.config for name, part in parts.items()},
-    **base_fields(view),
   )
   variables = [parts[n].variables.under(n, n) for n in ('emb', 'softmax')]
   return Translated(config, variables[0] + variables[1])

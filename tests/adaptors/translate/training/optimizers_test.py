@@ -281,7 +281,7 @@ def test_what_an_accumulator_cannot_wrap(name, fields, wrapped):
 @pytest.mark.parametrize(
   'fields,told',
   [
-    ({'use_global_norm': lambda: True}, 'no weight ever moves'),
+    ({'use_global_norm': lambda: True}, 'Lingvo updates no weight'),
     (
       {'magnitude_optimizer': lambda: _lingvo('SGD')},
       'Lingvo takes an instantiated one',

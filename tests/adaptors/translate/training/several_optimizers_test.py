@@ -203,7 +203,7 @@ def _composite(**sub):
           default_optimizer=(optimizer('SGD'), 1.0),
         )
       },
-      'another expression too matches first/bias/b',
+      'another expression matches first/bias/b too',
     ),
     (
       {
@@ -224,10 +224,10 @@ def _composite(**sub):
       },
       'DistributedShampoo is not translated here',
     ),
-    ({'optimizer': lambda: _graft()}, 'leaves alone all rows of emb/'),
+    ({'optimizer': lambda: _graft()}, 'does not update all rows of emb/'),
     (
       {'optimizer': lambda: optimizer('DistributedShampoo')},
-      'leaves alone all rows of emb/',
+      'does not update all rows of emb/',
     ),
     (
       {
@@ -274,11 +274,11 @@ def _composite(**sub):
     ),
     (
       {'learner': lambda: [learner(), learner(name='twice')]},
-      'of which loss_name differs (loss, twice)',
+      'with different loss_name (loss, twice)',
     ),
     (
       {'learner': lambda: [learner(), learner(name='b', loss_name='loss')]},
-      'another learner too trains',
+      'another learner trains',
     ),
   ],
 )
