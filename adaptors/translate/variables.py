@@ -134,6 +134,9 @@ class Interleave:
   Row i is in variable i modulo `parts`. Rows beyond `size` are padding, as in
   `Concat`.
 
+    >>> Interleave(parts=2, size=3).to_jax([np.array([0, 2]), np.array([1, 3])])
+    array([0, 1, 2])
+
   Attributes:
     parts: the number of variables, all with the same number of rows.
     size: the number of rows in JAX.

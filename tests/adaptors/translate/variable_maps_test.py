@@ -1,7 +1,10 @@
 """Maps of variables as a whole; their transforms are tested with their uses."""
 
+import doctest
+
 import numpy as np
 
+from adaptors.translate import variables
 from adaptors.translate.variables import Transpose, Variable, VariableMap
 
 VARIABLES = VariableMap(
@@ -16,6 +19,11 @@ THETA = {
   'a.moving_mean': np.ones(3),
   'b.w': np.zeros(2),
 }
+
+
+def test_the_example():
+  results = doctest.testmod(variables)
+  assert results.attempted > 0 and results.failed == 0
 
 
 def test_collections_and_children():

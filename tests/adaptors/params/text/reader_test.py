@@ -283,7 +283,7 @@ def test_pickles_are_not_loaded():
     ('a : [1, 2', '2: the value of a does not end'),
     ("a : 'b", '2: the value of a does not end'),
     ('a.b : 1\na : 2', '3: a: it is there twice'),
-    ('a : 1\na.b : 2', '3: a.b: a value and parts of it'),
+    ('a : 1\na.b : 2', '3: a.b: it has both a value and fields'),
     ('a..b : 1', '2: a..b: this is not the path'),
   ],
 )

@@ -43,7 +43,7 @@ def _lingvo_classes():
     @classmethod
     def Params(cls):
       p = super().Params()
-      p.Define('start', 1.0, 'Its first value.')
+      p.Define('start', 1.0, 'Its initial value.')
       return p
 
     def _CreateLayerVariables(self):
@@ -114,7 +114,7 @@ class Scale(base_layer.BaseLayer):
   """The user's layer here.
 
   Attributes:
-    start: its first value.
+    start: its initial value.
   """
 
   start: float = 1.0

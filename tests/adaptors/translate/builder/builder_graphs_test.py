@@ -150,7 +150,7 @@ def test_a_shared_layer_that_no_node_uses(lingvo):
 
 
 def test_every_untranslated_part_is_named(lingvo):
-  """A function, a layer that nobody translated, and one that is no part."""
+  """A function, a layer without a translator, and one that is not a part."""
 
   def mine(x):
     return x

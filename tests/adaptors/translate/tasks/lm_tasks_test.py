@@ -133,7 +133,7 @@ def _gpipe(batch_major):
 
 
 def test_inputs_of_a_fixed_shape():
-  """Trained for a step: at evaluation Lingvo cannot cut such batches."""
+  """Trained for a step: at evaluation Lingvo cannot trim such batches."""
   params = _params('FixedShapeInputLanguageModel', _transformer())
   run = tiny_task.check(params, [NestedMap(_batch())] * 2, loss_tolerance=1e-5)
   assert all(tiny_task.moved(run).values())
@@ -255,7 +255,7 @@ def test_a_packed_network_of_the_user():
 
 
 @pytest.mark.parametrize(
-  'kind,lm,fields,told',
+  'kind,lm,fields,message',
   [
     (
       'LanguageModel',
@@ -308,7 +308,7 @@ def test_a_packed_network_of_the_user():
     ),
   ],
 )
-def test_what_does_not_go_together(kind, lm, fields, told):
+def test_what_does_not_go_together(kind, lm, fields, message):
   with pytest.raises(errors.UserError) as error:
     tiny_task.translate(_params(kind, lm(), **fields))
-  assert told in str(error.value)
+  assert message in str(error.value)

@@ -49,7 +49,7 @@ def _run_lingvo(params, batches):
 
 
 def _run_ours(params, batches, first):
-  """As `_run_lingvo`, from the same first weights."""
+  """As `_run_lingvo`, from the same initial weights."""
   translated = multi_task.translate_model(params, 'both')
   schedule = translated.schedule.Instantiate()
   variables = translated.task.variables

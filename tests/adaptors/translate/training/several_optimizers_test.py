@@ -39,7 +39,7 @@ def test_composite_optimizer():
 
 
 def test_accumulated_gradients():
-  """Those of each batch are clipped, and so the table's are no more sparse."""
+  """Those of each batch are clipped, so the table's are no longer sparse."""
   tiny_task.check(
     tiny_task.params(
       optimizer=optimizer(
@@ -134,7 +134,7 @@ def test_the_new_form():
     l2_regularizer_weight=0.1,
     bprop_variable_filter='first|emb',
   )
-  # What the old form says has no effect then.
+  # The fields of the old form then have no effect.
   params = tiny_task.params(
     learner=given, learning_rate=0.7, bprop_variable_filter='second'
   )
@@ -146,7 +146,7 @@ def test_the_new_form():
 
 
 def test_several_learners_of_one_loss():
-  """Each clips the gradients of its own variables; nobody trains the rest."""
+  """Each clips the gradients of its own variables; none trains the rest."""
   run = tiny_task.check(
     tiny_task.params(
       learner=[
@@ -189,7 +189,7 @@ def _composite(**sub):
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
     (
       {'optimizer': lambda: _composite(first=(optimizer('SGD'), 1.0))},
@@ -282,9 +282,9 @@ def _composite(**sub):
     ),
   ],
 )
-def test_what_is_refused_by_class_or_together(fields, told):
+def test_what_is_refused_by_class_or_together(fields, message):
   made = {name: make() for name, make in fields.items()}
-  assert told in _issues(tiny_task.params(**made))
+  assert message in _issues(tiny_task.params(**made))
 
 
 def test_a_step_count_that_never_grows_is_refused():
