@@ -31,7 +31,8 @@ class TranslatedTask:
   Attributes:
     config: the config of a `tasks_lib.SingleTask`.
     variables: maps the JAX variables to the task's theta.
-    notes: fields that were set in Lingvo and have no effect in JAX.
+    notes: for the user: fields that were set in Lingvo and have no effect in
+      JAX, or why the whole task is bridged.
     early_stop: config of the early stopping; None for none. The caller sets its
       `split` to the dataset's name.
     early_stop_job: Lingvo's name of the evaluation whose metric it reads.

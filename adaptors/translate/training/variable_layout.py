@@ -15,6 +15,7 @@ from adaptors.translate.variables import (
   Identity,
   Map,
   Reshape,
+  Stack,
   Transpose,
   Variable,
 )
@@ -130,7 +131,7 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
 
   None if it is impossible; see `lingvo_optimizers.InOtherShapes`.
   """
-  if isinstance(transform, Identity) or type(transform).__name__ == _STACK:
+  if isinstance(transform, Identity | Stack):
     return []
   if isinstance(transform, Concat):
     return [] if transform.parts == (transform.size,) else None
@@ -150,13 +151,10 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
   return None
 
 
-_STACK = 'Stack'
-
-
 def is_stack(transform: Any) -> bool:
   """Whether a weight is a stack of several Lingvo variables."""
   steps = transform.steps if isinstance(transform, Chain) else (transform,)
-  return any(type(step).__name__ == _STACK for step in steps)
+  return any(isinstance(step, Stack) for step in steps)
 
 
 def around(optimizer: Config, wrapper: type, **fields: Any) -> Config:

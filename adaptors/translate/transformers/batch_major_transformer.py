@@ -45,9 +45,7 @@ def transformer_attention(view: ParamsView) -> Translated | None:
 
 def _is_causal(view: ParamsView, atten: Translated | None) -> bool:
   """Returns whether the attention needs a causal mask."""
-  local = atten is not None and issubclass(
-    atten.config.__fn_or_cls__, LocalSelfAttention
-  )
+  local = atten is not None and issubclass(atten.config.cls, LocalSelfAttention)
   if local:
     view.ignore('in Lingvo too the window is the mask', 'is_masked')
   return view.get('is_masked') and not local
