@@ -9,8 +9,8 @@ the JAX layer and the map of its variables:
       config = linears.Bias.config(dims=view.get('dims'))
       return Translated(config, VariableMap([Variable(('b',), 'b')]))
 
-`translate` calls it, and does what is the same for all layers: it sets dtypes
-and `skip_lp_regularization`, and finds the fields that were not read:
+`translate` calls it. For all layers it sets dtypes and
+`skip_lp_regularization`, and reports the fields that were not read:
 
     >>> from adaptors import lingvo_runtime
     >>> from adaptors.translate.view import Report

@@ -1,4 +1,4 @@
-"""Translates Lingvo's program schedules: when what is evaluated and decoded.
+"""Translates Lingvo's program schedules: evaluation and decoding intervals.
 
 A schedule alternates between runs of its train program and runs of its other
 programs. Here the trainer evaluates and decodes at intervals of steps.
@@ -69,7 +69,7 @@ def read(params, name: str) -> ProgramSchedule:
   """Translates the Params of a program schedule.
 
   Args:
-    params: what an experiment's `ProgramSchedule()` returns.
+    params: the result of an experiment's `ProgramSchedule()`.
     name: of the experiment, for messages.
 
   Raises:

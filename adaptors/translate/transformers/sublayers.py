@@ -1,4 +1,4 @@
-"""What time-major and batch-major Transformer layers have in common.
+"""Sub-layers of time-major and batch-major Transformer layers.
 
 A Lingvo `TransformerLayer` is made of sub-layers (attention, cross-attention,
 feed-forward), each with its norm and residual. Here it is one `Transformer`.
@@ -71,7 +71,7 @@ def transformer(
   Args:
     view: of the layer.
     atten: the self-attention with its norm and residual.
-    cross: the cross-attention, likewise; None if there is none.
+    cross: the cross-attention with its norm and residual, or None.
     feed_forward: the feed-forward layer.
     cross_name: the name of the cross-attention's variables in Lingvo.
     own_template: the field of the attention that has its own template, while
