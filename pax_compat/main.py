@@ -77,10 +77,10 @@ def _train(may_start_again: bool):
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
   from pax_compat.processes import process_failures
-  from pax_compat.trainer import run as trainer
+  from pax_compat.trainer import loop, run
 
   try:
-    with process_failures.shared(name, but=trainer.Stopped):
+    with process_failures.shared(name, but=loop.Stopped):
       # Only now, since an experiment may ask for the number of devices.
       experiment = resolved.resolve(
         experiment,
@@ -88,13 +88,15 @@ def _train(may_start_again: bool):
         settings=_SET.value,
         skip_bad_records=experiment_flags.skip_bad_records(),
       )
-      trainer.train(experiment, job_log_dir=_JOB_LOG_DIR.value, say=_say)
-  except trainer.Stopped as e:
-    _say(f'{e}; the same command continues')
+      run.train(
+        experiment, job_log_dir=_JOB_LOG_DIR.value, print_line=_print_line
+      )
+  except loop.Stopped as e:
+    _print_line(f'{e}; the same command continues')
     sys.exit(128 + e.signal_number)
 
 
-def _say(line: str):
+def _print_line(line: str):
   print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Tests of what happens every so often, without a run where it can be."""
+"""Tests of actions, without a run where possible."""
 
 import gc
 import json
@@ -10,9 +10,9 @@ from pax_compat.trainer import actions
 from tests.pax_compat.trainer import lines
 
 
-def _moment(step=1, **fields):
-  return actions.Moment(
-    **dict(step=step, is_last=False, is_stopping=False, state=None) | fields
+def _context(step=1, **fields):
+  return actions.StepContext(
+    **dict(step=step, is_last_step=False, is_stopping=False, state=None) | fields
   )
 
 
@@ -20,16 +20,16 @@ def _moment(step=1, **fields):
   ('fields', 'ends'),
   [
     ({}, False),
-    (dict(is_last=True), True),
+    (dict(is_last_step=True), True),
     (dict(is_stopping=True), True),
     (dict(stops_early=True), True),
   ],
 )
-def test_when_a_run_ends(fields, ends):
-  assert _moment(**fields).ends == ends
+def test_the_last_step_of_a_run(fields, ends):
+  assert _context(**fields).is_last_step_of_run == ends
 
 
-def test_garbage_is_collected_in_turn_only():
+def test_garbage_is_collected_at_its_interval_only():
   class Cycle:
     alive = 0
 
@@ -45,7 +45,7 @@ def test_garbage_is_collected_in_turn_only():
     left = []
     for step in range(1, 8):
       Cycle()
-      collect(_moment(step))
+      collect(_context(step))
       left.append(Cycle.alive)
       assert not gc.isenabled()
   assert left == [1, 2, 0, 1, 2, 0, 1]
@@ -53,7 +53,7 @@ def test_garbage_is_collected_in_turn_only():
 
 
 class Asked:
-  """Remembers what it was asked, and says yes at a step."""
+  """Records its calls, and returns True at a step."""
 
   def __init__(self, stop_at=None):
     self.stop_at = stop_at
@@ -76,7 +76,7 @@ def _train(folder, asked, **train):
   return experiment.said
 
 
-def test_what_an_early_stopping_function_is_told(tmp_path):
+def test_the_arguments_of_an_early_stopping_function(tmp_path):
   asked = Asked()
   _train(tmp_path / 'run', asked, decode_interval_steps=4)
   assert [call[2:] for call in asked.calls] == [
@@ -117,7 +117,7 @@ def test_at_the_last_step_there_is_nothing_to_stop(tmp_path):
   assert not any('stops early' in line for line in said)
 
 
-def test_a_checkpoint_says_how_its_run_ended(tmp_path):
+def test_a_checkpoint_records_how_its_run_ended(tmp_path):
   class Checkpointer:
     def save(self, step, state, extra):
       saved.append((step, json.loads(json.dumps(extra))))
@@ -129,10 +129,10 @@ def test_a_checkpoint_says_how_its_run_ended(tmp_path):
   for step, fields in (
     (4, {}),
     (5, {}),
-    (6, dict(is_stopping=True, evaluations_due=True)),
+    (6, dict(is_stopping=True, evaluations_pending=True)),
     (7, dict(stops_early=True)),
   ):
-    save(_moment(step, **fields))
+    save(_context(step, **fields))
   assert [(step, *extra.values()) for step, extra in saved] == [
     (5, 5, False, False),
     (6, 6, True, False),

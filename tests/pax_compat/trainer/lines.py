@@ -216,7 +216,7 @@ class Lines(base_experiment.BaseExperiment):
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
     experiment = resolved.resolve(self, name='lines')
-    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
+    run.train(experiment, job_log_dir=str(folder), print_line=self.said.append)
 
 
 def train(folder: pathlib.Path, **fields) -> Lines:

@@ -11,7 +11,7 @@ def _train(folder, steps):
   experiment = type('TwoTasks', (two_tasks.TwoTasks,), {'STEPS': steps})()
   said = []
   experiment = resolved.resolve(experiment, name='two')
-  run.train(experiment, job_log_dir=str(folder), say=said.append)
+  run.train(experiment, job_log_dir=str(folder), print_line=said.append)
   return said
 
 

@@ -160,7 +160,7 @@ class Experiment(base_experiment.BaseExperiment):
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
     experiment = resolved.resolve(self, name='seen')
-    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
+    run.train(experiment, job_log_dir=str(folder), print_line=self.said.append)
 
 
 def examples(folder: pathlib.Path) -> list[list[int]]:

@@ -11,7 +11,7 @@ import numpy as np
 from pax_compat.inputs import indexed_input
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
-from pax_compat.trainer.evaluating import evaluation
+from pax_compat.trainer.evaluating import batch_results, evaluation
 from tests.pax_compat.trainer import tiny
 
 
@@ -71,4 +71,4 @@ def print_metrics(path: str, count: int, rows: int):
     mdl_vars=jax.tree.unflatten(treedef, arrays),
     put=lambda b: partitioning.global_batch(b, made.batch_sharding),
   )
-  print(json.dumps(evaluation.numbers(found)))
+  print(json.dumps(batch_results.numbers(found)))

@@ -8,7 +8,7 @@ import threading
 import jax
 import pytest
 
-from pax_compat.trainer import run, stopping
+from pax_compat.trainer import loop, stopping
 from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer import lines
 
@@ -126,7 +126,7 @@ def _train(folder, stopped_in=None, early_stopping_fn=None):
   if stopped_in is None:
     experiment.train(folder)
   else:
-    with pytest.raises(run.Stopped, match=r'^stopped after step \d, which is'):
+    with pytest.raises(loop.Stopped, match=r'^stopped after step \d, which is'):
       experiment.train(folder)
   return experiment.said
 

@@ -7,7 +7,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.trainer import profiling
-from pax_compat.trainer.evaluating import decoding, evaluation
+from pax_compat.trainer.evaluating import batch_results, decoding
 from tests.pax_compat.trainer import lines
 
 END = 6  # rows, in batches of 4
@@ -32,7 +32,7 @@ def _decode(made, path, *, fields=None, **kwargs):
     **kwargs,
   )
   lines_read = map(json.loads, path.read_text().splitlines())
-  return evaluation.numbers(found), list(lines_read)
+  return batch_results.numbers(found), list(lines_read)
 
 
 def test_each_example_is_written(made, tmp_path):

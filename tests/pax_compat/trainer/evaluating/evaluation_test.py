@@ -8,7 +8,7 @@ import pytest
 from pax_compat import base_metrics, errors
 from pax_compat.inputs import multi_input
 from pax_compat.trainer import partitioning, program
-from pax_compat.trainer.evaluating import evaluation
+from pax_compat.trainer.evaluating import batch_results, evaluation
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
@@ -43,7 +43,7 @@ def test_every_row_that_counts_counts_once(made):
   for _ in range(2):  # The next evaluation reads the same again.
     found = _evaluate(made, data)
     assert data.read == 0
-    numbers = evaluation.numbers(found)
+    numbers = batch_results.numbers(found)
     np.testing.assert_allclose(numbers['loss'], SQUARES.mean(), rtol=1e-6)
     np.testing.assert_allclose(numbers['mean_square'], SQUARES.mean(), 1e-6)
     assert numbers['rows'] == END
@@ -58,7 +58,7 @@ def test_a_batch_that_only_fills_does_not_count(made):
   only_fills = lines.rows(0, end=0)
   outputs = made.eval_step(made.init_state(only_fills).mdl_vars, only_fills)
   assert np.isnan(outputs['loss'])
-  means = evaluation.Means(made)
+  means = batch_results.StepAggregator(made)
   means.add(outputs)
   assert 'loss' not in means.result()
 
@@ -118,11 +118,13 @@ def test_the_metrics_of_the_task():
   np.testing.assert_allclose(found['loss'], SQUARES.mean(), rtol=1e-6)
 
 
-def test_a_metric_that_the_model_has_not():
+def test_a_metric_that_the_model_does_not_have():
   task = lines.task()
   task.metrics = base_metrics.MeanMetrics.config(metric_keys=['los'])
   made = lines.make_program(task)
-  with pytest.raises(errors.UserError, match="'los', which .* mean: loss"):
+  with pytest.raises(
+    errors.UserError, match="'los', which is not .* mean: loss"
+  ):
     _evaluate(made, _rows())
 
 
@@ -200,7 +202,7 @@ def test_random_numbers_differ_by_batch_and_come_again():
 
 _EIGHT_DEVICES = """
   import json, pathlib, sys, tempfile
-  from pax_compat.trainer.evaluating import evaluation
+  from pax_compat.trainer.evaluating import batch_results, evaluation
   from pax_compat.trainer import partitioning, program
   from tests.pax_compat.trainer import lines
   task = lines.task()
@@ -216,7 +218,7 @@ _EIGHT_DEVICES = """
     examples_path=path,
   )
   rows = [json.loads(line)['square'] for line in path.read_text().splitlines()]
-  print(json.dumps([evaluation.numbers(found), rows]))
+  print(json.dumps([batch_results.numbers(found), rows]))
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pax_compat import checkpoints, errors
 from pax_compat.inputs import multi_input
-from pax_compat.trainer import run
+from pax_compat.trainer import loop
 from pax_compat.trainer.feeding import input_position
 from tests.pax_compat import launching, trainer_runs
 from tests.pax_compat.trainer import seen
@@ -88,20 +88,24 @@ def test_each_host_goes_on_with_a_state_of_its_own(host):
 
 # Why a state does not fit: who saved it and who reads it, each the class and
 # the number of hosts; and the words.
-_HOSTS = 'in the checkpoint is for 2 hosts, and now it is read by 1 host'
+_HOSTS = 'in the checkpoint is for 2 hosts, and this run has 1 host'
 MISFITS = {
   'hosts': ((seen.OfItsHosts, 2), (seen.OfItsHosts, 1), _HOSTS),
   'class': (
     (seen.Shuffled, 1),
     (seen.OfItsHosts, 1),
-    'is of a Shuffled, and the input is a OfItsHosts',
+    'has the state of a Shuffled, and the input is a OfItsHosts',
   ),
   'no state': (
     (seen.Shuffled, 1),
     (seen.Stateless, 1),
     'a Stateless has no state',
   ),
-  'old checkpoint': (None, (seen.Shuffled, 1), 'checkpoint has no state of it'),
+  'old checkpoint': (
+    None,
+    (seen.Shuffled, 1),
+    'checkpoint has no state of the',
+  ),
 }
 
 
@@ -146,7 +150,7 @@ def test_the_part_of_an_input_that_has_no_state():
   parts = {'a': seen.Shuffled.config(), 'b': seen.Stateless.config()}
   with pytest.raises(
     errors.UserError,
-    match="a MultiInput has no state, as its part 'b', a Stateless, has none",
+    match="no state, because its part 'b', a Stateless, has no state",
   ):
     _position(multi_input.MultiInput, demanded=True, input_to_params=parts)
 
@@ -207,7 +211,7 @@ def test_a_run_that_failed_between_saves(tmp_path, log):
 
 
 def test_a_run_that_was_stopped_and_saves_by_time(tmp_path):
-  with pytest.raises(run.Stopped):
+  with pytest.raises(loop.Stopped):
     seen.Experiment(stop_at=8).train(tmp_path)
   assert trainer_runs.steps_saved(tmp_path)[-1] < 8
   by_time = dict(save_interval_steps=None, save_interval_seconds=1e-9)

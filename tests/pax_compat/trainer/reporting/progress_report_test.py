@@ -132,14 +132,16 @@ def test_summaries_of_layers_reach_tensorboard(tmp_path, verbosity):
     (0, 2, [1, 2, 4, 6, 8, 10]),
   ],
 )
-def test_what_is_due(start, accumulate, steps):
+def test_which_steps_have_summaries(start, accumulate, steps):
   settings = tasks_lib.Train(
     num_train_steps=10,
     summary_interval_steps=4,
     summary_accumulate_interval_steps=accumulate,
   )
-  due = [n for n in range(1, 11) if progress_report.is_due(settings, n, start)]
-  assert due == steps
+  found = [
+    n for n in range(1, 11) if progress_report.has_summaries(settings, n, start)
+  ]
+  assert found == steps
 
 
 def test_norms_are_means_over_what_is_accumulated(tmp_path):
@@ -196,5 +198,7 @@ def test_what_inputs_tell_of_themselves_is_written(tmp_path):
 def test_a_summary_that_cannot_be_written_ends_the_run(tmp_path):
   task = lines.task(num_train_steps=50, summary_interval_steps=1)
   task.metrics = base_metrics.MeanMetrics.config(metric_keys=['x'])
-  with pytest.raises(Exception, match="'x', which the model has not"):
+  with pytest.raises(
+    Exception, match="'x', which is not a metric of the model"
+  ):
     lines.Lines(task).train(tmp_path / 'run')
