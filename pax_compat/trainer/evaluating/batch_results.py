@@ -15,7 +15,7 @@ from pax_compat.trainer.evaluating import example_metrics
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import (
   DecodeOutputs,
-  LargeSummary,
+  NonScalarSummary,
   StepOutputs,
 )
 
@@ -87,25 +87,25 @@ class Summaries:
 
   def __init__(self):
     self._scalars = base_metrics.MeanMetrics()
-    self._large: dict[str, Any] = {}
+    self._non_scalar: dict[str, Any] = {}
 
   def add(self, outputs: StepOutputs | DecodeOutputs, *others: dict[str, Any]):
     """Adds the summaries of a step, and other scalars by name."""
-    scalars = dict(outputs.described)
+    scalars = dict(outputs.scalars)
     for other in others:
       scalars |= other
     self._scalars.store({k: (v, 1.0) for k, v in scalars.items()})
-    if outputs.is_due and not self._large:
-      self._large = values_of(outputs.large)
+    if outputs.has_summaries and not self._non_scalar:
+      self._non_scalar = values_of(outputs.non_scalar_summaries)
 
   def scalars(self) -> dict[str, float]:
     """Returns the means of the scalars."""
     means = self._scalars.finalize().items()
     return {name: float(value) for name, (value, _) in means}
 
-  def large(self) -> dict[str, Any]:
+  def non_scalar(self) -> dict[str, Any]:
     """Returns the non-scalar summaries, for a `MetricWriter`."""
-    return self._large
+    return self._non_scalar
 
 
 class StepAggregator:
@@ -137,7 +137,7 @@ class StepAggregator:
       )
     self._metrics.add(outputs.weighted, outputs.clu)
     self._means.store(outputs.weighted)
-    self._summaries.add(outputs, outputs.norms if outputs.is_due else {})
+    self._summaries.add(outputs, outputs.norms if outputs.has_summaries else {})
     self._names |= outputs.weighted.keys()
     self.count += 1
 
@@ -154,7 +154,7 @@ class StepAggregator:
       **self._loss(),
       **self._summaries.scalars(),
       **self._metrics.clu_values(),
-      **self._summaries.large(),
+      **self._summaries.non_scalar(),
     }
 
   def _loss(self) -> dict[str, float]:
@@ -212,10 +212,10 @@ class BatchResults:
     return self.example_metrics.values(path)
 
 
-def values_of(large: dict[str, LargeSummary]) -> dict[str, Any]:
+def values_of(found: dict[str, NonScalarSummary]) -> dict[str, Any]:
   """Returns non-scalar summaries as values that a `MetricWriter` takes."""
   values = {}
-  for name, summary in large.items():
+  for name, summary in found.items():
     value = summary.value
     if summary.summary_type is SummaryType.IMAGE:
       value = clu_values.Image(value)

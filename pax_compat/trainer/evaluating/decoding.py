@@ -80,7 +80,7 @@ class _DecodeResults(batch_results.BatchResults):
     of_examples = super().values(path)
     return {
       **self._summaries.scalars(),
-      **self._summaries.large(),
+      **self._summaries.non_scalar(),
       **self._named(self._decoded, 'decode_metrics'),
       **self._named(self._processed, 'process_decode_metrics'),
       **of_examples,

@@ -12,7 +12,8 @@ from tests.pax_compat.trainer import lines
 
 def _context(step=1, **fields):
   return actions.StepContext(
-    **dict(step=step, is_last_step=False, is_stopping=False, state=None) | fields
+    **dict(step=step, is_last_step=False, is_stopping=False, state=None)
+    | fields
   )
 
 

@@ -257,7 +257,9 @@ def test_an_invalid_step_changes_nothing_but_the_count():
 def test_collections_that_may_change():
   task = lines.task(model=dict(says=True), apply_mutable_list=[NON_TRAINABLE])
   _, outputs = _step(lines.make_program(task), lines.rows(0))
-  assert 'first' not in outputs.scalar_names() and not outputs.large
+  assert (
+    'first' not in outputs.scalar_names() and not outputs.non_scalar_summaries
+  )
 
 
 def test_variables_stay_as_they_are_in_evaluations():
@@ -277,7 +279,7 @@ def test_what_only_summaries_need_is_worked_out_when_due():
     batch = lines.rows(step * lines.BATCH)
     state, outputs = made.train_step(state, batch, np.bool_(due))
     losses.append(float(outputs['loss']))
-    assert outputs.is_due == due
+    assert outputs.has_summaries == due
     assert set(outputs.norms) == {
       *('vars/w', 'vars/b'),
       *('learning/var_norm', 'learning/applied_grad_norm'),
@@ -288,7 +290,7 @@ def test_what_only_summaries_need_is_worked_out_when_due():
     moved = np.asarray(state.mdl_vars[PARAMS]['w']) - w
     applied = float(outputs['learning/applied_grad_norm'])
     assert applied >= np.linalg.norm(moved) * (1 - 1e-4) if due else not applied
-    counts = outputs.large['all'].value.counts
+    counts = outputs.non_scalar_summaries['all'].value.counts
     assert counts.sum() == (batch.x.size if due else 0)
   assert made.train_step._cache_size() == 1
   # The steps themselves are the same.

@@ -80,7 +80,7 @@ def test_what_layers_say(tmp_path):
   outputs = mute.decode_step(
     mute.init_state(lines.rows(0)).mdl_vars, lines.rows(0)
   )
-  assert not outputs.described and not outputs.large
+  assert not outputs.scalars and not outputs.non_scalar_summaries
 
 
 @pytest.mark.parametrize(
