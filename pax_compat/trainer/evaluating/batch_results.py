@@ -174,8 +174,8 @@ class BatchResults:
   """Takes the outputs of each batch; the base of both kinds of results.
 
   Attributes:
-    example_metrics: collects what the input computes metrics from; None if it
-      computes none.
+    example_metrics: collects examples for the metrics of the input; None if it
+      has no such metrics.
   """
 
   def __init__(

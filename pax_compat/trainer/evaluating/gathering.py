@@ -62,7 +62,7 @@ def whole(tree: Any) -> Any:
 
 
 def example_weights(batch: NestedMap) -> jax.Array | None:
-  """Returns the rows' weights [B]; None if it has none."""
+  """Returns the rows' weights [B]; None if the batch has none."""
   inner = [x for x in batch.values() if isinstance(x, NestedMap)]
   for fields in (batch, *inner):
     if example_rows.WEIGHTS in fields:

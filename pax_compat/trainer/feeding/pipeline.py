@@ -4,17 +4,17 @@ A batch is a NestedMap of numpy arrays [B, ...] until the stage `put`, and then
 a `DeviceBatch`. `stages` lists what the thread of the `Prefetcher` runs for
 each batch:
 
-  | stage               | what it does                                       |
-  | ------------------- | -------------------------------------------------- |
-  | read                | `BaseInput.get_next_padded`: the next batch of this |
-  |                     | host, its ids checked, padded by the input          |
-  | compare with specs  | the first batch against the experiment's specs      |
-  | record digest       | of rows that several processes read alike           |
-  | split host fields   | strings and keys of examples leave the batch        |
-  | measure             | its shapes, and its tokens                          |
-  | put                 | this host's rows of the global, sharded arrays      |
-  | record position     | the state of the input after this batch             |
-  | record order        | a digest of what the input has read so far          |
+  | stage              | what it does                                         |
+  | ------------------ | ---------------------------------------------------- |
+  | read               | `BaseInput.get_next_padded`: the next batch of this  |
+  |                    | host, with its ids checked, and padded by the input  |
+  | compare with specs | the first batch with the specs of the experiment     |
+  | record digest      | of rows that several processes read as replicas      |
+  | split host fields  | strings and keys of examples leave the batch         |
+  | measure            | its shapes, and its number of tokens                 |
+  | put                | this host's rows of the global, sharded arrays       |
+  | record position    | the state of the input after this batch              |
+  | record order       | a digest of what the input has read so far           |
 
 For example, a pipeline of two stages:
 
@@ -48,7 +48,7 @@ class DeviceBatch:
   Attributes:
     arrays: the batch, part of the global one.
     shapes: string that is the same for batches of the same shapes.
-    tokens: positions of this process's rows with a weight, summed by weight.
+    tokens: summed weights of the positions of this process's rows.
     wait_seconds: how long the consumer waited for it.
     host: the fields that stay on the host, of this process's rows, by path.
     input_state: state of the input right after the batch; None without one.

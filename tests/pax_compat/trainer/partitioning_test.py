@@ -91,7 +91,7 @@ def test_slices_need_devices_within_them():
     errors.UserError, match=r'dcn_mesh_shape \[2, 1\] needs an'
   ):
     partitioning.create_mesh(None, None, (2, 1))
-  with pytest.raises(errors.UserError, match='has not as many numbers'):
+  with pytest.raises(errors.UserError, match='has 1 numbers; expected 2'):
     partitioning.create_mesh((1, 1), ('data', 'mdl'), (1,))
   with pytest.raises(
     errors.UserError,

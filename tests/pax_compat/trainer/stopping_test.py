@@ -84,7 +84,7 @@ def test_signals_are_left_alone_where_processes_cannot_agree(
     stop.check_waiting()
   assert usual == [signal.SIGTERM]
   [line] = warned
-  assert line.startswith('SIGTERM and SIGINT are left alone')
+  assert line.startswith('SIGTERM and SIGINT are not handled')
 
 
 class StopsRun(lines.Rows):
