@@ -49,9 +49,7 @@ def train(
   config_text.check_required(configs)
   task = configs['task'].Instantiate()
   config = task.train
-  decode_datasets = (
-    configs['decode_datasets'] if config.decode_interval_steps else []
-  )
+  decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = _mesh(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
@@ -59,7 +57,7 @@ def train(
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
-        decode_datasets,
+        decoded,
         num_infeed_hosts=sharding.num_infeed_hosts,
         infeed_host_index=sharding.infeed_host_index,
         input_checkpointing_enabled=demanded,
@@ -69,13 +67,11 @@ def train(
     job_dir.claim(folder, experiment.name)
     checkpointer = stack.enter_context(_checkpointer(folder, config))
     start, origin, extra = _restore_point(checkpointer, experiment)
-    pending = extra is not None and extra.get(
-      actions.EVALUATIONS_PENDING, False
-    )
+    pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
     if start >= config.num_train_steps and not pending:
       print_line(f'all {start} steps are done already')
       return
-    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
+    stopped_early = extra and extra.get(actions.STOPPED_EARLY)
     if stopped_early and task.early_stopping_fn is not None:
       print_line(f'the run was stopped early after step {start} already')
       return

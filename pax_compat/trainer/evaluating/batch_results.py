@@ -1,17 +1,15 @@
 """Results of the batches of an evaluation or decoding, aggregated."""
 
-import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from clu import values as clu_values
 
-from pax_compat import base_input, base_metrics, errors
+from pax_compat import base_metrics, errors
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.metrics import clu_metrics
 from pax_compat.trainer import program
-from pax_compat.trainer.evaluating import example_metrics
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import (
   DecodeOutputs,
@@ -98,14 +96,11 @@ class Summaries:
     if outputs.has_summaries and not self._non_scalar:
       self._non_scalar = values_of(outputs.non_scalar_summaries)
 
-  def scalars(self) -> dict[str, float]:
-    """Returns the means of the scalars."""
+  def result(self) -> dict[str, Any]:
+    """Returns all of them, as values that a `MetricWriter` takes."""
     means = self._scalars.finalize().items()
-    return {name: float(value) for name, (value, _) in means}
-
-  def non_scalar(self) -> dict[str, Any]:
-    """Returns the non-scalar summaries, for a `MetricWriter`."""
-    return self._non_scalar
+    scalars = {name: float(value) for name, (value, _) in means}
+    return scalars | self._non_scalar
 
 
 class StepAggregator:
@@ -152,9 +147,8 @@ class StepAggregator:
     return {
       **found,
       **self._loss(),
-      **self._summaries.scalars(),
+      **self._summaries.result(),
       **self._metrics.clu_values(),
-      **self._summaries.non_scalar(),
     }
 
   def _loss(self) -> dict[str, float]:
@@ -168,48 +162,6 @@ class StepAggregator:
         raise
       return {}  # One of its metrics never had a weight.
     return {self._aggregator.loss_name: float(loss)}
-
-
-class BatchResults:
-  """Takes the outputs of each batch; the base of both kinds of results.
-
-  Attributes:
-    example_metrics: collects examples for the metrics of the input; None if it
-      has no such metrics.
-  """
-
-  def __init__(
-    self,
-    data: base_input.BaseInput,
-    task_program: program.TaskProgram,
-    kind: str,
-  ):
-    """Starts without a batch.
-
-    Args:
-      data: where the batches come from.
-      task_program: has the steps.
-      kind: 'eval' or 'decode'.
-    """
-    self._data = data
-    self._program = task_program
-    self.example_metrics = None
-    if data.has_example_metrics(kind):
-      self.example_metrics = example_metrics.ExampleMetrics(data, kind)
-
-  def take(self, batch: DeviceBatch, outputs: Any):
-    """Takes a batch and its outputs, which are on the devices."""
-    raise NotImplementedError(type(self).__name__)
-
-  def values(self, path: pathlib.Path | None) -> dict[str, Any]:
-    """Returns the metrics of all examples that the input computes.
-
-    Args:
-      path: as of `ExampleMetrics.values`.
-    """
-    if self.example_metrics is None:
-      return {}
-    return self.example_metrics.values(path)
 
 
 def values_of(found: dict[str, NonScalarSummary]) -> dict[str, Any]:

@@ -14,12 +14,17 @@ from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import profiling, program, stopping
-from pax_compat.trainer.evaluating import batch_results, evaluation, gathering
+from pax_compat.trainer.evaluating import (
+  batch_results,
+  evaluation,
+  example_metrics,
+  gathering,
+)
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import DecodeOutputs
 
 
-class _DecodeResults(batch_results.BatchResults):
+class _DecodeResults:
   """Results of the batches of a decoding.
 
   On the first process, the model also post-processes the decoded outputs.
@@ -39,15 +44,18 @@ class _DecodeResults(batch_results.BatchResults):
       examples: takes the post-processed outputs; None on processes that do not
         post-process.
     """
-    super().__init__(data, task_program, 'decode')
+    self._data = data
+    self._program = task_program
+    self._example_metrics = example_metrics.ExampleMetrics(data, 'decode')
     self._examples = examples
     self._decoded = batch_results.TaskMetrics(task_program)
     self._processed = batch_results.TaskMetrics(task_program)
     self._summaries = batch_results.Summaries()
 
   def take(self, batch: DeviceBatch, outputs: DecodeOutputs):
+    """Takes a batch and its outputs, which are on the devices."""
     rows = None
-    if batch.host or self.example_metrics is not None:
+    if batch.host or self._example_metrics.enabled:
       rows = gathering.examples(batch, self._program.batch_sharding)
     outputs = jax.device_get(outputs)
     self._decoded.add(outputs.weighted, outputs.clu)
@@ -72,15 +80,14 @@ class _DecodeResults(batch_results.BatchResults):
     self._processed.add(dict(weighted), dict(clu))
     for key, value in pairs:
       self._examples.write(key=key, value=value)
-    if self.example_metrics is not None:
-      self.example_metrics.add_pairs(rows, pairs)
+    if self._example_metrics.enabled:
+      self._example_metrics.add_pairs(rows, pairs)
 
   def values(self, path: pathlib.Path) -> dict[str, Any]:
     """Returns everything by name; see `decode`."""
-    of_examples = super().values(path)
+    of_examples = self._example_metrics.values(path)
     return {
-      **self._summaries.scalars(),
-      **self._summaries.non_scalar(),
+      **self._summaries.result(),
       **self._named(self._decoded, 'decode_metrics'),
       **self._named(self._processed, 'process_decode_metrics'),
       **of_examples,

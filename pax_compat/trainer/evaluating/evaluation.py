@@ -13,7 +13,11 @@ from pax_compat import base_input, errors
 from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
 from pax_compat.trainer import partitioning, program, stopping
-from pax_compat.trainer.evaluating import batch_results, gathering
+from pax_compat.trainer.evaluating import (
+  batch_results,
+  example_metrics,
+  gathering,
+)
 from pax_compat.trainer.feeding import agreement, pipeline, prefetching
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import StepOutputs
@@ -71,7 +75,7 @@ def evaluate(
   }
 
 
-class _EvalResults(batch_results.BatchResults):
+class _EvalResults:
   """Results of the batches of an evaluation.
 
   Attributes:
@@ -82,29 +86,31 @@ class _EvalResults(batch_results.BatchResults):
   def __init__(
     self, data: base_input.BaseInput, task_program: program.TaskProgram
   ):
-    super().__init__(data, task_program, 'eval')
+    self._sharding = task_program.batch_sharding
+    self._example_metrics = example_metrics.ExampleMetrics(data, 'eval')
     self._steps = batch_results.StepAggregator(task_program)
     self.examples: example_outputs.ExampleWriter | None = None
-    self.step = (
-      task_program.eval_step
-      if self.example_metrics is None
-      else task_program.eval_rows_step
-    )
+    self.step = task_program.eval_step
+    if self._example_metrics.enabled:
+      self.step = task_program.eval_rows_step
 
   def take(self, batch: DeviceBatch, outputs: StepOutputs):
+    """Takes a batch and its outputs, which are on the devices."""
     number = self._steps.count
     self._steps.add(jax.device_get(outputs.replace(per_example={})))
-    sharding = self._program.batch_sharding
     if self.examples is not None:
-      _write_rows(self.examples, number, batch, outputs.per_example, sharding)
-    if self.example_metrics is not None:
-      self.example_metrics.add_arrays(
-        gathering.examples(batch, sharding),
+      _write_rows(
+        self.examples, number, batch, outputs.per_example, self._sharding
+      )
+    if self._example_metrics.enabled:
+      self._example_metrics.add_arrays(
+        gathering.examples(batch, self._sharding),
         gathering.whole(outputs.per_example),
       )
 
   def values(self, path: pathlib.Path | None) -> dict[str, Any]:
-    of_examples = super().values(path)
+    """Returns everything by name; see `evaluate`."""
+    of_examples = self._example_metrics.values(path)
     return {**self._steps.result(), **of_examples}
 
 

@@ -23,6 +23,9 @@ class ExampleMetrics:
   """Collects the examples of an evaluation or decoding, and their outputs.
 
   Padding rows are left out. Only the first process collects.
+
+  Attributes:
+    enabled: whether the input has such metrics; otherwise nothing is added.
   """
 
   def __init__(self, data: base_input.BaseInput, kind: str):
@@ -32,6 +35,7 @@ class ExampleMetrics:
       data: computes the metrics.
       kind: 'eval' or 'decode'.
     """
+    self.enabled = data.has_example_metrics(kind)
     self._data = data
     self._kind = kind
     self._kept: list[tuple[dict[str, Any], Mapping]] = []
@@ -89,13 +93,13 @@ class ExampleMetrics:
   def values(self, outputs_path: pathlib.Path | None) -> dict[str, Any]:
     """Returns the metrics by name, as values that a `MetricWriter` takes.
 
-    They are empty except on the first process.
+    They are empty if not `enabled`, and except on the first process.
 
     Args:
       outputs_path: the file of the per-example outputs. The input's lines for
         the examples, if any, are written next to it. None writes nothing.
     """
-    if jax.process_index():
+    if not self.enabled or jax.process_index():
       return {}
     found = self._data.example_metrics(self._kind, self._kept)
     if outputs_path is not None:

@@ -74,7 +74,7 @@ def _train(folder, asked, **train):
     task.early_stopping_fn = lambda *args: asked(*args)
   experiment = lines.Lines(task)
   experiment.train(folder)
-  return experiment.said
+  return experiment.printed
 
 
 def test_the_arguments_of_an_early_stopping_function(tmp_path):
@@ -99,8 +99,10 @@ def test_the_arguments_of_an_early_stopping_function(tmp_path):
 
 def test_a_run_that_stops_early(tmp_path):
   folder = tmp_path / 'run'
-  said = _train(folder, Asked(stop_at=4))
-  assert said[-2].startswith('stops early after step 4, because the early_stop')
+  printed = _train(folder, Asked(stop_at=4))
+  assert printed[-2].startswith(
+    'stops early after step 4, because the early_stop'
+  )
   assert lines.steps(folder, 'eval_dev') == [2, 4]
   manifests = (folder / 'checkpoints' / 'manifests').iterdir()
   assert {path.stem for path in manifests} == {'2', '4'}
@@ -108,14 +110,14 @@ def test_a_run_that_stops_early(tmp_path):
   assert _train(folder, Asked())[-1] == (
     'the run was stopped early after step 4 already'
   )
-  said = _train(folder, None)
-  assert said[0] == 'continues from the checkpoint of step 4'
+  printed = _train(folder, None)
+  assert printed[0] == 'continues from the checkpoint of step 4'
   assert lines.steps(folder, 'eval_dev') == [2, 4, 6]
 
 
 def test_at_the_last_step_there_is_nothing_to_stop(tmp_path):
-  said = _train(tmp_path / 'run', Asked(stop_at=6))
-  assert not any('stops early' in line for line in said)
+  printed = _train(tmp_path / 'run', Asked(stop_at=6))
+  assert not any('stops early' in line for line in printed)
 
 
 def test_a_checkpoint_records_how_its_run_ended(tmp_path):

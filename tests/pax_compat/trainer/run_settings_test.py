@@ -174,7 +174,7 @@ def test_a_progress_line_breaks_the_silence(tmp_path, monkeypatch):
     run = lines.train(
       tmp_path / str(hook), num_train_steps=5, report_progress_hook=hook
     )
-    counts.append(sum('  loss ' in line for line in run.said))
+    counts.append(sum('  loss ' in line for line in run.printed))
   assert counts == [2, 5]
 
 

@@ -121,8 +121,8 @@ def test_a_killed_run_continues_exactly(tmp_path, finished, where):
   free.touch()
   done = trainer_runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
-  told = f'continues from the checkpoint of step {saved}\n'
-  assert done.stdout.startswith(told)
+  expected = f'continues from the checkpoint of step {saved}\n'
+  assert done.stdout.startswith(expected)
   _assert_equal_runs(folder, finished)
 
 
@@ -142,7 +142,7 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
   command = trainer_runs.flags(folder)
   with trainer_runs.start(command, output=tmp_path, settings=settings) as run:
     run.wait_until(lambda: _is_waited_for(free))
-    # Of two steps at most it has not told.
+    # At most two steps are not yet printed.
     run.wait_until(lambda: f'step {saved[-1] - 1}/12' in run.stdout)
     run.process.send_signal(number)
     run.wait_until(lambda: f'got signal {number:d}' in run.stderr)
@@ -160,8 +160,8 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
 
   done = trainer_runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
-  told = f'continues from the checkpoint of step {saved[-1]}\n'
-  assert done.stdout.startswith(told)
+  expected = f'continues from the checkpoint of step {saved[-1]}\n'
+  assert done.stdout.startswith(expected)
   _assert_equal_runs(folder, finished)
 
 
@@ -251,8 +251,8 @@ def test_two_processes_train_and_stop_as_one(tmp_path, finished):
 
   # What two saved, one continues.
   done = trainer_runs.train(folder)
-  told = f'continues from the checkpoint of step {step}\n'
-  assert done.stdout.startswith(told)
+  expected = f'continues from the checkpoint of step {step}\n'
+  assert done.stdout.startswith(expected)
   assert len(trainer_runs.metrics(folder)) == len(
     trainer_runs.metrics(finished[0])
   )
@@ -269,8 +269,8 @@ def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
       assert run.end() == 1, run.stderr
   failed, ended = both[fails], both[1 - fails]
   assert 'ArithmeticError: batch 7 cannot be counted' in failed.stderr
-  told = f'error: process {fails} has failed: batch 7 cannot be counted\n'
-  assert told in ended.stderr
+  expected = f'error: process {fails} has failed: batch 7 cannot be counted\n'
+  assert expected in ended.stderr
   assert 'Traceback' not in ended.stderr
 
 
@@ -319,7 +319,7 @@ def test_a_lingvo_experiment_trains_and_continues(tmp_path):
     for name in ('Dev', 'Test'):
       assert f'step {steps}  eval {name}: loss ' in done.stdout
     assert trainer_runs.steps_saved(folder)[-1] == steps
-  # Lingvo's reader cannot be positioned; the log says what it does instead.
+  # Lingvo's reader cannot be positioned; the log line has the alternative.
   assert (
     'LmInput cannot be positioned at batch 3: after this restart it reads a'
     ' fresh shuffle' in done.stderr

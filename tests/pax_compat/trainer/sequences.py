@@ -1,6 +1,6 @@
 """Sequences of many lengths that can be asked for by number.
 
-And what an evaluation on them says, as a process of its own may print it.
+And the metrics of an evaluation on them, for a separate process to print.
 """
 
 import json

@@ -71,22 +71,22 @@ def test_what_is_no_image():
     step_outputs.non_scalar_summaries({'i': summary}, jnp.array(True))
 
 
-def _of(x, due):
+def _of(x, enabled):
   found = {
     'spread': Summary(x, SummaryType.HISTOGRAM),
     'words': _summary(np.frombuffer(b'hi', np.uint8), SummaryType.TEXT),
   }
-  return step_outputs.non_scalar_summaries(found, due)
+  return step_outputs.non_scalar_summaries(found, enabled)
 
 
 def test_non_scalar_summaries_are_computed_if_enabled():
   x = jnp.arange(10.0)
-  due = jax.jit(_of)(x, True)
-  assert due['spread'].value.counts.sum() == 10
-  assert bytes(np.asarray(due['words'].value)) == b'hi'
-  not_due = jax.jit(_of)(x, False)
-  assert jax.tree.structure(due) == jax.tree.structure(not_due)
-  assert not any(np.any(leaf) for leaf in jax.tree.leaves(not_due))
+  made = jax.jit(_of)(x, True)
+  assert made['spread'].value.counts.sum() == 10
+  assert bytes(np.asarray(made['words'].value)) == b'hi'
+  disabled = jax.jit(_of)(x, False)
+  assert jax.tree.structure(made) == jax.tree.structure(disabled)
+  assert not any(np.any(leaf) for leaf in jax.tree.leaves(disabled))
 
 
 def test_nothing_is_computed_unless_enabled():

@@ -128,7 +128,7 @@ def _train(folder, stopped_in=None, early_stopping_fn=None):
   else:
     with pytest.raises(loop.Stopped, match=r'^stopped after step \d, which is'):
       experiment.train(folder)
-  return experiment.said
+  return experiment.printed
 
 
 def _measured(folder):
@@ -150,8 +150,8 @@ def test_a_run_that_is_stopped_while_it_measures(tmp_path):
   assert trainer_runs.steps_saved(tmp_path)[-1] == 4
   assert 'decode_few' not in dict(map(reversed, _measured(tmp_path)))
   # What was left out is made up for, once.
-  said = _train(tmp_path)
-  assert said[0] == 'continues from the checkpoint of step 4'
+  printed = _train(tmp_path)
+  assert printed[0] == 'continues from the checkpoint of step 4'
   assert _measured(tmp_path) == [
     (2, 'eval_dev'),
     (2, 'eval_train'),
@@ -161,9 +161,9 @@ def test_a_run_that_is_stopped_while_it_measures(tmp_path):
   ]
   assert _train(tmp_path) == ['all 4 steps are done already']
   # What is made up for may end the run.
-  for told in (
+  for expected in (
     'stops early after step 2, because',
     'the run was stopped early',
   ):
-    said = _train(early, early_stopping_fn=lambda *args: True)
-    assert said[-1].startswith(told)
+    printed = _train(early, early_stopping_fn=lambda *args: True)
+    assert printed[-1].startswith(expected)

@@ -57,7 +57,7 @@ def test_metrics_of_both_halves(made, tmp_path):
 
 
 def test_what_layers_say(tmp_path):
-  task = lines.task(model=dict(says=True))
+  task = lines.task(model=dict(has_summaries=True))
   data = lines.Rows.config(name='few', end=END, reset_for_eval=True)
   made = lines.make_program(task)
   found = decoding.decode(
@@ -129,16 +129,16 @@ class Halves(lines.Line):
 
 
 @pytest.mark.parametrize(
-  ('on_devices', 'said'),
+  ('on_devices', 'message'),
   [
     (True, r'Halves\.decode returns tuple; expected a tuple of'),
     (False, r'Halves\.process_decode_out returns list; expected a tuple of'),
   ],
 )
-def test_a_model_that_returns_something_else(tmp_path, on_devices, said):
+def test_a_model_that_returns_something_else(tmp_path, on_devices, message):
   task = lines.task()
   task.model = Halves.config(on_devices=on_devices)
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     _decode(lines.make_program(task), tmp_path / 'x.jsonl')
 
 

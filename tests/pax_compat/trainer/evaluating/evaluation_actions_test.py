@@ -173,7 +173,7 @@ _TWO_PROCESSES = """
   task.early_stopping_fn = decoded_enough
   experiment = Halves(task)
   experiment.train(FOLDER)
-  print(experiment.said[-2])
+  print(experiment.printed[-2])
 """
 
 
@@ -199,10 +199,10 @@ def test_two_processes_count_every_row_once(tmp_path):
   assert [f.name for f in files] == [
     f'eval_out_2_shard_{process}.jsonl' for process in (0, 1)
   ]
-  told = [_read_lines(file) for file in files]
-  assert [len(examples) for examples in told] == [6, 4]
-  told = [example['square'] for examples in told for example in examples]
-  np.testing.assert_allclose(sorted(told), sorted(squares), rtol=1e-4)
+  written = [_read_lines(file) for file in files]
+  assert [len(examples) for examples in written] == [6, 4]
+  written = [example['square'] for examples in written for example in examples]
+  np.testing.assert_allclose(sorted(written), sorted(squares), rtol=1e-4)
 
   decoded = lines.metrics(tmp_path, 'decode_few')
   assert decoded[2, 'Metrics/decoded_rows'] == 6

@@ -19,7 +19,7 @@ SQUARES = (ROWS.y - ROWS.x @ np.full(lines.DIMS, 0.5)) ** 2
 
 @pytest.fixture(scope='module')
 def made():
-  return lines.make_program(lines.task(model=dict(says=True)))
+  return lines.make_program(lines.task(model=dict(has_summaries=True)))
 
 
 def _evaluate(made, data, **kwargs):
@@ -50,20 +50,20 @@ def test_every_row_that_counts_counts_once(made):
     assert numbers['num_batches'] == 3
 
 
-def test_a_batch_that_only_fills_does_not_count(made):
+def test_a_batch_of_padding_rows_does_not_count(made):
   """Its loss is 0/0."""
   data = _rows(end=4, batch_size=2)
   data.end, want = 3, SQUARES[:3].mean()
   np.testing.assert_allclose(_evaluate(made, data)['loss'], want, rtol=1e-6)
-  only_fills = lines.rows(0, end=0)
-  outputs = made.eval_step(made.init_state(only_fills).mdl_vars, only_fills)
+  padding = lines.rows(0, end=0)
+  outputs = made.eval_step(made.init_state(padding).mdl_vars, padding)
   assert np.isnan(outputs['loss'])
   means = batch_results.StepAggregator(made)
   means.add(outputs)
   assert 'loss' not in means.result()
 
 
-def test_without_reset_so_many_batches_are_read_on(made):
+def test_without_reset_the_next_batches_are_read(made):
   data = _rows(end=None, reset_for_eval=False, eval_loop_num_batches=2)
   for first in (0, 8):
     found = _evaluate(made, data)
@@ -75,7 +75,7 @@ def test_without_reset_so_many_batches_are_read_on(made):
 
 
 @pytest.mark.parametrize(
-  ('fields', 'said'),
+  ('fields', 'message'),
   [
     (
       dict(end=8, reset_for_eval=False, eval_loop_num_batches=3),
@@ -84,8 +84,8 @@ def test_without_reset_so_many_batches_are_read_on(made):
     (dict(end=0), "'dev' has 0 batches; expected at least one"),
   ],
 )
-def test_too_few_batches(made, fields, said):
-  with pytest.raises(errors.UserError, match=said):
+def test_too_few_batches(made, fields, message):
+  with pytest.raises(errors.UserError, match=message):
     _evaluate(made, _rows(**fields))
 
 
@@ -137,7 +137,7 @@ def test_a_loss_of_several_metrics():
   np.testing.assert_allclose(found['total_loss'], 3 * SQUARES.mean(), 1e-6)
 
 
-def test_what_is_said_of_each_row(tmp_path):
+def test_per_example_outputs(tmp_path):
   task = lines.task()
   task.evaluate.write_per_example_out = True
   path = tmp_path / 'eval_out' / 'dev.jsonl'

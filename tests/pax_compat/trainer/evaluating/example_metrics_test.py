@@ -46,9 +46,9 @@ def test_rows_of_two_processes_keep_their_host_fields(tmp_path):
       assert values[2, f'{prefix}/different'] == count
       assert values[2, f'{prefix}/right'] == 1
     files = (tmp_path / name / 'eval_out' / 'dev').iterdir()
-    said = [line for file in files for line in _lines(file)]
-    assert len(said) == 10
-    for line in said:
+    written = [line for file in files for line in _lines(file)]
+    assert len(written) == 10
+    for line in written:
       number = line['host_fields']['number']
       assert line['host_fields']['names.text'] == f'é{number}'
       np.testing.assert_array_equal(line['x'], lines.rows(number, count=1).x[0])
@@ -100,22 +100,22 @@ def test_only_inputs_with_example_metrics_are_asked(made, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ('pairs', 'said'),
+  ('pairs', 'message'),
   [
     ('one', r'few: .* 1 \(key, value\) pairs of a batch of 4 rows, .* 4 have'),
     ('counted', None),
   ],
 )
-def test_as_many_pairs_as_rows(tmp_path, pairs, said):
+def test_as_many_pairs_as_rows(tmp_path, pairs, message):
   made = _program(pairs=pairs)
 
   def decode(data, **fields):
     return decoding.decode(data, path=tmp_path / 'x.jsonl', **fields)
 
-  if said is None:
+  if message is None:
     assert _measured(decode, made)['decoder/examples'] == 6
     return
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     _measured(decode, made)
   # The number does not matter without example metrics.
   assert _measured(decode, made, kinds=())['num_decode_steps'] == 2

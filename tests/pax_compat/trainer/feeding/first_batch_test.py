@@ -188,4 +188,4 @@ def test_a_run_compiles_while_the_first_batch_is_read(
       experiment.train(tmp_path)
   finally:
     logger.removeHandler(compiled)
-  assert experiment.said[-1] == 'compiled the train step for 1 shape(s)'
+  assert experiment.printed[-1] == 'compiled the train step for 1 shape(s)'

@@ -122,15 +122,15 @@ def test_a_state_that_does_not_fit(why, log):
   assert (
     _next(data) == seen.in_order(*((14, 16) if resumes else (0, 2))).tolist()
   )
-  [said] = log
-  assert said.startswith(
+  [line] = log
+  assert line.startswith(
     "the training input 'train' may not continue exactly after step 7: "
   )
-  assert words in said
+  assert words in line
   if resumes:
-    assert said.endswith('. So it goes on where its resume_at(step) puts it')
+    assert line.endswith('. So it goes on where its resume_at(step) puts it')
   else:
-    assert said.endswith('. So it starts at its first batch again')
+    assert line.endswith('. So it starts at its first batch again')
     _, position = _position(cls, demanded=True, num_infeed_hosts=hosts)
     with pytest.raises(
       errors.UserError, match=f'exactly after step 7: .*{words}'
@@ -330,9 +330,9 @@ def killed(tmp_path_factory):
 
 
 def test_states_of_several_processes(killed):
-  said = [text.split('{"each_its', 1)[1] for text in killed[1]]
-  assert said[0].splitlines()[:2] == said[1].splitlines()[:2]
-  line, mistake = said[0].splitlines()[:2]
+  outputs = [text.split('{"each_its', 1)[1] for text in killed[1]]
+  assert outputs[0].splitlines()[:2] == outputs[1].splitlines()[:2]
+  line, mistake = outputs[0].splitlines()[:2]
   saved = json.loads('{"each_its' + line)
   assert saved.pop('one_has_none') is None
   states = {
