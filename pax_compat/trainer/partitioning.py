@@ -136,7 +136,7 @@ class BatchSharding:
     if len(firsts) > 1:
       raise errors.UserError(
         f'inputs_split_mapping splits the first dimension in {len(firsts)}'
-        ' different ways; expected one, since it is the batch in all fields'
+        ' ways; expected one, since it is the batch in all fields'
       )
     self.batch_axes = firsts.pop() if firsts else tuple(axes)
     self.of(1)  # Raises if the mesh does not have the axes.

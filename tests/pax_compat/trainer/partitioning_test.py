@@ -1,4 +1,4 @@
-"""Tests of meshes and of what is split over them."""
+"""Tests of meshes, and of sharding over them."""
 
 import json
 
@@ -60,15 +60,15 @@ def test_the_mesh_must_use_up_the_devices():
     ([None, ['data', 'mdl']], (None, ('data', 'mdl'))),
   ],
 )
-def test_a_weight_is_split_as_it_says(mesh, mapping, spec):
+def test_a_weight_has_the_sharding_of_its_mapping(mesh, mapping, spec):
   sharding = partitioning.weight_sharding(mesh, _weight([4, 4], mapping))
   assert sharding.spec == PartitionSpec(*spec)
 
 
-def test_an_axis_that_the_mesh_has_not(mesh):
-  with pytest.raises(errors.UserError, match="axis 'model', .*mean: mdl"):
+def test_an_axis_that_is_not_in_the_mesh(mesh):
+  with pytest.raises(errors.UserError, match="split over 'model', .*mean: mdl"):
     partitioning.weight_sharding(mesh, _weight([4, 4], [None, 'model']))
-  with pytest.raises(errors.UserError, match="axis 'x'"):
+  with pytest.raises(errors.UserError, match="split over 'x'"):
     partitioning.weight_sharding(mesh, _weight([4], [('data', 'x')]))
 
 
@@ -113,7 +113,7 @@ def test_slices_need_devices_within_them():
     (dict(map_2d=[['data'], 'mdl']), [(), ('data',), ('data', 'mdl')]),
   ],
 )
-def test_inputs_are_split_as_the_task_says(mesh, mapping, specs):
+def test_inputs_are_split_by_inputs_split_mapping(mesh, mapping, specs):
   sharding = partitioning.batch_sharding(mesh, mapping)
   for ndim, spec in enumerate(specs):
     want = NamedSharding(mesh, PartitionSpec(*spec))
@@ -126,14 +126,14 @@ def test_inputs_are_split_as_the_task_says(mesh, mapping, specs):
     (dict(map_2d=['data']), r'map_2d is .*expected a mesh axis.* 2 dimension'),
     (dict(map2=['data', None]), "has the key 'map2'; expected map_1d, map_2d"),
     (dict(map_0d=[]), "has the key 'map_0d'"),
-    (dict(map_1d=['x']), "map_1d: split over the mesh axis 'x'"),
+    (dict(map_1d=['x']), "map_1d: split over 'x'"),
     (
       dict(map_1d=['mdl'], map_2d=['data', None]),
       'splits the first dimension in 2 ways',
     ),
   ],
 )
-def test_mappings_of_inputs_that_make_no_sense(mesh, mapping, message):
+def test_invalid_mappings_of_inputs(mesh, mapping, message):
   with pytest.raises(errors.UserError, match=message):
     partitioning.batch_sharding(mesh, mapping)
 

@@ -44,7 +44,7 @@ def test_the_state_is_donated(made):
   assert all(x.is_deleted() for x in jax.tree.leaves(first))
 
 
-def test_the_first_state_depends_on_the_seed_only(made):
+def test_the_initial_state_depends_on_the_seed_only(made):
   one, again = made.init_state(tiny.batch(0)), made.init_state(tiny.batch(1))
   jax.tree.map(np.testing.assert_array_equal, one, again)
   other = tiny.make_program(tiny.task(random_seed=5)).init_state(tiny.batch())
@@ -124,7 +124,7 @@ class Noisy(base_model.BaseModel):
     return NestedMap(loss=(self.theta.w**2, 1), kept=(kept, 1)), NestedMap()
 
 
-def test_what_else_a_model_may_say():
+def test_other_outputs_of_a_model():
   task = tasks_lib.SingleTask.config(model=Noisy.config())
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   data = NestedMap(x=np.ones([8, 100], np.float32))
@@ -168,7 +168,7 @@ def test_a_loss_that_is_not_a_metric_of_the_model():
 
 
 class Pulled(base_model.BaseModel):
-  """Pulls at the vectors of `ids` [B] with the given forces [B, 3]."""
+  """Has the given gradients [B, 3] for the vectors of `ids` [B]."""
 
   def setup(self):
     self.create_child(
@@ -185,7 +185,7 @@ class Pulled(base_model.BaseModel):
     return NestedMap(loss=(predictions, 1.0)), NestedMap()
 
 
-def test_facts_about_looked_up_rows_reach_the_learner():
+def test_metadata_of_looked_up_rows_reaches_the_learner():
   task = tasks_lib.SingleTask.config(model=Pulled.config())
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   forces = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
@@ -274,7 +274,7 @@ def test_variables_stay_as_they_are_in_evaluations():
   assert state.mdl_vars[NON_TRAINABLE]['calls'] == 0
 
 
-def test_what_only_summaries_need_is_worked_out_when_due():
+def test_what_only_summaries_need_is_computed_with_summaries():
   made = lines.make_program(lines.task(model=dict(has_summaries=True)))
   state = made.init_state(lines.rows(0))
   losses = []
@@ -305,14 +305,14 @@ def test_what_only_summaries_need_is_worked_out_when_due():
 
 
 class Rowless(lines.Line):
-  """Says something of its batch, as if it were of its examples."""
+  """Has outputs of the batch in place of per-example outputs."""
 
   def compute_loss(self, predictions, input_batch):
     metrics, _ = super().compute_loss(predictions, input_batch)
     return metrics, NestedMap(mean=jnp.mean(predictions))
 
 
-def test_outputs_of_examples_have_rows():
+def test_per_example_outputs_have_rows():
   task = lines.task()
   task.model = Rowless.config()
   task.evaluate.write_per_example_out = True
@@ -334,7 +334,7 @@ def test_outputs_of_examples_have_rows():
     ),
   ],
 )
-def test_a_loss_that_is_none(result, message):
+def test_invalid_results_of_compute_loss(result, message):
   class Other(lines.Line):
     def compute_loss(self, predictions, input_batch):
       metrics, _ = super().compute_loss(predictions, input_batch)

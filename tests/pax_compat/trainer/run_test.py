@@ -1,4 +1,4 @@
-"""Whole runs of `pax_compat.trainer.run`, in processes of their own."""
+"""Whole runs of `pax_compat.trainer.run`, in separate processes."""
 
 import contextlib
 import json
@@ -19,13 +19,13 @@ NEXT_LOSS = 'eval_train', 'loss'
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  """Returns the folder and the process of a run that nothing disturbed."""
+  """Returns the folder and the process of an undisturbed run."""
   folder = tmp_path_factory.mktemp('finished') / 'run'
   return folder, trainer_runs.train(folder)
 
 
 def _held(tmp_path, at: int, data: str = 'train', **settings):
-  """Returns settings that hold back a batch, and the file that frees it."""
+  """Returns settings that delay a batch, and the file that releases it."""
   free = tmp_path / 'free'
   return {data: {'wait_at': at, 'wait_for': str(free)}, **settings}, free
 
@@ -82,7 +82,7 @@ def test_files_of_a_run(finished):
   ]
 
 
-def test_what_a_run_says(finished):
+def test_the_output_of_a_run(finished):
   lines = finished[1].stdout.splitlines()
   assert lines[0] == 'starts with 764 new parameters'
   assert re.fullmatch(r'step 1  loss \d\.\d+', lines[1])
@@ -173,7 +173,7 @@ def test_a_finished_run_is_left_alone(tmp_path, finished):
   assert trainer_runs.contents(folder) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, finished):
+def test_a_damaged_checkpoint_is_skipped(tmp_path, finished):
   folder = shutil.copytree(finished[0], tmp_path / 'run')
   trainer_runs.truncate(folder, 12)
   done = trainer_runs.train(folder)
@@ -283,7 +283,7 @@ def _assert_close_losses(folder, finished):
     )
 
 
-def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
+def test_the_error_of_an_input_is_printed_and_harms_nothing(tmp_path, finished):
   folder = tmp_path / 'run'
   command = trainer_runs.flags(folder)
   done = trainer_runs.python(*command, settings={'train': {'fail_at': 7}})
@@ -298,7 +298,7 @@ def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
   _assert_equal_runs(folder, finished)
 
 
-def test_an_input_that_ends_is_a_mistake(tmp_path):
+def test_an_input_that_ends_is_an_error(tmp_path):
   folder = tmp_path / 'run'
   done = trainer_runs.python(
     *trainer_runs.flags(folder), settings={'train': {'end': 7}}

@@ -1,4 +1,4 @@
-"""A language model on a mesh of eight devices: where all of its state lies.
+"""A language model on a mesh of eight devices: the sharding of its state.
 
 The mesh is 2x2x2: replicas, data and model. Weights are split over data and
 model.
@@ -102,14 +102,14 @@ def _assert_split(place, spec, path):
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_every_weight_lies_where_it_is_declared(results, name):
+def test_every_weight_has_its_declared_sharding(results, name):
   weights = results[name]['mdl_vars']
   assert len(weights) == 4 + 2 * 17
   for path, place in weights.items():
     _assert_split(place, _weight_spec(path), path)
 
 
-def test_the_means_of_adam_lie_with_their_weights(results):
+def test_the_moments_of_adam_are_sharded_as_their_weights(results):
   weights = results['adam']['mdl_vars']
   leaves = results['adam']['opt_state']
   seen = 0
@@ -125,7 +125,7 @@ def test_the_means_of_adam_lie_with_their_weights(results):
   assert seen == 2 * len(weights)
 
 
-def test_the_factors_of_adafactor_lie_with_what_is_left_of_their_weights(
+def test_the_factors_of_adafactor_are_sharded_as_their_weights(
   results,
 ):
   """Rows lack the weight's last dimension, columns the one before."""

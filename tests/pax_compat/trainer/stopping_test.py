@@ -1,4 +1,4 @@
-"""Tests of being asked to stop, in this process. run_test has several."""
+"""Tests of requests to stop, in one process; run_test has several."""
 
 import os
 import shutil
@@ -32,7 +32,9 @@ def _send(number=signal.SIGTERM):
   os.kill(os.getpid(), number)
 
 
-def test_the_first_signal_asks_and_the_second_has_its_usual_effect(usual):
+def test_the_first_signal_is_a_request_and_the_second_has_its_usual_effect(
+  usual,
+):
   with stopping.Stop() as stop:
     assert not stop.is_asked()
     stop.check()
@@ -70,9 +72,7 @@ def test_signals_are_left_to_the_main_thread():
   assert found == [(False, _handlers())]
 
 
-def test_signals_are_left_alone_where_processes_cannot_agree(
-  usual, monkeypatch
-):
+def test_signals_are_not_handled_if_processes_cannot_agree(usual, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   warned = []
   monkeypatch.setattr(
@@ -132,7 +132,7 @@ def _train(folder, stopped_in=None, early_stopping_fn=None):
 
 
 def _measured(folder):
-  """Returns the steps at which something was measured, nothing twice."""
+  """Returns the steps of evaluations; none of them is repeated."""
   return sorted(
     (step, split)
     for step, split, name in trainer_runs.metrics(folder)
@@ -140,7 +140,7 @@ def _measured(folder):
   )
 
 
-def test_a_run_that_is_stopped_while_it_measures(tmp_path):
+def test_a_run_that_is_stopped_during_an_evaluation(tmp_path):
   # First in an evaluation between two steps, then in the decoding at the end.
   _train(tmp_path, 'dev')
   assert trainer_runs.steps_saved(tmp_path)[-1] == 2

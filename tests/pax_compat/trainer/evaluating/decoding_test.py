@@ -1,4 +1,4 @@
-"""Decoding against numpy over the rows that count."""
+"""Decoding against numpy over the rows with a weight."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_metrics_of_both_halves(made, tmp_path):
   }
 
 
-def test_what_layers_say(tmp_path):
+def test_summaries_of_layers_while_decoding(tmp_path):
   task = lines.task(model=dict(has_summaries=True))
   data = lines.Rows.config(name='few', end=END, reset_for_eval=True)
   made = lines.make_program(task)
@@ -116,7 +116,7 @@ def test_random_numbers_of_batches(tmp_path, folds):
 
 
 class Halves(lines.Line):
-  """Returns something else than it should."""
+  """Returns invalid results."""
 
   on_devices: bool = True
 
@@ -135,7 +135,7 @@ class Halves(lines.Line):
     (False, r'Halves\.process_decode_out returns list; expected a tuple of'),
   ],
 )
-def test_a_model_that_returns_something_else(tmp_path, on_devices, message):
+def test_a_model_that_returns_invalid_results(tmp_path, on_devices, message):
   task = lines.task()
   task.model = Halves.config(on_devices=on_devices)
   with pytest.raises(errors.UserError, match=message):

@@ -1,4 +1,4 @@
-"""Evaluation against numpy over the rows that count."""
+"""Evaluation against numpy over the rows with a weight."""
 
 import json
 
@@ -38,7 +38,7 @@ def _rows(**fields):
   ).Instantiate()
 
 
-def test_every_row_that_counts_counts_once(made):
+def test_every_row_with_a_weight_counts_once(made):
   data = _rows()
   for _ in range(2):  # The next evaluation reads the same again.
     found = _evaluate(made, data)
@@ -188,7 +188,7 @@ def test_rows_of_several_examples(tmp_path):
   ]
 
 
-def test_random_numbers_differ_by_batch_and_come_again():
+def test_random_numbers_differ_by_batch_and_are_repeatable():
   task = lines.task(model=dict(noise=1.0))
   made = lines.make_program(task)
   batch = lines.rows(0)

@@ -130,7 +130,7 @@ class Scarce(named_rows.NamedRows):
     return batch
 
 
-def test_a_field_that_is_not_of_rows(made):
+def test_a_host_field_with_another_number_of_rows(made):
   data = Scarce.config(end=6, reset_for_eval=True).Instantiate()
   with pytest.raises(
     errors.UserError, match=r"'names.raw' .* \[3\]; expected 4 rows"

@@ -207,7 +207,7 @@ def test_a_block_that_raises_closes_too():
 
 
 @pytest.mark.parametrize('end', ['input', 'error', 'close'])
-def test_what_has_ended_ends_again_at_once(end):
+def test_an_iteration_that_has_ended_ends_again_at_once(end):
   get_next, _ = _numbers(stop=1)
   prefetcher = _prefetcher(
     prefetcher_leaks.read_a_broken_file if end == 'error' else get_next
@@ -219,7 +219,7 @@ def test_what_has_ended_ends_again_at_once(end):
   else:
     assert _values(prefetcher) == [0]
   again = []
-  # A thread of its own, so that waiting for ever is a failure.
+  # In a separate thread, so that waiting forever is a failure.
   thread = threading.Thread(
     target=lambda: again.append(_values(prefetcher)), daemon=True
   )
@@ -254,7 +254,7 @@ def test_a_peek_takes_nothing_away():
     assert prefetcher.peek() is None
 
 
-def test_who_peeks_waits_instead_of_the_step():
+def test_a_peek_waits_instead_of_the_step():
   released = threading.Event()
 
   def get_next():
