@@ -143,7 +143,7 @@ def make(made: lingvo_experiment.LingvoExperiment, folder: pathlib.Path):
   """
   with converting.program_of(made) as (task_program, _):
     state = jax.tree.map(_MadeUp, task_program.abstract_state)
-    exporting.write(state, made.facts, folder / 'train')
+    exporting.write(state, made.checkpoint_metadata, folder / 'train')
 
 
 def copy_files(source: pathlib.Path, to: pathlib.Path) -> dict[str, float]:

@@ -20,7 +20,8 @@ class LingvoPeer:
   def __init__(self, made: fed_task.FedTask, batches: Mapping):
     """Takes a task and the batches to train it on, by a key."""
     self._fed = {
-      key: list(made.fed(batch).values()) for key, batch in batches.items()
+      key: list(made.feed_dict(batch).values())
+      for key, batch in batches.items()
     }
     # A callable of fixed fetches costs less each step than `run` does.
     self._callables = made.session.make_callable(

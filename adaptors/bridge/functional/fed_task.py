@@ -46,7 +46,7 @@ class FedTask:
     tf = lingvo_runtime.module('lingvo.compat')
     self.session.run(tf.global_variables_initializer())
 
-  def fed(self, batch: Mapping[str, np.ndarray]) -> dict:
+  def feed_dict(self, batch: Mapping[str, np.ndarray]) -> dict:
     """Returns what to feed for a batch."""
     return {placeholder: batch[k] for k, placeholder in self.feeds.items()}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from adaptors import lingvo_runtime
-from adaptors.checkpoints import task_facts
+from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_source
 from adaptors.migrate.examine import (
   advice,
@@ -160,7 +160,7 @@ def _checkpoints(way: Way) -> Outcome | None:
   if way.translated is None:
     return None
   _, problem = _or_problem(
-    lambda: task_facts.check(way.params, way.translated), None
+    lambda: task_metadata.check(way.params, way.translated), None
   )
   return Outcome(not problem, problem or "Lingvo's can come in, and go out")
 

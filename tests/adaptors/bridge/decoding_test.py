@@ -80,7 +80,7 @@ def _in_lingvo(params, batches):
     metrics = made.task.CreateDecoderMetrics()
     pairs = [
       made.task.PostProcessDecodeOut(
-        made.session.run(outputs, made.fed(batch)), metrics
+        made.session.run(outputs, made.feed_dict(batch)), metrics
       )
       for batch in batches
     ]

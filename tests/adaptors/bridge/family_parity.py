@@ -106,7 +106,7 @@ def run_lingvo(
     done = LingvoRun([session.run(variables)], [], [])
     for batch in batches:
       loss, found, _ = session.run(
-        [task.loss, gradients, task.train_op], made.fed(batch)
+        [task.loss, gradients, task.train_op], made.feed_dict(batch)
       )
       done.losses.append(float(loss))
       done.gradients.append(found)

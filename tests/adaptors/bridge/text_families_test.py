@@ -72,5 +72,5 @@ def _in_lingvo(params, batch, seed):
     }
     made.start()
     return made.session.run(
-      (variables, made.task.loss, gradients), made.fed(batch)
+      (variables, made.task.loss, gradients), made.feed_dict(batch)
     )

@@ -1,4 +1,4 @@
-"""Tests of what departs, and of which layers are pairs."""
+"""Tests of comparisons, and of pairs of layers."""
 
 import numpy as np
 import pytest
@@ -70,23 +70,23 @@ def test_the_first_layer_that_departs():
     'lm.third',
     'loss 1',
   ]
-  said = reporting.report(compared).splitlines()[-1]
-  assert 'The first layer that departs: lm.second, here net/second' in said
+  last = reporting.report(compared).splitlines()[-1]
+  assert 'The first layer that departs: lm.second, here net/second' in last
 
 
-def test_layers_that_are_divided_otherwise():
-  """The second one differs, and what is computed from it does not."""
+def test_operations_grouped_into_layers_differently():
+  """The second layer differs, but values computed from it agree."""
   others = [VALUES[0], VALUES[1] + 0.1, VALUES[2]]
   compared = _compare(_lingvo(VALUES), _ours(others))
   assert _verdicts(compared) == [
     comparing.AGREES,
-    comparing.CUT,
+    comparing.REGROUPED,
     comparing.AGREES,
   ]
   assert not compared.departing
 
 
-def test_no_number_departs():
+def test_nan_departs():
   others = [VALUES[0], VALUES[1], VALUES[2] * np.nan]
   compared = _compare(_lingvo(VALUES), _ours(others, loss=np.nan))
   assert compared.first.lingvo == 'lm.third'
@@ -148,7 +148,7 @@ def test_axes_in_another_order_and_in_other_groups():
   assert [pair.difference for pair in found] == [0, 0]
 
 
-def test_padding_does_not_count():
+def test_padding_is_ignored():
   mask = np.array([[1, 1, 1], [1, 0, 0]], np.float32)
   ours = VALUES[0] + 7 * (1 - mask[:, :, None])
   for lingvos in (VALUES[0], np.swapaxes(VALUES[0], 0, 1)):
