@@ -105,7 +105,7 @@ def _optimizers(
 ) -> tuple[OptimizerMetadata, ...]:
   """Returns the metadata of a task's optimizers; see `OptimizerMetadata`."""
   ours = {'': learner.optimizer}
-  if learner.__fn_or_cls__ is learners.MultiOptimizerLearner:
+  if learner.cls is learners.MultiOptimizerLearner:
     auxiliary = zip(
       learner.auxiliary_names, learner.auxiliary_optimizers, strict=True
     )
@@ -122,9 +122,7 @@ def _optimizers(
           weights=weights,
           theta=theta,
           config=ours[key],
-          name=_NAMES.get(
-            optimizers.wrapped(ours[key])[-1].__fn_or_cls__, theirs.name
-          ),
+          name=_NAMES.get(optimizers.wrapped(ours[key])[-1].cls, theirs.name),
           scope=scope,
           task=params.name,
           learner=name,

@@ -9,6 +9,8 @@ import pkgutil
 import types
 from collections.abc import Callable, Mapping
 
+from absl import logging
+
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import config as config_lib
@@ -74,7 +76,9 @@ def translate(view: ParamsView):
   try:
     translated = translator(view)
   except Exception as error:
-    # What follows from a part that has no translation is no news.
+    # After an issue, most errors only follow from the part that is missing. The
+    # log has the traceback, in case the translator itself is wrong.
+    logging.debug('translating %s: %s', class_path(cls), error, exc_info=True)
     if len(view.report.issues) == issues_before:
       view.issue('', unreadable(error))
     return None

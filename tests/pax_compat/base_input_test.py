@@ -380,3 +380,13 @@ def test_fields_may_be_declared_in_a_nested_class():
   batch = Longer.HParams(name='d', weight=0.5, more=4).Instantiate().get_next()
   np.testing.assert_array_equal(batch.y, batch.x + 4)
   np.testing.assert_array_equal(batch.eval_sample_weights, 0.5)
+
+
+def test_whether_a_state_fits_any_hosts_is_a_property_of_the_class():
+  assert isinstance(
+    vars(base_input.BaseInput)['state_fits_any_hosts'], property
+  )
+  data = Numbered.config(batch_size=3).Instantiate()
+  assert not data.state_fits_any_hosts
+  with pytest.raises(AttributeError):
+    data.state_fits_any_hosts = True

@@ -214,6 +214,30 @@ class Mine(base_experiment.BaseExperiment):
 """
 
 
+_WITHOUT_ADAPTORS = """
+import importlib.metadata
+import sys
+
+installed = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **params: [
+  entry for entry in installed(**params) if 'adaptors' not in entry.value
+]
+from pax_compat import main
+main.run()
+"""
+
+
+def test_without_adaptors_their_flags_do_not_exist():
+  done = runs.python(
+    *('-c', _WITHOUT_ADAPTORS, '--exp=x.Y', '--job_log_dir=x'),
+    '--translation=native',
+  )
+  runs.assert_mistake(done, "Unknown command line flag 'translation'")
+  done = runs.python('-c', _WITHOUT_ADAPTORS, '--helpfull')
+  assert done.returncode == 0, done.stderr
+  assert '--exp' in done.stdout and '--translation' not in done.stdout
+
+
 # Mistakes with the folder of a run.
 
 

@@ -133,6 +133,10 @@ def test_auto_says_why_a_task_is_bridged(caplog):
     f'task ({OWN}.NextLetter): nobody has translated this class' in caplog.text
   )
   assert 'my.Task is bridged: Lingvo computes it inside of JAX' in caplog.text
+  note = translated.notes[-1]
+  assert note.startswith('all of it is bridged, and not some of its layers: ')
+  assert 'nobody has translated this class' in note
+  assert note in caplog.text
   with pytest.raises(errors.UserError, match='nobody has translated'):
     bridge_task.translate(own_task(), 'my.Task', 'native')
 

@@ -5,7 +5,8 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.experiments import lingvo_multi_task
-from pax_compat import errors, experiment_sources
+from adaptors.lingvo_registry.options import LingvoOptions
+from pax_compat import errors
 from pax_compat.inputs import multi_task_input
 from tests.adaptors.translate import tiny_task
 from tests.pax_compat import trainer_runs
@@ -116,7 +117,7 @@ def _experiment(override=None, translation='auto', **settings):
   return lingvo_multi_task.LingvoMultiTaskExperiment(
     name='lm.tiny.Both',
     model_params=_model_params(**settings),
-    options=experiment_sources.SourceOptions(
+    options=LingvoOptions(
       model_params_override=override, translation=translation
     ),
   )

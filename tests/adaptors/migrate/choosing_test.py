@@ -1,4 +1,4 @@
-"""Which experiments a report is about."""
+"""Tests of choosing the experiments of a report."""
 
 import pytest
 
@@ -31,12 +31,14 @@ def test_what_matches_nothing(pattern):
     choosing.matching(pattern, SourceOptions())
 
 
-# A process can use one checkout only, so this one is on its own.
+# A process can mount one checkout only, so this runs in a separate one.
 _EVERYTHING = """
 import sys
 from adaptors.migrate import choosing
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat.experiment_sources import SourceOptions
-names = choosing.everything(SourceOptions(lingvo_source=sys.argv[1]))
+own = LingvoOptions(lingvo_source=sys.argv[1])
+names = choosing.everything(SourceOptions(own=(own,)))
 assert names == sorted(set(names))
 print(*names)
 """

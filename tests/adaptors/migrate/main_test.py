@@ -31,8 +31,8 @@ def test_help():
 @pytest.mark.parametrize(
   'flags,words',
   [
-    ([], ['nothing is asked for', '--all']),
-    (['--all', '--exp=x.Y'], ['--all and --exp is asked for']),
+    ([], ['got no experiments', '--all']),
+    (['--all', '--exp=x.Y'], ['got --all and --exp;']),
     (['lm.python_docs'], ['lm.python_docs: expected flags only']),
     (
       ['--exp=lm.python_docs.TransformerLmTin'],

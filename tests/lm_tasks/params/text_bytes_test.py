@@ -9,6 +9,7 @@ from tests.pax_compat import launching
 _TRAINS = """
   import pathlib, sys
   from lm_tasks.params import text_bytes
+  from pax_compat.experiments import resolved
   from pax_compat.trainer import run
 
   folder = pathlib.Path(sys.argv[1])
@@ -22,7 +23,8 @@ _TRAINS = """
     pass
 
   for cls in (Tiny, TinyGrain):
-    run.train(cls(), name=cls.__name__, job_log_dir=folder / cls.__name__)
+    experiment = resolved.resolve(cls(), name=cls.__name__)
+    run.train(experiment, job_log_dir=folder / cls.__name__)
   print(sorted({'tensorflow', 'lingvo', 'grain'} & set(sys.modules)))
 """
 

@@ -60,9 +60,10 @@ def test_other_settings_and_variables_stay():
 
 
 @needs_them
-def test_training_tells(tmp_path):
-  done = trainer_runs.python(
-    *trainer_runs.flags(tmp_path / 'run'), GLIBC_TUNABLES=''
-  )
+@pytest.mark.parametrize('verbosity', [0, 1])
+def test_training_tells_where_it_is_debugged(tmp_path, verbosity):
+  flags = trainer_runs.flags(tmp_path / 'run', f'--verbosity={verbosity}')
+  done = trainer_runs.python(*flags, GLIBC_TUNABLES='')
   assert done.returncode == 0, done.stderr
-  assert f'huge pages are asked for: GLIBC_TUNABLES={SETTING}=1' in done.stderr
+  told = f'huge pages are asked for: GLIBC_TUNABLES={SETTING}=1' in done.stderr
+  assert told == (verbosity == 1)

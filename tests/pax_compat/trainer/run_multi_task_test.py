@@ -2,6 +2,7 @@
 
 import json
 
+from pax_compat.experiments import resolved
 from pax_compat.trainer import run
 from tests.pax_compat import trainer_runs, two_tasks
 
@@ -9,7 +10,8 @@ from tests.pax_compat import trainer_runs, two_tasks
 def _train(folder, steps):
   experiment = type('TwoTasks', (two_tasks.TwoTasks,), {'STEPS': steps})()
   said = []
-  run.train(experiment, name='two', job_log_dir=str(folder), say=said.append)
+  experiment = resolved.resolve(experiment, name='two')
+  run.train(experiment, job_log_dir=str(folder), say=said.append)
   return said
 
 

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from pax_compat import errors
+from pax_compat import checkpoints, errors
 from pax_compat.inputs import multi_input
 from pax_compat.trainer import run
 from pax_compat.trainer.feeding import input_position
@@ -225,6 +225,13 @@ def test_a_run_that_stopped_early(tmp_path):
   )
   stops.train(tmp_path)
   assert trainer_runs.steps_saved(tmp_path) == [3, 4]
+  # It is over, and does not read a batch or the state to find that out.
+  over = seen.Experiment(
+    train=evaluates, early_stopping_fn=lambda *_: False, fail_at=1
+  )
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(checkpoints.Checkpointer, 'restore', None)
+    over.train(tmp_path)
   _train(tmp_path, seen.Experiment(train=evaluates))
 
 
