@@ -52,7 +52,7 @@ def _of_lingvo(variables: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the variables of a bridged task, as `variables_of`."""
   found = {PARAMS: {}, NON_TRAINABLE: {}}
   for theta, variable in variables.items():
-    meta = scoped_variables.weight_of(variable)
+    meta = scoped_variables.weight_hparams(variable)
     shape = jax.ShapeDtypeStruct(tuple(meta.shape), meta.dtype)
     kind = PARAMS if variable.trainable else NON_TRAINABLE
     found[kind][scoped_variables.jax_path(theta)] = base_layer.BoxedParam(

@@ -12,7 +12,7 @@ def task_params(**changes):
   """Returns Params of a small Transformer, without dropout.
 
   Args:
-    **changes: of what `SetupTransformerParams` is told.
+    **changes: of the arguments of `SetupTransformerParams`.
   """
   base_config = lingvo_runtime.module('lingvo.tasks.mt.base_config')
   model = lingvo_runtime.module('lingvo.tasks.mt.model')
