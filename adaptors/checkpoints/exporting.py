@@ -12,7 +12,7 @@ from adaptors import lingvo_runtime
 from adaptors.checkpoints import counts, files, mapping
 from pax_compat import checkpoints, errors
 
-_PARTS = '.parts'
+_STAGED = '.staged'
 _PREFIX = 'part'
 
 
@@ -53,16 +53,16 @@ def write(
       f'{prefix}.index already exists; expected a folder without a checkpoint'
       f' of step {step}'
     )
-  parts = folder / f'{prefix.name}{_PARTS}'
-  parts.mkdir(parents=True, exist_ok=True)
-  saved = [_save(parts, 'counts', numbers)]
+  staged = folder / f'{prefix.name}{_STAGED}'
+  staged.mkdir(parents=True, exist_ok=True)
+  saved = [_save(staged, 'counts', numbers)]
   copies = {of: name for name, of in mapping.copies_of(state, metadata).items()}
   for leaf in mapping.leaves_of(state, metadata):
-    folder_of = parts / leaf.path
+    folder_of = staged / leaf.path
     if not folder_of.is_dir():
       tensors = _tensors(leaf, arrays[leaf.path], original)
       tensors |= {copies[t]: v for t, v in tensors.items() if t in copies}
-      _save(parts, leaf.path, tensors)
+      _save(staged, leaf.path, tensors)
     saved.append(str(folder_of / _PREFIX))
   tf = lingvo_runtime.module('tensorflow')
   tf.raw_ops.MergeV2Checkpoints(
@@ -70,7 +70,7 @@ def write(
     destination_prefix=str(prefix),
     delete_old_dirs=False,
   )
-  shutil.rmtree(parts)
+  shutil.rmtree(staged)
   tf.compat.v1.train.update_checkpoint_state(str(folder), prefix.name)
   return str(prefix)
 
@@ -104,10 +104,10 @@ def _padding(
   return np.asarray(leaf.initial_value, value.dtype)
 
 
-def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
+def _save(staged: pathlib.Path, name: str, tensors: dict) -> str:
   """Saves tensors to a folder, which exists only once they are complete."""
   tf = lingvo_runtime.module('tensorflow')
-  unfinished = parts / f'{name}.unfinished'
+  unfinished = staged / f'{name}.unfinished'
   shutil.rmtree(unfinished, ignore_errors=True)
   unfinished.mkdir()
   tf.raw_ops.SaveV2(
@@ -116,5 +116,5 @@ def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
     shape_and_slices=[''] * len(tensors),
     tensors=[tf.constant(np.asarray(t, order='C')) for t in tensors.values()],
   )
-  shutil.rmtree(parts / name, ignore_errors=True)
-  return str(unfinished.rename(parts / name) / _PREFIX)
+  shutil.rmtree(staged / name, ignore_errors=True)
+  return str(unfinished.rename(staged / name) / _PREFIX)

@@ -86,7 +86,9 @@ def _check_flags(options):
   for flag in (_HTML, _JSON):
     folder = pathlib.Path(flag.value or '.').expanduser().parent
     if not folder.is_dir():
-      raise errors.UserError(f'--{flag.name}: there is no folder {folder}')
+      raise errors.UserError(
+        f'--{flag.name}: the folder {folder} does not exist'
+      )
 
 
 def _report(names, options) -> int:

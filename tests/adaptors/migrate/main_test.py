@@ -43,7 +43,10 @@ def test_help():
       ['matches', 'did you mean', trainer_runs.LINGVO],
     ),
     (['--all', '--translation=native'], ['--translation=native has no']),
-    (['--all', '--html=/nowhere/at/all.html'], ['no folder /nowhere/at']),
+    (
+      ['--all', '--html=/nowhere/at/all.html'],
+      ['folder /nowhere/at does not exist'],
+    ),
     (['--all', '--lingvo_source=/nowhere'], ['no source checkout of Lingvo']),
   ],
 )

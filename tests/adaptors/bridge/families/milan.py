@@ -31,7 +31,7 @@ def task_params():
     loss_weights={('query', 'caption'): 0.5, ('caption', 'query'): 0.5},
     joint_embedding_dim=_OUTPUT_DIM + 2,
   )
-  # As milan's recipe has it.
+  # As in milan's recipe.
   params.train.Set(
     clip_gradient_norm_to_value=1.0,
     grad_norm_tracker=layers.GradNormTracker.Params().Set(

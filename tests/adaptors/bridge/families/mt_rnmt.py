@@ -1,4 +1,4 @@
-"""mt's RNMT+, as `mt.wmt14_en_de.WmtEnDeRNMT` has it."""
+"""mt's RNMT+, as in `mt.wmt14_en_de.WmtEnDeRNMT`."""
 
 from adaptors import lingvo_runtime
 from tests.adaptors.bridge.families import sentence_pairs
@@ -45,6 +45,6 @@ def task_params(model=None, encoder_layers=1, decoder_layers=3):
     **sizes,
     **rates,
   )
-  # As large in the stock one as what `SetupRNMTParams` is told.
+  # The stock experiment also uses the hidden dim.
   params.decoder.rnn_cell_dim = sizes['hidden_dim']
   return params

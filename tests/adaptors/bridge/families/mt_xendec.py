@@ -1,4 +1,4 @@
-"""mt's XEnDec, as `mt.xendec.wmt14_en_de` has it.
+"""mt's XEnDec, as in `mt.xendec.wmt14_en_de`.
 
 Its attention dropout uses unseeded random numbers, with a rate of 0.2 in the
 stock experiment. Here the default is 0, so that two runs can be compared.
@@ -36,7 +36,7 @@ def task_params(atten_drop: float = 0.0):
 
 
 def batch(seed: int) -> dict[str, np.ndarray]:
-  """Returns a batch by dotted name: pairs, others to mix in, and where."""
+  """Returns a batch by dotted name: pairs, other pairs to mix in, and masks."""
   pairs = sentence_pairs.batch(seed)
   others = sentence_pairs.batch(seed + 1000)
   rng = np.random.default_rng(seed)

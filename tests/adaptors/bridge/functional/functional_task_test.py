@@ -188,7 +188,7 @@ def test_an_input_that_cannot_be_built_is_replaced(tf):
     assert not py_utils.IsEagerMode()
 
   params.input.cls = type('Old', (params.input.cls,), {'__init__': refuse})
-  params.input.Define('rows', 17, 'A setting of its own.')
+  params.input.Define('rows', 17, 'A custom setting.')
   task = FunctionalTask(params, do_eval=False, xla_device='tpu')
   metrics, *_ = _forward(tf, task)
   assert (metrics['words'][0], metrics['rows'][0]) == (64, 17)
