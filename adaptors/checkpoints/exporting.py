@@ -12,7 +12,7 @@ from adaptors import lingvo_runtime
 from adaptors.checkpoints import counts, files, mapping
 from pax_compat import checkpoints, errors
 
-_STAGED = '.staged'
+_STAGED = '.parts'
 _PREFIX = 'part'
 
 

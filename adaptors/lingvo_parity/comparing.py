@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adaptors.lingvo_parity import differences, lingvo_side, our_side, pairing
+from adaptors.lingvo_parity import differences, pairing, results
 from adaptors.translate.variables import VariableMap
 
 # Gradients, and steps after the first, accumulate rounding errors: their
@@ -75,8 +75,8 @@ class Comparison:
 
 
 def compare(
-  lingvo: lingvo_side.Run,
-  ours: our_side.Run,
+  lingvo: results.Run,
+  ours: results.Run,
   variables: VariableMap,
   *,
   mask,
@@ -127,7 +127,7 @@ def _row(what: str, lingvo: float, ours: float, tolerance: float) -> Row:
 
 def _layers(
   pairs: Sequence[pairing.Pair],
-  outputs: Sequence[lingvo_side.LayerOutput],
+  outputs: Sequence[results.LayerOutput],
   loss: Row,
   tolerance: float,
 ) -> list[Row]:

@@ -1,6 +1,5 @@
 """Runs the Lingvo task: layers, loss, gradients, metrics and steps."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,83 +8,10 @@ import numpy as np
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import lingvo_layers
+from adaptors.lingvo_parity.results import LayerOutput, Run, Sample, Step
 from pax_compat import errors
 
 _LEARNING_RATE = 'learning_rate/'
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerOutput:
-  """An output of a layer's call.
-
-  Attributes:
-    path: of the layer, such as `lm.trans[0].fflayer`.
-    name: of the value in a map; '' for a single output.
-    value: an array of floats.
-    followers: indices of the outputs that are computed from it.
-    reaches_loss: whether the loss is computed from it.
-  """
-
-  path: str
-  name: str
-  value: np.ndarray
-  followers: tuple[int, ...]
-  reaches_loss: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-  """The results of a training step.
-
-  Attributes:
-    loss: before the step.
-    rate: the learning rate; None if there are several learners.
-  """
-
-  loss: float
-  rate: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-  """Classes that a sampled softmax drew.
-
-  Attributes:
-    classes: [S], int.
-    expected_counts: [S], float.
-  """
-
-  classes: np.ndarray
-  expected_counts: np.ndarray
-
-
-@dataclasses.dataclass
-class Run:
-  """The results of a Lingvo task.
-
-  Attributes:
-    weights: initial weights by theta path.
-    layers: outputs of layers for the first batch, in order of computation.
-    loss: of the first batch.
-    gradients: of that loss, by theta path, before clipping.
-    metrics: of the first batch at evaluation, by name.
-    steps: of training, one per batch.
-    last: the weights after the last step.
-    sample: of the softmax for the first batch; None without sampling.
-    step_samples: of the softmax in each step.
-    is_random: whether the loss still depends on random numbers.
-  """
-
-  weights: dict[str, np.ndarray]
-  layers: list[LayerOutput] = dataclasses.field(default_factory=list)
-  loss: float = 0.0
-  gradients: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-  steps: list[Step] = dataclasses.field(default_factory=list)
-  last: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  sample: Sample | None = None
-  step_samples: list[Sample] = dataclasses.field(default_factory=list)
-  is_random: bool = False
 
 
 def run(
@@ -127,7 +53,7 @@ def _trained(made, recorder, first, batches, weights) -> Run:
   made.start()
   for path, value in given.items():
     variables[path].load(value, session)
-  done = Run(session.run(variables))
+  done = Run(weights=session.run(variables))
   results = session.run(
     {
       'layers': [o.tensor for o in outputs],

@@ -1,6 +1,5 @@
 """Runs the translated task: layers, loss, gradients, metrics and steps."""
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptors.lingvo_parity import given_samples, lingvo_layers
-from adaptors.lingvo_parity.lingvo_side import Sample, Step
+from adaptors.lingvo_parity.results import LayerOutput, Run, Sample, Step
 from adaptors.translate.tasks.single import TranslatedTask
 from pax_compat import base_layer, learners
 from pax_compat.config import Config
@@ -22,42 +21,6 @@ from pax_compat.trainer import partitioning, program
 _INTERMEDIATES = 'intermediates'
 _LEARNING_RATE = 'learning/lr'
 _AUX_LOSS = 'aux_loss'
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerOutput:
-  """An output of a layer's call.
-
-  Attributes:
-    path: of the layer, such as `lm/transformer/x_layers_0`.
-    name: of the value in a map; '' for a single output.
-    value: an array of floats.
-  """
-
-  path: str
-  name: str
-  value: np.ndarray
-
-
-@dataclasses.dataclass
-class Run:
-  """The results of a translated task.
-
-  Attributes:
-    layers: outputs of layers for the first batch.
-    loss: of the first batch.
-    gradients: of that loss, by theta path, before clipping.
-    metrics: of the first batch at evaluation, by name.
-    steps: of training, one per batch.
-    last: the weights after the last step, by theta path.
-  """
-
-  layers: list[LayerOutput]
-  loss: float
-  gradients: dict[str, np.ndarray]
-  metrics: dict[str, float]
-  steps: list[Step] = dataclasses.field(default_factory=list)
-  last: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def run(

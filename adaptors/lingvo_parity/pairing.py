@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from adaptors.lingvo_parity import differences, lingvo_side, our_side
+from adaptors.lingvo_parity import differences, results
 from adaptors.translate.training.variable_layout import is_stack
 from adaptors.translate.variables import VariableMap
 
@@ -36,8 +36,8 @@ class Pair:
 
 
 def pairs(
-  lingvos: Sequence[lingvo_side.LayerOutput],
-  ours: Sequence[our_side.LayerOutput],
+  lingvos: Sequence[results.LayerOutput],
+  ours: Sequence[results.LayerOutput],
   variables: VariableMap,
   mask: np.ndarray | None,
 ) -> list[Pair]:
@@ -84,8 +84,8 @@ def _is_below(theta: str, path: str) -> bool:
 
 
 def _with_weights(
-  outputs: Sequence[our_side.LayerOutput], variables: VariableMap
-) -> Iterator[tuple[frozenset[str], our_side.LayerOutput]]:
+  outputs: Sequence[results.LayerOutput], variables: VariableMap
+) -> Iterator[tuple[frozenset[str], results.LayerOutput]]:
   """Yields outputs with the theta paths of their layers' weights.
 
   Stacked layers are also yielded one by one.
