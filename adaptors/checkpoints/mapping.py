@@ -44,7 +44,7 @@ import numpy as np
 from adaptors.checkpoints.counts import SAVE_COUNTER, Counts, Number
 from adaptors.checkpoints.metadata import CheckpointMetadata
 from adaptors.checkpoints.slots import OptimizerMetadata
-from adaptors.translate.variables import Same, Variable
+from adaptors.translate.variables import Identity, Variable
 from pax_compat import base_layer, checkpoints, errors
 
 _AVERAGE = 'ExponentialMovingAverage'
@@ -259,7 +259,7 @@ class _Finder:
       if path.startswith(f'{optimizer.learner_path}.{_NORMS}.'):
         field = path.rpartition('.')[2]
         name = self._metadata.names[f'{optimizer.theta}{_TRACKER}.{field}']
-        return Leaf(path, (name,), Same())
+        return Leaf(path, (name,), Identity())
       if path.startswith(f'{optimizer.path}.'):
         return self._slot(path, optimizer)
     raise _unknown(path)

@@ -15,7 +15,7 @@ import optax
 
 from adaptors.equivalents import lingvo_optimizers
 from adaptors.translate.training import optimizers, variable_layout
-from adaptors.translate.variables import Same, Stack, Variable
+from adaptors.translate.variables import Identity, Stack, Variable
 from pax_compat import optimizers as pax_optimizers
 from pax_compat.config import Config
 
@@ -122,7 +122,7 @@ class OptimizerMetadata:
     slots = _SLOTS.get(self.kind)
     if slots is None:
       # Its state has Lingvo's shapes, except for stacked layers.
-      transform = Stack() if variable_layout.is_stack(transform) else Same()
+      transform = Stack() if variable_layout.is_stack(transform) else Identity()
     if slot == _ACCUMULATED:
       return tuple(map(self._accumulated, names)), transform
     if slots is None:

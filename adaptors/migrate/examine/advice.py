@@ -13,14 +13,12 @@ from adaptors.translate.view import Issue, class_path
 
 _SKETCH = """\
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 
 
 @registry.translates({path!r})
 def {name}(view):
 {children}
   config = ...  # A config of an equivalent pax_compat {kind}.
-  config.set(**base_fields(view))
   variables = ...  # A VariableMap from its variables to Lingvo's.
   return registry.Translated(config, variables)
 """

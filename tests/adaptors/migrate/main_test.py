@@ -47,7 +47,10 @@ def test_help():
       ['--all', '--html=/nowhere/at/all.html'],
       ['folder /nowhere/at does not exist'],
     ),
-    (['--all', '--lingvo_source=/nowhere'], ['no source checkout of Lingvo']),
+    (
+      ['--all', '--lingvo_source=/nowhere'],
+      ['not a source checkout of Lingvo'],
+    ),
   ],
 )
 def test_mistakes_in_the_flags(flags, words):
