@@ -140,7 +140,7 @@ class TFDataInput(base_input.BaseInput):
       self._batches = iter(self._dataset())
     rows = self._next_rows()
     count = example_rows.num_rows(rows)
-    weighed = example_rows.weighed(rows, count)
+    weighed = example_rows.with_example_weights(rows, count)
     digest = _digest(jax.tree.map(lambda x: x[:1], rows))
     if self._first is None and not self._read:
       self._first = digest
@@ -152,7 +152,7 @@ class TFDataInput(base_input.BaseInput):
     own = weighed
     if other and real:
       own = jax.tree.map(lambda x: x[1:], weighed)
-    return example_rows.filled(own, real=real, rows=self.batch_size)
+    return example_rows.pad_batch(own, real=real, rows=self.batch_size)
 
   def _next_rows(self) -> NestedMap:
     """Returns this host's examples of a step, behind the first of the step."""
@@ -279,7 +279,7 @@ class TFDataInput(base_input.BaseInput):
       lambda x: np.zeros((1, *x.shape), x.dtype.as_numpy_dtype), spec
     )
     return self.specs_of(
-      example_rows.weighed(row, 1),
+      example_rows.with_example_weights(row, 1),
       rows=self.batch_size + self.batch_padding_size,
     )
 
@@ -367,5 +367,5 @@ def _digest(example: NestedMap) -> str:
   digest = hashlib.blake2b(digest_size=8)
   for path, x in example.flatten_items():
     digest.update(f'{path} {x.dtype} {x.shape}'.encode())
-    digest.update(host_fields.digestible(x))
+    digest.update(host_fields.canonical_bytes(x))
   return digest.hexdigest()

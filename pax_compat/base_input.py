@@ -111,7 +111,7 @@ class BaseInput(config_lib.Configurable):
     """
     input_fields.check(
       fields,
-      told=cls.__name__,
+      label=cls.__name__,
       can_reset=cls.reset is not BaseInput.reset,
     )
 
@@ -189,7 +189,7 @@ class BaseInput(config_lib.Configurable):
   def _padded(self, batch: NestedMap) -> NestedMap:
     """Returns a batch with rows added, of zeros and without weight."""
     rows = jax.tree.leaves(batch)[0].shape[0]
-    batch = example_rows.weighed(batch, rows)
+    batch = example_rows.with_example_weights(batch, rows)
     return jax.tree.map(self._with_zeros, batch)
 
   def _with_zeros(self, x: np.ndarray) -> np.ndarray:

@@ -152,7 +152,7 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
   def _note_order(self, batch: NestedMap):
     if self.num_infeed_hosts > 1:
       for leaf in jax.tree.leaves(batch):
-        self._digest.update(host_fields.digestible(leaf))
+        self._digest.update(host_fields.canonical_bytes(leaf))
 
   def _read_epoch(self):
     """Yields this host's batches of one epoch."""
@@ -312,7 +312,7 @@ class _Group:
       have = sum(bucket_shapes.batch_rows(p) for p in self._pieces)
       if have < self._size:
         self._pieces.append(
-          example_rows.fillers(self._first, self._size - have)
+          example_rows.padding_rows(self._first, self._size - have)
         )
       yield self._batch()
 

@@ -324,7 +324,7 @@ class SeqIOInput(base_input.BaseInput):
       return None, self._place
     if self.is_training:
       rows = example_rows.num_rows(share.examples)
-      return example_rows.weighed(share.examples, rows), share.next
+      return example_rows.with_example_weights(share.examples, rows), share.next
     if is_short and not self.fills_up:
       return self._sharing.real(share), share.next
     blank = self.annotate_padding_fields

@@ -166,7 +166,7 @@ class IndexedInput(base_input.BaseInput):
     batch = self._examples_at(positions)
     after = self._read + rows * self.num_infeed_hosts
     self._read = after if end is None else min(after, end)
-    return example_rows.filled(batch, real=real, rows=rows)
+    return example_rows.pad_batch(batch, real=real, rows=rows)
 
   def _examples_at(self, positions: np.ndarray) -> NestedMap:
     """Returns the examples of positions [k] in the order of all epochs."""
@@ -179,7 +179,7 @@ class IndexedInput(base_input.BaseInput):
         indices[rows] = self._order(int(epoch)).at(places[rows])
     batch = self.examples_in_epochs(indices, epochs)
     self._check_rows(batch, len(positions))
-    return example_rows.weighed(batch, len(positions))
+    return example_rows.with_example_weights(batch, len(positions))
 
   def _order(self, epoch: int) -> shuffled_order.ShuffledOrder:
     """Returns the order of an epoch; successive batches mostly share one."""

@@ -330,7 +330,7 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
   for row in np.flatnonzero(weights):
     digest = hashlib.blake2b(digest_size=16)
     for leaf in leaves:
-      digest.update(host_fields.digestible(np.asarray(leaf[row])))
+      digest.update(host_fields.canonical_bytes(np.asarray(leaf[row])))
     yield digest.digest()
 
 

@@ -91,7 +91,7 @@ class Replay:
       group = self._oldest()
     if group.own is not None:
       return group.own
-    return example_rows.without_weight(group.first)
+    return example_rows.zero_weight(group.first)
 
   def _read_one(self):
     try:

@@ -171,7 +171,7 @@ def _weightless(like: NestedMap, shapes: Sequence[Sequence[int]]) -> NestedMap:
   """Returns a batch like another, of other shapes, whose rows do not count."""
   leaves, tree = jax.tree_util.tree_flatten_with_path(like)
   blanks = [
-    host_fields.blank(x, shape, example_rows.filler(path))
+    host_fields.blank(x, shape, example_rows.padding_value(path))
     for (path, x), shape in zip(leaves, shapes, strict=True)
   ]
   return jax.tree.unflatten(tree, blanks)

@@ -81,7 +81,7 @@ class Digest:
     """Yields the chunks, and takes note of them."""
     for chunk in chunks:
       for leaf in jax.tree.leaves(chunk.examples):
-        self._hash.update(host_fields.digestible(leaf))
+        self._hash.update(host_fields.canonical_bytes(leaf))
       yield chunk
 
   @property
@@ -168,7 +168,7 @@ class Sharing:
     """Returns the host's examples with weights and provenance."""
     rows = example_rows.num_rows(share.examples)
     index = share.start + self.batch_size * self.host + np.arange(rows)
-    return example_rows.weighed(
+    return example_rows.with_example_weights(
       NestedMap(
         {
           **share.examples,
@@ -184,7 +184,7 @@ class Sharing:
 def _fillers(example: NestedMap, count: int, *, is_blank: bool) -> NestedMap:
   """Returns `count` copies of an example [1, ...] that weigh nothing."""
   if is_blank:
-    copies = example_rows.fillers(example, count)
+    copies = example_rows.padding_rows(example, count)
   else:
     copies = jax.tree.map(lambda x: np.repeat(x, count, axis=0), example)
   none = np.full(count, -1, np.int32)

@@ -108,7 +108,7 @@ def test_rows_that_fill_up_an_evaluation_do_not_count():
   filled = jax.tree.map(
     lambda *rows: np.concatenate(rows),
     batch,
-    example_rows.fillers(jax.tree.map(lambda x: x[:1], batch), 5),
+    example_rows.padding_rows(jax.tree.map(lambda x: x[:1], batch), 5),
   )
   translated = bridge_task.bridge_task(own_task(), 'own')
   translated.config.evaluate.set(write_per_example_out=True)

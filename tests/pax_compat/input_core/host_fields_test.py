@@ -109,7 +109,9 @@ def test_what_is_no_text():
 def test_equal_texts_are_digested_equally():
   one, other = (_objects(''.join(['a'] * count)) for count in (9, 9))
   assert one[0] is not other[0]
-  assert host_fields.digestible(one) == host_fields.digestible(other)
-  assert host_fields.digestible(one) != host_fields.digestible(_objects('b'))
+  assert host_fields.canonical_bytes(one) == host_fields.canonical_bytes(other)
+  assert host_fields.canonical_bytes(one) != host_fields.canonical_bytes(
+    _objects('b')
+  )
   x = np.arange(6).reshape(2, 3)
-  assert host_fields.digestible(x.T) == x.T.tobytes()
+  assert host_fields.canonical_bytes(x.T) == x.T.tobytes()
