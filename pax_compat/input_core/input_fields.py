@@ -11,7 +11,7 @@ _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
 
 
 class _UnsetText(str):
-  """The default of a string field: differs from an equal value set by a user."""
+  """Default of a string field, distinct from an equal value of the user."""
 
 
 class _UnsetNumber(int):

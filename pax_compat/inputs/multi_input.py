@@ -141,7 +141,7 @@ class MultiInput(base_input.BaseInput):
   def _set_state_internal(self, state: bytes):
     composed_state.decomposed(state, self._inputs, of=self.name)
 
-  def parts(self):
+  def children(self):
     return self._inputs.values()
 
   def ids_to_strings(

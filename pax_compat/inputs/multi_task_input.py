@@ -104,7 +104,7 @@ class MultiTaskInput(base_input.BaseInput):
       )
     )
 
-  def parts(self):
+  def children(self):
     return self._sources.values()
 
   def is_host_field(self, path, leaf):
@@ -168,7 +168,7 @@ class TaskInput(base_input.BaseInput):
   def reset(self):
     self.source.reset()
 
-  def parts(self):
+  def children(self):
     return (self.source,)
 
   def is_host_field(self, path, leaf):

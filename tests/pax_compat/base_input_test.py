@@ -1,5 +1,6 @@
-"""Tests of what every input has."""
+"""Tests of the base class of inputs."""
 
+import doctest
 import sys
 import types
 
@@ -18,11 +19,11 @@ class Numbered(base_input.BaseInput):
 
   Attributes:
     weight: of the rows; None leaves it to others.
-    can_tell: whether the input knows where it stands.
+    has_state: whether the input has a state.
   """
 
   weight: float | None = None
-  can_tell: bool = True
+  has_state: bool = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -41,12 +42,17 @@ class Numbered(base_input.BaseInput):
     self._next = 0
 
   def _get_state_internal(self):
-    if not self.can_tell:
+    if not self.has_state:
       raise NotImplementedError
     return str(self._next).encode()
 
   def _set_state_internal(self, state):
     self._next = int(state)
+
+
+def test_the_example_of_the_module():
+  result = doctest.testmod(base_input)
+  assert result.attempted > 5 and not result.failed
 
 
 @pytest.mark.parametrize('name', ['Train', 'dev.v1:a_b+c-2'])
@@ -112,14 +118,14 @@ def test_an_evaluation_of_nothing(count):
     config.Instantiate()
 
 
-def test_what_a_subclass_must_write_names_the_subclass():
+def test_a_missing_method_names_the_subclass():
   class Mine(base_input.BaseInput):
     """Nothing of its own."""
 
   data = Mine.config().Instantiate()
   with pytest.raises(errors.UserError, match='Mine has no method `get_next`'):
     data.get_next()
-  with pytest.raises(errors.UserError, match='Mine: .*there is no method `res'):
+  with pytest.raises(errors.UserError, match='Mine: .*the class has no method'):
     Mine.config(reset_for_eval=True).Instantiate()
   with pytest.raises(NotImplementedError, match='Mine'):
     data.reset()
@@ -184,7 +190,7 @@ def test_an_input_goes_on_where_it_stood(tmp_path):
 
 
 def test_an_input_that_cannot_tell_is_asked_too_late():
-  data = Numbered.config(can_tell=False).Instantiate()
+  data = Numbered.config(has_state=False).Instantiate()
   data.peek_padded()
   with pytest.raises(errors.UserError, match=r'expected get_state\(\) before'):
     data.get_state()
@@ -227,9 +233,9 @@ def test_the_end_of_the_data_as_tensorflow_says_it(monkeypatch):
   assert Mine.config().Instantiate().peek_padded() is None
 
 
-def test_an_input_that_refuses_to_tell_can_be_peeked_at():
+def test_an_input_whose_state_fails_can_be_peeked_at():
   class Refuses(Numbered):
-    """Says why it cannot tell."""
+    """Raises for its state."""
 
     def _get_state_internal(self):
       raise errors.UserError('not now')
@@ -240,7 +246,7 @@ def test_an_input_that_refuses_to_tell_can_be_peeked_at():
   assert data.peek_padded() is data.get_next_padded()
 
 
-def test_what_inputs_say_of_restarts():
+def test_descriptions_of_restarts():
   data = Numbered.config().Instantiate()
   assert data.after_restart() == 'it starts at its first batch again'
 
@@ -324,7 +330,7 @@ def test_an_input_that_cannot_tell_gives_a_batch(caplog):
     x=jax.ShapeDtypeStruct((5, 2), np.int64),
     eval_sample_weights=jax.ShapeDtypeStruct((5,), np.float32),
   )
-  assert "Numbered 'd' cannot tell what its batches are like" in caplog.text
+  assert "Numbered 'd' has no batch_specs(): reading one batch" in caplog.text
 
 
 def test_a_provider_closes_its_input():
@@ -347,7 +353,7 @@ def test_a_provider_closes_its_input():
   assert len(closed) == 1
 
 
-def test_fields_that_stay_on_the_host_have_no_specs():
+def test_host_fields_have_no_specs():
   class Texts(Numbered):
     """Keeps `inner.source` on the host, too."""
 

@@ -1,4 +1,4 @@
-"""Tests of what stays on the host."""
+"""Tests of host fields."""
 
 import numpy as np
 import pytest
@@ -101,12 +101,12 @@ def test_bytes_and_back():
     assert one.dtype == other.dtype and one.shape == other.shape
 
 
-def test_what_is_no_text():
-  with pytest.raises(errors.UserError, match="'odd' .* holds a object;"):
+def test_other_objects_are_refused():
+  with pytest.raises(errors.UserError, match="'odd' .* contains a object;"):
     host_fields.to_bytes({'odd': _objects(object())})
 
 
-def test_equal_texts_are_digested_equally():
+def test_equal_strings_have_equal_bytes():
   one, other = (_objects(''.join(['a'] * count)) for count in (9, 9))
   assert one[0] is not other[0]
   assert host_fields.canonical_bytes(one) == host_fields.canonical_bytes(other)

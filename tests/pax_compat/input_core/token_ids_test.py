@@ -22,7 +22,7 @@ def test_ids_beyond_the_largest_table_are_refused():
   token_ids.check_known('Train', _batch([0, 15]), 16)
   told = (
     r'Train: in example 1 of a batch, src.ids has the id 17 at \[1, 0\] of'
-    r' \[2, 3\], and 1 more of the kind; expected ids below 16, as the largest'
+    r' \[2, 3\], and 1 more of the kind; expected ids below 16, the rows of'
   )
   with pytest.raises(errors.UserError, match=told):
     token_ids.check_known('Train', _batch([1, 2, 3], [17, 5, 16]), 16)
