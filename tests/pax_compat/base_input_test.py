@@ -103,7 +103,7 @@ def test_all_of_the_data_without_reset(count):
   assert training.eval_loop_num_batches is None
 
 
-def test_too_few_batches_are_no_evaluation():
+def test_too_few_batches_are_refused():
   data = Numbered.config(
     name='d', reset_for_eval=True, eval_loop_num_batches=7
   ).Instantiate()
@@ -112,7 +112,7 @@ def test_too_few_batches_are_no_evaluation():
 
 
 @pytest.mark.parametrize('count', [0, -2])
-def test_an_evaluation_of_nothing(count):
+def test_an_evaluation_without_batches(count):
   config = base_input.BaseInput.config(name='d', eval_loop_num_batches=count)
   with pytest.raises(errors.UserError, match=f'batches of d is {count}; expec'):
     config.Instantiate()
@@ -133,7 +133,7 @@ def test_a_missing_method_names_the_subclass():
   data.close()
 
 
-def test_texts_of_an_input_without_words_are_numbers():
+def test_strings_without_a_tokenizer_are_numbers():
   data = base_input.BaseInput.config().Instantiate()
   ids = np.array([[5, 6, 7], [8, 9, 0]])
   assert data.ids_to_strings(ids, np.array([3, 1])) == ['5 6 7', '8']
@@ -142,7 +142,7 @@ def test_texts_of_an_input_without_words_are_numbers():
 # Peeking, padding, and where an input stands.
 
 
-def test_a_batch_that_was_peeked_at_comes_next():
+def test_the_peeked_batch_comes_next():
   data = Numbered.config().Instantiate()
   assert data.peek_padded() is data.peek_padded()
   assert [data.get_next_padded().x[0, 0] for _ in range(6)] == _ALL
@@ -151,7 +151,7 @@ def test_a_batch_that_was_peeked_at_comes_next():
     data.get_next_padded()
 
 
-def test_a_reset_forgets_the_peeked_batch():
+def test_a_reset_drops_the_peeked_batch():
   data = Numbered.config().Instantiate()
   data.get_next_padded()
   assert data.peek_padded().x[0, 0] == 1
@@ -160,7 +160,7 @@ def test_a_reset_forgets_the_peeked_batch():
 
 
 @pytest.mark.parametrize('weight', [None, 0.5])
-def test_rows_that_pad_weigh_nothing(weight):
+def test_padding_rows_have_weight_0(weight):
   data = Numbered.config(batch_padding_size=2, weight=weight).Instantiate()
   data.get_next_padded()
   batch = data.peek_padded()
@@ -170,7 +170,7 @@ def test_rows_that_pad_weigh_nothing(weight):
   assert batch.eval_sample_weights.dtype == np.float32
 
 
-def test_an_input_goes_on_where_it_stood(tmp_path):
+def test_an_input_continues_at_its_state(tmp_path):
   data = Numbered.config().Instantiate()
   data.get_next_padded()
   data.save(tmp_path / 'at_1')
@@ -189,7 +189,7 @@ def test_an_input_goes_on_where_it_stood(tmp_path):
     data.restore(tmp_path / 'nothing')
 
 
-def test_an_input_that_cannot_tell_is_asked_too_late():
+def test_a_state_is_asked_for_too_late():
   data = Numbered.config(has_state=False).Instantiate()
   data.peek_padded()
   with pytest.raises(errors.UserError, match=r'expected get_state\(\) before'):
@@ -216,7 +216,7 @@ def test_a_batch_is_a_map_of_arrays(batch, wrong):
     Mine.config(name='d').Instantiate().peek_padded()
 
 
-def test_the_end_of_the_data_as_tensorflow_says_it(monkeypatch):
+def test_the_end_of_data_of_tensorflow(monkeypatch):
   class OutOfRangeError(Exception):
     """Stands for TensorFlow's, which is not loaded here."""
 
@@ -312,7 +312,7 @@ def test_batch_sizes():
     Numbered.get_batch_size(Numbered.config(name='d'))
 
 
-def test_rows_cannot_be_taken_away():
+def test_negative_padding_is_refused():
   with pytest.raises(errors.UserError, match='of d is -1; expected 0 or more'):
     Numbered.config(name='d', batch_padding_size=-1).Instantiate()
 
@@ -320,7 +320,7 @@ def test_rows_cannot_be_taken_away():
 # What batches are like.
 
 
-def test_an_input_that_cannot_tell_gives_a_batch(caplog):
+def test_specs_are_read_from_a_batch(caplog):
   config = Numbered.config(name='d', batch_padding_size=2, weight=1.0)
   assert config.Instantiate().batch_specs() is None
   provider = base_input.DatasetInputSpecsProvider.config(input_p=config)

@@ -23,7 +23,7 @@ _BATCH = NestedMap(
 )
 
 
-def test_texts_are_taken_out_of_a_batch():
+def test_strings_are_split_from_a_batch():
   rest, host = host_fields.split(_BATCH, base_input.BaseInput().is_host_field)
   assert rest.flatten_items() == [
     ('ids', _BATCH.ids),
@@ -36,7 +36,7 @@ def test_texts_are_taken_out_of_a_batch():
   assert 'only' in _BATCH and len(_BATCH.parts) == 2
 
 
-def test_a_batch_without_texts_stays_as_it_is():
+def test_a_batch_without_strings_is_not_changed():
   batch = NestedMap(ids=np.zeros(3), empty=NestedMap())
   rest, host = host_fields.split(batch, base_input.BaseInput().is_host_field)
   assert rest is batch and not host
@@ -47,7 +47,7 @@ class Chosen(base_input.BaseInput):
     return path.startswith('src.') and leaf.ndim == 1
 
 
-def test_an_input_says_what_stays():
+def test_an_input_defines_its_host_fields():
   rest = host_fields.for_devices(_BATCH, Chosen().is_host_field)
   assert sorted(rest) == ['ids', 'none', 'only', 'parts']
 
@@ -76,7 +76,7 @@ class Texts(base_input.BaseInput):
     return NestedMap(text=_objects(b'a', b'b'), x=np.ones([2, 2]))
 
 
-def test_rows_that_an_input_adds_have_no_text():
+def test_padding_rows_have_empty_strings():
   batch = Texts(batch_padding_size=2).get_next_padded()
   assert batch.text.tolist() == [b'a', b'b', b'', b'']
   assert batch.eval_sample_weights.tolist() == [1, 1, 0, 0]
