@@ -211,9 +211,7 @@ class TFDataInput(epoch_input.EpochInput):
       f'the dataset of {self.name} never ends; leave out repeat(), as this'
       ' input repeats its data by itself',
     )
-    return (
-      dataset if self._examples_reads_once else dataset.repeat(self.num_epochs)
-    )
+    return dataset if self._reads_once else dataset.repeat(self.num_epochs)
 
   def _made(self, tf) -> Any:
     try:

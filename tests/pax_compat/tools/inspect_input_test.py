@@ -75,7 +75,7 @@ def _check(text: str):
     ),
     (
       dict(rows=6),
-      'Dev: 2 examples of the data are read by none of 2 hosts reads',
+      'Dev: 2 examples of the data are read by none of 2 hosts',
     ),
     (dict(shift=-1), 'Dev: src.ids has negative ids'),
     (
