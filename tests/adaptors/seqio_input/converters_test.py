@@ -45,8 +45,8 @@ def _converted(converter, examples, lengths=None) -> list[dict]:
   return list(data.as_numpy_iterator())
 
 
-def _filled(row: list, length: int, fill=0) -> np.ndarray:
-  return np.array([*row, *[fill] * (length - len(row))])
+def _padded(row: list, length: int, value=0) -> np.ndarray:
+  return np.array([*row, *[value] * (length - len(row))])
 
 
 def _of_language_model(
@@ -75,15 +75,15 @@ def _of_language_model(
     if not packed:  # What is behind the last token reads it.
       fields['ids'].append(fields['labels'][-1])
     one = {
-      'labels': abs(_filled(fields['labels'], length)),
-      'ids': abs(_filled(fields['ids'][:length], length)),
-      'weights': _filled(fields['weights'], length),
-      'paddings': _filled([0.0] * len(fields['labels']), length, 1.0),
-      'segment_ids': _filled(fields['of'], length),
-      'segment_pos': _filled(fields['at'], length),
+      'labels': abs(_padded(fields['labels'], length)),
+      'ids': abs(_padded(fields['ids'][:length], length)),
+      'weights': _padded(fields['weights'], length),
+      'paddings': _padded([0.0] * len(fields['labels']), length, 1.0),
+      'segment_ids': _padded(fields['of'], length),
+      'segment_pos': _padded(fields['at'], length),
     }
     if 'inputs' in row[0]:
-      one['inputs_indicator'] = _filled(indicator, length)
+      one['inputs_indicator'] = _padded(indicator, length)
     expected.append(one)
   return expected
 
