@@ -122,7 +122,7 @@ class TFDataInput(epoch_input.EpochInput):
       self._first = digest
     self._firsts.update(digest.encode())
     self._examples_read += self._global_batch_size
-    # Hosts but the first also read the first example of the step, which says
+    # Hosts but the first also read the first example of the step, to know
     # that there is a batch.
     other = self._offset > 0
     real = count - other
@@ -275,7 +275,7 @@ class TFDataInput(epoch_input.EpochInput):
 
   def after_restart(self) -> str:
     if self.is_deterministic:
-      return 'it goes on at the example that comes next in its order'
+      return 'it continues at the next example of its order'
     return 'its dataset, which is not deterministic, is read from the start'
 
   def order_digest(self) -> bytes | None:
@@ -317,7 +317,7 @@ class TFDataInput(epoch_input.EpochInput):
     )
     self.check(
       found == expected,
-      f'{self.name} cannot go on where it was: its dataset begins with another'
+      f'{self.name} cannot continue: its dataset begins with another'
       ' example than before. If it shuffles, give dataset_fn the argument'
       ' `seed` and pass it to shuffle(); otherwise set is_deterministic=False',
     )

@@ -58,7 +58,7 @@ def check(fields: Any, *, label: str, can_reset: bool):
   Raises:
     UserError: a value is not allowed, or two values contradict each other.
   """
-  for holds, wrong in (
+  for is_valid, message in (
     *_batches(fields),
     *_sizes(fields),
     (
@@ -67,8 +67,8 @@ def check(fields: Any, *, label: str, can_reset: bool):
       ' `reset`; expected one that restarts at the first batch',
     ),
   ):
-    if not holds:
-      raise errors.UserError(f'{label}: {wrong}')
+    if not is_valid:
+      raise errors.UserError(f'{label}: {message}')
 
 
 def _batches(fields: Any) -> list[tuple[bool, str]]:

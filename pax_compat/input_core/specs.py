@@ -46,7 +46,7 @@ class BaseInputSpecsProvider(config_lib.Configurable):
 
 
 class DatasetInputSpecsProvider(BaseInputSpecsProvider):
-  """Gets the specs from an input; reads a batch only if there is no other way.
+  """Gets the specs from an input; reads a batch only if necessary.
 
   Attributes:
     input_p: config of the input, which is built only for this, then closed.

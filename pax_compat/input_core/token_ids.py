@@ -108,9 +108,9 @@ def known_to(model: config_lib.Config) -> int | None:
     of this package, or no embedding layer.
   """
   layers = (
-    (fdl.get_callable(part), config_lib.field_values(part))
-    for part, _ in daglish.iterate(model)
-    if _is_layer(part)
+    (fdl.get_callable(node), config_lib.field_values(node))
+    for node, _ in daglish.iterate(model)
+    if _is_layer(node)
   )
   return rows_of_largest_table(layers, is_known=_is_own, lookup='emb_lookup')
 

@@ -82,7 +82,7 @@ class ComposedInput(base_input.BaseInput):
     return NestedMap({n: self._inputs[n].get_next_padded() for n in names})
 
   def _own_state(self) -> dict[str, Any]:
-    """Returns the state beside the children's, as JSON values."""
+    """Returns the state in addition to the children's, as JSON values."""
     return {}
 
   def _set_own_state(self, values: Mapping[str, Any]):

@@ -215,6 +215,6 @@ class IndexedInput(epoch_input.EpochInput):
     ]
     self.check(
       not differ,
-      f'{self.name} cannot go on where it was, after {examples_read} examples:'
+      f'{self.name} cannot continue after {examples_read} examples:'
       f' {", ".join(differ)} (input_random_seed is None without shuffling)',
     )

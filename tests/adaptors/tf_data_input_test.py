@@ -339,7 +339,7 @@ def test_datasets_that_are_refused(make, fields, message):
 
 
 def _examples_of(path, compute=False):
-  """Returns a dataset of what the files have whose paths begin so."""
+  """Returns a dataset of the files whose paths begin with `path`."""
   tf = lingvo_runtime.tensorflow()
   paths = tf.data.Dataset.list_files(f'{path}*', shuffle=False)
   if compute:
@@ -354,9 +354,9 @@ def _examples_of(path, compute=False):
   ('third', 'compute', 'message'),
   [
     (None, False, 'record 5 of {}/a_bad .* does not match its checksum'),
-    (None, True, 'a record of a file that is not known: .*corrupted record'),
+    (None, True, 'a record of an unknown file: .*corrupted record'),
     (b'\xff none', False, 'record 2 of {}/a_bad is no tf.Example'),
-    (b'\xff none', True, 'that is not known: .*Could not parse example'),
+    (b'\xff none', True, 'an unknown file: .*Could not parse example'),
   ],
 )
 def test_the_record_that_fails_is_named(tmp_path, third, compute, message):

@@ -251,7 +251,7 @@ def test_descriptions_of_restarts():
   assert data.after_restart() == 'it starts at its first batch again'
 
   class Resumes(Numbered):
-    """Can be told where to go on."""
+    """Has a `resume_at`."""
 
     def resume_at(self, step):
       self._next = step

@@ -156,14 +156,14 @@ class Sharing:
     real = (
       example_rows.num_rows(share.examples) if share.examples is not None else 0
     )
-    parts = [] if share.examples is None else [self.real(share)]
+    pieces = [] if share.examples is None else [self.real(share)]
     if real < self.batch_size:
-      parts.append(
+      pieces.append(
         _padding_rows(
           share.first, self.batch_size - real, is_blank=blank_padding
         )
       )
-    return _joined(parts)
+    return _joined(pieces)
 
   def real(self, share: Share) -> NestedMap:
     """Returns the host's examples with weights and provenance."""

@@ -82,7 +82,7 @@ def test_missing_outputs():
   matched = _match([(0, {'ids': 1, 'prefix': 'a'})], _targets(1))
   with pytest.raises(
     errors.UserError,
-    match="need predictions as the output 'decoded_substr' .* returns ids, pref",
+    match="predictions as the output 'decoded_substr' .* returns ids",
   ):
     _ = matched.predictions
   with pytest.raises(
