@@ -318,7 +318,7 @@ def _dataset(make):
     (
       lambda tf: tf.data.Dataset.range(1, 9).map(lambda i: {'x': tf.ones([i])}),
       {},
-      'the dataset fails after 0 examples, which are to have one shape',
+      'the dataset fails after 0 examples, which must have one shape',
     ),
     (
       lambda tf: tf.data.TextLineDataset('/not/there').map(lambda x: {'x': x}),
@@ -399,7 +399,7 @@ _TWO_HOSTS = dict(num_infeed_hosts=2)
     (
       of_host,
       dict(reset_for_eval=True, **_TWO_HOSTS),
-      'splits the data over 2 hosts, which may have more or fewer',
+      'splits the data over 2 hosts, which may have different',
     ),
   ],
 )

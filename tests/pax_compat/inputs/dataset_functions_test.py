@@ -48,7 +48,7 @@ def test_a_function_gets_the_arguments_that_it_has(function, made):
   ('function', 'message'),
   [
     (7, 'Mine.data is 7; expected a function, or a Config'),
-    (numbers, 'Mine.data is a function that needs path; expected these to be'),
+    (numbers, 'Mine.data is a function that requires path; expected them to'),
     (
       config.Config(numbers, path=config.REQUIRED),
       'Mine.data.path is required',

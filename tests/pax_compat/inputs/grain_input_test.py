@@ -121,7 +121,7 @@ def test_threads_read_and_end():
       lambda d: d.to_iter_dataset(),
       'returns a .*IterDataset; expected a grain',
     ),
-    (lambda d: d.repeat(), 'repeats itself without an end; leave out'),
+    (lambda d: d.repeat(), 'repeats without an end; leave out'),
     (lambda d: d.filter(lambda x: x['x'] != 1), 'has no example 1: a filter'),
     (
       lambda d: d.map(lambda x: x['x']),
