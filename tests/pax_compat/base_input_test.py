@@ -120,7 +120,7 @@ def test_an_evaluation_without_batches(count):
 
 def test_a_missing_method_names_the_subclass():
   class Mine(base_input.BaseInput):
-    """Nothing of its own."""
+    """Defines nothing."""
 
   data = Mine.config().Instantiate()
   with pytest.raises(errors.UserError, match='Mine has no method `get_next`'):
@@ -218,7 +218,7 @@ def test_a_batch_is_a_map_of_arrays(batch, wrong):
 
 def test_the_end_of_data_of_tensorflow(monkeypatch):
   class OutOfRangeError(Exception):
-    """Stands for TensorFlow's, which is not loaded here."""
+    """Replaces TensorFlow's, which is not imported here."""
 
   class Mine(Numbered):
     def get_next(self):
@@ -355,7 +355,7 @@ def test_a_provider_closes_its_input():
 
 def test_host_fields_have_no_specs():
   class Texts(Numbered):
-    """Keeps `inner.source` on the host, too."""
+    """Has the host field `inner.source` too."""
 
     def is_host_field(self, path, leaf):
       return path == 'inner.source' or super().is_host_field(path, leaf)
@@ -374,7 +374,7 @@ def test_fields_may_be_declared_in_a_nested_class():
     """Adds to the batches of another input."""
 
     class HParams(Numbered.HParams):
-      """What is set."""
+      """The fields."""
 
       more: int = 3
 
