@@ -208,7 +208,7 @@ def test_specs_of_unknown_shapes_need_a_batch():
   )
 
 
-# Where it stands.
+# State.
 
 
 def test_the_state_is_from_before_the_peeked_batch():
@@ -221,7 +221,7 @@ def test_the_state_is_from_before_the_peeked_batch():
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
   other.resume_at(1)
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
-  assert 'comes next' in other.after_restart()
+  assert 'at the next example' in other.after_restart()
 
 
 def test_steps_are_those_of_all_hosts():

@@ -221,7 +221,7 @@ def test_weights_of_the_data_are_kept():
   assert share.weights == [1.0, 0.25, 1.0, 0.25, 1.0]
 
 
-# Where it stands.
+# State.
 
 
 def test_the_state_is_from_before_the_peeked_batch(tmp_path):
