@@ -1,4 +1,4 @@
-"""Speech and image tasks, bridged, against Lingvo's training of the same."""
+"""Tests of bridged speech and image tasks against Lingvo's training."""
 
 import pytest
 
@@ -18,7 +18,6 @@ def test_trains_as_in_lingvo(reports, family):
 
 
 @pytest.mark.parametrize('family', ['lenet5_batch_norm', 'asr_grapheme'])
-def test_batch_norm_counts(reports, family):
-  """Moving statistics are among what was compared, after each step."""
+def test_moving_statistics_are_compared(reports, family):
   for written in reports[family]['partitioned']['statistics']:
     assert any(path.endswith('bn.moving_variance') for path in written)
