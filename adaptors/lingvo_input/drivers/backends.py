@@ -35,7 +35,7 @@ _SECONDS_TO_DRAIN = 10.0
 TensorsOf = Callable[[Any, Any], list[Any]]
 
 
-class MistakeError(Exception):
+class NotRetriable(Exception):
   """A user's mistake that no other way would mend."""
 
 
@@ -76,7 +76,7 @@ class Settings:
       yield
 
 
-class Way:
+class Backend:
   """A generator that was built in some way; to be closed.
 
   Attributes:
@@ -113,7 +113,7 @@ class Way:
       tensors_of: says what is fetched of it.
 
     Raises:
-      MistakeError: it would end the process or wait for ever.
+      NotRetriable: it would end the process or wait for ever.
       Exception: whatever it raises.
     """
     raise NotImplementedError(type(self).__name__)
@@ -144,7 +144,7 @@ class Way:
     """Returns the readers of a graph.
 
     Raises:
-      MistakeError: one would end the process or wait for ever.
+      NotRetriable: one would end the process or wait for ever.
     """
     readers = reader_params.readers(self._tf, graph.as_graph_def())
     self._comes_to_an_end = any(reader.ends() for reader in readers)
@@ -189,7 +189,7 @@ class Way:
     )
 
 
-class SessionWay(Way):
+class SessionBackend(Backend):
   """Runs a generator in a graph and a session of its own."""
 
   NAME = 'session'
@@ -249,7 +249,7 @@ class SessionWay(Way):
     self.session = self._fetch = None
 
 
-class FunctionWay(Way):
+class FunctionBackend(Backend):
   """Runs a generator as a traced function."""
 
   NAME = 'function'
@@ -316,15 +316,15 @@ def _mistake():
   try:
     yield
   except errors.UserError as e:
-    raise MistakeError(*e.args) from e
+    raise NotRetriable(*e.args) from e
 
 
-# What is still open when the process ends; see `Way._drain`.
-_open: set[Way] = set()
+# What is still open when the process ends; see `Backend._drain`.
+_open: set[Backend] = set()
 
 
 @atexit.register
 def _close_all():
-  for way in list(_open):
-    way.close()
+  for backend in list(_open):
+    backend.close()
   record_copies.remove_all()

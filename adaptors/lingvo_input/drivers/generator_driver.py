@@ -97,39 +97,39 @@ class GeneratorDriver:
     self._step = first_step
     self.steps_per_batch = 1
     self._decode: dict[str | None, Callable[..., list[str]]] = {}
-    self._way = self._build(params)
+    self._backend = self._build(params)
     # It does not depend on this object to be closed, in whatever order the
     # process ends.
-    weakref.finalize(self, self._way.close_soon).atexit = False
-    self.graph = self._way.graph
-    self.uses_step = self._way.uses_step
-    self.refused_records = self._way.refused_records
+    weakref.finalize(self, self._backend.close_soon).atexit = False
+    self.graph = self._backend.graph
+    self.uses_step = self._backend.uses_step
+    self.refused_records = self._backend.refused_records
 
-  def _build(self, params) -> backends.Way:
+  def _build(self, params) -> backends.Backend:
     """Returns the first way that gives a batch, which is kept."""
-    kinds = [backends.SessionWay, backends.FunctionWay]
+    kinds = [backends.SessionBackend, backends.FunctionBackend]
     if generator_kinds.is_tf_data(params):
       kinds.reverse()
     name, failures = self._settings.name, []
     for kind in kinds:
-      way = kind(self._settings)
+      backend = kind(self._settings)
       try:
         # Each way gets Params of its own: generators change theirs.
-        way.build(params.Copy(), self._tensors)
-        self.finite = endless.ends(self._tf, way.graph, way.generator)
-        self._first = [self._first_batch(way, params)]
+        backend.build(params.Copy(), self._tensors)
+        self.finite = endless.ends(self._tf, backend.graph, backend.generator)
+        self._first = [self._first_batch(backend, params)]
         if failures and self._first == [None]:
           raise errors.UserError('it has no data at all')
-        logging.info('%s is driven by a TensorFlow %s', name, way.NAME)
-        return way
-      except backends.MistakeError as e:
-        way.close()
+        logging.info('%s is driven by a TensorFlow %s', name, backend.NAME)
+        return backend
+      except backends.NotRetriable as e:
+        backend.close()
         raise errors.UserError(str(e)) from e.__cause__
       except Exception as e:  # noqa: BLE001 (anything can fail in user code)
-        way.close()
+        backend.close()
         told = errors.one_line(e)
-        logging.info('%s: no %s: %s', name, way.NAME, told)
-        failures.append((f'  {way.NAME}: {told}', e))
+        logging.info('%s: no %s: %s', name, backend.NAME, told)
+        failures.append((f'  {backend.NAME}: {told}', e))
     told = '\n'.join(line for line, _ in failures)
     raise errors.UserError(
       f'{name} cannot be driven, neither by a TensorFlow session nor by a'
@@ -173,31 +173,31 @@ class GeneratorDriver:
       )
     return source_masks.with_source(generator, batch)
 
-  def _first_batch(self, way: backends.Way, params) -> list[np.ndarray] | None:
+  def _first_batch(self, backend: backends.Backend, params) -> list[np.ndarray] | None:
     """Returns the leaves of the first batch, None at the end of the data."""
     # Of a daemon: the process can end though this waits in vain.
     first = futures.Future()
     thread = threading.Thread(
       target=_fulfil,
-      args=(first, functools.partial(self._leaves, way)),
+      args=(first, functools.partial(self._leaves, backend)),
       name='first batch',
       daemon=True,
     )
     thread.start()
     try:
-      return self._awaited(first, way, params)
+      return self._awaited(first, backend, params)
     finally:
       thread.join()
 
-  def _awaited(self, first: futures.Future, way: backends.Way, params):
+  def _awaited(self, first: futures.Future, backend: backends.Backend, params):
     """Waits for the first batch; finds out, if it can, that none comes."""
     name = self._settings.name
     try:
       return first.result(_SECONDS_TO_TRIAL)
     except futures.TimeoutError:
-      if way.cancel and self._has_nothing(params, until=first):
-        way.cancel()
-        raise backends.MistakeError(
+      if backend.cancel and self._has_nothing(params, until=first):
+        backend.cancel()
+        raise backends.NotRetriable(
           f'{name} drops all of its data, and would wait for ever: read once,'
           ' in order, it gave no batch; expected some that fits into the'
           ' largest bucket_upper_bound'
@@ -232,8 +232,8 @@ class GeneratorDriver:
     once.close()
     return once.is_empty
 
-  def _leaves(self, way: backends.Way) -> list[np.ndarray] | None:
-    leaves = way.leaves(self._step)
+  def _leaves(self, backend: backends.Backend) -> list[np.ndarray] | None:
+    leaves = backend.leaves(self._step)
     if leaves is None:
       return None
     self._step += self.steps_per_batch
@@ -247,7 +247,7 @@ class GeneratorDriver:
     Raises:
       StopIteration: the data is at its end.
     """
-    leaves = self._first.pop() if self._first else self._leaves(self._way)
+    leaves = self._first.pop() if self._first else self._leaves(self._backend)
     if leaves is None:
       self._first = [None]  # The end stays the end.
       raise StopIteration
@@ -271,7 +271,7 @@ class GeneratorDriver:
     if key not in self._decode:
       with self._settings.context():
         self._decode[key] = detokenizing.function(
-          self._tf, self._way.generator, self._way.session, key
+          self._tf, self._backend.generator, self._backend.session, key
         )
     return self._decode[key](ids, lengths)
 
@@ -279,7 +279,7 @@ class GeneratorDriver:
     """Frees the generator and its threads."""
     self.graph = None
     self._decode = {}
-    self._way.close()
+    self._backend.close()
 
 
 def _fulfil(promise: futures.Future, function: Callable[[], Any]):
@@ -310,14 +310,14 @@ class _OnceDriver(GeneratorDriver):
     self._until = until
     super().__init__(params=params, cluster_options=options)
 
-  def _first_batch(self, way, params):
+  def _first_batch(self, backend, params):
     self.is_empty = False
-    if not self.finite or not way.cancel:
+    if not self.finite or not backend.cancel:
       return []
-    cancel = way.cancel
+    cancel = backend.cancel
     self._until.add_done_callback(lambda _: cancel())
     try:
-      first = self._leaves(way)
+      first = self._leaves(backend)
     except self._tf.errors.CancelledError:
       return []
     self.is_empty = first is None
