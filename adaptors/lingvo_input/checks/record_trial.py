@@ -1,7 +1,7 @@
-"""Records that the generator's processor refuses, found before reading starts.
+"""Finds records that the generator's processor refuses, before reading starts.
 
-Such as one that is no tf.Example, or an image that cannot be decoded. Lingvo's
-reader drops them in silence.
+Such as one that is not a tf.Example, or an image that cannot be decoded.
+Lingvo's reader drops them silently.
 """
 
 import time
@@ -13,7 +13,7 @@ from adaptors.lingvo_input.checks import params_checks, reader_params
 from adaptors.records import record_copies, record_files
 from pax_compat import errors
 
-# How many records are tried, of how many files, where all should pass.
+# The number of records tried, and of files, if all should pass.
 _RECORDS_TO_TRY = 256
 _FILES_TO_TRY = 16
 
@@ -96,7 +96,7 @@ def _reason(error: Exception) -> str:
 def _records(
   name: str, reader: reader_params.Reader, every: bool
 ) -> Iterator[tuple[int, str, int, bytes]]:
-  """Yields the source, the file, the number in it, and the record."""
+  """Yields the index of the source, the file, the index in it, the record."""
   for source, pattern in enumerate(reader.patterns):
     form = params_checks.split_type(pattern)[0]
     if form not in record_files.FORMATS:

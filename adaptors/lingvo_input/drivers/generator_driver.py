@@ -1,6 +1,6 @@
-"""How a Lingvo input generator is driven: built once, then one call a batch.
+"""A live Lingvo input generator: built once, then one call for each batch.
 
-Whoever drives does not notice in which of the two `backends` it was built.
+It hides which of the two `backends` the generator uses.
 """
 
 import functools
@@ -26,28 +26,27 @@ from adaptors.lingvo_input.drivers import (
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# After this time without a first batch it is found out, where that can be,
-# whether all of the data is dropped, for ever; after that, a warning is given.
+# Without a first batch after the first time, the data is read once and in order
+# to see if all of it is dropped. After the second time a warning is logged.
 _SECONDS_TO_TRIAL = 5.0
 _SECONDS_TO_WARNING = 60.0
 
 
 class GeneratorDriver:
-  """One live input generator; not thread-safe, but of no particular thread.
+  """A live input generator; any thread may use it, one at a time.
 
   Attributes:
-    graph: the TensorFlow graph in which it makes batches.
-    dropped: paths of the leaves that never become arrays.
-    fixed_lengths: of each leaf the size of its second axis, the structure being
-      that of the batches; None if it varies.
-    static_batch: the batch size that the generator promises for some leaf;
-      None if it varies.
-    finite: True or False where it is known whether the data ends, else None.
+    graph: the TensorFlow graph of its batches.
+    dropped: paths of the leaves that do not become arrays.
+    fixed_lengths: the size of the second axis of each leaf, in the structure of
+      a batch; None if it varies.
+    static_batch: the static batch size of some leaf; None if it varies.
+    finite: whether the data ends; None if unknown.
     uses_step: whether batches depend on the training step, such as those of a
       curriculum.
-    steps_per_batch: training steps that a batch is for.
-    refused_records: how many records the generator refuses, as far as they
-      were tried.
+    steps_per_batch: number of training steps that use a batch.
+    refused_records: number of records that the generator refuses, of those
+      that were tried.
   """
 
   def __init__(
@@ -57,7 +56,7 @@ class GeneratorDriver:
     cluster_options: dict[str, Any],
     infeed_host_index: int = 0,
     num_infeed_hosts: int = 1,
-    tells_source: bool = False,
+    adds_source: bool = False,
     seed: int | None = None,
     keeps_texts: bool = False,
     first_step: int = 0,
@@ -68,20 +67,19 @@ class GeneratorDriver:
     Args:
       params: Lingvo Params of the generator; it may change them.
       cluster_options: arguments of `lingvo_runtime.cluster`.
-      infeed_host_index: what the generator is told about this host.
-      num_infeed_hosts: what it is told about the number of hosts.
-      tells_source: whether batches say which data source they come from, if
-        sources train different variables.
-      seed: of what TensorFlow draws at random; None for no seed.
-      keeps_texts: whether leaves of strings stay in batches, as arrays of
-        bytes.
-      first_step: the training step that the first batch is for.
+      infeed_host_index: index of this host that the generator finds.
+      num_infeed_hosts: number of hosts that the generator finds.
+      adds_source: whether batches get `source_selected`, if data sources train
+        different variables.
+      seed: TensorFlow's random seed; None for none.
+      keeps_texts: whether string leaves stay in batches, as arrays of bytes.
+      first_step: the training step of the first batch.
       skips_bad_records: whether records that the generator refuses are left
-        out, and counted, rather than errors.
+        out and counted; if not, they are errors.
 
     Raises:
-      UserError: the generator works in neither way, or would end the process
-        or wait for ever.
+      UserError: both backends fail, or the generator would end the process or
+        wait forever.
     """
     self._tf = lingvo_runtime.module('tensorflow')
     self._settings = backends.Settings(
@@ -92,21 +90,20 @@ class GeneratorDriver:
       seed=seed,
       skips_bad_records=skips_bad_records,
     )
-    self._tells_source = tells_source
+    self._adds_source = adds_source
     self._keeps_texts = keeps_texts
     self._step = first_step
     self.steps_per_batch = 1
     self._decode: dict[str | None, Callable[..., list[str]]] = {}
     self._backend = self._build(params)
-    # It does not depend on this object to be closed, in whatever order the
-    # process ends.
+    # The backend closes itself at exit, in any order of destruction.
     weakref.finalize(self, self._backend.close_soon).atexit = False
     self.graph = self._backend.graph
     self.uses_step = self._backend.uses_step
     self.refused_records = self._backend.refused_records
 
   def _build(self, params) -> backends.Backend:
-    """Returns the first way that gives a batch, which is kept."""
+    """Returns the first backend that returns a batch, which is kept."""
     kinds = [backends.SessionBackend, backends.FunctionBackend]
     if generator_kinds.is_tf_data(params):
       kinds.reverse()
@@ -114,7 +111,7 @@ class GeneratorDriver:
     for kind in kinds:
       backend = kind(self._settings)
       try:
-        # Each way gets Params of its own: generators change theirs.
+        # Each backend gets a copy of the Params: generators change theirs.
         backend.build(params.Copy(), self._tensors)
         self.finite = endless.ends(self._tf, backend.graph, backend.generator)
         self._first = [self._first_batch(backend, params)]
@@ -130,14 +127,14 @@ class GeneratorDriver:
         told = errors.one_line(e)
         logging.info('%s: no %s: %s', name, backend.NAME, told)
         failures.append((f'  {backend.NAME}: {told}', e))
-    told = '\n'.join(line for line, _ in failures)
+    reasons = '\n'.join(line for line, _ in failures)
     raise errors.UserError(
       f'{name} cannot be driven, neither by a TensorFlow session nor by a'
-      f' tf.function:\n{told}'
+      f' tf.function:\n{reasons}'
     ) from failures[0][1]
 
   def _tensors(self, generator: Any, step: Any) -> list[Any]:
-    """Returns the tensors of a symbolic batch, and notes its structure."""
+    """Returns the tensors of a symbolic batch, and keeps its structure."""
     global_step = lingvo_runtime.module(
       'lingvo.core.py_utils'
     ).GlobalStepContext
@@ -148,13 +145,13 @@ class GeneratorDriver:
         f'{type(generator).__name__} gives a {type(batch).__name__} of'
         ' batches, one for each core; only one NestedMap is supported'
       )
-    if self._tells_source and source_masks.are_told_apart(generator):
+    if self._adds_source and source_masks.are_needed(generator):
       batch = self._with_source(generator, batch)
     kept, self.dropped = batch_leaves.kept_leaves(
       self._tf, batch, keeps_texts=self._keeps_texts
     )
     tensors, structure = jax.tree.flatten(kept)
-    self._places = jax.tree.unflatten(structure, range(len(tensors)))
+    self._structure = jax.tree.unflatten(structure, range(len(tensors)))
     self.fixed_lengths = jax.tree.unflatten(
       structure,
       [t.shape[1] if (t.shape.rank or 0) > 1 else None for t in tensors],
@@ -173,9 +170,11 @@ class GeneratorDriver:
       )
     return source_masks.with_source(generator, batch)
 
-  def _first_batch(self, backend: backends.Backend, params) -> list[np.ndarray] | None:
+  def _first_batch(
+    self, backend: backends.Backend, params
+  ) -> list[np.ndarray] | None:
     """Returns the leaves of the first batch, None at the end of the data."""
-    # Of a daemon: the process can end though this waits in vain.
+    # A daemon thread: the process can exit while it waits.
     first = futures.Future()
     thread = threading.Thread(
       target=_fulfil,
@@ -190,7 +189,7 @@ class GeneratorDriver:
       thread.join()
 
   def _awaited(self, first: futures.Future, backend: backends.Backend, params):
-    """Waits for the first batch; finds out, if it can, that none comes."""
+    """Waits for the first batch; raises if it is known never to come."""
     name = self._settings.name
     try:
       return first.result(_SECONDS_TO_TRIAL)
@@ -198,7 +197,7 @@ class GeneratorDriver:
       if backend.cancel and self._has_nothing(params, until=first):
         backend.cancel()
         raise backends.NotRetriable(
-          f'{name} drops all of its data, and would wait for ever: read once,'
+          f'{name} drops all of its data, and would wait forever: read once,'
           ' in order, it gave no batch; expected some that fits into the'
           ' largest bucket_upper_bound'
         ) from None
@@ -208,16 +207,16 @@ class GeneratorDriver:
       logging.warning(
         '%s has given no batch for more than %d seconds. If it drops all of'
         ' its data, such as what is longer than the largest'
-        ' bucket_upper_bound, it will wait for ever',
+        ' bucket_upper_bound, it will wait forever',
         name,
         _SECONDS_TO_WARNING,
       )
     return first.result()
 
   def _has_nothing(self, params, *, until: futures.Future) -> bool:
-    """Whether the data, read once and in order, has not one batch.
+    """Whether the data, read once and in order, has no batch.
 
-    False where that cannot be told, or not before `until` is done.
+    False if unknown, or if `until` is done first.
     """
     # Some sources repeat unless in order, others unless in an evaluation.
     ending = {'require_sequential_input_order': True, 'do_eval': True}
@@ -251,10 +250,10 @@ class GeneratorDriver:
     if leaves is None:
       self._first = [None]  # The end stays the end.
       raise StopIteration
-    return batch_leaves.placed(self._places, leaves)
+    return batch_leaves.unflatten(self._structure, leaves)
 
   def skip(self, count: int) -> int:
-    """Reads so many batches on; returns how many there were."""
+    """Skips up to `count` batches; returns how many there were."""
     for skipped in range(count):
       try:
         self.next()
@@ -263,7 +262,7 @@ class GeneratorDriver:
     return count
 
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
-    """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
+    """Returns the strings of `ids` [B, T]; `lengths` [B] of them are real.
 
     Raises:
       UserError: the generator has no tokenizer, or none called `key`.
@@ -290,10 +289,10 @@ def _fulfil(promise: futures.Future, function: Callable[[], Any]):
 
 
 class _OnceDriver(GeneratorDriver):
-  """Reads data that has an end up to its first batch.
+  """Reads finite data up to its first batch.
 
   Attributes:
-    is_empty: whether there is none; False where the data has no end.
+    is_empty: whether there is no batch; False if the data is endless.
   """
 
   def __init__(self, params: Any, options: dict, until: futures.Future):
@@ -302,7 +301,7 @@ class _OnceDriver(GeneratorDriver):
     Args:
       params: Lingvo Params of the generator; it may change them.
       options: arguments of `lingvo_runtime.cluster`.
-      until: what it does not go on after.
+      until: reading is cancelled when this is done.
 
     Raises:
       UserError: as for a `GeneratorDriver`.

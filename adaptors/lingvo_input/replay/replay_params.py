@@ -1,8 +1,8 @@
-"""The Params with which a generator's order can be reproduced.
+"""Params with which a generator's order is reproducible.
 
-Lingvo's shuffling reader cannot be: even with a fixed seed, a buffer of one
-record and one thread, which order the files have in the second epoch depends on
-how fast batches are taken. Its sequential reader can, and repeats without end.
+Lingvo's shuffling reader is not: even with a fixed seed, a buffer of one record
+and one thread, the order of the files in the second epoch depends on how fast
+batches are taken. Its sequential reader is, and repeats endlessly.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from adaptors.lingvo_input.checks import generator_kinds, params_checks
 from adaptors.records import record_copies
 from pax_compat import errors
 
-# What decides, beside the files, which examples are in which batch.
+# The Params that, besides the files, decide which examples are in which batch.
 _ORDERING = (
   'batch_size',
   'bucket_adjust_every_n',
@@ -33,13 +33,13 @@ def prepare(name: str, params: Any, *, seed: int, num_hosts: int):
   """Sets the Params of a generator so that its order is reproducible.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params; changed.
-    seed: of whatever is drawn at random; not 0.
-    num_hosts: how many hosts share its batches.
+    seed: the random seed; not 0.
+    num_hosts: number of hosts that share its batches.
 
   Raises:
-    UserError: it reads in a way that is not reproducible.
+    UserError: its order cannot be made reproducible.
   """
   _refuse(name, params, num_hosts)
   if 'num_batcher_threads' in params:
@@ -48,7 +48,7 @@ def prepare(name: str, params: Any, *, seed: int, num_hosts: int):
     params.random_seed = seed
   logging.info(
     '%s: replay: every host reads all records, in one thread and in the order'
-    ' of the files, without shuffling; what is drawn at random has the seed %d',
+    ' of the files, without shuffling; the random seed is %d',
     name,
     seed,
   )
@@ -102,14 +102,14 @@ def _has_curriculum(source) -> bool:
   )
 
 
-def facts(name: str, params: Any, *, seed: int) -> dict[str, Any]:
+def metadata(name: str, params: Any, *, seed: int) -> dict[str, Any]:
   """Returns what the order of the batches depends on, as JSON.
 
-  Files count by their names and sizes, wherever they lie, as long as the order
-  of their paths is the same.
+  Files are compared by name and size, not by folder, if the order of their
+  paths is the same.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params, as `prepare` left them.
     seed: as of `prepare`.
   """

@@ -158,7 +158,7 @@ def test_files_of_another_kind(tmp_path):
     (f'text:{tmp_path}/folder', 'matches the folder'),
     (f'text:{good}', 'record 0 of .*good holds TFRecords, and not text as'),
     (f'tfrecord:{tmp_path}/missing', 'no file matches .*/missing'),
-    ('tfrecord:', "'tfrecord:', which names no file"),
+    ('tfrecord:', "'tfrecord:', which does not name a file"),
     (f'tfrecord:{tmp_path}/empty', 'are empty'),
     (f'recordio:{good}', "format 'recordio'; expected one of text"),
   ]:

@@ -166,17 +166,17 @@ def test_hosts_read_different_orders_that_do_not_drift(adapt, tmp_path):
     orders.append(
       [t for _ in range(8) for t in testing.texts(adaptor.get_next())]
     )
-    seed = adaptor._params.file_random_seed
+    seed = adaptor._generator.params.file_random_seed
     adaptor.reset()
     adaptor.get_next()
-    assert adaptor._params.file_random_seed == seed != 7
+    assert adaptor._generator.params.file_random_seed == seed != 7
   assert orders[0] != orders[1]
 
 
 def test_one_host_keeps_its_seed(adapt, pattern):
   params = testing.lm_params(pattern, file_random_seed=7)
   adaptor = adapt(params)
-  assert adaptor._params.file_random_seed == 7
+  assert adaptor._generator.params.file_random_seed == 7
 
 
 def test_derived_seeds_differ_and_are_never_zero():
