@@ -48,7 +48,7 @@ def test_a_record_of_another_kind(files):
   tf = lingvo_runtime.tensorflow()
   good = damaged_files.example(1)
   damaged_files.write(files[1], [good, b'\xff none'])
-  assert _explained(files) == f'record 1 of {files[1]} is no tf.Example'
+  assert _explained(files) == f'record 1 of {files[1]} is not a tf.Example'
   damaged_files.write(
     files[1], [good, good, tf.train.Example().SerializeToString()]
   )
