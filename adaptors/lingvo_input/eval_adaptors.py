@@ -70,7 +70,7 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
     """Returns how the generator is read: one epoch, the same on all hosts."""
     settings = super()._settings()
     options = {
-      **settings.cluster_options,
+      **settings.backend.cluster_options,
       'require_sequential_input_order': True,
       # All hosts must see one order, so no thread may overtake another.
       'keeps_order': self.num_infeed_hosts > 1,
@@ -78,9 +78,12 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
     return dataclasses.replace(
       settings,
       params=self._epoch_params(),
-      cluster_options=options,
-      host=0,
-      num_hosts=1,
+      backend=dataclasses.replace(
+        settings.backend,
+        cluster_options=options,
+        infeed_host_index=0,
+        num_infeed_hosts=1,
+      ),
       short_batches=True,
     )
 

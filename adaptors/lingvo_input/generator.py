@@ -40,46 +40,29 @@ class Settings:
   Attributes:
     label: the input's name in messages.
     params: Lingvo Params of the generator, a copy that may be changed.
-    is_training: whether batches contain `source_selected`, and no strings.
-    cluster_options: arguments of `lingvo_runtime.cluster`.
-    host: index of this host among those that read orders of their own; 0 if
-      all read the same.
-    num_hosts: number of hosts that read orders of their own; 1 if all read the
-      same.
-    must_end: whether the data must end by itself.
-    seed: TensorFlow's random seed; None for none. With a seed the order must be
+    backend: what the generator finds while it is built. If all hosts read the
+      same order, that is host 0 of 1. With a seed, the order must be
       reproducible.
+    is_training: whether batches contain `source_selected`, and no strings.
+    must_end: whether the data must end by itself.
     short_batches: whether the last batch may be short. A generator with a fixed
       batch size is then read example by example.
     split_files: see `LingvoInputAdaptor`, as for the following ones.
     split_records: of `LingvoInputAdaptor`.
-    skip_bad_records: of `LingvoInputAdaptor`.
     bytes_to_check: of `LingvoInputAdaptor`.
     known_ids: of `BaseInput`.
   """
 
   label: str
   params: Any
+  backend: backends.Settings
   is_training: bool
-  cluster_options: dict[str, Any]
-  host: int
-  num_hosts: int
   must_end: bool
-  seed: int | None
   short_batches: bool
   split_files: bool
   split_records: bool
-  skip_bad_records: bool
   bytes_to_check: int | None
   known_ids: int | None
-
-  @property
-  def context(self) -> dict[str, int]:
-    """The host and the number of hosts that the generator finds."""
-    return {
-      'infeed_host_index': self.host,
-      'num_infeed_hosts': self.num_hosts,
-    }
 
 
 class Generator:
@@ -107,16 +90,16 @@ class Generator:
     self.refused_records = 0
     self.is_closed = False
     params_checks.check_input(self._label, self.params)
-    splits = settings.split_files
+    splits, backend = settings.split_files, settings.backend
     self.records = host_files.HostRecords(
       self._label,
       self.params,
-      hosts=settings.num_hosts if splits else 1,
-      host=settings.host if splits else 0,
+      hosts=backend.num_infeed_hosts if splits else 1,
+      host=backend.infeed_host_index if splits else 0,
       split_records=settings.split_records,
-      skip_bad_records=settings.skip_bad_records,
+      skip_bad_records=backend.skips_bad_records,
       bytes_to_check=settings.bytes_to_check,
-      file_types=self._file_types,
+      file_types=lambda: file_types.in_graph(backend, self.params),
     )
     self._check_ids = id_checks.IdCheck(
       self._label, self.params, settings.known_ids
@@ -125,14 +108,6 @@ class Generator:
     self._driver: generator_driver.GeneratorDriver | None = None
     self._logged: set[str] = set()
     self._last_ones = np.ones(0, np.float32)
-
-  def _file_types(self) -> dict[str, str]:
-    settings = backends.Settings(
-      name=self._label,
-      cluster_options=self.settings.cluster_options,
-      **self.settings.context,
-    )
-    return file_types.in_graph(settings, self.params)
 
   def log_once(self, text: str, *args: Any):
     """Logs a line about the input, the first time only."""
@@ -195,15 +170,12 @@ class Generator:
     settings = self.settings
     driver = generator_driver.GeneratorDriver(
       params=self.records.prepare(params.Copy()),
-      skips_bad_records=settings.skip_bad_records,
-      cluster_options=settings.cluster_options,
+      settings=settings.backend,
       adds_source=settings.is_training,
-      seed=settings.seed,
-      keeps_texts=not settings.is_training,
+      keeps_strings=not settings.is_training,
       first_step=self.first_step,
-      **settings.context,
     )
-    if settings.seed is not None:
+    if settings.backend.seed is not None:
       try:
         randomness.check(self._label, driver.graph)
       except errors.UserError:

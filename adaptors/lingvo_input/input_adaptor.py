@@ -18,6 +18,7 @@ import jax
 from absl import logging
 
 from adaptors.lingvo_input import generator as generators
+from adaptors.lingvo_input.drivers import backends
 from adaptors.lingvo_input.replay import replay_order, replay_params
 from adaptors.lingvo_input.shapes import agreed_shapes, bucket_shapes
 from pax_compat import base_input, config, errors
@@ -185,24 +186,27 @@ class LingvoInputAdaptor(base_input.BaseInput):
     return generators.Settings(
       label=self._label,
       params=params,
+      backend=backends.Settings(
+        name=params.cls.__name__,
+        cluster_options={
+          'do_eval': self.cluster_do_eval and not self.is_training,
+          'require_sequential_input_order': finite or self.replay,
+          'xla_device': self.xla_device,
+        },
+        infeed_host_index=0 if self.replay else self.infeed_host_index,
+        num_infeed_hosts=1 if self.replay else self.num_infeed_hosts,
+        seed=self._seed if self.replay else None,
+        skips_bad_records=self.skip_bad_records,
+      ),
       is_training=self.is_training,
-      cluster_options={
-        'do_eval': self.cluster_do_eval and not self.is_training,
-        'require_sequential_input_order': finite or self.replay,
-        'xla_device': self.xla_device,
-      },
-      host=0 if self.replay else self.infeed_host_index,
-      num_hosts=1 if self.replay else self.num_infeed_hosts,
       # An evaluation without a number of batches reads up to the end.
       must_end=not self.is_training
       and self.reset_for_eval
       and self.eval_loop_num_batches is None
       and self.num_batches is None,
-      seed=self._seed if self.replay else None,
       short_batches=False,
       split_files=self.split_files,
       split_records=self.split_records,
-      skip_bad_records=self.skip_bad_records,
       bytes_to_check=self.bytes_to_check,
       known_ids=self.known_ids,
     )
@@ -213,7 +217,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
   def _prepare_shapes(self):
     """Finds out whether the hosts have to agree on the shape of each step."""
     self._channel = self._check_shape = None
-    differ = self._generator.settings.num_hosts > 1
+    differ = self._generator.settings.backend.num_infeed_hosts > 1
     if differ and jax.process_count() > 1:
       # In a single process the hosts are simulated.
       self._channel = process_channel.Channel(self.name)

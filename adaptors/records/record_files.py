@@ -218,7 +218,7 @@ def _truncated_or_wrong(
   if record == 0 and is_whole and beyond:
     reason = 'does not begin as a record of a TFRecord file does'
   elif beyond:
-    reason = f'(at byte {position}) is cut off, or its length is wrong'
+    reason = f'(at byte {position}) is truncated, or its length is wrong'
   else:
     reason = f'(at byte {position}) has a wrong length, or checksum of it'
   return Damage(path, record, reason, ends_file=True)
@@ -257,7 +257,7 @@ def _count_decompressed(path: str) -> Generator[None, None, tuple[int, str]]:
         if frames % _RECORDS_OF_A_PIECE == 0:
           yield
     except (TruncatedError, EOFError):
-      return frames, 'is cut off'
+      return frames, 'is truncated'
     except (OSError, zlib.error) as e:
       # The data decompressed so far may be wrong as well.
       return 0, f'and others cannot be decompressed: {e}'

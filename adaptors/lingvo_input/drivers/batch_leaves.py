@@ -7,13 +7,15 @@ import numpy as np
 from pax_compat.nested_map import NestedMap
 
 
-def kept_leaves(tf: Any, batch: Any, *, keeps_texts: bool) -> tuple[Any, list]:
+def kept_leaves(
+  tf: Any, batch: Any, *, keeps_strings: bool
+) -> tuple[Any, list]:
   """Returns a symbolic batch as NestedMaps, and the paths that are left out.
 
   Args:
     tf: TensorFlow.
     batch: maps, lists and tensors.
-    keeps_texts: whether string leaves are kept. Sparse and ragged ones never
+    keeps_strings: whether string leaves are kept. Sparse and ragged ones never
       are.
   """
   dropped = []
@@ -21,7 +23,7 @@ def kept_leaves(tf: Any, batch: Any, *, keeps_texts: bool) -> tuple[Any, list]:
   def is_kept(leaf) -> bool:
     if not isinstance(leaf, (tf.Tensor, tf.Variable)):
       return False
-    return keeps_texts or leaf.dtype != tf.string
+    return keeps_strings or leaf.dtype != tf.string
 
   def keep(node, path: str):
     if isinstance(node, dict):

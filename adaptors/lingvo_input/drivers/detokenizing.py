@@ -32,11 +32,11 @@ def function(
     )
   native = _native(tf, _chosen(generator, key), session)
 
-  def texts(ids, lengths) -> list[str]:
+  def strings(ids, lengths) -> list[str]:
     found = native(np.asarray(ids, np.int32), np.asarray(lengths, np.int32))
     return [t.decode('utf-8', errors='replace') for t in found]
 
-  return texts
+  return strings
 
 
 def _chosen(generator, key: str | None):
@@ -70,6 +70,6 @@ def _native(tf, ids_to_strings, session) -> Callable[..., Any]:
   with session.graph.as_default(), tf.device('/cpu:0'):
     ids = tf.compat.v1.placeholder(tf.int32, [None, None])
     lengths = tf.compat.v1.placeholder(tf.int32, [None])
-    texts = ids_to_strings(ids, lengths)
+    strings = ids_to_strings(ids, lengths)
     session.run(tf.compat.v1.tables_initializer())
-    return session.make_callable(texts, feed_list=[ids, lengths])
+    return session.make_callable(strings, feed_list=[ids, lengths])

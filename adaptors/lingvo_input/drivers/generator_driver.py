@@ -53,45 +53,29 @@ class GeneratorDriver:
     self,
     *,
     params: Any,
-    cluster_options: dict[str, Any],
-    infeed_host_index: int = 0,
-    num_infeed_hosts: int = 1,
+    settings: backends.Settings,
     adds_source: bool = False,
-    seed: int | None = None,
-    keeps_texts: bool = False,
+    keeps_strings: bool = False,
     first_step: int = 0,
-    skips_bad_records: bool = False,
   ):
     """Builds the generator and fetches its first batch.
 
     Args:
       params: Lingvo Params of the generator; it may change them.
-      cluster_options: arguments of `lingvo_runtime.cluster`.
-      infeed_host_index: index of this host that the generator finds.
-      num_infeed_hosts: number of hosts that the generator finds.
+      settings: what it finds while it is built.
       adds_source: whether batches get `source_selected`, if data sources train
         different variables.
-      seed: TensorFlow's random seed; None for none.
-      keeps_texts: whether string leaves stay in batches, as arrays of bytes.
+      keeps_strings: whether string leaves stay in batches, as arrays of bytes.
       first_step: the training step of the first batch.
-      skips_bad_records: whether records that the generator refuses are left
-        out and counted; if not, they are errors.
 
     Raises:
       UserError: both backends fail, or the generator would end the process or
         wait forever.
     """
     self._tf = lingvo_runtime.module('tensorflow')
-    self._settings = backends.Settings(
-      name=params.cls.__name__,
-      cluster_options=cluster_options,
-      infeed_host_index=infeed_host_index,
-      num_infeed_hosts=num_infeed_hosts,
-      seed=seed,
-      skips_bad_records=skips_bad_records,
-    )
+    self._settings = settings
     self._adds_source = adds_source
-    self._keeps_texts = keeps_texts
+    self._keeps_strings = keeps_strings
     self._step = first_step
     self.steps_per_batch = 1
     self._decode: dict[str | None, Callable[..., list[str]]] = {}
@@ -148,7 +132,7 @@ class GeneratorDriver:
     if self._adds_source and source_masks.are_needed(generator):
       batch = self._with_source(generator, batch)
     kept, self.dropped = batch_leaves.kept_leaves(
-      self._tf, batch, keeps_texts=self._keeps_texts
+      self._tf, batch, keeps_strings=self._keeps_strings
     )
     tensors, structure = jax.tree.flatten(kept)
     self._structure = jax.tree.unflatten(structure, range(len(tensors)))
@@ -156,7 +140,7 @@ class GeneratorDriver:
       structure,
       [t.shape[1] if (t.shape.rank or 0) > 1 else None for t in tensors],
     )
-    self._has_texts = any(t.dtype == self._tf.string for t in tensors)
+    self._has_strings = any(t.dtype == self._tf.string for t in tensors)
     sizes = [t.shape[0] for t in tensors if t.shape.rank]
     self.static_batch = max((n for n in sizes if n), default=None)
     return tensors
@@ -236,7 +220,7 @@ class GeneratorDriver:
     if leaves is None:
       return None
     self._step += self.steps_per_batch
-    if self._has_texts:
+    if self._has_strings:
       leaves = [batch_leaves.as_array(x) for x in leaves]
     return leaves
 
@@ -307,7 +291,8 @@ class _OnceDriver(GeneratorDriver):
       UserError: as for a `GeneratorDriver`.
     """
     self._until = until
-    super().__init__(params=params, cluster_options=options)
+    settings = backends.Settings(params.cls.__name__, options)
+    super().__init__(params=params, settings=settings)
 
   def _first_batch(self, backend, params):
     self.is_empty = False

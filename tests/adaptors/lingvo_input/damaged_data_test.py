@@ -49,11 +49,11 @@ def _numbers(params, *, skipped: int | None = None, **fields) -> list[int]:
   ('kind', 'message', 'left'),
   [
     ('data', r'\(at byte 150\) does not match its checksum', [5]),
-    ('length', r'\(at byte 150\) is cut off, or its length is', GOOD[5:]),
+    ('length', r'\(at byte 150\) is truncated, or its length is', GOOD[5:]),
     ('length checksum', '.* has a wrong length, or checksum of it', GOOD[5:]),
     ('cut', r'\(at byte 150\) is .* nothing after it can be', GOOD[5:]),
-    ('cut header', r'\(at byte 150\) is cut off', GOOD[5:]),
-    ('cut checksum', r'\(at byte 150\) is cut off', GOOD[5:]),
+    ('cut header', r'\(at byte 150\) is truncated', GOOD[5:]),
+    ('cut checksum', r'\(at byte 150\) is truncated', GOOD[5:]),
   ],
 )
 def test_a_damaged_record_is_named_or_left_out(
@@ -123,7 +123,9 @@ def test_compressed_files(tmp_path):
   params = damaged_files.params(f'tfrecord_gzip:{path}')
   assert _numbers(params) == GOOD
   path.write_bytes(whole[: len(whole) * 2 // 3])
-  with pytest.raises(errors.UserError, match=r'record (\d+) of \S+ is cut off'):
+  with pytest.raises(
+    errors.UserError, match=r'record (\d+) of \S+ is truncated'
+  ):
     _numbers(params)
   kept = _numbers(params, skipped=1)
   assert 0 < len(kept) < 20 and kept == GOOD[: len(kept)]

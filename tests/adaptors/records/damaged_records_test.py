@@ -37,7 +37,7 @@ def test_a_damaged_record(files, tmp_path):
   told = f'record 5 of {files[1]} (at byte 150) does not match its checksum'
   assert _explained(files) == told
   damaged_files.damaged(tmp_path / 'bad', 'cut')
-  assert 'is cut off, or its length is wrong' in _explained(files)
+  assert 'is truncated, or its length is wrong' in _explained(files)
 
 
 def test_a_missing_file(files):

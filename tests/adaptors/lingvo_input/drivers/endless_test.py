@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
-from adaptors.lingvo_input.drivers import endless, generator_driver
+from adaptors.lingvo_input.drivers import backends, endless, generator_driver
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.lingvo_input import generators as testing
@@ -84,7 +84,7 @@ _SETS = {
 @pytest.mark.parametrize('make, ends', _SETS.values(), ids=_SETS)
 def test_tf_data_sets(make, ends):
   driver = generator_driver.GeneratorDriver(
-    params=_of_set(make), cluster_options={}
+    params=_of_set(make), settings=backends.Settings('the input', {})
   )
   assert driver.finite is ends
   driver.close()
