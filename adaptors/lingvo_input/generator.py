@@ -15,6 +15,7 @@ from adaptors.lingvo_input.checks import (
   generator_kinds,
   id_checks,
   params_checks,
+  record_trial,
 )
 from adaptors.lingvo_input.drivers import (
   backends,
@@ -101,6 +102,9 @@ class Generator:
       bytes_to_check=settings.bytes_to_check,
       file_types=lambda: file_types.in_graph(backend, self.params),
     )
+    self._backend_settings = dataclasses.replace(
+      backend, trial=record_trial.RecordTrial(self.records.copies.origin)
+    )
     self._check_ids = id_checks.IdCheck(
       self._label, self.params, settings.known_ids
     )
@@ -170,7 +174,7 @@ class Generator:
     settings = self.settings
     driver = generator_driver.GeneratorDriver(
       params=self.records.prepare(params.Copy()),
-      settings=settings.backend,
+      settings=self._backend_settings,
       adds_source=settings.is_training,
       keeps_strings=not settings.is_training,
       first_step=self.first_step,

@@ -136,7 +136,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     self._order: Order | None = None
 
   @property
-  def STATE_FITS_ANY_HOSTS(self) -> bool:  # noqa: N802 (the base class's name)
+  def state_fits_any_hosts(self) -> bool:
     """Whether the state is the same on all hosts: with `replay`."""
     return self.replay
 

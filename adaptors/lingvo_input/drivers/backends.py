@@ -52,6 +52,7 @@ class Settings:
     seed: TensorFlow's random seed; None for none.
     skips_bad_records: whether records that the generator refuses are left out
       and counted; if not, they are errors.
+    trial: tries the records of its readers.
   """
 
   name: str
@@ -60,6 +61,9 @@ class Settings:
   num_infeed_hosts: int = 1
   seed: int | None = None
   skips_bad_records: bool = False
+  trial: record_trial.RecordTrial = dataclasses.field(
+    default_factory=record_trial.RecordTrial
+  )
 
   @contextlib.contextmanager
   def context(self):
@@ -233,7 +237,7 @@ class SessionBackend(Backend):
 
   def _try_records(self, probe: record_probe.Probe):
     probe.run(self.session)
-    self.refused_records += record_trial.check(
+    self.refused_records += self._settings.trial.check(
       self._settings.name,
       probe.reader,
       functools.partial(probe.processed, self.session),

@@ -109,6 +109,11 @@ class GeneratorDriver:
       except Exception as e:  # noqa: BLE001 (anything can fail in user code)
         backend.close()
         told = errors.one_line(e)
+        if lingvo_runtime.is_wrong_name(e):
+          place = errors.place_of(e)
+          raise errors.UserError(
+            f'{name} cannot be built: {told} ({place})'
+          ) from e
         logging.info('%s: no %s: %s', name, backend.NAME, told)
         failures.append((f'  {backend.NAME}: {told}', e))
     reasons = '\n'.join(line for line, _ in failures)
@@ -207,8 +212,11 @@ class GeneratorDriver:
     options = {**self._settings.cluster_options, **ending}
     if self.finite or options == self._settings.cluster_options:
       return False
+    settings = backends.Settings(
+      self._settings.name, options, trial=self._settings.trial
+    )
     try:
-      once = _OnceDriver(params.Copy(), options, until)
+      once = _OnceDriver(params.Copy(), settings, until)
     except errors.UserError as e:
       logging.info('cannot be read once and in order: %s', e)
       return False
@@ -279,19 +287,20 @@ class _OnceDriver(GeneratorDriver):
     is_empty: whether there is no batch; False if the data is endless.
   """
 
-  def __init__(self, params: Any, options: dict, until: futures.Future):
+  def __init__(
+    self, params: Any, settings: backends.Settings, until: futures.Future
+  ):
     """Reads.
 
     Args:
       params: Lingvo Params of the generator; it may change them.
-      options: arguments of `lingvo_runtime.cluster`.
+      settings: what it finds while it is built.
       until: reading is cancelled when this is done.
 
     Raises:
       UserError: as for a `GeneratorDriver`.
     """
     self._until = until
-    settings = backends.Settings(params.cls.__name__, options)
     super().__init__(params=params, settings=settings)
 
   def _first_batch(self, backend, params):
