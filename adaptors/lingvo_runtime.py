@@ -37,7 +37,7 @@ _CORE = (
   'lingvo.model_registry',
 )
 
-# Packages whose objects are of other classes in a graph than outside of it.
+# Packages whose objects have other classes in a graph than outside of it.
 _OF_TENSORS = ('keras', 'numpy', 'tensorflow', 'tf_keras')
 
 _lock = threading.RLock()
@@ -96,11 +96,11 @@ def seqio() -> types.ModuleType:
 
 
 def is_wrong_name(error: Exception) -> bool:
-  """Returns whether an error is of a name that a user's code gets wrong.
+  """Returns whether an error is a wrong name in the user's code.
 
-  Building such code in another way would fail again. What TensorFlow's objects
-  lack does not count: in another way they are of other classes. Nor does what
-  None lacks, as it may stand for what is there in another way.
+  Building such code with another backend would fail again. Attributes that
+  TensorFlow's objects or None lack do not count: with another backend these may
+  be objects of other classes.
   """
   if isinstance(error, NameError | ImportError):
     return not isinstance(error, UnboundLocalError)

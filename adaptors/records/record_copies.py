@@ -152,23 +152,23 @@ class RecordCopies:
       self._owned = None
 
   def origin(self, path: str, index: int) -> tuple[str, int]:
-    """Returns the file that a record comes from, and its number there.
+    """Returns the original file of a record, and its index there.
 
     Args:
       path: a file, perhaps a copy.
-      index: the number of the record in it.
+      index: of the record in it.
     """
     found = self._origins.get(path)
     if found is None:
       return path, index
-    place = found.first + index * found.step
+    original = found.first + index * found.step
     lost = found.known.damages if found.known else ()
     for damage in lost:  # In order.
-      place += damage.record <= place
-    return found.path, place
+      original += damage.record <= original
+    return found.path, original
 
 
-# The folders that are to be removed when the process ends.
+# The folders to remove when the process exits.
 _folders: set[temporary_folders.OwnedFolder] = set()
 
 
@@ -183,13 +183,13 @@ def remove_all():
 
 @dataclasses.dataclass(frozen=True)
 class _Origin:
-  """Where the records of a copy come from.
+  """The origin of the records of a copy.
 
   Attributes:
-    path: the file.
-    known: which of its records can be read; None for all.
-    first: which of these is the first in the copy.
-    step: and how far the next one is from it.
+    path: the original file.
+    known: its scan; None if all records are readable.
+    first: index of the first copied record among the readable ones.
+    step: distance to the next one.
   """
 
   path: str

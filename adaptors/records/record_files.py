@@ -85,9 +85,9 @@ class Scan:
 # A scan in steps: yields the damaged record of each step, or None.
 Steps = Generator[Damage | None, None, Scan]
 
-# The results of scans, by path, type, size and time of change. Several inputs
-# of a process may read one file, which can be large. No entry goes stale: a
-# file that was changed has another key.
+# Scans by path, type, size and modification time. Several inputs of a process
+# may read one file, which can be large. Entries do not expire: a changed file
+# has another key.
 _scans: dict[tuple, Scan] = {}
 
 

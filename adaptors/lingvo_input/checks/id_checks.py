@@ -13,7 +13,7 @@ from pax_compat.input_core import token_ids
 from pax_compat.nested_map import NestedMap
 
 _ASCII = 'lingvo.core.tokenizers.AsciiTokenizer'
-# Ids that its letters have, whatever `vocab_size` says.
+# The number of its ids, for any `vocab_size`.
 _ASCII_IDS = 76
 
 

@@ -59,7 +59,7 @@ def _check_repeat_count(name, params):
   count = getattr(params, 'repeat_count', -1)
   if count != -1 and (not isinstance(count, int) or count < 1):
     raise errors.UserError(
-      f'{name}: repeat_count is {count!r}; expected -1 (for ever) or at least 1'
+      f'{name}: repeat_count is {count!r}; expected -1 (endless) or at least 1'
     )
   if count != -1 and is_weighted(params):
     raise errors.UserError(

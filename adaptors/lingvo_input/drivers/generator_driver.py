@@ -108,14 +108,14 @@ class GeneratorDriver:
         raise errors.UserError(str(e)) from e.__cause__
       except Exception as e:  # noqa: BLE001 (anything can fail in user code)
         backend.close()
-        told = errors.one_line(e)
+        reason = errors.one_line(e)
         if lingvo_runtime.is_wrong_name(e):
           place = errors.place_of(e)
           raise errors.UserError(
-            f'{name} cannot be built: {told} ({place})'
+            f'{name} cannot be built: {reason} ({place})'
           ) from e
-        logging.info('%s: no %s: %s', name, backend.NAME, told)
-        failures.append((f'  {backend.NAME}: {told}', e))
+        logging.info('%s: no %s: %s', name, backend.NAME, reason)
+        failures.append((f'  {backend.NAME}: {reason}', e))
     reasons = '\n'.join(line for line, _ in failures)
     raise errors.UserError(
       f'{name} cannot be driven, neither by a TensorFlow session nor by a'

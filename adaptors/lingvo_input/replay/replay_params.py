@@ -70,7 +70,7 @@ def _refuse(name, params, num_hosts):
   if generator_kinds.is_tf_data(params):
     raise errors.UserError(
       f'{name}: replay is set, but it reads through tf.data, which Lingvo runs'
-      ' in as many threads as there are, in whatever order they finish;'
+      ' in many threads, in the order in which they finish;'
       ' expected a generator that reads records, or replay=False'
     )
   if _mixes_records(params):
@@ -113,7 +113,7 @@ def metadata(name: str, params: Any, *, seed: int) -> dict[str, Any]:
     seed: as of `prepare`.
   """
   found = {k: _plain(getattr(params, k, None)) for k in _ORDERING}
-  told = hashlib.blake2b(digest_size=8)
+  digest = hashlib.blake2b(digest_size=8)
   count = 0
   gfile = lingvo_runtime.module('tensorflow').io.gfile
   for _, entries in params_checks.readers(params):
@@ -121,10 +121,10 @@ def metadata(name: str, params: Any, *, seed: int) -> dict[str, Any]:
       # The reader sorts all of them.
       for path in sorted(params_checks.files_of(name, entry)):
         size = gfile.stat(path).length
-        told.update(f'{os.path.basename(path)}:{size},'.encode())
+        digest.update(f'{os.path.basename(path)}:{size},'.encode())
         count += 1
-      told.update(b';')
-  found['files'] = f'{count} files, {told.hexdigest()}'
+      digest.update(b';')
+  found['files'] = f'{count} files, {digest.hexdigest()}'
   found['generator'] = params.cls.__name__
   found['seed'] = seed
   return {k: v for k, v in found.items() if v is not None}

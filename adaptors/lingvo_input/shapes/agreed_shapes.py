@@ -120,8 +120,9 @@ class AgreedShapes:
     return not few_bytes or len(self._queue) >= _MOST_BATCHES
 
   def _take(self, shape: batch_queue.Shape) -> NestedMap:
-    for waiting in self._queue.pop(shape, 1):
-      return waiting.batch
+    found = self._queue.pop(shape, 1)
+    if found:
+      return found[0].batch
     if not self.num_weightless:
       logging.info(
         '%s: hosts feed the shape that most of them have ready; a host that has'

@@ -1,7 +1,7 @@
 """Damaged data: errors that name file and record, or records left out.
 
-Lingvo's readers answer each of these by waiting for ever, giving one record for
-ever, ending the process, or dropping records in silence.
+At each of these, Lingvo's readers wait forever, repeat one record forever, end
+the process, or silently drop records.
 """
 
 import gzip
@@ -40,8 +40,8 @@ def _numbers(params, *, skipped: int | None = None, **fields) -> list[int]:
       for batch in testing.drain(adaptor)
       for n in batch.n[batch.eval_sample_weights > 0]
     ]
-    told = {} if skipped is None else {'input/skipped_records': skipped}
-    assert adaptor.input_metrics() == told
+    expected = {} if skipped is None else {'input/skipped_records': skipped}
+    assert adaptor.input_metrics() == expected
     return found
   finally:
     adaptor.close()
@@ -203,8 +203,8 @@ def _check_refused(tmp_path, log, record: bytes, message: str, **more: bytes):
     tmp_path / 'a', [*records[:5], record, *records[6:]]
   )
   params = damaged_files.params(f'tfrecord:{path}', image=bool(more))
-  told = f'refuses record 5 of {path}: .*{message}'
-  with pytest.raises(errors.UserError, match=told):
+  expected = f'refuses record 5 of {path}: .*{message}'
+  with pytest.raises(errors.UserError, match=expected):
     _numbers(params)
   kept = [i for i in GOOD if i != 5]
   assert _numbers(params, skipped=1) == kept
@@ -293,8 +293,10 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   bad = damaged_files.damaged(tmp_path / 'bad', kind)
   params = damaged_files.params(f'tfrecord:{good},{bad}')
   params.repeat_count = repeat_count
-  told = f'record 5 of {bad} .* .found while the input was read.; replace the'
-  with pytest.raises(errors.UserError, match=told):
+  expected = (
+    f'record 5 of {bad} .* .found while the input was read.; replace the'
+  )
+  with pytest.raises(errors.UserError, match=expected):
     _numbers(params, bytes_to_check=600)
   assert f'1 files of {os.path.getsize(bad)} bytes, of which {bad} is' in log()
 

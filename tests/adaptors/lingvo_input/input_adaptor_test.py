@@ -211,10 +211,10 @@ def test_resuming_reads_another_order(adapt, tmp_path, log):
   assert order(20) not in (fresh, order(10))
   assert 'cannot be positioned at batch 10' in log()
   adaptor = adapt(params, is_training=True, allow_fixed_file_random_seed=True)
-  told = (
+  expected = (
     'it reads a fresh shuffle, of file_random_seed 7, the step and the host'
   )
-  assert adaptor.after_restart() == told
+  assert adaptor.after_restart() == expected
 
 
 def test_resuming_without_a_seed_only_says_so(adapt, pattern, log):
@@ -372,8 +372,10 @@ def test_generator_that_cannot_be_driven_is_reported(adapt):
 def test_a_wrong_name_is_reported_without_another_attempt(adapt):
   params = _tf_data_params(count=10, batch=4)
   params.file_datasource.load_fn = 'NoSuchMethod'
-  told = '(?s)cannot be built: AttributeError: .*NoSuchMethod(?!.*session: )'
-  with pytest.raises(errors.UserError, match=told):
+  expected = (
+    '(?s)cannot be built: AttributeError: .*NoSuchMethod(?!.*session: )'
+  )
+  with pytest.raises(errors.UserError, match=expected):
     adapt(params).get_next()
 
 

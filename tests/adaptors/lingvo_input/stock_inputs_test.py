@@ -155,11 +155,11 @@ def test_text_packed_input(train, evaluate, tmp_path, log, kind):
     assert found == collections.Counter(tuple(p.split('\t')) for p in pairs)
     for b in batches:
       for row in _real(b):
-        told = b.src.strs[row].decode()
+        string = b.src.strs[row].decode()
         [text] = adaptor.ids_to_strings(
           b.src.ids[[row]], (b.src.paddings[[row]] < 0.5).sum(axis=1) - 1
         )
-        assert text == told
+        assert text == string
 
 
 def test_two_sentence_pieces_stay_apart(train, tmp_path, log):
