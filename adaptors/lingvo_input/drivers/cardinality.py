@@ -1,6 +1,6 @@
 """Whether tf.data datasets end, computed from their graphs.
 
-`Dataset.cardinality` alone knows little: behind a filter, or in a graph, it is
+`Dataset.cardinality` alone is not enough: after a filter, or in a graph, it is
 unknown.
 """
 

@@ -86,8 +86,8 @@ def guard(
     # A number that is half wrong is a slip; twice the number is a new epoch.
     if count > 2 * num_samples + example_rows.num_rows(batch):
       raise errors.UserError(
-        f'{name} gave {count} examples, more than twice the {num_samples} of'
-        f' input.num_samples: {advice}; or correct input.num_samples'
+        f'{name} returned {count} examples, more than twice the {num_samples}'
+        f' of input.num_samples: {advice}; or correct input.num_samples'
       )
 
   return check
@@ -148,8 +148,8 @@ class RepetitionGuard:
     # If few examples differ, they may repeat by chance.
     if self._times >= math.ceil(_EXAMPLES_TO_COMPARE / len(self._first)):
       raise errors.UserError(
-        f'{self._name} seems never to end: before example {count} the first'
-        f' {_EXAMPLES_TO_COMPARE} had all come again. {self._advice}; if the'
+        f'{self._name} seems endless: before example {count} the first'
+        f' {_EXAMPLES_TO_COMPARE} were all repeated. {self._advice}; if the'
         ' data really repeats itself, set input.num_samples'
       )
     self._missing = self._first.copy()
@@ -157,14 +157,13 @@ class RepetitionGuard:
   def _check_count(self, count: int):
     if count >= _EXAMPLES_AT_MOST:
       raise errors.UserError(
-        f'{self._name} has given {count} examples, and nothing says that they'
-        f' ever end. {self._advice}; if there are that many, set'
-        ' input.num_samples'
+        f'{self._name} returned {count} examples, and is not known to end.'
+        f' {self._advice}; if there are that many, set input.num_samples'
       )
     if count >= self._warn_at:
       self._warn_at *= 2
       logging.warning(
-        '%s has given %d examples, and nothing says that they ever end. %s',
+        '%s returned %d examples, and is not known to end. %s',
         self._name,
         count,
         self._advice,

@@ -100,7 +100,7 @@ class GeneratorDriver:
         self.finite = endless.ends(self._tf, backend.graph, backend.generator)
         self._first = [self._first_batch(backend, params)]
         if failures and self._first == [None]:
-          raise errors.UserError('it has no data at all')
+          raise errors.UserError('it has no data')
         logging.info('%s is driven by a TensorFlow %s', name, backend.NAME)
         return backend
       except backends.NotRetriable as e:
@@ -131,7 +131,7 @@ class GeneratorDriver:
       batch = generator.GetPreprocessedInputBatch()
     if not isinstance(batch, dict):
       raise errors.UserError(
-        f'{type(generator).__name__} gives a {type(batch).__name__} of'
+        f'{type(generator).__name__} returns a {type(batch).__name__} of'
         ' batches, one for each core; only one NestedMap is supported'
       )
     if self._adds_source and source_masks.are_needed(generator):
@@ -187,15 +187,15 @@ class GeneratorDriver:
         backend.cancel()
         raise backends.NotRetriable(
           f'{name} drops all of its data, and would wait forever: read once,'
-          ' in order, it gave no batch; expected some that fits into the'
+          ' in order, it returned no batch; expected examples that fit into the'
           ' largest bucket_upper_bound'
         ) from None
     try:
       return first.result(_SECONDS_TO_WARNING)
     except futures.TimeoutError:
       logging.warning(
-        '%s has given no batch for more than %d seconds. If it drops all of'
-        ' its data, such as what is longer than the largest'
+        '%s has returned no batch for more than %d seconds. If it drops all of'
+        ' its data, such as examples longer than the largest'
         ' bucket_upper_bound, it will wait forever',
         name,
         _SECONDS_TO_WARNING,

@@ -123,7 +123,7 @@ def check_few_shapes(name: str, shapes: Collection[Any], batch: NestedMap):
   """
   if len(shapes) > _MOST_SHAPES:
     raise errors.UserError(
-      f'{name}: hosts feed batches of equal shapes, and the generator gave'
+      f'{name}: hosts feed batches of equal shapes, and the generator returned'
       f' {len(shapes)} shapes, such as'
       f' { {path: x.shape for path, x in batch.flatten_items()} }; expected a'
       ' few. Make it pad its batches to the bounds of its buckets'
