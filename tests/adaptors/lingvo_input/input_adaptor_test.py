@@ -18,20 +18,6 @@ from tests.adaptors.lingvo_input import generators as testing
 _ROOT = pathlib.Path(__file__).parents[3]
 
 
-@pytest.fixture(name='adapt')
-def _adapt():
-  """Builds adaptors that are closed at the end of the test."""
-  built = []
-
-  def build(params, **fields):
-    built.append(input_adaptor.LingvoInputAdaptor(input=params, **fields))
-    return built[-1]
-
-  yield build
-  for adaptor in built:
-    adaptor.close()
-
-
 @pytest.fixture(name='pattern')
 def _pattern(tmp_path):
   return testing.write_lines(tmp_path / 'a.txt', testing.mixed_lines(60))
