@@ -181,12 +181,7 @@ def _check_pieces(where: str, path: str, tokenizer):
         f'{where} has {piece} {found}; expected it on line {wanted + 1}, as'
         f' tokenizer.{field} is {wanted}'
       )
-  limit = vocab_size(tokenizer)
-  if limit is not None and count > limit:
-    raise errors.UserError(
-      f'{where} has {count} word pieces; expected at most the vocab_size of the'
-      f' tokenizer, {limit}'
-    )
+  _check_count(where, count, 'word pieces', tokenizer)
   if len(ids) < count:
     logging.warning('%s has %d word pieces twice', where, count - len(ids))
 
@@ -201,10 +196,14 @@ def _check_sentence_pieces(where: str, path: str, tokenizer):
     count = int(text.SentencepieceTokenizer(model=model).vocab_size())
   except (tf.errors.OpError, UnicodeDecodeError, RuntimeError) as e:
     raise errors.UserError(f'{where} is not a SentencePiece model') from e
+  _check_count(where, count, 'pieces', tokenizer)
+
+
+def _check_count(where: str, count: int, pieces: str, tokenizer):
   limit = vocab_size(tokenizer)
   if limit is not None and count > limit:
     raise errors.UserError(
-      f'{where} has {count} pieces; expected at most the vocab_size of the'
+      f'{where} has {count} {pieces}; expected at most the vocab_size of the'
       f' tokenizer, {limit}'
     )
 
