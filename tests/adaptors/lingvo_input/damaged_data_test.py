@@ -298,7 +298,10 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   )
   with pytest.raises(errors.UserError, match=expected):
     _numbers(params, bytes_to_check=600)
-  assert f'1 files of {os.path.getsize(bad)} bytes, of which {bad} is' in log()
+  assert (
+    f'1 files of {os.path.getsize(bad)} bytes, the first of which is {bad}'
+    in log()
+  )
 
 
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):

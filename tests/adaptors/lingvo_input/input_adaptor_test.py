@@ -303,7 +303,7 @@ def test_sharded_pattern_finds_its_files(adapt, tmp_path):
   for shards in ('2', '*'):
     params = testing.lm_params(f'text:{tmp_path}/a@{shards}', repeat_count=1)
     assert len(testing.drain(adapt(params))) == 2
-  with pytest.raises(errors.UserError, match='no sharded pattern'):
+  with pytest.raises(errors.UserError, match='not a sharded pattern'):
     adapt(testing.lm_params(f'text:{tmp_path}/a@two'))
 
 

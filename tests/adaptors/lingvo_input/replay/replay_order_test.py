@@ -201,7 +201,7 @@ def test_what_is_drawn_at_random_is_the_same_again(adapt, folder, log):
   assert len(np.unique(np.concatenate([b.per_line for b in batches]))) > 20
   again.set_state(state)
   testing.assert_same([again.get_next() for _ in range(5)], batches[5:])
-  assert 'has the seed 7' in log()
+  assert 'the random seed is 7' in log()
   assert 'drawn with a seed: RandomUniform' in log()
   [other] = adapt(params.Copy().Set(file_random_seed=8))
   assert not np.array_equal(other.get_next().per_line, batches[0].per_line)
