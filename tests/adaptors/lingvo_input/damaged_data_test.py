@@ -298,9 +298,8 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   )
   with pytest.raises(errors.UserError, match=expected):
     _numbers(params, bytes_to_check=600)
-  assert (
-    f'1 files of {os.path.getsize(bad)} bytes, the first of which is {bad}'
-    in log()
+  size = os.path.getsize(bad)
+  assert f'1 files of {size} bytes, the first of which is {bad},' in log()
   )
 
 
