@@ -300,7 +300,6 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
     _numbers(params, bytes_to_check=600)
   size = os.path.getsize(bad)
   assert f'1 files of {size} bytes, the first of which is {bad},' in log()
-  )
 
 
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):

@@ -187,5 +187,7 @@ def test_so_many_examples_have_no_end(log):
   for count in (99_999, 100_000, 150_000, 200_000):
     guard(batch(), count)
   assert log().count('is not known to end') == 2
-  with pytest.raises(errors.UserError, match='10000000 examples, and nothing'):
+  with pytest.raises(
+    errors.UserError, match='10000000 examples, and is not known'
+  ):
     guard(batch(), 10_000_000)
