@@ -179,7 +179,7 @@ class TFDataInput(base_input.BaseInput):
       told += f' (none of the {len(files)} that it names)' if files else ''
     else:
       told += ', which are to have one shape'
-    text = damaged_records.told_by_tensorflow(error)[1]
+    text = damaged_records.tensorflow_error(error)[1]
     return errors.UserError(f'{told}: {getattr(error, "message", text)}')
 
   @property
