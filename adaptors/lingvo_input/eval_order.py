@@ -89,7 +89,7 @@ class EvalOrder:
       guard(batch, count)
       if self._num_hosts > 1:
         for leaf in jax.tree.leaves(batch):
-          self._digest.update(host_fields.digestible(leaf))
+          self._digest.update(host_fields.canonical_bytes(leaf))
       fixed = self._generator.driver().fixed_lengths
       for examples in _by_length(batch, self._buckets, fixed):
         # Bounded: as many groups as there are shapes.
@@ -175,7 +175,9 @@ class _Group:
     if self._seen:
       have = sum(bucket_shapes.batch_rows(p) for p in self._kept)
       if have < self._size:
-        self._kept.append(example_rows.fillers(self._first, self._size - have))
+        self._kept.append(
+          example_rows.padding_rows(self._first, self._size - have)
+        )
       yield self._batch()
 
   def _batch(self) -> NestedMap:

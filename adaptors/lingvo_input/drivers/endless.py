@@ -128,7 +128,7 @@ class RepetitionGuard:
     for row in range(leaves[0].shape[0]):
       digest = hashlib.blake2b(digest_size=16)
       for leaf in leaves:
-        digest.update(host_fields.digestible(leaf[row : row + 1]))
+        digest.update(host_fields.canonical_bytes(leaf[row : row + 1]))
       self._see(digest.digest(), count)
     self._check_count(count)
 

@@ -86,7 +86,7 @@ class ReplayOrder:
     step = self._queue.pop(shape, self._num_hosts)
     if self._host < len(step):
       return step[self._host].batch
-    return example_rows.without_weight(step[0].batch)
+    return example_rows.zero_weight(step[0].batch)
 
   def _read_one(self):
     try:

@@ -104,7 +104,7 @@ def zero_weight_batch(like: NestedMap, shape: Shape) -> NestedMap:
   """
   leaves, tree = jax.tree_util.tree_flatten_with_path(like)
   blanks = [
-    host_fields.blank(x, sizes, example_rows.filler(path))
+    host_fields.blank(x, sizes, example_rows.padding_value(path))
     for (path, x), sizes in zip(leaves, json.loads(shape), strict=True)
   ]
   return jax.tree.unflatten(tree, blanks)

@@ -43,7 +43,7 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
   """
 
   def pad(path, x):
-    value = example_rows.filler(path)
+    value = example_rows.padding_value(path)
     return host_fields.extended(x, rows - x.shape[0], value=value)
 
   return jax.tree_util.tree_map_with_path(pad, batch)
@@ -375,7 +375,7 @@ def set_length(batch: NestedMap, length: int) -> NestedMap:
   def pad(path, x):
     if x.shape[:2] != shape:
       return x
-    value = example_rows.filler(path)
+    value = example_rows.padding_value(path)
     return host_fields.extended(x, length - shape[1], axis=1, value=value)
 
   if length <= shape[1]:

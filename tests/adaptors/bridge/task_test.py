@@ -110,7 +110,7 @@ def test_padding_rows_have_no_weight():
   padded = jax.tree.map(
     lambda *rows: np.concatenate(rows),
     batch,
-    example_rows.fillers(jax.tree.map(lambda x: x[:1], batch), 5),
+    example_rows.padding_rows(jax.tree.map(lambda x: x[:1], batch), 5),
   )
   translated = bridge_task.bridge_task(own_task(), 'own')
   translated.config.evaluate.set(write_per_example_out=True)
