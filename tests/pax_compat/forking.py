@@ -22,12 +22,6 @@ from multiprocessing import forkserver
 # Importing them starts no backend, whose threads a fork would lose, and defines
 # none of our flags.
 _IMPORTED = ('tensorflow', 'pax_compat.layers', 'pax_compat.trainer.run')
-# Compiled steps, so that only the first of many equal runs compiles them.
-_COMPILED = tempfile.TemporaryDirectory(prefix='compiled-')
-CACHE = {
-  'JAX_COMPILATION_CACHE_DIR': _COMPILED.name,
-  'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-}
 # The process would start again without it; see `pax_compat.cli.huge_pages`.
 _STARTED = {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
 
@@ -48,7 +42,7 @@ def run_module(
   """
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(list(_IMPORTED))
-  env = {**env, **CACHE, **_STARTED}
+  env = {**env, **_STARTED}
   with _environment(env):
     forkserver.ensure_running()
   with tempfile.TemporaryDirectory() as folder:

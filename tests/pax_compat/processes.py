@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Iterator
 from concurrent import futures
 
-# For a process that takes seconds where nothing else is at work.
-PATIENCE_SECONDS = 900
+# For a process that takes seconds on an idle machine. Below pytest's
+# `faulthandler_timeout`, so that a test fails with the process's output.
+PATIENCE_SECONDS = 150
 _ROOT = pathlib.Path(__file__).parents[2]
 # The library between the processes prints, too, from several threads at once
 # and in the middle of lines. It does so among the errors.

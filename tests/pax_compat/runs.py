@@ -140,7 +140,7 @@ def traced(*command) -> tuple[subprocess.CompletedProcess, set[str]]:
 
 
 def _environment(settings: dict | None, env: dict[str, str]) -> dict[str, str]:
-  ours = {'COUNTING': json.dumps(settings or {}), **forking.CACHE}
+  ours = {'COUNTING': json.dumps(settings or {})}
   return environment(**ours | env)
 
 

@@ -185,6 +185,7 @@ def test_each_shape_is_compiled_once(tmp_path):
     tmp_path / 'run',
     settings={'train': {'lengths': [8, 12]}},
     JAX_COMPILATION_CACHE_DIR=str(cache),
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
   )
   assert 'compiled the train step for 2 shape(s)\n' in done.stdout
   assert len(list(cache.glob('jit__train_step-*-cache'))) == 2
