@@ -37,6 +37,9 @@ _CORE = (
   'lingvo.model_registry',
 )
 
+# Packages whose objects are of other classes in a graph than outside of it.
+_OF_TENSORS = ('keras', 'numpy', 'tensorflow', 'tf_keras')
+
 _lock = threading.RLock()
 # Lingvo's eager flag is one for the process.
 _flag_lock = threading.RLock()
@@ -90,6 +93,24 @@ def seqio() -> types.ModuleType:
     tensorflow()
   with _lock, _own_flags_kept():
     return _import('seqio')
+
+
+def is_wrong_name(error: Exception) -> bool:
+  """Returns whether an error is of a name that a user's code gets wrong.
+
+  Building such code in another way would fail again. What TensorFlow's objects
+  lack does not count: in another way they are of other classes. Nor does what
+  None lacks, as it may stand for what is there in another way.
+  """
+  if isinstance(error, NameError | ImportError):
+    return not isinstance(error, UnboundLocalError)
+  if not isinstance(error, AttributeError):
+    return False
+  if error.obj is None:  # Or raised without it, as Lingvo's Params do.
+    return "'NoneType' object" not in str(error)
+  is_module = isinstance(error.obj, types.ModuleType)
+  name = error.obj.__name__ if is_module else type(error.obj).__module__
+  return name.partition('.')[0] not in _OF_TENSORS
 
 
 def load_car_ops() -> None:

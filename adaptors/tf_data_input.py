@@ -84,12 +84,15 @@ class TFDataInput(base_input.BaseInput):
       ' example',
     )
     self._is_split = dataset_functions.asks_for(self.dataset_fn, 'host')
-    self.STATE_FITS_ANY_HOSTS = not self._is_split
     self._check_split()
     self._read = 0
     self._first: str | None = None
     self._firsts = hashlib.blake2b(digest_size=8)
     self._batches = None
+
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    return not self._is_split
 
   def _check_numbers(self):
     self.get_batch_size(self)  # There must be one.

@@ -51,6 +51,7 @@ from adaptors.checkpoints import exporting
 from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_checkpoint import converting, staging
 from adaptors.lingvo_registry import lookup
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import checkpoints, experiment_sources
 
 _REGISTERED = 'lm.python_docs.TransformerLmTiny'
@@ -94,9 +95,7 @@ def experiment(
     optimizer: its class in Lingvo.
     logdir: of the run of Lingvo's that it starts from.
   """
-  options = experiment_sources.SourceOptions(
-    lingvo_logdir=None if logdir is None else str(logdir)
-  )
+  options = experiment_sources.SourceOptions()
   registered = type(lookup.find_model_params(_REGISTERED, options))
   module = lingvo_runtime.module('lingvo.core.optimizer')
 
@@ -114,7 +113,9 @@ def experiment(
       return params
 
   return lingvo_experiment.LingvoExperiment(
-    name=_NAME, model_params=Wide(), options=options
+    name=_NAME,
+    model_params=Wide(),
+    options=LingvoOptions(lingvo_logdir=logdir and str(logdir)),
   )
 
 

@@ -41,6 +41,7 @@ from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_parity import batches as parity_batches
 from adaptors.lingvo_parity import synthetic
 from adaptors.lingvo_registry import lookup
+from adaptors.lingvo_registry.options import LingvoOptions
 from benchmarks import command_line, lingvo_peer, peers
 from pax_compat import base_layer, errors, experiment_sources, learners
 from pax_compat.cli import huge_pages
@@ -82,7 +83,7 @@ class Case:
     registered = type(lookup.find_model_params(self.experiment, options))
     resized = type(registered.__name__, (registered,), dict(self.sizes))
     return lingvo_experiment.LingvoExperiment(
-      name=self.name, model_params=resized(), options=options
+      name=self.name, model_params=resized(), options=LingvoOptions()
     )
 
 

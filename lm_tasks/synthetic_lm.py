@@ -28,8 +28,6 @@ class SyntheticLmInput(base_input.BaseInput):
     num_batches: how many batches there are; None for no end.
   """
 
-  STATE_FITS_ANY_HOSTS = True
-
   seq_len: int = REQUIRED
   vocab_size: int = REQUIRED
   num_batches: int | None = None
@@ -37,6 +35,10 @@ class SyntheticLmInput(base_input.BaseInput):
   def __post_init__(self):
     super().__post_init__()
     self._rows_read = 0
+
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    return True
 
   def get_next(self) -> NestedMap:
     """Returns the next batch, packed with one segment in each row.

@@ -1,14 +1,10 @@
 """What an experiment is: a task, its data, and nothing built yet."""
 
 import abc
-import copy
-import functools
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pax_compat import config as config_lib
 from pax_compat import errors
-from pax_compat.input_core import input_fields
 
 # Methods of Pax's experiments that are not asked here, and what there is.
 _UNSUPPORTED = {
@@ -124,23 +120,6 @@ class BaseExperiment(abc.ABC):
           f'{type(self).__name__}.{name} is not supported: {instead}'
         )
 
-  def settle_datasets(self):
-    """Asks for the datasets, once: who asks after this has copies of the same.
-
-    To make the configs may take long, or draw random numbers.
-
-    Raises:
-      UserError: they are no lists of configs.
-    """
-    methods = ('datasets', 'decode_datasets')
-    found = {method: getattr(self, method)() for method in methods}
-    for method, configs in found.items():
-      _check_configs(configs, f'{type(self).__name__}.{method}() returns')
-      named = _copies(configs)
-      for config in named:
-        input_fields.give_name(config)
-      setattr(self, method, functools.partial(_copies, named))
-
   def dumps(self) -> dict[str, str]:
     """Returns texts to keep in the run's folder, by file name.
 
@@ -148,26 +127,3 @@ class BaseExperiment(abc.ABC):
     configs were made from.
     """
     return {}
-
-
-def _check_configs(configs: Any, told: str):
-  """Raises a UserError, which begins as told, unless it is a list of them."""
-  wanted = 'expected a list of configs, such as [MyInput.HParams()]'
-  if not isinstance(configs, (list, tuple)):
-    raise errors.UserError(f'{told} a {_kind(configs)}; {wanted}')
-  for one in configs:
-    if not isinstance(one, config_lib.Config):
-      raise errors.UserError(f'{told} a list with a {_kind(one)}; {wanted}')
-
-
-def _copies(configs: Sequence[config_lib.Config]) -> list[config_lib.Config]:
-  return [copy.copy(config) for config in configs]
-
-
-def _kind(value: Any) -> str:
-  """Returns the name of a class, or of a value's."""
-  if isinstance(value, type):
-    return f'class {value.__name__}'
-  if isinstance(value, config_lib.Config):
-    return f'config of {config_lib.class_name(value)}'
-  return type(value).__name__

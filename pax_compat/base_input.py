@@ -75,9 +75,6 @@ class BaseInput(config_lib.Configurable):
   known_ids: int | None = None
   batch_padding_size: int = 0
 
-  # Whether the state is the same on all hosts, and good for any number of them.
-  STATE_FITS_ANY_HOSTS = False
-
   # The batch that was peeked at, and the state before it.
   _peeked = None
   _state_before = None
@@ -96,6 +93,11 @@ class BaseInput(config_lib.Configurable):
     input_fields.give_name(self)
     self.eval_loop_num_batches = input_fields.eval_batches(self)
     self.check_fields(self)
+
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    """Whether the state is the same on all hosts, for any number of hosts."""
+    return False
 
   @classmethod
   def check_fields(cls, fields: 'config_lib.Config | BaseInput'):

@@ -128,6 +128,9 @@ class HistogramMetrics(BaseMetrics):
   histogram_key: str = REQUIRED
 
   def __post_init__(self):
+    self._clear()
+
+  def _clear(self):
     self._counts: Any = None
     self._weight = 0.0
 
@@ -143,7 +146,7 @@ class HistogramMetrics(BaseMetrics):
 
   def finalize(self) -> dict[str, tuple[Any, float]]:
     counts, weight = self._counts, self._weight
-    self.__post_init__()
+    self._clear()
     if counts is None:
       return {}
     totals = counts.sum(axis=-1, keepdims=True)

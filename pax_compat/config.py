@@ -13,6 +13,8 @@ Only a field declared by `instance_field` asks for its config to be built too.
 
 import copy
 import dataclasses
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -32,13 +34,17 @@ class _Required:
   def __copy__(self):
     return self
 
-  def __getattr__(self, name: str, *value: Any):
+  def __getattr__(self, name: str):
     raise AttributeError(
-      f'{name!r} was asked for of a required field that is not set yet; set the'
-      ' field first'
+      f'the attribute {name!r} was read from a required field that is not set'
+      ' yet; set the field first'
     )
 
-  __setattr__ = __getattr__
+  def __setattr__(self, name: str, value: Any):
+    raise AttributeError(
+      f'the attribute {name!r} was set on a required field that is not set yet;'
+      ' set the field first'
+    )
 
 
 REQUIRED: Any = _Required()
@@ -186,8 +192,7 @@ def _build(
 
 
 def _without_parent(config: Config) -> dict[str, None]:
-  has_parent = 'parent' in config.__signature_info__.parameters
-  return {'parent': None} if has_parent else {}
+  return {'parent': None} if 'parent' in _parameters(config) else {}
 
 
 def _instance_fields(config: Config) -> list[str]:
@@ -213,19 +218,41 @@ def class_name(config: fdl.Buildable) -> str:
 
 def field_names(config: fdl.Buildable) -> list[str]:
   """Returns the names of a config's fields, in the order of declaration."""
-  names = config.__signature_info__.parameters
-  return [n for n in names if n not in _HIDDEN_FIELDS]
+  return [n for n in _parameters(config) if n not in _HIDDEN_FIELDS]
 
 
 def field_values(config: fdl.Buildable) -> dict[str, Any]:
   """Returns a config's fields with their values, set or default."""
   defaults = {
     name: parameter.default
-    for name, parameter in config.__signature_info__.parameters.items()
+    for name, parameter in _parameters(config).items()
     if parameter.default is not parameter.empty
   }
-  values = {**defaults, **config.__arguments__}
+  values = {**defaults, **set_fields(config)}
   return {n: values[n] for n in field_names(config) if n in values}
+
+
+# Fiddle keeps the state of a config in attributes with double underscores. Only
+# the functions below use them; other modules call these functions.
+
+
+def set_fields(config: fdl.Buildable) -> dict[str, Any]:
+  """Returns the fields of a config that were set, with their values.
+
+  A field with a default factory counts as set: its config has a value of its
+  own from the start. Changing the returned dict does not change the config.
+  """
+  return dict(config.__arguments__)
+
+
+def is_set(config: fdl.Buildable, field: str) -> bool:
+  """Returns whether a field of a config was set; see `set_fields`."""
+  return field in config.__arguments__
+
+
+def _parameters(config: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
+  """Returns the parameters of what a config builds, by name."""
+  return config.__signature_info__.parameters
 
 
 class HParamsMeta(type):
@@ -310,6 +337,31 @@ class Configurable:
     """
     if not holds:
       raise errors.UserError(f'{type(self).__name__}: {wrong}')
+
+
+def refused(name: str, why: str, *shortcuts: str) -> type[Configurable]:
+  """Returns a class that stands for a class of Pax which is not supported.
+
+  Its configs raise a UserError, whatever fields are given.
+
+  Args:
+    name: the class's name.
+    why: why it is not supported, and what to use instead.
+    *shortcuts: names of its functions that return ready-made configs.
+  """
+
+  def refuse():
+    raise errors.UserError(f'{name} is not supported: {why}')
+
+  # The default is made before any field is checked: this error comes first.
+  default = dataclasses.field(default_factory=refuse)
+  members = {
+    '__doc__': f'`{name}` of Pax, which is not supported.',
+    '__annotations__': {'unsupported': Any},
+    'unsupported': default,
+    **{shortcut: staticmethod(refuse) for shortcut in shortcuts},
+  }
+  return type(name, (Configurable,), members)
 
 
 def sub_config_field(hparams: Any, **overrides) -> Any:

@@ -27,12 +27,11 @@ def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
   Returns:
     The nearest names, nearest first; empty where nothing is known.
   """
-
-  def likeness(other: str) -> float:
-    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
-
-  ranked = sorted(set(known), key=lambda k: (-likeness(k), k != name, k))
-  return ranked[:count]
+  originals = {}  # By name in lower case: case decides between those only.
+  for other in sorted(set(known), key=lambda other: (other != name, other)):
+    originals.setdefault(other.lower(), []).append(other)
+  near = difflib.get_close_matches(name.lower(), originals, count, cutoff=0)
+  return [other for lower in near for other in originals[lower]][:count]
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:

@@ -16,15 +16,7 @@ from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.experiments import native_params, source_scan
 
-# Options that mean nothing here, with what there is in their place.
-_FOR_LINGVO = {
-  'translation': '',
-  'model_params_override': '; expected --set',
-  'lingvo_input_replay': '; expected replay=True of its LingvoInputAdaptor',
-  'lingvo_logdir': '',
-  'allow_missing': '',
-  'allow_unused': '',
-}
+KIND = 'native'
 
 _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
 
@@ -67,9 +59,9 @@ def find(
   """Returns a new instance of the experiment, or None if it is not native.
 
   Raises:
-    UserError: the name is ambiguous, its module does not import, or an option
-      is for Lingvo experiments only.
+    UserError: the name is ambiguous, or its module does not import.
   """
+  del options
   module, _, cls = name.rpartition('.')
   name = native_params.public_name(module, cls) if module else name
   matches = _matches(name, _experiments)
@@ -88,19 +80,7 @@ def find(
   if not matches:
     return None
   [found] = matches
-  _check_options(found, options)
   return _experiments[found]()
-
-
-def _check_options(name: str, options: SourceOptions):
-  """Raises a UserError where an option would have no effect."""
-  none = SourceOptions()
-  for option, instead in _FOR_LINGVO.items():
-    if getattr(options, option) != getattr(none, option):
-      raise errors.UserError(
-        f'--{option} is for Lingvo experiments, and {name} is a native one'
-        + instead
-      )
 
 
 def names(options: SourceOptions) -> dict[str, str]:

@@ -3,18 +3,23 @@
 A source knows experiments by name. `setup.py` declares the sources of this
 distribution in the group `pax_compat.experiment_sources`; a user's package adds
 its own in the same way. Sources are asked in the order of their entry points'
-names, and nothing of a source is imported before it is asked.
+names. A source may declare options of its own, which are flags of every program
+that takes `--exp` (see `experiments.options`).
 """
 
 import dataclasses
 import importlib.metadata
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from absl import logging
 
 from pax_compat import base_experiment, errors
-from pax_compat.experiments import skipped_records
+from pax_compat.experiments import options as options_lib
 
 GROUP = 'pax_compat.experiment_sources'
+
+_Own = TypeVar('_Own', bound=options_lib.Options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,34 +28,35 @@ class SourceOptions:
 
   Attributes:
     import_modules: modules to import first; they register experiments.
-    lingvo_source: a Lingvo checkout whose `params` packages are added.
-    translation: 'auto', 'native' or 'bridge'.
-    model_params_override: Lingvo's text of `path : value` pairs, separated by
-      `;` or new lines.
-    lingvo_input_replay: whether Lingvo's training data is read in an order that
-      can be repeated.
-    skip_bad_records: whether inputs leave out damaged records.
-    lingvo_logdir: folder of a run of Lingvo's to go on with, or the prefix of
-      one of its checkpoints.
-    allow_missing: regular expressions of tensors that its checkpoint may lack.
-    allow_unused: regular expressions of tensors of it that nothing here is.
-    load_everything: whether a listing may import what is slow to import.
+    own: options that sources have declared, at most one of each class.
   """
 
   import_modules: tuple[str, ...] = ()
-  lingvo_source: str | None = None
-  translation: str = 'auto'
-  model_params_override: str = ''
-  lingvo_input_replay: bool = False
-  skip_bad_records: bool = False
-  lingvo_logdir: str | None = None
-  allow_missing: tuple[str, ...] = ()
-  allow_unused: tuple[str, ...] = ()
-  load_everything: bool = False
+  own: tuple[options_lib.Options, ...] = ()
+
+  def of(self, kind: type[_Own]) -> _Own:
+    """Returns the options of a source's class; its defaults if not given."""
+    return next((one for one in self.own if type(one) is kind), kind())
+
+  def experiment_name(self) -> str:
+    """Returns the name of the experiment that options imply; '' for none."""
+    return next(filter(None, (one.experiment_name() for one in self.own)), '')
 
 
 class ExperimentSource(Protocol):
-  """Finds experiments by name. A source is a module or an object."""
+  """Finds experiments by name. A source is a module or an object.
+
+  Programs load all sources before they parse their flags. To import one must
+  take no time: what is slow is imported when the source is asked.
+
+  Attributes:
+    KIND: what messages call its experiments, such as 'native'.
+    OPTIONS: the class of its own options, which are flags; None for none. A
+      source may leave it out.
+  """
+
+  KIND: str
+  OPTIONS: type[options_lib.Options] | None
 
   def claims(self, module: str) -> bool:
     """Whether a module of the user's is this source's to import.
@@ -78,17 +84,36 @@ class ExperimentSource(Protocol):
   def names(self, options: SourceOptions) -> Mapping[str, str]:
     """Returns every known name with the first line of its description.
 
-    Must answer in a fraction of a second unless `options.load_everything` or
-    `options.import_modules` asks for more.
+    Must answer in a fraction of a second unless `options` ask for more.
     """
 
 
 def sources() -> Iterator[ExperimentSource]:
   """Yields the installed sources, in the order of their entry points' names."""
-  for entry in sorted(
-    importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name
-  ):
+  for entry in _entries():
     yield entry.load()
+
+
+def _entries() -> list[importlib.metadata.EntryPoint]:
+  entries = importlib.metadata.entry_points(group=GROUP)
+  return sorted(entries, key=lambda e: e.name)
+
+
+def option_kinds() -> list[type[options_lib.Options]]:
+  """Returns the classes of the options that the installed sources declare."""
+  kinds = []
+  for entry in _entries():
+    try:
+      kinds.append(getattr(entry.load(), 'OPTIONS', None))
+    except Exception as e:  # noqa: BLE001 (whatever its package raises)
+      logging.warning(
+        'the experiment source %s = %s cannot be imported, so that its flags'
+        ' are not known: %s',
+        entry.name,
+        entry.value,
+        errors.one_line(e),
+      )
+  return [kind for kind in kinds if kind is not None]
 
 
 def import_modules(options: SourceOptions):
@@ -109,20 +134,32 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
   """Returns the experiment of that name.
 
   Raises:
-    UserError: no source knows the name; the message has the nearest names.
+    UserError: no source knows the name, and the message has the nearest names;
+      or an option is for the experiments of another source.
   """
   known = {}
   import_modules(options)
   for source in sources():
     experiment = source.find(name, options)
     if experiment is not None:
-      if options.skip_bad_records:
-        skipped_records.in_inputs_of(experiment)
+      _check_options(name, source, options)
       return experiment
     known.update(source.names(options))
   raise errors.UserError(
     f'no experiment is called {name!r}' + errors.did_you_mean(name, known)
   )
+
+
+def _check_options(name: str, source: ExperimentSource, options: SourceOptions):
+  """Raises a UserError for an option of another source: it has no effect."""
+  for own in options.own:
+    if type(own) is getattr(source, 'OPTIONS', None):
+      continue
+    for flag, instead in options_lib.changed(own):
+      raise errors.UserError(
+        f'--{flag} is for {own.KIND} experiments, and {name} is a'
+        f' {source.KIND} one{instead}'
+      )
 
 
 def names(options: SourceOptions) -> dict[str, str]:

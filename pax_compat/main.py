@@ -17,7 +17,7 @@ from pax_compat.cli import (
   huge_pages,
   process_flags,
 )
-from pax_compat.experiments import experiment_overrides
+from pax_compat.experiments import experiment_overrides, resolved
 
 flags.adopt_module_key_flags(experiment_flags)
 flags.adopt_module_key_flags(process_flags)
@@ -35,25 +35,17 @@ _LIST = flags.DEFINE_bool(
   'Print the names of all known experiments, or of those that match the'
   ' patterns given as arguments, such as --list "lm.*".',
 )
-_LINGVO = flags.DEFINE_bool(
-  'lingvo',
-  False,
-  'With --list: import what registers Lingvo experiments, instead of reading'
-  ' its source text only.',
-)
 _SET = flags.DEFINE_multi_string(
   'set',
   [],
   'Sets a field of a config, as config.txt of a run writes it:'
-  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. Of'
-  ' a Lingvo experiment it changes what the Params were translated to.',
+  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated.'
+  ' Of an experiment of another framework it changes the translation.',
 )
 
 
 def _list_names(patterns: list[str]):
-  known = experiment_sources.names(
-    experiment_flags.options(load_everything=_LINGVO.value)
-  )
+  known = experiment_sources.names(experiment_flags.options())
   chosen = {
     name: line
     for name, line in known.items()
@@ -75,13 +67,13 @@ def _train(may_start_again: bool):
   name = experiment_flags.name()
   experiment_flags.require(_JOB_LOG_DIR)
   process_flags.check()
+  experiment_overrides.check(_SET.value)
   if may_start_again:
     huge_pages.start_again_with()
   experiment = experiment_sources.find(name, experiment_flags.options())
-  experiment_overrides.override(experiment, _SET.value)
   process_flags.join()
   if huge_pages.described():
-    logging.info('huge pages are asked for: %s', huge_pages.described())
+    logging.debug('huge pages are asked for: %s', huge_pages.described())
   # JAX, flax and Orbax take seconds to import, which a mistake in a name
   # should not cost.
   from pax_compat.processes import process_failures
@@ -89,9 +81,14 @@ def _train(may_start_again: bool):
 
   try:
     with process_failures.shared(name, but=trainer.Stopped):
-      trainer.train(
-        experiment, name=name, job_log_dir=_JOB_LOG_DIR.value, say=_say
+      # Only now, since an experiment may ask for the number of devices.
+      experiment = resolved.resolve(
+        experiment,
+        name=name,
+        settings=_SET.value,
+        skip_bad_records=experiment_flags.skip_bad_records(),
       )
+      trainer.train(experiment, job_log_dir=_JOB_LOG_DIR.value, say=_say)
   except trainer.Stopped as e:
     _say(f'{e}; the same command continues')
     sys.exit(128 + e.signal_number)
@@ -118,7 +115,10 @@ def main(argv: list[str], *, may_start_again: bool = False):
 
 def run():
   """Entry point of the console script."""
-  command_line.run(functools.partial(main, may_start_again=True))
+  command_line.run(
+    functools.partial(main, may_start_again=True),
+    experiment_flags.define_of_sources,
+  )
 
 
 if __name__ == '__main__':

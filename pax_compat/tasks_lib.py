@@ -77,7 +77,10 @@ class SingleTask(Settings):
     self._check_loss()
 
   def _check_loss(self):
-    given = getattr(self.train.learner, '__arguments__', {}).get('loss_name')
+    learner = self.train.learner
+    is_config = isinstance(learner, Config)
+    fields = config_lib.set_fields(learner) if is_config else {}
+    given = fields.get('loss_name')
     if self.loss_aggregator is not None and given is not None:
       raise errors.UserError(
         f'SingleTask.loss_aggregator is set, and so is Learner.loss_name, to'

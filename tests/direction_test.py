@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import dataclasses
 import graphlib
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 
 import pytest
 
+from adaptors.lingvo_registry import options as lingvo_options
+from pax_compat.experiments import options
 from tests import source_tree
 
 # What a package must not import, of what is ours.
@@ -34,6 +37,8 @@ TEXT_SUFFIXES = ('.py', '.md', '.txt', '.toml', '.json', '.cfg', '.yaml', '')
 TABOOS = re.compile(
   r'(?<![\w.])/wor[k]\b|pyp[i]\.org|pythonhoste[d]|index-ur[l]'
 )
+# The attributes in which Fiddle keeps a config; the brackets as above.
+FIDDLE_INTERNALS = re.compile(r'__(fn_or_cl[s]|argument[s]|signature_inf[o])__')
 PICKLES = {'pickle', 'cloudpickle', 'dill', 'marshal', 'shelve'}
 SNIPPET = """
 import importlib, sys
@@ -116,6 +121,37 @@ def _owner(found: source_tree.Import, modules) -> str:
   return found.module.rpartition('.')[0]
 
 
+def test_core_names_no_option_of_lingvo():
+  kind = lingvo_options.LingvoOptions
+  fields = {field.name for field in dataclasses.fields(kind)}
+  names = fields | set(options.flag_names(kind))
+  assert {'lingvo', 'lingvo_logdir', 'translation'} <= names
+  spelled = re.compile(rf'--(no)?({"|".join(sorted(names))})\b')
+  found = []
+  for path in source_tree.python_files('pax_compat'):
+    for node in ast.walk(source_tree.tree(path)):
+      [text] = _strings([node]) or ['']
+      # A library is called `lingvo` too, which only a flag must not be.
+      defined = set(_strings(getattr(node, 'args', ()))) & names
+      if text in names - {'lingvo'} or spelled.search(text):
+        found.append(f'{path}:{node.lineno} {text}')
+      elif _identifier(node) in names or defined:
+        found.append(f'{path}:{node.lineno} {ast.unparse(node)}')
+  _found(found)
+
+
+def _strings(nodes) -> list[str]:
+  nodes = nodes if isinstance(nodes, list) else []
+  found = [n.value for n in nodes if isinstance(n, ast.Constant)]
+  return [value for value in found if isinstance(value, str)]
+
+
+def _identifier(node: ast.AST) -> str | None:
+  """Returns the name that a node reads, sets, passes or defines, if any."""
+  fields = ('id', 'attr', 'arg', 'name')
+  return next((getattr(node, f) for f in fields if hasattr(node, f)), None)
+
+
 def test_core_imports_no_tensorflow():
   _found(
     [
@@ -183,6 +219,22 @@ def test_files_and_functions_are_small():
         if lines > MAX_FUNCTION_LINES:
           found.append(f'{path}:{node.lineno} {node.name}: {lines} lines')
   _found(found)
+
+
+def test_only_config_knows_how_fiddle_keeps_a_config():
+  _found(
+    [
+      f'{path}:{number} {line.strip()}'
+      for path in source_tree.python_files()
+      if path != 'pax_compat/config.py'
+      for number, line in enumerate(_lines_of(path), 1)
+      if FIDDLE_INTERNALS.search(line)
+    ]
+  )
+
+
+def _lines_of(path: str) -> list[str]:
+  return (source_tree.ROOT / path).read_text().splitlines()
 
 
 def test_files_name_no_machine():

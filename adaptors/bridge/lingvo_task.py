@@ -7,6 +7,7 @@ from typing import Any
 
 from absl import logging
 
+from adaptors import lingvo_runtime
 from adaptors.bridge import decoding
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from pax_compat import errors
@@ -109,7 +110,7 @@ class LingvoTask:
         return function()
       except Exception as error:
         failures[device] = error
-        if len(self._devices) == 1:
+        if len(self._devices) == 1 or lingvo_runtime.is_wrong_name(error):
           raise self._refusal(failures) from next(iter(failures.values()))
         self._devices.pop(0)
         logging.info(

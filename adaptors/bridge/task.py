@@ -4,6 +4,7 @@ A bridged task computes by Lingvo's own FProp. How it learns is translated as
 that of any other task.
 """
 
+import dataclasses
 from typing import Any
 
 from absl import logging
@@ -67,10 +68,13 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
   try:
     return bridge_parts(params, name)
   except errors.UserError as error:
-    logging.debug('not by parts: %s', error)
+    not_by_parts = ' '.join(str(error).split())[:300]
   logging.info('%s is bridged: Lingvo computes it inside of JAX', name)
+  note = f'all of it is bridged, and not some of its layers: {not_by_parts}'
+  logging.info('%s: %s', name, note)
   try:
-    return bridge_task(params, name)
+    bridged = bridge_task(params, name)
+    return dataclasses.replace(bridged, notes=(*bridged.notes, note))
   except errors.UserError as error:
     raise errors.UserError(
       f'{reasons}\nIt cannot be bridged: {error}'

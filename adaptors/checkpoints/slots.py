@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fiddle as fdl
 import numpy as np
 import optax
 
@@ -73,7 +74,7 @@ class OptimizerFacts:
   @property
   def kind(self) -> type:
     """The class of the optimizer that moves the weights."""
-    return optimizers.wrapped(self.config)[-1].__fn_or_cls__
+    return optimizers.wrapped(self.config)[-1].cls
 
   @property
   def batches_per_update(self) -> int:
@@ -94,7 +95,7 @@ class OptimizerFacts:
   def _accumulator(self) -> Config | None:
     accumulator = pax_optimizers.ShardedStaticAccumulator
     for config in optimizers.wrapped(self.config):
-      if config.__fn_or_cls__ is accumulator:
+      if config.cls is accumulator:
         return config
     return None
 
@@ -160,15 +161,13 @@ class OptimizerFacts:
 def is_known(config: Config) -> bool:
   """Whether `OptimizerFacts` tells the slots of an optimizer."""
   *others, last = optimizers.wrapped(config)
-  if any(other.__fn_or_cls__ not in _WRAPPERS for other in others):
+  if any(other.cls not in _WRAPPERS for other in others):
     return False
-  if last.__fn_or_cls__ is pax_optimizers.OptaxOptimizer:
-    made_by = getattr(last.grad_tx, '__fn_or_cls__', None)
-    return made_by is optax.scale_by_adadelta
-  return (
-    last.__fn_or_cls__ in _SLOTS
-    or last.__fn_or_cls__ is pax_optimizers.ShardedAdafactor
-  )
+  if last.cls is pax_optimizers.OptaxOptimizer:
+    grad_tx = last.grad_tx
+    is_config = isinstance(grad_tx, fdl.Buildable)
+    return is_config and fdl.get_callable(grad_tx) is optax.scale_by_adadelta
+  return last.cls in _SLOTS or last.cls is pax_optimizers.ShardedAdafactor
 
 
 def known() -> list[str]:

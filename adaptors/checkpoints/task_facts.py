@@ -104,7 +104,7 @@ def _optimizers(
 ) -> tuple[OptimizerFacts, ...]:
   """Returns facts of the optimizers of a task; see `OptimizerFacts`."""
   ours = {'': learner.optimizer}
-  if learner.__fn_or_cls__ is learners.MultiOptimizerLearner:
+  if learner.cls is learners.MultiOptimizerLearner:
     auxiliary = zip(
       learner.auxiliary_names, learner.auxiliary_optimizers, strict=True
     )
@@ -121,9 +121,7 @@ def _optimizers(
           weights=weights,
           theta=theta,
           config=ours[part],
-          name=_NAMES.get(
-            optimizers.wrapped(ours[part])[-1].__fn_or_cls__, theirs.name
-          ),
+          name=_NAMES.get(optimizers.wrapped(ours[part])[-1].cls, theirs.name),
           scope=scope,
           task=params.name,
           learner=name,

@@ -12,11 +12,12 @@ from adaptors.bridge import task as bridge_task
 from adaptors.checkpoints import files, mapping, run_start, task_facts
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
+from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.params import param_overrides, params_trees
 from adaptors.translate import registry
 from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.training import program_schedule
-from pax_compat import base_experiment, errors, experiment_sources
+from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
 
 _TRAIN = program_schedule.TRAIN
@@ -36,14 +37,14 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     *,
     name: str,
     model_params: Any,
-    options: experiment_sources.SourceOptions,
+    options: LingvoOptions,
   ):
     """Reads the experiment's Params; nothing is instantiated.
 
     Args:
       name: its name in the registry.
       model_params: an instance of the registered class.
-      options: what the command line says, overrides of Params among it.
+      options: of the command line, with overrides of Params.
 
     Raises:
       UserError: it is a kind of experiment that is not supported, or an

@@ -6,7 +6,11 @@ listed without it, in under a second.
 
 from adaptors import lingvo_runtime
 from adaptors.lingvo_registry import lookup
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import base_experiment, experiment_sources
+
+KIND = LingvoOptions.KIND
+OPTIONS = LingvoOptions
 
 claims = lookup.claims
 import_module = lookup.import_module
@@ -18,12 +22,13 @@ def find(
 ) -> base_experiment.BaseExperiment | None:
   """Returns the Lingvo experiment of that name, or None if it is not Lingvo's.
 
-  The folder of a run, `options.lingvo_logdir`, is the name of what it trained.
+  The folder of a run, `--lingvo_logdir`, is the name of what it trained.
 
   Raises:
     UserError: as for `find_model_params`.
   """
-  if name == options.lingvo_logdir:
+  own = options.of(LingvoOptions)
+  if name == own.lingvo_logdir:
     lookup.mount(options)
     from adaptors.experiments import run_folder
 
@@ -41,4 +46,4 @@ def find(
     from adaptors.experiments import lingvo_experiment
 
     kind = lingvo_experiment.LingvoExperiment
-  return kind(name=name, model_params=model_params, options=options)
+  return kind(name=name, model_params=model_params, options=own)

@@ -16,8 +16,10 @@ Lingvo's that are there. Without `--exp` the experiment is that of the Params in
 
 from absl import flags
 
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors, experiment_sources
 from pax_compat.cli import command_line, experiment_flags
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 
@@ -45,7 +47,7 @@ def main(argv: list[str]):
   name = experiment_flags.name()
   experiment_flags.require(_JOB_LOG_DIR)
   options = experiment_flags.options()
-  lingvos = _TO_LINGVO.value or options.lingvo_logdir
+  lingvos = _TO_LINGVO.value or options.of(LingvoOptions).lingvo_logdir
   if not lingvos:
     raise errors.UserError(
       'expected --lingvo_logdir, to convert from Lingvo, or --to_lingvo, to'
@@ -59,6 +61,9 @@ def main(argv: list[str]):
 
   if not isinstance(experiment, LingvoExperiment):
     raise errors.UserError(f"--exp={name} is not one of Lingvo's experiments")
+  experiment = experiment_overrides.changed(
+    experiment, skip_bad_records=experiment_flags.skip_bad_records()
+  )
   job = _JOB_LOG_DIR.value
   if argv[1] == 'convert' and _TO_LINGVO.value:
     lingvos = converting.to_lingvo(experiment, job, lingvos, _say)
@@ -73,4 +78,4 @@ def _say(line: str):
 
 
 if __name__ == '__main__':
-  command_line.run(main)
+  command_line.run(main, experiment_flags.define_of_sources)

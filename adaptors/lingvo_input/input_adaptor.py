@@ -14,6 +14,7 @@ from adaptors.lingvo_input.checks import (
   generator_kinds,
   id_checks,
   params_checks,
+  record_trial,
 )
 from adaptors.lingvo_input.drivers import (
   backends,
@@ -130,6 +131,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     self._told = set()
     params_checks.check_input(self._told_name(), self._params)
     self._records = self._make_records()
+    self._trial = record_trial.RecordTrial(self._records.copies.origin)
     self._check_ids = id_checks.IdCheck(
       self._told_name(), self._params, self.known_ids
     )
@@ -146,7 +148,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     self._last_ones = np.ones(0, np.float32)
 
   @property
-  def STATE_FITS_ANY_HOSTS(self) -> bool:  # noqa: N802 (the base class's name)
+  def state_fits_any_hosts(self) -> bool:
     """Whether the state is the same on all hosts: with `replay`."""
     return self.replay
 
@@ -287,6 +289,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     driver = generator_driver.GeneratorDriver(
       params=self._records.prepare(self._params.Copy()),
       skips_bad_records=self.skip_bad_records,
+      trial=self._trial,
       cluster_options=self._cluster_options(),
       tells_source=self.is_training,
       seed=self._seed if self.replay else None,

@@ -19,6 +19,7 @@ from absl import flags
 
 from pax_compat import experiment_sources
 from pax_compat.cli import command_line, experiment_flags
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 
@@ -55,7 +56,10 @@ def main(argv: list[str]) -> int:
   """Does what the flags say; returns the exit status."""
   experiment_flags.no_arguments(argv)
   name = experiment_flags.name()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  experiment = experiment_overrides.changed(
+    experiment_sources.find(name, experiment_flags.options()),
+    skip_bad_records=experiment_flags.skip_bad_records(),
+  )
   # JAX and flax take seconds to import, which a mistake in a name should not
   # cost.
   from adaptors.lingvo_parity import reporting, running
@@ -78,4 +82,4 @@ def _say(line: str):
 
 
 if __name__ == '__main__':
-  command_line.run(main)
+  command_line.run(main, experiment_flags.define_of_sources)

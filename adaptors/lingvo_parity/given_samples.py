@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from pax_compat import config as config_lib
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import Config
 from pax_compat.layers.softmaxes.candidate_sampling import Sample
@@ -54,7 +55,7 @@ def given(softmax: Config, samples: Sequence[tuple]) -> Config:
   """
   classes, counts = zip(*samples, strict=True)
   return GivenSamples.config(
-    **softmax.__arguments__,
+    **config_lib.set_fields(softmax),
     classes=[c.tolist() for c in classes],
     num_tries=[
       _num_tries(*sample, softmax.num_classes)

@@ -18,6 +18,7 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.lingvo_registry import mounts
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors, experiment_sources
 from pax_compat.experiments import source_scan
 
@@ -32,7 +33,8 @@ def find_model_params(
 
   Args:
     name: a registered name, such as `lm.one_billion_wds.Model`.
-    options: which modules to import first, and which checkout to mount.
+    options: which checkout to mount, and whether to import every module that
+      the name can mean.
 
   Returns:
     Lingvo's `SingleTaskModelParams` or `MultiTaskModelParams`; None if there is
@@ -43,7 +45,7 @@ def find_model_params(
   """
   mount(options)
   modules = _modules_of(name)
-  if not options.load_everything:
+  if not options.of(LingvoOptions).load_everything:
     # A class that its module does not even mention is not worth an import.
     modules = [m for m in modules if _mentions(m, name.rpartition('.')[2])]
   if not modules and not _is_registry_loaded():
@@ -68,20 +70,20 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
 
   Reads the mounted modules' source text. With `load_everything` it imports them
   all instead, and says in a warning which of them it cannot import.
-
   """
   mount(options)
   mounted = mounts.params_modules()
   found = {}
-  if not options.load_everything:
+  own = options.of(LingvoOptions)
+  if not own.load_everything:
     found = source_scan.scan(mounted, _DECORATORS)
-  if options.load_everything:
+  if own.load_everything:
     for key in mounted:
       try:
         import_module(_module_name(key))
       except errors.UserError as error:
         logging.warning('not listed: %s', error)
-  if options.load_everything or _is_registry_loaded():
+  if own.load_everything or _is_registry_loaded():
     found |= {
       key: source_scan.first_line(c.__doc__) for key, c in _documented()
     }
@@ -91,8 +93,9 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
 def mount(options: experiment_sources.SourceOptions):
   """Mounts the params packages of installed packages and of the checkout."""
   mounts.mount_entry_points()
-  if options.lingvo_source:
-    mounts.mount_checkout(options.lingvo_source)
+  checkout = options.of(LingvoOptions).lingvo_source
+  if checkout:
+    mounts.mount_checkout(checkout)
 
 
 def _module_name(key: str) -> str:
@@ -150,7 +153,8 @@ def _mentions(module: str, class_name: str) -> bool:
   """Whether a module's source text has a word, or cannot be read."""
   spec = _find_spec(module)
   text = _text_of(spec) if spec else b''
-  return not text or re.search(rf'\b{class_name}\b'.encode(), text) is not None
+  word = rf'\b{re.escape(class_name)}\b'
+  return not text or re.search(word.encode(), text) is not None
 
 
 def _text_of(spec: importlib.machinery.ModuleSpec) -> bytes:

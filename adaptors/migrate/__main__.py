@@ -20,6 +20,7 @@ import shutil
 
 from absl import flags, logging
 
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors
 from pax_compat.cli import command_line, experiment_flags
 
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
   """Does what the flags say; returns the exit status."""
   experiment_flags.no_arguments(argv)
   options = experiment_flags.options()
-  _check_flags(options)
+  own = options.of(LingvoOptions)
+  _check_flags(own)
   # JAX and TensorFlow take seconds to import, which a mistake in a name should
   # not cost.
   from adaptors.migrate import choosing
@@ -57,7 +59,7 @@ def main(argv: list[str]) -> int:
   elif experiment_flags.EXP.value:
     names = choosing.matching(experiment_flags.EXP.value, options)
   else:
-    names = [options.lingvo_logdir]
+    names = [own.lingvo_logdir]
   return _report(names, options)
 
 
@@ -117,4 +119,4 @@ def _write(path: str, text: str):
 
 
 if __name__ == '__main__':
-  command_line.run(main)
+  command_line.run(main, experiment_flags.define_of_sources)

@@ -6,6 +6,7 @@ import fnmatch
 from absl import logging
 
 from adaptors.lingvo_registry import lookup
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors, experiment_sources
 from pax_compat.experiment_sources import SourceOptions
 
@@ -26,8 +27,8 @@ def everything(options: SourceOptions) -> list[str]:
   """
   experiment_sources.import_modules(options)
   known = set(lookup.names(options))
-  loading = dataclasses.replace(options, load_everything=True)
-  known |= set(lookup.names(loading))
+  own = dataclasses.replace(options.of(LingvoOptions), load_everything=True)
+  known |= set(lookup.names(dataclasses.replace(options, own=(own,))))
   if not known:
     raise errors.UserError(
       'there is no experiment of Lingvo; expected --lingvo_source or'

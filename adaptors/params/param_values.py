@@ -66,7 +66,7 @@ def convert(old: Any, text: str, *, quoted: bool = False) -> Any:
     return _container(type(old), text)
   if isinstance(old, (type, types.FunctionType)):
     return None if text in NONE else _loaded(old, text)
-  if type(old).__name__ == 'DType':
+  if _is_dtype(old):
     return _dtype(text)
   raise WrongValueError(
     'its fields to be set one by one'
@@ -188,8 +188,13 @@ def _loaded(old: Any, text: str) -> Any:
   return known[name]
 
 
+def _is_dtype(value: Any) -> bool:
+  """Whether a value is a dtype of TensorFlow, which is not loaded for this."""
+  tf = sys.modules.get('tensorflow')
+  return tf is not None and isinstance(value, tf.DType)
+
+
 def _dtype(text: str) -> Any:
-  # A field that holds a dtype is proof that TensorFlow is loaded.
   tf = sys.modules['tensorflow']
   known = {n: d for n, d in vars(tf.dtypes).items() if isinstance(d, tf.DType)}
   return _choose(text.removeprefix('tf.'), known, 'a dtype')

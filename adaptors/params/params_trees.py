@@ -14,6 +14,16 @@ def get(params: Any, name: str) -> Any:
   return params.Get(name) if name in params else None
 
 
+def has_base(cls: type, path: str) -> bool:
+  """Returns whether a class is, or inherits from, the class of a dotted path.
+
+  Args:
+    cls: the class.
+    path: such as `lingvo.core.tokenizers.AsciiTokenizer`. Nothing is imported.
+  """
+  return any(f'{c.__module__}.{c.__qualname__}' == path for c in cls.__mro__)
+
+
 def all_params(value: Any, *, without: Collection[str] = ()) -> Iterator[Any]:
   """Yields the Params in a tree that can be changed, parents first.
 

@@ -38,6 +38,7 @@ class RecordCopies:
     self._name = name
     self._files = 0
     self._owned: temporary_folders.OwnedFolder | None = None
+    self._origins: dict[str, _Origin] = {}
     temporary_folders.remove_abandoned(_NAME)
 
   @property
@@ -132,7 +133,7 @@ class RecordCopies:
     """Returns the copy's path, how many records were read, and written."""
     copy = f'{self.folder}/{self._files:05d}'
     self._files += 1
-    _origins[copy] = _Origin(path, known, skipped, hosts)
+    self._origins[copy] = _Origin(path, known, skipped, hosts)
     read = written = 0
     with record_files.writing(copy, file_type) as out:
       for piece in record_files.records(path, file_type, known):
@@ -147,11 +148,27 @@ class RecordCopies:
     if self._owned is not None:
       self._owned.remove()
       _folders.discard(self._owned)
-      for path in [p for p in _origins if p.startswith(self._owned.path)]:
-        del _origins[path]
+      self._origins.clear()
       self._owned = None
 
+  def origin(self, path: str, index: int) -> tuple[str, int]:
+    """Returns the file that a record comes from, and its number there.
 
+    Args:
+      path: a file, perhaps a copy.
+      index: the number of the record in it.
+    """
+    found = self._origins.get(path)
+    if found is None:
+      return path, index
+    place = found.first + index * found.step
+    lost = found.known.damages if found.known else ()
+    for damage in lost:  # In order.
+      place += damage.record <= place
+    return found.path, place
+
+
+# The folders that are to be removed when the process ends.
 _folders: set[temporary_folders.OwnedFolder] = set()
 
 
@@ -179,23 +196,3 @@ class _Origin:
   known: record_files.Scan | None
   first: int
   step: int
-
-
-_origins: dict[str, _Origin] = {}
-
-
-def origin(path: str, index: int) -> tuple[str, int]:
-  """Returns the file that a record comes from, and its number there.
-
-  Args:
-    path: a file, perhaps a copy.
-    index: the number of the record in it.
-  """
-  found = _origins.get(path)
-  if found is None:
-    return path, index
-  place = found.first + index * found.step
-  lost = found.known.damages if found.known else ()
-  for damage in lost:  # In order.
-    place += damage.record <= place
-  return found.path, place

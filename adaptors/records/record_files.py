@@ -82,6 +82,9 @@ class Scan:
 # What goes on between the pieces of a scan: what was found damaged in each.
 Steps = Generator[Damage | None, None, Scan]
 
+# The results of scans, by path, type, size and time of change. Several inputs
+# of a process may read one file, which can be large. No entry goes stale: a
+# file that was changed has another key.
 _scans: dict[tuple, Scan] = {}
 
 

@@ -238,7 +238,7 @@ class SeqIOInput(base_input.BaseInput):
     return not self.is_training or self.deterministic_input or not self.repeats
 
   @property
-  def STATE_FITS_ANY_HOSTS(self) -> bool:  # noqa: N802 (the base class's name)
+  def state_fits_any_hosts(self) -> bool:
     """Whether the state is good for any number of hosts."""
     return self._is_global
 

@@ -1,53 +1,26 @@
 """Which function translates which Lingvo class."""
 
+import collections
 import dataclasses
+import functools
 import importlib
 import inspect
+import pkgutil
 import types
 from collections.abc import Callable, Mapping
+
+from absl import logging
 
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import config as config_lib
 from pax_compat import errors
 
-# Modules that register translators, imported when the first one is asked for.
-_TRANSLATOR_MODULES = (
-  'adaptors.translate.transformers.attention',
-  'adaptors.translate.transformers.batch_major_attention',
-  'adaptors.translate.transformers.batch_major_relative',
-  'adaptors.translate.transformers.batch_major_stacks',
-  'adaptors.translate.transformers.batch_major_transformer',
-  'adaptors.translate.builder.builder_attention',
-  'adaptors.translate.builder.builder_graphs',
-  'adaptors.translate.builder.builder_layers',
-  'adaptors.translate.builder.builder_parts',
-  'adaptors.translate.layers.embeddings',
-  'adaptors.translate.transformers.gpipe',
-  'adaptors.translate.transformers.gpipe_parts',
-  'adaptors.translate.gshard.gshard_bert',
-  'adaptors.translate.gshard.gshard_builder',
-  'adaptors.translate.gshard.gshard_uni_transformer',
-  'adaptors.translate.layers.basic_layers',
-  'adaptors.translate.training.learner_fields',
-  'adaptors.translate.tasks.lm',
-  'adaptors.translate.layers.lm_layers',
-  'adaptors.translate.transformers.moe',
-  'adaptors.translate.training.optimizers',
-  'adaptors.translate.transformers.pipelines',
-  'adaptors.translate.training.program_schedule',
-  'adaptors.translate.layers.rnn',
-  'adaptors.translate.layers.rnn_mixture',
-  'adaptors.translate.training.schedules',
-  'adaptors.translate.layers.softmaxes',
-  'adaptors.translate.training.task_schedules',
-  'adaptors.translate.transformers.time_major_transformer',
-)
-
 # What is said of a class of which nothing is known.
 UNKNOWN = 'nobody has translated this class'
 
-_translators: dict[str, Callable] = {}
+# Those for any use, then those that were registered as fallbacks.
+_translators = collections.ChainMap[str, Callable]({}, {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,15 +39,20 @@ class Translated:
   children: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def translates(dotted_path: str):
+def translates(dotted_path: str, *, fallback: bool = False):
   """Registers the decorated function for the class of that dotted path.
 
   The function takes a `ParamsView`; what it returns is up to the kind of class:
   `Translated` for a layer, a config for a schedule or an optimizer.
+
+  Args:
+    dotted_path: of the class.
+    fallback: whether a function that is registered for the class without
+      `fallback`, before or after this one, is used instead.
   """
 
   def register(fn):
-    _translators[dotted_path] = fn
+    _translators.maps[int(fallback)][dotted_path] = fn
     return fn
 
   return register
@@ -98,7 +76,9 @@ def translate(view: ParamsView):
   try:
     translated = translator(view)
   except Exception as error:
-    # What follows from a part that has no translation is no news.
+    # After an issue, most errors only follow from the part that is missing. The
+    # log has the traceback, in case the translator itself is wrong.
+    logging.debug('translating %s: %s', class_path(cls), error, exc_info=True)
     if len(view.report.issues) == issues_before:
       view.issue('', unreadable(error))
     return None
@@ -121,10 +101,12 @@ def registered() -> Mapping[str, Callable]:
   return types.MappingProxyType(_translators)
 
 
+@functools.cache
 def load_translators():
-  """Imports all modules that register translators."""
-  for module in _TRANSLATOR_MODULES:
-    importlib.import_module(module)
+  """Imports the modules of this package, which register translators."""
+  package = importlib.import_module(__package__)
+  for module in pkgutil.walk_packages(package.__path__, f'{__package__}.'):
+    importlib.import_module(module.name)
 
 
 def find(

@@ -14,7 +14,10 @@ from pax_compat import errors
 _TALKATIVE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
 
 
-def run(main: Callable[[list[str]], int | None]):
+def run(
+  main: Callable[[list[str]], int | None],
+  define_flags: Callable[[], None] = lambda: None,
+):
   """Parses the flags and ends the process with what `main` returns.
 
   A mistake of the user's ends it with status 2 and no traceback.
@@ -22,11 +25,13 @@ def run(main: Callable[[list[str]], int | None]):
   Args:
     main: takes the program's name and the arguments that are no flags; returns
       the exit status, None for 0.
+    define_flags: defines flags that are not known when the program is imported.
   """
   logging.set_verbosity(logging.INFO)
   logging.get_absl_handler().addFilter(_is_for_the_user)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  app.run(functools.partial(answering_mistakes, main), flags_parser=_parse)
+  parse = functools.partial(_parse, define_flags)
+  app.run(functools.partial(answering_mistakes, main), flags_parser=parse)
 
 
 def answering_mistakes(main: Callable, argv: list[str]) -> int | None:
@@ -50,9 +55,10 @@ def _is_for_the_user(record) -> bool:
   )
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(define_flags: Callable[[], None], argv: list[str]) -> list[str]:
   """Parses the flags; a wrong one is a mistake like any other."""
   try:
+    define_flags()
     return flags.FLAGS(argv)
   except flags.Error as e:
     print(f'error: {e}', file=sys.stderr)

@@ -1,8 +1,15 @@
-"""The flags that find an experiment, for every program that takes `--exp`."""
+"""The flags that find an experiment, for every program that takes `--exp`.
+
+Those of the experiment sources are among them, once `define_of_sources` was
+called: `command_line.run(main, experiment_flags.define_of_sources)`.
+"""
+
+import functools
 
 from absl import flags
 
 from pax_compat import errors, experiment_sources
+from pax_compat.experiments import options as options_lib
 
 EXP = flags.DEFINE_string('exp', None, 'Name of the experiment.')
 flags.DEFINE_alias('model', 'exp')
@@ -11,87 +18,49 @@ _IMPORT_MODULES = flags.DEFINE_list(
   [],
   'Modules to import first; they register experiments.',
 )
-_LINGVO_SOURCE = flags.DEFINE_string(
-  'lingvo_source',
-  None,
-  "A checkout of Lingvo's source, whose params packages are added to what is"
-  ' installed.',
-)
-_TRANSLATION = flags.DEFINE_enum(
-  'translation',
-  'auto',
-  ['auto', 'native', 'bridge'],
-  'How a Lingvo model is run: translated to JAX (native), in TensorFlow under'
-  ' JAX (bridge), or native where possible (auto).',
-)
-_OVERRIDE = flags.DEFINE_string(
-  'model_params_override',
-  '',
-  "Changes of a Lingvo model's Params: `path : value` pairs, separated by ; or"
-  ' new lines.',
-)
-_LINGVO_INPUT_REPLAY = flags.DEFINE_bool(
-  'lingvo_input_replay',
-  False,
-  'Read the training data of a Lingvo experiment in an order that can be'
-  ' repeated, so that a run goes on exactly where it stopped, also with another'
-  ' number of processes: one reader thread, files in order, no shuffling.',
-)
 _SKIP_BAD_RECORDS = flags.DEFINE_bool(
   'skip_bad_records',
   False,
   'Leave out records of the data that are damaged, and count them, where they'
   ' would be errors.',
 )
-_LINGVO_LOGDIR = flags.DEFINE_string(
-  'lingvo_logdir',
-  None,
-  "Folder of a run of Lingvo's trainer to go on with: from its newest"
-  ' checkpoint, and, without --exp, with the experiment that its Params say.'
-  ' With --exp the prefix of a checkpoint too.',
-)
-_ALLOW_MISSING = flags.DEFINE_multi_string(
-  'allow_missing',
-  [],
-  'Regular expression of tensors that a Lingvo checkpoint may lack; what they'
-  ' would have been starts anew.',
-)
-_ALLOW_UNUSED = flags.DEFINE_multi_string(
-  'allow_unused',
-  [],
-  'Regular expression of tensors of a Lingvo checkpoint that may be left over.',
-)
 
 
-def options(load_everything: bool = False) -> experiment_sources.SourceOptions:
-  """Returns what the flags say about finding an experiment.
+# A source that cannot be imported is reported once.
+_option_kinds = functools.cache(experiment_sources.option_kinds)
 
-  Args:
-    load_everything: whether a listing may import what is slow to import.
-  """
+
+def define_of_sources():
+  """Defines the flags that the experiment sources declare."""
+  for kind in _option_kinds():
+    options_lib.define(kind)
+
+
+def options() -> experiment_sources.SourceOptions:
+  """Returns the options for finding an experiment that the flags give."""
   return experiment_sources.SourceOptions(
     import_modules=tuple(_IMPORT_MODULES.value),
-    lingvo_source=_LINGVO_SOURCE.value,
-    translation=_TRANSLATION.value,
-    model_params_override=_OVERRIDE.value,
-    lingvo_input_replay=_LINGVO_INPUT_REPLAY.value,
-    skip_bad_records=_SKIP_BAD_RECORDS.value,
-    lingvo_logdir=_LINGVO_LOGDIR.value,
-    allow_missing=tuple(_ALLOW_MISSING.value),
-    allow_unused=tuple(_ALLOW_UNUSED.value),
-    load_everything=load_everything,
+    own=tuple(map(options_lib.from_flags, _option_kinds())),
   )
 
 
+def skip_bad_records() -> bool:
+  """Whether inputs leave out damaged records."""
+  return _SKIP_BAD_RECORDS.value
+
+
 def name() -> str:
-  """Returns the experiment's name; the folder of a Lingvo run stands for it.
+  """Returns the name of the experiment.
+
+  Without `--exp` it is the one that the options of a source imply.
 
   Raises:
-    UserError: there is neither.
+    UserError: there is none.
   """
-  if not _LINGVO_LOGDIR.value:
+  implied = options().experiment_name()
+  if not implied:
     require(EXP)
-  return EXP.value or _LINGVO_LOGDIR.value
+  return EXP.value or implied
 
 
 def require(*required: flags.FlagHolder):

@@ -7,6 +7,7 @@ there. No text is ever evaluated.
 import ast
 import dataclasses
 import enum
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -163,7 +164,8 @@ def _like(value: Any, old: Any, text: str, where: str) -> Any:
   is_number = isinstance(value, int | float) and not isinstance(value, bool)
   if expected is float and is_number:
     return float(value)
-  if expected is int and is_number and value == int(value):
+  is_whole = is_number and math.isfinite(value) and value == int(value)
+  if expected is int and is_whole:
     return int(value)
   if type(value) is not expected:
     raise errors.UserError(

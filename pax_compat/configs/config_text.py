@@ -113,8 +113,8 @@ def _is_silent(holder: Any, field: str, value: Any) -> bool:
     if all(v is None for v in config_lib.field_values(value).values()):
       return True
     first = config_lib.Config(fdl.get_callable(holder))
-    return value == first.__arguments__.get(field)
-  return field not in holder.__arguments__
+    return value == config_lib.set_fields(first).get(field)
+  return not config_lib.is_set(holder, field)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

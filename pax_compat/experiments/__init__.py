@@ -1,1 +1,1 @@
-"""How experiments are found and changed by name."""
+"""How experiments are found by name, changed and resolved."""

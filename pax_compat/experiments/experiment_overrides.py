@@ -1,41 +1,113 @@
-"""Changes that the command line makes to an experiment: `--set path=value`."""
+"""Changes that the command line makes to an experiment.
 
+`--set=path=value` sets fields of its configs, and `--skip_bad_records` lets its
+inputs leave out damaged records.
+"""
+
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pax_compat import base_experiment, errors
+from pax_compat import config as config_lib
 from pax_compat.configs import config_overrides
+from pax_compat.experiments import skipped_records
+from pax_compat.input_core import input_fields
 
 # What a path may begin with: the methods of an experiment that return configs.
 _ROOTS = ('task', 'datasets', 'decode_datasets')
 
 
-def override(
-  experiment: base_experiment.BaseExperiment, settings: Sequence[str]
-):
-  """Makes an experiment return its configs with fields set.
+def changed(
+  experiment: base_experiment.BaseExperiment,
+  *,
+  settings: Sequence[str] = (),
+  skip_bad_records: bool = False,
+) -> base_experiment.BaseExperiment:
+  """Returns a copy of an experiment that returns changed configs.
+
+  The copy is of a subclass, so that methods of the experiment that use its
+  datasets get the changed ones too, as `get_input_specs_provider_params` does
+  where it calls `training_dataset`. To make the configs of datasets may take
+  long, or draw random numbers: the experiment's own method is called once, and
+  all callers get copies of the same.
 
   Args:
-    experiment: the experiment. Its methods are replaced by ones that set the
-      fields of what they return.
-    settings: texts such as `task.train.num_train_steps=100` or
+    experiment: the experiment. It is not changed.
+    settings: strings such as `task.train.num_train_steps=100` or
       `datasets[0].batch_size=8`, applied in order.
+    skip_bad_records: whether inputs leave out damaged records, where they can.
 
   Raises:
-    UserError: a path does not exist, or a value is not what the field holds.
+    UserError: a setting does not begin with a config of an experiment. The
+      methods of the copy raise one where a path does not exist, a value does
+      not fit its field, or what the experiment returns is not a list of
+      configs.
   """
+  check(settings)
+  asked: dict[str, list[config_lib.Config]] = {}
+
+  def once(method: str, ask: Callable) -> list[config_lib.Config]:
+    if method not in asked:
+      configs = ask()
+      _check_configs(configs, f'{type(experiment).__name__}.{method}() returns')
+      asked[method] = _changed(configs, method, settings, skip_bad_records)
+    return _copies(asked[method])
+
+  class Changed(type(experiment)):
+    """The experiment, with changed configs."""
+
+    def task(self):
+      config = super().task()
+      config_overrides.apply({'task': config}, _under('task', settings))
+      return config
+
+    def datasets(self):
+      return once('datasets', super().datasets)
+
+    def decode_datasets(self):
+      return once('decode_datasets', super().decode_datasets)
+
+  # Messages, and what the experiment logs, have the name of its own class.
+  for name in ('__name__', '__qualname__', '__module__', '__doc__'):
+    setattr(Changed, name, getattr(type(experiment), name))
+  made = copy.copy(experiment)
+  made.__class__ = Changed
+  return made
+
+
+def _changed(
+  configs: Sequence[config_lib.Config],
+  method: str,
+  settings: Sequence[str],
+  skip_bad_records: bool,
+) -> list[config_lib.Config]:
+  """Returns copies of the configs that a method returned, with the changes."""
+  settings = _under(method, settings)
+  if settings or skip_bad_records:  # They reach configs within the configs.
+    configs = [config.clone() for config in configs]
+  configs = _copies(configs)
+  if skip_bad_records:
+    skipped_records.set_in(configs, must=method == 'datasets')
+  config_overrides.apply({method: configs}, settings)
+  for config in configs:
+    input_fields.give_name(config)
+  return configs
+
+
+def check(settings: Sequence[str]):
+  """Raises a UserError for a setting that is not of an experiment's configs."""
   for setting in settings:
     if _root(setting) not in _ROOTS:
       raise errors.UserError(
         f'{setting}: expected a path that begins with {", ".join(_ROOTS)}'
         + errors.did_you_mean(_root(setting), _ROOTS)
       )
-  for root in _ROOTS:
-    own = [s for s in settings if _root(s) == root]
-    if own:
-      changed = _changed(getattr(experiment, root), root, own)
-      changed()  # So that a mistake shows at once.
-      setattr(experiment, root, changed)
+
+
+def _under(root: str, settings: Sequence[str]) -> list[str]:
+  """Returns the settings of one root."""
+  return [setting for setting in settings if _root(setting) == root]
 
 
 def _root(setting: str) -> str:
@@ -43,10 +115,24 @@ def _root(setting: str) -> str:
   return path.partition('.')[0].partition('[')[0]
 
 
-def _changed(method: Callable, root: str, settings: Sequence[str]) -> Callable:
-  def changed() -> Any:
-    made = method()
-    config_overrides.apply({root: made}, settings)
-    return made
+def _check_configs(configs: Any, message: str):
+  """Raises a UserError, which begins with a message, unless it is a list."""
+  wanted = 'expected a list of configs, such as [MyInput.HParams()]'
+  if not isinstance(configs, (list, tuple)):
+    raise errors.UserError(f'{message} a {_kind(configs)}; {wanted}')
+  for one in configs:
+    if not isinstance(one, config_lib.Config):
+      raise errors.UserError(f'{message} a list with a {_kind(one)}; {wanted}')
 
-  return changed
+
+def _copies(configs: Sequence[config_lib.Config]) -> list[config_lib.Config]:
+  return [copy.copy(config) for config in configs]
+
+
+def _kind(value: Any) -> str:
+  """Returns the name of a class, or of a value's."""
+  if isinstance(value, type):
+    return f'class {value.__name__}'
+  if isinstance(value, config_lib.Config):
+    return f'config of {config_lib.class_name(value)}'
+  return type(value).__name__

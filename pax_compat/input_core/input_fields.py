@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from pax_compat import errors
+from pax_compat.config import Config
 
 _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
 
@@ -33,7 +34,7 @@ def is_int(x: Any) -> bool:
 
 def give_name(fields: Any):
   """Gives an input, or a config of one, its default name, if it has none."""
-  cls = getattr(fields, '__fn_or_cls__', type(fields))
+  cls = fields.cls if isinstance(fields, Config) else type(fields)
   if hasattr(cls, 'default_name') and is_unset(fields.name):
     fields.name = cls.default_name(fields)
 

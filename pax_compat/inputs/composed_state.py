@@ -78,7 +78,7 @@ def decomposed(
 
 def fit_any_hosts(inputs: Mapping[str, base_input.BaseInput]) -> bool:
   """Returns whether the states of all inputs are good for any hosts."""
-  return all(data.STATE_FITS_ANY_HOSTS for data in inputs.values())
+  return all(data.state_fits_any_hosts for data in inputs.values())
 
 
 def order_digest(inputs: Mapping[str, base_input.BaseInput]) -> bytes | None:

@@ -30,7 +30,7 @@ def bound(
     for name, value in given.items():
       if value is config_lib.REQUIRED:
         raise config_lib.RequiredError(made.__qualname__, name, where)
-    function = functools.partial(made, **function.__arguments__)
+    function = functools.partial(made, **config_lib.set_fields(function))
   elif isinstance(function, fdl.Partial):
     function = fdl.build(function)
   if not callable(function):
@@ -44,7 +44,7 @@ def bound(
 def asks_for(function: Any, name: str) -> bool:
   """Returns whether a function of `bound` has an argument that is not set."""
   if isinstance(function, fdl.Buildable):
-    if name in function.__arguments__:
+    if config_lib.is_set(function, name):
       return False
     function = fdl.get_callable(function)
   return name in _arguments(function)

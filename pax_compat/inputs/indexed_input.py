@@ -55,8 +55,6 @@ class IndexedInput(base_input.BaseInput):
   shuffle: bool | None = None
   num_epochs: int | None = None
 
-  STATE_FITS_ANY_HOSTS = True
-
   def __post_init__(self):
     super().__post_init__()
     self._check_numbers()
@@ -64,6 +62,10 @@ class IndexedInput(base_input.BaseInput):
       self.shuffle = self.is_training
     self._read = 0
     self._last_order: tuple[int, shuffled_order.ShuffledOrder] | None = None
+
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    return True
 
   def _check_numbers(self):
     self.get_batch_size(self)  # There must be one.

@@ -64,7 +64,6 @@ class MultiInput(base_input.BaseInput):
     except BaseException:
       self.close()
       raise
-    self.STATE_FITS_ANY_HOSTS = composed_state.fit_any_hosts(self._inputs)
     for data in self._inputs.values():
       if not self.is_training and any(
         map(data.has_example_metrics, ('eval', 'decode'))
@@ -76,11 +75,15 @@ class MultiInput(base_input.BaseInput):
           data.name,
         )
 
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    return composed_state.fit_any_hosts(self._inputs)
+
   @classmethod
   def get_batch_size(cls, params) -> int:
     """Returns the outer batch size, which all inputs' are multiples of."""
     sizes = (
-      config.__fn_or_cls__.get_batch_size(config)
+      config.cls.get_batch_size(config)
       for config in params.input_to_params.values()
     )
     return math.gcd(*sizes)

@@ -64,7 +64,10 @@ class MultiTaskInput(base_input.BaseInput):
     except BaseException:
       self.close()
       raise
-    self.STATE_FITS_ANY_HOSTS = composed_state.fit_any_hosts(self._sources)
+
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    return composed_state.fit_any_hosts(self._sources)
 
   def get_next(self) -> NestedMap:
     task = self._next_task()
@@ -149,6 +152,7 @@ class TaskInput(base_input.BaseInput):
   input: Config = REQUIRED
 
   def __post_init__(self):
+    super().__post_init__()
     if self.batch_size is not None or self.reset_for_eval:
       raise errors.UserError(
         f'{self.name}: batch_size or reset_for_eval of a TaskInput is set;'
@@ -157,7 +161,6 @@ class TaskInput(base_input.BaseInput):
     self.source = _built(self.input, self)
     self.reset_for_eval = self.source.reset_for_eval
     self.eval_loop_num_batches = self.source.eval_loop_num_batches
-    super().__post_init__()
 
   def get_next(self) -> NestedMap:
     return NestedMap({self.task: self.source.get_next_padded()})

@@ -36,12 +36,16 @@ _SHARDINGS = {
   'ActivationSharding': 'activation_split_dims_mapping',
 }
 
+# No layer has it; flax sets a layer up before it says so.
+_NO_ATTRIBUTE = 'no layer has this attribute'
+
 # Layers by their templates, for every model that is being traced.
 _built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
 # Configs whose layers are out of the reach of others, likewise by model.
 _apart: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
+# Whether `set_up` runs, in this thread.
 _sets_up_all = contextvars.ContextVar('sets_up_all', default=False)
 
 
@@ -96,6 +100,32 @@ def build_child(
 ) -> nn.Module:
   """Returns the layer of a template, to be assigned to an attribute.
 
+  What happens when a parent's `setup` calls `create_child('ff', tpl)`:
+
+  1. `parent.scope` is flax's handle on the variables of the parent, and
+     `scope.root` that of the outermost module. There is one root for each call
+     of `init` or `apply`. So the layers that were built are kept by root, and
+     are dropped with it: two calls never share a layer. What flax transforms,
+     for instance by `nn.scan`, has a root of its own; see `keep_apart`.
+  2. If the same template was built under this root before, that layer is
+     returned again.
+  3. Else `tpl.build(fields)` builds the child with `parent=None`. Flax would
+     otherwise make the module whose `setup` runs its parent, and a second
+     module could not adopt it. The child has no scope and no name yet.
+  4. `create_child` assigns the returned layer: `parent.ff = child`. In `setup`,
+     flax's `Module.__setattr__` then adopts it. A module without a parent is
+     cloned, and the clone gets the parent, the name `ff`, and a scope within
+     the parent's. Flax remembers the clone by the id of the original, under
+     the same root. So a second module that is assigned the same child gets the
+     same clone: its weights are shared, under the name of the first use.
+  5. The clone's own `setup` has not run. Flax calls it when a method of the
+     clone is called, or when an attribute is read that the clone does not have
+     (`Module.__getattr__`).
+
+  A child that is never called is never set up. `set_up` checks all layers, so
+  it makes flax do step 4 and step 5 here: it assigns the child itself, then
+  reads an attribute that no layer has.
+
   Args:
     parent: the layer that is in its `setup`.
     name: what the child will be called.
@@ -115,28 +145,27 @@ def build_child(
   inherited = {
     field: getattr(parent, field)
     for field in INHERITED
-    if field in known and field not in tpl.__arguments__
+    if field in known and not config_lib.is_set(tpl, field)
   }
   fields = {**inherited, **fields}
-  shared = _built.setdefault(parent.scope.root, {})
+  shared = _built.setdefault(parent.scope.root, {})  # Step 1.
   key = tpl.shared_weight_layer_id if 'shared_weight_layer_id' in known else ''
   key = key or id(tpl)
   _check_reachable(where, _apart.get(parent.scope.root, {}).get(key))
-  if key in shared:
+  if key in shared:  # Step 2.
     first = shared[key]
     values = config_lib.field_values(tpl)
     _check_same(where, {**values, **fields}, first.where, first.fields)
     return first.child
   try:
-    child = tpl.build(fields)
+    child = tpl.build(fields)  # Step 3.
   except config_lib.RequiredError as e:
     raise e.within(where) from None
   values = {**config_lib.field_values(tpl), **fields}
   shared[key] = _Built(tpl=tpl, where=where, fields=values, child=child)
   if _sets_up_all.get():
-    setattr(parent, name, child)
-    # Asking a module for what it does not have makes it set itself up.
-    hasattr(getattr(parent, name), 'set_up')
+    setattr(parent, name, child)  # Step 4; `parent.name` is the clone.
+    hasattr(getattr(parent, name), _NO_ATTRIBUTE)  # Step 5.
   return child
 
 
@@ -207,7 +236,7 @@ def set_up(config: config_lib.Config):
   with _setting_up_all():
     jax.eval_shape(
       lambda key: nn.init(
-        lambda layer: hasattr(layer, 'set_up'), config.Instantiate()
+        lambda layer: hasattr(layer, _NO_ATTRIBUTE), config.Instantiate()
       )(key),
       jax.random.key(0),
     )

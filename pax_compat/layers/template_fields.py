@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 from pax_compat import base_layer, errors
-from pax_compat.config import REQUIRED, Config, field_names
+from pax_compat.config import REQUIRED, Config, field_names, set_fields
 
 
 def agreed(where: str, tpl: Config, **fields) -> dict[str, Any]:
@@ -24,8 +24,9 @@ def agreed(where: str, tpl: Config, **fields) -> dict[str, Any]:
     UserError: the template sets one of the fields to something else.
   """
   said = {name: value for name, value in fields.items() if value is not None}
+  set_before = set_fields(tpl)
   for name, value in said.items():
-    own = tpl.__arguments__.get(name, REQUIRED)
+    own = set_before.get(name, REQUIRED)
     if own is not REQUIRED and own is not None and own != value:
       raise errors.UserError(
         f'{where}.{name} is {own!r}, but the layer that it belongs to makes it'

@@ -1,5 +1,6 @@
 """Optimizers: configs that make optax transformations."""
 
+from pax_compat import config
 from pax_compat.optimizers.accumulation import (
   Accumulator,
   ShardedStaticAccumulator,
@@ -15,15 +16,26 @@ from pax_compat.optimizers.adaptive import (
   ShardedAdagrad,
 )
 from pax_compat.optimizers.base import BaseOptimizer
-from pax_compat.optimizers.distributed_shampoo import (
-  DistributedShampoo,
-  ShardedDistributedShampoo,
-)
 from pax_compat.optimizers.graft import Graft
 from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
 from pax_compat.optimizers.shampoo import Shampoo
 from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
 from pax_compat.optimizers.wrapped import OptaxOptimizer
+
+DistributedShampoo, ShardedDistributedShampoo = (
+  config.refused(
+    name,
+    'the one library that has it (optax-shampoo 0.0.6, of 2022) does not run on'
+    ' this JAX. Use Shampoo, which has fewer options, ShardedAdafactor, or'
+    ' OptaxOptimizer.config(grad_tx=Config(optax.contrib.muon, ...)), whose'
+    ' steps are preconditioned too; OptaxOptimizer takes any Shampoo that is an'
+    ' optax transformation.',
+    'HParamsImageClassification',
+    'HParamsLanguageModeling',
+    'HParamsLargeLanguageModeling',
+  )
+  for name in ('DistributedShampoo', 'ShardedDistributedShampoo')
+)
 
 __all__ = [
   'Accumulator',

@@ -56,7 +56,7 @@ class Graft(BaseOptimizer):
     super().__post_init__()
     for template in (self.magnitude_tpl, self.direction_tpl):
       self.check(
-        not issubclass(template.__fn_or_cls__, Accumulator),
+        not issubclass(template.cls, Accumulator),
         f'{class_name(template)} collects gradients of several batches; it may'
         ' be around this, but not within',
       )

@@ -20,6 +20,10 @@ from pax_compat import errors
 _MS_TO_A_LOOK = 500
 _TIMED_OUT = 'DEADLINE_EXCEEDED'
 
+# How many channels of each name this process has opened. It makes the keys of a
+# channel, so it must be equal on all processes: that all of them open the
+# channels of one name in the same order is a part of the protocol. It lives as
+# long as the store does, that is, as the process.
 _numbers = collections.defaultdict(itertools.count)
 
 

@@ -17,6 +17,9 @@ from pax_compat import errors
 from pax_compat.processes import process_channel
 
 _KEY = 'pax_compat/failure'
+# How JAX's errors of the store begin: nobody has failed; another one was first.
+_NOT_FOUND = 'NOT_FOUND'
+_ALREADY_EXISTS = 'ALREADY_EXISTS'
 _SECONDS_TO_A_LOOK = 2.0
 # A mistake that all make is told by each of them.
 _SECONDS_TO_FAIL_BY_ITSELF = 1.0
@@ -55,6 +58,7 @@ class _Watch:
   def __init__(self, store):
     self._store = store
     self._is_over = threading.Event()
+    self._has_warned = False
     self._thread = threading.Thread(
       target=self._look, name='failures of other processes', daemon=True
     )
@@ -65,8 +69,11 @@ class _Watch:
     self._is_over.set()
     status = 2 if isinstance(error, errors.UserError) else 1
     told = f'{status} process {jax.process_index()} has failed: {error!s}'
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # Others were first.
+    try:
       self._store.key_value_set(_KEY, told)
+    except jax.errors.JaxRuntimeError as e:
+      if _ALREADY_EXISTS not in str(e):
+        logging.warning('the other processes cannot be told of it: %s', e)
 
   def end(self):
     self._is_over.set()
@@ -76,10 +83,22 @@ class _Watch:
     while not self._is_over.wait(_SECONDS_TO_A_LOOK):
       try:
         status, _, told = self._store.key_value_try_get(_KEY).partition(' ')
-      except jax.errors.JaxRuntimeError:
-        continue  # There is none.
+      except jax.errors.JaxRuntimeError as e:
+        if _NOT_FOUND not in str(e):
+          self._warn(e)
+        continue
       if not self._is_over.wait(_SECONDS_TO_FAIL_BY_ITSELF):
         _end(int(status), told)
+
+  def _warn(self, error: Exception):
+    """Logs once that the store does not answer; JAX ends the process later."""
+    if not self._has_warned:
+      self._has_warned = True
+      logging.warning(
+        'failures of other processes may go unnoticed, as the service of'
+        ' jax.distributed.initialize does not answer: %s',
+        error,
+      )
 
 
 def _end(status: int, told: str):

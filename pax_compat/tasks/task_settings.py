@@ -115,22 +115,9 @@ class VariationalNoise(Settings):
       ) from e
 
 
-class InferWriter(Settings):
-  """How outputs of a model are written. There is nothing yet that would.
-
-  Attributes:
-    restore_checkpoint_dir: where its checkpoints are.
-    restore_checkpoint_step: the step to restore; None for the newest.
-    inference_runner: what runs the model.
-    output_format: of the files.
-    output_num_shards: how many files.
-  """
-
-  restore_checkpoint_dir: str = ''
-  restore_checkpoint_step: int | None = None
-  inference_runner: Config | None = None
-  output_format: Any = 'tfrecord'
-  output_num_shards: int = 32
+InferWriter = config_lib.refused(
+  'InferWriter', 'there is no inference; leave SingleTask.infer_writer at None'
+)
 
 
 class Train(Settings):

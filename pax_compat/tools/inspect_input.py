@@ -18,6 +18,7 @@ from absl import flags
 
 from pax_compat import errors, experiment_sources
 from pax_compat.cli import command_line, experiment_flags
+from pax_compat.experiments import experiment_overrides
 
 flags.adopt_module_key_flags(experiment_flags)
 
@@ -92,7 +93,9 @@ def _page() -> pathlib.Path | None:
 
 def _chosen(experiment) -> list:
   """Returns the configs of the datasets to look at."""
-  experiment.settle_datasets()
+  experiment = experiment_overrides.changed(
+    experiment, skip_bad_records=experiment_flags.skip_bad_records()
+  )
   known = {
     config.name: config
     for config in (*experiment.decode_datasets(), *experiment.datasets())
@@ -107,4 +110,4 @@ def _chosen(experiment) -> list:
 
 
 if __name__ == '__main__':
-  command_line.run(main)
+  command_line.run(main, experiment_flags.define_of_sources)

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax_compat import base_experiment, checkpoints, errors, tasks_lib
+from pax_compat import checkpoints, errors, tasks_lib
 from pax_compat import config as config_lib
 from pax_compat.configs import config_text
+from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
 from pax_compat.runs import job_dir
@@ -48,17 +49,15 @@ class Stopped(Exception):  # noqa: N818 (it is no error)
 
 
 def train(
-  experiment: base_experiment.BaseExperiment,
+  experiment: resolved.ResolvedExperiment,
   *,
-  name: str,
   job_log_dir: str,
   say: Callable[[str], None] = logging.info,
 ):
   """Trains an experiment to its last step, from its newest checkpoint if any.
 
   Args:
-    experiment: the experiment.
-    name: its name; a folder belongs to one name.
+    experiment: the experiment; a folder belongs to one name.
     job_log_dir: the folder of the run.
     say: takes the lines that the user reads.
 
@@ -68,13 +67,10 @@ def train(
     Stopped: SIGTERM or SIGINT came. The state is saved.
   """
   folder = pathlib.Path(job_log_dir)
-  experiment.check_supported()
-  experiment.validate()
-  experiment.settle_datasets()
   configs = dict(
-    task=experiment.task(),
-    datasets=experiment.datasets(),
-    decode_datasets=experiment.decode_datasets(),
+    task=experiment.task,
+    datasets=list(experiment.datasets),
+    decode_datasets=list(experiment.decode_datasets),
   )
   config_text.check_required(configs)
   task = configs['task'].Instantiate()
@@ -86,7 +82,7 @@ def train(
   with contextlib.ExitStack() as stack:
     data = stack.enter_context(
       dataset_inputs.Inputs(
-        [*experiment.train_datasets(), *experiment.eval_datasets()],
+        [*experiment.train_datasets, *experiment.eval_datasets],
         decoded,
         num_infeed_hosts=sharding.num_infeed_hosts,
         infeed_host_index=sharding.infeed_host_index,
@@ -94,12 +90,16 @@ def train(
         known_ids=task.model.cls.known_ids(task.model),
       )
     )
-    job_dir.claim(folder, name)
+    job_dir.claim(folder, experiment.name)
     checkpointer = stack.enter_context(_checkpointer(folder, config))
     start, origin, extra = _beginning(checkpointer, experiment)
     due = extra is not None and extra.get(actions.EVALUATIONS_DUE, False)
     if start >= config.num_train_steps and not due:
       say(f'all {start} steps are done already')
+      return
+    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
+    if stopped_early and task.early_stopping_fn is not None:
+      say(f'the run was stopped early after step {start} already')
       return
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
@@ -111,11 +111,7 @@ def train(
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, say
     )
-    stopped_early = extra is not None and extra.get(actions.STOPPED_EARLY)
-    if stopped_early and task.early_stopping_fn is not None:
-      say(f'the run was stopped early after step {start} already')
-      return
-    run_folder.write(folder, configs, task_program, experiment.dumps())
+    run_folder.write(folder, configs, task_program, experiment.dumps)
     writer = metric_writers.MetricWriter(
       folder, resume_step=start, measures_again=due
     )

@@ -21,7 +21,9 @@ from jax.experimental import multihost_utils
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# The service compares numbers of places, of all runs of a process.
+# The service compares numbers of places, of all runs of a process, so they
+# count on from run to run. They are equal on all processes because all of them
+# ask at the same places in the same order: that is a part of the protocol.
 _places = itertools.count(1)
 
 

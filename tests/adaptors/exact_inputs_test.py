@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pax_compat import errors
 from tests.adaptors import exact_inputs
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _HOSTS = (1, 2, 3, 4, 8)
 _ROWS = 5
@@ -75,7 +75,7 @@ def test_no_example(kind, hosts, tmp_path):
 @pytest.mark.parametrize('count', [2, 4])
 def test_real_processes(count, tmp_path):
   counts = (1, 10)
-  outputs = processes.run_on_processes(
+  outputs = launching.run_on_processes(
     f"""
     from tests.adaptors import exact_inputs
     exact_inputs.print_shards(

@@ -1,5 +1,8 @@
 """Tests of `adaptors.lingvo_runtime`, most in processes of their own."""
 
+import importlib
+import os
+
 import pytest
 
 from adaptors import lingvo_runtime
@@ -234,3 +237,40 @@ def test_a_layer_that_cannot_be_built_leaves_no_variables():
     Fails.Params().Set(name='same').Instantiate()
   graph = lingvo_runtime.module('tensorflow').compat.v1.get_default_graph()
   assert getattr(graph, 'lingvo_variable_store', None) is None
+
+
+def _raised(function) -> Exception:
+  try:
+    function()
+  except Exception as e:  # noqa: BLE001 (whatever it is)
+    return e
+  raise AssertionError('nothing was raised')
+
+
+def _lacks(name: str) -> Exception:
+  raise AttributeError(name)  # As Lingvo's Params do, without an object.
+
+
+def test_which_errors_are_of_wrong_names():
+  tf = lingvo_runtime.tensorflow()
+
+  def unbound():
+    if not tf:
+      x = 1
+    return x
+
+  for function, expected in (
+    (lambda: no_such_name, True),  # noqa: F821 (meant)
+    (lambda: importlib.import_module('no_such_module'), True),
+    (lambda: Exception().no_such_method(), True),
+    (lambda: _lacks('file_patern'), True),
+    (lambda: os.no_such_function(), True),
+    # In another way these may be there.
+    (lambda: None.run(), False),
+    (lambda: tf.no_such_function(), False),
+    (lambda: tf.zeros([2]).no_such_method(), False),
+    (unbound, False),
+    (lambda: 1 / 0, False),
+  ):
+    error = _raised(function)
+    assert lingvo_runtime.is_wrong_name(error) == expected, repr(error)

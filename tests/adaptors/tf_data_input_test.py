@@ -108,7 +108,7 @@ def test_a_function_that_splits_the_data_is_let():
     config.Instantiate(num_infeed_hosts=2, infeed_host_index=h)
     for h in range(2)
   ]
-  assert not any(data.STATE_FITS_ANY_HOSTS for data in datas)
+  assert not any(data.state_fits_any_hosts for data in datas)
   states = [data.get_next() and data.get_state() for data in datas]
   nexts = [data.get_next().id.tolist() for data in datas]
   for data, state, expected in zip(datas, states, nexts, strict=True):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import compile_time
 from benchmarks.compile_time import PHASES, STEPS, Step
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 SIZES = compile_time.Sizes(
   model_dims=4, hidden_dims=4, num_heads=1, vocab_size=8, batch=2, time=4
@@ -30,7 +30,7 @@ def test_a_step_has_the_layers_that_it_says(step):
 
 def test_every_phase_of_every_step_is_timed():
   # In a process of its own, since it clears the caches of its process.
-  done = processes.run_script("""
+  done = launching.run_script("""
     import json
     from benchmarks.compile_time import Step, measure
     from tests.benchmarks.compile_time_test import SIZES

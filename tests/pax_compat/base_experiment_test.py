@@ -57,59 +57,6 @@ def test_what_nothing_would_call(name):
   Mine().check_supported()
 
 
-@pytest.mark.parametrize(
-  ('returned', 'wrong'),
-  [
-    (None, 'datasets.. returns a NoneType'),
-    (
-      base_input.BaseInput.config(),
-      'returns a config of BaseInput; expected a',
-    ),
-    ([base_input.BaseInput], 'returns a list with a class BaseInput; expected'),
-    (['train'], 'returns a list with a str; expected a list of configs, such'),
-  ],
-)
-@pytest.mark.parametrize('method', ['datasets', 'decode_datasets'])
-def test_datasets_are_configs(method, returned, wrong):
-  derived = type('Derived', (Mine,), {method: lambda self: returned})
-  with pytest.raises(errors.UserError, match=f'Derived.*{wrong}'):
-    derived().settle_datasets()
-
-
-def test_settled_datasets_are_asked_for_once():
-  class Counted(Mine):
-    asked = 0
-
-    def datasets(self):
-      self.asked += 1
-      return [*super().datasets(), base_input.BaseInput.config(name='more')]
-
-    def decode_datasets(self):
-      return [d.set(batch_size=self.asked) for d in self.eval_datasets()]
-
-  experiment = Counted()
-  experiment.settle_datasets()
-  asked = experiment.asked
-  assert experiment.training_dataset().set(batch_size=9).name == 'train'
-  assert [d.name for d in experiment.eval_datasets()] == ['dev', 'test', 'more']
-  assert {d.batch_size for d in experiment.datasets()} == {None}
-  assert [d.batch_size for d in experiment.decode_datasets()] == [asked] * 3
-  assert experiment.asked == asked
-
-
-def test_settled_datasets_have_names():
-  class Unnamed(Mine):
-    def datasets(self):
-      return [
-        base_input.BaseInput.config(is_training=True),
-        base_input.BaseInput.config(),
-      ]
-
-  experiment = Unnamed()
-  experiment.settle_datasets()
-  assert [d.name for d in experiment.datasets()] == ['train', 'input']
-
-
 def test_a_derived_experiment_changes_a_setting_by_assigning_it():
   class Derived(Mine):
     EVALS = ('dev',)

@@ -10,7 +10,7 @@ import pytest
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.evaluating import evaluation
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 class Numbered(base_input.BaseInput):
@@ -272,7 +272,7 @@ def test_a_batch_for_pmap():
 
 
 def test_batches_for_eight_devices():
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax, numpy as np
     from jax.sharding import PartitionSpec as P
     from pax_compat import base_input, errors
@@ -380,3 +380,13 @@ def test_fields_may_be_declared_in_a_nested_class():
   batch = Longer.HParams(name='d', weight=0.5, more=4).Instantiate().get_next()
   np.testing.assert_array_equal(batch.y, batch.x + 4)
   np.testing.assert_array_equal(batch.eval_sample_weights, 0.5)
+
+
+def test_whether_a_state_fits_any_hosts_is_a_property_of_the_class():
+  assert isinstance(
+    vars(base_input.BaseInput)['state_fits_any_hosts'], property
+  )
+  data = Numbered.config(batch_size=3).Instantiate()
+  assert not data.state_fits_any_hosts
+  with pytest.raises(AttributeError):
+    data.state_fits_any_hosts = True

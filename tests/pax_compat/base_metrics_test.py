@@ -97,6 +97,24 @@ def test_a_spread_in_one_group():
   np.testing.assert_allclose(found['h_coverage'][0], 2 / 3, rtol=1e-6)
 
 
+class CountedSetUp(base_metrics.HistogramMetrics):
+  """Counts how often it was set up."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.set_ups = getattr(self, 'set_ups', 0) + 1
+
+
+def test_a_histogram_starts_again_without_another_set_up():
+  metrics = CountedSetUp(histogram_key='h')
+  for counts in ([3.0, 1.0], [2.0, 2.0]):
+    metrics.store({'h': (np.array(counts), 1.0)})
+    found = metrics.finalize()
+  np.testing.assert_allclose(found['h_pplx'], (2.0, 1.0), rtol=1e-6)
+  assert metrics.finalize() == {}
+  assert metrics.set_ups == 1
+
+
 def test_several_metrics_side_by_side():
   metrics = base_metrics.CompositeMetrics.config(
     metrics_p=[

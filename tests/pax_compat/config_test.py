@@ -125,9 +125,10 @@ def test_what_is_not_set_yet_has_no_fields():
     tpl: Config = REQUIRED
 
   tpl = Holder.config().tpl
-  for access in (lambda: tpl.dims, lambda: setattr(tpl, 'dims', 3)):
-    with pytest.raises(AttributeError, match="'dims' was asked .* not set yet"):
-      access()
+  with pytest.raises(AttributeError, match="'dims' was read .* not set yet"):
+    _ = tpl.dims
+  with pytest.raises(AttributeError, match="'dims' was set on .* not set yet"):
+    tpl.dims = 3
 
 
 def test_required_stays_one_value_when_configs_are_copied():
@@ -192,3 +193,16 @@ def test_hparams_that_belong_to_no_class_say_so():
   for make in (Loose, Loose.config, Loose.partial):
     with pytest.raises(errors.UserError, match='belongs to no class'):
       make()
+
+
+def test_fields_that_were_set():
+  c = Whole.config()
+  # The default factory has made the template.
+  assert config.set_fields(c) == {'part': c.part}
+  assert config.is_set(c, 'part') and not config.is_set(c, 'dims')
+  c.dims = 2
+  assert config.is_set(c, 'dims')
+  config.set_fields(c)['dims'] = 3  # A copy.
+  assert c.dims == 2
+  partial = Part.HParams.partial(size=5)
+  assert config.set_fields(partial) == {'size': 5}

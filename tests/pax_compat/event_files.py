@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 # TensorBoard imports TensorFlow where it finds it, and does without elsewhere.
 # It reads in a process of its own, where there is none, because that is fast.
@@ -49,6 +49,6 @@ def read(folder: pathlib.Path) -> dict[str, Any]:
   the file where the head begins, which is 8 in a PNG.
   """
   pytest.importorskip('tensorboard')
-  done = processes.run_script(_READ, folder)
+  done = launching.run_script(_READ, folder)
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout)

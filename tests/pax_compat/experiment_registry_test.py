@@ -112,25 +112,6 @@ def test_a_full_name_goes_before_the_ends_of_longer_ones():
   assert type(_find('m.Exp')) is short
 
 
-@pytest.mark.parametrize(
-  'option',
-  [
-    dict(translation='native'),
-    dict(model_params_override='task.name : x'),
-    dict(lingvo_input_replay=True),
-    dict(lingvo_logdir='/old/run'),
-    dict(allow_missing=('x',)),
-    dict(allow_unused=('x',)),
-  ],
-)
-def test_options_for_lingvo_are_refused(option):
-  experiment_registry.register(_experiment('m'))
-  [name] = option
-  with pytest.raises(errors.UserError, match=f'--{name} is for .* m.Exp is a'):
-    experiment_registry.find('m.Exp', SourceOptions(**option))
-  assert experiment_registry.find('other.Exp', SourceOptions(**option)) is None
-
-
 def test_a_name_is_given_once():
   experiment_registry.register(_experiment('m'))
   again = _experiment('m')

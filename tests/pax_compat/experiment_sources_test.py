@@ -1,5 +1,6 @@
 """Tests of asking the installed sources for experiments."""
 
+import dataclasses
 import importlib.metadata
 import types
 
@@ -7,12 +8,34 @@ import pytest
 
 from pax_compat import errors, experiment_sources
 from pax_compat.experiment_sources import SourceOptions
+from pax_compat.experiments import options as options_lib
 
-OPTIONS = SourceOptions(lingvo_source='somewhere')
+
+@dataclasses.dataclass(frozen=True)
+class WordsOptions(options_lib.Options):
+  KIND = 'Words'
+
+  corpus: str | None = options_lib.option(None, 'Folder of the corpus.')
+  order: str = options_lib.option(
+    'any', 'Order of the words.', choices=('any', 'same')
+  )
+  ignored: tuple[str, ...] = options_lib.option((), 'Words to leave out.')
+  lower: bool = options_lib.option(
+    False, 'Lower case.', flag='lower_case', instead='; expected lower=True'
+  )
+
+  def experiment_name(self):
+    return self.corpus or ''
+
+
+OPTIONS = SourceOptions(own=(WordsOptions(corpus='somewhere'),))
 
 
 class FakeSource:
   """Knows some names; what it finds is its own label with the name."""
+
+  KIND = 'Words'
+  OPTIONS = WordsOptions
 
   def __init__(self, label, *names, claimed=''):
     self.label, self.known, self.claimed = label, names, claimed
@@ -45,7 +68,9 @@ def install(monkeypatch):
       return sources[name]
 
     entries = [
-      types.SimpleNamespace(name=name, load=lambda name=name: load(name))
+      types.SimpleNamespace(
+        name=name, value='mine', load=lambda name=name: load(name)
+      )
       for name in sources
     ]
 
@@ -125,3 +150,46 @@ def test_each_module_is_imported_by_the_last_source_that_claims_it(
   ask(SourceOptions(import_modules=('mine', 'lingvo.c4')))
   assert everything.imported == ['mine']
   assert of_lingvo.imported == ['lingvo.c4']
+
+
+class NativeSource(FakeSource):
+  """A source without options."""
+
+  KIND = 'native'
+  OPTIONS = None
+
+
+@pytest.mark.parametrize(
+  ('option', 'message'),
+  [
+    (dict(corpus='x'), '--corpus is for Words experiments, and n.E is a nat'),
+    (dict(order='same'), '--order is for .* n.E is a native one$'),
+    (dict(ignored=('x',)), '--ignored is for .* n.E is a native one$'),
+    (dict(lower=True), '--lower_case is .* n.E is a native one; expected lowe'),
+  ],
+)
+def test_an_option_of_another_source_is_refused(install, option, message):
+  install(a=NativeSource('a', 'n.E'), b=FakeSource('b', 'w.E'))
+  options = SourceOptions(own=(WordsOptions(**option),))
+  with pytest.raises(errors.UserError, match=message):
+    experiment_sources.find('n.E', options)
+  assert experiment_sources.find('w.E', options) == 'b:w.E'
+
+
+def test_options_of_a_source():
+  assert OPTIONS.of(WordsOptions).corpus == 'somewhere'
+  assert OPTIONS.experiment_name() == 'somewhere'
+  assert SourceOptions().of(WordsOptions) == WordsOptions()
+  assert SourceOptions().experiment_name() == ''
+
+
+def test_flags_are_those_that_the_sources_declare(install, caplog):
+  class Unimportable:
+    @property
+    def OPTIONS(self):  # noqa: N802
+      raise ImportError('no such library')
+
+  install(a=NativeSource('a'), b=Unimportable(), c=FakeSource('c'), d=object())
+  assert experiment_sources.option_kinds() == [WordsOptions]
+  assert 'source b = mine cannot be imported' in caplog.text
+  assert 'ImportError: no such library' in caplog.text

@@ -19,11 +19,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing import forkserver
 
+from pax_compat.cli import huge_pages
+
 # Importing them starts no backend, whose threads a fork would lose, and defines
 # none of our flags.
 _IMPORTED = ('tensorflow', 'pax_compat.layers', 'pax_compat.trainer.run')
-# The process would start again without it; see `pax_compat.cli.huge_pages`.
-_STARTED = {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
 
 
 def run_module(
@@ -42,7 +42,9 @@ def run_module(
   """
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(list(_IMPORTED))
-  env = {**env, **_STARTED}
+  # The fork server starts with it, so its children really have huge pages. One
+  # whose environment does not say so would replace itself by a new interpreter.
+  env = huge_pages.with_setting(env) or env
   with _environment(env):
     forkserver.ensure_running()
   with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 SMALL = '''
 from lingvo import model_registry
@@ -19,22 +19,22 @@ class Small(python_docs.TransformerLmTiny):
 
 
 def test_list_of_what_lingvo_registers():
-  done = runs.main('--list', '--lingvo')
+  done = trainer_runs.main('--list', '--lingvo')
   assert done.returncode == 0, done.stderr
-  assert runs.LISTED_LINGVO in runs.listed(done)
+  assert trainer_runs.LISTED_LINGVO in trainer_runs.listed(done)
 
 
 def test_a_lingvo_module_of_the_user_trains(tmp_path):
   (tmp_path / 'my_lm.py').write_text(SMALL)
   folder = tmp_path / 'run'
-  runs.train(
+  trainer_runs.train(
     folder,
     '--import_modules=my_lm',
     exp='my_lm.Small',
-    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+    PYTHONPATH=f'{trainer_runs.ROOT}:{tmp_path}',
   )
-  assert len(runs.losses(folder)) == 2
-  assert runs.steps_saved(folder) == [2]
+  assert len(trainer_runs.losses(folder)) == 2
+  assert trainer_runs.steps_saved(folder) == [2]
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def checkout(tmp_path):
 
 
 def test_a_checkout_is_listed(checkout):
-  done, imported = runs.traced(
+  done, imported = trainer_runs.traced(
     '-m', 'pax_compat.main', '--list', 'lm.*', checkout
   )
   assert done.returncode == 0
-  lines = runs.listed(done)
+  lines = trainer_runs.listed(done)
   assert 'lm.my_lm.Small A decoder of one layer.' in lines
-  assert runs.LISTED_LINGVO in lines
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert trainer_runs.LISTED_LINGVO in lines
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 def test_missing_files_of_an_experiment_in_a_checkout(tmp_path, checkout):
-  runs.assert_mistake(
+  trainer_runs.assert_mistake(
     _override(
       tmp_path,
       'input.file_pattern : "text:/no/such"',
@@ -73,10 +73,10 @@ def test_missing_files_of_an_experiment_in_a_checkout(tmp_path, checkout):
 # Mistakes in the settings of a Lingvo experiment.
 
 
-def _override(tmp_path, text, *more, exp=runs.LINGVO):
+def _override(tmp_path, text, *more, exp=trainer_runs.LINGVO):
   """Runs an experiment with an override; asserts that it leaves no folder."""
   folder = tmp_path / 'run'
-  done = runs.main(
+  done = trainer_runs.main(
     *(f'--exp={exp}', f'--job_log_dir={folder}'),
     *(f'--model_params_override={text}', *more),
   )
@@ -85,7 +85,7 @@ def _override(tmp_path, text, *more, exp=runs.LINGVO):
 
 
 def test_an_override_of_no_field(tmp_path):
-  runs.assert_mistake(
+  trainer_runs.assert_mistake(
     _override(tmp_path, 'task.lm.num_trans_layer : 1'),
     "'task.lm.num_trans_layer'; did you mean: task.lm.num_trans_layers, ",
   )
@@ -99,9 +99,9 @@ def test_what_is_not_translated_is_listed(tmp_path):
     # Fewer letters than the tokenizer has.
     ' task.lm.vocab_size : 40',
   )
-  runs.assert_mistake(
+  trainer_runs.assert_mistake(
     done,
-    f'{runs.LINGVO} cannot be translated',
+    f'{trainer_runs.LINGVO} cannot be translated',
     'task.lm.trans_tpl.has_aux_atten (lingvo.tasks.lm.layers.TransformerLm):'
     ' True',
     'task.train.ema_decay_moving_vars (lingvo.tasks.lm.model.LanguageModel):'
@@ -123,14 +123,14 @@ def test_a_stock_experiment_trains_on_a_corpus_elsewhere(tmp_path):
     f'input.tokenizer.token_vocab_filepath : {vocab}',
     f'input.bucket_batch_limit : {[8] * 9}',
   ]
-  done = runs.train(
+  done = trainer_runs.train(
     tmp_path / 'run',
     f'--model_params_override={"; ".join(overrides)}',
     exp='lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny',
   )
   assert 'starts with 11,906,368 new parameters' in done.stdout
-  assert len(runs.losses(tmp_path / 'run')) == 2
-  evaluated = {split for _, split, _ in runs.metrics(tmp_path / 'run')}
+  assert len(trainer_runs.losses(tmp_path / 'run')) == 2
+  evaluated = {split for _, split, _ in trainer_runs.metrics(tmp_path / 'run')}
   assert {'eval_Dev', 'eval_Test'} <= evaluated
 
 
@@ -161,12 +161,12 @@ def test_a_pipelined_experiment_trains_in_small_on_a_corpus_elsewhere(tmp_path):
     'input.bucket_batch_limit': [8],
   }
   text = '; '.join(f'{name} : {value}' for name, value in overrides.items())
-  done = runs.train(
+  done = trainer_runs.train(
     tmp_path / 'run',
     f'--model_params_override={text}',
     exp='lm.one_billion_wds.OneBWdsGPipeTransformerWPM',
   )
   assert 'task.lm.stack.splits = [1, 2, 3, 4] has no effect here' in done.stderr
-  assert len(runs.losses(tmp_path / 'run')) == 2
-  evaluated = {split for _, split, _ in runs.metrics(tmp_path / 'run')}
+  assert len(trainer_runs.losses(tmp_path / 'run')) == 2
+  evaluated = {split for _, split, _ in trainer_runs.metrics(tmp_path / 'run')}
   assert {'eval_Dev', 'eval_Test'} <= evaluated

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from tests.pax_compat import runs
-from tests.pax_compat.processes import flags_of_devices
+from tests.pax_compat import trainer_runs
+from tests.pax_compat.launching import flags_of_devices
 
 MODULE = 'tests.pax_compat.counting_experiment'
 
@@ -14,7 +14,7 @@ MODULE = 'tests.pax_compat.counting_experiment'
 def finished(tmp_path_factory):
   """Returns the folder of a finished run of `Counting`."""
   folder = tmp_path_factory.mktemp('finished') / 'run'
-  runs.train(folder)
+  trainer_runs.train(folder)
   return folder
 
 
@@ -22,49 +22,53 @@ def finished(tmp_path_factory):
 
 
 def test_importing_main_imports_nothing_slow():
-  done, imported = runs.traced('-c', 'import pax_compat.main')
+  done, imported = trainer_runs.traced('-c', 'import pax_compat.main')
   assert done.returncode == 0
   assert 'absl' in imported
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 def test_help():
-  done, imported = runs.traced('-m', 'pax_compat.main', '--help')
+  done, imported = trainer_runs.traced('-m', 'pax_compat.main', '--help')
   assert done.returncode == 0
   for flag in ('--exp', '--job_log_dir', '--[no]list', '--lingvo_source'):
     assert flag in done.stdout
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 @pytest.mark.parametrize('pattern', [(), ('lm.python_docs.*',)])
 def test_list(pattern):
-  done, imported = runs.traced('-m', 'pax_compat.main', '--list', *pattern)
+  done, imported = trainer_runs.traced(
+    '-m', 'pax_compat.main', '--list', *pattern
+  )
   assert done.returncode == 0
-  assert runs.LISTED_LINGVO in runs.listed(done)
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert trainer_runs.LISTED_LINGVO in trainer_runs.listed(done)
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 def test_list_after_imports():
-  done, imported = runs.traced(
+  done, imported = trainer_runs.traced(
     *('-m', 'pax_compat.main', '--list', f'--import_modules={MODULE}')
   )
   assert done.returncode == 0
-  lines = runs.listed(done)
+  lines = trainer_runs.listed(done)
   assert f'{MODULE}.Counting Counts up, in a decoder of one layer.' in lines
   assert f'{MODULE}.CountingTwice Counts up again, under another name.' in lines
-  assert runs.LISTED_LINGVO in lines
+  assert trainer_runs.LISTED_LINGVO in lines
   assert 'The second line' not in done.stdout
   assert not imported & {'tensorflow', 'lingvo'}
 
 
 def test_list_of_some():
-  done = runs.main('--list', '*.Counting', f'--import_modules={MODULE}')
+  done = trainer_runs.main('--list', '*.Counting', f'--import_modules={MODULE}')
   assert done.returncode == 0
   assert done.stdout == (
     f'{MODULE}.Counting  Counts up, in a decoder of one layer.\n'
   )
-  runs.assert_mistake(
-    runs.main('--list', 'lm.pyton*'), 'no experiment matches', runs.LINGVO
+  trainer_runs.assert_mistake(
+    trainer_runs.main('--list', 'lm.pyton*'),
+    'no experiment matches',
+    trainer_runs.LINGVO,
   )
 
 
@@ -72,25 +76,25 @@ def test_list_of_some():
 
 
 def test_unknown_experiment_imports_nothing_slow(tmp_path):
-  done, imported = runs.traced(
+  done, imported = trainer_runs.traced(
     *('-m', 'pax_compat.main', '--exp=lm.python_docs.TransformerLmTin'),
     f'--job_log_dir={tmp_path / "run"}',
   )
   assert done.returncode == 2
   assert 'Traceback' not in done.stderr
-  assert f'did you mean: {runs.LINGVO}' in done.stderr
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert f'did you mean: {trainer_runs.LINGVO}' in done.stderr
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
   assert not list(tmp_path.iterdir())
 
 
 def test_unknown_experiment_has_three_near_names(tmp_path):
-  done = runs.main(
+  done = trainer_runs.main(
     f'--exp={MODULE}.Contin',
     f'--job_log_dir={tmp_path / "run"}',
     f'--import_modules={MODULE}',
   )
   near = f'{MODULE}.Counting, {MODULE}.CountingTwice, '
-  runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
+  trainer_runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
   [mistake] = [s for s in done.stderr.splitlines() if 'did you mean' in s]
   assert mistake.partition('did you mean')[2].count(', ') == 2
   assert not list(tmp_path.iterdir())
@@ -124,15 +128,15 @@ FLAG_MISTAKES = {
 def test_mistakes_in_the_flags(tmp_path, monkeypatch, mistake):
   arguments, words = FLAG_MISTAKES[mistake]
   monkeypatch.chdir(tmp_path)
-  done = runs.main(*arguments)
-  runs.assert_mistake(done, *words)
+  done = trainer_runs.main(*arguments)
+  trainer_runs.assert_mistake(done, *words)
   assert '<frozen' not in done.stderr
   assert not list(tmp_path.iterdir())
 
 
 def test_set_changes_fields_of_the_experiment(tmp_path):
   counting = f'--exp={MODULE}.Counting', f'--import_modules={MODULE}'
-  done = runs.main(
+  done = trainer_runs.main(
     *counting,
     f'--job_log_dir={tmp_path / "run"}',
     '--set=task.train.num_train_steps=2',
@@ -145,21 +149,23 @@ def test_set_changes_fields_of_the_experiment(tmp_path):
 
 
 def test_a_mistake_in_set(tmp_path):
-  done = runs.main(
+  done = trainer_runs.main(
     f'--exp={MODULE}.Counting',
     f'--import_modules={MODULE}',
     f'--job_log_dir={tmp_path / "run"}',
     '--set=task.train.num_trian_steps=2',
   )
-  runs.assert_mistake(done, 'num_trian_steps', 'did you mean: num_train_steps')
+  trainer_runs.assert_mistake(
+    done, 'num_trian_steps', 'did you mean: num_train_steps'
+  )
   assert not list(tmp_path.iterdir())
 
 
 def test_a_checkout_without_params(tmp_path):
-  done = runs.main(
+  done = trainer_runs.main(
     '--exp=lm.words.Model', '--job_log_dir=x', f'--lingvo_source={tmp_path}'
   )
-  runs.assert_mistake(done, str(tmp_path), 'lingvo/tasks/<task>/params')
+  trainer_runs.assert_mistake(done, str(tmp_path), 'lingvo/tasks/<task>/params')
 
 
 @pytest.mark.parametrize('mentions', ['experiment_registry', 'model_registry'])
@@ -168,25 +174,25 @@ def test_a_module_that_raises(tmp_path, mentions):
   module.write_text(f'# {mentions}\n\n1 / 0\n')
   if mentions == 'model_registry':
     module.write_text(f'# lingvo.{mentions}\n\n1 / 0\n')
-  done = runs.main(
+  done = trainer_runs.main(
     '--import_modules=my_broken_module',
     *('--exp=my_broken_module.Model', f'--job_log_dir={tmp_path / "run"}'),
-    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+    PYTHONPATH=f'{trainer_runs.ROOT}:{tmp_path}',
   )
-  runs.assert_mistake(done, f'{module}:3', 'ZeroDivisionError')
+  trainer_runs.assert_mistake(done, f'{module}:3', 'ZeroDivisionError')
   assert not (tmp_path / 'run').exists()
 
 
 def test_a_mistake_in_a_users_module_has_its_place(tmp_path):
   module = tmp_path / 'my_mistaken_module.py'
   module.write_text(_MISTAKEN)
-  done = runs.main(
+  done = trainer_runs.main(
     '--import_modules=my_mistaken_module',
     *('--exp=my_mistaken_module.Mine', f'--job_log_dir={tmp_path / "run"}'),
-    PYTHONPATH=f'{runs.ROOT}:{tmp_path}',
+    PYTHONPATH=f'{trainer_runs.ROOT}:{tmp_path}',
   )
   line = _MISTAKEN.splitlines().index('    task.trian = None') + 1
-  runs.assert_mistake(
+  trainer_runs.assert_mistake(
     done, "SingleTask has no field 'trian'; did you mean: train", f'at {module}'
   )
   assert f'{module}:{line}' in done.stderr
@@ -208,72 +214,106 @@ class Mine(base_experiment.BaseExperiment):
 """
 
 
+_WITHOUT_ADAPTORS = """
+import importlib.metadata
+import sys
+
+installed = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **params: [
+  entry for entry in installed(**params) if 'adaptors' not in entry.value
+]
+from pax_compat import main
+main.run()
+"""
+
+
+def test_without_adaptors_their_flags_do_not_exist():
+  done = runs.python(
+    *('-c', _WITHOUT_ADAPTORS, '--exp=x.Y', '--job_log_dir=x'),
+    '--translation=native',
+  )
+  runs.assert_mistake(done, "Unknown command line flag 'translation'")
+  done = runs.python('-c', _WITHOUT_ADAPTORS, '--helpfull')
+  assert done.returncode == 0, done.stderr
+  assert '--exp' in done.stdout and '--translation' not in done.stdout
+
+
 # Mistakes with the folder of a run.
 
 
 def _copied(finished, tmp_path):
   """Returns a copy of a run's folder, and what is in it."""
   folder = shutil.copytree(finished, tmp_path / 'run')
-  return folder, runs.contents(folder)
+  return folder, trainer_runs.contents(folder)
 
 
 def test_names_of_flags_in_lingvo(tmp_path, finished):
   folder, before = _copied(finished, tmp_path)
-  done = runs.main(f'--model={runs.COUNTING}', f'--logdir={folder}')
+  done = trainer_runs.main(
+    f'--model={trainer_runs.COUNTING}', f'--logdir={folder}'
+  )
   assert done.returncode == 0, done.stderr
   assert 'all 12 steps are done already' in done.stdout
-  assert runs.contents(folder) == before
+  assert trainer_runs.contents(folder) == before
 
 
 def test_a_folder_of_another_experiment(tmp_path, finished):
   folder, before = _copied(finished, tmp_path)
   other = f'{MODULE}.CountingTwice'
-  done = runs.main(f'--exp={other}', f'--job_log_dir={folder}')
-  runs.assert_mistake(done, str(folder), f'{runs.COUNTING}, not to {other}')
-  assert runs.contents(folder) == before
+  done = trainer_runs.main(f'--exp={other}', f'--job_log_dir={folder}')
+  trainer_runs.assert_mistake(
+    done, str(folder), f'{trainer_runs.COUNTING}, not to {other}'
+  )
+  assert trainer_runs.contents(folder) == before
 
 
 def test_a_folder_that_is_a_file(tmp_path):
   file = tmp_path / 'run'
   file.write_text('mine')
-  done = runs.main(f'--exp={runs.COUNTING}', f'--job_log_dir={file}')
-  runs.assert_mistake(done, f'--job_log_dir={file}', 'expected a folder')
+  done = trainer_runs.main(
+    f'--exp={trainer_runs.COUNTING}', f'--job_log_dir={file}'
+  )
+  trainer_runs.assert_mistake(
+    done, f'--job_log_dir={file}', 'expected a folder'
+  )
   assert file.read_text() == 'mine'
 
 
 def test_damaged_checkpoints(tmp_path, finished):
   folder = shutil.copytree(finished, tmp_path / 'run')
   for step in (10, 12):
-    runs.truncate(folder, step)
-  before = runs.contents(folder)
-  done = runs.main(f'--exp={runs.COUNTING}', f'--job_log_dir={folder}')
+    trainer_runs.truncate(folder, step)
+  before = trainer_runs.contents(folder)
+  done = trainer_runs.main(
+    f'--exp={trainer_runs.COUNTING}', f'--job_log_dir={folder}'
+  )
   newest = folder / 'checkpoints' / '12'
-  runs.assert_mistake(done, 'none of the 2 checkpoints', f'{newest}/')
-  assert runs.contents(folder) == before
+  trainer_runs.assert_mistake(done, 'none of the 2 checkpoints', f'{newest}/')
+  assert trainer_runs.contents(folder) == before
 
 
 def test_a_checkpoint_of_other_dimensions(tmp_path, finished):
   folder, before = _copied(finished, tmp_path)
-  done = runs.main(
-    *(f'--exp={runs.COUNTING}', f'--job_log_dir={folder}'),
+  done = trainer_runs.main(
+    *(f'--exp={trainer_runs.COUNTING}', f'--job_log_dir={folder}'),
     settings={'model_dims': 12, 'num_train_steps': 20},
   )
-  runs.assert_mistake(
+  trainer_runs.assert_mistake(
     done,
     'checkpoint 12',
     'mdl_vars.params.lm.softmax.logits_ffn.linear.w: stored float32[8,16],'
     ' wanted float32[12,16]',
   )
-  assert runs.contents(folder) == before
+  assert trainer_runs.contents(folder) == before
 
 
 def test_a_batch_that_the_devices_cannot_share(tmp_path):
-  done = runs.main(
-    *(f'--exp={runs.COUNTING}', f'--job_log_dir={tmp_path / "run"}'),
+  done = trainer_runs.main(
+    *(f'--exp={trainer_runs.COUNTING}', f'--job_log_dir={tmp_path / "run"}'),
     XLA_FLAGS=flags_of_devices(3),
   )
-  runs.assert_mistake(done, "'ids'", '[8, 8]', 'multiple of 3')
-  assert not runs.steps_saved(tmp_path / 'run')
+  trainer_runs.assert_mistake(done, "'ids'", '[8, 8]', 'multiple of 3')
+  assert not trainer_runs.steps_saved(tmp_path / 'run')
   # Nothing but whose folder it is.
   files = [p.name for p in (tmp_path / 'run').iterdir() if p.is_file()]
   assert files == ['experiment.json']

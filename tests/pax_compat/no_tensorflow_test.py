@@ -1,6 +1,6 @@
 """The core must run where TensorFlow is not installed."""
 
-from tests.pax_compat.processes import run_script
+from tests.pax_compat.launching import run_script
 
 _IMPORT_ALL = """
   import importlib, pathlib, sys

@@ -11,7 +11,6 @@ NESTED = [
   'Decode',
   'Evaluate',
   'Infer',
-  'InferWriter',
   'VariationalNoise',
 ]
 
@@ -62,8 +61,14 @@ def test_settings_are_checked_with_the_task():
 
 
 def test_inference_is_refused():
+  writer = tasks_lib.SingleTask.InferWriter
+  assert writer is tasks_lib.InferWriter
+  for make in (writer.config, writer.HParams, writer.HParams.config):
+    for fields in ({}, {'output_num_shards': 2}):
+      with pytest.raises(errors.UserError, match='InferWriter is .* no inf'):
+        make(**fields)
   task = lines.task()
-  task.infer_writer = tasks_lib.SingleTask.InferWriter.HParams()
+  task.infer_writer = tasks_lib.Infer.HParams()
   with pytest.raises(
     errors.UserError, match='SingleTask.infer_writer .* no inf'
   ):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from adaptors import lingvo_runtime
+from adaptors.params import params_trees
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
@@ -93,5 +94,4 @@ def _with_bert_weights(batch: NestedMap) -> NestedMap:
 
 
 def _is_bert(params) -> bool:
-  classes = params.cls.mro()
-  return any(f'{c.__module__}.{c.__name__}' == _BERT for c in classes)
+  return params_trees.has_base(params.cls, _BERT)

@@ -8,10 +8,12 @@ from typing import Any
 from absl import logging
 
 from adaptors.lingvo_input.checks import vocabulary_checks
+from adaptors.params import params_trees
 from pax_compat.input_core import token_ids
 from pax_compat.nested_map import NestedMap
 
-# Ids that Lingvo's own letters have, whatever `vocab_size` says.
+_ASCII = 'lingvo.core.tokenizers.AsciiTokenizer'
+# Ids that its letters have, whatever `vocab_size` says.
 _ASCII_IDS = 76
 
 
@@ -62,6 +64,6 @@ def _largest_vocabulary(params) -> int | None:
 
 def _size(tokenizer) -> int | None:
   size = vocabulary_checks.vocab_size(tokenizer)
-  if tokenizer.cls.__name__ == 'AsciiTokenizer':
+  if params_trees.has_base(tokenizer.cls, _ASCII):
     return max(size or 0, _ASCII_IDS)
   return size

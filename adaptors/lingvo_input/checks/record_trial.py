@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
+from adaptors import lingvo_runtime
 from adaptors.lingvo_input.checks import params_checks, reader_params
-from adaptors.records import record_copies, record_files
+from adaptors.records import record_files
 from pax_compat import errors
 
 # How many records are tried, of how many files, where all should pass.
@@ -20,48 +21,82 @@ _FILES_TO_TRY = 16
 # Those that do not are counted for so long.
 _SECONDS_TO_COUNT = 120.0
 
-# An input is built anew for each evaluation, and tried only once. How many
-# records were refused.
-_tried: dict[tuple, int] = {}
+
+def _is_the_origin(path: str, index: int) -> tuple[str, int]:
+  return path, index
 
 
-def check(
+class RecordTrial:
+  """Tries the records of one input's readers, of each of them once.
+
+  A reader is built anew for each evaluation. So it belongs to the input.
+  """
+
+  def __init__(
+    self, origin: Callable[[str, int], tuple[str, int]] = _is_the_origin
+  ):
+    """Tries nothing yet.
+
+    Args:
+      origin: returns the file that a record comes from and its number there,
+        given those that the reader has; see `RecordCopies.origin`.
+    """
+    self._origin = origin
+    # How many records were refused, by what was tried.
+    self._refused: dict[tuple, int] = {}
+
+  def check(
+    self,
+    name: str,
+    reader: reader_params.Reader,
+    process: Callable[[int, bytes], object],
+    *,
+    skip: bool,
+  ) -> int:
+    """Tries records of a reader; the first time that it is asked about it.
+
+    Args:
+      name: how messages call the input.
+      reader: of its graph.
+      process: makes an example of the number of a source and a record; raises
+        where it cannot. TensorFlow's CancelledError drops a record on purpose.
+      skip: whether refused records are counted, and not errors. Then all
+        records are tried, as far as time allows; else some of the first files.
+
+    Returns:
+      How many records were refused.
+
+    Raises:
+      UserError: a record is refused, and `skip` is False.
+    """
+    key = (reader.patterns, reader.bounds, skip)
+    if key not in self._refused:
+      self._refused[key] = _count_refused(
+        name, reader, process, skip=skip, origin=self._origin
+      )
+    return self._refused[key]
+
+
+def _count_refused(
   name: str,
   reader: reader_params.Reader,
   process: Callable[[int, bytes], object],
   *,
   skip: bool,
+  origin: Callable[[str, int], tuple[str, int]],
 ) -> int:
-  """Tries records of a reader; the first time that it is asked about it.
-
-  Args:
-    name: how messages call the input.
-    reader: of its graph.
-    process: makes an example of the number of a source and a record; raises
-      where it cannot. TensorFlow's CancelledError is a way to drop a record on
-      purpose.
-    skip: whether refused records are counted, and not errors. Then all records
-      are tried, as far as time allows; else some of the first files.
-
-  Returns:
-    How many records were refused.
-
-  Raises:
-    UserError: a record is refused, and `skip` is False.
-  """
-  key = (name, reader.patterns, reader.bounds, skip)
-  if key in _tried:
-    return _tried[key]
+  """Tries records of a reader; see `RecordTrial.check`."""
+  cancelled = lingvo_runtime.tensorflow().errors.CancelledError
   refused, count, first = 0, 0, ''
   start = time.monotonic()
   for source, path, index, record in _records(name, reader, skip):
     count += 1
     try:
       process(source, record)
+    except cancelled:
+      continue
     except Exception as e:  # noqa: BLE001 (the processor is the user's code)
-      if type(e).__name__ == 'CancelledError':
-        continue
-      path, index = record_copies.origin(path, index)
+      path, index = origin(path, index)
       told = f'record {index} of {path}: {_reason(e)}'
       if not skip:
         raise errors.UserError(
@@ -82,7 +117,6 @@ def check(
       count,
       first,
     )
-  _tried[key] = refused
   return refused
 
 

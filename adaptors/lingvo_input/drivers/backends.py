@@ -51,6 +51,7 @@ class Settings:
     seed: of what TensorFlow draws at random; None for no seed.
     skips_bad_records: whether records that it refuses are left out, and
       counted, rather than errors.
+    trial: tries the records of its readers.
   """
 
   name: str
@@ -59,6 +60,9 @@ class Settings:
   num_infeed_hosts: int = 1
   seed: int | None = None
   skips_bad_records: bool = False
+  trial: record_trial.RecordTrial = dataclasses.field(
+    default_factory=record_trial.RecordTrial
+  )
 
   @contextlib.contextmanager
   def context(self):
@@ -232,7 +236,7 @@ class SessionWay(Way):
 
   def _try_records(self, probe: record_probe.Probe):
     probe.run(self.session)
-    self.refused_records += record_trial.check(
+    self.refused_records += self._settings.trial.check(
       self._settings.name,
       probe.reader,
       functools.partial(probe.processed, self.session),

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_input.checks import generator_kinds
+from adaptors.lingvo_input.checks import generator_kinds, record_trial
 from adaptors.lingvo_input.drivers import (
   backends,
   batch_leaves,
@@ -62,6 +62,7 @@ class GeneratorDriver:
     keeps_texts: bool = False,
     first_step: int = 0,
     skips_bad_records: bool = False,
+    trial: record_trial.RecordTrial | None = None,
   ):
     """Builds the generator and fetches its first batch.
 
@@ -78,6 +79,8 @@ class GeneratorDriver:
       first_step: the training step that the first batch is for.
       skips_bad_records: whether records that the generator refuses are left
         out, and counted, rather than errors.
+      trial: tries the records of its readers; None for one that has tried
+        nothing yet.
 
     Raises:
       UserError: the generator works in neither way, or would end the process
@@ -91,6 +94,7 @@ class GeneratorDriver:
       num_infeed_hosts=num_infeed_hosts,
       seed=seed,
       skips_bad_records=skips_bad_records,
+      trial=trial or record_trial.RecordTrial(),
     )
     self._tells_source = tells_source
     self._keeps_texts = keeps_texts
@@ -128,6 +132,11 @@ class GeneratorDriver:
       except Exception as e:  # noqa: BLE001 (anything can fail in user code)
         way.close()
         told = errors.one_line(e)
+        if lingvo_runtime.is_wrong_name(e):
+          place = errors.place_of(e)
+          raise errors.UserError(
+            f'{name} cannot be built: {told} ({place})'
+          ) from e
         logging.info('%s: no %s: %s', name, way.NAME, told)
         failures.append((f'  {way.NAME}: {told}', e))
     told = '\n'.join(line for line, _ in failures)
@@ -225,7 +234,7 @@ class GeneratorDriver:
     if self.finite or options == self._settings.cluster_options:
       return False
     try:
-      once = _OnceDriver(params.Copy(), options, until)
+      once = _OnceDriver(params.Copy(), options, until, self._settings.trial)
     except errors.UserError as e:
       logging.info('cannot be read once and in order: %s', e)
       return False
@@ -296,19 +305,26 @@ class _OnceDriver(GeneratorDriver):
     is_empty: whether there is none; False where the data has no end.
   """
 
-  def __init__(self, params: Any, options: dict, until: futures.Future):
+  def __init__(
+    self,
+    params: Any,
+    options: dict,
+    until: futures.Future,
+    trial: record_trial.RecordTrial,
+  ):
     """Reads.
 
     Args:
       params: Lingvo Params of the generator; it may change them.
       options: arguments of `lingvo_runtime.cluster`.
       until: what it does not go on after.
+      trial: as of a `GeneratorDriver`.
 
     Raises:
       UserError: as for a `GeneratorDriver`.
     """
     self._until = until
-    super().__init__(params=params, cluster_options=options)
+    super().__init__(params=params, cluster_options=options, trial=trial)
 
   def _first_batch(self, way, params):
     self.is_empty = False

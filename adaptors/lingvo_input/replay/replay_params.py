@@ -13,7 +13,6 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.lingvo_input.checks import generator_kinds, params_checks
-from adaptors.records import record_copies
 from pax_compat import errors
 
 # What decides, beside the files, which examples are in which batch.
@@ -120,8 +119,7 @@ def facts(name: str, params: Any, *, seed: int) -> dict[str, Any]:
   for _, entries in params_checks.readers(params):
     for entry in filter(None, entries):
       # The reader sorts all of them.
-      for copy in sorted(params_checks.files_of(name, entry)):
-        path, _ = record_copies.origin(copy, 0)
+      for path in sorted(params_checks.files_of(name, entry)):
         size = gfile.stat(path).length
         told.update(f'{os.path.basename(path)}:{size},'.encode())
         count += 1

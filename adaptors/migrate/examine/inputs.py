@@ -78,7 +78,7 @@ def _driven(dataset: Config, params: Any) -> str:
   ways = ['a TensorFlow session', 'a tf.function']
   if generator_kinds.is_tf_data(params):
     ways.reverse()
-  kind = dataset.__fn_or_cls__
+  kind = dataset.cls
   told = f'{kind.__name__}, by {ways[0]}; where that fails, by {ways[1]}'
   if issubclass(kind, eval_adaptors.LingvoEvalAdaptor):
     return f'{told}; all of it, in batches of {dataset.batch_size}'

@@ -36,9 +36,7 @@ def translates_part(dotted_path: str):
 
   def register(fn):
     _parts[dotted_path] = fn
-    if dotted_path not in registry.registered():
-      registry.translates(dotted_path)(fn)
-    return fn
+    return registry.translates(dotted_path, fallback=True)(fn)
 
   return register
 
@@ -78,12 +76,8 @@ def common_fields(view: ParamsView) -> dict:
   return base_fields(view)
 
 
-for _plain in (
-  'LayerNorm',
-  'ProjectionLayer',
-):
-  _path = f'lingvo.core.layers.{_plain}'
-  translates_part(_path)(registry.registered()[_path])
+translates_part('lingvo.core.layers.LayerNorm')(basic_layers.layer_norm)
+translates_part('lingvo.core.layers.ProjectionLayer')(basic_layers.projection)
 
 
 @translates_part('lingvo.core.builder_layers.LinearLayer')

@@ -8,6 +8,7 @@ from adaptors.translate.layers.basic_layers import base_fields, weight_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Concat, Variable, VariableMap
 from adaptors.translate.view import ParamsView
+from pax_compat import config as config_lib
 from pax_compat.config import Config
 from pax_compat.layers import embedding_softmax
 from pax_compat.layers.softmaxes import (
@@ -107,7 +108,9 @@ def _focal(view: ParamsView) -> dict:
 def _with_focal(translated: Translated, focal: dict) -> Translated:
   if not focal:
     return translated
-  config = FocalSoftmax.config(**translated.config.__arguments__, **focal)
+  config = FocalSoftmax.config(
+    **config_lib.set_fields(translated.config), **focal
+  )
   return Translated(config, translated.variables)
 
 
@@ -189,7 +192,7 @@ _WITH_EMBEDDING = {
 
 def _shared(config: Config, scale_sqrt_depth: bool) -> Config:
   """Returns a softmax's config as that of a softmax and an embedding."""
-  fields = dict(config.__arguments__)
+  fields = config_lib.set_fields(config)
   # That of the other class has more names. Nothing is split here.
   fields.pop('activation_split_dims_mapping', None)
   return _WITH_EMBEDDING[config.cls].config(

@@ -4,6 +4,7 @@ from adaptors.translate import registry
 from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView, class_path
+from pax_compat import config as config_lib
 from pax_compat.layers import models
 
 _LAYERS = 'lingvo.tasks.lm.layers'
@@ -82,7 +83,7 @@ def _model(
     return None
   # Of a pipelined network; who trains asks the model for its mesh.
   for name in ('ici_mesh_shape', 'mesh_axis_names'):
-    if name in lm.config.__arguments__:
+    if config_lib.is_set(lm.config, name):
       fields[name] = getattr(lm.config, name)
   config = models.LanguageModel.config(
     lm_tpl=lm.config, sum_loss=sum_loss, **fields

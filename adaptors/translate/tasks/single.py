@@ -31,7 +31,8 @@ class TranslatedTask:
   Attributes:
     config: the config of a `tasks_lib.SingleTask`.
     variables: which JAX variable is which of the task's theta.
-    notes: fields that were set in Lingvo and have no effect in JAX.
+    notes: what a user has to know, such as fields that were set in Lingvo and
+      have no effect in JAX, or why all of a task is bridged.
     early_stop: config of what may end a run early; None for nothing. Its
       `split` is yet to be set, by the name that the dataset has here.
     early_stop_job: the evaluation that this goes by, as Lingvo calls it.

@@ -12,6 +12,7 @@ from adaptors.translate import registry
 from adaptors.translate.registry import translates
 from adaptors.translate.training.schedules import layer_fields
 from adaptors.translate.view import ParamsView, short
+from pax_compat import config as config_lib
 from pax_compat import optimizers
 from pax_compat.config import Config
 
@@ -222,7 +223,7 @@ def _grafted(view: ParamsView, name: str) -> Config | None:
   if config is None:
     return None
   kinds = (optimizers.Accumulator, optimizers.Shampoo)
-  if isinstance(config, Composite) or issubclass(config.__fn_or_cls__, kinds):
+  if isinstance(config, Composite) or issubclass(config.cls, kinds):
     view.issue(name, f'{params.cls.__name__} does not work within AdaGraft')
     return None
   return config
@@ -274,9 +275,9 @@ _SHAMPOO_LARGEST = 1_000_000
 def all_optimizers(config: Config) -> list[Config]:
   """Returns an optimizer, those that it wraps, and so on."""
   inner = [
-    config.__arguments__[name]
+    getattr(config, name)
     for name in ('optimizer_tpl', 'magnitude_tpl', 'direction_tpl')
-    if name in config.__arguments__
+    if config_lib.is_set(config, name)
   ]
   return [config, *(found for one in inner for found in all_optimizers(one))]
 
@@ -284,14 +285,14 @@ def all_optimizers(config: Config) -> list[Config]:
 def wrapped(config: Config) -> list[Config]:
   """Returns an optimizer, the one that it wraps, and so on."""
   found = [config]
-  while 'optimizer_tpl' in found[-1].__arguments__:
+  while config_lib.is_set(found[-1], 'optimizer_tpl'):
     found.append(found[-1].optimizer_tpl)
   return found
 
 
 def has(config: Config, *classes: type) -> bool:
   """Whether an optimizer is of one of some classes, or wraps one that is."""
-  found = (one.__fn_or_cls__ for one in all_optimizers(config))
+  found = (one.cls for one in all_optimizers(config))
   return any(issubclass(cls, classes) for cls in found)
 
 
@@ -326,7 +327,7 @@ def leaves_alone(config: Config) -> str:
   if has(config, optimizers.Graft, optimizers.Shampoo):
     return 'all rows'
   last = wrapped(config)[-1]
-  cls = last.__fn_or_cls__
+  cls = last.cls
   has_momentum = cls is optimizers.Sgd and last.momentum is not None
   if has_momentum or cls in (optimizers.RmsProp, optimizers.OptaxOptimizer):
     return 'the rows that a batch does not look up'

@@ -5,6 +5,7 @@ import math
 import jax
 
 from adaptors.equivalents import lingvo_schedules
+from adaptors.params import params_trees
 from adaptors.translate import registry
 from adaptors.translate.registry import translates
 from adaptors.translate.view import ParamsView
@@ -298,9 +299,12 @@ def _parts(view: ParamsView) -> list[Config | None]:
   ]
 
 
+_PIECEWISE = 'lingvo.core.schedule.PiecewiseSchedule'
+
+
 def _holds_pieces(params) -> bool:
   """Whether Params of a schedule are or hold those of a `PiecewiseSchedule`."""
-  if params.cls.__name__ == 'PiecewiseSchedule':
+  if params_trees.has_base(params.cls, _PIECEWISE):
     return True
   parts = params.schedules if 'schedules' in params else ()
   return any(map(_holds_pieces, parts))

@@ -15,6 +15,7 @@ from adaptors.translate.variables import (
   Each,
   Reshape,
   Same,
+  Stack,
   Transpose,
   Variable,
 )
@@ -130,7 +131,7 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
 
   None if there are none; see `lingvo_optimizers.InOtherShapes`.
   """
-  if isinstance(transform, Same) or type(transform).__name__ == _STACK:
+  if isinstance(transform, Same | Stack):
     return []
   if isinstance(transform, Concat):
     return [] if transform.parts == (transform.size,) else None
@@ -150,13 +151,10 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
   return None
 
 
-_STACK = 'Stack'
-
-
 def is_stack(transform: Any) -> bool:
   """Whether a weight here is a stack of several variables of Lingvo's."""
   steps = transform.steps if isinstance(transform, Chain) else (transform,)
-  return any(type(step).__name__ == _STACK for step in steps)
+  return any(isinstance(step, Stack) for step in steps)
 
 
 def around(optimizer: Config, wrapper: type, **fields: Any) -> Config:

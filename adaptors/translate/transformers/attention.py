@@ -21,6 +21,7 @@ from adaptors.translate.variables import (
   VariableMap,
 )
 from adaptors.translate.view import ParamsView, class_path
+from pax_compat import config as config_lib
 from pax_compat.config import Config
 from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers.attentions import additive_attention, dot_product
@@ -125,7 +126,7 @@ def as_flexible(config: Config, **fields) -> Config:
     config: of a `DotProductAttention`, or a `FlexibleAttention` already.
     **fields: to set.
   """
-  return FlexibleAttention.config(**{**config.__arguments__, **fields})
+  return FlexibleAttention.config(**{**config_lib.set_fields(config), **fields})
 
 
 def _inner(view: ParamsView, per_head: int) -> Translated | None:

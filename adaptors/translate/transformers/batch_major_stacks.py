@@ -165,7 +165,7 @@ def repeated_transformer(view: ParamsView) -> Translated | None:
   if body is None:
     return None
   block = body
-  if body.config.__fn_or_cls__ is not StackedTransformer:
+  if body.config.cls is not StackedTransformer:
     block = _stack_of_one(view, body)
   config = StackedTransformerRepeated.config(
     block=block.config, x_times=times, **fields

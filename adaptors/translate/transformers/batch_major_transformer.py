@@ -64,9 +64,7 @@ def transformer_attention(view: ParamsView) -> Translated | None:
 
 def _hides_future(view: ParamsView, atten: Translated | None) -> bool:
   """Returns whether the attention hides what comes after the target."""
-  local = atten is not None and issubclass(
-    atten.config.__fn_or_cls__, LocalSelfAttention
-  )
+  local = atten is not None and issubclass(atten.config.cls, LocalSelfAttention)
   if local:
     view.ignore('its window says what is seen, in Lingvo too', 'is_masked')
   return view.get('is_masked') and not local

@@ -9,7 +9,7 @@ import jax
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightInit
-from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.config import REQUIRED, Config, is_set, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import activations, linears, stochastics
 from pax_compat.layers.convolutions.depthwise_convolutions import (
@@ -117,7 +117,7 @@ class LightConv1D(base_layer.BaseLayer):
   def _half(self) -> Config:
     """Returns the template of a half of the gated linear unit's layer."""
     tpl = self.linear_start_tpl.clone()
-    if 'params_init' not in tpl.__arguments__:
+    if not is_set(tpl, 'params_init'):
       tpl.params_init = _XAVIER_OF_HALF
     return tpl
 

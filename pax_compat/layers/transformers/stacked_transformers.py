@@ -14,7 +14,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from pax_compat import base_layer, errors
-from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.config import REQUIRED, Config, set_fields, sub_config_field
 from pax_compat.layer_core import child_layers
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
@@ -194,7 +194,7 @@ class StackedTransformer(base_layer.BaseLayer):
   def _moe_fields(self, layer: Config) -> dict:
     """Returns what makes the layer of a template one with experts."""
     tpl = self.moe_layer_tpl
-    sets = tpl.__arguments__
+    sets = set_fields(tpl)
     hidden_dims = sets.get('hidden_dims', REQUIRED)
     if hidden_dims is REQUIRED:
       hidden_dims = layer.hidden_dims or self.hidden_dims

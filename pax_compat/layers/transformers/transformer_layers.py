@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 from pax_compat.base_layer import DECODE_CACHE
-from pax_compat.config import Config, sub_config_field
+from pax_compat.config import Config, is_set, set_fields, sub_config_field
 from pax_compat.layers import stochastics
 from pax_compat.layers.attentions import dot_product
 from pax_compat.layers.attentions.attention_masks import padding_mask
@@ -84,8 +84,8 @@ class Transformer(ResidualBlock):
       self.create_child('output_norm', tpl, **fields)
 
   def _create_attention(self, name: str, field: str, tpl: Config):
-    sets_hidden_dim = 'hidden_dim' in tpl.__arguments__
-    own_dims = isinstance(tpl.__arguments__.get('input_dim'), Mapping)
+    sets_hidden_dim = is_set(tpl, 'hidden_dim')
+    own_dims = isinstance(set_fields(tpl).get('input_dim'), Mapping)
     fields = agreed(
       f'Transformer.{field}',
       tpl,
@@ -107,7 +107,7 @@ class Transformer(ResidualBlock):
       residual_dropout_prob=self.residual_dropout_prob or None,
       residual_droppath_prob=self.residual_droppath_prob or None,
     )
-    if 'norm_policy' not in tpl.__arguments__:
+    if not is_set(tpl, 'norm_policy'):
       fields['norm_policy'] = self.norm_policy
     self.create_child('ff_layer', tpl, **fields)
 

@@ -52,7 +52,8 @@ class TransformerFeedForwardMoe(ResidualBlock):
       'dense_top2', all experts compute all tokens and the two best ones count,
       which needs no slots, and suits decoding.
     num_experts: E.
-    num_groups: G; None makes each row of a batch a group.
+    num_groups: G. It is required, and None is a value: it makes each row of a
+      batch a group. An expert has slots in each group, so the choice matters.
     min_group_size: the least S: where groups would be smaller, there are as few
       as gives them that size. None lets them be as small as they are.
     expert_capacity_dim: C, at least; 0 or None leaves it to the factor, as the

@@ -132,8 +132,8 @@ class SharedRows:
           f'the dataset {data.name!r} is not the same on the processes'
           f' {_numbers(numbers == number)}, whose devices hold the same rows of'
           ' a batch, as the mesh splits the model over them; expected an input'
-          ' whose order is not drawn at random (--lingvo_input_replay for'
-          " Lingvo's), or a mesh that splits the batch over all processes"
+          ' whose order is not drawn at random, such as one with replay=True,'
+          ' or a mesh that splits the batch over all processes'
         )
 
 

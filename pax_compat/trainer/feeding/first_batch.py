@@ -1,6 +1,7 @@
 """What a model is made of: the first batch, or what is known of batches."""
 
-from pax_compat import base_experiment, base_input, checkpoints, errors
+from pax_compat import base_input, checkpoints, errors
+from pax_compat.experiments import resolved
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding import prefetching
@@ -24,7 +25,7 @@ class FirstBatch:
 
   def __init__(
     self,
-    experiment: base_experiment.BaseExperiment,
+    experiment: resolved.ResolvedExperiment,
     data: base_input.BaseInput,
     *,
     enforced: bool,

@@ -91,7 +91,7 @@ class InputPosition:
         'the training input %r continues exactly after a restart, on %s',
         data.name,
         'any number of hosts'
-        if data.STATE_FITS_ANY_HOSTS
+        if data.state_fits_any_hosts
         else _hosts_text(data.num_infeed_hosts),
       )
 
@@ -142,7 +142,7 @@ class InputPosition:
       _INPUT: {
         'class': _class_name(self._data),
         'hosts': self._data.num_infeed_hosts,
-        'fits_any_hosts': self._data.STATE_FITS_ANY_HOSTS,
+        'fits_any_hosts': self._data.state_fits_any_hosts,
         'states': [base64.b64encode(s).decode() for s in states],
       }
     }
@@ -174,7 +174,7 @@ class InputPosition:
         f' is a {_class_name(data)}'
       )
     if saved['hosts'] == data.num_infeed_hosts or (
-      saved['fits_any_hosts'] and data.STATE_FITS_ANY_HOSTS
+      saved['fits_any_hosts'] and data.state_fits_any_hosts
     ):
       return ''
     return (
@@ -189,11 +189,11 @@ class InputPosition:
     about = [self._data.infeed_host_index, len(state), zlib.crc32(state)]
     gathered = multihost_utils.process_allgather(np.array(about, np.uint32))
     hosts, sizes, sums = gathered.T.tolist()
-    if self._data.STATE_FITS_ANY_HOSTS:
+    if self._data.state_fits_any_hosts:
       if len(set(sums)) > 1:
         raise errors.UserError(
           f'the states of {_class_name(self._data)} differ between hosts;'
-          ' expected the same, as STATE_FITS_ANY_HOSTS is set'
+          ' expected the same, as state_fits_any_hosts is True'
         )
       return [state]
     padded = np.zeros((max(sizes) // _ROUND_BYTES + 1) * _ROUND_BYTES, np.uint8)

@@ -32,7 +32,7 @@ from adaptors.lingvo_parity import differences
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
-from tests.pax_compat import forking, processes
+from tests.pax_compat import forking, launching
 
 STEPS = 3
 LOSS_TOLERANCE = 1e-5
@@ -339,8 +339,8 @@ def run(names: Sequence[str]) -> dict[str, dict]:
   done = forking.run_module(
     'tests.adaptors.bridge.family_parity',
     *names,
-    env=processes.environment(XLA_FLAGS=processes.flags_of_devices(8)),
-    timeout=processes.PATIENCE_SECONDS,
+    env=launching.environment(XLA_FLAGS=launching.flags_of_devices(8)),
+    timeout=launching.PATIENCE_SECONDS,
   )
   assert done.returncode == 0, done.stderr[-6000:]
   return json.loads(done.stdout.splitlines()[-1])

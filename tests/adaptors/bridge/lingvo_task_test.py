@@ -123,6 +123,20 @@ def test_where_neither_device_does_it_is_told_why(compute, words):
     task.trace(('loss',), small_task.batch())
 
 
+def test_a_wrong_name_is_told_after_the_first_device():
+  builds = []
+
+  def build(task):
+    builds.append(_py_utils().use_tpu())
+    return task.no_such_method()
+
+  task = LingvoTask(small_task.params(build=build))
+  told = 'cannot be run as a function: AttributeError: no_such_method'
+  with pytest.raises(errors.UserError, match=told):
+    task.trace(('loss',), small_task.batch())
+  assert builds and all(builds)  # It was not tried without a TPU.
+
+
 def test_copies_are_the_same_task():
   task = LingvoTask(small_task.params())
   assert copy.deepcopy({'a': task})['a'] is task

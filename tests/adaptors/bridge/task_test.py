@@ -13,7 +13,7 @@ from pax_compat.input_core import example_rows
 from pax_compat.layers.models import language_model
 from tests.adaptors.bridge import family_parity, small_task
 from tests.adaptors.translate import parity, tiny_task
-from tests.pax_compat import processes, runs
+from tests.pax_compat import launching, trainer_runs
 
 OWN = 'tests.adaptors.bridge.own_task'
 GATHERS = """
@@ -133,6 +133,10 @@ def test_auto_says_why_a_task_is_bridged(caplog):
     f'task ({OWN}.NextLetter): nobody has translated this class' in caplog.text
   )
   assert 'my.Task is bridged: Lingvo computes it inside of JAX' in caplog.text
+  note = translated.notes[-1]
+  assert note.startswith('all of it is bridged, and not some of its layers: ')
+  assert 'nobody has translated this class' in note
+  assert note in caplog.text
   with pytest.raises(errors.UserError, match='nobody has translated'):
     bridge_task.translate(own_task(), 'my.Task', 'native')
 
@@ -191,7 +195,7 @@ def test_optimizers_that_skip_rows_refuse_sparse_gradients():
 
 def test_nothing_gathers_the_batch():
   """Split over devices, it takes all-reduces of sums and gradients only."""
-  done = processes.run_script(GATHERS, XLA_FLAGS=processes.flags_of_devices(8))
+  done = launching.run_script(GATHERS, XLA_FLAGS=launching.flags_of_devices(8))
   assert done.returncode == 0, done.stderr[-6000:]
   devices, reduced, *others = map(int, done.stdout.split()[-5:])
   assert devices == 8
@@ -201,7 +205,7 @@ def test_nothing_gathers_the_batch():
 
 def test_a_users_task_is_killed_and_continues(tmp_path):
   """By its name, with no code but the user's own."""
-  source = runs.ROOT / 'tests/adaptors/bridge/own_task.py'
+  source = trainer_runs.ROOT / 'tests/adaptors/bridge/own_task.py'
   (tmp_path / 'my_letters.py').write_text(source.read_text())
   folder = tmp_path / 'run'
 
@@ -211,17 +215,17 @@ def test_a_users_task_is_killed_and_continues(tmp_path):
       'task.train.save_interval_steps : 2'
     )
     modules = '--import_modules=my_letters'
-    return runs.flags(folder, modules, override, exp='my_letters.Tiny')
+    return trainer_runs.flags(folder, modules, override, exp='my_letters.Tiny')
 
-  path = dict(PYTHONPATH=f'{runs.ROOT}:{tmp_path}')
-  with runs.start(flags(10_000), output=tmp_path, **path) as started:
-    started.wait_until(lambda: runs.steps_saved(folder))
+  path = dict(PYTHONPATH=f'{trainer_runs.ROOT}:{tmp_path}')
+  with trainer_runs.start(flags(10_000), output=tmp_path, **path) as started:
+    started.wait_until(lambda: trainer_runs.steps_saved(folder))
     started.process.kill()
     started.process.wait()
-  [*_, saved] = runs.steps_saved(folder)
-  done = runs.forked(*flags(saved + 2), **path)
+  [*_, saved] = trainer_runs.steps_saved(folder)
+  done = trainer_runs.forked(*flags(saved + 2), **path)
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'continues from the checkpoint of step {saved}' in done.stdout
-  assert runs.steps_saved(folder)[-1] == saved + 2
-  told = runs.metrics(folder)
+  assert trainer_runs.steps_saved(folder)[-1] == saved + 2
+  told = trainer_runs.metrics(folder)
   assert (saved + 2, 'eval_Dev', 'log_pplx') in told

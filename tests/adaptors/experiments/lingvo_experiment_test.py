@@ -11,7 +11,8 @@ from adaptors.lingvo_input import (
   eval_adaptors,
   input_adaptor,
 )
-from pax_compat import errors, experiment_sources
+from adaptors.lingvo_registry.options import LingvoOptions
+from pax_compat import errors
 from tests.adaptors.translate import tiny_task
 
 
@@ -60,7 +61,7 @@ def _experiment(model_params, **options):
   return lingvo_experiment.LingvoExperiment(
     name='lm.tiny.Model',
     model_params=model_params,
-    options=experiment_sources.SourceOptions(**options),
+    options=LingvoOptions(**options),
   )
 
 
@@ -135,16 +136,16 @@ def test_datasets_without_an_end_are_read_on():
     schedule={'eval_dataset_names': ['Dev'], 'eval_steps_per_loop': 3},
   )
   dev, _ = _experiment(model_params).eval_datasets()
-  assert dev.__fn_or_cls__ is eval_adaptors.LingvoEvalAdaptor
+  assert dev.cls is eval_adaptors.LingvoEvalAdaptor
   assert dev.batch_size == 4 and dev.reset_for_eval
   for name in ('Dev', 'Test'):  # They make up their examples.
     made_up = inputs.BaseInputGenerator.Params().Set(batch_size=4)
     setattr(type(model_params), name, lambda self, p=made_up: p.Copy())
   dev, test = _experiment(model_params).eval_datasets()
-  assert dev.__fn_or_cls__ is input_adaptor.LingvoInputAdaptor
+  assert dev.cls is input_adaptor.LingvoInputAdaptor
   assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
   # The schedule does not say how much of it; reading it may find an end.
-  assert test.__fn_or_cls__ is eval_adaptors.LingvoEvalAdaptor
+  assert test.cls is eval_adaptors.LingvoEvalAdaptor
 
 
 def _stopping(jobname):

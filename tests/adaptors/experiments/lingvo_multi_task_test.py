@@ -5,10 +5,11 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.experiments import lingvo_multi_task
-from pax_compat import errors, experiment_sources
+from adaptors.lingvo_registry.options import LingvoOptions
+from pax_compat import errors
 from pax_compat.inputs import multi_task_input
 from tests.adaptors.translate import tiny_task
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 TASKS = ('tag', 'words')
 MODULE = '''
@@ -116,7 +117,7 @@ def _experiment(override=None, translation='auto', **settings):
   return lingvo_multi_task.LingvoMultiTaskExperiment(
     name='lm.tiny.Both',
     model_params=_model_params(**settings),
-    options=experiment_sources.SourceOptions(
+    options=LingvoOptions(
       model_params_override=override, translation=translation
     ),
   )
@@ -217,20 +218,20 @@ def test_a_run_is_killed_and_continues(tmp_path):
   def flags(steps):
     override = f'--model_params_override=train.max_steps : {steps}'
     modules = '--import_modules=my_tasks'
-    return runs.flags(folder, modules, override, exp='my_tasks.Both')
+    return trainer_runs.flags(folder, modules, override, exp='my_tasks.Both')
 
-  path = dict(PYTHONPATH=f'{runs.ROOT}:{tmp_path}')
-  with runs.start(flags(10_000), output=tmp_path, **path) as started:
-    started.wait_until(lambda: runs.steps_saved(folder))
+  path = dict(PYTHONPATH=f'{trainer_runs.ROOT}:{tmp_path}')
+  with trainer_runs.start(flags(10_000), output=tmp_path, **path) as started:
+    started.wait_until(lambda: trainer_runs.steps_saved(folder))
     started.process.kill()
     started.process.wait()
-  [*_, saved] = runs.steps_saved(folder)
+  [*_, saved] = trainer_runs.steps_saved(folder)
   last = saved + 4
-  done = runs.forked(*flags(last), **path)
+  done = trainer_runs.forked(*flags(last), **path)
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'continues from the checkpoint of step {saved}' in done.stdout
-  assert runs.steps_saved(folder)[-1] == last
-  told = runs.metrics(folder)
+  assert trainer_runs.steps_saved(folder)[-1] == last
+  told = trainer_runs.metrics(folder)
   for step, draw in enumerate(np.random.default_rng(0).random(last), 1):
     # Both tasks have the same weight.
     trained, other = ('letters', 'wider')[:: 1 if draw < 0.5 else -1]

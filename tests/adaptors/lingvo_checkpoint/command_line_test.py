@@ -8,7 +8,7 @@ import pytest
 
 from adaptors.checkpoints import files
 from tests.adaptors import native_library, short_waits
-from tests.pax_compat import processes, runs
+from tests.pax_compat import launching, trainer_runs
 
 pytestmark = native_library.NEEDS_LINGVO
 
@@ -51,7 +51,7 @@ def _lingvos_trainer(folder, corpus, steps):
       '--mode=sync',
       f'--model_params_override={"; ".join(corpus + overrides)}',
     ],
-    env=processes.environment(PYTHONPATH=f'{waits}:{runs.ROOT}'),
+    env=launching.environment(PYTHONPATH=f'{waits}:{trainer_runs.ROOT}'),
     capture_output=True,
     text=True,
   )
@@ -67,13 +67,13 @@ def lingvos(corpus, tmp_path_factory):
   return folder
 
 
-def _convert(*arguments, run=runs.forked):
+def _convert(*arguments, run=trainer_runs.forked):
   return run('-m', 'adaptors.lingvo_checkpoint', *arguments)
 
 
 def test_a_run_goes_on_from_its_folder_alone(lingvos, tmp_path):
   folder = tmp_path / 'run'
-  done = runs.main(
+  done = trainer_runs.main(
     f'--lingvo_logdir={lingvos}',
     f'--job_log_dir={folder}',
     '--model_params_override=task.train.max_steps : 5',
@@ -81,16 +81,16 @@ def test_a_run_goes_on_from_its_folder_alone(lingvos, tmp_path):
   assert done.returncode == 0, done.stderr
   newest = lingvos / 'train' / 'ckpt-00000003'
   assert f"starts from Lingvo's checkpoint {newest} of step 3" in done.stdout
-  told = runs.metrics(folder)
+  told = trainer_runs.metrics(folder)
   steps = {step for step, split, _ in told if split == 'train'}
   assert steps == {4, 5}
-  assert runs.steps_saved(folder) == [5]
+  assert trainer_runs.steps_saved(folder) == [5]
 
 
 def test_there_and_back(lingvos, corpus, tmp_path):
   ours, theirs = tmp_path / 'ours', tmp_path / 'theirs'
   flags = (f'--lingvo_logdir={lingvos}', f'--job_log_dir={ours}')
-  done = _convert('convert', *flags, '--verify', run=runs.python)
+  done = _convert('convert', *flags, '--verify', run=trainer_runs.python)
   assert done.returncode == 0, done.stderr
   assert 'bit by bit' in done.stdout
   back = f'--to_lingvo={theirs / "train"}'
@@ -110,10 +110,12 @@ def test_there_and_back(lingvos, corpus, tmp_path):
   for file in (other / 'train').glob('ckpt-00000003*'):
     file.unlink()
   done = _convert('verify', f'--lingvo_logdir={other}', f'--job_log_dir={ours}')
-  runs.assert_mistake(
+  trainer_runs.assert_mistake(
     done, 'is not', 'ckpt-00000000', 'mdl_vars.params.lm.softmax.w', 'step'
   )
-  runs.assert_mistake(_convert('convert', *flags), 'has checkpoints already')
+  trainer_runs.assert_mistake(
+    _convert('convert', *flags), 'has checkpoints already'
+  )
 
 
 @pytest.mark.parametrize(
@@ -129,4 +131,4 @@ def test_there_and_back(lingvos, corpus, tmp_path):
   ],
 )
 def test_mistakes(flags, told, tmp_path):
-  runs.assert_mistake(_convert(*flags), told)
+  trainer_runs.assert_mistake(_convert(*flags), told)

@@ -9,14 +9,16 @@ import os
 
 import pytest
 
+from adaptors import lingvo_runtime
 from adaptors.lingvo_input import (
   eval_adaptors,
   input_adaptor,
 )
+from adaptors.lingvo_input.checks import reader_params, record_trial
 from pax_compat import errors
 from tests.adaptors.lingvo_input import damaged_files
 from tests.adaptors.lingvo_input import generators as testing
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 GOOD = list(range(damaged_files.COUNT))
 
@@ -229,6 +231,54 @@ def test_a_refused_record_of_a_copy_is_told_by_its_file(tmp_path, log):
   assert f'the first is record 20 of {path}' in log()
 
 
+def _tried(trial, path, process, *, skip=False) -> int:
+  reader = reader_params.Reader(
+    patterns=(f'tfrecord:{path}',),
+    weights=(),
+    repeat_count=1,
+    in_order=True,
+    bounds=(10,),
+    limits=(2,),
+    sizes={},
+    processor='',
+    types=(),
+    padded=False,
+  )
+  return trial.check('the input', reader, process, skip=skip)
+
+
+def test_each_input_tries_its_records_once(tmp_path):
+  path = damaged_files.write(tmp_path / 'a')
+  seen = []
+  trial = record_trial.RecordTrial()
+  for _ in range(2):
+    assert _tried(trial, path, lambda source, record: seen.append(record)) == 0
+  assert len(seen) == damaged_files.COUNT
+  _tried(
+    record_trial.RecordTrial(), path, lambda source, record: seen.append(record)
+  )
+  assert len(seen) == 2 * damaged_files.COUNT
+
+
+def test_a_record_is_dropped_by_tensorflows_error_only(tmp_path):
+  path = damaged_files.write(tmp_path / 'a')
+  tf_errors = lingvo_runtime.tensorflow().errors
+
+  class CancelledError(Exception):
+    """Another one of the same name."""
+
+  def drop(source, record):
+    raise tf_errors.CancelledError(None, None, 'dropped')
+
+  def fail(source, record):
+    raise CancelledError('not TensorFlow')
+
+  assert _tried(record_trial.RecordTrial(), path, drop) == 0
+  with pytest.raises(errors.UserError, match='record 0 of .*not TensorFlow'):
+    _tried(record_trial.RecordTrial(), path, fail)
+  assert _tried(record_trial.RecordTrial(), path, fail, skip=True) == 20
+
+
 @pytest.mark.parametrize(
   ('kind', 'repeat_count'),
   [
@@ -250,7 +300,7 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):
   """In a process of its own, as nothing ends the reader's waiting."""
   path = damaged_files.damaged(tmp_path / 'bad', 'cut')
-  done = processes.run_script(
+  done = launching.run_script(
     f"""
     from adaptors.lingvo_input import input_adaptor
     from pax_compat import errors

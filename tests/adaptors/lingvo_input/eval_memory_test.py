@@ -9,7 +9,7 @@ import pytest
 
 from adaptors.lingvo_input import eval_adaptors
 from tests.adaptors.lingvo_input import generators as testing
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 # The data has 195 MiB.
 _MOST = 60 << 20
@@ -17,7 +17,7 @@ _MOST = 60 << 20
 
 @pytest.mark.parametrize('by_count', [False, True])
 def test_memory_does_not_grow_with_the_data(by_count):
-  done = runs.forked(
+  done = trainer_runs.forked(
     '-m', 'tests.adaptors.lingvo_input.eval_memory', str(by_count)
   )
   assert done.returncode == 0, done.stderr

@@ -369,6 +369,14 @@ def test_generator_that_cannot_be_driven_is_reported(adapt):
     adapt(params).get_next()
 
 
+def test_a_wrong_name_is_reported_without_another_attempt(adapt):
+  params = _tf_data_params(count=10, batch=4)
+  params.file_datasource.load_fn = 'NoSuchMethod'
+  told = '(?s)cannot be built: AttributeError: .*NoSuchMethod(?!.*session: )'
+  with pytest.raises(errors.UserError, match=told):
+    adapt(params).get_next()
+
+
 def _tf_data_params(count, batch):
   tf = lingvo_runtime.module('tensorflow')
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')

@@ -6,14 +6,14 @@ import pytest
 
 from tests import resources
 from tests.adaptors.lingvo_input import leaks
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 
 @pytest.fixture(scope='module')
 def left(tmp_path_factory):
   """Returns what each kind of reader left behind."""
   folder = tmp_path_factory.mktemp('leaks')
-  done = runs.forked('-m', 'tests.adaptors.lingvo_input.leaks', folder)
+  done = trainer_runs.forked('-m', 'tests.adaptors.lingvo_input.leaks', folder)
   assert done.returncode == 0, done.stderr
   return json.loads(done.stdout.splitlines()[-1])
 

@@ -3,24 +3,24 @@
 import pytest
 
 from tests import resources
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 PARITY = ('-m', 'adaptors.lingvo_parity')
 RNN = 'lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny'
 
 
-def _parity(*flags, run=runs.forked):
+def _parity(*flags, run=trainer_runs.forked):
   return run(*PARITY, *flags)
 
 
 def test_help():
   began = resources.children_seconds()
-  done, imported = runs.traced(*PARITY, '--help')
+  done, imported = trainer_runs.traced(*PARITY, '--help')
   assert resources.children_seconds() - began < 5
   assert done.returncode == 0
   for flag in ('--exp', '--import_modules', '--lingvo_source', '--checkpoint'):
     assert flag in done.stdout
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 @pytest.mark.parametrize(
@@ -36,28 +36,28 @@ def test_help():
   ],
 )
 def test_mistakes_in_the_flags(flags, words):
-  done, imported = runs.traced(*PARITY, *flags)
-  runs.assert_mistake(done, *words)
-  assert not imported & runs.SLOW_TO_IMPORT
+  done, imported = trainer_runs.traced(*PARITY, *flags)
+  trainer_runs.assert_mistake(done, *words)
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 def test_an_experiment_that_is_not_lingvos():
   done = _parity(
-    f'--exp={runs.COUNTING}',
+    f'--exp={trainer_runs.COUNTING}',
     '--import_modules=tests.pax_compat.counting_experiment',
   )
-  runs.assert_mistake(done, 'is no experiment of Lingvo')
+  trainer_runs.assert_mistake(done, 'is no experiment of Lingvo')
 
 
 def test_files_that_are_not_there():
   done = _parity(f'--exp={RNN}')
-  runs.assert_mistake(done, 'no file matches', '--synthetic')
+  trainer_runs.assert_mistake(done, 'no file matches', '--synthetic')
 
 
 def test_a_translation_that_agrees():
   """With its dropout off, and the classes that Lingvo samples."""
   flags = f'--exp={RNN}', '--shrink', '--synthetic', '--steps=3'
-  done = _parity(*flags, run=runs.python)
+  done = _parity(*flags, run=trainer_runs.python)
   assert done.returncode == 0, done.stdout + done.stderr
   lines = done.stdout.splitlines()
   assert lines[-1] == 'Lingvo and its translation agree'
@@ -74,7 +74,7 @@ def test_a_translation_that_agrees():
 def test_a_translation_that_departs():
   """On the experiment's own text, cut to what the small model takes."""
   done = _parity(
-    *(f'--exp={runs.LINGVO}', '--shrink', '--steps=0'),
+    *(f'--exp={trainer_runs.LINGVO}', '--shrink', '--steps=0'),
     '--import_modules=tests.adaptors.lingvo_parity.wrong_translations',
   )
   assert done.returncode == 1, done.stdout + done.stderr

@@ -12,9 +12,15 @@ import adaptors
 from adaptors import experiments, lingvo_runtime
 from adaptors.experiments import lingvo_source
 from adaptors.lingvo_registry import lookup
+from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors, experiment_sources
 
 OPTIONS = experiment_sources.SourceOptions
+
+
+def _options(**own):
+  return OPTIONS(own=(LingvoOptions(**own),))
+
 
 # One module that is right, with each spelling of the decorator.
 WORDS = """
@@ -103,6 +109,7 @@ FILES = {
 IN_A_FRESH_PROCESS = """
 import sys
 from adaptors.lingvo_registry import lookup
+from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.experiments import lingvo_source
 from pax_compat import experiment_sources
 options = experiment_sources.SourceOptions()
@@ -136,6 +143,7 @@ def test_unknown_names_and_lists_load_nothing(team):
     'names_team.plain.Side',
     'os.path.Model',
     'lm.layers.RnnLm',
+    'lm.names_words.*',  # A pattern, as of --list.
   ]
   path = f'{team}:{pathlib.Path(adaptors.__file__).parents[1]}'
   done = subprocess.run(
@@ -162,7 +170,7 @@ def test_find_gives_what_lingvo_registered(team):
   helper = registry._ModelRegistryHelper
   assert type(found) is helper.GetClass('lm.names_words.One')
   # The docstring is the user's, where the registry's own class has another.
-  loaded = lookup.names(OPTIONS(load_everything=True))
+  loaded = lookup.names(_options(load_everything=True))
   assert {k: loaded[k] for k in WORDS_LISTED} == WORDS_LISTED
 
 
@@ -171,10 +179,10 @@ def test_find_makes_an_experiment(team, monkeypatch):
   fake.LingvoExperiment = lambda **fields: fields
   monkeypatch.setitem(sys.modules, fake.__name__, fake)
   monkeypatch.setattr(experiments, 'lingvo_experiment', fake, raising=False)
-  options = OPTIONS(translation='native')
+  options = _options(translation='native')
   made = lingvo_source.find('lm.names_words.Two', options)
   assert made['name'] == 'lm.names_words.Two'
-  assert made['options'] is options
+  assert (made['options'],) == options.own
   assert hasattr(made['model_params'], 'GetDatasetParams')
 
 
@@ -216,7 +224,7 @@ def test_modules_to_import_may_register_anything(team):
 )
 def test_mistakes_are_told_with_their_place(team, name, message):
   with pytest.raises(errors.UserError, match=message):
-    lookup.find_model_params(name, OPTIONS(load_everything=True))
+    lookup.find_model_params(name, _options(load_everything=True))
 
 
 def test_a_class_that_its_module_does_not_mention_is_not_looked_for(team):
@@ -232,7 +240,7 @@ def test_which_modules_are_imported_through_the_gate(team, tmp_path):
 
 
 def test_a_listing_goes_on_after_a_broken_module(team, caplog):
-  listed = lookup.names(OPTIONS(load_everything=True))
+  listed = lookup.names(_options(load_everything=True))
   assert 'lm.names_words.One' in listed
   for broken in ('names_typo.py:4', 'names_lacks.py:2', 'names_raises.py:4'):
     assert broken in caplog.text
@@ -242,7 +250,7 @@ def test_a_checkout_is_mounted(team, tmp_path):
   folder = tmp_path / 'lingvo' / 'tasks' / 'names_task' / 'params'
   folder.mkdir(parents=True)
   (folder / 'stock.py').write_text(textwrap.dedent(WORDS))
-  options = OPTIONS(lingvo_source=str(tmp_path))
+  options = _options(lingvo_source=str(tmp_path))
   assert 'names_task.stock.One' in lookup.names(options)
   found = lookup.find_model_params('names_task.stock.One', options)
   assert type(found).__name__ == 'One'

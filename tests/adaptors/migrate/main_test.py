@@ -6,7 +6,7 @@ import pytest
 
 from tests import resources
 from tests.adaptors import native_library
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 pytestmark = native_library.NEEDS_LINGVO
 
@@ -14,18 +14,18 @@ MIGRATE = ('-m', 'adaptors.migrate')
 _MODULE = 'tests.adaptors.migrate.user_experiments'
 
 
-def _migrate(*flags, run=runs.forked):
+def _migrate(*flags, run=trainer_runs.forked):
   return run(*MIGRATE, *flags)
 
 
 def test_help():
   began = resources.children_seconds()
-  done, imported = runs.traced(*MIGRATE, '--help')
+  done, imported = trainer_runs.traced(*MIGRATE, '--help')
   assert resources.children_seconds() - began < 5
   assert done.returncode == 0
   for flag in ('--exp', '--all', '--html', '--json', '--trace'):
     assert flag in done.stdout.replace('--[no]', '--')
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,21 @@ def test_help():
     (['lm.python_docs'], ['lm.python_docs: expected flags only']),
     (
       ['--exp=lm.python_docs.TransformerLmTin'],
-      ['is called', 'did you mean', runs.LINGVO],
+      ['is called', 'did you mean', trainer_runs.LINGVO],
     ),
-    (['--exp=lm.python_dogs.*'], ['matches', 'did you mean', runs.LINGVO]),
+    (
+      ['--exp=lm.python_dogs.*'],
+      ['matches', 'did you mean', trainer_runs.LINGVO],
+    ),
     (['--all', '--translation=native'], ['--translation=native has no']),
     (['--all', '--html=/nowhere/at/all.html'], ['no folder /nowhere/at']),
     (['--all', '--lingvo_source=/nowhere'], ['no source checkout of Lingvo']),
   ],
 )
 def test_mistakes_in_the_flags(flags, words):
-  done, imported = runs.traced(*MIGRATE, *flags)
-  runs.assert_mistake(done, *words)
-  assert not imported & runs.SLOW_TO_IMPORT
+  done, imported = trainer_runs.traced(*MIGRATE, *flags)
+  trainer_runs.assert_mistake(done, *words)
+  assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
 def test_a_report_on_several(tmp_path):
@@ -78,7 +81,7 @@ def test_a_report_on_several(tmp_path):
 
 
 def test_a_report_on_one():
-  done = _migrate(f'--exp={runs.LINGVO}', run=runs.python)
+  done = _migrate(f'--exp={trainer_runs.LINGVO}', run=trainer_runs.python)
   assert done.returncode == 0, done.stdout + done.stderr
-  assert done.stdout.startswith(f'{runs.LINGVO}: native')
-  assert f'python -m pax_compat.main --exp={runs.LINGVO}' in done.stdout
+  assert done.stdout.startswith(f'{trainer_runs.LINGVO}: native')
+  assert f'python -m pax_compat.main --exp={trainer_runs.LINGVO}' in done.stdout

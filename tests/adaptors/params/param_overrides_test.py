@@ -233,3 +233,11 @@ def test_lingvos_own_text_is_readable(model_params):
 def test_an_unknown_dtype_names_the_nearest(model_params):
   with pytest.raises(errors.UserError, match='such as float32'):
     param_overrides.apply_override(model_params.Copy(), 'task.dtype : flaot32')
+
+
+def test_a_class_that_is_only_called_dtype_has_no_text():
+  class DType:
+    pass
+
+  with pytest.raises(errors.UserError, match='code to set it'):
+    param_overrides.apply_override(_params(kind=DType()), 'kind : float32')

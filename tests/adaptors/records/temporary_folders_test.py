@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from adaptors.records import temporary_folders
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _OWN = """
 import pathlib, time
@@ -32,7 +32,7 @@ def _temporary(tmp_path, monkeypatch):
 def test_what_a_killed_process_leaves_is_removed(temporary, log):
   owner = subprocess.Popen(
     [sys.executable, '-c', _OWN],
-    env=processes.environment(),
+    env=launching.environment(),
     stdout=subprocess.PIPE,
     text=True,
   )

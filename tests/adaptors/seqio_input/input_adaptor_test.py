@@ -13,6 +13,7 @@ from adaptors.seqio_input import converters
 from adaptors.seqio_input.reading import host_rows
 from lm_tasks import transformer_lm
 from pax_compat import errors
+from pax_compat.experiments import resolved
 from pax_compat.trainer import run
 from tests.adaptors.seqio_input import tiny_tasks as testing
 
@@ -50,7 +51,7 @@ def test_an_input_is_called_by_its_task_and_split():
   del config.name
   assert config.Instantiate().name == f'{config.mixture_name}_validation'
   config.mixture_name = 'wmt/de en:v1'
-  name = config.__fn_or_cls__.default_name(config)
+  name = config.cls.default_name(config)
   assert name == 'wmt_de_en:v1_validation'
 
 
@@ -347,7 +348,7 @@ def test_a_language_model_trains_and_is_evaluated(tmp_path):
       )
       return [train, dev]
 
-  run.train(Tiny(), name='Tiny', job_log_dir=tmp_path)
+  run.train(resolved.resolve(Tiny(), name='Tiny'), job_log_dir=tmp_path)
 
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   found = {

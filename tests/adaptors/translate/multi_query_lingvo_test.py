@@ -16,10 +16,10 @@ from pax_compat.layers.attentions import attention_masks
 from pax_compat.layers.attentions.attention_projections import (
   AttentionProjection,
 )
-from pax_compat.layers.attentions.dot_product import RelativeBias
 from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
+from pax_compat.layers.attentions.relative_bias import RelativeBias
 from tests.adaptors.translate import lingvo_layer_runs
 from tests.adaptors.translate.parity import OUTPUT_TOLERANCE, assert_close
 from tests.adaptors.translate.same_weights import by_rules, check

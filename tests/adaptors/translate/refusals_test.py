@@ -1,13 +1,16 @@
 """What is not translated is refused: all of it, by path, class and value."""
 
 import pytest
+from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.experiments import lingvo_experiment
+from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.translate import registry
-from pax_compat import errors, experiment_sources
+from adaptors.translate.view import ParamsView, Report
+from pax_compat import errors
 from tests.adaptors.translate import parity
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 MODULE = 'tests.adaptors.translate.refused_experiments'
 LAYERS = 'lingvo.core.layers'
@@ -96,7 +99,7 @@ def test_every_reason_is_told(own, name):
   experiment = lingvo_experiment.LingvoExperiment(
     name='own',
     model_params=getattr(own, name)(),
-    options=experiment_sources.SourceOptions(translation='native'),
+    options=LingvoOptions(translation='native'),
   )
   with pytest.raises(errors.UserError) as error:
     experiment.task()
@@ -106,12 +109,12 @@ def test_every_reason_is_told(own, name):
 
 def test_nothing_is_trained(tmp_path):
   """From the command line: status 2, no traceback, no folder of a run."""
-  done = runs.main(
+  done = trainer_runs.main(
     f'--exp={MODULE}.ManyOwn',
     f'--import_modules={MODULE}',
     f'--job_log_dir={tmp_path / "run"}',
   )
-  runs.assert_mistake(done, *_lines('ManyOwn'))
+  trainer_runs.assert_mistake(done, *_lines('ManyOwn'))
   assert not list(tmp_path.iterdir())
 
 
@@ -138,3 +141,22 @@ def test_names_of_what_is_overridden(own, name):
     name, '_CreateLayerVariables'
   )
   assert registry.overrides(getattr(own, name)) == {method}
+
+
+def test_an_error_after_an_issue_leaves_a_trace_in_the_log(monkeypatch, caplog):
+  def translator(view):
+    view.issue('', 'it is not there')
+    raise KeyError('a mistake of the translator')
+
+  schedule = lingvo_runtime.module('lingvo.core.schedule')
+  path = 'lingvo.core.schedule.Constant'
+  registry.load_translators()
+  monkeypatch.setitem(registry._translators, path, translator)
+  report = Report()
+  monkeypatch.setattr(logging, 'debug', logging.info)
+  caplog.set_level('INFO')
+  view = ParamsView(schedule.Constant.Params(), 'layer', report)
+  assert registry.translate(view) is None
+  assert len(report.issues) == 1
+  assert 'a mistake of the translator' in caplog.text
+  assert 'Traceback' in caplog.text

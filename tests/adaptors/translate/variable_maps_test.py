@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from adaptors.translate import variables as variables_lib
+from adaptors.translate.training import variable_layout
 from adaptors.translate.variables import Transpose, Variable, VariableMap
 
 VARIABLES = VariableMap(
@@ -39,3 +41,15 @@ def test_there_and_back():
     np.testing.assert_array_equal(value, THETA[path])
   others = VARIABLES.only(is_trainable=False).to_jax(THETA)
   assert list(others) == ['a']
+
+
+def test_a_stack_is_known_by_its_class():
+  class Tall(variables_lib.Stack):
+    """The same under another name."""
+
+  class Stack:
+    """Another class of the same name."""
+
+  assert variable_layout.is_stack(variables_lib.Stack())
+  assert variable_layout.is_stack(variables_lib.Chain((Tall(),)))
+  assert not variable_layout.is_stack(Stack())

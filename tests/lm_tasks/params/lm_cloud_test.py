@@ -11,7 +11,7 @@ import pytest
 from pax_compat import base_layer, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 _README = pathlib.Path(__file__).resolve().parents[3] / 'README.md'
 _BILLIONS = {
@@ -61,7 +61,7 @@ def test_the_command_of_the_readme_trains(tmp_path):
     for i in (0, 1)
     for field in ('seq_len=16', 'vocab_size=64')
   ]
-  done = runs.main(
+  done = trainer_runs.main(
     *flags,
     *small,
     f'--job_log_dir={tmp_path}',

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _TRAINS = """
   import pathlib, sys
   from lm_tasks.params import text_bytes
+  from pax_compat.experiments import resolved
   from pax_compat.trainer import run
 
   folder = pathlib.Path(sys.argv[1])
@@ -22,7 +23,8 @@ _TRAINS = """
     pass
 
   for cls in (Tiny, TinyGrain):
-    run.train(cls(), name=cls.__name__, job_log_dir=folder / cls.__name__)
+    experiment = resolved.resolve(cls(), name=cls.__name__)
+    run.train(experiment, job_log_dir=folder / cls.__name__)
   print(sorted({'tensorflow', 'lingvo', 'grain'} & set(sys.modules)))
 """
 
@@ -31,7 +33,7 @@ def test_they_train_alike_without_tensorflow(tmp_path):
   pytest.importorskip('grain')
   text = ''.join(f'line {i} of a text\n' for i in range(20))
   (tmp_path / 'text').write_text(text)
-  done = processes.run_script(
+  done = launching.run_script(
     _TRAINS,
     tmp_path,
     # They compile the same.

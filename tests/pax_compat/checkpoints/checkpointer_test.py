@@ -19,7 +19,7 @@ from tests.pax_compat.checkpoints.states import (
   save_steps,
   target_of,
 )
-from tests.pax_compat.processes import (
+from tests.pax_compat.launching import (
   PATIENCE_SECONDS,
   environment,
   free_port,

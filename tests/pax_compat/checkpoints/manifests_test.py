@@ -19,7 +19,7 @@ from tests.pax_compat.checkpoints.states import (
   save_steps,
   target_of,
 )
-from tests.pax_compat.processes import environment, run_script
+from tests.pax_compat.launching import environment, run_script
 
 
 def _largest_file(folder):

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from pax_compat.cli import huge_pages
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 SETTING = 'glibc.malloc.hugetlb'
 # Says how often it was started, in which process, and with what.
@@ -31,7 +31,9 @@ needs_them = pytest.mark.skipif(
 @needs_them
 @pytest.mark.parametrize('before', ['', 'glibc.malloc.check=0'])
 def test_a_process_starts_again_once(before):
-  done = runs.python('-c', PROGRAM, 'one', 'two words', GLIBC_TUNABLES=before)
+  done = trainer_runs.python(
+    '-c', PROGRAM, 'one', 'two words', GLIBC_TUNABLES=before
+  )
   assert done.returncode == 0, done.stderr
   *starts, last = done.stdout.splitlines()
   process = starts[0].split()[1]
@@ -43,7 +45,7 @@ def test_a_process_starts_again_once(before):
 @pytest.mark.parametrize('said', ['0', '1', '2'])
 def test_what_the_environment_says_counts(said):
   tunables = f'{SETTING}={said}'
-  done = runs.python('-c', PROGRAM, GLIBC_TUNABLES=tunables)
+  done = trainer_runs.python('-c', PROGRAM, GLIBC_TUNABLES=tunables)
   assert done.returncode == 0, done.stderr
   start, last = done.stdout.splitlines()
   assert last == f'{tunables} [] {start.split()[1]}'
@@ -58,7 +60,10 @@ def test_other_settings_and_variables_stay():
 
 
 @needs_them
-def test_training_tells(tmp_path):
-  done = runs.python(*runs.flags(tmp_path / 'run'), GLIBC_TUNABLES='')
+@pytest.mark.parametrize('verbosity', [0, 1])
+def test_training_tells_where_it_is_debugged(tmp_path, verbosity):
+  flags = trainer_runs.flags(tmp_path / 'run', f'--verbosity={verbosity}')
+  done = trainer_runs.python(*flags, GLIBC_TUNABLES='')
   assert done.returncode == 0, done.stderr
-  assert f'huge pages are asked for: GLIBC_TUNABLES={SETTING}=1' in done.stderr
+  told = f'huge pages are asked for: GLIBC_TUNABLES={SETTING}=1' in done.stderr
+  assert told == (verbosity == 1)

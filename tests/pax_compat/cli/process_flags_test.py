@@ -8,7 +8,7 @@ from absl.testing import flagsaver
 
 from pax_compat import errors
 from pax_compat.cli import process_flags
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 @pytest.fixture(autouse=True)
@@ -50,5 +50,5 @@ def test_no_cluster_is_a_mistake():
   except errors.UserError as e:
     print(e)
   """
-  done = processes.run_script(script)
+  done = launching.run_script(script)
   assert done.stdout.startswith('cannot join the other processes: '), done

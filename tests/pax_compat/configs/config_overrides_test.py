@@ -94,6 +94,8 @@ def test_a_field_is_set_to_a_value_of_its_own_kind(setting, get, value):
     ('task=1', 'task is a config'),
     ('task.leaf=1', 'task.leaf is a config of Leaf; set one of its fields'),
     ('task.leaf.steps=1.5', "task.leaf.steps: expected int, as in 3, got '1.5"),
+    ('task.leaf.steps=1e999', "expected int, as in 3, got '1e999'"),
+    ('task.leaf.steps=-1e999', "expected int, as in 3, got '-1e999'"),
     ('task.leaf.steps=True', 'task.leaf.steps: expected int'),
     ('task.leaf.on=1', 'task.leaf.on: expected bool'),
     ('task.leaf.rate=fast', 'task.leaf.rate: expected float'),

@@ -9,7 +9,7 @@ from pax_compat import base_layer, config, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.configs import config_text
 from pax_compat.layer_core.weight_init import WeightInit
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 def helper():
@@ -112,7 +112,7 @@ def test_two_processes_write_the_same_text():
     print(config_text.to_text(task, 'task'))
   """
   texts = [
-    processes.run_script(script, PYTHONHASHSEED=seed) for seed in ('1', '2')
+    launching.run_script(script, PYTHONHASHSEED=seed) for seed in ('1', '2')
   ]
   assert texts[0].returncode == 0, texts[0].stderr
   assert texts[0].stdout == texts[1].stdout

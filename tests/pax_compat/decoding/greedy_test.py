@@ -17,7 +17,7 @@ from pax_compat.layers.softmaxes import full_softmax
 from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
 from pax_compat.layers.transformers import stacked_transformers
 from pax_compat.nested_map import NestedMap
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 V, P, STEPS = 11, 5, 6
 LENGTHS = np.array([5, 2, 1, 4])
@@ -387,4 +387,4 @@ _ON_A_MESH = """
 
 
 def test_on_a_mesh_of_eight_devices():
-  assert processes.run_on_eight_devices(_ON_A_MESH) == 'same\n'
+  assert launching.run_on_eight_devices(_ON_A_MESH) == 'same\n'

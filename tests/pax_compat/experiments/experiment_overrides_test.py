@@ -2,17 +2,17 @@
 
 import pytest
 
-from pax_compat import errors
+from pax_compat import base_experiment, base_input, errors, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import experiment_overrides
 from tests.pax_compat.counting_experiment import Counting
 
 
 def test_every_config_that_an_experiment_returns_has_the_setting():
-  experiment, untouched = Counting(), Counting()
-  experiment_overrides.override(
-    experiment,
-    [
+  untouched = Counting()
+  experiment = experiment_overrides.changed(
+    untouched,
+    settings=[
       'task.train.learner.optimizer.learning_rate=1e-3',
       'datasets[1].batch_size=4',
       'task.train.num_train_steps=7',
@@ -47,4 +47,94 @@ def test_every_config_that_an_experiment_returns_has_the_setting():
 )
 def test_a_mistake_shows_before_anything_is_built(setting, message):
   with pytest.raises(errors.UserError, match=message):
-    experiment_overrides.override(Counting(), [setting])
+    experiment = experiment_overrides.changed(Counting(), settings=[setting])
+    assert experiment.task() and experiment.datasets()
+
+
+class Mine(base_experiment.BaseExperiment):
+  EVALS = ('dev', 'test')
+  SHARED = base_input.BaseInput.config(name='train', is_training=True)
+
+  def __init__(self):
+    self.asked = []
+
+  def task(self):
+    return tasks_lib.SingleTask.config()
+
+  def datasets(self):
+    self.asked.append('datasets')
+    evals = [base_input.BaseInput.config(name=n) for n in self.EVALS]
+    return [self.SHARED, *evals]
+
+  def decode_datasets(self):
+    self.asked.append('decode_datasets')
+    return self.eval_datasets()
+
+  def get_input_specs_provider_params(self):
+    return self.training_dataset()
+
+
+def test_the_experiment_itself_is_not_changed():
+  experiment = Mine()
+  changed = experiment_overrides.changed(
+    experiment,
+    settings=['datasets[0].batch_size=4', 'task.train.num_train_steps=7'],
+  )
+  assert changed.training_dataset().batch_size == 4
+  assert experiment.training_dataset().batch_size is None
+  assert experiment.task().train.num_train_steps != 7
+  assert type(experiment) is Mine
+  assert isinstance(changed, Mine) and type(changed).__name__ == 'Mine'
+
+
+def test_what_an_experiment_makes_of_its_datasets_is_changed_too():
+  changed = experiment_overrides.changed(
+    Mine(), settings=['datasets[0].batch_size=4', 'datasets[2].batch_size=5']
+  )
+  assert changed.get_input_specs_provider_params().batch_size == 4
+  assert [d.batch_size for d in changed.decode_datasets()] == [None, 5]
+
+
+def test_datasets_are_asked_for_once():
+  experiment = Mine()
+  changed = experiment_overrides.changed(experiment)
+  assert experiment.asked == []
+  for _ in range(2):
+    assert changed.training_dataset().set(batch_size=9).name == 'train'
+    assert [d.name for d in changed.eval_datasets()] == ['dev', 'test']
+    assert {d.batch_size for d in changed.datasets()} == {None}
+    assert [d.name for d in changed.decode_datasets()] == ['dev', 'test']
+  assert experiment.asked == ['datasets', 'decode_datasets']
+
+
+def test_datasets_have_names():
+  class Unnamed(Mine):
+    def datasets(self):
+      return [
+        base_input.BaseInput.config(is_training=True),
+        base_input.BaseInput.config(),
+      ]
+
+  changed = experiment_overrides.changed(Unnamed())
+  assert [d.name for d in changed.datasets()] == ['train', 'input']
+
+
+@pytest.mark.parametrize(
+  ('returned', 'wrong'),
+  [
+    (None, 'datasets.. returns a NoneType'),
+    (
+      base_input.BaseInput.config(),
+      'returns a config of BaseInput; expected a',
+    ),
+    ([base_input.BaseInput], 'returns a list with a class BaseInput; expected'),
+    (['train'], 'returns a list with a str; expected a list of configs, such'),
+  ],
+)
+@pytest.mark.parametrize('method', ['datasets', 'decode_datasets'])
+@pytest.mark.parametrize('skip', [False, True])
+def test_datasets_are_configs(method, returned, wrong, skip):
+  derived = type('Derived', (Mine,), {method: lambda self: returned})
+  changed = experiment_overrides.changed(derived(), skip_bad_records=skip)
+  with pytest.raises(errors.UserError, match=f'Derived.*{wrong}'):
+    getattr(changed, method)()

@@ -3,7 +3,7 @@
 import pytest
 
 from pax_compat import base_experiment, base_input, errors
-from pax_compat.experiments import skipped_records
+from pax_compat.experiments import experiment_overrides
 from pax_compat.inputs import multi_input
 from pax_compat.nested_map import NestedMap
 
@@ -41,9 +41,12 @@ class UnableExperiment(Experiment):
     return [self.OTHER]
 
 
+def _skipping(experiment):
+  return experiment_overrides.changed(experiment, skip_bad_records=True)
+
+
 def test_every_input_that_can_leaves_out_records():
-  experiment = Experiment()
-  skipped_records.in_inputs_of(experiment)
+  experiment = _skipping(Experiment())
   train, other, nested = experiment.datasets()
   assert train.skip_bad_records
   assert nested.input_to_params['a'].skip_bad_records
@@ -53,7 +56,6 @@ def test_every_input_that_can_leaves_out_records():
 
 
 def test_an_experiment_without_such_inputs_is_refused():
-  experiment = UnableExperiment()
-  skipped_records.in_inputs_of(experiment)
+  experiment = _skipping(UnableExperiment())
   with pytest.raises(errors.UserError, match='none of the datasets other can'):
     experiment.datasets()

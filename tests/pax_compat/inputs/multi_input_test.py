@@ -102,7 +102,7 @@ def test_what_does_not_go_together(fields, words):
 class Standing(Rows):
   """Knows where it stands."""
 
-  STATE_FITS_ANY_HOSTS = True
+  state_fits_any_hosts = True
 
   def _get_state_internal(self):
     return bytes([self.count, 0xFF])
@@ -118,7 +118,7 @@ def _standing(**classes):
 
 def test_the_state_is_that_of_all_inputs():
   data = _standing(a=Standing, b=Standing)
-  assert data.STATE_FITS_ANY_HOSTS
+  assert data.state_fits_any_hosts
   data.get_child('b').get_next()  # They need not stand at the same batch.
   states, batches = [], []
   for _ in range(3):
@@ -139,7 +139,7 @@ def test_the_state_is_that_of_all_inputs():
 
 def test_one_input_without_a_state():
   data = _standing(a=Rows, b=Standing)
-  assert not data.STATE_FITS_ANY_HOSTS
+  assert not data.state_fits_any_hosts
   with pytest.raises(NotImplementedError, match='Rows'):
     data.get_state()
   # It can be peeked at nevertheless, and its inputs too.

@@ -85,7 +85,7 @@ def test_no_batch_of_an_example_is_lost(first):
 class Standing(Points):
   """Knows where it stands."""
 
-  STATE_FITS_ANY_HOSTS = True
+  state_fits_any_hosts = True
 
   def _get_state_internal(self):
     return bytes([self.number])
@@ -120,9 +120,9 @@ def test_a_state_has_what_was_drawn_and_read(step):
 
 
 def test_the_state_of_one_task_is_missing():
-  assert _standing().STATE_FITS_ANY_HOSTS
+  assert _standing().state_fits_any_hosts
   data = _standing(Points)
-  assert not data.STATE_FITS_ANY_HOSTS
+  assert not data.state_fits_any_hosts
   with pytest.raises(NotImplementedError, match='Points'):
     data.get_state()
   data.example_batch(data.peek_padded())
@@ -157,6 +157,19 @@ def test_a_dataset_of_one_task():
   inner.reset_for_eval = True
   data = TaskInput.config(name='dev', task='long', input=inner).Instantiate()
   assert data.reset_for_eval
+
+
+class Unbuilt(Points):
+  """An input that must not be built."""
+
+  def __post_init__(self):
+    raise AssertionError('it was built')
+
+
+def test_fields_are_checked_before_the_tasks_input_is_built():
+  config = TaskInput.config(name='a/b', task='long', input=Unbuilt.config())
+  with pytest.raises(errors.UserError, match="name is 'a/b'"):
+    config.Instantiate()
 
 
 class Ordered(Points):

@@ -12,7 +12,7 @@ from scipy import special
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import activations, embedding_softmax, linears
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
@@ -239,7 +239,7 @@ def test_a_style_that_does_not_exist():
 
 def test_on_a_mesh():
   """Split by vocabulary and batch, whole or in chunks: as on one device."""
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax, numpy as np
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
     from pax_compat import base_layer

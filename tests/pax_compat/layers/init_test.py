@@ -9,7 +9,7 @@ import pytest
 from pax_compat import layers
 from pax_compat.base_layer import BaseLayer
 from pax_compat.layer_core import exports
-from tests.pax_compat.processes import run_script
+from tests.pax_compat.launching import run_script
 
 MODULES = [
   module.name

@@ -8,7 +8,7 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, WeightInit
 from pax_compat.layers import activations, linears
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 3, 4)).astype(np.float32)
@@ -184,7 +184,7 @@ def test_an_mlp_block_needs_the_dims_of_its_ends():
 
 def test_outputs_are_split_over_a_mesh():
   """Also those of a decoding step, which have no time axis."""
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax
     from jax.sharding import AxisType, PartitionSpec as P
     from tests.pax_compat.layers import linears_test as t

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from pax_compat import base_layer, errors, layers
-from tests.pax_compat.processes import run_on_eight_devices
+from tests.pax_compat.launching import run_on_eight_devices
 
 B, T, D = 2, 4, 8
 SEQUENCE = jnp.ones([B, T, D])

@@ -8,7 +8,7 @@ from clu import metrics, values
 
 from pax_compat import errors
 from pax_compat.metrics import clu_metrics
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 def _accuracy(correct, mask):
@@ -66,7 +66,7 @@ def test_a_metric_that_amounts_to_something_else():
 
 
 def test_clu_brings_no_tensorflow():
-  done = processes.run_script("""
+  done = launching.run_script("""
     import sys
     from pax_compat.metrics import clu_metrics
     print('tensorflow' in sys.modules)

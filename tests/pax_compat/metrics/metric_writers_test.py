@@ -13,7 +13,7 @@ from clu import values
 from pax_compat import errors
 from pax_compat.metrics import histograms, metric_writers
 from tests.pax_compat import event_files
-from tests.pax_compat.processes import run_script
+from tests.pax_compat.launching import run_script
 
 
 def _lines(folder):

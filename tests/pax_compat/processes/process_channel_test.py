@@ -6,7 +6,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.processes import process_channel
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _SCRIPT = """
   import json, threading, time
@@ -43,7 +43,7 @@ _SCRIPT = """
 
 
 def test_processes_agree():
-  outputs = processes.run_on_processes(_SCRIPT, 3)
+  outputs = launching.run_on_processes(_SCRIPT, 3)
   found = [json.loads(output.splitlines()[-1]) for output in outputs]
   assert found[1].pop('left') == 2
   for one in found:

@@ -36,7 +36,6 @@ def test_what_is_not_supported_is_refused_by_name(cls, name):
     task_settings.Evaluate,
     task_settings.Decode,
     task_settings.Infer,
-    task_settings.InferWriter,
     task_settings.VariationalNoise,
   ],
 )

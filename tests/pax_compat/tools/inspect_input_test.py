@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 MODULE = 'tests.pax_compat.tools.words_experiment'
 
 
 def _inspect(*more, exp=f'{MODULE}.Words', **words):
-  return runs.python(
+  return trainer_runs.python(
     *('-m', 'pax_compat.tools.inspect_input', f'--exp={exp}', *more),
     WORDS=json.dumps(words),
   )
@@ -104,7 +104,8 @@ def test_one_dataset_and_few_batches():
 
 def test_lingvo_data_is_shown_as_text():
   done = _inspect(
-    *('--split=Dev', '--batches=1', '--shard_batches=2'), exp=runs.LINGVO
+    *('--split=Dev', '--batches=1', '--shard_batches=2'),
+    exp=trainer_runs.LINGVO,
   )
   assert done.returncode == 0, done.stdout + done.stderr
   assert "[0] ids: '<s>execution of python coroutines can be" in done.stdout
@@ -130,6 +131,8 @@ def test_mistakes(flags, said):
 
 
 def test_help_imports_nothing_slow():
-  done, imported = runs.traced('-m', 'pax_compat.tools.inspect_input', '--help')
+  done, imported = trainer_runs.traced(
+    '-m', 'pax_compat.tools.inspect_input', '--help'
+  )
   assert done.returncode == 0 and '--shard_batches' in done.stdout
-  assert not imported & runs.SLOW_TO_IMPORT
+  assert not imported & trainer_runs.SLOW_TO_IMPORT

@@ -23,6 +23,7 @@ from pax_compat import (
 )
 from pax_compat import config as config_lib
 from pax_compat.base_layer import SummaryType, WeightHParams
+from pax_compat.experiments import resolved
 from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program, run
@@ -214,7 +215,8 @@ class Lines(base_experiment.BaseExperiment):
 
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
-    run.train(self, name='lines', job_log_dir=str(folder), say=self.said.append)
+    experiment = resolved.resolve(self, name='lines')
+    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
 
 
 def train(folder: pathlib.Path, **fields) -> Lines:

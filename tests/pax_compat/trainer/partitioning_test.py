@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pax_compat import errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.trainer import partitioning
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
 
@@ -191,7 +191,7 @@ _EIGHT_DEVICES = """
 
 @pytest.fixture(scope='module')
 def on_eight_devices():
-  return json.loads(processes.run_on_eight_devices(_EIGHT_DEVICES))
+  return json.loads(launching.run_on_eight_devices(_EIGHT_DEVICES))
 
 
 def test_batches_on_eight_devices(on_eight_devices):
@@ -265,7 +265,7 @@ _TWO_PROCESSES = """
 @pytest.fixture(scope='module')
 def on_two_processes():
   """Returns what two processes say that have two devices each."""
-  printed = processes.run_on_processes(_TWO_PROCESSES, 2, devices=2)
+  printed = launching.run_on_processes(_TWO_PROCESSES, 2, devices=2)
   return [json.loads(text) for text in printed]
 
 

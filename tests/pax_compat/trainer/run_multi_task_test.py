@@ -2,14 +2,16 @@
 
 import json
 
+from pax_compat.experiments import resolved
 from pax_compat.trainer import run
-from tests.pax_compat import runs, two_tasks
+from tests.pax_compat import trainer_runs, two_tasks
 
 
 def _train(folder, steps):
   experiment = type('TwoTasks', (two_tasks.TwoTasks,), {'STEPS': steps})()
   said = []
-  run.train(experiment, name='two', job_log_dir=str(folder), say=said.append)
+  experiment = resolved.resolve(experiment, name='two')
+  run.train(experiment, job_log_dir=str(folder), say=said.append)
   return said
 
 
@@ -20,10 +22,10 @@ def test_a_run_that_continues_is_like_one_without_a_break(tmp_path):
   assert said[-1] == 'compiled the train step for 2 shape(s)'
   _train(parts, 3)
   assert _train(parts, 8)[0] == 'continues from the checkpoint of step 3'
-  runs.assert_same_state(whole, parts, 8)
-  losses = runs.losses(whole)
-  assert losses == runs.losses(parts) and len(losses) == 8
-  told = runs.metrics(whole)
+  trainer_runs.assert_same_state(whole, parts, 8)
+  losses = trainer_runs.losses(whole)
+  assert losses == trainer_runs.losses(parts) and len(losses) == 8
+  told = trainer_runs.metrics(whole)
   # Each step tells of its own task.
   tasks = [
     {task for task in two_tasks.DIMS if (step, 'train', f'{task}/loss') in told}

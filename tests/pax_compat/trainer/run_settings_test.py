@@ -257,13 +257,13 @@ def test_an_experiment_is_asked_for_its_datasets_once(tmp_path):
     asked = 0
 
     def datasets(self):
-      self.asked += 1
+      Counted.asked += 1
       return 2 * super().datasets()
 
   experiment = Counted(lines.task(num_train_steps=1))
   with pytest.raises(errors.UserError, match='several datasets are called'):
     experiment.train(tmp_path)
-  assert experiment.asked == 1
+  assert Counted.asked == 1
 
 
 def test_an_experiment_that_would_train_otherwise(tmp_path):

@@ -9,8 +9,8 @@ import signal
 import numpy as np
 import pytest
 
-from tests.pax_compat import runs
-from tests.pax_compat.processes import flags_of_devices, free_port
+from tests.pax_compat import trainer_runs
+from tests.pax_compat.launching import flags_of_devices, free_port
 
 TRAIN_LOSS = 'train', 'loss'
 DEV_LOSS = 'eval_dev', 'loss'
@@ -21,7 +21,7 @@ NEXT_LOSS = 'eval_train', 'loss'
 def finished(tmp_path_factory):
   """Returns the folder and the process of a run that nothing disturbed."""
   folder = tmp_path_factory.mktemp('finished') / 'run'
-  return folder, runs.train(folder)
+  return folder, trainer_runs.train(folder)
 
 
 def _held(tmp_path, at: int, data: str = 'train', **settings):
@@ -36,13 +36,13 @@ def _is_waited_for(file):
 
 def _assert_equal_runs(folder, finished):
   """Asserts that a run left the numbers of the undisturbed one, all once."""
-  assert runs.metrics(folder) == runs.metrics(finished[0])
-  runs.assert_same_state(folder, finished[0], 12)
+  assert trainer_runs.metrics(folder) == trainer_runs.metrics(finished[0])
+  trainer_runs.assert_same_state(folder, finished[0], 12)
 
 
 def test_metrics_of_every_step_are_written(finished):
   folder, _ = finished
-  found = runs.metrics(folder)
+  found = trainer_runs.metrics(folder)
   steps = [step for step, split, name in found if (split, name) == TRAIN_LOSS]
   assert steps == list(range(1, 13))
   for which, wanted in ((DEV_LOSS, [5, 10, 12]), (NEXT_LOSS, [5, 10])):
@@ -72,8 +72,11 @@ def test_files_of_a_run(finished):
   assert re.search(weight, table, re.M)
   assert table.endswith('total 764\n')
   mark = json.loads((folder / 'experiment.json').read_text())
-  assert mark['name'] == runs.COUNTING
-  assert runs.steps_saved(folder) == [10, 12]  # The newest two of 5, 10, 12.
+  assert mark['name'] == trainer_runs.COUNTING
+  assert trainer_runs.steps_saved(folder) == [
+    10,
+    12,
+  ]  # The newest two of 5, 10, 12.
   assert sorted(p.name for p in (folder / 'checkpoints').iterdir()) == [
     *('10', '12', 'manifests'),
   ]
@@ -107,16 +110,16 @@ KILLS = {
 def test_a_killed_run_continues_exactly(tmp_path, finished, where):
   folder = tmp_path / 'run'
   settings, free = _held(tmp_path, **KILLS[where])
-  command = runs.flags(folder)
-  with runs.start(command, output=tmp_path, settings=settings) as run:
+  command = trainer_runs.flags(folder)
+  with trainer_runs.start(command, output=tmp_path, settings=settings) as run:
     run.wait_until(lambda: _is_waited_for(free))
-    run.wait_until(lambda: runs.steps_saved(folder))
+    run.wait_until(lambda: trainer_runs.steps_saved(folder))
     run.process.send_signal(signal.SIGKILL)
     assert run.end() == -signal.SIGKILL
-  [saved] = runs.steps_saved(folder)
+  [saved] = trainer_runs.steps_saved(folder)
 
   free.touch()
-  done = runs.python(*command, settings=settings)
+  done = trainer_runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
   told = f'continues from the checkpoint of step {saved}\n'
   assert done.stdout.startswith(told)
@@ -136,18 +139,18 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
   number, held, saved = STOPS[where]
   folder = tmp_path / 'run'
   settings, free = _held(tmp_path, **held)
-  command = runs.flags(folder)
-  with runs.start(command, output=tmp_path, settings=settings) as run:
+  command = trainer_runs.flags(folder)
+  with trainer_runs.start(command, output=tmp_path, settings=settings) as run:
     run.wait_until(lambda: _is_waited_for(free))
     # Of two steps at most it has not told.
     run.wait_until(lambda: f'step {saved[-1] - 1}/12' in run.stdout)
     run.process.send_signal(number)
     run.wait_until(lambda: f'got signal {number:d}' in run.stderr)
     if where == 'in steps':  # It saves before the batch is there.
-      run.wait_until(lambda: runs.steps_saved(folder) == saved)
+      run.wait_until(lambda: trainer_runs.steps_saved(folder) == saved)
     free.touch()
     assert run.end() == 128 + number
-  assert runs.steps_saved(folder) == saved
+  assert trainer_runs.steps_saved(folder) == saved
   *_, last = run.stdout.splitlines()
   assert last == (
     f'stopped after step {saved[-1]}, which is saved; the same command'
@@ -155,7 +158,7 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
   )
   assert 'Traceback' not in run.stderr
 
-  done = runs.python(*command, settings=settings)
+  done = trainer_runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
   told = f'continues from the checkpoint of step {saved[-1]}\n'
   assert done.stdout.startswith(told)
@@ -164,16 +167,16 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
 
 def test_a_finished_run_is_left_alone(tmp_path, finished):
   folder = shutil.copytree(finished[0], tmp_path / 'run')
-  before = runs.contents(folder)
-  done = runs.train(folder)
+  before = trainer_runs.contents(folder)
+  done = trainer_runs.train(folder)
   assert done.stdout == 'all 12 steps are done already\n'
-  assert runs.contents(folder) == before
+  assert trainer_runs.contents(folder) == before
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, finished):
   folder = shutil.copytree(finished[0], tmp_path / 'run')
-  runs.truncate(folder, 12)
-  done = runs.train(folder)
+  trainer_runs.truncate(folder, 12)
+  done = trainer_runs.train(folder)
   assert 'continues from the checkpoint of step 10\n' in done.stdout
   assert 'checkpoint 12 is damaged' in done.stderr
   _assert_equal_runs(folder, finished)
@@ -181,7 +184,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, finished):
 
 def test_each_shape_is_compiled_once(tmp_path):
   cache = tmp_path / 'compiled'
-  done = runs.train(
+  done = trainer_runs.train(
     tmp_path / 'run',
     settings={'train': {'lengths': [8, 12]}},
     JAX_COMPILATION_CACHE_DIR=str(cache),
@@ -193,7 +196,7 @@ def test_each_shape_is_compiled_once(tmp_path):
 
 def test_eight_devices_train_as_one(tmp_path, finished):
   folder = tmp_path / 'run'
-  runs.train(folder, XLA_FLAGS=flags_of_devices(8))
+  trainer_runs.train(folder, XLA_FLAGS=flags_of_devices(8))
   _assert_close_losses(folder, finished)
 
 
@@ -204,8 +207,8 @@ def _two_processes(folder, output, *settings):
     port = stack.enter_context(free_port())
     yield [
       stack.enter_context(
-        runs.start(
-          runs.flags(
+        trainer_runs.start(
+          trainer_runs.flags(
             folder,
             f'--server_addr=localhost:{port}',
             '--num_hosts=2',
@@ -219,7 +222,7 @@ def _two_processes(folder, output, *settings):
     ]
 
 
-def _stop_two_processes(folder, output) -> list[runs.Run]:
+def _stop_two_processes(folder, output) -> list[trainer_runs.Run]:
   """Trains on two processes, and sends a SIGTERM to the second one."""
   # JAX looks for signals once a second. Where the machine is busy it takes more
   # to agree, and the run is not to be over before.
@@ -235,7 +238,7 @@ def _stop_two_processes(folder, output) -> list[runs.Run]:
 def test_two_processes_train_and_stop_as_one(tmp_path, finished):
   folder = tmp_path / 'run'
   both = _stop_two_processes(folder, tmp_path)
-  step = runs.steps_saved(folder)[-1]
+  step = trainer_runs.steps_saved(folder)[-1]
   assert 6 < step < 12
   for run in both:
     assert run.stdout.splitlines()[-1] == (
@@ -248,10 +251,12 @@ def test_two_processes_train_and_stop_as_one(tmp_path, finished):
   assert not list(folder.glob('*.txt.*'))
 
   # What two saved, one continues.
-  done = runs.train(folder)
+  done = trainer_runs.train(folder)
   told = f'continues from the checkpoint of step {step}\n'
   assert done.stdout.startswith(told)
-  assert len(runs.metrics(folder)) == len(runs.metrics(finished[0]))
+  assert len(trainer_runs.metrics(folder)) == len(
+    trainer_runs.metrics(finished[0])
+  )
   _assert_close_losses(folder, finished)
 
 
@@ -272,31 +277,35 @@ def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
 
 def _assert_close_losses(folder, finished):
   for split, count in (('train', 12), ('eval_dev', 3), ('eval_train', 2)):
-    wanted = runs.losses(finished[0], split)
+    wanted = trainer_runs.losses(finished[0], split)
     assert len(wanted) == count
-    np.testing.assert_allclose(runs.losses(folder, split), wanted, rtol=1e-6)
+    np.testing.assert_allclose(
+      trainer_runs.losses(folder, split), wanted, rtol=1e-6
+    )
 
 
 def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
   folder = tmp_path / 'run'
-  command = runs.flags(folder)
-  done = runs.python(*command, settings={'train': {'fail_at': 7}})
+  command = trainer_runs.flags(folder)
+  done = trainer_runs.python(*command, settings={'train': {'fail_at': 7}})
   assert done.returncode == 1
   assert 'ArithmeticError: batch 7 cannot be counted' in done.stderr
   [file] = re.findall(r'File "(.*)", line \d+, in get_next\n', done.stderr)
   assert file.endswith('counting_experiment.py')
-  assert runs.steps_saved(folder) == [5]
+  assert trainer_runs.steps_saved(folder) == [5]
 
-  done = runs.train(folder)
+  done = trainer_runs.train(folder)
   assert done.stdout.startswith('continues from the checkpoint of step 5\n')
   _assert_equal_runs(folder, finished)
 
 
 def test_an_input_that_ends_is_a_mistake(tmp_path):
   folder = tmp_path / 'run'
-  done = runs.python(*runs.flags(folder), settings={'train': {'end': 7}})
-  runs.assert_mistake(done, "'train' ended at step 7, before step 12")
-  assert runs.steps_saved(folder)[:1] == [5]
+  done = trainer_runs.python(
+    *trainer_runs.flags(folder), settings={'train': {'end': 7}}
+  )
+  trainer_runs.assert_mistake(done, "'train' ended at step 7, before step 12")
+  assert trainer_runs.steps_saved(folder)[:1] == [5]
 
 
 _SMALL = 'task.lm.num_trans_layers : 1; task.train.max_steps : '
@@ -306,17 +315,17 @@ def test_a_lingvo_experiment_trains_and_continues(tmp_path):
   folder = tmp_path / 'run'
   for steps, first in ((3, 'starts with '), (6, 'continues from the ')):
     override = f'--model_params_override={_SMALL}{steps}'
-    done = runs.train(folder, override, exp=runs.LINGVO)
+    done = trainer_runs.train(folder, override, exp=trainer_runs.LINGVO)
     assert done.stdout.startswith(first)
     for name in ('Dev', 'Test'):
       assert f'step {steps}  eval {name}: loss ' in done.stdout
-    assert runs.steps_saved(folder)[-1] == steps
+    assert trainer_runs.steps_saved(folder)[-1] == steps
   # Lingvo's reader cannot be positioned; the log says what it does instead.
   assert (
     'LmInput cannot be positioned at batch 3: after this restart it reads a'
     ' fresh shuffle' in done.stderr
   )
-  found = runs.metrics(folder)
+  found = trainer_runs.metrics(folder)
   assert (6, *TRAIN_LOSS) in found and (6, 'eval_Dev', 'loss') in found
   assert found[6, 'eval_Test', 'loss'] < found[3, 'eval_Test', 'loss']
   assert 'num_trans_layers : 1' in (folder / 'lingvo_params.txt').read_text()

@@ -19,6 +19,7 @@ from pax_compat import (
   tasks_lib,
 )
 from pax_compat.base_layer import WeightHParams
+from pax_compat.experiments import resolved
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import run
 
@@ -60,7 +61,7 @@ class Shuffled(base_input.BaseInput):
   stop_at: int | None = None
   fail_at: int | None = None
 
-  STATE_FITS_ANY_HOSTS = True
+  state_fits_any_hosts = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -100,7 +101,7 @@ class Stateless(Shuffled):
 class OfItsHosts(Shuffled):
   """Has a state that is good for as many hosts as it is of."""
 
-  STATE_FITS_ANY_HOSTS = False
+  state_fits_any_hosts = False
 
 
 def in_order(start: int, end: int) -> np.ndarray:
@@ -158,7 +159,8 @@ class Experiment(base_experiment.BaseExperiment):
 
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
-    run.train(self, name='seen', job_log_dir=str(folder), say=self.said.append)
+    experiment = resolved.resolve(self, name='seen')
+    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
 
 
 def examples(folder: pathlib.Path) -> list[list[int]]:

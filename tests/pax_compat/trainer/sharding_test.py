@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pax_compat import optimizers
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import tiny
 
 D, M = 'data', 'mdl'
@@ -84,7 +84,7 @@ _EIGHT_DEVICES = """
 
 @pytest.fixture(scope='module')
 def said():
-  return json.loads(processes.run_on_eight_devices(_EIGHT_DEVICES))
+  return json.loads(launching.run_on_eight_devices(_EIGHT_DEVICES))
 
 
 def _weight_spec(path: str):

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from pax_compat.trainer import run, stopping
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer import lines
 
 
@@ -135,7 +135,7 @@ def _measured(folder):
   """Returns the steps at which something was measured, nothing twice."""
   return sorted(
     (step, split)
-    for step, split, name in runs.metrics(folder)
+    for step, split, name in trainer_runs.metrics(folder)
     if name in ('loss', 'decode_metrics/num_decoded') and split != 'train'
   )
 
@@ -143,11 +143,11 @@ def _measured(folder):
 def test_a_run_that_is_stopped_while_it_measures(tmp_path):
   # First in an evaluation between two steps, then in the decoding at the end.
   _train(tmp_path, 'dev')
-  assert runs.steps_saved(tmp_path)[-1] == 2
+  assert trainer_runs.steps_saved(tmp_path)[-1] == 2
   assert _measured(tmp_path) == [(2, 'eval_train')]
   early = shutil.copytree(tmp_path, tmp_path.with_name('early'))
   _train(tmp_path, 'few')
-  assert runs.steps_saved(tmp_path)[-1] == 4
+  assert trainer_runs.steps_saved(tmp_path)[-1] == 4
   assert 'decode_few' not in dict(map(reversed, _measured(tmp_path)))
   # What was left out is made up for, once.
   said = _train(tmp_path)

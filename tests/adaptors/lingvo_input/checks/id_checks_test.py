@@ -47,6 +47,24 @@ def test_ids_beyond_the_vocabulary_are_refused():
     _check(NestedMap(ids=_ids([76])), cls='AsciiTokenizer')
 
 
+def test_a_subclass_has_the_ids_of_its_letters():
+  tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
+
+  class Letters(tokenizers.AsciiTokenizer):
+    """The same ids under another name."""
+
+  class AsciiTokenizer(tokenizers.VocabFileTokenizer):
+    """Other ids under the same name."""
+
+  for cls, size in ((Letters, 76), (AsciiTokenizer, 10)):
+    params = testing.lm_params(
+      'iota:3', tokenizer=cls.Params().Set(vocab_size=10)
+    )
+    check = id_checks.IdCheck('Train', params)
+    with pytest.raises(errors.UserError, match=f'vocab_size {size}'):
+      check(NestedMap(ids=_ids([76])))
+
+
 def test_a_tokenizer_with_more_ids_than_the_model_is_told(log):
   params = testing.lm_params('iota:3')  # Letters, of 76 ids.
   id_checks.IdCheck('Train', params, 76)

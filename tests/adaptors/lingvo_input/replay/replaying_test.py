@@ -327,7 +327,7 @@ def test_a_state_of_something_else_is_refused(adapt, folder, tmp_path):
   [plain] = adapt(params, replay=False)
   with pytest.raises(NotImplementedError):
     plain.get_state()
-  assert adaptor.STATE_FITS_ANY_HOSTS and not plain.STATE_FITS_ANY_HOSTS
+  assert adaptor.state_fits_any_hosts and not plain.state_fits_any_hosts
 
 
 def test_files_may_move(adapt, folder, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from adaptors.lingvo_input.shapes import agreed_shapes
 from tests.adaptors.lingvo_input import generators as testing
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _SCRIPT = """
   import json, threading
@@ -58,7 +58,7 @@ def test_two_processes(tmp_path):
   testing.write_lines(tmp_path / '0.txt', lines[:59])
   testing.write_lines(tmp_path / '1.txt', lines[59:])
   script = _SCRIPT.replace('{pattern!r}', repr(f'text:{tmp_path}/*.txt'))
-  outputs = processes.run_on_processes(script, 2)
+  outputs = launching.run_on_processes(script, 2)
   hosts = [json.loads(output.splitlines()[-1]) for output in outputs]
   for part in ('epoch', 'endless'):
     first, second = ([tuple(s) for s in h[part]['shapes']] for h in hosts)

@@ -10,6 +10,7 @@ from tests.adaptors import native_library
 pytestmark = native_library.NEEDS_LINGVO
 
 from adaptors.lingvo_registry import lookup  # noqa: E402
+from adaptors.lingvo_registry.options import LingvoOptions  # noqa: E402
 from adaptors.migrate.examine import examining, layer_trees  # noqa: E402
 from adaptors.migrate.findings import Status  # noqa: E402
 from pax_compat import experiment_sources  # noqa: E402
@@ -216,7 +217,8 @@ def _of_old_run(shared_data, folder, name):
   texts = shared_data / 'lingvo_stock'
   with gzip.open(texts / f'{name}.trainer_params.pbtxt.gz') as source:
     (folder / 'trainer_params.pbtxt').write_bytes(source.read())
-  options = dataclasses.replace(_OPTIONS, lingvo_logdir=str(folder))
+  own = LingvoOptions(lingvo_logdir=str(folder))
+  options = experiment_sources.SourceOptions(own=(own,))
   return examining.examine(str(folder), options)
 
 

@@ -72,7 +72,7 @@ def test_other_numbers_of_hosts_go_on_exactly(fields):
   found, state = [], None
   for hosts, batches in plan:
     inputs = testing.hosts(params, hosts)
-    assert inputs[0].STATE_FITS_ANY_HOSTS
+    assert inputs[0].state_fits_any_hosts
     if state:
       for data in inputs:
         data.set_state(state)
@@ -110,7 +110,7 @@ def test_states_of_others_are_refused():
   first, second = testing.hosts(params, 2)
   other = testing.config('seven', num_infeed_hosts=2).Instantiate()
 
-  assert not first.STATE_FITS_ANY_HOSTS
+  assert not first.state_fits_any_hosts
   with pytest.raises(errors.UserError, match='host and number of hosts'):
     second.set_state(first.get_state())
   with pytest.raises(errors.UserError, match='task and split'):

@@ -15,7 +15,7 @@ from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, errors, learners
 from pax_compat.nested_map import NestedMap
 from tests.adaptors import small_experiments
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 _PREFIX = 'lm.synthetic_packed_input.'
 D, M = 'data', 'mdl'
@@ -169,7 +169,7 @@ _EIGHT_DEVICES = """
 
 
 def test_a_model_on_eight_devices():
-  said = processes.run_on_eight_devices(_EIGHT_DEVICES)
+  said = launching.run_on_eight_devices(_EIGHT_DEVICES)
   (whole, one), places = json.loads(said.splitlines()[-1])
   np.testing.assert_allclose(whole, one, rtol=1e-5)
   parts = {D: 2, M: 4, None: 1}

@@ -273,6 +273,27 @@ def test_pieces_in_a_cycle_are_refused():
     assert 'layer.schedules[0]' in issue and 'PiecewiseSchedule' in issue
 
 
+def test_pieces_of_a_subclass_in_a_cycle_are_refused():
+  module = lingvo_runtime.module('lingvo.core.schedule')
+
+  class Steps(module.PiecewiseSchedule):
+    """The same under another name."""
+
+  class PiecewiseSchedule(module.Constant):
+    """Another class of the same name."""
+
+  pieces = Steps.Params().Set(
+    boundaries=[3], schedules=[_lingvo('Constant'), _lingvo('SqrtDecay')]
+  )
+  (issue,) = parity.issues_of(
+    _lingvo('CycleSchedule', schedules=[pieces], steps=[10])
+  )
+  assert 'layer.schedules[0]' in issue and 'PiecewiseSchedule' in issue
+  same_name = PiecewiseSchedule.Params()
+  cycle = _lingvo('CycleSchedule', schedules=[same_name], steps=[10])
+  assert not parity.issues_of(cycle)
+
+
 def test_parts_that_cannot_be_translated_are_named():
   (issue,) = parity.issues_of(
     _lingvo(

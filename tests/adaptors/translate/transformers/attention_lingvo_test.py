@@ -14,11 +14,11 @@ from pax_compat.base_layer import PARAMS
 from pax_compat.layers.attentions import attention_masks
 from pax_compat.layers.attentions.dot_product import (
   DotProductAttention,
-  RelativeBias,
 )
 from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
+from pax_compat.layers.attentions.relative_bias import RelativeBias
 from pax_compat.layers.embeddings.rotary_embedding import (
   RotaryPositionalEmbedding,
 )

@@ -262,5 +262,5 @@ def test_refuses_first_weights_that_go_by_the_repeats(lingvo):
 
 def test_alike_layers_share_a_template(lingvo):
   config = translate(_stack(lingvo, num_layers=3)).config
-  assert config.__fn_or_cls__ is StackedTransformer
+  assert config.cls is StackedTransformer
   assert not isinstance(config.transformer_layer_params_tpl, list)

@@ -17,6 +17,7 @@ from pax_compat.layers.attentions import (
   dot_product,
   grouped_query_attention,
   multi_query_attention,
+  relative_bias,
 )
 from pax_compat.layers.normalizations import norm_layers
 from tests.pax_compat.layers import naive_attention
@@ -29,7 +30,7 @@ MULTI_QUERY = multi_query_attention.MultiQueryDotProductAttention
 GROUPED = grouped_query_attention.GroupedQueryAttention
 
 # Fewer buckets than distances, so that positions matter.
-BIAS = dot_product.RelativeBias.config(
+BIAS = relative_bias.RelativeBias.config(
   relative_attention_num_buckets=6, relative_attention_max_distance=5
 )
 BIAS_BY_POSITION = BIAS.clone().set(use_length_as_position=False)

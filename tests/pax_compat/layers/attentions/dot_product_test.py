@@ -12,7 +12,11 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers import stochastics
-from pax_compat.layers.attentions import dot_product
+from pax_compat.layers.attentions import (
+  attention_masks,
+  dot_product,
+  relative_bias,
+)
 from pax_compat.layers.normalizations import norm_layers
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
@@ -42,7 +46,7 @@ POSITIONS = np.array([[0, 1, 2, 0, 1], [0, 1, 2, 0, 1]])
 
 def _relative_bias(**fields):
   # So few buckets that some are shared.
-  return dot_product.RelativeBias.config(
+  return relative_bias.RelativeBias.config(
     relative_attention_num_buckets=4,
     relative_attention_max_distance=4,
     **fields,
@@ -83,7 +87,7 @@ def test_against_a_loop(fields, causal, backend, monkeypatch):
   config = _config(**fields)
   weights = _weights(config)
   x = random(B, T, D, seed=30)
-  mask = dot_product.padding_mask(PADDINGS)
+  mask = attention_masks.padding_mask(PADDINGS)
   y = config.Instantiate().apply(
     {PARAMS: weights}, x, x, x, mask=mask, causal=causal
   )
@@ -103,7 +107,7 @@ def test_packed_examples_do_not_see_each_other(name, causal):
   packed = layer.apply(
     {PARAMS: weights},
     *(x, x, x),
-    mask=dot_product.segment_mask(SEGMENTS),
+    mask=attention_masks.segment_mask(SEGMENTS),
     causal=causal,
     query_positions=jnp.asarray(POSITIONS),
     key_positions=jnp.asarray(POSITIONS),
@@ -122,7 +126,7 @@ def test_relative_bias_of_packed_examples(use_length):
   config = _config(relative_bias_tpl=tpl)
   weights = _weights(config)
   x = random(B, T, D, seed=30)
-  mask = dot_product.segment_mask(SEGMENTS)
+  mask = attention_masks.segment_mask(SEGMENTS)
   y = config.Instantiate().apply(
     {PARAMS: weights},
     *(x, x, x),
@@ -267,7 +271,7 @@ def test_what_sees_nothing_is_zero_if_asked_for(
   # The first source is hidden, so if causal the first target sees nothing; the
   # second example sees nothing either way.
   paddings = np.array([[1, 0, 0, 0, 0], [1] * T], np.float32)
-  mask = dot_product.padding_mask(paddings)
+  mask = attention_masks.padding_mask(paddings)
   y = config.Instantiate().apply(
     {PARAMS: weights}, x, x, x, mask=mask, causal=causal
   )
@@ -325,7 +329,7 @@ def test_dropout_changes_only_what_is_dropped(causal, monkeypatch):
   _compute_as_on('gpu', monkeypatch)
   weights = _weights(_config())
   x = random(B, T, D)
-  mask = dot_product.padding_mask(PADDINGS)
+  mask = attention_masks.padding_mask(PADDINGS)
   by_parts = _config(
     atten_dropout_prob=0.5, dropout_tpl=_DropsNothing.config()
   ).Instantiate()

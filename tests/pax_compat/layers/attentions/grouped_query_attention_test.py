@@ -11,7 +11,10 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.base_layer import PARAMS
-from pax_compat.layers.attentions import dot_product, grouped_query_attention
+from pax_compat.layers.attentions import (
+  attention_masks,
+  grouped_query_attention,
+)
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
 
@@ -31,7 +34,7 @@ def test_against_a_loop(kv_heads, timescales):
   weights = naive_attention.weights_of(config, D)
   assert set(weights) == {'query', 'key', 'value', 'post'}
   x = random(B, T, D, seed=30)
-  mask = dot_product.padding_mask(
+  mask = attention_masks.padding_mask(
     np.array([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]], np.float32)
   )
   y = config.Instantiate().apply(

@@ -11,7 +11,12 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS
-from pax_compat.layers.attentions import dot_product, multi_query_attention
+from pax_compat.layers.attentions import (
+  attention_masks,
+  dot_product,
+  multi_query_attention,
+  relative_bias,
+)
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
 
@@ -29,7 +34,7 @@ FIELDS = {
   'plain': {},
   'rotary': {'use_rotary_position_emb': True},
   'capped': {'atten_logit_cap': 2.0, 'attention_extra_logit': 0.5},
-  'relative bias': {'relative_bias_tpl': dot_product.RelativeBias.config()},
+  'relative bias': {'relative_bias_tpl': relative_bias.RelativeBias.config()},
   'scaled by dim': {'internal_enable_per_dim_scale': True},
   'convolved': {'dconv_qkv': True},
 }
@@ -46,7 +51,7 @@ def test_against_a_loop(fields, kv_heads, causal):
     shapes = {k: v.shape for k, v in weights[name].items()}
     assert shapes == {'w': w, 'b': w[1:]}
   x = random(B, T, D, seed=30)
-  mask = dot_product.padding_mask(PADDINGS)
+  mask = attention_masks.padding_mask(PADDINGS)
   y = config.Instantiate().apply(
     {PARAMS: weights}, x, x, x, mask=mask, causal=causal
   )

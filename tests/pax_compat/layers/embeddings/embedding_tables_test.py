@@ -9,7 +9,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, ROW_PROBES
 from pax_compat.layers.embeddings import embedding_tables
 from pax_compat.layers.embeddings.row_gradients import no_facts
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 V, D = 7, 4
 TABLE = np.random.default_rng(0).normal(size=(V, D)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_split_as_declared():
 
 
 def test_vectors_are_split_over_a_mesh():
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax, numpy as np
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
     from pax_compat.layers.embeddings.embedding_tables import Embedding

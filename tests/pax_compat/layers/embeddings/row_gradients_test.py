@@ -8,7 +8,7 @@ from pax_compat.layers.embeddings.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 V, D = 7, 3
 IDS = np.array([[1, 1, 4], [6, 1, 4]])
@@ -71,7 +71,7 @@ def test_facts_of_several_lookups_add_up():
 
 
 def test_on_a_mesh():
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
     from tests.pax_compat.layers.embeddings import row_gradients_test as t

@@ -13,7 +13,7 @@ import pytest
 from pax_compat import base_layer
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS, SUMMARIES, WeightInit
 from pax_compat.layers.normalizations import norm_layers
-from tests.pax_compat.processes import run_on_eight_devices
+from tests.pax_compat.launching import run_on_eight_devices
 
 B, T, D = 4, 5, 3
 RNG = np.random.default_rng(0)

@@ -26,7 +26,7 @@ from pax_compat.layers.pipelines.pipeline import (
   CircularLayerwiseShardablePipelined,
   LayerwiseShardablePipelined,
 )
-from tests.pax_compat.processes import run_on_eight_devices
+from tests.pax_compat.launching import run_on_eight_devices
 
 B, D, S, M = 6, 4, 3, 2
 RNG = np.random.default_rng(0)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pax_compat import base_layer, errors
+from pax_compat import config as config_lib
 from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers.rnn import recurrent, recurrent_stacks
 from pax_compat.layers.rnn.rnn_cells import LstmCellSimple
@@ -83,7 +84,7 @@ def test_layers_of_different_sizes():
   assert weights['frnn_1']['cell']['wm'].shape == (6 + 2, 4 * 2)
   outputs, _ = _run(layer, {PARAMS: weights}, INPUTS)
   np.testing.assert_allclose(outputs, _loops(weights), atol=1e-5)
-  assert 'num_input_nodes' not in templates[1].cell_tpl.__arguments__
+  assert not config_lib.is_set(templates[1].cell_tpl, 'num_input_nodes')
 
 
 def test_one_template_twice_in_the_list_is_one_layer():

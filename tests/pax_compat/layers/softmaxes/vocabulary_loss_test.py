@@ -12,7 +12,7 @@ from scipy import special
 from pax_compat import errors
 from pax_compat.layers.softmaxes import vocabulary_loss
 from pax_compat.layers.softmaxes.vocabulary_loss import Target
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 B, T, D, V = 3, 7, 4, 11
 RNG = np.random.default_rng(0)
@@ -270,7 +270,7 @@ def test_best_chunks_on_a_cpu():
 
 def test_on_a_mesh():
   """Batch and vocabulary split: the numbers are those of one device."""
-  processes.run_on_eight_devices("""
+  launching.run_on_eight_devices("""
     import jax
     import numpy as np
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P

@@ -21,9 +21,9 @@ from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
 )
 from pax_compat.trainer import partitioning
+from tests.pax_compat.launching import run_on_eight_devices
 from tests.pax_compat.layers import numpy_transformer
 from tests.pax_compat.layers.step_by_step import decode
-from tests.pax_compat.processes import run_on_eight_devices
 from tests.pax_compat.trainer import tiny
 
 B, T, D = 2, 6, 4

@@ -55,6 +55,16 @@ def _run(config, x=X, paddings=PADDINGS, do_eval=False, **given):
   return y, weights, told.get(AUX_LOSS, {}), summaries
 
 
+def test_the_number_of_groups_has_to_be_set():
+  config = _config()
+  del config.num_groups
+  with pytest.raises(errors.UserError, match='num_groups is required'):
+    config.Instantiate()
+  # None is a value: each row is a group.
+  expected = _run(_config(num_groups=len(X)))[0]
+  np.testing.assert_array_equal(_run(_config(num_groups=None))[0], expected)
+
+
 def _grouped(x):
   return x.reshape([G, -1, *x.shape[2:]])
 

@@ -7,7 +7,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax_compat import learners, optimizers
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import learner
 
@@ -251,4 +251,4 @@ _EIGHT_DEVICES = """
 
 
 def test_eight_devices_do_what_one_does():
-  assert processes.run_on_eight_devices(_EIGHT_DEVICES) == 'same\n'
+  assert launching.run_on_eight_devices(_EIGHT_DEVICES) == 'same\n'

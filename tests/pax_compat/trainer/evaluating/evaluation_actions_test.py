@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
 
@@ -180,7 +180,7 @@ _TWO_PROCESSES = """
 def test_two_processes_count_every_row_once(tmp_path):
   """The last batch that the second one evaluates has no row that counts."""
   script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
-  first, second = processes.run_on_processes(script, 2)
+  first, second = launching.run_on_processes(script, 2)
   stopped = 'stops early after step 2, because'
   assert first.startswith(f'asked\n{stopped}') and second.startswith(stopped)
   rows = lines.rows(0, count=10)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import sequences, tiny
 
 # Not a whole number of batches, whatever the number of hosts.
@@ -38,7 +38,7 @@ def _by_numpy(made, mdl_vars) -> float:
 
 
 def _metrics(path, count: int, devices: int) -> dict[str, float]:
-  outputs = processes.run_on_processes(
+  outputs = launching.run_on_processes(
     f"""
     from tests.pax_compat.trainer import sequences
     sequences.print_metrics({str(path)!r}, {_COUNT}, {_ROWS})

@@ -9,7 +9,7 @@ from pax_compat import base_metrics, errors
 from pax_compat.inputs import multi_input
 from pax_compat.trainer import partitioning, program
 from pax_compat.trainer.evaluating import evaluation
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
 END = 10  # rows, in batches of 4
@@ -221,7 +221,7 @@ _EIGHT_DEVICES = """
 
 
 def test_on_eight_devices():
-  found, rows = json.loads(processes.run_on_eight_devices(_EIGHT_DEVICES))
+  found, rows = json.loads(launching.run_on_eight_devices(_EIGHT_DEVICES))
   np.testing.assert_allclose(found['loss'], SQUARES.mean(), rtol=1e-6)
   np.testing.assert_allclose(found['mean_square'], SQUARES.mean(), rtol=1e-6)
   assert found['rows'] == END

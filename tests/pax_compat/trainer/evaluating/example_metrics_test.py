@@ -8,7 +8,7 @@ import pytest
 from pax_compat import errors
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.evaluating import decoding, evaluation
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines, named_rows
 
 _TWO_PROCESSES = """
@@ -33,7 +33,7 @@ _TWO_PROCESSES = """
 def test_rows_of_two_processes_find_what_is_theirs(tmp_path):
   """Their rows alternate in a batch, or they have the same rows."""
   script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
-  processes.run_on_processes(script, 2, devices=2)
+  launching.run_on_processes(script, 2, devices=2)
   for name in ('interleaved', 'repeated'):
     found = lines.metrics(tmp_path / name, 'eval_dev')
     decoded = lines.metrics(tmp_path / name, 'decode_few')

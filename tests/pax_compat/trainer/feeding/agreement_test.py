@@ -1,7 +1,7 @@
 """Processes that read something else find it out; none waits for ever."""
 
 from pax_compat.trainer.feeding import agreement
-from tests.pax_compat import processes
+from tests.pax_compat import launching
 
 
 def test_a_single_process_agrees_with_itself():
@@ -11,7 +11,7 @@ def test_a_single_process_agrees_with_itself():
 
 
 def test_processes_compare_what_they_read():
-  outputs = processes.run_on_processes(
+  outputs = launching.run_on_processes(
     """
     import jax
     from pax_compat import errors
@@ -50,7 +50,7 @@ def test_processes_compare_what_they_read():
 
 
 def test_processes_that_hold_the_same_rows_must_read_the_same():
-  outputs = processes.run_on_processes(
+  outputs = launching.run_on_processes(
     """
     import numpy as np
     from pax_compat import errors
@@ -89,7 +89,7 @@ def test_processes_that_hold_the_same_rows_must_read_the_same():
 
 
 def test_an_evaluation_on_data_that_differs_ends_with_an_error():
-  outputs = processes.run_on_processes(
+  outputs = launching.run_on_processes(
     """
     import jax
     import numpy as np

@@ -8,11 +8,11 @@ import types
 import numpy as np
 import pytest
 
-from pax_compat import errors
+from pax_compat import checkpoints, errors
 from pax_compat.inputs import multi_input
 from pax_compat.trainer import run
 from pax_compat.trainer.feeding import input_position
-from tests.pax_compat import processes, runs
+from tests.pax_compat import launching, trainer_runs
 from tests.pax_compat.trainer import seen
 
 EVERY_2 = seen.steps_of(*range(2, 25, 2))
@@ -197,7 +197,7 @@ def _train(folder, experiment):
 def test_a_run_that_failed_between_saves(tmp_path, log):
   with pytest.raises(ArithmeticError):
     seen.Experiment(fail_at=6).train(tmp_path)
-  assert runs.steps_saved(tmp_path) == [3]
+  assert trainer_runs.steps_saved(tmp_path) == [3]
   demanded = dict(enable_input_checkpointing=True)
   _train(tmp_path, seen.Experiment(train=demanded))
   assert [line.partition(',')[0] for line in log] == [
@@ -209,11 +209,11 @@ def test_a_run_that_failed_between_saves(tmp_path, log):
 def test_a_run_that_was_stopped_and_saves_by_time(tmp_path):
   with pytest.raises(run.Stopped):
     seen.Experiment(stop_at=8).train(tmp_path)
-  assert runs.steps_saved(tmp_path)[-1] < 8
+  assert trainer_runs.steps_saved(tmp_path)[-1] < 8
   by_time = dict(save_interval_steps=None, save_interval_seconds=1e-9)
   with pytest.raises(ArithmeticError):
     seen.Experiment(train=by_time, fail_at=4).train(tmp_path)
-  assert runs.steps_saved(tmp_path)[-1] not in (3, 6)
+  assert trainer_runs.steps_saved(tmp_path)[-1] not in (3, 6)
   _train(tmp_path, seen.Experiment())
 
 
@@ -224,7 +224,14 @@ def test_a_run_that_stopped_early(tmp_path):
     train=evaluates, early_stopping_fn=lambda metrics, mode, step, *_: step == 4
   )
   stops.train(tmp_path)
-  assert runs.steps_saved(tmp_path) == [3, 4]
+  assert trainer_runs.steps_saved(tmp_path) == [3, 4]
+  # It is over, and does not read a batch or the state to find that out.
+  over = seen.Experiment(
+    train=evaluates, early_stopping_fn=lambda *_: False, fail_at=1
+  )
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(checkpoints.Checkpointer, 'restore', None)
+    over.train(tmp_path)
   _train(tmp_path, seen.Experiment(train=evaluates))
 
 
@@ -290,10 +297,10 @@ def _killed_on(count, *, folder, at, step) -> list[str]:
   """
   held = [folder.with_name(f'run.held.{count}.{i}') for i in range(count)]
   with contextlib.ExitStack() as stack:
-    port = stack.enter_context(processes.free_port())
+    port = stack.enter_context(launching.free_port())
     hosts = [
       stack.enter_context(
-        runs.start(
+        trainer_runs.start(
           ['-c', _HOST, index, count, port, folder, at],
           output=folder.with_name(f'{count}_{index}'),
         )
@@ -302,7 +309,7 @@ def _killed_on(count, *, folder, at, step) -> list[str]:
     ]
     for host, file in zip(hosts, held, strict=True):
       host.wait_until(file.exists)
-    hosts[0].wait_until(lambda: runs.steps_saved(folder)[-1:] == [step])
+    hosts[0].wait_until(lambda: trainer_runs.steps_saved(folder)[-1:] == [step])
   return [host.stdout for host in hosts]
 
 

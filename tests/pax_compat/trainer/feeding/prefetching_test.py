@@ -13,7 +13,7 @@ from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding import prefetching
 from tests import resources
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer.feeding import feeder_leaks
 
 
@@ -314,7 +314,9 @@ def test_texts_stay_on_the_host():
 
 
 def test_a_thousand_feeders_leave_nothing_behind():
-  done = runs.forked('-m', 'tests.pax_compat.trainer.feeding.feeder_leaks')
+  done = trainer_runs.forked(
+    '-m', 'tests.pax_compat.trainer.feeding.feeder_leaks'
+  )
   assert done.returncode == 0, done.stderr
   more = resources.Held(**json.loads(done.stdout.splitlines()[-1]))
   assert more.python_threads <= 0

@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from tests.pax_compat import forking
-from tests.pax_compat.processes import PATIENCE_SECONDS, environment
+from tests.pax_compat.launching import PATIENCE_SECONDS, environment
 
 ROOT = pathlib.Path(__file__).parents[2]
 COUNTING = 'tests.pax_compat.counting_experiment.Counting'

@@ -1,0 +1,97 @@
+"""Tests of making the configs of an experiment once."""
+
+import dataclasses
+
+import pytest
+
+from pax_compat import base_experiment, base_input, errors, tasks_lib
+from pax_compat.experiments import resolved
+
+
+class Asked(base_experiment.BaseExperiment):
+  """Notes what it is asked for."""
+
+  def __init__(self):
+    self.asked = []
+
+  def validate(self):
+    self.asked.append('validate')
+
+  def task(self):
+    self.asked.append('task')
+    return tasks_lib.SingleTask.config()
+
+  def datasets(self):
+    self.asked.append('datasets')
+    return [
+      base_input.BaseInput.config(name='train', is_training=True),
+      base_input.BaseInput.config(name='dev'),
+    ]
+
+  def decode_datasets(self):
+    self.asked.append('decode_datasets')
+    return self.eval_datasets()
+
+  def start(self):
+    self.asked.append('start')
+
+  def dumps(self):
+    self.asked.append('dumps')
+    return {'notes.txt': f'of {self.training_dataset().name}'}
+
+
+def test_everything_is_asked_for_once():
+  experiment = Asked()
+  made = resolved.resolve(experiment, name='mine')
+  # How it starts is asked of a new run only.
+  expected = ['validate', 'datasets', 'decode_datasets', 'task', 'dumps']
+  assert experiment.asked == expected
+  assert made.name == 'mine'
+  assert [d.name for d in made.datasets] == ['train', 'dev']
+  assert [d.name for d in made.train_datasets] == ['train']
+  assert [d.name for d in made.eval_datasets] == ['dev']
+  assert [d.name for d in made.decode_datasets] == ['dev']
+  assert made.dumps == {'notes.txt': 'of train'}
+  assert made.get_input_specs_provider_params() is None
+  assert made.start() is None
+  assert experiment.asked == [*expected, 'start']
+
+
+def test_it_has_the_changes_of_the_command_line():
+  settings = ['task.train.num_train_steps=7', 'datasets[1].batch_size=4']
+  made = resolved.resolve(Asked(), name='mine', settings=settings)
+  assert made.task.train.num_train_steps == 7
+  assert [d.batch_size for d in made.datasets] == [None, 4]
+  assert [d.batch_size for d in made.decode_datasets] == [4]
+
+
+def test_it_cannot_be_changed():
+  made = resolved.resolve(Asked(), name='mine')
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    made.name = 'other'
+
+
+def test_an_experiment_chooses_what_is_evaluated():
+  class Chosen(Asked):
+    def eval_datasets(self):
+      return []
+
+  made = resolved.resolve(Chosen(), name='mine')
+  assert [d.name for d in made.datasets] == ['train', 'dev']
+  assert made.eval_datasets == ()
+
+
+def test_what_an_experiment_refuses_is_refused_first():
+  class Refusing(Asked):
+    def validate(self):
+      raise errors.UserError('B is as large as A')
+
+  with pytest.raises(errors.UserError, match='B is as large as A'):
+    resolved.resolve(Refusing(), name='mine', settings=['tsk.x=1'])
+
+  class Unsupported(Asked):
+    def partitioner(self):
+      """Of Pax."""
+
+  with pytest.raises(errors.UserError, match='partitioner is not supported'):
+    resolved.resolve(Unsupported(), name='mine')

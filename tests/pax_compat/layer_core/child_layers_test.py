@@ -1,0 +1,83 @@
+"""Tests of what `build_child` says of flax, step by step."""
+
+import jax
+import pytest
+
+from pax_compat import base_layer, errors
+from pax_compat.config import REQUIRED, Config
+from pax_compat.layer_core import child_layers
+
+# The layers that were set up, in order.
+_set_up: list[str] = []
+
+
+class Leaf(base_layer.BaseLayer):
+  def setup(self):
+    _set_up.append('.'.join(self.path))
+    self.create_variable('w', base_layer.WeightHParams(shape=(2,)))
+
+  def __call__(self):
+    return self.theta.w.sum()
+
+
+class Branch(base_layer.BaseLayer):
+  leaf_tpl: Config = REQUIRED
+
+  def setup(self):
+    _set_up.append('.'.join(self.path))
+    built = child_layers.build_child(self, 'leaf', self.leaf_tpl, {})
+    assert built.parent is None and built.name is None and built.scope is None
+    again = child_layers.build_child(self, 'leaf', self.leaf_tpl, {})
+    assert again is built
+    self.leaf = built
+    assert self.leaf is not built  # The clone.
+    assert self.leaf.name == 'leaf' and self.leaf.scope is not None
+
+  def __call__(self):
+    return self.leaf()
+
+
+class Tree(base_layer.BaseLayer):
+  leaf_tpl: Config = REQUIRED
+  calls: bool = True
+
+  def setup(self):
+    branch = Branch.config(leaf_tpl=self.leaf_tpl)
+    self.create_child('one', branch)
+    self.create_child('two', branch.clone().set(leaf_tpl=self.leaf_tpl))
+
+  def __call__(self):
+    return self.one() + self.two() if self.calls else 0.0
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set_up_yet():
+  _set_up.clear()
+
+
+def test_a_second_parent_gets_the_clone_of_the_first():
+  variables = Tree(leaf_tpl=Leaf.config()).init(jax.random.key(0))
+  assert list(variables['params']) == ['one']
+  assert _set_up == ['one', 'one.leaf', 'two']
+
+
+def test_a_child_is_set_up_when_it_is_called():
+  Tree(leaf_tpl=Leaf.config(), calls=False).init(jax.random.key(0))
+  assert _set_up == []
+
+
+def test_set_up_sets_up_what_is_not_called():
+  child_layers.set_up(Tree.config(leaf_tpl=Leaf.config(), calls=False))
+  assert _set_up == ['one', 'one.leaf', 'two']
+
+
+def test_each_call_builds_layers_anew():
+  tree = Tree(leaf_tpl=Leaf.config())
+  for _ in range(2):
+    tree.init(jax.random.key(0))
+  assert _set_up == ['one', 'one.leaf', 'two'] * 2
+
+
+def test_what_is_no_template_is_refused():
+  with pytest.raises(errors.UserError, match='one.leaf: expected a config'):
+    Tree(leaf_tpl=3).init(jax.random.key(0))

@@ -1,0 +1,57 @@
+"""What a process makes of the answers of the store that all share."""
+
+import time
+
+import jax
+import pytest
+
+from pax_compat import errors
+from pax_compat.processes import process_failures
+
+MISSING = 'NOT_FOUND: Config key pax_compat/failure not found.'
+DEAD = 'UNAVAILABLE: failed to connect to all addresses'
+
+
+class Store:
+  """A store that only fails.
+
+  Attributes:
+    looks: how often it was asked.
+  """
+
+  def __init__(self, message: str):
+    self._message = message
+    self.looks = 0
+
+  def key_value_try_get(self, key):
+    self.looks += 1
+    raise jax.errors.JaxRuntimeError(self._message)
+
+  def key_value_set(self, key, value):
+    raise jax.errors.JaxRuntimeError(self._message)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch):
+  monkeypatch.setattr(process_failures, '_SECONDS_TO_A_LOOK', 0.01)
+
+
+@pytest.mark.parametrize(('message', 'warnings'), [(MISSING, 0), (DEAD, 1)])
+def test_a_store_that_does_not_answer_is_told_once(caplog, message, warnings):
+  store = Store(message)
+  watch = process_failures._Watch(store)
+  while store.looks < 3:
+    time.sleep(0.01)
+  watch.end()
+  assert caplog.text.count('may go unnoticed') == warnings
+  assert (DEAD in caplog.text) == bool(warnings)
+
+
+@pytest.mark.parametrize(
+  ('message', 'warns'), [('ALREADY_EXISTS: key', False), (DEAD, True)]
+)
+def test_a_failure_that_cannot_be_told(caplog, message, warns):
+  watch = process_failures._Watch(Store(message))
+  watch.tell(errors.UserError('wrong'))
+  watch.end()
+  assert ('cannot be told of it' in caplog.text) == warns
