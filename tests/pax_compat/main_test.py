@@ -228,12 +228,12 @@ main.run()
 
 
 def test_without_adaptors_their_flags_do_not_exist():
-  done = runs.python(
+  done = trainer_runs.python(
     *('-c', _WITHOUT_ADAPTORS, '--exp=x.Y', '--job_log_dir=x'),
     '--translation=native',
   )
-  runs.assert_mistake(done, "Unknown command line flag 'translation'")
-  done = runs.python('-c', _WITHOUT_ADAPTORS, '--helpfull')
+  trainer_runs.assert_mistake(done, "Unknown command line flag 'translation'")
+  done = trainer_runs.python('-c', _WITHOUT_ADAPTORS, '--helpfull')
   assert done.returncode == 0, done.stderr
   assert '--exp' in done.stdout and '--translation' not in done.stdout
 

@@ -5,7 +5,7 @@ import pytest
 from adaptors.experiments import lingvo_source
 from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import errors, experiment_sources
-from tests.pax_compat import runs
+from tests.pax_compat import trainer_runs
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,11 @@ from tests.pax_compat import runs
 def test_options_for_lingvo_are_refused(option, instead):
   [name] = option
   options = experiment_sources.SourceOptions(own=(LingvoOptions(**option),))
-  message = f'--{name} is for Lingvo.*{runs.COUNTING} is a native one{instead}'
+  message = (
+    f'--{name} is for Lingvo.*{trainer_runs.COUNTING} is a native one{instead}'
+  )
   with pytest.raises(errors.UserError, match=message):
-    experiment_sources.find(runs.COUNTING, options)
+    experiment_sources.find(trainer_runs.COUNTING, options)
 
 
 def test_the_source_declares_them():
