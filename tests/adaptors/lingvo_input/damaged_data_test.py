@@ -297,6 +297,7 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   assert f'1 files of {os.path.getsize(bad)} bytes, of which {bad} is' in log()
 
 
+@pytest.mark.slow
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):
   """In a process of its own, as nothing ends the reader's waiting."""
   path = damaged_files.damaged(tmp_path / 'bad', 'cut')
