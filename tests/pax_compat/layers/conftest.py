@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax.interpreters import partial_eval
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -27,6 +28,8 @@ def _in_one_program(method):
   @functools.wraps(method)
   def compiled(self, *args, **kwargs):
     leaves, structure = jax.tree.flatten((args, kwargs))
+    if any(isinstance(x, partial_eval.DynamicJaxprTracer) for x in leaves):
+      return method(self, *args, **kwargs)  # Within a program.
     is_array = [isinstance(x, jax.Array | np.ndarray) for x in leaves]
 
     def run(arrays):
