@@ -337,7 +337,8 @@ def _noisy(gradients: Sequence[Arrays]) -> set[str]:
 @functools.cache
 def reported(name: str) -> dict[str, Any]:
   """Returns the report of a family, made once in a separate process."""
-  done = forking.run_module(
+  done = forking.run(
+    '-m',
     'tests.adaptors.bridge.family_parity',
     name,
     env=launching.environment(XLA_FLAGS=launching.flags_of_devices(8)),
