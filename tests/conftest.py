@@ -1,9 +1,7 @@
 """Shared by all tests: thread limits, compiled programs, data of examples."""
 
-import collections
 import gc
 import hashlib
-import itertools
 import os
 import pathlib
 import platform
@@ -11,6 +9,8 @@ from importlib import metadata
 
 import hypothesis
 import pytest
+
+from tests import pairwise
 
 
 def _threads_per_worker() -> int:
@@ -81,53 +81,9 @@ hypothesis.settings.load_profile('same')
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """Marks as slow what repeats pairs of parameters that others have.
-
-  A test with three or more independent `parametrize`s runs for their full
-  product, most of it slow. The others still have every pair of values.
-  """
-  of_function = collections.defaultdict(list)
-  for item in items:
-    # Those that are slow anyway are no reason to leave others out.
-    if hasattr(item, 'callspec') and not item.get_closest_marker('slow'):
-      of_function[item.parent.nodeid, item.originalname].append(item)
-  for repeats in of_function.values():
-    for item in _without_new_pairs(repeats):
-      item.add_marker('slow')
-
-
-def _without_new_pairs(items: list[pytest.Item]) -> list[pytest.Item]:
-  """Returns repeats of a test whose pairs of values the others have."""
-
-  def pairs(item):
-    rows = _rows(item)
-    return {*rows, *itertools.combinations(rows, 2)}
-
-  left = {item: pairs(item) for item in items}
-  while left:
-    chosen = max(left, key=lambda item: len(left[item]))
-    covered = left.pop(chosen)
-    if not covered:
-      return [chosen, *left]
-    left = {item: new - covered for item, new in left.items()}
-  return []
-
-
-def _rows(item: pytest.Item) -> list[tuple]:
-  """Returns which row of each `parametrize` an item has.
-
-  The rows of one `parametrize` are chosen by hand: none is left out.
-  """
-  of_names = {name: (name,) for name in item.callspec.params}
-  for mark in item.iter_markers('parametrize'):
-    names = mark.args[0]
-    if isinstance(names, str):
-      names = [name.strip() for name in names.split(',')]
-    of_names |= dict.fromkeys(names, tuple(names))
-  return [
-    (*names, *(id(item.callspec.params.get(name)) for name in names))
-    for names in dict.fromkeys(of_names.values())
-  ]
+  """Marks as slow what repeats pairs of parameters that others have."""
+  for item in pairwise.without_new_pairs(items):
+    item.add_marker('slow')
 
 
 @pytest.fixture(scope='session')
