@@ -27,8 +27,8 @@ TensorFlow 2.21, --rounds=4:
     ids[64,64]    0.08    192.1    186.2      145.7        1.032        1.304
     all           1.00    219.6    309.2      253.9        0.710        0.860
 
-The bare function attends in the plain way by default, which was the harder peer
-of its two. Our step is faster than it by `attention_ops.attend`, which goes
+The bare function attends by plain products by default, the faster of its two
+kernels. Our step is faster than it by `attention_ops.attend`, which goes
 by blocks on a CPU; with `attend` in both, processor times agreed within 3%.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from adaptors.checkpoints.counts import SAVE_COUNTER, Counts, Number
 from adaptors.checkpoints.facts import Facts
 from adaptors.checkpoints.slots import OptimizerFacts
-from adaptors.translate.variables import Same, Variable
+from adaptors.translate.variables import Identity, Variable
 from pax_compat import base_layer, checkpoints, errors
 
 _AVERAGE = 'ExponentialMovingAverage'
@@ -226,7 +226,7 @@ class _Finder:
       if path.startswith(f'{optimizer.learner_path}.{_NORMS}.'):
         field = path.rpartition('.')[2]
         name = self._facts.names[f'{optimizer.theta}{_TRACKER}.{field}']
-        return Leaf(path, (name,), Same())
+        return Leaf(path, (name,), Identity())
       if path.startswith(f'{optimizer.path}.'):
         return self._slot(path, optimizer)
     raise _unknown(path)

@@ -15,7 +15,7 @@ import optax
 
 from adaptors.equivalents import lingvo_optimizers
 from adaptors.translate.training import optimizers, variable_layout
-from adaptors.translate.variables import Same, Stack, Variable
+from adaptors.translate.variables import Identity, Stack, Variable
 from pax_compat import optimizers as pax_optimizers
 from pax_compat.config import Config
 
@@ -123,7 +123,7 @@ class OptimizerFacts:
     slots = _SLOTS.get(self.kind)
     if slots is None:
       # Its state has Lingvo's shapes, but for layers that are stacked.
-      transform = Stack() if variable_layout.is_stack(transform) else Same()
+      transform = Stack() if variable_layout.is_stack(transform) else Identity()
     if slot == _WAITING:
       return tuple(map(self._waiting, names)), transform
     if slots is None:

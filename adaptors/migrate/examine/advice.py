@@ -13,14 +13,12 @@ from adaptors.translate.view import Issue, class_path
 
 _SKETCH = """\
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 
 
 @registry.translates({path!r})
 def {name}(view):
 {parts}
   config = ...  # Of a pax_compat {kind} that computes the same.
-  config.set(**base_fields(view))
   variables = ...  # Which of its variables are which of Lingvo's.
   return registry.Translated(config, variables)
 """

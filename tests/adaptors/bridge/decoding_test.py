@@ -46,7 +46,7 @@ def _decoded(model, theta, batch):
 
 
 def _values(clu):
-  return {k: float(v.value) for k, v in clu_metrics.read(clu).items()}
+  return {k: float(v.value) for k, v in clu_metrics.compute(clu).items()}
 
 
 def _translation():

@@ -279,7 +279,7 @@ def test_a_task_of_translated_and_bridged_layers_learns_as_in_lingvo(
   body = b._Seq('body', b._Linear('linear', 8, 8), lingvo.powers.Params())
   body.sub[1].name = 'own'
   task.network = layers.RepeatLayer.Params().Set(repeat=2, body=body)
-  with pytest.raises(errors.UserError, match='nobody has translated'):
+  with pytest.raises(errors.UserError, match='no translator is registered'):
     bridge_task.translate(task, 'built', 'native')
   translated = bridge_task.translate(task, 'built', 'auto')
   assert translated.config.model.cls is builder_example_test.BuiltModel

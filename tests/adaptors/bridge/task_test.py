@@ -130,14 +130,15 @@ def test_auto_says_why_a_task_is_bridged(caplog):
   translated = bridge_task.translate(own_task(), 'my.Task', 'auto')
   assert translated.config.model.cls is BridgedModel
   assert (
-    f'task ({OWN}.NextLetter): nobody has translated this class' in caplog.text
+    f'task ({OWN}.NextLetter): no translator is registered for this class'
+    in caplog.text
   )
   assert 'my.Task is bridged: Lingvo computes it inside of JAX' in caplog.text
   note = translated.notes[-1]
   assert note.startswith('all of it is bridged, and not some of its layers: ')
-  assert 'nobody has translated this class' in note
+  assert 'no translator is registered for this class' in note
   assert note in caplog.text
-  with pytest.raises(errors.UserError, match='nobody has translated'):
+  with pytest.raises(errors.UserError, match='no translator is registered'):
     bridge_task.translate(own_task(), 'my.Task', 'native')
 
 
@@ -180,7 +181,9 @@ def test_what_cannot_be_bridged_is_refused(change, words):
   with pytest.raises(errors.UserError, match=words):
     bridge_task.bridge_task(params, 'small')
   # Every reason is told where neither way is possible.
-  with pytest.raises(errors.UserError, match='nobody has translated') as told:
+  with pytest.raises(
+    errors.UserError, match='no translator is registered'
+  ) as told:
     bridge_task.translate(params, 'small', 'auto')
   assert 'cannot be bridged' in str(told.value)
 

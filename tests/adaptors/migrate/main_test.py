@@ -44,7 +44,10 @@ def test_help():
     ),
     (['--all', '--translation=native'], ['--translation=native has no']),
     (['--all', '--html=/nowhere/at/all.html'], ['no folder /nowhere/at']),
-    (['--all', '--lingvo_source=/nowhere'], ['no source checkout of Lingvo']),
+    (
+      ['--all', '--lingvo_source=/nowhere'],
+      ['not a source checkout of Lingvo'],
+    ),
   ],
 )
 def test_mistakes_in_the_flags(flags, words):

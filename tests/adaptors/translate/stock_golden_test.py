@@ -1,8 +1,8 @@
 """Lingvo's stock language models at full size, translated, as text.
 
-The files in `testdata/golden/lingvo` hold the translated config of each, and
-path, shape, dtype, first values and split of each weight; those that are much
-like another one hold what is different. See `tests.golden_test`.
+The files in `testdata/golden/lingvo` contain each translated config, and path,
+shape, dtype, initializer and sharding of each weight; files of similar
+experiments contain the differences. See `tests.golden_test`.
 """
 
 import functools
@@ -64,7 +64,7 @@ _QUICK = (
 def _whole(name: str) -> str:
   params = lookup.find_model_params(name, _OPTIONS).Task()
   batch = NestedMap()
-  # Weights do not depend on how much a batch holds.
+  # Weights do not depend on the batch size.
   for path, array in synthetic.batch(params, 2, 16).items():
     *parents, last = path.split('.')
     node = batch

@@ -277,7 +277,7 @@ def test_given_lengths_of_prefixes_count():
 
 @pytest.mark.parametrize('fprop', [False, True])
 def test_a_row_without_tokens_disturbs_none(fprop):
-  """It only fills the batch."""
+  """It is a padding row."""
   params, _ = expected('stacked', 'causal')
   batch = prefix_batch()
   settings = dict(fprop_for_prefix=fprop, eos_id=NO_EOS)

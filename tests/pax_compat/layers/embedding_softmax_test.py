@@ -281,7 +281,7 @@ def test_on_a_mesh():
 
 
 def test_the_denominator_is_exact_for_weights_of_low_precision():
-  """257 is no bfloat16."""
+  """257 is not a bfloat16."""
   out = _layer(GSHARD, use_tgt_labels_size_as_loss_denominator=False).apply(
     _variables(GSHARD),
     jnp.ones([1, 257, D]),

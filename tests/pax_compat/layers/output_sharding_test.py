@@ -67,7 +67,9 @@ def test_the_mapping_of_the_output_is_never_ignored(config, inputs):
   }
   layer.init(rngs, *inputs)  # without a mesh, mappings have no meaning
   with jax.set_mesh(_mesh()):
-    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+    with pytest.raises(
+      errors.UserError, match="'nowhere', which is not an axis of the mesh"
+    ):
       layer.init(rngs, *inputs)
 
 
@@ -95,7 +97,9 @@ def test_the_mapping_of_vectors_is_never_ignored(config, argument, name):
   )
   layer = config.clone().set(activation_split_dims_mapping=mapping)
   with jax.set_mesh(_mesh()):
-    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+    with pytest.raises(
+      errors.UserError, match="'nowhere', which is not an axis of the mesh"
+    ):
       layer.Instantiate().init(jax.random.key(0), argument)
 
 
@@ -159,7 +163,7 @@ print(json.dumps({
 
 
 def test_a_block_on_eight_devices_computes_what_one_does():
-  said = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
-  assert said['w'] == [3, 3, 2, 2]
-  assert said['y'] == [2, 6, 5, 2]
-  assert said['difference'] < 1e-5
+  result = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
+  assert result['w'] == [3, 3, 2, 2]
+  assert result['y'] == [2, 6, 5, 2]
+  assert result['difference'] < 1e-5

@@ -229,8 +229,8 @@ def test_averages_of_weights_in_half_precision_still_move():
 def test_summaries():
   def names():
     mutable = [NON_TRAINABLE, SUMMARIES]
-    _, said = _layer().apply(VARIABLES, X, mutable=mutable)
-    return set(said[SUMMARIES])
+    _, updates = _layer().apply(VARIABLES, X, mutable=mutable)
+    return set(updates[SUMMARIES])
 
   moving = {'moving_mean', 'moving_variance'}
   assert names() == {'mean', 'variance', *moving}
@@ -238,7 +238,7 @@ def test_summaries():
     assert names() == moving
 
 
-# Each device has an example or two of its own, with paddings of its own.
+# Each device has one or two different examples with different paddings.
 _ON_EIGHT_DEVICES = """
 import json
 import jax, jax.numpy as jnp, numpy as np

@@ -260,7 +260,7 @@ def test_best_chunks_on_a_cpu():
   assert best((4096, 8192)) == 0  # no time axis,
   assert best((1, 128, 16384)) == 0  # or a small batch.
   assert best((8, 256, 8192)) == 16
-  # At least so many positions that the products are large.
+  # A minimum number of positions, so that the products are large.
   assert best((8, 256, 262144)) == 16
   # Chunks of equal length: two of 65 rather than one of 128 and one of 2.
   assert best((1, 130, 32768)) == 65
