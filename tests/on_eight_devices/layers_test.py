@@ -83,6 +83,7 @@ def test_row_gradients():
 
 
 def test_batch_norm_uses_the_statistics_of_the_whole_batch():
+  """Each device has two examples, with other values and paddings."""
   rng = np.random.default_rng(0)
   x = rng.normal(np.arange(16)[:, None, None], 1, (16, 5, 4))
   x = x.astype(np.float32)
