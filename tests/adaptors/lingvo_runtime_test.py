@@ -139,6 +139,7 @@ app.run(main, argv=['program', '--model_params_override=given'])
   assert out[5:] in ([], ['duplicate'])
 
 
+@pytest.mark.slow
 def test_a_cold_and_a_warm_cache(tmp_path):
   """On any system: with ops that are newer than all of them."""
   site, cache = tmp_path / 'site', tmp_path / 'cache'

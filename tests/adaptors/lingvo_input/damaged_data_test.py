@@ -302,6 +302,7 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   assert f'1 files of {size} bytes, the first of which is {bad},' in log()
 
 
+@pytest.mark.slow
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):
   """In a process of its own, as nothing ends the reader's waiting."""
   path = damaged_files.damaged(tmp_path / 'bad', 'cut')
