@@ -156,7 +156,7 @@ class TFDataInput(epoch_input.EpochInput):
       message += f' (none of the {len(files)} known files)' if files else ''
     else:
       message += ', which must have one shape'
-    text = damaged_records.told_by_tensorflow(error)[1]
+    text = damaged_records.tensorflow_error(error)[1]
     return errors.UserError(f'{message}: {getattr(error, "message", text)}')
 
   @property

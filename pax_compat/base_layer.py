@@ -1,10 +1,31 @@
-"""The base of all layers: a flax.linen module with Pax's ways.
+"""Base class of all layers: a flax.linen module with Pax's API.
 
-A layer declares hyperparameters as fields, creates weights and children in
-`setup`, and computes in `__call__` (or `fprop`, which is the same). Weights
-carry what the trainer has to know about them (how they are split over the mesh,
-whether they are regularised) as `WeightHParams`, in a box that is opened before
-the layer computes.
+A layer declares hyperparameters as fields (or in a nested `class HParams`),
+creates weights and children in `setup`, and computes in `__call__` (or `fprop`,
+which is the same):
+
+  >>> import jax
+  >>> from pax_compat import base_layer
+  >>> class Scale(base_layer.BaseLayer):
+  ...   class HParams(base_layer.BaseHParams):
+  ...     dims: int = 1
+  ...
+  ...   def setup(self):
+  ...     init = base_layer.WeightInit.Constant(2.0)
+  ...     self.create_variable('w', base_layer.WeightHParams([self.dims], init))
+  ...
+  ...   def __call__(self, inputs):
+  ...     return inputs * self.theta.w
+  >>> layer = Scale.HParams(dims=3).Instantiate()
+  >>> inputs = jax.numpy.arange(3.0)
+  >>> variables = layer.init(jax.random.key(0), inputs)
+  >>> variables['params']['w'].meta.shape
+  (3,)
+  >>> layer.apply(base_layer.unbox(variables), inputs)
+  Array([0., 2., 4.], dtype=float32)
+
+A weight carries its sharding and regularisation metadata (`WeightHParams`) in a
+Flax box (`BoxedParam`), which is unboxed before the layer runs.
 """
 
 import contextlib
@@ -38,14 +59,14 @@ from pax_compat.layer_core.weight_hparams import (  # noqa: F401 (for users)
 from pax_compat.layer_core.weight_init import WeightInit
 
 # Names of the variable collections.
-PARAMS = 'params'
-NON_TRAINABLE = 'non_trainable'
-AUX_LOSS = 'aux_loss'
-SUMMARIES = 'summaries'
-DECODE_CACHE = 'decoder_cache'
-ROW_PROBES = 'row_probes'
+PARAMS = 'params'  # Weights that the learner updates.
+NON_TRAINABLE = 'non_trainable'  # Weights that layers update (`update_var`).
+AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
+SUMMARIES = 'summaries'  # Values for the summary writer.
+DECODE_CACHE = 'decoder_cache'  # State between decoding steps, such as keys.
+ROW_PROBES = 'row_probes'  # See `layers.embeddings.row_gradients`.
 
-# Names of the random streams.
+# The PRNG stream of dropout and the like. Initializers use the stream `params`.
 RANDOM = 'random'
 
 _do_eval = contextvars.ContextVar('do_eval', default=False)
@@ -53,7 +74,7 @@ _do_eval = contextvars.ContextVar('do_eval', default=False)
 
 @contextlib.contextmanager
 def eval_mode(do_eval: bool = True):
-  """While it is entered, layers that are traced behave as at evaluation."""
+  """Context manager in which layers are traced in evaluation mode."""
   token = _do_eval.set(do_eval)
   try:
     yield
@@ -62,7 +83,7 @@ def eval_mode(do_eval: bool = True):
 
 
 class _Theta:
-  """A layer's own weights, cast to the dtype that it computes in."""
+  """A layer's own weights, cast to its compute dtype."""
 
   def __init__(self, layer: 'BaseLayer'):
     self._layer = layer
@@ -72,54 +93,55 @@ class _Theta:
 
 
 class WeightSharding(config_lib.Configurable):
-  """How a layer's weights are split over the mesh.
+  """Sharding of a layer's weights over the mesh.
 
-  A layer with several weights declares a class `WeightSharding` of its own,
-  derived from this one, with a field for each of them.
+  A layer with several weights declares a subclass `WeightSharding` with a field
+  for each of them.
 
   Attributes:
-    wt: of the main weight: for each dimension the mesh axis (or axes) that it
-      is split over, or None for a dimension that is not; None replicates.
+    wt: mapping of the main weight: for each dimension a mesh axis, a tuple of
+      mesh axes, or None (not split). None for the whole mapping replicates.
   """
 
   wt: SplitDimsMapping = None
 
 
 class ActivationSharding(config_lib.Configurable):
-  """How what a layer computes is split over the mesh.
+  """Sharding of a layer's activations over the mesh.
 
   Attributes:
-    out: of the output: as in `WeightSharding`; None leaves it to the compiler.
+    out: mapping of the output, as in `WeightSharding`; None leaves it to the
+      compiler.
   """
 
   out: SplitDimsMapping = None
 
 
 class BaseLayer(nn.Module):
-  """Base of all layers.
+  """Base class of all layers.
 
-  Children take `dtype`, `fprop_dtype`, `params_init`,
-  `skip_lp_regularization` and what is said of the mesh from their parent,
-  unless their template sets them.
+  Children inherit `dtype`, `fprop_dtype`, `params_init`,
+  `skip_lp_regularization` and the mesh fields from their parent, unless their
+  template sets them.
 
   Attributes:
-    dtype: of the weights.
-    fprop_dtype: of the computation; None takes `dtype`.
-    params_init: first value of weights that declare none of their own.
+    dtype: dtype of the weights.
+    fprop_dtype: dtype of the computation; None takes `dtype`.
+    params_init: default initializer of the weights.
     skip_lp_regularization: True exempts all weights of this layer and of its
       children from L1/L2 regularisation.
     mesh_axis_names: names of the axes of the device mesh.
     ici_mesh_shape: devices along each axis, within a slice.
     dcn_mesh_shape: slices along each axis; None for a single slice.
-    shared_weight_layer_id: layers with the same id are one layer, also where
-      their templates are copies; None for a layer of its own.
-    weight_split_dims_mapping: how the layer's weights are split over the mesh.
-    activation_split_dims_mapping: likewise for what it computes.
+    shared_weight_layer_id: layers with the same id are one layer with shared
+      weights, even if their templates are copies; None does not share.
+    weight_split_dims_mapping: sharding of the weights.
+    activation_split_dims_mapping: sharding of the activations.
   """
 
   WeightSharding = WeightSharding
   ActivationSharding = ActivationSharding
-  # What the text of a config leaves out; see `config_text`.
+  # Fields that a config printed as text omits unless set; see `config_text`.
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *child_layers.INHERITED,
     'shared_weight_layer_id',
@@ -146,7 +168,7 @@ class BaseLayer(nn.Module):
   def __init_subclass__(cls, **kwargs):
     config_lib.declare_hparams(cls)
     child_layers.declare_shardings(cls)
-    # Whichever of the two a class defines is what calling a layer computes.
+    # `fprop` and `__call__` are aliases: a class defines either.
     if 'fprop' in cls.__dict__ and '__call__' not in cls.__dict__:
       cls.__call__ = cls.__dict__['fprop']
     elif '__call__' in cls.__dict__ and 'fprop' not in cls.__dict__:
@@ -162,14 +184,14 @@ class BaseLayer(nn.Module):
   def check_required(cls, config: config_lib.Config):
     """Raises a `RequiredError` if the layer cannot be set up from `config`.
 
-    Parents set fields of their children, so only setting them up tells which
-    are missing. Nothing is computed.
+    Parents set fields of their children, so the whole layer is set up
+    abstractly to find missing fields. Nothing is computed.
     """
     child_layers.set_up(config)
 
   @property
   def compute_dtype(self) -> Any:
-    """The dtype of the computation."""
+    """dtype of the computation."""
     return self.dtype if self.fprop_dtype is None else self.fprop_dtype
 
   @property
@@ -188,13 +210,12 @@ class BaseLayer(nn.Module):
     """Creates a weight of this layer. Call it in `setup`.
 
     Args:
-      name: its name within the layer.
-      weight: its shape, first value and placement.
-      trainable: whether the learner may change it.
+      name: name of the weight within the layer.
+      weight: shape, initializer and sharding.
+      trainable: whether the learner updates it; else only `update_var` does.
 
     Raises:
-      UserError: the layer has something else of this name, or no array can be
-        as `weight` says.
+      UserError: the name is in use, or `weight` is inconsistent.
     """
     where = f'{type(self).__name__}.{name}'
     weight.check(where)
@@ -234,7 +255,7 @@ class BaseLayer(nn.Module):
       ) from None
 
   def _check_shape(self, name: str, value, shape: tuple[int, ...]):
-    """Raises flax's error if the value of a weight has another shape."""
+    """Raises flax's error if the value of a weight has the wrong shape."""
     given = jnp.shape(value)
     if given != shape:
       raise flax.errors.ScopeParamShapeError(
@@ -270,17 +291,16 @@ class BaseLayer(nn.Module):
     return value
 
   def update_var(self, name: str, value: jax.Array):
-    """Gives a weight that is not trainable its next value.
+    """Sets a non-trainable weight.
 
-    While the model is being initialised, the weight keeps its first value.
+    While the model is being initialised, the weight keeps its initial value.
 
     Raises:
-      UserError: the layer has no such weight that is not trainable.
+      UserError: the layer has no such non-trainable weight.
     """
     if not self.has_variable(NON_TRAINABLE, name):
       raise errors.UserError(
-        f'{type(self).__name__}.update_var: no weight {name!r} that is not'
-        ' trainable'
+        f'{type(self).__name__}.update_var: no non-trainable weight {name!r}'
         + errors.did_you_mean(name, self.variables.get(NON_TRAINABLE, {}))
       )
     if self.is_initializing():
@@ -290,46 +310,47 @@ class BaseLayer(nn.Module):
     self.put_variable(NON_TRAINABLE, name, new)
 
   def get_decode_state(self, name: str) -> jax.Array:
-    """Returns what this layer keeps from one decoding step to the next.
+    """Returns the decode state `name`, set in an earlier decoding step.
 
     Raises:
-      UserError: nothing was kept under this name.
+      UserError: there is no such state.
     """
     if not self.has_variable(DECODE_CACHE, name):
       raise errors.UserError(
-        f'{type(self).__name__} has no decode state {name!r}; init_states()'
-        ' comes first'
+        f'{type(self).__name__} has no decode state {name!r}; call'
+        ' init_states() first'
       )
     return self.get_variable(DECODE_CACHE, name)
 
   def update_decode_state(self, name: str, value: jax.Array):
-    """Keeps `value` for the next decoding step."""
+    """Stores `value` for the next decoding step."""
     self.put_variable(DECODE_CACHE, name, value)
 
   def create_child(self, name: str, tpl: config_lib.Config, **fields):
-    """Builds a template as the child called `name`. Call it in `setup`.
+    """Builds the child `name` from a template. Call it in `setup`.
 
-    One template that is used twice, wherever in the model, is one layer with
-    one set of weights; a copy of a template (`tpl.clone()`) is another layer.
+    One template that is used twice, anywhere in the model, is one layer with
+    shared weights; a copy of a template (`tpl.clone()`) is another layer. E.g.
+
+      self.create_child('linear', self.linear_tpl, input_dims=8, output_dims=4)
 
     Args:
-      name: the child's name, under which it is an attribute of this layer.
-      tpl: the template, which stays as it is.
-      **fields: what this layer decides about the child; they replace those of
-        the template.
+      name: the attribute of this layer that holds the child.
+      tpl: the template; it is not modified.
+      **fields: fields of the child; they override those of the template.
 
     Raises:
-      RequiredError: a field of the child is set neither here nor there.
-      UserError: `tpl` is no template, has no such field, or is used twice with
-        different fields.
+      RequiredError: a required field of the child is not set.
+      UserError: `tpl` is not a template, has no such field, or is used twice
+        with different fields.
     """
     child = child_layers.build_child(self, name, tpl, fields)
     try:
       setattr(self, name, child)
     except flax.errors.SetAttributeFrozenModuleError:
       raise errors.UserError(
-        f'{type(self).__name__} creates the child {name!r} outside of `setup`,'
-        ' which is the place for it'
+        f'{type(self).__name__} creates the child {name!r} outside of `setup`;'
+        ' call create_child in `setup`'
       ) from None
 
   def create_children(
@@ -338,9 +359,9 @@ class BaseLayer(nn.Module):
     """Builds the children `name_0`, `name_1` and so on, as a list.
 
     Args:
-      name: of the list.
+      name: name of the list.
       tpls: their templates. The same template twice is the same layer twice.
-      **fields: what this layer decides about all of them.
+      **fields: fields of all the children; they override those of `tpls`.
     """
     children = [
       child_layers.build_child(self, f'{name}_{i}', tpl, fields)
@@ -349,12 +370,11 @@ class BaseLayer(nn.Module):
     setattr(self, name, children)
 
   def shard(self, x: jax.Array, mapping: SplitDimsMapping) -> jax.Array:
-    """Returns `x`, split over the mesh as `mapping` says.
+    """Returns `x` with a sharding constraint; without a mesh, returns `x`.
 
     Args:
       x: an array.
-      mapping: for each dimension the mesh axis (or axes), or None; a mapping
-        that is None leaves `x` to the compiler. Without a mesh nothing happens.
+      mapping: as in `WeightSharding`; None leaves `x` to the compiler.
 
     Raises:
       UserError: the mapping does not fit the array or the mesh.
@@ -368,25 +388,25 @@ class BaseLayer(nn.Module):
     summary_type: SummaryType = SummaryType.SCALAR,
     verbosity: int = 2,
   ):
-    """Records a summary, where the caller collects summaries.
+    """Records a summary if the collection `summaries` is mutable.
 
     Args:
-      name: its name within the layer.
+      name: name of the summary within the layer.
       value: [] for a scalar, any shape for a histogram, [N, H, W, C] with
-        values in 0..1 (or uint8) for images; for a text a string, or its UTF-8
-        bytes as uint8 [N].
-      summary_type: what it is.
+        values in 0..1 (or uint8) for images; a string, or its UTF-8 bytes as
+        uint8 [N], for text.
+      summary_type: type of the summary.
       verbosity: written if the task's `summary_verbosity` is at least this.
     """
     summary = Summary(as_value(value, summary_type), summary_type, verbosity)
     self.sow(SUMMARIES, name, summary, init_fn=lambda: None, reduce_fn=_newer)
 
   def add_aux_loss(self, name: str, value: jax.Array):
-    """Adds `value` [] to the loss, where the caller collects such losses."""
+    """Adds `value` [] to the loss if the collection `aux_loss` is mutable."""
     self.sow(AUX_LOSS, name, value, init_fn=lambda: 0.0, reduce_fn=jnp.add)
 
   def next_prng_key(self) -> jax.Array:
-    """Returns a fresh key of the stream `random`."""
+    """Returns a fresh key of the PRNG stream `random`."""
     return self.make_rng(RANDOM)
 
 

@@ -1,10 +1,35 @@
-"""Metrics of batches, put together to those of a dataset; the loss among them.
+"""Metrics aggregated over batches, and the choice of the loss among them.
 
-A batch's metrics are `{name: (value, weight)}`. The trainer computes them in
-one step over the batches of all devices and processes, so what is left to do is
-to put together those of several batches, which a `BaseMetrics` does on the
-host. A metric of weight 0 says nothing, whatever its value: what only fills a
-batch does not count.
+A batch's metrics are `{name: (value, weight)}`, computed over all devices and
+processes in one step. A `BaseMetrics` merges those of several batches, on the
+host, in double precision. A value of weight 0, such as that of a batch of
+padding rows, is ignored, even if it is NaN.
+
+Synopsis:
+
+>>> metrics = MeanMetrics.config(metric_keys=['loss']).Instantiate()
+>>> metrics.store({'loss': (2.0, 3), 'accuracy': (0.5, 3)})
+>>> metrics.store({'loss': (4.0, 1), 'accuracy': (1.0, 1)})
+>>> metrics.store({'loss': (float('nan'), 0)})  # Padding rows only.
+>>> for name, (value, weight) in metrics.finalize().items():
+...   print(f'{name} {value} of weight {weight}')
+loss 2.5 of weight 4.0
+
+Other aggregations are `MaxMetrics`, `HistogramMetrics`, and several of them in
+`CompositeMetrics`. The loss that the learner minimises is one of the metrics,
+or a weighted sum of them:
+
+>>> batch_metrics = {'loss': (2.0, 8), 'aux': (0.5, 1)}
+>>> LossAggregator(loss_key='loss').aggregate(batch_metrics)
+(2.0, 2.0, 8)
+>>> weighted = MultiLossAggregator(
+...   loss_keys=['loss', 'aux'], loss_weights={'loss': 1.0, 'aux': 4.0}
+... )
+>>> weighted.aggregate(batch_metrics)
+(4.0, 4.0, None)
+
+A metric that is not a mean is a `clu.metrics.Metric`;
+`WeightedScalarCluMetric` is the weighted mean as one of them.
 """
 
 import math
@@ -24,22 +49,22 @@ from pax_compat.config import REQUIRED, Config
 # Metrics of a batch or a dataset: {name: (value, weight)}.
 WeightedScalars = Mapping[str, tuple[Any, Any]]
 
-# What a sum of several losses is called.
+# Name of a sum of several losses.
 TOTAL_LOSS = 'total_loss'
 
 
 class BaseMetrics(config_lib.Configurable):
-  """Puts the metrics of several batches together."""
+  """Aggregates metrics over batches."""
 
   def names(self) -> set[str]:
     """Returns the names of metrics that the model must have; none by default.
 
-    A batch without them (such as one that is decoded) is stored all the same.
+    A batch without them (such as a decoded one) is not an error.
     """
     return set()
 
   def store(self, batch_metrics: WeightedScalars):
-    """Takes the metrics of one batch.
+    """Merges the metrics of one batch into the aggregate.
 
     Args:
       batch_metrics: {name: (value, weight)}, where a value may be an array and
@@ -48,16 +73,16 @@ class BaseMetrics(config_lib.Configurable):
     raise NotImplementedError(type(self).__name__)
 
   def finalize(self) -> dict[str, tuple[Any, float]]:
-    """Returns the metrics of all batches so far, and forgets them.
+    """Computes the aggregate, and resets it to empty.
 
     Returns:
-      {name: (value, weight)}; what never had any weight is left out.
+      {name: (value, weight)}, without metrics whose weight is 0.
     """
     raise NotImplementedError(type(self).__name__)
 
 
-class _Chosen(BaseMetrics):
-  """Puts together chosen metrics, each by one function of its own.
+class _SelectedMetrics(BaseMetrics):
+  """Aggregates metrics by name, each by itself.
 
   Attributes:
     metric_keys: names of the metrics; None, the default, for all.
@@ -66,7 +91,7 @@ class _Chosen(BaseMetrics):
   metric_keys: Sequence[str] | None = None
 
   def __post_init__(self):
-    self._kept: dict[str, tuple[Any, float]] = {}
+    self._merged: dict[str, tuple[Any, float]] = {}
 
   def names(self) -> set[str]:
     return set(self.metric_keys or ())
@@ -78,51 +103,48 @@ class _Chosen(BaseMetrics):
       weight = float(weight)
       if weight:
         value = np.asarray(value, np.float64)
-        self._kept[name] = self._put_together(
-          self._kept.get(name), value, weight
-        )
+        self._merged[name] = self._merge(self._merged.get(name), value, weight)
 
-  def _put_together(
-    self, kept: tuple[Any, float] | None, value: np.ndarray, weight: float
+  def _merge(
+    self, merged: tuple[Any, float] | None, value: np.ndarray, weight: float
   ) -> tuple[Any, float]:
     raise NotImplementedError(type(self).__name__)
 
   def finalize(self) -> dict[str, tuple[Any, float]]:
-    kept, self._kept = self._kept, {}
-    return kept
+    merged, self._merged = self._merged, {}
+    return merged
 
 
-class MeanMetrics(_Chosen):
+class MeanMetrics(_SelectedMetrics):
   """Means, weighted by the metrics' weights, in double precision."""
 
-  def _put_together(self, kept, value, weight):
-    total, total_weight = kept or (0.0, 0.0)
+  def _merge(self, merged, value, weight):
+    total, total_weight = merged or (0.0, 0.0)
     return total + value * weight, total_weight + weight
 
   def finalize(self):
     return {k: (v / w, w) for k, (v, w) in super().finalize().items()}
 
 
-class MaxMetrics(_Chosen):
-  """The largest values."""
+class MaxMetrics(_SelectedMetrics):
+  """Maxima, with the sum of the weights."""
 
-  def _put_together(self, kept, value, weight):
-    if kept is None:
+  def _merge(self, merged, value, weight):
+    if merged is None:
       return value, weight
-    return np.maximum(kept[0], value), kept[1] + weight
+    return np.maximum(merged[0], value), merged[1] + weight
 
 
 class HistogramMetrics(BaseMetrics):
-  """How evenly items are spread over classes.
+  """Statistics of a histogram: how evenly items are spread over classes.
 
   Attributes:
     histogram_key: name of the metric whose value counts the items of each
-      class: [C], or [G, C] for G groups that are spread on their own.
+      class: [C], or [G, C] for G separate groups.
 
-  The results are `<key>_pplx`, the number of classes over which items spread
-  evenly would be as uncertain (the exponential of the entropy), a mean over the
-  groups; `<key>_entropy`, its logarithm; and `<key>_coverage`, the part of the
-  classes that have an item.
+  The results are `<key>_pplx`, the perplexity of the classes (the exponential
+  of their entropy), averaged over the groups; `<key>_entropy`, its logarithm;
+  and `<key>_coverage`, the fraction of classes that have an item.
   """
 
   histogram_key: str = REQUIRED
@@ -161,30 +183,33 @@ class HistogramMetrics(BaseMetrics):
 
 
 class CompositeMetrics(BaseMetrics):
-  """Several ways to put metrics together, side by side.
+  """Several `BaseMetrics` over the same batches.
 
   Attributes:
-    metrics_p: their configs. Of equal names in their results the last counts.
+    metrics_p: their configs. If two of them return a metric of the same name,
+      that of the later one is returned.
   """
 
   metrics_p: Sequence[Config] = REQUIRED
 
   def __post_init__(self):
-    self._parts = [config.Instantiate() for config in self.metrics_p]
+    self._children = [config.Instantiate() for config in self.metrics_p]
 
   def names(self) -> set[str]:
-    return {name for part in self._parts for name in part.names()}
+    return {name for child in self._children for name in child.names()}
 
   def store(self, batch_metrics: WeightedScalars):
-    for part in self._parts:
-      part.store(batch_metrics)
+    for child in self._children:
+      child.store(batch_metrics)
 
   def finalize(self) -> dict[str, tuple[Any, float]]:
-    return {k: v for part in self._parts for k, v in part.finalize().items()}
+    return {
+      k: v for child in self._children for k, v in child.finalize().items()
+    }
 
 
 class LossAggregator(config_lib.Configurable):
-  """Says which of the model's metrics is the loss.
+  """Selects the loss among the model's metrics.
 
   Attributes:
     loss_key: name of the metric.
@@ -202,8 +227,8 @@ class LossAggregator(config_lib.Configurable):
         `WeightedScalarCluMetric`.
 
     Returns:
-      The loss that the learner minimises, the one that is reported, and its
-      weight, None where it has none of its own.
+      The loss that the learner minimises, the loss that is reported, and its
+      weight; None for a sum of losses, whose weights may differ.
 
     Raises:
       UserError: the model has no such metric.
@@ -213,13 +238,13 @@ class LossAggregator(config_lib.Configurable):
 
   @property
   def loss_name(self) -> str:
-    """What the loss is called in reports."""
+    """Name of the loss in reports."""
     return self.loss_key or TOTAL_LOSS
 
   def _loss_of(self, key: str | None, metrics: Mapping[str, Any]):
     if key not in metrics:
       raise errors.UserError(
-        f'the model has no metric {key!r}, which is to be the loss'
+        f"loss_key names {key!r}, which is not among the model's metrics"
         + errors.did_you_mean(str(key), metrics)
       )
     metric = metrics[key]
@@ -227,22 +252,20 @@ class LossAggregator(config_lib.Configurable):
       return metric.compute(), metric.weight
     if isinstance(metric, clu_metrics.Metric):
       raise errors.UserError(
-        f'the metric {key!r} is a {type(metric).__name__}, which cannot be the'
-        ' loss; expected (value, weight) or a WeightedScalarCluMetric'
+        f'the loss {key!r} is a {type(metric).__name__}; expected (value,'
+        ' weight) or a WeightedScalarCluMetric'
       )
     return metric
 
 
 class MultiLossAggregator(LossAggregator):
-  """Makes the loss of several metrics: the sum of them.
-
-  It is reported as `total_loss`.
+  """The loss as a weighted sum of metrics, reported as `total_loss`.
 
   Attributes:
     loss_keys: names of the metrics.
-    loss_weights: what each of them is multiplied by, by name or in their order;
-      None, the default, for 1.
-    loss_key: has no meaning here.
+    loss_weights: their factors, by name or in the order of `loss_keys`; None,
+      the default, for 1.
+    loss_key: must stay None.
   """
 
   loss_keys: Sequence[str] = REQUIRED
@@ -254,17 +277,17 @@ class MultiLossAggregator(LossAggregator):
         f'MultiLossAggregator.loss_key is {self.loss_key!r}; expected loss_keys'
         ' instead'
       )
-    given = self.loss_weights
-    if given is None:
-      given = {key: 1.0 for key in self.loss_keys}
-    if not isinstance(given, Mapping) and len(given) == len(self.loss_keys):
-      given = dict(zip(self.loss_keys, given, strict=True))
-    if not isinstance(given, Mapping) or set(given) != set(self.loss_keys):
+    weights = self.loss_weights
+    if weights is None:
+      weights = {key: 1.0 for key in self.loss_keys}
+    if not isinstance(weights, Mapping) and len(weights) == len(self.loss_keys):
+      weights = dict(zip(self.loss_keys, weights, strict=True))
+    if not isinstance(weights, Mapping) or set(weights) != set(self.loss_keys):
       raise errors.UserError(
         f'MultiLossAggregator.loss_weights is {self.loss_weights!r}; expected a'
         f' number for each of the loss_keys {list(self.loss_keys)}'
       )
-    self._factors = dict(given)
+    self._factors = dict(weights)
 
   def aggregate(self, batch_metrics: Mapping[str, Any]):
     total = 0.0
@@ -276,7 +299,12 @@ class MultiLossAggregator(LossAggregator):
 
 @flax.struct.dataclass
 class WeightedScalarCluMetric(clu_metrics.Metric):
-  """A weighted mean as a clu metric; make one by `create`.
+  """A weighted mean as a clu metric, made by `create`.
+
+  >>> x = jnp.array([2.0, 6.0])
+  >>> batch = WeightedScalarCluMetric.create(x, jnp.array([3.0, 1.0]))
+  >>> print(WeightedScalarCluMetric.empty().merge(batch).compute())
+  3.0
 
   Attributes:
     weighted_value: [], sum of values times weights.
@@ -290,10 +318,15 @@ class WeightedScalarCluMetric(clu_metrics.Metric):
   def create(
     cls, value: jax.Array, weight: jax.Array
   ) -> 'WeightedScalarCluMetric':
-    """Returns the mean of values of any shape; those of weight 0 are unseen."""
+    """Returns the mean of an array of any shape.
+
+    Args:
+      value: [...]; where the weight is 0 it may be NaN.
+      weight: broadcast to the same shape.
+    """
     weight = jnp.broadcast_to(jnp.asarray(weight, jnp.float32), value.shape)
-    seen = jnp.where(weight == 0, 0.0, value)
-    return cls(weighted_value=jnp.sum(seen * weight), weight=jnp.sum(weight))
+    value = jnp.where(weight == 0, 0.0, value)
+    return cls(weighted_value=jnp.sum(value * weight), weight=jnp.sum(weight))
 
   @classmethod
   def empty(cls) -> 'WeightedScalarCluMetric':
@@ -308,5 +341,5 @@ class WeightedScalarCluMetric(clu_metrics.Metric):
     )
 
   def compute(self) -> jax.Array:
-    """Returns the mean [], NaN where nothing has a weight."""
+    """Returns the mean [], NaN if all weights are 0."""
     return self.weighted_value / self.weight

@@ -1,4 +1,4 @@
-"""What the trainer asks of a model.
+"""The contract between a model and the trainer.
 
 Shapes: B batch.
 """
@@ -13,11 +13,11 @@ from pax_compat.config import Config
 from pax_compat.input_core import token_ids
 from pax_compat.nested_map import NestedMap
 
-# Scalars with their weights: {name: (value, weight)}. Those of several batches
-# are put together as weighted means.
+# Scalars with their weights: {name: (value, weight)}. A `BaseMetrics`
+# aggregates them over batches, by default as weighted means.
 WeightedScalars = dict[str, tuple[Any, Any]]
 
-# Metrics of clu by name, which merge in ways of their own.
+# clu metrics by name; each defines its own `merge`.
 Metrics = dict[str, clu_metrics.Metric]
 
 DecodeOut = tuple[WeightedScalars, NestedMap, Metrics]
@@ -27,36 +27,54 @@ ProcessDecodeOut = tuple[WeightedScalars, Sequence[tuple[str, Any]], Metrics]
 class BaseModel(base_layer.BaseLayer):
   """A network with a loss.
 
-  A model computes predictions and a loss; one that is decoded has the two
-  further methods.
+  A subclass defines `compute_predictions` and `compute_loss`; `decode` and
+  `process_decode_out` too if it is decoded:
+
+  >>> import jax.numpy as jnp
+  >>> class Regression(BaseModel):
+  ...   def setup(self):
+  ...     self.create_variable('w', base_layer.WeightHParams([3]))
+  ...
+  ...   def compute_predictions(self, input_batch):
+  ...     return input_batch.x @ self.theta.w
+  ...
+  ...   def compute_loss(self, predictions, input_batch):
+  ...     squares = (predictions - input_batch.y) ** 2
+  ...     return {'loss': (squares.mean(), len(squares))}, {'squares': squares}
+  >>> model = Regression.HParams(name='regression').Instantiate()
+  >>> batch = NestedMap(x=jnp.ones([2, 3]), y=jnp.array([0.0, 1.0]))
+  >>> weights = {'params': {'w': jnp.array([1.0, 0.0, 0.0])}}
+  >>> metrics, per_example_out = model.apply(weights, batch)
+  >>> print(*metrics['loss'], per_example_out['squares'])
+  0.5 2 [1. 0.]
   """
 
   @classmethod
   def known_ids(cls, config: Config) -> int | None:
-    """Returns how many ids of tokens the model knows, from 0 on.
+    """Returns the vocabulary size: token ids are below it.
 
-    An input that gives another one, in a leaf called `ids`, is refused.
+    The trainer refuses a batch with another id in a leaf called `ids`.
 
     Args:
       config: of this class.
 
     Returns:
-      The rows of the largest table, where all layers are of this package; else
-      None, for no check.
+      The rows of the largest embedding table; None, for no check, if a layer is
+      not of this package.
     """
     return token_ids.known_to(config)
 
   def __call__(
     self, input_batch: NestedMap
   ) -> tuple[WeightedScalars | Metrics, dict[str, Any]]:
-    """Returns what `compute_loss` returns of the model's own predictions."""
+    """Returns `compute_loss` of the model's predictions."""
     return self.compute_loss(self.compute_predictions(input_batch), input_batch)
 
   def compute_predictions(self, input_batch: NestedMap) -> Any:
-    """Computes what the loss needs.
+    """Computes the predictions that `compute_loss` takes.
 
     Args:
-      input_batch: arrays with the batch axis first.
+      input_batch: arrays [B, ...].
 
     Returns:
       An array, a NestedMap or a namedtuple: logits, parameters of
@@ -70,13 +88,12 @@ class BaseModel(base_layer.BaseLayer):
     """Computes the loss and other metrics.
 
     Args:
-      predictions: what `compute_predictions` returned.
-      input_batch: the batch.
+      predictions: returned by `compute_predictions`.
+      input_batch: arrays [B, ...].
 
     Returns:
-      The metrics as {name: (value, weight)}, the loss (or losses) among them,
-      or as metrics of clu; and a dict of arrays [B, ...] that say something
-      about each example.
+      The metrics, {name: (value, weight)} or clu metrics by name, with the loss
+      or losses among them; and the per-example outputs, {name: [B, ...]}.
     """
     raise NotImplementedError(type(self).__name__)
 
@@ -84,34 +101,33 @@ class BaseModel(base_layer.BaseLayer):
     """Decodes a batch, on the accelerators.
 
     Args:
-      input_batch: the batch.
+      input_batch: arrays [B, ...].
 
     Returns:
       The metrics of the batch as {name: (value, weight)}; the decoded arrays
-      [B, ...]; and metrics of clu by name.
+      [B, ...]; and clu metrics by name.
 
     Raises:
-      UserError: the model cannot be decoded.
+      UserError: the model does not support decoding.
     """
     raise errors.UserError(f'{type(self).__name__} has no decode()')
 
   def process_decode_out(
     self, input_obj: base_input.BaseInput, decode_out: NestedMap
   ) -> ProcessDecodeOut:
-    """Makes sense of a decoded batch, on the host: texts out of tokens.
+    """Post-processes a decoded batch on the host: detokenizes, adds metrics.
 
     Args:
-      input_obj: the input that the batch came from, which knows the tokenizer.
-      decode_out: the decoded arrays of `decode`, as numpy arrays [B, ...]. If
-        the batch had fields that stay on the host, such as texts, they are in
-        its `host_fields`, by dotted path; likewise [B, ...], of all processes'
-        rows.
+      input_obj: the input that the batch came from; it has the tokenizer.
+      decode_out: the decoded arrays of `decode`, as numpy arrays [B, ...].
+        Fields of the batch that stay on the host, such as strings, are in its
+        `host_fields` by dotted path: [B, ...], the rows of all processes.
 
     Returns:
       The metrics of the batch as {name: (value, weight)}; a (key, value) pair
-      for each example that counts, in order; and metrics of clu by name.
+      for each example that is not padding, in order; and clu metrics by name.
 
     Raises:
-      UserError: the model cannot be decoded.
+      UserError: the model does not support decoding.
     """
     raise errors.UserError(f'{type(self).__name__} has no process_decode_out()')

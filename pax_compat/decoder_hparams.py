@@ -1,4 +1,4 @@
-"""How sequences are decoded: the settings of decoders."""
+"""Settings of decoders."""
 
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -8,31 +8,31 @@ from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# (network, decoded) -> decoded, the last step on the accelerators.
+# (network, decoded) -> decoded; post-processing on the accelerators.
 ProcessResultFn = Callable[[Any, NestedMap], NestedMap]
 
 
 class DecoderHParams(config_lib.Configurable):
   """Base of the settings of decoders.
 
-  Steps are decoded tokens; the tokens of the prefix are not counted among them.
+  Steps are decoded tokens, without those of the prefix.
 
   Attributes:
-    seqlen: tokens of an output at most, its prefix included; a prefix that is
-      longer is cut off. It must be set.
+    seqlen: maximum number of tokens of an output, prefix included; longer
+      prefixes are truncated. It must be set.
     eos_id: the token that ends a sequence, or several such tokens; by default
       2. It is the last token of an output.
-    min_decode_steps: steps before which no sequence ends, by default 0.
-    max_decode_steps: steps that a sequence has at most; None, the default, for
-      as many as `seqlen` leaves room for.
-    fprop_for_prefix: whether the network reads the prefix at once, rather than
-      token by token. It needs `max_decode_steps`: outputs have that much room
-      after the longest prefix.
-    process_result_fn: a function (network, decoded) -> decoded of the last
-      step; None, the default, for none.
+    min_decode_steps: minimum number of steps, by default 0.
+    max_decode_steps: maximum number of steps; None, the default, is limited by
+      `seqlen` only.
+    fprop_for_prefix: whether the network reads the prefix in one step instead
+      of token by token. It needs `max_decode_steps`: an output has as many
+      positions after the longest prefix.
+    process_result_fn: a function (network, decoded) -> decoded that
+      post-processes the result; or None, the default.
 
   Raises:
-    UserError: a value is not one of these.
+    UserError: a value has a wrong type or range.
   """
 
   seqlen: int = 0
@@ -53,18 +53,18 @@ class DecoderHParams(config_lib.Configurable):
         continue
       if not isinstance(value, Integral) or value < least:
         raise errors.UserError(
-          f'{type(self).__name__}.{name} is {value!r}; expected one whole'
-          f' number of at least {least}'
+          f'{type(self).__name__}.{name} is {value!r}; expected an integer of'
+          f' at least {least}'
         )
     ids = self.eos_id
     if isinstance(ids, Sequence) and not isinstance(ids, str):
-      known = bool(ids) and all(isinstance(i, Integral) for i in ids)
+      is_valid = bool(ids) and all(isinstance(i, Integral) for i in ids)
     else:
-      known = isinstance(ids, Integral)
-    if not known:
+      is_valid = isinstance(ids, Integral)
+    if not is_valid:
       raise errors.UserError(
-        f'{type(self).__name__}.eos_id is {ids!r}; expected a token, which is a'
-        ' whole number, or several'
+        f'{type(self).__name__}.eos_id is {ids!r}; expected a token id (an'
+        ' integer), or several'
       )
 
   @property
@@ -74,18 +74,18 @@ class DecoderHParams(config_lib.Configurable):
     return (ids,) if isinstance(ids, Integral) else tuple(ids)
 
   def check_complete(self):
-    """Raises a UserError unless there are all settings to decode with."""
+    """Raises a UserError unless all required settings are set."""
     self.check(
       self.seqlen > 0,
-      f'seqlen is {self.seqlen}; expected a number above 0, the tokens of an'
-      ' output at most',
+      f'seqlen is {self.seqlen}; expected a number above 0, the maximum number'
+      ' of tokens of an output',
     )
     self.check(
       not self.fprop_for_prefix or self.max_decode_steps is not None,
-      'max_decode_steps is None; expected a number, which fprop_for_prefix'
-      ' needs',
+      'max_decode_steps is None; expected a number, since fprop_for_prefix is'
+      ' True',
     )
 
 
 class GreedyDecoderHParams(DecoderHParams):
-  """Takes the most likely token in each step."""
+  """Settings of greedy decoding: the most likely token in each step."""

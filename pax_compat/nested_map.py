@@ -10,9 +10,9 @@ from pax_compat import errors
 
 
 class UnknownKeyError(errors.UserError, AttributeError):
-  """The value was asked for of a key that there is not.
+  """A `NestedMap` has no such key.
 
-  Such as of a field that a model reads, and the input's batches do not have.
+  For example, a model reads a field that the input's batches do not have.
   """
 
 
@@ -38,7 +38,7 @@ class NestedMap(dict):
       return self[key]
     except KeyError:
       raise UnknownKeyError(
-        f'no field {key!r} in a batch, or another NestedMap, of the fields'
+        f'no field {key!r} in a NestedMap (such as a batch) with the fields'
         f' {", ".join(sorted(self))}'
       ) from None
 
@@ -84,7 +84,7 @@ jax.tree_util.register_pytree_with_keys(
   lambda keys, values: NestedMap(zip(keys, values, strict=True)),
   _flatten,
 )
-# What looks for the configs within a config finds those in a map, too.
+# So that traversals of a config find configs inside a map, too.
 daglish.register_node_traverser(
   NestedMap,
   flatten_fn=lambda m: (tuple(m.values()), tuple(m)),

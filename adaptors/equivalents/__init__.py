@@ -1,1 +1,1 @@
-"""Lingvo's own layers, optimizers and schedules in JAX; they need no Lingvo."""
+"""Lingvo's layers, optimizers and schedules in JAX, without Lingvo."""

@@ -1,6 +1,6 @@
-"""Lingvo's early stopping: a run ends when a metric gets no better.
+"""Lingvo's early stopping: a run ends when a metric stops improving.
 
-It needs no Lingvo: translated configs hold it.
+Translated configs contain it, so it does not import Lingvo.
 """
 
 import json
@@ -13,20 +13,20 @@ from pax_compat.tasks.early_stopping import RunningMode
 
 
 class EarlyStop(config_lib.Configurable):
-  """Says that a run ends when its best step lies too far back.
+  """Ends a run when its best step is too long ago.
 
-  A step is the best so far if the metric is better there by more than a
-  tolerance than at the best step before it. What was measured is read from the
-  run's `metrics.jsonl`, so that a run that continues knows it all.
+  A step is the best one if its metric improves on that of the previous best
+  step by more than a tolerance. The history is read from `metrics.jsonl`, so a
+  resumed run has all of it.
 
   Attributes:
-    split: what is evaluated, as `metrics.jsonl` calls it, such as `eval_Dev`.
+    split: the evaluation's split in `metrics.jsonl`, such as `eval_Dev`.
     metric: the metric's name.
     minimize: whether smaller is better.
-    tolerance: by how much better the metric must be to count.
-    window: the run ends when the last evaluation is more than this many steps
-      after the best; positive.
-    min_steps: it does not end before this step.
+    tolerance: the improvement that is ignored.
+    window: the run ends when the last evaluation is more than this number of
+      steps after the best one; positive.
+    min_steps: the run does not end before this step.
 
   Raises:
     UserError: `window` is not positive.
@@ -53,7 +53,7 @@ class EarlyStop(config_lib.Configurable):
     is_last_ckpt: bool,
     checkpoint_path: pathlib.Path,
   ) -> bool:
-    """Says whether the run is to end now; see `EarlyStoppingFn`.
+    """Returns whether the run ends now; see `EarlyStoppingFn`.
 
     Raises:
       UserError: the metric is not among those of the evaluation.
@@ -71,7 +71,7 @@ class EarlyStop(config_lib.Configurable):
     return last - best > self.window and last >= self.min_steps
 
   def best_step(self, history: list[tuple[int, float]]) -> tuple[int, int]:
-    """Returns the best and the last step, 0 and 0 of an empty history.
+    """Returns the best and the last step; (0, 0) for an empty history.
 
     Args:
       history: (step, value) of each evaluation, in order.

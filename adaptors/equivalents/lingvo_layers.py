@@ -1,4 +1,4 @@
-"""Layers that do what Lingvo's do where the framework's own would not."""
+"""Layers with the arguments and outputs of Lingvo's, for translated graphs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from pax_compat.layers.graph import containers, wrappers
 
 
 class Activation(base_layer.BaseLayer):
-  """An activation function that hands paddings on.
+  """An activation function that passes paddings through.
 
   Attributes:
     fn: the function.
@@ -22,16 +22,16 @@ class Activation(base_layer.BaseLayer):
   def __call__(
     self, inputs: jax.Array, paddings: jax.Array | None = None
   ) -> Any:
-    """Returns the function of `inputs` [...], and `paddings` if there are."""
+    """Returns the function of `inputs` [...], and `paddings` if given."""
     outputs = self.fn(inputs)
     return outputs if paddings is None else (outputs, paddings)
 
 
 class ParallelRepeat(wrappers.ParallelRepeat):
-  """As `wrappers.ParallelRepeat`, with outputs as Lingvo returns them.
+  """As `wrappers.ParallelRepeat`, with Lingvo's outputs.
 
-  Of one argument it returns the first output only; of several a tuple, even if
-  there is only one output.
+  With one argument it returns the first output only; with several a tuple, even
+  of one output.
   """
 
   def __call__(self, *args) -> Any:
@@ -41,13 +41,13 @@ class ParallelRepeat(wrappers.ParallelRepeat):
 
 
 class MultiHeadedAttention(base_layer.BaseLayer):
-  """Attention with arguments and outputs as Lingvo's batch-major one has them.
+  """Attention with the arguments and outputs of Lingvo's batch-major one.
 
   Shapes: B batch, T targets, S sources, D dims.
 
   Attributes:
     atten_tpl: the attention.
-    packed_input: whether a segment mask, if there is one, is all that hides.
+    packed_input: whether a segment mask replaces the paddings.
   """
 
   atten_tpl: Config = REQUIRED
@@ -64,18 +64,18 @@ class MultiHeadedAttention(base_layer.BaseLayer):
     paddings: jax.Array,
     segment_mask: jax.Array | None = None,
   ) -> tuple[jax.Array, None]:
-    """Attends.
+    """Computes the attention.
 
     Args:
       query_vec: [B, T, D].
       key_vec: [B, S, D].
       value_vec: [B, S, D].
       paddings: [B, S].
-      segment_mask: [B, 1, T, S], 0 where a target sees a source, else a large
-        negative number.
+      segment_mask: [B, 1, T, S], 0 where a target attends to a source, else a
+        large negative number.
 
     Returns:
-      [B, T, D], and None in the place of the attention weights.
+      [B, T, D], and None instead of the attention weights.
     """
     if self.packed_input and segment_mask is not None:
       mask = segment_mask == 0

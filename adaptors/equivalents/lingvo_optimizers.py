@@ -1,6 +1,6 @@
-"""What optimizers of Lingvo's tasks do that Pax's do not.
+"""Wrappers of optimizers that translated tasks need in addition to Pax's.
 
-It needs no Lingvo: translated configs hold it.
+Translated configs contain them, so they do not import Lingvo.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from pax_compat.optimizers.base import count_on, counted
 
 
 class _Wrapper(optimizers.BaseOptimizer):
-  """Does something about gradients, then goes on as another optimizer.
+  """Changes gradients, and passes them to another optimizer.
 
-  The fields that `BaseOptimizer` has are set here, the learning rate included.
+  The fields of `BaseOptimizer`, learning rate included, are set on the wrapper.
 
   Attributes:
-    optimizer_tpl: the optimizer that goes on.
+    optimizer_tpl: the wrapped optimizer.
   """
 
   optimizer_tpl: Config = REQUIRED
@@ -50,11 +50,11 @@ class _Wrapper(optimizers.BaseOptimizer):
 
 
 class GroupClipped(_Wrapper):
-  """Scales down the gradients of some weights, then goes on as another.
+  """Clips the gradients of some weights by their global norm.
 
   Attributes:
     paths: of the weights, such as `lm/rnns/cell/wm`.
-    norm: their gradients are scaled down together to this norm; positive.
+    norm: the largest norm of their gradients together; positive.
 
   Raises:
     UserError: `norm` is not positive.
@@ -83,13 +83,13 @@ class GroupClipped(_Wrapper):
 
 
 class InOtherShapes(_Wrapper):
-  """Goes on as another optimizer that sees some weights in other shapes.
+  """Passes some weights to another optimizer in Lingvo's shapes.
 
-  So what it does by the shape of a weight it does as in Lingvo.
+  So the optimizer's dependence on shapes is as in Lingvo.
 
   Attributes:
-    steps: for each of these weights, by its path, the steps to the other shape:
-      ('reshape', shape) or ('transpose', axes).
+    steps: by path of these weights, the steps to Lingvo's shape: ('reshape',
+      shape) or ('transpose', axes).
   """
 
   steps: Mapping[str, Sequence[tuple[str, Sequence[int]]]] = REQUIRED
@@ -98,21 +98,21 @@ class InOtherShapes(_Wrapper):
     inner = self._optimizer.grad_transformation()
 
     def init(weights):
-      return inner.init(self._there(weights))
+      return inner.init(self._to_lingvo(weights))
 
     def update(gradients, state, weights=None):
       updates, state = inner.update(
-        self._there(gradients), state, self._there(weights)
+        self._to_lingvo(gradients), state, self._to_lingvo(weights)
       )
-      return self._back(updates, weights), state
+      return self._from_lingvo(updates, weights), state
 
     return optax.GradientTransformation(init, update)
 
   def rested(self, state):
     return self._optimizer.rested(state)
 
-  def _there(self, tree: Any) -> Any:
-    """Returns a tree like the weights in the other shapes."""
+  def _to_lingvo(self, tree: Any) -> Any:
+    """Returns a tree like the weights, in Lingvo's shapes."""
 
     def changed(path, x):
       for _, step, argument in self._shapes(path, x):
@@ -121,8 +121,8 @@ class InOtherShapes(_Wrapper):
 
     return jax.tree_util.tree_map_with_path(changed, tree)
 
-  def _back(self, tree: Any, weights: Any) -> Any:
-    """Returns a tree in the other shapes in those of the weights."""
+  def _from_lingvo(self, tree: Any, weights: Any) -> Any:
+    """Returns a tree in Lingvo's shapes, in those of the weights."""
 
     def changed(path, x, weight):
       for shape, step, argument in reversed(self._shapes(path, weight)):

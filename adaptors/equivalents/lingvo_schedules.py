@@ -1,6 +1,7 @@
-"""Learning-rate schedules of Lingvo that Pax has not.
+"""Learning-rate schedules of Lingvo that Pax does not have.
 
-They need no Lingvo: translated configs hold them. s is the step, from 0 on.
+Translated configs contain them, so they do not import Lingvo. s is the step,
+starting at 0.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,13 @@ from pax_compat.schedules.base import as_float
 
 
 class Minimum(schedules.BaseSchedule):
-  """The smallest of what several schedules say.
+  """The minimum of several schedules.
 
   Attributes:
     schedules: configs, at least one.
 
   Raises:
-    UserError: there is no schedule.
+    UserError: `schedules` is empty.
   """
 
   schedules: Sequence[Config] = REQUIRED
@@ -36,8 +37,8 @@ class StepwiseExponential(schedules.BaseSchedule):
   """decay^floor(s / num_steps_per_decay).
 
   Attributes:
-    decay: the factor of each fall.
-    num_steps_per_decay: steps between two falls; positive.
+    decay: the factor of each decay.
+    num_steps_per_decay: steps between two decays; positive.
 
   Raises:
     UserError: `num_steps_per_decay` is not positive.
@@ -50,15 +51,15 @@ class StepwiseExponential(schedules.BaseSchedule):
     self.check_positive(num_steps_per_decay=self.num_steps_per_decay)
 
   def value_at(self, count):
-    falls = jnp.floor(as_float(count) / self.num_steps_per_decay)
-    return as_float(self.decay) ** falls
+    decays = jnp.floor(as_float(count) / self.num_steps_per_decay)
+    return as_float(self.decay) ** decays
 
 
 class TransformerMlPerf(schedules.BaseSchedule):
   """Linear rise, then the inverse square root of the step.
 
   model_dim^-0.5 * min(1, f + (1 - f) * s / w) / sqrt(max(s, w)), w the warm-up
-  and f the first value, relative to the peak.
+  and f the initial value relative to the peak.
 
   Attributes:
     warmup_steps: steps of the rise; positive.
@@ -89,9 +90,9 @@ class SqrtDecayToZero(schedules.BaseSchedule):
   It is 0 at `final_steps`, and negative after it, as Lingvo's is.
 
   Attributes:
-    warmup_steps: until here the value is constant; positive.
-    starting_lr: this value.
-    final_steps: where the value is 0; after `warmup_steps`.
+    warmup_steps: the value is constant up to this step; positive.
+    starting_lr: the constant value.
+    final_steps: the step with value 0; after `warmup_steps`.
 
   Raises:
     UserError: the steps are not in order.
@@ -109,7 +110,7 @@ class SqrtDecayToZero(schedules.BaseSchedule):
     )
 
   def value_at(self, count):
-    # In units of the root's value at the end, where it is 1.
+    # Relative to the value at `final_steps`.
     step = jnp.maximum(as_float(count), self.warmup_steps)
     root = jnp.sqrt(self.final_steps / step)
     first = (self.final_steps / self.warmup_steps) ** 0.5
@@ -139,7 +140,7 @@ class EmaDecay(schedules.BaseSchedule):
   """min((1 + s) / (10 + s), ema_decay).
 
   Attributes:
-    ema_decay: the last value.
+    ema_decay: the limit.
   """
 
   ema_decay: float = 0.9999
@@ -150,11 +151,11 @@ class EmaDecay(schedules.BaseSchedule):
 
 
 class AtLingvoSteps(schedules.BaseSchedule):
-  """A schedule that goes by Lingvo's global step, asked at an update.
+  """A schedule of Lingvo's global step, evaluated at updates.
 
   Attributes:
     schedule: config of the schedule.
-    steps_per_update: by how much the global step grows from update to update.
+    steps_per_update: increment of the global step between updates.
     first: the global step of the first update.
   """
 

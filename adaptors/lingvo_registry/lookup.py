@@ -1,9 +1,9 @@
 """Looks up registered Lingvo experiments and the modules that register them.
 
-`lm.one_billion_wds.Model` is the class `Model` that was registered by the
-module `lingvo.tasks.lm.params.one_billion_wds`, or by another one that the name
-can mean (see `_modules_of`). Whether there is such a module is found out
-without importing anything, so that a name of somebody else costs no time.
+`lm.one_billion_wds.Model` is the class `Model` registered by the module
+`lingvo.tasks.lm.params.one_billion_wds`, or by another one that the name can
+mean (see `_modules_of`). Whether such a module exists is checked without
+importing anything, so that names of other sources cost no time.
 """
 
 import importlib.machinery
@@ -29,7 +29,7 @@ _DECORATORS = ('RegisterSingleTaskModel', 'RegisterMultiTaskModel')
 def find_model_params(
   name: str, options: experiment_sources.SourceOptions
 ) -> Any | None:
-  """Returns an instance of the class that Lingvo's registry has for a name.
+  """Returns an instance of the class that is registered in Lingvo for a name.
 
   Args:
     name: a registered name, such as `lm.one_billion_wds.Model`.
@@ -37,16 +37,16 @@ def find_model_params(
       the name can mean.
 
   Returns:
-    Lingvo's `SingleTaskModelParams` or `MultiTaskModelParams`; None if there is
-    no module that the name can mean.
+    Lingvo's `SingleTaskModelParams` or `MultiTaskModelParams`; None if no
+    module that the name can mean exists.
 
   Raises:
-    UserError: the module is there, but has no such class or cannot be imported.
+    UserError: the module exists, but has no such class or cannot be imported.
   """
   mount(options)
   modules = _modules_of(name)
   if not options.of(LingvoOptions).load_everything:
-    # A class that its module does not even mention is not worth an import.
+    # A module that does not mention the class is not imported.
     modules = [m for m in modules if _mentions(m, name.rpartition('.')[2])]
   if not modules and not _is_registry_loaded():
     return None
@@ -105,29 +105,29 @@ def _module_name(key: str) -> str:
 
 
 def _is_registry_loaded() -> bool:
-  """Whether a module was imported that may have registered something."""
+  """Whether a module that may have registered something is imported."""
   return 'lingvo.model_registry' in sys.modules
 
 
 def _registry() -> dict[str, type]:
-  # The function of the module itself imports all of Lingvo's own params.
+  # The module's public function imports all of Lingvo's own params.
   helper = lingvo_runtime.module('lingvo.model_registry')._ModelRegistryHelper
   return helper.GetAllRegisteredClasses() or {}
 
 
 def _documented() -> Iterator[tuple[str, type]]:
-  """Yields registered names with the classes that users wrote."""
+  """Yields registered names with the classes written by users."""
   for key, wrapper in _registry().items():
-    # Lingvo registers a subclass of its own, which has a docstring too.
+    # Lingvo registers a subclass, which has another docstring.
     yield key, wrapper.__mro__[1]
 
 
 def _modules_of(name: str) -> list[str]:
   """Returns the existing modules that a registered name can mean.
 
-  For `a.b.C` these are `a.b`, the same with `params` put in anywhere, and all
-  of them below `lingvo.tasks`. Of modules that are not in a `params` package of
-  Lingvo's tasks only those count that speak of Lingvo's registry.
+  For `a.b.C` these are `a.b`, the same with `params` inserted anywhere, and all
+  of them below `lingvo.tasks`. Modules that are not in a `params` package of
+  Lingvo's tasks must mention Lingvo's registry in their source.
   """
   path = name.split('.')[:-1]
   if not all(part.isidentifier() for part in path):
@@ -141,7 +141,7 @@ def _modules_of(name: str) -> list[str]:
 
 
 def _registers(module: str) -> bool:
-  """Whether a module exists and its source text has to do with the registry."""
+  """Whether a module exists and its source mentions Lingvo's registry."""
   spec = _find_spec(module)
   text = _text_of(spec) if spec else b''
   return b'model_registry' in text or any(
@@ -150,7 +150,7 @@ def _registers(module: str) -> bool:
 
 
 def _mentions(module: str, class_name: str) -> bool:
-  """Whether a module's source text has a word, or cannot be read."""
+  """Whether a module's source contains a name, or cannot be read."""
   spec = _find_spec(module)
   text = _text_of(spec) if spec else b''
   word = rf'\b{re.escape(class_name)}\b'
@@ -158,13 +158,13 @@ def _mentions(module: str, class_name: str) -> bool:
 
 
 def _text_of(spec: importlib.machinery.ModuleSpec) -> bytes:
-  """Returns the source text of a module, nothing where there is none."""
+  """Returns the source of a module; empty if there is none."""
   path = pathlib.Path(spec.origin or '')
   return path.read_bytes() if path.suffix == '.py' and path.is_file() else b''
 
 
 def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
-  """Finds a module without importing the packages that it is in."""
+  """Finds a module without importing its packages."""
   *packages, last = module.split('.')
   path, full = None, ''
   for package in packages:
@@ -173,7 +173,7 @@ def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
       spec = _find_in(full, path)
       path = spec.submodule_search_locations if spec else None
     except KeyError:
-      # Finders want the parents of a package without `__init__` imported.
+      # Finders need the imported parents of a package without `__init__`.
       folders = [pathlib.Path(folder, package) for folder in path or ()]
       path = [str(folder) for folder in folders if folder.is_dir()]
     if not path:
@@ -185,7 +185,7 @@ def _find_spec(module: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _find_in(full: str, path: Any) -> importlib.machinery.ModuleSpec | None:
-  """Asks the finders for a module of a package with the given folders."""
+  """Returns the finders' spec of a module in a package's folders."""
   for finder in sys.meta_path:
     find_spec = getattr(finder, 'find_spec', None)
     spec = find_spec and find_spec(full, path)
@@ -195,10 +195,10 @@ def _find_in(full: str, path: Any) -> importlib.machinery.ModuleSpec | None:
 
 
 def claims(module: str) -> bool:
-  """Whether a module may need Lingvo, and so the gate, to be imported.
+  """Whether a module may import Lingvo, and so needs the gate.
 
-  A module whose source text speaks of the native registry, and not of Lingvo,
-  does not. Of others, packages for example, the text does not tell.
+  A module whose source mentions the native registry and not Lingvo does not.
+  For others, such as packages, the source is not conclusive.
   """
   spec = _find_spec(module)
   if spec is None or importlib.util.find_spec('lingvo') is None:
@@ -211,7 +211,7 @@ def import_module(module: str):
   """Imports a module through the gate.
 
   Raises:
-    UserError: something goes wrong in it; the message says what and where.
+    UserError: it raises an error; the message has the error and its location.
   """
   try:
     lingvo_runtime.module(module)

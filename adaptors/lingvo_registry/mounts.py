@@ -1,14 +1,14 @@
-"""Makes `lingvo.tasks.<task>.params` importable from where people keep it.
+"""Makes `lingvo.tasks.<task>.params` importable from other folders.
 
-Lingvo's wheel holds no `params` packages, which is where experiments live. They
-come from a source checkout of Lingvo and from installed packages that name
+Lingvo's wheel does not contain the `params` packages with the experiments. They
+come from a source checkout of Lingvo and from installed packages that list
 theirs in the entry-point group `pax_compat.lingvo_params`:
 
     'pax_compat.lingvo_params': ['lm = my_package.lm_params']
 
-Each mounted `params` package is the union of the folders given for its task.
-Everything else of Lingvo comes from the installation. Nothing here imports
-Lingvo, TensorFlow or the mounted modules.
+Each mounted `params` package is the union of its task's folders. Everything
+else of Lingvo comes from the installation. Nothing here imports Lingvo,
+TensorFlow or the mounted modules.
 """
 
 import importlib.abc
@@ -33,14 +33,14 @@ _lock = threading.RLock()
 def mount_checkout(path: str | os.PathLike) -> None:
   """Mounts the `params` packages of a source checkout of Lingvo.
 
-  A task that the installed Lingvo does not have is mounted as a whole. The
-  checkout comes before all other folders.
+  A task that the installed Lingvo does not have is mounted completely. The
+  checkout precedes all other folders.
 
   Args:
-    path: the checkout's root, the folder that `lingvo/tasks` is in.
+    path: the checkout's root, which contains `lingvo/tasks`.
 
   Raises:
-    UserError: there is no such package, or another checkout is mounted.
+    UserError: it has no such package, or another checkout is mounted.
   """
   root = pathlib.Path(path).expanduser().resolve()
   folders = sorted(root.glob('lingvo/tasks/*/params/'))
@@ -49,8 +49,8 @@ def mount_checkout(path: str | os.PathLike) -> None:
   with _lock:
     if _finder.checkout not in (None, root):
       raise errors.UserError(
-        f'the Lingvo checkout {_finder.checkout} is in use; a process can use'
-        f' one only, and {root} is another'
+        f'the Lingvo checkout {_finder.checkout} is already mounted; a process'
+        f' can use only one, and {root} is another'
       )
     if _finder.checkout is None:
       _finder.checkout = root
@@ -59,10 +59,10 @@ def mount_checkout(path: str | os.PathLike) -> None:
 
 
 def mount_entry_points() -> None:
-  """Mounts the packages that installed distributions name.
+  """Mounts the packages in the entry points of installed distributions.
 
   Raises:
-    UserError: an entry point names a package that is not there.
+    UserError: an entry point names a package that does not exist.
   """
   with _lock:
     for entry, folders in entry_points.packages(GROUP):
@@ -71,11 +71,11 @@ def mount_entry_points() -> None:
 
 
 def params_modules() -> dict[str, pathlib.Path]:
-  """Returns the mounted modules that may hold experiments, unimported.
+  """Returns the mounted modules that may register experiments, unimported.
 
   Returns:
-    From the beginning of a registered name, such as `lm.one_billion_wds` of
-    `lm.one_billion_wds.Model`, to the module's source file; sorted. Tests and
+    Source files by prefix of the registered names, such as
+    `lm.one_billion_wds` for `lm.one_billion_wds.Model`; sorted. Tests and
     `__init__` files are left out.
   """
   with _lock:
@@ -88,13 +88,12 @@ def params_modules() -> dict[str, pathlib.Path]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-  """Finds the mounted packages, and the tasks that exist by mounts alone.
+  """Finds the mounted packages, and the tasks that are only mounted.
 
   Attributes:
     checkout: the root of the mounted checkout.
-    folders: the folders of each task's `params`, the first to win first. The
-      lists are the `__path__` of the imported packages, so a folder that is
-      added later counts too.
+    folders: the folders of each task's `params` by priority. The lists are the
+      `__path__` of the imported packages, so later folders are included.
   """
 
   def __init__(self):
@@ -102,7 +101,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     self.folders: dict[str, list[str]] = {}
 
   def add(self, task: str, folder: pathlib.Path, *, first: bool = False):
-    """Adds a folder to a task's `params`; logs what it hides or leaves."""
+    """Adds a folder to a task's `params`; logs modules that are shadowed."""
     if task not in self.folders:
       self.folders[task] = []
       installed = _installed_task(task)
@@ -119,12 +118,12 @@ class _Finder(importlib.abc.MetaPathFinder):
           logging.info('%s.%s is %s; not %s', task, name, used, unused)
     folders.insert(0 if first else len(folders), str(folder))
     if self not in sys.meta_path:
-      # Ahead of the usual finders, which take the first `params` they see.
+      # Before the usual finders, which use the first `params` only.
       sys.meta_path.insert(0, self)
     importlib.invalidate_caches()
 
   def find_spec(self, fullname, path=None, target=None):
-    """Returns the spec of a mounted package, None for all other modules."""
+    """Returns the spec of a mounted package; None for all other modules."""
     if not fullname.startswith(_TASKS + '.'):
       return None
     task, _, rest = fullname.removeprefix(_TASKS + '.').partition('.')
@@ -146,26 +145,26 @@ _finder = _Finder()
 
 
 def _package(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec:
-  """Returns the spec of a package without a file, over the given folders."""
+  """Returns the spec of a namespace package over the given folders."""
   spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
   spec.submodule_search_locations = folders
   return spec
 
 
 def _installed_task(task: str) -> pathlib.Path | None:
-  """Returns the folder of a task in the installed Lingvo, if there is one."""
+  """Returns the folder of a task in the installed Lingvo, or None."""
   spec = entry_points.find_spec(f'{_TASKS}.{task}')
   locations = spec and spec.submodule_search_locations
   return pathlib.Path(next(iter(locations))) if locations else None
 
 
 def _not_a_checkout(root: pathlib.Path) -> str:
-  """Says why a folder is no checkout, and which one near it is."""
+  """Returns the message for a folder that is not a checkout."""
   text = (
-    f'{root} is no source checkout of Lingvo; expected a folder with'
-    ' lingvo/tasks/<task>/params in it'
+    f'{root} is not a source checkout of Lingvo; expected a folder that'
+    ' contains lingvo/tasks/<task>/params'
   )
   for near in (*root.parents, root / 'lingvo'):
     if any(near.glob('lingvo/tasks/*/params/')):
       return f'{text}; did you mean: {near}?'
-  return text if root.is_dir() else f'{text}, and this one does not exist'
+  return text if root.is_dir() else f'{text}, and it does not exist'

@@ -1,1 +1,1 @@
-"""Lingvo's Params as trees and texts: values, overrides, shrinking."""
+"""Lingvo Params: trees, values, overrides, shrinking, text files."""

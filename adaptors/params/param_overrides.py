@@ -1,13 +1,13 @@
-"""Lingvo's text of `path : value` pairs, applied to Params without `eval`.
+"""Applies `path : value` overrides to Lingvo Params, without `eval`.
 
 The syntax is that of Lingvo's `--model_params_override`, `Params.ToText` and
 `Params.FromText`:
 
     task.train.learning_rate : 0.5; task.lm.emb.vocab_size : 76
-    # A comment. A value in quotes may have semicolons and line ends in it.
+    # A comment. A value in quotes may contain semicolons and line ends.
     task.name : 'lm'
 
-`param_values` says what a value may be.
+`param_values` lists the values of each type.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from absl import logging
 from adaptors.params import param_values, params_trees
 from pax_compat import errors
 
-# Holds None by default, yet its text is a path that nobody puts in quotes.
+# None by default; its value is a path, which is usually written without quotes.
 _TEXT_FIELDS = ('task.train.init_from_checkpoint_override',)
 
 _QUOTED = re.compile(
@@ -32,10 +32,10 @@ _ESCAPED = re.compile(r"""\\([\\'"])""")
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-  """The text of a value.
+  """The string of a value.
 
   Attributes:
-    text: what was written, without its quotes.
+    text: the string without its quotes.
     quoted: whether it was in quotes.
   """
 
@@ -44,17 +44,17 @@ class _Value:
 
 
 def apply_override(params: Any, text: str):
-  """Sets the fields of Lingvo Params that a text names.
+  """Sets fields of Lingvo Params.
 
-  Nothing is set unless everything can be.
+  On an error no field is set.
 
   Args:
     params: Lingvo Params, usually of a model. They are changed.
     text: `path : value` pairs, separated by `;` or line ends.
 
   Raises:
-    UserError: the text cannot be read, a path does not exist, or a value is
-      not of the field's type.
+    UserError: the text cannot be parsed, a path does not exist, or a value has
+      the wrong type.
   """
   fields = dict(_fields(params, ''))
   changes = []
@@ -76,16 +76,16 @@ def apply_override(params: Any, text: str):
 def _fields(
   value: Any, path: str, owner: Any = None, within: str = ''
 ) -> Iterator[tuple[str, tuple[Any, str]]]:
-  """Yields each field, spelled as in `ToText`, with how to set it.
+  """Yields each field with the Params on which it is set.
 
   Args:
-    value: Params, or what a field of Params holds.
-    path: the spelling of `value`.
+    value: Params, or the value of a field of Params.
+    path: the path of `value`, as in `ToText`.
     owner: the nearest Params around `value` that are not frozen.
     within: the path of `value` in `owner`.
 
   Yields:
-    (path, (owner, path in owner) as `Set` and `Get` take it).
+    (path, (owner, path in owner)) with the latter for `Set` and `Get`.
   """
   if params_trees.is_params(value):
     # Frozen Params, such as those of initializers, are set from outside.
@@ -102,7 +102,7 @@ def _fields(
 
 
 def _elements(value: Any) -> Iterator[tuple[str, Any]]:
-  """Yields the elements of a container with how their paths go on."""
+  """Yields the (path suffix, value) of a container's elements."""
   if isinstance(value, dict):
     for name, child in value.items():
       yield f"['{name}']", child
@@ -113,7 +113,7 @@ def _elements(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_named(value: Any) -> bool:
-  """Whether this is a (name, Params) pair, as in a list of sub-layers."""
+  """Whether a value is a (name, Params) pair, as in a list of sub-layers."""
   return (
     isinstance(value, tuple)
     and len(value) == 2
@@ -123,7 +123,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, _Value]]:
-  """Yields the (path, value) pairs of an override text."""
+  """Yields the (path, value) pairs of an override."""
   position = 0
   while position < len(text):
     item = _BARE.match(text, position)
@@ -140,14 +140,14 @@ def _pairs(text: str) -> Iterator[tuple[str, _Value]]:
 
 
 def _read_value(text: str, start: int) -> tuple[_Value, int]:
-  """Reads a value; returns it and where the next pair begins."""
+  """Returns a value and the position of the next pair."""
   while text[start : start + 1] in (' ', '\t'):
     start += 1
   if text[start : start + 1] in ('"', "'"):
     match = _QUOTED.match(text, start)
     if match is None:
       raise errors.UserError(
-        'override: a quoted text must end with the same quote, with nothing'
+        'override: a quoted string must end with the same quote, with nothing'
         f' after it: {_BARE.match(text, start).group()!r}'
       )
     unescaped = _ESCAPED.sub(r'\1', match.group(2))

@@ -1,20 +1,20 @@
-"""What a text means for a field of Lingvo Params, found without `eval`.
+"""Parses values of Lingvo Params from strings, without `eval`.
 
-What a value may be follows from the value that the field holds now:
+The syntax depends on the current value of the field:
 
-| field holds           | text                                              |
+| current value         | string                                            |
 |-----------------------|---------------------------------------------------|
 | bool                  | True, False, true, false                          |
 | int, float            | a number                                          |
-| str                   | any text, quoted or not; `[...]` gives a list     |
+| str                   | any string, quoted or not; `[...]` is a list      |
 | list, tuple, dict     | Python literals                                   |
 | dtype                 | its name: float32                                 |
 | enum                  | Class.MEMBER                                      |
 | dataclass, namedtuple | a literal dict of the fields to change            |
 | class, function       | type/<module>/<name>, of a module loaded before   |
-| None                  | a Python literal, a quoted text, or type/...      |
+| None                  | a Python literal, a quoted string, or type/...    |
 
-`NoneType` (or `None`) is for fields that hold None, a class, a function, a
+`NoneType` (or `None`) is a value for fields with None, a class, a function, a
 list, a tuple or a dict.
 """
 
@@ -33,22 +33,19 @@ _BOOLS = {'True': True, 'true': True, 'False': False, 'false': False}
 
 
 class WrongValueError(Exception):
-  """A text that a field cannot take; the message says what was expected."""
+  """An invalid value for a field; the message says what was expected."""
 
 
 def convert(old: Any, text: str, *, quoted: bool = False) -> Any:
-  """Returns what a text means for a field of Params.
+  """Returns the value of a field of Params.
 
   Args:
-    old: what the field holds now.
-    text: the text, without its quotes.
+    old: the current value.
+    text: the string without its quotes.
     quoted: whether it was in quotes.
 
-  Returns:
-    The new value.
-
   Raises:
-    WrongValueError: the field cannot take this.
+    WrongValueError: the string is not valid for this field.
   """
   if isinstance(old, str):
     return _text_or_list(text)
@@ -69,9 +66,9 @@ def convert(old: Any, text: str, *, quoted: bool = False) -> Any:
   if _is_dtype(old):
     return _dtype(text)
   raise WrongValueError(
-    'its fields to be set one by one'
+    'values for its fields, one by one'
     if params_trees.is_params(old)
-    else f'code to set it: text cannot describe a {type(old).__name__}'
+    else f'code that sets it: a string cannot describe a {type(old).__name__}'
   )
 
 
@@ -94,7 +91,7 @@ def _for_none(text: str, quoted: bool) -> Any:
     return _BOOLS[text]
   if text.startswith('type/'):
     return _loaded(None, text)
-  return _literal(text, 'a literal, a text in quotes or type/<module>/<name>')
+  return _literal(text, 'a literal, a string in quotes or type/<module>/<name>')
 
 
 def _literal(text: str, expected: str) -> Any:
@@ -129,7 +126,7 @@ def _container(cls: type, text: str) -> Any:
   if text in NONE:
     return None
   new = _literal(text, f'a {cls.__name__} of literals')
-  # As in Lingvo, a list may take the place of a tuple and the reverse.
+  # As in Lingvo, a list may replace a tuple and the reverse.
   expected = dict if issubclass(cls, dict) else (list, tuple)
   if not isinstance(new, expected):
     raise WrongValueError(f'a {cls.__name__} of literals')
@@ -145,7 +142,7 @@ def _is_dataclass(value: Any) -> bool:
 
 
 def _with_fields(old: Any, text: str) -> Any:
-  """Replaces the fields of a dataclass or a namedtuple that a dict names."""
+  """Replaces fields of a dataclass or a namedtuple by those of a dict."""
   named = _is_namedtuple(old)
   names = old._fields if named else [f.name for f in dataclasses.fields(old)]
   fields = {name: getattr(old, name) for name in names}
@@ -153,7 +150,7 @@ def _with_fields(old: Any, text: str) -> Any:
   new = _literal(text, expected)
   if not isinstance(new, dict) or not set(new) <= set(fields):
     raise WrongValueError(expected)
-  # What is no literal, such as a dtype, stands there as a text.
+  # Values that are not literals, such as dtypes, are strings in the dict.
   changes = {
     name: convert(fields[name], value, quoted=True)
     if isinstance(value, str)
@@ -166,7 +163,7 @@ def _with_fields(old: Any, text: str) -> Any:
 
 
 def _loaded(old: Any, text: str) -> Any:
-  """Finds a class or function by name; nothing is imported for it."""
+  """Returns a class or function by name, without importing anything."""
   kind, _, rest = text.partition('/')
   module_name, _, name = rest.partition('/')
   if kind != 'type' or not name:
@@ -174,7 +171,7 @@ def _loaded(old: Any, text: str) -> Any:
   module = sys.modules.get(module_name)
   if module is None:
     raise WrongValueError(
-      f'a module that is loaded; {module_name!r} is not, and an override'
+      f'a loaded module; {module_name!r} is not, and an override'
       ' imports nothing'
     )
   kinds = (type, types.FunctionType) if old is None else type(old)

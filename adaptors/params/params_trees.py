@@ -1,16 +1,16 @@
-"""Trees of Lingvo Params, looked at without Lingvo."""
+"""Trees of Lingvo Params, without importing Lingvo."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
 
 
 def is_params(value: Any) -> bool:
-  """Returns whether a value is Params."""
+  """Whether a value is Params."""
   return hasattr(value, 'IterParams')
 
 
 def get(params: Any, name: str) -> Any:
-  """Returns what a field of Params holds, None where there is no such field."""
+  """Returns the value of a field of Params; None if it does not exist."""
   return params.Get(name) if name in params else None
 
 
@@ -25,13 +25,13 @@ def has_base(cls: type, path: str) -> bool:
 
 
 def all_params(value: Any, *, without: Collection[str] = ()) -> Iterator[Any]:
-  """Yields the Params in a tree that can be changed, parents first.
+  """Yields the mutable Params in a tree, parents first.
 
-  What cannot be changed, as Params of a weight's first values, has none in it.
+  Immutable Params, such as those of initializers, contain no others.
 
   Args:
-    value: Params, or a list or dict that may hold some.
-    without: names of fields that are not followed.
+    value: Params, or a list or dict that may contain some.
+    without: names of fields that are skipped.
   """
   if is_params(value):
     if not value.IsImmutable():

@@ -1,28 +1,28 @@
-"""Makes a Lingvo language model small enough to try on any machine.
+"""Shrinks a Lingvo language model so that it runs on any machine.
 
     task = shrinking.shrink(experiment.Task())
     small_input = shrinking.shrink(experiment.Train())
 
-What the model is made of stays: its classes and switches, dropout, sharing of
-embeddings, shards, parts of a pipeline, optimizer and schedule. Sizes go down,
-by rules that know only the names of Params fields:
+The structure stays: classes and switches, dropout, sharing of embeddings,
+shards, stages of a pipeline, optimizer and schedule. Sizes shrink by rules for
+names of Params fields:
 
 * All widths (model, hidden and embedding dimensions) are divided by the same
-  number, so that they keep their proportions, and rounded to multiples of the
-  heads. `Sizes.width` is what the widest becomes.
-* Heads, experts, rows of a batch and sequence lengths become at most what
-  `Sizes` says; the dimensions of a head follow from those of all heads.
-* Layers become at most `Sizes.layers`, but every part of a pipeline keeps one.
-* The vocabulary becomes at most `Sizes.vocab_size`. An input then has to have
-  ids below that: give a small vocabulary file with real text.
-* What goes with these follows: shards, sampled words and chunks of softmaxes,
-  buckets of relative positions and of lengths, predictions of a row,
-  micro-batches, and the size from which Adafactor factors.
+  number and rounded to multiples of the heads. The widest becomes
+  `Sizes.width`.
+* Heads, experts, rows of a batch and sequence lengths are limited by `Sizes`;
+  the dimensions of a head follow from those of all heads.
+* Layers are limited by `Sizes.layers`, but each stage of a pipeline keeps one.
+* The vocabulary is limited by `Sizes.vocab_size`. The ids of the input must be
+  below it: use a small vocabulary file with real text.
+* Sizes that depend on these follow: shards, sampled words and chunks of
+  softmaxes, buckets of relative positions and of lengths, predictions of a row,
+  micro-batches, and the smallest size that Adafactor factors.
 * Reshaped model dimensions are reshaped into twos, and device meshes have one
   device.
 
-Nothing gets larger, but for a head where heads get fewer. Lists of layers that
-are cut keep their first ones.
+Nothing grows, except a head if there are fewer heads. Truncated lists of layers
+keep their first ones.
 """
 
 import dataclasses
@@ -37,17 +37,17 @@ from pax_compat import errors
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """How small a model gets.
+  """The sizes of a shrunk model, all but `width` upper limits.
 
   Attributes:
     width: the widest dimension.
-    heads: most heads of an attention.
-    layers: most layers of a stack.
-    experts: most experts of a mixture.
-    vocab_size: most ids of the vocabulary. Not less than the 76 that Lingvo's
-      `AsciiTokenizer` has, nor than ids that the Params themselves name.
-    batch_size: most rows of a batch.
-    sequence_length: most tokens of a row.
+    heads: of an attention.
+    layers: of a stack.
+    experts: of a mixture.
+    vocab_size: at least the 76 ids of Lingvo's `AsciiTokenizer`, and more than
+      the ids in the Params.
+    batch_size: rows of a batch.
+    sequence_length: tokens of a row.
   """
 
   width: int = 128
@@ -62,7 +62,7 @@ class Sizes:
     for name, value in dataclasses.asdict(self).items():
       if not isinstance(value, int) or value < 1:
         raise errors.UserError(
-          f'Sizes.{name} is {value!r}; expected a whole number from 1 on'
+          f'Sizes.{name} is {value!r}; expected an integer of at least 1'
         )
 
 
@@ -70,8 +70,8 @@ def shrink(params: Any, sizes: Sizes | None = None) -> Any:
   """Returns a small copy of Params of a model, a task, a layer or an input.
 
   Args:
-    params: Lingvo Params. They stay as they are.
-    sizes: how small to make them.
+    params: Lingvo Params. They are not changed.
+    sizes: the sizes.
 
   Returns:
     Params of the same classes.
@@ -88,12 +88,10 @@ def shrink(params: Any, sizes: Sizes | None = None) -> Any:
 
 
 def in_float32(params: Any) -> Any:
-  """Returns a copy of Params whose layers compute in 32 bits.
-
-  Where they say to compute in 16 bits (`fprop_dtype`), 32 take their place.
+  """Returns a copy of Params with 32 bits in place of a 16-bit `fprop_dtype`.
 
   Args:
-    params: Lingvo Params. They stay as they are.
+    params: Lingvo Params. They are not changed.
   """
   params = params.Copy()
   for node in params_trees.all_params(params):
@@ -103,7 +101,7 @@ def in_float32(params: Any) -> Any:
   return params
 
 
-# The rules' names of fields. What is None, 0 or -1 is not set, and stays.
+# The fields of the rules. None, 0 and -1 mean that a field is not set.
 _WIDTHS = (
   'attention_hidden_dim',
   'condition_dim',
@@ -122,7 +120,7 @@ _WIDTHS = (
   'output_dim',
   'source_dim',
 )
-# Heads, and the dimension that each of them has.
+# Heads, and the dimension of each.
 _HEADS = (
   ('attention_num_heads', 'attention_key_value_dim'),
   ('num_atten_heads', 'dim_per_head'),
@@ -139,7 +137,7 @@ _LENGTHS = (
   'target_max_length',
 )
 _LAYERS = ('num_layers', 'num_trans_layers', 'num_transformer_layers')
-# As many as the rows of a batch, at most.
+# At most the rows of a batch.
 _ROWS = ('batch_size', 'num_groups', 'num_spmd_pipeline_microbatches')
 _BUCKETS, _DISTANCE = (
   'relative_attention_num_buckets',
@@ -155,7 +153,7 @@ class _Rules:
     self._factor = max(1.0, widest / sizes.width)
 
   def apply(self, node: Any):
-    """Shrinks what is in one node of a tree of Params."""
+    """Shrinks the fields of one node of a tree of Params."""
     self._heads(node)
     self._widths(node)
     self._vocabulary(node)
@@ -168,7 +166,7 @@ class _Rules:
     self._adafactor(node)
 
   def _width(self, value: int) -> int:
-    """Returns what a width becomes: a multiple of the heads if it shrinks."""
+    """Returns the new width: a multiple of the heads if it shrinks."""
     if self._factor == 1.0:
       return value
     unit = self._sizes.heads
@@ -187,9 +185,9 @@ class _Rules:
       for name in _set_fields(node, (heads,)):
         before, after = node.Get(name), min(node.Get(name), self._sizes.heads)
         node.Set(**{name: after})
-        for part in _set_fields(node, (dimension,)):
-          whole = self._width(before * node.Get(part))
-          node.Set(**{part: max(1, whole // after)})
+        for of_head in _set_fields(node, (dimension,)):
+          whole = self._width(before * node.Get(of_head))
+          node.Set(**{of_head: max(1, whole // after)})
     _cap(node, self._sizes.heads, 'attention_num_memory_heads')
 
   def _vocabulary(self, node: Any):
@@ -199,7 +197,7 @@ class _Rules:
         shards = math.gcd(node.num_shards, node.num_classes)
         node.Set(**{name: shards})
     _cap(node, max(1, self._sizes.vocab_size // 8), 'num_sampled')
-    # Several chunks of a row, of which the last is not full.
+    # A row has several chunks; the last one is smaller.
     _cap(node, max(1, 3 * self._sizes.sequence_length // 8), 'chunk_size')
 
   def _batch(self, node: Any):
@@ -212,7 +210,7 @@ class _Rules:
     _cap(node, rows, *_ROWS)
     _cap(node, 4 * rows, 'prepacking_batch_size')
     if _set_fields(node, ('bucket_upper_bound', 'bucket_batch_limit')):
-      # A bucket that is cut takes the place of all beyond it.
+      # The first bucket that reaches the limit replaces all longer ones.
       limits = {}
       for bound, limit in zip(
         node.bucket_upper_bound, node.bucket_batch_limit, strict=True
@@ -222,17 +220,17 @@ class _Rules:
       node.bucket_batch_limit = list(limits.values())
 
   def _layers(self, node: Any):
-    parts = node.num_spmd_pipeline_stages if _has_stages(node) else 1
+    stages = node.num_spmd_pipeline_stages if _has_stages(node) else 1
     for name in _set_fields(node, _LAYERS):
       before = node.Get(name)
-      after = min(before, _multiple_of(parts, self._sizes.layers))
+      after = min(before, _multiple_of(stages, self._sizes.layers))
       node.Set(**{name: after})
       for other, value in node.IterParams():
         if _is_list_of_params(value) and len(value) == before:
           node.Set(**{other: value[:after]})
 
   def _pipeline(self, node: Any):
-    """Shrinks a GPipe stack: one layer or more in each part."""
+    """Shrinks a GPipe stack to one or more layers in each part."""
     if 'splits' not in node:
       return
     splits = node.splits
@@ -256,7 +254,7 @@ class _Rules:
     _cap(node, max(1, tokens // 2), 'c_dim')
 
   def _positions(self, node: Any):
-    """Shrinks relative positions, so that far ones still share buckets."""
+    """Shrinks relative positions; distant ones still share buckets."""
     length = self._sizes.sequence_length
     _cap(node, max(4, length // 2), _BUCKETS)
     _cap(node, max(4, length), _DISTANCE)
@@ -292,7 +290,7 @@ def _widest(nodes: list[Any]) -> int:
 
 
 def _set_fields(node: Any, names: tuple[str, ...]) -> list[str]:
-  """Returns the fields of those names that a node has, with a value."""
+  """Returns the names of fields that a node has and that are set."""
   return [n for n in names if n in node and _is_set(node.Get(n))]
 
 
@@ -305,7 +303,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _cap(node: Any, most: int, *names: str):
-  """Lowers numbers that are larger than `most`."""
+  """Limits numbers to `most`."""
   for name in _set_fields(node, names):
     node.Set(**{name: min(node.Get(name), most)})
 

@@ -1,9 +1,9 @@
-"""JAX counterparts of Python functions that Lingvo's layers call.
+"""The registry of JAX counterparts of the functions in Lingvo Params.
 
-`FnLayer`, `MapLayer` and `ParallelLayer` hold functions of TensorFlow's
-tensors. What such a function computes cannot be told from outside, so only
-functions that somebody has translated are. `tensorflow_functions` has those of
-TensorFlow; a module of yours adds its own:
+`FnLayer`, `MapLayer` and `ParallelLayer` have fields with functions of
+TensorFlow tensors. Only registered functions are translated.
+`tensorflow_functions` registers those of TensorFlow, `activations` those of
+Lingvo; your module registers its own:
 
     @translates_fn('my.layers.Gated')
     def gated(x, y, *, scale):
@@ -14,7 +14,7 @@ for
     def Gated(x, y, scale=2.0):      # in my/layers.py
       return tf.nn.gelu(x, approximate=True) * y * scale
 
-Import that module before the experiment is translated, for instance by
+Import that module before the experiment is translated, for instance with
 `--import_modules`.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from adaptors.translate.view import ParamsView, short
 
-# What `tf` in a registered name stands for.
+# The modules that `tf` in a registered name means.
 _TENSORFLOWS = ('tensorflow', 'tensorflow.compat.v1', 'lingvo.compat')
 _LOCALS = '.<locals>.'
 
@@ -37,10 +37,10 @@ _functions: dict[str, Callable] = {}
 def translates_fn(*dotted_names: str):
   """Registers the decorated JAX function for functions of these names.
 
-  A function that is local to another one is called `module.outer.<locals>.fn`,
-  or `module.outer.<locals>.<lambda>` if that is the only lambda there. Values
-  that it takes from around it, and defaults of its arguments, are given to the
-  JAX function by keyword; functions among them are translated first.
+  The name of a local function is `module.outer.<locals>.fn`, or
+  `module.outer.<locals>.<lambda>` if that is the only lambda there. The values
+  of its closure and the defaults of its arguments are passed to the JAX
+  function by keyword; functions among them are translated first.
 
   Args:
     *dotted_names: such as `my.module.fn`; `tf.nn.relu` means that of
@@ -58,7 +58,7 @@ def translate(view: ParamsView, name: str) -> Callable | None:
   """Translates the function in a field.
 
   Args:
-    view: the layer's; gets an issue if there is no translation.
+    view: the layer's; gets an issue if no function is registered.
     name: the field.
 
   Returns:
@@ -72,18 +72,18 @@ def translate(view: ParamsView, name: str) -> Callable | None:
 
 
 def qualified_name(fn: Any) -> str:
-  """Returns the name under which a function is to be registered."""
+  """Returns the name to register a function under."""
   name = getattr(fn, '__qualname__', None) or type(fn).__qualname__
   return f'{getattr(fn, "__module__", None) or "?"}.{name}'
 
 
 class _UntranslatedError(Exception):
-  """A function that nobody has translated; says why."""
+  """A function that cannot be translated; the message says why."""
 
 
 def _translated(fn: Any) -> Callable:
   if not callable(fn):
-    raise _UntranslatedError(f'{short(fn)} is no function')
+    raise _UntranslatedError(f'{short(fn)} is not a function')
   if isinstance(fn, functools.partial):
     return _bound(fn, _translated(fn.func), fn.args, fn.keywords)
   found = _by_identity(fn)
@@ -92,15 +92,15 @@ def _translated(fn: Any) -> Callable:
   name = qualified_name(fn)
   if name not in _functions or not isinstance(fn, types.FunctionType):
     raise _UntranslatedError(
-      f'nobody has translated the function {name}; a JAX function decorated'
-      f' with @translates_fn({name!r}) (adaptors.translate.functions) does'
+      f'no translation is registered for the function {name}; register a JAX'
+      f' function with @translates_fn({name!r}) (adaptors.translate.functions)'
     )
   _check_only_one(fn, name)
-  return _bound(fn, _functions[name], (), _taken_from_around(fn))
+  return _bound(fn, _functions[name], (), _captured(fn))
 
 
 def _by_identity(fn: Any) -> Callable | None:
-  """Returns the translation of a function that a registered name leads to."""
+  """Returns the translation of a function that is found by its name."""
   for name, translated in _functions.items():
     if _LOCALS not in name and any(f is fn for f in _resolved(name)):
       return translated
@@ -108,16 +108,16 @@ def _by_identity(fn: Any) -> Callable | None:
 
 
 def _resolved(dotted_name: str) -> Iterator[Any]:
-  """Yields what a name leads to, in modules that are loaded."""
+  """Yields the objects that a name means, in loaded modules."""
   root, _, rest = dotted_name.partition('.')
   roots = _TENSORFLOWS if root == 'tf' else (root,)
   for full in (f'{root}.{rest}' for root in roots):
     parts = full.split('.')
-    for cut in range(len(parts) - 1, 0, -1):
-      found = sys.modules.get('.'.join(parts[:cut]))
+    for split in range(len(parts) - 1, 0, -1):
+      found = sys.modules.get('.'.join(parts[:split]))
       if found is None:
         continue
-      for part in parts[cut:]:
+      for part in parts[split:]:
         is_dict = isinstance(found, dict)
         found = found.get(part) if is_dict else getattr(found, part, None)
       if found is not None:
@@ -126,9 +126,9 @@ def _resolved(dotted_name: str) -> Iterator[Any]:
 
 
 def _check_only_one(fn: types.FunctionType, name: str):
-  """Raises an error unless only one function can have the name of a local one.
+  """Raises an error unless a local function's name is unique.
 
-  Two lambdas of one function, for instance, cannot be told apart.
+  Two lambdas within one function, for instance, have the same name.
   """
   outer, *inner = name.split(_LOCALS)
   codes = [inspect.unwrap(f).__code__ for f in _resolved(outer)][:1]
@@ -141,36 +141,36 @@ def _check_only_one(fn: types.FunctionType, name: str):
     ]
   if len(codes) > 1:
     raise _UntranslatedError(
-      f'{name} is one of {len(codes)} functions of this name, which cannot be'
-      ' told apart; give it a name of its own'
+      f'{name} is the name of {len(codes)} functions; give each of them its'
+      ' own name'
     )
   if codes != [fn.__code__]:
     raise _UntranslatedError(
-      f'{name} is not the function that is found under this name'
+      f'{name} is not the function that its module has under this name'
     )
 
 
-def _taken_from_around(fn: types.FunctionType) -> dict[str, Any]:
-  """Returns what a function has of values by name, but for its arguments.
+def _captured(fn: types.FunctionType) -> dict[str, Any]:
+  """Returns a function's defaults and closure by name.
 
-  Modules and classes are part of its code.
+  Modules and classes are left out.
   """
-  taken = {
+  found = {
     name: parameter.default
     for name, parameter in inspect.signature(fn).parameters.items()
     if parameter.default is not inspect.Parameter.empty
   }
   cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-  taken |= {name: cell.cell_contents for name, cell in cells}
+  found |= {name: cell.cell_contents for name, cell in cells}
   return {
     name: value
-    for name, value in taken.items()
+    for name, value in found.items()
     if not isinstance(value, type | types.ModuleType)
   }
 
 
 def _bound(fn: Any, translated: Callable, args, keywords) -> Callable:
-  """Returns a JAX function with some arguments given."""
+  """Returns a JAX function with some arguments bound."""
   if not args and not keywords:
     return translated
   args = [_plain(fn, 'an argument', value) for value in args]
@@ -187,7 +187,7 @@ def _bound(fn: Any, translated: Callable, args, keywords) -> Callable:
 
 
 def _plain(fn: Any, name: str, value: Any) -> Any:
-  """Returns a value that a function is given, as JAX takes it."""
+  """Returns the value of a function's argument for JAX."""
   if value is None or isinstance(value, bool | int | float | str):
     return value
   if isinstance(value, list | tuple):
@@ -198,6 +198,6 @@ def _plain(fn: Any, name: str, value: Any) -> Any:
     return _translated(value)
   raise _UntranslatedError(
     f'{qualified_name(getattr(fn, "func", fn))} has {name} ='
-    f' {short(value)}, a {type(value).__name__}; expected a number, a text, a'
-    ' function, or a list of these'
+    f' {short(value)}, a {type(value).__name__}; expected a number, a string,'
+    ' a function, or a list of these'
   )

@@ -1,4 +1,37 @@
-"""Which function translates which Lingvo class."""
+"""The registry of translators: from a Lingvo class to a function of its Params.
+
+A translator reads the Params through a `ParamsView` and returns the config of
+the JAX layer and the map of its variables:
+
+    @translates('my.layers.Offset')
+    def offset(view: ParamsView) -> Translated:
+      view.get('params_init')  # The weight starts at 0.
+      config = linears.Bias.config(dims=view.get('dims'))
+      return Translated(config, VariableMap([Variable(('b',), 'b')]))
+
+`translate` calls it. For all layers it sets dtypes and
+`skip_lp_regularization`, and reports the fields that were not read:
+
+    >>> from adaptors import lingvo_runtime
+    >>> from adaptors.translate.view import Report
+    >>> layers = lingvo_runtime.module('lingvo.core.layers')
+    >>> params = layers.LayerNorm.Params().Set(input_dim=4)
+    >>> norm = translate(ParamsView(params, 'task.norm', Report()))
+    >>> norm.config.cls.__name__, norm.config.dim, norm.config.dtype.__name__
+    ('LayerNorm', 4, 'float32')
+    >>> [(variable.theta, variable.jax) for variable in norm.variables]
+    [(('scale',), 'scale'), (('bias',), 'bias')]
+
+A class that overrides anything but `Params()` needs its own translator:
+
+    >>> class Doubled(layers.LayerNorm):
+    ...   def FProp(self, theta, inputs):
+    ...     return 2 * super().FProp(theta, inputs)
+    >>> view = ParamsView(Doubled.Params(), 'task.norm', Report())
+    >>> translate(view)
+    >>> print(view.report.issues[0].message)
+    it is not its parent lingvo.core.layers.LayerNorm, since it overrides FProp
+"""
 
 import collections
 import dataclasses
@@ -8,6 +41,7 @@ import inspect
 import pkgutil
 import types
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from absl import logging
 
@@ -16,22 +50,21 @@ from adaptors.translate.view import ParamsView, class_path
 from pax_compat import config as config_lib
 from pax_compat import errors
 
-# What is said of a class of which nothing is known.
-UNKNOWN = 'nobody has translated this class'
+UNKNOWN = 'no translator is registered for this class'
 
-# Those for any use, then those that were registered as fallbacks.
+# Translators, and those that were registered as fallbacks.
 _translators = collections.ChainMap[str, Callable]({}, {})
 
 
 @dataclasses.dataclass(frozen=True)
 class Translated:
-  """A Lingvo layer in JAX.
+  """The result of a layer's translator.
 
   Attributes:
-    config: builds the JAX layer.
-    variables: which of its variables are which of Lingvo's.
-    children: the paths of layers inside of it, such as `layers_0.main`, by
-      their paths in Lingvo; of layers that a user composes only.
+    config: of the JAX layer.
+    variables: maps its variables to Lingvo's.
+    children: only for the layers of `lingvo.core.builder`: the JAX paths of
+      inner layers, such as `layers_0.main`, by their Lingvo paths.
   """
 
   config: config_lib.Config
@@ -42,13 +75,13 @@ class Translated:
 def translates(dotted_path: str, *, fallback: bool = False):
   """Registers the decorated function for the class of that dotted path.
 
-  The function takes a `ParamsView`; what it returns is up to the kind of class:
-  `Translated` for a layer, a config for a schedule or an optimizer.
+  The function takes a `ParamsView` and returns `Translated` for a layer, a
+  config for a schedule or an optimizer; None where it added an issue.
 
   Args:
     dotted_path: of the class.
-    fallback: whether a function that is registered for the class without
-      `fallback`, before or after this one, is used instead.
+    fallback: whether a translator that is registered without `fallback`, before
+      or after this one, takes precedence.
   """
 
   def register(fn):
@@ -59,11 +92,10 @@ def translates(dotted_path: str, *, fallback: bool = False):
 
 
 def translate(view: ParamsView):
-  """Translates the class of the view's Params.
+  """Calls the translator of the class of the view's Params.
 
   Returns:
-    What the translator returns, or None where there is no translator, or a
-    part has none; the view's report then says which.
+    The translator's result; None after adding an issue to the view's report.
   """
   load_translators()
   cls = view.params.cls
@@ -74,10 +106,10 @@ def translate(view: ParamsView):
   view.compare_with(_translated_base(cls))
   issues_before = len(view.report.issues)
   try:
-    translated = translator(view)
+    translated = call(translator, view)
   except Exception as error:
-    # After an issue, most errors only follow from the part that is missing. The
-    # log has the traceback, in case the translator itself is wrong.
+    # Most errors after an issue are caused by it, and are not reported again.
+    # The log has the traceback, in case the translator itself is wrong.
     logging.debug('translating %s: %s', class_path(cls), error, exc_info=True)
     if len(view.report.issues) == issues_before:
       view.issue('', unreadable(error))
@@ -86,18 +118,40 @@ def translate(view: ParamsView):
   return translated if len(view.report.issues) == issues_before else None
 
 
+def call(translator: Callable, view: ParamsView) -> Any:
+  """Calls a translator, and handles the fields that all layers have.
+
+  `ParamsView.base_fields` are set on the config, except those that are set
+  already (a translator may return a child's config). `params_init` is ignored
+  if the layer has no variables.
+  """
+  translated = translator(view)
+  is_layer = translated is None or isinstance(translated, Translated)
+  if not is_layer or 'skip_lp_regularization' not in view.params:
+    return translated
+  fields = view.base_fields()
+  if translated is None or not tuple(translated.variables):
+    view.get('params_init')
+  config = translated and translated.config
+  if isinstance(config, config_lib.Config):
+    for name, value in fields.items():
+      if not config_lib.is_set(config, name):
+        config.set(**{name: value})
+  return translated
+
+
 def unreadable(error: Exception) -> str:
-  """Says why the values of some Params are of no use."""
+  """Returns the message for Params whose values made a translator fail."""
   if isinstance(error, errors.UserError):
     return str(error)
   return (
-    'its Params do not go together, or hold something of a wrong type:'
+    'its Params do not fit together, or a value has a wrong type:'
     f' {type(error).__name__}: {error} ({errors.place_of(error)})'
   )
 
 
 def registered() -> Mapping[str, Callable]:
-  """Returns the translators so far, by dotted paths of classes."""
+  """Returns the registered translators by dotted path of the class."""
   return types.MappingProxyType(_translators)
 
 
@@ -114,12 +168,11 @@ def find(
 ) -> Callable | None:
   """Returns the translator of a class, or None.
 
-  A class without one of its own has its base's if it overrides nothing but
-  `Params()`: what computes differently is not its parent.
+  A class inherits its base's translator if it overrides only `Params()`.
 
   Args:
     cls: the class.
-    translators: by dotted paths of classes; None for the registered ones.
+    translators: by dotted path of the class; None for the registered ones.
   """
   translators = _translators if translators is None else translators
   for base in cls.__mro__:
@@ -132,7 +185,7 @@ def find(
 
 
 def _translated_base(cls: type) -> type:
-  """Returns the class whose translator is that of `cls`."""
+  """Returns the class in whose name the translator of `cls` is registered."""
   return next(b for b in cls.__mro__ if class_path(b) in _translators)
 
 
@@ -150,7 +203,7 @@ def no_translator(cls: type) -> str:
 
 
 def overrides(cls: type) -> set[str]:
-  """Returns the names that a class defines and that can change what it does."""
+  """Returns the names in a class that can change what it computes."""
   names = {
     name
     for name in vars(cls)
@@ -175,10 +228,10 @@ def overrides(cls: type) -> set[str]:
 
 
 def _is_trivial(init: Callable | None) -> bool:
-  """Whether an `__init__` was put there by Lingvo's metaclass.
+  """Whether an `__init__` was added by Lingvo's metaclass.
 
-  It gives every layer one, and wraps that one and any other in a function that
-  has it as the variable `func`.
+  The metaclass gives every layer an `__init__`, and wraps it in a function
+  whose closure has it as `func`.
   """
   if not inspect.isfunction(init):
     return False

@@ -1,10 +1,6 @@
-"""JAX counterparts of TensorFlow's functions, and of those in Lingvo itself.
-
-Arguments have TensorFlow's names and places.
-"""
+"""JAX counterparts of TensorFlow functions, with the same arguments."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +8,7 @@ import jax.numpy as jnp
 from adaptors.translate.functions import translates_fn
 from pax_compat.layers.graph import containers
 
-# Those whose counterpart is one of JAX, with the same arguments in order.
+# JAX functions with the same arguments in the same order.
 _SAME = {
   'builtins.sum': sum,
   'operator.add': jnp.add,
@@ -54,7 +50,7 @@ _SAME = {
 for _name, _fn in _SAME.items():
   translates_fn(_name)(_fn)
 
-# What merges the branches of `lingvo.core.builder.Base._Par`.
+# Merges the branches of `lingvo.core.builder.Base._Par`.
 translates_fn('lingvo.core.builder.Base._Par.<locals>.ConcatTuples')(
   containers.flat
 )
@@ -155,45 +151,3 @@ for _name, _fn in {
   'tf.reduce_sum': jnp.sum,
 }.items():
   translates_fn(_name)(functools.partial(_reduced, _fn))
-
-
-def squared_relu(x):
-  """Lingvo's `SQUARED_RELU`."""
-  return jnp.square(jax.nn.relu(x))
-
-
-def raw_gelu(x):
-  """Lingvo's `GELU_RAW`."""
-  inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-  return 0.5 * x * (1 + jnp.tanh(inner))
-
-
-def gated(x, activation):
-  """Returns half of the last dimension, times a function of the other half."""
-  first, second = jnp.split(x, 2, axis=-1)
-  return first * activation(second)
-
-
-# By the names that Lingvo's layers have for them.
-ACTIVATIONS = {
-  'NONE': identity,
-  'RELU': jax.nn.relu,
-  'RELU6': jax.nn.relu6,
-  'LEAKY_RELU': leaky_relu,
-  'SIGMOID': jax.nn.sigmoid,
-  'TANH': jnp.tanh,
-  'GELU': gelu,
-  'GELU_APPROXIMATE': functools.partial(gelu, approximate=True),
-  'GELU_RAW': raw_gelu,
-  'SWISH': jax.nn.silu,
-  'SILU': jax.nn.silu,
-  'SOFTPLUS': jax.nn.softplus,
-  'SQUARED_RELU': squared_relu,
-  'GLU': functools.partial(gated, activation=jax.nn.sigmoid),
-  'BILINEAR_GLU': functools.partial(gated, activation=identity),
-  'RELU_GLU': functools.partial(gated, activation=jax.nn.relu),
-  'GELU_GLU': functools.partial(gated, activation=gelu),
-  'SWISH_GLU': functools.partial(gated, activation=jax.nn.silu),
-}
-for _name, _fn in ACTIVATIONS.items():
-  translates_fn(f'lingvo.core.activations._ACTIVATIONS.{_name}')(_fn)

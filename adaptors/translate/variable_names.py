@@ -1,9 +1,9 @@
-"""Which weights Lingvo means, where only its task can tell.
+"""Names and noise of Lingvo's variables, read from an instantiated task.
 
-Regular expressions match names of TensorFlow variables, such as
-`lm/softmax/weight_0/var:0`, which no rule derives from theta paths or from
-ours; and each layer says itself which of its weights get noise. So the task is
-instantiated in a graph of its own, which allocates nothing, and asked.
+Regular expressions in Params match names of TensorFlow variables, such as
+`lm/softmax/weight_0/var:0`, which do not follow from theta paths; and each
+layer decides which of its weights get noise. So the task is instantiated in a
+separate graph, which allocates nothing.
 """
 
 import functools
@@ -17,42 +17,43 @@ from pax_compat.learners.variable_names import full_name
 
 
 class VariableNames:
-  """What a task says of its variables, found out when first asked for.
+  """The names of a task's variables, computed at the first use.
 
   Attributes:
-    variables: which of our weights are made of which of Lingvo's.
+    variables: maps our weights to Lingvo's variables.
   """
 
   def __init__(self, params, variables: VariableMap, scope: str = ''):
-    """Asks nothing yet.
+    """Instantiates nothing yet.
 
     Args:
       params: the task's Params.
       variables: of the task.
-      scope: what Lingvo's names begin with in a model of several tasks.
+      scope: prefix of Lingvo's names in a model of several tasks.
     """
     self.variables = variables
     self._scope = scope
     self._params = params.Copy()
 
   @functools.cached_property
-  def _told(self) -> tuple[dict[str, str], frozenset[str]]:
-    return _told_by_task(self._params)
+  def _names_and_noisy(self) -> tuple[dict[str, str], frozenset[str]]:
+    return _names_and_noisy(self._params)
 
   @property
   def by_theta(self) -> dict[str, str]:
     """The name of each variable, such as `lm/w/var:0`, by theta path."""
-    told = self._told[0].items()
-    return {theta: f'{self._scope}{name}' for theta, name in told}
+    names, _ = self._names_and_noisy
+    return {theta: f'{self._scope}{name}' for theta, name in names.items()}
 
   def noisy(self, view: ParamsView) -> set[str]:
     """Returns the paths of our weights to which Lingvo adds noise.
 
     Args:
-      view: gets an issue where one weight is made of several variables of which
+      view: gets an issue if one weight is made of several variables of which
         only some get noise.
     """
-    return self._chosen(lambda theta: theta in self._told[1], view, 'vn')
+    _, noisy = self._names_and_noisy
+    return self._chosen(lambda theta: theta in noisy, view, 'vn')
 
   def selected(
     self, selects: Callable[[str], bool], view: ParamsView, field: str
@@ -60,10 +61,10 @@ class VariableNames:
     """Returns the paths of our weights whose variables are selected.
 
     Args:
-      selects: says of a variable's name whether it is.
-      view: gets an issue where one weight is made of several variables of which
+      selects: returns whether a variable's name is selected.
+      view: gets an issue if one weight is made of several variables of which
         only some are selected.
-      field: of the view, that the selection comes from.
+      field: the view's field with the selection.
     """
     return self._chosen(lambda t: selects(self.by_theta[t]), view, field)
 
@@ -75,8 +76,8 @@ class VariableNames:
       if len(answers) > 1:
         view.issue(
           field,
-          f'it is about only some of the variables {", ".join(variable.theta)},'
-          f' which are the one weight {variable.jax} here',
+          f'it selects only some of the variables {", ".join(variable.theta)},'
+          f' which are one weight here, {variable.jax}',
         )
       if any(answers):
         chosen.add(variable.jax)
@@ -84,12 +85,12 @@ class VariableNames:
 
 
 def exactly(paths) -> list[str]:
-  """Returns regular expressions of learners that match these weights only."""
+  """Returns regular expressions for learners that match only these weights."""
   return [re.escape(full_name(path)) for path in sorted(paths)]
 
 
-def _told_by_task(params) -> tuple[dict[str, str], frozenset[str]]:
-  """Returns names by theta path, and which theta paths get noise."""
+def _names_and_noisy(params) -> tuple[dict[str, str], frozenset[str]]:
+  """Returns names by theta path, and the theta paths that get noise."""
   tf = lingvo_runtime.module('lingvo.compat')
   base_model = lingvo_runtime.module('lingvo.core.base_model')
   with (

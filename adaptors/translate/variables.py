@@ -1,8 +1,8 @@
-"""How Lingvo's variables and the JAX model's are the same numbers.
+"""Maps between Lingvo's variables and the JAX model's, with the transforms.
 
-A `VariableMap` says for each JAX variable from which Lingvo variables it is
-made, and how, in both directions. The same map serves parity tests, checkpoint
-import and export.
+A `VariableMap` lists for each JAX variable the Lingvo variables that it is made
+of and an invertible transform. Parity tests, checkpoint import and export use
+the same map.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Same:
-  """The values as they are."""
+class Identity:
+  """The same values."""
 
   def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return arrays[0]
@@ -24,16 +24,16 @@ class Same:
 
 
 @dataclasses.dataclass(frozen=True)
-class AlreadyStacked(Same):
-  """The values as they are, of repeated layers that Lingvo stacks as we do.
+class AlreadyStacked(Identity):
+  """The same values, of repeated layers that are stacked in Lingvo as well.
 
-  Its optimizers take them for one variable.
+  Lingvo's optimizers treat the stack as one variable.
   """
 
 
 @dataclasses.dataclass(frozen=True)
 class Reshape:
-  """The values in another shape, in the same order.
+  """The values in another shape, in row-major order.
 
   Attributes:
     lingvo: the shape in Lingvo.
@@ -52,10 +52,10 @@ class Reshape:
 
 @dataclasses.dataclass(frozen=True)
 class Transpose:
-  """The values with their axes in another order.
+  """The values with permuted axes.
 
   Attributes:
-    axes: for each axis in JAX the axis in Lingvo.
+    axes: for each axis in JAX the axis in Lingvo, as in `numpy.transpose`.
   """
 
   axes: tuple[int, ...]
@@ -69,15 +69,14 @@ class Transpose:
 
 @dataclasses.dataclass(frozen=True)
 class Concat:
-  """Several Lingvo variables, one after the other along an axis.
+  """Several Lingvo variables, concatenated along an axis.
 
-  What is over `size` at the end of the last one is padding: cut off on the way
-  in, zero on the way out.
+  Rows beyond `size` are padding: removed on import, zeros on export.
 
   Attributes:
     axis: the axis.
-    parts: the size along it of each Lingvo variable.
-    size: the size along it in JAX.
+    parts: the size of each Lingvo variable along it.
+    size: the size in JAX along it.
   """
 
   axis: int
@@ -97,9 +96,9 @@ class Concat:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-  """Several Lingvo variables of one shape, along a new first axis.
+  """Several Lingvo variables of one shape, stacked along a new first axis.
 
-  Those of layers that are repeated here: optimizers treat each on its own.
+  They belong to repeated layers; optimizers treat each one separately.
   """
 
   def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -110,11 +109,11 @@ class Stack:
 
 
 @dataclasses.dataclass(frozen=True)
-class Each:
-  """Values that both have a first axis for, each of them transformed.
+class Map:
+  """A transform, applied at each index of the first axis.
 
   Attributes:
-    transform: of the values at one index of the axis.
+    transform: of the values at one index.
   """
 
   transform: Any
@@ -129,15 +128,18 @@ class Each:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dealt:
-  """Several Lingvo variables, to which rows were dealt out in turn.
+class Interleave:
+  """Several Lingvo variables whose rows are interleaved.
 
-  Row i is in variable i modulo their number. What is over `size` at the end is
-  padding, as for `Concat`.
+  Row i is in variable i modulo `parts`. Rows beyond `size` are padding, as in
+  `Concat`.
+
+    >>> Interleave(parts=2, size=3).to_jax([np.array([0, 2]), np.array([1, 3])])
+    array([0, 1, 2])
 
   Attributes:
-    parts: how many variables there are; all have as many rows.
-    size: how many rows there are in JAX.
+    parts: the number of variables, all with the same number of rows.
+    size: the number of rows in JAX.
   """
 
   parts: int
@@ -155,7 +157,7 @@ class Dealt:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-  """One transform after the other, on the way to JAX in the order given."""
+  """Several transforms, applied in order from Lingvo to JAX."""
 
   steps: tuple
 
@@ -178,16 +180,16 @@ class Variable:
   Attributes:
     theta: paths in Lingvo's theta, such as `lm.trans[0].fflayer.fc[1].w`.
     jax: path in its collection, with slashes.
-    transform: how the values correspond.
-    is_sparse: whether its gradient is sparse in TensorFlow, one row for each
-      lookup.
-    is_trainable: whether it is in the collection `params`, which learners
-      train; otherwise in `non_trainable`, as moving statistics are.
+    transform: from Lingvo's values to JAX's.
+    is_sparse: whether its gradient is sparse in TensorFlow, with one row for
+      each lookup.
+    is_trainable: whether it is in the collection `params`; otherwise it is in
+      `non_trainable`, as moving statistics are.
   """
 
   theta: tuple[str, ...]
   jax: str
-  transform: object = Same()
+  transform: object = Identity()
   is_sparse: bool = False
   is_trainable: bool = True
 
@@ -205,18 +207,17 @@ class VariableMap:
     return VariableMap((*self.variables, *other.variables))
 
   def only(self, *, is_trainable: bool) -> 'VariableMap':
-    """Returns the map of those in `params`, or of those in `non_trainable`."""
+    """Returns the variables of `params`, or those of `non_trainable`."""
     return VariableMap(
       v for v in self.variables if v.is_trainable == is_trainable
     )
 
   def under(self, theta: str, jax: str) -> 'VariableMap':
-    """Returns the map of the same variables below a child of these names.
+    """Returns the same variables, as those of a child.
 
     Args:
-      theta: the child's name in Lingvo; empty where its variables are the
-        parent's own.
-      jax: its path in JAX; empty where its variables are the parent's own.
+      theta: the child's path in Lingvo; '' adds nothing to the paths.
+      jax: its path in JAX; '' adds nothing to the paths.
     """
     return VariableMap(
       dataclasses.replace(
@@ -228,7 +229,11 @@ class VariableMap:
     )
 
   def to_jax(self, theta: Mapping[str, np.ndarray]) -> dict:
-    """Returns the nested dict of variables made of Lingvo's values by path."""
+    """Returns the nested dict of JAX values.
+
+    Args:
+      theta: Lingvo's values by path.
+    """
     params = {}
     for v in self.variables:
       *parents, leaf = v.jax.split('/')
@@ -242,7 +247,7 @@ class VariableMap:
     """Returns Lingvo's values by theta path.
 
     Args:
-      params: the JAX variables by path, as `learners.by_path` gives them.
+      params: the JAX variables by path, as `learners.by_path` returns them.
     """
     theta = {}
     for v in self.variables:

@@ -1,7 +1,17 @@
-"""A view over Lingvo Params that remembers what a translator has read.
+"""A view over Lingvo Params that records which fields a translator has read.
 
-So nothing is dropped in silence: a field that no translator read, and that does
-not hold its class's default, is an issue that names its path, value and class.
+Nothing is dropped in silence: a field that was not read and does not have its
+class's default is an issue that names its path, value and class:
+
+    >>> layers = lingvo_runtime.module('lingvo.core.layers')
+    >>> params = layers.LayerNorm.Params().Set(input_dim=4, epsilon=0.1)
+    >>> view = ParamsView(params, 'task.norm', Report())
+    >>> view.get('input_dim')
+    4
+    >>> view.require('bias', True)
+    >>> view.finish()
+    >>> print(view.report.issues[0].path, view.report.issues[0].message)
+    task.norm.epsilon 0.1 is not translated (the default is 1e-06)
 """
 
 import dataclasses
@@ -21,11 +31,11 @@ class Issue:
   """Something that cannot be translated.
 
   Attributes:
-    path: where it is, from the task's Params on.
-    class_path: the dotted path of the Lingvo class whose Params hold it.
-    message: what is the matter.
-    field: the field, from the class's Params on; '' for the class itself.
-    value: what the field holds, in a line; '' where there is nothing to show.
+    path: its path, starting at the task's Params.
+    class_path: the dotted path of the Lingvo class whose Params contain it.
+    message: why it cannot be translated.
+    field: the path within that class's Params; '' for the class itself.
+    value: the field's value as one line; '' if there is none to show.
   """
 
   path: str
@@ -42,7 +52,7 @@ class UntranslatedError(errors.UserError):
   """Params that cannot be translated.
 
   Attributes:
-    issues: why.
+    issues: the reasons.
   """
 
   def __init__(self, message: str, issues: Sequence[Issue]):
@@ -52,14 +62,14 @@ class UntranslatedError(errors.UserError):
 
 @dataclasses.dataclass
 class Report:
-  """What a translation found out on its way.
+  """Issues and notes of one translation.
 
   Attributes:
-    issues: what cannot be translated; none may be left.
-    notes: what was left out on purpose because it has no effect in JAX.
-    bridge_part: has Lingvo compute a part of what a builder composes, of whose
-      class nobody has a translation: (view) -> `registry.Translated`, or None
-      and an issue. None to translate all.
+    issues: what cannot be translated; the translation fails unless it is empty.
+    notes: fields that were set and have no effect in JAX.
+    bridge_part: bridges a builder's sub-layer whose class has no translator:
+      (view) -> `registry.Translated`, or None after adding an issue. None if
+      nothing is bridged.
   """
 
   issues: list[Issue] = dataclasses.field(default_factory=list)
@@ -71,9 +81,8 @@ class ParamsView:
   """Params of one Lingvo class, read through `get`, `require` and `child`.
 
   Attributes:
-    params: the Params, a private copy; what a parent sets on its child may be
-      set on it.
-    path: where the Params stand.
+    params: the Params, a private copy, on which a translator may set fields.
+    path: the path of the Params.
     report: shared by all views of one translation.
   """
 
@@ -94,16 +103,16 @@ class ParamsView:
     return class_path(self._owner)
 
   def get(self, name: str) -> Any:
-    """Returns a field's value; the translator answers for its meaning.
+    """Returns a field's value and marks the field as read.
 
-    A text where the class has a number, or the other way round, is an issue.
+    A string where the default is a number, or the reverse, is an issue.
     """
     self._read.add(name)
     value = self.params.Get(name)
     defaults = self.defaults()
     default = None if defaults is None else params_trees.get(defaults, name)
     if _is_of_wrong_kind(value, default):
-      kinds = ['text', 'number'][:: 1 if isinstance(value, str) else -1]
+      kinds = ['string', 'number'][:: 1 if isinstance(value, str) else -1]
       self.issue(
         name,
         f'{short(value)} is a {kinds[0]}; expected a {kinds[1]} (the default is'
@@ -112,14 +121,14 @@ class ParamsView:
     return value
 
   def require(self, name: str, *allowed: Any):
-    """Reads a field of which only some values are translated."""
+    """Reads a field; any value but the `allowed` ones is an issue."""
     value = self.get(name)
     if not any(same(value, a) for a in allowed):
       wanted = ' or '.join(repr(a) for a in allowed)
       self.issue(name, f'{short(value)} is not translated, only {wanted}')
 
   def ignore(self, why: str, *names: str):
-    """Reads fields without effect in JAX; notes those that were set."""
+    """Reads fields without effect in JAX; adds a note for each that is set."""
     defaults = self.defaults()
     for name in names:
       if name not in self.params:
@@ -131,24 +140,23 @@ class ParamsView:
         )
 
   def issue(self, name: str, message: str):
-    """Adds an issue with a field of these Params."""
+    """Adds an issue with a field of these Params ('' for the class)."""
     path = f'{self.path}.{name}' if name else self.path
     found = Issue(path, self.class_path, message, name, self._shown(name))
     if found not in self.report.issues:
       self.report.issues.append(found)
 
   def _shown(self, name: str) -> str:
-    """Returns what a field holds, in a line; '' where it cannot be told."""
+    """Returns a field's value as one line; '' if it has none."""
     try:
       return short(self.params.Get(name)) if name else ''
-    except Exception:  # It is no path of plain Params.
+    except Exception:  # It is not a path within Params, as `sub[0]`.
       return ''
 
   def group(self, name: str) -> 'ParamsView':
-    """Returns the view of a field that holds plain Params without a class.
+    """Returns the view of a field whose value is Params without a class.
 
-    It is the same view each time: who reads a part of the field answers for
-    that part. Its `finish` is the caller's to call.
+    It is the same view each time. The caller calls its `finish`.
     """
     if name not in self._groups:
       defaults = self.defaults()
@@ -164,17 +172,18 @@ class ParamsView:
   def child(self, name: str, **settings: Any) -> 'ParamsView':
     """Returns the view of a child layer's Params.
 
-    As Lingvo's `CreateChild` does, the child takes over what its parent's
-    Params say of dtypes, initialisation and the like, unless it says so itself.
+    As with Lingvo's `CreateChild`, the child inherits dtypes, `params_init`
+    and other common fields unless its own Params set them. The parent's
+    `params_init` is thereby read: the child's translator has to read it.
 
     Args:
-      name: the field that holds the child's template.
-      **settings: what the parent sets on a copy of the template.
+      name: the field with the child's template.
+      **settings: fields that the parent sets on a copy of the template.
     """
     return self.adopt(self.get(name), name, **settings)
 
   def adopt(self, template, name: str, **settings: Any) -> 'ParamsView':
-    """Like `child`, for a template that is not a field of its own."""
+    """Like `child`, for a template that is not the value of a field."""
     base_layer = lingvo_runtime.module('lingvo.core.base_layer')
     copy = template.Copy()
     unknown = sorted(key for key in settings if key not in copy)
@@ -186,12 +195,34 @@ class ParamsView:
       )
     copy.Set(**{k: v for k, v in settings.items() if k not in unknown})
     base_layer.BaseLayer.CopyBaseParams(self.params, copy)
-    # What was copied down is the parent's to answer for.
+    self._read.add('params_init')
+    # The parent's translator reads the fields that were copied.
     view = ParamsView(copy, f'{self.path}.{name}', self.report)
     for key in _COPIED_DOWN:
       if same(copy.Get(key), self.params.Get(key)):
         view._read.add(key)
     return view
+
+  def base_fields(self) -> dict:
+    """Reads the fields of all Lingvo layers; returns them under JAX names.
+
+    `registry` sets them on the configs of layers. A translator calls it only
+    where it returns something else than `Translated`, or to replace the fields
+    of a child's config.
+    """
+    fprop_dtype = self.get('fprop_dtype')
+    self.ignore("random numbers come from the run's own seed", 'random_seed')
+    self.ignore(
+      "it concerns TensorFlow's graphs only",
+      'add_name_to_theta',
+      'allow_implicit_capture',
+      'is_inference',
+    )
+    return dict(
+      dtype=self.get('dtype').as_numpy_dtype,
+      fprop_dtype=None if fprop_dtype is None else fprop_dtype.as_numpy_dtype,
+      skip_lp_regularization=self.get('skip_lp_regularization'),
+    )
 
   def defaults(self):
     """Returns the Params that the class starts with, or None if unknown."""
@@ -200,13 +231,13 @@ class ParamsView:
     return self._defaults
 
   def compare_with(self, base: type):
-    """Lets fields that are not read be compared with defaults of a base class.
+    """Makes `finish` compare unread fields with a base class's defaults.
 
-    A class that changes nothing but `Params()` is translated as its base: its
-    own defaults are then settings like any other.
+    A class that overrides only `Params()` is translated as its base, so its own
+    defaults are settings like any other.
 
     Args:
-      base: the class that is translated, or one that it derives from.
+      base: the class whose translator is used: the class itself or a base.
     """
     if base is self._owner or 'cls' not in self.params:
       return
@@ -216,7 +247,7 @@ class ParamsView:
         self._defaults.Set(**{name: value})
 
   def finish(self):
-    """Adds an issue for each field that was set and not read."""
+    """Adds an issue for each field that is set and was not read."""
     defaults = self.defaults()
     for name, value in self.params.IterParams():
       if name in self._read:
@@ -248,10 +279,10 @@ def class_path(cls: type) -> str:
 
 
 def starting_params(cls: type) -> Any:
-  """Returns the Params that a Lingvo class starts with.
+  """Returns the default Params of a Lingvo class.
 
-  Where a class makes them of arguments, as layers of car tasks do, they are
-  those of the nearest base class that takes none.
+  If `Params()` takes arguments, as in layers of car tasks, they are those of
+  the nearest base class whose `Params()` takes none.
   """
   for one in cls.__mro__:
     arguments = inspect.signature(one.Params).parameters.values()
@@ -271,10 +302,10 @@ def _is_optional(argument: inspect.Parameter) -> bool:
 
 
 def differences(value: Any, default: Any, path: str) -> list[tuple]:
-  """Returns (path, value, default) wherever two values of a field differ.
+  """Returns (path, value, default) for each difference of a field's values.
 
-  Params with a class are compared with what that class starts with, if the
-  parent's default is of the same class.
+  Params with a class are compared with that class's defaults if the parent's
+  default is of the same class.
   """
   if not _is_params(value):
     return [] if same(value, default) else [(path, value, default)]
@@ -292,7 +323,7 @@ def differences(value: Any, default: Any, path: str) -> list[tuple]:
 
 
 def same(a: Any, b: Any) -> bool:
-  """Whether two values of a Params field are the same."""
+  """Whether two values of a Params field are equal."""
   if _is_params(a) and _is_params(b):
     return a.ToText() == b.ToText()
   if hasattr(a, 'shape') or hasattr(b, 'shape'):
@@ -301,7 +332,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def short(value: Any) -> str:
-  """Returns a value as text of one short line."""
+  """Returns a value as one line of at most 80 characters."""
   text = ' '.join(
     (value.ToText() if _is_params(value) else repr(value)).split()
   )
@@ -309,7 +340,7 @@ def short(value: Any) -> str:
 
 
 def _is_of_wrong_kind(value: Any, default: Any) -> bool:
-  """Whether one of two values is a text and the other one a number."""
+  """Whether one of two values is a string and the other a number."""
   if isinstance(value, str):
     return _is_number(default)
   return isinstance(default, str) and _is_number(value)

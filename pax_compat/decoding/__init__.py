@@ -1,1 +1,1 @@
-"""How sequences are decoded, token by token."""
+"""Autoregressive decoding."""

@@ -1,6 +1,6 @@
-"""Greedy decoding: the most likely token, step after step.
+"""Greedy decoding: the most likely token in each step.
 
-Shapes: B batch, P prefix, L positions at once, T positions in all, V
+Shapes: B batch, P prefix, L tokens of a step, T maximum number of positions, V
 vocabulary.
 """
 
@@ -19,23 +19,24 @@ from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
 
 # (network, ids [B, L], *, time_step, causal, **positions) -> logits [B, L, V].
-# Where prefixes are read at once, the positions are `segment_pos` and `mask`;
-# see `TransformerLm.extend_step`.
+# With `fprop_for_prefix`, the positions are `segment_pos` and `mask`; see
+# `TransformerLm.extend_step`.
 ExtendStepFn = Callable[..., jax.Array]
 
-# The log-probability of a token that was not predicted; no real one is 1.
+# Stands for the log-probability of tokens that were not predicted; real ones
+# are at most 0.
 NO_LOGPROB = 1.0
 
 
 class _State(flax.struct.PyTreeNode):
-  """What goes from one step to the next.
+  """The carry of the decoding loop.
 
   Attributes:
-    position: [], int, the last position that has a token.
+    position: [], int, the last decoded position.
     ids: [B, T], int, the tokens; after `position` those of prefixes only.
     logprobs: [B, T], of the tokens.
-    lengths: [B], int, tokens of each sequence so far.
-    done: [B], bool, whether a sequence is at its end.
+    lengths: [B], int, number of tokens of each sequence so far.
+    done: [B], bool, whether a sequence has ended.
   """
 
   position: jax.Array
@@ -57,20 +58,19 @@ def greedy_decode(
   """Decodes until every sequence has ended.
 
   Args:
-    network: what computes logits; its decode states must be mutable.
-    settings: how to decode.
-    prefix: what the sequences begin with.
-    init_states: (network, T), makes room for T positions.
-    extend_step: computes logits of the next tokens.
-    causal_prefix: whether tokens of a prefix are hidden from earlier ones.
+    network: computes logits; its decode states must be mutable.
+    settings: of the decoder.
+    prefix: the prefixes, left-aligned.
+    init_states: (network, T), initialises decode states of T positions.
+    extend_step: computes the logits of the next tokens.
+    causal_prefix: whether attention within the prefix is causal.
 
   Returns:
-    `prefix_ids` [B, P] and `prefix_lengths` [B]; `output_ids` [B, T], the
-    prefixes and what was decoded, with 0 behind the end; `decode_lengths` [B],
-    how many tokens of an output count, prefix and end-of-sequence token
-    included; and `logprobs` [B, T] of the output's tokens, 1 where there is
-    none: for the first token, for those of a prefix that was read at once, and
-    behind the end.
+    `prefix_ids` [B, P] and `prefix_lengths` [B]; `output_ids` [B, T], prefixes
+    and decoded tokens, padded with 0; `decode_lengths` [B], the lengths of the
+    outputs, prefix and end-of-sequence token included; and `logprobs` [B, T] of
+    the output's tokens, or 1 for tokens that were not predicted: the first one,
+    those of a prefix that was read in one step, and padding.
 
   Raises:
     UserError: the decode states are not mutable.
@@ -80,15 +80,15 @@ def greedy_decode(
       f'{type(network).__name__}: to decode, the collection'
       f' {base_layer.DECODE_CACHE!r} must be mutable'
     )
-  prefix = prefixes.cut(prefix, settings.seqlen)
+  prefix = prefixes.truncate(prefix, settings.seqlen)
   if settings.fprop_for_prefix:
     start, first = prefixes.right_aligned(prefix), prefix.ids.shape[1]
     length = first + settings.max_decode_steps
   else:
     start, first, length = prefix, 1, settings.seqlen
-  start = prefixes.with_room(start, length)
+  start = prefixes.pad(start, length)
   loop = _Loop(settings, start, extend_step)
-  state = loop.first_state(first)
+  state = loop.initial_state(first)
   init_states(network, length)
   if first < length:
     state = loop.extend(network, state, first, causal=causal_prefix)
@@ -113,7 +113,7 @@ def greedy_decode(
 
 
 class _Loop:
-  """The steps of a decoding."""
+  """The steps of the decoding loop."""
 
   def __init__(
     self, settings: DecoderHParams, start: Prefix, extend_step: ExtendStepFn
@@ -123,8 +123,8 @@ class _Loop:
     self._start = start
     self._eos = jnp.asarray(settings.eos_ids, jnp.int32)
 
-  def first_state(self, first: int) -> _State:
-    """Returns the state in which `first` positions have tokens."""
+  def initial_state(self, first: int) -> _State:
+    """Returns the state after the first `first` positions."""
     ids = self._start.ids
     lengths = first - self._start.offsets
     return _State(
@@ -138,7 +138,7 @@ class _Loop:
   def extend(
     self, network: Any, state: _State, steps: int, *, causal: bool
   ) -> _State:
-    """Reads the last `steps` tokens, and writes the one after them."""
+    """Reads the last `steps` tokens, and decodes the next one."""
     time_step = state.position - (steps - 1)
     ids = jax.lax.dynamic_slice_in_dim(state.ids, time_step, steps, axis=1)
     positions = {}
@@ -152,17 +152,17 @@ class _Loop:
   def _positions(
     self, state: _State, indices: jax.Array
   ) -> dict[str, jax.Array]:
-    """Returns where tokens [L] of right-aligned prefixes stand."""
+    """Returns `segment_pos` and `mask` of a step after aligned prefixes."""
     offsets = self._start.offsets[:, None]
-    seen = jnp.arange(state.ids.shape[1]) >= offsets
+    is_token = jnp.arange(state.ids.shape[1]) >= offsets
     return {
       'segment_pos': jnp.maximum(indices - offsets, 0),
-      # What stands in front of a prefix is never seen.
-      'mask': seen[:, None, None, :],
+      # Masks the padding before a prefix.
+      'mask': is_token[:, None, None, :],
     }
 
   def _write(self, state: _State, logits: jax.Array) -> _State:
-    """Writes the token after the last one, by its `logits` [B, V]."""
+    """Appends a token, chosen by its `logits` [B, V]."""
     position = state.position + 1
     prefix_end = self._start.offsets + self._start.lengths
     decoded = position - prefix_end
@@ -190,7 +190,7 @@ class _Loop:
   def _without_early_end(
     self, logits: jax.Array, decoded: jax.Array
   ) -> jax.Array:
-    """Returns `logits` [B, V] that forbid to end before there are enough."""
+    """Masks end tokens in `logits` [B, V] before `min_decode_steps`."""
     if not self._settings.min_decode_steps:
       return logits
     is_eos = jnp.isin(jnp.arange(logits.shape[-1]), self._eos)

@@ -1,9 +1,15 @@
-"""Beginnings of sequences, of different lengths.
+"""Prefixes of sequences, of different lengths.
 
-A batch has them left-aligned, padding behind. To be read at once, and to be
-continued at the same position in every row, they are right-aligned.
+In a batch they are left-aligned. To be read in one step, and continued at the
+same position in every row, they are right-aligned:
 
-Shapes: B batch, P prefix, T positions in all.
+>>> ids = jnp.array([[5, 6, 7], [8, 0, 0]])
+>>> prefix = create(ids, jnp.array([3, 1]))
+>>> print(pad(right_aligned(prefix), 5).ids)
+[[5 6 7 0 0]
+ [0 0 8 0 0]]
+
+Shapes: B batch, P prefix, T maximum number of positions.
 """
 
 import flax.struct
@@ -12,12 +18,12 @@ import jax.numpy as jnp
 
 
 class Prefix(flax.struct.PyTreeNode):
-  """What sequences begin with.
+  """A batch of prefixes.
 
   Attributes:
     ids: [B, P], int, 0 outside of the prefixes.
-    lengths: [B], int, how many tokens a prefix has, 1 at least.
-    offsets: [B], int, where it begins.
+    lengths: [B], int, number of tokens, at least 1.
+    offsets: [B], int, index of the first token.
   """
 
   ids: jax.Array
@@ -26,10 +32,10 @@ class Prefix(flax.struct.PyTreeNode):
 
 
 def create(ids: jax.Array, lengths: jax.Array) -> Prefix:
-  """Returns the first `lengths` [B] of the tokens `ids` [B, P].
+  """Returns prefixes of the first `lengths` [B] of the tokens `ids` [B, P].
 
-  There is always one token, because the first cannot be decoded: a row without
-  any only fills a batch.
+  A length is at least 1, because the first token cannot be decoded; only
+  padding rows have less.
   """
   lengths = jnp.clip(lengths.astype(jnp.int32), 1, ids.shape[1])
   kept = jnp.where(jnp.arange(ids.shape[1]) < lengths[:, None], ids, 0)
@@ -37,33 +43,33 @@ def create(ids: jax.Array, lengths: jax.Array) -> Prefix:
 
 
 def right_aligned(prefix: Prefix) -> Prefix:
-  """Returns a left-aligned prefix with the padding in front."""
+  """Moves the padding of left-aligned prefixes to the front."""
   offsets = prefix.ids.shape[1] - prefix.lengths
   return prefix.replace(
     ids=left_aligned(prefix.ids, -offsets, 0), offsets=offsets
   )
 
 
-def cut(prefix: Prefix, length: int) -> Prefix:
-  """Returns a left-aligned prefix of at most `length` tokens."""
+def truncate(prefix: Prefix, length: int) -> Prefix:
+  """Truncates left-aligned prefixes to `length` tokens."""
   return prefix.replace(
     ids=prefix.ids[:, :length], lengths=jnp.minimum(prefix.lengths, length)
   )
 
 
-def with_room(prefix: Prefix, length: int) -> Prefix:
-  """Returns a prefix in `length` positions, as many or more than it has."""
+def pad(prefix: Prefix, length: int) -> Prefix:
+  """Pads prefixes at the end to `length` positions, P or more."""
   missing = length - prefix.ids.shape[1]
   return prefix.replace(ids=jnp.pad(prefix.ids, ((0, 0), (0, missing))))
 
 
 def left_aligned(x: jax.Array, offsets: jax.Array, fill: float) -> jax.Array:
-  """Returns each row of `x` [B, T] moved to the left by its offset [B].
+  """Shifts each row of `x` [B, T] to the left by its offset.
 
   Args:
     x: [B, T].
-    offsets: [B], int, to the right where negative.
-    fill: what comes in at the end.
+    offsets: [B], int; negative ones shift to the right.
+    fill: value of the freed positions.
   """
   size = x.shape[1]
   source = jnp.arange(size) + offsets[:, None]

@@ -1,4 +1,4 @@
-"""From decoded tokens to texts, on the host.
+"""Post-processing of decoded tokens on the host.
 
 Shapes: B batch, T time.
 """
@@ -10,24 +10,24 @@ from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
 
-def of_counted_rows(decode_out: NestedMap) -> NestedMap:
-  """Returns a decoded batch as numpy arrays, without what only fills it.
+def without_padding_rows(decode_out: NestedMap) -> NestedMap:
+  """Returns a decoded batch as NumPy arrays, without padding rows.
 
   Args:
-    decode_out: arrays [B, ...]; examples whose `eval_sample_weights` [B] are 0
-      are left out.
+    decode_out: arrays [B, ...]; rows whose `eval_sample_weights` [B] are 0 are
+      padding.
   """
   out = jax.tree.map(np.asarray, decode_out)
   if example_rows.WEIGHTS not in out:
     return out
-  counted = out[example_rows.WEIGHTS] != 0
-  return jax.tree.map(lambda x: x[counted] if x.ndim else x, out)
+  is_example = out[example_rows.WEIGHTS] != 0
+  return jax.tree.map(lambda x: x[is_example] if x.ndim else x, out)
 
 
-def after(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-  """Returns each row of `ids` [B, T] without its first `lengths` [B] tokens.
+def without_prefixes(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+  """Drops the first `lengths` [B] tokens of each row of `ids` [B, T].
 
-  What is missing at the end is 0.
+  Rows are padded with 0.
   """
   source = np.arange(ids.shape[1]) + lengths[:, None]
   moved = np.take_along_axis(ids, np.minimum(source, ids.shape[1] - 1), axis=1)

@@ -1,1 +1,1 @@
-"""What `base_layer` is made of: children, weights, sharding, summaries."""
+"""Components of `base_layer`: children, weights, sharding, summaries."""

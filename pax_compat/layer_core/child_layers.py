@@ -20,7 +20,8 @@ from fiddle import daglish
 from pax_compat import config as config_lib
 from pax_compat import errors
 
-# What children take from their parent unless their template sets it.
+# Fields that children inherit from their parent unless their template sets
+# them.
 INHERITED = (
   'dtype',
   'fprop_dtype',
@@ -36,13 +37,13 @@ _SHARDINGS = {
   'ActivationSharding': 'activation_split_dims_mapping',
 }
 
-# No layer has it; flax sets a layer up before it says so.
+# No layer has this attribute; flax sets up a layer before it raises.
 _NO_ATTRIBUTE = 'no layer has this attribute'
 
 # Layers by their templates, for every model that is being traced.
 _built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
-# Configs whose layers are out of the reach of others, likewise by model.
+# Configs whose layers cannot be shared with layers outside, by model.
 _apart: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
 # Whether `set_up` runs, in this thread.
@@ -55,9 +56,9 @@ class _Built:
 
   Attributes:
     tpl: its template; kept, so that no other object gets its id.
-    where: its path, or that of its first use.
+    where: path of its first use.
     fields: all its fields.
-    child: the layer, which belongs to no module yet.
+    child: the layer, not yet bound to a parent module.
   """
 
   tpl: config_lib.Config
@@ -68,12 +69,12 @@ class _Built:
 
 @dataclasses.dataclass(frozen=True)
 class _Apart:
-  """A config whose layer is out of the reach of others.
+  """A config whose layer cannot be shared with layers outside another layer.
 
   Attributes:
     config: the config; kept, so that no other object gets its id.
-    where: the path of the layer that it is inside of.
-    within: the template of that layer.
+    where: path of the layer that contains it.
+    within: template of that layer.
   """
 
   config: config_lib.Config
@@ -82,7 +83,7 @@ class _Apart:
 
 
 def declare_shardings(cls: type):
-  """Makes nested classes that say how a layer is split the default of fields.
+  """Makes nested sharding classes the defaults of the sharding fields.
 
   Call it from `__init_subclass__`, before the class becomes a dataclass.
   """
@@ -104,9 +105,10 @@ def build_child(
 
   1. `parent.scope` is flax's handle on the variables of the parent, and
      `scope.root` that of the outermost module. There is one root for each call
-     of `init` or `apply`. So the layers that were built are kept by root, and
-     are dropped with it: two calls never share a layer. What flax transforms,
-     for instance by `nn.scan`, has a root of its own; see `keep_apart`.
+     of `init` or `apply`. So the built layers are stored by root, and are
+     dropped with it: two calls never share a layer. A module that flax
+     transforms, for instance by `nn.scan`, has a separate root; see
+     `keep_apart`.
   2. If the same template was built under this root before, that layer is
      returned again.
   3. Else `tpl.build(fields)` builds the child with `parent=None`. Flax would
@@ -128,12 +130,12 @@ def build_child(
 
   Args:
     parent: the layer that is in its `setup`.
-    name: what the child will be called.
+    name: name of the child.
     tpl: its template.
-    fields: what the parent decides about it.
+    fields: fields of the child; they override those of `tpl`.
 
   Raises:
-    RequiredError: a field of the child was never set.
+    RequiredError: a required field of the child is not set.
     UserError: see `BaseLayer.create_child`.
   """
   where = '.'.join((*parent.path, name))
@@ -175,24 +177,24 @@ def _check_same(where: str, fields: dict, first: str, first_fields: dict):
     if one is not other and one != other:
       raise errors.UserError(
         f'{where} and {first} share one config and so one layer, but the former'
-        f' sets {name} to {other!r} and the latter to {one!r}; a clone() of the'
-        ' config makes a layer of its own'
+        f' sets {name} to {other!r} and the latter to {one!r}; use a clone() of'
+        ' the config for a separate layer'
       )
 
 
 def keep_apart(parent: nn.Module, name: str, tpl: config_lib.Config):
-  """Says that layers inside a child cannot be shared with layers outside of it.
+  """Forbids sharing layers inside a child with layers outside it.
 
-  It is so where flax transforms the child, for instance scans over it: what is
-  inside is then built by itself. Call it in `setup`, before `create_child`.
+  Needed where flax transforms the child, for instance scans over it: the layers
+  inside are then built separately. Call it in `setup`, before `create_child`.
 
   Args:
     parent: the layer that is in its `setup`.
-    name: what the child will be called.
-    tpl: its template.
+    name: name of the child.
+    tpl: template of the child.
 
   Raises:
-    UserError: a config inside the template has been used outside of it.
+    UserError: a config inside the template has been used outside it.
   """
   where = '.'.join((*parent.path, name))
   built = _built.setdefault(parent.scope.root, {})
@@ -218,20 +220,20 @@ def _is_template(value: Any) -> bool:
 
 
 def _check_reachable(where: str, apart: _Apart | None):
-  """Raises an error if a layer at `where` shares what is kept apart."""
+  """Raises an error if a layer at `where` shares a config of `apart`."""
   if apart is not None and not where.startswith(apart.where + '.'):
     raise errors.UserError(
-      f'{where.rstrip(".")} and a layer inside of {apart.where} share one'
-      f' config of {config_lib.class_name(apart.config)}, but what is inside'
-      ' cannot be shared; a clone() of the config makes a layer of its own'
+      f'{where.rstrip(".")} and a layer inside {apart.where} share one config'
+      f' of {config_lib.class_name(apart.config)}, but layers inside cannot be'
+      ' shared; use a clone() of the config for a separate layer'
     )
 
 
 def set_up(config: config_lib.Config):
-  """Sets a layer up with all its children, abstractly, as a check.
+  """Sets up a layer and all its children abstractly, as a check.
 
   Raises:
-    UserError: of the layers' own checks.
+    UserError: a layer's `setup` rejects its fields.
   """
   with _setting_up_all():
     jax.eval_shape(

@@ -1,7 +1,7 @@
-"""What a package of layers exports: the public layers of all its modules.
+"""Exports of a package of layers: the public layers of all its modules.
 
-So a new layer needs no second listing: `layers.X` and `layers.attentions.X`
-exist as soon as a module below defines a public layer `X`.
+A new layer needs no second listing: `layers.X` and `layers.attentions.X` exist
+as soon as a module in the package defines a public layer `X`.
 """
 
 import enum
@@ -13,10 +13,10 @@ import flax.linen as nn
 
 
 def public_layers(package: str, path: Iterable[str]) -> dict[str, type]:
-  """Imports all modules of a package; returns their layers by name.
+  """Imports all modules of a package and returns their public layers by name.
 
-  Public are layers and the enums of their fields, in the module that defines
-  them, without a leading underscore.
+  These are layers and enums without a leading underscore, in the module that
+  defines them.
 
   Args:
     package: its full name, `__name__` in its `__init__`.

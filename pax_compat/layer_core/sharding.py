@@ -1,4 +1,4 @@
-"""Splitting of arrays over the mesh that is in effect."""
+"""Sharding of arrays over the current mesh."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import errors
 
-# For each dimension the mesh axis, several of them, or None.
+# For each dimension a mesh axis, a sequence of mesh axes, or None.
 SplitDimsMapping = Sequence[str | Sequence[str] | None] | None
 
 
@@ -24,13 +24,13 @@ def partition_spec(
 
   Args:
     mapping: None replicates. An entry of -1 is an older spelling of None.
-    shape: of the array.
-    axis_names: of the mesh.
-    where: begins the message of an error.
+    shape: shape of the array.
+    axis_names: axes of the mesh.
+    where: prefix of error messages.
 
   Raises:
-    UserError: the mapping has another length than the array has dimensions,
-      names an axis that the mesh has not, or one of them twice.
+    UserError: the mapping's length is not the rank of the array, or it names an
+      unknown mesh axis or one axis twice.
   """
   if mapping is None:
     return PartitionSpec()
@@ -44,29 +44,29 @@ def partition_spec(
   for name in (name for axes in entries for name in axes):
     if name not in axis_names:
       raise errors.UserError(
-        f'{where}: split over the mesh axis {name!r}, which is not there'
+        f'{where}: split over {name!r}, which is not an axis of the mesh'
         + errors.did_you_mean(str(name), axis_names)
       )
     if name in used:
       raise errors.UserError(
-        f'{where}: split over the mesh axis {name!r} twice; expected once at'
-        ' most'
+        f'{where}: split over the mesh axis {name!r} twice; expected at most'
+        ' once'
       )
     used.append(name)
   return PartitionSpec(*(axes or None for axes in entries))
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
-  """Returns the mesh axes that an entry of a mapping names."""
+  """Returns the mesh axes of one entry of a mapping."""
   if entry is None or entry == -1:
     return ()
   return tuple(entry) if isinstance(entry, list | tuple) else (entry,)
 
 
 def shard(x: jax.Array, mapping: SplitDimsMapping, *, where: str) -> jax.Array:
-  """Returns `x`, split over the mesh in effect (`jax.set_mesh`) by `mapping`.
+  """Returns `x` with a sharding constraint on the mesh of `jax.set_mesh`.
 
-  Without a mesh, or where the mapping is None, `x` is left to the compiler.
+  Without a mesh, or if the mapping is None, `x` is left to the compiler.
 
   Raises:
     UserError: see `partition_spec`.
@@ -81,12 +81,12 @@ def shard(x: jax.Array, mapping: SplitDimsMapping, *, where: str) -> jax.Array:
 def array_of_hosts(
   x: np.ndarray, split: NamedSharding, hosts: int
 ) -> jax.Array:
-  """Returns what hosts have together, of which this one has a part.
+  """Returns a global array from each host's local rows.
 
   Args:
-    x: [B, ...], or a number that all have.
-    split: how it is split over the devices.
-    hosts: how many have a part of their own.
+    x: the local rows [B, ...], or a scalar that is equal on all hosts.
+    split: sharding of the global array.
+    hosts: number of hosts with rows of their own.
 
   Returns:
     [B * hosts, ...].

@@ -1,4 +1,4 @@
-"""What a layer tells its observers: scalars, histograms, images and texts."""
+"""Summaries of layers: scalars, histograms, images and text."""
 
 import enum
 from typing import Any
@@ -12,10 +12,10 @@ from pax_compat import errors
 
 
 class SummaryType(enum.Enum):
-  """What a summary's value is.
+  """Type of a summary.
 
-  Every summary is of the batches of all devices, so what Pax aggregates over
-  devices is no type of its own. AUDIO and VIDEO are refused.
+  Every summary is of the global batch, so Pax's types that aggregate over
+  devices are aliases. AUDIO and VIDEO are not supported.
   """
 
   SCALAR = 'scalar'
@@ -32,12 +32,12 @@ _REFUSED = (SummaryType.AUDIO, SummaryType.VIDEO)
 
 
 class Summary(flax.struct.PyTreeNode):
-  """A value on its way out of a compiled step.
+  """A summary, as a compiled step outputs it.
 
   Attributes:
-    value: see `BaseLayer.add_summary`. Repeated layers stack theirs along a new
-      first dimension.
-    summary_type: what it is.
+    value: see `BaseLayer.add_summary`. Repeated layers stack their values along
+      a new first dimension.
+    summary_type: type of the summary.
     verbosity: written if the task's `summary_verbosity` is at least this.
   """
 
@@ -52,10 +52,10 @@ def is_summary(x: Any) -> bool:
 
 
 def as_value(value: Any, summary_type: SummaryType) -> jax.Array:
-  """Returns a summary's value as an array; text becomes its UTF-8 bytes.
+  """Returns a summary's value as an array; text as UTF-8 bytes.
 
   Raises:
-    UserError: there are no summaries of this type.
+    UserError: the type is not supported.
   """
   if summary_type in _REFUSED:
     known = [t.name for t in SummaryType if t not in _REFUSED]

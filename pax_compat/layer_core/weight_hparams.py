@@ -1,7 +1,7 @@
-"""What a weight is: its shape, its first value, how it is split over devices.
+"""Metadata of weights: shape, initializer, sharding.
 
-Weights stand in their collections in boxes that carry this, until the trainer
-opens the boxes.
+The variable collections contain weights as `BoxedParam`s with this metadata,
+until the trainer unboxes them.
 """
 
 import dataclasses
@@ -16,30 +16,28 @@ from flax.core import meta
 from pax_compat import errors
 from pax_compat.layer_core.weight_init import WeightInit
 
-# A weight whose collections hold this name is not L1/L2-regularised.
+# Weights with this name among their `collections` are not L1/L2-regularised.
 SKIP_LP_REGULARIZATION = '__lingvo_skip_lp_regularization'
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightHParams:
-  """What a weight is.
+  """Metadata of a weight.
 
   Attributes:
-    shape: its dimensions, those of stacked layers in front included.
-    init: its first value; None takes the layer's `params_init`.
+    shape: shape, including leading dimensions of stacked layers.
+    init: initializer; None takes the layer's `params_init`.
     dtype: None takes the layer's `dtype`.
-    collections: names of groups that it belongs to.
-    mesh_shape: devices along each axis of the mesh that the mapping is for;
-      None takes the layer's `ici_mesh_shape`.
-    tensor_split_dims_mapping: for each dimension the mesh axis (or axes) that
-      it is split over, or None for a dimension that is not; None replicates
-      the weight.
-    fan_in_axes: the dimensions that count as inputs where `init` scales by
-      their number; None for the last but one.
-    fan_out_axes: those that count as outputs; None for all others. Either both
-      are given or none.
-    repeat_prefix: the sizes of the leading dimensions along which the weights
-      of repeated layers are stacked; () for a weight of a single layer.
+    collections: names of the groups that the weight belongs to.
+    mesh_shape: devices along each axis of the mesh; None takes the layer's
+      `ici_mesh_shape`.
+    tensor_split_dims_mapping: sharding, as in `BaseLayer.WeightSharding`; None
+      replicates the weight.
+    fan_in_axes: dimensions of the fan-in, for initializers that scale by it;
+      None takes the default of `weight_init.fans`.
+    fan_out_axes: likewise for the fan-out. Set both or neither.
+    repeat_prefix: sizes of the leading dimensions along which the weights of
+      repeated layers are stacked; () for a weight of a single layer.
   """
 
   shape: Sequence[int]
@@ -53,31 +51,30 @@ class WeightHParams:
   repeat_prefix: tuple[int, ...] = ()
 
   def check(self, name: str):
-    """Raises a `UserError` if no array can be as the fields say.
+    """Raises a `UserError` if the fields are inconsistent.
 
     Args:
-      name: of the weight, for the message.
+      name: name of the weight, for the message.
     """
     if not all(isinstance(n, numbers.Integral) and n > 0 for n in self.shape):
       raise errors.UserError(
-        f'{name} has the shape {tuple(self.shape)}; expected positive whole'
-        ' numbers'
+        f'{name} has the shape {tuple(self.shape)}; expected positive integers'
       )
     split = self.tensor_split_dims_mapping
     if split is not None and len(split) != len(self.shape):
       raise errors.UserError(
-        f'{name} has {len(self.shape)} dimension(s), and'
-        f' tensor_split_dims_mapping says {tuple(split)}; expected one mesh'
-        ' axis, or None, for each dimension'
+        f'{name} has {len(self.shape)} dimension(s), but'
+        f' tensor_split_dims_mapping is {tuple(split)}; expected one mesh axis,'
+        ' or None, for each dimension'
       )
 
 
 class BoxedParam(flax.struct.PyTreeNode, meta.AxisMetadata):
-  """A weight together with its `WeightHParams`.
+  """A weight together with its `WeightHParams`, as a Flax box.
 
-  A scan over layers that stacks their weights says how in its
-  `metadata_params`: `x_times`, the number of layers, and `mesh_axis`, the axis
-  of the mesh that the stacked dimension is split over (None for none).
+  A scan over layers that stacks their weights sets in its `metadata_params`
+  `x_times`, the number of layers, and `mesh_axis`, the mesh axis (or None) that
+  the stacked dimension is split over.
   """
 
   value: Any
@@ -132,7 +129,7 @@ def is_boxed(x) -> bool:
 
 
 def unbox(tree):
-  """Returns the tree with every boxed weight replaced by its value."""
+  """Returns the tree with boxed weights replaced by their values."""
   return jax.tree.map(
     lambda x: x.value if is_boxed(x) else x, tree, is_leaf=is_boxed
   )

@@ -1,7 +1,7 @@
-"""How a weight gets its first value.
+"""Weight initializers.
 
 The methods and their formulas are those of Lingvo's `py_utils.WeightInit` and
-of Pax's. Unless axes are named, `fan_in` and `fan_out` are the last two
+of Pax's. Unless axes are given, `fan_in` and `fan_out` are the last two
 dimensions, each times the product of the dimensions before them.
 """
 
@@ -23,13 +23,13 @@ def fans(
   """Returns (fan_in, fan_out) of a weight.
 
   Args:
-    shape: of the weight.
-    fan_in_axes: the dimensions that make up the fan-in; None for the last but
-      one and all before it.
-    fan_out_axes: likewise the fan-out; None for all but the last but one.
+    shape: shape of the weight.
+    fan_in_axes: dimensions of the fan-in; None for the last but one and all
+      before it.
+    fan_out_axes: dimensions of the fan-out; None for all but the last but one.
 
   Raises:
-    UserError: axes are named for one of the two only.
+    UserError: only one of the two is given.
   """
   if (fan_in_axes is None) != (fan_out_axes is None):
     raise errors.UserError(
@@ -51,12 +51,12 @@ def fans(
 
 @dataclasses.dataclass(frozen=True)
 class WeightInit:
-  """A distribution over weights of any shape.
+  """An initializer: a distribution over weights of any shape.
 
   Attributes:
-    method: the name of the distribution; see the constructors below.
-    scale: multiplies the method's own scale, unless its constructor says
-      something else.
+    method: name of the distribution; see the constructors below.
+    scale: factor on the method's own scale, unless its constructor documents
+      another meaning.
   """
 
   method: str
@@ -79,7 +79,7 @@ class WeightInit:
 
   @classmethod
   def Category(cls, scale: float = 2):
-    """The whole numbers 0, 1, ..., scale - 1, each as likely as the others."""
+    """Uniform over the integers 0, 1, ..., scale - 1."""
     return cls('category', scale)
 
   @classmethod
@@ -109,7 +109,7 @@ class WeightInit:
 
   @classmethod
   def TruncatedGaussian(cls, scale: float = 1.0):
-    """Normal of deviation `scale`, cut off at two deviations."""
+    """Normal of deviation `scale`, truncated at two deviations."""
     return cls('truncated_gaussian', scale)
 
   @classmethod
@@ -191,11 +191,11 @@ class WeightInit:
   def ScaledDeltaOrthogonal(cls, scale: float = 1.0):
     """An orthogonal matrix in the middle of a kernel that is 0 elsewhere.
 
-    The last two dimensions are the matrix, the ones before them the kernel's;
-    see https://arxiv.org/abs/1806.05393. It is multiplied by `scale` and by
-    max(1, sqrt(shape[-2] / shape[-1])), so that orthonormal outputs of fewer
-    dimensions keep the size of what went in. Fewer than two dimensions get a
-    Gaussian of deviation `scale`.
+    The last two dimensions are the matrix, the ones before them the kernel's
+    spatial dimensions; see https://arxiv.org/abs/1806.05393. It is multiplied
+    by `scale` and by max(1, sqrt(shape[-2] / shape[-1])), so that outputs with
+    fewer dimensions keep the norm of the inputs. Weights with fewer than two
+    dimensions get a Gaussian of deviation `scale`.
     """
     return cls('delta_orthogonal', scale)
 
@@ -205,13 +205,13 @@ class WeightInit:
     fan_in_axes: Sequence[int] | None = None,
     fan_out_axes: Sequence[int] | None = None,
   ) -> 'WeightInit':
-    """Returns the same distribution over `shape`, with its scale worked out.
+    """Returns the same distribution with the scale computed for `shape`.
 
-    The result no longer depends on a shape, so it can start a weight that
-    holds the same values in another layout.
+    The result no longer depends on a shape, so it can initialise a weight that
+    stores the same values in another layout.
 
     Args:
-      shape: of the weight.
+      shape: shape of the weight.
       fan_in_axes: see `fans`.
       fan_out_axes: see `fans`.
 
@@ -220,12 +220,12 @@ class WeightInit:
     """
     if self.method == _DELTA_ORTHOGONAL:
       raise errors.UserError(
-        f'{self.method!r} starts a weight of its own shape only: its elements'
-        ' depend on each other'
+        f'{self.method!r} cannot initialise a weight in another layout: its'
+        ' elements depend on each other'
       )
     if self.method not in _METHODS:
       raise errors.UserError(
-        f'no weight initialisation is called {self.method!r}'
+        f'no weight initializer is called {self.method!r}'
         + errors.did_you_mean(self.method, [*_METHODS, _DELTA_ORTHOGONAL])
       )
     family, scale_of = _METHODS[self.method]
@@ -237,8 +237,8 @@ class WeightInit:
     """Returns an array of `shape` and `dtype`, drawn with `key`.
 
     Raises:
-      UserError: see `for_shape`; or the dtype is for integers, and the method
-        does not give any.
+      UserError: see `for_shape`; or the dtype is an integer type and the method
+        draws real numbers.
     """
     if self.method == _DELTA_ORTHOGONAL:
       return _delta_orthogonal(key, tuple(shape), dtype, self.scale)
@@ -285,7 +285,7 @@ def _unit_scaling_fan_avg(scale, shape, fan_in, fan_out):
 
 
 def _kaiming_relu(scale, shape, fan_in, fan_out):
-  # In Lingvo, too, a scale changes nothing.
+  # As in Lingvo, the scale has no effect.
   return math.sqrt(6 / math.prod(shape[:-1]))
 
 
@@ -295,8 +295,8 @@ def _kaiming_leaky_relu(scale, shape, fan_in, fan_out):
 
 _DELTA_ORTHOGONAL = 'delta_orthogonal'
 
-# By method, the distribution and its scale. A method that Lingvo has is called
-# as there.
+# The distribution and its scale, by method. The names are Lingvo's where it has
+# the method.
 _METHODS = {
   'gaussian': ('gaussian', _given),
   'gaussian_sqrt_dim': ('gaussian', _sqrt_dim),
@@ -328,7 +328,7 @@ def _uniform(key, shape, dtype, scale):
 
 
 def _category(key, shape, dtype, scale):
-  # Drawn as float32, in which the numbers of a large category are exact.
+  # Drawn as float32, which represents the integers of a large range exactly.
   drawn = jax.random.uniform(key, shape, jnp.float32, 0, scale)
   return jnp.floor(drawn).astype(dtype)
 
@@ -350,12 +350,12 @@ _SAMPLERS = {
 
 
 def _check_integers(init: WeightInit, dtype):
-  """Raises an error unless `init` draws whole numbers."""
+  """Raises an error unless `init` draws integers."""
   whole = init.method == 'constant' and init.scale == int(init.scale)
   if not whole and init.method != 'category':
     raise errors.UserError(
-      f'a weight of dtype {jnp.dtype(dtype).name} starts as {init}; expected a'
-      ' category or a constant that is a whole number'
+      f'a weight of dtype {jnp.dtype(dtype).name} has the initializer {init};'
+      ' expected a category or an integer constant'
     )
 
 

@@ -1,4 +1,4 @@
-"""The layers of the framework, each by its name: `layers.Linear`."""
+"""All layers by name: `layers.Linear`."""
 
 from pax_compat.layer_core import exports
 

@@ -1,4 +1,4 @@
-"""Activation functions as layers, so that a template can name one."""
+"""Activation functions as layers, so that a template can select one."""
 
 import jax
 import jax.numpy as jnp
@@ -7,18 +7,17 @@ from pax_compat import base_layer, errors
 
 
 class BaseActivation(base_layer.BaseLayer):
-  """Base of the activations.
+  """Base class of the activations.
 
-  A subclass defines `activate` (or all of `__call__`).
+  A subclass defines `activate` (or `__call__`).
   """
 
   @classmethod
   def get_subclass_by_name(cls, name: str) -> type['BaseActivation']:
-    """Returns the activation of that name.
+    """Returns the activation with the given name.
 
     Args:
-      name: of one of the classes that derive directly from this one, in any
-        case, with or without underscores.
+      name: name of a direct subclass, in any case, with or without underscores.
 
     Raises:
       UserError: no activation, or more than one, has this name.
@@ -29,20 +28,20 @@ class BaseActivation(base_layer.BaseLayer):
     if len(found) == 1:
       return found[0]
     if found:
-      places = ', '.join(sorted(f'{c.__module__}.{c.__name__}' for c in found))
-      raise errors.UserError(f'several activations are {name!r}: {places}')
+      classes = ', '.join(sorted(f'{c.__module__}.{c.__name__}' for c in found))
+      raise errors.UserError(f'several activations match {name!r}: {classes}')
     raise errors.UserError(
       f'no activation is called {name!r}'
       + errors.did_you_mean(name, [c.__name__ for c in known])
     )
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Returns the function of each element of `inputs` [...]."""
+    """Applies the activation to each element of `inputs` [...]."""
     out = self.activation_split_dims_mapping.out
     return self.shard(self.activate(inputs), out)
 
   def activate(self, inputs: jax.Array) -> jax.Array:
-    """Returns the function of each element of `inputs` [...]."""
+    """Returns the activation of each element of `inputs` [...], unsharded."""
     raise NotImplementedError(type(self).__name__)
 
 
@@ -89,10 +88,10 @@ class CubedReLU(BaseActivation):
 
 
 class LeakyReLU(BaseActivation):
-  """x where it is positive, else a small part of it.
+  """x where it is positive, else `negative_slope` times x.
 
   Attributes:
-    negative_slope: by what a negative x is multiplied.
+    negative_slope: factor for negative x.
   """
 
   negative_slope: float = 0.01
@@ -123,10 +122,10 @@ class Tanh(BaseActivation):
 
 
 class GELU(BaseActivation):
-  """x times the normal distribution function of x.
+  """x times the standard normal distribution function of x.
 
   Attributes:
-    approximate: whether the tanh approximation is used.
+    approximate: whether to use the tanh approximation.
   """
 
   approximate: bool = True

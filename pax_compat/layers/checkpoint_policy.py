@@ -1,7 +1,7 @@
-"""Which intermediate values a backward pass keeps and which it works out again.
+"""Rematerialisation policies: which values are saved for the backward pass.
 
-Layers give values that are worth keeping a name, by
-`jax.ad_checkpoint.checkpoint_name`; a policy tells which of them are kept.
+Layers name intermediate values by `jax.ad_checkpoint.checkpoint_name`; a policy
+selects the ones to save. The others are recomputed.
 """
 
 import enum
@@ -14,25 +14,25 @@ from pax_compat import errors
 
 @enum.unique
 class AutodiffCheckpointType(enum.StrEnum):
-  """The names of the policies; a field takes the name itself as well.
+  """Names of the policies; a field also accepts the name as a string.
 
-  The weights of attention to all of a long sequence are worked out again in any
-  case; see `attention_ops`.
+  Attention weights of a long sequence are always recomputed; see
+  `attention_ops`.
 
   Attributes:
-    SAVE_NOTHING: everything is worked out again from the layer's input.
-    SAVE_EVERYTHING: nothing is.
-    SAVE_QKV_OUT_PROJ: the projections of queries, keys and values, together or
-      one by one, and of the attention's result.
+    SAVE_NOTHING: recomputes everything from the layer's input.
+    SAVE_EVERYTHING: recomputes nothing.
+    SAVE_QKV_OUT_PROJ: saves the projections of queries, keys and values
+      (combined or separate) and the attention's output projection.
     SAVE_QKV_OUT_PROJ_SEPARATE: the same.
-    SAVE_OUT_PROJ: the projection of the attention's result.
-    SAVE_CONTEXT: what attention returns before that projection.
+    SAVE_OUT_PROJ: the attention's output projection.
+    SAVE_CONTEXT: the input of that projection.
     SAVE_CONTEXT_AND_OUT_PROJ: both.
     SAVE_DOT_ONLY: every matrix product.
     SAVE_DOT_WITH_NO_BATCH_DIM: every product of an activation and a weight.
-    SAVE_DOT_FOR_MLPERF_200B: what attention projects, and its context.
-    SAVE_DOT_EXCEPT_LOGITS_FFN1: likewise, and the output of the feed-forward.
-    SAVE_DOT_EXCEPT_LOGITS: likewise, and the feed-forward's inner layer.
+    SAVE_DOT_FOR_MLPERF_200B: all projections of attention, and the context.
+    SAVE_DOT_EXCEPT_LOGITS_FFN1: these, and the output of the feed-forward.
+    SAVE_DOT_EXCEPT_LOGITS: these, and the feed-forward's hidden layer.
     SAVE_TRANSFORMER_LAYER_OUTPUT: the output of each Transformer layer.
   """
 
@@ -54,8 +54,8 @@ class AutodiffCheckpointType(enum.StrEnum):
 _QKV = ('combined_qkv_proj', 'query_proj', 'key_proj', 'value_proj')
 _ATTENTION = (*_QKV, 'context', 'out_proj')
 
-# The named values that a policy keeps, for the policies that go by name.
-_KEPT = {
+# The values that a policy saves, for the policies that select by name.
+_SAVED_NAMES = {
   AutodiffCheckpointType.SAVE_QKV_OUT_PROJ: (*_QKV, 'out_proj'),
   AutodiffCheckpointType.SAVE_QKV_OUT_PROJ_SEPARATE: (*_QKV, 'out_proj'),
   AutodiffCheckpointType.SAVE_OUT_PROJ: ('out_proj',),
@@ -89,11 +89,11 @@ _OTHERS = {
 
 
 def custom_policy(checkpoint_policy: str, *, where: str) -> Callable:
-  """Returns the policy of that name, for `jax.checkpoint`.
+  """Returns a policy for `jax.checkpoint`.
 
   Args:
-    checkpoint_policy: an `AutodiffCheckpointType`, or the name of one.
-    where: begins the message of an error.
+    checkpoint_policy: an `AutodiffCheckpointType`, or its name.
+    where: prefix of error messages.
 
   Raises:
     UserError: there is no such policy.
@@ -105,6 +105,6 @@ def custom_policy(checkpoint_policy: str, *, where: str) -> Callable:
       + errors.did_you_mean(str(checkpoint_policy), known)
     )
   policy = AutodiffCheckpointType(checkpoint_policy)
-  if policy in _KEPT:
-    return jax.checkpoint_policies.save_only_these_names(*_KEPT[policy])
+  if policy in _SAVED_NAMES:
+    return jax.checkpoint_policies.save_only_these_names(*_SAVED_NAMES[policy])
   return _OTHERS[policy]

@@ -1,4 +1,4 @@
-"""A product with a weight of any shape, written as an einsum."""
+"""Product with a weight of any shape, as an einsum."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ from pax_compat.config import REQUIRED
 
 
 class Einsum(base_layer.BaseLayer):
-  """An einsum of the input and a weight, and perhaps a bias.
+  """Einsum of the input and a weight, with an optional bias.
 
-  The weight's fans, which its first value depends on, are those of the
-  equation: the dimensions that are summed over and those that it adds.
+  For the initializer, the weight's fan-in axes are those that the equation sums
+  over, and its fan-out axes are those that only the weight has.
 
   Attributes:
     eqn: 'input,weight->output', such as '...d,dnh->...nh'.
     w_shape: shape of the weight.
-    use_bias: whether a bias is added over the dimensions that the weight adds,
-      which then have to be the last ones of the output.
+    use_bias: whether to add a bias over the weight's fan-out axes, which then
+      must be the last ones of the output.
   """
 
   eqn: str = REQUIRED
@@ -52,7 +52,7 @@ class Einsum(base_layer.BaseLayer):
       )
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Returns the einsum of `inputs`, whose shape is as the equation says."""
+    """Returns the einsum of `inputs`; shapes are those of the equation."""
     outputs = jnp.einsum(self.eqn, inputs, self.theta.w)
     if self.use_bias:
       outputs = outputs + self.theta.b
@@ -76,11 +76,11 @@ class Einsum(base_layer.BaseLayer):
     return inputs, weight, outputs
 
   def _bias_axes(self, inputs: str, weight: str, outputs: str) -> list[int]:
-    """Returns the weight's axes that the bias has, in the output's order."""
+    """Returns the weight's axes of the bias, in the output's order."""
     added = [c for c in outputs if c in weight and c not in inputs]
     if not outputs.endswith(''.join(added)):
       raise errors.UserError(
-        f'Einsum.use_bias: in {self.eqn!r} the dimensions that the weight adds,'
-        f' {"".join(added)!r}, are not the last ones of the output'
+        f'Einsum.use_bias: in {self.eqn!r} the dimensions that only the weight'
+        f' has, {"".join(added)!r}, are not the last ones of the output'
       )
     return [weight.index(c) for c in added]

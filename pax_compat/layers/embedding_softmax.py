@@ -1,4 +1,4 @@
-"""Softmax layers whose matrix is an embedding of tokens as well.
+"""Softmax layers that share their matrix with the token embedding.
 
 Shapes: D model dims, V vocabulary, "..." positions, such as [B, T].
 """
@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pax_compat.base_layer import WeightHParams, WeightInit
+from pax_compat.base_layer import WeightInit
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import activations, linears
@@ -38,28 +38,35 @@ from pax_compat.nested_map import NestedMap
 
 
 class EmbeddingSoftmaxSharding(linears.OutputSharding):
-  """How vectors and logits are split over the mesh.
+  """Sharding of embedding vectors and logits over the mesh.
 
   Attributes:
-    emb_out_split_dims_mapping: of the vectors that are looked up; None leaves
-      it to the compiler.
+    emb_out_split_dims_mapping: mapping of the embedding vectors; None leaves it
+      to the compiler.
   """
 
   emb_out_split_dims_mapping: SplitDimsMapping = None
 
 
 class _Lookup:
-  """What the layers in this file have of an embedding."""
+  """Mixin: the embedding of a softmax layer.
 
-  def _embed(self, table: jax.Array, ids: jax.Array, scale=1.0) -> jax.Array:
-    """Returns the vectors [..., D] of `ids` [...] in `table` [V, D], scaled."""
+  The layer defines `_table`, and has the fields `lookup_style` ('index' or
+  'matmul'; see `embedding_tables.lookup`) and `scale_sqrt_depth` (whether the
+  vectors are multiplied by sqrt(D)).
+  """
+
+  def _table(self) -> jax.Array:
+    """Returns the embedding matrix [V, D]."""
+    raise NotImplementedError(type(self).__name__)
+
+  def emb_lookup(self, ids: jax.Array) -> jax.Array:
+    """Returns the vectors [..., D] of `ids` [...]."""
     check_integers(self, ids)
-    vectors = scale * embedding_tables.lookup(table, ids, self.lookup_style)
+    scale = math.sqrt(self.input_dims) if self.scale_sqrt_depth else 1.0
+    vectors = embedding_tables.lookup(self._table(), ids, self.lookup_style)
     mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
-    return self.shard(vectors, mapping)
-
-  def _depth_scale(self) -> float:
-    return math.sqrt(self.input_dims) if self.scale_sqrt_depth else 1.0
+    return self.shard(scale * vectors, mapping)
 
   def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
     """Returns the vectors of a decoding step; they do not depend on it."""
@@ -67,8 +74,28 @@ class _Lookup:
     return self.emb_lookup(ids)
 
 
+class _ClassMajorSoftmax(_Lookup, full_softmax.BaseSoftmax):
+  """Base class of softmax layers with one matrix [V, D], which is `_table`.
+
+  A subclass has the fields `use_bias` (whether there is a child `bias`) and
+  `scale_before_logits` (whether the inputs are multiplied by 1 / sqrt(D)).
+  """
+
+  def get_logits(self, inputs: jax.Array) -> jax.Array:
+    if self.scale_before_logits:
+      inputs = inputs * self.input_dims**-0.5
+    logits = jnp.einsum('...d,vd->...v', inputs, self._table())
+    logits = self.shard(
+      logits,
+      linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
+    )
+    if self.use_bias:
+      logits = self.bias(logits)
+    return self.cap(logits)
+
+
 class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
-  """A `FullSoftmax` whose matrix [D, V] is an embedding as well.
+  """A `FullSoftmax` that shares its matrix [D, V] with the embedding.
 
   Attributes:
     lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
@@ -80,22 +107,19 @@ class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
   lookup_style: str = 'index'
   scale_sqrt_depth: bool = False
 
-  def emb_lookup(self, ids: jax.Array) -> jax.Array:
-    """Returns the vectors [..., D] of `ids` [...]."""
-    return self._embed(
-      self.logits_ffn.linear.theta.w.T, ids, self._depth_scale()
-    )
+  def _table(self) -> jax.Array:
+    return self.logits_ffn.linear.theta.w.T
 
 
-class NClassMajorSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
-  """A softmax and an embedding with one matrix, which is [V, D].
+class NClassMajorSharedEmbeddingSoftmax(_ClassMajorSoftmax):
+  """A softmax and an embedding that share one matrix [V, D].
 
   Attributes:
     use_bias: whether the logits have a bias.
-    bias_init: the bias's first value.
-    activation_tpl: of the logits, before they are limited.
-    lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
-    scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    bias_init: initial value of the bias.
+    activation_tpl: activation of the logits, before they are capped.
+    lookup_style: as in `SharedEmbeddingSoftmax`.
+    scale_sqrt_depth: likewise.
     scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
   """
 
@@ -109,16 +133,9 @@ class NClassMajorSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
   scale_before_logits: bool = False
 
   def setup(self):
-    # Given for [D, V], as for the other softmax layers.
-    mapping = self.weight_split_dims_mapping.wt
-    self.create_variable(
-      'w',
-      WeightHParams(
-        [self.num_classes, self.input_dims],
-        tensor_split_dims_mapping=mapping and mapping[::-1],
-      ),
-    )
+    full_softmax.create_class_major_weight(self)
     if self.use_bias:
+      mapping = self.weight_split_dims_mapping.wt
       self.create_child(
         'bias',
         linears.Bias.config(),
@@ -130,38 +147,28 @@ class NClassMajorSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
       )
     self.create_child('activation', self.activation_tpl)
 
-  def emb_lookup(self, ids: jax.Array) -> jax.Array:
-    """Returns the vectors [..., D] of `ids` [...]."""
-    return self._embed(self.theta.w, ids, self._depth_scale())
+  def _table(self) -> jax.Array:
+    return self.theta.w
 
-  def get_logits(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` [..., D] to logits [..., V]."""
-    if self.scale_before_logits:
-      inputs = inputs * self.input_dims**-0.5
-    logits = jnp.einsum('...d,vd->...v', inputs, self.theta.w)
-    logits = self.shard(
-      logits,
-      linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
-    )
-    if self.use_bias:
-      logits = self.bias(logits)
-    return self.cap(self.activation(logits))
+  def cap(self, logits: jax.Array) -> jax.Array:
+    return super().cap(self.activation(logits))
 
 
-class GShardSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
-  """The softmax and embedding of GShard, with one matrix [V, D].
+class GShardSharedEmbeddingSoftmax(_ClassMajorSoftmax):
+  """GShard's softmax and embedding, which share one matrix [V, D].
 
-  The matrix starts as a Gaussian of deviation 1. Logits are capped softly
-  before they are clipped. Labels are smoothed in training only; the other
-  classes' equal parts go to all classes, the right one included.
+  The initializer of the matrix is a Gaussian of deviation 1. Logits are
+  soft-capped before they are clipped. Labels are smoothed in training only, and
+  the probability `label_smoothing_prob` is spread over all classes, including
+  the label.
 
   Attributes:
     use_tgt_labels_size_as_loss_denominator: whether the average loss is over
-      all positions, padding included, and not over the weights' sum.
+      all positions, padding included, instead of the sum of the weights.
     fixed_loss_denominator: if set, the average loss is the sum over this.
-    use_bias: whether the logits have a bias, which starts at 0.
-    lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
-    scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    use_bias: whether the logits have a bias, initialised to 0.
+    lookup_style: as in `SharedEmbeddingSoftmax`.
+    scale_sqrt_depth: likewise.
     scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
     label_smoothing_apply_for_eval: whether labels are smoothed at evaluation.
   """
@@ -198,25 +205,10 @@ class GShardSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
         ),
       )
 
-  def emb_lookup(self, ids: jax.Array) -> jax.Array:
-    """Returns the vectors [..., D] of `ids` [...]."""
-    return self._embed(self.embedding.theta.w, ids, self._depth_scale())
-
-  def get_logits(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` [..., D] to logits [..., V]."""
-    if self.scale_before_logits:
-      inputs = inputs * self.input_dims**-0.5
-    logits = jnp.einsum('...d,vd->...v', inputs, self.embedding.theta.w)
-    logits = self.shard(
-      logits,
-      linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
-    )
-    if self.use_bias:
-      logits = self.bias(logits)
-    return self.cap(logits)
+  def _table(self) -> jax.Array:
+    return self.embedding.theta.w
 
   def cap(self, logits: jax.Array) -> jax.Array:
-    """Returns `logits` [..., V] within the limits that they are to keep."""
     logits = full_softmax.soft_cap(logits, self.soft_cap_logits)
     if self.logits_abs_max:
       logits = jnp.clip(logits, -self.logits_abs_max, self.logits_abs_max)
@@ -232,7 +224,7 @@ class GShardSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
     """Computes the cross-entropy; see `BaseSoftmax`.
 
     Returns:
-      The scalar `avg_xent_weight`, too: what `avg_xent` is an average over.
+      In addition the scalar `avg_xent_weight`, the denominator of `avg_xent`.
     """
     output = super().__call__(
       inputs, class_weights, class_ids, class_probabilities
@@ -241,7 +233,6 @@ class GShardSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
     return output
 
   def loss_denominator(self, class_weights: jax.Array) -> jax.Array:
-    """Returns what the summed loss of positions [...] is divided by."""
     if self.fixed_loss_denominator is not None:
       return jnp.float32(self.fixed_loss_denominator)
     if self.use_tgt_labels_size_as_loss_denominator:
@@ -249,6 +240,5 @@ class GShardSharedEmbeddingSoftmax(_Lookup, full_softmax.BaseSoftmax):
     return super().loss_denominator(class_weights)
 
   def smoothed_target(self, prob: float) -> Target:
-    """Returns the target when `prob` goes to all classes in equal parts."""
     off = prob / self.num_classes
     return Target(on=1 - prob + off, off=off)

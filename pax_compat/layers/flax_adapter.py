@@ -1,9 +1,9 @@
-"""Any flax.linen module as a layer.
+"""Adapters that make any flax.linen module a layer.
 
-The module runs as a function of its variables, which belong to the adapter: its
+The module runs as a function of its variables, which the adapter owns: its
 `params` are trained, all its other collections (`batch_stats` and the like) are
-weights that are not trainable. So the trainer shards, saves and carries them as
-it does those of every layer.
+non-trainable weights. So the trainer shards, checkpoints and updates them like
+those of any layer.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import BoxedParam, WeightHParams, unbox
 from pax_compat.config import REQUIRED, Config
 
-# The place of the module's variables among the adapter's.
+# Name of the module's variables within the adapter's collections.
 _CHILD = 'cld'
 
-# What layers of ours within the module tell their observers.
-_TOLD = (base_layer.AUX_LOSS, base_layer.SUMMARIES)
+# Collections of per-step outputs of Pax layers within the module.
+_OUTPUTS = (base_layer.AUX_LOSS, base_layer.SUMMARIES)
 
-# What is of one step only.
-_PASSING = (
-  *_TOLD,
+# Collections that are not kept between steps.
+_TRANSIENT = (
+  *_OUTPUTS,
   base_layer.DECODE_CACHE,
   base_layer.ROW_PROBES,
   'intermediates',
@@ -38,24 +38,24 @@ _PASSING = (
 
 
 class FlaxModuleAdapterBase(base_layer.BaseLayer):
-  """Base of the layers around a module of flax.
+  """Base class of the adapters of flax modules.
 
-  Fields of the module decide the dtypes of its weights and of its computation,
-  not those of the adapter.
+  The module's own fields decide the dtypes of its weights and of its
+  computation; those of the adapter have no effect.
 
   Attributes:
-    logical_axes_rules: the mesh axis (or axes, or None) of each axis name in
-      the module's partitioning boxes, as a dict or as pairs, of which the first
-      that fits counts. Names without a rule are not split. None takes the
-      names of `nn.with_partitioning` for mesh axes, and the rules that
-      `nn.with_logical_partitioning` was given.
-    var_collection_map: names of groups (`WeightHParams.collections`) that the
-      variables of each flax collection belong to.
-    train_argument: the keyword argument that is to be True while the model
-      trains, such as `train`; None for none.
-    eval_argument: likewise while it is evaluated, such as `deterministic`.
-    rng_names: names of the random streams that the module draws from; all come
-      from the stream `random`.
+    logical_axes_rules: the mesh axis (or axes, or None) of each logical axis
+      name of the module's partitioning boxes, as a dict or as pairs; the first
+      match applies. Names without a rule are not split. None takes names of
+      `nn.with_partitioning` as mesh axes, and for
+      `nn.with_logical_partitioning` the rules given there.
+    var_collection_map: names of the groups (`WeightHParams.collections`) that
+      the variables of each flax collection belong to.
+    train_argument: keyword argument, such as `train`, that is True in training
+      and False at evaluation; None passes none.
+    eval_argument: likewise, such as `deterministic`, True at evaluation.
+    rng_names: PRNG streams of the module; all are derived from the stream
+      `random`.
   """
 
   logical_axes_rules: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = (
@@ -78,15 +78,15 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     raise NotImplementedError(type(self).__name__)
 
   def __call__(self, *args, **kwargs) -> Any:
-    """Returns what the module returns."""
+    """Calls the module."""
     return self.call_method('__call__', *args, **kwargs)
 
   def call_method(self, method_name: str, *args, **kwargs) -> Any:
-    """Returns what the method of the module returns.
+    """Calls a method of the module.
 
     Raises:
       UserError: the module has no such method; or it draws random numbers or
-        changes variables where this must not happen.
+        writes variables in a mode where it must not.
     """
     if not hasattr(type(self.module), method_name):
       raise errors.UserError(
@@ -120,7 +120,7 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     return tuple((name, axes) for name, axes in pairs)
 
   def _first_call(self, method: str, args, kwargs) -> Any:
-    """Creates those variables that the method uses, and runs it."""
+    """Creates the variables that the method uses, and runs it."""
     rngs = {
       base_layer.PARAMS: self.make_rng(base_layer.PARAMS),
       **{name: self.next_prng_key() for name in self.rng_names},
@@ -131,14 +131,14 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     created = {
       name: self._boxed(name, tree)
       for name, tree in created.items()
-      if name not in _PASSING
+      if name not in _TRANSIENT
     }
     trainable = created.pop(base_layer.PARAMS, {})
     for collection, tree in (
       (base_layer.PARAMS, trainable),
       (base_layer.NON_TRAINABLE, created),
     ):
-      # Another method may have created some of them before.
+      # Another method may have created some of them already.
       before = self.get_variable(collection, _CHILD, {})
       if tree:
         self.put_variable(collection, _CHILD, _merged(before, tree))
@@ -147,7 +147,7 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
   def _call(self, method: str, args, kwargs) -> Any:
     kept = unbox(self.get_variable(base_layer.NON_TRAINABLE, _CHILD, {}))
     params = unbox(self.get_variable(base_layer.PARAMS, _CHILD, {}))
-    mutable = [name for name in _TOLD if self.is_mutable_collection(name)]
+    mutable = [name for name in _OUTPUTS if self.is_mutable_collection(name)]
     if self.is_mutable_collection(base_layer.NON_TRAINABLE):
       mutable += kept
     rngs = {}
@@ -169,16 +169,16 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
       mode = 'evaluation' if self.do_eval else 'training'
       raise errors.UserError(
         f'{".".join(self.path)}: {type(self.module).__name__} draws random'
-        f' numbers or changes variables where it must not, in {mode}; expected'
-        ' train_argument or eval_argument to name its argument that says'
-        f' whether it trains ({e})'
+        f' numbers or writes variables where it must not, in {mode}; set'
+        ' train_argument or eval_argument to the argument that selects its'
+        f' mode ({e})'
       ) from None
     self._keep(dict(changed), kept)
     return output
 
   def _keep(self, changed: dict[str, Any], kept: dict[str, Any]):
-    """Stores what a call changed: of the kept collections, and told to us."""
-    for name in _TOLD:
+    """Stores variables and per-step outputs that a call changed."""
+    for name in _OUTPUTS:
       if name in changed:
         self.put_variable(name, _CHILD, changed.pop(name))
     if changed:
@@ -194,7 +194,7 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
       self.put_variable(base_layer.NON_TRAINABLE, _CHILD, new)
 
   def _boxed(self, collection: str, tree: Any) -> Any:
-    """Returns a collection with each variable in a box of ours."""
+    """Returns a collection with each variable as a `BoxedParam`."""
     groups = tuple((self.var_collection_map or {}).get(collection, ()))
     if self.skip_lp_regularization:
       groups += (base_layer.SKIP_LP_REGULARIZATION,)
@@ -215,7 +215,7 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     return jax.tree.map(boxed, dict(tree), is_leaf=_is_flax_box)
 
   def _split_dims_mapping(self, box: Any) -> tuple | None:
-    """Returns how a variable in a box of flax is split over the mesh."""
+    """Returns the split mapping of a variable in a flax box."""
     if not isinstance(box, nn.Partitioned):
       return None
     rules = self._rules()
@@ -238,7 +238,7 @@ def _merged(first: Any, second: Any) -> dict:
 
 
 def _built(source: Any) -> Any:
-  """Returns what a module, a config or a function gives."""
+  """Returns the module that a module, a config or a function stands for."""
   if isinstance(source, nn.Module):
     return source
   if isinstance(source, Config):
@@ -250,11 +250,11 @@ def _built(source: Any) -> Any:
 
 
 class FlaxModuleAdapter(FlaxModuleAdapterBase):
-  """A layer around a module that a function makes.
+  """Adapter of a module that a factory builds.
 
   Attributes:
-    module_factory_method: the function, without arguments: a
-      `functools.partial`, a Fiddle `Partial`, or the config of a module.
+    module_factory_method: function without arguments, such as a
+      `functools.partial` or a Fiddle `Partial`; or the config of a module.
   """
 
   module_factory_method: Callable[[], nn.Module] | fdl.Buildable = REQUIRED
@@ -264,7 +264,7 @@ class FlaxModuleAdapter(FlaxModuleAdapterBase):
 
 
 class DirectFlaxModuleAdapter(FlaxModuleAdapterBase):
-  """A layer around a module.
+  """Adapter of a module.
 
   Attributes:
     cld: the module, or its config.
@@ -277,16 +277,16 @@ class DirectFlaxModuleAdapter(FlaxModuleAdapterBase):
 
 
 class EncoderDecoderFlaxModuleAdaptor(FlaxModuleAdapter):
-  """A layer around a module that encodes and decodes."""
+  """Adapter of an encoder-decoder module."""
 
   def encode(self, *args, **kwargs) -> Any:
-    """Returns what the module's `encode` returns."""
+    """Calls the module's `encode`."""
     return self.call_method('encode', *args, **kwargs)
 
   def decode(self, *args, **kwargs) -> Any:
-    """Returns what the module's `decode` returns."""
+    """Calls the module's `decode`."""
     return self.call_method('decode', *args, **kwargs)
 
   def compute_logits(self, *args, **kwargs) -> Any:
-    """Returns what the module's `compute_logits` returns."""
+    """Calls the module's `compute_logits`."""
     return self.call_method('compute_logits', *args, **kwargs)

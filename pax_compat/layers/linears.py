@@ -13,29 +13,29 @@ from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import activations
 from pax_compat.layers.input_checks import check_last_dim
-from pax_compat.layers.stacking_over_time import (  # noqa: F401 (Pax's place)
+from pax_compat.layers.stacking_over_time import (  # noqa: F401 (as in Pax)
   StackingOverTime,
 )
 from pax_compat.layers.template_fields import agreed, split
 
 
 class OutputSharding(base_layer.BaseLayer.ActivationSharding):
-  """How the output of a projection is split over the mesh.
+  """Sharding of the output of a projection over the mesh.
 
   Attributes:
-    extend_step_out: of the output of a decoding step, which has two dimensions;
-      None takes the first and the last entry of `out`.
+    extend_step_out: mapping of the output of a decoding step, which has two
+      dimensions; None takes the first and the last entry of `out`.
   """
 
   extend_step_out: SplitDimsMapping = None
 
 
 def output_mapping(sharding: Config, num_dims: int) -> SplitDimsMapping:
-  """Returns how a projection's output of that many dimensions is split.
+  """Returns the split mapping of a projection's output.
 
   Args:
     sharding: config of an `OutputSharding`.
-    num_dims: of the output; 2 may be a decoding step.
+    num_dims: rank of the output; 2 may be a decoding step.
   """
   if num_dims == 2 and sharding.extend_step_out is not None:
     return sharding.extend_step_out
@@ -46,30 +46,31 @@ def output_mapping(sharding: Config, num_dims: int) -> SplitDimsMapping:
 
 
 def no_activation(where: str, tpl: Config) -> dict[str, Config]:
-  """Returns the field for `create_child` that takes an activation away.
+  """Returns the field for `create_child` that removes an activation.
 
   Args:
-    where: what the template is, for the message of an error.
-    tpl: of a `FeedForward`.
+    where: name of the template, for error messages.
+    tpl: template of a `FeedForward`.
 
   Raises:
-    UserError: the template has an activation, other than the default one.
+    UserError: the template has an activation other than the default one.
   """
   activation = tpl.activation_tpl.cls
   if activation not in (activations.ReLU, activations.Identity):
     raise errors.UserError(
-      f'{where}.activation_tpl is a {activation.__name__}; expected none here'
+      f'{where}.activation_tpl is {activation.__name__}; expected no'
+      ' activation here'
     )
   return {'activation_tpl': activations.Identity.config()}
 
 
 class Linear(base_layer.BaseLayer):
-  """A product with a matrix, without a bias.
+  """A product with a matrix [I, O], without a bias.
 
   Attributes:
     input_dims: I.
     output_dims: O.
-    weight_init: first value of the matrix; None takes `params_init`.
+    weight_init: initializer of the matrix; None takes `params_init`.
   """
 
   ActivationSharding = OutputSharding
@@ -102,7 +103,7 @@ class Bias(base_layer.BaseLayer):
 
   Attributes:
     dims: O.
-    bias_init: its first value in every element.
+    bias_init: initial value of every element.
   """
 
   dims: int = REQUIRED
@@ -134,11 +135,11 @@ class FeedForward(base_layer.BaseLayer):
     input_dims: I.
     output_dims: O.
     has_bias: whether there is a bias.
-    weight_init: first value of the matrix; None leaves it to `linear_tpl`.
-    bias_init: the bias's first value; None leaves it to `bias_tpl`, where it is
-      0 unless set.
-    checkpoint_str: the name under which a policy of rematerialisation finds the
-      linear layer's output; None for no name.
+    weight_init: initializer of the matrix; None leaves it to `linear_tpl`.
+    bias_init: initial value of the bias; None leaves it to `bias_tpl`, whose
+      default is 0.
+    checkpoint_str: `checkpoint_name` of the linear layer's output, for
+      rematerialisation policies; None for no name.
     linear_tpl: the linear layer.
     bias_tpl: the bias.
     activation_tpl: the activation.
@@ -207,12 +208,12 @@ class FeedForward(base_layer.BaseLayer):
 
 
 class MLPBlock(base_layer.BaseLayer):
-  """Feed-forward layers in a row, from I over the hidden dims to O.
+  """Multi-layer perceptron: feed-forward layers from I over hidden dims to O.
 
   Attributes:
-    num_layers: how many there are.
-    hidden_dims: output dims of all but the last.
-    activate_final: whether the last one has its activation, too.
+    num_layers: number of feed-forward layers.
+    hidden_dims: output dims of all layers but the last.
+    activate_final: whether the last layer keeps its activation.
     ff_tpl: the feed-forward layers; its `input_dims` and `output_dims` are I
       and O.
   """
@@ -230,7 +231,7 @@ class MLPBlock(base_layer.BaseLayer):
         f'MLPBlock.num_layers is {self.num_layers}; expected 1 or more'
       )
     tpl = self.ff_tpl
-    # A template each: they are layers of their own.
+    # One clone per layer, so that they do not share weights.
     layers = [
       tpl.clone().set(input_dims=self.hidden_dims, output_dims=self.hidden_dims)
       for _ in range(self.num_layers)

@@ -1,4 +1,4 @@
-"""Paddings: 1 where a position of a batch holds nothing, else 0.
+"""Paddings: 1 at padded positions of a batch, else 0.
 
 Shapes: B batch, T time.
 """
@@ -10,17 +10,17 @@ from pax_compat import errors
 
 
 def expand_paddings(paddings: jax.Array, inputs: jax.Array) -> jax.Array:
-  """Returns paddings with as many dimensions as what they are the paddings of.
+  """Returns paddings reshaped to broadcast against their inputs.
 
   Args:
-    paddings: [B, T] or whatever the first dimensions of `inputs` are.
+    paddings: [B, T], or any leading dimensions of `inputs`.
     inputs: [B, T, ...].
 
   Returns:
     `paddings` [B, T, 1, ...].
 
   Raises:
-    UserError: `paddings` do not fit the first dimensions of `inputs`.
+    UserError: `paddings` do not match the leading dimensions of `inputs`.
   """
   missing = inputs.ndim - paddings.ndim
   fits = missing >= 0 and all(
@@ -38,12 +38,12 @@ def expand_paddings(paddings: jax.Array, inputs: jax.Array) -> jax.Array:
 def apply_paddings(
   inputs: jax.Array, paddings: jax.Array, value: float = 0
 ) -> jax.Array:
-  """Returns `inputs` with `value` at padded positions, whatever stood there.
+  """Returns `inputs` with `value` at padded positions.
 
   Args:
-    inputs: [B, T, ...].
-    paddings: [B, T], or any of the first dimensions of `inputs`.
-    value: what padded positions hold from now on.
+    inputs: [B, T, ...]; may be infinite or NaN at padded positions.
+    paddings: [B, T], or any leading dimensions of `inputs`.
+    value: value for padded positions.
   """
   padded = expand_paddings(paddings, inputs) > 0
   return jnp.where(padded, jnp.asarray(value, inputs.dtype), inputs)

@@ -1,7 +1,7 @@
 """Pooling layers.
 
-Shapes: B batch, T time, H height, W width, D channels. In images of sound the
-height is time and the width is frequency.
+Shapes: B batch, T time, H height, W width, D channels. In spectrograms H is
+time and W is frequency.
 """
 
 import math
@@ -29,12 +29,14 @@ def _check_choice(layer: base_layer.BaseLayer, field: str, choices):
 
 
 def _lowest(dtype) -> np.generic:
-  """Returns what never is the maximum of numbers of that dtype."""
+  """Returns the identity of the maximum for a dtype."""
   if jnp.issubdtype(dtype, jnp.inexact):
     return np.array(-np.inf, dtype)
   if jnp.issubdtype(dtype, jnp.integer):
     return np.array(jnp.iinfo(dtype).min, dtype)
-  raise errors.UserError(f'pooling of {jnp.dtype(dtype)}; expected numbers')
+  raise errors.UserError(
+    f'pooling of {jnp.dtype(dtype)}; expected a numeric dtype'
+  )
 
 
 def _pool(
@@ -46,14 +48,14 @@ def _pool(
   strides: Sequence[int],
   padding: str,
 ) -> jax.Array:
-  """Returns maxima or means over windows, of what is not padded.
+  """Returns maxima or means over windows, without padded positions.
 
   Args:
     inputs: [B, ...].
-    paddings: of the first dimensions of `inputs`, or None.
+    paddings: leading dimensions of `inputs`, or None.
     pooling_type: 'MAX' or 'AVG'.
-    window: sizes, one for each dimension of `inputs`.
-    strides: likewise.
+    window: window size for each dimension of `inputs`.
+    strides: stride for each dimension of `inputs`.
     padding: 'SAME' or 'VALID'.
   """
   how = tuple(window), tuple(strides), padding
@@ -66,7 +68,7 @@ def _pool(
   if paddings is not None:
     x = apply_paddings(x, paddings)
     valid = (expand_paddings(paddings, x) <= 0).astype(jnp.float32)
-  # Windows at the border, too, count what lies within them.
+  # A window at the border averages only the positions inside the input.
   sizes = zip(x.shape, valid.shape, window, strides, strict=True)
   valid = jnp.broadcast_to(
     valid, [own if w == s == 1 else whole for whole, own, w, s in sizes]
@@ -77,7 +79,7 @@ def _pool(
 
 
 def _in_dtype_of(inputs: jax.Array, means: jax.Array) -> jax.Array:
-  """Returns means in the dtype of the inputs, unless that has no fractions."""
+  """Returns means in the dtype of the inputs, unless that is an integer."""
   floating = jnp.issubdtype(inputs.dtype, jnp.inexact)
   return means.astype(inputs.dtype) if floating else means
 
@@ -86,11 +88,11 @@ class Pooling(base_layer.BaseLayer):
   """Maxima or means over windows of [B, H, W, D].
 
   Attributes:
-    window_shape: the windows' height and width.
-    window_stride: the distance of the windows in height and width.
+    window_shape: height and width of the windows.
+    window_stride: stride in height and width.
     pooling_type: 'MAX' or 'AVG'.
-    padding: 'SAME' gives an output for each stride of the input, 'VALID' only
-      where the window lies within the input.
+    padding: 'SAME' has an output for each stride of the input; 'VALID' uses
+      only windows inside the input.
   """
 
   window_shape: Sequence[int] = REQUIRED
@@ -112,16 +114,16 @@ class Pooling(base_layer.BaseLayer):
   def __call__(
     self, inputs: jax.Array, paddings: jax.Array | None = None
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Maps `inputs` [B, H, W, D] to [B, H', W', D].
+    """Pools.
 
     Args:
       inputs: [B, H, W, D].
-      paddings: [B, H], H being time, or None.
+      paddings: [B, H], where H is time, or None.
 
     Returns:
-      The outputs, and their paddings [B, H'] (None if there were none). With a
-      stride in time, or 'VALID', an output is padded where anything in its
-      window is. Padded outputs are 0.
+      The outputs [B, H', W', D] and their paddings [B, H'] (None if there were
+      none). With a stride in time, or 'VALID', an output is padded if any
+      position of its window is. Padded outputs are 0.
     """
     outputs = _pool(
       inputs,
@@ -151,12 +153,12 @@ class Pooling(base_layer.BaseLayer):
 
 
 class GlobalPooling(base_layer.BaseLayer):
-  """The maximum or the mean over whole dimensions.
+  """Maximum or mean over whole dimensions.
 
   Attributes:
     pooling_type: 'MAX' or 'AVG'.
-    pooling_dims: the dimensions, counted from 0.
-    keepdims: whether they stay, with size 1.
+    pooling_dims: the dimensions to reduce, counted from 0.
+    keepdims: whether to keep them with size 1.
   """
 
   pooling_type: str = 'AVG'
@@ -176,9 +178,9 @@ class GlobalPooling(base_layer.BaseLayer):
 
     Args:
       inputs: [...].
-      epsilon: added to the number of positions that a mean is over.
-      compatible_paddings: of the first dimensions of `inputs`; further ones, of
-        size 1, do no harm. Where everything is padded, the result is 0.
+      epsilon: added to the denominator of a mean.
+      compatible_paddings: leading dimensions of `inputs`, optionally followed
+        by dimensions of size 1. If everything is padded, the result is 0.
 
     Raises:
       UserError: the inputs do not have the dimensions.
@@ -211,8 +213,8 @@ class Pooling1D(base_layer.BaseLayer):
   """Maxima or means over windows in time of [B, T, ...].
 
   Attributes:
-    stride: the distance of the windows.
-    window: their length; 0 takes `stride`.
+    stride: stride of the windows.
+    window: length of the windows; 0 takes `stride`.
     pooling_type: 'MAX' or 'AVG'.
   """
 
@@ -231,15 +233,15 @@ class Pooling1D(base_layer.BaseLayer):
   def __call__(
     self, inputs: jax.Array, paddings: jax.Array | None = None
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Maps `inputs` [B, T, ...] to [B, ceil(T / stride), ...].
+    """Pools.
 
     Args:
       inputs: [B, T, ...].
       paddings: [B, T], or None.
 
     Returns:
-      The outputs, and their paddings (None if there were none): those of every
-      stride-th position. Padded outputs are 0.
+      The outputs [B, ceil(T / stride), ...] and their paddings (None if there
+      were none): those of every stride-th position. Padded outputs are 0.
     """
     others = [1] * (inputs.ndim - 2)
     outputs = _pool(

@@ -1,8 +1,7 @@
-"""One layer, repeated with weights of its own each time.
+"""A layer repeated N times, with separate weights for each repeat.
 
-The layer is traced and compiled once, as the body of a scan, however often it
-is repeated. Whatever it keeps (weights, statistics, decode states) is stacked
-along a new first dimension.
+The layer is traced and compiled once, as the body of a scan. Its variables
+(weights, statistics, decode states) are stacked along a new first dimension.
 """
 
 from collections.abc import Callable
@@ -22,41 +21,41 @@ from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.input_checks import check_same_form
 from pax_compat.layers.template_fields import refuse_mappings
 
-# The collection of the outputs of single repeats.
+# Collection of the outputs of the repeats.
 INTERMEDIATES = 'intermediates'
 
 
 class Repeat(base_layer.BaseLayer):
-  """A layer applied to its own output again and again.
+  """Applies a layer repeatedly to its own output.
 
-  Dropout and the like draw anew each time. Auxiliary losses are summed.
+  Each repeat draws its own random numbers. Auxiliary losses are summed.
 
-  No config inside `sub_tpl` may be used outside of it as well: its layer has
-  one set of weights for each repeat.
+  A config inside `sub_tpl` must not be used outside it: its layer has separate
+  weights for each repeat.
 
   Attributes:
-    sub_tpl: the layer. Its output looks like its first input.
-    x_times: how often it is applied.
-    checkpoint_policy: which values each repeat keeps for the backward pass; an
-      `AutodiffCheckpointType` or its name. The input of each is always kept.
-    unpack_summaries: whether each repeat has summaries of its own, with its
-      number at the end of their names; else one summary has the values of all
-      along a new first dimension.
-    unroll_in_decode: whether decoding goes through the repeats without a loop,
-      which takes longer to compile and does not copy the decode states.
-    sublayer_name: name of the layer among the variables.
-    return_intermediate_outputs: whether the output is that of all repeats,
+    sub_tpl: the layer. Its output has the shapes and dtypes of its first input.
+    x_times: number of repeats.
+    checkpoint_policy: which values each repeat saves for the backward pass; an
+      `AutodiffCheckpointType` or its name. The input of each is always saved.
+    unpack_summaries: whether each repeat has separate summaries, with its
+      number as suffix of their names; else one summary contains the values of
+      all repeats along a new first dimension.
+    unroll_in_decode: whether decoding unrolls the loop over the repeats, which
+      takes longer to compile and does not copy the decode states.
+    sublayer_name: name of the layer in the variable tree.
+    return_intermediate_outputs: whether to return the outputs of all repeats,
       along a new first dimension, instead of the last one's.
-    collect_intermediate_outputs: whether those outputs go into the collection
-      'intermediates' under the name 'repeat_intermediates'.
+    collect_intermediate_outputs: whether to sow those outputs into the
+      collection 'intermediates' under the name 'repeat_intermediates'.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the stacked weights are split over the mesh.
+    """Sharding of the stacked weights over the mesh.
 
     Attributes:
-      sub: one entry: the mesh axis (or axes) that the new first dimension is
-        split over, or None; the others are split as the layer says.
+      sub: one entry, the mesh axis (or axes, or None) of the new first
+        dimension; the layer's own mappings apply to the others.
     """
 
     sub: SplitDimsMapping = None
@@ -92,7 +91,7 @@ class Repeat(base_layer.BaseLayer):
     """Applies the layer.
 
     Args:
-      inputs: what the first repeat gets as its first argument.
+      inputs: first argument of the first repeat.
       *args: further arguments, the same for all repeats.
       **kwargs: likewise.
 
@@ -100,7 +99,7 @@ class Repeat(base_layer.BaseLayer):
       The output of the last repeat, or of all of them.
 
     Raises:
-      UserError: the layer's output does not look like its input.
+      UserError: the layer's output differs from its input in shape or dtype.
     """
     keeps = self.return_intermediate_outputs or (
       self.collect_intermediate_outputs
@@ -118,7 +117,7 @@ class Repeat(base_layer.BaseLayer):
     return all_outputs if self.return_intermediate_outputs else last
 
   def init_states(self, *args, **kwargs):
-    """Calls the method of the same name of all repeats."""
+    """Calls the layer's `init_states` for all repeats."""
 
     def body(sub, _):
       sub.init_states(*args, **kwargs)
@@ -127,7 +126,7 @@ class Repeat(base_layer.BaseLayer):
     self._scan(body, None)
 
   def extend_step(self, inputs: Any, *args, **kwargs) -> Any:
-    """Applies the layer's method of the same name, as `__call__` does."""
+    """Applies the layer's `extend_step` repeatedly, as `__call__` does."""
 
     def body(sub, inputs):
       outputs = sub.extend_step(inputs, *args, **kwargs)
@@ -138,7 +137,7 @@ class Repeat(base_layer.BaseLayer):
     return self._scan(body, inputs, unroll=unroll)[0]
 
   def _scan(self, body: Callable, carry: Any, unroll: int = 1) -> Any:
-    """Scans `body`: (layer, carry) -> (carry, output), over the repeats."""
+    """Scans `body`, (layer, carry) -> (carry, output), over the repeats."""
     split = self.weight_split_dims_mapping.sub
     scan = nn.scan(
       body,
@@ -153,7 +152,7 @@ class Repeat(base_layer.BaseLayer):
     )
     for collection, before, after in (
       (base_layer.AUX_LOSS, self._spread, _sum),
-      (base_layer.SUMMARIES, _nothing, self._unpack),
+      (base_layer.SUMMARIES, _discard, self._unpack),
     ):
       scan = nn.map_variables(
         scan,
@@ -165,16 +164,16 @@ class Repeat(base_layer.BaseLayer):
     return scan(getattr(self, self.sublayer_name), carry)
 
   def _spread(self, tree: Any) -> Any:
-    """Returns losses of which the first repeat has all: the inverse of a sum.
+    """Returns losses assigned to the first repeat: the inverse of `_sum`.
 
-    There are some before the scan if this layer was called before.
+    Losses exist before the scan if this layer was called before.
     """
     return jax.tree.map(
       lambda x: jnp.zeros([self.x_times, *jnp.shape(x)]).at[0].set(x), tree
     )
 
   def _unpack(self, tree: Any) -> Any:
-    """Returns the stacked summaries, each as one for each repeat if wanted."""
+    """Returns stacked summaries, split by repeat if `unpack_summaries`."""
     if not self.unpack_summaries or not isinstance(tree, dict):
       return tree
     unpacked = {}
@@ -191,8 +190,8 @@ def _sum(tree: Any) -> Any:
   return jax.tree.map(lambda x: jnp.sum(x, axis=0), tree)
 
 
-def _nothing(tree: Any) -> Any:
-  """Returns no summaries: those of an earlier call give way to new ones."""
+def _discard(tree: Any) -> Any:
+  """Discards the summaries of an earlier call; new ones replace them."""
   del tree
   return {}
 

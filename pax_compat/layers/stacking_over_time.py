@@ -1,4 +1,4 @@
-"""Stacking of neighbouring time steps.
+"""Frame stacking: concatenation of neighbouring time steps.
 
 Shapes: B batch, T time, U = ceil(T / stride) output time, W window, D dims.
 """
@@ -14,21 +14,21 @@ _REDUCTIONS = {'reduce_min': jnp.min, 'reduce_max': jnp.max}
 
 
 class StackingOverTime(base_layer.BaseLayer):
-  """Joins the vectors of a window around every `stride`-th time step.
+  """Concatenates the vectors of a window around every `stride`-th time step.
 
-  Beyond the ends of the sequence there are zeros, which are padding. With
-  left_context 1, right_context 1 and stride 3, the steps 4 1 9 3 5 2 8 become
+  The ends of the sequence are padded with zeros. With left_context 1,
+  right_context 1 and stride 3, the steps 4 1 9 3 5 2 8 become
   (0 4 1) (9 3 5) (2 8 0).
 
   Attributes:
     left_context: steps of the window before its centre.
     right_context: steps of the window after its centre.
-    stride: from one centre to the next.
-    pad_with_left_frame: whether the first step stands before the sequence
+    stride: distance of the centres.
+    pad_with_left_frame: whether to pad the start with copies of the first step
       instead of zeros.
-    pad_with_right_frame: likewise the last one after it.
+    pad_with_right_frame: likewise the end with copies of the last step.
     padding_reduce_option: 'reduce_min' if an output is padding where all steps
-      of its window are, 'reduce_max' if it is where any is.
+      of its window are, 'reduce_max' if any is.
   """
 
   left_context: int = 0
@@ -58,7 +58,7 @@ class StackingOverTime(base_layer.BaseLayer):
 
   @property
   def window_size(self) -> int:
-    """W, how many steps are joined."""
+    """W, the number of steps in a window."""
     return self.left_context + 1 + self.right_context
 
   def __call__(
@@ -68,11 +68,12 @@ class StackingOverTime(base_layer.BaseLayer):
 
     Args:
       inputs: [B, T, D].
-      paddings: [B, T, 1] or [B, T], 1 where a step is padding; None if none is.
+      paddings: [B, T, 1] or [B, T], 1 where a step is padding; None for no
+        padding.
 
     Returns:
-      The stacked inputs [B, U, W * D], and their paddings [B, U, 1], or [B, U]
-      if they came so.
+      The stacked inputs [B, U, W * D], and their paddings with the rank of
+      `paddings`, [B, U, 1] or [B, U].
     """
     if paddings is None:
       paddings = jnp.zeros((*inputs.shape[:2], 1), inputs.dtype)
@@ -97,27 +98,28 @@ class StackingOverTime(base_layer.BaseLayer):
     return jnp.concatenate(windows, axis=-1)
 
   def unstack(self, stacked: jax.Array) -> jax.Array:
-    """Undoes the stacking, as far as it can be undone.
+    """Inverts the stacking, as far as possible.
 
     Args:
       stacked: [B, U, W * D].
 
     Returns:
       [B, (U - 1) * stride + right_context + 1, D], the first steps of the
-      inputs and, where that is longer than they were, what was beyond them.
+      inputs, followed by padding if it is longer than they were.
 
     Raises:
       UserError: the stride is larger than the window, so steps are missing.
     """
     if self.stride > self.window_size:
       raise errors.UserError(
-        f'StackingOverTime.unstack: the stride, {self.stride}, leaves out steps'
-        f' between windows of {self.window_size}; expected no larger one'
+        f'StackingOverTime.unstack: the stride, {self.stride}, skips steps'
+        f' between windows of {self.window_size}; expected a stride of at most'
+        ' the window'
       )
     batch, outputs, _ = stacked.shape
     steps = np.arange((outputs - 1) * self.stride + self.right_context + 1)
-    # From the window around the centre before it, as far as that one reaches,
-    # else from the next one.
+    # From the window around the centre before the step if it contains the step,
+    # else from the next window.
     next_one = steps % self.stride > self.right_context
     window = np.minimum(steps // self.stride + next_one, outputs - 1)
     frame = steps - window * self.stride + self.left_context

@@ -1,4 +1,4 @@
-"""Layers that draw random numbers while the model trains.
+"""Layers that draw random numbers in training: dropout, stochastic depth.
 
 Shapes: B batch, T length of queries, S length of keys, N heads.
 """
@@ -21,19 +21,18 @@ def _check_probability(layer: base_layer.BaseLayer, field: str):
 
 
 class Dropout(base_layer.BaseLayer):
-  """Sets elements to zero at random and scales up the others.
+  """Dropout: sets elements to zero at random and scales up the others.
 
-  Does nothing at evaluation, and draws nothing where nothing is dropped.
+  Returns its inputs at evaluation. Draws no random numbers if `keep_prob` is 1.
 
   Attributes:
-    keep_prob: the probability that an element stays.
-    noise_shape: of what is drawn, with the rank of the inputs: along a
-      dimension of size 1 elements stay or go together; None draws for each
-      element.
-    noise_shape_broadcast_dims: dimensions along which elements stay or go
-      together; -1 is the last one.
+    keep_prob: probability that an element is kept.
+    noise_shape: shape of the mask, with the rank of the inputs; a dimension of
+      size 1 broadcasts. None takes the shape of the inputs.
+    noise_shape_broadcast_dims: dimensions of the mask to broadcast; -1 is the
+      last one.
     dropout_at_eval: whether elements are dropped at evaluation too.
-    transpose_qk: whether for inputs [B, N, T, S] with T = S what is drawn is
+    transpose_qk: whether for inputs [B, N, T, S] with T = S the mask is
       transposed to [B, N, S, T].
   """
 
@@ -50,7 +49,7 @@ class Dropout(base_layer.BaseLayer):
     """Returns `inputs` [...] with dropout.
 
     Raises:
-      UserError: the shape of what is drawn does not fit that of the inputs.
+      UserError: the shape of the mask does not broadcast to the inputs'.
     """
     if self.keep_prob < 1 and (self.dropout_at_eval or not self.do_eval):
       inputs = self._drop(inputs)
@@ -64,7 +63,7 @@ class Dropout(base_layer.BaseLayer):
     return jnp.where(keep, inputs / self.keep_prob, 0).astype(inputs.dtype)
 
   def _noise_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape of what is drawn for inputs of the given shape."""
+    """Returns the shape of the mask for inputs of the given shape."""
     noise = list(self.noise_shape or shape)
     for dim in self.noise_shape_broadcast_dims or ():
       if not -len(noise) <= dim < len(noise):
@@ -85,14 +84,14 @@ class Dropout(base_layer.BaseLayer):
 
 
 class StochasticResidual(base_layer.BaseLayer):
-  """Adds a residual branch, which at random is left out for whole examples.
+  """Stochastic depth: adds a residual branch, dropped for random examples.
 
-  https://arxiv.org/abs/1603.09382, except that what stays is scaled up while
-  the model trains, so that at evaluation the branch is added as it is.
+  https://arxiv.org/abs/1603.09382, except that branches that are kept are
+  scaled up in training, so that evaluation needs no scaling.
 
   Attributes:
-    residual_weight: by what the branch is multiplied.
-    survival_prob: the probability that the branch of an example stays.
+    residual_weight: factor on the branch.
+    survival_prob: probability that the branch of an example is kept.
   """
 
   residual_weight: float = 1.0

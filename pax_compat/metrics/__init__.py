@@ -1,1 +1,1 @@
-"""Metrics, and where they are written: TensorBoard, JSON lines, terminal."""
+"""Metrics, and their outputs: TensorBoard, JSON lines, the terminal."""

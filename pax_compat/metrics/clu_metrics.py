@@ -1,4 +1,13 @@
-"""clu's metrics: put together over batches, and read out."""
+"""Collections of clu metrics by name: merged over batches, then computed.
+
+>>> def of_batch(x):
+...   return {'mean': metrics.Average.from_model_output(np.array(x))}
+>>> merged = None
+>>> for x in ([1.0, 2.0], [6.0]):
+...   merged = merge(merged, of_batch(x))
+>>> scalars(compute(merged))
+{'mean': 3.0}
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,36 +21,40 @@ Metrics = Mapping[str, metrics.Metric]
 
 
 def merge(one: Metrics | None, other: Metrics) -> Metrics:
-  """Returns the metrics of the batches of both; None is of no batch.
+  """Merges each metric with the one of the same name.
+
+  Args:
+    one: of earlier batches; None, if there are none.
+    other: of the next batch.
 
   Raises:
-    UserError: a batch has other metrics than the batch before.
+    UserError: the names differ.
   """
   if one is None:
     return other
   if one.keys() != other.keys():
     raise errors.UserError(
-      f'a batch has the clu metrics {", ".join(sorted(other)) or "none"}; those'
-      f' of the batch before are {", ".join(sorted(one)) or "none"}'
+      f'a batch has the clu metrics {", ".join(sorted(other)) or "none"}; the'
+      f' batches before it have {", ".join(sorted(one)) or "none"}'
     )
   return {name: metric.merge(other[name]) for name, metric in one.items()}
 
 
-def read(found: Metrics) -> dict[str, Any]:
-  """Returns what metrics amount to, as values of clu by name.
+def compute(merged: Metrics) -> dict[str, Any]:
+  """Computes the metrics' values, as clu values by name.
 
-  A metric that amounts to several values has each under a name of its own:
-  `metric/key` where it calls them so, else `metric/metric_0` and so on.
+  If `compute_value` returns a dict, its values are named `metric/key`; if it
+  returns a list, `metric/metric_0`, `metric/metric_1`, ...
 
   Raises:
-    UserError: a metric's `compute_value` returns something else.
+    UserError: `compute_value` returns anything else than clu values.
   """
   named: dict[str, Any] = {}
-  for name, metric in found.items():
+  for name, metric in merged.items():
     value = metric.compute_value()
     if isinstance(value, Mapping):
-      for key, part in value.items():
-        named |= _numbered(f'{name}/{key}', part)
+      for key, item in value.items():
+        named |= _numbered(f'{name}/{key}', item)
     elif isinstance(value, list | tuple):
       named |= _numbered(f'{name}/{name}', value)
     else:
@@ -49,17 +62,17 @@ def read(found: Metrics) -> dict[str, Any]:
   for name, value in named.items():
     if not isinstance(value, values.Value):
       raise errors.UserError(
-        f'the clu metric {name!r} amounts to {value!r}; expected a clu value,'
-        ' such as clu.values.Scalar'
+        f'the value of the clu metric {name!r} is {value!r}; expected a clu'
+        ' value, such as clu.values.Scalar'
       )
   return named
 
 
-def scalars(found: Mapping[str, Any]) -> dict[str, float]:
-  """Returns the scalars among values of clu, as numbers."""
+def scalars(computed: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the scalars among clu values, as numbers."""
   return {
     name: float(np.asarray(value.value))
-    for name, value in found.items()
+    for name, value in computed.items()
     if isinstance(value, values.Scalar)
   }
 
@@ -67,4 +80,4 @@ def scalars(found: Mapping[str, Any]) -> dict[str, float]:
 def _numbered(name: str, value: Any) -> dict[str, Any]:
   if not isinstance(value, list | tuple):
     return {name: value}
-  return {f'{name}_{i}': part for i, part in enumerate(value)}
+  return {f'{name}_{i}': item for i, item in enumerate(value)}

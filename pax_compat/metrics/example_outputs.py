@@ -1,4 +1,4 @@
-"""What a model says of single examples, as JSON lines."""
+"""Per-example outputs of a model, as JSON lines."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from pax_compat import errors
 
 
 class ExampleWriter:
-  """Writes a line for each example as it comes; none is kept."""
+  """Writes one line per example, without buffering examples."""
 
   def __init__(self, file: TextIO):
     self._file = file
@@ -23,12 +23,12 @@ class ExampleWriter:
     """Writes one line.
 
     Args:
-      **fields: its fields in order: numbers, texts, arrays (numpy's or JAX's),
-        None, and lists, tuples and dicts of them. Bytes become text, numbers
-        that JSON has not become "nan", "inf" and "-inf".
+      **fields: in order: numbers, strings, arrays (NumPy or JAX), None, and
+        lists, tuples and dicts of these. Bytes are decoded as UTF-8; numbers
+        that JSON does not have are written as "nan", "inf" and "-inf".
 
     Raises:
-      UserError: a field is something else.
+      UserError: a field has another type.
     """
     self._file.write(json.dumps(_plain(fields), allow_nan=False) + '\n')
     self.count += 1
@@ -36,10 +36,11 @@ class ExampleWriter:
 
 @contextlib.contextmanager
 def example_writer(path: pathlib.Path) -> Iterator[ExampleWriter]:
-  """Yields a writer of a file that is there when, and only when, it is whole.
+  """Yields a writer to a file that is replaced atomically at the end.
 
   Args:
-    path: the file; its folder is made. Old content is lost at the end.
+    path: the file; its folder is created. If an error ends the context, an
+      earlier file stays as it is.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   half = path.with_name(f'.{path.name}.half')
@@ -52,7 +53,7 @@ def example_writer(path: pathlib.Path) -> Iterator[ExampleWriter]:
 
 
 def _plain(value: Any) -> Any:
-  """Returns a value as JSON has it."""
+  """Returns a value as JSON types."""
   if isinstance(value, dict):
     return {str(k): _plain(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
@@ -72,6 +73,7 @@ def _plain(value: Any) -> Any:
   if isinstance(item, float):
     return item if np.isfinite(item) else str(item)
   raise errors.UserError(
-    f'what is said of an example holds a {type(value).__name__}, which JSON'
-    ' has not; expected numbers, texts, arrays, and lists and dicts of them'
+    f'the per-example outputs contain a {type(value).__name__}, which JSON'
+    ' cannot represent; expected numbers, strings, arrays, and lists and dicts'
+    ' of these'
   )

@@ -1,4 +1,4 @@
-"""Histograms: what is left of a large array when all but its spread is gone."""
+"""Histograms of large arrays, computed on the accelerator."""
 
 import flax.struct
 import jax
@@ -8,12 +8,12 @@ NUM_BUCKETS = 64
 
 
 class Histogram(flax.struct.PyTreeNode):
-  """How the finite values of an array are spread.
+  """The distribution of an array's finite values.
 
   Attributes:
-    counts: [NUM_BUCKETS], int32, values in each bucket; all are equally wide.
-    low: [], the smallest value, where the first bucket begins.
-    high: [], the largest value, where the last bucket ends.
+    counts: [NUM_BUCKETS], int32, values in each of the equally wide buckets.
+    low: [], the smallest value, the lower limit of the first bucket.
+    high: [], the largest value, the upper limit of the last bucket.
     total: [], the sum of the values.
     total_squares: [], the sum of their squares.
   """
@@ -26,15 +26,15 @@ class Histogram(flax.struct.PyTreeNode):
 
 
 def histogram(x: jax.Array) -> Histogram:
-  """Returns the histogram of an array of any shape; NaN and infinity are out.
+  """Returns the histogram of an array of any shape, without NaN and infinity.
 
-  Without any finite value all counts are 0, and so is the rest.
+  If no value is finite, all fields are 0.
   """
   x = jnp.ravel(x).astype(jnp.float32)
   finite = jnp.isfinite(x)
-  some = jnp.any(finite)
-  low = jnp.where(some, jnp.min(x, where=finite, initial=jnp.inf), 0.0)
-  high = jnp.where(some, jnp.max(x, where=finite, initial=-jnp.inf), 0.0)
+  has_any = jnp.any(finite)
+  low = jnp.where(has_any, jnp.min(x, where=finite, initial=jnp.inf), 0.0)
+  high = jnp.where(has_any, jnp.max(x, where=finite, initial=-jnp.inf), 0.0)
   x = jnp.where(finite, x, 0.0)
   width = jnp.where(high > low, high - low, 1.0)
   bucket = jnp.floor((x - low) / width * NUM_BUCKETS).astype(jnp.int32)

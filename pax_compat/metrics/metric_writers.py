@@ -1,45 +1,32 @@
-"""Metrics on disk: `metrics.jsonl` and TensorBoard event files.
+"""Metrics on disk: `metrics.jsonl` and TensorBoard event files."""
 
-A line of `metrics.jsonl` is one JSON object:
-
-    {"step": 120, "split": "train", "name": "loss", "value": 2.413}
-
-JSON has no NaN and no infinity: there the value is null, and the line has one
-field more, `"note"`, which is "nan", "inf" or "-inf".
-"""
-
-import io
-import json
-import math
 import os
-import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 import tensorboardX
-from absl import logging
 from clu import values as clu_values
 from tensorboardX.proto import summary_pb2
 
 from pax_compat import errors
-from pax_compat.metrics import png
+from pax_compat.metrics import json_lines, png
 from pax_compat.metrics.histograms import Histogram, histogram
 from pax_compat.runs import job_dir
 
 _FLUSH_SECONDS = 2
 
-# How splits begin that are evaluated or decoded.
+# Prefixes of the splits that are evaluated or decoded.
 _MEASURED = ('eval_', 'decode_')
 
 
 class MetricWriter:
-  """Writes metrics of one run; on all processes but the first it does nothing.
+  """Writes the metrics of a run in process 0; elsewhere it does nothing.
 
-  Lines of `metrics.jsonl` are in the file when a call returns; event files
-  are written by a thread and follow within seconds.
+  Lines of `metrics.jsonl` are in the file when a call returns; see
+  `json_lines`. A thread writes the event files within seconds.
   """
 
   def __init__(
@@ -49,15 +36,15 @@ class MetricWriter:
     resume_step: int | None = None,
     measures_again: bool = False,
   ):
-    """Opens the files of the run to append to them.
+    """Opens the files of the run for appending.
 
     Args:
       job_log_dir: the folder of the run.
-      resume_step: the step from which the run continues, 0 if it starts. What
-        an earlier run wrote for later steps is dropped, because it comes again.
-        None keeps everything.
-      measures_again: whether evaluations and decodings of that step come again
-        too.
+      resume_step: the step from which the run continues, 0 for a new run.
+        Metrics that an earlier run wrote for later steps are dropped, because
+        they are written again. None keeps everything.
+      measures_again: whether that step is evaluated and decoded again, so that
+        these metrics are dropped too.
     """
     self._active = jax.process_index() == 0
     if not self._active:
@@ -66,10 +53,9 @@ class MetricWriter:
     self._resume_step = resume_step
     self._measures_again = measures_again
     self._event_files: dict[str, tensorboardX.SummaryWriter] = {}
-    path = self._folder / 'metrics.jsonl'
-    if path.exists():
-      _drop_stale_lines(path, self._first_stale_step)
-    self._lines = open(path, 'a', encoding='utf-8')
+    self._lines = json_lines.JsonLines(
+      self._folder / 'metrics.jsonl', self._first_stale_step
+    )
 
   def write_scalars(
     self, step: int, split: str, scalars: Mapping[str, float]
@@ -78,25 +64,20 @@ class MetricWriter:
 
     Args:
       step: the train step.
-      split: names what was measured, such as `train`, and the folder of its
-        event files, `summaries/<split>`.
-      scalars: name to value; zero-dimensional arrays do.
+      split: such as `train` or `eval_test`; its event files are in the folder
+        `summaries/<split>`.
+      scalars: by name, numbers or arrays [].
     """
     if not self._active:
       return
     values = {name: float(value) for name, value in scalars.items()}
-    for name, value in values.items():
-      line = {'step': int(step), 'split': split, 'name': name, 'value': value}
-      if not math.isfinite(value):
-        line |= {'value': None, 'note': str(value)}
-      self._lines.write(json.dumps(line, allow_nan=False) + '\n')
-    self._lines.flush()
+    self._lines.write(int(step), split, values)
     events = self._events(split)
     for name, value in values.items():
       events.add_scalar(name, value, int(step))
 
   def write_text(self, step: int, split: str, name: str, text: str) -> None:
-    """Writes a text, in Markdown, for TensorBoard only."""
+    """Writes Markdown text to TensorBoard."""
     if not self._active:
       return
     self._events(split).add_text(name, text, int(step))
@@ -104,16 +85,16 @@ class MetricWriter:
   def write_values(
     self, step: int, split: str, values: Mapping[str, Any]
   ) -> None:
-    """Writes values of several kinds; all but scalars for TensorBoard only.
+    """Writes scalars, and values of other types to TensorBoard only.
 
     Args:
       step: the train step.
       split: as for `write_scalars`.
-      values: by name, numbers, `Histogram`, or values of clu: scalars,
+      values: by name, numbers, `Histogram`, or clu values: scalars,
         histograms, texts, and images [N, H, W, C] or [H, W, C].
 
     Raises:
-      UserError: a value is of another kind.
+      UserError: a value has another type.
     """
     if not self._active:
       return
@@ -161,18 +142,18 @@ class MetricWriter:
     self, step: int, split: str, name: str, images: np.ndarray
   ) -> None:
     images = images[np.newaxis] if images.ndim == 3 else images
-    for number, image in enumerate(images):
+    for index, image in enumerate(images):
       height, width, channels = image.shape
-      shown = summary_pb2.Summary.Image(
+      encoded = summary_pb2.Summary.Image(
         height=height,
         width=width,
         colorspace=channels,
         encoded_image_string=png.encode(image),
       )
-      tag = name if len(images) == 1 else f'{name}/{number}'
+      tag = name if len(images) == 1 else f'{name}/{index}'
       self._events(split).file_writer.add_summary(
         summary_pb2.Summary(
-          value=[summary_pb2.Summary.Value(tag=tag, image=shown)]
+          value=[summary_pb2.Summary.Value(tag=tag, image=encoded)]
         ),
         int(step),
       )
@@ -190,15 +171,15 @@ class MetricWriter:
       self._event_files[split] = tensorboardX.SummaryWriter(
         logdir=str(self._folder / 'summaries' / split),
         flush_secs=_FLUSH_SECONDS,
-        # Two runs that start in the same second must not share a file name.
+        # A unique name, even for two runs that start in the same second.
         filename_suffix=f'.{time.time_ns()}',
-        # Tells TensorBoard to hide what an earlier run wrote from there on.
+        # TensorBoard hides events of earlier runs from this step on.
         purge_step=self._first_stale_step(split),
       )
     return self._event_files[split]
 
   def _first_stale_step(self, split: str) -> int | None:
-    """Returns the step from which on a split comes again, None for none."""
+    """Returns the first step that is written again, None for no such step."""
     if self._resume_step is None:
       return None
     again = self._measures_again and split.startswith(_MEASURED)
@@ -210,46 +191,3 @@ def _is_scalar(value: Any) -> bool:
   return isinstance(value, clu_values.Scalar) or (
     isinstance(value, kinds) and np.ndim(value) == 0
   )
-
-
-def _drop_stale_lines(
-  path: pathlib.Path, first_stale_step: Callable[[str], int | None]
-) -> None:
-  """Drops lines that come again, and lines that a kill cut off.
-
-  Args:
-    path: of the file.
-    first_stale_step: returns the step from which on a split comes again, None
-      for none.
-  """
-  kept, stale, torn = io.StringIO(), 0, 0
-  with open(path, encoding='utf-8', errors='replace') as f:
-    for line in f:
-      found = _step_and_split_of(line)
-      if found is None:
-        torn += 1
-        continue
-      step, split = found
-      first = first_stale_step(split)
-      if first is not None and step >= first:
-        stale += 1
-      else:
-        kept.write(line)
-  if not stale and not torn:
-    return
-  job_dir.replace_text(path, kept.getvalue())
-  logging.info(
-    '%s: dropped %d lines that come again, and %d unreadable ones',
-    path,
-    stale,
-    torn,
-  )
-
-
-def _step_and_split_of(line: str) -> tuple[int, str] | None:
-  """Returns the step and the split of a whole line, None if it is torn."""
-  try:
-    found = json.loads(line) if line.endswith('\n') else {}
-    return int(found['step']), str(found['split'])
-  except (ValueError, KeyError, TypeError):
-    return None

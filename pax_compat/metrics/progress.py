@@ -1,4 +1,4 @@
-"""The progress of a training run: rates, input wait and time to the end."""
+"""The progress line of a training run: rates, input wait and ETA."""
 
 import collections
 import time
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class _Mark(NamedTuple):
-  """A moment, and what was counted until then."""
+  """Counters at a point in time."""
 
   seconds: float
   steps: int
@@ -16,10 +16,10 @@ class _Mark(NamedTuple):
 
 
 class Progress:
-  """Counts steps and makes the progress line.
+  """Counts steps and formats the progress line.
 
-  Rates are taken over the last steps, as many as there were since training
-  began or went on after a pause, up to a number.
+  Rates are moving averages over the last `rate_steps` steps, or fewer after a
+  start or a pause.
   """
 
   def __init__(
@@ -30,29 +30,29 @@ class Progress:
     rate_steps: int = 10,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Begins to count.
+    """Starts counting.
 
     Args:
       total_steps: the step at which the run ends.
-      start_step: steps that were done before, if the run continues.
-      rate_steps: steps that rates are taken over, at most.
+      start_step: the step that the run continues from, 0 for a new run.
+      rate_steps: the window of the rates.
       clock: returns seconds.
     """
     self._total_steps = total_steps
     self._step = start_step
     self._loss: float | None = None
     self._clock = clock
-    # Where the steps that count began, and each of them ended.
+    # The start of the window, and the end of each step in it.
     self._marks: collections.deque[_Mark] = collections.deque(
       maxlen=rate_steps + 1
     )
     self.start()
 
   def start(self) -> None:
-    """Forgets the rates.
+    """Resets the rates.
 
-    Called after the first step, whose time is mostly compilation, and after
-    pauses that are not training, such as an evaluation.
+    Called after the first step, which is mostly compilation, and after a pause
+    in training, such as an evaluation.
     """
     self._marks.clear()
     self._marks.append(_Mark(self._clock(), 0, 0.0, 0.0))
@@ -61,8 +61,8 @@ class Progress:
     """Counts one finished step.
 
     Args:
-      tokens: that it trained on, over all processes.
-      input_wait: seconds that it waited for its batch.
+      tokens: of its batch, over all processes.
+      input_wait: seconds spent waiting for the batch.
     """
     self._step += 1
     last = self._marks[-1]
@@ -75,8 +75,8 @@ class Progress:
       )
     )
 
-  def know_loss(self, loss: float) -> None:
-    """Takes the newest loss that is known; it may be of an earlier step."""
+  def set_loss(self, loss: float) -> None:
+    """Sets the loss to print; it may be that of an earlier step."""
     self._loss = float(loss)
 
   def report(self) -> tuple[str, dict[str, float]]:
@@ -84,13 +84,13 @@ class Progress:
 
     Returns:
       The line, and `steps_per_second`, `tokens_per_second` and
-      `input_wait_fraction` for the metrics; no rates if no step was counted.
+      `input_wait_fraction` as metrics; without rates if no step was counted.
     """
     first, last = self._marks[0], self._marks[-1]
     seconds = last.seconds - first.seconds
     rates = {}
     if last.steps > first.steps and seconds > 0:
-      # Waiting may have begun before the time that is looked at.
+      # The wait may have started before the window.
       wait = min(1.0, (last.input_wait - first.input_wait) / seconds)
       rates = {
         'steps_per_second': (last.steps - first.steps) / seconds,
@@ -100,17 +100,17 @@ class Progress:
     return self._line(rates), rates
 
   def _line(self, rates: dict[str, float]) -> str:
-    parts = [f'step {self._step}/{self._total_steps}']
+    fields = [f'step {self._step}/{self._total_steps}']
     if self._loss is not None:
-      parts.append(f'loss {self._loss:.4g}')
+      fields.append(f'loss {self._loss:.4g}')
     if rates:
       left = max(self._total_steps - self._step, 0)
-      parts.append(f'{_short(rates["steps_per_second"])} steps/s')
+      fields.append(f'{_short(rates["steps_per_second"])} steps/s')
       if rates['tokens_per_second']:
-        parts.append(f'{_short(rates["tokens_per_second"])} tokens/s')
-      parts.append(f'input wait {rates["input_wait_fraction"]:.0%}')
-      parts.append(f'ETA {format_seconds(left / rates["steps_per_second"])}')
-    return '  '.join(parts)
+        fields.append(f'{_short(rates["tokens_per_second"])} tokens/s')
+      fields.append(f'input wait {rates["input_wait_fraction"]:.0%}')
+      fields.append(f'ETA {format_seconds(left / rates["steps_per_second"])}')
+    return '  '.join(fields)
 
 
 def format_seconds(seconds: float) -> str:
@@ -126,7 +126,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _short(number: float) -> str:
-  """Returns a number with three digits and a unit: `3.4`, `13.9k`, `1.2M`."""
+  """Returns a number with an SI prefix: `3.4`, `13.9k`, `1.2M`."""
   for limit, unit in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
     if number >= limit:
       return f'{number / limit:.1f}{unit}'

@@ -84,7 +84,7 @@ def test_trains_an_experiment_of_an_installed_package(tmp_path):
 
 def test_mistakes_are_told_without_a_traceback(tmp_path):
   for flags, message in (
-    (['--model=a.b.C', '--lingvo_source=/nowhere'], 'no source checkout'),
+    (['--model=a.b.C', '--lingvo_source=/nowhere'], 'not a source checkout'),
     (['--model=a.b.C', '--run_locally=gpu'], 'does not see accelerators'),
   ):
     done = _trainer(tmp_path, *flags)

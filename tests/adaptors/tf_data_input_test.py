@@ -355,7 +355,7 @@ def _examples_of(path, compute=False):
   [
     (None, False, 'record 5 of {}/a_bad .* does not match its checksum'),
     (None, True, 'a record of an unknown file: .*corrupted record'),
-    (b'\xff none', False, 'record 2 of {}/a_bad is no tf.Example'),
+    (b'\xff none', False, 'record 2 of {}/a_bad is not a tf.Example'),
     (b'\xff none', True, 'an unknown file: .*Could not parse example'),
   ],
 )

@@ -11,7 +11,6 @@ import pytest
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.evaluating import evaluation
-from tests.pax_compat import launching
 
 
 class Numbered(base_input.BaseInput):
@@ -275,33 +274,6 @@ def test_a_batch_for_pmap():
   split = data.reshard_for_pmap(batch)
   assert jax.tree.map(np.shape, split) == NestedMap(x=(1, 3, 2), y=(1, 3))
   np.testing.assert_array_equal(jax.pmap(lambda b: b.x)(split)[0], batch.x)
-
-
-def test_batches_for_eight_devices():
-  launching.run_on_eight_devices("""
-    import jax, numpy as np
-    from jax.sharding import PartitionSpec as P
-    from pax_compat import base_input, errors
-    from pax_compat.nested_map import NestedMap
-
-    batch = NestedMap(x=np.arange(48).reshape(16, 3), y=np.arange(16))
-    data = base_input.BaseInput()
-    split = data.reshard_for_pmap(batch)
-    assert split.x.shape == (8, 2, 3) and split.y.shape == (8, 2)
-    assert split.y.ravel().tolist() == list(range(16))
-    try:
-      data.reshard_for_pmap(NestedMap(x=np.zeros([12])))
-      raise SystemExit('it was divided')
-    except errors.UserError as e:
-      assert 'expected its first dimension to be a multiple of 8' in str(e)
-    mesh = jax.make_mesh((4, 2), ('data', 'mdl'))
-    specs = NestedMap(x=P('data', None), y=P(('data', 'mdl')))
-    whole = data.reshard_for_spmd(batch, mesh, specs)
-    assert whole.x.sharding.spec == P('data', None)
-    for name in ('x', 'y'):
-      np.testing.assert_array_equal(whole[name], batch[name])
-    assert whole.y.addressable_shards[0].data.shape == (2,)
-  """)
 
 
 def test_batch_sizes():

@@ -1,4 +1,6 @@
-"""Tests of what every layer can do."""
+"""Tests of the base class of all layers."""
+
+import doctest
 
 import flax
 import jax
@@ -20,6 +22,12 @@ from pax_compat.base_layer import (
 )
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.summaries import Summary, SummaryType
+
+
+def test_the_example():
+  result = doctest.testmod(base_layer)
+  assert result.attempted > 0
+  assert result.failed == 0
 
 
 class Child(BaseLayer):
@@ -48,7 +56,7 @@ class Parent(BaseLayer):
 
 
 class Everything(BaseLayer):
-  """Has weights of every kind, and says all that a layer can say."""
+  """Has weights of every kind, and outputs of every kind."""
 
   def setup(self):
     self.create_variable(
@@ -186,7 +194,7 @@ def test_the_dimensions_that_are_inputs_decide_the_first_value():
 
 
 class Mistaken(BaseLayer):
-  """Creates what it is given, where it is told to."""
+  """Creates the given weights and children."""
 
   weight: WeightHParams = WeightHParams([2])
   twice: bool = False
@@ -216,7 +224,7 @@ class Mistaken(BaseLayer):
     (dict(weight=WeightHParams([0])), r'Mistaken.w has the shape \(0,\)'),
     (
       dict(weight=WeightHParams([2], tensor_split_dims_mapping=['a', None])),
-      r"Mistaken.w has 1 dim.* says \('a', None\); expected one mesh axis",
+      r"Mistaken.w has 1 dim.* is \('a', None\); expected one mesh axis",
     ),
   ],
 )
@@ -279,7 +287,7 @@ def test_eval_mode_holds_while_it_is_entered():
 
 
 def _first_values(config):
-  """Returns a layer and its unboxed weights, without what it has said."""
+  """Returns a layer and its unboxed weights, without its outputs."""
   layer, variables = _init(config)
   variables = base_layer.unbox(variables)
   return layer, {c: variables[c] for c in (PARAMS, NON_TRAINABLE)}
@@ -288,11 +296,11 @@ def _first_values(config):
 def test_summaries_and_aux_losses_are_collected_where_asked_for():
   layer, variables = _first_values(Everything.config())
   x = jnp.arange(2.0)
-  _, said = layer.apply(
+  _, updates = layer.apply(
     variables, x, mutable=[SUMMARIES, AUX_LOSS, NON_TRAINABLE]
   )
-  assert said[SUMMARIES]['x'] == Summary(1.0, SummaryType.SCALAR)
-  assert said[AUX_LOSS] == {'y': 2.0}
+  assert updates[SUMMARIES]['x'] == Summary(1.0, SummaryType.SCALAR)
+  assert updates[AUX_LOSS] == {'y': 2.0}
   with base_layer.eval_mode():
     assert layer.apply(variables, x).shape == (2,)
 
@@ -305,8 +313,10 @@ class Repeats(BaseLayer):
 
 
 def test_the_last_summary_holds_and_aux_losses_add_up():
-  said = Repeats.config().Instantiate().apply({}, mutable=[SUMMARIES, AUX_LOSS])
-  assert said[1] == {
+  updates = (
+    Repeats.config().Instantiate().apply({}, mutable=[SUMMARIES, AUX_LOSS])
+  )
+  assert updates[1] == {
     SUMMARIES: {'x': Summary(2.0, SummaryType.SCALAR)},
     AUX_LOSS: {'y': 3.0},
   }
@@ -315,14 +325,14 @@ def test_the_last_summary_holds_and_aux_losses_add_up():
 def test_a_weight_that_is_not_trained_is_updated_once_it_is_initialised():
   layer, variables = _first_values(Everything.config())
   assert (variables[NON_TRAINABLE]['mean'] == 0).all()
-  _, said = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
-  assert (said[NON_TRAINABLE]['mean'] == 1).all()
+  _, updates = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
+  assert (updates[NON_TRAINABLE]['mean'] == 1).all()
 
 
 def test_an_updated_weight_stays_in_its_box():
   layer, variables = _init(Everything.config())
-  _, said = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
-  assert base_layer.is_boxed(said[NON_TRAINABLE]['mean'])
+  _, updates = layer.apply(variables, jnp.ones(2), mutable=[NON_TRAINABLE])
+  assert base_layer.is_boxed(updates[NON_TRAINABLE]['mean'])
 
 
 class Noise(BaseLayer):
@@ -371,7 +381,7 @@ class Pair(BaseLayer):
 
 
 class Family(BaseLayer):
-  """Pairs of its own, below which templates may be shared."""
+  """Separate pairs, below which templates may be shared."""
 
   one_tpl: Config = sub_config_field(Pair)
   two_tpl: Config = sub_config_field(Pair)
@@ -504,7 +514,7 @@ def test_a_required_field_is_named_by_its_full_path():
 
 
 class Split(BaseLayer):
-  """Has a weight that is split by a name of its own."""
+  """Has a weight with a separate field for its sharding."""
 
   class WeightSharding(BaseLayer.WeightSharding):
     other: tuple | None = None

@@ -1,5 +1,7 @@
 """Metrics of several batches against numpy, and losses of several metrics."""
 
+import doctest
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,14 @@ WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 3.0])
 
 def _stored(metrics: base_metrics.BaseMetrics, name='a', values=VALUES):
   for value, weight in zip(values, WEIGHTS, strict=True):
-    # What a model says of nothing may be anything.
+    # A value of weight 0 may be anything.
     metrics.store({name: (value if weight else np.nan, weight), 'b': (9.0, 1)})
   return metrics.finalize()
+
+
+def test_examples():
+  found = doctest.testmod(base_metrics)
+  assert found.attempted and not found.failed
 
 
 def test_means_are_weighted():
@@ -141,7 +148,9 @@ def test_a_loss_is_one_of_the_metrics():
 
 def test_a_loss_that_is_not_there():
   aggregator = base_metrics.LossAggregator(loss_key='los')
-  with pytest.raises(errors.UserError, match="no metric 'los', .*mean: loss"):
+  with pytest.raises(
+    errors.UserError, match="'los', which is not among .*mean: loss"
+  ):
     aggregator.aggregate(METRICS)
 
 
@@ -182,13 +191,13 @@ def test_a_clu_metric_as_the_loss():
   assert aggregator.aggregate({'loss': metric}) == (4.0, 4.0, 4.0)
 
 
-def test_a_clu_metric_that_is_no_loss():
+def test_a_clu_metric_that_is_not_a_loss():
   @flax.struct.dataclass
   class Other(clu_metrics.Metric):
     value: float
 
   aggregator = base_metrics.LossAggregator(loss_key='loss')
-  with pytest.raises(errors.UserError, match="'loss' is a Other, which cannot"):
+  with pytest.raises(errors.UserError, match="'loss' is a Other; expected"):
     aggregator.aggregate({'loss': Other(1.0)})
 
 

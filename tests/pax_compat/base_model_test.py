@@ -1,20 +1,27 @@
-"""What every model has."""
+"""The contract of every model."""
+
+import doctest
 
 import pytest
 
-from pax_compat import errors
+from pax_compat import base_model, errors
 from pax_compat.base_model import BaseModel
 from pax_compat.nested_map import NestedMap
 
 
 class Square(BaseModel):
-  """Says how far the square of a number is from another one."""
+  """Predicts the square of a number."""
 
   def compute_predictions(self, input_batch):
     return input_batch.x**2
 
   def compute_loss(self, predictions, input_batch):
     return NestedMap(loss=(abs(predictions - input_batch.y), 1.0)), {}
+
+
+def test_examples():
+  found = doctest.testmod(base_model)
+  assert found.attempted and not found.failed
 
 
 def test_a_model_computes_the_loss_of_its_predictions():

@@ -35,12 +35,12 @@ def test_a_models_decoder_is_set_as_any_field():
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'max_decode_steps': [4, 8]}, r'is \[4, 8\]; expected one whole number'),
+    ({'max_decode_steps': [4, 8]}, r'is \[4, 8\]; expected an integer'),
     ({'max_decode_steps': 0}, 'of at least 1'),
     ({'min_decode_steps': -1}, 'of at least 0'),
-    ({'min_decode_steps': 1.5}, 'expected one whole number'),
-    ({'min_decode_steps': None}, 'expected one whole number'),
-    ({'seqlen': '8'}, "seqlen is '8'; expected one whole number"),
+    ({'min_decode_steps': 1.5}, 'expected an integer'),
+    ({'min_decode_steps': None}, 'expected an integer'),
+    ({'seqlen': '8'}, "seqlen is '8'; expected an integer"),
     ({'eos_id': None}, 'eos_id is None; expected a token'),
     ({'eos_id': '2'}, "eos_id is '2'; expected a token"),
     ({'eos_id': [2, 'x']}, 'eos_id is .*; expected a token'),

@@ -1,15 +1,14 @@
-"""Reads the numpy arrays of a text of Params: device meshes.
+"""Parses the numpy arrays in the text of Params: device meshes.
 
-An array of more than a thousand elements is in the text with its corners only:
+An array of more than a thousand elements is abbreviated to its corners:
 
     array([[   0,   64, ..., 1920, 1984],
            ...,
            [  63,  127, ..., 1983, 2047]], shape=(64, 32))
 
-It is put together again if it is one of the orders in which Lingvo lays out
-the devices of a TPU: by rows, by columns, or `gshard_utils.GetNonPod2dMesh` of
-a torus of two cores a chip, plain or transposed. The one that agrees with all
-that is shown is taken; if none or several do, the array cannot be read.
+It is reconstructed if it is one of Lingvo's device orders of a TPU: by rows, by
+columns, or `gshard_utils.GetNonPod2dMesh` of a torus with two cores a chip,
+plain or transposed. Exactly one of them must match the elements in the text.
 """
 
 import ast
@@ -29,20 +28,20 @@ _EDGE_ITEMS = 3
 
 
 class UnreadableError(Exception):
-  """An array that cannot be read; the message says why."""
+  """An array cannot be parsed; the message says why."""
 
 
 def read(text: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-  """Returns an array of whole numbers or bools.
+  """Returns an array of integers or bools.
 
   Args:
     text: its `repr`, or its `str` with commas.
-    shape: its shape if the text does not tell, which is abbreviated text's case
-      before numpy 2.
+    shape: its shape if the text does not contain it, as abbreviated text before
+      numpy 2.
 
   Raises:
-    UnreadableError: it holds floats, which are shown with too few digits; is no
-      array; or is abbreviated and not known.
+    UnreadableError: it contains floats, which have too few digits; is not an
+      array; or is abbreviated and unknown.
   """
   match = _ARRAY.fullmatch(text.strip())
   body, options = (match['body'], match['options']) if match else (text, '')
@@ -56,14 +55,13 @@ def read(text: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
     raise UnreadableError('it is not the text of an array') from error
   if array.dtype.kind not in 'bi':
     raise UnreadableError(
-      'arrays of whole numbers can be read; others are shown with too few'
-      ' digits'
+      'only arrays of integers can be read; the digits of others are truncated'
     )
   return array.astype(dtype[1]) if dtype else array
 
 
 def _whole(shown: list, shape: tuple[int, ...] | None) -> np.ndarray:
-  """Returns the one known order of devices that looks like what is shown."""
+  """Returns the only known order of devices that matches the elements."""
   if shape is None:
     raise UnreadableError('it is abbreviated, and its shape is not in the text')
   found: list[np.ndarray] = []
@@ -73,12 +71,12 @@ def _whole(shown: list, shape: tuple[int, ...] | None) -> np.ndarray:
       found.append(order)
   if len(found) != 1:
     what = 'several known orders' if found else 'no known order'
-    raise UnreadableError(f'it is abbreviated, and {what} of devices fit')
+    raise UnreadableError(f'it is abbreviated, and {what} of devices match')
   return found[0]
 
 
 def _shown_of(array: np.ndarray) -> list:
-  """Returns the elements that numpy shows, and Ellipsis for the others."""
+  """Returns the elements that numpy prints, with Ellipsis for the others."""
   text = np.array2string(
     array, separator=', ', threshold=0, edgeitems=_EDGE_ITEMS
   )
@@ -86,7 +84,7 @@ def _shown_of(array: np.ndarray) -> list:
 
 
 def _orders(shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-  """Yields the orders of devices that a mesh of some shape may have."""
+  """Yields the known orders of devices in a mesh of a shape."""
   devices = np.arange(np.prod(shape))
   yield devices.reshape(shape)
   yield devices.reshape(shape[::-1]).T

@@ -1,8 +1,8 @@
-"""Makes live Lingvo Params of the nodes of a text.
+"""Builds Lingvo Params from the nodes of a text.
 
-Params with a class start as what the class's `Params()` returns; then each
-field of the text is set. So what the text does not tell, such as the digits
-that 32 bits lose, is taken from the default wherever that agrees with the text.
+Params with a class start from the class's `Params()`; then each field of the
+text is set. Information that the text lost, such as digits beyond 32 bits, is
+taken from the default if that agrees with the text.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from pax_compat import errors
 
 @dataclasses.dataclass(frozen=True)
 class Issue:
-  """Something in a text that cannot be brought back.
+  """Something in a text that cannot be built.
 
   Attributes:
-    path: where it is, spelled as in `Params.ToText`; empty for the whole.
-    message: what is the matter.
+    path: its path, as in `Params.ToText`; '' for the whole text.
+    message: the reason.
   """
 
   path: str
@@ -37,15 +37,15 @@ class Issue:
 
 
 class Builder:
-  """Makes Params of nodes, and takes down what it cannot make.
+  """Builds Params from nodes, and records what it cannot build.
 
   Attributes:
-    issues: what cannot be brought back; none may be left.
-    defaulted: the fields that the text does not have, by path. They hold their
-      class's defaults.
-    emptied: the fields that the text does not have, and that hold an empty list
-      now because texts of its form leave those out.
-    dropped: the fields left out because the caller said so, by path.
+    issues: what cannot be built; the text is rejected unless it is empty.
+    defaulted: paths of fields that are not in the text and have their class's
+      defaults.
+    emptied: paths of fields that are not in the text and are set to an empty
+      list, since this form of text omits those.
+    dropped: paths of fields that match `drop`.
   """
 
   def __init__(
@@ -59,9 +59,9 @@ class Builder:
 
     Args:
       finder: of classes and functions.
-      values: what fields are to hold, whatever the text has, by path.
-      drop: patterns, as of `fnmatch`, of paths of fields that may be left out
-        if the class has them no more.
+      values: values by path, used instead of those in the text.
+      drop: `fnmatch` patterns of paths of fields that may be dropped if the
+        class no longer has them.
     """
     self.issues: list[Issue] = []
     self.defaulted: list[str] = []
@@ -92,16 +92,14 @@ class Builder:
     }
 
   def finish(self):
-    """Adds an issue for each given value that no field took."""
+    """Adds an issue for each of `values` that was not used."""
     for path in sorted(self._unused):
       self.issues.append(
-        Issue(
-          path, 'a value is given for it; there is no such field in the text'
-        )
+        Issue(path, 'a value is given for it, but the text has no such field')
       )
 
   def build(self, node: Any, old: Any = None, path: str = '') -> Any:
-    """Returns what a node stands for; None where it adds an issue.
+    """Returns the value of a node; None after adding an issue.
 
     Args:
       node: see `nodes`.
@@ -126,7 +124,7 @@ class Builder:
     if 'cls' in node.items:
       params, known = self._of_class(node, old, path)
     else:
-      # Plain Params without fields are there for fields of any name.
+      # Plain Params whose default is empty take fields of any name.
       known = params_trees.is_params(old) and 'cls' not in old and len(old) > 0
       params = old if known else None
     if not known:
@@ -152,18 +150,18 @@ class Builder:
   def _of_class(
     self, node: nodes.Fields, old: Any, path: str
   ) -> tuple[Any, bool]:
-    """Returns the Params to start from, and whether their fields are known."""
+    """Returns the initial Params, and whether their fields are known."""
     name = node.items['cls']
     cls = self.build(name, None, _join(path, 'cls'))
     if cls is None:
       return self._hyperparams.InstantiableParams(None), False
     if not isinstance(cls, type):
-      raise _CannotMakeError(f'{name} is no class')
+      raise _CannotMakeError(f'{name} is not a class')
     if params_trees.is_params(old) and 'cls' in old and old.cls is cls:
       return old, True
     arguments = ()
     if issubclass(cls, self._base_model.SingleTaskModel):
-      # Its `Params` wants those of the task, and copies from them.
+      # Its `Params()` takes the task's, and copies from them.
       here = _join(path, 'task')
       task = self.build(node.items.get('task'), None, here)
       if task is None:
@@ -179,7 +177,7 @@ class Builder:
       ) from error
 
   def _without_class(self, params: Any, node: nodes.Fields, path: str) -> Any:
-    """Returns Params with just the fields of the text."""
+    """Returns Params with only the fields of the text."""
     params = params or self._hyperparams.Params()
     for name, child in node.items.items():
       if name != 'cls':
@@ -197,7 +195,7 @@ class Builder:
     return thawed
 
   def _absent(self, name: str, params: Any, path: str, lacks_empty: bool):
-    """Sees to a field that the text does not have."""
+    """Handles a field that the text does not have."""
     default = params.Get(name)
     if not (lacks_empty and isinstance(default, (list, tuple))):
       self.defaulted.append(_join(path, name))
@@ -214,7 +212,7 @@ class Builder:
     self.issues.append(Issue(path, f'{owner} has no field {name!r}{near}'))
 
   def _type(self, node: nodes.TypeName, old: Any, path: str) -> Any:
-    # A lambda or an inner class has no name in its module.
+    # A lambda or an inner class cannot be found in its module.
     is_code = isinstance(old, type) or callable(old)
     if is_code and (old.__module__, old.__name__) == (node.module, node.name):
       return old
@@ -224,7 +222,7 @@ class Builder:
     try:
       return self._tf.as_dtype(node.name)
     except TypeError as error:
-      raise _CannotMakeError(f'{node.name!r} is no dtype') from error
+      raise _CannotMakeError(f'{node.name!r} is not a dtype') from error
 
   def _enum(self, node: nodes.EnumName, old: Any, path: str) -> enum.Enum:
     members = self._finder.find_enum(node.type_name).__members__
@@ -240,7 +238,7 @@ class Builder:
     names = _names_of_fields(cls)
     if names is None or len(names) != len(node.values):
       raise _CannotMakeError(
-        f'{node.type_name} is no namedtuple or dataclass of'
+        f'{node.type_name} is not a namedtuple or dataclass with'
         f' {len(node.values)} fields'
       )
     return cls(
@@ -258,7 +256,9 @@ class Builder:
       else:
         text_format.Parse(node.content, proto)
     except (message.DecodeError, text_format.ParseError) as error:
-      raise _CannotMakeError(f'this is no {node.type_name}: {error}') from error
+      raise _CannotMakeError(
+        f'this is not a {node.type_name}: {error}'
+      ) from error
     return proto
 
   def _float(self, node: nodes.Float32, old: Any, path: str) -> float:
@@ -266,7 +266,7 @@ class Builder:
       same = isinstance(old, float) and np.float32(old) == np.float32(
         node.value
       )
-    # Otherwise the fewest digits that give these 32 bits, as 0.1.
+    # Otherwise the shortest decimal with these 32 bits, such as 0.1.
     return old if same else float(str(np.float32(node.value)))
 
   def _items(self, node: nodes.Items, old: Any, path: str) -> Any:
@@ -289,7 +289,7 @@ class Builder:
     if isinstance(node, tuple) and len(
       _names_of_fields(type(old)) or ()
     ) == len(node):
-      # The proto text does not tell a namedtuple from a tuple.
+      # In the proto text a namedtuple looks like a tuple.
       return type(old)(*built)
     return type(node)(built)
 
@@ -306,7 +306,7 @@ class Builder:
     )
 
   def _changed_record(self, node: dict[str, Any], old: Any, path: str) -> Any:
-    """Returns a namedtuple or dataclass whose text is like a dict's."""
+    """Returns a namedtuple or dataclass that is a dict in the text."""
     try:
       return param_values.convert(old, repr(node))
     except param_values.WrongValueError as error:
@@ -331,13 +331,13 @@ class Builder:
       return self._tf.as_dtype(node.text)
     except TypeError as error:
       raise _CannotMakeError(
-        f'the text shows {node.text!r}, from which nothing is made; give it as'
-        f' the value of {path!r}'
+        f'the text has {node.text!r}, from which no value can be built; give it'
+        f' as the value of {path!r}'
       ) from error
 
 
 class _CannotMakeError(Exception):
-  """A node that stands for nothing; the message says why."""
+  """A node without a valid value; the message says why."""
 
 
 def _join(path: str, name: str) -> str:
@@ -345,7 +345,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _is_named(node: Any) -> bool:
-  """Whether this is a (name, Params) pair, as in a list of sub-layers."""
+  """Whether a node is a (name, Params) pair, as in a list of sub-layers."""
   return (
     isinstance(node, tuple)
     and len(node) == 2
@@ -355,7 +355,7 @@ def _is_named(node: Any) -> bool:
 
 
 def _names_of_fields(cls: type) -> tuple[str, ...] | None:
-  """Returns the fields of a namedtuple or dataclass, None for other classes."""
+  """Returns the fields of a namedtuple or dataclass; None for other classes."""
   if dataclasses.is_dataclass(cls):
     return tuple(field.name for field in dataclasses.fields(cls))
   return getattr(cls, '_fields', None) if issubclass(cls, tuple) else None

@@ -1,8 +1,8 @@
-"""Finds the classes and functions that a text names, in allowed modules only.
+"""Finds the classes and functions named in a text, in allowed modules only.
 
-A text of Params is data: what it names is called when the Params are used.
-So a module has to be one of the allowed packages', and a name has to be a class
-or a function that this very module defines. Nothing else is imported.
+The functions and classes that a text names are called when the Params are used.
+Therefore a module must be in an allowed package, and must itself define the
+class or function. Nothing else is imported.
 """
 
 import enum
@@ -18,22 +18,23 @@ from adaptors.lingvo_registry import lookup, mounts
 from adaptors.params.text import nodes
 from pax_compat import errors
 
-# Mounted params modules are in it, as `lingvo.tasks.<task>.params`.
+# It contains the mounted params modules, `lingvo.tasks.<task>.params`.
 DEFAULT_PACKAGES = ('lingvo',)
 
 
 class NotFoundError(Exception):
-  """A name that stands for nothing usable; the message says why."""
+  """A name cannot be used; the message says why."""
 
 
 class Finder:
-  """Looks up what `module/name` stands for."""
+  """Looks up `module/name`."""
 
   def __init__(self, packages: Iterable[str] = ()):
     """Creates a finder.
 
     Args:
-      packages: full names of packages or modules allowed beside Lingvo's.
+      packages: full names of packages or modules allowed in addition to
+        Lingvo's.
     """
     self._packages = (*DEFAULT_PACKAGES, *packages)
     self._modules: dict[str, types.ModuleType | NotFoundError] = {}
@@ -43,8 +44,8 @@ class Finder:
     """Returns a class or function.
 
     Raises:
-      NotFoundError: its module is not allowed, is missing or fails, or defines
-        no such class or function.
+      NotFoundError: its module is not allowed, is missing or fails, or does not
+        define it.
     """
     module = self._module(type_name.module)
     known = {
@@ -61,10 +62,10 @@ class Finder:
     return known[type_name.name]
 
   def find_class(self, type_name: nodes.TypeName, base: type) -> type:
-    """Returns a class that is a `base`; see `find`."""
+    """Returns a subclass of `base`; see `find`."""
     cls = self.find(type_name)
     if not (isinstance(cls, type) and issubclass(cls, base)):
-      raise NotFoundError(f'{type_name} is no {base.__name__}')
+      raise NotFoundError(f'{type_name} is not a subclass of {base.__name__}')
     return cls
 
   def find_enum(self, type_name: nodes.TypeName) -> type[enum.Enum]:
@@ -76,7 +77,7 @@ class Finder:
     module = self._module(type_name.module)
     cls = getattr(module, type_name.name, None)
     if not (isinstance(cls, type) and issubclass(cls, message.Message)):
-      raise NotFoundError(f'{type_name} is no class of protos')
+      raise NotFoundError(f'{type_name} is not a proto class')
     return cls
 
   def _module(self, name: str) -> types.ModuleType:
@@ -93,8 +94,8 @@ class Finder:
   def _import(self, name: str) -> types.ModuleType:
     if not any(f'{name}.'.startswith(f'{p}.') for p in self._packages):
       raise NotFoundError(
-        f'{name!r} is in none of the packages that classes are taken from:'
-        f' {", ".join(self._packages)}; allow its package, if you trust the'
+        f'{name!r} is not in the allowed packages'
+        f' ({", ".join(self._packages)}); allow its package if you trust the'
         ' text'
       )
     try:

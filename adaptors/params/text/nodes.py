@@ -1,8 +1,7 @@
-"""What the texts of Params are parsed into, before any class is looked up.
+"""The parse tree of a text of Params, before classes are looked up.
 
-A node is one of the dataclasses here; None, a bool, an int, a float or a str,
-which stand for themselves; a list or a tuple of nodes; or a dict from str to
-nodes.
+A node is one of the dataclasses here; a plain None, bool, int, float or str; a
+list or a tuple of nodes; or a dict from str to nodes.
 """
 
 import dataclasses
@@ -14,10 +13,8 @@ class Fields:
   """Params.
 
   Attributes:
-    items: nodes by field name; `cls`, where the Params have a class, is a
-      `TypeName`.
-    lacks_empty: whether empty lists and tuples among the fields were not
-      written.
+    items: nodes by field name; `cls`, if any, is a `TypeName`.
+    lacks_empty: whether the text omits empty lists and tuples.
   """
 
   items: dict[str, Any]
@@ -29,12 +26,18 @@ class TypeName:
   """A class or a function.
 
   Attributes:
-    module: full name of the module that it is in.
+    module: full name of its module.
     name: its name there.
   """
 
   module: str
   name: str
+
+  @classmethod
+  def parse(cls, text: str) -> 'TypeName':
+    """Parses `module/name`."""
+    module, _, name = text.partition('/')
+    return cls(module, name)
 
   def __str__(self):
     return f'{self.module}/{self.name}'
@@ -78,25 +81,25 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Float32:
-  """A float that went through 32 bits, and may have lost digits there."""
+  """A float that was rounded to 32 bits."""
 
   value: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-  """Numbered elements, of which the text does not tell a list from a tuple."""
+  """The elements of a list or a tuple, which look the same in the text."""
 
   values: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayText:
-  """A numpy array, as numpy shows it, perhaps abbreviated with `...`.
+  """A numpy array as printed by numpy, perhaps abbreviated with `...`.
 
   Attributes:
-    text: what is shown.
-    shape: its shape, if something beside it tells.
+    text: the printed array.
+    shape: its shape, if a separate field has it.
   """
 
   text: str
@@ -105,17 +108,17 @@ class ArrayText:
 
 @dataclasses.dataclass(frozen=True)
 class Bare:
-  """A word without quotes: a dtype, `Enum.MEMBER`, or any object's class."""
+  """A word without quotes: a dtype, `Enum.MEMBER`, or an object's class."""
 
   text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Unreadable:
-  """What a text cannot bring back.
+  """A value that cannot be built from the text.
 
   Attributes:
-    why: what it is, and why it cannot be read.
+    why: the reason.
   """
 
   why: str

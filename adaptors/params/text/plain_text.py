@@ -1,16 +1,16 @@
-"""Parses `trainer_params.txt`, what `Params.ToText` writes, into nodes.
+"""Parses `trainer_params.txt`, the output of `Params.ToText`, into nodes.
 
     task.lm.emb.cls : type/lingvo.core.layers/EmbeddingLayer
     task.train.learning_rate : 0.5
     task.layers[0].dims : 4
 
-The text tells less than the proto text does:
+The text has less information than the proto text:
 
-* An empty list, tuple or Params is not in it at all. Where a default is a list,
-  absence is taken for an empty one.
-* A list of ints is written like an array. It is taken for an array where it
-  has more than one line, is padded or abbreviated, or is a `device_mesh`.
-* A dtype in a list is written like a str, and stays one.
+* An empty list, tuple or Params is omitted. A missing field whose default is a
+  list is read as an empty list.
+* A list of ints is written like an array. It is read as an array if it has more
+  than one line, is padded or abbreviated, or is a `device_mesh`.
+* A dtype in a list is written like a str, and read as one.
 """
 
 import ast
@@ -37,11 +37,11 @@ def parse(text: str, source: str) -> nodes.Fields:
   """Parses a text of `path : value` lines.
 
   Args:
-    text: the whole of it.
-    source: what it was read from, for messages.
+    text: the contents of the file.
+    source: its name, for messages.
 
   Raises:
-    UserError: it is no such text.
+    UserError: the text is not valid.
   """
   root = _Branch()
   for line, path, value in _pairs(text, source):
@@ -53,29 +53,29 @@ def parse(text: str, source: str) -> nodes.Fields:
 
 
 class _NotToTextError(Exception):
-  """Something that `ToText` does not write; the message says what."""
+  """The text is not an output of `ToText`; the message says why."""
 
 
 @dataclasses.dataclass
 class _Branch:
-  """What a path goes through: steps, as (kind, name), to nodes or branches."""
+  """An inner node of the tree of paths: children by step, (kind, name)."""
 
   children: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
 
   def add(self, steps: list[tuple[str, str]], leaf: Any):
-    """Puts a leaf at the end of a path."""
+    """Adds a leaf at the end of a path."""
     branch = self
     for step in steps[:-1]:
       branch = branch.children.setdefault(step, _Branch())
       if not isinstance(branch, _Branch):
-        raise _NotToTextError('a value and parts of it are both given')
+        raise _NotToTextError('it has both a value and fields')
     if steps[-1] in branch.children:
       raise _NotToTextError('it is there twice')
     branch.children[steps[-1]] = leaf
 
 
 def _pairs(text: str, source: str) -> Iterator[tuple[int, str, str]]:
-  """Yields (number of the line, path, text of the value)."""
+  """Yields (line number, path, string of the value)."""
   position = 0
   while position < len(text):
     end = text.find('\n', position)
@@ -100,7 +100,7 @@ def _pairs(text: str, source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _end_of_value(text: str, start: int) -> int | None:
-  """Returns where a value ends: a line end outside quotes and brackets."""
+  """Returns the end of a value: a line end outside quotes and brackets."""
   depth, position = 0, start
   while position < len(text):
     char = text[position]
@@ -119,12 +119,12 @@ def _end_of_value(text: str, start: int) -> int | None:
 
 
 def _steps(path: str) -> list[tuple[str, str]]:
-  """Splits `a.b[0].c['k']` into what leads from step to step."""
+  """Splits `a.b[0].c['k']` into steps, (kind, name)."""
   steps, position = [], 0
   while position < len(path):
     step = _STEP.match(path, position)
     if step is None or not step.group():
-      raise _NotToTextError('this is no path of a field')
+      raise _NotToTextError('this is not the path of a field')
     steps.append((step.lastgroup, step.group(step.lastgroup)))
     position = step.end()
   return steps
@@ -140,7 +140,7 @@ def _fields(branch: _Branch) -> nodes.Fields:
 
 
 def _node(child: Any) -> Any:
-  """Returns the node of a branch, or the leaf that it is already."""
+  """Returns the node of a branch; a leaf is returned unchanged."""
   if not isinstance(child, _Branch):
     return child
   kinds = {kind for kind, _ in child.children}
@@ -154,7 +154,7 @@ def _node(child: Any) -> Any:
   if kinds == {'index'} and set(values) == set(map(str, range(len(values)))):
     return nodes.Items(tuple(values[str(i)] for i in range(len(values))))
   return nodes.Unreadable(
-    'its parts are neither fields, nor keys, nor all elements of a list'
+    'its children are neither fields, nor keys, nor all elements of a list'
   )
 
 
@@ -168,7 +168,7 @@ def _leaf(text: str, path: str) -> Any:
     return _container(text, path)
   kind, _, rest = text.partition('/')
   if kind == 'type' and rest:
-    return _type_name(rest)
+    return nodes.TypeName.parse(rest)
   if kind == 'proto' and rest.count('/') >= 2:
     module, name, content = rest.split('/', 2)
     return nodes.Message(nodes.TypeName(module, name), content)
@@ -180,18 +180,13 @@ def _leaf(text: str, path: str) -> Any:
   return nodes.Bare(text)
 
 
-def _type_name(text: str) -> nodes.TypeName:
-  module, _, name = text.partition('/')
-  return nodes.TypeName(module, name)
-
-
 def _literal(text: str) -> Any:
-  # Lingvo leaves line ends in quotes as they are; Python wants them escaped.
+  # Lingvo does not escape line ends in quotes.
   text = _STRING.sub(lambda match: match.group().replace('\n', '\\n'), text)
   try:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError, TypeError) as error:
-    raise _NotToTextError(f'{text!r} is no literal') from error
+    raise _NotToTextError(f'{text!r} is not a literal') from error
 
 
 def _container(text: str, path: str) -> Any:
@@ -206,7 +201,7 @@ def _container(text: str, path: str) -> Any:
   try:
     value = _literal(text)
   except _NotToTextError:
-    return nodes.Unreadable(f'the text shows {text!r}, which is no literal')
+    return nodes.Unreadable(f'the text has {text!r}, which is not a literal')
   numbers = not _STRING.search(text) and text.startswith('[')
   if numbers and repr(value) != text:
     return nodes.ArrayText(text)
@@ -214,7 +209,7 @@ def _container(text: str, path: str) -> Any:
 
 
 def _of_literal(value: Any) -> Any:
-  """Returns the node of a literal, with what is written in it as a str."""
+  """Returns the node of a literal; types in it are written as strings."""
   if isinstance(value, (list, tuple)):
     return type(value)(map(_of_literal, value))
   if isinstance(value, dict):
@@ -223,5 +218,5 @@ def _of_literal(value: Any) -> Any:
   if value == 'NoneType':
     return None
   if isinstance(value, str) and value.startswith('type/'):
-    return _type_name(value.removeprefix('type/'))
+    return nodes.TypeName.parse(value.removeprefix('type/'))
   return value

@@ -15,11 +15,11 @@ def parse(text: str, source: str) -> nodes.Fields:
   """Parses the text of a `Hyperparam` proto.
 
   Args:
-    text: the whole of it.
-    source: what it was read from, for messages.
+    text: the contents of the file.
+    source: its name, for messages.
 
   Raises:
-    UserError: it is no such text.
+    UserError: the text is not valid.
   """
   hyperparams_pb2 = lingvo_runtime.module('lingvo.core.hyperparams_pb2')
   proto = hyperparams_pb2.Hyperparam()
@@ -50,33 +50,28 @@ def _items(content: Any) -> list[Any]:
   return [_node(item) for item in content.items]
 
 
-def _type_name(text: str) -> nodes.TypeName:
-  module, _, name = text.partition('/')
-  return nodes.TypeName(module, name)
-
-
 def _shown(text: str) -> nodes.ArrayText | nodes.Unreadable:
-  """Returns the node of a value that is there as its `repr` only."""
+  """Returns the node of a value that is written as its `repr`."""
   if text.startswith(_ARRAY):
     return nodes.ArrayText(text)
   return nodes.Unreadable(
-    f'the text shows {text!r}, from which nothing is made'
+    f'the text has {text!r}, from which no value can be built'
   )
 
 
-# Kinds that are not in here are plain values.
+# All other kinds are plain values.
 _KINDS = {
   'param_val': _fields,
   'list_val': _items,
   'tuple_val': lambda content: tuple(_items(content)),
   'dict_val': lambda content: _fields(content).items,
-  'type_val': _type_name,
+  'type_val': nodes.TypeName.parse,
   'dtype_val': nodes.DTypeName,
   'float_val': nodes.Float32,
-  'proto_val': lambda v: nodes.Message(_type_name(v.type), v.val),
-  'enum_val': lambda v: nodes.EnumName(_type_name(v.type), v.name),
+  'proto_val': lambda v: nodes.Message(nodes.TypeName.parse(v.type), v.val),
+  'enum_val': lambda v: nodes.EnumName(nodes.TypeName.parse(v.type), v.name),
   'named_tuple_val': lambda v: nodes.Record(
-    _type_name(v.type), tuple(_items(v))
+    nodes.TypeName.parse(v.type), tuple(_items(v))
   ),
   'string_repr_val': _shown,
   'symbolic_val': lambda _: nodes.Unreadable(

@@ -3,9 +3,9 @@
     read = reader.read_file('/runs/lm1/train/trainer_params.pbtxt')
     task = read.params.task.Instantiate()
 
-`proto_text` and `plain_text` parse the two forms, `building` makes the Params,
-`classes` says which classes a text may name. Prefer the proto text where a run
-has both: it tells types, and lists that are empty.
+`proto_text` and `plain_text` parse the two forms, `building` builds the Params,
+`classes` limits the classes that a text may name. If a run has both forms,
+prefer the proto text: it has types and empty lists.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ _PARSERS = {'.pbtxt': proto_text.parse, '.txt': plain_text.parse}
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-  """Params that were read.
+  """The result of reading a text.
 
   Attributes:
-    params: live Lingvo Params, of a model for a trainer's text.
-    defaulted: paths of the fields that the text does not have, such as those
-      that Lingvo got after it was written. They hold their class's defaults.
-    emptied: paths of the fields that the text does not have and that hold an
-      empty list, which `Params.ToText` leaves out. This is wrong for a field
-      that Lingvo got after the text was written.
-    dropped: paths of the fields that were left out on the caller's word.
+    params: Lingvo Params; those of a model for a trainer's text.
+    defaulted: paths of fields that are not in the text, such as those that were
+      added to Lingvo later. They have their class's defaults.
+    emptied: paths of fields that are not in the text and are set to an empty
+      list, which `Params.ToText` omits. This is wrong for a field that was
+      added to Lingvo later.
+    dropped: paths of fields that matched the caller's `drop`.
   """
 
   params: Any
@@ -45,20 +45,20 @@ class Read:
 
 
 def read_file(path: str | os.PathLike, **options: Any) -> Read:
-  """Reads a file of Params; one that ends in `.gz` is unpacked.
+  """Reads a file of Params.
 
   Args:
-    path: a file whose name ends in `.pbtxt` or `.txt`.
-    **options: as of `read_text`.
+    path: of a `.pbtxt` or `.txt` file, perhaps compressed (`.gz`).
+    **options: of `read_text`.
 
   Raises:
-    UserError: there is no such file, or it cannot be read in full.
+    UserError: the file does not exist, or not all of it can be read.
   """
   path = pathlib.Path(path).expanduser()
   suffix = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
   if suffix not in _PARSERS:
     raise errors.UserError(
-      f'{path}: expected a file of Params, whose name ends in'
+      f'{path}: expected a file of Params whose name ends in'
       f' {" or ".join(_PARSERS)}'
     )
   open_file = gzip.open if path.suffix == '.gz' else open
@@ -81,30 +81,30 @@ def read_text(
 ) -> Read:
   """Reads a text of Params.
 
-  Nothing in it is evaluated, unpickled or imported from elsewhere than from
-  Lingvo, the mounted params modules and `packages`.
+  Nothing in it is evaluated or unpickled. Only modules of Lingvo, the mounted
+  params packages and `packages` are imported.
 
   Args:
-    text: the whole of it.
+    text: the contents of the file.
     form: '.pbtxt' for the proto text, '.txt' for that of `Params.ToText`.
-    source: where it is from, for messages.
-    packages: full names of packages, beside Lingvo's, whose classes and
+    source: its name, for messages.
+    packages: full names of packages, in addition to Lingvo's, whose classes and
       functions the text may name. Their modules are imported.
-    values: what fields are to hold, by path, where the text does not tell: an
-      abbreviated array, an object.
-    drop: patterns, as of `fnmatch`, of paths of fields that may be left out
-      where their class has them no more.
+    values: values by path for fields that the text does not contain, such as an
+      abbreviated array or an object.
+    drop: `fnmatch` patterns of paths of fields that may be dropped if their
+      class no longer has them.
 
   Returns:
     The Params.
 
   Raises:
-    UserError: the text cannot be brought back in full; the message has every
-      path that it fails at.
+    UserError: not all of the text can be read; the message lists every path
+      that fails.
   """
   root = _PARSERS[form](text, source)
   if not root.items:
-    raise errors.UserError(f'{source} holds no Params: it is empty')
+    raise errors.UserError(f'{source} has no Params: it is empty')
   lingvo_runtime.load()
   builder = building.Builder(
     classes.Finder(packages), values=values or {}, drop=drop
@@ -116,10 +116,10 @@ def read_text(
     raise errors.UserError('\n  '.join(lines))
   if builder.defaulted:
     absent = ', '.join(builder.defaulted)
-    logging.info('%s lacks %s: defaults hold', source, absent)
+    logging.info('%s lacks %s: defaults are used', source, absent)
   if builder.emptied:
     absent = ', '.join(builder.emptied)
-    logging.warning('%s lacks %s: taken as empty', source, absent)
+    logging.warning('%s lacks %s: read as empty lists', source, absent)
   return Read(
     params,
     defaulted=tuple(builder.defaulted),

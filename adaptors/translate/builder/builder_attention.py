@@ -1,12 +1,9 @@
-"""What `lingvo.core.batch_major_attention.Builder` composes layers of."""
+"""Translators of the parts of `lingvo.core.batch_major_attention.Builder`."""
 
 import functools
 
 from adaptors.equivalents import lingvo_layers
-from adaptors.translate.builder.builder_parts import (
-  common_fields,
-  translates_part,
-)
+from adaptors.translate.builder.builder_parts import translates_part
 from adaptors.translate.functions import translates_fn
 from adaptors.translate.registry import Translated
 from adaptors.translate.tensorflow_functions import gelu
@@ -24,13 +21,14 @@ _BUILDER = f'{_MODULE}.Builder'
 
 @translates_part(f'{_MODULE}.MultiHeadedAttention')
 def attention(view: ParamsView) -> Translated | None:
-  """`MultiHeadedAttention`; it returns no attention weights."""
+  """Returns an attention without its attention weights."""
   if view.get('rope_tpl') is None and not view.get('enable_shaped_attention'):
-    # The graph takes queries out; these say where they were.
+    # The graph itself selects the queries.
     view.params.Set(query_stride=1, query_first_n=None)
   translated = multi_headed_attention(view)
   if translated is None:
     return None
+  translated.config.set(**view.base_fields())
   return Translated(
     lingvo_layers.MultiHeadedAttention.config(
       atten_tpl=translated.config, packed_input=view.get('packed_input')
@@ -41,41 +39,36 @@ def attention(view: ParamsView) -> Translated | None:
 
 @translates_part(f'{_MODULE}.ResidualAddLayer')
 def residual_add(view: ParamsView) -> Translated:
-  """`ResidualAddLayer`: a branch, added to what it branched off from."""
-  fields = common_fields(view)
   view.require('apply_residual', True)
   return Translated(
     stochastics.StochasticResidual.config(
-      residual_weight=view.get('residual_weight'), **fields
+      residual_weight=view.get('residual_weight')
     )
   )
 
 
 @translates_part(f'{_MODULE}.PaddingLayer')
 def padding(view: ParamsView) -> Translated:
-  """`PaddingLayer`: zeros where paddings are."""
-  fields = common_fields(view)
-  return Translated(arguments.Apply.config(fn=apply_paddings, **fields))
+  """Returns a layer that sets padded positions to zero."""
+  return Translated(arguments.Apply.config(fn=apply_paddings))
 
 
 @translates_part(f'{_MODULE}.StrideLayer')
 def stride(view: ParamsView) -> Translated:
-  """`StrideLayer`: every so many positions; a stride of 0 is the first one."""
-  fields = common_fields(view)
+  """Returns a slice of every `stride`th position; 0 means the first one."""
   every, first_n = view.get('stride'), view.get('first_n')
   if every == 0:
     every, first_n = 1, 1
   key = [(None,)] * view.get('axis') + [(None, first_n, every)]
-  return Translated(arguments.Slice.config(key=key, **fields))
+  return Translated(arguments.Slice.config(key=key))
 
 
 @translates_part(f'{_MODULE}.MeshSplitLayer')
 def mesh_split(view: ParamsView) -> Translated:
-  """`MeshSplitLayer`, of one device."""
-  fields = common_fields(view)
+  """Returns an identity; device meshes are not translated."""
   view.require('device_mesh', None)
   view.ignore('there is no device_mesh', 'tensor_split_dims_mapping')
-  return Translated(arguments.Select.config(**fields))
+  return Translated(arguments.Select.config())
 
 
 @translates_fn(f'{_BUILDER}.GatedFeedforward.<locals>.GatedFn')

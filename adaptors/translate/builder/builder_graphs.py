@@ -2,7 +2,6 @@
 
 from adaptors.translate.builder.builder_layers import below, named
 from adaptors.translate.builder.builder_parts import (
-  common_fields,
   translate_part,
   translates_part,
 )
@@ -13,15 +12,13 @@ from pax_compat import errors
 from pax_compat.layers.graph import graph
 from pax_compat.layers.graph.graph_signature import (
   Signature,
+  find_dependencies,
   parse_signature,
-  waits,
 )
 
 
 @translates_part('lingvo.core.builder_layers.GraphLayer')
 def graph_layer(view: ParamsView) -> Translated | None:
-  """`GraphLayer`."""
-  fields = common_fields(view)
   inputs = list(view.get('input_endpoints'))
   outputs = list(view.get('output_endpoints'))
   nodes = list(view.get('sub'))
@@ -34,7 +31,7 @@ def graph_layer(view: ParamsView) -> Translated | None:
     field, used = 'sub_layers', [index for _, index in nodes]
     unused = [i for i in range(len(templates)) if i not in used]
     if unused:
-      view.issue('sub_layers', f'no node uses those of {unused}')
+      view.issue('sub_layers', f'no node uses the layers {unused}')
       return None
   else:
     templates = [template.Copy() for _, template in nodes]
@@ -52,7 +49,7 @@ def graph_layer(view: ParamsView) -> Translated | None:
     return None
   variables, children = VariableMap(), {}
   for i, (name, part) in enumerate(zip(names, parts, strict=True)):
-    # A layer of several nodes has the name of the first one.
+    # A layer that several nodes use has the name of the first node.
     path = graph.child_name(signatures[used.index(i)])
     variables += part.variables.under(name, path)
     children |= below(name, path, part)
@@ -63,7 +60,6 @@ def graph_layer(view: ParamsView) -> Translated | None:
       (text, parts[i].config) for (text, _), i in zip(nodes, used, strict=True)
     ],
     allow_unread_inputs=True,
-    **fields,
   )
   return Translated(config, variables, children)
 
@@ -71,18 +67,20 @@ def graph_layer(view: ParamsView) -> Translated | None:
 def _signatures(
   view: ParamsView, nodes: list, inputs: list[str], outputs: list[str]
 ) -> list[Signature] | None:
-  """Returns the nodes' signatures, or None where they make no graph."""
+  """Returns the nodes' signatures; None if they are not a valid graph."""
   try:
     signatures = [parse_signature(text) for text, _ in nodes]
-    waits_for = waits(signatures, inputs, outputs, allow_unread_inputs=True)
+    dependencies = find_dependencies(
+      signatures, inputs, outputs, allow_unread_inputs=True
+    )
   except errors.UserError as e:
     view.issue('sub', str(e))
     return None
-  for i, others in enumerate(waits_for):
+  for i, others in enumerate(dependencies):
     if max(others, default=-1) >= i:
       view.issue(
         f'sub[{i}]',
-        f'{nodes[i][0]!r} reads what is written after it, which Lingvo has not'
-        ' got by then',
+        f'{nodes[i][0]!r} reads the output of a later node, which Lingvo has'
+        ' not computed by then',
       )
   return signatures

@@ -1,4 +1,4 @@
-"""Translators of `lingvo.core.builder_layers`, but for `GraphLayer`."""
+"""Translators of `lingvo.core.builder_layers`, except `GraphLayer`."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -7,11 +7,10 @@ from typing import Any
 from adaptors.equivalents import lingvo_layers
 from adaptors.translate import functions
 from adaptors.translate.builder.builder_parts import (
-  common_fields,
   translate_part,
   translates_part,
 )
-from adaptors.translate.layers.basic_layers import base_fields, same_init
+from adaptors.translate.layers.basic_layers import same_init
 from adaptors.translate.registry import Translated
 from adaptors.translate.transformers.stacks import per_layer, stacked
 from adaptors.translate.variables import Variable, VariableMap
@@ -20,31 +19,31 @@ from pax_compat.layers.graph import arguments, containers, wrappers
 
 _BUILDER = 'lingvo.core.builder_layers'
 
-# What may return a tuple of one output, where Lingvo's takes it out.
+# Layers that may return a tuple of one output; Lingvo's return the output.
 _TUPLES_OF_ONE = (arguments.Apply, lingvo_layers.ParallelRepeat)
 
 
 def below(name: str, jax: str, child: Translated) -> dict[str, str]:
-  """Returns `Translated.children` of a layer, as far as they are of a child.
+  """Returns the entries of `Translated.children` for one child.
 
   Args:
-    name: of the child in Lingvo.
-    jax: its path.
-    child: the child.
+    name: the child's name in Lingvo.
+    jax: its path in JAX.
+    child: its translation.
   """
   inner = {f'{name}.{k}': f'{jax}.{path}' for k, path in child.children.items()}
   return {name: jax, **inner}
 
 
 def named(view: ParamsView, templates: Iterable[Any]) -> list[str]:
-  """Returns the names of templates, which have to differ."""
+  """Returns the names of templates; adds issues unless they are unique."""
   names = [template.name for template in templates]
   for name in sorted(set(names)):
     if not name or names.count(name) > 1:
       view.issue(
         'sub',
-        f'{names.count(name)} layers are called {name!r}; expected a name of'
-        ' its own for each',
+        f'{names.count(name)} layers are called {name!r}; expected a unique'
+        ' name for each',
       )
   return names
 
@@ -58,10 +57,15 @@ def _parts(view: ParamsView, templates: list, field: str) -> list | None:
   return None if None in parts else parts
 
 
-def _in_a_row(
-  view: ParamsView, make: Callable[[list], Any], fields: dict
+def _with_sub(
+  view: ParamsView, make: Callable[[list], Any]
 ) -> Translated | None:
-  """Translates a layer with a list of layers, `sub`."""
+  """Translates a layer that has a list of layers, `sub`.
+
+  Args:
+    view: of the layer.
+    make: the configs of `sub` -> the config of the layer.
+  """
   templates = view.get('sub')
   names = named(view, templates)
   parts = _parts(view, templates, 'sub')
@@ -71,7 +75,7 @@ def _in_a_row(
   for i, (name, part) in enumerate(zip(names, parts, strict=True)):
     variables += part.variables.under(name, f'layers_{i}')
     children |= below(name, f'layers_{i}', part)
-  config = make([part.config for part in parts]).set(**fields)
+  config = make([part.config for part in parts])
   return Translated(config, variables, children)
 
 
@@ -85,26 +89,25 @@ def _sequence(layers: list) -> Any:
 
 @translates_part(f'{_BUILDER}.SequentialLayer')
 def sequential(view: ParamsView) -> Translated | None:
-  """`SequentialLayer`; without layers it returns its arguments."""
-  fields = common_fields(view)
+  """Returns a sequence; without layers an identity."""
   view.ignore('nothing reads it there', 'save_output')
   repeat = view.get('repeat')
   if repeat <= 1:
-    return _in_a_row(view, _sequence, fields)
-  rounds = [_in_a_row(view, _sequence, fields) for _ in range(repeat)]
+    return _with_sub(view, _sequence)
+  rounds = [_with_sub(view, _sequence) for _ in range(repeat)]
   if None in rounds:
     return None
   variables, children = VariableMap(), {}
   for i, part in enumerate(rounds):
     variables += part.variables.under(f'rep[{i}]', f'layers_{i}')
     children |= below(f'rep[{i}]', f'layers_{i}', part)
-  config = _sequence([part.config for part in rounds]).set(**fields)
+  config = _sequence([part.config for part in rounds])
   return Translated(config, variables, children)
 
 
 @translates_part(f'{_BUILDER}.UnarySequentialLayer')
 def unary_sequential(view: ParamsView) -> Translated | None:
-  """`UnarySequentialLayer`: each output is one argument."""
+  """Returns a sequence that passes each output on as one argument."""
 
   def make(layers: list) -> Any:
     if not layers:
@@ -113,14 +116,13 @@ def unary_sequential(view: ParamsView) -> Translated | None:
       layers=layers, unpack_tuples=False, unpack_dicts=False
     )
 
-  return _in_a_row(view, make, common_fields(view))
+  return _with_sub(view, make)
 
 
 @translates_part(f'{_BUILDER}.ParallelLayer')
 def parallel(view: ParamsView) -> Translated | None:
-  """`ParallelLayer`."""
-  fields = common_fields(view)
-  view.ignore('it tells shapes', 'merge_meta')
+  """Returns layers with the same arguments, whose outputs are merged."""
+  view.ignore('it only computes shapes', 'merge_meta')
   merge = functions.translate(view, 'merge')
   if not view.get('sub'):
     view.issue('sub', 'it is empty; expected at least one layer')
@@ -130,19 +132,16 @@ def parallel(view: ParamsView) -> Translated | None:
     merge = 'flat'
   else:
     merge = functools.partial(merge_tuples, merge=merge)
-  make = functools.partial(_side_by_side, merge=merge)
-  return _in_a_row(view, make, fields)
-
-
-def _side_by_side(layers: list, merge: Any) -> Any:
-  return containers.Parallel.config(layers=layers, merge=merge)
+  return _with_sub(
+    view, lambda layers: containers.Parallel.config(layers=layers, merge=merge)
+  )
 
 
 def merge_tuples(outputs: list, merge: Callable) -> Any:
-  """Returns merged outputs, which Lingvo gives the function as tuples.
+  """Returns merged outputs, which are passed to the function as tuples.
 
   Args:
-    outputs: of layers.
+    outputs: one of each layer.
     merge: a list of tuples -> a tuple.
   """
   merged = tuple(merge([containers.as_tuple(output) for output in outputs]))
@@ -151,33 +150,30 @@ def merge_tuples(outputs: list, merge: Callable) -> Any:
 
 @translates_part(f'{_BUILDER}.FnLayer')
 def fn_layer(view: ParamsView) -> Translated | None:
-  """`FnLayer`, of a function that somebody has translated."""
-  fields = common_fields(view)
-  view.ignore('it tells shapes', 'fn_meta')
+  """Returns a layer that calls a function; see `functions`."""
+  view.ignore('it only computes shapes', 'fn_meta')
   fn = functions.translate(view, 'fn')
   if fn is None:
     return None
-  return Translated(arguments.Apply.config(fn=fn, **fields))
+  return Translated(arguments.Apply.config(fn=fn))
 
 
 @translates_part(f'{_BUILDER}.MapLayer')
 def map_layer(view: ParamsView) -> Translated | None:
-  """`MapLayer`, of a function that somebody has translated."""
-  fields = common_fields(view)
-  view.ignore('it tells shapes', 'fn_meta')
+  """Returns a layer that maps a function over its arguments."""
+  view.ignore('it only computes shapes', 'fn_meta')
   kwargs = view.get('kwargs')
   if kwargs:
     view.params.fn = functools.partial(view.params.fn, **kwargs)
   fn = functions.translate(view, 'fn')
   if fn is None:
     return None
-  return Translated(arguments.ApplyToEach.config(fn=fn, **fields))
+  return Translated(arguments.ApplyToEach.config(fn=fn))
 
 
 @translates_part(f'{_BUILDER}.BranchLayer')
 def branch(view: ParamsView) -> Translated | None:
-  """`BranchLayer`: `fetches` are the names of `FetchLayer`s in its body."""
-  fields = common_fields(view)
+  """Returns a layer that also returns outputs of `FetchLayer`s in its body."""
   body = translate_part(view.child('body'))
   fetches = view.get('fetches')
   if body is None:
@@ -186,13 +182,12 @@ def branch(view: ParamsView) -> Translated | None:
     if name not in body.children:
       view.issue(
         'fetches',
-        f'{name!r} is no layer of the body that can be fetched from; expected'
-        f' some of {", ".join(body.children) or "none"}',
+        f'{name!r} is not a layer of the body that can be fetched from;'
+        f' expected some of {", ".join(body.children) or "none"}',
       )
   config = containers.Branch.config(
     body=body.config,
     fetches=[body.children.get(name, '') for name in fetches],
-    **fields,
   )
   return Translated(
     config, body.variables.under('body', 'main'), below('body', 'main', body)
@@ -201,9 +196,7 @@ def branch(view: ParamsView) -> Translated | None:
 
 @translates_part(f'{_BUILDER}.BatchParallelLayer')
 def batch_parallel(view: ParamsView) -> Translated | None:
-  """`BatchParallelLayer`: the mesh splits the batch, here as everywhere."""
-  base_fields(view)
-  view.get('params_init')  # For the child, which takes it over.
+  """Returns the child: the mesh shards the batch anyway."""
   sub = translate_part(view.child('sub'))
   if sub is None:
     return None
@@ -213,26 +206,23 @@ def batch_parallel(view: ParamsView) -> Translated | None:
 
 @translates_part(f'{_BUILDER}.RematerializationLayer')
 def rematerialization(view: ParamsView) -> Translated | None:
-  """`RematerializationLayer`."""
-  fields = common_fields(view)
   body = translate_part(view.child('body'))
   if body is None:
     return None
-  config = wrappers.Rematerialize.config(body=body.config, **fields)
+  config = wrappers.Rematerialize.config(body=body.config)
   return Translated(config, body.variables.under('body', 'main'))
 
 
 @translates_part(f'{_BUILDER}.RepeatLayer')
 def repeat_layer(view: ParamsView) -> Translated | None:
-  """`RepeatLayer`, whose variables are stacked here in any case."""
-  fields = common_fields(view)
+  """Returns a repeated layer, whose variables are always stacked here."""
   view.ignore('the result is the same', 'unroll')
   repeat, start = view.get('repeat'), view.get('start_layer_id')
   body = translate_part(view.child('body'))
   own_variables = view.get('per_layer_vars')
   if start and not own_variables:
     view.issue(
-      'start_layer_id', f'{start} is translated of per_layer_vars only'
+      'start_layer_id', f'{start} is translated with per_layer_vars only'
     )
   if body is None:
     return None
@@ -242,14 +232,12 @@ def repeat_layer(view: ParamsView) -> Translated | None:
     variables = per_layer(view, body.variables, names, path)
   else:
     variables = stacked(view, body.variables, repeat, path)
-  config = wrappers.RepeatAll.config(body=body.config, x_times=repeat, **fields)
+  config = wrappers.RepeatAll.config(body=body.config, x_times=repeat)
   return Translated(config, variables)
 
 
 @translates_part(f'{_BUILDER}.ParallelRepeatLayer')
 def parallel_repeat(view: ParamsView) -> Translated | None:
-  """`ParallelRepeatLayer`."""
-  fields = common_fields(view)
   view.ignore('Lingvo does not read it either', 'unroll', 'start_layer_id')
   view.require('per_layer_vars', False)
   repeat = view.get('repeat')
@@ -257,16 +245,12 @@ def parallel_repeat(view: ParamsView) -> Translated | None:
   if body is None:
     return None
   variables = stacked(view, body.variables, repeat, 'main')
-  config = lingvo_layers.ParallelRepeat.config(
-    body=body.config, x_times=repeat, **fields
-  )
+  config = lingvo_layers.ParallelRepeat.config(body=body.config, x_times=repeat)
   return Translated(config, variables)
 
 
 @translates_part(f'{_BUILDER}.SoftCondLayer')
 def soft_cond(view: ParamsView) -> Translated | None:
-  """`SoftCondLayer`."""
-  fields = base_fields(view)
   view.ignore('Lingvo does not read it either', 'num_tasks')
   body = translate_part(view.child('body'))
   config_fields = dict(
@@ -280,59 +264,46 @@ def soft_cond(view: ParamsView) -> Translated | None:
   variables = stacked(
     view, body.variables, config_fields['num_experts'], 'main'
   )
-  config = wrappers.SoftCond.config(body=body.config, **config_fields, **fields)
+  config = wrappers.SoftCond.config(body=body.config, **config_fields)
   return Translated(config, variables + VariableMap([Variable(('w',), 'w')]))
 
 
 @translates_part(f'{_BUILDER}.FirstNLayer')
 def first_n(view: ParamsView) -> Translated:
-  """`FirstNLayer`."""
   indices = list(range(view.get('n')))
-  fields = common_fields(view)
-  return Translated(arguments.Select.config(indices=indices, **fields))
+  return Translated(arguments.Select.config(indices=indices))
 
 
 @translates_part(f'{_BUILDER}.ArgIndexLayer')
 def arg_index(view: ParamsView) -> Translated:
-  """`ArgIndexLayer`."""
   indices = list(view.get('idx'))
-  fields = common_fields(view)
-  return Translated(arguments.Select.config(indices=indices, **fields))
+  return Translated(arguments.Select.config(indices=indices))
 
 
 @translates_part(f'{_BUILDER}.CreateNestedMapLayer')
 def create_nested_map(view: ParamsView) -> Translated:
-  """`CreateNestedMapLayer`."""
   keys = list(view.get('keys'))
-  fields = common_fields(view)
-  return Translated(arguments.MakeNestedMap.config(keys=keys, **fields))
+  return Translated(arguments.MakeNestedMap.config(keys=keys))
 
 
 @translates_part(f'{_BUILDER}.PrintShapeLayer')
 def print_shape(view: ParamsView) -> Translated:
-  """`PrintShapeLayer`."""
-  return Translated(arguments.LogShapes.config(**common_fields(view)))
+  return Translated(arguments.LogShapes.config())
 
 
 @translates_part(f'{_BUILDER}.ReshapeLayer')
 def reshape(view: ParamsView) -> Translated:
-  """`ReshapeLayer`."""
   shape = list(view.get('shape'))
-  fields = common_fields(view)
-  return Translated(arguments.Reshape.config(shape=shape, **fields))
+  return Translated(arguments.Reshape.config(shape=shape))
 
 
 @translates_part(f'{_BUILDER}.ConcatLayer')
 def concat(view: ParamsView) -> Translated:
-  """`ConcatLayer`."""
   axis = view.get('axis')
-  fields = common_fields(view)
-  return Translated(arguments.Concat.config(axis=axis, **fields))
+  return Translated(arguments.Concat.config(axis=axis))
 
 
 @translates_part(f'{_BUILDER}.SliceLayer')
 def slice_layer(view: ParamsView) -> Translated:
-  """`SliceLayer`."""
   key = list(view.get('key'))
-  fields = common_fields(view)
-  return Translated(arguments.Slice.config(key=key, **fields))
+  return Translated(arguments.Slice.config(key=key))

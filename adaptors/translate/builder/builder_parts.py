@@ -1,10 +1,10 @@
-"""Plain layers as parts of what `lingvo.core.builder` composes.
+"""The registry of sub-layers of `lingvo.core.builder` ("parts").
 
-A container calls its parts with the arguments that the user's graph says, so a
-part's JAX layer must take and return the same as its `FProp`, in the same
-layout. Not every translated layer does: a recurrent one, for instance, is
-time-major in Lingvo and batch-major here. So parts are registered as such. A
-module of yours adds its own:
+A container passes its parts the arguments that the user's graph names, so a
+part's JAX layer has the arguments, outputs and layout of its `FProp`. Not every
+translated layer has: a recurrent one, for example, is time-major in Lingvo and
+batch-major here. Therefore parts have a separate registry. Your module
+registers its own:
 
     @translates_part('my.layers.Scale')
     def scale(view: ParamsView) -> Translated:
@@ -14,11 +14,9 @@ module of yours adds its own:
 from collections.abc import Callable
 
 from adaptors.equivalents import lingvo_layers
-from adaptors.translate import registry
+from adaptors.translate import activations, registry
 from adaptors.translate.layers import basic_layers
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
-from adaptors.translate.tensorflow_functions import ACTIVATIONS
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat.layers import linears, stochastics
@@ -30,8 +28,7 @@ _parts: dict[str, Callable] = {}
 def translates_part(dotted_path: str):
   """Registers the decorated function for a class that can be a part.
 
-  It takes a `ParamsView` and returns a `Translated`, or None where something
-  inside has no translation.
+  It takes a `ParamsView` and returns a `Translated`, or None after an issue.
   """
 
   def register(fn):
@@ -42,7 +39,7 @@ def translates_part(dotted_path: str):
 
 
 def is_part(cls: type) -> bool:
-  """Whether a class has a translation as a part of what builders compose."""
+  """Whether a class has a translation as a part."""
   return registry.find(cls, _parts) is not None
 
 
@@ -55,7 +52,7 @@ def translate_part(view: ParamsView) -> Translated | None:
   if bridge_part and translator is None and registry.find(cls) is None:
     return bridge_part(view)
   if translator is None:
-    why = 'it is translated, but not as a part of what a builder composes'
+    why = 'it has a translator, but not one for a sub-layer of a builder'
     if registry.find(cls) is None:
       why = registry.no_translator(cls)
     view.issue(
@@ -65,15 +62,9 @@ def translate_part(view: ParamsView) -> Translated | None:
     )
     return None
   issues_before = len(view.report.issues)
-  translated = translator(view)
+  translated = registry.call(translator, view)
   view.finish()
   return translated if len(view.report.issues) == issues_before else None
-
-
-def common_fields(view: ParamsView) -> dict:
-  """Returns `base_fields`; children, if any, take `params_init` over."""
-  view.get('params_init')
-  return base_fields(view)
 
 
 translates_part('lingvo.core.layers.LayerNorm')(basic_layers.layer_norm)
@@ -82,70 +73,62 @@ translates_part('lingvo.core.layers.ProjectionLayer')(basic_layers.projection)
 
 @translates_part('lingvo.core.builder_layers.LinearLayer')
 def linear(view: ParamsView) -> Translated:
-  """`LinearLayer`."""
   shape = (view.get('input_dims'), view.get('output_dims'))
   config = linears.Linear.config(
     input_dims=shape[0],
     output_dims=shape[1],
     params_init=basic_layers.weight_init(view, shape),
-    **base_fields(view),
   )
   return Translated(config, VariableMap([Variable(('w',), 'w')]))
 
 
 @translates_part('lingvo.core.builder_layers.BiasLayer')
 def bias(view: ParamsView) -> Translated:
-  """`BiasLayer`."""
-  config = linears.Bias.config(dims=view.get('dims'), **common_fields(view))
+  view.get('params_init')  # The weight starts at 0.
+  config = linears.Bias.config(dims=view.get('dims'))
   return Translated(config, VariableMap([Variable(('b',), 'b')]))
 
 
 @translates_part('lingvo.core.activations.ActivationLayer')
 def activation(view: ParamsView) -> Translated:
-  """`ActivationLayer`."""
   name = view.get('activation')
-  fields = common_fields(view)
-  if name not in ACTIVATIONS:
-    known = ', '.join(sorted(ACTIVATIONS))
+  if name not in activations.ACTIVATIONS:
+    known = ', '.join(sorted(activations.ACTIVATIONS))
     view.issue('activation', f'{name!r} is not translated, only {known}')
     name = 'NONE'
-  return Translated(
-    lingvo_layers.Activation.config(fn=ACTIVATIONS[name], **fields)
-  )
+  fn = activations.ACTIVATIONS[name].fn
+  return Translated(lingvo_layers.Activation.config(fn=fn))
 
 
 @translates_part('lingvo.core.layers.IdentityLayer')
 def identity(view: ParamsView) -> Translated:
-  """`IdentityLayer`, which returns the first of its arguments."""
-  fields = common_fields(view)
-  return Translated(arguments.Select.config(indices=[0], **fields))
+  """Returns a layer that returns its first argument."""
+  return Translated(arguments.Select.config(indices=[0]))
 
 
 @translates_part('lingvo.core.layers.FetchLayer')
 def fetch(view: ParamsView) -> Translated:
-  """`FetchLayer`: a `BranchLayer` around it finds what it returns."""
-  return Translated(arguments.Select.config(**common_fields(view)))
+  """Returns an identity, whose output a `BranchLayer` around it returns."""
+  return Translated(arguments.Select.config())
 
 
 @translates_part('lingvo.core.layers.DropoutLayer')
 @translates_part('lingvo.core.layers.DeterministicDropoutLayer')
 def dropout(view: ParamsView) -> Translated:
-  """`DropoutLayer`; the deterministic one draws from another source."""
-  fields = common_fields(view)
+  """Returns dropout; only the source of the random numbers differs."""
   dims = view.get('noise_shape_broadcast_dims')
   config = stochastics.Dropout.config(
     keep_prob=view.get('keep_prob'),
     noise_shape=view.get('noise_shape'),
     noise_shape_broadcast_dims=dims or None,
     dropout_at_eval=view.get('dropout_at_eval'),
-    **fields,
   )
   return Translated(config)
 
 
 @translates_part('lingvo.core.layers.FeedForwardNet')
 def feed_forward_net(view: ParamsView) -> Translated | None:
-  """`FeedForwardNet`, of one argument: projections, each with its dropout."""
+  """Returns a sequence of projections and dropouts."""
   found = basic_layers.feed_forward_net(view)
   if found is None:
     return None
@@ -161,11 +144,9 @@ def feed_forward_net(view: ParamsView) -> Translated | None:
 
 @translates_part('lingvo.core.layers_with_attention.StochasticResidualLayer')
 def stochastic_residual(view: ParamsView) -> Translated:
-  """`StochasticResidualLayer`."""
   return Translated(
     stochastics.StochasticResidual.config(
       residual_weight=view.get('residual_weight'),
       survival_prob=view.get('survival_prob'),
-      **common_fields(view),
     )
   )

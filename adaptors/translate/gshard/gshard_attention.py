@@ -1,4 +1,4 @@
-"""The attention of GShard's builders.
+"""Translates the attention of GShard's builders.
 
 Shapes: D model dims, N heads, H dims of a head.
 """
@@ -7,7 +7,12 @@ from typing import Any
 
 from adaptors.translate.gshard import gshard_mesh
 from adaptors.translate.registry import Translated
-from adaptors.translate.variables import Reshape, Same, Variable, VariableMap
+from adaptors.translate.variables import (
+  Identity,
+  Reshape,
+  Variable,
+  VariableMap,
+)
 from pax_compat.config import Config
 from pax_compat.layers.attentions.attention_projections import (
   AttentionProjection,
@@ -20,16 +25,16 @@ from pax_compat.layers.attentions.relative_bias import RelativeBias
 
 
 def attention(builder: Any, *, relative: bool, bidirectional: bool):
-  """Returns attention with its projections.
+  """Returns the attention with its projections.
 
   Args:
     builder: a `gshard_builder.Builder`.
-    relative: whether it has a bias for each distance.
-    bidirectional: whether that tells later tokens from earlier ones.
+    relative: whether it has a relative bias.
+    bidirectional: whether the bias distinguishes later from earlier tokens.
 
   Returns:
-    A `Translated`. Queries are not scaled unless by learned factors: their
-    weights start the smaller for it.
+    A `Translated`. Queries have either learned scales or none; the initial
+    values of their weights include the usual scale.
   """
   one_head = builder.attention_num_memory_heads == 1
   cls = MultiQueryDotProductAttention if one_head else DotProductAttention
@@ -73,12 +78,12 @@ def _relative_bias(builder: Any, bidirectional: bool) -> Config:
 
 
 def _split(builder: Any, config: Config, one_head: bool):
-  """Says how attention is split over the mesh."""
+  """Sets the sharding."""
   weights = config.weight_split_dims_mapping
   weights.proj = gshard_mesh.split(builder, 'mhd_w_split', 3)
   if one_head and weights.proj is not None:
     dims, heads, per_head = weights.proj
-    # One dimension where Lingvo has both, or the only head has one.
+    # This weight has one dimension instead of heads and dims of a head.
     together = builder.attention_combine_dims and heads
     weights.proj_headless = [dims, per_head or together or None]
   config.activation_split_dims_mapping.set(
@@ -92,7 +97,7 @@ def _variables(builder: Any, one_head: bool, relative: bool) -> VariableMap:
     Variable(('w.wq',), 'query/w'),
     Variable(('w.wo',), 'post/w'),
   ]
-  shape = Same()
+  shape = Identity()
   if one_head and not builder.attention_combine_dims:
     dims, per_head = builder.model_dim, builder.attention_key_value_dim
     shape = Reshape((dims, 1, per_head), (dims, per_head))

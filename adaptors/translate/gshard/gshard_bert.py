@@ -1,9 +1,8 @@
-"""Translators of GShard's task of masked tokens."""
+"""Translators of GShard's masked language model, `BertTransformer`."""
 
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
 from adaptors.translate.gshard import gshard_builder, gshard_mesh
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView, short
 from pax_compat.layers.models.gshard_bert_model import GShardBertModel
@@ -12,8 +11,7 @@ from pax_compat.layers.models.masked_lm import MaskedLmDataAugmenter
 
 @translates('lingvo.core.layers.MaskedLmDataAugmenter')
 def masked_lm(view: ParamsView) -> Translated:
-  """`MaskedLmDataAugmenter`, whose shares do not change from step to step."""
-  view.get('params_init')  # It has no weights.
+  """Returns an augmenter whose probabilities are the same at all steps."""
   view.require('mlm_duration', 0)
   view.ignore('mlm_duration is 0', 'min_replace_prob_ratio')
   same = (
@@ -25,24 +23,23 @@ def masked_lm(view: ParamsView) -> Translated:
     'random_avoid_ids',
   )
   config = MaskedLmDataAugmenter.config(
-    **{name: view.get(name) for name in same}, **base_fields(view)
+    **{name: view.get(name) for name in same}
   )
   return Translated(config)
 
 
 @translates('lingvo.core.gshard_builder.BertTransformer')
 def bert(view: ParamsView) -> Translated | None:
-  """`BertTransformer`: the model, without how it is trained."""
-  view.get('params_init')  # Each weight has a first value of its own.
+  """Returns the model; the task translator adds the training."""
+  view.get('params_init')  # Each weight has its own initializer.
   augmenter = _augmenter(view)
   relative = not view.get('positional_embedding')
   kind = gshard_builder.Kind(
     side='enc',
-    # Lingvo calls the attention of this encoder so.
+    # Lingvo's name of this encoder's attention.
     attention='dec_self_attention' if relative else 'self_attention',
     gated_activation=_gated_activation(view),
   )
-  fields = base_fields(view)
   builder = gshard_builder.read(view)
   if builder is None:
     return None
@@ -55,21 +52,20 @@ def bert(view: ParamsView) -> Translated | None:
     mlm_augmenter_tpl=augmenter.config,
     mask_token_id=None,
     **mesh,
-    **fields,
   )
   return Translated(config, network.variables.under('', 'lm'))
 
 
 def _augmenter(view: ParamsView) -> Translated | None:
-  """Returns what masks batches that have no tokens masked."""
+  """Returns the augmenter, which masks tokens of batches without masks."""
   if not view.get('mlm_loss_weight') > 0:
     view.issue(
       'mlm_loss_weight',
       f'{view.params.mlm_loss_weight} is not translated, only numbers above 0:'
-      ' otherwise no token is masked, and the loss is not a number',
+      ' otherwise no token is masked, and the loss is NaN',
     )
   view.ignore('any number above 0 is the same in Lingvo', 'mlm_loss_weight')
-  # The task overrides what the augmenter's own Params say of these.
+  # The task overrides these fields of the augmenter.
   return registry.translate(
     view.child(
       'masked_lm',
@@ -80,7 +76,7 @@ def _augmenter(view: ParamsView) -> Translated | None:
 
 
 def _gated_activation(view: ParamsView) -> str | None:
-  """Returns the activation of gated feed-forwards, None if they are not."""
+  """Returns the activation of gated feed-forwards; None if they are not."""
   found = view.get('gated_ffn_activation')
   if not found:
     return None

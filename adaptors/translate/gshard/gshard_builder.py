@@ -1,9 +1,9 @@
 """Translators of GShard's `DenseBuilder`, and of the network that it builds.
 
-`UniTransformer` and `BertTransformer` are tasks around one kind of network: an
-embedding of tokens, perhaps one of positions, a stack of layers, and a softmax
-with the embedding's matrix. Here that is a `TransformerLm`. A task translates
-it so:
+`UniTransformer` and `BertTransformer` are tasks with the same kind of network:
+an embedding of tokens, perhaps one of positions, a stack of layers, and a
+softmax that shares the embedding's matrix. Here it is a `TransformerLm`. The
+translator of a task calls:
 
     builder = gshard_builder.read(view)
     network = gshard_builder.network(
@@ -11,13 +11,12 @@ it so:
     )
     mesh = gshard_mesh.model_fields(builder)
 
-`read` reads the task's `builder`; `network` reads the fields that both tasks
-have, and returns a `Translated` whose variables are the task's own (`enc_emb`,
-`enc`, ...), to be put under the child that the network is of the model; and
-`mesh` are fields for the config of the model. What only one of the tasks has is
-in `Kind`.
+`read` reads the task's `builder`. `network` reads the fields that both tasks
+have; the variables of its result have the task's Lingvo paths (`enc_emb`,
+`enc`, ...). `mesh` are fields of the model's config. `Kind` has the fields that
+only one of the tasks has.
 
-Shapes: V vocabulary, D model dims, P positions.
+Shapes: D model dims.
 """
 
 import dataclasses
@@ -40,22 +39,21 @@ from pax_compat.layers.transformer_models.transformer_lm import (
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """What sort of network a task has, beside what its Params say.
+  """The fields of a network that differ between the tasks.
 
   Attributes:
-    side: what Lingvo calls it: 'dec' of a decoder, whose tokens see those of
-      their example that are not after them, or 'enc' of an encoder, whose
-      tokens see all of their example.
+    side: Lingvo's name of the network: 'dec' for a decoder (causal), 'enc' for
+      an encoder (bidirectional).
     attention: the name of the attention's variables.
-    gated_activation: 'gelu' or 'silu', or None if feed-forwards are not gated.
-    norm_type: of the layers; see `gshard_stack`.
+    gated_activation: 'gelu' or 'silu'; None if feed-forwards are not gated.
+    norm_type: of the layers; see `gshard_norms.norm`.
     norm_policy: 'pre', 'primer' or 'primer_hybrid'.
-    sub_layer_types: of a mixture of experts, 'attn', 'moe' and 'ffw' in order;
+    sub_layer_types: with mixtures of experts, 'attn', 'moe' and 'ffw' in order;
       None for attention, mixture, attention, feed-forward.
-    sinusoid: whether positions are sinusoids, and not a table.
+    sinusoid: whether positions are sinusoids instead of a table.
     max_timescale: of the sinusoids.
     softmax_bias: whether logits have a bias.
-    softmax_logit_cap: if positive, logits are capped softly.
+    softmax_logit_cap: soft cap of the logits if positive.
     scale_outputs: whether the softmax's inputs are multiplied by D^-0.5.
     over_all_positions: whether the loss is a mean over all positions, padding
       included.
@@ -77,11 +75,11 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Builder:
-  """A `DenseBuilder`, read.
+  """The fields of a `DenseBuilder`, as attributes.
 
   Attributes:
-    view: of its Params, all of which are read; issues may still be added.
-    fields: its Params by name.
+    view: of its Params, all of which are read; for further issues.
+    fields: values by name.
   """
 
   view: ParamsView
@@ -94,7 +92,7 @@ class Builder:
       raise AttributeError(name) from None
 
 
-# Fields that mixtures of experts alone have a use for.
+# Fields that only mixtures of experts use.
 MIXTURE_FIELDS = (
   'num_devices',
   'num_groups',
@@ -128,10 +126,8 @@ _WITHOUT_EFFECT = {
     'inflate_universal_relative_bias_to_match_batch_dimension',
     'model_dim_reshape_segments',
   ),
-  'logits of attention are 32 bits wide in any case': (
-    'attention_logits_dtype',
-  ),
-  "the task's label_smoothing counts": ('label_smoothing',),
+  'logits of attention are always float32': ('attention_logits_dtype',),
+  "the task's label_smoothing is used": ('label_smoothing',),
   'there are no convolutions': (
     'conv_vars_reshape',
     'mdha_rope',
@@ -149,10 +145,10 @@ _WITHOUT_EFFECT = {
 
 @translates('lingvo.core.gshard_builder.DenseBuilder')
 def dense_builder(view: ParamsView) -> Builder:
-  """`DenseBuilder`: reads all of it; what it means depends on the task.
+  """Reads all fields; their meaning depends on the task.
 
-  The order of the devices in its mesh changes no number: JAX orders them by how
-  they are connected.
+  The order of the devices in its mesh has no effect: JAX orders them by their
+  connections.
   """
   view.require('use_rotary_position_emb', False)
   view.require('noise_shape_broadcast_dims', None)
@@ -169,7 +165,7 @@ def read(view: ParamsView) -> Builder | None:
   """Returns a task's builder; None if it is not translated."""
   template = view.get('builder')
   if template is None or 'cls' not in template:
-    view.issue('builder', 'there is none; expected Params of a DenseBuilder')
+    view.issue('builder', 'it is not set; expected Params of a DenseBuilder')
     return None
   builder_view = ParamsView(
     template.Copy(), f'{view.path}.builder', view.report
@@ -183,14 +179,14 @@ def read(view: ParamsView) -> Builder | None:
 
 
 def _check_dtypes(view: ParamsView, builder: Builder):
-  """Adds an issue where builder and task differ in their dtypes."""
+  """Adds an issue if the dtypes of builder and task differ."""
   p = view.params
   for name, own, found in (
     ('dtype', p.dtype, builder.dtype),
     ('fprop_dtype', p.fprop_dtype or p.dtype, builder.fprop_dtype or p.dtype),
   ):
     if own != found:
-      view.issue(f'builder.{name}', f'{found} is not what the task has, {own}')
+      view.issue(f'builder.{name}', f'{found} is not that of the task, {own}')
 
 
 def network(
@@ -198,7 +194,7 @@ def network(
 ) -> Translated | None:
   """Returns the network of a task as a `TransformerLm`.
 
-  It reads of the task's Params: vocab_size, sequence_length, max_length,
+  It reads these fields of the task: vocab_size, sequence_length, max_length,
   batch_size, num_transformer_layers, loss_denominator, aux_loss_coef,
   label_smoothing, logits_abs_max, z_loss, positional_embedding, activation,
   use_repeat_layer, num_spmd_pipeline_stages, num_spmd_pipeline_microbatches,
@@ -207,13 +203,13 @@ def network(
   Args:
     view: of the task.
     builder: see `read`.
-    kind: the sort of network.
+    kind: the fields that differ between the tasks.
 
   Returns:
-    The network, whose softmax leaves it to the model to add the z-loss; None if
-    something in it is not translated.
+    The network, whose softmax leaves the z-loss to the model; None after an
+    issue.
   """
-  view.ignore('Lingvo makes no use of it', 'batch_size', 'sequence_length')
+  view.ignore('Lingvo does not read it', 'batch_size', 'sequence_length')
   positions = _positions(view, builder, kind)
   layers = _layers(view, builder, kind)
   stack = layers and gshard_stack.stack(view, builder, layers)
@@ -254,9 +250,9 @@ def network(
 
 
 def _in_stages(view: ParamsView, stack: Translated) -> Translated:
-  """Returns the stack, which is that of one stage, as a pipeline if it is one.
+  """Returns the pipeline whose stages are the stack, or the stack if S is 1.
 
-  Its stages are split over no axis of the mesh, as in Lingvo.
+  As in Lingvo, no mesh axis shards the stages.
   """
   stages = view.get('num_spmd_pipeline_stages')
   microbatches = view.get('num_spmd_pipeline_microbatches')
@@ -272,7 +268,7 @@ def _in_stages(view: ParamsView, stack: Translated) -> Translated:
   if not microbatches or view.get('num_transformer_layers') % stages:
     view.issue(
       'num_spmd_pipeline_stages',
-      f'{stages} stages need a number of layers that they divide, and'
+      f'{stages} stages need a number of layers that is a multiple, and'
       ' num_spmd_pipeline_microbatches',
     )
   return pipelines.of_stages(stack, stages=stages, microbatches=microbatches)
@@ -281,7 +277,7 @@ def _in_stages(view: ParamsView, stack: Translated) -> Translated:
 def _positions(
   view: ParamsView, builder: Builder, kind: Kind
 ) -> Translated | None:
-  """Returns the embedding of positions; None for none."""
+  """Returns the embedding of positions; None if there is none."""
   length = view.get('max_length')
   if not view.get('positional_embedding'):
     return None
@@ -306,7 +302,7 @@ def _positions(
 
 
 def _softmax(view: ParamsView, builder: Builder, kind: Kind) -> Translated:
-  """Returns the embedding of tokens, which is the softmax as well."""
+  """Returns the softmax, which is the embedding of tokens as well."""
   denominator = view.get('loss_denominator')
   config = GShardSharedEmbeddingSoftmax.config(
     use_tgt_labels_size_as_loss_denominator=kind.over_all_positions,
@@ -336,7 +332,7 @@ def _softmax(view: ParamsView, builder: Builder, kind: Kind) -> Translated:
 def _layers(
   view: ParamsView, builder: Builder, kind: Kind
 ) -> gshard_stack.Layers | None:
-  """Returns what a task says of its layers."""
+  """Returns a task's settings of its layers."""
   num_layers, gated = view.get('num_transformer_layers'), kind.gated_activation
   has_mixtures = view.get('moe')
   relative = not view.get('positional_embedding')
@@ -347,7 +343,7 @@ def _layers(
   if not relative:
     names = [n for n, _ in builder.view.params.IterParams()]
     builder.view.ignore(
-      'distances do not matter where positions have vectors',
+      'with positional_embedding there is no relative attention',
       *(n for n in names if n.startswith('relative_attention_')),
       'decoder_bidirectional_relative_attention',
     )
@@ -358,7 +354,7 @@ def _layers(
       view.issue(
         'sub_layer_types',
         f"{list(types)} is not translated, only 'attn' followed by 'moe' or"
-        " 'ffw', perhaps several times",
+        " 'ffw', one or several times",
       )
       return None
   else:

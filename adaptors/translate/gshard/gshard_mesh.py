@@ -1,7 +1,7 @@
-"""How GShard's meshes and splits are spelt here.
+"""Translates GShard's meshes and splits to named axes.
 
-Lingvo numbers the axes of a device mesh; here they have names. A split of an
-array says for each of its dimensions the number of a mesh axis, or -1.
+Lingvo numbers the axes of a device mesh; here they have names. A split has for
+each dimension of an array the number of a mesh axis, or -1.
 
 Legend of the names of splits: b or g batch or groups, l length, m model dims, h
 heads or inner dims, d dims of a head, e experts, c slots of an expert, v
@@ -15,8 +15,8 @@ import numpy as np
 
 from pax_compat.layer_core.sharding import SplitDimsMapping
 
-# Names of the axes of meshes, by their number. The batch is what is split over
-# the first one, as a rule, and the trainer splits it over this name.
+# Names of the mesh axes by number. The first one usually shards the batch, and
+# the trainer shards batches over this name.
 AXES = ('data', 'mdl')
 
 
@@ -42,7 +42,7 @@ def mesh_shape(builder: Any) -> list[int] | None:
 
 
 def model_fields(builder: Any) -> dict[str, Sequence]:
-  """Returns the fields of a model that say what its mesh is.
+  """Returns the mesh fields of a model; empty if there is one device.
 
   Args:
     builder: a `gshard_builder.Builder`.
@@ -54,12 +54,12 @@ def model_fields(builder: Any) -> dict[str, Sequence]:
 
 
 def split(builder: Any, field: str, rank: int) -> SplitDimsMapping:
-  """Returns how an array is split; None if it is not.
+  """Returns the sharding of an array; None if it is replicated.
 
   Args:
     builder: a `gshard_builder.Builder`.
-    field: the builder's field that says so, such as 'blm_split'.
-    rank: how many dimensions the array has.
+    field: the builder's field with the split, such as 'blm_split'.
+    rank: the number of dimensions of the array.
   """
   shape, mapping = mesh_shape(builder), getattr(builder, field)
   if shape is None or mapping is None:

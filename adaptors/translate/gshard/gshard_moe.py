@@ -1,16 +1,16 @@
-"""The mixtures of experts that GShard's builders make.
+"""Translates the mixtures of experts of GShard's builders.
 
-Shapes: D model dims, E experts, H dims of their inner layers. In the names of
-splits: a the slots of all groups together, others as in `gshard_mesh`.
+In the names of splits a is the slots of all groups together; the others are as
+in `gshard_mesh`.
 """
 
 from typing import Any
 
+from adaptors.translate import activations
 from adaptors.translate.gshard import gshard_mesh
-from adaptors.translate.layers.basic_layers import activation
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Variable, VariableMap
-from pax_compat.layers import activations, stochastics
+from pax_compat.layers import stochastics
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
 )
@@ -25,7 +25,7 @@ _GATING_FUNCS = {
 def mixture(
   builder: Any, *, is_gated: bool, loss_weight: float
 ) -> Translated | None:
-  """Returns what `builder.MoE`, or `MoEGated`, makes.
+  """Returns the translation of `builder.MoE` or `builder.MoEGated`.
 
   Args:
     builder: a `gshard_builder.Builder`.
@@ -33,31 +33,30 @@ def mixture(
     loss_weight: the task's factor of the auxiliary loss.
 
   Returns:
-    A `TransformerFeedForwardMoe` whose norm and residual are not set, and its
-    variables by their paths in the graph of the mixture; None if something is
-    not translated.
+    A `TransformerFeedForwardMoe` without norm and residual, and its variables
+    by their paths in the graph of the mixture; None after an issue.
   """
   view = builder.view
   gating = _gating(builder, is_gated)
   if gating is None:
     return None
   view.ignore(
-    'gates and slots are worked out in 32 bits',
+    'gates and slots are computed in float32',
     'gating_logits_dtype',
     'mask_dtype',
   )
   note = (
-    f'{view.path}: at evaluation, too, all tokens of a batch are dealt out in'
-    ' num_groups groups, as Lingvo does on a TPU; on a CPU its groups are then'
-    ' the rows of the batch'
+    f'{view.path}: at evaluation, too, tokens are dispatched in num_groups'
+    " groups, as Lingvo does on a TPU; on a CPU Lingvo's groups are the rows of"
+    ' the batch'
   )
   if note not in view.report.notes:
     view.report.notes.append(note)
   if is_gated:
-    view.ignore('gated experts have an activation of GELU', 'moe_activation')
-    inner = activations.GELU.config(approximate=True)
+    view.ignore('gated experts always use GELU', 'moe_activation')
+    inner = activations.GSHARD_LAYERS['gelu']()
   else:
-    inner = activation(view, 'moe_activation', builder.moe_activation)
+    inner = activations.layer(view, 'moe_activation')
   config = TransformerFeedForwardMoe.config(
     hidden_dims=builder.moe_hidden_dim,
     num_experts=builder.e_dim,
@@ -69,7 +68,7 @@ def mixture(
     **gating,
   )
   if builder.moe_dropout_rate:
-    # Lingvo does not ask whether this is training.
+    # In Lingvo it is active at evaluation too.
     config.relu_dropout_tpl = stochastics.Dropout.config(
       keep_prob=1.0 - builder.moe_dropout_rate, dropout_at_eval=True
     )
@@ -83,7 +82,7 @@ def mixture(
 
 
 def _gating(builder: Any, is_gated: bool) -> dict | None:
-  """Returns the fields that say who computes what; None if that is unknown."""
+  """Returns the fields of gating and capacity; None after an issue."""
   view, name = builder.view, builder.gating_func
   if name not in _GATING_FUNCS:
     view.require('gating_func', *_GATING_FUNCS)
@@ -108,13 +107,13 @@ def _gating(builder: Any, is_gated: bool) -> dict | None:
       'gating_func', 'Lingvo cannot compute gated experts that choose tokens'
     )
     return None
-  view.ignore('the size of a group says it', 'c_dim', 'capacity_factor')
-  # Each expert has as many slots as there are tokens, but for a rest.
+  view.ignore('the size of a group sets it', 'c_dim', 'capacity_factor')
+  # An expert's capacity is the number of tokens, up to rounding.
   return fields | dict(unadjusted_expert_capacity_factor=float(builder.e_dim))
 
 
 def _split(builder: Any, config: Any):
-  """Says how a mixture is split."""
+  """Sets the sharding."""
 
   def split(field: str, rank: int):
     return gshard_mesh.split(builder, field, rank)
@@ -133,4 +132,4 @@ def _split(builder: Any, config: Any):
     egch=eah and [eah[0], eah[1], None, eah[2]],
     gecm=split('gecm_split', 4),
   )
-  builder.view.ignore('egcm_split says it', 'eam_split')
+  builder.view.ignore('egcm_split sets it', 'eam_split')

@@ -1,4 +1,4 @@
-"""The normalisations of GShard's builders."""
+"""Translates the norms of GShard's builders."""
 
 from typing import Any
 
@@ -7,8 +7,7 @@ from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.normalizations import norm_layers
 
-# The first of these takes the mean away only to work out the deviation from it,
-# and so is the same as the other one.
+# Both divide by the standard deviation, and do not subtract the mean.
 _OVER_DEVIATION = ('true_ln', 'pn')
 _NONE = ('none', 'no_ln')
 
@@ -16,15 +15,15 @@ _NONE = ('none', 'no_ln')
 def norm(
   builder: Any, view: ParamsView, field: str, *, kind: str, names: dict
 ) -> Translated:
-  """Returns a normalisation.
+  """Returns a norm.
 
   Args:
     builder: a `gshard_builder.Builder`.
-    view: of the Params that say which, for an issue.
-    field: the field of those.
-    kind: which: 'ln' divides by the root mean square, 'true_ln' and 'pn' by the
-      deviation from the mean; 'none' and 'no_ln' leave things as they are.
-    names: {theta: path} of each layer that is to be made of it.
+    view: of the Params with the kind, for an issue.
+    field: their field with the kind.
+    kind: 'ln' divides by the root mean square, 'true_ln' and 'pn' by the
+      standard deviation; 'none' and 'no_ln' are the identity.
+    names: {theta: path} of each layer with this config.
   """
   epsilon = builder.layer_norm_epsilon
   if kind in _OVER_DEVIATION:

@@ -1,24 +1,23 @@
-"""The layers that GShard's `DenseBuilder` stacks.
+"""Translates the stacks of GShard's `DenseBuilder`.
 
-In Lingvo attention and feed-forward are layers of their own, `layer_000`,
+In Lingvo attention and feed-forward are separate layers, `layer_000`,
 `layer_001` and so on, each with its norm and its residual; here two of them are
-one `Transformer`. Where layers are repeated, Lingvo has variables for each of
-them, which are stacked here.
-
-Shapes: D model dims, F inner dims.
+one `Transformer`. Repeated layers have separate variables in Lingvo, which are
+stacked here.
 """
 
 import dataclasses
 from typing import Any
 
+from adaptors.translate.activations import GSHARD_LAYERS
 from adaptors.translate.gshard import gshard_mesh, gshard_moe
 from adaptors.translate.gshard.gshard_attention import attention
 from adaptors.translate.gshard.gshard_norms import norm
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import (
   Chain,
-  Each,
-  Same,
+  Identity,
+  Map,
   Stack,
   Variable,
   VariableMap,
@@ -26,7 +25,7 @@ from adaptors.translate.variables import (
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
 from pax_compat.layer_core.weight_init import WeightInit
-from pax_compat.layers import activations, linears
+from pax_compat.layers import linears
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
   StackedTransformerRepeated,
@@ -36,15 +35,9 @@ from pax_compat.layers.transformers.transformer_feed_forward import (
 )
 from pax_compat.layers.transformers.transformer_layers import Transformer
 
-_ACTIVATIONS = {
-  'relu': activations.ReLU.config,
-  'gelu': lambda: activations.GELU.config(approximate=True),
-  'silu': activations.SiLU.config,
-  'sqr_relu': activations.SquaredReLU.config,
-}
-# The type of a bias for distances which all layers share.
+# The type of a relative bias that all layers share.
 _SHARED = 'bias_shared'
-# Which norms a layer's halves have, attention and feed-forward.
+# The norm policies of attention and feed-forward.
 _NORM_POLICIES = {
   'pre': ('pre', 'pre'),
   'primer': ('pre', 'post'),
@@ -54,22 +47,22 @@ _NORM_POLICIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-  """What a task says of its layers, beside its builder.
+  """A task's settings of its layers, in addition to its builder.
 
   Attributes:
-    is_decoder: whether tokens see only those that are not after them.
+    is_decoder: whether attention is causal.
     attention: the name of the attention's variables.
-    relative: whether attention has a bias for each distance.
+    relative: whether attention has a relative bias.
     activation: of the feed-forwards.
     is_gated: whether they are gated.
     norm_type: see `gshard_norms.norm`.
     norm_policy: 'pre', 'primer' or 'primer_hybrid'.
-    blocks: how often what `seconds` says is there.
-    seconds: what comes after attention in the layers of a block: 'ffw' or
+    blocks: the number of blocks.
+    seconds: for each layer of a block, what follows the attention: 'ffw' or
       'moe'.
     gated_experts: whether the feed-forwards of experts are gated.
-    aux_loss_coef: factor of the loss that mixtures of experts add.
-    is_repeated: whether blocks are repeated, and not built one by one.
+    aux_loss_coef: factor of the auxiliary loss of mixtures of experts.
+    is_repeated: whether the blocks are a repeated layer.
   """
 
   is_decoder: bool
@@ -96,7 +89,7 @@ def stack(view: ParamsView, builder: Any, layers: Layers) -> Translated | None:
 
   Returns:
     A `StackedTransformer`, or a `StackedTransformerRepeated`, with variables by
-    their paths below the stack in Lingvo; None if something is not translated.
+    their paths below the stack in Lingvo; None after an issue.
   """
   if layers.norm_policy not in _NORM_POLICIES:
     view.require('norm_policy', *_NORM_POLICIES)
@@ -138,10 +131,7 @@ def stack(view: ParamsView, builder: Any, layers: Layers) -> Translated | None:
 
 
 def _shared_bias(layers: Layers) -> VariableMap:
-  """Returns the bias for distances that all layers share.
-
-  In Lingvo, too, it is the first one's.
-  """
+  """Returns the shared relative bias, which belongs to the first layer."""
   part = 'dec_self' if layers.is_decoder else 'self'
   theta = f'layer_000.{layers.attention}.wrb_{part}_attention_shared_var.wrb'
   jax = 'x_layers_0/self_attention/relative_bias/wrb'
@@ -151,7 +141,7 @@ def _shared_bias(layers: Layers) -> VariableMap:
 def _repeated(
   config: Config, block: list[Translated], times: int
 ) -> Translated:
-  """Returns a block that is repeated."""
+  """Returns a repeated block."""
   stacked = []
   for number, layer in enumerate(block):
     jax = f'repeat/sub/x_layers_{number}'
@@ -165,17 +155,17 @@ def _repeated(
 
 def _stacked(transform: Any) -> Any:
   """Returns the transform of a stack of variables, given that of one."""
-  if isinstance(transform, Same):
+  if isinstance(transform, Identity):
     return Stack()
-  return Chain((Stack(), Each(transform)))
+  return Chain((Stack(), Map(transform)))
 
 
 def _numbered(variables: VariableMap, number: int, jax: str) -> VariableMap:
   """Returns the variables of a layer by their paths in a stack.
 
   Args:
-    variables: of a layer: their paths begin with 'first' or 'second'.
-    number: of the layer.
+    variables: of a layer; their paths begin with 'first' or 'second'.
+    number: the index of the layer.
     jax: its path.
   """
   names = {'first': 2 * number, 'second': 2 * number + 1}
@@ -195,13 +185,13 @@ def _numbered(variables: VariableMap, number: int, jax: str) -> VariableMap:
 def _transformer(
   view: ParamsView, builder: Any, layers: Layers, second: str
 ) -> Translated | None:
-  """Returns a layer of a block: attention, and what comes after it.
+  """Returns a layer of a block.
 
   Args:
     view: of the task.
     builder: of the task.
     layers: of the stack.
-    second: what comes after attention: 'ffw' or 'moe'.
+    second: what follows the attention: 'ffw' or 'moe'.
   """
   policies = _NORM_POLICIES[layers.norm_policy]
   bidirectional = (
@@ -245,7 +235,7 @@ def _transformer(
 def _norms(
   view: ParamsView, builder: Any, layers: Layers, policy: str
 ) -> Translated:
-  """Returns the norm of half a layer, with the variables of all its copies."""
+  """Returns the norm of a sub-layer, with the variables of all its copies."""
   kind = layers.norm_type
   names = {kind: 'layer_norm'}
   if policy == 'primer_hybrid':
@@ -257,8 +247,8 @@ def _feed_forward(
   view: ParamsView, builder: Any, layers: Layers
 ) -> Translated | None:
   """Returns a feed-forward without its norm."""
-  if layers.activation not in _ACTIVATIONS:
-    known = ', '.join(_ACTIVATIONS)
+  if layers.activation not in GSHARD_LAYERS:
+    known = ', '.join(GSHARD_LAYERS)
     field = 'gated_ffn_activation' if layers.is_gated else 'activation'
     view.issue(field, f'{layers.activation!r} is not translated, only {known}')
     return None
@@ -267,7 +257,7 @@ def _feed_forward(
   config = TransformerFeedForward.config(
     hidden_dims=hidden,
     has_bias=use_bias,
-    activation_tpl=_ACTIVATIONS[layers.activation](),
+    activation_tpl=GSHARD_LAYERS[layers.activation](),
     use_gated_activation=layers.is_gated,
     relu_dropout_prob=builder.dropout_rate,
     fflayer_tpl=linears.FeedForward.config(weight_init=_init(dims)),
@@ -294,5 +284,5 @@ def _feed_forward(
 
 
 def _init(dims: int) -> WeightInit:
-  """Returns how a weight starts whose inputs have so many dims."""
+  """Returns the initializer of a weight with `dims` input dims."""
   return WeightInit.Uniform((3 / dims) ** 0.5)

@@ -1,7 +1,6 @@
 """Translator of GShard's language model, `UniTransformer`."""
 
 from adaptors.translate.gshard import gshard_builder, gshard_mesh
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.models.packed_language_model import PackedLanguageModel
@@ -25,8 +24,8 @@ _WITHOUT_EFFECT = {
 
 @translates('lingvo.core.gshard_builder.UniTransformer')
 def uni_transformer(view: ParamsView) -> Translated | None:
-  """`UniTransformer`: predicts each next token of packed text."""
-  view.get('params_init')  # Each weight says itself how it starts.
+  """Returns the model; the task translator adds the training."""
+  view.get('params_init')  # Each weight has its own initializer.
   for name in ('parallel_ffn', 'multi_dconv_head_att', 'is_quantize'):
     view.require(name, False)
   for name in ('has_embedding_layer', 'has_final_layer'):
@@ -37,20 +36,19 @@ def uni_transformer(view: ParamsView) -> Translated | None:
     view.ignore(why, *names)
   builder = gshard_builder.read(view)
   kind = _kind(view)
-  fields = base_fields(view)
   if builder is None:
     return None
   lm = gshard_builder.network(view, builder, kind)
   if lm is None:
     return None
   config = PackedLanguageModel.config(
-    lm_tpl=lm.config, **gshard_mesh.model_fields(builder), **fields
+    lm_tpl=lm.config, **gshard_mesh.model_fields(builder)
   )
   return Translated(config, lm.variables.under('', 'lm'))
 
 
 def _kind(view: ParamsView) -> gshard_builder.Kind:
-  """Returns what sort of network it is."""
+  """Returns the fields that `BertTransformer` does not have."""
   cap = view.get('softmax_logit_cap')
   sub_layers = view.get('sub_layer_types')
   sinusoid = view.get('sinusoid_positional_embedding')

@@ -1,58 +1,27 @@
-"""Translators of Lingvo's common layers.
+"""Translators of Lingvo's common layers."""
 
-Shapes: I input dims, O output dims, D model dims.
-"""
-
-from adaptors.translate import registry
+from adaptors.translate import activations, registry
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.layer_core.weight_init import WeightInit
-from pax_compat.layers import activations, linears
+from pax_compat.layers import linears
 from pax_compat.layers.embeddings import positional_embeddings, scaled_positions
 from pax_compat.layers.normalizations import norm_layers
 
-_ACTIVATIONS = {
-  'NONE': lambda: activations.Identity.config(),
-  'RELU': lambda: activations.ReLU.config(),
-  'SIGMOID': lambda: activations.Sigmoid.config(),
-  'TANH': lambda: activations.Tanh.config(),
-  'GELU': lambda: activations.GELU.config(approximate=False),
-  'GELU_APPROXIMATE': lambda: activations.GELU.config(approximate=True),
-  'SWISH': lambda: activations.SiLU.config(),
-  'SILU': lambda: activations.SiLU.config(),
-}
-
-
-def base_fields(view: ParamsView) -> dict:
-  """Returns the fields that every layer has, under their JAX names."""
-  fprop_dtype = view.get('fprop_dtype')
-  view.ignore("random numbers come from the run's own seed", 'random_seed')
-  view.ignore(
-    "it concerns TensorFlow's graphs only",
-    'add_name_to_theta',
-    'allow_implicit_capture',
-    'is_inference',
-  )
-  return dict(
-    dtype=view.get('dtype').as_numpy_dtype,
-    fprop_dtype=None if fprop_dtype is None else fprop_dtype.as_numpy_dtype,
-    skip_lp_regularization=view.get('skip_lp_regularization'),
-  )
-
 
 def weight_init(view: ParamsView, shape: tuple[int, ...]) -> WeightInit:
-  """Returns how Lingvo starts a weight of that shape, free of the shape.
+  """Returns the initializer of a weight that has another shape here.
 
   Args:
-    view: the layer whose `params_init` says it.
-    shape: the weight's shape in Lingvo.
+    view: of the layer with `params_init`.
+    shape: the weight's shape in Lingvo, from which its scale is computed.
   """
   return same_init(view, 'params_init').for_shape(shape)
 
 
 def same_init(view: ParamsView, name: str) -> WeightInit:
-  """Returns the first value of weights that have Lingvo's shape here."""
+  """Returns the initializer of weights that have Lingvo's shape here."""
   p = view.get(name)
   if p.method in ('custom', 'custom_constant', 'delta_orthogonal'):
     view.issue(name, f'the method {p.method!r} is not translated')
@@ -60,20 +29,9 @@ def same_init(view: ParamsView, name: str) -> WeightInit:
   return WeightInit(p.method, p.scale)
 
 
-def activation(view: ParamsView, name: str, value: str):
-  """Returns the config of the activation that Lingvo calls `value`."""
-  if value not in _ACTIVATIONS:
-    view.issue(
-      name,
-      f'{value!r} is not translated, only {", ".join(sorted(_ACTIVATIONS))}',
-    )
-    value = 'NONE'
-  return _ACTIVATIONS[value]()
-
-
 @translates('lingvo.core.layers.LayerNorm')
 def layer_norm(view: ParamsView) -> Translated:
-  """`LayerNorm`: its other ways to compute the same are not different here."""
+  """Returns a layer norm; Lingvo's equivalent implementations are one here."""
   view.get('params_init')  # Scale and bias start as constants.
   view.ignore(
     'the result is the same',
@@ -89,7 +47,6 @@ def layer_norm(view: ParamsView) -> Translated:
     epsilon=view.get('epsilon'),
     direct_scale=view.get('direct_scale'),
     use_bias=use_bias,
-    **base_fields(view),
   )
   names = ['scale', 'bias'] if use_bias else ['scale']
   return Translated(config, VariableMap(Variable((n,), n) for n in names))
@@ -98,11 +55,11 @@ def layer_norm(view: ParamsView) -> Translated:
 @translates('lingvo.core.layers.DropoutLayer')
 @translates('lingvo.core.layers.DeterministicDropoutLayer')
 def dropout(view: ParamsView) -> float:
-  """`DropoutLayer`: returns the probability that an element stays.
+  """Returns the keep probability.
 
-  The deterministic one differs in where its random numbers come from.
+  The deterministic one differs only in the source of its random numbers.
   """
-  base_fields(view)
+  view.base_fields()
   view.get('params_init')
   view.require('noise_shape', None)
   view.require('noise_shape_broadcast_dims', None)
@@ -112,10 +69,10 @@ def dropout(view: ParamsView) -> float:
 
 @translates('lingvo.core.layers.UniformLabelSmoother')
 def uniform_label_smoother(view: ParamsView) -> float:
-  """`UniformLabelSmoother`: returns what it takes from the right class."""
-  base_fields(view)
+  """Returns the probability that is taken from the label's class."""
+  view.base_fields()
   view.get('params_init')
-  view.get('num_classes')  # Who applies it knows the number.
+  view.get('num_classes')  # The softmax checks it.
   view.require('token_id_uncertainty_larger', None)
   view.ignore('there is no such token', 'uncertainty_larger')
   return view.get('uncertainty')
@@ -123,27 +80,25 @@ def uniform_label_smoother(view: ParamsView) -> float:
 
 @translates('lingvo.core.layers.ProjectionLayer')
 def projection(view: ParamsView) -> Translated:
-  """`ProjectionLayer` as `FeedForward`: a matrix, a bias, an activation."""
+  """Returns a `FeedForward`."""
   view.require('batch_norm', False)
   view.require('affine_last', False)
   view.require('weight_norm', False)
   view.require('use_block_diagonal_matmul', False)
   view.require('use_blocked_matmul', False)
   view.require('apply_pruning', False)
-  view.get('enable_vn')  # The task tells which weights get noise.
+  view.get('enable_vn')  # `VariableNames.noisy` finds it out.
   view.ignore(
     'without batch norm it does nothing', 'bn_params', 'bn_fold_weights'
   )
   view.ignore('the result is the same', 'use_einsum', 'bd_num_blocks')
   shape = (view.get('input_dim'), view.get('output_dim'))
-  fields = base_fields(view)
   config = linears.FeedForward.config(
     input_dims=shape[0],
     output_dims=shape[1],
     has_bias=view.get('has_bias'),
     bias_init=view.get('bias_init'),
-    activation_tpl=activation(view, 'activation', view.get('activation')),
-    **fields,
+    activation_tpl=activations.layer(view, 'activation'),
   )
   config.linear_tpl.params_init = weight_init(view, shape)
   variables = [Variable(('w',), 'linear/w')]
@@ -154,7 +109,6 @@ def projection(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.PositionalEmbeddingLayer')
 def positional_embedding(view: ParamsView) -> Translated:
-  """`PositionalEmbeddingLayer`."""
   view.get('params_init')  # Its scales start at 0.
   cls, fields, names = positional_embeddings.PositionalEmbedding, {}, []
   if view.get('trainable_scaling'):
@@ -173,16 +127,14 @@ def positional_embedding(view: ParamsView) -> Translated:
     min_timescale=view.get('min_timescale'),
     max_timescale=view.get('max_timescale'),
     **fields,
-    **base_fields(view),
   )
   return Translated(config, VariableMap(Variable((n,), n) for n in names))
 
 
 @translates('lingvo.core.layers.FeedForwardNet')
 def feed_forward_net(view: ParamsView) -> list[tuple] | None:
-  """`FeedForwardNet`: returns (projection, keep probability) by layer."""
-  base_fields(view)
-  view.get('params_init')  # For children, which take it over.
+  """Returns (projection, keep probability) of each layer."""
+  view.base_fields()
   dims = view.get('hidden_layer_dims')
   view.require('skip_connections', None)
   view.require('memory_augmentation', False)
@@ -220,5 +172,5 @@ def feed_forward_net(view: ParamsView) -> list[tuple] | None:
 
 
 def _for_each(value, count: int) -> list:
-  """Returns a value for each layer: a list as it is, another one repeated."""
+  """Returns a value for each layer: a list as it is, other values repeated."""
   return list(value) if isinstance(value, list | tuple) else [value] * count

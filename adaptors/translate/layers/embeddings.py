@@ -1,13 +1,15 @@
-"""Translators of Lingvo's embeddings of tokens, and of learned positions.
-
-Shapes: V vocabulary, D dims.
-"""
+"""Translators of Lingvo's embeddings of tokens and learned positions."""
 
 import math
 
-from adaptors.translate.layers.basic_layers import base_fields, weight_init
+from adaptors.translate.layers.basic_layers import weight_init
 from adaptors.translate.registry import Translated, translates
-from adaptors.translate.variables import Dealt, Same, Variable, VariableMap
+from adaptors.translate.variables import (
+  Identity,
+  Interleave,
+  Variable,
+  VariableMap,
+)
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.embeddings import embedding_tables, positional_embeddings
 
@@ -17,7 +19,7 @@ _MIN_VALUES_PER_SHARD = 1024 * 256
 
 @translates('lingvo.core.layers.EmbeddingLayer')
 def embedding(view: ParamsView) -> Translated:
-  """`EmbeddingLayer`: its shards are one table here."""
+  """Returns an embedding with one table, made of Lingvo's shards."""
   vocab, dims = view.get('vocab_size'), view.get('embedding_dim')
   view.ignore('there are no parameter servers', 'on_ps')
   shards = min(
@@ -31,10 +33,9 @@ def embedding(view: ParamsView) -> Translated:
     scale_sqrt_depth=view.get('scale_sqrt_depth'),
     sparse_gradients=True,
     params_init=weight_init(view, (rows, dims)),
-    **base_fields(view),
   )
-  # tf.nn.embedding_lookup deals rows out to its shards in turn ("mod").
-  transform = Dealt(shards, vocab) if shards > 1 else Same()
+  # tf.nn.embedding_lookup interleaves the rows of its shards ("mod").
+  transform = Interleave(shards, vocab) if shards > 1 else Identity()
   theta = tuple(f'wm[{i}]' for i in range(shards))
   table = Variable(theta, 'emb_var', transform, is_sparse=True)
   return Translated(config, VariableMap([table]))
@@ -42,9 +43,9 @@ def embedding(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.SimpleEmbeddingLayer')
 def simple_embedding(view: ParamsView) -> Translated:
-  """`SimpleEmbeddingLayer`: however it looks vectors up, they are the same.
+  """Returns an embedding.
 
-  What differs is whether TensorFlow's gradient is sparse.
+  Lingvo's lookup modes differ only in whether the gradient is sparse.
   """
   view.require('apply_pruning', False)
   view.require('pruning_hparams_dict', None)
@@ -65,7 +66,6 @@ def simple_embedding(view: ParamsView) -> Translated:
     scale_sqrt_depth=scale,
     sparse_gradients=mode == 'gather',
     params_init=weight_init(view, (vocab, dims)),
-    **base_fields(view),
   )
   table = Variable(('wm',), 'emb_var', is_sparse=mode == 'gather')
   return Translated(config, VariableMap([table]))
@@ -73,7 +73,6 @@ def simple_embedding(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.SingleShardEmbeddingLayer')
 def single_shard_embedding(view: ParamsView) -> Translated:
-  """`SingleShardEmbeddingLayer`."""
   config = embedding_tables.Embedding.config(
     sparse_gradients=True, **_fields(view)
   )
@@ -84,7 +83,7 @@ def single_shard_embedding(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.EinsumEmbeddingLayer')
 def einsum_embedding(view: ParamsView) -> Translated:
-  """`EinsumEmbeddingLayer`, whose gradient is dense."""
+  """Returns an embedding with a dense gradient."""
   config = embedding_tables.Embedding.config(**_fields(view))
   return Translated(config, VariableMap([Variable(('wm',), 'emb_var')]))
 
@@ -97,20 +96,17 @@ def _fields(view: ParamsView) -> dict:
     input_dims=dims,
     scale_sqrt_depth=view.get('scale_sqrt_depth'),
     params_init=weight_init(view, (vocab, dims)),
-    **base_fields(view),
   )
 
 
 @translates('lingvo.core.layers.LearnablePositionalEmbeddingLayer')
 def learnable_positions(view: ParamsView) -> Translated:
-  """`LearnablePositionalEmbeddingLayer`: a vector for each position."""
   length, dims = view.get('max_pos'), view.get('embedding_dim')
   config = positional_embeddings.TrainablePositionalEmbedding.config(
     max_seq_length=length,
     embedding_dims=dims,
     lookup_style='index',
     params_init=weight_init(view, (length, dims)),
-    **base_fields(view),
   )
   table = Variable(('pos_embs',), 'emb_var', is_sparse=True)
   return Translated(config, VariableMap([table]))

@@ -1,11 +1,9 @@
 """Translators of the Transformer language models of `lingvo.tasks.lm.layers`.
 
-Lingvo's are time-major; that is theirs alone, since a layer here takes and
-returns the same numbers with the batch first.
+Lingvo's are time-major, ours batch-major.
 """
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.embeddings.given_vectors import GivenVectors
@@ -20,7 +18,7 @@ from pax_compat.layers.transformers.stacked_transformers import (
 
 @translates('lingvo.tasks.lm.layers.TransformerLm')
 def transformer_lm(view: ParamsView) -> Translated | None:
-  """`TransformerLm`, the decoder-only Transformer."""
+  """Returns the decoder-only Transformer."""
   vocab, dims = view.get('vocab_size'), view.get('model_dim')
   for name, value in (('vocab_size', vocab), ('embedding_dim', dims)):
     found = view.params.emb.Get(name)
@@ -32,7 +30,7 @@ def transformer_lm(view: ParamsView) -> Translated | None:
 
 @translates('lingvo.tasks.lm.layers.TransformerLmNoEmbedding')
 def transformer_lm_no_embedding(view: ParamsView) -> Translated | None:
-  """`TransformerLmNoEmbedding`, whose inputs are vectors."""
+  """Returns a language model whose inputs are vectors."""
   return _transformer_lm(view, Translated(GivenVectors.config()))
 
 
@@ -40,12 +38,11 @@ def _transformer_lm(
   view: ParamsView, embedding: Translated | None
 ) -> Translated | None:
   vocab, dims = view.get('vocab_size'), view.get('model_dim')
-  view.get('params_init')  # For children, which take it over.
   if view.get('packed_input'):
     view.issue(
       'packed_input',
-      'True is not translated: this class takes no segment ids in Lingvo, where'
-      ' a task that sets it stops at its first batch',
+      'True is not translated: in Lingvo this class takes no segment ids, and a'
+      ' task that sets it fails at its first batch',
     )
   position_emb = registry.translate(
     view.child('position_emb', embedding_dim=dims)
@@ -58,7 +55,6 @@ def _transformer_lm(
   )
   num_layers = view.get('num_trans_layers')
   input_drop = view.get('input_dropout_prob')
-  fields = base_fields(view)
   if None in (position_emb, embedding, softmax, layer):
     return None
   masked = layer.config.mask_self_attention
@@ -78,7 +74,6 @@ def _transformer_lm(
     ),
     final_ln_tpl=None,
     softmax_tpl=softmax.config,
-    **fields,
   )
   variables = embedding.variables.under('emb', 'embedding_lookup')
   variables += position_emb.variables.under('position_emb', 'position_emb')
@@ -92,7 +87,7 @@ def _transformer_lm(
 
 
 def _layer_template(view: ParamsView):
-  """Returns the Params of the layers, as Lingvo's model sets them up."""
+  """Returns the Params of the layers, with the fields the model sets."""
   drops = {
     name: view.get(name)
     for name in (
@@ -114,7 +109,7 @@ def _layer_template(view: ParamsView):
     if name in template and template.Get(name):
       view.issue(
         f'trans_tpl.{name}',
-        'True is not translated: the model gives its layers no segment ids and'
-        ' no other sequence, in Lingvo either',
+        'True is not translated: in Lingvo too the model passes its layers'
+        ' neither segment ids nor another sequence',
       )
   return template

@@ -1,14 +1,13 @@
 """Translators of Lingvo's recurrent layers and language models.
 
-Lingvo's are time-major; that is theirs alone, since a layer here takes and
-returns the same numbers with the batch first.
+Lingvo's are time-major, ours batch-major.
 """
 
 import dataclasses
 import itertools
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields, same_init
+from adaptors.translate.layers.basic_layers import same_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView
@@ -19,13 +18,11 @@ from pax_compat.layers.stochastics import Dropout
 
 @translates('lingvo.core.rnn_cell.LSTMCellSimple')
 def lstm(view: ParamsView) -> Translated:
-  """`LSTMCellSimple`."""
   return _lstm(view, rnn_cells.LstmCellSimple)
 
 
 @translates('lingvo.core.rnn_cell.LayerNormalizedLSTMCellSimple')
 def layer_normalized_lstm(view: ParamsView) -> Translated:
-  """`LayerNormalizedLSTMCellSimple`."""
   return _lstm(
     view,
     rnn_cells.LayerNormalizedLstmCellSimple,
@@ -44,12 +41,12 @@ def _lstm(
     'no_wm_if_compress',
   ):
     view.require(name, False)
-  # Lingvo keeps a counter of steps, which it draws from. None is needed here.
+  # Lingvo makes its random numbers from a counter of steps.
   view.ignore("random numbers come from the run's own seed", 'deterministic')
   view.require('pruning_hparams_dict', None)
   if view.get('zero_state_init_params').method != 'zeros':
     view.issue(
-      'zero_state_init_params', 'a random first state is not translated'
+      'zero_state_init_params', 'a random initial state is not translated'
     )
   same = (
     'inputs_arity',
@@ -69,7 +66,6 @@ def _lstm(
     params_init=same_init(view, 'params_init'),
     **{name: view.get(name) for name in same},
     **fields,
-    **base_fields(view),
   )
   weights = ['wm', *more_weights]
   if config.enable_lstm_bias:
@@ -81,37 +77,30 @@ def _lstm(
 
 @translates('lingvo.core.rnn_layers.FRNN')
 def frnn(view: ParamsView) -> Translated | None:
-  """`FRNN`."""
-  view.get('params_init')  # For children, which take it over.
   packed, reverse = view.get('packed_input'), view.get('reverse')
   cell = registry.translate(view.child('cell', reset_cell_state=packed))
-  fields = base_fields(view)
   if cell is None:
     return None
-  config = recurrent.LstmFrnn.config(
-    cell_tpl=cell.config, reverse=reverse, **fields
-  )
+  config = recurrent.LstmFrnn.config(cell_tpl=cell.config, reverse=reverse)
   return Translated(config, cell.variables.under('cell', 'cell'))
 
 
 @translates('lingvo.core.rnn_layers.RNN')
 def rnn(view: ParamsView) -> Translated | None:
-  """`RNN`: what its loop is made of makes no difference."""
+  """Returns the same as `frnn`; only the loop differs."""
   view.require('packed_input', False)
-  view.ignore('the inputs say it', 'sequence_length')
+  view.ignore('the inputs have it', 'sequence_length')
   return frnn(view)
 
 
 @translates('lingvo.core.rnn_layers.BidirectionalFRNN')
 def bidirectional_frnn(view: ParamsView) -> Translated | None:
-  """`BidirectionalFRNN`."""
-  view.get('params_init')  # For children, which take it over.
   names = [view.params.Get(name).name or 'cell' for name in ('fwd', 'bak')]
   if names[0] == names[1]:
     view.issue(
       'bak.name',
-      f'both cells are called {names[0]!r}, which in Lingvo makes their'
-      ' variables the same; that is not translated',
+      f'both cells are called {names[0]!r}, so in Lingvo they share variables;'
+      ' that is not translated',
     )
   directions = {}
   for name, cell, reverse in (('fwd', 'fwd', False), ('bak', 'bak', True)):
@@ -124,12 +113,11 @@ def bidirectional_frnn(view: ParamsView) -> Translated | None:
         cell=view.get(cell).Copy(),
       )
     )
-  fields = base_fields(view)
   fwd, bak = directions.values()
   if None in (fwd, bak):
     return None
   config = recurrent.BidirectionalFrnn.config(
-    fwd_frnn_tpl=fwd.config, bwd_frnn_tpl=bak.config, **fields
+    fwd_frnn_tpl=fwd.config, bwd_frnn_tpl=bak.config
   )
   variables = fwd.variables.under('fwd_rnn', 'fwd_frnn')
   return Translated(
@@ -139,8 +127,6 @@ def bidirectional_frnn(view: ParamsView) -> Translated | None:
 
 @translates('lingvo.core.rnn_layers.StackedFRNNLayerByLayer')
 def stacked_frnn(view: ParamsView) -> Translated | None:
-  """`StackedFRNNLayerByLayer`."""
-  view.get('params_init')  # For children, which take it over.
   num_layers = _num_layers(view)
   keep_prob = registry.translate(view.child('dropout'))
   packed = view.get('packed_input')
@@ -153,7 +139,6 @@ def stacked_frnn(view: ParamsView) -> Translated | None:
     for i, cell in enumerate(_cells(view, num_layers))
   ]
   residual_layers = _residual_layers(view, num_layers)
-  fields = base_fields(view)
   if None in (keep_prob, *layers):
     return None
   config = recurrent_stacks.StackFrnn.config(
@@ -161,7 +146,6 @@ def stacked_frnn(view: ParamsView) -> Translated | None:
     num_layers=num_layers,
     dropout_tpl=Dropout.config(keep_prob=keep_prob),
     residual_layers=residual_layers,
-    **fields,
   )
   variables = VariableMap()
   for i, layer in enumerate(layers):
@@ -171,8 +155,6 @@ def stacked_frnn(view: ParamsView) -> Translated | None:
 
 @translates('lingvo.core.rnn_layers.StackedBiFRNNLayerByLayer')
 def stacked_bi_frnn(view: ParamsView) -> Translated | None:
-  """`StackedBiFRNNLayerByLayer`."""
-  view.get('params_init')  # For children, which take it over.
   view.require('packed_input', False)
   num_layers = _num_layers(view)
   keep_prob = registry.translate(view.child('dropout'))
@@ -188,16 +170,14 @@ def stacked_bi_frnn(view: ParamsView) -> Translated | None:
     for i, cell in enumerate(_cells(view, num_layers, directions=2))
   ]
   residual_layers = _residual_layers(view, num_layers)
-  fields = base_fields(view)
   if None in (keep_prob, *layers):
     return None
   config = recurrent_stacks.StackBiFrnn.config(
-    # Both directions of a layer are of the same template.
+    # Both directions of a layer have the same template.
     frnn_tpl=[layer.config.fwd_frnn_tpl for layer in layers],
     num_layers=num_layers,
     dropout_tpl=Dropout.config(keep_prob=keep_prob),
     residual_layers=residual_layers,
-    **fields,
   )
   variables = VariableMap()
   for i, layer in enumerate(layers):
@@ -210,11 +190,11 @@ def stacked_bi_frnn(view: ParamsView) -> Translated | None:
 
 
 def _num_layers(view: ParamsView) -> int:
-  """Returns how many layers there are; 1 and an issue if there are none."""
+  """Returns the number of layers; adds an issue and returns 1 if it is 0."""
   num_layers = view.get('num_layers')
   if num_layers < 1:
     view.issue('num_layers', f'{num_layers} layers are not translated')
-    return 1  # For what else cannot be translated.
+    return 1  # To find further issues.
   return num_layers
 
 
@@ -223,8 +203,8 @@ def _cells(view: ParamsView, num_layers: int, directions: int = 1) -> list:
 
   Args:
     view: of the stack.
-    num_layers: how many there are.
-    directions: in how many of them each layer goes.
+    num_layers: the number of layers.
+    directions: 2 if each layer is bidirectional.
   """
   template = view.get('cell_tpl')
   given = template if isinstance(template, list | tuple) else [template]
@@ -252,22 +232,21 @@ def _residual_layers(view: ParamsView, num_layers: int) -> list[int]:
 
 @translates('lingvo.tasks.lm.layers.RnnLmNoEmbedding')
 def rnn_lm_no_embedding(view: ParamsView) -> Translated | None:
-  """`RnnLmNoEmbedding`, whose inputs are vectors."""
+  """Returns a language model whose inputs are vectors."""
   return _rnn_lm(view, None, VariableMap())
 
 
 @translates('lingvo.tasks.lm.layers.RnnLm')
 def rnn_lm_with_embedding(view: ParamsView) -> Translated | None:
-  """`RnnLm`."""
   view.require('emb_softmax', None)
   view.ignore('there is no emb_softmax', 'inject_emb_method')
-  view.ignore('cells have their own', 'couple_input_forget_gates')
+  view.ignore('the cells have this field', 'couple_input_forget_gates')
   return _rnn_lm_of_tokens(view)
 
 
 @translates('lingvo.tasks.lm.layers.ConditionalRnnLm')
 def conditional_rnn_lm(view: ParamsView) -> Translated | None:
-  """`ConditionalRnnLm`, which is called with a condition, too."""
+  """Returns a language model that takes a condition in addition to tokens."""
   view.require('packed_input', False)
   return _rnn_lm_of_tokens(view, condition_dims=view.get('condition_dim'))
 
@@ -278,7 +257,7 @@ def _rnn_lm_of_tokens(view: ParamsView, **fields) -> Translated | None:
   embedding = registry.translate(view.child('emb'))
   keep_prob = view.get('embedding_dropout_keep_prob')
   if embedding is None:
-    # The rest is looked at all the same, for what cannot be translated there.
+    # To find further issues.
     _rnn_lm(view, None, VariableMap())
     return None
   return _rnn_lm(
@@ -303,14 +282,12 @@ def _check_classes(view: ParamsView, path: str):
 def _rnn_lm(
   view: ParamsView, embedding: Config | None, variables: VariableMap, **fields
 ) -> Translated | None:
-  view.get('params_init')  # For children, which take it over.
   view.require('direct_features_dim', 0)
   packed = view.get('packed_input')
   _check_classes(view, 'softmax.num_classes')
   rnns = registry.translate(view.child('rnns', packed_input=packed))
   softmax = registry.translate(view.child('softmax'))
   vocab = view.get('vocab_size')
-  fields |= base_fields(view)
   if None in (rnns, softmax):
     return None
   config = rnn_lm.RnnLm.config(

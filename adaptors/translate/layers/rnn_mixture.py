@@ -1,8 +1,7 @@
-"""Translator of Lingvo's `MoeLm`, which mixes recurrent networks."""
+"""Translator of Lingvo's `MoeLm`, a mixture of recurrent networks."""
 
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView
@@ -11,16 +10,15 @@ from pax_compat.layers.rnn.rnn_mixture_lm import RnnMixtureLm
 
 @translates('lingvo.tasks.lm.layers.MoeLm')
 def moe_lm(view: ParamsView) -> Translated | None:
-  """`MoeLm`; its first stack is the one that says how the others are mixed."""
-  view.get('params_init')  # For children, which take it over.
+  """Returns a mixture of stacks; Lingvo's first stack is the gating network."""
   view.require('packed_input', False)
   vocab, count = view.get('vocab_size'), 1 + view.get('number_of_experts')
   _check(view, 'emb.vocab_size', vocab)
   if view.params.rnns.name:
     view.issue(
       'rnns.name',
-      f'{view.params.rnns.name!r} would be the name of all stacks, which makes'
-      ' their variables the same in Lingvo; that is not translated',
+      f'{view.params.rnns.name!r} is the name of all stacks, so in Lingvo they'
+      ' share variables; that is not translated',
     )
   embedding = registry.translate(view.child('emb'))
   rnns = registry.translate(view.child('rnns'))
@@ -33,7 +31,6 @@ def moe_lm(view: ParamsView) -> Translated | None:
   else:
     view.ignore('add_postgating_rnn is off', 'merge')
     head = _softmax(view, 'output_softmax', outputs, vocab)
-  fields = base_fields(view)
   if None in (embedding, rnns, gating, head):
     return None
   config = RnnMixtureLm.config(
@@ -44,7 +41,6 @@ def moe_lm(view: ParamsView) -> Translated | None:
     rnns_tpl=rnns.config,
     gating_softmax_tpl=gating.config,
     merge_tpl=head.config if merges else None,
-    **fields,
   )
   if not merges:
     config.softmax_tpl = head.config
@@ -71,7 +67,7 @@ def _of_stack(
 
 
 def _softmax(view: ParamsView, name: str, inputs: int, classes: int):
-  """Translates a softmax that Lingvo's class makes itself."""
+  """Translates a softmax whose Params Lingvo's class creates."""
   layers = lingvo_runtime.module('lingvo.core.layers')
   template = layers.SimpleFullSoftmax.Params()
   return registry.translate(
@@ -80,7 +76,7 @@ def _softmax(view: ParamsView, name: str, inputs: int, classes: int):
 
 
 def _output_nodes(rnns) -> int:
-  """Returns how many output nodes a stack has."""
+  """Returns the number of output nodes of a stack."""
   if rnns.num_output_nodes > 0:
     return rnns.num_output_nodes
   cells = rnns.cell_tpl
@@ -89,7 +85,7 @@ def _output_nodes(rnns) -> int:
 
 
 def _check(view: ParamsView, path: str, vocab: int):
-  """Adds an issue where a part has another vocabulary."""
+  """Adds an issue if a child has another vocabulary."""
   found = view.params.Get(path)
   if found != vocab:
     view.issue(path, f'{found} is not what the model has, {vocab}')

@@ -4,7 +4,7 @@ Shapes: D input dims, V classes.
 """
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields, weight_init
+from adaptors.translate.layers.basic_layers import weight_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Concat, Variable, VariableMap
 from adaptors.translate.view import ParamsView
@@ -22,10 +22,10 @@ from pax_compat.layers.softmaxes.focal_softmax import FocalSoftmax
 
 @translates('lingvo.core.layers.SimpleFullSoftmax')
 def full_softmax(view: ParamsView) -> Translated:
-  """`SimpleFullSoftmax`: its shards are one matrix here.
+  """Returns a softmax with one matrix, made of Lingvo's shards.
 
-  The matrix is [V, D] where Lingvo's is: for samples of classes, or if asked
-  for. Lingvo takes no samples where it computes in chunks.
+  The matrix is [V, D] if Lingvo's is: for a sampled softmax, or with
+  `use_num_classes_major_weight`. With `chunk_size` Lingvo does not sample.
   """
   view.require('apply_pruning', False)
   view.require('pruning_hparams_dict', None)
@@ -46,7 +46,6 @@ def full_softmax(view: ParamsView) -> Translated:
     soft_cap_logits=view.get('logits_soft_max'),
     logits_abs_max=view.get('logits_abs_max'),
     params_init=weight_init(view, (part, dims) if by_class else (dims, part)),
-    **base_fields(view),
   )
   samples = bool(num_sampled and not chunk_size)
   if samples:
@@ -76,7 +75,7 @@ def full_softmax(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.FocalFullSoftmax')
 def focal_softmax(view: ParamsView) -> Translated | None:
-  """`FocalFullSoftmax`; without a focal loss it is `SimpleFullSoftmax`."""
+  """Returns a `FocalSoftmax`, or the same as `full_softmax` if it has none."""
   focal = _focal(view)
   translated = full_softmax(view)
   if focal and (
@@ -87,8 +86,8 @@ def focal_softmax(view: ParamsView) -> Translated | None:
     view.issue(
       'focal_loss_gamma',
       'a focal loss is not translated together with chunk_size, num_sampled or'
-      ' use_num_classes_major_weight; in Lingvo the first two take other losses'
-      ' in training',
+      ' use_num_classes_major_weight; with the first two Lingvo trains on other'
+      ' losses',
     )
     return None
   return _with_focal(translated, focal)
@@ -116,10 +115,9 @@ def _with_focal(translated: Translated, focal: dict) -> Translated:
 
 @translates('lingvo.core.layers.EinsumSoftmax')
 def einsum_softmax(view: ParamsView) -> Translated:
-  """`EinsumSoftmax`.
+  """Returns a softmax whose mean loss differs slightly from Lingvo's.
 
-  Lingvo adds 1e-6 to the sum of weights that it divides by; here the sum is at
-  least that.
+  Lingvo divides by the sum of weights plus 1e-6; here the sum is at least that.
   """
   config = softmaxes.FullSoftmax.config(
     use_bias=view.get('use_bias'), **_fields(view)
@@ -130,7 +128,7 @@ def einsum_softmax(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.SingleShardFullSoftmax')
 def single_shard_softmax(view: ParamsView) -> Translated:
-  """`SingleShardFullSoftmax`; for its mean see `einsum_softmax`."""
+  """Returns a softmax; see `einsum_softmax` for the mean loss."""
   view.ignore('the result is the same', 'chunk_size')
   config = softmaxes.FullSoftmax.config(**_fields(view))
   return Translated(config, _matrix('linear.w', 'bias.b', True))
@@ -138,7 +136,7 @@ def single_shard_softmax(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.SingleShardSharedEmbeddingSoftmax')
 def single_shard_shared_softmax(view: ParamsView) -> Translated:
-  """`SingleShardSharedEmbeddingSoftmax`, a softmax and an embedding."""
+  """Returns a softmax that is an embedding as well."""
   translated = single_shard_softmax(view)
   for name, of_softmax in (
     ('vocab_size', 'num_classes'),
@@ -154,26 +152,23 @@ def single_shard_shared_softmax(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.SharedSoftmaxLayer')
 def shared_softmax(view: ParamsView) -> Translated | None:
-  """`SharedSoftmaxLayer`, a softmax and an embedding."""
+  """Returns a softmax that is an embedding as well."""
   template = view.get('softmax')
   own = {
     name: view.get(name) or template.Get(name)
     for name in ('input_dim', 'num_classes', 'chunk_size')
   }
   softmax = registry.translate(view.child('softmax', **own))
-  view.get('params_init')  # For the softmax, which takes it over.
-  # Either says the same as a field of the softmax, or nothing.
+  # If set, they must equal the fields of the softmax.
   view.require('vocab_size', 0, own['num_classes'])
   view.require('embedding_dim', 0, own['input_dim'])
   scale = view.get('scale_sqrt_depth')
-  base_fields(view)  # Those of the softmax are what counts.
   if softmax is None:
     return None
   if softmax.config.cls not in _WITH_EMBEDDING:
     view.issue(
       'softmax',
-      'a softmax that takes samples of the classes is not translated together'
-      ' with an embedding',
+      'a sampled softmax is not translated together with an embedding',
     )
     return None
   return Translated(
@@ -181,7 +176,7 @@ def shared_softmax(view: ParamsView) -> Translated | None:
   )
 
 
-# The class that is an embedding, too, of each class that may be none.
+# By the class of a softmax: the class that is an embedding as well.
 _WITH_EMBEDDING = {
   softmaxes.FullSoftmax: embedding_softmax.SharedEmbeddingSoftmax,
   embedding_softmax.NClassMajorSharedEmbeddingSoftmax: (
@@ -191,9 +186,9 @@ _WITH_EMBEDDING = {
 
 
 def _shared(config: Config, scale_sqrt_depth: bool) -> Config:
-  """Returns a softmax's config as that of a softmax and an embedding."""
+  """Returns the config of the softmax that is an embedding as well."""
   fields = config_lib.set_fields(config)
-  # That of the other class has more names. Nothing is split here.
+  # The other class has another type for this field, which is not set here.
   fields.pop('activation_split_dims_mapping', None)
   return _WITH_EMBEDDING[config.cls].config(
     **fields, scale_sqrt_depth=scale_sqrt_depth
@@ -209,12 +204,11 @@ def _fields(view: ParamsView) -> dict:
     soft_cap_logits=view.get('logits_soft_max'),
     logits_abs_max=view.get('logits_abs_max'),
     params_init=weight_init(view, (dims, classes)),
-    **base_fields(view),
   )
 
 
 def _matrix(weight: str, bias: str, use_bias: bool) -> VariableMap:
-  """Returns the variables of a `FullSoftmax`, by Lingvo's names of them."""
+  """Returns the variables of a `FullSoftmax`, given their Lingvo names."""
   variables = [Variable((weight,), 'logits_ffn/linear/w')]
   if use_bias:
     variables.append(Variable((bias,), 'logits_ffn/bias/b'))

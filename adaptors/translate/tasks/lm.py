@@ -1,31 +1,30 @@
-"""Translators of Lingvo's tasks that train a language model."""
+"""Translators of the models of Lingvo's language-model tasks."""
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import config as config_lib
 from pax_compat.layers import models
 
 _LAYERS = 'lingvo.tasks.lm.layers'
-# Networks that take what they get as [time, batch].
+# Networks with inputs of [time, batch].
 _TIME_MAJOR = (
   f'{_LAYERS}.RnnLmNoEmbedding',
   f'{_LAYERS}.MoeLm',
   f'{_LAYERS}.TransformerLmNoEmbedding',
 )
 _GPIPE = f'{_LAYERS}.GPipeTransformerLm'
-# The network that tells packed examples apart, by their segment ids alone.
+# The network that supports packed examples, with segment ids only.
 _PACKED = f'{_LAYERS}.RnnLmNoEmbedding'
 _CONDITIONAL = f'{_LAYERS}.ConditionalRnnLm'
 
 
 @translates('lingvo.tasks.lm.model.LanguageModel')
 def language_model(view: ParamsView) -> Translated | None:
-  """`LanguageModel`: the model, without how it is trained.
+  """Returns the model.
 
-  Lingvo cuts each batch to its longest example; the inputs here are cut to
-  their bucket's bound instead, which changes no number.
+  Lingvo trims the padding of each batch to its longest example; the inputs here
+  are padded to their bucket's upper bound instead, which changes no result.
   """
   packed = view.get('packed_input')
   if packed and _PACKED not in _bases(view.params.lm):
@@ -35,33 +34,30 @@ def language_model(view: ParamsView) -> Translated | None:
 
 @translates('lingvo.tasks.lm.model.FixedShapeInputLanguageModel')
 def fixed_shape_language_model(view: ParamsView) -> Translated | None:
-  """`FixedShapeInputLanguageModel`: it leaves training batches as they are."""
+  """Returns the same as `language_model`."""
   return language_model(view)
 
 
 @translates('lingvo.tasks.lm.model.BatchMajorLanguageModel')
 def batch_major_language_model(view: ParamsView) -> Translated | None:
-  """`BatchMajorLanguageModel`: it cuts batches as `LanguageModel` does."""
+  """Returns the same as `language_model`, for batch-major networks."""
   view.require('packed_input', False)
   return _model(view, batch_major=True, packed=False)
 
 
 @translates('lingvo.tasks.lm.model.PackedBatchMajorLanguageModel')
 def packed_batch_major_language_model(view: ParamsView) -> Translated | None:
-  """`PackedBatchMajorLanguageModel`, around a network of the user's own.
+  """Returns the model of a user's network.
 
-  It hands its network segment ids and positions, which none of Lingvo's own
-  networks takes.
+  It passes segment ids and positions, which none of Lingvo's networks takes.
   """
   if {_GPIPE, *_TIME_MAJOR} & _bases(view.params.lm):
     view.issue('lm', f'in Lingvo {_network(view)} takes no segment_pos')
   view.require('aux_loss_weight', 0.0)
-  view.get('params_init')  # For children, which take it over.
   lm = registry.translate(view.child('lm'))
-  fields = base_fields(view)
   if lm is None:
     return None
-  config = models.LanguageModel.config(lm_tpl=lm.config, **fields)
+  config = models.LanguageModel.config(lm_tpl=lm.config)
   config.lm_tpl.packed_input = True
   return Translated(config, lm.variables.under('lm', 'lm'))
 
@@ -69,8 +65,7 @@ def packed_batch_major_language_model(view: ParamsView) -> Translated | None:
 def _model(
   view: ParamsView, *, batch_major: bool, packed: bool
 ) -> Translated | None:
-  """Translates what `LanguageModel` and the classes derived from it share."""
-  view.get('params_init')  # For children, which take it over.
+  """Translates the fields that all language models have."""
   view.ignore('it concerns exporting for inference', 'inference')
   _check_vocabulary(view)
   _check_layout(view, batch_major)
@@ -78,10 +73,10 @@ def _model(
     view.issue('lm', f'{_network(view)} takes a condition, but is given none')
   lm = registry.translate(view.child('lm', packed_input=packed))
   sum_loss = view.group('train').get('sum_loss_across_tokens_in_batch')
-  fields = base_fields(view)
   if lm is None:
     return None
-  # Of a pipelined network; who trains asks the model for its mesh.
+  # The mesh of a pipelined network; the trainer reads it from the model.
+  fields = {}
   for name in ('ici_mesh_shape', 'mesh_axis_names'):
     if config_lib.is_set(lm.config, name):
       fields[name] = getattr(lm.config, name)
@@ -92,7 +87,7 @@ def _model(
 
 
 def _check_vocabulary(view: ParamsView):
-  """Adds an issue where the input's tokens are not the model's."""
+  """Adds an issue if the tokenizer has another vocabulary."""
   data = view.get('input')
   if data is None or 'tokenizer' not in data or data.tokenizer is None:
     return
@@ -105,9 +100,9 @@ def _check_vocabulary(view: ParamsView):
 
 
 def _check_layout(view: ParamsView, batch_major: bool):
-  """Adds an issue where Lingvo's model feeds its network across.
+  """Adds an issue if model and network disagree on the batch dimension.
 
-  Lingvo does not notice that it takes time for examples and examples for time.
+  Lingvo does not check it.
   """
   wants = _is_batch_major(view.params.lm)
   if wants is not None and wants != batch_major:

@@ -1,4 +1,4 @@
-"""Translates Lingvo's `MultiTaskModel`: several tasks, trained in turns."""
+"""Translates Lingvo's `MultiTaskModel`: several tasks, trained in turn."""
 
 import dataclasses
 
@@ -15,11 +15,11 @@ from pax_compat import config as config_lib
 from pax_compat import errors, layers, learners, tasks_lib
 from pax_compat.layers.models.multi_task_model import scope_of
 
-# What the model hands down to its tasks.
-_HANDED_DOWN = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')
-# What a task says of moving averages must be what the model says.
+# Fields that the tasks inherit from the model.
+_INHERITED = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')
+# Fields that must be equal in the model and all tasks.
 _AVERAGES = ('ema_decay', 'ema_decay_moving_vars', 'ema_schedule')
-# What Lingvo's runners ask the model.
+# Fields that Lingvo's runners read from the model.
 _OF_THE_RUN = (
   'max_steps',
   'save_interval_seconds',
@@ -35,7 +35,7 @@ class TranslatedTasks:
   """A Lingvo model of several tasks in JAX.
 
   Attributes:
-    task: the one task here that all of them make.
+    task: the task that combines them.
     schedule: config of a `task_schedules.BaseTaskSchedule`.
   """
 
@@ -47,13 +47,13 @@ def translate_model(params, name: str) -> TranslatedTasks:
   """Translates the Params of a Lingvo `MultiTaskModel`.
 
   Args:
-    params: the model's Params, whose `input` has one of each task; they are not
-      changed.
+    params: the model's Params, whose `input` has one input for each task; they
+      are not changed.
     name: of the experiment, for messages.
 
   Raises:
-    UserError: something has no translation; the message lists every such
-      field, with its path, class and value.
+    UserError: something cannot be translated; the message lists every such
+      field with its path, class and value.
   """
   report = Report()
   view = ParamsView(params.Copy(), 'model', report)
@@ -86,7 +86,7 @@ def translate_model(params, name: str) -> TranslatedTasks:
 
 
 def _schedule(view: ParamsView) -> config_lib.Config | None:
-  """Returns the schedule; by default it draws tasks as `task_probs` says."""
+  """Returns the schedule; by default tasks are sampled by `task_probs`."""
   params, weights = view.get('task_schedule'), view.get('task_probs')
   if params is None:
     scheduler = lingvo_runtime.module('lingvo.core.task_scheduler')
@@ -105,18 +105,19 @@ def _schedule(view: ParamsView) -> config_lib.Config | None:
 
 def _read_others(view: ParamsView):
   view.get('input')  # The experiment reads it.
-  for name in _HANDED_DOWN:
+  for name in _INHERITED:
     view.get(name)
   view.require('task_global_step', False)
   view.ignore('there is one model here', 'share_model_object')
-  view.ignore('it says where the Params come from', 'model', 'build_data')
+  view.ignore('it describes the origin of the Params', 'model', 'build_data')
   view.ignore("it concerns TensorFlow's programs only", 'cluster')
 
 
 def _compare_trains(train: ParamsView, task: str, params):
-  """Compares what a task's `train` and the model's both say.
+  """Compares the fields that a task's `train` and the model's both have.
 
-  Moving averages must be the same, as in Lingvo. Of the rest the model's count.
+  Moving averages must be equal, as in Lingvo. Of the others the model's values
+  are used.
   """
   for field in (*_AVERAGES, *_OF_THE_RUN):
     own, whole = params.train.Get(field), train.params.Get(field)
@@ -125,21 +126,21 @@ def _compare_trains(train: ParamsView, task: str, params):
     if field in _AVERAGES:
       train.issue(
         field,
-        f'it is {whole!r}, and that of task_params.{task} {own!r}; expected the'
-        ' same',
+        f'it is {whole!r}, and that of task_params.{task} {own!r}; expected'
+        ' equal values',
       )
     else:
       train.report.notes.append(
         f'task_params.{task}.train.{field} = {own} has no effect:'
-        f' {train.path}.{field} counts, {whole}'
+        f' {train.path}.{field} is used, {whole}'
       )
 
 
 def _check_task(view: ParamsView, task: str, translated: TranslatedTask):
-  """Adds issues with what one task of several cannot have here."""
+  """Adds issues with fields that one task of several cannot set."""
   field, config = f'task_params.{task}', translated.config
   if translated.early_stop is not None:
-    view.issue(f'{field}.train.early_stop', 'it is the model that may stop')
+    view.issue(f'{field}.train.early_stop', 'only the model can stop early')
   if config.vn.vn_scale:
     view.issue(f'{field}.vn', 'it is not translated for one task of several')
   if config.model.ici_mesh_shape is not None:
@@ -151,14 +152,14 @@ def _check_task(view: ParamsView, task: str, translated: TranslatedTask):
 def _joined(
   name: str, tasks: dict[str, TranslatedTask], train, notes: list[str]
 ) -> TranslatedTask:
-  """Returns the one task that several make."""
+  """Returns the task that combines several."""
   learner = learners.MultiTaskLearner.config(
     learners={
       task: one.config.train.learner.clone().set(name=f'learner of {task}')
       for task, one in tasks.items()
     }
   )
-  # Which task a step trains differs, and so what there is to be told of it.
+  # Steps train different tasks, whose summaries have different names.
   train.set(learner=learner, summary_accumulate_interval_steps=1)
   variables = [
     one.variables.under(task, scope_of(task)) for task, one in tasks.items()

@@ -1,4 +1,4 @@
-"""Translates a whole Lingvo task: its model and how it is trained."""
+"""Translates a Lingvo task: its model and its training."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,12 +30,12 @@ class TranslatedTask:
 
   Attributes:
     config: the config of a `tasks_lib.SingleTask`.
-    variables: which JAX variable is which of the task's theta.
-    notes: what a user has to know, such as fields that were set in Lingvo and
-      have no effect in JAX, or why all of a task is bridged.
-    early_stop: config of what may end a run early; None for nothing. Its
-      `split` is yet to be set, by the name that the dataset has here.
-    early_stop_job: the evaluation that this goes by, as Lingvo calls it.
+    variables: maps the JAX variables to the task's theta.
+    notes: for the user: fields that were set in Lingvo and have no effect in
+      JAX, or why the whole task is bridged.
+    early_stop: config of the early stopping; None for none. The caller sets its
+      `split` to the dataset's name.
+    early_stop_job: Lingvo's name of the evaluation whose metric it reads.
   """
 
   config: config_lib.Config
@@ -58,17 +58,17 @@ def translate_task(
   Args:
     params: the task's Params; they are not changed.
     name: of the experiment, for messages.
-    path: where the task's Params stand, for messages.
-    scope: what the names of Lingvo's variables begin with, such as `tag/`,
-      where the task is one of several.
+    path: of the task's Params, for messages.
+    scope: prefix of Lingvo's variable names, such as `tag/`, if the task is one
+      of several.
     bridge_part: see `Report`.
 
   Returns:
     The task in JAX, with its variables.
 
   Raises:
-    UserError: something has no translation; the message lists every such
-      field, with its path, class and value.
+    UserError: something cannot be translated; the message lists every such
+      field with its path, class and value.
   """
   report = Report(bridge_part=bridge_part)
   view = ParamsView(params.Copy(), path, report)
@@ -76,7 +76,7 @@ def translate_task(
   view.ignore("it concerns TensorFlow's programs only", 'ml_perf')
   view.ignore('evaluations run over the whole of each dataset', 'eval')
   for field in ('vn', 'input', 'defer_global_step_update'):
-    view.get(field)  # `facts_of` and `variational_noise` have a look at them.
+    view.get(field)  # `facts_of` and `variational_noise` read them.
   model = registry.translate(view)
   variables = VariableMap() if model is None else model.variables
   trained = variables.only(is_trainable=True)
@@ -87,7 +87,7 @@ def translate_task(
     noise = variational_noise.translate(view, train_view, names, batches)
     train = train_params.train(train_view, facts)
   except Exception as error:
-    # What is the matter with a part makes others fail.
+    # An error caused by an earlier issue is not reported again.
     if not report.issues:
       train_view.issue('', registry.unreadable(error))
   if report.issues:
@@ -109,11 +109,10 @@ def translate_task(
 
 
 def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
-  """Returns what of a task its learners depend on.
+  """Returns the metadata of a task that its learners need.
 
   Args:
-    view: the task's Params, of which it reads the input and what else has to do
-      with training.
+    view: the task's Params; its input and `train` are read.
     names: of its variables.
   """
   train = view.group('train')
@@ -129,19 +128,19 @@ def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
 
 
 def _defers_steps(view: ParamsView, train: ParamsView) -> bool:
-  """Whether the global step grows with updates of weights only."""
+  """Whether the global step counts only updates of weights."""
   defers = view.get('defer_global_step_update')
   if defers and min(learners.all_micro_batches(train.params)) <= 1:
     view.issue(
       'defer_global_step_update',
-      'without an optimizer of several num_micro_batches the global step never'
-      ' grows',
+      'the global step never grows unless the optimizer has num_micro_batches'
+      ' above 1',
     )
   return defers
 
 
 def describe(name: str, report: Report) -> str:
-  """Says for which reasons something cannot be translated."""
+  """Returns the message with all issues of a report."""
   issues = sorted(set(map(str, report.issues)))
   return '\n'.join(
     [

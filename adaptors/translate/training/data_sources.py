@@ -1,7 +1,7 @@
-"""Which variables the examples of each data source of an input train.
+"""Translates the variable filters of an input's data sources.
 
 Lingvo takes a batch from one source, and multiplies the gradient of each
-variable by 1 or 0, as an expression of that source matches its name or not.
+variable by 1 if the source's regular expression matches its name, else by 0.
 """
 
 import re
@@ -14,7 +14,7 @@ from adaptors.translate.view import ParamsView, class_path
 
 _FILTERS = 'bprop_variable_filters'
 _MIXED = 'lingvo.core.datasource.CrossBatchMixingDataSource'
-# Methods by which an input of Lingvo's says what its sources train.
+# Methods of an input that return the filters.
 _METHODS = ('GetBpropVariableFilters', 'GetInputSourceOneHot')
 
 
@@ -24,13 +24,13 @@ def trained_weights(
   """Returns the paths of the weights that each data source trains.
 
   Args:
-    view: of a task's Params, whose `input` is read as far as it has to do with
-      that; it gets an issue where it cannot be translated.
+    view: of a task's Params with `input`; gets an issue if the filters cannot
+      be translated.
     names: of the task's variables.
 
   Returns:
-    For each source the paths, or None for all weights; nothing where every
-    batch trains all weights.
+    For each source the paths, or None for all weights; empty if every batch
+    trains all weights.
   """
   data = view.get('input')
   if data is None or not params_trees.is_params(data):
@@ -47,8 +47,8 @@ def trained_weights(
   if len(filters) != count:
     view.issue(
       field,
-      f'{len(filters)} expressions for {count} sources of a batch, which Lingvo'
-      ' does not take either',
+      f'{len(filters)} expressions for {count} sources of a batch; Lingvo does'
+      ' not accept them either',
     )
     return ()
   return tuple(_selected(one, view, field, names) for one in filters)
@@ -68,7 +68,7 @@ def _selected(
 
 
 def _source(view: ParamsView, data: Any) -> tuple[Any, str]:
-  """Returns Params of an input's data source, and where they stand."""
+  """Returns the Params of an input's data source and their path."""
   source = params_trees.get(data, 'file_datasource')
   if source is not None:
     return source, 'input.file_datasource'
@@ -86,31 +86,32 @@ def _source(view: ParamsView, data: Any) -> tuple[Any, str]:
 
 
 def _number(source: Any) -> int:
-  """Returns how many sources a batch may come from, as Lingvo counts them."""
+  """Returns the number of sources of a batch, as Lingvo counts them."""
   is_mixed = any(class_path(cls) == _MIXED for cls in source.cls.__mro__)
   return len(source.sub) if is_mixed else 1
 
 
 def _note_others(view: ParamsView, source: Any, path: str):
-  """Notes the filters of sources within another one, which Lingvo ignores."""
+  """Adds notes for the filters of nested sources, which Lingvo ignores."""
   subs = params_trees.get(source, 'sub')
   for index, sub in enumerate(subs if isinstance(subs, list | tuple) else ()):
     own = f'{path}.sub[{index}]'
     if any(params_trees.get(sub, _FILTERS) or ()):
       view.report.notes.append(
-        f'{view.path}.{own}.{_FILTERS} has no effect, in Lingvo neither: only'
-        ' those of the outermost source have'
+        f'{view.path}.{own}.{_FILTERS} has no effect, as in Lingvo: only the'
+        ' filters of the outermost source have'
       )
     _note_others(view, sub, own)
 
 
 def _check_methods(view: ParamsView, data: Any):
-  """Adds an issue where an input says by itself what its sources train."""
+  """Adds an issue if an input overrides the methods with the filters."""
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
   base = generators.BaseInputGenerator
   for name in _METHODS:
     own = getattr(data.cls, name, None)
     if own not in (None, getattr(base, name)):
       view.issue(
-        'input', f'{class_path(data.cls)}.{name} is its own: not translated'
+        'input',
+        f'{class_path(data.cls)} overrides {name}; that is not translated',
       )

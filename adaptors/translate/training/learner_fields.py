@@ -1,6 +1,6 @@
 """Reads the Params of Lingvo's learners, in their old form and their new one.
 
-As far as it can be told without a task's variables; `learners` goes on.
+It reads what does not depend on the task's variables; `learners` does the rest.
 """
 
 import dataclasses
@@ -45,18 +45,19 @@ _PIECEWISE = 'lingvo.core.schedule.PiecewiseSchedule'
 
 @dataclasses.dataclass(frozen=True)
 class LearnerFields:
-  """What one of Lingvo's learners says.
+  """The fields of one of Lingvo's learners.
 
   Attributes:
-    view: its Params, or the task's `train` that describes it.
+    view: its Params, or the task's `train` if that describes it.
     name: its name.
     loss_name: the metric that it minimises.
-    optimizer: with learning rate and all else that belongs to it.
-    others: the same for weights of their own; see `optimizers.Composite`.
-    zero_norm: gradients of this norm count as zero; 0 for none do.
-    checks: whether gradients that are not finite count as zero.
+    optimizer: config with learning rate, schedule and regularization.
+    others: the same for other weights; see `optimizers.Composite`.
+    zero_norm: gradients with a larger norm are set to zero; 0 for no limit.
+    checks: whether gradients that are not finite are set to zero.
     scales: whether gradients are scaled at all.
-    tracker: config of what leaves out steps by their norms; None for nothing.
+    tracker: config of the `GradNormTracker`, which skips steps; None if there
+      is none.
   """
 
   view: ParamsView
@@ -71,13 +72,13 @@ class LearnerFields:
 
 
 def read(view: ParamsView) -> list[LearnerFields | None]:
-  """Reads what a task's `train` says of its learners.
+  """Reads the learners of a task's `train`.
 
   Args:
     view: the `train` Params.
 
   Returns:
-    What each learner says; None for one with issues.
+    The fields of each learner; None for one with issues.
   """
   given = view.get('learner')
   if given is None:
@@ -99,7 +100,7 @@ def read(view: ParamsView) -> list[LearnerFields | None]:
 
 @translates('lingvo.core.learner.Learner')
 def learner(view: ParamsView) -> LearnerFields | None:
-  """`Learner`, as far as it can be told without the task's variables."""
+  """Returns the learner's fields; None after an issue."""
   optimizers.layer_fields(view)
   view.ignore("it concerns TensorFlow's graphs only", *_GRAPH_FIELDS)
   view.require('skip_zero_gradients', None)
@@ -138,8 +139,8 @@ def _read(
   ):
     view.issue(
       'lr_schedule',
-      f'{_PIECEWISE} is not translated with a DynamicAccumulator, which asks it'
-      ' for other parts of its schedules than it has by the global step',
+      f'{_PIECEWISE} is not translated with a DynamicAccumulator: the two'
+      ' disagree on the step at which a piece begins',
     )
   return LearnerFields(
     view=view,
@@ -159,7 +160,7 @@ def _part(view: ParamsView, name: str) -> ParamsView:
 
 
 def _has_class(params: Any, path: str) -> bool:
-  """Whether a class is that of some Params, or of Params within them."""
+  """Whether Params, or Params within them, have a class."""
   return any(
     'cls' in node and class_path(node.cls) == path
     for node in params_trees.all_params(params)
@@ -167,7 +168,7 @@ def _has_class(params: Any, path: str) -> bool:
 
 
 def _lp(fields: dict) -> dict:
-  """Returns those fields that hold for each of several optimizers."""
+  """Returns the fields of regularization, which each optimizer has."""
   return {k: v for k, v in fields.items() if 'regularizer' in k}
 
 
@@ -175,8 +176,8 @@ def _read_scaling(view: ParamsView) -> tuple[dict, float, bool]:
   """Reads how gradients are scaled.
 
   Returns:
-    Fields of the optimizer; the norm from which on gradients count as zero; and
-    whether those that are not finite do.
+    Fields of the optimizer; the norm above which gradients are set to zero;
+    whether gradients that are not finite are set to zero.
   """
   together = 'clip_gradient_norm_to_value'
   single = 'clip_gradient_single_norm_to_value'
@@ -186,8 +187,8 @@ def _read_scaling(view: ParamsView) -> tuple[dict, float, bool]:
     return {}, 0.0, False
   norm, single_norm = view.get(together), view.get(single)
   if single_norm:
-    # Lingvo looks for gradients that are not finite only where it scales all
-    # of them together.
+    # Lingvo checks that gradients are finite only if it scales all of them
+    # together.
     view.ignore(f'{single} is set', to_zero)
     if norm:
       view.issue(single, f'it is set, and so is {together}; set one of them')
@@ -197,11 +198,11 @@ def _read_scaling(view: ParamsView) -> tuple[dict, float, bool]:
 
 
 def _read_tracker(view: ParamsView, measures: bool) -> Config | None:
-  """Reads what leaves out steps by the norms of their gradients.
+  """Reads the tracker that skips steps by the norms of their gradients.
 
   Args:
-    view: of what describes a learner.
-    measures: whether Lingvo looks at the norm of all gradients.
+    view: with the fields of a learner.
+    measures: whether Lingvo computes the norm of all gradients.
   """
   name = 'grad_norm_tracker'
   if not view.get(name):
@@ -214,7 +215,7 @@ def _read_tracker(view: ParamsView, measures: bool) -> Config | None:
 
 @translates('lingvo.core.layers.GradNormTracker')
 def grad_norm_tracker(view: ParamsView) -> Config:
-  """`GradNormTracker`, whose statistics belong to the learner."""
+  """Returns a tracker, whose statistics belong to the learner."""
   optimizers.layer_fields(view)
   names = (
     'decay',

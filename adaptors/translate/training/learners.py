@@ -1,4 +1,4 @@
-"""Translates Lingvo's learners to the one that does what they do."""
+"""Translates Lingvo's learners to one equivalent learner."""
 
 import re
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ _SINGLE = 'clip_gradient_single_norm_to_value'
 
 
 def translate(view: ParamsView, facts: TaskFacts) -> Config | None:
-  """Translates what a task's `train` says of its learners.
+  """Translates the learners of a task's `train`.
 
   Args:
     view: the `train` Params.
     facts: of the task.
 
   Returns:
-    The config of a `learners.Learner`, None where there are issues.
+    The config of a `learners.Learner`; None after an issue.
   """
   before = len(view.report.issues)
   found = learner_fields.read(view)
@@ -43,7 +43,7 @@ def translate(view: ParamsView, facts: TaskFacts) -> Config | None:
 def _combined(
   view: ParamsView, found: Sequence[LearnerFields], facts: TaskFacts
 ) -> Config | None:
-  """Returns the one learner that does what Lingvo's do."""
+  """Returns the learner that is equivalent to all of Lingvo's."""
   trained = [_trained(one, facts.names) for one in found]
   _check_together(view, found, trained)
   first = found[0]
@@ -119,28 +119,30 @@ def _trained(one: LearnerFields, names: VariableNames) -> set[str]:
 def _check_together(
   view: ParamsView, found: Sequence[LearnerFields], trained: Sequence[set[str]]
 ):
-  """Adds issues where several learners cannot be one."""
+  """Adds issues if several learners cannot be combined."""
   if len(found) == 1:
     return
   for what, values in (
     ('loss_name', {one.loss_name for one in found}),
     ('grad_norm_to_clip_to_zero', {one.zero_norm for one in found}),
-    ('how gradients are checked', {one.checks for one in found}),
+    ('checks of gradients', {one.checks for one in found}),
   ):
     if len(values) > 1:
-      said = ', '.join(map(str, sorted(values)))
+      found = ', '.join(map(str, sorted(values)))
       view.issue(
         'learner',
-        f'several learners of which {what} differs ({said}) are not translated',
+        f'several learners with different {what} ({found}) are not translated',
       )
   if any(one.others for one in found):
-    view.issue('learner', 'a CompositeOptimizer is translated alone only')
+    view.issue(
+      'learner', 'a CompositeOptimizer is translated in a single learner only'
+    )
   seen = set()
   for one, paths in zip(found, trained, strict=True):
     if paths & seen:
       one.view.issue(
         '',
-        f'another learner too trains {min(paths & seen)}; learners of the same'
+        f'another learner trains {min(paths & seen)} too; learners of the same'
         ' variables are not translated',
       )
     seen |= paths
@@ -156,9 +158,9 @@ def _groups(
   facts: TaskFacts,
   view: ParamsView,
 ) -> list[tuple[str, set[str], Config]]:
-  """Returns (name, paths, optimizer) of weights with an optimizer of their own.
+  """Returns (name, paths, optimizer) of weights with a separate optimizer.
 
-  Those of a composite optimizer, or of the learners after the first.
+  They belong to a composite optimizer, or to the learners after the first.
   """
   if len(found) > 1:
     return [
@@ -174,7 +176,7 @@ def _groups(
     paths &= trained[0]
     if paths & seen:
       found[0].view.issue(
-        field, f'another expression too matches {min(paths & seen)}'
+        field, f'another expression matches {min(paths & seen)} too'
       )
     seen |= paths
     if paths:
@@ -187,7 +189,7 @@ def _groups(
 
 
 def _stepping(one: LearnerFields, facts: TaskFacts, view: ParamsView) -> Config:
-  """Returns an optimizer whose schedule goes by Lingvo's global step."""
+  """Returns an optimizer whose schedule reads Lingvo's global step."""
   if optimizers.has(one.optimizer, Shampoo):
     return _with_roots(one, view)
   count = micro_batches(one.view.get('optimizer'))
@@ -197,12 +199,12 @@ def _stepping(one: LearnerFields, facts: TaskFacts, view: ParamsView) -> Config:
     one.view.issue(
       'optimizer.num_micro_batches',
       f'{count} is translated only with task.defer_global_step_update = True:'
-      ' the global step, which the optimizer goes by, is counted twice without',
+      ' without it the global step, which the optimizer reads, grows twice',
     )
   view.report.notes.append(
     f'{one.view.path}.optimizer.num_micro_batches = {count} makes the global'
-    f" step grow by {count + 1} in {count} batches, which Lingvo's schedules"
-    ' go by, and so do ours'
+    f' step grow by {count + 1} in {count} batches; schedules here read the'
+    ' same step'
   )
   return one.optimizer.clone().set(
     lr_schedule=lingvo_schedules.AtLingvoSteps.config(
@@ -214,21 +216,21 @@ def _stepping(one: LearnerFields, facts: TaskFacts, view: ParamsView) -> Config:
 
 
 def _with_roots(one: LearnerFields, view: ParamsView) -> Config:
-  """Returns Shampoo that computes roots where Lingvo ends a loop on a TPU."""
+  """Returns Shampoo that computes roots whenever a loop on a TPU would end."""
   steps = view.get('tpu_steps_per_loop')
   view.report.notes.append(
     f'{one.view.path}.optimizer computes its preconditioners after each'
-    f' {steps} steps, as tpu_steps_per_loop says, and uses them from the next'
-    ' step on; Lingvo begins to compute them then, on TPUs only, and uses them'
-    ' from the end of a later loop on'
+    f' {steps} steps (tpu_steps_per_loop), and uses them from the next step on;'
+    ' Lingvo starts to compute them then, on TPUs only, and uses them from the'
+    ' end of a later loop on'
   )
   return one.optimizer.clone().set(root_interval_steps=steps)
 
 
 def micro_batches(params) -> int:
-  """Returns how many batches one update of an optimizer takes in Lingvo.
+  """Returns the number of batches of one update of an optimizer in Lingvo.
 
-  Other than those of an `Accumulator`, they change how steps are counted.
+  Unlike those of an `Accumulator`, they change how steps are counted.
   """
   name = 'num_micro_batches'
   return params.Get(name) if name in params else 1
@@ -247,7 +249,7 @@ def _group_clipped(
   optimizer: Config,
   facts: TaskFacts,
 ) -> Config:
-  """Returns an optimizer that scales down the gradients of some weights."""
+  """Returns an optimizer that clips the gradients of some weights by norm."""
   field = 'max_lstm_gradient_norm'
   if len(found) > 1 or found[0].others:
     view.issue(field, 'it is not translated with several optimizers')

@@ -1,6 +1,6 @@
 """Translators of Lingvo's optimizers: Params to the config of ours.
 
-The configs have neither learning rate nor schedule: a learner sets both.
+The configs have neither learning rate nor schedule: the learner sets both.
 """
 
 import dataclasses
@@ -10,15 +10,17 @@ import optax
 
 from adaptors.translate import registry
 from adaptors.translate.registry import translates
-from adaptors.translate.training.schedules import layer_fields
+from adaptors.translate.training.schedules import layer_fields, same_fields
 from adaptors.translate.view import ParamsView, short
 from pax_compat import config as config_lib
 from pax_compat import optimizers
 from pax_compat.config import Config
 
+_OPTIMIZER = 'lingvo.core.optimizer'
+
 
 def optimizer_fields(view: ParamsView):
-  """Reads what all optimizers have."""
+  """Reads the fields that all optimizers have."""
   layer_fields(view)
   view.ignore(
     "it concerns TensorFlow's graphs only",
@@ -28,36 +30,26 @@ def optimizer_fields(view: ParamsView):
   view.require('use_bf16_gradients_ar', False)
 
 
-@translates('lingvo.core.optimizer.SGD')
-def sgd(view: ParamsView) -> Config:
-  """`SGD`."""
-  optimizer_fields(view)
-  return optimizers.Sgd.config()
+same_fields(f'{_OPTIMIZER}.SGD', optimizers.Sgd, read=optimizer_fields)
+same_fields(
+  f'{_OPTIMIZER}.Momentum',
+  optimizers.Sgd,
+  read=optimizer_fields,
+  momentum='alpha',
+  nesterov='use_nesterov',
+)
+same_fields(
+  f'{_OPTIMIZER}.RMSProp',
+  optimizers.RmsProp,
+  'decay',
+  'momentum',
+  'epsilon',
+  read=optimizer_fields,
+)
 
 
-@translates('lingvo.core.optimizer.Momentum')
-def momentum(view: ParamsView) -> Config:
-  """`Momentum`."""
-  optimizer_fields(view)
-  return optimizers.Sgd.config(
-    momentum=view.get('alpha'), nesterov=view.get('use_nesterov')
-  )
-
-
-@translates('lingvo.core.optimizer.RMSProp')
-def rms_prop(view: ParamsView) -> Config:
-  """`RMSProp`."""
-  optimizer_fields(view)
-  return optimizers.RmsProp.config(
-    decay=view.get('decay'),
-    momentum=view.get('momentum'),
-    epsilon=view.get('epsilon'),
-  )
-
-
-@translates('lingvo.core.optimizer.Adagrad')
+@translates(f'{_OPTIMIZER}.Adagrad')
 def adagrad(view: ParamsView) -> Config:
-  """`Adagrad`, which adds no epsilon."""
   optimizer_fields(view)
   return optimizers.Adagrad.config(
     initial_accumulator_value=view.get('initial_accumulator_value'),
@@ -65,9 +57,8 @@ def adagrad(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.optimizer.AdaDelta')
+@translates(f'{_OPTIMIZER}.AdaDelta')
 def ada_delta(view: ParamsView) -> Config:
-  """`AdaDelta`, which is Optax's."""
   optimizer_fields(view)
   return optimizers.OptaxOptimizer.config(
     grad_tx=Config(
@@ -77,10 +68,10 @@ def ada_delta(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.optimizer.Adam')
-@translates('lingvo.core.optimizer.AdamV2')
+@translates(f'{_OPTIMIZER}.Adam')
+@translates(f'{_OPTIMIZER}.AdamV2')
 def adam(view: ParamsView) -> Config:
-  """`Adam` and `AdamV2`, both with TensorFlow's place for epsilon."""
+  """Returns Adam with epsilon where TensorFlow adds it."""
   optimizer_fields(view)
   return optimizers.Adam.config(
     beta1=view.get('beta1'),
@@ -91,9 +82,8 @@ def adam(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.optimizer.XLAShardingAdafactor')
+@translates(f'{_OPTIMIZER}.XLAShardingAdafactor')
 def adafactor(view: ParamsView) -> Config:
-  """`XLAShardingAdafactor`."""
   optimizer_fields(view)
   view.require('cond_is_finite', False)
   power = view.get('decay_exponent_pow')
@@ -113,20 +103,19 @@ def adafactor(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.optimizer.XLAShardingAdafactorAccuGrad')
+@translates(f'{_OPTIMIZER}.XLAShardingAdafactorAccuGrad')
 def adafactor_of_micro_batches(view: ParamsView) -> Config:
-  """`XLAShardingAdafactorAccuGrad`."""
   return _of_micro_batches(view, adafactor(view))
 
 
 @translates('lingvo.tasks.lm.params.synthetic_packed_input.ShardedAdam')
 def sharded_adam(view: ParamsView) -> Config:
-  """`ShardedAdam`: states are always sharded like their weights here."""
+  """Returns Adam, whose states are always sharded like the weights here."""
   return _of_micro_batches(view, adam(view))
 
 
 def _of_micro_batches(view: ParamsView, config: Config) -> Config:
-  """Returns an optimizer that updates once in `num_micro_batches` batches."""
+  """Returns an optimizer that updates once per `num_micro_batches` batches."""
   count = view.get('num_micro_batches')
   if count <= 1:
     return config
@@ -135,11 +124,10 @@ def _of_micro_batches(view: ParamsView, config: Config) -> Config:
   )
 
 
-@translates('lingvo.core.optimizer.Accumulator')
+@translates(f'{_OPTIMIZER}.Accumulator')
 def accumulator(view: ParamsView) -> Config | None:
-  """`Accumulator`."""
   count = view.get('accum_steps')
-  config = _accumulated(view, leaves_out_steps=count > 1)
+  config = _accumulated(view, skips_steps=count > 1)
   if config is None or count <= 1:
     return config
   return optimizers.ShardedStaticAccumulator.config(
@@ -149,9 +137,9 @@ def accumulator(view: ParamsView) -> Config | None:
   )
 
 
-@translates('lingvo.core.optimizer.DynamicAccumulator')
+@translates(f'{_OPTIMIZER}.DynamicAccumulator')
 def dynamic_accumulator(view: ParamsView) -> Config | None:
-  """`DynamicAccumulator`, whose schedule goes by its updates."""
+  """Returns an accumulator whose schedule counts updates."""
   config = _accumulated(view)
   weight = view.get('min_accum_weight')
   if not isinstance(weight, int | float) or weight <= 0:
@@ -165,9 +153,9 @@ def dynamic_accumulator(view: ParamsView) -> Config | None:
 
 
 def _accumulated(
-  view: ParamsView, *, leaves_out_steps: bool = True
+  view: ParamsView, *, skips_steps: bool = True
 ) -> Config | None:
-  """Returns the optimizer that an accumulator wraps, if it can be wrapped."""
+  """Returns the optimizer that an accumulator wraps; None after an issue."""
   optimizer_fields(view)
   config = registry.translate(view.child('optimizer_tpl'))
   if config is None:
@@ -175,26 +163,26 @@ def _accumulated(
   if isinstance(config, Composite):
     view.issue('optimizer_tpl', 'several optimizers cannot be wrapped by one')
     return None
-  if leaves_out_steps and _counts_steps(config):
+  if skips_steps and _counts_steps(config):
     view.issue(
       'optimizer_tpl',
       f'{view.params.optimizer_tpl.cls.__name__} counts the steps that'
-      f' {view.params.cls.__name__} leaves out, which is not translated',
+      f' {view.params.cls.__name__} skips, which is not translated',
     )
     return None
   return config
 
 
-@translates('lingvo.core.optimizer.AdaGraft')
+@translates(f'{_OPTIMIZER}.AdaGraft')
 def ada_graft(view: ParamsView) -> Config | None:
-  """`AdaGraft`, whose Params hold optimizers that are instantiated."""
+  """Returns a grafted optimizer; the Params contain optimizer objects."""
   optimizer_fields(view)
   view.ignore('it is for summaries only', 'diagnostic')
   if view.get('use_global_norm'):
     view.issue(
       'use_global_norm',
-      'with it no weight ever moves in Lingvo as a graph, and as a function'
-      ' TensorFlow refuses to create its variables in each step',
+      'with it Lingvo updates no weight in graph mode, and in function mode'
+      ' fails to create variables in each step',
     )
   magnitude = _grafted(view, 'magnitude_optimizer')
   direction = _grafted(view, 'direction_optimizer')
@@ -209,12 +197,13 @@ def ada_graft(view: ParamsView) -> Config | None:
 
 
 def _grafted(view: ParamsView, name: str) -> Config | None:
-  """Returns one of the optimizers of an `AdaGraft`."""
+  """Returns the config of one of the optimizers of an `AdaGraft`."""
   made = view.get(name)
   params = getattr(made, 'params', None)
   if 'GetOptimizer' not in dir(type(made)) or params is None:
     view.issue(
-      name, f'{short(made)} is no optimizer; Lingvo takes an instantiated one'
+      name,
+      f'{short(made)} is not an optimizer object, which Lingvo expects here',
     )
     return None
   config = registry.translate(
@@ -229,28 +218,28 @@ def _grafted(view: ParamsView, name: str) -> Config | None:
   return config
 
 
-@translates('lingvo.core.optimizer.DistributedShampoo')
+@translates(f'{_OPTIMIZER}.DistributedShampoo')
 def distributed_shampoo(view: ParamsView) -> Config:
-  """`DistributedShampoo`; a learner says how often it computes roots.
+  """Returns Shampoo; the learner sets how often it computes roots.
 
-  Whatever its Params say, Lingvo gives it some defaults of its own.
+  Some defaults of TensorFlow's optimizer cannot be set in Lingvo's Params.
   """
   optimizer_fields(view)
   max_dim = view.get('max_any_dim')
   if max_dim > _SHAMPOO_LARGEST:
     view.issue(
       'max_any_dim',
-      f'{max_dim} is above {_SHAMPOO_LARGEST}, from which on Lingvo takes'
-      ' weights apart, which is not translated',
+      f'{max_dim} is above {_SHAMPOO_LARGEST}, from which on Lingvo splits'
+      ' weights into blocks, which is not translated',
     )
   view.ignore(
-    f'no dimension is above {_SHAMPOO_LARGEST}, from which on Lingvo takes'
-    ' weights apart whatever this says',
+    f'Lingvo splits only dimensions above {_SHAMPOO_LARGEST}, and there are'
+    ' none',
     'block_size',
     'block_partition_threshold_size',
   )
   view.ignore(
-    f'Lingvo does not read it, but takes {_SHAMPOO_MATRICES}',
+    f'Lingvo does not read it, and uses {_SHAMPOO_MATRICES}',
     'fallback_to_diagonal_dim',
   )
   return optimizers.Shampoo.config(
@@ -267,13 +256,13 @@ def distributed_shampoo(view: ParamsView) -> Config:
   )
 
 
-# Defaults of TensorFlow's optimizer that Lingvo's does not set.
+# Defaults of TensorFlow's optimizer that Lingvo's does not change.
 _SHAMPOO_MATRICES = 4096
 _SHAMPOO_LARGEST = 1_000_000
 
 
 def all_optimizers(config: Config) -> list[Config]:
-  """Returns an optimizer, those that it wraps, and so on."""
+  """Returns an optimizer and all that it wraps, recursively."""
   inner = [
     getattr(config, name)
     for name in ('optimizer_tpl', 'magnitude_tpl', 'direction_tpl')
@@ -283,7 +272,7 @@ def all_optimizers(config: Config) -> list[Config]:
 
 
 def wrapped(config: Config) -> list[Config]:
-  """Returns an optimizer, the one that it wraps, and so on."""
+  """Returns an optimizer and the chain of those in `optimizer_tpl`."""
   found = [config]
   while config_lib.is_set(found[-1], 'optimizer_tpl'):
     found.append(found[-1].optimizer_tpl)
@@ -291,13 +280,13 @@ def wrapped(config: Config) -> list[Config]:
 
 
 def has(config: Config, *classes: type) -> bool:
-  """Whether an optimizer is of one of some classes, or wraps one that is."""
+  """Whether an optimizer, or one that it wraps, is of one of the classes."""
   found = (one.cls for one in all_optimizers(config))
   return any(issubclass(cls, classes) for cls in found)
 
 
 def accumulates(config: Config) -> bool:
-  """Whether an optimizer collects the gradients of several batches."""
+  """Whether an optimizer accumulates the gradients of several batches."""
   return has(config, optimizers.Accumulator)
 
 
@@ -307,20 +296,20 @@ def is_adafactor(config: Config) -> bool:
 
 
 def goes_by_shape(config: Config) -> bool:
-  """Whether an optimizer takes a weight apart by its shape."""
+  """Whether an optimizer's update depends on the shape of a weight."""
   return has(config, optimizers.ShardedAdafactor, optimizers.Shampoo)
 
 
 def goes_by_whole(config: Config) -> bool:
-  """Whether what an optimizer does with a weight depends on all of it."""
+  """Whether an optimizer's update of an element depends on all elements."""
   return goes_by_shape(config) or has(config, optimizers.Graft)
 
 
 def leaves_alone(config: Config) -> str:
-  """Returns what of a looked-up table TensorFlow's optimizer leaves alone.
+  """Returns which rows of a table TensorFlow's optimizer does not update.
 
-  Only where zeros as gradients would make a difference, and where the optimizer
-  sees that the gradients are sparse. It is '' for nothing.
+  This concerns sparse gradients, and optimizers that would update a row with a
+  gradient of zeros. '' if all rows are updated.
   """
   if accumulates(config):
     return ''
@@ -335,7 +324,7 @@ def leaves_alone(config: Config) -> str:
 
 
 def _counts_steps(config: Config) -> bool:
-  """Whether an optimizer in Lingvo goes by the global step by itself."""
+  """Whether Lingvo's optimizer reads the global step."""
   return has(
     config,
     optimizers.Accumulator,
@@ -350,17 +339,17 @@ class Composite:
 
   Attributes:
     default: config of the optimizer of all other weights.
-    others: by regular expression, which is matched at the beginning of the
-      names of Lingvo's variables, the config of an optimizer.
+    others: config of an optimizer by regular expression, which is matched at
+      the beginning of the names of Lingvo's variables.
   """
 
   default: Config
   others: dict[str, Config]
 
 
-@translates('lingvo.core.optimizer.CompositeOptimizer')
+@translates(f'{_OPTIMIZER}.CompositeOptimizer')
 def composite(view: ParamsView) -> Composite | None:
-  """`CompositeOptimizer`, whose rates are constant whatever its learner's."""
+  """Returns optimizers with constant learning rates."""
   optimizer_fields(view)
   found = {}
   for pattern, (params, rate) in (view.get('optimizer_map') or {}).items():

@@ -1,7 +1,7 @@
-"""Translates Lingvo's program schedules: what is evaluated and decoded, when.
+"""Translates Lingvo's program schedules: evaluation and decoding intervals.
 
-A schedule runs its train program some times, then its other programs, and so
-on. Here the trainer evaluates and decodes every so many steps.
+A schedule alternates between runs of its train program and runs of its other
+programs. Here the trainer evaluates and decodes at intervals of steps.
 """
 
 import dataclasses
@@ -18,12 +18,11 @@ TRAIN = 'Train'
 
 @dataclasses.dataclass(frozen=True)
 class ProgramSchedule:
-  """What is evaluated and decoded while a task is trained.
+  """The evaluations and decodings during training.
 
   Attributes:
     interval_steps: train steps between evaluations.
-    evaluated: for each evaluated dataset how many batches Lingvo reads of it
-      each time.
+    evaluated: by evaluated dataset, the number of batches that Lingvo reads.
     decoded: the datasets that are decoded.
     decode_interval_steps: train steps between decodings; 0 for none.
     decode_start_steps: train steps before the first decoding.
@@ -38,14 +37,14 @@ class ProgramSchedule:
 
 @dataclasses.dataclass(frozen=True)
 class _Train:
-  """A program that trains for so many steps."""
+  """A program that trains for some steps."""
 
   steps: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _Evaluate:
-  """A program that evaluates so many batches of a dataset."""
+  """A program that evaluates some batches of a dataset."""
 
   dataset: str
   batches: int
@@ -57,8 +56,8 @@ class _Decode:
 
   Attributes:
     datasets: their names.
-    offset: at which of the schedule's rounds first; 0 for the `every`th.
-    every: then every so many rounds.
+    offset: the first round of the schedule that decodes; 0 for the `every`th.
+    every: rounds between decodings.
   """
 
   datasets: tuple[str, ...]
@@ -70,7 +69,7 @@ def read(params, name: str) -> ProgramSchedule:
   """Translates the Params of a program schedule.
 
   Args:
-    params: what an experiment's `ProgramSchedule()` returns.
+    params: the result of an experiment's `ProgramSchedule()`.
     name: of the experiment, for messages.
 
   Raises:
@@ -91,7 +90,7 @@ def read(params, name: str) -> ProgramSchedule:
 
 @translates('lingvo.core.program.SimpleProgramSchedule')
 def simple(view: ParamsView) -> ProgramSchedule | None:
-  """`SimpleProgramSchedule`."""
+  """Returns the schedule; None after an issue."""
   view.ignore(
     "it concerns Lingvo's executor only",
     'task_dict',
@@ -102,7 +101,7 @@ def simple(view: ParamsView) -> ProgramSchedule | None:
     'async_postprocess',
     'ml_perf',
   )
-  view.ignore('nobody is written to', 'emails', 'summary_exporter')
+  view.ignore('there are no e-mails', 'emails', 'summary_exporter')
   view.require('checkpoint_to_load', None)
   rounds = view.get('train_executions_per_eval')
   rounds = 1 if rounds is None else rounds
@@ -115,7 +114,7 @@ def simple(view: ParamsView) -> ProgramSchedule | None:
     for index, params in enumerate(view.get('eval_programs') or ())
   ]
   if not isinstance(train, _Train):
-    view.issue('train_program', 'it is no program that trains')
+    view.issue('train_program', 'it is not a program that trains')
     return None
   interval = train.steps * rounds
   if interval < 1:
@@ -133,9 +132,9 @@ def simple(view: ParamsView) -> ProgramSchedule | None:
 
 
 def _decode_rounds(view: ParamsView, programs: list) -> tuple[int, int]:
-  """Returns the first round that decodes, and every how many rounds it is.
+  """Returns the first round that decodes and the rounds between decodings.
 
-  Both 0 where nothing is decoded.
+  Both are 0 if nothing is decoded.
   """
   found = {(p.offset, p.every) for p in programs if _is(p, _Decode)}
   if len(found) > 1:
@@ -165,7 +164,7 @@ def _program(view: ParamsView, name: str, params):
 
 
 def _program_fields(view: ParamsView):
-  """Reads what all programs have."""
+  """Reads the fields that all programs have."""
   view.ignore(
     "it concerns Lingvo's executor only",
     'task',
@@ -177,24 +176,22 @@ def _program_fields(view: ParamsView):
     'max_metrics',
     'ml_perf',
   )
-  view.ignore('devices are used as the mesh says', 'spmd')
+  view.ignore('the mesh determines the devices', 'spmd')
 
 
 @translates('lingvo.core.program.TrainProgram')
 @translates('lingvo.core.program.HostDrivenTrainProgram')
 def train_program(view: ParamsView) -> _Train:
-  """`TrainProgram`, and the one that the host drives."""
   _program_fields(view)
   view.require('dataset_name', TRAIN)
   view.ignore(
-    "the task's summary_interval_steps says it", 'summary_interval_steps'
+    "the task's summary_interval_steps sets it", 'summary_interval_steps'
   )
   return _Train(view.get('steps_per_loop'))
 
 
 @translates('lingvo.core.program.EvalProgram')
 def eval_program(view: ParamsView) -> _Evaluate:
-  """`EvalProgram`."""
   _program_fields(view)
   return _Evaluate(view.get('dataset_name'), view.get('steps_per_loop'))
 
@@ -202,14 +199,12 @@ def eval_program(view: ParamsView) -> _Evaluate:
 @translates('lingvo.core.program.DecodeProgram')
 @translates('lingvo.core.program.ExperimentalDecodeProgram')
 def decode_program(view: ParamsView) -> _Decode:
-  """`DecodeProgram`, and the one whose loop is on the device."""
   return _decode_program(view, (view.get('dataset_name'),))
 
 
 @translates('lingvo.core.program.MultiInputsDecodeProgram')
 def multi_inputs_decode_program(view: ParamsView) -> _Decode:
-  """`MultiInputsDecodeProgram`."""
-  view.ignore('it has several', 'dataset_name')
+  view.ignore('it has dataset_names', 'dataset_name')
   view.ignore("it concerns Lingvo's executor only", 'input_params')
   return _decode_program(view, tuple(view.get('dataset_names')))
 
@@ -217,7 +212,7 @@ def multi_inputs_decode_program(view: ParamsView) -> _Decode:
 def _decode_program(view: ParamsView, datasets: tuple[str, ...]) -> _Decode:
   _program_fields(view)
   view.ignore(
-    'the whole of a dataset is decoded, batch by batch',
+    'a dataset is always decoded completely, batch by batch',
     'steps_per_loop',
     'decode_until_out_of_range',
     'postprocess_all_at_once',

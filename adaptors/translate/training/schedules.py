@@ -1,6 +1,7 @@
 """Translators of Lingvo's learning-rate schedules: Params to a config."""
 
 import math
+from collections.abc import Callable
 
 import jax
 
@@ -14,48 +15,64 @@ from pax_compat.config import Config
 
 
 def layer_fields(view: ParamsView):
-  """Reads what schedules and optimizers have only because they are layers."""
+  """Reads fields of layers that do nothing in schedules and optimizers."""
   for name in ('params_init', 'dtype', 'fprop_dtype'):
     view.get(name)
 
 
-def _same_fields(lingvo: str, cls: type, *names: str):
-  """Registers a translator of a schedule whose fields have the same names."""
+def same_fields(
+  dotted_path: str,
+  cls: type,
+  *names: str,
+  read: Callable = layer_fields,
+  **renamed: str,
+):
+  """Registers a translator that copies fields.
 
-  @translates(f'lingvo.core.schedule.{lingvo}')
+  Args:
+    dotted_path: of the Lingvo class.
+    cls: our class.
+    *names: of fields that have the same name in both classes.
+    read: reads the fields that all classes of its kind have.
+    **renamed: Lingvo's names of our fields.
+  """
+  fields = dict(zip(names, names, strict=True)) | renamed
+
+  @translates(dotted_path)
   def translate(view: ParamsView) -> Config:
-    layer_fields(view)
-    return cls.config(**{name: view.get(name) for name in names})
-
-  return translate
+    read(view)
+    return cls.config(**{k: view.get(name) for k, name in fields.items()})
 
 
-_same_fields('Constant', schedules.Constant, 'value')
-_same_fields(
-  'PiecewiseConstantSchedule',
+_SCHEDULE = 'lingvo.core.schedule'
+same_fields(f'{_SCHEDULE}.Constant', schedules.Constant, 'value')
+same_fields(
+  f'{_SCHEDULE}.PiecewiseConstantSchedule',
   schedules.PiecewiseConstant,
   'boundaries',
   'values',
 )
-_same_fields(
-  'ContinuousSchedule',
+same_fields(
+  f'{_SCHEDULE}.ContinuousSchedule',
   schedules.ContinuousSchedule,
   'initial_value',
   'start_step',
   'half_life_steps',
   'min',
 )
-_same_fields(
-  'PolynomialSchedule',
+same_fields(
+  f'{_SCHEDULE}.PolynomialSchedule',
   schedules.Polynomial,
   'power',
   'start',
   'limit',
   'origin',
 )
-_same_fields('ExponentialSchedule', schedules.Exponential, 'start', 'limit')
-_same_fields(
-  'CosineSchedule',
+same_fields(
+  f'{_SCHEDULE}.ExponentialSchedule', schedules.Exponential, 'start', 'limit'
+)
+same_fields(
+  f'{_SCHEDULE}.CosineSchedule',
   schedules.Cosine,
   'initial_value',
   'final_value',
@@ -63,8 +80,8 @@ _same_fields(
   'cyclical',
   'half_cycle',
 )
-_same_fields(
-  'TransformerSchedule',
+same_fields(
+  f'{_SCHEDULE}.TransformerSchedule',
   schedules.Transformer,
   'warmup_steps',
   'model_dim',
@@ -74,50 +91,48 @@ _same_fields(
   'start_step',
   'cyclical_step',
 )
-_same_fields(
-  'LinearRampupSqrtDecay',
+same_fields(
+  f'{_SCHEDULE}.LinearRampupSqrtDecay',
   schedules.LinearRampupSqrtDecay,
   'peak',
   'warmup_steps',
 )
-_same_fields(
-  'StepwiseExponentialSchedule',
+same_fields(
+  f'{_SCHEDULE}.StepwiseExponentialSchedule',
   lingvo_schedules.StepwiseExponential,
   'decay',
   'num_steps_per_decay',
 )
-_same_fields(
-  'TransformerMLPerfSchedule',
+same_fields(
+  f'{_SCHEDULE}.TransformerMLPerfSchedule',
   lingvo_schedules.TransformerMlPerf,
   'warmup_steps',
   'warmup_init_fraction',
   'model_dim',
 )
-_same_fields(
-  'SqrtDecayToZero',
+same_fields(
+  f'{_SCHEDULE}.SqrtDecayToZero',
   lingvo_schedules.SqrtDecayToZero,
   'warmup_steps',
   'starting_lr',
   'final_steps',
 )
-_same_fields('InverseSigmoid', lingvo_schedules.InverseSigmoid, 'k')
-_same_fields('EmaDecaySchedule', lingvo_schedules.EmaDecay, 'ema_decay')
+same_fields(f'{_SCHEDULE}.InverseSigmoid', lingvo_schedules.InverseSigmoid, 'k')
+same_fields(
+  f'{_SCHEDULE}.EmaDecaySchedule', lingvo_schedules.EmaDecay, 'ema_decay'
+)
+same_fields(
+  f'{_SCHEDULE}.SqrtDecay',
+  schedules.SqrtDecay,
+  'multiplier',
+  'offset',
+  decay_start='warmup_steps',
+)
 
 
-@translates('lingvo.core.schedule.SqrtDecay')
-def sqrt_decay(view: ParamsView) -> Config:
-  """`SqrtDecay`."""
-  layer_fields(view)
-  return schedules.SqrtDecay.config(
-    decay_start=view.get('warmup_steps'),
-    multiplier=view.get('multiplier'),
-    offset=view.get('offset'),
-  )
-
-
-@translates('lingvo.core.schedule.LinearRampupDecaySchedule')
+@translates(f'{_SCHEDULE}.LinearRampupDecaySchedule')
 def linear_rampup_decay(view: ParamsView) -> Config:
-  """`LinearRampupDecaySchedule`: up to 1 and, at once, down to 0."""
+  """Returns a linear rise to 1, directly followed by a fall to 0."""
   layer_fields(view)
   peak = view.get('peak')
   return schedules.LinearRampupPolynomialDecay.config(
@@ -129,9 +144,9 @@ def linear_rampup_decay(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.AnnealingSchedule')
+@translates(f'{_SCHEDULE}.AnnealingSchedule')
 def annealing(view: ParamsView) -> Config:
-  """`AnnealingSchedule`: a power of the step, down to a smallest value."""
+  """Returns factor^step, but at least `lower_bound`."""
   layer_fields(view)
   view.ignore('the schedule does not read it in Lingvo either', 'init')
   factor, low = view.get('factor'), view.get('lower_bound')
@@ -145,9 +160,9 @@ def annealing(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.TransformerScheduleNoWarmUp')
+@translates(f'{_SCHEDULE}.TransformerScheduleNoWarmUp')
 def transformer_no_warmup(view: ParamsView) -> Config:
-  """`TransformerScheduleNoWarmUp`: constant, then the root, then constant."""
+  """Returns a constant, the inverse square root of the step, a constant."""
   layer_fields(view)
   start = float(view.get('decay_start') * view.get('worker_replicas'))
   scale = view.get('model_dim') ** -0.5
@@ -163,15 +178,12 @@ def transformer_no_warmup(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.LinearRampupExponentialDecay')
-@translates(
-  'lingvo.core.schedule.LinearRampupExponentialDecayScaledByNumSplitSchedule'
-)
+@translates(f'{_SCHEDULE}.LinearRampupExponentialDecay')
+@translates(f'{_SCHEDULE}.LinearRampupExponentialDecayScaledByNumSplitSchedule')
 def linear_rampup_exponential_decay(view: ParamsView) -> Config:
-  """Both schedules that rise linearly and fall exponentially.
+  """Returns a linear rise and an exponential fall.
 
-  In Lingvo each is the smallest of a rise, a constant, a fall, and a bound, so
-  that nothing is above the constant or the bound.
+  In Lingvo it is the minimum of a rise, a constant, a fall and a bound.
   """
   layer_fields(view)
   splits = _splits(view, 'num_splits')
@@ -193,9 +205,9 @@ def linear_rampup_exponential_decay(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.LinearRampupSqrtDecayByBatchSizeAndReplicas')
+@translates(f'{_SCHEDULE}.LinearRampupSqrtDecayByBatchSizeAndReplicas')
 def linear_rampup_sqrt_decay_by_batch_size(view: ParamsView) -> Config:
-  """`LinearRampupSqrtDecayByBatchSizeAndReplicas`: its steps are examples."""
+  """Returns a schedule by steps; Lingvo's counts examples."""
   layer_fields(view)
   batch_size = view.get('batch_size')
   if not batch_size:
@@ -207,9 +219,8 @@ def linear_rampup_sqrt_decay_by_batch_size(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.LinearRampupPiecewiseConstantSchedule')
+@translates(f'{_SCHEDULE}.LinearRampupPiecewiseConstantSchedule')
 def linear_rampup_piecewise_constant(view: ParamsView) -> Config:
-  """`LinearRampupPiecewiseConstantSchedule`."""
   layer_fields(view)
   splits = _splits(view, 'num_splits')
   return schedules.LinearRampupPiecewiseConstant.config(
@@ -219,9 +230,9 @@ def linear_rampup_piecewise_constant(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.LinearRampupCosineSchedule')
+@translates(f'{_SCHEDULE}.LinearRampupCosineSchedule')
 def linear_rampup_cosine(view: ParamsView) -> Config:
-  """`LinearRampupCosineSchedule`: the smaller of a rise and a cosine."""
+  """Returns the minimum of a rise and a cosine."""
   layer_fields(view)
   splits = _splits(view, 'num_splits')
   first = float(view.get('initial_value') * splits)
@@ -241,9 +252,8 @@ def linear_rampup_cosine(view: ParamsView) -> Config:
   )
 
 
-@translates('lingvo.core.schedule.CombinedMinimumSchedule')
+@translates(f'{_SCHEDULE}.CombinedMinimumSchedule')
 def combined_minimum(view: ParamsView) -> Config | None:
-  """`CombinedMinimumSchedule`."""
   layer_fields(view)
   parts = _parts(view)
   if None in parts:
@@ -251,9 +261,8 @@ def combined_minimum(view: ParamsView) -> Config | None:
   return lingvo_schedules.Minimum.config(schedules=parts)
 
 
-@translates('lingvo.core.schedule.PiecewiseSchedule')
+@translates(f'{_SCHEDULE}.PiecewiseSchedule')
 def piecewise(view: ParamsView) -> Config | None:
-  """`PiecewiseSchedule`."""
   layer_fields(view)
   boundaries, parts = view.get('boundaries'), _parts(view)
   if None in parts:
@@ -263,17 +272,16 @@ def piecewise(view: ParamsView) -> Config | None:
   )
 
 
-@translates('lingvo.core.schedule.CycleSchedule')
+@translates(f'{_SCHEDULE}.CycleSchedule')
 def cycle(view: ParamsView) -> Config | None:
-  """`CycleSchedule`."""
   layer_fields(view)
   fields = {name: view.get(name) for name in ('steps', 'pass_absolute_step')}
   for index, params in enumerate(view.get('schedules')):
     if _holds_pieces(params):
       view.issue(
         f'schedules[{index}]',
-        'a PiecewiseSchedule in a CycleSchedule, which in Lingvo mixes up the'
-        ' steps of both, is not translated',
+        'a PiecewiseSchedule in a CycleSchedule is not translated: Lingvo'
+        ' confuses the steps of the two',
       )
   parts = _parts(view)
   if None in parts:
@@ -281,13 +289,13 @@ def cycle(view: ParamsView) -> Config | None:
   return schedules.CycleSchedule.config(schedules=parts, **fields)
 
 
-@translates('lingvo.core.schedule.DevBasedSchedule')
+@translates(f'{_SCHEDULE}.DevBasedSchedule')
 def dev_based(view: ParamsView) -> None:
-  """`DevBasedSchedule`, which is refused."""
+  """Refused: schedules here depend on the step only."""
   view.issue(
     '',
-    'a schedule that goes by the history of an evaluation is not translated;'
-    ' a schedule here knows the step only',
+    'a schedule that depends on the history of an evaluation is not translated;'
+    ' a schedule here depends on the step only',
   )
 
 
@@ -311,17 +319,17 @@ def _holds_pieces(params) -> bool:
 
 
 def _splits(view: ParamsView, name: str) -> int:
-  """Returns into how many splits a batch is divided, which scales schedules.
+  """Returns the number of splits of a batch, which scales schedules.
 
-  Where the Params leave it to Lingvo's cluster it is the number of processes:
-  each of them reads a batch as Lingvo does for one split.
+  If the Params leave it to Lingvo's cluster it is the number of processes: each
+  of them reads a batch, as Lingvo does for each split.
   """
   splits = view.get(name)
   if splits and splits > 0:
     return splits
   splits = jax.process_count()
   view.report.notes.append(
-    f"{view.path}.{name} leaves it to Lingvo's cluster: taken as {splits}, the"
+    f"{view.path}.{name} is set by Lingvo's cluster: here it is {splits}, the"
     ' number of processes'
   )
   return splits

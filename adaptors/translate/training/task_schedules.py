@@ -1,4 +1,4 @@
-"""Translates `lingvo.core.task_scheduler`: which task is trained when."""
+"""Translates `lingvo.core.task_scheduler`, which chooses the task of a step."""
 
 from adaptors.translate.registry import translates
 from adaptors.translate.view import ParamsView
@@ -10,45 +10,43 @@ _MODULE = 'lingvo.core.task_scheduler'
 
 @translates(f'{_MODULE}.ConstantScheduler')
 def constant(view: ParamsView) -> Config:
-  """`ConstantScheduler`."""
-  view.ignore('weights do not change', 'alpha')
+  """Returns a schedule that samples tasks with constant weights."""
+  view.ignore('the weights are constant', 'alpha')
   return task_schedules.TasksByWeight.config(weights=_weights(view))
 
 
 @translates(f'{_MODULE}.ExponentialScheduler')
 def exponential(view: ParamsView) -> Config:
-  """`ExponentialScheduler`."""
   return _changing(view, 1)
 
 
 @translates(f'{_MODULE}.SigmoidScheduler')
 def sigmoid(view: ParamsView) -> Config:
-  """`SigmoidScheduler`, which is exponential too, but starts twice as high."""
+  """Returns an exponential schedule that starts twice as high."""
   return _changing(view, 2)
 
 
 @translates(f'{_MODULE}.RoundRobinScheduler')
 def round_robin(view: ParamsView) -> Config:
-  """`RoundRobinScheduler`.
+  """Returns a schedule that goes on where a resumed run stopped.
 
-  Lingvo's begins with the first task again where a run continues.
+  Lingvo's starts with the first task again.
   """
   return task_schedules.TasksInTurn.config(tasks=list(view.get('tasks')))
 
 
 @translates(f'{_MODULE}.SequentialScheduler')
 def sequential(view: ParamsView) -> Config:
-  """`SequentialScheduler`."""
   steps = [(task, steps) for task, steps in view.get('task_steps')]
   return task_schedules.TasksInSequence.config(task_steps=steps)
 
 
 def _changing(view: ParamsView, start: float) -> Config:
-  """Returns weights that change.
+  """Returns a schedule whose weights change with the step.
 
   Args:
     view: the Params.
-    start: what the first weights are multiplied by.
+    start: factor of the initial weights.
   """
   weights = _weights(view)
   return task_schedules.TasksByWeight.config(
@@ -59,9 +57,9 @@ def _changing(view: ParamsView, start: float) -> Config:
 
 
 def _weights(view: ParamsView) -> dict:
-  """Returns what a schedule says of each task, by name, in its order."""
+  """Returns the entries of `task_probs` by task, in their order."""
   pairs = view.get('task_probs')
   weights = dict(pairs)
   if len(weights) < len(pairs):
-    view.issue('task_probs', 'a task is there twice')
+    view.issue('task_probs', 'it contains a task twice')
   return weights

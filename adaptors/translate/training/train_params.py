@@ -1,4 +1,4 @@
-"""Translates how Lingvo trains: a task's `train` Params."""
+"""Translates a task's `train` Params."""
 
 import dataclasses
 import fractions
@@ -13,19 +13,19 @@ from pax_compat.config import Config
 
 _NO_LIMIT = 1_000_000
 _EMA_SCHEDULE = 'lingvo.core.schedule.EmaDecaySchedule'
-# Lingvo's names of evaluations: of the job, then the dataset.
+# Lingvo's names of evaluations begin with the job, such as `eval_dev`.
 _EVAL_JOB = 'eval_'
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslatedTrain:
-  """How a task is trained.
+  """The training settings of a task.
 
   Attributes:
     config: of `tasks_lib.Train`.
-    early_stop: config of what may end a run early; None for nothing. Its
-      `split` is yet to be set.
-    early_stop_job: the evaluation that this goes by, as Lingvo calls it, such
+    early_stop: config of the early stopping; None for none. The caller sets its
+      `split`.
+    early_stop_job: Lingvo's name of the evaluation whose metric it reads, such
       as `eval_dev`; '' for none.
   """
 
@@ -38,11 +38,11 @@ def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
   """Translates a task's `train` Params.
 
   Args:
-    view: the Params; those that a task adds of its own must have been read.
-    facts: what of the task learners depend on.
+    view: the Params; fields that the task's class adds must have been read.
+    facts: of the task.
 
   Returns:
-    How the task is trained, or None where something has no translation.
+    The settings; None after an issue.
   """
   _ignore_others(view)
   batches = batches_per_step(view, facts.defers_steps)
@@ -62,7 +62,7 @@ def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
 def of_several_tasks(view: ParamsView) -> Config:
   """Translates the `train` Params of a model of several tasks.
 
-  Its moving averages are to be compared with the tasks' by the caller.
+  The caller compares its moving averages with those of the tasks.
 
   Args:
     view: the Params.
@@ -102,11 +102,11 @@ def _ignore_others(view: ParamsView):
 
 
 def _intervals(view: ParamsView, batches: fractions.Fraction) -> Config:
-  """Returns the config of all that goes by steps or time.
+  """Returns the config with the intervals in steps or seconds.
 
   Args:
     view: the `train` Params.
-    batches: how many make Lingvo's global step grow by one.
+    batches: batches per increment of Lingvo's global step.
   """
 
   def scaled(name: str) -> int | None:
@@ -119,30 +119,30 @@ def _intervals(view: ParamsView, batches: fractions.Fraction) -> Config:
   return tasks_lib.Train.config(
     num_train_steps=scaled('max_steps'),
     save_interval_steps=steps,
-    # Lingvo saves by time only where it does not save by steps.
+    # Lingvo saves by time only if it does not save by steps.
     save_interval_seconds=None if steps else seconds,
     save_max_to_keep=view.get('save_max_to_keep') or _NO_LIMIT,
     save_keep_interval_duration=f'{round(hours * 3600)}s' if hours else None,
     summary_interval_steps=scaled('summary_interval_steps'),
-    # The program schedule says what is evaluated.
+    # The program schedule lists the evaluated datasets.
     eval_skip_train=True,
   )
 
 
 def batches_per_step(view: ParamsView, defers: bool) -> fractions.Fraction:
-  """Returns how many batches make Lingvo's global step grow by one.
+  """Returns the number of batches per increment of Lingvo's global step.
 
-  Steps here are batches. Lingvo's are too, but for optimizers that collect the
-  gradients of several: they count their updates as further steps.
+  Steps here are batches. Lingvo's are too, except with optimizers that
+  accumulate gradients, whose updates are counted as additional steps.
 
   Args:
     view: a task's `train`.
-    defers: whether the task counts no other steps then.
+    defers: whether the task then counts updates only.
   """
   counts = learners.all_micro_batches(view.params)
   count = max(counts)
   if len(counts) > 1:
-    view.issue('learner', 'num_micro_batches must be that of all learners')
+    view.issue('learner', 'num_micro_batches must be equal in all learners')
   if defers:
     return fractions.Fraction(count)
   return fractions.Fraction(count, count + 1 if count > 1 else 1)
@@ -151,11 +151,11 @@ def batches_per_step(view: ParamsView, defers: bool) -> fractions.Fraction:
 def _early_stop(
   view: ParamsView, batches: fractions.Fraction
 ) -> tuple[Config | None, str]:
-  """Returns the config of what may end a run early, and what it goes by.
+  """Returns the config of the early stopping and Lingvo's evaluation.
 
   Args:
     view: the `train` Params.
-    batches: how many make Lingvo's global step grow by one.
+    batches: batches per increment of Lingvo's global step.
   """
   if view.get('early_stop') is None or not view.params.early_stop.window:
     view.ignore('early_stop.window is 0', 'early_stop')
@@ -186,7 +186,7 @@ def _ema_decay(view: ParamsView) -> float:
   """Returns the decay of the moving average of the weights; 0 for none."""
   decay, schedule = view.get('ema_decay'), view.get('ema_schedule')
   if schedule is not None:
-    # Lingvo's moving average has this very schedule where it is given none.
+    # This is the default schedule of Lingvo's moving average.
     if class_path(schedule.cls) != _EMA_SCHEDULE:
       view.issue(
         'ema_schedule',
@@ -208,7 +208,7 @@ def _ema_decay(view: ParamsView) -> float:
 
 
 def _with_ema(view: ParamsView, learner: Config, decay: float) -> Config:
-  """Returns a learner that keeps Lingvo's moving average of the weights."""
+  """Returns a learner with Lingvo's moving average of the weights."""
   for optimizer in (
     learner.optimizer,
     *getattr(learner, 'auxiliary_optimizers', ()),
@@ -216,8 +216,8 @@ def _with_ema(view: ParamsView, learner: Config, decay: float) -> Config:
     if optimizers.accumulates(optimizer):
       view.issue(
         'ema_decay',
-        'it is not translated together with an optimizer that collects'
-        ' gradients of several batches',
+        'it is not translated together with an optimizer that accumulates'
+        ' gradients',
       )
   learner.optimizer.set(ema_decay=decay)
   return learner.set(ema_after_update=True)

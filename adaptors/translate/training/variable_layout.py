@@ -1,4 +1,4 @@
-"""Makes optimizers treat our weights as Lingvo treats its variables."""
+"""Makes optimizers treat our weights as Lingvo's treat its variables."""
 
 import dataclasses
 from typing import Any
@@ -12,9 +12,9 @@ from adaptors.translate.variables import (
   AlreadyStacked,
   Chain,
   Concat,
-  Each,
+  Identity,
+  Map,
   Reshape,
-  Same,
   Stack,
   Transpose,
   Variable,
@@ -27,18 +27,18 @@ from pax_compat.optimizers import BaseOptimizer
 
 @dataclasses.dataclass(frozen=True)
 class TaskFacts:
-  """What of a task its learners depend on.
+  """Metadata of a task that its learners need.
 
   Attributes:
     names: the names of its variables.
-    clipped_theta: a theta path below which gradients are scaled down together;
-      '' for none.
-    clipped_norm: to this norm.
-    defers_steps: whether the global step grows with updates of weights only.
-    sparse_tables: paths of our weights whose gradients TensorFlow keeps for the
-      rows only that a batch looks up.
+    clipped_theta: theta path of the variables whose gradients are clipped
+      together; '' for none.
+    clipped_norm: the norm to which they are clipped.
+    defers_steps: whether the global step counts only updates of weights.
+    sparse_tables: paths of our weights whose gradients are sparse in
+      TensorFlow, with the rows that a batch looks up.
     trained_by_source: for each data source of the input the paths of the
-      weights that its batches train, or None for all; nothing where all do.
+      weights that its batches train, or None for all; empty if all train all.
   """
 
   names: VariableNames
@@ -52,10 +52,10 @@ class TaskFacts:
 def as_in_lingvo(
   view: ParamsView, optimizer: Config, facts: TaskFacts, paths: set[str]
 ) -> Config:
-  """Returns an optimizer that treats weights as Lingvo does its variables.
+  """Returns an optimizer that treats weights as Lingvo's treats variables.
 
   Args:
-    view: gets an issue where there is none.
+    view: gets an issue if there is none.
     optimizer: the optimizer.
     facts: of the task.
     paths: of the optimizer's weights.
@@ -64,8 +64,8 @@ def as_in_lingvo(
   for path in sorted(paths & facts.sparse_tables) if left else ():
     view.issue(
       'optimizer',
-      f'in Lingvo it leaves alone {left} of {path}, whose gradient is sparse,'
-      ' which is not translated',
+      f'in Lingvo it does not update {left} of {path}, whose gradient is'
+      ' sparse; that is not translated',
     )
   if optimizers.goes_by_whole(optimizer):
     check_whole(view, 'optimizer', facts, paths)
@@ -79,7 +79,7 @@ def as_in_lingvo(
     if found is None:
       view.issue(
         'optimizer',
-        f'it goes by the shape of {variable.theta[0]}, which is another one'
+        f'it depends on the shape of {variable.theta[0]}, which is another one'
         f' here, as {variable.jax}',
       )
     elif found:
@@ -92,10 +92,10 @@ def as_in_lingvo(
 def check_whole(
   view: ParamsView, field: str, facts: TaskFacts, paths: set[str]
 ):
-  """Adds an issue with a field that needs weights to be whole variables.
+  """Adds an issue with a field that treats each variable as a whole.
 
-  Stacks are: their layers are treated each on its own. Where there are any, so
-  are those of stacks that Lingvo treats as a whole.
+  The layers of stacks are treated separately. If there are any, so are layers
+  that Lingvo has in one variable, which is an issue.
   """
   variables = facts.names.variables
   treats_layers = any(is_stack(v.transform) for v in variables)
@@ -104,14 +104,14 @@ def check_whole(
     if treats_layers and kept and variable.jax in paths:
       view.issue(
         field,
-        f'it goes by whole variables, of which {variable.theta[0]} is one of'
-        ' several layers, while others are of one layer each',
+        f'it treats variables as a whole; {variable.theta[0]} has several'
+        ' layers, and others have one layer each',
       )
     if _is_joined(variable) and variable.jax in paths:
       view.issue(
         field,
-        f'it goes by whole variables, and {", ".join(variable.theta)} are one'
-        f' weight here, {variable.jax}',
+        f'it treats variables as a whole, and {", ".join(variable.theta)} are'
+        f' one weight here, {variable.jax}',
       )
 
 
@@ -122,16 +122,16 @@ def _steps(variable: Variable) -> tuple:
 
 
 def _is_joined(variable: Variable) -> bool:
-  """Whether a weight is made of several variables, and is no stack of them."""
+  """Whether a weight is made of several variables and is not a stack."""
   return len(variable.theta) > 1 and not is_stack(variable.transform)
 
 
 def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
   """Returns the steps from a weight's shape to that of Lingvo's variable.
 
-  None if there are none; see `lingvo_optimizers.InOtherShapes`.
+  None if it is impossible; see `lingvo_optimizers.InOtherShapes`.
   """
-  if isinstance(transform, Same | Stack):
+  if isinstance(transform, Identity | Stack):
     return []
   if isinstance(transform, Concat):
     return [] if transform.parts == (transform.size,) else None
@@ -141,9 +141,9 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
   if isinstance(transform, Reshape):
     return [('reshape', tuple(transform.lingvo))]
   if isinstance(transform, Chain) and is_stack(transform):
-    # Layers are treated each on its own.
+    # Layers are treated separately.
     each = transform.steps[1:]
-    if len(each) == 1 and isinstance(each[0], Each):
+    if len(each) == 1 and isinstance(each[0], Map):
       return _steps_to_lingvo(each[0].transform)
   elif isinstance(transform, Chain):
     parts = [_steps_to_lingvo(step) for step in reversed(transform.steps)]
@@ -152,13 +152,13 @@ def _steps_to_lingvo(transform: Any) -> list[tuple[str, tuple]] | None:
 
 
 def is_stack(transform: Any) -> bool:
-  """Whether a weight here is a stack of several variables of Lingvo's."""
+  """Whether a weight is a stack of several Lingvo variables."""
   steps = transform.steps if isinstance(transform, Chain) else (transform,)
   return any(isinstance(step, Stack) for step in steps)
 
 
 def around(optimizer: Config, wrapper: type, **fields: Any) -> Config:
-  """Returns the config of a wrapper that has an optimizer's common fields."""
+  """Returns the config of a wrapper with an optimizer's common fields."""
   defaults = config_lib.field_values(Config(BaseOptimizer))
   values = {name: getattr(optimizer, name) for name in defaults}
   return wrapper.config(

@@ -1,4 +1,4 @@
-"""Translates Lingvo's variational noise: noise on weights while training."""
+"""Translates Lingvo's variational noise: noise on weights in training."""
 
 import fractions
 import math
@@ -12,10 +12,7 @@ _KIND = ('per_step_vn', 'use_uniform_noise', 'weight_norm_type')
 
 
 def is_added(task) -> bool:
-  """Whether a task's Params say that Lingvo adds noise.
-
-  It adds none unless both a deviation and where it goes are set.
-  """
+  """Whether Lingvo adds noise: both `train.vn_std` and `vn` are set."""
   noise = task.vn
   return bool(
     task.train.vn_std > 0 and noise and (noise.global_vn or noise.per_step_vn)
@@ -34,19 +31,19 @@ def translate(
     view: the task's Params.
     train: its `train`.
     names: of its variables.
-    batches_per_step: how many batches make Lingvo's global step grow by one.
+    batches_per_step: batches per increment of Lingvo's global step.
 
   Returns:
-    The config of `tasks_lib.VariationalNoise`; None for no noise, and where
-    there are issues.
+    The config of `tasks_lib.VariationalNoise`; None without noise or after an
+    issue.
   """
   if not is_added(view.params):
     train.ignore('there is no noise', 'vn_std', 'vn_start_step')
     return None
   noise = view.group('vn')
   noise.ignore("random numbers come from the run's own seed", 'seed')
-  noise.ignore('noise is reproducible anyway', 'deterministic')
-  noise.ignore('without a norm there is none to stop', 'weight_norm_stop_grad')
+  noise.ignore('noise is always reproducible', 'deterministic')
+  noise.ignore('weight_norm_type is not set', 'weight_norm_stop_grad')
   before = len(view.report.issues)
   for name in _KIND:
     noise.require(name, None if name == _KIND[-1] else False)

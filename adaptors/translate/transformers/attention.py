@@ -1,17 +1,13 @@
 """Translators of Lingvo's time-major attention.
 
-Lingvo's layers take segment ids where examples are packed. Layers here take
-masks instead, which whoever calls them makes of segment ids.
+Lingvo's layers take the segment ids of packed examples; layers here take masks,
+which the caller makes from segment ids.
 
 Shapes: D model dims, N heads, H dims of a head.
 """
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import (
-  base_fields,
-  same_init,
-  weight_init,
-)
+from adaptors.translate.layers.basic_layers import same_init, weight_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import (
   Chain,
@@ -33,7 +29,7 @@ from pax_compat.layers.attentions.flexible_attention import FlexibleAttention
 _DOT_PRODUCT = 'lingvo.core.attention.DotProductAttention'
 _OWN_SEED = "random numbers come from the run's own seed"
 
-# Our projections, each with Lingvo's variable and its field of the dims.
+# By the name of our projection: Lingvo's variable, and the field of its dims.
 _PROJECTIONS = {
   'key': ('source_proj', 'source_dim'),
   'query': ('query_proj', 'query_dim'),
@@ -44,12 +40,12 @@ _PROJECTIONS = {
 
 @translates(_DOT_PRODUCT)
 def dot_product_attention(view: ParamsView) -> Translated:
-  """`DotProductAttention`: one head that projects nothing."""
+  """Returns an attention with one head and without projections."""
   view.get('params_init')  # The scale starts at 0.
   dims = view.get('hidden_dim')
   view.require('source_dim', dims)
   view.require('query_dim', dims)
-  view.get('packed_input')  # Masks say what is packed.
+  view.get('packed_input')  # The mask has the segments.
   view.ignore(_OWN_SEED, 'atten_dropout_deterministic')
   cap = view.get('atten_logit_cap')
   config = FlexibleAttention.config(
@@ -63,7 +59,6 @@ def dot_product_attention(view: ParamsView) -> Translated:
     internal_enable_per_dim_scale=view.get('use_dim_scale'),
     atten_dropout_prob=view.get('atten_dropout_prob'),
     atten_logit_cap=0.0 if cap is None else cap,
-    **base_fields(view),
   )
   variables = []
   if config.internal_enable_per_dim_scale:
@@ -75,9 +70,9 @@ def dot_product_attention(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.attention.MultiHeadedAttention')
 def multi_headed_attention(view: ParamsView) -> Translated | None:
-  """`MultiHeadedAttention`, whatever it projects."""
+  """Returns a `FlexibleAttention` if the projections are unusual."""
   view.require('num_post_proj', 1)
-  view.ignore('it only selects what is reported', 'attention_head_prob_index')
+  view.ignore('it only selects summaries', 'attention_head_prob_index')
   heads, hidden = view.get('num_attention_heads'), view.get('hidden_dim')
   if hidden % heads:
     view.issue(
@@ -88,7 +83,7 @@ def multi_headed_attention(view: ParamsView) -> Translated | None:
   dims = _dims(view, projects, hidden)
   tpls = _projection_tpls(view, dims, hidden)
   flexible = _flexible_fields(view, projects, dims, tpls)
-  use_bias, fields = view.get('use_bias'), base_fields(view)
+  use_bias = view.get('use_bias')
   if inner is None:
     return None
   inputs = {name: dims[name] for name in ('query', 'key', 'value')}
@@ -100,7 +95,6 @@ def multi_headed_attention(view: ParamsView) -> Translated | None:
     **{name: getattr(inner.config, name) for name in _OF_HEADS},
     proj_tpl=tpls['query'],
     post_proj_tpl=tpls['post'],
-    **fields,
   )
   if flexible:
     config = as_flexible(config, **flexible)
@@ -111,7 +105,7 @@ def multi_headed_attention(view: ParamsView) -> Translated | None:
   return Translated(config, variables)
 
 
-# Fields that a `MultiHeadedAttention` here has of the attention of its heads.
+# Fields that Lingvo's `MultiHeadedAttention` has in `inner_atten_params`.
 _OF_HEADS = (
   'internal_enable_per_dim_scale',
   'atten_dropout_prob',
@@ -120,10 +114,10 @@ _OF_HEADS = (
 
 
 def as_flexible(config: Config, **fields) -> Config:
-  """Returns an attention's config as one of `FlexibleAttention`.
+  """Returns an attention's config as that of a `FlexibleAttention`.
 
   Args:
-    config: of a `DotProductAttention`, or a `FlexibleAttention` already.
+    config: of a `DotProductAttention` or a `FlexibleAttention`.
     **fields: to set.
   """
   return FlexibleAttention.config(**{**config_lib.set_fields(config), **fields})
@@ -156,7 +150,7 @@ def _inner(view: ParamsView, per_head: int) -> Translated | None:
 
 
 def _projects(view: ParamsView) -> dict[str, bool]:
-  """Returns which projections there are."""
+  """Returns for each projection whether it exists."""
   from_key = view.get('use_source_vec_as_attention_value')
   of_context = view.get('enable_ctx_pre_proj')
   return {
@@ -168,7 +162,7 @@ def _projects(view: ParamsView) -> dict[str, bool]:
 
 
 def _dims(view: ParamsView, projects: dict, hidden: int) -> dict[str, int]:
-  """Returns the dims that each projection takes, the last one gives."""
+  """Returns the input dims of each projection; of `post` the output dims."""
   dims = {name: view.get(field) for name, (_, field) in _PROJECTIONS.items()}
   if view.params.use_source_vec_as_attention_value:
     dims['value'] = dims['key']
@@ -179,7 +173,7 @@ def _dims(view: ParamsView, projects: dict, hidden: int) -> dict[str, int]:
     if not projects[name] and not from_key and dims[name] != hidden:
       view.issue(
         _PROJECTIONS[name][1],
-        f'{dims[name]} is not hidden_dim, {hidden}, and there is no projection',
+        f'{dims[name]} is not hidden_dim, {hidden}, and nothing projects it',
       )
   if not projects['post']:
     dims['post'] = hidden
@@ -189,7 +183,7 @@ def _dims(view: ParamsView, projects: dict, hidden: int) -> dict[str, int]:
 def _projection_tpls(
   view: ParamsView, dims: dict, hidden: int
 ) -> dict[str, Config]:
-  """Returns the template of each projection, which says how it starts."""
+  """Returns the template of each projection, with its initializer."""
   view.require('proj_init', 'default', 'uniform')
   uniform = view.params.proj_init == 'uniform'
   tpls = {}
@@ -211,7 +205,7 @@ def _uniform(dims: int) -> WeightInit:
 def _flexible_fields(
   view: ParamsView, projects: dict, dims: dict, tpls: dict
 ) -> dict:
-  """Returns what only a `FlexibleAttention` has; empty if none is needed."""
+  """Returns the fields of a `FlexibleAttention`; empty if none is needed."""
   fields = {}
   for name, projected in projects.items():
     if not projected:
@@ -247,16 +241,15 @@ def _projection_variables(
 
 @translates('lingvo.core.attention.AdditiveAttention')
 def additive(view: ParamsView) -> Translated:
-  """`AdditiveAttention`; what Lingvo takes time by time goes at once here."""
+  """Returns an attention over all targets at once; Lingvo's takes one."""
   same = ('source_dim', 'query_dim', 'hidden_dim', 'atten_dropout_prob')
-  view.get('packed_input')  # Masks say what is packed.
+  view.get('packed_input')  # The mask has the segments.
   view.ignore(_OWN_SEED, 'atten_dropout_deterministic')
   if view.get('same_batch_size') and view.params.atten_dropout_prob:
     view.issue('atten_dropout_prob', 'Lingvo refuses it with same_batch_size')
   config = additive_attention.AdditiveAttention.config(
     params_init=same_init(view, 'params_init'),
     **{name: view.get(name) for name in same},
-    **base_fields(view),
   )
   names = ('source_var', 'query_var', 'hidden_var')
   return Translated(config, VariableMap(Variable((n,), n) for n in names))

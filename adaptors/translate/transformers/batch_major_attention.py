@@ -6,7 +6,7 @@ Shapes: D model dims, N heads, H dims of a head.
 from collections.abc import Mapping
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields, same_init
+from adaptors.translate.layers.basic_layers import same_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import (
   Chain,
@@ -25,7 +25,7 @@ from pax_compat.layers.embeddings.rotary_embedding import (
 
 
 def on_one_device(view: ParamsView):
-  """Reads how a layer is split over a device mesh, which is not translated."""
+  """Reads the sharding fields; a device mesh is not translated."""
   view.require('device_mesh', None)
   view.ignore(
     'there is no device_mesh',
@@ -36,22 +36,18 @@ def on_one_device(view: ParamsView):
 
 @translates('lingvo.core.batch_major_attention.PerDimScaleLayer')
 def per_dim_scale(view: ParamsView) -> Translated:
-  """`PerDimScaleLayer`."""
   view.get('params_init')  # The weight starts as a constant.
   return Translated(
-    attention_projections.PerDimScale.config(
-      dim=view.get('dim'), **base_fields(view)
-    ),
+    attention_projections.PerDimScale.config(dim=view.get('dim')),
     VariableMap([Variable(('per_dim_scale',), 'per_dim_scale')]),
   )
 
 
 @translates('lingvo.core.batch_major_attention.MultiHeadedProjectionLayer')
 def projection(view: ParamsView) -> Translated:
-  """`MultiHeadedProjectionLayer`, into heads or out of them."""
   view.require('make_output_proj_no_op', False)
   view.require('input_proj_bias_rank_3', False)
-  view.get('enable_vn')  # The task tells which weights get noise.
+  view.get('enable_vn')  # `VariableNames.noisy` finds it out.
   on_one_device(view)
   config = attention_projections.AttentionProjection.config(
     input_dim=view.get('input_dim'),
@@ -60,7 +56,6 @@ def projection(view: ParamsView) -> Translated:
     is_output_projection=view.get('is_output_projection'),
     use_bias=view.get('use_bias'),
     params_init=same_init(view, 'params_init'),
-    **base_fields(view),
   )
   names = ['w', 'b'] if config.use_bias else ['w']
   return Translated(config, VariableMap(Variable((n,), n) for n in names))
@@ -68,8 +63,6 @@ def projection(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.layers.RotaryPositionalEmbeddingLayer')
 def rotary_embedding(view: ParamsView) -> Translated:
-  """`RotaryPositionalEmbeddingLayer`."""
-  view.get('params_init')  # It has no weights.
   view.require('trainable_scaling', False)
   view.ignore('trainable_scaling is off', 'trainable_scaling_init')
   view.require('frequency_scaling', False)
@@ -78,31 +71,26 @@ def rotary_embedding(view: ParamsView) -> Translated:
       embedding_dims=view.get('embedding_dim'),
       min_timescale=view.get('min_timescale'),
       max_timescale=view.get('max_timescale'),
-      **base_fields(view),
     )
   )
 
 
 @translates('lingvo.core.batch_major_attention.MultiHeadedAttention')
 def multi_headed_attention(view: ParamsView) -> Translated | None:
-  """`MultiHeadedAttention`.
-
-  What it hides is for its caller to say, here as in Lingvo; `packed_input` only
-  says that a segment mask is all there is.
-  """
-  view.get('packed_input')
+  """Returns an attention whose caller passes the mask, as in Lingvo."""
+  view.get('packed_input')  # The mask has the segments.
   return dot_product_attention(view, dot_product.DotProductAttention)
 
 
 def dot_product_attention(
   view: ParamsView, cls: type, **fields
 ) -> Translated | None:
-  """Translates what all kinds of attention have in common.
+  """Translates the fields that all attentions have.
 
   Args:
-    view: of `MultiHeadedAttention`, or of what derives from it.
+    view: of `MultiHeadedAttention` or of a class derived from it.
     cls: our class.
-    **fields: of it, beside the common ones.
+    **fields: its other fields.
   """
   dims = _input_dims(view)
   _refuse_variants(view)
@@ -115,7 +103,6 @@ def dot_product_attention(
       view.require(name, True)
     view.require('output_dim', None, dims['query'])
   on_one_device(view)
-  base = base_fields(view)
   weights = _projections(view, dims)
   rotation = _rotation(view)
   keep = registry.translate(
@@ -140,7 +127,6 @@ def dot_product_attention(
     **weights.config,
     **rotation,
     **fields,
-    **base,
   )
   variables = weights.variables
   if config.internal_enable_query_scale and (
@@ -160,13 +146,13 @@ def _input_dims(view: ParamsView) -> dict[str, int]:
 
 
 def _combines(view: ParamsView) -> bool:
-  """Returns whether queries, keys and values have one projection."""
+  """Returns whether queries, keys and values share one projection."""
   combines = view.get('enable_qkv_proj_in_onestep')
   return combines and view.get('enable_value_proj')
 
 
 def _left_out(view: ParamsView, dims: dict[str, int]) -> dict:
-  """Returns fields for an attention of which parts are left out, or {}."""
+  """Returns the fields of an attention without some projections, or {}."""
   fields = {}
   if not view.get('enable_value_proj'):
     fields['project_value'] = False
@@ -174,8 +160,8 @@ def _left_out(view: ParamsView, dims: dict[str, int]) -> dict:
     if dims['value'] != heads:
       view.issue(
         'enable_value_proj',
-        f'off, but there are {dims["value"]} dims of values for {heads} of all'
-        ' heads',
+        f'without it values need {heads} dims, those of all heads; they have'
+        f' {dims["value"]}',
       )
   output_dim = view.get('output_dim')
   if not view.get('enable_ctx_post_proj'):
@@ -184,19 +170,19 @@ def _left_out(view: ParamsView, dims: dict[str, int]) -> dict:
     fields['output_dim'] = output_dim
   if fields and _combines(view):
     view.issue(
-      'enable_qkv_proj_in_onestep', 'not translated with parts left out'
+      'enable_qkv_proj_in_onestep', 'not translated with projections left out'
     )
   return fields
 
 
 def head_dims(view: ParamsView) -> int:
-  """Returns H."""
+  """Returns H, the dims of a head."""
   own = view.get('dim_per_head')
   return own or view.get('hidden_dim') // view.get('num_heads')
 
 
 def _refuse_variants(view: ParamsView):
-  """Reads the fields that make another kind of attention of it."""
+  """Reads the fields of variants that are not translated."""
   for name, only in (
     ('enable_qk_proj_in_onestep', False),
     ('use_mqa', False),
@@ -209,29 +195,24 @@ def _refuse_variants(view: ParamsView):
     view.require(name, only)
   view.ignore('use_mqa is off', 'num_kv_heads')
   view.ignore('attn_add_memory is off', 'memory_tpl')
-  view.get('params_init')  # For children, which take it over.
 
 
 def _extra_logit(view: ParamsView) -> float | None:
-  """Returns the logit of one more source.
+  """Returns the logit of an additional source.
 
-  Lingvo forgets it where it divides by the softmax's sum late, as we always do.
+  Lingvo ignores it with `enable_scaling_code_motion`.
   """
   if not view.get('enable_scaling_code_motion'):
     return view.get('atten_extra_logit')
   view.ignore(
-    'enable_scaling_code_motion leaves it out, in Lingvo too',
+    'Lingvo ignores it with enable_scaling_code_motion',
     'atten_extra_logit',
   )
   return None
 
 
 def _projections(view: ParamsView, dims: dict[str, int]) -> Translated | None:
-  """Translates the projections.
-
-  Returns:
-    The templates, as fields of the attention, and the variables.
-  """
+  """Translates the projections: fields of the attention, and variables."""
   heads, bias, per_head = (
     view.get('num_heads'),
     view.get('use_bias'),
@@ -287,7 +268,7 @@ def _projections(view: ParamsView, dims: dict[str, int]) -> Translated | None:
 
 
 def projection_template(config: Config) -> Config:
-  """Returns a projection's config without what the attention says of it."""
+  """Returns a projection's config without the fields the attention sets."""
   return attention_projections.AttentionProjection.config(
     params_init=config.params_init,
     dtype=config.dtype,
@@ -297,7 +278,7 @@ def projection_template(config: Config) -> Config:
 
 
 def _combined(config: Config, per_head: int) -> Config:
-  """Returns the projection of all three, in Lingvo [D, N, 3 * H]."""
+  """Returns the combined projection, whose weight in Lingvo is [D, N, 3H]."""
   shape = (config.input_dim, config.num_heads, 3 * per_head)
   return attention_projections.CombinedQKVProjectionLayer.config(
     params_init=config.params_init.for_shape(shape),
@@ -308,7 +289,7 @@ def _combined(config: Config, per_head: int) -> Config:
 
 
 def _combined_variables(dims, heads, per_head, use_bias) -> VariableMap:
-  """Returns the variables of the projection of all three."""
+  """Returns the variables of the combined projection."""
   shape = (dims, heads, 3 * per_head), (dims, heads, 3, per_head)
   variables = [
     Variable(
@@ -325,7 +306,7 @@ def _combined_variables(dims, heads, per_head, use_bias) -> VariableMap:
 
 
 def _rotation(view: ParamsView) -> dict | None:
-  """Returns the fields for a rotation of queries and keys, if there is one."""
+  """Returns the fields of rotary positions; None after an issue."""
   template = view.get('rope_tpl')
   if not template:
     return {}

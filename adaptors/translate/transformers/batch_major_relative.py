@@ -1,11 +1,10 @@
-"""Translators of Lingvo's attention that goes by distance.
+"""Translators of Lingvo's relative and local attention.
 
 Shapes: D model dims, N heads, H dims of a head, R dims of the positions'
 embeddings.
 """
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers.batch_major_attention import (
   dot_product_attention,
@@ -27,14 +26,14 @@ from pax_compat.layers.attentions.relative_attentions import (
 
 @translates('lingvo.core.attention_util.PositionalAttenLogits')
 def positional_logits(view: ParamsView) -> bool:
-  """`PositionalAttenLogits`: how logits are computed, without any weights."""
+  """Returns True: it only has functions, which our attentions contain."""
   view.get('params_init')
   return True
 
 
 @translates('lingvo.core.batch_major_attention.MultiHeadedAttentionXL')
 def attention_xl(view: ParamsView) -> Translated | None:
-  """`MultiHeadedAttentionXL`, with Transformer-XL's relative positions."""
+  """Returns an attention with Transformer-XL's relative positions."""
   logits = registry.translate(view.child('pos_atten_logits_tpl'))
   translated = _with_distances(view, DotProductAttentionXL)
   return translated if logits else None
@@ -42,25 +41,23 @@ def attention_xl(view: ParamsView) -> Translated | None:
 
 @translates('lingvo.core.batch_major_attention.LocalSelfAttention')
 def local_attention(view: ParamsView) -> Translated | None:
-  """`LocalSelfAttention`, of a window around each position."""
+  """Returns an attention over a window around each position."""
   return _uncapped(view, LocalSelfAttention, **_window(view))
 
 
 @translates('lingvo.core.batch_major_attention.LocalSelfAttentionXL')
 def local_attention_xl(view: ParamsView) -> Translated | None:
-  """`LocalSelfAttentionXL`: a window, and Transformer-XL's positions."""
+  """Returns a local attention with Transformer-XL's relative positions."""
   return _with_distances(view, LocalSelfAttentionXL, **_window(view))
 
 
 @translates('lingvo.core.layers.RelativePositionalEmbeddingLayer')
 def distance_embedding(view: ParamsView) -> Translated:
-  """`RelativePositionalEmbeddingLayer`."""
   view.get('params_init')  # The weight starts as a constant.
   return Translated(
     ClippedDistanceEmbedding.config(
       radius=view.get('radius'),
       embedding_dims=view.get('dim'),
-      **base_fields(view),
     ),
     VariableMap([Variable(('w',), 'w')]),
   )
@@ -68,13 +65,13 @@ def distance_embedding(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.batch_major_attention.MultiHeadedAttentionRPE')
 def attention_rpe(view: ParamsView) -> Translated | None:
-  """`MultiHeadedAttentionRPE`, with learned distances for keys and values.
+  """Returns an attention with learned relative positions.
 
-  While it decodes, Lingvo adds to values what it else adds for the opposite
-  distance; here it is the same.
+  When decoding, Lingvo adds to a value the embedding of the negated distance;
+  here decoding adds the same embedding as training.
   """
   logits = registry.translate(view.child('pos_atten_logits_tpl'))
-  view.ignore('each has weights of its own in any case', 'use_global_emb')
+  view.ignore('Lingvo never shares the weights', 'use_global_emb')
   radius, skips = view.get('rel_pos_radius'), view.get('skip_value_emb')
   if not radius:
     view.issue('rel_pos_radius', 'expected 1 or more')
@@ -105,7 +102,7 @@ def attention_rpe(view: ParamsView) -> Translated | None:
 
 
 def _position_projection(view: ParamsView, dims: int) -> Translated | None:
-  """Translates the projection of distances, of R dims, into heads."""
+  """Translates the projection of relative positions from R dims to heads."""
   return registry.translate(
     view.child(
       'proj_tpl',
@@ -118,9 +115,9 @@ def _position_projection(view: ParamsView, dims: int) -> Translated | None:
 
 
 def _window(view: ParamsView) -> dict:
-  """Returns the fields about the window."""
+  """Returns the fields of the window."""
   view.ignore(
-    'it concerns inference step by step',
+    'it concerns step-by-step inference only',
     'inference_step_max_length',
     'use_3d_recurrent_state',
     'minimize_state_size',
@@ -140,7 +137,7 @@ def _window(view: ParamsView) -> dict:
 
 
 def _uncapped(view: ParamsView, cls: type, **fields) -> Translated | None:
-  """Translates attention of a class that never caps logits."""
+  """Translates an attention whose class never caps logits."""
   view.require('packed_input', False)
   if issubclass(cls, DotProductAttentionXL | DotProductAttentionRPE):
     heads = view.get('num_heads')
@@ -153,7 +150,7 @@ def _uncapped(view: ParamsView, cls: type, **fields) -> Translated | None:
 
 
 def _with_distances(view: ParamsView, cls: type, **fields) -> Translated | None:
-  """Translates attention with embeddings of distances."""
+  """Translates an attention with sinusoidal relative positions."""
   dims = view.get('rel_pos_emb_dim')
   view.require('rope_tpl', None)
   if not dims or dims < 0 or dims % 2:
@@ -170,7 +167,8 @@ def _with_distances(view: ParamsView, cls: type, **fields) -> Translated | None:
   )
   if None in (projection, translated):
     return None
-  # Where queries, keys and values have one projection, this is the only one.
+  # With a combined projection of queries, keys and values, no other one uses
+  # this template.
   translated.config.proj_tpl = projection_template(projection.config)
   variables = translated.variables
   variables += projection.variables.under('pos_proj', 'pos_proj')

@@ -3,7 +3,6 @@
 import dataclasses
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers import pipelines, stacks
 from adaptors.translate.transformers.batch_major_attention import on_one_device
@@ -17,16 +16,14 @@ from pax_compat.layers.transformers.stacked_transformers import (
 
 @translates('lingvo.core.batch_major_attention.StackedTransformerLayers')
 def stacked_transformer(view: ParamsView) -> Translated | None:
-  """`StackedTransformerLayers`.
+  """Returns a stack, which with `mask_self_atten` makes the causal mask itself.
 
-  Where examples are packed, Lingvo takes from its caller which positions see
-  which; here the stack hides itself what comes later, if `mask_self_atten`.
+  Lingvo's caller passes that mask if examples are packed.
   """
   on_one_device(view)
-  view.get('params_init')  # For children, which take it over.
   view.require('funnel_pool_strides', None, [])
   view.ignore('funnel_pool_strides is not set', 'funnel_pool_begin_intacts')
-  view.ignore('it only says where layers are computed', 'splits')
+  view.ignore('it only places layers on devices', 'splits')
   layers = _translated_layers(view)
   norm = None
   if view.get('final_layer_norm'):
@@ -41,7 +38,6 @@ def stacked_transformer(view: ParamsView) -> Translated | None:
     view.ignore(
       'final_layer_norm is off', 'layernorm_tpl', 'use_fused_layernorm'
     )
-  fields = base_fields(view)
   if None in layers or (view.get('final_layer_norm') and norm is None):
     return None
   configs = [layer.config for layer in layers]
@@ -52,10 +48,9 @@ def stacked_transformer(view: ParamsView) -> Translated | None:
     num_layers=len(layers),
     transformer_layer_params_tpl=configs[0] if same else configs,
     packed_input=packed,
-    # As in Lingvo, the segments are all that counts.
+    # As in Lingvo, paddings are not read: they have their own segment.
     fold_padding_with_segment_mask=packed,
     output_norm_tpl=norm and norm.config,
-    **fields,
   )
   variables = VariableMap()
   for i, layer in enumerate(layers):
@@ -66,7 +61,7 @@ def stacked_transformer(view: ParamsView) -> Translated | None:
 
 
 def _translated_layers(view: ParamsView) -> list[Translated | None]:
-  """Translates each layer; those that are alike only once."""
+  """Translates each layer; layers with equal Params only once."""
   found, layers = {}, []
   for i in range(view.get('num_layers')):
     template = _layer_params(view, i)
@@ -83,7 +78,7 @@ def _translated_layers(view: ParamsView) -> list[Translated | None]:
 
 
 def _layer_params(view: ParamsView, i: int):
-  """Returns the Params of layer `i`, as Lingvo sets them up."""
+  """Returns the Params of layer `i`, with the fields Lingvo's stack sets."""
   num_layers, dims = view.get('num_layers'), view.get('mdl_dim')
   templates = view.get('transformer_layer_params_tpl')
   if isinstance(templates, list):
@@ -121,7 +116,7 @@ def _layer_params(view: ParamsView, i: int):
 
 
 def _add_experts(view: ParamsView, layer, i: int):
-  """Gives a layer a mixture of experts if it is among those that have one."""
+  """Replaces a layer's feed-forward by a mixture if it is in `moe_layers`."""
   if not view.get('moe_layers'):
     view.ignore(
       'moe_layers is empty',
@@ -155,21 +150,17 @@ def _add_experts(view: ParamsView, layer, i: int):
 
 @translates('lingvo.core.batch_major_attention.RepeatedTransformerLayer')
 def repeated_transformer(view: ParamsView) -> Translated | None:
-  """`RepeatedTransformerLayer`, of a layer or of a stack."""
+  """Returns a repeated stack; a single layer becomes a stack of one."""
   on_one_device(view)
-  view.get('params_init')  # For children, which take it over.
   view.ignore('attention weights are not returned', 'atten_prob_aggregation')
   times = view.get('repeat')
   body = registry.translate(view.child('body'))
-  fields = base_fields(view)
   if body is None:
     return None
   block = body
   if body.config.cls is not StackedTransformer:
     block = _stack_of_one(view, body)
-  config = StackedTransformerRepeated.config(
-    block=block.config, x_times=times, **fields
-  )
+  config = StackedTransformerRepeated.config(block=block.config, x_times=times)
   path = 'repeat/sub'
   if view.get('per_layer_vars'):
     names = [f'body_iter_{i:05d}' for i in range(times)]
@@ -197,11 +188,10 @@ def _stack_of_one(view: ParamsView, layer: Translated) -> Translated:
 
 @translates('lingvo.core.batch_major_attention.PipelinedTransformerLayers')
 def pipelined_transformer(view: ParamsView) -> Translated | None:
-  """`PipelinedTransformerLayers`, of weights that Lingvo stacks by stage."""
+  """Returns a pipeline, whose weights Lingvo too stacks by stage."""
   on_one_device(view)
-  view.get('params_init')  # For children, which take it over.
   view.require('circular_repeat', 1)
-  view.ignore('it only says where stages are computed', 'shard_stages_1d')
+  view.ignore('it only places stages on devices', 'shard_stages_1d')
   view.ignore('there is no device_mesh', 'pipeline_stage_mesh_dim')
   view.ignore('the result is the same', 'unroll')
   stages = view.get('num_pipeline_stages')
@@ -210,7 +200,7 @@ def pipelined_transformer(view: ParamsView) -> Translated | None:
   if (number is None) == (size is None):
     view.issue(
       'num_pipeline_microbatches',
-      'expected either it or pipeline_microbatch_size',
+      'expected either this field or pipeline_microbatch_size',
     )
   at_each = view.get('final_ln_at_each_stage')
   stage = registry.translate(
@@ -218,14 +208,12 @@ def pipelined_transformer(view: ParamsView) -> Translated | None:
   )
   normalizes = view.get('final_layer_norm') and not at_each
   norm = registry.translate(_final_norm(view)) if normalizes else None
-  fields = base_fields(view)
   if stage is None or (normalizes and norm is None):
     return None
   translated = pipelines.of_stages(stage, stages=stages, microbatches=number)
   translated.config.set(
     pipeline_microbatch_size=size,
     output_norm_tpl=norm and norm.config,
-    **fields,
   )
   variables = translated.variables
   if norm is not None:
@@ -234,7 +222,7 @@ def pipelined_transformer(view: ParamsView) -> Translated | None:
 
 
 def _final_norm(view: ParamsView) -> ParamsView:
-  """Returns the view of the normalisation after all stages."""
+  """Returns the view of the norm after all stages."""
   stage = view.get('pipeline_stage')
   return view.adopt(
     stage.layernorm_tpl,

@@ -1,7 +1,6 @@
 """Translators of Lingvo's GPipe stacks.
 
-How a stack is cut into parts for several devices, and a batch into
-micro-batches, changes none of its numbers.
+Splitting a stack over devices and a batch into micro-batches changes no result.
 """
 
 from typing import NamedTuple
@@ -10,7 +9,6 @@ import numpy as np
 
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers import gpipe_parts, pipelines
 from adaptors.translate.transformers.batch_major_attention import on_one_device
@@ -28,19 +26,17 @@ from pax_compat.layers.transformers.transparent_transformers import (
 )
 
 _GPIPE = 'lingvo.core.layers_with_gpipe'
-# Of the mesh of a pipeline: its stages, and what batches are split over.
+# The axes of a pipeline's mesh: stages, and shards of a batch.
 _MESH_AXES = (pipelines.STAGE_AXIS, 'data')
 
 
 @translates('lingvo.tasks.lm.layers.GPipeTransformerLm')
 def gpipe_transformer_lm(view: ParamsView) -> Translated | None:
-  """`GPipeTransformerLm`: the stack has all of the network."""
+  """Returns the config of the stack, which is the whole network."""
   view.require('packed_input', False)
-  view.get('params_init')  # For children, which take it over.
   on_one_device(view)
   stack = registry.translate(view.child('stack'))
   vocab = view.get('vocab_size')
-  fields = base_fields(view)
   if stack is None:
     return None
   if stack.config.vocab_size != vocab:
@@ -49,20 +45,20 @@ def gpipe_transformer_lm(view: ParamsView) -> Translated | None:
       f"{vocab} is not the num_classes of the stack's softmax,"
       f' {stack.config.vocab_size}',
     )
-  config = stack.config.set(**fields)
+  config = stack.config.set(**view.base_fields())
   return Translated(config, stack.variables.under('stack', ''))
 
 
 @translates(f'{_GPIPE}.GPipeBatchMajorTransformerStack')
 def batch_major_stack(view: ParamsView) -> Translated | None:
-  """`GPipeBatchMajorTransformerStack`: ids in, the loss of labels out."""
+  """Returns a language model, as `_stack` does."""
   view.require('batch_dim', 0)
   return _stack(view, gpipe_parts.BATCH_MAJOR, normalize=True)
 
 
 @translates(f'{_GPIPE}.GPipeTransformerStack')
 def time_major_stack(view: ParamsView) -> Translated | None:
-  """`GPipeTransformerStack`: as the batch-major one, in the other layout."""
+  """Returns a language model, as `_stack` does."""
   view.require('batch_dim', 1)
   view.ignore('Lingvo does not read it', 'use_pipelined_embeddings')
   return _stack(
@@ -73,29 +69,28 @@ def time_major_stack(view: ParamsView) -> Translated | None:
 def _stack(
   view: ParamsView, names: gpipe_parts.Names, *, normalize: bool
 ) -> Translated | None:
-  """Translates a stack of encoder layers between embedding and softmax.
+  """Translates an embedding, a stack of encoder layers and a softmax.
 
   Args:
     view: of the stack.
     names: of the layers' fields.
-    normalize: whether the last one's is.
+    normalize: whether the last layer's output is normalised.
   """
-  view.get('params_init')  # For children, which take it over.
   _check_encoders_only(view)
   mesh = _mesh_shape(view)
   prob = _label_smoothing(view)
   parts = _parts(view, names, normalize)
-  fields = base_fields(view)
   if parts is None or prob is None:
     return None
   emb, layer, norm, softmax = parts
   stack = _layers(view, layer, mesh)
   if stack is not None and 'is_transparent' in view.params:
-    stack = _maybe_mixed(view, stack)
+    stack = _maybe_transparent(view, stack)
   if stack is None:
     return None
+  fields = {}
   if mesh is not None:
-    fields |= dict(
+    fields = dict(
       ici_mesh_shape=mesh, mesh_axis_names=list(_MESH_AXES[: len(mesh)])
     )
   config = TransformerLm.config(
@@ -129,16 +124,16 @@ def _stack(
 def _layers(
   view: ParamsView, layer: Translated, mesh: list[int] | None
 ) -> Translated | None:
-  """Returns the layers: as a pipeline where there is a mesh for its stages.
+  """Returns the layers; as a pipeline if there is a mesh.
 
   Args:
     view: of the stack.
-    layer: each of the layers.
-    mesh: the shape of the mesh.
+    layer: the translation of one layer.
+    mesh: the shape of the mesh, or None.
   """
   theta, microbatches = _theta(view), view.get('num_micro_batches')
   if mesh is not None:
-    view.ignore('num_micro_batches says it', 'micro_batch_size')
+    view.ignore('num_micro_batches sets it', 'micro_batch_size')
     if not _fits(view, mesh):
       return None
     return pipelines.of_layers(
@@ -149,8 +144,7 @@ def _layers(
       microbatches=microbatches,
     )
   view.ignore(
-    'without a device_mesh of the stack there is no pipeline, and the numbers'
-    ' are the same',
+    'without a device_mesh there is no pipeline, and the result is the same',
     'splits',
     'num_micro_batches',
     'micro_batch_size',
@@ -166,8 +160,10 @@ def _layers(
   return Translated(config, variables)
 
 
-def _maybe_mixed(view: ParamsView, stack: Translated) -> Translated | None:
-  """Returns the layers, with a mix of all of their outputs if it is so."""
+def _maybe_transparent(
+  view: ParamsView, stack: Translated
+) -> Translated | None:
+  """Returns the stack; with `is_transparent`, one that mixes all outputs."""
   drop = view.get('transparent_merger_dropout_prob')
   if not view.get('is_transparent'):
     view.ignore('is_transparent is off', 'transparent_merger_tpl')
@@ -201,12 +197,10 @@ def _maybe_mixed(view: ParamsView, stack: Translated) -> Translated | None:
 
 @translates(f'{_GPIPE}.DeterministicWeightsLayer')
 def mixing_weights(view: ParamsView) -> Translated | None:
-  """`DeterministicWeightsLayer`: fields of a stack, and its variables."""
-  view.get('params_init')  # The weights start as a constant.
-  view.get('num_sources')  # The stack says it.
+  """Returns fields of a `TransparentTransformer`, and variables."""
+  view.get('num_sources')  # The stack knows the number.
   view.ignore('Lingvo does not read it', 'weighted_merger_dropout_prob')
   keep = registry.translate(view.child('dropout_tpl'))
-  base_fields(view)
   if keep is None:
     return None
   return Translated(
@@ -221,13 +215,13 @@ def mixing_weights(view: ParamsView) -> Translated | None:
 
 
 class _Parts(NamedTuple):
-  """What a stack is made of.
+  """The children of a stack.
 
   Attributes:
-    emb: its embedding.
-    layer: each of its layers.
-    norm: the normalisation of the last layer's output, where no other has one.
-    softmax: its softmax.
+    emb: the embedding.
+    layer: one of the layers, which are all alike.
+    norm: the norm after the last layer; None if all layers or none have one.
+    softmax: the softmax.
   """
 
   emb: gpipe_parts.Embedding
@@ -239,10 +233,10 @@ class _Parts(NamedTuple):
 def _parts(
   view: ParamsView, names: gpipe_parts.Names, normalize: bool
 ) -> _Parts | None:
-  """Translates the parts of a stack; see `_stack`."""
+  """Translates the children of a stack; see `_stack`."""
   emb_tpl, encoder_tpl = view.get('emb_tpl').Copy(), view.get('encoder_tpl')
   if _number_of_cells(view) > 1 or view.get('num_micro_batches') > 1:
-    # As Lingvo does, which takes over nothing of the layers that were there.
+    # As Lingvo does; the fields of the replaced dropout layers have no effect.
     layers = lingvo_runtime.module('lingvo.core.layers')
     emb_tpl.dropout_tpl = layers.DeterministicDropoutLayer.Params()
     encoder_tpl = encoder_tpl.cls.SetupDeterministicDropout(encoder_tpl.Copy())
@@ -268,14 +262,14 @@ def _parts(
 
 
 def _check_encoders_only(view: ParamsView):
-  """Reads what concerns a target, or how Lingvo runs the stack."""
+  """Reads the fields of decoder layers and of Lingvo's execution."""
   view.require('num_decoder_layers', 0)
   view.ignore('num_decoder_layers is 0', 'decoder_tpl')
   view.require('before_tpl', [])
   view.ignore('Lingvo sets it itself', 'cell_tpl', 'state_dtype')
   view.ignore('Lingvo does not read it', 'model_dim', 'nested_map_fprop')
   view.ignore(
-    'it is not said of weights',
+    'without a device_mesh for weights it does nothing',
     'weight_split_dims_mapping',
     'activation_split_dims_mapping',
   )
@@ -284,38 +278,38 @@ def _check_encoders_only(view: ParamsView):
 
 
 def _mesh_shape(view: ParamsView) -> list[int] | None:
-  """Returns the shape of the mesh of a pipeline; None if there is none.
+  """Returns the shape of a pipeline's mesh; None if there is none.
 
-  GPipe itself goes by devices of a cluster, of which Params do not tell.
+  GPipe itself takes devices from the cluster, which Params do not describe.
   """
   mesh = view.get('device_mesh')
-  # The layers inside are split over no other axes.
+  # No other axis shards the layers.
   view.params.device_mesh = None
   return None if mesh is None else list(np.shape(mesh))
 
 
 def _fits(view: ParamsView, mesh: list[int]) -> bool:
-  """Whether the stack's parts fit on a mesh; adds an issue if they do not."""
+  """Whether the stack's cells fit a mesh; adds an issue if they do not."""
   parts, cells = _number_of_cells(view), _cells(view)
   if not 1 <= len(mesh) <= len(_MESH_AXES) or mesh[0] != parts:
     view.issue(
       'device_mesh',
-      f'its shape is {mesh}; expected {[parts]}, a device for each part, or a'
-      ' second number, of devices that a batch is split over',
+      f'its shape is {mesh}; expected {[parts]}, a device for each part, or'
+      ' additionally the number of shards of a batch',
     )
     return False
   if len({cells.count(part) for part in range(parts)}) > 1:
     view.issue(
       'splits',
-      f'{view.params.splits} are parts of different sizes; a pipeline over a'
-      ' device_mesh has stages of one size',
+      f'{view.params.splits} are parts of different sizes; the stages of a'
+      ' pipeline over a device_mesh have one size',
     )
     return False
   return True
 
 
 def _check_dims(view: ParamsView, emb: gpipe_parts.Embedding, layer, softmax):
-  """Adds an issue where the parts do not fit together."""
+  """Adds issues if dims or vocabularies of the children differ."""
   dims = layer.config.input_dims
   for name, found in (
     ('emb_tpl.token_emb.embedding_dim', emb.tokens.config.input_dims),
@@ -323,7 +317,7 @@ def _check_dims(view: ParamsView, emb: gpipe_parts.Embedding, layer, softmax):
     ('softmax_tpl.input_dim', softmax.config.input_dims),
   ):
     if found != dims:
-      view.issue(name, f'{found} is not what the layers have, {dims}')
+      view.issue(name, f'{found} is not the dims of the layers, {dims}')
   tokens, classes = emb.tokens.config.num_classes, softmax.config.num_classes
   if tokens != classes:
     view.issue(
@@ -333,7 +327,7 @@ def _check_dims(view: ParamsView, emb: gpipe_parts.Embedding, layer, softmax):
 
 
 def _label_smoothing(view: ParamsView) -> float | None:
-  """Returns the probability that other labels take from the right one."""
+  """Returns the probability that label smoothing gives to other labels."""
   if not view.get('label_smoothing'):
     return 0.0
   classes = view.params.softmax_tpl.num_classes
@@ -348,12 +342,14 @@ def _number_of_cells(view: ParamsView) -> int:
 
 
 def _cells(view: ParamsView) -> list[int]:
-  """Returns the number of the cell that each encoder layer is in."""
+  """Returns the index of each encoder layer's cell."""
   splits, count = view.get('splits'), view.get('num_encoder_layers')
   if isinstance(splits, list | tuple):
     ends = list(splits)
     if ends[-1] != count or ends != sorted(ends):
-      view.issue('splits', f'expected the ends of parts, up to {count}')
+      view.issue(
+        'splits', f'expected increasing ends of parts, the last one {count}'
+      )
   else:
     ends = [(i + 1) * -(-count // splits) for i in range(splits)]
   return [sum(i >= end for end in ends) for i in range(count)]

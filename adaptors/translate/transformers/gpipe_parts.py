@@ -1,10 +1,9 @@
-"""Translators of the parts of Lingvo's GPipe stacks: what is in one cell."""
+"""Translators of the layers in the cells of Lingvo's GPipe stacks."""
 
 import dataclasses
 from typing import NamedTuple
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.layers.softmaxes import full_softmax
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers import (
@@ -19,11 +18,11 @@ _GPIPE = 'lingvo.core.layers_with_gpipe'
 
 
 class Names(NamedTuple):
-  """The names of a layer's fields.
+  """Names of a layer's fields.
 
   Attributes:
-    normalize: whether the output is normalised.
-    dims: the dims of input and output.
+    normalize: of the field that normalises the output.
+    dims: of the field with the dims of input and output.
   """
 
   normalize: str
@@ -35,12 +34,12 @@ TIME_MAJOR = Names('normalize_output', 'source_dim')
 
 
 class Embedding(NamedTuple):
-  """What a GPipe stack's embedding layer is here.
+  """A GPipe stack's embedding layer.
 
   Attributes:
-    tokens: of tokens.
-    positions: of positions.
-    drop: probability that an element of their sum is dropped.
+    tokens: the embedding of tokens.
+    positions: the embedding of positions.
+    drop: the dropout probability of their sum.
   """
 
   tokens: Translated
@@ -50,14 +49,13 @@ class Embedding(NamedTuple):
 
 @translates(f'{_GPIPE}.GPipeBatchMajorTransformerEmbeddingLayer')
 def embedding(view: ParamsView) -> Embedding | None:
-  """`GPipeBatchMajorTransformerEmbeddingLayer`, of the source only."""
-  view.get('params_init')  # For children, which take it over.
+  """Returns the embeddings of a source; there is no target."""
   on_one_device(view)
   view.require('add_tgt_embedding_layer', False)
   view.require('packed_input', False)
   view.ignore('there is no target', 'target_vocab_size')
-  view.ignore('it concerns decoding of a target', 'max_seq_len')
-  base_fields(view)
+  view.ignore('it is for decoding a target', 'max_seq_len')
+  view.base_fields()
   tokens = registry.translate(view.child('token_emb'))
   positions = registry.translate(view.child('position_emb'))
   keep = registry.translate(
@@ -65,7 +63,7 @@ def embedding(view: ParamsView) -> Embedding | None:
   )
   if None in (tokens, positions, keep):
     return None
-  # Summed over micro-batches, no gradient of the table is sparse.
+  # The sum over micro-batches is dense.
   tokens.config.sparse_gradients = False
   variables = VariableMap(
     dataclasses.replace(v, is_sparse=False) for v in tokens.variables
@@ -76,19 +74,19 @@ def embedding(view: ParamsView) -> Embedding | None:
 
 @translates(f'{_GPIPE}.GPipeTransformerEmbeddingLayer')
 def time_major_embedding(view: ParamsView) -> Embedding | None:
-  """`GPipeTransformerEmbeddingLayer`, likewise; layouts do not matter here."""
+  """Returns the same as `embedding`."""
   for name in ('enc_task_emb', 'dec_task_emb'):
     view.require(name, None)
   view.require('is_transparent', False)
   view.require('ret_task_ids', False)
-  view.get('batch_dim')  # The stack says which it is.
+  view.get('batch_dim')  # The stack checks its own.
   return embedding(view)
 
 
 @translates(f'{_GPIPE}.GPipeTransformerSoftmaxLayer')
 @translates(f'{_GPIPE}.GPipeBatchMajorTransformerSoftmaxLayer')
 def softmax(view: ParamsView) -> Translated:
-  """The stacks' softmaxes, which compute all logits, and never in chunks."""
+  """Returns a softmax over all classes."""
   view.require('inputs_from_decoder', False)
   view.require('num_sampled', 0)
   return full_softmax(view)
@@ -96,13 +94,13 @@ def softmax(view: ParamsView) -> Translated:
 
 @translates('lingvo.core.batch_major_attention.GPipeBatchMajorTransformerLayer')
 def batch_major_layer(view: ParamsView) -> Translated | None:
-  """`GPipeBatchMajorTransformerLayer` of an encoder."""
+  """Returns an encoder's layer."""
   return _with_norm(view, BATCH_MAJOR, batch_major_transformer)
 
 
 @translates(f'{_GPIPE}.GPipeTransformerLayer')
 def time_major_layer(view: ParamsView) -> Translated | None:
-  """`GPipeTransformerLayer` of an encoder."""
+  """Returns an encoder's layer."""
   view.require('is_transparent', False)
   view.ignore(
     'is_transparent is off', 'transparent_merger_tpl', 'final_enc_layer'
@@ -111,12 +109,12 @@ def time_major_layer(view: ParamsView) -> Translated | None:
 
 
 def _with_norm(view: ParamsView, names: Names, module) -> Translated | None:
-  """Translates a layer whose output may be normalised.
+  """Translates a layer that may normalise its output.
 
   Args:
     view: of the layer.
     names: of the layer's fields.
-    module: the module that translates the rest of the layer.
+    module: translates the rest of the layer with `transformer_layer`.
   """
   view.require('has_aux_atten', False)
   view.require('packed_input', False)
@@ -134,5 +132,5 @@ def _with_norm(view: ParamsView, names: Names, module) -> Translated | None:
 
 
 def norm_view(view: ParamsView, names: Names) -> ParamsView:
-  """Returns the view of the normalisation of a layer's output."""
+  """Returns the view of the norm of a layer's output."""
   return view.child('ln_tpl', input_dim=view.get(names.dims))

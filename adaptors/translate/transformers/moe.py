@@ -1,13 +1,13 @@
-"""Translators of Lingvo's mixtures of experts beside GShard's builders.
+"""Translators of Lingvo's mixtures of experts, except GShard's.
 
-Shapes: D model dims, H dims of experts' inner layers, E experts.
+Shapes: D model dims.
 """
 
-from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import activation, base_fields
+from adaptors.translate import activations, registry
 from adaptors.translate.registry import Translated, translates
+from adaptors.translate.transformers import sublayers
 from adaptors.translate.transformers.batch_major_attention import on_one_device
-from adaptors.translate.variables import Concat, Same, Variable, VariableMap
+from adaptors.translate.variables import Concat, Identity, Variable, VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
@@ -16,15 +16,11 @@ from pax_compat.layers.transformers.transformer_moe import (
 
 @translates('lingvo.core.layers_with_attention.TransformerShardedMoeLayer')
 def sharded_moe(view: ParamsView) -> Translated | None:
-  """`TransformerShardedMoeLayer`: takes the place of a feed-forward.
+  """Returns a mixture that replaces a feed-forward layer.
 
-  Tasks of Lingvo's that have no `aux_loss_weight` drop its auxiliary loss, and
-  so does what this returns.
+  It has no auxiliary loss, as in Lingvo's tasks without `aux_loss_weight`.
   """
   on_one_device(view)
-  view.get(
-    'params_init'
-  )  # For its norm; each weight says itself how it starts.
   dims, hidden = view.get('input_dim'), view.get('hidden_dim')
   view.require('output_dim', dims)
   view.require('add_skip_connection', True)
@@ -39,12 +35,11 @@ def sharded_moe(view: ParamsView) -> Translated | None:
   droppath = view.get('residual_droppath_prob')
   weight = 1.0 if droppath else view.get('residual_weight')
   if droppath:
-    view.ignore('residuals are dropped as a whole', 'residual_weight')
+    view.ignore('residual_droppath_prob is set', 'residual_weight')
   gated = view.get('use_glu')
   fields = dict(
-    activation_tpl=activation(view, 'activation', view.get('activation')),
-    norm_policy='pre' if view.get('pre_layer_norm') else 'post_skip',
-    **base_fields(view),
+    activation_tpl=activations.layer(view, 'activation'),
+    norm_policy=sublayers.norm_policy(view),
   )
   experts, shards = view.get('num_experts'), view.get('expert_weight_shards')
   if None in (norm, keep_inner, keep, gating):
@@ -64,12 +59,13 @@ def sharded_moe(view: ParamsView) -> Translated | None:
     **gating,
     **fields,
   )
-  variables = norm.variables.under('layer_norm', 'layer_norm')
-  return Translated(config, variables + _weights(dims, shards))
+  return Translated(
+    config, sublayers.norm_variables(norm) + _weights(dims, shards)
+  )
 
 
 def _gating(view: ParamsView) -> dict | None:
-  """Returns the fields that say who computes what; None if that is unknown."""
+  """Returns the fields of gating and capacity; None after an issue."""
   name, capacity = view.get('gating_func'), view.get('expert_capacity_dim') or 0
   factor = view.get('expert_capacity_factor')
   groups, least = view.get('num_groups'), view.get('min_group_size')
@@ -79,9 +75,9 @@ def _gating(view: ParamsView) -> dict | None:
     groups = least = None
   fields = dict(num_groups=groups, min_group_size=least)
   if name == 'token_shuffle':
-    # Each expert has as many slots as there are tokens, but for a rest.
+    # An expert's capacity is the number of tokens, up to rounding.
     view.ignore(
-      'the size of a group says it',
+      'the size of a group sets it',
       'expert_capacity_dim',
       'expert_capacity_factor',
     )
@@ -95,10 +91,10 @@ def _gating(view: ParamsView) -> dict | None:
     view.require('gating_func', 'top_2', 'token_shuffle')
     return None
   if capacity:
-    view.ignore('expert_capacity_dim says it', 'expert_capacity_factor')
+    view.ignore('expert_capacity_dim is set', 'expert_capacity_factor')
   return fields | dict(
     expert_capacity_dim=capacity,
-    # Each token takes two slots.
+    # Each token goes to two experts.
     unadjusted_expert_capacity_factor=0.0 if capacity else 2.0 * factor,
     second_expert_policy=policy,
   )
@@ -109,13 +105,13 @@ def _weights(dims: int, shards: int) -> VariableMap:
 
   Args:
     dims: D.
-    shards: into how many variables an expert's weights are cut, along D.
+    shards: the number of variables that Lingvo splits a weight into, along D.
   """
 
   def joined(name: str, axis: int) -> Variable:
     parts = tuple(f'{name}_{i}' for i in range(shards))
     each = (dims // shards,) * shards
-    transform = Same() if shards == 1 else Concat(axis, each, dims)
+    transform = Identity() if shards == 1 else Concat(axis, each, dims)
     return Variable(parts, f'{name}_0', transform)
 
   return VariableMap(
@@ -124,7 +120,7 @@ def _weights(dims: int, shards: int) -> VariableMap:
 
 
 def _refused(view: ParamsView, why: str):
-  """Says why a class is not translated, and nothing of its fields."""
+  """Adds one issue with a class, and none with its fields."""
   for name, _ in view.params.IterParams():
     view.get(name)
   view.issue('', why)
@@ -132,7 +128,7 @@ def _refused(view: ParamsView, why: str):
 
 @translates('lingvo.core.layers_with_attention.MoEFeedforwardLayer')
 def moe_feed_forward(view: ParamsView):
-  """`MoEFeedforwardLayer`, a part of conformers, which are not translated."""
+  """Refused: only conformers use it, which are not translated."""
   _refused(
     view,
     'mixtures of experts that MoEBuilder makes for a single layer are not'
@@ -143,9 +139,9 @@ def moe_feed_forward(view: ParamsView):
 
 @translates('lingvo.core.layers_with_attention.HybridFeedforwardLayer')
 def hybrid_feed_forward(view: ParamsView):
-  """`HybridFeedforwardLayer`, whose layer is only known at run time."""
+  """Refused: which layer computes is only known at run time."""
   _refused(
     view,
-    'which of its layers computes is the value that a symbol has while Lingvo'
-    ' builds its graph, and no Params say it; expected that layer itself',
+    'a symbol, which has a value only while Lingvo builds its graph, selects'
+    ' the layer that computes; set that layer itself',
   )

@@ -1,4 +1,4 @@
-"""Stacks of layers in Lingvo as pipelines here.
+"""Translators of Lingvo's pipelines, and pipelines made of stacks.
 
 Shapes: S stages.
 """
@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.transformers import stacks
 from adaptors.translate.transformers.batch_major_attention import on_one_device
 from adaptors.translate.variables import (
   AlreadyStacked,
   Chain,
-  Each,
-  Same,
+  Identity,
+  Map,
   VariableMap,
 )
 from adaptors.translate.view import ParamsView
@@ -28,19 +27,18 @@ from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
 )
 
-# The mesh axis that the stages of GPipe are split over.
+# The mesh axis over which the stages of GPipe are sharded.
 STAGE_AXIS = 'stage'
 
 
 @translates('lingvo.core.gshard_layers.LayerwiseShardablePipelinedLayer')
 def layerwise_shardable(view: ParamsView) -> Translated | None:
-  """`LayerwiseShardablePipelinedLayer` around the layer of a single stage."""
-  view.get('params_init')  # For children, which take it over.
+  """Returns a pipeline of a single stage's layer."""
   on_one_device(view)
   view.require('stage_parallel_body', None)
   view.require('circular_repeat', 1)
   view.require('aux_loss_microbatch_accumulation', 'mean')
-  view.ignore('it only says where stages are computed', 'shard_stages_1d')
+  view.ignore('it only places stages on devices', 'shard_stages_1d')
   view.ignore('there is no device_mesh', 'pipeline_stage_mesh_dim')
   view.ignore('the result is the same', 'unroll')
   if not view.get('single_stage_body'):
@@ -51,7 +49,6 @@ def layerwise_shardable(view: ParamsView) -> Translated | None:
   fields = dict(
     num_microbatches=view.get('num_microbatches'),
     microbatch_size=view.get('microbatch_size'),
-    **base_fields(view),
   )
   if body is None:
     return None
@@ -63,7 +60,7 @@ def layerwise_shardable(view: ParamsView) -> Translated | None:
     return Translated(
       config, stacks.per_layer(view, body.variables, names, 'body')
     )
-  stacks.check_first_values(view, 'single_stage_body')
+  stacks.check_initializers(view, 'single_stage_body')
   return Translated(config, _of_stages(body.variables).under('body', 'body'))
 
 
@@ -75,14 +72,14 @@ def of_layers(
   stages: int,
   microbatches: int,
 ) -> Translated:
-  """Returns the pipeline of layers that Lingvo has one by one.
+  """Returns the pipeline of layers that are separate in Lingvo.
 
   Args:
     view: of the stack in Lingvo.
-    layer: each of its layers.
+    layer: the translation of one layer.
     names: of the layers in Lingvo, a multiple of S.
     stages: S; the first stage has the first layers.
-    microbatches: into how many parts a batch is cut.
+    microbatches: the number of micro-batches of a batch.
   """
   count = len(names) // stages
   stage = StackedTransformer.config(
@@ -107,16 +104,16 @@ def of_layers(
 def of_stages(
   stage: Translated, *, stages: int, microbatches: int
 ) -> Translated:
-  """Returns the pipeline of stages whose weights Lingvo stacks, too.
+  """Returns the pipeline of stages whose weights are stacked in Lingvo too.
 
   Args:
     stage: a `StackedTransformer` or `StackedTransformerRepeated`, with
       variables by their paths below a stage in Lingvo.
     stages: S.
-    microbatches: into how many parts a batch is cut.
+    microbatches: the number of micro-batches of a batch.
 
   Returns:
-    The pipeline, with variables by their paths below Lingvo's stack, in which
+    The pipeline, with variables by their paths below Lingvo's stack, where
     they have a first dimension of S.
   """
   config = PipelinedTransformer.config(
@@ -129,7 +126,7 @@ def of_stages(
 
 
 def _of_stages(variables: VariableMap) -> VariableMap:
-  """Returns the variables of a stage with a first dimension of S in both."""
+  """Returns a stage's variables with a first dimension of S in both."""
   return VariableMap(
     dataclasses.replace(v, transform=_of_each_stage(v.transform))
     for v in variables
@@ -137,7 +134,7 @@ def _of_stages(variables: VariableMap) -> VariableMap:
 
 
 def _of_each_stage(transform: Any) -> Any:
-  """Returns the transform of a stage's variable, of all stages."""
-  if type(transform) is Same:
+  """Returns the transform of all stages, given that of one."""
+  if type(transform) is Identity:
     return AlreadyStacked()
-  return Chain((Each(transform), AlreadyStacked()))
+  return Chain((Map(transform), AlreadyStacked()))

@@ -1,4 +1,4 @@
-"""Variables of a layer that is repeated, with a new first dimension."""
+"""Variables of repeated layers, stacked along a new first dimension."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,8 @@ from adaptors.params import params_trees
 from adaptors.translate.variables import (
   AlreadyStacked,
   Chain,
+  Identity,
   Reshape,
-  Same,
   Stack,
   Transpose,
   Variable,
@@ -17,8 +17,8 @@ from adaptors.translate.variables import (
 )
 from adaptors.translate.view import ParamsView
 
-# Methods of first values that Lingvo works out from a weight's shape with the
-# repeats in front of it, or without what comes after them.
+# Initializers that Lingvo computes from the shape of the stacked weight, or
+# from a shape without its last dimensions.
 _BY_WHOLE_SHAPE = (
   'gaussian_sqrt_fanin',
   'gaussian_sqrt_fanout',
@@ -33,15 +33,15 @@ _BY_WHOLE_SHAPE = (
 def stacked(
   view: ParamsView, variables: VariableMap, count: int, path: str
 ) -> VariableMap:
-  """Returns the variables of the child `body`, which Lingvo stacks as we do.
+  """Returns the variables of the child `body`, which Lingvo stacks too.
 
   Args:
-    view: of the layer that repeats; gets an issue where that is not translated.
+    view: of the repeating layer; gets an issue if that is not translated.
     variables: of the child alone.
-    count: how often it is repeated.
-    path: of it in JAX.
+    count: the number of repeats.
+    path: the child's path in JAX.
   """
-  check_first_values(view, 'body')
+  check_initializers(view, 'body')
   return VariableMap(
     dataclasses.replace(
       v, transform=_after(AlreadyStacked(), _of_each(view, v, count))
@@ -50,32 +50,32 @@ def stacked(
   ).under('body', path)
 
 
-def check_first_values(view: ParamsView, field: str):
-  """Adds an issue where weights that Lingvo stacks begin otherwise here.
+def check_initializers(view: ParamsView, field: str):
+  """Adds an issue if an initializer differs for weights that Lingvo stacks.
 
   Args:
-    view: of the layer that repeats.
-    field: what is repeated.
+    view: of the repeating layer.
+    field: the repeated child.
   """
   for method in sorted(set(_init_methods(view.params.Get(field)))):
     if method in _BY_WHOLE_SHAPE:
       view.issue(
         field,
-        f'its params_init {method!r} is not translated for weights that are'
-        ' repeated: in Lingvo it is that of another shape',
+        f'its params_init {method!r} is not translated for repeated weights:'
+        ' Lingvo computes it from the stacked shape',
       )
 
 
 def per_layer(
   view: ParamsView, variables: VariableMap, names: Sequence[str], path: str
 ) -> VariableMap:
-  """Returns the variables of a layer of which Lingvo has several.
+  """Returns the variables of a repeated layer; in Lingvo each has its own.
 
   Args:
-    view: of the layer that repeats; gets an issue where that is not translated.
+    view: of the repeating layer; gets an issue if that is not translated.
     variables: of the repeated layer alone.
     names: of the layers in Lingvo.
-    path: of the repeated layer in JAX.
+    path: the repeated layer's path in JAX.
   """
   return VariableMap(
     dataclasses.replace(
@@ -89,17 +89,17 @@ def per_layer(
 
 
 def _after(first: Any, transform: Any) -> Any:
-  """Returns a transform after another one."""
-  if type(transform) is Same:
+  """Returns the chain of two transforms."""
+  if type(transform) is Identity:
     return first
   steps = transform.steps if isinstance(transform, Chain) else (transform,)
   return Chain((first, *steps))
 
 
 def _of_each(view: ParamsView, variable: Variable, count: int) -> Any:
-  """Returns a variable's transform, of each of `count` that are stacked."""
+  """Returns a variable's transform, for `count` stacked variables."""
   transform = variable.transform
-  if isinstance(transform, Same):
+  if isinstance(transform, Identity):
     return transform
   if isinstance(transform, Chain):
     parts = (
@@ -112,14 +112,14 @@ def _of_each(view: ParamsView, variable: Variable, count: int) -> Any:
     return Transpose((0, *(axis + 1 for axis in transform.axes)))
   view.issue(
     'body',
-    f'its variable {", ".join(variable.theta)} becomes {variable.jax} in a way'
-    ' that is not translated of repeated layers',
+    f'the transform of its variable {", ".join(variable.theta)} to'
+    f' {variable.jax} is not translated for repeated layers',
   )
-  return Same()
+  return Identity()
 
 
 def _init_methods(value: Any) -> Iterator[str]:
-  """Yields the methods of first values in Params, lists included."""
+  """Yields the methods of all initializers in Params."""
   for node in params_trees.all_params(value):
     if 'params_init' in node:
       yield node.params_init.method

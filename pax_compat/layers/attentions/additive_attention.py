@@ -1,4 +1,4 @@
-"""Attention whose logits are a small network's, not a product's.
+"""Additive attention: logits computed by a small network.
 
 Shapes: B batch, T target time, S source time, H hidden dims. Masks are boolean,
 True where a target may see a source, and broadcast to [B, 1, T, S].
@@ -13,8 +13,8 @@ from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import stochastics
 from pax_compat.layers.template_fields import agreed, keep_prob
 
-# What a hidden logit is set to, as a share of the largest float: finite, so
-# that a target that sees nothing attends to all sources alike.
+# Masked logits are this times the largest float. It is finite, so that a target
+# without visible sources attends to all sources equally.
 _HIDDEN = -0.7
 
 
@@ -22,9 +22,9 @@ class AdditiveAttention(base_layer.BaseLayer):
   """Attention with one head, https://arxiv.org/abs/1409.0473.
 
   A logit is the product of a weight with the tanh of a projected source plus a
-  projected query. What is attended to are contexts, one for each source, which
-  are not projected. Weights: `source_var` [source_dim, H], `query_var`
-  [query_dim, H], `hidden_var` [H].
+  projected query. Values (one context vector for each source) are not
+  projected. Weights: `source_var` [source_dim, H], `query_var` [query_dim, H],
+  `hidden_var` [H].
 
   Attributes:
     source_dim: dims of a source.
@@ -74,11 +74,11 @@ class AdditiveAttention(base_layer.BaseLayer):
       mask: None hides nothing.
 
     Returns:
-      What the queries attend to, [B, T, D], and how much of each source that
-      is, [B, T, S].
+      The contexts of the queries, [B, T, D], and the attention weights,
+      [B, T, S].
 
     Raises:
-      UserError: the mask is no such mask.
+      UserError: the mask is not boolean, or has the wrong shape.
     """
     source = source_vec @ self.theta.source_var
     query = query_vec @ self.theta.query_var

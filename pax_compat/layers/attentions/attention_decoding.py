@@ -1,7 +1,7 @@
-"""Attention that goes on from one decoding step to the next.
+"""Decoding with attention: caches of keys and values, decoding steps.
 
-Shapes: B batch, L steps of decoding at once, S positions that there is room
-for, D model dims, N heads, K heads of keys and values, H dims of a head.
+Shapes: B batch, L decoding steps at once, S capacity of the cache in positions,
+D model dims, N heads, K heads of keys and values, H dims of a head.
 """
 
 import jax
@@ -9,22 +9,22 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_ops import AttentionInputs
 
 
 class DecodableAttention(base_layer.BaseLayer):
-  """What attention keeps while it decodes, and how it goes on with it.
+  """Base class of the attention layers: their decoding cache and steps.
 
-  Base of the attention layers. They say how vectors become heads and how those
-  attend; keys are kept as they are multiplied with queries, already rotated and
-  normalised.
+  Subclasses define the projections and the attention itself. The cache contains
+  keys as they are multiplied with queries, already rotated and normalised.
   """
 
   def init_states(self, batch_size: int, max_length: int):
-    """Makes room for the keys and values of what will be decoded.
+    """Allocates the cache of keys and values.
 
     Args:
       batch_size: B.
-      max_length: S, the positions to decode in all, a prefix included.
+      max_length: S, the number of positions to decode, including a prefix.
     """
     heads = (self._kv_heads(), self._head_dims())
     shape = (batch_size, max_length, *heads)
@@ -53,30 +53,29 @@ class DecodableAttention(base_layer.BaseLayer):
     causal: bool = True,
     query_positions: jax.Array | None = None,
   ) -> jax.Array:
-    """Attends from new positions to themselves and all before them.
+    """Attends from new positions to themselves and all positions before them.
 
     Args:
-      query_vec: [B, L, D], what stands at the new positions. L is 1 in a step
-        of decoding and the length of the prefix in the first call.
-      time_step: [], the index of the first of them. With `dconv_qkv`, steps
-        follow each other without gaps.
-      mask: boolean, broadcasts to [B, N, L, S], for instance False where the
-        padding in front of a prefix stands; None hides nothing but what is not
-        known yet.
-      causal: whether later ones among the new positions are hidden, too; a
-        prefix whose positions see each other wants them visible.
-      query_positions: [B, L], for what depends on positions; None takes the
+      query_vec: [B, L, D], the new positions. L is 1 in a decoding step and the
+        length of the prefix in the first call.
+      time_step: [], index of the first new position. With `dconv_qkv`, steps
+        must follow each other without gaps.
+      mask: boolean, broadcasts to [B, N, L, S], for instance False at the
+        padding before a prefix; None hides only positions not decoded yet.
+      causal: whether later new positions are hidden too; False for a prefix
+        with bidirectional attention.
+      query_positions: [B, L], as in `DotProductAttention`; None takes the
         indices, from `time_step` on.
 
     Returns:
       [B, L, D].
 
     Raises:
-      UserError: `init_states` was not called, or did not make enough room.
+      UserError: `init_states` was not called, or the cache is too small.
     """
     self._check_mask(mask)
     steps = query_vec.shape[1]
-    length = self._check_room(query_vec)
+    length = self._check_capacity(query_vec)
     positions = query_positions
     if positions is None:
       positions = time_step + jnp.arange(steps)[None]
@@ -87,15 +86,14 @@ class DecodableAttention(base_layer.BaseLayer):
       value = self._convolve_step('dconv_v', value, positions)
     key = self._finish_key(key, positions)
     known = attention_masks.step_mask(time_step, steps, length, causal=causal)
-    return self._attend(
+    inputs = AttentionInputs(
       self._finish_query(query, positions),
       self._extend('key_state', key, time_step),
       self._extend('value_state', value, time_step),
       mask=attention_masks.combine_masks(mask, known),
       bias=self._step_bias(positions, time_step, length),
-      one_step=True,
-      time_step=time_step,
     )
+    return self._attend(inputs, one_step=True, time_step=time_step)
 
   def init_cross_states(
     self,
@@ -104,7 +102,7 @@ class DecodableAttention(base_layer.BaseLayer):
     *,
     key_positions: jax.Array | None = None,
   ):
-    """Projects the source of cross attention, once for all steps.
+    """Caches the projected source of cross attention, for all steps.
 
     Args:
       key_vec: [B, S, D].
@@ -135,8 +133,8 @@ class DecodableAttention(base_layer.BaseLayer):
     Args:
       query_vec: [B, L, D].
       mask: boolean, broadcasts to [B, N, L, S]; None hides nothing.
-      query_positions: [B, L], for what depends on positions and must be there
-        if anything does.
+      query_positions: [B, L]; required with rotary embeddings or a relative
+        bias.
 
     Returns:
       [B, L, D].
@@ -150,37 +148,37 @@ class DecodableAttention(base_layer.BaseLayer):
     if query_positions is None and (biased or self._rotates()):
       raise errors.UserError(
         f'{type(self).__name__}.cross_step: expected query_positions, because'
-        ' this attention depends on positions'
+        ' this attention uses positions'
       )
     bias = None
     if biased:
       bias = self.relative_bias.at(
         query_positions, self.get_decode_state('cross_key_positions')
       )
-    return self._attend(
+    inputs = AttentionInputs(
       self._finish_query(self._project_query(query_vec), query_positions),
       self.get_decode_state('cross_key_state'),
       self.get_decode_state('cross_value_state'),
-      mask=mask,
-      bias=bias,
-      one_step=True,
+      mask,
+      bias,
     )
+    return self._attend(inputs, one_step=True)
 
   def _check_cross(self):
     for field in ('combine_qkv', 'dconv_qkv'):
       if getattr(self, field):
         raise errors.UserError(
-          f'{type(self).__name__}.{field} is for attention of a sequence to'
-          ' itself; it has no cross attention'
+          f'{type(self).__name__}.{field} is for self attention; it does not'
+          ' support cross attention'
         )
 
-  def _check_room(self, query_vec: jax.Array) -> int:
-    """Returns S."""
+  def _check_capacity(self, query_vec: jax.Array) -> int:
+    """Returns S, after a check that the new positions fit the cache."""
     batch, length = self.get_decode_state('key_state').shape[:2]
     if query_vec.shape[0] != batch or query_vec.shape[1] > length:
       raise errors.UserError(
         f'{type(self).__name__}.extend_step: {query_vec.shape[1]} positions of'
-        f' {query_vec.shape[0]} examples; init_states() made room for {length}'
+        f' {query_vec.shape[0]} examples; init_states() allocated {length}'
         f' positions of {batch} examples'
       )
     return length
@@ -188,7 +186,7 @@ class DecodableAttention(base_layer.BaseLayer):
   def _extend(
     self, name: str, value: jax.Array, time_step: jax.Array | int
   ) -> jax.Array:
-    """Writes `value` [B, L, ...] at `time_step`; returns all that is kept."""
+    """Writes `value` [B, L, ...] at `time_step`; returns the whole cache."""
     state = self.get_decode_state(name)
     state = jax.lax.dynamic_update_slice_in_dim(
       state, value.astype(state.dtype), time_step, axis=1
@@ -201,7 +199,7 @@ class DecodableAttention(base_layer.BaseLayer):
   def _convolve_step(
     self, name: str, inputs: jax.Array, positions: jax.Array
   ) -> jax.Array:
-    """Convolves new heads [B, L, N, H] after those of the steps before."""
+    """Convolves new heads [B, L, N, H] with those of earlier steps."""
     window = self.get_decode_state(f'{name}_window')
     before, steps = window.shape[1], inputs.shape[1]
     inputs = jnp.concatenate([window, inputs.astype(window.dtype)], axis=1)
@@ -211,7 +209,7 @@ class DecodableAttention(base_layer.BaseLayer):
     return convolved[:, before:]
 
   def _bias_by_positions(self) -> bool:
-    """Whether there is a relative bias that takes given positions."""
+    """Whether there is a relative bias that uses positions, not indices."""
     if self.relative_bias_tpl is None:
       return False
     return not self.relative_bias.use_length_as_position

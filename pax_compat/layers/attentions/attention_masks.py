@@ -1,6 +1,6 @@
 """Masks of attention: boolean, True where a target may see a source.
 
-Shapes: B batch, T target time, S source time, L steps of decoding, N heads. All
+Shapes: B batch, T target time, S source time, L decoding steps, N heads. All
 masks have four dimensions and broadcast to [B, N, T, S].
 """
 
@@ -20,7 +20,7 @@ def padding_mask(paddings: jax.Array) -> jax.Array:
 def causal_mask(targets: int, sources: int | None = None) -> jax.Array:
   """Returns the mask [1, 1, T, S] that hides sources after the target.
 
-  Attention has a flag for it (`causal`), which is faster.
+  The flag `causal` of attention is faster.
 
   Args:
     targets: T.
@@ -37,7 +37,7 @@ def segment_mask(
   """Returns the mask [B, 1, T, S] that hides sources of other segments.
 
   Args:
-    segment_ids: [B, T], the packed example that each target belongs to.
+    segment_ids: [B, T], packed example of each target.
     source_segment_ids: [B, S], likewise for sources; None takes `segment_ids`.
   """
   if source_segment_ids is None:
@@ -49,13 +49,13 @@ def segment_mask(
 def step_mask(
   time_step: jax.Array | int, steps: int, length: int, *, causal: bool = True
 ) -> jax.Array:
-  """Returns the mask that hides what a step of decoding does not know yet.
+  """Returns the mask that hides positions not decoded yet.
 
   Args:
-    time_step: [], the index of the first of the L new positions.
+    time_step: [], index of the first of the L new positions.
     steps: L.
-    length: S, the positions that the cache has room for.
-    causal: whether later ones among the new positions are hidden too.
+    length: S, the capacity of the cache in positions.
+    causal: whether later new positions are hidden too.
 
   Returns:
     [1, 1, L, S], or [1, 1, 1, S] if not `causal`.
@@ -65,7 +65,7 @@ def step_mask(
 
 
 def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
-  """Returns the mask that hides what any mask hides; None hides nothing."""
+  """Returns the conjunction of masks; None hides nothing."""
   combined = None
   for mask in masks:
     if mask is not None:

@@ -1,4 +1,4 @@
-"""Projections into the heads of attention and out of them.
+"""Input and output projections of attention.
 
 Shapes: D model dims, N heads, H dims of a head.
 """
@@ -14,7 +14,7 @@ from pax_compat.config import REQUIRED
 
 
 class PerDimScale(base_layer.BaseLayer):
-  """Scales each dim of a query by a learned factor, 1/sqrt(H) at first.
+  """Scales each dim of a query by a learned factor, initially 1/sqrt(H).
 
   Attributes:
     dim: H.
@@ -35,21 +35,21 @@ class PerDimScale(base_layer.BaseLayer):
 
 
 class AttentionProjection(base_layer.BaseLayer):
-  """A projection into heads, or out of them.
+  """A projection into heads, or from heads to the output.
 
   Attributes:
     input_dim: D.
     num_heads: N.
     dim_per_head: H.
-    is_output_projection: whether it maps [..., N, H] to [..., D] rather than
-      [..., D] to [..., N, H]. The weight is [D, N, H] either way.
+    is_output_projection: whether it maps [..., N, H] to [..., D] instead of
+      [..., D] to [..., N, H]. The weight is [D, N, H] in both cases.
     use_bias: whether there is a bias.
-    bias_init: how the bias starts.
-    attention_combine_dims: whether the weight's N and H are one dimension.
+    bias_init: initializer of the bias.
+    attention_combine_dims: whether N and H are one dimension of the weight.
     use_nhd_shape: whether the weight of an output projection is [N, H, D].
-    explicit_fan_in_fan_out_axes: whether the weight starts as a matrix
-      [D, N * H] would, else as Lingvo starts one of its three dimensions (a
-      fan-in of D * N and a fan-out of D * H).
+    explicit_fan_in_fan_out_axes: whether the weight is initialised as a matrix
+      [D, N * H]; else as in Lingvo, with a fan-in of D * N and a fan-out of
+      D * H.
   """
 
   input_dim: int = REQUIRED
@@ -94,7 +94,7 @@ class AttentionProjection(base_layer.BaseLayer):
       )
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Maps [..., D] to [..., N, H], or back."""
+    """Maps [..., D] to [..., N, H], or [..., N, H] to [..., D]."""
     equation = '...d,dnh->...nh'
     if self.is_output_projection:
       equation = '...nh,nhd->...d' if self.use_nhd_shape else '...nh,dnh->...d'
@@ -109,7 +109,7 @@ class OneHeadedAttentionProjection(base_layer.BaseLayer):
   Attributes:
     input_dim: D.
     output_dim: H.
-    use_bias: whether there is a bias, which starts at zero.
+    use_bias: whether there is a bias, initialised to 0.
   """
 
   input_dim: int = REQUIRED
@@ -142,21 +142,20 @@ class OneHeadedAttentionProjection(base_layer.BaseLayer):
 
 
 class CombinedQKVProjectionLayer(base_layer.BaseLayer):
-  """The projections of queries, keys and values in one weight [3, D, N, H].
+  """Projections of queries, keys and values with one weight [3, D, N, H].
 
-  `weight_split_dims_mapping.wt` is that of [D, N, H]; the first dimension is
-  never split.
+  `weight_split_dims_mapping.wt` is the mapping of [D, N, H]; the first
+  dimension is never split.
 
   Attributes:
     input_dim: D.
     num_heads: N.
     dim_per_head: H.
-    use_bias: whether there is a bias [3, N, H], which starts at zero.
-    attention_combine_dims: whether N and H are one dimension in the weights.
-    explicit_fan_in_fan_out_axes: whether each of the three starts as a matrix
-      [D, N * H] would; see `AttentionProjection`. Else the weight starts as
-      Lingvo starts one of four dimensions (a fan-in of 3 * D * N and a fan-out
-      of 3 * D * H).
+    use_bias: whether there is a bias [3, N, H], initialised to 0.
+    attention_combine_dims: whether N and H are one dimension of the weights.
+    explicit_fan_in_fan_out_axes: whether each of the three is initialised as a
+      matrix [D, N * H]; else as in Lingvo, with a fan-in of 3 * D * N and a
+      fan-out of 3 * D * H.
   """
 
   input_dim: int = REQUIRED
@@ -206,12 +205,12 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
 
 
 def _split_of(layer: base_layer.BaseLayer) -> list | None:
-  """Returns how a layer splits its weight of three dimensions."""
+  """Returns the mapping of a layer's weight of three dimensions."""
   split = layer.weight_split_dims_mapping.wt
   if split is not None and len(split) != 3:
     raise errors.UserError(
-      f'{type(layer).__name__}: its weight of three dimensions has the split'
-      f' mapping {list(split)}; expected one entry for each'
+      f'{type(layer).__name__}: the weight of three dimensions has the split'
+      f' mapping {list(split)}; expected one entry for each dimension'
     )
   return None if split is None else list(split)
 
@@ -219,7 +218,7 @@ def _split_of(layer: base_layer.BaseLayer) -> list | None:
 def _merged(
   shape: Sequence[int], split: list | None, first: int
 ) -> tuple[list[int], list | None]:
-  """Returns shape and mapping with two dimensions, from `first` on, as one."""
+  """Returns shape and mapping with dimensions `first` and the next merged."""
   second = first + 1
   shape = list(shape)
   shape[first : second + 1] = [shape[first] * shape[second]]
@@ -235,7 +234,7 @@ def _merged(
 
 
 def _projection_init(layer) -> WeightInit | None:
-  """Returns how the weight of a projection starts; None for the default."""
+  """Returns the initializer of a projection's weight; None for the default."""
   if not layer.explicit_fan_in_fan_out_axes:
     return None
   return layer.params_init.for_shape(

@@ -18,6 +18,7 @@ from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import stochastics
 from pax_compat.layers.attentions import attention_decoding, attention_ops
+from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from pax_compat.layers.attentions.attention_projections import (
   AttentionProjection,
   CombinedQKVProjectionLayer,
@@ -36,12 +37,12 @@ from pax_compat.layers.template_fields import (
 
 
 class DotProductAttention(attention_decoding.DecodableAttention):
-  """Attention with several heads, https://arxiv.org/abs/1706.03762.
+  """Multi-headed dot-product attention, https://arxiv.org/abs/1706.03762.
 
-  While decoding, `init_states` makes room for keys and values, `extend_step`
-  adds those of new positions and attends to all up to there. For attention to
-  a source that stays the same, `init_cross_states` keeps its keys and values
-  and `cross_step` attends to them.
+  For decoding, `init_states` allocates the cache of keys and values, and
+  `extend_step` adds new positions and attends to all positions so far. For
+  cross attention, `init_cross_states` caches the source's keys and values, and
+  `cross_step` attends to them.
 
   Attributes:
     input_dim: D, or a mapping of 'query', 'key' and 'value' to the dims of
@@ -50,43 +51,45 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     num_heads: N.
     dim_per_head: H; None takes hidden_dim / num_heads.
     use_bias: whether the projections have biases.
-    internal_enable_query_scale: whether queries are scaled at all.
+    internal_enable_query_scale: whether queries are scaled.
     internal_enable_per_dim_scale: whether each dim of the queries is scaled by
       a learned factor; else all by (hidden_dim // num_heads)^-0.5.
-    scale_query_by_dim_per_head: whether the latter is dim_per_head^-0.5, where
+    scale_query_by_dim_per_head: whether the latter is dim_per_head^-0.5, if
       `dim_per_head` is set.
-    scale_logits_by_head_dims: whether logits, the relative bias included, are
+    scale_logits_by_head_dims: whether logits, including the relative bias, are
       multiplied by H^-0.5.
     atten_dropout_prob: probability of dropping an attention weight.
-    atten_logit_cap: if positive, logits are capped softly to (-cap, cap).
-    cap_before_bias: whether that is so before the relative bias is added.
-    attention_extra_logit: the logit of one more source, whose value is zero;
+    atten_logit_cap: if positive, logits are soft-capped to (-cap, cap).
+    cap_before_bias: whether logits are capped before the relative bias is
+      added.
+    attention_extra_logit: logit of an additional source, whose value is zero;
       None for no such source.
-    zero_fully_masked: whether what a target attends to is zero if the mask
-      hides everything from it; else it is a mean of values.
-    combine_qkv: whether queries, keys and values have one weight. For attention
-      of a sequence to itself only.
+    zero_fully_masked: whether the context of a target is zero if the mask hides
+      all sources; else it is a mean of values.
+    combine_qkv: whether queries, keys and values share one weight. For self
+      attention only.
     output_proj_use_nhd_shape: whether the weight of the output projection is
       [N, H, D] instead of [D, N, H].
-    internal_gshard_gaussian_init: whether the weights of the projections start
-      as Gaussians with the deviations (D * H)^-0.5 for queries, D^-0.5 for keys
-      and values and (N * H)^-0.5 for the output.
-    use_rotary_position_emb: whether queries and keys are rotated by position.
-    cast_rotary_position_emb: whether rotated ones have the dtype of the
-      computation, else float32.
-    dconv_qkv: whether queries, keys and values are convolved along time, each
-      with the positions before it, as in https://arxiv.org/abs/2109.08668.
-    dconv_kernel_size: how many positions that sees.
+    internal_gshard_gaussian_init: whether the projections have Gaussian
+      initializers of deviation (D * H)^-0.5 for queries, D^-0.5 for keys and
+      values and (N * H)^-0.5 for the output.
+    use_rotary_position_emb: whether queries and keys get rotary position
+      embeddings.
+    cast_rotary_position_emb: whether rotated queries and keys are cast to the
+      compute dtype; else they are float32.
+    dconv_qkv: whether queries, keys and values are convolved causally along
+      time, as in https://arxiv.org/abs/2109.08668.
+    dconv_kernel_size: kernel size of these convolutions.
     proj_tpl: the projections of queries, keys and values.
-    combined_qkv_proj_tpl: all of them in one, for `combine_qkv`.
-    post_proj_tpl: the projection of the result; None takes `proj_tpl`.
+    combined_qkv_proj_tpl: the single projection for `combine_qkv`.
+    post_proj_tpl: the output projection; None takes `proj_tpl`.
     dropout_tpl: dropout of the attention weights.
     per_dim_scale_tpl: the learned scale of the queries.
-    rotary_position_emb_tpl: the rotation by position.
+    rotary_position_emb_tpl: the rotary position embedding.
     relative_bias_tpl: a bias of the logits for each distance, or None.
     causal_depthwise_conv1d_tpl: the convolutions of `dconv_qkv`.
-    ln_tpl: a normalisation of queries and one of keys, over the dims of a head
-      and after the rotation, or None.
+    ln_tpl: normalisation of queries and of keys, over the dims of a head and
+      after the rotation, or None.
     ngrammer_tpl: not supported; only None is accepted.
   """
 
@@ -125,24 +128,24 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   ngrammer_tpl: Config | None = None
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the weights are split over the mesh.
+    """Sharding of the weights over the mesh.
 
     Attributes:
-      proj: of all projections, whose weights are [D, N, H].
-      dconv: of the weights [N, H] of the convolutions.
+      proj: mapping of the weights [D, N, H] of all projections.
+      dconv: mapping of the weights [N, H] of the convolutions.
     """
 
     proj: SplitDimsMapping = None
     dconv: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How activations are split over the mesh.
+    """Sharding of activations over the mesh.
 
-    While decoding, the dimension of time is not split.
+    While decoding, the time dimension is not split.
 
     Attributes:
-      blnh: of queries, keys, values and what they attend to, [B, T, N, H].
-      bld: of the result, [B, T, D].
+      blnh: mapping of queries, keys, values and contexts [B, T, N, H].
+      bld: mapping of the output [B, T, D].
     """
 
     blnh: SplitDimsMapping = None
@@ -204,18 +207,18 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     if set(self.input_dim) != set(names):
       raise errors.UserError(
         f'{type(self).__name__}.input_dim has {sorted(self.input_dim)};'
-        f' expected {sorted(names)}, or one number for all'
+        f' expected {sorted(names)}, or an int for all'
       )
     return dict(self.input_dim)
 
   def _create(self, name: str, tpl_field: str, tpl: Config, **fields):
-    """Creates the child `name` of a template.
+    """Creates the child `name` from a template.
 
     Args:
-      name: of the child.
-      tpl_field: the field of this layer that holds the template.
+      name: name of the child.
+      tpl_field: the field of this layer that contains the template.
       tpl: the template.
-      **fields: what this layer says of it; None leaves it to the template.
+      **fields: see `template_fields.agreed`.
     """
     where = f'{type(self).__name__}.{tpl_field}'
     self.create_child(name, tpl, **agreed(where, tpl, **fields))
@@ -223,14 +226,14 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   def _create_projection(
     self, name, tpl_field, mapping, *, deviation=None, **fields
   ):
-    """Creates a projection, by a copy of the template in `tpl_field`.
+    """Creates a projection from a copy of the template in `tpl_field`.
 
     Args:
-      name: of the child.
-      tpl_field: the field of this layer that holds the template.
-      mapping: how its weight is split.
-      deviation: with which it starts if `internal_gshard_gaussian_init`.
-      **fields: what this layer says of it.
+      name: name of the child.
+      tpl_field: the field of this layer that contains the template.
+      mapping: split mapping of the weight.
+      deviation: deviation of the `internal_gshard_gaussian_init`.
+      **fields: see `template_fields.agreed`.
     """
     tpl = getattr(self, tpl_field).clone()
     if self.internal_gshard_gaussian_init:
@@ -265,12 +268,12 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     where = f'{type(self).__name__}.combine_qkv'
     if len(set(dims.values())) > 1 or self._kv_heads() != self.num_heads:
       raise errors.UserError(
-        f'{where}: queries, keys and values have one weight; expected the same'
-        ' input_dim and as many heads for each'
+        f'{where}: queries, keys and values share one weight; expected the same'
+        ' input_dim and number of heads for each'
       )
     if self.internal_gshard_gaussian_init:
       raise errors.UserError(
-        f'{where}: internal_gshard_gaussian_init starts queries, keys and'
+        f'{where}: internal_gshard_gaussian_init initialises queries, keys and'
         ' values differently; expected only one of the two'
       )
     self._create_projection(
@@ -319,7 +322,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     return self.use_rotary_position_emb
 
   def _timescales(self) -> dict[str, int]:
-    """Returns what this layer says of the timescales of the rotation."""
+    """Returns the timescales of the rotation that this layer sets."""
     return {}
 
   def _create_convolutions(self):
@@ -351,23 +354,23 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       )
 
   def _query_weight_mapping(self) -> SplitDimsMapping:
-    """Returns how the weights [D, N, H] of queries and output are split."""
+    """Returns the mapping of the weights [D, N, H] of queries and output."""
     return self.weight_split_dims_mapping.proj
 
   def _key_weight_mapping(self) -> SplitDimsMapping:
-    """Returns how the weights of keys and values are split."""
+    """Returns the mapping of the weights of keys and values."""
     return self.weight_split_dims_mapping.proj
 
   def _query_mapping(self) -> SplitDimsMapping:
-    """Returns how queries [B, T, N, H] are split."""
+    """Returns the mapping of queries [B, T, N, H]."""
     return self.activation_split_dims_mapping.blnh
 
   def _key_mapping(self) -> SplitDimsMapping:
-    """Returns how keys and values [B, S, K, H] are split."""
+    """Returns the mapping of keys and values [B, S, K, H]."""
     return self.activation_split_dims_mapping.blnh
 
   def _output_mapping(self) -> SplitDimsMapping:
-    """Returns how the result [B, T, D] is split."""
+    """Returns the mapping of the output [B, T, D]."""
     return self.activation_split_dims_mapping.bld
 
   def __call__(
@@ -389,15 +392,16 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       value_vec: [B, S, D].
       mask: boolean, broadcasts to [B, N, T, S]; None hides nothing.
       causal: whether sources after the target are hidden too.
-      query_positions: [B, T], for what depends on positions; None takes
-        0..T-1. Packed examples have their own, from 0 each.
+      query_positions: [B, T], positions for rotary embeddings, relative biases
+        and convolutions; None takes 0..T-1. In packed rows, positions restart
+        from 0 in each example.
       key_positions: [B, S], likewise.
 
     Returns:
       [B, T, D].
 
     Raises:
-      UserError: the mask is no such mask.
+      UserError: the mask is not boolean, or not of four dimensions.
     """
     self._check_mask(mask)
     query, key, value = self._project(query_vec, key_vec, value_vec)
@@ -411,12 +415,14 @@ class DotProductAttention(attention_decoding.DecodableAttention):
         _or_indices(query_positions, query), _or_indices(key_positions, key)
       )
     return self._attend(
-      self._finish_query(query, query_positions),
-      self._finish_key(key, key_positions),
-      value,
-      mask=mask,
-      bias=bias,
-      causal=causal,
+      AttentionInputs(
+        self._finish_query(query, query_positions),
+        self._finish_key(key, key_positions),
+        value,
+        mask,
+        bias,
+        causal,
+      )
     )
 
   def _project(
@@ -428,7 +434,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       return self._project_query(query_vec), key, value
     if not (query_vec is key_vec is value_vec):
       raise errors.UserError(
-        f'{type(self).__name__}.combine_qkv: attention to something else;'
+        f'{type(self).__name__}.combine_qkv is for self attention;'
         ' expected the same array as queries, keys and values'
       )
     combined = self.combined_qkv(query_vec)
@@ -439,7 +445,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     return self._named_query(self.query(query_vec))
 
   def _named_query(self, query: jax.Array) -> jax.Array:
-    """Returns queries [B, T, N, H], named and split."""
+    """Returns queries [B, T, N, H], named and sharded."""
     query = checkpoint_name(query, 'query_proj')
     return self._shard_heads(query, self._query_mapping())
 
@@ -451,7 +457,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   def _named_source(
     self, key: jax.Array, value: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values [B, S, K, H], named and split."""
+    """Returns keys and values [B, S, K, H], named and sharded."""
     key = checkpoint_name(key, 'key_proj')
     value = checkpoint_name(value, 'value_proj')
     mapping = self._key_mapping()
@@ -483,33 +489,26 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     return query * self._scale_dims() ** -0.5
 
   def _scale_dims(self) -> int:
-    """Returns the dims by whose root queries are divided."""
+    """Returns the dims whose square root divides the queries."""
     if self.scale_query_by_dim_per_head:
       return self._head_dims()
     return self.hidden_dim // self.num_heads
 
   def _attend(
     self,
-    query,
-    key,
-    value,
+    inputs: AttentionInputs,
     *,
-    mask,
-    bias,
-    causal=False,
-    one_step=False,
-    time_step=None,
+    one_step: bool = False,
+    time_step: jax.Array | int | None = None,
   ) -> jax.Array:
-    """Returns what the queries attend to, projected [B, T, D]."""
-    encoded = self._encode(
-      query,
-      key,
-      value,
-      mask=mask,
-      bias=bias,
-      causal=causal,
-      time_step=time_step,
-    )
+    """Returns the projected result of attention [B, T, D].
+
+    Args:
+      inputs: queries and keys as they are multiplied with each other.
+      one_step: whether T are steps of decoding.
+      time_step: see `_encode`.
+    """
+    encoded = self._encode(inputs, time_step)
     encoded = checkpoint_name(encoded, 'context')
     encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
     output = self.post(encoded)
@@ -517,50 +516,45 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     return checkpoint_name(output, 'out_proj')
 
   def _encode(
-    self, query, key, value, *, mask, bias, causal, time_step
+    self, inputs: AttentionInputs, time_step: jax.Array | int | None = None
   ) -> jax.Array:
-    """Returns what the queries attend to, [B, T, N, H].
+    """Returns the context of each query, [B, T, N, H].
 
     Args:
-      query: [B, T, N, H], as they are multiplied with keys.
-      key: [B, S, K, H].
-      value: [B, S, K, H].
-      mask: broadcasts to [B, N, T, S]; None hides nothing.
-      bias: added to the logits, likewise; None adds nothing.
-      causal: whether sources after the target are hidden too.
-      time_step: the index of the first query among the sources, in steps of
-        decoding; else None.
+      inputs: queries and keys as they are multiplied with each other.
+      time_step: while decoding, index of the first query among the sources;
+        else None.
     """
     if self.scale_logits_by_head_dims:
-      factor = query.shape[-1] ** -0.5
-      query, bias = query * factor, None if bias is None else bias * factor
+      factor = inputs.query.shape[-1] ** -0.5
+      inputs = inputs._replace(
+        query=inputs.query * factor,
+        bias=None if inputs.bias is None else inputs.bias * factor,
+      )
     drop = self.atten_dropout
     drops = drop.keep_prob < 1 and (drop.dropout_at_eval or not self.do_eval)
-    together = drop.noise_shape or drop.noise_shape_broadcast_dims
+    broadcasts = drop.noise_shape or drop.noise_shape_broadcast_dims
     encoded = attention_ops.dot_product_attention(
-      query,
-      key,
-      value,
-      mask=mask,
-      bias=bias,
-      causal=causal,
-      logit_cap=self.atten_logit_cap,
-      cap_before_bias=self.cap_before_bias,
-      extra_logit=self.attention_extra_logit,
-      dropout=drop if drops else None,
-      by_blocks=not (drops and (together or drop.transpose_qk)),
+      inputs,
+      attention_ops.AttentionOptions(
+        logit_cap=self.atten_logit_cap,
+        cap_before_bias=self.cap_before_bias,
+        extra_logit=self.attention_extra_logit,
+        dropout=drop if drops else None,
+        by_blocks=not (drops and (broadcasts or drop.transpose_qk)),
+      ),
     )
-    if self.zero_fully_masked and mask is not None:
-      sees = attention_ops.sees_something(
-        mask, targets=query.shape[1], causal=causal
+    if self.zero_fully_masked and inputs.mask is not None:
+      visible = attention_ops.has_visible_source(
+        inputs.mask, targets=inputs.query.shape[1], causal=inputs.causal
       )
-      encoded = jnp.where(jnp.swapaxes(sees, 1, 2)[..., None], encoded, 0)
+      encoded = jnp.where(jnp.swapaxes(visible, 1, 2)[..., None], encoded, 0)
     return encoded
 
   def _shard_heads(
     self, x: jax.Array, mapping: SplitDimsMapping, one_step: bool = False
   ) -> jax.Array:
-    """Returns `x` [B, T, ...] split, but for T if that is steps of decoding."""
+    """Returns `x` [B, T, ...] sharded; T is not split while decoding."""
     if one_step and mapping is not None:
       mapping = [mapping[0], None, *mapping[2:]]
     return self.shard(x, mapping)
@@ -575,5 +569,5 @@ class DotProductAttention(attention_decoding.DecodableAttention):
 
 
 def _or_indices(positions: jax.Array | None, x: jax.Array) -> jax.Array:
-  """Returns positions, if there are any, else those of `x` [B, T, ...]."""
+  """Returns `positions`, or 0..T-1 if they are None, for `x` [B, T, ...]."""
   return jnp.arange(x.shape[1])[None] if positions is None else positions

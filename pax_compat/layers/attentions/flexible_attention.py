@@ -1,8 +1,6 @@
-"""Attention that need not project, and whose targets may see less.
+"""Attention with optional projections and a limited window of sources.
 
-Shapes: B batch, T target time, S source time, L steps of decoding, D model
-dims, N heads, H dims of a head. Masks are boolean, True where a target may see
-a source, and broadcast to [B, N, T, S].
+Shapes: T target time, S source time, N heads, H dims of a head.
 """
 
 import jax
@@ -15,41 +13,40 @@ from pax_compat.layers.attentions.dot_product import DotProductAttention
 
 
 class HeadSplit(base_layer.BaseLayer):
-  """Stands in the place of a projection into heads: it only cuts dims apart.
+  """Splits dims into heads, in place of a projection.
 
   Attributes:
     num_heads: N.
-    is_output_projection: whether it joins heads instead.
+    is_output_projection: whether it merges heads instead.
   """
 
   num_heads: int = REQUIRED
   is_output_projection: bool = False
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Maps [..., N * H] to [..., N, H], or back."""
+    """Maps [..., N * H] to [..., N, H], or [..., N, H] to [..., N * H]."""
     if self.is_output_projection:
       return inputs.reshape([*inputs.shape[:-2], -1])
     return inputs.reshape([*inputs.shape[:-1], self.num_heads, -1])
 
 
 class FlexibleAttention(DotProductAttention):
-  """A `DotProductAttention` of which parts may be left out.
+  """A `DotProductAttention` with optional projections.
 
-  What is not projected is cut into heads as it is, so that it has to have
-  N * H dims.
+  Inputs without a projection are split into heads, so they need N * H dims.
 
   Attributes:
     project_query: whether queries are projected.
-    project_key: whether keys are.
-    project_value: whether values are.
-    project_output: whether the result is. If not, it has N * H dims.
-    value_from_key: whether values are the projected keys (as they are before
-      any rotation and normalisation), so that `value_vec` does not count.
-    output_dim: dims of the projected result; None takes those of the queries.
+    project_key: whether keys are projected.
+    project_value: whether values are projected.
+    project_output: whether the output is projected; else it has N * H dims.
+    value_from_key: whether values are the projected keys (before any rotation
+      and normalisation), so that `value_vec` is ignored.
+    output_dim: dims of the projected output; None takes those of the queries.
     key_proj_tpl: the projection of keys; None takes `proj_tpl`.
     value_proj_tpl: the projection of values; None takes `proj_tpl`.
-    left_context: how many positions a target sees at most, up to its own one;
-      None does not limit them. It does not hide what comes after the target.
+    left_context: maximum number of sources up to the target's own position
+      that it sees; None for no limit. Later sources are not affected.
     sees_itself: whether a target sees the source at its own position.
   """
 
@@ -73,8 +70,8 @@ class FlexibleAttention(DotProductAttention):
       )
     if self.combine_qkv:
       raise errors.UserError(
-        'FlexibleAttention.combine_qkv is on; expected a DotProductAttention,'
-        ' which has one weight for all'
+        'FlexibleAttention.combine_qkv is not supported; use a'
+        ' DotProductAttention'
       )
     dims = self._input_dims()
     heads = self.num_heads * self._head_dims()
@@ -83,12 +80,12 @@ class FlexibleAttention(DotProductAttention):
         continue
       if not getattr(self, f'project_{name}') and dims[name] != heads:
         raise errors.UserError(
-          f'FlexibleAttention.project_{name} is off, but there are'
-          f' {dims[name]} dims of a {name} for heads that have {heads} together'
+          f'FlexibleAttention.project_{name} is False, but a {name} has'
+          f' {dims[name]} dims; expected N * H, {heads}'
         )
 
   def _create_projection(self, name, tpl_field, mapping, **fields):
-    """Creates a projection, or what stands in its place."""
+    """Creates a projection, or a `HeadSplit` in its place."""
     is_output = name == 'post'
     if not getattr(self, 'project_output' if is_output else f'project_{name}'):
       self.create_child(
@@ -125,24 +122,13 @@ class FlexibleAttention(DotProductAttention):
     value_vec: jax.Array,
     *,
     mask: jax.Array | None = None,
-    **given,
+    **kwargs,
   ) -> jax.Array:
-    """Attends; see `DotProductAttention`.
-
-    Args:
-      query_vec: [B, T, D].
-      key_vec: [B, S, D].
-      value_vec: [B, S, D].
-      mask: None hides no more than this layer does.
-      **given: what else `DotProductAttention` takes.
-
-    Returns:
-      [B, T, D].
-    """
+    """Attends; see `DotProductAttention`. `mask` hides further sources."""
     self._check_mask(mask)
     seen = self._visible(jnp.arange(query_vec.shape[1]), key_vec.shape[1])
     return super().__call__(
-      query_vec, key_vec, value_vec, mask=combine_masks(mask, seen), **given
+      query_vec, key_vec, value_vec, mask=combine_masks(mask, seen), **kwargs
     )
 
   def extend_step(
@@ -151,28 +137,18 @@ class FlexibleAttention(DotProductAttention):
     *,
     time_step: jax.Array | int,
     mask: jax.Array | None = None,
-    **given,
+    **kwargs,
   ) -> jax.Array:
-    """Attends from new positions to all before; see `DecodableAttention`.
-
-    Args:
-      query_vec: [B, L, D], what stands at the new positions.
-      time_step: [], the index of the first of them.
-      mask: None hides no more than this layer does.
-      **given: what else `DotProductAttention` takes.
-
-    Returns:
-      [B, L, D].
-    """
+    """Attends; see `DecodableAttention`. `mask` hides further sources."""
     self._check_mask(mask)
     targets = time_step + jnp.arange(query_vec.shape[1])
-    seen = self._visible(targets, self._check_room(query_vec))
+    seen = self._visible(targets, self._check_capacity(query_vec))
     return super().extend_step(
-      query_vec, time_step=time_step, mask=combine_masks(mask, seen), **given
+      query_vec, time_step=time_step, mask=combine_masks(mask, seen), **kwargs
     )
 
   def _visible(self, targets: jax.Array, sources: int) -> jax.Array | None:
-    """Returns which sources the targets [T] may see, [1, 1, T, S]."""
+    """Returns the mask [1, 1, T, S] of this layer for the targets [T]."""
     distance = targets[:, None] - jnp.arange(sources)
     masks = []
     if self.left_context is not None:

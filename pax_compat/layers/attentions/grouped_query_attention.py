@@ -15,13 +15,13 @@ from pax_compat.layers.attentions import multi_query_attention
 class GroupedQueryAttention(
   multi_query_attention.MultiQueryDotProductAttention
 ):
-  """Multi-query attention under the names of another class of Pax.
+  """Multi-query attention with the field names of Pax's class.
 
   Attributes:
-    hidden_dim: N * H; it counts only where `dim_per_head` is None.
-    atten_temp: divides the logits, beside sqrt(H).
-    rope_min_max_timescales: the timescales by which queries and keys are
-      rotated by position, or None for no rotation.
+    hidden_dim: N * H; ignored if `dim_per_head` is set.
+    atten_temp: divides the logits, in addition to sqrt(H).
+    rope_min_max_timescales: timescales of the rotary embeddings of queries and
+      keys, or None for no rotation.
   """
 
   hidden_dim: int | None = None
@@ -29,13 +29,13 @@ class GroupedQueryAttention(
   rope_min_max_timescales: tuple[int, int] | None = None
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the weights are split over the mesh.
+    """Sharding of the weights over the mesh.
 
     Attributes:
-      dnh: of the projections of queries and of the result, [D, N, H].
-      dkh: of those of keys and values, [D, K, H]; None takes `dnh`. If K is 1,
-        that without its second entry is taken.
-      dconv: of the weights [N, H] or [K, H] of the convolutions.
+      dnh: mapping of the query and output projections [D, N, H].
+      dkh: mapping of the key and value projections [D, K, H]; None takes `dnh`.
+        If K is 1, its second entry is ignored.
+      dconv: mapping of the weights [N, H] or [K, H] of the convolutions.
     """
 
     dnh: SplitDimsMapping = None
@@ -43,12 +43,12 @@ class GroupedQueryAttention(
     dconv: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How activations are split over the mesh.
+    """Sharding of activations over the mesh.
 
     Attributes:
-      btd: of the result, [B, T, D].
-      btnh: of queries and what they attend to, [B, T, N, H].
-      bskh: of keys and values, [B, S, K, H]; a single head is not split.
+      btd: mapping of the output [B, T, D].
+      btnh: mapping of queries and contexts [B, T, N, H].
+      bskh: mapping of keys and values [B, S, K, H]; a single head is not split.
     """
 
     btd: SplitDimsMapping = None

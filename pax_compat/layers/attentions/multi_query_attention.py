@@ -1,4 +1,4 @@
-"""Attention in which heads share keys and values.
+"""Multi-query attention: heads of queries share keys and values.
 
 Shapes: B batch, T target time, S source time, D model dims, N heads, K heads of
 keys and values, H dims of a head.
@@ -17,15 +17,15 @@ from pax_compat.layers.attentions.attention_projections import (
 class MultiQueryDotProductAttention(dot_product.DotProductAttention):
   """Attention with fewer heads of keys and values than of queries.
 
-  With one, https://arxiv.org/abs/1911.02150, their weights are [D, H] and their
-  biases [H]; with more, https://arxiv.org/abs/2305.13245, [D, K, H] and [K, H].
-  Each goes with N / K successive heads of queries.
+  With one (https://arxiv.org/abs/1911.02150) their weights are [D, H] and their
+  biases [H]; with more (https://arxiv.org/abs/2305.13245) [D, K, H] and [K, H].
+  Each is shared by N / K successive heads of queries.
 
   Attributes:
     num_kv_heads: K, a divisor of N.
-    internal_enable_per_dim_scale: as in `DotProductAttention`, but off.
-    headless_proj_tpl: the projections of keys and values if K is 1; else they
-      are `proj_tpl`.
+    internal_enable_per_dim_scale: as in `DotProductAttention`; default False.
+    headless_proj_tpl: projections of keys and values if K is 1; else `proj_tpl`
+      is used.
   """
 
   num_kv_heads: int = 1
@@ -33,24 +33,24 @@ class MultiQueryDotProductAttention(dot_product.DotProductAttention):
   headless_proj_tpl: Config = sub_config_field(OneHeadedAttentionProjection)
 
   class WeightSharding(dot_product.DotProductAttention.WeightSharding):
-    """How the weights are split over the mesh.
+    """Sharding of the weights over the mesh.
 
     Attributes:
-      proj: of all projections with several heads, whose weights are [D, N, H].
-      proj_headless: of those with one, whose weights are [D, H].
-      dconv: of the weights [N, H] or [K, H] of the convolutions.
+      proj: mapping of projections with several heads [D, N, H].
+      proj_headless: mapping of projections with one head [D, H].
+      dconv: mapping of the weights [N, H] or [K, H] of the convolutions.
     """
 
     proj_headless: SplitDimsMapping = None
 
   class ActivationSharding(dot_product.DotProductAttention.ActivationSharding):
-    """How activations are split over the mesh.
+    """Sharding of activations over the mesh.
 
     Attributes:
-      blnh: of queries and what they attend to, [B, T, N, H]; of keys and
-        values too if K is not 1.
-      blh: of keys and values [B, S, H] if K is 1; None takes that of `blnh`.
-      bld: of the result, [B, T, D].
+      blnh: mapping of queries and contexts [B, T, N, H]; of keys and values too
+        if K is not 1.
+      blh: mapping of keys and values [B, S, H] if K is 1; None takes `blnh`.
+      bld: mapping of the output [B, T, D].
     """
 
     blh: SplitDimsMapping = None

@@ -1,7 +1,7 @@
-"""Attention whose logits depend on how far the source is from the target.
+"""Attention with relative positions: logits depend on target-source distance.
 
 Shapes: B batch, T target time, S source time, N heads, H dims of a head, R
-dims of the positions' embeddings.
+dims of the position embeddings.
 """
 
 import jax
@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from pax_compat.layers.attentions.dot_product import DotProductAttention
+from pax_compat.layers.attentions.relative_bias import by_source
 from pax_compat.layers.embeddings.positional_embeddings import (
   PositionalEmbedding,
 )
@@ -18,28 +20,28 @@ from pax_compat.layers.template_fields import split
 
 
 class SelfAttention(DotProductAttention):
-  """Base of attention that knows only that of a sequence to itself."""
+  """Base class of attention layers without cross attention."""
 
   def __call__(
     self,
     query_vec: jax.Array,
     key_vec: jax.Array,
     value_vec: jax.Array,
-    **given,
+    **kwargs,
   ) -> jax.Array:
     """Attends; see `DotProductAttention`.
 
     Raises:
-      UserError: the sources are not as many as the targets.
+      UserError: the numbers of sources and targets differ.
     """
     if query_vec.shape[1] != key_vec.shape[1]:
       self._check_cross()
-    return super().__call__(query_vec, key_vec, value_vec, **given)
+    return super().__call__(query_vec, key_vec, value_vec, **kwargs)
 
   def _check_cross(self):
     raise errors.UserError(
-      f'{type(self).__name__} is for attention of a sequence to itself; it has'
-      ' no cross attention'
+      f'{type(self).__name__} is for self attention; it does not support cross'
+      ' attention'
     )
 
 
@@ -48,11 +50,11 @@ class DotProductAttentionXL(SelfAttention):
 
   The logit of a target and a source is (q + u) k + (q + v) r: q is the scaled
   query, k the key, r the projected sinusoidal embedding of their distance, and
-  u and v are weights [N, H], which start at 0.
+  u and v are weights [N, H], initialised to 0.
 
   Attributes:
     rel_pos_emb_dim: R.
-    skip_term_b: whether the second product is v r only.
+    skip_term_b: whether to omit q r.
     use_relative_bias: whether there are u and v; None takes `use_bias`.
     pos_emb_tpl: the embedding of distances.
   """
@@ -67,8 +69,7 @@ class DotProductAttentionXL(SelfAttention):
     where = type(self).__name__
     if self.rel_pos_emb_dim <= 0:
       raise errors.UserError(
-        f'{where}.rel_pos_emb_dim is {self.rel_pos_emb_dim}; expected the dims'
-        ' of an embedding'
+        f'{where}.rel_pos_emb_dim is {self.rel_pos_emb_dim}; expected 1 or more'
       )
     if self.skip_term_b and not self._has_biases():
       raise errors.UserError(
@@ -94,9 +95,9 @@ class DotProductAttentionXL(SelfAttention):
     return self.use_bias if own is None else own
 
   def _encode(
-    self, query, key, value, *, mask, bias, causal, time_step
+    self, inputs: AttentionInputs, time_step: jax.Array | int | None = None
   ) -> jax.Array:
-    content = by_position = query
+    query = content = by_position = inputs.query
     if self._has_biases():
       content = query + self.theta.u
       by_position = query + self.theta.v
@@ -104,43 +105,27 @@ class DotProductAttentionXL(SelfAttention):
       by_position = self.theta.v[None, None]
       by_position = jnp.broadcast_to(by_position, (1, *query.shape[1:]))
     first = 0 if time_step is None else time_step
-    logits = self._position_logits(by_position, key.shape[1], first)
-    return super()._encode(
-      content,
-      key,
-      value,
-      mask=mask,
-      bias=logits if bias is None else logits + bias,
-      causal=causal,
-      time_step=time_step,
-    )
+    logits = self._position_logits(by_position, inputs.key.shape[1], first)
+    inputs = _with_bias(inputs._replace(query=content), logits)
+    return super()._encode(inputs, time_step)
 
   def _position_logits(
     self, query: jax.Array, sources: int, first: jax.Array | int
   ) -> jax.Array:
-    """Returns what distances add to the logits, [B, N, T, S].
+    """Returns the logits of the distances, [B, N, T, S].
 
     Args:
       query: [B, T, N, H].
       sources: S.
-      first: [], the index of the first target among the sources.
+      first: [], index of the first target among the sources.
     """
-    targets = query.shape[1]
-    # Of each distance that there is, the farthest target first.
-    farthest = first + targets - 1
-    distances = farthest - jnp.arange(targets + sources - 1)
+    distances = _distances(first, query.shape[1], sources)
     embedded = self.pos_proj(self.pos_emb(position=distances[None]))[0]
-    logits = jnp.einsum(
-      'btnh,lnh->bntl',
-      query,
-      embedded.astype(query.dtype),
-      preferred_element_type=jnp.float32,
-    )
-    return by_source(logits, sources)
+    return _distance_logits(query, embedded, sources)
 
 
 class ClippedDistanceEmbedding(base_layer.BaseLayer):
-  """A vector for each distance, which start at zero.
+  """A vector for each distance, initialised to 0.
 
   Attributes:
     radius: distances are clipped to -radius, ..., radius.
@@ -163,21 +148,21 @@ class ClippedDistanceEmbedding(base_layer.BaseLayer):
     return self.theta.w[self.index(distance)]
 
   def index(self, distance: jax.Array) -> jax.Array:
-    """Returns the rows of distances."""
+    """Returns the row of each distance."""
     return jnp.clip(distance, -self.radius, self.radius) + self.radius
 
 
 class DotProductAttentionRPE(SelfAttention):
   """Attention with learned distances, https://arxiv.org/abs/1803.02155.
 
-  A key gets the vector of how far it is before the target, a value that of how
-  far it is after the target. Time and memory are those of all attention
-  weights, and a product of them with a matrix of their size.
+  The vector of the distance target - source is added to a key, that of
+  source - target to a value. Time and memory are those of all attention
+  weights, and of their product with a matrix of the same size.
 
   Attributes:
     rel_pos_radius: distances are clipped to -radius, ..., radius.
     rel_pos_emb_dim: R; None takes N * H. Vectors of other dims are projected.
-    skip_value_emb: whether values stay as they are.
+    skip_value_emb: whether to leave values unchanged.
   """
 
   rel_pos_radius: int = REQUIRED
@@ -208,33 +193,19 @@ class DotProductAttentionRPE(SelfAttention):
     return vectors.reshape(len(distance), self.num_heads, -1)
 
   def _encode(
-    self, query, key, value, *, mask, bias, causal, time_step
+    self, inputs: AttentionInputs, time_step: jax.Array | int | None = None
   ) -> jax.Array:
-    targets, sources = query.shape[1], key.shape[1]
+    query, value = inputs.query, inputs.value
+    targets, sources = query.shape[1], inputs.key.shape[1]
     first = 0 if time_step is None else time_step
-    farthest = first + targets - 1
-    distances = farthest - jnp.arange(targets + sources - 1)
-    logits = by_source(
-      jnp.einsum(
-        'btnh,lnh->bntl',
-        query,
-        self._vectors('key', distances).astype(query.dtype),
-        preferred_element_type=jnp.float32,
-      ),
-      sources,
-    )
-    given = dict(
-      mask=mask,
-      bias=logits if bias is None else logits + bias,
-      causal=causal,
-      time_step=time_step,
-    )
+    vectors = self._vectors('key', _distances(first, targets, sources))
+    inputs = _with_bias(inputs, _distance_logits(query, vectors, sources))
     if self.skip_value_emb:
-      return super()._encode(query, key, value, **given)
-    # The weights [B, T, N, S] themselves are what attends to unit vectors.
+      return super()._encode(inputs, time_step)
+    # With unit vectors as values, the contexts are the weights [B, T, N, S].
     units = jnp.eye(sources, dtype=value.dtype)[None, :, None]
     units = jnp.broadcast_to(units, (*value.shape[:3], sources))
-    weights = super()._encode(query, key, units, **given)
+    weights = super()._encode(inputs._replace(value=units), time_step)
     radius = self.rel_pos_radius
     vectors = self._vectors('value', jnp.arange(-radius, radius + 1))
     after = jnp.arange(sources) - (first + jnp.arange(targets))[:, None]
@@ -247,10 +218,42 @@ class DotProductAttentionRPE(SelfAttention):
     )
 
 
+def _distances(first: jax.Array | int, targets: int, sources: int) -> jax.Array:
+  """Returns all distances [T + S - 1] of targets to sources, largest first."""
+  return first + targets - 1 - jnp.arange(targets + sources - 1)
+
+
+def _distance_logits(
+  query: jax.Array, vectors: jax.Array, sources: int
+) -> jax.Array:
+  """Returns products of queries and vectors of distances, [B, N, T, S].
+
+  Args:
+    query: [B, T, N, H].
+    vectors: [T + S - 1, N, H], of `_distances`.
+    sources: S.
+  """
+  logits = jnp.einsum(
+    'btnh,lnh->bntl',
+    query,
+    vectors.astype(query.dtype),
+    preferred_element_type=jnp.float32,
+  )
+  logits = jnp.pad(logits, [(0, 0), (0, 0), (0, 0), (0, 1)])
+  return by_source(logits, sources)
+
+
+def _with_bias(inputs: AttentionInputs, bias: jax.Array) -> AttentionInputs:
+  """Returns inputs with a further bias."""
+  if inputs.bias is not None:
+    bias = bias + inputs.bias
+  return inputs._replace(bias=bias)
+
+
 def create_position_projection(
   layer: DotProductAttention, name: str, dims: int
 ):
-  """Creates the projection of distances, without a bias, into heads."""
+  """Creates the projection of distance embeddings into heads, without bias."""
   tpl = layer.proj_tpl.clone().set(
     input_dim=dims,
     use_bias=False,
@@ -260,24 +263,3 @@ def create_position_projection(
   mapping = layer._query_weight_mapping()
   tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping))
   layer.create_child(name, tpl)
-
-
-def by_source(logits: jax.Array, sources: int) -> jax.Array:
-  """Turns logits by distance into logits by source.
-
-  Args:
-    logits: [B, N, T, T + S - 1]; the last dimension goes from the distance of
-      the last target and the first source down to that of the first target and
-      the last source.
-    sources: S.
-
-  Returns:
-    [B, N, T, S].
-  """
-  *batch, targets, width = logits.shape
-  # Rows one longer, laid end to end and cut anew without the extra element,
-  # shift by one from each target to the next.
-  logits = jnp.pad(logits, [(0, 0)] * (len(batch) + 1) + [(0, 1)])
-  logits = logits.reshape(*batch, -1)[..., : targets * width]
-  logits = logits.reshape(*batch, targets, width)
-  return logits[..., targets - 1 : targets - 1 + sources]

@@ -1,4 +1,4 @@
-"""A learned bias of attention for each distance, as in T5.
+"""Learned relative position biases of attention, as in T5.
 
 https://arxiv.org/abs/1910.10683. Shapes: B batch, T target time, S source time,
 N heads, X buckets of distances.
@@ -14,24 +14,23 @@ from pax_compat.config import REQUIRED
 
 
 class RelativeBias(base_layer.BaseLayer):
-  """Adds to each logit a weight of its head and of the source's distance.
+  """A bias of the logits for each head and bucket of distances.
 
-  Small distances have a weight each; larger ones share, in buckets that grow
+  Small distances have a bucket each; larger ones share buckets that grow
   geometrically.
 
   Attributes:
     num_heads: N.
-    use_length_as_position: whether a position is the index in the sequence
-      also where positions are given, as those of packed examples are. Within
-      an example the distances are the same, and the bias has no batch
-      dimension then.
+    use_length_as_position: whether positions are indices in the sequence, even
+      if positions are given, as for packed examples. Within an example the
+      distances are the same, and the bias has no batch dimension.
     relative_attention_num_buckets: X.
-    relative_attention_max_distance: sources at least so far away share the
-      last bucket.
+    relative_attention_max_distance: distances from this on share the last
+      bucket.
     bidirectional: whether later sources have half of the buckets; else all of
       them share the bucket of distance 0.
-    use_xavier_init: whether weights start as `WeightInit.Xavier()`, else
-      Gaussian with deviation (N * X)^-0.5.
+    use_xavier_init: whether the initializer is `WeightInit.Xavier()`; else a
+      Gaussian of deviation (N * X)^-0.5.
   """
 
   num_heads: int = REQUIRED
@@ -50,7 +49,7 @@ class RelativeBias(base_layer.BaseLayer):
         ' relative_attention_max_distance is'
         f' {self.relative_attention_max_distance}; expected'
         f' {4 if self.bidirectional else 2} buckets at least, and a distance'
-        f' above {exact}, up to which each has a bucket of its own'
+        f' above {exact}, the number of distances with separate buckets'
       )
     shape = [self.num_heads, buckets]
     init = WeightInit.Gaussian(np.prod(shape) ** -0.5)
@@ -78,18 +77,13 @@ class RelativeBias(base_layer.BaseLayer):
     if not self.use_length_as_position:
       return self.at(query_segment_pos, key_segment_pos)
     targets, sources = query_segment_pos.shape[1], key_segment_pos.shape[1]
-    # All targets have the same bias at the same distance: [N, T+S-1] numbers
-    # are the whole of it. Rows one longer than that, laid end to end and cut
-    # anew without the extra one, shift by one from each target to the next;
-    # the gradient is a sum then and no scatter.
+    # The bias depends only on the distance: [N, T + S - 1] numbers, shifted for
+    # each target. So the gradient is a sum instead of a scatter.
     distances = np.arange(-targets + 1, sources)
     bias = self.theta.wrb[:, self._buckets(distances)]
-    width = len(distances)
     bias = jnp.pad(bias, ((0, 0), (0, 1)))[:, None]
-    bias = jnp.broadcast_to(bias, (self.num_heads, targets, width + 1))
-    bias = bias.reshape(self.num_heads, -1)[:, : targets * width]
-    bias = bias.reshape(self.num_heads, targets, width)
-    return bias[None, :, :, targets - 1 :]
+    shape = (self.num_heads, targets, len(distances) + 1)
+    return by_source(jnp.broadcast_to(bias, shape), sources)[None]
 
   def at(
     self, query_positions: jax.Array, key_positions: jax.Array
@@ -101,7 +95,7 @@ class RelativeBias(base_layer.BaseLayer):
       key_positions: [B, S] or [1, S].
 
     Returns:
-      [B, N, T, S] or, if both had 1 for B, [1, N, T, S].
+      [B, N, T, S], or [1, N, T, S] if both batches are 1.
     """
     distances = key_positions[:, None, :] - query_positions[:, :, None]
     bias = jnp.take(self.theta.wrb, self._buckets(distances), axis=1)
@@ -113,8 +107,8 @@ class RelativeBias(base_layer.BaseLayer):
     """Returns the bias [1, N, L, S] of new positions while decoding.
 
     Args:
-      seq_length: S, the positions that are decoded in all.
-      time_step: [], the index of the first of the L new positions.
+      seq_length: S, the capacity of the cache in positions.
+      time_step: [], index of the first of the L new positions.
       steps: L.
     """
     query_positions = time_step + jnp.arange(steps)[None]
@@ -122,7 +116,7 @@ class RelativeBias(base_layer.BaseLayer):
 
   def _buckets(self, distances):
     """Returns the buckets of distances, source minus target, of any shape."""
-    # From a table, so that every device agrees on where a bucket ends.
+    # From a table, so that all devices agree on the limits of the buckets.
     farthest = self.relative_attention_max_distance
     table = _bucket(
       np.arange(-farthest, farthest + 1),
@@ -134,6 +128,27 @@ class RelativeBias(base_layer.BaseLayer):
       return table[np.clip(distances, -farthest, farthest) + farthest]
     index = jnp.clip(distances, -farthest, farthest) + farthest
     return jnp.asarray(table)[index]
+
+
+def by_source(logits: jax.Array, sources: int) -> jax.Array:
+  """Converts logits by distance to logits by source.
+
+  Args:
+    logits: [..., T, T + S]; the last dimension is in the order of distances,
+      from that of the last target and the first source to that of the first
+      target and the last source, and ends with an element that is ignored.
+    sources: S.
+
+  Returns:
+    [..., T, S].
+  """
+  *batch, targets, width = logits.shape
+  width -= 1
+  # Flattening and reshaping to rows that are shorter by one element shifts each
+  # target's row by one more than the row before.
+  logits = logits.reshape(*batch, -1)[..., : targets * width]
+  logits = logits.reshape(*batch, targets, width)
+  return logits[..., targets - 1 : targets - 1 + sources]
 
 
 def _bucket(

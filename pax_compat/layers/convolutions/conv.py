@@ -1,7 +1,7 @@
 """Convolutions, and blocks of convolution, normalisation and activation.
 
 Shapes: B batch, T time, H height, W width, I input channels, O output channels.
-In images of sound the height is time and the width is frequency.
+In spectrograms H is time and W is frequency.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,26 @@ from pax_compat.layers.paddings import apply_paddings
 
 
 class BaseConv(base_layer.BaseLayer):
-  """Base of the convolutions, whatever their number of spatial dimensions.
+  """Base class of the convolutions with any number of spatial dimensions.
 
-  If the inputs have several times the channels that the filter takes, they are
-  convolved in as many groups.
+  If the inputs have several times the filter's input channels, the convolution
+  is grouped.
 
   Attributes:
-    filter_shape: the kernel's size in each spatial dimension, then I and O.
-    filter_stride: the stride in each spatial dimension; None strides by 1.
-    dilations: the distance of the kernel's elements in each spatial dimension;
-      None sets them side by side.
+    filter_shape: kernel size of each spatial dimension, then I and O.
+    filter_stride: stride of each spatial dimension; None takes 1.
+    dilations: dilation of each spatial dimension; None takes 1.
     bias: whether there is a bias.
-    bias_init: its first value.
-    kernel_init: first value of the kernel; None takes `params_init`.
-    padding: 'SAME' gives an output for each stride of the input, 'VALID' only
-      where the kernel lies within the input.
-    tf_equivalent_padding: whether 'SAME' shares out the zeros around a strided
-      input as TensorFlow does, which depends on the input's size. Otherwise an
-      input gets the zeros that it would get without strides.
-    is_causal: whether no output sees what comes after it in the first spatial
-      dimension. Takes 'SAME' and `tf_equivalent_padding`.
-    weight_norm_tpl: normalises the kernel.
+    bias_init: initializer of the bias.
+    kernel_init: initializer of the kernel; None takes `params_init`.
+    padding: 'SAME' pads the input with zeros, so that every stride gives an
+      output; 'VALID' does not pad.
+    tf_equivalent_padding: whether 'SAME' distributes the zeros around a strided
+      input as TensorFlow does, depending on the input's size; else as without
+      strides.
+    is_causal: whether outputs do not depend on later positions in the first
+      spatial dimension. Requires 'SAME' and `tf_equivalent_padding`.
+    weight_norm_tpl: normalisation of the kernel.
   """
 
   filter_shape: Sequence[int] = REQUIRED
@@ -67,21 +66,21 @@ class BaseConv(base_layer.BaseLayer):
     channel_multipliers: int = 1,
     **fields,
   ) -> Config:
-    """Returns a config of a convolution of each channel by itself.
+    """Returns a config of a depthwise convolution.
 
     Args:
-      kernel_shape: the kernel's size in each spatial dimension.
+      kernel_shape: kernel size of each spatial dimension.
       in_channels: I.
       channel_multipliers: O / I.
       **fields: further fields.
 
     Raises:
       UserError: `filter_shape` is among the further fields, or `kernel_shape`
-        has another number of dimensions than the layer.
+        has the wrong number of dimensions.
     """
     if 'filter_shape' in fields:
       raise errors.UserError(
-        f'{cls.__name__}.HParamsDepthwise works filter_shape out by itself'
+        f'{cls.__name__}.HParamsDepthwise computes filter_shape; do not set it'
       )
     _check_length(cls, 'kernel_shape', kernel_shape, len(cls.spatial_dims))
     outputs = in_channels * channel_multipliers
@@ -94,7 +93,7 @@ class BaseConv(base_layer.BaseLayer):
 
   @property
   def kernel_spans(self) -> list[int]:
-    """How many positions the kernel spans in each spatial dimension."""
+    """Dilated kernel size of each spatial dimension."""
     sizes = self.filter_shape[:-2]
     return list(map(effective_kernel_size, sizes, self._dilations))
 
@@ -137,24 +136,23 @@ class BaseConv(base_layer.BaseLayer):
         f"{name}.padding is {self.padding!r}; expected 'SAME' or 'VALID'"
       )
     if self.is_causal and not self.tf_equivalent_padding:
-      raise errors.UserError(f'{name}.is_causal takes tf_equivalent_padding')
+      raise errors.UserError(f'{name}.is_causal requires tf_equivalent_padding')
     if self.is_causal and self.padding == 'VALID':
-      raise errors.UserError(f"{name}.is_causal takes padding='SAME'")
+      raise errors.UserError(f"{name}.is_causal requires padding='SAME'")
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Returns the convolution [B, ..., O] of `inputs` [B, ..., I].
 
     Args:
-      inputs: [B, ..., I], or several times I channels; between them the spatial
-        dimensions.
+      inputs: [B, spatial dimensions, I or a multiple of I].
 
     Raises:
-      UserError: the channels of inputs and filter do not fit.
+      UserError: the channels of inputs and filter do not match.
     """
     return self.convolve(inputs)
 
   def convolve(self, inputs: jax.Array) -> jax.Array:
-    """Returns the convolution alone; blocks of several layers build on it."""
+    """Returns the convolution alone, for blocks that add further layers."""
     spatial = self.spatial_dims
     outputs = jax.lax.conv_general_dilated(
       inputs.astype(self.compute_dtype),
@@ -176,17 +174,17 @@ class BaseConv(base_layer.BaseLayer):
         f'{name}: inputs of shape {list(shape)}; expected'
         f' {len(self.spatial_dims) + 2} dimensions'
       )
-    channels, (taken, given) = shape[-1], self.filter_shape[-2:]
-    if channels % taken or given % (channels // taken):
+    channels, (inputs, outputs) = shape[-1], self.filter_shape[-2:]
+    if channels % inputs or outputs % (channels // inputs):
       raise errors.UserError(
-        f'{name}: inputs of {channels} channels do not fit the filter_shape'
-        f' {list(self.filter_shape)}; expected a multiple of {taken}, whose'
-        f' quotient divides {given}'
+        f'{name}: inputs of {channels} channels do not match the filter_shape'
+        f' {list(self.filter_shape)}; expected a multiple of {inputs}, whose'
+        f' quotient divides {outputs}'
       )
-    return channels // taken
+    return channels // inputs
 
   def _pads(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns the zeros before and after inputs of the given spatial sizes."""
+    """Returns the padding of inputs of the given spatial sizes."""
     spans = self.kernel_spans
     if self.padding == 'VALID':
       return [(0, 0)] * len(spans)
@@ -229,7 +227,7 @@ class ConvBNAct(Conv2D):
   """A convolution, a batch normalisation and an activation.
 
   Attributes:
-    batch_norm_tpl: the normalisation of the O channels; None for none.
+    batch_norm_tpl: normalisation of the O channels, or None.
     activation_tpl: the activation.
   """
 
@@ -258,13 +256,12 @@ class ConvBNAct(Conv2D):
 class ConvBNActWithPadding(ConvBNAct):
   """A convolution, a batch normalisation and an activation over padded time.
 
-  What stands at padded positions has no influence on others or on the
-  statistics of the batch, and the output is zero there.
+  Padded positions affect neither others nor the statistics of the batch, and
+  the output is zero there.
 
   Attributes:
-    compat_with_lingvo: whether with a stride in time an output is padded as in
-      Lingvo, where any of the positions that the stride covers is; otherwise it
-      is padded where the first of them is.
+    compat_with_lingvo: whether with a stride in time an output is padded if any
+      position that the stride covers is, as in Lingvo; else if the first is.
   """
 
   compat_with_lingvo: bool = False
@@ -275,22 +272,22 @@ class ConvBNActWithPadding(ConvBNAct):
       return
     if self.padding == 'VALID' or any(d > 1 for d in self._dilations):
       raise errors.UserError(
-        f'{type(self).__name__}.compat_with_lingvo takes no dilations and'
+        f'{type(self).__name__}.compat_with_lingvo requires no dilations and'
         " padding='SAME'"
       )
 
   def __call__(
     self, inputs: jax.Array, paddings: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Maps `inputs` [B, H, W, I], H being time, to [B, H', W', O].
+    """Applies the block.
 
     Args:
-      inputs: [B, H, W, I].
+      inputs: [B, H, W, I], where H is time.
       paddings: [B, H].
 
     Returns:
-      The outputs, and their paddings [B, H']. Where the kernel must lie within
-      the input, an output is padded if all that its kernel sees is.
+      The outputs [B, H', W', O] and their paddings [B, H']. With padding
+      'VALID', an output is padded if all inputs of its kernel are.
     """
     outputs = self.convolve(apply_paddings(inputs, paddings))
     paddings = self._output_paddings(paddings, outputs.shape[1])

@@ -1,4 +1,4 @@
-"""Convolutions along time of each channel by itself.
+"""Depthwise convolutions along time.
 
 Shapes: B batch, T time, I input channels, M channel multiplier, K kernel size,
 D model dims, N heads, H dims of a head.
@@ -17,23 +17,24 @@ from pax_compat.layers.paddings import apply_paddings
 
 
 def effective_kernel_size(size: int, dilation: int) -> int:
-  """Returns how many positions a dilated kernel spans."""
+  """Returns the number of positions that a dilated kernel spans."""
   return dilation * (size - 1) + 1
 
 
 class BaseDepthwiseConv1D(base_layer.BaseLayer):
-  """Base of the depthwise convolutions of [B, T, I].
+  """Base class of the depthwise convolutions of [B, T, I].
 
   Attributes:
     filter_shape: K, I and M.
     bias: whether there is a bias.
-    bias_init: its first value.
-    is_causal: whether no output sees what comes after it in time. Takes 'SAME'.
-    padding: 'SAME' gives an output for each input, 'VALID' only where the
-      kernel lies within the input.
+    bias_init: initializer of the bias.
+    is_causal: whether outputs do not depend on later positions. Requires
+      'SAME'.
+    padding: 'SAME' pads the input with zeros, so that there is an output for
+      each input; 'VALID' does not pad.
     use_2d_conv_weight_shape: whether the weight has the shape [K, 1, I * M, 1],
-      as some checkpoints have it; otherwise it has the shape [K, 1, I * M].
-    rhs_dilation_rate: the distance in time of the kernel's elements.
+      as in some checkpoints, instead of [K, 1, I * M].
+    rhs_dilation_rate: dilation of the kernel.
   """
 
   filter_shape: Sequence[int] = REQUIRED
@@ -51,7 +52,7 @@ class BaseDepthwiseConv1D(base_layer.BaseLayer):
 
     Args:
       inputs: [B, T, I].
-      paddings: [B, T]; what stands at padded positions counts as zero.
+      paddings: [B, T]; inputs at padded positions are taken as 0.
     """
     raise NotImplementedError(type(self).__name__)
 
@@ -60,10 +61,10 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
   """Depthwise convolution of [B, T, I]."""
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the weights are split over the mesh.
+    """Sharding of the weights over the mesh.
 
     Attributes:
-      him: of K, I and M. Where M is split too, its axes come after those of I
+      him: mapping of K, I and M. If M is split too, its axes follow those of I
         in the weight's dimension of size I * M.
     """
 
@@ -104,16 +105,18 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
         " 'VALID'"
       )
     if self.is_causal and self.padding == 'VALID':
-      raise errors.UserError("DepthwiseConv1D.is_causal takes padding='SAME'")
+      raise errors.UserError(
+        "DepthwiseConv1D.is_causal requires padding='SAME'"
+      )
     if self.weight_split_dims_mapping.wt is not None:
       raise errors.UserError(
         'DepthwiseConv1D.weight_split_dims_mapping.wt is'
-        f' {list(self.weight_split_dims_mapping.wt)}; expected him, which has'
-        ' an entry each for kernel size, input channels and multiplier'
+        f' {list(self.weight_split_dims_mapping.wt)}; expected him, with an'
+        ' entry each for kernel size, input channels and multiplier'
       )
 
   def _mapping(self) -> list | None:
-    """Returns how a weight [K, 1, I * M] is split."""
+    """Returns the mapping of a weight [K, 1, I * M]."""
     him = self.weight_split_dims_mapping.him
     if him is None:
       return None
@@ -152,11 +155,11 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
   """Causal depthwise convolution, as in https://arxiv.org/abs/2109.08668.
 
   Its weights, `dconv_0` for the position itself, `dconv_1` for the one before
-  and so on, have the shape of what is convolved.
+  and so on, have the shape `hidden_dims`.
 
   Attributes:
     kernel_size: K.
-    hidden_dims: the last dimensions of the inputs: D or a sequence, as (N, H).
+    hidden_dims: last dimensions of the inputs: D or a sequence, such as (N, H).
   """
 
   kernel_size: int = 3
@@ -171,10 +174,10 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
         f' hidden_dims {self.hidden_dims}; expected at least 1'
       )
     for i in range(self.kernel_size):
-      first = 0.5 if i == 0 else 0.5 / self.kernel_size
+      init = 0.5 if i == 0 else 0.5 / self.kernel_size
       mapping = self.weight_split_dims_mapping.wt
       weight = WeightHParams(
-        dims, WeightInit.Constant(first), tensor_split_dims_mapping=mapping
+        dims, WeightInit.Constant(init), tensor_split_dims_mapping=mapping
       )
       self.create_variable(f'dconv_{i}', weight)
 
@@ -189,8 +192,8 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     Args:
       inputs: [B, T, ...], or [T, B, ...].
       axis: the dimension of time, 1 or 0.
-      segment_pos: [B, T], positions within the segments of a packed batch, of
-        which none sees another; None if there is one segment only.
+      segment_pos: [B, T], positions within the segments of packed rows, which
+        do not see each other; None for a single segment.
     """
     self._check_axis(axis)
     length = inputs.shape[axis]
@@ -218,7 +221,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     """Returns the convolution [B, ...] at one position in time.
 
     Args:
-      inputs: [B, T, ...] or [T, B, ...], filled up to the position at least.
+      inputs: [B, T, ...] or [T, B, ...], valid at least up to the position.
       axis: the dimension of time, 1 or 0.
       step: [], the position.
       segment_pos: [B], the position within the segment; None takes `step`.
@@ -239,7 +242,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     return outputs
 
   def theta_of(self, distance: int) -> jax.Array:
-    """Returns the weight for the position that many steps before."""
+    """Returns the weight for the position `distance` steps before."""
     return self.get_theta(f'dconv_{distance}')
 
   def _check_axis(self, axis: int):

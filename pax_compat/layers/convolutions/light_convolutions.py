@@ -18,8 +18,8 @@ from pax_compat.layers.convolutions.depthwise_convolutions import (
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.template_fields import agreed, keep_prob, split
 
-# Makes sqrt(6 / (D + D)), the bound for [D, D], that for [D, 2 * D]: the linear
-# layers at the start are halves of one matrix of twice the outputs.
+# The linear layers at the start are halves of a matrix [D, 2 * D]. This scales
+# Xavier's bound for [D, D], sqrt(6 / (D + D)), to the bound for [D, 2 * D].
 _XAVIER_OF_HALF = WeightInit.Xavier(math.sqrt(2 / 3))
 
 
@@ -33,39 +33,40 @@ class LightConv1D(base_layer.BaseLayer):
     input_dims: D.
     kernel_size: K.
     conv_activation_tpl: the activation after the convolution.
-    dropout_prob: the probability that an element of the result is dropped; 0
-      leaves it to `dropout_tpl`, which drops nothing unless set.
+    dropout_prob: dropout probability of the result; 0 leaves it to
+      `dropout_tpl`, whose default is no dropout.
     ln_tpl: the normalisation of the inputs.
     linear_start_tpl: each of the two linear layers of the gated linear unit;
-      unless it sets `params_init`, they start as Xavier's halves of [D, 2 * D].
+      unless it sets `params_init`, they are initialised as halves of one Xavier
+      matrix [D, 2 * D].
     depthwise_conv_tpl: the convolution.
     conv_norm_layer_tpl: the normalisation after the convolution.
     linear_end_tpl: the linear layer at the end.
     dropout_tpl: the dropout.
-    is_causal: whether no output sees what comes after it in time; False leaves
-      it to `depthwise_conv_tpl`.
+    is_causal: whether outputs do not depend on later positions; False leaves it
+      to `depthwise_conv_tpl`.
     use_2d_conv_norm: whether the normalisation after the convolution gets
-      [B, T, 1, D] rather than [B, T, D].
+      [B, T, 1, D] instead of [B, T, D].
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the weights are split over the mesh.
+    """Sharding of the weights over the mesh.
 
     Attributes:
-      df: of the two linear layers at the start [D, D]; the one at the end is
-        split the other way round.
-      him: of the convolution; see `DepthwiseConv1D`.
+      df: mapping of the linear layers at the start [D, D]; the one at the end
+        uses the transposed mapping.
+      him: mapping of the convolution; see `DepthwiseConv1D`.
     """
 
     df: SplitDimsMapping = None
     him: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How what is computed is split over the mesh.
+    """Sharding of activations over the mesh.
 
     Attributes:
-      blf: [B, T, D] between the linear layers.
-      bld: [B, T, D] after the linear layer at the end.
+      blf: mapping of [B, T, D] between the linear layers.
+      bld: mapping of [B, T, D] after the linear layer at the end.
     """
 
     blf: SplitDimsMapping = None
@@ -89,7 +90,7 @@ class LightConv1D(base_layer.BaseLayer):
     if weights.wt is not None:
       raise errors.UserError(
         f'LightConv1D.weight_split_dims_mapping.wt is {list(weights.wt)};'
-        ' expected df and him, the mappings of its parts'
+        ' expected df and him, the mappings of its layers'
       )
     outputs, dims = self.activation_split_dims_mapping, self.input_dims
     self.create_child('ln', self.ln_tpl, dim=dims)
@@ -115,7 +116,7 @@ class LightConv1D(base_layer.BaseLayer):
     )
 
   def _half(self) -> Config:
-    """Returns the template of a half of the gated linear unit's layer."""
+    """Returns the template of one linear layer of the gated linear unit."""
     tpl = self.linear_start_tpl.clone()
     if not is_set(tpl, 'params_init'):
       tpl.params_init = _XAVIER_OF_HALF
@@ -156,7 +157,7 @@ class LightConv1D(base_layer.BaseLayer):
     )
 
   def __call__(self, inputs: jax.Array, paddings: jax.Array) -> jax.Array:
-    """Returns `inputs` [B, T, D] plus the block's result [B, T, D].
+    """Returns `inputs` plus the output of the block, [B, T, D].
 
     Args:
       inputs: [B, T, D].

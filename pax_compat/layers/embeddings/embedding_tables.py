@@ -1,4 +1,4 @@
-"""Tables of vectors, one for each token.
+"""Embedding tables.
 
 Shapes: D model dims, V vocabulary.
 """
@@ -25,16 +25,15 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
   Args:
     table: [V, D].
     ids: [...], int.
-    style: 'index' takes the rows; an id that is too large takes the last one.
+    style: 'index' gathers the rows; an id that is too large gets the last row.
       'matmul' multiplies one-hot vectors with the table, which suits a table
-      that is split over a mesh by rows; an id that the table has not gets
-      zeros.
+      whose rows are split over the mesh; an id out of range gets zeros.
 
   Returns:
     [..., D].
 
   Raises:
-    UserError: `style` is none of these.
+    UserError: the style is unknown.
   """
   if style == 'index':
     return table[ids]
@@ -47,38 +46,33 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
 
 
 class VectorsSharding(base_layer.BaseLayer.ActivationSharding):
-  """How vectors are split over the mesh.
+  """Sharding of embedding vectors over the mesh.
 
   Attributes:
-    emb_out_split_dims_mapping: of the vectors; None takes `out`.
+    emb_out_split_dims_mapping: mapping of the vectors; None takes `out`.
   """
 
   emb_out_split_dims_mapping: SplitDimsMapping = None
 
 
 def shard_vectors(layer: base_layer.BaseLayer, vectors: jax.Array) -> jax.Array:
-  """Returns the output [..., D] of a layer, split as its mapping says.
-
-  Args:
-    layer: it has a `VectorsSharding`.
-    vectors: [..., D].
-  """
+  """Returns `vectors` [..., D], sharded by the layer's `VectorsSharding`."""
   sharding = layer.activation_split_dims_mapping
   mapping = sharding.emb_out_split_dims_mapping
   return layer.shard(vectors, sharding.out if mapping is None else mapping)
 
 
 class Embedding(base_layer.BaseLayer):
-  """A table of vectors, one for each token.
+  """Token embedding: a table [V, D] with one row for each token.
 
   Attributes:
     num_classes: V.
     input_dims: D.
     lookup_style: 'index' or 'matmul'; see `lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
-    set_nan_for_oob_id: whether an id outside 0..V-1 gets NaN, to find mistakes.
-    sparse_gradients: whether the learner treats the table's gradient as
-      TensorFlow treats a sparse one; see `row_gradients`.
+    set_nan_for_oob_id: whether an id outside 0..V-1 gets NaN, for debugging.
+    sparse_gradients: whether the learner treats the table's gradient like a
+      sparse gradient of TensorFlow; see `row_gradients`.
   """
 
   ActivationSharding = VectorsSharding

@@ -1,4 +1,4 @@
-"""What stands in the place of an embedding where there are no tokens.
+"""An identity in place of an embedding, for inputs that are vectors.
 
 Shapes: D dims.
 """
@@ -10,14 +10,14 @@ from pax_compat.config import REQUIRED
 
 
 class GivenVectors(base_layer.BaseLayer):
-  """An embedding of what is embedded already: inputs [..., D] as they are.
+  """Returns inputs [..., D] unchanged.
 
-  In the place of a model's embedding it makes the model take vectors instead
-  of tokens.
+  In place of a model's embedding it makes the model take vectors instead of
+  tokens.
 
   Attributes:
     input_dims: D.
-    num_classes: of what the model predicts; it has no meaning here.
+    num_classes: ignored; models set it on their embedding.
   """
 
   input_dims: int = REQUIRED
@@ -31,7 +31,7 @@ class GivenVectors(base_layer.BaseLayer):
     """Returns `vectors` [..., D].
 
     Raises:
-      UserError: they have another number of dims.
+      UserError: the last dimension is not D.
     """
     if vectors.shape[-1:] != (self.input_dims,):
       raise errors.UserError(

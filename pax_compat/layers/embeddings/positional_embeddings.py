@@ -1,4 +1,4 @@
-"""Embeddings of positions, which are added to those of tokens.
+"""Position embeddings, which are added to token embeddings.
 
 Shapes: B batch, T time, D embedding dims, H and W height and width in patches.
 """
@@ -19,7 +19,7 @@ def _positions(
   seq_length: int | None,
   position: jax.Array | None,
 ) -> jax.Array:
-  """Returns positions [B, T] or [1, T], checking a layer's arguments."""
+  """Returns positions [B, T] or [1, T]; checks a layer's arguments."""
   where = type(layer).__name__
   if position is None:
     if seq_length is None:
@@ -34,13 +34,13 @@ def _positions(
 
 
 class PositionalEmbedding(base_layer.BaseLayer):
-  """Sinusoidal positions of 'Attention is all you need'.
+  """Sinusoidal position embeddings, https://arxiv.org/abs/1706.03762.
 
   Attributes:
-    embedding_dims: D; where it is odd, the last element is 0.
-    min_timescale: multiplies all frequencies. Where it is 1, the shortest
-      period is 2 pi.
-    max_timescale: where min_timescale is 1, the longest period is 2 pi times
+    embedding_dims: D; if it is odd, the last element is 0.
+    min_timescale: factor on all frequencies; with 1, the shortest period is
+      2 pi.
+    max_timescale: with a min_timescale of 1, the longest period is 2 pi times
       this.
   """
 
@@ -54,9 +54,9 @@ class PositionalEmbedding(base_layer.BaseLayer):
     """Returns the vectors of positions.
 
     Args:
-      seq_length: T; not needed beside `position`.
-      position: [B, T], the position of each token, for instance in a packed
-        sequence; None for 0, 1, ... in every row.
+      seq_length: T; not needed with `position`.
+      position: [B, T], the position of each token, for instance in packed
+        rows; None takes 0..T-1 in every row.
 
     Returns:
       [B, T, D], or [1, T, D] without `position`.
@@ -82,13 +82,13 @@ class PositionalEmbedding(base_layer.BaseLayer):
 
 
 class TrainablePositionalEmbedding(base_layer.BaseLayer):
-  """A table of vectors, one for each position.
+  """Learned position embeddings: a table with one row for each position.
 
   Attributes:
     embedding_dims: D.
-    max_seq_length: how many positions there are.
-    lookup_style: 'index' or 'matmul', how rows of given positions are taken;
-      see `embedding_tables.lookup`.
+    max_seq_length: number of positions.
+    lookup_style: 'index' or 'matmul', for given positions; see
+      `embedding_tables.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
   """
 
@@ -114,9 +114,9 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
     """Returns the vectors of positions.
 
     Args:
-      seq_length: T. Beside `position`, it says that positions are smaller than
-        it, so that fewer rows have to be looked at.
-      position: [B, T], int, the position of each token; None for 0, 1, ... in
+      seq_length: T. With `position`, a strict upper bound of positions, so that
+        only that many rows are used.
+      position: [B, T], int, the position of each token; None takes 0..T-1 in
         every row.
 
     Returns:
@@ -129,7 +129,7 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
     if seq_length is not None and seq_length > self.max_seq_length:
       raise errors.UserError(
         f'TrainablePositionalEmbedding: a sequence of {seq_length} positions;'
-        f' max_seq_length is {self.max_seq_length}'
+        f' expected at most max_seq_length, {self.max_seq_length}'
       )
     table = self.theta.emb_var[:seq_length]
     if position is None:
@@ -142,17 +142,17 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
 
 
 class PositionalEmbedding2D(base_layer.BaseLayer):
-  """Sinusoidal positions of the patches of an image.
+  """Sinusoidal position embeddings of the patches of an image.
 
-  A half of each vector says the row, the other half the column, both counted
-  from the middle of the image.
+  Half of each vector encodes the row, the other half the column, both relative
+  to the middle of the image.
 
   Attributes:
     h: H.
     w: W.
     embedding_dims: D, a multiple of 4.
-    num_prepend_cls_tokens: how many vectors of zeros come before the patches.
-    num_append_cls_tokens: how many come after them.
+    num_prepend_cls_tokens: number of zero vectors before the patches.
+    num_append_cls_tokens: number of zero vectors after the patches.
   """
 
   h: int = REQUIRED
@@ -167,11 +167,11 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
     """Returns [1, tokens before + H * W + tokens after, D], row by row.
 
     Args:
-      seq_length: number of vectors, if it is to be checked.
-      position: not supported: patches are where they are.
+      seq_length: number of vectors, checked if given.
+      position: not supported; must be None.
 
     Raises:
-      UserError: the arguments or `embedding_dims` do not fit.
+      UserError: the arguments or `embedding_dims` are invalid.
     """
     dims = self.embedding_dims
     before, after = self.num_prepend_cls_tokens, self.num_append_cls_tokens

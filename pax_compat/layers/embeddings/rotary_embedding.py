@@ -12,17 +12,17 @@ from pax_compat.config import REQUIRED
 
 
 class RotaryPositionalEmbedding(base_layer.BaseLayer):
-  """Rotates pairs of dims by angles that grow with the position.
+  """Rotates pairs of dims by angles proportional to the position.
 
-  Dim i goes with dim i + H / 2. Their angle is the position divided by a
+  Dims i and i + H / 2 are a pair. Their angle is the position divided by a
   timescale, which grows geometrically with i.
 
   Attributes:
     embedding_dims: H, an even number.
-    min_timescale: the first timescale, in positions per radian.
-    max_timescale: what the timescales would reach at i = H / 2.
-    cast_as_fprop_dtype: whether the result has the dtype of the computation,
-      else float32, as the angles.
+    min_timescale: timescale at i = 0, in positions per radian.
+    max_timescale: upper limit of the timescales, at i = H / 2.
+    cast_as_fprop_dtype: whether to cast the result to the compute dtype; else
+      it is float32.
   """
 
   embedding_dims: int = REQUIRED
@@ -50,7 +50,7 @@ class RotaryPositionalEmbedding(base_layer.BaseLayer):
       The same shape.
 
     Raises:
-      UserError: `inputs` has another last dimension than `embedding_dims`.
+      UserError: the last dimension of `inputs` is not `embedding_dims`.
     """
     if inputs.shape[-1] != self.embedding_dims:
       raise errors.UserError(

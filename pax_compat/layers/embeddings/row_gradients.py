@@ -1,11 +1,11 @@
-"""What TensorFlow's sparse gradient of a looked-up table tells a learner.
+"""Statistics of TensorFlow's sparse gradients, for learners as in Lingvo.
 
-TensorFlow gives a table's gradient as one row for each lookup, rows of the same
-token side by side, not summed. Lingvo's learner sees it so: it measures the
-gradient's norm over those rows, and regularises only rows that were looked up.
-JAX's gradient is the dense sum, from which neither can be had. So the lookup
-takes a probe, a pair of zeros whose *gradient* is defined to be these facts:
-how often each row was looked up, and the sum of squares of the rows' gradients.
+TensorFlow's gradient of a table has one row for each lookup; rows of the same
+token are not summed. Lingvo's learner measures the gradient's norm over those
+rows, and regularises only rows that were looked up. JAX's gradient is the dense
+sum, which lacks both. So the lookup takes a probe, a pair of zeros whose
+*gradient* is defined to be these statistics: how often each row was looked up,
+and the sum of squares of the rows' gradients.
 
 Shapes: V rows, D dims of a row.
 """
@@ -17,24 +17,25 @@ import jax.numpy as jnp
 
 
 class RowFacts(NamedTuple):
-  """Facts about a table's gradient.
+  """Statistics of a table's gradient.
 
   Attributes:
-    counts: [V], how often each row was looked up.
-    sum_squares: [], sum of squares over all lookups, duplicates not summed.
+    counts: [V], number of lookups of each row.
+    sum_squares: [], sum of squares over all lookups, without summing the rows
+      of equal ids first.
   """
 
   counts: jax.Array
   sum_squares: jax.Array
 
   def counts_along(self, table: jax.Array) -> jax.Array:
-    """Returns the counts with as many dimensions as `table` [V, ...] has."""
+    """Returns the counts reshaped to broadcast against `table` [V, ...]."""
     missing = table.ndim - self.counts.ndim
     return self.counts.reshape(self.counts.shape + (1,) * missing)
 
 
 def no_facts(num_rows: int) -> RowFacts:
-  """Returns the zeros that a lookup takes as its probe."""
+  """Returns the probe of a lookup: zeros."""
   return RowFacts(jnp.zeros([num_rows]), jnp.zeros([]))
 
 
@@ -42,7 +43,7 @@ def no_facts(num_rows: int) -> RowFacts:
 def lookup_with_row_facts(
   table: jax.Array, ids: jax.Array, probe: RowFacts
 ) -> jax.Array:
-  """Looks up rows; the probe's gradient is the facts about the table's.
+  """Looks up rows; the probe's gradient is the statistics of the table's.
 
   Args:
     table: [V, D].

@@ -1,4 +1,4 @@
-"""Sinusoidal positions with learned scales.
+"""Sinusoidal position embeddings with learned scales.
 
 Shapes: B batch, T time, D embedding dims.
 """
@@ -12,15 +12,16 @@ from pax_compat.layers.embeddings.positional_embeddings import (
 
 
 class ScaledPositionalEmbedding(PositionalEmbedding):
-  """A `PositionalEmbedding` that is multiplied by what is learned.
+  """A `PositionalEmbedding` with learned factors.
 
-  Weights: `scale` [1], added to `scaling_init`; `freq_scale` [1], added to 1.
-  Both start at 0.
+  Weights, initialised to 0: `scale` [1], added to `scaling_init`; `freq_scale`
+  [1], added to 1.
 
   Attributes:
-    trainable_scaling: whether the vectors are multiplied by a learned number.
-    scaling_init: what that starts at.
-    frequency_scaling: whether all frequencies are.
+    trainable_scaling: whether the vectors are multiplied by a learned factor.
+    scaling_init: initial value of that factor.
+    frequency_scaling: whether all frequencies are multiplied by a learned
+      factor.
   """
 
   trainable_scaling: bool = True

@@ -1,4 +1,4 @@
-"""How many tokens a model was trained on.
+"""Number of tokens that a model was trained on.
 
 Shapes: B batch, T time.
 """
@@ -15,9 +15,9 @@ _MILLION = 1_000_000
 class TokenCounter(base_layer.BaseLayer):
   """Counts the tokens of all training batches.
 
-  The count is exact. It is kept in two parts, as it can be larger than an int32
-  and is too long for a float32: `tokens_mm`, whole millions, and
-  `tokens_below_mm`, the rest. The summary `total_tokens_mm` is in millions.
+  The count is exact. It can exceed an int32 and the precision of a float32, so
+  it is stored in two weights: `tokens_mm`, whole millions, and the remainder,
+  `tokens_below_mm`. The summary `total_tokens_mm` is in millions.
   """
 
   def setup(self):
@@ -26,7 +26,7 @@ class TokenCounter(base_layer.BaseLayer):
       self.create_variable(name, weight, trainable=False)
 
   def __call__(self, paddings: jax.Array):
-    """Counts a batch, unless it is evaluated.
+    """Counts a training batch; does nothing at evaluation.
 
     Args:
       paddings: [B, T], 1 where a position is padding.

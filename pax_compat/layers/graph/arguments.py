@@ -1,7 +1,7 @@
-"""Layers without weights that pick, join or reshape what others return.
+"""Layers without weights that select, join or reshape values.
 
-They stand between the parts of `containers.Sequential`, `containers.Parallel`
-and `graph.Graph`. What has several outputs returns a tuple.
+They connect the children of `containers.Sequential`, `containers.Parallel` and
+`graph.Graph`. A layer with several outputs returns a tuple.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class ApplyToEach(base_layer.BaseLayer):
   fn: Callable[[Any], Any] = REQUIRED
 
   def __call__(self, *args) -> Any:
-    """Returns what `fn` returns for each of them; of one, no tuple."""
+    """Returns a tuple of the results, or the only result."""
     return _one_or_all(tuple(None if x is None else self.fn(x) for x in args))
 
 
@@ -48,33 +48,33 @@ class Select(base_layer.BaseLayer):
   """Returns some of its arguments.
 
   Attributes:
-    indices: which ones, in this order; None for all of them.
+    indices: of the arguments, in the order of the outputs; None for all.
   """
 
   indices: Sequence[int] | None = None
 
   def __call__(self, *args) -> Any:
-    """Returns a tuple of the arguments, or the one that there is.
+    """Returns a tuple of the arguments, or the only one.
 
     Raises:
-      UserError: there is no such argument.
+      UserError: an index is out of range.
     """
     if self.indices is None:
       return _one_or_all(args)
     for i in self.indices:
       if not 0 <= i < len(args):
         raise errors.UserError(
-          f'Select.indices names {i}, and there are {len(args)} arguments;'
+          f'Select.indices has {i}, but there are {len(args)} arguments;'
           f' expected 0 to {len(args) - 1}'
         )
     return _one_or_all(tuple(args[i] for i in self.indices))
 
 
 class MakeNestedMap(base_layer.BaseLayer):
-  """Puts its arguments into a NestedMap.
+  """Packs its arguments into a NestedMap.
 
   Attributes:
-    keys: the name of each; a dot makes a NestedMap within it.
+    keys: dotted paths of the arguments, such as `ids` or `features.audio`.
   """
 
   keys: Sequence[str] = REQUIRED
@@ -83,28 +83,28 @@ class MakeNestedMap(base_layer.BaseLayer):
     """Returns the NestedMap.
 
     Raises:
-      UserError: there are more or fewer arguments than keys.
+      UserError: the number of arguments is not that of keys.
     """
     if len(args) != len(self.keys):
       raise errors.UserError(
         f'MakeNestedMap: got {len(args)} arguments; expected'
         f' {", ".join(self.keys)}'
       )
-    made = NestedMap()
+    result = NestedMap()
     for key, value in zip(self.keys, args, strict=True):
       *parents, last = key.split('.')
-      node = made
+      node = result
       for name in parents:
         node = node.setdefault(name, NestedMap())
       node[last] = value
-    return made
+    return result
 
 
 class Reshape(base_layer.BaseLayer):
-  """Gives arrays another shape.
+  """Reshapes arrays.
 
   Attributes:
-    shape: the shape; one dimension may be -1, for what is left.
+    shape: the new shape; one dimension may be -1, to be inferred.
   """
 
   shape: Sequence[int] = REQUIRED
@@ -115,30 +115,30 @@ class Reshape(base_layer.BaseLayer):
 
 
 class Concat(base_layer.BaseLayer):
-  """Joins arrays.
+  """Concatenates arrays.
 
   Attributes:
-    axis: along which dimension.
+    axis: the dimension to concatenate.
   """
 
   axis: int = REQUIRED
 
   def __call__(self, *args: jax.Array) -> jax.Array:
-    """Returns the arguments, one after the other."""
+    """Returns the concatenated arguments."""
     return jnp.concatenate(args, axis=self.axis)
 
 
 class Slice(base_layer.BaseLayer):
-  """Takes a part of arrays.
+  """Slices arrays.
 
   Attributes:
-    key: for each dimension an index, or the start, stop and step of a slice.
+    key: per dimension, an index, or the start, stop and step of a slice.
   """
 
   key: Sequence[int | tuple] = REQUIRED
 
   def __call__(self, inputs: Any) -> Any:
-    """Returns the part of the array, or of each array of a structure."""
+    """Returns the slice of the array, or of each array of a structure."""
     key = tuple(
       slice(*k) if isinstance(k, tuple | list) else k for k in self.key
     )
@@ -146,10 +146,10 @@ class Slice(base_layer.BaseLayer):
 
 
 class LogShapes(base_layer.BaseLayer):
-  """Returns its arguments, and logs their shapes when it is traced."""
+  """Returns its arguments, and logs their shapes during tracing."""
 
   def __call__(self, *args) -> Any:
-    """Returns a tuple of the arguments, or the one that there is."""
+    """Returns a tuple of the arguments, or the only one."""
     for i, arg in enumerate(args):
       shapes = jax.tree.map(lambda x: f'{x.dtype}{list(x.shape)}', arg)
       logging.info('%s: argument %d is %s', '.'.join(self.path), i, shapes)

@@ -1,7 +1,7 @@
-"""Layers that are made of other layers: in a row, side by side, with branches.
+"""Containers of layers: sequential, parallel, with branches.
 
-A part of such a layer is a template, of which a child is built, or a plain
-function. `graph.Graph` connects parts in any other way.
+Their components are templates, from which children are built, or plain
+functions. `graph.Graph` connects components arbitrarily.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,97 +13,85 @@ from flax.core import tracers
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
+from pax_compat.layers.template_fields import refuse_mappings
 
 # A template of a layer, or a function.
-Part = Config | Callable[..., Any]
+Component = Config | Callable[..., Any]
 
 
-def create_part(parent: base_layer.BaseLayer, name: str, part: Part):
-  """Builds a part as a child of `parent`, unless it is a function.
+def create_component(
+  parent: base_layer.BaseLayer, name: str, component: Component
+):
+  """Builds a component as a child of `parent`, unless it is a function.
 
   Args:
-    parent: the layer that is in its `setup`.
+    parent: the layer, called from its `setup`.
     name: of the child.
-    part: a template or a function.
+    component: a template or a function.
 
   Raises:
-    UserError: `part` is neither.
+    UserError: `component` is neither.
   """
-  if isinstance(part, Config):
-    parent.create_child(name, part)
-  elif isinstance(part, nn.Module) or not callable(part):
+  if isinstance(component, Config):
+    parent.create_child(name, component)
+  elif isinstance(component, nn.Module) or not callable(component):
     hint = (
-      '; a module of flax goes into a DirectFlaxModuleAdapter'
-      if isinstance(part, nn.Module)
+      '; wrap a flax module in a DirectFlaxModuleAdapter'
+      if isinstance(component, nn.Module)
       else ''
     )
     raise errors.UserError(
       f'{".".join((*parent.path, name))}: expected the config of a layer or a'
-      f' function, got {part!r}{hint}'
+      f' function, got {component!r}{hint}'
     )
 
 
-def get_part(
-  parent: base_layer.BaseLayer, name: str, part: Part
+def get_component(
+  parent: base_layer.BaseLayer, name: str, component: Component
 ) -> Callable[..., Any]:
-  """Returns what `create_part` made of a part, to be called."""
-  return getattr(parent, name) if isinstance(part, Config) else part
-
-
-def refuse_mappings(container: base_layer.BaseLayer):
-  """Raises a UserError if a container is to be split over the mesh itself."""
-  for name, value in (
-    ('weight_split_dims_mapping.wt', container.weight_split_dims_mapping.wt),
-    (
-      'activation_split_dims_mapping.out',
-      container.activation_split_dims_mapping.out,
-    ),
-  ):
-    if value is not None:
-      raise errors.UserError(
-        f'{type(container).__name__}.{name} is {list(value)}, but its parts'
-        ' have the weights and compute the outputs; expected mappings of theirs'
-      )
+  """Returns the child of a template, or the function itself."""
+  return getattr(parent, name) if isinstance(component, Config) else component
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-  """Returns a tuple or list as a tuple, and anything else in a tuple."""
+  """Converts a list to a tuple; wraps anything but a tuple in a tuple."""
   return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 class _Layers(base_layer.BaseLayer):
-  """Base of the containers that have a list of parts.
+  """Base of the containers with a list of components.
 
   Attributes:
-    layers: the parts. Children are called `layers_0`, `layers_1` and so on, by
-      their places. The same template twice is one layer twice.
+    layers: the components. Child i is named `layers_<i>`. The same template
+      object twice is one layer, called twice.
   """
 
-  layers: Sequence[Part] = REQUIRED
+  layers: Sequence[Component] = REQUIRED
 
   def setup(self):
-    refuse_mappings(self)
+    refuse_mappings(self, 'wt', 'out')
     if not self.layers:
       raise errors.UserError(
         f'{type(self).__name__}.layers is empty; expected at least one'
       )
-    for i, part in enumerate(self.layers):
-      create_part(self, f'layers_{i}', part)
+    for i, component in enumerate(self.layers):
+      create_component(self, f'layers_{i}', component)
 
-  def parts(self) -> list[Callable[..., Any]]:
-    """Returns the parts in their order, to be called."""
+  def components(self) -> list[Callable[..., Any]]:
+    """Returns the layers and functions in order."""
     return [
-      get_part(self, f'layers_{i}', part) for i, part in enumerate(self.layers)
+      get_component(self, f'layers_{i}', component)
+      for i, component in enumerate(self.layers)
     ]
 
 
 class Sequential(_Layers):
-  """Gives each part the output of the one before.
+  """Applies components in sequence.
 
   Attributes:
-    unpack_tuples: whether a tuple becomes the next part's positional arguments;
-      else it is one argument.
-    unpack_dicts: whether a dict (a NestedMap too) becomes its keyword
+    unpack_tuples: whether a tuple is unpacked into the next component's
+      positional arguments; else it is one argument.
+    unpack_dicts: whether a dict (or NestedMap) is unpacked into its keyword
       arguments.
   """
 
@@ -111,26 +99,27 @@ class Sequential(_Layers):
   unpack_dicts: bool = True
 
   def __call__(self, *args, **kwargs) -> Any:
-    """Returns the output of the last part; the arguments go to the first."""
-    first, *rest = self.parts()
+    """Returns the last component's output; the first takes the arguments."""
+    first, *rest = self.components()
     outputs = first(*args, **kwargs)
-    for part in rest:
+    for component in rest:
       if isinstance(outputs, tuple) and self.unpack_tuples:
-        outputs = part(*outputs)
+        outputs = component(*outputs)
       elif isinstance(outputs, dict) and self.unpack_dicts:
-        outputs = part(**outputs)
+        outputs = component(**outputs)
       else:
-        outputs = part(outputs)
+        outputs = component(outputs)
     return outputs
 
 
 def flat(outputs: Sequence[Any]) -> Any:
-  """Returns outputs and the parts of those that are tuples, in one tuple.
+  """Flattens a list of outputs and tuples of outputs.
 
-  A single one is returned as it is.
+  Returns:
+    A tuple, or the only output.
   """
-  parts = tuple(part for output in outputs for part in as_tuple(output))
-  return parts[0] if len(parts) == 1 else parts
+  flattened = tuple(x for output in outputs for x in as_tuple(output))
+  return flattened[0] if len(flattened) == 1 else flattened
 
 
 _MERGES = {
@@ -142,21 +131,21 @@ _MERGES = {
 
 
 class Parallel(_Layers):
-  """Gives every part the same arguments.
+  """Applies all components to the same arguments.
 
   Attributes:
-    merge: what becomes of the list of outputs: `tuple`, `flat` (a tuple into
-      which outputs that are tuples are opened), `sum`, `concat` (along the last
-      dimension), or a function of the list.
+    merge: how the list of outputs is merged: `tuple`, `flat` (a tuple in which
+      nested tuples are flattened), `sum`, `concat` (along the last dimension),
+      or a function of the list.
   """
 
   merge: str | Callable[[list], Any] = 'tuple'
 
   def __call__(self, *args, **kwargs) -> Any:
-    """Returns the merged outputs of all parts.
+    """Returns the merged outputs of all components.
 
     Raises:
-      UserError: `merge` names nothing that is known.
+      UserError: `merge` is an unknown name.
     """
     merge = self.merge
     if not callable(merge):
@@ -167,62 +156,66 @@ class Parallel(_Layers):
           + errors.did_you_mean(str(merge), _MERGES)
         )
       merge = _MERGES[merge]
-    return merge([part(*args, **kwargs) for part in self.parts()])
+    return merge(
+      [component(*args, **kwargs) for component in self.components()]
+    )
 
 
 class Branch(base_layer.BaseLayer):
-  """A layer that also returns what some of the layers inside it compute.
+  """A layer that also returns outputs of layers inside it.
 
   Attributes:
     body: the layer.
-    fetches: the inner layers, by their paths below the body, such as
-      `layers_0` or `ffn.linear`. They must not lie within a repeated or
-      rematerialised layer, whose insides cannot be seen.
+    fetches: paths of inner layers relative to the body, such as `layers_0` or
+      `ffn.linear`. They must not be inside a repeated or rematerialised layer,
+      whose intermediate values are not accessible.
   """
 
   body: Config = REQUIRED
   fetches: Sequence[str] = ()
 
   def setup(self):
-    refuse_mappings(self)
+    refuse_mappings(self, 'wt', 'out')
     self.create_child('main', self.body)
 
   def __call__(self, *args, **kwargs) -> tuple:
     """Returns the body's outputs, then one output for each of `fetches`.
 
     Raises:
-      UserError: a fetched layer is not there, is called more than once, or lies
-        where it cannot be seen.
+      UserError: a fetched layer does not exist, is called more than once, or is
+        inside a repeated or rematerialised layer.
     """
     depth = len(self.main.path)
-    seen: dict[str, list] = {}
+    recorded: dict[str, list] = {}
 
     def record(call, call_args, call_kwargs, context):
       output = call(*call_args, **call_kwargs)
       path = '.'.join(context.module.path[depth:])
       if path and context.method_name in ('__call__', 'fprop'):
-        seen.setdefault(path, []).append((tracers.current_trace(), output))
+        recorded.setdefault(path, []).append((tracers.current_trace(), output))
       return output
 
     with nn.intercept_methods(record):
       outputs = as_tuple(self.main(*args, **kwargs))
-    return outputs + tuple(self._fetched(name, seen) for name in self.fetches)
+    return outputs + tuple(
+      self._fetched(name, recorded) for name in self.fetches
+    )
 
-  def _fetched(self, name: str, seen: dict[str, list]) -> Any:
-    if name not in seen:
+  def _fetched(self, name: str, recorded: dict[str, list]) -> Any:
+    if name not in recorded:
       raise errors.UserError(
         f'{type(self).__name__}.fetches: the body calls no layer {name!r}'
-        + errors.did_you_mean(name, seen)
+        + errors.did_you_mean(name, recorded)
       )
-    here = tracers.current_trace()
-    if any(trace != here for trace, _ in seen[name]):
+    current = tracers.current_trace()
+    if any(trace != current for trace, _ in recorded[name]):
       raise errors.UserError(
-        f'{type(self).__name__}.fetches: {name!r} lies within a repeated or'
+        f'{type(self).__name__}.fetches: {name!r} is inside a repeated or'
         ' rematerialised layer; expected one outside'
       )
-    if len(seen[name]) > 1:
+    if len(recorded[name]) > 1:
       raise errors.UserError(
         f'{type(self).__name__}.fetches: {name!r} is called'
-        f' {len(seen[name])} times; expected once'
+        f' {len(recorded[name])} times; expected once'
       )
-    return seen[name][0][1]
+    return recorded[name][0][1]

@@ -1,4 +1,4 @@
-"""A layer whose parts are connected by names."""
+"""A layer whose components are connected by named values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,64 +9,68 @@ from pax_compat.layers.graph import containers
 from pax_compat.layers.graph.graph_signature import (
   Input,
   Signature,
+  find_dependencies,
   order,
   parse_signature,
-  waits,
 )
+from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.nested_map import NestedMap
 
 
 class Graph(base_layer.BaseLayer):
-  """Connects parts by the names of what they read and write.
+  """A graph of components that read and write named values.
 
   For example relu(a) + b, with the nodes in any order:
 
-      Graph.config(
-        input_endpoints=['a', 'b'],
-        output_endpoints=['d'],
-        sub=[('a->c', ReLU.config()), ('c,b->d', jnp.add)],
-      )
+  >>> import jax
+  >>> config = Graph.config(
+  ...   input_endpoints=['a', 'b'],
+  ...   output_endpoints=['d'],
+  ...   sub=[('c,b->d', lambda c, b: c + b), ('a->c', jax.nn.relu)],
+  ... )
+  >>> print(config.Instantiate().apply({}, -2.0, 3.0))
+  3.0
 
   Attributes:
     input_endpoints: names of the arguments.
-    output_endpoints: the values that are returned: names, or paths such as
-      `c.logits` into NestedMaps.
+    output_endpoints: the returned values: names, or paths such as `c.logits`
+      into NestedMaps.
     sub: the nodes as pairs of a signature and a template or function. A node
-      that writes several values returns as many, in a tuple. A child is called
+      that writes several values returns a tuple of them. A child is named
       `sub_` and the first path that it writes, with `_` for each dot. An
-      argument can be a list `[a,b]` or a NestedMap `(x=a,y=b)` of values; what
-      is written to `c.x` and `c.y` makes up the NestedMap `c`.
-    allow_unread_inputs: whether there may be arguments that nothing reads.
+      argument can be a list `[a,b]` or a NestedMap `(x=a,y=b)` of values;
+      writes to `c.x` and `c.y` make the NestedMap `c`.
+    allow_unread_inputs: whether arguments may stay unused.
   """
 
   input_endpoints: Sequence[str] = REQUIRED
   output_endpoints: Sequence[str] = REQUIRED
-  sub: Sequence[tuple[str, containers.Part]] = REQUIRED
+  sub: Sequence[tuple[str, containers.Component]] = REQUIRED
   allow_unread_inputs: bool = False
 
   def setup(self):
-    containers.refuse_mappings(self)
+    refuse_mappings(self, 'wt', 'out')
     signatures = [parse_signature(text) for text, _ in self.sub]
-    waits_for = waits(
+    dependencies = find_dependencies(
       signatures,
       self.input_endpoints,
       self.output_endpoints,
       allow_unread_inputs=self.allow_unread_inputs,
     )
-    self.order = order(signatures, waits_for)
+    self.order = order(signatures, dependencies)
     self.signatures = tuple(signatures)
-    for signature, (_, part) in zip(signatures, self.sub, strict=True):
-      containers.create_part(self, child_name(signature), part)
+    for signature, (_, component) in zip(signatures, self.sub, strict=True):
+      containers.create_component(self, child_name(signature), component)
 
   def __call__(self, *args) -> Any:
     """Returns the one output endpoint, or a tuple of several.
 
     Args:
-      *args: one for each input endpoint; arrays or NestedMaps.
+      *args: one per input endpoint; arrays or NestedMaps.
 
     Raises:
-      UserError: another number of arguments, or a node that returns another
-        number of values than it writes.
+      UserError: a wrong number of arguments, or a node returns another number
+        of values than it writes.
     """
     if len(args) != len(self.input_endpoints):
       raise errors.UserError(
@@ -76,7 +80,9 @@ class Graph(base_layer.BaseLayer):
     values = dict(zip(self.input_endpoints, args, strict=True))
     for i in self.order:
       signature = self.signatures[i]
-      node = containers.get_part(self, child_name(signature), self.sub[i][1])
+      node = containers.get_component(
+        self, child_name(signature), self.sub[i][1]
+      )
       result = node(*(_gather(values, item) for item in signature.inputs))
       for path, value in _named(signature, self.sub[i][0], result).items():
         _write(values, path, value)
@@ -85,7 +91,7 @@ class Graph(base_layer.BaseLayer):
 
 
 def child_name(signature: Signature) -> str:
-  """Returns what the child of a node is called."""
+  """Returns the name of a node's child layer."""
   return 'sub_' + signature.outputs[0].replace('.', '_')
 
 
@@ -99,7 +105,7 @@ def _gather(values: dict[str, Any], item: Input) -> Any:
 
 
 def _write(values: dict[str, Any], path: str, value: Any):
-  """Puts a value where a path says, in NestedMaps that are made for it."""
+  """Sets the value at a dotted path, and creates NestedMaps on the way."""
   *parents, last = path.split('.')
   for name in parents:
     values = values.setdefault(name, NestedMap())
@@ -110,7 +116,7 @@ def _read(values: dict[str, Any], path: str) -> Any:
   """Returns the value at a path such as `batch.ids`.
 
   Raises:
-    UserError: there is none.
+    UserError: the path does not exist.
   """
   found: Any = values
   for name in path.split('.'):
@@ -124,7 +130,7 @@ def _read(values: dict[str, Any], path: str) -> Any:
 
 
 def _named(signature: Signature, text: str, result: Any) -> dict[str, Any]:
-  """Returns a node's values by name."""
+  """Returns a node's outputs by name."""
   if len(signature.outputs) == 1:
     return {signature.outputs[0]: result}
   values = containers.as_tuple(result)

@@ -1,4 +1,4 @@
-"""What the nodes of a graph read and write, and in which order they can run."""
+"""Signatures of a graph's nodes, their dependencies and their order."""
 
 import dataclasses
 import graphlib
@@ -19,12 +19,12 @@ Input = Any
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-  """What a node reads and what it writes.
+  """The values that a node reads and writes.
 
   Attributes:
-    inputs: one for each argument: the name of a value, a path such as
-      `batch.ids` into NestedMaps, or a list or NestedMap of these.
-    outputs: names of values, or paths of fields of NestedMaps that are made.
+    inputs: one per argument: the name of a value, a path such as `batch.ids`
+      into NestedMaps, or a list or NestedMap of these.
+    outputs: names of values, or paths in NestedMaps that are created.
   """
 
   inputs: tuple[Input, ...]
@@ -37,10 +37,13 @@ class Signature:
 
 
 def parse_signature(text: str) -> Signature:
-  """Returns a signature such as `a,b.ids->c` or `[a,b],(x=a,y=b)->c.d`.
+  """Parses a signature such as `a,b.ids->c` or `[a,b],(x=a,y=b)->c.d`.
+
+  >>> parse_signature('a,b.ids->c')
+  Signature(inputs=('a', 'b.ids'), outputs=('c',))
 
   Raises:
-    UserError: it is not of this form.
+    UserError: the text has another syntax.
   """
   left, arrow, right = text.partition('->')
   outputs = tuple(name.strip() for name in right.split(','))
@@ -50,14 +53,14 @@ def parse_signature(text: str) -> Signature:
     inputs = _Parser(left).inputs()
   except ValueError:
     raise errors.UserError(
-      f'Graph: {text!r} is no signature; expected names such as'
+      f'Graph: {text!r} is not a signature; expected names such as'
       " 'a,b.ids->c', where b.ids is a field of b"
     ) from None
   return Signature(inputs, outputs)
 
 
 class _Parser:
-  """Reads what stands before the arrow; ValueError where it cannot be read."""
+  """Parses the inputs of a signature; raises ValueError on bad syntax."""
 
   def __init__(self, text: str):
     self._tokens = _TOKEN.findall(text)[::-1]
@@ -66,7 +69,7 @@ class _Parser:
     return tuple(self._items('', self._item))
 
   def _items(self, end: str, read) -> list:
-    """Returns what `read` reads, between commas, up to the token `end`."""
+    """Returns comma-separated items, parsed by `read`, up to token `end`."""
     items = []
     while self._peek() != end:
       items.append(read())
@@ -100,24 +103,24 @@ class _Parser:
     return self._tokens.pop() if self._tokens else ''
 
 
-def waits(
+def find_dependencies(
   signatures: Sequence[Signature],
   inputs: Sequence[str],
   outputs: Sequence[str],
   *,
   allow_unread_inputs: bool = False,
 ) -> list[set[int]]:
-  """Returns for each node the nodes whose values it reads, by their indices.
+  """Returns for each node the indices of the nodes whose values it reads.
 
   Args:
     signatures: of the nodes.
     inputs: names of the graph's arguments.
-    outputs: paths of what it returns.
-    allow_unread_inputs: whether there may be arguments that nothing reads.
+    outputs: paths of the returned values.
+    allow_unread_inputs: whether arguments may stay unused.
 
   Raises:
-    UserError: a value is written twice (or whole, and a field of it), or read
-      and never written, or an argument and never read.
+    UserError: a value is written twice (or both whole and by field), or read
+      but never written, or an argument is never read.
   """
   writers = _writers(signatures, inputs)
   read = [path for signature in signatures for path in signature.reads]
@@ -144,34 +147,34 @@ def waits(
 
 
 def order(
-  signatures: Sequence[Signature], waits_for: Sequence[set[int]]
+  signatures: Sequence[Signature], dependencies: Sequence[set[int]]
 ) -> tuple[int, ...]:
-  """Returns the nodes' indices, each after those that it waits for.
+  """Returns the nodes' indices in topological order.
 
   Raises:
-    UserError: the values go in a circle.
+    UserError: the graph has a cycle.
   """
   try:
-    sorter = graphlib.TopologicalSorter(dict(enumerate(waits_for)))
+    sorter = graphlib.TopologicalSorter(dict(enumerate(dependencies)))
     return tuple(sorter.static_order())
   except graphlib.CycleError as e:
     names = [signatures[i].outputs[0] for i in e.args[1]]
     raise errors.UserError(
-      'Graph: the values go in a circle: ' + ' -> '.join(names)
+      'Graph: the values form a cycle: ' + ' -> '.join(names)
     ) from None
 
 
 def _writers(
   signatures: Sequence[Signature], inputs: Sequence[str]
 ) -> dict[str, int | None]:
-  """Returns which node writes which path; None writes the arguments."""
+  """Returns {path: index of the node that writes it}, None for arguments."""
   writers: dict[str, int | None] = dict.fromkeys(inputs)
   for i, signature in enumerate(signatures):
     for path in signature.outputs:
       if path in writers:
         raise errors.UserError(
-          f'Graph: {path!r} is written twice; expected a name of its own for'
-          ' each value'
+          f'Graph: {path!r} is written twice; expected a separate name for each'
+          ' value'
         )
       for other in writers:
         if _is_within(path, other) or _is_within(other, path):
@@ -184,7 +187,7 @@ def _writers(
 
 
 def _writers_of(path: str, writers: dict[str, int | None]) -> set[int | None]:
-  """Returns who writes a value, what it is a part of, or parts of it."""
+  """Returns the writers of a value, of its parents and of its fields."""
   return {
     writer
     for written, writer in writers.items()
@@ -203,5 +206,5 @@ def _root(path: str) -> str:
 def _paths(item: Input) -> list[str]:
   if isinstance(item, str):
     return [item]
-  parts = item.values() if isinstance(item, dict) else item
-  return [path for part in parts for path in _paths(part)]
+  items = item.values() if isinstance(item, dict) else item
+  return [path for x in items for path in _paths(x)]

@@ -1,8 +1,8 @@
-"""Layers around a layer of any number of arguments: they repeat it, map it over
-stacked arguments, mix several of it into one, or compute it twice.
+"""Wrappers of a layer with any number of arguments: they repeat it, map it over
+stacked arguments, mix its weights, or rematerialise it.
 
-No config inside the wrapped layer may be used outside of it as well, since flax
-builds what is inside of such layers by itself.
+A config inside the wrapped layer must not be used outside of it too, since flax
+builds the layers inside a lifted transformation separately.
 
 Shapes: C dims of the condition, E experts.
 """
@@ -26,7 +26,7 @@ from pax_compat.layers.template_fields import refuse_mappings
 
 
 class _Wrapper(base_layer.BaseLayer):
-  """Base of layers that flax builds a layer inside of by itself.
+  """Base of layers that call a layer under a lifted flax transformation.
 
   Attributes:
     body: the layer.
@@ -41,7 +41,7 @@ class _Wrapper(base_layer.BaseLayer):
 
 
 class OneArgument(base_layer.BaseLayer):
-  """Takes a layer's arguments as one tuple, and returns its outputs as one.
+  """A layer that takes its arguments, and returns its outputs, as one tuple.
 
   Attributes:
     body: the layer.
@@ -54,18 +54,18 @@ class OneArgument(base_layer.BaseLayer):
     self.create_child('main', self.body)
 
   def __call__(self, args: tuple) -> tuple:
-    """Returns the tuple of what the body returns for `*args`."""
+    """Returns the outputs of the body for `*args` as a tuple."""
     return as_tuple(self.main(*args))
 
 
 class RepeatAll(base_layer.BaseLayer):
-  """Applies a layer to its own outputs again and again.
+  """Applies a layer repeatedly to its own outputs.
 
-  Unlike `repeats.Repeat`, which hands on the first argument, it hands on all.
+  All arguments are carried over; `repeats.Repeat` carries the first only.
 
   Attributes:
-    body: the layer; it returns as many values as it takes, of the same shapes.
-    x_times: how often it is applied, each time with weights of its own.
+    body: the layer; its outputs have the number and shapes of its arguments.
+    x_times: number of repeats, each with separate weights.
     checkpoint_policy: see `repeats.Repeat`.
   """
 
@@ -91,16 +91,16 @@ class RepeatAll(base_layer.BaseLayer):
 
 
 class ParallelRepeat(_Wrapper):
-  """Applies a layer to each of several stacked arguments.
+  """Applies a layer to stacked arguments, with separate weights for each.
 
   Attributes:
-    x_times: how many there are; the layer has weights of its own for each.
+    x_times: the size of the stacked dimension.
   """
 
   x_times: int = REQUIRED
 
   def __call__(self, *args) -> Any:
-    """Returns the outputs, stacked as the arguments are.
+    """Returns the stacked outputs.
 
     Args:
       *args: arrays [x_times, ...], or None.
@@ -109,15 +109,15 @@ class ParallelRepeat(_Wrapper):
 
 
 class SoftCond(_Wrapper):
-  """A layer whose weights are mixed of those of several, for each batch.
+  """A layer whose weights are a mixture of experts' weights, per batch.
 
-  The mean of the first argument says how much of each expert goes into them;
+  The mixture weights are computed from the mean of the first argument; see
   https://arxiv.org/abs/1904.04971.
 
   Attributes:
     num_experts: E.
     cond_dim: C, the last dimension of the first argument.
-    nonzeros_mean: whether a mean is over the elements that are not zero.
+    nonzeros_mean: whether the mean is over nonzero elements only.
   """
 
   num_experts: int = REQUIRED
@@ -129,7 +129,7 @@ class SoftCond(_Wrapper):
     self.create_variable('w', WeightHParams([self.cond_dim, self.num_experts]))
 
   def __call__(self, inputs: jax.Array, *args) -> Any:
-    """Returns what the layer of mixed weights returns.
+    """Returns the outputs of the layer with mixed weights.
 
     Args:
       inputs: [..., C].
@@ -152,7 +152,7 @@ class SoftCond(_Wrapper):
     return call(self.main, inputs, *args)
 
   def _shares(self, inputs: jax.Array) -> jax.Array:
-    """Returns how much of each expert goes into the weights, [E]."""
+    """Returns the mixture weights, [E]."""
     rows = inputs.reshape([-1, self.cond_dim])
     count = rows.shape[0]
     if self.nonzeros_mean:
@@ -162,17 +162,17 @@ class SoftCond(_Wrapper):
 
 
 class Rematerialize(_Wrapper):
-  """Computes a layer once more in the backward pass, to save memory.
+  """Recomputes a layer in the backward pass, to save memory.
 
   Attributes:
-    checkpoint_policy: which values are kept all the same; an
+    checkpoint_policy: which values are saved nevertheless; an
       `AutodiffCheckpointType` or its name.
   """
 
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
 
   def __call__(self, *args) -> Any:
-    """Returns what the layer returns."""
+    """Returns the outputs of the layer."""
     policy = policies.custom_policy(
       self.checkpoint_policy, where='Rematerialize.checkpoint_policy'
     )
@@ -184,7 +184,7 @@ def _call(layer: base_layer.BaseLayer, *args) -> Any:
 
 
 def _stacked(x_times: int, in_axes: int | None):
-  """Returns `_call` with all that a layer keeps stacked along a new axis."""
+  """Returns `_call` with all variables stacked along a new axis."""
   return nn.vmap(
     _call,
     variable_axes={True: 0},

@@ -1,4 +1,4 @@
-"""Models that come with the framework, and how they are decoded."""
+"""Models of tokens and classes, and the settings of their decoders."""
 
 from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
 from pax_compat.layer_core import exports

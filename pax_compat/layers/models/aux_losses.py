@@ -1,7 +1,8 @@
-"""Auxiliary losses that a model counts itself.
+"""Auxiliary losses as part of a model's own loss.
 
-What layers add by `add_aux_loss` is added to the loss that is minimised, but it
-is in no metric. A model whose own loss is to have it takes it away from there.
+The learner adds losses of `add_aux_loss` to the loss that it minimises, but not
+to metrics. A model whose loss metric includes them removes them from the
+collection here.
 """
 
 from typing import Any
@@ -16,16 +17,16 @@ from pax_compat import base_layer
 def call_and_take(
   layer: base_layer.BaseLayer, *args: Any, **kwargs: Any
 ) -> tuple[Any, jax.Array]:
-  """Calls a layer and takes the auxiliary losses of all layers in it.
+  """Calls a layer, and removes its auxiliary losses from the collection.
 
   Args:
-    layer: a child of the layer that is being computed.
-    *args: what it is called with.
+    layer: a child of the calling layer.
+    *args: its arguments.
     **kwargs: likewise.
 
   Returns:
-    What the layer returns; and the sum [] of those losses, 0 where they are not
-    collected. Nobody else counts them then.
+    The layer's output; and the sum [] of the losses of all layers in it, 0 if
+    they are not collected.
   """
   taken = []
 

@@ -1,4 +1,4 @@
-"""The model that predicts tokens which were masked.
+"""A masked language model.
 
 Shapes: B batch, T time.
 """
@@ -24,29 +24,28 @@ from pax_compat.nested_map import NestedMap
 class BertModel(base_model.BaseModel):
   """Predicts masked tokens from all others, https://arxiv.org/abs/1810.04805.
 
-  A batch has `labels` [B, T] int, the tokens; `paddings` [B, T]; perhaps
-  `masked_ids` [B, T] int, what the model sees of the tokens, and `masked_pos`
-  [B, T], 1 where a token is to be predicted, else the model masks tokens
-  itself; where `lm_tpl.packed_input` is on, `segment_ids` [B, T], 1, 2, ... for
-  the examples and 0 for padding, and perhaps `segment_pos` [B, T]; and perhaps
+  A batch has `labels` [B, T] int, the tokens; `paddings` [B, T]; optionally
+  `masked_ids` [B, T] int, the masked tokens, and `masked_pos` [B, T], 1 for
+  tokens to predict, else the model masks tokens itself; with
+  `lm_tpl.packed_input`, `segment_ids` [B, T], 1, 2, ... for the examples and 0
+  for padding, and optionally `segment_pos` [B, T]; and optionally
   `eval_sample_weights` [B].
 
-  Metrics are in nats: `total_loss`, also called `loss`; `avg_xent`, also called
+  Metrics are in nats: `total_loss`, also named `loss`; `avg_xent`, also named
   `log_pplx`; `fraction_of_correct_preds`; `num_predictions`; `num_tokens`,
-  those that are no padding; and `num_seqs`, the examples. Auxiliary losses of
-  layers are not in them.
+  without padding; and `num_seqs`, the examples. They exclude auxiliary losses
+  of layers.
 
   Attributes:
     lm_tpl: the network; the model makes it bidirectional.
-    label_smoothing_prob: the probability that the target distribution takes
-      from the right token and gives to the others in equal parts; None, the
-      default, leaves it to the network's `softmax_tpl`.
-    mask_token_id: what a token is masked by; None leaves it to
-      `mlm_augmenter_tpl`.
-    force_mask_generation: whether the model masks tokens itself also where a
-      batch has them masked.
-    mlm_augmenter_tpl: how it masks them, in training and at evaluation; None if
-      it is not to do so.
+    label_smoothing_prob: the probability that label smoothing distributes
+      uniformly over all other tokens; None, the default, keeps that of the
+      network's `softmax_tpl`.
+    mask_token_id: the mask token; None keeps that of `mlm_augmenter_tpl`.
+    force_mask_generation: whether the model masks tokens itself even if the
+      batch has `masked_ids`.
+    mlm_augmenter_tpl: masks tokens, in training and in evaluation; None
+      requires `masked_ids` in the batch.
   """
 
   lm_tpl: Config = sub_config_field(TransformerLm)
@@ -61,7 +60,7 @@ class BertModel(base_model.BaseModel):
       self._create_augmenter(self.mlm_augmenter_tpl)
 
   def _network_fields(self) -> dict[str, Any]:
-    """Returns what the model says of the network."""
+    """Returns the fields that the model sets on the network."""
     where = f'{type(self).__name__}.lm_tpl'
     bidirectional = LanguageModelType.BIDIRECTIONAL
     return {
@@ -84,26 +83,26 @@ class BertModel(base_model.BaseModel):
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns the network's output, `augmented_labels` and `augmented_pos`.
 
-    The two latter are what the network saw, [B, T], and how much each token
-    counts, [B, T].
+    The latter are the masked tokens [B, T], and the weights of predictions
+    [B, T].
     """
     labels = self._labels(input_batch)
-    counted = self._counted(input_batch)
-    seen, masked_pos = self._mask(input_batch, labels, 1 - counted)
+    maskable = self._maskable(input_batch)
+    masked_ids, masked_pos = self._mask(input_batch, labels, 1 - maskable)
     weights = token_models.token_weights(
-      masked_pos * counted, token_models.example_weights(input_batch)
+      masked_pos * maskable, token_models.example_weights(input_batch)
     )
     segments = {}
     if getattr(self.lm, 'packed_input', False):
       names = ('segment_ids', 'segment_pos')
       segments = {name: input_batch.get(name) for name in names}
     output = self._predict(
-      seen,
+      masked_ids,
       self._paddings(input_batch),
       NestedMap(class_ids=labels, class_weights=weights),
       **segments,
     )
-    output.augmented_labels = seen
+    output.augmented_labels = masked_ids
     output.augmented_pos = weights
     return output
 
@@ -116,17 +115,17 @@ class BertModel(base_model.BaseModel):
     return input_batch.labels
 
   def _paddings(self, input_batch: NestedMap) -> jax.Array:
-    """Returns what the network is told of padding, [B, T]."""
+    """Returns the paddings for the network, [B, T]."""
     return input_batch.paddings
 
-  def _counted(self, input_batch: NestedMap) -> jax.Array:
-    """Returns which tokens can be masked and counted, [B, T], 0 or 1."""
+  def _maskable(self, input_batch: NestedMap) -> jax.Array:
+    """Returns 1 for tokens that can be masked and predicted, else 0; [B, T]."""
     return 1 - self._paddings(input_batch)
 
   def _mask(
     self, input_batch: NestedMap, labels: jax.Array, paddings: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns what the network sees and what it is to predict, each [B, T]."""
+    """Returns the masked tokens, and 1 for those to predict; each [B, T]."""
     missing = [k for k in ('masked_ids', 'masked_pos') if k not in input_batch]
     force = self.force_mask_generation
     if not missing and not force:
@@ -139,18 +138,18 @@ class BertModel(base_model.BaseModel):
       )
     if self.mlm_augmenter_tpl is None:
       raise errors.UserError(
-        f'{where}.mlm_augmenter_tpl is None, so the model masks no tokens;'
+        f'{where}.mlm_augmenter_tpl is None, so the model cannot mask tokens;'
         ' expected masked_ids and masked_pos in the batch, and'
-        ' force_mask_generation to be off'
+        ' force_mask_generation=False'
       )
     return self.mlm_augmenter(labels, paddings)
 
   def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and what is said of each example.
+    """Returns the weighted metrics, and the per-example outputs.
 
     The latter are `per_sequence_xent` [B], `predicted_labels` and
-    `augmented_labels` [B, T], `activations` where the network returns them, and
-    `eval_sample_weights`, if there are any.
+    `augmented_labels` [B, T], `activations` if the network returns them, and
+    `eval_sample_weights` if the batch has them.
     """
     metrics = self._metrics(predictions, input_batch)
     weights = predictions.augmented_pos
@@ -175,14 +174,15 @@ class BertModel(base_model.BaseModel):
     metrics = token_models.token_metrics(
       predictions, self._labels(input_batch), predictions.augmented_pos
     )
-    right = metrics.pop('fraction_of_correct_next_step_preds')
-    metrics.fraction_of_correct_preds = right
+    metrics.fraction_of_correct_preds = metrics.pop(
+      'fraction_of_correct_next_step_preds'
+    )
     metrics.update(_sizes(input_batch))
     return metrics
 
 
 def _sizes(input_batch: NestedMap) -> dict[str, tuple[jax.Array, float]]:
-  """Returns how many tokens and examples a batch has."""
+  """Returns the metrics of the number of tokens and examples."""
   tokens = token_models.token_weights(
     1.0 - input_batch.paddings, token_models.example_weights(input_batch)
   )

@@ -1,4 +1,4 @@
-"""Models that predict classes: of examples, and of tokens one by one.
+"""Models that classify examples, or each token by itself.
 
 Shapes: B batch, T time, C classes.
 """
@@ -15,26 +15,25 @@ from pax_compat.layers.models import token_models
 from pax_compat.layers.softmaxes import full_softmax
 from pax_compat.nested_map import NestedMap
 
-# Where there are more classes than this, there are metrics of as many guesses.
-_GUESSES = 5
+# The k of top-k metrics, for models with more than k classes.
+_TOP_K = 5
 
 
 class ClassificationModel(base_model.BaseModel):
   """Predicts the class of each example, such as an image.
 
-  A batch has two fields, whose names are settings, and perhaps `weight` and
-  `eval_sample_weights` [B], by both of which an example counts.
+  A batch has two fields, whose names are settings, and optionally `weight` and
+  `eval_sample_weights` [B], whose product is the weight of an example.
 
-  Metrics are `total_loss`, also called `loss` and `avg_xent`, in nats;
-  `accuracy` and `error`; with more than 5 classes `acc5` and `error5`, of the
-  five most likely classes; and `num_predictions`. Auxiliary losses of layers
-  are not in them.
+  Metrics are `total_loss`, also named `loss` and `avg_xent`, in nats;
+  `accuracy` and `error`; with more than 5 classes the top-5 `acc5` and
+  `error5`; and `num_predictions`. They exclude auxiliary losses of layers.
 
   Attributes:
     network_tpl: maps the inputs to features [B, D].
     softmax_tpl: maps features to classes.
-    input_field: the field of a batch that has the inputs, [B, ...].
-    label_field: the one that has the labels: probabilities of classes, [B, C],
+    input_field: name of the batch's inputs, [B, ...].
+    label_field: name of the batch's labels: probabilities of classes, [B, C],
       or classes, [B] int.
   """
 
@@ -67,16 +66,16 @@ class ClassificationModel(base_model.BaseModel):
     name = getattr(self, setting)
     if name not in input_batch:
       raise errors.UserError(
-        f'ClassificationModel.{setting} is {name!r}, which the batch has not'
+        f'ClassificationModel.{setting} is {name!r}, which is not in the batch'
         + errors.did_you_mean(name, input_batch)
       )
     return jnp.asarray(input_batch[name])
 
   def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and what is said of each example.
+    """Returns the weighted metrics, and the per-example outputs.
 
     The latter are `labels`, `scores` (the logits [B, C]), and
-    `eval_sample_weights`, if there are any.
+    `eval_sample_weights` if the batch has them.
     """
     output, weights = predictions.softmax_output, predictions.example_weights
     labels = self._field(input_batch, 'label_field')
@@ -86,13 +85,13 @@ class ClassificationModel(base_model.BaseModel):
       num_predictions=(total, 1.0),
     )
     ranks = _ranks(output.logits, _classes(labels))
-    for guesses, right, wrong in (
+    for k, accuracy, error in (
       (1, 'accuracy', 'error'),
-      (_GUESSES, 'acc5', 'error5'),
+      (_TOP_K, 'acc5', 'error5'),
     ):
-      if guesses == 1 or output.logits.shape[-1] > guesses:
-        hits = ranks < guesses
-        for name, cases in ((right, hits), (wrong, ~hits)):
+      if k == 1 or output.logits.shape[-1] > k:
+        hits = ranks < k
+        for name, cases in ((accuracy, hits), (error, ~hits)):
           mean = jnp.sum(cases * weights) / jnp.maximum(total, 1e-6)
           metrics[name] = (mean, total)
     outputs = NestedMap(labels=labels, scores=output.logits)
@@ -107,7 +106,7 @@ class ClassificationModel(base_model.BaseModel):
     return NestedMap(logits=logits, logp=self.softmax.logits_to_logp(logits))
 
   def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
-    """Returns the metrics of `compute_loss`, and `accuracy` as clu's metric."""
+    """Returns the metrics of `compute_loss`, and `accuracy` as a clu metric."""
     predictions = self.compute_predictions(input_batch)
     metrics, _ = self.compute_loss(predictions, input_batch)
     accuracy = clu_metrics.Accuracy.from_model_output(
@@ -120,7 +119,7 @@ class ClassificationModel(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: base_input.BaseInput, decode_out: NestedMap
   ) -> base_model.ProcessDecodeOut:
-    """Returns nothing: all is said by the metrics."""
+    """Returns nothing: the results are the metrics of `decode`."""
     return NestedMap(), [], NestedMap()
 
 
@@ -138,31 +137,31 @@ def _example_weights(input_batch: NestedMap, rows: int) -> jax.Array:
 
 
 def _classes(labels: jax.Array) -> jax.Array:
-  """Returns the right, or most likely, class of each example, [B] int."""
+  """Returns the label, or most likely label, of each example, [B] int."""
   return labels if labels.ndim == 1 else jnp.argmax(labels, axis=-1)
 
 
 def _ranks(logits: jax.Array, classes: jax.Array) -> jax.Array:
-  """Returns how many guesses come before the right one, [B].
+  """Returns the rank of each label by its logit, [B], 0 for the largest.
 
-  Of classes that are equally likely the first is guessed first.
+  Classes with equal logits are ranked by index.
   """
-  right = jnp.take_along_axis(logits, classes[:, None], axis=-1)
+  logit = jnp.take_along_axis(logits, classes[:, None], axis=-1)
   earlier = jnp.arange(logits.shape[-1]) < classes[:, None]
-  return jnp.sum((logits > right) | ((logits == right) & earlier), axis=-1)
+  return jnp.sum((logits > logit) | ((logits == logit) & earlier), axis=-1)
 
 
 class ClassificationMLPModel(base_model.BaseModel):
   """Predicts a label for each token, from that token alone.
 
-  A batch has `ids` and `labels` [B, T] int, `weights` [B, T], and perhaps
-  `eval_sample_weights` [B]. Metrics are in nats: `total_loss`, also called
-  `loss`; `avg_xent`, also called `log_pplx`;
+  A batch has `ids` and `labels` [B, T] int, `weights` [B, T], and optionally
+  `eval_sample_weights` [B]. Metrics are in nats: `total_loss`, also named
+  `loss`; `avg_xent`, also named `log_pplx`;
   `fraction_of_correct_next_step_preds`; and `num_predictions`.
 
   Attributes:
-    mlp_tpl: maps the vectors of tokens to features of as many dims.
-    softmax_tpl: looks up vectors of tokens, and maps features to labels.
+    mlp_tpl: maps embedded tokens to features of the same dims.
+    softmax_tpl: embeds tokens, and maps features to labels.
   """
 
   mlp_tpl: Config = sub_config_field(linears.MLPBlock)
@@ -175,7 +174,7 @@ class ClassificationMLPModel(base_model.BaseModel):
     self.create_child('softmax', self.softmax_tpl)
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
-    """Returns what the softmax returns."""
+    """Returns the output of the softmax."""
     features = self.mlp(self.softmax.emb_lookup(input_batch.ids))
     return self.softmax(
       features,
@@ -189,7 +188,7 @@ class ClassificationMLPModel(base_model.BaseModel):
     )
 
   def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and what is said of each example."""
+    """Returns the weighted metrics, and the per-example outputs."""
     labels, weights = input_batch.labels, self._weights(input_batch)
     metrics = token_models.token_metrics(predictions, labels, weights)
     return metrics, token_models.example_outputs(

@@ -1,4 +1,4 @@
-"""The model that predicts each next token.
+"""A model that predicts the next token.
 
 Shapes: B batch, P prefix, T time.
 """
@@ -24,35 +24,42 @@ from pax_compat.nested_map import NestedMap
 
 
 class LanguageModel(base_model.BaseModel):
-  """Predicts each next token.
+  """Predicts the next token.
 
-  A batch has `ids` and `labels` [B, T] int, `paddings` and `weights` [B, T];
-  where `lm_tpl.packed_input` is on, `segment_ids` [B, T] int and perhaps
-  `segment_pos` [B, T] int; where the model type is 'prefix', `inputs_indicator`
-  [B, T], 1 where a token belongs to the prefix; and perhaps
-  `eval_sample_weights` [B], `word_count` [B] int and `num_sentences` [B] int,
-  1 where it is not there. `ids` begin with the token that begins a sequence,
-  and `labels` end with the one that ends it, if there are such tokens: a model
-  adds none.
+  A batch has `ids` and `labels` [B, T] int, `paddings` and `weights` [B, T]. A
+  packed row of two examples, of 3 tokens and of 1, where 0 begins a sequence
+  and 1 ends it:
 
-  Metrics are in nats: `total_loss`, also called `loss`; `avg_xent`, the mean
-  over tokens, also called `log_pplx`; `fraction_of_correct_next_step_preds`;
+      ids               0  5  6  7  0  8  0
+      labels            5  6  7  1  8  1  0
+      weights           1  1  1  1  1  1  0
+      paddings          0  0  0  0  0  0  1
+      segment_ids       1  1  1  1  2  2  0    if lm_tpl.packed_input
+      segment_pos       0  1  2  3  0  1  0    likewise, optional
+      inputs_indicator  1  1  0  0  1  0  0    if the model type is 'prefix'
+
+  The model adds no begin or end tokens. `inputs_indicator` is 1 for tokens of
+  the prefix. Optional are `eval_sample_weights` [B], `word_count` [B] int, and
+  `num_sentences` [B] int, 1 by default.
+
+  Metrics are in nats: `total_loss`, also named `loss`; `avg_xent`, the mean
+  over tokens, also named `log_pplx`; `fraction_of_correct_next_step_preds`;
   `num_predictions`; and with `word_count` `log_pplx_per_word`, `num_words` and
-  `num_sentences`. Auxiliary losses of layers are not in them.
+  `num_sentences`. They exclude auxiliary losses of layers.
 
   Attributes:
     lm_tpl: the network.
     sum_loss: whether the loss is the sum over the batch's tokens instead of
       their mean.
-    return_predictions: whether the outputs for each example are all that the
-      network says of it, instead of `labels` and `scores`.
-    decoder_tpl: how it is decoded.
-    model_type: which tokens a token sees, a `LanguageModelType` or its name;
-      None, the default, leaves it to `lm_tpl`, which is causal unless set.
+    return_predictions: whether the per-example outputs are all outputs of the
+      network [B, ...], instead of `labels` and `scores`.
+    decoder_tpl: settings of the decoder.
+    model_type: a `LanguageModelType` or its name; None, the default, keeps that
+      of `lm_tpl`.
     count_tokens: whether the tokens of all training batches are counted; see
       `TokenCounter`.
-    apply_eval_sample_weights: whether `eval_sample_weights` count, where a
-      batch has them.
+    apply_eval_sample_weights: whether `eval_sample_weights` of a batch are
+      applied.
     report_strict_acc: whether there is a metric `acc_strict`, the fraction of
       examples whose tokens are all predicted.
   """
@@ -75,7 +82,7 @@ class LanguageModel(base_model.BaseModel):
     self.create_child('lm', self.lm_tpl, **fields)
 
   def _has_prefix(self) -> bool:
-    """Whether there are tokens that all of their example sees."""
+    """Whether the model type is 'prefix'."""
     kind = getattr(self.lm, 'model_type', LanguageModelType.CAUSAL)
     return kind == LanguageModelType.PREFIX
 
@@ -105,19 +112,19 @@ class LanguageModel(base_model.BaseModel):
     return token_models.example_weights(input_batch)
 
   def _segments(self, input_batch: NestedMap) -> dict[str, Any]:
-    """Returns which packed example each token belongs to, and where in it."""
+    """Returns `segment_ids` and `segment_pos` for a network of packed input."""
     if not getattr(self.lm, 'packed_input', False):
       return {}
     if 'segment_mask' in input_batch:
       raise errors.UserError(
         'LanguageModel: the batch has a segment_mask, which is not supported;'
-        ' packed examples are told apart by their segment_ids'
+        ' expected segment_ids of packed examples'
       )
     names = ('segment_ids', 'segment_pos')
     return {name: input_batch.get(name) for name in names}
 
   def _visible_prefix(self, input_batch: NestedMap) -> dict[str, jax.Array]:
-    """Returns which tokens all of their example sees."""
+    """Returns the mask of the prefix for a prefix model."""
     if not self._has_prefix():
       return {}
     if 'inputs_indicator' not in input_batch:
@@ -128,13 +135,13 @@ class LanguageModel(base_model.BaseModel):
     return {'causal_attention_mask': 1 - input_batch.inputs_indicator}
 
   def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and what is said of each example."""
+    """Returns the weighted metrics, and the per-example outputs."""
     labels = input_batch.labels
     weights = self._weights(input_batch)
     metrics = token_models.token_metrics(predictions, labels, weights)
     if self.sum_loss:
       mean, total = metrics.total_loss
-      # The sum that the softmax made is more precise than mean times weight.
+      # The softmax's sum is more precise than mean times weight.
       rest = (mean - predictions.avg_xent) * total
       metrics.total_loss = (predictions.total_xent + rest, total)
       metrics.loss = metrics.total_loss
@@ -145,7 +152,7 @@ class LanguageModel(base_model.BaseModel):
     if 'word_count' in input_batch:
       metrics.update(_per_word(predictions, input_batch, weights))
     if self.return_predictions:
-      return metrics, token_models.predictions_of_examples(
+      return metrics, token_models.per_example_predictions(
         predictions, len(labels)
       )
     return metrics, token_models.example_outputs(
@@ -156,25 +163,24 @@ class LanguageModel(base_model.BaseModel):
     """Continues prefixes.
 
     Args:
-      input_batch: `ids` [B, P] int and `paddings` [B, P]. Their prefixes are
-        the first `prefix_lengths` [B] tokens; where it has none, those that
-        `inputs_indicator` [B, P] counts if the model type is 'prefix', else
-        those that are no padding.
+      input_batch: `ids` [B, P] int and `paddings` [B, P]. The prefixes are the
+        first `prefix_lengths` [B] tokens; by default the sum of
+        `inputs_indicator` [B, P] for a prefix model, else all tokens.
 
     Returns:
-      The metric `num_decoded`; the batch, with what `greedy_decode` returns and
-      `original_lengths` [B], the number of tokens that are no padding; and no
-      metrics of clu.
+      The metric `num_decoded`; the batch with the results of `greedy_decode`
+      and `original_lengths` [B], the number of tokens without padding; and no
+      clu metrics.
 
     Raises:
-      UserError: the model or its decoder cannot decode.
+      UserError: the model or its decoder does not support decoding.
     """
     token_models.check_decoder('LanguageModel', self.decoder_tpl)
     causal = not self._has_prefix()
     if not causal and not self.decoder_tpl.fprop_for_prefix:
       raise errors.UserError(
-        "LanguageModel.model_type is 'prefix', whose prefixes are read at once;"
-        ' expected decoder_tpl.fprop_for_prefix to be True'
+        "LanguageModel.model_type is 'prefix', which reads the prefix in one"
+        ' step; expected decoder_tpl.fprop_for_prefix to be True'
       )
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
     rows = input_batch.ids.shape[0]
@@ -204,21 +210,21 @@ class LanguageModel(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: base_input.BaseInput, decode_out: NestedMap
   ) -> base_model.ProcessDecodeOut:
-    """Makes texts of tokens.
+    """Detokenizes a decoded batch.
 
     Args:
-      input_obj: the input, whose `ids_to_strings` makes them.
+      input_obj: the input, which detokenizes by `ids_to_strings`.
       decode_out: the decoded arrays of `decode`.
 
     Returns:
-      The metric `decoded_length`; a pair for each example that counts, of its
-      prefix as text and a dict of `prefix`, `decoded` (prefix included),
-      `decoded_substr` (the rest) and `original` as texts, `ids` [T],
-      `decoded_ids` (the rest), `logprobs` [T], `prefix_length` and
-      `decode_length`; and no metrics of clu.
+      The metric `decoded_length`; for each example that is not padding, its
+      prefix as a string, and a dict of the strings `prefix`, `decoded` (prefix
+      included), `decoded_substr` (the continuation) and `original`, `ids` [T],
+      `decoded_ids` (of the continuation), `logprobs` [T], `prefix_length` and
+      `decode_length`; and no clu metrics.
     """
-    out = texts.of_counted_rows(decode_out)
-    made = {
+    out = texts.without_padding_rows(decode_out)
+    columns = {
       name: input_obj.ids_to_strings(ids, lengths)
       for name, ids, lengths in (
         ('prefix', out.prefix_ids, out.prefix_lengths),
@@ -226,18 +232,20 @@ class LanguageModel(base_model.BaseModel):
         ('original', out.ids, out.original_lengths),
       )
     }
-    rests = texts.after(out.output_ids, out.prefix_lengths)
-    made['decoded_substr'] = input_obj.ids_to_strings(
-      rests, out.decode_lengths - out.prefix_lengths
+    continuations = texts.without_prefixes(out.output_ids, out.prefix_lengths)
+    columns['decoded_substr'] = input_obj.ids_to_strings(
+      continuations, out.decode_lengths - out.prefix_lengths
     )
-    pairs = [self._pair(out, made, row) for row in range(len(out.output_ids))]
+    pairs = [
+      self._pair(out, columns, row) for row in range(len(out.output_ids))
+    ]
     return texts.length_metrics('decoded_length', out), pairs, NestedMap()
 
   def _pair(
-    self, out: NestedMap, made: dict[str, Sequence[str]], row: int
+    self, out: NestedMap, columns: dict[str, Sequence[str]], row: int
   ) -> tuple[str, dict[str, Any]]:
     start, end = out.prefix_lengths[row], out.decode_lengths[row]
-    strings = {name: column[row] for name, column in made.items()}
+    strings = {name: column[row] for name, column in columns.items()}
     value = {
       **strings,
       'ids': out.output_ids[row],
@@ -252,15 +260,15 @@ class LanguageModel(base_model.BaseModel):
 def _per_word(
   predictions: NestedMap, input_batch: NestedMap, weights: jax.Array
 ) -> NestedMap:
-  # An example that only fills the batch counts no words, and no sentence.
-  counted = jnp.max(weights, axis=1)
+  # Padding rows have weight 0, so their words and sentences do not count.
+  row_weights = jnp.max(weights, axis=1)
   sentences = input_batch.get('num_sentences', 1)
-  # One more for each sentence: its end.
-  words = jnp.sum((input_batch.word_count + sentences) * counted)
+  # The end of a sentence counts as a word.
+  words = jnp.sum((input_batch.word_count + sentences) * row_weights)
   return NestedMap(
     log_pplx_per_word=(predictions.total_xent / jnp.maximum(words, 1.0), words),
     num_words=(words, 1.0),
-    num_sentences=(jnp.sum(sentences * counted), 1.0),
+    num_sentences=(jnp.sum(sentences * row_weights), 1.0),
   )
 
 

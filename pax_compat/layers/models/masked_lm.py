@@ -1,4 +1,4 @@
-"""Replaces tokens at random, for a model that is to find them.
+"""Random masking of tokens, for masked language models.
 
 Shapes: B batch, T time.
 """
@@ -14,20 +14,20 @@ from pax_compat.layers.input_checks import check_integers
 
 
 class MaskedLmDataAugmenter(base_layer.BaseLayer):
-  """Masks some tokens and gives out others for them.
+  """Replaces random tokens by a mask token or by random tokens.
 
-  As in https://arxiv.org/abs/1810.04805. Which ones is drawn for each token
-  alone, from the stream `random`, in training and at evaluation.
+  See https://arxiv.org/abs/1810.04805. Each token is drawn independently, from
+  the stream `random`, in training and in evaluation.
 
   Attributes:
-    vocab_size: of the tokens.
-    mask_prob: the probability that a token is replaced by the mask.
-    random_prob: the probability that it is replaced by any token, perhaps by
+    vocab_size: number of tokens.
+    mask_prob: the probability that a token is replaced by the mask token.
+    random_prob: the probability that it is replaced by a random token, possibly
       itself.
-    same_prob: the probability that it stays and is to be predicted all the
-      same. The three add up to 1 at most.
-    mask_token_id: the mask.
-    random_avoid_ids: tokens that no other one is replaced by.
+    same_prob: the probability that it is kept, but predicted. The three sum to
+      1 at most.
+    mask_token_id: the mask token.
+    random_avoid_ids: tokens that are excluded from random replacements.
   """
 
   vocab_size: int = REQUIRED
@@ -40,11 +40,11 @@ class MaskedLmDataAugmenter(base_layer.BaseLayer):
   def setup(self):
     where = type(self).__name__
     probs = (self.mask_prob, self.random_prob, self.same_prob)
-    # Three that add up to 1 may do so but for rounding.
+    # A sum of 1 may have a rounding error.
     if min(probs) < 0 or not 0 < sum(probs) <= 1 + 1e-6:
       raise errors.UserError(
         f'{where}: mask_prob, random_prob and same_prob are {probs}; expected'
-        ' probabilities that add up to more than 0 and to 1 at most'
+        ' probabilities whose sum is more than 0 and 1 at most'
       )
     for name, ids in (
       ('mask_token_id', [self.mask_token_id]),
@@ -58,24 +58,25 @@ class MaskedLmDataAugmenter(base_layer.BaseLayer):
         )
     if not self._choices():
       raise errors.UserError(
-        f'{where}.random_avoid_ids are all tokens; expected one to be left'
+        f'{where}.random_avoid_ids has all tokens; expected at least one token'
+        ' not in it'
       )
 
   def __call__(
     self, inputs: jax.Array, paddings: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Replaces tokens.
+    """Masks tokens.
 
     Args:
       inputs: [B, T], int, the tokens.
-      paddings: [B, T], 1 where there is none, so that nothing is replaced.
+      paddings: [B, T], 1 for padding, which is never masked.
 
     Returns:
-      The tokens that the model is to see, [B, T], and where it is to find the
-      right ones, [B, T] float32, 1 there and 0 elsewhere.
+      The masked tokens [B, T], and the weights of predictions [B, T] float32, 1
+      for masked tokens, else 0.
     """
     check_integers(self, inputs)
-    # One number for each token tells what becomes of it.
+    # One random number per token selects among the four cases.
     drawn = jax.random.uniform(self.next_prng_key(), inputs.shape)
     drawn = jnp.where(paddings > 0, jnp.inf, drawn)
     to_random = self.mask_prob + self.random_prob
@@ -85,15 +86,15 @@ class MaskedLmDataAugmenter(base_layer.BaseLayer):
     return augmented.astype(inputs.dtype), replaced.astype(jnp.float32)
 
   def _choices(self) -> int:
-    """Returns how many tokens may take the place of others."""
+    """Returns the number of possible random tokens."""
     return self.vocab_size - len(set(self.random_avoid_ids))
 
   def _random(self, inputs: jax.Array) -> jax.Array:
-    """Returns tokens of any kind, but none that are to be avoided."""
+    """Returns random tokens that are not in `random_avoid_ids`."""
     tokens = jax.random.randint(
       self.next_prng_key(), inputs.shape, 0, self._choices(), inputs.dtype
     )
-    # In order, so that each one is stepped over by what lies above it.
+    # In ascending order, each shifts the tokens at or above it by one.
     for avoided in sorted(set(self.random_avoid_ids)):
       tokens += (tokens >= avoided).astype(tokens.dtype)
     return tokens

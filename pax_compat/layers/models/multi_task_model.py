@@ -1,4 +1,4 @@
-"""A model of several tasks, each of which has a model of its own."""
+"""A model of several tasks, with a separate model for each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,21 +13,22 @@ _LOSS = 'loss'
 
 
 class MultiTaskModel(base_model.BaseModel):
-  """The models of several tasks, none of whose weights are shared.
+  """The models of several tasks, without shared weights.
 
-  A batch is {task: batch of the task}, of one task; initialising takes a batch
-  of every task. `multi_task_input` has inputs that make such batches, and
-  `learners.MultiTaskLearner` trains the task of the batch, while the others
-  rest. A step is compiled for each task.
+  A batch is {task: batch of the task} for one task; initialisation takes a
+  batch of every task. `inputs.multi_task` has inputs of such batches, and
+  `learners.MultiTaskLearner` trains the task of the batch; the other tasks skip
+  the step. A step is compiled for each task.
 
-  Metrics and what is said of examples are called `<task>/<name>`; `loss` is
-  that of the batch's task.
+  Metrics and per-example outputs are named `<task>/<name>`; `loss` is that of
+  the batch's task.
 
   Attributes:
     tasks: the tasks' models by name. A name has letters, digits and `_`.
 
   Raises:
-    UserError: a name has others, or models share a config and so a layer.
+    UserError: a name has other characters, or two models share a config, and
+      so a layer.
   """
 
   tasks: Mapping[str, Config] = REQUIRED
@@ -37,14 +38,14 @@ class MultiTaskModel(base_model.BaseModel):
     for task, tpl in self.tasks.items():
       if not task.replace('_', '').isalnum():
         raise errors.UserError(
-          f'MultiTaskModel.tasks has {task!r}; only letters, digits and _ may'
-          ' be in a name'
+          f'MultiTaskModel.tasks has {task!r}; only letters, digits and _ are'
+          ' allowed in a name'
         )
       if id(tpl) in seen:
         raise errors.UserError(
           f'MultiTaskModel.tasks: {seen[id(tpl)]!r} and {task!r} are one'
-          ' config, and so one layer, but tasks cannot share weights; a clone()'
-          ' makes a model of its own'
+          ' config, and so one layer, but tasks cannot share weights; use its'
+          ' clone() for a separate model'
         )
       seen[id(tpl)] = task
       child_layers.keep_apart(self, scope_of(task), tpl)
@@ -64,14 +65,15 @@ class MultiTaskModel(base_model.BaseModel):
   def compute_loss(self, predictions: Any, input_batch: NestedMap):
     metrics, per_example = {}, {}
     for task, batch in input_batch.items():
-      own, said = self._model_of(task).compute_loss(predictions[task], batch)
-      if _LOSS not in own:
+      model = self._model_of(task)
+      of_task, outputs = model.compute_loss(predictions[task], batch)
+      if _LOSS not in of_task:
         raise errors.UserError(
-          f'the model of the task {task!r} has no metric {_LOSS!r}, which tasks'
-          f' are trained by{errors.did_you_mean(_LOSS, own)}'
+          f'the model of the task {task!r} has no metric {_LOSS!r}, which is'
+          f' minimised{errors.did_you_mean(_LOSS, of_task)}'
         )
-      metrics |= _named(task, own) | {_LOSS: own[_LOSS]}
-      per_example |= _named(task, said)
+      metrics |= _named(task, of_task) | {_LOSS: of_task[_LOSS]}
+      per_example |= _named(task, outputs)
     return metrics, per_example
 
   def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
@@ -81,7 +83,7 @@ class MultiTaskModel(base_model.BaseModel):
 
   def process_decode_out(self, input_obj, decode_out):
     task = input_obj.task
-    model = self.tasks[task].build({})  # A module of its own.
+    model = self.tasks[task].build({})  # Without a parent.
     if host_fields.NAME in decode_out:
       own = decode_out[host_fields.NAME].items()
       own = {path.removeprefix(f'{task}.'): x for path, x in own}
@@ -94,14 +96,14 @@ class MultiTaskModel(base_model.BaseModel):
   def _model_of(self, task: str) -> base_model.BaseModel:
     if task not in self.tasks:
       raise errors.UserError(
-        f'a batch is of the task {task!r}, which MultiTaskModel.tasks has not'
+        f'a batch is of the task {task!r}, which is not in MultiTaskModel.tasks'
         + errors.did_you_mean(task, self.tasks)
       )
     return getattr(self, scope_of(task))
 
 
 def scope_of(task: str) -> str:
-  """Returns what a task's model is called in its parent."""
+  """Returns the name of a task's model in its parent."""
   return f'task_{task}'
 
 

@@ -1,4 +1,4 @@
-"""The model that predicts each next token of packed text, as GShard counts.
+"""A model that predicts the next token of packed text, with GShard's metrics.
 
 Shapes: B batch, T time, V vocabulary.
 """
@@ -18,27 +18,26 @@ _FIELDS = ('ids', 'labels', 'segment_ids', 'segment_pos')
 
 
 class PackedLanguageModel(base_model.BaseModel):
-  """Predicts each next token of examples that are packed into rows.
+  """Predicts the next token of packed examples.
 
-  A batch has, below `tgt` or by themselves, `ids` and `labels` [B, T] int;
+  A batch has, below `tgt` or at the top level, `ids` and `labels` [B, T] int;
   `segment_ids` [B, T] int, 1, 2, ... for the examples of a row and 0 for
   padding; and `segment_pos` [B, T] int, the position of each token within its
-  example. Perhaps it also has `paddings` [B, T], 1 where a token does not
-  count; without them tokens count that are no padding and whose label is above
-  0. And perhaps `soft_labels` [B, T, V], distributions to be predicted instead
-  of labels; `word_count` and `num_sentences` [B] int; and, beside `tgt`,
-  `eval_sample_weights` [B], 0 for rows that only fill a batch up.
+  example. Optional are `paddings` [B, T], 1 for tokens of weight 0, by default
+  padding and tokens whose label is 0 or less; `soft_labels` [B, T, V], target
+  distributions instead of labels; `word_count` and `num_sentences` [B] int;
+  and, at the top level, `eval_sample_weights` [B], 0 for padding rows.
 
   Metrics are in nats: `loss`, auxiliary losses included; `mean_xent`, the mean
-  cross-entropy of labels, and `soft_labels_xent`, that of what is predicted;
-  `acc1`, the fraction of tokens that are right, and `whole_tgt_accuracy`, of
-  rows; `weight`, the number of tokens that count; `num_packed_examples`;
-  `batch_utilized_ratio`, the fraction of positions that are no padding;
-  `avg_z_loss_increment` and `aux_loss`, parts of `loss`; and with `word_count`
-  `num_words` and `log_pplx_per_word`.
+  cross-entropy of labels, and `soft_labels_xent`, that of the targets; `acc1`,
+  the fraction of correct tokens, and `whole_tgt_accuracy`, of correct rows;
+  `weight`, the total weight of tokens; `num_packed_examples`;
+  `batch_utilized_ratio`, the fraction of positions without padding;
+  `avg_z_loss_increment` and `aux_loss`, summands of `loss`; and with
+  `word_count` `num_words` and `log_pplx_per_word`.
 
   Attributes:
-    lm_tpl: the network. Its `softmax_tpl` says what the loss is a mean over.
+    lm_tpl: the network. Its `softmax_tpl` sets the denominator of the loss.
   """
 
   lm_tpl: Config = sub_config_field(TransformerLm)
@@ -52,7 +51,7 @@ class PackedLanguageModel(base_model.BaseModel):
     """Returns the network's output, and its `aux_loss` []."""
     tokens = _tokens(input_batch)
     labels = NestedMap(
-      # A label below 0 is that of a token which is only seen.
+      # A label below 0 marks a token that is not predicted.
       class_ids=jnp.maximum(tokens.labels, 0),
       class_weights=_weights(input_batch),
     )
@@ -70,30 +69,30 @@ class PackedLanguageModel(base_model.BaseModel):
     return output
 
   def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and what is said of each example."""
+    """Returns the weighted metrics, and the per-example outputs."""
     tokens, weights = _tokens(input_batch), _weights(input_batch)
     rows = token_models.example_weights(input_batch)
     if rows is None:
       rows = jnp.ones(tokens.labels.shape[0])
-    counted = jnp.sum(rows)
+    num_rows = jnp.sum(rows)
     aux_loss = predictions.aux_loss
-    part = self._part_of_denominator(rows)
-    z_loss = predictions.get('z_loss', jnp.float32(0.0)) / part
-    loss = predictions.avg_xent / part + z_loss + aux_loss
+    fraction = self._denominator_fraction(rows)
+    z_loss = predictions.get('z_loss', jnp.float32(0.0)) / fraction
+    loss = predictions.avg_xent / fraction + z_loss + aux_loss
     total = jnp.sum(weights)
     xent = jnp.sum(_hard_xent(predictions, tokens.labels) * weights)
     soft_xent = predictions.total_xent / jnp.maximum(total, SMALL)
-    right = (predictions.per_example_argmax == tokens.labels) * weights
-    all_right = jnp.sum(right, axis=1) == jnp.sum(weights, axis=1)
-    of_rows = jnp.max(tokens.segment_ids, axis=1) * rows
+    correct = (predictions.per_example_argmax == tokens.labels) * weights
+    all_correct = jnp.sum(correct, axis=1) == jnp.sum(weights, axis=1)
+    num_examples = jnp.max(tokens.segment_ids, axis=1) * rows
     used = (tokens.segment_ids != 0) * rows[:, None]
-    one = (counted > 0).astype(jnp.float32)
-    least = jnp.maximum(counted, 1.0)
+    one = (num_rows > 0).astype(jnp.float32)
+    least = jnp.maximum(num_rows, 1.0)
     metrics = NestedMap(
-      num_packed_examples=(jnp.sum(of_rows), one),
+      num_packed_examples=(jnp.sum(num_examples), one),
       batch_utilized_ratio=(jnp.sum(used) / (least * used.shape[1]), one),
-      acc1=(jnp.sum(right) / jnp.maximum(total, SMALL), total),
-      whole_tgt_accuracy=(jnp.sum(all_right * rows) / least, one),
+      acc1=(jnp.sum(correct) / jnp.maximum(total, SMALL), total),
+      whole_tgt_accuracy=(jnp.sum(all_correct * rows) / least, one),
       mean_xent=(xent / jnp.maximum(total, SMALL), total),
       soft_labels_xent=(soft_xent, total),
       weight=(total, one),
@@ -113,11 +112,11 @@ class PackedLanguageModel(base_model.BaseModel):
       token_models.example_weights(input_batch),
     )
 
-  def _part_of_denominator(self, rows: jax.Array) -> jax.Array:
-    """Returns which part of what the softmax divided by counts, [].
+  def _denominator_fraction(self, rows: jax.Array) -> jax.Array:
+    """Returns the fraction of the softmax's denominator without padding rows.
 
     Args:
-      rows: [B], how much each row counts.
+      rows: [B], weights of rows.
     """
     softmax = self.lm.softmax
     over_all = getattr(
@@ -130,23 +129,23 @@ class PackedLanguageModel(base_model.BaseModel):
 
 
 def _tokens(input_batch: NestedMap) -> NestedMap:
-  """Returns the part of a batch that has the tokens.
+  """Returns `tgt` of a batch, or the batch itself.
 
   Raises:
-    UserError: it has not all that packed tokens have.
+    UserError: it lacks fields of packed tokens.
   """
   tokens = input_batch.get('tgt', input_batch)
   missing = [name for name in _FIELDS if name not in tokens]
   if missing:
     raise errors.UserError(
       f'PackedLanguageModel: the batch has no {", ".join(missing)}; expected'
-      f' {", ".join(_FIELDS)}, below tgt or by themselves'
+      f' {", ".join(_FIELDS)}, below tgt or at the top level'
     )
   return tokens
 
 
 def _weights(input_batch: NestedMap) -> jax.Array:
-  """Returns how much each token counts, [B, T] float32."""
+  """Returns the weights of tokens, [B, T] float32."""
   tokens = _tokens(input_batch)
   if 'paddings' in tokens:
     weights = 1.0 - tokens.paddings
@@ -158,7 +157,7 @@ def _weights(input_batch: NestedMap) -> jax.Array:
 
 
 def _hard_xent(predictions: NestedMap, labels: jax.Array) -> jax.Array:
-  """Returns the cross-entropy of labels [B, T], 0 where there is none."""
+  """Returns the cross-entropy of labels [B, T], 0 for labels below 0."""
   if 'per_example_nll' in predictions:
     xent = predictions.per_example_nll
   elif 'log_probs' in predictions:

@@ -1,4 +1,4 @@
-"""The model that maps one sequence of tokens to another.
+"""A sequence-to-sequence model.
 
 Shapes: B batch, S source time, T target time.
 """
@@ -25,24 +25,23 @@ class SequenceModel(base_model.BaseModel):
   """Predicts a target sequence from a source sequence.
 
   A batch has `src` and `tgt`, each with `ids` and `paddings`, [B, S] and
-  [B, T], and with `segment_ids` and perhaps `segment_pos` where
-  `model_tpl.packed_input` is on; `tgt` has `labels` and `weights` [B, T], too.
-  `eval_sample_weights` [B] of the batch count, where it has them. The target's
-  `ids` begin with the token that begins a sequence, and its `labels` end with
-  the one that ends it.
+  [B, T], and with `segment_ids` and optionally `segment_pos` if
+  `model_tpl.packed_input`; `tgt` also has `labels` and `weights` [B, T].
+  Optional are `eval_sample_weights` [B]. The target's `ids` start with the
+  begin token, and its `labels` end with the end token.
 
-  Metrics are in nats: `total_loss`, also called `loss`; `avg_xent`, also called
-  `log_pplx`; `fraction_of_correct_next_step_preds`; and `num_predictions`.
-  Auxiliary losses of layers are not in them.
+  Metrics are in nats: `total_loss`, also named `loss`; `avg_xent`, also named
+  `log_pplx`; `fraction_of_correct_next_step_preds`; and `num_predictions`. They
+  exclude auxiliary losses of layers.
 
   Attributes:
     model_tpl: the network.
-    return_predictions: whether the outputs for each example are all that the
-      network says of it, instead of `labels` and `scores`.
-    decoder_tpl: how it is decoded. Prefixes are read token by token.
-    label_smoothing_prob: the probability that the target distribution takes
-      from the right token and gives to the others in equal parts; None, the
-      default, leaves it to the network's `softmax_tpl`.
+    return_predictions: whether the per-example outputs are all outputs of the
+      network [B, ...], instead of `labels` and `scores`.
+    decoder_tpl: settings of the decoder. Prefixes are read token by token.
+    label_smoothing_prob: the probability that label smoothing distributes
+      uniformly over all other tokens; None, the default, keeps that of the
+      network's `softmax_tpl`.
   """
 
   model_tpl: Config = sub_config_field(TransformerEncoderDecoder)
@@ -62,8 +61,8 @@ class SequenceModel(base_model.BaseModel):
     segments = {}
     if getattr(self.model, 'packed_input', False):
       segments = {
-        f'{side}_{name}': part.get(name)
-        for side, part in (('input', src), ('target', tgt))
+        f'{side}_{name}': sequence.get(name)
+        for side, sequence in (('input', src), ('target', tgt))
         for name in ('segment_ids', 'segment_pos')
       }
     labels = NestedMap(
@@ -79,11 +78,11 @@ class SequenceModel(base_model.BaseModel):
     )
 
   def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and what is said of each example."""
+    """Returns the weighted metrics, and the per-example outputs."""
     labels, weights = input_batch.tgt.labels, _weights(input_batch)
     metrics = token_models.token_metrics(predictions, labels, weights)
     if self.return_predictions:
-      return metrics, token_models.predictions_of_examples(
+      return metrics, token_models.per_example_predictions(
         predictions, len(labels)
       )
     return metrics, token_models.example_outputs(
@@ -97,7 +96,7 @@ class SequenceModel(base_model.BaseModel):
       input_batch: `ids` [B, S], int, and `paddings` [B, S].
 
     Returns:
-      `embeddings` [B, S, D], what the decoder would see.
+      `embeddings` [B, S, D], the encoder's output.
     """
     return NestedMap(
       embeddings=self.model.encode(input_batch.ids, input_batch.paddings)
@@ -108,22 +107,21 @@ class SequenceModel(base_model.BaseModel):
 
     Args:
       input_batch: `src` with `ids` and `paddings` [B, S], not packed; and `tgt`
-        with `ids` and `paddings` [B, T], of which the first token of each row,
-        or where the batch has them the first `prefix_lengths` [B], begin the
-        output.
+        with `ids` and `paddings` [B, T], whose first token, or first
+        `prefix_lengths` [B] tokens if given, are the prefix of the output.
 
     Returns:
-      The metric `num_decoded`; the batch, with what `greedy_decode` returns and
-      `original_lengths` [B], the number of the target's tokens that are no
-      padding; and no metrics of clu.
+      The metric `num_decoded`; the batch with the results of `greedy_decode`
+      and `original_lengths` [B], the number of target tokens without padding;
+      and no clu metrics.
 
     Raises:
-      UserError: the model or its decoder cannot decode.
+      UserError: the model or its decoder does not support decoding.
     """
     token_models.check_decoder('SequenceModel', self.decoder_tpl)
     if self.decoder_tpl.fprop_for_prefix:
       raise errors.UserError(
-        'SequenceModel.decoder_tpl.fprop_for_prefix is on, but prefixes of'
+        'SequenceModel.decoder_tpl.fprop_for_prefix is True, but prefixes of'
         ' targets are read token by token; expected False'
       )
     src, tgt = input_batch.src, input_batch.tgt
@@ -148,22 +146,22 @@ class SequenceModel(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: base_input.BaseInput, decode_out: NestedMap
   ) -> base_model.ProcessDecodeOut:
-    """Makes texts of tokens.
+    """Detokenizes a decoded batch.
 
     Args:
-      input_obj: the input, whose `ids_to_strings` makes them, with the key
+      input_obj: the input, which detokenizes by `ids_to_strings` with the key
         'src' or 'tgt'.
       decode_out: the decoded arrays of `decode`.
 
     Returns:
-      The metric `decode_length`; a pair for each example that counts, of its
-      source as text and a dict of `source`, `decoded` and `target` as texts
-      (the first two are also called `prefix` and `decoded_substr`), `ids` [T],
-      `logprobs` [T] and `decode_length`; and no metrics of clu.
+      The metric `decode_length`; for each example that is not padding, its
+      source as a string, and a dict of the strings `source`, `decoded` and
+      `target` (the first two also named `prefix` and `decoded_substr`), `ids`
+      [T], `logprobs` [T] and `decode_length`; and no clu metrics.
     """
-    out = texts.of_counted_rows(decode_out)
+    out = texts.without_padding_rows(decode_out)
     source_lengths = np.sum(out.src.paddings == 0, axis=1, dtype=np.int32)
-    made = {
+    columns = {
       name: input_obj.ids_to_strings(ids, lengths, key=key)
       for name, ids, lengths, key in (
         ('source', out.src.ids, source_lengths, 'src'),
@@ -171,10 +169,10 @@ class SequenceModel(base_model.BaseModel):
         ('target', out.tgt.ids, out.original_lengths, 'tgt'),
       )
     }
-    # What metrics over prefixes and their continuations look for.
-    made['prefix'] = made['source']
-    made['decoded_substr'] = made['decoded']
-    pairs = [_pair(out, made, row) for row in range(len(out.output_ids))]
+    # For metrics of prefixes and their continuations.
+    columns['prefix'] = columns['source']
+    columns['decoded_substr'] = columns['decoded']
+    pairs = [_pair(out, columns, row) for row in range(len(out.output_ids))]
     return texts.length_metrics('decode_length', out), pairs, NestedMap()
 
 
@@ -187,14 +185,14 @@ def _weights(input_batch: NestedMap) -> jax.Array:
 def _extend_step(
   model: Any, ids: jax.Array, *, time_step: jax.Array, causal: bool
 ) -> jax.Array:
-  del causal  # Targets always are.
+  del causal  # Decoders are always causal.
   return model.extend_step(ids, time_step=time_step)
 
 
 def _pair(
-  out: NestedMap, made: dict[str, Sequence[str]], row: int
+  out: NestedMap, columns: dict[str, Sequence[str]], row: int
 ) -> tuple[str, dict[str, Any]]:
-  strings = {name: column[row] for name, column in made.items()}
+  strings = {name: column[row] for name, column in columns.items()}
   value = {
     **strings,
     'ids': out.output_ids[row],

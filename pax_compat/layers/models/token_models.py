@@ -1,4 +1,4 @@
-"""What the models that predict tokens have in common.
+"""Functions shared by models that predict tokens.
 
 Shapes: B batch, T time.
 """
@@ -19,18 +19,18 @@ from pax_compat.nested_map import NestedMap
 
 
 def example_weights(input_batch: NestedMap) -> jax.Array | None:
-  """Returns how much each example counts, [B]; None if each one counts."""
+  """Returns the weights of examples [B]; None if all are 1."""
   return input_batch.get(example_rows.WEIGHTS)
 
 
 def token_weights(
   weights: jax.Array, of_examples: jax.Array | None
 ) -> jax.Array:
-  """Returns how much each token counts, [B, T] float32.
+  """Returns weights of tokens times those of their examples, [B, T] float32.
 
   Args:
     weights: [B, T], of tokens.
-    of_examples: [B], of examples; None if each one counts.
+    of_examples: [B], of examples; None if all are 1.
   """
   weights = weights.astype(jnp.float32)
   return weights if of_examples is None else weights * of_examples[:, None]
@@ -42,17 +42,17 @@ def token_metrics(
   """Returns the metrics of predicted tokens, in nats.
 
   Args:
-    predictions: what a softmax returned.
-    labels: [B, T], int, the tokens that are right.
-    weights: [B, T], how much each token counts.
+    predictions: the output of a softmax.
+    labels: [B, T], int, the correct tokens.
+    weights: [B, T], of tokens.
 
   Returns:
-    {name: (value, weight)}: `total_loss`, which is also called `loss`;
-    `avg_xent`, also called `log_pplx`; `fraction_of_correct_next_step_preds`;
-    and `num_predictions`, a number, of weight 1.
+    {name: (value, weight)}: `total_loss`, also named `loss`; `avg_xent`, also
+    named `log_pplx`; `fraction_of_correct_next_step_preds`; and
+    `num_predictions`, of weight 1.
   """
   total = predictions.total_weight
-  right = (predictions.per_example_argmax == labels) * weights
+  correct = (predictions.per_example_argmax == labels) * weights
   loss = predictions.get('total_loss', predictions.avg_xent)
   return NestedMap(
     total_loss=(loss, total),
@@ -60,7 +60,7 @@ def token_metrics(
     avg_xent=(predictions.avg_xent, total),
     log_pplx=(predictions.avg_xent, total),
     fraction_of_correct_next_step_preds=(
-      jnp.sum(right) / jnp.maximum(total, 1e-6),
+      jnp.sum(correct) / jnp.maximum(total, 1e-6),
       total,
     ),
     num_predictions=(total, 1.0),
@@ -70,21 +70,20 @@ def token_metrics(
 def strict_accuracy(
   predictions: NestedMap, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the fraction of examples that are all right, and its weight.
+  """Returns the fraction of examples without a wrong token, and its weight.
 
-  Tokens that do not count may be wrong; examples without any token that counts
-  do not count.
+  Tokens of weight 0, and examples of such tokens only, are ignored.
 
   Args:
-    predictions: what a softmax returned.
+    predictions: the output of a softmax.
     labels: [B, T], int.
     weights: [B, T].
   """
-  right = (predictions.per_example_argmax == labels) | (weights == 0)
-  counted = jnp.any(weights > 0, axis=-1).astype(jnp.float32)
-  number = jnp.sum(counted)
-  all_right = jnp.sum(jnp.all(right, axis=-1) * counted)
-  return all_right / jnp.maximum(number, 1.0), number
+  correct = (predictions.per_example_argmax == labels) | (weights == 0)
+  row_weights = jnp.any(weights > 0, axis=-1).astype(jnp.float32)
+  total = jnp.sum(row_weights)
+  all_correct = jnp.sum(jnp.all(correct, axis=-1) * row_weights)
+  return all_correct / jnp.maximum(total, 1.0), total
 
 
 def example_outputs(
@@ -93,17 +92,17 @@ def example_outputs(
   weights: jax.Array,
   of_examples: jax.Array | None,
 ) -> NestedMap:
-  """Returns what is said of each example.
+  """Returns the per-example outputs.
 
   Args:
-    predictions: what a softmax returned.
+    predictions: the output of a softmax.
     labels: [B, T], int.
     weights: [B, T].
-    of_examples: [B], how much each example counts, or None.
+    of_examples: [B], weights of examples, or None.
 
   Returns:
     `labels`; `scores` [B], the log-probability of an example's tokens; and
-    `eval_sample_weights`, if there are any.
+    `eval_sample_weights`, unless None.
   """
   xent = predictions.per_example_xent * weights
   outputs = NestedMap(labels=labels, scores=-jnp.sum(xent, axis=-1))
@@ -112,11 +111,11 @@ def example_outputs(
   return outputs
 
 
-def predictions_of_examples(predictions: NestedMap, rows: int) -> NestedMap:
-  """Returns those predictions that say something of each example.
+def per_example_predictions(predictions: NestedMap, rows: int) -> NestedMap:
+  """Returns those predictions that are arrays [B, ...].
 
   Args:
-    predictions: what a softmax returned, arrays [B, ...] and scalars.
+    predictions: the output of a softmax, arrays [B, ...] and scalars.
     rows: B.
   """
   return NestedMap(
@@ -131,21 +130,22 @@ def predictions_of_examples(predictions: NestedMap, rows: int) -> NestedMap:
 def with_label_smoothing(
   where: str, tpl: Config, prob: float | None
 ) -> dict[str, Any]:
-  """Returns the field of a network's template that smooths its labels.
+  """Returns the field `softmax_tpl` of a network, with label smoothing.
 
   Args:
-    where: the model's class and the name of its field that holds `tpl`.
+    where: the model's class and its field of `tpl`.
     tpl: the network's template, which has a `softmax_tpl`.
-    prob: the probability that other tokens get; None leaves it to the template.
+    prob: the probability of all other tokens together; None keeps that of the
+      template.
 
   Raises:
-    UserError: the template smooths labels in another way.
+    UserError: the template sets another probability.
   """
   if prob is None:
     return {}
   softmax = tpl.softmax_tpl
   fields = agreed(f'{where}.softmax_tpl', softmax, label_smoothing_prob=prob)
-  # A shallow copy: the templates inside are the user's own ones.
+  # A shallow copy: templates inside keep their identity.
   return {'softmax_tpl': copy.copy(softmax).set(**fields)}
 
 
@@ -158,14 +158,14 @@ def check_decoder(where: str, settings: Any):
     )
   if not isinstance(settings, GreedyDecoderHParams):
     raise errors.UserError(
-      f'{where}.decoder_tpl is a {type(settings).__name__}, which says nothing'
-      ' of how tokens are chosen; expected a GreedyDecoderHParams'
+      f'{where}.decoder_tpl is a {type(settings).__name__}, which does not'
+      ' select a decoding algorithm; expected a GreedyDecoderHParams'
     )
   settings.check_complete()
 
 
 def decode_metrics(input_batch: NestedMap, rows: int) -> WeightedScalars:
-  """Returns `num_decoded`, the number of examples that count, of weight 1."""
-  counted = example_weights(input_batch)
-  number = jnp.float32(rows) if counted is None else jnp.sum(counted)
+  """Returns `num_decoded`, the number of examples without padding rows."""
+  weights = example_weights(input_batch)
+  number = jnp.float32(rows) if weights is None else jnp.sum(weights)
   return NestedMap(num_decoded=(number, jnp.float32(1.0)))

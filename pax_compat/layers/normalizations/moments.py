@@ -1,4 +1,4 @@
-"""Mean and variance over what is not padded."""
+"""Mean and variance over positions that are not padded."""
 
 import math
 from collections.abc import Sequence
@@ -18,20 +18,19 @@ def compute_moments(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns mean and variance over the positions that are not padded.
 
-  Where the batch is split over devices, they are those of the whole batch: a
-  sum over a dimension that is split is a sum over devices.
+  If the batch is split over devices, they are those of the global batch.
 
   Args:
-    inputs: of any shape.
-    padding: of the first dimensions of `inputs`, or None.
+    inputs: any shape.
+    padding: leading dimensions of `inputs`, or None.
     reduce_over_dims: the dimensions to reduce.
-    cumulative_axis: a dimension along which each position counts itself and
-      those before it, whose squared differences are from the mean up to
-      themselves; None for none.
-    keepdims: whether the reduced dimensions stay, with size 1.
+    cumulative_axis: a dimension along which statistics are cumulative: those of
+      a position include itself and the positions before it, each with its
+      squared difference from its own cumulative mean. None for no cumulation.
+    keepdims: whether to keep the reduced dimensions with size 1.
 
   Returns:
-    Mean and variance in single precision; zeros where everything is padded.
+    Mean and variance, float32; zeros where everything is padded.
   """
   x = inputs.astype(jnp.float32)
   axes = tuple(reduce_over_dims)
@@ -51,8 +50,7 @@ def compute_moments(
 
   each = math.prod(x.shape[i] for i in axes if valid.shape[i] == 1)
   count = jnp.maximum(each * total(valid.astype(jnp.float32)), 1.0)
-  # What stands at padded positions may be infinite: its gradient, too, must be
-  # of zero.
+  # Before any arithmetic, so that infinite padding has a gradient of zero.
   x = valid_only(x)
   mean = total(x) / count
   variance = total(jnp.square(valid_only(x - mean))) / count

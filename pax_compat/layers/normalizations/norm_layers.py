@@ -1,8 +1,8 @@
 """Normalisation layers.
 
-Statistics are computed in single precision, whatever the dtype of the inputs.
+Statistics are computed in float32, whatever the dtype of the inputs.
 
-Shapes: B batch, T time, D the last dimension, which is that of the features.
+Shapes: B batch, T time, D features, the last dimension.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from pax_compat.layers.paddings import apply_paddings
 
 
 class BaseNormalization(base_layer.BaseLayer):
-  """Base of the normalisations.
+  """Base class of the normalisations.
 
   Attributes:
-    dim: D; the parent sets it.
+    dim: D; set by the parent.
   """
 
   dim: int = REQUIRED
@@ -36,8 +36,8 @@ class BaseNormalization(base_layer.BaseLayer):
 
     Args:
       inputs: [..., D].
-      paddings: of the first dimensions of `inputs`, 1 where there is nothing;
-        normalisations that treat each position by itself make no use of them.
+      paddings: leading dimensions of `inputs`, 1 at padding; ignored by
+        normalisations of each position by itself.
     """
     raise NotImplementedError(type(self).__name__)
 
@@ -50,11 +50,11 @@ class BaseNormalization(base_layer.BaseLayer):
     regularised: bool = True,
     trainable: bool = True,
   ):
-    """Creates a weight, of shape [D] unless said, split as the layer says."""
+    """Creates a weight, by default of shape [D], with the layer's sharding."""
     if not isinstance(init, WeightInit):
       init = WeightInit.Constant(init)
     skip_lp = (base_layer.SKIP_LP_REGULARIZATION,)
-    # Small steps of an average would get lost in less than single precision.
+    # A moving average loses small steps in less than float32.
     at_least_single = jnp.promote_types(self.dtype, jnp.float32)
     weight = WeightHParams(
       [self.dim] if shape is None else shape,
@@ -73,7 +73,7 @@ class IdentityNorm(BaseNormalization):
   """No normalisation.
 
   Attributes:
-    dim: D, which makes no difference.
+    dim: ignored.
   """
 
   dim: int = 0
@@ -87,12 +87,12 @@ class LayerNorm(BaseNormalization):
 
   Attributes:
     epsilon: added to the variance.
-    direct_scale: whether the weight itself is the scale, starting at 1; else
-      the scale is 1 + the weight, which starts at 0.
+    direct_scale: whether the weight itself is the scale, initialised to 1; else
+      the scale is 1 + the weight, initialised to 0.
     use_scale: whether there is a scale.
     use_bias: whether there is a bias.
-    reductions_in_fp32: whether mean and variance are computed in single
-      precision; else in the dtype of the inputs.
+    reductions_in_fp32: whether mean and variance are computed in float32; else
+      in the dtype of the inputs.
   """
 
   epsilon: float = 1e-6
@@ -103,8 +103,8 @@ class LayerNorm(BaseNormalization):
 
   def setup(self):
     if self.use_scale:
-      first = 1.0 if self.direct_scale else 0.0
-      self._create_weight('scale', first, regularised=False)
+      init = 1.0 if self.direct_scale else 0.0
+      self._create_weight('scale', init, regularised=False)
     if self.use_bias:
       self._create_weight('bias', 0.0, regularised=False)
 
@@ -135,10 +135,9 @@ class RmsNorm(BaseNormalization):
 
   Attributes:
     epsilon: added to the mean square.
-    direct_scale: whether the weight itself is the scale, starting at 1; else
-      the scale is 1 + the weight, which starts at 0.
-    intermediate_dtype: what the mean square is computed in; None takes the
-      dtype of the inputs.
+    direct_scale: as in `LayerNorm`.
+    intermediate_dtype: dtype of the mean square; None takes the dtype of the
+      inputs.
   """
 
   epsilon: float = 1e-6
@@ -172,9 +171,9 @@ class RmsNormNoScale(BaseNormalization):
 
 
 class PrimerNorm(BaseNormalization):
-  """Division by the deviation from the mean, https://arxiv.org/abs/2109.08668.
+  """Division by the standard deviation, https://arxiv.org/abs/2109.08668.
 
-  Unlike in layer normalisation the mean itself stays.
+  Unlike layer normalisation it does not subtract the mean.
 
   Attributes:
     epsilon: added to the variance.
@@ -197,21 +196,21 @@ class PrimerNorm(BaseNormalization):
 class BatchNorm(BaseNormalization):
   """Batch normalisation, https://arxiv.org/abs/1502.03167.
 
-  While the model trains, mean and variance are those of the whole batch, on
-  however many devices it lies, and moving averages of them are kept for
-  evaluation. The scale is 1 + `gamma`, so that weight decay draws it to 1.
+  Training uses the mean and variance of the global batch, and updates moving
+  averages of them for evaluation. The scale is 1 + `gamma`, so that weight
+  decay draws it to 1.
 
   Attributes:
-    decay: what remains of the moving averages after a step.
+    decay: decay of the moving averages.
     epsilon: added to the variance.
     use_moving_avg_in_training: whether training normalises by the moving
       averages too, after their update and as constants for the gradient; then
       there is no `beta` and no `gamma`.
     set_padded_output_to_zero: whether the output is 0 at padded positions.
-    force_eval_mode: whether training normalises as evaluation does and leaves
-      the moving averages alone, as with a pretrained part of a model; `beta`
-      and `gamma` are still trained.
-    gamma_init: the first value of `gamma`.
+    force_eval_mode: whether training normalises as at evaluation and does not
+      update the moving averages, as in a pretrained component; `beta` and
+      `gamma` are still trained.
+    gamma_init: initializer of `gamma`.
   """
 
   decay: float = 0.999
@@ -252,7 +251,7 @@ class BatchNorm(BaseNormalization):
 
     Args:
       inputs: [..., D].
-      paddings: of the first dimensions of `inputs`, or None.
+      paddings: leading dimensions of `inputs`, or None.
     """
     moving = self.get_var('moving_mean'), self.get_var('moving_variance')
     if self.do_eval or self.force_eval_mode:
@@ -282,16 +281,16 @@ class BatchNorm(BaseNormalization):
 class GroupNorm(BaseNormalization):
   """Group normalisation, https://arxiv.org/abs/1803.08494.
 
-  The features are cut into groups; each example's groups are normalised over
+  The features are split into groups; each example's groups are normalised over
   all other dimensions. The scale is 1 + `gamma`.
 
   Attributes:
-    num_groups: the number of groups, if D is large enough for it.
-    min_group_size: the least number of features in a group.
+    num_groups: number of groups, if D is large enough for it.
+    min_group_size: minimum number of features in a group.
     cumulative: whether a position is normalised by the statistics of itself and
       the positions before it in time, as a causal model needs.
-    input_rank: of the inputs: 3 for [B, T, D], 4 for [B, T, H, D] and 5 for
-      [B, T, H, W, D], H and W being height and width.
+    input_rank: rank of the inputs: 3 for [B, T, D], 4 for [B, T, H, D] and 5
+      for [B, T, H, W, D], where H and W are height and width.
     epsilon: added to the variance.
     set_padded_output_to_zero: whether the output is 0 at padded positions.
     use_scale: whether there is a scale.
@@ -325,8 +324,8 @@ class GroupNorm(BaseNormalization):
     uneven = self.dim >= self.num_groups and self.dim % self.num_groups
     if uneven or self.dim % self.group_size:
       raise errors.UserError(
-        f'GroupNorm: {self.dim} features do not make {self.num_groups} groups'
-        f' (or groups of {self.group_size}) of the same size'
+        f'GroupNorm: cannot split {self.dim} features into {self.num_groups}'
+        f' groups (or groups of {self.group_size}) of equal size'
       )
     shape = [1] * (self.input_rank - 1) + [self.dim]
     if self.use_bias:
@@ -372,7 +371,7 @@ def _l2_normalised(x: jax.Array, axes=None) -> jax.Array:
 class WeightNormL2(BaseNormalization):
   """Normalisation of a weight, https://arxiv.org/abs/1602.07868.
 
-  Each of the D slices of a weight gets the norm 1 + `g`; `g` starts at 0.
+  Each of the D slices of a weight gets the norm 1 + `g`; `g` is initially 0.
   """
 
   def setup(self):
@@ -389,12 +388,12 @@ class WeightNormL2(BaseNormalization):
 class SpectralNorm(BaseNormalization):
   """Spectral normalisation of a weight, https://arxiv.org/abs/1802.05957.
 
-  Divides a weight, seen as a matrix [..., D], by its largest singular value, as
-  power iterations estimate it. Training goes on with the estimate `u` of the
-  singular vector from step to step.
+  Divides a weight, as a matrix [-1, D], by its largest singular value, which is
+  estimated by power iteration. Training continues from the estimate `u` of the
+  singular vector of the step before.
 
   Attributes:
-    n_power_iteration: iterations a step.
+    n_power_iteration: power iterations per step.
   """
 
   n_power_iteration: int = 1

@@ -1,4 +1,4 @@
-"""Pipelines: stages of a model on different devices, fed in microbatches."""
+"""Pipelines: a layer's stages on different devices, run on microbatches."""
 
 from pax_compat.layer_core import exports
 

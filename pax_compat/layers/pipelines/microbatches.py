@@ -1,6 +1,6 @@
-"""Batches cut into micro-batches.
+"""Splitting batches into microbatches.
 
-Shapes: B batch, M micro-batches, B = M times the examples of each.
+Shapes: B batch, M microbatches of B / M examples.
 """
 
 from typing import Any
@@ -13,23 +13,23 @@ from pax_compat import errors
 
 
 def number(where: str, batch: int, number: int | None, size: int | None) -> int:
-  """Returns how many micro-batches a batch is cut into.
+  """Returns the number of microbatches M.
 
   Args:
-    where: begins the messages of errors.
+    where: prefix of error messages.
     batch: B.
-    number: M; None for as many as `size` makes.
-    size: how many examples each has; None for as many as `number` makes.
+    number: M; None to compute it from `size`.
+    size: examples per microbatch; None to compute it from `number`.
 
   Raises:
-    UserError: neither divides the batch, or they contradict one another.
+    UserError: neither divides the batch, or they contradict each other.
   """
-  parts = size if number is None else number
+  divisor = size if number is None else number
   field = 'microbatch_size' if number is None else 'num_microbatches'
-  if parts < 1 or batch % parts:
+  if divisor < 1 or batch % divisor:
     raise errors.UserError(
-      f'{where}.{field} is {parts}, but a batch has {batch} examples; expected'
-      ' a divisor of it'
+      f'{where}.{field} is {divisor}, but a batch has {batch} examples;'
+      ' expected a divisor of it'
     )
   number = batch // size if number is None else number
   if size is not None and number * size != batch:
@@ -41,10 +41,13 @@ def number(where: str, batch: int, number: int | None, size: int | None) -> int:
 
 
 def split(tree: Any, number: int) -> Any:
-  """Returns arrays [B, ...] as [M, B / M, ...].
+  """Splits arrays [B, ...] into microbatches, [M, B / M, ...].
 
-  Micro-batch m has the examples m, m + M, and so on, so that a batch which is
-  split over devices stays split as it is.
+  Microbatch m has the examples m, m + M, ..., so that the sharding of a batch
+  over devices is kept:
+
+  >>> split(np.arange(6), 3).tolist()
+  [[0, 3], [1, 4], [2, 5]]
   """
   return jax.tree.map(
     lambda x: jnp.swapaxes(x.reshape(-1, number, *x.shape[1:]), 0, 1), tree
@@ -52,43 +55,43 @@ def split(tree: Any, number: int) -> Any:
 
 
 def join(tree: Any) -> Any:
-  """Returns arrays [M, B / M, ...] as [B, ...]: the inverse of `split`."""
+  """Joins microbatches [M, B / M, ...] to [B, ...]: the inverse of `split`."""
   return jax.tree.map(
     lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), tree
   )
 
 
 class PerMicrobatch:
-  """Values of which each micro-batch has its own part, or all the same.
+  """Arguments that are split by microbatch, or the same for all.
 
-  An array whose first dimension is the batch's is cut; one whose first
-  dimension is 1, that has no dimensions, or is no array, is the same for all.
+  An array [B, ...] is split. An array [1, ...] or [], and anything that is not
+  an array, is the same for all microbatches.
   """
 
   def __init__(self, where: str, tree: Any, batch: int, number: int | None):
-    """Cuts the arrays of a tree.
+    """Splits the arrays of a tree.
 
     Args:
-      where: begins the messages of errors.
-      tree: of arrays, and of other things.
-      batch: B; or M, where `number` is None.
-      number: M; None where the arrays are cut already.
+      where: prefix of error messages.
+      tree: of arrays and other values.
+      batch: B; or M, if `number` is None.
+      number: M; None if the arrays are split already.
 
     Raises:
-      UserError: an array's first dimension is not the batch's.
+      UserError: an array's first dimension is neither B nor 1.
     """
     leaves, self._structure = jax.tree.flatten(tree)
-    self._is_cut = [_is_of_batch(where, x, batch) for x in leaves]
+    self._is_split = [_is_of_batch(where, x, batch) for x in leaves]
     self._leaves = [
-      split(x, number) if cut and number else x
-      for x, cut in zip(leaves, self._is_cut, strict=True)
+      split(x, number) if is_split and number else x
+      for x, is_split in zip(leaves, self._is_split, strict=True)
     ]
 
   def get(self, index: jax.Array | int) -> Any:
-    """Returns the tree of a micro-batch."""
+    """Returns the tree of a microbatch."""
     return self._structure.unflatten(
-      jax.lax.dynamic_index_in_dim(x, index, keepdims=False) if cut else x
-      for x, cut in zip(self._leaves, self._is_cut, strict=True)
+      jax.lax.dynamic_index_in_dim(x, index, keepdims=False) if is_split else x
+      for x, is_split in zip(self._leaves, self._is_split, strict=True)
     )
 
 

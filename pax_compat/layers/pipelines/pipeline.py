@@ -1,11 +1,11 @@
-"""Stages that work at the same time, each on another part of the batch.
+"""Pipelines: stages that run in parallel, each on another microbatch.
 
-The stages' weights are stacked along a new first dimension, which may be split
-over an axis of the mesh, so that each device has its stages only. A loop moves
-micro-batches from stage to stage; see `pipeline_schedule`. Of bubbles no trace
-is left.
+The stages' weights are stacked along a new first dimension, which may be
+sharded over a mesh axis, so that each device has only its own stages. A loop
+moves microbatches from stage to stage; `pipeline_schedule` draws it. Bubbles
+change neither outputs nor gradients nor variables.
 
-Shapes: B batch, M micro-batches, S stages, R ways through the stages.
+Shapes: B batch, M microbatches, S stages, R circular repeats.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,40 +36,54 @@ from pax_compat.layers.template_fields import refuse_mappings
 
 
 class LayerwiseShardablePipelined(base_layer.BaseLayer):
-  """A layer applied again and again, by stages that work at the same time.
+  """A layer applied S times, by stages that run in parallel.
 
-  It computes what applying the stages one after the other to each micro-batch
-  does. Dropout and the like draw anew for each stage and micro-batch. Auxiliary
-  losses, and summaries of scalars, are means over the micro-batches. Statistics
-  that a stage keeps are updated by one micro-batch after the other. Decoding
-  goes through the stages in turn, without micro-batches. What a stage sows
-  elsewhere is lost.
+  The result is that of applying the stages in sequence to each microbatch. Each
+  stage and microbatch draws its own random numbers. Auxiliary losses and scalar
+  summaries are averaged over microbatches; a stage's statistics are updated by
+  one microbatch after the other. Decoding applies the stages in sequence,
+  without microbatches. Other collections that a stage sows into are dropped.
 
-  No config inside `single_stage_body` may be used outside of it as well: its
-  layer has one set of weights for each stage.
+  Two stages on three microbatches, each of two examples:
+
+  >>> from pax_compat.layers import linears
+  >>> tpl = LayerwiseShardablePipelined.config(
+  ...   num_stages=2,
+  ...   num_microbatches=3,
+  ...   single_stage_body=linears.Linear.config(input_dims=4, output_dims=4),
+  ... )
+  >>> layer = tpl.Instantiate()
+  >>> x = jnp.ones([6, 4])
+  >>> variables = layer.init(jax.random.key(0), x)
+  >>> base_layer.unbox(variables)['params']['body']['w'].shape
+  (2, 4, 4)
+  >>> layer.apply(variables, x).shape
+  (6, 4)
+
+  A config inside `single_stage_body` must not be used outside of it too, since
+  its layer has one set of weights per stage.
 
   Attributes:
     num_stages: S.
-    single_stage_body: the layer of a stage. Its output looks like its first
-      input.
-    num_microbatches: M; B is a multiple of it. None, with no `microbatch_size`
-      either, for inputs that are cut already: [M, B / M, ...], as is the
-      output.
-    microbatch_size: how many examples a micro-batch has, instead of M.
-    checkpoint_policy: which values of each stage's work are kept for the
-      backward pass; an `AutodiffCheckpointType` or its name. What a stage gets
-      is always kept.
-    unpack_summaries: whether each stage has summaries of its own, with its
-      number at the end of their names (that of its turn, if there are several
-      ways); else one summary has the values of all along a new first dimension.
+    single_stage_body: the layer of a stage. Its output has the structure,
+      shapes and dtypes of its first input.
+    num_microbatches: M, a divisor of B. If both this and `microbatch_size` are
+      None, inputs and outputs are microbatches already: [M, B / M, ...].
+    microbatch_size: examples per microbatch, instead of M.
+    checkpoint_policy: which values of a stage are saved for the backward pass;
+      an `AutodiffCheckpointType` or its name. A stage's inputs are always
+      saved.
+    unpack_summaries: whether each layer has separate summaries, with its index
+      appended to their names; else one summary has the values of all layers
+      along a new first dimension.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the stacked weights are split over the mesh.
+    """Sharding of the stacked weights.
 
     Attributes:
-      stages: one entry: the mesh axis (or axes) that the dimension of the
-        stages is split over, or None; the others are split as the layer says.
+      stages: one entry: the mesh axis (or axes) over which the dimension of the
+        stages is sharded, or None. The layer shards the other dimensions.
     """
 
     stages: SplitDimsMapping = None
@@ -105,60 +119,58 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       )
 
   @property
-  def _ways(self) -> int | None:
-    """R, where weights have a dimension for it, before that of the stages."""
+  def _repeats(self) -> int | None:
+    """R, if weights have a dimension of repeats before that of stages."""
     return None
 
   def __call__(self, inputs: Any, *args, **kwargs) -> Any:
     """Applies the stages.
 
     Args:
-      inputs: arrays [B, ...], what the first stage gets as its first argument.
-      *args: further arguments of each stage. Arrays [B, ...] are cut into
-        micro-batches as the inputs are; arrays [1, ...] and [], and what is no
-        array, are the same for all.
+      inputs: arrays [B, ...], the first argument of the first stage.
+      *args: further arguments of each stage; see `PerMicrobatch`.
       **kwargs: likewise.
 
     Returns:
-      The output of the last stage, which looks like the inputs.
+      The outputs of the last stage, arrays [B, ...].
 
     Raises:
-      UserError: the batch cannot be cut, or a stage's output does not look like
-        its input.
+      UserError: the batch cannot be split, or a stage's outputs have another
+        structure, shape or dtype than its inputs.
     """
     where = type(self).__name__
     batch = len(jax.tree.leaves(inputs)[0])
-    number, cut = batch, None
+    number, splits = batch, None
     if (self.num_microbatches, self.microbatch_size) != (None, None):
-      number = cut = microbatches.number(
+      number = splits = microbatches.number(
         where, batch, self.num_microbatches, self.microbatch_size
       )
-    given = microbatches.PerMicrobatch(where, (args, kwargs), batch, cut)
-    parts = microbatches.split(inputs, cut) if cut else inputs
+    given = microbatches.PerMicrobatch(where, (args, kwargs), batch, splits)
+    buffer = microbatches.split(inputs, splits) if splits else inputs
     if self.is_initializing():
-      self._initialize(parts, given)
+      self._initialize(buffer, given)
       return inputs
-    outputs = self._pipeline(parts, given, self._schedule(number))
-    return microbatches.join(outputs) if cut else outputs
+    outputs = self._pipeline(buffer, given, self._schedule(number))
+    return microbatches.join(outputs) if splits else outputs
 
   def _schedule(self, number: int) -> Schedule:
-    return Schedule(self.num_stages, number, self._ways or 1)
+    return Schedule(self.num_stages, number, self._repeats or 1)
 
-  def _initialize(self, parts: Any, given: microbatches.PerMicrobatch):
+  def _initialize(self, buffer: Any, given: microbatches.PerMicrobatch):
     """Creates the variables of all stages."""
 
     def body(layer, _):
       args, kwargs = given.get(0)
-      layer(jax.tree.map(lambda x: x[0], parts), *args, **kwargs)
+      layer(jax.tree.map(lambda x: x[0], buffer), *args, **kwargs)
 
     self._for_each_layer(body)(self.body, None)
 
   def _for_each_layer(self, body: Callable) -> Callable:
-    """Returns `body` as a function that creates variables of all stages."""
+    """Returns `body` vectorized over stages (and repeats)."""
     split = self.weight_split_dims_mapping.stages
     axes = [(self.num_stages, None if split is None else split[0])]
-    if self._ways:
-      axes.append((self._ways, None))
+    if self._repeats:
+      axes.append((self._repeats, None))
     for size, mesh_axis in axes:
       body = nn.vmap(
         body,
@@ -171,9 +183,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return body
 
   def _pipeline(
-    self, parts: Any, given: microbatches.PerMicrobatch, schedule: Schedule
+    self, buffer: Any, given: microbatches.PerMicrobatch, schedule: Schedule
   ) -> Any:
-    """Runs the loop; returns the outputs [M, B / M, ...]."""
+    """Runs the loop on microbatches [M, B / M, ...]; returns the outputs."""
     layer, variables = self._unbound(PARAMS, NON_TRAINABLE)
     mutable = [
       name
@@ -181,14 +193,14 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       if self.is_mutable_collection(name)
     ]
     state = variables.pop(NON_TRAINABLE, {})
-    work = self._work(layer, variables, mutable, given)
+    run_stages = self._run_stages(layer, variables, mutable, given)
     key = self._key()
 
     def iteration(carry, t):
       buffer, outputs, state = carry
       first = _get(buffer, t % schedule.microbatches)
       inputs = jax.tree.map(self._shift, outputs, first)
-      outputs, state, records = work(
+      outputs, state, records = run_stages(
         inputs,
         state,
         schedule.at(t, jnp.arange(self.num_stages)),
@@ -198,54 +210,56 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       buffer = _put(buffer, jax.tree.map(lambda x: x[-1], outputs), last)
       return (buffer, outputs, state), records
 
-    # A bubble at the beginning works on a micro-batch, as good as any input.
-    at_first = jax.tree.map(
-      lambda x: jnp.broadcast_to(x[:1], [self.num_stages, *x.shape[1:]]), parts
+    # Bubbles at the start run a microbatch, since they need some finite input.
+    initial_outputs = jax.tree.map(
+      lambda x: jnp.broadcast_to(x[:1], [self.num_stages, *x.shape[1:]]), buffer
     )
     (outputs, _, state), records = jax.lax.scan(
-      iteration, (parts, at_first, state), jnp.arange(schedule.iterations)
+      iteration,
+      (buffer, initial_outputs, state),
+      jnp.arange(schedule.iterations),
     )
-    self._keep(mutable, state, records, schedule)
+    self._store(mutable, state, records, schedule)
     return outputs
 
   def _unbound(self, *collections: str) -> tuple[nn.Module, dict[str, Any]]:
-    """Returns a stage that has no variables, and those of all stages."""
+    """Returns an unbound stage, and the variables of all stages."""
     layer, variables = self.body.unbind()
     return layer, {k: variables[k] for k in collections if k in variables}
 
   def _key(self) -> jax.Array | None:
-    """Returns the key of all random numbers, or None if there are none."""
+    """Returns the key of all random numbers, None without a random stream."""
     name = base_layer.RANDOM
     return self.make_rng(name) if self.has_rng(name) else None
 
-  def _work(
+  def _run_stages(
     self,
     layer: nn.Module,
     variables: Mapping[str, Any],
     mutable: list[str],
     given: microbatches.PerMicrobatch,
   ) -> Callable:
-    """Returns what all stages do in an iteration.
+    """Returns the function that runs all stages in an iteration.
 
     Args:
       layer: a stage, unbound.
-      variables: of all stages; what is not in `mutable` is among them.
+      variables: of all stages, except the mutable collections.
       mutable: the collections that a stage may change.
       given: its further arguments.
 
     Returns:
-      (inputs, statistics, turn, key) -> (outputs, statistics, records), arrays
-      of all stages.
+      (inputs, statistics, step, key) -> (outputs, statistics, records), arrays
+      [S, ...]; step is what `Schedule.at` returns.
     """
 
-    def stage(variables, state, inputs, turn, key):
-      microbatch, way, is_item = turn
-      # Whatever a bubble computes, no gradient comes from it.
+    def stage(variables, state, inputs, step, key):
+      microbatch, repeat, is_valid = step
+      # Bubbles have no gradient.
       own = jax.tree.map(
-        lambda x: jnp.where(is_item, x, jax.lax.stop_gradient(x)),
-        self._of_way(variables, way),
+        lambda x: jnp.where(is_valid, x, jax.lax.stop_gradient(x)),
+        self._of_repeat(variables, repeat),
       )
-      before = self._of_way(state, way)
+      before = self._of_repeat(state, repeat)
       args, kwargs = given.get(microbatch)
       outputs, changed = layer.apply(
         {**own, NON_TRAINABLE: before},
@@ -258,11 +272,11 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       _check_like(type(self).__name__, inputs, outputs)
       after = changed.pop(NON_TRAINABLE, before)
       after = jax.tree.map(
-        lambda new, old: jnp.where(is_item, new, old), after, before
+        lambda new, old: jnp.where(is_valid, new, old), after, before
       )
-      return outputs, self._with_way(state, after, way), changed
+      return outputs, self._with_repeat(state, after, repeat), changed
 
-    axis = 0 if self._ways is None else 1
+    axis = 0 if self._repeats is None else 1
     stages = jax.vmap(
       stage,
       in_axes=(axis, axis, 0, 0, 0),
@@ -270,28 +284,30 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       spmd_axis_name=self._mesh_axis(),
     )
 
-    def work(inputs, state, turn, key):
+    def run(inputs, state, step, key):
       keys = None if key is None else jax.random.split(key, self.num_stages)
-      return stages(variables, state, inputs, turn, keys)
+      return stages(variables, state, inputs, step, keys)
 
-    return jax.checkpoint(work, prevent_cse=False, policy=self._policy)
+    return jax.checkpoint(run, prevent_cse=False, policy=self._policy)
 
-  def _of_way(self, tree: Any, way: jax.Array) -> Any:
-    """Returns a stage's variables on one of its ways."""
-    return tree if self._ways is None else _get(tree, way)
+  def _of_repeat(self, tree: Any, repeat: jax.Array) -> Any:
+    """Returns a stage's variables of one repeat."""
+    return tree if self._repeats is None else _get(tree, repeat)
 
-  def _with_way(self, tree: Any, new: Any, way: jax.Array) -> Any:
-    """Returns a stage's variables with new ones on one of its ways."""
-    if self._ways is None:
+  def _with_repeat(self, tree: Any, new: Any, repeat: jax.Array) -> Any:
+    """Returns a stage's variables with those of one repeat replaced."""
+    if self._repeats is None:
       return new
     return jax.tree.map(
-      lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, way, 0), tree, new
+      lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, repeat, 0),
+      tree,
+      new,
     )
 
   def _shift(self, outputs: jax.Array, first: jax.Array) -> jax.Array:
-    """Returns what the stages get: what the one before has put out, or `first`.
+    """Returns the stages' next inputs: `first`, then the shifted outputs.
 
-    It is written as a rotation, which a compiler does with neighbours only.
+    Written as a rotation, which compiles to a collective permute.
     """
     rotated = jnp.concatenate([outputs[-1:], outputs[:-1]])
     is_first = jnp.arange(self.num_stages) == 0
@@ -299,7 +315,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return self._by_stage(jnp.where(is_first, first, rotated))
 
   def _by_stage(self, x: jax.Array) -> jax.Array:
-    """Returns an array [S, ...], split as the stages are."""
+    """Constrains an array [S, ...] to the sharding of the stages."""
     axis = self._mesh_axis()
     if axis is None:
       return x
@@ -307,7 +323,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return jax.lax.with_sharding_constraint(x, PartitionSpec(axis, *rest))
 
   def _mesh_axis(self) -> str | tuple[str, ...] | None:
-    """Returns the axis of the mesh in effect that stages are split over."""
+    """Returns the mesh axis over which stages are sharded, if any."""
     split = self.weight_split_dims_mapping.stages
     mesh = jax.sharding.get_abstract_mesh()
     if split is None or mesh.empty:
@@ -320,10 +336,10 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     )
     return axis
 
-  def _keep(
+  def _store(
     self, mutable: list[str], state: Any, records: Any, schedule: Schedule
   ):
-    """Keeps what the stages have told, and their statistics."""
+    """Stores the stages' statistics, auxiliary losses and summaries."""
     if NON_TRAINABLE in mutable and state:
       self.put_variable(NON_TRAINABLE, 'body', state)
     if records.get(AUX_LOSS):
@@ -339,7 +355,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       self.put_variable(SUMMARIES, 'body', summaries)
 
   def init_states(self, *args, **kwargs):
-    """Calls the method of the same name of all stages."""
+    """Calls `init_states` of all stages."""
 
     def stage(layer, carry, variables):
       _, changed = layer.apply(
@@ -347,10 +363,10 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       )
       return carry, changed[DECODE_CACHE]
 
-    self._in_turn(stage, None)
+    self._in_sequence(stage, None)
 
   def extend_step(self, inputs: Any, *args, **kwargs) -> Any:
-    """Applies the stages' method of the same name, one after the other."""
+    """Applies the stages' `extend_step` in sequence."""
 
     def stage(layer, carry, variables):
       outputs, changed = layer.apply(
@@ -364,49 +380,50 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       _check_like(type(self).__name__, carry, outputs)
       return outputs, changed[DECODE_CACHE]
 
-    return self._in_turn(stage, inputs)
+    return self._in_sequence(stage, inputs)
 
-  def _in_turn(self, stage: Callable, carry: Any) -> Any:
-    """Goes through the stages in turn, and keeps their decode states.
+  def _in_sequence(self, stage: Callable, carry: Any) -> Any:
+    """Runs the stages in sequence, and stores their decode states.
 
     Args:
       stage: (layer, carry, variables of a stage) -> (carry, decode state).
-      carry: what the first one gets.
+      carry: the argument of the first stage.
 
     Returns:
-      What the last one returns.
+      The carry of the last stage.
     """
     layer, variables = self._unbound(PARAMS, NON_TRAINABLE, DECODE_CACHE)
-    depth = 1 if self._ways is None else 2
+    depth = 1 if self._repeats is None else 2
     variables = jax.tree.map(
       lambda x: x.reshape(-1, *x.shape[depth:]), variables
     )
     carry, states = jax.lax.scan(
       lambda carry, own: stage(layer, carry, own), carry, variables
     )
-    lengths = [self.num_stages] if depth == 1 else [self._ways, self.num_stages]
+    lengths = (
+      [self.num_stages] if depth == 1 else [self._repeats, self.num_stages]
+    )
     states = jax.tree.map(lambda x: x.reshape(*lengths, *x.shape[1:]), states)
     self.put_variable(DECODE_CACHE, 'body', states)
     return carry
 
 
 class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
-  """A pipeline that each micro-batch goes through several times.
+  """A pipeline through which each microbatch passes several times.
 
-  Each stage has a layer for each of the ways through: the first layers of all
-  stages come before the second ones. So there are fewer bubbles than in a
-  pipeline whose stages have as many layers each. Weights are stacked along two
+  Each stage has R layers. A microbatch passes the first layer of every stage,
+  then the second one of every stage, and so on. There are fewer bubbles than in
+  a pipeline with R consecutive layers per stage. Weights are stacked along two
   new dimensions, [R, S, ...].
 
   Attributes:
-    circular_repeat: R. From 2 on, there are at least as many micro-batches as
-      stages.
+    circular_repeat: R. If it is 2 or more, M must be at least S.
   """
 
   circular_repeat: int = 1
 
   @property
-  def _ways(self) -> int:
+  def _repeats(self) -> int:
     return self.circular_repeat
 
   def _check_counts(self):
@@ -420,39 +437,38 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
   def _schedule(self, number: int) -> Schedule:
     if self.circular_repeat > 1 and number < self.num_stages:
       raise errors.UserError(
-        f'{type(self).__name__} has {number} micro-batches, but num_stages is'
-        f' {self.num_stages}; expected as many or more, since a micro-batch'
-        ' comes back to the first stage after the last one'
+        f'{type(self).__name__} has {number} microbatches, but num_stages is'
+        f' {self.num_stages}; expected at least as many, since circular_repeat'
+        ' sends each microbatch from the last stage back to the first'
       )
     return super()._schedule(number)
 
 
 def _get(tree: Any, index: jax.Array) -> Any:
-  """Returns what arrays [N, ...] have at an index [] of the first dimension."""
+  """Returns element `index` [] of arrays [N, ...]."""
   return jax.tree.map(
     lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree
   )
 
 
-def _put(buffer: Any, outputs: Any, turn: tuple) -> Any:
-  """Returns the buffer with what a stage has put out.
+def _put(buffer: Any, outputs: Any, step: tuple) -> Any:
+  """Returns the buffer with the outputs of the last stage, unless of a bubble.
 
   Args:
-    buffer: [M, ...], what each micro-batch was when last seen.
+    buffer: [M, ...], the latest value of each microbatch.
     outputs: [...].
-    turn: what the stage has worked on; the buffer stays as it is after a
-      bubble.
+    step: of the stage, from `Schedule.at`.
   """
-  microbatch, _, is_item = turn
+  microbatch, _, is_valid = step
 
   def put(x, y):
     old = jax.lax.dynamic_index_in_dim(x, microbatch, keepdims=False)
-    new = jnp.where(is_item, y, old)
+    new = jnp.where(is_valid, y, old)
     return jax.lax.dynamic_update_index_in_dim(x, new, microbatch, 0)
 
   return jax.tree.map(put, buffer, outputs)
 
 
 def _check_like(where: str, inputs: Any, outputs: Any):
-  why = 'which is what the next one gets'
+  why = 'which the next stage takes as its input'
   check_same_form(f'{where}: a stage', inputs, outputs, why)

@@ -1,7 +1,8 @@
-"""What a pipeline's stages tell of themselves, without that of bubbles.
+"""Auxiliary losses and summaries of a pipeline's stages, without bubbles.
 
-Shapes: L iterations of the loop, S stages, M micro-batches, R ways through the
-stages. What is told comes as arrays [L, S, ...].
+Stages record them in each iteration of the loop: arrays [L, S, ...].
+
+Shapes: L iterations of the loop, S stages, M microbatches, R circular repeats.
 """
 
 from typing import Any
@@ -15,14 +16,14 @@ from pax_compat.layers.pipelines.pipeline_schedule import Schedule
 
 
 def mean_losses(losses: Any, schedule: Schedule) -> Any:
-  """Returns auxiliary losses: means over micro-batches, summed over the rest.
+  """Returns auxiliary losses: means over microbatches, summed over layers.
 
   Args:
     losses: arrays [L, S].
     schedule: of the pipeline.
   """
   return jax.tree.map(
-    lambda x: jnp.sum(jnp.mean(_of_items(x, schedule), axis=2)), losses
+    lambda x: jnp.sum(jnp.mean(_without_bubbles(x, schedule), axis=2)), losses
   )
 
 
@@ -34,26 +35,26 @@ def summaries_of_layers(
   Args:
     summaries: nested dicts of summaries, of values [L, S, ...].
     schedule: of the pipeline.
-    unpack: whether each layer has summaries of its own, with its number at the
-      end of their names.
+    unpack: whether each layer has separate summaries, with its index appended
+      to their names.
   """
-  told = {}
+  result = {}
   for name, value in summaries.items():
     if not is_summary(value):
-      told[name] = summaries_of_layers(value, schedule, unpack=unpack)
+      result[name] = summaries_of_layers(value, schedule, unpack=unpack)
       continue
     summary = _over_microbatches(value, schedule)
     if not unpack:
-      told[name] = summary
+      result[name] = summary
       continue
     for i, of_layer in enumerate(summary.value):
-      told[f'{name}_{i}'] = summary.replace(value=of_layer)
-  return told
+      result[f'{name}_{i}'] = summary.replace(value=of_layer)
+  return result
 
 
 def _over_microbatches(summary: Summary, schedule: Schedule) -> Summary:
-  """Returns the summary of all micro-batches, with values by layer."""
-  values = _of_items(summary.value, schedule)
+  """Returns a summary over all microbatches, with values [R S, ...]."""
+  values = _without_bubbles(summary.value, schedule)
   values = values.reshape(-1, *values.shape[2:])  # [R S, M, ...]
   kind = summary.summary_type
   if kind is SummaryType.SCALAR:
@@ -65,12 +66,12 @@ def _over_microbatches(summary: Summary, schedule: Schedule) -> Summary:
   return summary.replace(value=values)
 
 
-def _of_items(x: jax.Array, schedule: Schedule) -> jax.Array:
-  """Returns what was told [L, S, ...] of all items, [R, S, M, ...]."""
-  ways, stages, parts = (
+def _without_bubbles(x: jax.Array, schedule: Schedule) -> jax.Array:
+  """Returns records [L, S, ...] in the order of layers, [R, S, M, ...]."""
+  repeats, stages, microbatches = (
     np.arange(n).reshape([-1 if axis == i else 1 for axis in range(3)])
     for i, n in enumerate(
-      (schedule.ways, schedule.stages, schedule.microbatches)
+      (schedule.repeats, schedule.stages, schedule.microbatches)
     )
   )
-  return x[ways * schedule.microbatches + parts + stages, stages]
+  return x[repeats * schedule.microbatches + microbatches + stages, stages]

@@ -1,4 +1,4 @@
-"""Recurrent layers: a cell that goes along the time axis of its inputs.
+"""Recurrent layers: a cell applied along the time axis of its inputs.
 
 Shapes: B batch, T time, I input nodes, O output nodes, "..." further axes.
 """
@@ -18,17 +18,19 @@ from pax_compat.nested_map import NestedMap
 
 
 def reset_mask(segment_ids: jax.Array, reverse: bool = False) -> jax.Array:
-  """Returns where a recurrent state goes on: 0 where it starts anew, else 1.
+  """Returns the reset mask of packed examples: 0 at their first step, else 1.
 
-  It starts anew where a packed example begins, which is where the id is not
-  that of the step before. The first step goes on with the state that it gets.
+  >>> print(reset_mask(jnp.array([[1, 1, 2, 2, 3]])))
+  [[1. 1. 0. 1. 0.]]
+
+  The first step of the sequence is never reset: it continues from `state0`.
 
   Args:
     segment_ids: [B, T, ...], int, the packed example of each position.
-    reverse: whether steps go from the last position to the first.
+    reverse: whether steps run from the last position to the first.
 
   Returns:
-    Like `segment_ids`, float32.
+    float32, of the shape of `segment_ids`.
   """
   same = segment_ids[:, 1:] == segment_ids[:, :-1]
   edge = (0, 1) if reverse else (1, 0)
@@ -39,13 +41,13 @@ def reset_mask(segment_ids: jax.Array, reverse: bool = False) -> jax.Array:
 class FRnn(base_layer.BaseLayer):
   """A recurrent layer of any cell.
 
-  No config inside `cell_tpl` may be used outside of it as well.
+  A config inside `cell_tpl` must not be used outside of it too.
 
   Attributes:
     cell_tpl: the cell, a `BaseRnnCell`.
-    reverse: whether it goes from the last position to the first. Outputs stand
-      where their inputs stand.
-    unroll: how many steps an iteration of the compiled loop has.
+    reverse: whether steps run from the last position to the first; outputs have
+      the order of the inputs.
+    unroll: steps per iteration of the compiled loop.
   """
 
   cell_tpl: Config = sub_config_field(LstmCellSimple)
@@ -65,7 +67,7 @@ class FRnn(base_layer.BaseLayer):
     return self.cell.init_states(batch_size)
 
   def get_output(self, state: NestedMap) -> jax.Array:
-    """Returns the output [B, O] that is part of a state."""
+    """Returns the output [B, O] of a state."""
     return self.cell.get_output(state)
 
   def extend_step(
@@ -75,10 +77,10 @@ class FRnn(base_layer.BaseLayer):
 
     Args:
       inputs: `act` [B, I] and `padding` [B, 1], as the cell takes them.
-      state0: the state before it.
+      state0: the state before the step.
 
     Returns:
-      The state after it, and the output [B, O].
+      The state after the step, and the output [B, O].
     """
     state = self.cell(state0, inputs)
     return state, self.cell.get_output(state)
@@ -90,21 +92,21 @@ class FRnn(base_layer.BaseLayer):
 
     Args:
       inputs: `act`, [B, T, I] or a list of arrays; `padding` [B, T, 1], 1 where
-        the state stays as it is; and for packed examples `segment_ids`
-        [B, T, 1], int, the example of each position, or instead `reset_mask`
-        [B, T, 1], 0 where the state starts anew.
-      state0: the state before the first step; None takes `init_states`.
+        the state is carried over unchanged; and for packed examples
+        `segment_ids` [B, T, 1], int, or `reset_mask` [B, T, 1], 0 where the
+        state is reset.
+      state0: the state before the first step; None for `init_states`.
 
     Returns:
       The outputs [B, T, O], and the state after the last step.
 
     Raises:
-      UserError: the examples are packed but the cell does not start anew.
+      UserError: the examples are packed, but the cell does not reset its state.
     """
     inputs = self._with_reset_mask(inputs)
     if state0 is None:
       state0 = self.init_states(inputs.padding.shape[0])
-    # Time goes first, and the first step with it.
+    # Time becomes the first axis, in the order of the steps.
     inputs = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), inputs)
     if self.reverse:
       inputs = jax.tree.map(lambda x: jnp.flip(x, 0), inputs)
@@ -133,14 +135,14 @@ class FRnn(base_layer.BaseLayer):
   def _run(
     self, inputs: NestedMap, state0: NestedMap
   ) -> tuple[NestedMap, jax.Array]:
-    """Goes through inputs [T, B, ...]; returns the state and outputs."""
+    """Scans inputs [T, B, ...]; returns the last state and the outputs."""
 
     def body(cell, state, x):
       state = cell(state, x)
       return state, cell.get_output(state)
 
     if self.is_initializing():
-      # A scan cannot create weights that all its steps share.
+      # A scan cannot create weights that are shared by all steps.
       body(self.cell, state0, jax.tree.map(lambda x: x[0], inputs))
     scan = nn.scan(
       body,
@@ -154,7 +156,7 @@ class FRnn(base_layer.BaseLayer):
       (base_layer.AUX_LOSS, _summed),
       (base_layer.SUMMARIES, lambda tree: tree),
     ):
-      # What was kept before the loop is not cut into steps.
+      # Earlier values of the collection are not split into steps.
       scan = nn.map_variables(
         scan,
         collection,
@@ -170,14 +172,14 @@ def _summed(tree: Any) -> Any:
 
 
 class LstmFrnn(FRnn):
-  """A recurrent layer of an LSTM, several times as fast as `FRnn`.
+  """A recurrent layer of an LSTM: `FRnn`, several times faster.
 
-  What depends on the inputs only is one product for all steps, and so is the
-  gradient of each matrix. The result is that of `FRnn`.
+  The input projection is one matrix product for all steps, and so is the
+  gradient of each matrix.
 
   Attributes:
-    cell_tpl: an `LstmCellSimple` or a class derived from it that computes its
-      steps in `step`.
+    cell_tpl: an `LstmCellSimple` or a subclass that overrides neither
+      `__call__` nor `fprop_with_projected_inputs`.
   """
 
   def setup(self):
@@ -189,8 +191,8 @@ class LstmFrnn(FRnn):
     ):
       raise errors.UserError(
         f'{type(self).__name__}.cell_tpl is a {cls.__qualname__}; expected an'
-        ' LstmCellSimple, or a class derived from it that changes no more than'
-        ' step(); FRnn takes any cell'
+        ' LstmCellSimple, or a subclass that overrides neither __call__ nor'
+        ' fprop_with_projected_inputs; FRnn takes any cell'
       )
 
   @property
@@ -229,11 +231,11 @@ class LstmFrnn(FRnn):
 
 
 class BidirectionalFrnn(base_layer.BaseLayer):
-  """Two recurrent layers, one in each direction, side by side.
+  """A bidirectional recurrent layer.
 
   Attributes:
-    fwd_frnn_tpl: the one from the first position on.
-    bwd_frnn_tpl: the one from the last position on; it is reversed here.
+    fwd_frnn_tpl: the forward layer.
+    bwd_frnn_tpl: the backward layer; its `reverse` is set here.
   """
 
   fwd_frnn_tpl: Config = sub_config_field(LstmFrnn)
@@ -256,8 +258,8 @@ class BidirectionalFrnn(base_layer.BaseLayer):
     """Computes all steps; see `FRnn`.
 
     Returns:
-      The outputs of both directions along the last dimension, [B, T, 2 O], and
-      the states `fwd` and `bwd` after their last steps.
+      The concatenated outputs of both directions, [B, T, 2 O], and the states
+      `fwd` and `bwd` after their last steps.
     """
     state0 = state0 or NestedMap(fwd=None, bwd=None)
     forward, fwd = self.fwd_frnn(inputs, state0.fwd)

@@ -1,4 +1,4 @@
-"""Recurrent layers on top of each other.
+"""Stacks of recurrent layers.
 
 Shapes: B batch, T time, I input nodes, O output nodes.
 """
@@ -18,17 +18,17 @@ from pax_compat.nested_map import NestedMap
 
 
 class _Stack(base_layer.BaseLayer):
-  """What stacks in one and in two directions have in common.
+  """Base of unidirectional and bidirectional stacks.
 
   Attributes:
-    frnn_tpl: the layers, each an `FRnn`: one template for all, of which each
-      layer gets a copy, or a list of them.
-    num_layers: how many there are.
-    num_input_nodes: I; None leaves it to the first template.
-    num_output_nodes: O of each layer; None leaves it to the templates.
-    dropout_tpl: what is done to each layer's output.
-    residual_layers: numbers, from 0 on, of the layers whose input is added to
-      their output after that.
+    frnn_tpl: the layers, each an `FRnn`: one template, copied for each layer,
+      or a list of templates.
+    num_layers: number of layers.
+    num_input_nodes: I; None keeps that of the first template.
+    num_output_nodes: O of each layer; None keeps those of the templates.
+    dropout_tpl: dropout of each layer's output.
+    residual_layers: indices of the layers with a residual connection: their
+      input is added to their output after dropout.
   """
 
   frnn_tpl: Config | Sequence[Config] = sub_config_field(LstmFrnn)
@@ -42,60 +42,57 @@ class _Stack(base_layer.BaseLayer):
     """Returns the template of each layer.
 
     Raises:
-      UserError: there is not one for each.
+      UserError: the number of templates is not that of layers.
     """
-    one = isinstance(self.frnn_tpl, Config)
+    is_single = isinstance(self.frnn_tpl, Config)
     if self.num_layers < 1 or not (
-      one or len(self.frnn_tpl) == self.num_layers
+      is_single or len(self.frnn_tpl) == self.num_layers
     ):
-      said = 'one template' if one else f'{len(self.frnn_tpl)} templates'
+      count = 'one template' if is_single else f'{len(self.frnn_tpl)} templates'
       raise errors.UserError(
-        f'{type(self).__name__} has num_layers {self.num_layers} and {said} in'
+        f'{type(self).__name__} has num_layers {self.num_layers} and {count} in'
         ' frnn_tpl; expected one layer or more, and one template or one for'
         ' each layer'
       )
     unknown = [i for i in self.residual_layers if not 0 <= i < self.num_layers]
     if unknown:
       raise errors.UserError(
-        f'{type(self).__name__}.residual_layers has {unknown}; expected numbers'
+        f'{type(self).__name__}.residual_layers has {unknown}; expected indices'
         f' from 0 to {self.num_layers - 1}'
       )
-    if one:
+    if is_single:
       return [self.frnn_tpl.clone() for _ in range(self.num_layers)]
     return list(self.frnn_tpl)
 
   def _cell(
     self, tpl: Config, inputs: int | None, outputs: int | None
   ) -> Config:
-    """Returns the cell of a layer that has so many nodes."""
+    """Returns a layer's cell with numbers of input and output nodes set."""
     where = f'{type(self).__name__}.frnn_tpl.cell_tpl'
     fields = agreed(
       where, tpl.cell_tpl, num_input_nodes=inputs, num_output_nodes=outputs
     )
-    # A shallow copy: the templates inside are the user's own ones.
+    # A shallow copy: templates inside keep their identity.
     return copy.copy(tpl.cell_tpl).set(**fields)
 
   def _check_residual(self, layer: int, cell: Config, outputs: int):
-    """Refuses a residual connection between different dimensions."""
+    """Raises a UserError if a residual connects different dimensions."""
     if layer in self.residual_layers and cell.num_input_nodes != outputs:
       raise errors.UserError(
         f'{type(self).__name__}.residual_layers has {layer}, but that layer has'
         f' {cell.num_input_nodes} input nodes and {outputs} output nodes'
       )
 
-  def _joined(
+  def _with_residual(
     self, layer: int, inputs: jax.Array, outputs: jax.Array
   ) -> jax.Array:
-    """Returns what a layer hands on, [..., O]."""
+    """Returns a layer's output after dropout and residual, [..., O]."""
     outputs = self.dropout(outputs)
     return inputs + outputs if layer in self.residual_layers else outputs
 
 
 class StackFrnn(_Stack):
-  """Recurrent layers, each of which gets the outputs of the one before.
-
-  The layers are called `frnn_0`, `frnn_1` and so on.
-  """
+  """A stack of recurrent layers, named `frnn_0`, `frnn_1`, ..."""
 
   def setup(self):
     inputs = self.num_input_nodes
@@ -125,16 +122,18 @@ class StackFrnn(_Stack):
 
     Args:
       inputs: of the step, [B, ...].
-      state0: the states of all layers before it.
+      state0: the states of all layers before the step.
 
     Returns:
-      The states after it, and the output [B, O].
+      The states after the step, and the output [B, O].
     """
     states = []
     for i, layer in enumerate(self._layers):
       state, outputs = layer.extend_step(inputs, state0[i])
       states.append(state)
-      inputs = NestedMap(inputs, act=self._joined(i, inputs.act, outputs))
+      inputs = NestedMap(
+        inputs, act=self._with_residual(i, inputs.act, outputs)
+      )
     return states, inputs.act
 
   def __call__(
@@ -153,17 +152,19 @@ class StackFrnn(_Stack):
     for i, layer in enumerate(self._layers):
       outputs, state = layer(inputs, None if state0 is None else state0[i])
       states.append(state)
-      inputs = NestedMap(inputs, act=self._joined(i, inputs.act, outputs))
+      inputs = NestedMap(
+        inputs, act=self._with_residual(i, inputs.act, outputs)
+      )
     return inputs.act, states
 
 
 class StackBiFrnn(_Stack):
-  """Recurrent layers in both directions, each on the outputs of both before.
+  """A stack of bidirectional recurrent layers.
 
-  Half of a layer's output nodes are of the layer from the first position on,
-  the other half of that from the last position on. The layers are called
-  `fwd_frnn_0`, `bwd_frnn_0`, `fwd_frnn_1` and so on. What a template sets of
-  its cell's `num_output_nodes` is of one direction.
+  A layer's outputs are the concatenated outputs of both directions. The layers
+  are named `fwd_frnn_0`, `bwd_frnn_0`, `fwd_frnn_1`, ... The field
+  `num_output_nodes` counts both directions; that of a template's cell counts
+  one.
   """
 
   def setup(self):
@@ -206,20 +207,22 @@ class StackBiFrnn(_Stack):
 
     Args:
       inputs: of all steps, [B, T, ...].
-      state0: states before the first step, as `init_states` returns them, or
-        None.
+      state0: states before the first step, of the structure of `init_states`;
+        or None.
 
     Returns:
       The outputs [B, T, O], and the states after the last step.
     """
     states = NestedMap(fwd=[], bwd=[])
     for i in range(self.num_layers):
-      parts = []
+      directions = []
       for name in ('fwd', 'bwd'):
         first = None if state0 is None else state0[name][i]
         outputs, state = self._layer(name, i)(inputs, first)
-        parts.append(outputs)
+        directions.append(outputs)
         states[name].append(state)
-      outputs = jnp.concatenate(parts, axis=-1)
-      inputs = NestedMap(inputs, act=self._joined(i, inputs.act, outputs))
+      outputs = jnp.concatenate(directions, axis=-1)
+      inputs = NestedMap(
+        inputs, act=self._with_residual(i, inputs.act, outputs)
+      )
     return inputs.act, states

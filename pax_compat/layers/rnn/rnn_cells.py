@@ -1,7 +1,7 @@
-"""Recurrent cells: what one step of a recurrent layer computes.
+"""Recurrent cells: one step of a recurrent layer.
 
-Shapes: B batch, I input nodes, O output nodes, H hidden nodes (the cell's own
-size), G gates, "..." further axes in front, such as time.
+Shapes: B batch, I input nodes, O output nodes, H hidden nodes (size of the cell
+state), G gates, "..." further leading axes, such as time.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
 
-# (name of a weight [K, N], x [B, K]) -> what is added up, [B, N].
+# (name of a weight [K, N], x [B, K]) -> x times the weight, [B, N].
 Product = Callable[[str, jax.Array], jax.Array]
 
 
@@ -25,11 +25,11 @@ class BaseRnnCell(base_layer.BaseLayer):
   `NestedMap` of arrays [B, ...], the same ones at each step.
 
   Attributes:
-    inputs_arity: how many arrays `inputs.act` has.
-    num_input_nodes: I, the last dimensions of those arrays together.
+    inputs_arity: number of arrays in `inputs.act`.
+    num_input_nodes: I, the sum of the last dimensions of those arrays.
     num_output_nodes: O.
-    reset_cell_state: whether the state starts anew where `inputs.reset_mask` is
-      0, for examples that are packed into one sequence.
+    reset_cell_state: whether the state is reset where `inputs.reset_mask` is 0,
+      for packed examples.
   """
 
   inputs_arity: int = 1
@@ -42,63 +42,63 @@ class BaseRnnCell(base_layer.BaseLayer):
     raise NotImplementedError(type(self).__name__)
 
   def get_output(self, state: NestedMap) -> jax.Array:
-    """Returns the output [B, O] that is part of a state."""
+    """Returns the output [B, O] of a state."""
     raise NotImplementedError(type(self).__name__)
 
   def __call__(self, state0: NestedMap, inputs: NestedMap) -> NestedMap:
     """Computes a step.
 
     Args:
-      state0: the state before it.
+      state0: the state before the step.
       inputs: `act`, [B, I] or a list of `inputs_arity` arrays; `padding`
-        [B, 1], 1 where the state stays as it is; and perhaps `reset_mask`
-        [B, 1], 0 where the state starts anew before the step.
+        [B, 1], 1 where the state is carried over unchanged; and optionally
+        `reset_mask` [B, 1], 0 where the state is reset before the step.
 
     Returns:
-      The state after it.
+      The state after the step.
     """
     raise NotImplementedError(type(self).__name__)
 
   def joined(self, act: jax.Array | Sequence[jax.Array]) -> jax.Array:
-    """Returns the inputs `act` as one array [..., I].
+    """Concatenates the inputs `act` to one array [..., I].
 
     Raises:
-      UserError: there are not as many as the cell has, or their dimensions are
-        not I together.
+      UserError: their number is not `inputs_arity`, or their dimensions do not
+        sum to I.
     """
-    parts = list(act) if isinstance(act, list | tuple) else [act]
-    dims = sum(part.shape[-1] for part in parts)
-    if len(parts) != self.inputs_arity or dims != self.num_input_nodes:
+    arrays = list(act) if isinstance(act, list | tuple) else [act]
+    dims = sum(x.shape[-1] for x in arrays)
+    if len(arrays) != self.inputs_arity or dims != self.num_input_nodes:
       raise errors.UserError(
-        f'{type(self).__name__}: inputs.act has {len(parts)} array(s) of'
+        f'{type(self).__name__}: inputs.act has {len(arrays)} array(s) of'
         f' {dims} dims together; expected {self.inputs_arity} (inputs_arity) of'
         f' {self.num_input_nodes} (num_input_nodes)'
       )
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
 
 
 class LstmCellSimple(BaseRnnCell):
-  """A long short-term memory with all gates in one product.
+  """An LSTM (long short-term memory) with all gates in one matrix product.
 
   Its state is `m` [B, O], the output, and `c` [B, H], the cell. Weights: `wm`
-  [I + O, G * H], whose columns are those of the input, the input gate, the
-  forget gate and the output gate; `b` [G * H]; and with `num_hidden_nodes`
-  `w_proj` [H, O].
+  [I + O, G * H], with the columns of the candidate, the input gate, the forget
+  gate and the output gate; `b` [G * H]; and with `num_hidden_nodes` `w_proj`
+  [H, O].
 
   Attributes:
-    num_hidden_nodes: H, where the output is a projection of the cell
-      (https://arxiv.org/abs/1402.1128); 0 for none, and then H is O.
-    cell_value_cap: the cell is clipped to [-cap, cap]; None leaves it.
+    num_hidden_nodes: H, if the output is a projection of the cell
+      (https://arxiv.org/abs/1402.1128); 0 for no projection, and H is O.
+    cell_value_cap: the cell is clipped to [-cap, cap]; None does not clip.
     forget_gate_bias: added to the forget gate's bias.
     output_nonlinearity: whether the output gate multiplies the cell's tanh
       instead of the cell.
-    zo_prob: the probability that an element of the state stays as it was
-      (zoneout, https://arxiv.org/abs/1606.01305); at evaluation the state is
-      the mean of both.
-    bias_init: the bias's first value.
+    zo_prob: zoneout probability (https://arxiv.org/abs/1606.01305): that an
+      element of the state keeps its old value; in evaluation the state is the
+      expectation.
+    bias_init: initializer of the bias.
     enable_lstm_bias: whether there is a bias `b`.
     couple_input_forget_gates: whether the input gate is 1 minus the forget
-      gate, so that there are three gates; their order stays.
+      gate; the other three gates keep their order.
   """
 
   num_hidden_nodes: int = 0
@@ -154,7 +154,7 @@ class LstmCellSimple(BaseRnnCell):
     )
 
   def get_output(self, state: NestedMap) -> jax.Array:
-    """Returns the output [B, O] that is part of a state."""
+    """Returns the output [B, O] of a state."""
     return state.m
 
   def __call__(self, state0: NestedMap, inputs: NestedMap) -> NestedMap:
@@ -165,15 +165,15 @@ class LstmCellSimple(BaseRnnCell):
     )
 
   def project_input(self, inputs: NestedMap) -> jax.Array:
-    """Returns the part [..., G * H] of the gates that `inputs.act` makes.
+    """Returns the projected inputs, the summand [..., G * H] of the gates.
 
     Args:
-      inputs: `act`, [..., I] or a list: of a step, or of all at once.
+      inputs: `act`, [..., I] or a list: of one step, or of all steps.
     """
     act = self.joined(inputs.act)
     weight = self.theta.wm[: self.num_input_nodes]
-    # As a matrix, for the sake of the gradient by the weight: a CPU takes half
-    # as long again to contract several axes.
+    # As a matrix: on a CPU the weight's gradient takes 1.5 times as long with
+    # several contracted axes.
     projected = act.reshape([-1, act.shape[-1]]) @ weight
     return projected.reshape([*act.shape[:-1], -1])
 
@@ -183,11 +183,11 @@ class LstmCellSimple(BaseRnnCell):
     """Computes a step, like `__call__`.
 
     Args:
-      state0: the state before it.
+      state0: the state before the step.
       inputs: `proj_inputs` [B, G * H], from `project_input`, instead of `act`.
 
     Returns:
-      The state after it.
+      The state after the step.
     """
     weights = self.recurrent_weights()
     draws = self.zoneout_draws(inputs.padding.shape[:-1])
@@ -201,35 +201,35 @@ class LstmCellSimple(BaseRnnCell):
     )
 
   def recurrent_weights(self) -> dict[str, jax.Array]:
-    """Returns the matrices that `step` multiplies with, by name."""
+    """Returns the matrices that `step` multiplies by, by name."""
     weights = {'wm': self.theta.wm[self.num_input_nodes :]}
     if self.num_hidden_nodes:
       weights['w_proj'] = self.theta.w_proj
     return weights
 
   def gate_weights(self) -> NestedMap:
-    """Returns the other weights that `step` needs."""
+    """Returns the other weights of `step`."""
     return NestedMap(b=self.bias())
 
   def bias(self) -> jax.Array:
-    """Returns what is added to the gates, [G, H]."""
+    """Returns the bias of the gates, [G, H]."""
     shape = [self.num_gates, self.hidden_size]
     if self.enable_lstm_bias:
       bias = self.theta.b.reshape(shape)
     else:
       bias = jnp.zeros(shape, self.compute_dtype)
-    # The forget gate is the last but one, with three gates and with four.
+    # The forget gate is last but one, with both three and four gates.
     return bias.at[-2].add(self.forget_gate_bias)
 
   def zoneout_draws(self, shape: Sequence[int]) -> dict[str, jax.Array]:
-    """Returns which elements of states stay as they were.
+    """Draws which elements of states zoneout keeps.
 
     Args:
       shape: [..., B], of steps.
 
     Returns:
-      `stay_m` [..., B, O] and `stay_c` [..., B, H], bool; nothing where nothing
-      is drawn.
+      `stay_m` [..., B, O] and `stay_c` [..., B, H], bool; empty without zoneout
+      and in evaluation.
     """
     if not self.zo_prob or self.do_eval:
       return {}
@@ -248,18 +248,18 @@ class LstmCellSimple(BaseRnnCell):
     state0: NestedMap,
     inputs: NestedMap,
   ) -> NestedMap:
-    """Computes a step, from weights that are given.
+    """Computes a step with the given weights.
 
     Args:
-      product: multiplies with one of `recurrent_weights`, by its name; to that
-        with `wm` it adds what `project_input` returns.
-      weights: `gate_weights`.
+      product: multiplies by one of `recurrent_weights`, by its name; for `wm`
+        it adds the projected inputs.
+      weights: from `gate_weights`.
       state0: the state before the step.
-      inputs: `padding` [B, 1], perhaps `reset_mask` [B, 1], and
+      inputs: `padding` [B, 1], optionally `reset_mask` [B, 1], and
         `zoneout_draws`.
 
     Returns:
-      The state after it.
+      The state after the step.
     """
     if self.reset_cell_state and 'reset_mask' in inputs:
       keeps = inputs.reset_mask > 0
@@ -279,7 +279,7 @@ class LstmCellSimple(BaseRnnCell):
     )
 
   def preprocess_gates(self, weights: NestedMap, gates: jax.Array) -> jax.Array:
-    """Returns `gates` [B, G, H] as they go into the nonlinearities."""
+    """Returns the arguments of the gates' nonlinearities, [B, G, H]."""
     return gates + weights.b
 
   def _new_cell(self, c: jax.Array, gates: jax.Array) -> jax.Array:
@@ -300,7 +300,7 @@ class LstmCellSimple(BaseRnnCell):
     padding: jax.Array,
     stays: jax.Array | None,
   ) -> jax.Array:
-    """Returns a part of the next state, [B, O] or [B, H]."""
+    """Returns the next output [B, O] or cell [B, H]."""
     padded = padding > 0
     if stays is not None:
       return jnp.where(padded | stays, old, new)
@@ -310,9 +310,9 @@ class LstmCellSimple(BaseRnnCell):
 
 
 class LayerNormalizedLstmCellSimple(LstmCellSimple):
-  """An LSTM whose gates are normalised, each over its H nodes.
+  """An LSTM with layer normalisation of each gate over its H nodes.
 
-  https://arxiv.org/abs/1607.06450. It has a weight `ln_scale` [G * H] more.
+  See https://arxiv.org/abs/1607.06450. It adds a weight `ln_scale` [G * H].
 
   Attributes:
     layer_norm_epsilon: added to the variance.
@@ -330,12 +330,12 @@ class LayerNormalizedLstmCellSimple(LstmCellSimple):
     )
 
   def gate_weights(self) -> NestedMap:
-    """Returns the weights besides the matrices that `step` needs."""
+    """Returns the weights of `step` other than the matrices."""
     scale = self.theta.ln_scale.reshape([self.num_gates, self.hidden_size])
     return NestedMap(b=self.bias(), ln_scale=scale)
 
   def preprocess_gates(self, weights: NestedMap, gates: jax.Array) -> jax.Array:
-    """Returns `gates` [B, G, H] as they go into the nonlinearities."""
+    """Returns the arguments of the gates' nonlinearities, [B, G, H]."""
     centred = gates - jnp.mean(gates, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     normal = centred * jax.lax.rsqrt(variance + self.layer_norm_epsilon)
@@ -346,7 +346,7 @@ class CifgLstmCellSimple(LstmCellSimple):
   """An LSTM with coupled input and forget gates.
 
   Attributes:
-    couple_input_forget_gates: as in `LstmCellSimple`, but on.
+    couple_input_forget_gates: as in `LstmCellSimple`; here True by default.
   """
 
   couple_input_forget_gates: bool = True

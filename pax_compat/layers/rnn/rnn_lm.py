@@ -1,7 +1,8 @@
-"""A language model made of recurrent layers.
+"""A recurrent language model.
 
-Shapes: B batch, T time, L steps of decoding, D dims of an embedding, C dims of
-a condition, O output nodes of the recurrent layers, V vocabulary.
+Shapes: B batch, T time, L new tokens of a decoding step, D dims of an
+embedding, C dims of a condition, O output nodes of the recurrent layers, V
+vocabulary.
 """
 
 import jax
@@ -19,21 +20,20 @@ from pax_compat.nested_map import NestedMap
 
 
 class RnnLm(base_layer.BaseLayer):
-  """Recurrent layers that predict tokens: a network for `LanguageModel`.
+  """A stack of recurrent layers that predicts tokens, for `LanguageModel`.
 
   Attributes:
     vocab_size: V.
-    embedding_dims: D; None leaves it to the templates.
-    rnn_dims: O; None leaves it to the templates.
-    condition_dims: C, of a vector for each example that the layers see beside
-      each of its tokens; 0 for no such vector.
-    packed_input: whether examples are packed, so that segment ids are needed;
-      the cells must have `reset_cell_state`.
-    embedding_tpl: the embedding of tokens; None if the inputs are vectors.
-    embedding_dropout_tpl: what is done to the embedded tokens, and to the
-      condition beside each.
+    embedding_dims: D; None keeps those of the templates.
+    rnn_dims: O; None keeps those of the templates.
+    condition_dims: C, of a vector per example that is concatenated to the
+      embedding of each of its tokens; 0 for no condition.
+    packed_input: whether examples are packed: then segment ids are required,
+      and the cells need `reset_cell_state`.
+    embedding_tpl: the token embedding; None if the inputs are vectors.
+    embedding_dropout_tpl: dropout of the embedded tokens with the condition.
     rnns_tpl: the layers, a `StackFrnn`.
-    softmax_tpl: the projection onto the vocabulary and its loss.
+    softmax_tpl: the projection to the vocabulary and its loss.
   """
 
   vocab_size: int = REQUIRED
@@ -77,27 +77,24 @@ class RnnLm(base_layer.BaseLayer):
     *,
     condition: jax.Array | None = None,
   ) -> NestedMap:
-    """Computes the loss of predicting tokens, or their probabilities.
+    """Computes the cross-entropy loss, or predictions.
 
     Args:
-      inputs: [B, T], int, the tokens that the model sees; or vectors [B, T, D]
-        if there is no embedding.
+      inputs: [B, T], int, the input tokens; or vectors [B, T, D] without an
+        embedding.
       paddings: [B, T], 1 where a position is padding.
-      labels: what to predict: `class_weights` [B, T], and `class_ids` [B, T]
-        int or `class_probabilities` [B, T, V]; None for no loss.
-      segment_ids: [B, T], the packed example that each token belongs to.
-      segment_pos: has no meaning here: layers count no positions.
-      condition: [B, C], what the layers see beside each token.
+      labels: see `TransformerLm.__call__`.
+      segment_ids: [B, T], the packed example of each token.
+      segment_pos: ignored: recurrent layers have no positions.
+      condition: [B, C].
 
     Returns:
-      With labels what the softmax returns, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B] and `total_loss` []; without them `logits`,
-      `log_probs` and `probs` [B, T, V]. Both with `last_hidden` [B, T, O], what
-      the softmax gets.
+      As `TransformerLm.__call__`, and `last_hidden` [B, T, O], the softmax's
+      input.
 
     Raises:
-      UserError: segment ids are missing, or there are some and the examples
-        are not packed; or the condition is not as wide as it is to be.
+      UserError: segment ids are missing, or given but the examples are not
+        packed; or the condition has another shape.
     """
     del segment_pos
     if (segment_ids is not None) != self.packed_input:
@@ -109,24 +106,21 @@ class RnnLm(base_layer.BaseLayer):
     if segment_ids is not None:
       steps.segment_ids = segment_ids[..., None]
     hidden, _ = self.rnns(steps)
-    if labels is None:
-      output = sequence_losses.predictions(self.softmax.get_logits(hidden))
-    else:
-      output = sequence_losses.xent(self.softmax, hidden, labels)
+    output = sequence_losses.loss_or_predictions(self.softmax, hidden, labels)
     output.last_hidden = hidden
     return output
 
   def _embed(self, inputs: jax.Array, condition: jax.Array | None) -> jax.Array:
-    """Returns what the layers get, [B, T, D + C]."""
+    """Returns the first layer's inputs, [B, T, D + C]."""
     if self.embedding_tpl is None:
-      return self._beside(inputs, condition)
-    vectors = self._beside(self.embedding.emb_lookup(inputs), condition)
+      return self._with_condition(inputs, condition)
+    vectors = self._with_condition(self.embedding.emb_lookup(inputs), condition)
     return self.embedding_dropout(vectors)
 
-  def _beside(
+  def _with_condition(
     self, vectors: jax.Array, condition: jax.Array | None
   ) -> jax.Array:
-    """Returns vectors [B, T, D] with a condition [B, C] beside each."""
+    """Concatenates a condition [B, C] to each of the vectors [B, T, D]."""
     shape = None if condition is None else condition.shape
     wanted = (vectors.shape[0], self.condition_dims)
     if shape != (wanted if self.condition_dims else None):
@@ -154,12 +148,12 @@ class RnnLm(base_layer.BaseLayer):
     *,
     condition: jax.Array | None = None,
   ):
-    """Starts decoding, before the first `extend_step`.
+    """Initialises the decode states, before the first `extend_step`.
 
     Args:
       batch_size: B.
-      max_length: has no meaning here: any number of positions is decoded.
-      condition: [B, C], what the layers see beside each token.
+      max_length: ignored: the number of positions is unlimited.
+      condition: [B, C].
     """
     del max_length
     if condition is not None:
@@ -174,17 +168,17 @@ class RnnLm(base_layer.BaseLayer):
     segment_pos: jax.Array | None = None,
     mask: jax.Array | None = None,
   ) -> jax.Array:
-    """Predicts from new tokens and all before them.
+    """Runs a decoding step; see `TransformerLm.extend_step`.
 
     Args:
-      inputs: [B, L], int, the tokens; or vectors [B, L, D].
+      inputs: [B, L], int, the new tokens; or vectors [B, L, D].
       time_step: [], the index of the first of them.
-      segment_pos: has no meaning here.
-      mask: boolean, [B, 1, 1, T], False for tokens that are passed over, such
-        as what stands in front of a sequence; None passes over none.
+      segment_pos: ignored.
+      mask: boolean, [B, 1, 1, T], False for padding, such as that before a
+        right-aligned prefix; None for no padding.
 
     Returns:
-      Logits [B, L, V] of the tokens after each.
+      Logits [B, L, V].
     """
     del segment_pos
     paddings = step_paddings(inputs, time_step, mask)
@@ -205,12 +199,11 @@ def step_paddings(
   Args:
     inputs: [B, L, ...], of the step.
     time_step: [], the index of the first of them.
-    mask: boolean, [B, 1, 1, T], False for what is passed over; None for
-      nothing.
+    mask: boolean, [B, 1, 1, T], False for padding; None for no padding.
   """
   paddings = jnp.zeros(inputs.shape[:2])
   if mask is None:
     return paddings
   size = inputs.shape[1]
-  seen = jax.lax.dynamic_slice_in_dim(mask[:, 0, 0], time_step, size, 1)
-  return jnp.broadcast_to(1.0 - seen, paddings.shape)
+  visible = jax.lax.dynamic_slice_in_dim(mask[:, 0, 0], time_step, size, 1)
+  return jnp.broadcast_to(1.0 - visible, paddings.shape)

@@ -1,7 +1,7 @@
-"""A language model that mixes recurrent networks.
+"""A language model with a mixture of recurrent experts.
 
-Shapes: B batch, T time, L steps of decoding, E experts, D dims of a vector, O
-output nodes of a stack, V vocabulary.
+Shapes: B batch, T time, L new tokens of a decoding step, E experts, D dims of a
+vector, O output nodes of a stack, V vocabulary.
 """
 
 import jax
@@ -19,25 +19,24 @@ from pax_compat.nested_map import NestedMap
 
 
 class RnnMixtureLm(base_layer.BaseLayer):
-  """Stacks of recurrent layers whose outputs are mixed, token by token.
+  """A mixture of recurrent stacks, gated per token, for `LanguageModel`.
 
-  Each expert is a stack. One more stack says by a softmax how much of each
-  expert's output there is in the mixture, which another model makes predictions
-  of, or a softmax does. It is a network for `LanguageModel`.
+  Each expert is a stack. One more stack, `rnns_0`, computes the gates, a
+  softmax over experts. The mixture of the experts' outputs is the input of
+  `merge_tpl` or of a softmax.
 
   Attributes:
     vocab_size: V.
     num_experts: E.
-    shared_embedding: whether all stacks see the vectors of one embedding, which
-      is called `embedding`; else each has its own, `embedding_0` being that of
-      the stack which mixes, `rnns_0`.
-    embedding_tpl: the embedding of tokens.
-    rnns_tpl: the stacks, of which each gets a copy.
+    shared_embedding: whether all stacks share one embedding, named `embedding`;
+      else stack i has its own, `embedding_<i>`.
+    embedding_tpl: the token embedding.
+    rnns_tpl: the stacks, a copy each.
     gating_softmax_tpl: the softmax over experts.
-    merge_tpl: what predicts tokens of the mixture: an `RnnLm` without an
-      embedding; None takes `softmax_tpl`.
-    softmax_tpl: the projection onto the vocabulary and its loss, where there is
-      no `merge_tpl`.
+    merge_tpl: the model that predicts tokens from the mixture: an `RnnLm`
+      without an embedding; None uses `softmax_tpl`.
+    softmax_tpl: the projection to the vocabulary and its loss, without a
+      `merge_tpl`.
   """
 
   vocab_size: int = REQUIRED
@@ -67,7 +66,7 @@ class RnnMixtureLm(base_layer.BaseLayer):
       self._create('softmax', 'softmax_tpl', num_classes=self.vocab_size)
 
   def _create(self, name: str, field: str, **fields):
-    """Creates a child of a copy of the template in `field`."""
+    """Creates a child from a copy of the template in `field`."""
     tpl = getattr(self, field).clone()
     where = f'RnnMixtureLm.{field}'
     self.create_child(name, tpl, **agreed(where, tpl, **fields))
@@ -82,24 +81,11 @@ class RnnMixtureLm(base_layer.BaseLayer):
     paddings: jax.Array,
     labels: NestedMap | None = None,
   ) -> NestedMap:
-    """Computes the loss of predicting tokens, or their probabilities.
-
-    Args:
-      inputs: [B, T], int, the tokens that the model sees.
-      paddings: [B, T], 1 where a position is padding.
-      labels: what to predict, as `RnnLm` takes it; None for no loss.
-
-    Returns:
-      What `RnnLm` returns.
-    """
+    """Computes the cross-entropy loss, or predictions; see `RnnLm.__call__`."""
     mixture, _ = self._mixture(inputs, paddings, [None] * len(self._rnns))
     if self.merge_tpl is not None:
       return self.merge(mixture, paddings, labels)
-    if labels is None:
-      logits = self.softmax.get_logits(mixture)
-      output = sequence_losses.predictions(logits)
-    else:
-      output = sequence_losses.xent(self.softmax, mixture, labels)
+    output = sequence_losses.loss_or_predictions(self.softmax, mixture, labels)
     output.last_hidden = mixture
     return output
 
@@ -111,7 +97,7 @@ class RnnMixtureLm(base_layer.BaseLayer):
     Args:
       ids: [B, T].
       paddings: [B, T].
-      states: of all stacks, before it; None for those before the first step.
+      states: of all stacks before it; each None for its initial state.
     """
     if self.shared_embedding:
       vectors = [self.embedding.emb_lookup(ids)] * len(states)
@@ -126,17 +112,12 @@ class RnnMixtureLm(base_layer.BaseLayer):
       y, state = rnn(NestedMap(act=x, padding=padding), state)
       outputs.append(y)
       after.append(state)
-    shares = jax.nn.softmax(self.gating_softmax.get_logits(outputs[0]))
+    gates = jax.nn.softmax(self.gating_softmax.get_logits(outputs[0]))
     experts = jnp.stack(outputs[1:], axis=2)
-    return jnp.einsum('bte,bteo->bto', shares, experts), after
+    return jnp.einsum('bte,bteo->bto', gates, experts), after
 
   def init_states(self, batch_size: int, max_length: int):
-    """Starts decoding, before the first `extend_step`.
-
-    Args:
-      batch_size: B.
-      max_length: has no meaning here: any number of positions is decoded.
-    """
+    """Initialises the decode states; see `RnnLm.init_states`."""
     states = [rnn.init_states(batch_size) for rnn in self._rnns]
     self.update_decode_state('rnns', states)
     if self.merge_tpl is not None:
@@ -150,17 +131,7 @@ class RnnMixtureLm(base_layer.BaseLayer):
     segment_pos: jax.Array | None = None,
     mask: jax.Array | None = None,
   ) -> jax.Array:
-    """Predicts from new tokens and all before them; see `RnnLm.extend_step`.
-
-    Args:
-      inputs: [B, L], int, the tokens.
-      time_step: [], the index of the first of them.
-      segment_pos: has no meaning here.
-      mask: boolean, [B, 1, 1, T], False for tokens that are passed over.
-
-    Returns:
-      Logits [B, L, V] of the tokens after each.
-    """
+    """Runs a decoding step; see `RnnLm.extend_step`."""
     del segment_pos
     paddings = step_paddings(inputs, time_step, mask)
     mixture, states = self._mixture(

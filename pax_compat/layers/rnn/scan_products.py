@@ -1,11 +1,11 @@
-"""A loop over time whose weights get their gradients in one product each.
+"""A scan over time that computes each matrix's gradient in one product.
 
-JAX adds up the gradient of a matrix that is used in a `lax.scan` step by step:
-each step makes a thin product and reads and writes a whole matrix. Here the
-backward loop works out the gradients of the products only, from which one
-product over all steps makes that of the matrix. For the backward loop the
-products are kept; what is between them is computed again, which takes less time
-than to write it to memory and to read it.
+JAX accumulates the gradient of a matrix used in a `lax.scan` step by step: each
+step computes a thin product, and reads and writes a whole matrix. Here the
+backward loop computes only the gradients of the products; one product over all
+steps then gives the gradient of the matrix. The products are saved for the
+backward loop; values between them are recomputed, which is faster than writing
+and reading them.
 
 Shapes: T steps, K and N dims of a matrix, "..." further axes, such as batch.
 """
@@ -23,7 +23,7 @@ Arrays = dict[str, jax.Array]
 _PRODUCT = 'product'
 
 # (product, constants, state, x) -> (state, y). `product(name, v)` multiplies
-# v [..., K] with the weight of that name, and is used once for each.
+# v [..., K] by the weight of that name; it is called once per weight.
 Step = Callable[..., tuple[Any, Any]]
 
 
@@ -37,20 +37,20 @@ def scan(
   *,
   unroll: int = 1,
 ) -> tuple[Any, Any]:
-  """Goes through all steps, as `jax.lax.scan` does.
+  """Runs all steps, like `jax.lax.scan`.
 
   Args:
-    step: computes a step. It may not close over values that are differentiated.
-    weights: the matrices [K, N] that `step` multiplies with, by name.
-    offsets: what is added to products, [T, ..., N], by the weight's name;
-      nothing is added to others.
-    constants: further arrays that each step gets.
-    state: what the first step gets from the one before.
-    xs: arrays [T, ...], of which each step gets its own.
-    unroll: how many steps an iteration of the compiled loop has.
+    step: computes a step. It must not close over differentiated values.
+    weights: the matrices [K, N] that `step` multiplies by, by name.
+    offsets: summands of products, [T, ..., N], by the weight's name; optional
+      for each weight.
+    constants: further arrays, the same for each step.
+    state: the initial state.
+    xs: arrays [T, ...], scanned over.
+    unroll: steps per iteration of the compiled loop.
 
   Returns:
-    The last state, and what the steps return beside, [T, ...].
+    The last state, and the stacked outputs of the steps, [T, ...].
   """
   static = (step, unroll)
   return _scan(static, weights, offsets, constants, state, xs)
@@ -64,7 +64,7 @@ def _scan(static, weights, offsets, constants, state, xs):
 def _forward(static, weights, offsets, constants, state, xs):
   run = functools.partial(_scan_and_factors, static, weights)
   _, factors = jax.eval_shape(run, offsets, constants, state, xs)
-  # The derivatives by offsets are those by products: each product gets one.
+  # The gradient of an offset is that of its product: each product has one.
   missing = {
     name: jnp.zeros([*v.shape[:-1], weights[name].shape[1]], v.dtype)
     for name, v in factors.items()
@@ -93,8 +93,8 @@ _scan.defvjp(_forward, _backward)
 
 
 def _of_weight(factor: jax.Array, of_product: jax.Array) -> jax.Array:
-  """Returns the derivative [K, N], float32 at least, by a matrix."""
-  # As matrices: a CPU takes half as long again to contract several axes.
+  """Returns the gradient [K, N] of a matrix, in float32 or wider."""
+  # As matrices: a CPU takes 1.5 times as long to contract several axes.
   factor, of_product = (
     x.reshape([-1, x.shape[-1]]) for x in (factor, of_product)
   )
@@ -106,7 +106,7 @@ def _of_weight(factor: jax.Array, of_product: jax.Array) -> jax.Array:
 
 
 def _scan_and_factors(static, weights, offsets, constants, state, xs):
-  """Returns the result of the scan, and what is multiplied, [T, ..., K]."""
+  """Returns the result of the scan, and the products' inputs [T, ..., K]."""
   step, unroll = static
 
   def body(state, x_and_offset):

@@ -1,7 +1,7 @@
-"""Samples of classes for a softmax that does not look at all of them.
+"""Log-uniform sampling of classes, for a sampled softmax.
 
-Classes are numbered from the most frequent one on. As words of a language do,
-class k is drawn with a probability near proportional to 1 / (k + 1):
+Classes are numbered by descending frequency. Class k is drawn with a
+probability near proportional to 1 / (k + 1), as for words of a language:
 log((k + 2) / (k + 1)) / log(V + 1).
 
 Shapes: V classes, S sampled classes, "..." any.
@@ -15,16 +15,16 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 
-# Classes above this are not told apart by float32.
+# float32 does not distinguish larger classes.
 _MOST_CLASSES = 2**24
 
 
 class Sample(NamedTuple):
-  """Different classes, in the order in which they were drawn first.
+  """Distinct classes, in the order in which they were drawn first.
 
   Attributes:
     classes: [S], int32.
-    num_tries: [], int32, how many were drawn, those drawn again included.
+    num_tries: [], int32, number of draws, including repeated classes.
   """
 
   classes: jax.Array
@@ -34,22 +34,22 @@ class Sample(NamedTuple):
 def log_uniform_sample(
   key: jax.Array, num_sampled: int, num_classes: int
 ) -> Sample:
-  """Draws classes until so many different ones are found.
+  """Draws classes until S distinct ones are found.
 
   Args:
-    key: of the random numbers.
+    key: PRNG key.
     num_sampled: S.
     num_classes: V.
 
   Raises:
-    UserError: there are not as many classes, or more than can be told apart.
+    UserError: S is larger than V, or V larger than float32 can represent.
   """
   if not 0 < num_sampled <= num_classes <= _MOST_CLASSES:
     raise errors.UserError(
       f'a sample of {num_sampled} of {num_classes} classes; expected at least'
       f' one, no more than there are, and at most {_MOST_CLASSES} classes'
     )
-  # Most samples take several times as many draws as they have classes.
+  # Most samples take several times S draws.
   size = 2 * num_sampled
   never = jnp.iinfo(jnp.int32).max
 
@@ -60,9 +60,9 @@ def log_uniform_sample(
     first = first.at[drawn].min(index)
     is_new = first[drawn] == index
     rank = found + jnp.cumsum(is_new) - 1
-    # What is drawn again, or is one too many, has no place among the classes.
-    place = jnp.where(is_new, rank, num_sampled)
-    classes = classes.at[place].set(drawn, mode='drop')
+    # Repeated and surplus draws get an index out of range and are dropped.
+    slot = jnp.where(is_new, rank, num_sampled)
+    classes = classes.at[slot].set(drawn, mode='drop')
     is_last = is_new & (rank == num_sampled - 1)
     tries = jnp.where(
       jnp.any(is_last), i * size + jnp.argmax(is_last) + 1, tries
@@ -86,10 +86,10 @@ def log_uniform_sample(
 def expected_count(
   classes: jax.Array, sample: Sample, num_classes: int
 ) -> jax.Array:
-  """Returns with which probability classes are in a sample, float32.
+  """Returns the probability that classes are in a sample, float32.
 
-  That is 1 - (1 - p)^n of a class of probability p, where n were drawn.
-  TensorFlow takes n * p where none was drawn again, and so does this.
+  For a class of probability p and n draws that is 1 - (1 - p)^n, or n * p if no
+  class was drawn twice, as in TensorFlow.
 
   Args:
     classes: [...], int.
@@ -106,11 +106,11 @@ def expected_count(
 
 
 def _draw(key: jax.Array, size: int, num_classes: int) -> jax.Array:
-  """Returns classes [size], which may be the same."""
+  """Draws classes [size] with replacement."""
   scale = math.log(num_classes + 1)
   coarse, fine = jax.random.uniform(key, [2, size])
-  # Numbers of 23 bits are too far apart for a million classes. A second number
-  # fills the gaps.
+  # Random numbers of 23 bits are too coarse for a million classes. A second
+  # number fills the gaps.
   value = jnp.exp(coarse * scale)
   value += value * fine * (scale * 2**-23)
   drawn = value.astype(jnp.int32) - 1

@@ -1,4 +1,4 @@
-"""The softmax whose loss counts what is predicted well for less.
+"""Softmax with the focal loss.
 
 Shapes: D input dims, V classes, "..." positions, such as [B, T].
 """
@@ -17,12 +17,12 @@ from pax_compat.layers.softmaxes.vocabulary_loss import CrossEntropy
 class FocalSoftmax(FullSoftmax):
   """A `FullSoftmax` with the focal loss, https://arxiv.org/abs/1708.02002.
 
-  The cross-entropy of a class whose predicted probability is p counts
-  (1 - p)^gamma times, and as often as that class does.
+  The cross-entropy of a class with predicted probability p is multiplied by
+  (1 - p)^gamma and by the factor of the class.
 
   Attributes:
     focal_gamma: gamma; 0 is the cross-entropy.
-    class_factors: [V], how often each class counts; None for 1.
+    class_factors: [V], a factor for each class; None takes 1.
   """
 
   focal_gamma: float = 0.0
@@ -33,13 +33,13 @@ class FocalSoftmax(FullSoftmax):
     for field in ('label_smoothing_prob', 'z_loss_weight', 'chunk_size'):
       if getattr(self, field):
         raise errors.UserError(
-          f'FocalSoftmax.{field} is {getattr(self, field)}; a focal loss does'
-          ' not have it, so that expected 0'
+          f'FocalSoftmax.{field} is {getattr(self, field)}; the focal loss does'
+          ' not support it, expected 0'
         )
     factors = self.class_factors
     if factors is not None and len(factors) != self.num_classes:
       raise errors.UserError(
-        f'FocalSoftmax.class_factors has {len(factors)} of them; expected one'
+        f'FocalSoftmax.class_factors has {len(factors)} entries; expected one'
         f' for each of the {self.num_classes} classes (num_classes)'
       )
 
@@ -47,7 +47,7 @@ class FocalSoftmax(FullSoftmax):
     self, inputs, class_weights, class_ids, class_probabilities
   ) -> tuple[CrossEntropy, jax.Array | None]:
     if class_probabilities is not None or class_ids is None:
-      # What is not right is refused there, too.
+      # Also checks the arguments.
       result, logits = super()._cross_entropy(
         inputs, class_weights, None, class_probabilities
       )
@@ -68,7 +68,7 @@ class FocalSoftmax(FullSoftmax):
     return result._replace(xent=xent, total=total), logits
 
   def _focal(self, log_probs: jax.Array, class_ids: jax.Array) -> jax.Array:
-    """Returns the losses [...] of classes [...] that are right."""
+    """Returns the losses [...] of labels [...]."""
     losses = -log_probs
     if self.focal_gamma:
       losses *= (1 - jnp.exp(log_probs)) ** self.focal_gamma

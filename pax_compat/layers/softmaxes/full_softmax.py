@@ -1,4 +1,15 @@
-"""The softmax over classes, such as a vocabulary, and its cross-entropy.
+"""Softmax over classes, such as a vocabulary, and its cross-entropy.
+
+  >>> softmax = FullSoftmax.config(input_dims=4, num_classes=3).Instantiate()
+  >>> inputs, weights = jnp.ones([2, 5, 4]), jnp.ones([2, 5])
+  >>> labels = jnp.zeros([2, 5], int)
+  >>> output, variables = softmax.init_with_output(
+  ...   jax.random.key(0), inputs, class_weights=weights, class_ids=labels
+  ... )
+  >>> output.logits.shape, output.per_example_xent.shape
+  ((2, 5, 3), (2, 5))
+  >>> [name for name in sorted(output) if output[name].ndim == 0]
+  ['accuracy', 'avg_xent', 'total_weight', 'total_xent']
 
 Shapes: D input dims, V classes, "..." positions, such as [B, T].
 """
@@ -7,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
+from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import linears
 from pax_compat.layers.softmaxes import vocabulary_loss
@@ -14,25 +26,25 @@ from pax_compat.layers.softmaxes.vocabulary_loss import CrossEntropy, Target
 from pax_compat.layers.template_fields import agreed, split
 from pax_compat.nested_map import NestedMap
 
-# What an average is divided by at least: a batch may be all padding.
+# Minimum denominator of an average: a batch may be all padding.
 SMALL = 1e-6
 
 
 def soft_cap(logits: jax.Array, cap: float | None) -> jax.Array:
-  """Returns logits capped softly to (-cap, cap); None and 0 leave them."""
+  """Returns logits soft-capped to (-cap, cap), or as they are if no cap."""
   return cap * jnp.tanh(logits / cap) if cap else logits
 
 
 def of_positions(name: str, x: jax.Array, inputs: jax.Array) -> jax.Array:
-  """Returns an array [...] that has a value for each position.
+  """Returns an array with one value for each position as [...].
 
   Args:
-    name: of the array, for the message of an error.
+    name: name of the array, for error messages.
     x: [...] or [..., 1].
     inputs: [..., D].
 
   Raises:
-    UserError: `x` has another shape.
+    UserError: `x` has a different shape.
   """
   if x.shape == (*inputs.shape[:-1], 1):
     return x[..., 0]
@@ -46,26 +58,26 @@ def of_positions(name: str, x: jax.Array, inputs: jax.Array) -> jax.Array:
 
 
 class BaseSoftmax(base_layer.BaseLayer):
-  """Base of the softmax layers, which say how logits are computed.
+  """Base class of softmax layers; subclasses define `get_logits`.
 
   Attributes:
     input_dims: D.
     num_classes: V.
-    soft_cap_logits: if positive, logits are capped softly to (-cap, cap).
+    soft_cap_logits: if positive, logits are soft-capped to (-cap, cap).
     logits_abs_max: if positive, logits are clipped to [-max, max].
-    label_smoothing_prob: the probability that the target distribution takes
-      from the right class and gives to the others in equal parts.
-    label_smoothing_apply_for_eval: whether it does so at evaluation, too.
-    z_loss_weight: if positive, this times the mean of squares of the logits'
+    label_smoothing_prob: probability that label smoothing takes from the label
+      and distributes equally to the other classes.
+    label_smoothing_apply_for_eval: whether to smooth labels at evaluation too.
+    z_loss_weight: if positive, this times the mean square of the logits'
       logsumexp is added to the loss, to keep the logits near normalised.
-    z_loss_is_aux: whether that is an auxiliary loss, as in Pax; else who calls
-      the layer adds it.
-    chunk_size: positions of the time axis (the last but one of the inputs)
-      whose logits are computed at a time; see `vocabulary_loss`. The result
-      then has no `logits` and `log_probs`. 0 computes all in one piece. None
-      takes chunks where they are faster, and the logits are computed apart if
-      something uses them. It does not matter where `class_probabilities` are
-      given, which are as large as the logits.
+    z_loss_is_aux: whether that is an auxiliary loss, as in Pax; else the caller
+      adds it.
+    chunk_size: number of positions on the time axis (the last but one of the
+      inputs) whose logits are computed at a time; see `vocabulary_loss`. The
+      output then has no `logits` and `log_probs`. 0 does not split. None uses
+      chunks where they are faster, and computes the logits separately if they
+      are used. Has no effect with `class_probabilities`, which are as large as
+      the logits.
   """
 
   input_dims: int = REQUIRED
@@ -83,7 +95,7 @@ class BaseSoftmax(base_layer.BaseLayer):
     raise NotImplementedError(type(self).__name__)
 
   def logits_to_logp(self, logits: jax.Array) -> jax.Array:
-    """Returns the logarithms of probabilities of `logits` [..., V]."""
+    """Maps `logits` [..., V] to log probabilities, float32."""
     return jax.nn.log_softmax(logits.astype(jnp.float32))
 
   def __call__(
@@ -97,23 +109,22 @@ class BaseSoftmax(base_layer.BaseLayer):
 
     Args:
       inputs: [..., D].
-      class_weights: [...] or [..., 1], how much each position counts.
-      class_ids: [...] or [..., 1], int, the classes that are right.
-      class_probabilities: [..., V], the distributions to be predicted, instead
-        of those that `class_ids` stand for.
+      class_weights: [...] or [..., 1], weights of the positions.
+      class_ids: [...] or [..., 1], int, the labels.
+      class_probabilities: [..., V], target distributions, instead of
+        `class_ids`.
 
     Returns:
       `logits` and `log_probs`, [..., V], unless `chunk_size` is positive;
       `per_example_xent` in nats and `per_example_argmax`, [...]; the scalars
       `total_xent` (weighted sum), `total_weight` and `avg_xent`; with
       `class_ids` the scalar `accuracy`; with `z_loss_weight` the scalar
-      `z_loss`, which is an auxiliary loss, too; where labels are smoothed
-      `per_example_nll` [...], which would be `per_example_xent` if they were
-      not. All but `logits` are float32.
+      `z_loss`; with label smoothing `per_example_nll` [...], the cross-entropy
+      without smoothing. All but `logits` are float32.
 
     Raises:
-      UserError: shapes do not fit, or neither classes nor probabilities are
-        given.
+      UserError: shapes do not match, or both `class_ids` and
+        `class_probabilities` are missing.
     """
     class_weights = of_positions('class_weights', class_weights, inputs)
     class_weights = class_weights.astype(jnp.float32)
@@ -148,11 +159,11 @@ class BaseSoftmax(base_layer.BaseLayer):
     return output
 
   def loss_denominator(self, class_weights: jax.Array) -> jax.Array:
-    """Returns what the summed loss of positions [...] is divided by."""
+    """Returns the denominator of the average loss of positions [...]."""
     return jnp.maximum(jnp.sum(class_weights, dtype=jnp.float32), SMALL)
 
   def smoothed_target(self, prob: float) -> Target:
-    """Returns the target when `prob` is taken from the right class."""
+    """Returns the target distribution of smoothed labels."""
     return Target(on=1 - prob, off=prob / (self.num_classes - 1))
 
   def _target(self) -> Target:
@@ -170,7 +181,7 @@ class BaseSoftmax(base_layer.BaseLayer):
   def _cross_entropy(
     self, inputs, class_weights, class_ids, class_probabilities
   ) -> tuple[CrossEntropy, jax.Array | None]:
-    """Returns the cross-entropy, and the logits unless chunks are asked for."""
+    """Returns the cross-entropy, and the logits unless `chunk_size` is set."""
     if class_probabilities is not None:
       logits = self.get_logits(inputs)
       if class_probabilities.shape != logits.shape:
@@ -189,8 +200,8 @@ class BaseSoftmax(base_layer.BaseLayer):
         f'{type(self).__name__}: expected class_ids or class_probabilities'
       )
     chunk_size = self._chunk_size(inputs)
-    # Called on a part, if no more is used, so that weights and children exist
-    # before the chunks are traced.
+    # At least for one chunk, so that weights and children exist before the
+    # chunks are traced.
     logits = self.get_logits(
       inputs[..., : self.chunk_size, :] if self.chunk_size else inputs
     )
@@ -219,7 +230,7 @@ class BaseSoftmax(base_layer.BaseLayer):
     )
 
   def cap(self, logits: jax.Array) -> jax.Array:
-    """Returns `logits` [..., V] within the limits that they are to keep."""
+    """Returns `logits` [..., V], clipped and soft-capped."""
     if self.logits_abs_max:
       logits = jnp.clip(logits, -self.logits_abs_max, self.logits_abs_max)
     return soft_cap(logits, self.soft_cap_logits)
@@ -228,16 +239,16 @@ class BaseSoftmax(base_layer.BaseLayer):
 class FullSoftmax(BaseSoftmax):
   """A projection onto V classes and its cross-entropy.
 
-  Logits are clipped before they are capped softly.
+  Logits are clipped before they are soft-capped.
 
   Attributes:
     use_bias: whether the projection has a bias; None leaves it to
-      `feed_forward_tpl`, which has one unless told otherwise.
-    bias_init: the bias's first value; None leaves it to `feed_forward_tpl`,
-      where it is 0 unless set.
+      `feed_forward_tpl`, whose default is True.
+    bias_init: initial value of the bias; None leaves it to `feed_forward_tpl`,
+      whose default is 0.
     scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
-    feed_forward_tpl: the projection; its activation is taken away. None if the
-      inputs are logits already.
+    feed_forward_tpl: the projection; its activation is removed. None if the
+      inputs are already logits.
   """
 
   ActivationSharding = linears.OutputSharding
@@ -251,7 +262,6 @@ class FullSoftmax(BaseSoftmax):
     create_projection(self, has_bias=self.use_bias)
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` [..., D] to logits [..., V]."""
     if self.scale_before_logits:
       inputs = inputs * self.input_dims**-0.5
     if self.feed_forward_tpl is not None:
@@ -259,16 +269,27 @@ class FullSoftmax(BaseSoftmax):
     return self.cap(inputs)
 
 
+def create_class_major_weight(layer: BaseSoftmax):
+  """Creates the weight `w` [V, D]. Its split mapping is that of [D, V]."""
+  mapping = layer.weight_split_dims_mapping.wt
+  layer.create_variable(
+    'w',
+    WeightHParams(
+      [layer.num_classes, layer.input_dims],
+      tensor_split_dims_mapping=mapping and mapping[::-1],
+    ),
+  )
+
+
 def create_projection(layer: base_layer.BaseLayer, **fields):
-  """Builds the child `logits_ffn` of a layer that has a `feed_forward_tpl`.
+  """Creates the child `logits_ffn` of a layer with a `feed_forward_tpl`.
 
   Args:
-    layer: in its `setup`. It may have None for the template, and no child then.
-    **fields: of the projection, beside its dims and the bias's first value.
+    layer: a layer in its `setup`. A template of None creates no child.
+    **fields: fields of the projection in addition to its dims and `bias_init`.
 
   Raises:
-    UserError: the template has an activation of its own; or there is none, and
-      the inputs have not as many dims as there are classes.
+    UserError: the template has an activation; or it is None, and D is not V.
   """
   tpl = layer.feed_forward_tpl
   where = f'{type(layer).__name__}.feed_forward_tpl'

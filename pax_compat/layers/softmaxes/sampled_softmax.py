@@ -1,4 +1,4 @@
-"""A softmax that looks at a sample of the classes in training.
+"""Sampled softmax: training uses a sample of the classes.
 
 Shapes: D input dims, V classes, S sampled classes, "..." positions, such as
 [B, T].
@@ -14,39 +14,41 @@ from pax_compat.layers.embeddings.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )
-from pax_compat.layers.softmaxes import candidate_sampling, vocabulary_loss
+from pax_compat.layers.softmaxes import (
+  candidate_sampling,
+  full_softmax,
+  vocabulary_loss,
+)
 from pax_compat.layers.softmaxes.candidate_sampling import Sample
 from pax_compat.layers.softmaxes.full_softmax import BaseSoftmax
 from pax_compat.layers.softmaxes.vocabulary_loss import CrossEntropy
 
-# What the logit of a sampled class that is the right one is lowered by.
+# Subtracted from the logit of a sampled class that is the label.
 _HIDDEN = float(jnp.finfo(jnp.float32).max)
 
 
 class SampledSoftmax(BaseSoftmax):
-  """A projection onto V classes, of which training looks at a sample.
+  """A projection onto V classes; training uses a sample of the classes.
 
-  In training the cross-entropy is that of the right class among itself and
-  `num_sampled` other ones, which all positions share: `log_uniform_sample`
-  draws them, so classes are to be numbered by how frequent they are. The
-  logarithm of the probability of being in the sample is taken from each logit,
-  and where a sampled class is the right one, it does not count as another one.
-  https://arxiv.org/abs/1412.2007, section 3. Such logits are not limited by
-  `soft_cap_logits` and `logits_abs_max`.
+  In training the softmax is over the label and `num_sampled` other classes,
+  which all positions share. They are drawn by `log_uniform_sample`, so classes
+  must be numbered by descending frequency. The log probability of being in the
+  sample is subtracted from each logit, and a sampled class that is the label is
+  masked (https://arxiv.org/abs/1412.2007, section 3). `soft_cap_logits` and
+  `logits_abs_max` do not apply to these logits.
 
-  The result of training has no `logits` and `log_probs`, and
-  `per_example_argmax` says that the right class is the most likely one. At
-  evaluation, and where `class_probabilities` are given, the softmax is over all
-  classes.
+  In training the output has no `logits` and `log_probs`, and
+  `per_example_argmax` is the label. At evaluation, and with
+  `class_probabilities`, the softmax is over all classes.
 
   Weights: `w` [V, D] and `b` [V].
 
   Attributes:
     num_sampled: S.
     use_bias: whether there is a bias `b`.
-    bias_init: its first value.
-    sparse_gradients: whether the learner treats the weights' gradients as
-      TensorFlow treats sparse ones, in training; see `row_gradients`.
+    bias_init: initial value of the bias.
+    sparse_gradients: whether the learner treats the weights' gradients in
+      training like sparse gradients of TensorFlow; see `row_gradients`.
   """
 
   num_sampled: int = REQUIRED
@@ -63,19 +65,12 @@ class SampledSoftmax(BaseSoftmax):
     for field in ('z_loss_weight', 'label_smoothing_prob'):
       if getattr(self, field):
         raise errors.UserError(
-          f'{type(self).__name__}.{field} is {getattr(self, field)}; a sample'
-          ' of classes does not have it, so that expected 0'
+          f'{type(self).__name__}.{field} is {getattr(self, field)}; a sampled'
+          ' softmax does not support it, expected 0'
         )
-    # Given for [D, V], as for the other softmax layers.
-    mapping = self.weight_split_dims_mapping.wt
-    self.create_variable(
-      'w',
-      WeightHParams(
-        [self.num_classes, self.input_dims],
-        tensor_split_dims_mapping=mapping and mapping[::-1],
-      ),
-    )
+    full_softmax.create_class_major_weight(self)
     if self.use_bias:
+      mapping = self.weight_split_dims_mapping.wt
       self.create_variable(
         'b',
         WeightHParams(
@@ -89,14 +84,13 @@ class SampledSoftmax(BaseSoftmax):
         self.variable(base_layer.ROW_PROBES, name, no_facts, self.num_classes)
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` [..., D] to logits [..., V]."""
     logits = jnp.einsum('...d,vd->...v', inputs, self.theta.w)
     if self.use_bias:
       logits = logits + self.theta.b
     return self.cap(self.shard(logits, self.activation_split_dims_mapping.out))
 
   def draw_sample(self) -> Sample:
-    """Returns the classes that a step of training looks at."""
+    """Returns the sampled classes of a training step."""
     return candidate_sampling.log_uniform_sample(
       self.next_prng_key(), self.num_sampled, self.num_classes
     )
@@ -104,17 +98,17 @@ class SampledSoftmax(BaseSoftmax):
   def sampled_logits(
     self, inputs: jax.Array, class_ids: jax.Array, sample: Sample
   ) -> jax.Array:
-    """Returns logits [..., 1 + S], the first one of the class that is right.
+    """Returns logits [..., 1 + S] of the label and of the sampled classes.
 
     Args:
       inputs: [..., D].
-      class_ids: [...], int, the classes that are right.
-      sample: the other ones.
+      class_ids: [...], int, the labels.
+      sample: the sampled classes.
     """
     shape = class_ids.shape
     inputs = inputs.reshape([-1, inputs.shape[-1]])
     class_ids = class_ids.reshape([-1])
-    # One lookup for all: so it is of one gradient.
+    # A single lookup, as the statistics of its gradient are for one lookup.
     all_ids = jnp.concatenate([class_ids, sample.classes])
     rows = self._rows('w', self.theta.w, all_ids).astype(inputs.dtype)
     right, others = jnp.split(rows, [class_ids.size])
@@ -136,7 +130,7 @@ class SampledSoftmax(BaseSoftmax):
     return logits.reshape([*shape, -1])
 
   def _rows(self, name: str, table: jax.Array, ids: jax.Array) -> jax.Array:
-    """Returns rows of a weight; the learner may be told of its gradient."""
+    """Looks up rows of a weight, with the probe for sparse gradients if any."""
     if not self.has_variable(base_layer.ROW_PROBES, name):
       return table[ids]
     probe = self.get_variable(base_layer.ROW_PROBES, name)

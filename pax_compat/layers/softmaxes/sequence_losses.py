@@ -1,4 +1,4 @@
-"""What a Transformer says of tokens: their probabilities, or a loss.
+"""Token predictions and losses of sequence models.
 
 Shapes: B batch, T time, D model dims, V vocabulary.
 """
@@ -13,7 +13,7 @@ from pax_compat.nested_map import NestedMap
 
 
 def predictions(logits: jax.Array) -> NestedMap:
-  """Returns `logits` [..., V] with `probs` and `log_probs` of their dtype."""
+  """Returns `logits` [..., V], and `probs` and `log_probs` in their dtype."""
   wide = logits.astype(jnp.float32)
   return NestedMap(
     logits=logits,
@@ -34,9 +34,9 @@ def xent(
       `class_probabilities` [B, T, V].
 
   Returns:
-    What the softmax returns, and `per_token_xent` [B, T], which is weighted,
-    `per_sequence_xent` [B], its sum, and `total_loss` [], the average;
-    auxiliary losses are not in it, but are added where they are collected.
+    The output of the softmax, and `per_token_xent` [B, T] (weighted), its sum
+    over time `per_sequence_xent` [B], and the average `total_loss` [], without
+    auxiliary losses.
   """
   output = softmax(
     inputs,
@@ -55,8 +55,8 @@ def negative_entropy(output: NestedMap, weights: jax.Array) -> jax.Array:
   """Returns the mean over tokens of the predictions' negative entropy, [].
 
   Args:
-    output: what a softmax returned.
-    weights: [B, T], how much each token counts.
+    output: output of a softmax.
+    weights: [B, T], weights of the tokens.
 
   Raises:
     UserError: the softmax returned no logits.
@@ -70,3 +70,20 @@ def negative_entropy(output: NestedMap, weights: jax.Array) -> jax.Array:
   each = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
   total = jnp.sum(weights)
   return jnp.sum(each * weights) / jnp.maximum(total, 1e-6)
+
+
+def loss_or_predictions(
+  softmax: Callable[..., NestedMap],
+  inputs: jax.Array,
+  labels: NestedMap | None,
+) -> NestedMap:
+  """Returns `xent` with labels, else `predictions`.
+
+  Args:
+    softmax: a softmax layer.
+    inputs: [B, T, D].
+    labels: see `xent`; or None.
+  """
+  if labels is None:
+    return predictions(softmax.get_logits(inputs))
+  return xent(softmax, inputs, labels)

@@ -1,4 +1,4 @@
-"""Independent decisions about classes, and their cross-entropy.
+"""Multi-label classification: sigmoid cross-entropy of independent classes.
 
 Shapes: D input dims, V classes, "..." examples, such as [B].
 """
@@ -14,16 +14,16 @@ from pax_compat.nested_map import NestedMap
 
 
 class SigmoidCrossEntropy(base_layer.BaseLayer):
-  """A projection onto V logits, each of a decision of its own, and its loss.
+  """A projection onto V independent binary logits, and their cross-entropy.
+
+  Methods and fields are those of `FullSoftmax`.
 
   Attributes:
     input_dims: D.
     num_classes: V.
-    soft_cap_logits: if positive, logits are capped softly to (-cap, cap).
-    bias_init: the bias's first value; None leaves it to `feed_forward_tpl`,
-      where it is 0 unless set.
-    feed_forward_tpl: the projection; its activation is taken away. None if the
-      inputs are logits already.
+    soft_cap_logits: if positive, logits are soft-capped to (-cap, cap).
+    bias_init: initial value of the bias; None leaves it to `feed_forward_tpl`.
+    feed_forward_tpl: the projection; None if the inputs are already logits.
   """
 
   ActivationSharding = linears.OutputSharding
@@ -38,13 +38,13 @@ class SigmoidCrossEntropy(base_layer.BaseLayer):
     full_softmax.create_projection(self)
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` [..., D] to logits [..., V]."""
+    """See `BaseSoftmax`."""
     if self.feed_forward_tpl is not None:
       inputs = self.logits_ffn(inputs)
     return full_softmax.soft_cap(inputs, self.soft_cap_logits)
 
   def logits_to_logp(self, logits: jax.Array) -> jax.Array:
-    """Returns the logarithms of probabilities of `logits` [..., V]."""
+    """See `BaseSoftmax`."""
     return jax.nn.log_sigmoid(logits.astype(jnp.float32))
 
   def __call__(
@@ -54,25 +54,23 @@ class SigmoidCrossEntropy(base_layer.BaseLayer):
     class_ids: jax.Array | None = None,
     class_probabilities: jax.Array | None = None,
   ) -> NestedMap:
-    """Computes the cross-entropy.
+    """Computes the cross-entropy; see `BaseSoftmax` for other arguments.
 
     Args:
       inputs: [..., D].
-      class_weights: how much each example counts, [...] or [..., 1]; or each
-        decision, [..., V] where V is not 1.
-      class_ids: [...] or [..., 1], int, the only class that is right.
-      class_probabilities: [..., V], the probability that each class is right,
-        instead of `class_ids`.
+      class_weights: [...] or [..., 1], weights of the examples; or [..., V] if
+        V is not 1, weights of the classes of each example.
+      class_ids: [...] or [..., 1], int, the only positive class.
+      class_probabilities: [..., V], probability of each class, instead of
+        `class_ids`.
 
     Returns:
-      `logits` and `log_probs`, [..., V]; `per_example_xent` in nats, summed
-      over classes (weighted, where decisions are), and `per_example_argmax`,
-      [...]; the scalars `total_xent` (weighted sum), `total_weight` (sum of
-      `class_weights`) and `avg_xent`. All but `logits` are float32.
+      As `BaseSoftmax`, without `accuracy`. `per_example_xent` is summed over
+      classes, with their weights if given; `total_weight` is the sum of
+      `class_weights`.
 
     Raises:
-      UserError: shapes do not fit, or neither classes nor probabilities are
-        given.
+      UserError: see `BaseSoftmax`.
     """
     logits = self.get_logits(inputs)
     target = self._target(inputs, class_ids, class_probabilities)
@@ -84,7 +82,7 @@ class SigmoidCrossEntropy(base_layer.BaseLayer):
       of_example = full_softmax.of_positions(
         'class_weights', class_weights, inputs
       )
-    # log_sigmoid(-x) = log(1 - sigmoid(x)), without its rounding.
+    # log_sigmoid(-x) is a more precise log(1 - sigmoid(x)).
     log_right = self.logits_to_logp(logits)
     log_wrong = self.logits_to_logp(-logits)
     xent = -(target * log_right + (1 - target) * log_wrong)
@@ -102,7 +100,7 @@ class SigmoidCrossEntropy(base_layer.BaseLayer):
     )
 
   def _target(self, inputs, class_ids, class_probabilities) -> jax.Array:
-    """Returns the probability [..., V] that each class is right."""
+    """Returns the target probability of each class, [..., V]."""
     shape = (*inputs.shape[:-1], self.num_classes)
     if class_probabilities is not None:
       if class_probabilities.shape != shape:
@@ -118,7 +116,7 @@ class SigmoidCrossEntropy(base_layer.BaseLayer):
     if self.num_classes == 1:
       raise errors.UserError(
         'SigmoidCrossEntropy: with one class, expected class_probabilities:'
-        ' class_ids could say only that it is right'
+        ' class_ids cannot mark it as negative'
       )
     ids = full_softmax.of_positions('class_ids', class_ids, inputs)
     return jax.nn.one_hot(ids, self.num_classes)

@@ -1,11 +1,10 @@
-"""Cross-entropy over many classes, without the logits of a whole batch.
+"""Cross-entropy over many classes, without storing all logits.
 
 The logits [..., T, V] of a large vocabulary are the largest array of a language
-model. `chunked_cross_entropy` goes along the time axis in chunks and holds the
-logits of one chunk at a time. While it has them it works out what they
-contribute to the gradient too, so that nothing is computed twice: forward and
-backward are one loop. The batch axis stays whole, and so stays split over a
-mesh as it is.
+model. `chunked_cross_entropy` loops over chunks of the time axis and stores the
+logits of one chunk at a time. It also computes the gradient of a chunk from
+them, so that nothing is computed twice: forward and backward pass are one loop.
+The batch axis is not split into chunks, so its sharding over the mesh stays.
 
 Shapes: T time, D model dims, V classes, "..." further axes, such as the batch.
 """
@@ -25,10 +24,10 @@ from pax_compat import errors
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """The distribution that predictions are held against; it adds up to 1.
+  """Target distribution of a label, such as a smoothed one; it sums to 1.
 
   Attributes:
-    on: probability of the class that is right.
+    on: probability of the label.
     off: probability of each other class.
   """
 
@@ -40,13 +39,12 @@ class CrossEntropy(NamedTuple):
   """A cross-entropy in nats.
 
   Attributes:
-    total: [], the sum over all positions, each times its class weight.
-    xent: [..., T], float32, of each position.
-    log_z: [..., T], float32, log of the sum of the exponentials of the logits.
+    total: [], weighted sum over all positions.
+    xent: [..., T], float32, cross-entropy of each position.
+    log_z: [..., T], float32, logsumexp of the logits.
     argmax: [..., T], int32, the most likely class.
-    nll: [..., T], float32, what `xent` would be if the target were the class
-      that is right alone; no gradient flows through it. None where the target
-      is a given distribution.
+    nll: [..., T], float32, negative log likelihood of the label, without
+      smoothing and without gradient. None for given target distributions.
   """
 
   total: jax.Array
@@ -58,11 +56,12 @@ class CrossEntropy(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Limits:
-  """When chunks pay, for one device.
+  """Size of chunks that is fast, for one device.
 
   Attributes:
-    logits: how many logits a chunk should hold. Twice as many are not split.
-    positions: how many positions it should hold at least, so that its matrix
+    logits: preferred number of logits of a chunk; up to twice as many are not
+      split.
+    positions: minimum number of positions of a chunk, so that its matrix
       products are large enough to be fast.
   """
 
@@ -71,8 +70,8 @@ class _Limits:
 
 
 # On two cores of an AMD EPYC, a loss over 2048 positions of 256 dims and 8192
-# (32768) classes and its gradient take 262 (1540) ms in one piece, 137 (657) ms
-# in chunks of this size; below 2048 classes there is no difference.
+# (32768) classes and its gradient take 262 (1540) ms unsplit, 137 (657) ms in
+# chunks of this size; below 2048 classes there is no difference.
 _CPU = _Limits(logits=2**20, positions=128)
 # An accelerator needs large products more than it needs the memory, as long as
 # the logits of a chunk are a GiB or less.
@@ -80,11 +79,11 @@ _ACCELERATOR = _Limits(logits=2**28, positions=4096)
 
 
 def best_chunk_size(logits_shape: Sequence[int], num_devices: int = 1) -> int:
-  """Returns the `chunk_size` that suits the backend; 0 is one piece.
+  """Returns a fast `chunk_size` for the backend; 0 does not split.
 
   Args:
-    logits_shape: [..., T, V], of all devices together.
-    num_devices: over how many devices the logits are split.
+    logits_shape: [..., T, V], global shape.
+    num_devices: number of devices over which the logits are split.
   """
   limits = _CPU if jax.default_backend() == 'cpu' else _ACCELERATOR
   *batch, length, num_classes = logits_shape
@@ -97,13 +96,13 @@ def best_chunk_size(logits_shape: Sequence[int], num_devices: int = 1) -> int:
 
 
 class _Chunk(NamedTuple):
-  """Positions, and how much the gradient of each counts.
+  """Positions and their cotangents.
 
   Attributes:
     inputs: [..., T, D].
     class_ids: [..., T].
-    of_xent: [..., T], the derivative of the loss by `CrossEntropy.xent`.
-    of_log_z: [..., T], its derivative by `CrossEntropy.log_z`, or None for 0.
+    of_xent: [..., T], cotangent of `CrossEntropy.xent`.
+    of_log_z: [..., T], cotangent of `CrossEntropy.log_z`, or None for 0.
   """
 
   inputs: jax.Array
@@ -113,7 +112,7 @@ class _Chunk(NamedTuple):
 
 
 class _Problem(NamedTuple):
-  """What does not change from chunk to chunk.
+  """Settings that are the same for all chunks.
 
   Attributes:
     logits_of: (inputs [..., D], *weights) -> logits [..., V], float32.
@@ -138,10 +137,10 @@ def cross_entropy(
 
   Args:
     logits: [..., V], float32.
-    class_ids: [...], int, the classes that are right. Where an id is not in
-      0..V-1, no class is.
-    class_weights: [...], how much each position counts in the total.
-    target: the distribution that the ids stand for.
+    class_ids: [...], int, the labels. With an id outside 0..V-1, no class is
+      the label.
+    class_weights: [...], weights of the positions in the total.
+    target: target distribution of a label.
   """
   return _with_total(_values(logits, class_ids, target), class_weights)
 
@@ -153,7 +152,7 @@ def soft_cross_entropy(
 
   Args:
     logits: [..., V], float32.
-    probabilities: [..., V], to which no gradient flows.
+    probabilities: [..., V]; gradients are stopped.
     class_weights: as in `cross_entropy`.
   """
   probabilities = jax.lax.stop_gradient(probabilities.astype(jnp.float32))
@@ -175,22 +174,22 @@ def chunked_cross_entropy(
 ) -> CrossEntropy:
   """Returns the cross-entropy of `logits_fn(inputs)`, chunk by chunk.
 
-  Where it is differentiated in reverse mode, and only by way of `total`, the
-  gradient comes out of the same loop as the value. Derivatives by way of `xent`
-  or `log_z` are right as well, but cost a second loop that computes the logits
-  once more. The logits have no place in the result.
+  In reverse-mode differentiation through `total` only, the gradient is computed
+  in the same loop as the value. Differentiation through `xent` or `log_z` is
+  correct too, but adds a second loop that recomputes the logits. The output has
+  no logits.
 
   Args:
     logits_fn: maps inputs [..., D] to logits [..., V]. It may close over
-      weights, to which the gradient flows, but not over random numbers or
-      variables that it writes.
+      weights, which get gradients, but must not draw random numbers or write
+      variables.
     inputs: [..., T, D].
     class_ids: as in `cross_entropy`, [..., T].
     class_weights: likewise.
-    chunk_size: how many positions of the time axis make a chunk.
-    target: the distribution that the ids stand for.
-    gradient_in_forward: False leaves the gradient to the second loop. Say so
-      where the loss is known to depend on more than `total`.
+    chunk_size: number of positions on the time axis in a chunk.
+    target: target distribution of a label.
+    gradient_in_forward: whether to compute the gradient in the forward loop;
+      use False if the loss depends on more than `total`.
 
   Raises:
     UserError: `chunk_size` is not positive.
@@ -262,12 +261,11 @@ def _with_total(values, class_weights) -> CrossEntropy:
 
 
 def _loop(problem: _Problem, weights, chunks: _Chunk, *, gradients: bool):
-  """Goes through all chunks.
+  """Loops over all chunks.
 
   Returns:
-    (xent, log_z, argmax, nll), each [..., T], and the gradients by (weights,
-    inputs), or None if they are not asked for. Those by weights are float32 at
-    least.
+    (xent, log_z, argmax, nll), each [..., T], and the gradients of (weights,
+    inputs), or None unless `gradients`. Those of weights are at least float32.
   """
   length, axis = chunks.class_ids.shape[-1], chunks.class_ids.ndim - 1
   count = math.ceil(length / problem.chunk_size)
@@ -302,7 +300,7 @@ def _loop(problem: _Problem, weights, chunks: _Chunk, *, gradients: bool):
 
 
 def _with_gradients(problem: _Problem, weights, chunk: _Chunk):
-  """Returns the values of a chunk and its gradients by weights and inputs."""
+  """Returns the values of a chunk and gradients of weights and inputs."""
   logits, pull_back = jax.vjp(
     lambda weights, x: problem.logits_of(x, *weights), weights, chunk.inputs
   )
@@ -313,7 +311,7 @@ def _with_gradients(problem: _Problem, weights, chunk: _Chunk):
     of_log_z += chunk.of_log_z
   softmax = jnp.exp(logits - log_z[..., None])
   target = jnp.where(
-    _is_right(logits, chunk.class_ids), problem.target.on, problem.target.off
+    _is_label(logits, chunk.class_ids), problem.target.on, problem.target.off
   )
   of_logits = softmax * of_log_z[..., None] - target * chunk.of_xent[..., None]
   of_weights, of_inputs = pull_back(of_logits)
@@ -323,15 +321,16 @@ def _with_gradients(problem: _Problem, weights, chunk: _Chunk):
 def _values(logits, class_ids, target: Target):
   """Returns (xent, log_z, argmax, nll), each [...], of logits [..., V]."""
   log_z = jax.nn.logsumexp(logits, axis=-1)
-  right = jnp.sum(jnp.where(_is_right(logits, class_ids), logits, 0), axis=-1)
-  xent = log_z - (target.on - target.off) * right
+  of_label = jnp.where(_is_label(logits, class_ids), logits, 0)
+  of_label = jnp.sum(of_label, axis=-1)
+  xent = log_z - (target.on - target.off) * of_label
   if target.off:
     xent -= target.off * jnp.sum(logits, axis=-1)
-  nll = jax.lax.stop_gradient(log_z - right)
+  nll = jax.lax.stop_gradient(log_z - of_label)
   return xent, log_z, _argmax(logits), nll
 
 
-def _is_right(logits, class_ids):
+def _is_label(logits, class_ids):
   return _classes(logits) == class_ids[..., None]
 
 
@@ -340,10 +339,10 @@ def _classes(logits):
 
 
 def _argmax(logits):
-  """Returns the first class [...] whose logit is the largest.
+  """Returns the first class [...] with the largest logit.
 
-  A minimum over class numbers takes a CPU a fraction of the time that
-  `jnp.argmax` takes, which compares pairs.
+  A minimum over class numbers is much faster on a CPU than `jnp.argmax`, which
+  compares pairs.
   """
   logits = jax.lax.stop_gradient(logits)
   largest = jnp.max(logits, axis=-1, keepdims=True)

@@ -1,8 +1,10 @@
-"""A Transformer that maps one sequence of tokens to another.
+"""A Transformer encoder-decoder.
 
-Shapes: B batch, S source time, T target time, L steps of decoding, D model
-dims, V vocabulary.
+Shapes: B batch, S source time, T target time, L new tokens of a decoding step,
+D model dims, V vocabulary.
 """
+
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,39 +15,54 @@ from pax_compat.layers import embedding_softmax
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
-from pax_compat.layers.template_fields import agreed, refuse_mappings
-from pax_compat.layers.transformer_models import (
-  transformer_sharding as sharding,
-)
+from pax_compat.layers.template_fields import refuse_mappings
+from pax_compat.layers.transformer_models import transformer_sharding
 from pax_compat.layers.transformer_models.transformer_lm import (
   positions_in_segments,
 )
 from pax_compat.nested_map import NestedMap
 
 
-class TransformerEncoderDecoder(base_layer.BaseLayer):
-  """An encoder that sees a source, and a decoder that predicts a target.
+class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
+  """An encoder of a source sequence, and a decoder that predicts a target.
 
-  Tokens of the source are embedded by `encoder_embedding_tpl`, or else as those
-  of the target are: by `decoder_embedding_tpl`, or else by the softmax.
+  Source tokens are embedded by `encoder_embedding_tpl`, else like target
+  tokens: by `decoder_embedding_tpl`, else by the softmax.
 
   Attributes:
     model_dims: D.
-    packed_input: whether examples are packed, so that segment ids are needed.
-    position_emb_tpl: the embedding of positions of both; None if each has its
-      own, or none.
-    encoder_position_emb_tpl: of the source; None takes `position_emb_tpl`.
-    decoder_position_emb_tpl: of the target; None takes `position_emb_tpl`.
-    encoder_embedding_tpl: the embedding of the source's tokens, or None.
-    decoder_embedding_tpl: the embedding of the target's tokens, or None.
-    encoder_stacked_transformer_tpl: the encoder's layers: a
-      `StackedTransformer` or a `StackedTransformerRepeated`.
-    decoder_stacked_transformer_tpl: likewise the decoder's, which attend to
-      what the encoder returns and are hidden from earlier ones.
-    encoder_ln_tpl: a normalisation of what the encoder returns, or None.
-    decoder_ln_tpl: a normalisation of what the decoder returns, or None.
-    softmax_tpl: the projection onto the vocabulary and its loss.
+    packed_input: whether examples are packed, so that segment ids are required.
+    position_emb_tpl: the position embedding of both; None if they are separate
+      or there is none.
+    encoder_position_emb_tpl: of the source; None uses `position_emb_tpl`.
+    decoder_position_emb_tpl: of the target; None uses `position_emb_tpl`.
+    encoder_embedding_tpl: the embedding of source tokens, or None.
+    decoder_embedding_tpl: the embedding of target tokens, or None.
+    encoder_stacked_transformer_tpl: the encoder: a `StackedTransformer` or a
+      `StackedTransformerRepeated`.
+    decoder_stacked_transformer_tpl: the decoder, likewise; it is made causal,
+      with cross-attention to the encoder's output.
+    encoder_ln_tpl: a normalisation of the encoder's output, or None.
+    decoder_ln_tpl: a normalisation of the decoder's output, or None.
+    softmax_tpl: the projection to the vocabulary and its loss.
   """
+
+  SHARDED_TEMPLATES: ClassVar = transformer_sharding.Templates(
+    stacks=[
+      'encoder_stacked_transformer_tpl',
+      'decoder_stacked_transformer_tpl',
+    ],
+    vocabularies=[
+      'softmax_tpl',
+      'encoder_embedding_tpl',
+      'decoder_embedding_tpl',
+    ],
+    positions=[
+      'position_emb_tpl',
+      'encoder_position_emb_tpl',
+      'decoder_position_emb_tpl',
+    ],
+  )
 
   model_dims: int = REQUIRED
   packed_input: bool = False
@@ -66,17 +83,8 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
 
   @classmethod
   def set_sharding_params_v1(cls, model_p: Config, **axes) -> Config:
-    """Says how a model is split over a mesh of replicas, data and model.
-
-    Args:
-      model_p: config of a `TransformerEncoderDecoder`.
-      **axes: see `transformer_sharding.canonical_shardings`.
-
-    Returns:
-      `model_p`, changed.
-    """
-    shardings = sharding.canonical_shardings(**axes)
-    return sharding.split_encoder_decoder(model_p, **shardings)
+    """As in the base class; Pax calls the config `model_p` here."""
+    return super().set_sharding_params_v1(model_p, **axes)
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
@@ -114,15 +122,8 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
     if self.position_emb_tpl is not None and own != (None, None):
       raise errors.UserError(
         'TransformerEncoderDecoder has a position_emb_tpl, which encoder and'
-        ' decoder share, and one for each of them; expected one or the other'
+        ' decoder share, and separate ones too; expected one or the other'
       )
-
-  def _create(self, name: str, field: str, **fields):
-    """Creates the child of the template in `field`, if there is one."""
-    tpl = getattr(self, field)
-    if tpl is not None:
-      where = f'TransformerEncoderDecoder.{field}'
-      self.create_child(name, tpl, **agreed(where, tpl, **fields))
 
   def __call__(
     self,
@@ -136,25 +137,22 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
     target_segment_ids: jax.Array | None = None,
     target_segment_pos: jax.Array | None = None,
   ) -> NestedMap:
-    """Computes the loss of predicting the target, or probabilities.
+    """Computes the cross-entropy loss of the target, or predictions.
 
     Args:
-      inputs: [B, S], int, the tokens of the source.
+      inputs: [B, S], int, the source tokens.
       input_paddings: [B, S], 1 where a position is padding.
-      targets: [B, T], int, the tokens of the target that the decoder sees.
+      targets: [B, T], int, the input tokens of the decoder.
       target_paddings: [B, T], 1 where a position is padding.
-      labels: what to predict: `class_weights` [B, T], and `class_ids` [B, T]
-        int or `class_probabilities` [B, T, V]; None for no loss.
-      input_segment_ids: [B, S], the packed example that each token belongs to.
+      labels: see `TransformerLm.__call__`.
+      input_segment_ids: [B, S], the packed example of each token.
       input_segment_pos: [B, S], the position of each token within its example;
-        None counts from its beginning.
+        None computes it from the segment ids.
       target_segment_ids: [B, T], likewise.
       target_segment_pos: [B, T], likewise.
 
     Returns:
-      With labels what the softmax returns, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B] and `total_loss` []; without them `logits`,
-      `log_probs` and `probs` [B, T, V].
+      As `TransformerLm.__call__`.
 
     Raises:
       UserError: segment ids are missing.
@@ -182,14 +180,7 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
     input_segment_ids: jax.Array | None = None,
     input_segment_pos: jax.Array | None = None,
   ) -> jax.Array:
-    """Returns what the decoder sees of the source, [B, S, D].
-
-    Args:
-      inputs: [B, S], int, the tokens of the source.
-      input_paddings: [B, S], 1 where a position is padding.
-      input_segment_ids: [B, S], as for `__call__`.
-      input_segment_pos: [B, S], as for `__call__`.
-    """
+    """Returns the encoder's output [B, S, D]; for arguments see `__call__`."""
     positions = _positions(input_segment_ids, input_segment_pos)
     hidden = self.encoder(
       self._embed('encoder', inputs, positions),
@@ -202,7 +193,7 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
   def _embed(
     self, side: str, ids: jax.Array, positions: jax.Array | None
   ) -> jax.Array:
-    """Returns what the layers of a side get, [B, T, D].
+    """Returns the inputs of a side's first layer, [B, T, D].
 
     Args:
       side: 'encoder' or 'decoder'.
@@ -240,48 +231,47 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
   def compute_loss(
     self, activations: jax.Array, labels: NestedMap | None = None
   ) -> NestedMap:
-    """Computes the loss, or probabilities; see `__call__`.
+    """Computes the loss, or predictions; see `__call__`.
 
     Args:
-      activations: [B, T, D], what the softmax gets.
-      labels: what to predict; None for no loss.
+      activations: [B, T, D], the softmax's input.
+      labels: the targets; None for predictions.
     """
-    if labels is None:
-      logits = self.softmax.get_logits(activations)
-      return sequence_losses.predictions(logits)
-    return sequence_losses.xent(self.softmax, activations, labels)
+    return sequence_losses.loss_or_predictions(
+      self.softmax, activations, labels
+    )
 
   def init_states(
     self, inputs: jax.Array, input_paddings: jax.Array, *, max_length: int
   ):
-    """Encodes the source and makes room to decode the target.
+    """Encodes the source, and initialises the decode states of the target.
 
     Args:
-      inputs: [B, S], int, the tokens of the source, which are not packed.
+      inputs: [B, S], int, the source tokens, which are not packed.
       input_paddings: [B, S], 1 where a position is padding.
-      max_length: up to how many positions are decoded.
+      max_length: maximum number of decoded positions.
     """
-    alone = {}
-    if self.packed_input:  # As in training, with one example in each row.
-      alone = dict(
+    segments = {}
+    if self.packed_input:  # As in training, with one example per row.
+      segments = dict(
         input_segment_ids=(input_paddings == 0).astype(jnp.int32),
         input_segment_pos=jnp.arange(inputs.shape[1])[None],
       )
-    encoded = self.encode(inputs, input_paddings, **alone)
+    encoded = self.encode(inputs, input_paddings, **segments)
     self.update_decode_state('input_paddings', input_paddings)
     self.decoder.init_states(inputs.shape[0], max_length, cross_inputs=encoded)
 
   def extend_step(
     self, targets: jax.Array, *, time_step: jax.Array
   ) -> jax.Array:
-    """Predicts from new tokens of the target and all before them.
+    """Runs a decoding step; see `TransformerLm.extend_step`.
 
     Args:
-      targets: [B, L], int, the tokens.
+      targets: [B, L], int, the new tokens.
       time_step: [], the index of the first of them.
 
     Returns:
-      Logits [B, L, V] of the tokens after each.
+      Logits [B, L, V].
     """
     positions = (time_step + jnp.arange(targets.shape[1]))[None]
     hidden = self.decoder.extend_step(
@@ -296,7 +286,7 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
 def _positions(
   segment_ids: jax.Array | None, segment_pos: jax.Array | None
 ) -> jax.Array | None:
-  """Returns the position of each token, if it is not its index."""
+  """Returns the positions of packed tokens, or None for 0, 1, ..."""
   if segment_ids is not None and segment_pos is None:
     return positions_in_segments(segment_ids)
   return segment_pos

@@ -1,14 +1,16 @@
-"""A language model made of Transformer layers.
+"""A Transformer language model.
 
-Shapes: B batch, T time, L steps of decoding, D model dims, V vocabulary.
+Shapes: B batch, T time, L new tokens of a decoding step, D model dims, V
+vocabulary.
 """
 
 import enum
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer, errors
+from pax_compat import errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax, stochastics
 from pax_compat.layers.attentions.attention_masks import (
@@ -19,10 +21,8 @@ from pax_compat.layers.attentions.attention_masks import (
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
-from pax_compat.layers.template_fields import agreed, refuse_mappings
-from pax_compat.layers.transformer_models import (
-  transformer_sharding as sharding,
-)
+from pax_compat.layers.template_fields import refuse_mappings
+from pax_compat.layers.transformer_models import transformer_sharding
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
 )
@@ -30,11 +30,11 @@ from pax_compat.nested_map import NestedMap
 
 
 class LanguageModelType(enum.StrEnum):
-  """Which tokens a token sees.
+  """The tokens that a token attends to.
 
   Attributes:
-    CAUSAL: those before it.
-    PREFIX: those before it and all of the prefix.
+    CAUSAL: itself and earlier ones.
+    PREFIX: itself, earlier ones, and all of the prefix.
     BIDIRECTIONAL: all.
   """
 
@@ -46,9 +46,12 @@ class LanguageModelType(enum.StrEnum):
 def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
   """Returns the position [B, T] of each token within its packed example.
 
+  >>> print(positions_in_segments(jnp.array([[1, 1, 1, 2, 2, 0]])))
+  [[0 1 2 0 1 0]]
+
   Args:
-    segment_ids: [B, T], the example that each token belongs to; those of one
-      example stand side by side.
+    segment_ids: [B, T], the packed example of each token; examples are
+      contiguous.
   """
   index = jnp.arange(segment_ids.shape[1])
   first = segment_ids[:, 1:] != segment_ids[:, :-1]
@@ -56,36 +59,42 @@ def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
   return index - jax.lax.cummax(jnp.where(first, index, 0), axis=1)
 
 
-class TransformerLm(base_layer.BaseLayer):
+class TransformerLm(transformer_sharding.TransformerModel):
   """A Transformer that predicts tokens.
 
   Attributes:
     vocab_size: V.
     model_dims: D.
-    model_type: which tokens a token sees; a `LanguageModelType` or its name.
-    packed_input: whether examples are packed, so that segment ids are needed.
-    order_by_position: whether, in a causal model, the tokens before a token are
-      those of no later position, wherever they stand; given positions may be
-      in any order, and the same for several tokens, which then see each other.
-      Decoding goes by the order of the steps all the same.
-    position_emb_tpl: the embedding of positions; None for none.
-    separate_embedding_tpl: the embedding of tokens; None takes that of a
-      softmax which shares its weights with one.
-    input_dropout_prob: of dropping an element of what the layers get.
+    model_type: the tokens that a token attends to; a `LanguageModelType` or its
+      name.
+    packed_input: whether examples are packed, so that segment ids are required.
+    order_by_position: whether the causal mask compares `segment_pos` instead of
+      indices: a token attends to all tokens of the same or an earlier position.
+      Decoding steps attend to all earlier steps nevertheless.
+    position_emb_tpl: the position embedding; None for no embedding.
+    separate_embedding_tpl: the token embedding; None uses that of a softmax
+      with shared weights.
+    input_dropout_prob: dropout probability of the embedded input.
     stacked_transformer_tpl: the layers: a `StackedTransformer` or
       `StackedTransformerRepeated`.
-    final_ln_tpl: a normalisation of what the layers return, or None.
-    output_dropout_prob: of dropping an element of what the softmax gets.
-    softmax_tpl: the projection onto the vocabulary and its loss.
-    entropy_loss_weight: if set, this times the mean of the predictions'
-      negative entropy is added to `total_loss`.
-    skip_compute_loss: whether the result is what the layers return, [B, T, D],
-      and nothing of the loss.
-    record_activations_in_xent_output: whether the result has `activations`,
-      what the softmax gets.
-    record_logits_in_xent_output: whether the result has `logits`, also where
-      the loss is computed without them.
+    final_ln_tpl: a normalisation of the layers' output, or None.
+    output_dropout_prob: dropout probability of the softmax's input.
+    softmax_tpl: the projection to the vocabulary and its loss.
+    entropy_loss_weight: factor of the predictions' mean negative entropy, added
+      to `total_loss`; None adds nothing.
+    skip_compute_loss: whether `__call__` returns the layers' output [B, T, D]
+      instead of the loss.
+    record_activations_in_xent_output: whether the output has `activations`, the
+      softmax's input.
+    record_logits_in_xent_output: whether the output has `logits`, even if the
+      loss is computed without them.
   """
+
+  SHARDED_TEMPLATES: ClassVar = transformer_sharding.Templates(
+    stacks=['stacked_transformer_tpl'],
+    vocabularies=['softmax_tpl', 'separate_embedding_tpl'],
+    positions=['position_emb_tpl'],
+  )
 
   vocab_size: int = REQUIRED
   model_dims: int = REQUIRED
@@ -108,32 +117,6 @@ class TransformerLm(base_layer.BaseLayer):
   record_activations_in_xent_output: bool = False
   record_logits_in_xent_output: bool = False
 
-  @classmethod
-  def set_sharding_params_v1(cls, lm_p: Config, **axes) -> Config:
-    """Says how a model is split over a mesh of replicas, data and model.
-
-    Args:
-      lm_p: config of a `TransformerLm`.
-      **axes: see `transformer_sharding.canonical_shardings`.
-
-    Returns:
-      `lm_p`, changed.
-    """
-    return sharding.split_lm(lm_p, **sharding.canonical_shardings(**axes))
-
-  @classmethod
-  def set_custom_sharding_params(cls, lm_p: Config, **shardings) -> Config:
-    """Says how a model is split, tensor by tensor.
-
-    Args:
-      lm_p: config of a `TransformerLm`.
-      **shardings: see `transformer_sharding.split_lm`.
-
-    Returns:
-      `lm_p`, changed.
-    """
-    return sharding.split_lm(lm_p, **shardings)
-
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
     kinds = [kind.value for kind in LanguageModelType]
@@ -144,7 +127,7 @@ class TransformerLm(base_layer.BaseLayer):
       )
     if self.order_by_position and self.model_type != LanguageModelType.CAUSAL:
       raise errors.UserError(
-        'TransformerLm.order_by_position is for the model_type'
+        'TransformerLm.order_by_position is only for the model_type'
         f' {LanguageModelType.CAUSAL.value!r}; this one is'
         f' {str(self.model_type)!r}'
       )
@@ -173,14 +156,6 @@ class TransformerLm(base_layer.BaseLayer):
       self.create_child(name, tpl)
     self._create('softmax', 'softmax_tpl', input_dims=dims, num_classes=classes)
 
-  def _create(self, name: str, field: str, **fields):
-    """Creates the child of the template in `field`, if there is one."""
-    tpl = getattr(self, field)
-    if tpl is not None:
-      self.create_child(
-        name, tpl, **agreed(f'TransformerLm.{field}', tpl, **fields)
-      )
-
   def __call__(
     self,
     inputs: jax.Array,
@@ -192,31 +167,29 @@ class TransformerLm(base_layer.BaseLayer):
     *,
     mask: jax.Array | None = None,
   ) -> NestedMap | jax.Array:
-    """Computes the loss of predicting tokens, or their probabilities.
+    """Computes the cross-entropy loss, or predictions.
 
     Args:
-      inputs: [B, T], int, the tokens that the model sees.
+      inputs: [B, T], int, the input tokens.
       paddings: [B, T], 1 where a position is padding.
-      labels: what to predict: `class_weights` [B, T], and `class_ids` [B, T]
-        int or `class_probabilities` [B, T, V]; None for no loss.
-      segment_ids: [B, T], the packed example that each token belongs to.
+      labels: the targets: `class_weights` [B, T], and `class_ids` [B, T] int or
+        `class_probabilities` [B, T, V]; None for predictions.
+      segment_ids: [B, T], the packed example of each token.
       segment_pos: [B, T], the position of each token within its example; None
-        counts from its beginning.
-      causal_attention_mask: [B, T], 0 where a token belongs to the prefix of
-        its example, which all of it sees, and 1 elsewhere; for the model type
-        'prefix' only.
-      mask: boolean, broadcasts to [B, N, T, T], False where a token is not to
-        see another one, either; None hides no more.
+        computes it from the segment ids.
+      causal_attention_mask: [B, T], 0 for tokens of the prefix, to which all of
+        its example attends, else 1; for the model type 'prefix' only.
+      mask: an additional boolean mask, broadcast to [B, N, T, T]; or None.
 
     Returns:
-      With labels what the softmax returns, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B] and `total_loss` []; without them `logits`,
-      `log_probs` and `probs` [B, T, V]. What the layers return, [B, T, D], if
-      `skip_compute_loss`.
+      With labels, the softmax's output, and `per_token_xent` [B, T],
+      `per_sequence_xent` [B] and `total_loss` []; without labels, `logits`,
+      `log_probs` and `probs` [B, T, V]. With `skip_compute_loss`, the layers'
+      output [B, T, D].
 
     Raises:
-      UserError: segment ids are missing, or there is a prefix and the model
-        knows none.
+      UserError: segment ids are missing, or a prefix is given to another model
+        type.
     """
     if segment_ids is not None and segment_pos is None:
       segment_pos = positions_in_segments(segment_ids)
@@ -237,7 +210,7 @@ class TransformerLm(base_layer.BaseLayer):
     return self.compute_loss(hidden, labels)
 
   def _embed(self, ids: jax.Array, positions: jax.Array | None) -> jax.Array:
-    """Returns what the layers get, [B, T, D]."""
+    """Returns the first layer's inputs, [B, T, D]."""
     if self.separate_embedding_tpl is not None:
       vectors = self.embedding_lookup.emb_lookup(ids)
     elif hasattr(type(self.softmax), 'emb_lookup'):
@@ -261,7 +234,7 @@ class TransformerLm(base_layer.BaseLayer):
   def _prefix_mask(
     self, causal_attention_mask: jax.Array | None, length: int
   ) -> jax.Array | None:
-    """Returns which tokens see which in a prefix model, [B, 1, T, T]."""
+    """Returns the attention mask of a prefix model, [B, 1, T, T]."""
     self._check_prefix(causal_attention_mask)
     if self.model_type != LanguageModelType.PREFIX:
       return None
@@ -274,38 +247,37 @@ class TransformerLm(base_layer.BaseLayer):
     prefix = LanguageModelType.PREFIX
     if causal_attention_mask is not None and self.model_type != prefix:
       raise errors.UserError(
-        'TransformerLm: causal_attention_mask is for the model_type'
+        'TransformerLm: causal_attention_mask is only for the model_type'
         f' {prefix.value!r}; this one is {str(self.model_type)!r}'
       )
 
   def _position_mask(self, positions: jax.Array | None) -> jax.Array | None:
-    """Returns which tokens see which by their positions, [B, 1, T, T]."""
+    """Returns the mask of `order_by_position`, [B, 1, T, T]."""
     if not self.order_by_position:
       return None
     if positions is None:
       raise errors.UserError(
-        'TransformerLm.order_by_position is on, but there are no segment_pos'
+        'TransformerLm.order_by_position is True, but segment_pos is None'
       )
     return (positions[:, :, None] >= positions[:, None, :])[:, None]
 
   def compute_loss(
     self, activations: jax.Array, labels: NestedMap | None = None
   ) -> NestedMap:
-    """Computes the loss, or probabilities; see `__call__`.
+    """Computes the loss, or predictions; see `__call__`.
 
     Args:
-      activations: [B, T, D], what the softmax gets.
-      labels: what to predict; None for no loss.
+      activations: [B, T, D], the softmax's input.
+      labels: the targets; None for predictions.
     """
-    if labels is None:
-      output = sequence_losses.predictions(self.softmax.get_logits(activations))
-    else:
-      output = sequence_losses.xent(self.softmax, activations, labels)
-      if self.entropy_loss_weight is not None:
-        entropy = sequence_losses.negative_entropy(output, labels.class_weights)
-        output.avg_entropy_loss = entropy
-        output.total_loss += entropy * self.entropy_loss_weight
-        self.add_summary('avg_entropy_loss', entropy)
+    output = sequence_losses.loss_or_predictions(
+      self.softmax, activations, labels
+    )
+    if labels is not None and self.entropy_loss_weight is not None:
+      entropy = sequence_losses.negative_entropy(output, labels.class_weights)
+      output.avg_entropy_loss = entropy
+      output.total_loss += entropy * self.entropy_loss_weight
+      self.add_summary('avg_entropy_loss', entropy)
     if self.record_activations_in_xent_output:
       output.activations = activations
     if self.record_logits_in_xent_output and 'logits' not in output:
@@ -313,11 +285,11 @@ class TransformerLm(base_layer.BaseLayer):
     return output
 
   def init_states(self, batch_size: int, max_length: int):
-    """Makes room to decode, before the first `extend_step`.
+    """Initialises the decode states, before the first `extend_step`.
 
     Args:
       batch_size: B.
-      max_length: up to how many positions are decoded, prefixes included.
+      max_length: maximum number of decoded positions, prefixes included.
     """
     self.transformer.init_states(batch_size, max_length)
     if self.model_type == LanguageModelType.PREFIX:
@@ -334,19 +306,19 @@ class TransformerLm(base_layer.BaseLayer):
     causal_attention_mask: jax.Array | None = None,
     mask: jax.Array | None = None,
   ) -> jax.Array:
-    """Predicts from new tokens and all before them.
+    """Runs a decoding step: reads new tokens, and predicts the next of each.
 
     Args:
-      inputs: [B, L], int, the tokens.
+      inputs: [B, L], int, the new tokens.
       time_step: [], the index of the first of them.
       segment_pos: [B, L], the position of each token within its example; None
         for `time_step`, `time_step + 1`, ...
       causal_attention_mask: [B, L], as for `__call__`.
-      mask: boolean, broadcasts to [B, N, L, max_length], False where a token is
-        not to see another one; None hides none but later ones.
+      mask: an additional boolean mask, broadcast to [B, N, L, max_length]; or
+        None. Attention is causal in any case.
 
     Returns:
-      Logits [B, L, V] of the tokens after each.
+      Logits [B, L, V] of the token after each.
 
     Raises:
       UserError: the model type is 'bidirectional'.
@@ -362,8 +334,8 @@ class TransformerLm(base_layer.BaseLayer):
       segment_pos = (time_step + jnp.arange(steps))[None]
     with_prefix = causal_attention_mask is not None
     if with_prefix:
-      seen = self._extend_prefix(causal_attention_mask, time_step)
-      mask = combine_masks(seen, mask)
+      visible = self._extend_prefix(causal_attention_mask, time_step)
+      mask = combine_masks(visible, mask)
     hidden = self.transformer.extend_step(
       self._embed(inputs, segment_pos),
       time_step=time_step,
@@ -376,15 +348,15 @@ class TransformerLm(base_layer.BaseLayer):
   def _extend_prefix(
     self, causal_attention_mask: jax.Array, time_step: jax.Array
   ) -> jax.Array:
-    """Returns which new tokens see which of all, [B, 1, L, max_length]."""
-    known = jax.lax.dynamic_update_slice_in_dim(
+    """Returns the mask of a step in a prefix model, [B, 1, L, max_length]."""
+    is_prefix = jax.lax.dynamic_update_slice_in_dim(
       self.get_decode_state('is_prefix'),
       causal_attention_mask == 0,
       time_step,
       axis=1,
     )
-    self.update_decode_state('is_prefix', known)
-    earlier = step_mask(
-      time_step, causal_attention_mask.shape[1], known.shape[1]
+    self.update_decode_state('is_prefix', is_prefix)
+    causal = step_mask(
+      time_step, causal_attention_mask.shape[1], is_prefix.shape[1]
     )
-    return earlier | known[:, None, None, :]
+    return causal | is_prefix[:, None, None, :]

@@ -1,22 +1,23 @@
-"""How Transformer models are split over a mesh.
+"""Sharding of Transformer models over a mesh.
 
-The letters of a tensor's dimensions: b batch, l length, d model dims, f dims of
-the feed-forward's inner layer, n heads, h dims of a head, v vocabulary. `w_df`
-is the split mapping of a weight [d, f], `a_bld` that of an activation [b, l,
-d]; None leaves it as it is. Of experts: e experts, m model dims, h dims of
-their inner layers, g groups of tokens, c slots of an expert for a group.
+The letters of a tensor's dimensions: b batch, l length, d model dims, f hidden
+dims of the feed-forward, n heads, h dims of a head, v vocabulary. `w_df` is the
+split mapping of a weight [d, f], `a_bld` that of an activation [b, l, d]; None
+keeps the mapping of the config. Of experts: e experts, m model dims, h hidden
+dims, g groups of tokens, c slots of an expert per group.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-from pax_compat import errors
+from pax_compat import base_layer, errors
 from pax_compat.config import Config, field_names
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
 from pax_compat.layers.embeddings.embedding_tables import Embedding
+from pax_compat.layers.template_fields import agreed
 
-# What `split_stack` and `split_vocabulary` split.
+# The tensors of `shard_stack` and `shard_vocabulary`.
 _OF_STACKS = (
   'w_df',
   'w_dnh',
@@ -43,23 +44,23 @@ def canonical_shardings(
   batch_axes: Sequence[str] | None = None,
   seq_axis: str | None = None,
 ) -> dict[str, Any]:
-  """Returns the usual way to split a Transformer, as arguments of `split_lm`.
+  """Returns the usual sharding of a Transformer, as arguments of `shard_model`.
 
-  Weights are split over the data axis and the model axis, and copied along the
-  replica axis; batches are split over the replica axis and the data axis.
+  Weights are sharded over the data and model axes, and replicated over the
+  replica axis; batches are sharded over the replica and data axes.
 
   Args:
-    replica_axis: name of the mesh axis of the replicas.
+    replica_axis: name of the replica axis of the mesh.
     data_axis: of the data axis.
     mdl_axis: of the model axis.
-    ici_mesh_shape: devices along each axis, within a slice.
+    ici_mesh_shape: devices along each axis within a slice.
     mesh_axis_names: names of all axes.
-    training_optimized: whether activations between the layers are split over
-      the model axis, too: less memory between the passes, more communication.
+    training_optimized: whether activations between layers are sharded over the
+      model axis too, for less memory and more communication.
     dcn_mesh_shape: slices along each axis; None for a single slice.
-    batch_axes: what batches are split over instead.
-    seq_axis: name of an axis that sequences are split over, and weights beside
-      the data axis; None for none.
+    batch_axes: axes over which batches are sharded instead.
+    seq_axis: name of an axis over which sequences are sharded, and weights in
+      addition to the data axis; or None.
   """
   batch = tuple(batch_axes or (replica_axis, data_axis))
   data = data_axis if seq_axis is None else (data_axis, seq_axis)
@@ -86,68 +87,88 @@ def canonical_shardings(
   )
 
 
-def split_lm(lm_p: Config, **shardings) -> Config:
-  """Says how a `TransformerLm` is split.
+class Templates(NamedTuple):
+  """Names of a model's fields whose templates are sharded.
 
-  Args:
-    lm_p: its config.
-    **shardings: `ici_mesh_shape`, `dcn_mesh_shape` and `mesh_axis_names` of the
-      mesh, and what `split_stack` and `split_vocabulary` take.
-
-  Returns:
-    `lm_p`, changed.
+  Attributes:
+    stacks: of stacks of layers.
+    vocabularies: of softmaxes and token embeddings.
+    positions: of position embeddings.
   """
-  return _split(
-    lm_p,
-    stacks=['stacked_transformer_tpl'],
-    vocabularies=['softmax_tpl', 'separate_embedding_tpl'],
-    positions=['position_emb_tpl'],
-    **shardings,
-  )
+
+  stacks: Sequence[str]
+  vocabularies: Sequence[str]
+  positions: Sequence[str]
 
 
-def split_encoder_decoder(model_p: Config, **shardings) -> Config:
-  """Says how a `TransformerEncoderDecoder` is split; see `split_lm`."""
-  return _split(
-    model_p,
-    stacks=[
-      'encoder_stacked_transformer_tpl',
-      'decoder_stacked_transformer_tpl',
-    ],
-    vocabularies=[
-      'softmax_tpl',
-      'encoder_embedding_tpl',
-      'decoder_embedding_tpl',
-    ],
-    positions=[
-      'position_emb_tpl',
-      'encoder_position_emb_tpl',
-      'decoder_position_emb_tpl',
-    ],
-    **shardings,
-  )
+class TransformerModel(base_layer.BaseLayer):
+  """Base of Transformer models: sharding methods of Pax, and child creation."""
+
+  SHARDED_TEMPLATES: ClassVar[Templates]
+
+  @classmethod
+  def set_sharding_params_v1(cls, lm_p: Config, **axes) -> Config:
+    """Shards a model over a mesh with replica, data and model axes.
+
+    Args:
+      lm_p: config of this class.
+      **axes: see `canonical_shardings`.
+
+    Returns:
+      `lm_p`, modified.
+    """
+    return cls.set_custom_sharding_params(lm_p, **canonical_shardings(**axes))
+
+  @classmethod
+  def set_custom_sharding_params(cls, lm_p: Config, **shardings) -> Config:
+    """Shards a model tensor by tensor.
+
+    Args:
+      lm_p: config of this class.
+      **shardings: see `shard_model`.
+
+    Returns:
+      `lm_p`, modified.
+    """
+    return shard_model(lm_p, cls.SHARDED_TEMPLATES, **shardings)
+
+  def _create(self, name: str, field: str, **fields):
+    """Creates a child from the template in `field`, unless it is None."""
+    tpl = getattr(self, field)
+    if tpl is not None:
+      where = f'{type(self).__name__}.{field}'
+      self.create_child(name, tpl, **agreed(where, tpl, **fields))
 
 
-def _split(
+def shard_model(
   model: Config,
+  fields: Templates,
   *,
-  stacks: Sequence[str],
-  vocabularies: Sequence[str],
-  positions: Sequence[str],
   ici_mesh_shape: Sequence[int],
   mesh_axis_names: Sequence[str],
   dcn_mesh_shape: Sequence[int] | None = None,
   **tensors: SplitDimsMapping,
 ) -> Config:
-  """Splits a model, whose templates are in the fields of these names.
+  """Sets the mesh of a model, and the split mappings of its templates.
+
+  Args:
+    model: its config.
+    fields: names of the fields with its templates.
+    ici_mesh_shape: see `canonical_shardings`.
+    mesh_axis_names: see there.
+    dcn_mesh_shape: see there.
+    **tensors: arguments of `shard_stack` and `shard_vocabulary`.
+
+  Returns:
+    `model`, modified.
 
   Raises:
-    UserError: there is no tensor of some name.
+    UserError: the name of a tensor is unknown.
   """
   known = {*_OF_STACKS, *_OF_VOCABULARIES}
   for name in tensors.keys() - known:
     raise errors.UserError(
-      f'{model.cls.__name__} has no tensor {name!r} to be split'
+      f'{model.cls.__name__} has no tensor {name!r} to shard'
       + errors.did_you_mean(name, known)
     )
   model.set(
@@ -156,24 +177,24 @@ def _split(
     mesh_axis_names=mesh_axis_names,
   )
 
-  def templates(fields):
-    found = (getattr(model, field) for field in fields)
-    return [tpl for tpl in found if tpl is not None]
+  def templates(names):
+    tpls = (getattr(model, name) for name in names)
+    return [tpl for tpl in tpls if tpl is not None]
 
   def mappings(names):
     return {name: tensors.get(name) for name in names}
 
-  for tpl in templates(stacks):
-    split_stack(tpl, **mappings(_OF_STACKS))
-  for tpl in templates(vocabularies):
-    split_vocabulary(tpl, **mappings(_OF_VOCABULARIES))
-  for tpl in templates(positions):
-    # A table of positions; positions that are worked out have no weight.
+  for tpl in templates(fields.stacks):
+    shard_stack(tpl, **mappings(_OF_STACKS))
+  for tpl in templates(fields.vocabularies):
+    shard_vocabulary(tpl, **mappings(_OF_VOCABULARIES))
+  for tpl in templates(fields.positions):
+    # The weight of a learned embedding; sinusoids have no weight.
     _set(tpl.weight_split_dims_mapping, wt=tensors.get('w_df'))
   return model
 
 
-def split_stack(
+def shard_stack(
   stack: Config,
   *,
   w_df: SplitDimsMapping = None,
@@ -186,19 +207,21 @@ def split_stack(
   a_egch: SplitDimsMapping = None,
   a_egcm: SplitDimsMapping = None,
 ):
-  """Says how the layers of a stack, perhaps repeated or in stages, are split.
+  """Sets the split mappings of a stack's layers.
 
   Args:
-    stack: config of the stack.
-    w_df: of the feed-forward's first weights; the last one is turned round.
+    stack: config of the stack, which may be repeated or pipelined.
+    w_df: of the feed-forward's projections to the hidden layer; the output
+      projection uses the transposed mapping.
     w_dnh: of the projections of attention.
-    w_emh: of the experts' first weights; the last one is turned round.
-    a_bld: of what attention and feed-forward return.
-    a_blf: of the feed-forward's inner layer.
-    a_blh: of keys and values that have one head.
+    w_emh: of the experts' projections to the hidden layer; the output
+      projection uses the transposed mapping.
+    a_bld: of the outputs of attention and feed-forward.
+    a_blf: of the feed-forward's hidden layer.
+    a_blh: of keys and values with a single head.
     a_blnh: of queries, keys and values.
-    a_egch: of the experts' inner layers.
-    a_egcm: of what experts get and return.
+    a_egch: of the experts' hidden layers.
+    a_egcm: of the experts' inputs and outputs.
   """
   for inner in ('pipeline_stage', 'block'):
     if inner in field_names(stack):
@@ -207,7 +230,7 @@ def split_stack(
   for layer in [layers] if isinstance(layers, Config) else layers:
     for attention in (layer.tr_atten_tpl, layer.cross_atten_tpl):
       if attention is not None:
-        _split_attention(attention, w_dnh, a_bld, a_blh, a_blnh)
+        _shard_attention(attention, w_dnh, a_bld, a_blh, a_blnh)
     feed_forward = layer.tr_fflayer_tpl
     if feed_forward is not None:
       _set(
@@ -216,16 +239,16 @@ def split_stack(
         ffn1=w_df and w_df[::-1],
       )
       _set(feed_forward.activation_split_dims_mapping, ffn0=a_blf, ffn1=a_bld)
-      _split_experts(feed_forward, w_emh, a_egch, a_egcm)
+      _shard_experts(feed_forward, w_emh, a_egch, a_egcm)
   if 'moe_layers' in field_names(stack) and stack.moe_layers:
-    _split_experts(stack.moe_layer_tpl, w_emh, a_egch, a_egcm)
+    _shard_experts(stack.moe_layer_tpl, w_emh, a_egch, a_egcm)
 
 
-def _split_experts(experts: Config, w_emh, a_egch, a_egcm):
-  """Splits a mixture of experts; other layers have none of these names.
+def _shard_experts(experts: Config, w_emh, a_egch, a_egcm):
+  """Sets the split mappings of a mixture of experts; of other layers, none.
 
-  Groups are split as experts are, so that tokens go from those who have their
-  group to those who have their expert, and back.
+  Groups are sharded over the axes of experts, so that dispatch and combine
+  compile to an all-to-all.
   """
   if w_emh is not None:
     _set(
@@ -236,13 +259,13 @@ def _split_experts(experts: Config, w_emh, a_egch, a_egcm):
     )
   activations = experts.activation_split_dims_mapping
   if a_egch is not None:
-    over = a_egch[0]
+    axes = a_egch[0]
     _set(
       activations,
-      gs=[over, None],
-      gsec=[over, None, None, None],
-      gecs=[over, None, None, None],
-      gec=[over, None, None],
+      gs=[axes, None],
+      gsec=[axes, None, None, None],
+      gecs=[axes, None, None, None],
+      gec=[axes, None, None],
       egch=a_egch,
     )
   if a_egcm is not None:
@@ -250,8 +273,8 @@ def _split_experts(experts: Config, w_emh, a_egch, a_egcm):
     _set(activations, gsm=gsm, egcm=a_egcm, gecm=a_egcm)
 
 
-def _split_attention(attention: Config, w_dnh, a_bld, a_blh, a_blnh):
-  """Splits attention, whose class has some of these names."""
+def _shard_attention(attention: Config, w_dnh, a_bld, a_blh, a_blnh):
+  """Sets those of the split mappings that the class of attention has."""
   if w_dnh is not None:
     dims, heads, per_head = w_dnh
     _set(
@@ -274,20 +297,20 @@ def _split_attention(attention: Config, w_dnh, a_bld, a_blh, a_blnh):
   )
 
 
-def split_vocabulary(
+def shard_vocabulary(
   tpl: Config,
   *,
   w_vd: SplitDimsMapping = None,
   a_blv: SplitDimsMapping = None,
   a_bld: SplitDimsMapping = None,
 ):
-  """Says how a softmax, an embedding, or both in one, are split.
+  """Sets the split mappings of a softmax, an embedding, or a shared one.
 
   Args:
     tpl: its config.
-    w_vd: of the matrix, wherever the vocabulary stands in it.
+    w_vd: of the matrix; transposed if the vocabulary is its last dimension.
     a_blv: of the logits.
-    a_bld: of the vectors that are looked up.
+    a_bld: of the embedded tokens.
   """
   embeds = issubclass(tpl.cls, Embedding | GShardSharedEmbeddingSoftmax)
   _set(
@@ -303,7 +326,7 @@ def split_vocabulary(
 
 
 def _set(sharding: Config, **mappings: SplitDimsMapping):
-  """Sets the mappings of these names, as far as there are such names."""
+  """Sets those of the mappings that `sharding` has a field for."""
   known = field_names(sharding)
   for name, mapping in mappings.items():
     if mapping is not None and name in known:

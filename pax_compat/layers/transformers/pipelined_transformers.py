@@ -1,6 +1,6 @@
-"""A Transformer whose layers work at the same time, as stages of a pipeline.
+"""A stack of Transformer layers as the stages of a pipeline.
 
-Shapes: B batch, T time, L steps of decoding, D model dims.
+Shapes: B batch, T time, L new positions of a decoding step, D model dims.
 """
 
 import copy
@@ -20,41 +20,39 @@ from pax_compat.layers.transformers.stacked_transformers import (
 
 
 class PipelinedTransformer(base_layer.BaseLayer):
-  """A stack of Transformer layers in stages; see `pipeline`.
-
-  It takes the place of a `StackedTransformer` in a model.
+  """A `StackedTransformer` in pipeline stages; see `pipeline`.
 
   Attributes:
     pipeline_stage: the layers of a stage: a `StackedTransformer` or a
       `StackedTransformerRepeated`.
-    num_pipeline_stages: how many stages.
-    num_pipeline_microbatches: into how many parts a batch is cut.
-    pipeline_microbatch_size: how many examples a part has, instead.
-    circular_repeat: how often each part goes through the stages, each of which
-      has other layers for each time.
-    checkpoint_policy: which values of a stage's work are kept for the backward
-      pass; an `AutodiffCheckpointType` or its name. Its input is always kept.
-    unpack_summaries: whether each stage has summaries of its own.
-    model_dims: D; this and the following ones are fields of the stage, and None
-      leaves them to it.
-    mask_self_attention: whether positions are hidden from earlier ones.
+    num_pipeline_stages: number of stages.
+    num_pipeline_microbatches: number of microbatches of a batch.
+    pipeline_microbatch_size: examples per microbatch, instead.
+    circular_repeat: number of times that a microbatch passes all stages, each
+      time with other layers.
+    checkpoint_policy: which values of a stage are saved for the backward pass;
+      an `AutodiffCheckpointType` or its name. Its input is always saved.
+    unpack_summaries: whether each layer has separate summaries.
+    model_dims: D; this and the following fields are set on the stage, unless
+      None.
+    mask_self_attention: whether self-attention is causal.
     use_cross_attention: whether the layers attend to another sequence.
-    packed_input: whether examples are packed, so that segment ids are needed.
-    output_norm_tpl: a normalisation of what the last stage returns, or None.
+    packed_input: whether examples are packed, so that segment ids are required.
+    output_norm_tpl: a normalisation of the last stage's output, or None.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the stacked weights are split over the mesh.
+    """Sharding of the stacked weights.
 
     Attributes:
-      stages: one entry: the mesh axis (or axes) that the dimension of the
-        stages is split over, or None; the others are split as the stage says.
+      stages: one entry: the mesh axis (or axes) over which the dimension of the
+        stages is sharded, or None. The stage shards the other dimensions.
     """
 
     stages: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How what the layer computes is split over the mesh.
+    """Sharding of activations.
 
     Attributes:
       final_out: of the output.
@@ -97,7 +95,7 @@ class PipelinedTransformer(base_layer.BaseLayer):
     """Returns the config of the pipeline."""
     fields: dict[str, Any] = dict(
       num_stages=self.num_pipeline_stages,
-      # A shallow copy: the templates inside are the user's own ones.
+      # A shallow copy: templates inside keep their identity.
       single_stage_body=copy.copy(self.pipeline_stage).set(
         **self._stage_fields()
       ),
@@ -116,11 +114,11 @@ class PipelinedTransformer(base_layer.BaseLayer):
     return config
 
   def _stage_fields(self) -> dict[str, Any]:
-    """Returns what this layer says of its stages."""
+    """Returns the fields that this layer sets on its stages."""
     if getattr(self.pipeline_stage, 'residual_droppath_prob', 0.0):
       raise errors.UserError(
-        'PipelinedTransformer.pipeline_stage.residual_droppath_prob rises from'
-        ' layer to layer, but stages are all the same; expected it in'
+        'PipelinedTransformer.pipeline_stage.residual_droppath_prob differs'
+        ' between layers, but stages are identical; expected it in'
         ' pipeline_stage.transformer_layer_params_tpl, as one rate for all'
       )
     return agreed(
@@ -136,31 +134,21 @@ class PipelinedTransformer(base_layer.BaseLayer):
     self,
     inputs: jax.Array,
     paddings: jax.Array | None = None,
-    **given: jax.Array | None,
+    **kwargs: jax.Array | None,
   ) -> jax.Array:
-    """Applies all stages; see `StackedTransformer.__call__`.
-
-    Args:
-      inputs: [B, T, D].
-      paddings: [B, T], 1 where a position is padding; None if there is none.
-      **given: what else a stage takes.
-
-    Returns:
-      [B, T, D].
-    """
-    outputs = self.pipeline(inputs, paddings, **given)
-    return self._output(outputs)
+    """Applies all stages; see `StackedTransformer.__call__`."""
+    return self._output(self.pipeline(inputs, paddings, **kwargs))
 
   def _output(self, outputs: jax.Array) -> jax.Array:
-    """Returns the output [B, T, D], given that of the last stage."""
+    """Normalises and shards the output [B, T, D]."""
     if self.output_norm_tpl is not None:
       outputs = self.output_norm(outputs)
     return self.shard(outputs, self.activation_split_dims_mapping.final_out)
 
-  def init_states(self, batch_size: int, max_length: int, **given):
-    """Makes room to decode; see `Transformer.init_states`."""
-    self.pipeline.init_states(batch_size, max_length, **given)
+  def init_states(self, batch_size: int, max_length: int, **kwargs):
+    """Initialises the decode states; see `Transformer.init_states`."""
+    self.pipeline.init_states(batch_size, max_length, **kwargs)
 
-  def extend_step(self, inputs: jax.Array, **given) -> jax.Array:
-    """Applies all stages to new positions [B, L, D], one after the other."""
-    return self._output(self.pipeline.extend_step(inputs, **given))
+  def extend_step(self, inputs: jax.Array, **step) -> jax.Array:
+    """Applies all stages to new positions; see `StackedTransformer`."""
+    return self._output(self.pipeline.extend_step(inputs, **step))

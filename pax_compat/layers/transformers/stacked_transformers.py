@@ -1,8 +1,8 @@
 """Stacks of Transformer layers.
 
-Shapes: B batch, T time, S source time, L steps of decoding, D model dims, N
-heads. Masks are boolean, True where a position may see another one, and
-broadcast to [B, N, T, S].
+Shapes: B batch, T time, S source time, L new positions of a decoding step, D
+model dims, N heads. Masks are boolean, True where a position may attend to
+another one, and broadcast to [B, N, T, S].
 """
 
 import copy
@@ -33,50 +33,51 @@ from pax_compat.layers.transformers.transformer_moe import (
 
 
 class StackedTransformer(base_layer.BaseLayer):
-  """A stack of Transformer layers, each with weights of its own.
+  """A stack of Transformer layers.
 
-  What a field says of the layers is handed to their templates; None, and a
-  dropout probability of 0, leave it to them.
+  Fields about the layers are set on their templates; None, and a dropout
+  probability of 0, keep the value of the template.
 
   Attributes:
     model_dims: D.
-    num_layers: how many layers.
-    hidden_dims: size of the layers' feed-forward's inner layer.
+    num_layers: number of layers.
+    hidden_dims: dims of the feed-forward's hidden layer.
     num_heads: N.
-    dim_per_head: dims of a head; None makes the heads D together.
-    mask_self_attention: whether positions are hidden from earlier ones.
+    dim_per_head: dims of a head; None for D / N.
+    mask_self_attention: whether self-attention is causal.
     use_cross_attention: whether the layers attend to another sequence.
-    dropout_prob: the three following ones, where those are None.
-    atten_dropout_prob: probability of dropping an attention weight.
-    residual_dropout_prob: of dropping an element of what residuals add.
-    relu_dropout_prob: of dropping an element of an inner layer.
-    residual_droppath_prob: probability that a residual adds nothing to an
-      example, which rises from layer to layer: i / num_layers of it in layer i.
-    input_dropout_prob: of dropping an element of the input.
-    transformer_layer_params_tpl: the layers: one template, copied for each; or
-      a list of one for each, where a template that is there twice is one layer
-      with shared weights; or a shorter list, each copied for as many layers in
-      a row.
-    packed_input: whether examples are packed, so that segment ids are needed.
-    fold_padding_with_segment_mask: whether the segment ids tell padding from
-      examples, so that paddings do not have to be hidden, too.
-    moe_layers: which layers, from 0 on, have a mixture of experts in the place
-      of their feed-forward.
-    moe_layer_tpl: that mixture, a copy for each; the following five are fields
-      of it. Its inner layer may have a size of its own.
-    num_experts: how many experts each has.
-    num_groups: into how many groups the tokens of a batch are cut; None makes
-      it 1 unless the template says.
-    min_group_size: the least size of a group.
-    gating_func: how experts are chosen.
-    unadjusted_expert_capacity_factor: how many slots the experts have together,
-      over the number of tokens.
-    remat: whether each layer keeps for the backward pass only what the policy
-      says.
+    dropout_prob: default of the following three.
+    atten_dropout_prob: dropout probability of attention weights.
+    residual_dropout_prob: of the residual branches' outputs.
+    relu_dropout_prob: of hidden layers.
+    residual_droppath_prob: probability of dropping a residual branch of an
+      example (stochastic depth), scaled by i / num_layers in layer i.
+    input_dropout_prob: dropout probability of the input.
+    transformer_layer_params_tpl: the layers: one template, copied for each
+      layer; or a list of templates, one per layer, where the same object twice
+      is one layer with shared weights; or a shorter list, whose length divides
+      num_layers, each copied for consecutive layers.
+    packed_input: whether examples are packed, so that segment ids are required.
+    fold_padding_with_segment_mask: whether segment ids distinguish padding, so
+      that paddings need not be masked too.
+    moe_layers: indices of the layers with a mixture of experts instead of a
+      feed-forward.
+    moe_layer_tpl: the mixture, copied for each; the following five are fields
+      of it. It may set its own hidden_dims.
+    num_experts: number of experts.
+    num_groups: number of groups into which a batch's tokens are split; None
+      keeps that of the template, or 1.
+    min_group_size: minimum size of a group.
+    gating_func: the gating algorithm.
+    unadjusted_expert_capacity_factor: slots of all experts together, relative
+      to the number of tokens.
+    remat: whether layers are rematerialised, except for values that the policy
+      saves.
     checkpoint_policy: the policy; an `AutodiffCheckpointType` or its name.
+    output_norm_tpl: a normalisation of the output, or None.
   """
 
-  # Without experts, the text of a config says nothing of them.
+  # Without experts, the text of a config omits these fields.
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *base_layer.BaseLayer.SILENT_UNLESS_SET,
     'moe_layers',
@@ -161,7 +162,7 @@ class StackedTransformer(base_layer.BaseLayer):
     return [tpl.clone() for tpl in tpls for _ in range(copies)]
 
   def _layer_fields(self, i: int, tpl: Config) -> dict:
-    """Returns what this layer says of layer `i`."""
+    """Returns the fields that this stack sets on layer `i`."""
     is_moe = i in (self.moe_layers or ())
     fields = agreed(
       'StackedTransformer.transformer_layer_params_tpl',
@@ -187,12 +188,12 @@ class StackedTransformer(base_layer.BaseLayer):
     for i in self.moe_layers or ():
       if not 0 <= i < self.num_layers:
         raise errors.UserError(
-          f'StackedTransformer.moe_layers has {i}; expected numbers of layers,'
+          f'StackedTransformer.moe_layers has {i}; expected indices of layers,'
           f' from 0 to {self.num_layers - 1}'
         )
 
   def _moe_fields(self, layer: Config) -> dict:
-    """Returns what makes the layer of a template one with experts."""
+    """Returns the fields that replace a layer's feed-forward by experts."""
     tpl = self.moe_layer_tpl
     sets = set_fields(tpl)
     hidden_dims = sets.get('hidden_dims', REQUIRED)
@@ -235,26 +236,26 @@ class StackedTransformer(base_layer.BaseLayer):
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
-      segment_ids: [B, T], the packed example that each position belongs to.
+      segment_ids: [B, T], the packed example of each position.
       segment_pos: [B, T], the position of each token within its example; None
         for 0, 1, ...
-      mask: hides more; None does not.
+      mask: an additional mask, or None.
       cross_inputs: [B, S, D], the other sequence.
-      cross_paddings: [B, S], likewise.
-      cross_segment_ids: [B, S], likewise.
-      cross_segment_pos: [B, S], likewise.
+      cross_paddings: [B, S], its paddings.
+      cross_segment_ids: [B, S], its segment ids.
+      cross_segment_pos: [B, S], its positions.
 
     Returns:
       [B, T, D].
 
     Raises:
-      UserError: examples are packed, but segment ids are missing, of this
-        sequence or of the other one.
+      UserError: examples are packed, but segment ids of either sequence are
+        missing.
     """
     self._check_packed(segment_ids, mask, 'segment_ids')
     if cross_inputs is not None:
       self._check_packed(cross_segment_ids, None, 'cross_segment_ids')
-    given = dict(
+    common = dict(
       mask=self._mask(segment_ids, segment_ids, paddings, mask),
       segment_pos=segment_pos,
       cross_inputs=cross_inputs,
@@ -263,8 +264,8 @@ class StackedTransformer(base_layer.BaseLayer):
     )
 
     def apply(layer, x):
-      own = {'segment_ids': segment_ids} if _sends_sentences(layer) else {}
-      return layer(x, paddings, **given, **own)
+      own = {'segment_ids': segment_ids} if _gates_sentences(layer) else {}
+      return layer(x, paddings, **common, **own)
 
     if self.remat:
       apply = nn.remat(apply, policy=self._policy)
@@ -275,15 +276,15 @@ class StackedTransformer(base_layer.BaseLayer):
     return self._output(self._combined(hidden))
 
   def _combined(self, hidden: list[jax.Array]) -> jax.Array:
-    """Returns what comes out of the layers, [B, T, D].
+    """Combines the layers' outputs to [B, T, D].
 
     Args:
-      hidden: the first layer's input, and the output of each.
+      hidden: the first layer's input, then each layer's output.
     """
     return hidden[-1]
 
   def _output(self, hidden: jax.Array) -> jax.Array:
-    """Returns the stack's output [B, T, D], given that of the layers."""
+    """Normalises and shards the output [B, T, D]."""
     if self.output_norm_tpl is not None:
       hidden = self.output_norm(hidden)
     return self.shard(hidden, self.activation_split_dims_mapping.out)
@@ -291,18 +292,18 @@ class StackedTransformer(base_layer.BaseLayer):
   def _check_packed(self, segment_ids, mask, name: str):
     if self.packed_input and segment_ids is None and mask is None:
       raise errors.UserError(
-        f'StackedTransformer.packed_input is on, but there are no {name}'
+        f'StackedTransformer.packed_input is True, but there are no {name}'
       )
 
   def _mask(
     self, segment_ids, source_segment_ids, paddings, mask=None
   ) -> jax.Array | None:
-    """Returns which positions see which, once for all layers."""
+    """Returns the attention mask, computed once for all layers."""
     by_segment = source_segment_ids is not None
     if by_segment and segment_ids is None:
       raise errors.UserError(
-        'StackedTransformer: there are cross_segment_ids, but no segment_ids'
-        ' that say which of those examples each position belongs to'
+        'StackedTransformer: there are cross_segment_ids, but no segment_ids;'
+        ' expected both or neither'
       )
     masks = [mask]
     if by_segment:
@@ -320,7 +321,7 @@ class StackedTransformer(base_layer.BaseLayer):
     *,
     cross_inputs: jax.Array | None = None,
   ):
-    """Makes room to decode; see `Transformer.init_states`."""
+    """Initialises the decode states; see `Transformer.init_states`."""
     for layer in self.x_layers:
       layer.init_states(batch_size, max_length, cross_inputs=cross_inputs)
 
@@ -328,23 +329,15 @@ class StackedTransformer(base_layer.BaseLayer):
     self,
     inputs: jax.Array,
     *,
-    time_step: jax.Array,
-    segment_pos: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    causal: bool = True,
     cross_paddings: jax.Array | None = None,
+    **step: jax.Array | bool | None,
   ) -> jax.Array:
-    """Applies all layers to new positions, which see all earlier ones.
+    """Applies all layers to new positions.
 
     Args:
       inputs: [B, L, D].
-      time_step: [], the index of the first new position.
-      segment_pos: [B, L], the position of each token within its example; None
-        for `time_step`, `time_step + 1`, ...
-      mask: which of the new positions see which of all of them, [B, N, L,
-        max_length]; None hides nothing.
-      causal: whether later ones among the new positions are hidden, too.
       cross_paddings: [B, S], of the other sequence.
+      **step: see `Transformer.extend_step`.
 
     Returns:
       [B, L, D].
@@ -354,56 +347,48 @@ class StackedTransformer(base_layer.BaseLayer):
     )
     hidden = [self.input_dropout(inputs)]
     for layer in self.x_layers:
-      outputs = layer.extend_step(
-        hidden[-1],
-        time_step=time_step,
-        segment_pos=segment_pos,
-        mask=mask,
-        causal=causal,
-        cross_mask=cross_mask,
-      )
+      outputs = layer.extend_step(hidden[-1], cross_mask=cross_mask, **step)
       hidden.append(outputs)
     return self._output(self._combined(hidden))
 
 
-def _sends_sentences(layer: base_layer.BaseLayer) -> bool:
-  """Whether a layer has experts to which examples go as a whole."""
+def _gates_sentences(layer: base_layer.BaseLayer) -> bool:
+  """Whether a layer has experts with sentence-level gating."""
   tpl = getattr(layer, 'tr_fflayer_tpl', None)
   return getattr(tpl, 'moe_gating_embedding_level', 'token') == 'sentence'
 
 
 class StackedTransformerRepeated(base_layer.BaseLayer):
-  """A stack whose layers are one block, repeated: compiled once for all.
+  """A block of layers, repeated in a scan, so that it is compiled once.
 
-  Weights, and whatever else a layer keeps, are stacked along a new first
-  dimension; see `Repeat`.
+  Variables are stacked along a new first dimension; see `Repeat`.
 
   Attributes:
-    block: what is repeated: a stack of one layer, or of several. No config
-      inside it may be used outside of it as well.
-    x_times: how often.
-    checkpoint_policy: which values each block keeps for the backward pass; an
-      `AutodiffCheckpointType` or its name. Its input is always kept.
-    unroll_in_decode: whether decoding goes through the blocks without a loop,
-      which takes longer to compile and does not copy the decode states.
+    block: a stack of one or more layers. A config inside it must not be used
+      outside of it too.
+    x_times: number of repeats.
+    checkpoint_policy: which values of a block are saved for the backward pass;
+      an `AutodiffCheckpointType` or its name. Its input is always saved.
+    unroll_in_decode: whether decoding unrolls the blocks, which compiles slower
+      but does not copy the decode states.
     unpack_summaries: see `Repeat`.
     return_intermediate_outputs: see `Repeat`.
     collect_intermediate_outputs: see `Repeat`.
-    repeat_layer_name: name among the variables of the layer that repeats.
+    repeat_layer_name: name of the `Repeat` layer among the variables.
     sublayer_name: name of the block below it.
-    model_dims: D; this and the following ones are fields of the block, and None
-      leaves them to it.
-    mask_self_attention: whether positions are hidden from earlier ones.
+    model_dims: D; this and the following fields are set on the block, unless
+      None.
+    mask_self_attention: whether self-attention is causal.
     use_cross_attention: whether the layers attend to another sequence.
-    packed_input: whether examples are packed, so that segment ids are needed.
+    packed_input: whether examples are packed, so that segment ids are required.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the stacked weights are split over the mesh.
+    """Sharding of the stacked weights.
 
     Attributes:
-      block: one entry: the mesh axis (or axes) that the dimension of the blocks
-        is split over, or None; the others are split as the block says.
+      block: one entry: the mesh axis (or axes) over which the dimension of the
+        blocks is sharded, or None. The block shards the other dimensions.
     """
 
     block: SplitDimsMapping = None
@@ -434,12 +419,12 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
     )
     if getattr(self.block, 'residual_droppath_prob', 0.0):
       raise errors.UserError(
-        'StackedTransformerRepeated.block.residual_droppath_prob rises from'
-        ' layer to layer, but repeated layers are all the same; expected it in'
+        'StackedTransformerRepeated.block.residual_droppath_prob differs'
+        ' between layers, but repeated layers are identical; expected it in'
         ' block.transformer_layer_params_tpl, as one rate for all'
       )
     repeat = repeats.Repeat.config(
-      # A shallow copy: the templates inside are the user's own ones.
+      # A shallow copy: templates inside keep their identity.
       sub_tpl=copy.copy(self.block).set(**fields),
       x_times=self.x_times,
       checkpoint_policy=self.checkpoint_policy,
@@ -457,29 +442,24 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
     return getattr(self, self.repeat_layer_name)
 
   def __call__(
-    self, inputs: jax.Array, paddings: jax.Array | None = None, **given
+    self, inputs: jax.Array, paddings: jax.Array | None = None, **kwargs
   ) -> jax.Array:
     """Applies all blocks; see `StackedTransformer.__call__`.
-
-    Args:
-      inputs: [B, T, D].
-      paddings: [B, T], 1 where a position is padding; None if there is none.
-      **given: what else the block takes.
 
     Returns:
       [B, T, D]; or all blocks' outputs [x_times, B, T, D], if
       `return_intermediate_outputs`.
     """
-    outputs = self._repeat(inputs, paddings, **given)
+    outputs = self._repeat(inputs, paddings, **kwargs)
     if self.return_intermediate_outputs:
       return outputs
     return self.shard(outputs, self.activation_split_dims_mapping.out)
 
-  def init_states(self, batch_size: int, max_length: int, **given):
-    """Makes room to decode; see `Transformer.init_states`."""
-    self._repeat.init_states(batch_size, max_length, **given)
+  def init_states(self, batch_size: int, max_length: int, **kwargs):
+    """Initialises the decode states; see `Transformer.init_states`."""
+    self._repeat.init_states(batch_size, max_length, **kwargs)
 
-  def extend_step(self, inputs: jax.Array, **given) -> jax.Array:
+  def extend_step(self, inputs: jax.Array, **step) -> jax.Array:
     """Applies all blocks to new positions; see `StackedTransformer`."""
-    outputs = self._repeat.extend_step(inputs, **given)
+    outputs = self._repeat.extend_step(inputs, **step)
     return self.shard(outputs, self.activation_split_dims_mapping.out)

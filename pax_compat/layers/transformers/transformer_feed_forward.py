@@ -1,6 +1,6 @@
 """The feed-forward block of a Transformer.
 
-Shapes: B batch, T time, D model dims, F dims of the inner layer.
+Shapes: B batch, T time, D model dims, F hidden dims.
 """
 
 import jax
@@ -23,41 +23,41 @@ class TransformerFeedForward(ResidualBlock):
   """Two projections with an activation between them, and a residual.
 
   Attributes:
-    output_dims: of the output; 0 takes `input_dims`, and anything else needs
-      `add_skip_connection` to be off.
+    output_dims: dims of the output; 0 for `input_dims`. Other values need
+      `add_skip_connection=False`.
     hidden_dims: F.
-    has_bias: whether the projections have biases; True leaves it to their
-      templates.
-    apply_padding_first: whether padded positions are zeroed in the input, else
-      after each of the projections.
-    activation_tpl: activation of the inner layer.
-    use_gated_activation: whether the inner layer is the product of a projection
-      without the activation and another one with it.
-    fflayer_tpl: the projection (or the two of them) into the inner layer.
-    fflayer2_tpl: the projection out of it; None takes a copy of `fflayer_tpl`.
-    relu_dropout_tpl: dropout of the inner layer.
-    relu_dropout_prob: probability of dropping an element there.
-    residual_dropout_tpl: dropout of what the residual adds.
-    add_skip_connection: whether there is a residual.
-    residual_weight: factor of what the residual adds.
+    has_bias: whether the projections have biases; True keeps the setting of
+      their templates.
+    apply_padding_first: whether padded positions are zeroed in the input; else
+      after each projection.
+    activation_tpl: activation of the hidden layer.
+    use_gated_activation: whether the hidden layer is a gated linear unit: the
+      product of a linear projection and an activated one.
+    fflayer_tpl: the projection (or both) to the hidden layer.
+    fflayer2_tpl: the output projection; None copies `fflayer_tpl`.
+    relu_dropout_tpl: dropout of the hidden layer.
+    relu_dropout_prob: its probability.
+    residual_dropout_tpl: dropout of the branch's output.
+    add_skip_connection: whether there is a residual connection.
+    residual_weight: factor of the branch's output.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the two weights are split over the mesh.
+    """Sharding of the weights.
 
     Attributes:
-      ffn0: of the inner layer's weights [D, F].
-      ffn1: of the outer layer's weight [F, D].
+      ffn0: of the projections to the hidden layer [D, F].
+      ffn1: of the output projection [F, D].
     """
 
     ffn0: SplitDimsMapping = None
     ffn1: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How what is computed is split over the mesh.
+    """Sharding of activations.
 
     Attributes:
-      ffn0: of the inner layer [B, T, F].
+      ffn0: of the hidden layer [B, T, F].
       ffn1: of the output [B, T, D].
     """
 
@@ -83,7 +83,7 @@ class TransformerFeedForward(ResidualBlock):
     output_dims = self.output_dims or self.input_dims
     self._check(output_dims)
     self._create_norms('', output_dims)
-    self._create_inner_layer()
+    self._create_hidden_layer()
     self.create_child(
       'relu_dropout',
       self.relu_dropout_tpl,
@@ -117,10 +117,10 @@ class TransformerFeedForward(ResidualBlock):
     if self.residual_droppath_prob and not self.add_skip_connection:
       raise errors.UserError(
         'TransformerFeedForward.residual_droppath_prob is'
-        f' {self.residual_droppath_prob}, but add_skip_connection is off'
+        f' {self.residual_droppath_prob}, but add_skip_connection is False'
       )
 
-  def _create_inner_layer(self):
+  def _create_hidden_layer(self):
     shape = dict(
       input_dims=self.input_dims,
       output_dims=self.hidden_dims,
@@ -183,12 +183,12 @@ class TransformerFeedForward(ResidualBlock):
   def _project(
     self, inputs: jax.Array, paddings: jax.Array | None
   ) -> jax.Array:
-    """Maps [B, T, D] to [B, T, output_dims] through the inner layer."""
-    inner = self.ffn_layer1(inputs)
+    """Computes the branch: [B, T, D] -> [B, T, output_dims]."""
+    hidden = self.ffn_layer1(inputs)
     if self.use_gated_activation:
-      inner = self.ffn_layer1_gate(inputs) * inner
-    inner = self.shard(inner, self.activation_split_dims_mapping.ffn0)
+      hidden = self.ffn_layer1_gate(inputs) * hidden
+    hidden = self.shard(hidden, self.activation_split_dims_mapping.ffn0)
     if paddings is not None:
-      inner = apply_paddings(inner, paddings)
-    outputs = self.ffn_layer2(self.relu_dropout(inner))
+      hidden = apply_paddings(hidden, paddings)
+    outputs = self.ffn_layer2(self.relu_dropout(hidden))
     return outputs if paddings is None else apply_paddings(outputs, paddings)

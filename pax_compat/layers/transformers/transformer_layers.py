@@ -1,8 +1,8 @@
 """A Transformer layer.
 
-Shapes: B batch, T time, S source time, L steps of decoding, D model dims, N
-heads. Masks are boolean, True where a position may see another one, and
-broadcast to [B, N, T, S].
+Shapes: B batch, T time, S source time, L new positions of a decoding step, D
+model dims, N heads. Masks are boolean, True where a position may attend to
+another one, and broadcast to [B, N, T, S].
 """
 
 from collections.abc import Callable, Mapping
@@ -24,31 +24,30 @@ from pax_compat.layers.transformers.transformer_residuals import ResidualBlock
 
 
 class Transformer(ResidualBlock):
-  """One layer: attention to itself, perhaps to another sequence, feed-forward.
+  """A layer of self-attention, optional cross-attention, and feed-forward.
 
-  What a field says of a part of the layer is handed to that part's template;
-  a field that is not set leaves it to the template.
+  Fields about children are set on their templates; a field that is not set
+  keeps the value of the template.
 
   Attributes:
-    hidden_dims: size of the feed-forward's inner layer.
+    hidden_dims: dims of the feed-forward's hidden layer.
     num_heads: N.
-    dim_per_head: dims of a head; None makes the heads D together.
-    dropout_tpl: dropout of what the residuals add.
-    atten_dropout_prob: probability of dropping an attention weight.
-    relu_dropout_prob: probability of dropping an element of the feed-forward's
-      inner layer.
-    mask_self_attention: whether positions are hidden from earlier ones.
+    dim_per_head: dims of a head; None for D / N.
+    dropout_tpl: dropout of the residual branches' outputs.
+    atten_dropout_prob: dropout probability of attention weights.
+    relu_dropout_prob: dropout probability of the feed-forward's hidden layer.
+    mask_self_attention: whether self-attention is causal.
     use_cross_attention: whether there is attention to another sequence.
-    allow_skip_cross_attention: whether that attention is left out where the
-      other sequence is not given; else it has to be.
-    cross_atten_tpl: attention to the other sequence, whose dims it may set as
-      those of keys and values; None takes a copy of `tr_atten_tpl`.
-    tr_atten_tpl: attention of the sequence to itself.
-    tr_fflayer_tpl: the feed-forward, which has this layer's `norm_policy`
-      unless it sets its own; None leaves it out.
-    residual_from_normalized: whether, where attention sees its input
-      normalised, the residual adds what it sees, as Lingvo's
-      `TransformerAttentionLayer` does unless `add_unnormalized_input`.
+    allow_skip_cross_attention: whether cross-attention is skipped without
+      cross_inputs; else they are required.
+    cross_atten_tpl: the cross-attention; it may set the dims of keys and
+      values. None copies `tr_atten_tpl`.
+    tr_atten_tpl: the self-attention.
+    tr_fflayer_tpl: the feed-forward, with this layer's `norm_policy` unless it
+      sets its own; None for no feed-forward.
+    residual_from_normalized: whether the residual connection of attention
+      starts from its normalised input, as in Lingvo's
+      `TransformerAttentionLayer` without `add_unnormalized_input`.
     output_norm_tpl: a normalisation of the layer's output, or None.
   """
 
@@ -128,21 +127,21 @@ class Transformer(ResidualBlock):
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
-      mask: which positions see which, with regard to paddings and packing, but
-        not to order if `mask_self_attention`; None hides padded ones.
-      segment_ids: [B, T], the packed example that each position belongs to, for
-        experts to which examples go as a whole; attention goes by `mask`.
+      mask: the attention mask for paddings and packing; `mask_self_attention`
+        adds the causal one. None masks paddings.
+      segment_ids: [B, T], the packed example of each position, for experts with
+        sentence-level gating; attention uses `mask`.
       segment_pos: [B, T], the position of each token within its example; None
         for 0, 1, ...
       cross_inputs: [B, S, D], the other sequence.
-      cross_mask: which positions see which of those; None hides nothing.
-      cross_segment_pos: [B, S], the positions of those, as `segment_pos`.
+      cross_mask: the mask of cross-attention, or None.
+      cross_segment_pos: [B, S], the positions of the other sequence.
 
     Returns:
       [B, T, D].
 
     Raises:
-      UserError: the other sequence is missing.
+      UserError: cross_inputs are missing.
     """
     if mask is None and paddings is not None:
       mask = padding_mask(paddings)
@@ -178,12 +177,12 @@ class Transformer(ResidualBlock):
     )
 
   def _crosses(self, *, given: bool) -> bool:
-    """Whether there is attention to the other sequence, if it may be."""
+    """Whether there is cross-attention, which may be skipped if allowed."""
     if self.use_cross_attention and not given:
       if not self.allow_skip_cross_attention:
         raise errors.UserError(
-          'Transformer.use_cross_attention is on, but there is no other'
-          ' sequence (cross_inputs); allow_skip_cross_attention permits that'
+          'Transformer.use_cross_attention is True, but there are no'
+          ' cross_inputs; expected them, or allow_skip_cross_attention=True'
         )
     return self.use_cross_attention and given
 
@@ -195,7 +194,7 @@ class Transformer(ResidualBlock):
     attend_across: Callable[[jax.Array], jax.Array] | None,
     segment_ids: jax.Array | None = None,
   ) -> jax.Array:
-    """Computes the layer, given its attentions as functions of the queries."""
+    """Computes the layer from its attentions as functions of the queries."""
     hidden = self._add_residual(
       inputs,
       attend,
@@ -209,8 +208,8 @@ class Transformer(ResidualBlock):
         skip_from_normalized=self.residual_from_normalized,
       )
     if self.tr_fflayer_tpl is not None:
-      given = {} if segment_ids is None else {'segment_ids': segment_ids}
-      hidden = self.ff_layer(hidden, paddings, **given)
+      kwargs = {} if segment_ids is None else {'segment_ids': segment_ids}
+      hidden = self.ff_layer(hidden, paddings, **kwargs)
     if self.output_norm_tpl is not None:
       hidden = self.output_norm(hidden)
     return self.shard(hidden, self.activation_split_dims_mapping.out)
@@ -222,11 +221,11 @@ class Transformer(ResidualBlock):
     *,
     cross_inputs: jax.Array | None = None,
   ):
-    """Makes room to decode, before the first `extend_step`.
+    """Initialises the decode states, before the first `extend_step`.
 
     Args:
       batch_size: B.
-      max_length: up to how many positions are decoded.
+      max_length: maximum number of decoded positions.
       cross_inputs: [B, S, D], the other sequence.
     """
     crosses = self._crosses(given=cross_inputs is not None)
@@ -244,17 +243,16 @@ class Transformer(ResidualBlock):
     causal: bool = True,
     cross_mask: jax.Array | None = None,
   ) -> jax.Array:
-    """Computes the layer at new positions, which see all earlier ones.
+    """Computes the layer at new positions, which attend to all earlier ones.
 
     Args:
       inputs: [B, L, D].
       time_step: [], the index of the first new position.
       segment_pos: [B, L], the position of each token within its example; None
         for `time_step`, `time_step + 1`, ...
-      mask: which of the new positions see which of all of them, [B, N, L,
-        max_length]; None hides nothing.
-      causal: whether later ones among the new positions are hidden, too.
-      cross_mask: which of the new positions see which of the other sequence.
+      mask: of new positions by all positions, [B, N, L, max_length], or None.
+      causal: whether attention among the new positions is causal.
+      cross_mask: of new positions by those of the other sequence, or None.
 
     Returns:
       [B, L, D].

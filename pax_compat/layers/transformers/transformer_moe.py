@@ -1,8 +1,7 @@
-"""The feed-forward block of a Transformer, as a mixture of experts.
+"""The feed-forward block of a Transformer as a mixture of experts.
 
-Shapes: B batch, T time, M (or D) model dims, H dims of the inner layer, E
-experts, G groups of tokens, S tokens of a group, C slots that an expert has for
-a group.
+Shapes: B batch, T time, M (or D) model dims, H hidden dims, E experts, G groups
+of tokens, S tokens of a group, C slots of an expert per group (its capacity).
 """
 
 import math
@@ -26,66 +25,60 @@ _EMBEDDING_LEVELS = ('token', 'sentence')
 
 
 class TransformerFeedForwardMoe(ResidualBlock):
-  """A feed-forward block for each expert, and a gate that chooses experts.
+  """A gated mixture of feed-forward experts.
 
-  It takes the place of a `TransformerFeedForward`. All tokens of a batch are
-  cut into groups, in which they compete for the experts; see `expert_gating`.
-  What it adds to the loss goes by `add_aux_loss`.
+  It replaces a `TransformerFeedForward`. All tokens of a batch are split into
+  groups, within which they are dispatched to experts; see `expert_gating`. The
+  load-balancing loss is added by `add_aux_loss`.
 
   Attributes:
     hidden_dims: H.
-    apply_padding_first: whether padded positions are zeroed in the input, too;
-      in what is added they always are.
-    activation_tpl: activation of the inner layer.
-    use_gated_activation: whether the inner layer is the product of a projection
-      without the activation and another one with it.
-    combine_gated_weights: whether those two are one weight [E, M, 2 H], first
-      the one with the activation.
-    relu_dropout_tpl: dropout of the inner layer.
-    relu_dropout_prob: probability of dropping an element there.
-    residual_dropout_tpl: dropout of what the residual adds.
-    add_skip_connection: whether there is a residual.
-    residual_weight: factor of what the residual adds.
-    gating_func: 'top2', each token goes to its two best experts;
-      'expert_choice', each expert picks tokens, even padding;
-      'expert_choice_v2', each picks among those that are no padding;
-      'dense_top2', all experts compute all tokens and the two best ones count,
-      which needs no slots, and suits decoding.
+    apply_padding_first: whether padded positions are zeroed in the input too;
+      in the output they always are.
+    activation_tpl: activation of the hidden layer.
+    use_gated_activation: whether the hidden layer is a gated linear unit: the
+      product of a linear projection and an activated one.
+    combine_gated_weights: whether those two are one weight [E, M, 2 H], the
+      activated one first.
+    relu_dropout_tpl: dropout of the hidden layer.
+    relu_dropout_prob: its probability.
+    residual_dropout_tpl: dropout of the branch's output.
+    add_skip_connection: whether there is a residual connection.
+    residual_weight: factor of the branch's output.
+    gating_func: 'top2', each token chooses two experts; 'expert_choice', each
+      expert chooses tokens, padding included; 'expert_choice_v2', likewise
+      without padding; 'dense_top2', all experts compute all tokens, and the two
+      best are combined: there is no capacity, which suits decoding.
     num_experts: E.
-    num_groups: G. It is required, and None is a value: it makes each row of a
-      batch a group. An expert has slots in each group, so the choice matters.
-    min_group_size: the least S: where groups would be smaller, there are as few
-      as gives them that size. None lets them be as small as they are.
-    expert_capacity_dim: C, at least; 0 or None leaves it to the factor, as the
-      first version of expert choice does in any case.
-    unadjusted_expert_capacity_factor: C times E over S, at least; 0 leaves C to
-      `expert_capacity_dim`.
-    second_expert_policy: how top-2 gating comes to a second expert; see
-      `expert_gating.top2_gating`, as for the next two.
-    second_expert_threshold: the gate from which on the policy 'random' always
-      takes it.
-    legacy_mtf_behavior: whether gates are not made to sum to 1 again where an
-      expert had no slot.
-    gating_logit_cap: the gate's logits are bent to within this value; 0 leaves
-      them.
-    moe_gating_embedding_level: what a token is sent by: 'token', by itself;
-      'sentence', by the mean over its packed example.
-    moe_load_balance_loss_weight: factor of the loss that spreads the tokens
-      over the experts, which is 1 where they are spread evenly.
-    internal_gshard_variance_scaling_fan_in_init: whether weights start out with
-      a variance of 1 over their input's dims, uniformly distributed; else by
-      `params_init`.
-    explicit_fan_in_fan_out_axes: whether `params_init` sees experts' weights as
-      the matrices that they are, and not the experts as part of their fans.
+    num_groups: G. It is required, and None is a value: one group per row of the
+      batch.
+    min_group_size: minimum of S: G is reduced if groups would be smaller; None
+      for no minimum.
+    expert_capacity_dim: minimum of C; 0 or None for no minimum. Not for
+      'expert_choice'.
+    unadjusted_expert_capacity_factor: minimum of C * E / S; 0 for no minimum.
+    second_expert_policy: see `expert_gating.top2_gating`, as for the next two.
+    second_expert_threshold: gates from which on the policy 'random' always uses
+      the second expert.
+    legacy_mtf_behavior: whether gates are normalised before slots are assigned.
+    gating_logit_cap: soft cap of the gate's logits; 0 for no cap.
+    moe_gating_embedding_level: the gate's input: 'token', each token;
+      'sentence', the mean over its packed example.
+    moe_load_balance_loss_weight: factor of the load-balancing loss, which is 1
+      for equal loads.
+    internal_gshard_variance_scaling_fan_in_init: whether the initializer of
+      weights is uniform with variance 1 / fan_in; else it is `params_init`.
+    explicit_fan_in_fan_out_axes: whether `params_init` computes fans of an
+      expert's matrix, without the dimension of experts.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    """How the weights are split over the mesh.
+    """Sharding of the weights.
 
     Attributes:
-      me: of the gate's weight [M, E].
-      emh: of the experts' weights into the inner layer [E, M, H].
-      ehm: of those out of it [E, H, M].
+      me: of the gate [M, E].
+      emh: of the experts' projections to the hidden layer [E, M, H].
+      ehm: of their output projections [E, H, M].
     """
 
     me: SplitDimsMapping = None
@@ -93,17 +86,17 @@ class TransformerFeedForwardMoe(ResidualBlock):
     ehm: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    """How what is computed is split over the mesh.
+    """Sharding of activations.
 
     Attributes:
-      gsm: of the tokens, before and after [G, S, M].
+      gsm: of the inputs and outputs [G, S, M].
       gs: of the paddings [G, S].
-      gsec: of what sends tokens to slots, and back [G, S, E, C].
-      gecs: of the tokens that experts picked [G, E, C, S].
+      gsec: of the dispatch and combine tensors [G, S, E, C].
+      gecs: of the tokens that experts choose [G, E, C, S].
       gec: of their gates [G, E, C].
-      egcm: of the experts' inputs, and outputs [E, G, C, M].
-      egch: of their inner layer [E, G, C, H].
-      gecm: of their outputs on the way back [G, E, C, M].
+      egcm: of the experts' inputs and outputs [E, G, C, M].
+      egch: of their hidden layer [E, G, C, H].
+      gecm: of their transposed outputs [G, E, C, M].
     """
 
     gsm: SplitDimsMapping = None
@@ -177,8 +170,8 @@ class TransformerFeedForwardMoe(ResidualBlock):
         )
     if self.combine_gated_weights and not self.use_gated_activation:
       raise errors.UserError(
-        'TransformerFeedForwardMoe.combine_gated_weights is on, but'
-        ' use_gated_activation is off'
+        'TransformerFeedForwardMoe.combine_gated_weights is True, but'
+        ' use_gated_activation is False'
       )
     if self.gating_func != 'top2' and self.second_expert_policy != 'all':
       raise errors.UserError(
@@ -190,12 +183,12 @@ class TransformerFeedForwardMoe(ResidualBlock):
       raise errors.UserError(
         'TransformerFeedForwardMoe.expert_capacity_dim is'
         f" {self.expert_capacity_dim}, but with the gating_func 'expert_choice'"
-        ' unadjusted_expert_capacity_factor alone says how many slots there are'
+        ' unadjusted_expert_capacity_factor alone sets the capacity'
       )
     if self.residual_droppath_prob and not self.add_skip_connection:
       raise errors.UserError(
         'TransformerFeedForwardMoe.residual_droppath_prob is'
-        f' {self.residual_droppath_prob}, but add_skip_connection is off'
+        f' {self.residual_droppath_prob}, but add_skip_connection is False'
       )
 
   def _create_weights(self):
@@ -209,12 +202,12 @@ class TransformerFeedForwardMoe(ResidualBlock):
     self._create_weight('wo_0', [e, h, m], split.ehm)
 
   def _create_weight(self, name: str, shape: list[int], mapping):
-    how = {}
+    settings = {}
     if self.internal_gshard_variance_scaling_fan_in_init:
-      how['init'] = WeightInit.Uniform(math.sqrt(3.0 / shape[-2]))
+      settings['init'] = WeightInit.Uniform(math.sqrt(3.0 / shape[-2]))
     elif self.explicit_fan_in_fan_out_axes:
-      how.update(fan_in_axes=[-2], fan_out_axes=[-1])
-    weight = WeightHParams(shape, tensor_split_dims_mapping=mapping, **how)
+      settings.update(fan_in_axes=[-2], fan_out_axes=[-1])
+    weight = WeightHParams(shape, tensor_split_dims_mapping=mapping, **settings)
     self.create_variable(name, weight)
 
   def __call__(
@@ -229,15 +222,14 @@ class TransformerFeedForwardMoe(ResidualBlock):
     Args:
       inputs: [B, T, M].
       paddings: [B, T], 1 where a position is padding; None if there is none.
-      segment_ids: [B, T], the packed example that each position belongs to, 0
-        for padding; None if a row is one example. Only sentences' means go by
-        it.
+      segment_ids: [B, T], the packed example of each position, 0 for padding;
+        None if a row is one example. Only sentence-level gating uses them.
 
     Returns:
       [B, T, M].
 
     Raises:
-      UserError: the tokens cannot be cut into as many groups.
+      UserError: the number of tokens is not a multiple of the groups.
     """
     if self.apply_padding_first and paddings is not None:
       inputs = apply_paddings(inputs, paddings)
@@ -254,26 +246,26 @@ class TransformerFeedForwardMoe(ResidualBlock):
     )
 
   def _mix(self, inputs, paddings, segment_ids) -> jax.Array:
-    """Returns what the experts of each token make of it, [B, T, M]."""
+    """Returns the combined outputs of each token's experts, [B, T, M]."""
     split = self.activation_split_dims_mapping
-    sent_by = inputs
+    gate_inputs = inputs
     if self.moe_gating_embedding_level == 'sentence':
-      sent_by = _means(inputs, paddings, segment_ids)
+      gate_inputs = _means(inputs, paddings, segment_ids)
     groups = self._groups(*inputs.shape[:2])
 
     def grouped(x, mapping):
       return self.shard(x.reshape([groups, -1, *x.shape[2:]]), mapping)
 
     tokens = grouped(inputs, split.gsm)
-    if sent_by is not inputs:
-      sent_by = grouped(sent_by, split.gsm)
+    if gate_inputs is not inputs:
+      gate_inputs = grouped(gate_inputs, split.gsm)
     else:
-      sent_by = tokens
+      gate_inputs = tokens
     if paddings is not None:
       paddings = grouped(paddings, split.gs)
     logits = jnp.einsum(
       'gsm,me->gse',
-      sent_by,
+      gate_inputs,
       self.theta.gate,
       preferred_element_type=jnp.float32,
     )
@@ -285,7 +277,7 @@ class TransformerFeedForwardMoe(ResidualBlock):
     return self.shard(mixed, split.gsm).reshape(inputs.shape)
 
   def _groups(self, rows: int, length: int) -> int:
-    """Returns G, into which so many rows of tokens are cut."""
+    """Returns G for a batch of `rows` by `length` tokens."""
     tokens = rows * length
     groups = rows if self.num_groups is None else self.num_groups
     if self.min_group_size and tokens / groups < self.min_group_size:
@@ -298,14 +290,14 @@ class TransformerFeedForwardMoe(ResidualBlock):
     return groups
 
   def _all_experts(self, tokens, logits) -> jax.Array:
-    """Returns the two best experts' outputs [G, S, M]; all compute them."""
-    inner = self._inner('gsm,emh->egsh', tokens, None)
-    outputs = jnp.einsum('egsh,ehm->egsm', inner, self.theta.wo_0)
+    """Returns the outputs [G, S, M] of 'dense_top2'."""
+    hidden = self._hidden('gsm,emh->egsh', tokens, None)
+    outputs = jnp.einsum('egsh,ehm->egsm', hidden, self.theta.wo_0)
     gates = expert_gating.dense_top2_gates(logits).astype(outputs.dtype)
     return jnp.einsum('egsm,gse->gsm', outputs, gates)
 
   def _chosen_experts(self, tokens, logits, paddings) -> jax.Array:
-    """Returns the experts' outputs [G, S, M], by way of their slots."""
+    """Returns the outputs [G, S, M] of gating with slots."""
     split = self.activation_split_dims_mapping
     gating = self._gating(logits, paddings)
     aux_loss = gating.aux_loss * self.moe_load_balance_loss_weight
@@ -317,14 +309,14 @@ class TransformerFeedForwardMoe(ResidualBlock):
     combine = self.shard(gating.combine.astype(tokens.dtype), split.gsec)
     inputs = jnp.einsum('gsec,gsm->egcm', dispatch, tokens)
     inputs = self.shard(inputs, split.egcm)
-    inner = self._inner('egcm,emh->egch', inputs, split.egch)
-    outputs = jnp.einsum('egch,ehm->egcm', inner, self.theta.wo_0)
+    hidden = self._hidden('egcm,emh->egch', inputs, split.egch)
+    outputs = jnp.einsum('egch,ehm->egcm', hidden, self.theta.wo_0)
     outputs = jnp.swapaxes(self.shard(outputs, split.egcm), 0, 1)
     outputs = self.shard(outputs, split.gecm)
     return jnp.einsum('gecm,gsec->gsm', outputs, combine)
 
-  def _inner(self, equation: str, inputs, mapping) -> jax.Array:
-    """Returns the experts' inner layers of their inputs."""
+  def _hidden(self, equation: str, inputs, mapping) -> jax.Array:
+    """Returns the experts' hidden layers."""
     hidden = jnp.einsum(equation, inputs, self.theta.wi_0)
     hidden = self.shard(hidden, mapping)
     if self.combine_gated_weights:
@@ -338,7 +330,7 @@ class TransformerFeedForwardMoe(ResidualBlock):
     return self.relu_dropout(hidden)
 
   def _gating(self, logits, paddings) -> expert_gating.Gating:
-    """Returns which tokens are in which slots."""
+    """Returns the dispatch of tokens to slots."""
     factor = self.unadjusted_expert_capacity_factor
     if self.gating_func == 'expert_choice':
       split = self.activation_split_dims_mapping
@@ -372,19 +364,19 @@ class TransformerFeedForwardMoe(ResidualBlock):
 
 
 def _means(inputs, paddings, segment_ids) -> jax.Array:
-  """Returns for each token the mean over its example, [B, T, M].
+  """Returns for each token the mean over its example, [B, T, M], 0 for padding.
 
   Args:
     inputs: [B, T, M].
-    paddings: [B, T]; they are in no mean, and have a mean of 0.
-    segment_ids: [B, T], 0 for padding; None makes a row one example.
+    paddings: [B, T], excluded from the means; or None.
+    segment_ids: [B, T], 0 for padding; None if a row is one example.
   """
   if segment_ids is None:
     segment_ids = jnp.ones(inputs.shape[:2], int)
-  counts = segment_ids > 0
+  is_token = segment_ids > 0
   if paddings is not None:
-    counts &= paddings == 0
+    is_token &= paddings == 0
   same = segment_ids[:, :, None] == segment_ids[:, None]
-  same = (same & counts[:, :, None] & counts[:, None]).astype(inputs.dtype)
+  same = (same & is_token[:, :, None] & is_token[:, None]).astype(inputs.dtype)
   total = jnp.einsum('bts,bsm->btm', same, inputs)
   return total / jnp.maximum(jnp.sum(same, -1, keepdims=True), 1)

@@ -1,4 +1,4 @@
-"""What the blocks of a Transformer have in common: a residual and its norms.
+"""Residual connections of Transformer blocks, and their normalisations.
 
 Shapes: B batch, T time, D model dims.
 """
@@ -13,8 +13,8 @@ from pax_compat.layers import stochastics
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.template_fields import agreed, keep_prob
 
-# Where a block normalises: what it computes from, what it computed, and the sum
-# of that and its input.
+# Norm policy -> names of the norms of the branch's input, of its output, and of
+# the sum.
 _NORMS = {
   'pre': ('layer_norm', None, None),
   'post': (None, 'layer_norm', None),
@@ -24,16 +24,16 @@ _NORMS = {
 
 
 class ResidualBlock(base_layer.BaseLayer):
-  """Base of the layers that add what they compute to their input.
+  """Base of layers with residual branches: inputs + branch(inputs).
 
   Attributes:
     input_dims: D.
-    ln_tpl: the normalisation; where there are several, a copy for each.
-    norm_policy: what is normalised: 'pre', what the layer computes from;
-      'post', what it computed, before that is added to the input;
-      'primer_hybrid', both; 'post_skip', the sum.
-    residual_dropout_prob: probability of dropping an element of what is added.
-    residual_droppath_prob: probability that nothing is added to an example.
+    ln_tpl: the normalisation, copied if there are several.
+    norm_policy: what is normalised: 'pre', the branch's input; 'post', the
+      branch's output; 'primer_hybrid', both; 'post_skip', the sum.
+    residual_dropout_prob: dropout probability of the branch's output.
+    residual_droppath_prob: probability of dropping the branch of an example
+      (stochastic depth).
   """
 
   input_dims: int = REQUIRED
@@ -43,32 +43,32 @@ class ResidualBlock(base_layer.BaseLayer):
   residual_droppath_prob: float = 0.0
 
   def _create_norms(self, kind: str, dims: int):
-    """Creates the norms of a residual; `kind` tells it from others, or is ''.
+    """Creates the norms of a residual branch.
 
     Args:
-      kind: part of the norms' names.
-      dims: of what is added.
+      kind: infix of the norms' names, such as 'cross'; '' for none.
+      dims: of the branch's output.
     """
     if self.norm_policy not in _NORMS:
       raise errors.UserError(
         f'{type(self).__name__}.norm_policy is {self.norm_policy!r}'
         + errors.did_you_mean(self.norm_policy, _NORMS)
       )
-    own = not kind
-    for place, name in enumerate(_NORMS[self.norm_policy]):
+    is_first = not kind
+    for index, name in enumerate(_NORMS[self.norm_policy]):
       if name is not None:
-        tpl = self.ln_tpl if own else self.ln_tpl.clone()
-        dim = self.input_dims if place == 0 else dims
+        tpl = self.ln_tpl if is_first else self.ln_tpl.clone()
+        dim = self.input_dims if index == 0 else dims
         where = f'{type(self).__name__}.ln_tpl'
         self.create_child(
-          _of_kind(name, kind), tpl, **agreed(where, tpl, dim=dim)
+          _norm_name(name, kind), tpl, **agreed(where, tpl, dim=dim)
         )
-        own = False
+        is_first = False
 
   def _create_dropouts(
     self, tpl_field: str, tpl: Config, residual_weight: float = 1.0
   ):
-    """Creates what leaves out elements, or all, of what is added."""
+    """Creates the dropout and droppath of the branch's output."""
     where = f'{type(self).__name__}.{tpl_field}'
     drop = agreed(where, tpl, keep_prob=keep_prob(self.residual_dropout_prob))
     self.create_child('residual_dropout', tpl, **drop)
@@ -89,19 +89,19 @@ class ResidualBlock(base_layer.BaseLayer):
     skip_from_normalized: bool = False,
     residual_weight: float = 1.0,
   ) -> jax.Array:
-    """Returns `inputs` [B, T, D] plus what is computed from them.
+    """Returns `inputs` [B, T, D] plus the branch's output.
 
     Args:
       inputs: [B, T, D].
-      compute: maps [B, T, D] to what is added.
-      kind: as given to `_create_norms`.
-      skip: whether the inputs are added; False returns what was computed.
-      skip_from_normalized: whether, where the inputs are normalised before the
-        computation, the result is added to that.
-      residual_weight: factor of what is added.
+      compute: the branch, a function of its normalised inputs.
+      kind: see `_create_norms`.
+      skip: whether the inputs are added; else the branch's output is returned.
+      skip_from_normalized: whether the normalised inputs are added instead, if
+        the branch's input is normalised.
+      residual_weight: factor of the branch's output.
     """
     before, after, at_end = (
-      name and getattr(self, _of_kind(name, kind))
+      name and getattr(self, _norm_name(name, kind))
       for name in _NORMS[self.norm_policy]
     )
     normalized = before(inputs) if before else inputs
@@ -109,14 +109,14 @@ class ResidualBlock(base_layer.BaseLayer):
     outputs = after(outputs) if after else outputs
     outputs = self.residual_dropout(outputs)
     if skip:
-      kept = normalized if skip_from_normalized else inputs
+      skipped = normalized if skip_from_normalized else inputs
       if self.residual_droppath_prob:
-        outputs = self.residual_droppath(kept, outputs)
+        outputs = self.residual_droppath(skipped, outputs)
       else:
-        outputs = kept + outputs * residual_weight
+        outputs = skipped + outputs * residual_weight
     return at_end(outputs) if at_end else outputs
 
 
-def _of_kind(name: str, kind: str) -> str:
-  """Returns a norm's name: `cross_layer_norm`, or `pre_cross_layer_norm`."""
+def _norm_name(name: str, kind: str) -> str:
+  """Returns a norm's name, such as `pre_layer_norm` or `cross_layer_norm`."""
   return name.replace('layer_norm', f'{kind}_layer_norm') if kind else name

@@ -1,6 +1,6 @@
-"""A stack of Transformer layers all of which reach its output.
+"""A stack of Transformer layers with a weighted sum of all their outputs.
 
-Shapes: B batch, T time, D model dims, E layers and one more.
+Shapes: B batch, T time, D model dims, E number of layers + 1.
 """
 
 import functools
@@ -19,19 +19,18 @@ from pax_compat.layers.transformers.stacked_transformers import (
 
 
 class TransparentTransformer(StackedTransformer):
-  """A stack whose output is a mix of its input and all layers' outputs.
+  """A stack whose output is a weighted sum of its input and layer outputs.
 
-  See https://arxiv.org/abs/1808.07561. The shares of the mix come from weights
-  [E] that start at zero, which makes all of them alike.
+  See https://arxiv.org/abs/1808.07561. The coefficients are computed from
+  weights [E] that are initially zero, for a uniform mean.
 
   Attributes:
-    mixing_dropout_prob: probability of dropping a weight, before shares are
-      made of them.
+    mixing_dropout_prob: dropout probability of the weights.
     mixing_dropout_tpl: that dropout.
-    mixing_softmax: whether the shares are a softmax; else they are the weights
-      plus 1 / E.
+    mixing_softmax: whether the coefficients are a softmax of the weights; else
+      they are the weights plus 1 / E.
     mixing_scale: factor of the weights.
-    minimal_share: the least share of each, if they are a softmax.
+    minimal_share: minimum of each coefficient, with a softmax.
   """
 
   mixing_dropout_prob: float = 0.0
@@ -46,7 +45,7 @@ class TransparentTransformer(StackedTransformer):
     if not 0 <= self.minimal_share * count < 1:
       raise errors.UserError(
         f'TransparentTransformer.minimal_share is {self.minimal_share};'
-        f' expected less than 1 / {count}, since {count} have it'
+        f' expected less than 1 / {count}, the number of coefficients'
       )
     self.create_variable(
       'mixing', WeightHParams([count], WeightInit.Constant(0.0))
@@ -62,17 +61,16 @@ class TransparentTransformer(StackedTransformer):
       ),
     )
 
-  def _shares(self) -> jax.Array:
-    """Returns the share of each, [E]."""
+  def _coefficients(self) -> jax.Array:
+    """Returns the coefficients of the sum, [E]."""
     count = self.num_layers + 1
-    shares = self.theta.mixing * self.mixing_scale + 1 / count
-    shares = self.mixing_dropout(shares)
+    weights = self.theta.mixing * self.mixing_scale + 1 / count
+    weights = self.mixing_dropout(weights)
     if not self.mixing_softmax:
-      return shares
+      return weights
     rest = 1.0 - self.minimal_share * count
-    return jax.nn.softmax(shares) * rest + self.minimal_share
+    return jax.nn.softmax(weights) * rest + self.minimal_share
 
   def _combined(self, hidden: list[jax.Array]) -> jax.Array:
-    shares = self._shares()
-    parts = (share * x for share, x in zip(shares, hidden, strict=True))
-    return functools.reduce(jnp.add, parts)
+    pairs = zip(self._coefficients(), hidden, strict=True)
+    return functools.reduce(jnp.add, (c * x for c, x in pairs))

@@ -43,7 +43,7 @@ class _Metrics:
       for name, (value, _) in means
       if np.ndim(value) == 0
     }
-    read = clu_metrics.read(self.clu or {})
+    read = clu_metrics.compute(self.clu or {})
     return found | {f'{clu_prefix}{name}': v for name, v in read.items()}
 
 

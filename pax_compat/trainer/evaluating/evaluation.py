@@ -73,7 +73,7 @@ class Means:
     found.pop(self._aggregator.loss_name, None)
     found |= self._loss()
     found |= {k: float(v) for k, (v, _) in self._described.finalize().items()}
-    return {**found, **clu_metrics.read(self._clu or {}), **self._large}
+    return {**found, **clu_metrics.compute(self._clu or {}), **self._large}
 
   def _loss(self) -> dict[str, float]:
     """Returns the loss that the metrics of all batches together make."""

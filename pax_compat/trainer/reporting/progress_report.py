@@ -121,7 +121,7 @@ class Report:
     if not writes and not speaks:
       return
     loss = moment.outputs[self._program.loss_aggregator.loss_name]
-    self._progress.know_loss(float(loss))
+    self._progress.set_loss(float(loss))
     line, rates = self._progress.report()
     if self._is_first:
       # Most of its time was compilation, which says nothing about the others.

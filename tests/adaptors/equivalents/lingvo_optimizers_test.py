@@ -1,4 +1,4 @@
-"""What optimizers of Lingvo's tasks add, against numpy."""
+"""Optimizer wrappers of translated tasks."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -84,10 +84,10 @@ def test_in_a_learner_with_an_accumulator_and_a_schedule():
   state = learner.init(weights, weight_metas=metas)
   for scale in (1.0, 0.1):
     gradients = _tree({k: scale * v for k, v in _GRADIENTS.items()})
-    weights, state, told, _ = learner.update(
+    weights, state, metrics, _ = learner.update(
       weights, state, gradients, weight_metas=metas
     )
-    np.testing.assert_allclose(told['learning/lr'], 2.0)
+    np.testing.assert_allclose(metrics['learning/lr'], 2.0)
   found = learners.by_path(weights)
   for path, value in _GRADIENTS.items():
     mean = 0.55 if path == 'other/w' else 0.3

@@ -29,7 +29,7 @@ def test_the_minimum_of_schedules():
 
 
 @pytest.mark.parametrize(
-  'cls,fields,told',
+  'cls,fields,message',
   [
     ('Minimum', {'schedules': []}, 'schedules is empty'),
     ('StepwiseExponential', {'num_steps_per_decay': 0}, 'num_steps_per_decay'),
@@ -38,6 +38,6 @@ def test_the_minimum_of_schedules():
     ('InverseSigmoid', {'k': 0.5}, 'k is 0.5'),
   ],
 )
-def test_values_that_are_wrong(cls, fields, told):
-  with pytest.raises(errors.UserError, match=told):
+def test_values_that_are_wrong(cls, fields, message):
+  with pytest.raises(errors.UserError, match=message):
     getattr(lingvo_schedules, cls)(**fields)

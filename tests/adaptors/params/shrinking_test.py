@@ -74,7 +74,7 @@ def test_recurrent_layers():
   assert [
     (c.num_input_nodes, c.num_hidden_nodes, c.num_output_nodes) for c in cells
   ] == [(16, 128, 16)] * 2
-  # The number that says that it is not set.
+  # The number that means that it is not set.
   assert small.rnns.num_input_nodes <= 0
   assert small.softmax.input_dim == small.emb.embedding_dim == 16
   assert small.softmax.num_classes == small.emb.vocab_size == 128

@@ -188,18 +188,21 @@ def _unknown(x):
   [
     (
       _unknown,
-      f'nobody has translated the function {_HERE}._unknown; a JAX function'
-      f" decorated with @translates_fn('{_HERE}._unknown')",
+      f'no translation is registered for the function {_HERE}._unknown;'
+      f" register a JAX function with @translates_fn('{_HERE}._unknown')",
     ),
-    (Doubler(), f'nobody has translated the function {_HERE}.Doubler;'),
-    (Doubler().double, f'translated the function {_HERE}.Doubler.double;'),
+    (Doubler(), f'is registered for the function {_HERE}.Doubler;'),
+    (Doubler().double, f'registered for the function {_HERE}.Doubler.double;'),
     (functools.partial(_unknown, 1), f'the function {_HERE}._unknown;'),
     (_outer(1.0, _unknown), f'the function {_HERE}._unknown;'),
     (_outer(np.ones(3), abs), 'scaled has factor = array([1., 1., 1.]), a nd'),
-    (_two_lambdas()[0], 'is one of 2 functions of this name, which cannot be'),
+    (
+      _two_lambdas()[0],
+      'is the name of 2 functions; give each of them its own',
+    ),
     (_forgetful(2), 'scaled has values for factor, and its translation'),
     (functools.partial(twice, y=3), 'twice has values for y, and its transl'),
-    (3, '3 is no function'),
+    (3, '3 is not a function'),
   ],
 )
 def test_what_is_refused(fn_layer, fn, message):
@@ -217,7 +220,7 @@ def test_a_function_in_the_place_of_a_registered_one(fn_layer):
     '_one_lambda.<locals>.<lambda>',
   )
   [issue] = issues_of(fn_layer(imposter))
-  assert 'is not the function that is found under this name' in issue
+  assert 'is not the function that its module has under this name' in issue
 
 
 def test_the_name_to_register():

@@ -1,4 +1,4 @@
-"""First weights of translated layers against those that Lingvo draws.
+"""Initial weights of translated layers against Lingvo's.
 
 The numbers differ, since the generators do; their distributions must not. Each
 weight is compared as the variable that it is in Lingvo, shard by shard.
@@ -34,7 +34,7 @@ STEPS = (NestedMap(act=VECTORS, padding=PADDINGS[..., None]),)
 
 
 class Case(NamedTuple):
-  """A layer whose first weights are compared.
+  """A layer whose initial weights are compared.
 
   Attributes:
     module: the Lingvo module of its class.
@@ -268,7 +268,7 @@ def _check(ours: np.ndarray, theirs: np.ndarray, path: str):
   if not deviation:
     np.testing.assert_array_equal(ours, theirs, err_msg=path)
     return
-  # Each has an error of its own, so that the difference has sqrt(2) of them;
+  # Both have errors, so the standard error of the difference is sqrt(2) larger;
   # that of a normal distribution's deviation is sqrt(1/2) of the mean's.
   assert abs(ours.mean() - theirs.mean()) <= 2**0.5 * error * deviation, path
   assert abs(ours.std() / deviation - 1) <= error, path

@@ -17,7 +17,7 @@ def optimizer_steps(
 
   Args:
     params: Params of the optimizer.
-    weights: the first weights, numpy arrays by name.
+    weights: the initial weights, numpy arrays by name.
     gradients: for each step arrays like `weights`.
     rate: the learning rate, or Params of a schedule of it.
     loss_weights: for each step what its loss weighs, where it matters.
@@ -85,7 +85,7 @@ def _preconditioned(optimizer, count) -> list:
 
 
 def schedule_values(params, steps) -> np.ndarray:
-  """Returns what a Lingvo schedule says at each of the steps.
+  """Returns the values of a Lingvo schedule at each of the steps.
 
   Args:
     params: Params of the schedule.

@@ -16,13 +16,13 @@ class Trained:
   """What a real Lingvo run gave.
 
   Attributes:
-    first: the first weights, by theta path.
+    first: the initial weights, by theta path.
     gradients: of the first step's loss, before any clipping, by theta path.
     losses: of each step, before the step.
     learning_rates: of each step.
     grad_norms: of each step, as Lingvo's learner measures them.
     last: the weights after the last step.
-    eval_metrics: of the first batch at the first weights, {name: value}.
+    eval_metrics: of the first batch at the initial weights, {name: value}.
   """
 
   first: dict[str, np.ndarray]
@@ -38,7 +38,7 @@ def train(task_params, batches) -> Trained:
   """Trains a task for one step on each batch.
 
   Args:
-    task_params: Params of a Lingvo task; its `input` tells the tokenizer.
+    task_params: Params of a Lingvo task; its `input` has the tokenizer.
     batches: dicts of numpy arrays, all with the same keys.
   """
   tf = lingvo_runtime.module('lingvo.compat')
@@ -64,7 +64,7 @@ def train(task_params, batches) -> Trained:
     made.start()
     first = run(variables)
     at_first = run(
-      {'metrics': metrics, 'gradients': gradients}, made.fed(batches[0])
+      {'metrics': metrics, 'gradients': gradients}, made.feed_dict(batches[0])
     )
     each = [
       task.loss,
@@ -72,7 +72,7 @@ def train(task_params, batches) -> Trained:
       metrics['grad_norm/all/loss'],
       task.train_op,
     ]
-    steps = [run(each, made.fed(batch))[:3] for batch in batches]
+    steps = [run(each, made.feed_dict(batch))[:3] for batch in batches]
     last = run(variables)
   losses, rates, norms = (list(map(float, s)) for s in zip(*steps, strict=True))
   return Trained(

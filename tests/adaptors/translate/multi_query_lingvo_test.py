@@ -1,6 +1,6 @@
 """Attention with one head of keys against GShard's own, run for real.
 
-GShard caps no logits there, whatever its builder's `atten_logit_cap` says.
+GShard ignores its builder's `atten_logit_cap` there.
 
 Shapes: B batch, T time, D model dims, N heads, H dims of a head.
 """

@@ -15,7 +15,7 @@ from tests.pax_compat import trainer_runs
 MODULE = 'tests.adaptors.translate.refused_experiments'
 LAYERS = 'lingvo.core.layers'
 WITH_ATTENTION = 'lingvo.core.layers_with_attention'
-# What is said of each experiment: path, class, what is the matter.
+# The issues of each experiment: path, class, message.
 REASONS = {
   'ManyOwn': [
     (
@@ -27,7 +27,7 @@ REASONS = {
     (
       'task.lm.input_dropout_prob',
       'lingvo.tasks.lm.layers.TransformerLm',
-      "'some' is a text; expected a number (the default is 0.0)",
+      "'some' is a string; expected a number (the default is 0.0)",
     ),
     (
       'task.lm.position_emb',
@@ -38,7 +38,7 @@ REASONS = {
     (
       'task.lm.softmax',
       f'{MODULE}.OwnSoftmax',
-      'nobody has translated this class',
+      'no translator is registered for this class',
     ),
     (
       'task.lm.trans_tpl.tr_atten_tpl.ln_tpl',
@@ -59,7 +59,7 @@ REASONS = {
     (
       'task.train.lr_schedule.warmup_steps',
       'lingvo.core.schedule.TransformerSchedule',
-      "'a hundred' is a text; expected a number (the default is 4000)",
+      "'a hundred' is a string; expected a number (the default is 4000)",
     ),
     (
       'task.train.optimizer',
@@ -95,7 +95,7 @@ def _lines(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize('name', REASONS)
-def test_every_reason_is_told(own, name):
+def test_every_reason_is_listed(own, name):
   experiment = lingvo_experiment.LingvoExperiment(
     name='own',
     model_params=getattr(own, name)(),

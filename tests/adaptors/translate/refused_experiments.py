@@ -102,7 +102,7 @@ class ManyOwn(python_docs.TransformerLmTiny):
 
 @model_registry.RegisterSingleTaskModel
 class OwnNetwork(python_docs.TransformerLmTiny):
-  """A decoder with a loss of its own."""
+  """A decoder with its own loss."""
 
   def Task(self):
     p = super().Task()

@@ -1,8 +1,8 @@
 """Lingvo's stock language models at full size, translated, as text.
 
-The files in `testdata/golden/lingvo` hold the translated config of each, and
-path, shape, dtype, first values and split of each weight; those that are much
-like another one hold what is different. See `tests.golden_test`.
+The files in `testdata/golden/lingvo` contain each translated config, and path,
+shape, dtype, initializer and sharding of each weight; files of similar
+experiments contain the differences. See `tests.golden_test`.
 """
 
 import functools
@@ -51,12 +51,20 @@ EXPERIMENTS = {
   f'{_BERT}TrainBertDense2B': f'{_BERT}BertDense13B32x32',
 }
 
+# One of each family.
+_QUICK = (
+  'lm.one_billion_wds.OneBWdsGPipeTransformerWPM',
+  f'{_WORDS}Tiny',
+  f'{_DENSE}LM13B32x32',
+  f'{_BERT}BertDense13B32x32',
+)
+
 
 @functools.cache
 def _whole(name: str) -> str:
   params = lookup.find_model_params(name, _OPTIONS).Task()
   batch = NestedMap()
-  # Weights do not depend on how much a batch holds.
+  # Weights do not depend on the batch size.
   for path, array in synthetic.batch(params, 2, 16).items():
     *parents, last = path.split('.')
     node = batch
@@ -74,7 +82,13 @@ def golden_text(name: str) -> str:
   return golden.changes(_whole(name), _whole(base), base)
 
 
-@pytest.mark.parametrize('name', EXPERIMENTS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow)
+    for name in EXPERIMENTS
+  ],
+)
 def test_a_stock_experiment_is_what_its_file_says(name):
   golden.check(_FOLDER / f'{name}.txt', golden_text(name))
 

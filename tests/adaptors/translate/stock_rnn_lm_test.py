@@ -92,7 +92,7 @@ def _samples(count):
 
 
 def _start(task_params, samples, first, batch):
-  """Returns the translation, the program, and the state with first weights."""
+  """Returns the translation, the program, and the initial state."""
   translated = task_translation.translate_task(task_params, 'stock')
   lm = translated.config.model.lm_tpl
   lm.softmax_tpl = given_samples.given(lm.softmax_tpl, samples)
@@ -131,7 +131,7 @@ def test_twenty_steps(task_params):
     )
     assert set(weights) == set(theirs.weights[0])
     if step == 0:
-      # Of Adagrad, a gradient and how far it moves a weight say the same.
+      # With Adagrad, a gradient determines the update of a weight.
       parity.assert_gradients_close(
         {k: weights[k] - v for k, v in before.items()},
         {k: theirs.weights[1][k] - v for k, v in before.items()},

@@ -24,7 +24,7 @@ def _files(shared_data) -> list[pathlib.Path]:
 
 
 def _translated(path: pathlib.Path):
-  """Returns the translation of a text's `task.train`, and its report."""
+  """Returns the translation of a file's `task.train`, and its report."""
   task = reader.read_file(path).params.task
   report = Report()
   view = ParamsView(task, 'task', report).group('train')

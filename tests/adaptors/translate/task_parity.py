@@ -1,6 +1,6 @@
 """Holds a whole task against Lingvo: its loss, gradients, metrics and training.
 
-Lingvo runs for real, in graphs of its own, with the same weights and batches.
+Lingvo really runs, in separate graphs, with the same weights and batches.
 """
 
 import dataclasses
@@ -82,16 +82,16 @@ class Ours:
 
   def evaluate(self, batch) -> dict[str, tuple[float, float]]:
     """Returns the metrics of an evaluation, with their weights."""
-    told = self.program.eval_step(self.state.mdl_vars, nested(batch))
+    outputs = self.program.eval_step(self.state.mdl_vars, nested(batch))
     return {
       name: (float(value), float(weight))
-      for name, (value, weight) in told.weighted.items()
+      for name, (value, weight) in outputs.weighted.items()
     }
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """What Lingvo says of a batch at evaluation.
+  """Lingvo's outputs for a batch at evaluation.
 
   Attributes:
     weights: the task's, by theta path.
@@ -135,13 +135,14 @@ def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
     # Some weights are plain numbers.
     tensors = [x for v in metrics.values() for x in v if tf.is_tensor(x)]
     values, gradients = made.session.run(
-      [tensors, _dense(tf, gradients)], made.fed(batch)
+      [tensors, _dense(tf, gradients)], made.feed_dict(batch)
     )
-  told = dict(zip(map(id, tensors), values, strict=True))
+  outputs = dict(zip(map(id, tensors), values, strict=True))
   return Evaluated(
     weights,
     {
-      k: tuple(float(told.get(id(x), x)) for x in v) for k, v in metrics.items()
+      k: tuple(float(outputs.get(id(x), x)) for x in v)
+      for k, v in metrics.items()
     },
     gradients,
   )
@@ -153,10 +154,10 @@ def _dense(tf, gradients):
 
 def check_metrics(ours: Ours, batch, evaluated: Evaluated):
   """Fails where the metrics of an evaluation differ, or their weights."""
-  told = ours.evaluate(batch)
+  outputs = ours.evaluate(batch)
   for name, wanted in evaluated.metrics.items():
     for which, found, want in zip(
-      ('value', 'weight'), told[name], wanted, strict=True
+      ('value', 'weight'), outputs[name], wanted, strict=True
     ):
       what = f'{name} ({which})'
       parity.assert_close(found, want, parity.OUTPUT_TOLERANCE, what, 1e-6)
@@ -170,7 +171,7 @@ def check_evaluation(params, batch) -> Evaluated:
     batch: by dotted name.
 
   Returns:
-    What Lingvo says.
+    Lingvo's outputs.
   """
   evaluated = evaluate_in_lingvo(params, batch)
   ours = Ours.create(params, batch, evaluated.weights)
@@ -198,7 +199,7 @@ def check(params, batches) -> lingvo_training.Trained:
   )
   state, made = ours.state, ours.program
   for step, batch in enumerate(batches):
-    state, told = made.train_step(state, nested(batch))
+    state, outputs = made.train_step(state, nested(batch))
     first = step == 0
     for name, wanted, tolerance in (
       ('loss', theirs.losses, 1e-5 if first else STEPS_TOLERANCE),
@@ -206,7 +207,9 @@ def check(params, batches) -> lingvo_training.Trained:
       ('learning/raw_grad_norm', theirs.grad_norms, STEPS_TOLERANCE),
     ):
       what = f'{name} of step {step}'
-      parity.assert_close(told[name], np.float32(wanted[step]), tolerance, what)
+      parity.assert_close(
+        outputs[name], np.float32(wanted[step]), tolerance, what
+      )
   last = ours.theta(state.mdl_vars[base_layer.PARAMS])
   for path, value in theirs.last.items():
     parity.assert_close(last[path], value, STEPS_TOLERANCE, path)

@@ -14,7 +14,6 @@ import numpy as np
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
 from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, base_model, learners
@@ -100,7 +99,6 @@ class TinyModel(base_model.BaseModel):
 
 
 def _translate(view):
-  view.get('params_init')
   parts = {
     name: registry.translate(view.child(name))
     for name in ('emb', 'first', 'second')
@@ -109,7 +107,6 @@ def _translate(view):
     return None
   config = TinyModel.config(
     **{f'{name}_tpl': part.config for name, part in parts.items()},
-    **base_fields(view),
   )
   maps = [part.variables.under(name, name) for name, part in parts.items()]
   return Translated(config, sum(maps[1:], maps[0]))
@@ -186,7 +183,7 @@ class Run:
     averages: the moving averages of the weights, likewise; empty without.
     losses: of each step.
     rates: the learning rate of each step, where there is one for all.
-    norms: of the gradients of each step, before clipping, where it is told.
+    norms: of the gradients of each step, before clipping, where it is metrics.
   """
 
   weights: list[dict[str, np.ndarray]]
@@ -205,18 +202,18 @@ def run_lingvo(task_params, data) -> Run:
     averages = {}
     if task.ema:
       averages = {k: task.ema.average(v) for k, v in variables.items()}
-    told = {k: value for k, (value, _) in task.eval_metrics.items()}
+    metrics = {k: value for k, (value, _) in task.eval_metrics.items()}
     asked = [
       (run.losses, task.loss),
-      (run.rates, told.get('learning_rate/loss')),
-      (run.norms, told.get('grad_norm/all/loss')),
+      (run.rates, metrics.get('learning_rate/loss')),
+      (run.norms, metrics.get('grad_norm/all/loss')),
     ]
     asked = [(into, tensor) for into, tensor in asked if tensor is not None]
     made.start()
     run.weights.append(made.session.run(variables))
     for batch in data:
       values, _ = made.session.run(
-        [[tensor for _, tensor in asked], task.train_op], made.fed(batch)
+        [[tensor for _, tensor in asked], task.train_op], made.feed_dict(batch)
       )
       for (into, _), value in zip(asked, values, strict=True):
         into.append(float(value))
@@ -231,7 +228,7 @@ def start(task_params, batch, first, translated=None):
   Args:
     task_params: of Lingvo.
     batch: of which only the shapes matter.
-    first: the first weights, by theta path. What is not trained starts with 0.
+    first: the initial weights by theta path; untrained weights are 0.
     translated: the task as it is translated; None to translate it.
   """
   translated = translated or translate(task_params)
@@ -275,7 +272,7 @@ def run_ours(task_params, data, first, translated=None) -> Run:
   Args:
     task_params: of Lingvo.
     data: the batches.
-    first: the first weights, by theta path.
+    first: the initial weights, by theta path.
     translated: see `start`.
   """
   translated, made, state = start(task_params, data[0], first, translated)

@@ -1,5 +1,7 @@
 """Maps of variables as a whole; their transforms are tested with their uses."""
 
+import doctest
+
 import numpy as np
 
 from adaptors.translate import variables as variables_lib
@@ -18,6 +20,11 @@ THETA = {
   'a.moving_mean': np.ones(3),
   'b.w': np.zeros(2),
 }
+
+
+def test_the_example():
+  results = doctest.testmod(variables_lib)
+  assert results.attempted > 0 and results.failed == 0
 
 
 def test_collections_and_children():

@@ -1,4 +1,4 @@
-"""First weights against those that Lingvo draws, of the same method and shape.
+"""Initial weights against Lingvo's, with the same method and shape.
 
 The numbers differ, since the generators do; their distributions must not.
 """
@@ -88,7 +88,7 @@ def test_same_distribution(py_utils, method, shape):
   assert stats.ks_2samp(ours.ravel(), theirs.ravel()).pvalue > 1e-4
   if 'Gaussian' in method and 'Truncated' not in method:
     return
-  # Where there are bounds, so many draws come close to them.
+  # Many draws come close to the bounds, if there are any.
   width = theirs.max() - theirs.min()
   np.testing.assert_allclose(ours.min(), theirs.min(), atol=5e-3 * width)
   np.testing.assert_allclose(ours.max(), theirs.max(), atol=5e-3 * width)

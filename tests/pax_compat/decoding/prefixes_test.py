@@ -1,10 +1,17 @@
-"""Beginnings of sequences, moved to and fro."""
+"""Prefixes, aligned, truncated and padded."""
+
+import doctest
 
 import numpy as np
 
 from pax_compat.decoding import prefixes
 
 IDS = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+
+
+def test_examples():
+  found = doctest.testmod(prefixes)
+  assert found.attempted and not found.failed
 
 
 def test_only_the_prefix_is_kept():
@@ -25,7 +32,7 @@ def test_right_aligned():
   np.testing.assert_array_equal(made.ids, [[1, 2, 3], [0, 0, 4], [0, 7, 8]])
   np.testing.assert_array_equal(made.offsets, [0, 2, 1])
   np.testing.assert_array_equal(made.lengths, [3, 1, 2])
-  longer = prefixes.with_room(made, 5)
+  longer = prefixes.pad(made, 5)
   np.testing.assert_array_equal(
     longer.ids, [[1, 2, 3, 0, 0], [0, 0, 4, 0, 0], [0, 7, 8, 0, 0]]
   )
@@ -36,6 +43,6 @@ def test_right_aligned():
 
 
 def test_cut():
-  made = prefixes.cut(prefixes.create(IDS, np.array([3, 1, 2])), 2)
+  made = prefixes.truncate(prefixes.create(IDS, np.array([3, 1, 2])), 2)
   np.testing.assert_array_equal(made.ids, [[1, 2], [4, 0], [7, 8]])
   np.testing.assert_array_equal(made.lengths, [2, 1, 2])

@@ -14,18 +14,18 @@ def test_rows_that_count():
     seed=jnp.asarray(7),
     eval_sample_weights=jnp.array([1.0, 0.0, 0.5]),
   )
-  got = texts.of_counted_rows(out)
+  got = texts.without_padding_rows(out)
   np.testing.assert_array_equal(got.ids, [[0, 1], [4, 5]])
   np.testing.assert_array_equal(got.src.ids, [0, 2])
   assert got.seed == 7 and isinstance(got.ids, np.ndarray)
   del out.eval_sample_weights
-  np.testing.assert_array_equal(texts.of_counted_rows(out).ids, out.ids)
+  np.testing.assert_array_equal(texts.without_padding_rows(out).ids, out.ids)
 
 
 def test_what_comes_after_a_prefix():
   ids = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3]])
   np.testing.assert_array_equal(
-    texts.after(ids, np.array([1, 4, 0])),
+    texts.without_prefixes(ids, np.array([1, 4, 0])),
     [[2, 3, 4, 0], [0, 0, 0, 0], [9, 1, 2, 3]],
   )
 

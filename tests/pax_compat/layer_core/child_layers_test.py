@@ -1,4 +1,4 @@
-"""Tests of what `build_child` says of flax, step by step."""
+"""Tests of the steps in the docstring of `build_child`."""
 
 import jax
 import pytest

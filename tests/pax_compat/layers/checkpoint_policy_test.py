@@ -12,7 +12,7 @@ from pax_compat.layers.checkpoint_policy import (
   custom_policy,
 )
 
-# Each named value has a size of its own, by which it is found again.
+# Each named value has a different size, by which it is identified.
 NAMES = {
   'combined_qkv_proj': 11,
   'query_proj': 12,

@@ -314,11 +314,11 @@ def test_what_inner_layers_tell_reaches_the_outside():
     np.ones([2, 2], np.float32),
   )
   params = {PARAMS: variables[PARAMS]}
-  out, told = layer.apply(
+  out, outputs = layer.apply(
     params, np.ones([2, 2], np.float32), mutable=[AUX_LOSS, SUMMARIES]
   )
-  np.testing.assert_allclose(jax.tree.leaves(told[AUX_LOSS]), [out.sum()])
-  np.testing.assert_allclose(jax.tree.leaves(told[SUMMARIES]), [out.mean()])
+  np.testing.assert_allclose(jax.tree.leaves(outputs[AUX_LOSS]), [out.sum()])
+  np.testing.assert_allclose(jax.tree.leaves(outputs[SUMMARIES]), [out.mean()])
   np.testing.assert_array_equal(
     layer.apply(params, np.ones([2, 2], np.float32)), out
   )
@@ -385,7 +385,7 @@ def test_a_module_that_does_not_hear_of_evaluation():
     with (
       base_layer.eval_mode(),
       pytest.raises(
-        errors.UserError, match='in evaluation; expected train_argument'
+        errors.UserError, match='in evaluation; set train_argument'
       ),
     ):
       layer.apply(variables, IMAGES)

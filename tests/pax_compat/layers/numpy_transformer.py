@@ -64,7 +64,7 @@ def attention(queries, sources, weights, visible):
 
 
 def residual(x, compute, weights, policy, kind=''):
-  """A residual around `compute`, normalised where the policy says.
+  """A residual around `compute`, normalised according to the policy.
 
   Args:
     x: [B, T, D].

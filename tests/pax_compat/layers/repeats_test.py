@@ -155,9 +155,11 @@ def test_each_repeat_has_statistics_of_its_own():
 def test_auxiliary_losses_are_summed():
   layer = _repeat()
   variables = _variables(layer)
-  _, said = layer.apply(variables, INPUTS, mutable=[AUX_LOSS])
+  _, outputs = layer.apply(variables, INPUTS, mutable=[AUX_LOSS])
   want = np.square(_one_by_one(variables[PARAMS])).sum()
-  np.testing.assert_allclose(said[AUX_LOSS]['sub']['squares'], want, rtol=1e-5)
+  np.testing.assert_allclose(
+    outputs[AUX_LOSS]['sub']['squares'], want, rtol=1e-5
+  )
 
 
 def test_auxiliary_losses_of_two_calls_are_summed():
@@ -170,7 +172,7 @@ def test_auxiliary_losses_of_two_calls_are_summed():
       return self.repeat(self.repeat(inputs))
 
   variables = _variables(_repeat())
-  _, said = Twice().apply(
+  _, outputs = Twice().apply(
     {name: {'repeat': value} for name, value in variables.items()},
     INPUTS,
     mutable=[AUX_LOSS, SUMMARIES],
@@ -178,9 +180,9 @@ def test_auxiliary_losses_of_two_calls_are_summed():
   first = _one_by_one(variables[PARAMS])
   second = _one_by_one(variables[PARAMS], first[-1])
   want = np.square(first).sum() + np.square(second).sum()
-  found = said[AUX_LOSS]['repeat']['sub']['squares']
+  found = outputs[AUX_LOSS]['repeat']['sub']['squares']
   np.testing.assert_allclose(found, want, rtol=1e-5)
-  means = said[SUMMARIES]['repeat']['sub']['mean'].value
+  means = outputs[SUMMARIES]['repeat']['sub']['mean'].value
   np.testing.assert_allclose(means, second.mean(axis=(1, 2)), rtol=1e-5)
 
 
@@ -188,14 +190,14 @@ def test_auxiliary_losses_of_two_calls_are_summed():
 def test_summaries(unpack):
   layer = _repeat(unpack_summaries=unpack)
   variables = _variables(layer)
-  _, said = layer.apply(variables, INPUTS, mutable=[SUMMARIES])
-  said = said[SUMMARIES]['sub']
+  _, outputs = layer.apply(variables, INPUTS, mutable=[SUMMARIES])
+  outputs = outputs[SUMMARIES]['sub']
   want = _one_by_one(variables[PARAMS]).mean(axis=(1, 2))
   if unpack:
-    assert set(said) == {'mean_0', 'mean_1', 'mean_2'}
-    found = [said[f'mean_{i}'].value for i in range(X)]
+    assert set(outputs) == {'mean_0', 'mean_1', 'mean_2'}
+    found = [outputs[f'mean_{i}'].value for i in range(X)]
   else:
-    found = said['mean'].value
+    found = outputs['mean'].value
   np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
@@ -223,10 +225,10 @@ def test_outputs_of_all_repeats():
 def test_outputs_of_all_repeats_beside_the_last():
   layer = _repeat(collect_intermediate_outputs=True)
   variables = _variables(layer)
-  y, said = layer.apply(variables, INPUTS, mutable=[repeats.INTERMEDIATES])
+  y, outputs = layer.apply(variables, INPUTS, mutable=[repeats.INTERMEDIATES])
   want = _one_by_one(variables[PARAMS])
   np.testing.assert_allclose(y, want[-1], rtol=1e-5)
-  (found,) = said[repeats.INTERMEDIATES]['repeat_intermediates']
+  (found,) = outputs[repeats.INTERMEDIATES]['repeat_intermediates']
   np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
@@ -313,7 +315,7 @@ def test_what_is_repeated_cannot_be_shared_with_the_outside(outside_first):
   tpl = linears.FeedForward.config()
   with pytest.raises(
     errors.UserError,
-    match='ff and a layer inside of repeat.sub share one config of FeedForward',
+    match='ff and a layer inside repeat.sub share one config of FeedForward',
   ):
     _model(tpl, tpl, outside_first).init(jax.random.key(0), INPUTS)
 

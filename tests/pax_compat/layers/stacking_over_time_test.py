@@ -101,7 +101,7 @@ def test_unstacked(left, right, stride, length):
 def test_a_step_is_taken_from_the_window_before_it_if_that_has_it():
   """Two windows have each odd step: 0 (0) 1, 1 (2) 3 and 3 (4) 5."""
   layer = _layer(1, 1, 2)
-  # The windows, told apart by what they hold.
+  # The windows, identified by their contents.
   stacked = np.repeat([10.0, 20.0, 30.0], 3).reshape(1, 3, 3)
   back = layer.apply({}, stacked, method='unstack')
   np.testing.assert_array_equal(back[0, :, 0], [10, 10, 20, 20, 30, 30])
@@ -110,7 +110,7 @@ def test_a_step_is_taken_from_the_window_before_it_if_that_has_it():
 def test_what_is_between_windows_is_lost():
   layer = _layer(0, 1, 3)
   y, _ = layer.apply({}, np.ones([B, 7, D], np.float32))
-  with pytest.raises(errors.UserError, match='stride, 3, leaves out steps'):
+  with pytest.raises(errors.UserError, match='stride, 3, skips steps'):
     layer.apply({}, y, method='unstack')
 
 

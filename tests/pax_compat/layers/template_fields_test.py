@@ -1,4 +1,6 @@
-"""What a parent says of a child against what the child's template says."""
+"""Fields that a parent sets on its child's template."""
+
+import doctest
 
 import jax
 import numpy as np
@@ -13,24 +15,29 @@ def _agreed(tpl, **fields):
   return template_fields.agreed('Parent.linear_tpl', tpl, **fields)
 
 
-def test_a_parent_leaves_open_what_it_does_not_say():
+def test_the_example():
+  result = doctest.testmod(template_fields)
+  assert result.attempted > 0
+  assert result.failed == 0
+
+
+def test_none_leaves_a_field_to_the_template():
   tpl = linears.FeedForward.config(input_dims=3)
   fields = _agreed(tpl, input_dims=None, output_dims=4, has_bias=False)
   assert fields == {'output_dims': 4, 'has_bias': False}
 
 
 @pytest.mark.parametrize('own', [4, None])
-def test_both_may_say_the_same(own):
-  """None says nothing."""
+def test_both_may_set_the_same_value(own):
   tpl = linears.FeedForward.config(output_dims=own)
   assert _agreed(tpl, output_dims=4) == {'output_dims': 4}
 
 
-def test_what_both_say_differently_is_a_mistake():
+def test_different_values_are_refused():
   tpl = linears.FeedForward.config(output_dims=3)
   with pytest.raises(
     errors.UserError,
-    match='Parent.linear_tpl.output_dims is 3, but .* makes it 4; set one',
+    match='Parent.linear_tpl.output_dims is 3, but .* sets it to 4; set one',
   ):
     _agreed(tpl, output_dims=4)
 
@@ -120,6 +127,6 @@ def test_a_mapping_that_would_split_nothing_is_refused(config, name, expected):
   with pytest.raises(
     errors.UserError,
     match=f'{config.cls.__name__}.{kind}_split_dims_mapping.{name} is set, but'
-    f' splits nothing; expected {expected}',
+    f' has no effect; expected {expected}',
   ):
     config.Instantiate().init(jax.random.key(0), np.zeros([1, 2, 4]))

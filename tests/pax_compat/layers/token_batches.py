@@ -25,7 +25,7 @@ def batch() -> NestedMap:
 
 
 def padded(data: NestedMap) -> NestedMap:
-  """Returns a batch with one more example, which only fills it.
+  """Returns a batch with an additional padding row.
 
   It is a copy of the first one, and looks like any other but for its
   `eval_sample_weights`.

@@ -1,4 +1,6 @@
-"""Tests of clu's metrics over several batches."""
+"""Tests of clu metrics over several batches."""
+
+import doctest
 
 import flax.struct
 import jax.numpy as jnp
@@ -17,17 +19,22 @@ def _accuracy(correct, mask):
   )
 
 
+def test_examples():
+  found = doctest.testmod(clu_metrics)
+  assert found.attempted and not found.failed
+
+
 def test_metrics_of_batches_are_merged():
   merged = None
   for correct, mask in (([1, 0, 1], [1, 1, 1]), ([0, 1, 1], [1, 0, 0])):
     merged = clu_metrics.merge(merged, {'accuracy': _accuracy(correct, mask)})
-  found = clu_metrics.scalars(clu_metrics.read(merged))
+  found = clu_metrics.scalars(clu_metrics.compute(merged))
   assert found == {'accuracy': 0.5}
 
 
 def test_batches_have_the_same_metrics():
   one = {'a': _accuracy([1], [1])}
-  with pytest.raises(errors.UserError, match='clu metrics a, b; .* are a$'):
+  with pytest.raises(errors.UserError, match='clu metrics a, b; .* have a$'):
     clu_metrics.merge(one, {**one, 'b': one['a']})
 
 
@@ -52,17 +59,15 @@ class Several(metrics.Metric):
   ],
 )
 def test_a_metric_of_several_values(kind, scalars, others):
-  found = clu_metrics.read({'m': Several(kind)})
+  found = clu_metrics.compute({'m': Several(kind)})
   assert sorted(found) == sorted(scalars + others)
   assert clu_metrics.scalars(found) == dict.fromkeys(scalars, 1.5)
   assert all(isinstance(found[name], values.Image) for name in others)
 
 
-def test_a_metric_that_amounts_to_something_else():
-  with pytest.raises(
-    errors.UserError, match="'m' amounts to 7; expected a clu"
-  ):
-    clu_metrics.read({'m': Several('wrong')})
+def test_a_value_that_is_not_a_clu_value():
+  with pytest.raises(errors.UserError, match="'m' is 7; expected a clu"):
+    clu_metrics.compute({'m': Several('wrong')})
 
 
 def test_clu_brings_no_tensorflow():

@@ -48,7 +48,7 @@ def test_values_come_back(tmp_path, value, read):
 )
 def test_what_json_has_not(tmp_path, value):
   path = tmp_path / 'x.jsonl'
-  with pytest.raises(errors.UserError, match='holds a .*, which JSON has not'):
+  with pytest.raises(errors.UserError, match='contain a .*, which JSON cannot'):
     with example_outputs.example_writer(path) as writer:
       writer.write(value=value)
   assert not path.exists()

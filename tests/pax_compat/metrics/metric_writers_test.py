@@ -11,7 +11,7 @@ import pytest
 from clu import values
 
 from pax_compat import errors
-from pax_compat.metrics import histograms, metric_writers
+from pax_compat.metrics import histograms, json_lines, metric_writers
 from tests.pax_compat import event_files
 from tests.pax_compat.launching import run_script
 
@@ -160,13 +160,13 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn, resume_step):
 
 def test_what_is_dropped_is_logged(tmp_path, monkeypatch):
   _write(tmp_path, [10, 20, 30])
-  said = []
+  messages = []
   monkeypatch.setattr(
-    metric_writers.logging, 'info', lambda text, *args: said.append(text % args)
+    json_lines.logging, 'info', lambda text, *args: messages.append(text % args)
   )
   _write(tmp_path, [], resume_step=10)
-  assert len(said) == 1
-  assert 'dropped 2 lines that come again' in said[0]
+  assert len(messages) == 1
+  assert 'dropped 2 lines of steps that are run again' in messages[0]
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):

@@ -31,6 +31,6 @@ def test_numbers_from_0_to_1_are_shown():
 
 
 @pytest.mark.parametrize('shape', [[4, 4], [4, 4, 5], [0, 4, 3], [1, 4, 4, 3]])
-def test_what_is_no_image(shape):
+def test_what_is_not_an_image(shape):
   with pytest.raises(errors.UserError, match=r'the shape \[.*; expected \[hei'):
     png.encode(np.zeros(shape))

@@ -18,7 +18,7 @@ def test_line_and_rates():
   for i in range(20):
     clock.seconds += 0.5
     p.count_step(tokens=4096, input_wait=0.01)
-    p.know_loss(3 - i / 10)
+    p.set_loss(3 - i / 10)
   line, rates = p.report()
   assert line == (
     'step 120/400  loss 1.1  2.0 steps/s  8.2k tokens/s  input wait 2%'
@@ -70,7 +70,7 @@ def test_compilation_does_not_count():
   p = progress.Progress(11, clock=clock)
   clock.seconds += 60
   p.count_step(tokens=10, input_wait=30)
-  p.know_loss(5)
+  p.set_loss(5)
   p.start()
   for _ in range(5):
     clock.seconds += 0.25

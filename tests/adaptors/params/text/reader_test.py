@@ -207,16 +207,16 @@ def test_fields_that_the_class_has_no_more(form):
 @pytest.mark.parametrize(
   'type_name, message',
   [
-    ('os/system', "cls: 'os' is in none of the packages"),
-    ('lingvoid/Layer', "'lingvoid' is in none of the packages"),
+    ('os/system', "cls: 'os' is not in the allowed packages"),
+    ('lingvoid/Layer', "'lingvoid' is not in the allowed packages"),
     ('lingvo.core.layerz/FCLayer', 'no module lingvo.core.layerz'),
     ('lingvo.core.layers/FCLayr', 'did you mean: FCLayer'),
     # Imported there, but of another module: not what Lingvo writes.
     ('lingvo.core.layers/partial', 'defines no class or function'),
     ('lingvo.core.layers/np', 'defines no class or function'),
     ('lingvo.core.base_layer/BaseLayerMeta', 'its Params() fails'),
-    ('Layer', 'is in none of the packages'),
-    ('lingvo.core.py_utils/GetShape', 'is no class'),
+    ('Layer', 'is not in the allowed packages'),
+    ('lingvo.core.py_utils/GetShape', 'is not a class'),
   ],
 )
 @pytest.mark.parametrize('form', FORMS)
@@ -283,8 +283,8 @@ def test_pickles_are_not_loaded():
     ('a : [1, 2', '2: the value of a does not end'),
     ("a : 'b", '2: the value of a does not end'),
     ('a.b : 1\na : 2', '3: a: it is there twice'),
-    ('a : 1\na.b : 2', '3: a.b: a value and parts of it'),
-    ('a..b : 1', '2: a..b: this is no path'),
+    ('a : 1\na.b : 2', '3: a.b: it has both a value and fields'),
+    ('a..b : 1', '2: a..b: this is not the path'),
   ],
 )
 def test_errors_in_plain_text_have_lines(text, message):

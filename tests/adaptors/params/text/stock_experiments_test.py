@@ -1,6 +1,6 @@
 """Reads the Params texts of Lingvo's stock experiments, and compares.
 
-They are data beside the checkout: what Lingvo itself wrote of each experiment.
+They are files beside the checkout that Lingvo itself wrote.
 """
 
 import gzip

@@ -13,7 +13,6 @@ from adaptors import lingvo_runtime
 from adaptors.translate import registry
 from adaptors.translate.builder.builder_parts import translates_part
 from adaptors.translate.functions import translates_fn
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Variable, VariableMap
 from pax_compat import base_layer, base_model, errors
@@ -44,7 +43,7 @@ def _lingvo_classes():
     @classmethod
     def Params(cls):
       p = super().Params()
-      p.Define('start', 1.0, 'Its first value.')
+      p.Define('start', 1.0, 'Its initial value.')
       return p
 
     def _CreateLayerVariables(self):
@@ -115,7 +114,7 @@ class Scale(base_layer.BaseLayer):
   """The user's layer here.
 
   Attributes:
-    start: its first value.
+    start: its initial value.
   """
 
   start: float = 1.0
@@ -130,8 +129,8 @@ class Scale(base_layer.BaseLayer):
 
 @translates_part(f'{__name__}._lingvo_classes.<locals>.Scale')
 def translate_scale(view):
-  view.get('params_init')
-  config = Scale.config(start=view.get('start'), **base_fields(view))
+  view.get('params_init')  # The weight starts as a constant.
+  config = Scale.config(start=view.get('start'))
   return Translated(config, VariableMap([Variable(('scale',), 'scale')]))
 
 
@@ -200,13 +199,11 @@ class BuiltModel(base_model.BaseModel):
 
 
 def _translate_task(view):
-  view.get('params_init')
   network = registry.translate(view.child('network'))
-  fields = base_fields(view)
   if network is None:
     return None
   return Translated(
-    BuiltModel.config(network_tpl=network.config, **fields),
+    BuiltModel.config(network_tpl=network.config),
     network.variables.under('network', 'network'),
   )
 

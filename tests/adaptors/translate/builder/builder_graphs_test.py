@@ -114,7 +114,7 @@ def test_fetches_from_a_graph(lingvo):
     ([('a->b', '_Id'), ('a->b', '_Id')], "'b' is written twice"),
     ([('a->c', '_Id'), ('a->a.b', '_Id')], "both 'a' and 'a.b' are written"),
     ([('b->c', '_Id'), ('a->b', '_Id')], 'sub[0] (lingvo.core.builder_layers.'),
-    ([('a', '_Id')], "'a' is no signature"),
+    ([('a', '_Id')], "'a' is not a signature"),
   ],
 )
 def test_graphs_that_are_refused(lingvo, nodes, message):
@@ -146,11 +146,11 @@ def test_a_shared_layer_that_no_node_uses(lingvo):
     sub=[('a->b', 0)],
   )
   [issue] = issues_of(params)
-  assert 'no node uses those of [1]' in issue
+  assert 'no node uses the layers [1]' in issue
 
 
 def test_every_untranslated_part_is_named(lingvo):
-  """A function, a layer that nobody translated, and one that is no part."""
+  """A function, a layer without a translator, and one that is not a part."""
 
   def mine(x):
     return x
@@ -167,9 +167,11 @@ def test_every_untranslated_part_is_named(lingvo):
   assert issues[0].startswith('layer.sub[0].sub[0].fn (lingvo.core.builder_l')
   assert 'every_untranslated_part_is_named.<locals>.mine' in issues[0]
   assert issues[1].startswith('layer.sub[0].sub[1] (lingvo.core.bn_layers')
-  assert 'nobody has translated this class; @translates_part' in issues[1]
+  assert (
+    'no translator is registered for this class; @translates_part' in issues[1]
+  )
   assert issues[2].startswith('layer.sub[1].body (lingvo.core.rnn_layers.FRNN')
-  assert 'translated, but not as a part' in issues[2]
+  assert 'not one for a sub-layer of a builder' in issues[2]
 
 
 def test_a_part_that_computes_something_else(lingvo):
@@ -198,5 +200,5 @@ def test_a_fetch_that_is_not_there(lingvo):
   b = lingvo.builder
   params = b._AddFetches('branch', b._Seq('seq', b._Save('save')), ['saved'])
   [issue] = issues_of(params)
-  assert "'saved' is no layer of the body" in issue
+  assert "'saved' is not a layer of the body" in issue
   assert 'expected some of save' in issue

@@ -220,7 +220,7 @@ _CASES = {
     ),
     [X, Y],
   ),
-  'repeated with variables of their own': (
+  'repeated with separate variables': (
     lambda m: m.core.RepeatLayer.Params().Set(
       name='rep', repeat=R, body=_fc(m), per_layer_vars=True
     ),

@@ -86,7 +86,7 @@ def test_every_name_translates_in_small(name):
   translated = tiny_task.translate(_params(name))
   model = translated.config.model
   assert model.mlm_augmenter_tpl.mask_token_id == 103
-  # Of one device there is no mesh.
+  # With one device there is no mesh.
   assert model.ici_mesh_shape is None
 
 
@@ -164,7 +164,7 @@ def _first_weights(params):
 
 
 def test_first_weights():
-  """Their moments, at a size that tells deviations to a few percent."""
+  """Their moments, at a size that shows deviations of a few percent."""
   sizes = shrinking.Sizes(width=512, vocab_size=256, sequence_length=64)
   params = small_experiments.task_params(
     f'lm.wiki_bert.{_KINDS["positions"]}', sizes
@@ -246,7 +246,7 @@ def test_a_class_that_computes_something_else():
 
 
 def test_how_tokens_are_masked():
-  """Where a batch has none that are; what the task says goes first."""
+  """If a batch has none; the fields of the task take precedence."""
   params = _base()
   params.masked_lm.Set(
     vocab_size=7, mask_token_id=5, mask_prob=0.5, random_avoid_ids=[0]

@@ -162,8 +162,8 @@ _EIGHT_DEVICES = """
     losses.append([])
     for _ in range(3):
       put = partitioning.global_batch(batch, partitioning.batch_sharding(mesh))
-      state, told = made.train_step(state, put)
-      losses[-1].append(float(told['loss']))
+      state, outputs = made.train_step(state, put)
+      losses[-1].append(float(outputs['loss']))
   print(json.dumps([losses, places]))
 """
 

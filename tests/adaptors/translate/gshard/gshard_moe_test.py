@@ -236,10 +236,10 @@ def _check(params, is_gated=False, do_eval=False):
 
   def call(layer, x, segment_ids):
     paddings = (segment_ids == 0).astype(jnp.float32)
-    y, told = layer.apply(
+    y, collections = layer.apply(
       layer.variables, x, paddings, mutable=[base_layer.AUX_LOSS]
     )
-    [aux_loss] = told[base_layer.AUX_LOSS].values()
+    [aux_loss] = collections[base_layer.AUX_LOSS].values()
     return {'y': y, 'aux_loss': aux_loss}
 
   inputs = [X, SEGMENT_IDS]

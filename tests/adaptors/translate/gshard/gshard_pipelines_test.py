@@ -1,4 +1,4 @@
-"""GShard's pipelines in Lingvo and here: a stock experiment cut into stages."""
+"""GShard's pipelines against Lingvo's: a stock experiment in stages."""
 
 import numpy as np
 import pytest
@@ -43,9 +43,9 @@ def test_gradients_and_losses_of_steps():
   for step, (batch, want) in enumerate(
     zip(batches, theirs.losses, strict=True)
   ):
-    state, told = ours.program.train_step(state, task_parity.nested(batch))
+    state, outputs = ours.program.train_step(state, task_parity.nested(batch))
     parity.assert_close(
-      told['loss'], np.float32(want), 1e-4 if step else 1e-5, f'loss {step}'
+      outputs['loss'], np.float32(want), 1e-4 if step else 1e-5, f'loss {step}'
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.translate.variables import Dealt
+from adaptors.translate.variables import Interleave
 from tests.adaptors.translate import parity
 
 B, T, D = 3, 7, 8
@@ -143,11 +143,11 @@ def test_what_is_not_translated_is_refused(fields, issue):
   assert f'layer.{issue}' in found
 
 
-def test_dealt_rows():
+def test_interleaved_rows():
   """Row i is in part i modulo 3, and what is missing at the end is zero."""
   rows = np.arange(14).reshape(7, 2)
-  dealt = Dealt(3, 7)
-  parts = dealt.to_lingvo(rows)
+  interleaved = Interleave(3, 7)
+  parts = interleaved.to_lingvo(rows)
   for part, expected in zip(
     parts,
     [
@@ -158,4 +158,4 @@ def test_dealt_rows():
     strict=True,
   ):
     np.testing.assert_array_equal(part, expected)
-  np.testing.assert_array_equal(dealt.to_jax(parts), rows)
+  np.testing.assert_array_equal(interleaved.to_jax(parts), rows)

@@ -11,7 +11,6 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
-from adaptors.translate.layers.basic_layers import base_fields
 from adaptors.translate.registry import Translated
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
@@ -134,7 +133,7 @@ def _gpipe(batch_major):
 
 
 def test_inputs_of_a_fixed_shape():
-  """Trained for a step: at evaluation Lingvo cannot cut such batches."""
+  """Trained for a step: at evaluation Lingvo cannot trim such batches."""
   params = _params('FixedShapeInputLanguageModel', _transformer())
   run = tiny_task.check(params, [NestedMap(_batch())] * 2, loss_tolerance=1e-5)
   assert all(tiny_task.moved(run).values())
@@ -147,6 +146,7 @@ def test_packed_examples_of_recurrent_layers():
   assert theirs.metrics['num_words'] == (6 + 5, 1)
 
 
+@pytest.mark.slow
 def test_gpipe_with_time_first():
   lm = _gpipe(batch_major=False)
   lm.stack.normalize_encoder = True
@@ -232,13 +232,12 @@ class Own(base_layer.BaseLayer):
 
 
 def _translate_own(view):
-  view.get('vocab_size'), view.get('packed_input'), view.get('params_init')
+  view.get('vocab_size'), view.get('packed_input')
   parts = {
     n: registry.translate(view.child(n)) for n in ('emb', 'pos', 'softmax')
   }
   config = Own.config(
     **{f'{name}_tpl': part.config for name, part in parts.items()},
-    **base_fields(view),
   )
   variables = [parts[n].variables.under(n, n) for n in ('emb', 'softmax')]
   return Translated(config, variables[0] + variables[1])
@@ -257,7 +256,7 @@ def test_a_packed_network_of_the_user():
 
 
 @pytest.mark.parametrize(
-  'kind,lm,fields,told',
+  'kind,lm,fields,message',
   [
     (
       'LanguageModel',
@@ -310,7 +309,7 @@ def test_a_packed_network_of_the_user():
     ),
   ],
 )
-def test_what_does_not_go_together(kind, lm, fields, told):
+def test_what_does_not_go_together(kind, lm, fields, message):
   with pytest.raises(errors.UserError) as error:
     tiny_task.translate(_params(kind, lm(), **fields))
-  assert told in str(error.value)
+  assert message in str(error.value)

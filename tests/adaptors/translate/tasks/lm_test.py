@@ -74,7 +74,7 @@ def test_loss_metrics_and_gradients_of_the_first_batch(experiment, batches):
 def test_twenty_steps_of_the_experiment(experiment, batches):
   """Adam, its schedule, and a gradient norm that is clipped at first.
 
-  Of one layer; `lm_training_test` has other ways to train.
+  Of one layer; `lm_training_test` has other learners.
   """
   params = _task_params(experiment)
   params.lm.num_trans_layers = 1

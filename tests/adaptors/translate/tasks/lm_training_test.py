@@ -107,7 +107,7 @@ def test_twenty_steps_of_a_transformer(name):
 
 
 def test_gradients_of_recurrent_layers_that_are_scaled_down():
-  """As in the stock word-level model, which says 16."""
+  """As in the stock word-level model, which has 16."""
   fields = dict(
     optimizer=optimizer('Adagrad', initial_accumulator_value=1.0),
     learning_rate=0.2,
@@ -143,16 +143,16 @@ def test_what_goes_by_whole_variables(fields, field):
   params.lm.softmax.num_shards = 2
   with pytest.raises(errors.UserError) as error:
     tiny_task.translate(params)
-  told = str(error.value)
-  assert f'{field} ' in told
-  assert 'lm.softmax.weight_0, lm.softmax.weight_1 are one weight' in told
+  message = str(error.value)
+  assert f'{field} ' in message
+  assert 'lm.softmax.weight_0, lm.softmax.weight_1 are one weight' in message
   for name in fields:
     params.train.Set(**{name: getattr(_transformer().train, name)})
   tiny_task.translate(params)
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
     (
       {'clip_gradient_norm_to_value': 1.0},
@@ -172,13 +172,13 @@ def test_what_goes_by_whole_variables(fields, field):
     ),
   ],
 )
-def test_what_such_scaling_does_not_go_with(fields, told):
+def test_what_such_scaling_does_not_go_with(fields, message):
   made = {k: v() if callable(v) else v for k, v in fields.items()}
   params = _rnn(max_lstm_gradient_norm=16, **made)
   with pytest.raises(errors.UserError) as error:
     tiny_task.translate(params)
   assert 'task.train.max_lstm_gradient_norm' in str(error.value)
-  assert told in str(error.value)
+  assert message in str(error.value)
 
 
 def test_scaling_of_layers_that_are_not_there():

@@ -49,7 +49,7 @@ def _run_lingvo(params, batches):
 
 
 def _run_ours(params, batches, first):
-  """As `_run_lingvo`, from the same first weights."""
+  """As `_run_lingvo`, from the same initial weights."""
   translated = multi_task.translate_model(params, 'both')
   schedule = translated.schedule.Instantiate()
   variables = translated.task.variables
@@ -218,7 +218,7 @@ def _accumulating(params):
   ('change', 'words'),
   [
     (_global_step, ['model.task_global_step', 'only False']),
-    (_adaptive, ['SimpleAdaptiveScheduler): nobody has translated this']),
+    (_adaptive, ['SimpleAdaptiveScheduler): no translator is']),
     (_averages, ['it is 0.9, and that of task_params.tag 0.0']),
     (_unknown_field, ['model.vn']),
     (_one_of_a_task, ['task_params.words.train.pruning_hparams_dict']),
@@ -243,7 +243,7 @@ def test_the_model_says_how_long_a_run_is():
   [note] = [note for note in translated.notes if 'max_steps' in note]
   assert note == (
     'task_params.tag.train.max_steps = 5 has no effect: model.train.max_steps'
-    ' counts, 7'
+    ' is used, 7'
   )
 
 

@@ -48,10 +48,10 @@ def _batches(sources, count=3):
 
 
 @pytest.mark.parametrize('way', ['file_datasource', 'file_pattern'])
-def test_three_sources(way):
+def test_three_sources(form):
   """Momentum, regularisation and clipping go by the gradients that are left."""
   given = dict(source=_mixed())
-  if way == 'file_pattern':
+  if form == 'file_pattern':
     given = dict(pattern=[(f'text:{f}', 1.0, f) for f in _FILTERS])
   params = _params(
     **given,
@@ -130,7 +130,7 @@ def test_filters_of_inner_sources_have_no_effect():
 
 
 @pytest.mark.parametrize(
-  'source,pattern,told',
+  'source,pattern,message',
   [
     (
       lambda: _files('text:a,text:b', bprop_variable_filters=['emb', '']),
@@ -141,10 +141,10 @@ def test_filters_of_inner_sources_have_no_effect():
     (lambda: _mixed(['(', '', '']), None, 'is not a regular expression'),
   ],
 )
-def test_what_is_refused(source, pattern, told):
+def test_what_is_refused(source, pattern, message):
   with pytest.raises(errors.UserError) as error:
     tiny_task.translate(_params(source(), pattern))
-  assert told in str(error.value)
+  assert message in str(error.value)
   assert 'task.input.file_datasource.bprop_variable_filters' in str(error.value)
 
 

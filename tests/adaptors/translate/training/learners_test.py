@@ -173,15 +173,15 @@ _REFUSED = [
 ]
 
 
-@pytest.mark.parametrize('fields,told', _REFUSED)
-def test_what_is_refused(fields, told):
+@pytest.mark.parametrize('fields,message', _REFUSED)
+def test_what_is_refused(fields, message):
   text = _issues(tiny_task.params(**fields))
-  for part in told:
+  for part in message:
     assert part in text
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
     (
       {'optimizer': lambda: optimizer('DynamicAccumulator')},
@@ -200,6 +200,6 @@ def test_what_is_refused(fields, told):
     ),
   ],
 )
-def test_what_is_refused_by_class(fields, told):
+def test_what_is_refused_by_class(fields, message):
   made = {name: make() for name, make in fields.items()}
-  assert told in _issues(tiny_task.params(**made))
+  assert message in _issues(tiny_task.params(**made))

@@ -80,8 +80,8 @@ def _assert_same(params, *, steps=_STEPS, rate=_RATE, loss_weights=None):
   )
   update = jax.jit(transformation.update)
   for i, (gradient, want) in enumerate(zip(gradients, expected, strict=True)):
-    told = {'loss_weight': loss_weights[i]} if loss_weights else {}
-    updates, state = update(gradient, state, weights, **told)
+    extra = {'loss_weight': loss_weights[i]} if loss_weights else {}
+    updates, state = update(gradient, state, weights, **extra)
     weights = optax.apply_updates(weights, updates)
     for name, value in want.items():
       parity.assert_close(weights[name], value, _TOLERANCE, name)
@@ -148,7 +148,7 @@ def test_adam_of_keras():
 
 
 def test_adafactor_of_a_schedule_with_momentum():
-  """Momentum collects steps with the rates of their own times."""
+  """Momentum accumulates updates with the learning rates of their steps."""
   _assert_same(
     _lingvo(
       'XLAShardingAdafactor', beta1=0.9, min_dim_size_to_factor=_FACTOR_SIZE
@@ -250,7 +250,7 @@ def test_one_batch_needs_no_accumulator():
 
 
 @pytest.mark.parametrize(
-  'name,fields,told',
+  'name,fields,message',
   [
     ('DynamicAccumulator', {}, 'None is not a positive number'),
     ('DistributedShampoo', {'max_any_dim': 2_000_000}, 'max_any_dim'),
@@ -259,9 +259,9 @@ def test_one_batch_needs_no_accumulator():
     ('SGD', {'random_seed': 3}, 'random_seed'),
   ],
 )
-def test_what_is_refused(name, fields, told):
+def test_what_is_refused(name, fields, message):
   (issue,) = parity.issues_of(_lingvo(name, **fields))
-  assert f'lingvo.core.optimizer.{name}' in issue and told in issue
+  assert f'lingvo.core.optimizer.{name}' in issue and message in issue
 
 
 @pytest.mark.parametrize(
@@ -279,16 +279,16 @@ def test_what_an_accumulator_cannot_wrap(name, fields, wrapped):
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
-    ({'use_global_norm': lambda: True}, 'no weight ever moves'),
+    ({'use_global_norm': lambda: True}, 'Lingvo updates no weight'),
     (
       {'magnitude_optimizer': lambda: _lingvo('SGD')},
-      'Lingvo takes an instantiated one',
+      'is not an optimizer object, which Lingvo expects',
     ),
     (
       {'magnitude_optimizer': lambda: None},
-      'None is no optimizer',
+      'None is not an optimizer object',
     ),
     (
       {'direction_optimizer': lambda: _made('DistributedShampoo')},
@@ -308,12 +308,12 @@ def test_what_an_accumulator_cannot_wrap(name, fields, wrapped):
     ),
   ],
 )
-def test_what_ada_graft_cannot_have(fields, told):
+def test_what_ada_graft_cannot_have(fields, message):
   made = dict(
     magnitude_optimizer=_made('SGD'), direction_optimizer=_made('SGD')
   ) | {name: make() for name, make in fields.items()}
   (issue,) = parity.issues_of(_lingvo('AdaGraft', **made))
-  assert told in issue
+  assert message in issue
 
 
 def test_every_optimizer_of_lingvo_is_translated_or_refused():

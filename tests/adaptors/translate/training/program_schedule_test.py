@@ -1,4 +1,4 @@
-"""Program schedules: what Lingvo's say, and how often its programs ran."""
+"""Program schedules against the runs of Lingvo's programs."""
 
 import pytest
 
@@ -109,7 +109,7 @@ def _other_program():
   program = _program()
 
   class Faster(program.TrainProgram):
-    """Does something of its own."""
+    """Does something else."""
 
     def Run(self):
       pass
@@ -124,7 +124,7 @@ def _other_checkpoint():
 
 
 @pytest.mark.parametrize(
-  'make,told',
+  'make,message',
   [
     (_different_times, 'trigger_interval are [(0, 1), (0, 2)]'),
     (_no_multiple, 'trigger_offset 3'),
@@ -143,7 +143,7 @@ def _other_checkpoint():
     ),
   ],
 )
-def test_what_is_refused(make, told):
+def test_what_is_refused(make, message):
   with pytest.raises(errors.UserError) as error:
     _read(make())
-  assert 'lm.some.Model' in str(error.value) and told in str(error.value)
+  assert 'lm.some.Model' in str(error.value) and message in str(error.value)

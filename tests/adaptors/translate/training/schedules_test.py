@@ -245,7 +245,7 @@ def test_the_same_classes_as_in_pax_where_there_is_one():
 
 
 @pytest.mark.parametrize(
-  'name,fields,told',
+  'name,fields,message',
   [
     ('DevBasedSchedule', {}, 'the history of an evaluation'),
     ('AnnealingSchedule', {'lower_bound': 0.1, 'factor': 2.0}, 'factor'),
@@ -253,9 +253,9 @@ def test_the_same_classes_as_in_pax_where_there_is_one():
     ('Constant', {'random_seed': 3}, 'random_seed'),
   ],
 )
-def test_what_is_refused(name, fields, told):
+def test_what_is_refused(name, fields, message):
   (issue,) = parity.issues_of(_lingvo(name, **fields))
-  assert f'lingvo.core.schedule.{name}' in issue and told in issue
+  assert f'lingvo.core.schedule.{name}' in issue and message in issue
 
 
 def test_pieces_in_a_cycle_are_refused():

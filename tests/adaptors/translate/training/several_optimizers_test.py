@@ -39,7 +39,7 @@ def test_composite_optimizer():
 
 
 def test_accumulated_gradients():
-  """Those of each batch are clipped, and so the table's are no more sparse."""
+  """Those of each batch are clipped, so the table's are no longer sparse."""
   tiny_task.check(
     tiny_task.params(
       optimizer=optimizer(
@@ -134,7 +134,7 @@ def test_the_new_form():
     l2_regularizer_weight=0.1,
     bprop_variable_filter='first|emb',
   )
-  # What the old form says has no effect then.
+  # The fields of the old form then have no effect.
   params = tiny_task.params(
     learner=given, learning_rate=0.7, bprop_variable_filter='second'
   )
@@ -146,7 +146,7 @@ def test_the_new_form():
 
 
 def test_several_learners_of_one_loss():
-  """Each clips the gradients of its own variables; nobody trains the rest."""
+  """Each clips the gradients of its own variables; none trains the rest."""
   run = tiny_task.check(
     tiny_task.params(
       learner=[
@@ -189,7 +189,7 @@ def _composite(**sub):
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
     (
       {'optimizer': lambda: _composite(first=(optimizer('SGD'), 1.0))},
@@ -203,7 +203,7 @@ def _composite(**sub):
           default_optimizer=(optimizer('SGD'), 1.0),
         )
       },
-      'another expression too matches first/bias/b',
+      'another expression matches first/bias/b too',
     ),
     (
       {
@@ -224,10 +224,10 @@ def _composite(**sub):
       },
       'DistributedShampoo is not translated here',
     ),
-    ({'optimizer': lambda: _graft()}, 'leaves alone all rows of emb/'),
+    ({'optimizer': lambda: _graft()}, 'does not update all rows of emb/'),
     (
       {'optimizer': lambda: optimizer('DistributedShampoo')},
-      'leaves alone all rows of emb/',
+      'does not update all rows of emb/',
     ),
     (
       {
@@ -274,17 +274,17 @@ def _composite(**sub):
     ),
     (
       {'learner': lambda: [learner(), learner(name='twice')]},
-      'of which loss_name differs (loss, twice)',
+      'with different loss_name (loss, twice)',
     ),
     (
       {'learner': lambda: [learner(), learner(name='b', loss_name='loss')]},
-      'another learner too trains',
+      'another learner trains',
     ),
   ],
 )
-def test_what_is_refused_by_class_or_together(fields, told):
+def test_what_is_refused_by_class_or_together(fields, message):
   made = {name: make() for name, make in fields.items()}
-  assert told in _issues(tiny_task.params(**made))
+  assert message in _issues(tiny_task.params(**made))
 
 
 def test_a_step_count_that_never_grows_is_refused():

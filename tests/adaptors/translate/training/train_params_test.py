@@ -1,4 +1,4 @@
-"""What a task's `train` says besides its learner; and the registry's rules."""
+"""A task's `train` without its learner; and the registry's rules."""
 
 import pytest
 
@@ -131,7 +131,7 @@ def test_every_untranslated_part_is_listed():
 
 
 def test_issues_of_a_model_that_is_not_translated():
-  """Its variables are not known then, and nothing is said of them."""
+  """Its variables are unknown then, and are not reported."""
   params = tiny_task.params(
     bprop_variable_filter='first', optimizer=optimizer('DynamicAccumulator')
   )

@@ -14,7 +14,7 @@ _STD = 0.25
 
 def _params(**noise):
   params = tiny_task.params(vn_std=_STD, vn_start_step=2)
-  # Of the two layers only one takes part, which a field of its own says.
+  # Only one of the two layers gets noise.
   params.first.enable_vn = True
   params.vn.Set(global_vn=True, **noise)
   return params

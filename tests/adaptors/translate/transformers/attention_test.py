@@ -85,7 +85,7 @@ def _fprop(*, packed=False, probs=False):
       tf.constant(PADDINGS.T),
       segments(SOURCE_IDS),
     )
-    # Targets are so many batches here.
+    # There are this number of batches of targets.
     flat = tf.reshape(tf.transpose(query, [1, 0, 2]), [T * B, -1])
     ids = segments(TARGET_IDS)
     y, weights, _ = layer.ComputeContextVectorWithSource(

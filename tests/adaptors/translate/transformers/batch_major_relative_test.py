@@ -129,7 +129,7 @@ def test_rotated_local_attention(lingvo):
 def test_transformer_layer_of_common_params(lingvo, relative, local):
   """Each class as `CommonParams` chooses it.
 
-  A local one is not masked, whatever `mask_self_atten` says.
+  A local one ignores `mask_self_atten`.
   """
   params = lingvo.TransformerLayer.CommonParams(
     input_dim=D,
@@ -148,7 +148,7 @@ def test_transformer_layer_of_common_params(lingvo, relative, local):
 
 
 def test_positions_start_as_in_lingvo(lingvo):
-  """The projection of distances has a fan-in of its own."""
+  """The projection of distances has another fan-in."""
   params = _attention(
     lingvo,
     'MultiHeadedAttentionXL',

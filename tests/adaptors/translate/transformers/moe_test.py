@@ -59,10 +59,10 @@ def _fprop(layer, theta, x, paddings):
 
 
 def _call(layer, x, paddings):
-  y, told = layer.apply(
+  y, collections = layer.apply(
     layer.variables, x, paddings, mutable=[base_layer.AUX_LOSS]
   )
-  [aux_loss] = told[base_layer.AUX_LOSS].values()
+  [aux_loss] = collections[base_layer.AUX_LOSS].values()
   return {'y': y, 'aux_loss': aux_loss}
 
 

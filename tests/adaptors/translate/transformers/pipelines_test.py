@@ -47,7 +47,7 @@ def _pipeline(**fields):
   [
     dict(num_microbatches=2),
     dict(microbatch_size=1, per_stage_vars=True),
-    # Of inputs that are cut already, which Lingvo does not unroll.
+    # The inputs are split already, which Lingvo does not unroll.
     dict(unroll='never'),
   ],
   ids=','.join,

@@ -281,7 +281,7 @@ def test_what_has_no_cross_attention(field):
   config = _config(MULTI_HEAD, {field: True})
   layer, weights = config.Instantiate(), naive_attention.weights_of(config, D)
   x = random(B, 2, D)
-  with pytest.raises(errors.UserError, match=f'{field} is for attention of a'):
+  with pytest.raises(errors.UserError, match=f'{field} is for self attention'):
     _cross(layer, weights, [x], {}, [])
 
 
@@ -291,9 +291,9 @@ def test_room_is_made_before_decoding():
   layer, x = config.Instantiate(), random(B, T, D)
   with pytest.raises(errors.UserError, match='init_states'):
     layer.apply({PARAMS: weights}, x, time_step=0, method='extend_step')
-  with pytest.raises(errors.UserError, match='made room for 6 positions of 2'):
+  with pytest.raises(errors.UserError, match='allocated 6 positions of 2'):
     _Decoder(config, weights, length=T - 1).step(x, 0)
-  with pytest.raises(errors.UserError, match='made room for 7 positions of 3'):
+  with pytest.raises(errors.UserError, match='allocated 7 positions of 3'):
     _Decoder(config, weights, batch=3).step(x, 0)
 
 

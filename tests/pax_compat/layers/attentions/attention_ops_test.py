@@ -13,6 +13,7 @@ import pytest
 from scipy import special
 
 from pax_compat.layers.attentions import attention_masks, attention_ops
+from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
 
@@ -25,6 +26,13 @@ def _heads(targets=T, sources=S, kv_heads=N, batch=B, dims=H):
     random(batch, sources, kv_heads, dims, seed=seed) for seed in (2, 3)
   )
   return query, key, value
+
+
+def _attend(query, key, value, *, mask=None, bias=None, causal=False, **fields):
+  return attention_ops.attend(
+    AttentionInputs(query, key, value, mask, bias, causal),
+    attention_ops.AttentionOptions(**fields),
+  )
 
 
 def _mask(kind, targets, sources):
@@ -72,7 +80,7 @@ def test_against_numpy(fields, mask, kv_heads):
   if bias is not None:
     bias = random(*bias, seed=5)
   mask = _mask(mask, T, S)
-  got = attention_ops.attend(query, key, value, mask=mask, bias=bias, **fields)
+  got = _attend(query, key, value, mask=mask, bias=bias, **fields)
   visible = naive_attention.visible_of(
     mask, fields.get('causal', False), (B, N, T, S)
   )
@@ -91,7 +99,7 @@ def test_against_numpy(fields, mask, kv_heads):
 def test_logits_may_be_capped_before_the_bias():
   query, key, value = _heads()
   bias = random(B, N, T, S, seed=5)
-  got = attention_ops.attend(
+  got = _attend(
     query, key, value, bias=bias, logit_cap=0.8, cap_before_bias=True
   )
   logits = np.einsum('btnh,bsnh->bnts', query, key)
@@ -130,7 +138,7 @@ def test_blocks_and_their_gradients(masked, causal, targets, sources):
       )
     )(*heads, bias)
 
-  got = value_and_grads(functools.partial(attention_ops.attend, causal=causal))
+  got = value_and_grads(functools.partial(_attend, causal=causal))
   want = value_and_grads(
     functools.partial(jax.nn.dot_product_attention, is_causal=causal, scale=1.0)
   )
@@ -157,9 +165,7 @@ def test_gradients_of_what_only_plain_products_do(kv_heads):
     return jnp.einsum('bnts,bsnh->btnh', weights, value)
 
   def ours(query, key, value, bias):
-    return attention_ops.attend(
-      query, key, value, bias=bias, causal=True, **fields
-    )
+    return _attend(query, key, value, bias=bias, causal=True, **fields)
 
   def grads(attend):
     return jax.jit(
@@ -174,11 +180,11 @@ def test_gradients_of_what_only_plain_products_do(kv_heads):
 
 def test_logits_of_bfloat16_are_float32():
   # Two logits that are the same number in bfloat16, whose neighbours are 1/2
-  # apart there, and the values that tell how much weight each got.
+  # apart there, and values that show how much weight each got.
   query = jnp.full((1, 1, 1, 2), 1, jnp.bfloat16)
   key = jnp.array([[100, 0], [100, 0.25]], jnp.bfloat16)[None, :, None]
   value = jnp.array([[0, 0], [1, 1]], jnp.bfloat16)[None, :, None]
-  got = attention_ops.attend(query, key, value)
+  got = _attend(query, key, value)
   assert got.dtype == jnp.bfloat16
   np.testing.assert_allclose(got, 1 / (1 + np.exp(-0.25)), rtol=4e-3)
 
@@ -189,7 +195,7 @@ def test_bfloat16_and_its_gradients(causal):
 
   def value_and_grads(*heads):
     def total(*heads):
-      y = attention_ops.attend(*heads, causal=causal)
+      y = _attend(*heads, causal=causal)
       return jnp.sum(y.astype(jnp.float32) ** 2)
 
     return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*heads)
@@ -214,9 +220,7 @@ def test_targets_that_see_nothing_are_finite_with_their_gradients(
   mask = np.zeros([B, 1, 1, T], bool)
 
   def loss(*heads):
-    y = attention_ops.attend(
-      *heads, mask=mask, causal=causal, extra_logit=extra_logit
-    )
+    y = _attend(*heads, mask=mask, causal=causal, extra_logit=extra_logit)
     return jnp.sum(y**2), y
 
   (_, y), grads = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(
@@ -229,9 +233,9 @@ def test_targets_that_see_nothing_are_finite_with_their_gradients(
 
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('sources', [3, T, 8])
-def test_which_targets_see_something(causal, sources):
+def test_which_targets_have_a_visible_source(causal, sources):
   mask = random(B, 1, T, sources, seed=4) > 1.0
-  got = attention_ops.sees_something(mask, targets=T, causal=causal)
+  got = attention_ops.has_visible_source(mask, targets=T, causal=causal)
   visible = naive_attention.visible_of(mask, causal, (B, 1, T, sources))
   np.testing.assert_array_equal(got, visible.any(axis=-1))
   assert not got.all() and got.any()
@@ -274,7 +278,7 @@ def test_how_many_arrays_of_weights_a_step_holds(causal, arrays, kv_heads):
     of_one = batch * N * length * length * 4
     return _temporary_bytes(attend, heads) / of_one
 
-  assert held(functools.partial(attention_ops.attend, causal=causal)) < arrays
+  assert held(functools.partial(_attend, causal=causal)) < arrays
   # Else this shows little.
   assert held(functools.partial(_formula, causal=causal)) > 3
 
@@ -282,7 +286,7 @@ def test_how_many_arrays_of_weights_a_step_holds(causal, arrays, kv_heads):
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('kv_heads', [1, N])
 @pytest.mark.parametrize('bias', [False, True])
-def test_both_ways_of_computing_agree(bias, kv_heads, causal, monkeypatch):
+def test_both_kernels_agree(bias, kv_heads, causal, monkeypatch):
   heads = _heads(kv_heads=kv_heads)
   mask = np.array(_mask('sources', T, S))
   mask[1] = False  # The second example sees nothing.
@@ -291,11 +295,12 @@ def test_both_ways_of_computing_agree(bias, kv_heads, causal, monkeypatch):
   def run(backend):
     monkeypatch.setattr(jax, 'default_backend', lambda: backend)
     return attention_ops.dot_product_attention(
-      *heads, mask=mask, bias=bias, causal=causal
+      AttentionInputs(*heads, mask=mask, bias=bias, causal=causal)
     )
 
   on_cpu, on_gpu = run('cpu'), run('gpu')
-  # What sees nothing is a mean over all sources or over those before it.
+  # A target without visible sources gets the mean over all sources, or over
+  # those before it.
   np.testing.assert_allclose(on_cpu[0], on_gpu[0], rtol=1e-5, atol=1e-5)
   if not causal:
     np.testing.assert_allclose(on_cpu[1], on_gpu[1], rtol=1e-5, atol=1e-5)

@@ -213,7 +213,9 @@ def test_one_weight_for_all_equals_three(use_bias):
   apart = _config(use_bias=use_bias).Instantiate()
   want = apart.apply({PARAMS: weights}, x, x, x, causal=True)
   _assert_near(got, want)
-  with pytest.raises(errors.UserError, match='combine_qkv: attention to some'):
+  with pytest.raises(
+    errors.UserError, match='combine_qkv is for self attention'
+  ):
     config.Instantiate().apply({PARAMS: weights}, x, x + 1, x)
 
 
@@ -520,7 +522,7 @@ def test_how_the_activations_are_split():
         'combine_qkv': True,
         'input_dim': {'query': D, 'key': D, 'value': D + 1},
       },
-      'combine_qkv: queries, keys and values have one weight',
+      'combine_qkv: queries, keys and values share one weight',
     ),
     (
       {'combine_qkv': True, 'internal_gshard_gaussian_init': True},
@@ -528,7 +530,7 @@ def test_how_the_activations_are_split():
     ),
     (
       {'proj_tpl': dot_product.AttentionProjection.config(use_bias=False)},
-      'proj_tpl.use_bias is False, but .* makes it True',
+      'proj_tpl.use_bias is False, but .* sets it to True',
     ),
   ],
 )

@@ -169,8 +169,8 @@ def test_steps_are_the_whole(fields):
   ('fields', 'message'),
   [
     ({'left_context': 0}, 'left_context is 0'),
-    ({'combine_qkv': True}, 'combine_qkv is on'),
-    ({'project_key': False, 'hidden_dim': 2 * D}, 'project_key is off'),
+    ({'combine_qkv': True}, 'combine_qkv is not supported'),
+    ({'project_key': False, 'hidden_dim': 2 * D}, 'project_key is False'),
   ],
 )
 def test_mistakes(fields, message):

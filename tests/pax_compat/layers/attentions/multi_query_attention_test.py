@@ -165,7 +165,7 @@ def test_how_the_activations_are_split(kv_heads, blh, of_keys):
   ('fields', 'message'),
   [
     ({'num_kv_heads': 3}, 'num_kv_heads is 3; expected a divisor of num_heads'),
-    ({'combine_qkv': True}, 'combine_qkv: .*as many heads'),
+    ({'combine_qkv': True}, 'combine_qkv: .*number of heads'),
   ],
 )
 def test_settings_that_do_not_go_together(fields, message):

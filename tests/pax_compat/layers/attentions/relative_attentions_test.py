@@ -167,7 +167,7 @@ def test_refuses_another_sequence():
   config = _config()
   layer, weights = config.Instantiate(), weights_of(config, D)
   source = X[:, :3]
-  with pytest.raises(errors.UserError, match='no cross attention'):
+  with pytest.raises(errors.UserError, match='not support cross'):
     layer.apply({PARAMS: weights}, X, source, source)
-  with pytest.raises(errors.UserError, match='no cross attention'):
+  with pytest.raises(errors.UserError, match='not support cross'):
     layer.apply({PARAMS: weights}, X, method='init_cross_states', mutable=True)

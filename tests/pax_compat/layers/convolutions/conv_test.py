@@ -63,7 +63,7 @@ def _same(spans):
 
 
 def _tensorflow_same(sizes, spans, strides):
-  """Returns what TensorFlow's documentation says of 'SAME'."""
+  """Returns the padding 'SAME' as in TensorFlow's documentation."""
   pads = []
   for n, span, stride in zip(sizes, spans, strides, strict=True):
     rest = n % stride or stride
@@ -243,12 +243,12 @@ def test_weights_are_split_as_declared():
     ({'filter_stride': (0, 1)}, 'at least 1'),
     ({'dilations': (1, 1, 1)}, 'Conv2D.dilations'),
     ({'padding': 'CAUSAL'}, "expected 'SAME' or 'VALID'"),
-    ({'is_causal': True}, 'takes tf_equivalent_padding'),
+    ({'is_causal': True}, 'requires tf_equivalent_padding'),
     (
       {'is_causal': True, 'tf_equivalent_padding': True, 'padding': 'VALID'},
-      "is_causal takes padding='SAME'",
+      "is_causal requires padding='SAME'",
     ),
-    ({'filter_shape': (1, 1, 2, 2)}, 'inputs of 3 channels do not fit'),
+    ({'filter_shape': (1, 1, 2, 2)}, 'inputs of 3 channels do not match'),
     ({'filter_shape': (1, 1, 1, 4)}, 'whose quotient divides 4'),
   ],
 )
@@ -267,7 +267,7 @@ def test_inputs_of_another_rank_are_an_error():
 
 def test_depthwise_works_the_filter_out_by_itself():
   depthwise = conv.Conv2D.HParamsDepthwise
-  with pytest.raises(errors.UserError, match='filter_shape out by itself'):
+  with pytest.raises(errors.UserError, match='computes filter_shape'):
     depthwise(kernel_shape=(1, 1), in_channels=2, filter_shape=(1, 1, 1, 2))
   with pytest.raises(errors.UserError, match='kernel_shape is .1.; expected 2'):
     depthwise(kernel_shape=(1,), in_channels=2)

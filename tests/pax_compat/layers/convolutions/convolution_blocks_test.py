@@ -169,7 +169,7 @@ def test_more_padding_makes_no_difference():
 )
 def test_what_lingvo_does_not_know_is_an_error(fields):
   layer = _block(compat_with_lingvo=True, **fields)
-  with pytest.raises(errors.UserError, match='compat_with_lingvo takes no'):
+  with pytest.raises(errors.UserError, match='compat_with_lingvo requires no'):
     layer.init(jax.random.key(0), X, PADDINGS)
 
 

@@ -138,7 +138,10 @@ def test_weights_are_split_as_declared(him, w, b, as_2d):
     ({'filter_shape': (3, 2)}, 'filter_shape is .3, 2.'),
     ({'rhs_dilation_rate': 0}, 'rhs_dilation_rate is 0'),
     ({'padding': 'same'}, "padding is 'same'"),
-    ({'padding': 'VALID', 'is_causal': True}, "is_causal takes padding='SAME'"),
+    (
+      {'padding': 'VALID', 'is_causal': True},
+      "is_causal requires padding='SAME'",
+    ),
     (
       {
         'weight_split_dims_mapping': (

@@ -173,7 +173,7 @@ def test_what_templates_say_counts():
           activation_tpl=activations.Tanh.config()
         )
       },
-      'LightConv1D.linear_end_tpl.activation_tpl is a Tanh; expected none',
+      'LightConv1D.linear_end_tpl.activation_tpl is Tanh; expected no act',
     ),
     (
       {

@@ -1,4 +1,4 @@
-"""Vectors in the place of an embedding's.
+"""Vectors in place of token embeddings.
 
 Shapes: B batch, T time, D dims.
 """

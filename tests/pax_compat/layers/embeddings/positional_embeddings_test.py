@@ -119,7 +119,9 @@ def test_trained_vectors_scaled(style):
 
 
 def test_a_sequence_longer_than_the_table():
-  with pytest.raises(errors.UserError, match='10 positions; .* is 9'):
+  with pytest.raises(
+    errors.UserError, match='10 positions; .* at most max_seq_length, 9'
+  ):
     _trainable().apply({PARAMS: {'emb_var': TABLE}}, 10)
 
 

@@ -11,7 +11,7 @@ PADDINGS = np.array([[0, 0, 1], [0, 0, 0]], np.float32)
 
 
 def _count(tokens):
-  """Returns the variables of a counter that has counted so many."""
+  """Returns the variables of a counter with the given count."""
   whole, below = divmod(tokens, 1_000_000)
   values = {'tokens_mm': whole, 'tokens_below_mm': below}
   return {NON_TRAINABLE: {k: np.int32(v) for k, v in values.items()}}

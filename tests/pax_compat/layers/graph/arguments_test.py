@@ -57,7 +57,7 @@ def test_shapes_are_logged(caplog):
 @pytest.mark.parametrize(
   ('config', 'message'),
   [
-    (arguments.Select.config(indices=[2]), 'names 2, .* expected 0 to 1'),
+    (arguments.Select.config(indices=[2]), 'has 2, .* expected 0 to 1'),
     (arguments.MakeNestedMap.config(keys=['a']), 'got 2 arguments; expected a'),
   ],
 )

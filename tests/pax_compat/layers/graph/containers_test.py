@@ -159,7 +159,7 @@ _SHARED = Times.config(value=2.0)
     ),
     (
       containers.Parallel.config(layers=[nn.Dense(2)]),
-      'goes into a DirectFlaxModuleAdapter',
+      'wrap a flax module in a DirectFlaxModuleAdapter',
     ),
     (
       containers.Parallel.config(layers=[jnp.tanh], merge='summ'),
@@ -184,14 +184,14 @@ _SHARED = Times.config(value=2.0)
         body=Scanned.config(child_tpl=Times.config(value=2.0)),
         fetches=['child'],
       ),
-      'within a repeated or rematerialised layer',
+      'inside a repeated or rematerialised layer',
     ),
     (
       containers.Sequential.config(
         layers=[_SHARED],
         weight_split_dims_mapping=BaseLayer.WeightSharding.config(wt=['data']),
       ),
-      r"Sequential.weight_split_dims_mapping.wt is \['data'\]",
+      'Sequential.weight_split_dims_mapping.wt is set, but splits',
     ),
     (
       containers.Parallel.config(
@@ -200,7 +200,7 @@ _SHARED = Times.config(value=2.0)
           out=['data', None]
         ),
       ),
-      'Parallel.activation_split_dims_mapping.out is',
+      'Parallel.activation_split_dims_mapping.out is set, but splits',
     ),
     (
       containers.Branch.config(
@@ -209,7 +209,7 @@ _SHARED = Times.config(value=2.0)
           out=['data', None]
         ),
       ),
-      'Branch.activation_split_dims_mapping.out is',
+      'Branch.activation_split_dims_mapping.out is set, but splits',
     ),
   ],
 )

@@ -1,5 +1,7 @@
 """Graphs of layers against the same computation written out."""
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, BaseLayer, WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
-from pax_compat.layers.graph import graph
+from pax_compat.layers.graph import graph, graph_signature
 from pax_compat.nested_map import NestedMap
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -37,6 +39,12 @@ def _run(inputs, outputs, sub, *args):
   variables = layer.init({PARAMS: jax.random.key(0)}, *args)
   got = jax.jit(layer.apply)(variables, *args)
   return got, base_layer.unbox(variables).get(PARAMS, {})
+
+
+@pytest.mark.parametrize('module', [graph, graph_signature])
+def test_examples(module):
+  found = doctest.testmod(module)
+  assert found.attempted and not found.failed
 
 
 def test_a_graph():
@@ -148,15 +156,15 @@ def test_a_node_may_have_no_input():
       ['a'],
       ['c'],
       [('a,c->b', jnp.add), ('b->c', abs)],
-      'go in a circle: (b -> c -> b|c -> b -> c)',
+      'form a cycle: (b -> c -> b|c -> b -> c)',
     ),
-    (['a'], ['b'], [('a', abs)], "'a' is no signature"),
-    (['a'], ['b'], [('[a->b', abs)], 'is no signature'),
-    (['a'], ['b'], [('(a)->b', abs)], 'is no signature'),
-    (['a'], ['b'], [('(x.y=a)->b', abs)], 'is no signature'),
-    (['a'], ['b'], [('a a->b', abs)], 'is no signature'),
-    (['a'], ['b'], [('a->[b]', abs)], 'is no signature'),
-    (['a'], ['b'], [('a->', abs)], 'is no signature'),
+    (['a'], ['b'], [('a', abs)], "'a' is not a signature"),
+    (['a'], ['b'], [('[a->b', abs)], 'is not a signature'),
+    (['a'], ['b'], [('(a)->b', abs)], 'is not a signature'),
+    (['a'], ['b'], [('(x.y=a)->b', abs)], 'is not a signature'),
+    (['a'], ['b'], [('a a->b', abs)], 'is not a signature'),
+    (['a'], ['b'], [('a->[b]', abs)], 'is not a signature'),
+    (['a'], ['b'], [('a->', abs)], 'is not a signature'),
     (['a'], ['b'], [('a->a.b', abs)], "both 'a' and 'a.b' are written"),
     (
       ['a'],
@@ -195,7 +203,9 @@ def test_the_nodes_are_what_is_split_over_a_mesh():
       out=['data', None]
     ),
   )
-  with pytest.raises(errors.UserError, match='expected mappings of theirs'):
+  with pytest.raises(
+    errors.UserError, match='expected that of the layers inside'
+  ):
     config.Instantiate().init(jax.random.key(0), X)
 
 

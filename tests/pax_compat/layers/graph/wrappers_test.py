@@ -169,5 +169,5 @@ def test_the_body_is_what_is_split_over_a_mesh(cls, fields):
     ),
     **fields,
   )
-  with pytest.raises(errors.UserError, match='splits nothing'):
+  with pytest.raises(errors.UserError, match='has no effect'):
     config.Instantiate().init(jax.random.key(0), INPUTS)

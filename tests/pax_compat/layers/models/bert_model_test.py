@@ -80,7 +80,7 @@ def test_tokens_see_those_after_them(params):
 
 
 def test_packed_examples(params):
-  """They see each other no more than rows do, and count as so many."""
+  """They do not attend to each other, and each is counted."""
   config = _config()
   config.lm_tpl.packed_input = True
   data, packed = _batch(), NestedMap()
@@ -167,7 +167,7 @@ def test_masks_of_the_batch_may_be_left_aside():
   _assert_masked(_masked_by_the_model(data, force_mask_generation=True), data)
 
 
-def test_examples_that_only_fill_the_batch_are_not_counted():
+def test_padding_rows_have_weight_0():
   data = batches.padded(_no_masks())
   found = _masked_by_the_model(data, seed=3)
   assert found.augmented_pos[:3].any()
@@ -181,16 +181,16 @@ def test_examples_that_only_fill_the_batch_are_not_counted():
     (
       {'mlm_augmenter_tpl': None},
       ['masked_ids', 'masked_pos'],
-      'mlm_augmenter_tpl is None, so the model masks no tokens',
+      'mlm_augmenter_tpl is None, so the model cannot mask tokens',
     ),
     (
       {'mlm_augmenter_tpl': None, 'force_mask_generation': True},
       [],
-      'force_mask_generation to be off',
+      'force_mask_generation=False',
     ),
   ],
 )
-def test_batches_that_nobody_masks(params, fields, gone, message):
+def test_batches_without_masks(params, fields, gone, message):
   data = _batch()
   for name in gone:
     del data[name]

@@ -36,7 +36,7 @@ def _config(*, smoothing=_SMOOTHING, z_loss=_Z_LOSS, **softmax):
 def _batch():
   """Two rows: the first holds two examples, the second ends with padding."""
   segment_ids = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]], np.int32)
-  # One id that is none: its token cannot be counted.
+  # An id below 1: its token cannot be masked.
   ids = np.array([[4, 2, 0, 5, 1, 3], [7, 6, 5, 1, 2, 0]], np.int32)
   masked = np.array([[1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 1, 0]], np.float32)
   return NestedMap(
@@ -59,12 +59,12 @@ def _predictions(params, data):
   return batches.predictions(config, params, data).logits
 
 
-def _wanted(logits, data, counted, *, denominator=0, smoothing=_SMOOTHING):
+def _wanted(logits, data, maskable, *, denominator=0, smoothing=_SMOOTHING):
   """Returns what the metrics are, token by token."""
   sums = dict.fromkeys(('soft', 'sharp', 'z', 'right', 'masked', 'tokens'), 0.0)
   for b, t in np.ndindex(*data.ids.shape):
-    sums['tokens'] += counted[b, t]
-    if not counted[b, t] * data.masked_pos[b, t]:
+    sums['tokens'] += maskable[b, t]
+    if not maskable[b, t] * data.masked_pos[b, t]:
       continue
     log_probs = special.log_softmax(np.asarray(logits[b, t], np.float64))
     target = np.full(V, smoothing / V)
@@ -90,7 +90,7 @@ def _wanted(logits, data, counted, *, denominator=0, smoothing=_SMOOTHING):
 
 
 # Neither padding nor the token whose id is 0.
-_COUNTED = np.array([[1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+_MASKABLE = np.array([[1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ _COUNTED = np.array([[1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
 def test_metrics(params, denominator, chunk, fill):
   data = _batch()
   want = _wanted(
-    _predictions(params, data), data, _COUNTED, denominator=denominator
+    _predictions(params, data), data, _MASKABLE, denominator=denominator
   )
   assert want['weight'][0] == 4 and want['num_total_tokens'][0] == 4.5
   config = _config(chunk_size=chunk, fixed_loss_denominator=denominator or None)
@@ -131,9 +131,9 @@ def test_a_batch_that_is_not_masked(params):
   layer = config.Instantiate()
   rngs = {base_layer.RANDOM: jax.random.key(0)}
   got, outputs = layer.apply({PARAMS: params}, data, rngs=rngs)
-  assert got.weight[0] == got.num_total_tokens[0] * 2 == _COUNTED.sum()
+  assert got.weight[0] == got.num_total_tokens[0] * 2 == _MASKABLE.sum()
   np.testing.assert_array_equal(
-    outputs.augmented_labels, np.where(_COUNTED, MASK, data.ids)
+    outputs.augmented_labels, np.where(_MASKABLE, MASK, data.ids)
   )
 
 
@@ -141,7 +141,7 @@ def test_a_batch_that_is_not_masked(params):
 def test_gradients(params, chunk):
   """Against those of a softmax in one piece, written out."""
   data = _batch()
-  weights = data.masked_pos * _COUNTED
+  weights = data.masked_pos * _MASKABLE
 
   def loss(params):
     return (
@@ -181,18 +181,18 @@ def test_sharp_labels_and_no_z_loss(params):
   got, _ = batches.run(config, params, _batch())
   assert got.loss[0] == got.mean_xent[0] == got.soft_labels_xent[0]
   assert got.avg_z_loss_increment[0] == 0
-  want = _wanted(_predictions(params, _batch()), _batch(), _COUNTED)
+  want = _wanted(_predictions(params, _batch()), _batch(), _MASKABLE)
   np.testing.assert_allclose(got.mean_xent, want['mean_xent'], rtol=1e-5)
 
 
-def test_no_masked_token_is_no_loss(params):
+def test_without_masked_tokens_the_loss_is_0(params):
   data = _batch()
   data.masked_pos = np.zeros_like(data.masked_pos)
   got, _ = batches.run(_config(), params, data)
   assert got.loss[0] == got.acc1[0] == got.weight[0] == 0
 
 
-def test_rows_that_only_fill_the_batch_weigh_nothing(params):
+def test_padding_rows_have_weight_0(params):
   data = NestedMap(_batch(), eval_sample_weights=np.zeros(2, np.float32))
   got, _ = batches.run(_config(), params, data)
   assert not any(weight for _, weight in got.values())
@@ -219,14 +219,14 @@ def test_auxiliary_losses_are_in_the_loss():
   # A feed-forward has two of them.
   assert costly.aux_loss == (1.0, 1) and plain.aux_loss == (0, 1)
   np.testing.assert_allclose(costly.loss[0], plain.loss[0] + 1.0, rtol=1e-6)
-  # Nobody adds them once more.
+  # They are not in the collection too.
   assert not jax.tree.leaves(updated)
 
 
 @pytest.mark.parametrize(
   'field', ['z_loss_is_aux', 'use_tgt_labels_size_as_loss_denominator']
 )
-def test_a_softmax_that_counts_in_another_way(params, field):
+def test_a_softmax_with_another_denominator(params, field):
   config = _config(**{field: True})
   with pytest.raises(errors.UserError, match=field):
     batches.run(config, params, _batch())

@@ -35,7 +35,7 @@ def params():
 
 
 def _want(params, data):
-  """Returns the metrics, worked out from the model's logits."""
+  """Returns the metrics, computed from the model's logits."""
   logits = batches.predictions(_config(), params, data).logits
   total, nats, right, _ = batches.token_sums(logits, data.labels, data.weights)
   words = sum(LENGTHS)
@@ -107,7 +107,7 @@ def test_gradients_do_not_depend_on_what_fills_a_batch(params):
 
 @pytest.mark.parametrize('chunk_size', [None, 0])
 def test_a_training_step_holds_no_logits_of_a_batch(chunk_size):
-  """Unless it is told to."""
+  """Unless chunk_size is 0."""
   rows, length, classes = 8, 256, 4096
   config = tiny.task()
   config.model.lm_tpl.vocab_size = classes
@@ -166,7 +166,7 @@ def test_a_batch_that_is_all_filling(params):
   metrics, _ = batches.run(_config(report_strict_acc=True), params, data)
   for name, (value, weight) in metrics.items():
     assert np.isfinite(value), name
-    # Counts have weight 1 and say 0.
+    # Counts have weight 1 and value 0.
     assert weight == 0 or value == 0, name
 
 

@@ -12,7 +12,7 @@ from pax_compat import base_layer, errors
 from pax_compat.layers.models import masked_lm
 
 V, MASK = 50, 3
-# No token of theirs, so that a token at random is told from one that stays.
+# No token of theirs, so that a token at random differs from one that stays.
 _B, _T = 400, 100
 _LENGTHS = np.arange(_B)[:, None] % _T + 1
 _PADDINGS = (np.arange(_T) >= _LENGTHS).astype(np.float32)
@@ -32,7 +32,7 @@ def _augment(ids=_IDS, paddings=_PADDINGS, *, seed=0, jit=True, **fields):
 
 
 def _assert_share(found, wanted, number):
-  """Within four standard errors of a share of so many draws."""
+  """Whether the fraction of draws is within four standard errors."""
   assert abs(found - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / number)
 
 
@@ -138,21 +138,21 @@ def _fails(fields, message, ids=_IDS):
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'mask_prob': -0.1}, 'expected probabilities that add up'),
+    ({'mask_prob': -0.1}, 'expected probabilities whose sum'),
     ({'mask_prob': 0.98}, r'\(0.98, 0.015, 0.015\); expected probabilities'),
     (
       {'mask_prob': 0.0, 'random_prob': 0.0, 'same_prob': 0.0},
-      'add up to more than 0',
+      'whose sum is more than 0',
     ),
     ({'mask_token_id': -1}, 'mask_token_id: -1 is not a token'),
     ({'mask_token_id': V}, f'mask_token_id: {V} is not a token'),
     ({'random_avoid_ids': [1, V]}, 'random_avoid_ids: 50 is not a token'),
-    ({'random_avoid_ids': range(V)}, 'are all tokens'),
+    ({'random_avoid_ids': range(V)}, 'has all tokens'),
   ],
 )
 def test_settings_that_make_no_sense(fields, message):
   _fails(fields, message)
 
 
-def test_tokens_that_are_no_integers():
+def test_tokens_that_are_not_integers():
   _fails({}, 'dtype float32; expected integers', _IDS.astype(np.float32))

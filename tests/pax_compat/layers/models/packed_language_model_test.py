@@ -1,4 +1,4 @@
-"""The model of packed text, whose metrics are worked out in numpy.
+"""The model of packed text; metrics are computed in numpy.
 
 Shapes: B batch, T time, V vocabulary.
 """

@@ -246,7 +246,7 @@ def test_only_what_counts_is_decoded():
 
 
 def test_prefixes_are_read_token_by_token():
-  with pytest.raises(errors.UserError, match='fprop_for_prefix is on'):
+  with pytest.raises(errors.UserError, match='fprop_for_prefix is True'):
     _decode(_batch(), fprop_for_prefix=True, max_decode_steps=3)
 
 

@@ -251,7 +251,7 @@ def test_cumulative_group_norm_does_not_look_ahead():
   [
     ({'input_rank': 2}, 'input_rank is 2; expected 3, 4 or 5'),
     ({'input_rank': 4}, 'input_rank is 4'),
-    ({'num_groups': 4}, '6 features do not make 4 groups'),
+    ({'num_groups': 4}, 'cannot split 6 features into 4 groups'),
     ({'num_groups': 9, 'min_group_size': 4}, 'groups of 4'),
     ({'num_groups': 0}, 'num_groups is 0'),
   ],

@@ -1,4 +1,6 @@
-"""How a batch is cut into micro-batches."""
+"""Splitting batches into microbatches."""
+
+import doctest
 
 import jax
 import numpy as np
@@ -10,6 +12,11 @@ from pax_compat.layers.pipelines import microbatches
 X = np.arange(12).reshape(6, 2)
 
 
+def test_examples():
+  found = doctest.testmod(microbatches)
+  assert found.attempted and not found.failed
+
+
 @pytest.mark.parametrize(
   'number,size,want', [(3, None, 3), (None, 3, 2), (2, 3, 2), (6, None, 6)]
 )
@@ -18,7 +25,7 @@ def test_number(number, size, want):
 
 
 @pytest.mark.parametrize(
-  'number,size,told',
+  'number,size,message',
   [
     (4, None, 'Layer.num_microbatches is 4'),
     (None, 5, 'Layer.microbatch_size is 5'),
@@ -26,19 +33,19 @@ def test_number(number, size, want):
     (3, 3, 'num_microbatches=3 and microbatch_size=3'),
   ],
 )
-def test_numbers_that_do_not_divide(number, size, told):
-  with pytest.raises(errors.UserError, match=f'{told}.* 6 examples'):
+def test_numbers_that_do_not_divide(number, size, message):
+  with pytest.raises(errors.UserError, match=f'{message}.* 6 examples'):
     microbatches.number('Layer', 6, number, size)
 
 
-def test_examples_are_dealt_out_and_come_back():
+def test_split_and_join():
   parts = microbatches.split({'x': X}, 3)['x']
   np.testing.assert_array_equal(parts, [X[0::3], X[1::3], X[2::3]])
   np.testing.assert_array_equal(microbatches.join(parts), X)
 
 
 @pytest.mark.parametrize('number', [3, None])
-def test_what_each_microbatch_is_given(number):
+def test_the_arguments_of_each_microbatch(number):
   parts = microbatches.split(X, 3)
   whole = X if number else parts
   tree = {'own': whole, 'mask': X[:1], 'name': 'x', 'none': None, 'rate': 0.5}

@@ -1,4 +1,4 @@
-"""What stages tell, with bubbles that would show.
+"""Losses and summaries of stages; a leaked bubble would be NaN.
 
 Shapes: L iterations, S stages.
 """
@@ -11,25 +11,27 @@ from pax_compat.layer_core.summaries import Summary, SummaryType
 from pax_compat.layers.pipelines import pipeline_records
 from pax_compat.layers.pipelines.pipeline_schedule import Schedule
 
-SCHEDULE = Schedule(stages=2, microbatches=3, ways=2)
+SCHEDULE = Schedule(stages=2, microbatches=3, repeats=2)
 LAYERS, BUBBLE = 4, np.nan
 
 
-def _told(item, shape=()):
-  """Returns [L, S, ...]: `item` of each layer and micro-batch, else bubbles."""
-  told = np.full([SCHEDULE.iterations, SCHEDULE.stages, *shape], BUBBLE)
+def _records(value, shape=()):
+  """Returns [L, S, ...]: `value` of each layer and microbatch, else bubbles."""
+  records = np.full([SCHEDULE.iterations, SCHEDULE.stages, *shape], BUBBLE)
   count = 0
-  for t, s in np.ndindex(*told.shape[:2]):
-    part, way, is_item = SCHEDULE.at(t, s)
-    if is_item:
-      told[t, s] = item(int(way) * SCHEDULE.stages + s, int(part))
+  for t, s in np.ndindex(*records.shape[:2]):
+    microbatch, repeat, is_valid = SCHEDULE.at(t, s)
+    if is_valid:
+      records[t, s] = value(int(repeat) * SCHEDULE.stages + s, int(microbatch))
       count += 1
   assert count == LAYERS * SCHEDULE.microbatches
-  return jnp.asarray(told)
+  return jnp.asarray(records)
 
 
 def test_losses():
-  losses = {'a': {'b': _told(lambda layer, part: 10 * layer + part)}}
+  losses = {
+    'a': {'b': _records(lambda layer, microbatch: 10 * layer + microbatch)}
+  }
   found = pipeline_records.mean_losses(losses, SCHEDULE)
   np.testing.assert_allclose(found['a']['b'], 0 + 10 + 20 + 30 + LAYERS * 1)
 
@@ -56,9 +58,11 @@ def test_losses():
 )
 @pytest.mark.parametrize('unpack', [False, True])
 def test_summaries(kind, shape, want, unpack):
-  told = _told(lambda layer, part: np.full(shape, layer + part), shape)
+  records = _records(
+    lambda layer, microbatch: np.full(shape, layer + microbatch), shape
+  )
   found = pipeline_records.summaries_of_layers(
-    {'ff': {'x': Summary(told, kind)}}, SCHEDULE, unpack=unpack
+    {'ff': {'x': Summary(records, kind)}}, SCHEDULE, unpack=unpack
   )['ff']
   if unpack:
     assert list(found) == [f'x_{i}' for i in range(LAYERS)]

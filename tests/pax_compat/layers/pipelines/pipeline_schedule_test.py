@@ -1,35 +1,45 @@
-"""The order in which the stages of a pipeline work."""
+"""The schedule of pipelines."""
+
+import doctest
 
 import numpy as np
 import pytest
 
+from pax_compat.layers.pipelines import pipeline_schedule
 from pax_compat.layers.pipelines.pipeline_schedule import Schedule
 
 
+def test_examples():
+  found = doctest.testmod(pipeline_schedule)
+  assert found.attempted and not found.failed
+
+
 @pytest.mark.parametrize(
-  'stages,microbatches,ways', [(3, 5, 1), (4, 2, 1), (3, 3, 2), (1, 2, 1)]
+  'stages,microbatches,repeats', [(3, 5, 1), (4, 2, 1), (3, 3, 2), (1, 2, 1)]
 )
-def test_each_stage_works_on_each_item_after_the_stage_before(
-  stages, microbatches, ways
+def test_each_stage_runs_each_step_after_the_stage_before(
+  stages, microbatches, repeats
 ):
-  schedule = Schedule(stages, microbatches, ways)
+  schedule = Schedule(stages, microbatches, repeats)
   done = {}
   for t in range(schedule.iterations):
-    for s, (part, way, is_item) in enumerate(
+    for s, (microbatch, repeat, is_valid) in enumerate(
       np.stack(schedule.at(t, np.arange(stages)), axis=1)
     ):
-      if is_item:
-        assert (part, way, s) not in done
-        done[part, way, s] = t
-  assert len(done) == stages * microbatches * ways
-  for (part, way, s), t in done.items():
-    before = (part, way, s - 1) if s else (part, way - 1, stages - 1)
+      if is_valid:
+        assert (microbatch, repeat, s) not in done
+        done[microbatch, repeat, s] = t
+  assert len(done) == stages * microbatches * repeats
+  for (microbatch, repeat, s), t in done.items():
+    before = (
+      (microbatch, repeat, s - 1) if s else (microbatch, repeat - 1, stages - 1)
+    )
     if before[1] >= 0:
       assert done[before] < t
 
 
-def test_of_bubbles_nothing_is_out_of_range():
+def test_bubbles_are_in_range():
   schedule = Schedule(stages=3, microbatches=2)
-  part, way, is_item = schedule.at(0, np.arange(3))
-  assert list(is_item) == [True, False, False]
-  assert list(part) == [0, 0, 0] and list(way) == [0, 0, 0]
+  microbatch, repeat, is_valid = schedule.at(0, np.arange(3))
+  assert list(is_valid) == [True, False, False]
+  assert list(microbatch) == [0, 0, 0] and list(repeat) == [0, 0, 0]

@@ -1,7 +1,9 @@
 """Pipelines against their stages one after the other, in numpy.
 
-Shapes: B batch, D dims, M micro-batches, S stages, R ways through the stages.
+Shapes: B batch, D dims, M microbatches, S stages, R repeats through the stages.
 """
+
+import doctest
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +24,11 @@ from pax_compat.base_layer import (
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.layers import linears, stochastics
+from pax_compat.layers.pipelines import pipeline
 from pax_compat.layers.pipelines.pipeline import (
   CircularLayerwiseShardablePipelined,
   LayerwiseShardablePipelined,
 )
-from tests.pax_compat.launching import run_on_eight_devices
 
 B, D, S, M = 6, 4, 3, 2
 RNG = np.random.default_rng(0)
@@ -74,12 +76,12 @@ class Body(base_layer.BaseLayer):
     return jnp.tanh(self.linear(total))
 
 
-def _layer(body=None, ways=None, **fields):
-  """Returns a pipeline, which is circular if there are ways."""
+def _layer(body=None, repeats=None, **fields):
+  """Returns a pipeline, which is circular if there are repeats."""
   cls = LayerwiseShardablePipelined
-  if ways is not None:
+  if repeats is not None:
     cls = CircularLayerwiseShardablePipelined
-    fields['circular_repeat'] = ways
+    fields['circular_repeat'] = repeats
   fields = {'num_stages': S, 'num_microbatches': M, **fields}
   body = Body.config() if body is None else body
   return cls.config(single_stage_body=body, **fields).Instantiate()
@@ -99,7 +101,7 @@ def _weights(variables) -> np.ndarray:
 
 
 def _one_by_one(weights, parts, factors):
-  """Returns what each layer makes of each part, [S R, M, B / M, D]."""
+  """Returns the outputs of each layer, [S R, M, B / M, D]."""
   outputs = []
   for w in weights:
     parts = np.tanh(parts @ w) * factors
@@ -107,68 +109,75 @@ def _one_by_one(weights, parts, factors):
   return np.stack(outputs)
 
 
-def _cut(x, parts=M):
-  """Returns [M, B / M, ...]: examples are dealt out to the micro-batches."""
+def _split(x, parts=M):
+  """Returns [M, B / M, ...]: microbatch m has the examples m, m + M, ...."""
   return np.stack([x[m::parts] for m in range(parts)])
 
 
 def _joined(parts):
-  """Returns [B, ...], the inverse of `_cut`."""
+  """Returns [B, ...], the inverse of `_split`."""
   return np.stack(list(parts), axis=1).reshape(B, *parts.shape[2:])
 
 
-# As many micro-batches as stages, more, and fewer.
+# As many microbatches as stages, more, and fewer.
 COUNTS = [(6, None), (2, None), (3, 2), (6, 2)]
 
 
-@pytest.mark.parametrize('parts,ways', COUNTS)
-def test_what_is_computed_and_told(parts, ways):
-  layer = _layer(ways=ways, num_microbatches=parts)
+def test_examples():
+  found = doctest.testmod(pipeline)
+  assert found.attempted and not found.failed
+
+
+@pytest.mark.parametrize('parts,repeats', COUNTS)
+def test_outputs_and_updates(parts, repeats):
+  layer = _layer(repeats=repeats, num_microbatches=parts)
   variables = _variables(layer)
-  y, said = jax.jit(lambda v: layer.apply(v, X, FACTORS, mutable=ALL))(
+  y, updates = jax.jit(lambda v: layer.apply(v, X, FACTORS, mutable=ALL))(
     variables
   )
-  each = _one_by_one(_weights(variables), _cut(X, parts), _cut(FACTORS, parts))
+  each = _one_by_one(
+    _weights(variables), _split(X, parts), _split(FACTORS, parts)
+  )
   np.testing.assert_allclose(y, _joined(each[-1]), rtol=1e-5, atol=1e-6)
-  # Of bubbles nothing is told.
+  # Bubbles leave no trace.
   means = each.mean(axis=(2, 3))
   averages = np.zeros(len(each))
   for m in range(parts):
     averages = 0.5 * (averages + means[:, m])
-  found = said[NON_TRAINABLE]['body']['average']
+  found = updates[NON_TRAINABLE]['body']['average']
   np.testing.assert_allclose(
     found, averages.reshape(found.shape), rtol=1e-4, atol=1e-6
   )
   losses = np.square(each).mean(axis=(1, 2, 3)).sum()
-  found = said[AUX_LOSS]['body']['squares']
+  found = updates[AUX_LOSS]['body']['squares']
   np.testing.assert_allclose(found, losses, rtol=1e-5)
-  told = said[SUMMARIES]['body']
-  assert len(told) == 3 * len(each)
+  summaries = updates[SUMMARIES]['body']
+  assert len(summaries) == 3 * len(each)
   for i, outputs in enumerate(each):
     np.testing.assert_allclose(
-      told[f'mean_{i}'].value, means[i].mean(), rtol=1e-4, atol=1e-6
+      summaries[f'mean_{i}'].value, means[i].mean(), rtol=1e-4, atol=1e-6
     )
     np.testing.assert_allclose(
-      np.sort(told[f'all_{i}'].value),
+      np.sort(summaries[f'all_{i}'].value),
       np.sort(outputs[..., 0].ravel()),
       rtol=1e-4,
       atol=1e-6,
     )
-    assert bytes(np.asarray(told[f'text_{i}'].value)) == b'a stage'
+    assert bytes(np.asarray(summaries[f'text_{i}'].value)) == b'a stage'
 
 
 @pytest.mark.parametrize(
-  'ways,policy', [(None, 'save_nothing'), (2, 'save_dot_only')]
+  'repeats,policy', [(None, 'save_nothing'), (2, 'save_dot_only')]
 )
-def test_gradients(ways, policy):
-  layer = _layer(ways=ways, num_microbatches=3, checkpoint_policy=policy)
+def test_gradients(repeats, policy):
+  layer = _layer(repeats=repeats, num_microbatches=3, checkpoint_policy=policy)
   variables = _variables(layer)
 
   def pipelined(params, x, factors):
-    y, said = layer.apply(
+    y, updates = layer.apply(
       {**variables, PARAMS: params}, x, factors, mutable=[AUX_LOSS]
     )
-    return jnp.sum(jnp.sin(y)) + said[AUX_LOSS]['body']['squares']
+    return jnp.sum(jnp.sin(y)) + updates[AUX_LOSS]['body']['squares']
 
   def one_by_one(params, x, factors):
     loss = 0.0
@@ -222,7 +231,7 @@ def test_losses_of_two_calls_are_summed():
 
   layer = _layer()
   variables = _variables(layer)
-  y, said = layer.apply(variables, X, mutable=ALL)
+  y, updates = layer.apply(variables, X, mutable=ALL)
   z, again = layer.apply(variables, y, mutable=ALL)
   found, both = Twice().apply(
     {name: {'pipeline': value} for name, value in variables.items()},
@@ -232,7 +241,7 @@ def test_losses_of_two_calls_are_summed():
   np.testing.assert_allclose(found, z, rtol=1e-5)
   first, second, total = (
     tree[AUX_LOSS]
-    for tree in (said, again, {AUX_LOSS: both[AUX_LOSS]['pipeline']})
+    for tree in (updates, again, {AUX_LOSS: both[AUX_LOSS]['pipeline']})
   )
   np.testing.assert_allclose(
     total['body']['squares'],
@@ -249,10 +258,12 @@ def test_losses_of_two_calls_are_summed():
 def test_one_summary_of_all_stages():
   layer = _layer(unpack_summaries=False)
   variables = _variables(layer)
-  _, said = layer.apply(variables, X, mutable=[SUMMARIES])
-  each = _one_by_one(_weights(variables), _cut(X), 1.0)
+  _, updates = layer.apply(variables, X, mutable=[SUMMARIES])
+  each = _one_by_one(_weights(variables), _split(X), 1.0)
   np.testing.assert_allclose(
-    said[SUMMARIES]['body']['mean'].value, each.mean(axis=(1, 2, 3)), rtol=1e-4
+    updates[SUMMARIES]['body']['mean'].value,
+    each.mean(axis=(1, 2, 3)),
+    rtol=1e-4,
   )
 
 
@@ -262,12 +273,12 @@ def test_evaluation_leaves_statistics_as_they_are():
   variables[NON_TRAINABLE]['body']['average'] += 7
   with base_layer.eval_mode():
     y = layer.apply(variables, X)
-  each = _one_by_one(_weights(variables), _cut(X), 1.0)
+  each = _one_by_one(_weights(variables), _split(X), 1.0)
   np.testing.assert_allclose(y, _joined(each[-1]), rtol=1e-5, atol=1e-6)
 
 
 class Dropped(base_layer.BaseLayer):
-  """A stage that tells which elements it drops."""
+  """A stage with a summary of which elements it drops."""
 
   def setup(self):
     self.create_child('drop', stochastics.Dropout.config(keep_prob=0.5))
@@ -278,9 +289,9 @@ class Dropped(base_layer.BaseLayer):
     return inputs * kept
 
 
-@pytest.mark.parametrize('ways', [None, 2])
-def test_each_stage_and_microbatch_drops_other_elements(ways):
-  layer = _layer(Dropped.config(), ways, num_microbatches=3)
+@pytest.mark.parametrize('repeats', [None, 2])
+def test_each_stage_and_microbatch_drops_other_elements(repeats):
+  layer = _layer(Dropped.config(), repeats, num_microbatches=3)
   x = np.ones([3 * 64, D], np.float32)
 
   apply = jax.jit(
@@ -288,31 +299,31 @@ def test_each_stage_and_microbatch_drops_other_elements(ways):
   )
 
   def dropped(seed):
-    y, said = apply(jax.random.key(seed))
+    y, updates = apply(jax.random.key(seed))
     kept = np.stack(
       [
         np.asarray(summary.value).reshape(3, 64, D)
-        for summary in said[SUMMARIES]['body'].values()
+        for summary in updates[SUMMARIES]['body'].values()
       ]
     )
-    # What was told is what was done: nothing was drawn a second time.
+    # The summaries describe the outputs: no second draw of random numbers.
     outputs = np.asarray(y).reshape(64, 3, D).swapaxes(0, 1)
     np.testing.assert_allclose(outputs, np.prod(kept, axis=0))
     return kept.reshape(-1, 64 * D) == 0
 
   masks = dropped(3)
-  assert len(masks) == 3 * S * (ways or 1)
+  assert len(masks) == 3 * S * (repeats or 1)
   assert 0.45 < masks.mean() < 0.55
   assert len(np.unique(masks, axis=0)) == len(masks)
   np.testing.assert_array_equal(masks, dropped(3))
   assert (masks != dropped(4)).any()
 
 
-def test_inputs_that_are_cut_already():
+def test_inputs_that_are_split_already():
   layer = _layer(num_microbatches=None)
-  variables = _variables(layer, _cut(X))
-  y = layer.apply(variables, _cut(X), _cut(FACTORS))
-  each = _one_by_one(_weights(variables), _cut(X), _cut(FACTORS))
+  variables = _variables(layer, _split(X))
+  y = layer.apply(variables, _split(X), _split(FACTORS))
+  each = _one_by_one(_weights(variables), _split(X), _split(FACTORS))
   np.testing.assert_allclose(y, each[-1], rtol=1e-5, atol=1e-6)
 
 
@@ -323,9 +334,9 @@ def test_a_size_instead_of_a_number():
   np.testing.assert_array_equal(y, z)
 
 
-@pytest.mark.parametrize('ways', [None, 2])
-def test_decode_states_are_stacked(ways):
-  layer = _layer(ways=ways)
+@pytest.mark.parametrize('repeats', [None, 2])
+def test_decode_states_are_stacked(repeats):
+  layer = _layer(repeats=repeats)
   variables = _variables(layer)
   _, state = layer.apply(
     variables, B, method='init_states', mutable=[DECODE_CACHE]
@@ -342,22 +353,22 @@ def test_decode_states_are_stacked(ways):
       hidden = np.tanh(totals[i] @ w)
   np.testing.assert_allclose(y, hidden, rtol=1e-5, atol=1e-6)
   found = state[DECODE_CACHE]['body']['total']
-  assert found.shape == (*([ways] if ways else []), S, B, D)
+  assert found.shape == (*([repeats] if repeats else []), S, B, D)
   np.testing.assert_allclose(
     found.reshape(totals.shape), totals, rtol=1e-4, atol=1e-6
   )
 
 
-@pytest.mark.parametrize('ways', [None, 2])
-def test_stacked_weights_say_how_they_are_stacked_and_split(ways):
-  layer = _layer(ways=ways, num_microbatches=S)
+@pytest.mark.parametrize('repeats', [None, 2])
+def test_stacked_weights_say_how_they_are_stacked_and_split(repeats):
+  layer = _layer(repeats=repeats, num_microbatches=S)
   layer.weight_split_dims_mapping.stages = ['stage']
   w = layer.init(jax.random.key(0), X)[PARAMS]['body']['linear']['w']
-  prefix = (*([ways] if ways else []), S)
+  prefix = (*([repeats] if repeats else []), S)
   assert w.value.shape == tuple(w.meta.shape) == (*prefix, D, D)
   assert w.meta.repeat_prefix == prefix
   assert w.meta.tensor_split_dims_mapping == (
-    *([None] if ways else []),
+    *([None] if repeats else []),
     'stage',
     None,
     None,
@@ -376,44 +387,8 @@ def test_the_loop_is_not_unrolled():
   assert size(8, 6) < 1.1 * size(2, 2)
 
 
-_SPLIT = """
-import jax, numpy as np
-import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from tests.pax_compat.layers.pipelines import pipeline_test as cases
-
-mesh = jax.make_mesh(
-    (4, 2), ('stage', 'data'), axis_types=(AxisType.Auto,) * 2)
-x = np.tile(cases.X[:1], [8, 1]) * np.arange(1, 9)[:, None] / 8
-for ways, prefix in ((None, P('stage')), (2, P(None, 'stage'))):
-  layer = cases._layer(ways=ways, num_stages=4, num_microbatches=4)
-  variables = cases._variables(layer, x)
-  grad = jax.grad(lambda v, x: jnp.sum(layer.apply(v, x) ** 2))
-  want = jax.jit(grad)(variables, x)
-  layer.weight_split_dims_mapping.stages = ['stage']
-  with jax.set_mesh(mesh):
-    split = NamedSharding(mesh, prefix)
-    args = jax.device_put(
-        (variables, x), (split, NamedSharding(mesh, P('data'))))
-    step = jax.jit(grad, out_shardings=split).lower(*args).compile()
-    found = step(*args)
-  jax.tree.map(
-      lambda f, w: np.testing.assert_allclose(f, w, rtol=1e-4, atol=1e-5),
-      found, want)
-  for tree in (args[0], found):
-    for w in jax.tree.leaves(tree['params']):
-      assert w.addressable_shards[0].data.shape[-3] == 1, w.sharding
-  text = step.as_text()
-  print(*(name in text for name in ('collective-permute', 'all-gather')))
-"""
-
-
-def test_stages_on_devices_of_their_own():
-  assert run_on_eight_devices(_SPLIT).splitlines() == ['True False'] * 2
-
-
 @pytest.mark.parametrize(
-  'fields,inputs,told',
+  'fields,inputs,message',
   [
     (dict(num_microbatches=4), X, 'num_microbatches is 4, .* 6 examples'),
     (dict(num_microbatches=0), X, 'num_microbatches is 0'),
@@ -424,8 +399,8 @@ def test_stages_on_devices_of_their_own():
     ),
     (dict(microbatch_size=2), X, 'expected one of the two only'),
     (dict(num_stages=0), X, 'num_stages is 0'),
-    (dict(ways=0), X, 'circular_repeat is 0'),
-    (dict(ways=2), X, '2 micro-batches, but num_stages is 3'),
+    (dict(repeats=0), X, 'circular_repeat is 0'),
+    (dict(repeats=2), X, '2 microbatches, but num_stages is 3'),
     (dict(checkpoint_policy='save_al'), X, 'checkpoint policy'),
     (
       dict(body=Body.config(output_dims=D + 1)),
@@ -434,9 +409,9 @@ def test_stages_on_devices_of_their_own():
     ),
   ],
 )
-def test_mistakes(fields, inputs, told):
+def test_mistakes(fields, inputs, message):
   layer = _layer(**fields)
-  with pytest.raises(errors.UserError, match=told):
+  with pytest.raises(errors.UserError, match=message):
     variables = layer.init(jax.random.key(0), inputs)
     layer.apply(base_layer.unbox(variables), inputs)
 

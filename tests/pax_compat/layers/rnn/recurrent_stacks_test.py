@@ -189,7 +189,7 @@ def test_a_stack_in_both_directions():
     (
       recurrent_stacks.StackFrnn,
       {'residual_layers': [2], 'num_layers': 2},
-      r'residual_layers has \[2\]; expected numbers from 0 to 1',
+      r'residual_layers has \[2\]; expected indices from 0 to 1',
     ),
     (
       recurrent_stacks.StackFrnn,
@@ -199,7 +199,7 @@ def test_a_stack_in_both_directions():
     (
       recurrent_stacks.StackFrnn,
       {'frnn_tpl': _frnn(num_output_nodes=9)},
-      'num_output_nodes is 9, but the layer that it belongs to makes it 4',
+      'num_output_nodes is 9, but its parent layer sets it to 4',
     ),
     (
       recurrent_stacks.StackBiFrnn,

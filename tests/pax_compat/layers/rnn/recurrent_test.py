@@ -3,6 +3,7 @@
 Shapes: B batch, T time, D input nodes, N output nodes, H hidden nodes.
 """
 
+import doctest
 import functools
 
 import jax
@@ -62,6 +63,11 @@ def _check(actual, expected):
   np.testing.assert_allclose(actual[0], outputs, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(actual[1].m, m, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(actual[1].c, c, rtol=1e-5, atol=1e-5)
+
+
+def test_examples():
+  found = doctest.testmod(recurrent)
+  assert found.attempted and not found.failed
 
 
 @BOTH
@@ -194,7 +200,7 @@ def test_zoneout_in_training_draws_anew_at_each_step():
 
 
 class _Summing(rnn_cells.BaseRnnCell):
-  """A cell that adds up its inputs, with a summary and a loss of its own."""
+  """A cell that sums its inputs, with a summary and an auxiliary loss."""
 
   def setup(self):
     self.create_variable('scale', base_layer.WeightHParams([D]))

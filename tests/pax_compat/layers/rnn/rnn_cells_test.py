@@ -156,12 +156,12 @@ def test_inputs_that_do_not_fit_are_refused(act):
 
 
 @pytest.mark.parametrize('prob', [-0.1, 1.0])
-def test_a_zoneout_that_is_no_probability_is_refused(prob):
+def test_a_zoneout_that_is_not_a_probability_is_refused(prob):
   with pytest.raises(errors.UserError, match='LstmCellSimple.zo_prob'):
     _weights(_cell(LstmCellSimple, zo_prob=prob))
 
 
-def test_first_values_and_the_first_state():
+def test_initial_weights_and_the_initial_state():
   cell = _cell(
     LayerNormalized,
     num_hidden_nodes=H,

@@ -93,7 +93,7 @@ def test_rare_classes_of_a_large_vocabulary():
   for modulus in (2, 3, 10):
     counts = np.bincount(rare % modulus, minlength=modulus)
     _assert_shares(counts, rare.size, np.full(modulus, 1 / modulus))
-  # Each is drawn as often as its probability says.
+  # Each is drawn with its probability.
   expected = _probabilities(num_classes)[900_000:].sum()
   tries = np.array(rng_samples.num_tries).sum()
   # Nearly all of them are drawn no more than once.

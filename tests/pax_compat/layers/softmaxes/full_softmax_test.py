@@ -3,6 +3,8 @@
 Shapes: B batch, T time, D input dims, V classes.
 """
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,12 @@ X = RNG.normal(size=(B, T, D)).astype(np.float32)
 IDS = np.array([[0, 6, 3], [3, 3, 1]])
 CLASS_WEIGHTS = np.array([[1, 0.5, 0], [1, 1, 0]], np.float32)
 LOGITS = X.astype(np.float64) @ W + BIAS
+
+
+def test_the_example():
+  result = doctest.testmod(full_softmax)
+  assert result.attempted > 0
+  assert result.failed == 0
 
 
 def _softmax(**fields):
@@ -284,7 +292,7 @@ def test_the_template_decides_what_the_layer_leaves_open():
   with pytest.raises(errors.UserError, match='feed_forward_tpl.has_bias'):
     _run(feed_forward_tpl=tpl, use_bias=True)
   tpl = linears.FeedForward.config(activation_tpl=activations.GELU.config())
-  with pytest.raises(errors.UserError, match='activation_tpl is a GELU'):
+  with pytest.raises(errors.UserError, match='activation_tpl is GELU'):
     _run(feed_forward_tpl=tpl)
 
 

@@ -25,7 +25,7 @@ TARGETS = special.softmax(RNG.normal(size=(B, T, V)), -1).astype(np.float32)
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_predictions(dtype):
-  """They are worked out in float32, and have the dtype of the logits."""
+  """They are computed in float32, and have the dtype of the logits."""
   logits = jnp.asarray(LOGITS * 20, dtype)
   output = sequence_losses.predictions(logits)
   assert {x.dtype for x in output.values()} == {jnp.dtype(dtype)}

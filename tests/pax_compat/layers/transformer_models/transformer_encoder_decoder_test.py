@@ -337,7 +337,7 @@ def test_half_precision_throughout():
   [
     (
       {'encoder_position_emb_tpl': TRAINED},
-      'has a position_emb_tpl, which encoder and decoder share, and one for',
+      'has a position_emb_tpl, which encoder and decoder share, and separate',
     ),
     (
       {
@@ -349,7 +349,7 @@ def test_half_precision_throughout():
     ),
     (
       {'packed_input': True},
-      'packed_input is on, but there are no segment_ids',
+      'packed_input is True, but there are no segment_ids',
     ),
     (
       {'encoder_stacked_transformer_tpl': _layers(mask_self_attention=True)},

@@ -3,6 +3,8 @@
 Shapes: B batch, T time, D model dims, V vocabulary.
 """
 
+import doctest
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from pax_compat.layers import embedding_softmax
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import full_softmax
+from pax_compat.layers.transformer_models import transformer_lm
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
@@ -81,6 +84,11 @@ def _want(weights, ids=IDS, visible=True, position=None):
 
 def _close(y, want, tolerance=1e-4):
   np.testing.assert_allclose(y, want, rtol=tolerance, atol=tolerance)
+
+
+def test_examples():
+  found = doctest.testmod(transformer_lm)
+  assert found.attempted and not found.failed
 
 
 @pytest.mark.parametrize(
@@ -356,28 +364,28 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
     (
       {'packed_input': True},
       {},
-      'packed_input is on, but there are no segment',
+      'packed_input is True, but there are no segment',
     ),
     (
       {'order_by_position': True},
       {},
-      'order_by_position is on, but there are no segment_pos',
+      'order_by_position is True, but segment_pos is None',
     ),
     (
       {'order_by_position': True, 'model_type': 'prefix'},
       {},
-      "order_by_position is for the model_type 'causal'; this .* 'prefix'",
+      "order_by_position is only for the model_type 'causal'; this .* 'prefix'",
     ),
     (
       {},
       {'causal_attention_mask': PADDINGS},
-      "causal_attention_mask is for the model_type 'prefix'; this one is"
+      "causal_attention_mask is only for the model_type 'prefix'; this one is"
       " 'causal'",
     ),
     (
       {'softmax_tpl': full_softmax.FullSoftmax.config(num_classes=3)},
       {},
-      'softmax_tpl.num_classes is 3, but .* makes it 9',
+      'softmax_tpl.num_classes is 3, but .* sets it to 9',
     ),
     (
       {
@@ -385,7 +393,7 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
         'stacked_transformer_tpl': _layers().set(mask_self_attention=True),
       },
       {},
-      'mask_self_attention is True, but .* makes it False',
+      'mask_self_attention is True, but .* sets it to False',
     ),
   ],
 )
@@ -398,8 +406,8 @@ def test_mistakes_are_named(fields, given, message):
 def test_auxiliary_losses_are_left_to_who_collects_them():
   softmax = embedding_softmax.SharedEmbeddingSoftmax.config(z_loss_weight=0.1)
   layer, weights = _model(softmax_tpl=softmax)
-  output, said = layer.apply(
+  output, updates = layer.apply(
     {PARAMS: weights}, IDS, PADDINGS, LABELS, mutable=[base_layer.AUX_LOSS]
   )
-  (aux,) = jax.tree.leaves(said[base_layer.AUX_LOSS])
+  (aux,) = jax.tree.leaves(updates[base_layer.AUX_LOSS])
   assert aux == output.z_loss and output.total_loss == output.avg_xent

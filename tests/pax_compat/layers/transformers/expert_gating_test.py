@@ -1,8 +1,10 @@
 """Gates against a computation token by token.
 
-Shapes: G groups, S tokens of a group, E experts, C slots of an expert for a
+Shapes: G groups, S tokens of a group, E experts, C slots of an expert per
 group.
 """
+
+import doctest
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from tests.pax_compat.layers import numpy_experts as reference
 G, S, E = 3, 12, 4
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(G, S, E)).astype(np.float32)
-# An expert that most tokens like, so that slots run out.
+# An expert that most tokens choose, beyond its capacity.
 LOGITS[..., 1] += 1.0
 # Padding at the end, none, and in between.
 PADDINGS = np.zeros([G, S], np.float32)
@@ -27,6 +29,11 @@ def _top2(logits=LOGITS, paddings=PADDINGS, capacity=4, **fields):
   return expert_gating.top2_gating(
     logits, paddings, capacity=capacity, **fields
   )
+
+
+def test_examples():
+  found = doctest.testmod(expert_gating)
+  assert found.attempted and not found.failed
 
 
 @pytest.mark.parametrize('legacy', [True, False])
@@ -48,7 +55,7 @@ def test_no_paddings_are_paddings_of_zero():
 
 
 def test_long_queues_of_half_precision():
-  """Places beyond 256 cannot be told apart in bfloat16."""
+  """Places beyond 256 are not distinct in bfloat16."""
   logits = jnp.asarray(RNG.normal(size=(1, 700, 2)), jnp.bfloat16)
   none = np.zeros([1, 700], np.float32)
   gating = _top2(logits, none, capacity=700)
@@ -184,7 +191,7 @@ def test_experts_never_choose_more_than_there_is():
 
 
 def test_experts_that_have_nothing_to_choose():
-  with pytest.raises(errors.UserError, match='4 experts no slots'):
+  with pytest.raises(errors.UserError, match='4 experts have no capacity'):
     expert_gating.expert_choice(LOGITS[:, :3], capacity_factor=2.0)
 
 

@@ -30,7 +30,7 @@ PADDINGS = (np.arange(T) >= np.array([[5], [4], [3], [2]])).astype(np.float32)
 CROSS_PADDINGS = (np.arange(S) >= np.array([[1], [2], [3], [1]])).astype(
   np.float32
 )
-# Each example has packs of its own.
+# Packed examples of each row differ.
 SEGMENT_IDS = np.array(
   [[1, 1, 1, 2, 2], [1, 2, 2, 2, 3], [1, 1, 1, 1, 0], [1, 2, 3, 4, 5]]
 )
@@ -215,17 +215,17 @@ def test_weights_of_stages_are_split_as_layers_and_stages_say():
 
 
 @pytest.mark.parametrize(
-  'fields,told',
+  'fields,message',
   [
     (dict(num_pipeline_microbatches=3), 'num_microbatches is 3, .* 4 examples'),
     (dict(num_pipeline_microbatches=None), 'expected one of them'),
     (
       dict(stage=_stack(residual_droppath_prob=0.1)),
-      'residual_droppath_prob rises from',
+      'residual_droppath_prob differs',
     ),
     (dict(stage=_stack(model_dims=D + 1)), 'pipeline_stage.model_dims is 5'),
   ],
 )
-def test_mistakes(fields, told):
-  with pytest.raises(errors.UserError, match=told):
+def test_mistakes(fields, message):
+  with pytest.raises(errors.UserError, match=message):
     _pipelined(model_dims=D, **fields).Instantiate().init(jax.random.key(0), X)

@@ -406,7 +406,7 @@ def test_droppath_rises_from_layer_to_layer():
 
 def test_droppath_that_rises_cannot_be_repeated():
   with pytest.raises(
-    errors.UserError, match='block.residual_droppath_prob rises'
+    errors.UserError, match='block.residual_droppath_prob differs'
   ):
     _repeated(residual_droppath_prob=0.5).Instantiate().init(
       jax.random.key(0), X
@@ -455,19 +455,19 @@ def test_what_is_repeated_cannot_be_shared_with_another_stack():
   [
     (
       {'packed_input': True},
-      'packed_input is on, but there are no segment_ids',
+      'packed_input is True, but there are no segment_ids',
     ),
     (
       {
         'transformer_layer_params_tpl': Transformer.config(hidden_dims=16),
       },
-      'transformer_layer_params_tpl.hidden_dims is 16, but .* makes it 8',
+      'transformer_layer_params_tpl.hidden_dims is 16, but .* sets it to 8',
     ),
     (
       {'remat': True, 'checkpoint_policy': 'save'},
       "no checkpoint policy 'save'",
     ),
-    ({'use_cross_attention': True}, 'no other sequence'),
+    ({'use_cross_attention': True}, 'no cross_inputs'),
   ],
 )
 def test_mistakes_are_named(fields, message):

@@ -180,21 +180,21 @@ def test_droppath_leaves_out_whole_examples_and_weighs_the_others():
     ({'output_dims': 3}, 'output_dims is 3 and input_dims 4'),
     (
       {'add_skip_connection': False, 'residual_droppath_prob': 0.1},
-      'residual_droppath_prob is 0.1, but add_skip_connection is off',
+      'residual_droppath_prob is 0.1, but add_skip_connection is False',
     ),
     (
       {
         'relu_dropout_prob': 0.1,
         'relu_dropout_tpl': stochastics.Dropout.config(keep_prob=0.5),
       },
-      r'relu_dropout_tpl.keep_prob is 0.5, but .* makes it 0.9',
+      r'relu_dropout_tpl.keep_prob is 0.5, but .* sets it to 0.9',
     ),
     (
       {
         'has_bias': False,
         'fflayer_tpl': linears.FeedForward.config(has_bias=True),
       },
-      'fflayer_tpl.has_bias is True, but .* makes it False',
+      'fflayer_tpl.has_bias is True, but .* sets it to False',
     ),
   ],
 )

@@ -251,7 +251,7 @@ def test_cross_attention_needs_another_sequence(method):
   layer = _config(use_cross_attention=True).Instantiate()
   weights = reference.random_weights(layer, X, cross_inputs=CROSS)
   args = [X] if method == '__call__' else [B, T]
-  with pytest.raises(errors.UserError, match='no other sequence'):
+  with pytest.raises(errors.UserError, match='there are no cross_inputs'):
     layer.apply({PARAMS: weights}, *args, method=method)
 
 
@@ -259,7 +259,7 @@ def test_a_setting_of_a_part_that_the_layer_contradicts_is_a_mistake():
   tpl = dot_product.DotProductAttention.config(num_heads=1)
   with pytest.raises(
     errors.UserError,
-    match='Transformer.tr_atten_tpl.num_heads is 1, but .* makes it 2',
+    match='Transformer.tr_atten_tpl.num_heads is 1, but .* sets it to 2',
   ):
     _run(_config(tr_atten_tpl=tpl))
 

@@ -50,9 +50,9 @@ def _run(config, x=X, paddings=PADDINGS, do_eval=False, **given):
     )
 
   with base_layer.eval_mode(do_eval):
-    y, told = apply(weights)
-  summaries = {k: v.value for k, v in told.get(SUMMARIES, {}).items()}
-  return y, weights, told.get(AUX_LOSS, {}), summaries
+    y, updates = apply(weights)
+  summaries = {k: v.value for k, v in updates.get(SUMMARIES, {}).items()}
+  return y, weights, updates.get(AUX_LOSS, {}), summaries
 
 
 def test_the_number_of_groups_has_to_be_set():
@@ -158,8 +158,10 @@ def test_the_gradients_by_finite_differences():
 
   @jax.jit
   def loss(weights):
-    y, told = layer.apply({PARAMS: weights}, X, PADDINGS, mutable=[AUX_LOSS])
-    return jnp.sum(jnp.square(y)) + told[AUX_LOSS]['aux_moe_load_balance_loss']
+    y, updates = layer.apply({PARAMS: weights}, X, PADDINGS, mutable=[AUX_LOSS])
+    return (
+      jnp.sum(jnp.square(y)) + updates[AUX_LOSS]['aux_moe_load_balance_loss']
+    )
 
   def moved(step):
     w = jax.tree.map(lambda w, d: w + step * d, weights, direction)
@@ -300,7 +302,7 @@ def _first(layer, x):
   return base_layer.unbox(jax.jit(layer.init)(jax.random.key(0), x))[PARAMS]
 
 
-def test_first_values():
+def test_initial_values():
   layer = _config(
     input_dims=300, hidden_dims=200, use_gated_activation=True
   ).Instantiate()
@@ -323,7 +325,7 @@ def test_first_values():
 
 
 @pytest.mark.parametrize('explicit', [False, True])
-def test_first_values_by_params_init(explicit):
+def test_initial_values_by_params_init(explicit):
   layer = _config(
     params_init=WeightInit.Xavier(1.0),
     internal_gshard_variance_scaling_fan_in_init=False,
@@ -352,7 +354,7 @@ def test_first_values_by_params_init(explicit):
       dict(gating_func='expert_choice', expert_capacity_dim=3),
       'expert_capacity_dim is 3',
     ),
-    (dict(combine_gated_weights=True), 'use_gated_activation is off'),
+    (dict(combine_gated_weights=True), 'use_gated_activation is False'),
     (dict(num_experts=0), 'num_experts is 0; expected 1 or more'),
     (
       dict(unadjusted_expert_capacity_factor=0.0),
@@ -360,7 +362,7 @@ def test_first_values_by_params_init(explicit):
     ),
     (
       dict(residual_droppath_prob=0.5, add_skip_connection=False),
-      'add_skip_connection is off',
+      'add_skip_connection is False',
     ),
   ],
 )
@@ -391,19 +393,21 @@ def test_no_mapping_of_activations_is_ignored(name, rank, gating):
     (1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
   )
   with jax.set_mesh(mesh):
-    with pytest.raises(errors.UserError, match="'nowhere', which is not there"):
+    with pytest.raises(
+      errors.UserError, match="'nowhere', which is not an axis of the mesh"
+    ):
       _run(config)
 
 
 def test_half_precision():
   layer = _config(fprop_dtype=jnp.bfloat16).Instantiate()
   weights = numpy_transformer.random_weights(layer, X, seed=3)
-  y, told = layer.apply(
+  y, updates = layer.apply(
     {PARAMS: weights}, X.astype(jnp.bfloat16), mutable=[AUX_LOSS]
   )
   assert y.dtype == jnp.bfloat16
   want, _, losses, _ = _run(_config(), paddings=None)
-  [loss], [want_loss] = told[AUX_LOSS].values(), losses.values()
+  [loss], [want_loss] = updates[AUX_LOSS].values(), losses.values()
   assert loss.dtype == jnp.float32
   np.testing.assert_allclose(loss, want_loss, rtol=0.05)
   # Single tokens may go elsewhere, as gates that are nearly equal swap places.

@@ -68,8 +68,8 @@ def test_step_by_step():
   np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_of_shares():
-  """At training only; what is dropped counts as a weight of zero."""
+def test_dropout_of_mixing_weights():
+  """At training only; a dropped weight is zero."""
   config = _config(mixing_dropout_prob=0.5, mixing_softmax=False)
   weights, layer = _weights(config), config.Instantiate()
   plain = _config(mixing_softmax=False).Instantiate()
@@ -84,7 +84,7 @@ def test_dropout_of_shares():
   assert 1 < len(drawn) <= 2**E
 
 
-def test_refuses_shares_that_are_more_than_the_whole():
+def test_minimal_shares_sum_to_less_than_1():
   layer = _config(minimal_share=0.4).Instantiate()
   with pytest.raises(errors.UserError, match='minimal_share is 0.4'):
     layer.init(jax.random.key(0), X)

@@ -1,0 +1,84 @@
+"""Scalars of a run as JSON lines.
+
+A line is one JSON object:
+
+    {"step": 120, "split": "train", "name": "loss", "value": 2.413}
+
+JSON has neither NaN nor infinity: there the value is null, and the line has one
+more field, `"note"`, which is "nan", "inf" or "-inf".
+"""
+
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+
+from absl import logging
+
+from pax_compat.runs import job_dir
+
+
+class JsonLines:
+  """A file of scalars, opened for appending."""
+
+  def __init__(
+    self, path: pathlib.Path, first_stale_step: Callable[[str], int | None]
+  ):
+    """Opens the file, and drops its stale and truncated lines.
+
+    Args:
+      path: of the file; it need not exist.
+      first_stale_step: (split) -> the step from which on lines of an earlier
+        run are stale, because they are written again; None keeps them all.
+    """
+    if path.exists():
+      _drop_stale_lines(path, first_stale_step)
+    self._file = open(path, 'a', encoding='utf-8')
+
+  def write(self, step: int, split: str, scalars: Mapping[str, float]) -> None:
+    """Writes one line per scalar, and flushes."""
+    for name, value in scalars.items():
+      line = {'step': step, 'split': split, 'name': name, 'value': value}
+      if not math.isfinite(value):
+        line |= {'value': None, 'note': str(value)}
+      self._file.write(json.dumps(line, allow_nan=False) + '\n')
+    self._file.flush()
+
+  def close(self) -> None:
+    self._file.close()
+
+
+def _drop_stale_lines(
+  path: pathlib.Path, first_stale_step: Callable[[str], int | None]
+) -> None:
+  kept, stale, truncated = [], 0, 0
+  with open(path, encoding='utf-8', errors='replace') as f:
+    for line in f:
+      parsed = _step_and_split(line)
+      if parsed is None:
+        truncated += 1
+        continue
+      step, split = parsed
+      first = first_stale_step(split)
+      if first is not None and step >= first:
+        stale += 1
+      else:
+        kept.append(line)
+  if stale or truncated:
+    job_dir.replace_text(path, ''.join(kept))
+    logging.info(
+      '%s: dropped %d lines of steps that are run again, and %d unreadable'
+      ' lines',
+      path,
+      stale,
+      truncated,
+    )
+
+
+def _step_and_split(line: str) -> tuple[int, str] | None:
+  """Returns the step and the split of a line, None if it is truncated."""
+  try:
+    fields = json.loads(line) if line.endswith('\n') else {}
+    return int(fields['step']), str(fields['split'])
+  except (ValueError, KeyError, TypeError):
+    return None
