@@ -27,6 +27,7 @@ def folder(tmp_path_factory):
   return path
 
 
+@pytest.mark.slow
 def test_memory_of_an_import(tmp_path):
   # In a separate process, without memory of other tests.
   subprocess.run(
@@ -43,6 +44,7 @@ def test_memory_of_an_import(tmp_path):
   assert '0 of 2 arrays were made again' in text
 
 
+@pytest.mark.slow
 def test_a_killed_import_resumes(folder):
   new = folder / 'new'
   command = checkpoint_import.command(_SIZES, 'SGD', folder, 'import')

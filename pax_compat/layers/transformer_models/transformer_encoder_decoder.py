@@ -81,6 +81,11 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     embedding_softmax.SharedEmbeddingSoftmax
   )
 
+  @classmethod
+  def set_sharding_params_v1(cls, model_p: Config, **axes) -> Config:
+    """As in the base class; Pax calls the config `model_p` here."""
+    return super().set_sharding_params_v1(model_p, **axes)
+
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
     dims = self.model_dims

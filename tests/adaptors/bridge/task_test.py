@@ -110,7 +110,7 @@ def test_padding_rows_have_no_weight():
   padded = jax.tree.map(
     lambda *rows: np.concatenate(rows),
     batch,
-    example_rows.fillers(jax.tree.map(lambda x: x[:1], batch), 5),
+    example_rows.padding_rows(jax.tree.map(lambda x: x[:1], batch), 5),
   )
   translated = bridge_task.bridge_task(own_task(), 'own')
   translated.config.evaluate.set(write_per_example_out=True)
@@ -193,6 +193,7 @@ def test_optimizers_that_skip_rows_refuse_sparse_gradients():
     family_parity.Bridged(translated, tiny_task.batches()[0], jax.devices()[:1])
 
 
+@pytest.mark.slow
 def test_nothing_gathers_the_batch():
   """Sharded over devices, it needs all-reduces of sums and gradients only."""
   done = launching.run_script(GATHERS, XLA_FLAGS=launching.flags_of_devices(8))
@@ -203,6 +204,7 @@ def test_nothing_gathers_the_batch():
   assert others == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_users_task_is_killed_and_continues(tmp_path):
   """By its name, with the user's code only."""
   source = trainer_runs.ROOT / 'tests/adaptors/bridge/own_task.py'

@@ -13,19 +13,20 @@ from tests.adaptors.bridge import family_parity
 from tests.adaptors.bridge.families import mt_xendec
 from tests.adaptors.translate import parity
 
-_FAMILIES = 'mt_transformer', 'wmtm16', 'mt_xendec', 'milan'
-
-
-@pytest.fixture(scope='module')
-def reports():
-  return family_parity.run(_FAMILIES)
+_FAMILIES = (
+  'mt_transformer',
+  pytest.param('wmtm16', marks=pytest.mark.slow),
+  pytest.param('mt_xendec', marks=pytest.mark.slow),
+  pytest.param('milan', marks=pytest.mark.slow),
+)
 
 
 @pytest.mark.parametrize('family', _FAMILIES)
-def test_trains_as_in_lingvo(reports, family):
-  family_parity.check(reports[family])
+def test_trains_as_in_lingvo(family):
+  family_parity.check(family_parity.reported(family))
 
 
+@pytest.mark.slow
 def test_attention_dropout_is_as_in_lingvo():
   """Lingvo uses unseeded numbers there; here it gets the bridge's."""
   tf = lingvo_runtime.module('tensorflow')

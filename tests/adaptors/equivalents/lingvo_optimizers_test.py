@@ -1,4 +1,4 @@
-"""What optimizers of Lingvo's tasks add, against numpy."""
+"""Optimizer wrappers of translated tasks."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -211,6 +211,7 @@ def test_names_in_checkpoints():
   assert names['words.emb.wm[0]'] == 'words/tiny/emb/var_0/var'
 
 
+@pytest.mark.slow
 def test_a_run_is_killed_and_continues(tmp_path):
   (tmp_path / 'my_tasks.py').write_text(MODULE)
   folder = tmp_path / 'run'

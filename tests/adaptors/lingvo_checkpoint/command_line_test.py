@@ -87,6 +87,7 @@ def test_a_run_continues_from_its_folder_alone(lingvos, tmp_path):
   assert trainer_runs.steps_saved(folder) == [5]
 
 
+@pytest.mark.slow
 def test_there_and_back(lingvos, corpus, tmp_path):
   ours, theirs = tmp_path / 'ours', tmp_path / 'theirs'
   flags = (f'--lingvo_logdir={lingvos}', f'--job_log_dir={ours}')

@@ -1,5 +1,7 @@
 """Checkpoints of shrunk stock experiments; training continues as in Lingvo."""
 
+import pytest
+
 from adaptors.checkpoints import exporting, files, importing, task_metadata
 from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, learners
@@ -61,6 +63,7 @@ def test_repeated_layers_with_adafactor(tmp_path):
   assert any(name.endswith('/Adafactor_2') for name in saved.shapes)
 
 
+@pytest.mark.slow
 def test_twenty_steps_and_twenty_more(tmp_path):
   """Then Lingvo evaluates what we trained as we do."""
   params = small_experiments.task_params(

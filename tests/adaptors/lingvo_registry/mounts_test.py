@@ -153,8 +153,8 @@ attempt(other)
   assert len(out) == 4
   assert 'does not exist' in out[0]
   assert out[1].endswith(f'did you mean: {site}/checkout?')
-  assert 'expected a folder with lingvo/tasks/<task>/params' in out[2]
-  assert 'is in use' in out[3]
+  assert 'expected a folder that contains lingvo/tasks/<task>/params' in out[2]
+  assert 'is already mounted' in out[3]
 
 
 def test_an_entry_point_that_names_nothing(site):

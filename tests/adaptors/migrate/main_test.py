@@ -59,6 +59,7 @@ def test_mistakes_in_the_flags(flags, words):
   assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
+@pytest.mark.slow
 def test_a_report_on_several(tmp_path):
   done = _migrate(
     f'--exp={_MODULE}.O*',

@@ -239,5 +239,5 @@ def test_a_class_that_is_only_called_dtype_has_no_text():
   class DType:
     pass
 
-  with pytest.raises(errors.UserError, match='code to set it'):
+  with pytest.raises(errors.UserError, match='code that sets it'):
     param_overrides.apply_override(_params(kind=DType()), 'kind : float32')

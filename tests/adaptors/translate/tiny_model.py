@@ -1,4 +1,4 @@
-"""A Lingvo model of two tiny tasks, `tag` and `words`, trained in turns."""
+"""A Lingvo model of two tiny tasks, `tag` and `words`, trained in turn."""
 
 import contextlib
 

@@ -284,7 +284,7 @@ def test_what_an_accumulator_cannot_wrap(name, fields, wrapped):
     ({'use_global_norm': lambda: True}, 'Lingvo updates no weight'),
     (
       {'magnitude_optimizer': lambda: _lingvo('SGD')},
-      'Lingvo takes an instantiated one',
+      'is not an optimizer object, which Lingvo expects',
     ),
     (
       {'magnitude_optimizer': lambda: None},

@@ -96,6 +96,7 @@ def test_loss_metrics_and_gradients(stock, do_eval):
   )
 
 
+@pytest.mark.slow
 def test_twenty_steps(stock):
   """With the experiment's Adam, and a schedule that peaks earlier."""
   params = stock.Copy()
@@ -191,7 +192,10 @@ def test_dropout_that_the_stock_experiment_has_not(stock):
       dict(device_mesh=np.arange(2), splits=[1, 4]),
       'stack.splits .*parts of different sizes',
     ),
-    (dict(splits=[1, 2]), 'stack.splits .*the ends of parts, up to 4'),
+    (
+      dict(splits=[1, 2]),
+      'stack.splits .*increasing ends of parts, the last one 4',
+    ),
     (dict(num_decoder_layers=1), 'stack.num_decoder_layers'),
     (dict(packed_input=True), 'stack.encoder_tpl.packed_input'),
   ],
