@@ -8,7 +8,7 @@ from pax_compat.experiments import experiment_overrides
 from tests.pax_compat.counting_experiment import Counting
 
 
-def test_every_config_that_an_experiment_returns_has_the_setting():
+def test_all_configs_have_the_setting():
   untouched = Counting()
   experiment = experiment_overrides.changed(
     untouched,
@@ -45,7 +45,7 @@ def test_every_config_that_an_experiment_returns_has_the_setting():
     ('task.train.num_train_steps', 'expected path=value'),
   ],
 )
-def test_a_mistake_shows_before_anything_is_built(setting, message):
+def test_an_invalid_setting_is_refused_before_the_build(setting, message):
   with pytest.raises(errors.UserError, match=message):
     experiment = experiment_overrides.changed(Counting(), settings=[setting])
     assert experiment.task() and experiment.datasets()
@@ -87,7 +87,7 @@ def test_the_experiment_itself_is_not_changed():
   assert isinstance(changed, Mine) and type(changed).__name__ == 'Mine'
 
 
-def test_what_an_experiment_makes_of_its_datasets_is_changed_too():
+def test_methods_that_use_the_datasets_get_the_changed_ones():
   changed = experiment_overrides.changed(
     Mine(), settings=['datasets[0].batch_size=4', 'datasets[2].batch_size=5']
   )
@@ -95,7 +95,7 @@ def test_what_an_experiment_makes_of_its_datasets_is_changed_too():
   assert [d.batch_size for d in changed.decode_datasets()] == [None, 5]
 
 
-def test_datasets_are_asked_for_once():
+def test_datasets_are_made_once():
   experiment = Mine()
   changed = experiment_overrides.changed(experiment)
   assert experiment.asked == []

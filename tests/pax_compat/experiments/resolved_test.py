@@ -9,7 +9,7 @@ from pax_compat.experiments import resolved
 
 
 class Asked(base_experiment.BaseExperiment):
-  """Notes what it is asked for."""
+  """Records the calls of its methods."""
 
   def __init__(self):
     self.asked = []
@@ -40,7 +40,7 @@ class Asked(base_experiment.BaseExperiment):
     return {'notes.txt': f'of {self.training_dataset().name}'}
 
 
-def test_everything_is_asked_for_once():
+def test_each_method_is_called_once():
   experiment = Asked()
   made = resolved.resolve(experiment, name='mine')
   # How it starts is asked of a new run only.
@@ -71,7 +71,7 @@ def test_it_cannot_be_changed():
     made.name = 'other'
 
 
-def test_an_experiment_chooses_what_is_evaluated():
+def test_an_experiment_chooses_the_datasets_to_evaluate():
   class Chosen(Asked):
     def eval_datasets(self):
       return []
@@ -81,7 +81,7 @@ def test_an_experiment_chooses_what_is_evaluated():
   assert made.eval_datasets == ()
 
 
-def test_what_an_experiment_refuses_is_refused_first():
+def test_an_experiment_is_validated_first():
   class Refusing(Asked):
     def validate(self):
       raise errors.UserError('B is as large as A')
