@@ -69,7 +69,7 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   """Returns the names of Lingvo experiments, with their first lines.
 
   Reads the mounted modules' source text. With `load_everything` it imports them
-  all instead, and says in a warning which of them it cannot import.
+  all instead, and logs a warning for each that it cannot import.
   """
   mount(options)
   mounted = mounts.params_modules()

@@ -119,7 +119,7 @@ FLAG_MISTAKES = {
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],
-    ['/no/such is no source checkout of Lingvo', 'does not exist'],
+    ['/no/such is not a source checkout of Lingvo', 'does not exist'],
   ),
 }
 
