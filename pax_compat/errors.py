@@ -40,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
   return f'; did you mean: {", ".join(near)}?' if near else ''
 
 
-def place_in_users_code(error: Exception) -> str | None:
+def location_in_user_code(error: Exception) -> str | None:
   """Returns `file:line` of the innermost traceback frame in user code.
 
   None if all frames are in this project, in installed packages or in Python.
@@ -57,7 +57,7 @@ def place_in_users_code(error: Exception) -> str | None:
   return None
 
 
-def place_of(error: Exception, own_file: str | None = None) -> str:
+def location_of(error: Exception, own_file: str | None = None) -> str:
   """Returns `file:line` of the innermost traceback frame of an error.
 
   Args:

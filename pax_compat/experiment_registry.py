@@ -128,7 +128,7 @@ def import_module(name: str):
       ) from e
     raise errors.UserError(
       f'the module {name!r} cannot be imported: {type(e).__name__}: {e}'
-      f' ({errors.place_of(e)})'
+      f' ({errors.location_of(e)})'
     ) from e
 
 

@@ -295,9 +295,9 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     except errors.UserError:
       raise
     except Exception as e:
-      place = errors.place_in_users_code(e) or errors.place_of(e)
+      location = errors.location_in_user_code(e) or errors.location_of(e)
       raise errors.UserError(
-        f'{self._name}.{method}() fails: {errors.one_line(e)} ({place})'
+        f'{self._name}.{method}() fails: {errors.one_line(e)} ({location})'
       ) from e
 
 

@@ -219,7 +219,8 @@ def import_module(module: str):
     raise
   except Exception as error:
     spec = _find_spec(module)
-    place = errors.place_of(error, spec and spec.origin)
+    location = errors.location_of(error, spec and spec.origin)
     raise errors.UserError(
-      f'{module} cannot be imported: {place}: {type(error).__name__}: {error}'
+      f'{module} cannot be imported: {location}:'
+      f' {type(error).__name__}: {error}'
     ) from error

@@ -38,8 +38,8 @@ class LingvoOptions(options.Options):
   lingvo_logdir: str | None = options.option(
     None,
     "Folder of a run of Lingvo's trainer to continue from its newest"
-    ' checkpoint. Without --exp, its Params are the experiment. With --exp, it may also be'
-    ' the prefix of a checkpoint.',
+    ' checkpoint. Without --exp, its Params are the experiment. With --exp, it'
+    ' may also be the prefix of a checkpoint.',
   )
   allow_missing: tuple[str, ...] = options.option(
     (),

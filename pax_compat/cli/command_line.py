@@ -39,8 +39,9 @@ def exit_on_user_error(main: Callable, argv: list[str]) -> int | None:
   try:
     return main(argv)
   except errors.UserError as e:
-    place = errors.place_in_users_code(e)
-    print(f'error: {e}' + (f'\n  at {place}' if place else ''), file=sys.stderr)
+    location = errors.location_in_user_code(e)
+    suffix = f'\n  at {location}' if location else ''
+    print(f'error: {e}{suffix}', file=sys.stderr)
     sys.exit(2)
 
 

@@ -33,4 +33,4 @@ def test_the_suggestion_is_empty_without_known_names():
 def test_an_error_in_this_project_or_a_library_has_no_location_in_user_code():
   with pytest.raises(json.JSONDecodeError) as e:
     json.loads('{')
-  assert errors.place_in_users_code(e.value) is None
+  assert errors.location_in_user_code(e.value) is None

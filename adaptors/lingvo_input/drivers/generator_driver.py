@@ -133,7 +133,7 @@ class GeneratorDriver:
         way.close()
         told = errors.one_line(e)
         if lingvo_runtime.is_wrong_name(e):
-          place = errors.place_of(e)
+          place = errors.location_of(e)
           raise errors.UserError(
             f'{name} cannot be built: {told} ({place})'
           ) from e

@@ -74,8 +74,8 @@ def _bridged(params: Any, name: str, issues: tuple[Issue, ...]) -> Way:
 
 def told(error: Exception) -> str:
   """Returns what went wrong, and where in the user's code it did."""
-  place = errors.place_in_users_code(error)
+  place = errors.location_in_user_code(error)
   if isinstance(error, errors.UserError):
     return f'{error} (at {place})' if place else str(error)
-  place = place or errors.place_of(error)
+  place = place or errors.location_of(error)
   return f'{type(error).__name__}: {error} ({place})'

@@ -242,7 +242,7 @@ def _in_short(error: Exception) -> str:
   """Returns what an error says, without the names of TensorFlow's graphs."""
   text = getattr(error, 'message', None) or str(error)
   text = _GRAPH_NAMES.sub('', text)
-  place = errors.place_in_users_code(error)
+  place = errors.location_in_user_code(error)
   if place and 'in user code' not in text:
     text += f' (at {place})'
   kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
