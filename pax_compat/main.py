@@ -1,7 +1,6 @@
 """Trains an experiment: `python -m pax_compat.main --exp=NAME --job_log_dir=X`.
 
-`--help` and errors in the flags are handled before JAX is imported, which takes
-seconds.
+`python -m pax_compat.main --list` prints the names of all experiments.
 """
 
 import fnmatch
@@ -74,8 +73,8 @@ def _train(may_start_again: bool):
   process_flags.join()
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())
-  # Imported late: JAX, flax and Orbax take seconds, and an unknown name should
-  # be reported at once.
+  # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
+  # unknown names are reported at once.
   from pax_compat.processes import process_failures
   from pax_compat.trainer import run as trainer
 

@@ -43,8 +43,8 @@ class LingvoOptions(options.Options):
   )
   allow_missing: tuple[str, ...] = options.option(
     (),
-    'Regular expression of tensors that a Lingvo checkpoint may lack. They are'
-    ' initialized.',
+    'Regular expression of tensors that a Lingvo checkpoint may lack. They keep'
+    ' their initial values.',
   )
   allow_unused: tuple[str, ...] = options.option(
     (),

@@ -39,7 +39,7 @@ class FakeSource:
 
   def __init__(self, label, *names, claimed=''):
     self.label, self.known, self.claimed = label, names, claimed
-    self.asked, self.imported = [], []
+    self.calls, self.imported = [], []
 
   def claims(self, module):
     return module.startswith(self.claimed)
@@ -48,7 +48,7 @@ class FakeSource:
     self.imported.append(module)
 
   def find(self, name, options):
-    self.asked.append((name, options))
+    self.calls.append((name, options))
     return f'{self.label}:{name}' if name in self.known else None
 
   def names(self, options):
@@ -88,9 +88,9 @@ def test_sources_are_searched_in_the_order_of_their_names(install):
   last, first = FakeSource('last', 'x', 'y'), FakeSource('first', 'x')
   install(b_last=last, a_first=first)
   assert experiment_sources.find('x', OPTIONS) == 'first:x'
-  assert last.asked == []
+  assert last.calls == []
   assert experiment_sources.find('y', OPTIONS) == 'last:y'
-  assert first.asked == [('x', OPTIONS), ('y', OPTIONS)]
+  assert first.calls == [('x', OPTIONS), ('y', OPTIONS)]
 
 
 def test_a_source_is_loaded_only_when_it_is_searched(install):

@@ -22,7 +22,7 @@ def _model_params(*, task=None, schedule=None, held_out=()):
   Args:
     task: changes the task's Params.
     schedule: fields of its program schedule.
-    held_out: names of the datasets beside the training data.
+    held_out: names of the held-out datasets.
   """
   base = lingvo_runtime.module('lingvo.core.base_model_params')
   program = lingvo_runtime.module('lingvo.core.program')
@@ -143,7 +143,7 @@ def test_infinite_datasets_are_evaluated_by_number_of_batches():
   dev, test = _experiment(model_params).eval_datasets()
   assert dev.cls is input_adaptor.LingvoInputAdaptor
   assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
-  # The schedule does not say how much of it; reading it may find an end.
+  # The schedule does not limit it; it may be finite.
   assert test.cls is eval_adaptors.LingvoEvalAdaptor
 
 

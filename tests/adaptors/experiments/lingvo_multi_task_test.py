@@ -65,7 +65,7 @@ def _model_params(*, schedule=None, held_out=(), change=lambda params: None):
 
   Args:
     schedule: steps that each task's program schedule trains; None for none.
-    held_out: names of the datasets beside the training data.
+    held_out: names of the held-out datasets.
     change: changes the model's Params.
   """
   base = lingvo_runtime.module('lingvo.core.base_model_params')
@@ -136,7 +136,7 @@ def test_the_datasets_of_each_task():
     ('Dev_tag', 'Dev_tag', 'tag'),
     ('Dev_words', 'Dev_words', 'words'),
   ]
-  # Nothing is evaluated in between where no schedule says so.
+  # Without a schedule, evaluations run only at the end.
   assert experiment.task().train.eval_during_training == ()
   assert experiment.task().train.eval_skip_train
 

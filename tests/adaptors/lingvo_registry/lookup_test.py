@@ -164,7 +164,7 @@ def test_scan_finds_every_spelling_and_first_lines(team):
   assert ours == WORDS_LISTED
 
 
-def test_find_gives_what_lingvo_registered(team):
+def test_find_returns_the_registered_class(team):
   found = lookup.find_model_params('lm.names_words.One', OPTIONS())
   registry = lingvo_runtime.module('lingvo.model_registry')
   helper = registry._ModelRegistryHelper

@@ -56,18 +56,18 @@ class Mine(base_experiment.BaseExperiment):
   SHARED = base_input.BaseInput.config(name='train', is_training=True)
 
   def __init__(self):
-    self.asked = []
+    self.calls = []
 
   def task(self):
     return tasks_lib.SingleTask.config()
 
   def datasets(self):
-    self.asked.append('datasets')
+    self.calls.append('datasets')
     evals = [base_input.BaseInput.config(name=n) for n in self.EVALS]
     return [self.SHARED, *evals]
 
   def decode_datasets(self):
-    self.asked.append('decode_datasets')
+    self.calls.append('decode_datasets')
     return self.eval_datasets()
 
   def get_input_specs_provider_params(self):
@@ -98,13 +98,13 @@ def test_methods_that_use_the_datasets_get_the_changed_ones():
 def test_datasets_are_made_once():
   experiment = Mine()
   changed = experiment_overrides.changed(experiment)
-  assert experiment.asked == []
+  assert experiment.calls == []
   for _ in range(2):
     assert changed.training_dataset().set(batch_size=9).name == 'train'
     assert [d.name for d in changed.eval_datasets()] == ['dev', 'test']
     assert {d.batch_size for d in changed.datasets()} == {None}
     assert [d.name for d in changed.decode_datasets()] == ['dev', 'test']
-  assert experiment.asked == ['datasets', 'decode_datasets']
+  assert experiment.calls == ['datasets', 'decode_datasets']
 
 
 def test_datasets_have_names():

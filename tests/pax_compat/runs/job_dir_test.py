@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     job_dir.claim(tmp_path, 'lm.Tiny')
 
 
-def test_write_text_keeps_what_differs(tmp_path):
+def test_write_text_keeps_other_content(tmp_path):
   path = tmp_path / 'config.txt'
   for text in ('one\n', 'one\n', 'two\n', 'three\n'):
     job_dir.write_text(path, text)
