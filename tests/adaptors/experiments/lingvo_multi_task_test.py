@@ -205,11 +205,12 @@ def test_there_are_no_params_of_a_single_task():
 
 
 def test_names_in_checkpoints():
-  names = _experiment().facts.names
+  names = _experiment().checkpoint_metadata.names
   assert names['tag.first.w'] == 'tag/tiny/first/w/var'
   assert names['words.emb.wm[0]'] == 'words/tiny/emb/var_0/var'
 
 
+@pytest.mark.slow
 def test_a_run_is_killed_and_continues(tmp_path):
   (tmp_path / 'my_tasks.py').write_text(MODULE)
   folder = tmp_path / 'run'

@@ -176,7 +176,9 @@ _HANGING_SAVE = """
 """
 
 
-@pytest.mark.parametrize('where', ['orbax', 'commit'])
+@pytest.mark.parametrize(
+  'where', ['commit', pytest.param('orbax', marks=pytest.mark.slow)]
+)
 def test_sigkill_in_the_middle_of_a_save(tmp_path, log, where):
   process = subprocess.Popen(
     [sys.executable, '-c', textwrap.dedent(_HANGING_SAVE), tmp_path, where],
