@@ -91,7 +91,7 @@ class Decoder:
     except Exception as error:
       raise errors.UserError(
         f'{name} cannot be decoded: {type(error).__name__}: {error}'
-        f' ({errors.place_of(error)})'
+        f' ({errors.location_of(error)})'
       ) from error
     return Decoded(self.task.task, outputs)
 

@@ -161,7 +161,7 @@ class LingvoTask:
 def _describe(error: Exception) -> str:
   if isinstance(error, errors.UserError):
     return str(error)
-  return f'{type(error).__name__}: {error} ({errors.place_of(error)})'
+  return f'{type(error).__name__}: {error} ({errors.location_of(error)})'
 
 
 class LowerPrecisionError(Exception):

@@ -110,7 +110,7 @@ class GeneratorDriver:
         backend.close()
         reason = errors.one_line(e)
         if lingvo_runtime.is_wrong_name(e):
-          place = errors.place_of(e)
+          place = errors.location_of(e)
           raise errors.UserError(
             f'{name} cannot be built: {reason} ({place})'
           ) from e

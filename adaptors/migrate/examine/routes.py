@@ -74,8 +74,8 @@ def _bridged(params: Any, name: str, issues: tuple[Issue, ...]) -> Route:
 
 def describe_error(error: Exception) -> str:
   """Returns an error's message with its location, in user code if possible."""
-  place = errors.place_in_users_code(error)
+  place = errors.location_in_user_code(error)
   if isinstance(error, errors.UserError):
     return f'{error} (at {place})' if place else str(error)
-  place = place or errors.place_of(error)
+  place = place or errors.location_of(error)
   return f'{type(error).__name__}: {error} ({place})'

@@ -244,7 +244,7 @@ def _in_short(error: Exception) -> str:
   """Returns the message of an error, without names of graph nodes."""
   text = getattr(error, 'message', None) or str(error)
   text = _GRAPH_NAMES.sub('', text)
-  frame = errors.place_in_users_code(error)
+  frame = errors.location_in_user_code(error)
   if frame and 'in user code' not in text:
     text += f' (at {frame})'
   kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
