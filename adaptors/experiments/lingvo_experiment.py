@@ -9,7 +9,7 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
-from adaptors.checkpoints import files, mapping, run_start, task_facts
+from adaptors.checkpoints import files, mapping, run_start, task_metadata
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
 from adaptors.lingvo_registry.options import LingvoOptions
@@ -118,19 +118,19 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       return None
     return run_start.Start(
       files.newest(self._options.lingvo_logdir),
-      self.facts,
+      self.checkpoint_metadata,
       allow_missing=self._options.allow_missing,
       allow_unused=self._options.allow_unused,
     )
 
   @functools.cached_property
-  def facts(self) -> mapping.Facts:
+  def checkpoint_metadata(self) -> mapping.CheckpointMetadata:
     """What the names in its checkpoints depend on.
 
     Raises:
       UserError: checkpoints of such a task are not supported.
     """
-    return task_facts.of(self.task_params(), self.translated)
+    return task_metadata.of(self.task_params(), self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""

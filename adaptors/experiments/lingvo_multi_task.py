@@ -5,7 +5,7 @@ import functools
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.checkpoints import task_facts
+from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_experiment
 from adaptors.translate.tasks import multi_task
 from adaptors.translate.training import program_schedule
@@ -49,13 +49,13 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     )
 
   @functools.cached_property
-  def facts(self):
+  def checkpoint_metadata(self):
     """What the names in its checkpoints depend on.
 
     Raises:
       UserError: checkpoints of such tasks are not supported.
     """
-    return task_facts.of_several(self._model, self.translated)
+    return task_metadata.of_several(self._model, self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""

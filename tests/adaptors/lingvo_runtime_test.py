@@ -157,7 +157,7 @@ print(ops.ascii_to_token_id(['hi'], maxlen=3).token_ids.numpy().tolist())
     out, log = native_library.run_python(program, site, cache=cache)
     assert out == ['[[1, 12, 13]]']
     assert log.count('loading the repaired copy') == 1
-    assert f'{original} wants a newer system' in log
+    assert f'{original} needs a newer system' in log
     (copy,) = cache.rglob('*.so')
     states.append((copy.stat().st_ino, copy.stat().st_mtime_ns))
   assert states[0] == states[1]

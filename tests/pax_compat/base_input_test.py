@@ -1,5 +1,6 @@
-"""Tests of what every input has."""
+"""Tests of the base class of inputs."""
 
+import doctest
 import sys
 import types
 
@@ -17,11 +18,11 @@ class Numbered(base_input.BaseInput):
 
   Attributes:
     weight: of the rows; None leaves it to others.
-    can_tell: whether the input knows where it stands.
+    has_state: whether the input has a state.
   """
 
   weight: float | None = None
-  can_tell: bool = True
+  has_state: bool = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -40,12 +41,17 @@ class Numbered(base_input.BaseInput):
     self._next = 0
 
   def _get_state_internal(self):
-    if not self.can_tell:
+    if not self.has_state:
       raise NotImplementedError
     return str(self._next).encode()
 
   def _set_state_internal(self, state):
     self._next = int(state)
+
+
+def test_the_example_of_the_module():
+  result = doctest.testmod(base_input)
+  assert result.attempted > 5 and not result.failed
 
 
 @pytest.mark.parametrize('name', ['Train', 'dev.v1:a_b+c-2'])
@@ -96,7 +102,7 @@ def test_all_of_the_data_without_reset(count):
   assert training.eval_loop_num_batches is None
 
 
-def test_too_few_batches_are_no_evaluation():
+def test_too_few_batches_are_refused():
   data = Numbered.config(
     name='d', reset_for_eval=True, eval_loop_num_batches=7
   ).Instantiate()
@@ -105,20 +111,20 @@ def test_too_few_batches_are_no_evaluation():
 
 
 @pytest.mark.parametrize('count', [0, -2])
-def test_an_evaluation_of_nothing(count):
+def test_an_evaluation_without_batches(count):
   config = base_input.BaseInput.config(name='d', eval_loop_num_batches=count)
   with pytest.raises(errors.UserError, match=f'batches of d is {count}; expec'):
     config.Instantiate()
 
 
-def test_what_a_subclass_must_write_names_the_subclass():
+def test_a_missing_method_names_the_subclass():
   class Mine(base_input.BaseInput):
     """Nothing of its own."""
 
   data = Mine.config().Instantiate()
   with pytest.raises(errors.UserError, match='Mine has no method `get_next`'):
     data.get_next()
-  with pytest.raises(errors.UserError, match='Mine: .*there is no method `res'):
+  with pytest.raises(errors.UserError, match='Mine: .*the class has no method'):
     Mine.config(reset_for_eval=True).Instantiate()
   with pytest.raises(NotImplementedError, match='Mine'):
     data.reset()
@@ -126,7 +132,7 @@ def test_what_a_subclass_must_write_names_the_subclass():
   data.close()
 
 
-def test_texts_of_an_input_without_words_are_numbers():
+def test_strings_without_a_tokenizer_are_numbers():
   data = base_input.BaseInput.config().Instantiate()
   ids = np.array([[5, 6, 7], [8, 9, 0]])
   assert data.ids_to_strings(ids, np.array([3, 1])) == ['5 6 7', '8']
@@ -135,7 +141,7 @@ def test_texts_of_an_input_without_words_are_numbers():
 # Peeking, padding, and where an input stands.
 
 
-def test_a_batch_that_was_peeked_at_comes_next():
+def test_the_peeked_batch_comes_next():
   data = Numbered.config().Instantiate()
   assert data.peek_padded() is data.peek_padded()
   assert [data.get_next_padded().x[0, 0] for _ in range(6)] == _ALL
@@ -144,7 +150,7 @@ def test_a_batch_that_was_peeked_at_comes_next():
     data.get_next_padded()
 
 
-def test_a_reset_forgets_the_peeked_batch():
+def test_a_reset_drops_the_peeked_batch():
   data = Numbered.config().Instantiate()
   data.get_next_padded()
   assert data.peek_padded().x[0, 0] == 1
@@ -153,7 +159,7 @@ def test_a_reset_forgets_the_peeked_batch():
 
 
 @pytest.mark.parametrize('weight', [None, 0.5])
-def test_rows_that_pad_weigh_nothing(weight):
+def test_padding_rows_have_weight_0(weight):
   data = Numbered.config(batch_padding_size=2, weight=weight).Instantiate()
   data.get_next_padded()
   batch = data.peek_padded()
@@ -163,7 +169,7 @@ def test_rows_that_pad_weigh_nothing(weight):
   assert batch.eval_sample_weights.dtype == np.float32
 
 
-def test_an_input_goes_on_where_it_stood(tmp_path):
+def test_an_input_continues_at_its_state(tmp_path):
   data = Numbered.config().Instantiate()
   data.get_next_padded()
   data.save(tmp_path / 'at_1')
@@ -182,8 +188,8 @@ def test_an_input_goes_on_where_it_stood(tmp_path):
     data.restore(tmp_path / 'nothing')
 
 
-def test_an_input_that_cannot_tell_is_asked_too_late():
-  data = Numbered.config(can_tell=False).Instantiate()
+def test_a_state_is_asked_for_too_late():
+  data = Numbered.config(has_state=False).Instantiate()
   data.peek_padded()
   with pytest.raises(errors.UserError, match=r'expected get_state\(\) before'):
     data.get_state()
@@ -209,7 +215,7 @@ def test_a_batch_is_a_map_of_arrays(batch, wrong):
     Mine.config(name='d').Instantiate().peek_padded()
 
 
-def test_the_end_of_the_data_as_tensorflow_says_it(monkeypatch):
+def test_the_end_of_data_of_tensorflow(monkeypatch):
   class OutOfRangeError(Exception):
     """Stands for TensorFlow's, which is not loaded here."""
 
@@ -226,9 +232,9 @@ def test_the_end_of_the_data_as_tensorflow_says_it(monkeypatch):
   assert Mine.config().Instantiate().peek_padded() is None
 
 
-def test_an_input_that_refuses_to_tell_can_be_peeked_at():
+def test_an_input_whose_state_fails_can_be_peeked_at():
   class Refuses(Numbered):
-    """Says why it cannot tell."""
+    """Raises for its state."""
 
     def _get_state_internal(self):
       raise errors.UserError('not now')
@@ -239,12 +245,12 @@ def test_an_input_that_refuses_to_tell_can_be_peeked_at():
   assert data.peek_padded() is data.get_next_padded()
 
 
-def test_what_inputs_say_of_restarts():
+def test_descriptions_of_restarts():
   data = Numbered.config().Instantiate()
   assert data.after_restart() == 'it starts at its first batch again'
 
   class Resumes(Numbered):
-    """Can be told where to go on."""
+    """Has a `resume_at`."""
 
     def resume_at(self, step):
       self._next = step
@@ -278,7 +284,7 @@ def test_batch_sizes():
     Numbered.get_batch_size(Numbered.config(name='d'))
 
 
-def test_rows_cannot_be_taken_away():
+def test_negative_padding_is_refused():
   with pytest.raises(errors.UserError, match='of d is -1; expected 0 or more'):
     Numbered.config(name='d', batch_padding_size=-1).Instantiate()
 
@@ -286,7 +292,7 @@ def test_rows_cannot_be_taken_away():
 # What batches are like.
 
 
-def test_an_input_that_cannot_tell_gives_a_batch(caplog):
+def test_specs_are_read_from_a_batch(caplog):
   config = Numbered.config(name='d', batch_padding_size=2, weight=1.0)
   assert config.Instantiate().batch_specs() is None
   provider = base_input.DatasetInputSpecsProvider.config(input_p=config)
@@ -296,7 +302,7 @@ def test_an_input_that_cannot_tell_gives_a_batch(caplog):
     x=jax.ShapeDtypeStruct((5, 2), np.int64),
     eval_sample_weights=jax.ShapeDtypeStruct((5,), np.float32),
   )
-  assert "Numbered 'd' cannot tell what its batches are like" in caplog.text
+  assert "Numbered 'd' has no batch_specs(): reading one batch" in caplog.text
 
 
 def test_a_provider_closes_its_input():
@@ -319,7 +325,7 @@ def test_a_provider_closes_its_input():
   assert len(closed) == 1
 
 
-def test_fields_that_stay_on_the_host_have_no_specs():
+def test_host_fields_have_no_specs():
   class Texts(Numbered):
     """Keeps `inner.source` on the host, too."""
 

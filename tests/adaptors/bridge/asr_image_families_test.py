@@ -1,4 +1,4 @@
-"""Speech and image tasks, bridged, against Lingvo's training of the same."""
+"""Tests of bridged speech and image tasks against Lingvo's training."""
 
 import pytest
 
@@ -21,8 +21,7 @@ def test_trains_as_in_lingvo(family):
   'family',
   ['lenet5_batch_norm', pytest.param('asr_grapheme', marks=pytest.mark.slow)],
 )
-def test_batch_norm_counts(family):
-  """Moving statistics are among what was compared, after each step."""
+def test_moving_statistics_are_compared(family):
   partitioned = family_parity.reported(family)['partitioned']
   for written in partitioned['statistics']:
     assert any(path.endswith('bn.moving_variance') for path in written)

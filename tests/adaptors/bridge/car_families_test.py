@@ -1,4 +1,4 @@
-"""Tasks of cars, bridged, against Lingvo's training of the same ones."""
+"""Tests of bridged tasks of `car` against Lingvo's training."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Translation and punctuation by LSTMs, bridged, against Lingvo's training."""
+"""Tests of bridged translation and punctuation LSTMs against Lingvo."""
 
 import pytest
 

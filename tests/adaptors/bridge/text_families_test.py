@@ -1,4 +1,4 @@
-"""Translation and texts' towers, bridged, against Lingvo's training."""
+"""Tests of bridged translation tasks and text towers against Lingvo."""
 
 import contextlib
 
@@ -27,8 +27,8 @@ def test_trains_as_in_lingvo(family):
 
 
 @pytest.mark.slow
-def test_attention_is_dropped_out_as_in_lingvo():
-  """Lingvo draws numbers without a seed there; it gets the bridge's here."""
+def test_attention_dropout_is_as_in_lingvo():
+  """Lingvo uses unseeded numbers there; here it gets the bridge's."""
   tf = lingvo_runtime.module('tensorflow')
   params = mt_xendec.task_params(atten_drop=0.5)
   batch = mt_xendec.batch(0)
@@ -73,5 +73,5 @@ def _in_lingvo(params, batch, seed):
     }
     made.start()
     return made.session.run(
-      (variables, made.task.loss, gradients), made.fed(batch)
+      (variables, made.task.loss, gradients), made.feed_dict(batch)
     )

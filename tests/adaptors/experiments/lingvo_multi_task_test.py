@@ -206,7 +206,7 @@ def test_there_is_no_one_task():
 
 
 def test_names_in_checkpoints():
-  names = _experiment().facts.names
+  names = _experiment().checkpoint_metadata.names
   assert names['tag.first.w'] == 'tag/tiny/first/w/var'
   assert names['words.emb.wm[0]'] == 'words/tiny/emb/var_0/var'
 

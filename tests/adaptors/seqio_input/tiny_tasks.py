@@ -1,4 +1,4 @@
-"""SeqIO tasks for tests, whose examples can be told apart."""
+"""SeqIO tasks for tests, with distinct examples."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What SeqIO is asked for, and what is said where it cannot read."""
+"""Tests of reading SeqIO tasks, and of its errors."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_cached_tasks(tmp_path):
     ],
   )
   params = testing.config('cached', use_cached=True, shuffle=False)
-  with pytest.raises(errors.UserError, match='task cached is in none of'):
+  with pytest.raises(errors.UserError, match='task cached is not in'):
     params.Instantiate()
   testing.write_cache(tmp_path, 'cached', [[10, 11], [12]])
   before = list(seqio.utils.get_global_cache_dirs())
@@ -73,7 +73,7 @@ def test_inputs_do_not_disturb_each_other_by_their_read_configs():
   assert seqio.utils._TFDS_DATA_READ_CONFIG_OVERRIDE is None  # noqa: SLF001
 
 
-def test_what_is_wrong_with_the_data_is_said(tmp_path):
+def test_errors_of_the_data(tmp_path):
   seqio, tf = lingvo_runtime.seqio(), lingvo_runtime.tensorflow()
 
   def refused(data):
@@ -125,7 +125,7 @@ def test_damaged_records_are_named(tmp_path):
     assert f'after 2 examples: record 2 of {path} (at byte' in str(e.value)
 
 
-def test_errors_of_preprocessing_name_its_place():
+def test_errors_of_preprocessing_name_their_line():
   def lacking(data):
     return data.map(lambda x: {**x, 'targets': x['target']})
 
