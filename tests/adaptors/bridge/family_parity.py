@@ -348,7 +348,7 @@ def reported(name: str) -> dict[str, Any]:
 
 
 def main():
-  """Prints the report of the family that the command line names."""
+  """Prints the report of the family on the command line."""
   print(json.dumps(report(sys.argv[1])))
 
 
