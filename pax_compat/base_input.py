@@ -1,6 +1,6 @@
 """Inputs: where a program gets its batches from.
 
-An input of one's own needs `get_next`; with `reset` it can be evaluated on all
+A custom input needs `get_next`; with `reset` it can be evaluated on all
 of its data, and with a state a training run continues at the next batch:
 
 >>> class Squares(BaseInput):

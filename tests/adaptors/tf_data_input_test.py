@@ -23,7 +23,7 @@ _PROPERTIES = settings(max_examples=6)
 
 
 def numbers(count: int = 10, shuffle: bool = True, seed=0, is_training=False):
-  """Returns examples that hold their number."""
+  """Returns examples with their index."""
   tf = lingvo_runtime.tensorflow()
   dataset = tf.data.Dataset.range(count)
   if is_training and shuffle:
@@ -32,7 +32,7 @@ def numbers(count: int = 10, shuffle: bool = True, seed=0, is_training=False):
 
 
 def shuffled_without_a_seed():
-  """Returns numbers in an order that nobody can repeat."""
+  """Returns numbers in an order that is not deterministic."""
   return (
     lingvo_runtime.tensorflow()
     .data.Dataset.range(1000)
@@ -42,7 +42,7 @@ def shuffled_without_a_seed():
 
 
 def of_host(host: int, hosts: int, count: int = 10):
-  """Returns the part of the numbers that is a host's."""
+  """Returns the numbers of a host."""
   return numbers(count).shard(hosts, host)
 
 
@@ -208,7 +208,7 @@ def test_specs_of_unknown_shapes_need_a_batch():
   )
 
 
-# Where it stands.
+# State.
 
 
 def test_the_state_is_from_before_the_peeked_batch():
@@ -221,7 +221,7 @@ def test_the_state_is_from_before_the_peeked_batch():
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
   other.resume_at(1)
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
-  assert 'comes next' in other.after_restart()
+  assert 'at the next example' in other.after_restart()
 
 
 def test_steps_are_those_of_all_hosts():

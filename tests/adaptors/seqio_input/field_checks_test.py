@@ -1,4 +1,4 @@
-"""Fields of SeqIO inputs that do not go together."""
+"""Tests of fields of SeqIO inputs that contradict each other."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of finding ids that a model does not know."""
+"""Tests of checking token ids against the vocabulary size."""
 
 import flax.linen as nn
 import numpy as np
@@ -35,7 +35,7 @@ def test_ids_beyond_the_largest_table_are_refused():
 
 
 class Own(base_layer.BaseLayer):
-  """A layer of a user, which may have any table."""
+  """A layer of a user, with an unknown table."""
 
 
 def test_the_vocabulary_size_is_the_rows_of_the_largest_table():

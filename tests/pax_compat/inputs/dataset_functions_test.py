@@ -1,4 +1,4 @@
-"""Tests of functions that make data."""
+"""Tests of dataset functions."""
 
 import functools
 
@@ -12,12 +12,12 @@ _OFFERED = {'seed': 3, 'is_training': True}
 
 
 def numbers(path: str, seed: int, size: int = 2):
-  """Returns what it was given."""
+  """Returns its arguments."""
   return path, seed, size
 
 
 def nothing():
-  """Takes nothing."""
+  """Has no arguments."""
   return 'nothing'
 
 

@@ -17,7 +17,7 @@ grain = pytest.importorskip('grain')
 
 
 def numbers(count: int, seed: int = 0):
-  """Returns examples that hold their number, and are random a little."""
+  """Returns examples with their index and a random number."""
   source = grain.MapDataset.source(range(count)).seed(seed)
   return source.random_map(_example)
 
@@ -38,7 +38,7 @@ def _config(function=numbers, **fields):
 
 
 def _of(source, **fields):
-  """Returns an input of the examples of a list."""
+  """Returns the config of an input of the examples of a list."""
   fields = {'batch_size': 2, 'reset_for_eval': True, **fields}
   make = fields.pop('make', lambda dataset: dataset)
   return _config(

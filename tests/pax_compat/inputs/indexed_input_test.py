@@ -21,10 +21,10 @@ _PROPERTIES = settings(max_examples=60)
 
 
 class Numbers(indexed_input.IndexedInput):
-  """Examples that hold their number, and are a sequence of that many tokens.
+  """Examples with their index, and as many tokens.
 
   Attributes:
-    count: how many there are.
+    count: number of examples.
     weight: of those of odd numbers; None leaves it to others.
   """
 
@@ -192,7 +192,7 @@ def test_a_reset_drops_the_peeked_batch():
   assert data.num_samples == 10
 
 
-# What fills up.
+# Padding rows.
 
 
 def test_padding_rows_have_weight_0():
@@ -221,7 +221,7 @@ def test_weights_of_the_data_are_kept():
   assert share.weights == [1.0, 0.25, 1.0, 0.25, 1.0]
 
 
-# Where it stands.
+# State.
 
 
 def test_the_state_is_from_before_the_peeked_batch(tmp_path):
@@ -361,7 +361,7 @@ def test_invalid_fields(fields, message):
 )
 def test_invalid_examples(made, message):
   class Mine(indexed_input.IndexedInput):
-    """Examples that are the same whatever is asked for."""
+    """Returns the same examples for all indices."""
 
     num_examples = 5
 
@@ -382,7 +382,7 @@ def test_invalid_numbers_of_examples(count):
 
 def test_missing_methods_of_a_subclass():
   class Mine(indexed_input.IndexedInput):
-    """Nothing of its own."""
+    """Defines nothing."""
 
   data = Mine.config(batch_size=2, is_training=True).Instantiate()
   with pytest.raises(errors.UserError, match='Mine has no `num_ex'):

@@ -100,7 +100,7 @@ def test_invalid_fields(fields, words):
 
 
 class Standing(Rows):
-  """Knows where it stands."""
+  """Has a state."""
 
   state_fits_any_hosts = True
 
@@ -182,7 +182,7 @@ def test_metrics_of_children_are_added():
 
 
 class Texts(Rows):
-  """Rows with texts, and metrics of all of them."""
+  """Rows with strings, and metrics over all of them."""
 
   def get_next(self):
     batch = super().get_next()
@@ -210,7 +210,7 @@ def test_host_fields_of_children(caplog):
 
 
 class Indexed(indexed_input.IndexedInput):
-  """Rows that know their order, and what batches are like."""
+  """Rows with an order digest and batch specs."""
 
   num_examples = 24
 

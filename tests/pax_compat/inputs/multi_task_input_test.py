@@ -1,4 +1,4 @@
-"""Inputs of several tasks."""
+"""Tests of inputs of several tasks."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def _made(**fields):
 
 
 def _tasks(data, count) -> list[str]:
-  """Returns the tasks of some batches, which must be the right ones."""
+  """Returns the tasks of some batches, checking the batches."""
   found = []
   for _ in range(count):
     [(task, batch)] = data.get_next().items()
@@ -83,7 +83,7 @@ def test_no_batch_of_an_example_is_lost(first):
 
 
 class Standing(Points):
-  """Knows where it stands."""
+  """Has a state."""
 
   state_fits_any_hosts = True
 
@@ -212,7 +212,7 @@ def test_invalid_fields():
 
 
 class Named(Points):
-  """Points with names, and the metrics that it is given examples for."""
+  """Points with names and example metrics."""
 
   def get_next(self):
     batch = super().get_next()

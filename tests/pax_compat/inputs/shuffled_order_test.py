@@ -1,4 +1,4 @@
-"""Tests of the random order."""
+"""Tests of random permutations."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""`python -m pax_compat.tools.inspect_input` as users start it."""
+"""Tests of `python -m pax_compat.tools.inspect_input`."""
 
 import html.parser
 import json
@@ -41,7 +41,7 @@ def test_data_is_shown(tmp_path):
 
 
 def _check(text: str):
-  """Checks that a page is well-formed and that data are no elements in it."""
+  """Checks that a page is well-formed and that data is escaped in it."""
   open_tags, seen, classes = [], set(), set()
 
   class Parser(html.parser.HTMLParser):

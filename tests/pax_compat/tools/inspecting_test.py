@@ -1,4 +1,4 @@
-"""What is found out about inputs that are made of others."""
+"""Tests of inspecting inputs that read from other inputs."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from pax_compat.tools import inspecting
 
 
 class Numbers(indexed_input.IndexedInput):
-  """Rows of their number, and texts of a word for each."""
+  """Rows of their index, and strings of a word for each."""
 
   num_examples = 10
 

@@ -1,4 +1,4 @@
-"""What metrics of SeqIO tasks got of each example, as lines."""
+"""Tests of lines with the arguments of metrics."""
 
 import json
 import types
@@ -13,7 +13,7 @@ from pax_compat.metrics import example_outputs
 
 
 def _data(postprocess):
-  """Returns what is asked of an input, with two examples."""
+  """Returns the interface of an input, with two examples."""
   task = types.SimpleNamespace(
     name='some_task', output_features={}, postprocess_fn=postprocess
   )

@@ -1,4 +1,4 @@
-"""Examples of SeqIO tasks and their outputs, found for each other."""
+"""Tests of matching examples of SeqIO tasks with outputs."""
 
 import random
 import types

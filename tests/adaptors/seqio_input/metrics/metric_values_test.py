@@ -1,4 +1,4 @@
-"""What SeqIO's metrics amount to, for a MetricWriter."""
+"""Tests of converting values of SeqIO metrics for a MetricWriter."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ KINDS = {
 
 @pytest.fixture(name='truth', scope='module')
 def _truth():
-  """Returns what SeqIO makes of the same answers and scores, by kind."""
+  """Returns SeqIO's metrics of the same answers and scores, by kind."""
   seqio = lingvo_runtime.seqio()
   tasks.add('only_good', metric_fns=GOOD)
   evaluator = seqio.Evaluator(
@@ -80,7 +80,7 @@ def _hosts(config, count):
 
 
 def _evaluated(inputs):
-  """Returns the rows that count of all hosts, each with what a model says.
+  """Returns the rows of all hosts with weight 1, with model outputs.
 
   The model finds out by reading the row which question is asked.
   """

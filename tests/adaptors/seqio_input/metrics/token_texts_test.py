@@ -1,4 +1,4 @@
-"""Texts of the tokens of SeqIO tasks."""
+"""Tests of decoding the tokens of SeqIO tasks."""
 
 import numpy as np
 import pytest

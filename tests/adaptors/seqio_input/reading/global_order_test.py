@@ -1,4 +1,4 @@
-"""The order of training: shared out to hosts, and resumable."""
+"""Tests of the order of training: split over hosts, and resumable."""
 
 import json
 

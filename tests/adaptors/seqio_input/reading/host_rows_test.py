@@ -1,4 +1,4 @@
-"""Global batches: each example once, whatever the hosts."""
+"""Tests of global batches: each example once, on any number of hosts."""
 
 import numpy as np
 import pytest

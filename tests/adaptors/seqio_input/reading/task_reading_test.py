@@ -119,7 +119,7 @@ def test_damaged_records_are_named(tmp_path):
   ).Instantiate()
 
   testing.read(data, 2)
-  for _ in range(2):  # It is no end of the data.
+  for _ in range(2):  # It is not the end of the data.
     with pytest.raises(errors.UserError) as e:
       data.get_next()
     assert f'after 2 examples: record 2 of {path} (at byte' in str(e.value)
@@ -150,7 +150,7 @@ def test_errors_of_preprocessing_name_their_line():
   with pytest.raises(errors.UserError) as e:
     testing.config('lacking').Instantiate()
   assert "KeyError: 'target'" in str(e.value) and __file__ in str(e.value)
-  # This is no mistake in a name or a field, so it is shown whole.
+  # Not a wrong name or field, so the error is not shortened.
   with pytest.raises(Exception, match='in the code of a user') as e:
     testing.config('failing').Instantiate().get_next()
   assert not isinstance(e.value, errors.UserError)
