@@ -1,10 +1,10 @@
 """Runs tests that failed once more, each alone, and lists the flaky ones.
 
-The command line has two arguments for each run of pytest: its cache folder and
-its exit status. The exit status is 0 if every test passed at last.
+The command line has two arguments for each run of pytest: the file that it had
+as $FAILED_TESTS and its exit status. The exit status is 0 if each test passed
+at last.
 """
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -15,8 +15,8 @@ MOST = 3
 
 def main(arguments: list[str]) -> int:
   failed = []
-  for folder, status in zip(arguments[::2], arguments[1::2], strict=True):
-    found = _failed_tests(pathlib.Path(folder))
+  for path, status in zip(arguments[::2], arguments[1::2], strict=True):
+    found = _failed_tests(pathlib.Path(path))
     # 0: all passed. 1: some failed. Others: the tests could not be run.
     if int(status) != bool(found):
       print(f'pytest ended with status {status}; failed tests: {found}')
@@ -35,10 +35,9 @@ def main(arguments: list[str]) -> int:
   return bool(again)
 
 
-def _failed_tests(cache: pathlib.Path) -> list[str]:
-  """Returns the tests that failed in the run with that cache folder."""
-  path = cache / 'v' / 'cache' / 'lastfailed'
-  return sorted(json.loads(path.read_text())) if path.exists() else []
+def _failed_tests(path: pathlib.Path) -> list[str]:
+  """Returns the tests of a file, each once."""
+  return sorted(set(path.read_text().splitlines())) if path.exists() else []
 
 
 def _passes(test: str) -> bool:

@@ -86,6 +86,17 @@ def pytest_collection_modifyitems(items):
     item.add_marker('slow')
 
 
+def pytest_runtest_logreport(report):
+  """Writes the names of tests that fail to $FAILED_TESTS, for .ci/run.
+
+  Also of those whose worker ended, which another worker may run again.
+  """
+  path = os.environ.get('FAILED_TESTS')
+  if path and report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
+    with open(path, 'a') as file:
+      file.write(f'{report.nodeid}\n')
+
+
 @pytest.fixture(scope='session')
 def shared_data() -> pathlib.Path:
   """Returns the folder of data beside the checkout, or skips the test."""

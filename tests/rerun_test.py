@@ -1,5 +1,6 @@
 """A test that fails in .ci/run is run once more, and listed if it passes."""
 
+import inspect
 import os
 import pathlib
 import subprocess
@@ -7,29 +8,38 @@ import sys
 
 import pytest
 
+from tests import conftest
+
 _RERUN = pathlib.Path(__file__).parents[1] / '.ci' / 'rerun.py'
 _TESTS = """
-import pathlib, pytest
+import os, pathlib, pytest
 def test_passes():
   pass
 def test_flaky():
   tried = pathlib.Path(__file__).with_suffix('.tried')
   if not tried.exists():
     tried.touch()
-    assert False
+    os._exit(3)  # As a test that hangs does.
 @pytest.mark.parametrize('number', {numbers})
 def test_fails(number):
   assert False
 """
+# What this project's own does, without its other settings.
+_CONFTEST = f"""
+import os
+{inspect.getsource(conftest.pytest_runtest_logreport)}
+"""
+_TWO = '-n', '2'
 
 
-def _run(*command, folder) -> subprocess.CompletedProcess:
+def _run(*command, folder, **env) -> subprocess.CompletedProcess:
   return subprocess.run(
     [sys.executable, *map(str, command)],
     cwd=folder,
     # Other plugins are slow to import.
     env=os.environ
-    | {'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1', 'PYTEST_PLUGINS': 'xdist.plugin'},
+    | {'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1', 'PYTEST_PLUGINS': 'xdist.plugin'}
+    | env,
     capture_output=True,
     text=True,
   )
@@ -53,10 +63,10 @@ def _run(*command, folder) -> subprocess.CompletedProcess:
 def test_failed_tests_run_once_more(numbers, status, words, tmp_path):
   text = _TESTS.format(numbers=numbers)
   (tmp_path / 'some_test.py').write_text(text)
-  cache = ['-o', 'cache_dir=cache']
-  first = _run('-m', 'pytest', '-n', '0', *cache, folder=tmp_path)
+  (tmp_path / 'conftest.py').write_text(_CONFTEST)
+  first = _run('-m', 'pytest', *_TWO, folder=tmp_path, FAILED_TESTS='failed')
   assert first.returncode == 1, first.stdout
-  done = _run(_RERUN, 'cache', 1, folder=tmp_path)
+  done = _run(_RERUN, 'failed', 1, folder=tmp_path)
   assert done.returncode == status, done.stdout + done.stderr
   for word in words:
     assert word in done.stdout.splitlines()
@@ -64,7 +74,7 @@ def test_failed_tests_run_once_more(numbers, status, words, tmp_path):
 
 @pytest.mark.parametrize('status', [1, 2, 4])
 def test_runs_that_fail_without_a_failed_test(status, tmp_path):
-  done = _run(_RERUN, 'none', 0, 'cache', status, folder=tmp_path)
+  done = _run(_RERUN, 'none', 0, 'failed', status, folder=tmp_path)
   assert done.returncode == 1
   assert f'pytest ended with status {status}' in done.stdout
 

@@ -262,7 +262,7 @@ def test_which_errors_are_of_wrong_names():
 
   for function, expected in (
     (lambda: no_such_name, True),  # noqa: F821 (meant)
-    (lambda: importlib.import_module('no_such_module'), True),
+    (lambda: importlib.import_module('adaptors.no_such_module'), True),
     (lambda: Exception().no_such_method(), True),
     (lambda: _lacks('file_patern'), True),
     (lambda: os.no_such_function(), True),

@@ -13,6 +13,7 @@ import pytest
 
 from tests.pax_compat import forking, launching
 
+_FOLDER = pathlib.Path(__file__).parent
 # In the forked process: the file for reports.
 _REPORTS = 'ON_EIGHT_DEVICES_REPORTS'
 # In this one: the reports of the files that were run, by test.
@@ -21,7 +22,8 @@ _ENDED = pytest.StashKey[dict]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item):
-  if _REPORTS in os.environ:
+  # Tests of other folders come here, too.
+  if _REPORTS in os.environ or _FOLDER not in item.path.parents:
     return None  # It is run here.
   item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
   for report in _reports(item):
