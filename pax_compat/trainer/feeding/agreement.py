@@ -104,7 +104,7 @@ class ReplicaRowCheck:
     """Adds a batch to the digest."""
     if self._are_shared:
       for leaf in jax.tree.leaves(batch):
-        self._read.update(host_fields.digestible(np.asarray(leaf)))
+        self._read.update(host_fields.canonical_bytes(np.asarray(leaf)))
 
   def digest(self) -> bytes:
     """Returns the digest of all batches that were recorded so far."""

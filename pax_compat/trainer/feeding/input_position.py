@@ -153,7 +153,7 @@ class InputPosition:
       self._data.get_state()
     except NotImplementedError as e:
       wrong = f'a {_class_name(self._data)} has no state'
-      if self._data.parts():
+      if self._data.children():
         wrong += f', because {e} has no state'
     except errors.UserError as e:
       wrong = f'its state is not available: {e}'

@@ -276,6 +276,7 @@ def test_a_peek_meets_the_error_of_the_input():
       prefetcher.peek()
 
 
+@pytest.mark.slow
 def test_a_thousand_prefetchers_leave_nothing_behind():
   done = trainer_runs.forked(
     '-m', 'tests.pax_compat.trainer.feeding.prefetcher_leaks'
