@@ -59,7 +59,7 @@ def prefetch_and_close(how: int, sharding):
 
 
 def main():
-  """Compares what is held after many feeders to what was after some."""
+  """Compares the resources held after many prefetchers and after some."""
   sharding = partitioning.batch_sharding(partitioning.create_mesh(None, None))
   for cycle in range(60):
     prefetch_and_close(cycle % 3, sharding)
