@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors, optimizers
 from pax_compat.config import Config
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.learners import branches, variable_names
 from pax_compat.learners import parts as parts_lib
 from pax_compat.learners.gradients import (

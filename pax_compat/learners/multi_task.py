@@ -9,8 +9,8 @@ import jax
 from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layers.embeddings.row_gradients import RowFacts
-from pax_compat.layers.models.multi_task_model import scope_of
+from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.task_scopes import scope_of
 from pax_compat.learners.learner import Learner, LearnerState, WeightMetas
 
 States = dict[str, LearnerState]

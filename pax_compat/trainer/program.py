@@ -51,7 +51,7 @@ class TaskProgram:
     abstract_state: shapes, dtypes and shardings of the state.
     weight_metas: what each trainable weight is, by path.
     probes: shapes of the zeros whose gradients are facts about the gradients of
-      looked-up tables; see `layers.row_gradients`.
+      looked-up tables; see `layer_core.row_gradients`.
   """
 
   task: tasks_lib.SingleTask

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.optimizers import BaseOptimizer
 
 Arrays = dict[str, jax.Array]

@@ -10,7 +10,7 @@ import pytest
 
 from pax_compat import errors, learners, optimizers, schedules
 from pax_compat.base_layer import NON_TRAINABLE, SKIP_LP_REGULARIZATION
-from pax_compat.layers.embeddings.row_gradients import (
+from pax_compat.layer_core.row_gradients import (
   RowFacts,
   lookup_with_row_facts,
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors, learners, optimizers
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import learner
 

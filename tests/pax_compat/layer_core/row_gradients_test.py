@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat.layers.embeddings.row_gradients import (
+from pax_compat.layer_core.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )
@@ -74,7 +74,7 @@ def test_on_a_mesh():
   launching.run_on_eight_devices("""
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from tests.pax_compat.layers.embeddings import row_gradients_test as t
+    from tests.pax_compat.layer_core import row_gradients_test as t
     import numpy as np
     mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
     def put(x, *spec):
