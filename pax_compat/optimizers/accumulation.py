@@ -187,7 +187,7 @@ class WeightedAccumulator(Accumulator):
     unknown = 'which steps update weights is not known in advance'
     self.refuse(ema_decay=unknown, decoupled_weight_decay=unknown)
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     raise errors.UserError(
       f'{type(self).__name__}: it cannot rest while another task is trained, as'
       ' it counts its updates only; expected another optimizer'

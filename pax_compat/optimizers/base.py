@@ -138,7 +138,7 @@ class BaseOptimizer(config_lib.Configurable):
     """
     return jnp.ones_like(count, bool)
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     """Raises a UserError if it cannot rest while others are trained.
 
     It can where the learning rate is applied last.
@@ -149,7 +149,7 @@ class BaseOptimizer(config_lib.Configurable):
       ' applies its learning rate last, such as Adam or Sgd',
     )
 
-  def rested(self, state: Any) -> Any:
+  def no_op_step(self, state: Any) -> Any:
     """Returns the state after a step in which its weights were not trained.
 
     Only what the learning rate goes by changes.

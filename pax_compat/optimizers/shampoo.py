@@ -92,7 +92,7 @@ class Shampoo(BaseOptimizer):
       value = getattr(self, name)
       self.check(0 <= value <= 1, f'{name} is {value}; expected 0 to 1')
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     raise errors.UserError(
       f'{type(self).__name__}: it cannot rest while another task is trained, as'
       ' its intervals go by its own steps; expected another optimizer'

@@ -59,9 +59,9 @@ class OptaxOptimizer(BaseOptimizer):
       return super().grad_transformation()
     return counted(self._transformation)
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     if not self.scale_by_learning_rate:
-      super().check_rests()
+      super().check_supports_no_op_steps()
 
 
 def _is_transformation(value: Any) -> bool:

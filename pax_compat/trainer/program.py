@@ -202,8 +202,8 @@ class TaskProgram:
         weight_metas=self.weight_metas,
         row_facts=learners.by_path(facts, is_leaf=_is_facts),
         loss_weight=outputs.weighted[self.loss_aggregator.loss_name][1],
-        due=due,
-        also=lambda: self._norms(params),
+        with_norms=due,
+        other_norms=lambda: self._norms(params),
       )
       outputs = outputs.replace(
         described=outputs.described | described,

@@ -234,4 +234,4 @@ def test_mistakes_by_weight(fields, message):
 
 def test_by_weight_it_does_not_rest():
   with pytest.raises(errors.UserError, match='WeightedAccumulator: it cannot'):
-    _weighted().Instantiate().check_rests()
+    _weighted().Instantiate().check_supports_no_op_steps()

@@ -76,7 +76,7 @@ def test_dims_that_state_lacks():
 
 def test_it_does_not_rest():
   with pytest.raises(errors.UserError, match='Graft: it cannot rest'):
-    _graft(learning_rate=RATE).Instantiate().check_rests()
+    _graft(learning_rate=RATE).Instantiate().check_supports_no_op_steps()
 
 
 @pytest.mark.parametrize(
