@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pax_compat import config as config_lib
 from pax_compat import base_layer, errors
+from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import variable_names
 

@@ -92,7 +92,9 @@ def scale(values: Arrays, factors: Arrays, or_zero: bool = False) -> Arrays:
       result = jnp.where(factor == 0, 0, result)
     return result.astype(value.dtype)
 
-  return {path: scale_one(value, factors[path]) for path, value in values.items()}
+  return {
+    path: scale_one(value, factors[path]) for path, value in values.items()
+  }
 
 
 def norm_metrics(prefix: str, square_sums: Arrays) -> dict[str, jax.Array]:
