@@ -14,7 +14,7 @@ import optax
 from pax_compat import optimizers
 from pax_compat.config import REQUIRED, Config
 from pax_compat.learners import path_name
-from pax_compat.optimizers.base import count_on, counted
+from pax_compat.optimizers.base import counted, increment_count
 
 
 class _Wrapper(optimizers.BaseOptimizer):
@@ -73,7 +73,7 @@ class GroupClipped(_Wrapper):
 
   def no_op_step(self, state):
     (clipped, own), count = state
-    return count_on(((clipped, self._optimizer.no_op_step(own)), count))
+    return increment_count(((clipped, self._optimizer.no_op_step(own)), count))
 
   def _is_clipped(self, weights):
     """Returns a tree of bools like the weights."""

@@ -130,7 +130,7 @@ def test_optimizers_that_cannot_rest_are_refused(optimizer, rests):
     made, state = _program(task)
     made.train_step(state, NestedMap(short=points(2, 1)))
     return
-  with pytest.raises(errors.UserError, match='it cannot rest while another'):
+  with pytest.raises(errors.UserError, match='it does not support no-op steps'):
     _program(task)
 
 
@@ -153,8 +153,8 @@ def _other_loss(task):
 @pytest.mark.parametrize(
   ('change', 'words'),
   [
-    (_without, 'task_long/steps is of no task'),
-    (_with_more, "'more', of which the model has no weights"),
+    (_without, 'task_long/steps belongs to none of'),
+    (_with_more, "'more', but the model has no weights of that task"),
     (_averaging_one, 'only short keep moving averages'),
     (_other_loss, "loss_name of the task long is 'rows'"),
   ],

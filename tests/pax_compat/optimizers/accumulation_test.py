@@ -221,7 +221,7 @@ def test_updates_by_weight():
 @pytest.mark.parametrize(
   'fields,message',
   [
-    ({'min_weight': 0.0}, 'min_weight is 0.0; it is positive'),
+    ({'min_weight': 0.0}, 'min_weight is 0.0; it must be positive'),
     ({'ema_decay': 0.9}, 'ema_decay is 0.9.*not known in advance'),
     ({'decoupled_weight_decay': 0.1}, 'decoupled_weight_decay is 0.1'),
     ({'optimizer_tpl': _wrapped(ema_decay=0.5)}, 'of the wrapped Sgd'),
@@ -233,5 +233,7 @@ def test_mistakes_by_weight(fields, message):
 
 
 def test_by_weight_it_does_not_rest():
-  with pytest.raises(errors.UserError, match='WeightedAccumulator: it cannot'):
+  with pytest.raises(
+    errors.UserError, match='WeightedAccumulator: it does not'
+  ):
     _weighted().Instantiate().check_supports_no_op_steps()

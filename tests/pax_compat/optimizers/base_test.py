@@ -175,7 +175,7 @@ def test_a_dimension_that_only_shapes_tell(weight, leaf, want):
       },
       'clip_gradient_norm_to_value and clip_gradient_single_norm_to_value',
     ),
-    ({'ema_decay': 1.0}, 'ema_decay is 1.0; below 1'),
+    ({'ema_decay': 1.0}, 'ema_decay is 1.0; expected below 1'),
     (
       {'ewc_regularizer_weight': 0.1},
       'ewc_regularizer_weight is 0.1, expected 0.0: elastic weight',

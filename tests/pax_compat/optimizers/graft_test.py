@@ -75,7 +75,9 @@ def test_dims_that_state_lacks():
 
 
 def test_it_does_not_rest():
-  with pytest.raises(errors.UserError, match='Graft: it cannot rest'):
+  with pytest.raises(
+    errors.UserError, match='Graft: it does not support no-op steps'
+  ):
     _graft(learning_rate=RATE).Instantiate().check_supports_no_op_steps()
 
 
@@ -100,7 +102,7 @@ def test_it_does_not_rest():
           optimizer_tpl=_SGD
         )
       },
-      'ShardedStaticAccumulator collects gradients of several batches',
+      'ShardedStaticAccumulator accumulates gradients of several batches',
     ),
   ],
 )

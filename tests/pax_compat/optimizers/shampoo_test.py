@@ -140,5 +140,9 @@ def test_mistakes(fields, message):
 
 
 def test_it_does_not_rest():
-  with pytest.raises(errors.UserError, match='Shampoo: it cannot rest'):
-    optimizers.Shampoo.config(**_BASE).Instantiate().check_supports_no_op_steps()
+  with pytest.raises(
+    errors.UserError, match='Shampoo: it does not support no-op steps'
+  ):
+    optimizers.Shampoo.config(
+      **_BASE
+    ).Instantiate().check_supports_no_op_steps()

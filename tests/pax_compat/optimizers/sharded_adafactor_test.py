@@ -238,10 +238,10 @@ def test_an_overflow_does_not_hide():
 @pytest.mark.parametrize(
   'fields,message',
   [
-    ({'decay_method': ''}, "decay_method is ''; it is one of 'adam', 'pow'"),
+    ({'decay_method': ''}, "decay_method is ''; expected one of 'adam', 'pow'"),
     ({'decay_adam': 0.0}, 'decay_adam is 0.0; .* needs a positive one'),
     ({'decay_method': 'pow'}, 'decay_pow is 0.0; .* needs a positive one'),
-    ({'quantized_dtype': 'int4'}, "'int4'; it is one of int8, int16"),
+    ({'quantized_dtype': 'int4'}, "'int4'; expected one of int8, int16"),
     ({'per_var_learning_summary': True}, 'per_var_learning_summary is True'),
     ({'name': 'mine'}, "name is 'mine', expected '': it is for per_var"),
     (

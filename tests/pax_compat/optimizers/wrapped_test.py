@@ -65,7 +65,7 @@ def test_a_config_is_written_out():
 )
 def test_what_is_no_transformation(grad_tx):
   config = optimizers.OptaxOptimizer.config(grad_tx=grad_tx)
-  with pytest.raises(errors.UserError, match='OptaxOptimizer: grad_tx holds'):
+  with pytest.raises(errors.UserError, match='OptaxOptimizer: grad_tx has'):
     config.Instantiate()
 
 

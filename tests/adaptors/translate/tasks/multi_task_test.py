@@ -251,7 +251,7 @@ def test_an_optimizer_that_cannot_rest_is_refused():
   params = tiny_model.params()
   _accumulating(params)
   translated = multi_task.translate_model(params, 'both')
-  with pytest.raises(errors.UserError, match='it cannot rest while another'):
+  with pytest.raises(errors.UserError, match='it does not support no-op steps'):
     translated.task.config.train.learner.Instantiate()
 
 

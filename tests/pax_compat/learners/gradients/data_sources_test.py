@@ -110,7 +110,7 @@ def test_one_learner_of_several_tasks_goes_by_the_source():
       )
     }
   ).Instantiate()
-  with pytest.raises(errors.UserError, match='which is not there'):
+  with pytest.raises(errors.UserError, match='which is missing'):
     made.of({'one': {'ids': np.zeros([2])}})
   made.of({'one': {'source_selected': np.ones([2, 1])}})
 
