@@ -149,8 +149,8 @@ class BaseOptimizer(config_lib.Configurable):
     self.check(
       type(self).grad_transformation is BaseOptimizer.grad_transformation,
       'it does not support no-op steps, which tasks make while another one is'
-      ' trained; expected an optimizer that applies its learning rate last, such'
-      ' as Adam or Sgd',
+      ' trained; expected an optimizer that applies its learning rate last,'
+      ' such as Adam or Sgd',
     )
 
   def no_op_step(self, state: Any) -> Any:

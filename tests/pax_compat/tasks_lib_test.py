@@ -1,5 +1,7 @@
 """Tests of task configs."""
 
+import doctest
+
 import pytest
 
 from pax_compat import base_metrics, errors, learners, tasks_lib
@@ -13,6 +15,11 @@ NESTED = [
   'Infer',
   'VariationalNoise',
 ]
+
+
+def test_the_example():
+  found = doctest.testmod(tasks_lib, optionflags=doctest.ELLIPSIS)
+  assert found.attempted and not found.failed
 
 
 def test_a_task_needs_a_model():

@@ -1,5 +1,6 @@
 """The learner: what a step does, reports, and refuses to do."""
 
+import doctest
 import re
 
 import jax
@@ -14,6 +15,7 @@ from pax_compat.layer_core.row_gradients import (
   RowFacts,
   lookup_with_row_facts,
 )
+from pax_compat.learners import learner as learner_lib
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import RATE, learner, sgd
 
@@ -29,6 +31,11 @@ NORM = 5.0
 METAS = stepping.metas(
   PARAMS, **{'sub/b': {'collections': (SKIP_LP_REGULARIZATION,)}}
 )
+
+
+def test_the_example():
+  found = doctest.testmod(learner_lib)
+  assert found.attempted and not found.failed
 
 
 def _update(learner, gradients, params=PARAMS, state=None, **row_facts):

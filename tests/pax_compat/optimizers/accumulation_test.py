@@ -136,7 +136,7 @@ def test_reduced_dims_are_those_of_the_wrapped_optimizer():
 @pytest.mark.parametrize(
   'tpl_fields,fields,message',
   [
-    ({}, {'num_sub_batches': 0}, 'num_sub_batches is 0; 1 or more'),
+    ({}, {'num_sub_batches': 0}, 'num_sub_batches is 0; expected 1 or more'),
     (
       {},
       {'accumulation_use_cond_op': True},
@@ -151,7 +151,7 @@ def test_reduced_dims_are_those_of_the_wrapped_optimizer():
     (
       {'learning_rate': 0.1},
       {'learning_rate': 0.2},
-      'learning_rate is set, and that of the wrapped optimizer to something',
+      'learning_rate is set, and the wrapped optimizer has another one',
     ),
     (
       {'lr_schedule': schedules.Constant.config(value=2.0)},

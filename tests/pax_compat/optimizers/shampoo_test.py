@@ -128,7 +128,7 @@ def test_inverse_root():
 @pytest.mark.parametrize(
   'fields,message',
   [
-    ({'root_interval_steps': 0}, 'root_interval_steps is 0; 1 or more'),
+    ({'root_interval_steps': 0}, 'root_interval_steps is 0; expected 1 or more'),
     ({'statistics_interval_steps': 0}, 'statistics_interval_steps is 0'),
     ({'momentum': 1.5}, 'momentum is 1.5; expected 0 to 1'),
     ({'second_moment_decay': -1}, 'second_moment_decay is -1'),

@@ -136,7 +136,11 @@ def test_transformer_fields(fields, step, want):
   [
     ('Polynomial', {'start': (1, 0.0)}, 'step 1 of start .* before step 1'),
     ('Linear', {'limit': (1, 2, 3)}, 'limit is .* a pair'),
-    ('Polynomial', {'origin': 'end'}, "'end'; it is one of 'start', 'limit'"),
+    (
+      'Polynomial',
+      {'origin': 'end'},
+      "'end'; expected one of 'start', 'limit'",
+    ),
     ('Exponential', {'start': (0, 0.0)}, r'start\[1\] is 0.0; .* positive'),
     ('Exponential', {'limit': (0, 1.0)}, 'before step 0 of limit'),
     ('DelayedCosine', {'start': (0, -1.0)}, r'start\[1\] is -1.0'),
