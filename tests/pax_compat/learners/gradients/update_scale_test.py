@@ -1,4 +1,4 @@
-"""Updates that are scaled like first values."""
+"""Updates scaled like initial values."""
 
 import numpy as np
 import pytest
