@@ -72,12 +72,12 @@ def test_inference_is_refused():
   assert writer is tasks_lib.InferWriter
   for make in (writer.config, writer.HParams, writer.HParams.config):
     for fields in ({}, {'output_num_shards': 2}):
-      with pytest.raises(errors.UserError, match='InferWriter is .* no inf'):
+      with pytest.raises(errors.UserError, match='InferWriter is .* inference'):
         make(**fields)
   task = lines.task()
   task.infer_writer = tasks_lib.Infer.HParams()
   with pytest.raises(
-    errors.UserError, match='SingleTask.infer_writer .* no inf'
+    errors.UserError, match='SingleTask.infer_writer .* inference is not'
   ):
     task.Instantiate()
 
@@ -88,7 +88,7 @@ def test_the_loss_is_named_once():
   assert task.Instantiate().create_loss_aggregator().loss_key == 'a'
   task.train.learner.loss_name = 'b'
   with pytest.raises(
-    errors.UserError, match="is Learner.loss_name, to 'b'; ex"
+    errors.UserError, match=r"Learner.loss_name \('b'\) are both set; ex"
   ):
     task.Instantiate()
   task.loss_aggregator = None
