@@ -19,6 +19,10 @@ from pax_compat.config import Config, instance_field, sub_config_field
 _DURATION = re.compile(r'(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?')
 _SECONDS = (86400, 3600, 60, 1)
 
+_OWN_CHECKPOINTS = (
+  'a run continues from its own --job_log_dir only; copy checkpoints there'
+)
+
 
 class Settings(config_lib.Configurable):
   """Base of settings: validates the fields.
@@ -37,12 +41,22 @@ class Settings(config_lib.Configurable):
   NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
 
   def __post_init__(self):
-    refuse_fields(self, self.REFUSED)
+    self._check_refused()
     for field in dataclasses.fields(self):
       kinds = typing.get_args(field.type) or (field.type,)
       if int in kinds:
         may_be_none = type(None) in kinds
         setattr(self, field.name, self._whole(field.name, may_be_none))
+
+  def _check_refused(self):
+    defaults = config_lib.field_values(Config(type(self)))
+    for name, reason in self.REFUSED.items():
+      value, default = getattr(self, name), defaults[name]
+      if value is not default and value != default:
+        raise errors.UserError(
+          f'{type(self).__name__}.{name} is {value!r}, which is not'
+          f' supported: {reason}; expected {default!r}'
+        )
 
   def _whole(self, name: str, may_be_none: bool) -> int | None:
     value = getattr(self, name)
@@ -60,23 +74,6 @@ class Settings(config_lib.Configurable):
         f'{type(self).__name__}.{name} is {value!r}; expected {expected}'
       )
     return int(value)
-
-
-def refuse_fields(settings: Any, refused: Mapping[str, str]):
-  """Raises a UserError if a refused field is not at its default.
-
-  Args:
-    settings: an object of a `Configurable` class.
-    refused: by field, why it is not supported and what to use instead.
-  """
-  for name, reason in refused.items():
-    default = config_lib.field_values(Config(type(settings)))[name]
-    value = getattr(settings, name)
-    if value is not default and value != default:
-      raise errors.UserError(
-        f'{type(settings).__name__}.{name} is {value!r}, which is not'
-        f' supported: {reason}; expected {default!r}'
-      )
 
 
 class VariationalNoise(Settings):
@@ -251,12 +248,8 @@ class Train(Settings):
     'restore_transformations': (
       'a checkpoint must have the weights of the model that continues from it'
     ),
-    'external_checkpoint_path': (
-      'a run continues from its own --job_log_dir only; copy checkpoints there'
-    ),
-    'external_checkpoint_handler': (
-      'a run continues from its own --job_log_dir only; copy checkpoints there'
-    ),
+    'external_checkpoint_path': _OWN_CHECKPOINTS,
+    'external_checkpoint_handler': _OWN_CHECKPOINTS,
   }
   POSITIVE = (
     'num_train_steps',
