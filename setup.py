@@ -44,7 +44,7 @@ GRAIN = ['grain>=0.2.18,<0.3']
 # A formatter's minor versions differ in what they call formatted.
 TEST = [
   'hypothesis>=6.100',
-  'pytest>=8',
+  'pytest>=9',
   'pytest-xdist>=3.6',
   'ruff~=0.17.5',
   'scipy>=1.13',

@@ -1,12 +1,12 @@
-"""The gate: the way in which the adaptors reach Lingvo, TensorFlow and SeqIO.
+"""The only access of the adaptors to Lingvo, TensorFlow and SeqIO.
 
-`load` prepares the process once: no accelerator for TensorFlow, Lingvo's native
-ops loaded (repaired where this system is older than the one they were built
-on), flags readable, eager mode on. `tensorflow` and `seqio` do without Lingvo.
+`load` prepares the process once: TensorFlow without accelerators, Lingvo's
+native ops (repaired if this system is older than the one they were built on),
+readable flags, eager mode. `tensorflow` and `seqio` do not load Lingvo.
 Importing this module loads nothing.
 
-Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3 (of
-which Keras 2.3), Lingvo 1.3, native ops 0.1.
+Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
+(including Keras 2.3), Lingvo 1.3, native ops 0.1.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from absl import flags, logging
 from adaptors.native import native_ops
 from pax_compat import errors
 
-# What to install for a package that is missing, where it is not Lingvo's.
+# The extra to install for a missing package, if it is not that of Lingvo.
 _EXTRAS = {'seqio': 'seqio', 'tensorflow_datasets': 'seqio'}
 
-# What every adaptor needs. `lingvo.model_registry` costs half a second beyond
-# the others, nearly all of it in `lingvo.core.base_model_params`.
+# What every adaptor needs. `lingvo.model_registry` takes half a second more
+# than the others, nearly all of it for `lingvo.core.base_model_params`.
 _CORE = (
   'lingvo.compat',
   'lingvo.core.py_utils',
@@ -37,26 +37,26 @@ _CORE = (
   'lingvo.model_registry',
 )
 
-# Packages whose objects are of other classes in a graph than outside of it.
+# Packages whose objects have other classes in a graph than outside of it.
 _OF_TENSORS = ('keras', 'numpy', 'tensorflow', 'tf_keras')
 
 _lock = threading.RLock()
-# Lingvo's eager flag is one for the process.
+# Lingvo's eager flag is global to the process.
 _flag_lock = threading.RLock()
 _done: set[str] = set()
-# Modules that were asked for, by name.
+# Modules that `module` returned, by name.
 _imported: dict[str, types.ModuleType] = {}
 
 
 def load() -> None:
   """Makes Lingvo and TensorFlow ready to use. Later calls do nothing.
 
-  Afterwards Lingvo's flags can be read, whether or not a program parsed its
-  flags before; flags that the program itself defines keep their values.
+  Then Lingvo's flags can be read, even if the program has not parsed flags; the
+  program's own flags keep their values.
 
   Raises:
     UserError: TensorFlow or Lingvo is not installed, cannot be repaired for
-      this system, or has started with an accelerator before.
+      this system, or has already started with an accelerator.
   """
   with _lock:
     if 'core' in _done:
@@ -71,10 +71,10 @@ def load() -> None:
 
 
 def tensorflow() -> types.ModuleType:
-  """Returns TensorFlow, without any accelerator, and does without Lingvo.
+  """Returns TensorFlow, without accelerators; does not load Lingvo.
 
   Raises:
-    UserError: it is not installed, or has started with an accelerator before.
+    UserError: it is not installed, or has already started with an accelerator.
   """
   with _lock:
     if 'tensorflow' not in _done:
@@ -84,23 +84,23 @@ def tensorflow() -> types.ModuleType:
 
 
 def seqio() -> types.ModuleType:
-  """Returns SeqIO, and does without Lingvo.
+  """Returns SeqIO; does not load Lingvo.
 
   Raises:
     UserError: it is not installed, or as for `tensorflow`.
   """
-  if importlib.util.find_spec('seqio'):  # Otherwise it is named first.
+  if importlib.util.find_spec('seqio'):  # If not, the error names SeqIO.
     tensorflow()
   with _lock, _own_flags_kept():
     return _import('seqio')
 
 
 def is_wrong_name(error: Exception) -> bool:
-  """Returns whether an error is of a name that a user's code gets wrong.
+  """Returns whether an error is a wrong name in the user's code.
 
-  Building such code in another way would fail again. What TensorFlow's objects
-  lack does not count: in another way they are of other classes. Nor does what
-  None lacks, as it may stand for what is there in another way.
+  Building such code with another backend would fail again. Attributes that
+  TensorFlow's objects or None lack do not count: with another backend these may
+  be objects of other classes.
   """
   if isinstance(error, NameError | ImportError):
     return not isinstance(error, UnboundLocalError)
@@ -130,8 +130,8 @@ def module(name: str) -> types.ModuleType:
   """Returns a module that needs Lingvo or TensorFlow.
 
   Args:
-    name: the full name, such as `lingvo.core.base_model`. A part of TensorFlow,
-      such as `tensorflow.python.eager`, does without Lingvo.
+    name: the full name, such as `lingvo.core.base_model`. A module of
+      TensorFlow, such as `tensorflow.python.eager`, does not load Lingvo.
 
   Raises:
     UserError: there is no such module, or `load` fails.
@@ -158,16 +158,15 @@ def cluster(
 ) -> Iterator[object]:
   """Enters a Lingvo cluster of one process without accelerators.
 
-  Inputs and tasks are to be instantiated, and called, within.
+  Instantiate and call inputs and tasks within.
 
   Args:
     do_eval: whether layers behave as in evaluation.
     require_sequential_input_order: whether inputs keep the order of their files
       and end after one epoch.
-    keeps_order: whether tf.data sets keep their order whatever their threads
-      do, at the price of speed.
-    xla_device: 'cpu', or 'tpu' for static shapes. It says how graphs are built,
-      not where they run.
+    keeps_order: whether tf.data datasets are deterministic, which is slower.
+    xla_device: 'cpu', or 'tpu' for static shapes. It changes how graphs are
+      built, not where they run.
 
   Yields:
     The cluster.
@@ -178,11 +177,11 @@ def cluster(
   )
   entered.params.require_sequential_input_order = require_sequential_input_order
   if keeps_order:
-    # Lingvo has this switch for its tests alone; what is off is None.
+    # Lingvo has this switch for its tests; off is None.
     entered.params.in_unit_test = True
   entered.params.xla_device = xla_device
   if xla_device == 'tpu':
-    # Lingvo's assertions are no XLA ops, and it refuses to mix the two.
+    # Lingvo's assertions are not XLA ops, and it refuses to mix the two.
     entered.params.enable_asserts = False
   with entered, _no_variables_left():
     yield entered
@@ -190,9 +189,9 @@ def cluster(
 
 @contextlib.contextmanager
 def _no_variables_left() -> Iterator[None]:
-  """Takes away what Lingvo leaves behind where a layer cannot be built.
+  """Drops the variables of a layer that could not be built.
 
-  Its variables would be those of the next layer that has the same names.
+  The next layer with the same names would get them.
   """
   graph = module('tensorflow').compat.v1.get_default_graph()
   while getattr(graph, 'outer_graph', None):
@@ -206,12 +205,12 @@ def _no_variables_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def eager_flag(is_on: bool) -> Iterator[None]:
-  """Sets Lingvo's own eager flag; other threads that do wait.
+  """Sets Lingvo's own eager flag; other threads that set it wait.
 
-  TensorFlow's own eager execution stays on for the process.
+  TensorFlow's eager execution stays on.
 
   Args:
-    is_on: what layers and generators are to find while they are built.
+    is_on: the value that layers and generators find while they are built.
   """
   py_utils = module('lingvo.core.py_utils')
   with _flag_lock:
@@ -234,17 +233,17 @@ def _import_tensorflow():
   except RuntimeError as e:
     raise errors.UserError(
       'TensorFlow was started in this process before Lingvo was loaded, and'
-      ' holds an accelerator; expected that nothing runs TensorFlow before'
+      ' uses an accelerator; expected that nothing runs TensorFlow before'
       f' adaptors.lingvo_runtime.load() ({e})'
     ) from e
 
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-  """Holds back what native code writes to stderr; shows it after an error.
+  """Captures what native code writes to stderr; prints it after an error.
 
-  TensorFlow tells of processor features and missing CUDA drivers, whatever its
-  log level is, as if they were errors.
+  At any log level, TensorFlow prints processor features and missing CUDA
+  drivers as if they were errors.
   """
   sys.stderr.flush()
   with tempfile.TemporaryFile() as held:
@@ -263,10 +262,10 @@ def _stderr_held_back() -> Iterator[None]:
 
 
 def _import(name: str) -> types.ModuleType:
-  """Imports a module; one that is not there is the user's mistake.
+  """Imports a module; raises a UserError if it does not exist.
 
-  A module that is there, but fails to find another one, is no such mistake,
-  unless the other one is TensorFlow, Lingvo or SeqIO as a whole.
+  If it exists, but lacks another module, the error stays as it is, unless the
+  other one is TensorFlow, Lingvo or SeqIO as a whole.
   """
   try:
     return importlib.import_module(name)
@@ -284,7 +283,7 @@ def _import(name: str) -> types.ModuleType:
 
 
 def _not_found(name: str, missing: str) -> str:
-  """Says which module is missing, and what is there in its place."""
+  """Returns a message about a missing module, with near names."""
   package, _, last = missing.rpartition('.')
   text = f'there is no module {name}'
   if missing != name:
@@ -298,7 +297,7 @@ def _not_found(name: str, missing: str) -> str:
   text += errors.did_you_mean(last, known)
   if last == 'params':
     text += (
-      " Lingvo's wheel holds no `params` packages; give a source checkout with"
+      " Lingvo's wheel has no `params` packages; give a source checkout with"
       ' --lingvo_source, or install a package that has them'
     )
   return text
@@ -306,15 +305,15 @@ def _not_found(name: str, missing: str) -> str:
 
 @contextlib.contextmanager
 def _own_flags_kept() -> Iterator[None]:
-  """Lets modules define absl flags late, without harm to those that exist.
+  """Lets modules define absl flags after the command line was parsed.
 
-  Flags defined within can be read, though the command line was parsed before
-  or is never parsed. Where one has the name of an existing flag, the existing
-  flag and its value stay, and the module that defines it anew reads that.
+  They can be read, even if flags are never parsed. If one has the name of an
+  existing flag, the existing flag and its value stay, and the module reads
+  these.
   """
   known = flags.FLAGS
-  # absl keeps an existing flag in place of a new one if the former may be
-  # overridden, but holds a value that was given and not a default.
+  # absl keeps an existing flag instead of a new one if the former may be
+  # overridden, and its value was set and is not the default.
   saved = [(f, f.allow_override, f.using_default_value) for f in _all(known)]
   for flag, _, _ in saved:
     flag.allow_override, flag.using_default_value = True, False

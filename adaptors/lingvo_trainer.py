@@ -1,12 +1,11 @@
-"""Runs Lingvo's own trainer, where its native ops may not load by themselves.
+"""Runs Lingvo's own trainer, with repaired native ops if needed.
 
     python -m adaptors.lingvo_trainer --model=lm.my_params.MyModel \
         --logdir=/tmp/run --run_locally=cpu --mode=sync
 
 takes every flag of `lingvo.trainer`, and `--lingvo_source` for a checkout with
-the `params` packages that Lingvo's wheel does not hold. It runs TensorFlow on
-the CPU. It is there to compare with: the same experiment by name trains on JAX
-with `pax_compat.main`.
+the `params` packages that Lingvo's wheel lacks. It runs TensorFlow on the CPU,
+for comparison: `pax_compat.main` trains the same experiment on JAX.
 """
 
 import runpy
@@ -20,14 +19,14 @@ from pax_compat import errors
 
 
 def main(argv: list[str]) -> None:
-  """Mounts what holds experiments and runs the trainer to its end.
+  """Mounts the packages of experiments and runs the trainer to its end.
 
   Args:
     argv: the program's name and its flags.
 
   Raises:
-    UserError: an accelerator is asked for, `--lingvo_source` is no checkout,
-      or Lingvo cannot be loaded.
+    UserError: a flag selects an accelerator, `--lingvo_source` is not a
+      checkout, or Lingvo cannot be loaded.
   """
   own, sys.argv = _own_flags(argv)
   if own.run_locally in ('gpu', 'tpu'):
@@ -42,20 +41,22 @@ def main(argv: list[str]) -> None:
   lingvo_runtime.load()
   if (own.model or '').startswith('car.'):
     lingvo_runtime.load_car_ops()
-  # As a program and not as a module, because only then the trainer sets up
-  # TensorFlow and imports the model.
+  # As `__main__`, because only then the trainer sets up TensorFlow and imports
+  # the model.
   runpy.run_module('lingvo.trainer', run_name='__main__', alter_sys=True)
 
 
 def _own_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str]]:
-  """Returns the flags that are read here, and the trainer's command line.
+  """Returns the flags of this module, and the trainer's command line.
 
-  They are read apart from absl's global flags, which the trainer parses. It
-  gets all of them but `--lingvo_source`, which it does not know.
+  They are separate from absl's global flags, which the trainer parses. It gets
+  all of them but `--lingvo_source`, which it does not know.
   """
   own = flags.FlagValues()
   for name in ('lingvo_source', 'model', 'run_locally'):
-    flags.DEFINE_string(name, None, 'Read by the gate.', flag_values=own)
+    flags.DEFINE_string(
+      name, None, 'Read before the trainer starts.', flag_values=own
+    )
   own.set_gnu_getopt(True)
   program, *others = own(argv, known_only=True)
   shared = {'model': own.model, 'run_locally': own.run_locally}

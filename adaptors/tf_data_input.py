@@ -4,7 +4,6 @@ Legend: B examples of a host in a batch, H hosts.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,36 +13,33 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.records import damaged_records, dataset_files
-from pax_compat import base_input, errors
+from pax_compat import errors
 from pax_compat.config import REQUIRED
-from pax_compat.input_core import example_rows, host_fields, input_fields
-from pax_compat.inputs import dataset_functions
+from pax_compat.input_core import example_rows, host_fields
+from pax_compat.inputs import dataset_functions, epoch_input
 from pax_compat.nested_map import NestedMap
 
 
-class TFDataInput(base_input.BaseInput):
+class TFDataInput(epoch_input.EpochInput):
   """Gives the examples of a `tf.data.Dataset`, each exactly once in an epoch.
 
   `dataset_fn` returns a dataset of single examples, dicts of tensors of one
   shape. This input repeats it, splits it over hosts and batches it: each step
-  takes the next B * H examples, and host h the h-th B of these. For that every
-  host reads the whole dataset, so what costs time is better done in `map_fn`,
-  which a host calls for its own examples (and one more of each step).
+  takes the next B * H examples, and host h the h-th B of these. So every host
+  reads the whole dataset, and costly work belongs in `map_fn`, which a host
+  calls only for its own examples (and one more of each step).
 
-  Where the data ends, the last batch is filled up with rows whose
-  `eval_sample_weights` are 0, on every host, though it may have no example of
-  its own. An evaluation with `reset_for_eval` reads one epoch; training and
-  evaluations on a rolling basis go on for ever, unless `num_epochs` says
-  otherwise.
+  At the end of the data the last batch is padded with rows whose
+  `eval_sample_weights` are 0, on every host, also if it has no example.
 
-  The state is how many examples were read, so a run goes on at the next example
-  with any number of hosts, and any batch size; those before are read again and
-  skipped. That needs a dataset which is the same each time: to shuffle, it is
-  to use the `seed` that `dataset_fn` may ask for.
+  The state is the number of examples read, so a run continues on any number of
+  hosts, with any batch size; earlier examples are read again and skipped. That
+  needs a dataset with the same order each time: to shuffle, it has to use the
+  `seed` argument of `dataset_fn`.
 
-  A `dataset_fn` that asks for `host` and `hosts` splits the data by itself.
-  Such an input is for training, or evaluations on a rolling basis: where each
-  host's part ends is not known to the others.
+  A `dataset_fn` with the arguments `host` and `hosts` splits the data by
+  itself. Such an input is for training, or evaluations on a rolling basis: the
+  hosts do not know where each other's data ends.
 
   Attributes:
     batch_size: B, required.
@@ -51,25 +47,22 @@ class TFDataInput(base_input.BaseInput):
       `Partial` of one. It gets those of these arguments that it has: `seed`
       (`input_random_seed`, of which None is 0), `is_training`, `host`
       (`infeed_host_index`) and `hosts` (`num_infeed_hosts`).
-    map_fn: makes another example of each one, for `Dataset.map`; None for none.
-    num_epochs: how many epochs a training input has; None for no end.
+    map_fn: maps each example, for `Dataset.map`; None for no mapping.
     is_deterministic: whether `dataset_fn` returns the same examples in the same
-      order each time. Where it does not, a run cannot continue exactly, and
-      several hosts need a `dataset_fn` that splits the data.
+      order each time. If not, a run cannot continue exactly, and several hosts
+      need a `dataset_fn` that splits the data.
 
   Raises:
-    UserError: the fields do not go together, or the dataset is none of this
+    UserError: the fields contradict each other, or the dataset is not of this
       kind.
   """
 
   dataset_fn: Any = REQUIRED
   map_fn: Any = None
-  num_epochs: int | None = None
   is_deterministic: bool = True
 
   def __post_init__(self):
     super().__post_init__()
-    self._check_numbers()
     where = f'{type(self).__name__}.dataset_fn of {self.name}'
     offered = {
       'seed': self.input_random_seed or 0,
@@ -85,7 +78,7 @@ class TFDataInput(base_input.BaseInput):
     )
     self._is_split = dataset_functions.asks_for(self.dataset_fn, 'host')
     self._check_split()
-    self._read = 0
+    # Digests of the first example of all, and of the first of each step.
     self._first: str | None = None
     self._firsts = hashlib.blake2b(digest_size=8)
     self._batches = None
@@ -94,68 +87,52 @@ class TFDataInput(base_input.BaseInput):
   def state_fits_any_hosts(self) -> bool:
     return not self._is_split
 
-  def _check_numbers(self):
-    self.get_batch_size(self)  # There must be one.
-    epochs = self.num_epochs
-    self.check(
-      epochs is None
-      or (self.is_training and input_fields.is_int(epochs) and epochs >= 1),
-      f'num_epochs of {self.name} is {epochs!r}, and is_training is'
-      f' {self.is_training}; expected at least 1 of a training input, or None',
-    )
-
   def _check_split(self):
     several = self.num_infeed_hosts > 1
     self.check(
       not (self._is_split and several and self._ends),
       f'dataset_fn of {self.name} splits the data over {self.num_infeed_hosts}'
-      ' hosts, which may have more or fewer examples than others, so they would'
-      ' not end at the same batch; expected a function that does not ask for'
-      ' `host`',
+      ' hosts, which may have different numbers of examples, so they would not'
+      ' end at the same batch; expected a function without the argument `host`',
     )
     self.check(
       self._is_split or not several or self.is_deterministic,
       f'is_deterministic of {self.name} is False, so {self.num_infeed_hosts}'
-      ' hosts cannot share one order of examples; expected a dataset_fn that'
-      ' asks for `host` and `hosts`, and splits the data',
+      ' hosts cannot share one order of examples; expected a dataset_fn with'
+      ' the arguments `host` and `hosts`, which splits the data',
     )
-
-  @property
-  def _ends(self) -> bool:
-    if self.is_training:
-      return self.num_epochs is not None
-    return self.reset_for_eval
 
   def get_next(self) -> NestedMap:
     """Returns the next batch.
 
     Returns:
-      The fields of the examples, [B, ...], texts among them, and
+      The fields of the examples, [B, ...], with strings, and
       `eval_sample_weights`.
 
     Raises:
-      StopIteration: the data is at its end.
+      StopIteration: at the end of the data.
     """
     if self._batches is None:
       self._batches = iter(self._dataset())
     rows = self._next_rows()
     count = example_rows.num_rows(rows)
-    weighed = example_rows.weighed(rows, count)
+    weighted = example_rows.with_example_weights(rows, count)
     digest = _digest(jax.tree.map(lambda x: x[:1], rows))
-    if self._first is None and not self._read:
+    if self._first is None and not self._examples_read:
       self._first = digest
     self._firsts.update(digest.encode())
-    self._read += self.batch_size * self._hosts
-    # Of the others, each host has the first, to know that there is a batch.
+    self._examples_read += self._global_batch_size
+    # Hosts but the first also read the first example of the step, to know
+    # that there is a batch.
     other = self._offset > 0
     real = count - other
-    own = weighed
+    own = weighted
     if other and real:
-      own = jax.tree.map(lambda x: x[1:], weighed)
-    return example_rows.filled(own, real=real, rows=self.batch_size)
+      own = jax.tree.map(lambda x: x[1:], weighted)
+    return example_rows.pad_batch(own, real=real, rows=self.batch_size)
 
   def _next_rows(self) -> NestedMap:
-    """Returns this host's examples of a step, behind the first of the step."""
+    """Returns this host's examples of a step, after the first of the step."""
     tf = lingvo_runtime.tensorflow()
     try:
       return NestedMap.from_nested(
@@ -165,48 +142,48 @@ class TFDataInput(base_input.BaseInput):
       raise self._failure(tf, e) from e
 
   def _failure(self, tf: Any, error: Exception) -> errors.UserError:
-    """Returns an error that says over which record the dataset failed."""
-    told = (
+    """Returns an error that names the record on which the dataset failed."""
+    message = (
       f'{type(self).__name__} {self.name!r}: the dataset fails after'
-      f' {self._read} examples'
+      f' {self._examples_read} examples'
     )
     files = dataset_files.record_files(self._examples(tf))
     found = damaged_records.explain(error, files)
     if found is not None:
-      return errors.UserError(f'{told}: {found}')
+      return errors.UserError(f'{message}: {found}')
     if damaged_records.is_about_a_record(error):
-      told += ', over a record of a file that is not known'
-      told += f' (none of the {len(files)} that it names)' if files else ''
+      message += ', at a record of an unknown file'
+      message += f' (none of the {len(files)} known files)' if files else ''
     else:
-      told += ', which are to have one shape'
-    text = damaged_records.told_by_tensorflow(error)[1]
-    return errors.UserError(f'{told}: {getattr(error, "message", text)}')
+      message += ', which must have one shape'
+    text = damaged_records.tensorflow_error(error)[1]
+    return errors.UserError(f'{message}: {getattr(error, "message", text)}')
 
   @property
   def _hosts(self) -> int:
-    """Over how many hosts this input splits the dataset."""
+    """The number of hosts over which this input splits the dataset."""
     return 1 if self._is_split else self.num_infeed_hosts
 
   @property
   def _offset(self) -> int:
-    """Where this host's examples begin among those of a step."""
+    """The index of this host's first example among those of a step."""
     return 0 if self._is_split else self.batch_size * self.infeed_host_index
 
   def _dataset(self) -> Any:
-    """Returns the dataset of this host's batches from where it stands.
+    """Returns the dataset of this host's batches from the position on.
 
-    On hosts other than the first, each batch begins with the first example of
-    the step, whatever host it belongs to.
+    On all hosts but the first, each batch begins with the first example of the
+    step, which belongs to the first host.
     """
     tf = lingvo_runtime.tensorflow()
-    examples = self._examples(tf).skip(self._read)
+    examples = self._examples(tf).skip(self._examples_read)
     offset, size = self._offset, self.batch_size
-    total = size * self._hosts
+    total = self._global_batch_size
 
     def is_read(number, unused_example):
-      place = number % total
-      own = tf.logical_and(place >= offset, place < offset + size)
-      return tf.logical_or(own, place == 0)
+      index = number % total
+      own = tf.logical_and(index >= offset, index < offset + size)
+      return tf.logical_or(own, index == 0)
 
     if total > size:
       examples = examples.enumerate().filter(is_read)
@@ -262,13 +239,13 @@ class TFDataInput(base_input.BaseInput):
 
   @property
   def num_samples(self) -> int | None:
-    """Examples of all hosts in an epoch; None where TensorFlow cannot tell."""
+    """Examples in an epoch, of all hosts; None if TensorFlow cannot count."""
     tf = lingvo_runtime.tensorflow()
     count = int(self._made(tf).cardinality())
     return None if count < 0 or self._is_split else count
 
   def batch_specs(self) -> NestedMap | None:
-    """Returns the shapes of a batch, where the dataset knows its own."""
+    """Returns the specs of a batch, if the dataset has static shapes."""
     tf = lingvo_runtime.tensorflow()
     spec = NestedMap.from_nested(
       self._mapped(tf, self._examples(tf)).element_spec
@@ -279,34 +256,32 @@ class TFDataInput(base_input.BaseInput):
       lambda x: np.zeros((1, *x.shape), x.dtype.as_numpy_dtype), spec
     )
     return self.specs_of(
-      example_rows.weighed(row, 1),
+      example_rows.with_example_weights(row, 1),
       rows=self.batch_size + self.batch_padding_size,
     )
 
-  def reset(self):
-    self._go_to(0)
+  @property
+  def _global_batch_size(self) -> int:
+    return self.batch_size * self._hosts
 
   def resume_at(self, step: int):
-    """Goes to where `step` batches of this size end, of as many hosts."""
-    self._go_to(
-      step * self.batch_size * self._hosts if self.is_deterministic else 0
-    )
+    """Moves past `step` batches of the current size, on as many hosts."""
+    super().resume_at(step if self.is_deterministic else 0)
 
-  def _go_to(self, read: int):
-    self._read = read
+  def _go_to(self, examples_read: int):
+    super()._go_to(examples_read)
     self._firsts = hashlib.blake2b(digest_size=8)
     self._batches = None
 
   def after_restart(self) -> str:
     if self.is_deterministic:
-      return 'it goes on at the example that comes next in its order'
+      return 'it continues at the next example of its order'
     return 'its dataset, which is not deterministic, is read from the start'
 
   def order_digest(self) -> bytes | None:
-    """Returns 8 bytes that are the same where hosts read the same examples.
+    """Returns an 8-byte digest of the first examples of the steps.
 
-    They are made of the first example of each step. None where each host has a
-    part of the data.
+    None if `dataset_fn` splits the data over hosts.
     """
     return None if self._is_split else self._firsts.digest()
 
@@ -314,36 +289,22 @@ class TFDataInput(base_input.BaseInput):
     """Frees the pipeline: its threads and files."""
     self._batches = None
 
-  def _get_state_internal(self) -> bytes:
+  def _metadata(self) -> dict[str, Any]:
     if not self.is_deterministic:
       raise NotImplementedError(f'{self.name} has is_deterministic=False')
-    state = {'examples_read': self._read, 'first_example': self._first}
-    return json.dumps(state).encode()
+    return {'first_example': self._first}
 
-  def _set_state_internal(self, state: bytes):
-    if not self.is_deterministic:
-      raise NotImplementedError(f'{self.name} has is_deterministic=False')
-    try:
-      found = json.loads(state)
-      read, first = found['examples_read'], found['first_example']
-      known = input_fields.is_int(read) and read >= 0
-    except (ValueError, KeyError, TypeError):
-      known = False
-    self.check(
-      known,
-      f'{state[:80]!r} is no state of {self.name}; expected what get_state()'
-      ' returned',
-    )
+  def _check_metadata(self, saved: dict[str, Any], examples_read: int):
+    first = saved['first_example']
     if first is not None:
       self._check_first(first)
-    if read:
+    if examples_read:
       logging.info(
         '%r reads and skips the %d examples that were read before',
         self.name,
-        read,
+        examples_read,
       )
     self._first = first
-    self._go_to(read)
 
   def _check_first(self, expected: str):
     tf = lingvo_runtime.tensorflow()
@@ -356,10 +317,9 @@ class TFDataInput(base_input.BaseInput):
     )
     self.check(
       found == expected,
-      f'{self.name} cannot go on where it was: its dataset begins with another'
-      ' example than before. If it shuffles, dataset_fn is to take the argument'
-      ' `seed` and give it to shuffle(); if nothing can be done, set'
-      ' is_deterministic=False',
+      f'{self.name} cannot continue: its dataset begins with another'
+      ' example than before. If it shuffles, give dataset_fn the argument'
+      ' `seed` and pass it to shuffle(); otherwise set is_deterministic=False',
     )
 
 
@@ -367,5 +327,5 @@ def _digest(example: NestedMap) -> str:
   digest = hashlib.blake2b(digest_size=8)
   for path, x in example.flatten_items():
     digest.update(f'{path} {x.dtype} {x.shape}'.encode())
-    digest.update(host_fields.digestible(x))
+    digest.update(host_fields.canonical_bytes(x))
   return digest.hexdigest()

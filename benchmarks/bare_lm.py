@@ -1,10 +1,9 @@
-"""A Transformer language model by hand: one jitted function, no framework.
+"""A Transformer language model in plain JAX: one jitted function.
 
-What a JAX programmer would write for this one model: pure functions over a dict
-of weights, optax, and a donated state. It computes the same function of the
-same weights as the translated experiment, and nothing that training does not
-need: no metric but the loss, no mask of paddings (a causal model never sees
-what follows, and padded positions have no weight in the loss).
+Pure functions over a dict of weights, optax, and a donated state. It computes
+the same function of the same weights as the translated experiment, without
+anything that training does not need: the loss is the only metric, and paddings
+are not masked (attention is causal, and padding has weight 0 in the loss).
 
 Shapes: B batch, T time, D model dims, N heads, H dims of a head, F inner dims
 of the feed-forward, V vocabulary.
@@ -22,23 +21,23 @@ Weights = dict[str, Any]
 
 
 class State(NamedTuple):
-  """All that a step changes: the weights and optax's state."""
+  """The training state: weights and optax's state."""
 
   weights: Weights
   opt_state: Any
 
 
 class Settings(NamedTuple):
-  """How the network is trained.
+  """Training settings.
 
   Attributes:
-    learning_rate: from the count of steps made before to the rate.
+    learning_rate: maps the number of earlier steps to the rate.
     beta1: Adam's.
     beta2: Adam's.
     epsilon: Adam's.
     clip_norm: the largest global norm of the gradients.
-    attention: 'jax.nn' takes `jax.nn.dot_product_attention`, 'plain' writes the
-      softmax of the product by hand.
+    attention: 'jax.nn' uses `jax.nn.dot_product_attention`, 'plain' einsums and
+      a softmax.
   """
 
   learning_rate: Callable[[jax.Array], jax.Array]
@@ -50,11 +49,10 @@ class Settings(NamedTuple):
 
 
 def weights_of(params: dict) -> Weights:
-  """Returns the weights of a translated model under short names, copied.
+  """Returns a copy of a translated model's weights, with short names.
 
   Args:
-    params: the `params` collection of a `LanguageModel` that holds a
-      `TransformerLm`.
+    params: the `params` collection of a `LanguageModel` with a `TransformerLm`.
   """
   lm = params['lm']
   stack = lm['transformer']
@@ -85,7 +83,7 @@ def make_step(settings: Settings):
   """Returns (init, step).
 
   `init` maps weights to a state. `step` maps (state, batch) to (state, loss);
-  it is compiled and takes the state over.
+  it is jitted and donates the state.
   """
   optimizer = optax.chain(
     optax.clip_by_global_norm(settings.clip_norm),
@@ -124,7 +122,7 @@ def _loss(weights: Weights, batch: dict, attention: str) -> jax.Array:
   x = x + _positions(x.shape[1], dims)
   for layer in weights['layers']:
     x = _norm(x, layer['norm1'])
-    x = x + _attend(x, layer, attention)  # Lingvo adds the normalised input.
+    x = x + _attend(x, layer, attention)  # Lingvo adds the normalized input.
     x = x + _feed_forward(_norm(x, layer['norm2']), layer)
   logits = x @ weights['out']['w'] + weights['out']['b']
   xent = optax.softmax_cross_entropy_with_integer_labels(
@@ -142,7 +140,7 @@ def _positions(length: int, dims: int) -> jax.Array:
 
 
 def _norm(x: jax.Array, norm: Weights) -> jax.Array:
-  """Layer normalisation of `x` [B, T, D]; the scale is 1 + the weight."""
+  """Layer normalization of `x` [B, T, D]; the scale is 1 + the weight."""
   mean = jnp.mean(x, axis=-1, keepdims=True)
   variance = jnp.var(x, axis=-1, keepdims=True)
   x = (x - mean) * jax.lax.rsqrt(variance + 1e-6)

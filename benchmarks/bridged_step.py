@@ -2,15 +2,15 @@
 
     python -m benchmarks.bridged_step --families=asr_wpm,pillars
 
-The families are the reduced tasks that the tests of the bridge train: see
-`tests/adaptors/bridge/families`. For each of them the trainer's compiled step,
-in which Lingvo's graph is compiled by XLA, and Lingvo's own graph and train op
-train on one batch that is fed, in one process and in turns. Both start from the
-same values, and must have the same losses before anything is timed.
+The families are the shrunk tasks of the bridge's tests, see
+`tests/adaptors/bridge/families`. For each of them the trainer's compiled step
+(with Lingvo's graph compiled by XLA) and Lingvo's own graph and train op train
+on one batch, alternating in one process. Both start from the same values, and
+must have equal losses before they are timed.
 
 A ratio is the median over the rounds of our steps per second over Lingvo's in
-the same round. The tasks are so small that it is the cost of a step's many
-little operations that is compared, and not that of arithmetic.
+the same round. The tasks are so small that the overhead of many small ops
+dominates, not arithmetic.
 
 TensorFlow's oneDNN kernels are off, since they corrupt memory in the graphs of
 Lingvo's recurrent layers; TF_ENABLE_ONEDNN_OPTS=1 turns them on.
@@ -53,13 +53,12 @@ def family_of(name: str) -> ModuleType:
   """Returns the module of a family.
 
   Raises:
-    UserError: there is none.
+    UserError: the family is unknown.
   """
   known = [m.name for m in pkgutil.iter_modules(families.__path__)]
   if name not in known:
     raise errors.UserError(
-      f'--families: there is no family {name!r}'
-      + errors.did_you_mean(name, known)
+      f'--families: unknown family {name!r}' + errors.did_you_mean(name, known)
     )
   return importlib.import_module(f'{families.__name__}.{name}')
 
@@ -69,18 +68,18 @@ def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
 
   Args:
     name: of the family.
-    rounds: how many rounds.
+    rounds: number of rounds.
     steps: steps of each peer in a round.
 
   Returns:
     `losses` by peer, `steps_per_second` by peer, and the `ratio`.
 
   Raises:
-    UserError: there is no such family, or the peers' losses differ.
+    UserError: the family is unknown, or the peers' losses differ.
   """
   family = family_of(name)
-  params, fed = family.task_params(), family.batch(0)
-  nested = parity_batches.nested(fed)
+  params, batch = family.task_params(), family.batch(0)
+  nested = parity_batches.nested(batch)
   translated = bridge_task.bridge_task(
     params, name, xla_device=getattr(family, 'XLA_DEVICE', None)
   )
@@ -92,9 +91,9 @@ def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
   state = task_program.init_state(nested)
   with lingvo_peer.training(
     params,
-    {_SHAPE: fed},
+    {_SHAPE: batch},
     _theta(translated, state),
-    fields=list(fed),
+    fields=list(batch),
     static_shapes=getattr(family, 'STATIC_SHAPES', False),
   ) as lingvo:
     both = {
@@ -124,7 +123,7 @@ def _theta(translated, state) -> dict:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """Returns the results as text, a line for each family."""
+  """Returns the results as text, a line per family."""
   lines = ['family             ours steps/s  lingvo steps/s  ours/lingvo']
   for name, result in results.items():
     speeds = result['steps_per_second']
@@ -136,7 +135,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def measure_all(names: Sequence[str], *, rounds: int, steps: int) -> dict:
-  """Returns what `measure` tells of each family."""
+  """Returns the results of `measure` by family."""
   results = {}
   for name in names:
     results[name] = measure(name, rounds=rounds, steps=steps)
@@ -161,9 +160,9 @@ def main(argv: list[str]):
 
 
 def without_onednn():
-  """Starts this process again where nothing is said of oneDNN.
+  """Restarts this process with oneDNN off, unless the variable is set.
 
-  What is imported above reads the environment.
+  Modules imported above read the environment.
   """
   if _ONEDNN not in os.environ:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, _ONEDNN: '0'})

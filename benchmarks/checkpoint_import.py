@@ -1,22 +1,21 @@
-"""Measures the import of a large TensorFlow checkpoint of Lingvo's.
+"""Measures the import of a large Lingvo checkpoint.
 
     python -m benchmarks.checkpoint_import --folder=/large/disk
 
-A checkpoint is made up for a Transformer language model of about so many
-parameters, with none, one or two slots of an optimizer for each. Then it is
-imported as `adaptors.lingvo_checkpoint convert` does, and told is:
+It writes a synthetic checkpoint of a Transformer language model with about
+`--parameters` parameters, and zero, one or two optimizer slots for each. Then
+it imports it like `adaptors.lingvo_checkpoint convert`, and prints:
 
-*   how far the resident memory of the process rose above what it was before,
-    against the limit: the state and twice its largest array;
-*   how many bytes of the state were imported in a second, against a plain copy
-    of the checkpoint's files in the same run. An import writes twice as much:
-    each array once by itself, from which an interrupted import goes on, and
-    once into the checkpoint;
-*   what became of an import that was killed (SIGKILL) when half of the arrays
-    were there: how many of these the next one made again, and its time.
+*   the rise of resident memory during the import, and the limit: the state plus
+    twice its largest array;
+*   the speed of the import, and of a plain copy of the checkpoint's files in
+    the same run. An import writes each array twice: to a staging file, from
+    which an interrupted import resumes, and to the checkpoint;
+*   for an import killed (SIGKILL) at half of the bytes, how many arrays the
+    next import made again, and its time.
 
-It takes four times the state's size on the disk. Arrays do not stay in memory
-while they are written, so memory rises by much less than the state.
+It needs four times the state's size on disk. Arrays do not stay in memory while
+they are written, so memory rises by much less than the state.
 
 Measured 2026-11-22, two cores of an AMD EPYC shared with eight other programs,
 --parameters=1e9 --optimizer=SGD:
@@ -56,18 +55,18 @@ from pax_compat import checkpoints, experiment_sources
 
 _REGISTERED = 'lm.python_docs.TransformerLmTiny'
 _NAME = 'checkpoint_import'
-# With no slot, one and two for each parameter.
+# With zero, one and two slots per parameter.
 _OPTIMIZERS = ('SGD', 'Adagrad', 'Adam')
 _STEP = 5
 _POLL_SECONDS = 0.02
 
 
 class Sizes(NamedTuple):
-  """How large a model is.
+  """The size of a model.
 
   Attributes:
-    dims: its width.
-    layers: how many it has.
+    dims: model dimension.
+    layers: number of layers.
   """
 
   dims: int
@@ -75,12 +74,12 @@ class Sizes(NamedTuple):
 
   @property
   def parameters(self) -> int:
-    """About how many: 12 d^2 in a layer, 32 d^2 in table and softmax."""
+    """Approximate number: 12 d^2 per layer, 32 d^2 in table and softmax."""
     return (12 * self.layers + 32) * self.dims**2
 
 
 def sizes_of(parameters: float, layers: int) -> Sizes:
-  """Returns sizes that have about so many parameters."""
+  """Returns sizes with approximately this number of parameters."""
   dims = (parameters / Sizes(1, layers).parameters) ** 0.5
   return Sizes(max(64, 64 * round(dims / 64)), layers)
 
@@ -93,14 +92,14 @@ def experiment(
   Args:
     sizes: of the model.
     optimizer: its class in Lingvo.
-    logdir: of the run of Lingvo's that it starts from.
+    logdir: of the Lingvo run that it starts from.
   """
   options = experiment_sources.SourceOptions()
   registered = type(lookup.find_model_params(_REGISTERED, options))
   module = lingvo_runtime.module('lingvo.core.optimizer')
 
   class Wide(registered):
-    """The same in large."""
+    """The same with other sizes."""
 
     MODEL_DIM = sizes.dims
     HIDDEN_DIM = 4 * sizes.dims
@@ -119,8 +118,8 @@ def experiment(
   )
 
 
-class _MadeUp:
-  """An array of a state whose numbers are made when they are asked for."""
+class _LazyArray:
+  """An array of a state with random values, computed when used."""
 
   def __init__(self, like: jax.ShapeDtypeStruct):
     self.shape = like.shape
@@ -136,15 +135,15 @@ class _MadeUp:
 
 
 def make(made: lingvo_experiment.LingvoExperiment, folder: pathlib.Path):
-  """Writes a made-up checkpoint as that of a run of Lingvo's.
+  """Writes a synthetic checkpoint as a Lingvo run would.
 
   Args:
     made: the experiment.
     folder: of the run.
   """
   with converting.program_of(made) as (task_program, _):
-    state = jax.tree.map(_MadeUp, task_program.abstract_state)
-    exporting.write(state, made.facts, folder / 'train')
+    state = jax.tree.map(_LazyArray, task_program.abstract_state)
+    exporting.write(state, made.checkpoint_metadata, folder / 'train')
 
 
 def copy_files(source: pathlib.Path, to: pathlib.Path) -> dict[str, float]:
@@ -172,7 +171,7 @@ def measured_import(
 
   Returns:
     `bytes` of the state, `largest` of its arrays, `seconds`, and `risen`, the
-    bytes by which the resident memory rose at most.
+    largest rise of resident memory in bytes.
   """
   with converting.program_of(made) as (task_program, _):
     leaves = jax.tree.leaves(task_program.abstract_state)
@@ -180,7 +179,7 @@ def measured_import(
   made.start()
   _load_orbax()
   before = _resident('VmRSS')
-  # From now on the largest value is that of the import.
+  # Resets the peak.
   pathlib.Path('/proc/self/clear_refs').write_text('5')
   start = time.perf_counter()
   converting.to_jax(made, _NAME, folder, lambda line: None)
@@ -193,7 +192,7 @@ def measured_import(
 
 
 def _load_orbax():
-  """Saves next to nothing, so that what Orbax needs but once is there."""
+  """Saves a tiny checkpoint, so that Orbax is initialized."""
   with tempfile.TemporaryDirectory() as folder:
     saver = checkpoints.Checkpointer(folder, max_to_keep=None)
     with contextlib.closing(saver):
@@ -201,17 +200,18 @@ def _load_orbax():
 
 
 def _resident(field: str) -> int:
-  """Returns bytes of resident memory: now (VmRSS), or at most (VmHWM)."""
+  """Returns bytes of resident memory: current (VmRSS) or peak (VmHWM)."""
   text = pathlib.Path('/proc/self/status').read_text()
   [line] = [x for x in text.splitlines() if x.startswith(f'{field}:')]
   return 1024 * int(line.split()[1])
 
 
 class Staged:
-  """The arrays that an import has made so far.
+  """The arrays that an import has staged so far.
 
   Attributes:
-    found: what tells one making of an array from another, by its file's name.
+    found: (inode, modification time) by file name.
+    size: bytes of all files.
   """
 
   def __init__(self, folder: pathlib.Path):
@@ -220,46 +220,46 @@ class Staged:
     self.size = 0
 
   def look(self):
-    """Sees what is there now; what was seen and is gone stays in `found`."""
+    """Updates `found` and `size`; deleted files stay in `found`."""
     self.size = 0
     for file in self._folder.glob('*.npy'):
       try:
-        about = file.stat()
+        stat = file.stat()
       except FileNotFoundError:
         continue  # All are removed when the import is done.
-      self.found[file.name] = about.st_ino, about.st_mtime_ns
-      self.size += about.st_size
+      self.found[file.name] = stat.st_ino, stat.st_mtime_ns
+      self.size += stat.st_size
 
 
 def kill_half_way(
   command: list[str], folder: pathlib.Path, size: int
 ) -> Staged:
-  """Runs a command that imports, up to a kill; returns what that left.
+  """Runs an import that is killed half way; returns the staged arrays.
 
   Args:
-    command: the command.
+    command: the command of the import.
     folder: the new run's.
     size: bytes of the state.
 
   Raises:
-    RuntimeError: it ended otherwise.
+    RuntimeError: it was not killed.
   """
   command = [*command, f'--kill_at={size // 2}']
   status = subprocess.run(command).returncode
   if status != -signal.SIGKILL:
-    raise RuntimeError(f'{" ".join(command)} ended with {status}')
+    raise RuntimeError(f'{" ".join(command)} exited with {status}')
   staged = Staged(folder)
   staged.look()
   return staged
 
 
 def _kill_at(size: int, folder: pathlib.Path):
-  """Has this process killed while it makes an array, so many bytes being there.
+  """Makes this process kill itself once `size` bytes are staged.
 
-  A process that watches it would come too late at times.
+  Another process that watches the folder could be too late.
 
   Args:
-    size: the bytes.
+    size: number of bytes.
     folder: the new run's.
   """
   get, staged = staging.Staging.get, Staged(folder)
@@ -282,12 +282,12 @@ def resume(
   """Imports again after a kill.
 
   Args:
-    run: imports.
+    run: runs the import.
     folder: the new run's.
-    left: what the killed import left.
+    left: arrays staged by the killed import.
 
   Returns:
-    How many arrays were `left`, how many of these were made `again`, and the
+    The number of arrays `left`, how many of them were made `again`, and the
     `seconds`.
   """
   staged, is_over = Staged(folder), threading.Event()
@@ -309,7 +309,7 @@ def resume(
   return {
     'left': len(left.found),
     'again': sum(
-      staged.found.get(name) != about for name, about in left.found.items()
+      staged.found.get(name) != stat for name, stat in left.found.items()
     ),
     'seconds': seconds,
   }
@@ -359,7 +359,7 @@ def _run_phase(
   folder: pathlib.Path,
   kill_at: int | None,
 ):
-  """Does what one process does."""
+  """Runs a phase in this process."""
   old, new = folder / 'old', folder / 'new'
   if phase == 'import':
     if kill_at is not None:
@@ -381,14 +381,14 @@ def main():
     prog='python -m benchmarks.checkpoint_import'
   )
   parser.add_argument(
-    '--parameters', type=float, default=1e9, help='about so many'
+    '--parameters', type=float, default=1e9, help='approximate number'
   )
   parser.add_argument('--layers', type=int, default=17, help='of the model')
   parser.add_argument(
     '--optimizer', choices=_OPTIMIZERS, default='Adagrad', help="Lingvo's"
   )
   parser.add_argument(
-    '--folder', type=pathlib.Path, help='for what is made; by default in /tmp'
+    '--folder', type=pathlib.Path, help='for all files; by default in /tmp'
   )
   parser.add_argument('--json', type=pathlib.Path, help='file for the results')
   parser.add_argument('--phase', help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
-"""Flags that the benchmarks' command lines share.
+"""Flags shared by the benchmarks.
 
-They are defined once: absl's flags are those of the process, and a process
-may import several benchmarks.
+They are defined once: absl's flags are global, and a process may import several
+benchmarks.
 """
 
 import json
@@ -22,7 +22,7 @@ JSON = flags.DEFINE_string('json', None, 'File for the results.')
 
 
 def write(result: Mapping[str, Any]):
-  """Writes what was measured to the file of `--json`, where it is given."""
+  """Writes the results to the file of `--json`, if given."""
   if JSON.value:
     path = pathlib.Path(JSON.value)
     path.write_text(json.dumps(result, indent=2) + '\n')

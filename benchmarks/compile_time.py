@@ -1,16 +1,16 @@
-"""Times how long a train step takes to compile, by the number of layers.
+"""Times the compilation of a train step by the number of layers.
 
     python -m benchmarks.compile_time
 
-A Transformer language model is made into the trainer's own train step (loss,
-gradient, Adam) again and again, from its config to the executable, without the
-compilation cache. Repeated layers are compiled once for all: the promise is
-that 32 of them take at most 1.3 times as long as 4. Stacked ones, each of which
-is compiled, stand beside them.
+It compiles the trainer's step (loss, gradient, Adam) of a Transformer language
+model, from its config to the executable, without the compilation cache.
+Repeated layers are compiled once: the goal is that 32 of them take at most 1.3
+times as long as 4. Stacked layers, which are compiled one by one, are timed for
+comparison.
 
-A round makes each step once; every second round goes backwards. A ratio is the
-median over the rounds of two times of the same round, so that what else the
-machine does meanwhile meets both.
+A round compiles each step once; every second round in reverse order. A ratio is
+the median over the rounds of two times of the same round, so that other load
+affects both.
 
 Measured 2026-11-21, two cores of an AMD EPYC, busy with other work, JAX 0.10.2,
 --rounds=4:
@@ -43,16 +43,16 @@ from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 
-# What becomes of a step, one after the other, each with a time of its own.
+# The phases of a compilation, timed separately.
 PHASES = ('build', 'trace', 'compile')
 
 
 class Step(NamedTuple):
-  """A train step that is timed.
+  """A train step to time.
 
   Attributes:
     form: 'repeated' or 'stacked'.
-    layers: how many.
+    layers: number of layers.
   """
 
   form: str
@@ -77,12 +77,12 @@ STEPS = (
   Step('stacked', 4),
   Step('stacked', 16),
 )
-# The steps whose times are compared, the longer one first.
+# The pairs of steps that are compared, the longer one first.
 RATIOS = ((STEPS[1], STEPS[0]), (STEPS[3], STEPS[2]))
 
 
 def task(step: Step, sizes: Sizes) -> config_lib.Config:
-  """Returns the task that makes such a step."""
+  """Returns the task of a step."""
   stack = layers.StackedTransformer.config(
     num_layers=step.layers,
     hidden_dims=sizes.hidden_dims,
@@ -112,7 +112,7 @@ def batch(sizes: Sizes) -> NestedMap:
 
 
 def time_once(step: Step, sizes: Sizes) -> dict[str, float]:
-  """Returns the seconds of each phase, with nothing left of an earlier one."""
+  """Returns the seconds of each phase, with empty caches."""
   jax.clear_caches()
   gc.collect()
   config, shapes = task(step, sizes), batch(sizes)
@@ -134,9 +134,9 @@ def time_once(step: Step, sizes: Sizes) -> dict[str, float]:
 def measure(
   rounds: int, sizes: Sizes = SIZES, steps: Sequence[Step] = STEPS
 ) -> dict[Step, list[dict[str, float]]]:
-  """Returns what `time_once` returned in each round, by step."""
+  """Returns the results of `time_once` in each round, by step."""
   jax.config.update('jax_enable_compilation_cache', False)
-  time_once(steps[0], sizes)  # What is slow but once is nobody's.
+  time_once(steps[0], sizes)  # Warm-up.
   found = {step: [] for step in steps}
   for number in range(rounds):
     logging.info('round %d of %d', number + 1, rounds)
@@ -146,11 +146,11 @@ def measure(
 
 
 def summary(found: Mapping[Step, Sequence[Mapping[str, float]]]) -> dict:
-  """Returns medians and ratios of what `measure` found.
+  """Returns medians and ratios of the results of `measure`.
 
   Returns:
-    `seconds`, by '4 repeated' and so on and then by phase or 'all'; and
-    `ratios`, of the whole times of two steps, by '32 to 4 repeated' and so on.
+    `seconds`, by step such as '4 repeated' and by phase or 'all'; and `ratios`
+    of the total times of two steps, such as '32 to 4 repeated'.
   """
   totals = {step: [sum(r.values()) for r in found[step]] for step in found}
   return {
@@ -185,7 +185,7 @@ def table(result: Mapping[str, Any]) -> str:
 def main():
   """Measures, prints the table, and writes the JSON."""
   parser = argparse.ArgumentParser(prog='python -m benchmarks.compile_time')
-  parser.add_argument('--rounds', type=int, default=5, help='how many')
+  parser.add_argument('--rounds', type=int, default=5, help='number of rounds')
   parser.add_argument('--json', type=pathlib.Path, help='file for the results')
   flags = parser.parse_args()
   result = summary(measure(flags.rounds))

@@ -1,19 +1,18 @@
-"""Measures what hosts feed that must have one shape at each step.
+"""Measures padding when several hosts must agree on the shape of each batch.
 
     python -m benchmarks.input_hosts --hosts=1,2,4 --batches=300
 
-Each host is a process, and reads sentence pairs of its own with the input
+Each host is a process, and reads different sentence pairs with the input
 generator of Lingvo's translation tasks, in the buckets of the stock WMT
-Transformer, with an eighth of their examples. Told are:
+Transformer with an eighth of their batch sizes. It prints:
 
-*   `real`: the part of all positions that were fed which are of a sentence.
-    With one host it is what the buckets make possible, and the goal of others;
-*   `one shape`: what it would be if all buckets were padded to one shape, that
-    of the most examples and the longest sentences;
-*   `weightless`: the part of the batches that a host gave for want of one of
-    the shape that hosts agreed on;
-*   milliseconds of a batch, which all hosts read at the same time, on the same
-    processors.
+*   `real`: the fraction of positions that are not padding. With one host this
+    is the optimum for the buckets, and the goal for several;
+*   `one shape`: the same fraction if all batches were padded to one shape, the
+    most examples by the longest sentences;
+*   `weightless`: the fraction of batches with weight 0, which a host returns if
+    it has none of the agreed shape;
+*   milliseconds per batch, with all hosts on the same processors.
 
 Measured 2026-11-22, two cores of an AMD EPYC shared with other work, Python
 3.11, TensorFlow 2.21:
@@ -54,13 +53,13 @@ from benchmarks import input_hosts
 
 folder, batches, address, hosts, host = json.loads(sys.argv[1])
 jax.distributed.initialize(address, hosts, host)
-told = input_hosts.read(pathlib.Path(folder), batches, hosts, host)
-print(json.dumps(told))
+counts = input_hosts.read(pathlib.Path(folder), batches, hosts, host)
+print(json.dumps(counts))
 """
 
 
 def write_pairs(folder: pathlib.Path, files: int, pairs: int):
-  """Writes files of pairs of made-up sentences, most of 10 to 40 pieces."""
+  """Writes files of synthetic sentence pairs, mostly of 10 to 40 pieces."""
   tf = lingvo_runtime.module('tensorflow')
   rng = np.random.default_rng(0)
   for number in range(files):
@@ -72,7 +71,7 @@ def write_pairs(folder: pathlib.Path, files: int, pairs: int):
 
 
 def _pair(tf: Any, source: int, target: int) -> bytes:
-  """Returns a tf.Example of a pair of sentences of so many pieces."""
+  """Returns a tf.Example of a sentence pair with these numbers of pieces."""
 
   def ids(length):
     return tf.train.Feature(int64_list=tf.train.Int64List(value=[5] * length))
@@ -100,8 +99,8 @@ def read(
   """Reads as one of several hosts, which read at the same time.
 
   Returns:
-    `fed` positions, those that are `real`, those of `one_shape`, `seconds`, and
-    how many batches were `weightless`.
+    Numbers of `all` positions, of `real` ones, and of positions padded to
+    `one_shape`; `seconds`; and the number of `weightless` batches.
   """
   generators = lingvo_runtime.module('lingvo.tasks.mt.input_generator')
   params = generators.NmtInput.Params().Set(
@@ -120,16 +119,16 @@ def read(
   )
   sides = 2
   with contextlib.closing(data):
-    data.get_next()  # Building the generator is not reading it.
-    fed = real = 0
+    data.get_next()  # Builds the generator, which is not timed.
+    positions = real = 0
     began = time.perf_counter()
     for _ in range(batches):
       batch = data.get_next()
       for side in (batch.src, batch.tgt):
-        fed += side.paddings.size
+        positions += side.paddings.size
         real += int((1 - side.paddings).sum())
     return {
-      'fed': fed,
+      'all': positions,
       'real': real,
       'one_shape': sides * batches * max(_LIMITS) * (_BOUNDS[-1] + 1),
       'seconds': time.perf_counter() - began,
@@ -137,12 +136,12 @@ def read(
     }
 
 
-def of_hosts(told: list[dict[str, float]], batches: int) -> dict[str, float]:
-  """Returns what is told of several hosts, of what each of them has read."""
-  total = {key: sum(one[key] for one in told) for key in told[0]}
-  count = len(told) * batches
+def of_hosts(counts: list[dict[str, float]], batches: int) -> dict[str, float]:
+  """Aggregates the results of `read` over hosts."""
+  total = {key: sum(one[key] for one in counts) for key in counts[0]}
+  count = len(counts) * batches
   return {
-    'real': total['real'] / total['fed'],
+    'real': total['real'] / total['all'],
     'one_shape': total['real'] / total['one_shape'],
     'weightless': total['weightless'] / count,
     'milliseconds': 1e3 * total['seconds'] / count,
@@ -176,10 +175,10 @@ def _read_together(
 def text_of(result: dict[str, dict[str, float]]) -> str:
   """Returns the results as lines of text."""
   lines = ['hosts  real  one shape  weightless  ms a batch']
-  for hosts, told in result.items():
+  for hosts, row in result.items():
     lines.append(
-      f'{hosts:<5} {told["real"]:5.2f} {told["one_shape"]:10.2f}'
-      f' {told["weightless"]:11.3f} {told["milliseconds"]:11.1f}'
+      f'{hosts:<5} {row["real"]:5.2f} {row["one_shape"]:10.2f}'
+      f' {row["weightless"]:11.3f} {row["milliseconds"]:11.1f}'
     )
   return '\n'.join(lines)
 
@@ -192,8 +191,8 @@ def main(argv: list[str]):
     counts = [int(count) for count in _HOSTS.value]
     write_pairs(folder, files=max(counts), pairs=_PAIRS)
     for count in counts:
-      told = _read_together(folder, command_line.BATCHES.value, count)
-      result[str(count)] = of_hosts(told, command_line.BATCHES.value)
+      counted = _read_together(folder, command_line.BATCHES.value, count)
+      result[str(count)] = of_hosts(counted, command_line.BATCHES.value)
   print(text_of(result))
   command_line.write(result)
 

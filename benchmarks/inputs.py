@@ -2,21 +2,18 @@
 
     python -m benchmarks.inputs --json=/tmp/inputs.json
 
-Feeding: the adaptor that training reads from, and beside it the same generator
-driven as fast as TensorFlow can, with nothing of ours: a session's callable for
-what reads records, a traced function for `tf.data`. Both read a made-up text.
-In each round both are built anew, as one and the same reader is faster or
-slower each time that it is built, and read in turns: one, the other, the other,
-and one again; who begins changes from round to round. A ratio is the median
-over the rounds of our batches per second over the bare generator's in the same
-round; the goal is 0.95. The quartiles say how much it varies.
+Feeding: the training adaptor, against the same generator in plain TensorFlow: a
+session's callable for records, a traced function for `tf.data`. Both read a
+synthetic text. Each round builds both again, since speed differs between
+instances, and reads in the order A, B, B, A; the order alternates between
+rounds. A ratio is the median over the rounds of our batches per second over the
+bare generator's in the same round, with quartiles; the goal is 0.95.
 
 Evaluation: the eval adaptor reads whole epochs of 1,000, 10,000 and 100,000
-short lines. `rise` is by how many megabytes the resident memory of the process
-came to lie above what it was before; it should not grow with the data. Nor
-should the time of an example, beyond what Lingvo's reader makes of it: in
-order, it gives the first 20,000 lines in 10 to 20 microseconds each, and all
-others in 65 to 85. The bare generator needs 63 to 73.
+short lines. `rise` is the rise of resident memory in megabytes; it should not
+grow with the data. Nor should the time per example, except for Lingvo's reader:
+in order, it returns the first 20,000 lines in 10 to 20 microseconds each, and
+all others in 65 to 85. The bare generator needs 63 to 73.
 
 Measured 2026-11-22, two idle cores of an AMD EPYC, Python 3.11, TensorFlow
 2.21, --rounds=20:
@@ -30,10 +27,9 @@ Measured 2026-11-22, two idle cores of an AMD EPYC, Python 3.11, TensorFlow
     10000         26.5           27.2        1.2
     100000        32.6           31.8        1.0
 
-What the adaptor itself does with a batch, with the generator's call left out,
-takes 15, 17 and 8 microseconds (medians) when only that is repeated; and 35, 41
-and 23 in the quickest tenth of batches if much else has gone through the caches
-in between.
+The adaptor's own overhead per batch, without the generator's call, is 15, 17
+and 8 microseconds (medians) if only that is repeated, and 35, 41 and 23 in the
+fastest tenth of batches with cold caches.
 """
 
 import contextlib
@@ -65,7 +61,7 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 def write_lines(path: pathlib.Path, count: int) -> str:
-  """Writes made-up lines of 5 to 45 letters; returns their Lingvo pattern."""
+  """Writes synthetic lines of 5 to 45 letters; returns their Lingvo pattern."""
   rng = random.Random(0)
   with open(path, 'w', encoding='ascii') as f:
     for number in range(count):
@@ -74,7 +70,7 @@ def write_lines(path: pathlib.Path, count: int) -> str:
 
 
 def lines_params(pattern: str, bounds: Sequence[int], rows: int) -> Any:
-  """Returns Params of Lingvo's input of a language model of letters."""
+  """Returns Params of Lingvo's input for a character language model."""
   generators = lingvo_runtime.module('lingvo.tasks.lm.input_generator')
   return generators.LmInput.Params().Set(
     file_pattern=pattern,
@@ -88,7 +84,7 @@ def lines_params(pattern: str, bounds: Sequence[int], rows: int) -> Any:
 
 
 def letters_params(path: pathlib.Path, rows: int) -> Any:
-  """Returns Params of an endless `tf.data` input of a text's letters."""
+  """Returns Params of an endless character-level `tf.data` input."""
   tf = lingvo_runtime.module('tensorflow')
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
   sources = lingvo_runtime.module('lingvo.core.datasource')
@@ -114,7 +110,7 @@ def letters_params(path: pathlib.Path, rows: int) -> Any:
 
 @contextlib.contextmanager
 def bare_session(params: Any) -> Iterator[Callable[[], Any]]:
-  """Gives what reads a batch of records, in a session."""
+  """Yields a function that reads a batch of records in a session."""
   tf = lingvo_runtime.module('tensorflow')
   graph = tf.Graph()
   with lingvo_runtime.eager_flag(False), lingvo_runtime.cluster():
@@ -128,7 +124,7 @@ def bare_session(params: Any) -> Iterator[Callable[[], Any]]:
 
 @contextlib.contextmanager
 def bare_function(params: Any) -> Iterator[Callable[[], Any]]:
-  """Gives what reads a batch of `tf.data`, in a traced function."""
+  """Yields a function that reads a batch of `tf.data` in a `tf.function`."""
   tf = lingvo_runtime.module('tensorflow')
   with lingvo_runtime.eager_flag(False), lingvo_runtime.cluster():
     generator = params.Copy().Instantiate()
@@ -141,7 +137,7 @@ def bare_function(params: Any) -> Iterator[Callable[[], Any]]:
 
 
 def feeding(folder: pathlib.Path, rounds: int, batches: int) -> dict[str, Any]:
-  """Returns batches per second and our share of the bare ones, by input."""
+  """Returns batches per second and ratios, by input."""
   pattern = write_lines(folder / 'train.txt', _LINES)
   inputs = {
     'text, one shape': (lines_params(pattern, [_LETTERS], 64), bare_session),
@@ -166,7 +162,7 @@ def _compared(params, bare, rounds: int, batches: int) -> dict[str, float]:
       if number % 2:
         readers.reverse()
       for _, reader in readers:
-        _read(reader, batches)  # Buffers are filled, and caches warm.
+        _read(reader, batches)  # Warm-up: fills buffers and caches.
       found = {'ours': 0.0, 'bare': 0.0}
       for name, reader in [*readers, *reversed(readers)]:
         found[name] += _read(reader, batches) / 2
@@ -190,14 +186,14 @@ def _read(read: Callable[[], Any], batches: int) -> float:
 
 
 def evaluation(folder: pathlib.Path, examples: int) -> dict[str, float]:
-  """Returns microseconds an example, and the rise of memory in megabytes.
+  """Returns microseconds per example, and the rise of memory in megabytes.
 
   Args:
     folder: for the file.
-    examples: how many.
+    examples: number of examples.
 
   Returns:
-    `microseconds` on the clock, `processor` those of all threads, and `rise`.
+    `microseconds` of wall time, of `processor` time, and `rise`.
   """
   pattern = write_lines(folder / f'{examples}.txt', examples)
   data = eval_adaptors.LingvoEvalAdaptor(
@@ -206,7 +202,7 @@ def evaluation(folder: pathlib.Path, examples: int) -> dict[str, float]:
     reset_for_eval=True,
   )
   with contextlib.closing(data):
-    data.get_next()  # Building the generator is not reading it.
+    data.get_next()  # Builds the generator, which is not timed.
     rows = 64
     with _memory_rise() as rise:
       start, processor_start = time.perf_counter(), time.process_time()
@@ -216,7 +212,7 @@ def evaluation(folder: pathlib.Path, examples: int) -> dict[str, float]:
       seconds = time.perf_counter() - start
       processor_seconds = time.process_time() - processor_start
   if rows != examples:
-    raise RuntimeError(f'{rows} examples were read of {examples}')
+    raise RuntimeError(f'read {rows} of {examples} examples')
   return {
     'microseconds': 1e6 * seconds / (examples - 64),
     'processor': 1e6 * processor_seconds / (examples - 64),
@@ -226,7 +222,7 @@ def evaluation(folder: pathlib.Path, examples: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _memory_rise() -> Iterator[list[int]]:
-  """Gives a list whose element becomes the rise of resident memory, bytes."""
+  """Yields a list whose element becomes the rise of resident memory, bytes."""
   rise, is_over, before = [0], threading.Event(), _resident()
 
   def watch():
@@ -250,14 +246,14 @@ def _resident() -> int:
 def text_of(result: dict[str, Any]) -> str:
   """Returns the results as lines of text."""
   lines = ['input                 ours/s    bare/s  ours/bare  quartiles']
-  for name, told in result['feeding'].items():
-    numbers = f'{told["ours"]:7.0f} {told["bare"]:9.0f} {told["ratio"]:10.2f}'
-    quartiles = f'{told["lower"]:.2f} {told["upper"]:.2f}'
+  for name, row in result['feeding'].items():
+    numbers = f'{row["ours"]:7.0f} {row["bare"]:9.0f} {row["ratio"]:10.2f}'
+    quartiles = f'{row["lower"]:.2f} {row["upper"]:.2f}'
     lines.append(f'{name:<20} {numbers}  {quartiles}')
   lines.append('examples   us each  of processors    rise MB')
-  for count, told in result['evaluation'].items():
-    numbers = f'{told["microseconds"]:9.1f} {told["processor"]:14.1f}'
-    lines.append(f'{count:<8} {numbers} {told["rise"]:10.1f}')
+  for count, row in result['evaluation'].items():
+    numbers = f'{row["microseconds"]:9.1f} {row["processor"]:14.1f}'
+    lines.append(f'{count:<8} {numbers} {row["rise"]:10.1f}')
   return '\n'.join(lines)
 
 

@@ -1,6 +1,6 @@
 """The same experiment in TensorFlow: Lingvo's own graph and train op.
 
-Batches are fed, so that no input pipeline takes part.
+Batches are fed, without an input pipeline.
 """
 
 import contextlib
@@ -15,24 +15,25 @@ FIELDS = ('ids', 'labels', 'paddings', 'weights', 'word_count')
 
 
 class LingvoPeer:
-  """Makes train steps in a session of its own."""
+  """Runs train steps in a TensorFlow session."""
 
   def __init__(self, made: fed_task.FedTask, batches: Mapping):
-    """Takes a task and the batches to train it on, by a key."""
+    """Wraps a task and the batches to train on, by key."""
     self._fed = {
-      key: list(made.fed(batch).values()) for key, batch in batches.items()
+      key: list(made.feed_dict(batch).values())
+      for key, batch in batches.items()
     }
-    # A callable of fixed fetches costs less each step than `run` does.
+    # A callable with fixed fetches has less overhead than `run`.
     self._callables = made.session.make_callable(
       [made.task.loss, made.task.train_op], feed_list=list(made.feeds.values())
     )
 
   def step(self, key: str) -> float:
-    """Makes a step on the batch of that key; returns its loss."""
+    """Runs a step on the batch of a key; returns its loss."""
     return float(self._callables(*self._fed[key])[0])
 
   def wait(self):
-    """Returns when all steps are done, which they always are."""
+    """Does nothing: steps are synchronous."""
 
 
 @contextlib.contextmanager
@@ -48,9 +49,9 @@ def training(
 
   Args:
     params: of the task, with its training input.
-    batches: numpy batches with the fields, by a key.
-    theta: the first values of variables by theta path; those of learners, which
-      are none, start as Lingvo has them.
+    batches: numpy batches with the fields, by key.
+    theta: initial values of variables by theta path; Lingvo initializes those
+      of learners.
     fields: of the batches, by dotted name.
     static_shapes: see `fed_task.build`.
   """

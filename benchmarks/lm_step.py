@@ -2,21 +2,20 @@
 
     python -m benchmarks.lm_step --json=/tmp/lm_step.json
 
-The experiment is found by name, as the trainer does, and its own input gives
-one batch of each bucket's shape. Then three peers train on those batches in one
-process, in turns:
+The experiment is found by name, as in the trainer, and its own input provides
+one batch of each bucket's shape. Then three peers train on those batches,
+alternating in one process:
 
 * ours: the trainer's compiled step;
-* bare: the same network by hand (see `bare_lm`), the goal being at most 1.05
+* bare: the same network in plain JAX (see `bare_lm`); the goal is at most 1.05
   times its time;
 * lingvo: Lingvo's own graph and train op, in one session.
 
-All start from the same weights, and must give the same losses before anything
-is timed. A round makes `--steps` steps of each peer on each shape; the order of
-the peers changes from round to round. A ratio is the median over the rounds of
-our time over the peer's time in the same round, so that what else the machine
-does meanwhile meets both. `all` is the mean step: shapes weigh as often as they
-come among the first batches.
+All start from the same weights, and must have equal losses before they are
+timed. A round runs `--steps` steps of each peer on each shape; the order of the
+peers rotates between rounds. A ratio is the median over the rounds of our time
+over the peer's time in the same round, so that other load affects both. `all`
+is the mean step, weighted by the frequency of shapes in the first batches.
 
 Measured 2026-11-21, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
 TensorFlow 2.21, --rounds=4:
@@ -27,9 +26,9 @@ TensorFlow 2.21, --rounds=4:
     ids[64,64]    0.08    192.1    186.2      145.7        1.032        1.304
     all           1.00    219.6    309.2      253.9        0.710        0.860
 
-The bare function attends by plain products by default, the faster of its two
-kernels. Our step is faster than it by `attention_ops.attend`, which goes
-by blocks on a CPU; with `attend` in both, processor times agreed within 3%.
+The bare function uses plain attention by default, its faster variant. Our step
+is faster because of `attention_ops.attend`, which is blockwise on CPUs; with
+`attend` in both, processor times agreed within 3%.
 """
 
 import contextlib
@@ -61,7 +60,7 @@ _ATTENTION = flags.DEFINE_enum(
 
 
 class BarePeer:
-  """The jitted function of `bare_lm`."""
+  """The jitted step of `bare_lm`."""
 
   def __init__(self, settings: bare_lm.Settings, params, batches):
     init, self._step = bare_lm.make_step(settings)
@@ -86,16 +85,16 @@ def measure(
 
   Args:
     name: of the experiment.
-    rounds: how many rounds.
+    rounds: number of rounds.
     steps: steps of each peer on each shape in a round.
     attention: of the bare function, as in `bare_lm.Settings`.
-    with_lingvo: whether Lingvo takes part.
+    with_lingvo: whether to time Lingvo too.
 
   Returns:
-    What `summary` returns, with what was measured.
+    The results of `peers.summary`, with the settings.
 
   Raises:
-    UserError: the experiment is not known, or the peers' losses differ.
+    UserError: the experiment is unknown, or the peers' losses differ.
   """
   experiment = experiment_sources.find(name, experiment_sources.SourceOptions())
   batches, shares = peers.batches_by_shape(experiment, lingvo_peer.FIELDS)
@@ -134,7 +133,7 @@ def measure(
 
 
 def _settings(task, attention: str) -> bare_lm.Settings:
-  """Returns how the task is trained, for the bare function."""
+  """Returns the task's training settings for the bare function."""
   optimizer = task.train.learner.optimizer.Instantiate()
   return bare_lm.Settings(
     learning_rate=optimizer.learning_rate_fn(),
@@ -147,7 +146,7 @@ def _settings(task, attention: str) -> bare_lm.Settings:
 
 
 def table(result: Mapping[str, Any]) -> str:
-  """Returns the result as text, a line for each shape."""
+  """Returns the result as text, a line per shape."""
   seconds, ratios = result['seconds'], result['ratios']
   heads = [
     'shape'.ljust(16),

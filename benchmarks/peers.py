@@ -1,4 +1,4 @@
-"""Peers that train the same task, compared and then timed in turns."""
+"""Compares peers that train the same task, and times them alternately."""
 
 import collections
 import statistics
@@ -16,29 +16,29 @@ from pax_compat.trainer import partitioning, program
 from pax_compat.trainer.feeding import prefetching
 from pax_compat.trainer.reporting import progress_report
 
-# Batches that are read in search of their shapes.
+# Number of batches read to find their shapes.
 _BATCHES = 60
 # Largest relative difference of losses, at the first step and after it.
 _FIRST_TOLERANCE = 1e-5
 _LATER_TOLERANCE = 1e-4
-# How often the losses are compared on each shape.
+# Number of comparisons of losses on each shape.
 _COMPARISONS = 2
 
 
 class Peer(Protocol):
-  """Something that trains."""
+  """An implementation of training."""
 
   def step(self, shape: str) -> Any:
-    """Makes a step on the batch of that shape; returns its loss."""
+    """Runs a step on the batch of a shape; returns its loss."""
 
   def wait(self):
     """Returns when all steps are done."""
 
 
 class OurPeer:
-  """The trainer's compiled step on batches that are on the devices.
+  """The trainer's compiled step, with batches on the devices.
 
-  Summaries are due as often as in training.
+  Summaries are computed as often as in training.
   """
 
   def __init__(self, task_program: program.TaskProgram, state, batches):
@@ -66,11 +66,11 @@ class OurPeer:
 def batches_by_shape(
   experiment: base_experiment.BaseExperiment, fields: Sequence[str]
 ) -> tuple[dict[str, NestedMap], dict[str, float]]:
-  """Returns a batch of each shape, and the share of the shapes, by shape.
+  """Returns a batch of each shape, and the frequency of each shape.
 
   Args:
-    experiment: whose training input is read.
-    fields: of the batches; one of them is `ids`, whose shape counts.
+    experiment: provides the training input.
+    fields: of the batches; they include `ids`, whose shape is used.
   """
   (config,) = experiment.train_datasets()
   data = config.Instantiate()
@@ -96,16 +96,16 @@ def compare(
   shapes: Sequence[str],
   tolerance: float | None = None,
 ) -> dict[str, list[float]]:
-  """Makes a few steps of every peer and returns their losses by peer.
+  """Runs a few steps of every peer and returns their losses by peer.
 
   Args:
     peers: by name; one of them is 'ours'.
     shapes: of the batches.
-    tolerance: the largest relative difference of losses, where peers draw
-      random numbers of their own; None for what rounding makes.
+    tolerance: the largest relative difference of losses if peers draw different
+      random numbers; None for rounding errors only.
 
   Raises:
-    UserError: a peer's loss is not that of the others.
+    UserError: the losses differ.
   """
   losses = {name: [] for name in peers}
   for number, shape in enumerate([*shapes] * _COMPARISONS):
@@ -117,9 +117,9 @@ def compare(
     for name, values in losses.items():
       if not abs(values[-1] / expected - 1) <= allowed:
         raise errors.UserError(
-          f'step {number} of {name} has the loss {values[-1]}, and of ours'
-          f' {expected}; expected at most {allowed} of difference, since'
-          ' only equal things are compared'
+          f'step {number} of {name} has the loss {values[-1]}, ours has'
+          f' {expected}; expected a relative difference of at most {allowed},'
+          ' since only equal computations are timed'
         )
   return losses
 
@@ -131,7 +131,7 @@ def time_in_turns(
   rounds: int,
   steps: int,
 ) -> dict[str, dict[str, list[float]]]:
-  """Returns seconds a step in each round, by peer and shape."""
+  """Returns seconds per step in each round, by peer and shape."""
   seconds = {name: {shape: [] for shape in shapes} for name in peers}
   names = list(peers)
   for number in range(rounds):
@@ -145,7 +145,7 @@ def time_in_turns(
 
 
 def _time_steps(peer: Peer, shape: str, steps: int) -> float:
-  """Returns seconds a step, after one step that is not timed."""
+  """Returns seconds per step, after an untimed step."""
   peer.step(shape)
   peer.wait()
   start = time.perf_counter()
@@ -159,15 +159,15 @@ def summary(
   seconds: Mapping[str, Mapping[str, Sequence[float]]],
   shares: Mapping[str, float],
 ) -> dict[str, Any]:
-  """Returns medians and ratios of what was timed.
+  """Returns medians and ratios of times.
 
   Args:
-    seconds: a step's time in each round, by peer and shape.
-    shares: how large a part of the batches has each shape.
+    seconds: per step in each round, by peer and shape.
+    shares: the frequency of each shape.
 
   Returns:
-    `shares`; `seconds`, the median by peer and shape, where the shape `all` is
-    the mean batch; and `ratios`, of our time to another peer's, likewise.
+    `shares`; `seconds`, the medians by peer and shape, with `all` for the mean
+    batch; and `ratios` of our time to another peer's, likewise.
   """
   with_all = {
     name: {

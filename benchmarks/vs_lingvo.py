@@ -2,28 +2,28 @@
 
     python -m benchmarks.vs_lingvo --json=/tmp/vs_lingvo.json
 
-Two models, each at three sizes, train in one process, in turns: the small
-Transformer of `lm.python_docs`, on a batch of each of its shapes; and the word
-LSTM of `lm.one_billion_wds` with its sampled softmax, reduced, on made-up
-words. Ours is the trainer's compiled step; Lingvo's is its own graph and train
-op, in one session, with the batch fed. Both start from the same weights, and
-must have the same losses before anything is timed; those of the LSTM only
-nearly, since its dropout and its samples are random.
+Two models, each at three sizes, train alternately in one process: the small
+Transformer of `lm.python_docs`, on a batch of each of its shapes; and a shrunk
+word LSTM of `lm.one_billion_wds` with its sampled softmax, on synthetic words.
+Ours is the trainer's compiled step; Lingvo's is its own graph and train op, in
+one session, with a fed batch. Both start from the same weights, and must have
+equal losses before they are timed; approximately equal for the LSTM, whose
+dropout and samples are random.
 
-A round makes `--steps` steps of both on each shape, and who goes first changes
-from round to round. A ratio is the median over the rounds of our steps per
-second over Lingvo's in the same round, so that what else the machine does
-meanwhile meets both. `all` is the mean step: shapes weigh as often as they come
-among the first batches. The goals are 1.0 for the Transformer and 1.5 for the
-LSTM.
+A round runs `--steps` steps of both on each shape, and the order alternates
+between rounds. A ratio is the median over the rounds of our steps per second
+over Lingvo's in the same round, so that other load affects both. `all` is the
+mean step, weighted by the frequency of shapes in the first batches. The goals
+are 1.0 for the Transformer and 1.5 for the LSTM.
 
-Of a step of transformer-128 on 64 rows of 64 letters, 0.345 seconds of
-processor time, the learner and the trainer take 0.004. Page faults take 0.1,
-57,000 of them: XLA takes the temporary memory of a step, 235 MB, in one piece,
-and glibc gives so large a piece back to the kernel after each step. With huge
-pages, which `pax_compat.main` and this program ask for (GLIBC_TUNABLES=
+A step of transformer-128 on 64 rows of 64 letters takes 0.345 seconds of
+processor time, of which the learner and the trainer take 0.004. 57,000 page
+faults take 0.1: XLA allocates the temporary memory of a step, 235 MB, at once,
+and glibc returns it to the kernel after each step. With huge pages, which
+`pax_compat.main` and this program enable (GLIBC_TUNABLES=
 glibc.malloc.hugetlb=1; =0 to compare), there are 600 faults, and the step takes
-0.28; if all memory were kept, it would take 0.235. Lingvo's step is the same.
+0.28; without any returned memory it would take 0.235. Lingvo's step is the
+same.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ _ONLY = flags.DEFINE_list(
 )
 
 _ALL = 'all'
-# How far losses may be apart that have random numbers in them.
+# Largest relative difference of losses that depend on random numbers.
 _RANDOM_TOLERANCE = 0.1
 
 
@@ -63,18 +63,18 @@ class Case:
   Attributes:
     name: of the case.
     experiment: the registered name.
-    sizes: what the experiment's class is changed to, by attribute.
-    goal: our steps per second are to be at least so many times Lingvo's.
-    made_up: rows and length of a batch of made-up ids; None for the
+    sizes: changed class attributes of the experiment.
+    goal: the smallest acceptable ratio of our steps per second to Lingvo's.
+    synthetic_shape: rows and length of a synthetic batch; None for the
       experiment's own input.
-    is_random: whether losses have random numbers in them.
+    is_random: whether losses depend on random numbers.
   """
 
   name: str
   experiment: str
   sizes: Mapping[str, int]
   goal: float
-  made_up: tuple[int, int] | None = None
+  synthetic_shape: tuple[int, int] | None = None
   is_random: bool = False
 
   def build(self) -> lingvo_experiment.LingvoExperiment:
@@ -108,7 +108,7 @@ def _lstm(dims: int) -> Case:
       NUM_EMBEDDING_SHARDS=1,
     ),
     goal=1.5,
-    made_up=(32, 40),
+    synthetic_shape=(32, 40),
     is_random=True,
   )
 
@@ -124,11 +124,11 @@ def measure(case: Case, *, rounds: int, steps: int) -> dict[str, Any]:
 
   Args:
     case: the case.
-    rounds: how many rounds.
+    rounds: number of rounds.
     steps: steps of each peer on each shape in a round.
 
   Returns:
-    What `rates` returns, with the losses by peer, and the goal.
+    The results of `rates`, with the losses by peer, and the goal.
 
   Raises:
     UserError: the peers' losses differ.
@@ -155,39 +155,41 @@ def measure(case: Case, *, rounds: int, steps: int) -> dict[str, Any]:
     seconds = peers.time_in_turns(
       both, list(batches), rounds=rounds, steps=steps
     )
-  told = peers.summary(seconds, shares)
-  return {'losses': losses, 'goal': case.goal, **rates(told)}
+  summary = peers.summary(seconds, shares)
+  return {'losses': losses, 'goal': case.goal, **rates(summary)}
 
 
 def _batches(case: Case, experiment) -> tuple[dict, dict[str, float]]:
-  """Returns a batch of each shape, and the share of the shapes, by shape."""
-  if case.made_up is None:
+  """Returns a batch of each shape, and the frequency of each shape."""
+  if case.synthetic_shape is None:
     return peers.batches_by_shape(experiment, lingvo_peer.FIELDS)
   batch = parity_batches.nested(
-    synthetic.batch(experiment.task_params(), *case.made_up)
+    synthetic.batch(experiment.task_params(), *case.synthetic_shape)
   )
-  name = f'ids[{",".join(map(str, case.made_up))}]'
+  name = f'ids[{",".join(map(str, case.synthetic_shape))}]'
   return {name: batch}, {name: 1.0}
 
 
-def rates(told: Mapping[str, Any]) -> dict[str, Any]:
+def rates(summary: Mapping[str, Any]) -> dict[str, Any]:
   """Returns steps per second, by peer and shape, and ratios, by shape.
 
   Args:
-    told: what `peers.summary` says of 'ours' and 'lingvo'.
+    summary: of `peers.summary`, of 'ours' and 'lingvo'.
   """
   return {
-    'shares': told['shares'],
+    'shares': summary['shares'],
     'steps_per_second': {
       peer: {shape: 1 / s for shape, s in shapes.items()}
-      for peer, shapes in told['seconds'].items()
+      for peer, shapes in summary['seconds'].items()
     },
-    'ratios': {s: 1 / ratio for s, ratio in told['ratios']['lingvo'].items()},
+    'ratios': {
+      s: 1 / ratio for s, ratio in summary['ratios']['lingvo'].items()
+    },
   }
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """Returns the results of some cases as text, a line for each shape."""
+  """Returns the results of cases as text, a line per shape."""
   heads = ['case'.ljust(18), 'shape'.ljust(14), 'share']
   heads += [h.rjust(14) for h in ('ours steps/s', 'lingvo steps/s')]
   lines = [' '.join([*heads, 'ours/lingvo', 'goal'])]
@@ -209,16 +211,16 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def chosen(names: Sequence[str]) -> list[Case]:
-  """Returns the cases of those names, or all.
+  """Returns the cases of these names, or all.
 
   Raises:
-    UserError: there is no such case.
+    UserError: a case is unknown.
   """
   known = {case.name: case for case in CASES}
   for name in names:
     if name not in known:
       raise errors.UserError(
-        f'--only: there is no case {name!r}' + errors.did_you_mean(name, known)
+        f'--only: unknown case {name!r}' + errors.did_you_mean(name, known)
       )
   return [known[name] for name in names or known]
 

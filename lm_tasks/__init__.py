@@ -1,1 +1,1 @@
-"""Language-model experiments, in the style of Pax and in that of Lingvo."""
+"""Language-model experiments, in the style of Pax and of Lingvo."""

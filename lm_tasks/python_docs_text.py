@@ -2,13 +2,13 @@
 
 Every Python has it (`pydoc_data.topics`, about 460,000 characters), so an
 experiment on real text runs without a download. The text differs between
-Python versions; the folder it is written to is named by a hash of it.
+Python versions; its cache folder is named by a hash of it.
 
-A paragraph becomes one line, a longer one several lines that end with a
-sentence where possible. No line appears twice, and no topic is in two splits.
+A paragraph becomes one line, or several that end with a sentence if possible.
+Lines are unique, and no topic is in two splits.
 
-The words of a line bound its characters (`SIZES`), so that lines that Lingvo's
-`LmInput` puts into one bucket, which it does by words, are of like length.
+The number of words of a line bounds its characters (`SIZES`), so that lines in
+a bucket of Lingvo's `LmInput`, which buckets by words, have similar lengths.
 """
 
 import collections
@@ -26,15 +26,15 @@ from absl import logging
 from pax_compat import errors
 from pax_compat.runs import files as files_lib
 
-# A line of at most so many words has at most so many characters.
+# (w, c): a line of at most w words has at most c characters.
 SIZES = ((8, 63), (18, 127), (60, 255))
 MAX_CHARACTERS = SIZES[-1][1]
 SPLITS = ('train', 'dev', 'test')
 
-# The share of the lines that dev and test get each: some 200 lines.
+# The fraction of lines in dev and in test, about 200 lines each.
 _HELD_OUT_SHARE = 0.08
 
-# What the text has beyond ASCII and what stands for it here.
+# Replacements of non-ASCII characters.
 _REPLACED = {
   '\u2018': "'",
   '\u2019': "'",
@@ -49,18 +49,18 @@ _LETTER_OR_DIGIT = re.compile('[a-zA-Z0-9]')
 
 # A character model predicts the characters and one end of sequence per line.
 _END_OF_LINE = '\n'
-# Tokens that Lingvo's AsciiTokenizer has.
+# Vocabulary size of Lingvo's AsciiTokenizer.
 _VOCAB_SIZE = 76
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """The whole text.
+  """The text.
 
   Attributes:
     splits: the lines of each split.
-    replaced: how many characters beyond ASCII have a stand-in.
-    dropped: how many lines were left out for a character that has none.
+    replaced: number of replaced non-ASCII characters.
+    dropped: number of lines dropped because of other non-ASCII characters.
   """
 
   splits: dict[str, tuple[str, ...]]
@@ -70,14 +70,13 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-  """The size of a split, and what is easy to score on it.
+  """The size of a split, and a baseline loss.
 
   Attributes:
-    lines: how many lines it has.
-    characters: how many characters, line ends not counted.
-    unigram_nats: the mean loss, in nats for each predicted character (line
-      ends included, letters in lower case), of a model that knows nothing but
-      how frequent each character is in the train split.
+    lines: number of lines.
+    characters: number of characters, without line ends.
+    unigram_nats: the mean loss in nats per predicted character (with line ends,
+      letters in lower case) of a unigram model fitted to the train split.
   """
 
   lines: int
@@ -86,10 +85,10 @@ class Description:
 
 
 def files() -> dict[str, str]:
-  """Returns the path of each split's file, and writes what is not there.
+  """Returns the path of each split's file; writes missing files.
 
-  The files are in `$XDG_CACHE_HOME/pax_compat` (`~/.cache/pax_compat`). Any
-  number of processes may call this at once.
+  The files are in `$XDG_CACHE_HOME/pax_compat` (`~/.cache/pax_compat`).
+  Concurrent processes may call this.
 
   Raises:
     UserError: this Python comes without its documentation, or the folder
@@ -105,19 +104,19 @@ def files() -> dict[str, str]:
       _write_once(path, ''.join(f'{line}\n' for line in splits[split]))
   except OSError as error:
     raise errors.UserError(
-      f'cannot write the text to {folder}: {error}; the environment variable'
-      ' XDG_CACHE_HOME names another cache folder'
+      f'cannot write the text to {folder}: {error}; set the environment'
+      ' variable XDG_CACHE_HOME to another cache folder'
     ) from error
   logging.log_first_n(logging.INFO, '%s', 1, _summary(folder))
   return {split: str(path) for split, path in paths.items()}
 
 
 def describe(split: str) -> Description:
-  """Returns the size of a split and its loss under letter frequencies."""
+  """Returns the size of a split and its unigram loss."""
   lines = corpus().splits[split]
   known = _character_counts(corpus().splits['train'])
   seen = _character_counts(lines)
-  # One more of each, so that what train never has does not cost infinitely.
+  # Add-one smoothing, so that characters unseen in train have finite loss.
   total = known.total() + _VOCAB_SIZE
   nats = sum(n * math.log(total / (known[c] + 1)) for c, n in seen.items())
   return Description(
@@ -145,13 +144,13 @@ def corpus() -> Corpus:
 
 
 def split_topics(topics: dict[str, str]) -> Corpus:
-  """Turns topics into lines, and gives each topic to one split.
+  """Turns topics into lines, and assigns each topic to a split.
 
   Args:
-    topics: the text of each topic, by its name.
+    topics: the text of each topic, by name.
 
   Returns:
-    The corpus. It depends on nothing but the topics.
+    The corpus. It depends on the topics only.
   """
   lines = {topic: _lines(_ascii(text)) for topic, text in topics.items()}
   kept, dropped = _distinct_ascii(lines)
@@ -173,7 +172,7 @@ def _ascii(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-  """Returns the lines of one topic; rulers and table borders are left out."""
+  """Returns the lines of one topic, without rulers and table borders."""
   lines = []
   for paragraph in re.split(r'\n\s*\n', text):
     rows = [
@@ -184,21 +183,23 @@ def _lines(text: str) -> list[str]:
 
 
 def _wrap(paragraph: str) -> list[str]:
-  """Cuts a paragraph into lines that end with a sentence where possible."""
+  """Splits a paragraph into lines that end with a sentence if possible."""
   lines = ['']
   for sentence in _SENTENCE_END.split(paragraph):
-    # A sentence that is too long by itself is cut between words.
-    for part in textwrap.wrap(sentence, MAX_CHARACTERS, break_on_hyphens=False):
-      joined = f'{lines[-1]} {part}'.strip()
+    # A sentence that is too long is split between words.
+    for piece in textwrap.wrap(
+      sentence, MAX_CHARACTERS, break_on_hyphens=False
+    ):
+      joined = f'{lines[-1]} {piece}'.strip()
       if len(joined) <= MAX_CHARACTERS:
         lines[-1] = joined
       else:
-        lines.append(part)
-  return [part for line in lines if line for part in _fitting(line.split())]
+        lines.append(piece)
+  return [piece for line in lines if line for piece in _fitting(line.split())]
 
 
 def _fitting(words: list[str]) -> list[str]:
-  """Returns words as a line, halved until each line is one of `SIZES`."""
+  """Returns words as a line, halved until each line fits `SIZES`."""
   line = ' '.join(words)
   limits = [chars for most, chars in SIZES if len(words) <= most]
   if limits and len(line) <= limits[0] or len(words) == 1:
@@ -210,12 +211,12 @@ def _fitting(words: list[str]) -> list[str]:
 def _distinct_ascii(
   lines: dict[str, list[str]],
 ) -> tuple[dict[str, list[str]], int]:
-  """Keeps the first of equal lines, and only those in ASCII.
+  """Removes repeated lines and lines that are not ASCII.
 
-  Topics quote each other; without this, held-out lines would be in train too.
+  Topics quote each other; without this, held-out lines would also be in train.
 
   Returns:
-    The lines of each topic, and how many were not in ASCII.
+    The lines of each topic, and the number of lines that are not ASCII.
   """
   seen, dropped, kept = set(), 0, {}
   for topic in sorted(lines):
@@ -232,7 +233,7 @@ def _distinct_ascii(
 
 
 def _assign(sizes: dict[str, int]) -> dict[str, str]:
-  """Gives topics in the order of their hashes to test and dev as they fit."""
+  """Assigns topics, by hash order, to test and dev while there is room."""
   room = {s: _HELD_OUT_SHARE * sum(sizes.values()) for s in ('test', 'dev')}
   owner = {}
   for topic in sorted(sizes, key=_hash):
@@ -254,7 +255,7 @@ def _character_counts(lines: tuple[str, ...]) -> collections.Counter:
 
 
 def _write_once(path: pathlib.Path, text: str):
-  """Makes `path` hold `text`. A reader never sees a part of it."""
+  """Writes a file atomically, unless it already has this text."""
   content = text.encode()
   if path.exists():
     if path.read_bytes() == content:

@@ -1,4 +1,4 @@
-"""Made-up token sequences: an input that needs no data.
+"""Synthetic token sequences: an input that needs no data.
 
 Shapes: B rows, T time.
 """
@@ -9,23 +9,22 @@ from pax_compat import base_input
 from pax_compat.config import REQUIRED
 from pax_compat.nested_map import NestedMap
 
-_NUMBERS_AT_A_TIME = 4  # How many Philox makes for each count.
+_NUMBERS_AT_A_TIME = 4  # Numbers of Philox per counter value.
 
 
 class SyntheticLmInput(base_input.BaseInput):
-  """Rows that count up in steps, from a start and by a step of their own.
+  """Rows that count up, each with a random start and stride.
 
-  A model that looks back two tokens can tell what comes next, so the loss
-  falls to that of the first two tokens of a row. A row depends on nothing but
-  the seed and its number, and host h of H takes the h-th B of the next B * H
-  rows. So a run that continues, on any number of hosts, gets the rows that come
-  next.
+  Two tokens determine the next one, so the loss falls to that of the first two
+  tokens of a row. A row depends only on the seed and its number, and host h of
+  H reads the h-th B of the next B * H rows. A run therefore resumes with the
+  next rows on any number of hosts.
 
   Attributes:
-    seq_len: T, tokens of a row.
-    vocab_size: how many tokens there are. Token 0 stands at the beginning of
-      each row only.
-    num_batches: how many batches there are; None for no end.
+    seq_len: T, tokens per row.
+    vocab_size: number of tokens. Token 0 is the start of each row, and occurs
+      nowhere else.
+    num_batches: number of batches; None for an endless input.
   """
 
   seq_len: int = REQUIRED
@@ -41,7 +40,7 @@ class SyntheticLmInput(base_input.BaseInput):
     return True
 
   def get_next(self) -> NestedMap:
-    """Returns the next batch, packed with one segment in each row.
+    """Returns the next batch, packed with one segment per row.
 
     Returns:
       `ids`, `labels`, `segment_ids` and `segment_pos`, [B, T] int32;
@@ -53,7 +52,7 @@ class SyntheticLmInput(base_input.BaseInput):
         raise StopIteration
     first = self._rows_read + self.infeed_host_index * self.batch_size
     self._rows_read += rows
-    # Row n is made of the n-th numbers.
+    # Row n is computed from the n-th numbers.
     random = np.random.Philox(key=self.input_random_seed or 0, counter=first)
     drawn = random.random_raw([self.batch_size, _NUMBERS_AT_A_TIME])
     start = (drawn[:, :1] % self.vocab_size).astype(np.int64)

@@ -1,10 +1,9 @@
-"""A text file as sequences of its bytes: no tokenizer, no TensorFlow.
+"""A text file as sequences of bytes, without a tokenizer or TensorFlow.
 
-`BytesInput` reads it with NumPy alone; `GrainBytesInput` takes the same
-examples from the Grain dataset that `blocks` returns. They are small enough to
-be copied.
+`BytesInput` reads it with NumPy; `GrainBytesInput` reads the same examples from
+the Grain dataset returned by `blocks`. They are templates for your own inputs.
 
-Legend: B examples of a batch, T bytes of an example.
+Legend: B examples per batch, T bytes per example.
 """
 
 import os
@@ -22,7 +21,7 @@ VOCAB_SIZE = 256
 
 
 class BytesInput(indexed_input.IndexedInput):
-  """Cuts a file into blocks, each byte of which is to be foretold.
+  """Splits a file into blocks, for next-byte prediction.
 
   Attributes:
     path: the file.
@@ -38,11 +37,11 @@ class BytesInput(indexed_input.IndexedInput):
 
   @property
   def num_examples(self) -> int:
-    """How many blocks the file has."""
+    """The number of blocks of the file."""
     return -(-len(self._text) // self.seq_len)
 
   def examples(self, indices: np.ndarray) -> NestedMap:
-    """Returns some blocks, see `block`."""
+    """Returns blocks; see `block`."""
     return NestedMap(block(self._text, indices[:, np.newaxis], self.seq_len))
 
   def tokenizers(self) -> dict[str, str]:
@@ -54,7 +53,7 @@ class BytesInput(indexed_input.IndexedInput):
 
 
 class GrainBytesInput(grain_input.GrainInput):
-  """Takes `blocks` from Grain; its `dataset_fn` is a config of that."""
+  """Reads `blocks` with Grain; its `dataset_fn` is a config of `blocks`."""
 
   def tokenizers(self) -> dict[str, str]:
     return {'': 'bytes'}
@@ -66,7 +65,7 @@ class GrainBytesInput(grain_input.GrainInput):
 
 def blocks(path: str, seq_len: int) -> Any:
   """Returns the same examples as a Grain `MapDataset`."""
-  import grain  # It is optional.
+  import grain  # An optional dependency.
 
   text = _mapped(path)
   source = grain.MapDataset.source(range(-(-len(text) // seq_len)))
@@ -74,15 +73,21 @@ def blocks(path: str, seq_len: int) -> Any:
 
 
 def block(text: np.ndarray, index: Any, seq_len: int) -> dict[str, np.ndarray]:
-  """Returns a block, or several.
+  """Returns one or several blocks.
+
+  >>> found = block(np.frombuffer(b'bytes', np.uint8), 1, seq_len=3)
+  >>> {name: x.tolist() for name, x in found.items()}['labels']
+  [101, 115, 0]
+  >>> found['ids'].tolist(), found['weights'].tolist()
+  ([116, 101, 0], [1.0, 1.0, 0.0])
 
   Args:
     text: [n], uint8.
-    index: the number of the block, or of several, [B, 1].
+    index: [] or [B, 1], numbers of blocks.
     seq_len: T.
 
   Returns:
-    `labels`, the bytes to foretell, `ids`, those before them (0 before the
+    `labels`, the bytes to predict, `ids`, the bytes before them (0 before the
     first), `segment_ids` and `segment_pos`, [T] or [B, T], int32; `paddings`
     and `weights`, float32.
   """
@@ -105,7 +110,7 @@ def block(text: np.ndarray, index: Any, seq_len: int) -> dict[str, np.ndarray]:
 
 
 def texts(ids: np.ndarray, lengths: np.ndarray) -> list[str]:
-  """Returns the texts of `ids` [B, T], whose first `lengths` [B] count."""
+  """Returns the strings of the first `lengths` [B] bytes of `ids` [B, T]."""
   return [
     bytes(row[:length].astype(np.uint8)).decode('utf-8', errors='replace')
     for row, length in zip(ids, lengths, strict=True)
@@ -113,7 +118,7 @@ def texts(ids: np.ndarray, lengths: np.ndarray) -> list[str]:
 
 
 def _mapped(path: str | os.PathLike) -> np.ndarray:
-  """Returns the bytes of a file, which are read when they are looked at."""
+  """Returns the bytes of a file, memory-mapped."""
   try:
     if not pathlib.Path(path).stat().st_size:
       return np.zeros(0, np.uint8)

@@ -1,7 +1,7 @@
 """Decoder-only Transformer language models as experiments.
 
-A derived class says in its class attributes how large the model is, how it is
-trained and on which mesh, and mixes in its data.
+Class attributes of a derived class configure the size, the training and the
+mesh; a mixin adds the data.
 """
 
 import math
@@ -23,9 +23,9 @@ from pax_compat.config import Config
 
 
 class SyntheticData(base_experiment.BaseExperiment):
-  """Made-up rows, for trying out a model's speed and size.
+  """Synthetic rows, to measure a model's speed and memory.
 
-  `PERCORE_BATCH_SIZE` rows of `MAX_SEQ_LEN` tokens for each device.
+  `PERCORE_BATCH_SIZE` rows of `MAX_SEQ_LEN` tokens per device.
   """
 
   PERCORE_BATCH_SIZE = 16
@@ -34,7 +34,7 @@ class SyntheticData(base_experiment.BaseExperiment):
   EVAL_BATCHES = 10
 
   def datasets(self) -> list[Config]:
-    """Returns a training set without an end and an eval set of some batches."""
+    """Returns an endless training set and a finite eval set."""
     common = dict(
       batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
       seq_len=self.MAX_SEQ_LEN,
@@ -56,16 +56,15 @@ class SyntheticData(base_experiment.BaseExperiment):
 class TransformerLm(base_experiment.BaseExperiment):
   """A Transformer language model, trained with Adam or Adafactor.
 
-  Its embedding is its softmax, too. Without `ICI_MESH_SHAPE` every device holds
-  the whole model and a part of the batch; with it the weights are split over
-  the axes replica, data and mdl.
+  Embedding and softmax share weights. Without `ICI_MESH_SHAPE` training is data
+  parallel; with it weights are sharded over the axes replica, data and mdl.
   """
 
   NUM_LAYERS = 10
   VOCAB_SIZE = 32000
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
-  # One of the two decides about the other.
+  # One of the two determines the other.
   DIMS_PER_HEAD = 128
   NUM_HEADS = None
   FPROP_DTYPE = jnp.bfloat16
@@ -94,7 +93,7 @@ class TransformerLm(base_experiment.BaseExperiment):
   DCN_MESH_SHAPE = None
 
   def task(self) -> Config:
-    """Returns the language model and how it is trained."""
+    """Returns the language model and its training settings."""
     task = tasks_lib.SingleTask.config(name='xformer_task', model=self._model())
     task.train.set(
       num_train_steps=self.NUM_TRAIN_STEPS,
@@ -192,7 +191,7 @@ class TransformerLm(base_experiment.BaseExperiment):
 
 
 class TransformerLmAdam(TransformerLm):
-  """The same, trained with Adam, in float32 and on no mesh of its own."""
+  """The same, trained with Adam, in float32 and without a mesh."""
 
   LEARNING_RATE = 1e-3
   DECAY_END = 300_000

@@ -1,4 +1,23 @@
-"""What an experiment is: a task, its data, and nothing built yet."""
+"""Experiments: the configs of a task and of its datasets.
+
+>>> class Words(BaseExperiment):
+...   VOCAB_SIZE = 32_000
+...   def task(self):
+...     return tasks_lib.SingleTask.config(name=f'lm_{self.VOCAB_SIZE}')
+...   def datasets(self):
+...     return [
+...       base_input.BaseInput.config(name='train', is_training=True),
+...       base_input.BaseInput.config(name='dev'),
+...     ]
+
+>>> class FewWords(Words):
+...   VOCAB_SIZE = 1_000
+
+>>> FewWords().task().name
+'lm_1000'
+>>> [dataset.name for dataset in FewWords().eval_datasets()]
+['dev']
+"""
 
 import abc
 from typing import Any, Protocol
@@ -6,21 +25,21 @@ from typing import Any, Protocol
 from pax_compat import config as config_lib
 from pax_compat import errors
 
-# Methods of Pax's experiments that are not asked here, and what there is.
+# Methods of Pax's experiments that are not called here, with the alternative.
 _UNSUPPORTED = {
-  'partitioner': "a model's ici_mesh_shape says how it is partitioned",
-  'train_programs': "the task's `train` says what a step does",
-  'eval_programs': 'eval_datasets() says what is evaluated',
-  'decode_programs': 'decode_datasets() says what is decoded',
-  'executor': "the task's `train` says what is done when",
+  'partitioner': "a model's ici_mesh_shape defines how it is partitioned",
+  'train_programs': "the task's `train` defines what a step does",
+  'eval_programs': 'eval_datasets() defines what is evaluated',
+  'decode_programs': 'decode_datasets() defines what is decoded',
+  'executor': "the task's `train` defines when each action runs",
 }
 
 
 class Start(Protocol):
-  """Where a new run starts, if not from new weights; `str` describes it.
+  """The state that a new run starts from; `str` describes it.
 
   Attributes:
-    step: the number of steps that were done elsewhere.
+    step: the number of steps that the state was trained for.
   """
 
   step: int
@@ -33,15 +52,15 @@ class Start(Protocol):
       batch: the first batch of this process.
 
     Raises:
-      UserError: it does not fit the task.
+      UserError: it does not match the task.
     """
 
 
 class BaseExperiment(abc.ABC):
   """The task and the datasets of one experiment.
 
-  Both are configs. Subclasses keep their settings as class attributes, so that
-  a derived experiment changes one by assigning it.
+  Both are configs; nothing is built. Subclasses keep their settings as class
+  attributes, which derived experiments override.
   """
 
   @abc.abstractmethod
@@ -80,40 +99,40 @@ class BaseExperiment(abc.ABC):
   def decode_datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that are decoded while the task is trained.
 
-    One `BaseInput` config for each, names unique among them; none by default.
-    How often is the task's `train.decode_interval_steps`.
+    One `BaseInput` config for each, with unique names; none by default. The
+    task's `train.decode_interval_steps` is the interval.
     """
     return self.decoder_datasets()
 
   def decoder_datasets(self) -> list[config_lib.Config]:
-    """Returns what `decode_datasets` returns, which is its newer name."""
+    """The older name of `decode_datasets`."""
     return []
 
   def get_input_specs_provider_params(self) -> config_lib.Config | None:
-    """Returns the config of what knows the shapes of training batches.
+    """Returns the config of the provider of the shapes of training batches.
 
     The object that it builds has a method `get_input_specs`, which returns a
     `jax.ShapeDtypeStruct` for each field of a batch of one process. The first
-    batch is held against it (unless `train.enforce_input_specs` is off). None,
-    the default, takes the first batch as it comes.
+    batch is checked against it (unless `train.enforce_input_specs` is off).
+    None, the default, disables the check.
     """
     return None
 
   def start(self) -> Start | None:
-    """Returns what a run starts from that has no checkpoint of its own.
+    """Returns the start of a run that does not have a checkpoint.
 
-    None, the default, makes new weights.
+    None, the default, initializes the weights.
     """
     return None
 
   def validate(self):  # noqa: B027 (most have nothing to check)
     """Raises a UserError if settings contradict each other.
 
-    Called before anything is built. By default there is nothing to check.
+    Called before anything is built. The default checks nothing.
     """
 
   def check_supported(self):
-    """Raises a UserError where a method is defined that nothing would call."""
+    """Raises a UserError if a method is defined that is never called."""
     for name, instead in _UNSUPPORTED.items():
       if hasattr(type(self), name):
         raise errors.UserError(
@@ -121,9 +140,9 @@ class BaseExperiment(abc.ABC):
         )
 
   def dumps(self) -> dict[str, str]:
-    """Returns texts to keep in the run's folder, by file name.
+    """Returns the contents of additional files in the run's folder, by name.
 
-    Beside the configs, which are always kept; for example the settings that the
-    configs were made from.
+    For example, the settings that the configs were made from. The configs
+    themselves are always written.
     """
     return {}

@@ -1,29 +1,57 @@
-"""Configuration: Fiddle underneath, the Pax spellings on top.
+"""Configuration: Fiddle configs with the Pax spellings.
 
-A configurable class is a dataclass whose fields are its hyperparameters. They
-are declared as plain fields or in a nested `class HParams(BaseHParams)`; both
-mean the same. `Layer.HParams(dims=4)` and `Layer.HParams.config(dims=4)` give a
-`Config`, `Layer.HParams.partial(dims=4)` a Fiddle `Partial`.
+A configurable class is a dataclass whose fields are its hyperparameters:
 
-A `Config` is built by `Instantiate()`, which builds this one object only: what
-its fields hold, child templates included, reaches the object as it stands. So a
-parent decides when, how often and with which dimensions its children are built.
-Only a field declared by `instance_field` asks for its config to be built too.
+    >>> class Dense(Configurable):
+    ...   dims: int = REQUIRED
+    ...   use_bias: bool = True
+    >>> class Block(Configurable):
+    ...   dense_tpl: Config = sub_config_field(Dense)
+
+    >>> dense = Dense.config(dims=4)
+    >>> dense.Instantiate().dims
+    4
+    >>> Dense.config(dim=4)
+    Traceback (most recent call last):
+    pax_compat.errors.UserError: Dense has no field 'dim'; did you mean: dims, \
+use_bias?
+    >>> Dense.config().Instantiate()
+    Traceback (most recent call last):
+    pax_compat.config.RequiredError: Dense.dims is required
+
+Assignment shares a config; `clone` copies it, templates included:
+
+    >>> block = Block.config(dense_tpl=dense)
+    >>> copy_of_block = block.clone()
+    >>> dense.dims = 8
+    >>> block.dense_tpl.dims, copy_of_block.dense_tpl.dims
+    (8, 4)
+
+Fields may also be declared in a nested `class HParams(BaseHParams)`, as in Pax.
+`Dense.HParams(dims=4)` and `Dense.HParams.config(dims=4)` return a `Config`,
+`Dense.HParams.partial(dims=4)` a Fiddle `Partial`.
+
+`Instantiate()` builds one object. Configs in its fields, such as child
+templates, are passed to it as configs. So a parent decides when, how often and
+with which dimensions its children are built. Only the config in a field that is
+declared by `instance_field` is built too.
 """
 
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 import fiddle as fdl
 
 from pax_compat import errors
 
+_T = TypeVar('_T')
+
 
 class _Required:
-  """The value of a field that must be set before its config is used."""
+  """Default value of a field that must be set before its config is built."""
 
   def __repr__(self):
     return 'REQUIRED'
@@ -51,12 +79,12 @@ REQUIRED: Any = _Required()
 
 
 class RequiredError(errors.UserError):
-  """A required field was never set.
+  """A required field was not set.
 
   Attributes:
-    cls: name of the class that has the field.
-    field: its name.
-    path: where the config stands that has the field, as far as is known.
+    cls: the name of the class that declares the field.
+    field: the name of the field.
+    path: the path of the config that has the field, '' if not known.
   """
 
   def __init__(self, cls: str, field: str, path: str = ''):
@@ -67,29 +95,30 @@ class RequiredError(errors.UserError):
     self.path = path
 
   def within(self, path: str) -> 'RequiredError':
-    """Returns the same error with `path` in front of its path."""
+    """Returns the same error with `path` prepended to its path."""
     whole = '.'.join(filter(None, (path, self.path)))
     return RequiredError(self.cls, self.field, whole)
 
 
-# Fields that flax.linen adds to every module and no user sets.
+# Fields that flax.linen adds to every module. Users do not set them.
 _HIDDEN_FIELDS = ('parent',)
-# Marks fields whose configs are built together with the object that has them.
+# Metadata key of fields whose configs are built with the object; see
+# `instance_field`.
 _BUILT = 'built'
 
 
 class UnknownFieldError(errors.UserError, AttributeError):
-  """The value was asked for of a field that there is not.
+  """A field was read that does not exist.
 
-  An `AttributeError` too, as Python wants it of what is asked for; an error
-  when a field is set is none, since `hasattr` would hide it.
+  It is also an `AttributeError`, so that `hasattr` and `getattr` with a default
+  work. The error for setting an unknown field is a plain `UserError`.
   """
 
 
-class Config(fdl.Config):
-  """A Fiddle config with the methods that Pax users know."""
+class Config(fdl.Config[_T]):
+  """A Fiddle config with the methods of Pax's configs."""
 
-  def __init__(self, fn_or_cls, /, *args, **kwargs):
+  def __init__(self, fn_or_cls: Callable[..., _T], /, *args, **kwargs):
     super().__init__(fn_or_cls)
     if dataclasses.is_dataclass(fn_or_cls):
       for field in dataclasses.fields(fn_or_cls):
@@ -115,7 +144,7 @@ class Config(fdl.Config):
     try:
       return super().__getattr__(name)
     except AttributeError:
-      if not name.startswith('__'):  # Those are asked for by Python.
+      if not name.startswith('__'):  # Python looks these up itself.
         try:
           _check_field(self, name)
         except errors.UserError as e:
@@ -126,39 +155,36 @@ class Config(fdl.Config):
     _check_field(self, name)
     super().__setattr__(name, value)
 
-  def set(self, **fields) -> 'Config':
+  def set(self, **fields) -> Self:
     """Sets fields by name and returns this config.
 
     Raises:
-      UserError: a name is not a field; the message suggests the nearest.
+      UserError: a name is not a field; the message suggests the nearest names.
     """
     for name, value in fields.items():
       setattr(self, name, value)
     return self
 
-  def clone(self) -> 'Config':
+  def clone(self) -> Self:
     """Returns a deep copy, templates included."""
     return copy.deepcopy(self)
 
-  def Instantiate(self, **overrides) -> Any:  # noqa: N802 (Pax's spelling)
+  def Instantiate(self, **overrides) -> _T:  # noqa: N802 (Pax's spelling)
     """Builds the object.
 
     Args:
-      **overrides: fields that replace those of this config, for this object.
-
-    Returns:
-      The object, whose fields hold what this config's fields hold.
+      **overrides: values of fields for this object only.
 
     Raises:
-      UserError: a required field was never set, or an override is no field.
+      UserError: a required field is not set, or an override is not a field.
     """
     return _build(self, overrides, {})
 
-  def build(self, overrides: dict[str, Any]) -> Any:
-    """Builds the object as one that belongs to no other yet.
+  def build(self, overrides: dict[str, Any]) -> _T:
+    """Builds the object without a flax parent; otherwise as `Instantiate`.
 
-    Modules of flax that are built in the `setup` of another one belong to it,
-    unless they are built by this method. Otherwise it is `Instantiate`.
+    flax makes a module that is built in the `setup` of another module its
+    child. Passing `parent=None` prevents this.
     """
     return _build(self, overrides, {}, **_without_parent(self))
 
@@ -166,13 +192,14 @@ class Config(fdl.Config):
 def _build(
   config: Config, overrides: dict[str, Any], built: dict[int, Any], **hidden
 ) -> Any:
-  """Builds an object, and what its fields made by `instance_field` hold.
+  """Builds an object and the configs in its fields made by `instance_field`.
 
   Args:
-    config: of the object.
-    overrides: replace its fields.
-    built: what was built before, by the config's id; gets what is built now.
-    **hidden: fields that no user sets.
+    config: the config of the object.
+    overrides: values that replace those of the config.
+    built: objects that were built before, by the id of their config. New ones
+      are added.
+    **hidden: values of fields that users do not set.
   """
   for name in overrides:
     _check_field(config, name)
@@ -217,7 +244,7 @@ def class_name(config: fdl.Buildable) -> str:
 
 
 def field_names(config: fdl.Buildable) -> list[str]:
-  """Returns the names of a config's fields, in the order of declaration."""
+  """Returns the names of a config's fields in the order of declaration."""
   return [n for n in _parameters(config) if n not in _HIDDEN_FIELDS]
 
 
@@ -232,15 +259,15 @@ def field_values(config: fdl.Buildable) -> dict[str, Any]:
   return {n: values[n] for n in field_names(config) if n in values}
 
 
-# Fiddle keeps the state of a config in attributes with double underscores. Only
-# the functions below use them; other modules call these functions.
+# Fiddle keeps the state of a config in dunder attributes. Only the functions
+# below use them; other modules call these functions.
 
 
 def set_fields(config: fdl.Buildable) -> dict[str, Any]:
   """Returns the fields of a config that were set, with their values.
 
-  A field with a default factory counts as set: its config has a value of its
-  own from the start. Changing the returned dict does not change the config.
+  A field with a default factory counts as set, because each config gets its own
+  value at the start. Changing the returned dict does not change the config.
   """
   return dict(config.__arguments__)
 
@@ -251,7 +278,7 @@ def is_set(config: fdl.Buildable, field: str) -> bool:
 
 
 def _parameters(config: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
-  """Returns the parameters of what a config builds, by name."""
+  """Returns the parameters of the class or function of a config, by name."""
   return config.__signature_info__.parameters
 
 
@@ -268,7 +295,7 @@ class HParamsMeta(type):
     return Config(cls._owner(), *args, **fields)
 
   def partial(cls, **fields) -> fdl.Partial:
-    """Returns a Fiddle `Partial` of the class, for callables with arguments."""
+    """Returns a Fiddle `Partial` of the class, which takes the other fields."""
     partial = fdl.Partial(cls._owner())
     for name, value in fields.items():
       _check_field(partial, name)
@@ -277,7 +304,9 @@ class HParamsMeta(type):
 
   def _owner(cls) -> Any:
     if cls.owner is None:
-      raise errors.UserError(f'{cls.__qualname__} belongs to no class yet')
+      raise errors.UserError(
+        f'{cls.__qualname__} does not belong to a class yet'
+      )
     return cls.owner
 
 
@@ -286,7 +315,7 @@ class BaseHParams(metaclass=HParamsMeta):
 
 
 def declare_hparams(cls: type):
-  """Turns a nested `HParams` declaration of `cls` into fields of `cls`.
+  """Turns the nested `HParams` of `cls` into fields of `cls`.
 
   Call it from `__init_subclass__`, before the class becomes a dataclass.
   """
@@ -310,7 +339,7 @@ def declare_hparams(cls: type):
 class Configurable:
   """Base of the configurable classes that are not flax modules.
 
-  Subclasses become keyword-only dataclasses by themselves.
+  Subclasses become keyword-only dataclasses automatically.
   """
 
   def __init_subclass__(cls, **kwargs):
@@ -318,42 +347,42 @@ class Configurable:
     if '__init__' in vars(cls):
       raise errors.UserError(
         f'{cls.__qualname__} has an __init__; expected a __post_init__(self),'
-        ' which finds the fields in self'
+        ' which reads the fields from self'
       )
     declare_hparams(cls)
     dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 
   @classmethod
-  def config(cls, **fields) -> Config:
+  def config(cls, **fields) -> Config[Self]:
     """Returns a `Config` of this class."""
     return Config(cls, **fields)
 
-  def check(self, holds: bool, wrong: str):
-    """Raises a UserError that says what is `wrong`, unless the check `holds`.
+  def check(self, condition: bool, wrong: str):
+    """Raises a UserError unless a condition is true.
 
     Args:
-      holds: the outcome.
-      wrong: the field, its value, and what was expected.
+      condition: the outcome of the check.
+      wrong: the message: the field, its value, and what was expected.
     """
-    if not holds:
+    if not condition:
       raise errors.UserError(f'{type(self).__name__}: {wrong}')
 
 
 def refused(name: str, why: str, *shortcuts: str) -> type[Configurable]:
-  """Returns a class that stands for a class of Pax which is not supported.
+  """Returns a placeholder for a class of Pax that is not supported.
 
-  Its configs raise a UserError, whatever fields are given.
+  Making a config of it raises a UserError.
 
   Args:
-    name: the class's name.
+    name: the name of the class.
     why: why it is not supported, and what to use instead.
-    *shortcuts: names of its functions that return ready-made configs.
+    *shortcuts: names of its static methods that return configs.
   """
 
   def refuse():
     raise errors.UserError(f'{name} is not supported: {why}')
 
-  # The default is made before any field is checked: this error comes first.
+  # The default is made before fields are checked, so this error comes first.
   default = dataclasses.field(default_factory=refuse)
   members = {
     '__doc__': f'`{name}` of Pax, which is not supported.',
@@ -385,9 +414,9 @@ def sub_config_field(hparams: Any, **overrides) -> Any:
 def instance_field(default_factory: Any) -> Any:
   """Declares a field whose default is a fresh `default_factory()`.
 
-  Where that is a configurable class, the default is its config, and a config in
-  this field is built together with the object that has the field: it is no
-  template. One config in two such fields is one object.
+  For a configurable class, the default is its config. A config in this field is
+  not a template: it is built together with the object that has the field. A
+  config that two such fields share is built once.
   """
   if isinstance(default_factory, HParamsMeta):
     default_factory = default_factory.owner

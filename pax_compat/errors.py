@@ -1,4 +1,4 @@
-"""The one error type for a user's mistakes, and the search for near names."""
+"""The error type for invalid input of a user, and suggestions of names."""
 
 import difflib
 import pathlib
@@ -10,24 +10,24 @@ from collections.abc import Iterable
 class UserError(Exception):
   """A name, flag, field, file or checkpoint that cannot be used as given.
 
-  The message says what was wrong, where, what was expected and the nearest
+  The message states what is wrong, where, what was expected and the nearest
   valid choice, in a few lines. `pax_compat.main` prints it without a traceback
   and exits with status 2.
   """
 
 
 def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-  """Returns up to `count` of the known names that look most like `name`.
+  """Returns the `count` known names that are most similar to `name`.
 
   Args:
-    name: What the user wrote.
-    known: The valid names, in any order.
-    count: How many to return at most.
+    name: the name that the user gave.
+    known: the valid names, in any order.
+    count: the maximum number of names.
 
   Returns:
-    The nearest names, nearest first; empty where nothing is known.
+    The nearest names, nearest first; empty if `known` is.
   """
-  originals = {}  # By name in lower case: case decides between those only.
+  originals = {}  # By lower-case name: case only breaks ties.
   for other in sorted(set(known), key=lambda other: (other != name, other)):
     originals.setdefault(other.lower(), []).append(other)
   near = difflib.get_close_matches(name.lower(), originals, count, cutoff=0)
@@ -40,11 +40,10 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
   return f'; did you mean: {", ".join(near)}?' if near else ''
 
 
-def place_in_users_code(error: Exception) -> str | None:
-  """Returns the innermost `file:line` of an error's way that is a user's.
+def location_in_user_code(error: Exception) -> str | None:
+  """Returns `file:line` of the innermost traceback frame in user code.
 
-  None where it came through no file but those of this project, of other
-  installed packages and of Python.
+  None if all frames are in this project, in installed packages or in Python.
   """
   paths = sysconfig.get_paths()
   others = {paths[name] for name in ('stdlib', 'purelib', 'platlib')}
@@ -58,13 +57,12 @@ def place_in_users_code(error: Exception) -> str | None:
   return None
 
 
-def place_of(error: Exception, own_file: str | None = None) -> str:
-  """Returns where an error of a user's code was raised, as `file:line`.
+def location_of(error: Exception, own_file: str | None = None) -> str:
+  """Returns `file:line` of the innermost traceback frame of an error.
 
   Args:
-    error: what was raised.
-    own_file: the file whose line is wanted, if the error came through it;
-      otherwise the innermost line counts.
+    error: the error.
+    own_file: a file whose innermost frame is preferred, if it has one.
   """
   if isinstance(error, SyntaxError) and error.filename:
     return f'{error.filename}:{error.lineno}'
@@ -81,7 +79,7 @@ def place_of(error: Exception, own_file: str | None = None) -> str:
 def one_line(error: Exception) -> str:
   """Returns an error's type and the start of its message.
 
-  Where it has none, as an assertion, the line of code stands for it.
+  An error without a message, such as an assertion, has its line of code.
   """
   text = ' '.join(str(error).split())
   if not text and error.__traceback__:

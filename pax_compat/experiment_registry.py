@@ -1,9 +1,10 @@
-"""Native experiments by name: the first experiment source.
+"""The registry of native experiments, and their experiment source.
 
-A class registers itself with `register`. Its name is `module.Class`, where an
-installed package may have another name for its modules (see `native_params`);
-any shorter suffix that is unambiguous names it too, and so does the name
-without a `params.` part, as in Pax.
+The decorator `register` registers a class by the name `module.Class`. An
+installed package may define another prefix for its modules (see
+`native_params`). An unambiguous suffix of the name is valid too, and so is the
+name without the component `params`, as in Pax: `tasks.lm.params.c4.Model` is
+also `lm.c4.Model` and `c4.Model`.
 """
 
 import importlib.util
@@ -22,14 +23,14 @@ _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
 
 
 def register(cls: type | None = None, *, allow_overwrite: bool = False):
-  """Class decorator that makes an experiment known by its name.
+  """Class decorator that registers an experiment by its name.
 
   Args:
     cls: the class, a `BaseExperiment`.
-    allow_overwrite: whether another class may have had the name before.
+    allow_overwrite: whether to replace another class of the same name.
 
   Raises:
-    UserError: the name is taken, or the class is no experiment.
+    UserError: the name exists already, or the class is not a `BaseExperiment`.
   """
   if cls is None:
     return lambda c: register(c, allow_overwrite=allow_overwrite)
@@ -48,7 +49,7 @@ def register(cls: type | None = None, *, allow_overwrite: bool = False):
 
 
 def claims(module: str) -> bool:
-  """Any module may register native experiments."""
+  """Returns True: any module may register native experiments."""
   del module
   return True
 
@@ -74,8 +75,8 @@ def find(
       import_module(module)
   if len(matches) > 1:
     raise errors.UserError(
-      f'{name!r} may be any of {", ".join(sorted(matches))}; give more of the'
-      ' name'
+      f'{name!r} may be any of {", ".join(sorted(matches))}; give a longer'
+      ' part of the name'
     )
   if not matches:
     return None
@@ -97,7 +98,7 @@ def _without_params(name: str) -> str:
 
 
 def _matches(name: str, known: Collection[str]) -> set[str]:
-  """Returns the full names that `name` may stand for."""
+  """Returns the full names that `name` matches."""
   if name in known:
     return {name}
   return {
@@ -111,11 +112,11 @@ def _matches(name: str, known: Collection[str]) -> set[str]:
 
 
 def import_module(name: str):
-  """Imports a module that the user names.
+  """Imports a module of the user.
 
   Raises:
-    UserError: it does not exist, or raises while it is imported; the message
-      has the error and the place.
+    UserError: it does not exist or raises; the message has the error and its
+      location.
   """
   try:
     importlib.import_module(name)
@@ -127,22 +128,22 @@ def import_module(name: str):
       ) from e
     raise errors.UserError(
       f'the module {name!r} cannot be imported: {type(e).__name__}: {e}'
-      f' ({errors.place_of(e)})'
+      f' ({errors.location_of(e)})'
     ) from e
 
 
 def _import_if_native(module: str):
-  """Imports a module that registers native experiments, if there is one.
+  """Imports a module if it exists and registers native experiments.
 
-  Whether a module does is read off its text, so that no other kind of module,
-  such as one that needs TensorFlow, is imported to find out.
+  A module is imported only if its source mentions `experiment_registry`. Other
+  modules, such as those that import TensorFlow, are not.
   """
   try:
     spec = importlib.util.find_spec(module)
   except (ImportError, ValueError, AttributeError):
     return
-  except Exception:  # noqa: BLE001 (a package of the user's that raises)
-    import_module(module.rpartition('.')[0])  # Says what and where.
+  except Exception:  # noqa: BLE001 (a package of the user that raises)
+    import_module(module.rpartition('.')[0])  # Raises a UserError.
     raise
   if spec is None or not spec.origin or not spec.origin.endswith('.py'):
     return

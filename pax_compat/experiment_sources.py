@@ -1,10 +1,10 @@
-"""Where experiments come from: sources behind an entry-point group.
+"""Experiment sources: plugins that find experiments by name.
 
-A source knows experiments by name. `setup.py` declares the sources of this
-distribution in the group `pax_compat.experiment_sources`; a user's package adds
-its own in the same way. Sources are asked in the order of their entry points'
-names. A source may declare options of its own, which are flags of every program
-that takes `--exp` (see `experiments.options`).
+`setup.py` declares the sources of this distribution in the entry-point group
+`pax_compat.experiment_sources`; other packages can add sources in the same way.
+Sources are searched in the order of the names of their entry points. A source
+may declare options, which are flags of every program that takes `--exp` (see
+`experiments.options`).
 """
 
 import dataclasses
@@ -24,72 +24,72 @@ _Own = TypeVar('_Own', bound=options_lib.Options)
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
-  """What the command line says about finding an experiment.
+  """Options for finding an experiment, from the command line.
 
   Attributes:
-    import_modules: modules to import first; they register experiments.
-    own: options that sources have declared, at most one of each class.
+    import_modules: modules that register experiments, to import first.
+    own: the options of the sources, at most one of each class.
   """
 
   import_modules: tuple[str, ...] = ()
   own: tuple[options_lib.Options, ...] = ()
 
   def of(self, kind: type[_Own]) -> _Own:
-    """Returns the options of a source's class; its defaults if not given."""
+    """Returns the options of a class; its defaults if not given."""
     return next((one for one in self.own if type(one) is kind), kind())
 
   def experiment_name(self) -> str:
-    """Returns the name of the experiment that options imply; '' for none."""
+    """Returns the experiment's name that options imply; '' if none do."""
     return next(filter(None, (one.experiment_name() for one in self.own)), '')
 
 
 class ExperimentSource(Protocol):
   """Finds experiments by name. A source is a module or an object.
 
-  Programs load all sources before they parse their flags. To import one must
-  take no time: what is slow is imported when the source is asked.
+  Programs load all sources before they parse their flags. Importing a source
+  must be fast: slow imports belong into its functions.
 
   Attributes:
-    KIND: what messages call its experiments, such as 'native'.
-    OPTIONS: the class of its own options, which are flags; None for none. A
-      source may leave it out.
+    KIND: the kind of its experiments in messages, such as 'native'.
+    OPTIONS: the class of its options, which become flags; None for no options.
+      Optional.
   """
 
   KIND: str
   OPTIONS: type[options_lib.Options] | None
 
   def claims(self, module: str) -> bool:
-    """Whether a module of the user's is this source's to import.
+    """Whether this source imports the given module of the user.
 
-    Must answer without importing it. Of several sources that claim a module the
-    last one has it.
+    Must not import it. If several sources claim a module, the last one imports
+    it.
     """
 
   def import_module(self, module: str):
-    """Imports a module of the user's, which may register experiments.
+    """Imports a module of the user, which may register experiments.
 
     Raises:
-      UserError: it is not there or raises; the message says where.
+      UserError: it does not exist or raises; the message has the location.
     """
 
   def find(
     self, name: str, options: SourceOptions
   ) -> base_experiment.BaseExperiment | None:
-    """Returns the experiment, or None where this source has no such name.
+    """Returns the experiment, or None if this source does not have it.
 
     Raises:
-      UserError: the name is this source's, but cannot be used.
+      UserError: this source has the name, but the experiment is not usable.
     """
 
   def names(self, options: SourceOptions) -> Mapping[str, str]:
-    """Returns every known name with the first line of its description.
+    """Returns all known names, each with the first line of its description.
 
-    Must answer in a fraction of a second unless `options` ask for more.
+    Must take less than a second unless `options` request more.
     """
 
 
 def sources() -> Iterator[ExperimentSource]:
-  """Yields the installed sources, in the order of their entry points' names."""
+  """Yields the installed sources in the order of their entry points' names."""
   for entry in _entries():
     yield entry.load()
 
@@ -107,8 +107,8 @@ def option_kinds() -> list[type[options_lib.Options]]:
       kinds.append(getattr(entry.load(), 'OPTIONS', None))
     except Exception as e:  # noqa: BLE001 (whatever its package raises)
       logging.warning(
-        'the experiment source %s = %s cannot be imported, so that its flags'
-        ' are not known: %s',
+        'the experiment source %s = %s cannot be imported, so its flags are not'
+        ' defined: %s',
         entry.name,
         entry.value,
         errors.one_line(e),
@@ -117,25 +117,25 @@ def option_kinds() -> list[type[options_lib.Options]]:
 
 
 def import_modules(options: SourceOptions):
-  """Imports the modules that the user names, each by the source it is for."""
+  """Imports the modules in `options`, each by the source that claims it."""
   if not options.import_modules:
-    return  # No source is loaded for nothing.
+    return  # Avoids loading the sources.
   known = list(sources())
   for module in options.import_modules:
     claiming = [source for source in known if source.claims(module)]
     if not claiming:
       raise errors.UserError(
-        f'no installed source of experiments imports the module {module!r}'
+        f'no installed experiment source can import the module {module!r}'
       )
     claiming[-1].import_module(module)
 
 
 def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
-  """Returns the experiment of that name.
+  """Returns the experiment of the given name.
 
   Raises:
-    UserError: no source knows the name, and the message has the nearest names;
-      or an option is for the experiments of another source.
+    UserError: no source has the name (the message suggests the nearest names),
+      or an option is for experiments of another source.
   """
   known = {}
   import_modules(options)
@@ -151,7 +151,7 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
 
 
 def _check_options(name: str, source: ExperimentSource, options: SourceOptions):
-  """Raises a UserError for an option of another source: it has no effect."""
+  """Raises a UserError for an option of another source."""
   for own in options.own:
     if type(own) is getattr(source, 'OPTIONS', None):
       continue
@@ -163,7 +163,7 @@ def _check_options(name: str, source: ExperimentSource, options: SourceOptions):
 
 
 def names(options: SourceOptions) -> dict[str, str]:
-  """Returns the names that all sources know, sorted, with one line each."""
+  """Returns the sorted names of all sources, each with one line of text."""
   known = {}
   import_modules(options)
   for source in sources():

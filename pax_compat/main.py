@@ -1,7 +1,6 @@
 """Trains an experiment: `python -m pax_compat.main --exp=NAME --job_log_dir=X`.
 
-Only what a command needs is imported: `--help` and mistakes in the flags are
-answered before JAX is.
+`python -m pax_compat.main --list` prints the names of all experiments.
 """
 
 import fnmatch
@@ -25,22 +24,22 @@ flags.adopt_module_key_flags(process_flags)
 _JOB_LOG_DIR = flags.DEFINE_string(
   'job_log_dir',
   None,
-  'Folder of the run: checkpoints, summaries, metrics, configs. If it holds a'
-  ' run of the same experiment, that run continues.',
+  'Folder of the run: checkpoints, summaries, metrics and configs. If it'
+  ' contains a run of the same experiment, that run continues.',
 )
 flags.DEFINE_alias('logdir', 'job_log_dir')
 _LIST = flags.DEFINE_bool(
   'list',
   False,
-  'Print the names of all known experiments, or of those that match the'
-  ' patterns given as arguments, such as --list "lm.*".',
+  'Print the names of all experiments, or of those that match the patterns'
+  ' given as arguments, such as --list "lm.*".',
 )
 _SET = flags.DEFINE_multi_string(
   'set',
   [],
-  'Sets a field of a config, as config.txt of a run writes it:'
-  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated.'
-  ' Of an experiment of another framework it changes the translation.',
+  'Set a config field, with its path as in config.txt of a run:'
+  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. For'
+  ' an experiment of another framework it changes the translated config.',
 )
 
 
@@ -56,7 +55,7 @@ def _list_names(patterns: list[str]):
       f'no experiment matches {" ".join(patterns)}'
       + errors.did_you_mean(patterns[0], known)
       if patterns
-      else 'no experiment is known'
+      else 'there are no experiments'
     )
   width = max(map(len, chosen))
   for name, line in chosen.items():
@@ -73,38 +72,38 @@ def _train(may_start_again: bool):
   experiment = experiment_sources.find(name, experiment_flags.options())
   process_flags.join()
   if huge_pages.described():
-    logging.debug('huge pages are asked for: %s', huge_pages.described())
-  # JAX, flax and Orbax take seconds to import, which a mistake in a name
-  # should not cost.
+    logging.debug('huge pages are requested: %s', huge_pages.described())
+  # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
+  # unknown names are reported at once.
   from pax_compat.processes import process_failures
   from pax_compat.trainer import run as trainer
 
   try:
     with process_failures.shared(name, but=trainer.Stopped):
-      # Only now, since an experiment may ask for the number of devices.
+      # After joining, because experiments may use the number of devices.
       experiment = resolved.resolve(
         experiment,
         name=name,
         settings=_SET.value,
         skip_bad_records=experiment_flags.skip_bad_records(),
       )
-      trainer.train(experiment, job_log_dir=_JOB_LOG_DIR.value, say=_say)
+      trainer.train(experiment, job_log_dir=_JOB_LOG_DIR.value, say=_print_line)
   except trainer.Stopped as e:
-    _say(f'{e}; the same command continues')
+    _print_line(f'{e}; the same command continues')
     sys.exit(128 + e.signal_number)
 
 
-def _say(line: str):
+def _print_line(line: str):
   print(line, flush=True)
 
 
 def main(argv: list[str], *, may_start_again: bool = False):
-  """Does what the flags say.
+  """Runs the command that the flags select.
 
   Args:
-    argv: the program's name, and arguments that are no flags.
-    may_start_again: whether this process may be replaced by another one of the
-      same command and number, which has what it takes to be fast.
+    argv: the program's name, and arguments that are not flags.
+    may_start_again: whether this process may run its command again in place,
+      with huge pages (see `huge_pages`).
   """
   if _LIST.value:
     _list_names(argv[1:])

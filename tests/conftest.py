@@ -1,12 +1,16 @@
-"""What all tests share: limits on threads, and data beside the checkout."""
+"""Shared by all tests: thread limits, compiled programs, data of examples."""
 
 import gc
+import hashlib
 import os
 import pathlib
+import platform
 from importlib import metadata
 
 import hypothesis
 import pytest
+
+from tests import pairwise
 
 
 def _threads_per_worker() -> int:
@@ -28,12 +32,38 @@ def _xla_flags() -> str:
   return flags
 
 
+def _compilation_cache() -> pathlib.Path:
+  """Returns the folder of programs that earlier processes have compiled.
+
+  JAX's own keys contain the program, the flags and the version of jaxlib, but
+  no features of the processor.
+  """
+  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  cpu = pathlib.Path('/proc/cpuinfo')
+  described = [platform.platform(), platform.processor()]
+  if cpu.exists():
+    described += sorted(
+      line
+      for line in set(cpu.read_text().splitlines())
+      if line.startswith(('model', 'flags', 'Features', 'CPU part'))
+    )
+  digest = hashlib.sha256('\n'.join(described).encode()).hexdigest()[:12]
+  version = metadata.version('jaxlib')
+  return pathlib.Path(home, 'pax_compat-tests', f'jaxlib-{version}-{digest}')
+
+
 # Read when JAX and TensorFlow load their backends, so set before any test file
 # is imported. Processes that a test starts inherit them.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # XLA's thread pools: parallel workers must share the cores, not fight for them.
 os.environ.setdefault('NPROC', str(_threads_per_worker()))
 os.environ.setdefault('XLA_FLAGS', _xla_flags())
+# Workers, processes that tests start, and later test runs share compiled
+# programs. Unbounded: a bounded cache is locked while it is read.
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_compilation_cache()))
+# Less time goes into compiling a small program than into writing it.
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.05')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 # Not TF_NUM_INTEROP_THREADS: an input op that waits would hold the only one.
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
 # TensorFlow's oneDNN kernels overwrite memory that is not theirs in the graphs
@@ -47,6 +77,24 @@ hypothesis.settings.register_profile(
   'same', deadline=None, derandomize=True, database=None
 )
 hypothesis.settings.load_profile('same')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """Marks as slow what repeats pairs of parameters that others have."""
+  for item in pairwise.without_new_pairs(items):
+    item.add_marker('slow')
+
+
+def pytest_runtest_logreport(report):
+  """Writes the names of tests that fail to $FAILED_TESTS, for .ci/run.
+
+  Also of those whose worker ended, which another worker may run again.
+  """
+  path = os.environ.get('FAILED_TESTS')
+  if path and report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
+    with open(path, 'a') as file:
+      file.write(f'{report.nodeid}\n')
 
 
 @pytest.fixture(scope='session')

@@ -82,6 +82,7 @@ def test_a_layer_computes():
   np.testing.assert_allclose(said['summaries']['open'].value, gate.mean(), 1e-5)
 
 
+@pytest.mark.slow
 def test_a_native_experiment_trains():
   class MyInput(base_input.BaseInput):
     """What the README leaves to the reader."""

@@ -1,1 +1,1 @@
-"""Runs Lingvo tasks that have no translation, as functions inside of JAX."""
+"""Runs Lingvo tasks without a translation as functions inside of JAX."""

@@ -1,4 +1,4 @@
-"""Calls a Lingvo task from JAX, with the gradients that TensorFlow gives it."""
+"""Calls a Lingvo task from JAX, with TensorFlow's gradients."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -25,21 +25,20 @@ def call(
 ) -> tuple[dict, dict, dict]:
   """Computes a batch.
 
-  TensorFlow works out the gradients together with the losses, so that what goes
-  forward is computed once. Nothing else of the outputs can be differentiated.
+  TensorFlow computes the gradients together with the losses, in one forward
+  pass. No other outputs can be differentiated.
 
   Args:
     task: the task.
     losses: names of the metrics that can be differentiated.
-    params: by theta path, all that can be differentiated by.
-    probes: zeros by theta path, whose gradients are facts about the gradients
-      of looked-up tables; see `row_gradients`.
-    others: the variables that are not trained, the batch, the step and the
-      seed, as of `FunctionalTask.forward`.
+    params: variables to differentiate by, by theta path.
+    probes: zeros by theta path, whose gradients are row statistics of the
+      gradients of embedding tables; see `row_gradients`.
+    others: non-trainable variables, batch, step and seed, as of
+      `FunctionalTask.forward`.
 
   Returns:
-    Metrics, arrays of each example and updates, as `FunctionalTask.forward`
-    returns them.
+    Metrics, per-example outputs and updates, as of `FunctionalTask.forward`.
   """
 
   @jax.custom_vjp
@@ -78,20 +77,20 @@ def call(
 
 
 def seed(key: jax.Array) -> jax.Array:
-  """Returns the seed [2], int32, that a key stands for."""
+  """Returns a seed [2], int32, from a key."""
   bits = jax.random.bits(key, [2], jnp.uint32)
   return jax.lax.bitcast_convert_type(bits, jnp.int32)
 
 
 def in_jax(function: Callable) -> Callable:
-  """Returns a function of tensors, and nests of them, as one of arrays.
+  """Returns a function of nested tensors as a function of nested arrays.
 
-  TensorFlow compiles it for a CPU, wherever JAX runs it: what it makes is no
-  machine code, but operations that are the same on all devices. For TPUs it
-  could not do so without having one.
+  TensorFlow lowers it for CPUs on every platform: the result is StableHLO, not
+  machine code, and is the same on all devices. TensorFlow cannot lower for TPUs
+  without a TPU.
 
   Args:
-    function: what it returns, too, is tensors and nests of them.
+    function: takes and returns nested tensors.
   """
   jax2tf = lingvo_runtime.module('jax.experimental.jax2tf')
   called = jax.jit(jax2tf.call_tf(function, has_side_effects=False))
@@ -111,7 +110,7 @@ def in_jax(function: Callable) -> Callable:
 
 
 def _of_variables(function: Callable) -> Callable:
-  """Returns a function of tensors as one of arrays, variables in two parts."""
+  """Like `in_jax`, for a function whose variables are passed in two dicts."""
 
   def computed(params, others, *rest):
     return function({**params, **others}, *rest)
@@ -120,17 +119,17 @@ def _of_variables(function: Callable) -> Callable:
 
 
 def _values(tree: Any) -> Any:
-  """Returns the arrays that JAX gives along with what it knows of them."""
+  """Returns the values of `custom_vjp`'s arguments with symbolic zeros."""
   return jax.tree.map(
     lambda x: x.value, tree, is_leaf=lambda x: hasattr(x, 'perturbed')
   )
 
 
 def _cotangents(task, losses, cotangents) -> dict[str, jax.Array]:
-  """Returns those of the losses that are differentiated, or of any.
+  """Returns the cotangents of the differentiated losses; at least one.
 
   Raises:
-    UserError: something else is to be differentiated.
+    UserError: another output is differentiated.
   """
   metrics, per_example, updates = cotangents
   others = {
@@ -142,8 +141,8 @@ def _cotangents(task, losses, cotangents) -> dict[str, jax.Array]:
   for name, value in {**others, **per_example, **updates}.items():
     if not _is_zero(value):
       raise errors.UserError(
-        f'{task.task.params.name}: a gradient of {name} is asked for; of a'
-        f' bridged task there are those of {", ".join(losses)} only'
+        f'{task.task.params.name}: {name} cannot be differentiated; a bridged'
+        f' task has gradients of {", ".join(losses)} only'
       )
   taken = [name for name in losses if not _is_zero(metrics[name][0])]
   return {name: _array(metrics[name][0]) for name in taken or losses[:1]}
@@ -158,7 +157,7 @@ def _array(x: Any) -> jax.Array:
 
 
 def _scaled(facts: RowFacts, weight: jax.Array) -> RowFacts:
-  """Returns the facts about gradients that are multiplied by `weight` []."""
+  """Returns the row statistics of gradients multiplied by `weight` []."""
   return RowFacts(facts.counts, facts.sum_squares * jnp.square(weight))
 
 

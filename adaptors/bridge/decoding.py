@@ -1,8 +1,7 @@
-"""Decodes with a Lingvo task, by TensorFlow on the host.
+"""Decodes with a Lingvo task, in TensorFlow on the host.
 
-What Lingvo's tasks decode with, such as its beam search, XLA does not compile,
-and they make texts. So a step only hands the variables and the batch on, and
-TensorFlow decodes in `process_decode_out`.
+XLA cannot compile Lingvo's beam search, or strings. The jitted step therefore
+only returns variables and batch; TensorFlow decodes in `process_decode_out`.
 """
 
 import functools
@@ -25,14 +24,14 @@ class Decoder:
   """A Lingvo task that decodes.
 
   Attributes:
-    task: the task as it is evaluated, built for a CPU.
+    task: the task in evaluation mode, built for CPU.
   """
 
   def __init__(self, params: Any):
-    """Builds nothing yet.
+    """Checks the task; it is built when first used.
 
     Args:
-      params: of the task, with its input, whose tokenizer makes texts.
+      params: of the task, with its input, for the tokenizer.
 
     Raises:
       UserError: the task has no `Decode`.
@@ -46,13 +45,13 @@ class Decoder:
     if not any(own):
       raise errors.UserError(
         f'{params.cls.__module__}.{params.cls.__qualname__} has neither Decode'
-        ' nor DecodeWithTheta, so that there is nothing to decode with;'
-        ' expected a program schedule that only evaluates it'
+        ' nor DecodeWithTheta, so it cannot decode; expected a program schedule'
+        ' that only evaluates it'
       )
     if params.cls.DecodeFinalize is not base.DecodeFinalize:
       logging.warning(
-        '%s.%s overrides DecodeFinalize, which is not called: what it makes of'
-        ' examples is written as JSON lines',
+        '%s.%s overrides DecodeFinalize, which is not called: decoded examples'
+        ' are written as JSON lines instead',
         params.cls.__module__,
         params.cls.__qualname__,
       )
@@ -74,11 +73,11 @@ class Decoder:
     Args:
       values: of all variables, arrays by theta path.
       batch: nested dicts of arrays.
-      step: [], how many steps were made.
+      step: [], number of steps.
       seed: [2], int32, of random numbers.
 
     Raises:
-      UserError: the task fails to.
+      UserError: the task fails to decode.
     """
     tf = lingvo_runtime.module('tensorflow')
     given = tf.nest.map_structure(
@@ -92,25 +91,25 @@ class Decoder:
     except Exception as error:
       raise errors.UserError(
         f'{name} cannot be decoded: {type(error).__name__}: {error}'
-        f' ({errors.place_of(error)})'
+        f' ({errors.location_of(error)})'
       ) from error
     return Decoded(self.task.task, outputs)
 
 
 class Decoded:
-  """What came out of the batches of a decoding, and Lingvo's metrics of it.
+  """The outputs of decoded batches, and Lingvo's metrics.
 
   Attributes:
-    metrics: Lingvo's, by name, of all batches so far.
+    metrics: Lingvo's metrics by name, over all batches so far.
     pairs: the (key, value) pairs of the first batch.
   """
 
   def __init__(self, task: Any, outputs: Any):
-    """Begins with a batch.
+    """Post-processes a first batch.
 
     Args:
       task: the Lingvo task.
-      outputs: what its `Decode` has returned, as arrays.
+      outputs: of its `Decode`, as arrays.
     """
     self._task, self._outputs = task, outputs
     self.metrics = task.CreateDecoderMetrics() or {}
@@ -118,14 +117,14 @@ class Decoded:
     pairs = task.PostProcessDecodeOut(outputs, self.metrics) or ()
     self.pairs = list(pairs.items() if isinstance(pairs, dict) else pairs)
 
-  def take(self, other: 'Decoded'):
-    """Takes the first batch of another one, unless it has it already."""
+  def add(self, other: 'Decoded'):
+    """Adds the first batch of another one, unless it is already included."""
     if not any(other is batch for batch in self._batches):
       self._batches.append(other)
       self._task.PostProcessDecodeOut(other._outputs, self.metrics)
 
   def as_clu(self) -> dict[str, 'DecodedMetric']:
-    """Returns those metrics that are numbers."""
+    """Returns the metrics that are numbers."""
     return {
       name: DecodedMetric(self, name)
       for name, metric in self.metrics.items()
@@ -135,19 +134,19 @@ class Decoded:
 
 @flax.struct.dataclass
 class DecodedMetric(clu_metrics.Metric):
-  """A metric of Lingvo's, which puts batches together in its own way.
+  """A metric that Lingvo aggregates over batches.
 
   Attributes:
-    decoded: has the metric, with others.
-    name: which of them it is.
+    decoded: contains the metric.
+    name: of the metric.
   """
 
   decoded: Decoded = flax.struct.field(pytree_node=False)
   name: str = flax.struct.field(pytree_node=False)
 
   def merge(self, other: 'DecodedMetric') -> 'DecodedMetric':
-    """Returns this metric, of the batch of the other one, too."""
-    self.decoded.take(other.decoded)
+    """Merges another metric into this one; returns it."""
+    self.decoded.add(other.decoded)
     return self
 
   def compute(self) -> float:
@@ -157,22 +156,22 @@ class DecodedMetric(clu_metrics.Metric):
     return clu_values.Scalar(self.compute())
 
 
-def examples_of(batch: Any, weights: np.ndarray | None) -> Any:
-  """Returns a batch without the rows that only fill it up.
+def without_padding_rows(batch: Any, weights: np.ndarray | None) -> Any:
+  """Returns a batch without its padding rows.
 
   Args:
     batch: nested dicts of arrays [B, ...].
-    weights: [B], 0 for such rows; None where there are none.
+    weights: [B], 0 for padding rows; None if there are none.
   """
   if weights is None or np.all(weights):
     return batch
   kept = np.flatnonzero(weights)
 
-  def cut(x):
-    whole = np.ndim(x) and len(x) == len(weights)
-    return x[kept] if whole else x
+  def select(x):
+    has_rows = np.ndim(x) and len(x) == len(weights)
+    return x[kept] if has_rows else x
 
   return {
-    k: examples_of(v, weights) if isinstance(v, dict) else cut(v)
+    k: without_padding_rows(v, weights) if isinstance(v, dict) else select(v)
     for k, v in batch.items()
   }

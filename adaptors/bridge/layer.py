@@ -1,4 +1,4 @@
-"""A Lingvo layer as a layer of ours: Lingvo's FProp inside of JAX."""
+"""A Lingvo layer as a `BaseLayer`: Lingvo's FProp inside of JAX."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from adaptors.bridge.model import GLOBAL_STEP
 from adaptors.bridge.scoped_variables import (
   ScopedVariables,
   jax_path,
-  weight_of,
+  weight_hparams,
 )
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Variable, VariableMap
@@ -30,7 +30,7 @@ from pax_compat.nested_map import NestedMap
 
 
 class LingvoLayer(LingvoTask):
-  """A Lingvo layer; copies of it are the same one.
+  """A Lingvo layer; copying returns the same object.
 
   Attributes:
     params: of the layer.
@@ -52,12 +52,11 @@ class LingvoLayer(LingvoTask):
 
 
 class BridgedLayer(base_layer.BaseLayer):
-  """A Lingvo layer that TensorFlow compiles into the steps.
+  """A Lingvo layer, compiled into the training step by TensorFlow.
 
-  It takes what Lingvo's FProp takes after theta, and returns what that returns.
-  Its variables have the paths of Lingvo's theta. Beside them it has a counter
-  of the times it was called in training, `global_step`, which is Lingvo's
-  global step to it.
+  It has the arguments of Lingvo's FProp after theta, and its outputs. Its
+  variables have the paths of Lingvo's theta. In addition it has a counter of
+  its calls in training, `global_step`, used as Lingvo's global step.
 
   Attributes:
     lingvo_layer: a `LingvoLayer`.
@@ -66,7 +65,7 @@ class BridgedLayer(base_layer.BaseLayer):
   lingvo_layer: Any = REQUIRED
 
   def __call__(self, *args):
-    arrays, structure = functional_layer.take_apart(args, _is_array)
+    arrays, structure = functional_layer.flatten(args, _is_array)
     arrays = list(map(jnp.asarray, arrays))
     if self.is_initializing():
       return self._initial(arrays, structure)
@@ -89,7 +88,7 @@ class BridgedLayer(base_layer.BaseLayer):
       for path, value in updates.items():
         variables.write(path, value)
       variables.write(GLOBAL_STEP, counted + 1)
-    return functional_layer.put_together(results, layer.outputs[1], NestedMap)
+    return functional_layer.unflatten(results, layer.outputs[1], NestedMap)
 
   @property
   def _layer(self) -> FunctionalLayer:
@@ -97,12 +96,12 @@ class BridgedLayer(base_layer.BaseLayer):
     return layer.at_evaluation if self.do_eval else layer.at_training
 
   def _initial(self, arrays, structure):
-    """Creates the variables, and returns zeros in place of results."""
+    """Creates the variables, and returns zeros as outputs."""
     trace = self.lingvo_layer.trace((), (arrays, structure))
     layer, variables = self.lingvo_layer.at_training, ScopedVariables(self)
     for path, variable in layer.variables.items():
       variables.create(
-        path, weight_of(variable), is_trainable=variable.trainable
+        path, weight_hparams(variable), is_trainable=variable.trainable
       )
     count = WeightHParams([], WeightInit.Constant(0), jnp.int32)
     variables.create(GLOBAL_STEP, count, is_trainable=False)
@@ -110,8 +109,7 @@ class BridgedLayer(base_layer.BaseLayer):
     if trace.sparse_tables and refused:
       raise errors.UserError(
         f'{self.lingvo_layer}: the gradients of'
-        f' {", ".join(trace.sparse_tables)} have rows only that were looked up:'
-        f' {refused}'
+        f' {", ".join(trace.sparse_tables)} are sparse: {refused}'
       )
     for path in (*trace.sparse_tables, *trace.unused):
       shape = layer.variables[path].shape
@@ -119,17 +117,17 @@ class BridgedLayer(base_layer.BaseLayer):
         variables.create_probe(path, shape[0])
     specs, results = layer.outputs
     zeros = [jnp.zeros(s.shape, s.dtype.as_numpy_dtype) for s in specs]
-    return functional_layer.put_together(zeros, results, NestedMap)
+    return functional_layer.unflatten(zeros, results, NestedMap)
 
 
 def bridge_part(view: ParamsView) -> Translated | None:
-  """Returns a layer that nobody has translated, as one that Lingvo computes.
+  """Returns a layer without a translation as a bridged layer.
 
   Args:
     view: its Params.
 
   Returns:
-    The layer with its variables; None, and an issue, where it cannot be built.
+    The layer with its variables; None, and an issue, if it cannot be built.
   """
   lingvo_layer = LingvoLayer(view.params)
   try:
@@ -159,15 +157,15 @@ def _call(
   arrays: Sequence[jax.Array],
   others: tuple,
 ) -> tuple[list, dict]:
-  """Runs FProp, with gradients by params, arrays, and probes.
+  """Runs FProp, differentiable by params, arrays, and probes.
 
   Args:
     functions: of the layer.
-    params: by theta path, the variables that are trained.
-    probes: zeros by theta path, whose gradients are facts about the gradients
-      of looked-up tables; see `row_gradients`.
+    params: trainable variables by theta path.
+    probes: zeros by theta path, whose gradients are row statistics of the
+      gradients of embedding tables; see `row_gradients`.
     arrays: among the arguments.
-    others: the other variables by theta path, the step and the seed.
+    others: non-trainable variables by theta path, the step and the seed.
   """
   is_float = [jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
 

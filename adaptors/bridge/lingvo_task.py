@@ -1,4 +1,4 @@
-"""Which Lingvo task a model runs, built when it is needed."""
+"""The Lingvo task of a bridged model, built when it is needed."""
 
 import collections
 import functools
@@ -12,30 +12,30 @@ from adaptors.bridge import decoding
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from pax_compat import errors
 
-# What Lingvo's cluster says of the device that graphs are built for. Under
-# 'tpu' shapes are static, as XLA needs them. Some layers refuse that.
+# Devices of Lingvo's cluster that graphs are built for. With 'tpu' shapes are
+# static, as XLA needs them; some layers do not support it.
 _DEVICES = ('tpu', 'cpu')
 
 
 class LingvoTask:
-  """A Lingvo task; copies of it are the same one.
+  """A Lingvo task; copying returns the same object.
 
   Attributes:
     params: of the task, with its input.
   """
 
   def __init__(self, params: Any, xla_device: str | None = None):
-    """Builds nothing yet.
+    """The task is built when first used.
 
     Args:
       params: of the task, with its input.
       xla_device: 'tpu' for static shapes, or 'cpu'; None for the first of them
-        for which the task can be built and traced, and computes in no lower
-        precision than its Params say.
+        for which the task can be built and traced, without a lower precision
+        than its Params ask for.
     """
     self.params = params.Copy()
     self._devices = [xla_device] if xla_device else list(_DEVICES)
-    self._told: collections.Counter[str] = collections.Counter()
+    self._logged: collections.Counter[str] = collections.Counter()
     self._tasks: dict[tuple[str, bool], FunctionalTask] = {}
 
   def __repr__(self):
@@ -47,34 +47,34 @@ class LingvoTask:
 
   @property
   def xla_device(self) -> str:
-    """The device that Lingvo believes the task to be built for."""
+    """The device type that Lingvo builds the task for."""
     return self._devices[0]
 
   @property
   def at_training(self) -> FunctionalTask:
-    """The task as it is trained."""
+    """The task in training mode."""
     return self._first_that(lambda: self._built(False))
 
   @property
   def at_evaluation(self) -> FunctionalTask:
-    """The task as it is evaluated."""
+    """The task in evaluation mode."""
     return self._built(True)
 
   @functools.cached_property
   def decoder(self) -> decoding.Decoder:
-    """The task as it decodes.
+    """Decodes with the task.
 
     Raises:
-      UserError: it cannot.
+      UserError: the task cannot decode.
     """
     return decoding.Decoder(self.params)
 
   def trace(self, losses: Sequence[str], batch: Any) -> Trace:
-    """Traces the task as it is trained, and decides on `xla_device` by it.
+    """Traces the task in training mode, which decides on `xla_device`.
 
     Args:
-      losses: names of the metrics whose gradients are wanted.
-      batch: nested dicts and lists of what has a shape and a dtype.
+      losses: names of the metrics to differentiate.
+      batch: nested dicts and lists of arrays or their specs.
 
     Raises:
       UserError: it cannot be built or traced.
@@ -83,26 +83,28 @@ class LingvoTask:
     def trace():
       found = self._built(False).trace(losses, batch)
       if found.has_bfloat16 and not self._wants_bfloat16():
-        self._refuse_if_there_is_another()
+        self._refuse_lower_precision()
       return found
 
     found = self._first_that(trace)
-    self._tell_of_replacements()
+    self._log_replacements()
     return found
 
-  def _tell_of_replacements(self):
-    told = collections.Counter(r.function for r in self.at_training.told)
-    if told and told != self._told:
-      self._told = told
+  def _log_replacements(self):
+    counts = collections.Counter(
+      r.function for r in self.at_training.replacements
+    )
+    if counts and counts != self._logged:
+      self._logged = counts
       logging.info(
         '%s: replaced, so that XLA compiles it and random numbers follow from'
         " the run's own seed: %s",
         self.params.name,
-        ', '.join(f'{name} ({n})' for name, n in sorted(told.items())),
+        ', '.join(f'{name} ({n})' for name, n in sorted(counts.items())),
       )
 
   def _first_that(self, function):
-    """Returns what a function returns, for the first device that it takes."""
+    """Calls a function, with the next device after each failure."""
     failures = {}
     while True:
       device = self.xla_device
@@ -114,18 +116,19 @@ class LingvoTask:
           raise self._refusal(failures) from next(iter(failures.values()))
         self._devices.pop(0)
         logging.info(
-          '%s is built for xla_device=%s, since for %s: %s',
+          '%s is built for xla_device=%s, because %s fails: %s',
           self.params.name,
           self.xla_device,
           device,
-          ' '.join(_described(error).split())[:300],
+          ' '.join(_describe(error).split())[:300],
         )
 
-  def _refuse_if_there_is_another(self):
-    told = 'it computes in bfloat16, of which its Params say nothing'
+  def _refuse_lower_precision(self):
+    """Raises if another device is left to try; else logs a warning."""
+    message = 'it computes in bfloat16, which its Params do not ask for'
     if len(self._devices) > 1:
-      raise LowerPrecisionError(told)
-    logging.warning('%s: %s', self.params.name, told)
+      raise LowerPrecisionError(message)
+    logging.warning('%s: %s', self.params.name, message)
 
   def _wants_bfloat16(self) -> bool:
     return 'bfloat16' in self.params.ToText()
@@ -139,27 +142,27 @@ class LingvoTask:
     return self._tasks[key]
 
   def _refusal(self, failures: dict[str, Exception]) -> errors.UserError:
-    """Returns the error that says why each device does not do."""
+    """Returns the error with the reasons of all devices."""
     first = next(iter(failures.values()))
-    texts = {device: _described(error) for device, error in failures.items()}
+    texts = {device: _describe(error) for device, error in failures.items()}
     if len(set(texts.values())) == 1:
       if isinstance(first, errors.UserError):
         return first
       texts = {'': texts.popitem()[1]}
-    told = '; '.join(
+    reasons = '; '.join(
       f'for xla_device={device}: {text}' if device else text
       for device, text in texts.items()
     )
     return errors.UserError(
-      f'{self.params.name} cannot be run as a function: {told}'
+      f'{self.params.name} cannot be run as a function: {reasons}'
     )
 
 
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
   if isinstance(error, errors.UserError):
     return str(error)
-  return f'{type(error).__name__}: {error} ({errors.place_of(error)})'
+  return f'{type(error).__name__}: {error} ({errors.location_of(error)})'
 
 
 class LowerPrecisionError(Exception):
-  """A task computes in a lower precision than its Params say."""
+  """A task computes in a lower precision than its Params ask for."""

@@ -1,4 +1,4 @@
-"""A Lingvo task as a model: Lingvo's FProp and gradients inside of JAX.
+"""A Lingvo task as a `BaseModel`: Lingvo's FProp and gradients inside of JAX.
 
 Shapes: B batch.
 """
@@ -13,30 +13,30 @@ from absl import logging
 
 from adaptors.bridge import calling, decoding, vocabulary
 from adaptors.bridge.functional.functional_task import FunctionalTask
-from adaptors.bridge.scoped_variables import ScopedVariables, weight_of
+from adaptors.bridge.scoped_variables import ScopedVariables, weight_hparams
 from pax_compat import base_layer, base_model, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
 from pax_compat.config import REQUIRED, Config
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
-# The variable, not trainable, that counts steps.
+# The non-trainable variable that counts steps.
 GLOBAL_STEP = 'global_step'
 
 
 class BridgedModel(base_model.BaseModel):
-  """A Lingvo task that TensorFlow compiles into the steps.
+  """A Lingvo task, compiled into the training step by TensorFlow.
 
   Its variables have the paths of Lingvo's theta (`lm/emb/wm_0` is
-  `lm.emb.wm[0]`). Beside them it has a counter of steps, `global_step`.
+  `lm.emb.wm[0]`). In addition it has a counter of steps, `global_step`.
 
   Attributes:
     lingvo_task: a `lingvo_task.LingvoTask`.
     loss_names: the metrics that may be differentiated, by default the loss.
-    batches_per_step: (p, q) where Lingvo's global step grows by q in p batches;
-      by default by 1 in 1.
-    refuse_sparse_gradients: why no variable may have a gradient that TensorFlow
-      keeps for the rows only that were looked up; '', the default, allows it.
+    batches_per_step: (p, q): Lingvo's global step grows by q in p batches;
+      (1, 1) by default.
+    refuse_sparse_gradients: why no gradient may be sparse (`IndexedSlices`);
+      '', the default, allows it.
   """
 
   lingvo_task: Any = REQUIRED
@@ -46,21 +46,21 @@ class BridgedModel(base_model.BaseModel):
 
   @classmethod
   def known_ids(cls, config: Config) -> int | None:
-    """Returns how many ids of tokens the Lingvo task knows, where certain."""
-    return vocabulary.known_to(config.lingvo_task.params)
+    """Returns the number of token ids of the Lingvo task, if it is certain."""
+    return vocabulary.num_ids(config.lingvo_task.params)
 
   def __call__(self, input_batch: NestedMap):
     return self.compute_loss(self.compute_predictions(input_batch), input_batch)
 
   def compute_predictions(self, input_batch: NestedMap) -> Any:
-    """Returns the metrics, and arrays [B, ...] of each example."""
-    # What rows weigh is Pax's own, which no Lingvo task knows.
+    """Returns the metrics, and per-example outputs [B, ...]."""
+    # Lingvo tasks do not know example weights.
     batch = {k: v for k, v in input_batch.items() if k != example_rows.WEIGHTS}
     if self.is_initializing():
       self._create_variables(batch)
       return {}, {}
     if self.do_eval:
-      _warn_of_rows_that_fill_up(self.lingvo_task, batch)
+      _warn_without_weights(self.lingvo_task, batch)
     task, variables = self._task, ScopedVariables(self)
     trained = set(task.trained)
     values = {path: variables.read(path) for path in task.variables}
@@ -85,15 +85,15 @@ class BridgedModel(base_model.BaseModel):
     return metrics, per_example
 
   def compute_loss(self, predictions: Any, input_batch: NestedMap):
-    """Returns what `compute_predictions` has returned."""
+    """Returns `predictions`, which contain the losses."""
     del input_batch
     return predictions
 
   def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
-    """Returns what `process_decode_out` decodes the batch with.
+    """Returns the inputs of decoding for `process_decode_out`.
 
     Raises:
-      UserError: the task has no way to decode.
+      UserError: the task cannot decode.
     """
     variables = ScopedVariables(self)
     paths = self.lingvo_task.decoder.task.variables
@@ -110,19 +110,19 @@ class BridgedModel(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: Any, decode_out: Any
   ) -> base_model.ProcessDecodeOut:
-    """Decodes a batch in TensorFlow, texts included, as Lingvo does.
+    """Decodes a batch in TensorFlow, with strings, as Lingvo does.
 
     Returns:
-      No scalars; what Lingvo writes of the examples; and Lingvo's metrics.
+      No scalars; Lingvo's (key, value) pairs; and Lingvo's metrics.
     """
-    del input_obj  # The Lingvo task has a tokenizer of its own.
-    batch = _with_texts(
+    del input_obj  # The Lingvo task has a separate tokenizer.
+    batch = _with_host_fields(
       decode_out['batch'], decode_out.get(host_fields.NAME, {})
     )
     weights = batch.pop(example_rows.WEIGHTS, None)
     decoded = self.lingvo_task.decoder.decode(
       decode_out['values'],
-      decoding.examples_of(batch, weights),
+      decoding.without_padding_rows(batch, weights),
       decode_out['step'],
       decode_out['seed'],
     )
@@ -138,12 +138,14 @@ class BridgedModel(base_model.BaseModel):
     if trace.sparse_tables and self.refuse_sparse_gradients:
       raise errors.UserError(
         f'{self.lingvo_task}: the gradients of'
-        f' {", ".join(trace.sparse_tables)} have rows only that were looked up:'
+        f' {", ".join(trace.sparse_tables)} are sparse:'
         f' {self.refuse_sparse_gradients}'
       )
     created, task = ScopedVariables(self), self.lingvo_task.at_training
     for path, variable in task.variables.items():
-      created.create(path, weight_of(variable), is_trainable=variable.trainable)
+      created.create(
+        path, weight_hparams(variable), is_trainable=variable.trainable
+      )
     zero = base_layer.WeightInit.Constant(0)
     created.create(
       GLOBAL_STEP, WeightHParams([], zero, jnp.int32), is_trainable=False
@@ -154,10 +156,12 @@ class BridgedModel(base_model.BaseModel):
         created.create_probe(path, shape[0])
 
 
-def _with_texts(batch: Any, texts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Returns a batch with the fields that stayed on the host, by dotted path."""
+def _with_host_fields(
+  batch: Any, fields: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+  """Returns a batch with its host fields, given by dotted path."""
   batch = dict(batch)
-  for path, x in texts.items():
+  for path, x in fields.items():
     *parents, name = path.split('.')
     node = batch
     for parent in parents:
@@ -166,17 +170,14 @@ def _with_texts(batch: Any, texts: Mapping[str, np.ndarray]) -> dict[str, Any]:
   return batch
 
 
-def _warn_of_rows_that_fill_up(task: Any, batch: Any):
-  """Warns where a task cannot know that rows do not count.
-
-  They are those that fill up the last batch of an evaluation.
-  """
+def _warn_without_weights(task: Any, batch: Any):
+  """Warns if a task cannot recognize the padding rows of an evaluation."""
   paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(batch)]
   marks = example_rows.is_weight, example_rows.is_padding
   if not any(mark(path) for path in paths for mark in marks):
     logging.warning(
-      '%s: its batches have neither weights nor paddings, so that copies of an'
-      ' example, which fill up the last batch of an evaluation, count like'
+      '%s: its batches have neither weights nor paddings, so padding rows in'
+      ' the last batch of an evaluation, copies of an example, count like'
       ' others; expected a batch size that divides the number of examples, or a'
       ' field `weights`',
       task,

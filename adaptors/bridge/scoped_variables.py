@@ -1,4 +1,4 @@
-"""Lingvo's variables as those of a layer of ours, nested as in theta.
+"""Lingvo's variables as Flax variables of a layer, nested as in theta.
 
 Shapes: V rows of a table.
 """
@@ -22,19 +22,19 @@ from pax_compat.layer_core.row_gradients import RowFacts, no_facts
 
 
 class ScopedVariables:
-  """The variables of a layer, by theta path.
+  """Creates, reads and writes the variables of a layer by theta path.
 
-  They are in the collection `params`, or in `non_trainable` where Lingvo's
+  They are in the collection `params`, or in `non_trainable` if Lingvo's
   learners do not train them.
   """
 
   def __init__(self, layer: base_layer.BaseLayer):
-    """Holds on to nothing but the layer, while it is set up or called."""
+    """Wraps a layer within its setup or call."""
     self._layer = layer
 
   def create(self, theta: str, weight: WeightHParams, *, is_trainable: bool):
-    """Creates a variable, while the model is initialised."""
-    scope, name = self._place(theta)
+    """Creates a variable during initialization."""
+    scope, name = self._location(theta)
 
     def boxed(key):
       value = weight.init(key, weight.shape, weight.dtype)
@@ -48,34 +48,34 @@ class ScopedVariables:
 
   def create_probe(self, theta: str, rows: int):
     """Creates the probe of a table [V, ...]; see `row_gradients`."""
-    scope, name = self._place(theta)
+    scope, name = self._location(theta)
     scope.variable(ROW_PROBES, name, no_facts, rows)
 
   def read(self, theta: str) -> jax.Array:
     """Returns a variable's value."""
-    scope, name = self._place(theta)
+    scope, name = self._location(theta)
     trained = scope.has_variable(PARAMS, name)
     value = scope.get_variable(PARAMS if trained else NON_TRAINABLE, name)
     return jnp.asarray(base_layer.unbox(value))
 
   def write(self, theta: str, value: jax.Array):
-    """Gives a variable that is not trained its next value."""
-    scope, name = self._place(theta)
+    """Updates a non-trainable variable."""
+    scope, name = self._location(theta)
     box = scope.get_variable(NON_TRAINABLE, name)
     new = box.replace(value=value) if base_layer.is_boxed(box) else value
     scope.put_variable(NON_TRAINABLE, name, new)
 
   def probes(self, paths: Iterable[str]) -> dict[str, RowFacts]:
-    """Returns the probes among these theta paths, if any are given."""
+    """Returns the probes of the tables at these theta paths, if there are."""
     found = {}
     for path in paths:
-      scope, name = self._place(path)
+      scope, name = self._location(path)
       if scope.has_variable(ROW_PROBES, name):
         found[path] = scope.get_variable(ROW_PROBES, name)
     return found
 
-  def _place(self, theta: str) -> tuple[Any, str]:
-    """Returns the scope that a variable is in, and its name there."""
+  def _location(self, theta: str) -> tuple[Any, str]:
+    """Returns a variable's scope, and its name in it."""
     *parents, name = jax_path(theta).split('/')
     scope = self._layer.scope
     for parent in parents:
@@ -84,16 +84,16 @@ class ScopedVariables:
 
 
 def jax_path(theta: str) -> str:
-  """Returns the path of a variable here, by its theta path.
+  """Returns the path of a variable in JAX by its theta path.
 
-  Args:
-    theta: such as `lm.rnns.rnn[0].cell.wm`, here `lm/rnns/rnn_0/cell/wm`.
+  >>> jax_path('lm.rnns.rnn[0].cell.wm')
+  'lm/rnns/rnn_0/cell/wm'
   """
   return theta.replace('.', '/').replace('[', '_').replace(']', '')
 
 
-def weight_of(variable: Variable) -> WeightHParams:
-  """Returns what a variable of Lingvo's is here."""
+def weight_hparams(variable: Variable) -> WeightHParams:
+  """Returns the equivalent of a Lingvo variable."""
   return WeightHParams(
     tuple(variable.shape.as_list()),
     initial_values.of(variable),

@@ -1,7 +1,7 @@
-"""A whole Lingvo task in JAX: translated where it can be, else bridged.
+"""A Lingvo task in JAX: translated if possible, else bridged.
 
-A bridged task computes by Lingvo's own FProp. How it learns is translated as
-that of any other task.
+Lingvo's FProp computes a bridged task. Its training settings are translated as
+for other tasks.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ _NOT_CALLED = (
   '_FPropResult',
   '_FPropSplitInputBatch',
 )
-# One that has no part in what is computed.
+# A method that runs on the host and does not affect training.
 _ON_THE_HOST = 'ProcessFPropResults'
-# Classes whose own ones are translated.
+# Classes whose overrides are translated.
 _KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
 
 
@@ -45,15 +45,14 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
   """Returns a Lingvo task in JAX.
 
   Args:
-    params: the task's Params, with its input; they are not changed.
+    params: the task's Params, with its input; not modified.
     name: of the experiment, for messages.
-    translation: 'native' to translate all of it; 'bridge' to have Lingvo
-      compute it; 'auto' for the former where it is possible, or else has Lingvo
-      compute those parts of what a builder composes that nobody has translated,
-      or else all of it.
+    translation: 'native' to translate the whole task; 'bridge' to bridge it;
+      'auto' to translate it if possible, else to bridge only components of
+      builders without a translation, else to bridge the whole task.
 
   Raises:
-    UserError: it is impossible; the message gives every reason.
+    UserError: it is impossible; the message has every reason.
   """
   if translation == 'bridge':
     return bridge_task(params, name)
@@ -82,17 +81,16 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
 
 
 def bridge_parts(params: Any, name: str) -> TranslatedTask:
-  """Returns a Lingvo task that is translated but for parts of its layers.
+  """Returns a translated Lingvo task with some bridged layers.
 
-  They are those among the parts of what a builder composes of whose classes
-  nobody has a translation.
+  Bridged are components of builders whose classes have no translation.
 
   Args:
     params: see `translate`.
     name: see `translate`.
 
   Raises:
-    UserError: more than such parts has no translation.
+    UserError: something else has no translation.
   """
   bridged = {}
 
@@ -120,15 +118,15 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
 def bridge_task(
   params: Any, name: str, xla_device: str | None = None
 ) -> TranslatedTask:
-  """Returns a Lingvo task that Lingvo computes inside of JAX.
+  """Returns a bridged Lingvo task: Lingvo computes it inside of JAX.
 
   Args:
     params: see `translate`.
     name: see `translate`.
-    xla_device: what Lingvo's cluster is to say; see `LingvoTask`.
+    xla_device: of Lingvo's cluster; see `LingvoTask`.
 
   Raises:
-    UserError: it cannot be built, or how it learns has no translation.
+    UserError: it cannot be built, or its training settings have no translation.
   """
   _check_class(params, name)
   lingvo_task = LingvoTask(params, xla_device)
@@ -170,7 +168,7 @@ def bridge_task(
 
 
 def variable_map(lingvo_task: LingvoTask) -> VariableMap:
-  """Returns which variables are which; their values are the same."""
+  """Returns the map of a task's variables; their values are identical."""
   found = VariableMap(
     Variable((theta,), jax_path(theta), is_trainable=variable.trainable)
     for theta, variable in lingvo_task.at_training.variables.items()
@@ -179,13 +177,14 @@ def variable_map(lingvo_task: LingvoTask) -> VariableMap:
   twice = sorted({path for path in paths if paths.count(path) > 1})
   if twice:
     raise errors.UserError(
-      f'{lingvo_task}: several variables would be called {", ".join(twice)}'
+      f'{lingvo_task}: several variables map to {", ".join(twice)}; expected'
+      ' theta paths that differ in more than . [ ]'
     )
   return found
 
 
 def _check_class(params: Any, name: str):
-  """Raises a UserError where a task trains in a way of its own."""
+  """Raises a UserError if a task overrides how it is trained."""
   base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
   for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
     path = f'{cls.__module__}.{cls.__qualname__}'
@@ -193,17 +192,17 @@ def _check_class(params: Any, name: str):
     if changed and path not in _KNOWN:
       raise errors.UserError(
         f'{name}: {path} overrides {", ".join(changed)}, which a bridged task'
-        ' must not: it computes as FPropTower, ComputePredictions and'
-        ' ComputeLoss say, and learns as its Params say'
+        ' must not; expected overrides of FPropTower, ComputePredictions or'
+        ' ComputeLoss, and training settings in Params'
       )
     if _ON_THE_HOST in vars(cls):
       logging.info('%s: %s.%s is not called', name, path, _ON_THE_HOST)
 
 
 def _leave_to_lingvo(train: ParamsView):
-  """Reads what of `train` Lingvo's FProp itself goes by.
+  """Marks the fields of `train` as read that Lingvo's FProp uses.
 
-  Noise, and what a class has added to what all tasks have.
+  These are variational noise, and fields that a class has added.
   """
   base_model = lingvo_runtime.module('lingvo.core.base_model')
   common = base_model.BaseTask.Params().train
@@ -213,7 +212,7 @@ def _leave_to_lingvo(train: ParamsView):
 
 
 def _of_sparse_gradients(learner: config_lib.Config) -> str:
-  """Returns why gradients must not be sparse; '' where they may be."""
+  """Returns why gradients must not be sparse; '' if they may be."""
   for optimizer in (
     learner.optimizer,
     *getattr(learner, 'auxiliary_optimizers', ()),
@@ -221,7 +220,7 @@ def _of_sparse_gradients(learner: config_lib.Config) -> str:
     left = optimizers.leaves_alone(optimizer)
     if left:
       return (
-        f'in Lingvo {config_lib.class_name(optimizer)} leaves alone {left} of'
-        ' such variables, which is not translated'
+        f'in Lingvo {config_lib.class_name(optimizer)} does not update {left}'
+        ' of such variables, which is not translated'
       )
   return ''

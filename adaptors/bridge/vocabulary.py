@@ -1,26 +1,25 @@
-"""How many ids of tokens a Lingvo task knows."""
+"""The number of token ids of a Lingvo task."""
 
 from typing import Any
 
 from adaptors.params import params_trees
 from pax_compat.input_core import token_ids
 
-# Fields of a task that hold something else than layers.
+# Fields of a task that do not contain layers.
 _NO_LAYERS = ('input', 'train')
 
 
-def known_to(params: Any) -> int | None:
-  """Returns how many ids a task knows: the rows of its largest table.
+def num_ids(params: Any) -> int | None:
+  """Returns the number of a task's token ids: the rows of its largest table.
 
-  Lingvo itself asserts that a table has the ids that are looked up, but no
-  assertion is left when XLA compiles it.
+  Lingvo asserts that ids are in range, but XLA compiles no assertions.
 
   Args:
     params: of the task.
 
   Returns:
-    The number; None where that is uncertain, as a layer is none of Lingvo's
-    own, or no layer looks anything up.
+    The number; None if it is uncertain, because a layer is not Lingvo's, or no
+    layer looks up ids.
   """
   layers = (
     (node.cls, dict(node.IterParams()))

@@ -1,9 +1,8 @@
-"""How far a run is: the numbers in Lingvo's checkpoints, and a state's counts.
+"""Step counts: of a training state, and as numbers in Lingvo's checkpoints.
 
-Most counts of a state are batches. An optimizer that collects gradients of
-several batches also counts its updates. Adam counts its own steps, which are
-fewer where several tasks are trained in turns; Lingvo says them as powers of
-Adam's decays.
+Most counts of a state count batches. An optimizer that accumulates gradients
+also counts its updates. Adam counts its own steps, which are fewer when tasks
+take turns; Lingvo stores them as powers of Adam's decays.
 """
 
 import dataclasses
@@ -12,85 +11,85 @@ from typing import Any
 
 import numpy as np
 
-from adaptors.checkpoints.facts import Facts
-from adaptors.checkpoints.slots import OptimizerFacts
+from adaptors.checkpoints.metadata import CheckpointMetadata
+from adaptors.checkpoints.slots import OptimizerMetadata
 from adaptors.translate.training import optimizers
 from pax_compat import errors
 from pax_compat import optimizers as pax_optimizers
 
 GLOBAL_STEP = 'global_step'
-# Of batches, by an optimizer that collects gradients.
+# Number of batches, kept by an optimizer that accumulates gradients.
 UPDATE_COUNT = 'update_count'
-# The decay of moving averages in the step before, where a schedule sets it.
+# The decay of moving averages in the previous step, if a schedule sets it.
 DECAY = 'ema_decay/var'
-# What eager mode counts checkpoints by.
+# Eager mode's number of checkpoints.
 SAVE_COUNTER = 'save_counter'
 _POWERS = ('beta1_power', 'beta2_power')
 _STEP = 'step'
 _COUNTS = ('count', 'mini_step', 'gradient_step')
-# Where a model that runs in Lingvo has the global step.
+# Path of the global step of a bridged model.
 _VARIABLES, _OF_MODEL = 'mdl_vars.', '.global_step'
-# The smallest number that is not subnormal.
+# The smallest normal number.
 _TINY = np.finfo(np.float32).tiny
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-  """A number of Lingvo's checkpoints.
+  """A scalar tensor of Lingvo's checkpoints.
 
   Attributes:
     name: in graph mode.
-    ends: what its name may end with in eager mode.
+    suffixes: possible suffixes of its name in eager mode.
   """
 
   name: str
-  ends: tuple[str, ...] = ()
+  suffixes: tuple[str, ...] = ()
 
 
 class Counts:
-  """The counts of a task's states, and the numbers that say them.
+  """Converts the counts of a task's state to checkpoint numbers and back.
 
   Attributes:
-    paths: of the counts.
+    paths: of the counts in the state.
   """
 
-  def __init__(self, paths: Collection[str], facts: Facts):
+  def __init__(self, paths: Collection[str], metadata: CheckpointMetadata):
     """Finds the counts.
 
     Args:
       paths: of all arrays of the state.
-      facts: of the task.
+      metadata: of the task.
     """
     self.paths = tuple(p for p in paths if _is_count(p))
-    self._facts = facts
-    self._collecting = next(
-      (one for one in facts.optimizers if one.counts_by_itself), None
+    self._metadata = metadata
+    self._accumulating = next(
+      (one for one in metadata.optimizers if one.counts_by_itself), None
     )
-    # Adams that have weights, with the paths of their own counts.
+    # The Adam optimizers that have weights, with the paths of their counts.
     self._adams = [
       (one, own)
-      for one in facts.optimizers
+      for one in metadata.optimizers
       if one.kind is pax_optimizers.Adam
       if (own := self._of_adam(one, paths))
     ]
 
   def numbers(self) -> dict[Number, tuple[str, ...]]:
-    """Returns the numbers that say the counts, with the paths of these."""
-    said = {Number(GLOBAL_STEP): (_STEP,)}
-    if self._collecting:
-      said[self._update_count] = (_STEP,)
-    if self._facts.scheduled_decay is not None:
-      said[Number(DECAY)] = (_STEP,)
+    """Returns the paths of the counts that each number determines."""
+    paths = {Number(GLOBAL_STEP): (_STEP,)}
+    if self._accumulating:
+      paths[self._update_count] = (_STEP,)
+    if self._metadata.scheduled_decay is not None:
+      paths[Number(DECAY)] = (_STEP,)
     for powers, own in zip(self._powers(), self._adams, strict=True):
-      said |= dict.fromkeys(powers, own[1])
-    return said
+      paths |= dict.fromkeys(powers, own[1])
+    return paths
 
   def read(self, read: Callable[[Number], Any | None]) -> dict[str, int]:
     """Returns the counts.
 
     Args:
-      read: returns a number, None for one that is not there: what it would say
-        starts anew.
+      read: returns the value of a number, or None if the checkpoint lacks it;
+        its counts then keep their initial values.
 
     Raises:
       UserError: numbers contradict each other.
@@ -102,13 +101,13 @@ class Counts:
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
       found = [read(power) for power in powers]
       if None not in found:
-        counts |= dict.fromkeys(own, _steps_of(_betas(one), found))
+        counts |= dict.fromkeys(own, _steps_from_powers(_betas(one), found))
     return counts
 
   def batches(self, read: Callable[[Number], Any | None]) -> int | None:
-    """Returns how many batches there were; as `read`."""
+    """Returns the number of batches trained on; arguments as of `read`."""
     step = read(Number(GLOBAL_STEP))
-    if step is None or not self._collecting:
+    if step is None or not self._accumulating:
       return None if step is None else int(step)
     batches = read(self._update_count)
     if batches is None:
@@ -117,24 +116,24 @@ class Counts:
     if step != expected:
       raise errors.UserError(
         f'the checkpoint has {GLOBAL_STEP} {step} and {UPDATE_COUNT}'
-        f' {batches}; expected {GLOBAL_STEP} {expected} after so many batches'
+        f' {batches}; expected {GLOBAL_STEP} {expected} after {batches} batches'
       )
     return int(batches)
 
   def written(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the numbers of a state.
+    """Returns the numbers of a checkpoint of a state.
 
     Args:
-      arrays: of the state, by path.
+      arrays: the state's arrays by path.
     """
     batches = int(arrays[_STEP])
     numbers = {GLOBAL_STEP: np.int64(self._global_step(batches))}
-    if self._collecting:
+    if self._accumulating:
       numbers[UPDATE_COUNT] = np.float32(batches)
-    if self._facts.scheduled_decay is not None:
+    if self._metadata.scheduled_decay is not None:
       step = np.float32(max(batches - 1, 0))
       warm = (np.float32(1) + step) / (np.float32(10) + step)
-      numbers[DECAY] = min(warm, np.float32(self._facts.scheduled_decay))
+      numbers[DECAY] = min(warm, np.float32(self._metadata.scheduled_decay))
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
       steps = int(arrays[own[0]])
       for power, beta in zip(powers, _betas(one), strict=True):
@@ -143,45 +142,48 @@ class Counts:
 
   @property
   def _update_count(self) -> Number:
-    one = self._collecting
+    one = self._accumulating
     return Number(UPDATE_COUNT, (f'{one.scope}{one.learner}/{UPDATE_COUNT}',))
 
   def _global_step(self, batches: int) -> int:
-    if not self._collecting:
+    if not self._accumulating:
       return batches
-    updates = batches // self._collecting.batches_per_update
-    return updates + (0 if self._facts.defers_steps else batches)
+    updates = batches // self._accumulating.batches_per_update
+    return updates + (0 if self._metadata.defers_steps else batches)
 
   def _count(self, path: str, batches: int) -> int:
-    """Returns a count, as it is where Adam counts all batches or updates."""
+    """Returns a count, assuming that Adam counts every batch or update."""
     if path.startswith(_VARIABLES):
       return self._global_step(batches)
-    facts = [f for f in self._facts.optimizers if path.startswith(f'{f.path}.')]
-    if not facts:
+    owner = next(
+      (o for o in self._metadata.optimizers if path.startswith(f'{o.path}.')),
+      None,
+    )
+    if owner is None:
       return batches
-    each, name = facts[0].batches_per_update, path.rpartition('.')[2]
+    each, name = owner.batches_per_update, path.rpartition('.')[2]
     if name == 'mini_step':
       return batches % each
     is_inner = name == 'gradient_step' or '.inner_opt_state.' in path
     return batches // each if is_inner else batches
 
-  def _of_adam(self, facts: OptimizerFacts, paths) -> tuple[str, ...]:
-    """Returns the paths of the counts that stand beside Adam's moments."""
-    found = (p.partition('.mu.') for p in paths if p.startswith(facts.path))
-    beside = {f'{before}.count' for before, mu, _ in found if mu}
+  def _of_adam(self, adam: OptimizerMetadata, paths) -> tuple[str, ...]:
+    """Returns the paths of the counts next to Adam's moments."""
+    found = (p.partition('.mu.') for p in paths if p.startswith(adam.path))
+    siblings = {f'{before}.count' for before, mu, _ in found if mu}
     return tuple(
-      p for p in self.paths if p in beside and p.startswith(f'{facts.path}.')
+      p for p in self.paths if p in siblings and p.startswith(f'{adam.path}.')
     )
 
   def _powers(self) -> list[list[Number]]:
-    """Returns the two powers of each Adam."""
+    """Returns the two powers of each Adam optimizer."""
     return [
       [
         Number(
           f'{name}_{index}' if index else name,
           tuple(
             f'{one.scope}{one.learner}/{within}{name}'
-            # An accumulator updates on condition.
+            # Accumulators update in a conditional.
             for within in ('', 'cond/')
           ),
         )
@@ -197,37 +199,37 @@ def _is_count(path: str) -> bool:
   return path == _STEP or path.rpartition('.')[2] in _COUNTS
 
 
-def _betas(facts: OptimizerFacts) -> tuple[float, float]:
-  adam = optimizers.wrapped(facts.config)[-1]
-  return adam.beta1, adam.beta2
+def _betas(adam: OptimizerMetadata) -> tuple[float, float]:
+  config = optimizers.wrapped(adam.config)[-1]
+  return config.beta1, config.beta2
 
 
-def _steps_of(betas: Sequence[float], powers: Sequence[Any]) -> int:
-  """Returns how many steps made the powers.
+def _steps_from_powers(betas: Sequence[float], powers: Sequence[Any]) -> int:
+  """Returns the number of steps after which Adam's powers have these values.
 
-  A power that has become too small to change says the least number that there
-  can be.
+  A power that has underflowed gives a lower bound only.
 
   Raises:
-    UserError: the powers are of different numbers of steps, or of none.
+    UserError: no number of steps fits all powers.
   """
-  said = [_exponents(b, p) for b, p in zip(betas, powers, strict=True)]
-  least = max(first for first, _ in said)
-  if any(not first <= least <= last for first, last in said):
-    told = ' and '.join(
+  ranges = [_exponents(b, p) for b, p in zip(betas, powers, strict=True)]
+  least = max(first for first, _ in ranges)
+  if any(not first <= least <= last for first, last in ranges):
+    values = ' and '.join(
       f'{power} of {beta}' for power, beta in zip(powers, betas, strict=True)
     )
     raise errors.UserError(
-      f"the checkpoint has Adam's powers {told}, which are not those of one"
-      " number of steps; expected the optimizer's decays to be those of the run"
+      f"the checkpoint has Adam's powers {values}, which belong to different"
+      " numbers of steps; expected the optimizer's decays to be those of the"
+      ' run'
     )
   return int(least) - 1
 
 
 def _exponents(base: float, power: Any) -> tuple[float, float]:
-  """Returns the least and the largest exponent that give a power.
+  """Returns the smallest and the largest exponent that give a power.
 
-  Where none does, the least is infinite and the largest is 0.
+  If there is none, the smallest is infinite and the largest is 0.
   """
   power = _without_subnormal(np.float32(power))
   base = result = np.float32(base)
@@ -242,7 +244,7 @@ def _exponents(base: float, power: Any) -> tuple[float, float]:
 
 
 def _power(base: float, exponent: int) -> np.float32:
-  """Returns a power with the rounding errors of one product a step."""
+  """Returns a power, rounded after each multiplication as in training."""
   base = result = np.float32(base)
   for _ in range(exponent - 1):
     before, result = result, _without_subnormal(result * base)
@@ -252,5 +254,5 @@ def _power(base: float, exponent: int) -> np.float32:
 
 
 def _without_subnormal(x: np.float32) -> np.float32:
-  """Returns a number, or 0 where it is so small that TensorFlow makes it 0."""
+  """Flushes a subnormal number to zero, as TensorFlow does."""
   return x if abs(x) >= _TINY else np.float32(0)

@@ -1,4 +1,4 @@
-"""Writes a run's state as a TensorFlow checkpoint, one array at a time."""
+"""Exports a training state as a TensorFlow checkpoint, array by array."""
 
 import os
 import pathlib
@@ -12,57 +12,57 @@ from adaptors import lingvo_runtime
 from adaptors.checkpoints import counts, files, mapping
 from pax_compat import checkpoints, errors
 
-_PARTS = '.parts'
+_STAGED = '.parts'
 _PREFIX = 'part'
 
 
 def write(
   state: Any,
-  facts: mapping.Facts,
+  metadata: mapping.CheckpointMetadata,
   folder: str | os.PathLike,
   original: files.TensorflowCheckpoint | None = None,
 ) -> str:
-  """Writes the checkpoint that Lingvo would have at a state.
+  """Writes the checkpoint that Lingvo would write for a state.
 
-  Names are those of Lingvo's graph mode. Each array is written to a file of its
-  own, and its folder gets its name when it is whole; so a run that was cut off
-  goes on where it was, if the state is the same.
+  Tensors have the names of Lingvo's graph mode. Each array is written to a
+  separate folder, renamed once complete. An interrupted export of the same
+  state therefore resumes where it stopped.
 
   Args:
-    state: as of `TaskProgram`, on one process.
-    facts: of its task.
+    state: of `TaskProgram`, on one process.
+    metadata: of its task.
     folder: to write to, such as a run's `train`; created if needed.
-    original: the checkpoint of Lingvo's that the run started from, if any.
-      Where Lingvo's tables have rows that are padding, which are not here, they
-      are as in there; else as new ones, with weights of 0.
+    original: the Lingvo checkpoint that the run started from, if any. It
+      supplies the padding rows of Lingvo's tables, which do not exist here.
+      Without it they get their initial values, 0 for weights.
 
   Returns:
     The prefix of the checkpoint's files.
 
   Raises:
-    UserError: a checkpoint of the same step is there.
+    UserError: a checkpoint of the same step exists.
   """
-  # Absolute: TensorFlow finds no newest checkpoint by a relative path.
+  # TensorFlow finds the newest checkpoint by an absolute path only.
   folder = pathlib.Path(folder).expanduser().absolute()
   arrays = checkpoints.state_paths(state)
-  numbers = mapping.counts_of(state, facts).written(arrays)
+  numbers = mapping.counts_of(state, metadata).written(arrays)
   step = int(numbers[counts.GLOBAL_STEP])
   prefix = folder / f'ckpt-{step:08d}'
   if prefix.with_name(f'{prefix.name}.index').exists():
     raise errors.UserError(
-      f'{prefix}.index is there already; expected a folder without a checkpoint'
+      f'{prefix}.index already exists; expected a folder without a checkpoint'
       f' of step {step}'
     )
-  parts = folder / f'{prefix.name}{_PARTS}'
-  parts.mkdir(parents=True, exist_ok=True)
-  saved = [_save(parts, 'counts', numbers)]
-  copies = {of: name for name, of in mapping.copies_of(state, facts).items()}
-  for leaf in mapping.leaves_of(state, facts):
-    folder_of = parts / leaf.path
+  staged = folder / f'{prefix.name}{_STAGED}'
+  staged.mkdir(parents=True, exist_ok=True)
+  saved = [_save(staged, 'counts', numbers)]
+  copies = {of: name for name, of in mapping.copies_of(state, metadata).items()}
+  for leaf in mapping.leaves_of(state, metadata):
+    folder_of = staged / leaf.path
     if not folder_of.is_dir():
       tensors = _tensors(leaf, arrays[leaf.path], original)
       tensors |= {copies[t]: v for t, v in tensors.items() if t in copies}
-      _save(parts, leaf.path, tensors)
+      _save(staged, leaf.path, tensors)
     saved.append(str(folder_of / _PREFIX))
   tf = lingvo_runtime.module('tensorflow')
   tf.raw_ops.MergeV2Checkpoints(
@@ -70,7 +70,7 @@ def write(
     destination_prefix=str(prefix),
     delete_old_dirs=False,
   )
-  shutil.rmtree(parts)
+  shutil.rmtree(staged)
   tf.compat.v1.train.update_checkpoint_state(str(folder), prefix.name)
   return str(prefix)
 
@@ -98,16 +98,16 @@ def _padding(
   leaf: mapping.Leaf,
   original: files.TensorflowCheckpoint | None,
 ) -> np.ndarray:
-  """Returns what a tensor has where there is nothing of it here."""
+  """Returns a tensor's values for elements that do not exist here."""
   if original is not None and original.shapes.get(name) == value.shape:
     return original.read(name)
-  return np.asarray(leaf.first, value.dtype)
+  return np.asarray(leaf.initial_value, value.dtype)
 
 
-def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
-  """Saves tensors in a folder, which is there when they are whole."""
+def _save(staged: pathlib.Path, name: str, tensors: dict) -> str:
+  """Saves tensors to a folder, which exists only once they are complete."""
   tf = lingvo_runtime.module('tensorflow')
-  unfinished = parts / f'{name}.unfinished'
+  unfinished = staged / f'{name}.unfinished'
   shutil.rmtree(unfinished, ignore_errors=True)
   unfinished.mkdir()
   tf.raw_ops.SaveV2(
@@ -116,5 +116,5 @@ def _save(parts: pathlib.Path, name: str, tensors: dict) -> str:
     shape_and_slices=[''] * len(tensors),
     tensors=[tf.constant(np.asarray(t, order='C')) for t in tensors.values()],
   )
-  shutil.rmtree(parts / name, ignore_errors=True)
-  return str(unfinished.rename(parts / name) / _PREFIX)
+  shutil.rmtree(staged / name, ignore_errors=True)
+  return str(unfinished.rename(staged / name) / _PREFIX)

@@ -1,7 +1,7 @@
-"""TensorFlow checkpoints on disk: found, listed, read one tensor at a time.
+"""Finds and reads TensorFlow checkpoints on disk, one tensor at a time.
 
-A checkpoint is a prefix, such as `train/ckpt-00012000`, of files: `.index` says
-which tensors there are, `.data-?????-of-?????` hold them with checksums.
+A checkpoint is a prefix of files, such as `train/ckpt-00012000`: `.index` lists
+its tensors, `.data-?????-of-?????` contain them with checksums.
 """
 
 import os
@@ -15,26 +15,26 @@ from adaptors import lingvo_runtime
 from pax_compat import errors
 
 _INDEX = '.index'
-# What an object-based checkpoint calls the tensor that describes its objects.
+# The tensor of an object-based checkpoint that describes its objects.
 _OBJECT_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
 _OBJECT_GRAPH_PROTO = 'tensorflow.core.protobuf.trackable_object_graph_pb2'
 _STEP = re.compile(r'-(\d+)$')
-# Folders below a run's that hold checkpoints: Lingvo's trainer, and its
-# executor's object-based ones.
+# Subfolders of a run with checkpoints, by Lingvo's trainer and (object-based)
+# by its executor.
 _FOLDERS = ('train', 'train/ckpt_V2', 'ckpt_V2', '')
 
 
 class TensorflowCheckpoint:
-  """One checkpoint, whose tensors are called as its variables are.
+  """A checkpoint, with tensors by variable name.
 
   Attributes:
     prefix: path of its files, without their suffixes.
-    shapes: of the tensors, by name.
-    dtypes: numpy's, of the tensors, by name.
+    shapes: the tensors' shapes by name.
+    dtypes: the tensors' numpy dtypes by name.
   """
 
   def __init__(self, prefix: str | os.PathLike):
-    """Opens it.
+    """Opens a checkpoint.
 
     Args:
       prefix: path of its files, with or without '.index'.
@@ -46,9 +46,9 @@ class TensorflowCheckpoint:
     tf = lingvo_runtime.module('tensorflow')
     if not pathlib.Path(self.prefix + _INDEX).is_file():
       raise errors.UserError(
-        f'{self.prefix}{_INDEX} is not there; expected the prefix of a'
+        f'{self.prefix}{_INDEX} does not exist; expected the prefix of a'
         ' TensorFlow checkpoint, such as .../train/ckpt-00001000'
-        + errors.did_you_mean(self.prefix, _prefixes_beside(self.prefix))
+        + errors.did_you_mean(self.prefix, _sibling_prefixes(self.prefix))
       )
     try:
       self._reader = tf.train.load_checkpoint(self.prefix)
@@ -63,10 +63,10 @@ class TensorflowCheckpoint:
     }
 
   def read(self, name: str) -> np.ndarray:
-    """Returns a tensor, which TensorFlow holds against its checksum.
+    """Returns a tensor; TensorFlow verifies its checksum.
 
     Raises:
-      UserError: a file is damaged or was cut off.
+      UserError: a file is damaged or truncated.
     """
     try:
       return np.asarray(self._reader.get_tensor(self._keys[name]))
@@ -74,10 +74,10 @@ class TensorflowCheckpoint:
       raise self._damaged(error, name) from error
 
   def _names(self, shapes) -> dict[str, str]:
-    """Returns the key in the files of each name.
+    """Returns the key of each variable name in the files.
 
-    They are the same but in object-based checkpoints, whose keys are paths
-    through objects, and which say the variables' full names elsewhere.
+    Keys are names, except in object-based checkpoints: there they are paths
+    through objects, and the object graph has the variables' full names.
     """
     if _OBJECT_GRAPH not in shapes:
       return {name: name for name in shapes}
@@ -91,9 +91,9 @@ class TensorflowCheckpoint:
           continue
         if names.setdefault(name, key) != key:
           raise errors.UserError(
-            f'{self.prefix} has two variables called {name}, as Lingvo has them'
-            ' in eager mode where task_name_var_scope is False; expected names'
-            ' that are all different'
+            f'{self.prefix} has two variables called {name}, as Lingvo writes'
+            ' them in eager mode without task_name_var_scope; expected unique'
+            ' names'
           )
     return names
 
@@ -101,17 +101,18 @@ class TensorflowCheckpoint:
     what = f', tensor {name}' if name else ''
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return errors.UserError(
-      f'the checkpoint {self.prefix}{what}: {lines[0]}; expected whole files of'
-      ' a TensorFlow checkpoint, perhaps an older one of the run'
+      f'the checkpoint {self.prefix}{what}: {lines[0]}; expected complete files'
+      ' of a TensorFlow checkpoint, perhaps an older one of the run'
     )
 
 
 def newest(path: str | os.PathLike) -> TensorflowCheckpoint:
-  """Returns the checkpoint that a path means.
+  """Returns the checkpoint at a path.
 
   Args:
     path: the prefix of a checkpoint's files; or a run's folder or its `train`,
-      of which it is the newest that can be opened. Others are told of.
+      for the newest checkpoint that can be opened. Newer ones that cannot are
+      logged.
 
   Raises:
     UserError: there is none.
@@ -125,9 +126,9 @@ def newest(path: str | os.PathLike) -> TensorflowCheckpoint:
       try:
         return TensorflowCheckpoint(index)
       except errors.UserError as error:
-        logging.warning('%s; an older checkpoint is taken', error)
+        logging.warning('%s; using an older checkpoint instead', error)
   raise errors.UserError(
-    f'{folder} holds no TensorFlow checkpoint that can be read; expected'
+    f'{folder} has no TensorFlow checkpoint that can be read; expected'
     f' ckpt-*{_INDEX} in it or in its folder train'
   )
 
@@ -137,6 +138,6 @@ def _step(index: pathlib.Path) -> int:
   return int(found.group(1)) if found else -1
 
 
-def _prefixes_beside(prefix: str) -> list[str]:
-  beside = pathlib.Path(prefix).parent.glob(f'*{_INDEX}')
-  return [str(index).removesuffix(_INDEX) for index in beside]
+def _sibling_prefixes(prefix: str) -> list[str]:
+  siblings = pathlib.Path(prefix).parent.glob(f'*{_INDEX}')
+  return [str(index).removesuffix(_INDEX) for index in siblings]

@@ -1,4 +1,4 @@
-"""Makes a run's state of a TensorFlow checkpoint, one tensor at a time."""
+"""Imports a training state from a TensorFlow checkpoint, array by array."""
 
 import functools
 import re
@@ -16,13 +16,13 @@ from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.program import TaskProgram, TrainState
 
 _MAX_LISTED = 10
-# Takes the path of an array and what makes it, and returns it.
+# Takes an array's path and a function that makes it; returns the array.
 Keep = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
 
 
 def read_state(
   checkpoint: TensorflowCheckpoint,
-  facts: mapping.Facts,
+  metadata: mapping.CheckpointMetadata,
   program: TaskProgram,
   batch: NestedMap,
   *,
@@ -30,26 +30,26 @@ def read_state(
   allow_unused: Iterable[str] = (),
   keep: Keep = lambda _, make: make(),
 ) -> TrainState:
-  """Returns the state that a checkpoint holds, each array where it belongs.
+  """Returns the state in a checkpoint, with the program's shardings.
 
-  In memory is never more than the state, one of its arrays and the tensors that
-  it is made of.
+  Peak memory is the state, plus one of its arrays and the tensors it is made
+  of.
 
   Args:
     checkpoint: the checkpoint.
-    facts: of its task.
-    program: the task's steps.
+    metadata: of its task.
+    program: the task's program.
     batch: a batch of this process, or its shapes.
     allow_missing: regular expressions of tensors that the checkpoint may lack;
-      what they would have been starts anew.
+      their arrays get their initial values.
     allow_unused: regular expressions of tensors that may be left over.
-    keep: where arrays are kept in between; by default nowhere.
+    keep: caches arrays before they are sharded; by default it does not.
 
   Raises:
-    UserError: tensors are missing or left over, or have other shapes; the
-      message has all of them.
+    UserError: tensors are missing, left over or of another shape; the message
+      lists them.
   """
-  found = mapping.plan(program.abstract_state, facts, checkpoint.shapes)
+  found = mapping.plan(program.abstract_state, metadata, checkpoint.shapes)
   _check(found, checkpoint, list(allow_missing), list(allow_unused))
   _check_shapes(found, checkpoint, program.abstract_state)
   counts = read_counts(checkpoint, found)
@@ -57,12 +57,12 @@ def read_state(
   known = {*counts, *(leaf.path for leaf in found.leaves)}
   leaves = program.init_leaves(batch, [p for p in wanted if p not in known])
   for path, count in counts.items():
-    # A repeated layer has one for each of its layers.
+    # A repeated layer has a count per layer.
     values = np.broadcast_to(count, wanted[path].shape)
-    leaves[path] = _placed(values, wanted[path])
+    leaves[path] = _sharded(values, wanted[path])
   for leaf in found.leaves:
     values = keep(leaf.path, functools.partial(read_leaf, checkpoint, leaf))
-    leaves[leaf.path] = _placed(values, wanted[leaf.path])
+    leaves[leaf.path] = _sharded(values, wanted[leaf.path])
   structure = jax.tree.structure(program.abstract_state)
   return jax.tree.unflatten(structure, [leaves[path] for path in wanted])
 
@@ -70,19 +70,19 @@ def read_state(
 def read_leaf(
   checkpoint: TensorflowCheckpoint, leaf: mapping.Leaf
 ) -> np.ndarray:
-  """Returns an array of the state, made of a checkpoint's tensors."""
-  parts = [checkpoint.read(name) for name in leaf.tensors]
-  return leaf.transform.to_jax(parts)
+  """Returns an array of the state, made from a checkpoint's tensors."""
+  tensors = [checkpoint.read(name) for name in leaf.tensors]
+  return leaf.transform.to_jax(tensors)
 
 
 def read_counts(
   checkpoint: TensorflowCheckpoint, found: mapping.Plan
 ) -> dict[str, int]:
-  """Returns the counts of the state that a checkpoint holds, by path.
+  """Returns the counts of the state in a checkpoint, by path.
 
   Args:
     checkpoint: the checkpoint.
-    found: the plan of it.
+    found: its plan.
 
   Raises:
     UserError: the checkpoint's numbers contradict each other.
@@ -90,19 +90,21 @@ def read_counts(
   return found.counts.read(_reader(checkpoint, found.numbers))
 
 
-def read_step(checkpoint: TensorflowCheckpoint, facts: mapping.Facts) -> int:
-  """Returns how many steps a checkpoint's run made; 0 where it does not say.
+def read_step(
+  checkpoint: TensorflowCheckpoint, metadata: mapping.CheckpointMetadata
+) -> int:
+  """Returns a checkpoint's number of steps; 0 if it has none.
 
   Raises:
     UserError: the checkpoint's numbers contradict each other.
   """
-  counts = Counts((), facts)
+  counts = Counts((), metadata)
   numbers = mapping.found_numbers(counts, checkpoint.shapes)
   return counts.batches(_reader(checkpoint, numbers)) or 0
 
 
 def _reader(checkpoint, numbers):
-  """Returns the function that reads a number, or returns None."""
+  """Returns a function that reads a number, None for one that is missing."""
 
   def read(number):
     name = numbers.get(number)
@@ -111,8 +113,8 @@ def _reader(checkpoint, numbers):
   return read
 
 
-def _placed(values: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
-  """Returns values as an array of the dtype and sharding of another."""
+def _sharded(values: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
+  """Returns values as an array with the dtype and sharding of `like`."""
   values = values.astype(like.dtype, copy=False)
   return jax.make_array_from_callback(
     values.shape, like.sharding, lambda index: values[index]
@@ -128,7 +130,9 @@ def _check(found, checkpoint, allow_missing, allow_unused):
       near = errors.did_you_mean(wanted[0], found.unused)
       lines.append(f'missing: {", ".join(wanted)}, for {path}{near}')
     else:
-      logging.warning('%s is not in the checkpoint and starts anew', path)
+      logging.warning(
+        '%s is not in the checkpoint; it keeps its initial value', path
+      )
   differing = [
     copy
     for copy, of in found.copies.items()
@@ -149,29 +153,29 @@ def _check(found, checkpoint, allow_missing, allow_unused):
 
 
 def _others(names: Iterable[str], patterns: list[str]) -> list[str]:
-  """Returns the names that no pattern matches as a whole."""
+  """Returns the names that no pattern matches completely."""
   return [n for n in names if not any(re.fullmatch(p, n) for p in patterns)]
 
 
 def _check_shapes(found, checkpoint, state):
-  """Raises a UserError over tensors that make an array of another shape."""
+  """Raises a UserError over tensors that give an array of another shape."""
   arrays = checkpoints.state_paths(state)
   lines = []
   for leaf in found.leaves:
     shapes = [checkpoint.shapes[name] for name in leaf.tensors]
-    # Of broadcast zeros, which take no memory.
-    parts = [np.broadcast_to(np.zeros([], np.int8), s) for s in shapes]
+    # Broadcast zeros take no memory.
+    zeros = [np.broadcast_to(np.zeros([], np.int8), s) for s in shapes]
     wanted = arrays[leaf.path].shape
     try:
-      made = leaf.transform.to_jax(parts).shape
+      made = leaf.transform.to_jax(zeros).shape
     except ValueError:
       made = None
     if made != wanted:
-      told = ', '.join(
+      tensors = ', '.join(
         f'{name} {list(s)}'
         for name, s in zip(leaf.tensors, shapes, strict=True)
       )
-      lines.append(f'{told} for {leaf.path} {list(wanted)}')
+      lines.append(f'{tensors} for {leaf.path} {list(wanted)}')
   if lines:
     raise errors.UserError(
       f'{checkpoint.prefix} has tensors of other shapes than the experiment:\n'

@@ -1,8 +1,38 @@
-"""Which tensors of a checkpoint each array of a run's state is made of.
+"""Maps the arrays of a training state to the tensors of a checkpoint.
 
-A weight is made of Lingvo's variables, by the task's `VariableMap`, and so is a
-variable that is not trained, such as a moving mean. What optimizers keep beside
-them `slots` knows, and counts `counts`.
+The task's `VariableMap` maps weights and non-trainable variables, such as a
+moving mean; `slots` maps optimizer state, and `counts` maps step counts.
+
+For example, with the weight of a projection trained with Adam:
+
+    >>> from adaptors.checkpoints import mapping
+    >>> from adaptors.checkpoints.metadata import CheckpointMetadata
+    >>> from adaptors.checkpoints.slots import OptimizerMetadata
+    >>> from adaptors.translate.variables import Variable, VariableMap
+    >>> from pax_compat import optimizers
+    >>> adam = OptimizerMetadata(
+    ...   learner_path='opt_state', key='', weights='', theta='',
+    ...   config=optimizers.Adam.config(), name='Adam', scope='', task='mt',
+    ...   learner='loss')
+    >>> metadata = CheckpointMetadata(
+    ...   variables=VariableMap([Variable(('proj.w',), 'proj/w')]),
+    ...   names={'proj.w': 'mt/proj/w/var'}, optimizers=(adam,))
+    >>> moments = {'proj': {'w': np.zeros([2, 3])}}
+    >>> state = {
+    ...   'step': 0, 'mdl_vars': {'params': {'proj': {'w': np.ones([2, 3])}}},
+    ...   'opt_state': {'optimizer': {
+    ...     'count': 0, 'mu': moments, 'nu': moments}}}
+    >>> for leaf in mapping.leaves_of(state, metadata):
+    ...   print(leaf.path, *leaf.tensors)
+    mdl_vars.params.proj.w mt/proj/w/var
+    opt_state.optimizer.mu.proj.w mt/proj/w/var/Adam
+    opt_state.optimizer.nu.proj.w mt/proj/w/var/Adam_1
+    >>> tensors = ['mt/proj/w/var', 'mt/proj/w/var/Adam', 'mt/old/w/var']
+    >>> plan = mapping.plan(state, metadata, tensors)
+    >>> plan.missing['opt_state.optimizer.nu.proj.w']
+    ('mt/proj/w/var/Adam_1',)
+    >>> plan.unused
+    ('mt/old/w/var',)
 """
 
 import dataclasses
@@ -12,34 +42,34 @@ from typing import Any
 import numpy as np
 
 from adaptors.checkpoints.counts import SAVE_COUNTER, Counts, Number
-from adaptors.checkpoints.facts import Facts
-from adaptors.checkpoints.slots import OptimizerFacts
+from adaptors.checkpoints.metadata import CheckpointMetadata
+from adaptors.checkpoints.slots import OptimizerMetadata
 from adaptors.translate.variables import Identity, Variable
 from pax_compat import base_layer, checkpoints, errors
 
 _AVERAGE = 'ExponentialMovingAverage'
 _VARIABLES = 'mdl_vars'
-# Where a state has the moving averages.
+# Path of the moving averages in a state.
 _AVERAGES = 'average.ema'
-# Where a state and Lingvo's task have what a learner knows of norms.
+# Paths of a learner's gradient norm statistics, in a state and in Lingvo.
 _NORMS, _TRACKER = 'norms', 'learners[0].grad_norm_tracker'
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-  """An array of the state that a checkpoint has.
+  """An array of the state that is in a checkpoint.
 
   Attributes:
     path: in the state, with dots.
-    tensors: names of the tensors that it is made of.
-    transform: how, as of a `Variable`.
-    first: what a slot's elements start with; 0 for a variable.
+    tensors: names of the tensors that it is made from.
+    transform: of `Variable`: converts the tensors to the array and back.
+    initial_value: of a slot's elements; 0 for a variable.
   """
 
   path: str
   tensors: tuple[str, ...]
   transform: Any
-  first: float = 0.0
+  initial_value: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +77,12 @@ class Plan:
   """How a checkpoint and a state correspond.
 
   Attributes:
-    leaves: the arrays that the checkpoint has.
+    leaves: the arrays that are in the checkpoint.
     counts: the state's counts.
-    numbers: names of the tensors that say the counts, where they are there.
-    copies: tensors that are there and hold what other ones do, by their names.
-    missing: tensors that are wanted and not there, by the state's path.
-    unused: tensors that are there and not wanted.
+    numbers: names of the checkpoint's tensors that determine the counts.
+    copies: tensors that duplicate other ones, as a map of names.
+    missing: tensors that the checkpoint lacks, by path in the state.
+    unused: tensors that the state does not need.
   """
 
   leaves: tuple[Leaf, ...]
@@ -63,34 +93,36 @@ class Plan:
   unused: tuple[str, ...]
 
 
-def plan(state: Any, facts: Facts, tensors: Collection[str]) -> Plan:
-  """Says which tensors make a state.
+def plan(
+  state: Any, metadata: CheckpointMetadata, tensors: Collection[str]
+) -> Plan:
+  """Returns which tensors of a checkpoint a state is made from.
 
   Args:
-    state: arrays or their shapes, as of `TaskProgram.abstract_state`.
-    facts: of the task.
-    tensors: names of those that a checkpoint has.
+    state: arrays or their shapes, such as `TaskProgram.abstract_state`.
+    metadata: of the task.
+    tensors: names of the checkpoint's tensors.
 
   Raises:
-    UserError: the optimizer's state cannot be told from its tensors.
+    UserError: an array has no counterpart in Lingvo's checkpoints.
   """
   names = _Names(tensors)
   leaves, missing = [], {}
-  for leaf in leaves_of(state, facts):
+  for leaf in leaves_of(state, metadata):
     absent = tuple(t for t in leaf.tensors if names.found(t) is None)
     if absent:
       missing[leaf.path] = absent
       continue
     found = tuple(map(names.found, leaf.tensors))
     leaves.append(dataclasses.replace(leaf, tensors=found))
-  counts = counts_of(state, facts)
+  counts = counts_of(state, metadata)
   numbers = found_numbers(counts, tensors)
   for number, paths in counts.numbers().items():
     for path in paths if number not in numbers else ():
       missing[path] = (*missing.get(path, ()), number.name)
   copies = {
     found: names.found(of)
-    for name, of in copies_of(state, facts).items()
+    for name, of in copies_of(state, metadata).items()
     if (found := names.found(name)) is not None
   }
   used = {t for leaf in leaves for t in leaf.tensors} | set(numbers.values())
@@ -108,42 +140,42 @@ def plan(state: Any, facts: Facts, tensors: Collection[str]) -> Plan:
 def found_numbers(
   counts: Counts, tensors: Collection[str]
 ) -> dict[Number, str]:
-  """Returns the tensors that say counts, of those that there are."""
+  """Returns which of `tensors` determines each number of the counts."""
   names = _Names(tensors)
   found = {number: names.found_number(number) for number in counts.numbers()}
   return {number: name for number, name in found.items() if name is not None}
 
 
-def counts_of(state: Any, facts: Facts) -> Counts:
+def counts_of(state: Any, metadata: CheckpointMetadata) -> Counts:
   """Returns the counts of a state."""
-  return Counts(checkpoints.state_paths(state), facts)
+  return Counts(checkpoints.state_paths(state), metadata)
 
 
-def leaves_of(state: Any, facts: Facts) -> Iterator[Leaf]:
-  """Yields the arrays of a state that Lingvo's checkpoint of it has.
+def leaves_of(state: Any, metadata: CheckpointMetadata) -> Iterator[Leaf]:
+  """Yields the arrays of a state that a Lingvo checkpoint of it contains.
 
   Raises:
-    UserError: the state has something that Lingvo's has not.
+    UserError: an array has no counterpart in Lingvo's checkpoints.
   """
   arrays = checkpoints.state_paths(state)
-  counts = set(counts_of(state, facts).paths)
-  finder = _Finder(facts, arrays)
+  counts = set(counts_of(state, metadata).paths)
+  finder = _Finder(metadata, arrays)
   for path in arrays:
     leaf = None if path in counts else finder.leaf(path)
     if leaf is not None:
       yield leaf
 
 
-def copies_of(state: Any, facts: Facts) -> dict[str, str]:
-  """Returns tensors of a checkpoint that hold what others do, by their names.
+def copies_of(state: Any, metadata: CheckpointMetadata) -> dict[str, str]:
+  """Returns tensors of a checkpoint that duplicate others, as a map of names.
 
-  These are moving averages of weights that are not trained, of which Lingvo
-  keeps them too.
+  Lingvo also writes moving averages of weights that are not trained; these
+  equal the weights.
   """
   paths = checkpoints.state_paths(state)
   if not any(f'.{_AVERAGES}.' in path for path in paths):
     return {}
-  finder = _Finder(facts, paths)
+  finder = _Finder(metadata, paths)
   averaged = {
     t
     for path in paths
@@ -151,8 +183,8 @@ def copies_of(state: Any, facts: Facts) -> dict[str, str]:
     for t in finder.leaf(path).tensors
   }
   own = (
-    facts.names[theta]
-    for variable in facts.variables
+    metadata.names[theta]
+    for variable in metadata.variables
     if variable.is_trainable
     for theta in variable.theta
   )
@@ -162,84 +194,85 @@ def copies_of(state: Any, facts: Facts) -> dict[str, str]:
 
 
 class _Names:
-  """Names of tensors, those that eager mode writes included.
+  """Looks up tensor names of graph mode in a checkpoint of either mode.
 
-  It puts the names of a task and a learner before those of an optimizer's.
+  Eager mode prefixes the names of optimizer slots with task and learner.
   """
 
   def __init__(self, tensors: Collection[str]):
     self._tensors = set(tensors)
-    # By each end of the names that begins with a part of them.
-    self._by_end: dict[str, list[str]] = {}
+    # Names by each of their suffixes that starts after a slash.
+    self._by_suffix: dict[str, list[str]] = {}
     for tensor in tensors:
-      parts = tensor.split('/')
-      for start in range(1, len(parts)):
-        self._by_end.setdefault('/'.join(parts[start:]), []).append(tensor)
+      components = tensor.split('/')
+      for start in range(1, len(components)):
+        suffix = '/'.join(components[start:])
+        self._by_suffix.setdefault(suffix, []).append(tensor)
 
   def found(self, name: str) -> str | None:
-    """Returns the tensor that is meant, or None."""
+    """Returns the tensor of a name, or None."""
     if name in self._tensors:
       return name
-    ending = self._by_end.get(name, ())
-    return ending[0] if len(ending) == 1 else None
+    matches = self._by_suffix.get(name, ())
+    return matches[0] if len(matches) == 1 else None
 
   def found_number(self, number: Number) -> str | None:
     """Returns the tensor of a number, or None."""
     if number.name in self._tensors:
       return number.name
-    found = (self.found(end) for end in number.ends)
+    found = (self.found(suffix) for suffix in number.suffixes)
     return next((name for name in found if name is not None), None)
 
 
 class _Finder:
-  """Finds what the arrays of a state are."""
+  """Finds the tensors of a state's arrays."""
 
-  def __init__(self, facts: Facts, arrays: Mapping[str, Any]):
-    self._facts = facts
+  def __init__(self, metadata: CheckpointMetadata, arrays: Mapping[str, Any]):
+    self._metadata = metadata
     self._arrays = arrays
     self._variables = {
       f'{_VARIABLES}.{_collection(v)}.{_dotted(v.jax)}': v
-      for v in facts.variables
+      for v in metadata.variables
     }
-    # By what their paths begin with, by the rest of their paths.
+    # By the prefix of their paths, then by the rest of them.
     self._weights = {
       optimizer.weights: {
         _dotted(v.jax.removeprefix(optimizer.weights)): v
-        for v in facts.variables
+        for v in metadata.variables
         if v.is_trainable and v.jax.startswith(optimizer.weights)
       }
-      for optimizer in facts.optimizers
+      for optimizer in metadata.optimizers
     }
 
   def leaf(self, path: str) -> Leaf | None:
-    """Returns the leaf of a path, None for what an optimizer does not use.
+    """Returns the leaf at a path; None for a slot that the optimizer ignores.
 
     Raises:
-      UserError: a checkpoint has nothing like it.
+      UserError: it has no counterpart in Lingvo's checkpoints.
     """
     variable = self._variables.get(path)
     if variable is not None:
       return Leaf(path, self._own(variable), variable.transform)
-    for optimizer in self._facts.optimizers:
+    for optimizer in self._metadata.optimizers:
       if path.startswith(f'{optimizer.learner_path}.{_AVERAGES}.'):
         return self._average(path, optimizer)
       if path.startswith(f'{optimizer.learner_path}.{_NORMS}.'):
         field = path.rpartition('.')[2]
-        name = self._facts.names[f'{optimizer.theta}{_TRACKER}.{field}']
+        name = self._metadata.names[f'{optimizer.theta}{_TRACKER}.{field}']
         return Leaf(path, (name,), Identity())
       if path.startswith(f'{optimizer.path}.'):
         return self._slot(path, optimizer)
     raise _unknown(path)
 
   def _own(self, variable: Variable) -> tuple[str, ...]:
-    return tuple(self._facts.names[theta] for theta in variable.theta)
+    return tuple(self._metadata.names[theta] for theta in variable.theta)
 
-  def _average(self, path: str, optimizer: OptimizerFacts) -> Leaf:
+  def _average(self, path: str, optimizer: OptimizerMetadata) -> Leaf:
     variable, _ = self._weight(path, optimizer)
     tensors = tuple(f'{name}/{_AVERAGE}' for name in self._own(variable))
     return Leaf(path, tensors, variable.transform)
 
-  def _slot(self, path: str, optimizer: OptimizerFacts) -> Leaf | None:
+  def _slot(self, path: str, optimizer: OptimizerMetadata) -> Leaf | None:
     variable, before = self._weight(path, optimizer)
     before, _, slot = before.rpartition('.')
     weight = path.removeprefix(f'{before}.{slot}.')
@@ -250,18 +283,18 @@ class _Finder:
     found = optimizer.tensors(slot, variable, self._own(variable), sizes)
     if found is None:
       return None
-    return Leaf(path, *found, first=optimizer.first(slot))
+    return Leaf(path, *found, initial_value=optimizer.initial_value(slot))
 
   def _weight(
-    self, path: str, optimizer: OptimizerFacts
+    self, path: str, optimizer: OptimizerMetadata
   ) -> tuple[Variable, str]:
-    """Returns the weight whose path a path ends with, and what is before it."""
+    """Returns the weight whose path is a suffix of `path`, and the prefix."""
     weights = self._weights[optimizer.weights]
-    parts = path.split('.')
-    for start in range(1, len(parts)):
-      found = weights.get('.'.join(parts[start:]))
+    components = path.split('.')
+    for start in range(1, len(components)):
+      found = weights.get('.'.join(components[start:]))
       if found is not None:
-        return found, '.'.join(parts[:start])
+        return found, '.'.join(components[:start])
     raise _unknown(path)
 
   def _path_of(self, variable: Variable) -> str:
@@ -280,5 +313,5 @@ def _dotted(path: str) -> str:
 
 def _unknown(path: str) -> errors.UserError:
   return errors.UserError(
-    f"the state's {path} has no counterpart in a checkpoint of Lingvo's"
+    f"the state's {path} has no counterpart in Lingvo's checkpoints"
   )

@@ -1,4 +1,4 @@
-"""A checkpoint of Lingvo's trainer as the start of a run."""
+"""Starting a run from a checkpoint of Lingvo's trainer."""
 
 import dataclasses
 from typing import Any
@@ -10,24 +10,24 @@ from adaptors.checkpoints import files, importing, mapping
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """The newest checkpoint of a run, to go on from.
+  """A checkpoint of Lingvo's that a run starts from.
 
   Attributes:
     checkpoint: the checkpoint.
-    facts: of its task.
+    metadata: of its task.
     allow_missing: regular expressions of tensors that it may lack.
     allow_unused: regular expressions of tensors that may be left over.
   """
 
   checkpoint: files.TensorflowCheckpoint
-  facts: mapping.Facts
+  metadata: mapping.CheckpointMetadata
   allow_missing: tuple[str, ...] = ()
   allow_unused: tuple[str, ...] = ()
 
   @property
   def step(self) -> int:
-    """How many steps were made, 0 where the checkpoint does not say."""
-    return importing.read_step(self.checkpoint, self.facts)
+    """The checkpoint's number of steps; 0 if it has none."""
+    return importing.read_step(self.checkpoint, self.metadata)
 
   def __str__(self) -> str:
     return f"Lingvo's checkpoint {self.checkpoint.prefix} of step {self.step}"
@@ -45,7 +45,7 @@ class Start:
     """
     state = importing.read_state(
       self.checkpoint,
-      self.facts,
+      self.metadata,
       program,
       batch,
       allow_missing=self.allow_missing,

@@ -1,8 +1,8 @@
-"""What TensorFlow's optimizers keep of each variable, and how they call it.
+"""Slots: the state of TensorFlow's optimizers per variable, and its names.
 
-A slot is called by the variable and the optimizer, and numbered in the order of
+A slot's name is the variable's and the optimizer's, numbered in the order of
 creation: `lm/w/var/Adam` and `lm/w/var/Adam_1` are the two moments of Adam.
-Gradients that wait for more batches have names of their own.
+Accumulated gradients have separate names.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from adaptors.translate.variables import Identity, Stack, Variable
 from pax_compat import optimizers as pax_optimizers
 from pax_compat.config import Config
 
-# What an optimizer keeps of each variable, in the order of its creation. Of
-# Adafactor it depends on the variable.
+# Slots of each variable in the order of creation. Adafactor's depend on the
+# variable.
 _SLOTS = {
   pax_optimizers.Adagrad: ('sum_of_squares',),
   pax_optimizers.Adam: ('mu', 'nu'),
@@ -28,8 +28,8 @@ _SLOTS = {
   pax_optimizers.RmsProp: ('nu', 'trace'),
   pax_optimizers.Sgd: ('trace',),
 }
-_WAITING = 'acc_grads'
-# What optimizers may be wrapped by.
+_ACCUMULATED = 'acc_grads'
+# Supported wrappers of optimizers.
 _WRAPPERS = (
   lingvo_optimizers.GroupClipped,
   lingvo_optimizers.InOtherShapes,
@@ -38,25 +38,25 @@ _WRAPPERS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerFacts:
-  """One of a task's optimizers, here and in Lingvo.
+class OptimizerMetadata:
+  """An optimizer of a task, here and in Lingvo.
 
   Attributes:
-    learner_path: of its learner's state: `opt_state`, or `opt_state.tag` where
-      the task is one of several.
-    part: what its learner calls it among several; '' for the only one.
-    weights: what the paths of its weights begin with, and those in its state do
-      not: `task_tag/` where the task is one of several, else nothing.
-    theta: likewise of Lingvo's paths of the task's variables: `tag.`.
+    learner_path: of its learner's state: `opt_state`, or `opt_state.tag` for
+      the task `tag` of a multi-task model.
+    key: of the optimizer in a learner with several; '' for a single one.
+    weights: prefix of its weights' paths that paths in its state lack:
+      `task_tag/` in a multi-task model, else ''.
+    theta: likewise, the prefix of Lingvo's theta paths: `tag.` or ''.
     config: of the optimizer here.
-    name: what TensorFlow calls it and its slots, such as `Adam`.
-    scope: what the names of the task's variables begin with, such as `tag/`.
+    name: TensorFlow's name of the optimizer and its slots, such as `Adam`.
+    scope: prefix of the names of the task's variables, such as `tag/`.
     task: the task's name in Lingvo.
     learner: the name of its learner in Lingvo.
   """
 
   learner_path: str
-  part: str
+  key: str
   weights: str
   theta: str
   config: Config
@@ -67,18 +67,18 @@ class OptimizerFacts:
 
   @property
   def path(self) -> str:
-    """Of its state, such as `opt_state.optimizer.main`."""
+    """The path of its state, such as `opt_state.optimizer.main`."""
     path = f'{self.learner_path}.optimizer'
-    return f'{path}.{self.part}' if self.part else path
+    return f'{path}.{self.key}' if self.key else path
 
   @property
   def kind(self) -> type:
-    """The class of the optimizer that moves the weights."""
+    """The class of the innermost optimizer."""
     return optimizers.wrapped(self.config)[-1].cls
 
   @property
   def batches_per_update(self) -> int:
-    """Of how many batches it collects gradients."""
+    """The number of batches whose gradients it accumulates per update."""
     found = self._accumulator
     return found.num_sub_batches if found else 1
 
@@ -86,7 +86,7 @@ class OptimizerFacts:
   def counts_by_itself(self) -> bool:
     """Whether Lingvo's counts batches, and adds updates to the global step.
 
-    So do those with `num_micro_batches`, and not an `Accumulator`.
+    Optimizers with `num_micro_batches` do, an `Accumulator` does not.
     """
     found = self._accumulator
     return bool(found) and not found.schedule_counts_sub_batches
@@ -106,39 +106,38 @@ class OptimizerFacts:
     names: Sequence[str],
     sizes: Mapping[str, int],
   ) -> tuple[tuple[str, ...], Any] | None:
-    """Returns what Lingvo's checkpoints have of a weight's slot.
+    """Returns the tensors of a weight's slot in Lingvo's checkpoints.
 
     Args:
-      slot: what the state calls it, such as `mu`.
+      slot: its name in the state, such as `mu`.
       variable: the weight.
-      names: of the variables that it is made of.
-      sizes: how many elements each slot of the weight has, and the weight
-        itself, under ''.
+      names: of the Lingvo variables that the weight is made from.
+      sizes: numbers of elements by slot of the weight; '' is the weight itself.
 
     Returns:
-      The tensors' names and how the slot is made of them; None for a slot that
-      the optimizer does not use.
+      The tensors' names and the transform between them and the slot; None for
+      a slot that the optimizer does not use.
     """
     transform = variable.transform
     slots = _SLOTS.get(self.kind)
     if slots is None:
-      # Its state has Lingvo's shapes, but for layers that are stacked.
+      # Its state has Lingvo's shapes, except for stacked layers.
       transform = Stack() if variable_layout.is_stack(transform) else Identity()
-    if slot == _WAITING:
-      return tuple(map(self._waiting, names)), transform
+    if slot == _ACCUMULATED:
+      return tuple(map(self._accumulated, names)), transform
     if slots is None:
       slots = self._of_adafactor(sizes)
     if slot not in slots:
       return None
     if self.kind is pax_optimizers.RmsProp and slot == 'trace':
-      # TensorFlow collects what is subtracted, Optax what is added.
+      # TensorFlow accumulates what is subtracted, Optax what is added.
       transform = _Negative(transform)
     number = slots.index(slot)
-    end = f'{self.name}_{number}' if number else self.name
-    return tuple(f'{name}/{end}' for name in names), transform
+    suffix = f'{self.name}_{number}' if number else self.name
+    return tuple(f'{name}/{suffix}' for name in names), transform
 
-  def first(self, slot: str) -> float:
-    """Returns what the elements of a slot start with."""
+  def initial_value(self, slot: str) -> float:
+    """Returns the initial value of a slot's elements."""
     config = optimizers.wrapped(self.config)[-1]
     if slot == 'sum_of_squares':
       return config.initial_accumulator_value
@@ -151,7 +150,7 @@ class OptimizerFacts:
     is_whole = sizes['v'] == sizes['']
     return (*momentum, 'v') if is_whole else (*momentum, 'vr', 'vc')
 
-  def _waiting(self, name: str) -> str:
+  def _accumulated(self, name: str) -> str:
     if self.counts_by_itself:
       return f'{name}/GradientAccumulator'
     scope = f'{self.scope}{self.task}/{self.learner}'
@@ -159,7 +158,7 @@ class OptimizerFacts:
 
 
 def is_known(config: Config) -> bool:
-  """Whether `OptimizerFacts` tells the slots of an optimizer."""
+  """Whether the slots of an optimizer are known."""
   *others, last = optimizers.wrapped(config)
   if any(other.cls not in _WRAPPERS for other in others):
     return False
@@ -171,7 +170,7 @@ def is_known(config: Config) -> bool:
 
 
 def known() -> list[str]:
-  """Returns the names of the optimizers whose slots are told."""
+  """Returns the names of the optimizers with known slots."""
   return sorted(
     kind.__name__ for kind in (*_SLOTS, pax_optimizers.ShardedAdafactor)
   )
@@ -179,10 +178,10 @@ def known() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Negative:
-  """The values with the other sign.
+  """Negates the values of another transform.
 
   Attributes:
-    transform: how they correspond otherwise.
+    transform: the other transform.
   """
 
   transform: Any

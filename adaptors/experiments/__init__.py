@@ -1,1 +1,1 @@
-"""Lingvo experiments as experiments of the core."""
+"""Lingvo experiments as `BaseExperiment`s."""

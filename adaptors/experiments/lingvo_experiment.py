@@ -1,4 +1,4 @@
-"""A Lingvo experiment as a `BaseExperiment`: the trainer sees no difference."""
+"""A Lingvo experiment as a `BaseExperiment`."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
-from adaptors.checkpoints import files, mapping, run_start, task_facts
+from adaptors.checkpoints import files, mapping, run_start, task_metadata
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
 from adaptors.lingvo_registry.options import LingvoOptions
@@ -21,14 +21,14 @@ from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
 
 _TRAIN = program_schedule.TRAIN
-# What Lingvo's own trainer evaluates, where a schedule does not say.
+# The datasets that Lingvo's trainer evaluates without a schedule.
 _HELD_OUT = ('Dev', 'Test')
 
 
 class LingvoExperiment(base_experiment.BaseExperiment):
   """A class of Lingvo's registry: its task in JAX, its inputs adapted."""
 
-  # Classes of Lingvo: of the model's Params, and of what is registered.
+  # Names of Lingvo classes: the model, and the base of the registered class.
   MODEL = 'SingleTaskModel'
   REGISTERED = 'SingleTaskModelParams'
 
@@ -39,16 +39,16 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     model_params: Any,
     options: LingvoOptions,
   ):
-    """Reads the experiment's Params; nothing is instantiated.
+    """Reads the experiment's Params without instantiating them.
 
     Args:
-      name: its name in the registry.
+      name: the name in the registry.
       model_params: an instance of the registered class.
-      options: of the command line, with overrides of Params.
+      options: the options of the command line.
 
     Raises:
-      UserError: it is a kind of experiment that is not supported, or an
-        override names an unknown field.
+      UserError: this kind of experiment is not supported, or an override names
+        an unknown field.
     """
     self._name = name
     self._model_params = model_params
@@ -56,21 +56,21 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._options = options
     if self._override:
       logging.info('%s: overrides: %s', name, self._override)
-    with self._of_users('Model'):
+    with self._user_errors('Model'):
       model = model_params.Model()
     self._check_model(model)
     self._model = self._params_of(_TRAIN)
 
   @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
-    """The task in JAX, with the map of its variables."""
+    """The task in JAX, with the mapping of its variables."""
     return self.translate(self.task_params())
 
   def translate(self, params: Any) -> task_translation.TranslatedTask:
-    """Returns a task in JAX, as the command line says: translated or bridged.
+    """Returns a task in JAX, translated or bridged (`--translation`).
 
     Args:
-      params: of the task, as of `task_params`; they may be changed.
+      params: Params of the task, see `task_params`. They may be changed.
     """
     return bridge_task.translate(params, self._name, self._options.translation)
 
@@ -100,8 +100,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     schedule = self._schedule
     config.train.set(
       eval_interval_steps=schedule.interval_steps,
-      eval_during_training=self._evaluated_in_turn(),
-      # Of the training data, the batch that comes next is evaluated.
+      eval_during_training=self._evaluated_during_training(),
+      # On the training data, the next batch is evaluated.
       eval_skip_train=_TRAIN not in schedule.evaluated,
       decode_interval_steps=schedule.decode_interval_steps or None,
       decode_start_after_n_steps=schedule.decode_start_steps,
@@ -113,24 +113,24 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     return config
 
   def start(self) -> base_experiment.Start | None:
-    """Returns the newest checkpoint of the Lingvo run that is to go on."""
+    """Returns the newest checkpoint of the Lingvo run to continue."""
     if not self._options.lingvo_logdir:
       return None
     return run_start.Start(
       files.newest(self._options.lingvo_logdir),
-      self.facts,
+      self.checkpoint_metadata,
       allow_missing=self._options.allow_missing,
       allow_unused=self._options.allow_unused,
     )
 
   @functools.cached_property
-  def facts(self) -> mapping.Facts:
-    """What the names in its checkpoints depend on.
+  def checkpoint_metadata(self) -> mapping.CheckpointMetadata:
+    """Metadata that the names in its checkpoints depend on.
 
     Raises:
-      UserError: checkpoints of such a task are not supported.
+      UserError: checkpoints of this kind of task are not supported.
     """
-    return task_facts.of(self.task_params(), self.translated)
+    return task_metadata.of(self.task_params(), self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""
@@ -150,17 +150,17 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       name=name,
       input=params,
       is_training=True,
-      # The legacy run had this seed too; `resume_at` sees to restarts.
+      # The Lingvo run had this seed too; `resume_at` handles restarts.
       allow_fixed_file_random_seed=True,
       replay=self._options.lingvo_input_replay,
     )
 
   def _held_out(self, name: str) -> list[config_lib.Config]:
-    """Returns what a dataset to evaluate becomes: here one, of its name."""
+    """Returns the configs for a dataset to evaluate: here one of its name."""
     return [self._adapted(name, self._params_of(name).input)]
 
   def _adapted(self, name: str, params) -> config_lib.Config:
-    """Returns a dataset to evaluate: all of it, if it has an end."""
+    """Returns the config of a dataset to evaluate, entirely if it is finite."""
     batches = self._schedule.evaluated.get(name)
     if batches and not _has_end(params):
       return input_adaptor.LingvoInputAdaptor.config(
@@ -178,14 +178,14 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     )
 
   def dumps(self) -> dict[str, str]:
-    """Returns Lingvo's own text of the model's Params, overrides included."""
+    """Returns Lingvo's text of the model's Params, overrides included."""
     return {'lingvo_params.txt': self._model.ToText() + '\n'}
 
   def _params_of(self, dataset: str):
     """Returns the model's Params with one dataset, overrides applied."""
-    with self._of_users('Model'):
+    with self._user_errors('Model'):
       params = self._model_params.Model()
-    with self._of_users(dataset):
+    with self._user_errors(dataset):
       params.input = self._model_params.GetDatasetParams(dataset)
     if params.input is None:
       raise errors.UserError(
@@ -195,7 +195,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     if self._override:
       before = params.Copy()
       param_overrides.apply_override(params, self._override)
-      self._agree(before, params)
+      self._sync_train_params(before, params)
     return params
 
   def _held_out_names(self) -> list[str]:
@@ -214,7 +214,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       is not getattr(default, n, None)
     ]
 
-  def _evaluated_in_turn(self) -> tuple[str, ...]:
+  def _evaluated_during_training(self) -> tuple[str, ...]:
     """Returns the datasets that are evaluated while training."""
     schedule = self._schedule
     during = [n for n in schedule.evaluated if n != _TRAIN]
@@ -232,7 +232,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   @functools.cached_property
   def _early_stop_dataset(self) -> str:
-    """The dataset whose evaluation may end a run; '' where none may.
+    """The dataset whose evaluation may stop a run early; '' for none.
 
     Lingvo's evaluation jobs have the names of datasets in lower case.
     """
@@ -250,27 +250,27 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     return ''
 
   def _check_model(self, params):
-    """Raises a UserError unless it is Lingvo's model of that kind, as it is."""
+    """Raises a UserError unless the model is Lingvo's, without overrides."""
     base = getattr(lingvo_runtime.module('lingvo.core.base_model'), self.MODEL)
     if not issubclass(params.cls, base):
       raise errors.UserError(
-        f'{self._name} is a {params.cls.__name__}, of what is registered as a'
-        f' {self.REGISTERED}; expected a {self.MODEL}'
+        f'{self._name} is registered as a {self.REGISTERED}, and its model is a'
+        f' {params.cls.__name__}; expected a {self.MODEL}'
       )
     for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
       if registry.overrides(cls):
         changed = ', '.join(sorted(registry.overrides(cls)))
         raise errors.UserError(
           f'{self._name}: its model {cls.__module__}.{cls.__qualname__}'
-          f' overrides {changed}; expected {self.MODEL} as it is'
+          f' overrides {changed}; expected an unchanged {self.MODEL}'
         )
 
-  def _agree(self, before, params):
-    """Makes the model's and its task's `train` say the same after an override.
+  def _sync_train_params(self, before, params):
+    """Copies overrides between the `train` Params of the model and the task.
 
     Lingvo copies fields of `task.train` to the model's `train` when the Params
-    are made, so that an override of one of them leaves the other as it was.
-    Here the one that was overridden counts; where both were, the model's.
+    are made, so that an override changes only one of the two. If both are
+    overridden, the model's value is used.
     """
     model, task = params.train, params.task.train
     for name, value in before.train.IterParams():
@@ -283,34 +283,34 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   @functools.cached_property
   def _schedule(self) -> program_schedule.ProgramSchedule:
-    with self._of_users('ProgramSchedule'):
+    with self._user_errors('ProgramSchedule'):
       schedule = self._model_params.ProgramSchedule()
     return program_schedule.read(schedule, self._name)
 
   @contextlib.contextmanager
-  def _of_users(self, method: str) -> Iterator[None]:
-    """Says where a method of the registered class fails, such as at a typo."""
+  def _user_errors(self, method: str) -> Iterator[None]:
+    """Raises errors of a user's method as a UserError with their location."""
     try:
       yield
     except errors.UserError:
       raise
     except Exception as e:
-      place = errors.place_in_users_code(e) or errors.place_of(e)
+      location = errors.location_in_user_code(e) or errors.location_of(e)
       raise errors.UserError(
-        f'{self._name}.{method}() fails: {errors.one_line(e)} ({place})'
+        f'{self._name}.{method}() fails: {errors.one_line(e)} ({location})'
       ) from e
 
 
 def _has_end(params) -> bool:
-  """Whether an input reads files or a tf.data set, and not endless examples."""
+  """Whether an input reads files or a tf.data set: a finite dataset."""
   return 'repeat_count' in params or generator_kinds.is_tf_data(params)
 
 
 def _eval_batch_size(name: str, params) -> int:
-  """Returns how many examples of this host make a batch of an evaluation.
+  """Returns the number of examples per host in a batch of an evaluation.
 
-  Of several buckets the one with the fewest examples decides, since its batches
-  are the longest: it fits into memory for all of them.
+  With several buckets it is the smallest batch size. It belongs to the longest
+  examples, so batches of all buckets fit into memory.
   """
   limits = params_trees.get(params, 'bucket_batch_limit')
   size = min(limits) if limits else params.Get('batch_size')

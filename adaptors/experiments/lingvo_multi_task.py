@@ -1,11 +1,11 @@
-"""A Lingvo experiment of several tasks as a `BaseExperiment`."""
+"""A Lingvo experiment with several tasks as a `BaseExperiment`."""
 
 import functools
 
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.checkpoints import task_facts
+from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_experiment
 from adaptors.translate.tasks import multi_task
 from adaptors.translate.training import program_schedule
@@ -15,18 +15,18 @@ from pax_compat.inputs import multi_task_input
 from pax_compat.tasks import task_schedules
 
 _TRAIN = program_schedule.TRAIN
-# Without a program schedule nothing is evaluated but at the end.
+# Without a program schedule, evaluations run only at the end.
 _NO_SCHEDULE = program_schedule.ProgramSchedule(interval_steps=1, evaluated={})
 
 
 class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
   """A class of Lingvo's registry with several tasks, which are translated.
 
-  A dataset `Dev` becomes one for each task, `Dev_<task>`.
+  A dataset `Dev` becomes one dataset per task, `Dev_<task>`.
 
-  Lingvo's trainer draws a task for each step, its executor for as many as a
-  task's program schedule trains at a time. It is the executor's way where the
-  class has program schedules, else the trainer's.
+  If the class has program schedules, a task is drawn for as many steps as its
+  program schedule trains at a time, as in Lingvo's executor. Otherwise a task
+  is drawn for each step, as in Lingvo's trainer.
   """
 
   MODEL = 'MultiTaskModel'
@@ -34,11 +34,11 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
 
   @functools.cached_property
   def translated(self):
-    """All tasks as one in JAX, with the map of their variables."""
+    """All tasks as one task in JAX, with the mapping of their variables."""
     return self._translated.task
 
   def task_params(self):
-    """Refused: there are several.
+    """Not supported: there are several tasks.
 
     Raises:
       UserError: always.
@@ -49,13 +49,13 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     )
 
   @functools.cached_property
-  def facts(self):
-    """What the names in its checkpoints depend on.
+  def checkpoint_metadata(self):
+    """Metadata that the names in its checkpoints depend on.
 
     Raises:
-      UserError: checkpoints of such tasks are not supported.
+      UserError: checkpoints of this kind of tasks are not supported.
     """
-    return task_facts.of_several(self._model, self.translated)
+    return task_metadata.of_several(self._model, self.translated)
 
   def datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the registered class defines, adapted."""
@@ -73,14 +73,14 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     return [train, *(one for name in held_out for one in self._held_out(name))]
 
   def _held_out(self, name):
-    made = []
+    configs = []
     for task, params in sorted(self._params_of(name).input.IterParams()):
       own = f'{name}_{task}'
       data = self._adapted(name, params).set(name=own)
-      made.append(
+      configs.append(
         multi_task_input.TaskInput.config(name=own, task=task, input=data)
       )
-    return made
+    return configs
 
   def _task_schedule(self) -> config_lib.Config:
     schedule = self._translated.schedule.clone()
@@ -88,15 +88,15 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
       schedule.set(steps_each=self._schedule.interval_steps)
     return schedule
 
-  def _evaluated_in_turn(self):
+  def _evaluated_during_training(self):
     return tuple(
       one.name
-      for name in super()._evaluated_in_turn()
+      for name in super()._evaluated_during_training()
       for one in self._held_out(name)
     )
 
-  def _agree(self, before, params):
-    """Does nothing: what the tasks say is not copied to the model."""
+  def _sync_train_params(self, before, params):
+    """Does nothing: Lingvo does not copy Params of tasks to the model."""
 
   def _check_model(self, params):
     super()._check_model(params)
@@ -116,12 +116,12 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     if inputs != self._tasks:
       raise errors.UserError(
         f'{self._name}: {_TRAIN}() has inputs of {", ".join(inputs) or "none"};'
-        f' expected one of each task: {", ".join(self._tasks)}'
+        f' expected one for each task: {", ".join(self._tasks)}'
       )
     if self._options.translation == 'bridge':
       raise errors.UserError(
         f'{self._name} has several tasks, which --translation=bridge does not'
-        ' do; expected auto or native'
+        ' support; expected auto or native'
       )
     return multi_task.translate_model(self._model, self._name)
 
@@ -145,7 +145,7 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     }
     if sorted(found) != self._tasks:
       raise errors.UserError(
-        f'{self._name}: ProgramSchedule() is of the tasks'
+        f'{self._name}: ProgramSchedule() has the tasks'
         f' {", ".join(sorted(found))}; expected {", ".join(self._tasks)}'
       )
     first, *others = found.values()

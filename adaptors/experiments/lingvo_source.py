@@ -1,7 +1,7 @@
-"""The experiment source of Lingvo: an entry point of the core.
+"""The experiment source of Lingvo, an entry point of the core.
 
-What builds experiments is imported when one is asked for: names alone are
-listed without it, in under a second.
+The modules that build experiments are imported in `find`, so that listing names
+takes less than a second.
 """
 
 from adaptors import lingvo_runtime
@@ -20,12 +20,12 @@ names = lookup.names
 def find(
   name: str, options: experiment_sources.SourceOptions
 ) -> base_experiment.BaseExperiment | None:
-  """Returns the Lingvo experiment of that name, or None if it is not Lingvo's.
+  """Returns the Lingvo experiment of a name, or None if there is none.
 
-  The folder of a run, `--lingvo_logdir`, is the name of what it trained.
+  The folder of a run, `--lingvo_logdir`, is a name of its experiment.
 
   Raises:
-    UserError: as for `find_model_params`.
+    UserError: see `find_model_params`.
   """
   own = options.of(LingvoOptions)
   if name == own.lingvo_logdir:

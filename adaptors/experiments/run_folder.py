@@ -1,10 +1,10 @@
-"""The experiment of a run that Lingvo's trainer left.
+"""The experiment of a run of Lingvo's trainer, from the Params in its folder.
 
     /old/run/control/params.pbtxt        the Params of the model
 
-The Params of its text are those of the run, whatever became of the class that
-made them. A text holds the training data alone: held-out datasets are those of
-a registered experiment that is named beside the run.
+The Params are those of the run, even if the class that made them has changed.
+The file contains the training data only. For held-out datasets, give the
+registered experiment (`--exp`) in addition to the run.
 """
 
 import pathlib
@@ -16,8 +16,8 @@ from adaptors import lingvo_runtime
 from adaptors.params.text import reader
 from pax_compat import errors
 
-# Where runs have their Params, the better form first: proto text tells types.
-_TEXTS = (
+# Files with Params, in order of preference: proto text has types.
+_FILES = (
   'trainer_params.pbtxt',
   'train/trainer_params.pbtxt',
   'control/params.pbtxt',
@@ -27,27 +27,27 @@ _TEXTS = (
 
 
 def model_params(logdir: str) -> Any:
-  """Returns the Params of a run as an experiment of Lingvo's registry would.
+  """Returns the Params of a run, like a class of Lingvo's registry.
 
   Args:
     logdir: the folder of the run.
 
   Raises:
-    UserError: it has no text of its Params, or one that cannot be read.
+    UserError: it does not have a file of Params, or the file cannot be read.
   """
   folder = pathlib.Path(logdir).expanduser()
-  found = [folder / name for name in _TEXTS if (folder / name).is_file()]
+  found = [folder / name for name in _FILES if (folder / name).is_file()]
   if not found:
     raise errors.UserError(
       f'--lingvo_logdir={logdir} has no Params of a run; expected one of'
-      f' {", ".join(_TEXTS)} in it, or --exp with the name of its experiment'
+      f' {", ".join(_FILES)} in it, or --exp with the name of its experiment'
     )
-  logging.info('the experiment is that of %s', found[0])
+  logging.info('read the experiment from %s', found[0])
   model = reader.read_file(found[0]).params
   base = lingvo_runtime.module('lingvo.core.base_model_params')
 
   class RunParams(base.SingleTaskModelParams):
-    """What was read."""
+    """The Params that were read."""
 
     def Train(self):
       return model.input.Copy()

@@ -1,1 +1,1 @@
-"""TensorFlow checkpoints of Lingvo runs, in and out."""
+"""The command that converts TensorFlow checkpoints of Lingvo runs."""

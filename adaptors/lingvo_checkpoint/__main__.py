@@ -5,13 +5,12 @@
     python -m adaptors.lingvo_checkpoint convert --exp=NAME \
         --job_log_dir=/new/run --to_lingvo=/back/train [--verify]
 
-Either goes on where it was if it is interrupted and called again. Where tables
-in Lingvo have rows that are padding, which are not here, the way back takes
-them from `--lingvo_logdir`, if that is given; else they are 0. `--verify`
-reads the result again and holds it against what it was made of, bit by bit;
-`verify` in the place of `convert` does only that, for a run and a checkpoint of
-Lingvo's that are there. Without `--exp` the experiment is that of the Params in
-`--lingvo_logdir`.
+An interrupted conversion resumes if it is started again. Padding rows of
+Lingvo's tables do not exist here; the conversion to Lingvo takes them from
+`--lingvo_logdir` if that is given, else they are 0. `--verify` reads the result
+and compares it with its source, bit by bit; the command `verify` does only
+that, for an existing run and Lingvo checkpoint. Without `--exp` the experiment
+is that of the Params in `--lingvo_logdir`.
 """
 
 from absl import flags
@@ -32,13 +31,13 @@ _TO_LINGVO = flags.DEFINE_string(
   "Folder to write Lingvo's checkpoint to, such as the `train` of a new run.",
 )
 _VERIFY = flags.DEFINE_bool(
-  'verify', False, 'Whether to hold the result against what it was made of.'
+  'verify', False, 'Compare the result with its source, bit by bit.'
 )
 _COMMANDS = ('convert', 'verify')
 
 
 def main(argv: list[str]):
-  """Does what the command line says."""
+  """Runs the command."""
   if len(argv) != 2 or argv[1] not in _COMMANDS:
     raise errors.UserError(
       f'{" ".join(argv[1:]) or "no command"}: expected one of'
@@ -54,26 +53,26 @@ def main(argv: list[str]):
       ' convert to it'
     )
   experiment = experiment_sources.find(name, options)
-  # Only now, since these import JAX and TensorFlow.
+  # Imported late: these import JAX and TensorFlow.
   from adaptors.checkpoints import files
   from adaptors.experiments.lingvo_experiment import LingvoExperiment
   from adaptors.lingvo_checkpoint import converting
 
   if not isinstance(experiment, LingvoExperiment):
-    raise errors.UserError(f"--exp={name} is not one of Lingvo's experiments")
+    raise errors.UserError(f'--exp={name} is not a Lingvo experiment')
   experiment = experiment_overrides.changed(
     experiment, skip_bad_records=experiment_flags.skip_bad_records()
   )
   job = _JOB_LOG_DIR.value
   if argv[1] == 'convert' and _TO_LINGVO.value:
-    lingvos = converting.to_lingvo(experiment, job, lingvos, _say)
+    lingvos = converting.to_lingvo(experiment, job, lingvos, _print_line)
   elif argv[1] == 'convert':
-    converting.to_jax(experiment, name, job, _say)
+    converting.to_jax(experiment, name, job, _print_line)
   if _VERIFY.value or argv[1] == 'verify':
-    converting.verify(experiment, job, files.newest(lingvos), _say)
+    converting.verify(experiment, job, files.newest(lingvos), _print_line)
 
 
-def _say(line: str):
+def _print_line(line: str):
   print(line, flush=True)
 
 

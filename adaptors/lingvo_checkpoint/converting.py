@@ -1,4 +1,4 @@
-"""Converts whole checkpoints, between a run of Lingvo's and one of ours."""
+"""Converts checkpoints between Lingvo runs and runs of `pax_compat.main`."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from pax_compat.trainer import partitioning, program
 from pax_compat.trainer.feeding import dataset_inputs
 
 _CHECKPOINTS = 'checkpoints'
-# Where an import keeps its arrays until all of them are made.
+# Folder in which an import stages its arrays.
 STAGING = 'import'
 
 
@@ -28,20 +28,20 @@ def to_jax(
   experiment: LingvoExperiment,
   name: str,
   job_log_dir: str | os.PathLike,
-  say: Callable[[str], None],
+  print_line: Callable[[str], None],
 ):
-  """Makes the checkpoint of a run's folder of one of Lingvo's.
+  """Converts a Lingvo checkpoint to a checkpoint in a run's folder.
 
-  If it is interrupted, the same call goes on with the next tensor.
+  After an interruption the same call resumes with the next tensor.
 
   Args:
     experiment: with the checkpoint as its `start()`.
     name: its name.
-    job_log_dir: the folder, without checkpoints.
-    say: takes the lines that the user reads.
+    job_log_dir: the run's folder, without checkpoints.
+    print_line: prints a line for the user.
 
   Raises:
-    UserError: the folder has checkpoints, or Lingvo's does not fit.
+    UserError: the folder has checkpoints, or Lingvo's checkpoint does not fit.
   """
   start = experiment.start()
   if start is None:
@@ -51,7 +51,7 @@ def to_jax(
   folder = pathlib.Path(job_log_dir)
   job_dir.claim(folder, name)
   with program_of(experiment) as (task_program, batch):
-    # So that no second copy of the state is made while it is written.
+    # Limits the writer's buffers, else it would copy the whole state.
     leaves = jax.tree.leaves(task_program.abstract_state)
     largest = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     with _opened(folder, max_bytes_in_flight=largest) as saver:
@@ -67,25 +67,25 @@ def to_jax(
         saver.save(start.step, state, {})
         saver.wait()
     staging.remove()
-  say(f'{job_log_dir} goes on from {start}')
+  print_line(f'{job_log_dir} continues from {start}')
 
 
 def to_lingvo(
   experiment: LingvoExperiment,
   job_log_dir: str | os.PathLike,
   folder: str | os.PathLike,
-  say: Callable[[str], None],
+  print_line: Callable[[str], None],
 ) -> str:
-  """Makes a checkpoint of Lingvo's of the newest one of a run.
+  """Converts the newest checkpoint of a run to a Lingvo checkpoint.
 
-  If it is interrupted, the same call goes on with the next array.
+  After an interruption the same call resumes with the next array.
 
   Args:
-    experiment: that the run trains. What the run has not, as the rows of tables
-      that are padding, is as in the checkpoint of its `start()`, if any.
+    experiment: that the run trains. The checkpoint of its `start()`, if any,
+      supplies what the run does not have, such as padding rows of tables.
     job_log_dir: the folder of the run.
     folder: to write to, such as `/new/run/train`.
-    say: takes the lines that the user reads.
+    print_line: prints a line for the user.
 
   Returns:
     The prefix of its files.
@@ -97,8 +97,10 @@ def to_lingvo(
   with _restored(experiment, job_log_dir) as state:
     start = experiment.start()
     original = start.checkpoint if start else None
-    prefix = exporting.write(state, experiment.facts, folder, original)
-  say(f'wrote {prefix}')
+    prefix = exporting.write(
+      state, experiment.checkpoint_metadata, folder, original
+    )
+  print_line(f'wrote {prefix}')
   return prefix
 
 
@@ -106,17 +108,17 @@ def verify(
   experiment: LingvoExperiment,
   job_log_dir: str | os.PathLike,
   checkpoint: files.TensorflowCheckpoint,
-  say: Callable[[str], None],
+  print_line: Callable[[str], None],
 ):
-  """Holds the newest checkpoint of a run against one of Lingvo's, bit by bit.
+  """Compares the newest checkpoint of a run with Lingvo's, bit by bit.
 
   Raises:
-    UserError: they differ; the message has every array that does.
+    UserError: they differ; the message lists every array that does.
   """
-  facts = experiment.facts
+  metadata = experiment.checkpoint_metadata
   with _restored(experiment, job_log_dir) as state:
     arrays = checkpoints.state_paths(state)
-    found = mapping.plan(state, facts, checkpoint.shapes)
+    found = mapping.plan(state, metadata, checkpoint.shapes)
     differing = [
       leaf.path
       for leaf in found.leaves
@@ -128,11 +130,11 @@ def verify(
   differing += [f'{path} (missing there)' for path in found.missing]
   if differing:
     raise errors.UserError(
-      f'{job_log_dir} is not {checkpoint.prefix}; these differ:\n  '
+      f'{job_log_dir} does not equal {checkpoint.prefix}; these differ:\n  '
       + '\n  '.join(differing)
     )
-  say(
-    f'the {len(found.leaves)} arrays are those of {checkpoint.prefix}, bit by'
+  print_line(
+    f'all {len(found.leaves)} arrays equal those of {checkpoint.prefix}, bit by'
     ' bit'
   )
 
@@ -141,7 +143,7 @@ def verify(
 def program_of(
   experiment: LingvoExperiment,
 ) -> Iterator[tuple[program.TaskProgram, NestedMap]]:
-  """Yields an experiment's program, and a batch."""
+  """Yields an experiment's program and a batch."""
   task = experiment.task().Instantiate()
   model = task.model
   mesh = partitioning.create_mesh(
@@ -182,6 +184,6 @@ def _restored(experiment, job_log_dir) -> Iterator[program.TrainState]:
 
 
 def _stamp(prefix: str) -> str:
-  """Returns what changes when a checkpoint is written again."""
-  about = pathlib.Path(f'{prefix}.index').stat()
-  return f'{about.st_size} {about.st_mtime_ns}'
+  """Returns a string that changes when a checkpoint is rewritten."""
+  stat = pathlib.Path(f'{prefix}.index').stat()
+  return f'{stat.st_size} {stat.st_mtime_ns}'

@@ -1,4 +1,4 @@
-"""Arrays that are made one after the other, and kept until all are there."""
+"""Staging of converted arrays on disk, so that a conversion can resume."""
 
 import contextlib
 import mmap
@@ -17,14 +17,14 @@ _SPARING_SECONDS = 0.1
 
 
 class Staging:
-  """A folder of arrays; what an interrupted conversion made is found again."""
+  """A folder of arrays that an interrupted conversion reuses."""
 
   def __init__(self, folder: str | os.PathLike, source: str):
-    """Opens the folder, emptied if it holds arrays of another source.
+    """Opens the folder; arrays of another source are deleted.
 
     Args:
       folder: created if needed.
-      source: says what the arrays are made of.
+      source: identifies what the arrays are made from.
     """
     self._folder = pathlib.Path(folder)
     self._arrays: list[np.memmap] = []
@@ -35,7 +35,7 @@ class Staging:
       files.replace(mark, source.encode())
 
   def get(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """Returns an array, on disk and not in memory, made if it is not there."""
+    """Returns an array, memory-mapped; calls `make` if it does not exist."""
     path = self._folder / f'{name}.npy'
     if not path.is_file():
       unfinished = path.with_suffix('.unfinished')
@@ -49,16 +49,16 @@ class Staging:
 
   @contextlib.contextmanager
   def sparing(self) -> Iterator[None]:
-    """While it is entered, what is read of arrays does not stay in memory.
+    """Keeps the arrays' pages out of memory within the context.
 
-    It is read from the disk again where it is needed again.
+    They are read from disk again when needed.
     """
     is_over = threading.Event()
 
     def spare():
       while not is_over.wait(_SPARING_SECONDS):
         for array in self._arrays:
-          # Nothing is written to them, so nothing is lost.
+          # The mappings are read-only, so no change is lost.
           array._mmap.madvise(mmap.MADV_DONTNEED)
 
     thread = threading.Thread(target=spare, name='staging')
@@ -70,5 +70,5 @@ class Staging:
       thread.join()
 
   def remove(self):
-    """Deletes all of it."""
+    """Deletes the folder."""
     shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Which files, or records, of a Lingvo input each host reads.
+"""Files, or records, of a Lingvo input that each host reads.
 
-Lingvo's readers of records read all files on every host, in another order where
-the seeds differ, so that hosts see the same examples now and then. Hosts that
-read different files never do. Where there are fewer files than hosts, each gets
-files of its own records.
+Lingvo's record readers read all files on every host, in different orders if the
+seeds differ, so some examples reach several hosts. Hosts that read different
+files share none. If there are fewer files than hosts, each host gets files with
+its own records.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from adaptors.records import (
 )
 from pax_compat import errors
 
-# What has a meaning of its own in a pattern, and so must not be in a path.
+# Characters with a meaning in a pattern; a path must not contain them.
 _SPECIAL = set(',;@*?[')
 
 
@@ -32,12 +32,12 @@ class _Reader:
 
   Attributes:
     node: the Params that have its pattern.
-    position: which of the patterns of `node` it is.
+    position: index of the pattern in `node`.
     entry: the pattern, such as `text:/a/b*,/a/c*`.
     paths: its files.
-    file_type: what they are, such as 'text'; '' where that is not known.
-    takes_several: whether several files may be set in place of the pattern, as
-      not in a list that is mixed within batches.
+    file_type: their type, such as 'text'; '' if unknown.
+    takes_several: whether several files may replace the pattern; not in a list
+      that is mixed within batches.
   """
 
   node: Any
@@ -53,19 +53,19 @@ class _Reader:
     return fits and self.file_type in record_files.FORMATS
 
   def can_be_split(self, hosts: int) -> bool:
-    """Whether each host may read some of the files, as far as there are."""
+    """Returns whether each host may read some of the files."""
     fits = self.takes_several or len(self.paths) == hosts
     return fits and not any(_SPECIAL & set(p) for p in self.paths)
 
 
 class HostRecords:
-  """What one host reads: files, and copies of records where need be.
+  """The files that one host reads, and copies of records if needed.
 
   Attributes:
     copies: the copies.
-    check: of the files that were too much to be checked at first.
-    num_damaged: how many damaged records there are in the files that it reads;
-      None where records are not left out.
+    check: the background check of files that were not checked before.
+    num_damaged: number of damaged records in these files; None if damaged
+      records are errors.
   """
 
   def __init__(
@@ -80,24 +80,24 @@ class HostRecords:
     bytes_to_check: int | None,
     file_types: Callable[[], Mapping[str, str]] = dict,
   ):
-    """Leaves an input the files of one host, where there are enough of them.
+    """Sets the files of one host in the Params, if there are enough files.
 
-    Of each reader's files, in the order of their names, the i-th is of host i
-    modulo `hosts`. What is done is logged. Then the files are checked.
+    File i of each reader, in the order of names, belongs to host i modulo
+    `hosts`. The split is logged. Then the files are checked.
 
     Args:
-      name: how messages call the input.
-      params: Lingvo Params; changed. Those of a tf.data input are not: it is
-        told which host it is for.
-      hosts: how many read.
-      host: which of them is asked.
+      name: of the input, in messages.
+      params: Lingvo Params; changed. Those of a tf.data input are not: it
+        splits by its infeed context.
+      hosts: number of hosts that share the data.
+      host: the index of this host.
       split_records: whether hosts share the records of a reader with fewer
         files than hosts; copies are made by `prepare`.
       skip_bad_records: whether damaged records are left out.
-      bytes_to_check: how many bytes are checked for damage at once; None for
-        all. Where records are copied, all are.
-      file_types: says of which types the files are, by path, that are named
-        without one; asked if there are such files.
+      bytes_to_check: number of bytes checked for damage before reading; None
+        for all. Files that are copied are always checked.
+      file_types: returns the types of files by path; called if a pattern has no
+        type.
 
     Raises:
       UserError: a pattern matches no file, or a record is damaged.
@@ -164,7 +164,7 @@ class HostRecords:
     return self._ask_types()
 
   def _split(self, readers: list[_Reader]):
-    """Splits by file where that can be; notes what is left."""
+    """Splits by file where possible; keeps the readers to split by record."""
     own = {}
     for reader in readers:
       enough = len(reader.paths) >= self._hosts
@@ -174,9 +174,9 @@ class HostRecords:
         self._shared.append(reader)
       elif reader.paths:
         logging.warning(
-          '%s: each of %d hosts reads all %d files, in an order of its own, and'
-          ' they will see common examples; with as many files as hosts they do'
-          ' not',
+          '%s: each of %d hosts reads all %d files, in its own order, so'
+          ' some examples reach several hosts; expected at least as many files'
+          ' as hosts',
           self._name,
           self._hosts,
           len(reader.paths),
@@ -204,18 +204,18 @@ class HostRecords:
       )
 
   def prepare(self, params: Any) -> Any:
-    """Sets the copies as the files of those that are read only in part.
+    """Replaces files that are read only in part by copies.
 
-    They are made the first time.
+    The copies are made by the first call.
 
     Args:
-      params: a copy of those of the input; changed.
+      params: a copy of the input's Params; changed.
 
     Returns:
       `params`.
 
     Raises:
-      UserError: there is no room, or there are fewer records than hosts.
+      UserError: the disk is full, or there are fewer records than hosts.
     """
     if not self._shared and not self._damaged:
       return params
@@ -226,7 +226,7 @@ class HostRecords:
     return params
 
   def _copy(self, readers: list[_Reader]) -> dict[int, list[str]]:
-    """Returns the files that are to be read in place of those of readers."""
+    """Returns the files that replace those of readers, by reader index."""
     shared = {(reader.entry, tuple(reader.paths)) for reader in self._shared}
     copied = {}
     for index, reader in enumerate(readers):
@@ -248,10 +248,10 @@ class HostRecords:
     return copied
 
   def explain(self, error: Exception) -> errors.UserError | None:
-    """Returns an error that names the record over which tf.data failed.
+    """Returns an error that names the record at which tf.data failed.
 
     Args:
-      error: what a tf.data input raised.
+      error: raised by a tf.data input.
     """
     if not self._files:
       return None
@@ -259,7 +259,7 @@ class HostRecords:
     return found and errors.UserError(f'{self._name}: {found}')
 
   def close(self):
-    """Ends the check and removes the copies; nothing must read these."""
+    """Ends the check and removes the copies; close their readers before."""
     self.check.close()
     self.copies.close()
     self._copied = None
@@ -279,13 +279,13 @@ def _set_paths(readers: list[_Reader], own: Mapping[int, list[str]]):
 
 
 def _as_entry(entry: str, paths: list[str]) -> str:
-  """Returns an entry of the same type with these files."""
+  """Returns an entry with the same type and these files."""
   rest = params_checks.split_type(entry)[1]
   return entry.removesuffix(rest) + ','.join(paths)
 
 
 def _set_entries(params: Any, entries: list[str]):
-  """Sets the patterns of one data source, weights and the like kept."""
+  """Sets the patterns of one data source; weights and the like are kept."""
   pattern = params.file_pattern
   if getattr(params, 'file_pattern_prefix', ''):
     params.file_pattern_prefix = ''

@@ -1,10 +1,13 @@
-"""Feeds a Lingvo input in smaller batches than its own.
+"""Lingvo inputs in smaller batches than the generator's.
 
 Legend: B examples in a batch.
 """
 
+from collections.abc import Iterator
+
 import jax
 
+from adaptors.lingvo_input import generator as generators
 from adaptors.lingvo_input import input_adaptor
 from adaptors.lingvo_input.shapes import bucket_shapes
 from pax_compat import errors
@@ -12,72 +15,84 @@ from pax_compat.nested_map import NestedMap
 
 
 class LingvoInputAdaptorNewBatchSize(input_adaptor.LingvoInputAdaptor):
-  """Cuts the batches of a Lingvo input into several of `batch_size` examples.
+  """Splits the batches of a Lingvo input into batches of `batch_size` examples.
 
-  For inputs that want large batches for a reason of their own, such as to pack
-  well. `num_batches` counts the small ones.
+  For inputs that need large batches, such as to pack well. `num_batches` counts
+  the small ones.
 
   Attributes:
-    batch_size: examples in a batch; required. The generator's batches have a
-      multiple of it.
+    batch_size: examples in a batch; required. The size of the generator's
+      batches is a multiple of it.
 
   Raises:
-    UserError: the fields do not go together, or a batch of the generator has no
-      multiple of `batch_size` examples.
+    UserError: the fields do not go together, or the size of a batch of the
+      generator is not a multiple of `batch_size`.
   """
-
-  def __post_init__(self):
-    self._rest = None
-    super().__post_init__()
 
   def _check_batch_size(self):
     if self.batch_size is None:
       raise errors.UserError(
-        f'{self._told_name()}: batch_size is None; expected the number of'
+        f'{self._label}: batch_size is None; expected the number of'
         ' examples in a batch'
       )
 
   @classmethod
   def get_batch_size(cls, params) -> int:
-    """Returns how many examples of one process a batch has."""
+    """Returns the number of examples of one process in a batch."""
     return params.batch_size
 
-  def _next_batch(self) -> NestedMap:
-    if self._rest is None:
-      self._rest = iter(self._cut(super()._next_batch()))
-    batch = next(self._rest, None)
-    if batch is None:
-      self._rest = None
-      return self._next_batch()
-    return batch
+  def _batches(self) -> '_SplitBatches':
+    return _SplitBatches(
+      self._label, super()._batches(), self._generator, self.batch_size
+    )
 
-  def _skip(self, count: int) -> int:
+
+class _SplitBatches:
+  """Batches of a generator, split into batches of B examples."""
+
+  def __init__(
+    self,
+    label: str,
+    batches: generators.BucketBatches,
+    generator: generators.Generator,
+    batch_size: int,
+  ):
+    self._label = label
+    self._large = batches
+    self._generator = generator
+    self._size = batch_size
+    self._small: Iterator[NestedMap] = iter(())
+
+  def next(self) -> NestedMap:
+    """Returns the next batch; StopIteration at the end of the data."""
+    for batch in self._small:
+      return batch
+    self._small = iter(self._split(self._large.next()))
+    return next(self._small)
+
+  def skip(self, count: int) -> int:
+    """Skips up to `count` batches; returns how many there were."""
     for skipped in range(count):
       try:
-        self._next_batch()
+        self.next()
       except StopIteration:
         return skipped
     return count
 
-  def _cut(self, batch: NestedMap) -> list[NestedMap]:
-    """Returns a batch in pieces of B examples each."""
+  def _split(self, batch: NestedMap) -> list[NestedMap]:
     rows = bucket_shapes.batch_rows(batch)
-    if not rows or rows % self.batch_size:
+    if not rows or rows % self._size:
       shapes = {k: x.shape for k, x in batch.flatten_items()}
       raise errors.UserError(
-        f'{self._told_name()}: batch_size is {self.batch_size}, and a batch of'
+        f'{self._label}: batch_size is {self._size}, and a batch of'
         f' the generator has {rows or "no common number of"} examples; expected'
         f' a multiple: {shapes}'
       )
-    self._live_driver().steps_per_batch = rows // self.batch_size
-    self._log_once(
-      'batches of %d examples are cut into such of %d', rows, self.batch_size
+    self._generator.driver().steps_per_batch = rows // self._size
+    self._generator.log_once(
+      'batches of %d examples are split into batches of %d', rows, self._size
     )
     return [
-      jax.tree.map(lambda x, i=i: x[i : i + self.batch_size], batch)
-      for i in range(0, rows, self.batch_size)
+      jax.tree.map(lambda x, i=i: x[i : i + self._size], batch)
+      for i in range(0, rows, self._size)
     ]
-
-  def _free(self):
-    super()._free()
-    self._rest = None

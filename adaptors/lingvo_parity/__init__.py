@@ -1,1 +1,1 @@
-"""Holds a Lingvo experiment and its translation against each other."""
+"""Compares a Lingvo experiment with its translation."""

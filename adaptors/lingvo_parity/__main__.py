@@ -1,18 +1,18 @@
-"""Holds a Lingvo experiment against its translation, and says what departs.
+"""Compares a Lingvo experiment with its translation, layer by layer.
 
     python -m adaptors.lingvo_parity --exp=lm.python_docs.TransformerLmTiny
 
-Lingvo and the translation run side by side in this process, from the same
-weights, on the same first batches of the experiment's training input. Compared
-are what each layer gives out, the loss, the metrics at evaluation, the gradient
-of each weight, and then the losses of training, optimizer and schedule
-included. What is random (dropout, sampled classes) is off or equal in both.
+Lingvo and the translation run in this process, from the same weights, on the
+same first batches of the experiment's training input. It compares the output of
+each layer, the loss, the metrics at evaluation, the gradient of each weight,
+and the losses of training steps, with optimizer and schedule. Randomness
+(dropout, sampled classes) is off or equal in both.
 
-Ends with status 0 if all agrees; with 1 if something departs, and names the
-first layer that does; with 2 after a mistake in what was asked for.
+Exits with 0 if everything agrees; with 1 if something departs, naming the first
+layer that does; with 2 if a flag is invalid.
 
-Stock experiments are large, and their files are elsewhere: --shrink --synthetic
-tries them on any machine.
+Stock experiments are large and need their data files: with --shrink --synthetic
+they run on any machine.
 """
 
 from absl import flags
@@ -26,8 +26,8 @@ flags.adopt_module_key_flags(experiment_flags)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'A checkpoint of TensorFlow that Lingvo wrote, or the folder of a run: its'
-  ' weights are those to start with. By default they are new.',
+  'A TensorFlow checkpoint that Lingvo wrote, or the folder of a run, with the'
+  ' initial weights. By default Lingvo initializes them.',
 )
 _STEPS = flags.DEFINE_integer(
   'steps', 20, 'Steps of training; 0 for none.', lower_bound=0
@@ -36,12 +36,12 @@ _SHRINK = flags.DEFINE_bool(
   'shrink',
   False,
   'Reduce the model to a size that runs anywhere: its dimensions, layers and'
-  ' vocabulary, but not its structure. Batches are cut to fit.',
+  ' vocabulary, but not its structure. Batches are truncated to fit.',
 )
 _SYNTHETIC = flags.DEFINE_bool(
   'synthetic',
   False,
-  "Take batches of made-up ids, and not the experiment's own input.",
+  "Use batches of random ids instead of the experiment's input.",
 )
 _TOLERANCE = flags.DEFINE_float(
   'tolerance',
@@ -53,15 +53,14 @@ _TOLERANCE = flags.DEFINE_float(
 
 
 def main(argv: list[str]) -> int:
-  """Does what the flags say; returns the exit status."""
+  """Runs the comparison; returns the exit status."""
   experiment_flags.no_arguments(argv)
   name = experiment_flags.name()
   experiment = experiment_overrides.changed(
     experiment_sources.find(name, experiment_flags.options()),
     skip_bad_records=experiment_flags.skip_bad_records(),
   )
-  # JAX and flax take seconds to import, which a mistake in a name should not
-  # cost.
+  # JAX and flax take seconds to import; a wrong name is reported before.
   from adaptors.lingvo_parity import reporting, running
   from adaptors.params import shrinking
 
@@ -72,12 +71,12 @@ def main(argv: list[str]) -> int:
     is_synthetic=_SYNTHETIC.value,
     checkpoint=_CHECKPOINT.value,
   )
-  compared = running.run(experiment, name, options, say=_say)
-  _say(reporting.report(compared))
+  compared = running.run(experiment, name, options, print_line=_print_line)
+  _print_line(reporting.report(compared))
   return 1 if compared.departing else 0
 
 
-def _say(line: str):
+def _print_line(line: str):
   print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The batches that both sides get: an experiment's own, cut if need be.
+"""The batches of a comparison: an experiment's own, truncated if needed.
 
 Shapes: B batch, T time.
 """
@@ -11,7 +11,7 @@ from pax_compat import errors
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 
-# Last parts of the names of fields that hold ids of the vocabulary.
+# Names of fields with token ids, without their parents'.
 _IDS = ('ids', 'labels', 'masked_ids')
 _PADDINGS, _SEGMENTS = 'paddings', 'segment_ids'
 
@@ -22,14 +22,14 @@ def read(
   """Returns the first batches of an experiment's training input.
 
   Raises:
-    UserError: the input cannot be read, or ends before.
+    UserError: the input cannot be read, or ends too early.
   """
   config = experiment.training_dataset()
   try:
     data = config.Instantiate()
   except errors.UserError as error:
     raise errors.UserError(
-      f'{error}\n--synthetic compares on batches of made-up ids instead'
+      f'{error}\nexpected readable files, or --synthetic for random ids'
     ) from error
   try:
     return [
@@ -45,13 +45,15 @@ def read(
     data.close()
 
 
-def cut(batch: NestedMap, sizes: shrinking.Sizes, vocab_size: int) -> NestedMap:
-  """Returns a batch for a model that was shrunk.
+def truncate(
+  batch: NestedMap, sizes: shrinking.Sizes, vocab_size: int
+) -> NestedMap:
+  """Returns a batch that fits a shrunk model.
 
   Args:
     batch: arrays [B, ...] and [B, T, ...].
-    sizes: rows and positions beyond them are left out.
-    vocab_size: ids that are not below it become their remainders.
+    sizes: rows and positions beyond them are dropped.
+    vocab_size: ids are taken modulo this.
   """
 
   def fit(path, x):
@@ -66,9 +68,9 @@ def cut(batch: NestedMap, sizes: shrinking.Sizes, vocab_size: int) -> NestedMap:
 
 
 def trimmed(batch: NestedMap) -> NestedMap:
-  """Returns a batch without the positions that are padding in all its rows.
+  """Returns a batch without the positions that are padding in all rows.
 
-  Lingvo's language models do that, which changes what their layers give out.
+  Lingvo's language models do the same, which changes their layers' outputs.
   """
   if _PADDINGS not in batch:
     return batch
@@ -81,7 +83,7 @@ def trimmed(batch: NestedMap) -> NestedMap:
 
 
 def mask(batch: NestedMap) -> np.ndarray | None:
-  """Returns [B, T], 1 where there is no padding; None if nothing tells."""
+  """Returns [B, T], 1 for real positions, 0 for padding; None if unknown."""
   for path, x in batch.flatten_items():
     name = path.rpartition('.')[2]
     if name == _PADDINGS:
@@ -92,7 +94,7 @@ def mask(batch: NestedMap) -> np.ndarray | None:
 
 
 def nested(arrays: dict[str, np.ndarray]) -> NestedMap:
-  """Returns a batch made of arrays by dotted name."""
+  """Returns a nested batch from arrays by dotted name."""
   batch = NestedMap()
   for path, x in arrays.items():
     *parents, last = path.split('.')
@@ -103,8 +105,8 @@ def nested(arrays: dict[str, np.ndarray]) -> NestedMap:
   return batch
 
 
-def described(batches: list[NestedMap]) -> str:
-  """Returns the fields of batches with their shapes, those of the first."""
+def describe(batches: list[NestedMap]) -> str:
+  """Returns the fields of the first batch with their shapes."""
   return ', '.join(
     f'{path}[{",".join(map(str, x.shape))}]'
     for path, x in batches[0].flatten_items()

@@ -1,4 +1,4 @@
-"""The weights in a TensorFlow checkpoint that Lingvo wrote."""
+"""Reads the weights of a TensorFlow checkpoint that Lingvo wrote."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from pax_compat import errors
 
 
 def weights_of(path: str) -> Callable[[Mapping[str, Any]], dict]:
-  """Returns a function from variables, by theta path, to their values.
+  """Returns a function that reads variables, by theta path, from a checkpoint.
 
-  The function raises a UserError where the checkpoint lacks a variable, or has
-  it in another shape.
+  The function raises a UserError if the checkpoint lacks a variable, or has it
+  with another shape.
 
   Args:
-    path: of the checkpoint, without `.index`; or of a folder whose newest one
-      is meant: that of a run, or its `train`.
+    path: of the checkpoint, without `.index`; or of a run's folder or its
+      `train`, for the newest checkpoint in it.
 
   Raises:
     UserError: there is no such checkpoint.
@@ -37,7 +37,7 @@ def _check(
   names: Mapping[str, str],
   variables: Mapping[str, Any],
 ):
-  """Raises a UserError that lists what a checkpoint lacks."""
+  """Raises a UserError that lists the variables a checkpoint lacks."""
   lines, shapes = [], checkpoint.shapes
   for theta, name in names.items():
     wanted = variables[theta].shape.as_list()
@@ -53,6 +53,6 @@ def _check(
       )
   if lines:
     raise errors.UserError(
-      f'{checkpoint.prefix} does not hold the weights of this experiment:\n  '
+      f'{checkpoint.prefix} does not have the weights of this experiment:\n  '
       + '\n  '.join(lines)
     )

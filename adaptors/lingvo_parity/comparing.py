@@ -1,4 +1,4 @@
-"""What of two runs departs, and which layer is the first to do so."""
+"""Compares two runs and finds the first layer that departs."""
 
 import dataclasses
 import itertools
@@ -6,28 +6,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adaptors.lingvo_parity import differences, lingvo_side, our_side, pairing
+from adaptors.lingvo_parity import differences, pairing, results
 from adaptors.translate.variables import VariableMap
 
-# How much larger than of outputs differences may be of gradients and of steps,
-# whose roundings add up.
+# Gradients, and steps after the first, accumulate rounding errors: their
+# tolerance is this many times larger.
 _LATER = 10.0
-# A gradient of less than this share of the largest one may be noise.
+# Gradients below this fraction of the largest one may be noise.
 _NOISE = 1e-5
 
-AGREES, CUT, DEPARTS = 'agrees', 'agrees later', 'DEPARTS'
+AGREES, REGROUPED, DEPARTS = 'agrees', 'agrees later', 'DEPARTS'
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Something that was compared.
+  """A comparison of two values.
 
   Attributes:
-    lingvo: what it is in Lingvo, or its value there.
+    lingvo: the name in Lingvo, or the name with the value there.
     ours: likewise here.
     difference: relative.
-    verdict: `AGREES`; `DEPARTS`; or `CUT` of a layer whose output differs, yet
-      what is computed from it agrees: its parts are put together elsewhere.
+    verdict: `AGREES`; `DEPARTS`; or `REGROUPED` for a layer whose output
+      differs although values computed from it agree: the operations are grouped
+      into layers differently.
   """
 
   lingvo: str
@@ -38,18 +39,18 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """What was compared, by kind.
+  """All comparisons, by kind.
 
   Attributes:
     layers: in the order in which Lingvo computes them.
     loss: of the first batch.
     metrics: of the first batch at evaluation.
     gradients: of the loss, by weight.
-    steps: of training: losses, and learning rates.
-    weights: how far apart they are after the last step, those whose gradients
-      are more than noise. That is told, and has no verdict: small differences
-      of gradients are large ones for some optimizers.
-    unpaired: layers of Lingvo that have weights, and no counterpart.
+    steps: of training: losses, and learning rates that depart.
+    weights: differences after the last step, by path, of weights whose
+      gradients are more than noise. They have no verdict: some optimizers
+      amplify small differences of gradients.
+    unpaired: Lingvo's layers with weights that have no counterpart.
   """
 
   layers: list[Row]
@@ -62,7 +63,7 @@ class Comparison:
 
   @property
   def first(self) -> Row | None:
-    """The first layer that departs; None if none does."""
+    """The first layer that departs, or None."""
     return next((r for r in self.layers if r.verdict == DEPARTS), None)
 
   @property
@@ -74,8 +75,8 @@ class Comparison:
 
 
 def compare(
-  lingvo: lingvo_side.Run,
-  ours: our_side.Run,
+  lingvo: results.Run,
+  ours: results.Run,
   variables: VariableMap,
   *,
   mask,
@@ -84,12 +85,12 @@ def compare(
   """Compares two runs.
 
   Args:
-    lingvo: Lingvo's.
-    ours: ours.
-    variables: which weights are the same.
-    mask: [B, T], 1 where the first batch has no padding; None for nowhere.
-    tolerance: the largest difference of outputs, losses and metrics. Those of
-      gradients, and of what comes after the first step, may be ten times that.
+    lingvo: Lingvo's run.
+    ours: our run.
+    variables: of the translated task.
+    mask: [B, T], 0 for padding of the first batch; None without padding.
+    tolerance: the largest difference of outputs, losses and metrics; ten times
+      that for gradients and for steps after the first.
   """
   loss = _row('loss', lingvo.loss, ours.loss, tolerance)
   pairs = pairing.pairs(lingvo.layers, ours.layers, variables, mask)
@@ -109,7 +110,7 @@ def compare(
 
 
 def _verdict(difference: float, tolerance: float) -> str:
-  # What is no number departs.
+  # NaN departs.
   return AGREES if difference <= tolerance else DEPARTS
 
 
@@ -126,15 +127,15 @@ def _row(what: str, lingvo: float, ours: float, tolerance: float) -> Row:
 
 def _layers(
   pairs: Sequence[pairing.Pair],
-  outputs: Sequence[lingvo_side.LayerOutput],
+  outputs: Sequence[results.LayerOutput],
   loss: Row,
   tolerance: float,
 ) -> list[Row]:
   """Returns the rows of pairs of layers.
 
-  A layer departs if its output differs, and so does all that is computed from
-  it. If something of that agrees, the layers are only divided otherwise: the
-  one adds its input, say, where the other's parent does.
+  A layer departs if its output and all values computed from it differ. If one
+  of those agrees, the layers are only grouped differently: for example, one
+  adds its input where the other's parent does.
   """
   verdicts = {p.index: _verdict(p.difference, tolerance) for p in pairs}
   rows = []
@@ -144,7 +145,7 @@ def _layers(
     after += [loss.verdict] if output.reaches_loss else []
     verdict = verdicts[pair.index]
     if verdict == DEPARTS and (AGREES in after or not after):
-      verdict = CUT
+      verdict = REGROUPED
     rows.append(Row(pair.lingvo, pair.ours, pair.difference, verdict))
   return rows
 
@@ -178,7 +179,7 @@ def _weights(lingvo, ours) -> dict[str, float]:
 
 
 def _unpaired(outputs, pairs, variables: VariableMap) -> list[str]:
-  """Returns paths of Lingvo's layers with weights that are in no pair."""
+  """Returns paths of Lingvo's layers with weights that are not in a pair."""
   paired = {outputs[p.index].path for p in pairs}
   theta = [t for v in variables for t in v.theta]
   return [

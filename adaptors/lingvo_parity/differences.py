@@ -1,25 +1,25 @@
-"""How far apart two arrays are.
+"""Relative differences of arrays.
 
-Differences are relative: of outputs to the largest value of Lingvo's, of
-gradients to the length of Lingvo's.
+Outputs are compared relative to Lingvo's largest value, gradients relative to
+the norm of Lingvo's.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-# A gradient that is zero by calculus (that of a bias of attention keys) is
-# noise in floats. It is measured relative to this share of the largest one.
+# A gradient that is zero by calculus (of a bias of attention keys, say) is
+# noise in floats. It is compared relative to this fraction of the largest norm.
 _NOISE = 1e-2
 
 
 def of_outputs(ours, lingvos, floor: float = 1e-12) -> float:
-  """Returns the largest difference, relative to the largest value of Lingvo's.
+  """Returns the largest difference, relative to Lingvo's largest value.
 
   Args:
     ours: an array.
-    lingvos: one of the same shape.
-    floor: the largest value counts as no less than this.
+    lingvos: an array of the same shape.
+    floor: lower bound of the largest value.
   """
   ours, lingvos = np.asarray(ours), np.asarray(lingvos)
   scale = max(float(np.max(np.abs(lingvos), initial=0)), floor)
@@ -36,9 +36,8 @@ def of_gradients(
 ) -> dict[str, float]:
   """Returns the relative distance of gradients, by path.
 
-  Their distance is measured, not their largest difference: an activation that
-  one side finds just above the kink of a ReLU and the other just below it
-  changes single elements.
+  This is a norm and not a maximum: an activation next to the kink of a ReLU may
+  change single elements.
 
   Args:
     ours: arrays by path.

@@ -1,7 +1,7 @@
-"""Makes Params of a task comparable: nothing random, and 32 bits.
+"""Makes a task's Params comparable: without randomness, in 32 bits.
 
-Two frameworks draw different random numbers, and round differently in 16 bits.
-Both sides are made from the Params that are returned here.
+The two frameworks draw different random numbers, and round differently in 16
+bits. Both sides are built from the Params returned here.
 """
 
 import collections
@@ -9,10 +9,10 @@ from typing import Any
 
 from adaptors.params import params_trees, shrinking
 
-# Parts of the names of fields that say how much is dropped, or how much stays.
+# Substrings of the names of dropout and keep probabilities.
 _DROPPED = ('dropout', 'droppath', 'dropconnect', 'zo_prob')
-_DROPPED_ENDS = ('_prob', '_rate')
-_KEPT_ENDS = ('keep_prob', 'survival_prob')
+_DROPPED_SUFFIXES = ('_prob', '_rate')
+_KEPT_SUFFIXES = ('keep_prob', 'survival_prob')
 _EXPERTS = 'second_expert_policy'
 
 
@@ -20,17 +20,17 @@ def equalize(params: Any) -> tuple[Any, list[str]]:
   """Returns Params without randomness that compute in 32 bits, and notes.
 
   Args:
-    params: of a task; they stay as they are.
+    params: of a task; not modified.
 
   Returns:
-    A copy, and what was changed in it, in words.
+    A modified copy, and a description of each change.
   """
   wide = shrinking.in_float32(params)
   notes = []
   if wide.ToText() != params.ToText():
     notes.append('it computes in 32 bits')
   off = collections.Counter()
-  # An input's masks come with the batches, which are the same for both.
+  # Masks of the input are part of the batches, which both sides share.
   for node in params_trees.all_params(wide, without=('input',)):
     for name, value in node.IterParams():
       quiet = _without_randomness(name, value)
@@ -38,18 +38,18 @@ def equalize(params: Any) -> tuple[Any, list[str]]:
         node.Set(**{name: quiet})
         off[f'{name} {value}'] += 1
   notes += [f'off: {what} ({n} place(s))' for what, n in sorted(off.items())]
-  if _add_no_noise(wide):
+  if _remove_noise(wide):
     notes.append('off: variational noise')
   return wide, notes
 
 
 def _without_randomness(name: str, value: Any) -> Any:
-  """Returns what a field has to hold for nothing to be random."""
+  """Returns the value of a field that turns its randomness off."""
   if name == _EXPERTS and value not in (None, 'all'):
     return 'all'
-  if name.endswith(_KEPT_ENDS):
+  if name.endswith(_KEPT_SUFFIXES):
     nothing_random = 1.0
-  elif any(p in name for p in _DROPPED) and name.endswith(_DROPPED_ENDS):
+  elif any(p in name for p in _DROPPED) and name.endswith(_DROPPED_SUFFIXES):
     nothing_random = 0.0
   else:
     return value
@@ -65,8 +65,8 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _add_no_noise(params: Any) -> bool:
-  """Turns variational noise off; returns whether there was some."""
+def _remove_noise(params: Any) -> bool:
+  """Turns variational noise off; returns whether it was on."""
   if 'vn_std' not in params.train or not params.train.vn_std:
     return False
   params.train.vn_std = 0.0

@@ -1,4 +1,4 @@
-"""Gives a sampled softmax the classes that TensorFlow has drawn.
+"""A sampled softmax with given samples: the classes that TensorFlow drew.
 
 Shapes: R training steps, S sampled classes.
 """
@@ -16,11 +16,11 @@ from pax_compat.layers.softmaxes.sampled_softmax import SampledSoftmax
 
 
 class GivenSamples(SampledSoftmax):
-  """A softmax that takes one given sample after the other.
+  """A sampled softmax that uses the given samples one after the other.
 
   Attributes:
-    classes: of each step, R lists of S numbers.
-    num_tries: of each step.
+    classes: [R, S], sampled classes of each step.
+    num_tries: [R], number of tries of each step's sample.
   """
 
   classes: Sequence[Sequence[int]] = ()
@@ -50,8 +50,8 @@ def given(softmax: Config, samples: Sequence[tuple]) -> Config:
 
   Args:
     softmax: the config.
-    samples: for each step the classes [S], and how often TensorFlow expects
-      each of them in a sample.
+    samples: for each step the classes [S], and TensorFlow's expected count of
+      each class.
   """
   classes, counts = zip(*samples, strict=True)
   return GivenSamples.config(
@@ -65,12 +65,12 @@ def given(softmax: Config, samples: Sequence[tuple]) -> Config:
 
 
 def _num_tries(classes, expected_counts, num_classes: int) -> int:
-  """Returns how many classes TensorFlow has drawn, from what it makes of it."""
+  """Returns TensorFlow's number of tries, computed from its expected counts."""
   classes = classes.astype(np.float64)
   p = np.log1p(1 / (classes + 1)) / np.log(num_classes + 1)
   counts = expected_counts.astype(np.float64)
   if np.allclose(counts, classes.size * p, rtol=1e-5):
-    return classes.size  # It counts so where it has drawn none again.
+    return classes.size  # Its formula if no class was drawn twice.
   tries = np.log1p(-counts) / np.log1p(-p)
-  # The rarest class is the one whose count is furthest from 1.
+  # The rarest class is most precise: its count is furthest from 1.
   return round(float(tries[np.argmax(classes)]))

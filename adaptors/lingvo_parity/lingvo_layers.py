@@ -1,22 +1,22 @@
-"""What the layers and learners of a Lingvo task compute in its graph.
+"""Records the outputs of a Lingvo task's layers, and its learners' gradients.
 
-A layer is called by its theta path, such as `lm.trans[0].fflayer`.
+Layers are named by theta path, such as `lm.trans[0].fflayer`.
 """
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-# Methods whose results are kept: what a layer computes from its input.
+# Methods whose outputs are recorded: they map a layer's input to its output.
 _METHODS = (
   'FProp',
   'EmbLookup',
   'EmbLookupDefaultTheta',
   'ComputeContextVectorWithSource',
 )
-# What Lingvo's builders call what goes from layer to layer in a map.
+# The key of the main activation in the maps of Lingvo's builders.
 _VECTORS = 'vec'
-# Ops whose results have the values of none of their inputs.
+# Ops whose outputs do not depend on the values of their inputs.
 _VALUELESS = ('ZerosLike', 'OnesLike')
 _RANDOM = (
   'RandomUniform',
@@ -30,11 +30,11 @@ _SAMPLERS = ('LogUniformCandidateSampler', 'UniformCandidateSampler')
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """What a call of a layer gave out.
+  """An output of a layer's call.
 
   Attributes:
     path: of the layer.
-    name: of the tensor among several by name; '' where there is one.
+    name: of the tensor in a map; '' for a single output.
     tensor: the tensor.
   """
 
@@ -44,12 +44,12 @@ class Output:
 
 
 class Recorder:
-  """Keeps what layers give out, in the order in which they compute it.
+  """Records outputs of layers, in the order of computation, and gradients.
 
   Attributes:
-    outputs: what was given out so far, of floats.
-    gradients: as learners compute them, before any clipping, by the names of
-      variables. Some graphs can be differentiated only once, by the learner.
+    outputs: float outputs so far.
+    gradients: of the learners, before clipping, by variable name. They are
+      recorded since some graphs can be differentiated only once.
   """
 
   def __init__(self):
@@ -57,39 +57,39 @@ class Recorder:
     self.gradients: dict[str, Any] = {}
 
   def watch(self, task: Any):
-    """Keeps from now on what the layers and learners of a task compute."""
+    """Replaces methods of a task's layers and optimizers by recording ones."""
     for learner in task.learners:
       optimizer = learner.optimizer
-      optimizer.ComputeGradients = self._kept_gradients(
+      optimizer.ComputeGradients = self._recording_gradients(
         optimizer.ComputeGradients
       )
     for path, layer in _descendants(task, ''):
       for name in _METHODS:
         method = getattr(layer, name, None)
         if method is not None:
-          setattr(layer, name, self._kept(path, method))
+          setattr(layer, name, self._recording(path, method))
 
-  def _kept(self, path: str, method):
-    def kept(*args, **kwargs):
+  def _recording(self, path: str, method):
+    def call(*args, **kwargs):
       result = method(*args, **kwargs)
-      self._keep(path, result)
+      self._record(path, result)
       return result
 
-    return kept
+    return call
 
-  def _kept_gradients(self, compute):
-    def kept(*args, **kwargs):
+  def _recording_gradients(self, compute):
+    def call(*args, **kwargs):
       result = compute(*args, **kwargs)
       for pair in result.Flatten():
         if pair.grad is not None:
           self.gradients[pair.var.name] = pair.grad
       return result
 
-    return kept
+    return call
 
-  def _keep(self, path: str, result: Any):
+  def _record(self, path: str, result: Any):
     for name, tensor in by_name(result).items():
-      # In loops and functions there are values for each of their steps only.
+      # Tensors in loops and functions cannot be fetched.
       if _is_of_floats(tensor) and _is_outermost(tensor):
         known = any(tensor is o.tensor for o in self.outputs if o.path == path)
         if not known:
@@ -97,9 +97,9 @@ class Recorder:
 
 
 def by_name(result: Any) -> Mapping[str, Any]:
-  """Returns what a layer computes, by name; '' is that of a single result.
+  """Returns a layer's outputs by name; '' for a single output.
 
-  Of a tuple the first element counts: others are states and the like.
+  Of a tuple it uses the first element; others are states and the like.
   """
   while isinstance(result, (tuple, list)) and len(result):
     result = result[0]
@@ -119,7 +119,7 @@ def _descendants(layer: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _named(child: Any, path: str) -> Iterator[tuple[str, Any]]:
-  """Yields the layers in a child: a layer, or a list or map of them."""
+  """Yields the layers of a child: a layer, or a list or map of layers."""
   if isinstance(child, (list, tuple)):
     for i, item in enumerate(child):
       yield from _named(item, f'{path}[{i}]')
@@ -136,7 +136,7 @@ def _is_of_floats(tensor: Any) -> bool:
 
 
 def _is_outermost(tensor: Any) -> bool:
-  """Whether a tensor can be fetched: it is in no function and in no loop."""
+  """Whether a tensor can be fetched: it is not in a function or loop."""
   if not hasattr(tensor, 'op'):
     return False
   is_in_function = hasattr(tensor.graph, 'outer_graph')
@@ -144,14 +144,14 @@ def _is_outermost(tensor: Any) -> bool:
 
 
 class Dependencies:
-  """Which tensors of a graph are computed from which."""
+  """Data dependencies between tensors of a graph."""
 
   def __init__(self, graph: Any, tensors: Iterable[Any]):
     """Reads a graph.
 
     Args:
       graph: a TensorFlow graph.
-      tensors: of it; the index of each stands for it.
+      tensors: tensors of the graph, referred to by index below.
     """
     tensors = list(tensors)
     own = {}
@@ -159,7 +159,7 @@ class Dependencies:
       own[tensor.ref()] = own.get(tensor.ref(), 0) | 1 << i
     self._random = 1 << len(tensors)
     self._bits = {}
-    # A graph holds its ops in an order in which inputs come first.
+    # A graph lists its ops in topological order.
     for op in graph.get_operations():
       bits = self._random if op.type in _RANDOM else 0
       if op.type not in _VALUELESS:
@@ -170,14 +170,14 @@ class Dependencies:
         self._bits[tensor.ref()] = bits | own.get(tensor.ref(), 0)
 
   def of(self, tensor: Any, index: int) -> bool:
-    """Whether a tensor is computed from the one that has an index."""
+    """Whether a tensor depends on the tensor with an index."""
     return bool(self._bits.get(tensor.ref(), 0) >> index & 1)
 
   def is_random(self, tensor: Any) -> bool:
-    """Whether random numbers have part in a tensor."""
+    """Whether a tensor depends on random numbers."""
     return bool(self._bits.get(tensor.ref(), 0) & self._random)
 
 
 def samplers(graph: Any) -> list[Any]:
-  """Returns the ops of a graph that draw candidates of a softmax."""
+  """Returns the ops of a graph that sample classes for a softmax."""
   return [op for op in graph.get_operations() if op.type in _SAMPLERS]

@@ -1,6 +1,5 @@
-"""Runs the Lingvo task: layers, loss, gradients, metrics and some steps."""
+"""Runs the Lingvo task: layers, loss, gradients, metrics and steps."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,83 +8,10 @@ import numpy as np
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import lingvo_layers
+from adaptors.lingvo_parity.results import LayerOutput, Run, Sample, Step
 from pax_compat import errors
 
 _LEARNING_RATE = 'learning_rate/'
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerOutput:
-  """What a call of a layer gave out.
-
-  Attributes:
-    path: of the layer, such as `lm.trans[0].fflayer`.
-    name: of the value among several by name; '' where there is one.
-    value: an array of floats.
-    followers: indices of the outputs that are computed from it.
-    reaches_loss: whether the loss is computed from it.
-  """
-
-  path: str
-  name: str
-  value: np.ndarray
-  followers: tuple[int, ...]
-  reaches_loss: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-  """What a training step tells.
-
-  Attributes:
-    loss: before the step.
-    rate: the learning rate; None where learners have several.
-  """
-
-  loss: float
-  rate: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-  """Classes that a sampled softmax has drawn.
-
-  Attributes:
-    classes: [S], int.
-    expected_counts: [S], float.
-  """
-
-  classes: np.ndarray
-  expected_counts: np.ndarray
-
-
-@dataclasses.dataclass
-class Run:
-  """What a Lingvo task did.
-
-  Attributes:
-    weights: the first ones, by theta path.
-    layers: what layers gave out for the first batch, in order.
-    loss: of the first batch.
-    gradients: of that loss, by theta path, before any clipping.
-    metrics: of the first batch at evaluation, by name.
-    steps: of training, one on each batch.
-    last: the weights after them.
-    sample: that the softmax drew for the first batch; None if it draws none.
-    step_samples: that it drew in each step.
-    is_random: whether the loss still has random numbers in it.
-  """
-
-  weights: dict[str, np.ndarray]
-  layers: list[LayerOutput] = dataclasses.field(default_factory=list)
-  loss: float = 0.0
-  gradients: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-  steps: list[Step] = dataclasses.field(default_factory=list)
-  last: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  sample: Sample | None = None
-  step_samples: list[Sample] = dataclasses.field(default_factory=list)
-  is_random: bool = False
 
 
 def run(
@@ -99,9 +25,9 @@ def run(
   Args:
     params: of the task, with its input.
     first: the batch that layers, gradients and metrics are compared on.
-    batches: those to train on; arrays by dotted name, as in `first`.
-    weights: from the TensorFlow variables by theta path to the first weights;
-      None for Lingvo's own.
+    batches: to train on; arrays by dotted name, as in `first`.
+    weights: maps the TensorFlow variables by theta path to initial weights;
+      None for Lingvo's initialization.
   """
   recorder = lingvo_layers.Recorder()
   with fed_task.build(params, first, prepare=recorder.watch) as made:
@@ -127,21 +53,21 @@ def _trained(made, recorder, first, batches, weights) -> Run:
   made.start()
   for path, value in given.items():
     variables[path].load(value, session)
-  done = Run(session.run(variables))
-  told = session.run(
+  done = Run(weights=session.run(variables))
+  results = session.run(
     {
       'layers': [o.tensor for o in outputs],
       'loss': task.loss,
       'gradients': gradients,
       'sample': sampling,
     },
-    made.fed(first),
+    made.feed_dict(first),
   )
-  done.layers = _layers(outputs, told['layers'], depends, task.loss)
+  done.layers = _layers(outputs, results['layers'], depends, task.loss)
   done.is_random = depends.is_random(task.loss)
-  done.loss = float(told['loss'])
-  done.gradients = told['gradients']
-  done.sample = Sample(*told['sample']) if sampling else None
+  done.loss = float(results['loss'])
+  done.gradients = results['gradients']
+  done.sample = Sample(*results['sample']) if sampling else None
   rates = [
     value
     for name, (value, _) in task.eval_metrics.items()
@@ -149,7 +75,7 @@ def _trained(made, recorder, first, batches, weights) -> Run:
   ]
   asked = [task.loss, rates, sampling, task.train_op]
   for batch in batches:
-    loss, rate, sample, _ = session.run(asked, made.fed(batch))
+    loss, rate, sample, _ = session.run(asked, made.feed_dict(batch))
     done.steps.append(
       Step(float(loss), float(rate[0]) if len(rate) == 1 else None)
     )
@@ -177,7 +103,7 @@ def _layers(outputs, values, depends, loss) -> list[LayerOutput]:
 
 
 def _sampling(graph) -> list[Any]:
-  """Returns the tensors of the classes and counts that a softmax draws."""
+  """Returns the tensors of the classes that a softmax samples, and counts."""
   ops = lingvo_layers.samplers(graph)
   if len(ops) > 1:
     raise errors.UserError(
@@ -190,7 +116,7 @@ def _evaluated(params, batch, weights) -> dict[str, float]:
   """Returns the metrics of a batch at evaluation, by name."""
   tf = lingvo_runtime.module('lingvo.compat')
   params = params.Copy()
-  # It says how much is evaluated; some Params leave it to Lingvo's runners.
+  # Some Params leave this to Lingvo's runners.
   params.eval.samples_per_summary = params.eval.samples_per_summary or 1
   with fed_task.build(params, batch, do_eval=True) as made:
     made.start()
@@ -201,5 +127,5 @@ def _evaluated(params, batch, weights) -> dict[str, float]:
       for name, (value, _) in made.task.eval_metrics.items()
     }
     values = {k: v for k, v in values.items() if v.shape.rank == 0}
-    found = made.session.run(values, made.fed(batch))
+    found = made.session.run(values, made.feed_dict(batch))
   return {name: float(value) for name, value in found.items()}

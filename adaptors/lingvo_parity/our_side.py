@@ -1,6 +1,5 @@
-"""Runs the translated task: layers, loss, gradients, metrics and some steps."""
+"""Runs the translated task: layers, loss, gradients, metrics and steps."""
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptors.lingvo_parity import given_samples, lingvo_layers
-from adaptors.lingvo_parity.lingvo_side import Sample, Step
+from adaptors.lingvo_parity.results import LayerOutput, Run, Sample, Step
 from adaptors.translate.tasks.single import TranslatedTask
 from pax_compat import base_layer, learners
 from pax_compat.config import Config
@@ -22,42 +21,6 @@ from pax_compat.trainer import partitioning, program
 _INTERMEDIATES = 'intermediates'
 _LEARNING_RATE = 'learning/lr'
 _AUX_LOSS = 'aux_loss'
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerOutput:
-  """What a call of a layer gave out.
-
-  Attributes:
-    path: of the layer, such as `lm/transformer/x_layers_0`.
-    name: of the value among several by name; '' where there is one.
-    value: an array of floats.
-  """
-
-  path: str
-  name: str
-  value: np.ndarray
-
-
-@dataclasses.dataclass
-class Run:
-  """What a translated task did.
-
-  Attributes:
-    layers: what layers gave out for the first batch.
-    loss: of the first batch.
-    gradients: of that loss, by theta path, before any clipping.
-    metrics: of the first batch at evaluation, by name.
-    steps: of training, one on each batch.
-    last: the weights after them, by theta path.
-  """
-
-  layers: list[LayerOutput]
-  loss: float
-  gradients: dict[str, np.ndarray]
-  metrics: dict[str, float]
-  steps: list[Step] = dataclasses.field(default_factory=list)
-  last: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def run(
@@ -74,10 +37,10 @@ def run(
   Args:
     translated: the task.
     first: the batch that layers, gradients and metrics are compared on.
-    batches: those to train on.
-    weights: the first weights by theta path.
-    sample: of classes, for the first batch; None where none is drawn.
-    step_samples: likewise, for each step.
+    batches: to train on.
+    weights: initial weights by theta path.
+    sample: of classes, for the first batch; None without sampling.
+    step_samples: of classes, for each step.
   """
   side = _Side(translated, [sample] if sample else [], first)
   done = side.forward(first, weights)
@@ -100,17 +63,17 @@ class _Side:
     )
 
   def forward(self, batch: NestedMap, weights: Mapping) -> Run:
-    """Computes everything but steps."""
+    """Computes everything except training steps."""
     state = self._state(batch, weights)
     (loss, kept), gradients = self._loss_and_gradients(state.mdl_vars, batch)
-    told = self._program.eval_step(state.mdl_vars, batch)
+    evaluated = self._program.eval_step(state.mdl_vars, batch)
     return Run(
       layers=list(_layers(kept, ())),
       loss=float(loss),
       gradients=self._in_lingvo(gradients),
       metrics={
         name: float(value)
-        for name, (value, _) in told.weighted.items()
+        for name, (value, _) in evaluated.weighted.items()
         if not value.ndim
       },
     )
@@ -118,21 +81,21 @@ class _Side:
   def train(
     self, batches: Sequence[NestedMap], weights: Mapping
   ) -> tuple[list[Step], dict]:
-    """Makes a step on each batch; returns them, and the last weights."""
+    """Trains a step per batch; returns the steps and the last weights."""
     state = self._state(batches[0], weights)
     steps = []
     for batch in batches:
-      state, told = self._program.train_step(state, batch)
-      loss = float(told['loss'])
-      if _AUX_LOSS in told.weighted:
-        loss += float(told[_AUX_LOSS])
-      names = told.scalar_names()
-      rate = float(told[_LEARNING_RATE]) if _LEARNING_RATE in names else None
+      state, outputs = self._program.train_step(state, batch)
+      loss = float(outputs['loss'])
+      if _AUX_LOSS in outputs.weighted:
+        loss += float(outputs[_AUX_LOSS])
+      names = outputs.scalar_names()
+      rate = float(outputs[_LEARNING_RATE]) if _LEARNING_RATE in names else None
       steps.append(Step(loss, rate))
     return steps, self._in_lingvo(state.mdl_vars[base_layer.PARAMS])
 
   def _state(self, batch, weights) -> program.TrainState:
-    """Returns the state before the first step, with given weights."""
+    """Returns the initial state, with given weights."""
     made = self._program
     params = jax.tree.map(jnp.asarray, self._variables.to_jax(weights))
     others = {}
@@ -150,7 +113,7 @@ class _Side:
 
   @functools.cached_property
   def _loss_and_gradients(self):
-    """(variables, batch) -> ((loss, what layers give out), gradients)."""
+    """(variables, batch) -> ((loss, outputs of layers), gradients)."""
     made = self._program
 
     def loss(params, others, batch):
@@ -177,7 +140,7 @@ class _Side:
 
 
 def _merged(tree: Mapping[str, Any], given: Mapping[str, Any]) -> dict:
-  """Returns a nested dict with the values that are given in their places."""
+  """Returns a nested dict with some values replaced by given ones."""
   return {
     k: given.get(k, v)
     if not isinstance(v, Mapping)
@@ -187,7 +150,7 @@ def _merged(tree: Mapping[str, Any], given: Mapping[str, Any]) -> dict:
 
 
 def _with_samples(config: Config, samples: Sequence[Sample]) -> Config:
-  """Returns a task's config whose sampled softmax takes given samples."""
+  """Returns a task's config with given samples for its sampled softmax."""
   config = config.clone()
   if samples:
     given = [(s.classes, s.expected_counts) for s in samples]
@@ -200,13 +163,13 @@ def _with_samples(config: Config, samples: Sequence[Sample]) -> Config:
 
 
 def _is_kept(module: Any, method: str) -> bool:
-  """Whether flax keeps what a method returns. Others may run within loops."""
+  """Whether flax captures a method's outputs. Others may run within loops."""
   del module
   return method in ('__call__', 'emb_lookup')
 
 
 def _layers(node: Any, path: tuple[str, ...]) -> Iterator[LayerOutput]:
-  """Yields what flax has kept, method by method and call by call."""
+  """Yields the captured outputs, method by method and call by call."""
   for name, item in node.items():
     if not isinstance(item, tuple):
       yield from _layers(item, (*path, name))

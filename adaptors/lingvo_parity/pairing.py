@@ -1,8 +1,8 @@
-"""Which layer of Lingvo's is which of ours: those that have the same weights.
+"""Pairs layers of Lingvo with layers of ours that have the same weights.
 
-What such a pair gives out is the same but for the order and the grouping of
-axes. Where several layers of ours share their weights (one that holds nothing
-but another), the one is taken that gives out what is most alike.
+The outputs of a pair are equal up to the order and grouping of axes. If several
+layers of ours have the same weights (a layer with a single child), the one with
+the closest output is chosen.
 
 Shapes: B batch, T time.
 """
@@ -13,20 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from adaptors.lingvo_parity import differences, lingvo_side, our_side
+from adaptors.lingvo_parity import differences, results
 from adaptors.translate.training.variable_layout import is_stack
 from adaptors.translate.variables import VariableMap
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """A layer of Lingvo's and one of ours that gave out the same.
+  """A layer of Lingvo and its counterpart here.
 
   Attributes:
     index: of Lingvo's output.
     lingvo: the path of Lingvo's layer, with the name of the output.
     ours: of our layer, likewise.
-    difference: of what they gave out, where there is no padding.
+    difference: of the outputs, without padding.
   """
 
   index: int
@@ -36,18 +36,18 @@ class Pair:
 
 
 def pairs(
-  lingvos: Sequence[lingvo_side.LayerOutput],
-  ours: Sequence[our_side.LayerOutput],
+  lingvos: Sequence[results.LayerOutput],
+  ours: Sequence[results.LayerOutput],
   variables: VariableMap,
   mask: np.ndarray | None,
 ) -> list[Pair]:
   """Returns the pairs, in the order in which Lingvo computes them.
 
   Args:
-    lingvos: what Lingvo's layers gave out.
-    ours: what ours did.
-    variables: which weights are the same.
-    mask: [B, T], 1 where there is no padding; None where there is none.
+    lingvos: outputs of Lingvo's layers.
+    ours: outputs of our layers.
+    variables: of the translated task.
+    mask: [B, T], 0 for padding; None without padding.
   """
   by_weights = collections.defaultdict(list)
   for weights, output in _with_weights(ours, variables):
@@ -67,15 +67,15 @@ def pairs(
       found.append(
         Pair(
           index=index,
-          lingvo=_told(output.path, output.name),
-          ours=_told(best.path or 'the model', best.name),
+          lingvo=_label(output.path, output.name),
+          ours=_label(best.path or 'the model', best.name),
           difference=difference,
         )
       )
   return found
 
 
-def _told(path: str, name: str) -> str:
+def _label(path: str, name: str) -> str:
   return f'{path} ({name})' if name else path
 
 
@@ -84,11 +84,11 @@ def _is_below(theta: str, path: str) -> bool:
 
 
 def _with_weights(
-  outputs: Sequence[our_side.LayerOutput], variables: VariableMap
-) -> Iterator[tuple[frozenset[str], our_side.LayerOutput]]:
-  """Yields outputs with the theta paths of all weights of their layers.
+  outputs: Sequence[results.LayerOutput], variables: VariableMap
+) -> Iterator[tuple[frozenset[str], results.LayerOutput]]:
+  """Yields outputs with the theta paths of their layers' weights.
 
-  Of layers that are stacked, each is one of its own.
+  Stacked layers are also yielded one by one.
   """
   below: Mapping[str, list] = {
     path: [v for v in variables if not path or v.jax.startswith(f'{path}/')]
@@ -109,7 +109,7 @@ def _with_weights(
 def _differences(
   ours: np.ndarray, lingvos: np.ndarray, mask: np.ndarray | None
 ) -> Iterator[float]:
-  """Yields how far apart two arrays are, for each way to lay out the axes."""
+  """Yields the difference of two arrays, for each order of the axes."""
   if ours.size != lingvos.size:
     return
   shown = np.ones(ours.shape, np.float32)
@@ -123,12 +123,12 @@ def _differences(
       continue
     seen = laid_out(shown).reshape(lingvos.shape)
     value = laid_out(ours).reshape(lingvos.shape)
-    # Whatever is where there is padding, be it no number.
+    # Padding is ignored, even if it is NaN.
     yield differences.of_outputs(
       np.where(seen, value, 0), np.where(seen, lingvos, 0)
     )
 
 
 def _swapped(x: np.ndarray) -> np.ndarray:
-  """Returns an array whose first two axes have changed places."""
+  """Returns an array with its first two axes swapped."""
   return np.swapaxes(x, 0, 1)

@@ -1,18 +1,18 @@
-"""A comparison as text."""
+"""Formats a comparison as text."""
 
 from collections.abc import Iterator
 
-from adaptors.lingvo_parity.comparing import CUT, Comparison, Row
+from adaptors.lingvo_parity.comparing import REGROUPED, Comparison, Row
 
-# How many layers without a counterpart are named.
+# Number of layers without a counterpart that are listed.
 _NAMED = 6
 
 
 def report(compared: Comparison) -> str:
-  """Returns tables of what was compared, and the verdict as the last line."""
+  """Returns tables of all comparisons, and the verdict as the last line."""
   lines = [
     *_table('layers, in the order of Lingvo', 'ours', compared.layers),
-    *_divided_otherwise(compared),
+    *_regrouped(compared),
     *_table('loss', 'ours', compared.loss),
     *_table('metrics at evaluation', 'ours', compared.metrics),
     *_table('gradients', '', compared.gradients),
@@ -25,11 +25,11 @@ def report(compared: Comparison) -> str:
 
 
 def verdict(compared: Comparison) -> str:
-  """Returns what came out, in a line."""
+  """Returns the overall result in a line."""
   departing = compared.departing
   if not departing:
     return 'Lingvo and its translation agree'
-  count = f'{len(departing)} of what was compared departs'
+  count = f'{len(departing)} compared value(s) depart'
   first = compared.first
   if first is None:
     row = departing[0]
@@ -58,17 +58,17 @@ def _table(head: str, second: str, rows: list[Row]) -> Iterator[str]:
     )
 
 
-def _divided_otherwise(compared: Comparison) -> Iterator[str]:
-  if any(row.verdict == CUT for row in compared.layers):
+def _regrouped(compared: Comparison) -> Iterator[str]:
+  if any(row.verdict == REGROUPED for row in compared.layers):
     yield (
-      f'"{CUT}" is said of layers that are divided otherwise: what is computed'
-      ' from them agrees'
+      f'"{REGROUPED}": operations are grouped into layers differently; values'
+      ' computed from the layer agree'
     )
   unpaired = compared.unpaired
   if unpaired:
     more = len(unpaired) - _NAMED
     yield (
-      'without a counterpart here, but for their parts or within a whole: '
+      'without a counterpart here (their children or parents may have one): '
       + ', '.join(unpaired[:_NAMED])
       + (f' and {more} more' if more > 0 else '')
     )

@@ -1,4 +1,4 @@
-"""Runs Lingvo and its translation side by side, and compares them."""
+"""Runs Lingvo and its translation, and compares them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from pax_compat.nested_map import NestedMap
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How a comparison is made.
+  """Options of a comparison.
 
   Attributes:
-    steps: of training.
+    steps: number of training steps.
     tolerance: as in `comparing.compare`.
-    sizes: that the model is shrunk to; None for its full size.
-    is_synthetic: whether batches are made up, and not read.
-    checkpoint: whose weights it starts with, as in `checkpoints.weights_of`;
-      None for new ones, as Lingvo makes them.
+    sizes: to shrink the model to; None for its full size.
+    is_synthetic: whether batches are synthetic, and not read.
+    checkpoint: with initial weights, as in `checkpoints.weights_of`; None for
+      Lingvo's initialization.
   """
 
   steps: int = 20
@@ -43,51 +43,51 @@ def run(
   experiment: Any,
   name: str,
   options: Options,
-  say: Callable[[str], None] = lambda line: None,
+  print_line: Callable[[str], None] = lambda line: None,
 ) -> comparing.Comparison:
   """Compares an experiment with its translation.
 
   Args:
     experiment: the experiment.
     name: its name.
-    options: how it is done.
-    say: takes lines about what is compared.
+    options: of the comparison.
+    print_line: prints a line of progress.
 
   Raises:
-    UserError: it is no experiment of Lingvo's, has no translation, or its input
+    UserError: it is not a Lingvo experiment, has no translation, or its input
       or the checkpoint cannot be read.
   """
   if not isinstance(experiment, lingvo_experiment.LingvoExperiment):
     raise errors.UserError(
-      f'{name} is no experiment of Lingvo, so that there is nothing to compare'
-      ' it with; expected one that is registered with lingvo.model_registry'
+      f'{name} is not a Lingvo experiment, so there is nothing to compare it'
+      ' with; expected one registered with lingvo.model_registry'
     )
   if options.checkpoint and options.sizes:
     raise errors.UserError(
-      '--checkpoint holds weights of full size; expected it without --shrink'
+      '--checkpoint has weights of full size; expected it without --shrink'
     )
   params = experiment.task_params()
   if options.sizes:
     params = shrinking.shrink(params, options.sizes)
-    told = dataclasses.asdict(options.sizes).items()
-    say('reduced to ' + ', '.join(f'{name} {size}' for name, size in told))
+    sizes = dataclasses.asdict(options.sizes).items()
+    print_line('reduced to ' + ', '.join(f'{k} {size}' for k, size in sizes))
   params, notes = equalizing.equalize(params)
   for note in notes:
-    say(f'in both, {note}')
+    print_line(f'in both, {note}')
   weights = None
   if options.checkpoint:
     weights = checkpoints.weights_of(options.checkpoint)
-    say('weights of the checkpoint; steps count from 0')
+    print_line('initial weights from the checkpoint; steps start at 0')
   translated = experiment.translate(params)
   data = _batches(experiment, params, options)
-  say(f'batches: {batches.described(data)}')
+  print_line(f'batches: {batches.describe(data)}')
   first = batches.trimmed(data[0])
   steps = data[: options.steps]
   lingvo = lingvo_side.run(
     params, _by_name(first), list(map(_by_name, steps)), weights
   )
   if lingvo.is_random:
-    say('random numbers have part in the loss of Lingvo; expect differences')
+    print_line("Lingvo's loss depends on random numbers; expect differences")
   ours = our_side.run(
     translated,
     first,
@@ -97,7 +97,7 @@ def run(
     step_samples=lingvo.step_samples,
   )
   if lingvo.sample:
-    say('in both, the softmax has the classes that Lingvo has sampled')
+    print_line('in both, the softmax uses the classes that Lingvo has sampled')
   return comparing.compare(
     lingvo,
     ours,
@@ -108,7 +108,7 @@ def run(
 
 
 def _batches(experiment, params, options: Options) -> list[NestedMap]:
-  """Returns a batch for each step, and one if there is none."""
+  """Returns a batch per step, at least one."""
   count = max(1, options.steps)
   if options.is_synthetic:
     rows, length = synthetic.shape(params.input)
@@ -119,7 +119,7 @@ def _batches(experiment, params, options: Options) -> list[NestedMap]:
   read = batches.read(experiment, count)
   if options.sizes:
     vocab_size = synthetic.vocab_size(params)
-    read = [batches.cut(b, options.sizes, vocab_size) for b in read]
+    read = [batches.truncate(b, options.sizes, vocab_size) for b in read]
   return read
 
 

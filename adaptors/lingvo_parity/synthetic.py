@@ -1,4 +1,4 @@
-"""Batches of made-up ids, of the fields that a language model's input has.
+"""Synthetic batches of random ids, with the fields of a language model's input.
 
 Shapes: B batch, T time.
 """
@@ -12,7 +12,7 @@ from adaptors.params import params_trees
 from adaptors.translate.view import class_path
 from pax_compat import errors
 
-# Ids below it are special: padding, ends of sentences, unknown words.
+# Lower ids are special: padding, ends of sentences, unknown words.
 _FIRST_ID = 4
 _VOCABULARIES = ('vocab_size', 'num_classes', 'target_vocab_size')
 _LENGTHS = (
@@ -25,7 +25,7 @@ _ROWS = ('bucket_batch_limit', 'batch_size')
 
 
 def vocab_size(params: Any) -> int:
-  """Returns the fewest ids that any part of a task knows."""
+  """Returns the smallest vocabulary size in a task."""
   sizes = [
     node.Get(name)
     for node in params_trees.all_params(params)
@@ -36,21 +36,21 @@ def vocab_size(params: Any) -> int:
 
 
 def shape(params: Any) -> tuple[int, int]:
-  """Returns [B, T] of the longest batches that an input gives.
+  """Returns [B, T] of the longest batches of an input.
 
   Args:
     params: of the input.
 
   Raises:
-    UserError: its Params do not tell.
+    UserError: its Params do not determine them.
   """
   found = []
   for names in (_ROWS, _LENGTHS):
     values = [params.Get(n) for n in names if n in params and params.Get(n)]
     if not values:
       raise errors.UserError(
-        f'{class_path(params.cls)} has none of {", ".join(names)}, so that its'
-        ' batches cannot be made up; expected a run without --synthetic'
+        f'{class_path(params.cls)} has no {" or ".join(names)}, so synthetic'
+        ' batches cannot be made; expected a run without --synthetic'
       )
     value = values[0]
     found.append(int(value[-1] if isinstance(value, (list, tuple)) else value))
@@ -60,9 +60,9 @@ def shape(params: Any) -> tuple[int, int]:
 def batch(
   params: Any, rows: int, length: int, *, seed: int = 0
 ) -> dict[str, np.ndarray]:
-  """Returns arrays by dotted name, such as a task's input gives.
+  """Returns a batch for a task as arrays by dotted name.
 
-  The first row is full, the others end with padding, or hold two segments where
+  The first row is full; the others end with padding, or contain two segments if
   the task takes packed text.
 
   Args:
@@ -72,7 +72,7 @@ def batch(
     seed: of the ids.
 
   Raises:
-    UserError: it is not known what batches the task takes.
+    UserError: the fields of the task's batches are not known.
   """
   rng = np.random.default_rng(seed)
   ids = rng.integers(_FIRST_ID, vocab_size(params), (rows, length))
@@ -94,9 +94,9 @@ def batch(
     return _masked(ids, paddings, positions, params.mask_token_id, rng)
   if not _is_a(params, 'lingvo.tasks.lm.model', 'LanguageModel'):
     raise errors.UserError(
-      f'{class_path(params.cls)}: batches of it cannot be made up, only of'
-      ' LanguageModel, UniTransformer, BertTransformer and what derives from'
-      ' them; expected a run without --synthetic'
+      f'{class_path(params.cls)}: synthetic batches exist only for'
+      ' LanguageModel, UniTransformer, BertTransformer and their subclasses;'
+      ' expected a run without --synthetic'
     )
   is_packed = params.packed_input
   if is_packed:
@@ -112,7 +112,7 @@ def batch(
 
 
 def _masked(ids, paddings, positions, mask_id: int, rng):
-  """Returns a batch whose ids are masked here and there."""
+  """Returns a batch with randomly masked ids."""
   ids = np.where(ids == mask_id, _FIRST_ID, ids)
   masked = (rng.random(ids.shape) < 0.2) * (1 - paddings)
   return {

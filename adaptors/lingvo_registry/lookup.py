@@ -69,7 +69,7 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
   """Returns the names of Lingvo experiments, with their first lines.
 
   Reads the mounted modules' source text. With `load_everything` it imports them
-  all instead, and says in a warning which of them it cannot import.
+  all instead, and logs a warning for each that it cannot import.
   """
   mount(options)
   mounted = mounts.params_modules()
@@ -219,7 +219,8 @@ def import_module(module: str):
     raise
   except Exception as error:
     spec = _find_spec(module)
-    place = errors.place_of(error, spec and spec.origin)
+    location = errors.location_of(error, spec and spec.origin)
     raise errors.UserError(
-      f'{module} cannot be imported: {place}: {type(error).__name__}: {error}'
+      f'{module} cannot be imported: {location}:'
+      f' {type(error).__name__}: {error}'
     ) from error

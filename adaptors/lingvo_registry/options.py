@@ -13,52 +13,50 @@ class LingvoOptions(options.Options):
 
   lingvo_source: str | None = options.option(
     None,
-    "A checkout of Lingvo's source, whose params packages are added to what is"
-    ' installed.',
+    "A checkout of Lingvo's source. Its params packages are added to those that"
+    ' are installed.',
   )
   translation: str = options.option(
     'auto',
-    'How a Lingvo model is run: translated to JAX (native), in TensorFlow under'
-    ' JAX (bridge), or native where possible (auto).',
+    'How to run a Lingvo model: translated to JAX (native), in TensorFlow under'
+    ' JAX (bridge), or native if possible (auto).',
     choices=('auto', 'native', 'bridge'),
   )
   model_params_override: str = options.option(
     '',
-    "Changes of a Lingvo model's Params: `path : value` pairs, separated by ;"
+    "Overrides of a Lingvo model's Params: `path : value` pairs, separated by ;"
     ' or new lines.',
     instead='; expected --set',
   )
   lingvo_input_replay: bool = options.option(
     False,
-    'Read the training data of a Lingvo experiment in an order that can be'
-    ' repeated, so that a run goes on exactly where it stopped, also with'
-    ' another number of processes: one reader thread, files in order, no'
-    ' shuffling.',
+    'Read the training data of a Lingvo experiment in a deterministic order, so'
+    ' that a run resumes exactly where it stopped, even with another number of'
+    ' processes: one reader thread, files in order, no shuffling.',
     instead='; expected replay=True of its LingvoInputAdaptor',
   )
   lingvo_logdir: str | None = options.option(
     None,
-    "Folder of a run of Lingvo's trainer to go on with: from its newest"
-    ' checkpoint, and, without --exp, with the experiment that its Params say.'
-    ' With --exp the prefix of a checkpoint too.',
+    "Folder of a run of Lingvo's trainer to continue from its newest"
+    ' checkpoint. Without --exp, its Params are the experiment. With --exp, it'
+    ' may also be the prefix of a checkpoint.',
   )
   allow_missing: tuple[str, ...] = options.option(
     (),
-    'Regular expression of tensors that a Lingvo checkpoint may lack; what they'
-    ' would have been starts anew.',
+    'Regular expression of tensors that a Lingvo checkpoint may lack. They keep'
+    ' their initial values.',
   )
   allow_unused: tuple[str, ...] = options.option(
     (),
-    'Regular expression of tensors of a Lingvo checkpoint that may be left'
-    ' over.',
+    'Regular expression of tensors of a Lingvo checkpoint that may be unused.',
   )
   load_everything: bool = options.option(
     False,
-    'With --list: import what registers Lingvo experiments, instead of reading'
-    ' its source text only.',
+    'With --list: import the modules that register Lingvo experiments, instead'
+    ' of parsing their source.',
     flag='lingvo',
   )
 
   def experiment_name(self) -> str:
-    """Returns the folder of a Lingvo run, which names what it trained."""
+    """Returns the folder of a Lingvo run, a name of its experiment."""
     return self.lingvo_logdir or ''

@@ -1,1 +1,1 @@
-"""Says of Lingvo experiments what runs here, how, and what is in the way."""
+"""Reports which Lingvo experiments run here, how, and what is unsupported."""

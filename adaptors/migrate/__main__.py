@@ -1,17 +1,17 @@
-"""Says of Lingvo experiments what runs here, how, and what is in the way.
+"""Reports which Lingvo experiments run here, how, and what is unsupported.
 
     python -m adaptors.migrate --exp='lm.*' --html=report.html
     python -m adaptors.migrate --all --import_modules=my_team.params
 
-For each experiment: whether it is translated to JAX (native), run by TensorFlow
-inside of JAX (bridged), some of both, or impossible; layer by layer with the
-reasons, and what would make it native; how many parameters it has, and what
-memory training takes; what drives its inputs, what its program schedule
-becomes, and whether its checkpoints can come in. Nothing is allocated, however
-large a model is, and no data is read.
+For each experiment the report has: whether it is translated to JAX (native),
+run by TensorFlow inside of JAX (bridged), partly bridged, or impossible; the
+layers, with the reasons and what would make each native; the number of
+parameters and the memory of training; the adaptors of its inputs; the
+translated program schedule; and whether its checkpoints can be imported. No
+weights are allocated and no data is read.
 
-Ends with status 0 if all can be used; with 1 if one is impossible; with 2 after
-a mistake in what was asked for.
+Exits with 0 if all experiments run; with 1 if one is impossible; with 2 if a
+flag is invalid.
 """
 
 import json
@@ -30,28 +30,27 @@ _ALL = flags.DEFINE_bool(
   'all', False, 'Report on every experiment of the registry; else on --exp.'
 )
 _HTML = flags.DEFINE_string(
-  'html', None, 'File to write the report to as a page, complete in itself.'
+  'html', None, 'File to write the report to as a self-contained page.'
 )
 _JSON = flags.DEFINE_string(
-  'json', None, 'File to write the report to as data.'
+  'json', None, 'File to write the report to as JSON.'
 )
 _TRACE = flags.DEFINE_bool(
   'trace',
   False,
-  'Trace a training step of each task too, which finds what XLA cannot compile.'
-  ' On made-up batches where it is known what they are like, else on one of the'
-  ' input.',
+  'Also trace a training step of each task, which finds ops that XLA cannot'
+  ' compile. Uses a synthetic batch if the fields of batches are known, else a'
+  ' batch of the input.',
 )
 
 
 def main(argv: list[str]) -> int:
-  """Does what the flags say; returns the exit status."""
+  """Writes the report; returns the exit status."""
   experiment_flags.no_arguments(argv)
   options = experiment_flags.options()
   own = options.of(LingvoOptions)
   _check_flags(own)
-  # JAX and TensorFlow take seconds to import, which a mistake in a name should
-  # not cost.
+  # JAX and TensorFlow take seconds to import; a wrong name is reported before.
   from adaptors.migrate import choosing
 
   if _ALL.value:
@@ -64,11 +63,11 @@ def main(argv: list[str]) -> int:
 
 
 def _check_flags(options):
-  """Raises a UserError over flags that do not go together."""
+  """Raises a UserError over incompatible flags."""
   if options.translation != 'auto':
     raise errors.UserError(
-      f'--translation={options.translation} has no meaning for a report, which'
-      ' says what each would be; expected it without'
+      f'--translation={options.translation} has no meaning for a report'
+      ' on every translation; expected it without'
     )
   asked = [
     f'--{name}'
@@ -81,19 +80,21 @@ def _check_flags(options):
   ]
   if len(asked) != 1:
     raise errors.UserError(
-      f'{" and ".join(asked) or "nothing"} is asked for; expected one of --all,'
+      f'got {" and ".join(asked) or "no experiments"}; expected one of --all,'
       ' --exp and --lingvo_logdir'
     )
   for flag in (_HTML, _JSON):
     folder = pathlib.Path(flag.value or '.').expanduser().parent
     if not folder.is_dir():
-      raise errors.UserError(f'--{flag.name}: there is no folder {folder}')
+      raise errors.UserError(
+        f'--{flag.name}: the folder {folder} does not exist'
+      )
 
 
 def _report(names, options) -> int:
   from adaptors.migrate.examine import examining
   from adaptors.migrate.findings import Status
-  from adaptors.migrate.report import as_json, page, terminal
+  from adaptors.migrate.report import page, terminal
 
   logging.set_verbosity(logging.WARNING)
   found = []
@@ -108,7 +109,7 @@ def _report(names, options) -> int:
   if _HTML.value:
     _write(_HTML.value, page.page(found))
   if _JSON.value:
-    data = [as_json.experiment(one) for one in found]
+    data = [one.as_dict() for one in found]
     _write(_JSON.value, json.dumps(data, indent=2) + '\n')
   return 1 if any(e.status is Status.IMPOSSIBLE for e in found) else 0
 

@@ -1,4 +1,4 @@
-"""Which experiments of Lingvo's registry a report is about."""
+"""Chooses the experiments of a report."""
 
 import dataclasses
 import fnmatch
@@ -14,16 +14,15 @@ _WILD = frozenset('*?[')
 
 
 def everything(options: SourceOptions) -> list[str]:
-  """Returns all names: those of the source text, and of the imported registry.
+  """Returns all experiments' names, from source code and from the registry.
 
-  A module that cannot be imported has its names in the former alone, so that
-  none is left out in silence.
+  Source code also has the names of modules that cannot be imported.
 
   Args:
-    options: which modules to import, and which checkout to mount.
+    options: with the modules to import and the checkout to mount.
 
   Raises:
-    UserError: there is none.
+    UserError: there are no experiments.
   """
   experiment_sources.import_modules(options)
   known = set(lookup.names(options))
@@ -31,21 +30,21 @@ def everything(options: SourceOptions) -> list[str]:
   known |= set(lookup.names(dataclasses.replace(options, own=(own,))))
   if not known:
     raise errors.UserError(
-      'there is no experiment of Lingvo; expected --lingvo_source or'
-      ' --import_modules to say where they are'
+      'there are no Lingvo experiments; expected --lingvo_source or'
+      ' --import_modules'
     )
   return sorted(known)
 
 
 def matching(pattern: str, options: SourceOptions) -> list[str]:
-  """Returns the names that match a pattern of the shell.
+  """Returns the names that match a shell pattern.
 
   Args:
     pattern: such as `lm.*`, or a name.
-    options: which modules to import, and which checkout to mount.
+    options: with the modules to import and the checkout to mount.
 
   Raises:
-    UserError: there is none; the message has the nearest names.
+    UserError: no name matches; the message suggests similar ones.
   """
   experiment_sources.import_modules(options)
   known = lookup.names(options)

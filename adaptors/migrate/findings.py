@@ -1,10 +1,11 @@
-"""What is found out about an experiment: plain values, for any kind of report.
+"""Findings about experiments, as plain values for any kind of report.
 
 All sizes are in bytes.
 """
 
 import dataclasses
 import enum
+from typing import Any
 
 from adaptors.translate.view import Issue
 
@@ -19,29 +20,33 @@ class Status(enum.StrEnum):
 
   @property
   def urgency(self) -> int:
-    """What is to be looked at first has the lowest number."""
+    """Sort key: 0 is the most urgent."""
     return list(reversed(Status)).index(self)
 
   @classmethod
-  def of_all(cls, parts) -> 'Status':
-    """Returns the status of what has parts: that of the worst."""
-    return min(parts, key=lambda status: status.urgency)
+  def worst(cls, statuses) -> 'Status':
+    """Returns the most urgent status.
+
+    >>> str(Status.worst([Status.NATIVE, Status.BRIDGED]))
+    'bridged'
+    """
+    return min(statuses, key=lambda status: status.urgency)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """A layer of a task, and those in it.
+  """A layer of a task, or several identical ones, with its children.
 
   Attributes:
-    name: as its parent calls it, such as `trans[0-5]` of several alike.
-    class_path: the dotted path of its class; '' where it is not known.
+    name: in its parent, such as `trans[0-5]` for several identical layers.
+    class_path: the dotted path of its class; '' if unknown.
     is_native: whether it has a translation to JAX.
-    parameters: how many numbers it has to train, those in it included, and all
-      of those alike.
-    count: how many layers alike there are.
-    becomes: where it is in the JAX model, with slashes; '' if nowhere.
-    issues: what keeps it, and not a layer in it, from being native.
-    children: the layers in it.
+    parameters: number of trainable parameters, with those of its children, in
+      all `count` layers.
+    count: number of identical layers.
+    becomes: its path in the JAX model, with slashes; '' if there is none.
+    issues: reasons why it, apart from its children, is not native.
+    children: its child layers.
   """
 
   name: str
@@ -56,15 +61,15 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-  """An estimate of what a training run holds between its steps, and gradients.
+  """An estimate of the memory of training: the state and the gradients.
 
   Attributes:
-    weights: what is trained.
-    others: variables that are not trained, such as moving statistics.
-    optimizer: what the learner keeps of them, averages of weights included.
-    gradients: of the weights, all of them at once.
-    per_device: of all these, what the device with the most of it has.
-    mesh: devices by axis; empty where weights are whole on every device.
+    weights: trainable variables.
+    others: non-trainable variables, such as moving statistics.
+    optimizer: the learner's state, with moving averages of weights.
+    gradients: of all weights.
+    per_device: the total on the device with the most.
+    mesh: devices by axis; empty if weights are replicated.
   """
 
   weights: int
@@ -76,24 +81,24 @@ class Memory:
 
   @property
   def total(self) -> int:
-    """All of it, were there a single device."""
+    """The memory on a single device."""
     return self.weights + self.others + self.optimizer + self.gradients
 
 
-# What the estimate leaves out.
+# What the estimate does not include.
 NOT_IN_MEMORY = (
-  'activations, batches, what XLA needs while it computes, and a checkpoint'
-  ' that is being written'
+  "activations, batches, XLA's temporary buffers, and a checkpoint that is"
+  ' being written'
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """Whether something works.
+  """The outcome of a check.
 
   Attributes:
-    works: whether it does; None where it could not be tried.
-    text: how, or why not.
+    works: None if it could not be checked.
+    text: how it works, or why not.
   """
 
   works: bool | None
@@ -105,21 +110,21 @@ class Task:
   """A task of an experiment.
 
   Attributes:
-    name: of a task of several; '' of the only one.
+    name: in a multi-task model; '' for a single task.
     class_path: the dotted path of its class.
     status: how it runs here.
-    problem: why it does not run at all; '' if it does.
-    issues: what keeps it from being native.
-    notes: settings that have no effect here, and what else is to be known.
-    advice: what would make it native, one piece each.
-    sketch: the source of a translator to begin with; '' for none.
-    layers: its layers; None where they are not known.
-    parameters: how many numbers are trained; None where it is not known.
-    memory: of a training run; None where it is not known.
-    memory_problem: why its layers or weights are not known; else ''.
-    misfit: why they cannot be split as it asks for; else ''.
-    checkpoints: whether those of Lingvo can come in.
-    trace: whether XLA compiles it; None where it was not tried.
+    problem: why it does not run; '' if it does.
+    issues: reasons why it is not native.
+    notes: settings without an effect here, and other notes.
+    advice: changes that would make it native.
+    sketch: source code of a translator to start from; '' for none.
+    layers: its layers; None if unknown.
+    parameters: number of trainable parameters; None if unknown.
+    memory: of a training run; None if unknown.
+    memory_problem: why its layers or weights are unknown; else ''.
+    misfit: why its weights cannot be sharded over its mesh; else ''.
+    checkpoints: whether Lingvo's checkpoints can be imported.
+    trace: whether a training step can be traced; None if not tried.
   """
 
   name: str
@@ -146,11 +151,11 @@ class Input:
   Attributes:
     dataset: its name, such as `Train`.
     class_path: the dotted path of the input generator.
-    kind: where it has its examples from.
-    driven: the adaptor, and how it calls the generator.
-    shapes: batches as (examples, length), length None where it varies; empty
-      where it is not known.
-    remarks: what is known not to work, and what is different here.
+    kind: the source of its examples.
+    driven: the adaptor, and its backend.
+    shapes: (examples, length) of batches, length None if it varies; empty if
+      unknown.
+    remarks: limitations, and differences from Lingvo.
   """
 
   dataset: str
@@ -163,18 +168,17 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """All that is found out about an experiment.
+  """All findings about an experiment.
 
   Attributes:
     name: in the registry, or the folder of an old run.
     status: how it runs here.
     next_step: what to do next, in a line.
-    problem: why it does not run at all; '' if it does.
-    tasks: one, or several that are trained in turns; empty where its Params
-      cannot be made.
+    problem: why it does not run; '' if it does.
+    tasks: one, or several that take turns; empty if its Params cannot be made.
     inputs: its datasets.
-    inputs_problem: why they are not known; else ''.
-    schedule: what its program schedule becomes, in lines.
+    inputs_problem: why they are unknown; else ''.
+    schedule: its translated program schedule, in lines.
   """
 
   name: str
@@ -188,7 +192,7 @@ class Experiment:
 
   @property
   def command(self) -> str:
-    """What runs it; '' if nothing does."""
+    """The command that runs it; '' if it is impossible."""
     if self.status is Status.IMPOSSIBLE:
       return ''
     flag = 'lingvo_logdir' if '/' in self.name else 'exp'
@@ -196,13 +200,13 @@ class Experiment:
 
   @property
   def parameters(self) -> int | None:
-    """How many numbers are trained; None where it is not known."""
+    """Number of trainable parameters; None if unknown."""
     counts = [task.parameters for task in self.tasks]
     return None if not counts or None in counts else sum(counts)
 
   @property
   def bytes_per_device(self) -> int | None:
-    """Of a training run; None where it is not known."""
+    """Memory of a training run per device; None if unknown."""
     memories = [task.memory for task in self.tasks]
     if not memories or None in memories:
       return None
@@ -210,15 +214,27 @@ class Experiment:
 
   @property
   def reasons(self) -> int:
-    """How many things keep it from being native."""
+    """Number of reasons why it is not native."""
     return sum(len(task.issues) for task in self.tasks)
 
+  def as_dict(self) -> dict[str, Any]:
+    """Returns the findings in dicts and lists, for JSON."""
+    return dataclasses.asdict(self) | {
+      'parameters': self.parameters,
+      'bytes_per_device': self.bytes_per_device,
+    }
 
-def by_what_to_do(experiments: list[Experiment]) -> list[Experiment]:
-  """Returns experiments in the order in which to look at them.
 
-  First what does not run; then what could be native, with the least to do in
-  front; then what is.
+def by_priority(experiments: list[Experiment]) -> list[Experiment]:
+  """Returns experiments in the order in which to work on them.
+
+  Impossible ones are first; then those that are not native, with the fewest
+  reasons first; then native ones.
+
+  >>> native = Experiment('lm.A', Status.NATIVE, 'run it')
+  >>> broken = Experiment('lm.B', Status.IMPOSSIBLE, 'repair it: no file')
+  >>> [e.name for e in by_priority([native, broken])]
+  ['lm.B', 'lm.A']
   """
   return sorted(
     experiments, key=lambda e: (e.status.urgency, e.reasons, e.name)

@@ -1,11 +1,11 @@
-"""Makes a shared library that wants too new symbol versions load here.
+"""Lets a shared library load that needs newer symbol versions.
 
-A library built on a new Linux asks for versions such as `GLIBC_2.38` that an
-older C or C++ library does not define, and the dynamic loader refuses it. Often
-only a few harmless symbols are bound to those versions. `repair` finds the
-versions that this system lacks, marks the library's wish for them weak, which
-the loader accepts, and frees the symbols from them. It does so only if it knows
-each of these symbols to be safe.
+A library built on a new Linux needs versions such as `GLIBC_2.38` that an older
+C or C++ library does not define, and the dynamic loader refuses it. Often only
+a few harmless symbols are bound to those versions. `repair` finds the versions
+that this system lacks, marks the requirements as weak, which the loader
+accepts, and unbinds the symbols. It does so only if each of these symbols is
+known to be safe.
 
 Offsets and names follow the ELF-64 object file format and the Linux Standard
 Base's section on symbol versioning.
@@ -24,17 +24,17 @@ _VERSYM = 0x6FFFFFFF
 
 _WEAK_VERSION = 2  # Flag in a version requirement.
 _WEAK_BINDING = 2  # Upper half of a symbol's info byte.
-_UNVERSIONED = 1  # Version index of a symbol that has none.
+_UNVERSIONED = 1  # Version index of a symbol without a version.
 _SYMBOL_SIZE = 24
 
-# glibc 2.38 has C23 variants of the number parsers; the rest of the name is the
-# function that older versions have. They differ in binary literals only.
+# glibc 2.38 has C23 variants of the number parsers. The rest of the name is the
+# function of older versions, which differs in binary literals only.
 _C23_PREFIX = '__isoc23_'
 
 # Symbols that may stay undefined.
 _NEVER_NEEDED = frozenset(
   [
-    # Mentioned by each object file that includes <iostream>, to pull in the
+    # Referred to by each object file that includes <iostream>, to link the
     # initialisation of the streams; nothing calls it.
     '_ZSt21ios_base_library_initv',
     # Called when an exception leaves a `noexcept` function, to end the process;
@@ -51,19 +51,19 @@ class ElfError(ValueError):
 
 
 class UnsafeSymbolError(ValueError):
-  """A symbol that this system lacks is not one that can do without."""
+  """A symbol that this system lacks is not known to be replaceable."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NeededVersion:
-  """A version that a library wants of another one.
+  """A version that a library needs of another one.
 
   Attributes:
     library: the other library, such as `libc.so.6`.
     name: the version, such as `GLIBC_2.38`.
-    index: what the symbols bound to this version carry.
-    flags_offset: where in the file the 16 bits of flags are.
-    weak: whether the loader does without it already.
+    index: the version index of symbols bound to this version.
+    flags_offset: byte of the 16-bit flags in the file.
+    weak: whether the loader accepts that the version is missing.
   """
 
   library: str
@@ -88,7 +88,7 @@ class _Symbol:
 
 @dataclasses.dataclass(frozen=True)
 class _Section:
-  """The fields of a section header that are of use here."""
+  """The fields of a section header that are used here."""
 
   kind: int
   offset: int
@@ -104,7 +104,7 @@ class _Library:
     """Checks the header and reads the section headers.
 
     Raises:
-      ElfError: the data is no little-endian ELF64 file, or is cut off.
+      ElfError: the data is not a little-endian ELF64 file, or is truncated.
     """
     if data[:6] != b'\x7fELF\x02\x01':
       raise ElfError('not a little-endian ELF64 file')
@@ -147,16 +147,16 @@ class _Library:
   def _chain(self, section: _Section) -> Iterator[tuple[int, tuple, list]]:
     """Yields offset, fields and entries of each record of a version section.
 
-    A record of wanted or of defined versions has a different layout, but both
-    lists are chained in the same way: by distances, the last of which is zero.
+    Records of needed and of defined versions have different layouts, but both
+    lists are chained by distances, the last of which is zero.
     """
-    wanted = section.kind == _VERNEED
-    form = '<HHIII' if wanted else '<HHHHIII'
-    entry_form = '<IHHII' if wanted else '<II'
+    needed = section.kind == _VERNEED
+    form = '<HHIII' if needed else '<HHHHIII'
+    entry_form = '<IHHII' if needed else '<II'
     offset = section.offset
     for left in reversed(range(section.count)):
       record = self._unpack(form, offset)
-      count = record[1] if wanted else record[3]
+      count = record[1] if needed else record[3]
       at = offset + record[-2]
       entries = []
       for _ in range(count):
@@ -169,7 +169,7 @@ class _Library:
       offset += record[-1]
 
   def needed_versions(self) -> list[NeededVersion]:
-    """Returns the versions that the library wants of others."""
+    """Returns the versions that the library needs of others."""
     section = self._section(_VERNEED)
     if section is None:
       return []
@@ -203,7 +203,7 @@ class _Library:
     }
 
   def symbols(self) -> Iterator[_Symbol]:
-    """Yields the dynamic symbols that carry a version index."""
+    """Yields the dynamic symbols that have a version index."""
     table, versions = self._section(_DYNSYM), self._section(_VERSYM)
     if table is None or versions is None:
       return
@@ -231,10 +231,10 @@ class _LinkMap(ctypes.Structure):
 
 
 def _loaded(library: str) -> tuple[ctypes.CDLL, set[str]] | None:
-  """Returns the library that the loader takes, and the versions it defines.
+  """Returns the library that the loader finds, and the versions it defines.
 
   That is the one already in this process, if any: another of the same name
-  would not be loaded. None if the loader finds none.
+  would not be loaded. None if the loader does not find it.
   """
   try:
     handle = ctypes.CDLL(library)
@@ -244,16 +244,16 @@ def _loaded(library: str) -> tuple[ctypes.CDLL, set[str]] | None:
   dlinfo.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
   found = ctypes.POINTER(_LinkMap)()
   if dlinfo(handle._handle, _RTLD_DI_LINKMAP, ctypes.byref(found)):
-    raise OSError(f'the loader does not tell where {library} is')
+    raise OSError(f'the loader does not return the path of {library}')
   with open(found.contents.name, 'rb') as f:
     return handle, _Library(f.read()).defined_versions()
 
 
 def missing_versions(data: bytes) -> list[NeededVersion]:
-  """Returns the versions that a library wants and that this system lacks.
+  """Returns the versions that a library needs and that this system lacks.
 
-  A library that the loader does not find at all lacks no version: without it
-  nothing can be repaired, and loading says so.
+  Versions of a library that the loader does not find are not among them:
+  nothing can be repaired without it, and loading reports it.
 
   Args:
     data: the content of the shared library's file.
@@ -269,14 +269,14 @@ def missing_versions(data: bytes) -> list[NeededVersion]:
     if version.library not in known:
       known[version.library] = _loaded(version.library)
     loaded = known[version.library]
-    # The loader, too, lets a library pass that defines no versions at all.
+    # Like the loader, accept a library that does not define any version.
     if loaded and loaded[1] and version.name not in loaded[1]:
       missing.append(version)
   return missing
 
 
 def _check_safe(symbol: _Symbol, version: NeededVersion):
-  """Raises UnsafeSymbolError unless the symbol can do without the version."""
+  """Raises UnsafeSymbolError unless the symbol works without the version."""
   name = symbol.name
   if not symbol.defined:
     if name in _NEVER_NEEDED:
@@ -292,13 +292,13 @@ def _check_safe(symbol: _Symbol, version: NeededVersion):
 
 
 def repair(data: bytes) -> bytes:
-  """Returns the library with nothing in it that this system lacks.
+  """Returns the library without requirements that this system lacks.
 
   Args:
     data: the content of the shared library's file.
 
   Returns:
-    The changed content, of the same length; equal to `data` if nothing lacks.
+    The new content, of the same length; equal to `data` if nothing is missing.
 
   Raises:
     ElfError: the data cannot be read.

@@ -1,4 +1,4 @@
-"""Loads Lingvo's native ops, from a repaired copy where that is needed."""
+"""Loads Lingvo's native ops, from a repaired copy if needed."""
 
 import hashlib
 import importlib.util
@@ -12,52 +12,52 @@ from adaptors.native import elf_symbols
 from pax_compat import errors
 from pax_compat.runs import files
 
-# What the dynamic loader says, after the name of the library that is too old:
+# The dynamic loader's message, after the name of the library that is too old:
 # version `GLIBC_2.38' not found (required by /somewhere/x_ops.so)
 _TOO_OLD = re.compile(r"version `[^']+' not found \(required by ([^)]+)\)")
 
 
 def load(package: str, name: str) -> None:
-  """Loads a package's library of ops and puts it where the package looks first.
+  """Loads a package's library of ops and registers it in `sys.modules`.
 
-  The file as installed is tried first. Only if this system lacks a symbol
-  version that the file wants is a repaired copy loaded, from the user's cache
-  folder. The installation stays as it is.
+  The installed file is tried first. Only if this system lacks a symbol version
+  that it needs, a repaired copy is loaded, from the user's cache folder. The
+  installation is not changed.
 
   Args:
     package: the full name of the package, which must not be imported yet.
-    name: the file's name without `.so`; the package asks for the module of that
+    name: the file's name without `.so`; the package imports the module of that
       name after `gen_`.
 
   Raises:
-    UserError: the library cannot be repaired, or the copy not be written.
+    UserError: the library cannot be repaired, or the copy cannot be written.
   """
   module_name = f'{package}.gen_{name}'
   if package in sys.modules or module_name in sys.modules:
     return
   library = _installed(package) / f'{name}.so'
   if not library.exists():
-    # Lingvo may be linked statically, or be broken: its own import tells.
+    # Lingvo may be linked statically, or be broken: its import will fail then.
     return
   sys.modules[module_name] = _load_library(library)
 
 
 def cache_folder() -> pathlib.Path:
-  """Returns the folder that repaired copies are kept in."""
+  """Returns the folder of repaired copies."""
   return files.user_cache() / 'native_ops'
 
 
 def repaired_copy(library: pathlib.Path) -> pathlib.Path:
   """Returns a copy of a library that loads on this system.
 
-  The copy's folder is named by the contents of the original and of the copy, so
-  several versions, and systems that share a home folder, do not meet.
+  The folder's name contains digests of the original and of the copy, so that
+  versions, and systems that share a home folder, do not collide.
 
   Args:
-    library: the file as installed; it is only read.
+    library: the installed file; it is only read.
 
   Raises:
-    UserError: the library cannot be repaired, or the copy not be written.
+    UserError: the library cannot be repaired, or the copy cannot be written.
   """
   original = library.read_bytes()
   try:
@@ -70,14 +70,14 @@ def repaired_copy(library: pathlib.Path) -> pathlib.Path:
     ) from e
   key = f'{_digest(original)}-{_digest(content)[:16]}'
   copy = cache_folder() / key / library.name
-  # Compared in full: what a broken copy does when it runs is anybody's guess.
+  # Compared in full: a damaged copy could do anything.
   if not (copy.is_file() and copy.read_bytes() == content):
     _write(copy, content)
   return copy
 
 
 def _installed(package: str) -> pathlib.Path:
-  """Returns the folder of a package of Lingvo, importing nothing."""
+  """Returns the folder of a package of Lingvo, without importing it."""
   spec = importlib.util.find_spec('lingvo')
   if spec is None or not spec.submodule_search_locations:
     raise errors.UserError(
@@ -100,7 +100,7 @@ def _load_library(library: pathlib.Path):
       raise
   copy = repaired_copy(library)
   logging.info(
-    '%s wants a newer system than this one (%s); loading the repaired copy %s',
+    '%s needs a newer system than this one (%s); loading the repaired copy %s',
     library,
     too_old[0].partition(' (')[0],
     copy,
@@ -109,15 +109,15 @@ def _load_library(library: pathlib.Path):
 
 
 def _write(path: pathlib.Path, content: bytes):
-  """Writes a file at once or not at all, whoever else writes it."""
+  """Writes a file atomically, even if other processes write it too."""
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, content)
   except OSError as e:
     raise errors.UserError(
       f"cannot write a repaired copy of Lingvo's native ops to {path.parent}:"
-      f' {e.strerror or e}; expected a folder that can be written to, which the'
-      ' environment variable XDG_CACHE_HOME can name'
+      f' {e.strerror or e}; expected a writable folder, which the environment'
+      ' variable XDG_CACHE_HOME can set'
     ) from e
 
 

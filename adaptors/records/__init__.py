@@ -1,1 +1,1 @@
-"""Record files: finding, copying and checking what readers of Lingvo read."""
+"""Record files of Lingvo's readers: finding, copying and checking them."""

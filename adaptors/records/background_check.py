@@ -1,7 +1,7 @@
-"""Looks for damaged records while an input is read.
+"""Checks records for damage while an input is read.
 
-What is too much to be read beforehand is read once more by a thread that works
-for a small part of its time.
+Files that are too large for a check beforehand are read once more by a thread
+that works for a small part of its time.
 """
 
 import atexit
@@ -14,19 +14,19 @@ from absl import logging
 
 from adaptors.records import damaged_records, record_files
 
-# The part of the time that the thread works, and how long without a pause.
+# The share of the time in which the thread works, and the time between pauses.
 _SHARE = 0.1
 _SECONDS_OF_WORK = 0.01
 
 
 class BackgroundCheck:
-  """Reads files to their ends, and tells of the first damaged record."""
+  """Reads files to their ends, and finds the first damaged record."""
 
   def __init__(self, name: str, files: Sequence[tuple[str, str]]):
-    """Begins nothing yet.
+    """Starts nothing yet.
 
     Args:
-      name: how messages call the input.
+      name: of the input, in messages.
       files: the type and the path of each file.
     """
     self._name = name
@@ -37,7 +37,7 @@ class BackgroundCheck:
     self._thread: threading.Thread | None = None
 
   def start(self):
-    """Begins to read, unless that was done before."""
+    """Starts the thread, the first time."""
     if self._thread is None and self._files:
       self._thread = threading.Thread(
         target=self._run, name='record check', daemon=True
@@ -58,9 +58,9 @@ class BackgroundCheck:
       )
 
   def finish(self):
-    """Reads the rest without a pause; raises as `raise_if_damaged` does."""
+    """Reads the rest without pauses; raises as `raise_if_damaged` does."""
     if self._thread is not None and self._thread.is_alive():
-      logging.info('%s: the check of its records comes to its end', self._name)
+      logging.info('%s: finishing the check of its records', self._name)
       self._in_haste.set()
       self._thread.join()
     self.raise_if_damaged()
@@ -108,7 +108,7 @@ class BackgroundCheck:
     return None
 
 
-# TensorFlow must not be at work when the process ends.
+# TensorFlow must not run when the process exits.
 _live: weakref.WeakSet[BackgroundCheck] = weakref.WeakSet()
 
 

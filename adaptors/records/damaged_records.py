@@ -1,13 +1,13 @@
-"""Damaged records of an input's files, found before or after a reader fails.
+"""Finds damaged records of an input's files, before or after a reader fails.
 
-Lingvo's native readers do not say that a file is damaged. After a record that
-does not match its checksum they give that record for ever, or wait for ever;
-of a file that is cut off within a header they take the rest for the end; lines
-are read of a compressed file as well. So files are checked before they read.
-Of many bytes only the first are, and the others while they are read.
+Lingvo's native readers do not report damaged files. After a record that does
+not match its checksum they repeat that record forever, or wait forever; a
+truncated header counts as the end of the file; a compressed file is read as
+text. So files are checked before they are read, up to a number of bytes, and
+the others while they are read.
 
-Readers of tf.data say that a record is wrong, but not which one of which file:
-`explain` does.
+Readers of tf.data report a wrong record, but not its file and index: `explain`
+does.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-  """What is known of files.
+  """The result of a check of files.
 
   Attributes:
-    damaged: what each file with damaged records holds, by its path.
+    damaged: the scan of each file with damaged records, by path.
     unchecked: the type and the path of each file that was not checked.
   """
 
@@ -49,18 +49,15 @@ def check_files(
   skip: bool,
   bytes_to_check: int | None,
 ) -> Checked:
-  """Checks every record of files, as far as the number of bytes allows.
+  """Checks every record of files, up to a number of bytes.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     files: pairs of a file type, such as 'tfrecord', and the paths of one
       reader. Files of other types than `record_files.FORMATS` are not checked.
-    skip: whether records that cannot be read are to be left out. Then all
-      bytes are checked, since they are rewritten.
-    bytes_to_check: how many bytes are read; None for all.
-
-  Returns:
-    What was found, and what was not checked.
+    skip: whether unreadable records are left out. Then all bytes are checked,
+      as the files are rewritten.
+    bytes_to_check: number of bytes that are read; None for all.
 
   Raises:
     UserError: a record cannot be read and `skip` is False; or no record of a
@@ -86,7 +83,7 @@ def check_files(
     damaged.update(wrong)
   if unchecked:
     logging.warning(
-      '%s: %d files of %d bytes, of which %s is the first, are checked for'
+      '%s: %d files of %d bytes, the first of which is %s, are checked for'
       ' damaged records only while they are read, as bytes_to_check is %d.'
       ' Until a damaged record is found, the reader may repeat it, or wait',
       name,
@@ -98,14 +95,14 @@ def check_files(
   return Checked(damaged, tuple(unchecked))
 
 
-def error(name: str, told: str) -> errors.UserError:
-  """Returns the error over damaged records, with what can be done.
+def error(name: str, problem: str) -> errors.UserError:
+  """Returns an error about damaged records, with advice.
 
   Args:
-    name: how messages call the input.
-    told: which records, and what is wrong with them.
+    name: of the input, in messages.
+    problem: the records, and what is wrong with them.
   """
-  return errors.UserError(f'{name}: {told}; {_ADVICE}')
+  return errors.UserError(f'{name}: {problem}; {_ADVICE}')
 
 
 def _scan(path: str, file_type: str) -> record_files.Scan:
@@ -124,15 +121,15 @@ def _nothing_left(scans, paths) -> bool:
 
 
 def _refuse(name, wrong: dict[str, record_files.Scan], skip: bool, is_all):
-  """Raises a UserError over damaged files, or says what is left out."""
+  """Raises a UserError about damaged files, or logs what is left out."""
   damages = [d for scan in wrong.values() for d in scan.damages]
-  told = '; '.join(map(str, damages[:_SHOWN]))
+  problem = '; '.join(map(str, damages[:_SHOWN]))
   if len(damages) > _SHOWN:
-    told += f'; and {len(damages) - _SHOWN} more of {len(wrong)} files'
+    problem += f'; and {len(damages) - _SHOWN} more of {len(wrong)} files'
   if is_all:
-    raise errors.UserError(f'{name}: no record can be read: {told}')
+    raise errors.UserError(f'{name}: no record can be read: {problem}')
   if not skip:
-    raise error(name, told)
+    raise error(name, problem)
   for path, scan in wrong.items():
     logging.warning(
       '%s: skip_bad_records leaves out %d records of %s, and keeps %d: %s',
@@ -159,16 +156,16 @@ def explain(
 ) -> errors.UserError | None:
   """Returns an error that names the file and the record, or None.
 
-  For what `tf.data` raises: a damaged TFRecord file, a record that is no
-  tf.Example or lacks a feature, a file that is not there. Files are read to
-  find the record, so this is for after the failure.
+  For errors of `tf.data`: a damaged TFRecord file, a record that is not a
+  tf.Example or lacks a feature, a missing file. Files are read to find the
+  record, so call it after the failure.
 
   Args:
-    error: what was raised; of the errors it was raised from, one may count.
+    error: what was raised; its causes are searched as well.
     files: paths of the TFRecord files, compressed or not, in order.
   """
   gfile = lingvo_runtime.tensorflow().io.gfile
-  kind, text = told_by_tensorflow(error)
+  kind, text = tensorflow_error(error)
   if kind == 'NotFoundError':
     found = re.search(r'([^\s;{}]*/[^\s;{}]*); No such file', text)
     return found and errors.UserError(f'the file {found[1]} does not exist')
@@ -178,28 +175,28 @@ def explain(
   for path in files:
     if not gfile.exists(path) or gfile.isdir(path):
       return errors.UserError(f'{path} is not a file that can be read')
-    told = _damage_of(path, why)
-    if told:
-      return errors.UserError(told)
+    problem = _damage_of(path, why)
+    if problem:
+      return errors.UserError(problem)
   return None
 
 
 def is_about_a_record(error: BaseException) -> bool:
-  """Returns whether an error is over a record that cannot be read."""
-  kind, text = told_by_tensorflow(error)
+  """Returns whether an error is about an unreadable record."""
+  kind, text = tensorflow_error(error)
   if kind == 'DataLossError':
     return True
   return kind == 'InvalidArgumentError' and _why_no_example(text) is not None
 
 
-def told_by_tensorflow(error: BaseException | None) -> tuple[str, str]:
-  """Returns the type and the text of TensorFlow's error among the causes."""
+def tensorflow_error(error: BaseException | None) -> tuple[str, str]:
+  """Returns the type and the message of TensorFlow's error among the causes."""
   tf = lingvo_runtime.tensorflow()
   while error is not None:
     if isinstance(error, tf.errors.OpError):
       return type(error).__name__, str(error)
     if isinstance(error, UnicodeDecodeError):
-      # Instead of an error that quotes a record which is no text.
+      # Raised in place of an error that quotes a record of binary data.
       return 'InvalidArgumentError', error.object.decode('utf-8', 'replace')
     error = error.__cause__ or error.__context__
   return '', ''
@@ -223,7 +220,7 @@ def _damage_of(path: str, why: Callable[[bytes], str] | None) -> str:
 
 
 def _why_no_example(text: str) -> Callable[[bytes], str] | None:
-  """Returns a function that says why a record caused an error, or ''."""
+  """Returns a function of a record: why it caused an error, or ''."""
   lacked = re.search(r'(?:Feature|Key): ([^\s(]+?)[.]?\s', text)
   if not lacked and 'Could not parse example' not in text:
     return None
@@ -245,13 +242,13 @@ def _why_no_example(text: str) -> Callable[[bytes], str] | None:
   return why
 
 
-# What a tf.Example calls the types of tensors.
+# The names of tensor types in a tf.Example.
 _KINDS = {'int64': 'int64_list', 'float': 'float_list', 'string': 'bytes_list'}
-_NO_EXAMPLE = 'is no tf.Example'
+_NO_EXAMPLE = 'is not a tf.Example'
 
 
 def _features(data: bytes) -> Any:
-  """Returns the features of a tf.Example by name, None if it is none."""
+  """Returns the features of a tf.Example by name; None if it is not one."""
   tf = lingvo_runtime.tensorflow()
   message = importlib.import_module('google.protobuf.message')
   try:

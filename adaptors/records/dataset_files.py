@@ -1,4 +1,4 @@
-"""Which TFRecord files a tf.data set reads, as far as its graph names them."""
+"""TFRecord files of a tf.data dataset, as far as its graph names them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,19 +7,19 @@ import numpy as np
 
 from adaptors import lingvo_runtime
 
-# The ops that read records, whatever version they have.
+# The ops that read records, of any version.
 _READS = 'TFRecordDataset'
 
-# What else is a text beside a reader: its compression.
+# The other string inputs of a reader: its compression.
 _COMPRESSIONS = ('', 'GZIP', 'ZLIB')
 
 
 def record_files(dataset: Any) -> list[str]:
-  """Returns the TFRecord files that a set reads, in the order that it names.
+  """Returns the TFRecord files that a dataset reads, in its order.
 
-  Those are found that were named, by path or pattern, where the set was made;
-  not those whose names it makes while it reads. Files that zlib compressed are
-  left out, as nothing here reads them.
+  That includes paths and patterns that are constants of its graph, but not
+  names computed while it is read, and not files compressed by zlib, which
+  cannot be checked.
 
   Args:
     dataset: a `tf.data.Dataset`.
@@ -30,22 +30,22 @@ def record_files(dataset: Any) -> list[str]:
     serialized = dataset._as_serialized_graph(  # noqa: SLF001
       external_state_policy=policies.ExternalStatePolicy.IGNORE
     )
-  except tf.errors.OpError:  # It holds what cannot be written down.
+  except tf.errors.OpError:  # It contains what cannot be serialized.
     return []
   graph_def = tf.compat.v1.GraphDef.FromString(serialized.numpy())
-  named = _Graph(tf, graph_def).texts_of_readers()
-  return list(dict.fromkeys(p for text in named for p in _files(tf, text)))
+  names = _Graph(tf, graph_def).strings_of_readers()
+  return list(dict.fromkeys(p for name in names for p in _files(tf, name)))
 
 
-def _files(tf, text: str) -> list[str]:
-  """Returns the files that a text names; none if it is no path."""
+def _files(tf, name: str) -> list[str]:
+  """Returns the files of a path or pattern; empty if it is neither."""
   gfile = tf.io.gfile
-  paths = [text] if gfile.exists(text) else sorted(gfile.glob(text))
+  paths = [name] if gfile.exists(name) else sorted(gfile.glob(name))
   return [path for path in paths if not gfile.isdir(path)]
 
 
 class _Graph:
-  """A graph of a set, with the functions that make sets of elements."""
+  """A dataset's graph, with the functions that make datasets of elements."""
 
   def __init__(self, tf: Any, graph_def: Any):
     self._tf = tf
@@ -54,17 +54,18 @@ class _Graph:
       f.signature.name: f.node_def for f in graph_def.library.function
     }
 
-  def texts_of_readers(self) -> Iterator[str]:
-    """Yields the texts that sets of records are made of."""
+  def strings_of_readers(self) -> Iterator[str]:
+    """Yields the string constants that are inputs of record readers."""
     for node in self._nodes.values():
       inside = list(self._inside(node))
       if any(n.op.startswith(_READS) for n in inside):
-        texts = [t for n in (*self._before(node), *inside) for t in self._of(n)]
-        if 'ZLIB' not in texts:
-          yield from (t for t in texts if t not in _COMPRESSIONS)
+        nodes = (*self._before(node), *inside)
+        strings = [s for n in nodes for s in self._constants(n)]
+        if 'ZLIB' not in strings:
+          yield from (s for s in strings if s not in _COMPRESSIONS)
 
   def _inside(self, node) -> Iterator[Any]:
-    """Yields a node, and all those of the functions that it calls."""
+    """Yields a node, and all nodes of the functions that it calls."""
     seen, left = set(), [node]
     while left:
       one = left.pop()
@@ -75,7 +76,7 @@ class _Graph:
         left.extend(self._functions.get(name, ()))
 
   def _before(self, node) -> list[Any]:
-    """Returns the nodes that a node is made of, the first inputs first."""
+    """Returns the nodes that a node depends on, the first inputs first."""
     seen, found, left = {node.name}, [], [node]
     while left:
       one = left.pop()
@@ -86,11 +87,11 @@ class _Graph:
       left.extend(self._nodes[n] for n in reversed(new))
     return found[1:]
 
-  def _of(self, node) -> list[str]:
-    """Returns the texts of a constant."""
+  def _constants(self, node) -> list[str]:
+    """Returns the strings of a constant; empty for another node."""
     tf, value = self._tf, node.attr['value'].tensor
     if node.op != 'Const' or value.dtype != tf.string.as_datatype_enum:
       return []
-    # `tf.make_ndarray` cannot read all forms of texts.
-    texts = tf.io.parse_tensor(value.SerializeToString(), tf.string).numpy()
-    return [x.decode('utf-8', 'replace') for x in np.ravel(texts).tolist()]
+    # `tf.make_ndarray` cannot read all encodings of strings.
+    strings = tf.io.parse_tensor(value.SerializeToString(), tf.string).numpy()
+    return [x.decode('utf-8', 'replace') for x in np.ravel(strings).tolist()]

@@ -1,7 +1,7 @@
-"""Copies of a part of the records of an input, in a temporary folder.
+"""Copies of some records of an input, in a temporary folder.
 
-Lingvo's readers read whole files. So a host that is to read some records of a
-file, as others read the rest, or as some are damaged, gets files with these.
+Lingvo's readers read whole files. So a host that reads some records of a file,
+because others read the rest or some are damaged, gets a file of these.
 """
 
 import dataclasses
@@ -15,25 +15,25 @@ from adaptors import lingvo_runtime
 from adaptors.records import record_files, temporary_folders
 from pax_compat import errors
 
-# What else is on the disk needs room, too.
+# Other programs need disk space as well.
 _SHARE_OF_FREE = 0.9
 
-# What the names of folders begin with.
+# The prefix of folder names.
 _NAME = 'lingvo_records'
 
 
 class RecordCopies:
-  """A folder of copies, made with the first of them and removed by `close`.
+  """A folder of copies, made with the first copy and removed by `close`.
 
-  Its folder is removed at the end of the process, too. Where a process is
-  killed, the next one on the machine removes it.
+  It is also removed when the process exits. If a process is killed, the next
+  one on the machine removes its folder.
   """
 
   def __init__(self, name: str):
-    """Makes nothing yet, and removes what killed processes have left.
+    """Makes nothing yet; removes the folders of killed processes.
 
     Args:
-      name: how messages call the input.
+      name: of the input, in messages.
     """
     self._name = name
     self._files = 0
@@ -43,7 +43,7 @@ class RecordCopies:
 
   @property
   def folder(self) -> str | None:
-    """Where the folder is; None before the first copy."""
+    """The path of the folder; None before the first copy."""
     return self._owned and self._owned.path
 
   def of(
@@ -55,24 +55,24 @@ class RecordCopies:
     hosts: int = 1,
     host: int = 0,
   ) -> list[str]:
-    """Copies the records of one reader that a host is to read.
+    """Copies the records of one reader that a host reads.
 
-    Of the records that can be read, the i-th of all files is of host i modulo
-    `hosts`. A file with none of them is left out, and one that a host reads as
-    it is stays where it is.
+    Readable record i of all files belongs to host i modulo `hosts`. A file
+    without such a record is left out; one that a host reads as a whole is not
+    copied.
 
     Args:
       paths: the reader's files, in order.
       file_type: one of `record_files.FORMATS`.
-      damaged: what damaged files hold, by path.
-      hosts: how many share the records.
-      host: which of them this is.
+      damaged: the scans of damaged files, by path.
+      hosts: number of hosts that share the records.
+      host: the index of this host.
 
     Returns:
-      The paths of what to read.
+      The paths to read.
 
     Raises:
-      UserError: there are fewer records than hosts, or there is no room.
+      UserError: there are fewer records than hosts, or the disk is full.
     """
     copied = [p for p in paths if hosts > 1 or p in damaged]
     if not copied:
@@ -125,8 +125,8 @@ class RecordCopies:
       raise errors.UserError(
         f'{self._name}: about {needed} bytes of records are to be copied to'
         f' {self.folder}, which has {free} bytes free; expected more (TMPDIR'
-        ' says where), at least as many files as hosts, or split_records=False,'
-        ' with which hosts see common examples'
+        ' sets the folder), at least as many files as hosts, or'
+        ' split_records=False, with which hosts see common examples'
       )
 
   def _copy(self, path, file_type, known, skipped, hosts):
@@ -144,7 +144,7 @@ class RecordCopies:
     return copy, read, written
 
   def close(self):
-    """Removes the folder; nothing must read it any more."""
+    """Removes the folder; close its readers before."""
     if self._owned is not None:
       self._owned.remove()
       _folders.discard(self._owned)
@@ -152,30 +152,30 @@ class RecordCopies:
       self._owned = None
 
   def origin(self, path: str, index: int) -> tuple[str, int]:
-    """Returns the file that a record comes from, and its number there.
+    """Returns the original file of a record, and its index there.
 
     Args:
       path: a file, perhaps a copy.
-      index: the number of the record in it.
+      index: of the record in it.
     """
     found = self._origins.get(path)
     if found is None:
       return path, index
-    place = found.first + index * found.step
+    original = found.first + index * found.step
     lost = found.known.damages if found.known else ()
     for damage in lost:  # In order.
-      place += damage.record <= place
-    return found.path, place
+      original += damage.record <= original
+    return found.path, original
 
 
-# The folders that are to be removed when the process ends.
+# The folders to remove when the process exits.
 _folders: set[temporary_folders.OwnedFolder] = set()
 
 
 def remove_all():
-  """Removes what is left at the end of a process.
+  """Removes all folders, when the process exits.
 
-  A reader whose files vanish ends the process at once: close readers before.
+  A reader whose files vanish ends the process: close readers before.
   """
   for folder in _folders:
     folder.remove()
@@ -183,13 +183,13 @@ def remove_all():
 
 @dataclasses.dataclass(frozen=True)
 class _Origin:
-  """Where the records of a copy come from.
+  """The origin of the records of a copy.
 
   Attributes:
-    path: the file.
-    known: which of its records can be read; None for all.
-    first: which of these is the first in the copy.
-    step: and how far the next one is from it.
+    path: the original file.
+    known: its scan; None if all records are readable.
+    first: index of the first copied record among the readable ones.
+    step: distance to the next one.
   """
 
   path: str

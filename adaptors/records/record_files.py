@@ -1,10 +1,13 @@
-"""Record files: where they are damaged, and their records one by one.
+"""Record files: their records one by one, and which of them are damaged.
 
 The formats are those of Lingvo's readers: `text` (a line is a record),
-`tfrecord` and `tfrecord_gzip`. A record of the latter two is a frame: 8 bytes
-that say how many bytes of data it has, 4 of their checksum, the data, and 4 of
-its checksum. TensorFlow's native reader checks them; it names the byte where a
-record is wrong, and here the record is found that lies there.
+`tfrecord` and `tfrecord_gzip`. A record of the latter two is a frame:
+
+    bytes   8        4                  N      4
+            N        checksum of N      data   checksum of the data
+
+TensorFlow's native reader checks them and names the byte of a wrong record; the
+index of that record is found here.
 """
 
 import contextlib
@@ -27,7 +30,7 @@ _FOOTER = 4
 _BUFFER = 1 << 22
 _LARGEST_PIECE = 1 << 24  # Bytes, unless a record is larger.
 _RECORDS_OF_A_PIECE = 256
-_LARGEST = 1 << 31  # More bytes than this are no record, but a wrong length.
+_LARGEST = 1 << 31  # More bytes than this are a wrong length, not a record.
 _GZIP = b'\x1f\x8b'
 
 
@@ -37,9 +40,9 @@ class Damage:
 
   Attributes:
     path: its file.
-    record: which record of the file it is, from 0.
+    record: its index in the file.
     reason: what is wrong with it.
-    ends_file: whether what follows it in the file cannot be read either.
+    ends_file: whether the rest of the file cannot be read either.
   """
 
   path: str
@@ -54,23 +57,23 @@ class Damage:
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-  """What a file holds.
+  """The result of reading a whole file.
 
   Attributes:
-    records: how many records can be read.
-    damages: the others, as far as they can be told apart, in order.
+    records: number of readable records.
+    damages: the others, as far as they can be separated, in order.
   """
 
   records: int
   damages: tuple[Damage, ...] = ()
 
   def keeps(self, record: int) -> bool:
-    """Returns whether a record can be read."""
+    """Returns whether the record of an index can be read."""
     return record not in self._lost
 
   @functools.cached_property
   def end(self) -> int | None:
-    """Where the readable part of the file ends; None for its end."""
+    """Index of the record at which the readable part ends; None for all."""
     ends = [d.record for d in self.damages if d.ends_file]
     return ends[0] if ends else None
 
@@ -79,12 +82,12 @@ class Scan:
     return frozenset(d.record for d in self.damages)
 
 
-# What goes on between the pieces of a scan: what was found damaged in each.
+# A scan in steps: yields the damaged record of each step, or None.
 Steps = Generator[Damage | None, None, Scan]
 
-# The results of scans, by path, type, size and time of change. Several inputs
-# of a process may read one file, which can be large. No entry goes stale: a
-# file that was changed has another key.
+# Scans by path, type, size and modification time. Several inputs of a process
+# may read one file, which can be large. Entries do not expire: a changed file
+# has another key.
 _scans: dict[tuple, Scan] = {}
 
 
@@ -104,17 +107,14 @@ def scan(path: str, file_type: str) -> Scan:
 
 
 def scanning(path: str, file_type: str) -> Steps:
-  """Does what `scan` does piece by piece.
+  """Does the same as `scan`, in steps.
 
   Args:
     path: the file.
     file_type: 'tfrecord' or 'tfrecord_gzip'.
 
   Yields:
-    After each piece the damaged record in it, None if there is none.
-
-  Returns:
-    What the file holds.
+    After each step the damaged record that it found, or None.
   """
   key = _key(path, file_type)
   if key not in _scans:
@@ -123,7 +123,7 @@ def scanning(path: str, file_type: str) -> Steps:
 
 
 def is_scanned(path: str, file_type: str) -> bool:
-  """Returns whether a file was read to its end before, as it is now."""
+  """Returns whether a file, unchanged since, was scanned before."""
   return _key(path, file_type) in _scans
 
 
@@ -151,17 +151,17 @@ def _scan(path: str, file_type: str) -> Steps:
 
 
 def wrong_format(path: str, file_type: str) -> str:
-  """Returns what is wrong where a file is plainly of another format, or ''."""
+  """Returns what is wrong if a file clearly has another format, or ''."""
   start = _header(path, 0)
   is_gzip = start.startswith(_GZIP)
   if file_type == 'tfrecord_gzip' and start and not is_gzip:
-    return 'is not compressed by gzip, as the pattern says'
+    return 'is not compressed by gzip, in spite of its pattern'
   if file_type != 'tfrecord_gzip' and is_gzip:
-    return f'is compressed by gzip, and not {file_type} as the pattern says'
-  # Of letters, a length would be greater than any file.
+    return f'is compressed by gzip, but its pattern has the type {file_type}'
+  # A length made of letters would be greater than any file.
   if file_type == 'text' and len(start) == _HEADER.size:
     if _frame_size(start) <= _size_and_time(path)[0]:
-      return 'holds TFRecords, and not text as the pattern says'
+      return 'contains TFRecords, but its pattern has the type text'
   return ''
 
 
@@ -174,17 +174,17 @@ def _scan_frames(path: str) -> Steps:
       yield
   except tf.errors.DataLossError:
     pass
-  # TensorFlow takes a part of a header for the end.
+  # TensorFlow takes a truncated header for the end.
   return (yield from _scan_slowly(path, count, position))
 
 
 def _scan_slowly(path: str, index: int, position: int) -> Steps:
-  """Reads record by record, and goes on after one that is wrong.
+  """Reads record by record, and continues after a wrong one.
 
   Args:
     path: the file.
-    index: of the record to begin with; those before it are good.
-    position: the byte where that is.
+    index: of the first record to read; those before it are readable.
+    position: its first byte.
   """
   tf = lingvo_runtime.tensorflow()
   io_module = lingvo_runtime.module('tensorflow.python.lib.io.tf_record')
@@ -196,7 +196,7 @@ def _scan_slowly(path: str, index: int, position: int) -> Steps:
         position = reader.read(position)[1]
       except (tf.errors.DataLossError, IndexError) as e:
         if f'corrupted record at {position + _HEADER.size}' not in str(e):
-          damages.append(_cut_or_wrong(path, index, position, size))
+          damages.append(_truncated_or_wrong(path, index, position, size))
           yield damages[-1]
           break
         reason = f'(at byte {position}) does not match its checksum'
@@ -211,15 +211,17 @@ def _scan_slowly(path: str, index: int, position: int) -> Steps:
   return Scan(index - sum(not d.ends_file for d in damages), tuple(damages))
 
 
-def _cut_or_wrong(path: str, record: int, position: int, size: int) -> Damage:
-  """Returns the damage of a record whose length is not known."""
+def _truncated_or_wrong(
+  path: str, record: int, position: int, size: int
+) -> Damage:
+  """Returns the damage of a record of unknown length."""
   head = _header(path, position)
   is_whole = len(head) == _HEADER.size
   beyond = not is_whole or position + _frame_size(head) > size
   if record == 0 and is_whole and beyond:
     reason = 'does not begin as a record of a TFRecord file does'
   elif beyond:
-    reason = f'(at byte {position}) is cut off, or its length is wrong'
+    reason = f'(at byte {position}) is truncated, or its length is wrong'
   else:
     reason = f'(at byte {position}) has a wrong length, or checksum of it'
   return Damage(path, record, reason, ends_file=True)
@@ -232,7 +234,7 @@ def _header(path: str, position: int) -> bytes:
 
 
 def _scan_gzip(path: str) -> Steps:
-  """Checks gzip's own checksum, and those of the frames inside."""
+  """Checks gzip's own checksum, and those of the frames."""
   frames, reason = yield from _count_decompressed(path)
   try:
     for _ in _native_pieces(path, 'GZIP'):
@@ -249,7 +251,7 @@ def _scan_gzip(path: str) -> Steps:
 
 
 def _count_decompressed(path: str) -> Generator[None, None, tuple[int, str]]:
-  """Returns how many frames come before an error, and what that is, or ''."""
+  """Returns the number of frames before an error, and its reason, or ''."""
   frames = 0
   with open_records(path, 'tfrecord_gzip') as f:
     try:
@@ -257,19 +259,19 @@ def _count_decompressed(path: str) -> Generator[None, None, tuple[int, str]]:
         frames += 1
         if frames % _RECORDS_OF_A_PIECE == 0:
           yield
-    except (CutOffError, EOFError):
-      return frames, 'is cut off'
+    except (TruncatedError, EOFError):
+      return frames, 'is truncated'
     except (OSError, zlib.error) as e:
-      # What was decompressed so far may be wrong as well.
+      # The data decompressed so far may be wrong as well.
       return 0, f'and others cannot be decompressed: {e}'
   return frames, ''
 
 
 def _frames_before(path: str, offset: int) -> int:
-  """Returns how many frames end at a byte or before it."""
+  """Returns the number of frames that end at a byte or before it."""
   count = position = 0
   with (
-    contextlib.suppress(CutOffError, EOFError, OSError, zlib.error),
+    contextlib.suppress(TruncatedError, EOFError, OSError, zlib.error),
     open_records(path, 'tfrecord_gzip') as f,
   ):
     for frame in _frames(f):
@@ -281,15 +283,14 @@ def _frames_before(path: str, offset: int) -> int:
 
 
 def _native_pieces(path: str, compression: str) -> Iterator[tuple[int, int]]:
-  """Reads a file by tf.data, which leaves Python's other threads alone.
+  """Reads a file by tf.data, which does not block Python's other threads.
 
   Args:
     path: the file.
     compression: 'GZIP' or ''.
 
   Yields:
-    After each piece how many records there were so far, and how many bytes
-    their frames have.
+    The number of records so far, and of bytes of their frames.
   """
   tf = lingvo_runtime.tensorflow()
   records = tf.data.TFRecordDataset(path, compression, _BUFFER)
@@ -305,7 +306,7 @@ def _native_pieces(path: str, compression: str) -> Iterator[tuple[int, int]]:
 
 
 def _records_of_a_piece(path: str, compression: str) -> int:
-  """Returns how many records are held in memory, judged by the first."""
+  """Returns the number of records to keep in memory, judged by the first."""
   file_type = 'tfrecord_gzip' if compression else 'tfrecord'
   with (
     contextlib.suppress(EOFError, OSError, zlib.error),
@@ -319,7 +320,7 @@ def _records_of_a_piece(path: str, compression: str) -> int:
 
 
 def _offset(error: Exception) -> int | None:
-  """Returns the byte that TensorFlow says a record is wrong at, if it does."""
+  """Returns the byte of the wrong record in TensorFlow's message, or None."""
   found = re.search(r'record at (\d+)', str(error))
   return int(found[1]) if found else None
 
@@ -328,30 +329,28 @@ def _frame_size(header: bytes) -> int:
   return _HEADER.size + _HEADER.unpack(header)[0] + _FOOTER
 
 
-class CutOffError(Exception):
+class TruncatedError(Exception):
   """A file ends within a frame."""
 
 
 def _frames(f: BinaryIO) -> Iterator[bytes]:
   while header := f.read(_HEADER.size):
     if len(header) < _HEADER.size:
-      raise CutOffError
+      raise TruncatedError
     size = _frame_size(header) - _HEADER.size
     rest = f.read(size) if size <= _LARGEST else b''
     if len(rest) < size:
-      raise CutOffError
+      raise TruncatedError
     yield header + rest
 
 
 def records(path: str, file_type: str, known: Scan | None) -> Iterator[bytes]:
-  """Yields what a file holds for each record that can be read.
-
-  That is a line with its end, or a frame.
+  """Yields each readable record of a file: a line with its end, or a frame.
 
   Args:
     path: the file.
     file_type: one of `FORMATS`.
-    known: which records can be read; None for all.
+    known: the scan of the file; None if all records are readable.
   """
   with open_records(path, file_type) as f:
     pieces = _lines(f) if file_type == 'text' else _frames(f)
@@ -367,7 +366,7 @@ def records(path: str, file_type: str, known: Scan | None) -> Iterator[bytes]:
 
 
 def data_of(piece: bytes, file_type: str) -> bytes:
-  """Returns the record of what `records` yields: that which a reader gives."""
+  """Returns the data of what `records` yields, as a reader returns it."""
   if file_type == 'text':
     return piece.removesuffix(b'\n').removesuffix(b'\r')
   return piece[_HEADER.size : -_FOOTER]
@@ -380,7 +379,7 @@ def _lines(f: BinaryIO) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[BinaryIO]:
-  """Opens a file, wherever it is, to read its bytes."""
+  """Opens a file, local or remote, to read its bytes."""
   if '://' in path:
     gfile = lingvo_runtime.tensorflow().io.gfile
     with gfile.GFile(path, 'rb') as f:
@@ -392,12 +391,12 @@ def open_binary(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def open_records(path: str, file_type: str) -> Iterator[BinaryIO]:
-  """Opens a file to read what its records are made of, decompressed."""
+  """Opens a file to read its decompressed bytes."""
   with open_binary(path) as f:
     if file_type != 'tfrecord_gzip':
       yield f
       return
-    # Unbuffered: what comes before an error is not lost with it.
+    # Unbuffered: a buffer would lose the bytes before an error.
     with gzip.GzipFile(fileobj=f, mode='rb') as raw:
       yield raw
 

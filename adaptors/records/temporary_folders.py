@@ -1,8 +1,7 @@
-"""Temporary folders that do not outlive their process, however it ends.
+"""Temporary folders that do not outlive their process, even if it is killed.
 
-A process that is killed removes nothing. So each folder is locked by the
-process that made it, as long as that lives, and other processes of the machine
-remove what nobody has locked.
+The process that made a folder locks it as long as it runs. Other processes of
+the machine remove folders without a lock.
 """
 
 import contextlib
@@ -18,30 +17,30 @@ from absl import logging
 
 
 class OwnedFolder:
-  """A folder of this process, there until `remove`.
+  """A folder of this process, until `remove`.
 
   Attributes:
-    path: where it is.
+    path: of the folder.
   """
 
   def __init__(self, name: str):
     """Makes it in the folder for temporary files.
 
     Args:
-      name: what its name begins with.
+      name: prefix of its name.
     """
     self.path = tempfile.mkdtemp(prefix=f'new_{_prefix(name)}')
     self._lock: int | None = os.open(self.path, os.O_RDONLY)
-    with contextlib.suppress(OSError):  # Without locks, nobody else removes it.
+    with contextlib.suppress(OSError):  # Without locks, only `remove` does.
       fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      # Only now it is one that others look at.
+      # Other processes find it by its final name only.
       folder, base = os.path.split(self.path)
       path = os.path.join(folder, base.removeprefix('new_'))
       os.rename(self.path, path)
       self.path = path
 
   def remove(self):
-    """Removes it with all that is in it; no harm if that was done."""
+    """Removes it with its contents; later calls do nothing."""
     shutil.rmtree(self.path, ignore_errors=True)
     if self._lock is not None:
       os.close(self._lock)
@@ -49,26 +48,26 @@ class OwnedFolder:
 
 
 def remove_abandoned(name: str):
-  """Removes the folders that killed processes of this machine have left.
+  """Removes the folders that killed processes of this machine left.
 
   Args:
-    name: what their names begin with.
+    name: prefix of their names.
   """
   folder = glob.escape(tempfile.gettempdir())
   for path in glob.glob(f'{folder}/{glob.escape(_prefix(name))}*'):
     with contextlib.suppress(OSError), _locked(path):
       shutil.rmtree(path)
-      logging.info('removed %s: the process that made it is gone', path)
+      logging.info('removed %s: its process has ended', path)
 
 
 def _prefix(name: str) -> str:
-  # A folder may be shared with machines that do not see one another's locks.
+  # Machines that share a folder may not see each other's locks.
   return f'{name}_{platform.node()}_'
 
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-  """Holds the lock of a folder; raises an OSError where somebody else does."""
+  """Holds the lock of a folder; raises an OSError if another process does."""
   lock = os.open(path, os.O_RDONLY)
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""SeqIO's tasks and mixtures as inputs, with their metrics."""
+"""SeqIO tasks and mixtures as inputs, with their metrics."""
 
 from adaptors.seqio_input.converters import (
   LanguageModelFeatures,

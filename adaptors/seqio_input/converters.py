@@ -1,7 +1,8 @@
-"""Feature converters: from a SeqIO task's features to what models read.
+"""Feature converters: from the features of a SeqIO task to model inputs.
 
-They are called as SeqIO's own are, with a `tf.data` set and the lengths of its
-features, and hold only settings: SeqIO is loaded when one is called.
+They are called as SeqIO's own converters, with a `tf.data.Dataset` and the
+lengths of its features, and contain only settings: SeqIO is imported at the
+first call.
 
 Shapes: T tokens of an example, inputs and targets together.
 """
@@ -13,7 +14,7 @@ from adaptors import lingvo_runtime
 from pax_compat import config as config_lib
 from pax_compat import errors
 
-# Features that say to which task an example belongs, and whose they become.
+# Features with task ids, and the sequence (`src`, `tgt`) that gets them.
 _TASK_IDS = (
   ('src_task_ids', 'src'),
   ('tgt_task_ids', 'tgt'),
@@ -25,62 +26,99 @@ _TASK_IDS = (
 class Converter(config_lib.Configurable):
   """Base of the converters."""
 
-  # The features whose lengths have to be known.
+  # The features whose lengths are required.
   NEEDS = ()
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
-    """Returns the converted `tf.data` set.
+    """Returns the converted dataset.
 
     Args:
-      ds: the task's examples.
-      task_feature_lengths: of each feature.
+      ds: `tf.data.Dataset` of the task's examples.
+      task_feature_lengths: length of each feature.
     """
     raise NotImplementedError(type(self).__name__)
 
   @property
   def passthrough(self) -> tuple[str, ...]:
-    """The features that stay as they are."""
+    """Names of the features that are not converted."""
     return ()
 
-  def _refuse_custom_ops(self, is_asked: bool):
+  def _refuse_custom_ops(self, use_custom_ops: bool):
     self.check(
-      not is_asked,
+      not use_custom_ops,
       'use_custom_packing_ops is True; expected False, as the tensor2tensor ops'
-      " that it asks for are not part of TensorFlow. `pack` uses SeqIO's own",
+      " for it are not part of TensorFlow. `pack` uses SeqIO's own",
     )
 
 
 class LanguageModelFeatures(Converter):
   """Makes one sequence of an example, for a language model.
 
-  That is the targets, and before them the inputs where
-  `task_feature_lengths` has them. Batches have, [T] each:
+  It is the targets, after the inputs if `task_feature_lengths` has `inputs`.
+  Of the inputs [7, 8, 5] and the targets [3, 9, 1], with lengths of 4 each:
 
-    * `ids` and `labels`: int32, the tokens before and after each position.
-    * `paddings`: float32, 1 where there is no token.
-    * `weights`: float32, how much a token counts in the loss.
-    * `segment_ids` and `segment_pos`: int32, which of a row's examples a token
-      belongs to, from 1 on, 0 at padding; and its place there, from 0 on.
-    * `inputs_indicator`: int32, 1 at tokens of the inputs and at the first of
-      the targets, as far as these read their own labels; where there are
-      inputs.
+  >>> def show(converter, example, **lengths):
+  ...   tf = lingvo_runtime.tensorflow()
+  ...   for row in converter(tf.data.Dataset.from_tensors(example), lengths):
+  ...     for name, x in sorted(row.items()):
+  ...       print(name.ljust(16), x.numpy().astype(int))
+  >>> example = {'inputs': [7, 8, 5], 'targets': [3, 9, 1]}
+  >>> show(LanguageModelFeatures(), example, inputs=4, targets=4)
+  ids              [0 7 8 5 3 9 1 0]
+  inputs_indicator [1 1 1 1 0 0 0 0]
+  labels           [7 8 5 3 9 1 0 0]
+  paddings         [0 0 0 0 0 0 1 1]
+  segment_ids      [1 1 1 1 1 1 0 0]
+  segment_pos      [0 1 2 3 4 5 0 0]
+  weights          [1 1 1 1 1 1 0 0]
+
+    * `ids`: int32, the token before each position, which the model reads.
+    * `labels`: int32, the token at each position, which it predicts.
+    * `paddings`: float32, 1 at padding.
+    * `weights`: float32, weight of the label in the loss: here 1 for all
+      tokens; with `weights_on_targets_only=True` [0 0 0 1 1 1 0 0].
+    * `inputs_indicator`: int32, 1 where the id or the label is a token of the
+      inputs, so at one position more than there are inputs (a prefix LM attends
+      in both directions there). Only if there are inputs.
+    * `segment_ids`: int32, number of the example in the row, from 1 on; 0 at
+      padding.
+    * `segment_pos`: int32, position in that example, from 0 on.
+
+  With `reverse_bos_padding` the model reads the token at each position and
+  predicts the next one; the last token of an example is then padding:
+
+  >>> converter = LanguageModelFeatures(reverse_bos_padding=True)
+  >>> show(converter, example, inputs=4, targets=4)
+  ids              [7 8 5 3 9 1 0 0]
+  inputs_indicator [1 1 1 1 0 0 0 0]
+  labels           [8 5 3 9 1 0 0 1]
+  paddings         [0 0 0 0 0 1 1 1]
+  segment_ids      [1 1 1 1 1 1 0 0]
+  segment_pos      [0 1 2 3 4 5 0 0]
+  weights          [1 1 1 1 1 0 0 0]
+
+  With `pack` several examples share a row. The examples [4, 1] and [6, 9, 1],
+  without inputs, become:
+
+      ids                0  4  0  6  9  0  0  0
+      labels             4  1  6  9  1  0  0  0
+      segment_ids        1  1  2  2  2  0  0  0
+      segment_pos        0  1  0  1  2  0  0  0
 
   Attributes:
     pack: whether several examples share a row.
     use_custom_packing_ops: must be False.
-    weights_on_targets_only: None: all tokens count, but those of negative ids,
-      which stand for tokens to be read and not predicted. True: only tokens of
-      the targets, less the negative. False: all tokens.
-    apply_length_check: whether a feature that is longer than its length is an
-      error.
-    bos_id: what stands before the first token.
-    reverse_bos_padding: whether `ids` are the tokens and `labels` the next
-      ones, with `eos_id` at the end, in place of `bos_id` at the beginning.
-    eos_id: see there.
+    weights_on_targets_only: which labels have weight 1. None: all tokens but
+      negative ids, which are read (as their absolute values) and not predicted.
+      True: tokens of the targets, but negative ids. False: all tokens.
+    apply_length_check: whether a feature longer than its length is an error.
+    bos_id: the id before the first token.
+    reverse_bos_padding: see above.
+    eos_id: the last label of a row, with `reverse_bos_padding`.
     target_has_suffix: whether only tokens of the feature `suffixes`, which
-      follow the targets, count.
+      follow the targets, have weight 1.
     passthrough_features: specs (`seqio.FeatureConverter.FeatureSpec`) of
-      features that stay as they are, by name.
+      features that are not converted, by name.
   """
 
   NEEDS = ('targets',)
@@ -105,7 +143,7 @@ class LanguageModelFeatures(Converter):
 
   @property
   def passthrough(self) -> tuple[str, ...]:
-    """The features that stay as they are."""
+    """Names of the features that are not converted."""
     return tuple(self.passthrough_features or ())
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
@@ -125,7 +163,7 @@ class LanguageModelFeatures(Converter):
     return _mapped(converter(ds, task_feature_lengths), self.of_decoder)
 
   def of_decoder(self, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of an example with a decoder's features [T]."""
+    """Returns the fields of an example with decoder features [T]."""
     tf = lingvo_runtime.tensorflow()
     tokens = features['decoder_target_tokens']
     is_target = features['decoder_loss_weights'] > 0
@@ -152,10 +190,10 @@ class LanguageModelFeatures(Converter):
     return self._shifted(fields) if self.reverse_bos_padding else fields
 
   def _shifted(self, fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns fields whose `ids` begin with the first token.
+    """Returns the fields with `ids` that begin with the first token.
 
-    The last token of a segment counts as padding: what follows it in the row is
-    no label of it.
+    The last token of a segment is padding: the next token in the row is not its
+    label.
     """
     tf = lingvo_runtime.tensorflow()
     segments = fields['segment_ids']
@@ -175,11 +213,11 @@ class LanguageModelFeatures(Converter):
 
 
 class PackedLanguageModelFeatures(LanguageModelFeatures):
-  """Takes examples that have a decoder's features, packed or not, already.
+  """Takes examples that already have decoder features, packed or not.
 
   These are SeqIO's `decoder_input_tokens`, `decoder_target_tokens` and
-  `decoder_loss_weights`, and `decoder_segment_ids` and `decoder_positions`
-  where they are packed. Batches are those of `LanguageModelFeatures`.
+  `decoder_loss_weights`, with `decoder_segment_ids` and `decoder_positions` if
+  they are packed. Batches are those of `LanguageModelFeatures`.
   """
 
   NEEDS = ()
@@ -197,14 +235,14 @@ class PackedLanguageModelFeatures(LanguageModelFeatures):
 class SequenceModelFeatures(Converter):
   """Makes a source and a target sequence, for an encoder and a decoder.
 
-  Batches have them under `src` and `tgt`, each with `ids`, `paddings`,
-  `segment_ids` and `segment_pos` as of `LanguageModelFeatures`, the target with
-  `labels` and `weights` too.
+  Batches have them as `src` and `tgt`, each with `ids`, `paddings`,
+  `segment_ids` and `segment_pos` as of `LanguageModelFeatures`, and `tgt` also
+  with `labels` and `weights`.
 
   Attributes:
     pack: whether several examples share a row.
     use_custom_packing_ops: must be False.
-    bos_id: what stands before the first token of the target.
+    bos_id: the id before the first token of the target.
   """
 
   NEEDS = ('inputs', 'targets')
@@ -224,7 +262,7 @@ class SequenceModelFeatures(Converter):
     return _mapped(converter(ds, task_feature_lengths), self.of_coders)
 
   def of_coders(self, features: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of an example with an encoder's and a decoder's."""
+    """Returns the fields of an example with encoder and decoder features."""
     tf = lingvo_runtime.tensorflow()
     source = features['encoder_input_tokens']
     weights = tf.cast(features['decoder_loss_weights'], tf.float32)
@@ -249,16 +287,16 @@ class SequenceModelFeatures(Converter):
 
 
 class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
-  """Keeps the ids of tasks, too, by which a model may route.
+  """Keeps task ids too, for models that route by task.
 
   The features `src_task_ids` and `tgt_task_ids` become `task_ids` of `src` and
-  `tgt`, `task_ids` of both, as far as there are any. They are lists, whose
-  lengths `task_feature_lengths` has to have.
+  `tgt`; the feature `task_ids` becomes that of both. Each is optional. They are
+  lists, and `task_feature_lengths` must have their lengths.
   """
 
   @property
   def passthrough(self) -> tuple[str, ...]:
-    """The features that stay as they are."""
+    """Names of the features that are not converted."""
     return tuple({name: None for name, _ in _TASK_IDS})
 
   def __post_init__(self):
@@ -297,10 +335,10 @@ class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
 
 
 class PackedSequenceModelFeatures(SequenceModelFeatures):
-  """Takes examples that have the features of both coders already.
+  """Takes examples that already have encoder and decoder features.
 
-  These are SeqIO's `encoder_input_tokens`, `decoder_...` and so on, packed
-  where there are `encoder_segment_ids`. Batches are those of
+  These are SeqIO's `encoder_input_tokens`, `decoder_...` and so on, packed if
+  there are `encoder_segment_ids`. Batches are those of
   `SequenceModelFeatures`.
   """
 
@@ -317,7 +355,7 @@ class PackedSequenceModelFeatures(SequenceModelFeatures):
 
 
 class RemoveProvenance(Converter):
-  """Leaves features as they are, less those named `provenance...`."""
+  """Drops the features named `provenance...`; the others are not changed."""
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -326,7 +364,7 @@ class RemoveProvenance(Converter):
 
 
 class UnflattenAndRemoveProvenance(Converter):
-  """Does that, and makes of features `a/b` fields `b` of `a` before."""
+  """As `RemoveProvenance`; a feature `a/b` first becomes field `b` of `a`."""
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -341,10 +379,10 @@ class UnflattenAndRemoveProvenance(Converter):
 
 
 def built(converter: Any) -> Callable:
-  """Returns a converter, built where it is a config.
+  """Returns a converter, built if it is a config.
 
   Raises:
-    UserError: it is none.
+    UserError: it is not a converter.
   """
   if isinstance(converter, config_lib.Config):
     converter = converter.Instantiate()
@@ -358,7 +396,7 @@ def built(converter: Any) -> Callable:
 
 
 def passthrough_of(converter: Any) -> tuple[str, ...]:
-  """Returns the features that a converter leaves as they are."""
+  """Returns the names of the features that a converter does not convert."""
   if isinstance(converter, Converter):
     return converter.passthrough
   return tuple(getattr(converter, '_passthrough_features', None) or ())
@@ -366,7 +404,7 @@ def passthrough_of(converter: Any) -> tuple[str, ...]:
 
 def _mapped(ds: Any, convert: Callable[[Mapping[str, Any]], dict]) -> Any:
   tf = lingvo_runtime.tensorflow()
-  # There is no control flow in it that TensorFlow would have to translate.
+  # It has no Python control flow for AutoGraph to convert.
   convert = tf.autograph.experimental.do_not_convert(convert)
   return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -374,7 +412,7 @@ def _mapped(ds: Any, convert: Callable[[Mapping[str, Any]], dict]) -> Any:
 def _segments(
   features: Mapping[str, Any], coder: str, is_token: Any
 ) -> dict[str, Any]:
-  """Returns the segments of an example; one of all tokens if not packed."""
+  """Returns the segments of an example: a single one if it is not packed."""
   tf = lingvo_runtime.tensorflow()
   if f'{coder}_segment_ids' in features:
     return {

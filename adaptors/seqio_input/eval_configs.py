@@ -1,4 +1,4 @@
-"""Configs of SeqIO inputs whose metrics are those of their tasks."""
+"""Configs of SeqIO inputs with the metrics of their tasks."""
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +15,13 @@ from pax_compat import errors
 
 
 class MetricType(enum.Enum):
-  """Where the metrics of a task come from."""
+  """The model outputs that metrics of a task are computed from."""
 
-  PREDICT = 1  # What is decoded.
-  SCORE = 2  # What is said of each example while evaluating.
+  PREDICT = 1  # Decoded outputs.
+  SCORE = 2  # Per-example outputs of an evaluation.
 
 
-# The kind of the trainer's program that has what the metrics want.
+# The kind of example metrics; see `BaseInput.has_example_metrics`.
 _KINDS = {MetricType.PREDICT: 'decode', MetricType.SCORE: 'eval'}
 
 
@@ -46,37 +46,38 @@ def get_eval_hparams_for_seqio(
 ) -> list[config_lib.Config]:
   """Returns a config of a `SeqIOInput` for each task of a mixture.
 
-  They are for `decode_datasets()` where the type is PREDICT, and for
-  `datasets()` where it is SCORE.
+  They are for `decode_datasets()` if the type is PREDICT, and for `datasets()`
+  if it is SCORE.
 
   Args:
-    task_or_mixture_name: a SeqIO task or mixture, or the name of one.
+    task_or_mixture_name: a SeqIO task or mixture, or its name.
     batch_size: examples in a batch of one process.
-    feature_lengths: the lengths of `inputs` and `targets`, in tokens, to which
-      examples are cut; 'targets' is required. Where predictions are wanted, a
-      batch has one token of the targets, and the metrics have them whole.
-    seed: for what a task draws, such as the examples in a few-shot prompt.
-    metric_type: which metrics are wanted.
+    feature_lengths: lengths of `inputs` and `targets`, in tokens, to which
+      examples are truncated; 'targets' is required. For PREDICT, a batch has
+      one token of the targets, and metrics have all of them.
+    seed: seed of the task's preprocessing, such as the examples in a few-shot
+      prompt.
+    metric_type: the type of metrics.
     split_name: the split, or a function from a task's name to its split.
     feature_converter: a feature converter or its config; None for
       `LanguageModelFeatures` without packing.
-    num_infeed_hosts: how many processes feed; with 0 the trainer sets it.
+    num_infeed_hosts: number of processes that feed; 0: set by the trainer.
     use_cached: whether the tasks' caches are read.
     shuffle: as of `SeqIOInput`.
-    require_metric_fns: whether tasks without a metric of the type are left out;
-      a log line tells of each.
-    eval_metrics_retain_task_features: whether features beside `inputs` and
-      `targets` are cut to the lengths given for them too.
+    require_metric_fns: whether tasks without a metric of the type are left out,
+      with a log line.
+    eval_metrics_retain_task_features: whether features other than `inputs` and
+      `targets` are also truncated to their `feature_lengths`.
     check_split_exists: whether tasks without the split are left out, with a log
-      line. Some tasks look for files to tell.
-    eval_loop_num_batches: how many batches an evaluation has; None for all.
+      line. Some tasks list files to find their splits.
+    eval_loop_num_batches: number of batches of an evaluation; None for all.
     repeat: as of `SeqIOInput`.
     reset_for_eval: as of `BaseInput`.
     pass_entire_feature_lengths: as `eval_metrics_retain_task_features`.
 
   Raises:
-    UserError: there is no such task or mixture, no length of targets, or the
-      type is no `MetricType`.
+    UserError: the task or mixture does not exist, the length of targets is
+      missing, or the type is not a `MetricType`.
   """
   common = input_adaptor.SeqIOInput.config(
     feature_converter=feature_converter or _language_model(),
@@ -113,7 +114,7 @@ def _chosen(
   checks_split: bool,
   wanted: MetricType | None,
 ) -> Iterator[tuple[Any, str]]:
-  """Yields the tasks that have what they are to have, with their splits."""
+  """Yields the tasks with the split and metrics wanted, with their splits."""
   if isinstance(task_or_mixture, str):
     task_or_mixture = task_reading.find(task_or_mixture)
   for task in task_reading.tasks_of(task_or_mixture):
@@ -130,7 +131,7 @@ def _chosen(
 
 
 def _provider(task: Any) -> dict[str, Any]:
-  """Returns the field that says which task: a name can be copied and told."""
+  """Returns the field with the task; its name if registered, for printing."""
   registry = lingvo_runtime.seqio().TaskRegistry
   if task.name in registry.names() and registry.get(task.name) is task:
     return {'mixture_name': task.name}
@@ -138,18 +139,18 @@ def _provider(task: Any) -> dict[str, Any]:
 
 
 def _language_model() -> config_lib.Config:
-  # Scores are of the targets alone. What is decoded has no weights, but a task
-  # may have metrics of both kinds.
+  # Scores are of the targets only. Decoding uses no weights, but a task may
+  # have metrics of both types.
   return converters.LanguageModelFeatures.config(weights_on_targets_only=True)
 
 
 def _lengths(
   lengths: Mapping[str, int], metric_type: MetricType, keeps_all: bool
 ) -> dict[str, Any]:
-  """Returns to which lengths features are cut, for the model and for metrics.
+  """Returns the lengths of features, for the model and for metrics.
 
   Raises:
-    UserError: there is no length of targets, or no such type.
+    UserError: the length of targets is missing, or the type is invalid.
   """
   if not isinstance(metric_type, MetricType):
     raise errors.UserError(
@@ -165,7 +166,7 @@ def _lengths(
   kept = {name: length for name, length in lengths.items() if name in known}
   if metric_type is MetricType.SCORE:
     return {'task_feature_lengths': kept}
-  # What is to be predicted is not shown; a feature has one token at least.
+  # The model does not see the targets; a feature has at least one token.
   return {
     'task_feature_lengths': kept | {'targets': 1},
     'eval_metrics_targets_length': lengths['targets'],

@@ -1,4 +1,4 @@
-"""What is wrong with the fields of a `SeqIOInput`, before any data is read."""
+"""Checks of the fields of a `SeqIOInput`, before any data is read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from adaptors.seqio_input import converters
 from adaptors.seqio_input.metrics import task_metrics
 from pax_compat import base_input, errors
 
-# Fields that only the saved iterators of tf.data would need, and what they are.
+# Fields for saved iterators of tf.data, with their only supported values.
 _OF_SAVED_ITERATORS = {
   'enable_symbolic_checkpointing': True,
   'experimental_enable_index_shuffle': True,
@@ -17,19 +17,19 @@ _OF_SAVED_ITERATORS = {
 }
 
 
-def require(data: base_input.BaseInput, holds: bool, wrong: str):
-  """Raises a UserError that names the input, unless the check `holds`."""
-  if not holds:
-    raise errors.UserError(f'{told_name(data)}: {wrong}')
+def require(data: base_input.BaseInput, condition: bool, message: str):
+  """Raises a UserError that names the input, unless the condition is true."""
+  if not condition:
+    raise errors.UserError(f'{label(data)}: {message}')
 
 
-def told_name(data: base_input.BaseInput) -> str:
-  """Returns how errors and log lines call an input."""
+def label(data: base_input.BaseInput) -> str:
+  """Returns the name of an input in errors and log lines."""
   return f'{type(data).__name__} {data.name!r}'
 
 
 def check_fields(data: Any):
-  """Raises a UserError where fields of a `SeqIOInput` do not go together."""
+  """Raises a UserError if fields of a `SeqIOInput` contradict each other."""
   require(
     data,
     bool(data.mixture_name) != bool(data.mixture_or_task),
@@ -44,8 +44,8 @@ def check_fields(data: Any):
     require(
       data,
       value == supported,
-      f'{field} is {value!r}; expected {supported}: where reading stands is'
-      ' saved as a count of examples, and not as an iterator of tf.data'
+      f'{field} is {value!r}; expected {supported}: the position is saved as a'
+      ' number of examples, and not as an iterator of tf.data'
       ' (num_batches_to_skip starts later)',
     )
   _check_hosts(data)
@@ -56,12 +56,12 @@ def check_fields(data: Any):
 
 
 def _check_hosts(data: Any):
-  data.get_batch_size(data)  # There must be one.
+  data.get_batch_size(data)  # Required.
   hosts = data.num_infeed_hosts
   require(
     data,
-    data.repeats or data.fills_up or data.drop_remainder or hosts == 1,
-    'drop_remainder is False, and the last batch is not filled up; expected'
+    data.repeats or data.pads_batches or data.drop_remainder or hosts == 1,
+    'drop_remainder is False, and the last batch is not padded; expected'
     f' drop_remainder=True, as {hosts} hosts need batches of one shape',
   )
 
@@ -70,7 +70,7 @@ def _check_training(data: Any):
   if data.split_name != 'train':
     logging.warning(
       '%s: is_training is True, but split_name is %r',
-      told_name(data),
+      label(data),
       data.split_name,
     )
   require(
@@ -109,7 +109,7 @@ def _check_eval(data: Any):
 
 
 def check_lengths(data: Any):
-  """Raises a UserError where the converter lacks the length of a feature."""
+  """Raises a UserError if the converter lacks the length of a feature."""
   lengths, converter = data.task_feature_lengths, data.feature_converter
   require(
     data,
@@ -127,7 +127,7 @@ def check_lengths(data: Any):
 
 
 def check_scores(data: Any):
-  """Raises a UserError where scores would be of more than the targets."""
+  """Raises a UserError if scores would include more than the targets."""
   converter, task = data.feature_converter, data.mixture_or_task_inst
   scored = not data.is_training and task_metrics.has_metrics(data, 'eval')
   if scored and isinstance(converter, converters.LanguageModelFeatures):

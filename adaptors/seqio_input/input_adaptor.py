@@ -1,4 +1,7 @@
-"""Feeds a SeqIO task or mixture to JAX."""
+"""The input of a SeqIO task or mixture.
+
+Legend: B examples of a host in a batch, H hosts.
+"""
 
 import contextlib
 import itertools
@@ -23,75 +26,76 @@ from pax_compat import base_input, errors
 from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
-# What shuffles where no seed is given: hosts have to agree on it.
+# The seed if none is set: it has to be the same on all hosts.
 _DEFAULT_SEED = 42
 
 
 class SeqIOInput(base_input.BaseInput):
-  """Gives the batches of a SeqIO task or mixture as numpy arrays.
+  """Gives the batches of a SeqIO task or mixture as NumPy arrays.
 
-  Batches have what the feature converter makes, and `eval_sample_weights` [B].
+  Batches have the fields of the feature converter, and `eval_sample_weights`
+  [B].
 
   Training data is shuffled and repeated, and each host reads a part of it. Eval
-  data is read once, by every host the whole of it in the same order: of each
-  B * H successive examples host h takes the h-th B, so each counts once on any
-  number of hosts. Eval batches say where an example comes from (the names are
-  in `host_rows`); texts are kept in them, for the host.
+  data is read once, in the same order by every host: of each B * H successive
+  examples host h takes the h-th B, so each is evaluated once on any number of
+  hosts. Eval batches also have the provenance of each example (the names are in
+  `host_rows`), and strings, which stay on the host.
 
-  Everything is reproducible, for a given seed. The state is a place in the
-  order, and reading starts there by going through what lies before. With
-  `deterministic_input`, and in evaluation, it holds for any number of hosts.
+  The order is reproducible for a given seed. The state is a position in it;
+  earlier examples are read again and skipped. With `deterministic_input`, and
+  in evaluation, it fits any number of hosts.
 
   Attributes:
-    mixture_name: the name of a registered task or mixture. The module that
+    mixture_name: name of a registered task or mixture. The module that
       registers it has to be imported.
-    mixture_or_task: the task or mixture itself, in place of its name.
+    mixture_or_task: the task or mixture, instead of its name.
     split_name: such as 'train'; required.
-    deterministic_input: whether training data has one order, whatever the
-      number of hosts. Each host then reads all of it, and each epoch of a task
-      has each example once. (SeqIO's own shuffling mixes epochs.)
-    task_feature_lengths: how long each of the task's features is at most, such
-      as {'inputs': 64, 'targets': 64}; required.
-    feature_converter: makes a model's fields of the task's features; one of
+    deterministic_input: whether training data has one order on any number of
+      hosts. Each host then reads all of it, and each epoch of a task has each
+      example once. (SeqIO's own shuffling mixes epochs.)
+    task_feature_lengths: maximum length of each of the task's features, such as
+      {'inputs': 64, 'targets': 64}; required.
+    feature_converter: makes the model's fields from the task's features; one of
       `converters`, or of SeqIO, or a config of one; required.
-    shuffle: None for training only.
-    repeat: None for training, and for an evaluation of the next batches each
-      time.
-    use_cached: whether to read what was cached offline, of tasks that can be.
-    eval_auto_pad: whether the last batches of eval data are filled up, with
-      copies of an example that weigh nothing.
-    drop_remainder: whether a last batch that comes short, and is not filled up,
-      is left out.
-    num_batches_to_skip: batches that are left out at the start of training.
-    trim_output_features: whether features are cut to their lengths.
+    shuffle: whether to shuffle; None for training only.
+    repeat: whether to repeat the data; None for training, and for evaluations
+      on a rolling basis.
+    use_cached: whether to read offline caches, of tasks that support them.
+    eval_auto_pad: whether the last batches of eval data are padded, with copies
+      of an example with weight 0.
+    drop_remainder: whether a last batch that is too small, and not padded, is
+      dropped.
+    num_batches_to_skip: number of batches skipped at the start of training.
+    trim_output_features: whether features are truncated to their lengths.
     try_in_mem_cache: whether the sources of small data are kept in memory.
-    eval_metrics_targets_length: length of the targets that metrics get; None
-      for that of `task_feature_lengths`.
-    eval_metrics_filter_targets_fields: which features metrics get; None for
-      all.
-    annotate_padding_fields: whether in rows that fill up a batch all positions
-      are padding without weight, too.
-    overridden_vocab: makes texts of tokens, in place of the task's vocabulary.
+    eval_metrics_targets_length: length of the targets for metrics; None for
+      that of `task_feature_lengths`.
+    eval_metrics_filter_targets_fields: names of the features for metrics; None
+      for all.
+    annotate_padding_fields: whether all positions of padding rows are also
+      marked as padding, with weight 0.
+    overridden_vocab: vocabulary that decodes tokens, instead of the task's.
     enable_symbolic_checkpointing: must be True.
     experimental_enable_index_shuffle: must be True.
     deterministic_input_start_index: must be None.
-    log_preprocessed_targets: whether what the task's metrics got of each
-      example is written, to `decode_out_<step>_metrics.jsonl` beside what the
-      model makes of it, or `eval_out_<step>_metrics.jsonl` where
-      `write_per_example_out` has that written.
+    log_preprocessed_targets: whether the arguments of the task's metrics are
+      written for each example, to `decode_out_<step>_metrics.jsonl` beside the
+      decoded outputs, or to `eval_out_<step>_metrics.jsonl` beside those of
+      `write_per_example_out`.
     eval_enable_cache: whether the batches of an evaluation are kept in memory
-      for the next.
-    eval_num_examples: how many examples of an evaluation this host is to have;
-      None if unknown. Other counts are logged.
-    warm_start: whether reading begins before the first batch is asked for.
-    read_config: a `tfds.ReadConfig` for sources of TFDS.
-    use_targets_from_input_ds: whether metrics get targets from the very reading
-      that made the batches, for sources that differ each time; they are kept
-      in memory. For one host only.
+      for the next one.
+    eval_num_examples: expected number of eval examples of this host; None if
+      unknown. Another count is logged as a warning.
+    warm_start: whether reading starts before the first batch is requested.
+    read_config: a `tfds.ReadConfig` for TFDS sources.
+    use_targets_from_input_ds: whether metrics get targets from the same pass
+      over the data as the batches, for sources that differ each time; they are
+      kept in memory. For one host only.
 
   Raises:
-    UserError: the fields do not go together, there is no such task, split or
-      feature, or SeqIO cannot read it.
+    UserError: the fields contradict each other, a task, split or feature does
+      not exist, or SeqIO cannot read it.
   """
 
   mixture_name: str | None = None
@@ -124,7 +128,7 @@ class SeqIOInput(base_input.BaseInput):
 
   @classmethod
   def default_name(cls, fields) -> str:
-    """Returns `<mixture>_<split>`, of characters that names may have."""
+    """Returns `<mixture>_<split>`, with `_` for characters not allowed."""
     mixture = fields.mixture_name or getattr(
       fields.mixture_or_task, 'name', None
     )
@@ -155,18 +159,18 @@ class SeqIOInput(base_input.BaseInput):
     self._lock = threading.RLock()
     self._closed = False
     self._num_examples = None
-    # Batches, None for the end, with the places after them and the digests of
-    # what was read, by their places.
-    self._kept = {}
+    # By position: the batch (None at the end), the position after it, and the
+    # digest of all examples read.
+    self._cache = {}
     self._order_digest = None
     self._order = self._make_order()
     self._order.check()
-    self._go_to(self._first_place())
-    self._tell_of_hosts()
+    self._go_to(self._first_position())
+    self._log_hosts()
 
   def _make_source(self) -> task_reading.Source:
     return task_reading.Source(
-      label=field_checks.told_name(self),
+      label=field_checks.label(self),
       provider=self._provider,
       split=self.split_name,
       use_cached=self.use_cached,
@@ -198,48 +202,48 @@ class SeqIOInput(base_input.BaseInput):
       keeps_inputs=self.use_targets_from_input_ds,
     )
 
-  def _tell_of_hosts(self):
+  def _log_hosts(self):
     if self.num_infeed_hosts == 1:
       return
     if self._is_global:
-      told = 'reads all examples, and keeps its share of each global batch'
+      reading = 'reads all examples, and keeps its part of each global batch'
     elif self._order.has_own_shards:
-      told = 'reads shards of its own'
+      reading = 'reads separate shards'
     else:
-      told = (
-        'reads its share of the examples of all sources, as some have fewer'
-        ' shards than there are hosts'
+      reading = (
+        'reads a part of the examples of every source, as some sources have'
+        ' fewer shards than there are hosts'
       )
     logging.info(
       '%s: each of %d hosts %s',
       self._source.label,
       self.num_infeed_hosts,
-      told,
+      reading,
     )
 
   @property
   def repeats(self) -> bool:
-    """Whether the data begins again at its end."""
+    """Whether the data is repeated."""
     if self.repeat is None:
       return self.is_training or not self.reset_for_eval
     return self.repeat
 
   @property
-  def fills_up(self) -> bool:
-    """Whether the last batches of the data are filled up."""
+  def pads_batches(self) -> bool:
+    """Whether the last batches of the data are padded."""
     return self.eval_auto_pad and not self.is_training and not self.repeats
 
   @property
   def _is_global(self) -> bool:
-    """Whether there is one order, of which each host takes its part.
+    """Whether all hosts read one global order, and each keeps its rows.
 
-    So it is, too, where training ends, as all hosts have to end together.
+    Also if training data ends, as all hosts have to end at the same batch.
     """
     return not self.is_training or self.deterministic_input or not self.repeats
 
   @property
   def state_fits_any_hosts(self) -> bool:
-    """Whether the state is good for any number of hosts."""
+    """Whether the state fits any number of hosts."""
     return self._is_global
 
   @property
@@ -249,47 +253,47 @@ class SeqIOInput(base_input.BaseInput):
 
   @property
   def num_samples(self) -> int | None:
-    """Examples of all hosts in an epoch; None before the first one ended."""
+    """Examples in an epoch, of all hosts; None before the end of the first."""
     return self._num_examples
 
-  def _first_place(self) -> host_rows.Place:
+  def _first_position(self) -> host_rows.Position:
     skipped = (self.num_batches_to_skip or 0) * self._sharing.global_size
-    return host_rows.Place(row=skipped, count=skipped)
+    return host_rows.Position(row=skipped, count=skipped)
 
-  def _go_to(self, place: host_rows.Place):
-    self._place = place
+  def _go_to(self, position: host_rows.Position):
+    self._position = position
     self._shares = self._shares_at = None
     self._digest = host_rows.Digest()
 
   def get_next(self) -> NestedMap:
-    """Returns the next batch: numpy arrays with the batch axis first.
+    """Returns the next batch: NumPy arrays with the batch axis first.
 
     Raises:
-      StopIteration: the data is at its end.
+      StopIteration: at the end of the data.
     """
     with self._lock:
       if self._closed:
         raise RuntimeError(f'{self._source.label} is closed')
-      kept = self._kept.get(self._place)
-      batch, after, digest = kept or (*self._read(), self._digest.value)
-      if self._keeps:
-        self._kept[self._place] = batch, after, digest
+      cached = self._cache.get(self._position)
+      batch, after, digest = cached or (*self._read(), self._digest.value)
+      if self._caches:
+        self._cache[self._position] = batch, after, digest
       self._order_digest = digest
       if batch is None:
         raise StopIteration
-      self._place = after
+      self._position = after
       return NestedMap(batch)
 
   @property
-  def _hosts_read_alike(self) -> bool:
+  def _hosts_read_same(self) -> bool:
     return not self.is_training and self.num_infeed_hosts > 1
 
   def order_digest(self) -> bytes | None:
-    """Returns 8 bytes that say what was read; None where hosts read apart."""
-    return self._order_digest if self._hosts_read_alike else None
+    """Returns an 8-byte digest; None if hosts read different examples."""
+    return self._order_digest if self._hosts_read_same else None
 
   def batch_specs(self) -> NestedMap | None:
-    """Returns what a batch is like, if all examples have the same shapes."""
+    """Returns the specs of a batch, if all examples have the same shapes."""
     specs = self._order.specs()
     if specs is None:
       return None
@@ -302,63 +306,63 @@ class SeqIOInput(base_input.BaseInput):
     )
 
   @property
-  def _keeps(self) -> bool:
-    """Whether batches are kept for the next evaluation."""
+  def _caches(self) -> bool:
+    """Whether batches are cached for the next evaluation."""
     resets = self.reset_for_eval and not self.is_training
     return resets and self.eval_enable_cache
 
-  def _read(self) -> tuple[NestedMap | None, host_rows.Place]:
-    """Returns the next batch, None at the end, and the place after it."""
+  def _read(self) -> tuple[NestedMap | None, host_rows.Position]:
+    """Returns the next batch, None at the end, and the position after it."""
     share = self._next_share()
     if share is None:
-      self._note_end(self._place)
-      return None, self._place
+      self._record_end(self._position)
+      return None, self._position
     is_short = share.size < self._sharing.global_size
-    if is_short and not self.fills_up and self.drop_remainder:
-      self._note_end(share.next)
+    if is_short and not self.pads_batches and self.drop_remainder:
+      self._record_end(share.next)
       logging.info(
-        '%s: its last %d examples make no batch, and are left out',
+        '%s: its last %d examples are dropped, as they do not fill a batch',
         self._source.label,
         share.size,
       )
-      return None, self._place
+      return None, self._position
     if self.is_training:
       rows = example_rows.num_rows(share.examples)
-      return example_rows.weighed(share.examples, rows), share.next
-    if is_short and not self.fills_up:
+      return example_rows.with_example_weights(share.examples, rows), share.next
+    if is_short and not self.pads_batches:
       return self._sharing.real(share), share.next
     blank = self.annotate_padding_fields
-    return self._sharing.batch(share, blank_fillers=blank), share.next
+    return self._sharing.batch(share, blank_padding=blank), share.next
 
   def _next_share(self) -> host_rows.Share | None:
-    if self._shares is None or self._shares_at != self._place:
+    if self._shares is None or self._shares_at != self._position:
       chunks = self._order.chunks(
-        self._place, rows=self.batch_size, drops_text=self.is_training
+        self._position, rows=self.batch_size, drops_text=self.is_training
       )
-      if self._hosts_read_alike:
+      if self._hosts_read_same:
         chunks = self._digest(chunks)
-      self._shares = self._sharing.shares(chunks, self._place.count)
-    read = self._place.count
+      self._shares = self._sharing.shares(chunks, self._position.count)
+    read = self._position.count
     try:
-      with self._source.errors_told(f'cannot be read after {read} examples'):
+      with self._source.user_errors(f'cannot be read after {read} examples'):
         share = next(self._shares, None)
     except BaseException:
-      self._shares = None  # It would end in silence.
+      self._shares = None  # A failed generator would end silently.
       raise
     self._shares_at = share and share.next
     return share
 
-  def _note_end(self, place: host_rows.Place):
-    """Takes note of how many examples there are."""
-    if self.repeats and not place.count:
+  def _record_end(self, position: host_rows.Position):
+    """Records the number of examples of an epoch."""
+    if self.repeats and not position.count:
       raise errors.UserError(
         f'{self._source.label}: host {self.infeed_host_index} of'
         f' {self.num_infeed_hosts} has no example of split'
         f' {self.split_name!r} of {self._provider.name}; expected data, or'
-        ' deterministic_input=True where hosts outnumber the examples'
+        ' deterministic_input=True if there are more hosts than examples'
       )
-    self._num_examples = place.count
-    own = self._sharing.own_of(place.count)
+    self._num_examples = position.count
+    own = self._sharing.own_of(position.count)
     if self.eval_num_examples not in (None, own):
       logging.warning(
         '%s: eval_num_examples is %d, but this host has %d examples',
@@ -368,16 +372,16 @@ class SeqIOInput(base_input.BaseInput):
       )
 
   def reset(self):
-    """Starts again at the first batch."""
+    """Restarts at the first batch."""
     with self._lock:
-      self._go_to(self._first_place())
+      self._go_to(self._first_position())
 
   def close(self):
-    """Frees what was read. The input cannot be used afterwards."""
+    """Frees the batches. The input cannot be used afterwards."""
     with self._lock:
       self._closed = True
       self._shares = None
-      self._kept = {}
+      self._cache = {}
 
   def _get_state_internal(self) -> bytes:
     hosts = None
@@ -388,15 +392,15 @@ class SeqIOInput(base_input.BaseInput):
         'data': [self._provider.name, self.split_name],
         'seed': self._seed,
         'host': hosts,
-        'place': self._place,
+        'place': self._position,
       }
     ).encode()
 
   def _set_state_internal(self, state: bytes):
-    with self._state_told(state):
+    with self._state_errors(state):
       read = json.loads(state)
       data, seed, host = read['data'], int(read['seed']), read['host']
-      place = host_rows.Place(*map(int, read['place']))
+      position = host_rows.Position(*map(int, read['place']))
     own = json.loads(self._get_state_internal())
     for what, theirs, ours in (
       ('task and split', data, own['data']),
@@ -405,85 +409,85 @@ class SeqIOInput(base_input.BaseInput):
       field_checks.require(
         self,
         theirs == ours,
-        f'a state says of {what} {theirs}, and not {ours}',
+        f'a state is of the {what} {theirs}; expected {ours}',
       )
     with self._lock:
       self._reseed(seed)
-      self._go_to(place)
+      self._go_to(position)
 
   @contextlib.contextmanager
-  def _state_told(self, state: bytes) -> Iterator[None]:
+  def _state_errors(self, state: bytes) -> Iterator[None]:
     try:
       yield
     except (ValueError, KeyError, TypeError) as e:
       raise errors.UserError(
-        f'{self._source.label}: {bytes(state)[:80]!r} is no state of a'
-        f' {type(self).__name__} ({e!r})'
+        f'{self._source.label}: {bytes(state)[:80]!r} is not a state of'
+        f' a {type(self).__name__} ({e!r})'
       ) from e
 
   def _reseed(self, seed: int):
     if seed != self._seed:
       self._seed = seed
-      self._kept = {}
+      self._cache = {}
       self._order = self._make_order()
 
   def resume_at(self, step: int):
-    """Goes on after `step` batches; see the log for where that is.
+    """Moves past `step` batches; logs the exact position.
 
     Args:
-      step: how many batches were consumed before; 0 changes nothing.
+      step: number of batches consumed before; 0 for no change.
     """
     if step <= 0:
       return
     with self._lock:
       size = self._sharing.global_size
-      skipped = self._first_place().count + step * size
+      skipped = self._first_position().count + step * size
       exact = self._is_global or not self._order.shuffles
       if exact:
-        self._go_to(host_rows.Place(row=skipped, count=skipped))
-        told = (
-          f'it goes on after {skipped} examples of its order, which is exact if'
-          f' batches always had {size}, of as many hosts as now'
+        self._go_to(host_rows.Position(row=skipped, count=skipped))
+        position = (
+          f'it continues after {skipped} examples of its order, exactly if all'
+          f' batches had {size} examples, on as many hosts as now'
         )
       else:
         self._reseed(task_reading.derive_seed(self._seed, 3, step))
-        self._go_to(host_rows.Place())
-        told = (
-          f'it begins a fresh shuffle, of seed {self._seed}, so some examples'
-          ' come again before others come first. deterministic_input=True'
-          ' continues exactly on any number of hosts'
+        self._go_to(host_rows.Position())
+        position = (
+          f'it starts a new shuffle, of seed {self._seed}, so some examples are'
+          ' repeated before others are read. deterministic_input=True continues'
+          ' exactly on any number of hosts'
         )
     logging.info(
-      '%s: without a saved state that fits, at batch %d %s',
+      '%s: there is no saved state that fits; at batch %d %s',
       self._source.label,
       step,
-      told,
+      position,
     )
 
   def after_restart(self) -> str:
-    """Says where training goes on whose state does not fit."""
+    """Describes where training continues without a state that fits."""
     if self._is_global or not self._order.shuffles:
-      return 'it goes on after as many batches as were given before'
-    return 'it begins a fresh shuffle, of a seed that the step gives'
+      return 'it continues after as many batches as before'
+    return 'it starts a new shuffle, with a seed that depends on the step'
 
   def is_host_field(self, path: str, leaf: Any) -> bool:
-    """Returns whether a leaf stays on the host: texts, and provenance."""
+    """Returns whether a leaf stays on the host: strings and provenance."""
     return path in host_rows.PROVENANCE or super().is_host_field(path, leaf)
 
   def targets(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields the task's examples before conversion, with their numbers.
+    """Yields the task's examples before conversion, with their indices.
 
-    The number of an example is the one that batches have under
-    `host_rows.INDEX`. Ragged features come as [1, values].
+    The index of an example is the field `host_rows.INDEX` of batches. Ragged
+    features are returned as [1, values].
 
     Args:
-      first: the number of the first one to yield.
+      first: index of the first one to yield.
     """
     numbered = self._order.targets(first)
-    if not self.fills_up and self.drop_remainder:
+    if not self.pads_batches and self.drop_remainder:
       numbered = _full_groups(numbered, self._sharing.global_size, first)
     wanted = self.eval_metrics_filter_targets_fields
-    with self._source.errors_told('cannot be read'):
+    with self._source.user_errors('cannot be read'):
       for index, example in numbered:
         yield (
           index,
@@ -497,29 +501,29 @@ class SeqIOInput(base_input.BaseInput):
         )
 
   def has_example_metrics(self, kind: str) -> bool:
-    """Returns whether the task has metrics of that kind."""
+    """Returns whether the task has metrics of a kind."""
     return task_metrics.has_metrics(self, kind)
 
   def example_metrics(
     self, kind: str, examples: Sequence[tuple[Mapping, Mapping]]
   ) -> dict[str, Any]:
-    """Returns the task's metrics of all examples of an evaluation."""
+    """Returns the task's metrics over all examples of an evaluation."""
     return task_metrics.compute(self, kind, examples)
 
   def example_lines(
     self, kind: str, examples: Sequence[tuple[Mapping, Mapping]]
   ) -> Iterable[dict[str, Any]]:
-    """Returns what metrics got of each example, where that is asked for."""
+    """Returns the metrics' arguments, if `log_preprocessed_targets`."""
     if not self.log_preprocessed_targets:
       return ()
     return example_lines.lines(self, kind, examples)
 
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
-    """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
+    """Returns B strings for token ids.
 
     Args:
       ids: [B, T], int.
-      lengths: [B], int.
+      lengths: [B], int, number of tokens in each row.
       key: 'src' for the vocabulary of the task's inputs; None or 'tgt' for that
         of its targets.
 
@@ -529,19 +533,19 @@ class SeqIOInput(base_input.BaseInput):
     vocabulary = self.overridden_vocab or token_texts.find(
       self._provider.output_features, key
     )
-    return token_texts.texts(vocabulary, ids, lengths)
+    return token_texts.decode(vocabulary, ids, lengths)
 
   def tokenizers(self) -> dict[str, str]:
     """Returns descriptions of the vocabularies."""
     if self.overridden_vocab is not None:
-      return {'': token_texts.described(self.overridden_vocab)}
+      return {'': token_texts.describe(self.overridden_vocab)}
     return token_texts.descriptions(self._provider.output_features)
 
 
 def _full_groups(
   numbered: Iterator[tuple[int, Any]], size: int, first: int
 ) -> Iterator[tuple[int, Any]]:
-  """Yields what is in full groups of `size`, counted from number 0."""
+  """Yields the items of full groups of `size`, counted from index 0."""
   wanted = size - first % size
   while len(group := list(itertools.islice(numbered, wanted))) == wanted:
     yield from group

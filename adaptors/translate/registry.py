@@ -146,7 +146,7 @@ def unreadable(error: Exception) -> str:
     return str(error)
   return (
     'its Params do not fit together, or a value has a wrong type:'
-    f' {type(error).__name__}: {error} ({errors.place_of(error)})'
+    f' {type(error).__name__}: {error} ({errors.location_of(error)})'
   )
 
 

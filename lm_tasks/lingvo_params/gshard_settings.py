@@ -1,39 +1,39 @@
-"""What the experiments of Lingvo's gshard layers have in common.
+"""Common settings of the experiments with Lingvo's gshard layers.
 
-Not an experiment: device meshes, training settings and schedules, for
-`synthetic_packed_input` and `wiki_bert`.
+Device meshes, training settings and schedules for `synthetic_packed_input` and
+`wiki_bert`.
 """
 
 import numpy as np
 from lingvo.core import gshard_utils, optimizer, program, schedule
 
-# Devices are laid out as a mesh says, not in the order of their numbers.
+# Devices are ordered by the mesh, not by their ids.
 _DEVICE_ORDER_OF_MESH = 2
 
 
 def mesh_by_rows(rows, columns):
-  """Returns a device mesh whose rows hold neighbouring numbers."""
+  """Returns a device mesh with consecutive ids in rows."""
   return np.arange(rows * columns).reshape(rows, columns)
 
 
 def mesh_by_columns(rows, columns):
-  """Returns a device mesh whose columns hold neighbouring numbers."""
+  """Returns a device mesh with consecutive ids in columns."""
   return mesh_by_rows(columns, rows).T
 
 
 def mesh_of_torus(rows, columns):
-  """Returns a device mesh of rings, for a part of a pod of two-core chips."""
+  """Returns a device mesh of rings, for a pod slice of two-core chips."""
   return gshard_utils.GetNonPod2dMesh([rows, columns], [rows, columns // 2, 2])
 
 
 def train_with_adafactor(task, *, warmup_steps, max_steps, beta1=0.0):
-  """Sets a task's training: Adafactor, a rate of 1 over the step's root.
+  """Sets a task's training: Adafactor, with rate 1 / sqrt(step).
 
   Args:
     task: Params of the task.
-    warmup_steps: the steps for which the rate is as after the last of them.
-    max_steps: the steps to train.
-    beta1: decay of the first moment; 0 keeps none.
+    warmup_steps: number of first steps with a constant rate.
+    max_steps: number of training steps.
+    beta1: decay of the first moment; 0 for no first moment.
   """
   task.train.Set(
     tpu_device_order_mode=_DEVICE_ORDER_OF_MESH,
@@ -53,8 +53,8 @@ def program_schedule(*, steps_per_loop, loops_per_eval, eval_steps=None):
   """Returns a schedule of loops on the devices, partitioned by XLA.
 
   Args:
-    steps_per_loop: training steps that devices do without the host.
-    loops_per_eval: such loops between evaluations.
+    steps_per_loop: training steps per loop on the devices.
+    loops_per_eval: loops between evaluations.
     eval_steps: steps of an evaluation, by dataset.
   """
   eval_steps = eval_steps or {}

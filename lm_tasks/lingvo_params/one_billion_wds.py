@@ -1,9 +1,9 @@
 """Lingvo's language models on the One Billion Word benchmark.
 
-Names and Params are those of Lingvo's own `lm.one_billion_wds.*`; once
-installed, this module is `lingvo.tasks.lm.params.one_billion_wds`. The corpus
-and its vocabulary are read from `CORPUS_DIR`, where Lingvo's tool
-`lingvo.tasks.lm.tools.download_lm1b` leaves them. A corpus somewhere else:
+Names and Params equal Lingvo's own `lm.one_billion_wds.*`; once installed, this
+module is `lingvo.tasks.lm.params.one_billion_wds`. The corpus and its
+vocabulary are read from `CORPUS_DIR`, to which Lingvo's tool
+`lingvo.tasks.lm.tools.download_lm1b` writes them. For another path:
 
     --model_params_override="input.file_pattern: text:/data/lm1b/news.en*"
 """
@@ -26,7 +26,7 @@ _HELD_OUT = 'heldout-monolingual.tokenized.shuffled/news.en.heldout-'
 
 
 class WordLevelOneBwdsBase(base_model_params.SingleTaskModelParams):
-  """The corpus as words, and a two-layer LSTM that predicts them."""
+  """A two-layer LSTM on the words of the corpus."""
 
   CORPUS_DIR = '/tmp/lm1b/1-billion-word-language-modeling-benchmark-r13output/'
   WORD_VOCAB = os.path.join(CORPUS_DIR, 'vocab.txt')
@@ -35,15 +35,15 @@ class WordLevelOneBwdsBase(base_model_params.SingleTaskModelParams):
 
   EMBEDDING_DIM = 1024
   RNN_STATE_DIM = 8192
-  # Embeddings and softmax weights are kept in as many pieces.
+  # Numbers of shards of embeddings and softmax weights.
   NUM_EMBEDDING_SHARDS = 8
   NUM_SOFTMAX_SHARDS = 8
-  # Words that stand for the whole vocabulary in a training step's softmax.
+  # Sampled words in the softmax of a training step.
   NUM_SAMPLED = 8192
 
   @classmethod
   def Train(cls):
-    """Returns 99 parts of the corpus, in buckets of like lengths."""
+    """Returns 99 shards of the corpus, bucketed by length."""
     return cls._Input(
       'train', 'training-monolingual.tokenized.shuffled/news.en*'
     ).Set(
@@ -55,17 +55,17 @@ class WordLevelOneBwdsBase(base_model_params.SingleTaskModelParams):
 
   @classmethod
   def Dev(cls):
-    """Returns a held-out part of 6206 sentences, in its order."""
+    """Returns a held-out shard of 6206 sentences, in order."""
     return cls._HeldOut('dev', '00001*', 6206)
 
   @classmethod
   def Test(cls):
-    """Returns another held-out part, of 6075 sentences."""
+    """Returns another held-out shard, of 6075 sentences."""
     return cls._HeldOut('test', '00000*', 6075)
 
   @classmethod
-  def _HeldOut(cls, name, part, num_samples):
-    return cls._Input(name, _HELD_OUT + part).Set(
+  def _HeldOut(cls, name, shard, num_samples):
+    return cls._Input(name, _HELD_OUT + shard).Set(
       bucket_batch_limit=[128, 64, 32, 32, 16, 16, 4, 2, 1],
       file_buffer_size=1,
       file_parallelism=1,
@@ -88,7 +88,7 @@ class WordLevelOneBwdsBase(base_model_params.SingleTaskModelParams):
 
   @classmethod
   def Task(cls):
-    """Returns the LSTM with a full softmax, and Adagrad to train it."""
+    """Returns the LSTM with a full softmax, trained with Adagrad."""
     p = model.LanguageModel.Params().Set(name='1bwds_word_level_lm')
     p.lm = lm_layers.RnnLm.CommonParams(
       vocab_size=cls.VOCAB_SIZE,
@@ -96,7 +96,7 @@ class WordLevelOneBwdsBase(base_model_params.SingleTaskModelParams):
       num_layers=2,
       rnn_dims=cls.EMBEDDING_DIM,
       rnn_hidden_dims=cls.RNN_STATE_DIM,
-      # Beyond the last layer, which is to say none.
+      # Beyond the last layer: no residual connections.
       residual_start=3,
     )
     p.lm.emb.Set(
@@ -128,7 +128,7 @@ class WordLevelOneBwdsSimpleSampledSoftmax(WordLevelOneBwdsBase):
 
   @classmethod
   def Task(cls):
-    """Returns the LSTM whose softmax samples the vocabulary in training."""
+    """Returns the LSTM with a sampled softmax in training."""
     p = super().Task()
     p.lm.softmax = layers.SimpleFullSoftmax.Params().Set(
       input_dim=p.lm.softmax.input_dim,
@@ -144,7 +144,7 @@ class WordLevelOneBwdsSimpleSampledSoftmax(WordLevelOneBwdsBase):
 class WordLevelOneBwdsSimpleSampledSoftmaxTiny(
   WordLevelOneBwdsSimpleSampledSoftmax
 ):
-  """WordLevelOneBwdsSimpleSampledSoftmax in tiny, to see that it runs."""
+  """A tiny WordLevelOneBwdsSimpleSampledSoftmax, for trying it out."""
 
   EMBEDDING_DIM = 7
   RNN_STATE_DIM = 32
@@ -159,7 +159,7 @@ class OneBWdsGPipeTransformerWPM(WordLevelOneBwdsBase):
   VOCAB_SIZE = 32000
   BATCH_SIZE = 32
   EMBEDDING_DIM = 2048
-  # The first layers of the parts but the first, and the number of layers.
+  # End of each pipeline stage, as a layer index.
   SPLITS = (8, 16, 24, 32)
   LAYERS = 32
   NUM_MICRO_BATCHES = 32
@@ -180,14 +180,14 @@ class OneBWdsGPipeTransformerWPM(WordLevelOneBwdsBase):
 
   @classmethod
   def Train(cls):
-    """Returns 99 parts of the corpus, in batches of one shape."""
+    """Returns 99 shards of the corpus, in batches of one shape."""
     return super().Train().Set(bucket_batch_limit=[cls.BATCH_SIZE])
 
   @classmethod
-  def _HeldOut(cls, name, part, num_samples):
+  def _HeldOut(cls, name, shard, num_samples):
     return (
       super()
-      ._HeldOut(name, part, num_samples)
+      ._HeldOut(name, shard, num_samples)
       .Set(
         bucket_batch_limit=[cls.BATCH_SIZE],
         file_buffer_size=10_000_000,
@@ -197,7 +197,7 @@ class OneBWdsGPipeTransformerWPM(WordLevelOneBwdsBase):
 
   @classmethod
   def Task(cls):
-    """Returns the pipelined Transformer, and Adam to train it."""
+    """Returns the pipelined Transformer, trained with Adam."""
     p = model.BatchMajorLanguageModel.Params().Set(name='1bwds_wpm_level_lm')
     p.lm = lm_layers.GPipeTransformerLm.CommonParams(
       vocab_size=cls.VOCAB_SIZE,
@@ -209,7 +209,7 @@ class OneBWdsGPipeTransformerWPM(WordLevelOneBwdsBase):
       num_micro_batches=cls.NUM_MICRO_BATCHES,
       micro_batch_size=cls.BATCH_SIZE // cls.NUM_MICRO_BATCHES,
       softmax_max_alloc=128 * 2**20,
-      # CommonParams does not apply these: all dropout of the model is 0.
+      # CommonParams ignores these: the model has no dropout.
       atten_dropout_prob=0.1,
       residual_dropout_prob=0.1,
     )
@@ -227,5 +227,5 @@ class OneBWdsGPipeTransformerWPM(WordLevelOneBwdsBase):
 
 
 def _InitOfShards(count):
-  """Returns the initial values of a table that is kept in some pieces."""
+  """Returns the initializer of a table with `count` shards."""
   return py_utils.WeightInit.UniformUnitScaling(float(count))

@@ -1,8 +1,8 @@
-"""A character Transformer on Python's own documentation, as Lingvo has it.
+"""A character Transformer on Python's documentation, as a Lingvo experiment.
 
-An ordinary Lingvo params module: nothing in it knows of JAX. Its data comes
-with Python (see `lm_tasks.python_docs_text`), so it runs without a download.
-Once installed it is `lingvo.tasks.lm.params.python_docs`. Train it with:
+An ordinary Lingvo params module, without JAX. Its data comes with Python (see
+`lm_tasks.python_docs_text`), so it runs without a download. Once installed it
+is `lingvo.tasks.lm.params.python_docs`. Train it with:
 
     python -m pax_compat.main --exp=lm.python_docs.TransformerLmTiny \
       --job_log_dir=/tmp/python_docs
@@ -12,9 +12,9 @@ or with Lingvo's own trainer:
     python -m adaptors.lingvo_trainer --model=lm.python_docs.TransformerLmTiny \
       --logdir=/tmp/python_docs --mode=sync --run_locally=cpu
 
-What to expect of 400 steps: the loss on Dev falls from 5.0 nats per character
-to about 1.85, where letter frequencies alone give 3.2; Lingvo's own trainer
-takes some three minutes for it on two CPU cores.
+What to expect from 400 steps: the loss on Dev falls from 5.0 nats per character
+to about 1.85 (3.2 from letter frequencies alone). Lingvo's own trainer takes
+about three minutes on two CPU cores.
 """
 
 import bisect
@@ -39,7 +39,7 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
 
   # The letters, digits and punctuation of AsciiTokenizer, and its special ids.
   VOCAB_SIZE = 76
-  # LmInput sorts lines by their words, which bound their characters.
+  # LmInput buckets lines by words, whose number bounds the characters.
   BUCKET_UPPER_BOUND = tuple(words for words, _ in python_docs_text.SIZES)
   BUCKET_BATCH_LIMIT = (64, 32, 16)
   # The longest line and its end of sequence.
@@ -56,20 +56,20 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
   STEPS_PER_EVAL = 100
 
   def Train(self):
-    """Returns the training input: every line, in a new order each epoch."""
+    """Returns the training input: all lines, reshuffled each epoch."""
     return self._Input('train').Set(
-      # More than there are lines, so that all of them are shuffled.
+      # More than the number of lines, so that all of them are shuffled.
       file_buffer_size=10_000,
       file_parallelism=1,
       num_batcher_threads=1,
     )
 
   def Dev(self):
-    """Returns the input that training is watched on."""
+    """Returns the input for evaluations during training."""
     return self._HeldOut('dev')
 
   def Test(self):
-    """Returns the input for the last word."""
+    """Returns the input for the final evaluation."""
     return self._HeldOut('test')
 
   def _HeldOut(self, split):
@@ -110,7 +110,7 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
     p.lm.emb.max_num_shards = 1
     p.lm.softmax.num_shards = 1
 
-    # CommonParams does not use the rate and the warmup that it is given.
+    # CommonParams ignores the rate and the warmup.
     p.train.Set(
       learning_rate=self.LEARNING_RATE,
       lr_schedule=schedule.TransformerSchedule.Params().Set(
@@ -130,7 +130,7 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
     return p
 
   def ProgramSchedule(self):
-    """Returns a schedule that evaluates Dev after each hundred steps."""
+    """Returns a schedule that evaluates Dev every hundred steps."""
     return program.SimpleProgramScheduleForTask(
       train_dataset_name='Train',
       train_steps_per_loop=self.STEPS_PER_EVAL,
@@ -140,7 +140,7 @@ class TransformerLmTiny(base_model_params.SingleTaskModelParams):
     )
 
   def _NumBatches(self, split):
-    """Returns how many batches it takes to read a split once."""
+    """Returns the number of batches of a split."""
     lines = python_docs_text.corpus().splits[split]
     buckets = collections.Counter(
       bisect.bisect_left(self.BUCKET_UPPER_BOUND, len(line.split()))

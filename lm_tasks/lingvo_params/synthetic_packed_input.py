@@ -1,13 +1,13 @@
 """Lingvo's dense language models of 9 billion to a trillion parameters.
 
-They measure the speed of training on TPU v3: their input is made up, and has
-the fields of packed text. Names and Params are those of Lingvo's own
+They measure the speed of training on TPU v3, with a synthetic input that has
+the fields of packed text. Names and Params equal Lingvo's own
 `lm.synthetic_packed_input.*`; once installed, this module is
 `lingvo.tasks.lm.params.synthetic_packed_input`.
 
-Weights and activations are split in two dimensions, over the rows (axis 0) and
-columns (axis 1) of a device mesh. A name ends with the chips that it is for:
-16x16 chips are 512 cores. How to try one of them small, on any machine:
+Weights and activations are sharded in two dimensions, over the rows (axis 0)
+and columns (axis 1) of a device mesh. A name ends with the topology: 16x16
+chips are 512 cores. To shrink one of them for any machine, see
 `adaptors.params.shrinking`.
 """
 
@@ -27,9 +27,9 @@ from lm_tasks.lingvo_params import gshard_settings
 
 
 class SyntheticTrain(base_input_generator.BaseInputGenerator):
-  """Makes batches of packed text in which each id, label and position is 1.
+  """Batches of packed text in which each id, label and position is 1.
 
-  Each row is one segment, so every token sees all that are before it. Batches
+  Each row is one segment, so every token attends to all earlier ones. Batches
   are `tgt` of `ids`, `labels`, `segment_ids` and `segment_pos`, int32,
   [batch_size, seq_len].
   """
@@ -37,7 +37,7 @@ class SyntheticTrain(base_input_generator.BaseInputGenerator):
   @classmethod
   def Params(cls):
     p = super().Params()
-    p.Define('seq_len', 0, 'Tokens of a row.')
+    p.Define('seq_len', 0, 'Tokens per row.')
     return p
 
   def _InputBatch(self):
@@ -49,14 +49,14 @@ class SyntheticTrain(base_input_generator.BaseInputGenerator):
 
 
 class _AdamOfShardedSlots(tf.train.AdamOptimizer):
-  """Adam whose slots lie on the devices that their variable lies on."""
+  """Adam whose slots have the sharding of their variable."""
 
   def _zeros_slot(self, var, slot_name, op_name):
     slot = super()._zeros_slot(var, slot_name, op_name)
     try:
       sharding = gshard_utils.GetVarSharding(var)
     except (AttributeError, ValueError):
-      # Variables of eager mode have no sharding, others may have none.
+      # Variables of eager mode, and some others, have no sharding.
       return slot
     if not sharding.is_replicated:
       sharding.ApplyToVariable(slot)
@@ -64,27 +64,25 @@ class _AdamOfShardedSlots(tf.train.AdamOptimizer):
 
 
 class _MeanOfGradients(optimizer.GradientAggregationOptimizer):
-  """Applies the mean of several steps' gradients, in eager mode too."""
+  """Applies the mean gradient of several steps, also in eager mode."""
 
   def _create_slots(self, var_list):
-    super()._create_slots([])  # Makes the counter of steps.
+    super()._create_slots([])  # Creates the step counter.
     for var in var_list:
       self._opt._zeros_slot(var, 'grad_accum', 'GradientAccumulator')
 
 
 class ShardedAdam(optimizer.Adam):
-  """Adam for variables split over devices, which may add up gradients.
+  """Adam for sharded variables, with optional gradient accumulation.
 
-  With `num_micro_batches` of n, every n-th step applies the mean of n steps'
-  gradients, and the steps between leave the weights as they are.
+  With `num_micro_batches` of n, every n-th step applies the mean gradient of n
+  steps; other steps do not change the weights.
   """
 
   @classmethod
   def Params(cls):
     p = super().Params()
-    p.Define(
-      'num_micro_batches', 1, 'Steps whose gradients are applied as one.'
-    )
+    p.Define('num_micro_batches', 1, 'Steps whose gradients are accumulated.')
     return p
 
   def GetOptimizer(self, lr):
@@ -94,17 +92,16 @@ class ShardedAdam(optimizer.Adam):
     )
     if p.num_micro_batches == 1:
       return adam
-    # Only on TPUs are there replicas, whose gradients are summed.
+    # Gradients are summed over replicas, which exist on TPUs only.
     return _MeanOfGradients(
       adam, p.num_micro_batches, apply_crs_to_grad=py_utils.use_tpu()
     )
 
 
 class DenseLmTemplate(base_model_params.SingleTaskModelParams):
-  """A dense decoder; what an experiment is made of stands in its attributes."""
+  """A dense decoder, configured by class attributes."""
 
-  # Rows of a batch for each device; their product with the number of devices is
-  # the batch size.
+  # The batch size divided by the number of devices.
   BATCH_DIM_PER_DEVICE = 0.125
   NUM_DEVICES_PER_SPLIT = 128
   SEQUENCE_LENGTH = 1024
@@ -127,13 +124,13 @@ class DenseLmTemplate(base_model_params.SingleTaskModelParams):
   TRAIN_STEPS_PER_LOOP = 100
 
   def Train(self):
-    """Returns the made-up input."""
+    """Returns the synthetic input."""
     return SyntheticTrain.Params().Set(
       batch_size=self._BatchSize(), seq_len=self.SEQUENCE_LENGTH
     )
 
   def Task(self):
-    """Returns the decoder and how it is trained."""
+    """Returns the decoder and its training settings."""
     p = gshard_builder.UniTransformer.Params().Set(
       name='transformer',
       dtype=tf.float32,
@@ -157,7 +154,7 @@ class DenseLmTemplate(base_model_params.SingleTaskModelParams):
     return p
 
   def ProgramSchedule(self):
-    """Returns a schedule that only trains."""
+    """Returns a schedule without evaluation."""
     return gshard_settings.program_schedule(
       steps_per_loop=self.TRAIN_STEPS_PER_LOOP, loops_per_eval=5
     )
@@ -166,7 +163,7 @@ class DenseLmTemplate(base_model_params.SingleTaskModelParams):
     return int(self.BATCH_DIM_PER_DEVICE * self.NUM_DEVICES_PER_SPLIT)
 
   def _Builder(self):
-    """Returns the layers' sizes, and how they are split over the mesh."""
+    """Returns the layers' sizes, and their sharding over the mesh."""
     return gshard_builder.DenseBuilder.Params().Set(
       dtype=tf.float32,
       fprop_dtype=tf.bfloat16,
@@ -192,7 +189,7 @@ class DenseLmTemplate(base_model_params.SingleTaskModelParams):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm8B2x2(DenseLmTemplate):
-  """A gated decoder of 9 billion parameters, split over eight cores."""
+  """A gated decoder of 9 billion parameters, sharded over eight cores."""
 
   NUM_TRANSFORMER_LAYERS = 4
   DEVICE_MESH_SHAPE = (1, 8)
@@ -214,7 +211,7 @@ class DenseLm128B8x8(DenseLmTemplate):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm128B16x16(DenseLmTemplate):
-  """DenseLm128B8x8 on 512 cores, batches of 128."""
+  """DenseLm128B8x8 on 512 cores, with batches of 128."""
 
   BATCH_DIM_PER_DEVICE = 0.25
   NUM_DEVICES_PER_SPLIT = 512
@@ -224,7 +221,7 @@ class DenseLm128B16x16(DenseLmTemplate):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm128B32x32(DenseLmTemplate):
-  """DenseLm128B8x8 on 2048 cores, batches of 512."""
+  """DenseLm128B8x8 on 2048 cores, with batches of 512."""
 
   BATCH_DIM_PER_DEVICE = 0.25
   NUM_DEVICES_PER_SPLIT = 2048
@@ -267,7 +264,7 @@ class DenseLm175B32x32(DenseLmTemplate):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm175B32x32DP(DenseLm175B32x32):
-  """DenseLm175B32x32 on two replicas of 1024 cores each."""
+  """DenseLm175B32x32 on two replicas of 1024 cores."""
 
   NUM_DEVICES_PER_SPLIT = 1024
   DEVICE_MESH_SHAPE = (64, 16)
@@ -277,7 +274,7 @@ class DenseLm175B32x32DP(DenseLm175B32x32):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm175B1K(DenseLm175B32x32):
-  """DenseLm175B32x32 on 1024 cores, batches as large."""
+  """DenseLm175B32x32 on 1024 cores, with the same batch size."""
 
   BATCH_DIM_PER_DEVICE = 1
   NUM_DEVICES_PER_SPLIT = 1024
@@ -297,7 +294,7 @@ class DenseLM13B32x32(DenseLm175B32x32):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm175B8x8Decode2D(DenseLm175B32x32):
-  """DenseLm175B32x32 for decoding on 128 cores: batches are not split."""
+  """DenseLm175B32x32 for decoding on 128 cores: batches are not sharded."""
 
   BATCH_DIM_PER_DEVICE = 0.125
   NUM_DEVICES_PER_SPLIT = 128
@@ -305,7 +302,7 @@ class DenseLm175B8x8Decode2D(DenseLm175B32x32):
   DEVICE_MESH = gshard_settings.mesh_of_torus(8, 16)
 
   def _Builder(self):
-    # 96 heads do not split 128 ways, so model and hidden dimensions do.
+    # 96 heads cannot be sharded over 128 cores: model and hidden dims are.
     return _ForDecoding(super()._Builder()).Set(
       model_dim_reshape_segments=self.DEVICE_MESH_SHAPE[0],
       emb_w_split=[1, 0],
@@ -328,11 +325,11 @@ class DenseLm12kWide41BAdam16x16(DenseLm128B16x16):
   NUM_TRANSFORMER_LAYERS = 24
   GATED_GELU = False
   POSITIONAL_EMBEDDING = True
-  # Steps whose gradients are applied as one.
+  # Steps whose gradients are accumulated.
   NUM_MICRO_BATCHES = 1
 
   def Task(self):
-    """Returns the decoder, trained with Adam in place of Adafactor."""
+    """Returns the decoder, trained with Adam instead of Adafactor."""
     p = super().Task()
     p.train.optimizer = ShardedAdam.Params().Set(
       num_micro_batches=self.NUM_MICRO_BATCHES
@@ -342,7 +339,7 @@ class DenseLm12kWide41BAdam16x16(DenseLm128B16x16):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm12kWide41BAdam8x8(DenseLm12kWide41BAdam16x16):
-  """DenseLm12kWide41BAdam16x16 on 128 cores: four batches of 64 a step."""
+  """DenseLm12kWide41BAdam16x16 on 128 cores: four batches of 64 per step."""
 
   NUM_MICRO_BATCHES = 4
   NUM_DEVICES_PER_SPLIT = 128
@@ -360,22 +357,22 @@ class DenseLm12kWide162BAdam16x16(DenseLm12kWide41BAdam16x16):
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm12kWide162BAdamBS25616x16(DenseLm12kWide162BAdam16x16):
-  """DenseLm12kWide162BAdam16x16 with four batches of 64 a step."""
+  """DenseLm12kWide162BAdam16x16 with four batches of 64 per step."""
 
   NUM_MICRO_BATCHES = 4
 
 
 @model_registry.RegisterSingleTaskModel
 class DenseLm12kWide162BAdam32x32(DenseLm12kWide162BAdam16x16):
-  """DenseLm12kWide162BAdam16x16 on 2048 cores, batches of 256."""
+  """DenseLm12kWide162BAdam16x16 on 2048 cores, with batches of 256."""
 
   NUM_DEVICES_PER_SPLIT = 2048
-  # 96 heads split over 32 columns, not over 64.
+  # 96 heads can be sharded over 32 columns, not over 64.
   DEVICE_MESH_SHAPE = (64, 32)
   DEVICE_MESH = gshard_settings.mesh_by_columns(64, 32)
   TRAIN_STEPS_PER_LOOP = 20
 
 
 def _ForDecoding(builder):
-  """Lets relative positions be any, as when a token is decoded at a time."""
+  """Allows arbitrary relative positions, for decoding token by token."""
   return builder.Set(relative_attention_use_universal_1d_position=False)

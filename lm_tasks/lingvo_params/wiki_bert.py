@@ -1,13 +1,12 @@
-"""Lingvo's encoders of 2 billion to a trillion parameters, trained as BERT is.
+"""Lingvo's BERT encoders of 2 billion to a trillion parameters.
 
-Masked words of MLPerf's Wikipedia text (`gs://mlperf_v1_1/bert`, records of
-token ids) are to be found. Names and Params are those of Lingvo's own
-`lm.wiki_bert.*`; once installed, this module is
-`lingvo.tasks.lm.params.wiki_bert`.
+They predict masked words of MLPerf's Wikipedia text (`gs://mlperf_v1_1/bert`,
+records of token ids). Names and Params equal Lingvo's own `lm.wiki_bert.*`;
+once installed, this module is `lingvo.tasks.lm.params.wiki_bert`.
 
-Weights and activations are split in two dimensions, over the rows (axis 0) and
-columns (axis 1) of a device mesh. How to try one of them small, on any machine:
-`adaptors.params.shrinking`.
+Weights and activations are sharded in two dimensions, over the rows (axis 0)
+and columns (axis 1) of a device mesh. To shrink one of them for any machine,
+see `adaptors.params.shrinking`.
 """
 
 import numpy as np
@@ -23,13 +22,13 @@ _MASK = 103
 
 
 class BertTemplate(base_model_params.SingleTaskModelParams):
-  """A gated encoder; what an experiment is made of stands in its attributes."""
+  """A gated encoder, configured by class attributes."""
 
   BATCH_SIZE = 1024
   SEQUENCE_LENGTH = 512
   DEVICE_MESH_SHAPE = (64, 16)
   DEVICE_MESH = gshard_settings.mesh_by_rows(64, 16)
-  # The model dimension is reshaped to these and the rest, and the first split.
+  # The model dim is reshaped to these and the rest; the first is sharded.
   MODEL_DIM_RESHAPE_SEGMENTS = (16, 4)
 
   MODEL_DIM = 16384
@@ -51,7 +50,7 @@ class BertTemplate(base_model_params.SingleTaskModelParams):
   WARMUP_STEPS = 10_000
 
   def Task(self):
-    """Returns the encoder and how it is trained."""
+    """Returns the encoder and its training settings."""
     p = gshard_builder.BertTransformer.Params().Set(
       name='transformer',
       dtype=tf.float32,
@@ -83,7 +82,7 @@ class BertTemplate(base_model_params.SingleTaskModelParams):
     return p
 
   def _Builder(self):
-    """Returns the layers' sizes, and how they are split over the mesh."""
+    """Returns the layers' sizes, and their sharding over the mesh."""
     return gshard_builder.DenseBuilder.Params().Set(
       dtype=tf.float32,
       fprop_dtype=tf.bfloat16,
@@ -118,7 +117,7 @@ class MLPerfTrainTemplate(BertTemplate):
   TRAIN_EXES_PER_EVAL = 5
 
   def Train(self):
-    """Returns the training records, packed into rows and shuffled."""
+    """Returns the training records, packed and shuffled."""
     return input_generator.TFRecordBertInput.Params().Set(
       name='train',
       input_file='gs://mlperf_v1_1/bert/train',
@@ -129,19 +128,19 @@ class MLPerfTrainTemplate(BertTemplate):
     )
 
   def Test(self):
-    """Returns the records for evaluation, one in a row."""
+    """Returns the evaluation records, one per row."""
     return input_generator.TFRecordBertInput.Params().Set(
       name='test', input_file='gs://mlperf_v1_1/bert/eval', batch_size=512
     )
 
   def Task(self):
-    """Returns the encoder with the mask of the records' vocabulary."""
+    """Returns the encoder with the mask id of the records' vocabulary."""
     p = super().Task()
     p.mask_token_id = p.masked_lm.mask_token_id = _MASK
     return p
 
   def ProgramSchedule(self):
-    """Returns a schedule that evaluates ten batches of Test after loops."""
+    """Returns a schedule that evaluates ten batches of Test."""
     return gshard_settings.program_schedule(
       steps_per_loop=self.TRAIN_STEPS_PER_LOOP,
       loops_per_eval=self.TRAIN_EXES_PER_EVAL,

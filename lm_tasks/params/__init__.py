@@ -1,1 +1,1 @@
-"""Experiments in the way of Pax: `tasks.lm.params` once installed."""
+"""Pax-style experiments: `tasks.lm.params` once installed."""

@@ -1,7 +1,7 @@
-"""Language models of many sizes on made-up data, for accelerators in a cloud.
+"""Language models of many sizes on synthetic data, for cloud accelerators.
 
-They show what a model of some size takes on some mesh; what they learn is to
-count. On the CPU of a laptop, `LmCloudSpmdTest` is the one to try:
+They measure the cost of a model size on a mesh; the task they learn is to
+count. On a laptop's CPU try `LmCloudSpmdTest`:
 
     python -m pax_compat.main --exp=tasks.lm.params.lm_cloud.LmCloudSpmdTest \
       --job_log_dir=/tmp/lm_cloud
@@ -20,7 +20,7 @@ from pax_compat import experiment_registry, layers, optimizers
 
 @experiment_registry.register
 class LmCloudTransformerAdam(TransformerLmAdam, SyntheticData):
-  """32 layers and 0.4 billion parameters; every device holds all of them."""
+  """32 layers and 0.4 billion parameters, replicated on every device."""
 
   NUM_LAYERS = 32
   NUM_HEADS = 16
@@ -31,21 +31,21 @@ class LmCloudTransformerAdam(TransformerLmAdam, SyntheticData):
 
 @experiment_registry.register
 class LmCloudTransformerAdamTest(LmCloudTransformerAdam):
-  """Two layers of it."""
+  """LmCloudTransformerAdam with two layers."""
 
   NUM_LAYERS = 2
 
 
 @experiment_registry.register
 class LmCloudTransformerAdamLimitSteps(LmCloudTransformerAdam):
-  """Ten layers of it, for 2,000 steps."""
+  """LmCloudTransformerAdam with ten layers, for 2,000 steps."""
 
   NUM_LAYERS = 10
   NUM_TRAIN_STEPS = 2000
 
 
 class LmCloudSpmd(TransformerLm, SyntheticData):
-  """A repeated layer in bfloat16, split over a mesh, trained with Adam."""
+  """A repeated layer in bfloat16, sharded over a mesh, trained with Adam."""
 
   ACTIVATION_CLS = layers.GELU
   USE_REPEATED_LAYER = True
@@ -81,7 +81,7 @@ class LmCloudSpmd2B(LmCloudSpmd):
 
 @experiment_registry.register
 class LmCloudSpmd2BLimitSteps(LmCloudSpmd2B):
-  """The same for 300 steps."""
+  """LmCloudSpmd2B for 300 steps."""
 
   NUM_TRAIN_STEPS = 300
 
@@ -156,7 +156,7 @@ class LmCloudSpmd1024B(LmCloudSpmd):
 
 @experiment_registry.register
 class LmCloudSpmdMultislice2B(LmCloudSpmd):
-  """2 billion parameters on two slices of 4 devices, replicated over them."""
+  """2 billion parameters, replicated over two slices of 4 devices."""
 
   PERCORE_BATCH_SIZE = 16
   NUM_LAYERS = 18

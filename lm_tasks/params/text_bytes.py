@@ -1,18 +1,18 @@
-"""Small language models of the bytes of a text, without TensorFlow.
+"""Small byte-level language models, without TensorFlow.
 
-The text is Python's own documentation, so nothing is to be downloaded:
+The text is Python's documentation, so there is no download:
 
     python -m pax_compat.main --exp=tasks.lm.params.text_bytes.TextBytes \
       --job_log_dir=/tmp/text_bytes
 
-A text of your own is trained on by a class of two lines:
+To train on your own text, define a class:
 
     class MyText(text_bytes.TextBytes):
       FILES = {'train': '/data/train.txt', 'dev': '/data/dev.txt'}
 
-What to expect of 300 steps: the loss on dev falls from 8 nats per byte to about
-2.45, where letter frequencies alone give 3.2; on two CPU cores it takes less
-than a minute.
+What to expect from 300 steps: the loss on dev falls from 8 nats per byte to
+about 2.45 (3.2 from letter frequencies alone), in less than a minute on two CPU
+cores.
 """
 
 import jax
@@ -29,9 +29,9 @@ from pax_compat.config import Config
 
 @experiment_registry.register
 class TextBytes(transformer_lm.TransformerLmAdam):
-  """Two layers on the bytes of a text, which NumPy reads.
+  """Two layers on the bytes of a text, read with NumPy.
 
-  `PERCORE_BATCH_SIZE` blocks of `MAX_SEQ_LEN` bytes for each device.
+  `PERCORE_BATCH_SIZE` blocks of `MAX_SEQ_LEN` bytes per device.
   """
 
   # The files by split; None for Python's documentation.
@@ -54,7 +54,7 @@ class TextBytes(transformer_lm.TransformerLmAdam):
   EVAL_INTERVAL_STEPS = 100
 
   def task(self) -> Config:
-    """Returns the language model and how it is trained."""
+    """Returns the language model and its training settings."""
     task = super().task()
     task.train.learner.optimizer.lr_schedule = (
       schedules.LinearRampupCosineDecay.config(
@@ -68,7 +68,7 @@ class TextBytes(transformer_lm.TransformerLmAdam):
     return task
 
   def datasets(self) -> list[Config]:
-    """Returns the text to train on, and one epoch of that to evaluate on."""
+    """Returns the training text, and the held-out text for evaluation."""
     batch_size = self.PERCORE_BATCH_SIZE * jax.local_device_count()
     files = self.FILES or python_docs_text.files()
     return [
@@ -84,7 +84,7 @@ class TextBytes(transformer_lm.TransformerLmAdam):
     return text_bytes.BytesInput.config(path=path, seq_len=self.MAX_SEQ_LEN)
 
   def get_input_specs_provider_params(self) -> Config:
-    """Returns what knows the batches' shapes, so that none is waited for."""
+    """Returns the provider of batch shapes, so that no batch is read."""
     return base_input.DatasetInputSpecsProvider.config(
       input_p=self.training_dataset()
     )
@@ -92,7 +92,7 @@ class TextBytes(transformer_lm.TransformerLmAdam):
 
 @experiment_registry.register
 class TextBytesGrain(TextBytes):
-  """The same, of a Grain dataset."""
+  """TextBytes with a Grain dataset."""
 
   def _input(self, path: str) -> Config:
     blocks = config.Config(

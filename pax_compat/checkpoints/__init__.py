@@ -1,16 +1,16 @@
 """Checkpoints: asynchronous, verified, resumable. The one user of Orbax.
 
-    checkpoints/120/...               what Orbax wrote for step 120
-    checkpoints/manifests/120.json    our commit: each file's size and CRC-32,
-                                      and whether it is kept for good
+    checkpoints/120/...               the files that Orbax wrote for step 120
+    checkpoints/manifests/120.json    the commit: size and CRC-32 of each file,
+                                      and whether to keep it permanently
 
-A checkpoint exists when its manifest does. It is written last, and removed
-first. Orbax on its own trusts whatever it finds: it takes an empty folder for a
-checkpoint, and restores flipped bits in silence. So nothing is restored here
-before its files were held against the manifest.
+A checkpoint exists when its manifest exists: the manifest is written last and
+deleted first. Orbax does not verify files: it accepts an empty folder as a
+checkpoint, and restores flipped bits silently. So files are checked against the
+manifest before they are restored.
 
 The state is stored as a flat map from dotted path to array, so that checkpoints
-outlive changes of container types.
+do not depend on container types.
 """
 
 from pax_compat.checkpoints.checkpointer import Checkpointer

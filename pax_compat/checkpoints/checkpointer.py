@@ -1,4 +1,4 @@
-"""Saves and restores the state of a run, by Orbax."""
+"""Saves and restores the state of a run with Orbax."""
 
 import concurrent.futures
 import contextlib
@@ -24,10 +24,10 @@ _MAX_LISTED = 5  # differences that an error message lists
 
 
 class _Manager(ocp.CheckpointManager):
-  """Saves what it is told to, and does not ask whether the run is to stop.
+  """A manager that does not query JAX's preemption service.
 
-  JAX's preemption service takes each question for one that the run asks at its
-  steps, and these may come late, from a thread.
+  The service expects one query per step of the run. The manager may query it
+  later, from a thread.
   """
 
   def reached_preemption(self, step: int) -> bool:
@@ -37,9 +37,9 @@ class _Manager(ocp.CheckpointManager):
 class Checkpointer:
   """Saves and restores the state of a run.
 
-  In a run of several processes all of them make the same calls in the same
-  order, from the main thread, and see the same folder. Process 0 checks,
-  commits and deletes; the others learn the outcome from it.
+  With several processes, all of them make the same calls in the same order,
+  from the main thread, and see the same folder. Process 0 checks, commits and
+  deletes, and broadcasts the outcome.
   """
 
   def __init__(
@@ -56,12 +56,12 @@ class Checkpointer:
     Args:
       directory: the folder, such as `<job_log_dir>/checkpoints`.
       max_to_keep: how many of the newest checkpoints to keep; None keeps all.
-      keep_interval_seconds: a checkpoint is kept for good, beside the newest,
-        that comes so much later than the last such one, or than the first of
-        the run; None keeps none.
-      max_bytes_in_flight: how many bytes of arrays are being written at a time,
-        which takes memory beside them: at least as many as the largest array
-        has; None for no limit.
+      keep_interval_seconds: in addition, a checkpoint is kept permanently if it
+        is saved at least this long after the last permanent one, or after the
+        first of the run; None disables this.
+      max_bytes_in_flight: the maximum number of bytes of arrays that are
+        written at a time, which bounds the additional memory. At least the size
+        of the largest array; None for no limit.
       clock: returns seconds since a moment that is the same after a restart.
 
     Raises:
@@ -91,29 +91,29 @@ class Checkpointer:
     self._lineage: set[int] = set()
 
   def save(self, step: int, state: Any, extra: dict) -> bool:
-    """Starts to save; the files are written and committed in the background.
+    """Starts a save, which is written and committed in the background.
 
-    Checkpoints of later steps, from which this run did not continue, are
-    deleted once this one is committed.
+    Checkpoints of later steps, which this run did not continue from, are
+    deleted after the commit.
 
     Args:
-      step: the number of steps done.
+      step: the number of completed steps.
       state: a pytree of arrays, PRNG keys and numbers. It may be donated or
         changed as soon as this returns.
-      extra: what else is to be known at a restart, as JSON values.
+      extra: metadata for a restart, as JSON values.
 
     Returns:
-      Whether it saves; False if this run saved or restored this step before.
+      False, without a save, if this run saved or restored this step before.
 
     Raises:
-      Exception: the save before failed; this one is not started.
+      Exception: the previous save failed. This one is not started.
     """
     self.wait()
     if step in self._lineage:
       return False
     leaves = stored_arrays.state_paths(state)
-    about = {'arrays': stored_arrays.described(leaves), 'extra': extra}
-    json.dumps(about)  # fails here, not in the background
+    about = {'arrays': stored_arrays.array_metadata(leaves), 'extra': extra}
+    json.dumps(about)  # raises here, not in the background
     self._checked = None
     self._on_first_process(lambda: self._retention.make_room(step))
     if step in self._manager.all_steps():
@@ -132,8 +132,8 @@ class Checkpointer:
   def latest_step(self) -> int | None:
     """Returns the newest step whose files are intact, None if none was saved.
 
-    All files of that checkpoint are read. Damaged checkpoints are reported in
-    the log and passed over.
+    Reads all files of that checkpoint. Damaged checkpoints are logged and
+    skipped.
 
     Raises:
       UserError: there are checkpoints, and all of them are damaged.
@@ -144,10 +144,10 @@ class Checkpointer:
     return step
 
   def extra(self, step: int) -> dict:
-    """Returns the `extra` that a checkpoint was saved with.
+    """Returns the metadata `extra` of a checkpoint.
 
     Args:
-      step: as for `restore`.
+      step: see `restore`.
 
     Raises:
       UserError: the checkpoint does not exist, or is damaged.
@@ -156,11 +156,11 @@ class Checkpointer:
     return self._about(step)['extra']
 
   def amend(self, step: int, extra: dict) -> None:
-    """Changes what a checkpoint says beside the state, and no file of it.
+    """Updates the metadata `extra` of a checkpoint, in its manifest only.
 
     Args:
-      step: as for `restore`.
-      extra: what takes the place of fields of its `extra`, as JSON values.
+      step: see `restore`.
+      extra: new values of fields of its `extra`, as JSON values.
 
     Raises:
       UserError: the checkpoint does not exist, or is damaged.
@@ -175,19 +175,19 @@ class Checkpointer:
     self._on_first_process(write)
 
   def restore(self, step: int, target: Any) -> tuple[Any, dict]:
-    """Restores a checkpoint, each process only its own shards.
+    """Restores a checkpoint. Each process reads only its own shards.
 
     Args:
-      step: one that `latest_step` returned, or any other that was saved.
-      target: the pytree of the state, with a `jax.ShapeDtypeStruct` that has a
-        sharding, or an array, at each leaf.
+      step: a step that was saved, such as `latest_step()`.
+      target: the pytree of the state. Each leaf is an array or a
+        `jax.ShapeDtypeStruct` with a sharding.
 
     Returns:
-      The state, of the structure and the shardings of `target`, and `extra`.
+      The state, with the structure and the shardings of `target`, and `extra`.
 
     Raises:
-      UserError: the checkpoint does not exist, is damaged, or has other arrays
-        than `target`.
+      UserError: the checkpoint does not exist, is damaged, or its arrays differ
+        from those of `target`.
     """
     self.wait()
     wanted = stored_arrays.state_paths(target)
@@ -208,7 +208,7 @@ class Checkpointer:
     return state, about['extra']
 
   def _about(self, step: int) -> dict[str, Any]:
-    """Returns what is stored beside the arrays, once all files are checked."""
+    """Checks all files and returns the metadata of a checkpoint."""
     if step != self._checked:
       self._on_first_process(lambda: self._manifests.require_intact(step))
     about = self._manager.restore(
@@ -224,15 +224,15 @@ class Checkpointer:
     """Waits until the save in the background, if any, is committed.
 
     Raises:
-      Exception: it failed, here or on another process.
+      Exception: it failed, in this or another process.
     """
     if self._pending is None:
       return
     (step, future), self._pending = self._pending, None
     error = future.exception()
     if error is not None:
-      # Orbax raises a failure once in each thread that waits; take it out of
-      # this one, or it would come back at the next save.
+      # Orbax raises an error once in each thread that waits. Consume it in this
+      # one, so that the next save does not raise it.
       with contextlib.suppress(Exception):
         self._manager.wait_until_finished()
     failed = error is not None
@@ -243,16 +243,16 @@ class Checkpointer:
     if failed:
       raise RuntimeError(
         f'saving the checkpoint of step {step} in {self._manifests.directory}'
-        ' failed on another process; its log says why'
+        ' failed in another process; see its log'
       )
     self._lineage.add(step)
 
   def close(self, *, alone: bool = False) -> None:
-    """Waits for the save in the background and frees the threads.
+    """Waits for the save in the background and stops the threads.
 
     Args:
-      alone: whether this process closes without the others, as where it fails.
-        Then nothing is asked of them, and nothing is said of the save.
+      alone: whether this process closes without the others, such as after an
+        error. Then it does not check the outcome of the save.
 
     Raises:
       Exception: the save failed.
@@ -274,7 +274,9 @@ class Checkpointer:
   def _require_fit(
     self, step: int, stored: dict[str, dict], wanted: dict[str, Any]
   ) -> None:
-    lines = stored_arrays.differences(stored, stored_arrays.described(wanted))
+    lines = stored_arrays.differences(
+      stored, stored_arrays.array_metadata(wanted)
+    )
     if not lines:
       return
     if len(lines) > _MAX_LISTED:
@@ -292,7 +294,7 @@ class Checkpointer:
 
 
 def _handlers(max_bytes_in_flight: int | None) -> dict[str, Any] | None:
-  """Returns what Orbax writes with; None for its own choice."""
+  """Returns Orbax's handlers with a limit; None for its default handlers."""
   if max_bytes_in_flight is None:
     return None
   gigabytes = 1.01 * max_bytes_in_flight / 1e9  # Rounded up.

@@ -12,11 +12,12 @@ _CHUNK_BYTES = 1 << 22
 def of_files(
   folder: pathlib.Path, names: Iterable[str] | None = None
 ) -> dict[str, dict | None]:
-  """Returns size in bytes and CRC-32 of the files, by relative path.
+  """Returns size in bytes and CRC-32 of files, by relative path.
 
   Args:
-    folder: where they are.
-    names: which; None for all. One that does not exist has the value None.
+    folder: the folder of the files.
+    names: relative paths; None for all files. The value of a file that does not
+      exist is None.
   """
   if names is None:
     names = sorted(
@@ -41,8 +42,8 @@ def _of_file(path: pathlib.Path) -> dict | None:
   return {'bytes': size, 'crc32': f'{crc:08x}'}
 
 
-def told(about: dict | None) -> str:
-  """Returns as text what `of_files` found of a file."""
+def describe(about: dict | None) -> str:
+  """Returns a description of a value of `of_files`."""
   if about is None:
     return 'no such file'
   return f'{about["bytes"]} bytes with CRC-32 {about["crc32"]}'

@@ -1,4 +1,4 @@
-"""Manifests: which checkpoints a folder has, and whether they are intact."""
+"""Manifests: the checkpoints in a folder, and whether they are intact."""
 
 import json
 import pathlib
@@ -15,14 +15,14 @@ _MANIFESTS = 'manifests'
 
 
 class Manifests:
-  """The manifests of a folder. Process 0 alone calls what changes or checks.
+  """The manifests of a folder. Only process 0 changes or checks checkpoints.
 
   Attributes:
     directory: the folder.
   """
 
   def __init__(self, directory: pathlib.Path):
-    """Looks at nothing yet.
+    """Does not access the folder.
 
     Args:
       directory: the folder.
@@ -44,7 +44,7 @@ class Manifests:
       ) from e
 
   def steps(self) -> list[int]:
-    """Returns the steps that are committed, the earliest first."""
+    """Returns the committed steps in ascending order."""
     manifests = (self.directory / _MANIFESTS).glob('*.json')
     return sorted(int(path.stem) for path in manifests if path.stem.isdigit())
 
@@ -53,26 +53,26 @@ class Manifests:
     return self.directory / str(step)
 
   def commit(self, step: int, about: dict[str, Any]):
-    """Makes a checkpoint of the files of a step, which are whole.
+    """Writes the manifest of a step, whose files are complete.
 
     Args:
       step: the step.
-      about: what its manifest says beside, as JSON values.
+      about: additional fields of the manifest, as JSON values.
     """
     files = checksums.of_files(self.files(step))
     self._write(step, {'step': step, **about, 'files': files})
 
   def amend(self, step: int, about: dict[str, Any]):
-    """Changes what a manifest says.
+    """Updates fields of a manifest.
 
     Args:
       step: the step.
-      about: what takes the place of fields of the manifest, as JSON values.
+      about: the new values, as JSON values.
     """
     self._write(step, {**self.read(step), **about})
 
   def read(self, step: int) -> dict[str, Any]:
-    """Returns what a manifest says, {} where it is damaged."""
+    """Returns the fields of a manifest, {} if it is damaged."""
     try:
       read = json.loads(self._path(step).read_text(encoding='utf-8'))
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ class Manifests:
     return read if isinstance(read, dict) else {}
 
   def delete(self, step: int):
-    """Deletes a checkpoint, or the files of one that was never committed."""
+    """Deletes a checkpoint, committed or not."""
     self._path(step).unlink(missing_ok=True)  # uncommit first
     shutil.rmtree(self.files(step))
 
@@ -105,7 +105,7 @@ class Manifests:
     if problems:
       raise errors.UserError(
         f'none of the {len(problems)} checkpoints in {self.directory} is'
-        f' intact; expected one at least. The newest: {problems[0]}. Restore'
+        f' intact; expected at least one. The newest: {problems[0]}. Restore'
         ' the folder from a copy, or give another --job_log_dir to start anew'
       )
     return None
@@ -124,7 +124,7 @@ class Manifests:
       raise errors.UserError(f'checkpoint {step} is damaged: {problem}')
 
   def _problem(self, step: int) -> str | None:
-    """Returns how the files of a step differ from its manifest, if they do."""
+    """Returns the first difference between files and manifest, or None."""
     manifest = self._path(step)
     try:
       files = json.loads(manifest.read_text(encoding='utf-8'))['files']
@@ -132,8 +132,9 @@ class Manifests:
       for name, about in found.items():
         if about != files[name]:
           return (
-            f'{self.files(step) / name}: expected'
-            f' {checksums.told(files[name])}, found {checksums.told(about)}'
+            f'{self.files(step) / name}:'
+            f' expected {checksums.describe(files[name])},'
+            f' found {checksums.describe(about)}'
           )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
       return f'{manifest}: expected a manifest, found {e!r}'

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and the deletion of all others."""
+"""Retention policy: deletes old checkpoints."""
 
 import re
 import shutil
@@ -10,15 +10,15 @@ from absl import logging
 from pax_compat import errors
 from pax_compat.checkpoints.manifests import Manifests
 
-# What Orbax calls the folder of a step until it is whole.
+# The temporary name of a step's folder while Orbax writes it.
 _HALF_WRITTEN = re.compile(r'\d+\.orbax-checkpoint-tmp')
 
 
 class Retention:
-  """Keeps the newest checkpoints, and some for good. Process 0 alone calls it.
+  """Keeps the newest checkpoints, and some permanently. For process 0 only.
 
-  We delete by ourselves, because Orbax deletes old checkpoints before the new
-  one is committed.
+  Orbax's own policy is not used, because it deletes old checkpoints before the
+  new one is committed.
   """
 
   def __init__(
@@ -29,12 +29,12 @@ class Retention:
     keep_interval_seconds: float | None,
     clock: Callable[[], float],
   ):
-    """Deletes nothing yet; the arguments are as of `Checkpointer`.
+    """Does not delete anything.
 
     Args:
-      manifests: of the folder.
-      max_to_keep: how many of the newest are kept.
-      keep_interval_seconds: how much later one comes that is kept for good.
+      manifests: the manifests of the folder.
+      max_to_keep: see `Checkpointer`.
+      keep_interval_seconds: see `Checkpointer`.
       clock: returns seconds.
 
     Raises:
@@ -50,13 +50,13 @@ class Retention:
     self._clock = clock
 
   def of_new(self, step: int) -> dict[str, Any]:
-    """Returns what a manifest says of how long its checkpoint is kept.
+    """Returns the fields of a new manifest about its retention.
 
-    `kept_since` is when the last checkpoint was saved that is kept for good;
-    until there is one, when the first of the run was.
+    `kept`: whether the checkpoint is kept permanently. `kept_since`: when the
+    last permanent checkpoint was saved, or the first one of the run.
 
     Args:
-      step: of the checkpoint, which is to be committed.
+      step: the step of the checkpoint, before its commit.
     """
     now = self._clock()
     since = now
@@ -68,7 +68,7 @@ class Retention:
     return {'kept': kept, 'kept_since': now if kept else since}
 
   def make_room(self, step: int):
-    """Deletes what an earlier run left for a step that is saved again."""
+    """Deletes the files of an earlier run for a step that is saved again."""
     files = self._manifests.files(step)
     if files.exists():
       logging.warning(
@@ -79,7 +79,7 @@ class Retention:
       self._manifests.delete(step)
 
   def prune(self, newest: int):
-    """Deletes what is too old, and what `newest` has superseded."""
+    """Deletes old checkpoints, and those of steps after `newest`."""
     committed = self._manifests.steps()
     later = [step for step in committed if step > newest]
     for step in later:
@@ -96,7 +96,7 @@ class Retention:
       try:
         self._manifests.delete(step)
       except OSError as e:
-        logging.warning('cannot delete all of checkpoint %d: %s', step, e)
+        logging.warning('cannot delete checkpoint %d completely: %s', step, e)
     for path in self._manifests.directory.iterdir():
       if _HALF_WRITTEN.fullmatch(path.name):
         logging.info('deleting %s, which a killed run left', path)

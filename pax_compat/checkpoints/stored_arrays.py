@@ -1,4 +1,4 @@
-"""A state as the arrays that a checkpoint stores, and back again."""
+"""Converts a state to the arrays that a checkpoint stores, and back."""
 
 from typing import Any
 
@@ -24,17 +24,17 @@ def state_paths(tree: Any) -> dict[str, Any]:
   return leaves
 
 
-def described(leaves: dict[str, Any]) -> dict[str, dict]:
-  """Returns what is stored about arrays, to be compared at a restore."""
-  return {path: _described(leaf) for path, leaf in leaves.items()}
+def array_metadata(leaves: dict[str, Any]) -> dict[str, dict]:
+  """Returns the metadata of arrays, which a restore compares, by path."""
+  return {path: _metadata(leaf) for path, leaf in leaves.items()}
 
 
 def differences(stored: dict[str, dict], wanted: dict[str, dict]) -> list[str]:
-  """Returns how arrays differ from those that are wanted, a line for each.
+  """Returns a line for each array that is missing or has another type.
 
   Args:
-    stored: as of `described`.
-    wanted: likewise.
+    stored: `array_metadata` of the stored arrays.
+    wanted: `array_metadata` of the expected arrays.
   """
   return [
     f'{path}: stored {_type_text(stored.get(path))}, wanted'
@@ -45,11 +45,11 @@ def differences(stored: dict[str, dict], wanted: dict[str, dict]) -> list[str]:
 
 
 def to_stored(leaves: dict[str, Any]) -> dict[str, Any]:
-  """Returns the arrays as Orbax takes them: no keys, nothing empty."""
+  """Returns the arrays for Orbax: PRNG keys as data, without empty arrays."""
   stored = {}
   for path, leaf in leaves.items():
     if not isinstance(leaf, jax.Array):
-      # A copy, because the caller may change its own while we write.
+      # A copy, because the caller may change its array during the write.
       leaf = np.array(leaf, dtype=jnp.result_type(leaf))
     elif _is_key(leaf):
       leaf = jax.random.key_data(leaf)
@@ -59,7 +59,7 @@ def to_stored(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_stored_target(wanted: dict[str, Any]) -> dict[str, Any]:
-  """Returns the target of `to_stored`'s arrays."""
+  """Returns the target for restoring the arrays of `to_stored`."""
   target = {}
   for path, leaf in wanted.items():
     if leaf.sharding is None:
@@ -73,12 +73,12 @@ def to_stored_target(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_stored(array: jax.Array | None, wanted: Any, about: dict) -> jax.Array:
-  """Undoes `to_stored` for one array.
+  """Inverts `to_stored` for one array.
 
   Args:
-    array: what was stored; None stands for an empty one.
+    array: the stored array; None for an empty one.
     wanted: the leaf of the target.
-    about: what is stored about it, as of `described`.
+    about: the metadata of the array, see `array_metadata`.
   """
   if array is None:
     return jax.device_put(np.zeros(wanted.shape, wanted.dtype), wanted.sharding)
@@ -87,7 +87,7 @@ def from_stored(array: jax.Array | None, wanted: Any, about: dict) -> jax.Array:
   return array
 
 
-def _described(leaf) -> dict:
+def _metadata(leaf) -> dict:
   about = {
     'shape': list(np.shape(leaf)),
     'dtype': str(jnp.result_type(leaf)),

@@ -1,7 +1,7 @@
-"""The flags that find an experiment, for every program that takes `--exp`.
+"""Flags that select an experiment, for every program that takes `--exp`.
 
-Those of the experiment sources are among them, once `define_of_sources` was
-called: `command_line.run(main, experiment_flags.define_of_sources)`.
+`define_of_sources` adds the flags of the experiment sources:
+`command_line.run(main, experiment_flags.define_of_sources)`.
 """
 
 import functools
@@ -16,17 +16,16 @@ flags.DEFINE_alias('model', 'exp')
 _IMPORT_MODULES = flags.DEFINE_list(
   'import_modules',
   [],
-  'Modules to import first; they register experiments.',
+  'Modules that register experiments, to import first.',
 )
 _SKIP_BAD_RECORDS = flags.DEFINE_bool(
   'skip_bad_records',
   False,
-  'Leave out records of the data that are damaged, and count them, where they'
-  ' would be errors.',
+  'Skip and count damaged records of the data. By default they are errors.',
 )
 
 
-# A source that cannot be imported is reported once.
+# Cached, so that a source that cannot be imported is reported once.
 _option_kinds = functools.cache(experiment_sources.option_kinds)
 
 
@@ -37,7 +36,7 @@ def define_of_sources():
 
 
 def options() -> experiment_sources.SourceOptions:
-  """Returns the options for finding an experiment that the flags give."""
+  """Returns the options for finding an experiment, from the flags."""
   return experiment_sources.SourceOptions(
     import_modules=tuple(_IMPORT_MODULES.value),
     own=tuple(map(options_lib.from_flags, _option_kinds())),
@@ -45,17 +44,17 @@ def options() -> experiment_sources.SourceOptions:
 
 
 def skip_bad_records() -> bool:
-  """Whether inputs leave out damaged records."""
+  """Whether inputs skip damaged records."""
   return _SKIP_BAD_RECORDS.value
 
 
 def name() -> str:
   """Returns the name of the experiment.
 
-  Without `--exp` it is the one that the options of a source imply.
+  Without `--exp`, the options of a source may imply it.
 
   Raises:
-    UserError: there is none.
+    UserError: there is no name.
   """
   implied = options().experiment_name()
   if not implied:
@@ -64,7 +63,7 @@ def name() -> str:
 
 
 def require(*required: flags.FlagHolder):
-  """Raises a UserError unless each of the flags has a value."""
+  """Raises a UserError if one of the flags does not have a value."""
   for flag in required:
     if not flag.value:
       raise errors.UserError(
@@ -74,7 +73,7 @@ def require(*required: flags.FlagHolder):
 
 
 def no_arguments(argv: list[str]):
-  """Raises a UserError if there is more than flags on a command line."""
+  """Raises a UserError if there are arguments that are not flags."""
   if len(argv) > 1:
     raise errors.UserError(
       f'{" ".join(argv[1:])}: expected flags only; see --help'

@@ -1,10 +1,10 @@
-"""Huge pages for what a step allocates on a CPU.
+"""Transparent huge pages for the temporary memory of a step on a CPU.
 
-XLA takes the temporary memory of a step from the C library in one piece, and
-glibc gives so large a piece back to the kernel after each step: the next one
-pays tens of thousands of page faults, a third of a small step's time. With
-glibc's setting for transparent huge pages there are hundreds. It counts only
-where it stands in the environment when a process starts.
+XLA allocates the temporary memory of a step as one block. glibc returns so
+large a block to the kernel after each step, so that every step has tens of
+thousands of page faults: a third of the time of a small step. With glibc's
+setting for transparent huge pages there are hundreds. glibc reads the setting
+from the environment when a process starts.
 """
 
 import os
@@ -15,44 +15,44 @@ from collections.abc import Mapping
 _TUNABLES = 'GLIBC_TUNABLES'
 _SETTING = 'glibc.malloc.hugetlb'
 _KERNEL = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
-# The first glibc that knows the setting.
+# The first version of glibc that has the setting.
 _GLIBC = (2, 35)
 
 
 def start_again_with():
-  """Replaces this process by itself, with huge pages asked for.
+  """Runs this process again in place, with the setting for huge pages.
 
-  It keeps its number, arguments and open streams. Nothing happens where the
-  environment says something about them already, where the kernel has none on
-  request, and without such a glibc. To be called before anything else is done.
+  The process id, arguments and open streams stay. Does nothing if the
+  environment has the setting already, or if the kernel or glibc do not support
+  it. Call it before anything else.
   """
   environment = with_setting(os.environ)
-  if environment is None or not _kernel_has_them() or _glibc() < _GLIBC:
+  if environment is None or not _kernel_supports_them() or _glibc() < _GLIBC:
     return
   sys.stdout.flush()
   sys.stderr.flush()
   try:
     os.execve(sys.executable, sys.orig_argv, environment)
-  except OSError:  # It is a matter of speed only.
+  except OSError:  # Huge pages only affect speed.
     return
 
 
 def with_setting(environment: Mapping[str, str]) -> dict[str, str] | None:
-  """Returns the environment with the setting; None where it has it already."""
+  """Returns the environment with the setting; None if it has it already."""
   tunables = environment.get(_TUNABLES, '')
   if f'{_SETTING}=' in tunables:
     return None
-  asked = ':'.join(filter(None, [tunables, f'{_SETTING}=1']))
-  return {**environment, _TUNABLES: asked}
+  tunables = ':'.join(filter(None, [tunables, f'{_SETTING}=1']))
+  return {**environment, _TUNABLES: tunables}
 
 
 def described() -> str:
-  """Says what the environment says about them, for the log; '' if nothing."""
+  """Returns the setting in the environment, for the log; '' without it."""
   tunables = os.environ.get(_TUNABLES, '')
   return f'{_TUNABLES}={tunables}' if f'{_SETTING}=' in tunables else ''
 
 
-def _kernel_has_them() -> bool:
+def _kernel_supports_them() -> bool:
   try:
     return '[madvise]' in _KERNEL.read_text()
   except OSError:
@@ -60,7 +60,7 @@ def _kernel_has_them() -> bool:
 
 
 def _glibc() -> tuple[int, ...]:
-  """Returns the version of glibc; (0,) where the C library is another."""
+  """Returns the version of glibc; (0,) with another C library."""
   try:
     name, version = os.confstr('CS_GNU_LIBC_VERSION').split()
     return tuple(map(int, version.split('.')))

@@ -1,4 +1,4 @@
-"""Flags that make this process one of several that train together."""
+"""Flags for training with several processes."""
 
 from absl import flags, logging
 
@@ -7,38 +7,33 @@ from pax_compat import errors
 _MULTIPROCESS = flags.DEFINE_bool(
   'multiprocess',
   False,
-  'Train together with the other processes of the cluster, which JAX finds by'
-  ' itself on TPU pods, and under Slurm, Open MPI and Kubernetes. Each of them'
-  ' has the same command.',
+  'Train with all processes of the cluster. JAX detects TPU pods, Slurm, Open'
+  ' MPI and Kubernetes. Run the same command in each process.',
 )
 flags.DEFINE_alias('multiprocess_gpu', 'multiprocess')
 _ADDRESS = flags.DEFINE_string(
   'server_addr',
   None,
-  'HOST:PORT at which the first of the processes is to be reached, where JAX'
-  ' does not find it by itself; with --num_hosts and --host_idx.',
+  'HOST:PORT of process 0, if JAX cannot detect the cluster. Requires'
+  ' --num_hosts and --host_idx.',
 )
 _COUNT = flags.DEFINE_integer(
-  'num_hosts', None, 'How many processes train together.', lower_bound=1
+  'num_hosts', None, 'Number of processes.', lower_bound=1
 )
 _INDEX = flags.DEFINE_integer(
-  'host_idx', None, 'Which of them this one is, from 0 on.', lower_bound=0
+  'host_idx', None, 'Index of this process, from 0 on.', lower_bound=0
 )
 
 
 def check():
-  """Checks that the flags go together.
-
-  Raises:
-    UserError: they do not.
-  """
-  told = (_ADDRESS, _COUNT, _INDEX)
-  missing = [f'--{flag.name}' for flag in told if flag.value is None]
-  if 0 < len(missing) < len(told):
+  """Raises a UserError if the flags contradict each other."""
+  manual = (_ADDRESS, _COUNT, _INDEX)
+  missing = [f'--{flag.name}' for flag in manual if flag.value is None]
+  if 0 < len(missing) < len(manual):
     raise errors.UserError(
       f'{" and ".join(missing)} is missing; expected all three of'
-      ' --server_addr, --num_hosts and --host_idx, or --multiprocess where JAX'
-      ' finds them by itself'
+      ' --server_addr, --num_hosts and --host_idx, or --multiprocess if JAX can'
+      ' detect the cluster'
     )
   if not missing and _INDEX.value >= _COUNT.value:
     raise errors.UserError(
@@ -48,16 +43,17 @@ def check():
 
 
 def join():
-  """Finds the other processes, if there are any; `check` comes before.
+  """Connects to the other processes, if the flags request it.
 
-  It waits until all of them are there. JAX must not have computed anything.
+  Call `check` before, and do not use JAX before. It waits until all processes
+  are connected.
 
   Raises:
-    UserError: JAX finds no cluster, or not the others.
+    UserError: JAX cannot detect the cluster or connect to the processes.
   """
   if not _MULTIPROCESS.value and _ADDRESS.value is None:
     return
-  import jax  # It takes a second, which no mistake should cost.
+  import jax  # Imported late: it takes a second.
 
   try:
     jax.distributed.initialize(_ADDRESS.value, _COUNT.value, _INDEX.value)

@@ -1,7 +1,7 @@
-"""Changes of configs from text: `path=value`, as `--set` takes them.
+"""Sets config fields from strings `path=value`, as in `--set`.
 
-A path is the one that `config_text.to_text` writes, and a value is written as
-there. No text is ever evaluated.
+Paths and values are written as `config_text.to_text` writes them. Values are
+parsed, never evaluated.
 """
 
 import ast
@@ -25,13 +25,13 @@ def apply(roots: dict[str, Any], settings: Sequence[str]):
   """Sets fields of configs.
 
   Args:
-    roots: what a path may begin with, such as {'task': ...}: configs, or lists
-      of them.
-    settings: texts `path=value`, applied in order.
+    roots: configs, or lists of configs, by the first name of a path, such as
+      {'task': config}.
+    settings: strings `path=value`, applied in order.
 
   Raises:
-    UserError: a path does not exist, or a value is not what the field holds.
-      The settings before it are applied.
+    UserError: a path does not exist, or a value is not valid for its field. The
+      settings before it are applied.
   """
   for setting in settings:
     path, equals, text = setting.partition('=')
@@ -60,8 +60,8 @@ def _set(roots: dict[str, Any], path: str, text: str):
     holder[steps[-1]] = new
   else:
     raise errors.UserError(
-      f'{path}: {at} is a {type(holder).__name__}, of which no part can be set;'
-      ' set it as a whole'
+      f'{path}: {at} is a {type(holder).__name__}, whose elements cannot be'
+      ' set; set it as a whole'
     )
 
 
@@ -75,14 +75,14 @@ def _steps(path: str) -> list[str | int]:
     end = match.end()
   if end != len(path) or not steps:
     raise errors.UserError(
-      f'{path!r} is no path; expected names and [indices], such as'
+      f'{path!r} is not a path; expected names and [indices], such as'
       ' task.train.learner or datasets[0].batch_size'
     )
   return steps
 
 
 def _get(holder: Any, step: str | int, at: str) -> Any:
-  """Returns the part of `holder` that one step of a path leads to."""
+  """Returns the field, item or element of `holder` that a step selects."""
   if isinstance(holder, config_lib.Config):
     known = config_lib.field_names(holder)
     if step in known:
@@ -92,9 +92,9 @@ def _get(holder: Any, step: str | int, at: str) -> Any:
     known = [str(key) for key in holder]
     if step in holder:
       return holder[step]
-    what = f'{at or "a path"} begins with none of that name: {step!r}'
-    if at:
-      what = f'{at} has no key {step!r}'
+    what = f'{at} has no key {step!r}'
+    if not at:
+      what = f'unknown root {step!r}; expected {", ".join(known)}'
   elif isinstance(holder, list | tuple) and isinstance(step, int):
     known = []
     if step < len(holder):
@@ -102,24 +102,23 @@ def _get(holder: Any, step: str | int, at: str) -> Any:
     what = f'{at} has {len(holder)} elements, no [{step}]'
   else:
     known = []
-    what = f'{at} is {holder!r}, which has no part {step!r}'
+    what = f'{at} is {holder!r}, which has no field {step!r}'
   raise errors.UserError(what + errors.did_you_mean(str(step), known))
 
 
 def from_text(text: str, old: Any, *, where: str) -> Any:
-  """Returns the value that a text stands for.
+  """Returns the value that a string represents.
 
   Args:
-    text: a number, True, False, None, text with or without quotes, a list,
-      tuple or dict of these; the name of a dtype or the member of an enum where
-      the field holds one; `Name(field=value)` where it holds a value of a
-      dataclass called Name, such as a WeightInit.
-    old: what the field holds now, which says what is expected; None and
-      REQUIRED say nothing.
-    where: begins the message of an error.
+    text: a number, True, False, None, a string with or without quotes, or a
+      list, tuple or dict of these; the name of a dtype or of an enum member, or
+      `Name(field=value)` for a dataclass such as WeightInit, if `old` is one.
+    old: the current value of the field. The new value has its type, unless it
+      is None or REQUIRED.
+    where: the path of the field, for error messages.
 
   Raises:
-    UserError: the text is not of the kind that the field holds.
+    UserError: the string does not have the type of the field.
   """
   if isinstance(old, config_lib.Config) and text != 'None':
     raise errors.UserError(
@@ -152,14 +151,15 @@ def _literal(text: str) -> Any:
 
 
 def _like(value: Any, old: Any, text: str, where: str) -> Any:
-  """Returns a value as the type of the one that it replaces."""
+  """Returns a value, converted to the type of the one that it replaces."""
   if isinstance(old, list | tuple) and isinstance(value, list | tuple):
     return type(old)(value)
   kinds = (bool, int, float, dict)
   expected = next((k for k in kinds if isinstance(old, k)), None)
   if expected is None:
     raise errors.UserError(
-      f'{where} holds a {type(old).__name__}, which cannot be set from text'
+      f'{where} is a {type(old).__name__}, which cannot be set by a string;'
+      ' set it in the experiment'
     )
   is_number = isinstance(value, int | float) and not isinstance(value, bool)
   if expected is float and is_number:
@@ -192,14 +192,14 @@ def _member(text: str, cls: type[enum.Enum], where: str) -> enum.Enum:
       return member
   if name not in cls.__members__:
     raise errors.UserError(
-      f'{where}: {text!r} is no {cls.__name__}'
+      f'{where}: {text!r} is not a {cls.__name__}'
       + errors.did_you_mean(name, cls.__members__)
     )
   return cls[name]
 
 
 def _dataclass(text: str, cls: type, where: str) -> Any:
-  """Returns `Name(field=value, ...)` as a value of the dataclass `cls`."""
+  """Returns the value of the dataclass `cls` that a string represents."""
   try:
     call = ast.parse(text, mode='eval').body
     if not isinstance(call, ast.Call) or call.args:

@@ -1,4 +1,15 @@
-"""Configs as text: one field a line, in a stable order, so that it diffs."""
+"""Configs as text: one line per field, in a stable order, so that it diffs.
+
+>>> class Dense(config_lib.Configurable):
+...   dims: int = config_lib.REQUIRED
+...   use_bias: bool = True
+
+>>> a = Dense.config(dims=4)
+>>> b = a.clone().set(use_bias=False)
+>>> print(diff(a, b, 'dense'), end='')
+-dense.use_bias = True
++dense.use_bias = False
+"""
 
 import difflib
 import enum
@@ -14,19 +25,18 @@ def to_text(config: Any, name: str = '') -> str:
   """Returns `path = value` lines for every field of a config.
 
   Args:
-    config: the config, or a list or dict of configs; what is nested in it is
-      opened likewise.
-    name: what the paths begin with.
+    config: a config, or a list or dict of configs. Nested configs are included.
+    name: the prefix of the paths.
 
   Returns:
-    The lines in the order in which the fields are declared. A config's class
-    stands in a line of its own, before its fields; a config that was written
-    before, in another place, has a line that names this place. What a layer
-    takes from its parent has a line only where its template sets it.
+    The lines in the order in which the fields are declared. The class of a
+    config has a separate line before its fields. A shared config is written
+    once; elsewhere a line refers to its first path. A field that a layer
+    inherits from its parent has a line only if its template sets it.
 
   Raises:
-    UserError: a required field was never set. Those of a layer's templates,
-      which layers set for their children, may be open.
+    UserError: a required field is not set, other than those of templates, which
+      layers set for their children.
   """
   check_required(config, name)
   return '\n'.join(_lines(config, name, {})) + '\n'
@@ -36,13 +46,13 @@ def diff(a: fdl.Buildable, b: fdl.Buildable, name: str = '') -> str:
   """Returns the lines of `to_text` in which two configs differ.
 
   Args:
-    a: one config.
-    b: the other.
-    name: what the paths begin with.
+    a: the first config.
+    b: the second config.
+    name: the prefix of the paths.
 
   Returns:
-    Lines that begin with `-` are only in `a`, with `+` only in `b`, in the
-    order of the configs; '' if there are none.
+    `-` before lines that only `a` has, `+` before those that only `b` has, in
+    the order of the fields; '' if the configs are equal.
   """
   lines = difflib.ndiff(
     to_text(a, name).splitlines(), to_text(b, name).splitlines()
@@ -54,15 +64,15 @@ def check_required(value: Any, path: str = ''):
   """Raises an error with the full path of a required field that is not set.
 
   Args:
-    value: a config, or what a field of one holds.
-    path: of the value.
+    value: a config, or the value of a field.
+    path: the path of the value.
 
   Raises:
-    RequiredError: a field is required.
-    UserError: a layer in it cannot be set up.
+    RequiredError: a required field is not set.
+    UserError: the setup of a layer fails.
   """
   if isinstance(value, config_lib.Config):
-    # Layers know best: they set fields of their children.
+    # Layers check this themselves, because they set fields of their children.
     if hasattr(value.cls, 'check_required'):
       try:
         value.cls.check_required(value)
@@ -74,12 +84,19 @@ def check_required(value: Any, path: str = ''):
         raise config_lib.RequiredError(
           config_lib.class_name(value), field, path
         )
-  for step, item in _parts(value):
+  for step, item in _items(value):
     check_required(item, _joined(path, step))
 
 
 def _lines(value: Any, path: str, written: dict[int, str]) -> list[str]:
-  """Returns the lines of a value; `written` has the paths of configs so far."""
+  """Returns the lines of a value.
+
+  Args:
+    value: the value.
+    path: its path.
+    written: paths of the configs that have lines already, by id. New ones are
+      added.
+  """
   if isinstance(value, fdl.Buildable):
     if id(value) in written:
       return [f'{path} : the same as {written[id(value)]}']
@@ -97,14 +114,14 @@ def _lines(value: Any, path: str, written: dict[int, str]) -> list[str]:
 def _nested(value: Any, path: str, written: dict[int, str]) -> list[str]:
   return [
     line
-    for step, item in _parts(value)
-    if not _is_silent(value, step, item)
+    for step, item in _items(value)
+    if not _is_inherited(value, step, item)
     for line in _lines(item, _joined(path, step), written)
   ]
 
 
-def _is_silent(holder: Any, field: str, value: Any) -> bool:
-  """Whether a field says nothing, as the class of its config has it."""
+def _is_inherited(holder: Any, field: str, value: Any) -> bool:
+  """Whether a field is in `SILENT_UNLESS_SET` of its class, and is not set."""
   if not isinstance(holder, fdl.Buildable):
     return False
   if field not in getattr(fdl.get_callable(holder), 'SILENT_UNLESS_SET', ()):
@@ -112,13 +129,13 @@ def _is_silent(holder: Any, field: str, value: Any) -> bool:
   if isinstance(value, config_lib.Config):
     if all(v is None for v in config_lib.field_values(value).values()):
       return True
-    first = config_lib.Config(fdl.get_callable(holder))
-    return value == config_lib.set_fields(first).get(field)
+    default = config_lib.Config(fdl.get_callable(holder))
+    return value == config_lib.set_fields(default).get(field)
   return not config_lib.is_set(holder, field)
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
-  """Returns what a value holds, with the steps to it: `[i]` or a name."""
+def _items(value: Any) -> list[tuple[str, Any]]:
+  """Returns the fields or items of a value by name, elements by `[i]`."""
   if isinstance(value, fdl.Buildable):
     return list(config_lib.field_values(value).items())
   if isinstance(value, dict):
@@ -134,12 +151,12 @@ def _joined(path: str, step: str) -> str:
 
 def _has_config(value: Any) -> bool:
   return isinstance(value, fdl.Buildable) or any(
-    _has_config(item) for _, item in _parts(value)
+    _has_config(item) for _, item in _items(value)
   )
 
 
 def _short(value: Any) -> str:
-  """Returns a value as text that is the same in every process."""
+  """Returns a string for a value that is the same in every process."""
   if isinstance(value, type):
     return value.__name__
   if isinstance(value, enum.Enum):
@@ -155,10 +172,10 @@ def _short(value: Any) -> str:
     given = [*map(_short, value.args)]
     given += [f'{k}={_short(v)}' for k, v in value.keywords.items()]
     return f'partial({", ".join([_short(value.func), *given])})'
-  if hasattr(value, 'ToText'):  # Lingvo's Params, in their own text form.
+  if hasattr(value, 'ToText'):  # Lingvo's Params.
     return '{' + '; '.join(value.ToText().split('\n')) + '}'
   if callable(value) and hasattr(value, '__qualname__'):
     return f'{value.__module__}.{value.__qualname__}'
   text = repr(value)
-  # An address differs between processes.
+  # Addresses differ between processes.
   return text if ' at 0x' not in text else f'<{type(value).__qualname__}>'

@@ -1,1 +1,1 @@
-"""How experiments are found by name, changed and resolved."""
+"""Finding, changing and resolving experiments."""

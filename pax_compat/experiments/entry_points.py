@@ -1,4 +1,4 @@
-"""Packages that entry points name, found without importing them."""
+"""Finds the packages in entry points without importing them."""
 
 import importlib.machinery
 import importlib.metadata
@@ -15,10 +15,10 @@ def packages(
   """Yields the entry points of a group with the folders of their packages.
 
   Args:
-    group: its name. They come in the order of names and values.
+    group: the name of the group. Its entry points are sorted by name and value.
 
   Raises:
-    UserError: an entry point names a package that is not there.
+    UserError: an entry point does not name an installed package.
   """
   entries = importlib.metadata.entry_points(group=group)
   for entry in sorted(entries, key=lambda e: (e.name, e.value)):
@@ -27,20 +27,17 @@ def packages(
       owner = entry.dist.name if entry.dist else 'an unknown distribution'
       raise errors.UserError(
         f'the entry point `{entry.name} = {entry.value}` of {owner} in the'
-        f' group {group} names no package that can be found; expected one that'
-        ' holds modules of experiments'
+        f' group {group} does not name an installed package; expected one with'
+        ' modules of experiments'
       )
     folders = spec.submodule_search_locations
     yield entry, [pathlib.Path(folder).resolve() for folder in folders]
 
 
 def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
-  """Returns a module's spec, None if it is not there.
+  """Returns the spec of a module, None if it does not exist.
 
-  Unlike `importlib.util.find_spec`, it does not import the packages it is in.
-
-  Args:
-    name: the full name.
+  Unlike `importlib.util.find_spec`, it does not import the parent packages.
   """
   top, *rest = name.split('.')
   spec = importlib.util.find_spec(top)

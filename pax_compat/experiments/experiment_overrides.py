@@ -1,7 +1,7 @@
-"""Changes that the command line makes to an experiment.
+"""Changes to the configs of an experiment from the command line.
 
-`--set=path=value` sets fields of its configs, and `--skip_bad_records` lets its
-inputs leave out damaged records.
+`--set=path=value` sets fields of its configs, and `--skip_bad_records` makes
+its inputs skip damaged records.
 """
 
 import copy
@@ -14,7 +14,7 @@ from pax_compat.configs import config_overrides
 from pax_compat.experiments import skipped_records
 from pax_compat.input_core import input_fields
 
-# What a path may begin with: the methods of an experiment that return configs.
+# The roots of paths: the methods of an experiment that return configs.
 _ROOTS = ('task', 'datasets', 'decode_datasets')
 
 
@@ -26,36 +26,35 @@ def changed(
 ) -> base_experiment.BaseExperiment:
   """Returns a copy of an experiment that returns changed configs.
 
-  The copy is of a subclass, so that methods of the experiment that use its
-  datasets get the changed ones too, as `get_input_specs_provider_params` does
-  where it calls `training_dataset`. To make the configs of datasets may take
-  long, or draw random numbers: the experiment's own method is called once, and
-  all callers get copies of the same.
+  The class of the copy is a subclass, so that methods of the experiment use the
+  changed datasets too, such as a `get_input_specs_provider_params` that calls
+  `training_dataset`. Making dataset configs may take long or draw random
+  numbers. So each method of the experiment is called once, and all callers get
+  copies of the result.
 
   Args:
     experiment: the experiment. It is not changed.
     settings: strings such as `task.train.num_train_steps=100` or
       `datasets[0].batch_size=8`, applied in order.
-    skip_bad_records: whether inputs leave out damaged records, where they can.
+    skip_bad_records: whether inputs skip damaged records, if they can.
 
   Raises:
-    UserError: a setting does not begin with a config of an experiment. The
-      methods of the copy raise one where a path does not exist, a value does
-      not fit its field, or what the experiment returns is not a list of
-      configs.
+    UserError: a setting does not begin with a root. The methods of the copy
+      raise it if a path does not exist, a value is not valid for its field, or
+      the experiment does not return a list of configs.
   """
   check(settings)
-  asked: dict[str, list[config_lib.Config]] = {}
+  cache: dict[str, list[config_lib.Config]] = {}
 
-  def once(method: str, ask: Callable) -> list[config_lib.Config]:
-    if method not in asked:
-      configs = ask()
+  def once(method: str, make: Callable) -> list[config_lib.Config]:
+    if method not in cache:
+      configs = make()
       _check_configs(configs, f'{type(experiment).__name__}.{method}() returns')
-      asked[method] = _changed(configs, method, settings, skip_bad_records)
-    return _copies(asked[method])
+      cache[method] = _changed(configs, method, settings, skip_bad_records)
+    return _copies(cache[method])
 
   class Changed(type(experiment)):
-    """The experiment, with changed configs."""
+    """The experiment with changed configs."""
 
     def task(self):
       config = super().task()
@@ -68,7 +67,7 @@ def changed(
     def decode_datasets(self):
       return once('decode_datasets', super().decode_datasets)
 
-  # Messages, and what the experiment logs, have the name of its own class.
+  # Error messages and log lines show the name of the original class.
   for name in ('__name__', '__qualname__', '__module__', '__doc__'):
     setattr(Changed, name, getattr(type(experiment), name))
   made = copy.copy(experiment)
@@ -82,13 +81,13 @@ def _changed(
   settings: Sequence[str],
   skip_bad_records: bool,
 ) -> list[config_lib.Config]:
-  """Returns copies of the configs that a method returned, with the changes."""
+  """Returns changed copies of the configs that a method returned."""
   settings = _under(method, settings)
-  if settings or skip_bad_records:  # They reach configs within the configs.
+  if settings or skip_bad_records:  # These change nested configs too.
     configs = [config.clone() for config in configs]
   configs = _copies(configs)
   if skip_bad_records:
-    skipped_records.set_in(configs, must=method == 'datasets')
+    skipped_records.set_in(configs, required=method == 'datasets')
   config_overrides.apply({method: configs}, settings)
   for config in configs:
     input_fields.give_name(config)
@@ -96,7 +95,7 @@ def _changed(
 
 
 def check(settings: Sequence[str]):
-  """Raises a UserError for a setting that is not of an experiment's configs."""
+  """Raises a UserError for a setting that does not begin with a root."""
   for setting in settings:
     if _root(setting) not in _ROOTS:
       raise errors.UserError(
@@ -106,7 +105,7 @@ def check(settings: Sequence[str]):
 
 
 def _under(root: str, settings: Sequence[str]) -> list[str]:
-  """Returns the settings of one root."""
+  """Returns the settings of a root."""
   return [setting for setting in settings if _root(setting) == root]
 
 
@@ -116,7 +115,7 @@ def _root(setting: str) -> str:
 
 
 def _check_configs(configs: Any, message: str):
-  """Raises a UserError, which begins with a message, unless it is a list."""
+  """Raises a UserError, prefixed by `message`, unless it is a config list."""
   wanted = 'expected a list of configs, such as [MyInput.HParams()]'
   if not isinstance(configs, (list, tuple)):
     raise errors.UserError(f'{message} a {_kind(configs)}; {wanted}')
@@ -130,7 +129,7 @@ def _copies(configs: Sequence[config_lib.Config]) -> list[config_lib.Config]:
 
 
 def _kind(value: Any) -> str:
-  """Returns the name of a class, or of a value's."""
+  """Returns a description of the type of a value."""
   if isinstance(value, type):
     return f'class {value.__name__}'
   if isinstance(value, config_lib.Config):

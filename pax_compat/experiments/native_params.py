@@ -1,12 +1,11 @@
-"""Installed packages of native experiments, found without importing them.
+"""Finds native experiments of installed packages without importing them.
 
-A distribution names its packages in the entry-point group
-`pax_compat.native_params`, together with what the experiments' names begin
-with:
+A distribution lists its packages in the entry-point group
+`pax_compat.native_params`, each with a prefix for the names of its experiments:
 
     'pax_compat.native_params': ['tasks.lm.params = my_package.params']
 
-So `tasks.lm.params.c4.Model` is the class `Model` of `my_package.params.c4`.
+Then `tasks.lm.params.c4.Model` is the class `Model` in `my_package.params.c4`.
 """
 
 import pathlib
@@ -32,10 +31,10 @@ def names() -> dict[str, str]:
 
 
 def module_of(name: str) -> str | None:
-  """Returns the module that has the experiment of a full name.
+  """Returns the module of an experiment, None if its prefix is unknown.
 
   Args:
-    name: as `names` returns it.
+    name: the full name, as in `names`.
   """
   for prefix, package, _ in _packages():
     if name.startswith(f'{prefix}.'):
@@ -44,7 +43,7 @@ def module_of(name: str) -> str | None:
 
 
 def public_name(module: str, cls: str) -> str:
-  """Returns the name of the experiment `cls` that a module registers."""
+  """Returns the full name of the experiment `cls` in a module."""
   for prefix, package, _ in _packages():
     if module.startswith(f'{package}.'):
       return f'{prefix}{module.removeprefix(package)}.{cls}'
@@ -52,10 +51,10 @@ def public_name(module: str, cls: str) -> str:
 
 
 def _packages() -> Iterator[tuple[str, str, pathlib.Path]]:
-  """Yields (beginning of names, package, folder).
+  """Yields (prefix of the names, package, folder).
 
   Raises:
-    UserError: an entry point names a package that is not there.
+    UserError: an entry point does not name an installed package.
   """
   for entry, folders in entry_points.packages(GROUP):
     for folder in folders:

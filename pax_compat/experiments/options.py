@@ -29,7 +29,7 @@ class Options:
   """The options of one experiment source.
 
   Attributes:
-    KIND: what messages call its experiments, such as 'Words'.
+    KIND: the kind of its experiments in messages, such as 'Words'.
   """
 
   KIND: ClassVar[str] = ''
@@ -37,7 +37,7 @@ class Options:
   def experiment_name(self) -> str:
     """Returns the name of the experiment that these options imply.
 
-    Used where there is no `--exp`. Empty, the default, if they imply none.
+    Used without `--exp`. '', the default, if they do not imply one.
     """
     return ''
 
@@ -62,11 +62,11 @@ def option(
 
   Args:
     default: the value without the flag.
-    description: the text of `--help`.
-    flag: the name of the flag; by default that of the field.
-    choices: the valid values; by default any.
-    instead: what to use for experiments of other sources. It completes the
-      error message.
+    description: the description in `--help`.
+    flag: the name of the flag; '' for that of the field.
+    choices: the valid values; any by default.
+    instead: the end of the error message for experiments of other sources:
+      what to use instead.
   """
   metadata = {_METADATA: _Flag(description, flag, choices, instead)}
   return dataclasses.field(default=default, metadata=metadata)
@@ -83,16 +83,16 @@ def define(kind: type[Options]):
       flags.DEFINE_multi_string(flag.name, list(field.default), flag.help)
     else:
       flags.DEFINE_string(flag.name, field.default, flag.help)
-    # absl knows the program's own module by the name of its file.
+    # absl identifies the module of the program by the name of its file.
     defined = flags.FLAGS[flag.name]
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], defined)
 
 
 def from_flags(kind: type[Options]) -> Options:
-  """Returns the options that the command line gives.
+  """Returns the options from the command line.
 
   Args:
-    kind: their class. A flag that was never defined has its default.
+    kind: the class of the options. A flag that is not defined has its default.
   """
   given = {}
   for field, flag in _flags(kind):
@@ -103,7 +103,7 @@ def from_flags(kind: type[Options]) -> Options:
 
 
 def changed(options: Options) -> Iterator[tuple[str, str]]:
-  """Yields each flag without its default value, and what to use instead."""
+  """Yields the name and the `instead` of each flag that is not a default."""
   for field, flag in _flags(type(options)):
     if getattr(options, field.name) != field.default:
       yield flag.name, flag.instead

@@ -1,8 +1,10 @@
-"""An experiment with its configs made: what the trainer takes.
+"""Resolved experiments: the configs that the trainer takes.
 
 experiment = experiment_sources.find(name, options)
 run.train(
-  resolved.resolve(experiment, name=name, settings=['task.train....=7']),
+  resolved.resolve(
+    experiment, name=name, settings=['task.train.num_train_steps=7']
+  ),
   job_log_dir='/data/run1',
 )
 """
@@ -19,16 +21,16 @@ _Configs = tuple[config_lib.Config, ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResolvedExperiment:
-  """The configs of one experiment, with the changes of the command line.
+  """The configs of an experiment, with the changes of the command line.
 
   Attributes:
     name: the name of the experiment.
     task: the config of the task.
-    datasets: the config of each dataset. All of them have names.
-    train_datasets: those that the task is trained on.
-    eval_datasets: those that the task is evaluated on.
-    decode_datasets: the config of each dataset to decode.
-    dumps: texts to keep in the folder of the run, by file name.
+    datasets: the configs of all datasets. All of them have names.
+    train_datasets: the configs of the datasets to train on.
+    eval_datasets: the configs of the datasets to evaluate.
+    decode_datasets: the configs of the datasets to decode.
+    dumps: the contents of additional files in the run's folder, by name.
     experiment: the experiment, which returns these configs.
   """
 
@@ -42,16 +44,16 @@ class ResolvedExperiment:
   experiment: base_experiment.BaseExperiment = dataclasses.field(repr=False)
 
   def start(self) -> base_experiment.Start | None:
-    """Returns what a run without a checkpoint starts from.
+    """Returns the start of a run that does not have a checkpoint.
 
-    A run that continues does not ask: what it started from may be gone.
+    Not called when a run continues: its start may have been deleted.
     """
     return self.experiment.start()
 
   def get_input_specs_provider_params(self) -> config_lib.Config | None:
-    """Returns the config of what knows the shapes of training batches.
+    """Returns the config of the provider of the shapes of training batches.
 
-    Only a task that enforces the shapes asks for it.
+    Called only if the task has `train.enforce_input_specs`.
     """
     return self.experiment.get_input_specs_provider_params()
 
@@ -63,17 +65,16 @@ def resolve(
   settings: Sequence[str] = (),
   skip_bad_records: bool = False,
 ) -> ResolvedExperiment:
-  """Makes the configs of an experiment, each of them once.
+  """Makes each config of an experiment once.
 
   Args:
     experiment: the experiment. It is not changed.
     name: its name.
-    settings: as of `experiment_overrides.changed`.
-    skip_bad_records: as of `experiment_overrides.changed`.
+    settings: see `experiment_overrides.changed`.
+    skip_bad_records: see `experiment_overrides.changed`.
 
   Raises:
-    UserError: something of the experiment or of the settings is not as it must
-      be.
+    UserError: the experiment or a setting is invalid.
   """
   experiment.check_supported()
   experiment.validate()

@@ -1,7 +1,4 @@
-"""Leaving out damaged records in every input that can.
-
-An input can if its class has the field `skip_bad_records`.
-"""
+"""Sets `skip_bad_records` in the inputs whose class has this field."""
 
 from collections.abc import Sequence
 
@@ -15,38 +12,38 @@ from pax_compat import errors
 _FIELD = 'skip_bad_records'
 
 
-def set_in(configs: Sequence[config_lib.Config], *, must: bool):
-  """Makes inputs leave out damaged records.
+def set_in(configs: Sequence[config_lib.Config], *, required: bool):
+  """Makes inputs skip damaged records.
 
   Args:
-    configs: of the inputs. The field is set in them, and in the configs that
-      they contain, such as those of a `MultiInput`.
-    must: whether one of them has to be able to.
+    configs: the configs of the inputs. Nested configs, such as those in a
+      `MultiInput`, are changed too.
+    required: whether at least one of the inputs must have the field.
 
   Raises:
-    UserError: none of them can, though one has to.
+    UserError: `required`, and none of them has the field.
   """
   others = [config.name for config in configs if not _set(config)]
-  if must and len(others) == len(configs):
+  if required and len(others) == len(configs):
     raise errors.UserError(
-      f'--{_FIELD}: none of the datasets {", ".join(others)} can leave out'
-      f' records; expected an input that has the field {_FIELD}'
+      f'--{_FIELD}: none of the datasets {", ".join(others)} can skip'
+      f' damaged records; expected an input that has the field {_FIELD}'
     )
   if others:
     logging.warning(
-      '--%s: of the datasets, %s cannot leave out records',
+      '--%s has no effect on the datasets %s, which cannot skip records',
       _FIELD,
       ', '.join(others),
     )
 
 
 def _set(config: config_lib.Config) -> int:
-  """Sets the field in a config and those within; returns in how many."""
-  able = [
-    part
-    for part, _ in daglish.iterate(config)
-    if isinstance(part, fdl.Config) and _FIELD in config_lib.field_names(part)
+  """Sets the field in a config and nested ones; returns their number."""
+  found = [
+    value
+    for value, _ in daglish.iterate(config)
+    if isinstance(value, fdl.Config) and _FIELD in config_lib.field_names(value)
   ]
-  for part in able:
-    setattr(part, _FIELD, True)
-  return len(able)
+  for config in found:
+    setattr(config, _FIELD, True)
+  return len(found)

@@ -1,4 +1,4 @@
-"""Which classes modules register, read from their source text alone."""
+"""Finds the classes that modules register by parsing their source."""
 
 import ast
 import pathlib
@@ -10,15 +10,15 @@ from absl import logging
 def scan(
   modules: Mapping[str, pathlib.Path], decorators: Collection[str]
 ) -> dict[str, str]:
-  """Finds what modules register by reading them.
+  """Returns the first docstring line of each registered class, by name.
 
   Args:
-    modules: source files by the name that the classes' names begin with.
+    modules: source files by the prefix of the names of their classes.
     decorators: names of the decorators that register a class.
 
   Returns:
-    From `name.Class` to the first line of the class's docstring. A file that
-    cannot be read is left out, with a warning.
+    First lines by `prefix.Class`. Files that cannot be parsed are skipped with
+    a warning.
   """
   found = {}
   for name, path in modules.items():
@@ -28,7 +28,7 @@ def scan(
     try:
       tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-      logging.warning('not listed: %s cannot be read: %s', path, error)
+      logging.warning('not listed: %s cannot be parsed: %s', path, error)
       continue
     for node in _registered_classes(tree, decorators):
       found[f'{name}.{node.name}'] = first_line(ast.get_docstring(node))
@@ -38,7 +38,7 @@ def scan(
 def _registered_classes(
   tree: ast.Module, decorators: Collection[str]
 ) -> Iterator[ast.ClassDef]:
-  """Yields the classes that have a registering decorator, under any name."""
+  """Yields the classes with one of the decorators or an alias of it."""
   aliases = set(decorators)
   for node in tree.body:
     if isinstance(node, ast.ImportFrom):
@@ -57,12 +57,12 @@ def _registered_classes(
 
 
 def _called(decorator: ast.expr) -> ast.expr:
-  """Returns `f` for the decorator `f(...)`, and for `f`."""
+  """Returns `f` for the decorators `f` and `f(...)`."""
   return decorator.func if isinstance(decorator, ast.Call) else decorator
 
 
 def _last_name(node: ast.expr) -> str | None:
-  """Returns `c` for the expression `a.b.c`, None for what is no name."""
+  """Returns `c` for the expression `a.b.c`, None if it is not a name."""
   if isinstance(node, ast.Attribute):
     return node.attr
   return node.id if isinstance(node, ast.Name) else None
@@ -74,9 +74,9 @@ def first_line(docstring: str | None) -> str:
 
 
 def modules_in(folder: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-  """Yields the dotted names, below the folder, of its modules and files.
+  """Yields the dotted name, relative to the folder, and file of each module.
 
-  Tests and `__init__` files are left out.
+  Tests and `__init__` files are skipped.
   """
   for path in sorted(folder.rglob('*.py')):
     parts = path.relative_to(folder).with_suffix('').parts

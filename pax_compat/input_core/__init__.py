@@ -1,1 +1,1 @@
-"""What `base_input` is made of: fields, hosts, padding rows, token ids."""
+"""Components of `base_input`: fields, reading, specs, host fields, ids."""

@@ -1,4 +1,4 @@
-"""Rows of a batch that count, and rows that only fill it up.
+"""Example weights and padding rows of a batch.
 
 Legend: B rows of a batch.
 """
@@ -10,9 +10,9 @@ import numpy as np
 
 from pax_compat.nested_map import NestedMap
 
-# The field that says how much each example counts, [B].
+# The field of example weights, [B].
 WEIGHTS = 'eval_sample_weights'
-# Fields that say how much an example or a position counts.
+# Fields with the weights of examples or positions.
 _ALL_WEIGHTS = ('weights', 'weight', WEIGHTS)
 
 
@@ -22,34 +22,34 @@ def _last_name(path: Any) -> str:
 
 
 def is_weight(path: Any) -> bool:
-  """Returns whether a leaf, by its name, weighs examples or positions."""
+  """Returns whether a leaf, by its name, has weights of rows or positions."""
   return _last_name(path) in _ALL_WEIGHTS
 
 
 def is_padding(path: Any) -> bool:
-  """Returns whether a leaf, by its name, is 1 at what does not count."""
+  """Returns whether a leaf, by its name, has paddings: 1 at padding."""
   return _last_name(path).endswith('paddings')
 
 
 def num_rows(batch: Any) -> int:
-  """Returns B of leaves [B, ...]; those without a dimension do not count."""
+  """Returns B of leaves [B, ...]; scalars are skipped."""
   return next(x.shape[0] for x in jax.tree.leaves(batch) if x.ndim)
 
 
-def filler(path: Any) -> int:
-  """Returns what a leaf of numbers, by its name, has where nothing counts."""
+def padding_value(path: Any) -> int:
+  """Returns the value of a numeric leaf, by its name, at padding positions."""
   return 1 if is_padding(path) else 0
 
 
-def weighed(batch: NestedMap, rows: int) -> NestedMap:
-  """Returns a batch that says how much its examples count: 1, if it did not."""
+def with_example_weights(batch: NestedMap, rows: int) -> NestedMap:
+  """Returns the batch with example weights: 1 for each row, if it has none."""
   if WEIGHTS in batch:
     return batch
   return NestedMap({**batch, WEIGHTS: np.ones(rows, np.float32)})
 
 
-def without_weight(batch: NestedMap) -> NestedMap:
-  """Returns a batch with weights of 0 and paddings of 1."""
+def zero_weight(batch: NestedMap) -> NestedMap:
+  """Returns the batch with all weights 0 and all paddings 1."""
 
   def change(path, x):
     if is_weight(path):
@@ -59,22 +59,22 @@ def without_weight(batch: NestedMap) -> NestedMap:
   return jax.tree_util.tree_map_with_path(change, batch)
 
 
-def fillers(example: NestedMap, count: int) -> NestedMap:
-  """Returns `count` copies of an example [1, ...] that weigh nothing."""
-  blank = without_weight(example)
+def padding_rows(example: NestedMap, count: int) -> NestedMap:
+  """Returns `count` copies of an example [1, ...], with weight 0."""
+  blank = zero_weight(example)
   return jax.tree.map(lambda x: np.repeat(x, count, axis=0), blank)
 
 
-def filled(batch: NestedMap, *, real: int, rows: int) -> NestedMap:
-  """Returns a batch of some size, of which the first rows count.
+def pad_batch(batch: NestedMap, *, real: int, rows: int) -> NestedMap:
+  """Returns a batch of a given size: real rows, then padding rows.
 
   Args:
-    batch: leaves [n, ...], n at least 1, with weights (see `weighed`).
-    real: how many of its rows are to count, from the first on.
-    rows: how many rows to return. What is missing are copies of the first row,
-      which weigh nothing.
+    batch: leaves [n, ...], n at least 1, with example weights.
+    real: number of rows to keep, from the first on.
+    rows: number of rows to return. The padding rows are copies of the first
+      row, with weight 0.
   """
   if real == rows:
     return jax.tree.map(lambda x: x[:rows], batch)
-  added = fillers(jax.tree.map(lambda x: x[:1], batch), rows - real)
+  added = padding_rows(jax.tree.map(lambda x: x[:1], batch), rows - real)
   return jax.tree.map(lambda x, y: np.concatenate([x[:real], y]), batch, added)

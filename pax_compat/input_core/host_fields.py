@@ -1,4 +1,4 @@
-"""Fields of a batch that stay on the host: texts, or where examples are from.
+"""Host fields: the fields of a batch that stay on the host, such as strings.
 
 Shapes: B batch.
 """
@@ -12,22 +12,21 @@ from flax import serialization
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# Where a model's `process_decode_out` finds them in what was decoded.
+# The field of decoded outputs that has them, for `process_decode_out`.
 NAME = 'host_fields'
 
 
 def split(
   batch: NestedMap, is_host_field: Callable[[str, np.ndarray], bool]
 ) -> tuple[NestedMap, dict[str, np.ndarray]]:
-  """Returns a batch without the fields that stay on the host, and these.
+  """Splits a batch into device fields and host fields.
 
   Args:
-    batch: arrays [B, ...]. It is left as it is.
-    is_host_field: says of a field, by its dotted path, whether it stays; see
-      `BaseInput.is_host_field`.
+    batch: arrays [B, ...]; not changed.
+    is_host_field: see `BaseInput.is_host_field`.
 
   Returns:
-    What goes to the devices, and the others by dotted path.
+    The batch without host fields, and the host fields by dotted path.
   """
   found: dict[str, np.ndarray] = {}
   rest = _without(batch, '', is_host_field, found)
@@ -37,12 +36,12 @@ def split(
 def for_devices(
   batch: NestedMap, is_host_field: Callable[[str, np.ndarray], bool]
 ) -> NestedMap:
-  """Returns what `split` returns first."""
+  """Returns the batch without its host fields."""
   return split(batch, is_host_field)[0]
 
 
 def _without(node: Any, path: str, is_host_field, found) -> Any:
-  """Returns a node less its host fields, None where nothing else is in it."""
+  """Returns a node without its host fields; None if nothing is left."""
   if isinstance(node, dict):
     items = list(node.items())
   elif type(node) in (list, tuple):
@@ -68,26 +67,25 @@ def _without(node: Any, path: str, is_host_field, found) -> Any:
 def extended(
   x: np.ndarray, count: int, *, axis: int = 0, value: Any = 0
 ) -> np.ndarray:
-  """Returns an array with so many more positions at the end of an axis.
+  """Returns an array padded at the end of an axis.
 
   Args:
-    x: numbers, texts or other objects.
-    count: of the positions.
-    axis: which axis.
-    value: what is in them, where `x` has numbers; see `blank`.
+    x: numbers, strings or other objects.
+    count: number of positions to add.
+    axis: the axis to pad.
+    value: padding value of a numeric array; see `blank`.
   """
   shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
   return np.concatenate([x, blank(x, shape, value)], axis)
 
 
 def blank(like: np.ndarray, shape: Sequence[int], value: Any = 0) -> np.ndarray:
-  """Returns an array of a shape, of the type of another one.
+  """Returns an array of padding values, with the dtype of another array.
 
   Args:
-    like: numbers, texts or other objects.
-    shape: of what is returned.
-    value: what is in it, where `like` has numbers. Texts are empty, and other
-      objects None.
+    like: numbers, strings or other objects.
+    shape: shape of the returned array.
+    value: padding value of numbers. Strings are empty, other objects None.
   """
   if like.dtype.kind in 'SU':
     value = like.dtype.type()
@@ -97,18 +95,18 @@ def blank(like: np.ndarray, shape: Sequence[int], value: Any = 0) -> np.ndarray:
   return np.full(shape, value, like.dtype)
 
 
-def digestible(x: np.ndarray) -> bytes:
-  """Returns bytes that are the same for arrays that hold the same."""
+def canonical_bytes(x: np.ndarray) -> bytes:
+  """Returns bytes that are equal for arrays with equal values, for hashing."""
   if x.dtype.kind == 'O':
     return to_bytes({'': x})
   return np.ascontiguousarray(x).tobytes()
 
 
 def to_bytes(fields: Mapping[str, np.ndarray]) -> bytes:
-  """Returns arrays of numbers, texts and bytes as bytes; see `from_bytes`.
+  """Serializes arrays of numbers, strings and bytes; see `from_bytes`.
 
   Raises:
-    UserError: an array holds something else.
+    UserError: an array contains another type.
   """
   return serialization.msgpack_serialize(
     {name: _packed(name, x) for name, x in fields.items()}
@@ -116,7 +114,7 @@ def to_bytes(fields: Mapping[str, np.ndarray]) -> bytes:
 
 
 def from_bytes(data: bytes) -> dict[str, np.ndarray]:
-  """Returns what `to_bytes` was given; texts and bytes as Python objects."""
+  """Deserializes arrays of `to_bytes`; strings become Python objects."""
   found = serialization.msgpack_restore(data)
   return {name: _unpacked(x) for name, x in found.items()}
 
@@ -131,13 +129,13 @@ def _packed(name: str, x: np.ndarray) -> Any:
 def _item(name: str, item: Any) -> Any:
   for kind in (bytes, str):
     if isinstance(item, kind):
-      return kind(item)  # NumPy has types of its own for them.
+      return kind(item)  # Also of NumPy's subclasses of them.
   known = (bool, int, float, np.ndarray, np.generic)
   if item is None or isinstance(item, known):
     return item
   raise errors.UserError(
-    f'the field {name!r} of a batch stays on the host, and holds a'
-    f' {type(item).__name__}; expected texts, bytes, numbers and arrays of'
+    f'the field {name!r} of a batch stays on the host and contains'
+    f' a {type(item).__name__}; expected strings, bytes, numbers or arrays of'
     ' numbers'
   )
 

@@ -1,4 +1,4 @@
-"""The fields that every input has, and which of them go together."""
+"""The fields of every input, and the checks of their values."""
 
 import numbers
 import re
@@ -11,11 +11,11 @@ _NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
 
 
 class _UnsetText(str):
-  """A text that can be told from one that somebody has set."""
+  """Default of a string field, distinct from an equal value of the user."""
 
 
 class _UnsetNumber(int):
-  """A number that can be told from one that somebody has set."""
+  """The default of a number field, as `_UnsetText`."""
 
 
 UNSET_NAME = _UnsetText('input')
@@ -23,62 +23,62 @@ UNSET_ONE = _UnsetNumber(1)
 
 
 def is_unset(x: Any) -> bool:
-  """Returns whether nobody has set a field."""
+  """Returns whether a field still has its default."""
   return isinstance(x, (_UnsetText, _UnsetNumber))
 
 
 def is_int(x: Any) -> bool:
-  """Returns whether `x` is a whole number, and not a truth value."""
+  """Returns whether `x` is an int and not a bool."""
   return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
 def give_name(fields: Any):
-  """Gives an input, or a config of one, its default name, if it has none."""
+  """Sets the default name of an input, or of its config, if it has no name."""
   cls = fields.cls if isinstance(fields, Config) else type(fields)
   if hasattr(cls, 'default_name') and is_unset(fields.name):
     fields.name = cls.default_name(fields)
 
 
 def eval_batches(fields: Any) -> int | None:
-  """Returns how many batches an evaluation has; None for all."""
+  """Returns the number of batches of an evaluation; None for all."""
   count = fields.eval_loop_num_batches
   if is_unset(count):
     return None if fields.reset_for_eval else 1
   return None if count == -1 else count
 
 
-def check(fields: Any, *, told: str, can_reset: bool):
+def check(fields: Any, *, label: str, can_reset: bool):
   """Checks the fields of a `BaseInput`, or of a config of one.
 
   Args:
     fields: the input, or its config.
-    told: what messages begin with.
-    can_reset: whether its class has a method `reset`.
+    label: how messages start.
+    can_reset: whether the class defines `reset`.
 
   Raises:
-    UserError: they are none of what the class says of them.
+    UserError: a value is not allowed, or two values contradict each other.
   """
-  for holds, wrong in (
+  for is_valid, message in (
     *_batches(fields),
     *_sizes(fields),
     (
       not fields.reset_for_eval or fields.is_training or can_reset,
-      f'reset_for_eval of {fields.name} is set, and there is no method `reset`;'
-      ' expected one that starts again at the first batch',
+      f'reset_for_eval of {fields.name} is set, but the class has no method'
+      ' `reset`; expected one that restarts at the first batch',
     ),
   ):
-    if not holds:
-      raise errors.UserError(f'{told}: {wrong}')
+    if not is_valid:
+      raise errors.UserError(f'{label}: {message}')
 
 
 def _batches(fields: Any) -> list[tuple[bool, str]]:
-  """Returns what must hold of the name and the batches, each with a message."""
+  """Returns conditions on the name and the batches, with their messages."""
   name, count = fields.name, eval_batches(fields)
   return [
     (
       bool(_NAME.fullmatch(name)),
-      f'name is {name!r}; only letters, digits and the characters .:_+- may be'
-      ' in it',
+      f'name is {name!r}; expected only letters, digits and the characters'
+      ' .:_+-',
     ),
     (
       count is None or count >= 1,
@@ -96,14 +96,14 @@ def _batches(fields: Any) -> list[tuple[bool, str]]:
 
 
 def _sizes(fields: Any) -> list[tuple[bool, str]]:
-  """Returns what must hold of the sizes, each with a message."""
+  """Returns conditions on the sizes, with their messages."""
   name, size = fields.name, fields.batch_size
   hosts, host = fields.num_infeed_hosts, fields.infeed_host_index
   return [
     (
       size is None or (is_int(size) and size >= 1),
-      f'batch_size of {name} is {size!r}; expected how many examples of one'
-      ' host make a batch',
+      f'batch_size of {name} is {size!r}; expected the number of examples'
+      ' in a batch of one host',
     ),
     (
       0 <= host < hosts,

@@ -1,6 +1,6 @@
-"""Ids of tokens in batches, and how many of them a model knows.
+"""Checks of token ids in batches against the vocabulary size of the model.
 
-A lookup in a table takes an id that is too large for another one, in silence.
+An embedding lookup takes another row for an id out of range, without an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,19 +15,19 @@ from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# The leaf of a batch that is looked up in a table, whatever it is part of.
+# Leaves of this name, at any depth of a batch, are token ids.
 _IDS = 'ids'
 
-# Fields of layers that say how many tokens there are.
+# Fields of layers with the number of tokens.
 _SIZES = ('num_classes', 'vocab_size')
 
 
 def leaves(batch: Any, path: tuple = ()) -> Iterator[tuple[tuple, np.ndarray]]:
-  """Yields the leaves of whole numbers that are called `ids`, with their keys.
+  """Yields the integer leaves called `ids`, with their keys.
 
   Args:
     batch: nested dicts and sequences of arrays.
-    path: of the batch, where it is part of another one.
+    path: keys of `batch` in an enclosing batch.
   """
   # Not by jax.tree_util, which takes several times as long for each batch.
   items = batch.items() if isinstance(batch, dict) else enumerate(batch)
@@ -39,39 +39,39 @@ def leaves(batch: Any, path: tuple = ()) -> Iterator[tuple[tuple, np.ndarray]]:
 
 
 def check(name: str, batch: NestedMap, limit: int | None, expected: str):
-  """Checks that no id of a batch is negative, or too large.
+  """Checks that no id of a batch is negative or too large.
 
   Args:
-    name: how messages call the input.
-    batch: leaves [B, ...] of numpy.
-    limit: how many ids there are, from 0 on; None where that is not known.
-    expected: what is said of one that is too large.
+    name: the name of the input in messages.
+    batch: NumPy leaves [B, ...].
+    limit: number of ids, from 0 on; None if it is not known.
+    expected: the end of the message about an id that is too large.
 
   Raises:
     UserError: an id is negative, or `limit` or more.
   """
   for path, leaf in leaves(batch):
     if leaf.min() < 0:
-      # A table counts them from its end.
+      # A lookup would count it from the end of the table.
       _refuse(name, path, leaf, leaf < 0, 'expected none below 0')
     if limit is not None and leaf.max() >= limit:
       _refuse(name, path, leaf, leaf >= limit, expected)
 
 
 def check_known(name: str, batch: NestedMap, limit: int):
-  """Checks that a model knows all ids of a batch.
+  """Checks that all ids of a batch are in the vocabulary of the model.
 
   Args:
-    name: how messages call the input.
-    batch: leaves [B, ...] of numpy.
-    limit: how many ids the model knows, from 0 on.
+    name: the name of the input in messages.
+    batch: NumPy leaves [B, ...].
+    limit: vocabulary size of the model.
 
   Raises:
     UserError: an id is `limit` or more, or negative.
   """
   expected = (
-    f'expected ids below {limit}, as the largest table of the model has so'
-    ' many rows: the input and the model have different vocabularies'
+    f'expected ids below {limit}, the rows of the largest table of the'
+    ' model: the input and the model have different vocabularies'
   )
   check(name, batch, limit, expected)
 
@@ -82,10 +82,10 @@ def _refuse(
   """Raises a UserError that names the first wrong id of a leaf.
 
   Args:
-    name: how messages call the input.
+    name: the name of the input in messages.
     path: the keys of the leaf.
     leaf: [B, ...], int.
-    is_wrong: of the shape of the leaf.
+    is_wrong: bool, in the shape of the leaf.
     expected: what was expected.
   """
   first = tuple(map(int, np.argwhere(is_wrong)[0]))
@@ -98,19 +98,19 @@ def _refuse(
 
 
 def known_to(model: config_lib.Config) -> int | None:
-  """Returns how many ids a model knows: the rows of its largest table.
+  """Returns the vocabulary size of a model: the rows of its largest table.
 
   Args:
     model: config of a model.
 
   Returns:
-    The number; None where that is uncertain, as a layer is none of this
-    package's own, or no layer looks anything up.
+    The size; None if it is not certain, as the model has a layer from outside
+    of this package, or no embedding layer.
   """
   layers = (
-    (fdl.get_callable(part), config_lib.field_values(part))
-    for part, _ in daglish.iterate(model)
-    if _is_layer(part)
+    (fdl.get_callable(node), config_lib.field_values(node))
+    for node, _ in daglish.iterate(model)
+    if _is_layer(node)
   )
   return rows_of_largest_table(layers, is_known=_is_own, lookup='emb_lookup')
 
@@ -121,15 +121,15 @@ def rows_of_largest_table(
   is_known: Callable[[type], bool],
   lookup: str,
 ) -> int | None:
-  """Returns how many rows the largest table has that a model looks ids up in.
+  """Returns the number of rows of the largest embedding table of a model.
 
   Args:
-    layers: the class and the fields of each layer of the model.
-    is_known: whether a layer of that class is known to do what it says.
-    lookup: the method of a layer that looks ids up.
+    layers: class and fields of each layer of the model.
+    is_known: whether the behaviour of a layer class is known.
+    lookup: name of the lookup method of embedding layers.
 
   Returns:
-    The number; None where a layer is not known, or none looks anything up.
+    The number; None if a layer is not known, or no layer does lookups.
   """
   sizes, looks_up = [], False
   for cls, fields in layers:
@@ -148,6 +148,6 @@ def _is_layer(config: Any) -> bool:
 
 
 def _is_own(cls: type) -> bool:
-  """Whether a layer is of this package, and does not hold one of another."""
+  """Whether a layer is of this package, and does not wrap a foreign layer."""
   module = cls.__module__
   return module.startswith('pax_compat.') and not module.endswith('_adapter')

@@ -1,4 +1,4 @@
-"""Functions of the user's that make the data of an input."""
+"""User functions that return the dataset of an input."""
 
 import functools
 import inspect
@@ -14,16 +14,19 @@ from pax_compat import errors
 def bound(
   function: Any, offered: Mapping[str, Any], *, where: str
 ) -> Callable[[], Any]:
-  """Returns what makes the data: a function without arguments.
+  """Binds the arguments of a dataset function.
 
   Args:
     function: a function, or a `Config` or Fiddle `Partial` of one. It gets
-      those of the offered arguments that it has and that are not set.
+      those offered arguments that it has and that are not set.
     offered: arguments by name.
-    where: the field that holds it, for messages.
+    where: the field with the function, for messages.
+
+  Returns:
+    A function without arguments.
 
   Raises:
-    UserError: it is no function, or needs another argument.
+    UserError: it is not a function, or requires another argument.
   """
   if isinstance(function, config_lib.Config):
     made, given = function.cls, config_lib.field_values(function)
@@ -38,11 +41,11 @@ def bound(
       f'{where} is {function!r}; expected a function, or a Config or Partial of'
       ' one'
     )
-  return functools.partial(function, **_asked_for(function, offered, where))
+  return functools.partial(function, **_arguments_of(function, offered, where))
 
 
 def asks_for(function: Any, name: str) -> bool:
-  """Returns whether a function of `bound` has an argument that is not set."""
+  """Returns whether a function of `bound` has an argument, not set yet."""
   if isinstance(function, fdl.Buildable):
     if config_lib.is_set(function, name):
       return False
@@ -51,12 +54,12 @@ def asks_for(function: Any, name: str) -> bool:
 
 
 def _arguments(function: Callable) -> dict[str, inspect.Parameter]:
-  """Returns the arguments that can be given by name and are not set."""
+  """Returns the keyword arguments of a function that are not set."""
   try:
     parameters = inspect.signature(function).parameters
-  except (TypeError, ValueError):  # Some functions in C do not tell.
+  except (TypeError, ValueError):  # Some C functions have no signature.
     return {}
-  set_before = function.keywords if _is_partial(function) else ()
+  already_set = function.keywords if _is_partial(function) else ()
   kinds = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
@@ -64,7 +67,7 @@ def _arguments(function: Callable) -> dict[str, inspect.Parameter]:
   return {
     name: parameter
     for name, parameter in parameters.items()
-    if parameter.kind in kinds and name not in set_before
+    if parameter.kind in kinds and name not in already_set
   }
 
 
@@ -72,7 +75,7 @@ def _is_partial(function: Any) -> bool:
   return isinstance(function, functools.partial)
 
 
-def _asked_for(function, offered, where: str) -> dict[str, Any]:
+def _arguments_of(function, offered, where: str) -> dict[str, Any]:
   arguments = _arguments(function)
   missing = [
     name
@@ -81,7 +84,7 @@ def _asked_for(function, offered, where: str) -> dict[str, Any]:
   ]
   if missing:
     raise errors.UserError(
-      f'{where} is a function that needs {", ".join(missing)}; expected these'
-      f' to be set in a Config of it, and no others but {", ".join(offered)}'
+      f'{where} is a function that requires {", ".join(missing)}; expected them'
+      f' to be set in a Config of it; the input sets {", ".join(offered)}'
     )
   return {name: value for name, value in offered.items() if name in arguments}

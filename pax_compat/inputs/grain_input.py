@@ -19,7 +19,7 @@ from pax_compat.inputs import dataset_functions, indexed_input
 from pax_compat.nested_map import NestedMap
 
 _INSTALL = "pip install 'pax-compat[grain]'"
-# What `len` of a dataset that repeats itself is at least.
+# The least `len` of a dataset that repeats without an end.
 _ENDLESS = 1 << 62
 
 
@@ -27,20 +27,19 @@ class GrainInput(indexed_input.IndexedInput):
   """Gives the examples of a Grain `MapDataset`, as an `IndexedInput` does.
 
   This input shuffles, repeats, splits over hosts and batches by itself, so the
-  dataset is to be one of single examples, each a dict of arrays of one shape.
-  In the second epoch, an example has a number larger by the dataset's length,
-  as it has after Grain's own `repeat`, so that what is random in the dataset
-  differs between epochs.
+  dataset has to be of single examples: dicts of arrays of one shape. In the
+  second epoch, the index of an example is larger by the dataset's length, as
+  after Grain's own `repeat`, so random transformations differ between epochs.
 
   Attributes:
     dataset_fn: a function that returns the dataset, or a `Config` or Fiddle
-      `Partial` of one. It gets `seed` (`input_random_seed`, of which None is 0)
-      and `is_training`, where it has such arguments.
-    num_threads: how many threads read the examples of a batch; 0 reads them one
-      after the other, which is best for what is in memory.
+      `Partial` of one. It gets those of these arguments that it has: `seed`
+      (`input_random_seed`, of which None is 0) and `is_training`.
+    num_threads: number of threads that read the examples of a batch; 0 reads
+      them sequentially, which is best for data in memory.
 
   Raises:
-    UserError: Grain is not installed, or the dataset is none of this kind.
+    UserError: Grain is not installed, or the dataset is not of this kind.
   """
 
   dataset_fn: Any = REQUIRED
@@ -66,12 +65,12 @@ class GrainInput(indexed_input.IndexedInput):
     self.check(
       isinstance(dataset, grain.MapDataset),
       f'dataset_fn of {self.name} returns a {type(dataset).__name__}; expected'
-      ' a grain.MapDataset, of which any example can be asked for: leave out'
+      ' a grain.MapDataset, which has random access: leave out'
       ' to_iter_dataset()',
     )
     self.check(
       len(dataset) < _ENDLESS,
-      f'the dataset of {self.name} repeats itself without an end; leave out'
+      f'the dataset of {self.name} repeats without an end; leave out'
       ' repeat(), as this input repeats its data by itself',
     )
     return dataset
@@ -84,15 +83,15 @@ class GrainInput(indexed_input.IndexedInput):
   def examples_in_epochs(
     self, indices: np.ndarray, epochs: np.ndarray
   ) -> NestedMap:
-    """Returns some examples, each as it is in an epoch of its own."""
-    numbers = (epochs * len(self._dataset) + indices).tolist()
-    examples = list(self._map()(self._example, numbers))
+    """Returns examples as in the given epochs."""
+    indices = (epochs * len(self._dataset) + indices).tolist()
+    examples = list(self._map()(self._example, indices))
     first = jax.tree.structure(examples[0])
-    for number, example in zip(numbers, examples, strict=True):
+    for index, example in zip(indices, examples, strict=True):
       self.check(
         jax.tree.structure(example) == first,
-        f'example {number} of {self.name} has the fields {sorted(example)};'
-        f' expected those of example {numbers[0]}, {sorted(examples[0])}',
+        f'example {index} of {self.name} has the fields {sorted(example)};'
+        f' expected those of example {indices[0]}, {sorted(examples[0])}',
       )
     return jax.tree_util.tree_map_with_path(self._stacked, *examples)
 
@@ -105,17 +104,16 @@ class GrainInput(indexed_input.IndexedInput):
       )
     return self._threads.map
 
-  def _example(self, number: int) -> NestedMap:
-    example = self._dataset[number]
+  def _example(self, index: int) -> NestedMap:
+    example = self._dataset[index]
     self.check(
       example is not None,
-      f'the dataset of {self.name} has no example {number}: a filter left it'
-      ' out; expected one for each number, so what is left out is to be left'
-      ' out of the source',
+      f'the dataset of {self.name} has no example {index}: a filter dropped'
+      ' it; expected one for each index; drop examples in the source instead',
     )
     self.check(
       isinstance(example, Mapping),
-      f'example {number} of {self.name} is a {type(example).__name__}; expected'
+      f'example {index} of {self.name} is a {type(example).__name__}; expected'
       ' a dict of arrays',
     )
     return NestedMap.from_nested(example)

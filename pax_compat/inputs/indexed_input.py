@@ -1,109 +1,96 @@
-"""Inputs of examples that can be asked for by number.
+"""Inputs of examples that are read by index.
 
 Legend: B examples of a host in a batch, H hosts, n examples in all.
 """
 
 import functools
 import hashlib
-import json
 from typing import Any
 
 import numpy as np
 
-from pax_compat import base_input, errors
+from pax_compat import errors
 from pax_compat.input_core import example_rows, input_fields
-from pax_compat.inputs import shuffled_order
+from pax_compat.inputs import epoch_input, shuffled_order
 from pax_compat.nested_map import NestedMap
 
 
-class IndexedInput(base_input.BaseInput):
+class IndexedInput(epoch_input.EpochInput):
   """Gives each of n examples exactly once in an epoch, over all hosts.
 
-  A subclass says how many examples there are and what they hold:
+  A subclass defines the number of examples and reads them by index:
 
-      class Squares(indexed_input.IndexedInput):
+  >>> class Squares(IndexedInput):
+  ...   num_examples = 5
+  ...
+  ...   def examples(self, indices):
+  ...     return NestedMap(x=indices, y=indices**2)
+  >>> config = Squares.config(batch_size=2, reset_for_eval=True)
+  >>> data = config.Instantiate()
+  >>> while (batch := data.peek_padded()) is not None:
+  ...   print(data.get_next_padded().y, batch.eval_sample_weights)
+  [0 1] [1. 1.]
+  [4 9] [1. 1.]
+  [16 16] [1. 0.]
 
-        num_examples = 1000
+  The state is the number of examples read, so a run continues on any number of
+  hosts, with any batch size:
 
-        def examples(self, indices):
-          return NestedMap(x=indices, y=indices**2)
+  >>> data.set_state(b'{"num_examples": 5, "input_random_seed": null, '
+  ...                b'"examples_read": 2}')
+  >>> data.get_next().x
+  array([2, 3])
 
-  There is one order of the examples of all epochs, the same on all hosts. Of it
-  each step takes the next B * H, and host h the h-th B of these, so a batch may
-  hold the end of one epoch and the beginning of the next. Where the data ends,
-  the last batch is filled up with rows whose `eval_sample_weights` are 0, on
-  every host, though it may have no example of its own.
-
-  An evaluation with `reset_for_eval` reads one epoch; training and evaluations
-  on a rolling basis go on for ever, unless `num_epochs` says otherwise.
-
-  The state is how many examples were read, so a run goes on at the next example
-  with any number of hosts, and any batch size.
+  There is one order of the examples of all epochs, the same on all hosts. Each
+  step takes the next B * H of it, and host h the h-th B of these, so a batch
+  may contain the end of one epoch and the start of the next. At the end of the
+  data the last batch is padded with rows whose `eval_sample_weights` are 0, on
+  every host, also if it has no example.
 
   Attributes:
     batch_size: B, required.
-    shuffle: whether the examples come in random order, another one in each
-      epoch, chosen by `input_random_seed`, of which None is 0. None for
-      training inputs only.
-    num_epochs: how many epochs a training input has; None for no end.
+    shuffle: whether the examples come in random order, a different one in each
+      epoch, chosen by `input_random_seed` (None is 0). None for training inputs
+      only.
 
   Raises:
-    UserError: the fields do not go together, or data without an end is asked
-      for where there is no example.
+    UserError: the fields contradict each other, or data that never ends has no
+      example.
   """
 
   shuffle: bool | None = None
-  num_epochs: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
-    self._check_numbers()
-    if self.shuffle is None:
-      self.shuffle = self.is_training
-    self._read = 0
-    self._last_order: tuple[int, shuffled_order.ShuffledOrder] | None = None
-
-  @property
-  def state_fits_any_hosts(self) -> bool:
-    return True
-
-  def _check_numbers(self):
-    self.get_batch_size(self)  # There must be one.
     seed = self.input_random_seed
     self.check(
       seed is None or (input_fields.is_int(seed) and seed >= 0),
       f'input_random_seed of {self.name} is {seed!r}; expected a number of at'
       ' least 0',
     )
-    epochs = self.num_epochs
-    self.check(
-      epochs is None or (input_fields.is_int(epochs) and epochs >= 1),
-      f'num_epochs of {self.name} is {epochs!r}; expected at least 1, or None'
-      ' for no end',
-    )
-    self.check(
-      epochs is None or self.is_training,
-      f'num_epochs of {self.name} is {epochs}, and is_training is False; an'
-      ' evaluation reads one epoch with reset_for_eval, and the next batches of'
-      ' data without an end otherwise',
-    )
+    if self.shuffle is None:
+      self.shuffle = self.is_training
+    self._last_order: tuple[int, shuffled_order.ShuffledOrder] | None = None
+
+  @property
+  def state_fits_any_hosts(self) -> bool:
+    return True
 
   @property
   def num_examples(self) -> int:
-    """How many examples there are; for subclasses to write."""
+    """The number of examples; for subclasses."""
     raise self._lacking('`num_examples`; expected the number of its examples')
 
   def examples(self, indices: np.ndarray) -> NestedMap:
-    """Returns some examples; for subclasses to write.
+    """Returns the examples of some indices; for subclasses.
 
     Args:
       indices: [k], int64, from 0 to `num_examples` - 1, k at least 1.
 
     Returns:
-      Arrays [k, ...], and `eval_sample_weights` [k] only where examples do not
-      count as one.
+      Arrays [k, ...]; with `eval_sample_weights` [k] if weights differ from 1.
     """
-    raise self._lacking('method `examples`; expected one that returns some')
+    raise self._lacking('method `examples`; expected one that returns examples')
 
   def _lacking(self, what: str) -> errors.UserError:
     return errors.UserError(f'{type(self).__name__} has no {what}')
@@ -111,18 +98,18 @@ class IndexedInput(base_input.BaseInput):
   def examples_in_epochs(
     self, indices: np.ndarray, epochs: np.ndarray
   ) -> NestedMap:
-    """Returns some examples; for subclasses whose examples change by epoch.
+    """Returns examples; for subclasses whose examples depend on the epoch.
 
     Args:
       indices: as of `examples`.
-      epochs: [k], int64, of each example, from 0 on.
+      epochs: [k], int64, epoch of each example, from 0 on.
     """
     del epochs
     return self.examples(indices)
 
   @property
   def num_samples(self) -> int:
-    """Examples of all hosts in an epoch."""
+    """Examples in an epoch, of all hosts."""
     return self._size
 
   @functools.cached_property
@@ -135,54 +122,53 @@ class IndexedInput(base_input.BaseInput):
     )
     self.check(
       size > 0 or (self.reset_for_eval and not self.is_training),
-      f'{self.name} has no examples; expected at least one, as it is read again'
-      ' and again',
+      f'{self.name} has no examples; expected at least one, as its data is'
+      ' repeated',
     )
     return int(size)
 
   @property
   def _end(self) -> int | None:
-    """How many examples there are in all epochs; None for no end."""
-    if self.is_training:
-      return self._size * self.num_epochs if self.num_epochs else None
-    return self._size if self.reset_for_eval else None
+    """The number of examples in all epochs; None for no end."""
+    return self._size * (self.num_epochs or 1) if self._ends else None
 
   def get_next(self) -> NestedMap:
     """Returns the next batch.
 
     Returns:
-      What `examples` returns, [B, ...], with `eval_sample_weights`.
+      The arrays of `examples`, [B, ...], with `eval_sample_weights`.
 
     Raises:
-      StopIteration: the data is at its end.
+      StopIteration: at the end of the data.
     """
     end, rows = self._end, self.batch_size
-    if end is not None and self._read >= end:
+    if end is not None and self._examples_read >= end:
       raise StopIteration
-    start = self._read + rows * self.infeed_host_index
+    first = self._examples_read
+    start = first + rows * self.infeed_host_index
     real = rows if end is None else min(max(end - start, 0), rows)
-    # A host that has none asks for the first of all, to have the shapes.
-    positions = start + np.arange(real) if real else np.array([self._read])
+    # A host without an example reads the first of the step, for its shapes.
+    positions = start + np.arange(real) if real else np.array([first])
     batch = self._examples_at(positions)
-    after = self._read + rows * self.num_infeed_hosts
-    self._read = after if end is None else min(after, end)
-    return example_rows.filled(batch, real=real, rows=rows)
+    after = first + self._global_batch_size
+    self._examples_read = after if end is None else min(after, end)
+    return example_rows.pad_batch(batch, real=real, rows=rows)
 
   def _examples_at(self, positions: np.ndarray) -> NestedMap:
-    """Returns the examples of positions [k] in the order of all epochs."""
-    epochs, places = np.divmod(positions.astype(np.int64), self._size)
-    indices = places
+    """Returns the examples at positions [k] of the order of all epochs."""
+    epochs, offsets = np.divmod(positions.astype(np.int64), self._size)
+    indices = offsets
     if self.shuffle:
-      indices = np.empty_like(places)
+      indices = np.empty_like(offsets)
       for epoch in np.unique(epochs):
         rows = epochs == epoch
-        indices[rows] = self._order(int(epoch)).at(places[rows])
+        indices[rows] = self._order(int(epoch)).at(offsets[rows])
     batch = self.examples_in_epochs(indices, epochs)
     self._check_rows(batch, len(positions))
-    return example_rows.weighed(batch, len(positions))
+    return example_rows.with_example_weights(batch, len(positions))
 
   def _order(self, epoch: int) -> shuffled_order.ShuffledOrder:
-    """Returns the order of an epoch; successive batches mostly share one."""
+    """Returns the order of an epoch; the last one used is kept."""
     if self._last_order is None or self._last_order[0] != epoch:
       seed = self.input_random_seed or 0
       order = shuffled_order.ShuffledOrder(self._size, seed=seed, epoch=epoch)
@@ -205,7 +191,7 @@ class IndexedInput(base_input.BaseInput):
       )
 
   def batch_specs(self) -> NestedMap | None:
-    """Returns the shapes of a batch; reads one example, and no batch."""
+    """Returns the specs of a batch; reads one example."""
     if not self._size:
       return None
     example = self._examples_at(np.zeros(1, np.int64))
@@ -213,46 +199,22 @@ class IndexedInput(base_input.BaseInput):
       example, rows=self.batch_size + self.batch_padding_size
     )
 
-  def reset(self):
-    self._read = 0
-
-  def resume_at(self, step: int):
-    """Goes to where `step` batches of this size end, of as many hosts."""
-    self._read = step * self.batch_size * self.num_infeed_hosts
-
   def order_digest(self) -> bytes:
-    """Returns 8 bytes that say what all hosts together have read."""
+    """Returns an 8-byte digest of what all hosts together have read."""
     return hashlib.blake2b(self._get_state_internal(), digest_size=8).digest()
 
-  def _facts(self) -> dict[str, Any]:
-    """Returns what the order of examples depends on."""
+  def _metadata(self) -> dict[str, Any]:
     seed = (self.input_random_seed or 0) if self.shuffle else None
     return {'num_examples': self._size, 'input_random_seed': seed}
 
-  def _get_state_internal(self) -> bytes:
-    return json.dumps({'examples_read': self._read, **self._facts()}).encode()
-
-  def _set_state_internal(self, state: bytes):
-    try:
-      found = json.loads(state)
-      read = found.pop('examples_read')
-      known = found.keys() == self._facts().keys() and input_fields.is_int(read)
-    except (ValueError, AttributeError, KeyError, TypeError):
-      known = False
-    self.check(
-      known and read >= 0,
-      f'{state[:80]!r} is no state of {self.name}; expected what get_state()'
-      ' returned',
-    )
+  def _check_metadata(self, saved: dict[str, Any], examples_read: int):
     differ = [
-      f'{name} was {found[name]} and is {value}'
-      for name, value in self._facts().items()
-      if found[name] != value
+      f'{name} was {saved[name]} and is {value}'
+      for name, value in self._metadata().items()
+      if saved[name] != value
     ]
     self.check(
       not differ,
-      f'{self.name} cannot go on where it was, after {read} examples:'
-      f' {", ".join(differ)} (input_random_seed is None where nothing is'
-      ' shuffled)',
+      f'{self.name} cannot continue after {examples_read} examples:'
+      f' {", ".join(differ)} (input_random_seed is None without shuffling)',
     )
-    self._read = read

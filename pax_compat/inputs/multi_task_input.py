@@ -4,29 +4,28 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pax_compat import base_input, errors
+from pax_compat import errors
 from pax_compat.config import REQUIRED, Config
-from pax_compat.inputs import composed_state
+from pax_compat.inputs import composed_input
 from pax_compat.nested_map import NestedMap
 
 
-class MultiTaskInput(base_input.BaseInput):
-  """The training input of several tasks: each batch is one task's.
+class MultiTaskInput(composed_input.ComposedInput):
+  """The training input of several tasks: each batch is of one task.
 
-  Which task comes at which step depends only on the schedule and on
-  `input_random_seed` (None is 0): all processes draw the same tasks, and a run
-  that continues draws those that it would have drawn without a break. Where all
-  of the tasks' inputs have a state, this one has.
+  The task of each step depends only on the schedule and on `input_random_seed`
+  (None is 0): all processes draw the same tasks, and a run that continues draws
+  the tasks of an uninterrupted run. This input has a state if all of the tasks'
+  inputs have one.
 
   Attributes:
     inputs: config of each task's training input, by the task's name.
-    schedule: says which task comes next, a `task_schedules.BaseTaskSchedule`.
-    steps_per_draw: for how many steps the training stays with a task before
-      the schedule is asked again.
-    is_training: whether this is the training input; there is no other use.
+    schedule: chooses the next task, a `task_schedules.BaseTaskSchedule`.
+    steps_per_draw: number of steps with one task before the next draw.
+    is_training: whether this is the training input, which is its only use.
 
   Raises:
-    UserError: the schedule has a task that has no input, `steps_per_draw` is
+    UserError: the schedule has a task without an input, `steps_per_draw` is
       below 1, or a field is set that belongs to the tasks' inputs.
   """
 
@@ -57,68 +56,31 @@ class MultiTaskInput(base_input.BaseInput):
     self._draws = np.random.default_rng(self.input_random_seed or 0)
     self._step = 0
     self._task = ''
-    self._sources: dict[str, base_input.BaseInput] = {}
-    try:
-      for task, config in self.inputs.items():
-        self._sources[task] = _built(config, self)
-    except BaseException:
-      self.close()
-      raise
-
-  @property
-  def state_fits_any_hosts(self) -> bool:
-    return composed_state.fit_any_hosts(self._sources)
+    self._build(self.inputs)
 
   def get_next(self) -> NestedMap:
-    task = self._next_task()
-    return NestedMap({task: self._sources[task].get_next_padded()})
+    return self._next_of([self._next_task()])
 
   def example_batch(self, first: NestedMap) -> NestedMap:
     others = {
-      task: self._first_of(task) for task in self._sources if task not in first
+      task: self._first_of(task) for task in self._inputs if task not in first
     }
     return NestedMap({**others, **first})
 
   def resume_at(self, step: int):
-    counts = dict.fromkeys(self._sources, 0)
+    counts = dict.fromkeys(self._inputs, 0)
     for _ in range(step):
       counts[self._next_task()] += 1
     for task, count in counts.items():
-      self._sources[task].resume_at(count)
+      self._inputs[task].resume_at(count)
 
-  def after_restart(self) -> str:
-    return composed_state.after_restart(self._sources)
+  def _own_state(self):
+    draws = self._draws.bit_generator.state
+    return {'step': self._step, 'task': self._task, 'draws': draws}
 
-  def _get_state_internal(self) -> bytes:
-    return composed_state.composed(
-      self._sources,
-      step=self._step,
-      task=self._task,
-      draws=self._draws.bit_generator.state,
-    )
-
-  def _set_state_internal(self, state: bytes):
-    self._step, self._task, self._draws.bit_generator.state = (
-      composed_state.decomposed(
-        state, self._sources, of=self.name, own=('step', 'task', 'draws')
-      )
-    )
-
-  def parts(self):
-    return self._sources.values()
-
-  def is_host_field(self, path, leaf):
-    task, _, rest = path.partition('.')
-    if task not in self._sources:
-      return super().is_host_field(path, leaf)
-    return self._sources[task].is_host_field(rest, leaf)
-
-  def tokenizers(self):
-    return {
-      f'{task} {name}'.strip(): description
-      for task, source in self._sources.items()
-      for name, description in source.tokenizers().items()
-    }
+  def _set_own_state(self, values):
+    self._step, self._task = values['step'], values['task']
+    self._draws.bit_generator.state = values['draws']
 
   def _next_task(self) -> str:
     if self._step % self.steps_per_draw == 0:
@@ -127,7 +89,7 @@ class MultiTaskInput(base_input.BaseInput):
     return self._task
 
   def _first_of(self, task: str) -> NestedMap:
-    batch = self._sources[task].peek_padded()
+    batch = self._inputs[task].peek_padded()
     if batch is None:
       raise errors.UserError(
         f'{self.name}: the input of the task {task!r} has no batch'
@@ -135,10 +97,10 @@ class MultiTaskInput(base_input.BaseInput):
     return batch
 
 
-class TaskInput(base_input.BaseInput):
-  """A dataset of one of several tasks, to be evaluated or decoded.
+class TaskInput(composed_input.ComposedInput):
+  """A dataset of one of several tasks, for evaluation or decoding.
 
-  How much of it is read at a time is what its input says.
+  `reset_for_eval` and `eval_loop_num_batches` are those of its input.
 
   Attributes:
     task: the task's name.
@@ -158,24 +120,16 @@ class TaskInput(base_input.BaseInput):
         f'{self.name}: batch_size or reset_for_eval of a TaskInput is set;'
         ' expected it on its input'
       )
-    self.source = _built(self.input, self)
+    self._build({self.task: self.input})
+    self.source = self._inputs[self.task]
     self.reset_for_eval = self.source.reset_for_eval
     self.eval_loop_num_batches = self.source.eval_loop_num_batches
 
   def get_next(self) -> NestedMap:
-    return NestedMap({self.task: self.source.get_next_padded()})
+    return self._next_of([self.task])
 
-  def reset(self):
-    self.source.reset()
-
-  def parts(self):
-    return (self.source,)
-
-  def is_host_field(self, path, leaf):
-    task, _, rest = path.partition('.')
-    if task != self.task:
-      return super().is_host_field(path, leaf)
-    return self.source.is_host_field(rest, leaf)
+  def order_digest(self):
+    return self.source.order_digest()
 
   def has_example_metrics(self, kind):
     return self.source.has_example_metrics(kind)
@@ -183,20 +137,17 @@ class TaskInput(base_input.BaseInput):
   def example_metrics(self, kind, examples):
     return self.source.example_metrics(kind, self._own(kind, examples))
 
-  def order_digest(self):
-    return self.source.order_digest()
-
   def example_lines(self, kind, examples):
     return self.source.example_lines(kind, self._own(kind, examples))
 
   def _own(self, kind, examples):
-    """Returns examples as the task's input and model call their fields."""
+    """Returns examples with the field names of the task's input and model."""
     own = []
-    for host, made in examples:
+    for host, output in examples:
       host = _without_prefix(host, f'{self.task}.')
       if kind == 'eval':
-        made = _without_prefix(made, f'{self.task}/')
-      own.append((host, made))
+        output = _without_prefix(output, f'{self.task}/')
+      own.append((host, output))
     return own
 
   def ids_to_strings(self, ids, lengths, key=None):
@@ -208,14 +159,3 @@ class TaskInput(base_input.BaseInput):
 
 def _without_prefix(fields: Mapping, prefix: str) -> dict:
   return {name.removeprefix(prefix): x for name, x in fields.items()}
-
-
-def _built(
-  config: Config, parent: base_input.BaseInput
-) -> base_input.BaseInput:
-  """Returns the input of a task, which feeds as its parent does."""
-  return config.Instantiate(
-    num_infeed_hosts=parent.num_infeed_hosts,
-    infeed_host_index=parent.infeed_host_index,
-    input_checkpointing_enabled=parent.input_checkpointing_enabled,
-  )

@@ -1,31 +1,31 @@
-"""A random order of so many things, of which any part can be asked for.
+"""Random permutations with random access.
 
-The numbers are the same on every machine and with every version of NumPy: of
-its generators only the raw numbers are used, which do not change.
+The order is the same on every machine and with every version of NumPy: it uses
+only the raw numbers of NumPy's generators, which do not change.
 """
 
 import numpy as np
 
-# Up to so many are sorted by random numbers, which takes a few milliseconds.
+# Up to this size items are sorted by random keys, in a few milliseconds.
 _MOST_TO_SORT = 1 << 16
-_NUM_ROUNDS = 8  # Even, so that the halves of a number have their first widths.
+_NUM_ROUNDS = 8  # Even, so that both halves keep their widths.
 
 
 class ShuffledOrder:
   """A random permutation of 0, ..., size - 1.
 
-  The order of many things takes no memory and no time to begin with: a Feistel
-  network permutes the numbers of as many bits as are needed, and what comes out
-  too large goes through it again.
+  A long order needs no memory and no set-up: a Feistel network permutes the
+  numbers of the necessary bits, and results that are too large pass through it
+  again (cycle walking).
   """
 
   def __init__(self, size: int, *, seed: int, epoch: int):
-    """Chooses the order.
+    """Draws the order.
 
     Args:
-      size: how many things there are.
-      seed: chooses the orders.
-      epoch: which of them; at least 0, as the seed.
+      size: number of items.
+      seed: at least 0.
+      epoch: at least 0; each epoch has a different order.
     """
     self._size = size
     self._bits = max(size - 1, 1).bit_length()
@@ -38,7 +38,7 @@ class ShuffledOrder:
       self._keys = sequence.generate_state(_NUM_ROUNDS, np.uint64)
 
   def at(self, positions: np.ndarray) -> np.ndarray:
-    """Returns what stands at some positions of the order.
+    """Returns the items at some positions of the order.
 
     Args:
       positions: [n], int, from 0 to size - 1.
@@ -51,7 +51,7 @@ class ShuffledOrder:
     return found.astype(np.int64)
 
   def _permuted(self, x: np.ndarray) -> np.ndarray:
-    """Returns the images [n] of numbers of so many bits [n]."""
+    """Returns the permuted numbers [n] of `x` [n], of `_bits` bits."""
     high, low = self._bits // 2, self._bits - self._bits // 2
     for key in self._keys:
       right = x & np.uint64((1 << low) - 1)
@@ -63,7 +63,7 @@ class ShuffledOrder:
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-  """Returns numbers [n] each bit of which depends on all bits of `x` [n]."""
+  """Returns hashes [n]: each bit depends on all bits of `x` [n]."""
   x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
   x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
   return x ^ (x >> np.uint64(31))

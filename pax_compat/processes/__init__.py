@@ -1,1 +1,1 @@
-"""Several processes: the first one, a channel between them, failures."""
+"""Multi-process runs: process 0, a channel between processes, failures."""

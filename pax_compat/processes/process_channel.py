@@ -1,9 +1,9 @@
-"""What the processes of a run agree on without their devices.
+"""Agreement between the processes of a run without collectives.
 
-A thread that reads ahead cannot use collectives, whose order all processes must
-keep. So texts travel by the key-value store of the service that
-`jax.distributed.initialize` starts: 1.2 ms a round for two processes on a
-machine, 2.2 ms for four.
+Collectives must have the same order on all processes, so a prefetching thread
+cannot use them. Instead, strings are exchanged through the key-value store of
+the service that `jax.distributed.initialize` starts: 1.2 ms per round for two
+processes on one machine, 2.2 ms for four.
 """
 
 import collections
@@ -13,55 +13,54 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax._src import distributed  # Nothing public leads to the store.
+from jax._src import distributed  # JAX has no public key-value store.
 
 from pax_compat import errors
 
-_MS_TO_A_LOOK = 500
+_POLL_MS = 500
 _TIMED_OUT = 'DEADLINE_EXCEEDED'
 
-# How many channels of each name this process has opened. It makes the keys of a
-# channel, so it must be equal on all processes: that all of them open the
-# channels of one name in the same order is a part of the protocol. It lives as
-# long as the store does, that is, as the process.
+# The number of channels of each name that this process has opened. It is part
+# of a channel's keys and must be equal on all processes: opening the channels
+# of one name in the same order is part of the protocol. It lives as long as the
+# store, that is, as the process.
 _numbers = collections.defaultdict(itertools.count)
 
 
-class Left(Exception):  # noqa: N818 (it is no error)
-  """The channel was left while others were waited for."""
+class Left(Exception):  # noqa: N818 (it is not an error)
+  """The channel was left while it waited for other processes."""
 
 
 def store(name: str) -> Any:
   """Returns the key-value store that all processes of a run share.
 
   Args:
-    name: of what they use it for.
+    name: the purpose, for the error message.
 
   Raises:
-    UserError: processes have no service between them.
+    UserError: the processes are not connected.
   """
   client = distributed.global_state.client
   if client is None:
     raise errors.UserError(
-      f'{name}: {jax.process_count()} processes have nothing that connects'
-      ' them; expected --multiprocess, or jax.distributed.initialize() before'
-      ' JAX is used'
+      f'{name}: {jax.process_count()} processes are not connected; expected'
+      ' --multiprocess, or jax.distributed.initialize() before JAX is used'
     )
   return client
 
 
 class Channel:
-  """Takes all processes to the same decisions, one after the other."""
+  """A sequence of decisions that all processes agree on."""
 
   def __init__(self, name: str):
-    """Opens it; nothing is sent.
+    """Opens the channel without sending anything.
 
     Args:
-      name: of the channel. All processes open the channels of one name in the
-        same order.
+      name: the name of the channel. All processes open the channels of one name
+        in the same order.
 
     Raises:
-      UserError: processes have no service between them.
+      UserError: the processes are not connected.
     """
     self._store = store(name)
     self._key = f'pax_compat/{name}/{next(_numbers[name])}'
@@ -69,43 +68,44 @@ class Channel:
     self._is_left = threading.Event()
 
   def agree(self, mine: str, decide: Callable[[Sequence[str]], str]) -> str:
-    """Returns what process 0 decides; all processes make the same calls.
+    """Returns the decision of process 0. All processes make the same calls.
 
     Args:
-      mine: what this process has to say, not empty.
-      decide: makes the decision, a text, of what each process has said.
+      mine: the message of this process, not empty.
+      decide: returns the decision from the messages of all processes.
 
     Raises:
       Left: `leave` was called, now or before.
     """
     me, count = jax.process_index(), jax.process_count()
     number = next(self._rounds)
-    self._say(f'{number}/{me}', mine)
+    self._send(f'{number}/{me}', mine)
     if me == 0:
-      told = [self._hear(f'{number}/{i}') for i in range(count)]
-      self._say(f'{number}/decision', decide(told))
-    decision = self._hear(f'{number}/decision')
-    # Who has said something in this round needs nothing of the one before.
+      messages = [self._receive(f'{number}/{i}') for i in range(count)]
+      self._send(f'{number}/decision', decide(messages))
+    decision = self._receive(f'{number}/decision')
+    # All processes have sent a message in this round, so they have received the
+    # decision of the previous round.
     if me == 0 and number:
       self._store.key_value_delete(f'{self._key}/{number - 1}/')
     return decision
 
   def all(self, mine: bool) -> bool:
-    """Returns whether all processes say True; see `agree`."""
+    """Returns whether `mine` is True on all processes; see `agree`."""
     return self.agree(str(mine), _all_true) == str(True)
 
   def leave(self):
-    """Ends the waiting for others, for good; any thread may call it."""
+    """Stops waiting for others, permanently. Any thread may call it."""
     self._is_left.set()
 
-  def _say(self, key: str, text: str):
-    self._store.key_value_set(f'{self._key}/{key}', text)
+  def _send(self, key: str, message: str):
+    self._store.key_value_set(f'{self._key}/{key}', message)
 
-  def _hear(self, key: str) -> str:
+  def _receive(self, key: str) -> str:
     while not self._is_left.is_set():
       try:
         return self._store.blocking_key_value_get(
-          f'{self._key}/{key}', _MS_TO_A_LOOK
+          f'{self._key}/{key}', _POLL_MS
         )
       except jax.errors.JaxRuntimeError as e:
         if _TIMED_OUT not in str(e):
@@ -113,5 +113,5 @@ class Channel:
     raise Left
 
 
-def _all_true(told: Sequence[str]) -> str:
-  return str(all(text == str(True) for text in told))
+def _all_true(messages: Sequence[str]) -> str:
+  return str(all(message == str(True) for message in messages))

@@ -1,1 +1,1 @@
-"""The files of a run."""
+"""The folder and the files of a run."""

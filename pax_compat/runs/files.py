@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and the folder for what can be made again."""
+"""Atomic writes of files, and the cache folder of the user."""
 
 import contextlib
 import os
@@ -7,25 +7,25 @@ import tempfile
 
 
 def user_cache() -> pathlib.Path:
-  """Returns our folder in the user's cache, which may not exist yet.
+  """Returns the cache folder, which may not exist yet.
 
-  It is `$XDG_CACHE_HOME/pax_compat`, or `~/.cache/pax_compat`.
+  It is `$XDG_CACHE_HOME/pax_compat` or `~/.cache/pax_compat`.
   """
   root = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
   return pathlib.Path(root) / 'pax_compat'
 
 
 def replace(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file so that readers see the old content or the new, never half.
+  """Writes a file atomically: readers see the old or the new content.
 
-  Any number of processes may do so at once.
+  Several processes may write the same file at once.
 
   Args:
     path: the file; its folder exists. Old content is lost.
     content: the new content.
 
   Raises:
-    OSError: it cannot be written; the old file is as it was.
+    OSError: it cannot be written; the old file is unchanged.
   """
   fd, temporary = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent)
   try:
@@ -33,7 +33,7 @@ def replace(path: pathlib.Path, content: bytes) -> None:
       f.write(content)
       f.flush()
       os.fsync(f.fileno())
-    os.chmod(temporary, 0o644)  # mkstemp keeps it from all others
+    os.chmod(temporary, 0o644)  # mkstemp makes it private
     os.replace(temporary, path)
   except BaseException:
     with contextlib.suppress(OSError):

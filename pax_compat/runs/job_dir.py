@@ -1,7 +1,7 @@
-"""The folder of a run: whose it is, and the small text files in it.
+"""The folder of a run: its experiment, and its small text files.
 
-All folders are local or on a shared file system that is mounted. In a run of
-several processes all of them may call `claim`, and only process 0 writes.
+All folders are local or on a mounted shared file system. With several
+processes, all of them may call `claim`, and only process 0 writes.
 """
 
 import datetime
@@ -17,18 +17,18 @@ _EXPERIMENT_FILE = 'experiment.json'
 
 
 def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
-  """Makes the folder of a run, or checks that it belongs to the experiment.
+  """Creates the folder of a run, or checks that it is of the experiment.
 
-  A folder that holds other things, but neither an experiment's mark nor
-  checkpoints, is accepted; what is in it stays.
+  `experiment.json` in the folder has the name of the experiment. A folder that
+  contains neither this file nor checkpoints is accepted; its files stay.
 
   Args:
     job_log_dir: the folder; it is created if it does not exist.
     experiment_name: the name that the user gave.
 
   Raises:
-    UserError: the folder cannot be used, or belongs to another experiment, or
-      holds checkpoints and does not say of which experiment.
+    UserError: the folder cannot be used, belongs to another experiment, or
+      contains checkpoints but not the name of their experiment.
   """
   folder = checked_path(job_log_dir)
   try:
@@ -46,7 +46,7 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
   except OSError as e:
     raise errors.UserError(
       f'--job_log_dir={job_log_dir} cannot be used: {e.strerror or e}; expected'
-      ' a folder that exists or can be made, and can be written'
+      ' a folder that is writable, or that can be created'
     ) from e
   if owner not in (None, experiment_name):
     raise errors.UserError(
@@ -75,7 +75,7 @@ def checked_path(path: str | os.PathLike) -> pathlib.Path:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-  """Writes a file whole; one with other content is kept as `<name>.<n>`.
+  """Writes a file atomically; other content is kept as `<name>.<n>`.
 
   Args:
     path: the file; its folder exists.
@@ -93,7 +93,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def replace_text(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that readers see the old content or the new, never half.
+  """Writes a file atomically: readers see the old or the new content.
 
   Args:
     path: the file; its folder exists. Old content is lost.
@@ -103,7 +103,7 @@ def replace_text(path: pathlib.Path, text: str) -> None:
 
 
 def _owner(folder: pathlib.Path) -> str | None:
-  """Returns the experiment that the folder belongs to, None if it is free."""
+  """Returns the name of the folder's experiment, None if it has none."""
   mark = folder / _EXPERIMENT_FILE
   if mark.exists():
     try:
@@ -111,13 +111,13 @@ def _owner(folder: pathlib.Path) -> str | None:
     except (ValueError, KeyError, TypeError) as e:
       raise errors.UserError(
         f'{mark} is damaged ({e!r}); expected a JSON object with the name of'
-        ' the experiment. Mend it, or give another --job_log_dir'
+        ' the experiment. Repair it, or give another --job_log_dir'
       ) from e
   if any((folder / 'checkpoints').glob('manifests/*.json')):
     raise errors.UserError(
-      f'--job_log_dir={folder} holds checkpoints, and no {_EXPERIMENT_FILE}'
-      ' that says of which experiment; nothing was changed in it. Give another'
-      ' --job_log_dir'
+      f'--job_log_dir={folder} contains checkpoints, but not the'
+      f' {_EXPERIMENT_FILE} with the name of their experiment; nothing was'
+      ' changed in it. Give another --job_log_dir'
     )
   return None
 
@@ -126,4 +126,4 @@ def _version() -> str:
   try:
     return importlib.metadata.version('pax-compat')
   except importlib.metadata.PackageNotFoundError:
-    return 'not installed'  # runs from a source tree
+    return 'not installed'  # a source tree

@@ -1,1 +1,1 @@
-"""Programs that look at experiments and runs."""
+"""Programs that inspect experiments and runs."""

@@ -1,4 +1,4 @@
-"""What is found out about a dataset by reading it.
+"""Inspection of a dataset: its first batches, and how hosts share it.
 
 Shapes: B batch, T time.
 """
@@ -20,29 +20,28 @@ from pax_compat.inputs import multi_input
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.evaluating import gathering
 
-# Last parts of the names of fields that hold tokens.
+# Names of fields with tokens, after the last dot.
 _TOKENS = ('ids', 'labels', 'targets', 'inputs', 'tokens', 'input_ids')
-# Characters of a text, beside tokens, that are shown at most.
+# Maximum number of characters shown of a string, tokens apart.
 _LONG = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-  """A field of a batch that holds tokens.
+  """A field of tokens in a batch.
 
   Attributes:
     field: its dotted name.
     ids: [B, T].
-    counts: [B, T], which positions are no padding.
-    segments: [B, T], which of several packed sequences a position is of; None
-      where they are not packed.
-    texts: B texts.
-    pieces: B lists of T texts, one of each token.
+    is_token: [B, T], False at padding.
+    segments: [B, T], segment ids of packed sequences; None if not packed.
+    texts: B strings.
+    pieces: B lists of T strings, one of each token.
   """
 
   field: str
   ids: np.ndarray
-  counts: np.ndarray
+  is_token: np.ndarray
   segments: np.ndarray | None
   texts: list[str]
   pieces: list[list[str]]
@@ -50,33 +49,33 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """What is shown of a batch.
+  """The shown fields of a batch.
 
   Attributes:
-    tokens: its fields that hold tokens.
-    singles: its fields that hold one number or text for each example, as B
-      texts by dotted name.
-    weights: [B], what examples weigh.
+    tokens: its fields of tokens.
+    scalars: its fields of one number or string for each example, as B strings
+      by dotted name.
+    weights: [B], example weights.
   """
 
   tokens: list[Tokens]
-  singles: Mapping[str, list[str]]
+  scalars: Mapping[str, list[str]]
   weights: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-  """What several hosts have read.
+  """The examples that several hosts read.
 
   Attributes:
-    hosts: how many there were.
-    batches: how many batches each gave.
-    examples: different examples of all of them.
-    shared: examples that more than one host has read.
-    repeated: examples that one host has read more than once.
-    excess: how many more examples all hosts together have read than one host
-      that reads all of the data; None where they did not come to its end.
-    missing: how many examples only that one host has read; as `excess`.
+    hosts: number of hosts.
+    batches: number of batches of each host.
+    examples: number of different examples of all hosts.
+    shared: number of examples that more than one host read.
+    repeated: number of examples that one host read more than once.
+    excess: number of examples that all hosts together read beyond those of one
+      host that reads all data; None if they did not reach its end.
+    missing: number of examples that only that one host read; None as `excess`.
   """
 
   hosts: int
@@ -90,15 +89,15 @@ class Shards:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """What is found out about a dataset.
+  """The results of inspecting a dataset.
 
   Attributes:
     config: its config.
     specs: shape and dtype of each leaf of the first batch, by dotted name.
     batches: the first batches.
     tokenizers: descriptions by name.
-    shards: what several hosts read; None if they were not tried.
-    warnings: what is to be said against the data.
+    shards: the examples of several hosts; None for a single host.
+    warnings: problems of the data.
   """
 
   config: config_lib.Config
@@ -109,11 +108,11 @@ class Dataset:
   warnings: list[str]
 
 
-def parts(config: config_lib.Config) -> list[config_lib.Config]:
-  """Returns the config of a dataset, and of those that are read in it.
+def with_children(config: config_lib.Config) -> list[config_lib.Config]:
+  """Returns the config of a dataset, and of the inputs that it reads from.
 
-  Those of a `MultiInput` are looked at one by one, too: side by side they have
-  no rows in common that could be shown.
+  The inputs of a `MultiInput` are also inspected separately: side by side they
+  have no rows in common that could be shown.
   """
   if not issubclass(fdl.get_callable(config), multi_input.MultiInput):
     return [config]
@@ -127,13 +126,13 @@ def inspect(
   hosts: int,
   shard_batches: int,
 ) -> Dataset:
-  """Reads the first batches of a dataset, as the first and as several hosts.
+  """Reads the first batches of a dataset, on one host and on several.
 
   Args:
     config: of a `BaseInput`.
-    batches: how many are to be shown.
-    hosts: how many hosts are tried; 1 for none.
-    shard_batches: how many batches of each host are compared at most.
+    batches: number of batches to show.
+    hosts: number of simulated hosts; 1 for no comparison.
+    shard_batches: maximum number of batches compared of each host.
 
   Raises:
     UserError: the dataset cannot be built, or has no batch.
@@ -147,8 +146,8 @@ def inspect(
     tokenizers = data.tokenizers()
     shards = None
     if hosts > 1:
-      alone = itertools.chain(read, stream)
-      shards = _shards(config, hosts, shard_batches, alone)
+      one_host = itertools.chain(read, stream)
+      shards = _shards(config, hosts, shard_batches, one_host)
   return Dataset(
     config=config,
     specs={
@@ -163,16 +162,16 @@ def inspect(
 
 
 def different_tokenizers(found: Sequence[Dataset]) -> list[str]:
-  """Says which datasets of an experiment make tokens in different ways."""
+  """Returns warnings about datasets with different tokenizers."""
   by_name = collections.defaultdict(dict)
   for dataset in found:
     for name, description in dataset.tokenizers.items():
       by_name[name].setdefault(description, []).append(dataset.config.name)
   return [
-    f'the tokenizer {name or "(of no name)"} is another one in '
-    + ' than in '.join(', '.join(names) for names in ways.values())
-    for name, ways in by_name.items()
-    if len(ways) > 1
+    f'the tokenizer {name or "(without a name)"} differs between '
+    + ' and '.join(', '.join(names) for names in variants.values())
+    for name, variants in by_name.items()
+    if len(variants) > 1
   ]
 
 
@@ -202,8 +201,8 @@ def _shown(data, batch: NestedMap) -> Batch:
       and x.ndim == 2
       and np.issubdtype(x.dtype, np.integer)
     ],
-    singles={
-      name: [_told(one) for one in x.flat]
+    scalars={
+      name: [_shortened(one) for one in x.flat]
       for name, x in fields.items()
       if x.shape[:1] == weights.shape == (x.size,) and not _is_weight(name)
     },
@@ -215,8 +214,8 @@ def _is_weight(name: str) -> bool:
   return name.rpartition('.')[2] == example_rows.WEIGHTS
 
 
-def _told(value) -> str:
-  """Returns the start of a text, or a number."""
+def _shortened(value) -> str:
+  """Returns the start of a string, or a number."""
   if isinstance(value, bytes):
     value = value.decode('utf-8', 'replace')
   text = f'{value:g}' if isinstance(value, np.floating) else str(value)
@@ -226,33 +225,33 @@ def _told(value) -> str:
 def _tokens(data, name: str, ids: np.ndarray, fields: Mapping) -> Tokens:
   parent = name.rpartition('.')[0]
 
-  def beside(*siblings: str) -> np.ndarray | None:
-    for one in siblings:
+  def sibling(*names: str) -> np.ndarray | None:
+    for one in names:
       x = fields.get(f'{parent}.{one}' if parent else one)
       if np.shape(x) == ids.shape:
         return np.asarray(x)
     return None
 
-  paddings, weights = beside('paddings'), beside('weights')
-  segments = beside('segment_ids')
+  paddings, weights = sibling('paddings'), sibling('weights')
+  segments = sibling('segment_ids')
   if paddings is not None:
-    counts = paddings == 0
+    is_token = paddings == 0
   elif weights is not None:
-    counts = weights != 0
+    is_token = weights != 0
   elif segments is not None:
-    counts = segments != 0
+    is_token = segments != 0
   else:
-    counts = np.ones(ids.shape, bool)
-  # Up to the last position that counts; masked ones may lie before it.
-  lengths = ids.shape[1] - np.argmax(counts[:, ::-1], axis=1)
-  lengths = np.where(counts.any(axis=1), lengths, 0)
+    is_token = np.ones(ids.shape, bool)
+  # Up to the last token; masked positions may be before it.
+  lengths = ids.shape[1] - np.argmax(is_token[:, ::-1], axis=1)
+  lengths = np.where(is_token.any(axis=1), lengths, 0)
   rows, length = ids.shape
   singles = np.reshape(ids, [-1, 1])
   pieces = _decoded(data, singles, np.ones(len(singles), np.int32), parent)
   return Tokens(
     field=name,
     ids=ids,
-    counts=counts,
+    is_token=is_token,
     segments=segments,
     texts=_decoded(data, ids, lengths.astype(np.int32), parent),
     pieces=[pieces[i * length : (i + 1) * length] for i in range(rows)],
@@ -260,7 +259,7 @@ def _tokens(data, name: str, ids: np.ndarray, fields: Mapping) -> Tokens:
 
 
 def _decoded(data, ids, lengths, key: str) -> list[str]:
-  """Returns texts, or numbers where the input cannot make texts."""
+  """Returns strings, or numbers if the input has no tokenizer for them."""
   for tried in filter(None, (key, None)) if key else (None,):
     try:
       return list(data.ids_to_strings(ids, lengths, tried))
@@ -277,15 +276,15 @@ def _weights(batch: NestedMap) -> np.ndarray:
 
 
 def _shards(
-  config, hosts: int, limit: int, alone: Iterable[NestedMap]
+  config, hosts: int, limit: int, one_host: Iterable[NestedMap]
 ) -> Shards:
-  """Reads as several hosts do, one after the other.
+  """Compares the examples of several hosts, read one after the other.
 
   Args:
     config: of the dataset.
-    hosts: how many.
-    limit: how many batches of each are read at most.
-    alone: the batches of one host that reads all of the data.
+    hosts: number of hosts.
+    limit: maximum number of batches of each host.
+    one_host: the batches of one host that reads all data.
   """
   seen, counts = [], []
   for host in range(hosts):
@@ -296,8 +295,8 @@ def _shards(
   together = sum(seen, collections.Counter())
   whole = {}
   if max(counts) < limit:
-    # An example may be in the data twice; only one host alone can tell.
-    of_one, _ = _counted(itertools.islice(alone, sum(counts) + 1))
+    # An example may be in the data twice, as one host reads it.
+    of_one, _ = _counted(itertools.islice(one_host, sum(counts) + 1))
     whole['excess'] = (together - of_one).total()
     whole['missing'] = (of_one - together).total()
   return Shards(
@@ -311,7 +310,7 @@ def _shards(
 
 
 def _counted(batches: Iterable[NestedMap]) -> tuple[collections.Counter, int]:
-  """Returns how often each example is in batches, and how many these are."""
+  """Returns the count of each example in batches, and the batch count."""
   seen, count = collections.Counter(), 0
   for batch in batches:
     count += 1
@@ -320,7 +319,7 @@ def _counted(batches: Iterable[NestedMap]) -> tuple[collections.Counter, int]:
 
 
 def _digests(batch: NestedMap) -> Iterator[bytes]:
-  """Yields a digest of each example that counts."""
+  """Yields a digest of each example with a weight above 0."""
   weights = _weights(batch)
   leaves = [
     np.asarray(x)
@@ -330,46 +329,46 @@ def _digests(batch: NestedMap) -> Iterator[bytes]:
   for row in np.flatnonzero(weights):
     digest = hashlib.blake2b(digest_size=16)
     for leaf in leaves:
-      digest.update(host_fields.digestible(np.asarray(leaf[row])))
+      digest.update(host_fields.canonical_bytes(np.asarray(leaf[row])))
     yield digest.digest()
 
 
 def _warnings(shown: list[Batch], shards: Shards | None) -> list[str]:
-  told = []
+  problems = []
   for batch in shown:
     for tokens in batch.tokens:
       if (tokens.ids < 0).any():
-        told.append(f'{tokens.field} has negative ids')
-      if not tokens.counts.any():
-        told.append(f'{tokens.field} has a batch that is padding only')
+        problems.append(f'{tokens.field} has negative ids')
+      if not tokens.is_token.any():
+        problems.append(f'{tokens.field} has a batch that is padding only')
   if not any(batch.weights.any() for batch in shown):
-    told.append('no example of the first batches weighs anything')
+    problems.append('all examples of the first batches have weight 0')
   if shards is not None:
-    told += _of_shards(shards)
-  return list(dict.fromkeys(told))
+    problems += _of_shards(shards)
+  return list(dict.fromkeys(problems))
 
 
 def _of_shards(shards: Shards) -> list[str]:
-  told = []
+  problems = []
   if shards.excess:
-    told.append(
+    problems.append(
       f'{shards.hosts} hosts together read {shards.excess} more examples than'
-      ' one host that reads all of the data'
+      ' one host that reads all data'
     )
   if shards.missing:
-    told.append(
-      f'{shards.missing} examples that one host reads, which reads all of the'
-      f' data, none of {shards.hosts} hosts reads'
+    problems.append(
+      f'{shards.missing} examples of the data are read by none of'
+      f' {shards.hosts} hosts'
     )
-  # Equal examples of the data are met by one host as often as by two.
+  # Examples that are in the data twice may be read by one host or by two.
   if shards.excess is None and shards.shared > shards.hosts * shards.repeated:
-    told.append(
+    problems.append(
       f'{shards.shared} of {shards.examples} examples are read by more than'
       f' one of {shards.hosts} hosts'
     )
   if len(set(shards.batches)) > 1:
-    told.append(
-      'hosts give different numbers of batches: '
+    problems.append(
+      'hosts have different numbers of batches: '
       + ', '.join(map(str, shards.batches))
     )
-  return told
+  return problems

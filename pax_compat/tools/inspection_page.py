@@ -1,4 +1,4 @@
-"""What is found out about datasets, as a page: one file, no network."""
+"""The results of an inspection as an HTML page: one file, no network."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
   background: #8882; white-space: pre; }
 .padding { opacity: .35; }
 .legend { color: var(--soft); }
-.weightless td { color: var(--soft); }
+.zero-weight td { color: var(--soft); }
 .warning { border-left: 4px solid #d33; padding-left: .6rem; }
 .segment0 { background: #3b82f640; } .segment1 { background: #f59e0b40; }
 .segment2 { background: #10b98140; } .segment3 { background: #ec489940; }
@@ -36,8 +36,8 @@ def page(
 
   Args:
     name: of the experiment.
-    found: what was found out about its datasets.
-    warnings: what is to be said against all of them together.
+    found: results of its datasets.
+    warnings: problems of all datasets together.
   """
   head = tag(
     'head',
@@ -51,8 +51,8 @@ def page(
     tag('h1', f'Data of {name}'),
     tag(
       'p',
-      'Pale tokens are padding, colours tell packed sequences apart; the'
-      ' position and the id of a token are shown where the mouse points.',
+      'Pale tokens are padding, and packed sequences have different colours;'
+      ' point at a token to see its position and id.',
       class_='legend',
     ),
     *map(_warning, warnings),
@@ -75,7 +75,7 @@ def _dataset(found: inspecting.Dataset) -> Html:
   return tag(
     'section',
     tag('h2', found.config.name),
-    tag('p', inspection_text.how_it_is_read(found.config)),
+    tag('p', inspection_text.evaluation_of(found.config)),
     *map(_warning, found.warnings),
     shards,
     tag('table', *specs),
@@ -85,15 +85,15 @@ def _dataset(found: inspecting.Dataset) -> Html:
 
 def _batch(number: int, batch: inspecting.Batch) -> Html:
   columns = ['example', 'weight', *(tokens.field for tokens in batch.tokens)]
-  heads = [tag('th', name) for name in (*columns, *batch.singles)]
+  heads = [tag('th', name) for name in (*columns, *batch.scalars)]
   rows = [
     tag(
       'tr',
       tag('td', str(row)),
       tag('td', f'{weight:g}'),
       *(tag('td', _tokens(tokens, row)) for tokens in batch.tokens),
-      *(tag('td', texts[row]) for texts in batch.singles.values()),
-      class_='' if weight else 'weightless',
+      *(tag('td', texts[row]) for texts in batch.scalars.values()),
+      class_='' if weight else 'zero-weight',
     )
     for row, weight in enumerate(batch.weights)
   ]
@@ -120,7 +120,7 @@ def _tokens(tokens: inspecting.Tokens, row: int) -> Html:
 
 
 def _class_of(tokens: inspecting.Tokens, row: int, position: int) -> str:
-  if not tokens.counts[row, position]:
+  if not tokens.is_token[row, position]:
     return 'token padding'
   if tokens.segments is None:
     return 'token'

@@ -1,4 +1,4 @@
-"""What is found out about a dataset, as lines of text."""
+"""The results of an inspection as lines of text."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from pax_compat.tools import inspecting
 
 
 def of_dataset(found: inspecting.Dataset, rows: int) -> str:
-  """Returns lines about a dataset.
+  """Returns the lines of a dataset.
 
   Args:
-    found: what was found out.
-    rows: how many examples of each batch are shown.
+    found: its results.
+    rows: number of examples shown of each batch.
   """
-  lines = [f'{found.config.name}: {how_it_is_read(found.config)}']
+  lines = [f'{found.config.name}: {evaluation_of(found.config)}']
   width = max(map(len, found.specs))
   for name, (shape, dtype) in found.specs.items():
     lines.append(f'  {name.ljust(width)}  {dtype}{list(shape)}')
@@ -21,7 +21,7 @@ def of_dataset(found: inspecting.Dataset, rows: int) -> str:
     for row in range(min(rows, len(batch.weights))):
       for tokens in batch.tokens:
         lines.append(f'    [{row}] {tokens.field}: {tokens.texts[row]!r}')
-      for name, texts in batch.singles.items():
+      for name, texts in batch.scalars.items():
         lines.append(f'    [{row}] {name}: {texts[row]}')
   if found.shards is not None:
     lines.append(f'  {of_shards(found.shards)}')
@@ -29,8 +29,8 @@ def of_dataset(found: inspecting.Dataset, rows: int) -> str:
   return '\n'.join(lines)
 
 
-def how_it_is_read(config) -> str:
-  """Returns what a dataset is for, and how much of it is read at a time."""
+def evaluation_of(config) -> str:
+  """Returns the use of a dataset: training, or how an evaluation reads it."""
   if config.is_training:
     return 'training data'
   if config.reset_for_eval:
@@ -39,19 +39,19 @@ def how_it_is_read(config) -> str:
 
 
 def described(batch: inspecting.Batch) -> str:
-  """Returns how full a batch is."""
+  """Returns the shares of a batch that are not padding."""
   rows = len(batch.weights)
-  told = [f'{np.count_nonzero(batch.weights)} of {rows} examples count']
+  shares = [f'{np.count_nonzero(batch.weights)} of {rows} examples count']
   for tokens in batch.tokens:
-    share = tokens.counts.mean() if tokens.counts.size else 0.0
-    told.append(f'{share:.0%} of {tokens.field} is no padding')
-  return ', '.join(told)
+    share = tokens.is_token.mean() if tokens.is_token.size else 0.0
+    shares.append(f'{share:.0%} of {tokens.field} is not padding')
+  return ', '.join(shares)
 
 
 def of_shards(shards: inspecting.Shards) -> str:
-  """Returns what several hosts have read."""
+  """Returns the results of comparing several hosts."""
   is_whole = shards.excess is not None
-  read = 'all of the data' if is_whole else 'the first batches'
+  read = 'all data' if is_whole else 'the first batches'
   return (
     f'{shards.hosts} hosts read {read}: {shards.examples} different examples,'
     f' {shards.shared} of them by more than one host, {shards.repeated} more'

@@ -1,15 +1,15 @@
-"""HTML made of elements, in which every text is escaped."""
+"""HTML elements; strings are escaped."""
 
 import html
 
 
 class Html(str):
-  """HTML, and no text: it goes into a page as it is."""
+  """HTML, which is not escaped."""
 
   __slots__ = ()
 
 
-# Elements without an end.
+# Elements without an end tag.
 _EMPTY = ('input', 'meta')
 
 
@@ -18,7 +18,7 @@ def tag(name: str, /, *children: str | None, **attributes: str | bool) -> Html:
 
   Args:
     name: of the element.
-    *children: `Html` as it is; texts, which are escaped; None for nothing.
+    *children: `Html`; strings, which are escaped; None for nothing.
     **attributes: `class_` stands for `class`, `data_x` for `data-x`. True is an
       attribute without a value, False none.
   """

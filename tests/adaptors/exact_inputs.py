@@ -1,4 +1,4 @@
-"""Finite eval inputs of every kind, whose examples can be told apart."""
+"""Finite eval inputs of every kind, with distinct examples."""
 
 import collections
 import json
@@ -53,7 +53,7 @@ def _numbers(count: int, rows: int, folder: pathlib.Path, hosts: dict):
 def _repeating_numbers(
   count: int, rows: int, folder: pathlib.Path, hosts: dict
 ):
-  """Numbers that begin again and again."""
+  """Numbers that are repeated."""
   del folder
   params = testing.numbers(count, repeat=True, batch=_reader_rows(count))
   params.Set(batch_size=rows, num_samples=count)
@@ -63,7 +63,7 @@ def _repeating_numbers(
 
 
 class _Indexed(indexed_input.IndexedInput):
-  """Numbers that are asked for."""
+  """Numbers read by index."""
 
   count: int = 0
 
@@ -109,7 +109,7 @@ def _tf_data(count: int, rows: int, folder: pathlib.Path, hosts: dict):
 
 
 def _seqio(count: int, rows: int, folder: pathlib.Path, hosts: dict):
-  """Texts of a SeqIO task."""
+  """Strings of a SeqIO task."""
   del folder
   name = f'exact_{count}'
   tiny_tasks.register(name, count)
@@ -137,21 +137,21 @@ def shard(
   hosts: int,
   host: int,
 ) -> tuple[list[str], int]:
-  """Reads what one host gets of an evaluation.
+  """Reads the examples of one host in an evaluation.
 
   Args:
     kind: of the input, of `KINDS`.
     count: examples of the data.
     rows: of a batch of a host.
     folder: for files.
-    hosts: how many there are.
+    hosts: number of hosts.
     host: which of them.
 
   Returns:
-    What tells the examples that count apart, and the number of batches.
+    Unique values of the examples that count, and the number of batches.
   """
-  told = dict(num_infeed_hosts=hosts, infeed_host_index=host)
-  data = KINDS[kind](count, rows, folder, told)
+  fields = dict(num_infeed_hosts=hosts, infeed_host_index=host)
+  data = KINDS[kind](count, rows, folder, fields)
   try:
     found, batches = [], testing.drain(data)
     for batch in batches:
@@ -181,7 +181,7 @@ def check(shards: Iterable[tuple[list[str], int]], count: int):
 
 
 def print_shards(folder: str, host: int, hosts: int, counts: Iterable[int]):
-  """Prints, as JSON, what a host gets of the inputs of all kinds."""
+  """Prints, as JSON, a host's examples of the inputs of all kinds."""
   result = {
     f'{kind}/{count}': shard(
       kind,

@@ -15,8 +15,20 @@ from tests.pax_compat import launching
 
 _HOSTS = (1, 2, 3, 4, 8)
 _ROWS = 5
+_MANY = 10_007
 # Kinds that refuse data without any example.
 _REFUSE_NONE = {'lingvo text', 'lingvo lazy'}
+
+
+def _hosts(*quick: int):
+  """Repeats a test for all numbers of hosts, of which some are not slow."""
+  return pytest.mark.parametrize(
+    'hosts',
+    [
+      pytest.param(n, marks=[] if n in quick else pytest.mark.slow)
+      for n in _HOSTS
+    ],
+  )
 
 
 def _check(kind, folder, *, count, rows, hosts):
@@ -32,7 +44,7 @@ def _check(kind, folder, *, count, rows, hosts):
     assert shards[0][1] == -(-count // (rows * hosts))
 
 
-@pytest.mark.parametrize('hosts', _HOSTS)
+@_hosts(3)
 @pytest.mark.parametrize(
   'kind', [kind for kind in exact_inputs.KINDS if kind.startswith('lingvo')]
 )
@@ -51,15 +63,20 @@ def test_any_number_of_examples_and_rows(kind, hosts, tmp_path_factory):
   check()
 
 
-@pytest.mark.parametrize('hosts', _HOSTS)
+@_hosts(1, 3, 8)
 @pytest.mark.parametrize('kind', exact_inputs.KINDS)
 def test_every_example_counts_once(kind, hosts, tmp_path):
   for count in (1, _ROWS - 1, _ROWS, _ROWS + 1):
     _check(kind, tmp_path, count=count, rows=_ROWS, hosts=hosts)
-  _check(kind, tmp_path, count=10_007, rows=250, hosts=hosts)
 
 
-@pytest.mark.parametrize('hosts', _HOSTS)
+@_hosts(3)
+@pytest.mark.parametrize('kind', exact_inputs.KINDS)
+def test_every_one_of_many_examples_counts_once(kind, hosts, tmp_path):
+  _check(kind, tmp_path, count=_MANY, rows=250, hosts=hosts)
+
+
+@_hosts(1, 3)
 @pytest.mark.parametrize('kind', exact_inputs.KINDS)
 def test_no_example(kind, hosts, tmp_path):
   if kind not in _REFUSE_NONE:
@@ -72,7 +89,7 @@ def test_no_example(kind, hosts, tmp_path):
       )
 
 
-@pytest.mark.parametrize('count', [2, 4])
+@pytest.mark.parametrize('count', [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_real_processes(count, tmp_path):
   counts = (1, 10)
   outputs = launching.run_on_processes(

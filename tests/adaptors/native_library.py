@@ -80,7 +80,7 @@ def environment(*sites: pathlib.Path, cache: pathlib.Path) -> dict[str, str]:
 def run_python(
   program: str, *sites: pathlib.Path, cache: pathlib.Path
 ) -> tuple[list[str], str]:
-  """Runs a program in a process of its own, in which it must succeed.
+  """Runs a program in a separate process, in which it must succeed.
 
   Returns:
     The lines of its output, and what it wrote to stderr.

@@ -23,7 +23,7 @@ _PROPERTIES = settings(max_examples=6)
 
 
 def numbers(count: int = 10, shuffle: bool = True, seed=0, is_training=False):
-  """Returns examples that hold their number."""
+  """Returns examples with their index."""
   tf = lingvo_runtime.tensorflow()
   dataset = tf.data.Dataset.range(count)
   if is_training and shuffle:
@@ -32,7 +32,7 @@ def numbers(count: int = 10, shuffle: bool = True, seed=0, is_training=False):
 
 
 def shuffled_without_a_seed():
-  """Returns numbers in an order that nobody can repeat."""
+  """Returns numbers in an order that is not deterministic."""
   return (
     lingvo_runtime.tensorflow()
     .data.Dataset.range(1000)
@@ -42,7 +42,7 @@ def shuffled_without_a_seed():
 
 
 def of_host(host: int, hosts: int, count: int = 10):
-  """Returns the part of the numbers that is a host's."""
+  """Returns the numbers of a host."""
   return numbers(count).shard(hosts, host)
 
 
@@ -73,7 +73,7 @@ def test_an_evaluation_has_each_example_once(count, size, hosts):
   st.integers(1, 20),
   st.lists(st.tuples(_HOSTS, _SIZES, st.integers(0, 3)), max_size=4),
 )
-def test_a_run_goes_on_with_other_hosts_and_other_batches(count, parts):
+def test_a_run_continues_with_other_hosts_and_batch_sizes(count, parts):
   config = _config(count=count, is_training=True, input_random_seed=5)
   total = sum(hosts * size * steps for hosts, size, steps in parts)
   expected = input_hosts.read(config, hosts=1, batch_size=1, steps=total).ids
@@ -99,7 +99,7 @@ def test_training_ends_after_its_epochs(hosts):
     assert sorted(share.ids[first : first + 5]) == list(range(5))
 
 
-def test_a_function_that_splits_the_data_is_let():
+def test_a_function_may_split_the_data():
   config = _config(of_host, is_training=True)
   share = input_hosts.read(config, hosts=2, batch_size=2, steps=3)
   # Step by step, host by host; each host has five of the numbers.
@@ -116,7 +116,7 @@ def test_a_function_that_splits_the_data_is_let():
     assert data.get_next().id.tolist() == expected
 
 
-def test_what_is_mapped_is_a_hosts_own_and_one_of_each_step():
+def test_a_host_maps_its_own_examples_and_one_of_each_step():
   mapped = []
 
   def note(example):
@@ -144,7 +144,7 @@ def test_what_is_mapped_is_a_hosts_own_and_one_of_each_step():
     (dict(eval_loop_num_batches=2), range(8), [8, 9, *range(6)]),
   ],
 )
-def test_what_an_evaluation_reads(fields, first, second):
+def test_evaluations(fields, first, second):
   data = _config(**fields).Instantiate()
   for expected in (first, second):
     fed = evaluation.all_batches(data, lambda batch: batch)
@@ -168,7 +168,7 @@ def _texts():
   return tf.data.Dataset.from_tensor_slices(rows)
 
 
-def test_texts_and_weights_are_kept_and_fillers_do_not_count():
+def test_strings_and_weights_are_kept_and_padding_rows_have_weight_0():
   batch = _config(_texts, reset_for_eval=True).Instantiate().get_next()
   assert batch.text.tolist() == [b'one', b'two', b'three', b'one']
   np.testing.assert_array_equal(batch.eval_sample_weights, [1, 0.5, 1, 0])
@@ -176,7 +176,7 @@ def test_texts_and_weights_are_kept_and_fillers_do_not_count():
   assert isinstance(batch, NestedMap)
 
 
-def test_what_a_batch_is_like_is_known_without_reading_one():
+def test_specs_are_known_without_a_batch():
   config = _config(batch_padding_size=1)
   data = config.Instantiate()
   specs = data.batch_specs()
@@ -191,7 +191,7 @@ def test_what_a_batch_is_like_is_known_without_reading_one():
   assert 'text' not in texts.batch_specs()
 
 
-def test_an_unknown_shape_is_read_off_a_batch():
+def test_specs_of_unknown_shapes_need_a_batch():
   def unknown():
     tf = lingvo_runtime.tensorflow()
     shape = tf.TensorSpec([None], tf.int32)
@@ -208,10 +208,10 @@ def test_an_unknown_shape_is_read_off_a_batch():
   )
 
 
-# Where it stands.
+# State.
 
 
-def test_the_state_is_from_before_the_batch_that_was_peeked_at():
+def test_the_state_is_from_before_the_peeked_batch():
   config = _config(is_training=True)
   data = config.Instantiate()
   data.get_next_padded()
@@ -221,7 +221,7 @@ def test_the_state_is_from_before_the_batch_that_was_peeked_at():
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
   other.resume_at(1)
   np.testing.assert_array_equal(other.get_next().id, peeked.id)
-  assert 'comes next' in other.after_restart()
+  assert 'at the next example' in other.after_restart()
 
 
 def test_steps_are_those_of_all_hosts():
@@ -234,7 +234,7 @@ def test_steps_are_those_of_all_hosts():
   assert resumed.get_next().id.tolist() == data.get_next().id.tolist()
 
 
-def test_another_order_than_before_is_found_out():
+def test_another_order_is_refused():
   config = _config(shuffled_without_a_seed, is_training=True)
   data = config.Instantiate()
   data.get_next()
@@ -243,7 +243,7 @@ def test_another_order_than_before_is_found_out():
     other.set_state(data.get_state())
 
 
-def test_data_that_nobody_can_repeat_has_no_state():
+def test_data_that_is_not_deterministic_has_no_state():
   config = _config(
     shuffled_without_a_seed, is_training=True, is_deterministic=False
   )
@@ -259,12 +259,12 @@ def test_data_that_nobody_can_repeat_has_no_state():
 @pytest.mark.parametrize(
   'state', [b'', b'[]', b'{"examples_read": -1, "first_example": null}']
 )
-def test_what_is_no_state_is_refused(state):
-  with pytest.raises(errors.UserError, match='is no state of input'):
+def test_invalid_states(state):
+  with pytest.raises(errors.UserError, match='is not a state of input'):
     _config().Instantiate().set_state(state)
 
 
-def test_hosts_that_read_other_data_can_be_told():
+def test_digests_of_other_data_differ():
   def digests(host, function=numbers):
     config = _config(function, batch_size=2, is_training=True)
     data = config.Instantiate(num_infeed_hosts=2, infeed_host_index=host)
@@ -287,7 +287,7 @@ def test_a_state_is_small_and_readable():
   assert json.loads(data.get_state())['examples_read'] == 4
 
 
-# Mistakes, and what is left behind.
+# Invalid datasets, and threads that are left.
 
 
 def _dataset(make):
@@ -295,7 +295,7 @@ def _dataset(make):
 
 
 @pytest.mark.parametrize(
-  ('make', 'fields', 'said'),
+  ('make', 'fields', 'message'),
   [
     (
       lambda tf: [1, 2],
@@ -318,7 +318,7 @@ def _dataset(make):
     (
       lambda tf: tf.data.Dataset.range(1, 9).map(lambda i: {'x': tf.ones([i])}),
       {},
-      'the dataset fails after 0 examples, which are to have one shape',
+      'the dataset fails after 0 examples, which must have one shape',
     ),
     (
       lambda tf: tf.data.TextLineDataset('/not/there').map(lambda x: {'x': x}),
@@ -332,14 +332,14 @@ def _dataset(make):
     ),
   ],
 )
-def test_datasets_that_are_refused(make, fields, said):
+def test_datasets_that_are_refused(make, fields, message):
   data = _config(_dataset(make), **fields).Instantiate()
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     data.get_next()
 
 
 def _examples_of(path, compute=False):
-  """Returns a dataset of what the files have whose paths begin so."""
+  """Returns a dataset of the files whose paths begin with `path`."""
   tf = lingvo_runtime.tensorflow()
   paths = tf.data.Dataset.list_files(f'{path}*', shuffle=False)
   if compute:
@@ -351,15 +351,15 @@ def _examples_of(path, compute=False):
 
 
 @pytest.mark.parametrize(
-  ('third', 'compute', 'said'),
+  ('third', 'compute', 'message'),
   [
     (None, False, 'record 5 of {}/a_bad .* does not match its checksum'),
-    (None, True, 'a record of a file that is not known: .*corrupted record'),
-    (b'\xff none', False, 'record 2 of {}/a_bad is no tf.Example'),
-    (b'\xff none', True, 'that is not known: .*Could not parse example'),
+    (None, True, 'a record of an unknown file: .*corrupted record'),
+    (b'\xff none', False, 'record 2 of {}/a_bad is not a tf.Example'),
+    (b'\xff none', True, 'an unknown file: .*Could not parse example'),
   ],
 )
-def test_the_record_that_fails_is_named(tmp_path, third, compute, said):
+def test_the_record_that_fails_is_named(tmp_path, third, compute, message):
   damaged_files.write(tmp_path / 'a_good')
   damaged_files.damaged(tmp_path / 'a_bad', 'data')
   if third is not None:
@@ -369,8 +369,8 @@ def test_the_record_that_fails_is_named(tmp_path, third, compute, said):
     _examples_of, path=str(tmp_path / 'a_'), compute=compute
   )
   data = _config(function, batch_size=1, reset_for_eval=True).Instantiate()
-  said = f'fails after \\d+ examples.*{said.format(tmp_path)}'
-  with pytest.raises(errors.UserError, match=said):
+  message = f'fails after \\d+ examples.*{message.format(tmp_path)}'
+  with pytest.raises(errors.UserError, match=message):
     for _ in range(41):
       data.get_next()
 
@@ -379,14 +379,14 @@ _TWO_HOSTS = dict(num_infeed_hosts=2)
 
 
 @pytest.mark.parametrize(
-  ('function', 'fields', 'said'),
+  ('function', 'fields', 'message'),
   [
     (numbers, dict(batch_size=None), 'batch_size of input is not set'),
     (numbers, dict(num_epochs=2), 'num_epochs of input is 2, and is_training'),
     (
       numbers,
       dict(num_epochs=1.5, is_training=True),
-      'num_epochs of train is 1.5, and is_training is True; expected at least',
+      'num_epochs of train is 1.5, and is_training is True; expected None',
     ),
     (numbers, dict(infeed_host_index=1), 'is 1; expected one of 1 hosts'),
     (numbers, dict(map_fn=3), 'map_fn of input is 3; expected a function'),
@@ -399,16 +399,16 @@ _TWO_HOSTS = dict(num_infeed_hosts=2)
     (
       of_host,
       dict(reset_for_eval=True, **_TWO_HOSTS),
-      'splits the data over 2 hosts, which may have more or fewer',
+      'splits the data over 2 hosts, which may have different',
     ),
   ],
 )
-def test_fields_that_make_no_sense(function, fields, said):
-  with pytest.raises(errors.UserError, match=said):
+def test_invalid_fields(function, fields, message):
+  with pytest.raises(errors.UserError, match=message):
     _config(function, **fields).Instantiate()
 
 
-def test_nothing_is_left_behind():
+def test_no_thread_is_left():
   config = _config(reset_for_eval=True)
 
   def cycle():

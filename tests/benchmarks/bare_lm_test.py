@@ -1,6 +1,6 @@
-"""Tests of `benchmarks.bare_lm`: its two ways to attend are the same function.
+"""Tests of `benchmarks.bare_lm`: its two attentions are the same function.
 
-`lm_step_test` holds it against the translated experiment.
+`lm_step_test` compares it with the translated experiment.
 """
 
 import jax
@@ -54,7 +54,7 @@ def _losses(weights, batch, attention):
   return losses
 
 
-def test_both_ways_to_attend_train_alike():
+def test_both_attentions_train_alike():
   rng = np.random.default_rng(0)
   batch = dict(
     ids=rng.integers(0, _V, (3, 6)),

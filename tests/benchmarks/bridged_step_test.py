@@ -8,7 +8,7 @@ from pax_compat import errors
 
 @pytest.fixture(scope='module')
 def measured():
-  """What a round of a family gives whose layers write variables."""
+  """Results of a family whose layers update variables."""
   return bridged_step.measure('lenet5_batch_norm', rounds=1, steps=1)
 
 
@@ -33,6 +33,6 @@ def test_families_have_tasks():
   assert 'sentence_pairs' not in known
 
 
-def test_no_such_family():
+def test_an_unknown_family():
   with pytest.raises(errors.UserError, match='did you mean: lenet5'):
     bridged_step.family_of('lenet')

@@ -13,22 +13,23 @@ from tests.adaptors import native_library
 pytestmark = native_library.NEEDS_LINGVO
 
 _SIZES = checkpoint_import.Sizes(dims=512, layers=3)  # 18 million parameters.
-# Of a state of 437 MB, besides which 50 to 100 MB of libraries, compiled code
-# and garbage do not count for much.
+# A state of 437 MB, so that 50 to 100 MB of libraries, compiled code and
+# garbage are negligible.
 _LARGE = checkpoint_import.Sizes(dims=1024, layers=6)
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """Returns a folder with a made-up run of Lingvo's."""
+  """Returns a folder with a synthetic Lingvo run."""
   path = tmp_path_factory.mktemp('checkpoint_import')
   experiment = checkpoint_import.experiment(_SIZES, 'SGD')
   checkpoint_import.make(experiment, path / 'old')
   return path
 
 
+@pytest.mark.slow
 def test_memory_of_an_import(tmp_path):
-  # In a process of its own: what other tests have left is freed meanwhile.
+  # In a separate process, without memory of other tests.
   subprocess.run(
     checkpoint_import.command(_LARGE, 'SGD', tmp_path, 'whole'), check=True
   )
@@ -37,13 +38,14 @@ def test_memory_of_an_import(tmp_path):
   assert found['bytes'] == pytest.approx(4 * _LARGE.parameters, rel=0.01)
   assert 0 < found['risen'] <= found['bytes'] + 2 * found['largest']
   assert result['copy']['bytes'] > found['bytes']
-  # The summary takes what the parts return.
+  # The summary has all results.
   resumed = {'left': 2, 'again': 0, 'seconds': 1.0}
   text = checkpoint_import.summary({**result, 'resumed': resumed})
   assert '0 of 2 arrays were made again' in text
 
 
-def test_a_killed_import_goes_on(folder):
+@pytest.mark.slow
+def test_a_killed_import_resumes(folder):
   new = folder / 'new'
   command = checkpoint_import.command(_SIZES, 'SGD', folder, 'import')
   left = checkpoint_import.kill_half_way(command, new, 4 * _SIZES.parameters)
@@ -57,9 +59,9 @@ def test_a_killed_import_goes_on(folder):
   assert resumed['left'] == len(left.found) and resumed['again'] == 0
   assert not (new / converting.STAGING).exists()
   assert (new / 'checkpoints' / 'manifests' / '5.json').exists()
-  told = []
-  converting.verify(experiment, new, files.newest(folder / 'old'), told.append)
-  assert 'bit by bit' in told[0]
+  lines = []
+  converting.verify(experiment, new, files.newest(folder / 'old'), lines.append)
+  assert 'bit by bit' in lines[0]
 
 
 @pytest.mark.parametrize('parameters', [2e7, 1e9])

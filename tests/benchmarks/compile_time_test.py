@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.compile_time`: what it compiles and sums up."""
+"""Tests of `benchmarks.compile_time`."""
 
 import json
 
@@ -15,7 +15,7 @@ SIZES = compile_time.Sizes(
 
 
 @pytest.mark.parametrize('step', [Step('repeated', 2), Step('stacked', 2)])
-def test_a_step_has_the_layers_that_it_says(step):
+def test_a_step_has_its_number_of_layers(step):
   task = compile_time.task(step, SIZES).Instantiate()
   model = task.model.Instantiate()
   batch = compile_time.batch(SIZES)
@@ -29,7 +29,7 @@ def test_a_step_has_the_layers_that_it_says(step):
 
 
 def test_every_phase_of_every_step_is_timed():
-  # In a process of its own, since it clears the caches of its process.
+  # In a separate process, since it clears JAX's caches.
   done = launching.run_script("""
     import json
     from benchmarks.compile_time import Step, measure
@@ -46,7 +46,7 @@ def test_every_phase_of_every_step_is_timed():
 
 
 def test_ratios_are_medians_over_the_rounds():
-  """The slowness of a round meets both of its times."""
+  """A slow round affects both of its times."""
   totals = dict(
     zip(STEPS, ([1, 2, 10], [3, 2, 11], [4, 8, 4], [8, 16, 8]), strict=True)
   )

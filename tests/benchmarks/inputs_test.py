@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.inputs`: that both read, and all is read; no times."""
+"""Tests of `benchmarks.inputs`: both read everything; no times."""
 
 from benchmarks import inputs
 
@@ -10,8 +10,8 @@ def test_a_short_run(tmp_path):
     'evaluation': {'200': inputs.evaluation(tmp_path, 200)},
   }
   assert len(result['feeding']) == 3
-  for told in result['feeding'].values():
-    assert told.keys() == {'ours', 'bare', 'ratio', 'lower', 'upper'}
-    assert all(value > 0 for value in told.values())
+  for row in result['feeding'].values():
+    assert row.keys() == {'ours', 'bare', 'ratio', 'lower', 'upper'}
+    assert all(value > 0 for value in row.values())
   assert result['evaluation']['200']['microseconds'] > 0
   assert len(inputs.text_of(result).splitlines()) == 6

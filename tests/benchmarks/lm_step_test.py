@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.lm_step`: that it compares equal things; no times."""
+"""Tests of `benchmarks.lm_step`: it compares equal computations; no times."""
 
 import json
 import math
@@ -25,7 +25,7 @@ class Small(python_docs.TransformerLmTiny):
 
 @pytest.fixture(scope='module')
 def result(tmp_path_factory):
-  """What a short run of the command writes, without Lingvo's own training."""
+  """Output of a short run of the command, without Lingvo's training."""
   site = tmp_path_factory.mktemp('lm_step')
   (site / 'models').mkdir()
   (site / 'models' / '__init__.py').write_text('')

@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.peers`: how they are compared and summed up."""
+"""Tests of `benchmarks.peers`: comparisons and summaries."""
 
 import pytest
 
@@ -40,10 +40,10 @@ def test_unequal_peers_are_refused(other):
     peers.compare(both, ['s'])
 
 
-def test_peers_with_random_numbers_of_their_own():
+def test_peers_with_different_random_numbers():
   def both():
     return {'ours': _FixedPeer(4.0, 3.0), 'bare': _FixedPeer(4.1, 3.2)}
 
   assert peers.compare(both(), ['s'], tolerance=0.1)['bare'] == [4.1, 3.2]
-  with pytest.raises(errors.UserError, match='at most 0.05 of difference'):
+  with pytest.raises(errors.UserError, match='difference of at most 0.05'):
     peers.compare(both(), ['s'], tolerance=0.05)

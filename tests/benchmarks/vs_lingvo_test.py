@@ -12,10 +12,10 @@ _TINY = dict(EMBEDDING_DIM=4, RNN_STATE_DIM=8, VOCAB_SIZE=64, NUM_SAMPLED=32)
 
 @pytest.fixture(scope='module')
 def measured():
-  """What a round of a tiny LSTM gives."""
+  """Results of a round of a tiny LSTM."""
   [lstm] = vs_lingvo.chosen(['lstm-32'])
   case = dataclasses.replace(
-    lstm, sizes={**lstm.sizes, **_TINY}, made_up=(4, 6)
+    lstm, sizes={**lstm.sizes, **_TINY}, synthetic_shape=(4, 6)
   )
   return vs_lingvo.measure(case, rounds=1, steps=1)
 
@@ -43,12 +43,12 @@ def test_rates_of_all_shapes(measured):
 
 
 def test_a_ratio_is_of_speeds():
-  told = {
+  summary = {
     'shares': {'s': 1.0},
     'seconds': {'ours': {'s': 0.5, 'all': 0.5}, 'lingvo': {'s': 2, 'all': 2}},
     'ratios': {'lingvo': {'s': 0.25, 'all': 0.25}},
   }
-  found = vs_lingvo.rates(told)
+  found = vs_lingvo.rates(summary)
   assert found['ratios'] == {'s': 4, 'all': 4}
   assert found['steps_per_second']['ours'] == {'s': 2, 'all': 2}
 
@@ -59,6 +59,6 @@ def test_three_sizes_of_each_model(model):
   assert len({tuple(c.sizes.items()) for c in cases}) == len(cases) == 3
 
 
-def test_no_such_case():
+def test_an_unknown_case():
   with pytest.raises(errors.UserError, match='did you mean: lstm-64'):
     vs_lingvo.chosen(['lstm64'])

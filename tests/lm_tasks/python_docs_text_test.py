@@ -29,7 +29,7 @@ def _all_lines(corpus) -> list[str]:
   return [line for lines in corpus.splits.values() for line in lines]
 
 
-def test_files_hold_one_example_per_line(cache):
+def test_files_have_one_example_per_line(cache):
   for split, path in python_docs_text.files().items():
     assert cache in pathlib.Path(path).parents
     lines = pathlib.Path(path).read_text(encoding='ascii').split('\n')
@@ -72,7 +72,7 @@ def test_a_damaged_file_is_written_again(cache):
   ]
 
 
-def test_processes_at_once_agree(cache):
+def test_concurrent_processes_agree(cache):
   code = 'from lm_tasks import python_docs_text as t; print(t.files())'
   running = [
     subprocess.Popen(
@@ -102,7 +102,7 @@ def test_description_is_the_loss_of_letter_frequencies():
   entropy = -sum(share * math.log(share) for share in shares)
   assert description.lines == len(lines)
   assert description.characters == letters.total() - len(lines)
-  # The description counts each of the tokens once more.
+  # The description adds one to each token's count.
   assert description.unigram_nats == pytest.approx(entropy, rel=1e-3)
   assert python_docs_text.describe('dev').unigram_nats < math.log(76)
 
@@ -129,7 +129,7 @@ def test_split_topics_keeps_a_topic_together():
   ]
   assert sum(map(len, owners)) == 100
   assert [len(lines) for lines in corpus.splits.values()] == [168, 16, 16]
-  # The split follows from the topics, not from their order.
+  # The split depends on the topics, not on their order.
   backwards = dict(reversed(topics.items()))
   assert python_docs_text.split_topics(backwards) == corpus
 

@@ -1,4 +1,4 @@
-"""Tests of made-up token sequences."""
+"""Tests of synthetic token sequences."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def _input(**fields):
   return SyntheticLmInput.config(**fields).Instantiate()
 
 
-def test_rows_count_up_in_steps_of_their_own():
+def test_rows_count_up_with_different_strides():
   batch = _input().get_next()
   steps = np.diff(batch.labels, axis=1) % 10
   assert (steps == steps[:, :1]).all() and (steps > 0).all()
@@ -50,7 +50,7 @@ def test_it_resumes_and_resets_and_ends():
     again.get_next()
 
 
-def test_it_goes_on_with_the_next_rows_on_any_number_of_hosts():
+def test_it_resumes_with_the_next_rows_on_any_number_of_hosts():
   alone = _input()
   order = np.concatenate([alone.get_next().labels for _ in range(9)])
   state, read = b'0', []
@@ -67,11 +67,11 @@ def test_it_goes_on_with_the_next_rows_on_any_number_of_hosts():
     alone.set_state(b'x')
 
 
-def test_starts_and_steps_are_drawn_evenly():
+def test_starts_and_strides_are_uniform():
   data = _input(batch_size=4000, vocab_size=9)
   labels = data.get_next().labels
   starts = np.bincount(labels[:, 0], minlength=9)
-  # Of the nine starts, the first and the last are the same of eight tokens.
+  # The first and the last of the nine starts give the same of eight tokens.
   np.testing.assert_allclose(starts / 4000, [0, 2 / 9, *[1 / 9] * 7], atol=0.03)
   steps = np.bincount((labels[:, 1] - labels[:, 0]) % 8, minlength=8)
   np.testing.assert_allclose(steps / 4000, [0, *[1 / 7] * 7], atol=0.03)

@@ -1,5 +1,7 @@
 """Tests of a text file as bytes."""
 
+import doctest
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,12 @@ def _epoch(path, **fields):
   return text_bytes.BytesInput.config(path=path, **fields).Instantiate()
 
 
-def test_each_byte_is_foretold_once_from_the_one_before(path):
+def test_the_example():
+  result = doctest.testmod(text_bytes)
+  assert result.attempted and not result.failed
+
+
+def test_each_byte_is_predicted_once_from_the_previous_one(path):
   data = _epoch(path)
   assert data.num_samples == 4
   expected = _TEXT.encode()
@@ -44,7 +51,7 @@ def test_each_byte_is_foretold_once_from_the_one_before(path):
     data.get_next()
 
 
-def test_ids_are_texts_again(path):
+def test_ids_are_decoded_to_strings(path):
   batch = _epoch(path, seq_len=30).get_next()
   lengths = batch.weights.sum(axis=1).astype(int)
   grains = text_bytes.GrainBytesInput.config(dataset_fn=dict, batch_size=1)

@@ -1,5 +1,7 @@
 """Tests of experiments as such."""
 
+import doctest
+
 import pytest
 
 from pax_compat import base_experiment, base_input, errors, tasks_lib
@@ -19,7 +21,13 @@ class Mine(base_experiment.BaseExperiment):
     ]
 
 
-def test_datasets_are_told_apart_by_their_use():
+def test_the_example():
+  names = {'base_input': base_input, 'tasks_lib': tasks_lib}
+  found = doctest.testmod(base_experiment, extraglobs=names)
+  assert found.attempted > 0 and found.failed == 0
+
+
+def test_datasets_by_their_use():
   assert [d.name for d in Mine().train_datasets()] == ['train']
   assert [d.name for d in Mine().eval_datasets()] == ['dev', 'test']
 
@@ -35,7 +43,7 @@ def test_the_training_dataset():
     Two().training_dataset()
 
 
-def test_both_names_of_what_is_decoded():
+def test_both_names_of_the_datasets_to_decode():
   class Decoded(Mine):
     def decoder_datasets(self):
       return self.eval_datasets()
@@ -50,7 +58,7 @@ def test_both_names_of_what_is_decoded():
     *('train_programs', 'eval_programs', 'decode_programs'),
   ],
 )
-def test_what_nothing_would_call(name):
+def test_unsupported_methods_are_refused(name):
   derived = type('Derived', (Mine,), {name: lambda self: None})
   with pytest.raises(errors.UserError, match=f'Derived.{name} is not suppor'):
     derived().check_supported()

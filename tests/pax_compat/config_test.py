@@ -1,5 +1,7 @@
 """Tests of configs in both of their spellings."""
 
+import doctest
+
 import fiddle as fdl
 import pytest
 
@@ -42,6 +44,11 @@ class Layer(base_layer.BaseLayer):
     part: Config = sub_config_field(Part)
 
 
+def test_the_examples():
+  found = doctest.testmod(config)
+  assert found.attempted > 0 and found.failed == 0
+
+
 spellings = pytest.mark.parametrize('cls', [Whole, OldWhole])
 
 
@@ -56,7 +63,7 @@ def test_both_spellings_declare_the_same_fields(cls):
 
 
 @spellings
-def test_all_ways_to_a_config(cls):
+def test_all_spellings_make_the_same_config(cls):
   for c in (
     cls.HParams(dims=2),
     cls.HParams.config(dims=2),
@@ -120,7 +127,7 @@ def test_a_required_field_must_be_set():
   assert Whole.config().Instantiate(dims=1).dims == 1
 
 
-def test_what_is_not_set_yet_has_no_fields():
+def test_a_required_value_does_not_have_attributes():
   class Holder(base_layer.BaseLayer):
     tpl: Config = REQUIRED
 
@@ -144,7 +151,7 @@ def test_building_a_parent_does_not_build_its_templates():
   assert built.part.Instantiate() is not built.part.Instantiate()
 
 
-def test_overrides_hold_for_one_object_only():
+def test_overrides_apply_to_one_object_only():
   c = Part.config(size=1)
   assert c.Instantiate(size=9).size == 9
   assert c.Instantiate().size == 1
@@ -186,12 +193,12 @@ def test_field_values_are_those_set_and_the_defaults():
   assert config.field_values(c)['size'] == 0
 
 
-def test_hparams_that_belong_to_no_class_say_so():
+def test_hparams_without_a_class_are_refused():
   class Loose(config.BaseHParams):
     dims: int = 1
 
   for make in (Loose, Loose.config, Loose.partial):
-    with pytest.raises(errors.UserError, match='belongs to no class'):
+    with pytest.raises(errors.UserError, match='does not belong to a class'):
       make()
 
 

@@ -25,12 +25,12 @@ def test_there_is_always_a_nearest_name():
   assert errors.near_names('zzz', ['abc'], 3) == ['abc']
 
 
-def test_the_hint_is_empty_where_nothing_is_known():
+def test_the_suggestion_is_empty_without_known_names():
   assert errors.did_you_mean('a', []) == ''
   assert errors.did_you_mean('bb', ['b', 'a'], 1) == '; did you mean: b?'
 
 
-def test_a_mistake_in_this_project_or_a_library_has_no_place_of_the_users():
+def test_an_error_in_this_project_or_a_library_has_no_location_in_user_code():
   with pytest.raises(json.JSONDecodeError) as e:
     json.loads('{')
-  assert errors.place_in_users_code(e.value) is None
+  assert errors.location_in_user_code(e.value) is None

@@ -87,18 +87,18 @@ def test_full_partial_and_elided_names(name):
 
 
 @pytest.mark.parametrize('name', ['xp', '4.Exp', 'exp', 'c4', 'params.Exp'])
-def test_other_names_are_none_of_ours(name):
+def test_other_names_are_not_native(name):
   experiment_registry.register(_experiment('tasks.params.c4'))
   assert _find(name) is None
 
 
 @pytest.mark.parametrize('name', ['hyperExp', 'a.hyperExp'])
-def test_only_a_whole_part_called_params_may_be_left_out(name):
+def test_only_a_whole_component_params_may_be_omitted(name):
   experiment_registry.register(_experiment('a.hyperparams'))
   assert _find(name) is None
 
 
-def test_an_ambiguous_name_lists_what_it_may_be():
+def test_an_ambiguous_name_lists_its_matches():
   for module in ('b.m', 'a.m'):
     experiment_registry.register(_experiment(module))
   with pytest.raises(errors.UserError, match='any of a.m.Exp, b.m.Exp; give'):
@@ -106,13 +106,13 @@ def test_an_ambiguous_name_lists_what_it_may_be():
   assert type(_find('a.m.Exp')).__module__ == 'a.m'
 
 
-def test_a_full_name_goes_before_the_ends_of_longer_ones():
+def test_a_full_name_wins_over_suffixes_of_longer_ones():
   short = experiment_registry.register(_experiment('m'))
   experiment_registry.register(_experiment('a.m'))
   assert type(_find('m.Exp')) is short
 
 
-def test_a_name_is_given_once():
+def test_a_name_is_registered_once():
   experiment_registry.register(_experiment('m'))
   again = _experiment('m')
   with pytest.raises(errors.UserError, match="'m.Exp' exists already"):
@@ -149,12 +149,12 @@ def test_a_module_that_registers_nothing_is_not_imported(package):
 
 
 @pytest.mark.parametrize('name', ['no.such.Exp', 'mine.no.Exp', 'sys.Exp'])
-def test_modules_that_are_not_there_are_no_error(package, name):
+def test_modules_that_do_not_exist_are_not_an_error(package, name):
   package('mine.c4', _MODULE.format(name='Exp'))
   assert _find(name) is None
 
 
-def test_a_module_that_breaks_is_an_error_with_its_place(package):
+def test_a_module_that_raises_is_an_error_with_its_location(package):
   package('mine.c4', _MODULE.format(name='Exp') + '\n\nundefined\n')
   with pytest.raises(errors.UserError) as e:
     _find('mine.c4.Exp')
@@ -163,7 +163,7 @@ def test_a_module_that_breaks_is_an_error_with_its_place(package):
   assert f'c4.py:{line}' in str(e.value)
 
 
-def test_a_package_that_breaks_is_an_error_with_its_place(package):
+def test_a_package_that_raises_is_an_error_with_its_location(package):
   package('mine_broken.__init__', '\nraise RuntimeError("boom")\n')
   package('mine_broken.c4', _MODULE.format(name='Exp'))
   with pytest.raises(errors.UserError) as e:
@@ -172,7 +172,7 @@ def test_a_package_that_breaks_is_an_error_with_its_place(package):
   assert '__init__.py:2' in str(e.value)
 
 
-def test_an_imported_module_makes_its_experiments_known(package):
+def test_an_imported_module_registers_its_experiments(package):
   package('mine.c4', _MODULE.format(name='Exp'))
   assert experiment_registry.claims('mine.c4')
   experiment_registry.import_module('mine.c4')

@@ -32,14 +32,14 @@ OPTIONS = SourceOptions(own=(WordsOptions(corpus='somewhere'),))
 
 
 class FakeSource:
-  """Knows some names; what it finds is its own label with the name."""
+  """Finds some names; returns its label with the name."""
 
   KIND = 'Words'
   OPTIONS = WordsOptions
 
   def __init__(self, label, *names, claimed=''):
     self.label, self.known, self.claimed = label, names, claimed
-    self.asked, self.imported = [], []
+    self.calls, self.imported = [], []
 
   def claims(self, module):
     return module.startswith(self.claimed)
@@ -48,7 +48,7 @@ class FakeSource:
     self.imported.append(module)
 
   def find(self, name, options):
-    self.asked.append((name, options))
+    self.calls.append((name, options))
     return f'{self.label}:{name}' if name in self.known else None
 
   def names(self, options):
@@ -84,16 +84,16 @@ def install(monkeypatch):
   return install_sources
 
 
-def test_sources_are_asked_in_the_order_of_their_names(install):
+def test_sources_are_searched_in_the_order_of_their_names(install):
   last, first = FakeSource('last', 'x', 'y'), FakeSource('first', 'x')
   install(b_last=last, a_first=first)
   assert experiment_sources.find('x', OPTIONS) == 'first:x'
-  assert last.asked == []
+  assert last.calls == []
   assert experiment_sources.find('y', OPTIONS) == 'last:y'
-  assert first.asked == [('x', OPTIONS), ('y', OPTIONS)]
+  assert first.calls == [('x', OPTIONS), ('y', OPTIONS)]
 
 
-def test_a_source_is_loaded_only_when_it_is_asked(install):
+def test_a_source_is_loaded_only_when_it_is_searched(install):
   loaded = install(b=FakeSource('b'), a=FakeSource('a', 'x'))
   assert experiment_sources.find('x', OPTIONS) == 'a:x'
   assert loaded == ['a']
@@ -112,13 +112,13 @@ def test_an_unknown_name_is_an_error_with_the_nearest_of_all_sources(install):
     experiment_sources.find('lm.WordLevl', OPTIONS)
 
 
-def test_without_sources_no_name_is_suggested(install):
+def test_without_sources_there_is_no_suggestion(install):
   install()
   with pytest.raises(errors.UserError, match="called 'x'$"):
     experiment_sources.find('x', OPTIONS)
 
 
-def test_an_error_of_a_source_goes_through(install):
+def test_an_error_of_a_source_is_raised(install):
   class Broken(FakeSource):
     def find(self, name, options):
       raise errors.UserError('this name is mine')

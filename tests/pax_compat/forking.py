@@ -12,11 +12,13 @@ import multiprocessing
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 
 from pax_compat.cli import huge_pages
@@ -24,52 +26,92 @@ from pax_compat.cli import huge_pages
 # Importing them starts no backend, whose threads a fork would lose, and defines
 # none of our flags.
 _IMPORTED = ('tensorflow', 'pax_compat.layers', 'pax_compat.trainer.run')
-# Compiled steps, so that only the first of many equal runs compiles them.
-_COMPILED = tempfile.TemporaryDirectory(prefix='compiled-')
-CACHE = {
-  'JAX_COMPILATION_CACHE_DIR': _COMPILED.name,
-  'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-}
 
 
-def run_module(
-  module: str, *arguments: str, env: Mapping[str, str], timeout: float
+class Process:
+  """A Python program in a forked process, which has methods of `Popen`."""
+
+  def __init__(
+    self,
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    out: pathlib.Path,
+    err: pathlib.Path,
+  ):
+    """Starts it.
+
+    Args:
+      command: what follows `python`: `-m` and a module or `-c` and a text, then
+        arguments.
+      env: its environment, but for what JAX reads while it is imported.
+      out: file to which its standard output goes.
+      err: file to which its errors go.
+    """
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(list(_IMPORTED))
+    # The fork server starts with it, so its children really have huge pages.
+    # One whose environment does not say so would replace itself by a new
+    # interpreter.
+    env = huge_pages.with_setting(env) or dict(env)
+    with _environment(env):
+      forkserver.ensure_running()
+    for path in (out, err):
+      path.write_bytes(b'')
+    self._command = list(map(str, command))
+    self._process = context.Process(
+      target=_as_program, args=(self._command, env, [str(out), str(err)])
+    )
+    self._process.start()
+
+  @property
+  def returncode(self) -> int | None:
+    return self._process.exitcode
+
+  def poll(self) -> int | None:
+    return self._process.exitcode
+
+  def wait(self, timeout: float | None = None) -> int:
+    self._process.join(timeout)
+    if self.returncode is None:
+      raise subprocess.TimeoutExpired(self._command, timeout)
+    return self.returncode
+
+  def send_signal(self, number: int):
+    if self.poll() is None:
+      os.kill(self._process.pid, number)
+
+  def kill(self):
+    self.send_signal(signal.SIGKILL)
+
+
+def run(
+  *command: str, env: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess:
-  """Runs a module to its end, as `python -m` does.
+  """Runs a program to its end.
 
   Args:
-    module: its name.
-    *arguments: what follows it on the command line.
+    *command: what follows `python`, see `Process`.
     env: its environment, but for what JAX reads while it is imported.
     timeout: seconds after which it is killed, which is an error.
 
   Returns:
     The ended process, with `returncode`, `stdout` and `stderr` as text.
   """
-  context = multiprocessing.get_context('forkserver')
-  context.set_forkserver_preload(list(_IMPORTED))
-  env = {**env, **CACHE}
-  # The fork server starts with it, so its children really have huge pages. One
-  # whose environment does not say so would replace itself by a new interpreter.
-  env = huge_pages.with_setting(env) or env
-  with _environment(env):
-    forkserver.ensure_running()
   with tempfile.TemporaryDirectory() as folder:
-    streams = [pathlib.Path(folder) / name for name in ('out', 'err')]
-    process = context.Process(
-      target=_as_program, args=(module, arguments, env, streams)
-    )
-    process.start()
-    process.join(timeout)
-    late = process.is_alive()
-    if late:
+    out, err = (pathlib.Path(folder) / name for name in ('out', 'err'))
+    process = Process(command, env=env, out=out, err=err)
+    try:
+      process.wait(timeout)
+    except subprocess.TimeoutExpired as e:
+      e.output, e.stderr = out.read_text(), err.read_text()
+      raise
+    finally:
       process.kill()
-      process.join()
-    out, err = (stream.read_text() for stream in streams)
-  command = [module, *arguments]
-  if late:
-    raise subprocess.TimeoutExpired(command, timeout, out, err)
-  return subprocess.CompletedProcess(command, process.exitcode, out, err)
+      process.wait()
+    return subprocess.CompletedProcess(
+      command, process.returncode, out.read_text(), err.read_text()
+    )
 
 
 @contextlib.contextmanager
@@ -85,17 +127,24 @@ def _environment(env: Mapping[str, str]) -> Iterator[None]:
     os.environ.update(before)
 
 
-def _as_program(module, arguments, env, streams):
+def _as_program(command, env, streams):
   """Makes this process, which was forked just now, that program's."""
   for number, path in enumerate(streams, 1):
-    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
   os.environ.clear()
   os.environ.update(env)
   ours = env.get('PYTHONPATH', '').split(os.pathsep)
   sys.path[:] = [*ours, *(path for path in sys.path if path not in ours)]
-  sys.argv = [module, *arguments]
+  flag, program, *arguments = command
   try:
-    runpy.run_module(module, run_name='__main__', alter_sys=True)
+    if flag == '-m':
+      sys.argv = [program, *arguments]
+      runpy.run_module(program, run_name='__main__', alter_sys=True)
+    else:
+      assert flag == '-c', command
+      sys.argv = ['-c', *arguments]
+      main = sys.modules['__main__'] = types.ModuleType('__main__')
+      exec(compile(program, '<string>', 'exec'), vars(main))
   finally:
     # What the interpreter does at its end, and a forked process does not.
     threading._shutdown()

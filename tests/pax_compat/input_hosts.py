@@ -13,13 +13,13 @@ from pax_compat import config as config_lib
 
 @dataclasses.dataclass
 class Share:
-  """What all hosts together read in some steps.
+  """The batches of all hosts in some steps.
 
   Attributes:
     ids: the field `id` of the examples that count, in the order of the hosts
       and the steps.
     weights: how much these count.
-    num_batches: how many batches there were, on every host.
+    num_batches: number of batches of each host.
     states: where each host's input stood afterwards.
   """
 
@@ -43,7 +43,7 @@ def read(
     config: of an input whose examples have a number or text `id`.
     hosts: H.
     batch_size: B.
-    steps: how many batches each host reads; None for all that there are.
+    steps: number of batches of each host; None for all.
     state: where to begin; None for the beginning.
   """
   inputs = [
@@ -65,7 +65,7 @@ def read(
 
 
 def _batches(data, steps: int | None) -> list:
-  """Returns batches: so many, or all, after which the end must last."""
+  """Returns N batches, or all, checking that the end lasts."""
   if steps is not None:
     return [data.get_next_padded() for _ in range(steps)]
   found = []

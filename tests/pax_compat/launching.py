@@ -6,12 +6,16 @@ import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from collections.abc import Iterator
-from concurrent import futures
 
-# For a process that takes seconds where nothing else is at work.
-PATIENCE_SECONDS = 900
+from tests.pax_compat import forking
+
+# For a process that takes seconds on an idle machine. Below pytest's
+# `faulthandler_timeout`, so that a test fails with the process's output.
+PATIENCE_SECONDS = 150
 _ROOT = pathlib.Path(__file__).parents[2]
 # The library between the processes prints, too, from several threads at once
 # and in the middle of lines. It does so among the errors.
@@ -75,14 +79,26 @@ def free_port() -> Iterator[int]:
 
 
 def run_on_eight_devices(script: str, *args) -> str:
-  """Runs a script on eight CPU devices and returns what it printed."""
-  done = run_script(script, *args, XLA_FLAGS=flags_of_devices(8))
+  """Runs a script in a forked process on eight CPU devices.
+
+  Args:
+    script: Python text, indented as it may be.
+    *args: its arguments.
+
+  Returns:
+    What it printed.
+  """
+  done = forking.run(
+    *('-c', textwrap.dedent(script), *map(str, args)),
+    env=environment(XLA_FLAGS=flags_of_devices(8)),
+    timeout=PATIENCE_SECONDS,
+  )
   assert done.returncode == 0, done.stderr
   return done.stdout
 
 
 def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
-  """Runs a script in several processes that compute together.
+  """Runs a script in several forked processes that compute together.
 
   Args:
     script: Python text; JAX knows of the other processes when it begins.
@@ -93,23 +109,25 @@ def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
     What each of them printed.
   """
   text = _BEGIN_TOGETHER + textwrap.dedent(script)
-  with free_port() as port, contextlib.ExitStack() as stack:
+  with contextlib.ExitStack() as stack:
+    port = stack.enter_context(free_port())
+    folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     started = []
     for index in range(count):
-      process = subprocess.Popen(
-        [sys.executable, '-c', text, *map(str, (index, count, port))],
+      process = forking.Process(
+        ['-c', text, *map(str, (index, count, port))],
         env=environment(XLA_FLAGS=flags_of_devices(devices)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        out=folder / f'{index}.out',
+        err=folder / f'{index}.err',
       )
       stack.callback(process.kill)
       started.append(process)
-    # At the same time: one whose pipe is full would stop, and so would others.
-    with futures.ThreadPoolExecutor(count) as pool:
-      ended = list(
-        pool.map(lambda p: p.communicate(timeout=PATIENCE_SECONDS), started)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (codes := {process.poll() for process in started}) != {0}:
+      # One that fails leaves the others waiting.
+      failed = codes - {0, None} or time.monotonic() > deadline
+      assert not failed, '\n'.join(
+        (folder / f'{i}.err').read_text() for i in range(count)
       )
-  for process, (_, errors) in zip(started, ended, strict=True):
-    assert process.returncode == 0, errors
-  return [output for output, _ in ended]
+      time.sleep(0.02)
+    return [(folder / f'{i}.out').read_text() for i in range(count)]

@@ -134,6 +134,7 @@ def test_a_stock_experiment_trains_on_a_corpus_elsewhere(tmp_path):
   assert {'eval_Dev', 'eval_Test'} <= evaluated
 
 
+@pytest.mark.slow
 def test_a_pipelined_experiment_trains_in_small_on_a_corpus_elsewhere(tmp_path):
   corpus = tmp_path / 'news.txt'
   corpus.write_text('to be or not to be\nthat is the question\n' * 8)

@@ -1,4 +1,4 @@
-"""`python -m pax_compat.main` as users start it: answers and mistakes."""
+"""Tests of `python -m pax_compat.main`: commands and invalid flags."""
 
 import shutil
 
@@ -95,12 +95,12 @@ def test_unknown_experiment_has_three_near_names(tmp_path):
   )
   near = f'{MODULE}.Counting, {MODULE}.CountingTwice, '
   trainer_runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
-  [mistake] = [s for s in done.stderr.splitlines() if 'did you mean' in s]
-  assert mistake.partition('did you mean')[2].count(', ') == 2
+  [line] = [s for s in done.stderr.splitlines() if 'did you mean' in s]
+  assert line.partition('did you mean')[2].count(', ') == 2
   assert not list(tmp_path.iterdir())
 
 
-FLAG_MISTAKES = {
+INVALID_FLAGS = {
   'unknown': (['--job_log_dirr=x'], ["'job_log_dirr'", 'job_log_dir ?']),
   'no value that it takes': (
     ['--translation=magic'],
@@ -119,14 +119,14 @@ FLAG_MISTAKES = {
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],
-    ['/no/such is no source checkout of Lingvo', 'does not exist'],
+    ['/no/such is not a source checkout of Lingvo', 'does not exist'],
   ),
 }
 
 
-@pytest.mark.parametrize('mistake', FLAG_MISTAKES)
-def test_mistakes_in_the_flags(tmp_path, monkeypatch, mistake):
-  arguments, words = FLAG_MISTAKES[mistake]
+@pytest.mark.parametrize('case', INVALID_FLAGS)
+def test_invalid_flags(tmp_path, monkeypatch, case):
+  arguments, words = INVALID_FLAGS[case]
   monkeypatch.chdir(tmp_path)
   done = trainer_runs.main(*arguments)
   trainer_runs.assert_mistake(done, *words)
@@ -148,7 +148,7 @@ def test_set_changes_fields_of_the_experiment(tmp_path):
   assert 'task.train.learner.optimizer.learning_rate = 0.001' in config
 
 
-def test_a_mistake_in_set(tmp_path):
+def test_an_invalid_set_flag(tmp_path):
   done = trainer_runs.main(
     f'--exp={MODULE}.Counting',
     f'--import_modules={MODULE}',
@@ -183,7 +183,7 @@ def test_a_module_that_raises(tmp_path, mentions):
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_mistake_in_a_users_module_has_its_place(tmp_path):
+def test_an_error_in_a_users_module_has_its_location(tmp_path):
   module = tmp_path / 'my_mistaken_module.py'
   module.write_text(_MISTAKEN)
   done = trainer_runs.main(

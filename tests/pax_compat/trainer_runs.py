@@ -37,8 +37,9 @@ class Run:
   def __init__(self, command: list[str], *, output: pathlib.Path, env: dict):
     output.mkdir(parents=True, exist_ok=True)
     self._out, self._err = output / 'stdout.txt', output / 'stderr.txt'
-    with open(self._out, 'wb') as out, open(self._err, 'wb') as err:
-      self.process = subprocess.Popen(command, stdout=out, stderr=err, env=env)
+    self.process = forking.Process(
+      command, env=env, out=self._out, err=self._err
+    )
 
   def __enter__(self) -> 'Run':
     return self
@@ -69,16 +70,17 @@ class Run:
 
 
 def start(command: list, *, output: pathlib.Path, settings=None, **env) -> Run:
-  """Starts a Python process: `command` is what follows `python`.
+  """Starts a Python process, with its libraries imported before.
 
   Args:
-    command: arguments of the interpreter.
+    command: what follows `python`.
     output: folder for what it prints.
     settings: of the counting experiment, where they differ from its own.
     **env: environment variables.
   """
-  command = [sys.executable, *map(str, command)]
-  return Run(command, output=output, env=_environment(settings, env))
+  return Run(
+    list(map(str, command)), output=output, env=_environment(settings, env)
+  )
 
 
 def flags(folder: pathlib.Path, *more: str, exp: str = COUNTING) -> list:
@@ -102,11 +104,8 @@ def forked(*command, settings=None, **env) -> subprocess.CompletedProcess:
   """
   if any(name.startswith('JAX_') for name in env):
     return python(*command, settings=settings, **env)
-  flag, module, *arguments = map(str, command)
-  assert flag == '-m'
-  return forking.run_module(
-    module,
-    *arguments,
+  return forking.run(
+    *map(str, command),
     env=_environment(settings, env),
     timeout=PATIENCE_SECONDS,
   )
@@ -140,7 +139,7 @@ def traced(*command) -> tuple[subprocess.CompletedProcess, set[str]]:
 
 
 def _environment(settings: dict | None, env: dict[str, str]) -> dict[str, str]:
-  ours = {'COUNTING': json.dumps(settings or {}), **forking.CACHE}
+  ours = {'COUNTING': json.dumps(settings or {})}
   return environment(**ours | env)
 
 

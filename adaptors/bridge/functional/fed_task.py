@@ -1,7 +1,7 @@
-"""A real Lingvo task in its own training graph, whose batches are fed.
+"""A real Lingvo task in its own training graph, with placeholders for batches.
 
-It is the oracle that translations are held against, and the peer that speed is
-measured against: Lingvo's own loss, gradients and train op, on given batches.
+It is the reference for translations and benchmarks: Lingvo's own loss,
+gradients and train op, on given batches.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from adaptors.params import params_trees
 
 @dataclasses.dataclass(frozen=True)
 class FedTask:
-  """A task whose training graph is built, and a session in which it runs.
+  """A task with its training graph, and a session.
 
   Attributes:
     task: the Lingvo task.
-    session: a TensorFlow session; `start` comes first.
+    session: a TensorFlow session; call `start` first.
     feeds: the placeholders of the batch, by field.
   """
 
@@ -31,9 +31,9 @@ class FedTask:
 
   @property
   def variables(self) -> dict[str, Any]:
-    """The task's variables by theta path, less those of its learners.
+    """The task's variables by theta path, without those of its learners.
 
-    Some of Lingvo's optimizers are layers with variables of their own.
+    Some of Lingvo's optimizers are layers with variables.
     """
     return {
       path: variable
@@ -42,12 +42,12 @@ class FedTask:
     }
 
   def start(self):
-    """Initialises the variables. What is added to the graph is added before."""
+    """Initializes the variables; the graph must be complete."""
     tf = lingvo_runtime.module('lingvo.compat')
     self.session.run(tf.global_variables_initializer())
 
-  def fed(self, batch: Mapping[str, np.ndarray]) -> dict:
-    """Returns what to feed for a batch."""
+  def feed_dict(self, batch: Mapping[str, np.ndarray]) -> dict:
+    """Returns the `feed_dict` of a batch."""
     return {placeholder: batch[k] for k, placeholder in self.feeds.items()}
 
 
@@ -64,16 +64,15 @@ def build(
   """Builds a task's graph in Lingvo's graph mode.
 
   Args:
-    task_params: Params of a Lingvo task, with its `input`, which reads nothing,
-      but whose tokenizer and other settings the task can ask for. They are not
-      changed.
-    batch: a batch by dotted name, whose fields, dtypes and ranks the fed ones
-      have; their shapes, too, where the task has layers of GPipe's or GShard's.
-    do_eval: whether the graph is one of evaluation, and not of training.
-    static_shapes: whether fed batches have the shapes of `batch` anyway.
-    optimized: whether TensorFlow may rewrite the graph, which takes seconds and
-      pays for many runs.
-    prepare: is called with the task before it computes anything.
+    task_params: Params of a Lingvo task, not modified. Its `input` reads
+      nothing, but provides the tokenizer and other settings to the task.
+    batch: a batch by dotted name, with the fields, dtypes and ranks of all
+      batches; also their shapes if the task has layers of GPipe or GShard.
+    do_eval: whether to build the graph of evaluation instead of training.
+    static_shapes: whether all batches have the shapes of `batch` anyway.
+    optimized: whether TensorFlow may optimize the graph, which takes seconds
+      and pays off for many runs.
+    prepare: called with the task before its graph is built.
 
   Yields:
     The task, in its graph.
@@ -99,7 +98,7 @@ def build(
       params.input = fed_input(task_params.input, feeds)
       model = base_model.SingleTaskModel.Params(params).Instantiate()
       if static and hasattr(model.GetTask(), '_TrimIfPossible'):
-        # Cut to the longest example, a batch would have no static shape.
+        # Trimming to the longest example would make shapes dynamic.
         model.GetTask()._TrimIfPossible = lambda *arrays: arrays
       prepare(model.GetTask())
       if do_eval:
@@ -116,7 +115,7 @@ def build(
 
 
 def _needs_shapes(params: Any) -> bool:
-  """Whether something in Params takes static shapes: GPipe's and GShard's."""
+  """Whether Params contain layers that need static shapes (GPipe, GShard)."""
   gpipe = lingvo_runtime.module('lingvo.core.gpipe')
   gshard = lingvo_runtime.module('lingvo.core.gshard_builder')
   static = gpipe.PipeliningLayer, gshard.MoEBuilder
@@ -127,7 +126,7 @@ def _needs_shapes(params: Any) -> bool:
 
 
 def _variable_filters(params: Any) -> list[str] | None:
-  """Returns what each data source of an input trains, as Lingvo reads it."""
+  """Returns the variable filters of an input's data sources, if it has any."""
   if params is None or 'file_datasource' not in params:
     return None
   base = lingvo_runtime.module('lingvo.core.base_input_generator')
@@ -137,7 +136,7 @@ def _variable_filters(params: Any) -> list[str] | None:
 
 
 def fed_input(params, feeds):
-  """Returns Params of an input that gives placeholders."""
+  """Returns Params of an input that returns placeholders."""
   base = lingvo_runtime.module('lingvo.core.base_input_generator')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   filters = _variable_filters(params) if 'source_selected' in feeds else None

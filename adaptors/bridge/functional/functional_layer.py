@@ -1,7 +1,7 @@
 """A Lingvo layer as functions that TensorFlow compiles and JAX calls.
 
-Its FProp may take and return tensors in lists, tuples and maps, and whatever
-else is no tensor. Tensors go in and come out as flat lists.
+FProp may take and return tensors in lists, tuples and maps, and values that are
+not tensors. The functions take and return flat lists of tensors.
 """
 
 import dataclasses
@@ -15,24 +15,30 @@ from adaptors.bridge.ops import compilable, xla_ops
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-  """Stands for a tensor or an array in a structure.
+class LeafIndex:
+  """The position of a leaf of a structure in the flat list.
 
   Attributes:
-    index: its number in the flat list.
+    index: the position.
   """
 
   index: int
 
 
-def take_apart(tree: Any, is_leaf: Callable[[Any], bool]) -> tuple[list, Any]:
-  """Returns the leaves of a structure, and the structure without them."""
+def flatten(tree: Any, is_leaf: Callable[[Any], bool]) -> tuple[list, Any]:
+  """Returns the leaves of a tree, and its structure.
+
+  Unlike JAX's pytrees, the structure keeps values that are not leaves.
+
+  >>> flatten({'x': 1.5, 'kind': 'text'}, lambda x: isinstance(x, float))
+  ([1.5], {'x': LeafIndex(index=0), 'kind': 'text'})
+  """
   leaves = []
 
   def rest(node):
     if is_leaf(node):
       leaves.append(node)
-      return Place(len(leaves) - 1)
+      return LeafIndex(len(leaves) - 1)
     if isinstance(node, dict):
       return {k: rest(v) for k, v in node.items()}
     if isinstance(node, tuple):
@@ -42,11 +48,11 @@ def take_apart(tree: Any, is_leaf: Callable[[Any], bool]) -> tuple[list, Any]:
   return leaves, rest(tree)
 
 
-def put_together(leaves: Sequence, structure: Any, map_class: type) -> Any:
-  """Returns a structure with its leaves; maps are of the class given."""
+def unflatten(leaves: Sequence, structure: Any, map_class: type) -> Any:
+  """Returns a tree from its leaves and structure, with maps of a class."""
 
   def whole(node):
-    if isinstance(node, Place):
+    if isinstance(node, LeafIndex):
       return leaves[node.index]
     if isinstance(node, dict):
       return map_class({k: whole(v) for k, v in node.items()})
@@ -62,14 +68,13 @@ class FunctionalLayer(FunctionalTask):
 
   Attributes:
     task: the layer.
-    outputs: what it returned when last traced: the specs of the tensors, and
-      the structure without them.
+    outputs: of the last trace: the specs of the tensors, and the structure.
   """
 
   def __init__(self, params: Any, *, do_eval: bool, xla_device: str):
     """Builds the layer; see `FunctionalTask`."""
     self.do_eval = do_eval
-    self.told: list[xla_ops.Replacement] = []
+    self.replacements: list[xla_ops.Replacement] = []
     self.outputs: tuple[list, Any] = [], None
     self._xla_device = xla_device
     params = functional_task.on_one_device(params)
@@ -80,16 +85,15 @@ class FunctionalLayer(FunctionalTask):
     self._unused = frozenset()
 
   def trace(self, losses: Sequence[str], batch: Any) -> Trace:
-    """Traces the gradients; nothing is computed.
+    """Traces the gradients without computing them.
 
     Args:
-      losses: none.
-      batch: the arguments: a flat list of what has a shape and a dtype, and
-        their structure.
+      losses: not used.
+      batch: the arguments: a flat list of arrays or specs, and the structure.
 
     Raises:
-      UserError: it has ops that XLA does not compile, or a layer may not do
-        what it does.
+      UserError: it has ops that XLA does not compile, or does something that a
+        bridged layer must not do.
     """
     tf = lingvo_runtime.module('tensorflow')
     del losses
@@ -114,11 +118,11 @@ class FunctionalLayer(FunctionalTask):
     )
 
   def of(self, structure: Any) -> 'Functions':
-    """Returns its functions for arguments of a structure."""
+    """Returns the layer's functions for a structure of arguments."""
     return Functions(self, structure)
 
   def _computed_of(self, values, arguments, step):
-    """Returns what FProp returns, and what was assigned by theta path."""
+    """Returns FProp's outputs, and variable updates by theta path."""
     tf = lingvo_runtime.module('tensorflow')
     py_utils = lingvo_runtime.module('lingvo.core.py_utils')
     layer = self.task
@@ -140,11 +144,11 @@ class FunctionalLayer(FunctionalTask):
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
-  """The functions of a layer for arguments of one structure.
+  """The functions of a layer for one structure of arguments.
 
   Attributes:
     layer: the layer.
-    structure: of the arguments; see `take_apart`.
+    structure: of the arguments; see `flatten`.
   """
 
   layer: FunctionalLayer
@@ -157,13 +161,12 @@ class Functions:
 
     Args:
       values: of all variables, tensors by theta path.
-      arrays: the tensors among the arguments.
-      step: [], how many steps were made.
+      arrays: the tensors in the arguments.
+      step: [], number of steps.
       seed: [2], int32, of random numbers.
 
     Returns:
-      The tensors among what FProp returns, and next values of variables by
-      theta path.
+      The tensors in FProp's outputs, and variable updates by theta path.
     """
     return compilable.compilable(self._forward)(
       dict(values), list(arrays), step, seed
@@ -177,27 +180,27 @@ class Functions:
     seed: Any,
     cotangents: Sequence,
   ) -> tuple[dict, list, dict]:
-    """Computes gradients, and FProp again for them.
+    """Recomputes FProp, and computes gradients.
 
     Args:
       values: see `forward`.
       arrays: see `forward`.
       step: see `forward`.
-      seed: see `forward`; the same gives the same random numbers.
-      cotangents: of those results that are of floats.
+      seed: see `forward`; the same seed gives the same random numbers.
+      cotangents: of the float outputs.
 
     Returns:
-      Gradients by theta path, those by the arguments that are of floats, and
-      facts about sparse ones; see `FunctionalTask.with_gradients`.
+      Gradients by theta path, gradients by the float arguments, and row
+      statistics of sparse gradients; see `FunctionalTask.with_gradients`.
     """
     return compilable.compilable(self._backward)(
       dict(values), list(arrays), step, seed, list(cotangents)
     )
 
   def _forward(self, values, arrays, step, seed):
-    with self.layer._in_lingvo(), xla_ops.replaced(seed) as told:
+    with self.layer._in_lingvo(), xla_ops.replaced(seed) as replacements:
       results, updates = self._run(values, arrays, step)
-      self.layer.told = list(told)
+      self.layer.replacements = list(replacements)
     return results, updates
 
   def _backward(self, values, arrays, step, seed, cotangents):
@@ -227,9 +230,9 @@ class Functions:
   def _run(self, values, arrays, step):
     tf = lingvo_runtime.module('tensorflow')
     nested_map = lingvo_runtime.module('lingvo.core.nested_map').NestedMap
-    arguments = put_together(arrays, self.structure, nested_map)
+    arguments = unflatten(arrays, self.structure, nested_map)
     outputs, updates = self.layer._computed_of(values, arguments, step)
-    results, structure = take_apart(outputs, tf.is_tensor)
+    results, structure = flatten(outputs, tf.is_tensor)
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in results]
     self.layer.outputs = specs, structure
     return results, updates

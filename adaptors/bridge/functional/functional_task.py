@@ -1,8 +1,8 @@
-"""A Lingvo task as functions that TensorFlow compiles and JAX calls.
+"""A Lingvo task as pure functions that TensorFlow compiles and JAX calls.
 
-Lingvo's own FProp computes the loss, and TensorFlow's tape its gradients. All
-that a task keeps goes in and comes out: weights and other variables by theta
-path, the batch, the step and a seed of the random numbers.
+Lingvo's FProp computes the loss, and TensorFlow's tape its gradients. All state
+is passed in and returned: variables by theta path, the batch, the step and the
+seed of random numbers.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from pax_compat import errors
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-  """What a task computes of a batch: tensors, or arrays.
+  """A task's outputs for a batch: tensors, or arrays.
 
   Attributes:
     metrics: {name: (value, weight)}.
-    per_example: arrays that say something about each example, by name.
-    updates: next values of variables that Lingvo assigned to, by theta path.
+    per_example: per-example outputs by name.
+    updates: new values of variables that Lingvo assigned to, by theta path.
   """
 
   metrics: dict[str, tuple[Any, Any]]
@@ -41,14 +41,14 @@ class Outputs:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-  """What is found out about a task by tracing it.
+  """Properties of a task found by tracing it.
 
   Attributes:
-    sparse_tables: theta paths of the variables whose gradient TensorFlow keeps
-      for the rows only that were looked up.
-    unused: those of the variables that no loss depends on: Lingvo's learners
-      leave them alone.
-    has_bfloat16: whether it computes anything in bfloat16.
+    sparse_tables: theta paths of the variables with sparse gradients
+      (`tf.IndexedSlices`).
+    unused: theta paths of the variables that no loss depends on; Lingvo's
+      learners do not update them.
+    has_bfloat16: whether anything is computed in bfloat16.
   """
 
   sparse_tables: tuple[str, ...]
@@ -57,33 +57,33 @@ class Trace:
 
 
 class FunctionalTask:
-  """A Lingvo task whose FProp is a function.
+  """A Lingvo task whose FProp is a pure function.
 
   Attributes:
     task: the Lingvo task.
-    variables: stand-ins for its variables, by theta path, in Lingvo's order.
-    do_eval: whether it is one for evaluation.
-    told: what was replaced, when last traced, so that it can be compiled.
+    variables: stand-ins for its variables by theta path, in Lingvo's order.
+    do_eval: whether it is in evaluation mode.
+    replacements: ops replaced in the last trace, so that XLA can compile it.
   """
 
   def __init__(self, params: Any, *, do_eval: bool, xla_device: str):
-    """Builds the task; nothing is allocated for its variables.
+    """Builds the task without allocating its variables.
 
     Args:
-      params: of the task, with its input; they are not changed.
-      do_eval: whether layers behave as in evaluation.
+      params: of the task, with its input; not modified.
+      do_eval: whether layers are in evaluation mode.
       xla_device: 'tpu' for static shapes, or 'cpu'; see
         `lingvo_runtime.cluster`.
 
     Raises:
-      UserError: the task cannot be built so.
+      UserError: the task cannot be bridged.
     """
     self.do_eval = do_eval
-    self.told: list[xla_ops.Replacement] = []
+    self.replacements: list[xla_ops.Replacement] = []
     self._xla_device = xla_device
     params = on_one_device(params)
-    # It says how much is evaluated, which the trainer decides; some leave it
-    # to Lingvo's runners, and fail without.
+    # The trainer decides how much is evaluated. Some Params leave this to
+    # Lingvo's runners, and fail without a value.
     params.eval.samples_per_summary = params.eval.samples_per_summary or 1
     self.task = self._built(params)
     self._check_layers()
@@ -92,10 +92,10 @@ class FunctionalTask:
     self._unused = frozenset()
 
   def _built(self, params):
-    """Returns the task, with an input that is as good as its own.
+    """Returns the task, with its input or, if that fails, an equivalent one.
 
-    Some inputs refuse to be built in eager mode, or are slow to: those read
-    their files. A task asks its input for little, its tokenizer most of all.
+    Some inputs cannot be built in eager mode. A task needs little of its input,
+    mostly the tokenizer.
     """
     with self._in_lingvo(), variables.creating(), unverified():
       try:
@@ -117,12 +117,12 @@ class FunctionalTask:
       if type(layer).PostEmaUpdate is not base.PostEmaUpdate:
         raise errors.UserError(
           f'{layer.path} is a {type(layer).__name__}, which overrides'
-          ' PostEmaUpdate; a layer of a bridged task must not'
+          ' PostEmaUpdate, which a layer of a bridged task must not'
         )
 
   @property
   def trained(self) -> list[str]:
-    """Theta paths of the variables that learners may change."""
+    """Theta paths of the trainable variables."""
     return [path for path, v in self.variables.items() if v.trainable]
 
   def forward(
@@ -133,11 +133,11 @@ class FunctionalTask:
     Args:
       values: of all variables, tensors by theta path.
       batch: nested dicts and lists of tensors.
-      step: [], how many steps were made.
+      step: [], number of steps.
       seed: [2], int32, of random numbers.
 
     Returns:
-      Metrics, arrays of each example and updates; see `Outputs`.
+      Metrics, per-example outputs and updates; see `Outputs`.
     """
     return self._run((), values, batch, step, seed)
 
@@ -159,17 +159,16 @@ class FunctionalTask:
       seed: see `forward`.
 
     Returns:
-      What `forward` returns; for each loss the gradients by theta path; and
-      for each loss, of the variables whose gradient TensorFlow has for the rows
-      only that were looked up, (how often each row was, the sum of squares of
-      the rows' gradients) by theta path.
+      The results of `forward`; for each loss the gradients by theta path; and
+      for each loss the row statistics of sparse gradients by theta path:
+      (number of lookups of each row, sum of squares of the slices).
     """
     return self._run(tuple(losses), values, batch, step, seed)
 
   def decode(
     self, values: Mapping[str, Any], batch: Any, step: Any, seed: Any
   ) -> Any:
-    """Returns what the task's `Decode` does, which XLA may not compile.
+    """Returns the outputs of `Decode`, which XLA may not compile.
 
     Args:
       values: see `forward`.
@@ -185,15 +184,15 @@ class FunctionalTask:
       return dict(self.task.Decode(structures.in_lingvo(batch)))
 
   def trace(self, losses: Sequence[str], batch: Any) -> Trace:
-    """Traces the function with gradients; nothing is computed.
+    """Traces the function with gradients without computing it.
 
     Args:
       losses: see `with_gradients`.
-      batch: nested dicts and lists of what has a shape and a dtype.
+      batch: nested dicts and lists of arrays or their specs.
 
     Raises:
-      UserError: it has ops that XLA does not compile, or a task may not do what
-        it does.
+      UserError: it has ops that XLA does not compile, or does something that a
+        bridged task must not do.
     """
     tf = lingvo_runtime.module('tensorflow')
     traced = self._function(tuple(losses)).get_concrete_function(
@@ -218,10 +217,7 @@ class FunctionalTask:
     return function(*arguments)
 
   def _function(self, losses: tuple[str, ...]):
-    """Returns the `tf.function` with gradients of these losses.
-
-    It is traced once for each shape of a batch.
-    """
+    """Returns the `tf.function` with gradients of these losses."""
     tf = lingvo_runtime.module('tensorflow')
     if losses not in self._compiled:
       traced = compilable.compilable(functools.partial(self._traced, losses))
@@ -229,22 +225,22 @@ class FunctionalTask:
     return self._compiled[losses]
 
   def _check_captures(self, traced):
-    """Raises a UserError where a function reads what is not given to it."""
+    """Raises a UserError if a function captures variables or their values."""
     tf = lingvo_runtime.module('tensorflow')
     for tensor in traced.captured_inputs:
       if tensor.dtype == tf.resource:
         names = [v.name for v in traced.variables if v.handle is tensor]
         raise errors.UserError(
           f'{self.task.params.name} uses {", ".join(names) or tensor.name},'
-          " which was not created by a layer's CreateVariable; expected"
-          " Lingvo's own way"
+          ' which was not created by CreateVariable of a layer; expected all'
+          ' variables to be created so'
         )
       value = tensor.numpy() if hasattr(tensor, 'numpy') else None
       if tensor.dtype.is_floating and np.any(value != value):
         raise errors.UserError(
-          f'{self.task.params.name} computes with what a layer has kept of a'
-          " variable's value while it was built; expected that layers read"
-          ' variables in FProp only'
+          f'{self.task.params.name} uses the value of a variable that a layer'
+          ' has read while it was built; expected layers to read variables in'
+          ' FProp only'
         )
 
   def _traced(self, losses, values, batch, step, seed):
@@ -252,13 +248,13 @@ class FunctionalTask:
     trained = self.trained if losses else ()
     with contextlib.ExitStack() as stack:
       stack.enter_context(self._in_lingvo())
-      # The gradients of what was replaced are taken while it is.
-      told = stack.enter_context(xla_ops.replaced(seed))
+      # Gradients are also computed with the replaced ops.
+      replacements = stack.enter_context(xla_ops.replaced(seed))
       tape = stack.enter_context(tf.GradientTape(persistent=len(losses) > 1))
       for path in trained:
         tape.watch(values[path])
       outputs = self._computed(values, batch, step)
-      self.told = list(told)
+      self.replacements = list(replacements)
       if not losses:
         return outputs.as_tuple()
       found = {
@@ -291,15 +287,13 @@ class FunctionalTask:
     self._check_updates(updates)
     return Outputs(
       metrics=structures.metrics(metrics),
-      per_example=(
-        structures.of_each_example(per_example) if self.do_eval else {}
-      ),
+      per_example=structures.per_example(per_example) if self.do_eval else {},
       updates=updates,
     )
 
   @contextlib.contextmanager
   def _bound(self, values, step) -> Iterator[dict[str, Any]]:
-    """Lets the task compute with these values, at a step."""
+    """Binds the task's variables to values, and its global step."""
     tf = lingvo_runtime.module('tensorflow')
     py_utils = lingvo_runtime.module('lingvo.core.py_utils')
     task = self.task
@@ -316,14 +310,13 @@ class FunctionalTask:
 
   @property
   def _own_step(self) -> str:
-    """The theta path of the step of a task that counts its own ones."""
+    """The theta path of the step counter of a task with `task_global_step`."""
     return f'{self.task.params.name}_global_step'
 
   def _update_after_step(self, bound):
-    """Runs what layers do after a training step, before the next one.
+    """Calls `PostTrainingStepUpdate` of the layers.
 
-    In Lingvo they see the weights that the step has left; here they see those
-    before it.
+    In Lingvo they see the weights after the step, here those before it.
     """
     for variable in bound.values():
       variable.forget_reads()
@@ -332,7 +325,7 @@ class FunctionalTask:
       if variable.trainable and variable.was_read:
         logging.warning(
           '%s: PostTrainingStepUpdate reads the weight %s, and gets its value'
-          ' before the step, where Lingvo gives it that after',
+          ' before the step; in Lingvo it gets the value after the step',
           self.task.params.name,
           path,
         )
@@ -342,15 +335,15 @@ class FunctionalTask:
       if self.variables[path].trainable:
         raise errors.UserError(
           f'{self.task.params.name} assigns to the weight {path}, which'
-          ' learners train too; a bridged task may assign to variables that'
-          ' are not trainable'
+          ' learners train too; expected assignments to non-trainable variables'
+          ' only'
         )
 
   def _gradients(self, tape, metrics, name, values):
-    """Returns the gradients of a loss as TensorFlow has them."""
+    """Returns the gradients of a loss, dense, sparse or None."""
     if name not in metrics:
       raise errors.UserError(
-        f'the loss {name!r} is none of the metrics of {self.task.params.name}'
+        f'the loss {name!r} is not a metric of {self.task.params.name}'
         + errors.did_you_mean(name, metrics)
       )
     sources = {path: values[path] for path in self.trained}
@@ -366,7 +359,7 @@ class FunctionalTask:
     }
 
   def _row_facts(self, gradients):
-    """Returns facts about gradients that are sparse, or not there at all."""
+    """Returns the row statistics of gradients that are sparse or None."""
     tf = lingvo_runtime.module('tensorflow')
     facts = {}
     for path, gradient in gradients.items():
@@ -379,7 +372,7 @@ class FunctionalTask:
 
   @contextlib.contextmanager
   def _in_lingvo(self) -> Iterator[None]:
-    """Enters what tasks are built and called in."""
+    """The contexts in which tasks are built and called."""
     with (
       lingvo_runtime.eager_flag(True),
       lingvo_runtime.cluster(do_eval=self.do_eval, xla_device=self._xla_device),
@@ -388,10 +381,9 @@ class FunctionalTask:
 
 
 def on_one_device(params: Any) -> Any:
-  """Returns a copy of Params without meshes of several devices.
+  """Returns a copy of Params with meshes of one device.
 
-  How weights are split over devices changes no number, and Lingvo cannot split
-  any in eager mode.
+  Sharding does not change results, and Lingvo cannot shard in eager mode.
   """
   params = params.Copy()
   for node in params_trees.all_params(params):
@@ -403,7 +395,7 @@ def on_one_device(params: Any) -> Any:
 
 @contextlib.contextmanager
 def _at_step(task: Any, step: Any) -> Iterator[None]:
-  """Lets all that asks for the global step, or its variable, get `step`."""
+  """Replaces the global step, and its variable, by `step`."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   variable, get = task._global_step_var, py_utils.GetOrCreateGlobalStepVar
   task._global_step_var = step
@@ -418,9 +410,9 @@ def _at_step(task: Any, step: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unverified() -> Iterator[None]:
-  """Keeps layers from reading variables at the end of being built.
+  """Disables the check of variables at the end of a layer's construction.
 
-  They compare theta with the variables, which casts those that have no value.
+  It compares theta with the variables, which reads variables without a value.
   """
   base_layer = lingvo_runtime.module('lingvo.core.base_layer')
   verify = base_layer.BaseLayer._VerifyVarsAndTheta

@@ -1,4 +1,4 @@
-"""With which values the variables of a bridged task start: as in Lingvo."""
+"""Initial values of a bridged task's variables, as in Lingvo."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from adaptors.bridge.functional.variables import Variable
 from pax_compat.layer_core.weight_init import WeightInit
 
 _GIVEN = ('custom', 'custom_constant')
-# Lingvo leaves out the stacked dimensions of a shape that is without them.
+# Lingvo removes stacked dimensions from a shape that no longer has them.
 _SKIPS_TWICE = (
   'gaussian_sqrt_fanin',
   'gaussian_sqrt_fanout',
@@ -27,10 +27,10 @@ _COUNTS_STACKED = ('uniform_unit_scaling', 'uniform_unit_scaling_fan_avg')
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-  """The values that a Lingvo layer has worked out for a variable.
+  """Initial values that a Lingvo layer has computed for a variable.
 
   Attributes:
-    value: an array, or an initializer of TensorFlow's.
+    value: an array, or a TensorFlow initializer.
     shape: of the variable.
     dtype: of the variable in TensorFlow.
   """
@@ -42,7 +42,7 @@ class Given:
   def __call__(
     self, key: jax.Array, shape: Sequence[int], dtype: Any
   ) -> jax.Array:
-    """Returns the values; they are the same whatever the key."""
+    """Returns the values; the key is not used."""
     del key
     tf = lingvo_runtime.module('tensorflow')
     with tf.init_scope():
@@ -54,7 +54,7 @@ class Given:
 
 
 def of(variable: Variable) -> WeightInit | Given:
-  """Returns the first value of a variable."""
+  """Returns the initializer of a variable."""
   init = variable.var_params.init
   whole = tuple(variable.shape.as_list())
   stacked = variable.num_stacked_dims

@@ -1,4 +1,4 @@
-"""What goes in and out of a bridged task, as TensorFlow and Lingvo have it."""
+"""Converts inputs and outputs of bridged tasks for TensorFlow and Lingvo."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from adaptors.bridge.functional.variables import Variable
 
 
 def plain(batch: Any) -> Any:
-  """Returns a batch in dicts and lists."""
+  """Returns a batch as dicts and lists."""
   if isinstance(batch, dict):
     return {k: plain(v) for k, v in batch.items()}
   if isinstance(batch, list | tuple):
@@ -18,7 +18,7 @@ def plain(batch: Any) -> Any:
 
 
 def in_lingvo(batch: Any) -> Any:
-  """Returns a batch in Lingvo's own maps."""
+  """Returns a batch as Lingvo `NestedMap`s."""
   nested_map = lingvo_runtime.module('lingvo.core.nested_map')
   if isinstance(batch, dict):
     return nested_map.NestedMap({k: in_lingvo(v) for k, v in batch.items()})
@@ -28,7 +28,7 @@ def in_lingvo(batch: Any) -> Any:
 
 
 def specs_of(batch: Any) -> Any:
-  """Returns a `tf.TensorSpec` for all that has a shape and a dtype."""
+  """Returns the `tf.TensorSpec`s of nested arrays or their specs."""
   tf = lingvo_runtime.module('tensorflow')
   return tf.nest.map_structure(
     lambda x: tf.TensorSpec(x.shape, tf.as_dtype(np.dtype(x.dtype))),
@@ -37,43 +37,43 @@ def specs_of(batch: Any) -> Any:
 
 
 def spec_of(variable: Variable) -> Any:
-  """Returns what JAX passes for a variable: it has no 64-bit numbers."""
+  """Returns the spec that JAX passes for a variable, without 64-bit types."""
   tf = lingvo_runtime.module('tensorflow')
   narrow = {tf.int64: tf.int32, tf.uint64: tf.uint32, tf.float64: tf.float32}
   dtype = narrow.get(variable.dtype, variable.dtype)
   return tf.TensorSpec(variable.shape, dtype)
 
 
-def metrics(told: Any) -> dict[str, tuple[Any, Any]]:
-  """Returns {name: (value, weight)} as tensors of numbers."""
+def metrics(outputs: Any) -> dict[str, tuple[Any, Any]]:
+  """Returns {name: (value, weight)} as tensors."""
   tf = lingvo_runtime.module('tensorflow')
   found = {}
-  for name, (value, weight) in told.items():
+  for name, (value, weight) in outputs.items():
     weight = tf.cast(tf.convert_to_tensor(weight), tf.float32)
     found[name] = tf.convert_to_tensor(value), weight
   return found
 
 
-def of_each_example(told: Any) -> dict[str, Any]:
-  """Returns those outputs [B, ...] that JAX can have, by name."""
+def per_example(outputs: Any) -> dict[str, Any]:
+  """Returns the per-example outputs [B, ...] that are not strings, by name."""
   tf = lingvo_runtime.module('tensorflow')
   return {
     name: value
-    for name, value in dict(told or {}).items()
+    for name, value in dict(outputs or {}).items()
     if tf.is_tensor(value) and value.dtype != tf.string and value.shape.rank
   }
 
 
 def row_facts(gradient: Any, rows: int) -> tuple[Any, Any]:
-  """Returns facts about a gradient that TensorFlow has for some rows only.
+  """Returns the row statistics of a sparse gradient.
 
   Args:
     gradient: `tf.IndexedSlices`.
-    rows: how many there are in all, V.
+    rows: V.
 
   Returns:
-    [V], how often each row was looked up; and [], the sum of squares of the
-    rows' gradients, those of one row not summed before.
+    [V], the number of lookups of each row; and [], the sum of squares of the
+    slices, with slices of the same row not added up.
   """
   tf = lingvo_runtime.module('tensorflow')
   indices = tf.reshape(gradient.indices, [-1])
@@ -84,7 +84,7 @@ def row_facts(gradient: Any, rows: int) -> tuple[Any, Any]:
 
 
 def no_row_facts(rows: int) -> tuple[Any, Any]:
-  """Returns the facts about a gradient of which no row was looked up."""
+  """Returns the row statistics of a gradient without lookups."""
   tf = lingvo_runtime.module('tensorflow')
   return tf.zeros([rows]), tf.zeros([])
 

@@ -1,9 +1,9 @@
 """Stand-ins for the variables of a Lingvo task that is called as a function.
 
-A Lingvo task creates its variables while it is built, reads some of them from
-the theta that it is given and some from itself, and assigns to some. A stand-in
-knows what a variable is and allocates nothing. For the length of a call it has
-a value that was passed in; what is assigned to it meanwhile is its next value.
+A Lingvo task creates its variables while it is built, reads some from theta and
+some directly, and assigns to some. A stand-in has the metadata of a variable
+and allocates nothing. During a call it is bound to a value; assignments to it
+give its next value.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ _OPERATORS = (
   ' rpow matmul rmatmul neg abs lt le gt ge and or invert getitem'
 ).split()
 
-# Where a task has its learners.
+# The prefix of the theta paths of learners.
 _LEARNERS = 'learners['
 
 
 class Variable:
-  """Stands for a `tf.Variable`.
+  """A stand-in for a `tf.Variable`.
 
   Attributes:
-    name: as TensorFlow has it, such as `lm/softmax/weight_0/var:0`.
-    shape: a `tf.TensorShape`, that of the stacked layers in front included.
+    name: in TensorFlow, such as `lm/softmax/weight_0/var:0`.
+    shape: a `tf.TensorShape`, with leading dimensions of stacked layers.
     dtype: a `tf.DType`.
-    trainable: whether learners may change it.
+    trainable: whether learners may train it.
     var_params: Lingvo's `WeightParams`.
-    num_stacked_dims: how many leading dimensions are those of layers that are
-      repeated, and stacked in one variable.
+    num_stacked_dims: number of leading dimensions of repeated layers that are
+      stacked in one variable.
   """
 
   device = ''
@@ -68,10 +68,10 @@ class Variable:
     return self.shape
 
   def read_value(self):
-    """Returns the value: a tensor, the last one that was assigned.
+    """Returns the value, a tensor: the one assigned last.
 
-    While its task is built, it has none. Some layers read it then all the same,
-    for summaries, and get what cannot go unnoticed if it is computed with.
+    While its task is built, it has no value. Layers that read it then, for
+    summaries, get NaNs, which are detected if anything is computed with them.
     """
     if self._value is None:
       return self._no_value()
@@ -88,10 +88,10 @@ class Variable:
     return self.read_value()
 
   def assign(self, value, use_locking=False, name=None, read_value=True):
-    """Takes a tensor as the next value, and returns it.
+    """Assigns a tensor, and returns it.
 
     Raises:
-      UserError: it is assigned within a loop or a branch.
+      UserError: the assignment is in a loop or a branch.
     """
     del use_locking, name, read_value
     tf = lingvo_runtime.module('tensorflow')
@@ -102,8 +102,8 @@ class Variable:
     if tf.compat.v1.get_default_graph() is not self._graph:
       raise errors.UserError(
         f'the variable {self.name} is assigned within a loop or a branch of a'
-        ' TensorFlow graph, which a bridged task must not do; expected it'
-        ' outside of tf.while_loop, tf.cond and the like'
+        ' TensorFlow graph, which a bridged task must not do; expected the'
+        ' assignment outside of tf.while_loop, tf.cond and similar'
       )
     value = tf.ensure_shape(tf.cast(value, self.dtype), self.shape)
     self._value, self._was_assigned = value, True
@@ -123,22 +123,22 @@ class Variable:
     return lingvo_runtime.module('tensorflow').cast(value, self.dtype)
 
   def bind(self, value, graph):
-    """Gives the variable a value for the length of a call."""
+    """Binds the variable to a value for a call."""
     self._value, self._graph = value, graph
     self._was_assigned = self._was_read = False
 
   def unbind(self):
-    """Takes the value away again."""
+    """Removes the value."""
     self._value = self._graph = None
 
   @property
   def assigned(self):
-    """What was assigned to it in this call; None for nothing."""
+    """The value assigned in this call, or None."""
     return self._value if self._was_assigned else None
 
   @property
   def was_read(self) -> bool:
-    """Whether the variable itself was read since it was told to forget."""
+    """Whether it was read in this call, or since `forget_reads`."""
     return self._was_read
 
   def forget_reads(self):
@@ -161,7 +161,7 @@ for _name in _OPERATORS:
 
 @functools.cache
 def _register():
-  """Lets TensorFlow's functions take stand-ins for tensors."""
+  """Makes TensorFlow's functions accept stand-ins as tensors."""
   tf = lingvo_runtime.module('tensorflow')
 
   def convert(variable, dtype=None, name=None, as_ref=False):
@@ -176,9 +176,9 @@ def _register():
 
 @contextlib.contextmanager
 def creating() -> Iterator[None]:
-  """While it is entered, layers of Lingvo create stand-ins.
+  """Makes Lingvo's layers create stand-ins.
 
-  A name that comes again is the same variable, as where layers share one.
+  A repeated name gives the same variable, as for shared variables.
   """
   _register()
   tf = lingvo_runtime.module('tensorflow')
@@ -213,22 +213,20 @@ def creating() -> Iterator[None]:
 def _shape_of(kwargs: Mapping[str, Any]) -> Sequence[int]:
   if kwargs['shape'] is not None:
     return kwargs['shape']
-  # The initial value has the shape, less that of stacked layers.
+  # The initial value has the shape without stacked dimensions.
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   shape = kwargs['var_params'].init.custom_v_init.shape
   return [*py_utils.GetVariableShapePrefixes(), *shape]
 
 
 def of(task: Any) -> dict[str, Variable]:
-  """Returns the variables of a task that was built with stand-ins, by path.
-
-  Those of its learners are left out: learning is not Lingvo's here.
+  """Returns the stand-ins of a task by theta path, without its learners'.
 
   Args:
-    task: the Lingvo task.
+    task: the Lingvo task, built under `creating`.
 
   Raises:
-    UserError: it has a variable that is none.
+    UserError: it has a variable that is not a stand-in.
   """
   found = {
     path: variable
@@ -239,7 +237,7 @@ def of(task: Any) -> dict[str, Variable]:
     if not isinstance(variable, Variable):
       raise errors.UserError(
         f'{path} is a {type(variable).__name__} that was not created by'
-        " CreateVariable; expected Lingvo's own way"
+        ' CreateVariable; expected all variables to be created so'
       )
   return found
 
@@ -248,14 +246,14 @@ def of(task: Any) -> dict[str, Variable]:
 def bound(
   task: Any, values: Mapping[str, Any]
 ) -> Iterator[dict[str, Variable]]:
-  """Gives the variables of a task values for the length of a call.
+  """Binds the variables of a task to values for a call.
 
   Args:
     task: built with stand-ins.
     values: tensors by theta path.
 
   Yields:
-    The variables by theta path; `assigned` of each tells what was.
+    The variables by theta path; `assigned` has their new values.
   """
   tf = lingvo_runtime.module('tensorflow')
   variables = of(task)
@@ -275,7 +273,7 @@ def bound(
     for variable in variables.values():
       variable.unbind()
     for layer, _ in saved:
-      # What they hold belongs to the graph of this call.
+      # Their tensors belong to the graph of this call.
       for accumulator in layer._private_accumulators.values():
         accumulator.Reset()
 
@@ -285,7 +283,7 @@ def _value(entry: Any) -> Any:
 
 
 def layers_of(layer: Any) -> list[Any]:
-  """Returns a layer and all that are in it, each once."""
+  """Returns a layer and its descendants, each once."""
   found = {}
 
   def add(node):

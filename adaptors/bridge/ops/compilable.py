@@ -1,8 +1,8 @@
-"""What XLA does not compile of a TensorFlow function, and what is left without.
+"""Finds ops that XLA cannot compile, and prunes unused ones.
 
-XLA refuses a function for any op in it that it has no form of, also for one
-whose result nobody uses. The latter are left out here; the former are named,
-with the Lingvo layers in which they are, before anything is compiled.
+XLA refuses a function for any op without an XLA kernel, even if its result is
+not used. Unused ops are pruned here; the others are reported, with their Lingvo
+layers, before anything is compiled.
 """
 
 import functools
@@ -14,14 +14,14 @@ from pax_compat import errors
 
 _DEVICE = 'XLA_CPU_JIT'
 
-# What a function is written down with: XLA compiles it as a whole.
+# Ops for arguments, calls and control flow, which XLA compiles.
 _STRUCTURE = frozenset(
   'Placeholder NoOp _Arg _Retval PartitionedCall StatefulPartitionedCall If'
   ' StatelessIf While StatelessWhile Case StatelessCase'.split()
 )
 
-# Ops whose results have a shape that depends on values, and ops that XLA
-# computes wrongly, without an error, of what has such a shape.
+# Ops with outputs of dynamic shapes (which depend on values), and ops that XLA
+# computes wrongly, without an error, for inputs of dynamic shapes.
 _DYNAMIC = frozenset('Where Unique UniqueV2 DynamicPartition'.split())
 _WRONG = frozenset('Unique UniqueV2 Cumsum Cumprod'.split())
 
@@ -33,8 +33,8 @@ class Refused(NamedTuple):
 
   Attributes:
     op: its type, such as `StringJoin`.
-    scope: its name scope, which is that of a Lingvo layer; empty for none.
-    advice: what to do about it.
+    scope: its name scope, with the Lingvo layer; '' for none.
+    advice: how to avoid it.
   """
 
   op: str
@@ -43,15 +43,14 @@ class Refused(NamedTuple):
 
 
 def compilable(function: Callable) -> Callable:
-  """Returns a function that computes the same, for `jax2tf.call_tf`.
+  """Returns an equivalent function for `jax2tf.call_tf`.
 
   Args:
-    function: of tensors and nests of them; what it returns, too.
+    function: takes and returns nested tensors.
 
   Returns:
-    A function that raises a UserError, when it is traced, if XLA refuses an op
-    that its results need, and that has no ops that no result needs and that XLA
-    refuses.
+    A function without unused ops that XLA refuses. Tracing it raises a
+    UserError if XLA refuses an op that is used.
   """
 
   def call(*args):
@@ -66,12 +65,11 @@ def compilable(function: Callable) -> Callable:
 
 
 def uncompilable_ops(concrete_function: Any) -> list[Refused]:
-  """Returns the ops that XLA refuses among those that the results need.
+  """Returns the used ops that XLA refuses.
 
   Args:
-    concrete_function: a `tf.ConcreteFunction`. That shapes depend on values is
-      found where a result of the function has such a shape; XLA may refuse it
-      in other places, too.
+    concrete_function: a `tf.ConcreteFunction`. Dynamic shapes are only found
+      for its outputs; XLA may refuse them elsewhere, too.
   """
   nodes = _nodes(concrete_function.function_def)
   needed = _needed(concrete_function.function_def, nodes)
@@ -85,24 +83,24 @@ def uncompilable_ops(concrete_function: Any) -> list[Refused]:
   refused = {(op, scope) for op, scope, _ in found}
   dynamic = _dynamic_shapes(concrete_function.outputs)
   found += [r for r in dynamic if (r.op, r.scope) not in refused]
-  found += _wrong_ones(concrete_function.graph)
+  found += _wrong(concrete_function.graph)
   return list(dict.fromkeys(found))
 
 
 def refusal(refused: Sequence[Refused]) -> errors.UserError:
-  """Returns the error that says which ops cannot be bridged."""
+  """Returns the error that lists the refused ops."""
   lines = [
     f'  {op} in {scope or "no name scope"}: {advice}'
     for op, scope, advice in refused
   ]
   return errors.UserError(
-    'the task uses TensorFlow ops that XLA does not compile, so that it cannot'
-    ' be bridged as it is; expected ops that it does:\n' + '\n'.join(lines)
+    'the task uses TensorFlow ops that XLA cannot compile, so it cannot be'
+    ' bridged; expected other ops instead of:\n' + '\n'.join(lines)
   )
 
 
 def _without_unused(concrete_function):
-  """Returns a function without unused ops, if XLA would refuse one of them."""
+  """Returns a function, without its unused ops if XLA refuses any of them."""
   nodes = _nodes(concrete_function.function_def)
   needed = _needed(concrete_function.function_def, nodes)
   unused = [node for name, node in nodes.items() if name not in needed]
@@ -134,12 +132,12 @@ def _without_unused(concrete_function):
 
 
 def _nodes(function_def) -> dict[str, Any]:
-  """Returns the nodes of a function by name, in their order."""
+  """Returns the nodes of a function by name, in order."""
   return {node.name: node for node in function_def.node_def}
 
 
 def _needed(function_def, nodes) -> set[str]:
-  """Returns the names of the nodes that the results need."""
+  """Returns the names of the nodes that the outputs depend on."""
   open_names = [*function_def.ret.values(), *function_def.control_ret.values()]
   needed = set()
   while open_names:
@@ -152,20 +150,20 @@ def _needed(function_def, nodes) -> set[str]:
 
 
 def _functions() -> Any:
-  """Returns what knows the functions of this process by name."""
+  """Returns the registry of this process's functions by name."""
   return lingvo_runtime.module('tensorflow.python.eager.context').context()
 
 
 def _refused(node, functions: Any, scope: str) -> Iterator[tuple[str, str]]:
-  """Yields type and name scope of what XLA refuses: a node, or parts of it.
+  """Yields type and name scope of refused ops: a node, or nodes within it.
 
   Args:
     node: a `NodeDef`.
     functions: see `_functions`.
-    scope: the name scope of the function that it is in.
+    scope: the name scope of the function that contains it.
   """
   own_scope = node.name.rpartition('/')[0]
-  # Functions that are branches and loops have the name of their op in theirs.
+  # Names in branches and loops already include the op's name.
   is_full = not scope or f'{own_scope}/'.startswith(f'{scope}/')
   path = own_scope if is_full else '/'.join(filter(None, [scope, own_scope]))
   if functions.has_function(node.op):
@@ -180,30 +178,30 @@ def _refused(node, functions: Any, scope: str) -> Iterator[tuple[str, str]]:
     if not _is_compiled(node):
       yield node.op, path
   for name in inner:
-    for part in functions.get_function_def(name).node_def:
-      yield from _refused(part, functions, path)
+    for child in functions.get_function_def(name).node_def:
+      yield from _refused(child, functions, path)
 
 
 def _is_compiled(node) -> bool:
-  """Whether XLA has a form of a node, for the types that it has."""
+  """Whether XLA has a kernel for a node with its types."""
   if node.op in _STRUCTURE:
     return True
   types = {name: _types(value) for name, value in node.attr.items()}
   return any(
-    all(types.get(name, allowed) <= allowed for name, allowed in form.items())
-    for form in _forms(node.op)
+    all(types.get(name, allowed) <= allowed for name, allowed in kernel.items())
+    for kernel in _kernels(node.op)
   )
 
 
 def _types(value) -> set[int]:
-  """Returns the types that an attribute of a node names."""
+  """Returns the types in an attribute of a node."""
   return {value.type} if value.type else set(value.list.type)
 
 
 @functools.cache
-def _forms(op: str) -> list[dict[str, set]]:
-  """Returns what XLA has of an op: for each form, the types it allows."""
-  _register_forms()
+def _kernels(op: str) -> list[dict[str, set]]:
+  """Returns the allowed types by attribute of each XLA kernel of an op."""
+  _register_kernels()
   kernels = lingvo_runtime.module('tensorflow.python.framework.kernels')
   return [
     {
@@ -216,8 +214,8 @@ def _forms(op: str) -> list[dict[str, set]]:
 
 
 @functools.cache
-def _register_forms() -> None:
-  """Has TensorFlow register what XLA compiles, which it does at first use."""
+def _register_kernels() -> None:
+  """Makes TensorFlow register XLA's kernels, which it does at first use."""
   tf = lingvo_runtime.module('tensorflow')
   function = tf.function(lambda: tf.zeros([]), jit_compile=True)
   with tf.init_scope():
@@ -225,7 +223,7 @@ def _register_forms() -> None:
 
 
 def _dynamic_shapes(outputs) -> list[Refused]:
-  """Returns the ops from which results get shapes that depend on values."""
+  """Returns the ops that give outputs a dynamic shape."""
   found, seen = [], set()
   unknown = [x.op for x in outputs if not x.shape.is_fully_defined()]
   while unknown:
@@ -238,25 +236,24 @@ def _dynamic_shapes(outputs) -> list[Refused]:
     if not before:
       scope = op.name.rpartition('/')[0]
       advice = (
-        'the shape of its result depends on values, and a result of the task'
-        ' has that shape; give it one that is known beforehand: pad it, and'
-        ' mask with weights or paddings'
+        'its output has a dynamic shape, and so has an output of the task; use'
+        ' a static shape: pad it, and mask with weights or paddings'
       )
       found.append(Refused(op.type, scope, advice))
   return found
 
 
-def _wrong_ones(graph) -> list[Refused]:
-  """Returns ops that XLA computes wrongly of shapes that depend on values."""
+def _wrong(graph) -> list[Refused]:
+  """Returns the ops that XLA computes wrongly because of dynamic shapes."""
   found, dynamic = [], set()
   for op in graph.get_operations():
     unknown = [x for x in op.outputs if not x.shape.is_fully_defined()]
     is_of_dynamic = any(x.ref() in dynamic for x in op.inputs)
     if is_of_dynamic and (op.type in _WRONG or _counts_from_the_end(op)):
       advice = (
-        'XLA computes this wrongly of an array whose shape depends on values,'
-        ' such as one of tf.where, tf.boolean_mask or tf.unique; keep all rows,'
-        ' and mask with weights or paddings'
+        'XLA computes this wrongly for arrays of dynamic shapes, such as the'
+        ' outputs of tf.where, tf.boolean_mask or tf.unique; keep all rows, and'
+        ' mask with weights or paddings'
       )
       found.append(Refused(op.type, op.name.rpartition('/')[0], advice))
     if op.type in _DYNAMIC or is_of_dynamic:
@@ -265,7 +262,7 @@ def _wrong_ones(graph) -> list[Refused]:
 
 
 def _counts_from_the_end(op) -> bool:
-  """Whether an op takes a slice whose place is given from the end."""
+  """Whether an op is a slice with negative indices."""
   if op.type != 'StridedSlice':
     return False
   tensor_util = lingvo_runtime.module('tensorflow.python.framework.tensor_util')
@@ -274,48 +271,48 @@ def _counts_from_the_end(op) -> bool:
     (op.get_attr('begin_mask'), op.get_attr('end_mask')),
     strict=True,
   ):
-    places = tensor_util.constant_value(limit)
+    indices = tensor_util.constant_value(limit)
     is_masked = [
-      mask >> i & 1 for i in range(0 if places is None else len(places))
+      mask >> i & 1 for i in range(0 if indices is None else len(indices))
     ]
-    if places is None or any(
-      place < 0 and not masked
-      for place, masked in zip(places, is_masked, strict=True)
+    if indices is None or any(
+      index < 0 and not masked
+      for index, masked in zip(indices, is_masked, strict=True)
     ):
       return True
   return False
 
 
 def _advice(op: str) -> str:
-  """Returns what to do about an op that XLA has no form of."""
+  """Returns how to avoid an op without an XLA kernel."""
   if op in _PYTHON:
     return (
-      'Python code cannot run while the compiled model does; write it in'
-      ' TensorFlow ops, or move it to the input generator'
+      'Python code cannot run in a compiled model; write it with TensorFlow'
+      ' ops, or move it to the input generator'
     )
   if op.startswith('Random'):
     return (
-      'random numbers of this distribution have no form that is compiled; draw'
-      ' them from uniform or normal ones'
+      'random numbers of this distribution cannot be compiled; compute them'
+      ' from uniform or normal ones'
     )
   if _is_lingvos(op):
     return (
-      'a native op of Lingvo, for the CPU only; move it to the input generator,'
-      ' or leave the decoding that it belongs to out of training'
+      'a native op of Lingvo, for CPUs only; move it to the input generator, or'
+      ' remove the decoding that it belongs to from training'
     )
   if _has_strings(op):
     return (
-      'there are no strings on an accelerator; move this to the input'
-      ' generator, and give the model ids'
+      'accelerators do not support strings; move this to the input generator,'
+      ' and pass ids to the model'
     )
   return (
-    'XLA has no form of this op, or none for the types that it has here; write'
-    ' it with others, or move it to the input generator'
+    'XLA has no kernel of this op for these types; use other ops, or move it to'
+    ' the input generator'
   )
 
 
 def _has_strings(op: str) -> bool:
-  """Whether an op takes or gives strings."""
+  """Whether an op has strings as inputs or outputs."""
   tf = lingvo_runtime.module('tensorflow')
   registry = lingvo_runtime.module(
     'tensorflow.python.framework.op_def_registry'

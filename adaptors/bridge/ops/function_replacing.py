@@ -1,12 +1,12 @@
-"""Functions of TensorFlow and Lingvo, replaced for a while.
+"""Replaces functions of TensorFlow and Lingvo within a context.
 
-A function is known under many names: `tf.debugging.check_numerics` is the same
-object in a dozen modules. It is replaced in every module that holds it, and put
-back when the last context that replaces it ends.
+A function has many names: `tf.debugging.check_numerics` is the same object in a
+dozen modules. It is replaced in every module, and restored when the last
+context that replaces it ends.
 
-Threads: the modules are the process's, but a replacement is called only in the
-thread that entered the context; other threads run the function itself. Contexts
-may be nested: the innermost one that replaces a function counts.
+Threads: modules are shared by the process, but a replacement is called only in
+the thread that entered the context; other threads call the original. Contexts
+may be nested; the innermost replacement of a function is used.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 @dataclasses.dataclass
 class _Installed:
-  """A function that is replaced somewhere.
+  """A function that is currently replaced.
 
   Attributes:
-    original: the function itself.
-    places: [module, attribute] of all that hold it.
-    num_contexts: how many contexts replace it.
+    original: the function.
+    attributes: (module, name) pairs that refer to it.
+    num_contexts: number of contexts that replace it.
   """
 
   original: Callable
-  places: list
+  attributes: list
   num_contexts: int = 0
 
 
@@ -44,9 +44,9 @@ def replaced(replacements: Mapping[str, Callable]) -> Iterator[None]:
   """Replaces functions in this thread.
 
   Args:
-    replacements: by the function's full name, such as
-      `tensorflow.python.ops.gen_array_ops.inplace_update`, what is called in
-      its place: with the function itself first, and then its arguments.
+    replacements: functions by the original's full name, such as
+      `tensorflow.python.ops.gen_array_ops.inplace_update`. They are called with
+      the original, then its arguments.
   """
   tables = _tables()
   _install(replacements)
@@ -54,21 +54,21 @@ def replaced(replacements: Mapping[str, Callable]) -> Iterator[None]:
   try:
     yield
   finally:
-    # By identity: generators may end contexts in another order.
+    # By identity: generators may end contexts in a different order.
     index = max(i for i, t in enumerate(tables) if t is replacements)
     del tables[index]
     _uninstall(replacements)
 
 
 def _tables() -> list[Mapping[str, Callable]]:
-  """Returns what this thread replaces, the innermost context last."""
+  """Returns this thread's replacements, the innermost context last."""
   if not hasattr(_active, 'tables'):
     _active.tables = []
   return _active.tables
 
 
 def _install(names: Iterable[str]) -> None:
-  """Puts a function that asks `_tables` in the place of each."""
+  """Replaces each function by one that dispatches by `_tables`."""
   with _lock:
     added = {
       name: _Installed(_found(name), [])
@@ -79,17 +79,17 @@ def _install(names: Iterable[str]) -> None:
     for module in _modules():
       for attribute, value in list(vars(module).items()):
         if id(value) in new:
-          new[id(value)].places.append((module, attribute))
+          new[id(value)].attributes.append((module, attribute))
     _installed.update(added)
     for name in names:
       function = _installed[name]
       function.num_contexts += 1
       if function.num_contexts == 1:
-        _put(function, _asking(name, function.original))
+        _put(function, _dispatching(name, function.original))
 
 
 def _modules() -> list[types.ModuleType]:
-  """Returns all modules, with those that only other modules know."""
+  """Returns all modules, with those that are only attributes of others."""
   modules = {
     id(module): module
     for module in list(sys.modules.values())
@@ -118,12 +118,12 @@ def _uninstall(names: Iterable[str]) -> None:
 
 
 def _put(function: _Installed, value: Callable) -> None:
-  for module, attribute in function.places:
+  for module, attribute in function.attributes:
     setattr(module, attribute, value)
 
 
-def _asking(name: str, original: Callable) -> Callable:
-  """Returns a function that calls this thread's replacement, if it has one."""
+def _dispatching(name: str, original: Callable) -> Callable:
+  """Returns a function that calls this thread's replacement or the original."""
 
   @functools.wraps(original)
   def call(*args, **kwargs):

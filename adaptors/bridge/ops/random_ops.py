@@ -1,10 +1,9 @@
-"""Random numbers of a Lingvo task that follow from one seed.
+"""Random numbers of a Lingvo task that depend on one seed only.
 
-TensorFlow's stateful random ops would be compiled into XLA's own, which no seed
-reaches. Each becomes a stateless one whose seed is made of the seed of the run,
-of the number of the call, and of the iteration of the loops around it. Lingvo's
-step seeds, from which its layers make the seeds of stateless ops, start from
-the seed of the run.
+XLA compiles TensorFlow's stateful random ops to unseeded ones. They are
+replaced by stateless ops, with seeds computed from the seed of the run, the
+number of the call, and the iterations of surrounding loops. Lingvo's step
+seeds, which seed stateless ops of its layers, start from the seed of the run.
 """
 
 import contextlib
@@ -15,12 +14,13 @@ from typing import Any
 from adaptors import lingvo_runtime
 from pax_compat import errors
 
-# Odd numbers of 32 bits. Multiplied by them, small numbers lie far apart.
+# Odd 32-bit numbers. Multiples by small factors are far apart.
 _SPREAD = (0x9E3779B1, 0x85EBCA77)
 
 _RANDOM = 'tensorflow.python.ops.gen_random_ops.'
 _STATEFUL = 'tensorflow.python.ops.gen_stateful_random_ops.'
-# Stateful random ops that XLA compiles, unseeded, and nothing replaces.
+# Stateful random ops that XLA compiles without a seed, and that have no
+# replacement.
 _REFUSED = (
   _RANDOM + 'parameterized_truncated_normal',
   _STATEFUL + 'stateful_standard_normal',
@@ -37,22 +37,21 @@ _PY_UTILS = 'lingvo.core.py_utils.'
 class Seeds:
   """The seeds of one trace.
 
-  They are made of Lingvo's step seed, which grows with each call, and which
-  Lingvo hands on to the functions that run a cell step by step or compute a
-  layer a second time for its gradient: the numbers are others in each step, and
-  the same ones the second time. In TensorFlow's own loops, which hand nothing
-  on, the number of the iteration comes in.
+  They are computed from Lingvo's step seed, which grows with each call. Lingvo
+  passes it to recurrent cells and to rematerialized layers: numbers differ
+  between time steps, and are the same in the recomputation. TensorFlow's loops
+  do not pass it on, so the iteration number is added.
 
   Attributes:
-    is_given: whether there is a seed of the run. Lingvo's step seeds start from
-      a fixed one otherwise.
+    is_given: whether there is a seed of the run. Without it Lingvo's step seeds
+      start from a fixed one.
   """
 
   def __init__(self, seed: Any | None):
-    """Starts with the current graph.
+    """Starts in the current graph.
 
     Args:
-      seed: int32 [2], a tensor of the current graph; None for none.
+      seed: int32 [2], a tensor of the current graph; or None.
     """
     self.is_given = seed is not None
     self._seed = seed
@@ -69,19 +68,19 @@ class Seeds:
       step = tf.cast(0 if step is None else step, tf.int32)
       seed = py_utils.GetIncStepSeed()
       low, high = tf.cast(seed, tf.int32), tf.cast(seed // 2**32, tf.int32)
-      # Apart from the seeds that Lingvo makes of the same numbers.
+      # Different from the seeds that Lingvo computes from the same numbers.
       seed = tf.bitwise.bitwise_xor(tf.stack([low, high]), _constant(0))
       seed += step * _constant(1)
     for depth, counter in enumerate(counters):
-      # Another factor for each depth, so that two loops do not meet.
+      # A different factor for each depth, so that nested loops do not collide.
       seed += (tf.cast(counter, tf.int32) + 1) * _constant(depth + 2)
     return seed
 
   def step_seed(self, seed: int) -> Any:
-    """Returns where Lingvo's step seed starts in the current graph: int64.
+    """Returns the initial step seed of Lingvo in the current graph: int64.
 
     Args:
-      seed: where Lingvo would have it start.
+      seed: the initial step seed that Lingvo would use.
     """
     tf = lingvo_runtime.module('tensorflow')
     graph = _current_graph()
@@ -92,24 +91,24 @@ class Seeds:
     elif _is_control_flow(graph):
       words = self.next()
     else:
-      # A function of Lingvo's may not read tensors from outside.
+      # Lingvo's functions must not capture outer tensors.
       return tf.constant(apart, tf.int64)
     first, second = tf.unstack(tf.cast(words, tf.int64))
     return tf.bitwise.bitwise_and(first * 2**31 + second + apart, 2**62 - 1)
 
   def _surroundings(self) -> tuple[Any, list[Any]]:
-    """Returns the graph that has a seed, and loop counters on the way to it."""
+    """Returns the enclosing graph with a seed, and loop counters up to it."""
     graph, counters = _current_graph(), []
     while graph is not self._graph and not _has_step_seed(graph):
       if _is_control_flow(graph, 'WhileBodyFuncGraph'):
-        # The first argument of a body is the number of the iteration.
+        # The first argument of a loop body is the iteration number.
         counters.append(graph.get_operations()[0].outputs[0])
       graph = graph.outer_graph
     return graph, counters
 
 
 def replacements(seeds: Seeds) -> dict[str, Callable]:
-  """Returns what replaces TensorFlow's stateful random ops."""
+  """Returns the replacements of TensorFlow's stateful random ops."""
   tf = lingvo_runtime.module('tensorflow')
   stateless = tf.random
 
@@ -149,7 +148,7 @@ def replacements(seeds: Seeds) -> dict[str, Callable]:
     return tf.gather(value, tf.argsort(keys), name=name)
 
   def rng_read_and_skip(_, resource, alg, delta, name=None):
-    # The state of a `tf.random.Generator`: a counter of two words and a key.
+    # The state of a `tf.random.Generator`: a two-word counter and a key.
     return stateless.stateless_uniform(
       [3], seeds.next(), None, None, tf.int64, name
     )
@@ -169,13 +168,13 @@ def replacements(seeds: Seeds) -> dict[str, Callable]:
 def _refuse(name: str, *args, **kwargs):
   raise errors.UserError(
     f'random numbers of {name.rpartition(".")[2]} would not follow from the'
-    ' seed of the run; use tf.random.uniform, normal, truncated_normal,'
+    ' seed of the run; expected tf.random.uniform, normal, truncated_normal,'
     ' categorical or shuffle'
   )
 
 
 def lingvo_replacements(seeds: Seeds) -> dict[str, Callable]:
-  """Returns what lets Lingvo's step seeds follow from the seed of the run."""
+  """Returns replacements that seed Lingvo's step seeds by the run's seed."""
   if not seeds.is_given:
     return {}
   tf = lingvo_runtime.module('tensorflow')
@@ -186,8 +185,8 @@ def lingvo_replacements(seeds: Seeds) -> dict[str, Callable]:
     original(seed if tf.is_tensor(seed) else seeds.step_seed(seed))
 
   def gpipe_step_seed_pair(original, *args, **kwargs):
-    # GPipe's layers tell calls apart by their name scope, and do not look at
-    # the step seed, which carries the seed of the run.
+    # GPipe's layers distinguish calls by name scope and ignore the step seed,
+    # which depends on the seed of the run.
     pair = original(*args, **kwargs)
     return pair + tf.cast(py_utils.GetStepSeed(), pair.dtype)
 
@@ -206,7 +205,7 @@ def _current_graph() -> Any:
 
 
 def _has_step_seed(graph: Any) -> bool:
-  """Whether a graph is that of a function of Lingvo's: it has a step seed."""
+  """Whether a graph has a step seed, as Lingvo's functions do."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   return (
     not _is_control_flow(graph) and id(graph) in py_utils._STEP_SEED_DICT.dict
@@ -214,7 +213,7 @@ def _has_step_seed(graph: Any) -> bool:
 
 
 def _is_control_flow(graph: Any, kind: str = 'ControlFlowFuncGraph') -> bool:
-  """Whether a graph is that of a branch or a loop of TensorFlow's."""
+  """Whether a graph is of a branch or a loop of TensorFlow."""
   kinds = lingvo_runtime.module(
     'tensorflow.python.ops.control_flow_v2_func_graphs'
   )
@@ -222,7 +221,7 @@ def _is_control_flow(graph: Any, kind: str = 'ControlFlowFuncGraph') -> bool:
 
 
 def _constant(number: int) -> Any:
-  """Returns two numbers that are far from those of other numbers: int32 [2]."""
+  """Returns a hash of a number: int32 [2]."""
   words = []
   for spread in _SPREAD:
     word = number * spread & 0xFFFFFFFF

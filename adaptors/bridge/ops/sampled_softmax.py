@@ -1,7 +1,7 @@
-"""TensorFlow's candidate samplers from ops that XLA compiles.
+"""TensorFlow's candidate samplers, built from ops that XLA compiles.
 
-Sampled classes are others than TensorFlow's own for the same seed; their
-distribution, and the expected counts that losses correct for, are the same.
+Sampled classes differ from TensorFlow's for the same seed. Their distribution,
+and the expected counts that losses correct for, are the same.
 
 Shapes: B batch, T true classes of an example, S sampled classes, V classes.
 """
@@ -22,13 +22,13 @@ _SPARSE_TO_DENSE = 'tensorflow.python.ops.gen_sparse_ops.sparse_to_dense'
 
 
 class Candidates(NamedTuple):
-  """What a sampler gives.
+  """The outputs of a sampler.
 
   Attributes:
     sampled_candidates: [S], int64, classes.
-    true_expected_count: [B, T], float32, how often each true class is expected
-      in a sample.
-    sampled_expected_count: [S], float32, the same of the sampled classes.
+    true_expected_count: [B, T], float32, expected count of each true class in a
+      sample.
+    sampled_expected_count: [S], float32, expected counts of sampled classes.
   """
 
   sampled_candidates: Any
@@ -37,17 +37,16 @@ class Candidates(NamedTuple):
 
 
 class Hits(NamedTuple):
-  """Sampled classes that are true ones of an example, and all others.
+  """Accidental hits: sampled classes that are true classes of an example.
 
-  TensorFlow gives as many as there are hits, which XLA cannot know before. Here
-  are all pairs of an example and a sampled class; those that are no hits have
-  no weight.
+  TensorFlow returns a dynamic number of hits, which XLA does not support. This
+  has all pairs of an example and a sampled class; pairs that are not hits have
+  weight 0.
 
   Attributes:
     indices: [B * S], int32, of examples.
-    ids: [B * S], int64, places in the sample.
-    weights: [B * S], float32: 0 where there is no hit, and minus the greatest
-      number where there is one.
+    ids: [B * S], int64, positions in the sample.
+    weights: [B * S], float32: the most negative number for hits, else 0.
   """
 
   indices: Any
@@ -56,7 +55,7 @@ class Hits(NamedTuple):
 
 
 class _Distribution(NamedTuple):
-  """How classes are drawn.
+  """A distribution of classes.
 
   Attributes:
     draw: (seed, number) -> int64 [number] classes.
@@ -68,7 +67,7 @@ class _Distribution(NamedTuple):
 
 
 def replacements(seeds: random_ops.Seeds) -> dict[str, Callable]:
-  """Returns what replaces TensorFlow's candidate samplers."""
+  """Returns the replacements of TensorFlow's candidate samplers."""
 
   def sampler(
     distribution_of,
@@ -118,7 +117,7 @@ def _candidates(
   if unique and num_sampled > num_classes:
     raise errors.UserError(
       f'a sample of {num_sampled} different classes of {num_classes};'
-      ' expected no more than there are'
+      f' expected at most {num_classes}'
     )
   if unique:
     classes, num_tries = _different(
@@ -131,7 +130,7 @@ def _candidates(
   def expected_count(of):
     probability = distribution.probability(of)
     tries = tf.cast(num_tries, tf.float64)
-    # TensorFlow takes the first form where no class was drawn again.
+    # TensorFlow uses the first formula if no class was drawn twice.
     count = tf.where(
       num_tries == num_sampled,
       tries * probability,
@@ -145,14 +144,14 @@ def _candidates(
 
 
 def _different(distribution, seed, num_sampled, num_classes):
-  """Draws classes until so many different ones are found.
+  """Draws classes until `num_sampled` different ones are found.
 
   Returns:
-    Classes [S], int64, in the order in which they were drawn first, and the
-    number of draws that took, int32.
+    Classes [S], int64, in the order of their first draws, and the number of
+    draws, int32.
   """
   tf = lingvo_runtime.module('tensorflow')
-  # Most samples take several times as many draws as they have classes.
+  # Most samples need several times as many draws as they have classes.
   size = 2 * num_sampled
 
   def more(i, first, found, classes, tries):
@@ -161,9 +160,9 @@ def _different(distribution, seed, num_sampled, num_classes):
     first = tf.tensor_scatter_nd_min(first, drawn[:, None], index)
     is_new = tf.gather(first, drawn) == index
     rank = found + tf.cumsum(tf.cast(is_new, tf.int32)) - 1
-    # What is drawn again, or is one too many, goes to the place after the last.
-    place = tf.where(is_new, tf.minimum(rank, num_sampled), num_sampled)
-    classes = tf.tensor_scatter_nd_update(classes, place[:, None], drawn)
+    # Repeated and excess classes are written behind the last position.
+    position = tf.where(is_new, tf.minimum(rank, num_sampled), num_sampled)
+    classes = tf.tensor_scatter_nd_update(classes, position[:, None], drawn)
     is_last = is_new & (rank == num_sampled - 1)
     last = i * size + tf.argmax(is_last, output_type=tf.int32) + 1
     tries = tf.where(tf.reduce_any(is_last), last, tries)
@@ -247,7 +246,7 @@ def _unigram_weights(
   """Returns the weights of TensorFlow's fixed unigram sampler.
 
   Raises:
-    UserError: there are not as many weights as classes.
+    UserError: the numbers of weights and classes differ.
   """
   counts = list(unigrams)
   if vocab_file:
@@ -259,8 +258,8 @@ def _unigram_weights(
   weights = weights[shard::num_shards]
   if weights.size != range_max:
     raise errors.UserError(
-      f'a unigram sampler has weights of {weights.size} classes, and range_max'
-      f' is {range_max}; expected as many'
+      f'a unigram sampler has weights of {weights.size} classes; expected'
+      f' range_max, {range_max}'
     )
   return weights
 
@@ -278,15 +277,15 @@ def _all_candidates(_, true_classes, num_true, num_sampled, unique, **k):
 
 def _refuse_learned(*args, **kwargs):
   raise errors.UserError(
-    'a unigram candidate sampler that learns its distribution keeps counts'
-    ' beside the variables of the model, and cannot be bridged; use'
+    'a unigram candidate sampler that learns its distribution keeps counts that'
+    ' are not variables of the model, and cannot be bridged; expected'
     ' tf.random.fixed_unigram_candidate_sampler with known counts, or'
     ' tf.random.log_uniform_candidate_sampler'
   )
 
 
 def _hits_replacements() -> dict[str, Callable]:
-  """Returns what replaces the search for hits, and what makes them dense."""
+  """Returns the replacements for finding hits and for making them dense."""
   tf = lingvo_runtime.module('tensorflow')
   dense_by_weights = {}
 
@@ -300,10 +299,12 @@ def _hits_replacements() -> dict[str, Callable]:
     weights = tf.where(is_hit, -np.finfo(np.float32).max, np.float32(0))
     batch_size, num_sampled = tf.unstack(tf.shape(is_hit))
     examples = tf.repeat(tf.range(batch_size), num_sampled)
-    places = tf.tile(tf.range(tf.cast(num_sampled, tf.int64)), batch_size[None])
+    positions = tf.tile(
+      tf.range(tf.cast(num_sampled, tf.int64)), batch_size[None]
+    )
     flat = tf.reshape(weights, [-1])
     dense_by_weights[flat.ref()] = weights
-    return Hits(examples, places, flat)
+    return Hits(examples, positions, flat)
 
   def sparse_to_dense(
     original, sparse_indices, output_shape, sparse_values, *args, **kwargs
@@ -312,7 +313,7 @@ def _hits_replacements() -> dict[str, Callable]:
     if tf.is_tensor(weights) and not tf.executing_eagerly():
       weights = weights.op.inputs[0] if weights.op.type == 'Cast' else weights
     if tf.is_tensor(weights) and weights.ref() in dense_by_weights:
-      # What is dense already need not be scattered, which is slow.
+      # Already dense, which avoids a slow scatter.
       return tf.cast(dense_by_weights[weights.ref()], sparse_values.dtype)
     return original(
       sparse_indices, output_shape, sparse_values, *args, **kwargs

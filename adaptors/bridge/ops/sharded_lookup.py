@@ -1,9 +1,9 @@
-"""Rows of a table that is cut in shards, from ops that XLA compiles.
+"""Lookup in a sharded embedding table, built from ops that XLA compiles.
 
-TensorFlow deals the ids to the shards, as many to each as there happen to be.
-Here the table is joined and gathered from at once. The gradient is what
-TensorFlow's would be: for each shard, slices of the rows that were looked up.
-Learners measure such slices before equal rows are added up.
+TensorFlow partitions the ids by shard, with dynamic shapes. Here shards are
+concatenated, and rows are gathered at once. The gradient is TensorFlow's: for
+each shard, slices of the rows that were looked up. Learners compute norms of
+such slices before equal rows are added up.
 
 Shapes: V rows, R rows of a shard, D dims, "..." any.
 """
@@ -21,17 +21,17 @@ def lookup(
   """Returns rows of a table.
 
   Args:
-    shards: of the table, [R, D...] each; in V % len(shards) of them, the first
-      ones, R may be greater by one.
+    shards: of the table, [R, D...] each; R may be larger by one in the first
+      V % len(shards) of them.
     ids: [...], int, in [0, V).
-    partition_strategy: 'div' where each shard has rows that follow each other,
-      'mod' where rows go round the shards.
+    partition_strategy: 'div' for consecutive rows in each shard, 'mod' for
+      interleaved rows.
 
   Returns:
     [..., D...].
 
   Raises:
-    UserError: there is no such strategy.
+    UserError: the strategy is unknown.
   """
   tf = lingvo_runtime.module('tensorflow')
   if partition_strategy not in ('div', 'mod'):
@@ -45,15 +45,15 @@ def lookup(
 
   @tf.custom_gradient
   def looked_up(*shards):
-    table = tf.concat(shards, 0) if is_div else _dealt(tf, shards)
+    table = tf.concat(shards, 0) if is_div else _interleaved(tf, shards)
 
     def gradient(upstream):
       flat = tf.reshape(ids, [-1])
       rows = tf.reshape(upstream, [-1, *shards[0].shape[1:]])
-      places = _in_runs if is_div else _in_turns
+      locations = _consecutive if is_div else _modulo
       return [
-        _slices(tf, shard, rows, *place)
-        for shard, place in zip(shards, places(flat, shards), strict=True)
+        _slices(tf, shard, rows, *location)
+        for shard, location in zip(shards, locations(flat, shards), strict=True)
       ]
 
     return tf.gather(table, ids), gradient
@@ -61,8 +61,8 @@ def lookup(
   return looked_up(*shards)
 
 
-def _dealt(tf, shards):
-  """Returns the table whose rows go round the shards."""
+def _interleaved(tf, shards):
+  """Returns the table of shards with interleaved rows."""
   longest = max(shard.shape[0] for shard in shards)
   padded = [
     tf.pad(x, [[0, longest - x.shape[0]]] + [[0, 0]] * (x.shape.rank - 1))
@@ -71,8 +71,8 @@ def _dealt(tf, shards):
   return tf.reshape(tf.stack(padded, 1), [-1, *shards[0].shape[1:]])
 
 
-def _in_runs(ids, shards):
-  """Yields for each shard which ids are in it, and their rows in it."""
+def _consecutive(ids, shards):
+  """Yields for each shard a mask of its ids, and their rows in it."""
   start = 0
   for shard in shards:
     size = shard.shape[0]
@@ -80,21 +80,21 @@ def _in_runs(ids, shards):
     start += size
 
 
-def _in_turns(ids, shards):
-  """Yields for each shard which ids are in it, and their rows in it."""
+def _modulo(ids, shards):
+  """Yields for each shard a mask of its ids, and their rows in it."""
   for i in range(len(shards)):
     yield ids % len(shards) == i, ids // len(shards)
 
 
-def _slices(tf, shard, rows, is_in, places):
+def _slices(tf, shard, rows, is_in, indices):
   """Returns the gradient of a shard.
 
-  Slices of other shards have no place, -1, which is left out when they are
-  added up, and no size.
+  Slices of other shards are 0, with index -1, which is skipped when slices are
+  added up.
   """
   mask = tf.reshape(is_in, [-1] + [1] * (rows.shape.rank - 1))
   return tf.IndexedSlices(
     tf.where(mask, rows, tf.zeros_like(rows)),
-    tf.where(is_in, places, -tf.ones_like(places)),
-    tf.shape(shard, out_type=places.dtype),
+    tf.where(is_in, indices, -tf.ones_like(indices)),
+    tf.shape(shard, out_type=indices.dtype),
   )

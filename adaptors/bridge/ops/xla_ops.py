@@ -1,8 +1,8 @@
-"""Ops of TensorFlow and Lingvo that XLA does not compile, replaced by others.
+"""Replaces ops of TensorFlow and Lingvo that XLA does not compile.
 
-While a function is traced under `replaced`, ops that XLA refuses are built from
-others with equal results, checks at run time are left out, and every source of
-randomness follows from one seed.
+While a function is traced under `replaced`, ops that XLA refuses are replaced
+by equivalent ones, run-time checks are removed, and all random numbers depend
+on one seed.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ _LINGVO_OPS = 'lingvo.core.ops.'
 
 
 class Replacement(NamedTuple):
-  """A call that was replaced.
+  """A replaced call.
 
   Attributes:
     function: the function's name, such as `random_uniform`.
-    scope: the name scope in which it was called, which names Lingvo's layers.
+    scope: the name scope of the call, with Lingvo's layers.
   """
 
   function: str
@@ -43,22 +43,22 @@ class Replacement(NamedTuple):
 
 @contextlib.contextmanager
 def replaced(seed: Any | None) -> Iterator[list[Replacement]]:
-  """Replaces what XLA does not compile while TensorFlow functions are traced.
+  """Replaces ops that XLA does not compile while TensorFlow traces functions.
 
-  To be entered while the outermost function is traced; the functions that it
-  calls, loops and branches are traced within. Numbers that NumPy or Python
-  draws while a function is traced are beyond it: they are constants.
+  It must be entered while the outermost function is traced, and also covers
+  called functions, loops and branches. Random numbers of NumPy or Python become
+  constants of the trace.
 
   Args:
-    seed: int32 [2], a tensor of the function that is traced, from which all
-      random numbers follow. None for evaluation: Lingvo leaves most randomness
-      out then, and what it does not leave out has a fixed seed.
+    seed: int32 [2], a tensor of the traced function, for all random numbers.
+      None for evaluation, in which Lingvo turns most randomness off; the rest
+      has a fixed seed.
 
   Yields:
-    What has been replaced so far, call by call.
+    The replaced calls so far.
   """
   seeds = random_ops.Seeds(seed)
-  told: list[Replacement] = []
+  calls: list[Replacement] = []
   functions = {
     **_updates(),
     **_lookups(),
@@ -69,38 +69,39 @@ def replaced(seed: Any | None) -> Iterator[list[Replacement]]:
   }
   functions |= _raw(functions)
   functions = {
-    name: _telling(told, name, function) for name, function in functions.items()
+    name: _recording(calls, name, function)
+    for name, function in functions.items()
   }
   functions |= random_ops.lingvo_replacements(seeds)
   with function_replacing.replaced(functions), _lingvo_state_kept():
-    yield told
+    yield calls
 
 
-def _telling(
-  told: list[Replacement], function_name: str, function: Callable
+def _recording(
+  calls: list[Replacement], function_name: str, function: Callable
 ) -> Callable:
-  """Returns a replacement that notes its calls in `told`.
+  """Returns a replacement that records its calls.
 
-  Calls that it hands on to the function itself are none.
+  Calls that it forwards to the original are not recorded.
   """
   ops = lingvo_runtime.module('tensorflow.python.framework.ops')
   short = function_name.rpartition('.')[2].lstrip('_')
 
   def call(original, *args, **kwargs):
-    note = Replacement(short, ops.get_name_scope())
-    told.append(note)
+    record = Replacement(short, ops.get_name_scope())
+    calls.append(record)
 
-    def itself(*args, **kwargs):
-      told.remove(note)
+    def forward(*args, **kwargs):
+      calls.remove(record)
       return original(*args, **kwargs)
 
-    return function(itself, *args, **kwargs)
+    return function(forward, *args, **kwargs)
 
   return call
 
 
 def _raw(functions: dict[str, Callable]) -> dict[str, Callable]:
-  """Returns the same for `tf.raw_ops`, which are functions of their own."""
+  """Returns the same for `tf.raw_ops`, which are separate functions."""
   raw = {}
   for name, function in functions.items():
     module, _, attribute = name.rpartition('.')
@@ -111,7 +112,7 @@ def _raw(functions: dict[str, Callable]) -> dict[str, Callable]:
 
 
 def _updates() -> dict[str, Callable]:
-  """Returns what replaces updates of a tensor in its place."""
+  """Returns the replacements of in-place updates."""
   tf = lingvo_runtime.module('tensorflow')
 
   def scattered(scatter, _, x, i, v, name=None):
@@ -135,7 +136,7 @@ def _updates() -> dict[str, Callable]:
 
 
 def _lookups() -> dict[str, Callable]:
-  """Returns what replaces lookups in a table that is cut in shards."""
+  """Returns the replacements of lookups in sharded tables."""
   embedding_ops = lingvo_runtime.module('tensorflow.python.ops.embedding_ops')
 
   def embedding_lookup(
@@ -159,11 +160,11 @@ def _lookups() -> dict[str, Callable]:
 
 
 def _identities() -> dict[str, Callable]:
-  """Returns what replaces ops that hand on what they are given."""
+  """Returns replacements by identities."""
   tf = lingvo_runtime.module('tensorflow')
 
   def cross_replica_sum(_, x, group_assignment=None, name=None):
-    # Under one program for all devices, a tensor is that of all replicas.
+    # With one program for all devices, a tensor is global.
     return tf.identity(x, name=name)
 
   def check_numerics(_, tensor, message, name=None):
@@ -175,7 +176,7 @@ def _identities() -> dict[str, Callable]:
   return {
     _REPLICAS: cross_replica_sum,
     _ARRAY + 'check_numerics': check_numerics,
-    # TensorFlow wraps that one late; what was imported before is this one.
+    # TensorFlow wraps it late; earlier imports refer to this one.
     'tensorflow.python.ops.array_ops.check_numerics': check_numerics,
     _ARRAY + 'check_numerics_v2': check_numerics,
     _LOGGING + '_print': print_,
@@ -183,7 +184,7 @@ def _identities() -> dict[str, Callable]:
 
 
 def _checks() -> dict[str, Callable]:
-  """Returns what replaces checks and messages at run time: nothing."""
+  """Returns replacements of run-time checks and messages by no-ops."""
   tf = lingvo_runtime.module('tensorflow')
 
   def nothing(_, *args, **kwargs):
@@ -202,11 +203,11 @@ def _checks() -> dict[str, Callable]:
 
 @contextlib.contextmanager
 def _lingvo_state_kept() -> Iterator[None]:
-  """Puts back what Lingvo changes by itself while a function is traced."""
+  """Restores process state that Lingvo changes while a function is traced."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   step_seeds = py_utils._STEP_SEED_DICT.dict
   saved = dict(step_seeds)
-  # GPipe replaces this one, and does not put it back after an exception.
+  # GPipe replaces this one, and does not restore it after an exception.
   generate = py_utils.GenerateStepSeedPair
   try:
     yield

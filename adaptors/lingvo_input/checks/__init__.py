@@ -1,1 +1,1 @@
-"""Checks of an input generator's Params and data before it starts."""
+"""Checks of an input generator's Params and data before it is built."""

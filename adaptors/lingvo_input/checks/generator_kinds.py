@@ -1,4 +1,4 @@
-"""Which kind of a generator Lingvo Params are of, and what is special to it.
+"""Kinds of input generators, by their Lingvo Params, and their special cases.
 
 Legend: B batch, T time.
 """
@@ -31,21 +31,21 @@ def is_tf_data(params) -> bool:
 
 
 def is_permuted(params) -> bool:
-  """Returns whether a generator draws from few examples in a random order."""
+  """Returns whether a generator draws few examples in a random order."""
   generators = lingvo_runtime.module('lingvo.core.base_input_generator')
   return issubclass(params.cls, generators.BaseTinyDatasetInput)
 
 
 def check_unpacked(name: str, params: Any, *, do_eval: bool):
-  """Checks that a generator makes an example of each record.
+  """Checks that a generator makes one example of each record.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params.
     do_eval: whether the generator finds `do_eval` set.
 
   Raises:
-    UserError: it packs several in a row, and drops what does not fit.
+    UserError: it packs several into a row, and drops what does not fit.
   """
   if do_eval and _is_bert(params):
     return  # It does not pack then.
@@ -58,16 +58,16 @@ def check_unpacked(name: str, params: Any, *, do_eval: bool):
       )
 
 
-def telling_fillers(params: Any) -> Callable[[NestedMap], NestedMap]:
-  """Returns what says which rows a generator only fills its batches up with.
+def marks_padding_rows(params: Any) -> Callable[[NestedMap], NestedMap]:
+  """Returns a function that marks the padding rows of a generator's batches.
 
   Args:
     params: Lingvo Params of the generator.
 
   Returns:
-    A function that gives a batch of leaves [B, ...] `eval_sample_weights` [B]
-    of 0 at such rows. It leaves those of a generator unchanged that fills up
-    none, or is not known to.
+    A function of a batch, leaves [B, ...], that sets `eval_sample_weights` [B]
+    to 0 at padding rows. It is the identity for generators that are not known
+    to make any.
   """
   if is_permuted(params):
     return _with_given_weight
@@ -82,7 +82,7 @@ def _with_given_weight(batch: NestedMap) -> NestedMap:
 
 def _with_bert_weights(batch: NestedMap) -> NestedMap:
   real = (batch.segment_ids > 0).any(axis=1)
-  # It means to set these, but does not find them.
+  # Lingvo's code means to set these, but does not find them.
   paddings = np.where(real[:, None], batch.paddings, 1)
   return NestedMap(
     {

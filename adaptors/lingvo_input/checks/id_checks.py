@@ -1,6 +1,6 @@
-"""Token ids that no vocabulary has, found before a model takes them.
+"""Checks of token ids against the vocabulary, before the model sees them.
 
-An embedding takes an id outside of its table for another one in silence.
+An embedding silently replaces an id outside of its table.
 """
 
 from typing import Any
@@ -13,21 +13,21 @@ from pax_compat.input_core import token_ids
 from pax_compat.nested_map import NestedMap
 
 _ASCII = 'lingvo.core.tokenizers.AsciiTokenizer'
-# Ids that its letters have, whatever `vocab_size` says.
+# The number of its ids, for any `vocab_size`.
 _ASCII_IDS = 76
 
 
 class IdCheck:
-  """Checks the ids of batches; microseconds for each."""
+  """Checks the ids of batches, in microseconds for each."""
 
   def __init__(self, name: str, params: Any, known: int | None = None):
-    """Finds out which ids there may be.
+    """Finds the number of ids of the tokenizers.
 
     Args:
-      name: how messages call the input.
+      name: of the input, in messages.
       params: Lingvo Params of the input; not changed.
-      known: how many ids the model knows, where that is certain. Where the
-        tokenizers have more, the log has a warning.
+      known: number of ids of the model; None if unknown. If the tokenizers
+        have more, a warning is logged.
     """
     self._name = name
     self._limit = _largest_vocabulary(params)
@@ -42,9 +42,9 @@ class IdCheck:
       )
 
   def __call__(self, batch: NestedMap):
-    """Checks the leaves that are called `ids`.
+    """Checks the leaves of the name `ids`.
 
-    Labels and targets may be negative where they do not count.
+    Labels and targets may be negative where their weight is 0.
 
     Raises:
       UserError: an id is negative, or not below the `vocab_size` of the largest
@@ -55,7 +55,7 @@ class IdCheck:
 
 
 def _largest_vocabulary(params) -> int | None:
-  """Returns how many ids the tokenizers have; None where that is not known."""
+  """Returns the number of ids of the largest tokenizer; None if unknown."""
   named = dict(getattr(params, 'tokenizer_dict', None) or {})
   named[''] = getattr(params, 'tokenizer', None)
   sizes = [_size(p) for p in named.values() if p is not None]

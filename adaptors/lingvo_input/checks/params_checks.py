@@ -1,7 +1,7 @@
-"""What is wrong with the Params of an input, found before its reader starts.
+"""Checks of the Params of an input, before its reader starts.
 
-Lingvo's native readers answer a wrong pattern by ending the process, and data
-of which no record fits by waiting for ever. So the cheap checks come first.
+Lingvo's native readers end the process at a wrong pattern, and wait forever if
+no record fits into a bucket. So the cheap checks come first.
 """
 
 import re
@@ -14,11 +14,11 @@ from adaptors import lingvo_runtime
 from adaptors.lingvo_input.checks import generator_kinds, vocabulary_checks
 from pax_compat import errors
 
-# The formats that Lingvo's readers know. A path without one is checked as well:
-# some generators put it in front themselves.
+# The formats of Lingvo's readers. A path without one is checked as well: some
+# generators add it themselves.
 _FILE_TYPES = ('', 'text', 'tfrecord', 'tfrecord_gzip')
 
-# How many lines of text are searched for one that fits into a bucket.
+# The number of text lines searched for one that fits into a bucket.
 _LINES_TO_SEARCH = 100_000
 
 
@@ -26,11 +26,11 @@ def check_input(name: str, params: Any):
   """Checks the Params of an input generator.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params; not changed.
 
   Raises:
-    UserError: the reader would abort, hang or fail with them.
+    UserError: the reader would end the process, hang or fail.
   """
   _check_buckets(name, params)
   _check_repeat_count(name, params)
@@ -59,7 +59,7 @@ def _check_repeat_count(name, params):
   count = getattr(params, 'repeat_count', -1)
   if count != -1 and (not isinstance(count, int) or count < 1):
     raise errors.UserError(
-      f'{name}: repeat_count is {count!r}; expected -1 (for ever) or at least 1'
+      f'{name}: repeat_count is {count!r}; expected -1 (endless) or at least 1'
     )
   if count != -1 and is_weighted(params):
     raise errors.UserError(
@@ -81,7 +81,7 @@ def is_weighted(params: Any) -> bool:
 
 
 def _children(params) -> list[Any]:
-  """Returns the Params of the data sources within those of an input."""
+  """Returns the Params of the data sources in those of an input."""
   sub = getattr(params, 'sub', None)
   children = [getattr(params, 'file_datasource', None)]
   children += sub if isinstance(sub, (list, tuple)) else [sub]
@@ -100,20 +100,20 @@ def _patterns_of(name: str, entry: str) -> Iterator[tuple[str, list[str]]]:
     return
   if not rest.strip():
     raise errors.UserError(
-      f'{name}: file_pattern is {entry!r}, which names no file'
+      f'{name}: file_pattern is {entry!r}, which does not name a file'
     )
   for pattern in rest.split(','):
     paths = []
-    for part in pattern.split(';'):
-      paths.extend(_matches(name, pattern, part))
+    for path in pattern.split(';'):
+      paths.extend(_matches(name, pattern, path))
     yield pattern, paths
 
 
 def files_of(name: str, entry: str) -> list[str]:
-  """Returns the files that one reader reads; none if it reads no files.
+  """Returns the files of one reader; empty if it does not read files.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     entry: such as `text:/a/b*,/a/c*`.
 
   Raises:
@@ -125,8 +125,8 @@ def files_of(name: str, entry: str) -> list[str]:
 def readers(params: Any) -> list[tuple[Any, list[str]]]:
   """Returns the Params that have file patterns, and an entry for each reader.
 
-  Those of the data sources within them are among them. An entry is a string
-  such as `text:/a/b*,/a/c*`.
+  That includes those of nested data sources. An entry is a string such as
+  `text:/a/b*,/a/c*`.
   """
   found = []
   pattern = getattr(params, 'file_pattern', None) or ()
@@ -149,7 +149,7 @@ def readers(params: Any) -> list[tuple[Any, list[str]]]:
 
 
 def _entries(params) -> list[str]:
-  """Returns the strings that hold file patterns, of data sources as well."""
+  """Returns the file patterns of an input and its data sources."""
   found = readers(params)
   return [entry for _, entries in found for entry in entries if entry]
 
@@ -157,7 +157,7 @@ def _entries(params) -> list[str]:
 def are_joined(params: Any, patterns: Sequence[Any]) -> bool:
   """Returns whether a list of patterns becomes one string for one reader.
 
-  The reader finds the file type at its very start only.
+  The reader expects the file type at the start of that string only.
   """
   return (
     all(isinstance(p, str) for p in patterns)
@@ -179,7 +179,7 @@ def _matches(name, pattern: str, part: str) -> list[str]:
   if at:
     if shards != '*' and not (shards.isdigit() and len(shards) <= 5):
       raise errors.UserError(
-        f'{name}: {part!r} is no sharded pattern; expected PATH@N of at most'
+        f'{name}: {part!r} is not a sharded pattern; expected PATH@N of at most'
         ' five digits, or PATH@*'
       )
     count = '?????' if shards == '*' else f'{int(shards):05d}'
@@ -207,8 +207,8 @@ def _size(path: str) -> int:
 def _check_lengths(name, params):
   """Raises if no line of a text input can fit into the largest bucket.
 
-  A bucket key counts words or smaller pieces, so it is never below the number
-  of words: a line with more words than the largest bound is dropped for sure.
+  A bucket key counts words or smaller pieces, so it is at least the number of
+  words: a line with more words than the largest bound is always dropped.
   """
   bounds = getattr(params, 'bucket_upper_bound', None)
   entries = _entries(params)
@@ -224,17 +224,17 @@ def _check_lengths(name, params):
       shortest = words if shortest is None else min(shortest, words)
   if shortest is None:
     return
-  told = (
+  problem = (
     f'{name}: the largest bucket_upper_bound is {bounds[-1]}, but the shortest'
     f' line has {shortest} words'
   )
   if complete:
-    raise errors.UserError(f'{told}; the reader would drop every line')
-  logging.warning('%s, of the first %d', told, _LINES_TO_SEARCH)
+    raise errors.UserError(f'{problem}; the reader would drop every line')
+  logging.warning('%s, of the first %d', problem, _LINES_TO_SEARCH)
 
 
 def _line_words(name, params) -> Iterator[int | None]:
-  """Yields the words of each line, and None where the search is cut off."""
+  """Yields the number of words of each line, and None at the search limit."""
   tf = lingvo_runtime.module('tensorflow')
   left = _LINES_TO_SEARCH
   for _, paths in _file_patterns(name, params):

@@ -1,8 +1,8 @@
 """Lingvo's readers of records, found in a graph before one of them starts.
 
-A reader answers most mistakes by ending the process, and others by waiting for
-ever. The Params do not always tell what it is going to be given, as generators
-may change it, but its op in the graph does.
+A reader ends the process at most mistakes, and waits forever at others. The
+Params are not always what it gets, as generators may change them; its op in the
+graph is.
 """
 
 import dataclasses
@@ -14,29 +14,29 @@ from pax_compat import errors
 
 _OPS = ('GenericInput', 'GenericInputV2Create')
 
-# The formats that Lingvo registers, and that of them which reads no files.
+# The formats that Lingvo registers, and the one that does not read files.
 _FORMATS = ('text', 'tfrecord', 'tfrecord_gzip', 'iota')
 _COUNTER = 'iota'
 
-# What the batcher can put together.
+# The types of tensors that the batcher can stack.
 _TYPES = ('float', 'int32', 'int64', 'uint8', 'bool', 'string', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-  """What the graph says of a reader.
+  """The attributes of a reader's op.
 
   Attributes:
     patterns: a pattern for each source, such as `text:/a/b*,/a/c*`.
-    weights: how often each source is read; empty where there is only one.
-    repeat_count: how often the data is read; -1 for ever.
+    weights: the sampling weight of each source; empty if there is only one.
+    repeat_count: the number of epochs; -1 for endless.
     in_order: whether it is read in the order of the files.
     bounds: the largest bucket key of each bucket.
     limits: the batch size of each bucket.
-    sizes: by their names, what must be at least 1.
+    sizes: numbers that must be at least 1, by name.
     processor: the name of the function that makes an example of a record.
-    types: the names of the types of what it makes.
-    padded: whether examples are brought to one shape before they are batched.
+    types: the names of the types of its tensors.
+    padded: whether examples are padded to one shape before they are batched.
   """
 
   patterns: tuple[str, ...]
@@ -51,7 +51,7 @@ class Reader:
   padded: bool
 
   def ends(self) -> bool:
-    """Whether the data comes to an end."""
+    """Returns whether the data is finite."""
     counts_on = any(
       form == _COUNTER and not (rest.isdigit() and rest.isascii())
       for form, rest in map(params_checks.split_type, self.patterns)
@@ -98,14 +98,14 @@ def _reader(tf, attr) -> Reader:
 
 
 def check_reader(name: str, reader: Reader):
-  """Checks what a reader is given, but not what is in its files.
+  """Checks the attributes of a reader, but not its files' contents.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     reader: of its graph.
 
   Raises:
-    UserError: the reader would end the process, or wait for ever.
+    UserError: the reader would end the process, or wait forever.
   """
   _check_numbers(name, reader)
   _check_order(name, reader)
@@ -124,8 +124,8 @@ def _check_numbers(name, reader):
   if min(reader.limits, default=1) < 1:
     small['bucket_batch_limit'] = list(reader.limits)
   if small:
-    told = ', '.join(f'{k} is {n}' for k, n in small.items())
-    raise errors.UserError(f'{name}: {told}; expected at least 1')
+    wrong = ', '.join(f'{k} is {n}' for k, n in small.items())
+    raise errors.UserError(f'{name}: {wrong}; expected at least 1')
   rising = sorted(reader.bounds) == list(reader.bounds)
   as_many = len(reader.bounds) == len(reader.limits)
   if not reader.bounds or not as_many or not rising:
@@ -137,17 +137,17 @@ def _check_numbers(name, reader):
 
 
 def _check_order(name, reader):
-  told = ', '.join(reader.patterns)
+  patterns = ', '.join(reader.patterns)
   if reader.weights and len(reader.weights) != len(reader.patterns):
     raise errors.UserError(
       f'{name}: the reader gets {len(reader.weights)} weights for the'
-      f' {len(reader.patterns)} patterns {told!r}; expected one for each, with'
-      ' a comma between patterns only'
+      f' {len(reader.patterns)} patterns {patterns!r}; expected one for each,'
+      ' with a comma between patterns only'
     )
   if reader.in_order and len(reader.patterns) > 1:
     raise errors.UserError(
-      f'{name}: the files are to be read in order, but {told!r} are mixed by'
-      ' weight; expected one pattern'
+      f'{name}: the files are to be read in order, but {patterns!r} are mixed'
+      ' by weight; expected one pattern'
     )
   count, in_order = reader.repeat_count, reader.in_order
   if count != -1 and not (in_order and count > 0):
@@ -162,33 +162,33 @@ def files_of(name: str, pattern: str) -> list[str]:
   """Returns the files of one pattern of a reader.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     pattern: such as `text:/a/b*,/a/c*`.
 
   Raises:
-    UserError: the format is unknown, or a file is not there or is none.
+    UserError: the format is unknown, or a path is not an existing file.
   """
   form, rest = params_checks.split_type(pattern)
   if form == _COUNTER:
     return []
   if form not in _FORMATS:
-    told = f'has the format {form!r}' if form else 'has no format'
+    found = f'has the format {form!r}' if form else 'has no format'
     raise errors.UserError(
-      f'{name}: the file pattern {pattern!r} {told}; expected one of'
+      f'{name}: the file pattern {pattern!r} {found}; expected one of'
       f' {", ".join(_FORMATS)} in front of it and a colon'
       + errors.did_you_mean(form, _FORMATS)
     )
-  for part in rest.split(','):
-    inner = params_checks.split_type(part)[0]
+  for path in rest.split(','):
+    inner = params_checks.split_type(path)[0]
     if inner in _FORMATS:
       raise errors.UserError(
         f'{name}: the file pattern {pattern!r} has the format {inner!r} again'
-        f' at {part!r}, where the reader takes it for a part of the path;'
+        f' at {path!r}, where the reader takes it as part of the path;'
         ' expected it at the start only'
       )
-    if ';' in part:
+    if ';' in path:
       raise errors.UserError(
-        f'{name}: the file pattern {part!r} joins files by ";", which no reader'
+        f'{name}: the file pattern {path!r} joins files by ";", which no reader'
         f' of {form} can; expected commas'
       )
   return params_checks.files_of(name, pattern)

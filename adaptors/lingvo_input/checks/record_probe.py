@@ -1,7 +1,7 @@
 """Tries the first records of a reader before it starts.
 
-A reader drops in silence what has no bucket, or makes its processor fail. Where
-that is every record it waits for ever. And it ends the process where examples
+A reader silently drops records that have no bucket or make its processor fail.
+If that is every record, it waits forever. And it ends the process if examples
 of a batch differ in shape.
 """
 
@@ -14,28 +14,28 @@ from absl import logging
 from adaptors.lingvo_input.checks import params_checks, reader_params
 from pax_compat import errors
 
-# How many examples are compared where shapes may differ, and for how long.
+# The number of examples compared if shapes may differ, and the time for it.
 _EXAMPLES_TO_COMPARE = 512
 _SECONDS_TO_COMPARE = 0.3
 
-# How many records are searched for one that fits, and how long.
+# The number of records searched for one that fits, and the time for it.
 _RECORDS_TO_SEARCH = 20_000
 _SECONDS_TO_SEARCH = 60.0
 
 
 class Probe:
-  """The processor of a reader, which can be run on single records.
+  """The processor of a reader, to be run on single records.
 
   Attributes:
-    reader: whose processor it is.
+    reader: the reader.
   """
 
   def __init__(self, *, tf: Any, name: str, reader: reader_params.Reader):
-    """Adds the processor to the graph in which the reader is.
+    """Adds the processor to the reader's graph.
 
     Args:
       tf: TensorFlow.
-      name: how messages call the input.
+      name: of the input, in messages.
       reader: as found in the graph.
     """
     self._tf = tf
@@ -51,7 +51,7 @@ class Probe:
     self._arguments = [
       v1.placeholder(a.type, []) for a in processor.signature.input_arg
     ]
-    # By its name, which a reader asks for as well.
+    # By its name, as readers do.
     function = v1.NameAttrList(name=reader.processor)
     made = tf.raw_ops.StatefulPartitionedCall(
       args=self._arguments,
@@ -66,10 +66,10 @@ class Probe:
     self._enough = 1 if same else _EXAMPLES_TO_COMPARE
 
   def run(self, session: Any):
-    """Raises if the reader would give no batch, or end the process.
+    """Tries records until one fits.
 
     Raises:
-      UserError: it would.
+      UserError: the reader would not return any batch, or end the process.
     """
     seen = _Seen(self._name, self.reader)
     start, found = time.monotonic(), 0.0
@@ -95,16 +95,16 @@ class Probe:
       raise errors.UserError(seen.nothing_fits())
 
   def processed(self, session: Any, source: int, record: bytes) -> tuple:
-    """Returns the bucket key and the shapes that a record becomes."""
+    """Returns the bucket key of a record, and the shapes of its tensors."""
     values = [source, record][-len(self._arguments) :]
     return session.run(
       [self._key, self._shapes], dict(zip(self._arguments, values, strict=True))
     )
 
   def _records(self) -> Iterator[tuple[int, str, bytes | Exception]]:
-    """Yields the number of the source, the file and each record.
+    """Yields the index of the source, the file and each record.
 
-    Where a file is damaged, an error stands for what comes next in it.
+    If a file is damaged, the last entry is an error in place of a record.
     """
     for source, pattern in enumerate(self.reader.patterns):
       form = params_checks.split_type(pattern)[0]
@@ -116,7 +116,7 @@ class Probe:
 
 
 class _Seen:
-  """What came of the records so far."""
+  """The results of the records so far."""
 
   def __init__(self, name: str, reader: reader_params.Reader):
     self._name = name
@@ -157,22 +157,22 @@ class _Seen:
       )
 
   def nothing_fits(self) -> str:
-    """Says why no record fits."""
-    told = []
+    """Returns a message about why no record fits."""
+    reasons = []
     if self._keys:
       low, high = self._keys
-      told.append(
+      reasons.append(
         f'{self.count - self._errors} have bucket keys from {low} to {high},'
         f' with {self._reader.bounds[-1]} as the largest bucket_upper_bound'
       )
     if self._errors:
-      told.append(
+      reasons.append(
         f'the generator fails at {self._errors}, first at a record of'
         f' {self._first_error}'
       )
     return (
-      f'{self._name}: the reader would drop every record and wait for ever: of'
-      f' {self.count}, {"; and ".join(told)}'
+      f'{self._name}: the reader would drop every record and wait forever: of'
+      f' {self.count}, {"; and ".join(reasons)}'
     )
 
 

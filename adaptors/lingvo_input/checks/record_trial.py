@@ -1,7 +1,7 @@
-"""Records that the generator's processor refuses, found before reading starts.
+"""Finds records that the generator's processor refuses, before reading starts.
 
-Such as one that is no tf.Example, or an image that cannot be decoded. Lingvo's
-reader drops them in silence.
+Such as one that is not a tf.Example, or an image that cannot be decoded.
+Lingvo's reader drops them silently.
 """
 
 import time
@@ -14,11 +14,11 @@ from adaptors.lingvo_input.checks import params_checks, reader_params
 from adaptors.records import record_files
 from pax_compat import errors
 
-# How many records are tried, of how many files, where all should pass.
+# The number of records tried, and of files, if all should pass.
 _RECORDS_TO_TRY = 256
 _FILES_TO_TRY = 16
 
-# Those that do not are counted for so long.
+# The time for counting refused records.
 _SECONDS_TO_COUNT = 120.0
 
 
@@ -27,9 +27,9 @@ def _is_the_origin(path: str, index: int) -> tuple[str, int]:
 
 
 class RecordTrial:
-  """Tries the records of one input's readers, of each of them once.
+  """Tries the records of one input's readers, once for each reader.
 
-  A reader is built anew for each evaluation. So it belongs to the input.
+  It belongs to the input, as readers are built again for each evaluation.
   """
 
   def __init__(
@@ -38,11 +38,11 @@ class RecordTrial:
     """Tries nothing yet.
 
     Args:
-      origin: returns the file that a record comes from and its number there,
-        given those that the reader has; see `RecordCopies.origin`.
+      origin: returns the original file of a record and its index there, given
+        those of a copy; see `RecordCopies.origin`.
     """
     self._origin = origin
-    # How many records were refused, by what was tried.
+    # The number of refused records, by the reader's settings.
     self._refused: dict[tuple, int] = {}
 
   def check(
@@ -53,18 +53,19 @@ class RecordTrial:
     *,
     skip: bool,
   ) -> int:
-    """Tries records of a reader; the first time that it is asked about it.
+    """Tries records of a reader; later calls return the first result.
 
     Args:
-      name: how messages call the input.
+      name: of the input, in messages.
       reader: of its graph.
-      process: makes an example of the number of a source and a record; raises
-        where it cannot. TensorFlow's CancelledError drops a record on purpose.
-      skip: whether refused records are counted, and not errors. Then all
-        records are tried, as far as time allows; else some of the first files.
+      process: makes an example of the index of a source and a record; raises
+        if it cannot. TensorFlow's CancelledError drops a record on purpose.
+      skip: whether refused records are counted; if not, they are errors. With
+        it all records are tried, within a time limit; if not, some records of
+        the first files.
 
     Returns:
-      How many records were refused.
+      The number of refused records.
 
     Raises:
       UserError: a record is refused, and `skip` is False.
@@ -97,14 +98,14 @@ def _count_refused(
       continue
     except Exception as e:  # noqa: BLE001 (the processor is the user's code)
       path, index = origin(path, index)
-      told = f'record {index} of {path}: {_reason(e)}'
+      problem = f'record {index} of {path}: {_reason(e)}'
       if not skip:
         raise errors.UserError(
-          f'{name}: the generator refuses {told}; replace the file, or leave'
+          f'{name}: the generator refuses {problem}; replace the file, or leave'
           ' such records out with --skip_bad_records (skip_bad_records=True of'
           ' the input)'
         ) from e
-      refused, first = refused + 1, first or told
+      refused, first = refused + 1, first or problem
     if skip and time.monotonic() - start > _SECONDS_TO_COUNT:
       logging.warning('%s: only %d records were tried', name, count)
       break
@@ -122,7 +123,7 @@ def _count_refused(
 
 def _reason(error: Exception) -> str:
   if isinstance(error, UnicodeDecodeError):
-    # TensorFlow quotes the record, which need not be text.
+    # TensorFlow quotes the record, which may be binary data.
     error = ValueError(error.object.decode('utf-8', errors='replace'))
   return errors.one_line(error)
 
@@ -130,7 +131,7 @@ def _reason(error: Exception) -> str:
 def _records(
   name: str, reader: reader_params.Reader, every: bool
 ) -> Iterator[tuple[int, str, int, bytes]]:
-  """Yields the source, the file, the number in it, and the record."""
+  """Yields the index of the source, the file, the index in it, the record."""
   for source, pattern in enumerate(reader.patterns):
     form = params_checks.split_type(pattern)[0]
     if form not in record_files.FORMATS:

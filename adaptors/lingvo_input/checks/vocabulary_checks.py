@@ -1,7 +1,7 @@
-"""What is wrong with a vocabulary file, found before a reader starts.
+"""Checks of vocabulary files, before a reader starts.
 
-Lingvo's native ops end the process over some such files, and give wrong ids
-over others in silence.
+Lingvo's native ops end the process at some wrong files, and silently return
+wrong ids with others.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from absl import logging
 from adaptors import lingvo_runtime
 from pax_compat import errors
 
-# Tokens that every vocabulary has: beginning, end, and what is not in it.
+# Tokens of every vocabulary: beginning, end, unknown.
 _NEEDED = ('<S>', '</S>', '<UNK>')
 
-# Word pieces that need to be there, and the field that has the id of each.
+# Required word pieces, and the field that has the id of each.
 _NEEDED_PIECES = {
   '<unk>': 'target_unk_id',
   '<s>': 'target_sos_id',
@@ -29,12 +29,12 @@ def check_vocabularies(name: str, params: Any):
   """Checks the vocabulary files of an input's tokenizers.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params of the input; not changed.
 
   Raises:
-    UserError: a file is not there or of another format, a line has no id, an id
-      is out of range, a token that is needed is missing, or one has two ids.
+    UserError: a file does not exist or has another format, a line has no id, an
+      id is out of range, a required token is missing, or one has two ids.
   """
   for tokenizer in _tokenizers(params):
     for field, check in _CHECKS.items():
@@ -61,19 +61,19 @@ def _check_is_file(where: str, path: str):
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-  """Yields the numbers of the lines, from 1, and the lines."""
+  """Yields the number of each line, from 1, and the line."""
   with lingvo_runtime.tensorflow().io.gfile.GFile(path, 'rb') as f:
     for number, line in enumerate(f, 1):
       yield number, line.rstrip(b'\r\n')
 
 
 def _wrong_line(where: str, number: int, line: bytes, expected: str):
-  told = line.decode('utf-8', errors='replace')
-  return errors.UserError(f'{where} has the line {number} {told!r}; {expected}')
+  text = line.decode('utf-8', errors='replace')
+  return errors.UserError(f'{where} has the line {number} {text!r}; {expected}')
 
 
 class _Ids:
-  """The ids of a vocabulary, as they are read."""
+  """The ids of a vocabulary, so far."""
 
   def __init__(self, where: str, tokenizer: Any):
     self._where = where
@@ -83,10 +83,10 @@ class _Ids:
     self._repeated = 0
 
   def add(self, number: int, line: bytes, token: bytes, found: int):
-    """Takes the id of a token.
+    """Adds the id of a token.
 
     Raises:
-      UserError: it is out of range, or the token has another one, too.
+      UserError: it is out of range, or the token has another id as well.
     """
     limit = _LARGEST_ID + 1 if self._limit is None else self._limit
     if not 0 <= found < limit:
@@ -102,7 +102,7 @@ class _Ids:
       self._repeated += 1
 
   def end(self, needed: tuple[bytes, ...]):
-    """Checks what can be known only at the end of the file."""
+    """Checks the whole vocabulary, at the end of the file."""
     missing = sorted(t.decode() for t in needed if t not in self._of)
     if missing:
       raise errors.UserError(
@@ -117,9 +117,9 @@ class _Ids:
 
 
 def vocab_size(tokenizer: Any) -> int | None:
-  """Returns the `vocab_size` that was set for a tokenizer, if it was.
+  """Returns the `vocab_size` that was set for a tokenizer; None if unset.
 
-  The default is not about any file.
+  The default does not describe any file.
   """
   size = getattr(tokenizer, 'vocab_size', 0)
   default = getattr(tokenizer.cls.Params(), 'vocab_size', 0)
@@ -149,7 +149,7 @@ def _check_tokens(where: str, path: str, tokenizer):
 
 
 def _check_words(where: str, path: str, tokenizer):
-  """Checks lines of a word, a blank, and ids with commas between them."""
+  """Checks lines of a word, a blank, and ids separated by commas."""
   limit = vocab_size(tokenizer) or _LARGEST_ID + 1
   for number, line in _lines(path):
     columns = line.split(b' ')
@@ -181,18 +181,13 @@ def _check_pieces(where: str, path: str, tokenizer):
         f'{where} has {piece} {found}; expected it on line {wanted + 1}, as'
         f' tokenizer.{field} is {wanted}'
       )
-  limit = vocab_size(tokenizer)
-  if limit is not None and count > limit:
-    raise errors.UserError(
-      f'{where} has {count} word pieces; expected at most the vocab_size of the'
-      f' tokenizer, {limit}'
-    )
+  _check_count(where, count, 'word pieces', tokenizer)
   if len(ids) < count:
     logging.warning('%s has %d word pieces twice', where, count - len(ids))
 
 
 def _check_sentence_pieces(where: str, path: str, tokenizer):
-  """Checks a model of SentencePiece."""
+  """Checks a SentencePiece model."""
   tf = lingvo_runtime.tensorflow()
   text = lingvo_runtime.module('tensorflow_text')
   with tf.io.gfile.GFile(path, 'rb') as f:
@@ -200,20 +195,24 @@ def _check_sentence_pieces(where: str, path: str, tokenizer):
   try:
     count = int(text.SentencepieceTokenizer(model=model).vocab_size())
   except (tf.errors.OpError, UnicodeDecodeError, RuntimeError) as e:
-    raise errors.UserError(f'{where} is no model of SentencePiece') from e
+    raise errors.UserError(f'{where} is not a SentencePiece model') from e
+  _check_count(where, count, 'pieces', tokenizer)
+
+
+def _check_count(where: str, count: int, pieces: str, tokenizer):
   limit = vocab_size(tokenizer)
   if limit is not None and count > limit:
     raise errors.UserError(
-      f'{where} has {count} pieces; expected at most the vocab_size of the'
+      f'{where} has {count} {pieces}; expected at most the vocab_size of the'
       f' tokenizer, {limit}'
     )
 
 
 def _check_nothing(where: str, path: str, tokenizer):
-  """What is read to decode only, and may have any lines."""
+  """Accepts a file that is used for decoding only, and may have any lines."""
 
 
-# What is in the file that each field of tokenizers names.
+# The check of the file in each field of tokenizers.
 _CHECKS: dict[str, Callable[[str, str, Any], None]] = {
   'token_vocab_filepath': _check_tokens,
   'ngram_vocab_filepath': _check_nothing,

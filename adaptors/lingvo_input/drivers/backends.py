@@ -1,11 +1,11 @@
-"""The two ways in which a Lingvo input generator is built and called.
+"""The two backends that build and call a Lingvo input generator.
 
-Most generators refuse TensorFlow's eager mode, so a generator is built with
-Lingvo's own eager flag off (TensorFlow's stays as it is) in one of two ways:
+Most generators refuse TensorFlow's eager mode. So a generator is built with
+Lingvo's own eager flag off (TensorFlow's stays as it is), by a backend:
 
-  * session: in a graph of its own, with one session, for what reads records;
-  * function: as a traced `tf.function`, for `tf.data` sources, and where the
-    first way fails.
+  * session: in a separate graph with one session, for what reads records;
+  * function: as a traced `tf.function`, for `tf.data` sources, and if the
+    session backend fails.
 """
 
 import atexit
@@ -28,15 +28,16 @@ from adaptors.lingvo_input.drivers import closing, lingvo_patches
 from adaptors.records import record_copies
 from pax_compat import errors
 
-# How long a reader is read on at most before it is closed.
+# How long a reader is drained at most before it is closed.
 _SECONDS_TO_DRAIN = 10.0
 
-# Of a generator and the training step, a scalar tensor: the tensors of a batch.
+# Takes a generator and the training step, a scalar tensor; returns the tensors
+# of a batch.
 TensorsOf = Callable[[Any, Any], list[Any]]
 
 
-class MistakeError(Exception):
-  """A user's mistake that no other way would mend."""
+class NotRetriable(Exception):  # noqa: N818 (a signal)
+  """An error of the user's data or Params; no other backend would help."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +45,13 @@ class Settings:
   """What a generator finds while it is built.
 
   Attributes:
-    name: how messages call it.
+    name: of the input, in messages.
     cluster_options: arguments of `lingvo_runtime.cluster`.
-    infeed_host_index: what it is told about this host.
-    num_infeed_hosts: what it is told about the number of hosts.
-    seed: of what TensorFlow draws at random; None for no seed.
-    skips_bad_records: whether records that it refuses are left out, and
-      counted, rather than errors.
+    infeed_host_index: index of this host that the generator finds.
+    num_infeed_hosts: number of hosts that the generator finds.
+    seed: TensorFlow's random seed; None for none.
+    skips_bad_records: whether records that the generator refuses are left out
+      and counted; if not, they are errors.
     trial: tries the records of its readers.
   """
 
@@ -80,17 +81,17 @@ class Settings:
       yield
 
 
-class Way:
-  """A generator that was built in some way; to be closed.
+class Backend:
+  """Builds a generator and calls it; to be closed.
 
   Attributes:
     generator: the Lingvo object.
-    graph: the TensorFlow graph in which it makes batches.
-    session: that runs it; None for a function.
+    graph: the TensorFlow graph of its batches.
+    session: of that graph; None for a function.
     uses_step: whether batches depend on the training step.
-    refused_records: how many records it refuses, as far as they were tried.
-    cancel: ends the first call of `leaves`, from another thread; None where
-      that cannot be.
+    refused_records: number of records that it refuses, of those tried.
+    cancel: ends the first call of `leaves`, from another thread; None if that
+      is impossible.
   """
 
   NAME: str
@@ -105,7 +106,7 @@ class Way:
     self.uses_step = False
     self.refused_records = 0
     self._step = 0
-    self._comes_to_an_end = self._must_be_drained = False
+    self._is_finite = self._must_be_drained = False
     closing.prepare()
     _open.add(self)
 
@@ -114,11 +115,11 @@ class Way:
 
     Args:
       params: its Lingvo Params; it may change them.
-      tensors_of: says what is fetched of it.
+      tensors_of: returns the tensors to fetch.
 
     Raises:
-      MistakeError: it would end the process or wait for ever.
-      Exception: whatever it raises.
+      NotRetriable: it would end the process or wait forever.
+      Exception: whatever the generator raises.
     """
     raise NotImplementedError(type(self).__name__)
 
@@ -130,10 +131,10 @@ class Way:
     """Returns the leaves of the next batch, None at the end of the data.
 
     Args:
-      step: the training step that it is for.
+      step: the training step of the batch.
     """
     self._step = step
-    self._must_be_drained = self._comes_to_an_end  # Now it starts.
+    self._must_be_drained = self._is_finite  # Now it starts.
     try:
       return self._call(step)
     except self._tf.errors.OutOfRangeError:
@@ -148,23 +149,23 @@ class Way:
     """Returns the readers of a graph.
 
     Raises:
-      MistakeError: one would end the process or wait for ever.
+      NotRetriable: one would end the process or wait forever.
     """
     readers = reader_params.readers(self._tf, graph.as_graph_def())
-    self._comes_to_an_end = any(reader.ends() for reader in readers)
-    with _mistake():
+    self._is_finite = any(reader.ends() for reader in readers)
+    with _not_retriable():
       for reader in readers:
         reader_params.check_reader(self._settings.name, reader)
     return readers
 
   def close(self):
-    """Frees the generator and its threads, if that takes no eternity."""
+    """Frees the generator and its threads, within limited time."""
     if self in _open:
       _open.discard(self)
       closing.in_time(self._settings.name, self._close)
 
   def close_soon(self):
-    """Has them freed; called by the garbage collector."""
+    """Schedules `close`; called by the garbage collector."""
     if self in _open:
       _open.discard(self)
       closing.soon(self._close)
@@ -177,12 +178,12 @@ class Way:
   def _drain(self):
     """Reads on to the end of the data.
 
-    A reader that has met the end of its data, with batches that nobody took,
-    never returns from its destruction.
+    The destructor of a reader that has reached the end of its data, with
+    batches that nobody took, never returns.
     """
     start = time.monotonic()
     while time.monotonic() - start < _SECONDS_TO_DRAIN:
-      # What is read is thrown away, and so are its errors.
+      # The batches and their errors are dropped.
       with contextlib.suppress(Exception):
         if self.leaves(self._step) is None:
           return
@@ -193,8 +194,8 @@ class Way:
     )
 
 
-class SessionWay(Way):
-  """Runs a generator in a graph and a session of its own."""
+class SessionBackend(Backend):
+  """Runs a generator in a separate graph and session."""
 
   NAME = 'session'
 
@@ -218,17 +219,17 @@ class SessionWay(Way):
         ]
       )
       self.generator.Initialize(self.session)
-      # Even without any feed, a list of feeds is the way that takes longer.
+      # A call with a list of feeds takes longer, even with an empty one.
       feeds = [step] if self.uses_step else None
       self._fetch = self.session.make_callable(fetches, feed_list=feeds)
-    with _mistake():
+    with _not_retriable():
       for probe in probes:
         self._try_records(probe)
 
   def _probes(self) -> list[record_probe.Probe]:
-    """Checks the readers of the graph; returns what tries their records."""
+    """Checks the readers of the graph; returns a probe of each."""
     name, readers = self._settings.name, self._checked_readers(self.graph)
-    with _mistake():
+    with _not_retriable():
       return [
         record_probe.Probe(tf=self._tf, name=name, reader=reader)
         for reader in readers
@@ -253,7 +254,7 @@ class SessionWay(Way):
     self.session = self._fetch = None
 
 
-class FunctionWay(Way):
+class FunctionBackend(Backend):
   """Runs a generator as a traced function."""
 
   NAME = 'function'
@@ -278,8 +279,7 @@ class FunctionWay(Way):
     cancellation = lingvo_runtime.module('tensorflow.python.eager.cancellation')
     manager = cancellation.CancellationManager()
     self.cancel = manager.start_cancel
-    # Only the first batch may be waited for in vain; the others are called in
-    # the way that costs less.
+    # Only the first batch may never come; a plain call costs less.
     self._function = manager.get_cancelable_function(traced)
     self._after_first = traced
 
@@ -292,9 +292,8 @@ class FunctionWay(Way):
   def _close(self):
     """Frees the generator and its threads.
 
-    They end with the iterators of `tf.data`, which are held by objects that
-    refer to each other: these are taken apart, as Python's garbage may lie
-    about for long.
+    They end with the iterators of `tf.data`, which belong to objects that refer
+    to each other: these are taken apart, as Python may collect them late.
     """
     generator, graph = self.generator, self.graph
     super()._close()
@@ -316,19 +315,19 @@ def _layers(layer: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _mistake():
+def _not_retriable():
   try:
     yield
   except errors.UserError as e:
-    raise MistakeError(*e.args) from e
+    raise NotRetriable(*e.args) from e
 
 
-# What is still open when the process ends; see `Way._drain`.
-_open: set[Way] = set()
+# Backends that are open; closed at exit, see `Backend._drain`.
+_open: set[Backend] = set()
 
 
 @atexit.register
 def _close_all():
-  for way in list(_open):
-    way.close()
+  for backend in list(_open):
+    backend.close()
   record_copies.remove_all()

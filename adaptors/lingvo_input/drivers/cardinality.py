@@ -1,12 +1,12 @@
-"""Whether tf.data sets end, worked out of their graphs.
+"""Whether tf.data datasets end, computed from their graphs.
 
-`Dataset.cardinality` alone knows little: behind a filter, or in a graph, it is
+`Dataset.cardinality` alone is not enough: after a filter, or in a graph, it is
 unknown.
 """
 
 from typing import Any
 
-# Sets that have an end by themselves.
+# Datasets that are finite by themselves.
 _SOURCES = (
   'TensorDataset',
   'TensorSliceDataset',
@@ -19,33 +19,33 @@ _SOURCES = (
   'MatchingFilesDataset',
 )
 
-# Parts of the names of sets of which nothing is known where a function makes
-# them of each element.
+# Parts of the names of datasets whose length is unknown if a function makes one
+# of each element.
 _NOT_PLAIN = ('Repeat', 'Random', 'Generator', 'Service', 'Scan', 'TakeWhile')
 
-# More elements than this never come to an end either.
+# More elements than this count as endless.
 _MANY = 2**40
 
 
 def ends(tf: Any, graph_def: Any, generator: Any) -> list[bool | None]:
-  """Says of the sets that batches are read from whether they end.
+  """Returns whether each dataset that batches are read from ends.
 
   Args:
     tf: TensorFlow.
-    graph_def: in which batches are made.
-    generator: of Lingvo, which may hold sets made outside of the graph.
+    graph_def: of the batches.
+    generator: of Lingvo; it may have datasets made outside of the graph.
 
   Returns:
-    For each set whether it ends; None where it cannot be told.
+    For each dataset whether it ends; None if unknown.
   """
   graph = _Graph(graph_def.node, graph_def.library.function)
-  told = []
+  found = []
   for node in graph_def.node:
     if node.op == 'MakeIterator':
-      told.append(graph.ends(node.input[0]))
+      found.append(graph.ends(node.input[0]))
     elif node.op == 'OneShotIterator':
-      told.append(graph.function_ends(node.attr['dataset_factory'].func.name))
-  return told + [_set_ends(tf, dataset) for dataset in _sets_of(generator)]
+      found.append(graph.function_ends(node.attr['dataset_factory'].func.name))
+  return found + [_set_ends(tf, dataset) for dataset in _sets_of(generator)]
 
 
 def _sets_of(generator) -> list[Any]:
@@ -68,7 +68,7 @@ def _set_ends(tf, dataset) -> bool | None:
     return False
   try:
     serialized = dataset._as_serialized_graph().numpy()
-  except tf.errors.OpError:  # It holds what cannot be written down.
+  except tf.errors.OpError:  # It contains what cannot be serialized.
     return None
   graph_def = tf.compat.v1.GraphDef.FromString(serialized)
   graph = _Graph(graph_def.node, graph_def.library.function)
@@ -84,13 +84,13 @@ class _Graph:
     self._functions = functions
 
   def function_ends(self, name: str) -> bool | None:
-    """Returns whether the set that a function returns ends."""
+    """Returns whether the dataset that a function returns ends."""
     [function] = [f for f in self._functions if f.signature.name == name]
     inner = _Graph(function.node_def, self._functions)
     return inner.ends(next(iter(function.ret.values())))
 
   def ends(self, name: str) -> bool | None:
-    """Returns whether the set that a node makes ends."""
+    """Returns whether the dataset of a node ends."""
     node = self._node(name)
     if node is None or 'Dataset' not in node.op:
       return None
@@ -113,7 +113,7 @@ class _Graph:
     if node.op == 'ZipDataset':
       return True if True in sets else _all(sets)
     if node.op == 'DirectedInterleaveDataset':
-      _, *mixed = sets  # The first only says which one is next.
+      _, *mixed = sets  # The first only selects the next one.
       stops = node.attr['stop_on_empty_dataset'].b
       return True if stops and True in mixed else _all(mixed)
     if 'FlatMap' in node.op or 'Interleave' in node.op:
@@ -123,7 +123,7 @@ class _Graph:
     return _all(sets)
 
   def _is_plain(self, function_name: str) -> bool:
-    """Whether a function makes sets with an end, as far as can be told."""
+    """Whether a function makes finite datasets, as far as is known."""
     [function] = [
       f for f in self._functions if f.signature.name == function_name
     ]
@@ -138,7 +138,7 @@ class _Graph:
     return (stop - start) / step < _MANY
 
   def _number(self, name: str) -> int | None:
-    """Returns a constant that a node has as input, None for no constant."""
+    """Returns the value of a constant node, None of another node."""
     node = self._node(name)
     if node is None or node.op != 'Const':
       return None

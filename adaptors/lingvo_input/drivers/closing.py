@@ -1,8 +1,8 @@
-"""Closes what may take for ever, such as the reader of a damaged file.
+"""Closes in a separate thread what may block forever.
 
-A thread does it. Who asks for it waits for a limited time. The garbage
-collector does not wait at all: it is at work in any thread, which may hold a
-lock that a reader's own code needs to come to its end.
+Such as the reader of a damaged file. Callers wait for a limited time. The
+garbage collector does not wait at all: it runs in any thread, which may hold a
+lock that the reader needs in order to end.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ class _Task:
   """Something to close.
 
   Attributes:
-    close: does it.
+    close: the function to call.
     done: set when it has returned.
-    is_late: whether another thread does what comes after it.
+    is_late: whether another thread has taken over the queue.
   """
 
   def __init__(self, close: Callable[[], None]):
-    """Asks for nothing yet."""
+    """Schedules nothing yet."""
     self.close = close
     self.done = threading.Event()
     self.is_late = False
 
 
-# Of all queues the one to which the garbage collector may add.
-_asked: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+# The only kind of queue that the garbage collector may use.
+_pending: queue.SimpleQueue[_Task] = queue.SimpleQueue()
 _lock = threading.Lock()
 _has_thread = False
 
@@ -47,30 +47,30 @@ def prepare():
 
 
 def soon(close: Callable[[], None]):
-  """Has `close` called; the garbage collector may ask for it."""
-  _asked.put(_Task(close))
+  """Schedules a call of `close`; safe within the garbage collector."""
+  _pending.put(_Task(close))
 
 
 def in_time(name: str, close: Callable[[], None]):
-  """Has `close` called and waits for its end, for a limited time.
+  """Schedules a call of `close` and waits for it, for a limited time.
 
   Args:
     name: of what is closed, for messages.
-    close: what it does may go on when this has returned.
+    close: may still run when this has returned.
   """
   prepare()
   task = _Task(close)
-  _asked.put(task)
+  _pending.put(task)
   if task.done.wait(_SECONDS_TO_CLOSE):
     return
   logging.warning(
-    '%s could not be closed within %d seconds, such as where a reader waits for'
-    ' ever behind a damaged record. It is left to itself',
+    '%s could not be closed within %d seconds; its reader may wait forever'
+    ' after a damaged record. It stays open',
     name,
     _SECONDS_TO_CLOSE,
   )
-  # What is asked for next is not to wait behind it. The interpreter starts no
-  # thread any more while it ends.
+  # The next tasks must not wait behind it. The interpreter cannot start a
+  # thread while it exits.
   task.is_late = True
   with contextlib.suppress(RuntimeError):
     _start_thread()
@@ -87,11 +87,11 @@ def _run():
 
 
 def _close_next() -> bool:
-  """Closes what is asked for next; returns whether it has come to it late."""
-  task = _asked.get()
+  """Runs the next task; returns whether it took too long."""
+  task = _pending.get()
   try:
     task.close()
-  except Exception:  # noqa: BLE001 (the rest is to be closed all the same)
+  except Exception:  # noqa: BLE001 (the next tasks must run)
     logging.exception('an input could not be closed')
   finally:
     task.done.set()

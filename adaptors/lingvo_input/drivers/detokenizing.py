@@ -1,4 +1,4 @@
-"""Texts of ids, made by the tokenizers of a Lingvo input generator.
+"""Strings of token ids, by the tokenizers of a Lingvo input generator.
 
 Legend: B batch, T time.
 """
@@ -14,13 +14,13 @@ from pax_compat import errors
 def function(
   tf: Any, generator: Any, session: Any | None, key: str | None
 ) -> Callable[..., list[str]]:
-  """Returns a function of ids [B, T] and lengths [B] that gives B texts.
+  """Returns a function of ids [B, T] and lengths [B] that returns B strings.
 
   Args:
     tf: TensorFlow.
     generator: of Lingvo.
-    session: of the graph in which the generator is; None if it is in none.
-    key: the name of one of several tokenizers; None for the generator's own.
+    session: of the generator's graph; None for a traced function.
+    key: the name of one of several tokenizers; None for the only one.
 
   Raises:
     UserError: the generator has no tokenizer, or none called `key`.
@@ -32,15 +32,15 @@ def function(
     )
   native = _native(tf, _chosen(generator, key), session)
 
-  def texts(ids, lengths) -> list[str]:
+  def strings(ids, lengths) -> list[str]:
     found = native(np.asarray(ids, np.int32), np.asarray(lengths, np.int32))
     return [t.decode('utf-8', errors='replace') for t in found]
 
-  return texts
+  return strings
 
 
 def _chosen(generator, key: str | None):
-  """Returns the generator's own function, with the tokenizer chosen."""
+  """Returns the generator's `IdsToStrings` with the tokenizer chosen."""
   if key is None:
     return generator.IdsToStrings
 
@@ -70,6 +70,6 @@ def _native(tf, ids_to_strings, session) -> Callable[..., Any]:
   with session.graph.as_default(), tf.device('/cpu:0'):
     ids = tf.compat.v1.placeholder(tf.int32, [None, None])
     lengths = tf.compat.v1.placeholder(tf.int32, [None])
-    texts = ids_to_strings(ids, lengths)
+    strings = ids_to_strings(ids, lengths)
     session.run(tf.compat.v1.tables_initializer())
-    return session.make_callable(texts, feed_list=[ids, lengths])
+    return session.make_callable(strings, feed_list=[ids, lengths])

@@ -15,24 +15,23 @@ from pax_compat import errors
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
-# An input that repeats itself shows by this many examples coming again.
+# After this many repeated examples an input counts as repeating.
 _EXAMPLES_TO_COMPARE = 256
 
-# After how many examples it is first said that there may be no end, and after
-# how many there is none.
+# The number of examples after which a warning is logged, and an error raised.
 _EXAMPLES_TO_WARN = 100_000
 _EXAMPLES_AT_MOST = 10_000_000
 
-# Ops by which a batch may come to an end.
+# Ops that may end the data.
 _MAY_END = ('Iterator', 'Queue', 'Reader', 'PyFunc', 'Barrier', 'RecordInput')
 
 
 def ends(tf: Any, graph: Any, generator: Any) -> bool | None:
-  """Returns whether a generator's batches end; None where it cannot be told.
+  """Returns whether a generator's batches end; None if unknown.
 
   Args:
     tf: TensorFlow.
-    graph: in which they are made.
+    graph: of the batches.
     generator: of Lingvo.
   """
   graph_def = graph.as_graph_def()
@@ -43,16 +42,16 @@ def ends(tf: Any, graph: Any, generator: Any) -> bool | None:
   permuted = [n for n in nodes if n.op == 'RandomPermutationSequence']
   if permuted:
     return not any(n.attr['repeat'].b for n in permuted)
-  told = cardinality.ends(tf, graph_def, generator)
-  if told:
-    return None if None in told else all(told)
+  datasets = cardinality.ends(tf, graph_def, generator)
+  if datasets:
+    return None if None in datasets else all(datasets)
   if any(_may_end(tf, node.op) for node in nodes):
     return None
-  return False  # It makes its examples up.
+  return False  # It generates its examples.
 
 
 def _may_end(tf, op: str) -> bool:
-  # Of ops that are not TensorFlow's own nothing is known.
+  # Nothing is known of ops that are not TensorFlow's own.
   return not hasattr(tf.raw_ops, op) or any(part in op for part in _MAY_END)
 
 
@@ -60,23 +59,23 @@ Guard = Callable[[NestedMap, int], None]
 
 
 def no_guard(batch: NestedMap, count: int):
-  """Lets every batch pass."""
+  """Accepts every batch."""
   del batch, count
 
 
 def guard(
   name: str, advice: str, *, ends: bool | None, num_samples: int
 ) -> Guard:
-  """Returns what raises where an epoch seems never to end.
+  """Returns a check that raises if an epoch seems endless.
 
-  It is called with each batch, of leaves [n, ...], and the number of examples
-  so far, those of the batch included.
+  It is called with each batch, leaves [n, ...], and the number of examples so
+  far, including those of the batch.
 
   Args:
-    name: how messages call the input.
-    advice: what can be done to give it an end.
-    ends: whether there is one, as far as known.
-    num_samples: how many examples the input says that it has; 0 for unknown.
+    name: of the input, in messages.
+    advice: how to make it finite.
+    ends: whether it is finite; None if unknown.
+    num_samples: number of examples of `input.num_samples`; 0 for unknown.
   """
   if ends:
     return no_guard
@@ -84,29 +83,29 @@ def guard(
     return RepetitionGuard(name, advice)
 
   def check(batch, count):
-    # Half as wrong a number is a slip; twice the number is another epoch.
+    # A number that is half wrong is a slip; twice the number is a new epoch.
     if count > 2 * num_samples + example_rows.num_rows(batch):
       raise errors.UserError(
-        f'{name} gave {count} examples, more than twice the {num_samples} of'
-        f' input.num_samples: {advice}; or correct input.num_samples'
+        f'{name} returned {count} examples, more than twice the {num_samples}'
+        f' of input.num_samples: {advice}; or correct input.num_samples'
       )
 
   return check
 
 
 class RepetitionGuard:
-  """Finds out that an input of which nothing is known never ends.
+  """Detects that an input of unknown length never ends.
 
-  It raises where the first examples have all come again, in whatever order,
-  and where there are too many examples. It keeps digests of a few examples.
+  It raises if the first examples have all been repeated, in any order, or if
+  there are too many examples. It keeps digests of a few examples.
   """
 
   def __init__(self, name: str, advice: str):
     """Makes a guard of one epoch.
 
     Args:
-      name: how messages call the input.
-      advice: what can be done to give it an end.
+      name: of the input, in messages.
+      advice: how to make it finite.
     """
     self._name = name
     self._advice = f'{advice[0].upper()}{advice[1:]}'
@@ -116,20 +115,20 @@ class RepetitionGuard:
     self._warn_at = _EXAMPLES_TO_WARN
 
   def __call__(self, batch: NestedMap, count: int):
-    """Looks at a batch.
+    """Checks a batch.
 
     Args:
       batch: leaves [n, ...].
-      count: how many examples there were, those of this batch included.
+      count: number of examples so far, including those of this batch.
 
     Raises:
-      UserError: there seems to be no end.
+      UserError: the data seems endless.
     """
     leaves = jax.tree.leaves(batch)
     for row in range(leaves[0].shape[0]):
       digest = hashlib.blake2b(digest_size=16)
       for leaf in leaves:
-        digest.update(host_fields.digestible(leaf[row : row + 1]))
+        digest.update(host_fields.canonical_bytes(leaf[row : row + 1]))
       self._see(digest.digest(), count)
     self._check_count(count)
 
@@ -146,11 +145,11 @@ class RepetitionGuard:
     if self._seen % _EXAMPLES_TO_COMPARE:
       return
     self._times += 1
-    # Of few different ones chance makes the same again.
+    # If few examples differ, they may repeat by chance.
     if self._times >= math.ceil(_EXAMPLES_TO_COMPARE / len(self._first)):
       raise errors.UserError(
-        f'{self._name} seems never to end: before example {count} the first'
-        f' {_EXAMPLES_TO_COMPARE} had all come again. {self._advice}; if the'
+        f'{self._name} seems endless: before example {count} the first'
+        f' {_EXAMPLES_TO_COMPARE} were all repeated. {self._advice}; if the'
         ' data really repeats itself, set input.num_samples'
       )
     self._missing = self._first.copy()
@@ -158,14 +157,13 @@ class RepetitionGuard:
   def _check_count(self, count: int):
     if count >= _EXAMPLES_AT_MOST:
       raise errors.UserError(
-        f'{self._name} has given {count} examples, and nothing says that they'
-        f' ever end. {self._advice}; if there are that many, set'
-        ' input.num_samples'
+        f'{self._name} returned {count} examples, and is not known to end.'
+        f' {self._advice}; if there are that many, set input.num_samples'
       )
     if count >= self._warn_at:
       self._warn_at *= 2
       logging.warning(
-        '%s has given %d examples, and nothing says that they ever end. %s',
+        '%s returned %d examples, and is not known to end. %s',
         self._name,
         count,
         self._advice,

@@ -1,7 +1,7 @@
-"""Of which type files are that a generator's Params name without one.
+"""Types of files whose patterns in a generator's Params have no type.
 
-Some generators, and data sources with a `file_type`, put the type in front of
-the patterns themselves. What readers get in the end stands in the graph.
+Some generators, and data sources with a `file_type`, add the type to the
+patterns themselves. The graph contains the patterns that readers get.
 """
 
 from typing import Any
@@ -15,17 +15,17 @@ from pax_compat import errors
 
 
 def in_graph(settings: backends.Settings, params: Any) -> dict[str, str]:
-  """Returns the types of files by path, of those that readers are given.
+  """Returns the types of the files that readers get, by path.
 
   A graph is built for that, and never run.
 
   Args:
-    settings: what the generator finds.
+    settings: what the generator finds while it is built.
     params: Lingvo Params of the generator; not changed.
 
   Returns:
-    Such as 'tfrecord'. Files that are read as two types are left out, and all
-    of them where no graph can be built.
+    Such as 'tfrecord'. Files that are read as two types are left out; all
+    files if no graph can be built.
   """
   tf = lingvo_runtime.module('tensorflow')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
@@ -37,16 +37,18 @@ def in_graph(settings: backends.Settings, params: Any) -> dict[str, str]:
         params.Copy().Instantiate().GetPreprocessedInputBatch()
     readers = reader_params.readers(tf, graph.as_graph_def())
     types = _types(settings.name, readers)
-  except Exception as e:  # noqa: BLE001 (it is told when it is built to be run)
-    logging.info('%s: no types of files: %s', settings.name, errors.one_line(e))
+  except Exception as e:  # noqa: BLE001 (the driver's build reports it)
+    logging.info(
+      '%s: unknown file types: %s', settings.name, errors.one_line(e)
+    )
     return {}
-  return {path: only for path, [only, *more] in types.items() if not more}
+  return {path: first for path, [first, *more] in types.items() if not more}
 
 
 def _types(
   name: str, readers: list[reader_params.Reader]
 ) -> dict[str, list[str]]:
-  """Returns the types as which each file is read."""
+  """Returns the types with which each file is read."""
   types = {}
   for reader in readers:
     for pattern in reader.patterns:

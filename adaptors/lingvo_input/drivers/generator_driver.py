@@ -1,6 +1,6 @@
-"""How a Lingvo input generator is driven: built once, then one call a batch.
+"""A live Lingvo input generator: built once, then one call for each batch.
 
-Whoever drives does not notice in which of the two `backends` it was built.
+It hides which of the two `backends` the generator uses.
 """
 
 import functools
@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_input.checks import generator_kinds, record_trial
+from adaptors.lingvo_input.checks import generator_kinds
 from adaptors.lingvo_input.drivers import (
   backends,
   batch_leaves,
@@ -26,127 +26,104 @@ from adaptors.lingvo_input.drivers import (
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# After this time without a first batch it is found out, where that can be,
-# whether all of the data is dropped, for ever; after that, a warning is given.
+# Without a first batch after the first time, the data is read once and in order
+# to see if all of it is dropped. After the second time a warning is logged.
 _SECONDS_TO_TRIAL = 5.0
 _SECONDS_TO_WARNING = 60.0
 
 
 class GeneratorDriver:
-  """One live input generator; not thread-safe, but of no particular thread.
+  """A live input generator; any thread may use it, one at a time.
 
   Attributes:
-    graph: the TensorFlow graph in which it makes batches.
-    dropped: paths of the leaves that never become arrays.
-    fixed_lengths: of each leaf the size of its second axis, the structure being
-      that of the batches; None if it varies.
-    static_batch: the batch size that the generator promises for some leaf;
-      None if it varies.
-    finite: True or False where it is known whether the data ends, else None.
+    graph: the TensorFlow graph of its batches.
+    dropped: paths of the leaves that do not become arrays.
+    fixed_lengths: the size of the second axis of each leaf, in the structure of
+      a batch; None if it varies.
+    static_batch: the static batch size of some leaf; None if it varies.
+    finite: whether the data ends; None if unknown.
     uses_step: whether batches depend on the training step, such as those of a
       curriculum.
-    steps_per_batch: training steps that a batch is for.
-    refused_records: how many records the generator refuses, as far as they
-      were tried.
+    steps_per_batch: number of training steps that use a batch.
+    refused_records: number of records that the generator refuses, of those
+      that were tried.
   """
 
   def __init__(
     self,
     *,
     params: Any,
-    cluster_options: dict[str, Any],
-    infeed_host_index: int = 0,
-    num_infeed_hosts: int = 1,
-    tells_source: bool = False,
-    seed: int | None = None,
-    keeps_texts: bool = False,
+    settings: backends.Settings,
+    adds_source: bool = False,
+    keeps_strings: bool = False,
     first_step: int = 0,
-    skips_bad_records: bool = False,
-    trial: record_trial.RecordTrial | None = None,
   ):
     """Builds the generator and fetches its first batch.
 
     Args:
       params: Lingvo Params of the generator; it may change them.
-      cluster_options: arguments of `lingvo_runtime.cluster`.
-      infeed_host_index: what the generator is told about this host.
-      num_infeed_hosts: what it is told about the number of hosts.
-      tells_source: whether batches say which data source they come from, if
-        sources train different variables.
-      seed: of what TensorFlow draws at random; None for no seed.
-      keeps_texts: whether leaves of strings stay in batches, as arrays of
-        bytes.
-      first_step: the training step that the first batch is for.
-      skips_bad_records: whether records that the generator refuses are left
-        out, and counted, rather than errors.
-      trial: tries the records of its readers; None for one that has tried
-        nothing yet.
+      settings: what it finds while it is built.
+      adds_source: whether batches get `source_selected`, if data sources train
+        different variables.
+      keeps_strings: whether string leaves stay in batches, as arrays of bytes.
+      first_step: the training step of the first batch.
 
     Raises:
-      UserError: the generator works in neither way, or would end the process
-        or wait for ever.
+      UserError: both backends fail, or the generator would end the process or
+        wait forever.
     """
     self._tf = lingvo_runtime.module('tensorflow')
-    self._settings = backends.Settings(
-      name=params.cls.__name__,
-      cluster_options=cluster_options,
-      infeed_host_index=infeed_host_index,
-      num_infeed_hosts=num_infeed_hosts,
-      seed=seed,
-      skips_bad_records=skips_bad_records,
-      trial=trial or record_trial.RecordTrial(),
-    )
-    self._tells_source = tells_source
-    self._keeps_texts = keeps_texts
+    self._settings = settings
+    self._adds_source = adds_source
+    self._keeps_strings = keeps_strings
     self._step = first_step
     self.steps_per_batch = 1
     self._decode: dict[str | None, Callable[..., list[str]]] = {}
-    self._way = self._build(params)
-    # It does not depend on this object to be closed, in whatever order the
-    # process ends.
-    weakref.finalize(self, self._way.close_soon).atexit = False
-    self.graph = self._way.graph
-    self.uses_step = self._way.uses_step
-    self.refused_records = self._way.refused_records
+    self._backend = self._build(params)
+    # The backend closes itself at exit, in any order of destruction.
+    weakref.finalize(self, self._backend.close_soon).atexit = False
+    self.graph = self._backend.graph
+    self.uses_step = self._backend.uses_step
+    self.refused_records = self._backend.refused_records
 
-  def _build(self, params) -> backends.Way:
-    """Returns the first way that gives a batch, which is kept."""
-    kinds = [backends.SessionWay, backends.FunctionWay]
+  def _build(self, params) -> backends.Backend:
+    """Returns the first backend that returns a batch, which is kept."""
+    kinds = [backends.SessionBackend, backends.FunctionBackend]
     if generator_kinds.is_tf_data(params):
       kinds.reverse()
     name, failures = self._settings.name, []
     for kind in kinds:
-      way = kind(self._settings)
+      backend = kind(self._settings)
       try:
-        # Each way gets Params of its own: generators change theirs.
-        way.build(params.Copy(), self._tensors)
-        self.finite = endless.ends(self._tf, way.graph, way.generator)
-        self._first = [self._first_batch(way, params)]
+        # Each backend gets a copy of the Params: generators change theirs.
+        backend.build(params.Copy(), self._tensors)
+        self.finite = endless.ends(self._tf, backend.graph, backend.generator)
+        self._first = [self._first_batch(backend, params)]
         if failures and self._first == [None]:
-          raise errors.UserError('it has no data at all')
-        logging.info('%s is driven by a TensorFlow %s', name, way.NAME)
-        return way
-      except backends.MistakeError as e:
-        way.close()
+          raise errors.UserError('it has no data')
+        logging.info('%s is driven by a TensorFlow %s', name, backend.NAME)
+        return backend
+      except backends.NotRetriable as e:
+        backend.close()
         raise errors.UserError(str(e)) from e.__cause__
       except Exception as e:  # noqa: BLE001 (anything can fail in user code)
-        way.close()
-        told = errors.one_line(e)
+        backend.close()
+        reason = errors.one_line(e)
         if lingvo_runtime.is_wrong_name(e):
-          place = errors.place_of(e)
+          place = errors.location_of(e)
           raise errors.UserError(
-            f'{name} cannot be built: {told} ({place})'
+            f'{name} cannot be built: {reason} ({place})'
           ) from e
-        logging.info('%s: no %s: %s', name, way.NAME, told)
-        failures.append((f'  {way.NAME}: {told}', e))
-    told = '\n'.join(line for line, _ in failures)
+        logging.info('%s: no %s: %s', name, backend.NAME, reason)
+        failures.append((f'  {backend.NAME}: {reason}', e))
+    reasons = '\n'.join(line for line, _ in failures)
     raise errors.UserError(
       f'{name} cannot be driven, neither by a TensorFlow session nor by a'
-      f' tf.function:\n{told}'
+      f' tf.function:\n{reasons}'
     ) from failures[0][1]
 
   def _tensors(self, generator: Any, step: Any) -> list[Any]:
-    """Returns the tensors of a symbolic batch, and notes its structure."""
+    """Returns the tensors of a symbolic batch, and keeps its structure."""
     global_step = lingvo_runtime.module(
       'lingvo.core.py_utils'
     ).GlobalStepContext
@@ -154,21 +131,21 @@ class GeneratorDriver:
       batch = generator.GetPreprocessedInputBatch()
     if not isinstance(batch, dict):
       raise errors.UserError(
-        f'{type(generator).__name__} gives a {type(batch).__name__} of'
+        f'{type(generator).__name__} returns a {type(batch).__name__} of'
         ' batches, one for each core; only one NestedMap is supported'
       )
-    if self._tells_source and source_masks.are_told_apart(generator):
+    if self._adds_source and source_masks.are_needed(generator):
       batch = self._with_source(generator, batch)
     kept, self.dropped = batch_leaves.kept_leaves(
-      self._tf, batch, keeps_texts=self._keeps_texts
+      self._tf, batch, keeps_strings=self._keeps_strings
     )
     tensors, structure = jax.tree.flatten(kept)
-    self._places = jax.tree.unflatten(structure, range(len(tensors)))
+    self._structure = jax.tree.unflatten(structure, range(len(tensors)))
     self.fixed_lengths = jax.tree.unflatten(
       structure,
       [t.shape[1] if (t.shape.rank or 0) > 1 else None for t in tensors],
     )
-    self._has_texts = any(t.dtype == self._tf.string for t in tensors)
+    self._has_strings = any(t.dtype == self._tf.string for t in tensors)
     sizes = [t.shape[0] for t in tensors if t.shape.rank]
     self.static_batch = max((n for n in sizes if n), default=None)
     return tensors
@@ -182,71 +159,76 @@ class GeneratorDriver:
       )
     return source_masks.with_source(generator, batch)
 
-  def _first_batch(self, way: backends.Way, params) -> list[np.ndarray] | None:
+  def _first_batch(
+    self, backend: backends.Backend, params
+  ) -> list[np.ndarray] | None:
     """Returns the leaves of the first batch, None at the end of the data."""
-    # Of a daemon: the process can end though this waits in vain.
+    # A daemon thread: the process can exit while it waits.
     first = futures.Future()
     thread = threading.Thread(
       target=_fulfil,
-      args=(first, functools.partial(self._leaves, way)),
+      args=(first, functools.partial(self._leaves, backend)),
       name='first batch',
       daemon=True,
     )
     thread.start()
     try:
-      return self._awaited(first, way, params)
+      return self._awaited(first, backend, params)
     finally:
       thread.join()
 
-  def _awaited(self, first: futures.Future, way: backends.Way, params):
-    """Waits for the first batch; finds out, if it can, that none comes."""
+  def _awaited(self, first: futures.Future, backend: backends.Backend, params):
+    """Waits for the first batch; raises if it is known never to come."""
     name = self._settings.name
     try:
       return first.result(_SECONDS_TO_TRIAL)
     except futures.TimeoutError:
-      if way.cancel and self._has_nothing(params, until=first):
-        way.cancel()
-        raise backends.MistakeError(
-          f'{name} drops all of its data, and would wait for ever: read once,'
-          ' in order, it gave no batch; expected some that fits into the'
+      if backend.cancel and self._has_nothing(params, until=first):
+        backend.cancel()
+        raise backends.NotRetriable(
+          f'{name} drops all of its data, and would wait forever: read once,'
+          ' in order, it returned no batch; expected examples that fit into the'
           ' largest bucket_upper_bound'
         ) from None
     try:
       return first.result(_SECONDS_TO_WARNING)
     except futures.TimeoutError:
       logging.warning(
-        '%s has given no batch for more than %d seconds. If it drops all of'
-        ' its data, such as what is longer than the largest'
-        ' bucket_upper_bound, it will wait for ever',
+        '%s has returned no batch for more than %d seconds. If it drops all of'
+        ' its data, such as examples longer than the largest'
+        ' bucket_upper_bound, it will wait forever',
         name,
         _SECONDS_TO_WARNING,
       )
     return first.result()
 
   def _has_nothing(self, params, *, until: futures.Future) -> bool:
-    """Whether the data, read once and in order, has not one batch.
+    """Whether the data, read once and in order, has no batch.
 
-    False where that cannot be told, or not before `until` is done.
+    False if unknown, or if `until` is done first.
     """
     # Some sources repeat unless in order, others unless in an evaluation.
     ending = {'require_sequential_input_order': True, 'do_eval': True}
     options = {**self._settings.cluster_options, **ending}
     if self.finite or options == self._settings.cluster_options:
       return False
+    settings = backends.Settings(
+      self._settings.name, options, trial=self._settings.trial
+    )
     try:
-      once = _OnceDriver(params.Copy(), options, until, self._settings.trial)
+      once = _OnceDriver(params.Copy(), settings, until)
     except errors.UserError as e:
       logging.info('cannot be read once and in order: %s', e)
       return False
     once.close()
     return once.is_empty
 
-  def _leaves(self, way: backends.Way) -> list[np.ndarray] | None:
-    leaves = way.leaves(self._step)
+  def _leaves(self, backend: backends.Backend) -> list[np.ndarray] | None:
+    leaves = backend.leaves(self._step)
     if leaves is None:
       return None
     self._step += self.steps_per_batch
-    if self._has_texts:
+    if self._has_strings:
       leaves = [batch_leaves.as_array(x) for x in leaves]
     return leaves
 
@@ -256,14 +238,14 @@ class GeneratorDriver:
     Raises:
       StopIteration: the data is at its end.
     """
-    leaves = self._first.pop() if self._first else self._leaves(self._way)
+    leaves = self._first.pop() if self._first else self._leaves(self._backend)
     if leaves is None:
       self._first = [None]  # The end stays the end.
       raise StopIteration
-    return batch_leaves.placed(self._places, leaves)
+    return batch_leaves.unflatten(self._structure, leaves)
 
   def skip(self, count: int) -> int:
-    """Reads so many batches on; returns how many there were."""
+    """Skips up to `count` batches; returns how many there were."""
     for skipped in range(count):
       try:
         self.next()
@@ -272,7 +254,7 @@ class GeneratorDriver:
     return count
 
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
-    """Returns the texts of `ids` [B, T], whose first `lengths` [B] count.
+    """Returns the strings of `ids` [B, T]; `lengths` [B] of them are real.
 
     Raises:
       UserError: the generator has no tokenizer, or none called `key`.
@@ -280,7 +262,7 @@ class GeneratorDriver:
     if key not in self._decode:
       with self._settings.context():
         self._decode[key] = detokenizing.function(
-          self._tf, self._way.generator, self._way.session, key
+          self._tf, self._backend.generator, self._backend.session, key
         )
     return self._decode[key](ids, lengths)
 
@@ -288,7 +270,7 @@ class GeneratorDriver:
     """Frees the generator and its threads."""
     self.graph = None
     self._decode = {}
-    self._way.close()
+    self._backend.close()
 
 
 def _fulfil(promise: futures.Future, function: Callable[[], Any]):
@@ -299,41 +281,36 @@ def _fulfil(promise: futures.Future, function: Callable[[], Any]):
 
 
 class _OnceDriver(GeneratorDriver):
-  """Reads data that has an end up to its first batch.
+  """Reads finite data up to its first batch.
 
   Attributes:
-    is_empty: whether there is none; False where the data has no end.
+    is_empty: whether there is no batch; False if the data is endless.
   """
 
   def __init__(
-    self,
-    params: Any,
-    options: dict,
-    until: futures.Future,
-    trial: record_trial.RecordTrial,
+    self, params: Any, settings: backends.Settings, until: futures.Future
   ):
     """Reads.
 
     Args:
       params: Lingvo Params of the generator; it may change them.
-      options: arguments of `lingvo_runtime.cluster`.
-      until: what it does not go on after.
-      trial: as of a `GeneratorDriver`.
+      settings: what it finds while it is built.
+      until: reading is cancelled when this is done.
 
     Raises:
       UserError: as for a `GeneratorDriver`.
     """
     self._until = until
-    super().__init__(params=params, cluster_options=options, trial=trial)
+    super().__init__(params=params, settings=settings)
 
-  def _first_batch(self, way, params):
+  def _first_batch(self, backend, params):
     self.is_empty = False
-    if not self.finite or not way.cancel:
+    if not self.finite or not backend.cancel:
       return []
-    cancel = way.cancel
+    cancel = backend.cancel
     self._until.add_done_callback(lambda _: cancel())
     try:
-      first = self._leaves(way)
+      first = self._leaves(backend)
     except self._tf.errors.CancelledError:
       return []
     self.is_empty = first is None

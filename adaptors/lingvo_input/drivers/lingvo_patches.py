@@ -1,10 +1,10 @@
-"""Repairs of what keeps Lingvo's input generators from today's TensorFlow.
+"""Monkey patches that let Lingvo's input generators run on a new TensorFlow.
 
-They hold while a generator is built, and leave the packages as they were:
+They are active while a generator is built, and undone afterwards:
 
   * A SentencePiece model is a resource, which a reader's processor must not
-    take from outside. So each function that tokenizes makes its own.
-  * `dataset.make_one_shot_iterator()` is gone from TensorFlow's sets of today.
+    capture. So each function that tokenizes makes its own.
+  * `dataset.make_one_shot_iterator()` was removed from TensorFlow's datasets.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from adaptors import lingvo_runtime
 
 @contextlib.contextmanager
 def repaired() -> Iterator[None]:
-  """Enters the repairs; what is replaced is logged once it is used."""
+  """Applies the patches; each is logged when it is first used."""
   with _own_sentence_pieces(), _one_shot_iterators():
     yield
 
@@ -43,7 +43,7 @@ def _own_sentence_pieces() -> Iterator[None]:
     handles = made.setdefault(graph, {})
     if model not in handles:
       logging.info(
-        'replaced the SentencePiece model of the tokenizer by one of the'
+        'replaced the SentencePiece model of the tokenizer by a new one in the'
         ' function %s',
         graph.name,
       )
@@ -56,12 +56,12 @@ def _own_sentence_pieces() -> Iterator[None]:
 
 
 def _function_graph(tf) -> Any | None:
-  """Returns the graph of the function that is traced, None outside of one."""
+  """Returns the graph of the function being traced, None outside of one."""
   graphs = lingvo_runtime.module(
     'tensorflow.python.ops.control_flow_v2_func_graphs'
   )
   graph = tf.compat.v1.get_default_graph()
-  # Branches and loops take what belongs to the function around them.
+  # Branches and loops use the resources of the function around them.
   while isinstance(graph, graphs.ControlFlowFuncGraph):
     graph = graph.outer_graph
   return graph if hasattr(graph, 'outer_graph') else None
@@ -73,14 +73,14 @@ def _one_shot_iterators() -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     for name in ('make_one_shot_iterator', 'make_initializable_iterator'):
       if not hasattr(tf.data.Dataset, name):
-        function = _told(name, getattr(tf.compat.v1.data, name))
+        function = _logged(name, getattr(tf.compat.v1.data, name))
         stack.enter_context(_set(tf.data.Dataset, name, function))
     yield
 
 
-def _told(name: str, function: Callable) -> Callable:
+def _logged(name: str, function: Callable) -> Callable:
   def method(dataset):
-    logging.info('replaced Dataset.%s, which is gone', name)
+    logging.info('replaced Dataset.%s, which TensorFlow removed', name)
     return function(dataset)
 
   return method
@@ -88,7 +88,7 @@ def _told(name: str, function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
-  """Sets an attribute of a class for a while, which it does not have itself."""
+  """Sets an attribute that a class does not have itself, for a while."""
   setattr(owner, name, value)
   try:
     yield

@@ -1,4 +1,4 @@
-"""What makes the batches of an input generator other ones the next time."""
+"""Ops that make the batches of an input generator irreproducible."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ _TF_DATA = ('IteratorGetNext', 'IteratorGetNextSync', 'OptionalGetValue')
 
 
 def check(name: str, graph: Any):
-  """Raises unless a generator's graph gives the same batches each time.
+  """Raises unless a generator's graph makes the same batches each time.
 
-  What is drawn at random with a seed is fine. Functions in Python, which
-  nothing can be told of, are named in the log.
+  Random ops with a seed are fine. Python functions, of which nothing is known,
+  are logged.
 
   Args:
-    name: how messages call the input.
-    graph: its TensorFlow graph, of one that reads records or makes up examples.
+    name: of the input, in messages.
+    graph: its TensorFlow graph.
 
   Raises:
     UserError: it does not.
@@ -36,11 +36,11 @@ def check(name: str, graph: Any):
   nodes = list(graph_def.node)
   for function in graph_def.library.function:
     nodes.extend(function.node_def)
-  found = sorted({told for node in nodes if (told := _unseeded(node))})
-  found += sorted({told for node in nodes if (told := _racing(node))})
+  found = sorted({text for node in nodes if (text := _unseeded(node))})
+  found += sorted({text for node in nodes if (text := _racing(node))})
   if found:
     raise errors.UserError(
-      f'{name}: replay is set, but its batches would be other ones next time:'
+      f'{name}: replay is set, but its batches would differ next time:'
       f' {"; ".join(found)}'
     )
   drawn = sorted({n.op for n in nodes if 'seed' in n.attr})
@@ -54,9 +54,9 @@ def check(name: str, graph: Any):
 
 
 def _unseeded(node) -> str:
-  """Says what a node draws at random without a seed; '' for nothing."""
+  """Returns how a node is random without a seed; '' if it is not."""
   if node.op.startswith(_SEEDLESS):
-    return f'{node.op} ({node.name}) keeps random state of its own'
+    return f'{node.op} ({node.name}) has its own random state'
   if 'seed' not in node.attr:
     return ''
   if node.attr['seed'].i or node.attr['seed2'].i:
@@ -65,7 +65,7 @@ def _unseeded(node) -> str:
 
 
 def _racing(node) -> str:
-  """Says which threads of a node race with each other; '' for none."""
+  """Returns which threads of a node race; '' if none do."""
   if node.op in _TF_DATA:
     return f'{node.op} ({node.name}) reads through tf.data'
   if node.op not in _READERS:
@@ -74,6 +74,6 @@ def _racing(node) -> str:
   if threads == 1 and node.attr['require_sequential_order'].b:
     return ''
   return (
-    f'{node.op} ({node.name}) reads in {threads} threads, or shuffles, whatever'
-    ' its Params say'
+    f'{node.op} ({node.name}) reads in {threads} threads, or shuffles, despite'
+    ' its Params'
   )

@@ -1,4 +1,4 @@
-"""Where the batches of an input come from, for learners that go by it.
+"""The data source of each batch, for learners that depend on it.
 
 Legend: B batch, S data sources.
 """
@@ -9,13 +9,13 @@ from adaptors import lingvo_runtime
 from pax_compat.learners import SOURCE_SELECTED
 
 
-def are_told_apart(generator: Any) -> bool:
-  """Whether not all data sources of a generator train all variables."""
+def are_needed(generator: Any) -> bool:
+  """Whether the data sources of a generator train different variables."""
   return any(generator.GetBpropVariableFilters())
 
 
 def with_source(generator: Any, batch: Any) -> Any:
-  """Returns a symbolic batch that says which data source it comes from.
+  """Returns a symbolic batch with the one-hot index of its data source.
 
   Args:
     generator: a Lingvo input generator, which has just made the batch.

@@ -1,8 +1,8 @@
-"""The Params with which a generator's order can be reproduced.
+"""Params with which a generator's order is reproducible.
 
-Lingvo's shuffling reader cannot be: even with a fixed seed, a buffer of one
-record and one thread, which order the files have in the second epoch depends on
-how fast batches are taken. Its sequential reader can, and repeats without end.
+Lingvo's shuffling reader is not: even with a fixed seed, a buffer of one record
+and one thread, the order of the files in the second epoch depends on how fast
+batches are taken. Its sequential reader is, and repeats endlessly.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from adaptors import lingvo_runtime
 from adaptors.lingvo_input.checks import generator_kinds, params_checks
 from pax_compat import errors
 
-# What decides, beside the files, which examples are in which batch.
+# The Params that, besides the files, decide which examples are in which batch.
 _ORDERING = (
   'batch_size',
   'bucket_adjust_every_n',
@@ -32,13 +32,13 @@ def prepare(name: str, params: Any, *, seed: int, num_hosts: int):
   """Sets the Params of a generator so that its order is reproducible.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params; changed.
-    seed: of whatever is drawn at random; not 0.
-    num_hosts: how many hosts share its batches.
+    seed: the random seed; not 0.
+    num_hosts: number of hosts that share its batches.
 
   Raises:
-    UserError: it reads in a way that is not reproducible.
+    UserError: its order cannot be made reproducible.
   """
   _refuse(name, params, num_hosts)
   if 'num_batcher_threads' in params:
@@ -47,7 +47,7 @@ def prepare(name: str, params: Any, *, seed: int, num_hosts: int):
     params.random_seed = seed
   logging.info(
     '%s: replay: every host reads all records, in one thread and in the order'
-    ' of the files, without shuffling; what is drawn at random has the seed %d',
+    ' of the files, without shuffling; the random seed is %d',
     name,
     seed,
   )
@@ -70,7 +70,7 @@ def _refuse(name, params, num_hosts):
   if generator_kinds.is_tf_data(params):
     raise errors.UserError(
       f'{name}: replay is set, but it reads through tf.data, which Lingvo runs'
-      ' in as many threads as there are, in whatever order they finish;'
+      ' in many threads, in the order in which they finish;'
       ' expected a generator that reads records, or replay=False'
     )
   if _mixes_records(params):
@@ -101,19 +101,19 @@ def _has_curriculum(source) -> bool:
   )
 
 
-def facts(name: str, params: Any, *, seed: int) -> dict[str, Any]:
+def metadata(name: str, params: Any, *, seed: int) -> dict[str, Any]:
   """Returns what the order of the batches depends on, as JSON.
 
-  Files count by their names and sizes, wherever they lie, as long as the order
-  of their paths is the same.
+  Files are compared by name and size, not by folder, if the order of their
+  paths is the same.
 
   Args:
-    name: how messages call the input.
+    name: of the input, in messages.
     params: Lingvo Params, as `prepare` left them.
     seed: as of `prepare`.
   """
   found = {k: _plain(getattr(params, k, None)) for k in _ORDERING}
-  told = hashlib.blake2b(digest_size=8)
+  digest = hashlib.blake2b(digest_size=8)
   count = 0
   gfile = lingvo_runtime.module('tensorflow').io.gfile
   for _, entries in params_checks.readers(params):
@@ -121,10 +121,10 @@ def facts(name: str, params: Any, *, seed: int) -> dict[str, Any]:
       # The reader sorts all of them.
       for path in sorted(params_checks.files_of(name, entry)):
         size = gfile.stat(path).length
-        told.update(f'{os.path.basename(path)}:{size},'.encode())
+        digest.update(f'{os.path.basename(path)}:{size},'.encode())
         count += 1
-      told.update(b';')
-  found['files'] = f'{count} files, {told.hexdigest()}'
+      digest.update(b';')
+  found['files'] = f'{count} files, {digest.hexdigest()}'
   found['generator'] = params.cls.__name__
   found['seed'] = seed
   return {k: v for k, v in found.items() if v is not None}

@@ -1,1 +1,1 @@
-"""Shapes of batches: bucket bounds, and the agreement of several hosts."""
+"""Shapes of batches: bucket bounds, and agreement between hosts."""

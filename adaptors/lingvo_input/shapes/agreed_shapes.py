@@ -1,15 +1,19 @@
-"""Which shape all hosts feed at a step, where each reads an order of its own.
+"""Agreement of hosts that read different orders on the shape of each step.
 
-Readers that shuffle come to the batches of their buckets in different orders,
-yet the batches of a step make up one array. So each host holds a few batches
-ready, all say of what shapes these are, and the first process plans the next
-steps: each time a shape that most hosts have, drawn as often as there are
-batches of it. A host that has none feeds rows that weigh nothing, and its own
-batches later.
+Hosts that shuffle reach the batches of their buckets in different orders, but
+the batches of one step form one global array. So each host reads a few batches
+ahead, all hosts publish how many they have of each shape, and process 0 plans
+the next steps: always a shape that most hosts have, drawn in proportion to its
+number of batches. A host without a batch of that shape returns padding rows of
+weight 0, and its own batches later. With two hosts and lengths 10 and 20:
+
+    host 0 has   10 10 20        step      1    2    3
+    host 1 has   10 20           host 0   10   20   10
+                                 host 1   10   20   10 (weight 0)
 
 Readers fill their buckets so regularly that hosts hardly ever lack a shape: see
-`benchmarks/input_hosts.py`. If the batches of eight buckets came in no order at
-all, 3 % of what hosts feed would weigh nothing with 2 hosts, and 9 % with 64.
+`benchmarks/input_hosts.py`. If the batches of eight buckets came in random
+order, 3 % of the batches would have weight 0 with 2 hosts, and 9 % with 64.
 """
 
 import collections
@@ -18,29 +22,25 @@ import json
 import random
 from collections.abc import Callable, Sequence
 
-import jax
 from absl import logging
 
-from adaptors.lingvo_input.shapes import bucket_shapes
+from adaptors.lingvo_input.shapes import batch_queue
 from pax_compat import errors
-from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.processes import process_channel
 
-# With fewer batches to choose from more of what is fed weighs nothing.
+# With fewer batches to choose from, more batches have weight 0.
 _MOST_BATCHES = 32
 _MOST_BYTES = 2**30
 _STEPS_OF_A_PLAN = 8
 
-# The shapes of a batch's leaves, as JSON.
-_Shape = str
-
 
 class AgreedShapes:
-  """Gives the batches of one host in an order of shapes that hosts agree on.
+  """The batches of one host, in an order of shapes that all hosts agree on.
 
   Attributes:
-    num_weightless: batches that were given for want of one of the shape.
+    num_weightless: number of batches of weight 0 returned for lack of a batch
+      of the agreed shape.
   """
 
   num_weightless = 0
@@ -52,39 +52,40 @@ class AgreedShapes:
     next_batch: Callable[[], NestedMap],
     channel: process_channel.Channel,
   ):
-    """Has read nothing.
+    """Reads nothing yet.
 
     Args:
-      name: how messages call the input.
+      name: of the input, in messages.
       next_batch: returns this host's next batch; StopIteration at the end.
       channel: to the other hosts.
     """
     self._name = name
     self._next_batch = next_batch
     self._channel = channel
-    self._held: dict[_Shape, collections.deque[NestedMap]] = {}
-    self._bytes = 0
+    self._queue = batch_queue.BatchQueue()
+    self._shapes: set[batch_queue.Shape] = set()  # All so far.
+    self._num_read = 0
     self._ended = False  # This host's data.
-    self._is_over = False  # That of all.
+    self._is_over = False  # The data of all hosts.
     self._like: NestedMap | None = None
     self._draw = random.Random(0)
-    self._steps: collections.deque[_Shape] = collections.deque()
+    self._steps: collections.deque[batch_queue.Shape] = collections.deque()
 
   def next(self) -> NestedMap:
-    """Returns the batch that this host feeds at the next step.
+    """Returns this host's batch of the next step.
 
     Raises:
-      StopIteration: all hosts have fed all of their batches.
-      UserError: batches have too many shapes, or this host has none.
+      StopIteration: all hosts have returned all of their batches.
+      UserError: batches have too many shapes, or this host has no batch.
       process_channel.Left: the channel was left.
     """
-    # Reading keeps pace with the steps, and gets ahead of the first ones.
+    # Reading keeps pace with the steps, and gets ahead during the first ones.
     self._read(2)
     if not self._steps and not self._is_over:
-      self._read(_STEPS_OF_A_PLAN - self._num_held())
-      told = {shape: len(held) for shape, held in self._held.items()}
+      self._read(_STEPS_OF_A_PLAN - len(self._queue))
       plan = self._channel.agree(
-        json.dumps(told), functools.partial(_plan, draw=self._draw)
+        json.dumps(self._queue.counts()),
+        functools.partial(_plan, draw=self._draw),
       )
       self._steps.extend(json.loads(plan))
       self._is_over = not self._steps
@@ -93,7 +94,7 @@ class AgreedShapes:
     return self._take(self._steps.popleft())
 
   def _read(self, count: int):
-    """Reads so many batches, unless enough are held, or the data ends."""
+    """Reads `count` batches, fewer if the queue is full or the data ends."""
     for _ in range(count):
       if self._ended or self._is_full():
         return
@@ -108,23 +109,20 @@ class AgreedShapes:
         self._ended = True
         return
       self._like = batch
-      shape = json.dumps([x.shape for x in jax.tree.leaves(batch)])
-      self._held.setdefault(shape, collections.deque()).append(batch)
-      bucket_shapes.check_few_shapes(self._name, self._held, batch)
-      self._bytes += _bytes_of(batch)
-
-  def _num_held(self) -> int:
-    return sum(map(len, self._held.values()))
+      shape = batch_queue.shape_of(batch)
+      self._queue.add(shape, self._num_read, batch)
+      self._num_read += 1
+      self._shapes.add(shape)
+      batch_queue.check_few_shapes(self._name, self._shapes, batch)
 
   def _is_full(self) -> bool:
-    return self._num_held() >= _MOST_BATCHES or self._bytes >= _MOST_BYTES
+    few_bytes = self._queue.num_bytes < _MOST_BYTES
+    return not few_bytes or len(self._queue) >= _MOST_BATCHES
 
-  def _take(self, shape: _Shape) -> NestedMap:
-    held = self._held.get(shape)
-    if held:
-      batch = held.popleft()
-      self._bytes -= _bytes_of(batch)
-      return batch
+  def _take(self, shape: batch_queue.Shape) -> NestedMap:
+    found = self._queue.pop(shape, 1)
+    if found:
+      return found[0].batch
     if not self.num_weightless:
       logging.info(
         '%s: hosts feed the shape that most of them have ready; a host that has'
@@ -133,45 +131,35 @@ class AgreedShapes:
         self._name,
       )
     self.num_weightless += 1
-    return _weightless(self._like, json.loads(shape))
+    return batch_queue.zero_weight_batch(self._like, shape)
 
 
-def _plan(told: Sequence[str], *, draw: random.Random) -> str:
+def _plan(counts_of_hosts: Sequence[str], *, draw: random.Random) -> str:
   """Returns the shapes of the next steps, as JSON.
 
+  >>> hosts = [{'10': 2, '20': 1}, {'10': 1, '20': 1}]
+  >>> _plan([json.dumps(h) for h in hosts], draw=random.Random(1))
+  '["10", "20", "10"]'
+
   Args:
-    told: of each host how many batches of each shape it holds, as JSON. A host
-      holds none at the end of its data only.
-    draw: chooses among shapes of which as many hosts have a batch.
+    counts_of_hosts: for each host the number of batches that it has of each
+      shape, as JSON. A host has none only at the end of its data.
+    draw: chooses among shapes that equally many hosts have.
 
   Returns:
-    A list; an empty one if no host holds anything.
+    A list; empty if no host has a batch.
   """
-  held = [collections.Counter(json.loads(text)) for text in told]
+  left = [collections.Counter(json.loads(text)) for text in counts_of_hosts]
   steps = []
   while len(steps) < _STEPS_OF_A_PLAN:
-    hosts = collections.Counter(s for h in held for s, n in h.items() if n > 0)
+    hosts = collections.Counter(s for h in left for s, n in h.items() if n > 0)
     if not hosts:
       break
-    total = sum(held, collections.Counter())
+    total = sum(left, collections.Counter())
     best = [s for s in sorted(hosts) if hosts[s] == max(hosts.values())]
     [shape] = draw.choices(best, [total[s] for s in best])
-    for counts in held:
+    for counts in left:
       counts[shape] -= 1
-    held = [+counts for counts in held]
+    left = [+counts for counts in left]
     steps.append(shape)
   return json.dumps(steps)
-
-
-def _bytes_of(batch: NestedMap) -> int:
-  return sum(x.nbytes for x in jax.tree.leaves(batch))
-
-
-def _weightless(like: NestedMap, shapes: Sequence[Sequence[int]]) -> NestedMap:
-  """Returns a batch like another, of other shapes, whose rows do not count."""
-  leaves, tree = jax.tree_util.tree_flatten_with_path(like)
-  blanks = [
-    host_fields.blank(x, shape, example_rows.filler(path))
-    for (path, x), shape in zip(leaves, shapes, strict=True)
-  ]
-  return jax.tree.unflatten(tree, blanks)

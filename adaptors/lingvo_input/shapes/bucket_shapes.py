@@ -1,14 +1,26 @@
 """The shapes of a bucketed input: one length and one batch size per bucket.
 
 Lingvo's readers sort examples into buckets by length but mostly pad every batch
-to `target_max_length`, and their batches may come short. XLA compiles once for
-each shape, so batches are cut or extended here to few shapes.
+to `target_max_length`, and the last batches may be short. XLA compiles once for
+each shape, so batches are padded, or truncated, to one shape for each bucket.
+With
+
+    bucket_upper_bound   10, 20, 40    (of bucket keys, lengths are 1 more)
+    bucket_batch_limit    8,  4,  2
+    target_max_length    50
+
+batches become
+
+    bucket key   rows   T from Lingvo        rows   T
+    5..9           8         50         ->     8   11     truncated
+    12..19         3         50         ->     4   21     and a padding row
+    33..40         2         50         ->     2   41
 
 Legend: B batch, T time.
 """
 
 import bisect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -19,14 +31,11 @@ from pax_compat import errors
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
-# Batches that wait for others of their shape are held in memory.
-_MOST_SHAPES = 64
-
 
 def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
-  """Returns `batch` with rows that do not count appended on axis 0.
+  """Returns `batch` with padding rows appended.
 
-  They are zeros, hence of weight 0, with paddings of 1 and empty texts.
+  They have weight 0, paddings of 1, empty strings and zeros elsewhere.
 
   Args:
     batch: leaves [B, ...].
@@ -34,23 +43,23 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
   """
 
   def pad(path, x):
-    value = example_rows.filler(path)
+    value = example_rows.padding_value(path)
     return host_fields.extended(x, rows - x.shape[0], value=value)
 
   return jax.tree_util.tree_map_with_path(pad, batch)
 
 
 def batch_rows(batch: NestedMap) -> int | None:
-  """Returns the batch size, None where leaves disagree or have no axis."""
+  """Returns the batch size; None if leaves differ in it or have no axis."""
   sizes = set()
   _collect_rows(batch.values(), sizes)
   return sizes.pop() if len(sizes) == 1 else None
 
 
 def first_rows(batch: NestedMap) -> int:
-  """Returns the batch size; that of the first leaf where leaves disagree.
+  """Returns the batch size; that of the first leaf if leaves differ in it.
 
-  They may where some are not by example.
+  They may, if some have another leading axis.
   """
   rows = batch_rows(batch)
   if rows is not None:
@@ -60,7 +69,7 @@ def first_rows(batch: NestedMap) -> int:
 
 
 def _collect_rows(nodes: Iterable[Any], sizes: set[int | None]):
-  # Not by jax.tree, whose code is in no cache when a batch comes.
+  # Faster than jax.tree, whose code is in no cache when a batch comes.
   for x in nodes:
     if isinstance(x, dict):
       _collect_rows(x.values(), sizes)
@@ -73,10 +82,27 @@ def _collect_rows(nodes: Iterable[Any], sizes: set[int | None]):
 class Buckets:
   """The buckets of an input, and the shapes that their batches get.
 
+  >>> from types import SimpleNamespace
+  >>> params = SimpleNamespace(
+  ...   bucket_upper_bound=[10, 20, 40],
+  ...   bucket_batch_limit=[8, 4, 2],
+  ...   target_max_length=50,
+  ... )
+  >>> buckets = Buckets(params, fit_lengths=True)
+  >>> buckets.lengths
+  (11, 21, 41, 50)
+  >>> paddings = np.ones([3, 50])
+  >>> paddings[:, :17] = 0
+  >>> batch = NestedMap(ids=np.ones([3, 50], int), paddings=paddings)
+  >>> fixed = NestedMap(ids=50, paddings=50)
+  >>> batch = buckets.fit(batch, 3, fixed)
+  >>> batch.ids.shape, batch.paddings.sum(axis=1).tolist()
+  ((4, 21), [4.0, 4.0, 4.0, 21.0])
+
   Attributes:
-    bounds: the longest bucket key of each bucket; empty without buckets.
+    bounds: the largest bucket key of each bucket; empty without buckets.
     limits: the batch size of each bucket.
-    lengths: the allowed time lengths, rising; empty where T is left alone.
+    lengths: the allowed T, ascending; empty if T is left unchanged.
   """
 
   def __init__(
@@ -90,11 +116,11 @@ class Buckets:
 
     Args:
       params: Lingvo Params.
-      fit_lengths: whether batches are brought to the bounds of the buckets,
-        lengths that the generator makes up for each batch among them, wherever
-        in a batch they are.
-      is_so_everywhere: returns whether all hosts have found so what this one
-        has found in its first batch; None if there is one host only.
+      fit_lengths: whether batches are padded, or truncated, to the bounds of
+        the buckets. That includes nested maps whose length the generator
+        chooses for each batch.
+      is_so_everywhere: returns whether a finding is true on all hosts; None if
+        there is one host only.
     """
     self.bounds = tuple(getattr(params, 'bucket_upper_bound', None) or ())
     self.limits = tuple(getattr(params, 'bucket_batch_limit', None) or ())
@@ -102,14 +128,14 @@ class Buckets:
     self.lengths = ()
     self._fit_lengths = fit_lengths
     self._is_so_everywhere = is_so_everywhere or bool
-    self._told_lengths = {
+    self._set_lengths = {
       n
       for field in ('source_max_length', 'target_max_length')
       if (n := getattr(params, field, None))
     }
-    # Of each map of a batch whether all of its lengths so far were such a one.
-    self._has_told_length: dict[tuple[str, ...], bool] = {}
-    self._said = False
+    # By path in a batch: whether all lengths so far were one of these.
+    self._has_set_length: dict[tuple[str, ...], bool] = {}
+    self._was_logged = False
     if fit_lengths and len(self.bounds) > 1:
       self.lengths = _lengths_of_bounds(self.bounds, self._longest)
     # The reader moves the bounds where it adjusts them.
@@ -117,21 +143,21 @@ class Buckets:
     self._keys_were_checked = len(self.lengths) < 2 or not self._longest
 
   def shapes(self) -> list[tuple[int, int | None]]:
-    """Returns the (batch, time) that batches may have.
+    """Returns the (B, T) that batches may have.
 
-    Time is None where it is left as the generator gives it.
+    T is None if it is left as the generator returns it.
     """
     lengths = self.lengths or (None,)
     return [(rows, n) for n in lengths for rows in sorted(set(self.limits))]
 
   def row_lengths(self, batch: NestedMap) -> np.ndarray | None:
-    """Returns the allowed length of each row [B], 0 for what fits into none.
+    """Returns the allowed length of each row [B], 0 if it is too long.
 
     Args:
       batch: leaves [B, T, ...], with `paddings` [B, T].
 
     Returns:
-      The lengths, None where T is to be left as it is.
+      The lengths; None if T is left unchanged.
     """
     real = self._real(batch)
     if real is None:
@@ -141,18 +167,18 @@ class Buckets:
     return allowed[np.searchsorted(self.lengths, _needed(real))]
 
   def _real(self, batch: NestedMap) -> np.ndarray | None:
-    """Returns which positions [B, T] count; None where T is to be left."""
+    """Returns which positions [B, T] are real; None if T is left unchanged."""
     paddings = batch.get('paddings')
     if not self.lengths or paddings is None or paddings.ndim != 2:
       return None
     return paddings < 0.5
 
   def _check_keys(self, keys: np.ndarray | None, real: np.ndarray):
-    """Finds out from the first batch whether bucket keys count positions.
+    """Finds from the first batch whether bucket keys count positions.
 
-    Where they count something else, as those of LmInput count words whatever
-    its tokenizer makes of them, bounds say nothing of lengths. Then there are
-    as many lengths as buckets, each the half of the next.
+    If they count something else, as LmInput counts words with any tokenizer,
+    bounds are unrelated to lengths. Then there are as many lengths as buckets,
+    each the half of the next.
     """
     if self._keys_were_checked:
       return
@@ -170,14 +196,14 @@ class Buckets:
     )
 
   def _bucket_of(self, batch: NestedMap, rows: int) -> int | None:
-    """Returns the index of the bucket that a batch comes from."""
+    """Returns the index of the bucket of a batch."""
     if 'bucket_keys' in batch and self._keyed:
       return self._bucket_by_key(batch)
     fitting = [(n, i) for i, n in enumerate(self.limits) if n >= rows]
     return min(fitting)[1] if fitting else None
 
   def _bucket_by_key(self, batch: NestedMap) -> int:
-    """Returns the index of the bucket by the keys, else that of the last."""
+    """Returns the index of the bucket by the keys; without keys, the last."""
     last = len(self.bounds) - 1
     if 'bucket_keys' not in batch or not self._keyed:
       return last
@@ -187,17 +213,17 @@ class Buckets:
   def fit(
     self, batch: NestedMap, rows: int | None, fixed_lengths: NestedMap
   ) -> NestedMap:
-    """Returns a batch of the shape of its bucket.
+    """Returns a batch padded, or truncated, to the shape of its bucket.
 
     Args:
       batch: leaves [B, ...], of any B up to the bucket's limit.
-      rows: B; None where leaves disagree, and shapes are to be left.
-      fixed_lengths: of each leaf T, None where batches differ in it.
+      rows: B; None if leaves differ in it, and shapes are left unchanged.
+      fixed_lengths: T of each leaf; None if batches differ in it.
 
     Returns:
-      The batch with T cut or extended to the smallest allowed length that holds
-      it, and with rows that do not count up to the bucket's limit. It is the
-      same object where nothing was to be changed.
+      The batch with the smallest allowed T that fits all real positions, and
+      with padding rows up to the bucket's limit. It is the same object if
+      nothing changes.
     """
     if not self.bounds or not rows:
       return batch
@@ -212,9 +238,9 @@ class Buckets:
     return pad_rows(batch, self.limits[bucket])
 
   def _with_allowed_length(self, batch: NestedMap, real: np.ndarray):
-    """Returns a batch of the smallest allowed length that holds all rows.
+    """Returns a batch of the smallest allowed length that fits all rows.
 
-    Unchanged where there is none.
+    Unchanged if no length does.
     """
     self._check_keys(batch.get('bucket_keys'), real)
     # This takes a fifth of the time of `row_lengths`.
@@ -226,14 +252,14 @@ class Buckets:
     return set_length(batch, length)
 
   def extended(self, batch: NestedMap, fixed_lengths: NestedMap) -> NestedMap:
-    """Returns a batch whose varying lengths became those of its bucket.
+    """Returns a batch whose varying lengths are padded to those of its bucket.
 
-    A generator that pads each batch to its longest example gives it few shapes
-    then, if no bucket key is below what it is the key of.
+    So a generator that pads each batch to its longest example has few shapes,
+    if no bucket key is below the length of its example.
 
     Args:
       batch: maps of leaves [B, T, ...], some with `paddings` [B, T].
-      fixed_lengths: of each leaf T, None where batches differ in it.
+      fixed_lengths: T of each leaf; None if batches differ in it.
     """
     if not self._fit_lengths or not self.bounds:
       return batch
@@ -243,13 +269,13 @@ class Buckets:
   def _with_least_length(
     self, batch: NestedMap, fixed: NestedMap, length: int, path: tuple[str, ...]
   ) -> NestedMap:
-    """Returns a batch with the time axis of its maps extended where it varies.
+    """Returns a batch with the varying time axes of its maps padded.
 
     Args:
       batch: maps of leaves [B, T, ...], some with `paddings` [B, T].
-      fixed: of each leaf T, None where batches differ in it.
+      fixed: T of each leaf; None if batches differ in it.
       length: the least T.
-      path: of the batch, where it is part of another one.
+      path: of the map in the whole batch.
     """
     changed = {
       key: self._with_least_length(x, fixed[key], length, (*path, key))
@@ -261,26 +287,26 @@ class Buckets:
     paddings = batch.get('paddings')
     if getattr(paddings, 'ndim', 0) != 2 or fixed.get('paddings') is not None:
       return batch
-    if self._is_told(path, paddings.shape[1]):
+    if self._is_set(path, paddings.shape[1]):
       return batch
-    self._say_once(path)
+    self._log_once(path)
     return set_length(batch, max(length, paddings.shape[1]))
 
-  def _is_told(self, path: tuple[str, ...], length: int) -> bool:
-    """Returns whether a map has the length that its Params say, each time.
+  def _is_set(self, path: tuple[str, ...], length: int) -> bool:
+    """Returns whether a map always had a length that is set in the Params.
 
-    It is not one of the bucket's then: targets of utterances are padded to
+    Then it does not depend on the bucket: targets of utterances are padded to
     `target_max_length`, while their buckets count frames.
     """
-    is_told = length in self._told_lengths and length <= self.bounds[-1]
-    always = is_told and self._has_told_length.get(path, True)
-    self._has_told_length[path] = always
+    is_set = length in self._set_lengths and length <= self.bounds[-1]
+    always = is_set and self._has_set_length.get(path, True)
+    self._has_set_length[path] = always
     return always
 
-  def _say_once(self, path: tuple[str, ...]):
-    if self._said:
+  def _log_once(self, path: tuple[str, ...]):
+    if self._was_logged:
       return
-    self._said = True
+    self._was_logged = True
     logging.info(
       'the generator pads %s to the longest example of each batch: batches are'
       ' padded to the length of their bucket, %s, so that the step is compiled'
@@ -291,34 +317,14 @@ class Buckets:
     )
 
 
-def check_few_shapes(name: str, shapes: Collection[Any], batch: NestedMap):
-  """Raises where batches, which wait for others of their shape, have too many.
-
-  Args:
-    name: how messages call the input.
-    shapes: those that there were so far.
-    batch: the last one.
-
-  Raises:
-    UserError: there are too many.
-  """
-  if len(shapes) > _MOST_SHAPES:
-    raise errors.UserError(
-      f'{name}: hosts feed batches of equal shapes, and the generator gave'
-      f' {len(shapes)} shapes, such as'
-      f' { {path: x.shape for path, x in batch.flatten_items()} }; expected a'
-      ' few. Make it pad its batches to the bounds of its buckets'
-    )
-
-
 class OneShape:
-  """Raises where batches differ in shape: hosts would wait for each other."""
+  """Raises if batches differ in shape: hosts would wait for each other."""
 
   def __init__(self, name: str):
     """Has seen no batch.
 
     Args:
-      name: how messages call the input.
+      name: of the input, in messages.
     """
     self._name = name
     self._first = None
@@ -335,7 +341,7 @@ class OneShape:
 
 
 def _lengths_of_bounds(bounds, longest: int | None) -> tuple[int, ...]:
-  """Returns the lengths of buckets whose keys count positions, rising."""
+  """Returns the lengths of buckets whose keys count positions, ascending."""
   # + 1: the bucket key does not count the end-of-sequence symbol.
   lengths = {b + 1 for b in bounds}
   if longest:
@@ -344,34 +350,34 @@ def _lengths_of_bounds(bounds, longest: int | None) -> tuple[int, ...]:
 
 
 def _needed(real: np.ndarray) -> np.ndarray:
-  """Returns the least T [B] that holds what counts of each row [B, T]."""
+  """Returns the least T [B] that fits the real positions of each row [B, T]."""
   last = real.shape[1] - real[:, ::-1].argmax(axis=1)
   return np.where(real.any(axis=1), last, 0)
 
 
 def set_length(batch: NestedMap, length: int) -> NestedMap:
-  """Returns a batch with the time axis cut or extended.
+  """Returns a batch with the time axis truncated or padded.
 
   Args:
-    batch: leaves [B, T, ...] of the T of `paddings` are changed; others stay.
+    batch: leaves [B, T, ...] with the T of `paddings` are changed; others stay.
     length: the new T.
 
   Returns:
-    The batch; what is added is 1 in paddings, an empty text or 0 elsewhere.
+    The batch. Padding is 1 in paddings, empty in strings and 0 elsewhere.
   """
   if batch.paddings.shape[1] == length:
     return batch
   shape = batch.paddings.shape
 
-  def cut(x):
+  def truncate(x):
     return x[:, :length] if x.shape[:2] == shape else x
 
-  def extend(path, x):
+  def pad(path, x):
     if x.shape[:2] != shape:
       return x
-    value = example_rows.filler(path)
+    value = example_rows.padding_value(path)
     return host_fields.extended(x, length - shape[1], axis=1, value=value)
 
   if length <= shape[1]:
-    return jax.tree.map(cut, batch)
-  return jax.tree_util.tree_map_with_path(extend, batch)
+    return jax.tree.map(truncate, batch)
+  return jax.tree_util.tree_map_with_path(pad, batch)

@@ -1,4 +1,4 @@
-"""What would make a task native."""
+"""Advice on how to make a task native."""
 
 import inspect
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,9 @@ from adaptors.translate import registry
 
 @registry.translates({path!r})
 def {name}(view):
-{parts}
-  config = ...  # Of a pax_compat {kind} that computes the same.
-  variables = ...  # Which of its variables are which of Lingvo's.
+{children}
+  config = ...  # A config of an equivalent pax_compat {kind}.
+  variables = ...  # A VariableMap from its variables to Lingvo's.
   return registry.Translated(config, variables)
 """
 
@@ -27,44 +27,44 @@ def {name}(view):
 def of(
   params: Any, issues: Iterable[Issue], layers: Layer | None
 ) -> tuple[str, ...]:
-  """Returns pieces of advice, the task's class first.
+  """Returns the advice on a task, on its class first.
 
   Args:
     params: of the task.
-    issues: what keeps it from being native.
+    issues: the reasons why it is not native.
     layers: of the task.
   """
   registry.load_translators()
-  inside = list(layer_trees.inside(layers)) if layers else []
+  inside = list(layer_trees.descendants(layers)) if layers else []
   pieces = []
   if registry.find(params.cls) is None:
     pieces.append(_about_class(params.cls, inside))
   alike: dict[tuple, list[Issue]] = {}
   for issue in (*issues, *(i for layer in inside for i in layer.issues)):
-    # Of a class it is said once that it has no translation.
+    # A class without a translation is mentioned once.
     key = (issue.class_path, issue.field, issue.field and issue.message)
     if issue.path not in [other.path for other in alike.get(key, ())]:
       alike.setdefault(key, []).append(issue)
-  told = (_about(own, params.cls) for own in alike.values())
-  return tuple([*pieces, *filter(None, told)])
+  others = (_about(own, params.cls) for own in alike.values())
+  return tuple([*pieces, *filter(None, others)])
 
 
 def _about_class(cls: type, layers: list[Layer]) -> str:
-  """Says what is to be done for a class of task."""
+  """Returns the advice on a task's class."""
   unknown = {i.class_path for one in layers for i in one.issues if not i.field}
   names = dict.fromkeys(layer.class_path for layer in layers)
   known = _names(name for name in names if name not in unknown)
   missing = _names(name for name in names if name in unknown)
-  told = (
-    f'translate {class_path(cls)}: a function with'
-    f" @translates('{class_path(cls)}') in a module of yours"
+  advice = (
+    f'translate {class_path(cls)}: write a function with'
+    f" @translates('{class_path(cls)}') in your own module"
   )
   changed = _changed(cls)
   if changed:
-    told += f'. Beyond BaseTask it has {", ".join(changed)}'
+    advice += f'. Beyond BaseTask it has {", ".join(changed)}'
   if known:
-    told += f'. Of the layers in it these have a translation: {known}'
-  return told + (f'. These have none: {missing}' if missing else '')
+    advice += f'. These of its layers have a translation: {known}'
+  return advice + (f'. These do not: {missing}' if missing else '')
 
 
 def _names(paths: Iterable[str]) -> str:
@@ -72,7 +72,7 @@ def _names(paths: Iterable[str]) -> str:
 
 
 def _changed(cls: type) -> list[str]:
-  """Returns what a class of task has that Lingvo's base has not."""
+  """Returns the methods that a class of task adds to BaseTask or overrides."""
   base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
   before = cls.__mro__[: cls.__mro__.index(base)] if base in cls.__mro__ else ()
   names = {name for one in before for name in registry.overrides(one)}
@@ -80,12 +80,12 @@ def _changed(cls: type) -> list[str]:
 
 
 def _about(alike: list[Issue], task: type) -> str:
-  """Says what is to be done about issues that differ in their place only.
+  """Returns the advice on issues that differ in their path only.
 
-  '' where what is said of the task's class says it.
+  '' if the advice on the task's class covers them.
   """
   [issue, *others] = alike
-  also = f' (and in {len(others)} other place(s))' if others else ''
+  also = f' (and at {len(others)} other path(s))' if others else ''
   if issue.field:
     return f'{issue.path}: {issue.message}{also}'
   if issue.class_path == class_path(task):
@@ -95,26 +95,23 @@ def _about(alike: list[Issue], task: type) -> str:
   if '@translates' in issue.message:
     return f'{issue.class_path}: {issue.message}'
   return (
-    f'{issue.class_path}: {issue.message}; do without, or translate it with'
+    f'{issue.class_path}: {issue.message}; remove it, or translate it with'
     f" @translates('{issue.class_path}')"
   )
 
 
-def in_short(issues: Iterable[Issue]) -> list[str]:
-  """Returns in a few words each what the issues ask for."""
-  words = {}
-  for issue in issues:
-    if issue.field:
-      words[f'change {issue.path}'] = None
-    else:
-      words[f'translate {issue.class_path}'] = None
-  return list(words)
+def brief(issues: Iterable[Issue]) -> list[str]:
+  """Returns short advice on the issues, without repetitions."""
+  return list(
+    dict.fromkeys(
+      f'change {issue.path}' if issue.field else f'translate {issue.class_path}'
+      for issue in issues
+    )
+  )
 
 
 def sketch(params: Any) -> str:
-  """Returns the source of a translator of a class that has none, to begin with.
-
-  '' where it has one.
+  """Returns source code to start a translator from; '' if there is one.
 
   Args:
     params: of the task.
@@ -122,7 +119,7 @@ def sketch(params: Any) -> str:
   if registry.find(params.cls) is not None:
     return ''
   base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
-  parts = [
+  children = [
     f'  {name} = registry.translate(view.child({name!r}))'
     for name in _layer_fields(params, base)
   ]
@@ -130,12 +127,12 @@ def sketch(params: Any) -> str:
     path=class_path(params.cls),
     name=_snake(params.cls.__name__),
     kind='model' if issubclass(params.cls, base) else 'layer',
-    parts='\n'.join(parts or ['  ...']),
+    children='\n'.join(children or ['  ...']),
   )
 
 
 def _layer_fields(params: Any, base: type) -> Iterator[str]:
-  """Yields the fields that a class has added to hold a layer each."""
+  """Yields the fields that a class adds for the Params of a child layer."""
   base_layer = lingvo_runtime.module('lingvo.core.base_layer').BaseLayer
   common = base.Params()
   for name, value in params.IterParams():

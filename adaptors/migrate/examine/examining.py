@@ -1,13 +1,13 @@
-"""Finds out about one experiment all that a report says of it.
+"""Examines an experiment for a report.
 
-What goes wrong with one part is told in its place; the others are still there.
+An error in one section of the report does not affect the others.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from adaptors import lingvo_runtime
-from adaptors.checkpoints import task_facts
+from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_source
 from adaptors.migrate.examine import (
   advice,
@@ -18,7 +18,7 @@ from adaptors.migrate.examine import (
   schedules,
   tracing,
 )
-from adaptors.migrate.examine.routes import Way, told
+from adaptors.migrate.examine.routes import Route, describe_error
 from adaptors.migrate.findings import (
   Experiment,
   Layer,
@@ -29,7 +29,7 @@ from adaptors.migrate.findings import (
 from adaptors.translate.view import class_path
 from pax_compat import errors, experiment_sources
 
-# How TensorFlow and Python say that a file is not there.
+# Of errors about missing files, in TensorFlow and Python.
 _MISSING_FILE = 'No such file or directory'
 
 
@@ -39,12 +39,12 @@ def examine(
   *,
   traces: bool = False,
 ) -> Experiment:
-  """Returns what is found out about an experiment; it raises nothing.
+  """Returns the findings about an experiment; it does not raise.
 
   Args:
     name: in the registry.
-    options: of finding experiments.
-    traces: whether the tasks are traced, which takes longer.
+    options: for finding experiments.
+    traces: whether to trace a training step of each task (slow).
   """
   try:
     experiment = lingvo_source.find(name, options)
@@ -52,17 +52,17 @@ def examine(
       raise errors.UserError(f'no experiment of Lingvo is called {name!r}')
     params = experiment.model_params()
     tasks = tuple(_tasks(params, name, traces))
-  except (Exception, SystemExit) as error:  # It is the user's code that runs.
-    return _impossible(name, told(error))
-  status = Status.of_all(task.status for task in tasks)
+  except (Exception, SystemExit) as error:  # User code runs here.
+    return _impossible(name, describe_error(error))
+  status = Status.worst(task.status for task in tasks)
   problem = '\n'.join(task.problem for task in tasks if task.problem)
   if len(tasks) > 1 and status is not Status.IMPOSSIBLE:
-    problem = _or_problem(lambda: experiment.translated, '')[1]
+    problem = _or_error(lambda: experiment.translated, '')[1]
     status = Status.IMPOSSIBLE if problem else status
-  found, inputs_problem = _or_problem(
+  found, inputs_problem = _or_error(
     lambda: inputs.of(experiment.datasets()), ()
   )
-  schedule, schedule_problem = _or_problem(
+  schedule, schedule_problem = _or_error(
     lambda: schedules.of(experiment.registered, name), ()
   )
   if schedule_problem:
@@ -88,12 +88,12 @@ def _impossible(name: str, problem: str) -> Experiment:
   )
 
 
-def _or_problem(find: Callable[[], Any], default: Any) -> tuple[Any, str]:
-  """Returns what is found, and what went wrong, of which one is empty."""
+def _or_error(find: Callable[[], Any], default: Any) -> tuple[Any, str]:
+  """Returns (result, '') or, after an error, (default, message)."""
   try:
     return find(), ''
-  except Exception as error:  # It is the user's code that runs here.
-    return default, told(error)
+  except Exception as error:  # User code runs here.
+    return default, describe_error(error)
 
 
 def _tasks(params: Any, name: str, traces: bool) -> Iterator[Task]:
@@ -111,72 +111,72 @@ def _tasks(params: Any, name: str, traces: bool) -> Iterator[Task]:
 
 
 def _task(task: str, params: Any, name: str, path: str, traces: bool) -> Task:
-  way = routes.find(params, name, path)
-  status, problem, traced = way.status, way.problem, None
-  if traces and way.translated is not None:
-    traced = tracing.trace(way)
+  route = routes.find(params, name, path)
+  status, problem, traced = route.status, route.problem, None
+  if traces and route.translated is not None:
+    traced = tracing.trace(route)
     if traced.works is False:
       status, problem = Status.IMPOSSIBLE, traced.text
-  variables, unknown = _or_problem(
-    lambda: memory.variables_of(way) if way.translated else None, None
+  variables, unknown = _or_error(
+    lambda: memory.variables_of(route) if route.translated else None, None
   )
-  layers, no_layers = _or_problem(lambda: _layers(way, variables), None)
+  layers, no_layers = _or_error(lambda: _layers(route, variables), None)
   held, misfit = None, ''
   if variables is not None:
-    held, misfit = _or_problem(
-      lambda: memory.estimate(way.translated.config, variables), None
+    held, misfit = _or_error(
+      lambda: memory.estimate(route.translated.config, variables), None
     )
   return Task(
     name=task,
     class_path=class_path(params.cls),
     status=status,
     problem=problem,
-    issues=way.issues,
-    notes=way.translated.notes if way.translated else (),
-    advice=advice.of(params, way.issues, layers) if way.issues else (),
-    sketch=advice.sketch(params) if way.issues else '',
+    issues=route.issues,
+    notes=route.translated.notes if route.translated else (),
+    advice=advice.of(params, route.issues, layers) if route.issues else (),
+    sketch=advice.sketch(params) if route.issues else '',
     layers=layers,
     parameters=layers.parameters if layers else None,
     memory=held,
     memory_problem=unknown or no_layers,
     misfit=misfit,
-    checkpoints=_checkpoints(way),
+    checkpoints=_checkpoints(route),
     trace=traced,
   )
 
 
-def _layers(way: Way, variables: Any) -> Layer | None:
-  if way.translated is None:
+def _layers(route: Route, variables: Any) -> Layer | None:
+  if route.translated is None:
     return None
-  if way.status is not Status.NATIVE or variables is None:
-    return layer_trees.of_built(way.built.task, way.issues)
+  if route.status is not Status.NATIVE or variables is None:
+    return layer_trees.of_built(route.built.task, route.issues)
   return layer_trees.of_variables(
-    way.params, way.translated.variables, memory.sizes(variables)
+    route.params, route.translated.variables, memory.sizes(variables)
   )
 
 
-def _checkpoints(way: Way) -> Outcome | None:
-  """Returns whether Lingvo's checkpoints of a task can come in."""
-  if way.translated is None:
+def _checkpoints(route: Route) -> Outcome | None:
+  """Returns whether Lingvo's checkpoints of a task can be imported."""
+  if route.translated is None:
     return None
-  _, problem = _or_problem(
-    lambda: task_facts.check(way.params, way.translated), None
+  _, problem = _or_error(
+    lambda: task_metadata.check(route.params, route.translated), None
   )
-  return Outcome(not problem, problem or "Lingvo's can come in, and go out")
+  return Outcome(not problem, problem or 'import and export work')
 
 
 def _next_step(status: Status, problem: str, tasks) -> str:
-  """Says in a line what to do next."""
+  """Returns what to do next, in a line."""
   if status is Status.IMPOSSIBLE:
     lines = [line.strip() for line in problem.splitlines() if line.strip()]
     more = f' (and {len(lines) - 2} more)' if len(lines) > 2 else ''
-    what = 'put it in place' if _MISSING_FILE in problem else 'repair it'
+    what = 'provide the file' if _MISSING_FILE in problem else 'repair it'
     return f'{what}: {" ".join(lines[:2])}{more}'
   misfit = next((t.misfit for t in tasks if t.misfit), '')
   if misfit:
-    return f'give it another mesh: {misfit}'
+    return f'use another mesh: {misfit}'
   if status is Status.NATIVE:
     return 'run it'
-  [first, *others] = [i for t in tasks for i in advice.in_short(t.issues)]
+  [first, *others] = [i for t in tasks for i in advice.brief(t.issues)]
   more = f', and {len(others)} more' if others else ''
   return f'run it as it is, or make it native: {first}{more}'

@@ -1,4 +1,4 @@
-"""The datasets of an experiment: where they come from, and what drives them."""
+"""The datasets of an experiment: sources, adaptors, shapes and limitations."""
 
 import re
 from collections.abc import Iterator
@@ -18,16 +18,16 @@ _LENGTHS = ('target_max_length', 'max_sequence_length', 'seq_len', 'seq_length')
 
 
 def of(datasets: list[Config]) -> tuple[Input, ...]:
-  """Returns what is known of datasets.
+  """Returns the findings about datasets.
 
   Args:
-    datasets: as of `LingvoExperiment.datasets`.
+    datasets: of `LingvoExperiment.datasets`.
   """
-  return tuple(_described(one) for d in datasets for one in _adaptors(d))
+  return tuple(_input(one) for d in datasets for one in _adaptors(d))
 
 
 def _adaptors(dataset: Config) -> Iterator[Config]:
-  """Yields the configs that hold an input generator of Lingvo's each."""
+  """Yields the configs with a Lingvo input generator."""
   inputs = getattr(dataset, 'inputs', None)
   if inputs is not None:  # Of several tasks.
     for one in inputs.values():
@@ -38,7 +38,7 @@ def _adaptors(dataset: Config) -> Iterator[Config]:
     yield dataset
 
 
-def _described(dataset: Config) -> Input:
+def _input(dataset: Config) -> Input:
   params = dataset.input
   return Input(
     dataset=dataset.name,
@@ -51,7 +51,7 @@ def _described(dataset: Config) -> Input:
 
 
 def _kind(params: Any) -> str:
-  """Says where the examples come from."""
+  """Returns a description of the source of examples."""
   source = params_trees.get(params, 'file_datasource')
   if generator_kinds.is_tf_data(params):
     what = f' of {class_path(source.cls)}' if source is not None else ''
@@ -63,28 +63,28 @@ def _kind(params: Any) -> str:
     return f'records ({", ".join(types)})' if types else 'records'
   files = [name for name, value in params.IterParams() if _names(name, value)]
   if files:
-    return f'read in a way of its own, from {", ".join(files)}'
-  return 'synthetic, or read in a way of its own: its Params name no files'
+    return f'custom reader of {", ".join(files)}'
+  return 'synthetic, or a custom reader: its Params name no files'
 
 
 def _names(name: str, value: Any) -> bool:
-  """Whether a field says where files are."""
+  """Whether a field is the path of a file or folder."""
   words = name.split('_')
   is_about = {'ckpt', 'dir', 'file', 'filepath', 'files', 'path'} & set(words)
   return bool(is_about and isinstance(value, str) and value)
 
 
 def _driven(dataset: Config, params: Any) -> str:
-  ways = ['a TensorFlow session', 'a tf.function']
+  backends = ['a TensorFlow session', 'a tf.function']
   if generator_kinds.is_tf_data(params):
-    ways.reverse()
+    backends.reverse()
   kind = dataset.cls
-  told = f'{kind.__name__}, by {ways[0]}; where that fails, by {ways[1]}'
+  driver = f'{kind.__name__}, by {backends[0]}; if that fails, by {backends[1]}'
   if issubclass(kind, eval_adaptors.LingvoEvalAdaptor):
-    return f'{told}; all of it, in batches of {dataset.batch_size}'
+    return f'{driver}; all of it, in batches of {dataset.batch_size}'
   if dataset.is_training:
-    return told
-  return f'{told}; {dataset.eval_loop_num_batches} batches each time'
+    return driver
+  return f'{driver}; {dataset.eval_loop_num_batches} batches each time'
 
 
 def _shapes(params: Any) -> tuple[tuple[int, int | None], ...]:
@@ -100,11 +100,11 @@ def _shapes(params: Any) -> tuple[tuple[int, int | None], ...]:
 
 
 def _remarks(dataset: Config, params: Any) -> Iterator[str]:
-  """Yields what does not work, and what is otherwise than in Lingvo."""
+  """Yields limitations, and differences from Lingvo."""
   try:
     params_checks.check_input(dataset.name, params)
   except errors.UserError as error:
-    yield f'as it is here, it cannot be read: {error}'
+    yield f'it cannot be read on this machine: {error}'
   if not dataset.is_training:
     return
   if (
@@ -112,9 +112,9 @@ def _remarks(dataset: Config, params: Any) -> Iterator[str]:
     or params_trees.get(params, 'file_datasource') is not None
   ):
     yield (
-      'it cannot be positioned: after a restart it reads on in a fresh order'
+      'its position cannot be restored: after a restart it reads in a new order'
     )
     yield (
-      'on several hosts each reads an order of its own, and not a part of the'
-      ' files, unless the generator itself shares them out'
+      'on several hosts each reads all files in a separate order, unless the'
+      ' generator itself shards them'
     )

@@ -1,8 +1,8 @@
-"""The layers of a task, each with what keeps it from being native.
+"""The tree of a task's layers, with the reasons why each is not native.
 
-Of a bridged task Lingvo's own layers tell, since each has the Params that its
-parent gave it. A native task is not built for that: all of it is translated,
-and its variables tell what is in it.
+The tree of a bridged task is that of Lingvo's layers, which have the Params set
+by their parents. A native task is not built: its tree follows from its
+variables.
 """
 
 import dataclasses
@@ -19,17 +19,17 @@ from adaptors.translate.builder import builder_parts
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import Issue, ParamsView, Report, class_path
 
-# How messages call the task.
+# The task's name in messages.
 _ROOT = 'task'
 _INDEXED = re.compile(r'(.+?)(?:_|\[)(\d+)\]?')
 
 
 def of_built(task: Any, issues: Sequence[Issue]) -> Layer:
-  """Returns the layers of a task that is built.
+  """Returns the layers of a Lingvo task.
 
   Args:
-    task: Lingvo's.
-    issues: what keeps it from being native; none of a native one.
+    task: the task, built.
+    issues: the reasons why it is not native.
   """
   registry.load_translators()
   return Layer(
@@ -43,7 +43,7 @@ def of_built(task: Any, issues: Sequence[Issue]) -> Layer:
 
 
 def _built_children(parent: Any, path: str) -> tuple[Layer, ...]:
-  return _joined(
+  return _merged(
     _built(name, child, parent, path) for name, child in _children(parent)
   )
 
@@ -64,9 +64,9 @@ def _built(name: str, layer: Any, parent: Any, path: str) -> Layer:
 def _issues_of(
   name: str, layer: Any, parent: Any, path: str
 ) -> tuple[Issue, ...]:
-  """Returns what keeps a layer, or one in it, from being native."""
+  """Returns the reasons why a layer or its descendants are not native."""
   report = Report()
-  # What the parent has handed down is the parent's to answer for.
+  # Fields set by the parent are not the layer's issues.
   view = ParamsView(parent.params, path, report).adopt(layer.params, name)
   if registry.find(type(layer)) is None and builder_parts.is_part(type(layer)):
     builder_parts.translate_part(view)
@@ -76,14 +76,14 @@ def _issues_of(
 
 
 def _own(layer: Any, issues: Sequence[Issue]) -> tuple[Issue, ...]:
-  """Returns the issues with a layer's class, not with those in it."""
+  """Returns the issues of a layer's class, without its descendants'."""
   own = class_path(type(layer))
   return tuple(issue for issue in issues if issue.class_path == own)
 
 
 def _children(layer: Any) -> Iterable[tuple[str, Any]]:
-  """Yields the layers in a layer, lists of them one by one."""
-  others = _no_layers()
+  """Yields the child layers with their names, lists of layers flattened."""
+  others = _excluded()
   for name, child in sorted(dict(layer.children).items()):
     for own_name, one in _one_by_one(name, child):
       if not isinstance(one, others):
@@ -101,8 +101,8 @@ def _one_by_one(name: str, child: Any) -> Iterable[tuple[str, Any]]:
     yield name, child
 
 
-def _no_layers() -> tuple[type, ...]:
-  """Returns the classes of a task's children that are no layers of a model."""
+def _excluded() -> tuple[type, ...]:
+  """Returns the classes of a task's children that are not model layers."""
   named = (
     ('lingvo.core.base_input_generator', 'BaseInputGenerator'),
     ('lingvo.core.learner', 'Learner'),
@@ -112,7 +112,7 @@ def _no_layers() -> tuple[type, ...]:
 
 
 def _trained(layer: Any) -> int:
-  """Returns how many numbers of a layer are trained."""
+  """Returns the number of a layer's trainable parameters."""
   return sum(
     math.prod(variable.shape.as_list())
     for _, variable in layer.vars.FlattenItems()
@@ -122,7 +122,7 @@ def _trained(layer: Any) -> int:
 
 @dataclasses.dataclass
 class _Node:
-  """A layer of a native task, while its variables are gathered."""
+  """A layer of a native task, under construction."""
 
   parameters: int = 0
   becomes: str | None = None
@@ -136,8 +136,8 @@ def of_variables(
 
   Args:
     params: of the task.
-    variables: which of its variables are which here.
-    sizes: how many numbers each variable here has, by its path.
+    variables: maps variables here to Lingvo's.
+    sizes: number of elements of each variable here, by path.
   """
   root = _Node()
   for variable in variables:
@@ -151,7 +151,7 @@ def of_variables(
 
 
 def _add(root: _Node, theta: str, path: str, size: int):
-  """Adds a variable to the layers that it is in."""
+  """Adds a variable to the layers that contain it."""
   *names, _ = theta.split('.')
   here = path.rpartition('/')[0]
   node = root
@@ -173,12 +173,12 @@ def _native(name: str, node: _Node, params: Any) -> Layer:
     is_native=True,
     parameters=node.parameters,
     becomes=node.becomes or '',
-    children=_joined(children),
+    children=_merged(children),
   )
 
 
 def _params_of(params: Any, name: str) -> Any | None:
-  """Returns the Params of a layer by its name, where its parent's tell."""
+  """Returns a child's Params from its parent's by name, or None."""
   if params is None:
     return None
   for field in (name, f'{name}_tpl'):
@@ -188,8 +188,8 @@ def _params_of(params: Any, name: str) -> Any | None:
   return None
 
 
-def _joined(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-  """Returns layers, with those that are alike but for a number as one."""
+def _merged(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+  """Merges layers that are identical except for their index."""
   groups: dict[Any, list[tuple[str, int, Layer]]] = {}
   for layer in layers:
     found = _INDEXED.fullmatch(layer.name)
@@ -200,7 +200,7 @@ def _joined(layers: Iterable[Layer]) -> tuple[Layer, ...]:
 
 
 def _alike(layer: Layer) -> Any:
-  """Returns what layers have in common that are alike."""
+  """Returns a key that identical layers share."""
   return (
     layer.class_path,
     layer.is_native,
@@ -228,8 +228,8 @@ def _one_of(group: list[tuple[str, int, Layer]]) -> Layer:
   )
 
 
-def inside(layer: Layer) -> Iterable[Layer]:
-  """Yields the layers in a layer, each before those in it."""
+def descendants(layer: Layer) -> Iterable[Layer]:
+  """Yields the layers below a layer, in preorder."""
   for child in layer.children:
     yield child
-    yield from inside(child)
+    yield from descendants(child)

@@ -1,4 +1,4 @@
-"""What a training run holds, worked out from shapes alone.
+"""Estimates the memory of training from shapes.
 
 Nothing is allocated, and the mesh of the experiment needs no devices.
 """
@@ -13,30 +13,30 @@ from jax.sharding import AbstractMesh, AxisType
 
 from adaptors.bridge import scoped_variables
 from adaptors.lingvo_parity import batches, synthetic
-from adaptors.migrate.examine.routes import Way
+from adaptors.migrate.examine.routes import Route
 from adaptors.migrate.findings import Memory, Status
 from pax_compat import base_layer, learners
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
 from pax_compat.config import Config
 from pax_compat.trainer import partitioning
 
-# A batch by which a model is told its weights, which do not depend on it.
+# Shape of the batch for initialization; weights do not depend on it.
 _ROWS, _LENGTH = 2, 16
 
 
-def variables_of(way: Way) -> dict[str, Any]:
+def variables_of(route: Route) -> dict[str, Any]:
   """Returns the variables of a model by collection, boxed shapes by path.
 
   Args:
-    way: of the task.
+    route: of the task.
 
   Raises:
-    UserError: it is not known what batches the model takes.
+    UserError: the fields of the model's batches are not known.
   """
-  if way.status is Status.BRIDGED:
-    return _of_stand_ins(way.built.variables)
-  batch = batches.nested(synthetic.batch(way.params, _ROWS, _LENGTH))
-  model = way.translated.config.model.Instantiate()
+  if route.status is Status.BRIDGED:
+    return _of_lingvo(route.built.variables)
+  batch = batches.nested(synthetic.batch(route.params, _ROWS, _LENGTH))
+  model = route.translated.config.model.Instantiate()
   variables = jax.eval_shape(
     lambda key, batch: model.init({PARAMS: key}, batch),
     jax.random.key(0),
@@ -48,11 +48,11 @@ def variables_of(way: Way) -> dict[str, Any]:
   }
 
 
-def _of_stand_ins(variables: Mapping[str, Any]) -> dict[str, Any]:
-  """As `variables_of`, of the variables of a bridged task by theta path."""
+def _of_lingvo(variables: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the variables of a bridged task, as `variables_of`."""
   found = {PARAMS: {}, NON_TRAINABLE: {}}
   for theta, variable in variables.items():
-    meta = scoped_variables.weight_of(variable)
+    meta = scoped_variables.weight_hparams(variable)
     shape = jax.ShapeDtypeStruct(tuple(meta.shape), meta.dtype)
     kind = PARAMS if variable.trainable else NON_TRAINABLE
     found[kind][scoped_variables.jax_path(theta)] = base_layer.BoxedParam(
@@ -62,7 +62,7 @@ def _of_stand_ins(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sizes(variables: Mapping[str, Any]) -> dict[str, int]:
-  """Returns how many numbers each variable has, by path."""
+  """Returns the number of elements of each variable, by path."""
   return {
     path: math.prod(base_layer.unbox(box).shape)
     for collection in variables.values()
@@ -71,31 +71,29 @@ def sizes(variables: Mapping[str, Any]) -> dict[str, int]:
 
 
 def estimate(config: Config, variables: Mapping[str, Any]) -> Memory:
-  """Returns what a training run holds.
+  """Returns the memory of a training run.
 
   Args:
     config: of the task.
-    variables: of its model, as of `variables_of`.
+    variables: of its model, as returned by `variables_of`.
 
   Raises:
-    UserError: a weight cannot be split over the mesh as it is said to be.
+    UserError: a weight cannot be sharded as its metadata ask for.
   """
   mesh = _mesh(config.model)
   learner = config.train.learner.Instantiate()
   metas = {path: box.meta for path, box in variables[PARAMS].items()}
-  weights = _placed(mesh, variables[PARAMS])
-  others = _placed(mesh, variables[NON_TRAINABLE])
+  weights = _sharded(mesh, variables[PARAMS])
+  others = _sharded(mesh, variables[NON_TRAINABLE])
   state = learner.abstract_state(weights, weight_metas=metas)
-  parts = (weights, others, state, weights)  # Gradients are as the weights are.
-  totals = [sum(map(_bytes, jax.tree.leaves(part))) for part in parts]
-  here = sum(
-    _bytes_here(leaf) for part in parts for leaf in jax.tree.leaves(part)
-  )
-  return Memory(*totals, here, dict(mesh.shape))
+  trees = (weights, others, state, weights)  # Gradients are like weights.
+  totals = [sum(map(_bytes, jax.tree.leaves(tree))) for tree in trees]
+  per_device = sum(map(_bytes_per_device, jax.tree.leaves(trees)))
+  return Memory(*totals, per_device, dict(mesh.shape))
 
 
 def _mesh(model: Config) -> AbstractMesh:
-  """Returns the mesh that a model asks for; a single device by default."""
+  """Returns a model's mesh; a single device by default."""
   shape, names = model.ici_mesh_shape, model.mesh_axis_names
   if shape is None:
     shape, names = (1,), ('data',)
@@ -106,8 +104,8 @@ def _mesh(model: Config) -> AbstractMesh:
   )
 
 
-def _placed(mesh: AbstractMesh, boxes: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns shapes by path, with how they are split over the mesh."""
+def _sharded(mesh: AbstractMesh, boxes: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns shapes by path, with their shardings over the mesh."""
   return {
     path: jax.ShapeDtypeStruct(
       box.value.shape,
@@ -122,8 +120,7 @@ def _bytes(leaf: Any) -> int:
   return math.prod(leaf.shape) * _itemsize(leaf)
 
 
-def _bytes_here(leaf: Any) -> int:
-  """Returns how much of an array a device has."""
+def _bytes_per_device(leaf: Any) -> int:
   sharding = getattr(leaf, 'sharding', None)
   shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
   return math.prod(shape) * _itemsize(leaf)

@@ -1,4 +1,4 @@
-"""How a task runs here: translated to JAX, bridged, or not at all."""
+"""The route of a task: translated to JAX, bridged, or impossible."""
 
 import dataclasses
 import functools
@@ -15,15 +15,15 @@ from pax_compat import errors
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class Route:
   """How a task runs here.
 
   Attributes:
     params: of the task.
-    status: the kind of way.
-    translated: the task in JAX; None where there is no way.
-    issues: what keeps it from being native.
-    problem: why there is no way; else ''.
+    status: the kind of route.
+    translated: the task in JAX; None if it is impossible.
+    issues: the reasons why it is not native.
+    problem: why it is impossible; else ''.
   """
 
   params: Any
@@ -34,48 +34,48 @@ class Way:
 
   @functools.cached_property
   def built(self) -> FunctionalTask:
-    """Lingvo's task, with stand-ins for its variables."""
+    """Lingvo's task, with placeholders for its variables."""
     if self.status is Status.BRIDGED:
       return self.translated.config.model.lingvo_task.at_training
     return LingvoTask(self.params).at_training
 
 
-def find(params: Any, name: str, path: str) -> Way:
-  """Returns the way of a task.
+def find(params: Any, name: str, path: str) -> Route:
+  """Returns the route of a task.
 
   Args:
     params: its Params, with its training input.
     name: of the experiment, for messages.
-    path: where the Params stand, for messages.
+    path: of the Params, for messages.
   """
   try:
     translated = task_translation.translate_task(params, name, path=path)
   except UntranslatedError as error:
     return _bridged(params, name, error.issues)
-  except Exception as error:  # Much of what runs here is the user's.
-    issue = Issue(path, class_path(params.cls), told(error))
+  except Exception as error:  # User code runs here.
+    issue = Issue(path, class_path(params.cls), describe_error(error))
     return _bridged(params, name, (issue,))
-  return Way(params, Status.NATIVE, translated)
+  return Route(params, Status.NATIVE, translated)
 
 
-def _bridged(params: Any, name: str, issues: tuple[Issue, ...]) -> Way:
-  """Returns the way of a task that has no translation, or none of its parts."""
+def _bridged(params: Any, name: str, issues: tuple[Issue, ...]) -> Route:
+  """Returns the route of a task that has no complete translation."""
   problem = ''
   for status, bridge in (
     (Status.PARTLY, bridge_task.bridge_parts),
     (Status.BRIDGED, bridge_task.bridge_task),
   ):
     try:
-      return Way(params, status, bridge(params, name), issues)
-    except Exception as error:  # Much of what runs here is the user's.
-      problem = told(error)
-  return Way(params, Status.IMPOSSIBLE, None, issues, problem)
+      return Route(params, status, bridge(params, name), issues)
+    except Exception as error:  # User code runs here.
+      problem = describe_error(error)
+  return Route(params, Status.IMPOSSIBLE, None, issues, problem)
 
 
-def told(error: Exception) -> str:
-  """Returns what went wrong, and where in the user's code it did."""
-  place = errors.place_in_users_code(error)
+def describe_error(error: Exception) -> str:
+  """Returns an error's message with its location, in user code if possible."""
+  place = errors.location_in_user_code(error)
   if isinstance(error, errors.UserError):
     return f'{error} (at {place})' if place else str(error)
-  place = place or errors.place_of(error)
+  place = place or errors.location_of(error)
   return f'{type(error).__name__}: {error} ({place})'

@@ -1,4 +1,4 @@
-"""What the program schedule of an experiment becomes, in words."""
+"""Describes the translated program schedule of an experiment."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from adaptors.translate.training.program_schedule import ProgramSchedule
 
 
 def of(model_params: Any, name: str) -> tuple[str, ...]:
-  """Returns what is evaluated and decoded while an experiment trains.
+  """Returns lines on what is evaluated and decoded during training.
 
   Args:
     model_params: an instance of the registered class.
@@ -21,18 +21,18 @@ def of(model_params: Any, name: str) -> tuple[str, ...]:
   except NotImplementedError:
     params = None
   if params is None:
-    return ('it has none: nothing is evaluated but at the end',)
+    return ('no program schedule: evaluation only at the end',)
   by_task = getattr(params, 'program_schedule_dict', None)
   if by_task is None:
-    return _told(program_schedule.read(params, name))
+    return _lines(program_schedule.read(params, name))
   return tuple(
     f'{task}: {line}'
     for task, own in sorted(by_task.items())
-    for line in _told(program_schedule.read(own, name))
+    for line in _lines(program_schedule.read(own, name))
   )
 
 
-def _told(schedule: ProgramSchedule) -> tuple[str, ...]:
+def _lines(schedule: ProgramSchedule) -> tuple[str, ...]:
   lines = []
   for dataset, batches in schedule.evaluated.items():
     if dataset == program_schedule.TRAIN:
@@ -43,11 +43,11 @@ def _told(schedule: ProgramSchedule) -> tuple[str, ...]:
       continue
     lines.append(
       f'every {schedule.interval_steps} steps it evaluates {dataset}, all of it'
-      f' if it has an end (in Lingvo {batches} batches)'
+      f' if it is finite (in Lingvo {batches} batches)'
     )
   for dataset in schedule.decoded:
     lines.append(
       f'every {schedule.decode_interval_steps} steps it decodes {dataset}, from'
       f' step {schedule.decode_start_steps} on'
     )
-  return tuple(lines) or ('it only trains; held-out datasets come at the end',)
+  return tuple(lines) or ('training only; held-out datasets at the end',)

@@ -1,7 +1,7 @@
-"""Tries whether a task's training step can be traced, to the end.
+"""Traces a task's training step.
 
-That finds what XLA cannot compile, and what shapes do not fit, without weights
-and without compiling: a large model costs no memory.
+Tracing finds ops that XLA cannot compile, and shapes that do not fit, without
+weights and without compiling: even a large model needs no memory.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 
 from adaptors.lingvo_input import input_adaptor
 from adaptors.lingvo_parity import batches, synthetic
-from adaptors.migrate.examine.routes import Way, told
+from adaptors.migrate.examine.routes import Route, describe_error
 from adaptors.migrate.findings import Outcome
 from pax_compat import errors
 from pax_compat.config import Config
@@ -21,30 +21,30 @@ from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import program
 
 
-def trace(way: Way) -> Outcome:
+def trace(route: Route) -> Outcome:
   """Returns whether a training step can be traced, on a single device.
 
   Args:
-    way: of the task.
+    route: of the task.
   """
   try:
-    batch, made_up = _batch(way.params)
-  except Exception as error:  # Files that are not here, among other things.
-    return Outcome(None, f'not tried, for want of a batch: {told(error)}')
+    batch, is_synthetic = _batch(route.params)
+  except Exception as error:  # Missing files, for example.
+    return Outcome(None, f'not traced without a batch: {describe_error(error)}')
   try:
-    config = way.translated.config
+    config = route.translated.config
     made = program.create(
       config.Instantiate(), _mesh_of_one(config.model), batch
     )
     made.train_step.eval_shape(made.abstract_state, batch)
-  except Exception as error:  # Much of what runs here is the user's.
-    return Outcome(False, told(error))
-  kind = 'a made-up batch' if made_up else 'a batch of its input'
-  return Outcome(True, f'a training step was traced, on {kind}')
+  except Exception as error:  # User code runs here.
+    return Outcome(False, describe_error(error))
+  kind = 'a synthetic batch' if is_synthetic else 'a batch of its input'
+  return Outcome(True, f'traced a training step on {kind}')
 
 
 def _mesh_of_one(model: Config) -> Mesh:
-  """Returns a mesh of a single device, with the axes that a model names."""
+  """Returns a mesh of a single device, with a model's axis names."""
   names = tuple(model.mesh_axis_names or ('data',))
   return jax.make_mesh(
     (1,) * len(names),
@@ -55,7 +55,7 @@ def _mesh_of_one(model: Config) -> Mesh:
 
 
 def _batch(params: Any) -> tuple[NestedMap, bool]:
-  """Returns a batch, and whether it is made up."""
+  """Returns a batch, and whether it is synthetic."""
   try:
     rows, length = synthetic.shape(params.input)
     made = synthetic.batch(params, rows, length)

@@ -1,1 +1,1 @@
-"""Reports of a migration: terminal, HTML and JSON."""
+"""Reports of a migration: terminal and HTML."""

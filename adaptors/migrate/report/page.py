@@ -1,8 +1,7 @@
-"""The report as a page: one file, which needs no network.
+"""The report as a self-contained HTML page.
 
-What the browser may run and load is said in the page by the hashes of its own
-style and script, so that a text that got through as HTML would still do
-nothing.
+Its Content-Security-Policy allows only its own style and script, by hash, so
+that text from an experiment cannot run.
 """
 
 import base64
@@ -12,32 +11,29 @@ from collections.abc import Iterable, Sequence
 from adaptors.migrate.findings import (
   NOT_IN_MEMORY,
   Experiment,
-  Input,
   Layer,
-  Memory,
   Outcome,
   Status,
   Task,
-  by_what_to_do,
+  by_priority,
 )
-from adaptors.migrate.report import page_style, wording
-from adaptors.migrate.report.terminal import summary
+from adaptors.migrate.report import page_style, terminal
 from adaptors.translate.view import Issue
 from pax_compat.tools.markup import Html, joined, tag
 
-_TITLE = 'What of your Lingvo experiments runs'
-# Experiments of a page that is short enough to be read from top to bottom.
+_TITLE = 'Which of your Lingvo experiments run'
+# The details are open on a page with at most this many experiments.
 _OPEN_UP_TO = 1
 
 
 def page(experiments: Sequence[Experiment]) -> str:
-  """Returns the whole page, sorted by what to do next."""
-  ordered = by_what_to_do(list(experiments))
+  """Returns the page, most urgent experiments first."""
+  ordered = by_priority(list(experiments))
   is_open = len(ordered) <= _OPEN_UP_TO
   body = tag(
     'body',
     tag('h1', _TITLE),
-    tag('p', summary(ordered), class_='soft'),
+    tag('p', terminal.summary(ordered), class_='soft'),
     _tools(ordered),
     _heads(),
     tag('main', *(_experiment(e, is_open) for e in ordered)),
@@ -98,7 +94,7 @@ def _tools(experiments: Sequence[Experiment]) -> Html:
 def _heads() -> Html:
   return tag(
     'div',
-    tag('span', 'experiment, and what to do next'),
+    tag('span', 'experiment, and next step'),
     tag('span', 'runs'),
     tag('span', 'parameters', class_='number'),
     tag('span', 'per device', class_='number'),
@@ -116,8 +112,8 @@ def _experiment(e: Experiment, is_open: bool) -> Html:
     'summary',
     tag('span', e.name, class_='name'),
     tag('span', str(e.status), class_=f'badge {_class_of(e.status)}'),
-    tag('span', wording.count(e.parameters), class_='number'),
-    tag('span', wording.size(e.bytes_per_device), class_='number'),
+    tag('span', terminal.format_count(e.parameters), class_='number'),
+    tag('span', terminal.format_size(e.bytes_per_device), class_='number'),
     tag('span', e.next_step, class_='next soft'),
   )
   body = tag(
@@ -126,7 +122,7 @@ def _experiment(e: Experiment, is_open: bool) -> Html:
     tag('pre', e.command) if e.command else None,
     *(_task(task) for task in e.tasks),
     _inputs(e),
-    _section('While it trains', _list(e.schedule)) if e.schedule else None,
+    _section('Schedule', _list(e.schedule)) if e.schedule else None,
     class_='body',
   )
   return tag(
@@ -169,8 +165,8 @@ def _task(task: Task) -> Html:
     _layers(task.layers),
     _memory(task),
     _outcome('Checkpoints', task.checkpoints),
-    _outcome('A traced training step', task.trace),
-    _section('To be known', _list(task.notes)) if task.notes else None,
+    _outcome('Traced training step', task.trace),
+    _section('Notes', _list(task.notes)) if task.notes else None,
   )
 
 
@@ -212,7 +208,7 @@ def _sketch(source: str) -> Html | None:
     return None
   return tag(
     'details',
-    tag('summary', 'A translator to begin with'),
+    tag('summary', 'A translator to start from'),
     tag('pre', source),
     class_='sketch',
   )
@@ -224,9 +220,9 @@ def _layers(layers: Layer | None) -> Html | None:
   legend = tag(
     'p',
     tag('span', 'native', class_='badge native'),
-    ' has a translation to JAX; ',
+    ' has a translation to JAX, ',
     tag('span', 'bridged', class_='badge bridged'),
-    ' has none.',
+    ' does not.',
     class_='soft',
   )
   tree = tag('ul', _layer(layers, is_open=True), class_='tree')
@@ -239,16 +235,16 @@ def _layer(layer: Layer, *, is_open: bool = False) -> Html:
     tag('span', layer.name, class_=f'badge {status}', title=str(status)),
     ' ',
     tag('code', layer.class_path) if layer.class_path else None,
-    tag('span', f' {wording.count(layer.parameters)}', class_='soft'),
+    tag('span', f' {terminal.format_count(layer.parameters)}', class_='soft'),
     tag('span', f' \u2192 {layer.becomes}', class_='soft')
     if layer.becomes
     else None,
   )
-  told = (tag('li', _reason(issue)) for issue in layer.issues)
-  reasons = tag('ul', *told, class_='reasons')
+  items = (tag('li', _reason(issue)) for issue in layer.issues)
+  reasons = tag('ul', *items, class_='reasons')
   if not layer.children:
     return tag('li', tag('div', line, class_='leaf'), reasons)
-  # What is not native is what one looks for.
+  # Layers that are not native are open.
   inner = (
     _layer(child, is_open=not child.is_native) for child in layer.children
   )
@@ -268,18 +264,11 @@ def _memory(task: Task) -> Html | None:
   if task.memory is None:
     problem = task.memory_problem or task.misfit
     return _section('Memory', tag('p', problem)) if problem else None
-  return _section('Memory of training', *_held(task.memory))
-
-
-def _held(m: Memory) -> Iterable[Html]:
-  yield tag(
-    'p',
-    f'{wording.size(m.per_device)} on each device ({wording.mesh(m.mesh)});'
-    f' {wording.size(m.total)} in all: weights {wording.size(m.weights)}, not'
-    f' trained {wording.size(m.others)}, optimizer'
-    f' {wording.size(m.optimizer)}, gradients {wording.size(m.gradients)}.',
+  return _section(
+    'Memory of training',
+    tag('p', f'{"; ".join(terminal.format_memory(task.memory))}.'),
+    tag('p', f'Not included: {NOT_IN_MEMORY}.', class_='soft'),
   )
-  yield tag('p', f'Not in it: {NOT_IN_MEMORY}.', class_='soft')
 
 
 def _outcome(title: str, outcome: Outcome | None) -> Html | None:
@@ -298,7 +287,10 @@ def _inputs(e: Experiment) -> Html | None:
     (
       one.dataset,
       joined(tag('code', one.class_path), tag('div', one.kind)),
-      joined(tag('div', one.driven), tag('div', _shapes(one), class_='soft')),
+      joined(
+        tag('div', one.driven),
+        tag('div', terminal.format_batches(one.shapes), class_='soft'),
+      ),
       _list(one.remarks) if one.remarks else '',
     )
     for one in e.inputs
@@ -306,7 +298,3 @@ def _inputs(e: Experiment) -> Html | None:
   return _section(
     'Inputs', _table(('dataset', 'generator', 'driven by', 'remarks'), rows)
   )
-
-
-def _shapes(one: Input) -> str:
-  return f'batches of {wording.shapes(one.shapes)}' if one.shapes else ''

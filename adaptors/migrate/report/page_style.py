@@ -1,8 +1,8 @@
-"""How the page of a report looks, and what its search box does."""
+"""Style and script of the report's page."""
 
 from pax_compat.tools.markup import Html
 
-# Colours have the names of what they mean; a status is a class of its own.
+# Colors are named by meaning; each status has a class.
 STYLE = Html("""
 :root {
   color-scheme: light dark;
@@ -123,7 +123,7 @@ SCRIPT = Html("""
 const box = document.getElementById('search');
 const buttons = [...document.querySelectorAll('button[data-status]')];
 const all = [...document.querySelectorAll('.experiment')];
-const told = document.getElementById('shown');
+const shown = document.getElementById('shown');
 const none = document.getElementById('none');
 function show() {
   const words = box.value.toLowerCase().split(/\\s+/).filter(Boolean);
@@ -136,7 +136,7 @@ function show() {
       && (!wanted.length || wanted.includes(one.dataset.status)));
     count += one.hidden ? 0 : 1;
   }
-  told.textContent = count === all.length ? '' : `${count} of ${all.length}`;
+  shown.textContent = count === all.length ? '' : `${count} of ${all.length}`;
   none.hidden = count > 0;
 }
 box.addEventListener('input', show);

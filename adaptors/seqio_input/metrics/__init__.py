@@ -1,1 +1,1 @@
-"""SeqIO's metric functions and objects, run on gathered examples."""
+"""SeqIO metric functions and objects, computed on gathered examples."""

@@ -1,4 +1,4 @@
-"""What metrics of a SeqIO task got of each example, to be written down."""
+"""Lines with the arguments of a SeqIO task's metrics for each example."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from absl import logging
 from adaptors.seqio_input.metrics import task_metrics
 from pax_compat import errors
 
-# What is written of each example; the names are Pax's.
+# The columns of a line; the names are Pax's.
 _LINES = {
   'seqio_postprocessed_targets': lambda matched: matched.targets,
   'seqio_preprocessed_targets': lambda matched: matched.examples,
@@ -24,7 +24,7 @@ def lines(
   kind: str,
   examples: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
 ) -> Iterator[dict[str, Any]]:
-  """Yields what metrics got of each example, in the order of the data.
+  """Yields a line for each example, in the order of the data.
 
   Args:
     data: the input.
@@ -46,18 +46,18 @@ def lines(
       columns[name] = _LINES[name](matched)
     except errors.UserError:
       raise
-    except Exception:  # The user's postprocessor, of which metrics told.
+    except Exception:  # Of the user's postprocessor; metrics failed too.
       logging.exception('%r: %s cannot be written', data.name, name)
   for row, number in enumerate(matched.keys):
-    values = {name: _told(column[row]) for name, column in columns.items()}
+    values = {name: _writable(column[row]) for name, column in columns.items()}
     yield {'number': number, **values}
 
 
-def _told(value: Any) -> Any:
-  """Returns a value that can be written, of what a postprocessor may return."""
+def _writable(value: Any) -> Any:
+  """Returns a value of a postprocessor in types that can be written."""
   if isinstance(value, Mapping):
-    return {str(key): _told(x) for key, x in value.items()}
+    return {str(key): _writable(x) for key, x in value.items()}
   if isinstance(value, list | tuple):
-    return [_told(x) for x in value]
+    return [_writable(x) for x in value]
   known = str | bytes | bool | int | float | np.ndarray | np.generic | None
   return value if isinstance(value, known) else repr(value)

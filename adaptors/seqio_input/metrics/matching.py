@@ -1,4 +1,4 @@
-"""The examples of an evaluation of a SeqIO task, each with its output.
+"""Matching the examples of a SeqIO task with the model's outputs.
 
 Shapes: N examples, T tokens.
 """
@@ -12,26 +12,26 @@ import numpy as np
 
 from pax_compat import errors
 
-# Under these names a model gives what metrics want: the predicted text, and the
-# score, which is the log-probability of the targets.
+# Names of model outputs for metrics: the predicted text, and the score (the
+# log-probability of the targets).
 PREDICTION = 'decoded_substr'
 SCORE = 'scores'
 
 _TARGETS = 'targets'
 _TEXTS = 'targets_pretokenized'
-# How many keys of examples are named in a message.
+# Maximum number of example keys in a message.
 _SHOWN = 5
 
 
 class Matched:
   """Examples in the order of the data, each with its output.
 
-  What metrics want of them is worked out when it is first asked for.
+  The arguments of metrics are computed at first use.
 
   Attributes:
-    keys: what tells each from others.
+    keys: N unique keys.
     examples: N examples of the task's dataset.
-    outputs: what the model made of each, by name.
+    outputs: N outputs of the model, values by name.
   """
 
   def __init__(
@@ -41,12 +41,12 @@ class Matched:
     *,
     name: str,
   ):
-    """Sets it up.
+    """Initializes it.
 
     Args:
       task: the SeqIO task.
       found: N keys, examples and outputs.
-      name: the dataset's, for messages.
+      name: name of the dataset, for messages.
     """
     self.keys = [key for key, _, _ in found]
     self.examples = [example for _, example, _ in found]
@@ -56,7 +56,7 @@ class Matched:
 
   @functools.cached_property
   def target_texts(self) -> list[Any]:
-    """The targets as texts, as they are or else made of their tokens.
+    """The targets as strings: the feature, or the decoded tokens.
 
     Raises:
       UserError: an example has neither.
@@ -72,10 +72,10 @@ class Matched:
 
   @functools.cached_property
   def prediction_texts(self) -> list[Any]:
-    """The predictions as texts.
+    """The predictions as strings.
 
     Raises:
-      UserError: an output has none.
+      UserError: an output has no prediction.
     """
     return self.values(PREDICTION, 'predictions')
 
@@ -91,7 +91,7 @@ class Matched:
     """The scores, [N] or [N, ...].
 
     Raises:
-      UserError: an output has none.
+      UserError: an output has no score.
     """
     return column(self.values(SCORE, 'scores'))
 
@@ -99,8 +99,8 @@ class Matched:
     """Returns a value of each output.
 
     Args:
-      key: the value's name.
-      what: what it is, for messages.
+      key: name of the value.
+      what: description of the value, for messages.
 
     Raises:
       UserError: an output has no such value.
@@ -113,14 +113,14 @@ class Matched:
       else:
         continue
       raise errors.UserError(
-        f'{self._name!r}: metrics of the SeqIO task {self._task.name!r} want'
-        f' {what}, which the model is to give for each example as {key!r}; it'
-        f' gives {found}'
+        f'{self._name!r}: metrics of the SeqIO task {self._task.name!r} need'
+        f' {what} as the output {key!r} of each example; the model returns'
+        f' {found}'
       )
     return [_scalar(output[key]) for output in self.outputs]
 
   def others(self, main: str) -> dict[str, np.ndarray]:
-    """Returns what all outputs have beside their main value, by name."""
+    """Returns the other values that all outputs have, by name."""
     names = set.intersection(*(set(output) for output in self.outputs))
     return {
       name: column([output[name] for output in self.outputs])
@@ -130,11 +130,11 @@ class Matched:
   def postprocessed(
     self, values: list[Any], postprocess: Callable, *, is_target: bool
   ) -> list[Any]:
-    """Returns targets or predictions as a postprocessor makes them.
+    """Returns postprocessed targets or predictions.
 
     Args:
       values: N targets or predictions.
-      postprocess: the task's or a metric's.
+      postprocess: postprocessor of the task or of a metric.
       is_target: whether they are targets.
     """
     return [
@@ -168,11 +168,9 @@ def match(
 
   Args:
     task: the SeqIO task.
-    outputs: for each example, in any order, the key that tells it from others,
-      and what the model made of it.
-    targets: for each example, in the order of the data, its key and what the
-      task's dataset has of it.
-    name: the dataset's, for messages.
+    outputs: key and output of each example, in any order.
+    targets: key and features of each example, in the order of the data.
+    name: name of the dataset, for messages.
 
   Raises:
     UserError: an example has no output or more than one, or an output belongs
@@ -191,18 +189,18 @@ def match(
   wrong = {
     'without an output': missing,
     'with several outputs': [key for key, n in counts.items() if n > 1],
-    'of an output that belong to no example': list(by_key),
+    'that have an output but are not in the data': list(by_key),
   }
   if any(wrong.values()):
-    told = '; '.join(
+    problems = '; '.join(
       f'{len(keys)} {what} ({_first(keys)})'
       for what, keys in wrong.items()
       if keys
     )
     raise errors.UserError(
       f'{name!r}: of {len(found) + len(missing)} examples of the SeqIO task'
-      f' {task.name!r}, by their numbers in the data: {told}; expected one'
-      ' output for each'
+      f' {task.name!r}, by their indices in the data: {problems}; expected'
+      ' one output for each'
     )
   return Matched(task, found, name=name)
 
@@ -210,26 +208,26 @@ def match(
 def column(values: list[Any]) -> np.ndarray:
   """Returns the values of N examples as one array.
 
-  Arrays of different lengths are filled up with zeros; values that are no
-  arrays of one rank become an array of objects. What numpy has no numbers for,
-  such as bfloat16, becomes float32, since numpy would add it up imprecisely.
+  Arrays of different lengths are padded with zeros; values of different ranks
+  become an array of objects. Types that are not NumPy's own, such as bfloat16,
+  become float32, since NumPy would sum them imprecisely.
   """
-  arrays = [_with_numpys_numbers(value) for value in values]
+  arrays = [_in_numpy_types(value) for value in values]
   if len({array.ndim for array in arrays}) == 1:
     shape = np.max([array.shape for array in arrays], axis=0).astype(int)
-    return np.stack([_filled_up(array, shape) for array in arrays])
+    return np.stack([_padded(array, shape) for array in arrays])
   made = np.empty(len(values), object)
   for row, value in enumerate(values):
     made[row] = value
   return made
 
 
-def _with_numpys_numbers(value: Any) -> np.ndarray:
+def _in_numpy_types(value: Any) -> np.ndarray:
   array = np.asarray(value)
   return array.astype(np.float32) if array.dtype.kind == 'V' else array
 
 
-def _filled_up(array: np.ndarray, shape: np.ndarray) -> np.ndarray:
+def _padded(array: np.ndarray, shape: np.ndarray) -> np.ndarray:
   if tuple(shape) == array.shape:
     return array
   return np.pad(
@@ -238,7 +236,7 @@ def _filled_up(array: np.ndarray, shape: np.ndarray) -> np.ndarray:
 
 
 def _scalar(value: Any) -> Any:
-  """Returns a text that an array holds; all else as it is."""
+  """Returns the object in a scalar array of objects; others unchanged."""
   if isinstance(value, np.ndarray) and not value.ndim and value.dtype == object:
     return value.item()
   return value

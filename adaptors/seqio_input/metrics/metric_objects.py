@@ -1,4 +1,4 @@
-"""Metric objects of a SeqIO task, and what metrics are called."""
+"""Metric objects of a SeqIO task, and the names of metrics."""
 
 import functools
 import inspect
@@ -10,18 +10,18 @@ from clu import metrics as clu_metrics
 from adaptors import lingvo_runtime
 from adaptors.seqio_input.metrics import matching
 
-# Under this name a model gives the tokens that it predicted.
+# Name of the model output with predicted tokens.
 _TOKENS = 'decoded_ids'
 
 
 def kind_of(metric: Any) -> str | None:
-  """Returns which kind of evaluation has what an object wants.
+  """Returns the kind of evaluation with the outputs that an object needs.
 
   Args:
     metric: an object, or its class.
 
   Returns:
-    'decode' or 'eval'; None where the object does not say.
+    'decode' or 'eval'; None if the object has no known output type.
   """
   kinds = lingvo_runtime.seqio().metrics.ModelOutputType
   return {
@@ -33,7 +33,7 @@ def kind_of(metric: Any) -> str | None:
 
 
 def function_name(function: Any) -> str:
-  """Returns what a metric function is called."""
+  """Returns the name of a metric function."""
   while isinstance(function, functools.partial):
     function = function.func
   return getattr(function, '__name__', type(function).__name__)
@@ -45,7 +45,7 @@ def name_of(metric: Any) -> str:
   function = getattr(metric, '_metric_fn', None)
   compute_it = getattr(cls, 'actual_compute', None)
   if function is None and inspect.isfunction(compute_it):
-    # SeqIO makes a class for a function, and calls each one the same.
+    # SeqIO makes a class for each function, all of the same name.
     function = inspect.getclosurevars(compute_it).nonlocals.get('metric_fn')
   return cls.__name__ if function is None else function_name(function)
 
@@ -53,11 +53,11 @@ def name_of(metric: Any) -> str:
 def compute(
   metric: Any, matched: matching.Matched, features: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-  """Computes an object's metric.
+  """Computes the metric of an object.
 
-  Predictions come to it as texts [N]; with auxiliary values, as tokens [N, T],
-  which are the `decoded_ids` of the outputs. Auxiliary values, and the
-  intermediates of scores, are all else that the outputs have.
+  It gets predictions as strings [N]; with auxiliary values, as tokens [N, T],
+  the `decoded_ids` of the outputs. Auxiliary values, and intermediates of
+  scores, are all other values of the outputs.
 
   Args:
     metric: the object, or its class.
@@ -65,8 +65,8 @@ def compute(
     features: the task's output features.
 
   Raises:
-    TypeError: it is of no known kind.
-    UserError: the outputs have not what it wants.
+    TypeError: its output type is not known.
+    UserError: the outputs do not have what it needs.
   """
   metrics = lingvo_runtime.seqio().metrics
   kind = getattr(metric, 'model_output_type', None)
@@ -113,10 +113,10 @@ def _only_calls_a_function(metric: Any) -> bool:
 
 
 def _call_function(metric: Any, matched: matching.Matched) -> Mapping[str, Any]:
-  """Computes what a `LegacyMetric` computes.
+  """Computes the metric of a `LegacyMetric` by its function.
 
-  The object itself would keep the targets of the first evaluation for all
-  later ones, and takes predictions as tokens only.
+  The object itself would keep the targets of the first evaluation for all later
+  ones, and takes predictions only as tokens.
   """
   kinds = lingvo_runtime.seqio().metrics.ModelOutputType
 

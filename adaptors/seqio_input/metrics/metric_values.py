@@ -1,4 +1,4 @@
-"""What a SeqIO metric amounts to, as values that a `MetricWriter` takes.
+"""Values of SeqIO metrics, converted for a `MetricWriter`.
 
 Shapes: K images, H height, W width, C channels.
 """
@@ -12,27 +12,26 @@ from clu import values as clu_values
 
 from adaptors import lingvo_runtime
 
-# What a MetricWriter takes of clu's values as they are.
+# Values of clu that a MetricWriter takes.
 _CLU_KINDS = (clu_values.Text, clu_values.Histogram, clu_values.Image)
-# Of a histogram, the writer chooses the buckets by itself where SeqIO's names
-# none.
+# Buckets of a histogram if SeqIO's does not set them.
 _BUCKETS = 30
 
 
 def translate(metric: str, values: Any) -> dict[str, Any]:
   """Returns the values of a metric for a `MetricWriter`.
 
-  Scalars become floats; SeqIO's texts, histograms and images (as many of them
-  as its `max_outputs` says) those of clu. What a `MetricWriter` has no place
-  for, such as audio, is left out, and a log line says so.
+  Scalars become floats; SeqIO's texts, histograms and images (at most its
+  `max_outputs`) become clu's. Others, such as audio, are left out with a log
+  line.
 
   Args:
-    metric: the metric's name, for what is told.
-    values: what it returned: numbers, values of SeqIO or of clu, by name.
+    metric: name of the metric, for messages.
+    values: its results: numbers, values of SeqIO or of clu, by name.
 
   Raises:
-    TypeError: the metric returned something else than a mapping.
-    ValueError: a scalar is no single number.
+    TypeError: the metric did not return a mapping.
+    ValueError: a scalar is not a single number.
   """
   if not isinstance(values, Mapping):
     raise TypeError(
@@ -55,7 +54,7 @@ def translate(metric: str, values: Any) -> dict[str, Any]:
 
 
 def _translate(value: Any) -> Any:
-  """Returns one value for a `MetricWriter`; None where it has no place."""
+  """Returns one value for a `MetricWriter`; None if it is not supported."""
   kinds = lingvo_runtime.seqio().metrics
   if isinstance(value, kinds.Scalar | clu_values.Scalar):
     return _number(value.value)

@@ -1,8 +1,8 @@
-"""The metrics of a SeqIO task, of all examples of an evaluation together.
+"""The metrics of a SeqIO task, over all examples of an evaluation.
 
-Decoding gives the metrics that want predictions, evaluation those that want
-scores. A metric function gets what `seqio.Evaluator` gives it: the targets as
-texts, postprocessed, in the order of the data, and with them the predictions,
+Decoding computes the metrics of predictions, evaluation those of scores. A
+metric function gets the same arguments as from `seqio.Evaluator`: the targets
+as strings, postprocessed, in the order of the data, and the predictions,
 postprocessed too, or the scores as an array.
 """
 
@@ -22,16 +22,16 @@ from pax_compat import errors
 
 
 class EvalInput(Protocol):
-  """What is asked of an input; `SeqIOInput` has it.
+  """The interface of `SeqIOInput` that metrics use.
 
   Attributes:
-    name: the dataset's.
+    name: name of the dataset.
     mixture_or_task_inst: the SeqIO task or mixture.
     feature_converter: makes batches of its examples.
-    reset_for_eval: whether each evaluation begins at the first example.
-    eval_loop_num_batches: how many batches an evaluation has; None for all.
-    batch_size: examples of one process in a batch.
-    num_infeed_hosts: how many processes there are.
+    reset_for_eval: whether each evaluation restarts at the first example.
+    eval_loop_num_batches: number of batches of an evaluation; None for all.
+    batch_size: examples in a batch of one process.
+    num_infeed_hosts: number of processes.
   """
 
   name: str
@@ -43,7 +43,7 @@ class EvalInput(Protocol):
   num_infeed_hosts: int
 
   def targets(self, first: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields what evaluations have of the task's dataset, with its numbers."""
+    """Yields the indices and examples of the task's dataset."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,8 @@ class _Metric:
   """One metric of a task.
 
   Attributes:
-    name: how it is called in what is told of it.
-    compute: makes its values, by name.
+    name: its name in messages.
+    compute: returns its values, by name.
   """
 
   name: str
@@ -62,28 +62,28 @@ class _Metric:
 def has_metrics(data: EvalInput, kind: str) -> bool:
   """Returns whether an input's task has metrics that can be computed.
 
-  A mixture has none, nor has a task whose examples are packed, as nothing is
-  said of each example then; a log line tells of both.
+  A mixture has none, nor has a task with packed examples, which have no
+  per-example outputs; both are logged.
 
   Args:
     data: the input.
     kind: 'decode' or 'eval'.
 
   Raises:
-    UserError: a metric function has other arguments than SeqIO wants.
+    UserError: a metric function has arguments that SeqIO does not support.
   """
   task = data.mixture_or_task_inst
   if not isinstance(task, lingvo_runtime.seqio().Task):
-    _tell_once(
-      f'the SeqIO mixture {task.name!r} has no metrics of its own; those of its'
-      ' tasks are computed where each task is a dataset: see'
+    _warn_once(
+      f'the SeqIO mixture {task.name!r} has no metrics; those of its tasks are'
+      ' computed if each task is a separate dataset: see'
       ' adaptors.seqio_input.eval_configs.get_eval_hparams_for_seqio'
     )
     return False
   if not names_of(task, kind):
     return False
   if getattr(data.feature_converter, 'pack', False):
-    _tell_once(
+    _warn_once(
       f'the metrics of the SeqIO task {task.name!r} are not computed, as its'
       ' examples are packed; expected a feature converter with pack=False'
     )
@@ -92,20 +92,20 @@ def has_metrics(data: EvalInput, kind: str) -> bool:
 
 
 def names_of(task: Any, kind: str) -> list[str]:
-  """Returns the names of a task's metrics, as they are told of.
+  """Returns the names of a task's metrics, as in messages.
 
   Args:
     task: the SeqIO task.
     kind: 'decode' or 'eval'.
 
   Raises:
-    UserError: a metric function has other arguments than SeqIO wants.
+    UserError: a metric function has arguments that SeqIO does not support.
   """
   return [metric.name for metric in _metrics_of(task, kind)]
 
 
 @functools.cache
-def _tell_once(text: str):
+def _warn_once(text: str):
   logging.warning('%s', text)
 
 
@@ -116,36 +116,37 @@ def compute(
 ) -> dict[str, Any]:
   """Computes the metrics of an input's task.
 
-  A metric that fails is told of in the log, with its traceback, and counted;
-  the others are computed nevertheless.
+  A metric that fails is logged with its traceback, and counted; the others are
+  still computed.
 
   Args:
     data: the input, whose `has_metrics` is true.
     kind: 'decode' or 'eval'.
-    examples: for each example of all hosts, in any order, the fields that
-      stayed on the host, its number in the data among them; and what the model
-      made of it, by name: as `decoded_substr` the predicted text, or as
-      `scores` the score.
+    examples: for each example of all hosts, in any order, its host fields, with
+      its index in the data; and the outputs of the model by name:
+      `decoded_substr` is the predicted text, `scores` the score.
 
   Returns:
-    What the metrics gave, by the names that they give it, as values that a
-    `MetricWriter` takes; `num_failed_metrics`; and for each one that failed
-    `<its name>/failed`, which is 1. Nothing where there is no example.
+    The values of the metrics by their names, for a `MetricWriter`;
+    `num_failed_metrics`; and `<name>/failed`, 1, for each metric that failed.
+    Empty if there is no example.
 
   Raises:
     UserError: an example has no output or more than one, an output belongs to
-      no example, or has not what the metrics want.
+      no example, or does not have what the metrics need.
   """
   whole = matched(data, examples)
   if not whole.examples:
-    logging.info('%r has no example, and so no metrics of SeqIO', data.name)
+    logging.info(
+      '%r has no examples: its SeqIO metrics are not computed', data.name
+    )
     return {}
   found, failed = {}, {}
   for metric in _metrics_of(data.mixture_or_task_inst, kind):
     try:
       values = metric_values.translate(metric.name, metric.compute(whole))
       if twice := sorted(values.keys() & found.keys()):
-        raise ValueError(f'another metric gave {", ".join(twice)} before')
+        raise ValueError(f'another metric returned {", ".join(twice)} too')
       found |= values
     except errors.UserError:
       raise
@@ -183,23 +184,23 @@ def matched(
 def _targets(
   data: EvalInput, outputs: list[tuple[int, Any]]
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-  """Returns the examples that an evaluation was to have."""
+  """Returns the expected examples of an evaluation."""
   first, count = 0, data.eval_loop_num_batches
   if not data.reset_for_eval:
-    first = min((number for number, _ in outputs), default=0)
+    first = min((index for index, _ in outputs), default=0)
   if count is not None:
     count *= data.batch_size * data.num_infeed_hosts
   return itertools.islice(data.targets(first), count)
 
 
 def _metrics_of(task: Any, kind: str) -> list[_Metric]:
-  """Returns the metrics of a task that want what a kind of evaluation has."""
+  """Returns the metrics of a task for a kind of evaluation."""
   try:
     functions = _function_metrics(task, kind)
   except ValueError as e:
     raise errors.UserError(f'SeqIO task {task.name!r}: {e}') from e
-  # Behind those that were given, SeqIO puts an object for each function.
-  given = task.metric_objs[: len(task.metric_objs) - len(task.metric_fns)]
+  # SeqIO appends an object for each function to the task's own objects.
+  own = task.metric_objs[: len(task.metric_objs) - len(task.metric_fns)]
   objects = [
     (
       metric_objects.name_of(metric),
@@ -207,7 +208,7 @@ def _metrics_of(task: Any, kind: str) -> list[_Metric]:
         metric_objects.compute, metric, features=task.output_features
       ),
     )
-    for metric in given
+    for metric in own
     if metric_objects.kind_of(metric) in (kind, None)
   ]
   return [_Metric(*both) for both in _numbered([*functions, *objects])]
@@ -232,7 +233,7 @@ def _function_metrics(task: Any, kind: str) -> list[tuple[str, Callable]]:
 
 
 def _numbered(named: list[tuple[str, Callable]]):
-  """Yields the pairs, names that come again with a number."""
+  """Yields the pairs, with a number after repeated names."""
   seen = collections.Counter()
   for name, value in named:
     seen[name] += 1

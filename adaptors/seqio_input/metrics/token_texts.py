@@ -1,4 +1,4 @@
-"""Texts of tokens, by the vocabularies of a SeqIO task.
+"""Decoding tokens by the vocabularies of a SeqIO task.
 
 Shapes: B examples, T tokens.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from pax_compat import errors
 
-# The features whose tokens a model gets, by what the model calls them.
+# Names of features by their names in the model.
 _FEATURES = {None: 'targets', 'tgt': 'targets', 'src': 'inputs'}
 
 
@@ -20,7 +20,7 @@ def find(features: Mapping[str, Any], key: str | None) -> Any:
     key: 'src' for that of the inputs; None or 'tgt' for that of the targets.
 
   Raises:
-    UserError: there is none.
+    UserError: the task does not have it.
   """
   if key not in _FEATURES:
     raise errors.UserError(f"key is {key!r}; expected None, 'src' or 'tgt'")
@@ -32,20 +32,20 @@ def find(features: Mapping[str, Any], key: str | None) -> Any:
   return features[_FEATURES[key]].vocabulary
 
 
-def texts(vocabulary: Any, ids: Any, lengths: Any) -> list[str]:
-  """Returns the texts of `ids` [B, T], whose first `lengths` [B] count."""
+def decode(vocabulary: Any, ids: Any, lengths: Any) -> list[str]:
+  """Returns B strings for `ids` [B, T] with `lengths` [B] tokens."""
   decoded = [
     vocabulary.decode([int(token) for token in row[: int(length)]])
     for row, length in zip(ids, lengths, strict=True)
   ]
-  # A vocabulary that passes numbers through gives these.
+  # A pass-through vocabulary returns ids.
   return [x if isinstance(x, str) else ' '.join(map(str, x)) for x in decoded]
 
 
 def descriptions(features: Mapping[str, Any]) -> dict[str, str]:
-  """Describes the vocabularies of the targets, and as 'src' of other inputs."""
+  """Describes the vocabularies: targets, and as 'src' inputs that differ."""
   found = {
-    name: described(feature.vocabulary)
+    name: describe(feature.vocabulary)
     for name, feature in features.items()
     if name in _FEATURES.values()
   }
@@ -55,10 +55,10 @@ def descriptions(features: Mapping[str, Any]) -> dict[str, str]:
   return {key: text for key, text in named.items() if text}
 
 
-def described(vocabulary: Any) -> str:
-  """Returns a text that is the same for vocabularies that make equal tokens."""
+def describe(vocabulary: Any) -> str:
+  """Returns a description that is equal for vocabularies of equal tokens."""
   if type(vocabulary).__str__ is not object.__str__:
     return str(vocabulary)
-  told = ('vocab_size', 'extra_ids', 'eos_id', 'unk_id', 'pad_id')
-  values = (f'{name}={getattr(vocabulary, name, None)}' for name in told)
+  fields = ('vocab_size', 'extra_ids', 'eos_id', 'unk_id', 'pad_id')
+  values = (f'{name}={getattr(vocabulary, name, None)}' for name in fields)
   return f'{type(vocabulary).__name__}({", ".join(values)})'

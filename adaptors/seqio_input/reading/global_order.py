@@ -1,4 +1,4 @@
-"""In which order a SeqIO task or mixture is read, and by which host."""
+"""The order of the examples of a SeqIO task or mixture, on each host."""
 
 import dataclasses
 import functools
@@ -16,22 +16,22 @@ from pax_compat.nested_map import NestedMap
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-  """An order of examples, or of those of one host; the same each time.
+  """A reproducible order of all examples, or of those of one host.
 
   Attributes:
-    source: what is read.
-    converter: makes a model's fields of a task's features.
-    lengths: of the task's features.
-    targets_lengths: of the features that metrics get.
-    seed: for shuffling, and for the task's preprocessing.
+    source: the data.
+    converter: makes the model's fields from the task's features.
+    lengths: lengths of the task's features.
+    targets_lengths: lengths of the features for metrics.
+    seed: seed of shuffling and of the task's preprocessing.
     shuffles: whether the examples are shuffled.
-    repeats: whether the data begins again at its end.
-    reshuffles: whether it has another order then.
-    keeps_epochs: whether each example comes once before any comes again.
-      SeqIO's own repetition mixes epochs, as it reads on while it shuffles.
-    hosts: how many hosts read parts of the data; 1 if each reads all of it.
-    host: which of them this one is.
-    keeps_inputs: whether the data is read once only, into memory.
+    repeats: whether the data is repeated.
+    reshuffles: whether each epoch has a different order.
+    keeps_epochs: whether each example is read once before any is repeated.
+      SeqIO's own repetition mixes epochs, as it shuffles across their ends.
+    hosts: number of hosts that read parts of the data; 1 if each reads all.
+    host: index of this host.
+    keeps_inputs: whether the data is read only once, into memory.
   """
 
   source: task_reading.Source
@@ -46,32 +46,32 @@ class Order:
   hosts: int = 1
   host: int = 0
   keeps_inputs: bool = False
-  # The dataset that was looked at, and not read yet.
+  # The dataset of the check, not read yet.
   _checked: list = dataclasses.field(default_factory=list, init=False)
 
   @functools.cached_property
   def _has_epochs(self) -> bool:
-    """Whether the data is repeated epoch by epoch, and not by SeqIO.
+    """Whether the data is repeated here epoch by epoch, not by SeqIO.
 
-    An epoch of a mixture would end with the smallest of its tasks.
+    Not for mixtures, whose epoch would end with the smallest task.
     """
     is_task = isinstance(self.source.provider, lingvo_runtime.seqio().Task)
     return self.repeats and self.keeps_epochs and is_task
 
   @property
   def _epochs_differ(self) -> bool:
-    """Whether each epoch is a dataset of its own, as its seed is another."""
+    """Whether each epoch is a separate dataset, with a different seed."""
     return self._has_epochs and self.reshuffles
 
   def chunks(
-    self, start: host_rows.Place, *, rows: int, drops_text: bool
+    self, start: host_rows.Position, *, rows: int, drops_text: bool
   ) -> Iterator[host_rows.Chunk]:
-    """Yields the converted examples from a place on.
+    """Yields the converted examples from a position on.
 
     Args:
-      start: the place.
-      rows: how many examples a chunk has at most.
-      drops_text: whether leaves that are text are left out.
+      start: the position.
+      rows: maximum number of examples in a chunk.
+      drops_text: whether string leaves are dropped.
     """
     return task_reading.chunks(
       self._converted,
@@ -82,13 +82,13 @@ class Order:
     )
 
   def check(self):
-    """Raises a UserError where the data cannot be converted to batches."""
+    """Raises a UserError if the data cannot be converted to batches."""
     self._checked.append(self._converted(0))
 
   def specs(self) -> NestedMap | None:
-    """Returns the shapes and dtypes of an example's fields, less texts.
+    """Returns the shapes and dtypes of an example's fields, without strings.
 
-    None where a shape is known of each example only.
+    None if a shape is not static.
     """
     if not self._checked:
       self.check()
@@ -111,10 +111,10 @@ class Order:
     return spec(element) if known else None
 
   def targets(self, first: int) -> Iterator[tuple[int, Any]]:
-    """Yields the numbers and examples of the task before conversion.
+    """Yields the indices and examples of the task before conversion.
 
     Args:
-      first: the number of the first one to yield.
+      first: index of the first one to yield.
     """
     index = 0
     for epoch in itertools.count() if self._epochs_differ else range(1):
@@ -129,11 +129,11 @@ class Order:
 
   @functools.cached_property
   def has_own_shards(self) -> bool:
-    """Whether each host reads shards of its own, and shuffles them on its own.
+    """Whether each host reads and shuffles separate shards.
 
-    Otherwise hosts take turns in one order, which takes one seed.
+    Otherwise hosts take turns in one order, with one seed.
     """
-    with self.source.errors_told('cannot be listed'):
+    with self.source.user_errors('cannot be listed'):
       return self.hosts > 1 and all(
         not task.source.supports_arbitrary_sharding
         and self.source.num_shards(task) >= self.hosts
@@ -145,7 +145,7 @@ class Order:
     if self._checked and not epoch:
       return self._checked.pop()
     data = self._inputs(epoch, self.lengths)
-    with self.source.errors_told('cannot be converted'):
+    with self.source.user_errors('cannot be converted'):
       data = self.converter(data, task_feature_lengths=dict(self.lengths))
     task_reading.check_fits_batches(self.source.label, data)
     return self._repeated(data)
@@ -154,7 +154,7 @@ class Order:
     return data.repeat() if self._has_epochs and not self.reshuffles else data
 
   def _inputs(self, epoch: int, lengths: Mapping[str, int]) -> Any:
-    """Returns the task's examples, as a `tf.data` set."""
+    """Returns the task's examples as a `tf.data.Dataset`."""
     if self.keeps_inputs:
       return self.source.trimmed(self._kept_inputs, lengths)
     seed = self.seed
@@ -172,7 +172,7 @@ class Order:
 
   @functools.cached_property
   def _kept_inputs(self) -> Any:
-    """All examples, read once, as long as batches or metrics want them."""
+    """All examples, read once, at the longer length of batches and metrics."""
     longest = {
       name: max(length, self.targets_lengths.get(name, 0))
       for name, length in self.lengths.items()
@@ -184,7 +184,7 @@ class Order:
       num_epochs=1,
       shard=None,
     ).cache()
-    with self.source.errors_told('cannot be read'):
-      count = sum(1 for _ in data)  # What is cached is what was gone through.
+    with self.source.user_errors('cannot be read'):
+      count = sum(1 for _ in data)  # Iterating fills the cache.
     logging.info('%s: %d examples in memory', self.source.label, count)
     return data

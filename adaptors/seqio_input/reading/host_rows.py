@@ -1,7 +1,7 @@
-"""From a stream of examples to the batches of one host.
+"""The batches of one host from a stream of all examples.
 
-All hosts go through the examples in one order, of which B * H successive ones
-make a global batch; host h has the h-th B of these.
+All hosts read the examples in one order, of which B * H successive ones are a
+global batch; host h has the h-th B of these.
 
 Shapes: B examples of a host in a batch, H hosts, n examples of a chunk.
 """
@@ -17,21 +17,21 @@ import numpy as np
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 
-# Where an example comes from; the names are Pax's. As all hosts read one order,
-# the index is that of the whole data, which counts as one shard.
+# Provenance of an example; the names are Pax's. As all hosts read one order,
+# the index is that in all data, as a single shard.
 INDEX = '_seqio_provenance/index_within_shard'
 SHARD = '_seqio_provenance/shard_index'
 SHARDS = '_seqio_provenance/num_shards'
 PROVENANCE = (INDEX, SHARD, SHARDS)
 
 
-class Place(NamedTuple):
-  """A place in the order.
+class Position(NamedTuple):
+  """A position in the order.
 
   Attributes:
-    epoch: how many datasets were gone through before.
-    row: how many examples of this one.
-    count: how many examples in all.
+    epoch: number of datasets read completely.
+    row: number of examples read of the current one.
+    count: number of examples read in all.
   """
 
   epoch: int = 0
@@ -43,8 +43,8 @@ class Chunk(NamedTuple):
   """Successive examples.
 
   Attributes:
-    epoch: which dataset they belong to.
-    row: which of its examples the first one is.
+    epoch: index of their dataset.
+    row: index of the first one in it.
     examples: leaves [n, ...].
   """
 
@@ -54,45 +54,45 @@ class Chunk(NamedTuple):
 
 
 class Share(NamedTuple):
-  """What one host has of a global batch.
+  """The rows of one host in a global batch.
 
   Attributes:
-    examples: leaves [up to B, ...]; None where it has none.
+    examples: leaves [up to B, ...]; None if it has no rows.
     first: the first example of the global batch, leaves [1, ...].
-    start: how many examples went before the global batch.
-    size: how many examples the global batch has, of B * H.
-    next: where the next global batch begins.
+    start: number of examples before the global batch.
+    size: number of examples in the global batch, at most B * H.
+    next: position of the next global batch.
   """
 
   examples: NestedMap | None
   first: NestedMap
   start: int
   size: int
-  next: Place
+  next: Position
 
 
 class Digest:
-  """Says which examples were read, and in which order, in a few bytes."""
+  """A digest of the examples that were read, in their order."""
 
   def __init__(self):
     self._hash = hashlib.blake2b(digest_size=8)
 
   def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Yields the chunks, and takes note of them."""
+    """Yields the chunks and updates the digest."""
     for chunk in chunks:
       for leaf in jax.tree.leaves(chunk.examples):
-        self._hash.update(host_fields.digestible(leaf))
+        self._hash.update(host_fields.canonical_bytes(leaf))
       yield chunk
 
   @property
   def value(self) -> bytes:
-    """8 bytes."""
+    """The digest: 8 bytes."""
     return self._hash.digest()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharing:
-  """How global batches are shared out, and what one host gets.
+  """Splits global batches into rows of hosts, for one host.
 
   Attributes:
     batch_size: B.
@@ -110,21 +110,21 @@ class Sharing:
     return self.batch_size * self.num_hosts
 
   def own_of(self, count: int) -> int:
-    """Returns how many of `count` examples are the host's."""
+    """Returns the number of the host's examples among `count`."""
     batches, rest = divmod(count, self.global_size)
     own = min(max(rest - self.batch_size * self.host, 0), self.batch_size)
     return batches * self.batch_size + own
 
   def shares(self, chunks: Iterable[Chunk], count: int) -> Iterator[Share]:
-    """Yields what the host has of each global batch.
+    """Yields the rows of the host in each global batch.
 
-    Only the last one may come short.
+    Only the last one may be smaller.
 
     Args:
       chunks: the examples.
-      count: how many went before them.
+      count: number of examples before them.
     """
-    pieces, first, size, place = [], None, 0, Place()
+    pieces, first, size, position = [], None, 0, Position()
     for chunk in chunks:
       start, n = 0, example_rows.num_rows(chunk.examples)
       while start < n:
@@ -136,39 +136,40 @@ class Sharing:
         if low < high:
           pieces.append(_rows(chunk.examples, low, high))
         start, size = start + taken, size + taken
-        place = Place(chunk.epoch, chunk.row + start, count + size)
+        position = Position(chunk.epoch, chunk.row + start, count + size)
         if size == self.global_size:
-          yield Share(_joined(pieces), first, count, size, place)
+          yield Share(_joined(pieces), first, count, size, position)
           pieces, first, count, size = [], None, count + size, 0
     if size:
-      yield Share(_joined(pieces), first, count, size, place)
+      yield Share(_joined(pieces), first, count, size, position)
 
-  def batch(self, share: Share, *, blank_fillers: bool) -> NestedMap:
+  def batch(self, share: Share, *, blank_padding: bool) -> NestedMap:
     """Returns a full batch, leaves [B, ...], with weights and provenance.
 
-    What is missing are copies of the global batch's first example, which weigh
-    nothing.
+    Padding rows are copies of the global batch's first example, with weight 0.
 
     Args:
-      share: what the host has of the global batch.
-      blank_fillers: whether all positions of the copies are said to be
-        padding, too.
+      share: the rows of the host.
+      blank_padding: whether all positions of padding rows are also marked as
+        padding.
     """
     real = (
       example_rows.num_rows(share.examples) if share.examples is not None else 0
     )
-    parts = [] if share.examples is None else [self.real(share)]
+    pieces = [] if share.examples is None else [self.real(share)]
     if real < self.batch_size:
-      parts.append(
-        _fillers(share.first, self.batch_size - real, is_blank=blank_fillers)
+      pieces.append(
+        _padding_rows(
+          share.first, self.batch_size - real, is_blank=blank_padding
+        )
       )
-    return _joined(parts)
+    return _joined(pieces)
 
   def real(self, share: Share) -> NestedMap:
     """Returns the host's examples with weights and provenance."""
     rows = example_rows.num_rows(share.examples)
     index = share.start + self.batch_size * self.host + np.arange(rows)
-    return example_rows.weighed(
+    return example_rows.with_example_weights(
       NestedMap(
         {
           **share.examples,
@@ -181,10 +182,12 @@ class Sharing:
     )
 
 
-def _fillers(example: NestedMap, count: int, *, is_blank: bool) -> NestedMap:
-  """Returns `count` copies of an example [1, ...] that weigh nothing."""
+def _padding_rows(
+  example: NestedMap, count: int, *, is_blank: bool
+) -> NestedMap:
+  """Returns `count` copies of an example [1, ...], with weight 0."""
   if is_blank:
-    copies = example_rows.fillers(example, count)
+    copies = example_rows.padding_rows(example, count)
   else:
     copies = jax.tree.map(lambda x: np.repeat(x, count, axis=0), example)
   none = np.full(count, -1, np.int32)

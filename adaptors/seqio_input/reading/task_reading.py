@@ -1,4 +1,4 @@
-"""Data sets of SeqIO tasks and mixtures, as chunks of numpy arrays."""
+"""Datasets of SeqIO tasks and mixtures, as chunks of NumPy arrays."""
 
 import contextlib
 import copy
@@ -18,14 +18,14 @@ from pax_compat import errors
 from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
-# What TensorFlow's errors name beside what happened.
+# Names of graph nodes in TensorFlow's error messages.
 _GRAPH_NAMES = re.compile(
   r'\{\{[^}]*\}\}|\[\[.*?\]\]|\[Op:\w+\] name:'
   r'|Error in user-defined function passed to \S+ transformation with iterator:'
   r' \S+'
 )
 
-# SeqIO has one `ReadConfig` for the process.
+# SeqIO has one `ReadConfig` per process.
 _read_config_lock = threading.RLock()
 
 
@@ -33,43 +33,45 @@ def find(name: str) -> Any:
   """Returns the registered task or mixture of a name.
 
   Raises:
-    UserError: there is none.
+    UserError: the name is not registered.
   """
   seqio = lingvo_runtime.seqio()
   known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
   if name not in known:
     raise errors.UserError(
-      f'there is no SeqIO task or mixture {name!r} among the {len(known)} that'
-      ' are registered' + errors.did_you_mean(name, known) + ' (The module that'
+      f'there is no SeqIO task or mixture {name!r} among the {len(known)}'
+      ' registered ones'
+      + errors.did_you_mean(name, known)
+      + ' (The module that'
       ' registers it has to be imported.)'
     )
   return seqio.get_mixture_or_task(name)
 
 
 def tasks_of(provider: Any) -> list[Any]:
-  """Returns a mixture's tasks; of a task only itself."""
+  """Returns the tasks of a mixture, or the task itself."""
   return list(lingvo_runtime.seqio().get_subtasks(provider))
 
 
 def derive_seed(seed: int, *keys: int) -> int:
-  """Returns a seed below 2^31 that is another one for each of the keys."""
+  """Returns a seed below 2^31 that depends on the keys."""
   return int(np.random.SeedSequence([seed, *keys]).generate_state(1)[0] >> 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-  """What is read, and how.
+  """A split of a task or mixture, and how it is read.
 
   Attributes:
-    label: how errors call it.
+    label: its name in messages.
     provider: a SeqIO task or mixture.
-    split: the name of the split.
-    use_cached: whether to read what was cached offline.
-    trim: whether features are cut to their lengths.
+    split: name of the split.
+    use_cached: whether to read offline caches.
+    trim: whether features are truncated to their lengths.
     try_in_mem_cache: whether small sources are kept in memory.
-    passthrough: features of a mixture that are kept beside its own.
+    passthrough: features of a mixture that are kept in addition to its own.
     read_config: a `tfds.ReadConfig` for sources of TFDS, or None.
-    warm_start: whether reading begins before the first example is asked for.
+    warm_start: whether reading starts before the first example is requested.
   """
 
   label: str
@@ -83,7 +85,7 @@ class Source:
   warm_start: bool
 
   def check(self):
-    """Raises a UserError where the split is not there, or not cached."""
+    """Raises a UserError if the split does not exist, or is not cached."""
     self._check_split()
     self._check_cached()
 
@@ -91,7 +93,7 @@ class Source:
     known = set()
     for task in tasks_of(self.provider):
       known.update(task.splits)
-    # TFDS takes parts of a split, too, such as `train[:90%]`.
+    # TFDS also supports slices of a split, such as `train[:90%]`.
     if known and self.split.split('[')[0] not in known:
       raise errors.UserError(
         f'{self.label}: {self.provider.name} has no split {self.split!r}'
@@ -103,8 +105,8 @@ class Source:
     for task in tasks_of(self.provider):
       if self.use_cached and task.supports_caching and not task.cache_dir:
         raise errors.UserError(
-          f'{self.label}: use_cached is True, but task {task.name} is in none'
-          f' of the folders of seqio.add_global_cache_dirs: {", ".join(dirs)}'
+          f'{self.label}: use_cached is True, but task {task.name} is not in'
+          f' the folders of seqio.add_global_cache_dirs: {", ".join(dirs)}'
         )
       if task.requires_caching and not self.use_cached:
         raise errors.UserError(
@@ -112,7 +114,7 @@ class Source:
         )
 
   def num_shards(self, task: Any) -> int:
-    """Returns how many shards the source of a task has."""
+    """Returns the number of shards of a task's source."""
     if self.use_cached and task.supports_caching:
       return len(self._cached_files(task))
     return len(task.source.list_shards(split=self.split))
@@ -131,14 +133,14 @@ class Source:
     num_epochs: int | None,
     shard: tuple[int, int] | None,
   ) -> Any:
-    """Returns the task's examples, before any conversion, as a `tf.data` set.
+    """Returns the task's examples as a `tf.data.Dataset`, before conversion.
 
     Args:
-      lengths: of the features.
+      lengths: lengths of the features.
       shuffle: whether to shuffle.
-      seed: for that and for the task's preprocessing.
-      num_epochs: how often the data is gone through; None for no end.
-      shard: which part of how many; None for all of the data.
+      seed: seed of shuffling and of the task's preprocessing.
+      num_epochs: number of epochs; None for no end.
+      shard: index and number of shards; None for all data.
 
     Raises:
       UserError: SeqIO cannot make it.
@@ -147,7 +149,7 @@ class Source:
     options = {}
     if self.passthrough and isinstance(self.provider, seqio.Mixture):
       options['passthrough_features'] = self.passthrough
-    with self.errors_told('cannot be read'), self._own_read_config():
+    with self.user_errors('cannot be read'), self._own_read_config():
       data = self.provider.get_dataset(
         sequence_length=None if lengths is None else dict(lengths),
         split=self.split,
@@ -164,7 +166,7 @@ class Source:
     return data.with_options(self._options())
 
   def trimmed(self, data: Any, lengths: Mapping[str, int]) -> Any:
-    """Returns the examples cut to lengths, where features are to be cut."""
+    """Returns the examples with truncated features, if `trim`."""
     if not self.trim:
       return data
     return lingvo_runtime.seqio().utils.trim_dataset(
@@ -173,16 +175,16 @@ class Source:
 
   def _options(self) -> Any:
     options = lingvo_runtime.tensorflow().data.Options()
-    # Hosts, and a run that continues, count on the order.
+    # Several hosts, and a run that continues, rely on the order.
     options.deterministic = True
     options.experimental_warm_start = self.warm_start
     return options
 
   @contextlib.contextmanager
   def _own_read_config(self) -> Iterator[None]:
-    """Has SeqIO use this source's `ReadConfig`, and no other than now."""
+    """Makes SeqIO use this source's `ReadConfig`, within the context only."""
     utils = lingvo_runtime.seqio().utils
-    # SeqIO sets fields of the one that it is given.
+    # Copied, as SeqIO sets its fields.
     config = copy.deepcopy(self.read_config)
     with _read_config_lock:
       before = utils._TFDS_DATA_READ_CONFIG_OVERRIDE  # noqa: SLF001
@@ -193,11 +195,11 @@ class Source:
         utils.set_tfds_read_config_override(before)
 
   @contextlib.contextmanager
-  def errors_told(self, what: str) -> Iterator[None]:
-    """Makes a UserError of what SeqIO and TensorFlow say of the data.
+  def user_errors(self, what: str) -> Iterator[None]:
+    """Turns errors of SeqIO and TensorFlow about the data into UserErrors.
 
-    Other errors, such as those of Python functions inside, are no mistake in
-    what was asked for.
+    Other errors, such as those of Python functions inside, are raised as they
+    are.
     """
     tf = lingvo_runtime.tensorflow().errors
     try:
@@ -239,18 +241,18 @@ class Source:
 
 
 def _in_short(error: Exception) -> str:
-  """Returns what an error says, without the names of TensorFlow's graphs."""
+  """Returns the message of an error, without names of graph nodes."""
   text = getattr(error, 'message', None) or str(error)
   text = _GRAPH_NAMES.sub('', text)
-  place = errors.place_in_users_code(error)
-  if place and 'in user code' not in text:
-    text += f' (at {place})'
+  frame = errors.location_in_user_code(error)
+  if frame and 'in user code' not in text:
+    text += f' (at {frame})'
   kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
   return kind + ' '.join(text.split())[:1000]
 
 
 def check_fits_batches(label: str, data: Any):
-  """Raises a UserError where examples cannot be put into one array."""
+  """Raises a UserError if examples cannot be stacked into one array."""
   tf = lingvo_runtime.tensorflow()
   kinds = {tf.RaggedTensorSpec: 'ragged', tf.SparseTensorSpec: 'sparse'}
   for name, spec in _leaves(data.element_spec):
@@ -258,8 +260,8 @@ def check_fits_batches(label: str, data: Any):
     if kind:
       raise errors.UserError(
         f'{label}: after conversion the feature {name!r} is {kind}, so its'
-        ' examples make no array; expected a feature_converter that pads it or'
-        ' leaves it out'
+        ' examples cannot be stacked; expected a feature_converter that pads or'
+        ' drops it'
       )
 
 
@@ -275,7 +277,7 @@ def _leaves(value: Any, name: str = '') -> Iterator[tuple[str, Any]]:
 def chunks(
   make: Callable[[int], Any],
   *,
-  start: host_rows.Place,
+  start: host_rows.Position,
   rows: int,
   epochs: int | None,
   drops_text: bool,
@@ -283,11 +285,11 @@ def chunks(
   """Yields the examples of one dataset after the other.
 
   Args:
-    make: returns the `tf.data` set of an epoch.
-    start: where to begin. Its row may lie behind the end of its epoch.
-    rows: how many examples a chunk has at most.
-    epochs: how many datasets there are; None for no end, unless one is empty.
-    drops_text: whether leaves that are text are left out.
+    make: returns the `tf.data.Dataset` of an epoch.
+    start: the first position. Its row may be after the end of its epoch.
+    rows: maximum number of examples in a chunk.
+    epochs: number of datasets; None for no end, unless one is empty.
+    drops_text: whether string leaves are dropped.
   """
   skip = start.row
   counter = itertools.count() if epochs is None else range(epochs)
@@ -305,7 +307,7 @@ def chunks(
 
 
 def _nested_map(value: Any, skipped: int, *, drops_text: bool) -> Any:
-  """Returns nested mappings as `NestedMap`s, less the first rows."""
+  """Returns nested mappings as `NestedMap`s, without the first rows."""
   if not isinstance(value, Mapping):
     return value[skipped:] if skipped else value
   return NestedMap(
@@ -322,9 +324,9 @@ def _is_text(value: Any) -> bool:
 
 
 def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns an example of a `tf.data` set with leaves as numpy has them.
+  """Returns an example of a `tf.data.Dataset` with NumPy leaves.
 
-  Of ragged leaves all values stand in one row: [1, values].
+  Ragged leaves become one row of all values: [1, values].
   """
   tf = lingvo_runtime.tensorflow()
   return {

@@ -103,7 +103,7 @@ class SharedRows:
     batch = get_next()
     if self._are_shared:
       for leaf in jax.tree.leaves(batch):
-        self._read.update(host_fields.digestible(np.asarray(leaf)))
+        self._read.update(host_fields.canonical_bytes(np.asarray(leaf)))
     return batch
 
   def digest(self) -> bytes:

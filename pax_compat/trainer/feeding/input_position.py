@@ -154,7 +154,7 @@ class InputPosition:
       self._data.get_state()
     except NotImplementedError as e:
       wrong = f'a {_class_name(self._data)} has no state'
-      if self._data.parts():
+      if self._data.children():
         wrong += f', as {e} has none'
     except errors.UserError as e:
       wrong = f'it cannot tell its state: {e}'

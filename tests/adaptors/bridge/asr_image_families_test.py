@@ -1,24 +1,27 @@
-"""Speech and image tasks, bridged, against Lingvo's training of the same."""
+"""Tests of bridged speech and image tasks against Lingvo's training."""
 
 import pytest
 
 from tests.adaptors.bridge import family_parity
 
-_FAMILIES = 'lenet5', 'lenet5_batch_norm', 'asr_grapheme', 'asr_wpm'
-
-
-@pytest.fixture(scope='module')
-def reports():
-  return family_parity.run(_FAMILIES)
+_FAMILIES = (
+  'lenet5_batch_norm',
+  pytest.param('lenet5', marks=pytest.mark.slow),
+  pytest.param('asr_grapheme', marks=pytest.mark.slow),
+  pytest.param('asr_wpm', marks=pytest.mark.slow),
+)
 
 
 @pytest.mark.parametrize('family', _FAMILIES)
-def test_trains_as_in_lingvo(reports, family):
-  family_parity.check(reports[family])
+def test_trains_as_in_lingvo(family):
+  family_parity.check(family_parity.reported(family))
 
 
-@pytest.mark.parametrize('family', ['lenet5_batch_norm', 'asr_grapheme'])
-def test_batch_norm_counts(reports, family):
-  """Moving statistics are among what was compared, after each step."""
-  for written in reports[family]['partitioned']['statistics']:
+@pytest.mark.parametrize(
+  'family',
+  ['lenet5_batch_norm', pytest.param('asr_grapheme', marks=pytest.mark.slow)],
+)
+def test_moving_statistics_are_compared(family):
+  partitioned = family_parity.reported(family)['partitioned']
+  for written in partitioned['statistics']:
     assert any(path.endswith('bn.moving_variance') for path in written)

@@ -1,17 +1,17 @@
-"""Tasks of cars, bridged, against Lingvo's training of the same ones."""
+"""Tests of bridged tasks of `car` against Lingvo's training."""
 
 import pytest
 
 from tests.adaptors.bridge import family_parity
 
-_FAMILIES = 'starnet_kitti', 'starnet_waymo', 'pillars', 'center_point'
-
-
-@pytest.fixture(scope='module')
-def reports():
-  return family_parity.run(_FAMILIES)
+_FAMILIES = (
+  'starnet_kitti',
+  pytest.param('starnet_waymo', marks=pytest.mark.slow),
+  pytest.param('pillars', marks=pytest.mark.slow),
+  pytest.param('center_point', marks=pytest.mark.slow),
+)
 
 
 @pytest.mark.parametrize('family', _FAMILIES)
-def test_trains_as_in_lingvo(reports, family):
-  family_parity.check(reports[family])
+def test_trains_as_in_lingvo(family):
+  family_parity.check(family_parity.reported(family))

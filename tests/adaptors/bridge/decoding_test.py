@@ -1,4 +1,4 @@
-"""Bridged tasks decode as in Lingvo: texts, metrics over batches, refusals."""
+"""Tests of decoding with bridged tasks: strings, metrics, refusals."""
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ _SEEDS = 0, 1
 
 
 def _decoded(model, theta, batch):
-  """Returns what comes out of a batch, as the trainer decodes it."""
+  """Decodes a batch as the trainer does; returns its results."""
   params = {}
   for path, value in theta.items():
     *parents, name = jax_path(path).split('/')
@@ -50,7 +50,7 @@ def _values(clu):
 
 
 def _translation():
-  """Returns Params of a Transformer that makes texts of letters."""
+  """Returns Params of a Transformer that decodes to letters."""
   tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
   inputs = lingvo_runtime.module('lingvo.tasks.mt.input_generator')
   params = mt_transformer.task_params()
@@ -80,7 +80,7 @@ def _in_lingvo(params, batches):
     metrics = made.task.CreateDecoderMetrics()
     pairs = [
       made.task.PostProcessDecodeOut(
-        made.session.run(outputs, made.fed(batch)), metrics
+        made.session.run(outputs, made.feed_dict(batch)), metrics
       )
       for batch in batches
     ]
@@ -88,16 +88,16 @@ def _in_lingvo(params, batches):
   return weights, pairs, {k: float(m.value) for k, m in metrics.items()}
 
 
-def test_beam_search_makes_lingvos_texts():
+def test_beam_search_decodes_to_lingvos_strings():
   params = _translation()
   batches = [mt_transformer.batch(seed) for seed in _SEEDS]
   weights, pairs, metrics = _in_lingvo(params, batches)
   model = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
   found = None
   for batch, expected in zip(batches, pairs, strict=True):
-    scalars, told, clu = _decoded(model, weights, nested(batch))
+    scalars, found_pairs, clu = _decoded(model, weights, nested(batch))
     assert scalars == {}
-    assert [_rounded(pair) for pair in told] == list(map(_rounded, expected))
+    assert list(map(_rounded, found_pairs)) == list(map(_rounded, expected))
     found = clu_metrics.merge(found, clu)
   assert _values(found) == pytest.approx(metrics)
   assert metrics['num_samples_in_batch'] == 8
@@ -110,7 +110,7 @@ def test_beam_search_makes_lingvos_texts():
 
 
 def _rounded(pair):
-  """Returns a pair of texts, in which scores have a few digits only."""
+  """Returns a pair of strings with rounded scores."""
   key, value = pair
   words = value.split(' ')
   for i, word in enumerate(words):
@@ -126,7 +126,7 @@ def _means():
   small = small_task.params()
 
   class Means(small.cls):
-    """Tells of the mean of each row and of all rows."""
+    """Returns the mean of each row and of all rows."""
 
     def DecodeWithTheta(self, theta, input_batch):
       py_utils = lingvo_runtime.module('lingvo.core.py_utils')
@@ -183,7 +183,7 @@ def _small(model, batch, **also_decoded):
   return model.process_decode_out(None, given)
 
 
-def test_texts_of_a_batch_reach_the_task(means):
+def test_strings_of_a_batch_reach_the_task(means):
   batch = small_task.batch() | {'eval_sample_weights': np.array([0.0, 1.0])}
   texts = NestedMap({'info.name': np.array([b'?', b'\xff'], object)})
   _, pairs, _ = _small(means, nested(batch), host_fields=texts)
@@ -191,7 +191,7 @@ def test_texts_of_a_batch_reach_the_task(means):
 
 
 def test_metrics_are_of_the_examples_of_all_batches(means):
-  """Rows that fill up the last batch are no examples."""
+  """Padding rows of the last batch are not examples."""
   first = nested(small_task.batch())
   last = nested(
     small_task.batch() | {'eval_sample_weights': np.array([1.0, 0.0])}
@@ -222,11 +222,11 @@ def test_a_task_that_does_not_decode():
     _small(model, nested(small_task.batch()))
 
 
-def test_a_task_that_wants_to_end_a_decoding(caplog):
+def test_a_task_that_overrides_decode_finalize(caplog):
   params = _means()
 
   class Ending(params.cls):
-    """Does something when all batches are decoded."""
+    """Overrides what happens after all batches."""
 
     def DecodeFinalize(self, decode_finalize_args):
       raise AssertionError(decode_finalize_args)
@@ -241,7 +241,7 @@ def test_a_task_that_fails_to_decode():
   params = _means()
 
   class Failing(params.cls):
-    """Wants what is not there."""
+    """Uses a field that does not exist."""
 
     def DecodeWithTheta(self, theta, input_batch):
       return {'means': tf.identity(input_batch.absent)}

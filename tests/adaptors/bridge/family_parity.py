@@ -1,14 +1,13 @@
-"""Holds bridged tasks against Lingvo, family by family of its tasks.
+"""Compares bridged tasks with Lingvo, by family of tasks.
 
 A family is a module of `tests.adaptors.bridge.families`. It has `task_params()`
-and `batch(seed)`, which returns arrays by dotted name; `XLA_DEVICE`, where
-static shapes do not do for the bridge; `STATIC_SHAPES`, where Lingvo's own
-graph needs them; and `LEARNS_LIKE`, which names another family, where that one
-has the same learner: then it is not trained by it as well, which is what takes
-long.
+and `batch(seed)`, which returns arrays by dotted name; `XLA_DEVICE`, if the
+bridge cannot use static shapes; `STATIC_SHAPES`, if Lingvo's graph needs them;
+and `LEARNS_LIKE`, the name of another family with the same learner: then the
+slow training with the learner is skipped.
 
-Test files call `run`, once for all their families: it starts a process, which
-has eight devices.
+Test files call `run` once for all their families; it starts a process with
+eight devices.
 """
 
 import dataclasses
@@ -37,10 +36,10 @@ from tests.pax_compat import forking, launching
 STEPS = 3
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
-# Of what layers write themselves, relative to the largest value.
+# Of layers' updates of variables, relative to the largest value.
 STATISTICS_TOLERANCE = 1e-5
-# Of how far weights have come. Adam's first steps divide gradients by their own
-# size, so that small ones count as much as others, with their rounding.
+# Of the change of weights. Adam's first steps normalize gradients, which
+# amplifies rounding errors of small ones.
 MOVES_TOLERANCE = 1e-2
 
 _FAMILIES = 'tests.adaptors.bridge.families'
@@ -51,12 +50,12 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class LingvoRun:
-  """What Lingvo's own trainer did.
+  """A training run of Lingvo.
 
   Attributes:
     variables: before each step and after the last one, by theta path.
     losses: of each step.
-    gradients: of each step's loss, by theta path, before any clipping.
+    gradients: of each step's loss, by theta path, before clipping.
   """
 
   variables: list[Arrays]
@@ -106,7 +105,7 @@ def run_lingvo(
     done = LingvoRun([session.run(variables)], [], [])
     for batch in batches:
       loss, found, _ = session.run(
-        [task.loss, gradients, task.train_op], made.fed(batch)
+        [task.loss, gradients, task.train_op], made.feed_dict(batch)
       )
       done.losses.append(float(loss))
       done.gradients.append(found)
@@ -118,12 +117,12 @@ class Bridged:
   """A bridged task with its program on some devices."""
 
   def __init__(self, translated: Any, batch: Arrays, devices: Sequence[Any]):
-    """Makes it.
+    """Creates the program.
 
     Args:
       translated: the task.
-      batch: of which only the shapes matter.
-      devices: that its batches are split over.
+      batch: for its shapes.
+      devices: to shard batches over.
     """
     self.variables = translated.variables
     mesh = jax.sharding.Mesh(
@@ -132,7 +131,7 @@ class Bridged:
       axis_types=(jax.sharding.AxisType.Auto,),
     )
     config = translated.config.clone()
-    # Norms that nothing looks at take seconds to compile.
+    # Unused norms take seconds to compile.
     config.train.learner.set(grad_norm_summary=False, var_norm_summary=False)
     self.program = program.create(config.Instantiate(), mesh, nested(batch))
 
@@ -146,7 +145,7 @@ class Bridged:
     state = program.TrainState(
       step=jnp.zeros([], jnp.int32), mdl_vars=mdl_vars, opt_state=opt_state
     )
-    # Placed as a step leaves it, or the first step is compiled by itself.
+    # Sharded like the output of a step, else the first step is compiled twice.
     return jax.tree.map(
       lambda x, like: jax.device_put(x, like.sharding),
       state,
@@ -158,7 +157,7 @@ class Bridged:
 
     Args:
       theta: Lingvo's by theta path.
-      step: how many steps were made.
+      step: number of steps.
     """
     given = {v.jax: theta[v.theta[0]] for v in self.variables}
     given[bridged_model.GLOBAL_STEP] = np.int32(step)
@@ -174,7 +173,7 @@ class Bridged:
     }
 
   def theta(self, *trees: Any) -> dict[str, np.ndarray]:
-    """Returns what trees like variables hold, by theta path."""
+    """Returns the values in trees of variables, by theta path."""
     found = {}
     for tree in trees:
       found |= learners.by_path(tree)
@@ -186,7 +185,7 @@ class Bridged:
 
   @functools.cached_property
   def loss_and_gradients(self) -> Callable:
-    """(variables, batch) -> (loss, gradients, what layers wrote)."""
+    """(variables, batch) -> (loss, gradients, updates)."""
 
     @jax.jit
     def compiled(params, others, batch):
@@ -201,14 +200,14 @@ class Bridged:
     def called(mdl_vars, batch):
       others = {k: v for k, v in mdl_vars.items() if k != base_layer.PARAMS}
       (loss, written), gradients = compiled(
-        mdl_vars[base_layer.PARAMS], others, self.placed(batch)
+        mdl_vars[base_layer.PARAMS], others, self.sharded(batch)
       )
       return loss, self.theta(gradients), self.theta(written)
 
     return called
 
-  def placed(self, batch: Arrays) -> Any:
-    """Returns a batch split over the devices."""
+  def sharded(self, batch: Arrays) -> Any:
+    """Returns a batch sharded over the devices."""
     return partitioning.global_batch(nested(batch), self.program.batch_sharding)
 
 
@@ -219,8 +218,8 @@ def report(name: str) -> dict[str, Any]:
     name: of the family.
 
   Returns:
-    What `check` takes, see `_from_lingvos_weights` and `_from_first_weights`,
-    and the seconds that each part took.
+    The argument of `check`; see `_from_lingvos_weights` and
+    `_from_initial_weights`; and the seconds of each component.
   """
   seconds = {}
 
@@ -237,53 +236,53 @@ def report(name: str) -> dict[str, Any]:
   lingvo = timed('Lingvo', run_lingvo, params, batches, static_shapes=static)
   device = getattr(family, 'XLA_DEVICE', None)
   translated = bridge_task.bridge_task(params, name, xla_device=device)
-  told = {'seconds': seconds}
-  told['partitioned'] = timed(
+  results = {'seconds': seconds}
+  results['partitioned'] = timed(
     'eight devices', _from_lingvos_weights, translated, lingvo, batches
   )
   if not hasattr(family, 'LEARNS_LIKE'):
-    told['trained'] = timed(
-      'training', _from_first_weights, translated, lingvo, batches
+    results['trained'] = timed(
+      'training', _from_initial_weights, translated, lingvo, batches
     )
-  return told
+  return results
 
 
 def _from_lingvos_weights(translated, lingvo, batches) -> dict[str, Any]:
   """Compares each step from Lingvo's variables before it, on all devices.
 
   Returns:
-    `losses`, one of each step, and `gradients` and `statistics`, which layers
-    write, likewise, by theta path.
+    `losses`, `gradients` and `statistics` (updates of layers), one per step,
+    the latter by theta path.
   """
   bridged = Bridged(translated, batches[0], jax.devices())
-  told = {'devices': len(jax.devices())}
-  told |= {'losses': [], 'gradients': [], 'statistics': []}
+  results = {'devices': len(jax.devices())}
+  results |= {'losses': [], 'gradients': [], 'statistics': []}
   for step, batch in enumerate(batches):
     mdl_vars = bridged.mdl_vars(lingvo.variables[step], step)
     loss, gradients, written = bridged.loss_and_gradients(mdl_vars, batch)
     expected, after = lingvo.gradients[step], lingvo.variables[step + 1]
     assert set(gradients) == set(expected)
-    told['losses'].append(_of_losses(loss, lingvo.losses[step]))
-    told['gradients'].append(differences.of_gradients(gradients, expected))
-    told['statistics'].append(
+    results['losses'].append(_of_losses(loss, lingvo.losses[step]))
+    results['gradients'].append(differences.of_gradients(gradients, expected))
+    results['statistics'].append(
       {p: differences.of_outputs(x, after[p]) for p, x in written.items()}
     )
-  return told
+  return results
 
 
-def _from_first_weights(translated, lingvo, batches) -> dict[str, Any]:
+def _from_initial_weights(translated, lingvo, batches) -> dict[str, Any]:
   """Compares training by the task's own learner, on one device.
 
   Returns:
-    `losses`, one of each step; and of the end the `moves` of weights and the
+    `losses`, one per step; and at the end `moves` (changes of weights) and
     `statistics`, both by theta path.
   """
   bridged = Bridged(translated, batches[0], jax.devices()[:1])
   first, last = lingvo.variables[0], lingvo.variables[-1]
   state, losses = bridged.state(first), []
   for batch, expected in zip(batches, lingvo.losses, strict=True):
-    state, told = bridged.program.train_step(state, bridged.placed(batch))
-    losses.append(_of_losses(told['loss'], expected))
+    state, outputs = bridged.program.train_step(state, bridged.sharded(batch))
+    losses.append(_of_losses(outputs['loss'], expected))
   variables = bridged.theta(*state.mdl_vars.values())
   trained = set(lingvo.gradients[0])
   statistics = {p: x for p, x in variables.items() if p not in trained}
@@ -308,10 +307,10 @@ def _of_losses(ours, lingvos) -> float:
 
 
 def _of_learner(norms) -> Arrays:
-  """Returns what a learner knows of norms of gradients, by theta path.
+  """Returns a learner's gradient norm statistics by theta path.
 
-  But for the averages: in Lingvo's graph it is left to chance whether these are
-  divided by the weight before the step or by the one after.
+  Without averages: Lingvo's graph may divide them by the weight before or after
+  the step, in no fixed order.
   """
   if norms is None:
     return {}
@@ -322,9 +321,9 @@ def _of_learner(norms) -> Arrays:
 
 
 def _noisy(gradients: Sequence[Arrays]) -> set[str]:
-  """Returns the theta paths of weights whose gradients are next to nothing.
+  """Returns the theta paths of weights with very small gradients.
 
-  Adam moves them as far as others, in the direction of their noise.
+  Adam updates them as much as others, in the direction of noise.
   """
   found = set()
   for one in gradients:
@@ -334,36 +333,38 @@ def _noisy(gradients: Sequence[Arrays]) -> set[str]:
   return found
 
 
-def run(names: Sequence[str]) -> dict[str, dict]:
-  """Returns the reports of families, made in a process of its own."""
-  done = forking.run_module(
+@functools.cache
+def reported(name: str) -> dict[str, Any]:
+  """Returns the report of a family, made once in a separate process."""
+  done = forking.run(
+    '-m',
     'tests.adaptors.bridge.family_parity',
-    *names,
+    name,
     env=launching.environment(XLA_FLAGS=launching.flags_of_devices(8)),
-    timeout=launching.PATIENCE_SECONDS * len(names),
+    timeout=launching.PATIENCE_SECONDS,
   )
   assert done.returncode == 0, done.stderr[-6000:]
   return json.loads(done.stdout.splitlines()[-1])
 
 
 def main():
-  """Prints the reports of the families that the command line names."""
-  print(json.dumps({name: report(name) for name in sys.argv[1:]}))
+  """Prints the report of the family on the command line."""
+  print(json.dumps(report(sys.argv[1])))
 
 
-def check(told: Mapping[str, Any]):
-  """Fails where a family's report has too large a difference."""
-  partitioned = told['partitioned']
+def check(results: Mapping[str, Any]):
+  """Fails if a difference in a family's report is too large."""
+  partitioned = results['partitioned']
   assert partitioned['devices'] == 8
   for step in range(STEPS):
     where = f'step {step}'
-    ways = {'partitioned', 'trained'} & set(told)
-    losses = {f'loss {way}': told[way]['losses'][step] for way in ways}
+    runs = {'partitioned', 'trained'} & set(results)
+    losses = {f'loss {run}': results[run]['losses'][step] for run in runs}
     _check_all(losses, LOSS_TOLERANCE, where)
     _check_all(partitioned['gradients'][step], GRADIENT_TOLERANCE, where)
     _check_all(partitioned['statistics'][step], STATISTICS_TOLERANCE, where)
-  if 'trained' in told:
-    at_end = told['trained']
+  if 'trained' in results:
+    at_end = results['trained']
     _check_all(at_end['moves'], MOVES_TOLERANCE, 'the end')
     _check_all(at_end['statistics'], STATISTICS_TOLERANCE, 'the end')
 

@@ -1,4 +1,4 @@
-"""Layers that Lingvo computes, inside of layers that are translated.
+"""Tests of bridged layers inside of translated layers.
 
 Shapes: B batch, T time, D dims.
 """
@@ -32,7 +32,7 @@ COTANGENT = np.random.default_rng(2).normal(size=[B, T, D]).astype(np.float32)
 
 @pytest.fixture(scope='module')
 def lingvo():
-  """What the tests build layers of, with layers of a user's own."""
+  """Lingvo's builder, and custom layers of a user."""
   tf = lingvo_runtime.module('lingvo.compat')
   base = lingvo_runtime.module('lingvo.core.base_layer')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
@@ -67,7 +67,7 @@ def lingvo():
       return py_utils.NestedMap(y=y, sizes=[tf.shape(y)[0], None, 'text'])
 
   class Rows(base.BaseLayer):
-    """Looks up rows of a table, and says how long they are."""
+    """Looks up rows of a table."""
 
     def _CreateLayerVariables(self):
       super()._CreateLayerVariables()
@@ -107,7 +107,7 @@ def _translated(params):
 
 
 def _graph(lingvo, **fields):
-  """A graph of a layer of Lingvo's and one of a user's."""
+  """A graph of a Lingvo layer and a custom layer."""
   b = lingvo.builder
   return b._Graph(
     'graph',
@@ -143,7 +143,7 @@ def _in_lingvo(params, do_eval, *inputs):
 
 
 def _variables(translated, values):
-  """Returns our variables of Lingvo's values, by collection."""
+  """Returns our variables from Lingvo's values, by collection."""
   return {
     collection: translated.variables.only(is_trainable=kind).to_jax(values)
     for collection, kind in ((PARAMS, True), (NON_TRAINABLE, False))
@@ -191,7 +191,7 @@ def test_a_users_layer_inside_of_a_graph(lingvo, do_eval):
 
 
 def _bridged(params, *args):
-  """Returns a layer of Lingvo's by itself, and its first variables."""
+  """Returns a bridged layer, and its initial variables."""
   view = ParamsView(params.Copy(), 'layer', Report())
   layer = bridge_layer.bridge_part(view).config.Instantiate()
   keys = {k: jax.random.key(0) for k in (PARAMS, base_layer.RANDOM)}
@@ -204,7 +204,7 @@ def _apply(layer, variables, *args, seed=0):
   )
 
 
-def test_facts_about_the_rows_of_tables_that_are_looked_up(lingvo):
+def test_row_statistics_of_embedding_tables(lingvo):
   params = lingvo.rows.Params().Set(name='rows')
   layer, variables = _bridged(params, IDS, X)
   assert set(variables[ROW_PROBES]) == {'table', 'unused'}
@@ -232,11 +232,13 @@ def test_optimizers_that_skip_rows_refuse_tables(lingvo):
   layer = bridge_layer.LingvoLayer(params)
   layer.refuse_sparse_gradients = 'Adafactor leaves them alone'
   bridged = bridge_layer.BridgedLayer.config(lingvo_layer=layer).Instantiate()
-  with pytest.raises(errors.UserError, match='table have rows.* leaves them'):
+  with pytest.raises(
+    errors.UserError, match='table are sparse: .* leaves them'
+  ):
     bridged.init(jax.random.key(0), IDS, X)
 
 
-def test_gradients_drop_what_was_dropped(lingvo):
+def test_gradients_use_the_same_dropout_mask(lingvo):
   params = lingvo.scaled.Params().Set(name='own', keep_prob=0.5)
   params.bn.Set(gamma_zero_init=True)  # Then the output is beta, or dropped.
   layer, variables = _bridged(params, NestedMap(x=X))
@@ -257,7 +259,7 @@ def test_gradients_drop_what_was_dropped(lingvo):
   np.testing.assert_array_equal(by_beta, seeds[0].sum([0, 1]))
 
 
-def test_parts_that_cannot_be_built_are_issues(lingvo):
+def test_components_that_cannot_be_built_are_issues(lingvo):
   params = lingvo.scaled.Params().Set(name='own')
   params.bn = lingvo.builder._Id('no_normalization')
   report = Report(bridge_part=bridge_layer.bridge_part)
@@ -272,14 +274,14 @@ def test_parts_that_cannot_be_built_are_issues(lingvo):
 def test_a_task_of_translated_and_bridged_layers_learns_as_in_lingvo(
   lingvo, caplog
 ):
-  """Of repeated layers, where values of all of them stand in one variable."""
+  """With repeated layers, whose values are stacked in one variable."""
   caplog.set_level('INFO')
   layers = lingvo_runtime.module('lingvo.core.builder_layers')
   task, b = builder_example_test.built_task('Adam'), lingvo.builder
   body = b._Seq('body', b._Linear('linear', 8, 8), lingvo.powers.Params())
   body.sub[1].name = 'own'
   task.network = layers.RepeatLayer.Params().Set(repeat=2, body=body)
-  with pytest.raises(errors.UserError, match='no translator is registered'):
+  with pytest.raises(errors.UserError, match=registry.UNKNOWN):
     bridge_task.translate(task, 'built', 'native')
   translated = bridge_task.translate(task, 'built', 'auto')
   assert translated.config.model.cls is builder_example_test.BuiltModel

@@ -1,4 +1,4 @@
-"""Which task a model runs, and the device that Lingvo believes it is for."""
+"""Tests of the task of a bridged model, and of the device it is built for."""
 
 import copy
 
@@ -46,7 +46,7 @@ def _bfloat16(params):
     (lambda: _bfloat16(small_task.params(_lower_on_tpu)), 'tpu', ''),
   ],
 )
-def test_the_device_is_the_first_that_the_task_takes(
+def test_the_device_is_the_first_that_the_task_supports(
   params, device, reason, caplog
 ):
   caplog.set_level('INFO')
@@ -54,16 +54,18 @@ def test_the_device_is_the_first_that_the_task_takes(
   trace = task.trace(('loss',), small_task.batch())
   assert task.xla_device == device
   assert trace.unused == ('table',)
-  told = [r.getMessage() for r in caplog.records if 'xla_dev' in r.getMessage()]
-  assert len(told) == bool(reason)
-  assert reason in ' '.join(told)
+  logged = [
+    r.getMessage() for r in caplog.records if 'xla_dev' in r.getMessage()
+  ]
+  assert len(logged) == bool(reason)
+  assert reason in ' '.join(logged)
   # Evaluation has the same.
   assert task.at_evaluation._xla_device == device
   assert task.at_evaluation.do_eval and not task.at_training.do_eval
   assert task.at_training is task.at_training
 
 
-def test_what_is_replaced_is_told_once(caplog):
+def test_replaced_ops_are_logged_once(caplog):
   def compute(task, theta, batch):
     tf = lingvo_runtime.module('lingvo.compat')
     loss, weight = small_task.product(task, theta, batch)['loss']
@@ -73,11 +75,11 @@ def test_what_is_replaced_is_told_once(caplog):
   task = LingvoTask(small_task.params(compute))
   for _ in range(2):
     task.trace(('loss',), small_task.batch())
-  told = [
+  logged = [
     r.getMessage() for r in caplog.records if 'replaced' in r.getMessage()
   ]
-  assert len(told) == 1
-  assert told[0].endswith('own seed: random_uniform (1)')
+  assert len(logged) == 1
+  assert logged[0].endswith('own seed: random_uniform (1)')
 
 
 def test_a_device_that_is_given_is_the_only_one():
@@ -117,13 +119,13 @@ def _refused_by_us(task, theta, batch):
     (_refused_by_us, '^small assigns to the weight w, which learners'),
   ],
 )
-def test_where_neither_device_does_it_is_told_why(compute, words):
+def test_the_error_has_the_reasons_of_both_devices(compute, words):
   task = LingvoTask(small_task.params(compute))
   with pytest.raises(errors.UserError, match=words):
     task.trace(('loss',), small_task.batch())
 
 
-def test_a_wrong_name_is_told_after_the_first_device():
+def test_a_wrong_name_is_reported_after_the_first_device():
   builds = []
 
   def build(task):
@@ -131,8 +133,8 @@ def test_a_wrong_name_is_told_after_the_first_device():
     return task.no_such_method()
 
   task = LingvoTask(small_task.params(build=build))
-  told = 'cannot be run as a function: AttributeError: no_such_method'
-  with pytest.raises(errors.UserError, match=told):
+  words = 'cannot be run as a function: AttributeError: no_such_method'
+  with pytest.raises(errors.UserError, match=words):
     task.trace(('loss',), small_task.batch())
   assert builds and all(builds)  # It was not tried without a TPU.
 

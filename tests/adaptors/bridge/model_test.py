@@ -1,4 +1,4 @@
-"""Lingvo's FProp as a model of ours: variables, gradients, what is written."""
+"""Tests of Lingvo's FProp as a model: variables, gradients, updates."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def _model(compute=_compute, **fields):
 
 
 def _batch():
-  # As inputs give it; no Lingvo task knows the weights of samples.
+  # Inputs add example weights, which Lingvo tasks do not know.
   return NestedMap(small_task.batch(), eval_sample_weights=np.ones(2))
 
 
@@ -63,7 +63,7 @@ def _apply(model, variables, mutable=(NON_TRAINABLE,)):
 
 
 def _loss_of(model, of):
-  """Returns a function of params and probes, and what it writes."""
+  """Returns a function of params and probes that also returns updates."""
 
   def loss(params, probes):
     variables = {**_variables(), PARAMS: params, ROW_PROBES: probes}
@@ -94,7 +94,7 @@ def test_variables_start_as_in_lingvo(model):
 
 
 def test_gradients_of_several_losses(model):
-  """Those of a sum are the sums, but facts are of each loss by itself."""
+  """Gradients add up over losses; row statistics are of one loss."""
   loss = _loss_of(model, lambda m: 3.0 * m['loss'][0] + 0.5 * m['double'][0])
   grad = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
   params = _variables()[PARAMS]
@@ -112,7 +112,7 @@ def test_gradients_of_several_losses(model):
 
 
 @pytest.mark.parametrize('factor', [1.0, -3.0])
-def test_facts_are_of_the_gradient_that_is_taken(model, factor):
+def test_row_statistics_are_of_the_computed_gradient(model, factor):
   loss = _loss_of(model, lambda m: factor * m['loss'][0])
   params = _variables()[PARAMS]
   facts, _ = jax.grad(loss, 1, has_aux=True)(params, _probes(model))
@@ -125,8 +125,8 @@ def test_facts_are_of_the_gradient_that_is_taken(model, factor):
 @pytest.mark.parametrize(
   ('of', 'words'),
   [
-    (lambda m: m['other'][0], 'small: a gradient of other is asked for'),
-    (lambda m: m['loss'][1], 'a gradient of the weight of loss is asked'),
+    (lambda m: m['other'][0], 'small: other cannot be differentiated'),
+    (lambda m: m['loss'][1], 'the weight of loss cannot be differentiated'),
   ],
 )
 def test_gradients_of_anything_else_are_refused(model, of, words):
@@ -141,7 +141,7 @@ def test_evaluation_writes_nothing(model):
   assert written[NON_TRAINABLE] == _variables()[NON_TRAINABLE]
   assert not per_example
   assert metrics['loss'][1] == 2
-  # The same without a gradient, and where nothing may be written.
+  # The same without a gradient, and without mutable collections.
   (at_training, _), written = _apply(model, _variables(), mutable=())
   assert at_training['loss'] == metrics['loss']
   assert not written
@@ -150,20 +150,20 @@ def test_evaluation_writes_nothing(model):
 @pytest.mark.parametrize(
   ('names', 'count'), [((), 1), (('weights',), 0), (('src_paddings',), 0)]
 )
-def test_batches_that_cannot_mark_rows_are_told(model, names, count, caplog):
+def test_batches_that_cannot_mark_padding_rows(model, names, count, caplog):
   batch = NestedMap(_batch(), inner={name: np.ones([2]) for name in names})
   rngs = {base_layer.RANDOM: jax.random.key(0)}
   with base_layer.eval_mode():
     model.apply(_variables(), batch, rngs=rngs)
-  told = [r for r in caplog.records if 'fill up the last' in r.getMessage()]
-  assert len(told) == count
+  logged = [r for r in caplog.records if 'padding rows' in r.getMessage()]
+  assert len(logged) == count
 
 
 def test_the_step_of_lingvo_counts_updates_of_weights():
   def compute(task, theta, batch):
     py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-    told = small_task.product(task, theta, batch)
-    return {**told, 'step': (py_utils.GetGlobalStep(), 1.0)}
+    metrics = small_task.product(task, theta, batch)
+    return {**metrics, 'step': (py_utils.GetGlobalStep(), 1.0)}
 
   model = _model(compute, batches_per_step=(4, 3))
   steps = []
@@ -177,8 +177,8 @@ def test_the_step_of_lingvo_counts_updates_of_weights():
 def test_random_numbers_follow_from_the_key():
   def compute(task, theta, batch):
     tf = lingvo_runtime.module('lingvo.compat')
-    told = small_task.product(task, theta, batch)
-    return {**told, 'drawn': (tf.random.uniform([]), 1.0)}
+    metrics = small_task.product(task, theta, batch)
+    return {**metrics, 'drawn': (tf.random.uniform([]), 1.0)}
 
   model = _model(compute)
 
@@ -195,13 +195,13 @@ def test_random_numbers_follow_from_the_key():
 
 def test_sparse_gradients_can_be_refused():
   model = _model(refuse_sparse_gradients='it skips rows')
-  words = 'gradients of table have rows only .*: it skips rows'
+  words = 'gradients of table are sparse: it skips rows'
   with pytest.raises(errors.UserError, match=words):
     model.init(jax.random.key(0), _batch())
 
 
 @pytest.mark.parametrize('platform', ['cpu', 'cuda', 'tpu'])
-def test_what_tensorflow_compiles_is_for_any_device(model, platform):
+def test_what_tensorflow_lowers_is_for_any_device(model, platform):
   """TensorFlow itself needs neither a GPU nor a TPU."""
 
   def loss(params):

@@ -1,8 +1,8 @@
-"""A task of a user's own: known layers, put together in a way of its own.
+"""A custom task of a user, composed of Lingvo's layers.
 
-It is an ordinary Lingvo module, as a user has it: nothing in it knows of JAX.
-Letters are looked up, projected with batch norm, and tell the next letter. A
-variable that no learner trains counts what the task has seen.
+It is an ordinary Lingvo module of a user and does not use JAX. It predicts the
+next letter from embeddings, with a projection and batch norm. A non-trainable
+variable counts the letters seen.
 
 Shapes: B rows, T letters.
 """
@@ -17,7 +17,7 @@ _DIMS = 8
 
 
 class NextLetter(base_model.BaseTask):
-  """Tells the next letter from the last one."""
+  """Predicts the next letter from the last one."""
 
   @classmethod
   def Params(cls):
@@ -27,7 +27,7 @@ class NextLetter(base_model.BaseTask):
     p.Define('hidden', layers.ProjectionLayer.Params(), 'In between.')
     p.Define('softmax', layers.SimpleFullSoftmax.Params(), 'The next letter.')
     p.Define('dropout', layers.DropoutLayer.Params(), 'Of hidden values.')
-    p.train.Define('smoothing', 0.0, 'Added to the loss, for all to see.')
+    p.train.Define('smoothing', 0.0, 'Added to the loss.')
     p.emb.Set(vocab_size=76, embedding_dim=_DIMS, max_num_shards=1)
     p.norm.Set(dim=_DIMS)
     p.hidden.Set(input_dim=_DIMS, output_dim=_DIMS, batch_norm=False)
@@ -53,23 +53,24 @@ class NextLetter(base_model.BaseTask):
     return self.dropout.FProp(theta.dropout, x)
 
   def ComputeLoss(self, theta, predictions, batch):
-    told = self.softmax.FProp(
+    outputs = self.softmax.FProp(
       theta.softmax,
       [predictions],
       class_weights=batch.weights[:, :, None],
       class_ids=batch.labels[:, :, None],
     )
-    loss = told.avg_xent + self.params.train.smoothing
+    loss = outputs.avg_xent + self.params.train.smoothing
     if not self.do_eval:
-      counted = tf.assign_add(self.vars.letters_seen, told.total_weight)
+      counted = tf.assign_add(self.vars.letters_seen, outputs.total_weight)
       with tf.control_dependencies([counted]):
         loss = tf.identity(loss)
     each = tf.reduce_sum(
-      tf.reshape(told.per_example_xent, tf.shape(batch.ids)) * batch.weights, 1
+      tf.reshape(outputs.per_example_xent, tf.shape(batch.ids)) * batch.weights,
+      1,
     )
     metrics = {
-      'loss': (loss, told.total_weight),
-      'log_pplx': (told.avg_xent, told.total_weight),
+      'loss': (loss, outputs.total_weight),
+      'log_pplx': (outputs.avg_xent, outputs.total_weight),
     }
     return metrics, {'xent': each}
 

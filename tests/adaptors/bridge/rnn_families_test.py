@@ -1,17 +1,15 @@
-"""Translation and punctuation by LSTMs, bridged, against Lingvo's training."""
+"""Tests of bridged translation and punctuation LSTMs against Lingvo."""
 
 import pytest
 
 from tests.adaptors.bridge import family_parity
 
-_FAMILIES = 'mt_rnmt', 'punctuator'
-
-
-@pytest.fixture(scope='module')
-def reports():
-  return family_parity.run(_FAMILIES)
+_FAMILIES = (
+  'punctuator',
+  pytest.param('mt_rnmt', marks=pytest.mark.slow),
+)
 
 
 @pytest.mark.parametrize('family', _FAMILIES)
-def test_trains_as_in_lingvo(reports, family):
-  family_parity.check(reports[family])
+def test_trains_as_in_lingvo(family):
+  family_parity.check(family_parity.reported(family))

@@ -1,4 +1,4 @@
-"""A Lingvo task of a few numbers, which does what a test wants.
+"""A Lingvo task with a few numbers, with functions given by a test.
 
 Shapes: B rows of a batch.
 """
@@ -18,7 +18,7 @@ def _task_class():
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
 
   class SmallTask(base.BaseTask):
-    """Has the weights `w` and `table`, and a counter that is not trained."""
+    """Has the weights `w` and `table`, and a non-trainable counter."""
 
     @classmethod
     def Params(cls):

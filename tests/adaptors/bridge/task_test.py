@@ -1,4 +1,4 @@
-"""Whole tasks, bridged: as Lingvo trains them, and through the trainer."""
+"""Tests of bridged tasks: as in Lingvo, and with the trainer."""
 
 import jax
 import numpy as np
@@ -8,6 +8,7 @@ from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.model import BridgedModel
 from adaptors.lingvo_parity.batches import nested
+from adaptors.translate import registry
 from pax_compat import base_layer, errors
 from pax_compat.input_core import example_rows
 from pax_compat.layers.models import language_model
@@ -23,7 +24,7 @@ params, batch = task_test.own_task(), task_test.letters(0, rows=16)
 translated = task_test.bridge_task.bridge_task(params, 'own')
 bridged = family_parity.Bridged(translated, batch, jax.devices())
 state = bridged.program.init_state(task_test.nested(batch))
-compiled = bridged.program.train_step.lower(state, bridged.placed(batch))
+compiled = bridged.program.train_step.lower(state, bridged.sharded(batch))
 text = compiled.compile().as_text()
 print(jax.device_count(), *(text.count(f' {name}(') for name in (
   'all-reduce', 'all-gather', 'all-to-all', 'collective-permute')))
@@ -31,7 +32,7 @@ print(jax.device_count(), *(text.count(f' {name}(') for name in (
 
 
 def own_task(**train):
-  """Returns Params of a task of a user's own, with its input."""
+  """Returns Params of a user's custom task, with its input."""
   experiment = lingvo_runtime.module(OWN).Tiny()
   params = experiment.Task()
   params.input = experiment.Train()
@@ -63,8 +64,8 @@ def test_a_users_task_trains_as_in_lingvo():
   bridged = family_parity.Bridged(translated, batches[0], jax.devices()[:1])
   state = bridged.state(theirs.variables[0])
   for step, batch in enumerate(batches):
-    state, told = bridged.program.train_step(state, nested(batch))
-    np.testing.assert_allclose(told['loss'], theirs.losses[step], rtol=1e-6)
+    state, outputs = bridged.program.train_step(state, nested(batch))
+    np.testing.assert_allclose(outputs['loss'], theirs.losses[step], rtol=1e-6)
     found = bridged.theta(*state.mdl_vars.values())
     for path, value in theirs.variables[step + 1].items():
       parity.assert_close(found[path], value, 2e-5, f'{path} after {step}')
@@ -76,7 +77,7 @@ def test_a_users_task_trains_as_in_lingvo():
 
 @pytest.mark.parametrize('do_eval', [False, True])
 def test_gradients_and_metrics_of_a_task_that_has_a_translation(do_eval):
-  """The bridge is held against it, which is held against Lingvo."""
+  """The bridge is compared with the translation."""
   params, batch = tiny_task.params(), tiny_task.batches()[0]
   states = []
   for translation in ('native', 'bridge'):
@@ -95,50 +96,48 @@ def test_gradients_and_metrics_of_a_task_that_has_a_translation(do_eval):
     mdl_vars = bridged.mdl_vars(weights)
     with base_layer.eval_mode(do_eval):
       states.append(bridged.loss_and_gradients(mdl_vars, batch)[:2])
-    told = bridged.program.eval_step(mdl_vars, nested(batch)).weighted
-    assert float(told['twice'][0]) == pytest.approx(2 * float(told['loss'][0]))
+    metrics = bridged.program.eval_step(mdl_vars, nested(batch)).weighted
+    loss, twice = (float(metrics[name][0]) for name in ('loss', 'twice'))
+    assert twice == pytest.approx(2 * loss)
   (loss, native), (same, found) = states
   np.testing.assert_allclose(loss, same, rtol=1e-6)
   parity.assert_gradients_close(found, native)
 
 
-def test_rows_that_fill_up_an_evaluation_do_not_count():
-  """They are what an eval input adds to the last batch."""
+def test_padding_rows_have_no_weight():
+  """An eval input adds them to the last batch."""
   batch = nested(letters(0, rows=3))
-  filled = jax.tree.map(
+  padded = jax.tree.map(
     lambda *rows: np.concatenate(rows),
     batch,
-    example_rows.fillers(jax.tree.map(lambda x: x[:1], batch), 5),
+    example_rows.padding_rows(jax.tree.map(lambda x: x[:1], batch), 5),
   )
   translated = bridge_task.bridge_task(own_task(), 'own')
   translated.config.evaluate.set(write_per_example_out=True)
   bridged = family_parity.Bridged(translated, batch, jax.devices()[:1])
   mdl_vars = bridged.program.init_state(batch).mdl_vars
-  exact, told = (
-    bridged.program.eval_step(mdl_vars, data) for data in (batch, filled)
+  exact, found = (
+    bridged.program.eval_step(mdl_vars, data) for data in (batch, padded)
   )
   assert exact.weighted['loss'][1] == batch.weights.sum()
   for name, (value, weight) in exact.weighted.items():
-    np.testing.assert_allclose(told.weighted[name], (value, weight), rtol=1e-6)
-  each = np.asarray(told.per_example['xent'])
+    np.testing.assert_allclose(found.weighted[name], (value, weight), rtol=1e-6)
+  each = np.asarray(found.per_example['xent'])
   np.testing.assert_allclose(each[:3], exact.per_example['xent'], rtol=1e-6)
   np.testing.assert_array_equal(each[3:], np.zeros(5))
 
 
-def test_auto_says_why_a_task_is_bridged(caplog):
+def test_auto_logs_why_a_task_is_bridged(caplog):
   caplog.set_level('INFO')
   translated = bridge_task.translate(own_task(), 'my.Task', 'auto')
   assert translated.config.model.cls is BridgedModel
-  assert (
-    f'task ({OWN}.NextLetter): no translator is registered for this class'
-    in caplog.text
-  )
+  assert f'task ({OWN}.NextLetter): {registry.UNKNOWN}' in caplog.text
   assert 'my.Task is bridged: Lingvo computes it inside of JAX' in caplog.text
   note = translated.notes[-1]
   assert note.startswith('all of it is bridged, and not some of its layers: ')
-  assert 'no translator is registered for this class' in note
+  assert registry.UNKNOWN in note
   assert note in caplog.text
-  with pytest.raises(errors.UserError, match='no translator is registered'):
+  with pytest.raises(errors.UserError, match=registry.UNKNOWN):
     bridge_task.translate(own_task(), 'my.Task', 'native')
 
 
@@ -180,24 +179,23 @@ def test_what_cannot_be_bridged_is_refused(change, words):
   change(params)
   with pytest.raises(errors.UserError, match=words):
     bridge_task.bridge_task(params, 'small')
-  # Every reason is told where neither way is possible.
-  with pytest.raises(
-    errors.UserError, match='no translator is registered'
-  ) as told:
+  # If neither is possible, the error has every reason.
+  with pytest.raises(errors.UserError, match=registry.UNKNOWN) as error:
     bridge_task.translate(params, 'small', 'auto')
-  assert 'cannot be bridged' in str(told.value)
+  assert 'cannot be bridged' in str(error.value)
 
 
 def test_optimizers_that_skip_rows_refuse_sparse_gradients():
   momentum = tiny_task.optimizer('Momentum')
   params = tiny_task.params(optimizer=momentum)
   translated = bridge_task.bridge_task(params, 'tiny')
-  with pytest.raises(errors.UserError, match=r'emb.wm\[0\] have rows only'):
+  with pytest.raises(errors.UserError, match=r'emb.wm\[0\] are sparse'):
     family_parity.Bridged(translated, tiny_task.batches()[0], jax.devices()[:1])
 
 
+@pytest.mark.slow
 def test_nothing_gathers_the_batch():
-  """Split over devices, it takes all-reduces of sums and gradients only."""
+  """Sharded over devices, it needs all-reduces of sums and gradients only."""
   done = launching.run_script(GATHERS, XLA_FLAGS=launching.flags_of_devices(8))
   assert done.returncode == 0, done.stderr[-6000:]
   devices, reduced, *others = map(int, done.stdout.split()[-5:])
@@ -206,8 +204,9 @@ def test_nothing_gathers_the_batch():
   assert others == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_users_task_is_killed_and_continues(tmp_path):
-  """By its name, with no code but the user's own."""
+  """By its name, with the user's code only."""
   source = trainer_runs.ROOT / 'tests/adaptors/bridge/own_task.py'
   (tmp_path / 'my_letters.py').write_text(source.read_text())
   folder = tmp_path / 'run'
@@ -230,5 +229,5 @@ def test_a_users_task_is_killed_and_continues(tmp_path):
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'continues from the checkpoint of step {saved}' in done.stdout
   assert trainer_runs.steps_saved(folder)[-1] == saved + 2
-  told = trainer_runs.metrics(folder)
-  assert (saved + 2, 'eval_Dev', 'log_pplx') in told
+  metrics = trainer_runs.metrics(folder)
+  assert (saved + 2, 'eval_Dev', 'log_pplx') in metrics

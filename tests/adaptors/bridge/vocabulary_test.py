@@ -1,4 +1,4 @@
-"""Tests of how many ids of tokens a Lingvo task knows."""
+"""Tests of the number of token ids of a Lingvo task."""
 
 import pytest
 
@@ -14,17 +14,17 @@ from tests.adaptors.bridge.families import (
 from tests.adaptors.lingvo_input import generators
 
 
-def test_a_task_knows_the_rows_of_its_largest_table():
+def test_the_rows_of_the_largest_table():
   params = mt_transformer.task_params()
   # However large the vocabulary of its input is.
   params.input = generators.lm_params('iota:3')
-  assert vocabulary.known_to(params) == sentence_pairs.VOCAB_SIZE
+  assert vocabulary.num_ids(params) == sentence_pairs.VOCAB_SIZE
   params.encoder.token_emb.vocab_size = 50
   config = BridgedModel.config(lingvo_task=LingvoTask(params))
   assert BridgedModel.known_ids(config) == 50
 
 
 @pytest.mark.parametrize('params', [lenet5.task_params, small_task.params])
-def test_other_tasks_may_know_any(params):
-  """Classes of images are no tokens, and a user's task has any table."""
-  assert vocabulary.known_to(params()) is None
+def test_other_tasks_are_uncertain(params):
+  """Image classes are not tokens, and a user's task may have any table."""
+  assert vocabulary.num_ids(params()) is None

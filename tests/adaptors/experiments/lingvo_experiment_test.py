@@ -1,4 +1,4 @@
-"""A class of Lingvo's registry as an experiment: its task and its datasets."""
+"""Tests of Lingvo experiments with one task: the task and the datasets."""
 
 import types
 
@@ -17,12 +17,12 @@ from tests.adaptors.translate import tiny_task
 
 
 def _model_params(*, task=None, schedule=None, held_out=()):
-  """Returns an instance of a class such as users register.
+  """Returns an instance of a class like those that users register.
 
   Args:
     task: changes the task's Params.
     schedule: fields of its program schedule.
-    held_out: names of the datasets beside the training data.
+    held_out: names of the held-out datasets.
   """
   base = lingvo_runtime.module('lingvo.core.base_model_params')
   program = lingvo_runtime.module('lingvo.core.program')
@@ -65,7 +65,7 @@ def _experiment(model_params, **options):
   )
 
 
-def test_when_what_is_evaluated_and_decoded():
+def test_the_intervals_of_evaluation_and_decoding():
   experiment = _experiment(
     _model_params(
       held_out=['Dev', 'Test'],
@@ -98,7 +98,7 @@ def test_nothing_but_training():
 
 
 @pytest.mark.parametrize('method', ['Model', 'Train', 'Dev', 'ProgramSchedule'])
-def test_a_typo_in_a_method_of_the_class_is_told_with_its_place(method):
+def test_a_typo_in_a_method_of_the_class_is_reported_with_its_location(method):
   model_params = _model_params(held_out=['Dev'])
   params = model_params.Train()
 
@@ -128,8 +128,7 @@ def test_replay_is_of_the_training_data():
   assert not train.replay
 
 
-def test_datasets_without_an_end_are_read_on():
-  """There is nothing of them that would be the whole."""
+def test_infinite_datasets_are_evaluated_by_number_of_batches():
   inputs = lingvo_runtime.module('lingvo.core.base_input_generator')
   model_params = _model_params(
     held_out=['Dev', 'Test'],
@@ -144,7 +143,7 @@ def test_datasets_without_an_end_are_read_on():
   dev, test = _experiment(model_params).eval_datasets()
   assert dev.cls is input_adaptor.LingvoInputAdaptor
   assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
-  # The schedule does not say how much of it; reading it may find an end.
+  # The schedule does not limit it; it may be finite.
   assert test.cls is eval_adaptors.LingvoEvalAdaptor
 
 
@@ -167,7 +166,7 @@ def test_early_stopping_by_a_dataset_that_the_schedule_leaves_out():
   assert task.train.eval_during_training == ('Dev',)
 
 
-def test_early_stopping_by_a_dataset_that_is_not_there():
+def test_early_stopping_by_a_dataset_that_does_not_exist():
   experiment = _experiment(
     _model_params(task=_stopping('eval_dev'), held_out=['Test'])
   )
@@ -175,28 +174,30 @@ def test_early_stopping_by_a_dataset_that_is_not_there():
     experiment.task()
 
 
-def test_an_override_of_how_it_is_trained():
+def test_overrides_of_train_params():
   experiment = _experiment(
     _model_params(), model_params_override='task.train.max_steps : 7'
   )
   assert experiment.task().train.num_train_steps == 7
 
 
-def test_a_model_of_several_tasks_is_another_kind():
+def test_a_multi_task_model_is_refused():
   base = lingvo_runtime.module('lingvo.core.base_model')
   model_params = types.SimpleNamespace(Model=base.MultiTaskModel.Params)
-  with pytest.raises(errors.UserError, match='is a MultiTaskModel, of what is'):
+  with pytest.raises(
+    errors.UserError, match='model is a MultiTaskModel; expected'
+  ):
     _experiment(model_params)
 
 
-def test_a_model_of_its_own_is_refused():
+def test_a_derived_model_is_refused():
   base = lingvo_runtime.module('lingvo.core.base_model')
 
   class Renamed(base.SingleTaskModel):
     """Nothing is different."""
 
   class Sampling(Renamed):
-    """Says itself which task is trained."""
+    """Overrides SampleTask."""
 
     def SampleTask(self, global_step):
       return None

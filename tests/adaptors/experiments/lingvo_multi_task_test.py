@@ -1,4 +1,4 @@
-"""Classes of Lingvo's registry with several tasks, as experiments."""
+"""Tests of Lingvo experiments with several tasks."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ class Letters(python_docs.TransformerLmTiny):
 
 
 class Wider(Letters):
-  """A model of its own."""
+  """A derived model."""
 
   MODEL_DIM = 12
 
@@ -61,11 +61,11 @@ class Both(base_model_params.MultiTaskModelParams):
 
 
 def _model_params(*, schedule=None, held_out=(), change=lambda params: None):
-  """Returns an instance of a class such as users register.
+  """Returns an instance of a class like those that users register.
 
   Args:
     schedule: steps that each task's program schedule trains; None for none.
-    held_out: names of the datasets beside the training data.
+    held_out: names of the held-out datasets.
     change: changes the model's Params.
   """
   base = lingvo_runtime.module('lingvo.core.base_model_params')
@@ -136,7 +136,7 @@ def test_the_datasets_of_each_task():
     ('Dev_tag', 'Dev_tag', 'tag'),
     ('Dev_words', 'Dev_words', 'words'),
   ]
-  # Nothing is evaluated in between where no schedule says so.
+  # Without a schedule, evaluations run only at the end.
   assert experiment.task().train.eval_during_training == ()
   assert experiment.task().train.eval_skip_train
 
@@ -148,7 +148,7 @@ def _in_turn(params):
   )
 
 
-def test_a_program_schedule_says_how_long_a_draw_lasts():
+def test_a_program_schedule_sets_the_steps_per_draw():
   experiment = _experiment(
     held_out=['Dev'], schedule=dict.fromkeys(TASKS, 20), change=_in_turn
   )
@@ -185,32 +185,32 @@ def _one_task(params):
 
 
 @pytest.mark.parametrize(
-  ('settings', 'words'),
+  ('settings', 'message'),
   [
     (dict(change=_shared), 'RegExSharedVariableModel overrides .*__init__'),
     (dict(change=_one_task), 'fewer than two tasks'),
-    (dict(schedule={'tag': 20}), r'of the tasks tag; expected tag, words'),
+    (dict(schedule={'tag': 20}), r'has the tasks tag; expected tag, words'),
     (dict(schedule={'tag': 20, 'words': 10}), 'of tag, words differ'),
     (dict(translation='bridge'), 'several tasks, .*; expected auto or native'),
   ],
 )
-def test_what_is_not_supported_is_refused(settings, words):
-  with pytest.raises(errors.UserError, match=words):
+def test_unsupported_settings_are_refused(settings, message):
+  with pytest.raises(errors.UserError, match=message):
     _experiment(**settings).task()
 
 
-def test_there_is_no_one_task():
-  """So parity is not told."""
+def test_there_are_no_params_of_a_single_task():
   with pytest.raises(errors.UserError, match='the tasks tag, words; expected'):
     _experiment().task_params()
 
 
 def test_names_in_checkpoints():
-  names = _experiment().facts.names
+  names = _experiment().checkpoint_metadata.names
   assert names['tag.first.w'] == 'tag/tiny/first/w/var'
   assert names['words.emb.wm[0]'] == 'words/tiny/emb/var_0/var'
 
 
+@pytest.mark.slow
 def test_a_run_is_killed_and_continues(tmp_path):
   (tmp_path / 'my_tasks.py').write_text(MODULE)
   folder = tmp_path / 'run'
@@ -231,12 +231,12 @@ def test_a_run_is_killed_and_continues(tmp_path):
   assert done.returncode == 0, done.stdout + done.stderr
   assert f'continues from the checkpoint of step {saved}' in done.stdout
   assert trainer_runs.steps_saved(folder)[-1] == last
-  told = trainer_runs.metrics(folder)
+  metrics = trainer_runs.metrics(folder)
   for step, draw in enumerate(np.random.default_rng(0).random(last), 1):
     # Both tasks have the same weight.
     trained, other = ('letters', 'wider')[:: 1 if draw < 0.5 else -1]
-    loss = told[step, 'train', 'loss']
-    assert told[step, 'train', f'{trained}/loss'] == loss
-    assert (step, 'train', f'{other}/loss') not in told
+    loss = metrics[step, 'train', 'loss']
+    assert metrics[step, 'train', f'{trained}/loss'] == loss
+    assert (step, 'train', f'{other}/loss') not in metrics
   for task in ('letters', 'wider'):
-    assert (last, f'eval_Dev_{task}', f'{task}/log_pplx') in told
+    assert (last, f'eval_Dev_{task}', f'{task}/log_pplx') in metrics

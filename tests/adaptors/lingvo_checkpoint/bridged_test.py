@@ -3,7 +3,7 @@
 import numpy as np
 
 from adaptors.bridge import task as bridge
-from adaptors.checkpoints import exporting, files, importing, task_facts
+from adaptors.checkpoints import exporting, files, importing, task_metadata
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, checkpoints, learners
 from pax_compat.trainer import partitioning, program
@@ -27,23 +27,23 @@ def test_moving_statistics_are_carried(tmp_path):
   made = program.create(
     translated.config.Instantiate(), partitioning.create_mesh(None, None), first
   )
-  facts = task_facts.of(params, translated)
+  metadata = task_metadata.of(params, translated)
   original = files.newest(tmp_path / f'ckpt-{_SAVED:08d}')
-  state = importing.read_state(original, facts, made, first)
+  state = importing.read_state(original, metadata, made, first)
 
-  moving = [v for v in facts.variables if not v.is_trainable]
+  moving = [v for v in metadata.variables if not v.is_trainable]
   assert {'moving_mean', 'moving_variance'} <= {
     v.theta[0].rpartition('.')[2] for v in moving
   }
   arrays = checkpoints.state_paths(state)
-  for variable in facts.variables:
+  for variable in metadata.variables:
     kind = 'params' if variable.is_trainable else 'non_trainable'
     path = f'mdl_vars.{kind}.{variable.jax.replace("/", ".")}'
     [theta] = variable.theta
     np.testing.assert_array_equal(arrays[path], values[_SAVED][theta], path)
   assert int(arrays['mdl_vars.non_trainable.global_step']) == _SAVED
   exported = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'exported')
+    exporting.write(state, metadata, tmp_path / 'exported')
   )
   assert exported.shapes == original.shapes
   for name in original.shapes:
@@ -51,7 +51,7 @@ def test_moving_statistics_are_carried(tmp_path):
 
   for batch in data[_SAVED:]:
     state, _ = made.train_step(state, nested(batch))
-  for variable in facts.variables:
+  for variable in metadata.variables:
     kind = (
       base_layer.PARAMS if variable.is_trainable else base_layer.NON_TRAINABLE
     )

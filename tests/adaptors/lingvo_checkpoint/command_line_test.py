@@ -71,7 +71,7 @@ def _convert(*arguments, run=trainer_runs.forked):
   return run('-m', 'adaptors.lingvo_checkpoint', *arguments)
 
 
-def test_a_run_goes_on_from_its_folder_alone(lingvos, tmp_path):
+def test_a_run_continues_from_its_folder_alone(lingvos, tmp_path):
   folder = tmp_path / 'run'
   done = trainer_runs.main(
     f'--lingvo_logdir={lingvos}',
@@ -81,12 +81,13 @@ def test_a_run_goes_on_from_its_folder_alone(lingvos, tmp_path):
   assert done.returncode == 0, done.stderr
   newest = lingvos / 'train' / 'ckpt-00000003'
   assert f"starts from Lingvo's checkpoint {newest} of step 3" in done.stdout
-  told = trainer_runs.metrics(folder)
-  steps = {step for step, split, _ in told if split == 'train'}
+  metrics = trainer_runs.metrics(folder)
+  steps = {step for step, split, _ in metrics if split == 'train'}
   assert steps == {4, 5}
   assert trainer_runs.steps_saved(folder) == [5]
 
 
+@pytest.mark.slow
 def test_there_and_back(lingvos, corpus, tmp_path):
   ours, theirs = tmp_path / 'ours', tmp_path / 'theirs'
   flags = (f'--lingvo_logdir={lingvos}', f'--job_log_dir={ours}')
@@ -104,14 +105,18 @@ def test_there_and_back(lingvos, corpus, tmp_path):
   log = _lingvos_trainer(theirs, corpus, 4)
   assert f'Load from checkpoint {exported.prefix}' in log
   assert int(files.newest(theirs).read('global_step')) == 4
-  # What differs is told, and nothing is overwritten.
+  # Differences are listed, and nothing is overwritten.
   other = tmp_path / 'other'
   shutil.copytree(lingvos, other)
   for file in (other / 'train').glob('ckpt-00000003*'):
     file.unlink()
   done = _convert('verify', f'--lingvo_logdir={other}', f'--job_log_dir={ours}')
   trainer_runs.assert_mistake(
-    done, 'is not', 'ckpt-00000000', 'mdl_vars.params.lm.softmax.w', 'step'
+    done,
+    'does not equal',
+    'ckpt-00000000',
+    'mdl_vars.params.lm.softmax.w',
+    'step',
   )
   trainer_runs.assert_mistake(
     _convert('convert', *flags), 'has checkpoints already'
@@ -119,7 +124,7 @@ def test_there_and_back(lingvos, corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('flags', 'told'),
+  ('flags', 'message'),
   [
     ((), 'no command'),
     (('convert',), '--exp is required'),
@@ -130,5 +135,5 @@ def test_there_and_back(lingvos, corpus, tmp_path):
     ),
   ],
 )
-def test_mistakes(flags, told, tmp_path):
-  trainer_runs.assert_mistake(_convert(*flags), told)
+def test_mistakes(flags, message, tmp_path):
+  trainer_runs.assert_mistake(_convert(*flags), message)

@@ -6,7 +6,7 @@ from tests.adaptors.translate import tiny_model
 
 
 def train(task_params, data, folder, *, restored=None) -> dict[int, dict]:
-  """Trains in graph mode; a checkpoint after each step, as Lingvo writes it.
+  """Trains in graph mode and saves a checkpoint after each step, as Lingvo.
 
   Args:
     task_params: of Lingvo.
@@ -22,7 +22,7 @@ def train(task_params, data, folder, *, restored=None) -> dict[int, dict]:
     saver = _Saver(made.session, variables, folder, restored)
     made.start()
     for batch in data:
-      saver.step(made.task.train_op, made.fed(batch))
+      saver.step(made.task.train_op, made.feed_dict(batch))
   return saver.values
 
 

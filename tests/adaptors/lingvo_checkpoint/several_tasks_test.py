@@ -1,9 +1,9 @@
-"""States of several tasks made of real TensorFlow checkpoints, and back."""
+"""Import and export of multi-task states with real TensorFlow checkpoints."""
 
 import numpy as np
 import pytest
 
-from adaptors.checkpoints import exporting, files, importing, task_facts
+from adaptors.checkpoints import exporting, files, importing, task_metadata
 from adaptors.translate.tasks import multi_task
 from pax_compat import base_layer, checkpoints, errors, learners
 from pax_compat.nested_map import NestedMap
@@ -14,7 +14,7 @@ from tests.adaptors.translate import parity, tiny_model, tiny_task
 
 pytestmark = native_library.NEEDS_LINGVO
 
-# Which task a step trains; at the checkpoint neither has made all steps.
+# The task of each step; at the checkpoint neither has made all its steps.
 _ORDER = ('tag', 'tag', 'tag', 'words', 'words') + ('words', 'tag') * 2
 _SAVED = 5
 
@@ -55,7 +55,7 @@ def lingvos(request, tmp_path_factory):
 
 
 def _imported(params, batch, checkpoint):
-  """Returns the facts, the program and the state of a checkpoint."""
+  """Returns the metadata, the program and the state of a checkpoint."""
   translated = multi_task.translate_model(params, 'both').task
   example = NestedMap(tag=batch, words=batch)
   made = program.create(
@@ -63,16 +63,20 @@ def _imported(params, batch, checkpoint):
     partitioning.create_mesh(None, None),
     example,
   )
-  facts = task_facts.of_several(params, translated)
-  return facts, made, importing.read_state(checkpoint, facts, made, example)
+  metadata = task_metadata.of_several(params, translated)
+  return (
+    metadata,
+    made,
+    importing.read_state(checkpoint, metadata, made, example),
+  )
 
 
 def test_there_and_back(lingvos, tmp_path):
   params, data, folder, weights = lingvos
   original = files.newest(folder / f'ckpt-{_SAVED:08d}')
-  facts, made, state = _imported(params, data[0][1], original)
+  metadata, made, state = _imported(params, data[0][1], original)
   exported = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'exported')
+    exporting.write(state, metadata, tmp_path / 'exported')
   )
   assert exported.shapes == original.shapes
   for name in original.shapes:
@@ -81,11 +85,11 @@ def test_there_and_back(lingvos, tmp_path):
     state, _ = made.train_step(state, NestedMap({task: batch}))
   assert int(state.step) == len(_ORDER)
   params_of = learners.by_path(state.mdl_vars[base_layer.PARAMS])
-  ours = facts.variables.to_lingvo(params_of)
+  ours = metadata.variables.to_lingvo(params_of)
   for path, value in weights[len(_ORDER)].items():
     parity.assert_close(ours[path], value, 1e-5, path)
-  # Lingvo goes on from what we trained.
-  restored = exporting.write(state, facts, tmp_path / 'trained')
+  # Lingvo continues from our state.
+  restored = exporting.write(state, metadata, tmp_path / 'trained')
   again = lingvo_runs.train_several(
     params, data[:1], tmp_path, restored=restored
   )
@@ -99,12 +103,14 @@ def test_shared_variables_are_refused():
   params = _params(in_scopes=False)
   params.task_params.tag.name = params.task_params.words.name
   translated = multi_task.translate_model(params, 'both').task
-  with pytest.raises(errors.UserError, match='tiny/emb/var_0/var together'):
-    task_facts.of_several(params, translated)
+  with pytest.raises(
+    errors.UserError, match='shares the variable tiny/emb/var_0'
+  ):
+    task_metadata.of_several(params, translated)
 
 
 def test_powers_that_contradict_each_other(lingvos):
-  """As of a task whose decays were others."""
+  """As from a task trained with other decays."""
   params, data, folder, _ = lingvos
   params = params.Copy()
   params.task_params.tag.train.optimizer.beta1 = 0.5
@@ -117,7 +123,7 @@ def test_what_eager_mode_wrote(tmp_path):
   _, step = lingvo_runs.train_several_eagerly(params, batch, tmp_path, 'V1')
   _, _, state = _imported(params, batch, files.newest(tmp_path))
   arrays = checkpoints.state_paths(state)
-  # Every step was one of both tasks, and Lingvo counted both.
+  # Each step trained both tasks, and Lingvo counted both.
   assert int(arrays['step']) == step >= 4
   for count in ('tag.optimizer.0.1', 'words.optimizer.main.0.1'):
     assert int(arrays[f'opt_state.{count}.count']) == 2

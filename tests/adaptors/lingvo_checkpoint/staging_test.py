@@ -1,4 +1,4 @@
-"""Arrays that are kept on the disk while others are made."""
+"""Tests of arrays staged on disk."""
 
 import time
 
@@ -8,10 +8,10 @@ from adaptors.lingvo_checkpoint.staging import Staging
 
 
 def _never():
-  raise AssertionError('it was made already')
+  raise AssertionError('the array exists already')
 
 
-def test_what_was_made_is_found_again(tmp_path):
+def test_existing_arrays_are_reused(tmp_path):
   first = Staging(tmp_path / 'kept', 'a')
   array = np.arange(6.0).reshape(2, 3)
   np.testing.assert_array_equal(first.get('x', lambda: array), array)

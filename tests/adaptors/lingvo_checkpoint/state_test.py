@@ -1,4 +1,4 @@
-"""States made of real TensorFlow checkpoints, and the way back."""
+"""Import and export of states with real TensorFlow checkpoints."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.checkpoints import exporting, files, importing, task_facts
+from adaptors.checkpoints import exporting, files, importing, task_metadata
 from pax_compat import base_layer, errors, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library
@@ -15,7 +15,7 @@ from tests.adaptors.translate import micro_batches, parity, tiny_task
 
 pytestmark = native_library.NEEDS_LINGVO
 
-# Kinds of optimizers, and what else of `train`.
+# Kinds of optimizers, and other settings of `train`.
 _TRAIN = {
   'adagrad': lambda: dict(optimizer=tiny_task.optimizer('Adagrad')),
   'adam': lambda: dict(optimizer=tiny_task.optimizer('Adam')),
@@ -68,7 +68,7 @@ def _adafactor(**fields):
 
 
 def _of_dense(name, **fields):
-  """Of weights whose gradients are dense in Lingvo, which these go by."""
+  """Of weights with dense gradients in Lingvo, which these need."""
   return dict(
     optimizer=tiny_task.optimizer(name, **fields),
     bprop_variable_exclusion='emb',
@@ -107,26 +107,26 @@ def lingvos(request, tmp_path_factory):
 
 
 def _imported(params, batch, checkpoint, **allowed):
-  """Returns the facts, the program and the state of a checkpoint."""
+  """Returns the metadata, the program and the state of a checkpoint."""
   translated = tiny_task.translate(params)
   made = program.create(
     translated.config.Instantiate(), partitioning.create_mesh(None, None), batch
   )
-  facts = task_facts.of(params, translated)
+  metadata = task_metadata.of(params, translated)
   state = importing.read_state(
-    files.newest(checkpoint), facts, made, batch, **allowed
+    files.newest(checkpoint), metadata, made, batch, **allowed
   )
-  return facts, made, state
+  return metadata, made, state
 
 
-def _weights(facts, state):
+def _weights(metadata, state):
   params = learners.by_path(state.mdl_vars[base_layer.PARAMS])
-  return facts.variables.to_lingvo(params)
+  return metadata.variables.to_lingvo(params)
 
 
 @pytest.fixture(scope='module')
 def imported(lingvos):
-  """Returns the facts, the program and the state of a checkpoint in between."""
+  """Returns the metadata, the program and the state of a middle checkpoint."""
   params, data, folder, _ = lingvos
   return _imported(params, data[0], folder / f'ckpt-{_SAVED:08d}')
 
@@ -134,27 +134,29 @@ def imported(lingvos):
 def _trained(imported, data):
   """Returns the state after some more steps."""
   _, made, state = imported
-  state = jax.tree.map(jnp.copy, state)  # A step takes its state away.
+  state = jax.tree.map(jnp.copy, state)  # A step donates its state.
   for batch in data:
     state, _ = made.train_step(state, batch)
   return state
 
 
-def test_training_goes_on_as_in_lingvo(lingvos, imported):
+def test_training_continues_as_in_lingvo(lingvos, imported):
   _, data, _, weights = lingvos
-  facts, _, state = imported
-  for path, value in _weights(facts, state).items():
+  metadata, _, state = imported
+  for path, value in _weights(metadata, state).items():
     np.testing.assert_array_equal(value, weights[_SAVED][path])
   state = _trained(imported, data[_SAVED:])
   assert int(state.step) == _STEPS
-  for path, value in _weights(facts, state).items():
+  for path, value in _weights(metadata, state).items():
     parity.assert_close(value, weights[_STEPS][path], 1e-5, path)
 
 
 def test_an_exported_import_is_the_original(lingvos, imported, tmp_path):
-  folder, (facts, _, state) = lingvos[2], imported
+  folder, (metadata, _, state) = lingvos[2], imported
   original = files.newest(folder / f'ckpt-{_SAVED:08d}')
-  exported = files.TensorflowCheckpoint(exporting.write(state, facts, tmp_path))
+  exported = files.TensorflowCheckpoint(
+    exporting.write(state, metadata, tmp_path)
+  )
   assert exported.shapes == original.shapes
   assert exported.dtypes == original.dtypes
   for name in original.shapes:
@@ -164,7 +166,7 @@ def test_an_exported_import_is_the_original(lingvos, imported, tmp_path):
 @pytest.mark.parametrize(
   'lingvos', ['average', 'accumulator', 'rms_prop', 'learners'], indirect=True
 )
-def test_lingvo_goes_on_from_an_export(lingvos, imported, tmp_path):
+def test_lingvo_continues_from_an_export(lingvos, imported, tmp_path):
   params, data, _, weights = lingvos
   state = _trained(imported, data[_SAVED : _STEPS - 2])
   restored = exporting.write(state, imported[0], tmp_path)
@@ -184,18 +186,18 @@ def test_micro_batches(defers, tmp_path):
     params.defer_global_step_update = defers
     weights = lingvo_runs.train(params, data, tmp_path)
     original = files.newest(tmp_path / f'ckpt-{_SAVED:08d}')
-    facts, made, state = _imported(params, data[0], original.prefix)
+    metadata, made, state = _imported(params, data[0], original.prefix)
   assert int(original.read('global_step')) == (1 if defers else _SAVED + 1)
   assert int(state.step) == _SAVED
   exported = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'exported')
+    exporting.write(state, metadata, tmp_path / 'exported')
   )
   assert exported.shapes == original.shapes
   for name in original.shapes:
     assert exported.read(name).tobytes() == original.read(name).tobytes(), name
-  state = _trained((facts, made, state), data[_SAVED:])
+  state = _trained((metadata, made, state), data[_SAVED:])
   for path, value in weights[_STEPS].items():
-    parity.assert_close(_weights(facts, state)[path], value, 1e-5, path)
+    parity.assert_close(_weights(metadata, state)[path], value, 1e-5, path)
 
 
 def test_rows_that_are_padding(tmp_path):
@@ -205,19 +207,19 @@ def test_rows_that_are_padding(tmp_path):
   data = tiny_task.batches()[:2]
   lingvo_runs.train(params, data, tmp_path)
   original = files.newest(tmp_path)
-  facts, _, state = _imported(params, data[0], tmp_path)
+  metadata, _, state = _imported(params, data[0], tmp_path)
   table = 'tiny/emb/var_1/var'
   assert original.shapes[table] == (32769, 4)
   assert np.all(original.read(table)[-1])
   back = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'back', original)
+    exporting.write(state, metadata, tmp_path / 'back', original)
   )
   assert back.shapes == original.shapes
   for name in original.shapes:
     assert back.read(name).tobytes() == original.read(name).tobytes(), name
-  # Otherwise they are such that Lingvo's optimizer leaves them alone.
+  # Else they have initial values, which Lingvo's optimizer does not change.
   new = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'new')
+    exporting.write(state, metadata, tmp_path / 'new')
   )
   for name, value in ((table, 0), (f'{table}/Adagrad', 1)):
     rows, padding = new.read(name)[:-1], new.read(name)[-1]
@@ -233,9 +235,9 @@ def test_what_eager_mode_wrote(version, kind, tmp_path):
   params = tiny_task.params(**_TRAIN[kind]())
   batch = tiny_task.batches()[0]
   weights, step = lingvo_runs.train_eagerly(params, batch, tmp_path, version)
-  facts, made, state = _imported(params, batch, tmp_path)
+  metadata, made, state = _imported(params, batch, tmp_path)
   for path, value in weights.items():
-    np.testing.assert_array_equal(_weights(facts, state)[path], value)
+    np.testing.assert_array_equal(_weights(metadata, state)[path], value)
   assert int(state.step) == step >= 2
   # The moments are there too, not those of a first step.
   leaves = jax.tree.leaves(state.opt_state)
@@ -251,8 +253,8 @@ def adams(tmp_path_factory):
   return params, folder
 
 
-def test_what_is_missing_or_left_over_is_told(adams):
-  """Of a task that keeps averages, but not of its biases' gradients."""
+def test_missing_and_left_over_tensors_are_listed(adams):
+  """Of a task that keeps moving averages, and has no biases."""
   params, folder = adams
   params = params.Copy()
   params.train.ema_decay = 0.9
@@ -278,7 +280,7 @@ def test_what_is_missing_or_left_over_is_told(adams):
   assert int(state.step) == 1
 
 
-def test_another_shape_is_told(adams):
+def test_another_shape_is_refused(adams):
   params, folder = adams
   params = params.Copy()
   params.emb.vocab_size = 8
@@ -286,17 +288,17 @@ def test_another_shape_is_told(adams):
     _imported(params, tiny_task.batches()[0], folder)
 
 
-def test_a_file_that_was_cut_off(adams, tmp_path):
+def test_a_truncated_file(adams, tmp_path):
   params, folder = adams
   for file in folder.iterdir():
     data = file.read_bytes()
-    cut = len(data) // 2 if '.data-' in file.name else len(data)
-    (tmp_path / file.name).write_bytes(data[:cut])
+    size = len(data) // 2 if '.data-' in file.name else len(data)
+    (tmp_path / file.name).write_bytes(data[:size])
   with pytest.raises(errors.UserError, match='ckpt-00000001, tensor tiny/'):
     _imported(params, tiny_task.batches()[0], tmp_path)
 
 
-def test_an_index_that_was_cut_off(adams, tmp_path):
+def test_a_truncated_index(adams, tmp_path):
   _, folder = adams
   for file in folder.iterdir():
     (tmp_path / file.name).write_bytes(file.read_bytes()[:-20])
@@ -310,11 +312,11 @@ def test_a_checkpoint_that_is_not_there(adams):
     files.newest(folder / 'ckpt-0000001')
 
 
-def test_an_export_goes_on_where_it_was(adams, tmp_path, monkeypatch):
+def test_an_interrupted_export_resumes(adams, tmp_path, monkeypatch):
   params, folder = adams
-  facts, _, state = _imported(params, tiny_task.batches()[0], folder)
+  metadata, _, state = _imported(params, tiny_task.batches()[0], folder)
   whole = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'whole')
+    exporting.write(state, metadata, tmp_path / 'whole')
   )
   saved = []
   save = exporting._save
@@ -327,15 +329,15 @@ def test_an_export_goes_on_where_it_was(adams, tmp_path, monkeypatch):
 
   monkeypatch.setattr(exporting, '_save', failing)
   with pytest.raises(KeyboardInterrupt):
-    exporting.write(state, facts, tmp_path / 'parts')
+    exporting.write(state, metadata, tmp_path / 'parts')
   done, saved[:] = saved[1:4], []
   saved.extend([None] * 10)  # No further failure.
   again = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'parts')
+    exporting.write(state, metadata, tmp_path / 'parts')
   )
   assert not set(done) & set(saved)
   assert again.shapes == whole.shapes
   for name in whole.shapes:
     np.testing.assert_array_equal(again.read(name), whole.read(name))
-  with pytest.raises(errors.UserError, match='is there already'):
-    exporting.write(state, facts, tmp_path / 'parts')
+  with pytest.raises(errors.UserError, match='already exists'):
+    exporting.write(state, metadata, tmp_path / 'parts')

@@ -1,6 +1,8 @@
-"""Checkpoints of stock experiments in small, which train on as in Lingvo."""
+"""Checkpoints of shrunk stock experiments; training continues as in Lingvo."""
 
-from adaptors.checkpoints import exporting, files, importing, task_facts
+import pytest
+
+from adaptors.checkpoints import exporting, files, importing, task_metadata
 from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
@@ -14,11 +16,11 @@ pytestmark = native_library.NEEDS_LINGVO
 def _continued(params, data, folder, saved):
   """Trains in Lingvo; then here, from its checkpoint of a step, to the end.
 
-  Holds the weights at the end against Lingvo's, and an export of the import
-  against the checkpoint, bit by bit.
+  Compares the last weights with Lingvo's, and an export of the import with the
+  checkpoint, bit by bit.
 
   Returns:
-    The facts, and our last state.
+    The metadata, and our last state.
   """
   weights = lingvo_runs.train(params, data, folder)
   translated = task_translation.translate_task(params, 'task')
@@ -26,23 +28,23 @@ def _continued(params, data, folder, saved):
   made = program.create(
     translated.config.Instantiate(), partitioning.create_mesh(None, None), first
   )
-  facts = task_facts.of(params, translated)
+  metadata = task_metadata.of(params, translated)
   original = files.TensorflowCheckpoint(folder / f'ckpt-{saved:08d}')
-  state = importing.read_state(original, facts, made, first)
+  state = importing.read_state(original, metadata, made, first)
   exported = files.TensorflowCheckpoint(
-    exporting.write(state, facts, folder / 'exported')
+    exporting.write(state, metadata, folder / 'exported')
   )
   assert exported.shapes == original.shapes
   for name in original.shapes:
     assert exported.read(name).tobytes() == original.read(name).tobytes(), name
   for batch in data[saved:]:
     state, _ = made.train_step(state, task_parity.nested(batch))
-  ours = facts.variables.to_lingvo(
+  ours = metadata.variables.to_lingvo(
     learners.by_path(state.mdl_vars[base_layer.PARAMS])
   )
   for path, value in weights[len(data)].items():
     parity.assert_close(ours[path], value, 1e-4, path)
-  return facts, state
+  return metadata, state
 
 
 def _batches(params, count):
@@ -61,6 +63,7 @@ def test_repeated_layers_with_adafactor(tmp_path):
   assert any(name.endswith('/Adafactor_2') for name in saved.shapes)
 
 
+@pytest.mark.slow
 def test_twenty_steps_and_twenty_more(tmp_path):
   """Then Lingvo evaluates what we trained as we do."""
   params = small_experiments.task_params(
@@ -69,12 +72,14 @@ def test_twenty_steps_and_twenty_more(tmp_path):
   params.lm.embedding_dropout_keep_prob = params.lm.rnns.dropout.keep_prob = 1.0
   params.lm.softmax.num_sampled = 0  # All classes, so nothing is random.
   data = _batches(params, 40)
-  facts, state = _continued(params, data, tmp_path, 20)
+  metadata, state = _continued(params, data, tmp_path, 20)
   back = files.TensorflowCheckpoint(
-    exporting.write(state, facts, tmp_path / 'back')
+    exporting.write(state, metadata, tmp_path / 'back')
   )
   theirs = task_parity.evaluate_in_lingvo(
-    params, data[0], {theta: back.read(n) for theta, n in facts.names.items()}
+    params,
+    data[0],
+    {theta: back.read(n) for theta, n in metadata.names.items()},
   )
   ours = task_parity.Ours.create(params, data[0], theirs.weights)
   evaluated = ours.evaluate(data[0])

@@ -13,20 +13,6 @@ from tests.adaptors.lingvo_input import generators as testing
 from tests.adaptors.lingvo_input import stock_data as stock
 
 
-@pytest.fixture(name='adapt')
-def _adapt():
-  """Builds adaptors that are closed at the end of the test."""
-  built = []
-
-  def build(params, cls=input_adaptor.LingvoInputAdaptor, **fields):
-    built.append(cls(input=params, **fields))
-    return built[-1]
-
-  yield build
-  for adaptor in built:
-    adaptor.close()
-
-
 @pytest.fixture(name='lines')
 def _lines(tmp_path):
   """Writes two files; returns the lines of each."""

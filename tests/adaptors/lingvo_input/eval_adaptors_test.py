@@ -210,7 +210,7 @@ def test_closing_leaves_no_thread_behind(adapt, tmp_path):
   resources.wait_for_end(started)
 
 
-def test_supplied_weights_are_kept_and_pads_weigh_nothing(adapt):
+def test_supplied_weights_are_kept_and_padding_has_weight_0(adapt):
   params = testing.numbers(6, weights=True)
   batches = testing.drain(adapt(params))
   assert [b.eval_sample_weights.tolist() for b in batches] == [
@@ -255,20 +255,20 @@ def test_hosts_tell_what_they_read_and_in_which_order(adapt, tmp_path):
     adapt(p, num_infeed_hosts=2, infeed_host_index=host)
     for p, host in ((params, 0), (params, 1), (swapped, 1))
   )
-  told = []
+  found = []
   for data in (first, second, other):
     digests = [data.order_digest()]
     for _ in range(2):
       data.get_next()
       digests.append(data.order_digest())
     testing.drain(data)
-    told.append([*digests, data.order_digest()])
-  assert told[0] == told[1]
-  assert told[0][0] == told[2][0]
-  assert told[0][-1] != told[2][-1]
-  assert len(set(told[0])) >= 3
+    found.append([*digests, data.order_digest()])
+  assert found[0] == found[1]
+  assert found[0][0] == found[2][0]
+  assert found[0][-1] != found[2][-1]
+  assert len(set(found[0])) >= 3
   first.reset()
-  assert first.order_digest() == told[0][0]
+  assert first.order_digest() == found[0][0]
   testing.drain(first)
-  assert first.order_digest() == told[0][-1]
+  assert first.order_digest() == found[0][-1]
   assert adapt(params).order_digest() is None

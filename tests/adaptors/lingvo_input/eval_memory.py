@@ -1,6 +1,6 @@
 """Tells how far memory rises while an evaluation reads a lot of data.
 
-In a process of its own nothing else takes or frees memory meanwhile.
+In a separate process nothing else allocates or frees memory meanwhile.
 """
 
 import json

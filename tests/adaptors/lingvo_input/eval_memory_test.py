@@ -35,9 +35,14 @@ class _Watched(eval_adaptors.LingvoEvalAdaptor):
   alive = 0
   most = 0
 
-  def _read(self):
+  def __post_init__(self):
+    super().__post_init__()
+    self._read = self._generator.next
+    self._generator.next = self._watched
+
+  def _watched(self):
     # Arrays that own their memory, so that a view keeps them.
-    batch = jax.tree.map(np.array, super()._read())
+    batch = jax.tree.map(np.array, self._read())
     for leaf in jax.tree.leaves(batch):
       self.alive += 1
       weakref.finalize(leaf, self._gone)

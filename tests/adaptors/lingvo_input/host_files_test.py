@@ -76,11 +76,11 @@ def test_copies_are_removed_with_the_input(folder):
   params = testing.lm_params(f'text:{folder}/part1.txt', file_buffer_size=8)
   adaptor = _adaptor(params, 2, 1)
   adaptor.get_next()
-  copies = adaptor._records.copies.folder
+  copies = adaptor._generator.records.copies.folder
   assert os.listdir(copies) == ['00000']
   adaptor.reset()
   adaptor.get_next()
-  assert adaptor._records.copies.folder == copies
+  assert adaptor._generator.records.copies.folder == copies
   adaptor.close()
   assert not os.path.exists(copies)
 

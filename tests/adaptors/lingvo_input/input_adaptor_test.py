@@ -18,20 +18,6 @@ from tests.adaptors.lingvo_input import generators as testing
 _ROOT = pathlib.Path(__file__).parents[3]
 
 
-@pytest.fixture(name='adapt')
-def _adapt():
-  """Builds adaptors that are closed at the end of the test."""
-  built = []
-
-  def build(params, **fields):
-    built.append(input_adaptor.LingvoInputAdaptor(input=params, **fields))
-    return built[-1]
-
-  yield build
-  for adaptor in built:
-    adaptor.close()
-
-
 @pytest.fixture(name='pattern')
 def _pattern(tmp_path):
   return testing.write_lines(tmp_path / 'a.txt', testing.mixed_lines(60))
@@ -166,17 +152,17 @@ def test_hosts_read_different_orders_that_do_not_drift(adapt, tmp_path):
     orders.append(
       [t for _ in range(8) for t in testing.texts(adaptor.get_next())]
     )
-    seed = adaptor._params.file_random_seed
+    seed = adaptor._generator.params.file_random_seed
     adaptor.reset()
     adaptor.get_next()
-    assert adaptor._params.file_random_seed == seed != 7
+    assert adaptor._generator.params.file_random_seed == seed != 7
   assert orders[0] != orders[1]
 
 
 def test_one_host_keeps_its_seed(adapt, pattern):
   params = testing.lm_params(pattern, file_random_seed=7)
   adaptor = adapt(params)
-  assert adaptor._params.file_random_seed == 7
+  assert adaptor._generator.params.file_random_seed == 7
 
 
 def test_derived_seeds_differ_and_are_never_zero():
@@ -211,10 +197,10 @@ def test_resuming_reads_another_order(adapt, tmp_path, log):
   assert order(20) not in (fresh, order(10))
   assert 'cannot be positioned at batch 10' in log()
   adaptor = adapt(params, is_training=True, allow_fixed_file_random_seed=True)
-  told = (
+  expected = (
     'it reads a fresh shuffle, of file_random_seed 7, the step and the host'
   )
-  assert adaptor.after_restart() == told
+  assert adaptor.after_restart() == expected
 
 
 def test_resuming_without_a_seed_only_says_so(adapt, pattern, log):
@@ -317,7 +303,7 @@ def test_sharded_pattern_finds_its_files(adapt, tmp_path):
   for shards in ('2', '*'):
     params = testing.lm_params(f'text:{tmp_path}/a@{shards}', repeat_count=1)
     assert len(testing.drain(adapt(params))) == 2
-  with pytest.raises(errors.UserError, match='no sharded pattern'):
+  with pytest.raises(errors.UserError, match='not a sharded pattern'):
     adapt(testing.lm_params(f'text:{tmp_path}/a@two'))
 
 
@@ -372,8 +358,10 @@ def test_generator_that_cannot_be_driven_is_reported(adapt):
 def test_a_wrong_name_is_reported_without_another_attempt(adapt):
   params = _tf_data_params(count=10, batch=4)
   params.file_datasource.load_fn = 'NoSuchMethod'
-  told = '(?s)cannot be built: AttributeError: .*NoSuchMethod(?!.*session: )'
-  with pytest.raises(errors.UserError, match=told):
+  expected = (
+    '(?s)cannot be built: AttributeError: .*NoSuchMethod(?!.*session: )'
+  )
+  with pytest.raises(errors.UserError, match=expected):
     adapt(params).get_next()
 
 

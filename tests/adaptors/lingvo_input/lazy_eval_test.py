@@ -32,11 +32,11 @@ def test_every_example_once_though_the_input_repeats(hosts):
     for batch in batches:
       assert batch.x.shape == (B,)
       real = batch.eval_sample_weights > 0
-      # The input says itself what an example weighs.
+      # The input has its own example weights.
       assert (batch.eval_sample_weights[real] == batch.x[real] / 2).all()
       found += batch.x[real].tolist()
     shard.close()
-  assert sorted(found) == list(range(1, COUNT))  # 0 weighs nothing.
+  assert sorted(found) == list(range(1, COUNT))  # 0 has weight 0.
   assert len(counts) == 1
 
 

@@ -1,6 +1,6 @@
 """Tells as JSON what inputs leave behind that were read from and closed.
 
-In a process of its own nothing else comes or goes meanwhile.
+In a separate process nothing else starts or ends meanwhile.
 """
 
 import gc

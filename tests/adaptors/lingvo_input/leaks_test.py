@@ -8,6 +8,8 @@ from tests import resources
 from tests.adaptors.lingvo_input import leaks
 from tests.pax_compat import trainer_runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope='module')
 def left(tmp_path_factory):

@@ -137,7 +137,9 @@ def test_a_seed_is_the_same_after_many_resets(build, tmp_path):
     seeds = set()
     for _ in range(3):
       data.get_next()
-      seeds.add(data._live_driver()._way.generator.params.file_random_seed)
+      seeds.add(
+        data._generator.driver()._backend.generator.params.file_random_seed
+      )
       data.reset()
     assert len(seeds) == 1
     orders.append(seeds.pop())

@@ -1,6 +1,7 @@
 """Lingvo's stock inputs, held against an independent reading of their data."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -19,24 +20,11 @@ _TOKENIZERS = ('ascii', 'vocab', 'wpm', 'bpe', 'sentencepiece')
 
 
 @pytest.fixture(name='train')
-def _train():
+def _train(adapt):
   """Builds training adaptors that are closed at the end of the test."""
-  built = []
-
-  def build(params, cls=input_adaptor.LingvoInputAdaptor, **fields):
-    built.append(
-      cls(
-        input=params,
-        is_training=True,
-        allow_fixed_file_random_seed=True,
-        **fields,
-      )
-    )
-    return built[-1]
-
-  yield build
-  for adaptor in built:
-    adaptor.close()
+  return functools.partial(
+    adapt, is_training=True, allow_fixed_file_random_seed=True
+  )
 
 
 @pytest.fixture(name='evaluate')
@@ -155,11 +143,11 @@ def test_text_packed_input(train, evaluate, tmp_path, log, kind):
     assert found == collections.Counter(tuple(p.split('\t')) for p in pairs)
     for b in batches:
       for row in _real(b):
-        told = b.src.strs[row].decode()
+        string = b.src.strs[row].decode()
         [text] = adaptor.ids_to_strings(
           b.src.ids[[row]], (b.src.paddings[[row]] < 0.5).sum(axis=1) - 1
         )
-        assert text == told
+        assert text == string
 
 
 def test_two_sentence_pieces_stay_apart(train, tmp_path, log):

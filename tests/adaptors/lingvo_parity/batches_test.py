@@ -1,4 +1,4 @@
-"""Tests of batches that are cut, and of what says where padding is."""
+"""Tests of truncated batches, and of their padding masks."""
 
 import numpy as np
 
@@ -19,9 +19,9 @@ def _batch() -> NestedMap:
   )
 
 
-def test_cut():
+def test_truncate():
   sizes = shrinking.Sizes(batch_size=1, sequence_length=3)
-  found = batches.cut(_batch(), sizes, vocab_size=101)
+  found = batches.truncate(_batch(), sizes, vocab_size=101)
   np.testing.assert_array_equal(found.ids, [[100, 0, 1]])
   np.testing.assert_array_equal(found.labels, [[0, 1, 2]])
   np.testing.assert_array_equal(found.paddings, [[0, 0, 0]])

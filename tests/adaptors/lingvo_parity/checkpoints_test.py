@@ -57,15 +57,15 @@ def saved(params, tmp_path_factory):
   return folder, shifted
 
 
-@pytest.mark.parametrize('place', ['', 'train', 'train/ckpt-7'])
-def test_both_sides_start_from_it(params, saved, place):
+@pytest.mark.parametrize('path', ['', 'train', 'train/ckpt-7'])
+def test_both_sides_start_from_it(params, saved, path):
   folder, weights = saved
   batch = synthetic.batch(params, 2, 4)
-  read = checkpoints.weights_of(str(folder / place))
+  read = checkpoints.weights_of(str(folder / path))
   lingvo = lingvo_side.run(params, batch, [], read)
   assert set(lingvo.weights) == set(weights)
-  for path, value in weights.items():
-    assert (lingvo.weights[path] == value).all()
+  for theta, value in weights.items():
+    assert (lingvo.weights[theta] == value).all()
   ours = our_side.run(
     task_translation.translate_task(params, 'saved'),
     NestedMap(batch),
@@ -78,12 +78,12 @@ def test_both_sides_start_from_it(params, saved, place):
 
 
 def _refusal(params, saved) -> list[str]:
-  """Returns the reasons why a checkpoint is not taken."""
+  """Returns the reasons why a checkpoint is refused."""
   read = checkpoints.weights_of(str(saved[0]))
   with _task(params) as (_, variables):
     with pytest.raises(errors.UserError) as error:
       read(variables)
-  assert 'does not hold the weights of this experiment' in str(error.value)
+  assert 'does not have the weights of this experiment' in str(error.value)
   return str(error.value).splitlines()[1:]
 
 
@@ -102,5 +102,5 @@ def test_a_checkpoint_of_another_task(params, saved):
 
 
 def test_no_checkpoint(tmp_path):
-  with pytest.raises(errors.UserError, match='holds no TensorFlow checkpoint'):
+  with pytest.raises(errors.UserError, match='has no TensorFlow checkpoint'):
     checkpoints.weights_of(str(tmp_path))

@@ -1,16 +1,15 @@
-"""Tests of what departs, and of which layers are pairs."""
+"""Tests of comparisons, and of pairs of layers."""
 
 import numpy as np
 import pytest
 
 from adaptors.lingvo_parity import (
   comparing,
-  lingvo_side,
-  our_side,
   pairing,
   reporting,
+  results,
 )
-from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.variables import Stack, Variable, VariableMap
 
 B, T, D = 2, 3, 4
 _NAMES = ('first', 'second', 'third')
@@ -21,24 +20,24 @@ def _value(seed: int) -> np.ndarray:
   return np.random.default_rng(seed).normal(size=[B, T, D]).astype(np.float32)
 
 
-def _lingvo(values, *, loss=1.0, **more) -> lingvo_side.Run:
+def _lingvo(values, *, loss=1.0, **more) -> results.Run:
   """Returns a run of layers, each of which is computed from all before."""
   layers = [
-    lingvo_side.LayerOutput(
+    results.LayerOutput(
       f'lm.{name}', '', value, tuple(range(i + 1, len(values))), True
     )
     for i, (name, value) in enumerate(zip(_NAMES, values, strict=False))
   ]
-  return lingvo_side.Run(weights={}, layers=layers, loss=loss, **more)
+  return results.Run(weights={}, layers=layers, loss=loss, **more)
 
 
-def _ours(values, *, loss=1.0, **more) -> our_side.Run:
+def _ours(values, *, loss=1.0, **more) -> results.Run:
   layers = [
-    our_side.LayerOutput(f'net/{name}', '', value)
+    results.LayerOutput(f'net/{name}', '', value)
     for name, value in zip(_NAMES, values, strict=False)
   ]
   fields = dict(gradients={}, metrics={}) | more
-  return our_side.Run(layers=layers, loss=loss, **fields)
+  return results.Run(layers=layers, loss=loss, **fields)
 
 
 def _compare(lingvo, ours, tolerance=1e-5):
@@ -70,23 +69,23 @@ def test_the_first_layer_that_departs():
     'lm.third',
     'loss 1',
   ]
-  said = reporting.report(compared).splitlines()[-1]
-  assert 'The first layer that departs: lm.second, here net/second' in said
+  last = reporting.report(compared).splitlines()[-1]
+  assert 'The first layer that departs: lm.second, here net/second' in last
 
 
-def test_layers_that_are_divided_otherwise():
-  """The second one differs, and what is computed from it does not."""
+def test_operations_grouped_into_layers_differently():
+  """The second layer differs, but values computed from it agree."""
   others = [VALUES[0], VALUES[1] + 0.1, VALUES[2]]
   compared = _compare(_lingvo(VALUES), _ours(others))
   assert _verdicts(compared) == [
     comparing.AGREES,
-    comparing.CUT,
+    comparing.REGROUPED,
     comparing.AGREES,
   ]
   assert not compared.departing
 
 
-def test_no_number_departs():
+def test_nan_departs():
   others = [VALUES[0], VALUES[1], VALUES[2] * np.nan]
   compared = _compare(_lingvo(VALUES), _ours(others, loss=np.nan))
   assert compared.first.lingvo == 'lm.third'
@@ -120,10 +119,9 @@ def test_gradients_may_differ_more_than_outputs():
   ],
 )
 def test_steps(losses, rates, departing):
-  lingvos = [lingvo_side.Step(2.0, 0.1), lingvo_side.Step(1.0, 0.2)]
+  lingvos = [results.Step(2.0, 0.1), results.Step(1.0, 0.2)]
   ours = [
-    lingvo_side.Step(loss, rate)
-    for loss, rate in zip(losses, rates, strict=True)
+    results.Step(loss, rate) for loss, rate in zip(losses, rates, strict=True)
   ]
   compared = _compare(_lingvo(VALUES, steps=lingvos), _ours(VALUES, steps=ours))
   assert [row.lingvo for row in compared.departing] == departing
@@ -131,8 +129,8 @@ def test_steps(losses, rates, departing):
 
 def _pairs(lingvos, ours, variables=VARIABLES, mask=None):
   return pairing.pairs(
-    [lingvo_side.LayerOutput(p, n, v, (), True) for p, n, v in lingvos],
-    [our_side.LayerOutput(p, n, v) for p, n, v in ours],
+    [results.LayerOutput(p, n, v, (), True) for p, n, v in lingvos],
+    [results.LayerOutput(p, n, v) for p, n, v in ours],
     variables,
     mask,
   )
@@ -148,7 +146,7 @@ def test_axes_in_another_order_and_in_other_groups():
   assert [pair.difference for pair in found] == [0, 0]
 
 
-def test_padding_does_not_count():
+def test_padding_is_ignored():
   mask = np.array([[1, 1, 1], [1, 0, 0]], np.float32)
   ours = VALUES[0] + 7 * (1 - mask[:, :, None])
   for lingvos in (VALUES[0], np.swapaxes(VALUES[0], 0, 1)):
@@ -186,10 +184,6 @@ def test_layers_without_a_counterpart():
 
 def test_stacked_layers():
   """Each of Lingvo's is one of ours in a stack."""
-
-  class Stack:
-    pass
-
   variables = VariableMap([Variable(('l[0].w', 'l[1].w'), 'rep/w', Stack())])
   found = _pairs(
     [('l[0]', '', VALUES[0]), ('l[1]', '', VALUES[1])],

@@ -1,4 +1,4 @@
-"""Tests of what is changed in Params so that two sides can be compared."""
+"""Tests of making Params comparable."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_dropout_is_off():
     'off: embedding_dropout_keep_prob 0.75 (1 place(s))',
     'off: keep_prob 0.75 (1 place(s))',
   ]
-  # Nothing else, and nothing of what was given.
+  # Nothing else changed, and the original did not change.
   quiet.lm.rnns.dropout.keep_prob = 0.75
   quiet.lm.embedding_dropout_keep_prob = 0.75
   assert quiet.ToText() == params.ToText() == before

@@ -46,7 +46,7 @@ def test_an_experiment_that_is_not_lingvos():
     f'--exp={trainer_runs.COUNTING}',
     '--import_modules=tests.pax_compat.counting_experiment',
   )
-  trainer_runs.assert_mistake(done, 'is no experiment of Lingvo')
+  trainer_runs.assert_mistake(done, 'is not a Lingvo experiment')
 
 
 def test_files_that_are_not_there():
@@ -55,7 +55,7 @@ def test_files_that_are_not_there():
 
 
 def test_a_translation_that_agrees():
-  """With its dropout off, and the classes that Lingvo samples."""
+  """With dropout off, and the classes that Lingvo samples."""
   flags = f'--exp={RNN}', '--shrink', '--synthetic', '--steps=3'
   done = _parity(*flags, run=trainer_runs.python)
   assert done.returncode == 0, done.stdout + done.stderr
@@ -72,7 +72,7 @@ def test_a_translation_that_agrees():
 
 
 def test_a_translation_that_departs():
-  """On the experiment's own text, cut to what the small model takes."""
+  """On the experiment's own text, truncated to fit the small model."""
   done = _parity(
     *(f'--exp={trainer_runs.LINGVO}', '--shrink', '--steps=0'),
     '--import_modules=tests.adaptors.lingvo_parity.wrong_translations',

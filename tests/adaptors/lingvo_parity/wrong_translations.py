@@ -1,6 +1,6 @@
-"""A translation that is wrong, and registers itself when it is imported.
+"""A wrong translation, registered on import.
 
-The feed-forward layers of Lingvo's Transformer have a ReLU, and here none.
+The feed-forward layers of Lingvo's Transformer have a ReLU, this one does not.
 """
 
 from adaptors.translate import registry

@@ -1,4 +1,4 @@
-"""Looking up names and experiments of a user's package in a real folder."""
+"""Tests of looking up the experiments of a user's package in a folder."""
 
 import pathlib
 import subprocess
@@ -164,7 +164,7 @@ def test_scan_finds_every_spelling_and_first_lines(team):
   assert ours == WORDS_LISTED
 
 
-def test_find_gives_what_lingvo_registered(team):
+def test_find_returns_the_registered_class(team):
   found = lookup.find_model_params('lm.names_words.One', OPTIONS())
   registry = lingvo_runtime.module('lingvo.model_registry')
   helper = registry._ModelRegistryHelper
@@ -222,7 +222,7 @@ def test_modules_to_import_may_register_anything(team):
     ),
   ],
 )
-def test_mistakes_are_told_with_their_place(team, name, message):
+def test_errors_have_a_location(team, name, message):
   with pytest.raises(errors.UserError, match=message):
     lookup.find_model_params(name, _options(load_everything=True))
 

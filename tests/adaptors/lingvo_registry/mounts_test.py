@@ -131,7 +131,7 @@ print([m for m in ('tensorflow', 'lingvo', 'package') if m in sys.modules])
   ]
 
 
-def test_wrong_folders_are_the_users_mistake(site):
+def test_invalid_folders_are_refused(site):
   out, _ = _run(
     site,
     """
@@ -157,7 +157,7 @@ attempt(other)
   assert 'is already mounted' in out[3]
 
 
-def test_an_entry_point_that_names_nothing(site):
+def test_an_entry_point_without_a_package_is_refused(site):
   (site / 'declares-1.dist-info' / 'entry_points.txt').write_text(
     '[pax_compat.lingvo_params]\nlm = package.nothing\n'
   )

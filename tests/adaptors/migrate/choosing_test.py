@@ -1,4 +1,4 @@
-"""Which experiments a report is about."""
+"""Tests of choosing the experiments of a report."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_what_matches_nothing(pattern):
     choosing.matching(pattern, SourceOptions())
 
 
-# A process can use one checkout only, so this one is on its own.
+# A process can mount one checkout only, so this runs in a separate one.
 _EVERYTHING = """
 import sys
 from adaptors.migrate import choosing

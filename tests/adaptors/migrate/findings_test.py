@@ -1,12 +1,20 @@
-"""What is found out, and the order in which it is shown."""
+"""Tests of findings and of their order."""
+
+import doctest
 
 import pytest
 
-from adaptors.migrate.findings import Status, by_what_to_do
+from adaptors.migrate import findings
+from adaptors.migrate.findings import Status, by_priority
 from tests.adaptors.migrate import found
 
 
-def test_what_does_not_run_is_first_and_what_needs_most_is_late():
+def test_the_examples():
+  result = doctest.testmod(findings)
+  assert result.attempted and not result.failed
+
+
+def test_impossible_ones_are_first_then_those_with_few_issues():
   experiments = [
     found.experiment('b', Status.NATIVE),
     found.experiment('a', Status.NATIVE),
@@ -15,14 +23,14 @@ def test_what_does_not_run_is_first_and_what_needs_most_is_late():
     found.experiment('partly', Status.PARTLY, issues=1),
     found.experiment('broken', Status.IMPOSSIBLE),
   ]
-  ordered = [e.name for e in by_what_to_do(experiments)]
+  ordered = [e.name for e in by_priority(experiments)]
   assert ordered == ['broken', 'near', 'far', 'partly', 'a', 'b']
 
 
 @pytest.mark.parametrize('worst', Status)
-def test_what_has_parts_runs_as_the_worst_of_them(worst):
+def test_the_worst_of_several(worst):
   better = [s for s in Status if s.urgency >= worst.urgency]
-  assert Status.of_all([*better, worst]) is worst
+  assert Status.worst([*better, worst]) is worst
 
 
 def test_sizes_are_those_of_all_tasks():

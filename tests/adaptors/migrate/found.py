@@ -1,4 +1,4 @@
-"""Findings that are made up, for tests of how they are shown."""
+"""Made-up findings for tests of reports."""
 
 from adaptors.migrate.findings import (
   Experiment,
@@ -11,12 +11,12 @@ from adaptors.migrate.findings import (
 )
 from adaptors.translate.view import Issue
 
-# What a page must show as it is, and not run.
+# A page must show this and not run it.
 SCRIPT = '<script>document.title = "mine"</script>'
 
 
 def issue(number: int = 0) -> Issue:
-  """Returns what is the matter with a field, or with one of others."""
+  """Returns an issue with the field of this number."""
   field = f'size_{number}'
   return Issue(
     f'task.lm.{field}', 'my.Lm', f'{SCRIPT} is not translated', field, SCRIPT
@@ -24,7 +24,7 @@ def issue(number: int = 0) -> Issue:
 
 
 def task(status: Status, issues: int = 0) -> Task:
-  """Returns a task with so many issues."""
+  """Returns a task with `issues` issues."""
   child = Layer('x[0-2]', 'my.X', True, 30, count=3, becomes='lm/x')
   odd = Layer(SCRIPT, 'my.Odd', False, 12, issues=(issue(),))
   return Task(
@@ -45,7 +45,7 @@ def task(status: Status, issues: int = 0) -> Task:
 def experiment(
   name: str, status: Status = Status.NATIVE, issues: int = 0
 ) -> Experiment:
-  """Returns an experiment of one task with so many issues."""
+  """Returns an experiment of one task with `issues` issues."""
   if status is Status.IMPOSSIBLE:
     return Experiment(name, status, f'repair it: {SCRIPT}', f'{SCRIPT} is odd')
   return Experiment(

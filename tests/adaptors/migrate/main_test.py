@@ -31,8 +31,8 @@ def test_help():
 @pytest.mark.parametrize(
   'flags,words',
   [
-    ([], ['nothing is asked for', '--all']),
-    (['--all', '--exp=x.Y'], ['--all and --exp is asked for']),
+    ([], ['got no experiments', '--all']),
+    (['--all', '--exp=x.Y'], ['got --all and --exp;']),
     (['lm.python_docs'], ['lm.python_docs: expected flags only']),
     (
       ['--exp=lm.python_docs.TransformerLmTin'],
@@ -43,7 +43,10 @@ def test_help():
       ['matches', 'did you mean', trainer_runs.LINGVO],
     ),
     (['--all', '--translation=native'], ['--translation=native has no']),
-    (['--all', '--html=/nowhere/at/all.html'], ['no folder /nowhere/at']),
+    (
+      ['--all', '--html=/nowhere/at/all.html'],
+      ['folder /nowhere/at does not exist'],
+    ),
     (
       ['--all', '--lingvo_source=/nowhere'],
       ['not a source checkout of Lingvo'],
@@ -56,6 +59,7 @@ def test_mistakes_in_the_flags(flags, words):
   assert not imported & trainer_runs.SLOW_TO_IMPORT
 
 
+@pytest.mark.slow
 def test_a_report_on_several(tmp_path):
   done = _migrate(
     f'--exp={_MODULE}.O*',

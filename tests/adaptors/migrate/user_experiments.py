@@ -1,4 +1,4 @@
-"""Experiments of a user, of every kind that the report tells apart."""
+"""A user's experiments, of every kind that the report distinguishes."""
 
 import lingvo.compat as tf
 from lingvo import model_registry
@@ -16,19 +16,19 @@ from lm_tasks.lingvo_params import python_docs
 from tests.adaptors.translate import tiny_task
 
 VOCABULARY, DIMS = 32, 8
-# What a page must not take for its own.
+# A page must not run this.
 SCRIPT = '<script>document.title = "mine"</script>'
 
 
 class Louder(layers_with_attention.TransformerFeedForwardLayer):
-  """Computes something else than its parent."""
+  """Computes something other than its base class."""
 
   def FProp(self, theta, inputs, paddings):
     return 2.0 * super().FProp(theta, inputs, paddings)
 
 
 class Scorer(base_model.BaseTask):
-  """A task of one's own, with known layers inside."""
+  """A custom task with layers of Lingvo."""
 
   @classmethod
   def Params(cls):
@@ -68,7 +68,7 @@ class Native(python_docs.TransformerLmTiny):
 
 @model_registry.RegisterSingleTaskModel
 class OwnTask(python_docs.TransformerLmTiny):
-  """Nobody else has its task."""
+  """Has a custom task."""
 
   def Task(self):
     train = super().Task().train
@@ -77,7 +77,7 @@ class OwnTask(python_docs.TransformerLmTiny):
 
 @model_registry.RegisterSingleTaskModel
 class OwnLayer(python_docs.TransformerLmTiny):
-  """One layer is not Lingvo's."""
+  """Has a custom layer."""
 
   def Task(self):
     p = super().Task()
@@ -90,7 +90,7 @@ class OwnLayer(python_docs.TransformerLmTiny):
 
 @model_registry.RegisterSingleTaskModel
 class OddValue(python_docs.TransformerLmTiny):
-  """One field holds what nobody knows."""
+  """Has a field with an unknown value."""
 
   def Task(self):
     p = super().Task()
@@ -134,7 +134,7 @@ class Translated(python_docs.TransformerLmTiny):
 
 
 class Doubling(base_layer.BaseLayer):
-  """A part that nobody has translated."""
+  """A component without a translation."""
 
   def FProp(self, theta, inputs):
     return 2.0 * inputs
@@ -142,7 +142,7 @@ class Doubling(base_layer.BaseLayer):
 
 @model_registry.RegisterSingleTaskModel
 class Composed(Translated):
-  """Of what its builder has composed one part is its own."""
+  """A component composed by its builder is custom."""
 
   def Task(self):
     p = super().Task()
@@ -157,7 +157,7 @@ class Composed(Translated):
 
 @model_registry.RegisterSingleTaskModel
 class NoFiles(OwnTask):
-  """Its data is elsewhere."""
+  """Its files are missing."""
 
   def Train(self):
     return super().Train().Set(file_pattern='text:/nowhere/at/all*')

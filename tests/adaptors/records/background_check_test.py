@@ -34,9 +34,9 @@ def test_the_first_damaged_record_is_told(tmp_path, log, is_at_work):
   check = _check(good, bad)
   check.raise_if_damaged()
   check.start()
-  for told in (check.finish, check.raise_if_damaged, check.finish):
+  for call in (check.finish, check.raise_if_damaged, check.finish):
     with pytest.raises(errors.UserError, match=f'record 5 of {bad} .*found wh'):
-      told()
+      call()
   assert f'the input: record 5 of {bad} (at byte 150) does not match' in log()
   assert not is_at_work()
   check.close()

@@ -16,7 +16,7 @@ def _files(tmp_path):
 
 
 def _explained(files, **spec) -> str:
-  """Returns what is said about the error of reading examples."""
+  """Returns the explanation of the error of reading examples."""
   tf = lingvo_runtime.tensorflow()
   spec = spec or {'n': tf.io.FixedLenFeature([], tf.int64)}
   dataset = tf.data.TFRecordDataset(files).map(
@@ -34,10 +34,10 @@ def _explained(files, **spec) -> str:
 
 def test_a_damaged_record(files, tmp_path):
   damaged_files.damaged(tmp_path / 'bad', 'data')
-  told = f'record 5 of {files[1]} (at byte 150) does not match its checksum'
-  assert _explained(files) == told
+  expected = f'record 5 of {files[1]} (at byte 150) does not match its checksum'
+  assert _explained(files) == expected
   damaged_files.damaged(tmp_path / 'bad', 'cut')
-  assert 'is cut off, or its length is wrong' in _explained(files)
+  assert 'is truncated, or its length is wrong' in _explained(files)
 
 
 def test_a_missing_file(files):
@@ -48,16 +48,16 @@ def test_a_record_of_another_kind(files):
   tf = lingvo_runtime.tensorflow()
   good = damaged_files.example(1)
   damaged_files.write(files[1], [good, b'\xff none'])
-  assert _explained(files) == f'record 1 of {files[1]} is no tf.Example'
+  assert _explained(files) == f'record 1 of {files[1]} is not a tf.Example'
   damaged_files.write(
     files[1], [good, good, tf.train.Example().SerializeToString()]
   )
   assert _explained(files) == (
     f"record 2 of {files[1]} has no feature 'n'; it has []"
   )
-  told = _explained(files, n=tf.io.FixedLenFeature([], tf.string))
+  expected = _explained(files, n=tf.io.FixedLenFeature([], tf.string))
   assert (
-    told
+    expected
     == f"record 0 of {files[0]} has a int64_list as feature 'n', not string"
   )
 

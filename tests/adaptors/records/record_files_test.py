@@ -38,12 +38,12 @@ def test_records_of_later_pieces(path):
   # The data of two records, and the length of a third.
   _with_wrong_bytes(path, 300 * SIZE + 15, 511 * SIZE + 13, 600 * SIZE + 1)
   steps = record_files.scanning(str(path), 'tfrecord')
-  told = [damage.record for damage in steps if damage is not None]
-  assert told == [300, 511, 600]
+  yielded = [damage.record for damage in steps if damage is not None]
+  assert yielded == [300, 511, 600]
   found = record_files.scan(str(path), 'tfrecord')
-  assert [d.record for d in found.damages] == told
+  assert [d.record for d in found.damages] == yielded
   assert found.records == 598 and found.end == 600
-  kept = [i for i in range(600) if i not in told]
+  kept = [i for i in range(600) if i not in yielded]
   assert _numbers(path, 'tfrecord', found) == kept
 
 

@@ -3,6 +3,8 @@
 Shapes: T tokens of a row.
 """
 
+import doctest
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ _PROMPTED = [
   {'inputs': [2, 2, 2, 2, 2, 2, 2], 'targets': [9]},
 ]
 _PLAIN = [{'targets': x['targets']} for x in _PROMPTED]
-# Negative numbers are tokens that are read, and not predicted.
+# Negative ids are read, and not predicted.
 _MARKED = [{'targets': [-7, -8, 5, 1]}, {'targets': [3, -9, 1]}]
 _LENGTHS = {'inputs': 7, 'targets': 8}
 
@@ -43,8 +45,8 @@ def _converted(converter, examples, lengths=None) -> list[dict]:
   return list(data.as_numpy_iterator())
 
 
-def _filled(row: list, length: int, fill=0) -> np.ndarray:
-  return np.array([*row, *[fill] * (length - len(row))])
+def _padded(row: list, length: int, value=0) -> np.ndarray:
+  return np.array([*row, *[value] * (length - len(row))])
 
 
 def _of_language_model(
@@ -73,15 +75,15 @@ def _of_language_model(
     if not packed:  # What is behind the last token reads it.
       fields['ids'].append(fields['labels'][-1])
     one = {
-      'labels': abs(_filled(fields['labels'], length)),
-      'ids': abs(_filled(fields['ids'][:length], length)),
-      'weights': _filled(fields['weights'], length),
-      'paddings': _filled([0.0] * len(fields['labels']), length, 1.0),
-      'segment_ids': _filled(fields['of'], length),
-      'segment_pos': _filled(fields['at'], length),
+      'labels': abs(_padded(fields['labels'], length)),
+      'ids': abs(_padded(fields['ids'][:length], length)),
+      'weights': _padded(fields['weights'], length),
+      'paddings': _padded([0.0] * len(fields['labels']), length, 1.0),
+      'segment_ids': _padded(fields['of'], length),
+      'segment_pos': _padded(fields['at'], length),
     }
     if 'inputs' in row[0]:
-      one['inputs_indicator'] = _filled(indicator, length)
+      one['inputs_indicator'] = _padded(indicator, length)
     expected.append(one)
   return expected
 
@@ -134,6 +136,24 @@ def test_packed_language_model(examples, rows):
   )
 
 
+def test_the_example():
+  result = doctest.testmod(converters)
+  assert result.attempted == 5 and not result.failed
+  [packed] = _converted(
+    converters.LanguageModelFeatures(pack=True),
+    [{'targets': [4, 1]}, {'targets': [6, 9, 1]}],
+    {'targets': 8},
+  )
+  drawn = {
+    line.split()[0]: [int(x) for x in line.split()[1:]]
+    for line in converters.LanguageModelFeatures.__doc__.splitlines()
+    if line.startswith('      ') and line.split()[0] in packed
+  }
+  assert len(drawn) == 4
+  for name, row in drawn.items():
+    assert packed[name].tolist() == row
+
+
 def test_tokens_that_are_not_shifted():
   converter = converters.LanguageModelFeatures(
     reverse_bos_padding=True, eos_id=6
@@ -153,7 +173,7 @@ def test_tokens_that_are_not_shifted():
   assert full['weights'].tolist() == [1, 1, 1, 0]
 
 
-def test_no_token_is_to_predict_the_next_example_of_its_row():
+def test_no_label_is_of_the_next_example_in_the_row():
   converter = converters.LanguageModelFeatures(
     reverse_bos_padding=True, eos_id=6, pack=True
   )
@@ -186,7 +206,7 @@ def test_only_the_suffix_counts():
     _converted(converter, _PROMPTED)
 
 
-def test_features_that_stay_as_they_are():
+def test_passthrough_features():
   seqio, tf = lingvo_runtime.seqio(), lingvo_runtime.tensorflow()
   spec = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
   converter = converters.LanguageModelFeatures(
@@ -241,7 +261,7 @@ def test_encoder_and_decoder(packed, bos_id):
   ],
 )
 @pytest.mark.parametrize('packed', [False, True])
-def test_examples_that_are_ready(ready, own, theirs, packed):
+def test_examples_that_are_converted_already(ready, own, theirs, packed):
   seqio = getattr(lingvo_runtime.seqio(), theirs)(pack=packed)
   packed_before = seqio(_dataset(_PROMPTED), _LENGTHS)
 
@@ -261,7 +281,7 @@ def _flat(fields: dict) -> dict:
   return flat
 
 
-def test_ids_of_tasks_are_kept():
+def test_task_ids_are_kept():
   converter = converters.SequenceModelFeaturesWithTaskInfo()
   for name, kept in (
     ('task_ids', {'src', 'tgt'}),
@@ -282,7 +302,7 @@ def test_ids_of_tasks_are_kept():
     converter(_dataset(examples), task_feature_lengths=_LENGTHS)
 
 
-def test_provenance_is_left_out():
+def test_provenance_is_dropped():
   examples = [{'src/ids': [1], 'provenance/name': [2], 'targets': [3]}]
 
   [plain] = _converted(converters.RemoveProvenance(), examples)
@@ -296,7 +316,7 @@ def test_provenance_is_left_out():
   assert nested.keys() == {'src', 'targets'}
 
 
-def test_configs_are_built_and_others_taken_as_they_are():
+def test_configs_are_built_and_converters_are_not_changed():
   config = converters.LanguageModelFeatures.config(pack=True)
   theirs = lingvo_runtime.seqio().LMFeatureConverter(pack=False)
 
@@ -326,6 +346,6 @@ def test_configs_are_built_and_others_taken_as_they_are():
     (lambda: converters.built('lm'), "feature_converter is 'lm'; expected"),
   ],
 )
-def test_what_is_wrong_is_said(make, message):
+def test_invalid_fields(make, message):
   with pytest.raises(errors.UserError, match=message):
     make()

@@ -99,7 +99,7 @@ def test_tasks_without_the_split_are_left_out(mixture, log):
   assert len(_configs(mixture, PREDICT, split_name='dev')) == 2
 
 
-def test_what_is_wrong_is_said(mixture):
+def test_invalid_arguments(mixture):
   with pytest.raises(errors.UserError, match="'mixd'.*mixed"):
     _configs('mixd', PREDICT)
   with pytest.raises(errors.UserError, match="'decode'; expected MetricType.P"):

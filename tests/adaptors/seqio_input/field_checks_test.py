@@ -1,4 +1,4 @@
-"""Fields of SeqIO inputs that do not go together."""
+"""Tests of fields of SeqIO inputs that contradict each other."""
 
 import pytest
 
@@ -32,7 +32,10 @@ def _tasks():
     ),
     ({'batch_size': None}, 'batch_size of .* is not set; expected'),
     ({'infeed_host_index': 1}, 'is 1; expected one of 1 hosts'),
-    ({'enable_symbolic_checkpointing': False}, 'expected True: where reading'),
+    (
+      {'enable_symbolic_checkpointing': False},
+      'expected True: the position is',
+    ),
     (
       {'use_targets_from_input_ds': True},
       'use_targets_from_input_ds is True; expected it in evaluation',
@@ -72,6 +75,6 @@ def _tasks():
     ),
   ],
 )
-def test_what_is_wrong_is_said(fields, message):
+def test_invalid_fields(fields, message):
   with pytest.raises(errors.UserError, match=message):
     testing.config('ten', **fields).Instantiate()

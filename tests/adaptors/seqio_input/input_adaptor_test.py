@@ -46,7 +46,7 @@ def test_evaluation_has_each_example_once(count, batch_size, hosts):
   assert testing.global_texts(inputs) == testing.answers(count)
 
 
-def test_an_input_is_called_by_its_task_and_split():
+def test_the_default_name_is_the_task_and_split():
   config = testing.eval_config('some', batch_size=2)
   del config.name
   assert config.Instantiate().name == f'{config.mixture_name}_validation'
@@ -55,7 +55,7 @@ def test_an_input_is_called_by_its_task_and_split():
   assert name == 'wmt_de_en:v1_validation'
 
 
-def test_fillers_weigh_nothing_and_come_from_nowhere():
+def test_padding_rows_have_weight_0_and_no_provenance():
   params = testing.eval_config(
     'ten', batch_size=4, annotate_padding_fields=True
   )
@@ -108,7 +108,7 @@ def test_all_of_the_data_without_a_reset_is_refused():
     params.Instantiate()
 
 
-def test_a_reset_forgets_what_was_peeked_at():
+def test_a_reset_drops_the_peeked_batch():
   data = testing.eval_config('ten').Instantiate()
   testing.read(data, 1)
   data.peek_padded()
@@ -148,7 +148,7 @@ def test_an_evaluation_is_the_same_each_time(kept):
 
 
 @pytest.mark.parametrize('kept', [True, False])
-def test_batches_may_be_kept_for_the_next_evaluation(kept):
+def test_batches_may_be_cached_for_the_next_evaluation(kept):
   seqio, tf = lingvo_runtime.seqio(), lingvo_runtime.tensorflow()
   readings = []
 
@@ -171,7 +171,7 @@ def test_batches_may_be_kept_for_the_next_evaluation(kept):
   assert (len(readings) == once) == kept
 
 
-def test_last_batches_that_come_short():
+def test_last_batches_that_are_too_small():
   dropped, short = [
     testing.eval_config(
       'ten', batch_size=4, eval_auto_pad=False, drop_remainder=drops
@@ -185,7 +185,7 @@ def test_last_batches_that_come_short():
   assert [index for index, _ in short.targets()] == list(range(10))
 
 
-def test_other_counts_than_expected_are_told(log):
+def test_other_counts_than_expected_are_logged(log):
   params = testing.eval_config('seven', eval_num_examples=7)
   inputs = testing.hosts(params, 2)
   for data in inputs:
@@ -215,7 +215,7 @@ def test_targets_are_the_examples_of_the_rows():
   assert testing.read(data)[4].labels[0, :3].tolist() == [100, 59, 0]
 
 
-def test_ragged_targets_come_in_one_row():
+def test_ragged_targets_are_one_row():
   tf = lingvo_runtime.tensorflow()
   seqio = lingvo_runtime.seqio()
 
@@ -268,7 +268,7 @@ def test_targets_of_a_source_that_differs_each_time():
     data.reset()
 
 
-def test_what_batches_are_like_is_known_without_one():
+def test_specs_are_known_without_a_batch():
   params = testing.eval_config(
     'seven',
     batch_size=3,
@@ -287,7 +287,7 @@ def test_what_batches_are_like_is_known_without_one():
   assert device == {n: (x.shape, x.dtype) for n, x in specs.flatten_items()}
 
 
-def test_hosts_that_read_another_order_are_found_out():
+def test_digests_of_another_order_differ():
   testing.register('some', 5)
   one, other = testing.hosts(testing.eval_config('some'), 2)
   testing.register('some', 6)
@@ -301,14 +301,14 @@ def test_hosts_that_read_another_order_are_found_out():
   assert one.order_digest() == other.order_digest() != third.order_digest()
 
 
-def test_a_closed_input_gives_nothing():
+def test_a_closed_input_raises():
   data = testing.config('ten').Instantiate()
   data.close()
   with pytest.raises(RuntimeError, match='is closed'):
     data.get_next()
 
 
-def test_configs_take_no_tensorflow():
+def test_configs_do_not_import_tensorflow():
   script = (
     'import sys\n'
     'from adaptors import seqio_input\n'
@@ -317,10 +317,10 @@ def test_configs_take_no_tensorflow():
     'config.clone()\n'
     "print({'tensorflow', 'seqio'} & set(sys.modules))\n"
   )
-  told = subprocess.run(
+  done = subprocess.run(
     [sys.executable, '-c', script], capture_output=True, text=True, check=True
   )
-  assert told.stdout == 'set()\n'
+  assert done.stdout == 'set()\n'
 
 
 def test_a_language_model_trains_and_is_evaluated(tmp_path):

@@ -24,12 +24,12 @@ def number_in(text: str) -> int:
 
 
 def prediction(number: int) -> str:
-  """Returns what a model that is right about half of the answers says."""
+  """Returns the answer of a model that is right in half of the cases."""
   return answer(number) if number % 2 else answer(number)[:-3] + '???'
 
 
 def score(number: int) -> np.float32:
-  """Returns how well a model likes an example's target."""
+  """Returns the score of a model for an example's target."""
   return np.float32(-1.5 - number / 7)
 
 
@@ -41,7 +41,7 @@ def postprocess(text: str, example=None, is_target=False):
 
 
 def accuracy(targets, predictions):
-  """A metric of predictions; which examples are right weighs too."""
+  """A metric of predictions that depends on which examples are right."""
   right = [t == p for (t, _), p in zip(targets, predictions, strict=True)]
   return {
     'accuracy': float(np.mean(right)),
@@ -50,7 +50,7 @@ def accuracy(targets, predictions):
 
 
 def edits(targets, predictions):
-  """Another one, in values of SeqIO."""
+  """Another metric of predictions, with values of SeqIO."""
   scalar = lingvo_runtime.seqio().metrics.Scalar
   wrong = [
     sum(a != b for a, b in zip(t, p, strict=False))
@@ -60,7 +60,7 @@ def edits(targets, predictions):
 
 
 def mean_score(targets, scores):
-  """A metric of scores, which knows which example has which."""
+  """A metric of scores that depends on their order."""
   numbers = [number_in(question) for _, question in targets]
   return {
     'mean_score': float(np.mean(scores)),

@@ -1,4 +1,4 @@
-"""SeqIO tasks for tests, whose examples can be told apart."""
+"""SeqIO tasks for tests, with distinct examples."""
 
 import contextlib
 import functools
@@ -39,11 +39,11 @@ def register(
   preprocessors: list[Callable] | None = None,
   **options,
 ):
-  """Returns a task, registered anew, of the texts `a0`, `a1` and so on.
+  """Registers and returns a task of the strings `a0`, `a1` and so on.
 
   Args:
     name: of the task.
-    count: how many texts there are in each of its two splits.
+    count: number of strings in each of its two splits.
     source: in place of these texts.
     preprocessors: in place of those that make tokens.
     **options: of `seqio.Task`.
@@ -141,7 +141,7 @@ def converted(data, task_feature_lengths):
 
 
 def config(task: str | None, **fields):
-  """Returns the config of an input of a task; of training, unless it says."""
+  """Returns the config of an input of a task; of training by default."""
   return input_adaptor.SeqIOInput.config(
     **{
       'name': 'seqio',
@@ -178,7 +178,7 @@ def hosts(params, count: int) -> list:
 
 
 def read(data, batches: int | None = None) -> list:
-  """Returns the next batches, all that are left for None."""
+  """Returns the next batches; None for all that are left."""
   found = []
   while batches is None or len(found) < batches:
     try:
@@ -210,7 +210,7 @@ def global_texts(inputs: list, batches: int | None = None) -> list[str]:
 
 
 def numbers(batches: list) -> list[int]:
-  """Returns the numbers of the examples that count."""
+  """Returns the indices of the examples that count."""
   return [
     int(number)
     for batch in batches

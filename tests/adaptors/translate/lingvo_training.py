@@ -64,7 +64,7 @@ def train(task_params, batches) -> Trained:
     made.start()
     first = run(variables)
     at_first = run(
-      {'metrics': metrics, 'gradients': gradients}, made.fed(batches[0])
+      {'metrics': metrics, 'gradients': gradients}, made.feed_dict(batches[0])
     )
     each = [
       task.loss,
@@ -72,7 +72,7 @@ def train(task_params, batches) -> Trained:
       metrics['grad_norm/all/loss'],
       task.train_op,
     ]
-    steps = [run(each, made.fed(batch))[:3] for batch in batches]
+    steps = [run(each, made.feed_dict(batch))[:3] for batch in batches]
     last = run(variables)
   losses, rates, norms = (list(map(float, s)) for s in zip(*steps, strict=True))
   return Trained(

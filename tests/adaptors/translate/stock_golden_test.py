@@ -51,6 +51,14 @@ EXPERIMENTS = {
   f'{_BERT}TrainBertDense2B': f'{_BERT}BertDense13B32x32',
 }
 
+# One of each family.
+_QUICK = (
+  'lm.one_billion_wds.OneBWdsGPipeTransformerWPM',
+  f'{_WORDS}Tiny',
+  f'{_DENSE}LM13B32x32',
+  f'{_BERT}BertDense13B32x32',
+)
+
 
 @functools.cache
 def _whole(name: str) -> str:
@@ -74,7 +82,13 @@ def golden_text(name: str) -> str:
   return golden.changes(_whole(name), _whole(base), base)
 
 
-@pytest.mark.parametrize('name', EXPERIMENTS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[] if name in _QUICK else pytest.mark.slow)
+    for name in EXPERIMENTS
+  ],
+)
 def test_a_stock_experiment_is_what_its_file_says(name):
   golden.check(_FOLDER / f'{name}.txt', golden_text(name))
 

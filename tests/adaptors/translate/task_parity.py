@@ -135,7 +135,7 @@ def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
     # Some weights are plain numbers.
     tensors = [x for v in metrics.values() for x in v if tf.is_tensor(x)]
     values, gradients = made.session.run(
-      [tensors, _dense(tf, gradients)], made.fed(batch)
+      [tensors, _dense(tf, gradients)], made.feed_dict(batch)
     )
   outputs = dict(zip(map(id, tensors), values, strict=True))
   return Evaluated(

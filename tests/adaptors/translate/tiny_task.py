@@ -213,7 +213,7 @@ def run_lingvo(task_params, data) -> Run:
     run.weights.append(made.session.run(variables))
     for batch in data:
       values, _ = made.session.run(
-        [[tensor for _, tensor in asked], task.train_op], made.fed(batch)
+        [[tensor for _, tensor in asked], task.train_op], made.feed_dict(batch)
       )
       for (into, _), value in zip(asked, values, strict=True):
         into.append(float(value))

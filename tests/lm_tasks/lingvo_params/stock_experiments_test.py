@@ -1,4 +1,4 @@
-"""Holds the stock experiments against the Params texts of Lingvo's own."""
+"""Compares the stock experiments with texts of Lingvo's own Params."""
 
 import gzip
 
@@ -83,7 +83,7 @@ def test_params_are_those_of_lingvos_own(shared_data, options, name):
   registry = lingvo_runtime.module('lingvo.model_registry')
   actual = registry.GetParams(name, 'Train').ToProto()
   expected = _stock(shared_data, f'{name}.trainer_params')
-  # It says which line of which file registered the experiment.
+  # It has the file and line that registered the experiment.
   del actual.items['model'], expected.items['model']
   assert not list(_differences(actual, expected))
 
@@ -125,7 +125,7 @@ def _synthetic_module():
 
 
 def _weights_after(optimizer_params, gradients):
-  """Returns a variable's values after each of some steps."""
+  """Returns a variable's values after each step."""
   tf = lingvo_runtime.module('lingvo.compat')
   with lingvo_runtime.cluster():
     weight = tf.Variable([1.0, -2.0])
@@ -149,7 +149,7 @@ def test_sharded_adam_is_adam():
 
 
 def test_sharded_adam_applies_the_mean_of_micro_batches():
-  # With a large epsilon, twice the gradients are not the same step.
+  # With a large epsilon, twice the gradient gives a different step.
   sharded = _synthetic_module().ShardedAdam.Params().Set(epsilon=1.0)
   weights = _weights_after(sharded.Copy().Set(num_micro_batches=4), GRADIENTS)
   np.testing.assert_array_equal(weights[:3], [[1.0, -2.0]] * 3)

@@ -1,4 +1,4 @@
-"""Tests of the language models for accelerators in a cloud."""
+"""Tests of the language models for cloud accelerators."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def _task(name: str):
 
 
 @pytest.mark.parametrize('name', _BILLIONS)
-def test_a_model_is_as_large_as_it_says(name):
+def test_number_of_parameters(name):
   model = _task(name).model.Instantiate()
   row = jax.ShapeDtypeStruct([1, 8], 'int32')
   weights = jax.ShapeDtypeStruct([1, 8], 'float32')

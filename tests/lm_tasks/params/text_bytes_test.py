@@ -1,4 +1,4 @@
-"""Tests of the language models of bytes."""
+"""Tests of the byte-level language models."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_they_train_alike_without_tensorflow(tmp_path):
   done = launching.run_script(
     _TRAINS,
     tmp_path,
-    # They compile the same.
+    # Both compile the same programs.
     JAX_COMPILATION_CACHE_DIR=str(tmp_path / 'compiled'),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
   )

@@ -274,7 +274,9 @@ def _start_sharded(folder, *, processes, index, port):
   )
 
 
-@pytest.mark.parametrize('processes', [1, 2])
+@pytest.mark.parametrize(
+  'processes', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_sharded(tmp_path, processes):
   with contextlib.ExitStack() as stack:
     port = stack.enter_context(free_port())

@@ -115,7 +115,7 @@ def test_training_on_replaces_damaged_and_later_steps(tmp_path):
   assert sorted(os.listdir(tmp_path)) == ['1', '2', 'manifests']
 
 
-def test_strays_do_not_disturb(tmp_path, log):
+def test_other_files_are_ignored(tmp_path, log):
   save_steps(tmp_path, 1)
   (tmp_path / '99').mkdir()
   (tmp_path / '5').mkdir()
@@ -176,7 +176,9 @@ _HANGING_SAVE = """
 """
 
 
-@pytest.mark.parametrize('where', ['orbax', 'commit'])
+@pytest.mark.parametrize(
+  'where', ['commit', pytest.param('orbax', marks=pytest.mark.slow)]
+)
 def test_sigkill_in_the_middle_of_a_save(tmp_path, log, where):
   process = subprocess.Popen(
     [sys.executable, '-c', textwrap.dedent(_HANGING_SAVE), tmp_path, where],

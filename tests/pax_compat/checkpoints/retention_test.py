@@ -55,7 +55,7 @@ def _steps_in(folder):
   return sorted(int(p.stem) for p in (folder / 'manifests').glob('*.json'))
 
 
-def test_now_and_then_one_is_kept_for_good(tmp_path):
+def test_keep_interval_keeps_some_permanently(tmp_path):
   clock = Clock()
   _save_every_minute(tmp_path, range(1, 9), clock, keep_interval_seconds=150)
   # Saved at 1, 2, 3 ... minutes: 3 minutes after the first, and again.

@@ -9,7 +9,7 @@ from pax_compat.cli import huge_pages
 from tests.pax_compat import trainer_runs
 
 SETTING = 'glibc.malloc.hugetlb'
-# Says how often it was started, in which process, and with what.
+# Prints a line per start, then the setting, the arguments and the process id.
 PROGRAM = """
 import os, sys
 from pax_compat.cli import huge_pages
@@ -24,7 +24,7 @@ HAS_THEM = (
   and os.confstr('CS_GNU_LIBC_VERSION') >= 'glibc 2.35'
 )
 needs_them = pytest.mark.skipif(
-  not HAS_THEM, reason='this system has no huge pages on request'
+  not HAS_THEM, reason='this system does not support huge pages on request'
 )
 
 
@@ -42,9 +42,9 @@ def test_a_process_starts_again_once(before):
   assert last == f"{tunables} ['one', 'two words'] {process}"
 
 
-@pytest.mark.parametrize('said', ['0', '1', '2'])
-def test_what_the_environment_says_counts(said):
-  tunables = f'{SETTING}={said}'
+@pytest.mark.parametrize('value', ['0', '1', '2'])
+def test_the_setting_in_the_environment_is_kept(value):
+  tunables = f'{SETTING}={value}'
   done = trainer_runs.python('-c', PROGRAM, GLIBC_TUNABLES=tunables)
   assert done.returncode == 0, done.stderr
   start, last = done.stdout.splitlines()
@@ -61,9 +61,11 @@ def test_other_settings_and_variables_stay():
 
 @needs_them
 @pytest.mark.parametrize('verbosity', [0, 1])
-def test_training_tells_where_it_is_debugged(tmp_path, verbosity):
+def test_the_setting_is_logged_at_debug(tmp_path, verbosity):
   flags = trainer_runs.flags(tmp_path / 'run', f'--verbosity={verbosity}')
   done = trainer_runs.python(*flags, GLIBC_TUNABLES='')
   assert done.returncode == 0, done.stderr
-  told = f'huge pages are asked for: GLIBC_TUNABLES={SETTING}=1' in done.stderr
-  assert told == (verbosity == 1)
+  logged = (
+    f'huge pages are requested: GLIBC_TUNABLES={SETTING}=1' in done.stderr
+  )
+  assert logged == (verbosity == 1)

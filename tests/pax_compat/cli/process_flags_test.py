@@ -18,7 +18,7 @@ def parsed():
 
 
 @pytest.mark.parametrize(
-  ('given', 'said'),
+  ('given', 'message'),
   [
     (dict(num_hosts=2), '--server_addr and --host_idx is missing; expected'),
     (dict(server_addr='h:1', host_idx=0), '--num_hosts is missing; expected'),
@@ -28,17 +28,17 @@ def parsed():
     ),
   ],
 )
-def test_flags_that_do_not_go_together(given, said):
+def test_contradictory_flags_are_refused(given, message):
   with flagsaver.flagsaver(**given):
-    with pytest.raises(errors.UserError, match=re.escape(said)):
+    with pytest.raises(errors.UserError, match=re.escape(message)):
       process_flags.check()
 
 
-def test_one_process_needs_no_others():
+def test_a_single_process_does_not_wait():
   process_flags.join()
 
 
-def test_no_cluster_is_a_mistake():
+def test_without_a_cluster_joining_is_an_error():
   script = """
   import sys
   from absl import flags

@@ -1,5 +1,6 @@
 """Tests of configs as text."""
 
+import doctest
 import functools
 
 import jax.numpy as jnp
@@ -30,6 +31,11 @@ class Tree(config.Configurable):
   shape: tuple = (1, 2)
   function: object = None
   init: WeightInit = WeightInit.Gaussian(0.5)
+
+
+def test_the_example():
+  found = doctest.testmod(config_text)
+  assert found.attempted > 0 and found.failed == 0
 
 
 def test_lines_are_in_the_order_of_declaration_with_full_paths():
@@ -77,7 +83,7 @@ def test_without_a_name_paths_start_at_the_fields():
   assert lines[0].startswith('. : ') and lines[1] == 'zebra = 1'
 
 
-def test_configs_are_opened_however_deep_they_are():
+def test_deeply_nested_configs_have_lines():
   tree = Tree.config(name='n', leaves=[{'a': [Leaf.config(zebra=7)]}])
   assert 't.leaves[0].a[0].zebra = 7\n' in config_text.to_text(tree, 't')
 
@@ -91,7 +97,7 @@ def test_configs_are_opened_however_deep_they_are():
     object(),
   ],
 )
-def test_no_text_holds_an_address(value):
+def test_the_text_does_not_contain_addresses(value):
   assert ' at 0x' not in config_text.to_text(
     Tree.config(name='n', function=value)
   )
@@ -155,19 +161,19 @@ class Holder(config.Configurable):
     ),
   ],
 )
-def test_what_is_required_is_named_by_its_full_path(holder, path):
+def test_a_required_field_is_named_by_its_full_path(holder, path):
   with pytest.raises(errors.UserError, match=f'^{path}$'):
     config_text.to_text(holder, 'task')
 
 
-def test_what_a_parent_sets_may_be_open():
+def test_required_fields_that_a_parent_sets_may_be_unset():
   parent = Parent.config()
   parent.two_tpl.dims = 3
   lines = config_text.to_text(parent, 'p').splitlines()
   assert 'p.one_tpl.dims = REQUIRED' in lines and 'p.two_tpl.dims = 3' in lines
 
 
-def test_what_a_layer_takes_from_its_parent_has_a_line_where_it_is_set():
+def test_an_inherited_field_has_a_line_only_if_set():
   parent = Parent.config(dtype=jnp.bfloat16)
   parent.two_tpl.set(dims=3, fprop_dtype=jnp.float16)
   parent.two_tpl.weight_split_dims_mapping.wt = ['data']
@@ -193,7 +199,7 @@ def test_a_shared_config_is_written_once():
   assert 'p.two_tpl.dims' not in lines
 
 
-def test_a_difference_is_what_only_one_of_two_has():
+def test_a_diff_has_the_lines_of_only_one_config():
   a = Tree.config(name='n', leaves=[1, 2])
   b = a.clone().set(leaves=[1, 3], function=helper)
   b.leaf.zebra = 9

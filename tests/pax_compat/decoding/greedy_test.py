@@ -17,7 +17,6 @@ from pax_compat.layers.softmaxes import full_softmax
 from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
 from pax_compat.layers.transformers import stacked_transformers
 from pax_compat.nested_map import NestedMap
-from tests.pax_compat import launching
 
 V, P, STEPS = 11, 5, 6
 LENGTHS = np.array([5, 2, 1, 4])
@@ -354,37 +353,3 @@ def test_decode_states_must_be_mutable():
       jnp.ones([1], jnp.int32),
       method=table.decode,
     )
-
-
-_ON_A_MESH = """
-  import jax
-  import numpy as np
-  from jax.sharding import NamedSharding, PartitionSpec
-  from tests.pax_compat.decoding import greedy_test as t
-
-  params = t.random_weights(t.lm_config())
-  batch = jax.tree.map(lambda x: np.concatenate([x, x]), t.prefix_batch())
-  settings = dict(fprop_for_prefix=True, eos_id=4)
-  want = t.fast_decode(params, batch, **settings)
-  mesh = jax.make_mesh(
-    (4, 2), ('data', 'mdl'), axis_types=(jax.sharding.AxisType.Auto,) * 2
-  )
-  def split(x):
-    mdl = 'mdl' if x.ndim and x.shape[-1] % 2 == 0 else None
-    spec = [None] * (x.ndim - 1) + [mdl] if x.ndim else []
-    return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
-  by_data = NamedSharding(mesh, PartitionSpec('data'))
-  with jax.set_mesh(mesh):
-    t.decoder.cache_clear()
-    out = t.fast_decode(
-      jax.tree.map(split, params), jax.device_put(batch, by_data), **settings)
-  assert jax.device_count() == 8
-  np.testing.assert_array_equal(out.output_ids, want.output_ids)
-  np.testing.assert_array_equal(out.decode_lengths, want.decode_lengths)
-  np.testing.assert_allclose(out.logprobs, want.logprobs, rtol=1e-4, atol=1e-5)
-  print('same')
-"""
-
-
-def test_on_a_mesh_of_eight_devices():
-  assert launching.run_on_eight_devices(_ON_A_MESH) == 'same\n'

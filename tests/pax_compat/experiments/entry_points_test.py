@@ -1,4 +1,4 @@
-"""Tests of packages that entry points name."""
+"""Tests of finding the packages in entry points."""
 
 import sys
 
@@ -37,8 +37,8 @@ def test_packages_are_found_and_not_imported(declare):
 
 
 @pytest.mark.parametrize('named', ['nothing_here', 'json.decoder', 'os.path.x'])
-def test_what_is_no_package_is_named(declare, named):
+def test_an_entry_point_without_a_package_is_reported(declare, named):
   declare(f'a = {named}')
-  told = f'`a = {named}` of mine in the group {GROUP} names no package'
-  with pytest.raises(errors.UserError, match=told):
+  message = f'`a = {named}` of mine in the group {GROUP} does not name'
+  with pytest.raises(errors.UserError, match=message):
     list(entry_points.packages(GROUP))

@@ -8,7 +8,7 @@ from pax_compat.experiments import experiment_overrides
 from tests.pax_compat.counting_experiment import Counting
 
 
-def test_every_config_that_an_experiment_returns_has_the_setting():
+def test_all_configs_have_the_setting():
   untouched = Counting()
   experiment = experiment_overrides.changed(
     untouched,
@@ -45,7 +45,7 @@ def test_every_config_that_an_experiment_returns_has_the_setting():
     ('task.train.num_train_steps', 'expected path=value'),
   ],
 )
-def test_a_mistake_shows_before_anything_is_built(setting, message):
+def test_an_invalid_setting_is_refused_before_the_build(setting, message):
   with pytest.raises(errors.UserError, match=message):
     experiment = experiment_overrides.changed(Counting(), settings=[setting])
     assert experiment.task() and experiment.datasets()
@@ -56,18 +56,18 @@ class Mine(base_experiment.BaseExperiment):
   SHARED = base_input.BaseInput.config(name='train', is_training=True)
 
   def __init__(self):
-    self.asked = []
+    self.calls = []
 
   def task(self):
     return tasks_lib.SingleTask.config()
 
   def datasets(self):
-    self.asked.append('datasets')
+    self.calls.append('datasets')
     evals = [base_input.BaseInput.config(name=n) for n in self.EVALS]
     return [self.SHARED, *evals]
 
   def decode_datasets(self):
-    self.asked.append('decode_datasets')
+    self.calls.append('decode_datasets')
     return self.eval_datasets()
 
   def get_input_specs_provider_params(self):
@@ -87,7 +87,7 @@ def test_the_experiment_itself_is_not_changed():
   assert isinstance(changed, Mine) and type(changed).__name__ == 'Mine'
 
 
-def test_what_an_experiment_makes_of_its_datasets_is_changed_too():
+def test_methods_that_use_the_datasets_get_the_changed_ones():
   changed = experiment_overrides.changed(
     Mine(), settings=['datasets[0].batch_size=4', 'datasets[2].batch_size=5']
   )
@@ -95,16 +95,16 @@ def test_what_an_experiment_makes_of_its_datasets_is_changed_too():
   assert [d.batch_size for d in changed.decode_datasets()] == [None, 5]
 
 
-def test_datasets_are_asked_for_once():
+def test_datasets_are_made_once():
   experiment = Mine()
   changed = experiment_overrides.changed(experiment)
-  assert experiment.asked == []
+  assert experiment.calls == []
   for _ in range(2):
     assert changed.training_dataset().set(batch_size=9).name == 'train'
     assert [d.name for d in changed.eval_datasets()] == ['dev', 'test']
     assert {d.batch_size for d in changed.datasets()} == {None}
     assert [d.name for d in changed.decode_datasets()] == ['dev', 'test']
-  assert experiment.asked == ['datasets', 'decode_datasets']
+  assert experiment.calls == ['datasets', 'decode_datasets']
 
 
 def test_datasets_have_names():

@@ -88,11 +88,11 @@ def test_an_experiment_is_found_by_all_its_names(name):
   ]
 
 
-def test_a_name_of_nobody_is_not_found():
+def test_an_unknown_name_is_not_found():
   assert experiment_registry.find('small.Three', SourceOptions()) is None
 
 
-def test_a_package_that_is_not_there(site):
+def test_a_package_that_does_not_exist(site):
   text = f'[{native_params.GROUP}]\ntasks.words.params = mine_native.nothing\n'
   (site / 'entry_points.txt').write_text(text)
   with pytest.raises(errors.UserError, match='mine_native.nothing` of mine'):

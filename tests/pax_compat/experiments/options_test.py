@@ -24,7 +24,7 @@ class WordsOptions(options.Options):
 
 @pytest.fixture
 def values(monkeypatch):
-  """Fresh flags, in place of those of this process."""
+  """Fresh flags, instead of those of this process."""
   own = flags.FlagValues()
   monkeypatch.setattr(flags, 'FLAGS', own)
   for kind in ('string', 'bool', 'enum', 'multi_string'):

@@ -9,43 +9,43 @@ from pax_compat.experiments import resolved
 
 
 class Asked(base_experiment.BaseExperiment):
-  """Notes what it is asked for."""
+  """Records the calls of its methods."""
 
   def __init__(self):
-    self.asked = []
+    self.calls = []
 
   def validate(self):
-    self.asked.append('validate')
+    self.calls.append('validate')
 
   def task(self):
-    self.asked.append('task')
+    self.calls.append('task')
     return tasks_lib.SingleTask.config()
 
   def datasets(self):
-    self.asked.append('datasets')
+    self.calls.append('datasets')
     return [
       base_input.BaseInput.config(name='train', is_training=True),
       base_input.BaseInput.config(name='dev'),
     ]
 
   def decode_datasets(self):
-    self.asked.append('decode_datasets')
+    self.calls.append('decode_datasets')
     return self.eval_datasets()
 
   def start(self):
-    self.asked.append('start')
+    self.calls.append('start')
 
   def dumps(self):
-    self.asked.append('dumps')
+    self.calls.append('dumps')
     return {'notes.txt': f'of {self.training_dataset().name}'}
 
 
-def test_everything_is_asked_for_once():
+def test_each_method_is_called_once():
   experiment = Asked()
   made = resolved.resolve(experiment, name='mine')
-  # How it starts is asked of a new run only.
+  # `start` is called for a new run only.
   expected = ['validate', 'datasets', 'decode_datasets', 'task', 'dumps']
-  assert experiment.asked == expected
+  assert experiment.calls == expected
   assert made.name == 'mine'
   assert [d.name for d in made.datasets] == ['train', 'dev']
   assert [d.name for d in made.train_datasets] == ['train']
@@ -54,7 +54,7 @@ def test_everything_is_asked_for_once():
   assert made.dumps == {'notes.txt': 'of train'}
   assert made.get_input_specs_provider_params() is None
   assert made.start() is None
-  assert experiment.asked == [*expected, 'start']
+  assert experiment.calls == [*expected, 'start']
 
 
 def test_it_has_the_changes_of_the_command_line():
@@ -71,7 +71,7 @@ def test_it_cannot_be_changed():
     made.name = 'other'
 
 
-def test_an_experiment_chooses_what_is_evaluated():
+def test_an_experiment_chooses_the_datasets_to_evaluate():
   class Chosen(Asked):
     def eval_datasets(self):
       return []
@@ -81,7 +81,7 @@ def test_an_experiment_chooses_what_is_evaluated():
   assert made.eval_datasets == ()
 
 
-def test_what_an_experiment_refuses_is_refused_first():
+def test_an_experiment_is_validated_first():
   class Refusing(Asked):
     def validate(self):
       raise errors.UserError('B is as large as A')

@@ -1,4 +1,4 @@
-"""Tests of leaving out damaged records in the inputs of an experiment."""
+"""Tests of skipping damaged records in the inputs of an experiment."""
 
 import pytest
 
@@ -17,7 +17,7 @@ class Unable(base_input.BaseInput):
 
 
 class Experiment(base_experiment.BaseExperiment):
-  """Has datasets that can leave out records, and others."""
+  """Has datasets that can skip records, and others."""
 
   TRAIN = Able.config(name='train', is_training=True)
   OTHER = Unable.config(name='other')
@@ -45,7 +45,7 @@ def _skipping(experiment):
   return experiment_overrides.changed(experiment, skip_bad_records=True)
 
 
-def test_every_input_that_can_leaves_out_records():
+def test_inputs_that_can_skip_records():
   experiment = _skipping(Experiment())
   train, other, nested = experiment.datasets()
   assert train.skip_bad_records

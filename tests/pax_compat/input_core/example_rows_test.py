@@ -1,4 +1,4 @@
-"""Tests of the rows that fill a batch up."""
+"""Tests of example weights and padding rows."""
 
 import numpy as np
 import pytest
@@ -17,39 +17,39 @@ def _batch():
   )
 
 
-def test_rows_are_those_of_what_has_rows():
+def test_scalars_have_no_rows():
   assert example_rows.num_rows(_batch()) == 2
   assert example_rows.num_rows({'a': np.float32(1), 'b': np.zeros([3, 1])}) == 3
 
 
-def test_examples_count_as_one_unless_they_say_otherwise():
-  weighed = example_rows.weighed(_batch(), 2)
-  np.testing.assert_array_equal(weighed.eval_sample_weights, [1, 1])
-  assert weighed.eval_sample_weights.dtype == np.float32
-  said = NestedMap(eval_sample_weights=np.array([2.0, 0.5]))
-  assert example_rows.weighed(said, 2) is said
+def test_example_weights_are_one_by_default():
+  weighted = example_rows.with_example_weights(_batch(), 2)
+  np.testing.assert_array_equal(weighted.eval_sample_weights, [1, 1])
+  assert weighted.eval_sample_weights.dtype == np.float32
+  given = NestedMap(eval_sample_weights=np.array([2.0, 0.5]))
+  assert example_rows.with_example_weights(given, 2) is given
 
 
 @pytest.mark.parametrize('real', [0, 1, 2])
-def test_rows_that_are_missing_are_copies_that_do_not_count(real):
-  batch = example_rows.weighed(_batch(), 2)
-  filled = example_rows.filled(batch, real=real, rows=3)
+def test_padding_rows_are_copies_with_weight_zero(real):
+  batch = example_rows.with_example_weights(_batch(), 2)
+  padded = example_rows.pad_batch(batch, real=real, rows=3)
   ids = [[1, 2], [3, 4]][:real] + [[1, 2]] * (3 - real)
-  np.testing.assert_array_equal(filled.ids, ids)
+  np.testing.assert_array_equal(padded.ids, ids)
   for name, value in (
     ('weights', 0),
     ('paddings', 1),
     ('eval_sample_weights', 0),
   ):
-    np.testing.assert_array_equal(filled[name][:real], batch[name][:real])
-    assert (filled[name][real:] == value).all()
-    assert filled[name].dtype == batch[name].dtype
-  np.testing.assert_array_equal(filled.src.target_paddings[real:], 1)
-  np.testing.assert_array_equal(filled.src.weight[real:], 0)
-  assert filled.text[real] == b'one'
+    np.testing.assert_array_equal(padded[name][:real], batch[name][:real])
+    assert (padded[name][real:] == value).all()
+    assert padded[name].dtype == batch[name].dtype
+  np.testing.assert_array_equal(padded.src.target_paddings[real:], 1)
+  np.testing.assert_array_equal(padded.src.weight[real:], 0)
+  assert padded.text[real] == b'one'
 
 
-def test_a_batch_that_is_full_stays():
-  filled = example_rows.filled(_batch(), real=2, rows=2)
-  np.testing.assert_array_equal(filled.ids, _batch().ids)
-  np.testing.assert_array_equal(filled.weights, _batch().weights)
+def test_a_full_batch_is_not_padded():
+  padded = example_rows.pad_batch(_batch(), real=2, rows=2)
+  np.testing.assert_array_equal(padded.ids, _batch().ids)
+  np.testing.assert_array_equal(padded.weights, _batch().weights)

@@ -1,4 +1,4 @@
-"""Tests of what stays on the host."""
+"""Tests of host fields."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ _BATCH = NestedMap(
 )
 
 
-def test_texts_are_taken_out_of_a_batch():
+def test_strings_are_split_from_a_batch():
   rest, host = host_fields.split(_BATCH, base_input.BaseInput().is_host_field)
   assert rest.flatten_items() == [
     ('ids', _BATCH.ids),
@@ -36,7 +36,7 @@ def test_texts_are_taken_out_of_a_batch():
   assert 'only' in _BATCH and len(_BATCH.parts) == 2
 
 
-def test_a_batch_without_texts_stays_as_it_is():
+def test_a_batch_without_strings_is_not_changed():
   batch = NestedMap(ids=np.zeros(3), empty=NestedMap())
   rest, host = host_fields.split(batch, base_input.BaseInput().is_host_field)
   assert rest is batch and not host
@@ -47,7 +47,7 @@ class Chosen(base_input.BaseInput):
     return path.startswith('src.') and leaf.ndim == 1
 
 
-def test_an_input_says_what_stays():
+def test_an_input_defines_its_host_fields():
   rest = host_fields.for_devices(_BATCH, Chosen().is_host_field)
   assert sorted(rest) == ['ids', 'none', 'only', 'parts']
 
@@ -76,7 +76,7 @@ class Texts(base_input.BaseInput):
     return NestedMap(text=_objects(b'a', b'b'), x=np.ones([2, 2]))
 
 
-def test_rows_that_an_input_adds_have_no_text():
+def test_padding_rows_have_empty_strings():
   batch = Texts(batch_padding_size=2).get_next_padded()
   assert batch.text.tolist() == [b'a', b'b', b'', b'']
   assert batch.eval_sample_weights.tolist() == [1, 1, 0, 0]
@@ -101,15 +101,17 @@ def test_bytes_and_back():
     assert one.dtype == other.dtype and one.shape == other.shape
 
 
-def test_what_is_no_text():
-  with pytest.raises(errors.UserError, match="'odd' .* holds a object;"):
+def test_other_objects_are_refused():
+  with pytest.raises(errors.UserError, match="'odd' .* contains a object;"):
     host_fields.to_bytes({'odd': _objects(object())})
 
 
-def test_equal_texts_are_digested_equally():
+def test_equal_strings_have_equal_bytes():
   one, other = (_objects(''.join(['a'] * count)) for count in (9, 9))
   assert one[0] is not other[0]
-  assert host_fields.digestible(one) == host_fields.digestible(other)
-  assert host_fields.digestible(one) != host_fields.digestible(_objects('b'))
+  assert host_fields.canonical_bytes(one) == host_fields.canonical_bytes(other)
+  assert host_fields.canonical_bytes(one) != host_fields.canonical_bytes(
+    _objects('b')
+  )
   x = np.arange(6).reshape(2, 3)
-  assert host_fields.digestible(x.T) == x.T.tobytes()
+  assert host_fields.canonical_bytes(x.T) == x.T.tobytes()

@@ -1,4 +1,4 @@
-"""Tests of finding ids that a model does not know."""
+"""Tests of checking token ids against the vocabulary size."""
 
 import flax.linen as nn
 import numpy as np
@@ -20,11 +20,11 @@ def _batch(*rows):
 
 def test_ids_beyond_the_largest_table_are_refused():
   token_ids.check_known('Train', _batch([0, 15]), 16)
-  told = (
+  message = (
     r'Train: in example 1 of a batch, src.ids has the id 17 at \[1, 0\] of'
-    r' \[2, 3\], and 1 more of the kind; expected ids below 16, as the largest'
+    r' \[2, 3\], and 1 more of the kind; expected ids below 16, the rows of'
   )
-  with pytest.raises(errors.UserError, match=told):
+  with pytest.raises(errors.UserError, match=message):
     token_ids.check_known('Train', _batch([1, 2, 3], [17, 5, 16]), 16)
   with pytest.raises(errors.UserError, match='src.ids has the id 16'):
     token_ids.check_known('Train', _batch([0, 16]), 16)
@@ -35,10 +35,10 @@ def test_ids_beyond_the_largest_table_are_refused():
 
 
 class Own(base_layer.BaseLayer):
-  """A layer of a user, which may have any table."""
+  """A layer of a user, with an unknown table."""
 
 
-def test_a_model_of_own_layers_knows_the_rows_of_its_largest_table():
+def test_the_vocabulary_size_is_the_rows_of_the_largest_table():
   model = tiny.task().model
   assert token_ids.known_to(model) == tiny.VOCAB
   model.lm_tpl.separate_embedding_tpl = embedding_tables.Embedding.config(
@@ -58,11 +58,11 @@ def test_a_model_of_own_layers_knows_the_rows_of_its_largest_table():
     flax_adapter.FlaxModuleAdapter.config(module_factory_method=nn.Embed),
   ],
 )
-def test_other_layers_may_know_more(layer):
+def test_the_vocabulary_size_is_unknown_with_other_layers(layer):
   model = tiny.task().model
   model.lm_tpl.final_ln_tpl = layer
   assert token_ids.known_to(model) is None
 
 
-def test_classes_of_images_are_no_tokens():
+def test_image_classes_are_not_tokens():
   assert token_ids.known_to(models.ClassificationModel.config()) is None

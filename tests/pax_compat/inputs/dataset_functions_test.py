@@ -1,4 +1,4 @@
-"""Tests of functions that make data."""
+"""Tests of dataset functions."""
 
 import functools
 
@@ -12,12 +12,12 @@ _OFFERED = {'seed': 3, 'is_training': True}
 
 
 def numbers(path: str, seed: int, size: int = 2):
-  """Returns what it was given."""
+  """Returns its arguments."""
   return path, seed, size
 
 
 def nothing():
-  """Takes nothing."""
+  """Has no arguments."""
   return 'nothing'
 
 
@@ -40,27 +40,27 @@ def _call(function):
     (dict, {}),
   ],
 )
-def test_a_function_gets_what_it_asks_for(function, made):
+def test_a_function_gets_the_arguments_that_it_has(function, made):
   assert _call(function) == made
 
 
 @pytest.mark.parametrize(
-  ('function', 'said'),
+  ('function', 'message'),
   [
     (7, 'Mine.data is 7; expected a function, or a Config'),
-    (numbers, 'Mine.data is a function that needs path; expected these to be'),
+    (numbers, 'Mine.data is a function that requires path; expected them to'),
     (
       config.Config(numbers, path=config.REQUIRED),
       'Mine.data.path is required',
     ),
   ],
 )
-def test_what_is_no_function_of_these(function, said):
-  with pytest.raises(errors.UserError, match=said):
+def test_invalid_functions(function, message):
+  with pytest.raises(errors.UserError, match=message):
     _call(function)
 
 
-def test_whether_a_function_asks_for_something():
+def test_whether_a_function_has_an_argument():
   asks = functools.partial(dataset_functions.asks_for, name='seed')
   assert asks(numbers)
   assert asks(config.Config(numbers, path='a'))

@@ -17,7 +17,7 @@ grain = pytest.importorskip('grain')
 
 
 def numbers(count: int, seed: int = 0):
-  """Returns examples that hold their number, and are random a little."""
+  """Returns examples with their index and a random number."""
   source = grain.MapDataset.source(range(count)).seed(seed)
   return source.random_map(_example)
 
@@ -38,7 +38,7 @@ def _config(function=numbers, **fields):
 
 
 def _of(source, **fields):
-  """Returns an input of the examples of a list."""
+  """Returns the config of an input of the examples of a list."""
   fields = {'batch_size': 2, 'reset_for_eval': True, **fields}
   make = fields.pop('make', lambda dataset: dataset)
   return _config(
@@ -62,7 +62,7 @@ def test_an_evaluation_has_each_example_once(count, size, hosts, num_threads):
 
 @settings(max_examples=25)
 @given(st.integers(1, 20), st.lists(st.integers(1, 4), max_size=4))
-def test_a_run_goes_on_on_any_number_of_hosts(count, parts):
+def test_a_run_continues_on_any_number_of_hosts(count, parts):
   config = _config(count=count, is_training=True, input_random_seed=5)
   whole = input_hosts.read(config, hosts=1, batch_size=1, steps=100).ids
   ids, state = [], None
@@ -86,7 +86,7 @@ def test_a_batch_has_the_fields_of_the_examples():
   assert data.specs_of(batch) == data.batch_specs()
 
 
-def test_what_is_random_is_as_grain_repeats_it():
+def test_random_transformations_are_as_in_grains_repeat():
   config = _config(batch_size=10, is_training=True, shuffle=False)
   data = config.Instantiate(input_random_seed=3)
   repeated = numbers(10, seed=3).repeat(2)
@@ -115,13 +115,13 @@ def test_threads_read_and_end():
 
 
 @pytest.mark.parametrize(
-  ('make', 'said'),
+  ('make', 'message'),
   [
     (
       lambda d: d.to_iter_dataset(),
       'returns a .*IterDataset; expected a grain',
     ),
-    (lambda d: d.repeat(), 'repeats itself without an end; leave out'),
+    (lambda d: d.repeat(), 'repeats without an end; leave out'),
     (lambda d: d.filter(lambda x: x['x'] != 1), 'has no example 1: a filter'),
     (
       lambda d: d.map(lambda x: x['x']),
@@ -137,20 +137,20 @@ def test_threads_read_and_end():
     ),
   ],
 )
-def test_datasets_of_other_kinds_are_refused(make, said):
+def test_datasets_of_other_kinds_are_refused(make, message):
   data = _of([{'x': 0}, {'x': 1}], make=make)
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     data.get_next()
 
 
-def test_fields_that_make_no_sense():
+def test_invalid_fields():
   with pytest.raises(errors.UserError, match='num_threads of input is -1'):
     _config(batch_size=1, num_threads=-1).Instantiate()
   with pytest.raises(errors.UserError, match='dataset_fn of input is 7; exp'):
     _config(7, batch_size=1).Instantiate()
 
 
-def test_without_grain_the_error_says_how_to_install_it(monkeypatch):
+def test_without_grain_the_error_has_the_install_command(monkeypatch):
   monkeypatch.setitem(sys.modules, 'grain', None)
   data = _config(batch_size=1, reset_for_eval=True).Instantiate()
   with pytest.raises(errors.UserError, match=r"pip install 'pax-compat\[grain"):

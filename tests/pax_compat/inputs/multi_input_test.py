@@ -50,7 +50,7 @@ def test_batches_are_side_by_side():
     np.testing.assert_array_equal(batch.a.host, np.ones([2, 3]))
 
 
-def test_configs_stay_as_they_are():
+def test_configs_are_not_changed():
   inputs = {'a': Rows.config(name='mine', batch_size=6)}
   data = _built(input_to_params=inputs, is_training=True)
   assert inputs['a'].name == 'mine' and not inputs['a'].is_training
@@ -72,7 +72,7 @@ def test_a_reset_reaches_all(tmp_path):
   assert data.get_child('a').is_closed
 
 
-def test_texts_are_of_one_input():
+def test_strings_are_of_one_input():
   ids, lengths = np.ones([2, 3], int), np.ones([2], int)
   data = _built(default_input='b')
   assert data.ids_to_strings(ids, lengths, 'src') == ['dev_b src'] * 2
@@ -94,13 +94,13 @@ def test_texts_are_of_one_input():
     ),
   ],
 )
-def test_what_does_not_go_together(fields, words):
+def test_invalid_fields(fields, words):
   with pytest.raises(errors.UserError, match=words):
     _built(**fields)
 
 
 class Standing(Rows):
-  """Knows where it stands."""
+  """Has a state."""
 
   state_fits_any_hosts = True
 
@@ -137,7 +137,7 @@ def test_the_state_is_that_of_all_inputs():
       np.testing.assert_array_equal(found[name].x, batch[name].x)
 
 
-def test_one_input_without_a_state():
+def test_a_child_without_a_state():
   data = _standing(a=Rows, b=Standing)
   assert not data.state_fits_any_hosts
   with pytest.raises(NotImplementedError, match='Rows'):
@@ -163,7 +163,7 @@ def test_one_input_without_a_state():
     (b'{"inputs": {"a": "AA=="}}', 'dev is of the inputs a; it has a, b'),
   ],
 )
-def test_what_is_no_state(state, words):
+def test_invalid_states(state, words):
   data = _standing(a=Standing, b=Standing)
   with pytest.raises(errors.UserError, match=words):
     data.set_state(state)
@@ -174,7 +174,7 @@ class Skipping(Rows):
     return {'input/skipped_records': float(self.batch_size)}
 
 
-def test_what_inputs_tell_of_themselves_is_added():
+def test_metrics_of_children_are_added():
   inputs = {k: Skipping.config(batch_size=n) for k, n in [('a', 6), ('b', 4)]}
   data = _built(input_to_params={**inputs, 'c': Rows.config(batch_size=2)})
   assert data.input_metrics() == {'input/skipped_records': 10.0}
@@ -182,7 +182,7 @@ def test_what_inputs_tell_of_themselves_is_added():
 
 
 class Texts(Rows):
-  """Rows with texts, and metrics of all of them."""
+  """Rows with strings, and metrics over all of them."""
 
   def get_next(self):
     batch = super().get_next()
@@ -196,7 +196,7 @@ class Texts(Rows):
     return kind == 'eval'
 
 
-def test_each_input_says_what_stays_on_the_host(caplog):
+def test_host_fields_of_children(caplog):
   inputs = {'a': Texts.config(batch_size=4), 'b': Rows.config(batch_size=4)}
   data = _built(input_to_params=inputs, batch_padding_size=1)
   rest, host = host_fields.split(data.get_next_padded(), data.is_host_field)
@@ -204,13 +204,13 @@ def test_each_input_says_what_stays_on_the_host(caplog):
   assert host['a.of.text'].tolist() == [['a'] * 1] * 4 + [['']]
   assert sorted(rest.a) == ['x'] and sorted(rest.b) == ['host', 'x']
   assert 'eval_sample_weights' in rest
-  told = 'dev: the metrics that dev_a makes of all examples are left out'
-  assert told in caplog.text
+  found = 'dev: the metrics that dev_a computes over all examples are left'
+  assert found in caplog.text
   assert not data.has_example_metrics('eval')
 
 
 class Indexed(indexed_input.IndexedInput):
-  """Rows that know their order, and what batches are like."""
+  """Rows with an order digest and batch specs."""
 
   num_examples = 24
 
@@ -218,7 +218,7 @@ class Indexed(indexed_input.IndexedInput):
     return NestedMap(id=indices, text=np.array(['a'] * len(indices)))
 
 
-def test_hosts_that_read_another_order_are_found_out():
+def test_digests_of_another_order_differ():
   inputs = {
     'a': Rows.config(batch_size=4),
     'b': Indexed.config(batch_size=4, shuffle=True),
@@ -228,18 +228,18 @@ def test_hosts_that_read_another_order_are_found_out():
     _built(input_to_params={**inputs, 'b': inputs['b'].clone().set(**fields)})
     for fields in ({}, {}, {'input_random_seed': 7})
   )
-  told = []
+  found = []
   for data in (one, same, other):
     data.get_next_padded()
-    told.append(data.order_digest())
-  assert told[0] == told[1] != told[2]
-  assert len(told[0]) == 8
+    found.append(data.order_digest())
+  assert found[0] == found[1] != found[2]
+  assert len(found[0]) == 8
   one.get_next_padded()
-  assert one.order_digest() != told[0]
+  assert one.order_digest() != found[0]
   assert _built().order_digest() is None
 
 
-def test_what_batches_are_like_is_known_without_one():
+def test_specs_are_known_without_a_batch():
   inputs = {k: Indexed.config(batch_size=n) for k, n in (('a', 6), ('b', 4))}
   data = _built(input_to_params=inputs)
   specs = data.batch_specs()

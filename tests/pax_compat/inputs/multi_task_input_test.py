@@ -1,4 +1,4 @@
-"""Inputs of several tasks."""
+"""Tests of inputs of several tasks."""
 
 import itertools
 
@@ -21,11 +21,11 @@ def _made(**fields):
 
 
 def _tasks(data, count) -> list[str]:
-  """Returns the tasks of some batches, which must be the right ones."""
+  """Returns the tasks of some batches, checking the batches."""
   found = []
   for _ in range(count):
     [(task, batch)] = data.get_next().items()
-    number = data._sources[task].number
+    number = data._inputs[task].number
     np.testing.assert_array_equal(
       batch.points, points(DIMS[task], number).points
     )
@@ -33,7 +33,7 @@ def _tasks(data, count) -> list[str]:
   return found
 
 
-def test_tasks_are_drawn_as_the_weights_say():
+def test_tasks_are_drawn_by_their_weights():
   found = _tasks(_made(), 600)
   assert 360 < found.count('short') < 440
   # Not in turn.
@@ -47,7 +47,7 @@ def test_a_draw_may_last_some_steps():
   assert {turn[0] for turn in turns} == {'short', 'long'}
 
 
-def test_the_seed_decides():
+def test_draws_depend_on_the_seed():
   first = _tasks(_made(input_random_seed=3), 50)
   assert first == _tasks(_made(input_random_seed=3), 50)
   assert first != _tasks(_made(input_random_seed=4), 50)
@@ -83,7 +83,7 @@ def test_no_batch_of_an_example_is_lost(first):
 
 
 class Standing(Points):
-  """Knows where it stands."""
+  """Has a state."""
 
   state_fits_any_hosts = True
 
@@ -102,7 +102,7 @@ def _standing(cls=Standing):
 
 
 @pytest.mark.parametrize('step', [0, 1, 17])
-def test_a_state_has_what_was_drawn_and_read(step):
+def test_a_state_has_draws_and_positions(step):
   data = _standing()
   for _ in range(step):
     data.get_next_padded()
@@ -140,8 +140,8 @@ def _tasks_of(data, count):
 
 def test_processes_feed_parts_of_each_task():
   data = _made(num_infeed_hosts=4, infeed_host_index=2)
-  for source in data._sources.values():
-    assert (source.num_infeed_hosts, source.infeed_host_index) == (4, 2)
+  for child in data._inputs.values():
+    assert (child.num_infeed_hosts, child.infeed_host_index) == (4, 2)
 
 
 def test_a_dataset_of_one_task():
@@ -177,7 +177,7 @@ class Ordered(Points):
     return bytes([self.number])
 
 
-def test_the_order_of_a_task_is_told():
+def test_the_order_digest_of_a_task():
   config = TaskInput.config(task='long', input=Ordered.config(dims=3))
   data = config.Instantiate()
   data.get_next()
@@ -189,17 +189,17 @@ class Skipping(Points):
     return {'input/skipped_records': float(self.dims)}
 
 
-def test_what_inputs_tell_of_themselves_is_added():
+def test_metrics_of_children_are_added():
   inputs = {name: Skipping.config(dims=n) for name, n in DIMS.items()}
-  told = _made(inputs=inputs).input_metrics()
-  assert told == {'input/skipped_records': float(sum(DIMS.values()))}
+  metrics = _made(inputs=inputs).input_metrics()
+  assert metrics == {'input/skipped_records': float(sum(DIMS.values()))}
   one = TaskInput.config(name='dev', task='long', input=inputs['long'])
   assert one.Instantiate().input_metrics() == {
     'input/skipped_records': float(DIMS['long'])
   }
 
 
-def test_mistakes():
+def test_invalid_fields():
   with pytest.raises(errors.UserError, match="'shrot'.*mean: short"):
     _made(schedule=TasksInTurn.config(tasks=['shrot']))
   with pytest.raises(errors.UserError, match='steps_per_draw is 0'):
@@ -212,7 +212,7 @@ def test_mistakes():
 
 
 class Named(Points):
-  """Points with names, and the metrics that it is given examples for."""
+  """Points with names and example metrics."""
 
   def get_next(self):
     batch = super().get_next()
@@ -233,7 +233,7 @@ class Named(Points):
     return [{kind: example} for example in examples]
 
 
-def test_texts_and_metrics_of_a_task():
+def test_strings_and_metrics_of_a_task():
   named = Named.config(dims=DIMS['long'])
   one = TaskInput.config(task='long', input=named).Instantiate()
   several = _made(inputs={name: named.clone() for name in DIMS})

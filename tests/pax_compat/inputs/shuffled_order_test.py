@@ -1,4 +1,4 @@
-"""Tests of the random order."""
+"""Tests of random permutations."""
 
 import collections
 import itertools
@@ -19,7 +19,7 @@ def _order(size, *, seed=0, epoch=0, positions=None):
 
 
 @pytest.mark.parametrize('size', [0, 1, 2, 65_536, 65_537, 131_072, 131_073])
-def test_each_thing_comes_once(size):
+def test_each_item_comes_once(size):
   np.testing.assert_array_equal(np.sort(_order(size)), np.arange(size))
 
 
@@ -30,7 +30,7 @@ def test_each_thing_comes_once(size):
   st.integers(0, 1000),
   st.data(),
 )
-def test_any_part_of_the_order_can_be_asked_for(size, seed, epoch, data):
+def test_any_part_of_the_order_can_be_read(size, seed, epoch, data):
   whole = _order(size, seed=seed, epoch=epoch)
   np.testing.assert_array_equal(np.bincount(whole, minlength=size), 1)
   positions = data.draw(st.lists(st.integers(0, size - 1), max_size=5))
@@ -40,7 +40,7 @@ def test_any_part_of_the_order_can_be_asked_for(size, seed, epoch, data):
   np.testing.assert_array_equal(part, whole[positions])
 
 
-def test_more_things_than_memory():
+def test_more_items_than_memory():
   size = 10**15
   found = _order(size, positions=np.arange(size - 1000, size))
   assert len(set(found.tolist())) == 1000
@@ -59,13 +59,13 @@ def test_the_order_is_the_same_everywhere(size, expected):
 
 
 @pytest.mark.parametrize('size', [50, _LARGE])
-def test_seeds_and_epochs_have_orders_of_their_own(size):
+def test_seeds_and_epochs_have_different_orders(size):
   pairs = itertools.product(range(3), range(3))
   orders = {tuple(_order(size, seed=s, epoch=e)[:9].tolist()) for s, e in pairs}
   assert len(orders) == 9
 
 
-def test_few_things_come_in_all_orders_equally_often():
+def test_few_items_come_in_all_orders_equally_often():
   counts = collections.Counter(
     tuple(_order(3, seed=seed).tolist()) for seed in range(6000)
   )
@@ -73,7 +73,7 @@ def test_few_things_come_in_all_orders_equally_often():
   assert _chi_squared(np.array(list(counts.values()))) < 25
 
 
-def test_many_things_come_in_no_order_that_shows():
+def test_many_items_come_in_no_visible_order():
   order = _order(_LARGE)
   # Of 100 bins, 99 is to be expected and 180 is beyond all chance.
   for numbers in (

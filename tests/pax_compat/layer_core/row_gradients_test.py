@@ -8,7 +8,6 @@ from pax_compat.layer_core.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )
-from tests.pax_compat import launching
 
 V, D = 7, 3
 IDS = np.array([[1, 1, 4], [6, 1, 4]])
@@ -68,19 +67,3 @@ def test_facts_of_several_lookups_add_up():
   _, counts, squares = _loop()
   np.testing.assert_array_equal(facts.counts, counts + [1, 1, 0, 0, 0, 0, 0])
   np.testing.assert_allclose(facts.sum_squares, squares + 2 * D * 4, rtol=1e-5)
-
-
-def test_on_a_mesh():
-  launching.run_on_eight_devices("""
-    import jax
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from tests.pax_compat.layer_core import row_gradients_test as t
-    import numpy as np
-    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
-    def put(x, *spec):
-      return jax.device_put(x, NamedSharding(mesh, P(*spec)))
-    table = put(np.pad(t.TABLE, ((0, 0), (0, 1))), None, 'mdl')
-    gradients = put(np.pad(t.GRADIENTS, ((0, 0),) * 2 + ((0, 1),)), 'data')
-    got, facts = jax.jit(t._gradients)(table, put(t.IDS, 'data'), gradients)
-    t._check(got[:, :t.D], facts)
-  """)

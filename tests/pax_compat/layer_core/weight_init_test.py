@@ -203,7 +203,7 @@ def test_a_resolved_distribution_of_named_axes():
 
 
 def test_elements_that_depend_on_each_other_have_no_other_layout():
-  with pytest.raises(errors.UserError, match="'delta_orthogonal' starts a"):
+  with pytest.raises(errors.UserError, match="'delta_orthogonal' cannot"):
     WeightInit.ScaledDeltaOrthogonal().for_shape([4, 4])
 
 
@@ -228,7 +228,7 @@ def test_integers():
   assert values.dtype == jnp.int32 and values.any()
   for init in (WeightInit.Constant(0.5), WeightInit.Gaussian()):
     with pytest.raises(
-      errors.UserError, match='a weight of dtype int32 starts'
+      errors.UserError, match='a weight of dtype int32 has the'
     ):
       _draw(init, (4,), jnp.int32)
 

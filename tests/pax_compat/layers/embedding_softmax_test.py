@@ -12,7 +12,6 @@ from scipy import special
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import activations, embedding_softmax, linears
-from tests.pax_compat import launching
 
 B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
@@ -235,49 +234,6 @@ def test_a_style_that_does_not_exist():
     _layer(SHARED, lookup_style='gather').apply(
       _variables(SHARED), IDS, method='emb_lookup'
     )
-
-
-def test_on_a_mesh():
-  """Split by vocabulary and batch, whole or in chunks: as on one device."""
-  launching.run_on_eight_devices("""
-    import jax, numpy as np
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from pax_compat import base_layer
-    from pax_compat.layers import embedding_softmax as e
-    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(4, 6, 8)).astype('float32')
-    ids = rng.integers(0, 16, (4, 6))
-    weights = rng.random(size=(4, 6)).astype('float32')
-    for cls in (e.SharedEmbeddingSoftmax, e.NClassMajorSharedEmbeddingSoftmax):
-      for chunk_size in (0, 4):
-        layer = cls.config(
-          input_dims=8, num_classes=16, chunk_size=chunk_size,
-          lookup_style='matmul',
-          weight_split_dims_mapping=cls.WeightSharding.config(
-            wt=['data', 'mdl']),
-          activation_split_dims_mapping=cls.ActivationSharding.config(
-            out=['data', None, 'mdl'],
-            emb_out_split_dims_mapping=['data', None, None])).Instantiate()
-        boxed = layer.init(jax.random.key(0), x, weights, ids)
-        plain = base_layer.unbox(boxed)
-        placed = jax.tree.map(
-          lambda b: jax.device_put(
-            b.value,
-            NamedSharding(mesh, P(*b.meta.tensor_split_dims_mapping))),
-          boxed, is_leaf=base_layer.is_boxed)
-
-        def loss(variables):
-          bound = layer.bind(variables)
-          vectors = x + bound.emb_lookup(ids)
-          return bound(vectors, weights, ids).avg_xent
-
-        want = jax.jit(jax.value_and_grad(loss))(plain)
-        with jax.set_mesh(mesh):
-          got = jax.jit(jax.value_and_grad(loss))(placed)
-        for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
-          np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-6)
-  """)
 
 
 def test_the_denominator_is_exact_for_weights_of_low_precision():

@@ -34,9 +34,9 @@ def test_another_number_of_features(config, field, features):
     layer.init(jax.random.key(0), jnp.ones([2, 2, features]))
 
 
-def test_the_layers_place_is_said():
+def test_the_message_has_the_path_of_the_layer():
   config = layers.FeedForward.config(input_dims=D, output_dims=D)
-  message = r'^linear: Linear.input_dims is 3, .* \[2, 4\]; expected them to'
+  message = r'^linear: Linear.input_dims is 3, .* \[2, 4\]; expected a last'
   with pytest.raises(errors.UserError, match=message):
     config.Instantiate().init(jax.random.key(0), jnp.ones([2, 4]))
 

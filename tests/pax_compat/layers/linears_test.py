@@ -8,7 +8,6 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, WeightInit
 from pax_compat.layers import activations, linears
-from tests.pax_compat import launching
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 3, 4)).astype(np.float32)
@@ -180,33 +179,3 @@ def test_an_mlp_block_needs_the_dims_of_its_ends():
   )
   with pytest.raises(errors.UserError, match='output_dims is required'):
     config.Instantiate().init(jax.random.key(0), X)
-
-
-def test_outputs_are_split_over_a_mesh():
-  """Also those of a decoding step, which have no time axis."""
-  launching.run_on_eight_devices("""
-    import jax
-    from jax.sharding import AxisType, PartitionSpec as P
-    from tests.pax_compat.layers import linears_test as t
-    from pax_compat.layers.linears import FeedForward
-    import numpy as np
-    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
-    x = np.ones([2, 3, 4], 'float32')
-    w = {'params': {'linear': {'w': np.ones([4, 8], 'float32')}}}
-
-    def spec(x, **mappings):
-      layer = FeedForward.config(
-        input_dims=4, output_dims=8, has_bias=False,
-        activation_split_dims_mapping=FeedForward.ActivationSharding.config(
-          **mappings)).Instantiate()
-      with jax.set_mesh(mesh):
-        y = jax.jit(layer.apply)(w, x)
-      np.testing.assert_array_equal(y, np.full(y.shape, 4))
-      return y.sharding.spec
-
-    out = ['data', None, 'mdl']
-    assert spec(x, out=out) == P('data', None, 'mdl')
-    assert spec(x[:, 0], out=out) == P('data', 'mdl')
-    assert spec(x[:, 0], out=out, extend_step_out=[None, 'mdl']) == P(
-      None, 'mdl')
-  """)

@@ -3,14 +3,11 @@
 Shapes: B batch, T time, H height, W width, D features.
 """
 
-import json
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 from pax_compat import base_layer, errors, layers
-from tests.pax_compat.launching import run_on_eight_devices
 
 B, T, D = 2, 4, 8
 SEQUENCE = jnp.ones([B, T, D])
@@ -101,69 +98,3 @@ def test_the_mapping_of_vectors_is_never_ignored(config, argument, name):
       errors.UserError, match="'nowhere', which is not an axis of the mesh"
     ):
       layer.Instantiate().init(jax.random.key(0), argument)
-
-
-_ON_EIGHT_DEVICES = """
-import json
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from pax_compat import base_layer, layers
-
-out = layers.ConvBNActWithPadding.ActivationSharding.config(
-  out=['data', None, None, 'mdl']
-)
-layer = layers.ConvBNActWithPadding.config(
-  filter_shape=(3, 3, 2, 8),
-  activation_split_dims_mapping=out,
-  weight_split_dims_mapping=layers.Conv2D.WeightSharding.config(
-    wt=[None, None, None, 'mdl']
-  ),
-).Instantiate()
-rng = np.random.default_rng(0)
-x = rng.normal(size=(4, 6, 5, 2)).astype(np.float32)
-paddings = (np.arange(6) >= np.array([[6], [4], [3], [0]])).astype(np.float32)
-boxed = layer.init(jax.random.key(0), x, paddings)
-boxed = {k: boxed[k] for k in (base_layer.PARAMS, base_layer.NON_TRAINABLE)}
-
-@jax.jit
-def step(variables, x, paddings):
-  def loss(params):
-    (y, _), updates = layer.apply(
-      {**variables, base_layer.PARAMS: params}, x, paddings,
-      mutable=[base_layer.NON_TRAINABLE],
-    )
-    return jnp.sum(jnp.sin(y)), (y, updates)
-  return jax.grad(loss, has_aux=True)(variables[base_layer.PARAMS])
-
-one = step(base_layer.unbox(boxed), x, paddings)
-mesh = jax.make_mesh((2, 4), ('data', 'mdl'), axis_types=(AxisType.Auto,) * 2)
-
-def placed(box):
-  mapping = box.meta.tensor_split_dims_mapping or ()
-  return jax.device_put(box.value, NamedSharding(mesh, PartitionSpec(*mapping)))
-
-with jax.set_mesh(mesh):
-  variables = jax.tree.map(placed, boxed, is_leaf=base_layer.is_boxed)
-  split = NamedSharding(mesh, PartitionSpec('data'))
-  eight = step(
-    variables, jax.device_put(x, split), jax.device_put(paddings, split)
-  )
-w = variables[base_layer.PARAMS]['w']
-y = eight[1][0]
-difference = jax.tree.map(
-  lambda a, b: abs(np.asarray(a) - np.asarray(b)).max() / abs(a).max(),
-  one, eight,
-)
-print(json.dumps({
-  'w': w.sharding.shard_shape(w.shape),
-  'y': y.sharding.shard_shape(y.shape),
-  'difference': float(max(jax.tree.leaves(difference))),
-}))
-"""
-
-
-def test_a_block_on_eight_devices_computes_what_one_does():
-  result = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
-  assert result['w'] == [3, 3, 2, 2]
-  assert result['y'] == [2, 6, 5, 2]
-  assert result['difference'] < 1e-5

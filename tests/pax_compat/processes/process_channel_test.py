@@ -1,4 +1,4 @@
-"""What processes agree on without devices: real processes."""
+"""Tests of agreement without collectives, in real processes."""
 
 import json
 
@@ -18,8 +18,7 @@ _SCRIPT = """
   found = {'rounds': []}
   for number in range(5):
     time.sleep(0.01 * me * (number % 2))
-    told = channel.agree(f'{me}:{number}', lambda told: ' '.join(told))
-    found['rounds'].append(told)
+    found['rounds'].append(channel.agree(f'{me}:{number}', ' '.join))
   found['all'] = [channel.all(True), channel.all(me != 1), channel.all(False)]
   found['of another channel'] = other.agree(f'other {me}', min)
   found['kept'] = sorted(
@@ -30,8 +29,8 @@ _SCRIPT = """
       )
     }
   )
-  other.agree('looked', min)  # Before the next round leaves something there.
-  if me == 1:  # The others never say anything in this round.
+  other.agree('looked', min)  # Before the keys of the next round.
+  if me == 1:  # The others do not send a message in this round.
     threading.Timer(0.2, channel.leave).start()
     for _ in range(2):
       try:
@@ -50,10 +49,10 @@ def test_processes_agree():
     assert one['rounds'] == [f'0:{n} 1:{n} 2:{n}' for n in range(5)]
     assert one['all'] == [True, False, False]
     assert one['of another channel'] == 'other 0'
-  # Of eight rounds, what was said in the last, and what may still be heard.
+  # Of eight rounds, only the keys of the last one remain.
   assert found[0]['kept'] == ['7']
 
 
-def test_a_process_alone_has_no_channel():
+def test_a_single_process_cannot_open_a_channel():
   with pytest.raises(errors.UserError, match='--multiprocess'):
     process_channel.Channel('input')

@@ -1,4 +1,4 @@
-"""What a process makes of the answers of the store that all share."""
+"""Tests of the answers of the store that all processes share."""
 
 import time
 
@@ -16,15 +16,15 @@ class Store:
   """A store that only fails.
 
   Attributes:
-    looks: how often it was asked.
+    polls: the number of reads.
   """
 
   def __init__(self, message: str):
     self._message = message
-    self.looks = 0
+    self.polls = 0
 
   def key_value_try_get(self, key):
-    self.looks += 1
+    self.polls += 1
     raise jax.errors.JaxRuntimeError(self._message)
 
   def key_value_set(self, key, value):
@@ -32,15 +32,15 @@ class Store:
 
 
 @pytest.fixture(autouse=True)
-def _looks_often(monkeypatch):
-  monkeypatch.setattr(process_failures, '_SECONDS_TO_A_LOOK', 0.01)
+def _polls_often(monkeypatch):
+  monkeypatch.setattr(process_failures, '_POLL_SECONDS', 0.01)
 
 
 @pytest.mark.parametrize(('message', 'warnings'), [(MISSING, 0), (DEAD, 1)])
-def test_a_store_that_does_not_answer_is_told_once(caplog, message, warnings):
+def test_a_store_that_does_not_answer_is_logged_once(caplog, message, warnings):
   store = Store(message)
   watch = process_failures._Watch(store)
-  while store.looks < 3:
+  while store.polls < 3:
     time.sleep(0.01)
   watch.end()
   assert caplog.text.count('may go unnoticed') == warnings
@@ -50,8 +50,8 @@ def test_a_store_that_does_not_answer_is_told_once(caplog, message, warnings):
 @pytest.mark.parametrize(
   ('message', 'warns'), [('ALREADY_EXISTS: key', False), (DEAD, True)]
 )
-def test_a_failure_that_cannot_be_told(caplog, message, warns):
+def test_a_failure_that_cannot_be_reported(caplog, message, warns):
   watch = process_failures._Watch(Store(message))
-  watch.tell(errors.UserError('wrong'))
+  watch.report(errors.UserError('wrong'))
   watch.end()
-  assert ('cannot be told of it' in caplog.text) == warns
+  assert ('cannot be notified' in caplog.text) == warns

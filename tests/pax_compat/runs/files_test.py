@@ -1,4 +1,4 @@
-"""Tests of whole-or-absent files and of the cache folder."""
+"""Tests of atomic writes and of the cache folder."""
 
 import os
 import pathlib

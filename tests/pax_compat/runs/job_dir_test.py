@@ -38,13 +38,13 @@ def test_other_files_are_left_alone(tmp_path):
   assert (tmp_path / 'experiment.json').exists()
 
 
-def test_checkpoints_of_nobody_are_refused(tmp_path):
+def test_checkpoints_of_an_unknown_experiment_are_refused(tmp_path):
   manifests = tmp_path / 'checkpoints' / 'manifests'
   manifests.mkdir(parents=True)
   job_dir.claim(tmp_path, 'lm.Tiny')  # empty: no checkpoint
   (tmp_path / 'experiment.json').unlink()
   (manifests / '10.json').write_text('{}')
-  with pytest.raises(errors.UserError, match='holds checkpoints'):
+  with pytest.raises(errors.UserError, match='contains checkpoints'):
     job_dir.claim(tmp_path, 'lm.Tiny')
   assert not (tmp_path / 'experiment.json').exists()
 
@@ -57,7 +57,7 @@ def test_a_damaged_mark_is_refused(tmp_path, text):
   assert (tmp_path / 'experiment.json').read_text() == text
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_is_not_a_folder(tmp_path):
   path = tmp_path / 'file'
   path.write_text('mine')
   for bad in (path, path / 'below'):
@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     job_dir.claim(tmp_path, 'lm.Tiny')
 
 
-def test_write_text_keeps_what_differs(tmp_path):
+def test_write_text_keeps_other_content(tmp_path):
   path = tmp_path / 'config.txt'
   for text in ('one\n', 'one\n', 'two\n', 'three\n'):
     job_dir.write_text(path, text)
@@ -90,7 +90,7 @@ def test_write_text_keeps_what_differs(tmp_path):
   assert len(os.listdir(tmp_path)) == 3
 
 
-def test_replace_text_is_whole_or_nothing(tmp_path, monkeypatch):
+def test_replace_text_is_atomic(tmp_path, monkeypatch):
   path = tmp_path / 'x'
   job_dir.replace_text(path, 'old')
   assert stat.S_IMODE(path.stat().st_mode) == 0o644

@@ -1,4 +1,4 @@
-"""`python -m pax_compat.tools.inspect_input` as users start it."""
+"""Tests of `python -m pax_compat.tools.inspect_input`."""
 
 import html.parser
 import json
@@ -25,11 +25,13 @@ def test_data_is_shown(tmp_path):
   assert 'Train: training data' in lines
   assert 'Dev: evaluated on all of it' in lines
   assert 'src.ids int32[2, 4]' in lines
-  assert 'batch 1: 2 of 2 examples count, 75% of src.ids is no padding' in lines
+  assert (
+    'batch 1: 2 of 2 examples count, 75% of src.ids is not padding' in lines
+  )
   assert "[1] src.ids: '<script> a <script>'" in lines
   assert '[1] names: row 3 of <Train>' in lines
   shards = (
-    '2 hosts read all of the data: 8 different examples, 0 of them by more than'
+    '2 hosts read all data: 8 different examples, 0 of them by more than'
     ' one host, 0 more than once by one; batches of each: 2, 2'
   )
   assert lines.count(shards) == 2
@@ -39,7 +41,7 @@ def test_data_is_shown(tmp_path):
 
 
 def _check(text: str):
-  """Checks that a page is well-formed and that data are no elements in it."""
+  """Checks that a page is well-formed and that data is escaped in it."""
   open_tags, seen, classes = [], set(), set()
 
   class Parser(html.parser.HTMLParser):
@@ -65,7 +67,7 @@ def _check(text: str):
     (
       dict(splits=False),
       'Dev: 2 hosts together read 8 more examples than one host that reads all'
-      ' of the data',
+      ' data',
     ),
     (
       dict(splits=False, rows=100),
@@ -73,23 +75,22 @@ def _check(text: str):
     ),
     (
       dict(rows=6),
-      'Dev: 2 examples that one host reads, which reads all of the data, none'
-      ' of 2 hosts reads',
+      'Dev: 2 examples of the data are read by none of 2 hosts',
     ),
     (dict(shift=-1), 'Dev: src.ids has negative ids'),
     (
       dict(vocabulary='others'),
-      'the tokenizer src is another one in Train than in Dev',
+      'the tokenizer src differs between Train and Dev',
     ),
   ],
 )
-def test_what_is_to_be_said_against_data(words, warning):
+def test_problems_of_data(words, warning):
   done = _inspect('--batches=1', **words)
   assert done.returncode == 1, done.stdout + done.stderr
   assert f'warning: {warning}' in done.stdout.splitlines()
 
 
-def test_equal_examples_are_no_mistake_of_hosts():
+def test_equal_examples_are_not_a_problem():
   done = _inspect('--batches=1', '--split=Dev', kinds=3)
   assert done.returncode == 0, done.stdout + done.stderr
   assert '3 different examples, 3 of them by more than' in done.stdout
@@ -113,7 +114,7 @@ def test_lingvo_data_is_shown_as_text():
 
 
 @pytest.mark.parametrize(
-  ('flags', 'said'),
+  ('flags', 'message'),
   [
     (('--split=Dve',), "there is no dataset 'Dve'; did you mean: Dev"),
     (('more',), 'expected flags only'),
@@ -124,10 +125,10 @@ def test_lingvo_data_is_shown_as_text():
     ),
   ],
 )
-def test_mistakes(flags, said):
+def test_invalid_flags(flags, message):
   done = _inspect(*flags)
   assert done.returncode == 2
-  assert said in done.stderr and 'Traceback' not in done.stderr
+  assert message in done.stderr and 'Traceback' not in done.stderr
 
 
 def test_help_imports_nothing_slow():

@@ -1,4 +1,4 @@
-"""What is found out about inputs that are made of others."""
+"""Tests of inspecting inputs that read from other inputs."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from pax_compat.tools import inspecting
 
 
 class Numbers(indexed_input.IndexedInput):
-  """Rows of their number, and texts of a word for each."""
+  """Rows of their index, and strings of a word for each."""
 
   num_examples = 10
 
@@ -23,11 +23,11 @@ class Numbers(indexed_input.IndexedInput):
 def _found(config):
   return [
     inspecting.inspect(part, batches=3, hosts=2, shard_batches=9)
-    for part in inspecting.parts(config)
+    for part in inspecting.with_children(config)
   ]
 
 
-def test_rows_that_fill_up_a_batch_of_a_task_do_not_count():
+def test_padding_rows_of_a_task_are_not_counted():
   inner = Numbers.config(batch_size=4, reset_for_eval=True)
   config = multi_task_input.TaskInput.config(name='dev', task='a', input=inner)
   [found] = _found(config)
@@ -36,12 +36,12 @@ def test_rows_that_fill_up_a_batch_of_a_task_do_not_count():
     [1, 1, 1, 1],
     [1, 1, 0, 0],
   ]
-  assert list(found.batches[0].singles) == ['a.number']
+  assert list(found.batches[0].scalars) == ['a.number']
   shards = found.shards
   assert (shards.examples, shards.excess, shards.missing) == (10, 0, 0)
 
 
-def test_inputs_side_by_side_are_looked_at_one_by_one():
+def test_inputs_side_by_side_are_inspected_one_by_one():
   inputs = {
     'a': Numbers.config(batch_size=6),
     'b': Numbers.config(batch_size=4),

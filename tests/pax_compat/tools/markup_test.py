@@ -1,4 +1,4 @@
-"""Elements of a page, in which every text is escaped."""
+"""Tests of HTML elements, with escaped strings."""
 
 from pax_compat.tools.markup import joined, tag
 

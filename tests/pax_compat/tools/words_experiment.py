@@ -1,4 +1,4 @@
-"""An experiment whose data shows what `inspect_input` is to find out.
+"""An experiment whose data has problems for `inspect_input` to find.
 
 Its datasets differ in the environment variable `WORDS`, a JSON object.
 """
@@ -22,9 +22,9 @@ class WordsInput(base_input.BaseInput):
   """Batches of two rows: numbered words, padding, and packed segments.
 
   Attributes:
-    rows: how many rows there are in all.
-    kinds: how many of them differ.
-    splits: whether each host has rows of its own.
+    rows: number of rows.
+    kinds: number of different rows.
+    splits: whether the rows are split over hosts.
     shift: is added to the ids.
     vocabulary: what describes the tokenizer.
   """

@@ -106,7 +106,14 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize('where', KILLS)
+@pytest.mark.parametrize(
+  'where',
+  [
+    'between saves',
+    pytest.param('after a save', marks=pytest.mark.slow),
+    pytest.param('in an evaluation', marks=pytest.mark.slow),
+  ],
+)
 def test_a_killed_run_continues_exactly(tmp_path, finished, where):
   folder = tmp_path / 'run'
   settings, free = _held(tmp_path, **KILLS[where])
@@ -134,7 +141,10 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize('where', STOPS)
+@pytest.mark.parametrize(
+  'where',
+  ['in steps', pytest.param('in an evaluation', marks=pytest.mark.slow)],
+)
 def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
   number, held, saved = STOPS[where]
   folder = tmp_path / 'run'
@@ -188,6 +198,7 @@ def test_each_shape_is_compiled_once(tmp_path):
     tmp_path / 'run',
     settings={'train': {'lengths': [8, 12]}},
     JAX_COMPILATION_CACHE_DIR=str(cache),
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
   )
   assert 'compiled the train step for 2 shape(s)\n' in done.stdout
   assert len(list(cache.glob('jit__train_step-*-cache'))) == 2
@@ -259,7 +270,7 @@ def test_two_processes_train_and_stop_as_one(tmp_path, finished):
   _assert_close_losses(folder, finished)
 
 
-@pytest.mark.parametrize('fails', [0, 1])
+@pytest.mark.parametrize('fails', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
   """Which waits for it in the seventh step."""
   settings = [{}, {}]

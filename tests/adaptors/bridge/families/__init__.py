@@ -1,4 +1,4 @@
-"""Reduced forms of Lingvo's stock tasks outside of `lm`, one a module.
+"""Shrunk stock tasks of Lingvo outside of `lm`, one per module.
 
 Each has `task_params()` and `batch(seed)`; see `family_parity`.
 """

@@ -1,8 +1,8 @@
 """Speech recognition by letters, as Librispeech's stock experiment, in small.
 
 Convolutions and bidirectional LSTMs with batch norm, and an attention decoder.
-As in the stock experiment the encoder adds `pad_steps` to the frames, which it
-refuses to do where Lingvo builds for a TPU.
+As in the stock experiment the encoder adds `pad_steps` to the frames, which is
+not supported when Lingvo builds for a TPU.
 """
 
 import numpy as np
@@ -29,8 +29,8 @@ def task_params(vocab=_VOCAB):
     num_conv_lstm_layers=0,
     num_lstm_layers=2,
   )
-  # With the stock experiment's first weights, a hundredth of these, gradients
-  # of the attention would be rounding and nothing else.
+  # With the stock experiment's initial weights, a hundredth of these, gradients
+  # of the attention would be rounding errors only.
   p.encoder.cnn_tpl.params_init = py_utils.WeightInit.Gaussian(0.3)
   for recurrent in p.encoder.lstm_tpl, p.decoder.rnn_cell_tpl:
     recurrent.params_init = py_utils.WeightInit.Uniform(0.8)

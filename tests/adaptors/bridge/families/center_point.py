@@ -11,7 +11,7 @@ from tests.adaptors.bridge.families import pillars as pillars_family
 _CLASSES, _LASER_FEATURES, _ANGLE_BINS = 4, 3, 4
 _GRID = 16
 _FEATURES, _CHANNELS = 4, 4
-# Meters, either way.
+# In meters, in both directions.
 _RANGE = 8.0
 
 
@@ -43,7 +43,7 @@ def task_params():
   for detector, dims in (
     ('class_detector', _CLASSES),
     ('centerness_detector', _CLASSES),
-    # Places, dimensions with their scales, and bins with their residuals.
+    # Locations, dimensions with their scales, and bins with their residuals.
     ('regression_detector', 3 + 2 * 3 + 2 * _ANGLE_BINS),
   ):
     p.Set(**{detector: builder.Detector(detector, 3 * _CHANNELS, dims)})

@@ -1,15 +1,15 @@
-"""Two towers of milan's for texts, trained to agree.
+"""A dual encoder of milan for texts.
 
-Shapes: B batch, T time, D dims of what a text is given as.
+Shapes: B batch, T time, D input dims.
 """
 
 import numpy as np
 
 from adaptors import lingvo_runtime
 
-# The loss asks for the number of rows.
+# The loss needs the number of rows.
 STATIC_SHAPES = True
-# For 'tpu' it would ask for the number of the cores.
+# With 'tpu' it would need the number of cores.
 XLA_DEVICE = 'cpu'
 
 _TOWERS = {'query': 6, 'caption': 8}
@@ -31,7 +31,7 @@ def task_params():
     loss_weights={('query', 'caption'): 0.5, ('caption', 'query'): 0.5},
     joint_embedding_dim=_OUTPUT_DIM + 2,
   )
-  # As milan's recipe has it.
+  # As in milan's recipe.
   params.train.Set(
     clip_gradient_norm_to_value=1.0,
     grad_norm_tracker=layers.GradNormTracker.Params().Set(

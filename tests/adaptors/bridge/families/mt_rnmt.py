@@ -1,4 +1,4 @@
-"""mt's RNMT+, as `mt.wmt14_en_de.WmtEnDeRNMT` has it."""
+"""mt's RNMT+, as in `mt.wmt14_en_de.WmtEnDeRNMT`."""
 
 from adaptors import lingvo_runtime
 from tests.adaptors.bridge.families import sentence_pairs
@@ -11,8 +11,8 @@ def task_params(model=None, encoder_layers=1, decoder_layers=3):
 
   Args:
     model: Params of a model of the kind, to be filled; None for mt's.
-    encoder_layers: how many layers of LSTMs encode.
-    decoder_layers: how many decode; from the third on they are residual.
+    encoder_layers: number of LSTM layers of the encoder.
+    decoder_layers: of the decoder; from the third on they are residual.
   """
   base_config = lingvo_runtime.module('lingvo.tasks.mt.base_config')
   if model is None:
@@ -45,6 +45,6 @@ def task_params(model=None, encoder_layers=1, decoder_layers=3):
     **sizes,
     **rates,
   )
-  # As large in the stock one as what `SetupRNMTParams` is told.
+  # The stock experiment also uses the hidden dim.
   params.decoder.rnn_cell_dim = sizes['hidden_dim']
   return params

@@ -1,4 +1,4 @@
-"""mt's Transformer, as `mt.wmt14_en_de.WmtEnDeTransformerBase` has it."""
+"""mt's Transformer, as in `mt.wmt14_en_de.WmtEnDeTransformerBase`."""
 
 from adaptors import lingvo_runtime
 from tests.adaptors.bridge.families import sentence_pairs
@@ -12,7 +12,7 @@ def task_params(**changes):
   """Returns Params of a small Transformer, without dropout.
 
   Args:
-    **changes: of what `SetupTransformerParams` is told.
+    **changes: of the arguments of `SetupTransformerParams`.
   """
   base_config = lingvo_runtime.module('lingvo.tasks.mt.base_config')
   model = lingvo_runtime.module('lingvo.tasks.mt.model')
@@ -30,7 +30,7 @@ def task_params(**changes):
     residual_dropout_prob=0.0,
     **{**sizes, **training, **changes},
   )
-  # Of 16 each in the stock one.
+  # 16 in the stock experiment.
   for table in (params.encoder.token_emb, params.decoder.token_emb):
     table.max_num_shards = _SHARDS
   params.decoder.softmax.num_shards = _SHARDS

@@ -1,7 +1,7 @@
-"""mt's XEnDec, as `mt.xendec.wmt14_en_de` has it.
+"""mt's XEnDec, as in `mt.xendec.wmt14_en_de`.
 
-It drops attention out with random numbers that have no seed, 0.2 of it in the
-stock one. Here it drops none, unless told, so that two runs can be compared.
+Its attention dropout uses unseeded random numbers, with a rate of 0.2 in the
+stock experiment. Here the default is 0, so that two runs can be compared.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def task_params(atten_drop: float = 0.0):
   """Returns Params of a small XEnDec, without dropout.
 
   Args:
-    atten_drop: the share of attention that is dropped; 0.2 in the stock one.
+    atten_drop: attention dropout rate; 0.2 in the stock experiment.
   """
   base_config = lingvo_runtime.module('lingvo.tasks.mt.base_config')
   model = lingvo_runtime.module('lingvo.tasks.mt.model')
@@ -36,7 +36,7 @@ def task_params(atten_drop: float = 0.0):
 
 
 def batch(seed: int) -> dict[str, np.ndarray]:
-  """Returns a batch by dotted name: pairs, others to mix in, and where."""
+  """Returns a batch by dotted name: pairs, other pairs to mix in, and masks."""
   pairs = sentence_pairs.batch(seed)
   others = sentence_pairs.batch(seed + 1000)
   rng = np.random.default_rng(seed)

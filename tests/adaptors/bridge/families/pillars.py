@@ -33,7 +33,7 @@ def task_params():
 
 
 class _Sixteenth:
-  """Multiplies a number of channels, for Lingvo's builder, to a whole one."""
+  """Multiplies a number of channels to an integer, for Lingvo's builder."""
 
   def __mul__(self, channels):
     return channels // 16
@@ -65,7 +65,7 @@ def batch(seed):
   b, p, n, xy, out = 8, 12, 5, _GRID, _GRID // 2
   cells = np.stack([rng.permutation(xy * xy)[:p] for _ in range(b)])
   counts = rng.integers(1, n + 1, (b, p))
-  # What is left over of the pillars is empty, and lies in the first cell.
+  # The remaining pillars are empty, and are in the first cell.
   cells[:, -2:], counts[:, -2:] = 0, 0
   locations = np.stack(
     [cells // xy, cells % xy, np.zeros_like(cells)], axis=-1
@@ -85,7 +85,7 @@ def batch(seed):
 
 
 def _anchors(rng, shape):
-  """Returns random boxes, and what is to be found at each."""
+  """Returns random anchor boxes, with targets for each."""
   labels = rng.integers(0, _CLASSES, shape, np.int32)
   is_ignored = rng.random(shape) < 0.2
   boxes = rng.normal(size=(*shape, 7)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Made-up batches of sentences and their translations, as mt's inputs give.
+"""Synthetic batches of sentences and translations, as of mt's inputs.
 
 Shapes: B batch, S time of the source, T time of the target.
 """
@@ -7,7 +7,7 @@ import numpy as np
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 8, 7, 6
 VOCAB_SIZE = 32
-# Ids below it are special: unknown words, beginnings and ends.
+# Lower ids are special: unknown words, starts and ends.
 _FIRST_ID, _SOS, _EOS = 4, 1, 2
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from adaptors import lingvo_runtime
 
-# Lingvo counts with the number of centers, which must be known.
+# Lingvo needs the number of centers.
 STATIC_SHAPES = True
 
 _CLASSES = 10
@@ -18,8 +18,8 @@ def task_params(laser_features=1, gin_layers=((16, 8), (16, 8))):
   """Returns Params of the task.
 
   Args:
-    laser_features: how many numbers a point has beside its place.
-    gin_layers: dimensions of the layers that make a feature of the points.
+    laser_features: number of features of a point besides its position.
+    gin_layers: dimensions of the layers of the point featurizer.
   """
   starnet = lingvo_runtime.module('lingvo.tasks.car.starnet')
   optimizer = lingvo_runtime.module('lingvo.core.optimizer')

@@ -1,7 +1,7 @@
 """StarNet for Waymo's vehicles, in small.
 
-Three numbers tell of a point, and headings have a direction. What decodes its
-boxes needs `waymo_open_dataset`; training does not, and KITTI's stands there.
+Points have three features, and headings a direction. Its box decoder needs
+`waymo_open_dataset`; training does not, so KITTI's decoder is used.
 """
 
 from tests.adaptors.bridge.families import starnet_kitti

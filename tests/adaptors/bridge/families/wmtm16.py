@@ -1,6 +1,6 @@
 """The captions' Transformer, as `mt.wmtm16_en_de` has it for Cloud TPUs.
 
-It is mt's Transformer with embeddings in one piece each.
+It is mt's Transformer with unsharded embeddings.
 """
 
 from tests.adaptors.bridge.families import mt_transformer

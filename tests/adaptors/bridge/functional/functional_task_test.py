@@ -1,4 +1,4 @@
-"""A Lingvo task as a function: what goes in and out, and what is refused."""
+"""Tests of a Lingvo task as a function: inputs, outputs, refusals."""
 
 import numpy as np
 import pytest
@@ -42,8 +42,8 @@ def _with_gradients(tf, task, losses=('loss',)):
   return tf.nest.map_structure(lambda x: x.numpy(), outputs)
 
 
-def test_metrics_gradients_and_facts(tf):
-  """The table's rows are looked up twice, and TensorFlow does not sum them."""
+def test_metrics_gradients_and_row_statistics(tf):
+  """A table's row is looked up twice; TensorFlow does not sum its slices."""
 
   def compute(task, theta, batch):
     rows = tf.nn.embedding_lookup(theta.table, batch.ids)
@@ -74,28 +74,28 @@ def test_metrics_gradients_and_facts(tf):
   counts, sum_squares = facts['loss']['table']
   np.testing.assert_array_equal(counts, [0, 0, 0, 0, 2])
   np.testing.assert_allclose(sum_squares, np.square(of_rows).sum(), rtol=1e-6)
-  # What a loss does not depend on is as if no row of it was looked up.
+  # A table that a loss does not depend on has no lookups.
   assert facts['other']['table'][0].tolist() == [0] * 5
   assert sorted(facts['loss']) == sorted(facts['other']) == ['table']
 
 
-def test_what_a_trace_tells(tf):
+def test_trace(tf):
   def compute(task, theta, batch):
     rows = tf.nn.embedding_lookup(theta.table, batch.ids)
     low = tf.cast(tf.cast(rows, tf.bfloat16), tf.float32)
     return {'loss': (tf.reduce_sum(low), 1.0)}
 
-  told = _task(compute).trace(('loss',), small_task.batch())
-  assert told.sparse_tables == ('table',)
-  assert told.unused == ('w',)
-  assert told.has_bfloat16
-  told = _task().trace(('loss',), small_task.batch())
-  assert (told.sparse_tables, told.unused) == ((), ('table',))
-  assert not told.has_bfloat16
+  trace = _task(compute).trace(('loss',), small_task.batch())
+  assert trace.sparse_tables == ('table',)
+  assert trace.unused == ('w',)
+  assert trace.has_bfloat16
+  trace = _task().trace(('loss',), small_task.batch())
+  assert (trace.sparse_tables, trace.unused) == ((), ('table',))
+  assert not trace.has_bfloat16
 
 
 @pytest.mark.parametrize('do_eval', [False, True])
-def test_evaluation_tells_of_examples_and_writes_nothing(tf, do_eval):
+def test_evaluation_has_per_example_outputs_and_no_updates(tf, do_eval):
   def compute(task, theta, batch):
     if not task.do_eval:
       task.vars.count.assign_add(1.0)
@@ -115,7 +115,7 @@ def test_evaluation_tells_of_examples_and_writes_nothing(tf, do_eval):
     assert updates == {'count': 7 + 1 + 10}
 
 
-def test_the_step_is_known_wherever_layers_ask_for_it(tf):
+def test_layers_get_the_global_step(tf):
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
 
   def compute(task, theta, batch):
@@ -149,7 +149,7 @@ def test_random_numbers_follow_from_the_seed(tf):
   ]
   assert losses[0] == losses[-1]
   assert len(set(losses)) > 1
-  assert [told.function for told in task.told] == ['random_uniform']
+  assert [r.function for r in task.replacements] == ['random_uniform']
 
 
 def test_lingvo_adds_its_own_noise(tf):
@@ -173,8 +173,8 @@ def test_lingvo_adds_its_own_noise(tf):
   assert noisy == same
 
 
-def test_an_input_that_cannot_be_built_here_does_no_harm(tf):
-  """The task can ask it for its tokenizer and its settings."""
+def test_an_input_that_cannot_be_built_is_replaced(tf):
+  """The task can still use its tokenizer and its settings."""
   params = small_task.params(
     lambda task, theta, batch: {
       'loss': (tf.reduce_sum(theta.w), 1.0),
@@ -188,7 +188,7 @@ def test_an_input_that_cannot_be_built_here_does_no_harm(tf):
     assert not py_utils.IsEagerMode()
 
   params.input.cls = type('Old', (params.input.cls,), {'__init__': refuse})
-  params.input.Define('rows', 17, 'A setting of its own.')
+  params.input.Define('rows', 17, 'A custom setting.')
   task = FunctionalTask(params, do_eval=False, xla_device='tpu')
   metrics, *_ = _forward(tf, task)
   assert (metrics['words'][0], metrics['rows'][0]) == (64, 17)
@@ -244,7 +244,7 @@ def _with_kept(task, theta, batch):
     (dict(compute=_assign_weight), 'small assigns to the weight w, which'),
     (
       dict(compute=_with_kept, build=_kept_from_building),
-      "kept of a variable's value while it was built",
+      'the value of a variable that a layer has read while it was built',
     ),
     (
       dict(compute=_with_kept, build=_own_variable),
@@ -252,7 +252,7 @@ def _with_kept(task, theta, batch):
     ),
     (
       dict(compute=lambda task, theta, batch: {'los': (theta.w[0], 1.0)}),
-      "the loss 'loss' is none of the metrics of small; did you mean: los",
+      "the loss 'loss' is not a metric of small; did you mean: los",
     ),
   ],
 )
@@ -274,14 +274,14 @@ def test_a_layer_with_an_update_of_averages_is_refused():
     FunctionalTask(params, do_eval=False, xla_device='tpu')
 
 
-def test_an_update_that_goes_by_a_weight_is_told(tf, caplog):
+def test_an_update_that_depends_on_a_weight_is_logged(tf, caplog):
   task = _task(update=lambda t: t.vars.count.assign(t.vars.w[0]))
   _, _, updates = _forward(tf, task)
   assert updates == {'count': 0.5}
   assert 'PostTrainingStepUpdate reads the weight w' in caplog.text
 
 
-def test_meshes_are_of_one_device_and_the_caller_keeps_theirs():
+def test_meshes_are_of_one_device_in_a_copy():
   params = tiny_task.params()
   params.device_mesh = np.arange(4).reshape(2, 2)
   params.first.device_mesh = [0, 1]

@@ -1,4 +1,4 @@
-"""With what bridged variables start, held against Lingvo's own first values."""
+"""Tests of initial values of bridged variables against Lingvo's."""
 
 import functools
 
@@ -14,7 +14,7 @@ STACKED = 20
 
 
 def _made(init, *, stacked=False, dtype='float32', shape=None):
-  """Returns Lingvo's first value, and the stand-in in its place."""
+  """Returns Lingvo's initial value, and the stand-in of the variable."""
   tf = lingvo_runtime.module('tensorflow')
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   params = py_utils.WeightParams(shape or SHAPE, init, tf.as_dtype(dtype))
@@ -72,13 +72,13 @@ def test_distributions(method, stacked):
   theirs, stand_in = _made(init, stacked=stacked)
   ours = _ours(stand_in)
   assert ours.shape == theirs.shape == tuple([STACKED] * stacked + SHAPE)
-  # Of 1,200 numbers at least; the extremes tell the families apart.
+  # Of 1,200 numbers at least; the maximum distinguishes the families.
   np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.1)
   np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.1 * ours.std())
   np.testing.assert_allclose(ours.max(), theirs.max(), rtol=0.25)
 
 
-def test_values_that_a_layer_works_out():
+def test_values_that_a_layer_computes():
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   tf = lingvo_runtime.module('tensorflow')
   values = np.arange(1200, dtype=np.float32).reshape(SHAPE)
@@ -91,13 +91,13 @@ def test_values_that_a_layer_works_out():
     theirs, stand_in = _made(init)
     np.testing.assert_array_equal(theirs, values)
     np.testing.assert_array_equal(_ours(stand_in), values)
-    # While the steps are traced, too.
+    # Also within jit.
     init = initial_values.of(stand_in)
     traced = jax.jit(functools.partial(init, shape=SHAPE, dtype='float32'))
     np.testing.assert_array_equal(traced(jax.random.key(0)), values)
 
 
-def test_numbers_that_are_whole():
+def test_integers():
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   theirs, stand_in = _made(py_utils.WeightInit.Constant(3), dtype='int32')
   np.testing.assert_array_equal(_ours(stand_in), theirs)

@@ -1,4 +1,4 @@
-"""Stand-ins for variables: what layers that create and use them notice."""
+"""Tests of stand-ins for variables, as layers create and use them."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def task():
 
 
 def _called(tf, task, function):
-  """Returns what a function returns, and what was assigned meanwhile."""
+  """Returns a function's result, and the variables that it assigned to."""
 
   @tf.function(autograph=False)
   def call(values):
@@ -47,7 +47,7 @@ def _called(tf, task, function):
 
 
 def test_building_a_layer_allocates_nothing(tf):
-  """The variable is one of four petabytes."""
+  """The variable would have four petabytes."""
   layers = lingvo_runtime.module('lingvo.core.layers')
   layer = layers.ProjectionLayer.Params().Set(
     name='huge', input_dim=10**8, output_dim=10**7, batch_norm=False
@@ -62,7 +62,7 @@ def test_building_a_layer_allocates_nothing(tf):
   assert found['w'].num_stacked_dims == 0
 
 
-def test_stacked_layers_and_names_that_come_again():
+def test_stacked_layers_and_repeated_names():
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
 
   def build(layer):
@@ -103,7 +103,7 @@ def test_theta_and_variables_have_the_values_that_are_passed(tf, task):
   assert not assigned
 
 
-def test_a_read_after_a_write_sees_what_was_written(tf, task):
+def test_a_read_after_a_write_returns_the_new_value(tf, task):
   def compute(task):
     tf.assign_add(task.vars.count, 2)
     between = task.vars.count.read_value()
@@ -126,7 +126,7 @@ def test_values_do_not_outlast_a_call(tf, task):
     assert before == 8
   assert task.vars.count.assigned is None
   assert isinstance(task._private_theta['w'], variables.Variable)
-  # While nothing is computed, there is only what spoils every computation.
+  # Outside of a call the value is NaN.
   assert np.isnan((task.vars.w + 1.0).numpy()).all()
 
 
@@ -147,7 +147,7 @@ def test_an_assignment_of_another_shape_is_refused(tf, task):
     _called(tf, task, lambda t: t.vars.w.assign([1.0, 2.0]))
 
 
-def test_a_variable_that_no_stand_in_stands_for_is_refused(tf):
+def test_a_variable_that_is_not_a_stand_in_is_refused(tf):
   def build(layer):
     layer._private_vars['own'] = layer._private_theta['own'] = tf.Variable(1.0)
 

@@ -22,7 +22,7 @@ def _compiled(function):
 
 
 def _user_layer(tf):
-  """Returns a layer as a user would write it, with a bit of everything."""
+  """Returns a user's layer with many unsupported ops."""
   base_layer = lingvo_runtime.module('lingvo.core.base_layer')
   ops = lingvo_runtime.module('lingvo.core.ops')
 
@@ -42,7 +42,7 @@ def _user_layer(tf):
     return Looker.Params().Set(name='looker').Instantiate()
 
 
-def test_what_xla_refuses_is_named_with_its_layer(tf):
+def test_refused_ops_are_listed_with_their_layer(tf):
   layer = _user_layer(tf)
   function = tf.function(lambda x: layer.FProp(layer.theta, x))
   refused = compilable.uncompilable_ops(
@@ -59,14 +59,14 @@ def test_what_xla_refuses_is_named_with_its_layer(tf):
     'Unique',
   ]
   assert all(scope.startswith('looker') for scope, _ in words.values())
-  assert 'no strings on an accelerator' in words['AsString'][1]
+  assert 'accelerators do not support strings' in words['AsString'][1]
   assert 'Python code' in words['EagerPyFunc'][1]
   assert 'native op of Lingvo' in words['IdToAscii'][1]
   assert 'random numbers' in words['RandomGamma'][1]
   assert 'pad it' in words['Unique'][1]
 
 
-def test_the_user_is_told_before_anything_is_compiled(tf):
+def test_the_error_is_raised_before_anything_is_compiled(tf):
   layer = _user_layer(tf)
   run = _compiled(lambda x: layer.FProp(layer.theta, x)[0])
   with pytest.raises(errors.UserError, match='AsString in looker: .*generator'):
@@ -90,7 +90,7 @@ def test_ops_in_branches_loops_and_functions_are_found(tf):
   assert all(r.scope.startswith('encoder/while') for r in refused)
 
 
-def test_what_xla_compiles_is_not_named(tf):
+def test_supported_ops_are_not_listed(tf):
   def plain(x):
     tf.debugging.assert_greater(x[0], 0.0, 'a message')
     large = tf.boolean_mask(x, x > 1.5)
@@ -111,7 +111,7 @@ def test_what_xla_compiles_is_not_named(tf):
     ('StridedSlice', lambda tf, x: x[-2:]),
   ],
 )
-def test_what_xla_would_compute_wrongly_is_named(tf, op, function):
+def test_ops_that_xla_computes_wrongly_are_listed(tf, op, function):
   def wrong(x):
     with tf.name_scope('encoder'):
       large = tf.boolean_mask(x, x > 1.5)
@@ -123,7 +123,7 @@ def test_what_xla_would_compute_wrongly_is_named(tf, op, function):
   assert 'wrongly' in refused.advice
 
 
-def test_ops_that_nothing_needs_are_left_out(tf):
+def test_unused_ops_are_pruned(tf):
   def with_unused(tree):
     with tf.name_scope('unused'):
       tf.strings.length(tf.strings.as_string(tree['x.y']))

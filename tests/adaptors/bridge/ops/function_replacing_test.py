@@ -15,7 +15,7 @@ def _shouted(original, text, quote=True):
   return original(text, quote).upper()
 
 
-def test_a_function_is_replaced_wherever_it_is_known(monkeypatch):
+def test_a_function_is_replaced_in_all_modules(monkeypatch):
   monkeypatch.setattr(textwrap, 'also_escape', html.escape, raising=False)
   with function_replacing.replaced({_ESCAPE: _shouted}):
     assert html.escape('<a>') == '&LT;A&GT;'
@@ -24,7 +24,7 @@ def test_a_function_is_replaced_wherever_it_is_known(monkeypatch):
   assert textwrap.also_escape is html.escape
 
 
-def test_it_is_put_back_after_an_exception():
+def test_it_is_restored_after_an_exception():
   before = html.escape
   with (
     pytest.raises(ValueError, match='within'),
@@ -44,7 +44,7 @@ def test_an_unknown_function_leaves_the_others_as_they_were():
   assert html.escape is before
 
 
-def test_the_innermost_replacement_counts():
+def test_the_innermost_replacement_is_used():
   with function_replacing.replaced({_ESCAPE: _shouted}):
     with function_replacing.replaced({_ESCAPE: lambda original, text: 'inner'}):
       assert html.escape('a') == 'inner'

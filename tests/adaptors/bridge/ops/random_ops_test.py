@@ -68,11 +68,11 @@ def _all_kinds(tf):
 
 @pytest.fixture(scope='module')
 def run_all_kinds(tf):
-  """Returns what draws numbers of all kinds for a seed, compiled once."""
+  """Returns a compiled function that draws numbers of all kinds by a seed."""
   return _compiled(lambda: _all_kinds(tf))
 
 
-def test_the_seed_decides_on_all_numbers(run_all_kinds):
+def test_all_numbers_depend_on_the_seed(run_all_kinds):
   numbers, again, other = map(run_all_kinds, (_SEED, _SEED, _OTHER_SEED))
   for kind, x in numbers.items():
     np.testing.assert_array_equal(x, again[kind], kind)
@@ -86,7 +86,7 @@ def test_calls_differ(run_all_kinds):
   assert (numbers['raw'] != numbers['uniform']).all()
 
 
-def test_numbers_are_of_the_kind_that_was_asked_for(run_all_kinds):
+def test_numbers_are_of_the_requested_distribution(run_all_kinds):
   numbers = run_all_kinds(_SEED)
   assert set(np.unique(numbers['dropout'])) == {0.0, 2.0}
   assert set(np.unique(numbers['integers'])) == {3, 4, 5, 6}
@@ -96,7 +96,7 @@ def test_numbers_are_of_the_kind_that_was_asked_for(run_all_kinds):
   assert abs(numbers['branch']).max() < 50
 
 
-def test_every_iteration_of_loops_draws_its_own_numbers(tf):
+def test_every_iteration_of_loops_draws_different_numbers(tf):
   def nested():
     def row(_):
       return tf.map_fn(
@@ -131,19 +131,19 @@ def test_evaluation_leaves_lingvos_step_seeds_alone(tf, py_utils):
   fields = py_utils.NestedMap(is_inference=False, random_seed=7)
 
   def evaluated():
-    with xla_ops.replaced(None) as told, py_utils.GlobalStepContext(3):
+    with xla_ops.replaced(None) as calls, py_utils.GlobalStepContext(3):
       py_utils.ResetStepSeed()
       pair = py_utils.GenerateStepSeedPair(fields)
-      return pair, tf.random.uniform([4]), [r.function for r in told]
+      return pair, tf.random.uniform([4]), [r.function for r in calls]
 
-  pair, numbers, told = evaluated()
+  pair, numbers, functions = evaluated()
   np.testing.assert_array_equal(pair, [3 + 7, 0 + 7])
   np.testing.assert_array_equal(numbers, evaluated()[1])
-  assert told == ['random_uniform']
+  assert functions == ['random_uniform']
 
 
 def _summed_by_recurrent(tf, py_utils, x):
-  """Adds up rows of which parts are dropped, by Lingvo's recurrent layer."""
+  """Adds up rows with dropout, by Lingvo's recurrent layer."""
   recurrent = lingvo_runtime.module('lingvo.core.recurrent')
 
   def cell(theta, state, inputs):
@@ -164,7 +164,7 @@ def _computed_again(tf, py_utils, x):
 
 
 @pytest.mark.parametrize('layer', [_summed_by_recurrent, _computed_again])
-def test_gradients_that_compute_again_drop_the_same(tf, py_utils, layer):
+def test_recomputation_uses_the_same_dropout_mask(tf, py_utils, layer):
   def dropped(x):
     with tf.GradientTape() as tape:
       tape.watch(x)
@@ -190,7 +190,7 @@ def test_gpipes_step_seeds_follow_from_the_seed(py_utils):
   assert (run(_SEED) != run(_OTHER_SEED)).any()
 
 
-def test_numbers_that_no_seed_reaches_are_refused(tf):
+def test_unseeded_ops_are_refused(tf):
   with (
     xla_ops.replaced(None),
     pytest.raises(errors.UserError, match='stateful_uniform would not follow'),
@@ -202,8 +202,8 @@ def test_numbers_that_no_seed_reaches_are_refused(tf):
     )
 
 
-def test_a_function_with_a_backward_of_its_own(tf, py_utils):
-  """As Lingvo's FetchLayer has: it may not take the seed for an argument."""
+def test_a_function_with_a_custom_gradient(tf, py_utils):
+  """As in Lingvo's FetchLayer: it must not capture the seed."""
 
   def loss(x):
     with tf.GradientTape() as tape:

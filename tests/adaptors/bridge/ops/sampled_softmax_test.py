@@ -110,7 +110,7 @@ def _sampled_losses(tf, weights, biases, labels, inputs):
 
 
 def _given(tf):
-  """Gives the same candidates, some of them hits, to every sampled softmax."""
+  """Gives every sampled softmax the same candidates, some of them hits."""
 
   def candidates(_, true_classes, *args, **kwargs):
     classes = tf.constant([5, 1, 0, 9, 2], tf.int64)
@@ -134,9 +134,9 @@ def test_sampled_softmax_is_tensorflows_for_the_same_candidates(tf):
   ]
 
   def bridged(*args):
-    with xla_ops.replaced(_SEED) as told, _given(tf):
+    with xla_ops.replaced(_SEED) as calls, _given(tf):
       losses = _sampled_losses(tf, *args)
-    functions = {r.function for r in told}
+    functions = {r.function for r in calls}
     assert functions == {'compute_accidental_hits', 'sparse_to_dense'}
     return losses
 

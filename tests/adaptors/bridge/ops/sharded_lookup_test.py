@@ -18,8 +18,8 @@ _IDS = np.array([[0, 7], [3, 3], [5, 6]])
 _WEIGHTS = np.random.default_rng(3).normal(size=[3, 2, 2]).astype(np.float32)
 
 
-def _facts(strategy, max_norm, *shards):
-  """Returns rows, gradients of shards, and the size of unsummed gradients."""
+def _outputs(strategy, max_norm, *shards):
+  """Returns rows, gradients of shards, and the sum of squares of slices."""
   tf = lingvo_runtime.module('tensorflow')
   shards = [tf.convert_to_tensor(shard) for shard in shards]
   with tf.GradientTape() as tape:
@@ -40,13 +40,13 @@ def test_rows_and_gradients_are_tensorflows(strategy, max_norm):
   tf = lingvo_runtime.module('tensorflow')
 
   def bridged(*shards):
-    with xla_ops.replaced(None) as told:
-      facts = _facts(strategy, max_norm, *shards)
-    assert [r.function for r in told] == ['embedding_lookup_and_transform']
-    return facts
+    with xla_ops.replaced(None) as calls:
+      outputs = _outputs(strategy, max_norm, *shards)
+    assert [r.function for r in calls] == ['embedding_lookup_and_transform']
+    return outputs
 
   actual = jax.jit(jax2tf.call_tf(bridged, has_side_effects=False))(*_SHARDS)
-  expected = tf.nest.flatten(_facts(strategy, max_norm, *_SHARDS))
+  expected = tf.nest.flatten(_outputs(strategy, max_norm, *_SHARDS))
   for a, e in zip(jax.tree.leaves(actual), expected, strict=True):
     np.testing.assert_allclose(a, e, rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Tests of ops.xla_ops: in JAX the same as in TensorFlow itself."""
+"""Tests of ops.xla_ops: the same results in JAX as in TensorFlow."""
 
 import jax
 import numpy as np
@@ -16,28 +16,28 @@ def tf():
   return lingvo_runtime.module('lingvo.compat')
 
 
-def _bridged(function, told=None):
-  """Returns what a function of tensors computes in JAX, compiled."""
+def _bridged(function, calls=None):
+  """Returns a function of tensors, compiled inside JAX."""
 
   def traced(*args):
     with xla_ops.replaced(None) as replaced:
       outputs = function(*args)
-    if told is not None:
-      told[:] = replaced
+    if calls is not None:
+      calls[:] = replaced
     return outputs
 
   return jax.jit(jax2tf.call_tf(traced, has_side_effects=False))
 
 
 @pytest.mark.parametrize('change', ['update', 'add', 'sub'])
-@pytest.mark.parametrize('place', [None, 2, [3, 1]])
-def test_updates_in_place(tf, change, place):
+@pytest.mark.parametrize('index', [None, 2, [3, 1]])
+def test_updates_in_place(tf, change, index):
   inplace_ops = lingvo_runtime.module('tensorflow.python.ops.inplace_ops')
   function = getattr(inplace_ops, f'inplace_{change}')
-  value = {None: _X + 1, 2: _X[0]}.get(place if place is None else 2, _X[0])
-  value = _X[:2] if isinstance(place, list) else value
-  expected = function(tf.constant(_X), place, value)
-  actual = _bridged(lambda x: function(x, place, value))(_X)
+  value = {None: _X + 1, 2: _X[0]}.get(index if index is None else 2, _X[0])
+  value = _X[:2] if isinstance(index, list) else value
+  expected = function(tf.constant(_X), index, value)
+  actual = _bridged(lambda x: function(x, index, value))(_X)
   np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
@@ -62,10 +62,10 @@ def test_recurrent_layers_and_their_gradients(tf):
     return states.h, tape.gradient(total, [w, x])
 
   w = np.random.default_rng(1).normal(size=[3, 3]).astype(np.float32)
-  told = []
-  actual = _bridged(layer, told)(w, _X)
+  calls = []
+  actual = _bridged(layer, calls)(w, _X)
   expected = layer(tf.constant(w), tf.constant(_X))
-  assert 'inplace_update' in {r.function for r in told}
+  assert 'inplace_update' in {r.function for r in calls}
   for a, e in zip(
     jax.tree.leaves(actual), tf.nest.flatten(expected), strict=True
   ):
@@ -90,11 +90,11 @@ def test_checks_messages_and_sums_over_replicas(tf):
       y = tf.tpu.cross_replica_sum(tf.debugging.check_numerics(y, 'nan'))
     return y, tape.gradient(y, x)
 
-  told = []
-  y, gradient = _bridged(layer, told)(_X)
+  calls = []
+  y, gradient = _bridged(layer, calls)(_X)
   np.testing.assert_allclose(y, _X * _X, rtol=1e-6)
   np.testing.assert_allclose(gradient, 2 * _X, rtol=1e-6)
-  assert {r.function for r in told} == {
+  assert {r.function for r in calls} == {
     'Assert',
     'assert_same_dim0',
     'assert_shape_match',
@@ -103,10 +103,10 @@ def test_checks_messages_and_sums_over_replicas(tf):
     'print',
     'print_v2',
   }
-  assert {r.scope.split('/')[0] for r in told} == {'layer'}
+  assert {r.scope.split('/')[0] for r in calls} == {'layer'}
 
 
-def test_all_is_put_back_after_an_exception(tf):
+def test_everything_is_restored_after_an_exception(tf):
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   gpipe = lingvo_runtime.module('lingvo.core.gpipe')
   before = tf.tpu.cross_replica_sum, py_utils.GenerateStepSeedPair

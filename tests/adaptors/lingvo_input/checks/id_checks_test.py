@@ -26,11 +26,11 @@ def test_negative_ids_are_refused():
   good = NestedMap(ids=_ids([0, 9]), labels=_ids([-1, 12]), src=NestedMap())
   _check(good)
   good.src.ids = _ids([1, 2, 3], [4, -7, -1])
-  told = (
+  expected = (
     r'Train: in example 1 of a batch, src.ids has the id -7 at \[1, 1\] of'
     r' \[2, 3\], and 1 more of the kind; expected none below 0'
   )
-  with pytest.raises(errors.UserError, match=told):
+  with pytest.raises(errors.UserError, match=expected):
     _check(good)
 
 
@@ -70,8 +70,10 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_told(log):
   id_checks.IdCheck('Train', params, 76)
   assert not log()
   id_checks.IdCheck('Train', params, 64)
-  told = 'Train: a tokenizer has 76 ids, and the largest table of the model 64'
-  assert told in log()
+  expected = (
+    'Train: a tokenizer has 76 ids, and the largest table of the model 64'
+  )
+  assert expected in log()
 
 
 def test_other_leaves_called_ids_pass():

@@ -51,7 +51,7 @@ def _one(**leaves):
 
 
 @pytest.mark.parametrize(
-  'fields, told',
+  'fields, expected',
   [
     ({'file_buffer_size': 0}, 'file_buffer_size is 0; expected at least 1'),
     ({'file_parallelism': 0}, 'file_parallelism is 0'),
@@ -63,8 +63,8 @@ def _one(**leaves):
     ({'pattern': 'text:{}/a.txt;{}/a.txt'}, 'joins files by ";"'),
   ],
 )
-def test_settings(first_batch, tmp_path, fields, told):
-  with pytest.raises(errors.UserError, match=told):
+def test_settings(first_batch, tmp_path, fields, expected):
+  with pytest.raises(errors.UserError, match=expected):
     first_batch(_lm(tmp_path, **fields), is_training=True)
 
 
@@ -76,8 +76,8 @@ def test_records_that_no_bucket_takes(first_batch, tmp_path):
   params = stock.sequences(generators.MlPerfInput.Params(), f'tfrecord:{path}')
   first_batch(params)
   params.bucket_upper_bound = [7]
-  told = 'of 5, 5 have bucket keys from 9 to 9, with 7 as the largest'
-  with pytest.raises(errors.UserError, match=told):
+  expected = 'of 5, 5 have bucket keys from 9 to 9, with 7 as the largest'
+  with pytest.raises(errors.UserError, match=expected):
     first_batch(params, is_training=True)
   negative = _custom(tmp_path, lambda r: (_one(x=r)[0], tf.constant(-1)))
   with pytest.raises(errors.UserError, match='20 have bucket keys from -1'):
@@ -87,8 +87,8 @@ def test_records_that_no_bucket_takes(first_batch, tmp_path):
 def test_records_that_the_generator_refuses(first_batch, tmp_path):
   tf = stock.module('tensorflow')
   numbers = _custom(tmp_path, lambda r: _one(x=tf.strings.to_number(r)))
-  told = 'fails at 20, first at a record of .*a.txt: .*could not .*convert'
-  with pytest.raises(errors.UserError, match=told):
+  expected = 'fails at 20, first at a record of .*a.txt: .*could not .*convert'
+  with pytest.raises(errors.UserError, match=expected):
     first_batch(numbers)
   # A single column in place of two.
   generators = stock.module('lingvo.tasks.mt.input_generator')

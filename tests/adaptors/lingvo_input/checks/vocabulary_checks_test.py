@@ -138,7 +138,7 @@ def test_word_pieces(check, log):
 
 def test_models_of_sentence_pieces(check):
   kind = ('SentencePieceTokenizer', 'spm_model')
-  with pytest.raises(errors.UserError, match='is no model of SentencePiece'):
+  with pytest.raises(errors.UserError, match='is not a SentencePiece model'):
     check('<unk>\n<s>\n', *kind)
 
 

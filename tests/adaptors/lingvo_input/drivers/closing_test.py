@@ -1,4 +1,4 @@
-"""Closing never waits for ever, and the garbage collector does not wait."""
+"""Closing never waits forever, and the garbage collector does not wait."""
 
 import contextlib
 import gc

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
-from adaptors.lingvo_input.drivers import endless, generator_driver
+from adaptors.lingvo_input.drivers import backends, endless, generator_driver
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.lingvo_input import generators as testing
@@ -84,7 +84,7 @@ _SETS = {
 @pytest.mark.parametrize('make, ends', _SETS.values(), ids=_SETS)
 def test_tf_data_sets(make, ends):
   driver = generator_driver.GeneratorDriver(
-    params=_of_set(make), cluster_options={}
+    params=_of_set(make), settings=backends.Settings('the input', {})
   )
   assert driver.finite is ends
   driver.close()
@@ -154,7 +154,7 @@ def test_examples_that_come_again_in_another_order(count, cls):
       lambda: _shuffled_for_ever(count), np.int64, []
     )
   )
-  with pytest.raises(errors.UserError, match='had all come again'):
+  with pytest.raises(errors.UserError, match='were all repeated'):
     _evaluated(params, cls)
 
 
@@ -186,6 +186,8 @@ def test_so_many_examples_have_no_end(log):
 
   for count in (99_999, 100_000, 150_000, 200_000):
     guard(batch(), count)
-  assert log().count('nothing says that they ever end') == 2
-  with pytest.raises(errors.UserError, match='10000000 examples, and nothing'):
+  assert log().count('is not known to end') == 2
+  with pytest.raises(
+    errors.UserError, match='10000000 examples, and is not known'
+  ):
     guard(batch(), 10_000_000)

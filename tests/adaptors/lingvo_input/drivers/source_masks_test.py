@@ -1,4 +1,4 @@
-"""Batches that say which of several data sources they come from."""
+"""Batches with the one-hot index of their data source."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Hosts that read in orders of their own feed one shape at each step."""
+"""Hosts that read different orders return one shape at each step."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ _SCRIPT = """
       infeed_host_index=jax.process_index(),
     )
 
-  def told(batches):
+  def described(batches):
     return dict(
       shapes=[batch.ids.shape for batch in batches],
       real=[float(batch.eval_sample_weights.sum()) for batch in batches],
@@ -35,10 +35,10 @@ _SCRIPT = """
     )
 
   epoch, endless = adapt(repeat_count=1), adapt()
-  found = dict(epoch=told(testing.drain(epoch)))
+  found = dict(epoch=described(testing.drain(epoch)))
   found['after the end'] = len(testing.drain(epoch))
   found['weightless'] = epoch.input_metrics()['input/weightless_batches']
-  found['endless'] = told([endless.get_next() for _ in range(80)])
+  found['endless'] = described([endless.get_next() for _ in range(80)])
   if jax.process_index() == 1:  # The other one makes no step any more.
     threading.Timer(0.5, endless.interrupt).start()
     try:
@@ -74,22 +74,22 @@ def test_two_processes(tmp_path):
     assert host['after the end'] == 0
     for real, positions in zip(epoch['real'], epoch['positions'], strict=True):
       assert (real == 0) == (positions == 0)
-  # The long file's batches make up the steps; the other host fills up.
+  # The long file's batches make the steps; the other host adds padding.
   assert hosts[0]['weightless'] <= 1
   assert hosts[1]['weightless'] == hosts[1]['epoch']['real'].count(0) >= 8
   assert hosts[0]['endless']['real'].count(0) <= 8
   assert hosts[1]['interrupted']
 
 
-def _plan(*told, seed=0):
-  texts = [json.dumps(counts) for counts in told]
+def _plan(*hosts, seed=0):
+  texts = [json.dumps(counts) for counts in hosts]
   return json.loads(agreed_shapes._plan(texts, draw=random.Random(seed)))
 
 
 def test_a_plan_prefers_what_most_hosts_have():
-  told = {'a': 3, 'b': 1}, {'b': 1, 'c': 5}, {'b': 2, 'c': 1, 'a': 0}
+  hosts = {'a': 3, 'b': 1}, {'b': 1, 'c': 5}, {'b': 2, 'c': 1, 'a': 0}
   for seed in range(5):
-    steps = _plan(*told, seed=seed)
+    steps = _plan(*hosts, seed=seed)
     assert steps[:2] == ['b', 'c'] and len(steps) == 8
     # Then it is one host each time, of ten batches that there are.
     counts = collections.Counter(steps)
@@ -97,8 +97,8 @@ def test_a_plan_prefers_what_most_hosts_have():
 
 
 def test_shapes_come_as_often_as_there_are_batches_of_them():
-  told = [{'a': 20, 'b': 10, 'c': 2}] * 2
-  plans = [_plan(*told, seed=seed) for seed in range(300)]
+  hosts = [{'a': 20, 'b': 10, 'c': 2}] * 2
+  plans = [_plan(*hosts, seed=seed) for seed in range(300)]
   counts = collections.Counter(step for plan in plans for step in plan)
   assert counts['a'] / len(plans) == pytest.approx(8 * 20 / 32, rel=0.1)
   assert counts['b'] / len(plans) == pytest.approx(8 * 10 / 32, rel=0.1)

@@ -1,7 +1,7 @@
-"""What is found out about experiments, of a user's and of Lingvo's stock."""
+"""Tests of findings about a user's experiments and Lingvo's stock ones."""
 
-import dataclasses
 import gzip
+import json
 
 import pytest
 
@@ -21,7 +21,7 @@ _OPTIONS = experiment_sources.SourceOptions()
 
 @pytest.fixture(scope='module')
 def users():
-  """Returns what is found out about the user's experiments, by class name."""
+  """Returns the findings about the user's experiments, by class name."""
   lookup.import_module(_MODULE)
   names = ('Native', 'OwnTask', 'OwnLayer', 'OddValue', 'Broken')
   return {n: examining.examine(f'{_MODULE}.{n}', _OPTIONS) for n in names}
@@ -43,7 +43,7 @@ def test_a_native_experiment(users):
   [task] = native.tasks
   assert not task.issues and not task.advice and not task.sketch
   assert task.checkpoints.works
-  layers = {layer.name: layer for layer in layer_trees.inside(task.layers)}
+  layers = {layer.name: layer for layer in layer_trees.descendants(task.layers)}
   assert layers['trans[0-3]'].count == 4
   assert layers['trans[0-3]'].is_native
   assert layers['emb'].class_path.endswith('.EmbeddingLayer')
@@ -55,7 +55,7 @@ def test_a_native_experiment(users):
   assert 0 <= memory.optimizer - 2 * memory.weights < 100
   assert memory.per_device == memory.total
   assert native.schedule == (
-    'every 50 steps it evaluates Dev, all of it if it has an end (in Lingvo 11'
+    'every 50 steps it evaluates Dev, all of it if it is finite (in Lingvo 11'
     ' batches)',
   )
   train, dev, _ = native.inputs
@@ -63,10 +63,10 @@ def test_a_native_experiment(users):
   assert 'LingvoInputAdaptor, by a TensorFlow session' in train.driven
   assert 'LingvoEvalAdaptor' in dev.driven and 'batches of 16' in dev.driven
   assert (16, 256) in train.shapes
-  assert any('positioned' in remark for remark in train.remarks)
+  assert any('position' in remark for remark in train.remarks)
 
 
-def test_a_task_of_ones_own(users):
+def test_a_custom_task(users):
   found = users['OwnTask']
   [task] = found.tasks
   own = f'{_MODULE}.Scorer'
@@ -76,7 +76,7 @@ def test_a_task_of_ones_own(users):
   assert f"@translates('{own}')" in first
   assert 'it has ComputeLoss, ComputePredictions' in first
   assert 'have a translation: EmbeddingLayer, FCLayer' in first
-  assert 'Louder' in first.split('These have none: ')[1]
+  assert 'Louder' in first.split('These do not: ')[1]
   assert "emb = registry.translate(view.child('emb'))" in task.sketch
   compile(task.sketch, 'sketch', 'exec')
   children = {layer.name: layer for layer in task.layers.children}
@@ -94,13 +94,13 @@ def test_a_task_of_ones_own(users):
   assert task.checkpoints.works
 
 
-def test_a_layer_that_is_not_its_parent(users):
+def test_a_layer_that_overrides_its_base_class(users):
   [task] = users['OwnLayer'].tasks
   [issue] = task.issues
   assert issue.path == 'task.lm.trans_tpl.tr_fflayer_tpl'
   assert issue.class_path == f'{_MODULE}.Louder'
   assert not issue.field and 'overrides FProp' in issue.message
-  layers = {one.class_path: one for one in layer_trees.inside(task.layers)}
+  layers = {one.class_path: one for one in layer_trees.descendants(task.layers)}
   louder = layers[f'{_MODULE}.Louder']
   assert not louder.is_native and not louder.issues[0].field
   attention = 'lingvo.core.layers_with_attention.TransformerAttentionLayer'
@@ -108,7 +108,7 @@ def test_a_layer_that_is_not_its_parent(users):
   assert users['OwnLayer'].parameters == users['Native'].parameters
 
 
-def test_a_value_that_nobody_knows(users):
+def test_an_unknown_value(users):
   found = users['OddValue']
   [task] = found.tasks
   [issue] = task.issues
@@ -127,14 +127,14 @@ def test_params_that_cannot_be_made(users):
   assert not found.tasks and not found.inputs
 
 
-def test_a_name_that_is_not_there_is_a_finding_too():
+def test_an_unknown_name_is_a_finding():
   found = examining.examine('lm.python_docs.Nothing', _OPTIONS)
   assert found.status is Status.IMPOSSIBLE
   assert 'lm.python_docs.Nothing' in found.problem
 
 
 def test_a_task_that_the_user_has_translated():
-  """What batches it takes is not known, so its layers are Lingvo's."""
+  """The fields of its batches are not known, so its layers are Lingvo's."""
   lookup.import_module(_MODULE)
   found = examining.examine(f'{_MODULE}.Translated', _OPTIONS)
   assert found.status is Status.NATIVE
@@ -143,10 +143,13 @@ def test_a_task_that_the_user_has_translated():
   sizes = {one.name: one.parameters for one in task.layers.children}
   assert sizes == {'emb': 28, 'first': 20, 'second': 10}
   assert found.parameters == 58
-  assert task.memory is None and 'cannot be made up' in task.memory_problem
+  assert (
+    task.memory is None
+    and 'synthetic batches exist only' in task.memory_problem
+  )
 
 
-def test_a_part_that_nobody_has_translated():
+def test_a_component_without_a_translation():
   lookup.import_module(_MODULE)
   found = examining.examine(f'{_MODULE}.Composed', _OPTIONS)
   assert found.status is Status.PARTLY
@@ -155,7 +158,7 @@ def test_a_part_that_nobody_has_translated():
   assert advice.count('@translates') == 1 and '@translates_part' in advice
   [issue] = task.issues
   assert issue.class_path == f'{_MODULE}.Doubling'
-  layers = {one.name: one for one in layer_trees.inside(task.layers)}
+  layers = {one.name: one for one in layer_trees.descendants(task.layers)}
   assert not layers['own'].is_native and not layers['first'].is_native
   for name in ('known', 'bent', 'emb'):
     assert layers[name].is_native, name
@@ -173,7 +176,7 @@ def test_several_tasks():
   assert found.parameters == 2 * one.parameters
   assert found.bytes_per_device == 2 * one.memory.per_device
   assert [data.dataset for data in found.inputs] == ['Train_one', 'Train_other']
-  assert found.schedule == ('it has none: nothing is evaluated but at the end',)
+  assert found.schedule == ('no program schedule: evaluation only at the end',)
 
 
 def test_several_tasks_of_which_one_has_no_translation():
@@ -187,13 +190,13 @@ def test_several_tasks_of_which_one_has_no_translation():
 _LM = 'lm.synthetic_packed_input.'
 
 
-def test_what_a_device_holds_of_a_model_for_a_pod():
+def test_memory_per_device_of_a_model_for_a_pod():
   found = examining.examine(f'{_LM}DenseLm8B2x2', _OPTIONS)
   [task] = found.tasks
   memory = task.memory
   assert memory.mesh == {'data': 1, 'mdl': 8}
   assert found.parameters == pytest.approx(8.85e9, rel=1e-3)
-  # All large weights are split over all devices.
+  # All large weights are sharded over all devices.
   assert memory.per_device == pytest.approx(memory.total / 8, rel=1e-3)
   assert memory.weights == 4 * found.parameters
   # Adafactor keeps rows and columns.
@@ -206,14 +209,14 @@ def test_a_mesh_that_the_weights_do_not_fit():
   [task] = found.tasks
   assert found.status is Status.NATIVE
   assert task.memory is None and '30522' in task.misfit
-  assert found.next_step == f'give it another mesh: {task.misfit}'
+  assert found.next_step == f'use another mesh: {task.misfit}'
   [train, *_] = found.inputs
   assert train.class_path.endswith('TFRecordBertInput')
-  assert train.kind.startswith('read in a way of its own, from ')
+  assert train.kind.startswith('custom reader of ')
 
 
 def _of_old_run(shared_data, folder, name):
-  """Examines an experiment by the Params that its old run left."""
+  """Examines an experiment by the Params of an old run."""
   texts = shared_data / 'lingvo_stock'
   with gzip.open(texts / f'{name}.trainer_params.pbtxt.gz') as source:
     (folder / 'trainer_params.pbtxt').write_bytes(source.read())
@@ -238,14 +241,14 @@ def test_lingvos_own_recurrent_translator(shared_data, tmp_path):
   assert found.command.startswith('python -m pax_compat.main --lingvo_logdir=/')
   assert found.parameters == 378_866_176
   [task] = found.tasks
-  layers = {one.name: one for one in layer_trees.inside(task.layers)}
+  layers = {one.name: one for one in layer_trees.descendants(task.layers)}
   assert layers['rnn[1-5]'].count == 5 and layers['rnn[1-5]'].is_native
   assert not layers['frnn_with_atten'].is_native
   assert layers['emb'].issues[0].field == 'vn.scale'
   assert task.memory.per_device == task.memory.total
 
 
-def test_it_survives_what_a_users_class_does(monkeypatch):
+def test_errors_of_a_users_class_are_findings(monkeypatch):
   lookup.import_module(_MODULE)
   cls = type(lookup.find_model_params(f'{_MODULE}.Native', _OPTIONS))
 
@@ -260,17 +263,19 @@ def test_it_survives_what_a_users_class_does(monkeypatch):
     found = examining.examine(f'{_MODULE}.Native', _OPTIONS)
     assert found.status is Status.IMPOSSIBLE
     assert 'examining_test.py:' in found.problem
-    # What went well is told all the same.
+    # Findings before the error are kept.
     assert bool(found.tasks) == (method == 'ProgramSchedule')
 
 
 def test_a_vocabulary_that_is_not_there(shared_data, tmp_path):
   found = _of_old_run(shared_data, tmp_path, 'punctuator.codelab.RNMTModel')
   assert found.status is Status.IMPOSSIBLE
-  assert found.next_step.startswith('put it in place: ')
+  assert found.next_step.startswith('provide the file: ')
   assert 'brown_corpus_wpm.16000.vocab' in found.next_step
 
 
-def test_it_can_be_written_as_data(users):
+def test_it_can_be_written_as_json(users):
   for found in users.values():
-    assert dataclasses.asdict(found)['name'] == found.name
+    data = json.loads(json.dumps(found.as_dict()))
+    assert data['name'] == found.name
+    assert data['parameters'] == found.parameters

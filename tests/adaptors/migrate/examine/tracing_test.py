@@ -1,4 +1,4 @@
-"""Training steps that are traced, and what is found out by it."""
+"""Tests of traced training steps."""
 
 from tests.adaptors import native_library
 
@@ -19,9 +19,9 @@ def _traced(name):
   return examining.examine(f'{_MODULE}.{name}', options, traces=True)
 
 
-def test_a_native_task_on_a_made_up_batch():
+def test_a_native_task_on_a_synthetic_batch():
   [task] = _traced('Native').tasks
-  assert task.trace.works and 'made-up' in task.trace.text
+  assert task.trace.works and 'synthetic' in task.trace.text
 
 
 def test_a_bridged_task_on_a_batch_of_its_input():
@@ -32,7 +32,7 @@ def test_a_bridged_task_on_a_batch_of_its_input():
   assert 'a batch of its input' in task.trace.text
 
 
-def test_what_cannot_be_compiled_is_named():
+def test_an_op_that_cannot_be_compiled_is_named():
   found = _traced('Uncompilable')
   [task] = found.tasks
   assert not task.trace.works

@@ -1,4 +1,4 @@
-"""The page of a report: complete in itself, sorted, and nothing in it runs."""
+"""Tests of the report's page: self-contained, sorted, and safe."""
 
 import base64
 import hashlib
@@ -12,12 +12,12 @@ from tests.adaptors.migrate import found
 
 
 class _Reader(html.parser.HTMLParser):
-  """Notes what a browser would find.
+  """Parses a page.
 
   Attributes:
     elements: (name, attributes) in order.
-    text: of all elements, but for the page's own style and script.
-    own: what is in its `style` and `script` elements.
+    text: of all elements, except for the page's own style and script.
+    own: contents of its `style` and `script` elements.
   """
 
   def __init__(self, source: str):
@@ -65,7 +65,7 @@ def test_texts_are_shown_and_not_run():
     assert not any(name.startswith('on') for name in attributes)
 
 
-def test_the_browser_is_told_to_load_nothing_and_run_the_pages_own_alone():
+def test_the_policy_allows_only_the_pages_own_style_and_script():
   read = _read(*_ALL)
   policy = next(
     meta['content'] for meta in read.named('meta') if 'http-equiv' in meta
@@ -83,7 +83,7 @@ def test_the_browser_is_told_to_load_nothing_and_run_the_pages_own_alone():
   assert not re.search(r'url\(|@import|https?:', ''.join(read.own))
 
 
-def test_it_is_sorted_by_what_to_do_next():
+def test_it_is_sorted_by_priority():
   read = _read(*_ALL)
   names = re.findall(r'<span class="name">(.*?)</span>', page.page(_ALL))
   assert [html.unescape(name) for name in names] == [
@@ -112,7 +112,7 @@ def test_a_report_on_one_experiment_is_open():
   )
 
 
-def test_layers_have_the_colour_of_how_they_run():
+def test_layers_have_the_color_of_their_status():
   read = _read(_ALL[1])
   badges = [
     a['class'] for name, a in read.elements if name == 'span' and 'title' in a

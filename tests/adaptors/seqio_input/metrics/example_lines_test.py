@@ -1,4 +1,4 @@
-"""What metrics of SeqIO tasks got of each example, as lines."""
+"""Tests of lines with the arguments of metrics."""
 
 import json
 import types
@@ -13,7 +13,7 @@ from pax_compat.metrics import example_outputs
 
 
 def _data(postprocess):
-  """Returns what is asked of an input, with two examples."""
+  """Returns the interface of an input, with two examples."""
   task = types.SimpleNamespace(
     name='some_task', output_features={}, postprocess_fn=postprocess
   )
@@ -64,6 +64,8 @@ def test_a_postprocessor_that_fails_leaves_the_rest(log):
   assert "'dev': seqio_postprocessed_targets cannot be written" in log()
 
 
-def test_what_the_model_does_not_give_is_said():
-  with pytest.raises(errors.UserError, match="as 'scores'; it gives xent"):
+def test_missing_outputs_are_named():
+  with pytest.raises(
+    errors.UserError, match="output 'scores' of .* returns xent"
+  ):
     _lines(lambda text, **_: text, 'eval', xent=1.0)

@@ -1,4 +1,4 @@
-"""Examples of SeqIO tasks and their outputs, found for each other."""
+"""Tests of matching examples of SeqIO tasks with outputs."""
 
 import random
 import types
@@ -47,15 +47,17 @@ def test_each_example_has_one_output():
   with pytest.raises(errors.UserError) as raised:
     _match(outputs, _targets(12))
   assert str(raised.value) == (
-    "'dev': of 12 examples of the SeqIO task 'some_task', by their numbers in"
+    "'dev': of 12 examples of the SeqIO task 'some_task', by their indices in"
     ' the data: 7 without an output (2, 4, 5, 6, 7, ...); 1 with several'
     ' outputs (1); expected one output for each'
   )
-  with pytest.raises(errors.UserError, match=r'2 of an output .* \(5, -1\)'):
+  with pytest.raises(
+    errors.UserError, match=r'2 that have an output .* \(5, -1\)'
+  ):
     _match([(i, {}) for i in (0, 5, -1)], _targets(1))
 
 
-def test_postprocessing_knows_what_it_is_given():
+def test_postprocessors_get_is_target():
   def postprocess(text, example, is_target):
     return text, example['targets_pretokenized'], is_target
 
@@ -66,7 +68,7 @@ def test_postprocessing_knows_what_it_is_given():
   assert matched.predictions == [('p', b't0', False)]
 
 
-def test_targets_are_made_of_tokens_where_they_are_no_text():
+def test_targets_without_text_are_decoded():
   tokens = np.array(lingvo_runtime.seqio().ByteVocabulary().encode('hä'))
   matched = _match([(0, {})], [(0, {'targets': tokens.astype(np.int32)})])
   assert matched.targets == ['hä']
@@ -76,20 +78,22 @@ def test_targets_are_made_of_tokens_where_they_are_no_text():
     _ = _match([(0, {})], [(0, {'inputs': tokens})]).targets
 
 
-def test_what_metrics_want_has_to_be_there():
+def test_missing_outputs():
   matched = _match([(0, {'ids': 1, 'prefix': 'a'})], _targets(1))
   with pytest.raises(
     errors.UserError,
-    match="want predictions, .* as 'decoded_substr'; it gives ids, prefix",
+    match="predictions as the output 'decoded_substr' .* returns ids",
   ):
     _ = matched.predictions
-  with pytest.raises(errors.UserError, match="as 'scores'; it gives ids, pref"):
+  with pytest.raises(
+    errors.UserError, match="'scores' of .* returns ids, pref"
+  ):
     _ = matched.scores
-  with pytest.raises(errors.UserError, match='it gives a str'):
+  with pytest.raises(errors.UserError, match='the model returns a str'):
     _ = _match([(0, 'text')], _targets(1)).predictions
 
 
-def test_scores_are_an_array_and_others_fill_it_up():
+def test_scores_are_padded_to_an_array():
   outputs = [
     (
       i,

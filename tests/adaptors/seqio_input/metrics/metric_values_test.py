@@ -1,4 +1,4 @@
-"""What SeqIO's metrics amount to, for a MetricWriter."""
+"""Tests of converting values of SeqIO metrics for a MetricWriter."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_other_kinds_become_those_of_clu(metrics):
   assert _one(clu_values.Text('b')) == clu_values.Text('b')
 
 
-def test_what_has_no_place_is_named(metrics, log):
+def test_unsupported_values_are_named(metrics, log):
   audio = metrics.Audio(np.zeros([1, 4, 1]))
   found = metric_values.translate(
     'spoken', {'sound': audio, 'word': 'x', 'many': np.ones(3), 'good': 1}
@@ -62,7 +62,7 @@ def test_what_has_no_place_is_named(metrics, log):
     )
 
 
-def test_what_is_no_metric_is_an_error(metrics):
+def test_invalid_metrics(metrics):
   with pytest.raises(TypeError, match='returned a float; expected values by'):
     metric_values.translate('some', 0.5)
   with pytest.raises(ValueError, match=r'has the shape \[2\]; expected one'):

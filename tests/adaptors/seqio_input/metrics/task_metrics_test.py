@@ -25,7 +25,7 @@ KINDS = {
 
 @pytest.fixture(name='truth', scope='module')
 def _truth():
-  """Returns what SeqIO makes of the same answers and scores, by kind."""
+  """Returns SeqIO's metrics of the same answers and scores, by kind."""
   seqio = lingvo_runtime.seqio()
   tasks.add('only_good', metric_fns=GOOD)
   evaluator = seqio.Evaluator(
@@ -80,7 +80,7 @@ def _hosts(config, count):
 
 
 def _evaluated(inputs):
-  """Returns the rows that count of all hosts, each with what a model says.
+  """Returns the rows of all hosts with weight 1, with model outputs.
 
   The model finds out by reading the row which question is asked.
   """
@@ -146,7 +146,7 @@ def test_a_metric_that_fails_is_named(log):
 
 
 @pytest.mark.parametrize('hosts', [1, 3])
-def test_only_what_was_evaluated_counts(hosts):
+def test_only_evaluated_examples_count(hosts):
   tasks.add('only_good', metric_fns=GOOD)
   fields = dict(eval_loop_num_batches=1)
   inputs = _hosts(_config('only_good', 'decode', **fields), hosts)
@@ -175,7 +175,7 @@ def test_the_next_batches_have_the_next_targets():
   _close(inputs)
 
 
-def test_an_example_that_is_lost_or_comes_twice_is_found_out():
+def test_missing_and_repeated_examples_are_refused():
   tasks.add('only_good', metric_fns=GOOD)
   (data,) = _hosts(_config('only_good', 'decode'), 1)
   examples = _evaluated([data])
@@ -184,7 +184,9 @@ def test_an_example_that_is_lost_or_comes_twice_is_found_out():
     data.example_metrics('decode', examples[1:])
   with pytest.raises(errors.UserError, match=rf'1 with several .* \({index}\)'):
     data.example_metrics('decode', [*examples, examples[0]])
-  with pytest.raises(errors.UserError, match="'decoded_substr'; it gives sc"):
+  with pytest.raises(
+    errors.UserError, match="'decoded_substr' of .* returns sc"
+  ):
     data.example_metrics(
       'decode', [(host, {'scores': 1}) for host, _ in examples]
     )
@@ -229,13 +231,13 @@ def test_a_metric_with_other_arguments_is_refused_before_any_data_is_read():
     config.Instantiate()
 
 
-def test_what_has_no_metrics_says_so(log):
+def test_inputs_without_metrics_are_logged(log):
   one = tasks.add('only_good', metric_fns=GOOD)
   tasks.mixture('one_task', [one])
   config = _config('only_good', 'eval')
   mixed = config.clone().set(mixture_name='one_task').Instantiate()
   assert not mixed.has_example_metrics('eval')
-  assert "the SeqIO mixture 'one_task' has no metrics of its own" in log()
+  assert "the SeqIO mixture 'one_task' has no metrics; those" in log()
   packed = config.clone()
   packed.feature_converter = converters.LanguageModelFeatures.config(
     pack=True, weights_on_targets_only=True

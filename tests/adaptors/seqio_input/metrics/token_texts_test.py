@@ -1,4 +1,4 @@
-"""Texts of the tokens of SeqIO tasks."""
+"""Tests of decoding the tokens of SeqIO tasks."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def _tasks():
     yield
 
 
-def test_texts_and_tokenizers():
+def test_strings_and_tokenizers():
   seqio = lingvo_runtime.seqio()
   data = testing.config('ten').Instantiate()
   ids = np.array([[3 + ord('a'), 3 + ord('b')], [3 + ord('c'), 0]])

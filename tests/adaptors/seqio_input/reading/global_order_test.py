@@ -1,4 +1,4 @@
-"""The order of training: shared out to hosts, and resumable."""
+"""Tests of the order of training: split over hosts, and resumable."""
 
 import json
 
@@ -18,7 +18,7 @@ def _tasks():
     yield
 
 
-def test_hosts_read_files_of_their_own(tmp_path, log):
+def test_hosts_read_separate_files(tmp_path, log):
   testing.register_lines('lines', tmp_path, files=4, lines=5)
   inputs = testing.hosts(testing.config('lines'), 2)
 
@@ -26,7 +26,7 @@ def test_hosts_read_files_of_their_own(tmp_path, log):
 
   files = [{int(text[1:]) // 5 for text in texts} for texts in found]
   assert sorted(map(len, files)) == [2, 2] and not files[0] & files[1]
-  assert 'each of 2 hosts reads shards of its own' in log()
+  assert 'each of 2 hosts reads separate shards' in log()
 
 
 def test_hosts_share_the_examples_of_too_few_files(tmp_path, log):
@@ -39,10 +39,10 @@ def test_hosts_share_the_examples_of_too_few_files(tmp_path, log):
   assert sorted(sum(map(list, map(set, found)), [])) == sorted(
     testing.answers(18)
   )
-  assert 'reads its share of the examples of all sources' in log()
+  assert 'reads a part of the examples of every source' in log()
 
 
-def test_each_epoch_has_each_example_once_and_an_order_of_its_own():
+def test_each_epoch_has_each_example_once_and_a_new_order():
   params = testing.config('seven', deterministic_input=True)
   alone = testing.global_texts(testing.hosts(params, 1), 14)
 
@@ -61,7 +61,7 @@ def test_each_epoch_has_each_example_once_and_an_order_of_its_own():
     {'repeat': False, 'shuffle': True},
   ],
 )
-def test_other_numbers_of_hosts_go_on_exactly(fields):
+def test_other_numbers_of_hosts_continue_exactly(fields):
   params = testing.config('ten', batch_size=1, **fields)
   plan = [(2, 2), (4, 1), (1, 2)]
   if fields.get('repeat', True):  # Into other epochs.
@@ -84,7 +84,7 @@ def test_other_numbers_of_hosts_go_on_exactly(fields):
 
 
 @pytest.mark.parametrize(('name', 'packs'), [('ten', False), ('both', True)])
-def test_training_goes_on_exactly(name, packs):
+def test_training_continues_exactly(name, packs):
   params = testing.config(
     name,
     task_feature_lengths={'inputs': 9, 'targets': 9},
@@ -115,7 +115,7 @@ def test_states_of_others_are_refused():
     second.set_state(first.get_state())
   with pytest.raises(errors.UserError, match='task and split'):
     other.set_state(first.get_state())
-  with pytest.raises(errors.UserError, match="b'something' is no state of a"):
+  with pytest.raises(errors.UserError, match="b'something' is not a state"):
     first.set_state(b'something')
 
 
@@ -128,7 +128,7 @@ def test_training_that_ends_ends_together():
   assert all(data.num_samples == 7 for data in inputs)
 
 
-def test_batches_are_left_out_at_the_start():
+def test_batches_are_skipped_at_the_start():
   params = testing.config('ten', shuffle=False, num_batches_to_skip=2)
 
   for deterministic in (False, True):
@@ -139,7 +139,7 @@ def test_batches_are_left_out_at_the_start():
     assert found == [*testing.answers(10)[4:], 'a0', 'a1']
 
 
-def test_without_a_state_a_fresh_shuffle_is_read(log):
+def test_without_a_state_a_new_shuffle_is_read(log):
   params = testing.config('ten')
   fresh, resumed = params.Instantiate(), params.Instantiate()
 
@@ -151,7 +151,7 @@ def test_without_a_state_a_fresh_shuffle_is_read(log):
   assert testing.texts(fresh, testing.read(fresh, 5)) != testing.texts(
     resumed, testing.read(resumed, 5)
   )
-  assert 'at batch 3 it begins a fresh shuffle' in log()
+  assert 'at batch 3 it starts a new shuffle' in log()
   # And that goes on, too.
   fresh.set_state(resumed.get_state())
   assert testing.texts(fresh, testing.read(fresh, 5)) == testing.texts(
@@ -159,7 +159,7 @@ def test_without_a_state_a_fresh_shuffle_is_read(log):
   )
 
 
-def test_without_a_state_one_order_goes_on_where_the_step_says(log):
+def test_without_a_state_one_order_continues_at_the_step(log):
   params = testing.config('seven', deterministic_input=True)
   read, resumed = testing.hosts(params, 2)[1], testing.hosts(params, 2)[1]
   testing.read(read, 4)  # Into the third epoch.
@@ -169,10 +169,10 @@ def test_without_a_state_one_order_goes_on_where_the_step_says(log):
   assert testing.texts(read, testing.read(read, 3)) == testing.texts(
     resumed, testing.read(resumed, 3)
   )
-  assert 'goes on after 16 examples of its order' in log()
+  assert 'continues after 16 examples of its order' in log()
 
 
-def test_training_has_neither_texts_nor_provenance():
+def test_training_has_neither_strings_nor_provenance():
   def convert(data, task_feature_lengths):
     del task_feature_lengths
     return data.map(

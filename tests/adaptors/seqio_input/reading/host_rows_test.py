@@ -1,4 +1,4 @@
-"""Global batches: each example once, whatever the hosts."""
+"""Tests of global batches: each example once, on any number of hosts."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def _sharing(batch_size: int, hosts: int, host: int) -> host_rows.Sharing:
 
 def _batches(sharing: host_rows.Sharing, chunks, count: int = 0):
   return [
-    sharing.batch(share, blank_fillers=True)
+    sharing.batch(share, blank_padding=True)
     for share in sharing.shares(chunks, count)
   ]
 
@@ -81,7 +81,7 @@ def test_every_example_counts_once(count, batch_size, hosts, size):
   batch_size=st.integers(1, 7),
   hosts=st.integers(1, 5),
 )
-def test_how_many_examples_a_host_has(count, batch_size, hosts):
+def test_the_number_of_examples_of_a_host(count, batch_size, hosts):
   for host in range(hosts):
     sharing = _sharing(batch_size, hosts, host)
     batches = _batches(sharing, _chunks(count, 4))
@@ -97,35 +97,37 @@ def test_how_many_examples_a_host_has(count, batch_size, hosts):
   later_hosts=st.integers(1, 4),
   read=st.integers(0, 5),
 )
-def test_other_hosts_go_on_at_a_place(batch_size, hosts, later_hosts, read):
+def test_other_hosts_continue_at_a_position(
+  batch_size, hosts, later_hosts, read
+):
   count = 50
   before = []
-  places = []
+  positions = []
   for host in range(hosts):
     shares = _sharing(batch_size, hosts, host).shares(_chunks(count, 3), 0)
-    place = host_rows.Place()
+    position = host_rows.Position()
     for _, share in zip(range(read), shares, strict=False):
       if share.size == batch_size * hosts:
         before.extend(share.examples.number)
-        place = share.next
-    places.append(place)
+        position = share.next
+    positions.append(position)
 
-  [place] = set(places)
+  [position] = set(positions)
   after = []
   for host in range(later_hosts):
     sharing = _sharing(batch_size, later_hosts, host)
-    chunks = _chunks(count, 3, skipped=place.row)
-    for batch in _batches(sharing, chunks, place.count):
+    chunks = _chunks(count, 3, skipped=position.row)
+    for batch in _batches(sharing, chunks, position.count):
       after.extend(batch[host_rows.INDEX][batch.eval_sample_weights == 1])
 
   assert sorted([*before, *after]) == list(range(count))
 
 
-def test_fillers_are_copies_unless_they_are_to_be_blank():
+def test_padding_rows_are_copies_unless_blank():
   sharing = _sharing(3, 1, 0)
   [share] = sharing.shares(_chunks(1, 4), 0)
 
-  batch = sharing.batch(share, blank_fillers=False)
+  batch = sharing.batch(share, blank_padding=False)
 
   assert list(batch.number) == [0, 0, 0]
   assert list(batch.text) == [b'0', b'0', b'0']
@@ -141,7 +143,7 @@ def test_weights_of_the_data_are_kept():
   sharing = _sharing(3, 1, 0)
   [share] = sharing.shares([host_rows.Chunk(0, 0, examples)], 0)
 
-  batch = sharing.batch(share, blank_fillers=False)
+  batch = sharing.batch(share, blank_padding=False)
 
   assert list(batch.eval_sample_weights) == [0.5, 1, 0]
 

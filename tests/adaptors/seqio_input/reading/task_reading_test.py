@@ -1,4 +1,4 @@
-"""What SeqIO is asked for, and what is said where it cannot read."""
+"""Tests of reading SeqIO tasks, and of its errors."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_cached_tasks(tmp_path):
     ],
   )
   params = testing.config('cached', use_cached=True, shuffle=False)
-  with pytest.raises(errors.UserError, match='task cached is in none of'):
+  with pytest.raises(errors.UserError, match='task cached is not in'):
     params.Instantiate()
   testing.write_cache(tmp_path, 'cached', [[10, 11], [12]])
   before = list(seqio.utils.get_global_cache_dirs())
@@ -73,7 +73,7 @@ def test_inputs_do_not_disturb_each_other_by_their_read_configs():
   assert seqio.utils._TFDS_DATA_READ_CONFIG_OVERRIDE is None  # noqa: SLF001
 
 
-def test_what_is_wrong_with_the_data_is_said(tmp_path):
+def test_errors_of_the_data(tmp_path):
   seqio, tf = lingvo_runtime.seqio(), lingvo_runtime.tensorflow()
 
   def refused(data):
@@ -119,13 +119,13 @@ def test_damaged_records_are_named(tmp_path):
   ).Instantiate()
 
   testing.read(data, 2)
-  for _ in range(2):  # It is no end of the data.
+  for _ in range(2):  # It is not the end of the data.
     with pytest.raises(errors.UserError) as e:
       data.get_next()
     assert f'after 2 examples: record 2 of {path} (at byte' in str(e.value)
 
 
-def test_errors_of_preprocessing_name_its_place():
+def test_errors_of_preprocessing_name_their_line():
   def lacking(data):
     return data.map(lambda x: {**x, 'targets': x['target']})
 
@@ -150,7 +150,7 @@ def test_errors_of_preprocessing_name_its_place():
   with pytest.raises(errors.UserError) as e:
     testing.config('lacking').Instantiate()
   assert "KeyError: 'target'" in str(e.value) and __file__ in str(e.value)
-  # This is no mistake in a name or a field, so it is shown whole.
+  # Not a wrong name or field, so the error is not shortened.
   with pytest.raises(Exception, match='in the code of a user') as e:
     testing.config('failing').Instantiate().get_next()
   assert not isinstance(e.value, errors.UserError)

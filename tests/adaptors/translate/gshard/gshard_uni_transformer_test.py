@@ -83,7 +83,13 @@ def test_every_experiment_translates(group):
 @pytest.mark.parametrize(
   'name',
   # But for a field without effect, DenseLm175B8x8Decode2D is DenseLm175B32x32.
-  [group[0] for group in _GROUPS if group[0] != 'DenseLm175B8x8Decode2D'],
+  [
+    pytest.param(
+      group[0], marks=[] if group is _GROUPS[0] else pytest.mark.slow
+    )
+    for group in _GROUPS
+    if group[0] != 'DenseLm175B8x8Decode2D'
+  ],
 )
 def test_twenty_steps(name):
   params = _params(name)

@@ -146,6 +146,7 @@ def test_packed_examples_of_recurrent_layers():
   assert theirs.metrics['num_words'] == (6 + 5, 1)
 
 
+@pytest.mark.slow
 def test_gpipe_with_time_first():
   lm = _gpipe(batch_major=False)
   lm.stack.normalize_encoder = True

@@ -47,7 +47,7 @@ def _batches(sources, count=3):
   return data
 
 
-@pytest.mark.parametrize('way', ['file_datasource', 'file_pattern'])
+@pytest.mark.parametrize('form', ['file_datasource', 'file_pattern'])
 def test_three_sources(form):
   """Momentum, regularisation and clipping go by the gradients that are left."""
   given = dict(source=_mixed())

@@ -170,7 +170,7 @@ def test_steps_are_the_whole(fields):
   [
     ({'left_context': 0}, 'left_context is 0'),
     ({'combine_qkv': True}, 'combine_qkv is not supported'),
-    ({'project_key': False, 'hidden_dim': 2 * D}, 'project_key is off'),
+    ({'project_key': False, 'hidden_dim': 2 * D}, 'project_key is False'),
   ],
 )
 def test_mistakes(fields, message):

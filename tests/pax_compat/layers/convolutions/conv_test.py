@@ -243,12 +243,12 @@ def test_weights_are_split_as_declared():
     ({'filter_stride': (0, 1)}, 'at least 1'),
     ({'dilations': (1, 1, 1)}, 'Conv2D.dilations'),
     ({'padding': 'CAUSAL'}, "expected 'SAME' or 'VALID'"),
-    ({'is_causal': True}, 'takes tf_equivalent_padding'),
+    ({'is_causal': True}, 'requires tf_equivalent_padding'),
     (
       {'is_causal': True, 'tf_equivalent_padding': True, 'padding': 'VALID'},
       "is_causal requires padding='SAME'",
     ),
-    ({'filter_shape': (1, 1, 2, 2)}, 'inputs of 3 channels do not fit'),
+    ({'filter_shape': (1, 1, 2, 2)}, 'inputs of 3 channels do not match'),
     ({'filter_shape': (1, 1, 1, 4)}, 'whose quotient divides 4'),
   ],
 )

@@ -9,7 +9,6 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, ROW_PROBES
 from pax_compat.layer_core.row_gradients import no_facts
 from pax_compat.layers.embeddings import embedding_tables
-from tests.pax_compat import launching
 
 V, D = 7, 4
 TABLE = np.random.default_rng(0).normal(size=(V, D)).astype(np.float32)
@@ -119,24 +118,3 @@ def test_split_as_declared():
   ).init(jax.random.key(0), IDS)
   meta = first[PARAMS]['emb_var'].meta
   assert list(meta.tensor_split_dims_mapping) == ['mdl', 'data']
-
-
-def test_vectors_are_split_over_a_mesh():
-  launching.run_on_eight_devices("""
-    import jax, numpy as np
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from pax_compat.layers.embeddings.embedding_tables import Embedding
-    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
-    table = np.random.default_rng(0).normal(size=(8, 4)).astype('float32')
-    ids = np.array([[0, 7, 3, 5], [3, 3, 1, 2]])
-    for style in ('index', 'matmul'):
-      layer = Embedding.config(
-        num_classes=8, input_dims=4, lookup_style=style,
-        activation_split_dims_mapping=Embedding.ActivationSharding.config(
-          emb_out_split_dims_mapping=['data', None, 'mdl'])).Instantiate()
-      placed = jax.device_put(table, NamedSharding(mesh, P('mdl')))
-      with jax.set_mesh(mesh):
-        y = jax.jit(layer.apply)({'params': {'emb_var': placed}}, ids)
-      assert y.sharding.spec == P('data', None, 'mdl'), y.sharding
-      np.testing.assert_array_equal(y, table[ids])
-  """)

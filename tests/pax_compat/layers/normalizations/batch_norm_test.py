@@ -3,8 +3,6 @@
 Shapes: B batch, T time, D features.
 """
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 from pax_compat import base_layer
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS, SUMMARIES, WeightInit
 from pax_compat.layers.normalizations import norm_layers
-from tests.pax_compat.launching import run_on_eight_devices
 
 B, T, D = 4, 5, 3
 RNG = np.random.default_rng(0)
@@ -236,48 +233,3 @@ def test_summaries():
   assert names() == {'mean', 'variance', *moving}
   with base_layer.eval_mode():
     assert names() == moving
-
-
-# Each device has one or two different examples with different paddings.
-_ON_EIGHT_DEVICES = """
-import json
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from pax_compat import base_layer
-from pax_compat.layers.normalizations import norm_layers
-
-rng = np.random.default_rng(0)
-x = rng.normal(np.arange(16)[:, None, None], 1, (16, 5, 4)).astype(np.float32)
-paddings = (np.arange(5) >= rng.integers(0, 6, (16, 1))).astype(np.float32)
-layer = norm_layers.BatchNorm.config(dim=4, decay=0.5).Instantiate()
-variables = base_layer.unbox(layer.init(jax.random.key(0), x))
-
-@jax.jit
-def step(x, paddings):
-  def loss(x):
-    y, updates = layer.apply(
-      variables, x, paddings, mutable=[base_layer.NON_TRAINABLE]
-    )
-    return jnp.sum(jnp.sin(y)), (y, updates)
-  (_, (y, updates)), gradient = jax.value_and_grad(loss, has_aux=True)(x)
-  return {'y': y, 'x': gradient, **updates[base_layer.NON_TRAINABLE]}
-
-assert jax.device_count() == 8
-one = step(x, paddings)
-mesh = jax.make_mesh((8,), ('data',), axis_types=(AxisType.Auto,))
-split = NamedSharding(mesh, PartitionSpec('data'))
-with jax.set_mesh(mesh):
-  eight = step(jax.device_put(x, split), jax.device_put(paddings, split))
-assert eight['y'].sharding.shard_shape(eight['y'].shape) == (2, 5, 4)
-print(json.dumps({
-  name: float(abs(np.asarray(one[name]) - np.asarray(eight[name])).max())
-  for name in one
-}))
-"""
-
-
-def test_eight_devices_normalise_by_the_statistics_of_the_whole_batch():
-  differences = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
-  assert set(differences) == {'y', 'x', 'moving_mean', 'moving_variance'}
-  for name, difference in differences.items():
-    assert difference < 1e-5, name

@@ -29,7 +29,6 @@ from pax_compat.layers.pipelines.pipeline import (
   CircularLayerwiseShardablePipelined,
   LayerwiseShardablePipelined,
 )
-from tests.pax_compat.launching import run_on_eight_devices
 
 B, D, S, M = 6, 4, 3, 2
 RNG = np.random.default_rng(0)
@@ -386,42 +385,6 @@ def test_the_loop_is_not_unrolled():
     return len(jax.jit(grad).lower(shapes).as_text().splitlines())
 
   assert size(8, 6) < 1.1 * size(2, 2)
-
-
-_SHARDED = """
-import jax, numpy as np
-import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from tests.pax_compat.layers.pipelines import pipeline_test as cases
-
-mesh = jax.make_mesh(
-    (4, 2), ('stage', 'data'), axis_types=(AxisType.Auto,) * 2)
-x = np.tile(cases.X[:1], [8, 1]) * np.arange(1, 9)[:, None] / 8
-for repeats, prefix in ((None, P('stage')), (2, P(None, 'stage'))):
-  layer = cases._layer(repeats=repeats, num_stages=4, num_microbatches=4)
-  variables = cases._variables(layer, x)
-  grad = jax.grad(lambda v, x: jnp.sum(layer.apply(v, x) ** 2))
-  want = jax.jit(grad)(variables, x)
-  layer.weight_split_dims_mapping.stages = ['stage']
-  with jax.set_mesh(mesh):
-    split = NamedSharding(mesh, prefix)
-    args = jax.device_put(
-        (variables, x), (split, NamedSharding(mesh, P('data'))))
-    step = jax.jit(grad, out_shardings=split).lower(*args).compile()
-    found = step(*args)
-  jax.tree.map(
-      lambda f, w: np.testing.assert_allclose(f, w, rtol=1e-4, atol=1e-5),
-      found, want)
-  for tree in (args[0], found):
-    for w in jax.tree.leaves(tree['params']):
-      assert w.addressable_shards[0].data.shape[-3] == 1, w.sharding
-  text = step.as_text()
-  print(*(name in text for name in ('collective-permute', 'all-gather')))
-"""
-
-
-def test_stages_on_devices_of_their_own():
-  assert run_on_eight_devices(_SHARDED).splitlines() == ['True False'] * 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from scipy import special
 from pax_compat import errors
 from pax_compat.layers.softmaxes import vocabulary_loss
 from pax_compat.layers.softmaxes.vocabulary_loss import Target
-from tests.pax_compat import launching
 
 B, T, D, V = 3, 7, 4, 11
 RNG = np.random.default_rng(0)
@@ -266,37 +265,3 @@ def test_best_chunks_on_a_cpu():
   assert best((1, 130, 32768)) == 65
   # Eight devices have as many positions each.
   assert best((64, 256, 8192), num_devices=8) == 16
-
-
-def test_on_a_mesh():
-  """Batch and vocabulary split: the numbers are those of one device."""
-  launching.run_on_eight_devices("""
-    import jax
-    import numpy as np
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-    from pax_compat.layers.softmaxes import vocabulary_loss
-    mesh = jax.make_mesh((2, 4), ('data', 'mdl'), (AxisType.Auto,) * 2)
-    rng = np.random.default_rng(0)
-    w = rng.normal(size=(4, 32)).astype(np.float32)
-    b = rng.normal(size=(32,)).astype(np.float32)
-    x = rng.normal(size=(6, 7, 4)).astype(np.float32)
-    ids = rng.integers(0, 32, (6, 7))
-
-    def gradients(w, b, x, ids):
-      def total(w, b, x):
-        result = vocabulary_loss.chunked_cross_entropy(
-          lambda x: x @ w + b, x, ids, (ids > 3).astype(float), chunk_size=2)
-        return result.total, result
-      return jax.value_and_grad(total, (0, 1, 2), has_aux=True)(w, b, x)
-
-    def put(a, *spec):
-      return jax.device_put(a, NamedSharding(mesh, P(*spec)))
-    split = (put(w, None, 'mdl'), put(b, 'mdl'), put(x, 'data'),
-             put(ids, 'data'))
-    with jax.set_mesh(mesh):
-      got = jax.jit(gradients)(*split)
-    assert got[1][0].sharding.spec == P(None, 'mdl'), got[1][0].sharding
-    want = jax.jit(gradients)(w, b, x, ids)
-    for a, e in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-      np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
-  """)

@@ -3,8 +3,6 @@
 Shapes: B batch, T time, D model dims.
 """
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +18,6 @@ from pax_compat.layers.transformers.stacked_transformers import (
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
 )
-from pax_compat.trainer import partitioning
-from tests.pax_compat.launching import run_on_eight_devices
 from tests.pax_compat.layers import numpy_transformer
 from tests.pax_compat.layers.step_by_step import decode
 from tests.pax_compat.trainer import tiny
@@ -234,40 +230,6 @@ def split_task():
     **axes,
   )
   return task
-
-
-_ON_EIGHT_DEVICES = """
-  import json
-  from pax_compat import learners
-  from pax_compat.trainer import partitioning
-  from tests.pax_compat.layers.transformers import moe_stacks_test
-  from tests.pax_compat.trainer import tiny
-
-  mesh = partitioning.create_mesh([1, 4, 2], tiny.MESH_AXES)
-  made = tiny.make_program(moe_stacks_test.split_task(), mesh)
-  state = made.init_state(tiny.batch())
-  weights = learners.by_path(state.mdl_vars['params'])
-  lies = {
-    path.split('/')[-1]: w.addressable_shards[0].data.shape
-    for path, w in weights.items() if path.split('/')[-1][:2] in ('wi', 'wo')
-  }
-  _, history = tiny.train(made, 1)
-  print(json.dumps({'lies': lies, 'history': history}))
-"""
-
-
-def test_experts_on_eight_devices_learn_as_on_one():
-  on_eight = json.loads(run_on_eight_devices(_ON_EIGHT_DEVICES))
-  # One expert on each of four devices, and half of it on each of two.
-  assert on_eight['lies'] == {'wi_0': [1, 8, 4], 'wo_0': [1, 4, 8]}
-  mesh = partitioning.create_mesh([1, 1, 1], tiny.MESH_AXES)
-  task = split_task()
-  for part in (task.model, task.model.lm_tpl):
-    part.ici_mesh_shape = [1, 1, 1]
-  _, history = tiny.train(tiny.make_program(task, mesh), 1)
-  for one, eight in zip(history, on_eight['history'], strict=True):
-    for name in ('loss', 'aux_loss', 'learning/raw_grad_norm'):
-      np.testing.assert_allclose(eight[name], one[name], rtol=1e-5)
 
 
 def test_how_experts_are_split_as_usual():

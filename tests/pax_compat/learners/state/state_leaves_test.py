@@ -7,7 +7,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax_compat import learners, optimizers
-from tests.pax_compat import launching
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import learner
 
@@ -192,63 +191,3 @@ def test_without_a_mesh_there_are_no_shardings():
     params, weight_metas=metas()
   )
   assert {leaf.sharding for leaf in jax.tree.leaves(state)} == {None}
-
-
-_EIGHT_DEVICES = """
-  import jax
-  import jax.numpy as jnp
-  import numpy as np
-  from jax.sharding import NamedSharding
-  from pax_compat import optimizers
-  from pax_compat.trainer import partitioning
-  from tests.pax_compat.learners.state import state_leaves_test as t
-  from tests.pax_compat.learners import stepping
-
-  mesh = partitioning.create_mesh((2, 2, 2), ('replica', 'data', 'mdl'))
-  rng = np.random.default_rng(0)
-  params = {n: rng.normal(size=s).astype(np.float32)
-            for n, s in t.SHAPES.items()}
-  metas = t.metas()
-  one = stepping.learner(
-    optimizers.ShardedStaticAccumulator.config(
-      optimizer_tpl=optimizers.ShardedAdafactor.config(
-        learning_rate=0.1, decay_method='pow', decay_pow=0.8, beta1=0.9,
-        quantized_dtype='float32', multiply_by_parameter_scale=True),
-      num_sub_batches=2, ema_decay=0.9, clip_gradient_norm_to_value=1.0),
-  )
-  want = stepping.steps(one, params, [params] * 3, metas)[-1]
-
-  placed = {n: jax.device_put(w, NamedSharding(mesh, t.SPECS[n]))
-            for n, w in params.items()}
-  shapes = jax.tree.map(
-    lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=w.sharding),
-    placed)
-  abstract = one.abstract_state(shapes, weight_metas=metas)
-  shardings = jax.tree.map(lambda s: s.sharding, abstract)
-  state = jax.jit(lambda p: one.init(p, weight_metas=metas),
-                  out_shardings=shardings)(placed)
-  update = jax.jit(
-    lambda p, s, g: one.update(p, s, g, weight_metas=metas),
-    donate_argnums=(1,),
-    out_shardings=({n: w.sharding for n, w in placed.items()}, shardings,
-                   None, None))
-  weights = placed
-  for _ in range(3):
-    weights, state, metrics, norms = update(weights, state, placed)
-  assert update._cache_size() == 1
-  for leaf, a in zip(jax.tree.leaves(state), jax.tree.leaves(abstract)):
-    assert leaf.sharding.is_equivalent_to(a.sharding, leaf.ndim)
-    part = leaf.addressable_shards[0].data.shape
-    assert part == a.sharding.shard_shape(a.shape)
-  parts = {x.addressable_shards[0].data.shape
-           for x in jax.tree.leaves(state.optimizer['p#4']) if x.ndim}
-  # Full moments, factored ones, and placeholders.
-  assert parts == {(2, 4, 4), (2, 4), (2, 1)}, parts
-  stepping.assert_trees_close(
-    (weights, state, metrics | norms), want, 1e-5, 1e-6)
-  print('same')
-"""
-
-
-def test_eight_devices_match_one():
-  assert launching.run_on_eight_devices(_EIGHT_DEVICES) == 'same\n'

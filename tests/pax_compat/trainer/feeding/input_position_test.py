@@ -142,11 +142,11 @@ def test_an_input_that_must_have_a_state():
     _position(seen.Stateless, demanded=True)
 
 
-def test_the_part_of_an_input_that_has_no_state():
+def test_a_child_without_a_state():
   parts = {'a': seen.Shuffled.config(), 'b': seen.Stateless.config()}
   with pytest.raises(
     errors.UserError,
-    match="a MultiInput has no state, as its part 'b', a Stateless, has none",
+    match="a MultiInput has no state, as its child 'b', a Stateless, has none",
   ):
     _position(multi_input.MultiInput, demanded=True, input_to_params=parts)
 

@@ -313,6 +313,7 @@ def test_texts_stay_on_the_host():
   assert fed.host == {'of.text': texts}
 
 
+@pytest.mark.slow
 def test_a_thousand_feeders_leave_nothing_behind():
   done = trainer_runs.forked(
     '-m', 'tests.pax_compat.trainer.feeding.feeder_leaks'

@@ -1,11 +1,11 @@
-"""What a translated task says of the names in its checkpoints."""
+"""Checkpoint metadata of translated tasks."""
 
 from typing import Any
 
 from adaptors import lingvo_runtime
 from adaptors.checkpoints import slots
-from adaptors.checkpoints.facts import Facts
-from adaptors.checkpoints.slots import OptimizerFacts
+from adaptors.checkpoints.metadata import CheckpointMetadata
+from adaptors.checkpoints.slots import OptimizerMetadata
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.training import optimizers
 from adaptors.translate.variable_names import VariableNames
@@ -17,7 +17,7 @@ from pax_compat.layer_core.task_scopes import scope_of
 from pax_compat.learners.multi_optimizer import PRIMARY
 
 _DEFAULT = 'default_optimizer'
-# What those are called in TensorFlow that Lingvo gives no name to.
+# TensorFlow's slot names of the optimizers that Lingvo leaves unnamed.
 _NAMES = {
   pax_optimizers.Adagrad: 'Adagrad',
   pax_optimizers.OptaxOptimizer: 'Adadelta',
@@ -26,18 +26,18 @@ _NAMES = {
 }
 
 
-def of(params: Any, translated: TranslatedTask) -> Facts:
-  """Returns the facts of a task.
+def of(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
+  """Returns the checkpoint metadata of a task.
 
   Args:
     params: Lingvo's Params of the task, with its input.
     translated: the task in JAX.
 
   Raises:
-    UserError: it is trained in a way whose checkpoints are not supported.
+    UserError: checkpoints of one of its optimizers are not supported.
   """
   schedule = params.train.ema_schedule
-  return Facts(
+  return CheckpointMetadata(
     variables=translated.variables,
     names=_names(params, translated.variables),
     optimizers=_optimizers(params, translated.config.train.learner),
@@ -47,34 +47,35 @@ def of(params: Any, translated: TranslatedTask) -> Facts:
 
 
 def check(params: Any, translated: TranslatedTask):
-  """Raises what `of` does, without asking for names, which takes its time."""
+  """Raises what `of` raises, without the (slow) lookup of variable names."""
   _optimizers(params, translated.config.train.learner)
 
 
-def of_several(params: Any, translated: TranslatedTask) -> Facts:
-  """Returns the facts of a model of several tasks.
+def of_several(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
+  """Returns the checkpoint metadata of a multi-task model.
 
   Args:
-    params: Lingvo's Params of the model, whose `input` has one of each task.
-    translated: all tasks as one in JAX.
+    params: Lingvo's Params of the model; `input` has one input per task.
+    translated: the multi-task model in JAX.
 
   Raises:
-    UserError: a task is trained in a way whose checkpoints are not supported.
+    UserError: tasks share a variable, or checkpoints of an optimizer are not
+      supported.
   """
   names, found = {}, []
   for task, template in sorted(params.task_params.IterParams()):
     own = template.Copy()
     own.input = params.input.Get(task).Copy()
     scope = f'{task}/' if params.task_name_var_scope else ''
-    told = _names(own, VariableMap(), scope)
-    shared = sorted(set(told.values()) & set(names.values()))
+    by_theta = _names(own, VariableMap(), scope)
+    shared = sorted(set(by_theta.values()) & set(names.values()))
     if shared:
       raise errors.UserError(
-        f'{params.name}: the task {task} has the variable {shared[0]} together'
-        ' with another task, and tasks share none here; expected'
-        ' task_name_var_scope, or tasks of different names'
+        f'{params.name}: the task {task} shares the variable {shared[0]} with'
+        ' another task, which is not supported; expected task_name_var_scope,'
+        ' or tasks of different names'
       )
-    names |= {f'{task}.{theta}': name for theta, name in told.items()}
+    names |= {f'{task}.{theta}': name for theta, name in by_theta.items()}
     found += _optimizers(
       own,
       translated.config.train.learner.learners[task],
@@ -83,7 +84,7 @@ def of_several(params: Any, translated: TranslatedTask) -> Facts:
       theta=f'{task}.',
       scope=scope,
     )
-  return Facts(translated.variables, names, tuple(found))
+  return CheckpointMetadata(translated.variables, names, tuple(found))
 
 
 def _names(
@@ -101,8 +102,8 @@ def _optimizers(
   weights: str = '',
   theta: str = '',
   scope: str = '',
-) -> tuple[OptimizerFacts, ...]:
-  """Returns facts of the optimizers of a task; see `OptimizerFacts`."""
+) -> tuple[OptimizerMetadata, ...]:
+  """Returns the metadata of a task's optimizers; see `OptimizerMetadata`."""
   ours = {'': learner.optimizer}
   if learner.cls is learners.MultiOptimizerLearner:
     auxiliary = zip(
@@ -110,18 +111,18 @@ def _optimizers(
     )
     ours = {PRIMARY: learner.optimizer, **dict(auxiliary)}
   found = []
-  for part, name, theirs in _of_lingvo(params, several=len(ours) > 1):
-    # One of a composite optimizer may have no weights, and is not there then.
-    if part in ours:
-      _check(params.name, ours[part], theirs)
+  for key, name, theirs in _of_lingvo(params, several=len(ours) > 1):
+    # A component of a composite optimizer is left out if it has no weights.
+    if key in ours:
+      _check(params.name, ours[key], theirs)
       found.append(
-        OptimizerFacts(
+        OptimizerMetadata(
           learner_path=learner_path,
-          part=part,
+          key=key,
           weights=weights,
           theta=theta,
-          config=ours[part],
-          name=_NAMES.get(optimizers.wrapped(ours[part])[-1].cls, theirs.name),
+          config=ours[key],
+          name=_NAMES.get(optimizers.wrapped(ours[key])[-1].cls, theirs.name),
           scope=scope,
           task=params.name,
           learner=name,
@@ -131,23 +132,23 @@ def _optimizers(
 
 
 def _of_lingvo(params: Any, *, several: bool) -> list[tuple[str, str, Any]]:
-  """Returns Lingvo's optimizers in the order in which they make their slots.
+  """Returns Lingvo's optimizers in the order in which they create their slots.
 
   Args:
     params: of the task.
     several: whether the learner here has several optimizers.
 
   Returns:
-    Of each what our learner calls it, the name of its learner in Lingvo, and
-    its Params, without others around them.
+    A list of (key in our learner, name of the learner in Lingvo, Params of the
+    innermost optimizer).
   """
   train = params.train
   given = train.learner
   if isinstance(given, list | tuple) and len(given) > 1:
-    parts = [PRIMARY, *(one.name for one in given[1:])]
+    keys = [PRIMARY, *(one.name for one in given[1:])]
     return [
-      (part, one.name, _innermost(one.optimizer))
-      for part, one in zip(parts, given, strict=True)
+      (key, one.name, _innermost(one.optimizer))
+      for key, one in zip(keys, given, strict=True)
     ]
   if isinstance(given, list | tuple):
     [given] = given
@@ -160,27 +161,27 @@ def _of_lingvo(params: Any, *, several: bool) -> list[tuple[str, str, Any]]:
   if not issubclass(optimizer.cls, composite):
     return [('', name, _innermost(optimizer))]
   others = [key for key in optimizer.optimizer_map if key != _DEFAULT]
-  parts = {_DEFAULT: PRIMARY if several else ''}
-  parts |= {key: f'optimizer_{index}' for index, key in enumerate(others)}
+  keys = {_DEFAULT: PRIMARY if several else ''}
+  keys |= {key: f'optimizer_{index}' for index, key in enumerate(others)}
   return [
-    (parts[key], name, _innermost(one))
+    (keys[key], name, _innermost(one))
     for key, (one, _) in optimizer.optimizer_map.items()
   ]
 
 
 def _innermost(optimizer: Any) -> Any:
-  """Returns Params of the optimizer that moves the weights."""
+  """Returns the Params of the optimizer that updates the weights."""
   while 'optimizer_tpl' in optimizer:
     optimizer = optimizer.optimizer_tpl
   return optimizer
 
 
 def _check(task: str, ours: Config, theirs: Any):
-  """Raises a UserError over an optimizer whose checkpoints are not known."""
+  """Raises a UserError if an optimizer's checkpoints are not supported."""
   keras = lingvo_runtime.module('lingvo.core.optimizer').AdamV2
   if not slots.is_known(ours) or issubclass(theirs.cls, keras):
     raise errors.UserError(
-      f'{task} is trained by {theirs.cls.__name__}, which is'
-      f' {class_name(ours)} here and whose checkpoints are not supported;'
-      f' expected one that is {", ".join(slots.known())} here, AdamV2 excluded'
+      f'{task} is trained with {theirs.cls.__name__}, translated to'
+      f' {class_name(ours)}; its checkpoints are not supported; expected one'
+      f' translated to {", ".join(slots.known())}, and not AdamV2'
     )

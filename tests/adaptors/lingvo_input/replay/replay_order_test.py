@@ -12,7 +12,7 @@ from hypothesis import strategies
 from adaptors import lingvo_runtime
 from adaptors.lingvo_input import eval_adaptors, input_adaptor, new_batch_size
 from adaptors.lingvo_input.drivers import randomness
-from adaptors.lingvo_input.replay import replaying
+from adaptors.lingvo_input.replay import replay_order
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.lingvo_input import generators as testing
@@ -201,7 +201,7 @@ def test_what_is_drawn_at_random_is_the_same_again(adapt, folder, log):
   assert len(np.unique(np.concatenate([b.per_line for b in batches]))) > 20
   again.set_state(state)
   testing.assert_same([again.get_next() for _ in range(5)], batches[5:])
-  assert 'has the seed 7' in log()
+  assert 'the random seed is 7' in log()
   assert 'drawn with a seed: RandomUniform' in log()
   [other] = adapt(params.Copy().Set(file_random_seed=8))
   assert not np.array_equal(other.get_next().per_line, batches[0].per_line)
@@ -278,7 +278,7 @@ def test_random_state_of_its_own_is_refused():
   with tf.Graph().as_default() as graph:
     randomness.check('the input', graph)
     tf.random.Generator.from_seed(1).uniform([])
-  with pytest.raises(errors.UserError, match='Rng.* random state of its own'):
+  with pytest.raises(errors.UserError, match='Rng.* its own random state'):
     randomness.check('the input', graph)
 
 
@@ -320,7 +320,9 @@ def test_a_state_of_something_else_is_refused(adapt, folder, tmp_path):
   [other] = adapt(_params(tmp_path, repeat_count=1))
   with pytest.raises(errors.UserError, match='files was .*same.*new order'):
     other.set_state(state)
-  with pytest.raises(errors.UserError, match='none of a LingvoInputAdaptor'):
+  with pytest.raises(
+    errors.UserError, match='not that of a LingvoInputAdaptor'
+  ):
     adaptor.set_state(b'\x00 what')
   with pytest.raises(errors.UserError, match='there are 33; expected the same'):
     adaptor.set_state(state.replace(b'"read": 1', b'"read": 1000'))
@@ -353,12 +355,12 @@ def test_the_users_params_stay_as_they_are(adapt, folder):
 
 
 def _order(lengths, hosts, host):
-  """Returns a `Replay` of one-example batches of these lengths, numbered."""
+  """Returns a `ReplayOrder` of numbered one-example batches."""
   batches = iter(
     NestedMap(ids=np.full([1, n], i), eval_sample_weights=np.ones([1]))
     for i, n in enumerate(lengths)
   )
-  return replaying.Replay(
+  return replay_order.ReplayOrder(
     name='the input',
     next_batch=lambda: next(batches),
     skip=lambda count: len(list(itertools.islice(batches, count))),

@@ -1,0 +1,51 @@
+"""Layers compute as in training: in compiled programs."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.interpreters import partial_eval
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _compiled():
+  """Compiles each call of `init` and `apply` as one program.
+
+  Otherwise, each operation is compiled by itself, for each shape that it has:
+  hundreds of programs, which take most of a test's time.
+  """
+  with pytest.MonkeyPatch.context() as patch:
+    for name in ('init', 'init_with_output', 'apply'):
+      patch.setattr(nn.Module, name, _in_one_program(getattr(nn.Module, name)))
+    yield
+
+
+def _in_one_program(method):
+  """Returns a method of a module that is compiled with its arrays as inputs."""
+
+  @functools.wraps(method)
+  def compiled(self, *args, **kwargs):
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    if any(isinstance(x, partial_eval.DynamicJaxprTracer) for x in leaves):
+      return method(self, *args, **kwargs)  # Within a program.
+    is_array = [isinstance(x, jax.Array | np.ndarray) for x in leaves]
+
+    def run(arrays):
+      arrays = iter(arrays)
+      merged = [
+        next(arrays) if traced else leaf
+        for leaf, traced in zip(leaves, is_array, strict=True)
+      ]
+      args, kwargs = jax.tree.unflatten(structure, merged)
+      return method(self, *args, **kwargs)
+
+    arrays = [x for x, traced in zip(leaves, is_array, strict=True) if traced]
+    try:
+      return jax.jit(run)(arrays)
+    except Exception:
+      # A value is needed while tracing, or the error is what the test is about.
+      return method(self, *args, **kwargs)
+
+  return compiled
