@@ -41,14 +41,14 @@ def _config(**fields):
   )
 
 
-def _expected(lp=None, decay=0.0, spared=('exempt',), clip=None):
+def _expected(lp=None, decay=0.0, exempt=('exempt',), clip=None):
   """Returns the weights after three steps of SGD with momentum.
 
   Args:
-    lp: from weights to what regularization adds to their gradients.
-    decay: of decoupled decay.
-    spared: the names of the weights that are neither regularized nor decay.
-    clip: the norm that gradients are scaled down to, before regularization.
+    lp: function from weights to the gradients of regularization.
+    decay: the decoupled decay.
+    exempt: names of the weights without regularization and decay.
+    clip: the largest norm of gradients before regularization.
   """
   weights = {n: w.astype(np.float64) for n, w in PARAMS.items()}
   trace = dict.fromkeys(weights, 0.0)
@@ -58,7 +58,7 @@ def _expected(lp=None, decay=0.0, spared=('exempt',), clip=None):
     )
     scale = min(1, clip / norm) if clip else 1
     for name, gradient in gradients.items():
-      old, taken = weights[name], name not in spared
+      old, taken = weights[name], name not in exempt
       gradient = gradient * scale + (lp(old) if lp and taken else 0)
       trace[name] = gradient + 0.5 * trace[name]
       weights[name] = old - rate * (trace[name] + taken * decay * old)
@@ -83,8 +83,8 @@ def test_vectors_may_be_exempt_also_if_stacked():
   params, _, _ = _last(
     _config(l2_regularizer_weight=WEIGHT, skip_lp_1d_vectors=True)
   )
-  spared = ('exempt', 'bias', 'stack')
-  want = _expected(lambda w: WEIGHT * w, spared=spared)
+  exempt = ('exempt', 'bias', 'stack')
+  want = _expected(lambda w: WEIGHT * w, exempt=exempt)
   stepping.assert_trees_close(params, want)
 
 
