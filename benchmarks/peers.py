@@ -13,7 +13,7 @@ from absl import logging
 from pax_compat import base_experiment, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
-from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.feeding import pipeline
 from pax_compat.trainer.reporting import progress_report
 
 # Number of batches read to find their shapes.
@@ -53,7 +53,9 @@ class OurPeer:
 
   def step(self, shape: str) -> jax.Array:
     self._count += 1
-    due = progress_report.is_due(self._program.task.train, self._count, start=0)
+    due = progress_report.has_summaries(
+      self._program.task.train, self._count, start=0
+    )
     self._state, metrics = self._program.train_step(
       self._state, self._batches[shape], np.bool_(due)
     )
@@ -79,7 +81,7 @@ def batches_by_shape(
     for _ in range(_BATCHES):
       batch = data.get_next()
       batch = NestedMap({k: batch[k] for k in fields})
-      shape = prefetching.shapes_of(NestedMap(ids=batch.ids))
+      shape = pipeline.shapes_of(NestedMap(ids=batch.ids))
       batches.setdefault(shape, batch)
       counts[shape] += 1
   finally:

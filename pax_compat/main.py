@@ -76,10 +76,10 @@ def _train(may_start_again: bool):
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
   from pax_compat.processes import process_failures
-  from pax_compat.trainer import run as trainer
+  from pax_compat.trainer import loop, run
 
   try:
-    with process_failures.shared(name, but=trainer.Stopped):
+    with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
       experiment = resolved.resolve(
         experiment,
@@ -87,8 +87,10 @@ def _train(may_start_again: bool):
         settings=_SET.value,
         skip_bad_records=experiment_flags.skip_bad_records(),
       )
-      trainer.train(experiment, job_log_dir=_JOB_LOG_DIR.value, say=_print_line)
-  except trainer.Stopped as e:
+      run.train(
+        experiment, job_log_dir=_JOB_LOG_DIR.value, print_line=_print_line
+      )
+  except loop.Stopped as e:
     _print_line(f'{e}; the same command continues')
     sys.exit(128 + e.signal_number)
 

@@ -1,7 +1,7 @@
-"""What happens every so often while a task is trained.
+"""Actions: what happens at intervals while a task is trained.
 
-An action is asked after each step whether it is due, and then runs. The loop
-knows none of them by name.
+The loop calls each action after every step; the action decides whether it is
+scheduled for that step.
 """
 
 import dataclasses
@@ -19,73 +19,82 @@ from pax_compat import checkpoints
 from pax_compat.processes import first_process
 from pax_compat.tasks.early_stopping import RunningMode
 from pax_compat.trainer import profiling, program
-from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import StepOutputs
 
-# Says in a checkpoint whether evaluations of its step were put off.
-EVALUATIONS_DUE = 'evaluations_due'
-# Says in a checkpoint whether the run ended there, early.
+# Key in a checkpoint: whether evaluations of its step are pending.
+EVALUATIONS_PENDING = 'evaluations_due'
+# Key in a checkpoint: whether the run stopped early at its step.
 STOPPED_EARLY = 'stopped_early'
 
-# How often several processes agree on whether it is time to save.
+# Interval at which several processes agree on whether it is time to save.
 _STEPS_BETWEEN_CLOCKS = 50
 
 
 @dataclasses.dataclass
-class Moment:
-  """Where a run stands after a step.
+class StepContext:
+  """The state of a run after a step, as actions see it.
+
+  The loop makes one for each step. Three kinds of actions write into it, and
+  only those that run later read what they wrote:
+
+    Evaluate, Decode: `measured`; `is_stopping` and `evaluations_pending` if the
+      run is to stop meanwhile.
+    StopEarly: `stops_early`.
 
   Attributes:
-    step: steps that were made, this one included.
-    is_last: whether the task's last step was made.
-    is_stopping: whether the run is asked to end here.
+    step: number of steps made, including this one.
+    is_last_step: whether it is the task's last step.
+    is_stopping: whether the run was asked to stop here.
     state: the state after the step.
-    outputs: what the step told, on the devices, perhaps not yet computed; None
-      where the run goes on from here and made no step yet.
-    fed: the batch that the step saw; None likewise.
-    measured: what was evaluated and decoded after the step, by split and name.
-    stops_early: whether what was measured ends the run here.
-    evaluations_due: whether something was not measured, because the run stops.
+    outputs: of the step, on the devices, perhaps not yet computed; None before
+      the first step of this run.
+    batch: the batch of the step; None before the first step of this run.
+    measured: scalars of evaluations and decodings after the step, by split and
+      name.
+    stops_early: whether the early stopping function ends the run here.
+    evaluations_pending: whether an evaluation is left out, because the run
+      stops.
   """
 
   step: int
-  is_last: bool
+  is_last_step: bool
   is_stopping: bool
   state: program.TrainState
   outputs: StepOutputs | None = None
-  fed: prefetching.FedBatch | None = None
+  batch: DeviceBatch | None = None
   measured: dict[str, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )
   stops_early: bool = False
-  evaluations_due: bool = False
+  evaluations_pending: bool = False
 
   @property
-  def ends(self) -> bool:
-    """Whether no step follows in this run."""
-    return self.is_last or self.is_stopping or self.stops_early
+  def is_last_step_of_run(self) -> bool:
+    """Whether this run makes no step after this one."""
+    return self.is_last_step or self.is_stopping or self.stops_early
 
 
-def measures_of(moment: Moment) -> dict[str, bool]:
-  """Returns what a checkpoint says of what was measured after a step."""
+def evaluation_metadata(context: StepContext) -> dict[str, bool]:
+  """Returns a checkpoint's metadata about the evaluations after a step."""
   return {
-    EVALUATIONS_DUE: moment.evaluations_due,
-    STOPPED_EARLY: moment.stops_early,
+    EVALUATIONS_PENDING: context.evaluations_pending,
+    STOPPED_EARLY: context.stops_early,
   }
 
 
 class Action(Protocol):
-  """Something that happens every so often."""
+  """Something that happens at intervals."""
 
-  def __call__(self, moment: Moment):
-    """Is called after every step; acts when it is due."""
+  def __call__(self, context: StepContext):
+    """Is called after every step; acts if it is scheduled."""
 
 
 class Save:
   """Saves every `steps` steps or `seconds` seconds, and at the end.
 
-  It comes after everything else of a step, so that what a checkpoint promises
-  to be done is done, and a run that continues from it repeats nothing.
+  It is the last action of a step: everything that a checkpoint records as done
+  is done, and a run that continues from it repeats nothing.
   """
 
   def __init__(
@@ -97,15 +106,15 @@ class Save:
     before: Callable[[], None],
     of_input: Callable[[bytes | None], dict[str, Any]] = lambda state: {},
   ):
-    """Makes it.
+    """Makes the action.
 
     Args:
       checkpointer: saves.
-      steps: see above; None for no such interval.
-      seconds: see above; None likewise.
+      steps: interval in steps; None for no such interval.
+      seconds: interval in seconds; None likewise.
       before: is called before it saves.
-      of_input: returns what a checkpoint says of the training input, by what
-        came with the batch of the step.
+      of_input: maps the input state of the step's batch to the training input's
+        entry in the checkpoint.
     """
     self._checkpointer = checkpointer
     self._of_input = of_input
@@ -114,22 +123,22 @@ class Save:
     self._seconds = seconds
     self._last = time.monotonic()
 
-  def __call__(self, moment: Moment):
-    if not (moment.ends or self._due(moment.step)):
+  def __call__(self, context: StepContext):
+    if not (context.is_last_step_of_run or self._is_scheduled(context.step)):
       return
     self._last = time.monotonic()
     self._before()
     self._checkpointer.save(
-      moment.step,
-      moment.state,
+      context.step,
+      context.state,
       {
-        'batches_read': moment.step,
-        **measures_of(moment),
-        **self._of_input(moment.fed and moment.fed.input_state),
+        'batches_read': context.step,
+        **evaluation_metadata(context),
+        **self._of_input(context.batch and context.batch.input_state),
       },
     )
 
-  def _due(self, step: int) -> bool:
+  def _is_scheduled(self, step: int) -> bool:
     if self._steps:
       return step % self._steps == 0
     if self._seconds is None:
@@ -137,73 +146,73 @@ class Save:
     late = time.monotonic() - self._last >= self._seconds
     if jax.process_count() == 1:
       return late
-    # All processes must save at the same step: the first one's clock decides,
-    # asked now and then only, because asking is a collective.
+    # All processes must save at the same step, so the first one's clock
+    # decides. Not at every step, because the broadcast is a collective.
     if step % _STEPS_BETWEEN_CLOCKS:
       return False
     return bool(multihost_utils.broadcast_one_to_all(np.int32(late)))
 
 
 class StopEarly:
-  """Asks the task, after evaluations and decodings, whether the run ends."""
+  """Calls the task's early stopping function after evaluations and decodings.
+
+  It writes `StepContext.stops_early`.
+  """
 
   def __init__(
     self,
     early_stopping_fn: Callable[..., Any] | None,
     *,
     checkpoint_path: pathlib.Path,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
   ):
     self._early_stopping_fn = early_stopping_fn
     self._checkpoint_path = checkpoint_path
-    self._say = say
+    self._print_line = print_line
 
-  def __call__(self, moment: Moment):
-    if self._early_stopping_fn is None or not moment.measured:
+  def __call__(self, context: StepContext):
+    if self._early_stopping_fn is None or not context.measured:
       return
-    if moment.evaluations_due:  # What was not measured may say otherwise.
+    if context.evaluations_pending:  # The missing metrics may matter.
       return
     metrics = {
       f'{split}/{name}': value
-      for split, values in moment.measured.items()
+      for split, values in context.measured.items()
       for name, value in values.items()
     }
-    if moment.outputs is not None:
-      told = jax.device_get(moment.outputs)
-      metrics |= {f'train/{k}': float(told[k]) for k in told.scalar_names()}
+    if context.outputs is not None:
+      train = jax.device_get(context.outputs)
+      metrics |= {f'train/{k}': float(train[k]) for k in train.scalar_names()}
     mode = RunningMode.detect(
-      moment.outputs is not None,
-      any(split.startswith('eval_') for split in moment.measured),
-      any(split.startswith('decode_') for split in moment.measured),
+      context.outputs is not None,
+      any(split.startswith('eval_') for split in context.measured),
+      any(split.startswith('decode_') for split in context.measured),
     )
-    # The first process answers for all; it alone knows what was decoded.
+    # The first process decides for all; only it has the decoding's metrics.
     stops = jax.process_index() == 0 and self._early_stopping_fn(
-      metrics, mode, moment.step, moment.is_last, self._checkpoint_path
+      metrics, mode, context.step, context.is_last_step, self._checkpoint_path
     )
-    if first_process.value_of(int(bool(stops))) and not moment.is_last:
-      moment.stops_early = True
-      self._say(
-        f'stops early after step {moment.step}, because the early_stopping_fn'
-        ' of the task says so'
+    if first_process.value_of(int(bool(stops))) and not context.is_last_step:
+      context.stops_early = True
+      self._print_line(
+        f'stops early after step {context.step}, because the early_stopping_fn'
+        ' of the task returns True'
       )
 
 
 class TakeProfile:
-  """Takes a profile, which begins and ends between steps."""
+  """Takes a profile that begins and ends between steps."""
 
   def __init__(self, profile: profiling.Profile):
     self._profile = profile
 
-  def __call__(self, moment: Moment):
-    made = moment.state if moment.outputs is None else moment.outputs
-    self._profile.before_step(moment.step + 1, made)
+  def __call__(self, context: StepContext):
+    arrays = context.state if context.outputs is None else context.outputs
+    self._profile.before_step(context.step + 1, arrays)
 
 
 class CollectGarbage:
-  """Collects Python's garbage every `every` steps, and at no other time.
-
-  That holds while it is entered.
-  """
+  """Within it, Python's garbage is collected every `every` steps only."""
 
   def __init__(self, every: int):
     self._every = every
@@ -218,6 +227,6 @@ class CollectGarbage:
     gc.enable()
     gc.unfreeze()
 
-  def __call__(self, moment: Moment):
-    if moment.step % self._every == 0:
+  def __call__(self, context: StepContext):
+    if context.step % self._every == 0:
       gc.collect()

@@ -1,4 +1,4 @@
-"""The device mesh, and what is split over it how."""
+"""The device mesh, and the sharding of batches and weights over it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from pax_compat import base_layer, errors
 from pax_compat.layer_core import sharding as sharding_lib
 
-# Mesh axes that a batch is split over, where the mesh has them.
+# Mesh axes that a batch is split over, if the mesh has them.
 BATCH_AXES = ('replica', 'data')
 
 
@@ -24,15 +24,15 @@ def create_mesh(
   """Returns the mesh of all devices.
 
   Args:
-    ici_mesh_shape: devices along each axis within a slice, which is what fast
-      links connect; None puts all devices on one axis, `data`.
+    ici_mesh_shape: devices along each axis within a slice, whose devices have
+      fast links; None puts all devices on one axis, `data`.
     mesh_axis_names: the axes' names.
     dcn_mesh_shape: slices along each axis; None for a single slice. An axis of
-      the mesh is as long as its two numbers' product.
+      the mesh is as long as the product of its two numbers.
 
   Raises:
-    UserError: the shape does not use up the devices or the slices, or has no
-      names.
+    UserError: the shape does not fit the number of devices or slices, or the
+      names are missing.
   """
   devices = jax.devices()
   if ici_mesh_shape is None:
@@ -69,8 +69,8 @@ def _checked_shapes(ici, dcn, names, count: int):
     )
   if len(dcn) != len(ici):
     raise errors.UserError(
-      f'dcn_mesh_shape {list(dcn)} has not as many numbers as ici_mesh_shape'
-      f' {list(ici)}'
+      f'dcn_mesh_shape {list(dcn)} has {len(dcn)} numbers; expected {len(ici)},'
+      f' as ici_mesh_shape {list(ici)} has'
     )
   if math.prod(ici) * math.prod(dcn) != count:
     slices = f' in {math.prod(dcn)} slices' if math.prod(dcn) > 1 else ''
@@ -88,10 +88,10 @@ def _checked_shapes(ici, dcn, names, count: int):
 
 
 def _by_slices(devices, ici, dcn) -> np.ndarray | None:
-  """Returns the devices so that slow links cross as few axes as `dcn` says.
+  """Returns the devices so that slow links lie along the axes of `dcn` only.
 
-  None where any order is as good: a single slice, or devices (such as a single
-  process's CPUs) that know of no slices.
+  None if the order does not matter: a single slice, or devices without slices,
+  such as the CPUs of a single process.
   """
   wanted = math.prod(dcn)
   slices = {getattr(d, 'slice_index', 0) for d in devices}
@@ -111,24 +111,24 @@ def _by_slices(devices, ici, dcn) -> np.ndarray | None:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of what every device holds whole."""
+  """Returns the sharding of arrays of which every device has a copy."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 class BatchSharding:
-  """How the batches of all processes together are split over the mesh.
+  """How global batches are split over the mesh.
 
   Attributes:
     mesh: the mesh.
     batch_axes: the mesh axes that the first dimension is split over.
-    parts: how many parts that makes.
-    num_infeed_hosts: how many processes read different parts of a batch.
-    infeed_host_index: which of them this one is. Processes whose devices hold
-      the same part have the same number.
+    num_shards: number of shards of the first dimension.
+    num_infeed_hosts: number of processes that read different rows of a batch.
+    infeed_host_index: which of them this one is. Processes whose devices have
+      the same rows have the same index.
   """
 
   def __init__(self, mesh: Mesh, split_mapping: Mapping[str, Any] | None):
-    """Makes it; see `batch_sharding`."""
+    """See `batch_sharding`."""
     self.mesh = mesh
     self._mappings = dict(split_mapping or {})
     axes = [a for a in mesh.axis_names if a in BATCH_AXES]
@@ -139,13 +139,13 @@ class BatchSharding:
         ' ways; expected one, since it is the batch in all fields'
       )
     self.batch_axes = firsts.pop() if firsts else tuple(axes)
-    self.of(1)  # The axes must be there.
-    self.parts = math.prod(mesh.shape[a] for a in self.batch_axes)
-    self._parts_of_hosts, self.infeed_host_index = self._infeed_place()
-    self.num_infeed_hosts = len(self._parts_of_hosts)
+    self.of(1)  # Raises if the mesh does not have the axes.
+    self.num_shards = math.prod(mesh.shape[a] for a in self.batch_axes)
+    self._shards_of_hosts, self.infeed_host_index = self._infeed_hosts()
+    self.num_infeed_hosts = len(self._shards_of_hosts)
 
   def of(self, ndim: int) -> NamedSharding:
-    """Returns the sharding of fields of so many dimensions."""
+    """Returns the sharding of fields with `ndim` dimensions."""
     if ndim == 0:
       return replicated(self.mesh)
     rest = [None] * (ndim - 1)
@@ -159,32 +159,33 @@ class BatchSharding:
     return NamedSharding(self.mesh, spec)
 
   def rows_of_hosts(self, rows: int) -> list[np.ndarray]:
-    """Returns which rows of a batch each process reads that reads others.
+    """Returns the rows of a global batch that each infeed host reads.
 
     Args:
-      rows: how many there are of all processes together.
+      rows: number of rows of the global batch.
 
     Returns:
-      For each `infeed_host_index` its rows in the order in which it has them.
+      For each `infeed_host_index` its rows, in the order of its batch.
     """
-    of_parts = np.arange(rows).reshape(self.parts, -1)
-    return [of_parts[list(parts)].ravel() for parts in self._parts_of_hosts]
+    by_shard = np.arange(rows).reshape(self.num_shards, -1)
+    return [by_shard[list(shards)].ravel() for shards in self._shards_of_hosts]
 
-  def _infeed_place(self) -> tuple[list[tuple[int, ...]], int]:
-    places = self.of(1).devices_indices_map((self.parts,))
-    parts_of: dict[int, set[int]] = {}
-    for device, (part,) in places.items():
-      held = range(*part.indices(self.parts))
-      parts_of.setdefault(device.process_index, set()).update(held)
-    groups = sorted({tuple(sorted(held)) for held in parts_of.values()})
+  def _infeed_hosts(self) -> tuple[list[tuple[int, ...]], int]:
+    """Returns the shards of each infeed host, and this process's index."""
+    indices = self.of(1).devices_indices_map((self.num_shards,))
+    shards_of: dict[int, set[int]] = {}
+    for device, (index,) in indices.items():
+      shards = range(*index.indices(self.num_shards))
+      shards_of.setdefault(device.process_index, set()).update(shards)
+    groups = sorted({tuple(sorted(shards)) for shards in shards_of.values()})
     sizes = {len(group) for group in groups}
-    if sum(map(len, groups)) != self.parts or len(sizes) > 1:
+    if sum(map(len, groups)) != self.num_shards or len(sizes) > 1:
       raise errors.UserError(
         f'the mesh {dict(self.mesh.shape)} splits a batch over'
-        f' {", ".join(self.batch_axes)} so that processes hold parts of each'
+        f' {", ".join(self.batch_axes)} so that processes have some of each'
         " other's examples; expected the same examples or all different ones"
       )
-    mine = tuple(sorted(parts_of.get(jax.process_index(), groups[0])))
+    mine = tuple(sorted(shards_of.get(jax.process_index(), groups[0])))
     return groups, groups.index(mine)
 
 
@@ -206,14 +207,14 @@ def _first_axes(name: str, mapping: Any) -> tuple[str, ...]:
 def batch_sharding(
   mesh: Mesh, inputs_split_mapping: Mapping[str, Any] | None = None
 ) -> BatchSharding:
-  """Returns how batches are split.
+  """Returns the sharding of batches.
 
   Args:
     mesh: the mesh.
     inputs_split_mapping: see `task_settings.Train`.
 
   Raises:
-    UserError: the mapping does not fit itself or the mesh.
+    UserError: the mapping is inconsistent, or does not fit the mesh.
   """
   return BatchSharding(mesh, inputs_split_mapping)
 
@@ -221,11 +222,11 @@ def batch_sharding(
 def weight_sharding(
   mesh: Mesh, weight: base_layer.WeightHParams
 ) -> NamedSharding:
-  """Returns the sharding that a weight's split mapping asks for.
+  """Returns the sharding of a weight, by its `tensor_split_dims_mapping`.
 
   Raises:
-    UserError: the mapping names an axis that the mesh has not, has another
-      length than the weight has dimensions, or makes parts of unequal size.
+    UserError: the mapping names an axis that is not in the mesh, its length is
+      not the weight's number of dimensions, or shards have unequal sizes.
   """
   where = f'a weight of shape {list(weight.shape)}'
   spec = sharding_lib.partition_spec(
@@ -243,19 +244,19 @@ def _check_divides(
 ):
   for size, axes in zip(shape, spec, strict=False):
     axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
-    parts = math.prod(mesh.shape[name] for name in axes)
-    if size % parts:
+    shards = math.prod(mesh.shape[name] for name in axes)
+    if size % shards:
       raise errors.UserError(
         f'{what} has a dimension of {size} that is split over'
-        f' {", ".join(axes)}; expected a multiple of {parts}'
+        f' {", ".join(axes)}; expected a multiple of {shards}'
       )
 
 
 def global_batch(batch: Any, sharding: BatchSharding) -> Any:
-  """Returns this process's batch as part of the batch of all processes.
+  """Returns the global batch, of which this process has a part.
 
   Args:
-    batch: numpy arrays whose first axis is the batch.
+    batch: numpy arrays of this process, [rows, ...].
     sharding: how batches are split.
 
   Raises:
@@ -273,16 +274,16 @@ def global_batch(batch: Any, sharding: BatchSharding) -> Any:
 
 
 def check_batch(batch: Any, sharding: BatchSharding):
-  """Raises a UserError where a batch cannot be divided over the devices."""
-  local_parts = sharding.parts // sharding.num_infeed_hosts
+  """Raises a UserError if a batch cannot be divided over the devices."""
+  local_shards = sharding.num_shards // sharding.num_infeed_hosts
   for path, array in jax.tree_util.tree_flatten_with_path(batch)[0]:
     shape = np.shape(array)
     field = jax.tree_util.keystr(path, simple=True, separator='.')
-    if shape and shape[0] % local_parts:
+    if shape and shape[0] % local_shards:
       raise errors.UserError(
         f'the batch field {field!r} of shape {list(shape)} cannot be divided'
-        f' over the {local_parts} device(s) of this process: expected a batch'
-        f' size that is a multiple of {local_parts}'
+        f' over the {local_shards} device(s) of this process: expected a batch'
+        f' size that is a multiple of {local_shards}'
       )
     _check_divides(
       f'the batch field {field!r} of shape {list(shape)}',
@@ -293,25 +294,25 @@ def check_batch(batch: Any, sharding: BatchSharding):
 
 
 def local_rows(array: jax.Array) -> np.ndarray:
-  """Returns the rows of an array that this process has, each of them once.
+  """Returns the rows of an array on this process's devices, each of them once.
 
   Args:
-    array: [B, ...], split as batches are. Rows that several processes have
-      belong to the one that has their first copy.
+    array: [B, ...], split as batches are. Rows that several processes have are
+      returned by the one with their first replica.
   """
-  shards = _first_copies(array)
+  shards = _first_replicas(array)
   if not shards:
     return np.zeros((0, *array.shape[1:]), array.dtype)
   return np.concatenate([shard.data for shard in shards])
 
 
 def local_row_numbers(array: jax.Array) -> np.ndarray:
-  """Returns the numbers, below B, of the rows that `local_rows` returns."""
+  """Returns the indices, below B, of the rows that `local_rows` returns."""
   numbers = np.arange(array.shape[0])
-  shards = _first_copies(array)
+  shards = _first_replicas(array)
   return np.concatenate([numbers[:0], *(numbers[s.index[0]] for s in shards)])
 
 
-def _first_copies(array: jax.Array) -> list[Any]:
+def _first_replicas(array: jax.Array) -> list[Any]:
   shards = [s for s in array.addressable_shards if s.replica_id == 0]
   return sorted(shards, key=lambda shard: shard.index[0].start or 0)

@@ -1,4 +1,4 @@
-"""Profiles: what devices do during a few steps, for TensorBoard."""
+"""Profiles of a few steps, for TensorBoard."""
 
 import dataclasses
 import pathlib
@@ -14,12 +14,12 @@ class Profile:
   """Takes one profile of a loop over steps.
 
   Attributes:
-    folder: where TensorBoard looks for it, such as `summaries/train`.
-    first_step: the step with which it begins.
-    num_steps: how many steps it lasts at least.
-    min_seconds: how long it lasts at least.
-    max_num_hosts: how many processes take one; None for all.
-    of_host: whether Python's calls are in it.
+    folder: a folder that TensorBoard reads, such as `summaries/train`.
+    first_step: the first step in it.
+    num_steps: least number of steps.
+    min_seconds: least duration.
+    max_num_hosts: number of processes that take one; None for all.
+    of_host: whether it contains Python's calls.
   """
 
   folder: pathlib.Path
@@ -43,25 +43,25 @@ class Profile:
     if self._started is not None:
       self._stop()
 
-  def before_step(self, step: int, made: Any):
-    """Begins or ends the profile, if it is time.
+  def before_step(self, step: int, outputs: Any):
+    """Starts or stops the profile, if that is scheduled.
 
     Args:
-      step: the step that is about to be made.
-      made: arrays of the last step before it that is under way, if any; they
-        are waited for where the profile begins or ends.
+      step: the next step.
+      outputs: arrays of the last step before it that was dispatched, if any.
+        The profile starts and stops when they are ready.
     """
     if self._done:
       return
     if self._started is None:
       if step >= self.first_step:
-        jax.block_until_ready(made)
+        jax.block_until_ready(outputs)
         self._start(step)
     elif (
       step >= self._begun + self.num_steps
       and time.monotonic() - self._started >= self.min_seconds
     ):
-      jax.block_until_ready(made)
+      jax.block_until_ready(outputs)
       self._stop()
 
   def _start(self, step: int):
@@ -74,7 +74,5 @@ class Profile:
 
   def _stop(self):
     jax.profiler.stop_trace()
-    logging.info(
-      'profiled from step %d on; the profile is in %s', self._begun, self.folder
-    )
+    logging.info('profiled from step %d on; see %s', self._begun, self.folder)
     self._started, self._done = None, True

@@ -1,4 +1,4 @@
-"""The compiled steps of a task: first state, train, eval and decode step."""
+"""The compiled functions of a task: initial state, train, eval, decode step."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, step_outputs, variational_noise
 from pax_compat.trainer.step_outputs import DecodeOutputs, StepOutputs
 
-# Numbers of what a step draws random numbers for; each has keys of its own.
+# Numbers that are folded into the random key of a step, one for each use.
 _FOR_LAYERS, _FOR_NOISE = range(2)
 
 
 class TrainState(flax.struct.PyTreeNode):
-  """All that changes while a task is trained.
+  """Everything that changes while a task is trained.
 
   Attributes:
-    step: [], int32, how many steps were made.
+    step: [], int32, number of steps made.
     mdl_vars: the model's variables by collection, unboxed.
     opt_state: the learner's state.
   """
@@ -44,14 +44,14 @@ class TaskProgram:
     task: the task.
     model: the model.
     learner: the learner.
-    loss_aggregator: what makes the loss of the model's metrics.
-    noise: what is added to weights while training.
+    loss_aggregator: computes the loss from the model's metrics.
+    noise: variational noise of the weights.
     mesh: the devices.
     batch_sharding: how batches are split over them.
     abstract_state: shapes, dtypes and shardings of the state.
-    weight_metas: what each trainable weight is, by path.
-    probes: shapes of the zeros whose gradients are facts about the gradients of
-      looked-up tables; see `layer_core.row_gradients`.
+    weight_metas: metadata of each trainable weight, by path.
+    probes: shapes of the zeros whose gradients are metadata of the gradients of
+      embedding tables; see `layer_core.row_gradients`.
   """
 
   task: tasks_lib.SingleTask
@@ -66,52 +66,53 @@ class TaskProgram:
   probes: Any
 
   def init_state(self, batch: NestedMap) -> TrainState:
-    """Returns the first state, each part created where it belongs.
+    """Returns the initial state; each array is created with its sharding.
 
     Args:
       batch: a batch of this process, or its shapes; only the shapes matter.
     """
-    return self._first(batch, lambda state: state)
+    return self._init(batch, lambda state: state)
 
   def init_leaves(
     self, batch: NestedMap, paths: Collection[str]
   ) -> dict[str, jax.Array]:
-    """Returns some arrays of the first state, and makes no others.
+    """Returns some arrays of the initial state, and creates no others.
 
     Args:
       batch: as of `init_state`.
-      paths: of the arrays, as `checkpoints.state_paths` gives them.
+      paths: of the arrays, as in `checkpoints.state_paths`.
     """
 
-    def chosen(state):
+    def select(state):
       leaves = checkpoints.state_paths(state)
       return {path: leaves[path] for path in paths}
 
-    return self._first(batch, chosen) if paths else {}
+    return self._init(batch, select) if paths else {}
 
-  def _first(self, batch: NestedMap, chosen: Callable[[Any], Any]) -> Any:
-    """Returns what is chosen of the first state."""
-    batch = _of_all_processes(batch, self.batch_sharding)
+  def _init(self, batch: NestedMap, select: Callable[[Any], Any]) -> Any:
+    """Returns what `select` returns of the initial state."""
+    batch = _global_shapes(batch, self.batch_sharding)
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
 
     def init(key):
-      # What NumPy has as int64 is int32 on a device, unless JAX is told else.
+      # NumPy's int64 is int32 on a device, unless jax_enable_x64 is set.
       zeros = jax.tree.map(
         lambda s: jnp.zeros(s.shape, jax.dtypes.canonicalize_dtype(s.dtype)),
         batch,
       )
-      return chosen(_first_state(self.model, self.learner, key, zeros))
+      return select(_initial_state(self.model, self.learner, key, zeros))
 
     with jax.set_mesh(self.mesh):
-      return jax.jit(init, out_shardings=chosen(shardings))(
+      return jax.jit(init, out_shardings=select(shardings))(
         jax.random.key(self.task.train.random_seed)
       )
 
   @functools.cached_property
   def train_step(self):
-    """The compiled function (state, batch, due=True) -> (state, `StepOutputs`).
+    """The compiled function that makes a step.
 
-    The state is donated. What only summaries need is worked out if it is due.
+    It maps (state, batch, with_summaries=True) to (state, `StepOutputs`). The
+    state is donated. Without summaries, what only they need is not computed.
     """
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
     return jax.jit(
@@ -121,7 +122,7 @@ class TaskProgram:
     )
 
   def compile_train_step(self, batch: NestedMap):
-    """Compiles `train_step` before a batch is there; its call need not then.
+    """Compiles `train_step` in advance, so that its first call does not.
 
     Args:
       batch: the shapes and dtypes of a batch of this process.
@@ -130,7 +131,7 @@ class TaskProgram:
       lambda x: jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=self.batch_sharding.of(len(x.shape))
       ),
-      _of_all_processes(batch, self.batch_sharding),
+      _global_shapes(batch, self.batch_sharding),
     )
     self.train_step.lower(self.abstract_state, shapes, np.bool_(True)).compile()
 
@@ -138,24 +139,24 @@ class TaskProgram:
   def eval_step(self):
     """The compiled function (mdl_vars, batch, number=0) -> `StepOutputs`.
 
-    The number is that of the batch, which random numbers depend on; batch 0
-    alone has large summaries.
+    The number of the batch is folded into the random key; only batch 0 has
+    non-scalar summaries.
     """
     return self._compiled_eval_step(self.task.evaluate.write_per_example_out)
 
   @functools.cached_property
   def eval_rows_step(self):
-    """As `eval_step`, with what is said of each example in any case."""
+    """As `eval_step`, always with per-example outputs."""
     if self.task.evaluate.write_per_example_out:
       return self.eval_step
     return self._compiled_eval_step(True)
 
-  def _compiled_eval_step(self, has_rows: bool):
+  def _compiled_eval_step(self, per_example: bool):
     whole = partitioning.replicated(self.mesh)
     names = (field.name for field in dataclasses.fields(StepOutputs))
     outputs = StepOutputs(**dict.fromkeys(names, whole))
     return jax.jit(
-      functools.partial(self._eval_step, has_rows),
+      functools.partial(self._eval_step, per_example),
       out_shardings=outputs.replace(per_example=self.batch_sharding.of(1)),
     )
 
@@ -163,14 +164,14 @@ class TaskProgram:
   def decode_step(self):
     """The compiled function (mdl_vars, batch, number=0) -> `DecodeOutputs`.
 
-    The number is as of `eval_step`.
+    The number is as in `eval_step`.
     """
     return jax.jit(
       self._decode_step, out_shardings=partitioning.replicated(self.mesh)
     )
 
   def eval_vars(self, state: TrainState, *, use_ema: bool) -> Any:
-    """Returns the variables to evaluate with, averaged ones if `use_ema`."""
+    """Returns the variables for an evaluation, averaged if `use_ema`."""
     if not use_ema:
       return state.mdl_vars
     params = self.learner.ema_weights(
@@ -178,7 +179,9 @@ class TaskProgram:
     )
     return {**state.mdl_vars, base_layer.PARAMS: params}
 
-  def _train_step(self, state: TrainState, batch: NestedMap, due=True):
+  def _train_step(
+    self, state: TrainState, batch: NestedMap, with_summaries=True
+  ):
     key = jax.random.fold_in(
       jax.random.key(self.task.train.random_seed), state.step
     )
@@ -192,29 +195,31 @@ class TaskProgram:
       self._loss, state.mdl_vars, batch, jax.random.fold_in(key, _FOR_LAYERS)
     )
     with _traced_on(self.mesh):
-      (gradients, facts), (outputs, updated, large) = jax.grad(
+      (gradients, row_facts), (outputs, updated, non_scalar) = jax.grad(
         loss_fn, argnums=(0, 1), has_aux=True
       )(noisy, probes)
-      new_params, opt_state, described, norms = learner.update(
+      new_params, opt_state, scalars, norms = learner.update(
         params,
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
-        row_facts=learners.by_path(facts, is_leaf=_is_facts),
+        row_facts=learners.by_path(row_facts, is_leaf=_is_row_facts),
         loss_weight=outputs.weighted[self.loss_aggregator.loss_name][1],
-        with_norms=due,
+        with_norms=with_summaries,
         other_norms=lambda: self._norms(params),
       )
       outputs = outputs.replace(
-        described=outputs.described | described,
+        scalars=outputs.scalars | scalars,
         norms=norms,
-        large=step_outputs.large_summaries(large, due),
-        is_due=jnp.asarray(due),
+        non_scalar_summaries=step_outputs.non_scalar_summaries(
+          non_scalar, with_summaries
+        ),
+        has_summaries=jnp.asarray(with_summaries),
       )
     before = {name: state.mdl_vars[name] for name in updated}
     mdl_vars = {
       **state.mdl_vars,
-      **learner.next_variables(before, updated, described),
+      **learner.next_variables(before, updated, scalars),
       base_layer.PARAMS: new_params,
     }
     state = TrainState(
@@ -234,8 +239,8 @@ class TaskProgram:
       **options: of flax's `apply`, such as `capture_intermediates`.
 
     Returns:
-      The loss to minimise; what to tell of it; large summaries; and the
-      collections that the model has updated.
+      The loss to minimise; the outputs of the step; non-scalar summaries; and
+      the collections that the model has updated.
     """
     options = {'mutable': list(self.task.train.apply_mutable_list)} | options
     result, updated = self.model.apply(
@@ -245,37 +250,37 @@ class TaskProgram:
       **options,
     )
     updated = dict(updated)
-    metrics, _ = self._parts_of(result)
+    metrics, _ = self._split(result)
     return *self._outputs(metrics, updated), updated
 
   def _zero_probes(self) -> Any:
     return jax.tree.map(lambda s: jnp.zeros(s.shape), self.probes)
 
   def _loss(self, mdl_vars, batch, key, params, probes):
-    """Returns the loss, and (outputs, updated variables, large summaries)."""
+    """Returns the loss, and (outputs, updated variables, other summaries)."""
     variables = {
       **mdl_vars,
       base_layer.PARAMS: params,
       base_layer.ROW_PROBES: probes,
     }
-    loss, outputs, large, updated = self.forward(variables, batch, key)
+    loss, outputs, non_scalar, updated = self.forward(variables, batch, key)
     updated = {name: updated[name] for name in updated if name in mdl_vars}
-    return loss, (outputs, updated, large)
+    return loss, (outputs, updated, non_scalar)
 
-  def _parts_of(self, result) -> tuple[Any, Any]:
-    """Returns the metrics and what is said of each example."""
+  def _split(self, result) -> tuple[Any, Any]:
+    """Returns the metrics and the per-example outputs."""
     if not isinstance(result, tuple) or len(result) != 2:
       raise errors.UserError(
         f'{type(self.model).__name__}.compute_loss returns'
-        f' {type(result).__name__}; expected a tuple of metrics and arrays that'
-        ' say something about each example'
+        f' {type(result).__name__}; expected a tuple of metrics and per-example'
+        ' outputs'
       )
     return result
 
   def _outputs(self, metrics, updated):
-    """Returns the loss to minimise, what to tell, and large summaries."""
+    """Returns the loss to minimise, outputs, and non-scalar summaries."""
     weighted, clu = step_outputs.split_metrics(metrics)
-    loss, told, weight = self.loss_aggregator.aggregate({**weighted, **clu})
+    loss, reported, weight = self.loss_aggregator.aggregate({**weighted, **clu})
     name = self.loss_aggregator.loss_name
     if jnp.ndim(loss):
       raise errors.UserError(
@@ -284,33 +289,33 @@ class TaskProgram:
       )
     if self.loss_aggregator.loss_key is None and name in metrics:
       raise errors.UserError(
-        f'the model has a metric {name!r}, which is what the sum of losses is'
-        ' called; expected another name'
+        f'the model has a metric {name!r}, which is the name of the sum of'
+        ' losses; expected another name'
       )
     weight = jnp.ones([]) if weight is None else weight
-    weighted[name] = (jnp.asarray(told, jnp.float32), weight)
+    weighted[name] = (jnp.asarray(reported, jnp.float32), weight)
     aux_losses = jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
     if aux_losses:
       aux_loss = sum(map(jnp.sum, aux_losses))  # Scanned modules stack theirs.
       weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
       loss = loss + aux_loss
-    described, large = self._summaries(updated)
+    scalars, non_scalar = self._summaries(updated)
     outputs = StepOutputs(
       weighted=weighted,
-      described=described,
+      scalars=scalars,
       clu=clu,
       norms={},
-      large={},
-      is_due=jnp.zeros([], bool),
+      non_scalar_summaries={},
+      has_summaries=jnp.zeros([], bool),
       per_example={},
     )
-    return loss, outputs, large
+    return loss, outputs, non_scalar
 
   def _norms(self, params: Any) -> dict[str, jax.Array]:
     if not self.task.train.variable_norm_summary:
       return {}
     weights = learners.by_path(params)
-    # As the learner sums the squares, so that they are summed once.
+    # The same expression as in the learner, so that XLA computes it once.
     stacked = {p: len(self.weight_metas[p].repeat_prefix) for p in weights}
     squares = gradient_norms.squares(weights, stacked)
     return {
@@ -318,7 +323,7 @@ class TaskProgram:
       for path, w in weights.items()
     }
 
-  def _eval_step(self, has_rows, mdl_vars, batch, number=0):
+  def _eval_step(self, with_per_example, mdl_vars, batch, number=0):
     key = jax.random.key(self.task.evaluate.random_seed)
     with base_layer.eval_mode(), _traced_on(self.mesh):
       result, updated = self.model.apply(
@@ -327,13 +332,16 @@ class TaskProgram:
         rngs={base_layer.RANDOM: jax.random.fold_in(key, number)},
         mutable=list(self.task.evaluate.apply_mutable_list),
       )
-      metrics, per_example = self._parts_of(result)
-      _, outputs, large = self._outputs(metrics, updated)
+      metrics, per_example = self._split(result)
+      _, outputs, non_scalar = self._outputs(metrics, updated)
       is_first = jnp.asarray(number) == 0
       outputs = outputs.replace(
-        large=step_outputs.large_summaries(large, is_first), is_due=is_first
+        non_scalar_summaries=step_outputs.non_scalar_summaries(
+          non_scalar, is_first
+        ),
+        has_summaries=is_first,
       )
-    if not has_rows:
+    if not with_per_example:
       return outputs
     rows = example_rows.num_rows(batch)
     return outputs.replace(per_example=_checked_rows(per_example, rows))
@@ -356,15 +364,17 @@ class TaskProgram:
         ' expected a tuple of weighted scalars, outputs and clu metrics'
       )
     weighted, decoded, clu = result
-    described, large = self._summaries(updated)
+    scalars, non_scalar = self._summaries(updated)
     is_first = jnp.asarray(number) == 0
     return DecodeOutputs(
       weighted=dict(weighted),
       decoded=decoded,
       clu=dict(clu),
-      described=described,
-      large=step_outputs.large_summaries(large, is_first),
-      is_due=is_first,
+      scalars=scalars,
+      non_scalar_summaries=step_outputs.non_scalar_summaries(
+        non_scalar, is_first
+      ),
+      has_summaries=is_first,
     )
 
   def _summaries(self, updated):
@@ -376,7 +386,7 @@ class TaskProgram:
 def create(
   task: tasks_lib.SingleTask, mesh: Mesh, batch: NestedMap
 ) -> TaskProgram:
-  """Returns a task's program; nothing is allocated and nothing compiled.
+  """Returns a task's program; it allocates and compiles nothing.
 
   Args:
     task: the task.
@@ -384,7 +394,7 @@ def create(
     batch: a batch of this process, or the shapes and dtypes of one.
 
   Raises:
-    UserError: its model or its learner cannot be built.
+    UserError: the model or the learner cannot be built.
   """
   learner = task.train.learner.Instantiate()
   model = task.model.Instantiate()
@@ -394,10 +404,10 @@ def create(
     boxed = jax.eval_shape(
       lambda key, b: model.init({base_layer.PARAMS: key}, b),
       jax.random.key(0),
-      _of_all_processes(batch, sharding),
+      _global_shapes(batch, sharding),
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
-  boxed = _lasting(boxed)
+  boxed = _kept_collections(boxed)
   learner.check_names(learners.by_path(boxed, is_leaf=base_layer.is_boxed))
   metas = _metas(boxed)
   return TaskProgram(
@@ -418,20 +428,20 @@ def _check_ema(train: tasks_lib.Train, learner: learners.Learner):
   for field in ('eval_use_ema_states', 'decode_use_ema_states'):
     if getattr(train, field) and not learner.has_ema:
       raise errors.UserError(
-        f"Train.{field} is set, and the learner's optimizer keeps no moving"
-        ' averages; expected an ema_decay above 0'
+        f"Train.{field} is set, and the learner's optimizer does not keep"
+        ' moving averages; expected an ema_decay above 0'
       )
 
 
 def _traced_on(mesh: Mesh):
-  """While it is entered, what is traced can be split over the mesh by names."""
+  """Within it, traced arrays can be sharded by names of the mesh's axes."""
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def _of_all_processes(
+def _global_shapes(
   batch: NestedMap, sharding: partitioning.BatchSharding
 ) -> NestedMap:
-  """Returns the shapes of the batch of all processes together."""
+  """Returns the shapes of the global batch."""
 
   def shape(x):
     rows = (x.shape[0] * sharding.num_infeed_hosts,) if x.shape else ()
@@ -441,10 +451,10 @@ def _of_all_processes(
 
 
 def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
-  """Returns the state's shapes, with the shardings that the weights ask for."""
+  """Returns the state's shapes, with the shardings of the weights."""
   whole = partitioning.replicated(mesh)
 
-  def placed(x):
+  def sharded(x):
     if base_layer.is_boxed(x):
       sharding = partitioning.weight_sharding(mesh, x.meta)
       x = x.value
@@ -452,7 +462,7 @@ def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
       sharding = whole
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-  mdl_vars = jax.tree.map(placed, boxed, is_leaf=base_layer.is_boxed)
+  mdl_vars = jax.tree.map(sharded, boxed, is_leaf=base_layer.is_boxed)
   params = mdl_vars[base_layer.PARAMS]
   return TrainState(
     step=jax.ShapeDtypeStruct([], jnp.int32, sharding=whole),
@@ -462,21 +472,21 @@ def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
 
 
 def _metas(boxed) -> dict[str, base_layer.WeightHParams]:
-  """Returns what each trainable weight is, by path."""
+  """Returns the metadata of each trainable weight, by path."""
   boxes = learners.by_path(
     boxed[base_layer.PARAMS], is_leaf=base_layer.is_boxed
   )
   return {path: box.meta for path, box in boxes.items()}
 
 
-def _lasting(variables) -> dict:
-  """Returns the collections that outlast a step."""
+def _kept_collections(variables) -> dict:
+  """Returns the collections that are kept between steps."""
   kept = (base_layer.PARAMS, base_layer.NON_TRAINABLE)
   return {name: variables[name] for name in kept if name in variables}
 
 
-def _first_state(model, learner, key, batch) -> TrainState:
-  boxed = _lasting(model.init({base_layer.PARAMS: key}, batch))
+def _initial_state(model, learner, key, batch) -> TrainState:
+  boxed = _kept_collections(model.init({base_layer.PARAMS: key}, batch))
   mdl_vars = base_layer.unbox(boxed)
   return TrainState(
     step=jnp.zeros([], jnp.int32),
@@ -488,16 +498,16 @@ def _first_state(model, learner, key, batch) -> TrainState:
 
 
 def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
-  """Returns the arrays by path; each must have as many rows as the batch."""
+  """Returns the arrays by path; each must have the rows of the batch."""
   found = learners.by_path(per_example)
   for name, x in found.items():
     if jnp.ndim(x) == 0 or x.shape[0] != rows:
       raise errors.UserError(
-        f'the output {name!r} of each example has the shape'
-        f' {list(jnp.shape(x))}; expected {rows} rows, one for each example'
+        f'the per-example output {name!r} has the shape {list(jnp.shape(x))};'
+        f' expected {rows} rows, one for each example'
       )
   return found
 
 
-def _is_facts(x) -> bool:
+def _is_row_facts(x) -> bool:
   return isinstance(x, learners.RowFacts)

@@ -1,4 +1,4 @@
-"""What a compiled step tells of itself, beside the next state."""
+"""Outputs of a compiled step, in addition to the next state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,16 +13,16 @@ from pax_compat.layer_core import summaries
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.metrics import histograms
 
-# Images of one name that a summary has at most.
+# The largest number of images in a summary.
 _MAX_IMAGES = 8
 
 
-class LargeSummary(flax.struct.PyTreeNode):
-  """A summary that is no scalar, as it leaves the devices.
+class NonScalarSummary(flax.struct.PyTreeNode):
+  """A summary that is not a scalar, as a step returns it.
 
   Attributes:
     value: a `Histogram`; images [N, H, W, C]; or UTF-8 bytes, uint8 [N].
-    summary_type: what it is.
+    summary_type: its type.
   """
 
   value: Any
@@ -30,67 +30,69 @@ class LargeSummary(flax.struct.PyTreeNode):
 
 
 class StepOutputs(flax.struct.PyTreeNode):
-  """What a step tells; its arrays are on all devices unless said.
+  """Outputs of a train or eval step, replicated unless stated otherwise.
 
   Attributes:
     weighted: the model's metrics, {name: (value, weight)}.
-    described: other scalars by name: of layers, the learner, the trainer.
+    scalars: other scalars by name: of layers, the learner, the trainer.
     clu: the model's clu metrics by name.
-    norms: norms of weights and of what changes them, by name.
-    large: what layers say that is no scalar, by name.
-    is_due: [], bool, whether `norms` and `large` were worked out; else they are
-      all zeros.
-    per_example: what the model says of each example, by name, [B, ...], split
-      as batches are; empty where it was not asked for.
+    norms: norms of weights, gradients and updates, by name.
+    non_scalar_summaries: of layers, by name.
+    has_summaries: [], bool, whether `norms` and `non_scalar_summaries` were
+      computed; else they are all zeros.
+    per_example: per-example outputs of the model, by name, [B, ...], split as
+      batches are; empty unless the step was built with them.
   """
 
   weighted: dict[str, tuple[Any, Any]]
-  described: dict[str, Any]
+  scalars: dict[str, Any]
   clu: dict[str, clu_metrics.Metric]
   norms: dict[str, Any]
-  large: dict[str, LargeSummary]
-  is_due: Any
+  non_scalar_summaries: dict[str, NonScalarSummary]
+  has_summaries: Any
   per_example: dict[str, Any]
 
   def __getitem__(self, name: str) -> Any:
     """Returns a metric's value, or another scalar, by name."""
     if name in self.weighted:
       return self.weighted[name][0]
-    return self.described[name] if name in self.described else self.norms[name]
+    return self.scalars[name] if name in self.scalars else self.norms[name]
 
   def scalar_names(self) -> list[str]:
-    """Returns the names of all scalars that it can be asked for now."""
+    """Returns the names of all scalars that were computed."""
     weighted = [k for k, (value, _) in self.weighted.items() if not value.ndim]
-    return [*weighted, *self.described, *(self.norms if self.is_due else ())]
+    norms = self.norms if self.has_summaries else ()
+    return [*weighted, *self.scalars, *norms]
 
 
 class DecodeOutputs(flax.struct.PyTreeNode):
-  """What a decoding step tells.
+  """Outputs of a decoding step.
 
   Attributes:
     weighted: the metrics of the model's `decode`, {name: (value, weight)}.
-    decoded: what it makes of each example, arrays [B, ...].
+    decoded: the decoded outputs, arrays [B, ...].
     clu: its clu metrics by name.
-    described: as of `StepOutputs`, of layers alone.
-    large: as of `StepOutputs`.
-    is_due: [], bool, whether `large` was worked out; else it is all zeros.
+    scalars: scalar summaries of layers, by name.
+    non_scalar_summaries: as of `StepOutputs`.
+    has_summaries: [], bool, whether `non_scalar_summaries` was computed; else
+      it is all zeros.
   """
 
   weighted: dict[str, tuple[Any, Any]]
   decoded: Any
   clu: dict[str, clu_metrics.Metric]
-  described: dict[str, Any]
-  large: dict[str, LargeSummary]
-  is_due: Any
+  scalars: dict[str, Any]
+  non_scalar_summaries: dict[str, NonScalarSummary]
+  has_summaries: Any
 
 
 def split_metrics(
   metrics: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[Any, Any]], dict[str, clu_metrics.Metric]]:
-  """Returns a model's metrics: those with weights, in float32, and clu's.
+  """Returns a model's weighted metrics, in float32, and its clu metrics.
 
   Raises:
-    UserError: one is neither.
+    UserError: a metric is neither.
   """
   weighted, clu = {}, {}
   for name, metric in metrics.items():
@@ -110,14 +112,14 @@ def split_metrics(
 def split_summaries(
   collection: Mapping[str, Any], verbosity: int
 ) -> tuple[dict[str, jax.Array], dict[str, summaries.Summary]]:
-  """Returns what layers said: scalars by name, and the rest.
+  """Returns the scalar summaries of layers, and the others, by name.
 
-  Repeated layers stack what they say, which makes a scalar `name/0`, `name/1`
-  and so on.
+  Repeated layers stack their scalars, which are named `name/0`, `name/1` and so
+  on.
 
   Args:
     collection: the collection `summaries` after a step.
-    verbosity: what has a higher one is left out.
+    verbosity: summaries with a higher verbosity are left out.
   """
   scalars, others = {}, {}
   found = learners.by_path(collection, is_leaf=summaries.is_summary)
@@ -134,34 +136,36 @@ def split_summaries(
   return scalars, others
 
 
-def large_summaries(
-  found: Mapping[str, summaries.Summary], due: jax.Array
-) -> dict[str, LargeSummary]:
-  """Returns what is kept of summaries that are no scalars.
+def non_scalar_summaries(
+  found: Mapping[str, summaries.Summary], enabled: jax.Array
+) -> dict[str, NonScalarSummary]:
+  """Returns the non-scalar summaries as outputs of a step.
 
   Args:
     found: the summaries by name.
-    due: [], whether they are wanted. If not, nothing is worked out, and all
-      values are 0.
+    enabled: [], bool. If it is False, nothing is computed, and all values are
+      0.
   """
   if not found:
     return {}
 
-  def kept(values):
-    return {name: _kept(value, found[name]) for name, value in values.items()}
+  def converted(values):
+    return {
+      name: _converted(value, found[name]) for name, value in values.items()
+    }
 
   values = {name: summary.value for name, summary in found.items()}
   zeros = jax.tree.map(
-    lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(kept, values)
+    lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(converted, values)
   )
-  values = jax.lax.cond(due, kept, lambda _: zeros, values)
+  values = jax.lax.cond(enabled, converted, lambda _: zeros, values)
   return {
-    name: LargeSummary(value, found[name].summary_type)
+    name: NonScalarSummary(value, found[name].summary_type)
     for name, value in values.items()
   }
 
 
-def _kept(value: jax.Array, summary: summaries.Summary) -> Any:
+def _converted(value: jax.Array, summary: summaries.Summary) -> Any:
   if summary.summary_type is SummaryType.HISTOGRAM:
     return histograms.histogram(value)
   if summary.summary_type is SummaryType.IMAGE:

@@ -1,11 +1,10 @@
-"""Being asked to stop, by SIGTERM or SIGINT, in one process or in several.
+"""Requests to stop, by SIGTERM or SIGINT, in one process or in several.
 
-Processes that train together have to stop at the same place: one that makes a
-step alone waits for ever. Where a signal reaches any of them, JAX's preemption
-service, which `jax.distributed.initialize` starts, finds a place that none of
-them has passed. It hears of SIGTERM by a handler of its own, which would take
-every SIGTERM and keep it. So ours stands in front of it, and passes on the
-first signal.
+Processes that train together must stop at the same sync point: one that makes a
+step alone waits forever. If a signal reaches any of them, JAX's preemption
+service, which `jax.distributed.initialize` starts, finds a sync point that none
+of them has passed. It installs a SIGTERM handler in C, which would keep every
+SIGTERM. So ours replaces it, and passes on the first signal.
 """
 
 import ctypes
@@ -21,106 +20,107 @@ from jax.experimental import multihost_utils
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# The service compares numbers of places, of all runs of a process, so they
-# count on from run to run. They are equal on all processes because all of them
-# ask at the same places in the same order: that is a part of the protocol.
-_places = itertools.count(1)
+# The service compares the numbers of sync points of all runs of a process, so
+# the count goes on from run to run. The numbers are equal on all processes
+# because these make the same calls in the same order, as the protocol demands.
+_sync_points = itertools.count(1)
 
 
-class Interrupted(Exception):  # noqa: N818 (it is no error)
-  """What is being done ends here, because the run is asked to stop."""
+class Interrupted(Exception):  # noqa: N818 (not an error)
+  """The current work is given up, because the run was asked to stop."""
 
 
 class Stop:
-  """Tells whether the run is asked to stop, while it is entered.
+  """Whether the run was asked to stop; it handles signals in a `with` block.
 
-  In a run of several processes all of them ask at the same places, in the same
-  order, and get the same answers. The first signal asks to stop, the second one
-  has its usual effect.
+  In a run of several processes all of them make the same calls in the same
+  order, and get the same results. The first signal is a request to stop, the
+  second one has its usual effect.
 
   Attributes:
-    number: of the signal that asked: of the first one that this process got,
-      SIGTERM if others got one only, None if none was heard of.
+    number: of the first signal that this process received; SIGTERM if only
+      other processes received one, None without a signal.
   """
 
   number: int | None = None
 
   def __init__(self):
-    """Hears nothing yet."""
-    self._is_agreed = False
-    self._is_due = False
-    self._usual = {}
-    self._tell: Callable[[int], object] = lambda number: None
+    self._uses_service = False
+    self._is_requested = False
+    self._usual_handlers = {}
+    self._notify_service: Callable[[int], object] = lambda number: None
 
   def __enter__(self) -> 'Stop':
     if jax.process_count() > 1:
-      self._is_agreed = _service_runs()
-      tell = _handler_of_service() if self._is_agreed else None
-      if tell is None:
+      self._uses_service = _service_runs()
+      notify = _handler_of_service() if self._uses_service else None
+      if notify is None:
         logging.warning(
-          'SIGTERM and SIGINT are left alone, so they end a process without a'
-          ' checkpoint: in a run of several processes they are heard where'
+          'SIGTERM and SIGINT are not handled, so they end a process without a'
+          ' checkpoint: a run of several processes handles them only if'
           ' jax.distributed.initialize has started the preemption service'
           ' (jax_enable_preemption_service), and no other handler of SIGTERM'
-          ' has taken its place'
+          ' was installed after it'
         )
         return self
-      self._tell = tell
+      self._notify_service = notify
     if threading.current_thread() is threading.main_thread():
-      self._usual = {s: signal.getsignal(s) for s in _SIGNALS}
+      self._usual_handlers = {s: signal.getsignal(s) for s in _SIGNALS}
       for number in _SIGNALS:
-        signal.signal(number, self._hear)
+        signal.signal(number, self._handle)
     return self
 
   def __exit__(self, *unused_error):
-    for number, handler in self._usual.items():
+    for number, handler in self._usual_handlers.items():
       signal.signal(number, handler)
 
-  def _hear(self, number, frame):
+  def _handle(self, number, frame):
     del frame
     self.number = self.number or number
-    self._is_due = self._is_due or not self._is_agreed
-    signal.signal(number, self._usual[number])
-    self._tell(signal.SIGTERM)
-    logging.info('got signal %d: saves and stops as soon as it can', number)
+    self._is_requested = self._is_requested or not self._uses_service
+    signal.signal(number, self._usual_handlers[number])
+    self._notify_service(signal.SIGTERM)
+    logging.info(
+      'got signal %d: saving and stopping after the current step', number
+    )
 
   def is_asked(self) -> bool:
-    """Whether to stop at this place."""
-    if self._is_agreed and not self._is_due:
-      place = next(_places)
-      self._is_due = multihost_utils.reached_preemption_sync_point(place)
-    if self._is_due:
+    """Returns whether to stop at this sync point."""
+    if self._uses_service and not self._is_requested:
+      number = next(_sync_points)
+      self._is_requested = multihost_utils.reached_preemption_sync_point(number)
+    if self._is_requested:
       self.number = self.number or signal.SIGTERM
-    return self._is_due
+    return self._is_requested
 
   def check(self):
-    """Asks.
+    """Raises if the run is to stop.
 
     Raises:
-      Interrupted: the run is to stop at this place.
+      Interrupted: the run is to stop at this sync point.
     """
     if self.is_asked():
       raise Interrupted
 
   def check_waiting(self):
-    """Asks while this process waits for something that it needs for a step.
+    """Raises if the run is to stop while this process waits for a batch.
 
-    Others may have begun the step, so with several processes it is no place to
-    stop at.
+    With several processes it does nothing: others may have begun the step, so
+    this is not a sync point.
 
     Raises:
       Interrupted: the run is to stop.
     """
-    if not self._is_agreed:
+    if not self._uses_service:
       self.check()
 
 
-# Of what is not part of a run.
+# For evaluations outside a run.
 NEVER = Stop()
 
 
 def _service_runs() -> bool:
-  """Whether processes can agree on a place. It is the same on all of them."""
+  """Returns whether the service runs; it is the same on all processes."""
   return (
     jax.distributed.is_initialized()
     and jax.config.jax_enable_preemption_service
@@ -129,16 +129,16 @@ def _service_runs() -> bool:
 
 @functools.cache
 def _handler_of_service() -> Callable[[int], object] | None:
-  """Returns what tells the service of a signal; None if it cannot be told.
+  """Returns the service's signal handler; None if it is not installed.
 
-  The service sets a handler in C, of which Python knows nothing. It is looked
-  up before ours takes its place, once in the life of the process.
+  The handler is a C function, which Python's `signal` does not show. It is
+  looked up before ours replaces it, once in the life of the process.
   """
   if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-    return None  # Some other Python handler was set after it.
+    return None  # Another Python handler was installed after it.
   getsig = ctypes.pythonapi.PyOS_getsig
   getsig.argtypes, getsig.restype = [ctypes.c_int], ctypes.c_void_p
   address = getsig(signal.SIGTERM)
-  if not address:  # The default: it runs no longer.
+  if not address:  # The default: the service has ended.
     return None
   return ctypes.CFUNCTYPE(None, ctypes.c_int)(address)

@@ -1,4 +1,4 @@
-"""Variational noise: weights that are a little off in each training step."""
+"""Variational noise, which is added to weights in each training step."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pax_compat.tasks import task_settings
 
 
 class Noise:
-  """Adds noise to chosen weights.
+  """Adds noise to selected weights.
 
   Attributes:
     paths: of the weights that get noise, such as `params/lm/softmax/w`.
@@ -20,14 +20,14 @@ class Noise:
   def __init__(
     self, settings: task_settings.VariationalNoise, weights: Sequence[str]
   ):
-    """Chooses the weights.
+    """Selects the weights.
 
     Args:
-      settings: how much noise, where and from when.
+      settings: the scale, the weights and the first step of the noise.
       weights: the paths of all trainable weights, within their collection.
 
     Raises:
-      UserError: there is to be noise, and no weight is chosen.
+      UserError: the scale is not 0, and no weight is selected.
     """
     self._scale = settings.vn_scale
     self._start_step = settings.vn_start_step
@@ -45,8 +45,8 @@ class Noise:
 
     Args:
       params: the trainable weights.
-      step: [], how many steps were made.
-      key: for the noise of this step, and for nothing else.
+      step: [], number of steps made.
+      key: the random key for the noise of this step.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     clean = {
@@ -57,7 +57,7 @@ class Noise:
     if not clean:
       return params
     if self._start_step:
-      # A branch, so that nothing is drawn before it counts.
+      # A branch, so that no noise is drawn before the first step.
       noisy = jax.lax.cond(
         step >= self._start_step,
         self._noisy,

@@ -1,4 +1,4 @@
-"""When a task is evaluated and decoded while it is trained."""
+"""Actions that evaluate and decode a task while it is trained."""
 
 import itertools
 import pathlib
@@ -11,22 +11,32 @@ from pax_compat import base_input, errors
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
 from pax_compat.trainer import profiling, program, stopping
-from pax_compat.trainer.actions import Moment
-from pax_compat.trainer.evaluating import decoding, evaluation
-from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.actions import StepContext
+from pax_compat.trainer.evaluating import batch_results, decoding, evaluation
+from pax_compat.trainer.feeding.pipeline import DeviceBatch
 
-# What a line for the user says of an evaluation, where it is known.
-_TOLD = ('loss', 'log_pplx', 'fraction_of_correct_next_step_preds', 'accuracy')
+# Metrics of an evaluation that are printed, if they exist.
+_PRINTED = (
+  'loss',
+  'log_pplx',
+  'fraction_of_correct_next_step_preds',
+  'accuracy',
+)
 
-# How many metrics such a line has of a decoding.
-_MAX_TOLD = 4
+# How many metrics of a decoding are printed.
+_MAX_PRINTED = 4
 
-# What stands for the next training batch among the eval datasets.
+# Name of the next training batch among the eval datasets.
 _NEXT = 'train'
 
 
 class _Measure:
-  """What evaluations and decodings have in common."""
+  """Base of the actions that evaluate and decode.
+
+  It writes `StepContext.measured`. If the run stops meanwhile, it sets
+  `is_stopping` and `evaluations_pending`, and a run that continues repeats all
+  evaluations of the step.
+  """
 
   def __init__(
     self,
@@ -38,19 +48,19 @@ class _Measure:
     progress: progress_lib.Progress,
     before: Callable[[], None],
     stop: stopping.Stop,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
   ):
-    """Sets it up.
+    """Makes the action.
 
     Args:
       task_program: has the steps.
       put: sends a batch to the devices.
       folder: of the run.
-      writer: takes what was measured.
-      progress: is told of the pause.
-      before: is called before anything is measured.
-      stop: tells between batches whether the run is to stop.
-      say: takes the lines that the user reads.
+      writer: takes the metrics.
+      progress: is restarted after the pause in training.
+      before: is called before the first dataset.
+      stop: is asked between batches whether the run is to stop.
+      print_line: prints a line for the user.
     """
     self._program = task_program
     self._put = put
@@ -59,43 +69,50 @@ class _Measure:
     self._progress = progress
     self._before = before
     self._stop = stop
-    self._say = say
+    self._print_line = print_line
 
-  def __call__(self, moment: Moment):
-    datasets = self._due(moment)
-    if not datasets:
+  def __call__(self, context: StepContext):
+    names = self._scheduled(context)
+    if not names:
       return
     self._before()
     try:
-      if moment.is_stopping:
+      if context.is_stopping:
         raise stopping.Interrupted
-      for name in datasets:
-        self._measure(name, moment)
-    except stopping.Interrupted:  # A run that continues makes up for it.
-      moment.is_stopping = moment.evaluations_due = True
-    self._progress.start()  # What was measured is not training time.
+      for name in names:
+        self._measure(name, context)
+    except stopping.Interrupted:
+      context.is_stopping = context.evaluations_pending = True
+    self._progress.start()  # Evaluations do not count as training time.
 
-  def _due(self, moment: Moment) -> tuple[str, ...]:
-    """Returns the names of what is to be measured now."""
+  def _scheduled(self, context: StepContext) -> tuple[str, ...]:
+    """Returns the names of the datasets that are scheduled for this step."""
     raise NotImplementedError
 
-  def _measure(self, name: str, moment: Moment):
+  def _measure(self, name: str, context: StepContext):
+    """Evaluates or decodes a dataset, and reports the result."""
     raise NotImplementedError
 
-  def _tell(
-    self, moment: Moment, what: str, name: str, values: dict[str, Any], told
+  def _report(
+    self,
+    context: StepContext,
+    kind: str,
+    name: str,
+    values: dict[str, Any],
+    printed: dict[str, float],
   ):
-    split = f'{what}_{name}'
-    self._writer.write_values(moment.step, split, values)
-    moment.measured[split] = evaluation.numbers(values)
-    shown = '  '.join(f'{k} {v:.4f}' for k, v in told.items())
-    self._say(f'step {moment.step}  {what} {name}: {shown}')
+    """Writes all values, and prints some of them."""
+    split = f'{kind}_{name}'
+    self._writer.write_values(context.step, split, values)
+    context.measured[split] = batch_results.numbers(values)
+    line = '  '.join(f'{k} {v:.4f}' for k, v in printed.items())
+    self._print_line(f'step {context.step}  {kind} {name}: {line}')
 
 
 class Evaluate(_Measure):
-  """Evaluates some datasets every so often, and all of them at the end.
+  """Evaluates some datasets every `eval_interval_steps`, and all at the end.
 
-  What comes next of the training data is evaluated before it is trained on,
+  The next training batch is evaluated, too, before the model is trained on it,
   under the name `train`, unless `eval_skip_train` is set.
   """
 
@@ -103,10 +120,10 @@ class Evaluate(_Measure):
     self,
     data: dict[str, base_input.BaseInput],
     *,
-    peek: Callable[[], prefetching.FedBatch | None],
+    peek: Callable[[], DeviceBatch | None],
     **common,
   ):
-    """Sets it up.
+    """Makes the action.
 
     Args:
       data: the datasets by name.
@@ -125,19 +142,19 @@ class Evaluate(_Measure):
     during = train.eval_during_training
     self._during = tuple(data) if during is None else tuple(during)
 
-  def _due(self, moment):
+  def _scheduled(self, context):
     every = self._program.task.train.eval_interval_steps
-    in_turn = bool(every) and moment.step % every == 0
+    in_turn = bool(every) and context.step % every == 0
     names = self._during if in_turn else ()
-    if moment.is_last:
+    if context.is_last_step:
       names = tuple(self._data)
     if in_turn and not self._program.task.train.eval_skip_train:
       names = (_NEXT, *names)
     return names
 
-  def _measure(self, name, moment):
+  def _measure(self, name, context):
     mdl_vars = self._program.eval_vars(
-      moment.state, use_ema=self._program.task.train.eval_use_ema_states
+      context.state, use_ema=self._program.task.train.eval_use_ema_states
     )
     if name == _NEXT and not self._program.task.train.eval_skip_train:
       values = self._next_train_batch(mdl_vars)
@@ -149,22 +166,22 @@ class Evaluate(_Measure):
         task_program=self._program,
         mdl_vars=mdl_vars,
         put=self._put,
-        examples_path=self._examples_path(name, moment.step),
+        examples_path=self._examples_path(name, context.step),
         stop=self._stop,
       )
-    found = evaluation.numbers(values)
-    names = dict.fromkeys((self._program.loss_aggregator.loss_name, *_TOLD))
-    told = {k: found[k] for k in names if k in found}
-    self._tell(moment, 'eval', name, values, told)
+    found = batch_results.numbers(values)
+    names = dict.fromkeys((self._program.loss_aggregator.loss_name, *_PRINTED))
+    printed = {k: found[k] for k in names if k in found}
+    self._report(context, 'eval', name, values, printed)
 
   def _next_train_batch(self, mdl_vars) -> dict[str, Any]:
-    fed = self._peek()
-    if fed is None:
+    batch = self._peek()
+    if batch is None:
       return {}
-    means = evaluation.Means(self._program)
-    outputs = self._program.eval_step(mdl_vars, fed.arrays)
-    means.add(jax.device_get(outputs.replace(per_example={})))
-    return means.result()
+    aggregator = batch_results.StepAggregator(self._program)
+    outputs = self._program.eval_step(mdl_vars, batch.arrays)
+    aggregator.add(jax.device_get(outputs.replace(per_example={})))
+    return aggregator.result()
 
   def _examples_path(self, name: str, step: int) -> pathlib.Path | None:
     if not self._program.task.evaluate.write_per_example_out:
@@ -174,10 +191,10 @@ class Evaluate(_Measure):
 
 
 class Decode(_Measure):
-  """Decodes all datasets that are to be decoded every so often."""
+  """Decodes all decode datasets every `decode_interval_steps`."""
 
   def __init__(self, data: dict[str, base_input.BaseInput], **common):
-    """Sets it up.
+    """Makes the action.
 
     Args:
       data: the datasets by name.
@@ -186,35 +203,35 @@ class Decode(_Measure):
     super().__init__(**common)
     self._data = data
 
-  def _due(self, moment):
+  def _scheduled(self, context):
     train = self._program.task.train
     every = train.decode_interval_steps
     if not every:
       return ()
     in_turn = (
-      moment.step % every == 0
-      and moment.step >= train.decode_start_after_n_steps
+      context.step % every == 0
+      and context.step >= train.decode_start_after_n_steps
     )
-    return tuple(self._data) if in_turn or moment.is_last else ()
+    return tuple(self._data) if in_turn or context.is_last_step else ()
 
-  def _measure(self, name, moment):
+  def _measure(self, name, context):
     values = decoding.decode(
       self._data[name],
       task_program=self._program,
       mdl_vars=self._program.eval_vars(
-        moment.state, use_ema=self._program.task.train.decode_use_ema_states
+        context.state, use_ema=self._program.task.train.decode_use_ema_states
       ),
       put=self._put,
       path=self._folder
       / 'decode_out'
       / name
-      / f'decode_out_{moment.step}_shard_0.jsonl',
+      / f'decode_out_{context.step}_shard_0.jsonl',
       profile=self._profile(name),
       stop=self._stop,
     )
-    found = evaluation.numbers(values).items()
-    told = dict(itertools.islice(found, _MAX_TOLD))
-    self._tell(moment, 'decode', name, values, told)
+    found = batch_results.numbers(values).items()
+    printed = dict(itertools.islice(found, _MAX_PRINTED))
+    self._report(context, 'decode', name, values, printed)
 
   def _profile(self, name: str) -> profiling.Profile | None:
     decode = self._program.task.decode

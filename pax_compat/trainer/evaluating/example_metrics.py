@@ -1,4 +1,4 @@
-"""Metrics that an input makes of all examples together.
+"""Metrics that an input computes of all examples together.
 
 Shapes: B batch of all processes together.
 """
@@ -15,23 +15,27 @@ from pax_compat import base_input, errors
 from pax_compat.metrics import example_outputs
 from pax_compat.trainer.evaluating import gathering
 
-# How the metrics' names begin.
+# Prefixes of the metrics' names.
 _PREFIXES = {'eval': 'scoring_eval', 'decode': 'decoder'}
 
 
 class ExampleMetrics:
-  """Keeps the rows of an evaluation or decoding that count, and their outputs.
+  """Collects the examples of an evaluation or decoding, and their outputs.
 
-  On processes but the first it keeps nothing.
+  Padding rows are left out. Only the first process collects.
+
+  Attributes:
+    enabled: whether the input has such metrics; otherwise nothing is added.
   """
 
   def __init__(self, data: base_input.BaseInput, kind: str):
-    """Begins with nothing.
+    """Starts without an example.
 
     Args:
-      data: makes the metrics.
+      data: computes the metrics.
       kind: 'eval' or 'decode'.
     """
+    self.enabled = data.has_example_metrics(kind)
     self._data = data
     self._kind = kind
     self._kept: list[tuple[dict[str, Any], Mapping]] = []
@@ -39,11 +43,11 @@ class ExampleMetrics:
   def add_arrays(
     self, examples: gathering.Examples, outputs: Mapping[str, np.ndarray]
   ):
-    """Takes a batch.
+    """Adds a batch.
 
     Args:
       examples: its rows.
-      outputs: what the model said of each, [B, ...] by name.
+      outputs: the per-example outputs, [B, ...] by name.
     """
     self._add(
       examples,
@@ -56,16 +60,15 @@ class ExampleMetrics:
   def add_pairs(
     self, examples: gathering.Examples, pairs: Sequence[tuple[str, Any]]
   ):
-    """Takes a batch.
+    """Adds a batch.
 
     Args:
       examples: its rows.
-      pairs: what `process_decode_out` has returned of them: (key, value) of the
-        rows that count, or of all rows.
+      pairs: the (key, value) pairs of `process_decode_out`, either of the rows
+        with a weight or of all rows.
 
     Raises:
-      UserError: there are neither as many pairs as rows, nor as rows that
-        count.
+      UserError: the number of pairs is neither of the two.
     """
     counted = np.flatnonzero(examples.counts)
     values = [value for _, value in pairs]
@@ -75,8 +78,8 @@ class ExampleMetrics:
       raise errors.UserError(
         f'{self._data.name}: process_decode_out has returned {len(values)}'
         f' (key, value) pairs of a batch of {len(examples.counts)} rows, of'
-        f' which {len(counted)} count; expected {len(counted)} pairs, or'
-        f' {len(examples.counts)}, for the metrics that the input makes'
+        f' which {len(counted)} have a weight; expected {len(counted)} or'
+        f' {len(examples.counts)} pairs for the metrics of the input'
       )
     self._add(examples, dict(zip(counted, values, strict=True)))
 
@@ -88,15 +91,15 @@ class ExampleMetrics:
       self._kept.append((host, output))
 
   def values(self, outputs_path: pathlib.Path | None) -> dict[str, Any]:
-    """Returns the metrics, as values that a `MetricWriter` takes, by name.
+    """Returns the metrics by name, as values that a `MetricWriter` takes.
 
-    On processes but the first there are none.
+    They are empty if not `enabled`, and except on the first process.
 
     Args:
-      outputs_path: the file of what the model says of each example. Beside it
-        goes what the input says of them, if it does. None writes nothing.
+      outputs_path: the file of the per-example outputs. The input's lines for
+        the examples, if any, are written next to it. None writes nothing.
     """
-    if jax.process_index():
+    if not self.enabled or jax.process_index():
       return {}
     found = self._data.example_metrics(self._kind, self._kept)
     if outputs_path is not None:

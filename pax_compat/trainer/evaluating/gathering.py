@@ -1,4 +1,4 @@
-"""What all processes know of a batch, for the first of them.
+"""Gathers the rows of a batch from all processes, for the first of them.
 
 Shapes: B batch of all processes together, P processes.
 """
@@ -13,20 +13,20 @@ from pax_compat import errors
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
-from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.feeding.pipeline import DeviceBatch
 
-# Lengths are rounded up to powers of two, at least this one: each that is new
-# is compiled for.
+# Lengths are rounded up to powers of two, at least this one, because each new
+# length is compiled.
 _LEAST_BYTES = 1024
 
 
 class Examples(NamedTuple):
-  """The rows of a batch, as far as they do not come from the model.
+  """The rows of a batch, without the model's outputs.
 
   Attributes:
-    host: the fields that stayed on the host, by path, [B, ...]; none on
-      processes but the first.
-    counts: [B], bool, which rows count.
+    host: the fields that stayed on the host, by path, [B, ...]; empty except on
+      the first process.
+    counts: [B], bool, which rows have a weight.
   """
 
   host: dict[str, np.ndarray]
@@ -34,27 +34,27 @@ class Examples(NamedTuple):
 
 
 def examples(
-  fed: prefetching.FedBatch, sharding: partitioning.BatchSharding
+  batch: DeviceBatch, sharding: partitioning.BatchSharding
 ) -> Examples:
   """Returns the rows of a batch of all processes, each once.
 
   All processes call it at the same time.
 
   Args:
-    fed: this process's batch.
+    batch: this process's batch.
     sharding: how batches are split.
 
   Raises:
-    UserError: a field that stays on the host has not a row for each example.
+    UserError: a field that stays on the host does not have B rows.
   """
-  rows = example_rows.num_rows(fed.arrays)
-  weights = example_weights(fed.arrays)
+  rows = example_rows.num_rows(batch.arrays)
+  weights = example_weights(batch.arrays)
   counts = np.ones(rows, bool) if weights is None else whole(weights) != 0
-  return Examples(_host_fields(fed.host, rows, sharding), counts)
+  return Examples(_host_fields(batch.host, rows, sharding), counts)
 
 
 def whole(tree: Any) -> Any:
-  """Returns arrays that are split over all processes' devices, as numpy's.
+  """Returns arrays that are split over all processes' devices, as numpy arrays.
 
   All processes call it at the same time.
   """
@@ -62,7 +62,7 @@ def whole(tree: Any) -> Any:
 
 
 def example_weights(batch: NestedMap) -> jax.Array | None:
-  """Returns what rows weigh [B], where the batch, or its task's, says it."""
+  """Returns the rows' weights [B]; None if the batch has none."""
   inner = [x for x in batch.values() if isinstance(x, NestedMap)]
   for fields in (batch, *inner):
     if example_rows.WEIGHTS in fields:
@@ -81,29 +81,33 @@ def _host_fields(host, rows: int, sharding) -> dict[str, np.ndarray]:
   if not host or jax.process_count() == 1:
     return host
   data = np.frombuffer(host_fields.to_bytes(host), np.uint8)
-  place = np.int32(sharding.infeed_host_index)
-  sizes = np.array([data.size, place], np.int32)
-  sizes, places = multihost_utils.process_allgather(sizes).T  # Each [P].
+  local = np.array([data.size, sharding.infeed_host_index], np.int32)
+  sizes, indices = multihost_utils.process_allgather(local).T  # Each [P].
   room = max(_LEAST_BYTES, 1 << (int(sizes.max()) - 1).bit_length())
   sent = np.zeros(room, np.uint8)
   sent[: data.size] = data
   received = multihost_utils.process_allgather(sent)  # [P, room]
   if jax.process_index():
     return {}
-  parts: dict[int, dict[str, np.ndarray]] = {}
-  for text, size, index in zip(received, sizes, places, strict=True):
-    if int(index) not in parts:  # Others read the same rows.
-      parts[int(index)] = host_fields.from_bytes(text[:size].tobytes())
-  return _in_order([parts[i] for i in sorted(parts)], rows, sharding)
+  by_host: dict[int, dict[str, np.ndarray]] = {}
+  for data, size, index in zip(received, sizes, indices, strict=True):
+    if int(index) not in by_host:  # Replicas read the same rows.
+      by_host[int(index)] = host_fields.from_bytes(data[:size].tobytes())
+  return _in_order([by_host[i] for i in sorted(by_host)], rows, sharding)
 
 
-def _in_order(parts, rows: int, sharding) -> dict[str, np.ndarray]:
-  """Puts the rows of `parts`, in order of `infeed_host_index`, in their places.
+def _in_order(of_hosts, rows: int, sharding) -> dict[str, np.ndarray]:
+  """Returns the rows of all hosts in the order of the global batch.
+
+  Args:
+    of_hosts: fields by path, for each `infeed_host_index`.
+    rows: B.
+    sharding: how batches are split.
 
   Raises:
-    UserError: they do not have the same fields.
+    UserError: hosts have different fields.
   """
-  names = [sorted(part) for part in parts]
+  names = [sorted(fields) for fields in of_hosts]
   if any(found != names[0] for found in names):
     raise errors.UserError(
       'the fields that stay on the host differ between processes: '
@@ -111,6 +115,6 @@ def _in_order(parts, rows: int, sharding) -> dict[str, np.ndarray]:
     )
   order = np.argsort(np.concatenate(sharding.rows_of_hosts(rows)))
   return {
-    name: np.concatenate([part[name] for part in parts])[order]
+    name: np.concatenate([fields[name] for fields in of_hosts])[order]
     for name in names[0]
   }

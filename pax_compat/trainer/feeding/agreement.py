@@ -1,14 +1,13 @@
-"""Whether all processes read the same: equally many batches, of equal shapes.
+"""Cross-host checks: whether all processes read equal data.
 
-Each process finds out for itself when its data ends. One that had fewer batches
-than another would leave it alone in the step that all make together, which then
-waits for ever. So processes compare before each step.
+Each process reaches the end of its data by itself. If one has fewer batches
+than another, the other one waits forever in a collective step. So processes
+compare what they read before each step.
 
 Legend: P processes.
 """
 
 import hashlib
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -21,14 +20,15 @@ from pax_compat.nested_map import NestedMap
 _DIGEST_BYTES = 8
 
 
-class Agreement:
-  """Compares what processes read, batch by batch; costs nothing with one.
+class CrossHostCheck:
+  """Compares the number, shapes and order of batches between processes.
 
-  All processes make the same calls. They all raise where they disagree.
+  All processes make the same calls, and all raise if they differ. With a single
+  process it does nothing.
   """
 
   def __init__(self, name: str):
-    """Has compared nothing.
+    """Starts before the first batch.
 
     Args:
       name: of the dataset.
@@ -40,22 +40,22 @@ class Agreement:
     """Compares the next batch.
 
     Args:
-      shapes: of the batch; None where this process has no batch left.
-      order: `BaseInput.order_digest` right after the batch; None where
-        processes read different data.
+      shapes: of the batch; None if this process has no batch left.
+      order: `BaseInput.order_digest` right after the batch; None if processes
+        read different data.
 
     Raises:
-      UserError: not all processes have a batch, or batches have other shapes,
-        or processes read other examples or another order.
+      UserError: not all processes have a batch, or shapes, examples or their
+        order differ between processes.
     """
     if jax.process_count() == 1:
       return
-    mine = [shapes and 'there', shapes, order]
-    parts = np.stack([_digest(part) for part in mine])
-    there, shapes, order = np.moveaxis(
-      multihost_utils.process_allgather(parts), 1, 0
+    local = [shapes and 'has a batch', shapes, order]
+    digests = np.stack([_digest(value) for value in local])
+    has_batch, shapes, order = np.moveaxis(
+      multihost_utils.process_allgather(digests), 1, 0
     )  # Each [P, bytes].
-    ended = ~there.any(axis=-1)
+    ended = ~has_batch.any(axis=-1)
     if ended.any() and not ended.all():
       self._raise(
         f'after batch {self._count}, the last one on processes'
@@ -73,23 +73,25 @@ class Agreement:
         )
     self._count += 1
 
-  def _raise(self, told: str):
+  def _raise(self, difference: str):
     raise errors.UserError(
-      f'the dataset {self._name!r} is not the same on all processes: {told};'
-      ' expected the same examples in the same order everywhere. Perhaps files'
-      ' differ between machines, or the order is drawn at random'
+      f'the dataset {self._name!r} is not the same on all processes:'
+      f' {difference}; expected the same examples in the same order'
+      ' everywhere. Perhaps files differ between machines, or the order is'
+      ' random'
     )
 
 
-class SharedRows:
-  """Compares what processes feed whose devices hold the same rows.
+class ReplicaRowCheck:
+  """Compares the rows of processes whose devices hold replicas of them.
 
-  Where a mesh splits a model over processes they must read the same, which an
-  input that shuffles at random does not. Without such a mesh it costs nothing.
+  If a mesh splits a model over processes, these must read the same rows, which
+  an input that shuffles at random does not. Without such a mesh it does
+  nothing.
   """
 
   def __init__(self, data: base_input.BaseInput):
-    """Has seen no batch.
+    """Starts before the first batch.
 
     Args:
       data: the input.
@@ -98,26 +100,24 @@ class SharedRows:
     self._are_shared = data.num_infeed_hosts < jax.process_count()
     self._read = hashlib.blake2b(digest_size=_DIGEST_BYTES)
 
-  def noting(self, get_next: Callable[[], NestedMap]) -> NestedMap:
-    """Returns the batch that `get_next` returns, and notes what is in it."""
-    batch = get_next()
+  def record(self, batch: NestedMap):
+    """Adds a batch to the digest."""
     if self._are_shared:
       for leaf in jax.tree.leaves(batch):
         self._read.update(host_fields.canonical_bytes(np.asarray(leaf)))
-    return batch
 
   def digest(self) -> bytes:
-    """Returns what tells all that was noted so far."""
+    """Returns the digest of all batches that were recorded so far."""
     return self._read.digest()
 
   def check(self, digest: bytes):
-    """Compares what was read up to some batch; all processes make the call.
+    """Compares digests; all processes make the call.
 
     Args:
-      digest: what `digest` returned after the batch.
+      digest: what `digest` returned after a batch.
 
     Raises:
-      UserError: processes have other examples in the same rows.
+      UserError: replicas of the same rows have different examples.
     """
     if not self._are_shared:
       return
@@ -137,12 +137,12 @@ class SharedRows:
         )
 
 
-def _digest(told: str | bytes | None) -> np.ndarray:
-  """Returns a few bytes, zeros for what is not there."""
-  if told is None:
+def _digest(value: str | bytes | None) -> np.ndarray:
+  """Returns a digest [bytes], zeros for None."""
+  if value is None:
     return np.zeros([_DIGEST_BYTES], np.uint8)
-  told = told.encode() if isinstance(told, str) else told
-  digest = hashlib.blake2b(told, digest_size=_DIGEST_BYTES).digest()
+  value = value.encode() if isinstance(value, str) else value
+  digest = hashlib.blake2b(value, digest_size=_DIGEST_BYTES).digest()
   return np.frombuffer(digest, np.uint8)
 
 

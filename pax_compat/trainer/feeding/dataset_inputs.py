@@ -14,7 +14,7 @@ class Inputs:
   Attributes:
     train: the training input.
     eval: the eval inputs by name.
-    decode: the inputs that are decoded, by name.
+    decode: the inputs to decode, by name.
   """
 
   train: base_input.BaseInput
@@ -35,25 +35,24 @@ class Inputs:
 
     Args:
       datasets: configs of the training input and the eval inputs.
-      decode_datasets: configs of those that are decoded.
-      num_infeed_hosts: how many processes read different examples.
-      infeed_host_index: which of them this one is.
-      input_checkpointing_enabled: whether the training input must tell its
+      decode_datasets: configs of the inputs to decode.
+      num_infeed_hosts: number of processes that read different examples.
+      infeed_host_index: which of them this process is.
+      input_checkpointing_enabled: whether the training input must have a
         state.
-      known_ids: how many ids of tokens the model knows; None if that is
-        uncertain.
+      known_ids: number of token ids that the model knows; None if uncertain.
 
     Raises:
       UserError: names are not unique, there is not exactly one training input,
-        or an input cannot be built. Fields of any of them that do not go
-        together are found before the first is built.
+        or an input cannot be built. Fields of all of them are checked before
+        the first is built.
     """
     names = _unique_names(datasets)
     _unique_names(decode_datasets)
     training = [config.name for config in datasets if config.is_training]
     if len(training) != 1:
       raise errors.UserError(
-        f'of the datasets {", ".join(names) or "(there is none)"},'
+        f'of the datasets {", ".join(names) or "(none)"},'
         f' {len(training)} are training datasets; expected exactly one with'
         ' is_training=True'
       )

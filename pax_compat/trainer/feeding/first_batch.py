@@ -1,23 +1,23 @@
-"""What a model is made of: the first batch, or what is known of batches."""
+"""The example that initialises a model: the first batch, or specs of it."""
 
 from pax_compat import base_input, checkpoints, errors
 from pax_compat.experiments import resolved
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.feeding import pipeline, prefetching
 
 
 class FirstBatch:
-  """The first batch of a training input, if need be before it is there.
+  """The first batch of a training input, or specs of it.
 
-  Where the experiment knows what batches are like, nothing waits for the input:
-  the model is built and compiled while the first batch is read, which is then
-  held against what was known.
+  If the experiment declares specs, nothing waits for the input: the model is
+  built and compiled while the first batch is read, which is then compared with
+  the specs.
 
   Attributes:
-    example: what the model is initialised with, without the fields that stay on
-      the host; only its shapes matter.
-    is_known_before: whether that was known without a batch of the input.
+    example: initialises the model, without the fields that stay on the host;
+      only its shapes matter.
+    is_known_before: whether `example` was known without reading a batch.
   """
 
   example: NestedMap
@@ -30,20 +30,19 @@ class FirstBatch:
     *,
     enforced: bool,
   ):
-    """Asks the experiment, or else the input.
+    """Takes the specs of the experiment, or else peeks at the input.
 
     Args:
       experiment: the experiment.
       data: its training input. No batch is taken from it.
-      enforced: whether what the experiment says of batches must hold.
+      enforced: whether batches must have the specs of the experiment.
 
     Raises:
-      UserError: the input has no batch, or another one than the experiment
-        says.
+      UserError: the input has no batch, or the batch differs from the specs.
     """
     self._data = data
     self._specs = _specs(experiment, data) if enforced else None
-    # Where batches differ, no single one makes the whole model.
+    # If batches differ, no single one initialises the whole model.
     alike = type(data).example_batch is base_input.BaseInput.example_batch
     self.is_known_before = self._specs is not None and alike
     if self.is_known_before:
@@ -52,28 +51,21 @@ class FirstBatch:
     batch = _peeked(data)
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
-    self._check(batch)
+    self.check(batch)
     self.example = host_fields.for_devices(
       data.example_batch(batch), data.is_host_field
     )
 
-  def get_next_padded(self) -> NestedMap:
-    """Returns the next batch of the input, as its own method does.
+  def check(self, batch: NestedMap):
+    """Compares the first batch with the specs; ignores later ones.
 
     Raises:
-      UserError: it is the first one, and not as the experiment says.
-      StopIteration: the data is at its end.
+      UserError: they differ.
     """
-    batch = self._data.get_next_padded()
-    self._check(batch)
-    return batch
-
-  def _check(self, batch: NestedMap):
-    """Holds the first batch against what the experiment says of batches."""
     specs, self._specs = self._specs, None
     if specs is None:
       return
-    wanted, found = _described(specs), _described(self._data.specs_of(batch))
+    wanted, found = _by_path(specs), _by_path(self._data.specs_of(batch))
     nothing = 'nothing'
     lines = [
       f'{path}: expected {wanted.get(path, nothing)}, got'
@@ -83,15 +75,15 @@ class FirstBatch:
     ]
     if lines:
       raise errors.UserError(
-        'the first training batch is not what'
-        ' get_input_specs_provider_params() says'
-        ' (Train.enforce_input_specs=False lets it pass):\n  '
+        'the first training batch differs from'
+        ' get_input_specs_provider_params()'
+        ' (Train.enforce_input_specs=False skips this check):\n  '
         + '\n  '.join(lines)
       )
 
 
 def _peeked(data: base_input.BaseInput) -> NestedMap | None:
-  """Returns what `peek_padded` does, waited for as other batches are."""
+  """Returns `peek_padded`, awaited by a `Prefetcher` as other batches are."""
 
   def peek():
     batch = data.peek_padded()
@@ -99,15 +91,14 @@ def _peeked(data: base_input.BaseInput) -> NestedMap | None:
       raise StopIteration
     return batch
 
-  with prefetching.Feeder(
-    peek,
-    lambda batch: batch,
+  with prefetching.Prefetcher(
+    pipeline.Pipeline([pipeline.read(peek)]),
     max_batches=1,
     check=data.raise_if_broken,
     interrupt=data.interrupt,
-  ) as feeder:
-    fed = feeder.peek()
-  return None if fed is None else fed.arrays
+  ) as prefetcher:
+    first = prefetcher.peek()
+  return None if first is None else first.arrays
 
 
 def _specs(experiment, data: base_input.BaseInput) -> NestedMap | None:
@@ -117,7 +108,7 @@ def _specs(experiment, data: base_input.BaseInput) -> NestedMap | None:
   return data.specs_of(provider.Instantiate().get_input_specs())
 
 
-def _described(specs: NestedMap) -> dict[str, str]:
+def _by_path(specs: NestedMap) -> dict[str, str]:
   return {
     path: f'{x.dtype}[{",".join(map(str, x.shape))}]'
     for path, x in checkpoints.state_paths(specs).items()

@@ -1,4 +1,4 @@
-"""Where the training input stands: in a checkpoint, and after a restart."""
+"""Input checkpointing: saves and restores the training input's position."""
 
 import base64
 import zlib
@@ -12,32 +12,31 @@ from jax.experimental import multihost_utils
 
 from pax_compat import base_input, errors
 
-# What a checkpoint calls the training input's state.
+# Key of the training input's state in a checkpoint.
 _INPUT = 'input'
-# States of several processes are sent as arrays of a multiple of this length,
-# so that few lengths are compiled.
+# States are padded to a multiple of this length before they are gathered, so
+# that few lengths are compiled.
 _ROUND_BYTES = 1 << 12
 
 
 class InputPosition:
-  """Takes the state of the training input, and takes the input to a state.
+  """Gets, saves and restores the state of the training input.
 
-  An input that has a state is asked for it after each batch, in the thread that
-  reads, which is ahead of the steps. So the state that is saved with a step is
-  the one that came with the step's batch.
+  The prefetching thread gets the state after each batch, ahead of the steps. So
+  a checkpoint has the state that came with its step's batch.
 
   All processes make the same calls.
   """
 
   def __init__(self, data: base_input.BaseInput, *, demanded: bool):
-    """Asks the input whether it has a state.
+    """Checks whether the input has a state.
 
     Args:
       data: the training input, from which nothing was read yet.
       demanded: whether it must have one.
 
     Raises:
-      UserError: it must, and has none.
+      UserError: it must, and does not.
     """
     self._data = data
     self._demanded = demanded
@@ -45,25 +44,25 @@ class InputPosition:
     if self._wrong and demanded:
       raise errors.UserError(
         'Train.enable_input_checkpointing is set, and the training input'
-        f' {data.name!r} has no part in that: {self._wrong}; expected an input'
+        f' {data.name!r} does not support it: {self._wrong}; expected an input'
         ' with get_state() and set_state(), or the field not to be set'
       )
 
   def get_state(self) -> bytes | None:
-    """Returns where the input stands; None where it cannot tell."""
+    """Returns the state of the input; None if it does not have one."""
     return None if self._wrong else self._data.get_state()
 
   def begin(self, step: int, extra: Mapping[str, Any] | None):
-    """Takes the input to where it should go on, and logs how exact that is.
+    """Moves the input to its start, and logs whether that is exact.
 
     Args:
-      step: how many steps were made before.
-      extra: what the checkpoint that the run continues from says beside the
-        weights; None for a run that has no checkpoint of its own.
+      step: number of steps made before.
+      extra: metadata of the checkpoint that the run continues from; None for a
+        run without a checkpoint.
 
     Raises:
-      UserError: the state is not one of the input's, or it does not fit and is
-        demanded.
+      UserError: the input refuses the state, or an exact start is demanded and
+        not possible.
     """
     if extra is None:
       self._start(step)
@@ -127,13 +126,13 @@ class InputPosition:
     )
 
   def to_save(self, state: bytes | None) -> dict[str, Any]:
-    """Returns what a checkpoint is to say of the input, as JSON values.
+    """Returns the input's entry in a checkpoint, as JSON values.
 
     Args:
       state: what this process's `get_state` returned after the step's batch.
 
     Raises:
-      UserError: the state should be the same on all hosts, and is not.
+      UserError: the state must be the same on all hosts, and differs.
     """
     if state is None:
       return {}
@@ -148,29 +147,29 @@ class InputPosition:
     }
 
   def _why_no_state(self) -> str:
-    """Returns why the input has no state, '' if it has one, on all hosts."""
+    """Returns why the input has no state; '' if it has one on all hosts."""
     wrong = ''
     try:
       self._data.get_state()
     except NotImplementedError as e:
       wrong = f'a {_class_name(self._data)} has no state'
       if self._data.children():
-        wrong += f', as {e} has none'
+        wrong += f', because {e} has no state'
     except errors.UserError as e:
-      wrong = f'it cannot tell its state: {e}'
+      wrong = f'its state is not available: {e}'
     if jax.process_count() > 1:
       none = multihost_utils.process_allgather(np.bool_(wrong))
       wrong = wrong or ('it has no state on some hosts' if none.any() else '')
     return wrong
 
   def _why_not_fitting(self, saved: Mapping[str, Any] | None) -> str:
-    """Returns why a checkpoint's state is not for this input, '' if it is."""
+    """Returns why a checkpoint's state does not fit; '' if it does."""
     data = self._data
     if saved is None:
-      return 'the checkpoint has no state of it'
+      return 'the checkpoint has no state of the input'
     if saved['class'] != _class_name(data):
       return (
-        f'the state in the checkpoint is of a {saved["class"]}, and the input'
+        f'the checkpoint has the state of a {saved["class"]}, and the input'
         f' is a {_class_name(data)}'
       )
     if saved['hosts'] == data.num_infeed_hosts or (
@@ -179,15 +178,15 @@ class InputPosition:
       return ''
     return (
       f'the state in the checkpoint is for {_hosts_text(saved["hosts"])}, and'
-      f' now it is read by {_hosts_text(data.num_infeed_hosts)}'
+      f' this run has {_hosts_text(data.num_infeed_hosts)}'
     )
 
   def _states_of_hosts(self, state: bytes) -> list[bytes]:
-    """Returns the state of each infeed host, or a single one for all."""
+    """Returns the state of each infeed host, or a single state for all."""
     if jax.process_count() == 1:
       return [state]
-    about = [self._data.infeed_host_index, len(state), zlib.crc32(state)]
-    gathered = multihost_utils.process_allgather(np.array(about, np.uint32))
+    local = [self._data.infeed_host_index, len(state), zlib.crc32(state)]
+    gathered = multihost_utils.process_allgather(np.array(local, np.uint32))
     hosts, sizes, sums = gathered.T.tolist()
     if self._data.state_fits_any_hosts:
       if len(set(sums)) > 1:

@@ -1,4 +1,4 @@
-"""What a run writes into its folder before it starts to train."""
+"""Files that a run writes into its folder before it starts to train."""
 
 import math
 import pathlib
@@ -18,22 +18,22 @@ def write(
   program: TaskProgram,
   dumps: dict[str, str],
 ):
-  """Writes the configs, the parameter table, and an experiment's own texts.
+  """Writes the configs, the parameter table, and an experiment's own files.
 
   Args:
     folder: of the run.
-    configs: configs and lists of configs, by what their paths begin with.
+    configs: configs and lists of configs, by the root of their paths.
     program: of the task.
-    dumps: texts by file name.
+    dumps: contents by file name.
   """
   if jax.process_index() != 0:
     return
-  texts = {
+  files = {
     'config.txt': config_text.to_text(configs),
     'parameters.txt': parameter_table(program),
     **dumps,
   }
-  for name, text in texts.items():
+  for name, text in files.items():
     job_dir.write_text(folder / name, text)
 
 
@@ -61,6 +61,6 @@ def parameter_table(program: TaskProgram) -> str:
 
 
 def num_parameters(program: TaskProgram) -> int:
-  """Returns how many numbers the model's variables hold."""
+  """Returns the number of elements of the model's variables."""
   leaves = jax.tree.leaves(program.abstract_state.mdl_vars)
   return sum(math.prod(x.shape) for x in leaves)

@@ -1,4 +1,4 @@
-"""Tests of what happens every so often, without a run where it can be."""
+"""Tests of actions, without a run where possible."""
 
 import gc
 import json
@@ -10,9 +10,10 @@ from pax_compat.trainer import actions
 from tests.pax_compat.trainer import lines
 
 
-def _moment(step=1, **fields):
-  return actions.Moment(
-    **dict(step=step, is_last=False, is_stopping=False, state=None) | fields
+def _context(step=1, **fields):
+  return actions.StepContext(
+    **dict(step=step, is_last_step=False, is_stopping=False, state=None)
+    | fields
   )
 
 
@@ -20,16 +21,16 @@ def _moment(step=1, **fields):
   ('fields', 'ends'),
   [
     ({}, False),
-    (dict(is_last=True), True),
+    (dict(is_last_step=True), True),
     (dict(is_stopping=True), True),
     (dict(stops_early=True), True),
   ],
 )
-def test_when_a_run_ends(fields, ends):
-  assert _moment(**fields).ends == ends
+def test_the_last_step_of_a_run(fields, ends):
+  assert _context(**fields).is_last_step_of_run == ends
 
 
-def test_garbage_is_collected_in_turn_only():
+def test_garbage_is_collected_at_its_interval_only():
   class Cycle:
     alive = 0
 
@@ -45,7 +46,7 @@ def test_garbage_is_collected_in_turn_only():
     left = []
     for step in range(1, 8):
       Cycle()
-      collect(_moment(step))
+      collect(_context(step))
       left.append(Cycle.alive)
       assert not gc.isenabled()
   assert left == [1, 2, 0, 1, 2, 0, 1]
@@ -53,7 +54,7 @@ def test_garbage_is_collected_in_turn_only():
 
 
 class Asked:
-  """Remembers what it was asked, and says yes at a step."""
+  """Records its calls, and returns True at a step."""
 
   def __init__(self, stop_at=None):
     self.stop_at = stop_at
@@ -73,10 +74,10 @@ def _train(folder, asked, **train):
     task.early_stopping_fn = lambda *args: asked(*args)
   experiment = lines.Lines(task)
   experiment.train(folder)
-  return experiment.said
+  return experiment.printed
 
 
-def test_what_an_early_stopping_function_is_told(tmp_path):
+def test_the_arguments_of_an_early_stopping_function(tmp_path):
   asked = Asked()
   _train(tmp_path / 'run', asked, decode_interval_steps=4)
   assert [call[2:] for call in asked.calls] == [
@@ -98,8 +99,10 @@ def test_what_an_early_stopping_function_is_told(tmp_path):
 
 def test_a_run_that_stops_early(tmp_path):
   folder = tmp_path / 'run'
-  said = _train(folder, Asked(stop_at=4))
-  assert said[-2].startswith('stops early after step 4, because the early_stop')
+  printed = _train(folder, Asked(stop_at=4))
+  assert printed[-2].startswith(
+    'stops early after step 4, because the early_stop'
+  )
   assert lines.steps(folder, 'eval_dev') == [2, 4]
   manifests = (folder / 'checkpoints' / 'manifests').iterdir()
   assert {path.stem for path in manifests} == {'2', '4'}
@@ -107,17 +110,17 @@ def test_a_run_that_stops_early(tmp_path):
   assert _train(folder, Asked())[-1] == (
     'the run was stopped early after step 4 already'
   )
-  said = _train(folder, None)
-  assert said[0] == 'continues from the checkpoint of step 4'
+  printed = _train(folder, None)
+  assert printed[0] == 'continues from the checkpoint of step 4'
   assert lines.steps(folder, 'eval_dev') == [2, 4, 6]
 
 
 def test_at_the_last_step_there_is_nothing_to_stop(tmp_path):
-  said = _train(tmp_path / 'run', Asked(stop_at=6))
-  assert not any('stops early' in line for line in said)
+  printed = _train(tmp_path / 'run', Asked(stop_at=6))
+  assert not any('stops early' in line for line in printed)
 
 
-def test_a_checkpoint_says_how_its_run_ended(tmp_path):
+def test_a_checkpoint_records_how_its_run_ended(tmp_path):
   class Checkpointer:
     def save(self, step, state, extra):
       saved.append((step, json.loads(json.dumps(extra))))
@@ -129,10 +132,10 @@ def test_a_checkpoint_says_how_its_run_ended(tmp_path):
   for step, fields in (
     (4, {}),
     (5, {}),
-    (6, dict(is_stopping=True, evaluations_due=True)),
+    (6, dict(is_stopping=True, evaluations_pending=True)),
     (7, dict(stops_early=True)),
   ):
-    save(_moment(step, **fields))
+    save(_context(step, **fields))
   assert [(step, *extra.values()) for step, extra in saved] == [
     (5, 5, False, False),
     (6, 6, True, False),

@@ -1,4 +1,4 @@
-"""A model of straight lines that says all that a model can say, and its runs.
+"""A linear model with every kind of output, and its runs.
 
 Its loss is the mean square of `y - x w - b`, over the rows that count.
 """
@@ -50,11 +50,11 @@ class Line(base_model.BaseModel):
 
   Attributes:
     noise: how much normal noise is added to the loss.
-    says: whether there are summaries.
+    has_summaries: whether there are summaries.
   """
 
   noise: float = 0.0
-  says: bool = False
+  has_summaries: bool = False
 
   def setup(self):
     self.create_variable('w', WeightHParams([DIMS], WeightInit.Constant(0.5)))
@@ -75,7 +75,7 @@ class Line(base_model.BaseModel):
     loss = jnp.sum(squares * weights) / total
     if self.noise:
       loss += self.noise * jax.random.normal(self.next_prng_key())
-    if self.says:
+    if self.has_summaries:
       self._say(input_batch.x)
     metrics = NestedMap(
       loss=(loss, total),
@@ -97,7 +97,7 @@ class Line(base_model.BaseModel):
     predictions = self.compute_predictions(input_batch)
     weights = input_batch.eval_sample_weights
     drawn = jax.random.normal(self.next_prng_key())
-    if self.says:
+    if self.has_summaries:
       self._say(input_batch.x)
     return (
       NestedMap(num_decoded=(jnp.sum(weights), 1.0)),
@@ -194,12 +194,12 @@ class Lines(base_experiment.BaseExperiment):
   """An experiment with a task that is given, 10 rows to evaluate, 6 to decode.
 
   Attributes:
-    said: the lines that its runs say.
+    printed: the lines that its runs print.
   """
 
   def __init__(self, config: config_lib.Config):
     self._task = config
-    self.said: list[str] = []
+    self.printed: list[str] = []
 
   def task(self):
     return self._task.clone()
@@ -216,11 +216,13 @@ class Lines(base_experiment.BaseExperiment):
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
     experiment = resolved.resolve(self, name='lines')
-    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
+    run.train(
+      experiment, job_log_dir=str(folder), print_line=self.printed.append
+    )
 
 
 def train(folder: pathlib.Path, **fields) -> Lines:
-  """Runs `task(**fields)` for 4 steps unless said; returns the experiment."""
+  """Runs `task(**fields)` for 4 steps by default; returns the experiment."""
   experiment = Lines(task(**dict(num_train_steps=4) | fields))
   experiment.train(folder)
   return experiment

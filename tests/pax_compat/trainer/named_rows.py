@@ -1,4 +1,4 @@
-"""Rows with fields that stay on the host, which say which rows they are."""
+"""Rows with fields that stay on the host, with the number of each row."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Tests of meshes and of what is split over them."""
+"""Tests of meshes, and of sharding over them."""
 
 import json
 
@@ -60,15 +60,15 @@ def test_the_mesh_must_use_up_the_devices():
     ([None, ['data', 'mdl']], (None, ('data', 'mdl'))),
   ],
 )
-def test_a_weight_is_split_as_it_says(mesh, mapping, spec):
+def test_a_weight_has_the_sharding_of_its_mapping(mesh, mapping, spec):
   sharding = partitioning.weight_sharding(mesh, _weight([4, 4], mapping))
   assert sharding.spec == PartitionSpec(*spec)
 
 
-def test_an_axis_that_the_mesh_has_not(mesh):
-  with pytest.raises(errors.UserError, match="axis 'model', .*mean: mdl"):
+def test_an_axis_that_is_not_in_the_mesh(mesh):
+  with pytest.raises(errors.UserError, match="split over 'model', .*mean: mdl"):
     partitioning.weight_sharding(mesh, _weight([4, 4], [None, 'model']))
-  with pytest.raises(errors.UserError, match="axis 'x'"):
+  with pytest.raises(errors.UserError, match="split over 'x'"):
     partitioning.weight_sharding(mesh, _weight([4], [('data', 'x')]))
 
 
@@ -91,7 +91,7 @@ def test_slices_need_devices_within_them():
     errors.UserError, match=r'dcn_mesh_shape \[2, 1\] needs an'
   ):
     partitioning.create_mesh(None, None, (2, 1))
-  with pytest.raises(errors.UserError, match='has not as many numbers'):
+  with pytest.raises(errors.UserError, match='has 1 numbers; expected 2'):
     partitioning.create_mesh((1, 1), ('data', 'mdl'), (1,))
   with pytest.raises(
     errors.UserError,
@@ -113,7 +113,7 @@ def test_slices_need_devices_within_them():
     (dict(map_2d=[['data'], 'mdl']), [(), ('data',), ('data', 'mdl')]),
   ],
 )
-def test_inputs_are_split_as_the_task_says(mesh, mapping, specs):
+def test_inputs_are_split_by_inputs_split_mapping(mesh, mapping, specs):
   sharding = partitioning.batch_sharding(mesh, mapping)
   for ndim, spec in enumerate(specs):
     want = NamedSharding(mesh, PartitionSpec(*spec))
@@ -121,20 +121,20 @@ def test_inputs_are_split_as_the_task_says(mesh, mapping, specs):
 
 
 @pytest.mark.parametrize(
-  ('mapping', 'said'),
+  ('mapping', 'message'),
   [
     (dict(map_2d=['data']), r'map_2d is .*expected a mesh axis.* 2 dimension'),
     (dict(map2=['data', None]), "has the key 'map2'; expected map_1d, map_2d"),
     (dict(map_0d=[]), "has the key 'map_0d'"),
-    (dict(map_1d=['x']), "map_1d: split over the mesh axis 'x'"),
+    (dict(map_1d=['x']), "map_1d: split over 'x'"),
     (
       dict(map_1d=['mdl'], map_2d=['data', None]),
       'splits the first dimension in 2 ways',
     ),
   ],
 )
-def test_mappings_of_inputs_that_make_no_sense(mesh, mapping, said):
-  with pytest.raises(errors.UserError, match=said):
+def test_invalid_mappings_of_inputs(mesh, mapping, message):
+  with pytest.raises(errors.UserError, match=message):
     partitioning.batch_sharding(mesh, mapping)
 
 
@@ -159,7 +159,7 @@ _EIGHT_DEVICES = """
     parts = {s.index[0].start or 0 for s in x['x'].addressable_shards}
     return [sorted(parts), np.asarray(x['x']).ravel().tolist()]
 
-  said = {
+  results = {
     'data': split((8,), ('data',)),
     'both': split((2, 2, 2), ('replica', 'data', 'mdl')),
     'mdl': split((2, 4), ('data', 'mdl')),
@@ -172,7 +172,7 @@ _EIGHT_DEVICES = """
   try:
     partitioning.global_batch(batch, partitioning.batch_sharding(mesh))
   except errors.UserError as e:
-    said['batch_error'] = str(e)
+    results['batch_error'] = str(e)
   weight = base_layer.WeightHParams(
     [8, 12], tensor_split_dims_mapping=(None, ('data', 'mdl'))
   )
@@ -180,12 +180,12 @@ _EIGHT_DEVICES = """
     by_length = partitioning.batch_sharding(mesh, {'map_2d': ('data', 'mdl')})
     partitioning.global_batch({'x': np.ones([8, 3])}, by_length)
   except errors.UserError as e:
-    said['length_error'] = str(e)
+    results['length_error'] = str(e)
   try:
     partitioning.weight_sharding(mesh, weight)
   except errors.UserError as e:
-    said['weight_error'] = str(e)
-  print(json.dumps(said))
+    results['weight_error'] = str(e)
+  print(json.dumps(results))
 """
 
 
@@ -195,9 +195,9 @@ def on_eight_devices():
 
 
 def test_batches_on_eight_devices(on_eight_devices):
-  said = on_eight_devices
+  results = on_eight_devices
   # The rows at which the devices' parts start.
-  starts = {k: v[0] for k, v in said.items() if not k.endswith('error')}
+  starts = {k: v[0] for k, v in results.items() if not k.endswith('error')}
   assert starts == {
     'data': [0, 1, 2, 3, 4, 5, 6, 7],
     'both': [0, 2, 4, 6],
@@ -206,9 +206,9 @@ def test_batches_on_eight_devices(on_eight_devices):
     'slices': [0, 2, 4, 6],
     'mapped': [0, 2, 4, 6],
   }
-  assert all(said[k][1] == list(range(16)) for k in starts)
+  assert all(results[k][1] == list(range(16)) for k in starts)
   for part in ("'src.ids'", '[6, 3]', '4 device(s)', 'a multiple of 4'):
-    assert part in said['batch_error']
+    assert part in results['batch_error']
 
 
 def test_a_weight_that_eight_devices_cannot_share(on_eight_devices):
@@ -234,7 +234,7 @@ _TWO_PROCESSES = """
   from tests.pax_compat.trainer import lines
 
   mine = jax.process_index()
-  said = {}
+  results = {}
   for name, names in (('across', ('data', 'mdl')), ('within', ('mdl', 'data'))):
     mesh = partitioning.create_mesh((2, 2), names)
     sharding = partitioning.batch_sharding(mesh)
@@ -251,20 +251,20 @@ _TWO_PROCESSES = """
       state, outputs = made.train_step(state, batch)
       losses.append(float(outputs['loss']))
     own = [partitioning.local_rows(batch.y).tolist(), batch.y.shape[0]]
-    said[name] = [hosts, sharding.infeed_host_index, losses, own]
+    results[name] = [hosts, sharding.infeed_host_index, losses, own]
   mesh = partitioning.create_mesh((1, 2), ('data', 'mdl'), (2, 1))
-  said['slices'] = [[d.process_index for d in row] for row in mesh.devices]
+  results['slices'] = [[d.process_index for d in row] for row in mesh.devices]
   mesh = partitioning.create_mesh((2, 1), ('data', 'mdl'), (1, 2))
-  said['slices of mdl'] = [
+  results['slices of mdl'] = [
     [d.process_index for d in row] for row in mesh.devices
   ]
-  print(json.dumps(said))
+  print(json.dumps(results))
 """
 
 
 @pytest.fixture(scope='module')
 def on_two_processes():
-  """Returns what two processes say that have two devices each."""
+  """Returns the results of two processes with two devices each."""
   printed = launching.run_on_processes(_TWO_PROCESSES, 2, devices=2)
   return [json.loads(text) for text in printed]
 
@@ -275,7 +275,7 @@ def on_two_processes():
 def test_processes_read_what_their_devices_hold(on_two_processes, name, places):
   """Where both hold the same examples, both read the same."""
   want, _, _ = lines.losses(3, w=np.full(lines.DIMS, 0.5), b=0.0)
-  found = [said[name] for said in on_two_processes]
+  found = [results[name] for results in on_two_processes]
   assert [tuple(place) for *place, _, _ in found] == places
   for _, _, losses, _ in found:
     np.testing.assert_allclose(losses, want, rtol=1e-5)
@@ -287,6 +287,6 @@ def test_processes_read_what_their_devices_hold(on_two_processes, name, places):
 
 
 def test_slices_are_what_slow_links_connect(on_two_processes):
-  for said in on_two_processes:
-    assert said['slices'] == [[0, 0], [1, 1]]
-    assert said['slices of mdl'] == [[0, 1], [0, 1]]
+  for results in on_two_processes:
+    assert results['slices'] == [[0, 0], [1, 1]]
+    assert results['slices of mdl'] == [[0, 1], [0, 1]]

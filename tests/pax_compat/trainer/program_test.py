@@ -44,7 +44,7 @@ def test_the_state_is_donated(made):
   assert all(x.is_deleted() for x in jax.tree.leaves(first))
 
 
-def test_the_first_state_depends_on_the_seed_only(made):
+def test_the_initial_state_depends_on_the_seed_only(made):
   one, again = made.init_state(tiny.batch(0)), made.init_state(tiny.batch(1))
   jax.tree.map(np.testing.assert_array_equal, one, again)
   other = tiny.make_program(tiny.task(random_seed=5)).init_state(tiny.batch())
@@ -80,7 +80,7 @@ def test_eval_step_is_the_model_without_learning(made):
 
 
 def test_gradients_are_those_of_the_loss(made):
-  """One step of plain gradient descent, worked out beside the program."""
+  """A step of plain gradient descent, computed independently."""
   task = tiny.task()
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.5)
   plain = tiny.make_program(task)
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_the_loss(made):
 
 
 class Noisy(base_model.BaseModel):
-  """Says all that a model can say: a loss of w^2 + 10 w, and noise."""
+  """Has every kind of output: a loss of w^2 + 10 w, and noise."""
 
   def setup(self):
     self.create_variable('w', WeightHParams([], WeightInit.Constant(3.0)))
@@ -124,14 +124,14 @@ class Noisy(base_model.BaseModel):
     return NestedMap(loss=(self.theta.w**2, 1), kept=(kept, 1)), NestedMap()
 
 
-def test_what_else_a_model_may_say():
+def test_other_outputs_of_a_model():
   task = tasks_lib.SingleTask.config(model=Noisy.config())
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   data = NestedMap(x=np.ones([8, 100], np.float32))
   mesh = partitioning.create_mesh(None, None)
   made = program.create(task.Instantiate(), mesh, data)
   state = made.init_state(data)
-  # What was said while the model was initialised is not part of the state.
+  # Summaries of the initialisation are not part of the state.
   assert set(state.mdl_vars) == {PARAMS, NON_TRAINABLE}
   calls = [float(state.mdl_vars[NON_TRAINABLE]['calls'])]
   history = []
@@ -157,16 +157,18 @@ def test_what_else_a_model_may_say():
   assert evaluated['kept'] == 1
 
 
-def test_a_loss_that_the_model_has_not():
+def test_a_loss_that_is_not_a_metric_of_the_model():
   task = tiny.task()
   task.train.learner.loss_name = 'los'
   made = tiny.make_program(task)
-  with pytest.raises(errors.UserError, match="metric 'los', .*mean: .*loss"):
+  with pytest.raises(
+    errors.UserError, match="loss_key names 'los', .*mean: .*loss"
+  ):
     made.train_step(made.init_state(tiny.batch()), tiny.batch())
 
 
 class Pulled(base_model.BaseModel):
-  """Pulls at the vectors of `ids` [B] with the given forces [B, 3]."""
+  """Has the given gradients [B, 3] for the vectors of `ids` [B]."""
 
   def setup(self):
     self.create_child(
@@ -183,7 +185,7 @@ class Pulled(base_model.BaseModel):
     return NestedMap(loss=(predictions, 1.0)), NestedMap()
 
 
-def test_facts_about_looked_up_rows_reach_the_learner():
+def test_metadata_of_looked_up_rows_reaches_the_learner():
   task = tasks_lib.SingleTask.config(model=Pulled.config())
   task.train.learner.optimizer = optimizers.Sgd.config(learning_rate=0.1)
   forces = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
@@ -226,7 +228,7 @@ def test_the_sum_of_losses_is_minimised():
   np.testing.assert_allclose(outputs['total_loss'], outputs['loss'], rtol=1e-6)
 
 
-def test_a_metric_in_the_place_of_the_sum():
+def test_a_metric_with_the_name_of_the_sum():
   class Same(lines.Line):
     def compute_loss(self, predictions, input_batch):
       metrics, out = super().compute_loss(predictions, input_batch)
@@ -234,7 +236,7 @@ def test_a_metric_in_the_place_of_the_sum():
 
   aggregator = base_metrics.MultiLossAggregator.config(loss_keys=['loss'])
   made = _lines_program(model=Same.config(), loss_aggregator=aggregator)
-  with pytest.raises(errors.UserError, match="'total_loss', which is what the"):
+  with pytest.raises(errors.UserError, match="'total_loss', which is the name"):
     _step(made, lines.rows(0))
 
 
@@ -255,9 +257,13 @@ def test_an_invalid_step_changes_nothing_but_the_count():
 
 
 def test_collections_that_may_change():
-  task = lines.task(model=dict(says=True), apply_mutable_list=[NON_TRAINABLE])
+  task = lines.task(
+    model=dict(has_summaries=True), apply_mutable_list=[NON_TRAINABLE]
+  )
   _, outputs = _step(lines.make_program(task), lines.rows(0))
-  assert 'first' not in outputs.scalar_names() and not outputs.large
+  assert (
+    'first' not in outputs.scalar_names() and not outputs.non_scalar_summaries
+  )
 
 
 def test_variables_stay_as_they_are_in_evaluations():
@@ -268,28 +274,30 @@ def test_variables_stay_as_they_are_in_evaluations():
   assert state.mdl_vars[NON_TRAINABLE]['calls'] == 0
 
 
-def test_what_only_summaries_need_is_worked_out_when_due():
-  made = lines.make_program(lines.task(model=dict(says=True)))
+def test_what_only_summaries_need_is_computed_with_summaries():
+  made = lines.make_program(lines.task(model=dict(has_summaries=True)))
   state = made.init_state(lines.rows(0))
   losses = []
-  for step, due in enumerate([False, True, False, True]):
+  for step, enabled in enumerate([False, True, False, True]):
     w = np.asarray(state.mdl_vars[PARAMS]['w'])
     batch = lines.rows(step * lines.BATCH)
-    state, outputs = made.train_step(state, batch, np.bool_(due))
+    state, outputs = made.train_step(state, batch, np.bool_(enabled))
     losses.append(float(outputs['loss']))
-    assert outputs.is_due == due
+    assert outputs.has_summaries == enabled
     assert set(outputs.norms) == {
       *('vars/w', 'vars/b'),
       *('learning/var_norm', 'learning/applied_grad_norm'),
     }
-    assert set(outputs.norms) <= set(outputs.scalar_names()) or not due
-    rms = np.sqrt(np.mean(w**2)) if due else 0
+    assert set(outputs.norms) <= set(outputs.scalar_names()) or not enabled
+    rms = np.sqrt(np.mean(w**2)) if enabled else 0
     np.testing.assert_allclose(outputs['vars/w'], rms, rtol=1e-5)
     moved = np.asarray(state.mdl_vars[PARAMS]['w']) - w
     applied = float(outputs['learning/applied_grad_norm'])
-    assert applied >= np.linalg.norm(moved) * (1 - 1e-4) if due else not applied
-    counts = outputs.large['all'].value.counts
-    assert counts.sum() == (batch.x.size if due else 0)
+    assert (
+      applied >= np.linalg.norm(moved) * (1 - 1e-4) if enabled else not applied
+    )
+    counts = outputs.non_scalar_summaries['all'].value.counts
+    assert counts.sum() == (batch.x.size if enabled else 0)
   assert made.train_step._cache_size() == 1
   # The steps themselves are the same.
   want, _, _ = lines.losses(4, w=np.full(lines.DIMS, 0.5), b=0.0)
@@ -297,14 +305,14 @@ def test_what_only_summaries_need_is_worked_out_when_due():
 
 
 class Rowless(lines.Line):
-  """Says something of its batch, as if it were of its examples."""
+  """Has outputs of the batch in place of per-example outputs."""
 
   def compute_loss(self, predictions, input_batch):
     metrics, _ = super().compute_loss(predictions, input_batch)
     return metrics, NestedMap(mean=jnp.mean(predictions))
 
 
-def test_outputs_of_examples_have_rows():
+def test_per_example_outputs_have_rows():
   task = lines.task()
   task.model = Rowless.config()
   task.evaluate.write_per_example_out = True
@@ -317,7 +325,7 @@ def test_outputs_of_examples_have_rows():
 
 
 @pytest.mark.parametrize(
-  ('result', 'said'),
+  ('result', 'message'),
   [
     (lambda metrics: metrics, r'Other\.compute_loss returns NestedMap; expect'),
     (
@@ -326,7 +334,7 @@ def test_outputs_of_examples_have_rows():
     ),
   ],
 )
-def test_a_loss_that_is_none(result, said):
+def test_invalid_results_of_compute_loss(result, message):
   class Other(lines.Line):
     def compute_loss(self, predictions, input_batch):
       metrics, _ = super().compute_loss(predictions, input_batch)
@@ -339,7 +347,7 @@ def test_a_loss_that_is_none(result, said):
     lambda: made.eval_step(state.mdl_vars, batch),
     lambda: made.train_step(state, batch),
   ):
-    with pytest.raises(errors.UserError, match=said):
+    with pytest.raises(errors.UserError, match=message):
       step()
 
 

@@ -9,36 +9,40 @@ from tests.pax_compat import trainer_runs, two_tasks
 
 def _train(folder, steps):
   experiment = type('TwoTasks', (two_tasks.TwoTasks,), {'STEPS': steps})()
-  said = []
+  printed = []
   experiment = resolved.resolve(experiment, name='two')
-  run.train(experiment, job_log_dir=str(folder), say=said.append)
-  return said
+  run.train(experiment, job_log_dir=str(folder), print_line=printed.append)
+  return printed
 
 
 def test_a_run_that_continues_is_like_one_without_a_break(tmp_path):
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
-  said = _train(whole, 8)
-  assert said[0] == 'starts with 7 new parameters'
-  assert said[-1] == 'compiled the train step for 2 shape(s)'
+  printed = _train(whole, 8)
+  assert printed[0] == 'starts with 7 new parameters'
+  assert printed[-1] == 'compiled the train step for 2 shape(s)'
   _train(parts, 3)
   assert _train(parts, 8)[0] == 'continues from the checkpoint of step 3'
   trainer_runs.assert_same_state(whole, parts, 8)
   losses = trainer_runs.losses(whole)
   assert losses == trainer_runs.losses(parts) and len(losses) == 8
-  told = trainer_runs.metrics(whole)
-  # Each step tells of its own task.
+  metrics = trainer_runs.metrics(whole)
+  # Each step has the metrics of its task.
   tasks = [
-    {task for task in two_tasks.DIMS if (step, 'train', f'{task}/loss') in told}
+    {
+      task
+      for task in two_tasks.DIMS
+      if (step, 'train', f'{task}/loss') in metrics
+    }
     for step in range(1, 9)
   ]
   assert all(len(found) == 1 for found in tasks)
   assert set.union(*tasks) == set(two_tasks.DIMS)
   for step, [task] in enumerate(tasks, 1):
-    assert told[step, 'train', f'{task}/loss'] == losses[step - 1]
-    assert (step, 'train', f'{task}/learning/lr') in told
+    assert metrics[step, 'train', f'{task}/loss'] == losses[step - 1]
+    assert (step, 'train', f'{task}/learning/lr') in metrics
   for task in two_tasks.DIMS:
     split = f'eval_dev_{task}'
-    assert told[8, split, 'loss'] == told[8, split, f'{task}/loss']
+    assert metrics[8, split, 'loss'] == metrics[8, split, f'{task}/loss']
   path = whole / 'decode_out/dev_short/decode_out_8_shard_0.jsonl'
   lines = [json.loads(line) for line in path.read_text().splitlines()]
   assert len(lines) == 8 and all(len(line['value']) == 2 for line in lines)

@@ -1,4 +1,4 @@
-"""Whole runs of `pax_compat.trainer.run`, in processes of their own."""
+"""Whole runs of `pax_compat.trainer.run`, in separate processes."""
 
 import contextlib
 import json
@@ -19,13 +19,13 @@ NEXT_LOSS = 'eval_train', 'loss'
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  """Returns the folder and the process of a run that nothing disturbed."""
+  """Returns the folder and the process of an undisturbed run."""
   folder = tmp_path_factory.mktemp('finished') / 'run'
   return folder, trainer_runs.train(folder)
 
 
 def _held(tmp_path, at: int, data: str = 'train', **settings):
-  """Returns settings that hold back a batch, and the file that frees it."""
+  """Returns settings that delay a batch, and the file that releases it."""
   free = tmp_path / 'free'
   return {data: {'wait_at': at, 'wait_for': str(free)}, **settings}, free
 
@@ -82,7 +82,7 @@ def test_files_of_a_run(finished):
   ]
 
 
-def test_what_a_run_says(finished):
+def test_the_output_of_a_run(finished):
   lines = finished[1].stdout.splitlines()
   assert lines[0] == 'starts with 764 new parameters'
   assert re.fullmatch(r'step 1  loss \d\.\d+', lines[1])
@@ -128,8 +128,8 @@ def test_a_killed_run_continues_exactly(tmp_path, finished, where):
   free.touch()
   done = trainer_runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
-  told = f'continues from the checkpoint of step {saved}\n'
-  assert done.stdout.startswith(told)
+  expected = f'continues from the checkpoint of step {saved}\n'
+  assert done.stdout.startswith(expected)
   _assert_equal_runs(folder, finished)
 
 
@@ -152,7 +152,7 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
   command = trainer_runs.flags(folder)
   with trainer_runs.start(command, output=tmp_path, settings=settings) as run:
     run.wait_until(lambda: _is_waited_for(free))
-    # Of two steps at most it has not told.
+    # At most two steps are not yet printed.
     run.wait_until(lambda: f'step {saved[-1] - 1}/12' in run.stdout)
     run.process.send_signal(number)
     run.wait_until(lambda: f'got signal {number:d}' in run.stderr)
@@ -170,8 +170,8 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
 
   done = trainer_runs.python(*command, settings=settings)
   assert done.returncode == 0, done.stderr
-  told = f'continues from the checkpoint of step {saved[-1]}\n'
-  assert done.stdout.startswith(told)
+  expected = f'continues from the checkpoint of step {saved[-1]}\n'
+  assert done.stdout.startswith(expected)
   _assert_equal_runs(folder, finished)
 
 
@@ -183,7 +183,7 @@ def test_a_finished_run_is_left_alone(tmp_path, finished):
   assert trainer_runs.contents(folder) == before
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, finished):
+def test_a_damaged_checkpoint_is_skipped(tmp_path, finished):
   folder = shutil.copytree(finished[0], tmp_path / 'run')
   trainer_runs.truncate(folder, 12)
   done = trainer_runs.train(folder)
@@ -262,8 +262,8 @@ def test_two_processes_train_and_stop_as_one(tmp_path, finished):
 
   # What two saved, one continues.
   done = trainer_runs.train(folder)
-  told = f'continues from the checkpoint of step {step}\n'
-  assert done.stdout.startswith(told)
+  expected = f'continues from the checkpoint of step {step}\n'
+  assert done.stdout.startswith(expected)
   assert len(trainer_runs.metrics(folder)) == len(
     trainer_runs.metrics(finished[0])
   )
@@ -280,8 +280,8 @@ def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
       assert run.end() == 1, run.stderr
   failed, ended = both[fails], both[1 - fails]
   assert 'ArithmeticError: batch 7 cannot be counted' in failed.stderr
-  told = f'error: process {fails} has failed: batch 7 cannot be counted\n'
-  assert told in ended.stderr
+  expected = f'error: process {fails} has failed: batch 7 cannot be counted\n'
+  assert expected in ended.stderr
   assert 'Traceback' not in ended.stderr
 
 
@@ -294,7 +294,7 @@ def _assert_close_losses(folder, finished):
     )
 
 
-def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
+def test_the_error_of_an_input_is_printed_and_harms_nothing(tmp_path, finished):
   folder = tmp_path / 'run'
   command = trainer_runs.flags(folder)
   done = trainer_runs.python(*command, settings={'train': {'fail_at': 7}})
@@ -309,7 +309,7 @@ def test_a_failing_input_is_told_and_harms_nothing(tmp_path, finished):
   _assert_equal_runs(folder, finished)
 
 
-def test_an_input_that_ends_is_a_mistake(tmp_path):
+def test_an_input_that_ends_is_an_error(tmp_path):
   folder = tmp_path / 'run'
   done = trainer_runs.python(
     *trainer_runs.flags(folder), settings={'train': {'end': 7}}
@@ -330,7 +330,7 @@ def test_a_lingvo_experiment_trains_and_continues(tmp_path):
     for name in ('Dev', 'Test'):
       assert f'step {steps}  eval {name}: loss ' in done.stdout
     assert trainer_runs.steps_saved(folder)[-1] == steps
-  # Lingvo's reader cannot be positioned; the log says what it does instead.
+  # Lingvo's reader cannot be positioned; the log line has the alternative.
   assert (
     'LmInput cannot be positioned at batch 3: after this restart it reads a'
     ' fresh shuffle' in done.stderr

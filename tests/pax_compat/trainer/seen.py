@@ -1,4 +1,4 @@
-"""Runs whose metrics say which examples each step saw."""
+"""Runs whose metrics show which examples each step read."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Shuffled(base_input.BaseInput):
   Attributes:
     batch_size: of this host.
     hold_at: the number of the batch, of those that are read since the start,
-      that never comes; a file tells that it is waited for.
+      that never comes; a file is created when it is awaited.
     hold_file: that file, with this host's number behind.
     stop_at: the number of the batch at which the process gets a SIGTERM.
     fail_at: the number of the batch at which an error is raised.
@@ -89,7 +89,7 @@ class Shuffled(base_input.BaseInput):
 
 
 class Stateless(Shuffled):
-  """Goes on where resume_at says only."""
+  """Has no state; continues by `resume_at` only."""
 
   def resume_at(self, step):
     self._consumed = step * self.batch_size * self.num_infeed_hosts
@@ -115,10 +115,10 @@ def in_order(start: int, end: int) -> np.ndarray:
 class Experiment(base_experiment.BaseExperiment):
   """Trains for 12 steps, and saves every third.
 
-  It evaluates nothing but, where it is told so, the next training batch.
+  It evaluates nothing, or the next training batch only.
 
   Attributes:
-    said: the lines that its runs say.
+    printed: the lines that its runs print.
   """
 
   def __init__(
@@ -145,7 +145,7 @@ class Experiment(base_experiment.BaseExperiment):
     ) | (train or {})
     self._early_stopping_fn = early_stopping_fn
     self._data = cls.config(name='train', is_training=True, **data)
-    self.said: list[str] = []
+    self.printed: list[str] = []
 
   def task(self):
     made = tasks_lib.SingleTask.config(model=Seen.config())
@@ -160,7 +160,9 @@ class Experiment(base_experiment.BaseExperiment):
   def train(self, folder: pathlib.Path):
     """Runs it, in this process."""
     experiment = resolved.resolve(self, name='seen')
-    run.train(experiment, job_log_dir=str(folder), say=self.said.append)
+    run.train(
+      experiment, job_log_dir=str(folder), print_line=self.printed.append
+    )
 
 
 def examples(folder: pathlib.Path) -> list[list[int]]:

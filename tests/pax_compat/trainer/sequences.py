@@ -1,6 +1,6 @@
 """Sequences of many lengths that can be asked for by number.
 
-And what an evaluation on them says, as a process of its own may print it.
+And the metrics of an evaluation on them, for a separate process to print.
 """
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 from pax_compat.inputs import indexed_input
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
-from pax_compat.trainer.evaluating import evaluation
+from pax_compat.trainer.evaluating import batch_results, evaluation
 from tests.pax_compat.trainer import tiny
 
 
@@ -71,4 +71,4 @@ def print_metrics(path: str, count: int, rows: int):
     mdl_vars=jax.tree.unflatten(treedef, arrays),
     put=lambda b: partitioning.global_batch(b, made.batch_sharding),
   )
-  print(json.dumps(evaluation.numbers(found)))
+  print(json.dumps(batch_results.numbers(found)))

@@ -1,4 +1,4 @@
-"""A language model on a mesh of eight devices: where all of its state lies.
+"""A language model on a mesh of eight devices: the sharding of its state.
 
 The mesh is 2x2x2: replicas, data and model. Weights are split over data and
 model.
@@ -63,7 +63,7 @@ _EIGHT_DEVICES = """
     return found
 
   mesh = partitioning.create_mesh(tiny.MESH, tiny.MESH_AXES)
-  said = {}
+  results = {}
   for name, optimizer in sharding_test.OPTIMIZERS.items():
     task = tiny.task(split=True, layers=2)
     task.train.learner.optimizer = optimizer
@@ -72,18 +72,18 @@ _EIGHT_DEVICES = """
     before = places(first)
     state, history = tiny.train(made, sharding_test.STEPS)
     assert places(state) == before
-    said[name] = dict(
+    results[name] = dict(
       losses=[outputs['loss'] for outputs in history],
       mdl_vars=places(state.mdl_vars),
       opt_state=places(state.opt_state),
       batch=places(tiny.put(made, tiny.batch())),
     )
-  print(json.dumps(said))
+  print(json.dumps(results))
 """
 
 
 @pytest.fixture(scope='module')
-def said():
+def results():
   return json.loads(launching.run_on_eight_devices(_EIGHT_DEVICES))
 
 
@@ -102,16 +102,16 @@ def _assert_split(place, spec, path):
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_every_weight_lies_where_it_is_declared(said, name):
-  weights = said[name]['mdl_vars']
+def test_every_weight_has_its_declared_sharding(results, name):
+  weights = results[name]['mdl_vars']
   assert len(weights) == 4 + 2 * 17
   for path, place in weights.items():
     _assert_split(place, _weight_spec(path), path)
 
 
-def test_the_means_of_adam_lie_with_their_weights(said):
-  weights = said['adam']['mdl_vars']
-  leaves = said['adam']['opt_state']
+def test_the_moments_of_adam_are_sharded_as_their_weights(results):
+  weights = results['adam']['mdl_vars']
+  leaves = results['adam']['opt_state']
   seen = 0
   for path, place in leaves.items():
     kind, _, weight = path.partition('/lm/')
@@ -125,11 +125,13 @@ def test_the_means_of_adam_lie_with_their_weights(said):
   assert seen == 2 * len(weights)
 
 
-def test_the_factors_of_adafactor_lie_with_what_is_left_of_their_weights(said):
+def test_the_factors_of_adafactor_are_sharded_as_their_weights(
+  results,
+):
   """Rows lack the weight's last dimension, columns the one before."""
-  weights = said['adafactor']['mdl_vars']
+  weights = results['adafactor']['mdl_vars']
   factored = 0
-  for path, place in said['adafactor']['opt_state'].items():
+  for path, place in results['adafactor']['opt_state'].items():
     kind, _, weight = path.partition('/lm/')
     if not weight:
       assert place[:2] == [[], []], path
@@ -150,16 +152,16 @@ def test_the_factors_of_adafactor_lie_with_what_is_left_of_their_weights(said):
   assert factored == 1 + 2 * (4 + 2 + 3)
 
 
-def test_batches_are_split_over_replicas_and_data(said):
-  for path, (shape, spec, part, _) in said['adam']['batch'].items():
+def test_batches_are_split_over_replicas_and_data(results):
+  for path, (shape, spec, part, _) in results['adam']['batch'].items():
     assert spec == [['replica', 'data'], None], path
     assert part == [shape[0] // 4, shape[1]], path
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_losses_are_those_of_one_device(said, name):
+def test_losses_are_those_of_one_device(results, name):
   task = tiny.task(layers=2)
   task.train.learner.optimizer = OPTIMIZERS[name]
   _, history = tiny.train(tiny.make_program(task), STEPS)
   want = [outputs['loss'] for outputs in history]
-  np.testing.assert_allclose(said[name]['losses'], want, rtol=1e-6)
+  np.testing.assert_allclose(results[name]['losses'], want, rtol=1e-6)

@@ -56,7 +56,7 @@ def test_summaries_by_verbosity_and_kind():
 )
 def test_a_few_images_are_kept(shape, kept):
   image = np.random.default_rng(0).uniform(size=shape)
-  found = step_outputs.large_summaries(
+  found = step_outputs.non_scalar_summaries(
     {'i': _summary(image, SummaryType.IMAGE)}, jnp.array(True)
   )
   got = found['i'].value
@@ -68,28 +68,28 @@ def test_a_few_images_are_kept(shape, kept):
 def test_what_is_no_image():
   summary = _summary(np.zeros([4, 3]), SummaryType.IMAGE)
   with pytest.raises(errors.UserError, match=r'the shape \[4, 3\]; expected'):
-    step_outputs.large_summaries({'i': summary}, jnp.array(True))
+    step_outputs.non_scalar_summaries({'i': summary}, jnp.array(True))
 
 
-def _of(x, due):
+def _of(x, enabled):
   found = {
     'spread': Summary(x, SummaryType.HISTOGRAM),
     'words': _summary(np.frombuffer(b'hi', np.uint8), SummaryType.TEXT),
   }
-  return step_outputs.large_summaries(found, due)
+  return step_outputs.non_scalar_summaries(found, enabled)
 
 
-def test_large_summaries_are_worked_out_when_due():
+def test_non_scalar_summaries_are_computed_if_enabled():
   x = jnp.arange(10.0)
-  due = jax.jit(_of)(x, True)
-  assert due['spread'].value.counts.sum() == 10
-  assert bytes(np.asarray(due['words'].value)) == b'hi'
-  not_due = jax.jit(_of)(x, False)
-  assert jax.tree.structure(due) == jax.tree.structure(not_due)
-  assert not any(np.any(leaf) for leaf in jax.tree.leaves(not_due))
+  made = jax.jit(_of)(x, True)
+  assert made['spread'].value.counts.sum() == 10
+  assert bytes(np.asarray(made['words'].value)) == b'hi'
+  disabled = jax.jit(_of)(x, False)
+  assert jax.tree.structure(made) == jax.tree.structure(disabled)
+  assert not any(np.any(leaf) for leaf in jax.tree.leaves(disabled))
 
 
-def test_nothing_is_worked_out_before_it_is_due():
+def test_nothing_is_computed_unless_enabled():
   jaxpr = jax.make_jaxpr(_of)(jnp.arange(10.0), True)
   outer = {eqn.primitive.name for eqn in jaxpr.eqns}
   assert 'cond' in outer and 'scatter-add' not in outer

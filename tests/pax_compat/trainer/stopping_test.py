@@ -1,4 +1,4 @@
-"""Tests of being asked to stop, in this process. run_test has several."""
+"""Tests of requests to stop, in one process; run_test has several."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import threading
 import jax
 import pytest
 
-from pax_compat.trainer import run, stopping
+from pax_compat.trainer import loop, stopping
 from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer import lines
 
@@ -32,7 +32,9 @@ def _send(number=signal.SIGTERM):
   os.kill(os.getpid(), number)
 
 
-def test_the_first_signal_asks_and_the_second_has_its_usual_effect(usual):
+def test_the_first_signal_is_a_request_and_the_second_has_its_usual_effect(
+  usual,
+):
   with stopping.Stop() as stop:
     assert not stop.is_asked()
     stop.check()
@@ -70,9 +72,7 @@ def test_signals_are_left_to_the_main_thread():
   assert found == [(False, _handlers())]
 
 
-def test_signals_are_left_alone_where_processes_cannot_agree(
-  usual, monkeypatch
-):
+def test_signals_are_not_handled_if_processes_cannot_agree(usual, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   warned = []
   monkeypatch.setattr(
@@ -84,7 +84,7 @@ def test_signals_are_left_alone_where_processes_cannot_agree(
     stop.check_waiting()
   assert usual == [signal.SIGTERM]
   [line] = warned
-  assert line.startswith('SIGTERM and SIGINT are left alone')
+  assert line.startswith('SIGTERM and SIGINT are not handled')
 
 
 class StopsRun(lines.Rows):
@@ -126,13 +126,13 @@ def _train(folder, stopped_in=None, early_stopping_fn=None):
   if stopped_in is None:
     experiment.train(folder)
   else:
-    with pytest.raises(run.Stopped, match=r'^stopped after step \d, which is'):
+    with pytest.raises(loop.Stopped, match=r'^stopped after step \d, which is'):
       experiment.train(folder)
-  return experiment.said
+  return experiment.printed
 
 
 def _measured(folder):
-  """Returns the steps at which something was measured, nothing twice."""
+  """Returns the steps of evaluations; none of them is repeated."""
   return sorted(
     (step, split)
     for step, split, name in trainer_runs.metrics(folder)
@@ -140,7 +140,7 @@ def _measured(folder):
   )
 
 
-def test_a_run_that_is_stopped_while_it_measures(tmp_path):
+def test_a_run_that_is_stopped_during_an_evaluation(tmp_path):
   # First in an evaluation between two steps, then in the decoding at the end.
   _train(tmp_path, 'dev')
   assert trainer_runs.steps_saved(tmp_path)[-1] == 2
@@ -150,8 +150,8 @@ def test_a_run_that_is_stopped_while_it_measures(tmp_path):
   assert trainer_runs.steps_saved(tmp_path)[-1] == 4
   assert 'decode_few' not in dict(map(reversed, _measured(tmp_path)))
   # What was left out is made up for, once.
-  said = _train(tmp_path)
-  assert said[0] == 'continues from the checkpoint of step 4'
+  printed = _train(tmp_path)
+  assert printed[0] == 'continues from the checkpoint of step 4'
   assert _measured(tmp_path) == [
     (2, 'eval_dev'),
     (2, 'eval_train'),
@@ -161,9 +161,9 @@ def test_a_run_that_is_stopped_while_it_measures(tmp_path):
   ]
   assert _train(tmp_path) == ['all 4 steps are done already']
   # What is made up for may end the run.
-  for told in (
+  for expected in (
     'stops early after step 2, because',
     'the run was stopped early',
   ):
-    said = _train(early, early_stopping_fn=lambda *args: True)
-    assert said[-1].startswith(told)
+    printed = _train(early, early_stopping_fn=lambda *args: True)
+    assert printed[-1].startswith(expected)

@@ -59,7 +59,7 @@ def task(*, split=False, layers=1, **train) -> config_lib.Config:
 def make_program(
   config: config_lib.Config | None = None, mesh: Mesh | None = None
 ) -> program.TaskProgram:
-  """Returns a program of `task()`, on all devices unless said."""
+  """Returns a program of `task()`, on all devices by default."""
   mesh = partitioning.create_mesh(None, None) if mesh is None else mesh
   return program.create((config or task()).Instantiate(), mesh, batch())
 

@@ -51,7 +51,7 @@ def test_only_weights_that_match_get_noise():
   assert not added['enc']['w'].any()
 
 
-def test_every_key_has_noise_of_its_own():
+def test_every_key_has_different_noise():
   noise = _noise(vn_scale=1.0)
   one, same, other = (_added(noise, key=key) for key in (1, 1, 2))
   np.testing.assert_array_equal(one['enc']['w'], same['enc']['w'])

@@ -1,4 +1,4 @@
-"""Decoding against numpy over the rows that count."""
+"""Decoding against numpy over the rows with a weight."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.trainer import profiling
-from pax_compat.trainer.evaluating import decoding, evaluation
+from pax_compat.trainer.evaluating import batch_results, decoding
 from tests.pax_compat.trainer import lines
 
 END = 6  # rows, in batches of 4
@@ -32,7 +32,7 @@ def _decode(made, path, *, fields=None, **kwargs):
     **kwargs,
   )
   lines_read = map(json.loads, path.read_text().splitlines())
-  return evaluation.numbers(found), list(lines_read)
+  return batch_results.numbers(found), list(lines_read)
 
 
 def test_each_example_is_written(made, tmp_path):
@@ -56,8 +56,8 @@ def test_metrics_of_both_halves(made, tmp_path):
   }
 
 
-def test_what_layers_say(tmp_path):
-  task = lines.task(model=dict(says=True))
+def test_summaries_of_layers_while_decoding(tmp_path):
+  task = lines.task(model=dict(has_summaries=True))
   data = lines.Rows.config(name='few', end=END, reset_for_eval=True)
   made = lines.make_program(task)
   found = decoding.decode(
@@ -80,7 +80,7 @@ def test_what_layers_say(tmp_path):
   outputs = mute.decode_step(
     mute.init_state(lines.rows(0)).mdl_vars, lines.rows(0)
   )
-  assert not outputs.described and not outputs.large
+  assert not outputs.scalars and not outputs.non_scalar_summaries
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_random_numbers_of_batches(tmp_path, folds):
 
 
 class Halves(lines.Line):
-  """Returns something else than it should."""
+  """Returns invalid results."""
 
   on_devices: bool = True
 
@@ -129,16 +129,16 @@ class Halves(lines.Line):
 
 
 @pytest.mark.parametrize(
-  ('on_devices', 'said'),
+  ('on_devices', 'message'),
   [
     (True, r'Halves\.decode returns tuple; expected a tuple of'),
     (False, r'Halves\.process_decode_out returns list; expected a tuple of'),
   ],
 )
-def test_a_model_that_returns_something_else(tmp_path, on_devices, said):
+def test_a_model_that_returns_invalid_results(tmp_path, on_devices, message):
   task = lines.task()
   task.model = Halves.config(on_devices=on_devices)
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     _decode(lines.make_program(task), tmp_path / 'x.jsonl')
 
 

@@ -19,7 +19,7 @@ def _weights(steps):
   return w, b
 
 
-def test_evaluations_in_turn_and_at_the_end(tmp_path):
+def test_evaluations_at_intervals_and_at_the_end(tmp_path):
   lines.train(tmp_path, num_train_steps=5, eval_interval_steps=2)
   dev = lines.metrics(tmp_path, 'eval_dev')
   assert lines.steps(tmp_path, 'eval_dev') == [2, 4, 5]
@@ -87,7 +87,7 @@ def test_a_dataset_of_the_name_of_the_training_batch(tmp_path):
     (dict(decode_interval_steps=1, decode_start_after_n_steps=3), [3, 4, 5]),
   ],
 )
-def test_decoding_in_turn(tmp_path, fields, steps):
+def test_decoding_at_intervals(tmp_path, fields, steps):
   lines.train(tmp_path, num_train_steps=5, **fields)
   assert lines.steps(tmp_path, 'decode_few', 'num_decode_steps') == steps
   files = sorted((tmp_path / 'decode_out').rglob('*'))
@@ -126,14 +126,14 @@ def test_averaged_weights(tmp_path, decoded):
 
 
 @pytest.mark.parametrize('what', ['eval', 'decode'])
-def test_averages_that_nobody_keeps(tmp_path, what):
+def test_averages_that_are_not_kept(tmp_path, what):
   with pytest.raises(
     errors.UserError, match=f'Train.{what}_use_ema_states .* an ema_decay'
   ):
     lines.train(tmp_path / 'run', **{f'{what}_use_ema_states': True})
 
 
-def test_examples_are_written_where_they_are_asked_for(tmp_path):
+def test_per_example_outputs_are_written_if_enabled(tmp_path):
   task = lines.task(num_train_steps=2, eval_interval_steps=2)
   lines.Lines(task).train(tmp_path / 'one')
   assert not (tmp_path / 'one' / 'eval_out').exists()
@@ -173,12 +173,12 @@ _TWO_PROCESSES = """
   task.early_stopping_fn = decoded_enough
   experiment = Halves(task)
   experiment.train(FOLDER)
-  print(experiment.said[-2])
+  print(experiment.printed[-2])
 """
 
 
 def test_two_processes_count_every_row_once(tmp_path):
-  """The last batch that the second one evaluates has no row that counts."""
+  """The last batch of the second process has padding rows only."""
   script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
   first, second = launching.run_on_processes(script, 2)
   stopped = 'stops early after step 2, because'
@@ -199,10 +199,10 @@ def test_two_processes_count_every_row_once(tmp_path):
   assert [f.name for f in files] == [
     f'eval_out_2_shard_{process}.jsonl' for process in (0, 1)
   ]
-  told = [_read_lines(file) for file in files]
-  assert [len(examples) for examples in told] == [6, 4]
-  told = [example['square'] for examples in told for example in examples]
-  np.testing.assert_allclose(sorted(told), sorted(squares), rtol=1e-4)
+  written = [_read_lines(file) for file in files]
+  assert [len(examples) for examples in written] == [6, 4]
+  written = [example['square'] for examples in written for example in examples]
+  np.testing.assert_allclose(sorted(written), sorted(squares), rtol=1e-4)
 
   decoded = lines.metrics(tmp_path, 'decode_few')
   assert decoded[2, 'Metrics/decoded_rows'] == 6

@@ -1,4 +1,4 @@
-"""An evaluation says the same, however many processes and devices make it."""
+"""An evaluation does not depend on the number of processes and devices."""
 
 import json
 

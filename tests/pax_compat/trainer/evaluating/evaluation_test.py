@@ -1,4 +1,4 @@
-"""Evaluation against numpy over the rows that count."""
+"""Evaluation against numpy over the rows with a weight."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from pax_compat import base_metrics, errors
 from pax_compat.inputs import multi_input
 from pax_compat.trainer import partitioning, program
-from pax_compat.trainer.evaluating import evaluation
+from pax_compat.trainer.evaluating import batch_results, evaluation
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
@@ -19,7 +19,7 @@ SQUARES = (ROWS.y - ROWS.x @ np.full(lines.DIMS, 0.5)) ** 2
 
 @pytest.fixture(scope='module')
 def made():
-  return lines.make_program(lines.task(model=dict(says=True)))
+  return lines.make_program(lines.task(model=dict(has_summaries=True)))
 
 
 def _evaluate(made, data, **kwargs):
@@ -38,32 +38,32 @@ def _rows(**fields):
   ).Instantiate()
 
 
-def test_every_row_that_counts_counts_once(made):
+def test_every_row_with_a_weight_counts_once(made):
   data = _rows()
   for _ in range(2):  # The next evaluation reads the same again.
     found = _evaluate(made, data)
     assert data.read == 0
-    numbers = evaluation.numbers(found)
+    numbers = batch_results.numbers(found)
     np.testing.assert_allclose(numbers['loss'], SQUARES.mean(), rtol=1e-6)
     np.testing.assert_allclose(numbers['mean_square'], SQUARES.mean(), 1e-6)
     assert numbers['rows'] == END
     assert numbers['num_batches'] == 3
 
 
-def test_a_batch_that_only_fills_does_not_count(made):
+def test_a_batch_of_padding_rows_does_not_count(made):
   """Its loss is 0/0."""
   data = _rows(end=4, batch_size=2)
   data.end, want = 3, SQUARES[:3].mean()
   np.testing.assert_allclose(_evaluate(made, data)['loss'], want, rtol=1e-6)
-  only_fills = lines.rows(0, end=0)
-  outputs = made.eval_step(made.init_state(only_fills).mdl_vars, only_fills)
+  padding = lines.rows(0, end=0)
+  outputs = made.eval_step(made.init_state(padding).mdl_vars, padding)
   assert np.isnan(outputs['loss'])
-  means = evaluation.Means(made)
+  means = batch_results.StepAggregator(made)
   means.add(outputs)
   assert 'loss' not in means.result()
 
 
-def test_without_reset_so_many_batches_are_read_on(made):
+def test_without_reset_the_next_batches_are_read(made):
   data = _rows(end=None, reset_for_eval=False, eval_loop_num_batches=2)
   for first in (0, 8):
     found = _evaluate(made, data)
@@ -75,7 +75,7 @@ def test_without_reset_so_many_batches_are_read_on(made):
 
 
 @pytest.mark.parametrize(
-  ('fields', 'said'),
+  ('fields', 'message'),
   [
     (
       dict(end=8, reset_for_eval=False, eval_loop_num_batches=3),
@@ -84,8 +84,8 @@ def test_without_reset_so_many_batches_are_read_on(made):
     (dict(end=0), "'dev' has 0 batches; expected at least one"),
   ],
 )
-def test_too_few_batches(made, fields, said):
-  with pytest.raises(errors.UserError, match=said):
+def test_too_few_batches(made, fields, message):
+  with pytest.raises(errors.UserError, match=message):
     _evaluate(made, _rows(**fields))
 
 
@@ -118,11 +118,13 @@ def test_the_metrics_of_the_task():
   np.testing.assert_allclose(found['loss'], SQUARES.mean(), rtol=1e-6)
 
 
-def test_a_metric_that_the_model_has_not():
+def test_a_metric_that_the_model_does_not_have():
   task = lines.task()
   task.metrics = base_metrics.MeanMetrics.config(metric_keys=['los'])
   made = lines.make_program(task)
-  with pytest.raises(errors.UserError, match="'los', which .* mean: loss"):
+  with pytest.raises(
+    errors.UserError, match="'los', which is not .* mean: loss"
+  ):
     _evaluate(made, _rows())
 
 
@@ -135,7 +137,7 @@ def test_a_loss_of_several_metrics():
   np.testing.assert_allclose(found['total_loss'], 3 * SQUARES.mean(), 1e-6)
 
 
-def test_what_is_said_of_each_row(tmp_path):
+def test_per_example_outputs(tmp_path):
   task = lines.task()
   task.evaluate.write_per_example_out = True
   path = tmp_path / 'eval_out' / 'dev.jsonl'
@@ -186,7 +188,7 @@ def test_rows_of_several_examples(tmp_path):
   ]
 
 
-def test_random_numbers_differ_by_batch_and_come_again():
+def test_random_numbers_differ_by_batch_and_are_repeatable():
   task = lines.task(model=dict(noise=1.0))
   made = lines.make_program(task)
   batch = lines.rows(0)
@@ -200,7 +202,7 @@ def test_random_numbers_differ_by_batch_and_come_again():
 
 _EIGHT_DEVICES = """
   import json, pathlib, sys, tempfile
-  from pax_compat.trainer.evaluating import evaluation
+  from pax_compat.trainer.evaluating import batch_results, evaluation
   from pax_compat.trainer import partitioning, program
   from tests.pax_compat.trainer import lines
   task = lines.task()
@@ -216,7 +218,7 @@ _EIGHT_DEVICES = """
     examples_path=path,
   )
   rows = [json.loads(line)['square'] for line in path.read_text().splitlines()]
-  print(json.dumps([evaluation.numbers(found), rows]))
+  print(json.dumps([batch_results.numbers(found), rows]))
 """
 
 

@@ -1,4 +1,4 @@
-"""What stays on the host reaches models and metrics, row by row."""
+"""Fields that stay on the host reach models and metrics, row by row."""
 
 import json
 
@@ -30,8 +30,8 @@ _TWO_PROCESSES = """
 """
 
 
-def test_rows_of_two_processes_find_what_is_theirs(tmp_path):
-  """Their rows alternate in a batch, or they have the same rows."""
+def test_rows_of_two_processes_keep_their_host_fields(tmp_path):
+  """Their rows alternate in a batch, or are replicas."""
   script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
   launching.run_on_processes(script, 2, devices=2)
   for name in ('interleaved', 'repeated'):
@@ -46,9 +46,9 @@ def test_rows_of_two_processes_find_what_is_theirs(tmp_path):
       assert values[2, f'{prefix}/different'] == count
       assert values[2, f'{prefix}/right'] == 1
     files = (tmp_path / name / 'eval_out' / 'dev').iterdir()
-    said = [line for file in files for line in _lines(file)]
-    assert len(said) == 10
-    for line in said:
+    written = [line for file in files for line in _lines(file)]
+    assert len(written) == 10
+    for line in written:
       number = line['host_fields']['number']
       assert line['host_fields']['names.text'] == f'é{number}'
       np.testing.assert_array_equal(line['x'], lines.rows(number, count=1).x[0])
@@ -88,7 +88,7 @@ def _measured(measure, made, **fields):
   )
 
 
-def test_only_inputs_that_make_metrics_are_asked(made, monkeypatch):
+def test_only_inputs_with_example_metrics_are_asked(made, monkeypatch):
   step = made.eval_rows_step
   monkeypatch.setitem(vars(made), 'eval_rows_step', pytest.fail)
   found = _measured(evaluation.evaluate, made, kinds=('decode',))
@@ -100,24 +100,24 @@ def test_only_inputs_that_make_metrics_are_asked(made, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ('pairs', 'said'),
+  ('pairs', 'message'),
   [
-    ('one', r'few: .* 1 \(key, value\) pairs of a batch of 4 rows, .* 4 count'),
+    ('one', r'few: .* 1 \(key, value\) pairs of a batch of 4 rows, .* 4 have'),
     ('counted', None),
   ],
 )
-def test_as_many_pairs_as_rows(tmp_path, pairs, said):
+def test_as_many_pairs_as_rows(tmp_path, pairs, message):
   made = _program(pairs=pairs)
 
   def decode(data, **fields):
     return decoding.decode(data, path=tmp_path / 'x.jsonl', **fields)
 
-  if said is None:
+  if message is None:
     assert _measured(decode, made)['decoder/examples'] == 6
     return
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     _measured(decode, made)
-  # Nobody counts them where the input makes no metrics.
+  # The number does not matter without example metrics.
   assert _measured(decode, made, kinds=())['num_decode_steps'] == 2
 
 
@@ -130,7 +130,7 @@ class Scarce(named_rows.NamedRows):
     return batch
 
 
-def test_a_field_that_is_not_of_rows(made):
+def test_a_host_field_with_another_number_of_rows(made):
   data = Scarce.config(end=6, reset_for_eval=True).Instantiate()
   with pytest.raises(
     errors.UserError, match=r"'names.raw' .* \[3\]; expected 4 rows"
@@ -160,17 +160,17 @@ def test_an_error_of_the_metrics_is_an_error_of_the_evaluation(made):
 
 
 class Named(named_rows.Echo):
-  """Has an output of the name that is taken."""
+  """Has an output of the reserved name."""
 
   def decode(self, input_batch):
     weighted, decoded, clu = super().decode(input_batch)
     return weighted, {**decoded, 'host_fields': decoded.y}, clu
 
 
-def test_a_name_that_is_taken(tmp_path):
+def test_a_reserved_name(tmp_path):
   task = lines.task()
   task.model = Named.config()
-  with pytest.raises(errors.UserError, match="has the field 'host_fields'"):
+  with pytest.raises(errors.UserError, match="have the field 'host_fields'"):
     _measured(
       lambda data, **fields: decoding.decode(
         data, path=tmp_path / 'x.jsonl', **fields

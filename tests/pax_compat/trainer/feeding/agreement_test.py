@@ -1,11 +1,11 @@
-"""Processes that read something else find it out; none waits for ever."""
+"""Processes that read different data raise; none waits forever."""
 
 from pax_compat.trainer.feeding import agreement
 from tests.pax_compat import launching
 
 
 def test_a_single_process_agrees_with_itself():
-  alone = agreement.Agreement('Dev')
+  alone = agreement.CrossHostCheck('Dev')
   alone.check('ids[4,7]', b'any')
   alone.check(None, None)
 
@@ -18,7 +18,7 @@ def test_processes_compare_what_they_read():
     from pax_compat.trainer.feeding import agreement
 
     me = jax.process_index()
-    same = agreement.Agreement('Dev')
+    same = agreement.CrossHostCheck('Dev')
     for order in (b'a', b'b', None):
       same.check('ids[4,7]', order)
     same.check(None, b'c')
@@ -28,7 +28,7 @@ def test_processes_compare_what_they_read():
       ('ids[4,7]', b'xyz'[me:me + 1]),
       (None, b'xyz'[me:me + 1]),
     ):
-      other = agreement.Agreement('Dev')
+      other = agreement.CrossHostCheck('Dev')
       other.check('ids[4,7]', b'b')
       try:
         other.check(*last)
@@ -64,13 +64,13 @@ def test_processes_that_hold_the_same_rows_must_read_the_same():
       data = lines.Rows(
         name='Train', num_infeed_hosts=hosts, infeed_host_index=host
       )
-      shared = agreement.SharedRows(data)
+      rows = agreement.ReplicaRowCheck(data)
       texts = np.array(['a', 'b'], object)
       for x in batches:
         batch = NestedMap(x=np.array([1, x]), text=texts)
-        assert shared.noting(lambda: batch) is batch
+        rows.record(batch)
         try:
-          shared.check(shared.digest())
+          rows.check(rows.digest())
           print('same')
         except errors.UserError as e:
           print(e)

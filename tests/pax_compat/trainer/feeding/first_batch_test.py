@@ -1,4 +1,4 @@
-"""Tests of what a model is made of before the first batch is there."""
+"""Tests of the example that initialises a model before the first batch."""
 
 import logging
 import threading
@@ -14,11 +14,11 @@ from tests.pax_compat.trainer import lines, tiny
 
 
 class Known(base_input.BaseInput):
-  """Batches of which something is known before.
+  """Batches whose specs may be known in advance.
 
   Attributes:
-    known: the length that is told.
-    length: the length that they have.
+    known: the length in the specs; None without specs.
+    length: the length of the batches.
   """
 
   batch_size: int = 2
@@ -44,14 +44,14 @@ class Known(base_input.BaseInput):
 
 
 class Merging(Known):
-  """Needs a batch to make an example of."""
+  """Needs a batch for its example."""
 
   def example_batch(self, first):
     return NestedMap({**first, 'y': first.x})
 
 
 class _Experiment:
-  """Asks an input of its own."""
+  """Has the specs of a separate input."""
 
   def __init__(self, config):
     self._config = config
@@ -69,17 +69,24 @@ def _first(cls=Known, *, enforced=True, asked=True, **fields):
   return data, first_batch.FirstBatch(experiment, data, enforced=enforced)
 
 
-def _values(first) -> list[int]:
-  return [int(first.get_next_padded().x[0, 0]) for _ in range(2)]
+def _next(data, first):
+  """Returns the next batch, as the pipeline does."""
+  batch = data.get_next_padded()
+  first.check(batch)
+  return batch
 
 
-def test_what_is_known_costs_no_batch():
+def _values(data, first) -> list[int]:
+  return [int(_next(data, first).x[0, 0]) for _ in range(2)]
+
+
+def test_specs_cost_no_batch():
   data, first = _first()
   assert first.is_known_before and data.num_read == 0
   assert first.example == NestedMap(x=jax.ShapeDtypeStruct((2, 3), np.int64))
-  assert _values(first) == [1, 2]
+  assert _values(data, first) == [1, 2]
   with pytest.raises(StopIteration):
-    first.get_next_padded()
+    _next(data, first)
 
 
 @pytest.mark.parametrize(
@@ -90,28 +97,28 @@ def test_what_is_known_costs_no_batch():
     (Merging, {}, {'x', 'y'}),
   ],
 )
-def test_otherwise_the_first_batch_is_looked_at(cls, fields, names):
+def test_otherwise_the_first_batch_is_peeked_at(cls, fields, names):
   data, first = _first(cls, **fields)
   assert not first.is_known_before and data.num_read == 1
   assert first.example.keys() == names
-  assert _values(first) == [1, 2]
+  assert _values(data, first) == [1, 2]
 
 
-def test_what_a_provider_reads_is_not_taken_from_the_input():
+def test_a_batch_of_the_provider_is_not_taken_from_the_input():
   data, first = _first(known=None)
   assert first.is_known_before and data.num_read == 0
   assert first.example.x.shape == (2, 3)
-  assert _values(first) == [1, 2]
+  assert _values(data, first) == [1, 2]
 
 
-def test_the_first_batch_is_held_against_what_was_known():
-  _, first = _first(length=4)
+def test_the_first_batch_is_compared_with_the_specs():
+  data, first = _first(length=4)
   with pytest.raises(
     errors.UserError,
     match=r'Train.enforce_input_specs=False.*\n  x: expected int64\[2,3\], got'
     r' int64\[2,4\]$',
   ):
-    first.get_next_padded()
+    _next(data, first)
   with pytest.raises(errors.UserError, match='enforce_input_specs'):
     _first(Merging, length=4)
 
@@ -122,7 +129,7 @@ def test_an_input_without_a_batch():
 
 
 class _Ended(Known):
-  """Has none."""
+  """Has no batch."""
 
   def get_next(self):
     raise StopIteration
@@ -141,7 +148,7 @@ def test_the_step_that_was_compiled_ahead_is_the_one_that_runs(caplog):
 
 
 class _Compiled(logging.Handler):
-  """Notes that a train step was compiled."""
+  """Records that a train step was compiled."""
 
   def __init__(self):
     super().__init__()
@@ -181,4 +188,4 @@ def test_a_run_compiles_while_the_first_batch_is_read(
       experiment.train(tmp_path)
   finally:
     logger.removeHandler(compiled)
-  assert experiment.said[-1] == 'compiled the train step for 1 shape(s)'
+  assert experiment.printed[-1] == 'compiled the train step for 1 shape(s)'

@@ -10,7 +10,7 @@ import pytest
 
 from pax_compat import checkpoints, errors
 from pax_compat.inputs import multi_input
-from pax_compat.trainer import run
+from pax_compat.trainer import loop
 from pax_compat.trainer.feeding import input_position
 from tests.pax_compat import launching, trainer_runs
 from tests.pax_compat.trainer import seen
@@ -88,20 +88,24 @@ def test_each_host_goes_on_with_a_state_of_its_own(host):
 
 # Why a state does not fit: who saved it and who reads it, each the class and
 # the number of hosts; and the words.
-_HOSTS = 'in the checkpoint is for 2 hosts, and now it is read by 1 host'
+_HOSTS = 'in the checkpoint is for 2 hosts, and this run has 1 host'
 MISFITS = {
   'hosts': ((seen.OfItsHosts, 2), (seen.OfItsHosts, 1), _HOSTS),
   'class': (
     (seen.Shuffled, 1),
     (seen.OfItsHosts, 1),
-    'is of a Shuffled, and the input is a OfItsHosts',
+    'has the state of a Shuffled, and the input is a OfItsHosts',
   ),
   'no state': (
     (seen.Shuffled, 1),
     (seen.Stateless, 1),
     'a Stateless has no state',
   ),
-  'old checkpoint': (None, (seen.Shuffled, 1), 'checkpoint has no state of it'),
+  'old checkpoint': (
+    None,
+    (seen.Shuffled, 1),
+    'checkpoint has no state of the',
+  ),
 }
 
 
@@ -118,15 +122,15 @@ def test_a_state_that_does_not_fit(why, log):
   assert (
     _next(data) == seen.in_order(*((14, 16) if resumes else (0, 2))).tolist()
   )
-  [said] = log
-  assert said.startswith(
+  [line] = log
+  assert line.startswith(
     "the training input 'train' may not continue exactly after step 7: "
   )
-  assert words in said
+  assert words in line
   if resumes:
-    assert said.endswith('. So it goes on where its resume_at(step) puts it')
+    assert line.endswith('. So it goes on where its resume_at(step) puts it')
   else:
-    assert said.endswith('. So it starts at its first batch again')
+    assert line.endswith('. So it starts at its first batch again')
     _, position = _position(cls, demanded=True, num_infeed_hosts=hosts)
     with pytest.raises(
       errors.UserError, match=f'exactly after step 7: .*{words}'
@@ -146,7 +150,7 @@ def test_a_child_without_a_state():
   parts = {'a': seen.Shuffled.config(), 'b': seen.Stateless.config()}
   with pytest.raises(
     errors.UserError,
-    match="a MultiInput has no state, as its child 'b', a Stateless, has none",
+    match="no state, because its child 'b', a Stateless, has no state",
   ):
     _position(multi_input.MultiInput, demanded=True, input_to_params=parts)
 
@@ -207,7 +211,7 @@ def test_a_run_that_failed_between_saves(tmp_path, log):
 
 
 def test_a_run_that_was_stopped_and_saves_by_time(tmp_path):
-  with pytest.raises(run.Stopped):
+  with pytest.raises(loop.Stopped):
     seen.Experiment(stop_at=8).train(tmp_path)
   assert trainer_runs.steps_saved(tmp_path)[-1] < 8
   by_time = dict(save_interval_steps=None, save_interval_seconds=1e-9)
@@ -326,9 +330,9 @@ def killed(tmp_path_factory):
 
 
 def test_states_of_several_processes(killed):
-  said = [text.split('{"each_its', 1)[1] for text in killed[1]]
-  assert said[0].splitlines()[:2] == said[1].splitlines()[:2]
-  line, mistake = said[0].splitlines()[:2]
+  outputs = [text.split('{"each_its', 1)[1] for text in killed[1]]
+  assert outputs[0].splitlines()[:2] == outputs[1].splitlines()[:2]
+  line, mistake = outputs[0].splitlines()[:2]
   saved = json.loads('{"each_its' + line)
   assert saved.pop('one_has_none') is None
   states = {

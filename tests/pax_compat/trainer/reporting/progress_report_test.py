@@ -1,4 +1,4 @@
-"""Tests of what runs report of their steps."""
+"""Tests of the reports of train steps."""
 
 import re
 
@@ -28,9 +28,7 @@ def _is_step(line):
 
 
 @BOTH
-def test_summaries_and_lines_have_intervals_of_their_own(
-  tmp_path, asynchronous
-):
+def test_summaries_and_lines_have_separate_intervals(tmp_path, asynchronous):
   folder = tmp_path / 'run'
   experiment = _train(
     folder,
@@ -39,8 +37,8 @@ def test_summaries_and_lines_have_intervals_of_their_own(
     async_summary_writing=asynchronous,
   )
   assert lines.steps(folder, 'train') == [1, 4, 6]
-  told = [line.split()[1] for line in experiment.said if _is_step(line)]
-  assert told == ['1', '2/6', '4/6', '6/6']
+  steps = [line.split()[1] for line in experiment.printed if _is_step(line)]
+  assert steps == ['1', '2/6', '4/6', '6/6']
   found = lines.metrics(folder, 'train')
   for step in (1, 4, 6):
     np.testing.assert_allclose(found[step, 'loss'], LOSSES[step - 1], rtol=1e-5)
@@ -63,7 +61,7 @@ def test_accumulated_summaries_are_weighted_means(tmp_path, asynchronous):
     want = np.mean([LOSSES[i] for i in steps])
     np.testing.assert_allclose(found[step, 'loss'], want, rtol=1e-5)
     np.testing.assert_allclose(found[step, 'mean_square'], want, rtol=1e-5)
-    # A clu metric is merged as it says itself.
+    # A clu metric has its own merge.
     assert found[step, 'rows'] == lines.BATCH * len(steps)
 
 
@@ -97,7 +95,7 @@ def test_the_metrics_of_the_task_are_used(tmp_path):
 @pytest.mark.parametrize('verbosity', [1, 3, 4])
 def test_summaries_of_layers_reach_tensorboard(tmp_path, verbosity):
   task = lines.task(
-    model=dict(says=True),
+    model=dict(has_summaries=True),
     num_train_steps=3,
     summary_interval_steps=2,
     eval_interval_steps=0,
@@ -132,14 +130,16 @@ def test_summaries_of_layers_reach_tensorboard(tmp_path, verbosity):
     (0, 2, [1, 2, 4, 6, 8, 10]),
   ],
 )
-def test_what_is_due(start, accumulate, steps):
+def test_which_steps_have_summaries(start, accumulate, steps):
   settings = tasks_lib.Train(
     num_train_steps=10,
     summary_interval_steps=4,
     summary_accumulate_interval_steps=accumulate,
   )
-  due = [n for n in range(1, 11) if progress_report.is_due(settings, n, start)]
-  assert due == steps
+  found = [
+    n for n in range(1, 11) if progress_report.has_summaries(settings, n, start)
+  ]
+  assert found == steps
 
 
 def test_norms_are_means_over_what_is_accumulated(tmp_path):
@@ -163,28 +163,28 @@ def test_norms_of_variables(tmp_path, wanted):
   assert norms == ({'vars/w': 0.5, 'vars/b': 0.0} if wanted else {})
 
 
-class Telling(lines.Rows):
+class Measured(lines.Rows):
   def input_metrics(self):
     return {'input/skipped_records': float(len(self.name))}
 
 
-class TellingLines(lines.Lines):
+class MeasuredLines(lines.Lines):
   def datasets(self):
-    return [_telling(config) for config in super().datasets()]
+    return [_measured(config) for config in super().datasets()]
 
   def decode_datasets(self):
-    return [_telling(config) for config in super().decode_datasets()]
+    return [_measured(config) for config in super().decode_datasets()]
 
 
-def _telling(config):
-  fdl.update_callable(config, Telling)
+def _measured(config):
+  fdl.update_callable(config, Measured)
   return config
 
 
-def test_what_inputs_tell_of_themselves_is_written(tmp_path):
+def test_metrics_of_inputs_are_written(tmp_path):
   name = 'input/skipped_records'
   task = lines.task(num_train_steps=2, decode_interval_steps=2)
-  TellingLines(task).train(tmp_path)
+  MeasuredLines(task).train(tmp_path)
   found = lines.metrics(tmp_path, 'train')
   assert found[1, name] == found[2, name] == len('train')
   assert lines.metrics(tmp_path, 'eval_dev')[2, name] == len('dev')
@@ -196,5 +196,7 @@ def test_what_inputs_tell_of_themselves_is_written(tmp_path):
 def test_a_summary_that_cannot_be_written_ends_the_run(tmp_path):
   task = lines.task(num_train_steps=50, summary_interval_steps=1)
   task.metrics = base_metrics.MeanMetrics.config(metric_keys=['x'])
-  with pytest.raises(Exception, match="'x', which the model has not"):
+  with pytest.raises(
+    Exception, match="'x', which is not a metric of the model"
+  ):
     lines.Lines(task).train(tmp_path / 'run')

@@ -1,6 +1,6 @@
-"""Tells as JSON what a thousand feeders leave behind.
+"""Prints as JSON what a thousand prefetchers leave behind.
 
-In a process of its own nothing else comes or goes meanwhile.
+It runs in a separate process, in which nothing else comes or goes.
 """
 
 import json
@@ -10,7 +10,7 @@ import numpy as np
 from pax_compat import base_input
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
-from pax_compat.trainer.feeding import prefetching
+from pax_compat.trainer.feeding import agreement, pipeline, prefetching
 from tests import resources
 
 
@@ -36,21 +36,22 @@ def read_a_broken_file():
   raise OSError('broken file')
 
 
-def feed_and_close(how: int, sharding):
-  """Feeds from a new input: nothing is taken, a batch is, or there is none."""
+def prefetch_and_close(how: int, sharding):
+  """Prefetches a new input; takes nothing, a batch, or meets an error."""
   data = FileInput()
 
   def put(batch):
     return partitioning.global_batch(batch, sharding)
 
   try:
-    with prefetching.Feeder(
-      read_a_broken_file if how == 2 else data.get_next_padded,
-      put,
-      is_host_field=data.is_host_field,
-    ) as feeder:
+    if how == 2:
+      data.get_next = read_a_broken_file
+    stages = pipeline.stages(
+      data, put=put, rows=agreement.ReplicaRowCheck(data)
+    )
+    with prefetching.Prefetcher(pipeline.Pipeline(stages)) as prefetcher:
       if how:
-        next(iter(feeder))
+        next(iter(prefetcher))
   except OSError:
     assert how == 2
   finally:
@@ -61,10 +62,10 @@ def main():
   """Compares what is held after many feeders to what was after some."""
   sharding = partitioning.batch_sharding(partitioning.create_mesh(None, None))
   for cycle in range(60):
-    feed_and_close(cycle % 3, sharding)
+    prefetch_and_close(cycle % 3, sharding)
   before = resources.held()
   for cycle in range(1000):
-    feed_and_close(cycle % 3, sharding)
+    prefetch_and_close(cycle % 3, sharding)
   print(json.dumps(resources.held().more_than(before)._asdict()))
 
 

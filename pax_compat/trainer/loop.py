@@ -1,0 +1,325 @@
+"""The training loop: steps, and the actions after each of them."""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from absl import logging
+
+from pax_compat import checkpoints, errors
+from pax_compat.metrics import metric_writers
+from pax_compat.metrics import progress as progress_lib
+from pax_compat.trainer import (
+  actions,
+  partitioning,
+  profiling,
+  program,
+  stopping,
+)
+from pax_compat.trainer.evaluating import evaluation_actions
+from pax_compat.trainer.feeding import (
+  agreement,
+  dataset_inputs,
+  first_batch,
+  input_position,
+  pipeline,
+  prefetching,
+)
+from pax_compat.trainer.reporting import progress_report, step_counter
+
+
+class Stopped(Exception):  # noqa: N818 (not an error)
+  """The run was asked to stop, and stopped after saving a step.
+
+  Attributes:
+    signal_number: number of the signal that asked.
+  """
+
+  def __init__(self, step: int, signal_number: int):
+    super().__init__(f'stopped after step {step}, which is saved')
+    self.signal_number = signal_number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """Everything that a run consists of, except its state.
+
+  Attributes:
+    program: the task's compiled steps.
+    data: the inputs.
+    first: the example that initialises the model.
+    position: saves and restores the position of the training input.
+    checkpointer: saves the state.
+    writer: writes metrics.
+    folder: of the run.
+    print_line: prints a line for the user.
+  """
+
+  program: program.TaskProgram
+  data: dataset_inputs.Inputs
+  first: first_batch.FirstBatch
+  position: input_position.InputPosition
+  checkpointer: checkpoints.Checkpointer
+  writer: metric_writers.MetricWriter
+  folder: pathlib.Path
+  print_line: Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Actions:
+  """The actions of a run, in the order in which they follow a step.
+
+  Attributes:
+    counter: counts steps and reports them.
+    evaluations: evaluate, decode, and stop early.
+    others: take profiles and collect garbage.
+    save: saves. It is the last one, so that a checkpoint records what was done.
+  """
+
+  counter: step_counter.StepCounter
+  evaluations: tuple[actions.Action, ...]
+  others: tuple[actions.Action, ...]
+  save: actions.Save
+
+  def __iter__(self) -> Iterator[actions.Action]:
+    yield from (self.counter, *self.evaluations, *self.others, self.save)
+
+
+class Trainer:
+  """Makes the steps of a run, and calls its actions after each."""
+
+  def __init__(self, run: Run):
+    self._run = run
+    self._config = run.program.task.train
+    self._put = functools.partial(
+      partitioning.global_batch, sharding=run.program.batch_sharding
+    )
+    self._rows = agreement.ReplicaRowCheck(run.data.train)
+    self._compiled: dict[str, float] = {}
+    self._stop = stopping.Stop()
+
+  def run(
+    self,
+    state: program.TrainState,
+    *,
+    start: int,
+    evaluations_pending: bool,
+  ):
+    """Trains from step `start` to the last, then evaluates on everything.
+
+    Args:
+      state: the state after `start` steps; it is donated.
+      start: number of steps made before.
+      evaluations_pending: whether step `start` has yet to be evaluated.
+
+    Raises:
+      Stopped: the run was asked to stop.
+    """
+    run = self._run
+    context = actions.StepContext(
+      step=start,
+      is_last_step=start >= self._config.num_train_steps,
+      is_stopping=False,
+      state=state,
+    )
+    with contextlib.ExitStack() as stack:
+      batches = stack.enter_context(self._prefetcher())
+      made = self._actions(start, batches, stack)
+      stack.enter_context(self._stop)
+      if evaluations_pending:
+        for action in made.evaluations:
+          action(context)
+        run.checkpointer.amend(start, actions.evaluation_metadata(context))
+      if not context.is_last_step_of_run:
+        context = self._train(context, batches, made)
+      made.counter.flush()
+      run.checkpointer.wait()
+    self._finish(context)
+
+  def _prefetcher(self) -> prefetching.Prefetcher:
+    """Returns the prefetcher of the training batches."""
+    data = self._run.data.train
+    return prefetching.Prefetcher(
+      pipeline.Pipeline(
+        pipeline.stages(
+          data,
+          put=self._put,
+          rows=self._rows,
+          check=self._run.first.check,
+          get_state=self._run.position.get_state,
+        )
+      ),
+      stop=self._stop,
+      check=data.raise_if_broken,
+      interrupt=data.interrupt,
+    )
+
+  def _train(
+    self,
+    start: actions.StepContext,
+    batches: prefetching.Prefetcher,
+    made: _Actions,
+  ) -> actions.StepContext:
+    """Makes the steps after `start`; returns the context of the last one."""
+    for action in made.others:
+      action(start)
+    context = start
+    try:
+      for context in self._steps(start.state, start.step, batches):
+        for action in made:
+          action(context)
+    except stopping.Interrupted:  # While the next batch was awaited.
+      context.is_stopping = True
+      made.save(context)
+    return context
+
+  def _finish(self, context: actions.StepContext):
+    """Prints a last line, or raises if the run is not complete."""
+    if not context.is_last_step_of_run:
+      raise errors.UserError(
+        f'the training input {self._run.data.train.name!r} ended at step'
+        f' {context.step}, before step {self._config.num_train_steps}; expected'
+        ' one that repeats'
+      )
+    if context.is_stopping and (
+      context.evaluations_pending or not context.is_last_step
+    ):
+      raise Stopped(context.step, self._stop.number)
+    if self._compiled:
+      count = len(self._compiled)
+      self._run.print_line(f'compiled the train step for {count} shape(s)')
+
+  def _steps(self, state, start, batches) -> Iterator[actions.StepContext]:
+    """Makes the steps, and yields a context after each."""
+    self._compile_ahead()
+    inflight = collections.deque()
+    limit = self._config.max_inflight_steps
+    for step, batch in enumerate(batches, start + 1):
+      began = time.monotonic()
+      with_summaries = np.bool_(
+        progress_report.has_summaries(self._config, step, start)
+      )
+      if with_summaries:
+        self._rows.check(batch.rows_digest)
+      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+        state, outputs = self._run.program.train_step(
+          state, batch.arrays, with_summaries
+        )
+      self._record_compilation(batch.shapes, time.monotonic() - began)
+      if limit:
+        inflight.append(outputs)
+      if len(inflight) > limit:
+        jax.block_until_ready(inflight.popleft())
+      context = actions.StepContext(
+        step=step,
+        is_last_step=step >= self._config.num_train_steps,
+        is_stopping=self._stop.is_asked(),
+        state=state,
+        outputs=outputs,
+        batch=batch,
+      )
+      yield context
+      if context.is_last_step_of_run:
+        return
+
+  def _compile_ahead(self):
+    """Compiles the train step while the first batch is read."""
+    first = self._run.first
+    if first.is_known_before:
+      began = time.monotonic()
+      self._run.program.compile_train_step(first.example)
+      shapes = pipeline.shapes_of(first.example)
+      self._record_compilation(shapes, time.monotonic() - began)
+
+  def _record_compilation(self, shapes: str, seconds: float):
+    if shapes not in self._compiled:
+      self._compiled[shapes] = seconds
+      logging.info(
+        'shape %d of the train step took %.1f s to compile: %s',
+        len(self._compiled),
+        seconds,
+        shapes,
+      )
+
+  def _actions(
+    self, start: int, batches: prefetching.Prefetcher, stack
+  ) -> _Actions:
+    """Returns the actions.
+
+    Args:
+      start: number of steps made before.
+      batches: the training batches.
+      stack: closes actions after the last step.
+    """
+    run = self._run
+    progress = progress_lib.Progress(
+      self._config.num_train_steps,
+      start_step=start,
+      rate_steps=self._config.compute_steps_per_sec_interval_steps,
+    )
+    common = dict(
+      task_program=run.program,
+      progress=progress,
+      writer=run.writer,
+      print_line=run.print_line,
+    )
+    report = progress_report.Report(
+      **common, of_input=run.data.train.input_metrics
+    )
+    counter = step_counter.StepCounter(
+      progress=progress,
+      report=report,
+      num_infeed_hosts=run.program.batch_sharding.num_infeed_hosts,
+      asynchronous=self._config.async_summary_writing,
+    )
+    stack.enter_context(counter)
+    common |= dict(
+      put=self._put, folder=run.folder, before=counter.flush, stop=self._stop
+    )
+    evaluations = (
+      evaluation_actions.Evaluate(run.data.eval, peek=batches.peek, **common),
+      evaluation_actions.Decode(run.data.decode, **common),
+      actions.StopEarly(
+        run.program.task.create_early_stopping_fn(),
+        checkpoint_path=run.folder / 'checkpoints',
+        print_line=run.print_line,
+      ),
+    )
+    return _Actions(
+      counter=counter,
+      evaluations=evaluations,
+      others=self._others(start, stack),
+      save=self._save(counter),
+    )
+
+  def _others(self, start: int, stack) -> tuple[actions.Action, ...]:
+    config, others = self._config, []
+    if config.profiler_capture_step is not None:
+      profile = profiling.Profile(
+        folder=self._run.folder / 'summaries' / 'train',
+        first_step=start + config.profiler_capture_step + 1,
+        num_steps=config.profiler_num_steps,
+        min_seconds=config.profiler_min_duration_sec,
+        max_num_hosts=config.profiler_max_num_hosts,
+        of_host=config.profiler_capture_host_profile,
+      )
+      others.append(actions.TakeProfile(stack.enter_context(profile)))
+    if config.gc_interval_steps:
+      garbage = actions.CollectGarbage(config.gc_interval_steps)
+      others.append(stack.enter_context(garbage))
+    return tuple(others)
+
+  def _save(self, counter: step_counter.StepCounter) -> actions.Save:
+    return actions.Save(
+      self._run.checkpointer,
+      steps=self._config.save_interval_steps,
+      seconds=self._config.save_interval_seconds,
+      before=counter.flush,
+      of_input=self._run.position.to_save,
+    )

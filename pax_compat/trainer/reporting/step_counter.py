@@ -1,0 +1,87 @@
+"""Counting of finished steps, whose outputs are then reported."""
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable
+
+import jax
+
+from pax_compat.metrics import progress as progress_lib
+from pax_compat.trainer.actions import StepContext
+
+
+class StepCounter:
+  """An action that counts each step when its outputs are ready.
+
+  With `asynchronous`, a thread waits for the outputs, and the loop waits for
+  nothing. Without, a step is counted after the next one was dispatched, so that
+  the devices never wait. The end of a `with` block ends the thread.
+  """
+
+  def __init__(
+    self,
+    *,
+    progress: progress_lib.Progress,
+    report: Callable[[StepContext], object],
+    num_infeed_hosts: int,
+    asynchronous: bool,
+  ):
+    """Starts before the first step.
+
+    Args:
+      progress: counts the steps.
+      report: is called after each step that was counted.
+      num_infeed_hosts: number of processes that read different examples.
+      asynchronous: see above.
+    """
+    self._progress = progress
+    self._report = report
+    self._num_infeed_hosts = num_infeed_hosts
+    self._thread = None
+    if asynchronous:
+      self._thread = concurrent.futures.ThreadPoolExecutor(
+        1, thread_name_prefix='report'
+      )
+    self._pending: list[concurrent.futures.Future] = []
+    self._last: StepContext | None = None
+
+  def __enter__(self) -> 'StepCounter':
+    return self
+
+  def __exit__(self, *unused_error):
+    if self._thread is not None:
+      self._thread.shutdown(cancel_futures=True)
+
+  def __call__(self, context: StepContext):
+    # Without the state, which is donated to the next step.
+    context = dataclasses.replace(context, state=None)
+    if self._thread is not None:
+      while self._pending and self._pending[0].done():
+        self._pending.pop(0).result()
+      self._pending.append(self._thread.submit(self._count, context))
+    else:
+      self.flush()
+      self._last = context
+    if context.is_last_step_of_run:
+      self.flush()
+
+  def flush(self):
+    """Counts all steps so far.
+
+    Raises:
+      Exception: an error of a report.
+    """
+    while self._pending:
+      self._pending.pop(0).result()
+    if self._last is not None:
+      last, self._last = self._last, None
+      self._count(last)
+
+  def _count(self, context: StepContext):
+    if self._thread is not None:
+      jax.block_until_ready(context.outputs)  # For the rates.
+    self._progress.count_step(
+      tokens=context.batch.tokens * self._num_infeed_hosts,
+      input_wait=context.batch.wait_seconds,
+    )
+    self._report(context)

@@ -1,0 +1,95 @@
+"""Tests of the counting of steps, without a run."""
+
+import threading
+
+import pytest
+
+from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import actions
+from pax_compat.trainer.feeding import pipeline
+from pax_compat.trainer.reporting import step_counter
+
+
+class Progress:
+  """Records the steps that were counted."""
+
+  def __init__(self):
+    self.steps = []
+
+  def count_step(self, **fields):
+    self.steps.append(fields)
+
+
+def _context(step, **fields):
+  batch = pipeline.DeviceBatch(
+    arrays=NestedMap(), tokens=step, wait_seconds=0.5
+  )
+  return actions.StepContext(
+    step=step,
+    state='donated',
+    batch=batch,
+    **dict(is_last_step=False, is_stopping=False) | fields,
+  )
+
+
+def _counter(report, *, asynchronous):
+  progress = Progress()
+  counter = step_counter.StepCounter(
+    progress=progress,
+    report=report,
+    num_infeed_hosts=2,
+    asynchronous=asynchronous,
+  )
+  return counter, progress
+
+
+@pytest.mark.parametrize('asynchronous', [True, False])
+def test_each_step_is_counted_and_then_reported(asynchronous):
+  reported = []
+
+  def report(context):
+    assert context.state is None  # The next step takes it.
+    reported.append((context.step, len(progress.steps)))
+
+  counter, progress = _counter(report, asynchronous=asynchronous)
+  with counter:
+    counter(_context(1))
+    counter(_context(2))
+    counter.flush()
+    assert reported == [(1, 1), (2, 2)]
+    counter(_context(3, is_last_step=True))
+    assert reported[2:] == [(3, 3)]  # The last step is reported at once.
+  assert progress.steps == [
+    dict(tokens=2 * step, input_wait=0.5) for step in (1, 2, 3)
+  ]
+
+
+def test_a_step_is_counted_when_the_next_one_is_dispatched():
+  reported = []
+  counter, _ = _counter(
+    lambda context: reported.append(context.step), asynchronous=False
+  )
+  with counter:
+    for step in (1, 2, 3):
+      counter(_context(step))
+      assert reported == [*range(1, step)]
+
+
+@pytest.mark.parametrize('asynchronous', [True, False])
+def test_an_error_of_a_report_is_raised(asynchronous):
+  def report(context):
+    raise ArithmeticError('no')
+
+  counter, _ = _counter(report, asynchronous=asynchronous)
+  with counter:
+    counter(_context(1))
+    with pytest.raises(ArithmeticError, match='no'):
+      counter.flush()
+
+
+def test_the_end_of_a_block_ends_the_thread():
+  counter, _ = _counter(lambda context: None, asynchronous=True)
+  with counter:
+    counter(_context(1))
+    assert [t for t in threading.enumerate() if t.name.startswith('report')]
+  assert not [t for t in threading.enumerate() if t.name.startswith('report')]
