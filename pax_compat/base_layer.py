@@ -64,7 +64,7 @@ NON_TRAINABLE = 'non_trainable'  # Weights that layers update (`update_var`).
 AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
 SUMMARIES = 'summaries'  # Values for the summary writer.
 DECODE_CACHE = 'decoder_cache'  # State between decoding steps, such as keys.
-ROW_PROBES = 'row_probes'  # See `layers.embeddings.row_gradients`.
+ROW_PROBES = 'row_probes'  # See `layer_core.row_gradients`.
 
 # The PRNG stream of dropout and the like. Initializers use the stream `params`.
 RANDOM = 'random'

@@ -1,4 +1,4 @@
-"""Tasks: a model and how it is trained, evaluated and decoded."""
+"""Tasks: a model with settings of training, evaluation and decoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,30 +19,41 @@ from pax_compat.tasks.task_settings import (
 
 
 class SingleTask(Settings):
-  """One model, and what is done with it.
+  """A model with settings of training, evaluation and decoding.
 
   `SingleTask.Train` and `tasks_lib.Train` are the same class, and so on.
 
+  >>> from pax_compat import layers, optimizers, tasks_lib
+  >>> task = tasks_lib.SingleTask.config(model=layers.LanguageModel.config())
+  >>> task.train.num_train_steps = 1000
+  >>> task.train.learner.optimizer = optimizers.Adam.config(learning_rate=1e-3)
+  >>> task.Instantiate().train.num_train_steps
+  1000
+  >>> task.clone().set(model=None).Instantiate()
+  Traceback (most recent call last):
+  ...
+  pax_compat.errors.UserError: SingleTask.model is None; expected the config ...
+
   Attributes:
-    name: names the task.
+    name: name of the task.
     model: the model, a `BaseModel`.
-    train: how it is trained.
-    decode: how it is decoded while it is trained.
-    evaluate: how it is evaluated.
-    infer: how it is used for inference.
-    metrics: how metrics of several batches are put together, a
-      `base_metrics.BaseMetrics`; None, the default, for weighted means of all.
-    loss_aggregator: what makes one loss of the model's metrics, a
-      `base_metrics.LossAggregator`; None, the default, takes the metric that
-      the learner's `loss_name` names. Where it is set, the learner's is not.
+    train: settings of training.
+    decode: settings of decoding while training.
+    evaluate: settings of evaluation.
+    infer: settings of inference.
+    metrics: aggregates metrics over batches, a `base_metrics.BaseMetrics`;
+      None, the default, for weighted means of all.
+    loss_aggregator: computes the loss from the model's metrics, a
+      `base_metrics.LossAggregator`; None, the default, for the metric of the
+      learner's `loss_name`. Not together with `loss_name`.
     vn: noise on the weights while training.
     infer_writer: refused.
-    early_stopping_fn: a function, or the config of an object that can be
-      called, that says after evaluations whether the run ends; see
+    early_stopping_fn: a function, or the config of a callable object, that
+      returns after evaluations whether the run ends; see
       `early_stopping.EarlyStoppingFn`. None, the default, never ends it. A run
-      that ended so is not continued, unless this is None then.
-    summary_verbosity: summaries that layers give a higher verbosity than this
-      are not collected; by default 3. Layers give 2 where they say nothing.
+      that it ended continues only if this is set to None.
+    summary_verbosity: summaries of layers with a higher verbosity than this are
+      not collected; by default 3. The default of layers is 2.
   """
 
   Train = Train
@@ -65,7 +76,7 @@ class SingleTask(Settings):
   early_stopping_fn: EarlyStoppingFn | Config | None = None
   summary_verbosity: int = 3
 
-  REFUSED = {'infer_writer': 'there is no inference'}
+  REFUSED = {'infer_writer': 'inference is not implemented'}
 
   def __post_init__(self):
     super().__post_init__()
@@ -83,25 +94,25 @@ class SingleTask(Settings):
     given = fields.get('loss_name')
     if self.loss_aggregator is not None and given is not None:
       raise errors.UserError(
-        f'SingleTask.loss_aggregator is set, and so is Learner.loss_name, to'
-        f' {given!r}; expected one of them'
+        f'SingleTask.loss_aggregator and Learner.loss_name ({given!r}) are both'
+        ' set; expected one of them'
       )
 
   def create_loss_aggregator(self) -> base_metrics.LossAggregator:
-    """Returns what makes the loss of the model's metrics."""
+    """Returns the aggregator that computes the loss from metrics."""
     if self.loss_aggregator is not None:
       return self.loss_aggregator.Instantiate()
     name = config_lib.field_values(self.train.learner)['loss_name'] or 'loss'
     return base_metrics.LossAggregator(loss_key=name)
 
   def create_metrics(self) -> base_metrics.BaseMetrics:
-    """Returns what puts together the metrics of several batches."""
+    """Returns the aggregator of metrics over batches."""
     if self.metrics is None:
       return base_metrics.MeanMetrics()
     return self.metrics.Instantiate()
 
   def create_early_stopping_fn(self) -> Callable[..., Any] | None:
-    """Returns the function that may end a run, None if nothing may."""
+    """Returns the function that can end a run, or None."""
     if isinstance(self.early_stopping_fn, Config):
       return self.early_stopping_fn.Instantiate()
     return self.early_stopping_fn

@@ -12,7 +12,7 @@ from jax.custom_derivatives import SymbolicZero
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from pax_compat import errors
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 
 
 def call(

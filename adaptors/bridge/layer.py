@@ -25,7 +25,7 @@ from adaptors.translate.view import ParamsView, class_path
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.nested_map import NestedMap
 
 

@@ -18,7 +18,7 @@ from pax_compat.base_layer import (
   ROW_PROBES,
   WeightHParams,
 )
-from pax_compat.layers.embeddings.row_gradients import RowFacts, no_facts
+from pax_compat.layer_core.row_gradients import RowFacts, no_facts
 
 
 class ScopedVariables:

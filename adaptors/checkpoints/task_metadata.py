@@ -13,7 +13,7 @@ from adaptors.translate.variables import VariableMap
 from pax_compat import errors, learners
 from pax_compat import optimizers as pax_optimizers
 from pax_compat.config import Config, class_name
-from pax_compat.layers.models.multi_task_model import scope_of
+from pax_compat.layer_core.task_scopes import scope_of
 from pax_compat.learners.multi_optimizer import PRIMARY
 
 _DEFAULT = 'default_optimizer'

@@ -14,7 +14,7 @@ import optax
 from pax_compat import optimizers
 from pax_compat.config import REQUIRED, Config
 from pax_compat.learners import path_name
-from pax_compat.optimizers.base import count_on, counted
+from pax_compat.optimizers.base import counted, increment_count
 
 
 class _Wrapper(optimizers.BaseOptimizer):
@@ -36,8 +36,8 @@ class _Wrapper(optimizers.BaseOptimizer):
       .Instantiate()
     )
 
-  def check_rests(self):
-    self._optimizer.check_rests()
+  def check_supports_no_op_steps(self):
+    self._optimizer.check_supports_no_op_steps()
 
   def learning_rate_fn(self):
     return self._optimizer.learning_rate_fn()
@@ -71,9 +71,9 @@ class GroupClipped(_Wrapper):
     clip = optax.masked(optax.clip_by_global_norm(self.norm), self._is_clipped)
     return counted(optax.chain(clip, self._optimizer.grad_transformation()))
 
-  def rested(self, state):
+  def no_op_step(self, state):
     (clipped, own), count = state
-    return count_on(((clipped, self._optimizer.rested(own)), count))
+    return increment_count(((clipped, self._optimizer.no_op_step(own)), count))
 
   def _is_clipped(self, weights):
     """Returns a tree of bools like the weights."""
@@ -108,8 +108,8 @@ class InOtherShapes(_Wrapper):
 
     return optax.GradientTransformation(init, update)
 
-  def rested(self, state):
-    return self._optimizer.rested(state)
+  def no_op_step(self, state):
+    return self._optimizer.no_op_step(state)
 
   def _to_lingvo(self, tree: Any) -> Any:
     """Returns a tree like the weights, in Lingvo's shapes."""

@@ -1,6 +1,6 @@
-"""Learners: from gradients to the next weights."""
+"""Learners: gradient processing and optimizer updates."""
 
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.learners.gradients.data_sources import SOURCE_SELECTED
 from pax_compat.learners.gradients.norm_tracking import (
   GradNormTracker,

@@ -1,4 +1,4 @@
-"""Work that only some steps need."""
+"""Conditional computation within a step."""
 
 import functools
 from collections.abc import Callable
@@ -13,16 +13,17 @@ def either(
   one: Callable[[], Any],
   other: Callable[[], Any] | None = None,
 ) -> Any:
-  """Returns `one()` where a condition holds, else `other()`.
+  """Returns `one()` if a condition is true, else `other()`.
 
-  On CPUs only what is wanted is computed; so arrays that are donated can be
-  updated in place, which a selection of new or old prevents there. On
-  accelerators, where a branch makes the host wait, one of both is selected.
+  On CPUs only one branch is computed, so that donated arrays can be updated in
+  place, which a select would prevent. On accelerators, where a branch makes
+  the host wait, both are computed and one is selected.
 
   Args:
     condition: [], bool.
-    one: makes a tree of arrays.
-    other: makes one of the same structure, shapes and dtypes; None for zeros.
+    one: returns a tree of arrays.
+    other: returns a tree of the same structure, shapes and dtypes; None for
+      zeros.
   """
   if other is None:
     made = jax.eval_shape(one)
@@ -31,17 +32,20 @@ def either(
     other = functools.partial(_zeros, made)
   if jax.default_backend() == 'cpu':
     return jax.lax.cond(condition, one, other)
-  return jax.tree.map(
-    lambda new, old: jnp.where(condition, new, old), one(), other()
-  )
+  return select(condition, one(), other())
+
+
+def select(condition: jax.Array, new: Any, old: Any) -> Any:
+  """Returns one of two trees, leaf by leaf."""
+  return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
 
 
 def after(norms: dict[str, jax.Array], arrays: Any) -> Any:
-  """Returns arrays that, on CPUs, are not known before some norms are.
+  """Returns arrays that, on CPUs, depend on norms.
 
-  So what is made of the arrays comes after the branch that makes the norms, and
-  can overwrite what it measures, which would be copied otherwise. On
-  accelerators there is no branch, and both are made of the same numbers.
+  Computations on the result then run after the branch that computes the norms,
+  and can overwrite its operands in place. Without the dependency XLA copies
+  them. On accelerators there is no branch, and arrays are returned as they are.
 
   Args:
     norms: each [].
@@ -49,7 +53,7 @@ def after(norms: dict[str, jax.Array], arrays: Any) -> Any:
   """
   if not norms or jax.default_backend() != 'cpu':
     return arrays
-  # It never is, which the compiler does not know.
+  # Never true, which the compiler does not know.
   is_negative = sum(norms.values()) < 0
   return jax.tree.map(
     lambda x: jnp.where(is_negative, jnp.zeros_like(x), x), arrays

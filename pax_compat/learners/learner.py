@@ -1,8 +1,8 @@
-"""The learner: from gradients to the next weights, with what is said of both.
+"""The learner: gradient processing, optimizer update, and their metrics.
 
 A tree here is the `params` collection: nested dicts of arrays, unboxed.
-Gradients are measured and scaled down, then regularised, and given to the
-optimizer.
+Gradients are measured, clipped and regularized, and given to the optimizer;
+`step` has the arithmetic.
 """
 
 import copy
@@ -16,56 +16,32 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors, optimizers
 from pax_compat.config import Config
-from pax_compat.layers.embeddings.row_gradients import RowFacts
-from pax_compat.learners import branches, variable_names
-from pax_compat.learners import parts as parts_lib
-from pax_compat.learners.gradients import (
-  data_sources,
-  gradient_norms,
-  gradient_scaling,
-  regularization,
-)
+from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.learners import branches, param_groups, variable_names
+from pax_compat.learners import step as step_lib
+from pax_compat.learners.gradients import data_sources
 from pax_compat.learners.gradients.gradient_scaling import IS_VALID_STEP
 from pax_compat.learners.gradients.norm_tracking import NormStatistics
-from pax_compat.learners.gradients.update_scale import first_scale
-from pax_compat.learners.parts import Part
+from pax_compat.learners.param_groups import ParamGroup
 from pax_compat.learners.settings import BY_SOURCE, LearnerSettings
 from pax_compat.learners.state import moving_average
 from pax_compat.learners.state.stacked_layers import StackedTransformation
-from pax_compat.learners.variable_names import as_tree, by_path, path_name
-
-Arrays = dict[str, jax.Array]
-WeightMetas = Mapping[str, base_layer.WeightHParams]
-
-
-class _Step(NamedTuple):
-  """What a step is made of.
-
-  Attributes:
-    gradients: those of the trained weights, by path.
-    parts: the optimizers with their weights.
-    metas: what each weight is, by path.
-    row_facts: facts about the gradients of looked-up tables, by path.
-    loss_weight: [], what the batch weighs.
-    shares: by path what a gradient is multiplied by, if anything, because of
-      where the batch comes from.
-  """
-
-  gradients: Arrays
-  parts: Sequence[Part]
-  metas: WeightMetas
-  row_facts: Mapping[str, RowFacts]
-  loss_weight: jax.Array
-  shares: Arrays
+from pax_compat.learners.step import Arrays, OptimizerPaths, Step, WeightMetas
+from pax_compat.learners.variable_names import (
+  as_tree,
+  by_path,
+  pick,
+  replace_leaves,
+)
 
 
 class LearnerState(NamedTuple):
-  """What a learner remembers from one step to the next.
+  """The state of a learner.
 
   Attributes:
-    optimizer: the optimizer's state; of several optimizers a dict, by name.
+    optimizer: the optimizer's state; a dict by name for several optimizers.
     average: the moving average of the weights, if there is one.
-    norms: what is known of the norms of gradients, if they are tracked.
+    norms: statistics of gradient norms, if they are tracked.
   """
 
   optimizer: Any
@@ -76,31 +52,49 @@ class LearnerState(NamedTuple):
 class Learner(LearnerSettings):
   """Optimizes one loss.
 
-  `bprop_variable_exclusion` and `bprop_variable_inclusion` hold regular
+  `bprop_variable_exclusion` and `bprop_variable_inclusion` are regular
   expressions that must match the whole name of a weight, which is its path
-  behind its collection, such as `params/lm/softmax/linear/w`; each must match
-  one. A weight that is excluded (or not included, where inclusions are given)
-  keeps its value, counts in no norm, and has no state.
+  after its collection, such as `params/lm/softmax/linear/w`. Each must match a
+  weight. An excluded weight (or one that no inclusion matches) keeps its value,
+  is in no norm, and has no state.
 
   A step is invalid if the norm of its gradients is not finite or too large. It
-  is skipped: weights and the learner's state stay as they were, and variables
-  that are not trainable should too (see `next_variables`).
+  is skipped: weights and the learner's state do not change, nor should
+  non-trainable variables (see `next_variables`).
 
   Where several layers are stacked in one weight (see
-  `WeightHParams.repeat_prefix`), each layer has its own norms, its own factors
-  of clipping, and its own optimizer of per-weight kind. Transformations that
-  draw random numbers draw the same for each.
+  `WeightHParams.repeat_prefix`), each layer has its own norms and clipping
+  factors, and per-weight optimizers treat each layer separately.
+  Transformations that draw random numbers draw the same for each layer.
 
-  What is reported: `learning/lr`, `learning/is_valid_step` (1 or 0) and
-  `learning/grad_scale`, the factor of all gradients; and as the fields below
-  say, `learning/raw_grad_norm` before and `learning/clipped_grad_norm` after
-  scaling, `learning/applied_grad_norm` of what is added to the weights,
-  `learning/var_norm` before the step, `learning/rejected_steps` that a tracker
-  of norms has left out so far, and for each weight
-  `per_var_grad_norm/<name>` (before scaling) and `per_var_norm/<name>`, with
-  `/<layer>` behind where layers are stacked.
+  Metrics: `learning/lr`, `learning/is_valid_step` (1 or 0) and
+  `learning/grad_scale`, the common factor of gradients. Depending on the
+  fields: `learning/raw_grad_norm` before and `learning/clipped_grad_norm` after
+  scaling, `learning/applied_grad_norm` of the updates, `learning/var_norm`
+  before the step, `learning/rejected_steps` of a norm tracker, and for each
+  weight `per_var_grad_norm/<name>` (before scaling) and `per_var_norm/<name>`,
+  with `/<layer>` appended for stacked layers.
 
   The fields are those of `LearnerSettings`.
+
+  >>> import jax.numpy as jnp
+  >>> from pax_compat import base_layer, learners, optimizers
+  >>> learner = learners.Learner.config(
+  ...   optimizer=optimizers.Sgd.config(
+  ...     learning_rate=0.1, clip_gradient_norm_to_value=1.0
+  ...   )
+  ... ).Instantiate()
+  >>> params = {'w': jnp.array([1.0, 2.0])}
+  >>> metas = {'w': base_layer.WeightHParams([2])}
+  >>> state = learner.init(params, weight_metas=metas)
+  >>> gradients = {'w': jnp.array([3.0, 4.0])}
+  >>> params, state, metrics, norms = learner.update(
+  ...   params, state, gradients, weight_metas=metas
+  ... )
+  >>> [round(float(w), 2) for w in params['w']]  # w - 0.1 * gradient / 5
+  [0.94, 1.92]
+  >>> float(metrics['learning/raw_grad_norm'])
+  5.0
   """
 
   def __post_init__(self):
@@ -119,7 +113,7 @@ class Learner(LearnerSettings):
     """Raises a UserError where an expression matches the name of no weight.
 
     Args:
-      names: of all weights, also of those that are not trainable, such as
+      names: names of all variables, also of non-trainable ones, such as
         `non_trainable/bn/moving_mean`.
     """
     for field, patterns in (
@@ -130,52 +124,52 @@ class Learner(LearnerSettings):
       variable_names.check_matches(patterns, names, self._where(field))
 
   def init(self, params: Any, *, weight_metas: WeightMetas) -> LearnerState:
-    """Returns the first state.
+    """Returns the initial state.
 
     Args:
-      params: the first weights.
-      weight_metas: what each weight is, by its path.
+      params: the initial weights.
+      weight_metas: metadata of each weight, by path.
 
     Raises:
       UserError: the expression of an optimizer matches the name of no weight,
-        or those of two match the same.
+        or two of them match the same weight.
     """
-    weights = self._held(params, weight_metas)
-    states = {p.name: p.init(weights) for p in self._parts(weight_metas)}
+    weights = self._with_state(params, weight_metas)
+    states = {g.name: g.init(weights) for g in self._groups(weight_metas)}
     average = None
     if self.has_ema:
-      average = moving_average.first_average(as_tree(weights))
+      average = moving_average.init_average(as_tree(weights))
     norms = self._norm_tracker.init() if self._norm_tracker else None
-    return LearnerState(parts_lib.joined(states), average, norms)
+    return LearnerState(param_groups.join_states(states), average, norms)
 
   def abstract_state(
     self, params: Any, *, weight_metas: WeightMetas
   ) -> LearnerState:
     """Returns shapes, dtypes and shardings of the state.
 
-    What belongs to a weight is split over the mesh as the weight is; see
-    `state_leaves.leaf_sharding`. The rest is whole on every device.
+    Leaves that belong to a weight are sharded like the weight; see
+    `state_leaves.leaf_sharding`. Other leaves are replicated.
 
     Args:
       params: shapes, dtypes and shardings of the weights.
-      weight_metas: what each weight is, by its path.
+      weight_metas: metadata of each weight, by path.
     """
-    weights = self._held(params, weight_metas)
-    elsewhere = None
+    weights = self._with_state(params, weight_metas)
+    replicated = None
     for weight in weights.values():
       if isinstance(weight.sharding, NamedSharding):
-        elsewhere = NamedSharding(weight.sharding.mesh, PartitionSpec())
+        replicated = NamedSharding(weight.sharding.mesh, PartitionSpec())
     states = {
-      part.name: part.abstract_state(weights, elsewhere)
-      for part in self._parts(weight_metas)
+      group.name: group.abstract_state(weights, replicated)
+      for group in self._groups(weight_metas)
     }
     average = None
     if self.has_ema:
-      average = moving_average.placed_average(as_tree(weights), elsewhere)
+      average = moving_average.abstract_average(as_tree(weights), replicated)
     norms = None
     if self._norm_tracker:
-      norms = self._norm_tracker.abstract_state(elsewhere)
-    return LearnerState(parts_lib.joined(states), average, norms)
+      norms = self._norm_tracker.abstract_state(replicated)
+    return LearnerState(param_groups.join_states(states), average, norms)
 
   def update(
     self,
@@ -186,70 +180,82 @@ class Learner(LearnerSettings):
     weight_metas: WeightMetas,
     row_facts: Mapping[str, RowFacts] | None = None,
     loss_weight: jax.Array | float = 1.0,
-    due: jax.Array | bool = True,
-    also: Callable[[], Arrays] = dict,
+    with_norms: jax.Array | bool = True,
+    other_norms: Callable[[], Arrays] = dict,
   ) -> tuple[Any, LearnerState, Arrays, Arrays]:
     """Makes one step.
 
     Args:
       params: the weights.
-      state: what `init` or the last step returned.
+      state: of `init` or the last step.
       gradients: a tree like `params`.
-      weight_metas: what each weight is, by its path.
-      row_facts: facts about the gradients of looked-up tables, by path.
-      loss_weight: [], what the loss of the batch weighs among other batches, by
-        which some optimizers go.
-      due: [], bool, whether those norms are wanted that only describe.
-      also: makes further norms [] of the old weights, by name.
+      weight_metas: metadata of each weight, by path.
+      row_facts: row statistics of the gradients of looked-up tables, by path.
+      loss_weight: [], the weight of the batch's loss, which some optimizers
+        use.
+      with_norms: [], bool, whether the norms that only report are computed.
+      other_norms: returns more norms [] of the old weights, by name.
 
     Returns:
-      The new weights, the new state, scalars that describe the step, and the
-      norms that may be due (`learning/var_norm`, `learning/applied_grad_norm`,
-      `per_var_norm/...` and the further ones); zeros where they are not.
+      The new weights, the new state, metrics of the step, and norms
+      (`learning/var_norm`, `learning/applied_grad_norm`, `per_var_norm/...` and
+      `other_norms`), which are zero without `with_norms`.
     """
     trained = self._trained(weight_metas)
-    step = _Step(
-      gradients=_pick(by_path(gradients), trained),
-      parts=self._parts(weight_metas),
+    weights = by_path(params)
+    step = Step(
+      settings=self,
+      groups=self._groups(weight_metas),
       metas=weight_metas,
+      gradients=pick(by_path(gradients), trained),
       row_facts=row_facts or {},
       loss_weight=jnp.asarray(loss_weight, jnp.float32),
-      shares=self._shares(trained),
+      source_factors=self._source_factors(trained),
     )
-    factors, is_valid, metrics, tracked = self._scaling(step, params, state)
-    metrics |= self._learning_rates(step, state)
+    factors, is_valid, metrics, tracked = step_lib.gradient_scale(
+      step,
+      weights,
+      self._scaled_together(step.groups),
+      self._norm_tracker,
+      state.norms,
+    )
+    metrics |= step_lib.learning_rates(step, state.optimizer)
 
     @jax.jit  # Traced once, though norms need it too.
-    def optimized(arrays, factors, params, state):
-      return self._optimized(step._replace(**arrays), factors, params, state)
+    def optimized(arrays, factors, weights, *states):
+      return step_lib.optimize(
+        step._replace(**arrays), factors, weights, *states
+      )
 
-    def made(factors):
-      names = ('gradients', 'row_facts', 'loss_weight', 'shares')
+    def updates_and_states(factors):
+      names = ('gradients', 'row_facts', 'loss_weight', 'source_factors')
       arrays = {name: getattr(step, name) for name in names}
-      return optimized(arrays, factors, params, state)
+      return optimized(arrays, factors, weights, state.optimizer, state.average)
 
-    norms = branches.either(
-      due,
-      lambda: also() | self._norms(step, params, made(factors)[0], is_valid),
-    )
-    factors, is_valid = branches.after(norms, (factors, is_valid))
+    def norms_of_step():
+      updates, *_ = updates_and_states(factors)
+      own = step_lib.norm_metrics(step, weights, updates, is_valid)
+      return other_norms() | own
 
-    def moved():
-      updates, new_state = made(factors)
-      weights = _pick(by_path(params), updates)
-      new_params = _replaced(params, optax.apply_updates(weights, updates))
-      return new_params, new_state._replace(norms=tracked)
+    norms = branches.either(with_norms, norms_of_step)
+    new_factors, new_is_valid = branches.after(norms, (factors, is_valid))
 
-    if self._skips:
-      new = branches.either(is_valid, moved, lambda: (params, state))
+    def updated():
+      updates, optimizer, average = updates_and_states(new_factors)
+      new_weights = optax.apply_updates(pick(weights, updates), updates)
+      new_params = replace_leaves(params, new_weights)
+      return new_params, LearnerState(optimizer, average, tracked)
+
+    if self.skips_invalid_steps:
+      new = branches.either(new_is_valid, updated, lambda: (params, state))
     else:
-      new = moved()
+      new = updated()
     return *new, metrics, norms
 
   def of(self, batch: Any) -> 'Learner':
-    """Returns what makes the step on a batch.
+    """Returns the learner that makes the step on a batch.
 
-    That is this learner, but where it matters which data source it comes from.
+    It is this learner, unless weights are trained by data source.
     """
     if not self._by_source:
       return self
@@ -259,29 +265,32 @@ class Learner(LearnerSettings):
     )
     return own
 
-  def check_rests(self):
-    """Raises a UserError if an optimizer cannot rest while others step."""
+  def check_supports_no_op_steps(self):
+    """Raises a UserError if an optimizer does not support no-op steps."""
     for optimizer in self._optimizers:
-      optimizer.check_rests()
+      optimizer.check_supports_no_op_steps()
 
-  def rested(
+  def no_op_step(
     self, state: LearnerState, *, weight_metas: WeightMetas
   ) -> LearnerState:
-    """Returns the state after a step in which the weights were not trained.
+    """Returns the state after a no-op step, which trains other weights only.
 
-    Its optimizers must be able to rest; see `check_rests`.
+    Step counts, and so learning rates, go on. The optimizers must support it;
+    see `check_supports_no_op_steps`.
 
     Args:
-      state: what `init` or the last step returned.
-      weight_metas: what each weight is, by its path.
+      state: of `init` or the last step.
+      weight_metas: metadata of each weight, by path.
     """
-    parts = self._parts(weight_metas)
-    states = parts_lib.by_name(state.optimizer, parts)
-    rested = {part.name: part.rested(states[part.name]) for part in parts}
+    groups = self._groups(weight_metas)
+    states = param_groups.split_states(state.optimizer, groups)
+    states = {g.name: g.no_op_step(states[g.name]) for g in groups}
     average = state.average
     if average is not None:
       average = average._replace(count=average.count + 1)
-    return state._replace(optimizer=parts_lib.joined(rested), average=average)
+    return state._replace(
+      optimizer=param_groups.join_states(states), average=average
+    )
 
   def next_variables(
     self,
@@ -289,28 +298,27 @@ class Learner(LearnerSettings):
     new: Mapping[str, Any],
     metrics: Mapping[str, jax.Array],
   ) -> dict[str, Any]:
-    """Returns the next variables that are not trainable.
+    """Returns the next non-trainable variables.
 
-    They are the new ones, but for those of a step that was skipped and those
-    whose names, such as `non_trainable/bn/moving_mean`, the learner's
-    expressions exclude.
+    They are the new ones, except after a skipped step and where an expression
+    excludes the name, such as `non_trainable/bn/moving_mean`.
 
     Args:
       old: trees of variables before the step, by collection.
-      new: likewise after it; the trees and keys that `old` has.
-      metrics: what `update` said of the step.
+      new: trees after it, with the collections and keys of `old`.
+      metrics: metrics of the step, of `update`.
     """
     result = {}
     for collection, tree in old.items():
       after = new[collection]
-      if self._skips:
-        after = _select(metrics[IS_VALID_STEP] > 0, after, tree)
+      if self.skips_invalid_steps:
+        after = branches.select(metrics[IS_VALID_STEP] > 0, after, tree)
       kept = {
         path: value
         for path, value in by_path(tree).items()
-        if self._excludes(variable_names.full_name(path, collection))
+        if self.excludes(variable_names.full_name(path, collection))
       }
-      result[collection] = _replaced(after, kept)
+      result[collection] = replace_leaves(after, kept)
     return result
 
   def ema_weights(self, state: LearnerState, params: Any) -> Any:
@@ -318,8 +326,8 @@ class Learner(LearnerSettings):
 
     Args:
       state: the learner's state.
-      params: the weights, whose dtypes the averages get. Weights that have no
-        average are themselves in the result.
+      params: the weights. Averages are cast to their dtypes; a weight without
+        an average is returned itself.
 
     Raises:
       UserError: there is no moving average.
@@ -331,12 +339,12 @@ class Learner(LearnerSettings):
       )
     weights = by_path(params)
     averages = by_path(state.average.ema)
-    return _replaced(
+    return replace_leaves(
       params, {p: e.astype(weights[p].dtype) for p, e in averages.items()}
     )
 
   def _built(self, optimizer: Config) -> optimizers.BaseOptimizer:
-    """Returns an optimizer; it has a learning rate."""
+    """Returns an optimizer; checks its learning rate."""
     if not isinstance(optimizer, Config):
       raise errors.UserError(
         f'{self._where("optimizer")} is {optimizer!r}; expected the config of'
@@ -350,62 +358,48 @@ class Learner(LearnerSettings):
   def _optimizers(self) -> list[optimizers.BaseOptimizer]:
     return [self._primary]
 
-  @property
-  def _skips(self) -> bool:
-    """Whether steps that are not valid are skipped."""
-    return (
-      self.check_valid_step
-      and self.enable_skip_step_on_gradient_anomalies
-      and self.nonfinite_gradients == 'skip'
-    )
-
-  def _assigned(
-    self, paths: Collection[str]
-  ) -> list[tuple[str, optimizers.BaseOptimizer, Collection[str]]]:
-    """Returns (name, optimizer, paths of its weights) of each optimizer."""
+  def _assigned(self, paths: Collection[str]) -> list[OptimizerPaths]:
+    """Returns the paths of the weights of each optimizer, the primary first."""
     return [('', self._primary, paths)]
 
   def _scaled_together(
-    self, parts: Sequence[Part]
-  ) -> list[tuple[str, optimizers.BaseOptimizer, Collection[str]]]:
-    """Returns (name, optimizer, paths) of gradients that are scaled together.
+    self, groups: Sequence[ParamGroup]
+  ) -> list[OptimizerPaths]:
+    """Returns the groups of gradients that are scaled together."""
+    return [('', self._primary, [p for g in groups for p in g.paths])]
 
-    The name is '' for all gradients; the optimizer says how they are scaled.
-    """
-    return [('', self._primary, [p for part in parts for p in part.paths])]
-
-  def _parts(self, weight_metas: WeightMetas) -> list[Part]:
+  def _groups(self, weight_metas: WeightMetas) -> list[ParamGroup]:
     """Returns the optimizers with those of their weights that have a state."""
-    held = self._held(weight_metas, weight_metas)
-    parts = []
+    with_state = self._with_state(weight_metas, weight_metas)
+    groups = []
     for name, optimizer, paths in self._assigned(weight_metas):
-      own = [path for path in paths if path in held]
+      own = [path for path in paths if path in with_state]
       transformation = StackedTransformation(
         transformation=optimizer.grad_transformation(),
-        prefixes={path: self._prefix(weight_metas[path]) for path in own},
+        prefixes={path: self.stacked_sizes(weight_metas[path]) for path in own},
         all_paths=tuple(weight_metas),
         separator=self.repeat_prefix_sep,
         always_groups=self.force_repeat_prefix_structure,
       )
-      parts.append(Part(name, optimizer, own, transformation))
-    return parts
-
-  def _prefix(self, meta: base_layer.WeightHParams) -> tuple[int, ...]:
-    """Returns the sizes of the dimensions that are taken as stacked layers."""
-    return tuple(meta.repeat_prefix) if self.vectorize_on_repeat_prefix else ()
+      groups.append(ParamGroup(name, optimizer, own, transformation))
+    return groups
 
   def _trained(self, weight_metas: WeightMetas) -> set[str]:
-    """Returns the paths of the weights that are trained."""
+    """Returns the paths of the trained weights."""
     names = {path: variable_names.full_name(path) for path in weight_metas}
-    return {path for path, name in names.items() if not self._excludes(name)}
+    return {path for path, name in names.items() if not self.excludes(name)}
 
-  def _excludes(self, name: str) -> bool:
-    if self._including:
-      return not any(p.fullmatch(name) for p in self._including)
-    return any(p.fullmatch(name) for p in self._excluding)
+  def _with_state(self, tree: Any, weight_metas: WeightMetas) -> dict[str, Any]:
+    """Returns the leaves of weights that have a state, by path."""
+    leaves = by_path(
+      tree, is_leaf=lambda x: isinstance(x, base_layer.WeightHParams)
+    )
+    if self.keep_optimizer_state_for_excluded_vars:
+      return leaves
+    return pick(leaves, self._trained(weight_metas))
 
-  def _shares(self, paths: Collection[str]) -> Arrays:
-    """Returns the factors [] of gradients, by path, by their batch's source."""
+  def _source_factors(self, paths: Collection[str]) -> Arrays:
+    """Returns factors [] of gradients by their batch's source, by path."""
     if not self._by_source:
       return {}
     if self._source is None:
@@ -413,174 +407,3 @@ class Learner(LearnerSettings):
         f'{self._where(BY_SOURCE)} is given; expected a step of `of(batch)`'
       )
     return data_sources.factors(self._source, self._by_source, paths)
-
-  def _held(self, tree: Any, weight_metas: WeightMetas) -> dict[str, Any]:
-    """Returns what a tree of weights has of those that have a state."""
-    leaves = by_path(tree, is_leaf=_is_meta)
-    if self.keep_optimizer_state_for_excluded_vars:
-      return leaves
-    return _pick(leaves, self._trained(weight_metas))
-
-  def _scaling(
-    self, step: _Step, params: Any, state: LearnerState
-  ) -> tuple[Arrays, jax.Array, Arrays, NormStatistics | None]:
-    """Returns factors of gradients, whether they are valid [], and reports.
-
-    At last what is known of their norms then.
-    """
-    terms = {}
-    if self.regularize_before_clipping:
-      terms = self._lp_terms(step, params)
-    squares = gradient_norms.squares(
-      step.gradients,
-      self._stacked_dims(step.gradients, step.metas),
-      step.row_facts,
-      terms,
-    )
-    squares |= {p: squares[p] * jnp.square(x) for p, x in step.shares.items()}
-    scalings = {
-      name: gradient_scaling.scaling(
-        _pick(squares, paths), self._limits(optimizer)
-      )
-      for name, optimizer, paths in self._scaled_together(step.parts)
-    }
-    tracked = None
-    if self._norm_tracker:
-      [whole] = scalings.values()
-      keep, tracked = self._norm_tracker.step(state.norms, whole.raw_grad_norm)
-      scalings = {'': whole.times(keep)}
-    is_valid, metrics = gradient_scaling.reported(
-      scalings, norms=self.grad_norm_summary, check=self.check_valid_step
-    )
-    if self.grad_norm_individual_vars:
-      metrics |= gradient_norms.reported('per_var_grad_norm', squares)
-    factors = {
-      p: f for one in scalings.values() for p, f in one.factors.items()
-    }
-    factors |= {p: factors[p] * share for p, share in step.shares.items()}
-    if tracked:
-      metrics['learning/rejected_steps'] = tracked.total_rejections
-    return factors, is_valid, metrics, tracked
-
-  def _forces(self, step: _Step, factors: Arrays, params: Any) -> Arrays:
-    """Returns gradients as the optimizers see them, scaled and regularised."""
-    terms, gradients = self._lp_terms(step, params), step.gradients
-    if self.regularize_before_clipping:
-      gradients = regularization.added(gradients, terms)
-    gradients = gradient_norms.scaled(
-      gradients, factors, or_zero=self._limits(self._primary).may_zero
-    )
-    if self.regularize_before_clipping:
-      return gradients
-    shares = step.shares
-    terms |= {p: terms[p] * x for p, x in shares.items() if p in terms}
-    return regularization.added(gradients, terms)
-
-  def _lp_terms(self, step: _Step, params: Any) -> Arrays:
-    """Returns what regularisation adds to gradients, by path."""
-    weights = _pick(by_path(params), step.gradients)
-    terms = {}
-    for part in step.parts:
-      terms |= part.lp_terms(weights, step.metas, step.row_facts)
-    return terms
-
-  def _stacked_dims(self, paths, weight_metas: WeightMetas) -> dict[str, int]:
-    return {path: len(self._prefix(weight_metas[path])) for path in paths}
-
-  def _limits(self, optimizer: optimizers.BaseOptimizer):
-    return gradient_scaling.Limits(
-      norm=optimizer.clip_gradient_norm_to_value,
-      single_norm=optimizer.clip_gradient_single_norm_to_value,
-      zero_norm=self.grad_norm_to_clip_to_zero,
-      invalid_norm=self.skip_step_gradient_norm_value,
-      zero_nonfinite=self.nonfinite_gradients == 'zero',
-    )
-
-  def _optimized(
-    self, step: _Step, factors: Arrays, params: Any, state: LearnerState
-  ) -> tuple[Arrays, LearnerState]:
-    """Returns the updates of trained weights, by path, and the next state."""
-    forces = self._forces(step, factors, params)
-    states = parts_lib.by_name(state.optimizer, step.parts)
-    held = self._held(params, step.metas)
-    updates, new_states = {}, {}
-    for part in step.parts:
-      own, new_states[part.name] = part.step(
-        forces, states[part.name], held, step.metas, step.loss_weight
-      )
-      updates |= own
-    if self.scale_update_by_var_norm:
-      for path in forces:
-        updates[path] = updates[path] * first_scale(path, step.metas[path])
-    average = state.average
-    if self.has_ema:
-      # Only steps that update weights count, so that collecting the gradients
-      # of several batches is like having them in one.
-      primary, seen = step.parts[0], held
-      if self.ema_after_update:
-        moved = _pick(held, forces)
-        seen = held | optax.apply_updates(moved, _pick(updates, forces))
-      average = _select(
-        primary.updates_weights(states[primary.name]),
-        moving_average.next_average(
-          average, as_tree(seen), self._primary.ema_decay
-        ),
-        average,
-      )
-    new_state = state._replace(
-      optimizer=parts_lib.joined(new_states), average=average
-    )
-    return _pick(updates, forces), new_state
-
-  def _learning_rates(self, step: _Step, state: LearnerState) -> Arrays:
-    states = parts_lib.by_name(state.optimizer, step.parts)
-    return {
-      f'learning/lr_{part.name}'
-      if part.name
-      else 'learning/lr': part.learning_rate(states[part.name])
-      for part in step.parts
-    }
-
-  def _norms(
-    self, step: _Step, params: Any, updates: Arrays, is_valid: jax.Array
-  ) -> dict[str, jax.Array]:
-    """Returns the norms of weights and updates that are wanted."""
-    metrics = {}
-    if self.var_norm_summary or self.var_norm_individual_vars:
-      weights = _pick(by_path(params), step.gradients)
-      squares = gradient_norms.squares(
-        weights, self._stacked_dims(weights, step.metas)
-      )
-      if self.var_norm_summary:
-        metrics['learning/var_norm'] = gradient_norms.norm(squares)
-      if self.var_norm_individual_vars:
-        metrics |= gradient_norms.reported('per_var_norm', squares)
-    if self.grad_norm_summary:
-      applied = gradient_norms.norm(
-        gradient_norms.squares(updates, dict.fromkeys(updates, 0))
-      )
-      if self._skips:
-        applied = jnp.where(is_valid, applied, 0)
-      metrics['learning/applied_grad_norm'] = applied
-    return metrics
-
-
-def _is_meta(x: Any) -> bool:
-  return isinstance(x, base_layer.WeightHParams)
-
-
-def _pick(values: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
-  """Returns the values at some of the paths, in the order that they have."""
-  return {path: value for path, value in values.items() if path in paths}
-
-
-def _replaced(tree: Any, leaves: Mapping[str, Any]) -> Any:
-  """Returns a tree with other leaves at some paths."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: leaves.get(path_name(path), leaf), tree
-  )
-
-
-def _select(condition: jax.Array, new: Any, old: Any) -> Any:
-  """Returns one of two trees."""
-  return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)

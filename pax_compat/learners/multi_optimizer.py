@@ -1,4 +1,4 @@
-"""A learner with several optimizers, each for weights of its own."""
+"""A learner with several optimizers for different weights."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,7 +6,7 @@ from pax_compat import errors, optimizers
 from pax_compat.config import Config
 from pax_compat.learners import variable_names
 from pax_compat.learners.learner import Learner
-from pax_compat.learners.parts import Part
+from pax_compat.learners.param_groups import ParamGroup
 
 PRIMARY = 'main'
 
@@ -19,27 +19,28 @@ _CLIPPING = (
 class MultiOptimizerLearner(Learner):
   """Optimizes one loss by several optimizers.
 
-  Each auxiliary optimizer has the weights whose names its regular expression
-  matches from their beginning (`params/lm/emb` matches
-  `params/lm/embedding/emb_var`); `optimizer` has the others. Regularisation and
-  decoupled decay are those of a weight's own optimizer. The moving average of
+  An auxiliary optimizer updates the weights whose names start with a match of
+  its regular expression (`params/lm/emb` matches
+  `params/lm/embedding/emb_var`); `optimizer` updates the others. Regularization
+  and decoupled decay are those of a weight's optimizer. The moving average of
   all weights is that of `optimizer`.
 
   Learning rates are reported as `learning/lr_main` and `learning/lr_<name>`.
 
   Attributes:
-    auxiliary_optimizers: the optimizers beside `optimizer`.
-    auxiliary_regex: for each of them, which weights it has.
-    auxiliary_names: for each of them, its name.
+    auxiliary_optimizers: optimizers in addition to `optimizer`.
+    auxiliary_regex: expressions for the weights of each auxiliary optimizer.
+    auxiliary_names: the name of each auxiliary optimizer.
     apply_separate_scaling: whether the gradients of each optimizer are measured
-      and scaled on their own, as it says; they are then reported as
-      `learning/main/raw_grad_norm` and so on, and a step is valid if all are.
-      Otherwise all gradients are scaled together, as `optimizer` says.
+      and clipped separately, by the optimizer's own fields; the metrics are
+      then `learning/main/raw_grad_norm` and so on, and a step is valid if all
+      are. Otherwise all gradients are clipped together, by the fields of
+      `optimizer`.
 
   Raises:
     UserError: the lists differ in length, a name is used twice, an auxiliary
-      optimizer has a field set that has no effect on it, or gradients are
-      tracked together and measured separately.
+      optimizer has a field set that has no effect, or `grad_norm_tracker` is
+      combined with `apply_separate_scaling`.
   """
 
   auxiliary_optimizers: Sequence[Config] = ()
@@ -58,10 +59,10 @@ class MultiOptimizerLearner(Learner):
       )
     }
     if len(set(lengths.values())) > 1:
-      said = ', '.join(f'{field} {n}' for field, n in lengths.items())
+      found = ', '.join(f'{field} {n}' for field, n in lengths.items())
       raise errors.UserError(
         f'{self.name}: MultiOptimizerLearner has lists of different lengths:'
-        f' {said}; expected one of each for each optimizer'
+        f' {found}; expected one of each for each optimizer'
       )
     names = [PRIMARY, *self.auxiliary_names]
     for name in names:
@@ -78,7 +79,7 @@ class MultiOptimizerLearner(Learner):
       self._check_effect(name, optimizer)
     if self.grad_norm_tracker is not None and self.apply_separate_scaling:
       raise errors.UserError(
-        f'{self._where("grad_norm_tracker")} goes by the norm of all gradients,'
+        f'{self._where("grad_norm_tracker")} needs the norm of all gradients,'
         ' and apply_separate_scaling measures those of each optimizer; expected'
         ' one of the two'
       )
@@ -126,7 +127,7 @@ class MultiOptimizerLearner(Learner):
       groups.append((self.auxiliary_names[number], optimizer, own))
     return groups
 
-  def _scaled_together(self, parts: Sequence[Part]):
+  def _scaled_together(self, groups: Sequence[ParamGroup]):
     if not self.apply_separate_scaling:
-      return super()._scaled_together(parts)
-    return [(part.name, part.optimizer, part.paths) for part in parts]
+      return super()._scaled_together(groups)
+    return [(g.name, g.optimizer, g.paths) for g in groups]

@@ -1,4 +1,4 @@
-"""A learner of several tasks, each of which has a learner of its own."""
+"""A learner of several tasks, with a separate learner for each."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
@@ -9,8 +9,8 @@ import jax
 from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layers.embeddings.row_gradients import RowFacts
-from pax_compat.layers.models.multi_task_model import scope_of
+from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.task_scopes import scope_of
 from pax_compat.learners.learner import Learner, LearnerState, WeightMetas
 
 States = dict[str, LearnerState]
@@ -19,23 +19,23 @@ States = dict[str, LearnerState]
 class MultiTaskLearner(config_lib.Configurable):
   """Trains the task of the batch, of a `layers.MultiTaskModel`.
 
-  A task that is not trained in a step rests: neither its weights nor what its
-  optimizer remembers change, and it is not regularised. But learning rates go
-  by the steps of the run, whichever task they trained, and so does what makes
-  moving averages forget their first weights. (A step that a task's learner
-  skips counts for the others only.)
+  The other tasks make a no-op step: their weights and the moments of their
+  optimizers do not change, and they are not regularized. But their step counts
+  go on: learning rates, and the decay of young moving averages, depend on the
+  steps of the run, whichever task they train. (An invalid step that a task's
+  learner skips counts for the others only.)
 
-  A learner's expressions are about the names that weights have where the task
-  is the only one. What it reports is called `<task>/<name>`.
+  A learner's expressions match the names that weights have in the task alone.
+  Its metrics are named `<task>/<name>`.
 
   Attributes:
-    name: names the learner in messages.
+    name: name of the learner in messages.
     learners: config of each task's `Learner`, by the task's name.
-    loss_name: the loss is that of the batch's task: None.
+    loss_name: must be None: the loss is that of the batch's task.
 
   Raises:
-    UserError: `loss_name` is set, here or on a task's learner to something else
-      than `loss`; an optimizer cannot rest; or only some of the learners keep
+    UserError: `loss_name` is set, or that of a task's learner is not `loss`; an
+      optimizer does not support no-op steps; or only some of the learners keep
       moving averages.
   """
 
@@ -55,7 +55,7 @@ class MultiTaskLearner(config_lib.Configurable):
           f" {loss!r}; tasks are trained by their metric 'loss'; leave it None"
         )
     for one in self._learners.values():
-      one.check_rests()
+      one.check_supports_no_op_steps()
     averaged = [task for task, one in self._learners.items() if one.has_ema]
     if averaged and len(averaged) < len(self._learners):
       raise errors.UserError(
@@ -70,7 +70,7 @@ class MultiTaskLearner(config_lib.Configurable):
     return all(one.has_ema for one in self._learners.values())
 
   def check_names(self, names: Collection[str]):
-    """As of `Learner`; and there must be a learner for each weight."""
+    """See `Learner.check_names`; each weight must have a learner."""
     left = set(names)
     for task, one in self._learners.items():
       own = {
@@ -81,19 +81,19 @@ class MultiTaskLearner(config_lib.Configurable):
       }
       if not own:
         raise errors.UserError(
-          f'{self.name}: MultiTaskLearner.learners has the task {task!r}, of'
-          ' which the model has no weights'
+          f'{self.name}: MultiTaskLearner.learners has the task {task!r},'
+          ' but the model has no weights of that task'
         )
       one.check_names(own)
       left -= set(own.values())
     if left:
       raise errors.UserError(
-        f'{self.name}: the weight {min(left)} is of no task that'
-        f' MultiTaskLearner.learners has, which are {", ".join(self.learners)}'
+        f'{self.name}: the weight {min(left)} belongs to none of the tasks'
+        f' of MultiTaskLearner.learners: {", ".join(self.learners)}'
       )
 
   def init(self, params: Any, *, weight_metas: WeightMetas) -> States:
-    """As of `Learner`; returns a state for each task."""
+    """Returns the initial state of each task; see `Learner.init`."""
     return {
       task: one.init(
         params[scope_of(task)], weight_metas=_below(task, weight_metas)
@@ -102,7 +102,7 @@ class MultiTaskLearner(config_lib.Configurable):
     }
 
   def abstract_state(self, params: Any, *, weight_metas: WeightMetas) -> States:
-    """As of `Learner`, for each task."""
+    """Returns the abstract state of each task; see `Learner`."""
     return {
       task: one.abstract_state(
         params[scope_of(task)], weight_metas=_below(task, weight_metas)
@@ -111,25 +111,25 @@ class MultiTaskLearner(config_lib.Configurable):
     }
 
   def ema_weights(self, state: States, params: Any) -> Any:
-    """As of `Learner`."""
+    """Returns the moving averages of the weights; see `Learner`."""
     return {
       scope_of(task): one.ema_weights(state[task], params[scope_of(task)])
       for task, one in self._learners.items()
     }
 
-  def of(self, batch: Mapping[str, Any]) -> '_OneTrained':
-    """Returns what makes the step on a batch of one task."""
+  def of(self, batch: Mapping[str, Any]) -> '_OneTaskLearner':
+    """Returns the learner that makes the step on a batch of one task."""
     [(task, own)] = batch.items()
     trained = self._learners[task].of(own)
-    return _OneTrained(self._learners | {task: trained}, task)
+    return _OneTaskLearner(self._learners | {task: trained}, task)
 
 
 @dataclasses.dataclass(frozen=True)
-class _OneTrained:
-  """Makes steps of one task while the others rest.
+class _OneTaskLearner:
+  """Makes steps of one task, and no-op steps of the others.
 
   Attributes:
-    learners: those of all tasks.
+    learners: the learners of all tasks.
     task: the task that is trained.
   """
 
@@ -145,10 +145,10 @@ class _OneTrained:
     weight_metas: WeightMetas,
     row_facts: Mapping[str, RowFacts] | None = None,
     loss_weight: jax.Array | float = 1.0,
-    due: jax.Array | bool = True,
-    also: Callable[[], dict[str, jax.Array]] = dict,
+    with_norms: jax.Array | bool = True,
+    other_norms: Callable[[], dict[str, jax.Array]] = dict,
   ) -> tuple[Any, States, dict[str, jax.Array], dict[str, jax.Array]]:
-    """As of `Learner`, on the weights of all tasks."""
+    """Makes a step on the weights of all tasks; see `Learner.update`."""
     scope = scope_of(self.task)
     new_params, new_state, metrics, norms = self.learners[self.task].update(
       params[scope],
@@ -157,18 +157,18 @@ class _OneTrained:
       weight_metas=_below(self.task, weight_metas),
       row_facts=_below(self.task, row_facts or {}),
       loss_weight=loss_weight,
-      due=due,
-      also=also,
+      with_norms=with_norms,
+      other_norms=other_norms,
     )
-    rested = {
-      task: one.rested(state[task], weight_metas=_below(task, weight_metas))
+    idle = {
+      task: one.no_op_step(state[task], weight_metas=_below(task, weight_metas))
       for task, one in self.learners.items()
       if task != self.task
     }
-    others = jax.eval_shape(also)
+    others = jax.eval_shape(other_norms)
     return (
       {**params, scope: new_params},
-      {**rested, self.task: new_state},
+      {**idle, self.task: new_state},
       {f'{self.task}/{name}': value for name, value in metrics.items()},
       {
         name if name in others else f'{self.task}/{name}': value
@@ -182,7 +182,7 @@ class _OneTrained:
     new: Mapping[str, Any],
     metrics: Mapping[str, jax.Array],
   ) -> dict[str, Any]:
-    """As of `Learner`, of the variables of all tasks."""
+    """Returns the next variables of all tasks; see `Learner`."""
     scope = scope_of(self.task)
     own = self.learners[self.task].next_variables(
       {name: tree[scope] for name, tree in old.items() if scope in tree},
@@ -196,7 +196,7 @@ class _OneTrained:
 
 
 def _below(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what belongs to a task's weights, by their paths in the task."""
+  """Returns the values of a task's weights, by path in the task."""
   prefix = f'{scope_of(task)}/'
   return {
     path.removeprefix(prefix): value

@@ -1,10 +1,10 @@
-"""The fields of a learner, and which of them go together."""
+"""The fields of a learner, and checks of their combinations."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from pax_compat import base_layer, errors
 from pax_compat import config as config_lib
-from pax_compat import errors
 from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import variable_names
 
@@ -16,10 +16,10 @@ class LearnerSettings(config_lib.Configurable):
   """The fields of a learner.
 
   Attributes:
-    name: names the learner in messages.
-    optimizer: the optimizer, with its learning rate, regularisation, clipping
+    name: name of the learner in messages.
+    optimizer: the optimizer, with its learning rate, regularization, clipping
       and moving average. Clipping acts on the gradients of each batch, also
-      where an optimizer collects those of several.
+      where an optimizer accumulates those of several.
     loss_name: which of the model's metrics is the loss; None leaves it to the
       task, which takes `loss`.
     stochastic_gradient: refused.
@@ -29,40 +29,41 @@ class LearnerSettings(config_lib.Configurable):
     var_norm_summary: whether the norm of the trained weights is reported.
     var_norm_individual_vars: whether the norm of each of them is reported.
     check_valid_step: whether steps are checked at all; if not, all are valid.
-    vectorize_on_repeat_prefix: whether stacked layers are treated each on its
-      own; if not, a stack is one weight.
-    force_repeat_prefix_structure: whether the optimizer's state has the form
-      that it has for stacked layers even if there are none.
-    repeat_prefix_sep: stands between the parts of the names of groups of
-      stacked weights in the optimizer's state.
-    skip_step_gradient_norm_value: if positive, steps are invalid whose
-      gradients have this norm or a larger one.
+    vectorize_on_repeat_prefix: whether each of several stacked layers is
+      treated separately; if not, a stack is one weight.
+    force_repeat_prefix_structure: whether the optimizer's state has the
+      structure for stacked layers even if there are none.
+    repeat_prefix_sep: separator in the names of groups of stacked weights in
+      the optimizer's state.
+    skip_step_gradient_norm_value: if positive, a step is invalid if the norm of
+      its gradients is this or larger.
     enable_skip_step_on_gradient_anomalies: whether invalid steps are skipped.
     bprop_variable_exclusion: names of weights that are not trained.
-    bprop_variable_inclusion: names of those that are, instead.
+    bprop_variable_inclusion: names of the only weights that are trained.
     bprop_variable_inclusion_by_source: for each data source the names of the
-      weights that its batches train; those of all others have gradients of zero
-      in such a batch, regularisation included, and their optimizers step on.
-      Batches must have a field `source_selected` [batch, sources] then, of ones
-      at the source, which all examples of a batch share.
+      weights that its batches train. Other weights have gradients of zero in
+      such a batch, regularization included, and their optimizers step on.
+      Batches must have a field `source_selected` [batch, sources], one-hot and
+      equal for all examples of a batch.
     keep_optimizer_state_for_excluded_vars: whether weights that are not trained
-      have optimizer state (which sees gradients of zero) and a moving average
-      all the same.
+      have optimizer state (updated with gradients of zero) and a moving
+      average.
     scale_update_by_var_norm: whether updates of weights of rank 2 or more are
-      multiplied by the scale of the weight's first value.
-    regularize_before_clipping: whether L1 and L2 regularisation is added to
-      gradients before they are measured and scaled, as Lingvo does.
-    grad_norm_to_clip_to_zero: if positive, gradients whose norm is as large or
-      larger count as zero in that step (the optimizer steps on), as in Lingvo.
-    grad_norm_tracker: config of a `GradNormTracker`, which leaves out steps
-      whose gradients are much larger than usual; None for none.
-    nonfinite_gradients: 'skip' treats steps whose gradients are not finite as
-      invalid ones; 'zero' gives the optimizer zeros instead, as Lingvo does.
-    ema_after_update: whether the moving average takes in the weights that a
-      step makes, as Lingvo's does, instead of those that it starts from.
+      multiplied by the scale of the weight's initializer.
+    regularize_before_clipping: whether the gradients of L1 and L2
+      regularization are added before gradients are measured and scaled, as in
+      Lingvo.
+    grad_norm_to_clip_to_zero: if positive, gradients are set to zero if their
+      norm is this or larger (the optimizer steps on), as in Lingvo.
+    grad_norm_tracker: config of a `GradNormTracker`, which rejects steps whose
+      gradients are much larger than usual; None for none.
+    nonfinite_gradients: 'skip' makes steps whose gradients are not finite
+      invalid; 'zero' sets the gradients to zero, as in Lingvo.
+    ema_after_update: whether the moving average averages the weights after a
+      step, as in Lingvo, instead of those before it.
 
   Raises:
-    UserError: a field that is refused, or fields that exclude each other.
+    UserError: a refused field is set, or fields exclude each other.
   """
 
   name: str = 'learner'
@@ -103,12 +104,30 @@ class LearnerSettings(config_lib.Configurable):
       for patterns in self.bprop_variable_inclusion_by_source
     ]
 
+  @property
+  def skips_invalid_steps(self) -> bool:
+    """Whether invalid steps are skipped."""
+    return (
+      self.check_valid_step
+      and self.enable_skip_step_on_gradient_anomalies
+      and self.nonfinite_gradients == 'skip'
+    )
+
+  def stacked_sizes(self, meta: base_layer.WeightHParams) -> tuple[int, ...]:
+    """Returns the sizes of the dimensions that are stacked layers."""
+    return tuple(meta.repeat_prefix) if self.vectorize_on_repeat_prefix else ()
+
+  def excludes(self, name: str) -> bool:
+    """Whether the variable of some name is not trained."""
+    if self._including:
+      return not any(p.fullmatch(name) for p in self._including)
+    return any(p.fullmatch(name) for p in self._excluding)
+
   def _check_refused(self):
     reasons = {
-      'stochastic_gradient': 'gradients are those of the whole batch; leave it'
-      ' None',
-      'skip_zero_gradients': 'the gradients of all devices arrive here summed;'
-      ' leave it None',
+      'stochastic_gradient': 'gradients are of the whole batch; leave it None',
+      'skip_zero_gradients': 'gradients are summed over all devices before the'
+      ' learner gets them; leave it None',
     }
     for field, reason in reasons.items():
       if getattr(self, field) is not None:
@@ -121,7 +140,7 @@ class LearnerSettings(config_lib.Configurable):
     if self.nonfinite_gradients not in NONFINITE_CHOICES:
       raise errors.UserError(
         f'{self._where("nonfinite_gradients")} is {self.nonfinite_gradients!r};'
-        f' it is one of {", ".join(NONFINITE_CHOICES)}'
+        f' expected one of {", ".join(NONFINITE_CHOICES)}'
       )
     self._exclude(
       'bprop_variable_exclusion', 'bprop_variable_inclusion', 'set one of them'

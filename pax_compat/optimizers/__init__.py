@@ -1,4 +1,4 @@
-"""Optimizers: configs that make optax transformations."""
+"""Optimizers: configs of optax transformations."""
 
 from pax_compat import config
 from pax_compat.optimizers.accumulation import (
@@ -27,9 +27,9 @@ DistributedShampoo, ShardedDistributedShampoo = (
     name,
     'the one library that has it (optax-shampoo 0.0.6, of 2022) does not run on'
     ' this JAX. Use Shampoo, which has fewer options, ShardedAdafactor, or'
-    ' OptaxOptimizer.config(grad_tx=Config(optax.contrib.muon, ...)), whose'
-    ' steps are preconditioned too; OptaxOptimizer takes any Shampoo that is an'
-    ' optax transformation.',
+    ' OptaxOptimizer.config(grad_tx=Config(optax.contrib.muon, ...)), which'
+    ' preconditions too; OptaxOptimizer takes any optax transformation, such as'
+    ' another Shampoo.',
     'HParamsImageClassification',
     'HParamsLanguageModeling',
     'HParamsLargeLanguageModeling',

@@ -15,11 +15,11 @@ _RATE = ('learning_rate', 'lr_schedule')
 
 
 class Accumulator(BaseOptimizer):
-  """What updates weights once in several batches has in common.
+  """Base of optimizers that accumulate the gradients of several batches.
 
-  Learning rate and schedule may be set here or on the wrapped optimizer. All
-  other fields that `BaseOptimizer` has are set here; regularisation and
-  clipping then act on the gradients of each batch.
+  Learning rate and schedule are set here or on the wrapped optimizer. All other
+  fields of `BaseOptimizer` are set here; regularization and clipping act on the
+  gradients of each batch.
 
   Attributes:
     optimizer_tpl: the wrapped optimizer.
@@ -27,7 +27,7 @@ class Accumulator(BaseOptimizer):
     learning_rate: None takes that of the wrapped optimizer.
 
   Raises:
-    UserError: the wrapped optimizer has a field set that belongs here.
+    UserError: the wrapped optimizer has a field set that must be set here.
   """
 
   optimizer_tpl: Config = REQUIRED
@@ -51,17 +51,17 @@ class Accumulator(BaseOptimizer):
     self._optimizer = self._adapted(template).Instantiate()
 
   def _adapted(self, template: Config) -> Config:
-    """Returns the wrapped optimizer, whose learning rate is set, changed."""
+    """Returns the template of the wrapped optimizer, which has its rate."""
     return template
 
   def _one_of(self, name, ours, wrapped, default):
-    """Returns which of two values is set, if not both are, differently."""
+    """Returns the value that is set; refuses two different ones."""
     if _same(wrapped, default) or _same(wrapped, ours):
       return ours
     self.check(
       _same(ours, default),
-      f'{name} is set, and that of the wrapped optimizer to something else; set'
-      ' one of them',
+      f'{name} is set, and the wrapped optimizer has another one; set one of'
+      ' them',
     )
     return wrapped
 
@@ -70,17 +70,17 @@ class Accumulator(BaseOptimizer):
 
 
 class ShardedStaticAccumulator(Accumulator):
-  """Updates weights once in so many batches, by the mean of their gradients.
+  """Updates weights once in N batches, by the mean of their gradients.
 
   Attributes:
-    num_sub_batches: how many batches make one update.
-    collects_means: what is collected in between: gradients divided by the
-      number of batches, or, by default, their sum, as in Pax.
-    accumulation_use_cond_op: how Pax compiles this: only False. Neither value
-      has an effect on results.
-    schedule_counts_sub_batches: what step the schedule is asked at: the number
-      of batches before the one that updates, as in Lingvo's Accumulator, or, by
-      default, the number of updates, as in Pax.
+    num_sub_batches: N, the number of batches of one update.
+    collects_means: whether gradients are divided by N before they are
+      accumulated; by default their sum is accumulated, as in Pax.
+    accumulation_use_cond_op: how Pax compiles this; only False. Neither value
+      changes results.
+    schedule_counts_sub_batches: whether the step of the schedule is the number
+      of batches before the one that updates, as in Lingvo's Accumulator; by
+      default it is the number of updates, as in Pax.
 
   Raises:
     UserError: `num_sub_batches` is below 1.
@@ -95,11 +95,11 @@ class ShardedStaticAccumulator(Accumulator):
     super().__post_init__()
     self.check(
       self.num_sub_batches >= 1,
-      f'num_sub_batches is {self.num_sub_batches}; 1 or more was expected',
+      f'num_sub_batches is {self.num_sub_batches}; expected 1 or more',
     )
     self.refuse(
-      accumulation_use_cond_op='there is one way here to compile it, and it'
-      ' gives the same results'
+      accumulation_use_cond_op='accumulation is always compiled the same way,'
+      ' with the same results'
     )
 
   def _adapted(self, template):
@@ -117,17 +117,17 @@ class ShardedStaticAccumulator(Accumulator):
     optimizer = self._optimizer.grad_transformation()
     if not self.collects_means:
       optimizer = self._of_means(optimizer)
-    collecting = optax.MultiSteps(
+    accumulating = optax.MultiSteps(
       optimizer, self.num_sub_batches, use_grad_mean=False
     ).gradient_transformation()
     if self.collects_means:
-      collecting = self._of_means(collecting)
-    return counted(collecting)
+      accumulating = self._of_means(accumulating)
+    return counted(accumulating)
 
   def _of_means(
     self, transformation: optax.GradientTransformation
   ) -> optax.GradientTransformation:
-    """Returns one that divides gradients by the number of batches first."""
+    """Returns a transformation that first divides gradients by N."""
 
     def update(gradients, state, weights=None):
       means = jax.tree.map(lambda g: g / self.num_sub_batches, gradients)
@@ -140,11 +140,12 @@ class ShardedStaticAccumulator(Accumulator):
 
 
 class WeightSums(NamedTuple):
-  """What was collected since the last update.
+  """Sums since the last update.
 
   Attributes:
-    weight: [], the sum of the weights of losses.
-    gradients: the sum of gradients times those weights, like the weights.
+    weight: [], the sum of loss weights.
+    gradients: the sums of gradients times loss weights, a tree like the
+      weights.
     wrapped: state of the wrapped optimizer.
   """
 
@@ -154,7 +155,7 @@ class WeightSums(NamedTuple):
 
 
 class Updates(NamedTuple):
-  """How often weights were updated.
+  """Number of updates of the weights.
 
   Attributes:
     count: [], int.
@@ -164,17 +165,17 @@ class Updates(NamedTuple):
 
 
 class WeightedAccumulator(Accumulator):
-  """Updates weights once batches weigh enough, by their mean gradient.
+  """Updates weights when the loss weights of batches add up to a minimum.
 
-  A batch weighs what its loss does, such as the number of its examples or
-  tokens, and so does its gradient in the mean. The schedule goes by updates.
+  The update is by the mean of gradients, weighted by the weight of the batch's
+  loss, such as its number of examples or tokens. The schedule counts updates.
 
   Attributes:
-    min_weight: the batches of an update weigh this together, or more.
+    min_weight: the least sum of loss weights of an update.
 
   Raises:
-    UserError: `min_weight` is not positive, or a field is set that goes by the
-      steps that update weights, which cannot be told here in advance.
+    UserError: `min_weight` is not positive, or a field is set that depends on
+      which steps update weights, which is not known in advance.
   """
 
   min_weight: float = REQUIRED
@@ -182,24 +183,27 @@ class WeightedAccumulator(Accumulator):
   def __post_init__(self):
     super().__post_init__()
     self.check(
-      self.min_weight > 0, f'min_weight is {self.min_weight}; it is positive'
+      self.min_weight > 0,
+      f'min_weight is {self.min_weight}; it must be positive',
     )
     unknown = 'which steps update weights is not known in advance'
     self.refuse(ema_decay=unknown, decoupled_weight_decay=unknown)
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     raise errors.UserError(
-      f'{type(self).__name__}: it cannot rest while another task is trained, as'
-      ' it counts its updates only; expected another optimizer'
+      f'{type(self).__name__}: it does not support no-op steps, which tasks'
+      ' make while another one is trained: it counts its updates only; expected'
+      ' another optimizer'
     )
 
   def learning_rate_fn(self):
     return self._optimizer.learning_rate_fn()
 
   def grad_transformation(self):
-    """As of `BaseOptimizer`, but that `count` is the number of updates.
+    """Returns the transformation, whose `count` is the number of updates.
 
-    Its update takes `loss_weight` [], what the batch weighs; by default 1.
+    Its update takes `loss_weight` [], the weight of the batch's loss, by
+    default 1.
     """
     wrapped = optax.with_extra_args_support(
       self._optimizer.grad_transformation()
@@ -211,11 +215,11 @@ class WeightedAccumulator(Accumulator):
       return first, Updates(jnp.zeros([], jnp.int32))
 
     def update(gradients, state, params=None, *, loss_weight=1.0, **others):
-      held, updates = state
-      weight = held.weight + jnp.asarray(loss_weight, jnp.float32)
+      old, updates = state
+      weight = old.weight + jnp.asarray(loss_weight, jnp.float32)
       sums = jax.tree.map(
         lambda a, g: a + loss_weight * g.astype(jnp.float32),
-        held.gradients,
+        old.gradients,
         gradients,
       )
 
@@ -224,31 +228,31 @@ class WeightedAccumulator(Accumulator):
           lambda a, g: (a / weight).astype(g.dtype), sums, gradients
         )
         moves, own = wrapped.update(
-          means, held.wrapped, params, loss_weight=weight, **others
+          means, old.wrapped, params, loss_weight=weight, **others
         )
         moves = jax.tree.map(lambda m, g: m.astype(g.dtype), moves, gradients)
         empty = jax.tree.map(jnp.zeros_like, sums)
-        counted_on = optax.safe_increment(updates.count)
-        return moves, WeightSums(jnp.zeros([]), empty, own), counted_on
+        next_count = optax.safe_increment(updates.count)
+        return moves, WeightSums(jnp.zeros([]), empty, own), next_count
 
-      def collected():
-        still = jax.tree.map(jnp.zeros_like, gradients)
-        return still, WeightSums(weight, sums, held.wrapped), updates.count
+      def accumulated():
+        zeros = jax.tree.map(jnp.zeros_like, gradients)
+        return zeros, WeightSums(weight, sums, old.wrapped), updates.count
 
-      moves, held, count = jax.lax.cond(
-        weight >= self.min_weight, updated, collected
+      moves, new, count = jax.lax.cond(
+        weight >= self.min_weight, updated, accumulated
       )
-      return moves, (held, Updates(count))
+      return moves, (new, Updates(count))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 class _AtSubBatches(schedules.BaseSchedule):
-  """A schedule, asked at an update, that goes by the batches before it.
+  """Converts the step of a schedule from updates to batches.
 
   Attributes:
-    schedule: goes by batches.
-    num_sub_batches: how many make one update.
+    schedule: a schedule over batches.
+    num_sub_batches: number of batches of one update.
   """
 
   schedule: Config = REQUIRED
@@ -263,15 +267,15 @@ class _AtSubBatches(schedules.BaseSchedule):
 
 
 def check_common_fields(owner: BaseOptimizer, template: Config, *own: str):
-  """Refuses fields of a wrapped optimizer that a learner would not see.
+  """Refuses fields of a wrapped optimizer that a learner would ignore.
 
   Args:
-    owner: what wraps it.
+    owner: the wrapping optimizer.
     template: the wrapped optimizer.
-    *own: fields that it may have.
+    *own: fields that may be set.
 
   Raises:
-    UserError: another field that `BaseOptimizer` has is set.
+    UserError: another field of `BaseOptimizer` is set.
   """
   values = field_values(template)
   defaults = field_values(Config(BaseOptimizer))

@@ -1,4 +1,4 @@
-"""Adafactor as Optax has it."""
+"""Optax's Adafactor."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,7 @@ from pax_compat.optimizers.base import BaseOptimizer, counted
 
 
 class Adafactor(BaseOptimizer):
-  """Adafactor as Optax has it, https://arxiv.org/abs/1804.04235.
+  """Optax's Adafactor, https://arxiv.org/abs/1804.04235.
 
   Attributes:
     min_dim_size_to_factor: the second moment of a weight is factored if two of
@@ -20,9 +20,9 @@ class Adafactor(BaseOptimizer):
     clip_threshold: the update of a weight, before the learning rate, is scaled
       down so that its root mean square is at most this; None for no limit.
     momentum: decay of a mean of the updates; None for none.
-    dtype_momentum: of this mean.
-    weight_decay_rate: times a weight, subtracted from it in each step, whatever
-      the learning rate; None for none.
+    dtype_momentum: dtype of this mean.
+    weight_decay_rate: times a weight, subtracted from it in each step,
+      independent of the learning rate; None for none.
     eps: added to squared gradients.
     factored: whether any second moment is factored.
   """

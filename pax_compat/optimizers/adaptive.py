@@ -1,4 +1,4 @@
-"""Optimizers that divide by a root of squared gradients, element by element."""
+"""Adaptive optimizers: gradients are divided by a root of squared gradients."""
 
 from typing import Any
 
@@ -12,29 +12,29 @@ from pax_compat.optimizers.momentum import clip_and_decay
 
 
 class Adam(BaseOptimizer):
-  """Adam, https://arxiv.org/abs/1412.6980, whose updates may be clipped.
+  """Adam, https://arxiv.org/abs/1412.6980, with optional update clipping.
 
-  The direction is m / (sqrt(v + epsilon_root) + epsilon), with means m and v
-  that are corrected for their start at zero.
+  The direction is m / (sqrt(v + epsilon_root) + epsilon), with bias-corrected
+  moments m and v.
 
   Attributes:
-    beta1: decay of the mean of gradients.
-    beta2: decay of the mean of squared gradients.
-    epsilon: added to the root of the second mean.
-    epsilon_root: added to the second mean.
+    beta1: decay of the first moment, the mean of gradients.
+    beta2: decay of the second moment, the mean of squared gradients.
+    epsilon: added to the root of the second moment.
+    epsilon_root: added to the second moment.
     clip_threshold: if positive, the direction of a weight is scaled down so
       that its root mean square is at most this.
-    weight_decay: times the weight, added to its direction. It spares no weight;
-      `decoupled_weight_decay` spares those that skip regularisation.
+    weight_decay: times the weight, added to its direction. It applies to all
+      weights; `decoupled_weight_decay` exempts those that skip regularization.
     sharded_adam: False is Pax's name for Adam without clipping, `weight_decay`
-      and `maybe_inf_to_nan`, whatever the defaults of these.
+      and `maybe_inf_to_nan`; their defaults are ignored.
     maybe_inf_to_nan: whether infinities in gradients become NaN.
-    epsilon_hat: whether epsilon is added before the correction for the means'
-      start at zero (the "epsilon hat" of the paper's section 2, and what
-      TensorFlow 1 and so Lingvo does), else after it.
+    epsilon_hat: whether epsilon is added before the bias correction (the
+      "epsilon hat" of the paper's section 2, as in TensorFlow 1 and so in
+      Lingvo), else after it.
 
   Raises:
-    UserError: a field has no meaning beside another one.
+    UserError: a field has no effect with the value of another one.
   """
 
   beta1: float = 0.9
@@ -63,7 +63,7 @@ class Adam(BaseOptimizer):
       needs = 'it has no effect where sharded_adam is False'
       self.refuse(clip_threshold=needs, weight_decay=needs)
     if self.epsilon_hat:
-      self.refuse(epsilon_root='it has no place where epsilon_hat is True')
+      self.refuse(epsilon_root='it has no effect where epsilon_hat is True')
 
   def direction(self):
     if self.epsilon_hat:
@@ -83,7 +83,7 @@ class AdamW(Adam):
 
   Attributes:
     epsilon: as in Optax.
-    clip_threshold: 0, so nothing is clipped.
+    clip_threshold: 0 for no clipping.
     weight_decay: times the weight, added to its direction; as in Optax.
   """
 
@@ -96,15 +96,15 @@ class Lamb(BaseOptimizer):
   """LAMB, https://arxiv.org/abs/1904.00962.
 
   The direction u of Adam, plus weight_decay * w, is scaled to the norm of the
-  weight, unless one of both norms is 0.
+  weight, unless one of the norms is 0.
 
   Attributes:
-    b1: decay of the mean of gradients.
-    b2: decay of the mean of squared gradients.
-    eps: added to the root of the second mean.
-    eps_root: added to the second mean.
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+    eps: added to the root of the second moment.
+    eps_root: added to the second moment.
     weight_decay: times the weight, added to its direction.
-    mask: to which weights the decay applies: None for all, or a tree of bools
+    mask: the weights that decay: None for all, or a tree of bools
       like (or a prefix of) the weights', or a function from the weights to one.
   """
 
@@ -129,8 +129,8 @@ class Adagrad(BaseOptimizer):
   https://jmlr.org/papers/v12/duchi11a.html
 
   Attributes:
-    initial_accumulator_value: what the sum starts with.
-    epsilon: added to the sum, inside of the root.
+    initial_accumulator_value: initial value of the sum.
+    epsilon: added to the sum, inside the root.
   """
 
   initial_accumulator_value: float = 0.1
@@ -144,8 +144,8 @@ class ShardedAdagrad(Adagrad):
   """`Adagrad` with other defaults: every state is sharded like its weights.
 
   Attributes:
-    initial_accumulator_value: what the sum starts with.
-    epsilon: added to the sum, inside of the root.
+    initial_accumulator_value: initial value of the sum.
+    epsilon: added to the sum, inside the root.
   """
 
   initial_accumulator_value: float = 1e-12
@@ -153,15 +153,15 @@ class ShardedAdagrad(Adagrad):
 
 
 class RmsProp(BaseOptimizer):
-  """RMSProp: lr * g / sqrt(v + epsilon), collected by momentum.
+  """RMSProp: momentum of lr * g / sqrt(v + epsilon).
 
   Names and defaults are Lingvo's.
 
   Attributes:
     decay: of the mean v of squared gradients.
-    momentum: decay of what is collected, learning rate included.
-    epsilon: added to the mean, inside of the root.
-    initial_scale: what the mean starts with.
+    momentum: decay of the momentum, which includes the learning rate.
+    epsilon: added to the mean, inside the root.
+    initial_scale: initial value of the mean.
   """
 
   decay: float = 0.9
@@ -184,9 +184,9 @@ class RmsProp(BaseOptimizer):
 def scale_by_adam_epsilon_hat(
   beta1: float, beta2: float, epsilon: float
 ) -> optax.GradientTransformation:
-  """Adam whose epsilon is not scaled by the correction of the second mean.
+  """Returns Adam whose epsilon is not scaled by the bias correction.
 
-  With means m and v after step t, the direction is
+  With moments m and v after step t, the direction is
   sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon).
   The state is that of `optax.scale_by_adam`.
   """

@@ -1,19 +1,18 @@
-"""What all optimizers have: regularisation, clipping, rate, and the contract.
+"""Base of optimizers: regularization, clipping, learning rate, contract.
 
-An optimizer makes an optax transformation and says what a learner must know of
-it. The learner applies the fields that concern all weights together or what a
-weight is: regularisation, decoupled decay, clipping, the moving average.
+An optimizer returns an optax transformation and its properties for the learner.
+The learner applies the fields that need all weights or their metadata:
+regularization, decoupled decay, clipping, the moving average.
 
-State. Every transformation here keeps what it remembers of weights in trees
-that have the keys of the weights, by which `learners.state_leaves` tells the
-leaves that belong to a weight from those that belong to none (counts). A leaf
-of a weight has one of three shapes:
+State. Every transformation keeps its state of weights in trees with the keys of
+the weights. By these keys `learners.state.state_leaves` finds the leaves that
+belong to a weight; others, such as counts, belong to no weight. A leaf of a
+weight has one of three shapes:
 
-* the weight's own: it is sharded like the weight;
-* the weight's without one dimension, which `BaseOptimizer.reduced_dim` names:
-  it is sharded like the weight, without this dimension's entry;
-* any other, such as the [1] that stands where a weight has no such leaf: it is
-  replicated.
+* the weight's shape: it is sharded like the weight;
+* the weight's shape without one dimension, `BaseOptimizer.reduced_dim`: it is
+  sharded like the weight, without this dimension's entry;
+* any other, such as a [1] for a weight without such a leaf: it is replicated.
 """
 
 import dataclasses
@@ -30,26 +29,26 @@ from pax_compat.config import Config, sub_config_field
 
 
 class BaseOptimizer(config_lib.Configurable):
-  """What all optimizers have.
+  """Base of all optimizers.
 
-  A subclass implements `direction`, or, where the learning rate acts inside,
-  `grad_transformation`.
+  A subclass implements `direction`, or `grad_transformation` if the learning
+  rate is applied inside.
 
   Attributes:
     l2_regularizer_weight: if set, this times a weight is added to its gradient.
     l1_regularizer_weight: if set, this times the sign of a weight is added to
       its gradient. Not together with L2.
-    skip_lp_1d_vectors: whether weights of rank 0 and 1 are spared from L1 and
+    skip_lp_1d_vectors: whether weights of rank 0 and 1 are exempt from L1 and
       L2.
     decoupled_weight_decay: if set, this times the learning rate times a weight
       is subtracted from it in each step that updates weights. Not together with
-      L1 or L2. Weights that are marked to skip regularisation are spared.
+      L1 or L2. Weights marked to skip regularization are exempt.
     clip_gradient_norm_to_value: if positive, all gradients are scaled down
       together so that their global norm is at most this.
     clip_gradient_single_norm_to_value: if positive, each gradient is scaled
       down so that its own norm is at most this. Not together with the above.
-    learning_rate: the base, multiplied by the schedule. It must be set.
-    lr_schedule: the factor at each step.
+    learning_rate: the base rate, multiplied by the schedule. It must be set.
+    lr_schedule: the factor of the rate at each step.
     ema_decay: if positive, the decay of a moving average of the weights; below
       1.
     ewc_regularizer_weight: elastic weight consolidation, which is not
@@ -80,7 +79,9 @@ class BaseOptimizer(config_lib.Configurable):
     self._exclude(
       'clip_gradient_norm_to_value', 'clip_gradient_single_norm_to_value'
     )
-    self.check(self.ema_decay < 1, f'ema_decay is {self.ema_decay}; below 1')
+    self.check(
+      self.ema_decay < 1, f'ema_decay is {self.ema_decay}; expected below 1'
+    )
     ewc = 'elastic weight consolidation is not supported'
     self.refuse(ewc_regularizer_weight=ewc, ewc_weight_per_var=ewc)
 
@@ -88,7 +89,7 @@ class BaseOptimizer(config_lib.Configurable):
     """Raises a UserError where a field is set that is not supported.
 
     Args:
-      **reasons: by the field's name, why, or what does the same.
+      **reasons: by field, why it is not supported, or what to use instead.
     """
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
@@ -106,7 +107,7 @@ class BaseOptimizer(config_lib.Configurable):
     """Returns the function from the step to the learning rate.
 
     Raises:
-      UserError: `learning_rate` is not set, or the schedule is not right.
+      UserError: `learning_rate` is not set, or the schedule is invalid.
     """
     self.check(
       self.learning_rate is not None,
@@ -118,8 +119,8 @@ class BaseOptimizer(config_lib.Configurable):
   def grad_transformation(self) -> optax.GradientTransformation:
     """Returns the transformation from gradients to updates of the weights.
 
-    The learning rate is applied in it. Its state is a tuple, whose last part
-    has `count`, the number of steps so far: what `learning_rate_fn` takes.
+    It applies the learning rate. Its state is a tuple, whose last item has
+    `count`, the number of steps so far: the argument of `learning_rate_fn`.
     """
     return optax.chain(
       self.direction(),
@@ -131,47 +132,49 @@ class BaseOptimizer(config_lib.Configurable):
     raise NotImplementedError(type(self).__name__)
 
   def updates_weights(self, count: jax.Array) -> jax.Array:
-    """Whether the step after `count` [] others updates weights, as a bool [].
+    """Returns a bool []: False if the step only accumulates gradients.
 
-    A step that only collects gradients does not. What a learner itself changes
-    weights by (decoupled decay) belongs to the steps that do.
+    Decoupled decay is applied only in steps that update weights.
+
+    Args:
+      count: [], number of steps before.
     """
     return jnp.ones_like(count, bool)
 
-  def check_rests(self):
-    """Raises a UserError if it cannot rest while others are trained.
+  def check_supports_no_op_steps(self):
+    """Raises a UserError if the optimizer does not support no-op steps.
 
-    It can where the learning rate is applied last.
+    It does if the learning rate is applied last. See `no_op_step`.
     """
     self.check(
       type(self).grad_transformation is BaseOptimizer.grad_transformation,
-      'it cannot rest while another task is trained; expected an optimizer that'
-      ' applies its learning rate last, such as Adam or Sgd',
+      'it does not support no-op steps, which tasks make while another one is'
+      ' trained; expected an optimizer that applies its learning rate last,'
+      ' such as Adam or Sgd',
     )
 
-  def rested(self, state: Any) -> Any:
-    """Returns the state after a step in which its weights were not trained.
+  def no_op_step(self, state: Any) -> Any:
+    """Returns the state after a no-op step, which does not train its weights.
 
-    Only what the learning rate goes by changes.
+    Only the count changes, which the learning rate depends on.
 
     Args:
-      state: of `grad_transformation`.
+      state: state of `grad_transformation`.
     """
-    return count_on(state)
+    return increment_count(state)
 
   def reduced_dim(
     self, name: str, weight_shape: Sequence[int], leaf_shape: Sequence[int]
   ) -> int | None:
-    """Returns which dimension of a weight one of its state leaves lacks.
+    """Returns the dimension of a weight that one of its state leaves lacks.
 
     Args:
-      name: of the field of the state that the leaf stands under: the last
-        attribute in its path in the tree of states.
-      weight_shape: of the weight.
-      leaf_shape: of the leaf, one dimension less.
+      name: the last attribute in the leaf's path in the state.
+      weight_shape: shape of the weight.
+      leaf_shape: shape of the leaf, one dimension less.
 
     Returns:
-      The dimension, or None where it cannot be told (the leaf is replicated).
+      The dimension, or None if it is ambiguous (the leaf is replicated).
     """
     del name
     dims = [
@@ -190,29 +193,29 @@ def without_dim(shape: Sequence[int], dim: int) -> tuple[int, ...]:
 def counted(
   transformation: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-  """Returns a transformation that already applies the learning rate, counted.
+  """Adds a step count to a transformation that applies the learning rate.
 
-  The last part of its state has the `count` that `grad_transformation` names.
+  The last item of the state has the `count` of `grad_transformation`.
   """
   return optax.chain(transformation, optax.scale_by_schedule(lambda _: 1.0))
 
 
-def count_on(state: tuple) -> tuple:
-  """Returns a state whose last part, which counts steps, counts one more."""
+def increment_count(state: tuple) -> tuple:
+  """Returns a state with the `count` of its last item increased by one."""
   *others, last = state
   return (*others, last._replace(count=optax.safe_increment(last.count)))
 
 
 def infinite_as_nan(x: jax.Array) -> jax.Array:
-  """Returns an array whose infinities are NaN.
+  """Returns an array with NaN instead of infinities.
 
-  An infinity hides where it is divided by: 1 / inf is 0. A NaN does not.
+  Division by an infinity hides it: 1 / inf is 0. A NaN propagates.
   """
   return jnp.where(jnp.isinf(x), jnp.nan, x).astype(x.dtype)
 
 
 def inf_to_nan() -> optax.GradientTransformation:
-  """Returns the transformation that makes infinities in gradients NaN."""
+  """Returns the transformation that replaces infinite gradients by NaN."""
   return optax.stateless(
     lambda updates, params=None: jax.tree.map(infinite_as_nan, updates)
   )

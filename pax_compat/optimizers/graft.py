@@ -1,4 +1,4 @@
-"""One optimizer's direction, by the length of another one's step."""
+"""Grafting: one optimizer's direction with another one's step size."""
 
 from typing import Any, NamedTuple
 
@@ -18,11 +18,11 @@ _RATE = ('learning_rate', 'lr_schedule')
 
 
 class GraftState(NamedTuple):
-  """What both optimizers remember.
+  """State of both optimizers.
 
   Attributes:
-    magnitude: the state of the one that says how far.
-    direction: the state of the one that says whereto.
+    magnitude: state of the optimizer that gives the step size.
+    direction: state of the optimizer that gives the direction.
   """
 
   magnitude: Any
@@ -32,21 +32,21 @@ class GraftState(NamedTuple):
 class Graft(BaseOptimizer):
   """Grafting, https://arxiv.org/abs/2002.11803, weight by weight.
 
-  Both optimizers make a step from the same weight, with the same gradients. The
-  weight goes as far as the one does, in the direction of the other. A step of
-  the other that is zero leaves it where it is.
+  Both optimizers make a step from the same weight and gradients. The update has
+  the norm of one step and the direction of the other; it is zero if the other
+  step is zero.
 
-  All fields that `BaseOptimizer` has are set here. The learning rate is that of
-  the one that says how far.
+  All fields of `BaseOptimizer` are set here. The learning rate is that of the
+  optimizer that gives the step size.
 
   Attributes:
-    magnitude_tpl: the optimizer that says how far.
-    direction_tpl: the one that says whereto. Where it has a learning rate of
-      its own it has that, and its own schedule.
+    magnitude_tpl: the optimizer that gives the step size.
+    direction_tpl: the optimizer that gives the direction. It may set its own
+      `learning_rate`, and then keeps its own schedule.
 
   Raises:
-    UserError: an optimizer collects gradients of several batches, or has a
-      field set that belongs here.
+    UserError: an optimizer accumulates gradients of several batches, or has a
+      field set that must be set here.
   """
 
   magnitude_tpl: Config = REQUIRED
@@ -57,8 +57,8 @@ class Graft(BaseOptimizer):
     for template in (self.magnitude_tpl, self.direction_tpl):
       self.check(
         not issubclass(template.cls, Accumulator),
-        f'{class_name(template)} collects gradients of several batches; it may'
-        ' be around this, but not within',
+        f'{class_name(template)} accumulates gradients of several batches; it'
+        ' may wrap this optimizer, but not be wrapped by it',
       )
     rate = {name: getattr(self, name) for name in _RATE}
     check_common_fields(self, self.magnitude_tpl)
@@ -76,17 +76,19 @@ class Graft(BaseOptimizer):
     return dims.pop() if len(dims) == 1 else None
 
   def grad_transformation(self):
-    length = self._magnitude.grad_transformation()
-    way = self._direction.grad_transformation()
+    magnitude = self._magnitude.grad_transformation()
+    direction = self._direction.grad_transformation()
 
     def init(weights):
-      return GraftState(length.init(weights), way.init(weights))
+      return GraftState(magnitude.init(weights), direction.init(weights))
 
     def update(gradients, state, params=None):
-      lengths, magnitude = length.update(gradients, state.magnitude, params)
-      ways, direction = way.update(gradients, state.direction, params)
-      updates = jax.tree.map(_grafted, lengths, ways)
-      return updates, GraftState(magnitude, direction)
+      sizes, of_magnitude = magnitude.update(gradients, state.magnitude, params)
+      directions, of_direction = direction.update(
+        gradients, state.direction, params
+      )
+      updates = jax.tree.map(_grafted, sizes, directions)
+      return updates, GraftState(of_magnitude, of_direction)
 
     return counted(optax.GradientTransformation(init, update))
 

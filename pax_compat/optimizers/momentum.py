@@ -9,7 +9,7 @@ from pax_compat.optimizers.base import BaseOptimizer, counted, inf_to_nan
 
 
 class Sgd(BaseOptimizer):
-  """Stochastic gradient descent, with momentum where that is set.
+  """Stochastic gradient descent, with optional momentum.
 
   Attributes:
     momentum: decay of the accumulated gradient; None for none.
@@ -34,26 +34,25 @@ class Sgd(BaseOptimizer):
 
 
 class ShardedSgd(Sgd):
-  """`Sgd`: every state here is sharded like its weights."""
+  """`Sgd`; all state is sharded like the weights."""
 
 
 class Lars(BaseOptimizer):
-  """LARS, layer-wise rates, https://arxiv.org/abs/1708.03888.
+  """LARS, layer-wise learning rates, https://arxiv.org/abs/1708.03888.
 
   The gradient g + weight_decay * w of each weight is scaled by
   trust_coefficient * |w| / (|g + weight_decay * w| + eps), or by 1 where one of
-  the norms is 0. Momentum collects it times the learning rate.
+  the norms is 0. Momentum accumulates it times the learning rate.
 
   Attributes:
     weight_decay: times the weight, added to its gradient.
-    weight_decay_mask: to which weights the decay applies: True for all, or a
+    weight_decay_mask: the weights that decay: True for all, or a
       tree of bools like (or a prefix of) the weights', or a function from the
       weights to one.
     trust_coefficient: multiplies the scale.
     eps: added to the gradient's norm.
-    trust_ratio_mask: to which weights the scale applies, like
-      `weight_decay_mask`.
-    momentum: decay of what is collected.
+    trust_ratio_mask: the weights that are scaled, like `weight_decay_mask`.
+    momentum: decay of the momentum.
     nesterov: whether the momentum is Nesterov's.
   """
 
@@ -86,12 +85,12 @@ class Lion(BaseOptimizer):
   The direction is the sign of beta1 * m + (1 - beta1) * g.
 
   Attributes:
-    beta1: share of the momentum in the direction.
+    beta1: weight of the momentum in the direction.
     beta2: decay of the momentum.
     clip_threshold: if positive, the direction of a weight is scaled down so
-      that its root mean square is at most this. It never is above 1.
+      that its root mean square is at most this. It is never above 1.
     weight_decay: times the weight, added to its direction.
-    m_dtype: of the momentum.
+    m_dtype: dtype of the momentum.
   """
 
   beta1: float = 0.9
@@ -101,22 +100,22 @@ class Lion(BaseOptimizer):
   m_dtype: Any = jnp.bfloat16
 
   def direction(self):
-    parts = [
+    steps = [
       inf_to_nan(),
       optax.scale_by_lion(self.beta1, self.beta2, mu_dtype=self.m_dtype),
     ]
-    return optax.chain(*parts, *clip_and_decay(self))
+    return optax.chain(*steps, *clip_and_decay(self))
 
 
 def clip_and_decay(optimizer: Any) -> list[optax.GradientTransformation]:
-  """Returns what `clip_threshold` and `weight_decay` ask for.
+  """Returns transformations for `clip_threshold` and `weight_decay`.
 
   Args:
-    optimizer: has the two fields; 0 in either stands for nothing.
+    optimizer: has the two fields; 0 for none.
   """
-  parts = []
+  steps = []
   if optimizer.clip_threshold:
-    parts.append(optax.clip_by_block_rms(optimizer.clip_threshold))
+    steps.append(optax.clip_by_block_rms(optimizer.clip_threshold))
   if optimizer.weight_decay:
-    parts.append(optax.add_decayed_weights(optimizer.weight_decay))
-  return parts
+    steps.append(optax.add_decayed_weights(optimizer.weight_decay))
+  return steps

@@ -1,24 +1,24 @@
-"""How a momentum is kept in few bits: rounded, or counted in buckets.
+"""Momentum in few bits: rounded, or quantized to buckets.
 
-N is the first dimension of a weight, `...` stands for the others.
+Shapes: N first dimension of a weight, `...` the others.
 """
 
 import jax
 import jax.numpy as jnp
 
 
-def stored(momentum: jax.Array, dtype: str) -> tuple[jax.Array, jax.Array]:
-  """Returns a momentum as it is kept.
+def quantize(momentum: jax.Array, dtype: str) -> tuple[jax.Array, jax.Array]:
+  """Returns a rounded or quantized momentum.
 
   Args:
     momentum: [N, ...] or [], in float32.
-    dtype: a float type to round to, or an integer type to count buckets in. The
-      buckets are as wide as the largest value along dimension 0 asks for, and
-      symmetric around 0. A momentum of rank 0 is kept in float32 then.
+    dtype: a float type to round to, or an integer type of bucket numbers.
+      Buckets are symmetric around 0, and the largest absolute value along
+      dimension 0 gives their width. A momentum of rank 0 stays float32 then.
 
   Returns:
-    The momentum in `dtype`, and the width of buckets [...] in float32; [1],
-    zero, where there are no buckets.
+    The momentum in `dtype`, and the width of buckets [...] in float32; zero [1]
+    without buckets.
   """
   dtype = jnp.dtype(dtype)
   if jnp.issubdtype(dtype, jnp.floating):
@@ -30,9 +30,9 @@ def stored(momentum: jax.Array, dtype: str) -> tuple[jax.Array, jax.Array]:
   return buckets.astype(dtype), width
 
 
-def loaded(kept: jax.Array, width: jax.Array) -> jax.Array:
-  """Returns the momentum [N, ...] in float32 that `stored` was given."""
-  values = kept.astype(jnp.float32)
-  if jnp.issubdtype(kept.dtype, jnp.integer):
+def dequantize(stored: jax.Array, width: jax.Array) -> jax.Array:
+  """Returns the momentum [N, ...] in float32; reverses `quantize`."""
+  values = stored.astype(jnp.float32)
+  if jnp.issubdtype(stored.dtype, jnp.integer):
     values *= width
   return values

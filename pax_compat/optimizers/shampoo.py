@@ -1,4 +1,4 @@
-"""Shampoo: gradients times roots of matrices that know of past gradients.
+"""Shampoo: gradients preconditioned by matrices of past gradients.
 
 Shapes: D_i size of dimension i of a weight.
 """
@@ -17,19 +17,19 @@ _TINY = 1e-30
 
 
 class ShampooState(NamedTuple):
-  """What Shampoo remembers.
+  """State of Shampoo.
 
-  All but the count are trees like the weights, or tuples of such trees. The
-  last three have arrays [1] where a weight, or a dimension of it, has no such
-  thing.
+  All fields except the count are trees like the weights, or tuples of such
+  trees. The last three have arrays [1] for a weight, or a dimension of it, that
+  is not preconditioned.
 
   Attributes:
-    count: [], how many steps were made.
-    sum_squares: sum of the squares of gradients.
-    momentum: mean of the gradients over the roots of those sums.
+    count: [], number of steps.
+    sum_squares: sum of squared gradients.
+    momentum: momentum of the gradients over the roots of these sums.
     statistics: for each dimension i a tree of matrices [D_i, D_i].
-    roots: likewise their inverse roots.
-    preconditioned: mean of the gradients times the roots.
+    roots: for each dimension the inverse roots of these matrices.
+    preconditioned: momentum of the gradients times the roots.
   """
 
   count: jax.Array
@@ -48,24 +48,25 @@ class Shampoo(BaseOptimizer):
   direction is the gradient times S_i^(-1 / 2n) along each of its n dimensions,
   scaled to the norm of the direction that Adagrad takes; both with momentum.
 
-  It starts as Adagrad, and goes over to this direction from `start_step` to
-  twice that. Weights of rank 0 and 1, and those with a dimension above
-  `max_dim`, go on as Adagrad. The inverse roots are computed in float32, by
-  eigenvalues: an `epsilon` far below 1e-6 of the largest one means nothing.
+  It starts as Adagrad, and changes gradually to this direction from
+  `start_step` to twice that. Weights of rank 0 and 1, and those with a
+  dimension above `max_dim`, stay with Adagrad. The inverse roots are computed
+  in float32, by eigenvalues: an `epsilon` far below 1e-6 of the largest
+  eigenvalue has no effect.
 
   Attributes:
-    momentum: decay of the means of directions; 0 for none.
-    initial_accumulator_value: what Adagrad's sums of squares start with.
-    second_moment_decay: what a matrix is multiplied by before 1 minus this
-      times G G^T is added; 1 adds up all of them.
-    statistics_interval_steps: matrices take in the gradient once in so many
-      steps, the first one included.
-    root_interval_steps: roots are computed anew after each so many steps.
-      Before they are for the first time the direction is zero, so that this
-      should not be above `start_step`.
-    start_step: after how many steps it begins to go over.
+    momentum: decay of the momentum of directions; 0 for none.
+    initial_accumulator_value: initial value of Adagrad's sums of squares.
+    second_moment_decay: decay d of a matrix, d * S + (1 - d) * G G^T; 1 for the
+      sum S + G G^T.
+    statistics_interval_steps: matrices are updated every this many steps, from
+      the first one on.
+    root_interval_steps: roots are computed after every this many steps. The
+      direction is zero before the first time, so this should not be above
+      `start_step`.
+    start_step: the step where the change from Adagrad starts.
     epsilon: added to the diagonal of a matrix, and the least eigenvalue.
-    max_dim: the largest dimension of a weight that does not stay with Adagrad.
+    max_dim: the largest dimension of a weight that is preconditioned.
     max_matrix_dim: a dimension above this, or of size 1, has no matrix; the
       others of the weight do.
 
@@ -87,15 +88,16 @@ class Shampoo(BaseOptimizer):
     super().__post_init__()
     for name in ('statistics_interval_steps', 'root_interval_steps'):
       value = getattr(self, name)
-      self.check(value >= 1, f'{name} is {value}; 1 or more was expected')
+      self.check(value >= 1, f'{name} is {value}; expected 1 or more')
     for name in ('momentum', 'second_moment_decay'):
       value = getattr(self, name)
       self.check(0 <= value <= 1, f'{name} is {value}; expected 0 to 1')
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     raise errors.UserError(
-      f'{type(self).__name__}: it cannot rest while another task is trained, as'
-      ' its intervals go by its own steps; expected another optimizer'
+      f'{type(self).__name__}: it does not support no-op steps, which tasks'
+      ' make while another one is trained: its intervals count its own steps;'
+      ' expected another optimizer'
     )
 
   def reduced_dim(self, name, weight_shape, leaf_shape):
@@ -113,10 +115,10 @@ class Shampoo(BaseOptimizer):
     return [i for i, n in enumerate(shape) if 1 < n <= self.max_matrix_dim]
 
   def is_preconditioned(self, shape: Sequence[int]) -> bool:
-    """Whether a weight of some shape does not stay with Adagrad.
+    """Whether a weight of some shape is preconditioned.
 
-    One may do so without any matrices, where its dimensions are too large for
-    them: its gradient is then its direction.
+    If all its dimensions are too large for matrices, its direction is the
+    gradient.
     """
     return len(shape) > 1 and max(shape) <= self.max_dim and max(shape) > 1
 
@@ -161,15 +163,15 @@ class Shampoo(BaseOptimizer):
     products = jax.tree.map(self._product, gradients, *state.roots)
     preconditioned, means = self._averaged(products, state.preconditioned)
     updates = jax.tree.map(
-      lambda a, p: self._joined(a, p, state.count), plain, preconditioned
+      lambda a, p: self._interpolated(a, p, state.count), plain, preconditioned
     )
     next_count = optax.safe_increment(state.count)
-    statistics = _where_due(
+    statistics = _update_if(
       state.count % self.statistics_interval_steps == 0,
       lambda old: _by_dim(self._next_statistics, gradients, old),
       state.statistics,
     )
-    roots = _where_due(
+    roots = _update_if(
       next_count % self.root_interval_steps == 0,
       lambda _: _by_dim(self._root, gradients, statistics),
       state.roots,
@@ -179,7 +181,7 @@ class Shampoo(BaseOptimizer):
     )
 
   def _averaged(self, values, means) -> tuple[Any, Any]:
-    """Returns values with momentum, and what to remember of them."""
+    """Returns values with momentum, and the next momentum."""
     if not self.momentum:
       return values, means
 
@@ -203,8 +205,8 @@ class Shampoo(BaseOptimizer):
       gradient = jnp.moveaxis(along, -1, dim)
     return gradient
 
-  def _joined(self, adagrad, preconditioned, count) -> jax.Array:
-    """Returns the direction between Adagrad's and the preconditioned one."""
+  def _interpolated(self, adagrad, preconditioned, count) -> jax.Array:
+    """Interpolates between Adagrad's and the preconditioned direction."""
     if not self.is_preconditioned(adagrad.shape):
       return adagrad
     norm = _norm(preconditioned)
@@ -216,7 +218,7 @@ class Shampoo(BaseOptimizer):
     return share * preconditioned + (1.0 - share) * adagrad
 
   def _next_statistics(self, gradient, matrix, dim: int) -> jax.Array:
-    """Returns the matrix of a dimension with a gradient taken in."""
+    """Returns the next matrix of a dimension."""
     if dim not in self.matrix_dims(gradient.shape):
       return matrix
     others = [i for i in range(gradient.ndim) if i != dim]
@@ -240,8 +242,8 @@ def inverse_root(matrix: jax.Array, order: int, epsilon: float) -> jax.Array:
   """Returns (matrix + epsilon)^(-1 / order).
 
   Args:
-    matrix: [D, D], symmetric and positive, but for rounding.
-    order: which root.
+    matrix: [D, D], symmetric and positive up to rounding.
+    order: the order of the root.
     epsilon: added to the diagonal, and the least eigenvalue.
   """
   ridge = epsilon * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -253,7 +255,7 @@ def inverse_root(matrix: jax.Array, order: int, epsilon: float) -> jax.Array:
 def _by_dim(
   make: Callable[..., jax.Array], gradients: Any, trees: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-  """Returns what `make` makes of gradients and trees, for each dimension."""
+  """Returns trees of `make(gradient, leaf, dim)` for each dimension."""
   return tuple(
     jax.tree.map(lambda g, x, dim=dim: make(g, x, dim), gradients, tree)
     for dim, tree in enumerate(trees)
@@ -264,6 +266,8 @@ def _norm(x: jax.Array) -> jax.Array:
   return jnp.sqrt(jnp.sum(jnp.square(x)))
 
 
-def _where_due(due: jax.Array, make: Callable[[Any], Any], old: Any) -> Any:
-  """Returns what `make` makes of the old if it is due, else the old."""
-  return jax.lax.cond(due, make, lambda unchanged: unchanged, old)
+def _update_if(
+  condition: jax.Array, update: Callable[[Any], Any], old: Any
+) -> Any:
+  """Returns `update(old)` if the condition is true, else `old`."""
+  return jax.lax.cond(condition, update, lambda unchanged: unchanged, old)

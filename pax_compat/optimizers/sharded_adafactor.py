@@ -25,8 +25,8 @@ _MOMENTUM_DTYPES = ('int8', 'int16', 'bfloat16', 'float32')
 class AdafactorState(NamedTuple):
   """State of `ShardedAdafactor`.
 
-  The trees are like that of the weights. A leaf that a weight has no use for is
-  [1], zero. `vr`, `vc` and `m_scale` lack a dimension of the weight.
+  The trees are like that of the weights. A leaf that a weight does not need is
+  zero [1]. `vr`, `vc` and `m_scale` lack a dimension of the weight.
 
   Attributes:
     count: number of steps [].
@@ -48,10 +48,10 @@ class AdafactorState(NamedTuple):
 class ShardedAdafactor(BaseOptimizer):
   """Adafactor in Lingvo's sharded form, XLAShardingAdafactor, with Pax's names.
 
-  A step goes by lr(t) * scale * x, with x = g / sqrt(second moment), scaled
-  down to `clip_threshold`; the second moment is the product of the means over
-  rows and over columns, divided by the mean of the former over its last
-  dimension. Momentum collects these steps, learning rate included.
+  A step is lr(t) * scale * x, with x = g / sqrt(second moment), scaled down to
+  `clip_threshold`. The second moment is the product of the means over rows and
+  over columns, divided by the mean of the former over its last dimension.
+  Momentum accumulates these steps, learning rate included.
 
   Lingvo's defaults are `sort_factored_second_moment_dims=True`,
   `multiply_by_parameter_scale=True`, `clip_threshold=None`,
@@ -59,17 +59,17 @@ class ShardedAdafactor(BaseOptimizer):
 
   Attributes:
     weight_decay: times the learning rate times a weight, subtracted from it. A
-      dict gives it by regular expressions, matched at the beginning of the
-      weight's path ('lm/softmax/w', or, as in Pax, 'params/lm/softmax/w'), the
-      last match counting.
+      dict maps regular expressions to decays: the last expression counts that
+      matches the start of the weight's path ('lm/softmax/w', or, as in Pax,
+      'params/lm/softmax/w').
     layerwise_adaptation: whether the step of a weight is scaled by the ratio of
       the weight's root mean square to that of the step before the learning
       rate, as in LAMB.
-    exclude_from_layerwise_adaptation: regular expressions of weights that are
-      not, matched as those of `weight_decay`.
-    decay_method: how the second moment decays: 'adam', by `decay_adam` with
-      Adam's correction for the start at zero, or 'pow', by
-      1 - (t + 1 - decay_offset)^-decay_pow. It must be set.
+    exclude_from_layerwise_adaptation: regular expressions of weights without
+      it, matched as in `weight_decay`.
+    decay_method: decay of the second moment: 'adam' is `decay_adam` with Adam's
+      bias correction, 'pow' is 1 - (t + 1 - decay_offset)^-decay_pow. It must
+      be set.
     decay_adam: positive for 'adam'.
     decay_pow: positive for 'pow'.
     decay_offset: Lingvo's `decay_exponent_offset`, for 'pow'.
@@ -77,26 +77,25 @@ class ShardedAdafactor(BaseOptimizer):
     clip_threshold: the root mean square that x has at most; None for no limit.
     factored: whether second moments are factored, of weights of rank 2 and up.
     epsilon1_grad_sq_reg: added to squared gradients.
-    quantized_dtype: of the momentum: 'float32', 'bfloat16', 'int8', 'int16'.
-      Integers count buckets, as wide as the largest value along dimension 0
-      asks for.
+    quantized_dtype: dtype of the momentum: 'float32', 'bfloat16', 'int8',
+      'int16'. Integers are bucket numbers; see `momentum_storage.quantize`.
     respect_skip_lp_regularization: not supported; `decoupled_weight_decay`
       respects it.
     per_var_learning_summary: not supported.
     sort_factored_second_moment_dims: whether rows and columns are the largest
       and second largest dimension, if both are at least
       `min_dim_size_to_factor`, as in Lingvo; otherwise they are the last and
-      the last but one, whatever their size.
-    min_dim_size_to_factor: see there.
+      the last but one, of any size.
+    min_dim_size_to_factor: see `sort_factored_second_moment_dims`.
     multiply_by_parameter_scale: whether `scale` is the root mean square of the
       weight, or `epsilon2_param_scale_reg` where that is smaller; else it is 1.
-    epsilon2_param_scale_reg: see there.
+    epsilon2_param_scale_reg: see `multiply_by_parameter_scale`.
     maybe_inf_to_nan: whether infinities become NaN.
-    name: not supported; it stands before names of per-variable summaries.
+    name: not supported; a prefix of names of per-variable summaries.
 
   Raises:
-    UserError: `decay_method` is not set, a value is none of those named, or a
-      field has no meaning beside another one.
+    UserError: `decay_method` is not set, a value is not among those named, or a
+      field has no effect with the value of another one.
   """
 
   weight_decay: float | dict[str, float] | None = None
@@ -131,11 +130,11 @@ class ShardedAdafactor(BaseOptimizer):
     super().__post_init__()
     self.check(
       self.decay_method in ('adam', 'pow'),
-      f"decay_method is {self.decay_method!r}; it is one of 'adam', 'pow'",
+      f"decay_method is {self.decay_method!r}; expected one of 'adam', 'pow'",
     )
     self.check(
       self.quantized_dtype in _MOMENTUM_DTYPES,
-      f'quantized_dtype is {self.quantized_dtype!r}; it is one of'
+      f'quantized_dtype is {self.quantized_dtype!r}; expected one of'
       f' {", ".join(_MOMENTUM_DTYPES)}',
     )
     used = f'decay_{self.decay_method}'
@@ -158,10 +157,10 @@ class ShardedAdafactor(BaseOptimizer):
       )
 
   def factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
-    """Returns over which dimensions second moments of a weight are averaged.
+    """Returns the dimensions that second moments are averaged over.
 
     Args:
-      shape: of the weight.
+      shape: shape of the weight.
 
     Returns:
       The dimension that `vr` lacks (rows) and the one that `vc` lacks
@@ -171,7 +170,7 @@ class ShardedAdafactor(BaseOptimizer):
       return None
     if not self.sort_factored_second_moment_dims:
       return len(shape) - 1, len(shape) - 2
-    # Of equal sizes the first comes first.
+    # The first one of equal sizes comes first.
     row, col, *_ = sorted(range(len(shape)), key=lambda dim: -shape[dim])
     return (row, col) if shape[col] >= self.min_dim_size_to_factor else None
 
@@ -188,13 +187,13 @@ class ShardedAdafactor(BaseOptimizer):
 
   def _init(self, params):
     return _state(
-      jnp.zeros([], jnp.int32), jax.tree.map(self._first_slots, params)
+      jnp.zeros([], jnp.int32), jax.tree.map(self._initial_slots, params)
     )
 
-  def _first_slots(self, weight) -> '_Slots':
+  def _initial_slots(self, weight) -> '_Slots':
     slots = _Slots()
     if self.beta1:
-      m, m_scale = momentum_storage.stored(
+      m, m_scale = momentum_storage.quantize(
         jnp.zeros(weight.shape), self.quantized_dtype
       )
       slots = dataclasses.replace(slots, m=m, m_scale=m_scale)
@@ -228,7 +227,7 @@ class ShardedAdafactor(BaseOptimizer):
     return beta2 * (1.0 - beta2 ** (t - 1.0)) / (1.0 - beta2**t)
 
   def _step(self, name, gradient, weight, slots, *, decay, rate) -> '_Slots':
-    """Returns what is subtracted from one weight, with its new slots."""
+    """Returns the new slots of a weight, with the step to subtract."""
     x, slots = self._normalized(gradient, slots, decay)
     if self.clip_threshold is not None:
       x /= jnp.maximum(1.0, self._finite(_rms(x)) / self.clip_threshold)
@@ -237,9 +236,9 @@ class ShardedAdafactor(BaseOptimizer):
       scale *= jnp.maximum(_rms(weight), self.epsilon2_param_scale_reg)
     step = scale * x
     if self.beta1:
-      m = momentum_storage.loaded(slots.m, slots.m_scale)
+      m = momentum_storage.dequantize(slots.m, slots.m_scale)
       step = self._finite(self.beta1 * m + (1.0 - self.beta1) * step)
-      m, m_scale = momentum_storage.stored(step, self.quantized_dtype)
+      m, m_scale = momentum_storage.quantize(step, self.quantized_dtype)
       slots = dataclasses.replace(slots, m=m, m_scale=m_scale)
     step += self._weight_decay_of(name) * rate * weight
     if self.layerwise_adaptation and not _matches(
@@ -249,7 +248,7 @@ class ShardedAdafactor(BaseOptimizer):
     return dataclasses.replace(slots, step=step)
 
   def _normalized(self, gradient, slots, decay) -> tuple[jax.Array, '_Slots']:
-    """Returns a gradient over the root of its second moment, and new slots."""
+    """Divides a gradient by the root of its second moment; updates slots."""
     gradient = self._finite(gradient.astype(jnp.float32))
     squares = self._finite(jnp.square(gradient)) + self.epsilon1_grad_sq_reg
     dims = self.factored_dims(gradient.shape)
@@ -269,7 +268,7 @@ class ShardedAdafactor(BaseOptimizer):
     return x, dataclasses.replace(slots, vr=vr, vc=vc)
 
   def _layerwise_ratio(self, step, weight, scale) -> jax.Array:
-    # A learning rate of 0 has no step whose size could be told.
+    # With a learning rate of 0 the size of the step is undefined.
     per_rate = step / jnp.where(scale == 0.0, 1.0, scale)
     size = _rms(weight)
     ratio = size / (_rms(per_rate) + self.epsilon1_grad_sq_reg)
@@ -293,7 +292,7 @@ def _unused() -> Any:
 class _Slots:
   """State of one weight, and its step; a leaf to JAX, so that trees unzip.
 
-  The fields but the last are those of `AdafactorState`, in its order.
+  All fields except the last are those of `AdafactorState`, in its order.
   """
 
   m: Any = _unused()

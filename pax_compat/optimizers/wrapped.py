@@ -11,20 +11,20 @@ from pax_compat.optimizers.base import BaseOptimizer, counted
 
 
 class OptaxOptimizer(BaseOptimizer):
-  """Any optax transformation, with the fields that all optimizers have.
+  """Any optax transformation, with the fields of `BaseOptimizer`.
 
   Attributes:
-    grad_tx: the transformation, or a config of the function that makes it, or a
-      list of these, which are chained. As a config it is part of what is
-      written about an experiment: `Config(optax.adam, learning_rate=1e-3)`.
-    scale_by_learning_rate: whether `grad_tx` gives a direction, so that
-      `learning_rate` and `lr_schedule` are applied after it
-      (`optax.scale_by_adam`). Otherwise, as in Pax, it gives the update itself
-      (`optax.adam`), and those two fields are only what is reported (0 where
-      `learning_rate` is not set) and what decoupled decay goes by.
+    grad_tx: the transformation, or a config of the function that returns it, or
+      a list of these, which are chained. A config is written into the
+      experiment's config dump: `Config(optax.adam, learning_rate=1e-3)`.
+    scale_by_learning_rate: whether `grad_tx` returns a direction
+      (`optax.scale_by_adam`), so that `learning_rate` and `lr_schedule` are
+      applied after it. Otherwise, as in Pax, it returns the update itself
+      (`optax.adam`), and those two fields are only for the reported rate (0 if
+      `learning_rate` is not set) and for decoupled decay.
 
   Raises:
-    UserError: `grad_tx` makes no transformation.
+    UserError: `grad_tx` does not return a transformation.
   """
 
   grad_tx: Any = REQUIRED
@@ -41,7 +41,7 @@ class OptaxOptimizer(BaseOptimizer):
     for item in made:
       self.check(
         _is_transformation(item),
-        f'grad_tx holds {item!r}; an optax transformation was expected',
+        f'grad_tx has {item!r}; expected an optax transformation',
       )
     self._transformation = made[0] if len(made) == 1 else optax.chain(*made)
 
@@ -59,9 +59,9 @@ class OptaxOptimizer(BaseOptimizer):
       return super().grad_transformation()
     return counted(self._transformation)
 
-  def check_rests(self):
+  def check_supports_no_op_steps(self):
     if not self.scale_by_learning_rate:
-      super().check_rests()
+      super().check_supports_no_op_steps()
 
 
 def _is_transformation(value: Any) -> bool:

@@ -7,10 +7,16 @@ from pax_compat import config as config_lib
 
 
 class BaseSchedule(config_lib.Configurable):
-  """A function of the step."""
+  """A function from the step to a factor of the learning rate.
+
+  >>> from pax_compat import schedules
+  >>> schedule = schedules.Linear.config(start=(0, 1.0), limit=(4, 0.0))
+  >>> [float(schedule.Instantiate().value_at(step)) for step in (0, 1, 4, 9)]
+  [1.0, 0.75, 0.0, 0.0]
+  """
 
   def value_at(self, count: jax.Array) -> jax.Array:
-    """Returns the factor [], in float32, at step `count` [] (from 0 on)."""
+    """Returns the factor [], float32, at step `count` [], from 0."""
     raise NotImplementedError(type(self).__name__)
 
   def check_positive(self, **fields: float):

@@ -1,4 +1,4 @@
-"""Schedules of one formula."""
+"""Schedules with one formula."""
 
 import math
 
@@ -8,7 +8,7 @@ from pax_compat.schedules.base import BaseSchedule, as_float
 
 
 class Constant(BaseSchedule):
-  """The same at every step.
+  """A constant factor.
 
   Attributes:
     value: the factor.
@@ -22,18 +22,18 @@ class Constant(BaseSchedule):
 
 
 class Polynomial(BaseSchedule):
-  """A power of the step between two points, and constant outside of them.
+  """A power of the step between two points, and constant outside.
 
   Attributes:
-    power: of the polynomial.
+    power: the exponent.
     start: step x0 and value y0 of the first point.
     limit: step x1, beyond x0, and value y1 of the last point.
-    origin: at which point the polynomial is flat if its power is above 1:
+    origin: the point where the polynomial is flat if its power is above 1:
       'start' for y0 + r^power * (y1 - y0), with r = (x - x0) / (x1 - x0);
       'limit' for y0 + (1 - (1 - r)^power) * (y1 - y0).
 
   Raises:
-    UserError: the points are not pairs in order, or `origin` is neither.
+    UserError: the points are not pairs in order, or `origin` is invalid.
   """
 
   power: float = 1
@@ -45,7 +45,7 @@ class Polynomial(BaseSchedule):
     _check_points(self)
     self.check(
       self.origin in ('start', 'limit'),
-      f"origin is {self.origin!r}; it is one of 'start', 'limit'",
+      f"origin is {self.origin!r}; expected one of 'start', 'limit'",
     )
 
   def value_at(self, count):
@@ -55,16 +55,16 @@ class Polynomial(BaseSchedule):
       curve = ratio**self.power
     else:
       curve = 1 - (1 - ratio) ** self.power
-    # The last point itself, whatever the rounding.
+    # Exactly the last value, without rounding.
     return jnp.where(ratio >= 1, jnp.float32(y1), y0 + curve * (y1 - y0))
 
 
 class Linear(Polynomial):
-  """A straight line between two points, and constant outside of them."""
+  """A straight line between two points, and constant outside."""
 
 
 class Exponential(BaseSchedule):
-  """Exponential between two points, and constant outside of them.
+  """Exponential between two points, and constant outside.
 
   Attributes:
     start: step x0 and value y0 > 0 of the first point.
@@ -88,13 +88,13 @@ class Exponential(BaseSchedule):
 
 
 class ContinuousSchedule(BaseSchedule):
-  """Constant, then halved again and again, down to a smallest value.
+  """Constant, then exponential decay by half-lives, down to a minimum.
 
   Attributes:
-    initial_value: multiplies all.
-    start_step: until here the value is `initial_value`.
-    half_life_steps: after each this many steps it is half of what it was.
-    min: the smallest value, relative to `initial_value`; in (0, 1).
+    initial_value: the value until `start_step`.
+    start_step: the step where the decay starts.
+    half_life_steps: number of steps in which the value halves.
+    min: the minimum, relative to `initial_value`; in (0, 1).
 
   Raises:
     UserError: `min` or `half_life_steps` is out of its range.
@@ -121,13 +121,13 @@ class Cosine(BaseSchedule):
   """Half a period of a cosine, from step 0 on.
 
   Attributes:
-    initial_value: at step 0.
-    final_value: at `total_steps`, and after it unless `cyclical`.
+    initial_value: value at step 0.
+    final_value: value at `total_steps`, and after it unless `cyclical`.
     total_steps: length of the half period; must be set.
-    cyclical: whether the curve starts again after `total_steps`. This and
+    cyclical: whether the curve repeats after `total_steps`. This and
       `half_cycle` are Lingvo's.
-    half_cycle: whether it starts again from `initial_value`; otherwise it rises
-      back to it along the cosine. Only where `cyclical`.
+    half_cycle: whether it restarts from `initial_value`; otherwise it rises
+      back to it along the cosine. Only for `cyclical`.
 
   Raises:
     UserError: `total_steps` is not positive.
@@ -156,7 +156,7 @@ class Cosine(BaseSchedule):
 
 
 class DelayedCosine(BaseSchedule):
-  """Half a period of a cosine between two points, and constant outside of them.
+  """Half a period of a cosine between two points, and constant outside.
 
   Attributes:
     start: step x0 and value y0 > 0 of the first point.
@@ -188,9 +188,9 @@ class SqrtDecay(BaseSchedule):
   multiplier / sqrt(max(t - offset, decay_start)).
 
   Attributes:
-    decay_start: until this step, counted from `offset`, the value is constant;
+    decay_start: the value is constant until this step, counted from `offset`;
       positive. Lingvo calls it `warmup_steps`.
-    multiplier: multiplies all.
+    multiplier: multiplies the value.
     offset: shifts the curve to the right.
 
   Raises:
@@ -213,17 +213,17 @@ class Transformer(BaseSchedule):
   """Linear rise, then a power of the step, as in Lingvo's TransformerSchedule.
 
   model_dim^-0.5 * min((t + 1) * w^(decay_factor - 1),
-  (t + start_step + 1)^decay_factor), w the warm-up.
+  (t + start_step + 1)^decay_factor), with warm-up w.
   https://arxiv.org/abs/1706.03762
 
   Attributes:
-    warmup_steps: steps of the rise; with 0 there is none.
-    model_dim: the model's dims.
+    warmup_steps: steps of the rise; 0 for none.
+    model_dim: the model's dimension.
     worker_replicas: multiplies the warm-up.
-    decay_end: from this step on the factor stays; None for never.
-    decay_factor: the power. This and what follows are Lingvo's.
-    start_step: shifts the fall to the left.
-    cyclical_step: after this many steps all starts again; None for never.
+    decay_end: the factor is constant from this step on; None for never.
+    decay_factor: the exponent. This and the following fields are Lingvo's.
+    start_step: shifts the decay to the left.
+    cyclical_step: the schedule restarts after this many steps; None for never.
   """
 
   warmup_steps: int = 4000
@@ -240,7 +240,7 @@ class Transformer(BaseSchedule):
     step = as_float(count)
     if self.decay_end is not None:
       step = jnp.minimum(step, float(self.decay_end))
-    # An array, because 0 to a negative power is infinite there.
+    # An array, where 0 to a negative power is infinite and not an error.
     warmup = as_float(self.warmup_steps * self.worker_replicas)
     rise = (step + 1) * warmup ** (self.decay_factor - 1.0)
     fall = (step + self.start_step + 1) ** self.decay_factor
@@ -252,7 +252,7 @@ def _check_points(schedule):
   for name in ('start', 'limit'):
     point = getattr(schedule, name)
     schedule.check(
-      len(point) == 2, f'{name} is {point}; it is a pair (step, value)'
+      len(point) == 2, f'{name} is {point}; expected a pair (step, value)'
     )
   x0, x1 = schedule.start[0], schedule.limit[0]
   schedule.check(

@@ -1,4 +1,4 @@
-"""Schedules that are made of pieces."""
+"""Piecewise schedules."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ class PiecewiseConstant(BaseSchedule):
   """Constant between boundaries.
 
   Attributes:
-    boundaries: steps, sorted, at which the value changes.
-    values: one before each boundary, and one for the last boundary and after.
+    boundaries: sorted steps where the value changes.
+    values: the value before each boundary, and from the last boundary on.
 
   Raises:
-    UserError: the boundaries are not sorted, or the numbers do not fit.
+    UserError: the boundaries are not sorted, or the lengths do not match.
   """
 
   boundaries: Sequence[float] = REQUIRED
@@ -36,14 +36,14 @@ class PiecewiseConstant(BaseSchedule):
 
 
 class PiecewiseSchedule(BaseSchedule):
-  """Schedules one after the other, each counting from its own start.
+  """A sequence of schedules, each counting steps from its own start.
 
   Attributes:
-    boundaries: steps, sorted, at which the next schedule takes over.
+    boundaries: sorted steps where the next schedule starts.
     schedules: configs, one more than boundaries.
 
   Raises:
-    UserError: the boundaries are not sorted, or the numbers do not fit.
+    UserError: the boundaries are not sorted, or the lengths do not match.
   """
 
   boundaries: Sequence[int] = REQUIRED
@@ -62,16 +62,16 @@ class PiecewiseSchedule(BaseSchedule):
 
 
 class CycleSchedule(BaseSchedule):
-  """Schedules that take turns, again and again.
+  """Schedules that repeat in a cycle.
 
   Attributes:
     schedules: configs.
-    steps: how many steps the turn of each lasts.
-    pass_absolute_step: whether each is asked at the step itself; otherwise, as
-      in Lingvo's field of this name, at the step within the whole cycle.
+    steps: number of steps of each schedule in a cycle.
+    pass_absolute_step: whether schedules get the step of the run; otherwise, as
+      in Lingvo's field of this name, the step within the cycle.
 
   Raises:
-    UserError: the numbers do not fit, or a turn is not positive.
+    UserError: the lengths do not match, or a number of steps is not positive.
   """
 
   schedules: Sequence[Config] = REQUIRED
@@ -81,15 +81,15 @@ class CycleSchedule(BaseSchedule):
   def __post_init__(self):
     check_lengths(self, 'schedules', len(self.schedules), len(self.steps))
     self.check_positive(**{f'steps[{i}]': n for i, n in enumerate(self.steps)})
-    self.check(len(self.steps) > 0, 'schedules is empty; it needs at least one')
+    self.check(len(self.steps) > 0, 'schedules is empty; expected at least one')
     self._built = _build(self.schedules)
 
   def value_at(self, count):
     *ends, period = itertools.accumulate(self.steps)
     count = jnp.asarray(count)
     within = count % period
-    asked = count if self.pass_absolute_step else within
-    values = jnp.stack([s.value_at(asked) for s in self._built])
+    step = count if self.pass_absolute_step else within
+    values = jnp.stack([s.value_at(step) for s in self._built])
     return values[jnp.sum(within >= jnp.asarray(ends, within.dtype))]
 
 
@@ -97,14 +97,14 @@ def joined(
   pieces: Sequence[Callable[[jax.Array], jax.Array]],
   boundaries: Sequence[float],
 ) -> Callable[[jax.Array], jax.Array]:
-  """Returns the function that goes through `pieces`, each from its own step 0.
+  """Returns the function of a sequence of pieces, each from its own step 0.
 
   Args:
     pieces: functions from a step to a value.
-    boundaries: at which step each piece but the first begins.
+    boundaries: the start step of each piece except the first.
   """
   join = optax.join_schedules(pieces, boundaries)
-  # A signed step: a piece that has not begun is asked at a negative one.
+  # Signed: a piece that has not started is called with a negative step.
   return lambda count: as_float(join(jnp.asarray(count, jnp.int32)))
 
 
@@ -117,7 +117,7 @@ def check_boundaries(schedule: BaseSchedule, boundaries: Sequence[float]):
 
 
 def check_lengths(schedule: BaseSchedule, name: str, count: int, expected: int):
-  """Raises a UserError unless a field holds as many items as expected."""
+  """Raises a UserError unless a field has the expected number of items."""
   schedule.check(
     count == expected, f'{name} has {count} items; expected {expected}'
   )

@@ -1,4 +1,4 @@
-"""Schedules that rise linearly first."""
+"""Schedules with a linear warm-up."""
 
 from collections.abc import Sequence
 
@@ -22,16 +22,16 @@ from pax_compat.schedules.piecewise import (
 
 
 class RampupAndDecay(BaseSchedule):
-  """A linear rise, a plateau, and a decay that a subclass gives the shape of.
+  """A linear rise, a plateau, and a decay of a shape that subclasses give.
 
   Attributes:
-    warmup_steps: length of the rise; with 0 there is none.
-    decay_start: where the decay begins; not before `warmup_steps`.
-    decay_end: from this step on the value is `max * min_ratio`; not before
+    warmup_steps: length of the rise; 0 for none.
+    decay_start: step where the decay starts; not before `warmup_steps`.
+    decay_end: step from which the value is `max * min_ratio`; not before
       `decay_start`.
     min_ratio: the last value, relative to `max`.
     max: the value between rise and decay; must be set, positive.
-    warmup_init: the value at step 0, where there is a rise. Lingvo's.
+    warmup_init: the value at step 0 of a rise. Lingvo's.
 
   Raises:
     UserError: `max` is not positive, or the steps are not in order.
@@ -81,8 +81,7 @@ class LinearRampupPolynomialDecay(RampupAndDecay):
   """A linear rise, a plateau, and a polynomial decay.
 
   Attributes:
-    power: of the polynomial, which is flat where the decay begins if it is
-      above 1.
+    power: the exponent; above 1 the decay starts flat.
   """
 
   power: float = 1
@@ -112,8 +111,8 @@ class LinearRampupCosineDecay(RampupAndDecay):
   """A linear rise, a plateau, and half a period of a cosine down.
 
   Attributes:
-    start_step: all other steps are counted from here. Before it the value is 1,
-      whatever `max` is.
+    start_step: other steps count from here. Before it the value is 1, not
+      `max`.
 
   Raises:
     UserError: `start_step` or `min_ratio` is negative.
@@ -138,7 +137,7 @@ class LinearRampupCosineDecay(RampupAndDecay):
 class LinearRampupSqrtDecay(BaseSchedule):
   """A linear rise, then the inverse square root of the step.
 
-  peak * min(t / w, sqrt(w / t)), t the step but at least 1, w the warm-up.
+  peak * min(t / w, sqrt(w / t)), with warm-up w and t the step, at least 1.
 
   Attributes:
     peak: the value at `warmup_steps`.
@@ -161,17 +160,17 @@ class LinearRampupSqrtDecay(BaseSchedule):
 
 
 class LinearRampupPiecewiseConstant(BaseSchedule):
-  """A linear rise from 0 to a first value, then constant between boundaries.
+  """A linear rise from 0, then constant between boundaries.
 
   Attributes:
-    boundaries: steps, sorted; the rise ends at the first.
-    values: one from each boundary on, until the next. Lingvo calls them `lrs`.
-    capped: whether no value is above the first one, as in Lingvo's
+    boundaries: sorted steps; the rise ends at the first.
+    values: the value from each boundary to the next. Lingvo calls them `lrs`.
+    capped: whether values are at most the first one, as in Lingvo's
       LinearRampupPiecewiseConstantSchedule.
 
   Raises:
-    UserError: there is no boundary, they are not sorted, or the numbers do not
-      fit.
+    UserError: there is no boundary, they are not sorted, or the lengths do not
+      match.
   """
 
   boundaries: Sequence[float] = REQUIRED
@@ -181,7 +180,9 @@ class LinearRampupPiecewiseConstant(BaseSchedule):
   def __post_init__(self):
     check_boundaries(self, self.boundaries)
     check_lengths(self, 'values', len(self.values), len(self.boundaries))
-    self.check(len(self.boundaries) > 0, 'boundaries is empty; set one or more')
+    self.check(
+      len(self.boundaries) > 0, 'boundaries is empty; expected one or more'
+    )
     self._constants = PiecewiseConstant(
       boundaries=self.boundaries, values=[0.0, *self.values]
     )

@@ -1,1 +1,1 @@
-"""What `tasks_lib` is made of: settings, schedules of tasks, early stopping."""
+"""Settings of tasks, task schedules, and early stopping, for `tasks_lib`."""

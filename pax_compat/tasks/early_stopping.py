@@ -1,4 +1,4 @@
-"""When a run ends before its last step: what a task's function is asked."""
+"""The interface of a task's early stopping function."""
 
 import enum
 import pathlib
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class RunningMode(enum.Flag):
-  """What was measured when an early stopping function is asked."""
+  """The kinds of metrics that an early stopping function gets."""
 
   UNKNOWN = 0
   TRAIN = enum.auto()
@@ -20,7 +20,7 @@ class RunningMode(enum.Flag):
     has_eval_metrics: bool,
     has_decode_metrics: bool,
   ) -> 'RunningMode':
-    """Returns the modes of which there are metrics."""
+    """Returns the modes that have metrics."""
     found = cls.UNKNOWN
     for has, mode in (
       (has_train_metrics, cls.TRAIN),
@@ -44,9 +44,9 @@ class RunningMode(enum.Flag):
 
 
 class EarlyStoppingFn(Protocol):
-  """A task's `early_stopping_fn`, asked after evaluations and decodings.
+  """A task's `early_stopping_fn`, called after evaluations and decodings.
 
-  Where several processes run, it is asked on the first one.
+  With several processes, it is called on the first one.
   """
 
   def __call__(
@@ -57,14 +57,13 @@ class EarlyStoppingFn(Protocol):
     is_last_ckpt: bool,
     checkpoint_path: pathlib.Path,
   ) -> bool:
-    """Says whether the run is to end now.
+    """Returns whether the run ends now.
 
     Args:
-      metrics: what was measured, as `<split>/<name>`, such as
-        `eval_dev/log_pplx` or `train/loss`: the splits and names that
-        `metrics.jsonl` has.
-      running_mode: which kinds of metrics are among them.
-      global_step: steps that were made.
-      is_last_ckpt: whether that was the last step anyway.
+      metrics: metrics by `<split>/<name>`, such as `eval_dev/log_pplx` or
+        `train/loss`: the splits and names in `metrics.jsonl`.
+      running_mode: the kinds of metrics among them.
+      global_step: number of finished steps.
+      is_last_ckpt: whether this is the last step of the run.
       checkpoint_path: the folder of the run's checkpoints.
     """

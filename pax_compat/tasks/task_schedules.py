@@ -1,4 +1,4 @@
-"""Which of several tasks a step trains."""
+"""Task schedules: which of several tasks a step trains."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,36 +10,36 @@ from pax_compat.config import REQUIRED
 
 
 class BaseTaskSchedule(config_lib.Configurable):
-  """Says which task a step trains, by the step's number and a random number."""
+  """Chooses the task of a step, by the step and a random number."""
 
   def task_names(self) -> list[str]:
-    """Returns the names of the tasks that it may choose."""
+    """Returns the names of the tasks of the schedule."""
     raise NotImplementedError(type(self).__name__)
 
   def task_at(self, step: int, draw: float) -> str:
     """Returns the name of the task that a step trains.
 
     Args:
-      step: how many steps were made before.
-      draw: evenly distributed from 0 to 1, the latter excluded.
+      step: number of steps before.
+      draw: random number, uniform in [0, 1).
     """
     raise NotImplementedError(type(self).__name__)
 
 
 class TasksByWeight(BaseTaskSchedule):
-  """Draws tasks, each as often as its weight says.
+  """Samples tasks in proportion to their weights.
 
-  Before step n, a task's weight is v + (w - v) * exp(-rate * n), with w its
-  first weight and v its final one. Only the weights' ratios matter.
+  After n steps, a task's weight is v + (w - v) * exp(-rate * n), with initial
+  weight w and final weight v. Only the ratios of weights matter.
 
   Attributes:
-    weights: the tasks' first weights by name.
-    final_weights: what they tend to; None for the first ones.
-    rate: how fast, per step.
+    weights: the initial weights of tasks by name.
+    final_weights: the limits of weights; None for the initial ones.
+    rate: decay rate per step.
 
   Raises:
     UserError: a weight or the rate is negative or not finite, all weights are
-      0, or the two have weights of different tasks.
+      0, or `weights` and `final_weights` have different tasks.
   """
 
   weights: Mapping[str, float] = REQUIRED
@@ -57,14 +57,14 @@ class TasksByWeight(BaseTaskSchedule):
       )
     self.check(
       final.keys() == self.weights.keys(),
-      f'final_weights is of {", ".join(final)}; expected the tasks of weights,'
+      f'final_weights has {", ".join(final)}; expected the tasks of weights,'
       f' {", ".join(self.weights)}',
     )
     self.check(
       math.isfinite(self.rate) and self.rate >= 0,
       f'rate is {self.rate}; expected 0 or more',
     )
-    self._first = np.array(list(self.weights.values()), float)
+    self._initial = np.array(list(self.weights.values()), float)
     self._final = np.array([final[task] for task in self.weights], float)
 
   def task_names(self):
@@ -72,20 +72,20 @@ class TasksByWeight(BaseTaskSchedule):
 
   def task_at(self, step, draw):
     decay = math.exp(-self.rate * step)
-    sums = np.cumsum(self._final + (self._first - self._final) * decay)
+    sums = np.cumsum(self._final + (self._initial - self._final) * decay)
     index = np.searchsorted(sums / sums[-1], draw, side='right')
     return self.task_names()[index]
 
 
 class TasksInTurn(BaseTaskSchedule):
-  """Goes round: the first task, the second, and after the last the first.
+  """Round-robin: each task in turn, and after the last the first again.
 
   Attributes:
-    tasks: their names; one that comes twice has two turns.
-    steps_each: how many steps a turn has.
+    tasks: names of tasks; a name can occur several times.
+    steps_each: number of steps of each turn.
 
   Raises:
-    UserError: there are none, or turns have no steps.
+    UserError: there are no tasks, or `steps_each` is below 1.
   """
 
   tasks: Sequence[str] = REQUIRED
@@ -94,7 +94,8 @@ class TasksInTurn(BaseTaskSchedule):
   def __post_init__(self):
     self.check(bool(self.tasks), 'tasks is empty; expected names of tasks')
     self.check(
-      self.steps_each >= 1, f'steps_each is {self.steps_each}; expected 1'
+      self.steps_each >= 1,
+      f'steps_each is {self.steps_each}; expected 1 or more',
     )
 
   def task_names(self):
@@ -106,13 +107,14 @@ class TasksInTurn(BaseTaskSchedule):
 
 
 class TasksInSequence(BaseTaskSchedule):
-  """Stays with each task for some steps, and with the last one for good.
+  """Trains each task for some steps, one after the other.
 
   Attributes:
-    task_steps: (name, number of steps) of each; that of the last has no effect.
+    task_steps: (name, number of steps) of each task. The last task is trained
+      to the end, so that its number has no effect.
 
   Raises:
-    UserError: there are none, or a number is below 1.
+    UserError: there are no tasks, or a number is below 1.
   """
 
   task_steps: Sequence[tuple[str, int]] = REQUIRED

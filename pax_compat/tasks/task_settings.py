@@ -1,7 +1,7 @@
-"""How a task is trained, evaluated and decoded: the settings of each.
+"""Settings of training, evaluation and decoding of a task.
 
-`tasks_lib.SingleTask` holds one of each. Steps are train steps of the whole
-run, counted from 1, so that "every 10 steps" means after step 10, 20 and so on.
+`tasks_lib.SingleTask` has one of each. Steps are train steps of the run,
+counted from 1: "every 10 steps" means after step 10, 20 and so on.
 """
 
 import dataclasses
@@ -19,18 +19,21 @@ from pax_compat.config import Config, instance_field, sub_config_field
 _DURATION = re.compile(r'(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?')
 _SECONDS = (86400, 3600, 60, 1)
 
+_OWN_CHECKPOINTS = (
+  'a run continues from its own --job_log_dir only; copy checkpoints there'
+)
+
 
 class Settings(config_lib.Configurable):
-  """Base of the settings: checks what they are set to.
+  """Base of settings: validates the fields.
 
-  Fields declared as `int` must hold whole numbers; None only where that is
-  declared too.
+  Fields declared as `int` must be whole numbers, or None where declared.
 
   Class attributes:
-    REFUSED: fields of Pax that are here to be told apart from typos. Setting
-      one to anything but its default is an error, which gives this reason.
-    POSITIVE: fields whose numbers must be above 0.
-    NOT_NEGATIVE: fields whose numbers must not be below 0.
+    REFUSED: Pax fields that are not supported, and why. They are declared, so
+      that the error gives the reason; only their default is accepted.
+    POSITIVE: fields that must be above 0.
+    NOT_NEGATIVE: fields that must not be below 0.
   """
 
   REFUSED: ClassVar[Mapping[str, str]] = {}
@@ -38,12 +41,22 @@ class Settings(config_lib.Configurable):
   NOT_NEGATIVE: ClassVar[Sequence[str]] = ()
 
   def __post_init__(self):
-    refuse_fields(self, self.REFUSED)
+    self._check_refused()
     for field in dataclasses.fields(self):
       kinds = typing.get_args(field.type) or (field.type,)
       if int in kinds:
         may_be_none = type(None) in kinds
         setattr(self, field.name, self._whole(field.name, may_be_none))
+
+  def _check_refused(self):
+    defaults = config_lib.field_values(Config(type(self)))
+    for name, reason in self.REFUSED.items():
+      value, default = getattr(self, name), defaults[name]
+      if value is not default and value != default:
+        raise errors.UserError(
+          f'{type(self).__name__}.{name} is {value!r}, which is not'
+          f' supported: {reason}; expected {default!r}'
+        )
 
   def _whole(self, name: str, may_be_none: bool) -> int | None:
     value = getattr(self, name)
@@ -63,35 +76,17 @@ class Settings(config_lib.Configurable):
     return int(value)
 
 
-def refuse_fields(settings: Any, refused: Mapping[str, str]):
-  """Raises a UserError if one of the refused fields is not at its default.
-
-  Args:
-    settings: an object whose class is configurable.
-    refused: why the fields are not supported and what there is instead, by
-      field.
-  """
-  for name, reason in refused.items():
-    default = config_lib.field_values(Config(type(settings)))[name]
-    value = getattr(settings, name)
-    if value is not default and value != default:
-      raise errors.UserError(
-        f'{type(settings).__name__}.{name} is {value!r}, which is not'
-        f' supported: {reason}; expected {default!r}'
-      )
-
-
 class VariationalNoise(Settings):
   """Noise on weights while training: `w + vn_scale * normal()`.
 
-  The gradient is that of the loss at the noisy weights, and moves the clean
-  ones. Every step has noise of its own. Evaluation and decoding have none.
+  The gradient at the noisy weights updates the clean ones. Each step draws new
+  noise. Evaluation and decoding have no noise.
 
   Attributes:
     vn_scale: standard deviation of the noise; 0, the default, for none.
-    vn_regex: which weights: those whose path, such as `params/lm/softmax/w`, it
-      matches from its beginning. The default '' matches all.
-    vn_start_step: steps that are made before there is noise, by default 0.
+    vn_regex: matches the start of the names of the weights with noise, such as
+      `params/lm/softmax/w`. The default '' matches all.
+    vn_start_step: number of steps without noise, by default 0.
   """
 
   vn_scale: float = 0.0
@@ -110,89 +105,87 @@ class VariationalNoise(Settings):
       re.compile(self.vn_regex)
     except re.error as e:
       raise errors.UserError(
-        f'VariationalNoise.vn_regex is {self.vn_regex!r}, which is no regular'
-        f' expression: {e}'
+        f'VariationalNoise.vn_regex is {self.vn_regex!r}, which is not a'
+        f' regular expression: {e}'
       ) from e
 
 
 InferWriter = config_lib.refused(
-  'InferWriter', 'there is no inference; leave SingleTask.infer_writer at None'
+  'InferWriter',
+  'inference is not implemented; leave SingleTask.infer_writer at None',
 )
 
 
 class Train(Settings):
-  """How a task is trained.
+  """Settings of training.
 
   Attributes:
-    learner: what optimizes the loss.
-    num_train_steps: how many steps a whole run makes.
+    learner: the learner, which optimizes the loss.
+    num_train_steps: number of steps of the run.
     save_interval_steps: a checkpoint every this many steps, by default 5000;
       None to save by time only.
     save_interval_seconds: a checkpoint when this much time has passed since the
       last; None, the default, to save by steps only.
-    save_keep_interval_duration: of the checkpoints, one in this much time is
-      kept for good, beside the newest: '12h' (the default), '90m', '1d12h'.
-      None keeps the newest only.
-    save_max_to_keep: how many of the newest checkpoints are kept, by default
-      10.
-    max_inflight_steps: steps that may be under way on the devices at once, by
+    save_keep_interval_duration: one checkpoint in this much time is kept
+      permanently, in addition to the newest: '12h' (the default), '90m',
+      '1d12h'. None keeps the newest only.
+    save_max_to_keep: number of newest checkpoints to keep, by default 10.
+    max_inflight_steps: limit of steps dispatched to the devices at once, by
       default 2; 0 for no limit.
-    summary_interval_steps: summaries every this many steps, by default 100, of
-      the first step of a run, and of the last.
+    summary_interval_steps: summaries every this many steps, by default 100, and
+      of the first and last step of a run.
     log_train_output_interval_steps: a progress line every this many steps; None
-      says one with each summary.
-    summary_accumulate_interval_steps: summaries are means over what was said
-      every this many steps since the last summary (metrics by their weights),
-      instead of what the one step says. None, the default, for the one step.
+      for one with each summary.
+    summary_accumulate_interval_steps: summaries are means over every this many
+      steps since the last summary (weighted for metrics). None, the default,
+      for the values of a single step.
     async_summary_writing: whether a thread fetches and writes summaries, so
       that no step waits for it; by default True.
     variable_norm_summary: whether summaries have `vars/<path>` for each
-      trainable weight: the root of the mean of its squares, before the step.
+      trainable weight: its root mean square before the step.
     eval_interval_steps: an evaluation every this many steps, by default 100,
       and after the last step; 0 for the last only.
     eval_during_training: names of the eval datasets that are evaluated every
-      `eval_interval_steps`; None, the default, for all. All are at the end.
-    eval_skip_train: whether evaluations leave out the training batch that
-      comes next, which otherwise is evaluated before it is trained on, as
-      `eval_train`.
-    eval_use_ema_states: whether evaluations take the moving averages of the
+      `eval_interval_steps`; None, the default, for all. All are evaluated at
+      the end.
+    eval_skip_train: whether evaluations skip the next training batch; otherwise
+      it is evaluated before training on it, as `eval_train`.
+    eval_use_ema_states: whether evaluations use the moving averages of the
       weights; the learner must have `ema_decay`.
-    inputs_split_mapping: how batches are split over the mesh: a dict with
+    inputs_split_mapping: sharding of batches over the mesh: a dict with
       `map_1d` for fields of one dimension, `map_2d` for two and so on, each a
-      mesh axis (or several, or None) for each dimension. Fields without an
-      entry, and all where it is None, have their first dimension split over the
-      axes `replica` and `data`.
+      mesh axis (or several, or None) for each dimension. Without an entry, the
+      first dimension is sharded over the axes `replica` and `data`.
     init_from_checkpoint_rules: refused.
     decode_interval_steps: the decode datasets are decoded every this many
       steps, and after the last; None, the default, or 0 for never.
     decode_start_after_n_steps: steps before the first decoding, by default 0.
     decode_use_ema_states: as `eval_use_ema_states`, for decoding.
-    compute_steps_per_sec_interval_steps: the steps that a rate (such as steps a
-      second) is taken over, by default the last 10.
+    compute_steps_per_sec_interval_steps: number of steps that rates, such as
+      steps per second, are averaged over, by default 10.
     profiler_num_steps: steps in a profile, by default 2.
-    profiler_min_duration_sec: seconds that a profile lasts at least.
-    profiler_capture_step: a profile begins when this run (since it started or
-      continued) has made this many steps; None, the default, for no profile.
-      It is in `summaries/train`, for TensorBoard's profile page.
-    profiler_max_num_hosts: how many processes make a profile; None for all.
-    profiler_capture_host_profile: whether a profile has Python's calls too.
+    profiler_min_duration_sec: least seconds of a profile.
+    profiler_capture_step: a profile starts this many steps after the run
+      started or continued; None, the default, for no profile. It is written to
+      `summaries/train`, for TensorBoard's profile page.
+    profiler_max_num_hosts: number of processes that profile; None for all.
+    profiler_capture_host_profile: whether a profile includes Python calls.
     always_use_train_for_model_init: refused; it is always so.
-    enforce_input_specs: whether the first batch must be what the experiment's
-      `get_input_specs_provider_params` says, where it says something.
-    random_seed: seed of the first weights and of all random numbers of steps.
-    apply_mutable_list: the collections of variables that layers may change in
-      a step.
+    enforce_input_specs: whether the first batch must match the experiment's
+      `get_input_specs_provider_params`, if there is one.
+    random_seed: seed of the initial weights and of all random numbers of steps.
+    apply_mutable_list: collections of variables that layers may change in a
+      step.
     tensorstore_metadata_key: refused.
-    enable_input_checkpointing: checkpoints have the state of the training
-      input, where it has one. True makes it a mistake where it has none, or
-      where a run cannot continue by it.
+    enable_input_checkpointing: checkpoints contain the state of the training
+      input, if it has one. True makes it an error if it has none, or if a run
+      cannot continue from it.
     restore_transformations: refused.
     external_checkpoint_path: refused.
     external_checkpoint_handler: refused.
-    report_progress_hook: whether a progress line comes each minute too, however
-      long the steps take.
-    gc_interval_steps: Python collects its garbage every this many steps, and
-      at no other time while training, so that hosts pause together. 0, the
+    report_progress_hook: whether a progress line is also printed each minute.
+    gc_interval_steps: Python's garbage collection runs every this many steps,
+      and at no other time while training, so that hosts pause together. 0, the
       default, leaves it to Python.
   """
 
@@ -243,24 +236,20 @@ class Train(Settings):
 
   REFUSED = {
     'init_from_checkpoint_rules': (
-      'a run begins with new weights, or continues from the checkpoints in its'
+      'a run starts with new weights, or continues from the checkpoints in its'
       ' own --job_log_dir'
     ),
     'always_use_train_for_model_init': (
       'models are always initialised as for training'
     ),
     'tensorstore_metadata_key': (
-      'checkpoints are found by their manifests, whatever they are called'
+      'checkpoints are found by their manifests, not by their names'
     ),
     'restore_transformations': (
       'a checkpoint must have the weights of the model that continues from it'
     ),
-    'external_checkpoint_path': (
-      'a run continues from its own --job_log_dir only; copy checkpoints there'
-    ),
-    'external_checkpoint_handler': (
-      'a run continues from its own --job_log_dir only; copy checkpoints there'
-    ),
+    'external_checkpoint_path': _OWN_CHECKPOINTS,
+    'external_checkpoint_handler': _OWN_CHECKPOINTS,
   }
   POSITIVE = (
     'num_train_steps',
@@ -301,7 +290,7 @@ class Train(Settings):
     """Returns the seconds of `save_keep_interval_duration`, None for None.
 
     Raises:
-      UserError: it is no duration.
+      UserError: it is not a duration.
     """
     text = self.save_keep_interval_duration
     if text is None:
@@ -317,17 +306,17 @@ class Train(Settings):
 
 
 class Evaluate(Settings):
-  """How a task is evaluated.
+  """Settings of evaluation.
 
   Attributes:
-    random_seed: seed of the random numbers that a model asks for. Each batch of
-      an evaluation has numbers of its own, and every evaluation the same.
-    apply_mutable_list: the collections of variables that layers may change
-      while a batch is evaluated; the changes are not kept.
-    write_per_example_out: whether what the model says of each example is
-      written, to `eval_out/<dataset>/eval_out_<step>_shard_<process>.jsonl`;
-      by default False. Examples that only fill a batch are left out. Fields
-      of a batch that stay on the host are written, too, as `host_fields`.
+    random_seed: seed of the model's random numbers. They differ between the
+      batches of an evaluation, and are the same in each evaluation.
+    apply_mutable_list: collections of variables that layers may change while a
+      batch is evaluated; the changes are not kept.
+    write_per_example_out: whether per-example outputs are written, to
+      `eval_out/<dataset>/eval_out_<step>_shard_<process>.jsonl`; by default
+      False. Padding rows are omitted. Host fields of a batch are included, as
+      `host_fields`.
   """
 
   random_seed: int = 1234
@@ -342,20 +331,19 @@ class Evaluate(Settings):
 
 
 class Decode(Settings):
-  """How a task is decoded.
+  """Settings of decoding.
 
   Attributes:
-    prng_key_fold_with_batch_index: whether each batch of a decoding has random
-      numbers of its own; by default all have the same.
-    random_seed: seed of the random numbers. Every decoding has the same.
+    prng_key_fold_with_batch_index: whether random numbers differ between the
+      batches of a decoding; by default they are the same.
+    random_seed: seed of the random numbers, the same in each decoding.
     profiler_num_steps: batches in a profile; 0, the default, for no profile.
-    profiler_min_duration_sec: seconds that a profile lasts at least.
-    profiler_capture_step: the batch, from 1, with which the profile begins.
-    profiler_max_num_hosts: how many processes make a profile; None for all.
-    apply_mutable_list: the collections of variables that layers may change
-      while a batch is decoded; the changes are not kept.
-    metrics_prefix: stands before the names of clu metrics, by default
-      'Metrics/'.
+    profiler_min_duration_sec: least seconds of a profile.
+    profiler_capture_step: the first batch of the profile, from 1.
+    profiler_max_num_hosts: number of processes that profile; None for all.
+    apply_mutable_list: collections of variables that layers may change while a
+      batch is decoded; the changes are not kept.
+    metrics_prefix: prefix of the names of clu metrics, by default 'Metrics/'.
   """
 
   prng_key_fold_with_batch_index: bool = False
@@ -374,7 +362,7 @@ class Decode(Settings):
 
 
 class Infer(Settings):
-  """How a task is used for inference. There is nothing yet that would.
+  """Settings of inference, which is not implemented.
 
   Attributes:
     random_seed: refused.
@@ -382,4 +370,4 @@ class Infer(Settings):
 
   random_seed: int = 1234
 
-  REFUSED = {'random_seed': 'there is no inference'}
+  REFUSED = {'random_seed': 'inference is not implemented'}

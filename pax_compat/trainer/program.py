@@ -51,7 +51,7 @@ class TaskProgram:
     abstract_state: shapes, dtypes and shardings of the state.
     weight_metas: metadata of each trainable weight, by path.
     probes: shapes of the zeros whose gradients are metadata of the gradients of
-      embedding tables; see `layers.row_gradients`.
+      embedding tables; see `layer_core.row_gradients`.
   """
 
   task: tasks_lib.SingleTask
@@ -205,8 +205,8 @@ class TaskProgram:
         weight_metas=self.weight_metas,
         row_facts=learners.by_path(row_facts, is_leaf=_is_row_facts),
         loss_weight=outputs.weighted[self.loss_aggregator.loss_name][1],
-        due=with_summaries,
-        also=lambda: self._norms(params),
+        with_norms=with_summaries,
+        other_norms=lambda: self._norms(params),
       )
       outputs = outputs.replace(
         scalars=outputs.scalars | scalars,

@@ -13,7 +13,7 @@ from pax_compat import base_layer, layers, learners
 from pax_compat.layers.embeddings.embedding_tables import Embedding
 from pax_compat.layers.linears import FeedForward
 from pax_compat.layers.normalizations import norm_layers
-from tests.pax_compat.layers.embeddings import row_gradients_test
+from tests.pax_compat.layer_core import row_gradients_test
 from tests.pax_compat.layers.pipelines import pipeline_test
 from tests.pax_compat.layers.transformers import moe_stacks_test
 from tests.pax_compat.trainer import tiny

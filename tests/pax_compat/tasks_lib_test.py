@@ -1,5 +1,7 @@
 """Tests of task configs."""
 
+import doctest
+
 import pytest
 
 from pax_compat import base_metrics, errors, learners, tasks_lib
@@ -13,6 +15,11 @@ NESTED = [
   'Infer',
   'VariationalNoise',
 ]
+
+
+def test_the_example():
+  found = doctest.testmod(tasks_lib, optionflags=doctest.ELLIPSIS)
+  assert found.attempted and not found.failed
 
 
 def test_a_task_needs_a_model():
@@ -65,12 +72,12 @@ def test_inference_is_refused():
   assert writer is tasks_lib.InferWriter
   for make in (writer.config, writer.HParams, writer.HParams.config):
     for fields in ({}, {'output_num_shards': 2}):
-      with pytest.raises(errors.UserError, match='InferWriter is .* no inf'):
+      with pytest.raises(errors.UserError, match='InferWriter is .* inference'):
         make(**fields)
   task = lines.task()
   task.infer_writer = tasks_lib.Infer.HParams()
   with pytest.raises(
-    errors.UserError, match='SingleTask.infer_writer .* no inf'
+    errors.UserError, match='SingleTask.infer_writer .* inference is not'
   ):
     task.Instantiate()
 
@@ -81,7 +88,7 @@ def test_the_loss_is_named_once():
   assert task.Instantiate().create_loss_aggregator().loss_key == 'a'
   task.train.learner.loss_name = 'b'
   with pytest.raises(
-    errors.UserError, match="is Learner.loss_name, to 'b'; ex"
+    errors.UserError, match=r"Learner.loss_name \('b'\) are both set; ex"
   ):
     task.Instantiate()
   task.loss_aggregator = None

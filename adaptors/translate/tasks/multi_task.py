@@ -13,7 +13,7 @@ from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, Report, same
 from pax_compat import config as config_lib
 from pax_compat import errors, layers, learners, tasks_lib
-from pax_compat.layers.models.multi_task_model import scope_of
+from pax_compat.layer_core.task_scopes import scope_of
 
 # Fields that the tasks inherit from the model.
 _INHERITED = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')

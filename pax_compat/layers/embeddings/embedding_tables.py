@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
-from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layers.embeddings.row_gradients import (
+from pax_compat.layer_core.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )
+from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.input_checks import check_integers
 
 

@@ -7,6 +7,7 @@ from pax_compat import base_model, errors
 from pax_compat.config import REQUIRED, Config
 from pax_compat.input_core import host_fields
 from pax_compat.layer_core import child_layers
+from pax_compat.layer_core.task_scopes import scope_of
 from pax_compat.nested_map import NestedMap
 
 _LOSS = 'loss'
@@ -100,11 +101,6 @@ class MultiTaskModel(base_model.BaseModel):
         + errors.did_you_mean(task, self.tasks)
       )
     return getattr(self, scope_of(task))
-
-
-def scope_of(task: str) -> str:
-  """Returns the name of a task's model in its parent."""
-  return f'task_{task}'
 
 
 def _named(task: str, values: Mapping[str, Any]) -> dict[str, Any]:

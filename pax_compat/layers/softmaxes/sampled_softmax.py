@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
-from pax_compat.layers.embeddings.row_gradients import (
+from pax_compat.layer_core.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )

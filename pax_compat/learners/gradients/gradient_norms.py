@@ -1,7 +1,7 @@
-"""Norms of gradients, and the factors that gradients are scaled by.
+"""Norms of gradients, and scaling by factors.
 
-A weight in which n layers are stacked counts as n weights: it has n norms and n
-factors, [n]. Sums are float32, whatever the gradients are.
+A weight with n stacked layers counts as n weights: it has norms [n] and factors
+[n]. Sums are float32 for gradients of any dtype.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.learners import variable_names
 
 Arrays = dict[str, jax.Array]
@@ -25,14 +25,14 @@ def squares(
   """Returns the sum of squares of each array, by path.
 
   Args:
-    values: the arrays; if gradients, without regularisation.
+    values: the arrays; gradients are without regularization.
     stacked_dims: how many leading dimensions of each are stacked layers.
-    row_facts: facts about the gradients of looked-up tables, whose squares are
-      summed lookup by lookup.
-    lp_terms: what regularisation adds to gradients before they are measured.
+    row_facts: row statistics of the gradients of looked-up tables, whose
+      squares are summed lookup by lookup.
+    lp_terms: gradients of regularization, added before measuring.
 
   Returns:
-    Arrays of the stacked dimensions' shapes; [] where none is stacked.
+    Arrays of the shape of the stacked dimensions; [] without any.
   """
   row_facts, lp_terms = row_facts or {}, lp_terms or {}
   result = {}
@@ -51,9 +51,9 @@ def squares(
 
 
 def _cross_terms(gradient, term, facts: RowFacts) -> jax.Array:
-  """Returns what regularisation adds to the squares of a table's lookups.
+  """Returns the squares that regularization adds to a table's lookups.
 
-  A row that was looked up c times has its term t spread evenly over the c
+  A row that is looked up c times has its term t divided evenly among the c
   gradients g_i. So the sum of (g_i + t / c)^2 is that of g_i^2, plus
   (2 G t + t^2) / c, with G the sum of the g_i.
   """
@@ -66,38 +66,41 @@ def _sum(array: jax.Array, kept_dims: int) -> jax.Array:
 
 
 def norm(square_sums: Arrays) -> jax.Array:
-  """Returns the norm [] of all arrays together, from their squares."""
+  """Returns the global norm [], from the sums of squares."""
   return jnp.sqrt(sum(map(jnp.sum, square_sums.values()), jnp.zeros([])))
 
 
 def limit_factor(norms: jax.Array, limit: float) -> jax.Array:
-  """Returns the factors that make norms at most `limit`; 1 where they are."""
+  """Returns the factors that clip norms to `limit`."""
   return jnp.minimum(1.0, limit / norms)
 
 
-def scaled(values: Arrays, factors: Arrays, or_zero: bool = False) -> Arrays:
+def scale(values: Arrays, factors: Arrays, or_zero: bool = False) -> Arrays:
   """Returns arrays times factors.
 
   Args:
     values: by path.
     factors: for each array one factor [], or one for each stacked layer.
-    or_zero: whether a factor of zero makes even what is not finite zero.
+    or_zero: whether a factor of zero gives zero even for values that are not
+      finite.
   """
 
-  def scale(value, factor):
+  def scale_one(value, factor):
     factor = _over_stack(factor, value)
     result = value * factor
     if or_zero:
       result = jnp.where(factor == 0, 0, result)
     return result.astype(value.dtype)
 
-  return {path: scale(value, factors[path]) for path, value in values.items()}
+  return {
+    path: scale_one(value, factors[path]) for path, value in values.items()
+  }
 
 
-def reported(prefix: str, square_sums: Arrays) -> dict[str, jax.Array]:
+def norm_metrics(prefix: str, square_sums: Arrays) -> dict[str, jax.Array]:
   """Returns the norm [] of each array, as `<prefix>/<name of the weight>`.
 
-  That of the second of stacked layers is `<prefix>/<name>/1`.
+  The norm of the second of stacked layers is `<prefix>/<name>/1`.
   """
   result = {}
   for path, total in square_sums.items():
@@ -109,5 +112,5 @@ def reported(prefix: str, square_sums: Arrays) -> dict[str, jax.Array]:
 
 
 def _over_stack(factor: jax.Array, value: jax.Array) -> jax.Array:
-  """Returns factors of leading dimensions, so that they broadcast."""
+  """Returns factors reshaped to broadcast from the leading dimensions."""
   return jnp.reshape(factor, factor.shape + (1,) * (value.ndim - factor.ndim))

@@ -1,4 +1,4 @@
-"""By how much gradients are scaled down, and which of them are invalid."""
+"""Clipping of gradients, and which gradients are invalid."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,11 +19,12 @@ class Limits:
   """Limits of the norms of gradients; 0 for none.
 
   Attributes:
-    norm: gradients are scaled down together to this norm.
-    single_norm: each gradient is scaled down to this norm.
-    zero_norm: gradients of this norm, or a larger one, count as zero.
-    invalid_norm: gradients of this norm, or a larger one, are invalid.
-    zero_nonfinite: whether gradients whose norm is not finite count as zero.
+    norm: the largest global norm; gradients are scaled down together.
+    single_norm: the largest norm of each gradient, which is scaled down.
+    zero_norm: gradients of this global norm or a larger one are set to zero.
+    invalid_norm: gradients of this global norm or a larger one are invalid.
+    zero_nonfinite: whether gradients are set to zero if their global norm is
+      not finite.
   """
 
   norm: float
@@ -34,19 +35,19 @@ class Limits:
 
   @property
   def may_zero(self) -> bool:
-    """Whether some gradients count as zero."""
+    """Whether gradients can be set to zero."""
     return self.zero_nonfinite or self.zero_norm > 0
 
 
 class Scaling(NamedTuple):
-  """How some gradients are scaled.
+  """How a group of gradients is scaled.
 
   Attributes:
-    factors: of each gradient by path, for `gradient_norms.scaled`.
-    is_valid: [], bool, whether their norm is finite and not too large.
-    raw_grad_norm: [], of all of them before scaling.
-    clipped_grad_norm: [], of all of them after scaling.
-    grad_scale: [], the factor that all of them share.
+    factors: of each gradient by path, for `gradient_norms.scale`.
+    is_valid: [], bool, whether the global norm is finite and not too large.
+    raw_grad_norm: [], the global norm before scaling.
+    clipped_grad_norm: [], the global norm after scaling.
+    grad_scale: [], the common factor of the gradients.
   """
 
   factors: Arrays
@@ -56,7 +57,7 @@ class Scaling(NamedTuple):
   grad_scale: jax.Array
 
   def times(self, factor: jax.Array) -> 'Scaling':
-    """Returns the scaling to gradients that are multiplied by `factor` []."""
+    """Returns this scaling times `factor` []."""
     return self._replace(
       factors={path: factor * own for path, own in self.factors.items()},
       clipped_grad_norm=factor * self.clipped_grad_norm,
@@ -68,8 +69,8 @@ def scaling(square_sums: Arrays, limits: Limits) -> Scaling:
   """Returns how gradients are scaled.
 
   Args:
-    square_sums: of each gradient by path, as of `gradient_norms.squares`.
-    limits: what they are scaled to.
+    square_sums: of each gradient by path, of `gradient_norms.squares`.
+    limits: the limits of norms.
   """
   raw = gradient_norms.norm(square_sums)
   finite = jnp.isfinite(raw)
@@ -85,7 +86,7 @@ def scaling(square_sums: Arrays, limits: Limits) -> Scaling:
     for path, total in square_sums.items():
       one = gradient_norms.limit_factor(jnp.sqrt(total), limits.single_norm)
       factors[path] = jnp.where(scale == 0, 0, scale * one)
-  clipped = gradient_norms.scaled(
+  clipped = gradient_norms.scale(
     square_sums,
     {path: jnp.square(factor) for path, factor in factors.items()},
     or_zero=limits.may_zero,
@@ -100,32 +101,32 @@ def scaling(square_sums: Arrays, limits: Limits) -> Scaling:
   )
 
 
-def reported(
+def step_metrics(
   scalings: Mapping[str, Scaling], *, norms: bool, check: bool
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Returns whether a step is valid, as a bool [], and what is told of it.
+  """Returns whether a step is valid, as a bool [], and its metrics.
 
   Args:
-    scalings: of groups of gradients by name, or of all gradients by ''.
-    norms: whether norms are told.
-    check: if not, every step is valid.
+    scalings: of groups of gradients by name; '' is the group of all gradients.
+    norms: whether norms are reported.
+    check: whether validity is checked; if not, every step is valid.
   """
   is_valid = jnp.array(True)
-  raw, clipped, told = {}, {}, {}
+  raw, clipped, metrics = {}, {}, {}
   for name, one in scalings.items():
     own = one.is_valid if check else jnp.array(True)
     is_valid &= own
     prefix = f'learning/{name}/' if name else 'learning/'
-    told[prefix + 'is_valid_step'] = own.astype(jnp.float32)
-    told[prefix + 'grad_scale'] = one.grad_scale
+    metrics[prefix + 'is_valid_step'] = own.astype(jnp.float32)
+    metrics[prefix + 'grad_scale'] = one.grad_scale
     if norms:
-      told[prefix + 'raw_grad_norm'] = one.raw_grad_norm
-      told[prefix + 'clipped_grad_norm'] = one.clipped_grad_norm
+      metrics[prefix + 'raw_grad_norm'] = one.raw_grad_norm
+      metrics[prefix + 'clipped_grad_norm'] = one.clipped_grad_norm
       raw[name] = jnp.square(one.raw_grad_norm)
       clipped[name] = jnp.square(one.clipped_grad_norm)
   if '' not in scalings:
-    told[IS_VALID_STEP] = is_valid.astype(jnp.float32)
+    metrics[IS_VALID_STEP] = is_valid.astype(jnp.float32)
     if norms:
-      told['learning/raw_grad_norm'] = gradient_norms.norm(raw)
-      told['learning/clipped_grad_norm'] = gradient_norms.norm(clipped)
-  return is_valid, told
+      metrics['learning/raw_grad_norm'] = gradient_norms.norm(raw)
+      metrics['learning/clipped_grad_norm'] = gradient_norms.norm(clipped)
+  return is_valid, metrics

@@ -1,4 +1,4 @@
-"""Leaves out steps whose gradients are much larger than usual."""
+"""Rejects steps whose gradients are much larger than usual."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from jax.sharding import Sharding
 from pax_compat import config as config_lib
 from pax_compat import errors
 
-# Of the largest weight that the averages come to; none is left out before.
+# Steps are rejected once the averages have this total weight, of at most 1.
 _ENOUGH = 0.75
 _SMALLEST = 1e-6
 
 
 class NormStatistics(NamedTuple):
-  """What is known of the norms of gradients. All are [], float32.
+  """Statistics of the norms of gradients. All are [], float32.
 
   Attributes:
-    log_mean: the decaying sum of log(1 + norm).
-    log_mean_squared: that of its square.
-    total_weight: that of 1, which the other two are divided by.
-    total_rejections: how many steps were left out.
+    log_mean: decaying sum of log(1 + norm).
+    log_mean_squared: decaying sum of its square.
+    total_weight: decaying sum of 1, which the other two are divided by.
+    total_rejections: number of rejected steps.
   """
 
   log_mean: jax.Array
@@ -31,20 +31,21 @@ class NormStatistics(NamedTuple):
 
 
 class GradNormTracker(config_lib.Configurable):
-  """Leaves out steps by the norm of all gradients, as Lingvo's tracker does.
+  """Rejects steps by the global norm of gradients, as Lingvo's tracker does.
 
   It keeps moving averages of log(1 + norm) and of its square. A step whose norm
-  is far above them, or is not finite, has gradients of zero, with which the
-  optimizer steps on. None is left out while the averages are young.
+  is far above them, or not finite, is rejected: its gradients are set to zero,
+  and the optimizer steps on. No step is rejected until the averages have
+  enough weight.
 
   Attributes:
-    name: names it in messages.
+    name: name of the tracker in messages.
     decay: of the moving averages, above 0 and below 1.
     grad_norm_lower_cap: lower norms count as this one.
-    clip_threshold: how many standard deviations above the mean are too far.
-    grad_norm_clip_cap_min: no step of this norm, or of a lower one, is left
-      out.
-    dry_run: whether it only counts the steps that it would leave out.
+    clip_threshold: how many standard deviations above the mean a norm may be.
+    grad_norm_clip_cap_min: steps of this norm or a lower one are never
+      rejected.
+    dry_run: whether rejected steps are only counted.
 
   Raises:
     UserError: `decay` is out of its range.
@@ -65,22 +66,22 @@ class GradNormTracker(config_lib.Configurable):
       )
 
   def init(self) -> NormStatistics:
-    """Returns what is known before the first step."""
+    """Returns the initial statistics: zeros."""
     return NormStatistics(*(jnp.zeros([]) for _ in NormStatistics._fields))
 
   def abstract_state(self, sharding: Sharding | None) -> NormStatistics:
-    """Returns the shapes of the statistics, placed as `sharding` says."""
+    """Returns shapes and dtypes of the statistics, with a sharding."""
     one = jax.ShapeDtypeStruct([], jnp.float32, sharding=sharding)
     return NormStatistics(*(one for _ in NormStatistics._fields))
 
   def step(
     self, known: NormStatistics, norm: jax.Array
   ) -> tuple[jax.Array, NormStatistics]:
-    """Returns a factor of the gradients, 1 or 0, and what is known then.
+    """Returns the factor [] of the gradients, 1 or 0, and the next statistics.
 
     Args:
-      known: what is known before.
-      norm: [], of all gradients.
+      known: the statistics before the step.
+      norm: [], the global norm of gradients.
     """
     finite = jnp.isfinite(norm)
     seen = jnp.log(jnp.maximum(norm, self.grad_norm_lower_cap) + 1)

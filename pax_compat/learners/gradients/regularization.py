@@ -1,4 +1,4 @@
-"""Weights that are drawn towards zero: L1, L2 and decoupled decay."""
+"""Regularization: L1, L2 and decoupled weight decay."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.optimizers import BaseOptimizer
 
 Arrays = dict[str, jax.Array]
@@ -18,16 +18,16 @@ def lp_terms(
   weight_metas: Mapping[str, base_layer.WeightHParams],
   row_facts: Mapping[str, RowFacts],
 ) -> Arrays:
-  """Returns what L1 or L2 regularisation adds to gradients, by path.
+  """Returns the gradients of L1 or L2 regularization, by path.
 
-  With L2 of weight c that is c * w, with L1 c * sign(w). Of a table with facts
-  about its rows, only rows that were looked up are regularised.
+  They are c * w for L2 of weight c, and c * sign(w) for L1. Of a table with row
+  statistics, only looked-up rows are regularized.
 
   Args:
-    optimizer: whose fields say how.
+    optimizer: has the regularization fields.
     weights: its weights by path.
-    weight_metas: what they are.
-    row_facts: facts about the gradients of looked-up tables.
+    weight_metas: their metadata.
+    row_facts: row statistics of the gradients of looked-up tables.
   """
   l1, l2 = optimizer.l1_regularizer_weight, optimizer.l2_regularizer_weight
   if not l1 and not l2:
@@ -45,15 +45,15 @@ def lp_terms(
   return terms
 
 
-def added(gradients: Arrays, terms: Arrays) -> Arrays:
-  """Returns gradients with the terms added where there are some."""
+def add_terms(gradients: Arrays, terms: Arrays) -> Arrays:
+  """Returns gradients plus terms, where a path has one."""
   return {
     path: (g + terms[path]).astype(g.dtype) if path in terms else g
     for path, g in gradients.items()
   }
 
 
-def decayed(
+def add_weight_decay(
   updates: Arrays,
   weights: Arrays,
   weight_metas: Mapping[str, base_layer.WeightHParams],
@@ -62,9 +62,9 @@ def decayed(
   """Returns updates of weights with decoupled decay: u - rate * w.
 
   Args:
-    updates: what will be added to the weights, by path.
+    updates: updates to add to the weights, by path.
     weights: by path.
-    weight_metas: what they are; those that skip regularisation do not decay.
+    weight_metas: their metadata; weights that skip regularization do not decay.
     rate: [], the learning rate times the decay.
   """
   return {

@@ -1,22 +1,22 @@
-"""The scale that a weight's first values have."""
+"""The scale of a weight's initializer."""
 
 import math
 
 from pax_compat import base_layer, errors
 
 
-def first_scale(path: str, meta: base_layer.WeightHParams) -> float:
-  """Returns the scale of a weight's first values.
+def initial_scale(path: str, meta: base_layer.WeightHParams) -> float:
+  """Returns the scale of a weight's initial values.
 
-  The standard deviation of a Gaussian distribution, the bound of a uniform one;
-  1 for weights of rank 0 and 1.
+  It is the standard deviation of a Gaussian distribution, the bound of a
+  uniform one, and 1 for weights of rank 0 and 1.
 
   Args:
-    path: of the weight.
-    meta: what it is. Of stacked layers that of one counts.
+    path: path of the weight.
+    meta: its metadata. The rank is that of a single one of stacked layers.
 
   Raises:
-    UserError: the weight starts from a constant, or it is unknown from what.
+    UserError: the initializer is a constant or not known.
   """
   shape = tuple(meta.shape)[len(meta.repeat_prefix) :]
   if len(shape) <= 1:
@@ -26,8 +26,8 @@ def first_scale(path: str, meta: base_layer.WeightHParams) -> float:
     not method or method.method == 'constant' or not math.isfinite(method.scale)
   ):
     raise errors.UserError(
-      f'Learner.scale_update_by_var_norm: the weight {path!r} starts from'
-      f' {meta.init}; expected a distribution with a scale, such as'
+      f'Learner.scale_update_by_var_norm: the initializer of the weight'
+      f' {path!r} is {meta.init}; expected a distribution with a scale, such as'
       ' WeightInit.Xavier()'
     )
   return method.scale

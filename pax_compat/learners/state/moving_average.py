@@ -12,16 +12,16 @@ class AverageState(NamedTuple):
   """A moving average.
 
   Attributes:
-    count: [], int32, how many weights were averaged after the first.
-    ema: nested dicts of the averages, float32 at least.
+    count: [], int32, number of averaged steps.
+    ema: nested dicts of the averages, in float32 or wider.
   """
 
   count: jax.Array
   ema: dict
 
 
-def first_average(weights: dict) -> AverageState:
-  """Returns the average at the first weights, which is these weights."""
+def init_average(weights: dict) -> AverageState:
+  """Returns the initial average: the initial weights."""
   return AverageState(
     count=jnp.zeros([], jnp.int32),
     ema=jax.tree.map(lambda w: w.astype(_dtype(w)), weights),
@@ -34,13 +34,13 @@ def next_average(
   """Returns the average after one more step.
 
   In step n, from 0, average e and weights w give e - (1 - d) * (e - w), with
-  d = min(decay, (1 + n) / (10 + n)), so that early weights are soon forgotten.
+  d = min(decay, (1 + n) / (10 + n)), so that early weights fade soon.
 
   Args:
     state: the average so far.
-    weights: those that the step starts from, as Pax has it, so that the average
-      lags behind the newest weights by one step; or those that it makes.
-    decay: of the average.
+    weights: the weights before the step, as in Pax, so that the average lags
+      one step behind; or the weights after it.
+    decay: the largest decay.
   """
   n = state.count.astype(jnp.float32)
   decay = jnp.minimum(decay, (1 + n) / (10 + n))
@@ -54,12 +54,12 @@ def next_average(
   )
 
 
-def placed_average(
-  weights: dict, elsewhere: jax.sharding.Sharding | None
+def abstract_average(
+  weights: dict, replicated: jax.sharding.Sharding | None
 ) -> AverageState:
   """Returns the shapes, dtypes and shardings of an average of weights."""
   return AverageState(
-    count=jax.ShapeDtypeStruct([], jnp.int32, sharding=elsewhere),
+    count=jax.ShapeDtypeStruct([], jnp.int32, sharding=replicated),
     ema=jax.tree.map(
       lambda w: jax.ShapeDtypeStruct(w.shape, _dtype(w), sharding=w.sharding),
       weights,
@@ -68,5 +68,5 @@ def placed_average(
 
 
 def _dtype(weight):
-  # In bfloat16, a small step of an average is lost.
+  # bfloat16 would round away the small steps of an average.
   return jnp.promote_types(weight.dtype, jnp.float32)

@@ -1,11 +1,11 @@
-"""Optimizers of weights in which several layers are stacked.
+"""Optimizers of weights with several stacked layers.
 
 A repeated layer keeps the weights of its n layers in one array [n, ...]. Most
 optimizers would treat it as one weight: one trust ratio, one root mean square,
-factors over the wrong dimensions. So weights are put into groups by how they
-are stacked, and each group is optimized by the same transformation, mapped over
-its stacked dimensions. What a transformation remembers beside weights, such as
-counts, is there once for a group.
+factors over the wrong dimensions. So weights are grouped by their stacked
+dimensions, and each group is optimized by the same transformation, mapped
+(`jax.vmap`) over these dimensions. State that belongs to no weight, such as
+counts, exists once per group.
 """
 
 import dataclasses
@@ -28,18 +28,17 @@ class StackedTransformation:
 
   All methods take and return weights as {path: array}. The state is that of
   the transformation, or, if some weights are stacks, a dict of such states:
-  'no_prefix' has that of the weights of single layers, 'p#4' that of weights of
-  4 layers, 'p#2.3' that of 2 times 3.
+  'no_prefix' for the weights of single layers, 'p#4' for stacks of 4 layers,
+  'p#2.3' for stacks of 2 times 3.
 
-  A transformation is given trees with the keys of all weights of the model, so
-  that masks can be such trees; `optax.MaskedNode` stands where a weight is not
-  of the group.
+  A transformation gets trees with the keys of all weights of the model, so that
+  masks can be such trees. Weights outside the group are `optax.MaskedNode`.
 
   Attributes:
-    transformation: of weights of single layers.
+    transformation: the transformation of weights of single layers.
     prefixes: sizes of the stacked dimensions of each weight, by path.
-    all_paths: those of all weights of the model, others than these included.
-    separator: what stands for '#' in the names of groups.
+    all_paths: paths of all weights of the model, also of other ones.
+    separator: the '#' in the names of groups.
     always_groups: whether the state is a dict of groups even without stacks.
   """
 
@@ -50,7 +49,7 @@ class StackedTransformation:
   always_groups: bool = False
 
   def init(self, weights: dict[str, jax.Array]) -> Any:
-    """Returns the first state."""
+    """Returns the initial state."""
     return self._ungrouped(
       {
         name: self._init_group(prefix, self._tree(members))
@@ -71,8 +70,7 @@ class StackedTransformation:
       gradients: by path.
       state: of `init` or the last step.
       weights: by path.
-      **others: what else is told to transformations that take more; it belongs
-        to no weight.
+      **others: extra arguments of the transformation; they belong to no weight.
     """
     states, updates = self._grouped(state), {}
     for name, prefix, members in self._groups(weights):
@@ -84,20 +82,20 @@ class StackedTransformation:
     return updates, self._ungrouped(states)
 
   def count(self, state: Any) -> jax.Array:
-    """Returns how many steps were made [], as the optimizer counts them."""
+    """Returns the optimizer's step count []."""
     return self._grouped(state)[NO_PREFIX][-1].count
 
-  def rested(self, state: Any, rest: Callable[[Any], Any]) -> Any:
-    """Returns a state with `rest` applied to that of each group."""
+  def map_groups(self, state: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns a state with `function` applied to that of each group."""
     groups = self._grouped(state).items()
-    return self._ungrouped({name: rest(one) for name, one in groups})
+    return self._ungrouped({name: function(one) for name, one in groups})
 
-  def placed(
+  def with_shardings(
     self,
     state: Any,
     weights: dict[str, jax.ShapeDtypeStruct],
     reduced_dim: state_leaves.ReducedDim,
-    elsewhere: jax.sharding.Sharding | None,
+    replicated: jax.sharding.Sharding | None,
   ) -> Any:
     """Returns a state's shapes and dtypes with shardings.
 
@@ -105,17 +103,17 @@ class StackedTransformation:
       state: shapes and dtypes.
       weights: shapes, dtypes and shardings.
       reduced_dim: see `state_leaves.leaf_sharding`.
-      elsewhere: the sharding of leaves that belong to no weight.
+      replicated: the sharding of leaves that belong to no weight.
     """
     states = self._grouped(state)
     for name, prefix, members in self._groups(weights):
       leaves, structure = jax.tree.flatten(states[name])
       owners = state_leaves.owners(states[name], self._tree(members))
-      placed = [
+      with_sharding = [
         jax.ShapeDtypeStruct(
           leaf.shape,
           leaf.dtype,
-          sharding=elsewhere
+          sharding=replicated
           if owner is None
           else state_leaves.leaf_sharding(
             leaf.shape,
@@ -127,7 +125,7 @@ class StackedTransformation:
         )
         for leaf, owner in zip(leaves, owners, strict=True)
       ]
-      states[name] = jax.tree.unflatten(structure, placed)
+      states[name] = jax.tree.unflatten(structure, with_sharding)
     return self._ungrouped(states)
 
   def _groups(self, weights) -> list[tuple[str, tuple[int, ...], dict]]:
@@ -141,7 +139,7 @@ class StackedTransformation:
     ]
 
   def _tree(self, leaves: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tree of all weights, masked but for some."""
+    """Returns the tree of all weights, masked except for `leaves`."""
     masked = dict.fromkeys(self.all_paths, optax.MaskedNode())
     return as_tree(masked | leaves)
 
@@ -203,7 +201,8 @@ def _mapped(function, prefix, in_axes, out_axes) -> Callable[..., Any]:
   """Returns a function mapped over the leading dimensions of a group.
 
   Raises:
-    UserError: when called, if what belongs to no weight depends on the layer.
+    UserError: when called, if state that belongs to no weight depends on the
+      layer.
   """
   if not prefix:
     return function
@@ -217,10 +216,9 @@ def _mapped(function, prefix, in_axes, out_axes) -> Callable[..., Any]:
       if 'out_axes' not in str(e):
         raise
       raise errors.UserError(
-        'the optimizer remembers something of all weights together, which has'
-        ' no meaning for each layer of a repeated layer; set'
-        ' Learner.vectorize_on_repeat_prefix=False to let it treat the layers'
-        ' together'
+        'the optimizer has state of all weights together, which cannot be'
+        ' computed for each layer of a repeated layer; set'
+        ' Learner.vectorize_on_repeat_prefix=False to treat the layers together'
       ) from e
 
   return checked

@@ -1,9 +1,8 @@
 """Which leaves of an optimizer's state belong to which weight.
 
-Transformations keep what they remember of weights in trees like that of the
-weights: nested dicts with the same keys. A subtree of the state with these keys
-belongs to the weights, key by key; all other leaves, such as counts, belong to
-none.
+Transformations keep the state of weights in trees like that of the weights:
+nested dicts with the same keys. A subtree of the state with these keys belongs
+to the weights, key by key; other leaves, such as counts, belong to no weight.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +20,11 @@ ReducedDim = Callable[[str, Sequence[int], Sequence[int]], int | None]
 
 
 class Owner(NamedTuple):
-  """What a leaf belongs to.
+  """The weight that a leaf belongs to.
 
   Attributes:
-    path: of the weight.
-    field: name of the last attribute on the way to the leaf; '' for none.
+    path: path of the weight.
+    field: name of the last attribute in the leaf's path; '' for none.
   """
 
   path: str
@@ -33,12 +32,11 @@ class Owner(NamedTuple):
 
 
 def owners(state: Any, weights: dict[str, Any]) -> list[Owner | None]:
-  """Returns what each leaf of a state belongs to, in the order of its leaves.
+  """Returns the owner of each leaf of a state, in the order of its leaves.
 
   Args:
-    state: of an optax transformation.
-    weights: the nested dicts of weights (of any kind, masked ones too) that it
-      was made for.
+    state: state of an optax transformation.
+    weights: the nested dicts of its weights (of any kind, also masked ones).
   """
   nodes, _ = jax.tree_util.tree_flatten_with_path(
     state, is_leaf=lambda x: _is_like(weights, x)
@@ -77,18 +75,19 @@ def leaf_sharding(
   field: str,
   reduced_dim: ReducedDim,
 ) -> NamedSharding | None:
-  """Returns how a leaf that belongs to a weight is split over the mesh.
+  """Returns the sharding of a leaf that belongs to a weight.
 
-  A leaf of the weight's shape is split like it, also where some dimensions are
-  1 instead; one that lacks a dimension like the others of the weight; any other
-  is whole on each device, but for its stacked dimensions.
+  A leaf of the weight's shape is sharded like it, also if some of its sizes are
+  1 instead; a leaf without one dimension is sharded like the other dimensions
+  of the weight; any other leaf is replicated, except for its stacked
+  dimensions.
 
   Args:
-    shape: of the leaf.
+    shape: shape of the leaf.
     weight: with its sharding; if it has none, the leaf has none.
     stacked_dims: how many leading dimensions of both are stacked layers.
     field: see `Owner`.
-    reduced_dim: tells which dimension a leaf lacks.
+    reduced_dim: returns the dimension that a leaf lacks.
   """
   if weight.sharding is None:
     return None
@@ -106,7 +105,7 @@ def leaf_sharding(
       ]
   elif len(of_leaf) == len(of_weight) - 1:
     dim = reduced_dim(field, of_weight, of_leaf)
-    # Where a weight has no such leaf, an array [1] may stand for it.
+    # A weight without such a leaf can have an array [1] instead.
     if dim is not None and of_leaf == of_weight[:dim] + of_weight[dim + 1 :]:
       spec = own[:dim] + own[dim + 1 :]
   return NamedSharding(weight.sharding.mesh, PartitionSpec(*stacked, *spec))

@@ -46,11 +46,11 @@ def test_only_the_group_is_scaled_down():
   assert state[-1].count == 3
 
 
-def test_at_rest_only_the_rate_goes_on():
-  """As of one of several tasks while another one is trained."""
+def test_no_op_steps_only_count():
+  """As in a run of several tasks while another one is trained."""
   falling = schedules.Linear.config(start=(0, 1.0), limit=(4, 0.0))
   made = _optimizer(optimizers.Adam.config(), lr_schedule=falling).Instantiate()
-  made.check_rests()
+  made.check_supports_no_op_steps()
   transformation = made.grad_transformation()
   weights = _tree({k: jnp.zeros_like(v) for k, v in _GRADIENTS.items()})
   gradients = _tree(_GRADIENTS)
@@ -58,15 +58,17 @@ def test_at_rest_only_the_rate_goes_on():
     gradients, transformation.init(weights), weights
   )
   second, _ = transformation.update(gradients, first, weights)
-  rested = made.rested(made.rested(first))
-  assert rested[-1].count == 3
-  late, _ = transformation.update(gradients, rested, weights)
+  counted = made.no_op_step(made.no_op_step(first))
+  assert counted[-1].count == 3
+  late, _ = transformation.update(gradients, counted, weights)
   # The second step's direction, at the rate of the fourth step.
   for path, move in learners.by_path(second).items():
     found = learners.by_path(late)[path]
     np.testing.assert_allclose(found, move * (0.25 / 0.75), rtol=1e-5)
-  with pytest.raises(errors.UserError, match='it cannot rest'):
-    _optimizer(optimizers.Adafactor.config()).Instantiate().check_rests()
+  with pytest.raises(errors.UserError, match='it does not support no-op steps'):
+    _optimizer(
+      optimizers.Adafactor.config()
+    ).Instantiate().check_supports_no_op_steps()
 
 
 def test_in_a_learner_with_an_accumulator_and_a_schedule():

@@ -1,4 +1,4 @@
-"""Several batches to one update, with everything that goes with it."""
+"""Gradient accumulation within a learner."""
 
 import jax
 import numpy as np
@@ -47,7 +47,7 @@ def _means(gradients):
 
 
 def _assert_same_as_large_batches(fields, gradients, large, **own):
-  """Fails unless small batches end up where large ones do.
+  """Fails unless small batches give the same weights as large ones.
 
   Args:
     fields: of the optimizer.
@@ -83,7 +83,7 @@ def _assert_same_as_large_batches(fields, gradients, large, **own):
     {'decoupled_weight_decay': 0.1, 'ema_decay': 0.5},
   ],
 )
-def test_small_batches_end_up_where_large_ones_do(fields):
+def test_small_batches_match_large_ones(fields):
   _assert_same_as_large_batches(fields, GRADIENTS, _means(GRADIENTS))
 
 
@@ -106,7 +106,7 @@ def test_each_small_batch_is_clipped():
   )
 
 
-def test_a_small_batch_that_is_skipped_is_not_one_of_them():
+def test_a_skipped_small_batch_does_not_count():
   nan = jax.tree.map(lambda g: g * np.nan, GRADIENTS[0])
   one = learner(_accumulator(ema_decay=0.9))
   want = stepping.steps(one, PARAMS, GRADIENTS, METAS)[-1]
@@ -116,8 +116,8 @@ def test_a_small_batch_that_is_skipped_is_not_one_of_them():
   jax.tree.map(np.testing.assert_array_equal, got[:2], want[:2])
 
 
-def test_collecting_does_not_run_the_optimizer():
-  """Its part stays behind a condition, also for stacked layers."""
+def test_accumulation_does_not_run_the_optimizer():
+  """The optimizer runs in a conditional branch, also for stacked layers."""
   one = learner(
     _accumulator(),
     check_valid_step=False,

@@ -1,4 +1,4 @@
-"""Work that only some steps need."""
+"""Conditional computation within a step."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ BACKENDS = pytest.mark.parametrize('backend', ['cpu', 'gpu'])
 
 @BACKENDS
 @pytest.mark.parametrize('condition', [True, False])
-def test_what_is_not_wanted_is_zero(monkeypatch, backend, condition):
+def test_without_the_condition_values_are_zero(monkeypatch, backend, condition):
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
   got = _either(condition, np.float32([1, np.nan]))
   want = [2, np.nan] if condition else [0, 0]
@@ -31,7 +31,7 @@ def test_what_is_not_wanted_is_zero(monkeypatch, backend, condition):
 
 @BACKENDS
 @pytest.mark.parametrize('condition', [True, False])
-def test_one_of_two(monkeypatch, backend, condition):
+def test_either_of_two_branches(monkeypatch, backend, condition):
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
   x = jnp.arange(3)
   got = branches.either(condition, lambda: (x, -x), lambda: (x + 5, x))
@@ -40,7 +40,7 @@ def test_one_of_two(monkeypatch, backend, condition):
 
 
 def test_on_a_cpu_donated_arrays_are_updated_in_place():
-  """Although they are measured before, and may stay as they were."""
+  """Although a norm reads them before, and a step may be skipped."""
   size = 1_000_000
 
   def step(x, y, due, moves):
@@ -64,14 +64,14 @@ def test_on_a_cpu_donated_arrays_are_updated_in_place():
     assert (new[0] == 1) == (not moves)
 
 
-def test_where_there_is_nothing_to_wait_for(monkeypatch):
+def test_after_no_norms_arrays_are_unchanged(monkeypatch):
   arrays = (jnp.ones(2), True)
   assert branches.after({}, arrays) is arrays
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   assert branches.after({'a': jnp.ones([])}, arrays) is arrays
 
 
-def test_arrays_stay_as_they_are():
+def test_after_norms_values_are_unchanged():
   norms = {'a': jnp.float32(np.nan), 'b': jnp.float32(3)}
   got = branches.after(norms, {'x': jnp.ones(2), 'ok': jnp.array(True)})
   np.testing.assert_array_equal(got['x'], np.ones(2))

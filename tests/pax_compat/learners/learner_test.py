@@ -1,5 +1,6 @@
-"""The learner: what a step does, reports, and refuses to do."""
+"""Steps, metrics and refusals of the learner."""
 
+import doctest
 import re
 
 import jax
@@ -10,10 +11,11 @@ import pytest
 
 from pax_compat import errors, learners, optimizers, schedules
 from pax_compat.base_layer import NON_TRAINABLE, SKIP_LP_REGULARIZATION
-from pax_compat.layers.embeddings.row_gradients import (
+from pax_compat.layer_core.row_gradients import (
   RowFacts,
   lookup_with_row_facts,
 )
+from pax_compat.learners import learner as learner_lib
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import RATE, learner, sgd
 
@@ -29,6 +31,11 @@ NORM = 5.0
 METAS = stepping.metas(
   PARAMS, **{'sub/b': {'collections': (SKIP_LP_REGULARIZATION,)}}
 )
+
+
+def test_the_example():
+  found = doctest.testmod(learner_lib)
+  assert found.attempted and not found.failed
 
 
 def _update(learner, gradients, params=PARAMS, state=None, **row_facts):
@@ -63,7 +70,7 @@ def _assert_same(got, want):
 bad = pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
 
 
-def test_a_step_and_what_is_said_of_it():
+def test_a_step_and_its_metrics():
   new, _, metrics = _update(learner(), GRADIENTS)
   _assert_moved(new, GRADIENTS)
   want = {
@@ -80,7 +87,7 @@ def test_a_step_and_what_is_said_of_it():
     np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
 
 
-def test_norms_may_be_left_out():
+def test_norms_are_optional():
   quiet = learner(grad_norm_summary=False, var_norm_summary=False)
   _, _, metrics = _update(quiet, GRADIENTS)
   assert set(metrics) == {
@@ -91,8 +98,8 @@ def test_norms_may_be_left_out():
 
 
 def test_norms_of_each_weight():
-  told = learner(grad_norm_individual_vars=True, var_norm_individual_vars=True)
-  _, _, metrics = _update(told, GRADIENTS)
+  one = learner(grad_norm_individual_vars=True, var_norm_individual_vars=True)
+  _, _, metrics = _update(one, GRADIENTS)
   for name, value in {
     'per_var_grad_norm/params/a': 3,
     'per_var_grad_norm/params/sub/b': 4,
@@ -132,7 +139,7 @@ def test_a_step_that_explodes_is_skipped(limit, valid):
     assert not np.array_equal(new['a'], PARAMS['a'])
 
 
-def test_after_a_skipped_step_all_goes_on_as_if_it_had_not_been():
+def test_a_skipped_step_has_no_effect_on_later_steps():
   one = learner(_adam())
   want = stepping.steps(one, PARAMS, [GRADIENTS, _times(2)], METAS)
   got = stepping.steps(
@@ -158,7 +165,7 @@ def test_steps_that_are_not_checked_are_valid():
   assert np.isnan(new['sub']['b'][1]) and np.isfinite(new['a']).all()
 
 
-def test_variables_that_are_not_trainable_stay_in_a_skipped_step():
+def test_a_skipped_step_keeps_non_trainable_variables():
   old = {NON_TRAINABLE: {'bn': {'mean': np.zeros(2), 'n': np.int32(3)}}}
   new = {NON_TRAINABLE: {'bn': {'mean': np.ones(2), 'n': np.int32(4)}}}
   for gradients, want in ((GRADIENTS, new), (_broken(np.nan), old)):
@@ -169,7 +176,7 @@ def test_variables_that_are_not_trainable_stay_in_a_skipped_step():
 
 
 def test_the_learning_rate_reported_is_the_one_used():
-  """Also after a step that was skipped, which the schedule does not count."""
+  """Also after a skipped step, which the schedule does not count."""
   schedule = schedules.Transformer.config(warmup_steps=10, model_dim=1)
   one = learner(sgd(lr_schedule=schedule))
   params, state, first = _update(one, _broken(np.nan))
@@ -184,8 +191,8 @@ def test_the_learning_rate_reported_is_the_one_used():
 
 
 @pytest.mark.parametrize(('limit', 'scale'), [(5.0, 0.0), (5.1, 1.0)])
-def test_a_norm_that_is_too_large_counts_as_zero(limit, scale):
-  # The momentum of a step before shows that the optimizer steps on.
+def test_gradients_of_a_large_norm_are_set_to_zero(limit, scale):
+  # Momentum of the previous step shows that the optimizer steps on.
   one = learner(sgd(momentum=0.5), grad_norm_to_clip_to_zero=limit)
   ones = jax.tree.map(np.ones_like, GRADIENTS)
   _, state, _ = _update(one, ones)
@@ -195,20 +202,20 @@ def test_a_norm_that_is_too_large_counts_as_zero(limit, scale):
 
 
 @bad
-def test_zero_steps_with_zeros(value):
+def test_nonfinite_gradients_are_set_to_zero(value):
   one = learner(_adam(), nonfinite_gradients='zero')
   _, state, _ = _update(one, GRADIENTS)
   got = _update(one, _broken(value), state=state)
   want = _update(one, _times(0.0), state=state)
   _assert_same(got[:2], want[:2])
   assert got[2]['learning/is_valid_step'] == 0
-  # Adam's momentum moves the weights all the same.
+  # Adam's momentum still moves the weights.
   assert not np.array_equal(got[0]['a'], PARAMS['a'])
 
 
 @pytest.mark.parametrize('before', [False, True])
-def test_a_table_is_regularised_lookup_by_lookup(before):
-  """Each of the c lookups of a row has its own gradient, and l2 / c of it."""
+def test_a_table_is_regularized_lookup_by_lookup(before):
+  """Each of the c lookups of a row has a gradient, and 1 / c of the L2 term."""
   l2, ids = 0.5, [0, 0, 0]
   pulls = np.array([[1, 2], [3, -1], [0, 1]], np.float32)
   table = PARAMS['a']
@@ -234,7 +241,7 @@ def test_a_table_is_regularised_lookup_by_lookup(before):
   )
 
 
-def test_a_vector_that_is_looked_up_is_regularised_lookup_by_lookup():
+def test_a_looked_up_vector_is_regularized_lookup_by_lookup():
   l2, vector = 0.5, np.array([5.0, -6.0, 2.0], np.float32)
   lookups = np.array([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0]])  # by element
   facts = RowFacts(np.array([2.0, 1.0, 0.0]), np.square(lookups).sum())
@@ -316,7 +323,7 @@ def test_refused(fields, message):
     (optimizers.Adam, "Learner.optimizer is <class '.*Adam'>; expected the co"),
   ],
 )
-def test_what_the_optimizer_lacks(optimizer, message):
+def test_invalid_optimizers(optimizer, message):
   with pytest.raises(errors.UserError, match=message):
     learner(optimizer)
 
@@ -326,16 +333,16 @@ def test_an_optimizer_is_required():
     learners.Learner.config().Instantiate()
 
 
-def test_the_rate_of_an_optax_optimizer_is_told_where_it_is_known():
+def test_the_rate_of_an_optax_optimizer_is_reported_if_known():
   tx = optax.sgd(RATE)
-  for fields, told in (({}, 0), ({'learning_rate': RATE}, RATE)):
+  for fields, rate in (({}, 0), ({'learning_rate': RATE}, RATE)):
     one = learner(optimizers.OptaxOptimizer.config(grad_tx=tx, **fields))
     new, _, metrics = _update(one, GRADIENTS)
     _assert_moved(new, GRADIENTS)
-    np.testing.assert_allclose(metrics['learning/lr'], told)
+    np.testing.assert_allclose(metrics['learning/lr'], rate)
 
 
-def test_messages_begin_with_the_learners_name():
+def test_messages_start_with_the_learners_name():
   with pytest.raises(errors.UserError, match='^mine: Learner.skip_zero'):
     learner(name='mine', skip_zero_gradients='weight')
 
@@ -347,8 +354,8 @@ def test_paths():
   assert whole == {'lm/w': [1, 2]}
 
 
-def test_on_an_accelerator_the_optimizer_is_asked_once(monkeypatch):
-  """For the norm of what it adds and for the weights together."""
+def test_on_an_accelerator_the_optimizer_runs_once(monkeypatch):
+  """For both the norm of the updates and the weights."""
   one = learner(_adam())
   state = stepping.init(one, PARAMS, METAS)
   want = _update(one, GRADIENTS, state=state)
@@ -358,7 +365,7 @@ def test_on_an_accelerator_the_optimizer_is_asked_once(monkeypatch):
     .lower(PARAMS, state, GRADIENTS)
     .compile()
   )
-  # XLA leaves one root of the second moment of `a`.
+  # One root of the second moment of `a` remains after XLA's passes.
   assert len(re.findall(r'f32\[2,2\]\S* sqrt\(', update.as_text())) == 1
   new, new_state, metrics, norms = update(PARAMS, state, GRADIENTS)
   stepping.assert_trees_close((new, new_state, metrics | norms), want, 1e-6)

@@ -1,4 +1,4 @@
-"""Several optimizers, each for weights of its own."""
+"""Several optimizers for different weights."""
 
 import jax
 import numpy as np
@@ -67,7 +67,7 @@ def test_each_weight_has_its_optimizer():
   )
 
 
-def test_each_has_its_own_schedule_decay_and_regularisation():
+def test_schedule_decay_and_regularization_are_per_optimizer():
   schedule = schedules.Transformer.config(warmup_steps=2, model_dim=1)
   one = _multi(
     main=_sgd(1.0, l2_regularizer_weight=0.5, lr_schedule=schedule),
@@ -112,7 +112,7 @@ def _separate(**fields):
   )
 
 
-def test_or_each_optimizers_on_their_own():
+def test_gradients_of_each_optimizer_are_scaled_separately():
   new, _, metrics = stepping.step(_separate(), PARAMS, GRADIENTS)
   want = {
     'emb': 0.1 * GRADIENTS['emb'] / 2,
@@ -140,7 +140,7 @@ def test_or_each_optimizers_on_their_own():
     )
 
 
-def test_a_step_is_skipped_whole():
+def test_one_invalid_group_skips_the_whole_step():
   """Only the gradients of one of the optimizers are too large."""
   one = _separate(skip_step_gradient_norm_value=10.0)
   state = stepping.init(one, PARAMS)
@@ -157,13 +157,13 @@ def test_the_average_is_of_all_weights():
   one = _multi(main=_sgd(1.0, ema_decay=0.9))
   params, state, _ = stepping.steps(one, PARAMS, [GRADIENTS] * 2)[-1]
   first, _, _ = stepping.step(one, PARAMS, GRADIENTS)
-  # After the first step the average is still at the first weights.
+  # After the first step the average is still the initial weights.
   keep = 2 / 11
   want = jax.tree.map(lambda p, w: keep * p + (1 - keep) * w, PARAMS, first)
   stepping.assert_trees_close(one.ema_weights(state, params), want)
 
 
-def test_excluded_weights_are_nobodys():
+def test_excluded_weights_have_no_optimizer():
   one = _multi(bprop_variable_exclusion='params/emb')
   new, state, metrics = stepping.step(one, PARAMS, GRADIENTS)
   np.testing.assert_array_equal(new['emb'], PARAMS['emb'])

@@ -1,4 +1,4 @@
-"""Tasks that are trained in turns, against steps worked out in numpy."""
+"""Tasks that are trained in turn, against steps computed in numpy."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def _program(task=None):
 
 
 def _numpy_steps(task: str, w) -> list:
-  """Returns the weight of a task and its average after each of all turns."""
+  """Returns the weight of a task and its average after each step."""
   mean = variance = 0.0
   average, own, found = w, 0, []
   for step, turn in enumerate(TURNS):
@@ -36,7 +36,7 @@ def _numpy_steps(task: str, w) -> list:
       force = 2 * (w - data.mean(0)) + 0.01 * w
       mean = 0.9 * mean + 0.1 * force
       variance = 0.999 * variance + 0.001 * force**2
-      # What Adam remembers goes by the task's own steps, the rate by all.
+      # Adam's moments count the task's own steps, the rate counts all.
       unbiased = mean / (1 - 0.9**own)
       root = np.sqrt(variance / (1 - 0.999**own))
       decay = min(two_tasks.EMA, (1 + step) / (10 + step))
@@ -47,7 +47,7 @@ def _numpy_steps(task: str, w) -> list:
   return found
 
 
-def test_tasks_that_are_not_trained_rest():
+def test_other_tasks_make_no_op_steps():
   made, state = _program()
   first = jax.tree.map(np.asarray, state.mdl_vars[PARAMS])
   wanted = {
@@ -57,12 +57,12 @@ def test_tasks_that_are_not_trained_rest():
     batch = NestedMap({turn: points(DIMS[turn], step)})
     before = jax.device_get(state)
     state, outputs = made.train_step(state, batch)
-    told = outputs.scalar_names()
+    names = outputs.scalar_names()
     rate = two_tasks.RATE * (1 - step / 10)
     np.testing.assert_allclose(outputs[f'{turn}/learning/lr'], rate, rtol=1e-5)
-    assert not any(name.startswith('learning/') for name in told)
+    assert not any(name.startswith('learning/') for name in names)
     [other] = DIMS.keys() - {turn}
-    assert not any(name.startswith(f'{other}/') for name in told)
+    assert not any(name.startswith(f'{other}/') for name in names)
     averages = made.eval_vars(state, use_ema=True)[PARAMS]
     for task, values in wanted.items():
       weight, average = values[step]
@@ -75,7 +75,7 @@ def test_tasks_that_are_not_trained_rest():
       )
       steps = state.mdl_vars[NON_TRAINABLE][scope]['steps']
       assert steps == TURNS[: step + 1].count(task)
-    # Bit for bit, but for the two counts that go by the steps of the run.
+    # Bit for bit, except the two counts of the run's steps.
     old, new = (
       learners.by_path(jax.device_get(s.opt_state[other]))
       for s in (before, state)
@@ -85,7 +85,7 @@ def test_tasks_that_are_not_trained_rest():
   assert state.step == len(TURNS)
 
 
-def test_the_tasks_own_learners_say_what_is_trained():
+def test_learners_of_tasks_select_the_trained_weights():
   task = two_tasks.task()
   short = task.train.learner.learners['short']
   short.bprop_variable_exclusion = ['.*/w']
@@ -102,7 +102,7 @@ def test_the_tasks_own_learners_say_what_is_trained():
 
 
 @pytest.mark.parametrize(
-  ('optimizer', 'rests'),
+  ('optimizer', 'supported'),
   [
     (optimizers.Sgd.config(), True),
     (
@@ -121,16 +121,16 @@ def test_the_tasks_own_learners_say_what_is_trained():
     (optimizers.OptaxOptimizer.config(grad_tx=optax.trace(0.9)), False),
   ],
 )
-def test_optimizers_that_cannot_rest_are_refused(optimizer, rests):
+def test_optimizers_without_no_op_steps_are_refused(optimizer, supported):
   task = two_tasks.task()
   optimizer.learning_rate = 0.1
   for one in task.train.learner.learners.values():
     one.optimizer = optimizer
-  if rests:
+  if supported:
     made, state = _program(task)
     made.train_step(state, NestedMap(short=points(2, 1)))
     return
-  with pytest.raises(errors.UserError, match='it cannot rest while another'):
+  with pytest.raises(errors.UserError, match='it does not support no-op steps'):
     _program(task)
 
 
@@ -153,8 +153,8 @@ def _other_loss(task):
 @pytest.mark.parametrize(
   ('change', 'words'),
   [
-    (_without, 'task_long/steps is of no task'),
-    (_with_more, "'more', of which the model has no weights"),
+    (_without, 'task_long/steps belongs to none of'),
+    (_with_more, "'more', but the model has no weights of that task"),
     (_averaging_one, 'only short keep moving averages'),
     (_other_loss, "loss_name of the task long is 'rows'"),
   ],

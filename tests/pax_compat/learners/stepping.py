@@ -15,12 +15,12 @@ def sgd(**fields):
 
 
 def learner(optimizer=None, cls=learners.Learner, **fields):
-  """Returns a learner, of `sgd` unless told otherwise."""
+  """Returns a learner, by default with `sgd`."""
   return cls.config(optimizer=optimizer or sgd(), **fields).Instantiate()
 
 
 def metas(params, **own):
-  """Returns what weights are: plain ones, but for fields by path."""
+  """Returns metadata of weights, with extra fields by path."""
   return {
     path: WeightHParams(np.shape(w), **own.get(path, {}))
     for path, w in learners.by_path(params).items()
@@ -28,7 +28,7 @@ def metas(params, **own):
 
 
 def init(learner, params, weight_metas=None):
-  """Returns the first state."""
+  """Returns the initial state."""
   weight_metas = weight_metas or metas(params)
   return jax.jit(lambda p: learner.init(p, weight_metas=weight_metas))(params)
 
@@ -53,7 +53,7 @@ def step(
 
 
 def steps(learner, params, gradients, weight_metas=None):
-  """Returns what `step` does after one step for each of the gradients."""
+  """Returns the results of `step` for each of several gradients."""
   weight_metas = weight_metas or metas(params)
   state = init(learner, params, weight_metas)
   traces = []

@@ -63,7 +63,7 @@ def test_the_state_of_excluded_weights_may_be_kept():
   assert jax.tree.structure(state) == jax.tree.structure(everything)
   ones = jax.tree.map(jnp.ones_like, state)
   new, after, metrics = stepping.step(one, PARAMS, GRADIENTS, ones)
-  # Adam would go on by the momentum that it had.
+  # Adam's old momentum would move the weights.
   np.testing.assert_array_equal(new['emb'], PARAMS['emb'])
   moments = [
     leaf
@@ -104,7 +104,7 @@ def test_each_pattern_must_match():
     one.check_names(NAMES)
 
 
-def test_a_pattern_may_match_what_is_not_trainable():
+def test_a_pattern_may_match_non_trainable_variables():
   learner(bprop_variable_exclusion='.*/mean').check_names(NAMES)
 
 
@@ -117,7 +117,7 @@ def test_a_pattern_may_match_what_is_not_trainable():
     ({'bprop_variable_inclusion': '.*emb.*'}, False),
   ],
 )
-def test_variables_that_are_not_trainable_are_excluded_by_name(fields, kept):
+def test_non_trainable_variables_are_excluded_by_name(fields, kept):
   old = {NON_TRAINABLE: {'emb_norm': {'mean': np.zeros(2)}}}
   new = {NON_TRAINABLE: {'emb_norm': {'mean': np.ones(2)}}}
   one = learner(**fields)

@@ -16,7 +16,7 @@ UPDATES = 2
 SCHEDULE = {'start': (0, 1.0), 'limit': (5, 0.1)}
 WRAPPED = {
   'Sgd': {'momentum': 0.9},
-  # Of means near zero, whose rounding a smaller epsilon would blow up.
+  # A smaller epsilon would amplify the rounding of means near zero.
   'Adam': {'epsilon': 1e-3},
   'RmsProp': {},
   'ShardedAdafactor': {
@@ -87,14 +87,14 @@ def test_learning_rate_here_or_there():
   for config in (here, both):
     for key, value in stepping.run(config, NUM)[-1].items():
       np.testing.assert_array_equal(value, want[key])
-  # The template stays as it was.
+  # The template is unchanged.
   assert here.optimizer_tpl.learning_rate is None
 
 
 @pytest.mark.parametrize(
-  'by_batches,asked_at', [(False, [0, 1, 2]), (True, [2, 5, 8])]
+  'by_batches,schedule_step', [(False, [0, 1, 2]), (True, [2, 5, 8])]
 )
-def test_reported_learning_rate(by_batches, asked_at):
+def test_reported_learning_rate(by_batches, schedule_step):
   schedule = schedules.Linear.config(start=(0, 0.0), limit=(100, 100.0))
   config = _accumulator(
     _wrapped(),
@@ -105,7 +105,9 @@ def test_reported_learning_rate(by_batches, asked_at):
   optimizer = config.Instantiate()
   rate_at = optimizer.learning_rate_fn()
   rates = [rate_at(jnp.int32(n)) for n in range(3 * NUM)]
-  np.testing.assert_allclose(rates, np.repeat(2.0 * np.array(asked_at), NUM))
+  np.testing.assert_allclose(
+    rates, np.repeat(2.0 * np.array(schedule_step), NUM)
+  )
   state = optimizer.grad_transformation().init(stepping.weights())
   assert state[-1].count == 0
 
@@ -136,7 +138,7 @@ def test_reduced_dims_are_those_of_the_wrapped_optimizer():
 @pytest.mark.parametrize(
   'tpl_fields,fields,message',
   [
-    ({}, {'num_sub_batches': 0}, 'num_sub_batches is 0; 1 or more'),
+    ({}, {'num_sub_batches': 0}, 'num_sub_batches is 0; expected 1 or more'),
     (
       {},
       {'accumulation_use_cond_op': True},
@@ -151,7 +153,7 @@ def test_reduced_dims_are_those_of_the_wrapped_optimizer():
     (
       {'learning_rate': 0.1},
       {'learning_rate': 0.2},
-      'learning_rate is set, and that of the wrapped optimizer to something',
+      'learning_rate is set, and the wrapped optimizer has another one',
     ),
     (
       {'lr_schedule': schedules.Constant.config(value=2.0)},
@@ -172,7 +174,7 @@ def test_the_wrapped_optimizer_is_required():
 
 
 _WEIGHTS = [1.0, 2.5, 0.5, 4.0, 3.0, 1.0]
-# The batches of each update, which weigh 3 or more.
+# The batches of each update, with a total weight of 3 or more.
 _MADE_OF = [[0, 1], [2, 3], [4]]
 
 
@@ -221,7 +223,7 @@ def test_updates_by_weight():
 @pytest.mark.parametrize(
   'fields,message',
   [
-    ({'min_weight': 0.0}, 'min_weight is 0.0; it is positive'),
+    ({'min_weight': 0.0}, 'min_weight is 0.0; it must be positive'),
     ({'ema_decay': 0.9}, 'ema_decay is 0.9.*not known in advance'),
     ({'decoupled_weight_decay': 0.1}, 'decoupled_weight_decay is 0.1'),
     ({'optimizer_tpl': _wrapped(ema_decay=0.5)}, 'of the wrapped Sgd'),
@@ -232,6 +234,8 @@ def test_mistakes_by_weight(fields, message):
     _weighted().set(**fields).Instantiate()
 
 
-def test_by_weight_it_does_not_rest():
-  with pytest.raises(errors.UserError, match='WeightedAccumulator: it cannot'):
-    _weighted().Instantiate().check_rests()
+def test_accumulation_by_weight_does_not_support_no_op_steps():
+  with pytest.raises(
+    errors.UserError, match='WeightedAccumulator: it does not'
+  ):
+    _weighted().Instantiate().check_supports_no_op_steps()

@@ -89,7 +89,7 @@ def test_the_momentums_dtype():
   'shape', [(5, 4), (4, 5), (4, 4), (6, 4, 5), (4, 4, 4), (2, 4, 4)]
 )
 def test_reduced_dims_are_those_of_the_state(shape):
-  """The means say over which dimension they are, also between equal sizes."""
+  """The means show which dimension they are over, also of equal sizes."""
   optimizer = optimizers.Adafactor.config(
     learning_rate=RATE, min_dim_size_to_factor=MIN_SIZE
   ).Instantiate()

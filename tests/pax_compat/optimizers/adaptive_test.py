@@ -1,4 +1,4 @@
-"""Adam and its kin against their papers' formulas."""
+"""Adaptive optimizers against their papers' formulas."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -80,7 +80,7 @@ def test_adam_with_epsilon_hat_is_tensorflows():
     epsilon_hat=True,
   )
   assert_steps(config, formula)
-  # The two kinds of epsilon can be told apart by these gradients.
+  # These gradients distinguish the two kinds of epsilon.
   with pytest.raises(AssertionError, match='after step 0'):
     assert_steps(config.set(epsilon_hat=False), formula)
 
@@ -111,7 +111,7 @@ def test_fields_without_effect_are_refused(fields, message):
 
 
 def test_an_infinity_does_not_hide():
-  """Divided by itself it would be a finite step of some other weight's size."""
+  """Divided by itself it would give a finite step."""
   weights = {'w': jnp.ones([2])}
   for cls in (optimizers.Adam, optimizers.Lion):
     transformation = cls.config(learning_rate=1.0).Instantiate().direction()
@@ -198,7 +198,7 @@ def test_adagrad(cls, fields, initial, epsilon):
 
 @pytest.mark.parametrize('initial', [0.0, 1.0])
 def test_rms_prop(initial):
-  """Tieleman and Hinton's formula, with the momentum that TensorFlow has."""
+  """Tieleman and Hinton's formula, with TensorFlow's momentum."""
   decay, momentum, epsilon = 0.8, 0.5, 1e-2
 
   def formula(name, w, gradients):

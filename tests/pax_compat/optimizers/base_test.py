@@ -1,4 +1,4 @@
-"""What holds for every optimizer: the contract with learners."""
+"""The contract of all optimizers with learners."""
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +41,11 @@ CONFIGS = {
   },
   'Shampoo': {'start_step': 1, 'root_interval_steps': 1, 'epsilon': 0.1},
 }
-# What is of no shape that has to do with the weight's.
+# State of other shapes than the weight's.
 _MATRICES = ('statistics', 'roots')
 
 
-def test_every_optimizer_is_here():
+def test_every_optimizer_is_tested():
   unsupported = ['DistributedShampoo', 'ShardedDistributedShampoo']
   tested = {*CONFIGS, *unsupported, 'BaseOptimizer', 'Accumulator'}
   assert tested == set(optimizers.__all__)
@@ -63,7 +63,7 @@ def _weights():
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_the_last_part_of_the_state_counts(name):
+def test_the_last_item_of_the_state_counts(name):
   transformation = _optimizer(name).grad_transformation()
   weights = _weights()
   state, update = transformation.init(weights), jax.jit(transformation.update)
@@ -73,8 +73,8 @@ def test_the_last_part_of_the_state_counts(name):
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_the_state_tells_weights_from_the_rest(name):
-  """Each leaf of a weight has one of the shapes that the module names."""
+def test_state_leaves_belong_to_weights(name):
+  """Each leaf of a weight has one of the shapes in the module docstring."""
   optimizer = _optimizer(name)
   weights = _weights()
   state = jax.eval_shape(optimizer.grad_transformation().init, weights)
@@ -91,7 +91,7 @@ def test_the_state_tells_weights_from_the_rest(name):
 
 @pytest.mark.parametrize('name', CONFIGS)
 def test_stacked_weights_can_be_mapped_over(name):
-  """`vmap` optimizes a stack of weights as it does each of them."""
+  """`vmap` over a stack of weights matches each of them."""
   transformation = _optimizer(name).grad_transformation()
 
   def last(weights, gradients):
@@ -149,7 +149,7 @@ def test_every_step_updates_weights():
   [((3, 4), (4,), 0), ((3, 4), (3,), 1), ((2, 3, 4), (2, 4), 1)]
   + [((4, 4), (4,), None), ((3, 4), (5,), None), ((3,), (1,), None)],
 )
-def test_a_dimension_that_only_shapes_tell(weight, leaf, want):
+def test_a_dimension_is_inferred_from_shapes(weight, leaf, want):
   assert _optimizer('Sgd').reduced_dim('any', weight, leaf) == want
 
 
@@ -175,7 +175,7 @@ def test_a_dimension_that_only_shapes_tell(weight, leaf, want):
       },
       'clip_gradient_norm_to_value and clip_gradient_single_norm_to_value',
     ),
-    ({'ema_decay': 1.0}, 'ema_decay is 1.0; below 1'),
+    ({'ema_decay': 1.0}, 'ema_decay is 1.0; expected below 1'),
     (
       {'ewc_regularizer_weight': 0.1},
       'ewc_regularizer_weight is 0.1, expected 0.0: elastic weight',
@@ -189,6 +189,6 @@ def test_mistakes(name, fields, message):
     _optimizer(name, **fields)
 
 
-def test_a_typo_is_answered_with_near_names():
+def test_a_typo_gets_a_suggestion():
   with pytest.raises(errors.UserError, match='did you mean: learning_rate'):
     optimizers.Adam.config(learning_rat=0.1)

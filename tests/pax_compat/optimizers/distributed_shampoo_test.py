@@ -9,7 +9,7 @@ from pax_compat import errors, optimizers
   'cls', [optimizers.DistributedShampoo, optimizers.ShardedDistributedShampoo]
 )
 @pytest.mark.parametrize('fields', [{}, {'block_size': 128}])
-def test_what_to_use_instead_is_said(cls, fields):
+def test_the_message_names_alternatives(cls, fields):
   for make in (cls.config, cls.HParams, cls.HParams.config):
     with pytest.raises(errors.UserError, match='Use Shampoo, which has'):
       make(**fields)

@@ -32,7 +32,7 @@ def _updates(config, weights, gradients):
 
 
 @pytest.mark.parametrize('own_rate', [None, 0.7])
-def test_length_of_the_one_and_direction_of_the_other(own_rate):
+def test_step_size_and_direction(own_rate):
   direction = _ADAM.clone().set(learning_rate=own_rate)
   rates = dict(learning_rate=RATE, lr_schedule=_LINEAR)
   weights, gradients = stepping.weights(), stepping.gradients()
@@ -50,33 +50,35 @@ def test_length_of_the_one_and_direction_of_the_other(own_rate):
   )
 
 
-def test_a_direction_of_zero_is_no_step():
+def test_a_direction_of_zero_gives_no_step():
   transformation = _graft(_ADAM, _SGD, learning_rate=RATE).Instantiate()
   transformation = transformation.grad_transformation()
   weights = {'w': jnp.ones([2])}
   state = transformation.init(weights)
   update, state = transformation.update({'w': jnp.ones([2])}, state, weights)
   assert np.linalg.norm(update['w']) == pytest.approx(2**0.5 * RATE, rel=1e-2)
-  # Adam goes on by its momentum.
+  # Adam's momentum still moves the weights.
   update, _ = transformation.update({'w': jnp.zeros([2])}, state, weights)
   np.testing.assert_array_equal(update['w'], [0.0, 0.0])
 
 
-def test_dims_that_state_lacks():
+def test_reduced_dims():
   adafactor = optimizers.ShardedAdafactor.config(
     decay_method='adam', decay_adam=0.9
   )
   made = _graft(adafactor, learning_rate=RATE).Instantiate()
   assert made.reduced_dim('vr', (3, 4), (3,)) == 1
-  # Of a square matrix, which the other optimizer cannot tell.
+  # Of a square matrix, where the other optimizer has no answer.
   assert made.reduced_dim('vr', (4, 4), (4,)) is None
   state = jax.eval_shape(made.grad_transformation().init, stepping.weights())
   assert state[-1].count.shape == ()
 
 
-def test_it_does_not_rest():
-  with pytest.raises(errors.UserError, match='Graft: it cannot rest'):
-    _graft(learning_rate=RATE).Instantiate().check_rests()
+def test_it_does_not_support_no_op_steps():
+  with pytest.raises(
+    errors.UserError, match='Graft: it does not support no-op steps'
+  ):
+    _graft(learning_rate=RATE).Instantiate().check_supports_no_op_steps()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_it_does_not_rest():
           optimizer_tpl=_SGD
         )
       },
-      'ShardedStaticAccumulator collects gradients of several batches',
+      'ShardedStaticAccumulator accumulates gradients of several batches',
     ),
   ],
 )

@@ -112,7 +112,7 @@ def test_lion(clip, decay):
   assert_steps(config, formula)
 
 
-def test_lions_momentum_has_the_dtype_asked_for():
+def test_lions_momentum_has_the_given_dtype():
   def momentum(**fields):
     config = optimizers.Lion.config(learning_rate=RATE, **fields)
     transformation = config.Instantiate().grad_transformation()

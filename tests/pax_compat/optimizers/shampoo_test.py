@@ -11,7 +11,7 @@ from tests.pax_compat.optimizers.stepping import RATE
 
 _STEPS = 7
 _BASE = dict(
-  # So that matrices of few gradients are far from singular.
+  # Keeps matrices of few gradients far from singular.
   epsilon=1e-2,
   start_step=2,
   root_interval_steps=2,
@@ -101,7 +101,7 @@ def test_which_weights_are_preconditioned():
   assert not made.is_preconditioned((1, 1))
 
 
-def test_what_is_remembered():
+def test_state_shapes():
   config = optimizers.Shampoo.config(**_BASE)
   transformation = config.Instantiate().grad_transformation()
   state, _ = jax.eval_shape(transformation.init, stepping.weights())
@@ -110,7 +110,7 @@ def test_what_is_remembered():
   assert [m['bias'].shape for m in state.roots] == [(1,)] * 3
   assert state.preconditioned['bias'].shape == (1,)
   assert state.momentum['heads'].shape == state.sum_squares['heads'].shape
-  # A matrix of a dimension is not split like the weight's.
+  # The matrix of a dimension is not sharded like the weight.
   assert config.Instantiate().reduced_dim('roots', (3, 3, 2), (3, 3)) is None
 
 
@@ -128,7 +128,7 @@ def test_inverse_root():
 @pytest.mark.parametrize(
   'fields,message',
   [
-    ({'root_interval_steps': 0}, 'root_interval_steps is 0; 1 or more'),
+    ({'root_interval_steps': 0}, 'root_interval_steps is 0; expected 1 or'),
     ({'statistics_interval_steps': 0}, 'statistics_interval_steps is 0'),
     ({'momentum': 1.5}, 'momentum is 1.5; expected 0 to 1'),
     ({'second_moment_decay': -1}, 'second_moment_decay is -1'),
@@ -139,6 +139,10 @@ def test_mistakes(fields, message):
     optimizers.Shampoo.config(**fields).Instantiate()
 
 
-def test_it_does_not_rest():
-  with pytest.raises(errors.UserError, match='Shampoo: it cannot rest'):
-    optimizers.Shampoo.config(**_BASE).Instantiate().check_rests()
+def test_it_does_not_support_no_op_steps():
+  with pytest.raises(
+    errors.UserError, match='Shampoo: it does not support no-op steps'
+  ):
+    optimizers.Shampoo.config(
+      **_BASE
+    ).Instantiate().check_supports_no_op_steps()

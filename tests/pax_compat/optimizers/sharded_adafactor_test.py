@@ -129,7 +129,7 @@ def test_layerwise_adaptation_without_a_learning_rate():
 def test_weight_decay_by_name():
   decays = {'.*a': 0.1, 'params/heads': 0.2, 'matrix': 0.3}
   applied = {'scalar': 0.1, 'small': 0.1, 'matrix': 0.3, 'heads': 0.2}
-  # The last match counts, and a match begins at the beginning.
+  # The last match counts, and matches start at the start of the name.
   decays['atrix'] = 5.0
 
   def formula(name, w, gradients):
@@ -160,7 +160,7 @@ def _momentum(dtype, steps=stepping.STEPS):
   'dtype,tolerance',
   [('bfloat16', 2**-8), ('int8', 2 / 127), ('int16', 2 / 32767)],
 )
-def test_a_momentum_in_few_bits(dtype, tolerance):
+def test_a_quantized_momentum(dtype, tolerance):
   weights, m, scale = _momentum(dtype)
   exact, exact_m, _ = _momentum('float32')
   for name, want in exact.items():
@@ -238,10 +238,10 @@ def test_an_overflow_does_not_hide():
 @pytest.mark.parametrize(
   'fields,message',
   [
-    ({'decay_method': ''}, "decay_method is ''; it is one of 'adam', 'pow'"),
+    ({'decay_method': ''}, "decay_method is ''; expected one of 'adam', 'pow'"),
     ({'decay_adam': 0.0}, 'decay_adam is 0.0; .* needs a positive one'),
     ({'decay_method': 'pow'}, 'decay_pow is 0.0; .* needs a positive one'),
-    ({'quantized_dtype': 'int4'}, "'int4'; it is one of int8, int16"),
+    ({'quantized_dtype': 'int4'}, "'int4'; expected one of int8, int16"),
     ({'per_var_learning_summary': True}, 'per_var_learning_summary is True'),
     ({'name': 'mine'}, "name is 'mine', expected '': it is for per_var"),
     (

@@ -1,4 +1,4 @@
-"""Makes steps of an optimizer, to hold them against a formula in numpy."""
+"""Steps of an optimizer, for comparison with a formula in numpy."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ SHAPES = {
 
 
 def weights() -> dict[str, np.ndarray]:
-  """Returns first weights by name."""
+  """Returns initial weights by name."""
   rng = np.random.default_rng(1)
   return {k: _float32(rng.normal(size=s)) for k, s in SHAPES.items()}
 
@@ -61,7 +61,7 @@ def assert_steps(config, formula, steps: int = STEPS, tolerance: float = 1e-5):
 
   Args:
     config: of the optimizer.
-    formula: a function of a weight's name, its first value and its gradients,
+    formula: a function of a weight's name, its initial value and gradients,
       in float64, that yields its value after each step.
     steps: how many.
     tolerance: relative to the largest value of a weight.

@@ -63,9 +63,9 @@ def test_a_config_is_written_out():
 @pytest.mark.parametrize(
   'grad_tx', [3, optax.adam, [optax.adam(0.1), 'sgd'], Config(dict)]
 )
-def test_what_is_no_transformation(grad_tx):
+def test_a_value_that_is_not_a_transformation(grad_tx):
   config = optimizers.OptaxOptimizer.config(grad_tx=grad_tx)
-  with pytest.raises(errors.UserError, match='OptaxOptimizer: grad_tx holds'):
+  with pytest.raises(errors.UserError, match='OptaxOptimizer: grad_tx has'):
     config.Instantiate()
 
 

@@ -1,4 +1,4 @@
-"""Schedules of one formula against the formula."""
+"""Schedules with one formula against the formula."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_polynomial(origin, power):
     start=(5, 3.0), limit=(20, 0.7), power=power, origin=origin
   )
   assert_values(config, STEPS, formula)
-  # The ends themselves, not what is nearly they.
+  # Exactly the ends, without rounding.
   assert list(values(config, [0, 5])) == [3.0, 3.0]
   assert list(values(config, [20, 21])) == [np.float32(0.7)] * 2
 
@@ -97,7 +97,7 @@ def test_sqrt_decay():
   assert_values(config, STEPS, lambda t: 3.0 / math.sqrt(max(t - 6, 4)))
 
 
-def test_transformer_is_that_of_the_paper():
+def test_transformer_matches_the_paper():
   """Vaswani et al. 2017, equation 3, whose step starts at 1."""
   config = schedules.Transformer.config(warmup_steps=100, model_dim=64)
   assert_values(
@@ -115,7 +115,7 @@ def test_transformer_is_that_of_the_paper():
     # Two replicas: a warm-up of 8 steps.
     ({'worker_replicas': 2}, 3, 4 * 8**-1.5),
     ({'worker_replicas': 2}, 24, 25**-0.5),
-    # The value stays what it was at step 24.
+    # The value is constant from step 24 on.
     ({'decay_end': 24}, 10**5, 25**-0.5),
     ({'decay_end': 24}, 15, 16**-0.5),
     ({'decay_factor': -0.25}, 80, 81**-0.25),
@@ -136,7 +136,11 @@ def test_transformer_fields(fields, step, want):
   [
     ('Polynomial', {'start': (1, 0.0)}, 'step 1 of start .* before step 1'),
     ('Linear', {'limit': (1, 2, 3)}, 'limit is .* a pair'),
-    ('Polynomial', {'origin': 'end'}, "'end'; it is one of 'start', 'limit'"),
+    (
+      'Polynomial',
+      {'origin': 'end'},
+      "'end'; expected one of 'start', 'limit'",
+    ),
     ('Exponential', {'start': (0, 0.0)}, r'start\[1\] is 0.0; .* positive'),
     ('Exponential', {'limit': (0, 1.0)}, 'before step 0 of limit'),
     ('DelayedCosine', {'start': (0, -1.0)}, r'start\[1\] is -1.0'),

@@ -1,4 +1,4 @@
-"""Schedules of several pieces against what each piece says."""
+"""Piecewise schedules against their pieces."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Schedules that rise first, against their formulas."""
+"""Schedules with a warm-up, against their formulas."""
 
 import math
 
@@ -13,7 +13,7 @@ MAX, RATIO = 2.0, 0.1
 
 
 def _decay(name, power=1):
-  """Returns the formula of a decay from MAX, by the share r of its length."""
+  """Returns the formula of a decay from MAX, r being the progress in [0, 1]."""
   low = MAX * RATIO
   return {
     'LinearRampupPolynomialDecay': lambda r: MAX - r**power * (MAX - low),

@@ -1,4 +1,4 @@
-"""Tests of what early stopping functions are told."""
+"""Tests of the arguments of early stopping functions."""
 
 import pytest
 

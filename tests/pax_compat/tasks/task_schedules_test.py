@@ -1,4 +1,4 @@
-"""Which task comes at which step."""
+"""Tests of task schedules."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from pax_compat.tasks.task_schedules import (
 
 
 def _shares(schedule, step):
-  """Returns how often each task is drawn at a step."""
+  """Returns how often each task is sampled at a step."""
   draws = (np.arange(1000) + 0.5) / 1000
   found = [schedule.task_at(step, draw) for draw in draws]
   return {task: found.count(task) / 1000 for task in schedule.task_names()}
@@ -33,7 +33,7 @@ def test_weights_that_change():
     rate=np.log(2),
   ).Instantiate()
   assert _shares(made, 0) == {'a': 1.0, 'b': 0.0}
-  # Half of the way: 1 and 1.5.
+  # Halfway: 1 and 1.5.
   assert _shares(made, 1) == {'a': 0.4, 'b': 0.6}
   assert _shares(made, 100) == {'a': 0.25, 'b': 0.75}
 

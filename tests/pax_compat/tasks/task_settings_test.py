@@ -15,7 +15,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(('cls', 'name'), REFUSED)
-def test_what_is_not_supported_is_refused_by_name(cls, name):
+def test_unsupported_fields_are_refused_by_name(cls, name):
   value = {
     'init_from_checkpoint_rules': {'/ckpt': 'rules'},
     'always_use_train_for_model_init': False,
@@ -53,7 +53,7 @@ def test_durations(text, seconds):
 
 
 @pytest.mark.parametrize('text', ['', '12', 'h', '12 hours', '1m1h', 43200])
-def test_what_is_no_duration(text):
+def test_invalid_durations(text):
   train = task_settings.Train.config(save_keep_interval_duration=text)
   with pytest.raises(
     errors.UserError, match=r"Train.save_keep_interval_duration is .* '90m'"
@@ -83,7 +83,7 @@ def test_steps_may_be_whole_floats():
     ('save_interval_steps', [5], 1),
   ],
 )
-def test_numbers_that_make_no_sense(name, value, least):
+def test_invalid_numbers(name, value, least):
   train = task_settings.Train.config(**{name: value})
   with pytest.raises(
     errors.UserError,
@@ -94,7 +94,7 @@ def test_numbers_that_make_no_sense(name, value, least):
     train.Instantiate()
 
 
-def test_where_no_number_is_a_setting():
+def test_fields_that_may_be_none():
   train = task_settings.Train.config(save_interval_steps=None).Instantiate()
   assert train.save_interval_steps is None
   train = task_settings.Train.config(save_interval_steps='5')
@@ -108,7 +108,7 @@ def test_a_seed_is_any_whole_number():
     task_settings.Evaluate(random_seed=None)
 
 
-def test_what_is_accumulated_must_divide_what_is_written():
+def test_accumulate_interval_divides_summary_interval():
   train = task_settings.Train.config(
     summary_interval_steps=10, summary_accumulate_interval_steps=4
   )
@@ -125,15 +125,15 @@ def test_several_learners_are_refused():
 
 
 @pytest.mark.parametrize(
-  ('fields', 'said'),
+  ('fields', 'message'),
   [
     (dict(vn_scale=-0.1), 'vn_scale is -0.1; expected 0 or more'),
     (dict(vn_scale=float('nan')), 'vn_scale is nan'),
-    (dict(vn_regex='('), r"vn_regex is '\(', which is no regular expression"),
+    (dict(vn_regex='('), r"vn_regex is '\(', which is not a regular"),
     (dict(vn_start_step=-1), 'vn_start_step is -1'),
   ],
 )
-def test_noise_that_makes_no_sense(fields, said):
+def test_invalid_noise(fields, message):
   config = task_settings.VariationalNoise.config(**fields)
-  with pytest.raises(errors.UserError, match=said):
+  with pytest.raises(errors.UserError, match=message):
     config.Instantiate()

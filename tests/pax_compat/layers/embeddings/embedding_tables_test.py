@@ -7,8 +7,8 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, ROW_PROBES
+from pax_compat.layer_core.row_gradients import no_facts
 from pax_compat.layers.embeddings import embedding_tables
-from pax_compat.layers.embeddings.row_gradients import no_facts
 
 V, D = 7, 4
 TABLE = np.random.default_rng(0).normal(size=(V, D)).astype(np.float32)

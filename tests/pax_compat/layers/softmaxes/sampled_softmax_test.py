@@ -12,7 +12,7 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, RANDOM, ROW_PROBES
-from pax_compat.layers.embeddings.row_gradients import no_facts
+from pax_compat.layer_core.row_gradients import no_facts
 from pax_compat.layers.softmaxes import full_softmax, sampled_softmax
 from pax_compat.layers.softmaxes.candidate_sampling import Sample
 from tests.pax_compat.layers import numpy_rnn

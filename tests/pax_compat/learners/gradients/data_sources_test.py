@@ -1,4 +1,4 @@
-"""Gradients by where a batch comes from, against masked gradients."""
+"""Gradients by data source, against masked gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors, learners, optimizers
-from pax_compat.layers.embeddings.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowFacts
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import learner
 
@@ -70,16 +70,20 @@ def test_gradients_are_masked(fields, optimizer_fields):
   ]
   wanted = stepping.steps(learner(config, **fields), PARAMS, masked, METAS)
   found = _steps(made, sources, gradients)
-  for (params, metrics), (want, _, told) in zip(found, wanted, strict=True):
+  for (params, metrics), (want, _, wanted_metrics) in zip(
+    found, wanted, strict=True
+  ):
     stepping.assert_trees_close(params, want)
     for name in ('raw_grad_norm', 'clipped_grad_norm'):
       np.testing.assert_allclose(
-        metrics[f'learning/{name}'], told[f'learning/{name}'], rtol=1e-5
+        metrics[f'learning/{name}'],
+        wanted_metrics[f'learning/{name}'],
+        rtol=1e-5,
       )
 
 
 @pytest.mark.parametrize('before', [True, False])
-def test_regularisation_is_masked(before):
+def test_regularization_is_masked(before):
   made = learner(
     stepping.sgd(l2_regularizer_weight=0.1),
     bprop_variable_inclusion_by_source=SOURCES,
@@ -102,7 +106,7 @@ def test_norms_of_lookups_are_masked():
     np.testing.assert_allclose(metrics['learning/raw_grad_norm'], norm)
 
 
-def test_one_learner_of_several_tasks_goes_by_the_source():
+def test_sources_in_a_multi_task_learner():
   made = learners.MultiTaskLearner.config(
     learners={
       'one': learners.Learner.config(
@@ -110,7 +114,7 @@ def test_one_learner_of_several_tasks_goes_by_the_source():
       )
     }
   ).Instantiate()
-  with pytest.raises(errors.UserError, match='which is not there'):
+  with pytest.raises(errors.UserError, match='which is missing'):
     made.of({'one': {'ids': np.zeros([2])}})
   made.of({'one': {'source_selected': np.ones([2, 1])}})
 

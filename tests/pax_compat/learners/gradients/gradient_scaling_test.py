@@ -1,4 +1,4 @@
-"""Clipping, together and each, against numpy."""
+"""Clipping by global and single norms, against numpy."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ GRADIENTS = {
 
 
 def _forces(config, gradients=GRADIENTS):
-  """Returns by what the weights moved, over the rate, and the metrics."""
+  """Returns the gradients that the step applied, and the metrics."""
   new, _, metrics = stepping.step(learner(config), PARAMS, gradients)
   return jax.tree.map(lambda p, n: (p - n) / RATE, PARAMS, new), metrics
 

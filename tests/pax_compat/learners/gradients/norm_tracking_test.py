@@ -1,4 +1,4 @@
-"""Steps that are left out by the norms of their gradients, against numpy."""
+"""Rejection of steps by gradient norms, against numpy."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from pax_compat import errors, learners, optimizers
 from tests.pax_compat.learners import stepping
 
 PARAMS = {'w': np.zeros(2, np.float32)}
-# Of these only the 1000 is far from what was before.
+# Only the 1000 is far from the norms before.
 NORMS = [1.0, 2.0, 1.5, 1.0, 1000.0, 1.2, 3.0]
 
 
@@ -20,7 +20,7 @@ def _gradients(norms=NORMS):
 
 
 def _trained(tracker, norms=NORMS, **fields):
-  """Returns by what each step moved the weights, as a norm, and the states."""
+  """Returns the norm of each step's updates, and the states."""
   built = stepping.learner(
     grad_norm_tracker=tracker, nonfinite_gradients='zero', **fields
   )
@@ -31,7 +31,7 @@ def _trained(tracker, norms=NORMS, **fields):
 
 
 def _expected(norms, *, decay, floor, threshold, least):
-  """Returns for each norm whether it is rejected, and the statistics then."""
+  """Returns for each norm whether it is rejected, and the statistics after."""
   mean_sum = square_sum = weight = rejections = 0.0
   found = []
   for norm in norms:
@@ -60,7 +60,7 @@ def _expected(norms, *, decay, floor, threshold, least):
     {'grad_norm_clip_cap_min': 2000.0},
   ],
 )
-def test_steps_of_large_gradients_are_left_out(fields):
+def test_steps_with_large_gradients_are_rejected(fields):
   moved, history = _trained(_tracker(**fields))
   expected = _expected(
     NORMS,
@@ -82,7 +82,7 @@ def test_steps_of_large_gradients_are_left_out(fields):
 
 
 def test_the_optimizer_steps_on_with_gradients_of_zero():
-  """Its mean of earlier gradients moves the weights all the same."""
+  """Its mean of earlier gradients still moves the weights."""
   adam = optimizers.Adam.config(learning_rate=stepping.RATE)
   moved, history = _trained(_tracker(), optimizer=adam)
   assert history[4][2]['learning/grad_scale'] == 0
@@ -105,7 +105,7 @@ def test_the_norm_is_the_one_before_clipping():
   assert moved.max() < 1.001
 
 
-def test_gradients_that_are_not_finite_teach_nothing():
+def test_nonfinite_gradients_do_not_change_the_averages():
   norms = [1.0, 2.0, np.nan, np.inf, 1.5]
   moved, history = _trained(_tracker(), norms)
   np.testing.assert_array_equal(moved[2:4], 0)
@@ -114,7 +114,7 @@ def test_gradients_that_are_not_finite_teach_nothing():
   assert after.total_rejections == before.total_rejections + 2
 
 
-def test_a_decay_that_is_none():
+def test_an_invalid_decay():
   with pytest.raises(errors.UserError, match='decay is 1.0; expected'):
     learners.GradNormTracker.config(decay=1.0).Instantiate()
 

@@ -41,14 +41,14 @@ def _config(**fields):
   )
 
 
-def _expected(lp=None, decay=0.0, spared=('exempt',), clip=None):
+def _expected(lp=None, decay=0.0, exempt=('exempt',), clip=None):
   """Returns the weights after three steps of SGD with momentum.
 
   Args:
-    lp: from weights to what regularisation adds to their gradients.
-    decay: of decoupled decay.
-    spared: the names of the weights that are neither regularised nor decay.
-    clip: the norm that gradients are scaled down to, before regularisation.
+    lp: function from weights to the gradients of regularization.
+    decay: the decoupled decay.
+    exempt: names of the weights without regularization and decay.
+    clip: the largest norm of gradients before regularization.
   """
   weights = {n: w.astype(np.float64) for n, w in PARAMS.items()}
   trace = dict.fromkeys(weights, 0.0)
@@ -58,7 +58,7 @@ def _expected(lp=None, decay=0.0, spared=('exempt',), clip=None):
     )
     scale = min(1, clip / norm) if clip else 1
     for name, gradient in gradients.items():
-      old, taken = weights[name], name not in spared
+      old, taken = weights[name], name not in exempt
       gradient = gradient * scale + (lp(old) if lp and taken else 0)
       trace[name] = gradient + 0.5 * trace[name]
       weights[name] = old - rate * (trace[name] + taken * decay * old)
@@ -79,21 +79,21 @@ def test_l1():
   stepping.assert_trees_close(params, _expected(lambda w: WEIGHT * np.sign(w)))
 
 
-def test_vectors_may_be_spared_also_where_they_are_stacked():
+def test_vectors_may_be_exempt_also_if_stacked():
   params, _, _ = _last(
     _config(l2_regularizer_weight=WEIGHT, skip_lp_1d_vectors=True)
   )
-  spared = ('exempt', 'bias', 'stack')
-  want = _expected(lambda w: WEIGHT * w, spared=spared)
+  exempt = ('exempt', 'bias', 'stack')
+  want = _expected(lambda w: WEIGHT * w, exempt=exempt)
   stepping.assert_trees_close(params, want)
 
 
-def test_decoupled_decay_goes_by_the_learning_rate_and_by_no_momentum():
+def test_decoupled_decay_has_the_learning_rate_but_no_momentum():
   params, _, _ = _last(_config(decoupled_weight_decay=WEIGHT))
   stepping.assert_trees_close(params, _expected(decay=WEIGHT))
 
 
-def test_regularisation_is_added_after_clipping():
+def test_regularization_is_added_after_clipping():
   params, _, metrics = _last(
     _config(l2_regularizer_weight=WEIGHT, clip_gradient_norm_to_value=0.5)
   )
@@ -105,7 +105,7 @@ def test_regularisation_is_added_after_clipping():
 
 
 @pytest.mark.parametrize('kind', ['l1', 'l2'])
-def test_or_before_it(kind):
+def test_regularization_is_added_before_clipping(kind):
   one = learner(
     optimizers.Sgd.config(
       learning_rate=1.0,

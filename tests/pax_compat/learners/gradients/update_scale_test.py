@@ -1,4 +1,4 @@
-"""Updates that are scaled like first values."""
+"""Updates scaled like initial values."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,9 @@ def test_updates_of_matrices_are_scaled(method, stacked):
 @pytest.mark.parametrize('init', [WeightInit.Constant(0.0), None])
 def test_a_weight_without_a_scale(init):
   params = {'w': np.ones((4, 6), np.float32)}
-  with pytest.raises(errors.UserError, match="'w' starts from.*Xavier"):
+  with pytest.raises(
+    errors.UserError, match="initializer of the weight 'w' is.*Xavier"
+  ):
     stepping.step(
       learner(scale_update_by_var_norm=True),
       params,

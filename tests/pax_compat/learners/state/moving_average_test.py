@@ -41,8 +41,8 @@ def test_five_steps(decay):
     np.testing.assert_allclose([pick(t) for t in got], want, rtol=1e-5)
 
 
-def test_weights_that_a_step_makes():
-  """Lingvo's average starts at the first weights, and sees the next ones."""
+def test_weights_after_a_step():
+  """Lingvo's average starts at the initial weights, and averages the next."""
   one = learner(sgd(ema_decay=0.2), ema_after_update=True)
   average = PARAMS['a']
   for n, (params, state, _) in enumerate(
@@ -54,7 +54,7 @@ def test_weights_that_a_step_makes():
     np.testing.assert_allclose(got['a'], average, rtol=1e-5)
 
 
-def test_weights_that_a_step_makes_with_some_excluded():
+def test_weights_after_a_step_with_some_excluded():
   one = learner(
     sgd(ema_decay=0.2),
     ema_after_update=True,
@@ -85,7 +85,7 @@ def test_weights_without_an_average_are_themselves():
 
 
 def test_small_floats_are_averaged_in_float32():
-  """Steps of a thousandth would be lost in bfloat16."""
+  """bfloat16 would round steps of a thousandth away."""
   params = {'w': jnp.ones([2], jnp.bfloat16)}
   one = learner(optimizers.Sgd.config(learning_rate=0.5, ema_decay=0.999))
   state = stepping.init(one, params)
@@ -100,7 +100,7 @@ def test_small_floats_are_averaged_in_float32():
   assert one.ema_weights(state, params)['w'].dtype == jnp.bfloat16
 
 
-def test_no_average_to_be_had():
+def test_without_an_average():
   one = learner(sgd())
   state = stepping.init(one, PARAMS)
   assert not one.has_ema and state.average is None

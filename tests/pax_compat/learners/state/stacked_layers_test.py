@@ -1,4 +1,4 @@
-"""Stacked layers: each is optimized as if it stood alone."""
+"""Stacked layers: each is optimized like a single layer."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ OPTIMIZERS = {
 
 
 def _unstacked(tree):
-  """Returns a tree in which every layer has weights of its own."""
+  """Returns a tree with separate weights for each layer."""
   x = tree['x']
   return {
     'plain': tree['plain'],
@@ -70,7 +70,7 @@ def _unstacked(tree):
 
 
 def _keys(tree):
-  """Returns a tree with dicts for lists."""
+  """Returns a tree with dicts in place of lists."""
   return {
     key: {f'_{i}': x for i, x in enumerate(value)}
     if isinstance(value, list)
@@ -94,12 +94,12 @@ def test_a_stack_is_optimized_like_single_layers(name):
 
 
 @pytest.mark.parametrize(('layers', 'axes'), [(False, None), (True, (1, 2))])
-def test_or_as_one_weight(layers, axes):
-  """What LAMB multiplies is then the norm of all layers together."""
+def test_a_stack_is_optimized_as_one_weight(layers, axes):
+  """LAMB then uses the norm of all layers together."""
   one = learner(_optimizer('Lamb'), vectorize_on_repeat_prefix=layers)
   new, _, _ = stepping.step(one, PARAMS, GRADIENTS[0], weight_metas=METAS)
   w = PARAMS['x']['w']
-  # Adam's first step is 1 for each element, so that the ratio of the norms is
+  # Adam's first step is 1 for each element, so the ratio of the norms is
   # the weight's root mean square.
   ratio = np.sqrt(np.mean(w**2, axis=axes, keepdims=True))
   np.testing.assert_allclose(
@@ -132,7 +132,7 @@ def test_the_state_has_groups():
   state = _groups(optimizer=_optimizer('Adam'))
   assert list(state) == ['no_prefix', 'p#2', 'p#2.3']
   assert list(_groups(repeat_prefix_sep='_')) == ['no_prefix', 'p_2', 'p_2.3']
-  # Counts are there once for a group.
+  # There is one count for a group.
   assert [group[-1].count.shape for group in state.values()] == [()] * 3
   shapes = {x.shape for x in jax.tree.leaves(state['p#2'])}
   assert shapes == {(), (2, 4, 4), (2, 4)}
@@ -164,7 +164,7 @@ def test_masks_are_trees_of_all_weights():
   stepping.assert_trees_close(new, want)
 
 
-def test_what_has_no_meaning_for_one_layer_is_refused():
+def test_state_of_all_weights_together_is_refused():
   config = optimizers.OptaxOptimizer.config(
     grad_tx=optax.apply_if_finite(optax.sgd(RATE), 3)
   )
@@ -178,7 +178,7 @@ def test_what_has_no_meaning_for_one_layer_is_refused():
   stepping.assert_trees_close(new, want, atol=1e-6)
 
 
-def test_an_optimizers_own_value_errors_come_through():
+def test_an_optimizers_own_value_errors_propagate():
   def init(params):
     del params
     return jnp.zeros([])

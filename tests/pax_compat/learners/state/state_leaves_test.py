@@ -1,4 +1,4 @@
-"""How the learner's state is split over a mesh."""
+"""Sharding of the learner's state."""
 
 import jax
 import jax.numpy as jnp
@@ -65,12 +65,12 @@ def _specs(config, **fields):
 
 
 def _of(specs, ending):
-  """Returns the one spec whose path ends so."""
+  """Returns the only spec whose path has this end."""
   (found,) = [s for path, s in specs.items() if path.endswith(ending)]
   return found
 
 
-def test_moments_are_split_like_their_weights():
+def test_moments_are_sharded_like_their_weights():
   specs = _specs(_adam(ema_decay=0.9))
   for name, spec in SPECS.items():
     for kind in ('mu', 'nu', 'ema'):
@@ -127,11 +127,11 @@ def test_optax_factored_moments():
   assert _of(specs, 'v_row/stack') == P('replica', 'mdl')
   assert _of(specs, 'v_col/stack') == P('replica', 'data')
   assert _of(specs, '/v/bias') == P('mdl')
-  # The [1] of each layer that stands where there is nothing.
+  # The placeholder [1] of each layer.
   assert _of(specs, '/v/stack') == P('replica')
 
 
-def test_collected_gradients_are_split_like_their_weights():
+def test_accumulated_gradients_are_sharded_like_their_weights():
   specs = _specs(
     optimizers.ShardedStaticAccumulator.config(
       optimizer_tpl=_adam(), num_sub_batches=2
@@ -155,7 +155,7 @@ def test_excluded_weights_have_no_state():
 
 
 def test_matrices_of_shampoo():
-  """They are split only where they cannot be told from their weights."""
+  """They are sharded only if they have the shape of their weights."""
   specs = _specs(optimizers.Shampoo.config(learning_rate=0.1))
   assert _of(specs, 'sum_squares/tall') == SPECS['tall']
   assert _of(specs, 'preconditioned/stack') == SPECS['stack']

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat.layers.embeddings.row_gradients import (
+from pax_compat.layer_core.row_gradients import (
   lookup_with_row_facts,
   no_facts,
 )

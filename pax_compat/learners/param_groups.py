@@ -1,4 +1,4 @@
-"""An optimizer and the weights that it has."""
+"""Parameter groups: an optimizer and the weights that it updates."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -15,16 +15,16 @@ Arrays = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-  """An optimizer and its weights.
+class ParamGroup:
+  """An optimizer and the weights that it updates.
 
-  Methods take weights and gradients by path, and pick those of the optimizer.
+  Methods take weights and gradients by path, and pick those of the group.
 
   Attributes:
-    name: of the optimizer among several; '' for the only one.
+    name: the optimizer's name among several; '' for the only one.
     optimizer: the optimizer.
-    paths: of its weights.
-    transformation: what it does with them.
+    paths: paths of its weights.
+    transformation: the optimizer's transformation of these weights.
   """
 
   name: str
@@ -33,30 +33,30 @@ class Part:
   transformation: StackedTransformation
 
   def init(self, weights: Arrays) -> Any:
-    """Returns the optimizer's first state."""
+    """Returns the optimizer's initial state."""
     return self.transformation.init(self._own(weights))
 
   def abstract_state(
     self,
     weights: dict[str, jax.ShapeDtypeStruct],
-    elsewhere: jax.sharding.Sharding | None,
+    replicated: jax.sharding.Sharding | None,
   ) -> Any:
     """Returns shapes, dtypes and shardings of the state.
 
     Args:
       weights: shapes, dtypes and shardings.
-      elsewhere: the sharding of what belongs to no weight.
+      replicated: the sharding of leaves that belong to no weight.
     """
     own = self._own(weights)
     state = jax.eval_shape(self.transformation.init, own)
-    return self.transformation.placed(
-      state, own, self.optimizer.reduced_dim, elsewhere
+    return self.transformation.with_shardings(
+      state, own, self.optimizer.reduced_dim, replicated
     )
 
   def lp_terms(
     self, weights: Arrays, weight_metas, row_facts
   ) -> dict[str, jax.Array]:
-    """Returns what L1 or L2 regularisation adds to gradients, by path."""
+    """Returns the gradients of L1 or L2 regularization, by path."""
     return regularization.lp_terms(
       self.optimizer, self._own(weights), weight_metas, row_facts
     )
@@ -67,15 +67,12 @@ class Part:
     return jnp.asarray(self.optimizer.learning_rate_fn()(count))
 
   def updates_weights(self, state: Any) -> jax.Array:
-    """Whether the step from a state updates weights, as a bool [].
-
-    One that only collects gradients does not.
-    """
+    """Returns a bool []: False if the step only accumulates gradients."""
     return self.optimizer.updates_weights(self.transformation.count(state))
 
-  def rested(self, state: Any) -> Any:
-    """Returns the state after a step in which the weights were not trained."""
-    return self.transformation.rested(state, self.optimizer.rested)
+  def no_op_step(self, state: Any) -> Any:
+    """Returns the state after a no-op step."""
+    return self.transformation.map_groups(state, self.optimizer.no_op_step)
 
   def step(
     self,
@@ -85,27 +82,27 @@ class Part:
     weight_metas: Mapping[str, base_layer.WeightHParams],
     loss_weight: jax.Array,
   ) -> tuple[Arrays, Any]:
-    """Makes a step. A weight without a gradient has one of zero.
+    """Makes a step. A missing gradient is zero.
 
     Args:
       gradients: by path.
       state: of `init` or the last step.
       weights: by path.
-      weight_metas: what they are.
-      loss_weight: [], what the loss of the batch weighs.
+      weight_metas: their metadata.
+      loss_weight: [], the weight of the batch's loss.
 
     Returns:
-      What is added to the optimizer's weights, by path, and its next state.
+      The updates to add to the group's weights, by path, and the next state.
     """
     own = self._own(weights)
-    forces = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
+    gradients = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
     updates, new_state = self.transformation.update(
-      forces, state, own, loss_weight=loss_weight
+      gradients, state, own, loss_weight=loss_weight
     )
     decay = self.optimizer.decoupled_weight_decay
     if decay:
       rate = self.learning_rate(state) * decay
-      updates = regularization.decayed(
+      updates = regularization.add_weight_decay(
         updates,
         own,
         weight_metas,
@@ -117,11 +114,11 @@ class Part:
     return {path: values[path] for path in self.paths if path in values}
 
 
-def joined(states: dict[str, Any]) -> Any:
-  """Returns the states of several optimizers by name, or that of the only."""
+def join_states(states: dict[str, Any]) -> Any:
+  """Returns the states of groups by name, or the state of the only group."""
   return states[''] if list(states) == [''] else states
 
 
-def by_name(states: Any, parts: list[Part]) -> dict[str, Any]:
-  """Returns the states of optimizers by name, from what `joined` returned."""
-  return {'': states} if [p.name for p in parts] == [''] else states
+def split_states(states: Any, groups: list[ParamGroup]) -> dict[str, Any]:
+  """Returns the states of groups by name; reverses `join_states`."""
+  return {'': states} if [g.name for g in groups] == [''] else states

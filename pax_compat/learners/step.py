@@ -1,0 +1,256 @@
+"""The arithmetic of one train step of a learner.
+
+Gradients are measured and scaled, regularized, and given to the optimizers.
+Everything that a step depends on is in `Step` or an argument.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from pax_compat import base_layer, optimizers
+from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.learners import param_groups
+from pax_compat.learners.branches import select
+from pax_compat.learners.gradients import (
+  gradient_norms,
+  gradient_scaling,
+  regularization,
+)
+from pax_compat.learners.gradients.norm_tracking import (
+  GradNormTracker,
+  NormStatistics,
+)
+from pax_compat.learners.gradients.update_scale import initial_scale
+from pax_compat.learners.param_groups import ParamGroup
+from pax_compat.learners.settings import LearnerSettings
+from pax_compat.learners.state import moving_average
+from pax_compat.learners.variable_names import as_tree, pick
+
+Arrays = dict[str, jax.Array]
+WeightMetas = Mapping[str, base_layer.WeightHParams]
+
+# (name, optimizer, paths of weights); the name is '' for all weights.
+OptimizerPaths = tuple[str, optimizers.BaseOptimizer, Collection[str]]
+
+
+class Step(NamedTuple):
+  """The inputs of a step.
+
+  Attributes:
+    settings: the learner's fields.
+    groups: the optimizers with their weights; the first one's `ema_decay` is
+      that of all weights.
+    metas: metadata of each weight, by path.
+    gradients: gradients of the trained weights, by path.
+    row_facts: row statistics of the gradients of looked-up tables, by path.
+    loss_weight: [], the weight of the batch's loss.
+    source_factors: factors [] of gradients by the batch's data source, by path;
+      1 where missing.
+  """
+
+  settings: LearnerSettings
+  groups: Sequence[ParamGroup]
+  metas: WeightMetas
+  gradients: Arrays
+  row_facts: Mapping[str, RowFacts]
+  loss_weight: jax.Array
+  source_factors: Arrays
+
+
+class StepScale(NamedTuple):
+  """How the gradients of a step are scaled.
+
+  Attributes:
+    factors: of each gradient, by path.
+    is_valid: [], bool.
+    metrics: scalars to report, by name.
+    norms: statistics of gradient norms after the step; None without a tracker.
+  """
+
+  factors: Arrays
+  is_valid: jax.Array
+  metrics: Arrays
+  norms: NormStatistics | None
+
+
+def gradient_scale(
+  step: Step,
+  weights: Arrays,
+  scaled_together: Sequence[OptimizerPaths],
+  tracker: GradNormTracker | None,
+  norms: NormStatistics | None,
+) -> StepScale:
+  """Returns how gradients are scaled.
+
+  Args:
+    step: the inputs of the step.
+    weights: all weights by path.
+    scaled_together: groups of gradients, with the optimizer whose limits scale
+      a group.
+    tracker: rejects steps by their norm; goes with a single group.
+    norms: statistics of the steps before, for `tracker`.
+  """
+  settings, squares = step.settings, _squares_of_gradients(step, weights)
+  scalings = {
+    name: gradient_scaling.scaling(
+      pick(squares, paths), _limits(settings, optimizer)
+    )
+    for name, optimizer, paths in scaled_together
+  }
+  if tracker:
+    [whole] = scalings.values()
+    keep, norms = tracker.step(norms, whole.raw_grad_norm)
+    scalings = {'': whole.times(keep)}
+  is_valid, metrics = gradient_scaling.step_metrics(
+    scalings,
+    norms=settings.grad_norm_summary,
+    check=settings.check_valid_step,
+  )
+  if settings.grad_norm_individual_vars:
+    metrics |= gradient_norms.norm_metrics('per_var_grad_norm', squares)
+  factors = {p: f for one in scalings.values() for p, f in one.factors.items()}
+  factors |= {p: factors[p] * x for p, x in step.source_factors.items()}
+  if tracker:
+    metrics['learning/rejected_steps'] = norms.total_rejections
+  return StepScale(factors, is_valid, metrics, norms)
+
+
+def optimize(
+  step: Step, factors: Arrays, weights: Arrays, optimizer_state: Any, average
+) -> tuple[Arrays, Any, moving_average.AverageState | None]:
+  """Makes the step of each optimizer.
+
+  Args:
+    step: the inputs of the step.
+    factors: as in `StepScale`.
+    weights: all weights by path.
+    optimizer_state: states of optimizers, as `param_groups.join_states` joins
+      them.
+    average: the moving average of weights, if there is one.
+
+  Returns:
+    The updates of trained weights, by path, the next optimizer state, and the
+    next moving average.
+  """
+  if not step.settings.keep_optimizer_state_for_excluded_vars:
+    weights = pick(weights, step.gradients)
+  gradients = _regularized_gradients(step, factors, weights)
+  states = param_groups.split_states(optimizer_state, step.groups)
+  updates, new_states = {}, {}
+  for group in step.groups:
+    own, new_states[group.name] = group.step(
+      gradients, states[group.name], weights, step.metas, step.loss_weight
+    )
+    updates |= own
+  if step.settings.scale_update_by_var_norm:
+    for path in gradients:
+      updates[path] = updates[path] * initial_scale(path, step.metas[path])
+  updates_of_trained = pick(updates, gradients)
+  if average is not None:
+    average = _next_average(step, average, weights, updates_of_trained, states)
+  return updates_of_trained, param_groups.join_states(new_states), average
+
+
+def learning_rates(step: Step, optimizer_state: Any) -> Arrays:
+  """Returns the learning rates [] to report, by name."""
+  states = param_groups.split_states(optimizer_state, step.groups)
+  return {
+    f'learning/lr_{group.name}'
+    if group.name
+    else 'learning/lr': group.learning_rate(states[group.name])
+    for group in step.groups
+  }
+
+
+def norm_metrics(
+  step: Step, weights: Arrays, updates: Arrays, is_valid: jax.Array
+) -> Arrays:
+  """Returns the norms of weights and updates that the settings ask for."""
+  settings, metrics = step.settings, {}
+  if settings.var_norm_summary or settings.var_norm_individual_vars:
+    trained = pick(weights, step.gradients)
+    squares = gradient_norms.squares(trained, _stacked_dims(step, trained))
+    if settings.var_norm_summary:
+      metrics['learning/var_norm'] = gradient_norms.norm(squares)
+    if settings.var_norm_individual_vars:
+      metrics |= gradient_norms.norm_metrics('per_var_norm', squares)
+  if settings.grad_norm_summary:
+    applied = gradient_norms.norm(
+      gradient_norms.squares(updates, dict.fromkeys(updates, 0))
+    )
+    if settings.skips_invalid_steps:
+      applied = jnp.where(is_valid, applied, 0)
+    metrics['learning/applied_grad_norm'] = applied
+  return metrics
+
+
+def _squares_of_gradients(step: Step, weights: Arrays) -> Arrays:
+  """Returns the sum of squares of each gradient, by path."""
+  terms = {}
+  if step.settings.regularize_before_clipping:
+    terms = _lp_terms(step, weights)
+  squares = gradient_norms.squares(
+    step.gradients, _stacked_dims(step, step.gradients), step.row_facts, terms
+  )
+  factors = step.source_factors.items()
+  return squares | {p: squares[p] * jnp.square(x) for p, x in factors}
+
+
+def _regularized_gradients(
+  step: Step, factors: Arrays, weights: Arrays
+) -> Arrays:
+  """Returns scaled and regularized gradients, as the optimizers get them."""
+  terms, gradients = _lp_terms(step, weights), step.gradients
+  limits = _limits(step.settings, step.groups[0].optimizer)
+  if step.settings.regularize_before_clipping:
+    gradients = regularization.add_terms(gradients, terms)
+  gradients = gradient_norms.scale(gradients, factors, or_zero=limits.may_zero)
+  if step.settings.regularize_before_clipping:
+    return gradients
+  sources = step.source_factors
+  terms |= {p: terms[p] * x for p, x in sources.items() if p in terms}
+  return regularization.add_terms(gradients, terms)
+
+
+def _lp_terms(step: Step, weights: Arrays) -> Arrays:
+  """Returns the gradients of L1 and L2 regularization, by path."""
+  trained, terms = pick(weights, step.gradients), {}
+  for group in step.groups:
+    terms |= group.lp_terms(trained, step.metas, step.row_facts)
+  return terms
+
+
+def _next_average(step, average, weights, updates, states):
+  """Returns the next moving average of `weights` with their `updates`."""
+  # Only steps that update weights count, so that accumulating the gradients of
+  # several batches is like having them in one.
+  primary = step.groups[0]
+  if step.settings.ema_after_update:
+    weights = weights | optax.apply_updates(pick(weights, updates), updates)
+  return select(
+    primary.updates_weights(states[primary.name]),
+    moving_average.next_average(
+      average, as_tree(weights), primary.optimizer.ema_decay
+    ),
+    average,
+  )
+
+
+def _stacked_dims(step: Step, paths: Collection[str]) -> dict[str, int]:
+  """Returns how many leading dimensions of each weight are stacked layers."""
+  sizes = step.settings.stacked_sizes
+  return {path: len(sizes(step.metas[path])) for path in paths}
+
+
+def _limits(settings: LearnerSettings, optimizer: optimizers.BaseOptimizer):
+  return gradient_scaling.Limits(
+    norm=optimizer.clip_gradient_norm_to_value,
+    single_norm=optimizer.clip_gradient_single_norm_to_value,
+    zero_norm=settings.grad_norm_to_clip_to_zero,
+    invalid_norm=settings.skip_step_gradient_norm_value,
+    zero_nonfinite=settings.nonfinite_gradients == 'zero',
+  )
