@@ -221,7 +221,7 @@ def _changed(part=None, **fields):
       lambda: _changed(gated_ffn_activation=lambda x: x),
       'task.gated_ffn_activation .* is not translated, only',
     ),
-    (lambda: _changed(builder=None), r'task.builder .*there is none'),
+    (lambda: _changed(builder=None), r'task.builder .*it is not set'),
   ],
 )
 def test_what_is_not_translated(params, message):

@@ -191,7 +191,7 @@ _SHARED = Times.config(value=2.0)
         layers=[_SHARED],
         weight_split_dims_mapping=BaseLayer.WeightSharding.config(wt=['data']),
       ),
-      'Sequential.weight_split_dims_mapping.wt is set, but splits',
+      'Sequential.weight_split_dims_mapping.wt is set, but has no effect',
     ),
     (
       containers.Parallel.config(
@@ -200,7 +200,7 @@ _SHARED = Times.config(value=2.0)
           out=['data', None]
         ),
       ),
-      'Parallel.activation_split_dims_mapping.out is set, but splits',
+      'Parallel.activation_split_dims_mapping.out is set, but has no effect',
     ),
     (
       containers.Branch.config(
@@ -209,7 +209,7 @@ _SHARED = Times.config(value=2.0)
           out=['data', None]
         ),
       ),
-      'Branch.activation_split_dims_mapping.out is set, but splits',
+      'Branch.activation_split_dims_mapping.out is set, but has no effect',
     ),
   ],
 )
