@@ -311,7 +311,7 @@ def test_sequences_and_batches_may_be_split_over_other_axes():
 def test_what_there_is_not_cannot_be_split():
   with pytest.raises(
     errors.UserError,
-    match="has no tensor 'w_fd' to shard; did you mean: w_df",
+    match="has no tensor 'w_fd' to shard; did you mean: w_vd, w_df",
   ):
     TransformerLm.set_custom_sharding_params(
       _lm(), ici_mesh_shape=[1], mesh_axis_names=['data'], w_fd=[None, None]
