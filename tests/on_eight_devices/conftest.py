@@ -81,15 +81,21 @@ def _run(items) -> tuple[list[pytest.TestReport], str]:
   return reports, done.stdout + done.stderr
 
 
-def pytest_runtest_logreport(report):
-  if path := os.environ.get(_REPORTS):
-    data = _config.hook.pytest_report_to_serializable(
-      config=_config, report=report
+class _ReportWriter:
+  """A plugin of the forked process that writes reports to its file."""
+
+  def __init__(self, config: pytest.Config, path: str):
+    self._config = config
+    self._path = path
+
+  def pytest_runtest_logreport(self, report):
+    data = self._config.hook.pytest_report_to_serializable(
+      config=self._config, report=report
     )
-    with open(path, 'a') as file:
+    with open(self._path, 'a') as file:
       file.write(json.dumps(data) + '\n')
 
 
 def pytest_configure(config):
-  global _config
-  _config = config
+  if path := os.environ.get(_REPORTS):
+    config.pluginmanager.register(_ReportWriter(config, path))

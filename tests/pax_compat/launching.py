@@ -78,25 +78,6 @@ def free_port() -> Iterator[int]:
     yield s.getsockname()[1]
 
 
-def run_on_eight_devices(script: str, *args) -> str:
-  """Runs a script in a forked process on eight CPU devices.
-
-  Args:
-    script: Python text, indented as it may be.
-    *args: its arguments.
-
-  Returns:
-    What it printed.
-  """
-  done = forking.run(
-    *('-c', textwrap.dedent(script), *map(str, args)),
-    env=environment(XLA_FLAGS=flags_of_devices(8)),
-    timeout=PATIENCE_SECONDS,
-  )
-  assert done.returncode == 0, done.stderr
-  return done.stdout
-
-
 def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
   """Runs a script in several forked processes that compute together.
 

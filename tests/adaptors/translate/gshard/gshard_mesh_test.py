@@ -1,9 +1,5 @@
-"""GShard's meshes and splits: stock models at full size, and one that runs.
+"""GShard's meshes and splits: stock models at full size, by shapes alone."""
 
-Shapes are all that is made at full size.
-"""
-
-import json
 import math
 
 import jax
@@ -15,12 +11,11 @@ from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, errors, learners
 from pax_compat.nested_map import NestedMap
 from tests.adaptors import small_experiments
-from tests.pax_compat import launching
 
 _PREFIX = 'lm.synthetic_packed_input.'
 D, M = 'data', 'mdl'
 # How weights are split, by the ends of their paths; others are not.
-_WEIGHTS = {
+WEIGHTS = {
   'query/w': (D, M),
   'key/w': (D, M),
   'value/w': (D, M),
@@ -82,7 +77,7 @@ def test_full_size(name, mesh, billions, table):
   assert set(weights) == {v.jax for v in translated.variables}
   tables = {'softmax/embedding/w': table, 'position_emb/emb_var': table}
   for path, weight in weights.items():
-    found = [s for e, s in {**_WEIGHTS, **tables}.items() if path.endswith(e)]
+    found = [s for e, s in {**WEIGHTS, **tables}.items() if path.endswith(e)]
     if found:
       assert _split(weight, 2) == found[0], path
     else:
@@ -103,7 +98,8 @@ def test_activations_at_full_size():
   assert vocabulary.emb_out_split_dims_mapping == [None, None, D]
 
 
-def _small(mesh_shape, **builder):
+def small(mesh_shape, **builder):
+  """Returns Params of a small model with a mesh of a given shape."""
   params = small_experiments.task_params(_PREFIX + 'DenseLm8B2x2')
   params.builder.Set(
     device_mesh_shape=mesh_shape,
@@ -128,57 +124,4 @@ def _small(mesh_shape, **builder):
 )
 def test_meshes_that_are_refused(shape, builder, message):
   with pytest.raises(errors.UserError, match=message):
-    task_translation.translate_task(_small(shape, **builder), 'x')
-
-
-_EIGHT_DEVICES = """
-  import json
-  import jax
-  from jax.sharding import AxisType
-  from adaptors.translate.tasks import single as task_translation
-  from pax_compat import learners
-  from pax_compat.trainer import partitioning, program
-  from tests.adaptors import small_experiments
-  from tests.adaptors.translate.gshard import gshard_mesh_test
-  from tests.adaptors.translate import task_parity
-
-  params = gshard_mesh_test._small([2, 4])
-  batch = task_parity.nested(small_experiments.batch(params))
-  config = task_translation.translate_task(params, 'small').config
-  model = config.model
-  assert model.ici_mesh_shape == [2, 4]
-  whole = partitioning.create_mesh(model.ici_mesh_shape, model.mesh_axis_names)
-  one = jax.make_mesh(
-    (1, 1), whole.axis_names, devices=jax.devices()[:1],
-    axis_types=(AxisType.Auto,) * 2,
-  )
-  losses, places = [], {}
-  for mesh in (whole, one):
-    made = program.create(config.Instantiate(), mesh, batch)
-    state = made.init_state(batch)
-    if mesh is whole:
-      for path, x in learners.by_path(state.mdl_vars['params']).items():
-        places[path] = [x.shape, x.addressable_shards[0].data.shape]
-    losses.append([])
-    for _ in range(3):
-      put = partitioning.global_batch(batch, partitioning.batch_sharding(mesh))
-      state, outputs = made.train_step(state, put)
-      losses[-1].append(float(outputs['loss']))
-  print(json.dumps([losses, places]))
-"""
-
-
-def test_a_model_on_eight_devices():
-  said = launching.run_on_eight_devices(_EIGHT_DEVICES)
-  (whole, one), places = json.loads(said.splitlines()[-1])
-  np.testing.assert_allclose(whole, one, rtol=1e-5)
-  parts = {D: 2, M: 4, None: 1}
-  ends = {**_WEIGHTS, 'softmax/embedding/w': (None, M)}
-  split = 0
-  for path, (shape, part) in places.items():
-    axes = [s for end, s in ends.items() if path.endswith(end)]
-    axes = axes[0] if axes else [None] * len(shape)
-    split += any(axes)
-    want = [n // parts[a] for n, a in zip(shape, axes, strict=True)]
-    assert part == want, path
-  assert split == 2 * 7 + 1
+    task_translation.translate_task(small(shape, **builder), 'x')

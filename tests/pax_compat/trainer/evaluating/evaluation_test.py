@@ -9,7 +9,6 @@ from pax_compat import base_metrics, errors
 from pax_compat.inputs import multi_input
 from pax_compat.trainer import partitioning, program
 from pax_compat.trainer.evaluating import batch_results, evaluation
-from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
 END = 10  # rows, in batches of 4
@@ -198,33 +197,3 @@ def test_random_numbers_differ_by_batch_and_are_repeatable():
   task.evaluate.random_seed = 5
   other = lines.make_program(task).eval_step(mdl_vars, batch)['loss']
   assert other != losses[0]
-
-
-_EIGHT_DEVICES = """
-  import json, pathlib, sys, tempfile
-  from pax_compat.trainer.evaluating import batch_results, evaluation
-  from pax_compat.trainer import partitioning, program
-  from tests.pax_compat.trainer import lines
-  task = lines.task()
-  task.evaluate.write_per_example_out = True
-  made = lines.make_program(task)
-  data = lines.Rows.config(end=10, reset_for_eval=True, batch_size=8)
-  path = pathlib.Path(tempfile.mkdtemp()) / 'x.jsonl'
-  found = evaluation.evaluate(
-    data.Instantiate(),
-    task_program=made,
-    mdl_vars=made.init_state(lines.rows(0, count=8)).mdl_vars,
-    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
-    examples_path=path,
-  )
-  rows = [json.loads(line)['square'] for line in path.read_text().splitlines()]
-  print(json.dumps([batch_results.numbers(found), rows]))
-"""
-
-
-def test_on_eight_devices():
-  found, rows = json.loads(launching.run_on_eight_devices(_EIGHT_DEVICES))
-  np.testing.assert_allclose(found['loss'], SQUARES.mean(), rtol=1e-6)
-  np.testing.assert_allclose(found['mean_square'], SQUARES.mean(), rtol=1e-6)
-  assert found['rows'] == END
-  np.testing.assert_allclose(rows, SQUARES, rtol=1e-5)

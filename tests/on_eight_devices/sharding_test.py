@@ -4,13 +4,15 @@ The mesh is 2x2x2: replicas, data and model. Weights are split over data and
 model.
 """
 
-import json
+from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
-from pax_compat import optimizers
-from tests.pax_compat import launching
+from pax_compat import learners, optimizers
+from pax_compat.trainer import partitioning
 from tests.pax_compat.trainer import tiny
 
 D, M = 'data', 'mdl'
@@ -47,44 +49,56 @@ OPTIMIZERS = {
 }
 STEPS = 3
 
-_EIGHT_DEVICES = """
-  import json
-  from pax_compat import learners
-  from pax_compat.trainer import partitioning
-  from tests.pax_compat.trainer import sharding_test, tiny
 
-  def places(tree):
-    found = {}
-    for path, x in learners.by_path(tree).items():
-      spec = list(x.sharding.spec) + [None] * (x.ndim - len(x.sharding.spec))
-      part = x.addressable_shards[0].data.shape
-      devices = len(x.sharding.device_set)
-      found[path] = [x.shape, spec, part, devices]
-    return found
+class _Place(NamedTuple):
+  """How an array is split: `spec` has a mesh axis or None per dimension."""
 
-  mesh = partitioning.create_mesh(tiny.MESH, tiny.MESH_AXES)
-  results = {}
-  for name, optimizer in sharding_test.OPTIMIZERS.items():
-    task = tiny.task(split=True, layers=2)
-    task.train.learner.optimizer = optimizer
-    made = tiny.make_program(task, mesh)
-    first = made.init_state(tiny.batch())
-    before = places(first)
-    state, history = tiny.train(made, sharding_test.STEPS)
-    assert places(state) == before
-    results[name] = dict(
-      losses=[outputs['loss'] for outputs in history],
-      mdl_vars=places(state.mdl_vars),
-      opt_state=places(state.opt_state),
-      batch=places(tiny.put(made, tiny.batch())),
+  shape: tuple
+  spec: tuple
+  part: tuple
+  devices: int
+
+
+def _places(tree) -> dict[str, _Place]:
+  """Returns how each leaf is split, by path."""
+  found = {}
+  for path, x in learners.by_path(tree).items():
+    spec = tuple(x.sharding.spec)
+    found[path] = _Place(
+      shape=x.shape,
+      spec=spec + (None,) * (x.ndim - len(spec)),
+      part=x.addressable_shards[0].data.shape,
+      devices=len(x.sharding.device_set),
     )
-  print(json.dumps(results))
-"""
+  return found
+
+
+def _task(optimizer, **fields):
+  task = tiny.task(layers=2, **fields)
+  task.train.learner.optimizer = optimizer
+  return task
+
+
+def _losses(history):
+  return [outputs['loss'] for outputs in history]
 
 
 @pytest.fixture(scope='module')
 def results():
-  return json.loads(launching.run_on_eight_devices(_EIGHT_DEVICES))
+  mesh = partitioning.create_mesh(tiny.MESH, tiny.MESH_AXES)
+  found = {}
+  for name, optimizer in OPTIMIZERS.items():
+    made = tiny.make_program(_task(optimizer, split=True), mesh)
+    before = _places(made.init_state(tiny.batch()))
+    state, history = tiny.train(made, STEPS)
+    assert _places(state) == before
+    found[name] = dict(
+      losses=_losses(history),
+      mdl_vars=_places(state.mdl_vars),
+      opt_state=_places(state.opt_state),
+      batch=_places(tiny.put(made, tiny.batch())),
+    )
+  return found
 
 
 def _weight_spec(path: str):
@@ -94,11 +108,12 @@ def _weight_spec(path: str):
 
 
 def _assert_split(place, spec, path):
-  shape, found, part, devices = place
-  assert found == list(spec), path
-  want = [n // 2 if axis else n for n, axis in zip(shape, spec, strict=True)]
-  assert part == want, path
-  assert devices == 8, path
+  assert place.spec == spec, path
+  want = tuple(
+    n // 2 if axis else n for n, axis in zip(place.shape, spec, strict=True)
+  )
+  assert place.part == want, path
+  assert place.devices == 8, path
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
@@ -116,10 +131,10 @@ def test_the_moments_of_adam_are_sharded_as_their_weights(results):
   for path, place in leaves.items():
     kind, _, weight = path.partition('/lm/')
     if not weight:
-      assert place[:2] == [[], []], path
+      assert (place.shape, place.spec) == ((), ()), path
       continue
     assert kind.rpartition('/')[2] in ('mu', 'nu')
-    assert place[0] == weights[f'params/lm/{weight}'][0]
+    assert place.shape == weights[f'params/lm/{weight}'].shape
     _assert_split(place, _weight_spec(path), path)
     seen += 1
   assert seen == 2 * len(weights)
@@ -134,34 +149,36 @@ def test_the_factors_of_adafactor_are_sharded_as_their_weights(
   for path, place in results['adafactor']['opt_state'].items():
     kind, _, weight = path.partition('/lm/')
     if not weight:
-      assert place[:2] == [[], []], path
+      assert (place.shape, place.spec) == ((), ()), path
       continue
-    shape, spec = weights[f'params/lm/{weight}'][0], _weight_spec(path)
+    shape, spec = weights[f'params/lm/{weight}'].shape, _weight_spec(path)
     kind = kind.rpartition('/')[2]
-    if place[0] == shape:
+    if place.shape == shape:
       want = spec
-    elif kind == 'vr' and place[0] == shape[:-1]:
+    elif kind == 'vr' and place.shape == shape[:-1]:
       want, factored = spec[:-1], factored + 1
-    elif kind == 'vc' and place[0] == shape[:-2] + shape[-1:]:
+    elif kind == 'vc' and place.shape == shape[:-2] + shape[-1:]:
       want = spec[:-2] + spec[-1:]
     else:
-      assert place[0] == [1], path  # There is nothing of this kind.
-      want = [None]
+      assert place.shape == (1,), path  # There is nothing of this kind.
+      want = (None,)
     _assert_split(place, want, path)
   # The softmax, and in each layer four projections, two matrices, three biases.
   assert factored == 1 + 2 * (4 + 2 + 3)
 
 
 def test_batches_are_split_over_replicas_and_data(results):
-  for path, (shape, spec, part, _) in results['adam']['batch'].items():
-    assert spec == [['replica', 'data'], None], path
-    assert part == [shape[0] // 4, shape[1]], path
+  for path, place in results['adam']['batch'].items():
+    assert place.spec == (('replica', 'data'), None), path
+    assert place.part == (place.shape[0] // 4, place.shape[1]), path
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_losses_are_those_of_one_device(results, name):
-  task = tiny.task(layers=2)
-  task.train.learner.optimizer = OPTIMIZERS[name]
-  _, history = tiny.train(tiny.make_program(task), STEPS)
-  want = [outputs['loss'] for outputs in history]
+  one = jax.make_mesh(
+    (1,), ('data',), devices=jax.devices()[:1], axis_types=(AxisType.Auto,)
+  )
+  made = tiny.make_program(_task(OPTIMIZERS[name]), one)
+  _, history = tiny.train(made, STEPS)
+  want = _losses(history)
   np.testing.assert_allclose(results[name]['losses'], want, rtol=1e-6)
