@@ -166,5 +166,7 @@ def test_an_input_with_a_way_of_its_own_is_refused():
 
   params = _params()
   params.input = Own.Params().Set(tokenizer=params.input.tokenizer)
-  with pytest.raises(errors.UserError, match='overrides GetBpropVariableFilters'):
+  with pytest.raises(
+    errors.UserError, match='overrides GetBpropVariableFilters'
+  ):
     tiny_task.translate(params)

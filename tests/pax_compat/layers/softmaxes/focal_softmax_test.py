@@ -74,7 +74,10 @@ def test_classes_that_are_certain():
   ('fields', 'message'),
   [
     ({'label_smoothing_prob': 0.1}, 'label_smoothing_prob is 0.1'),
-    ({'class_factors': [1.0]}, 'has 1 of them'),
+    (
+      {'class_factors': [1.0]},
+      'class_factors has 1 entries; expected one for each',
+    ),
   ],
 )
 def test_mistakes(fields, message):
