@@ -58,7 +58,10 @@ def test_commands_and_flags_are_there():
 
 def _defines(text: str, flag: str) -> bool:
   """Whether a module's source text defines a flag of that name."""
-  return bool(re.search(rf"(DEFINE_\w+\(\s*'{flag}'|'--{flag}')", text))
+  defined = (
+    rf"DEFINE_\w+\(\s*'{flag}'|'--{flag}'|\b{flag}: .*= options.option\("
+  )
+  return bool(re.search(defined, text))
 
 
 def test_experiments_are_there():

@@ -37,7 +37,8 @@ def test_different_values_are_refused():
   tpl = linears.FeedForward.config(output_dims=3)
   with pytest.raises(
     errors.UserError,
-    match='linear_tpl.output_dims is 3, but .* sets it to 4; set only one',
+    match='Parent.linear_tpl.output_dims is 3, but .* sets it to 4;'
+    ' set only one',
   ):
     _agreed(tpl, output_dims=4)
 
