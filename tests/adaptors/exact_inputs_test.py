@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pax_compat import errors
 from tests.adaptors import exact_inputs
+from tests.on_processes import exact_shards
 from tests.pax_compat import launching
 
 _HOSTS = (1, 2, 3, 4, 8)
@@ -93,13 +94,7 @@ def test_no_example(kind, hosts, tmp_path):
 def test_real_processes(count, tmp_path):
   counts = (1, 10)
   outputs = launching.run_on_processes(
-    f"""
-    from tests.adaptors import exact_inputs
-    exact_inputs.print_shards(
-      {str(tmp_path)!r}, jax.process_index(), jax.process_count(), {counts}
-    )
-    """,
-    count,
+    exact_shards.print_shards, count, args=[tmp_path, *counts]
   )
   found = [json.loads(output.splitlines()[-1]) for output in outputs]
   assert len(found) == count

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tests.pax_compat import forking
 
@@ -17,16 +17,6 @@ from tests.pax_compat import forking
 # `faulthandler_timeout`, so that a test fails with the process's output.
 PATIENCE_SECONDS = 150
 _ROOT = pathlib.Path(__file__).parents[2]
-# The library between the processes prints, too, from several threads at once
-# and in the middle of lines. It does so among the errors.
-_BEGIN_TOGETHER = """
-import os, sys
-sys.stdout = os.fdopen(os.dup(1), 'w')
-os.dup2(2, 1)
-import jax
-index, count, port = map(int, sys.argv[1:])
-jax.distributed.initialize(f'localhost:{port}', count, index)
-"""
 
 
 def run_script(
@@ -78,25 +68,29 @@ def free_port() -> Iterator[int]:
     yield s.getsockname()[1]
 
 
-def run_on_processes(script: str, count: int, *, devices: int = 1) -> list[str]:
-  """Runs a script in several forked processes that compute together.
+def run_on_processes(
+  function: Callable, count: int, *, devices: int = 1, args: Sequence = ()
+) -> list[str]:
+  """Runs a function in several forked processes that compute together.
 
   Args:
-    script: Python text; JAX knows of the other processes when it begins.
+    function: of a module, such as those of `tests.on_processes`. JAX knows of
+      the other processes before that module is imported.
     count: how many processes.
     devices: CPU devices that each of them has.
+    args: arguments of the function, which gets them as strings.
 
   Returns:
     What each of them printed.
   """
-  text = _BEGIN_TOGETHER + textwrap.dedent(script)
+  program = f'{function.__module__}:{function.__name__}'
   with contextlib.ExitStack() as stack:
     port = stack.enter_context(free_port())
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     started = []
     for index in range(count):
       process = forking.Process(
-        ['-c', text, *map(str, (index, count, port))],
+        ['-m', 'tests.on_processes', program, index, count, port, *args],
         env=environment(XLA_FLAGS=flags_of_devices(devices)),
         out=folder / f'{index}.out',
         err=folder / f'{index}.err',

@@ -1,10 +1,6 @@
 """Tests of saving and restoring, on real files and in real processes."""
 
-import contextlib
 import os
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +8,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors
+from tests.on_processes import sharded_state
 from tests.pax_compat.checkpoints.states import (
   assert_same,
   make_state,
@@ -20,9 +17,8 @@ from tests.pax_compat.checkpoints.states import (
   target_of,
 )
 from tests.pax_compat.launching import (
-  PATIENCE_SECONDS,
-  environment,
-  free_port,
+  flags_of_devices,
+  run_on_processes,
   run_script,
 )
 
@@ -180,118 +176,28 @@ def _save_in_new_process(tmp_path):
   return tmp_path
 
 
-_SHARDED = """
-  import sys
-  import jax
-  import numpy as np
-  from jax.sharding import NamedSharding, PartitionSpec as P
-  folder, processes, index, port = sys.argv[1:]
-  if int(processes) > 1:
-    jax.config.update('jax_num_cpu_devices', 2)
-    jax.distributed.initialize(
-      f'127.0.0.1:{port}', int(processes), int(index))
-  else:
-    jax.config.update('jax_num_cpu_devices', 4)
-  from pax_compat import checkpoints
-  from pax_compat.processes import first_process
-  from pax_compat.checkpoints import checksums
-  assert jax.device_count() == 4
-
-  def mesh(*shape):
-    return jax.make_mesh(
-      shape, ('x', 'y'), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-
-  values = np.arange(64, dtype=np.float32).reshape(8, 8)
-
-  def state(mesh, spec):
-    def make():
-      return {
-        'w': jax.numpy.asarray(values),
-        'keys': jax.random.split(jax.random.key(5), 8),
-        'key': jax.random.key(6),
-        'none': jax.numpy.zeros((0, 4)),
-        'step': jax.numpy.int32(7),
-      }
-    by_path = {'w': spec, 'keys': P('x')}
-    shardings = {
-      k: NamedSharding(mesh, by_path.get(k, P()))
-      for k in jax.eval_shape(make)}
-    return jax.jit(make, out_shardings=shardings)()
-
-  assert first_process.value_of(int(index) + 5) == 5
-  checkpointer = checkpoints.Checkpointer(folder, max_to_keep=1)
-  for step in (1, 2):
-    assert checkpointer.save(
-      step, state(mesh(4, 1), P('x', 'y')), {'step': step})
-  checkpointer.wait()
-  assert checkpointer.latest_step() == 2
-  # Another mesh and other axes than it was saved with.
-  example = state(mesh(2, 2), P('y', 'x'))
-  target = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
-    example)
-  restored, extra = checkpointer.restore(2, target)
-  assert extra == {'step': 2}
-  for name, array in restored.items():
-    want = example[name]
-    assert array.sharding.is_equivalent_to(want.sharding, array.ndim), name
-    assert array.dtype == want.dtype, name
-    if name.startswith('key'):
-      array, want = jax.random.key_data(array), jax.random.key_data(want)
-    for got, expected in zip(
-        array.addressable_shards, want.addressable_shards, strict=True):
-      np.testing.assert_array_equal(got.data, expected.data, name)
-  assert restored['w'].addressable_shards[0].data.shape == (4, 4)
-  try:
-    checkpointer.restore(1, target)
-  except Exception as e:
-    print('MISSING', type(e).__name__)
-  assert checkpointer.save(3, restored, {})
-  # A commit that fails on process 0 is known to all.
-  checkpointer.wait()
-  of_files = checksums.of_files
-  if index == '0':
-    checksums.of_files = None
-  checkpointer.save(4, restored, {})
-  try:
-    checkpointer.wait()
-  except Exception as e:
-    print('FAILED', type(e).__name__)
-  checksums.of_files = of_files
-  assert checkpointer.save(4, restored, {})
-  checkpointer.close()
-"""
-
-
-def _start_sharded(folder, *, processes, index, port):
-  return subprocess.Popen(
-    [sys.executable, '-c', textwrap.dedent(_SHARDED), folder]
-    + [str(processes), str(index), str(port)],
-    env=environment(),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
-
-
 @pytest.mark.parametrize(
   'processes', [pytest.param(1, marks=pytest.mark.slow), 2]
 )
 def test_sharded(tmp_path, processes):
-  with contextlib.ExitStack() as stack:
-    port = stack.enter_context(free_port())
-    running = []
-    for index in range(processes):
-      running.append(
-        _start_sharded(tmp_path, processes=processes, index=index, port=port)
-      )
-      stack.callback(running[-1].kill)
-    outputs = [p.communicate(timeout=PATIENCE_SECONDS)[0] for p in running]
+  if processes == 1:  # Without a coordinator.
+    done = run_script(
+      """
+      import sys
+      from tests.on_processes import sharded_state
+      sharded_state.save_and_restore(sys.argv[1])
+      """,
+      tmp_path,
+      XLA_FLAGS=flags_of_devices(4),
+    )
+    assert done.returncode == 0, done.stderr
+    outputs = [done.stdout]
+  else:
+    outputs = run_on_processes(
+      sharded_state.save_and_restore, 2, devices=2, args=[tmp_path]
+    )
   failures = ['FAILED TypeError', 'FAILED RuntimeError']
-  for process, output, failure in zip(
-    running, outputs, failures[:processes], strict=True
-  ):
-    assert process.returncode == 0, output
+  for output, failure in zip(outputs, failures[:processes], strict=True):
     assert 'MISSING UserError' in output
     assert failure in output
   assert sorted(os.listdir(tmp_path)) == ['4', 'manifests']

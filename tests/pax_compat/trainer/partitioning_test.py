@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pax_compat import errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.trainer import partitioning
+from tests.on_processes import meshes
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
@@ -145,46 +146,10 @@ def test_a_batch_on_one_device_is_that_batch():
   jax.tree.map(np.testing.assert_array_equal, got, batch)
 
 
-_TWO_PROCESSES = """
-  import json
-  import numpy as np
-  from pax_compat import errors
-  from pax_compat.trainer import partitioning, program
-  from tests.pax_compat.trainer import lines
-
-  mine = jax.process_index()
-  results = {}
-  for name, names in (('across', ('data', 'mdl')), ('within', ('mdl', 'data'))):
-    mesh = partitioning.create_mesh((2, 2), names)
-    sharding = partitioning.batch_sharding(mesh)
-    hosts = sharding.num_infeed_hosts
-    rows = lines.BATCH // hosts
-    losses = []
-    first_rows = lines.rows(0, count=rows)
-    made = program.create(lines.task().Instantiate(), mesh, first_rows)
-    state = made.init_state(first_rows)
-    for step in range(3):
-      first = step * lines.BATCH + rows * sharding.infeed_host_index
-      batch = lines.rows(first, count=rows)
-      batch = partitioning.global_batch(batch, made.batch_sharding)
-      state, outputs = made.train_step(state, batch)
-      losses.append(float(outputs['loss']))
-    own = [partitioning.local_rows(batch.y).tolist(), batch.y.shape[0]]
-    results[name] = [hosts, sharding.infeed_host_index, losses, own]
-  mesh = partitioning.create_mesh((1, 2), ('data', 'mdl'), (2, 1))
-  results['slices'] = [[d.process_index for d in row] for row in mesh.devices]
-  mesh = partitioning.create_mesh((2, 1), ('data', 'mdl'), (1, 2))
-  results['slices of mdl'] = [
-    [d.process_index for d in row] for row in mesh.devices
-  ]
-  print(json.dumps(results))
-"""
-
-
 @pytest.fixture(scope='module')
 def on_two_processes():
   """Returns the results of two processes with two devices each."""
-  printed = launching.run_on_processes(_TWO_PROCESSES, 2, devices=2)
+  printed = launching.run_on_processes(meshes.train, 2, devices=2)
   return [json.loads(text) for text in printed]
 
 

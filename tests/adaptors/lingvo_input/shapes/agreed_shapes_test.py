@@ -8,47 +8,9 @@ import pytest
 
 from adaptors.lingvo_input.shapes import agreed_shapes
 from tests.adaptors.lingvo_input import generators as testing
+from tests.on_processes import letters
 from tests.pax_compat import launching
 
-_SCRIPT = """
-  import json, threading
-  from adaptors.lingvo_input import input_adaptor
-  from pax_compat.processes import process_channel
-  from tests.adaptors.lingvo_input import generators as testing
-
-  def adapt(**fields):
-    return input_adaptor.LingvoInputAdaptor(
-      input=testing.letters_params(
-        {pattern!r}, bucket_batch_limit=[8, 4, 2], **fields
-      ),
-      is_training=True,
-      num_infeed_hosts=jax.process_count(),
-      infeed_host_index=jax.process_index(),
-    )
-
-  def described(batches):
-    return dict(
-      shapes=[batch.ids.shape for batch in batches],
-      real=[float(batch.eval_sample_weights.sum()) for batch in batches],
-      positions=[float(batch.weights.sum()) for batch in batches],
-      lines=[t for b in batches for t in testing.texts(b, weighted=True)],
-    )
-
-  epoch, endless = adapt(repeat_count=1), adapt()
-  found = dict(epoch=described(testing.drain(epoch)))
-  found['after the end'] = len(testing.drain(epoch))
-  found['weightless'] = epoch.input_metrics()['input/weightless_batches']
-  found['endless'] = described([endless.get_next() for _ in range(80)])
-  if jax.process_index() == 1:  # The other one makes no step any more.
-    threading.Timer(0.5, endless.interrupt).start()
-    try:
-      testing.drain(endless)
-    except process_channel.Left:
-      found['interrupted'] = True
-  epoch.close()
-  endless.close()
-  print(json.dumps(found))
-"""
 _OF_BUCKETS = {(8, 11), (4, 21), (2, 41)}
 
 
@@ -57,8 +19,9 @@ def test_two_processes(tmp_path):
   lines = testing.mixed_lines(70)
   testing.write_lines(tmp_path / '0.txt', lines[:59])
   testing.write_lines(tmp_path / '1.txt', lines[59:])
-  script = _SCRIPT.replace('{pattern!r}', repr(f'text:{tmp_path}/*.txt'))
-  outputs = launching.run_on_processes(script, 2)
+  outputs = launching.run_on_processes(
+    letters.read, 2, args=[f'text:{tmp_path}/*.txt']
+  )
   hosts = [json.loads(output.splitlines()[-1]) for output in outputs]
   for part in ('epoch', 'endless'):
     first, second = ([tuple(s) for s in h[part]['shapes']] for h in hosts)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors
+from tests.on_processes import evaluations
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 
@@ -152,35 +153,11 @@ def test_a_profile_of_each_decoding(tmp_path):
   assert len(list(folder.rglob('*.xplane.pb'))) == 1
 
 
-_TWO_PROCESSES = """
-  from tests.pax_compat.trainer import lines
-
-  class Halves(lines.Lines):
-    def datasets(self):
-      return [d.set(batch_size=2) for d in super().datasets()]
-
-    def decode_datasets(self):
-      return [d.set(batch_size=2) for d in super().decode_datasets()]
-
-  def decoded_enough(metrics, *unused):
-    print('asked')
-    return metrics['decode_few/Metrics/processed_rows'] >= 6
-
-  task = lines.task(
-    num_train_steps=5, eval_interval_steps=2, decode_interval_steps=2,
-    eval_skip_train=True)
-  task.evaluate.write_per_example_out = True
-  task.early_stopping_fn = decoded_enough
-  experiment = Halves(task)
-  experiment.train(FOLDER)
-  print(experiment.printed[-2])
-"""
-
-
 def test_two_processes_count_every_row_once(tmp_path):
   """The last batch of the second process has padding rows only."""
-  script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
-  first, second = launching.run_on_processes(script, 2)
+  first, second = launching.run_on_processes(
+    evaluations.train_halves, 2, args=[tmp_path]
+  )
   stopped = 'stops early after step 2, because'
   assert first.startswith(f'asked\n{stopped}') and second.startswith(stopped)
   rows = lines.rows(0, count=10)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.on_processes import evaluations
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import sequences, tiny
 
@@ -39,12 +40,10 @@ def _by_numpy(made, mdl_vars) -> float:
 
 def _metrics(path, count: int, devices: int) -> dict[str, float]:
   outputs = launching.run_on_processes(
-    f"""
-    from tests.pax_compat.trainer import sequences
-    sequences.print_metrics({str(path)!r}, {_COUNT}, {_ROWS})
-    """,
+    evaluations.print_metrics,
     count,
     devices=devices,
+    args=[path, _COUNT, _ROWS],
   )
   found = [json.loads(output.splitlines()[-1]) for output in outputs]
   assert all(of_process == found[0] for of_process in found)

@@ -8,32 +8,16 @@ import pytest
 from pax_compat import errors
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.evaluating import decoding, evaluation
+from tests.on_processes import evaluations
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines, named_rows
-
-_TWO_PROCESSES = """
-  import pathlib
-  from tests.pax_compat.trainer import lines, named_rows
-
-  def train(name, pairs, axes, **fields):
-    task = lines.task(num_train_steps=2, decode_interval_steps=2,
-                      eval_interval_steps=2, **fields)
-    task.model = named_rows.Echo.config(
-      pairs=pairs, ici_mesh_shape=[2, 2], mesh_axis_names=axes)
-    task.evaluate.write_per_example_out = True
-    named_rows.NamedLines(task).train(pathlib.Path(FOLDER) / name)
-
-  both = ('data', 'replica')
-  train('interleaved', 'counted', ['replica', 'data'],
-        inputs_split_mapping=dict(map_1d=[both], map_2d=[both, None]))
-  train('repeated', 'all', ['mdl', 'data'])
-"""
 
 
 def test_rows_of_two_processes_keep_their_host_fields(tmp_path):
   """Their rows alternate in a batch, or are replicas."""
-  script = _TWO_PROCESSES.replace('FOLDER', repr(str(tmp_path)))
-  launching.run_on_processes(script, 2, devices=2)
+  launching.run_on_processes(
+    evaluations.train_on_host_fields, 2, devices=2, args=[tmp_path]
+  )
   for name in ('interleaved', 'repeated'):
     found = lines.metrics(tmp_path / name, 'eval_dev')
     decoded = lines.metrics(tmp_path / name, 'decode_few')
