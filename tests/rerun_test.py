@@ -33,11 +33,17 @@ _TWO = '-n', '2'
 
 
 def _run(*command, folder, **env) -> subprocess.CompletedProcess:
+  # Without what the run of this test itself was started with.
+  outside = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith('PYTEST_') and name != 'FAILED_TESTS'
+  }
   return subprocess.run(
     [sys.executable, *map(str, command)],
     cwd=folder,
     # Other plugins are slow to import.
-    env=os.environ
+    env=outside
     | {'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1', 'PYTEST_PLUGINS': 'xdist.plugin'}
     | env,
     capture_output=True,
