@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 
-# More failures than this are no bad luck.
+# More failed tests than this are a defect, not flaky tests.
 MOST = 3
 
 
