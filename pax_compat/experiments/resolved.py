@@ -1,12 +1,14 @@
 """Resolved experiments: the configs that the trainer takes.
 
-experiment = experiment_sources.find(name, options)
-run.train(
-  resolved.resolve(
-    experiment, name=name, settings=['task.train.num_train_steps=7']
-  ),
-  job_log_dir='/data/run1',
-)
+For example:
+
+    experiment = experiment_sources.find(name, options)
+    run.train(
+      resolved.resolve(
+        experiment, name=name, settings=['task.train.num_train_steps=7']
+      ),
+      job_log_dir='/data/run1',
+    )
 """
 
 import dataclasses
