@@ -39,8 +39,6 @@ def main(argv: list[str]) -> None:
     mounts.mount_checkout(own.lingvo_source)
   mounts.mount_entry_points()
   lingvo_runtime.load()
-  if (own.model or '').startswith('car.'):
-    lingvo_runtime.load_car_ops()
   # As `__main__`, because only then the trainer sets up TensorFlow and imports
   # the model.
   runpy.run_module('lingvo.trainer', run_name='__main__', alter_sys=True)

@@ -12,6 +12,7 @@ from adaptors.bridge import task as bridge_task
 from adaptors.checkpoints import files, mapping, run_start, task_metadata
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
+from adaptors.lingvo_registry import checkout_files, mounts
 from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.params import param_overrides, params_trees
 from adaptors.translate import registry
@@ -196,6 +197,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       before = params.Copy()
       param_overrides.apply_override(params, self._override)
       self._sync_train_params(before, params)
+    checkout_files.resolve(params, mounts.checkout(), self._name)
     return params
 
   def _held_out_names(self) -> list[str]:
