@@ -2,8 +2,9 @@
 
 `load` prepares the process once: TensorFlow without accelerators, Lingvo's
 native ops (repaired if this system is older than the one they were built on),
-readable flags, stand-ins for packages that do not exist, eager mode.
-`tensorflow` and `seqio` do not load Lingvo. Importing this module loads nothing.
+readable flags, stand-ins for packages that cannot be installed, eager mode.
+`tensorflow` and `seqio` do not load Lingvo. Importing this module loads
+nothing.
 
 Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
 (including Keras 2.3), Lingvo 1.3, native ops 0.1.
@@ -52,9 +53,9 @@ _imported: dict[str, types.ModuleType] = {}
 def load() -> None:
   """Makes Lingvo and TensorFlow ready to use. Later calls do nothing.
 
-  Then Lingvo's flags, and those of its trainer, can be read, even if the program
-  has not parsed flags; the program's own flags keep their values. Lingvo's car
-  tasks load their native ops, repaired too, when they are imported.
+  Then Lingvo's flags, and those of its trainer, can be read, even if the
+  program has not parsed flags; the program's own flags keep their values.
+  Lingvo's car tasks load their native ops, repaired too, when imported.
 
   Raises:
     UserError: TensorFlow or Lingvo is not installed, cannot be repaired for
