@@ -131,9 +131,8 @@ def _report(names, options) -> int:
     print(terminal.details(found[0]))
   else:
     print(terminal.table(found, width))
-  if _RUN_STEPS.value:
-    print()
-    print(terminal.trials(found, width))
+    if _RUN_STEPS.value:
+      print(f'\n{terminal.trials(found, width)}')
   if _HTML.value:
     _write(_HTML.value, page.page(found))
   if _JSON.value:

@@ -105,6 +105,9 @@ class Outcome:
   text: str
 
 
+NOT_TRACED = Outcome(None, 'not traced: its steps may fail')
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """A task of an experiment.

@@ -5,11 +5,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 from adaptors.migrate.findings import (
   NOT_IN_MEMORY,
+  NOT_TRACED,
   Experiment,
   Layer,
   Memory,
   Status,
   Task,
+  Trial,
   by_priority,
 )
 
@@ -125,6 +127,21 @@ def trials(experiments: Sequence[Experiment], width: int) -> str:
   )
 
 
+def format_trial(trial: Trial) -> str:
+  """Returns a description of a trial run.
+
+  >>> format_trial(Trial(seconds=12.4, losses=(2.5, 2.0), eval_losses=(2.2,)))
+  'ran in 12 seconds: loss 2.5 to 2, evaluated 2.2'
+  """
+  if trial.problem:
+    return f'FAILED: {trial.problem}'
+  evaluated = ', '.join(map(format_loss, trial.eval_losses))
+  return (
+    f'ran in {trial.seconds:.0f} seconds: loss {format_losses(trial.losses)},'
+    f' evaluated {evaluated}'
+  )
+
+
 def format_losses(losses: Sequence[float | str]) -> str:
   """Returns the first and the last loss of a run.
 
@@ -172,6 +189,8 @@ def _lines(e: Experiment) -> Iterator[str]:
   if e.inputs_problem:
     yield f'  inputs: {e.inputs_problem}'
   yield from _block('schedule', e.schedule)
+  if e.trial:
+    yield f'  trial run: {format_trial(e.trial)}'
 
 
 def _task(task: Task) -> Iterator[str]:
@@ -182,8 +201,11 @@ def _task(task: Task) -> Iterator[str]:
     yield '    layers (+ has a translation, - does not):'
     yield from _layer(task.layers, '      ')
   yield from _indented(_memory(task))
-  for name in ('checkpoints', 'trace'):
-    outcome = getattr(task, name)
+  outcomes = {
+    'checkpoints': task.checkpoints,
+    'trace': task.trace or NOT_TRACED,
+  }
+  for name, outcome in outcomes.items():
     if outcome is not None:
       verdict = 'NO: ' if outcome.works is False else ''
       yield f'    {name}: {verdict}{outcome.text}'
