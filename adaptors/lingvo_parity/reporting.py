@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from adaptors.lingvo_parity.comparing import REGROUPED, Comparison, Row
+from adaptors.lingvo_parity.comparing import RANDOM, REGROUPED, Comparison, Row
 
 # Number of layers without a counterpart that are listed.
 _NAMED = 6
@@ -28,7 +28,9 @@ def verdict(compared: Comparison) -> str:
   """Returns the overall result in a line."""
   departing = compared.departing
   if not departing:
-    return 'Lingvo and its translation agree'
+    random = len(compared.of_verdict(RANDOM))
+    besides = f' but for {random} value(s) that are random' if random else ''
+    return f'Lingvo and its translation agree{besides}'
   count = f'{len(departing)} compared value(s) depart'
   first = compared.first
   if first is None:
