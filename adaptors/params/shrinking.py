@@ -10,8 +10,8 @@ names of Params fields:
 * All widths (model, hidden and embedding dimensions) are divided by the same
   number and rounded to multiples of the heads. The widest becomes
   `Sizes.width`.
-* Heads, experts, rows of a batch and sequence lengths, and points of a scene,
-  are limited by `Sizes`; the dimensions of a head follow from those of all heads.
+* Heads, experts, rows of a batch, sequence lengths, and points of a scene are
+  limited by `Sizes`; the dimensions of a head follow from those of all heads.
 * Layers are limited by `Sizes.layers`, but each stage of a pipeline keeps one.
 * The vocabulary is limited by `Sizes.vocab_size`. The ids of the input must be
   below it: use a small vocabulary file with real text.
