@@ -11,7 +11,8 @@ both; what stays random is named, and not compared. Lingvo has a process of its
 own, without oneDNN, which corrupts the memory of its recurrent layers.
 
 Exits with 0 if everything agrees; with 1 if something departs, naming the first
-layer that does; with 2 if a flag is invalid; with 3 if Lingvo itself fails.
+layer that does, or is random; with 2 if a flag is invalid; with 3 if Lingvo
+itself fails.
 
 Stock experiments are large and need their data files: with --shrink --synthetic
 they run on any machine.
@@ -83,7 +84,7 @@ def main(argv: list[str]) -> int:
       print(f'error: {error}', file=sys.stderr)
       return _LINGVO_FAILED
   _print_line(reporting.report(compared))
-  return 1 if compared.departing else 0
+  return 1 if compared.departing or compared.random else 0
 
 
 def _run_lingvo(is_bridged: bool):

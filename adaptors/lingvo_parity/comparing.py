@@ -71,10 +71,14 @@ class Comparison:
   @property
   def departing(self) -> list[Row]:
     """All rows that depart."""
-    return self.of_verdict(DEPARTS)
+    return self._of_verdict(DEPARTS)
 
-  def of_verdict(self, verdict: str) -> list[Row]:
-    """Returns all rows with a verdict."""
+  @property
+  def random(self) -> list[Row]:
+    """All rows that differ, and depend on random numbers."""
+    return self._of_verdict(RANDOM)
+
+  def _of_verdict(self, verdict: str) -> list[Row]:
     kinds = (self.layers, self.loss, self.metrics, self.gradients, self.steps)
     rows = itertools.chain(*kinds)
     return [row for row in rows if row.verdict == verdict]

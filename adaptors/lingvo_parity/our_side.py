@@ -59,8 +59,9 @@ def run(
 def is_bridged(translated: TranslatedTask) -> bool:
   """Whether Lingvo computes a task, or some of its layers, inside of JAX."""
   return any(
-    fiddle.selectors.select(translated.config, kind)
+    True
     for kind in (BridgedModel, BridgedLayer)
+    for _ in _selected(translated.config, kind)
   )
 
 
@@ -181,13 +182,18 @@ def _merged(tree: Mapping[str, Any], given: Mapping[str, Any]) -> dict:
   }
 
 
+def _selected(config: Config, kind: type) -> Iterator[Config]:
+  """Returns the configs of a class, or of those derived from it."""
+  found = fiddle.selectors.select(config, kind, check_nonempty=False)
+  return iter(found)
+
+
 def _with_samples(config: Config, samples: Sequence[Sample]) -> Config:
   """Returns a task's config with given samples for its sampled softmax."""
   config = config.clone()
   if samples:
     given = [(s.classes, s.expected_counts) for s in samples]
-    found = fiddle.selectors.select(config, SampledSoftmax)
-    for softmax in list(found):
+    for softmax in list(_selected(config, SampledSoftmax)):
       made = given_samples.given(softmax, given)
       fiddle.update_callable(softmax, given_samples.GivenSamples)
       softmax.set(classes=made.classes, num_tries=made.num_tries)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from adaptors.lingvo_parity.comparing import RANDOM, REGROUPED, Comparison, Row
+from adaptors.lingvo_parity.comparing import REGROUPED, Comparison, Row
 
 # Number of layers without a counterpart that are listed.
 _NAMED = 6
@@ -27,10 +27,11 @@ def report(compared: Comparison) -> str:
 def verdict(compared: Comparison) -> str:
   """Returns the overall result in a line."""
   departing = compared.departing
+  random = len(compared.random)
+  if random and not departing:
+    return f'{random} value(s) are random, and not compared; all others agree'
   if not departing:
-    random = len(compared.of_verdict(RANDOM))
-    besides = f' but for {random} value(s) that are random' if random else ''
-    return f'Lingvo and its translation agree{besides}'
+    return 'Lingvo and its translation agree'
   count = f'{len(departing)} compared value(s) depart'
   first = compared.first
   if first is None:
