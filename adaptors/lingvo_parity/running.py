@@ -22,6 +22,8 @@ from adaptors.params import shrinking
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
+# In notes about fields that do not matter here.
+_WITHOUT_EFFECT = 'has no effect here'
 # Number of random ops that are listed.
 _NAMED = 4
 
@@ -158,7 +160,8 @@ def run(
     print_line('initial weights from the checkpoint; steps start at 0')
   translated = experiment.translate(task.params)
   for note in translated.notes:
-    print_line(f'the translation: {note}')
+    if _WITHOUT_EFFECT not in note:
+      print_line(f'the translation: {note}')
   done = lingvos(our_side.is_bridged(translated))
   lingvo, data = done.run, list(map(batches.nested, done.batches))
   print_line(f'batches: {batches.describe(data)}')
