@@ -7,6 +7,8 @@ Legend: B batch, T time.
 """
 
 import dataclasses
+import pathlib
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,8 @@ from pax_compat.nested_map import NestedMap
 
 # Sizes of an input whose Params do not have them.
 _ROWS, _LENGTH = 4, 16
+# Number of words in a stand-in for a vocabulary.
+_WORDS = 100
 # Fields of Params by what they limit, the first that is set counts.
 _ROWS_OF = ('bucket_batch_limit', 'batch_size')
 _LENGTHS_OF = (
@@ -32,6 +36,8 @@ _LENGTHS_OF = (
   'source_max_length',
   'target_max_length',
 )
+# Fields [B, T] if their number of axes is unknown; others are [B].
+_SEQUENCES = ('ids', 'labels', 'paddings', 'weights')
 # Further limits of the fields below a name.
 _LENGTHS_BELOW = {'src': 'source_max_length', 'tgt': 'target_max_length'}
 
@@ -64,15 +70,17 @@ def trace(params: Any) -> NestedMap:
     UserError: the graph of the input cannot be built.
   """
   failures = []
-  for tracer in _in_graph, _in_function:
-    try:
-      return tracer(params, _described(params))
-    except Exception as error:  # User code runs here.
-      if isinstance(error, errors.UserError):
-        raise
-      failures.append(error)
-      if lingvo_runtime.is_wrong_name(error):
-        break
+  with tempfile.TemporaryDirectory() as folder:
+    params = _with_vocabularies(params, pathlib.Path(folder))
+    for tracer in _in_graph, _in_function:
+      try:
+        return tracer(params, _described(params))
+      except Exception as error:  # User code runs here.
+        if isinstance(error, errors.UserError):
+          raise
+        failures.append(error)
+        if lingvo_runtime.is_wrong_name(error):
+          break
   first = failures[0]
   raise errors.UserError(
     f'{class_path(params.cls)}: the shapes of its batches cannot be traced:'
@@ -80,6 +88,28 @@ def trace(params: Any) -> NestedMap:
     ' input whose graph can be built without its data, or a run without'
     ' --synthetic'
   ) from first
+
+
+def _with_vocabularies(params: Any, folder: pathlib.Path) -> Any:
+  """Returns a copy of Params with stand-ins for missing vocabulary files.
+
+  Some generators read them while their graph is built. Shapes do not depend on
+  the words.
+  """
+  params = params.Copy()
+  for node in params_trees.all_params(params):
+    for name, value in list(node.IterParams()):
+      is_path = isinstance(value, str) and 'vocab' in name and value
+      if is_path and not pathlib.Path(value).exists():
+        file = folder / pathlib.Path(value).name
+        words = ('<s>', '</s>', '<unk>', *(f'w{i}' for i in range(_WORDS)))
+        file.write_text(
+          ''.join(f'{word}\t{i}\n' for i, word in enumerate(words)),
+          encoding='utf-8',
+        )
+        node.Set(**{name: str(file)})
+        logging.info('%s is missing: shapes are traced without it', value)
+  return params
 
 
 def _in_graph(params: Any, describe: Callable) -> NestedMap:
@@ -110,6 +140,8 @@ def _batch(params: Any) -> Any:
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   with py_utils.GlobalStepContext(tf.constant(0, tf.int64)):
     generator = params.Copy().Instantiate()
+    if hasattr(generator, 'Shape') and hasattr(generator, 'DType'):
+      return _declared(generator)
     batch = generator.GetPreprocessedInputBatch()
   if not isinstance(batch, dict):
     raise errors.UserError(
@@ -120,6 +152,24 @@ def _batch(params: Any) -> Any:
   if dropped:
     logging.info('synthetic batches are without %s', ', '.join(dropped))
   return kept
+
+
+def _declared(generator: Any) -> Any:
+  """Returns the batch that a generator of `car` declares, as placeholders.
+
+  Its preprocessors, a large graph, are not built.
+  """
+  tf = lingvo_runtime.module('tensorflow')
+
+  def placeholder(dtype, shape):
+    return tf.compat.v1.placeholder(dtype, [None, *shape])
+
+  batch = tf.nest.map_structure(
+    placeholder,
+    generator.DType(),
+    generator.Shape().Transform(lambda shape: tf.TensorShape(shape)),
+  )
+  return batch.Filter(lambda tensor: tensor.dtype != tf.string)
 
 
 def _described(params: Any) -> Callable[[Any], NestedMap]:
@@ -136,14 +186,13 @@ def _described(params: Any) -> Callable[[Any], NestedMap]:
     return None if node is None else spec(node, path)
 
   def spec(tensor: Any, path: str) -> Spec:
-    if tensor.shape.rank is None:
-      raise errors.UserError(
-        f'{class_path(params.cls)}: {path} has an unknown number of axes, so'
-        ' synthetic batches cannot be made; expected a run without --synthetic'
-      )
     own = params_trees.get(params, _LENGTHS_BELOW.get(path.split('.')[0], ''))
-    unknown = [rows] + [min(own or length, length)] * (tensor.shape.rank - 1)
-    sizes = tensor.shape.as_list()
+    rank = tensor.shape.rank
+    if rank is None:
+      rank = 2 if path.split('.')[-1] in _SEQUENCES else 1
+    unknown = [rows] + [min(own or length, length)] * (rank - 1)
+    known = tensor.shape.rank is not None
+    sizes = tensor.shape.as_list() if known else [None] * rank
     return Spec(
       path,
       tuple(

@@ -38,14 +38,17 @@ def fill(specs: NestedMap, num_ids: int, seed: int) -> NestedMap:
     num_ids: ids and classes are below this.
     seed: of the random values.
   """
-  return _Filler(num_ids, np.random.default_rng(seed)).map(specs)
+  lengths = [x.shape[1] for _, x in specs.flatten_items() if len(x.shape) > 1]
+  rng = np.random.default_rng(seed)
+  return _Filler(num_ids, max(lengths, default=1), rng).map(specs)
 
 
 class _Filler:
   """Makes values, each map of a batch on its own."""
 
-  def __init__(self, num_ids: int, rng: np.random.Generator):
+  def __init__(self, num_ids: int, length: int, rng: np.random.Generator):
     self._num_ids = num_ids
+    self._length = length
     self._rng = rng
 
   def map(self, specs: NestedMap) -> NestedMap:
@@ -54,7 +57,7 @@ class _Filler:
     made = NestedMap(
       {k: self._below(v) for k, v in specs.items() if k not in own}
     )
-    fields = _Fields(own)
+    fields = _Fields(own, self._length)
     for key, spec in own.items():
       value = self._value(_name(key), spec, fields)
       made[key] = np.asarray(value, spec.dtype).reshape(spec.shape)
@@ -113,14 +116,14 @@ class _Filler:
 class _Fields:
   """The fields of one map of a batch."""
 
-  def __init__(self, specs: dict[str, Spec]):
+  def __init__(self, specs: dict[str, Spec], length: int):
     self._has_segments = any('segment' in _name(key) for key in specs)
     self._padded = {
       s.shape for key, s in specs.items() if 'padding' in _name(key)
     }
     # T of its sequences.
     self._length = max(
-      (s.shape[1] for s in specs.values() if len(s.shape) > 1), default=1
+      (s.shape[1] for s in specs.values() if len(s.shape) > 1), default=length
     )
 
   def paddings(self, shape: tuple[int, ...]) -> np.ndarray:

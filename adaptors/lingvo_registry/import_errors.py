@@ -1,7 +1,8 @@
-"""Messages for modules of the user that cannot be imported."""
+"""Messages for modules of the user that cannot be imported, and classes."""
 
 import importlib
 import pathlib
+import re
 import traceback
 
 import adaptors
@@ -10,6 +11,8 @@ from adaptors.lingvo_registry import mounts
 from pax_compat import errors
 
 _LINGVO = 'lingvo.'
+# What Lingvo's Milan recipes read if the variable is not set.
+_UNSET = re.compile(r'/please-set-(\w+)-to-configure')
 # Packages between the command line and the module.
 _IMPORTING = tuple(
   str(pathlib.Path(package.__file__).parent)
@@ -32,6 +35,21 @@ def describe(module: str, error: Exception, own_file: str | None) -> str:
   if others:
     text += f' (it imports {", which imports ".join(others)})'
   return text + _advice(error)
+
+
+def describe_new(name: str, error: Exception) -> str:
+  """Returns a message for an experiment whose class cannot be instantiated.
+
+  Args:
+    name: of the experiment.
+    error: what its `__init__` raised.
+  """
+  place = errors.location_in_user_code(error) or errors.location_of(error)
+  text = f'{name} cannot be made: {errors.one_line(error)} ({place})'
+  variable = _UNSET.search(str(error))
+  if variable:
+    text += f'; expected the environment variable {variable[1]}'
+  return text
 
 
 def _files(error: Exception, own_file: str | None) -> list[str]:

@@ -42,7 +42,8 @@ def find_model_params(
     module that the name can mean exists.
 
   Raises:
-    UserError: the module exists, but has no such class or cannot be imported.
+    UserError: the module exists, but has no such class or cannot be imported;
+      or an instance of the class cannot be made.
   """
   mount(options)
   modules = _modules_of(name)
@@ -57,13 +58,23 @@ def find_model_params(
       break
   known = _registry()
   if name in known:
-    return known[name]()
+    return _instance(name, known[name])
   if not modules:
     return None
   raise errors.UserError(
     f'{", ".join(modules)} registers no experiment called {name!r}'
     + errors.did_you_mean(name, known)
   )
+
+
+def _instance(name: str, cls: type) -> Any:
+  """Returns an instance of a registered class, whose `__init__` may fail."""
+  try:
+    return cls()
+  except errors.UserError:
+    raise
+  except Exception as error:  # User code runs here.
+    raise errors.UserError(import_errors.describe_new(name, error)) from error
 
 
 def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:

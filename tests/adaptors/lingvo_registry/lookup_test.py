@@ -78,6 +78,15 @@ FILES = {
   """,
   'names_team/middle.py': 'from names_team import broken',
   'names_team/broken.py': 'import os\nos.no_such_thing',
+  'names_team/lm_params/names_unset.py': """
+    from lingvo import model_registry
+    from lingvo.core import base_model_params
+
+    @model_registry.RegisterSingleTaskModel
+    class Model(base_model_params.SingleTaskModelParams):
+      def __init__(self):
+        raise ValueError('no file /please-set-MY_DATA-to-configure-dataset/a')
+  """,
   'names_team/lm_params/names_fork.py': """
     from lingvo import model_registry
     import lingvo.tasks.asr.names_no_model
@@ -231,6 +240,11 @@ def test_modules_to_import_may_register_anything(team):
       r'params.names_chain cannot .*/names_chain.py:2: AttributeError: .*'
       r" 'no_such_thing' \(it imports .*/middle.py:1, which imports"
       r' .*/broken.py:2\)$',
+    ),
+    (
+      'lm.names_unset.Model',
+      r'names_unset.Model cannot be made: ValueError: no file .*names_unset.py:7'
+      r'\); expected the environment variable MY_DATA$',
     ),
     (
       'lm.names_fork.Model',
