@@ -243,8 +243,8 @@ def test_modules_to_import_may_register_anything(team):
     ),
     (
       'lm.names_unset.Model',
-      r'names_unset.Model cannot be made: ValueError: no file .*names_unset.py:7'
-      r'\); expected the environment variable MY_DATA$',
+      r'names_unset.Model cannot be made: ValueError: no file '
+      r'.*names_unset.py:7\); expected the environment variable MY_DATA$',
     ),
     (
       'lm.names_fork.Model',
