@@ -14,11 +14,8 @@ import time
 
 def main(argv: list[str]) -> None:
   """Runs a request of `trials.run`, and writes the result."""
-  from adaptors.experiments import lingvo_source
   from adaptors.lingvo_registry.options import LingvoOptions
-  from adaptors.migrate.trial import reduced
   from pax_compat import errors, experiment_sources
-  from pax_compat.trainer import run
 
   request = json.loads(pathlib.Path(argv[1]).read_text('utf-8'))
   name, steps = request['name'], request['steps']
@@ -30,11 +27,7 @@ def main(argv: list[str]) -> None:
   began = time.monotonic()
   try:
     experiment_sources.import_modules(options)
-    experiment = lingvo_source.find(name, options)
-    made = reduced.resolve(experiment, name, steps)
-    with tempfile.TemporaryDirectory() as folder:
-      run.train(made, job_log_dir=folder)
-      result['metrics'] = _metrics(pathlib.Path(folder, 'metrics.jsonl'))
+    result['metrics'] = _train(name, steps, options)
   except errors.UserError as error:
     result['problem'] = str(error)
   except Exception as error:  # User code runs here.
@@ -43,6 +36,20 @@ def main(argv: list[str]) -> None:
   finally:
     result['seconds'] = time.monotonic() - began
     pathlib.Path(argv[2]).write_text(json.dumps(result), 'utf-8')
+
+
+def _train(name: str, steps: int, options) -> dict[str, list]:
+  """Trains an experiment, reduced; returns its losses, see `_metrics`."""
+  # These take seconds to import.
+  from adaptors.experiments import lingvo_source
+  from adaptors.migrate.trial import reduced
+  from pax_compat.trainer import run
+
+  experiment = lingvo_source.find(name, options)
+  made = reduced.resolve(experiment, name, steps)
+  with tempfile.TemporaryDirectory() as folder:
+    run.train(made, job_log_dir=folder)
+    return _metrics(pathlib.Path(folder, 'metrics.jsonl'))
 
 
 def _place(error: Exception) -> str:
