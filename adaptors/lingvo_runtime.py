@@ -2,8 +2,9 @@
 
 `load` prepares the process once: TensorFlow without accelerators, Lingvo's
 native ops (repaired if this system is older than the one they were built on),
-readable flags, eager mode. `tensorflow` and `seqio` do not load Lingvo.
-Importing this module loads nothing.
+readable flags, stand-ins for packages that cannot be installed, eager mode.
+`tensorflow` and `seqio` do not load Lingvo. Importing this module loads
+nothing.
 
 Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
 (including Keras 2.3), Lingvo 1.3, native ops 0.1.
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from absl import flags, logging
 
 from adaptors.native import native_ops
+from adaptors.stand_ins import absent_packages, trainer_flags
 from pax_compat import errors
 
 # The extra to install for a missing package, if it is not that of Lingvo.
@@ -51,8 +53,9 @@ _imported: dict[str, types.ModuleType] = {}
 def load() -> None:
   """Makes Lingvo and TensorFlow ready to use. Later calls do nothing.
 
-  Then Lingvo's flags can be read, even if the program has not parsed flags; the
-  program's own flags keep their values.
+  Then Lingvo's flags, and those of its trainer, can be read, even if the
+  program has not parsed flags; the program's own flags keep their values.
+  Lingvo's car tasks load their native ops, repaired too, when imported.
 
   Raises:
     UserError: TensorFlow or Lingvo is not installed, cannot be repaired for
@@ -63,9 +66,13 @@ def load() -> None:
       return
     tensorflow()
     native_ops.load('lingvo.core.ops', 'x_ops')
+    native_ops.load_when_imported('lingvo.tasks.car.ops', 'car_ops')
+    absent_packages.install()
     with _own_flags_kept():
       for name in _CORE:
         _import(name)
+      for folder in sys.modules['lingvo'].__path__:
+        trainer_flags.define(folder)
     importlib.import_module('lingvo.core.py_utils').SetEagerMode(True)
     _done.add('core')
 
@@ -113,19 +120,6 @@ def is_wrong_name(error: Exception) -> bool:
   return name.partition('.')[0] not in _OF_TENSORS
 
 
-def load_car_ops() -> None:
-  """Loads the native ops of Lingvo's car tasks. Later calls do nothing.
-
-  Raises:
-    UserError: as for `load`.
-  """
-  load()
-  with _lock:
-    if 'car' not in _done:
-      native_ops.load('lingvo.tasks.car.ops', 'car_ops')
-      _done.add('car')
-
-
 def module(name: str) -> types.ModuleType:
   """Returns a module that needs Lingvo or TensorFlow.
 
@@ -142,8 +136,6 @@ def module(name: str) -> types.ModuleType:
     tensorflow()
   else:
     load()
-  if name == 'lingvo.tasks.car' or name.startswith('lingvo.tasks.car.'):
-    load_car_ops()
   with _lock, _own_flags_kept():
     return _imported.setdefault(name, _import(name))
 

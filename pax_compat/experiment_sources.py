@@ -47,7 +47,9 @@ class ExperimentSource(Protocol):
   """Finds experiments by name. A source is a module or an object.
 
   Programs load all sources before they parse their flags. Importing a source
-  must be fast: slow imports belong into its functions.
+  must be fast: slow imports belong into its functions. A source may have a
+  function `prepare(options)`, which is called before modules of the user are
+  imported, so that they can import what the options refer to.
 
   Attributes:
     KIND: the kind of its experiments in messages, such as 'native'.
@@ -117,10 +119,16 @@ def option_kinds() -> list[type[options_lib.Options]]:
 
 
 def import_modules(options: SourceOptions):
-  """Imports the modules in `options`, each by the source that claims it."""
+  """Imports the modules in `options`, each by the source that claims it.
+
+  Sources with a `prepare` are prepared before.
+  """
   if not options.import_modules:
     return  # Avoids loading the sources.
   known = list(sources())
+  for source in known:
+    if hasattr(source, 'prepare'):
+      source.prepare(options)
   for module in options.import_modules:
     claiming = [source for source in known if source.claims(module)]
     if not claiming:

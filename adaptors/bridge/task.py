@@ -5,6 +5,8 @@ for other tasks.
 """
 
 import dataclasses
+import enum
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
@@ -20,7 +22,13 @@ from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.training import optimizers, train_params
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import Variable, VariableMap
-from adaptors.translate.view import ParamsView, Report, UntranslatedError
+from adaptors.translate.view import (
+  Issue,
+  ParamsView,
+  Report,
+  UntranslatedError,
+  class_path,
+)
 from pax_compat import config as config_lib
 from pax_compat import errors, tasks_lib
 
@@ -41,8 +49,51 @@ _ON_THE_HOST = 'ProcessFPropResults'
 _KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
 
 
+class Kind(enum.StrEnum):
+  """How a task runs here."""
+
+  NATIVE = 'native'
+  PARTLY = 'partly bridged'
+  BRIDGED = 'bridged'
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+  """How a task runs here, and why.
+
+  Attributes:
+    kind: the kind of route.
+    translated: the task in JAX.
+    issues: the reasons why it is not native; empty if it is, or if the bridge
+      was asked for.
+  """
+
+  kind: Kind
+  translated: TranslatedTask
+  issues: tuple[Issue, ...] = ()
+
+
+class NoRouteError(UntranslatedError):
+  """A task that can neither be translated nor bridged.
+
+  Attributes:
+    not_bridged: why it cannot be bridged.
+  """
+
+  def __init__(self, message: str, issues: Sequence[Issue], not_bridged: str):
+    super().__init__(message, issues)
+    self.not_bridged = not_bridged
+
+
 def translate(params: Any, name: str, translation: str) -> TranslatedTask:
-  """Returns a Lingvo task in JAX.
+  """Returns a Lingvo task in JAX: that of its `route`."""
+  return route(params, name, translation).translated
+
+
+def route(
+  params: Any, name: str, translation: str, *, path: str = 'task'
+) -> Route:
+  """Decides how a Lingvo task runs, for the run and for reports on it.
 
   Args:
     params: the task's Params, with its input; not modified.
@@ -50,34 +101,49 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
     translation: 'native' to translate the whole task; 'bridge' to bridge it;
       'auto' to translate it if possible, else to bridge only components of
       builders without a translation, else to bridge the whole task.
+    path: of the Params, for messages.
 
   Raises:
     UserError: it is impossible; the message has every reason.
   """
   if translation == 'bridge':
-    return bridge_task(params, name)
+    return Route(Kind.BRIDGED, bridge_task(params, name))
   try:
-    return task_translation.translate_task(params, name)
-  except errors.UserError as error:
+    native = task_translation.translate_task(params, name, path=path)
+    return Route(Kind.NATIVE, native)
+  except Exception as error:  # User code runs here.
     if translation == 'native':
       raise
-    reasons = str(error)
+    reasons = _described(error)
+    issues = getattr(error, 'issues', None) or (
+      Issue(path, class_path(params.cls), reasons),
+    )
   for line in reasons.splitlines():
     logging.info('%s', line)
   try:
-    return bridge_parts(params, name)
-  except errors.UserError as error:
-    not_by_parts = ' '.join(str(error).split())[:300]
+    return Route(Kind.PARTLY, bridge_parts(params, name), issues)
+  except Exception as error:
+    not_by_parts = ' '.join(_described(error).split())[:300]
   logging.info('%s is bridged: Lingvo computes it inside of JAX', name)
   note = f'all of it is bridged, and not some of its layers: {not_by_parts}'
   logging.info('%s: %s', name, note)
   try:
     bridged = bridge_task(params, name)
-    return dataclasses.replace(bridged, notes=(*bridged.notes, note))
-  except errors.UserError as error:
-    raise errors.UserError(
-      f'{reasons}\nIt cannot be bridged: {error}'
+  except Exception as error:
+    reason = _described(error)
+    raise NoRouteError(
+      f'{reasons}\nIt cannot be bridged: {reason}', issues, reason
     ) from error
+  notes = (*bridged.notes, note)
+  return Route(Kind.BRIDGED, dataclasses.replace(bridged, notes=notes), issues)
+
+
+def _described(error: Exception) -> str:
+  """Returns an error's message; with its location unless it is a UserError."""
+  if isinstance(error, errors.UserError):
+    return str(error)
+  place = errors.location_in_user_code(error) or errors.location_of(error)
+  return f'{type(error).__name__}: {error} ({place})'
 
 
 def bridge_parts(params: Any, name: str) -> TranslatedTask:

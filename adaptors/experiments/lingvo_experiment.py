@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from absl import logging
 
@@ -12,8 +12,9 @@ from adaptors.bridge import task as bridge_task
 from adaptors.checkpoints import files, mapping, run_start, task_metadata
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
+from adaptors.lingvo_registry import checkout_files, mounts
 from adaptors.lingvo_registry.options import LingvoOptions
-from adaptors.params import param_overrides, params_trees
+from adaptors.params import param_overrides, params_trees, shrinking
 from adaptors.translate import registry
 from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.training import program_schedule
@@ -38,6 +39,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     name: str,
     model_params: Any,
     options: LingvoOptions,
+    sizes: shrinking.Sizes | None = None,
   ):
     """Reads the experiment's Params without instantiating them.
 
@@ -45,6 +47,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       name: the name in the registry.
       model_params: an instance of the registered class.
       options: the options of the command line.
+      sizes: to reduce the model to; None for its full size.
 
     Raises:
       UserError: this kind of experiment is not supported, or an override names
@@ -54,6 +57,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._model_params = model_params
     self._override = options.model_params_override
     self._options = options
+    self._sizes = sizes
     if self._override:
       logging.info('%s: overrides: %s', name, self._override)
     with self._user_errors('Model'):
@@ -62,17 +66,37 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     self._model = self._params_of(_TRAIN)
 
   @functools.cached_property
+  def route(self) -> bridge_task.Route:
+    """How the task runs here: translated or bridged (`--translation`)."""
+    return bridge_task.route(
+      self.task_params(), self._name, self._options.translation
+    )
+
+  @functools.cached_property
   def translated(self) -> task_translation.TranslatedTask:
     """The task in JAX, with the mapping of its variables."""
-    return self.translate(self.task_params())
+    return self.route.translated
 
   def translate(self, params: Any) -> task_translation.TranslatedTask:
-    """Returns a task in JAX, translated or bridged (`--translation`).
+    """Returns another task in JAX, translated or bridged (`--translation`).
 
     Args:
       params: Params of the task, see `task_params`. They may be changed.
     """
     return bridge_task.translate(params, self._name, self._options.translation)
+
+  def reduced(self, sizes: shrinking.Sizes) -> Self:
+    """Returns a copy of this experiment with a small model and small batches.
+
+    Args:
+      sizes: upper limits of its sizes.
+    """
+    return type(self)(
+      name=self._name,
+      model_params=self._model_params,
+      options=self._options,
+      sizes=sizes,
+    )
 
   @property
   def registered(self) -> Any:
@@ -89,6 +113,13 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     if not params.input:
       params.input = self._model.input.Copy()
     return params
+
+  def tasks(self) -> dict[str, Any]:
+    """Returns the Params of each task by its name, with its training input.
+
+    The name of a single task is ''.
+    """
+    return {'': self.task_params()}
 
   def task(self) -> config_lib.Config:
     """Returns the task in JAX, translated or bridged.
@@ -196,7 +227,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       before = params.Copy()
       param_overrides.apply_override(params, self._override)
       self._sync_train_params(before, params)
-    return params
+    checkout_files.resolve(params, mounts.checkout(), self._name)
+    return shrinking.shrink(params, self._sizes) if self._sizes else params
 
   def _held_out_names(self) -> list[str]:
     """Returns the names of the held-out datasets that the class defines."""

@@ -1,6 +1,7 @@
 """A Lingvo experiment with several tasks as a `BaseExperiment`."""
 
 import functools
+from typing import Any
 
 from absl import logging
 
@@ -47,6 +48,13 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
       f'{self._name} has the tasks {", ".join(self._tasks)}; expected a model'
       ' of a single task'
     )
+
+  def tasks(self) -> dict[str, Any]:
+    found = {}
+    for task, template in sorted(self._model.task_params.IterParams()):
+      found[task] = template.Copy()
+      found[task].input = self._model.input.Get(task).Copy()
+    return found
 
   @functools.cached_property
   def checkpoint_metadata(self):

@@ -15,6 +15,7 @@ OPTIONS = LingvoOptions
 claims = lookup.claims
 import_module = lookup.import_module
 names = lookup.names
+prepare = lookup.mount
 
 
 def find(

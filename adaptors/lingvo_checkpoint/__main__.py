@@ -5,12 +5,15 @@
     python -m adaptors.lingvo_checkpoint convert --exp=NAME \
         --job_log_dir=/new/run --to_lingvo=/back/train [--verify]
 
+With `--lingvo_logdir` and a new `--job_log_dir`, the second command converts
+the checkpoint of that run of Lingvo to the job first, and then back.
+
 An interrupted conversion resumes if it is started again. Padding rows of
 Lingvo's tables do not exist here; the conversion to Lingvo takes them from
 `--lingvo_logdir` if that is given, else they are 0. `--verify` reads the result
-and compares it with its source, bit by bit; the command `verify` does only
-that, for an existing run and Lingvo checkpoint. Without `--exp` the experiment
-is that of the Params in `--lingvo_logdir`.
+and compares it with its source, bit by bit, 64-bit types by their values; the
+command `verify` does only that, for an existing run and Lingvo checkpoint.
+Without `--exp` the experiment is that of the Params in `--lingvo_logdir`.
 """
 
 from absl import flags
@@ -44,9 +47,16 @@ def main(argv: list[str]):
       f' {", ".join(_COMMANDS)}'
     )
   name = experiment_flags.name()
-  experiment_flags.require(_JOB_LOG_DIR)
   options = experiment_flags.options()
-  lingvos = _TO_LINGVO.value or options.of(LingvoOptions).lingvo_logdir
+  logdir = options.of(LingvoOptions).lingvo_logdir
+  if logdir and _TO_LINGVO.value and not _JOB_LOG_DIR.value:
+    raise errors.UserError(
+      '--job_log_dir is required: a checkpoint of Lingvo is converted to a run'
+      ' of pax_compat.main, and from there back to Lingvo; expected'
+      ' --job_log_dir with a new folder, or that of the run to convert'
+    )
+  experiment_flags.require(_JOB_LOG_DIR)
+  lingvos = _TO_LINGVO.value or logdir
   if not lingvos:
     raise errors.UserError(
       'expected --lingvo_logdir, to convert from Lingvo, or --to_lingvo, to'
@@ -65,6 +75,8 @@ def main(argv: list[str]):
   )
   job = _JOB_LOG_DIR.value
   if argv[1] == 'convert' and _TO_LINGVO.value:
+    if logdir and not converting.is_converted(job):
+      converting.to_jax(experiment, name, job, _print_line)
     lingvos = converting.to_lingvo(experiment, job, lingvos, _print_line)
   elif argv[1] == 'convert':
     converting.to_jax(experiment, name, job, _print_line)

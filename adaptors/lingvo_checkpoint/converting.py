@@ -122,8 +122,10 @@ def verify(
     differing = [
       leaf.path
       for leaf in found.leaves
-      if importing.read_leaf(checkpoint, leaf).tobytes()
-      != np.asarray(jax.device_get(arrays[leaf.path])).tobytes()
+      if not _are_equal(
+        importing.read_leaf(checkpoint, leaf),
+        np.asarray(jax.device_get(arrays[leaf.path])),
+      )
     ]
     counts = importing.read_counts(checkpoint, found)
     differing += [p for p, c in counts.items() if np.any(arrays[p] != c)]
@@ -181,6 +183,26 @@ def _restored(experiment, job_log_dir) -> Iterator[program.TrainState]:
     if step is None:
       raise errors.UserError(f'--job_log_dir={job_log_dir} has no checkpoint')
     yield saver.restore(step, task_program.abstract_state)[0]
+
+
+def is_converted(job_log_dir: str | os.PathLike) -> bool:
+  """Whether a folder has checkpoints, and no import into it is unfinished."""
+  folder = pathlib.Path(job_log_dir)
+  return (folder / _CHECKPOINTS).is_dir() and not (folder / STAGING).is_dir()
+
+
+def _are_equal(lingvos: np.ndarray, ours: np.ndarray) -> bool:
+  """Whether an array of Lingvo's equals ours bit by bit.
+
+  JAX has no 64-bit types, so those are equal if their values are.
+  """
+  narrow = lingvos.astype(ours.dtype, copy=False)
+  if narrow.tobytes() != ours.tobytes():
+    return False
+  is_float = np.issubdtype(ours.dtype, np.floating)
+  return narrow is lingvos or np.array_equal(
+    narrow, lingvos, equal_nan=is_float
+  )
 
 
 def _stamp(prefix: str) -> str:

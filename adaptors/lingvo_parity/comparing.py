@@ -16,6 +16,7 @@ _LATER = 10.0
 _NOISE = 1e-5
 
 AGREES, REGROUPED, DEPARTS = 'agrees', 'agrees later', 'DEPARTS'
+RANDOM = 'random'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Row:
     difference: relative.
     verdict: `AGREES`; `DEPARTS`; or `REGROUPED` for a layer whose output
       differs although values computed from it agree: the operations are grouped
-      into layers differently.
+      into layers differently; or `RANDOM` for a value that differs, and depends
+      on random numbers.
   """
 
   lingvo: str
@@ -69,9 +71,17 @@ class Comparison:
   @property
   def departing(self) -> list[Row]:
     """All rows that depart."""
+    return self._of_verdict(DEPARTS)
+
+  @property
+  def random(self) -> list[Row]:
+    """All rows that differ, and depend on random numbers."""
+    return self._of_verdict(RANDOM)
+
+  def _of_verdict(self, verdict: str) -> list[Row]:
     kinds = (self.layers, self.loss, self.metrics, self.gradients, self.steps)
     rows = itertools.chain(*kinds)
-    return [row for row in rows if row.verdict == DEPARTS]
+    return [row for row in rows if row.verdict == verdict]
 
 
 def compare(
@@ -92,21 +102,41 @@ def compare(
     tolerance: the largest difference of outputs, losses and metrics; ten times
       that for gradients and for steps after the first.
   """
+  is_random = lingvo.is_random or ours.is_random
   loss = _row('loss', lingvo.loss, ours.loss, tolerance)
   pairs = pairing.pairs(lingvo.layers, ours.layers, variables, mask)
+  random_layers = [
+    ours.is_random or pair.index in lingvo.random_layers for pair in pairs
+  ]
+  random_gradients = [
+    ours.is_random or path in lingvo.random_gradients
+    for path in lingvo.gradients
+  ]
+  layers = _layers(pairs, lingvo.layers, loss, tolerance)
+  gradients = _gradients(lingvo, ours, _LATER * tolerance)
   return Comparison(
-    layers=_layers(pairs, lingvo.layers, loss, tolerance),
-    loss=[loss],
+    layers=list(map(_unless_random, layers, random_layers)),
+    loss=[_unless_random(loss, is_random)],
     metrics=[
       _row(name, value, ours.metrics[name], tolerance)
       for name, value in sorted(lingvo.metrics.items())
       if name in ours.metrics
     ],
-    gradients=_gradients(lingvo, ours, _LATER * tolerance),
-    steps=list(_steps(lingvo.steps, ours.steps, tolerance)),
+    gradients=list(map(_unless_random, gradients, random_gradients)),
+    steps=[
+      _unless_random(row, is_random)
+      for row in _steps(lingvo.steps, ours.steps, tolerance)
+    ],
     weights=_weights(lingvo, ours),
     unpaired=_unpaired(lingvo.layers, pairs, variables),
   )
+
+
+def _unless_random(row: Row, is_random: bool) -> Row:
+  """Returns a row, `RANDOM` if it departs and may."""
+  if is_random and row.verdict == DEPARTS:
+    return dataclasses.replace(row, verdict=RANDOM)
+  return row
 
 
 def _verdict(difference: float, tolerance: float) -> str:

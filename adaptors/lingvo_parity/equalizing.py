@@ -13,6 +13,8 @@ from adaptors.params import params_trees, shrinking
 _DROPPED = ('dropout', 'droppath', 'dropconnect', 'zo_prob')
 _DROPPED_SUFFIXES = ('_prob', '_rate')
 _KEPT_SUFFIXES = ('keep_prob', 'survival_prob')
+# Of the variational noise of layers.
+_NOISE_SWITCHES = ('global_vn', 'per_step_vn')
 _EXPERTS = 'second_expert_policy'
 
 
@@ -38,8 +40,9 @@ def equalize(params: Any) -> tuple[Any, list[str]]:
         node.Set(**{name: quiet})
         off[f'{name} {value}'] += 1
   notes += [f'off: {what} ({n} place(s))' for what, n in sorted(off.items())]
-  if _remove_noise(wide):
-    notes.append('off: variational noise')
+  places = _remove_noise(wide)
+  if places:
+    notes.append(f'off: variational noise ({places} place(s))')
   return wide, notes
 
 
@@ -65,9 +68,15 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _remove_noise(params: Any) -> bool:
-  """Turns variational noise off; returns whether it was on."""
-  if 'vn_std' not in params.train or not params.train.vn_std:
-    return False
-  params.train.vn_std = 0.0
-  return True
+def _remove_noise(params: Any) -> int:
+  """Turns variational noise off; returns the number of places where it was."""
+  places = 0
+  if params_trees.get(params.train, 'vn_std'):
+    params.train.vn_std = 0.0
+    places += 1
+  for node in params_trees.all_params(params, without=('input',)):
+    for switch in _NOISE_SWITCHES:
+      if params_trees.get(node, switch):
+        node.Set(**{switch: False})
+        places += 1
+  return places

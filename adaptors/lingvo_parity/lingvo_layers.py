@@ -18,13 +18,9 @@ _METHODS = (
 _VECTORS = 'vec'
 # Ops whose outputs do not depend on the values of their inputs.
 _VALUELESS = ('ZerosLike', 'OnesLike')
-_RANDOM = (
-  'RandomUniform',
-  'RandomStandardNormal',
-  'TruncatedNormal',
-  'RandomGamma',
-  'Multinomial',
-)
+# Ops that draw random numbers, by parts of their names.
+_RANDOM = ('Random', 'TruncatedNormal', 'Multinomial', 'Stateful', 'Rng')
+_NOT_RANDOM = ('StatefulPartitionedCall', 'StatelessRandomGet')
 _SAMPLERS = ('LogUniformCandidateSampler', 'UniformCandidateSampler')
 
 
@@ -50,9 +46,11 @@ class Recorder:
     outputs: float outputs so far.
     gradients: of the learners, before clipping, by variable name. They are
       recorded since some graphs can be differentiated only once.
+    ops_before: number of ops of the graph before the task was called.
   """
 
   def __init__(self):
+    self.ops_before = 0
     self.outputs: list[Output] = []
     self.gradients: dict[str, Any] = {}
 
@@ -157,11 +155,10 @@ class Dependencies:
     own = {}
     for i, tensor in enumerate(tensors):
       own[tensor.ref()] = own.get(tensor.ref(), 0) | 1 << i
-    self._random = 1 << len(tensors)
     self._bits = {}
     # A graph lists its ops in topological order.
     for op in graph.get_operations():
-      bits = self._random if op.type in _RANDOM else 0
+      bits = 0
       if op.type not in _VALUELESS:
         for tensor in op.inputs:
           if tensor.dtype.is_floating:
@@ -173,9 +170,22 @@ class Dependencies:
     """Whether a tensor depends on the tensor with an index."""
     return bool(self._bits.get(tensor.ref(), 0) >> index & 1)
 
-  def is_random(self, tensor: Any) -> bool:
-    """Whether a tensor depends on random numbers."""
-    return bool(self._bits.get(tensor.ref(), 0) & self._random)
+
+def random_ops(graph: Any, after: int) -> tuple[str, ...]:
+  """Returns the ops of a graph that draw random numbers, as `type in scope`.
+
+  Args:
+    graph: a TensorFlow graph.
+    after: number of its first ops that are left out, such as initializers.
+  """
+  return tuple(
+    dict.fromkeys(
+      f'{op.type} in {op.name.rpartition("/")[0]}'
+      for op in graph.get_operations()[after:]
+      if any(part in op.type for part in _RANDOM)
+      and not op.type.startswith(_NOT_RANDOM)
+    )
+  )
 
 
 def samplers(graph: Any) -> list[Any]:

@@ -1,16 +1,25 @@
-"""Runs the Lingvo task: layers, loss, gradients, metrics and steps."""
+"""Runs the Lingvo task: layers, loss, gradients, metrics and steps.
 
-from collections.abc import Callable, Mapping, Sequence
+Random ops return fixed numbers, as they do in bridged tasks here.
+"""
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
-from adaptors.lingvo_parity import lingvo_layers
+from adaptors.bridge.ops import fixed_random_ops, function_replacing
+from adaptors.lingvo_parity import differences, lingvo_layers
 from adaptors.lingvo_parity.results import LayerOutput, Run, Sample, Step
+from adaptors.params import params_trees
 from pax_compat import errors
 
+# Largest relative difference of two runs without randomness.
+_REPEATABLE = 1e-6
 _LEARNING_RATE = 'learning_rate/'
 
 
@@ -19,6 +28,8 @@ def run(
   first: Mapping[str, np.ndarray],
   batches: Sequence[Mapping[str, np.ndarray]],
   weights: Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]] | None,
+  *,
+  is_bridged: bool = False,
 ) -> Run:
   """Runs a task.
 
@@ -28,12 +39,52 @@ def run(
     batches: to train on; arrays by dotted name, as in `first`.
     weights: maps the TensorFlow variables by theta path to initial weights;
       None for Lingvo's initialization.
+    is_bridged: whether the translation is bridged: then classes of sampled
+      softmaxes are fixed too.
   """
+  tf = lingvo_runtime.module('lingvo.compat')
   recorder = lingvo_layers.Recorder()
-  with fed_task.build(params, first, prepare=recorder.watch) as made:
+  drawn = collections.Counter()
+  with contextlib.ExitStack() as stack:
+
+    def prepare(task):
+      recorder.watch(task)
+      recorder.ops_before = len(tf.get_default_graph().get_operations())
+      # From here on: initial weights are random.
+      stack.enter_context(_fixed_numbers(is_bridged, drawn))
+
+    made = stack.enter_context(fed_task.build(params, first, prepare=prepare))
     done = _trained(made, recorder, first, batches, weights)
-  done.metrics = _evaluated(params, first, done.weights)
+  done.fixed = dict(drawn)
+  done.metrics, done.eval_device = _evaluated(
+    params, first, done.weights, is_bridged
+  )
   return done
+
+
+@contextlib.contextmanager
+def _fixed_numbers(
+  is_bridged: bool, drawn: collections.Counter
+) -> Iterator[None]:
+  """Replaces random numbers by fixed ones, and counts the calls."""
+  functions = fixed_random_ops.replacements()
+  if is_bridged:
+    functions |= fixed_random_ops.samplers()
+  tf = lingvo_runtime.module('tensorflow')
+  ops = lingvo_runtime.module('tensorflow.python.framework.ops')
+
+  def counted(name, function):
+    def call(*args, **kwargs):
+      if not tf.executing_eagerly():
+        drawn[name.rpartition('.')[2], ops.get_name_scope()] += 1
+      return function(*args, **kwargs)
+
+    return call
+
+  with function_replacing.replaced(
+    {name: counted(name, function) for name, function in functions.items()}
+  ):
+    yield
 
 
 def _trained(made, recorder, first, batches, weights) -> Run:
@@ -54,17 +105,18 @@ def _trained(made, recorder, first, batches, weights) -> Run:
   for path, value in given.items():
     variables[path].load(value, session)
   done = Run(weights=session.run(variables))
-  results = session.run(
-    {
-      'layers': [o.tensor for o in outputs],
-      'loss': task.loss,
-      'gradients': gradients,
-      'sample': sampling,
-    },
-    made.feed_dict(first),
-  )
+  asked = {
+    'layers': [o.tensor for o in outputs],
+    'loss': task.loss,
+    'gradients': gradients,
+    'sample': sampling,
+  }
+  results = session.run(asked, made.feed_dict(first))
+  _mark_random(done, results, session.run(asked, made.feed_dict(first)))
   done.layers = _layers(outputs, results['layers'], depends, task.loss)
-  done.is_random = depends.is_random(task.loss)
+  done.random_ops = lingvo_layers.random_ops(
+    tf.get_default_graph(), recorder.ops_before
+  )
   done.loss = float(results['loss'])
   done.gradients = results['gradients']
   done.sample = Sample(*results['sample']) if sampling else None
@@ -83,6 +135,30 @@ def _trained(made, recorder, first, batches, weights) -> Run:
       done.step_samples.append(Sample(*sample))
   done.last = session.run(variables)
   return done
+
+
+def _mark_random(done: Run, results: Mapping, again: Mapping):
+  """Marks what differs between two runs of the same batch, but for samples.
+
+  Sampled classes are passed on to our side.
+  """
+  if results['sample']:
+    return
+
+  def differs(one, other) -> bool:
+    # The order of sums may differ from run to run.
+    return differences.of_outputs(one, other) > _REPEATABLE
+
+  layers = zip(results['layers'], again['layers'], strict=True)
+  done.random_layers = frozenset(
+    i for i, pair in enumerate(layers) if differs(*pair)
+  )
+  done.random_gradients = frozenset(
+    path
+    for path, gradient in results['gradients'].items()
+    if differs(gradient, again['gradients'][path])
+  )
+  done.is_random = differs(results['loss'], again['loss'])
 
 
 def _layers(outputs, values, depends, loss) -> list[LayerOutput]:
@@ -112,13 +188,37 @@ def _sampling(graph) -> list[Any]:
   return [op.outputs[i] for op in ops for i in (0, 2)]
 
 
-def _evaluated(params, batch, weights) -> dict[str, float]:
-  """Returns the metrics of a batch at evaluation, by name."""
-  tf = lingvo_runtime.module('lingvo.compat')
+def _evaluated(params, batch, weights, is_bridged) -> tuple[dict, str]:
+  """Returns the metrics of a batch at evaluation, by name, and the device.
+
+  Mixtures of experts of GShard are evaluated as on a TPU, as here: there
+  Lingvo groups tokens as in training, and not by the rows of the batch.
+  """
   params = params.Copy()
   # Some Params leave this to Lingvo's runners.
   params.eval.samples_per_summary = params.eval.samples_per_summary or 1
-  with fed_task.build(params, batch, do_eval=True) as made:
+  for device in ('tpu', 'cpu') if _has_mixtures(params) else ('cpu',):
+    try:
+      return _metrics(params, batch, weights, is_bridged, device), device
+    except Exception:  # Some layers cannot be built for a TPU.
+      if device == 'cpu':
+        raise
+  raise AssertionError
+
+
+def _metrics(params, batch, weights, is_bridged, xla_device) -> dict:
+  tf = lingvo_runtime.module('lingvo.compat')
+  with contextlib.ExitStack() as stack:
+
+    def prepare(task):
+      del task
+      stack.enter_context(_fixed_numbers(is_bridged, collections.Counter()))
+
+    made = stack.enter_context(
+      fed_task.build(
+        params, batch, do_eval=True, xla_device=xla_device, prepare=prepare
+      )
+    )
     made.start()
     for path, variable in made.variables.items():
       variable.load(weights[path], made.session)
@@ -129,3 +229,12 @@ def _evaluated(params, batch, weights) -> dict[str, float]:
     values = {k: v for k, v in values.items() if v.shape.rank == 0}
     found = made.session.run(values, made.feed_dict(batch))
   return {name: float(value) for name, value in found.items()}
+
+
+def _has_mixtures(params: Any) -> bool:
+  """Whether a task has a mixture of experts of GShard."""
+  return any(
+    (params_trees.get(node, 'e_dim') or 0) > 0
+    and (params_trees.get(node, 'moe_hidden_dim') or 0) > 0
+    for node in params_trees.all_params(params, without=('input',))
+  )

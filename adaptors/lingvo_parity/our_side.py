@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptors.bridge.layer import BridgedLayer
+from adaptors.bridge.model import BridgedModel
+from adaptors.bridge.ops import fixed_random_ops
 from adaptors.lingvo_parity import given_samples, lingvo_layers
 from adaptors.lingvo_parity.results import LayerOutput, Run, Sample, Step
 from adaptors.translate.tasks.single import TranslatedTask
@@ -42,12 +45,24 @@ def run(
     sample: of classes, for the first batch; None without sampling.
     step_samples: of classes, for each step.
   """
-  side = _Side(translated, [sample] if sample else [], first)
-  done = side.forward(first, weights)
-  if batches:
-    training = _Side(translated, step_samples, batches[0])
-    done.steps, done.last = training.train(batches, weights)
+  with fixed_random_ops.for_bridged():
+    side = _Side(translated, [sample] if sample else [], first)
+    done = side.forward(first, weights)
+    if batches:
+      training = _Side(translated, step_samples, batches[0])
+      done.steps, done.last = training.train(
+        batches, weights, done.adds_aux_loss
+      )
   return done
+
+
+def is_bridged(translated: TranslatedTask) -> bool:
+  """Whether Lingvo computes a task, or some of its layers, inside of JAX."""
+  return any(
+    True
+    for kind in (BridgedModel, BridgedLayer)
+    for _ in _selected(translated.config, kind)
+  )
 
 
 class _Side:
@@ -56,6 +71,7 @@ class _Side:
   def __init__(self, translated, samples: Sequence[Sample], batch: NestedMap):
     self._variables = translated.variables.only(is_trainable=True)
     self._others = translated.variables.only(is_trainable=False)
+    self._adds_aux_loss = False
     self._program = program.create(
       _with_samples(translated.config, samples).Instantiate(),
       partitioning.create_mesh(None, None),
@@ -65,7 +81,8 @@ class _Side:
   def forward(self, batch: NestedMap, weights: Mapping) -> Run:
     """Computes everything except training steps."""
     state = self._state(batch, weights)
-    (loss, kept), gradients = self._loss_and_gradients(state.mdl_vars, batch)
+    (loss, kept), gradients = self._loss_and_gradients(state.mdl_vars, batch, 0)
+    (again, _), _ = self._loss_and_gradients(state.mdl_vars, batch, 1)
     evaluated = self._program.eval_step(state.mdl_vars, batch)
     return Run(
       layers=list(_layers(kept, ())),
@@ -76,18 +93,30 @@ class _Side:
         for name, (value, _) in evaluated.weighted.items()
         if not value.ndim
       },
+      is_random=float(again) != float(loss),
+      adds_aux_loss=self._adds_aux_loss,
     )
 
   def train(
-    self, batches: Sequence[NestedMap], weights: Mapping
+    self,
+    batches: Sequence[NestedMap],
+    weights: Mapping,
+    adds_aux_loss: bool,
   ) -> tuple[list[Step], dict]:
-    """Trains a step per batch; returns the steps and the last weights."""
+    """Trains a step per batch; returns the steps and the last weights.
+
+    Args:
+      batches: of the steps.
+      weights: initial ones.
+      adds_aux_loss: whether auxiliary losses are added to the model's loss,
+        which does not contain them.
+    """
     state = self._state(batches[0], weights)
     steps = []
     for batch in batches:
       state, outputs = self._program.train_step(state, batch)
       loss = float(outputs['loss'])
-      if _AUX_LOSS in outputs.weighted:
+      if adds_aux_loss:
         loss += float(outputs[_AUX_LOSS])
       names = outputs.scalar_names()
       rate = float(outputs[_LEARNING_RATE]) if _LEARNING_RATE in names else None
@@ -113,25 +142,29 @@ class _Side:
 
   @functools.cached_property
   def _loss_and_gradients(self):
-    """(variables, batch) -> ((loss, outputs of layers), gradients)."""
+    """(variables, batch, seed) -> ((loss, outputs of layers), gradients)."""
     made = self._program
 
-    def loss(params, others, batch):
+    def loss(params, others, batch, seed):
       value, _, _, updated = made.forward(
         {**others, base_layer.PARAMS: params},
         batch,
-        jax.random.key(0),
+        jax.random.key(seed),
         mutable=[*made.task.train.apply_mutable_list, _INTERMEDIATES],
         capture_intermediates=_is_kept,
+      )
+      # Models that count them take them out of the collection.
+      self._adds_aux_loss = bool(
+        jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
       )
       return value, updated.get(_INTERMEDIATES, {})
 
     compiled = jax.jit(jax.value_and_grad(loss, has_aux=True))
 
-    def run_on_mesh(mdl_vars, batch):
+    def run_on_mesh(mdl_vars, batch, seed):
       others = {k: v for k, v in mdl_vars.items() if k != base_layer.PARAMS}
       with jax.set_mesh(made.mesh):
-        return compiled(mdl_vars[base_layer.PARAMS], others, batch)
+        return compiled(mdl_vars[base_layer.PARAMS], others, batch, seed)
 
     return run_on_mesh
 
@@ -149,13 +182,18 @@ def _merged(tree: Mapping[str, Any], given: Mapping[str, Any]) -> dict:
   }
 
 
+def _selected(config: Config, kind: type) -> Iterator[Config]:
+  """Returns the configs of a class, or of those derived from it."""
+  found = fiddle.selectors.select(config, kind, check_nonempty=False)
+  return iter(found)
+
+
 def _with_samples(config: Config, samples: Sequence[Sample]) -> Config:
   """Returns a task's config with given samples for its sampled softmax."""
   config = config.clone()
   if samples:
     given = [(s.classes, s.expected_counts) for s in samples]
-    found = fiddle.selectors.select(config, SampledSoftmax)
-    for softmax in list(found):
+    for softmax in list(_selected(config, SampledSoftmax)):
       made = given_samples.given(softmax, given)
       fiddle.update_callable(softmax, given_samples.GivenSamples)
       softmax.set(classes=made.classes, num_tries=made.num_tries)

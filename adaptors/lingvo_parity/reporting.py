@@ -27,6 +27,9 @@ def report(compared: Comparison) -> str:
 def verdict(compared: Comparison) -> str:
   """Returns the overall result in a line."""
   departing = compared.departing
+  random = len(compared.random)
+  if random and not departing:
+    return f'{random} value(s) are random, and not compared; all others agree'
   if not departing:
     return 'Lingvo and its translation agree'
   count = f'{len(departing)} compared value(s) depart'

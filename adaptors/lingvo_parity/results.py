@@ -65,7 +65,17 @@ class Run:
     last: the weights after the last step.
     sample: of the softmax for the first batch; None without sampling.
     step_samples: of the softmax in each step.
-    is_random: whether the loss still depends on random numbers.
+    is_random: whether the loss still depends on random numbers: it differs if
+      it is computed again.
+    random_layers: indices of the layers whose outputs differ then; of Lingvo
+      only.
+    random_gradients: paths of the gradients that differ then; of Lingvo only.
+    random_ops: ops of the graph that draw random numbers; of Lingvo only.
+    fixed: number of calls of random ops that got fixed numbers, by (function,
+      name scope); of Lingvo only.
+    eval_device: the device type that Lingvo's evaluation was built for.
+    adds_aux_loss: whether auxiliary losses of layers are added to the loss
+      of the model; of ours only.
   """
 
   weights: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -78,3 +88,9 @@ class Run:
   sample: Sample | None = None
   step_samples: list[Sample] = dataclasses.field(default_factory=list)
   is_random: bool = False
+  random_layers: frozenset[int] = frozenset()
+  random_gradients: frozenset[str] = frozenset()
+  random_ops: tuple[str, ...] = ()
+  fixed: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+  eval_device: str = 'cpu'
+  adds_aux_loss: bool = False

@@ -1,4 +1,7 @@
-"""Synthetic batches of random ids, with the fields of a language model's input.
+"""Synthetic batches with the fields of a task's input, without its data.
+
+Language models of Lingvo get random ids. For other tasks the fields and their
+shapes are traced from the input, and filled by their names and types.
 
 Shapes: B batch, T time.
 """
@@ -8,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from adaptors import lingvo_runtime
+from adaptors.lingvo_parity import batches as batches_lib
+from adaptors.lingvo_parity import input_specs, synthetic_fields
 from adaptors.params import params_trees
 from adaptors.translate.view import class_path
 from pax_compat import errors
+from pax_compat.nested_map import NestedMap
 
-# Lower ids are special: padding, ends of sentences, unknown words.
-_FIRST_ID = 4
+_FIRST_ID = synthetic_fields.FIRST_ID
 _VOCABULARIES = ('vocab_size', 'num_classes', 'target_vocab_size')
 _LENGTHS = (
   'bucket_upper_bound',
@@ -22,17 +27,45 @@ _LENGTHS = (
   'seq_length',
 )
 _ROWS = ('bucket_batch_limit', 'batch_size')
+_LANGUAGE_MODELS = (
+  ('lingvo.core.gshard_builder', 'UniTransformer'),
+  ('lingvo.core.gshard_builder', 'BertTransformer'),
+  ('lingvo.tasks.lm.model', 'LanguageModel'),
+)
+
+
+def batches(params: Any, count: int = 1, *, seed: int = 0) -> list[NestedMap]:
+  """Returns synthetic batches for a task, as its input would.
+
+  Args:
+    params: of the task, with its `input`; not modified. Shrink them first for
+      small batches.
+    count: how many batches of one shape.
+    seed: of the first batch; each has the next.
+
+  Raises:
+    UserError: the fields of the input's batches cannot be traced.
+  """
+  if _is_language_model(params) and _has_shape(params.input):
+    rows, length = shape(params.input)
+    return [
+      batches_lib.nested(batch(params, rows, length, seed=seed + i))
+      for i in range(count)
+    ]
+  specs = input_specs.trace(params.input)
+  num_ids = vocab_size(params)
+  return [synthetic_fields.fill(specs, num_ids, seed + i) for i in range(count)]
 
 
 def vocab_size(params: Any) -> int:
-  """Returns the smallest vocabulary size in a task."""
+  """Returns the smallest vocabulary size in a task; 2 without any."""
   sizes = [
     node.Get(name)
     for node in params_trees.all_params(params)
     for name in _VOCABULARIES
     if name in node and isinstance(node.Get(name), int) and node.Get(name) > 0
   ]
-  return min(sizes)
+  return min(sizes, default=2)
 
 
 def shape(params: Any) -> tuple[int, int]:
@@ -122,6 +155,19 @@ def _masked(ids, paddings, positions, mask_id: int, rng):
     'segment_ids': (1 - paddings).astype(np.int32),
     'segment_pos': (positions * (1 - paddings)).astype(np.int32),
   }
+
+
+def _is_language_model(params: Any) -> bool:
+  """Whether `batch` knows the fields of a task's batches."""
+  return any(_is_a(params, *name) for name in _LANGUAGE_MODELS)
+
+
+def _has_shape(params: Any) -> bool:
+  """Whether Params of an input determine the shape of its batches."""
+  return all(
+    any(params_trees.get(params, name) for name in names)
+    for names in (_ROWS, _LENGTHS)
+  )
 
 
 def _is_a(params: Any, module: str, name: str) -> bool:

@@ -17,8 +17,9 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_registry import mounts
+from adaptors.lingvo_registry import import_errors, mounts
 from adaptors.lingvo_registry.options import LingvoOptions
+from adaptors.stand_ins import trainer_flags
 from pax_compat import errors, experiment_sources
 from pax_compat.experiments import source_scan
 
@@ -41,7 +42,8 @@ def find_model_params(
     module that the name can mean exists.
 
   Raises:
-    UserError: the module exists, but has no such class or cannot be imported.
+    UserError: the module exists, but has no such class or cannot be imported;
+      or an instance of the class cannot be made.
   """
   mount(options)
   modules = _modules_of(name)
@@ -56,13 +58,23 @@ def find_model_params(
       break
   known = _registry()
   if name in known:
-    return known[name]()
+    return _instance(name, known[name])
   if not modules:
     return None
   raise errors.UserError(
     f'{", ".join(modules)} registers no experiment called {name!r}'
     + errors.did_you_mean(name, known)
   )
+
+
+def _instance(name: str, cls: type) -> Any:
+  """Returns an instance of a registered class, whose `__init__` may fail."""
+  try:
+    return cls()
+  except errors.UserError:
+    raise
+  except Exception as error:  # User code runs here.
+    raise errors.UserError(import_errors.describe_new(name, error)) from error
 
 
 def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
@@ -91,11 +103,15 @@ def names(options: experiment_sources.SourceOptions) -> Mapping[str, str]:
 
 
 def mount(options: experiment_sources.SourceOptions):
-  """Mounts the params packages of installed packages and of the checkout."""
+  """Mounts the params packages of installed packages and of the checkout.
+
+  Modules that read flags of the checkout's trainer find them.
+  """
   mounts.mount_entry_points()
   checkout = options.of(LingvoOptions).lingvo_source
   if checkout:
     mounts.mount_checkout(checkout)
+    trainer_flags.define(mounts.checkout() / 'lingvo')
 
 
 def _module_name(key: str) -> str:
@@ -211,7 +227,8 @@ def import_module(module: str):
   """Imports a module through the gate.
 
   Raises:
-    UserError: it raises an error; the message has the error and its location.
+    UserError: it raises an error; the message has the error, its location, and
+      the files that import one another up to it.
   """
   try:
     lingvo_runtime.module(module)
@@ -219,8 +236,6 @@ def import_module(module: str):
     raise
   except Exception as error:
     spec = _find_spec(module)
-    location = errors.location_of(error, spec and spec.origin)
     raise errors.UserError(
-      f'{module} cannot be imported: {location}:'
-      f' {type(error).__name__}: {error}'
+      import_errors.describe(module, error, spec and spec.origin)
     ) from error

@@ -6,8 +6,9 @@ theirs in the entry-point group `pax_compat.lingvo_params`:
 
     'pax_compat.lingvo_params': ['lm = my_package.lm_params']
 
-Each mounted `params` package is the union of its task's folders. Everything
-else of Lingvo comes from the installation. Nothing here imports Lingvo,
+Each mounted `params` package is the union of its task's folders. Other modules
+of Lingvo come from the installation; those that it lacks, such as the task
+modules of a fork, come from the checkout. Nothing here imports Lingvo,
 TensorFlow or the mounted modules.
 """
 
@@ -25,7 +26,7 @@ from pax_compat.experiments import entry_points, source_scan
 
 GROUP = 'pax_compat.lingvo_params'
 
-_TASKS = 'lingvo.tasks'
+_LINGVO, _TASKS = 'lingvo', 'lingvo.tasks'
 
 _lock = threading.RLock()
 
@@ -33,8 +34,8 @@ _lock = threading.RLock()
 def mount_checkout(path: str | os.PathLike) -> None:
   """Mounts the `params` packages of a source checkout of Lingvo.
 
-  A task that the installed Lingvo does not have is mounted completely. The
-  checkout precedes all other folders.
+  Modules that the installed Lingvo does not have are mounted as well, complete
+  tasks included. The checkout's `params` precede all other folders.
 
   Args:
     path: the checkout's root, which contains `lingvo/tasks`.
@@ -56,6 +57,13 @@ def mount_checkout(path: str | os.PathLike) -> None:
       _finder.checkout = root
       for folder in folders:
         _finder.add(folder.parent.name, folder, first=True)
+      sys.meta_path.append(_Missing(root))
+      _log_changed(root)
+
+
+def checkout() -> pathlib.Path | None:
+  """Returns the root of the mounted checkout, or None."""
+  return _finder.checkout
 
 
 def mount_entry_points() -> None:
@@ -141,7 +149,55 @@ class _Finder(importlib.abc.MetaPathFinder):
     return _package(fullname, [])
 
 
+class _Missing(importlib.abc.MetaPathFinder):
+  """Finds the modules of Lingvo that only the checkout has.
+
+  It is the last finder, so that installed modules come first.
+  """
+
+  def __init__(self, root: pathlib.Path):
+    self._root = root
+    self._found: set[str] = set()
+
+  def find_spec(self, fullname, path=None, target=None):
+    """Returns the spec of a module of the checkout; None for all others."""
+    package, _, name = fullname.rpartition('.')
+    if package.partition('.')[0] != _LINGVO:
+      return None
+    folder = self._root.joinpath(*package.split('.'))
+    spec = importlib.machinery.PathFinder.find_spec(fullname, [str(folder)])
+    if spec is None:
+      return None
+    if spec.origin is None:  # A folder without `__init__`.
+      if not any((folder / name).glob('**/*.py')):
+        return None
+      spec = _package(fullname, [str(folder / name)])
+    if fullname not in self._found:
+      self._found.add(fullname)
+      logging.info('%s is in the checkout only: %s', fullname, folder / name)
+    return spec
+
+
 _finder = _Finder()
+
+
+def _log_changed(root: pathlib.Path):
+  """Logs the modules of the checkout that differ from those that are used."""
+  spec = entry_points.find_spec(_LINGVO)
+  changed = []
+  for location in (spec and spec.submodule_search_locations) or ():
+    for path in sorted((root / _LINGVO).glob('tasks/**/*.py')):
+      own = path.relative_to(root / _LINGVO)
+      used = pathlib.Path(location, own)
+      if used.is_file() and used.read_bytes() != path.read_bytes():
+        changed.append(str(own))
+  if changed:
+    logging.info(
+      'the installed Lingvo is used for these modules, from which those of %s'
+      ' differ: %s',
+      root,
+      ', '.join(changed),
+    )
 
 
 def _package(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec:

@@ -2,18 +2,25 @@
 
     python -m adaptors.migrate --exp='lm.*' --html=report.html
     python -m adaptors.migrate --all --import_modules=my_team.params
+    python -m adaptors.migrate --all --run_steps=5
 
 For each experiment the report has: whether it is translated to JAX (native),
 run by TensorFlow inside of JAX (bridged), partly bridged, or impossible; the
 layers, with the reasons and what would make each native; the number of
 parameters and the memory of training; the adaptors of its inputs; the
-translated program schedule; and whether its checkpoints can be imported. No
-weights are allocated and no data is read.
+translated program schedule; whether its checkpoints can be imported; and
+whether a step of training and of an evaluation can be traced. The decisions are
+those of the run. No weights are allocated, and data is read only for a batch to
+trace with, if the input's fields are unknown without.
 
-Exits with 0 if all experiments run; with 1 if one is impossible; with 2 if a
-flag is invalid.
+With --run_steps, every experiment that runs is trained for some steps and
+evaluated, reduced, on synthetic batches.
+
+Exits with 0 if all experiments run; with 1 if one is impossible, or does not
+run as the report says; with 2 if a flag is invalid.
 """
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -37,10 +44,25 @@ _JSON = flags.DEFINE_string(
 )
 _TRACE = flags.DEFINE_bool(
   'trace',
-  False,
-  'Also trace a training step of each task, which finds ops that XLA cannot'
-  ' compile. Uses a synthetic batch if the fields of batches are known, else a'
-  ' batch of the input.',
+  True,
+  'Trace a step of training and of an evaluation of each task, which finds ops'
+  ' that XLA cannot compile. Uses a synthetic batch if the fields of batches'
+  ' are known, else a batch of the input. Without it an experiment is listed as'
+  ' not traced, and may fail when it runs.',
+)
+_RUN_STEPS = flags.DEFINE_integer(
+  'run_steps',
+  0,
+  'Also train each experiment that runs for this many steps, and evaluate it'
+  ' once: reduced, on synthetic batches, in a process of its own. Prints'
+  ' whether each ran as the report says.',
+  lower_bound=0,
+)
+_RUN_TIMEOUT = flags.DEFINE_float(
+  'run_timeout_seconds',
+  900,
+  'The time limit of each of these runs.',
+  lower_bound=1,
 )
 
 
@@ -100,18 +122,37 @@ def _report(names, options) -> int:
   found = []
   for number, name in enumerate(names, 1):
     found.append(examining.examine(name, options, traces=_TRACE.value))
+    if _RUN_STEPS.value and found[-1].status is not Status.IMPOSSIBLE:
+      found[-1] = _tried(found[-1], options)
     if len(names) > 1:
       print(f'{number}/{len(names)} {name}: {found[-1].status}', flush=True)
+  width = shutil.get_terminal_size((160, 24)).columns
   if len(found) == 1:
     print(terminal.details(found[0]))
   else:
-    print(terminal.table(found, shutil.get_terminal_size((160, 24)).columns))
+    print(terminal.table(found, width))
+    if _RUN_STEPS.value:
+      print(f'\n{terminal.trials(found, width)}')
   if _HTML.value:
     _write(_HTML.value, page.page(found))
   if _JSON.value:
     data = [one.as_dict() for one in found]
     _write(_JSON.value, json.dumps(data, indent=2) + '\n')
-  return 1 if any(e.status is Status.IMPOSSIBLE for e in found) else 0
+  fails = any(e.status is Status.IMPOSSIBLE or e.agrees is False for e in found)
+  return 1 if fails else 0
+
+
+def _tried(experiment, options):
+  """Returns the findings with those of a trial run."""
+  from adaptors.migrate.trial import trials
+
+  trial = trials.run(
+    experiment.name,
+    options,
+    steps=_RUN_STEPS.value,
+    timeout_seconds=_RUN_TIMEOUT.value,
+  )
+  return dataclasses.replace(experiment, trial=trial)
 
 
 def _write(path: str, text: str):

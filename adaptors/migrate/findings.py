@@ -105,6 +105,9 @@ class Outcome:
   text: str
 
 
+NOT_TRACED = Outcome(None, 'not traced: its steps may fail')
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """A task of an experiment.
@@ -124,7 +127,8 @@ class Task:
     memory_problem: why its layers or weights are unknown; else ''.
     misfit: why its weights cannot be sharded over its mesh; else ''.
     checkpoints: whether Lingvo's checkpoints can be imported.
-    trace: whether a training step can be traced; None if not tried.
+    trace: whether a step of training and of an evaluation can be traced; None
+      if not tried.
   """
 
   name: str
@@ -167,18 +171,36 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True)
+class Trial:
+  """A trial run: some steps of training and an evaluation, reduced.
+
+  Attributes:
+    problem: why it failed; '' if it did not.
+    seconds: it took, without the start of its process; None if it crashed.
+    losses: of each step of training.
+    eval_losses: of each task's evaluation.
+  """
+
+  problem: str = ''
+  seconds: float | None = None
+  losses: tuple[float | str, ...] = ()
+  eval_losses: tuple[float | str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
   """All findings about an experiment.
 
   Attributes:
     name: in the registry, or the folder of an old run.
     status: how it runs here.
-    next_step: what to do next, in a line.
+    next_step: what to do next, in a line with all reasons.
     problem: why it does not run; '' if it does.
     tasks: one, or several that take turns; empty if its Params cannot be made.
     inputs: its datasets.
     inputs_problem: why they are unknown; else ''.
     schedule: its translated program schedule, in lines.
+    trial: a trial run; None if none was made.
   """
 
   name: str
@@ -189,6 +211,7 @@ class Experiment:
   inputs: tuple[Input, ...] = ()
   inputs_problem: str = ''
   schedule: tuple[str, ...] = ()
+  trial: Trial | None = None
 
   @property
   def command(self) -> str:
@@ -213,6 +236,30 @@ class Experiment:
     return sum(memory.per_device for memory in memories)
 
   @property
+  def traced(self) -> str:
+    """Whether steps of all tasks can be traced: `yes`, `NO` or `not traced`.
+
+    >>> Experiment('lm.A', Status.NATIVE, 'run it').traced
+    'not traced'
+    """
+    works = [task.trace and task.trace.works for task in self.tasks]
+    if False in works:
+      return 'NO'
+    return 'yes' if works and all(works) else 'not traced'
+
+  @property
+  def agrees(self) -> bool | None:
+    """Whether the trial ran as the report says; None without a trial.
+
+    >>> trial = Trial(problem='it has no loss')
+    >>> Experiment('lm.A', Status.BRIDGED, 'run it', trial=trial).agrees
+    False
+    """
+    if self.trial is None:
+      return None
+    return bool(self.trial.problem) == (self.status is Status.IMPOSSIBLE)
+
+  @property
   def reasons(self) -> int:
     """Number of reasons why it is not native."""
     return sum(len(task.issues) for task in self.tasks)
@@ -221,6 +268,7 @@ class Experiment:
     """Returns the findings in dicts and lists, for JSON."""
     return dataclasses.asdict(self) | {
       'parameters': self.parameters,
+      'traced': self.traced,
       'bytes_per_device': self.bytes_per_device,
     }
 

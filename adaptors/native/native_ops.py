@@ -1,6 +1,8 @@
 """Loads Lingvo's native ops, from a repaired copy if needed."""
 
+import dataclasses
 import hashlib
+import importlib.abc
 import importlib.util
 import pathlib
 import re
@@ -40,6 +42,31 @@ def load(package: str, name: str) -> None:
     # Lingvo may be linked statically, or be broken: its import will fail then.
     return
   sys.modules[module_name] = _load_library(library)
+
+
+def load_when_imported(package: str, name: str) -> None:
+  """Calls `load` when the package is imported. Later calls do nothing.
+
+  Args:
+    package: as in `load`.
+    name: as in `load`.
+  """
+  finder = _Loading(package, name)
+  if finder not in sys.meta_path:
+    sys.meta_path.insert(0, finder)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loading(importlib.abc.MetaPathFinder):
+  """Finds nothing, and loads the ops of a package before it is imported."""
+
+  package: str
+  name: str
+
+  def find_spec(self, fullname, path=None, target=None):
+    """Returns None."""
+    if fullname == self.package:
+      load(self.package, self.name)
 
 
 def cache_folder() -> pathlib.Path:

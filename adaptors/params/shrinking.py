@@ -1,4 +1,4 @@
-"""Shrinks a Lingvo language model so that it runs on any machine.
+"""Shrinks a Lingvo model so that it runs on any machine.
 
     task = shrinking.shrink(experiment.Task())
     small_input = shrinking.shrink(experiment.Train())
@@ -10,8 +10,8 @@ names of Params fields:
 * All widths (model, hidden and embedding dimensions) are divided by the same
   number and rounded to multiples of the heads. The widest becomes
   `Sizes.width`.
-* Heads, experts, rows of a batch and sequence lengths are limited by `Sizes`;
-  the dimensions of a head follow from those of all heads.
+* Heads, experts, rows of a batch, sequence lengths, and points of a scene are
+  limited by `Sizes`; the dimensions of a head follow from those of all heads.
 * Layers are limited by `Sizes.layers`, but each stage of a pipeline keeps one.
 * The vocabulary is limited by `Sizes.vocab_size`. The ids of the input must be
   below it: use a small vocabulary file with real text.
@@ -106,11 +106,14 @@ _WIDTHS = (
   'attention_hidden_dim',
   'condition_dim',
   'context_dim',
+  'emb_dim',
   'embedding_dim',
+  'encoder_out_dim',
   'ff_dim',
   'hidden_dim',
   'hidden_layer_dims',
   'input_dim',
+  'lstm_cell_size',
   'mdl_dim',
   'model_dim',
   'moe_hidden_dim',
@@ -118,6 +121,8 @@ _WIDTHS = (
   'num_input_nodes',
   'num_output_nodes',
   'output_dim',
+  'query_dim',
+  'rnn_cell_dim',
   'source_dim',
 )
 # Heads, and the dimension of each.
@@ -137,6 +142,13 @@ _LENGTHS = (
   'target_max_length',
 )
 _LAYERS = ('num_layers', 'num_trans_layers', 'num_transformer_layers')
+# Points and boxes of a scene; at most the length of a row.
+_POINTS = (
+  'max_num_points',
+  'num_cell_centers',
+  'num_points_per_cell',
+  'max_num_boxes',
+)
 # At most the rows of a batch.
 _ROWS = ('batch_size', 'num_groups', 'num_spmd_pipeline_microbatches')
 _BUCKETS, _DISTANCE = (
@@ -207,6 +219,7 @@ class _Rules:
       share = node.Get(name) * min(length, whole) // whole
       node.Set(**{name: max(1, share)})
     _cap(node, length, *_LENGTHS)
+    _cap(node, length, *_POINTS)
     _cap(node, rows, *_ROWS)
     _cap(node, 4 * rows, 'prepacking_batch_size')
     if _set_fields(node, ('bucket_upper_bound', 'bucket_batch_limit')):

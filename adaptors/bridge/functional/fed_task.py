@@ -59,6 +59,7 @@ def build(
   do_eval: bool = False,
   static_shapes: bool = False,
   optimized: bool = True,
+  xla_device: str = 'cpu',
   prepare: Callable[[Any], None] = lambda task: None,
 ) -> Iterator[FedTask]:
   """Builds a task's graph in Lingvo's graph mode.
@@ -72,6 +73,8 @@ def build(
     static_shapes: whether all batches have the shapes of `batch` anyway.
     optimized: whether TensorFlow may optimize the graph, which takes seconds
       and pays off for many runs.
+    xla_device: the device type that Lingvo's layers find; see
+      `lingvo_runtime.cluster`.
     prepare: called with the task before its graph is built.
 
   Yields:
@@ -85,7 +88,9 @@ def build(
   try:
     with contextlib.ExitStack() as stack:
       stack.enter_context(tf.Graph().as_default())
-      stack.enter_context(lingvo_runtime.cluster(do_eval=do_eval))
+      stack.enter_context(
+        lingvo_runtime.cluster(do_eval=do_eval, xla_device=xla_device)
+      )
       tf.random.set_seed(1)
       static = static_shapes or _needs_shapes(task_params)
       feeds = {

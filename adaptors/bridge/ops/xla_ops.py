@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.ops import (
+  fixed_random_ops,
   function_replacing,
   random_ops,
   sampled_softmax,
@@ -66,6 +67,7 @@ def replaced(seed: Any | None) -> Iterator[list[Replacement]]:
     **_checks(),
     **random_ops.replacements(seeds),
     **sampled_softmax.replacements(seeds),
+    **fixed_random_ops.of_bridged(),
   }
   functions |= _raw(functions)
   functions = {

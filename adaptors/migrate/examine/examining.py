@@ -6,9 +6,9 @@ An error in one section of the report does not affect the others.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from adaptors import lingvo_runtime
 from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_source
+from adaptors.experiments.lingvo_experiment import LingvoExperiment
 from adaptors.migrate.examine import (
   advice,
   inputs,
@@ -50,23 +50,23 @@ def examine(
     experiment = lingvo_source.find(name, options)
     if experiment is None:
       raise errors.UserError(f'no experiment of Lingvo is called {name!r}')
-    params = experiment.model_params()
-    tasks = tuple(_tasks(params, name, traces))
+    tasks = tuple(_tasks(experiment, name, traces))
   except (Exception, SystemExit) as error:  # User code runs here.
     return _impossible(name, describe_error(error))
-  status = Status.worst(task.status for task in tasks)
-  problem = '\n'.join(task.problem for task in tasks if task.problem)
-  if len(tasks) > 1 and status is not Status.IMPOSSIBLE:
-    problem = _or_error(lambda: experiment.translated, '')[1]
-    status = Status.IMPOSSIBLE if problem else status
-  found, inputs_problem = _or_error(
-    lambda: inputs.of(experiment.datasets()), ()
-  )
+  problems = [task.problem for task in tasks if task.problem]
+  if not problems:
+    # What the run asks for first.
+    problems.append(_or_error(experiment.task, None)[1])
+  datasets, inputs_problem = _or_error(experiment.datasets, [])
+  found, unknown = _or_error(lambda: inputs.of(datasets), ())
   schedule, schedule_problem = _or_error(
     lambda: schedules.of(experiment.registered, name), ()
   )
-  if schedule_problem:
-    status, problem = Status.IMPOSSIBLE, problem or schedule_problem
+  problems = [*problems, inputs_problem, schedule_problem]
+  problem = '\n'.join(dict.fromkeys(filter(None, problems)))
+  status = Status.worst(task.status for task in tasks)
+  if problem:
+    status = Status.IMPOSSIBLE
   return Experiment(
     name=name,
     status=status,
@@ -74,7 +74,7 @@ def examine(
     problem=problem,
     tasks=tasks,
     inputs=found,
-    inputs_problem=inputs_problem,
+    inputs_problem=inputs_problem or unknown,
     schedule=schedule,
   )
 
@@ -96,22 +96,20 @@ def _or_error(find: Callable[[], Any], default: Any) -> tuple[Any, str]:
     return default, describe_error(error)
 
 
-def _tasks(params: Any, name: str, traces: bool) -> Iterator[Task]:
+def _tasks(
+  experiment: LingvoExperiment, name: str, traces: bool
+) -> Iterator[Task]:
   """Yields the tasks of a model."""
-  base = lingvo_runtime.module('lingvo.core.base_model')
-  if not issubclass(params.cls, base.MultiTaskModel):
-    own = params.task.Copy()
-    own.input = own.input or params.input.Copy()
-    yield _task('', own, name, 'task', traces)
-    return
-  for task, template in sorted(params.task_params.IterParams()):
-    own = template.Copy()
-    own.input = params.input.Get(task).Copy()
-    yield _task(task, own, name, f'task_params.{task}', traces)
+  for task, params in experiment.tasks().items():
+    if task:
+      route = routes.find(params, name, f'task_params.{task}')
+    else:
+      route = routes.of(experiment)
+    yield _task(task, route, traces)
 
 
-def _task(task: str, params: Any, name: str, path: str, traces: bool) -> Task:
-  route = routes.find(params, name, path)
+def _task(name: str, route: Route, traces: bool) -> Task:
+  params = route.params
   status, problem, traced = route.status, route.problem, None
   if traces and route.translated is not None:
     traced = tracing.trace(route)
@@ -127,7 +125,7 @@ def _task(task: str, params: Any, name: str, path: str, traces: bool) -> Task:
       lambda: memory.estimate(route.translated.config, variables), None
     )
   return Task(
-    name=task,
+    name=name,
     class_path=class_path(params.cls),
     status=status,
     problem=problem,
@@ -166,17 +164,14 @@ def _checkpoints(route: Route) -> Outcome | None:
 
 
 def _next_step(status: Status, problem: str, tasks) -> str:
-  """Returns what to do next, in a line."""
+  """Returns what to do next, in a line with all reasons."""
   if status is Status.IMPOSSIBLE:
-    lines = [line.strip() for line in problem.splitlines() if line.strip()]
-    more = f' (and {len(lines) - 2} more)' if len(lines) > 2 else ''
     what = 'provide the file' if _MISSING_FILE in problem else 'repair it'
-    return f'{what}: {" ".join(lines[:2])}{more}'
+    return f'{what}: {" ".join(problem.split())}'
   misfit = next((t.misfit for t in tasks if t.misfit), '')
   if misfit:
     return f'use another mesh: {misfit}'
   if status is Status.NATIVE:
     return 'run it'
-  [first, *others] = [i for t in tasks for i in advice.brief(t.issues)]
-  more = f', and {len(others)} more' if others else ''
-  return f'run it as it is, or make it native: {first}{more}'
+  changes = [i for t in tasks for i in advice.brief(t.issues)]
+  return f'run it as it is, or make it native: {"; ".join(changes)}'

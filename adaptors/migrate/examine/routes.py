@@ -2,15 +2,16 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.lingvo_task import LingvoTask
+from adaptors.experiments.lingvo_experiment import LingvoExperiment
 from adaptors.migrate.findings import Status
-from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.tasks.single import TranslatedTask
-from adaptors.translate.view import Issue, UntranslatedError, class_path
+from adaptors.translate.view import Issue
 from pax_compat import errors
 
 
@@ -40,36 +41,36 @@ class Route:
     return LingvoTask(self.params).at_training
 
 
+def of(experiment: LingvoExperiment) -> Route:
+  """Returns the route that the run of an experiment of one task takes.
+
+  Args:
+    experiment: the experiment.
+  """
+  return _route(experiment.task_params(), lambda: experiment.route)
+
+
 def find(params: Any, name: str, path: str) -> Route:
-  """Returns the route of a task.
+  """Returns the route of one of several tasks.
 
   Args:
     params: its Params, with its training input.
     name: of the experiment, for messages.
     path: of the Params, for messages.
   """
+  return _route(
+    params, lambda: bridge_task.route(params, name, 'auto', path=path)
+  )
+
+
+def _route(params: Any, decide: Callable[[], bridge_task.Route]) -> Route:
   try:
-    translated = task_translation.translate_task(params, name, path=path)
-  except UntranslatedError as error:
-    return _bridged(params, name, error.issues)
-  except Exception as error:  # User code runs here.
-    issue = Issue(path, class_path(params.cls), describe_error(error))
-    return _bridged(params, name, (issue,))
-  return Route(params, Status.NATIVE, translated)
-
-
-def _bridged(params: Any, name: str, issues: tuple[Issue, ...]) -> Route:
-  """Returns the route of a task that has no complete translation."""
-  problem = ''
-  for status, bridge in (
-    (Status.PARTLY, bridge_task.bridge_parts),
-    (Status.BRIDGED, bridge_task.bridge_task),
-  ):
-    try:
-      return Route(params, status, bridge(params, name), issues)
-    except Exception as error:  # User code runs here.
-      problem = describe_error(error)
-  return Route(params, Status.IMPOSSIBLE, None, issues, problem)
+    route = decide()
+  except bridge_task.NoRouteError as error:
+    place = errors.location_in_user_code(error)
+    problem = error.not_bridged + (f' (at {place})' if place else '')
+    return Route(params, Status.IMPOSSIBLE, None, error.issues, problem)
+  return Route(params, Status(route.kind.value), route.translated, route.issues)
 
 
 def describe_error(error: Exception) -> str:

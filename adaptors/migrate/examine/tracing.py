@@ -1,4 +1,4 @@
-"""Traces a task's training step.
+"""Traces a task's steps of training and of an evaluation.
 
 Tracing finds ops that XLA cannot compile, and shapes that do not fit, without
 weights and without compiling: even a large model needs no memory.
@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from adaptors.lingvo_input import input_adaptor
-from adaptors.lingvo_parity import batches, synthetic
+from adaptors.lingvo_parity import synthetic
 from adaptors.migrate.examine.routes import Route, describe_error
 from adaptors.migrate.findings import Outcome
 from pax_compat import errors
@@ -22,10 +22,10 @@ from pax_compat.trainer import program
 
 
 def trace(route: Route) -> Outcome:
-  """Returns whether a training step can be traced, on a single device.
+  """Returns whether a step of training and of an evaluation can be traced.
 
   Args:
-    route: of the task.
+    route: of the task. It is traced for a single device.
   """
   try:
     batch, is_synthetic = _batch(route.params)
@@ -37,10 +37,14 @@ def trace(route: Route) -> Outcome:
       config.Instantiate(), _mesh_of_one(config.model), batch
     )
     made.train_step.eval_shape(made.abstract_state, batch)
+    weights = made.eval_vars(made.abstract_state, use_ema=False)
+    made.eval_step.eval_shape(weights, batch)
   except Exception as error:  # User code runs here.
     return Outcome(False, describe_error(error))
   kind = 'a synthetic batch' if is_synthetic else 'a batch of its input'
-  return Outcome(True, f'traced a training step on {kind}')
+  return Outcome(
+    True, f'traced a step of training and of an evaluation on {kind}'
+  )
 
 
 def _mesh_of_one(model: Config) -> Mesh:
@@ -57,9 +61,8 @@ def _mesh_of_one(model: Config) -> Mesh:
 def _batch(params: Any) -> tuple[NestedMap, bool]:
   """Returns a batch, and whether it is synthetic."""
   try:
-    rows, length = synthetic.shape(params.input)
-    made = synthetic.batch(params, rows, length)
-    return batches.nested(made), True
+    [made] = synthetic.batches(params)
+    return made, True
   except errors.UserError:
     pass
   data = input_adaptor.LingvoInputAdaptor(

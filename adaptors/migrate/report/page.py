@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from adaptors.migrate.findings import (
   NOT_IN_MEMORY,
+  NOT_TRACED,
   Experiment,
   Layer,
   Outcome,
@@ -123,6 +124,9 @@ def _experiment(e: Experiment, is_open: bool) -> Html:
     *(_task(task) for task in e.tasks),
     _inputs(e),
     _section('Schedule', _list(e.schedule)) if e.schedule else None,
+    _section('Trial run', tag('p', terminal.format_trial(e.trial)))
+    if e.trial
+    else None,
     class_='body',
   )
   return tag(
@@ -165,7 +169,7 @@ def _task(task: Task) -> Html:
     _layers(task.layers),
     _memory(task),
     _outcome('Checkpoints', task.checkpoints),
-    _outcome('Traced training step', task.trace),
+    _outcome('Traced steps', task.trace or NOT_TRACED),
     _section('Notes', _list(task.notes)) if task.notes else None,
   )
 

@@ -1,14 +1,17 @@
 """The report as text for a terminal, and the formats of its numbers."""
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
 
 from adaptors.migrate.findings import (
   NOT_IN_MEMORY,
+  NOT_TRACED,
   Experiment,
   Layer,
   Memory,
   Status,
   Task,
+  Trial,
   by_priority,
 )
 
@@ -16,8 +19,26 @@ from adaptors.migrate.findings import (
 _FEW = 4
 _THOUSANDS = ('', 'K', 'M', 'B', 'T')
 _BYTES = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
-_HEADS = ('experiment', 'runs', 'parameters', 'per device', 'next step')
+_HEADS = (
+  'experiment',
+  'runs',
+  'traced',
+  'parameters',
+  'per device',
+  'next step',
+)
+_TRIAL_HEADS = (
+  'experiment',
+  'report',
+  'run',
+  'agree',
+  'seconds',
+  'loss',
+  'evaluated',
+  'problem',
+)
 _GAP = '  '
+_LEAST = 40  # Characters of the last column of a table.
 
 
 def table(experiments: Sequence[Experiment], width: int) -> str:
@@ -25,7 +46,7 @@ def table(experiments: Sequence[Experiment], width: int) -> str:
 
   Args:
     experiments: the findings.
-    width: of the terminal; longer lines are truncated.
+    width: of the terminal. Longer text goes on in further lines of its column.
   """
   rows = [_HEADS]
   for e in by_priority(list(experiments)):
@@ -33,20 +54,107 @@ def table(experiments: Sequence[Experiment], width: int) -> str:
       (
         e.name,
         str(e.status),
+        e.traced,
         format_count(e.parameters),
         format_size(e.bytes_per_device),
         e.next_step,
       )
     )
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return '\n'.join([*aligned(rows, width, (3, 4)), '', summary(experiments)])
+
+
+def aligned(
+  rows: Sequence[Sequence[str]], width: int, right: Collection[int] = ()
+) -> list[str]:
+  """Returns the lines of a table, whose last column is wrapped.
+
+  Args:
+    rows: the cells, the first row has the heads.
+    width: of the terminal.
+    right: numbers of the columns that are aligned to the right.
+  """
+  *columns, _ = zip(*rows, strict=True)
+  widths = [max(map(len, column)) for column in columns]
+  indent = sum(widths) + len(_GAP) * len(widths)
   lines = []
-  for row in rows:
-    cells = [
-      cell.rjust(n) if i in (2, 3) else cell.ljust(n)
-      for i, (cell, n) in enumerate(zip(row, widths, strict=True))
+  for *cells, last in rows:
+    head = [
+      cell.rjust(n) if i in right else cell.ljust(n)
+      for i, (cell, n) in enumerate(zip(cells, widths, strict=True))
     ]
-    lines.append(_truncate(_GAP.join(cells).rstrip(), width))
-  return '\n'.join([*lines, '', summary(experiments)])
+    wrapped = textwrap.wrap(
+      last,
+      max(_LEAST, width - indent),
+      break_long_words=False,
+      break_on_hyphens=False,
+    )
+    first, *others = wrapped or ['']
+    lines.append(_GAP.join([*head, first]).rstrip())
+    lines += [' ' * indent + other for other in others]
+  return lines
+
+
+def trials(experiments: Sequence[Experiment], width: int) -> str:
+  """Returns a table of trial runs: whether each ran as the report says.
+
+  Args:
+    experiments: the findings; those without a trial are left out.
+    width: as of `table`.
+  """
+  rows = [_TRIAL_HEADS]
+  tried = [e for e in by_priority(list(experiments)) if e.trial is not None]
+  for e in tried:
+    trial = e.trial
+    rows.append(
+      (
+        e.name,
+        str(e.status),
+        'FAILED' if trial.problem else 'ran',
+        'yes' if e.agrees else 'NO',
+        '?' if trial.seconds is None else f'{trial.seconds:.0f}',
+        format_losses(trial.losses),
+        ', '.join(map(format_loss, trial.eval_losses)),
+        ' '.join(trial.problem.split()),
+      )
+    )
+  agreeing = sum(bool(e.agrees) for e in tried)
+  return '\n'.join(
+    [
+      *aligned(rows, width, (4,)),
+      '',
+      f'report and run agree on {agreeing} of {len(tried)}',
+    ]
+  )
+
+
+def format_trial(trial: Trial) -> str:
+  """Returns a description of a trial run.
+
+  >>> format_trial(Trial(seconds=12.4, losses=(2.5, 2.0), eval_losses=(2.2,)))
+  'ran in 12 seconds: loss 2.5 to 2, evaluated 2.2'
+  """
+  if trial.problem:
+    return f'FAILED: {trial.problem}'
+  evaluated = ', '.join(map(format_loss, trial.eval_losses))
+  return (
+    f'ran in {trial.seconds:.0f} seconds: loss {format_losses(trial.losses)},'
+    f' evaluated {evaluated}'
+  )
+
+
+def format_losses(losses: Sequence[float | str]) -> str:
+  """Returns the first and the last loss of a run.
+
+  >>> format_losses([6.25, 6.0, 5.5])
+  '6.25 to 5.5'
+  """
+  ends = [losses[0], losses[-1]] if len(losses) > 1 else losses
+  return ' to '.join(map(format_loss, ends))
+
+
+def format_loss(loss: float | str) -> str:
+  """Returns a loss in four digits; `nan` and `inf` are strings."""
+  return loss if isinstance(loss, str) else f'{loss:.4g}'
 
 
 def summary(experiments: Sequence[Experiment]) -> str:
@@ -56,10 +164,6 @@ def summary(experiments: Sequence[Experiment]) -> str:
   }
   by_status = ', '.join(f'{n} {status}' for status, n in counts.items() if n)
   return f'{len(experiments)} experiment(s): {by_status}'
-
-
-def _truncate(line: str, width: int) -> str:
-  return line if len(line) <= width else f'{line[: max(0, width - 3)]}...'
 
 
 def details(experiment: Experiment) -> str:
@@ -85,6 +189,8 @@ def _lines(e: Experiment) -> Iterator[str]:
   if e.inputs_problem:
     yield f'  inputs: {e.inputs_problem}'
   yield from _block('schedule', e.schedule)
+  if e.trial:
+    yield f'  trial run: {format_trial(e.trial)}'
 
 
 def _task(task: Task) -> Iterator[str]:
@@ -95,8 +201,11 @@ def _task(task: Task) -> Iterator[str]:
     yield '    layers (+ has a translation, - does not):'
     yield from _layer(task.layers, '      ')
   yield from _indented(_memory(task))
-  for name in ('checkpoints', 'trace'):
-    outcome = getattr(task, name)
+  outcomes = {
+    'checkpoints': task.checkpoints,
+    'trace': task.trace or NOT_TRACED,
+  }
+  for name, outcome in outcomes.items():
     if outcome is not None:
       verdict = 'NO: ' if outcome.works is False else ''
       yield f'    {name}: {verdict}{outcome.text}'

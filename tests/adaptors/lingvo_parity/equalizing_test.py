@@ -34,7 +34,7 @@ def test_noise_and_16_bits():
   assert quiet.lm.softmax.fprop_dtype == tf.float32
   assert quiet.train.vn_std == 0
   assert 'it computes in 32 bits' in notes
-  assert 'off: variational noise' in notes
+  assert 'off: variational noise (1 place(s))' in notes
 
 
 @pytest.mark.parametrize(

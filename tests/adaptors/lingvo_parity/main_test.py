@@ -86,3 +86,15 @@ def test_a_translation_that_departs():
   departing = [line.split()[0] for line in lines if line.endswith('DEPARTS')]
   assert 'lm.trans[0].self_atten.atten' not in departing
   assert {'lm.trans[1]', 'loss', 'log_pplx', 'lm.emb.wm[0]'} <= set(departing)
+
+
+def test_a_task_that_ends_the_process_in_lingvo():
+  done = _parity(
+    '--exp=tests.adaptors.lingvo_parity.user_experiments.Aborting',
+    *('--synthetic', '--steps=0'),
+  )
+  assert done.returncode == 3, done.stdout + done.stderr
+  assert 'error: Lingvo ended its process with the signal SIGABRT' in (
+    done.stderr
+  )
+  assert 'Traceback' not in done.stderr

@@ -72,6 +72,25 @@ FILES = {
     from lingvo import model_registry
     import names_no_such_library
   """,
+  'names_team/lm_params/names_chain.py': """
+    from lingvo import model_registry
+    from names_team import middle
+  """,
+  'names_team/middle.py': 'from names_team import broken',
+  'names_team/broken.py': 'import os\nos.no_such_thing',
+  'names_team/lm_params/names_unset.py': """
+    from lingvo import model_registry
+    from lingvo.core import base_model_params
+
+    @model_registry.RegisterSingleTaskModel
+    class Model(base_model_params.SingleTaskModelParams):
+      def __init__(self):
+        raise ValueError('no file /please-set-MY_DATA-to-configure-dataset/a')
+  """,
+  'names_team/lm_params/names_fork.py': """
+    from lingvo import model_registry
+    import lingvo.tasks.asr.names_no_model
+  """,
   'names_team/lm_params/names_raises.py': """
     from lingvo import model_registry
     from lingvo.core import base_model_params
@@ -215,6 +234,23 @@ def test_modules_to_import_may_register_anything(team):
       'lm.names_lacks.Model',
       r'params.names_lacks cannot .*/names_lacks.py:2: ModuleNotFoundError:'
       r" No module named 'names_no_such_library'",
+    ),
+    (
+      'lm.names_chain.Model',
+      r'params.names_chain cannot .*/names_chain.py:2: AttributeError: .*'
+      r" 'no_such_thing' \(it imports .*/middle.py:1, which imports"
+      r' .*/broken.py:2\)$',
+    ),
+    (
+      'lm.names_unset.Model',
+      r'names_unset.Model cannot be made: ValueError: no file '
+      r'.*names_unset.py:7\); expected the environment variable MY_DATA$',
+    ),
+    (
+      'lm.names_fork.Model',
+      r'params.names_fork cannot .*/names_fork.py:2: ModuleNotFoundError: .*'
+      r'Lingvo does not have lingvo.tasks.asr.names_no_model; expected a'
+      r' checkout that has it, as --lingvo_source$',
     ),
     (
       'lm.names_raises.Wrong',

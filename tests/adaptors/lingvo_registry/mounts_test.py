@@ -20,6 +20,10 @@ def _site(tmp_path) -> pathlib.Path:
     'checkout/lingvo/tasks/lm/params/sub/__init__.py': '',
     'checkout/lingvo/tasks/lm/params/sub/deep.py': "FROM = 'checkout'",
     'checkout/lingvo/tasks/lm/model.py': "FROM = 'checkout'",
+    'checkout/lingvo/tasks/lm/ctc_model.py': "FROM = 'checkout'",
+    'checkout/lingvo/tasks/lm/more/deep.py': "FROM = 'checkout'",
+    'checkout/lingvo/core/own_layers.py': "FROM = 'checkout'",
+    'checkout/lingvo/core/no_code/words.txt': '',
     'checkout/lingvo/tasks/mine/__init__.py': '',
     'checkout/lingvo/tasks/mine/params/first.py': (
       'from lingvo.tasks.mine import model\nFROM = model.FROM'
@@ -46,7 +50,7 @@ def _site(tmp_path) -> pathlib.Path:
 
 
 _MOUNT = """
-import importlib, pathlib, sys
+import importlib, importlib.util, pathlib, sys
 from absl import logging
 logging.set_verbosity('info')
 from adaptors.lingvo_registry import mounts
@@ -91,6 +95,23 @@ print('checkout' in lingvo.tasks.lm.__path__[0])
   (line,) = [x for x in log.splitlines() if 'lm.both is ' in x]
   used, unused = line.partition('; not ')[::2]
   assert 'checkout' in used and 'package' in unused
+
+
+def test_modules_that_the_installed_lingvo_lacks(site):
+  out, log = _run(
+    site,
+    """
+mounts.mount_checkout(checkout)
+names = ['tasks.lm.ctc_model', 'tasks.lm.more.deep', 'core.own_layers']
+print([importlib.import_module('lingvo.' + n).FROM for n in names])
+print(importlib.util.find_spec('lingvo.core.no_code'))
+print('checkout' in importlib.util.find_spec('lingvo.tasks.lm.model').origin)
+""",
+  )
+  assert out == ["['checkout', 'checkout', 'checkout']", 'None', 'False']
+  assert 'lingvo.tasks.lm.ctc_model is in the checkout only' in log
+  [changed] = [x for x in log.splitlines() if 'installed Lingvo is used' in x]
+  assert changed.endswith('differ: tasks/lm/model.py')
 
 
 def test_a_later_mount_reaches_an_imported_package(site):

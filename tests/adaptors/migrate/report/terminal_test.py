@@ -1,33 +1,59 @@
 """Tests of the report on a terminal."""
 
+import dataclasses
 import doctest
 
 import pytest
 
-from adaptors.migrate.findings import Status
+from adaptors.migrate.findings import Status, Trial
 from adaptors.migrate.report import terminal
 from tests.adaptors.migrate import found
 
 
 def test_the_table_is_sorted_and_fits_the_terminal():
+  width = 110
   text = terminal.table(
     [
       found.experiment('lm.fine.Model'),
       found.experiment('lm.b.Broken', Status.IMPOSSIBLE),
       found.experiment('lm.b.Own', Status.BRIDGED, issues=2),
     ],
-    width=72,
+    width=width,
   )
   heads, *rows = text.splitlines()
   assert heads.split() == [
-    *('experiment', 'runs', 'parameters', 'per', 'device', 'next', 'step'),
+    *('experiment', 'runs', 'traced', 'parameters', 'per', 'device'),
+    *('next', 'step'),
   ]
-  assert [row.split()[0] for row in rows[:3]] == [
+  named = [row for row in rows[:-2] if not row.startswith(' ')]
+  assert [row.split()[0] for row in named] == [
     *('lm.b.Broken', 'lm.b.Own', 'lm.fine.Model'),
   ]
-  assert max(map(len, rows)) <= 72 and rows[0].endswith('...')
-  assert rows[2].split()[1:5] == ['native', '42', '340', 'B']
+  assert max(map(len, rows)) <= width
+  # Nothing is left out.
+  column = heads.index('next step')
+  first = ' '.join(row[column:] for row in rows[: rows.index(named[1])])
+  assert first == f'repair it: {found.SCRIPT}'
+  assert named[2].split()[1:6] == ['native', 'not', 'traced', '42', '340']
   assert rows[-1] == '3 experiment(s): 1 native, 1 bridged, 1 impossible'
+
+
+def test_trials():
+  failed = Trial(problem='the loss\n is odd')
+  ran = Trial(seconds=12.4, losses=(2.5, 2.0, 1.25), eval_losses=('nan',))
+  text = terminal.trials(
+    [
+      dataclasses.replace(found.experiment('lm.a.Ran'), trial=ran),
+      dataclasses.replace(found.experiment('lm.b.Failed'), trial=failed),
+      found.experiment('lm.c.NotTried'),
+    ],
+    width=120,
+  )
+  _, one, other, _, last = text.splitlines()
+  assert one.split() == 'lm.a.Ran native ran yes 12 2.5 to 1.25 nan'.split()
+  assert other.split()[1:5] == ['native', 'FAILED', 'NO', '?']
+  assert other.endswith('the loss is odd')
+  assert last == 'report and run agree on 1 of 2'
 
 
 def test_details_have_everything():

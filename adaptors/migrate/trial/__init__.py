@@ -1,0 +1,1 @@
+"""Trial runs: every experiment is trained for a few steps, reduced."""
