@@ -14,7 +14,11 @@ import optax
 from pax_compat import optimizers
 from pax_compat.config import REQUIRED, Config
 from pax_compat.learners import path_name
+from pax_compat.learners.state import state_leaves
 from pax_compat.optimizers.base import counted, increment_count
+
+# Values of `OnLookedUpRows.leaves_alone`.
+OTHER_ROWS, TABLES = 'other rows', 'tables'
 
 
 class _Wrapper(optimizers.BaseOptimizer):
@@ -80,6 +84,73 @@ class GroupClipped(_Wrapper):
     return jax.tree_util.tree_map_with_path(
       lambda path, _: path_name(path) in self.paths, weights
     )
+
+
+class OnLookedUpRows(_Wrapper):
+  """Leaves alone rows of tables, as TensorFlow's sparse updates do.
+
+  It concerns the tables with row statistics, whose gradients are sparse in
+  TensorFlow; see `pax_compat.layer_core.row_gradients`. Other weights are
+  updated as without it.
+
+  Attributes:
+    leaves_alone: 'other rows' for the rows that a batch does not look up: they
+      and their state do not change; 'tables' for all rows.
+
+  Raises:
+    UserError: `leaves_alone` is something else.
+  """
+
+  leaves_alone: str = OTHER_ROWS
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.check(
+      self.leaves_alone in (OTHER_ROWS, TABLES),
+      f'leaves_alone is {self.leaves_alone!r}; expected {OTHER_ROWS!r} or'
+      f' {TABLES!r}',
+    )
+
+  def grad_transformation(self):
+    inner = optax.with_extra_args_support(self._optimizer.grad_transformation())
+
+    def update(gradients, state, params=None, *, row_counts=None, **others):
+      updates, new = inner.update(gradients, state, params, **others)
+      if not row_counts:
+        return updates, new
+      zeros = jax.tree.map(jnp.zeros_like, updates)
+      return (
+        self._on_rows(updates, zeros, gradients, row_counts),
+        self._on_rows(new, state, gradients, row_counts),
+      )
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+  def no_op_step(self, state):
+    return self._optimizer.no_op_step(state)
+
+  def _on_rows(self, new: Any, old: Any, weights: Any, counts) -> Any:
+    """Returns a tree with old values where a row is left alone."""
+    owners = state_leaves.owners(new, weights)
+    leaves, structure = jax.tree.flatten(new)
+    return jax.tree.unflatten(
+      structure,
+      [
+        x if owner is None else self._kept(x, before, counts.get(owner.path))
+        for x, before, owner in zip(
+          leaves, jax.tree.leaves(old), owners, strict=True
+        )
+      ],
+    )
+
+  def _kept(self, new, old, counts) -> jax.Array:
+    """Returns the values of one weight; its rows are the first dimension."""
+    if counts is None:
+      return new
+    if self.leaves_alone == TABLES:
+      return old
+    counts = counts.reshape(counts.shape + (1,) * (new.ndim - counts.ndim))
+    return jnp.where(counts > 0, new, old)
 
 
 class InOtherShapes(_Wrapper):

@@ -351,6 +351,8 @@ class Learner(LearnerSettings):
         ' an optimizer, such as optimizers.Adam.config(learning_rate=1e-3)'
       )
     built = optimizer.Instantiate()
+    if not self.regularize_before_clipping:
+      built.check_one_regularizer()
     built.learning_rate_fn()
     return built
 

@@ -143,7 +143,12 @@ def optimize(
   updates, new_states = {}, {}
   for group in step.groups:
     own, new_states[group.name] = group.step(
-      gradients, states[group.name], weights, step.metas, step.loss_weight
+      gradients,
+      states[group.name],
+      weights,
+      step.metas,
+      step.loss_weight,
+      step.row_facts,
     )
     updates |= own
   if step.settings.scale_update_by_var_norm:

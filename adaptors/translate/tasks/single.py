@@ -123,6 +123,7 @@ def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
     clipped_norm=float(norm),
     defers_steps=_defers_steps(view, train),
     sparse_tables=frozenset(v.jax for v in names.variables if v.is_sparse),
+    may_have_others=view.report.bridge_part is not None,
     trained_by_source=data_sources.trained_weights(view, names),
   )
 
