@@ -10,7 +10,7 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import layer
+from adaptors.bridge import layer, schedule
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
@@ -37,6 +37,8 @@ _NOT_CALLED = (
 )
 # A method that runs on the host and does not affect training.
 _ON_THE_HOST = 'ProcessFPropResults'
+# See `Report.bridges`.
+_OF_TRAINING = {'lingvo.core.schedule.BaseSchedule': schedule.bridge}
 # Classes whose overrides are translated.
 _KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
 
@@ -100,7 +102,9 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
       bridged[view.path] = config_lib.field_values(translated.config)
     return translated
 
-  task = task_translation.translate_task(params, name, bridge_part=bridge_part)
+  task = task_translation.translate_task(
+    params, name, bridge_part=bridge_part, bridges=_OF_TRAINING
+  )
   for path, fields in bridged.items():
     logging.info(
       '%s: %s (%s) is bridged: Lingvo computes it inside of JAX',
@@ -127,7 +131,7 @@ def bridge_task(
   _check_class(params, name)
   lingvo_task = LingvoTask(params, xla_device)
   variables = variable_map(lingvo_task)
-  report = Report()
+  report = Report(bridges=_OF_TRAINING)
   view = ParamsView(params.Copy(), 'task', report)
   train_view = view.group('train')
   _leave_to_lingvo(train_view)

@@ -51,7 +51,7 @@ def _graft():
 
 
 def _lingvo(params, data, slots):
-  """Returns weights and slots of the table after each step, the first before."""
+  """Returns weights and slots of the table before and after each step."""
   with fed_task.build(params, data[0]) as made:
     table = made.variables[_TABLE]
     [learner] = made.task.learners
@@ -68,7 +68,7 @@ def _lingvo(params, data, slots):
 
 
 def _ours(params, data, first, slots, translated):
-  """Returns the same of a translated or bridged task, from the first step on."""
+  """Returns the same of a task in JAX, after each step."""
   translated, made, state = tiny_task.start(params, data[0], first, translated)
   [path] = [v.jax for v in translated.variables if v.theta == (_TABLE,)]
   found = []
