@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import calling
+from adaptors.bridge import calling, optimizer
 from adaptors.bridge.ops import compilable
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import errors, schedules
@@ -109,10 +109,7 @@ def bridge(view: ParamsView) -> Config | None:
   try:
     schedule.check()
   except Exception as error:
-    why = errors.one_line(error)
-    where = errors.location_in_user_code(error)
-    at = f' ({where})' if where else ''
-    view.issue('', f'it cannot be bridged: {why}{at}')
+    view.issue('', optimizer.not_bridged(view.params.cls, error))
     return None
   view.report.notes.append(
     f'{view.path} ({view.class_path}) is bridged: TensorFlow computes its Value'

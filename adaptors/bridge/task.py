@@ -10,7 +10,7 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import layer, schedule
+from adaptors.bridge import layer, optimizer, schedule
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
@@ -38,7 +38,10 @@ _NOT_CALLED = (
 # A method that runs on the host and does not affect training.
 _ON_THE_HOST = 'ProcessFPropResults'
 # See `Report.bridges`.
-_OF_TRAINING = {'lingvo.core.schedule.BaseSchedule': schedule.bridge}
+_OF_TRAINING = {
+  'lingvo.core.optimizer.Base': optimizer.bridge,
+  'lingvo.core.schedule.BaseSchedule': schedule.bridge,
+}
 # Classes whose overrides are translated.
 _KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
 

@@ -12,13 +12,29 @@ import numpy as np
 import optax
 
 from pax_compat import optimizers
-from pax_compat.config import REQUIRED, Config
+from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import path_name
 from pax_compat.learners.state import state_leaves
 from pax_compat.optimizers.base import counted, increment_count
 
 # Values of `OnLookedUpRows.leaves_alone`.
 OTHER_ROWS, TABLES = 'other rows', 'tables'
+# Beginning of `ByVariables.sparse_updates` where it is not known.
+UNKNOWN = 'unknown'
+
+
+class ByVariables(optimizers.BaseOptimizer):
+  """An optimizer that needs weights in the shapes of Lingvo's variables.
+
+  Attributes:
+    variable_names: Lingvo's names of the weights, by path.
+    sparse_updates: how TensorFlow updates tables whose gradients are sparse: ''
+      as if they were dense, else as of `OnLookedUpRows.leaves_alone`, or
+      'unknown: ' and why.
+  """
+
+  variable_names: Mapping[str, str] = instance_field(dict)
+  sparse_updates: str = ''
 
 
 class _Wrapper(optimizers.BaseOptimizer):
@@ -95,21 +111,11 @@ class OnLookedUpRows(_Wrapper):
 
   Attributes:
     leaves_alone: 'other rows' for the rows that a batch does not look up: they
-      and their state do not change; 'tables' for all rows.
-
-  Raises:
-    UserError: `leaves_alone` is something else.
+      and their state do not change; 'tables' for all rows; anything else says
+      why it is unknown, and such tables are an error.
   """
 
   leaves_alone: str = OTHER_ROWS
-
-  def __post_init__(self):
-    super().__post_init__()
-    self.check(
-      self.leaves_alone in (OTHER_ROWS, TABLES),
-      f'leaves_alone is {self.leaves_alone!r}; expected {OTHER_ROWS!r} or'
-      f' {TABLES!r}',
-    )
 
   def grad_transformation(self):
     inner = optax.with_extra_args_support(self._optimizer.grad_transformation())
@@ -118,6 +124,11 @@ class OnLookedUpRows(_Wrapper):
       updates, new = inner.update(gradients, state, params, **others)
       if not row_counts:
         return updates, new
+      self.check(
+        self.leaves_alone in (OTHER_ROWS, TABLES),
+        f'how it updates the tables {", ".join(row_counts)} is'
+        f' {self.leaves_alone}',
+      )
       zeros = jax.tree.map(jnp.zeros_like, updates)
       return (
         self._on_rows(updates, zeros, gradients, row_counts),
@@ -166,18 +177,18 @@ class InOtherShapes(_Wrapper):
   steps: Mapping[str, Sequence[tuple[str, Sequence[int]]]] = REQUIRED
 
   def grad_transformation(self):
-    inner = self._optimizer.grad_transformation()
+    inner = optax.with_extra_args_support(self._optimizer.grad_transformation())
 
     def init(weights):
       return inner.init(self._to_lingvo(weights))
 
-    def update(gradients, state, weights=None):
+    def update(gradients, state, params=None, **others):
       updates, state = inner.update(
-        self._to_lingvo(gradients), state, self._to_lingvo(weights)
+        self._to_lingvo(gradients), state, self._to_lingvo(params), **others
       )
-      return self._from_lingvo(updates, weights), state
+      return self._from_lingvo(updates, params), state
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
   def no_op_step(self, state):
     return self._optimizer.no_op_step(state)

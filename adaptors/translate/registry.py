@@ -104,7 +104,7 @@ def translate(view: ParamsView):
     for base in cls.__mro__:
       if class_path(base) in view.report.bridges:
         return view.report.bridges[class_path(base)](view)
-    view.issue('', no_translator(cls) + _how_to_register(cls))
+    view.issue('', no_translator(cls) + how_to_register(cls))
     return None
   view.compare_with(_translated_base(cls))
   issues_before = len(view.report.issues)
@@ -212,7 +212,7 @@ _RETURNED = {
 }
 
 
-def _how_to_register(cls: type) -> str:
+def how_to_register(cls: type) -> str:
   """Returns how to translate a class of one kind; '' for others."""
   for base in cls.__mro__:
     returned = _RETURNED.get(class_path(base))

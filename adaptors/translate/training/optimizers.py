@@ -298,7 +298,12 @@ def is_adafactor(config: Config) -> bool:
 
 def goes_by_shape(config: Config) -> bool:
   """Whether an optimizer's update depends on the shape of a weight."""
-  return has(config, optimizers.ShardedAdafactor, optimizers.Shampoo)
+  return has(
+    config,
+    optimizers.ShardedAdafactor,
+    optimizers.Shampoo,
+    lingvo_optimizers.ByVariables,
+  )
 
 
 def goes_by_whole(config: Config) -> bool:
@@ -314,7 +319,8 @@ def leaves_alone(config: Config) -> str:
   several times, and Adam, Adagrad and SGD update all rows.
 
   Returns:
-    See `OnLookedUpRows.leaves_alone`; '' if all rows are updated.
+    See `OnLookedUpRows.leaves_alone`; '' if all rows are updated. For a bridged
+    optimizer it may be unknown; see `ByVariables`.
   """
   if accumulates(config):
     return ''
@@ -322,6 +328,8 @@ def leaves_alone(config: Config) -> str:
     return lingvo_optimizers.TABLES
   last = wrapped(config)[-1]
   cls = last.cls
+  if issubclass(cls, lingvo_optimizers.ByVariables):
+    return last.sparse_updates
   has_momentum = cls is optimizers.Sgd and last.momentum is not None
   if has_momentum or cls in (optimizers.RmsProp, optimizers.OptaxOptimizer):
     return lingvo_optimizers.OTHER_ROWS

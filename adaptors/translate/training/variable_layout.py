@@ -73,6 +73,9 @@ def as_in_lingvo(
   tables = sorted(paths & facts.sparse_tables)
   if not left or not (tables or facts.may_have_others):
     return optimizer
+  if left.startswith(lingvo_optimizers.UNKNOWN):
+    for path in tables:
+      view.issue('optimizer', f'how it updates the table {path} is {left}')
   if left == lingvo_optimizers.TABLES:
     view.report.notes.append(
       f'{view.path}.optimizer does not train tables that are looked up, nor'
@@ -87,6 +90,10 @@ def _in_shapes_of_lingvo(
   """Returns an optimizer that gets weights in Lingvo's shapes, if needed."""
   if not optimizers.goes_by_shape(optimizer):
     return optimizer
+  last = optimizers.wrapped(optimizer)[-1]
+  if issubclass(last.cls, lingvo_optimizers.ByVariables):
+    optimizer = optimizer.clone()
+    _name_variables(view, optimizers.wrapped(optimizer)[-1], facts, paths)
   steps = {}
   for variable in facts.names.variables:
     found = _steps_to_lingvo(variable.transform)
@@ -103,6 +110,25 @@ def _in_shapes_of_lingvo(
   if not steps:
     return optimizer
   return around(optimizer, lingvo_optimizers.InOtherShapes, steps=steps)
+
+
+def _name_variables(
+  view: ParamsView, optimizer: Config, facts: TaskFacts, paths: set[str]
+):
+  """Sets Lingvo's names of the weights on a bridged optimizer."""
+  names = {}
+  for variable in facts.names.variables:
+    if variable.jax not in paths or _is_joined(variable):
+      continue  # `check_whole` refuses those that are joined.
+    if is_stack(variable.transform):
+      view.issue(
+        'optimizer',
+        f'it is bridged, and {variable.jax} is a stack of the variables'
+        f' {", ".join(variable.theta)}',
+      )
+      continue
+    names[variable.jax] = facts.names.by_theta[variable.theta[0]]
+  optimizer.set(variable_names=names)
 
 
 def check_whole(

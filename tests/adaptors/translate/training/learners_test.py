@@ -176,11 +176,8 @@ def test_what_is_refused(fields, message):
       'train.ema_schedule',
     ),
     (
-      {
-        'optimizer': lambda: optimizer('DistributedShampoo'),
-        'lr_schedule': lambda: schedule('DevBasedSchedule'),
-      },
-      'train.lr_schedule (lingvo.core.schedule.DevBasedSchedule)',
+      {'lr_schedule': lambda: schedule('DevBasedSchedule', window=0)},
+      'train.lr_schedule.window (lingvo.core.schedule.DevBasedSchedule)',
     ),
   ],
 )

@@ -86,7 +86,7 @@ def _ours(params, data, first, slots, translated):
   return found
 
 
-def _check(params, slots=None, translated=None):
+def check(params, slots=None, translated=None):
   """Compares all steps; returns the table after each step in Lingvo."""
   slots, data = slots or {}, _batches()
   theirs = _lingvo(params, data, slots)
@@ -117,7 +117,7 @@ def _check(params, slots=None, translated=None):
 )
 def test_rows_and_slots_are_as_in_lingvo(name):
   fields, slots = _CASES[name]
-  tables = _check(
+  tables = check(
     tiny_task.params(optimizer=optimizer(name, **fields), **_RARELY), slots
   )
   # Row 3 is looked up in the first two steps only.
@@ -129,13 +129,13 @@ def test_a_bridged_table():
   params = tiny_task.params(
     optimizer=optimizer('Momentum'), l1_regularizer_weight=0.05, **_RARELY
   )
-  _check(params, {'momentum': 'trace'}, bridge_task.bridge_task(params, 'tiny'))
+  check(params, {'momentum': 'trace'}, bridge_task.bridge_task(params, 'tiny'))
 
 
 def test_a_grafted_optimizer_trains_no_table():
   params = tiny_task.params(optimizer=_graft(), **_RARELY)
   translated = tiny_task.translate(params)
-  tables = _check(params, translated=translated)
+  tables = check(params, translated=translated)
   assert all(np.array_equal(table, tables[0]) for table in tables)
   [note] = [n for n in translated.notes if 'does not train tables' in n]
   assert 'emb/emb_var' in note
@@ -148,7 +148,7 @@ def test_shampoo_trains_no_table():
     tpu_steps_per_loop=100,
     **_RARELY,
   )
-  tables = _check(params)
+  tables = check(params)
   assert all(np.array_equal(table, tables[0]) for table in tables)
 
 
@@ -164,11 +164,11 @@ def test_several_optimizers():
       },
     )
   )
-  _check(params)
+  check(params)
 
 
 @pytest.mark.slow
 def test_a_table_that_skips_regularization_does_not_in_lingvo():
   params = tiny_task.params(optimizer=optimizer('SGD'), **_RARELY)
   params.emb.skip_lp_regularization = True
-  _check(params)
+  check(params)
