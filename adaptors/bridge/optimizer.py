@@ -73,8 +73,8 @@ class BridgedState(NamedTuple):
   """State of a bridged optimizer.
 
   Attributes:
-    slots: variables of weights: trees like the weights, by Lingvo's name of the
-      slot, such as `Momentum`.
+    slots: variables of weights: trees like the weights, by name; see
+      `Applied`.
     others: other variables, by name.
   """
 

@@ -186,7 +186,8 @@ class DevBased(schedules.EvaluatedSchedule):
       + errors.did_you_mean(self.metric, metrics),
     )
     new, value = dict(state), round(metrics[self.metric], 6)
-    if state['best_value'] - value > self.tolerance:
+    is_first = np.isinf(state['best_value'])  # Then it is the best so far.
+    if is_first or state['best_value'] - value > self.tolerance:
       new |= dict(best_value=value, best_step=step)
     new['ref_step'] = max(state['ref_step'], new['best_step'])
     if step - new['ref_step'] >= self.window:

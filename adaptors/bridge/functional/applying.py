@@ -5,6 +5,7 @@ whose parameters are the variables' values; after the outputs are read, all
 variables are set back, so that they are not among XLA's own outputs.
 """
 
+import collections
 import contextlib
 import functools
 import re
@@ -46,8 +47,11 @@ class Applied:
   """The update of some weights by a Lingvo optimizer.
 
   Attributes:
-    slots: names of the variables that belong to a weight.
-    others: initial values of its other variables, by name.
+    slots: `slot_0`, `slot_1`, ...: names of the variables that belong to a
+      weight, in the order in which they are created. (TensorFlow's own names
+      depend on what else the process has created.)
+    others: initial values of its other variables, `variable_0` and so on, by
+      name.
   """
 
   def __init__(
@@ -67,35 +71,36 @@ class Applied:
     tf = lingvo_runtime.module('tensorflow')
     self._weights, self._is_sparse = tuple(weights), is_sparse
     self._rate = None
-    with _in_lingvo():
-      self._optimizer = params.Copy().Instantiate()
-      self._variables = [
-        tf.Variable(_pattern(w), name=w.name.removesuffix(':0'))
-        for w in weights
-      ]
-    self._apply = tf.function(self._applied, autograph=False)
-    traced = self._apply.get_concrete_function(*self._specs())
-    own = [x.handle for x in self._variables]
-    made = [
-      x for x in traced.variables if not any(x.handle is one for one in own)
+    self._variables = [
+      tf.Variable(_pattern(w), name=w.name.removesuffix(':0')) for w in weights
     ]
-    self._made = {x.name.removesuffix(':0'): x for x in made}
-    self._check_made(made)
-    self._owners = {name: self._owner(name) for name in self._made}
-    owned = (owner for owner in self._owners.values() if owner)
-    self.slots = tuple(dict.fromkeys(slot for _, slot in owned))
+    created = []
+
+    def create(next_creator, **kwargs):
+      created.append(next_creator(**kwargs))
+      return created[-1]
+
+    with tf.variable_creator_scope(create):
+      with _in_lingvo():
+        self._optimizer = params.Copy().Instantiate()
+      self._apply = tf.function(self._applied, autograph=False)
+      traced = self._apply.get_concrete_function(*self._specs())
+    made = [
+      x
+      for x in created
+      if any(x.handle is one for one in traced.captured_inputs)
+    ]
+    self._check_made(made, traced.captured_inputs)
+    self._made = dict(zip(self._keys(made), made, strict=True))
+    self.slots = tuple(dict.fromkeys(s for path, s in self._made if path))
     self.others = {
-      name: self._initial(name)
-      for name, owner in self._owners.items()
-      if owner is None
+      name: _initial(x) for (path, name), x in self._made.items() if not path
     }
 
   def initial(self, path: str, slot: str) -> np.ndarray | None:
     """Returns the initial value of a weight's slot; None if it has none."""
-    for name, owner in self._owners.items():
-      if owner == (path, slot):
-        return self._initial(name)
-    return None
+    variable = self._made.get((path, slot))
+    return None if variable is None else _initial(variable)
 
   def check(self):
     """Raises a UserError if XLA cannot compile the update."""
@@ -145,11 +150,10 @@ class Applied:
       )
 
     def update(weights, slots, others, gradients, rate, step, loss_weight):
-      made = {
-        name: others[name] if owner is None else slots[owner[1]][owner[0]]
-        for name, owner in self._owners.items()
-      }
-      values = [*(weights[w.path] for w in self._weights), *made.values()]
+      values = [
+        *(weights[w.path] for w in self._weights),
+        *(slots[k][path] if path else others[k] for path, k in self._made),
+      ]
       by_handle = dict(zip(map(id, everything), values, strict=True))
       captured = [
         by_handle[id(x)] if isinstance(x, tf.Variable) else x
@@ -172,12 +176,12 @@ class Applied:
     weights = dict(zip(paths, results, strict=False))
     slots: dict[str, dict] = {slot: {} for slot in self.slots}
     others = {}
-    for name, value in zip(self._made, results[len(paths) :], strict=True):
-      owner = self._owners[name]
-      if owner is None:
-        others[name] = value
+    made = zip(self._made, results[len(paths) :], strict=True)
+    for (path, name), value in made:
+      if path:
+        slots[name][path] = value
       else:
-        slots[owner[1]][owner[0]] = value
+        others[name] = value
     return weights, slots, others
 
   def run(self, gradients: Sequence[Any], rate: float, step: int) -> None:
@@ -187,7 +191,9 @@ class Applied:
   @property
   def values(self) -> list[np.ndarray]:
     """The values of the weights and of the optimizer's variables."""
-    return [x.numpy() for x in (*self._variables, *self._made.values())]
+    # TensorFlow updates in place what `numpy()` returns.
+    everything = (*self._variables, *self._made.values())
+    return [np.array(x.numpy()) for x in everything]
 
   @values.setter
   def values(self, values: Sequence[np.ndarray]):
@@ -249,7 +255,7 @@ class Applied:
     )
     self._rate = rate
     with _in_lingvo(), py_utils.GlobalStepContext(tf.cast(step, tf.int64)):
-      self._optimizer.Apply(lambda: self._rate, pairs, weight)
+      self._optimizer.Apply(_Rate(lambda: self._rate), pairs, weight)
 
   def _specs(self) -> tuple:
     """Returns the arguments of `_applied`."""
@@ -266,7 +272,18 @@ class Applied:
     number = tf.TensorSpec([], tf.float32)
     return gradients, number, tf.TensorSpec([], tf.int32), number
 
-  def _check_made(self, made: Sequence[Any]):
+  def _check_made(self, made: Sequence[Any], captured: Sequence[Any]):
+    """Raises a UserError over variables that cannot be passed.
+
+    Args:
+      made: the variables that were created.
+      captured: what the trace captures.
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    known = [x.handle for x in (*self._variables, *made)]
+    for one in captured:
+      if one.dtype == tf.resource and not any(one is x for x in known):
+        raise errors.UserError(f'it uses {one}, which it has not created')
     for variable in made:
       if variable.dtype.name not in _DTYPES:
         raise errors.UserError(
@@ -274,28 +291,87 @@ class Applied:
           f' expected one of {", ".join(_DTYPES)}'
         )
 
-  def _owner(self, name: str) -> tuple[str, str] | None:
-    """Returns the weight and the slot that a variable is; None for others."""
-    found = [
-      (w.path, name.removeprefix(prefix))
-      for w in self._weights
-      if name.startswith(prefix := f'{w.name.removesuffix(":0")}/')
-      and tuple(self._made[name].shape) == w.shape
-    ]
-    return max(found, key=lambda one: -len(one[1]), default=None)
+  def _keys(self, made: Sequence[Any]) -> list[tuple[str, str]]:
+    """Returns the weight and the name of each variable; '' for no weight."""
+    numbers = collections.Counter()
+    keys = []
+    for variable in made:
+      path = self._owner(variable)
+      kind = 'slot' if path else 'variable'
+      keys.append((path, f'{kind}_{numbers[path]}'))
+      numbers[path] += 1
+    return keys
 
-  def _initial(self, name: str) -> np.ndarray:
-    """Returns the initial value of a variable, which is constant.
+  def _owner(self, variable: Any) -> str:
+    """Returns the path of the weight that a variable belongs to, or ''.
 
-    Raises:
-      UserError: it depends on the weights, or is random.
+    Its name starts with that of the weight, and it has the weight's shape.
     """
-    value = self._made[name].numpy()
-    if value.size and np.any(value != value.flat[0]):
-      raise errors.UserError(
-        f'the initial value of its variable {name} is not a constant'
-      )
-    return value
+    found = [
+      w
+      for w in self._weights
+      if variable.name.startswith(f'{w.name.removesuffix(":0")}/')
+      and tuple(variable.shape) == w.shape
+    ]
+    return max(found, key=lambda w: len(w.name)).path if found else ''
+
+
+def _initial(variable: Any) -> np.ndarray:
+  """Returns the initial value of a variable, which is constant.
+
+  Raises:
+    UserError: it depends on the weights, or is random.
+  """
+  value = np.array(variable.numpy())
+  if value.size and np.any(value != value.flat[0]):
+    raise errors.UserError(
+      f'the initial value of its variable {variable.name} is not a constant'
+    )
+  return value
+
+
+class _Rate:
+  """A learning rate that is called as in eager mode, or used as a tensor.
+
+  In graph mode Lingvo passes a tensor, which not all optimizers can call.
+  """
+
+  def __init__(self, get: Callable[[], Any]):
+    self._get = get
+
+  def __call__(self):
+    return self._get()
+
+  def __tf_tensor__(self, dtype=None, name=None):
+    tf = lingvo_runtime.module('tensorflow')
+    rate = self._get()
+    return rate if dtype is None else tf.cast(rate, dtype, name=name)
+
+  def __neg__(self):
+    return -self._get()
+
+  def __add__(self, other):
+    return self._get() + other
+
+  def __sub__(self, other):
+    return self._get() - other
+
+  def __mul__(self, other):
+    return self._get() * other
+
+  def __truediv__(self, other):
+    return self._get() / other
+
+  def __pow__(self, other):
+    return self._get() ** other
+
+  __radd__, __rmul__ = __add__, __mul__
+
+  def __rsub__(self, other):
+    return other - self._get()
+
+  def __rtruediv__(self, other):
+    return other / self._get()
 
 
 def sparse_updates(params: Any) -> str:

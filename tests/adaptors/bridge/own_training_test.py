@@ -20,6 +20,7 @@ def own():
   schedule = lingvo_runtime.module('lingvo.core.schedule')
   optimizer = lingvo_runtime.module('lingvo.core.optimizer')
   plain = lingvo_runtime.module('tensorflow')
+  raw = plain.raw_ops
 
   class Bump(schedule.BaseSchedule):
     """Rises and falls again."""
@@ -56,35 +57,36 @@ def own():
       lr = self._call_if_callable(self._lr)
       self._lr_tensor = plain.convert_to_tensor(lr)
 
-    def _power(self, var):
-      graph = None if plain.executing_eagerly() else var.graph
-      return self._get_non_slot_variable('power', graph=graph)
+    def _power(self):
+      graph = plain.compat.v1.get_default_graph
+      with plain.init_scope():
+        where = None if plain.executing_eagerly() else graph()
+      return self._get_non_slot_variable('power', graph=where)
 
     def _resource_apply_dense(self, grad, var):
       m = self.get_slot(var, 'm')
       moved = m.assign(self._decay * m + (1.0 - self._decay) * grad)
-      step = tf.sign(moved) * self._lr_tensor * self._power(var)
+      step = tf.sign(moved) * self._lr_tensor * self._power()
       return var.assign_sub(step + 0.01 * var)
 
     def _resource_apply_sparse(self, grad, var, indices):
-      rows = tf.gather(var, indices)
-      step = tf.sign(grad) * self._lr_tensor * self._power(var)
-      return self._resource_scatter_add(var, indices, -step - 0.01 * rows)
-
-    def _resource_scatter_add(self, x, i, v):
-      return plain.raw_ops.ResourceScatterAdd(
-        resource=x.handle, indices=i, updates=v
+      m = self.get_slot(var, 'm')
+      moved = self._decay * tf.gather(m, indices) + (1.0 - self._decay) * grad
+      step = tf.sign(moved) * self._lr_tensor * self._power()
+      step += 0.01 * tf.gather(var, indices)
+      return tf.group(
+        raw.ResourceScatterUpdate(
+          resource=m.handle, indices=indices, updates=moved
+        ),
+        raw.ResourceScatterSub(
+          resource=var.handle, indices=indices, updates=step
+        ),
       )
 
     def _finish(self, update_ops, name_scope):
       with tf.control_dependencies(update_ops):
-        power = self._get_non_slot_variable(
-          'power', graph=None if plain.executing_eagerly() else self._graph()
-        )
+        power = self._power()
         return tf.group(power.assign(power * 0.9), *update_ops)
-
-    def _graph(self):
-      return plain.compat.v1.get_default_graph()
 
   class Sign(optimizer.Base):
     """That optimizer in Lingvo."""
@@ -102,7 +104,8 @@ def own():
     """One of TensorFlow's that Lingvo does not have."""
 
     def GetOptimizer(self, lr):
-      return tf.train.FtrlOptimizer(lr, l1_regularization_strength=0.01)
+      made = plain.compat.v1.train.FtrlOptimizer
+      return made(lr, l1_regularization_strength=0.01)
 
   class Halved(optimizer.Momentum):
     """Changes gradients."""
@@ -117,6 +120,20 @@ def own():
         )
       )
       return super().Apply(lr, halves, weight)
+
+  class Odd(optimizer.Base):
+    """Updates every second row of a table only."""
+
+    def Apply(self, lr, var_grad, weight=None):
+      def updated(v, g):
+        if not isinstance(g, plain.IndexedSlices):
+          return v.assign_sub(0.1 * g)
+        even = tf.cast(g.indices % 2 == 0, tf.float32)[:, tf.newaxis]
+        return raw.ResourceScatterSub(
+          resource=v.handle, indices=g.indices, updates=even * g.values
+        )
+
+      return tf.group(*(updated(v, g) for v, g in var_grad.Flatten()))
 
   class InPython(optimizer.Base):
     """Computes on the host."""
@@ -140,6 +157,8 @@ def own():
 
 
 def _translate(params, translation='auto'):
+  if translation == 'parts':
+    return bridge_task.bridge_parts(params, 'tiny')
   return bridge_task.translate(params, 'tiny', translation)
 
 
@@ -192,6 +211,16 @@ def test_an_optimizer_trains_as_in_lingvo(own, name):
 def test_an_optimizer_of_a_bridged_task(own):
   params = tiny_task.params(optimizer=own.Sign.Params())
   sparse_rows_test.check(params, translated=_translate(params, 'bridge'))
+
+
+def test_a_table_that_nobody_knows_how_to_update(own):
+  params = tiny_task.params(optimizer=own.Odd.Params())
+  with pytest.raises(
+    errors.UserError, match=r'the table emb/.* is unknown: no'
+  ):
+    _translate(params, 'parts')
+  params.train.bprop_variable_exclusion = 'emb'
+  _translate(params, 'parts')
 
 
 @pytest.mark.parametrize(
