@@ -34,10 +34,7 @@ class LingvoLayer(LingvoTask):
 
   Attributes:
     params: of the layer.
-    refuse_sparse_gradients: see `BridgedModel`.
   """
-
-  refuse_sparse_gradients: str = ''
 
   def __repr__(self):
     return class_path(self.params.cls)
@@ -105,12 +102,6 @@ class BridgedLayer(base_layer.BaseLayer):
       )
     count = WeightHParams([], WeightInit.Constant(0), jnp.int32)
     variables.create(GLOBAL_STEP, count, is_trainable=False)
-    refused = self.lingvo_layer.refuse_sparse_gradients
-    if trace.sparse_tables and refused:
-      raise errors.UserError(
-        f'{self.lingvo_layer}: the gradients of'
-        f' {", ".join(trace.sparse_tables)} are sparse: {refused}'
-      )
     for path in (*trace.sparse_tables, *trace.unused):
       shape = layer.variables[path].shape
       if shape.rank:

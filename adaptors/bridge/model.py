@@ -14,7 +14,7 @@ from absl import logging
 from adaptors.bridge import calling, decoding, vocabulary
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_hparams
-from pax_compat import base_layer, base_model, errors
+from pax_compat import base_layer, base_model
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
 from pax_compat.config import REQUIRED, Config
 from pax_compat.input_core import example_rows, host_fields
@@ -35,14 +35,11 @@ class BridgedModel(base_model.BaseModel):
     loss_names: the metrics that may be differentiated, by default the loss.
     batches_per_step: (p, q): Lingvo's global step grows by q in p batches;
       (1, 1) by default.
-    refuse_sparse_gradients: why no gradient may be sparse (`IndexedSlices`);
-      '', the default, allows it.
   """
 
   lingvo_task: Any = REQUIRED
   loss_names: Sequence[str] = ('loss',)
   batches_per_step: tuple[int, int] = (1, 1)
-  refuse_sparse_gradients: str = ''
 
   @classmethod
   def known_ids(cls, config: Config) -> int | None:
@@ -135,12 +132,6 @@ class BridgedModel(base_model.BaseModel):
 
   def _create_variables(self, batch):
     trace = self.lingvo_task.trace(tuple(self.loss_names), batch)
-    if trace.sparse_tables and self.refuse_sparse_gradients:
-      raise errors.UserError(
-        f'{self.lingvo_task}: the gradients of'
-        f' {", ".join(trace.sparse_tables)} are sparse:'
-        f' {self.refuse_sparse_gradients}'
-      )
     created, task = ScopedVariables(self), self.lingvo_task.at_training
     for path, variable in task.variables.items():
       created.create(

@@ -12,14 +12,14 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import layer
+from adaptors.bridge import layer, optimizer, schedule
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
 from adaptors.translate import registry
 from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.tasks.single import TranslatedTask
-from adaptors.translate.training import optimizers, train_params
+from adaptors.translate.training import train_params
 from adaptors.translate.variable_names import VariableNames
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import (
@@ -45,6 +45,11 @@ _NOT_CALLED = (
 )
 # A method that runs on the host and does not affect training.
 _ON_THE_HOST = 'ProcessFPropResults'
+# See `Report.bridges`.
+_OF_TRAINING = {
+  'lingvo.core.optimizer.Base': optimizer.bridge,
+  'lingvo.core.schedule.BaseSchedule': schedule.bridge,
+}
 # Classes whose overrides are translated.
 _KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
 
@@ -166,12 +171,10 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
       bridged[view.path] = config_lib.field_values(translated.config)
     return translated
 
-  task = task_translation.translate_task(params, name, bridge_part=bridge_part)
-  why = _of_sparse_gradients(
-    config_lib.field_values(task.config.train)['learner']
+  task = task_translation.translate_task(
+    params, name, bridge_part=bridge_part, bridges=_OF_TRAINING
   )
   for path, fields in bridged.items():
-    fields['lingvo_layer'].refuse_sparse_gradients = why
     logging.info(
       '%s: %s (%s) is bridged: Lingvo computes it inside of JAX',
       name,
@@ -197,12 +200,15 @@ def bridge_task(
   _check_class(params, name)
   lingvo_task = LingvoTask(params, xla_device)
   variables = variable_map(lingvo_task)
-  report = Report()
+  report = Report(bridges=_OF_TRAINING)
   view = ParamsView(params.Copy(), 'task', report)
   train_view = view.group('train')
   _leave_to_lingvo(train_view)
   trained = variables.only(is_trainable=True)
-  facts = task_translation.facts_of(view, VariableNames(params, trained))
+  facts = dataclasses.replace(
+    task_translation.facts_of(view, VariableNames(params, trained)),
+    may_have_others=True,
+  )
   try:
     train = train_params.train(train_view, facts)
     steps = train_params.batches_per_step(train_view, facts.defers_steps)
@@ -220,7 +226,6 @@ def bridge_task(
     lingvo_task=lingvo_task,
     loss_names=(learner['loss_name'] or 'loss',),
     batches_per_step=(steps.numerator, steps.denominator),
-    refuse_sparse_gradients=_of_sparse_gradients(train.config.learner),
   )
   return TranslatedTask(
     config=tasks_lib.SingleTask.config(
@@ -275,18 +280,3 @@ def _leave_to_lingvo(train: ParamsView):
   for name, _ in train.params.IterParams():
     if name not in common or name in ('vn_std', 'vn_start_step'):
       train.get(name)
-
-
-def _of_sparse_gradients(learner: config_lib.Config) -> str:
-  """Returns why gradients must not be sparse; '' if they may be."""
-  for optimizer in (
-    learner.optimizer,
-    *getattr(learner, 'auxiliary_optimizers', ()),
-  ):
-    left = optimizers.leaves_alone(optimizer)
-    if left:
-      return (
-        f'in Lingvo {config_lib.class_name(optimizer)} does not update {left}'
-        ' of such variables, which is not translated'
-      )
-  return ''

@@ -53,6 +53,8 @@ _VARIABLES = 'mdl_vars'
 _AVERAGES = 'average.ema'
 # Paths of a learner's gradient norm statistics, in a state and in Lingvo.
 _NORMS, _TRACKER = 'norms', 'learners[0].grad_norm_tracker'
+# Likewise of the states of schedules that depend on evaluations.
+_SCHEDULES, _SCHEDULE = 'schedules', 'learners[0].lr_schedule'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,6 +262,8 @@ class _Finder:
         field = path.rpartition('.')[2]
         name = self._metadata.names[f'{optimizer.theta}{_TRACKER}.{field}']
         return Leaf(path, (name,), Identity())
+      if path.startswith(f'{optimizer.learner_path}.{_SCHEDULES}.'):
+        return self._schedule(path, optimizer)
       if path.startswith(f'{optimizer.path}.'):
         return self._slot(path, optimizer)
     raise _unknown(path)
@@ -271,6 +275,15 @@ class _Finder:
     variable, _ = self._weight(path, optimizer)
     tensors = tuple(f'{name}/{_AVERAGE}' for name in self._own(variable))
     return Leaf(path, tensors, variable.transform)
+
+  def _schedule(self, path: str, optimizer: OptimizerMetadata) -> Leaf | None:
+    """Returns a leaf of the state of a schedule; see `DevBased`.
+
+    The best evaluation is not in Lingvo's checkpoints, but in other files.
+    """
+    field = path.rpartition('.')[2]
+    name = self._metadata.names.get(f'{optimizer.theta}{_SCHEDULE}.{field}')
+    return None if name is None else Leaf(path, (name,), Identity())
 
   def _slot(self, path: str, optimizer: OptimizerMetadata) -> Leaf | None:
     variable, before = self._weight(path, optimizer)

@@ -33,6 +33,7 @@ _ACCUMULATED = 'acc_grads'
 _WRAPPERS = (
   lingvo_optimizers.GroupClipped,
   lingvo_optimizers.InOtherShapes,
+  lingvo_optimizers.OnLookedUpRows,
   pax_optimizers.ShardedStaticAccumulator,
 )
 

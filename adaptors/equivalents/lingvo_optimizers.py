@@ -12,9 +12,29 @@ import numpy as np
 import optax
 
 from pax_compat import optimizers
-from pax_compat.config import REQUIRED, Config
+from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import path_name
+from pax_compat.learners.state import state_leaves
 from pax_compat.optimizers.base import counted, increment_count
+
+# Values of `OnLookedUpRows.leaves_alone`.
+OTHER_ROWS, TABLES = 'other rows', 'tables'
+# Beginning of `ByVariables.sparse_updates` where it is not known.
+UNKNOWN = 'unknown'
+
+
+class ByVariables(optimizers.BaseOptimizer):
+  """An optimizer that needs weights in the shapes of Lingvo's variables.
+
+  Attributes:
+    variable_names: Lingvo's names of the weights, by path.
+    sparse_updates: how TensorFlow updates tables whose gradients are sparse: ''
+      as if they were dense, else as of `OnLookedUpRows.leaves_alone`, or
+      'unknown: ' and why.
+  """
+
+  variable_names: Mapping[str, str] = instance_field(dict)
+  sparse_updates: str = ''
 
 
 class _Wrapper(optimizers.BaseOptimizer):
@@ -82,6 +102,68 @@ class GroupClipped(_Wrapper):
     )
 
 
+class OnLookedUpRows(_Wrapper):
+  """Leaves alone rows of tables, as TensorFlow's sparse updates do.
+
+  It concerns the tables with row statistics, whose gradients are sparse in
+  TensorFlow; see `pax_compat.layer_core.row_gradients`. Other weights are
+  updated as without it.
+
+  Attributes:
+    leaves_alone: 'other rows' for the rows that a batch does not look up: they
+      and their state do not change; 'tables' for all rows; anything else says
+      why it is unknown, and such tables are an error.
+  """
+
+  leaves_alone: str = OTHER_ROWS
+
+  def grad_transformation(self):
+    inner = optax.with_extra_args_support(self._optimizer.grad_transformation())
+
+    def update(gradients, state, params=None, *, row_counts=None, **others):
+      updates, new = inner.update(gradients, state, params, **others)
+      if not row_counts:
+        return updates, new
+      self.check(
+        self.leaves_alone in (OTHER_ROWS, TABLES),
+        f'how it updates the tables {", ".join(row_counts)} is'
+        f' {self.leaves_alone}',
+      )
+      zeros = jax.tree.map(jnp.zeros_like, updates)
+      return (
+        self._on_rows(updates, zeros, gradients, row_counts),
+        self._on_rows(new, state, gradients, row_counts),
+      )
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+  def no_op_step(self, state):
+    return self._optimizer.no_op_step(state)
+
+  def _on_rows(self, new: Any, old: Any, weights: Any, counts) -> Any:
+    """Returns a tree with old values where a row is left alone."""
+    owners = state_leaves.owners(new, weights)
+    leaves, structure = jax.tree.flatten(new)
+    return jax.tree.unflatten(
+      structure,
+      [
+        x if owner is None else self._kept(x, before, counts.get(owner.path))
+        for x, before, owner in zip(
+          leaves, jax.tree.leaves(old), owners, strict=True
+        )
+      ],
+    )
+
+  def _kept(self, new, old, counts) -> jax.Array:
+    """Returns the values of one weight; its rows are the first dimension."""
+    if counts is None:
+      return new
+    if self.leaves_alone == TABLES:
+      return old
+    counts = counts.reshape(counts.shape + (1,) * (new.ndim - counts.ndim))
+    return jnp.where(counts > 0, new, old)
+
+
 class InOtherShapes(_Wrapper):
   """Passes some weights to another optimizer in Lingvo's shapes.
 
@@ -95,18 +177,18 @@ class InOtherShapes(_Wrapper):
   steps: Mapping[str, Sequence[tuple[str, Sequence[int]]]] = REQUIRED
 
   def grad_transformation(self):
-    inner = self._optimizer.grad_transformation()
+    inner = optax.with_extra_args_support(self._optimizer.grad_transformation())
 
     def init(weights):
       return inner.init(self._to_lingvo(weights))
 
-    def update(gradients, state, weights=None):
+    def update(gradients, state, params=None, **others):
       updates, state = inner.update(
-        self._to_lingvo(gradients), state, self._to_lingvo(weights)
+        self._to_lingvo(gradients), state, self._to_lingvo(params), **others
       )
-      return self._from_lingvo(updates, weights), state
+      return self._from_lingvo(updates, params), state
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
   def no_op_step(self, state):
     return self._optimizer.no_op_step(state)

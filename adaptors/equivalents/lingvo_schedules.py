@@ -7,8 +7,10 @@ starting at 0.
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
+from absl import logging
 
-from pax_compat import schedules
+from pax_compat import errors, schedules
 from pax_compat.config import REQUIRED, Config
 from pax_compat.schedules.base import as_float
 
@@ -134,6 +136,78 @@ class InverseSigmoid(schedules.BaseSchedule):
 
   def value_at(self, count):
     return self.k / (self.k + jnp.exp(as_float(count) / self.k))
+
+
+class DevBased(schedules.EvaluatedSchedule):
+  """Decays when a metric of an evaluation stops improving.
+
+  An evaluation is the best one if its metric is below that of the previous best
+  one by more than a tolerance. When the last evaluation is `window` steps or
+  more after the best one and after the last decay, the factor decays. As in
+  Lingvo's history files, metrics are rounded to six decimals.
+
+  Attributes:
+    split: of the evaluation in `metrics.jsonl`, such as `eval_Dev`.
+    metric: the metric's name.
+    tolerance: the improvement that is ignored.
+    window: in steps; positive.
+    decay: multiplies the factor, which starts at 1.
+    min_factor: the least factor.
+
+  Raises:
+    UserError: `window` is not positive.
+  """
+
+  split: str = REQUIRED
+  metric: str = 'log_pplx'
+  tolerance: float = 0.0
+  window: int = 10_000
+  decay: float = 0.5
+  min_factor: float = 0.01
+
+  def __post_init__(self):
+    self.check_positive(window=self.window)
+
+  def initial_state(self):
+    return dict(
+      best_value=np.float32(np.inf),
+      best_step=np.int32(0),
+      ref_step=np.int32(0),
+      cur_factor=np.float32(1),
+    )
+
+  def next_state(self, state, step, measured):
+    metrics = measured.get(self.split)
+    if metrics is None:
+      return state
+    self.check(
+      self.metric in metrics,
+      f'metric is {self.metric!r}, which {self.split} does not have'
+      + errors.did_you_mean(self.metric, metrics),
+    )
+    new, value = dict(state), round(metrics[self.metric], 6)
+    is_first = np.isinf(state['best_value'])  # Then it is the best so far.
+    if is_first or state['best_value'] - value > self.tolerance:
+      new |= dict(best_value=value, best_step=step)
+    new['ref_step'] = max(state['ref_step'], new['best_step'])
+    if step - new['ref_step'] >= self.window:
+      decayed = np.float32(state['cur_factor'] * np.float32(self.decay))
+      factor = np.maximum(np.float32(self.min_factor), decayed)
+      if factor != state['cur_factor']:
+        logging.info(
+          'step %d: %s/%s has not improved since step %d; the factor of the'
+          ' learning rate is now %g',
+          step,
+          self.split,
+          self.metric,
+          new['best_step'],
+          factor,
+        )
+        new |= dict(cur_factor=factor, ref_step=step)
+    return new
+
+  def value_of(self, state):
+    return as_float(state['cur_factor'])
 
 
 class EmaDecay(schedules.BaseSchedule):

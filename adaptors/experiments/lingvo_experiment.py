@@ -20,6 +20,7 @@ from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.training import program_schedule
 from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
+from pax_compat.schedules import evaluated
 
 _TRAIN = program_schedule.TRAIN
 # The datasets that Lingvo's trainer evaluates without a schedule.
@@ -137,6 +138,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       decode_interval_steps=schedule.decode_interval_steps or None,
       decode_start_after_n_steps=schedule.decode_start_steps,
     )
+    for schedule in evaluated.configs_within(config.train.learner):
+      schedule.set(split=f'eval_{self._scheduling_datasets[schedule.split]}')
     if self.translated.early_stop is not None:
       split = f'eval_{self._early_stop_dataset}'
       stop = self.translated.early_stop.clone().set(split=split)
@@ -250,9 +253,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     """Returns the datasets that are evaluated while training."""
     schedule = self._schedule
     during = [n for n in schedule.evaluated if n != _TRAIN]
-    stopping = self._early_stop_dataset
-    if stopping and stopping not in during:
-      during.append(stopping)
+    needed = [self._early_stop_dataset, *self._scheduling_datasets.values()]
+    during += [n for n in dict.fromkeys(needed) if n and n not in during]
     logging.info(
       '%s: %s every %d steps, and at the end %s',
       self._name,
@@ -264,22 +266,31 @@ class LingvoExperiment(base_experiment.BaseExperiment):
 
   @functools.cached_property
   def _early_stop_dataset(self) -> str:
-    """The dataset whose evaluation may stop a run early; '' for none.
-
-    Lingvo's evaluation jobs have the names of datasets in lower case.
-    """
+    """The dataset whose evaluation may stop a run early; '' for none."""
     job = self.translated.early_stop_job
+    return self._evaluated_by(job, 'early_stop') if job else ''
+
+  @functools.cached_property
+  def _scheduling_datasets(self) -> dict[str, str]:
+    """The datasets whose evaluations schedules depend on, by Lingvo's name."""
+    learner = self.translated.config.train.learner
+    jobs = [one.split for one in evaluated.configs_within(learner)]
+    return {job: self._evaluated_by(job, 'lr_schedule') for job in jobs}
+
+  def _evaluated_by(self, job: str, field: str) -> str:
+    """Returns the dataset of one of Lingvo's evaluation jobs.
+
+    They have the names of datasets in lower case.
+    """
     names = self._held_out_names()
     for name in names:
       if f'eval_{name.lower()}' == job:
         return name
-    if job:
-      raise errors.UserError(
-        f'{self._name}: task.train.early_stop.metric_history.jobname is'
-        f' {job!r}, and the held-out datasets are {", ".join(names) or "none"};'
-        " expected 'eval_' and the name of one of them, in lower case"
-      )
-    return ''
+    raise errors.UserError(
+      f'{self._name}: task.train.{field}.metric_history.jobname is {job!r}, and'
+      f' the held-out datasets are {", ".join(names) or "none"}; expected'
+      " 'eval_' and the name of one of them, in lower case"
+    )
 
   def _check_model(self, params):
     """Raises a UserError unless the model is Lingvo's, without overrides."""

@@ -101,7 +101,10 @@ def translate(view: ParamsView):
   cls = view.params.cls
   translator = find(cls)
   if translator is None:
-    view.issue('', no_translator(cls))
+    for base in cls.__mro__:
+      if class_path(base) in view.report.bridges:
+        return view.report.bridges[class_path(base)](view)
+    view.issue('', no_translator(cls) + how_to_register(cls))
     return None
   view.compare_with(_translated_base(cls))
   issues_before = len(view.report.issues)
@@ -200,6 +203,26 @@ def no_translator(cls: type) -> str:
       )
     changed |= overrides(base)
   return UNKNOWN
+
+
+# What a translator returns, where it is not a `Translated`, by base class.
+_RETURNED = {
+  'lingvo.core.optimizer.Base': 'the config of an equivalent optimizer',
+  'lingvo.core.schedule.BaseSchedule': 'the config of an equivalent schedule',
+}
+
+
+def how_to_register(cls: type) -> str:
+  """Returns how to translate a class of one kind; '' for others."""
+  for base in cls.__mro__:
+    returned = _RETURNED.get(class_path(base))
+    if returned:
+      return (
+        f"; write a function with @registry.translates('{class_path(cls)}')"
+        f' (of adaptors.translate) that returns {returned}, in a module of'
+        ' --import_modules'
+      )
+  return ''
 
 
 def overrides(cls: type) -> set[str]:

@@ -16,7 +16,7 @@ class's default is an issue that names its path, value and class:
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,11 +70,17 @@ class Report:
     bridge_part: bridges a builder's sub-layer whose class has no translator:
       (view) -> `registry.Translated`, or None after adding an issue. None if
       nothing is bridged.
+    bridges: by dotted path of a base class, the function that bridges its
+      subclasses without a translator: (view) -> what a translator returns, or
+      None after adding an issue.
   """
 
   issues: list[Issue] = dataclasses.field(default_factory=list)
   notes: list[str] = dataclasses.field(default_factory=list)
   bridge_part: Callable[['ParamsView'], Any] | None = None
+  bridges: Mapping[str, Callable[['ParamsView'], Any]] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 class ParamsView:

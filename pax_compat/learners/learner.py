@@ -33,6 +33,16 @@ from pax_compat.learners.variable_names import (
   pick,
   replace_leaves,
 )
+from pax_compat.schedules import evaluated
+
+# Fields of a `Step` with arrays.
+_ARRAYS = (
+  'gradients',
+  'row_facts',
+  'loss_weight',
+  'source_factors',
+  'schedules',
+)
 
 
 class LearnerState(NamedTuple):
@@ -42,11 +52,14 @@ class LearnerState(NamedTuple):
     optimizer: the optimizer's state; a dict by name for several optimizers.
     average: the moving average of the weights, if there is one.
     norms: statistics of gradient norms, if they are tracked.
+    schedules: states of schedules that depend on evaluations, by key; None if
+      there are none.
   """
 
   optimizer: Any
   average: moving_average.AverageState | None
   norms: NormStatistics | None = None
+  schedules: dict[str, evaluated.State] | None = None
 
 
 class Learner(LearnerSettings):
@@ -102,6 +115,7 @@ class Learner(LearnerSettings):
     self._primary = self._built(self.optimizer)
     tracker = self.grad_norm_tracker
     self._norm_tracker = tracker and tracker.Instantiate()
+    self._schedules = evaluated.schedules_within(*self._optimizer_configs)
     self._source: jax.Array | None = None
 
   @property
@@ -140,7 +154,13 @@ class Learner(LearnerSettings):
     if self.has_ema:
       average = moving_average.init_average(as_tree(weights))
     norms = self._norm_tracker.init() if self._norm_tracker else None
-    return LearnerState(param_groups.join_states(states), average, norms)
+    schedules = {
+      key: jax.tree.map(jnp.asarray, one.initial_state())
+      for key, one in self._schedules.items()
+    }
+    return LearnerState(
+      param_groups.join_states(states), average, norms, schedules or None
+    )
 
   def abstract_state(
     self, params: Any, *, weight_metas: WeightMetas
@@ -169,7 +189,16 @@ class Learner(LearnerSettings):
     norms = None
     if self._norm_tracker:
       norms = self._norm_tracker.abstract_state(replicated)
-    return LearnerState(param_groups.join_states(states), average, norms)
+    schedules = {
+      key: {
+        name: jax.ShapeDtypeStruct([], x.dtype, sharding=replicated)
+        for name, x in one.initial_state().items()
+      }
+      for key, one in self._schedules.items()
+    }
+    return LearnerState(
+      param_groups.join_states(states), average, norms, schedules or None
+    )
 
   def update(
     self,
@@ -211,6 +240,7 @@ class Learner(LearnerSettings):
       row_facts=row_facts or {},
       loss_weight=jnp.asarray(loss_weight, jnp.float32),
       source_factors=self._source_factors(trained),
+      schedules=state.schedules or {},
     )
     factors, is_valid, metrics, tracked = step_lib.gradient_scale(
       step,
@@ -228,8 +258,7 @@ class Learner(LearnerSettings):
       )
 
     def updates_and_states(factors):
-      names = ('gradients', 'row_facts', 'loss_weight', 'source_factors')
-      arrays = {name: getattr(step, name) for name in names}
+      arrays = {name: getattr(step, name) for name in _ARRAYS}
       return optimized(arrays, factors, weights, state.optimizer, state.average)
 
     def norms_of_step():
@@ -244,7 +273,8 @@ class Learner(LearnerSettings):
       updates, optimizer, average = updates_and_states(new_factors)
       new_weights = optax.apply_updates(pick(weights, updates), updates)
       new_params = replace_leaves(params, new_weights)
-      return new_params, LearnerState(optimizer, average, tracked)
+      new_state = LearnerState(optimizer, average, tracked, state.schedules)
+      return new_params, new_state
 
     if self.skips_invalid_steps:
       new = branches.either(new_is_valid, updated, lambda: (params, state))
@@ -264,6 +294,27 @@ class Learner(LearnerSettings):
       batch, len(self._by_source), self._where(BY_SOURCE)
     )
     return own
+
+  def after_evaluations(
+    self,
+    state: LearnerState,
+    step: int,
+    measured: Mapping[str, Mapping[str, float]],
+  ) -> LearnerState:
+    """Returns the state after evaluations, on which schedules may depend.
+
+    Args:
+      state: of `init` or the last step.
+      step: number of steps made.
+      measured: scalars of the evaluations, by split and name.
+    """
+    if not state.schedules:
+      return state
+    return state._replace(
+      schedules=evaluated.next_states(
+        self._schedules, state.schedules, step, measured
+      )
+    )
 
   def check_supports_no_op_steps(self):
     """Raises a UserError if an optimizer does not support no-op steps."""
@@ -351,12 +402,18 @@ class Learner(LearnerSettings):
         ' an optimizer, such as optimizers.Adam.config(learning_rate=1e-3)'
       )
     built = optimizer.Instantiate()
+    if not self.regularize_before_clipping:
+      built.check_one_regularizer()
     built.learning_rate_fn()
     return built
 
   @property
   def _optimizers(self) -> list[optimizers.BaseOptimizer]:
     return [self._primary]
+
+  @property
+  def _optimizer_configs(self) -> list[Config]:
+    return [self.optimizer]
 
   def _assigned(self, paths: Collection[str]) -> list[OptimizerPaths]:
     """Returns the paths of the weights of each optimizer, the primary first."""

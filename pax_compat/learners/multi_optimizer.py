@@ -104,6 +104,10 @@ class MultiOptimizerLearner(Learner):
   def _optimizers(self):
     return [self._primary, *self._auxiliaries]
 
+  @property
+  def _optimizer_configs(self):
+    return [self.optimizer, *self.auxiliary_optimizers]
+
   def _assigned(self, paths: Collection[str]):
     owner: dict[str, int] = {}
     names = {variable_names.full_name(path): path for path in paths}

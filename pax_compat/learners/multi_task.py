@@ -117,6 +117,15 @@ class MultiTaskLearner(config_lib.Configurable):
       for task, one in self._learners.items()
     }
 
+  def after_evaluations(
+    self, state: States, step: int, measured: Mapping[str, Mapping[str, float]]
+  ) -> States:
+    """Returns the state of each task after evaluations; see `Learner`."""
+    return {
+      task: one.after_evaluations(state[task], step, measured)
+      for task, one in self._learners.items()
+    }
+
   def of(self, batch: Mapping[str, Any]) -> '_OneTaskLearner':
     """Returns the learner that makes the step on a batch of one task."""
     [(task, own)] = batch.items()

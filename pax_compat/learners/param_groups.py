@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, optimizers
+from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.learners.gradients import regularization
 from pax_compat.learners.state.stacked_layers import StackedTransformation
 
@@ -81,6 +82,7 @@ class ParamGroup:
     weights: Arrays,
     weight_metas: Mapping[str, base_layer.WeightHParams],
     loss_weight: jax.Array,
+    row_facts: Mapping[str, RowFacts],
   ) -> tuple[Arrays, Any]:
     """Makes a step. A missing gradient is zero.
 
@@ -90,14 +92,20 @@ class ParamGroup:
       weights: by path.
       weight_metas: their metadata.
       loss_weight: [], the weight of the batch's loss.
+      row_facts: row statistics of the gradients of looked-up tables, by path;
+        transformations get their counts as the argument `row_counts`.
 
     Returns:
       The updates to add to the group's weights, by path, and the next state.
     """
     own = self._own(weights)
     gradients = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
+    others: dict[str, Any] = dict(loss_weight=loss_weight)
+    counts = {p: facts.counts for p, facts in self._own(row_facts).items()}
+    if counts:
+      others['row_counts'] = counts
     updates, new_state = self.transformation.update(
-      gradients, state, own, loss_weight=loss_weight
+      gradients, state, own, **others
     )
     decay = self.optimizer.decoupled_weight_decay
     if decay:

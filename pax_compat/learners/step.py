@@ -29,6 +29,7 @@ from pax_compat.learners.param_groups import ParamGroup
 from pax_compat.learners.settings import LearnerSettings
 from pax_compat.learners.state import moving_average
 from pax_compat.learners.variable_names import as_tree, pick
+from pax_compat.schedules import evaluated
 
 Arrays = dict[str, jax.Array]
 WeightMetas = Mapping[str, base_layer.WeightHParams]
@@ -50,6 +51,7 @@ class Step(NamedTuple):
     loss_weight: [], the weight of the batch's loss.
     source_factors: factors [] of gradients by the batch's data source, by path;
       1 where missing.
+    schedules: states of schedules that depend on evaluations, by key.
   """
 
   settings: LearnerSettings
@@ -59,6 +61,7 @@ class Step(NamedTuple):
   row_facts: Mapping[str, RowFacts]
   loss_weight: jax.Array
   source_factors: Arrays
+  schedules: Mapping[str, evaluated.State]
 
 
 class StepScale(NamedTuple):
@@ -141,11 +144,17 @@ def optimize(
   gradients = _regularized_gradients(step, factors, weights)
   states = param_groups.split_states(optimizer_state, step.groups)
   updates, new_states = {}, {}
-  for group in step.groups:
-    own, new_states[group.name] = group.step(
-      gradients, states[group.name], weights, step.metas, step.loss_weight
-    )
-    updates |= own
+  with evaluated.states(step.schedules):
+    for group in step.groups:
+      own, new_states[group.name] = group.step(
+        gradients,
+        states[group.name],
+        weights,
+        step.metas,
+        step.loss_weight,
+        step.row_facts,
+      )
+      updates |= own
   if step.settings.scale_update_by_var_norm:
     for path in gradients:
       updates[path] = updates[path] * initial_scale(path, step.metas[path])
@@ -158,12 +167,13 @@ def optimize(
 def learning_rates(step: Step, optimizer_state: Any) -> Arrays:
   """Returns the learning rates [] to report, by name."""
   states = param_groups.split_states(optimizer_state, step.groups)
-  return {
-    f'learning/lr_{group.name}'
-    if group.name
-    else 'learning/lr': group.learning_rate(states[group.name])
-    for group in step.groups
-  }
+  with evaluated.states(step.schedules):
+    return {
+      f'learning/lr_{group.name}'
+      if group.name
+      else 'learning/lr': group.learning_rate(states[group.name])
+      for group in step.groups
+    }
 
 
 def norm_metrics(

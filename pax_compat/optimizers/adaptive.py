@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from pax_compat.config import Config
@@ -188,17 +189,19 @@ def scale_by_adam_epsilon_hat(
 
   With moments m and v after step t, the direction is
   sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon).
-  The state is that of `optax.scale_by_adam`.
+  The state is that of `optax.scale_by_adam`. 1 - beta2 is rounded as in
+  TensorFlow: of 0.999 it is 0.00100005 in float32.
   """
   adam = optax.scale_by_adam(beta1, beta2)
+  b1, b2 = np.float32(beta1), np.float32(beta2)
 
   def update(gradients, state, params=None):
     del params
-    mu = optax.tree.update_moment(gradients, state.mu, beta1, 1)
-    nu = optax.tree.update_moment(gradients, state.nu, beta2, 2)
+    mu = optax.tree.update_moment(gradients, state.mu, b1, 1)
+    nu = optax.tree.update_moment(gradients, state.nu, b2, 2)
     count = optax.safe_increment(state.count)
     t = count.astype(jnp.float32)
-    correction = jnp.sqrt(1 - beta2**t) / (1 - beta1**t)
+    correction = jnp.sqrt(1 - b2**t) / (1 - b1**t)
     updates = jax.tree.map(
       lambda m, v: correction * m / (jnp.sqrt(v) + epsilon), mu, nu
     )

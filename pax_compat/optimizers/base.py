@@ -37,7 +37,8 @@ class BaseOptimizer(config_lib.Configurable):
   Attributes:
     l2_regularizer_weight: if set, this times a weight is added to its gradient.
     l1_regularizer_weight: if set, this times the sign of a weight is added to
-      its gradient. Not together with L2.
+      its gradient. Together with L2 only if the learner has
+      `regularize_before_clipping`.
     skip_lp_1d_vectors: whether weights of rank 0 and 1 are exempt from L1 and
       L2.
     decoupled_weight_decay: if set, this times the learning rate times a weight
@@ -73,7 +74,6 @@ class BaseOptimizer(config_lib.Configurable):
   ewc_weight_per_var: Any = None
 
   def __post_init__(self):
-    self._exclude('l1_regularizer_weight', 'l2_regularizer_weight')
     self._exclude('decoupled_weight_decay', 'l1_regularizer_weight')
     self._exclude('decoupled_weight_decay', 'l2_regularizer_weight')
     self._exclude(
@@ -98,6 +98,10 @@ class BaseOptimizer(config_lib.Configurable):
           f'{type(self).__name__}.{field.name} is {value!r}, expected'
           f' {field.default!r}: {reasons[field.name]}'
         )
+
+  def check_one_regularizer(self):
+    """Raises a UserError if both L1 and L2 regularization are set."""
+    self._exclude('l1_regularizer_weight', 'l2_regularizer_weight')
 
   def _exclude(self, one: str, other: str):
     both = getattr(self, one) and getattr(self, other)

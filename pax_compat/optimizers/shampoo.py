@@ -144,7 +144,7 @@ class Shampoo(BaseOptimizer):
       ),
       momentum=jax.tree.map(lambda w: mean(w, True), weights),
       statistics=matrices,
-      roots=matrices,
+      roots=jax.tree.map(jnp.copy, matrices),
       preconditioned=jax.tree.map(
         lambda w: mean(w, self.is_preconditioned(w.shape)), weights
       ),

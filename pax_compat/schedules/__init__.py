@@ -12,6 +12,7 @@ from pax_compat.schedules.curves import (
   SqrtDecay,
   Transformer,
 )
+from pax_compat.schedules.evaluated import EvaluatedSchedule
 from pax_compat.schedules.piecewise import (
   CycleSchedule,
   PiecewiseConstant,
@@ -32,6 +33,7 @@ __all__ = [
   'Cosine',
   'CycleSchedule',
   'DelayedCosine',
+  'EvaluatedSchedule',
   'Exponential',
   'Linear',
   'LinearRampupCosineDecay',

@@ -35,11 +35,12 @@ _STEPS_BETWEEN_CLOCKS = 50
 class StepContext:
   """The state of a run after a step, as actions see it.
 
-  The loop makes one for each step. Three kinds of actions write into it, and
+  The loop makes one for each step. Some actions write into it, and
   only those that run later read what they wrote:
 
     Evaluate, Decode: `measured`; `is_stopping` and `evaluations_pending` if the
       run is to stop meanwhile.
+    UpdateSchedules: `state`, with which the next step goes on.
     StopEarly: `stops_early`.
 
   Attributes:
@@ -151,6 +152,24 @@ class Save:
     if step % _STEPS_BETWEEN_CLOCKS:
       return False
     return bool(multihost_utils.broadcast_one_to_all(np.int32(late)))
+
+
+class UpdateSchedules:
+  """Updates schedules that depend on evaluations.
+
+  It writes `StepContext.state`. Every process has the metrics of evaluations.
+  """
+
+  def __init__(self, task_program: program.TaskProgram):
+    self._learner = task_program.learner
+
+  def __call__(self, context: StepContext):
+    if not context.measured or context.evaluations_pending:
+      return
+    opt_state = self._learner.after_evaluations(
+      context.state.opt_state, context.step, context.measured
+    )
+    context.state = context.state.replace(opt_state=opt_state)
 
 
 class StopEarly:

@@ -225,6 +225,7 @@ class Trainer:
         batch=batch,
       )
       yield context
+      state = context.state
       if context.is_last_step_of_run:
         return
 
@@ -285,6 +286,7 @@ class Trainer:
     evaluations = (
       evaluation_actions.Evaluate(run.data.eval, peek=batches.peek, **common),
       evaluation_actions.Decode(run.data.decode, **common),
+      actions.UpdateSchedules(run.program),
       actions.StopEarly(
         run.program.task.create_early_stopping_fn(),
         checkpoint_path=run.folder / 'checkpoints',

@@ -14,6 +14,7 @@ from adaptors.translate.view import ParamsView, Report, same
 from pax_compat import config as config_lib
 from pax_compat import errors, layers, learners, tasks_lib
 from pax_compat.layer_core.task_scopes import scope_of
+from pax_compat.schedules import evaluated
 
 # Fields that the tasks inherit from the model.
 _INHERITED = ('dtype', 'fprop_dtype', 'random_seed', 'skip_lp_regularization')
@@ -141,6 +142,12 @@ def _check_task(view: ParamsView, task: str, translated: TranslatedTask):
   field, config = f'task_params.{task}', translated.config
   if translated.early_stop is not None:
     view.issue(f'{field}.train.early_stop', 'only the model can stop early')
+  if evaluated.configs_within(config.train.learner):
+    view.issue(
+      f'{field}.train',
+      'a schedule that depends on evaluations is not translated for one task of'
+      ' several',
+    )
   if config.vn.vn_scale:
     view.issue(f'{field}.vn', 'it is not translated for one task of several')
   if config.model.ici_mesh_shape is not None:

@@ -1,7 +1,7 @@
 """Translates a Lingvo task: its model and its training."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from absl import logging
 
@@ -52,6 +52,7 @@ def translate_task(
   path: str = 'task',
   scope: str = '',
   bridge_part: Callable | None = None,
+  bridges: Mapping[str, Callable] | None = None,
 ) -> TranslatedTask:
   """Translates the Params of a Lingvo `BaseTask`.
 
@@ -62,6 +63,7 @@ def translate_task(
     scope: prefix of Lingvo's variable names, such as `tag/`, if the task is one
       of several.
     bridge_part: see `Report`.
+    bridges: see `Report`.
 
   Returns:
     The task in JAX, with its variables.
@@ -70,7 +72,7 @@ def translate_task(
     UserError: something cannot be translated; the message lists every such
       field with its path, class and value.
   """
-  report = Report(bridge_part=bridge_part)
+  report = Report(bridge_part=bridge_part, bridges=bridges or {})
   view = ParamsView(params.Copy(), path, report)
   train_view = view.group('train')
   view.ignore("it concerns TensorFlow's programs only", 'ml_perf')
@@ -123,6 +125,7 @@ def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
     clipped_norm=float(norm),
     defers_steps=_defers_steps(view, train),
     sparse_tables=frozenset(v.jax for v in names.variables if v.is_sparse),
+    may_have_others=view.report.bridge_part is not None,
     trained_by_source=data_sources.trained_weights(view, names),
   )
 

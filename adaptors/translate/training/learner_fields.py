@@ -232,10 +232,7 @@ def grad_norm_tracker(view: ParamsView) -> Config:
 def _read_regularization(view: ParamsView) -> dict:
   """Returns the fields of L1 and L2 regularisation."""
   names = ('l2_regularizer_weight', 'l1_regularizer_weight')
-  found = {name: view.get(name) for name in names if view.get(name)}
-  if len(found) > 1:
-    view.issue(names[1], f'it is set, and so is {names[0]}; set one of them')
-  return found
+  return {name: view.get(name) for name in names if view.get(name)}
 
 
 def _check_pattern(view: ParamsView, field: str):

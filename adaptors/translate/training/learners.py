@@ -18,6 +18,7 @@ from adaptors.translate.view import ParamsView
 from pax_compat import learners
 from pax_compat.config import Config
 from pax_compat.optimizers import Shampoo
+from pax_compat.schedules import evaluated
 
 _SINGLE = 'clip_gradient_single_norm_to_value'
 
@@ -200,6 +201,12 @@ def _stepping(one: LearnerFields, facts: TaskFacts, view: ParamsView) -> Config:
       'optimizer.num_micro_batches',
       f'{count} is translated only with task.defer_global_step_update = True:'
       ' without it the global step, which the optimizer reads, grows twice',
+    )
+  if evaluated.configs_within(one.optimizer):
+    one.view.issue(
+      'lr_schedule',
+      'a schedule that depends on evaluations is translated with'
+      ' num_micro_batches only if task.defer_global_step_update is True',
     )
   view.report.notes.append(
     f'{one.view.path}.optimizer.num_micro_batches = {count} makes the global'

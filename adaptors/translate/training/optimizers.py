@@ -8,6 +8,7 @@ import re
 
 import optax
 
+from adaptors.equivalents import lingvo_optimizers
 from adaptors.translate import registry
 from adaptors.translate.registry import translates
 from adaptors.translate.training.schedules import layer_fields, same_fields
@@ -297,7 +298,12 @@ def is_adafactor(config: Config) -> bool:
 
 def goes_by_shape(config: Config) -> bool:
   """Whether an optimizer's update depends on the shape of a weight."""
-  return has(config, optimizers.ShardedAdafactor, optimizers.Shampoo)
+  return has(
+    config,
+    optimizers.ShardedAdafactor,
+    optimizers.Shampoo,
+    lingvo_optimizers.ByVariables,
+  )
 
 
 def goes_by_whole(config: Config) -> bool:
@@ -309,17 +315,24 @@ def leaves_alone(config: Config) -> str:
   """Returns which rows of a table TensorFlow's optimizer does not update.
 
   This concerns sparse gradients, and optimizers that would update a row with a
-  gradient of zeros. '' if all rows are updated.
+  gradient of zeros. TensorFlow sums the gradients of a row that is looked up
+  several times, and Adam, Adagrad and SGD update all rows.
+
+  Returns:
+    See `OnLookedUpRows.leaves_alone`; '' if all rows are updated. For a bridged
+    optimizer it may be unknown; see `ByVariables`.
   """
   if accumulates(config):
     return ''
   if has(config, optimizers.Graft, optimizers.Shampoo):
-    return 'all rows'
+    return lingvo_optimizers.TABLES
   last = wrapped(config)[-1]
   cls = last.cls
+  if issubclass(cls, lingvo_optimizers.ByVariables):
+    return last.sparse_updates
   has_momentum = cls is optimizers.Sgd and last.momentum is not None
   if has_momentum or cls in (optimizers.RmsProp, optimizers.OptaxOptimizer):
-    return 'the rows that a batch does not look up'
+    return lingvo_optimizers.OTHER_ROWS
   return ''
 
 

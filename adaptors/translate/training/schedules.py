@@ -1,6 +1,7 @@
 """Translators of Lingvo's learning-rate schedules: Params to a config."""
 
 import math
+import re
 from collections.abc import Callable
 
 import jax
@@ -44,6 +45,8 @@ def same_fields(
     return cls.config(**{k: view.get(name) for k, name in fields.items()})
 
 
+# Lingvo's names of evaluations begin with the job, such as `eval_dev`.
+_EVAL_JOB = 'eval_'
 _SCHEDULE = 'lingvo.core.schedule'
 same_fields(f'{_SCHEDULE}.Constant', schedules.Constant, 'value')
 same_fields(
@@ -290,13 +293,49 @@ def cycle(view: ParamsView) -> Config | None:
 
 
 @translates(f'{_SCHEDULE}.DevBasedSchedule')
-def dev_based(view: ParamsView) -> None:
-  """Refused: schedules here depend on the step only."""
-  view.issue(
-    '',
-    'a schedule that depends on the history of an evaluation is not translated;'
-    ' a schedule here depends on the step only',
+def dev_based(view: ParamsView) -> Config:
+  """Returns a schedule by a metric of an evaluation.
+
+  Its `split` is Lingvo's name of the evaluation, such as `eval_dev`; the
+  experiment replaces it.
+  """
+  layer_fields(view)
+  history = view.group('metric_history')
+  job, metric = metric_of_history(history)
+  if not history.get('minimize'):
+    view.report.notes.append(
+      f'{history.path}.minimize = False has no effect: the schedule of Lingvo'
+      ' does not read it, and expects the metric to fall'
+    )
+  history.finish()
+  window = view.get('window')
+  if window <= 0:
+    view.issue('window', f'{window} makes it decay at every step')
+    return schedules.Constant.config()
+  return lingvo_schedules.DevBased.config(
+    key=re.sub(r'\W+', '_', view.path).strip('_'),
+    split=job,
+    metric=metric,
+    window=window,
+    **{name: view.get(name) for name in ('tolerance', 'decay', 'min_factor')},
   )
+
+
+def metric_of_history(history: ParamsView) -> tuple[str, str]:
+  """Reads a `MetricHistory`; returns the evaluation and its metric.
+
+  Args:
+    history: the Params; `minimize` is not read.
+
+  Returns:
+    Lingvo's name of the evaluation, such as `eval_dev`, and the metric's.
+  """
+  history.ignore('it concerns files only', 'logdir', 'local_filesystem')
+  history.require('tfevent_file', False)
+  job = history.get('jobname')
+  if not job.startswith(_EVAL_JOB):
+    history.issue('jobname', f'{job!r} is not translated, only {_EVAL_JOB}...')
+  return job, history.get('metric')
 
 
 def _parts(view: ParamsView) -> list[Config | None]:

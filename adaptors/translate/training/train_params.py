@@ -5,7 +5,7 @@ import fractions
 import math
 
 from adaptors.equivalents import lingvo_early_stopping
-from adaptors.translate.training import learners, optimizers
+from adaptors.translate.training import learners, optimizers, schedules
 from adaptors.translate.training.variable_layout import TaskFacts
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import tasks_lib
@@ -13,8 +13,6 @@ from pax_compat.config import Config
 
 _NO_LIMIT = 1_000_000
 _EMA_SCHEDULE = 'lingvo.core.schedule.EmaDecaySchedule'
-# Lingvo's names of evaluations begin with the job, such as `eval_dev`.
-_EVAL_JOB = 'eval_'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,13 +163,9 @@ def _early_stop(
   )
   history = stop.group('metric_history')
   stop.ignore('it concerns logs only', 'verbose', 'logging_interval')
-  history.ignore('it concerns files only', 'logdir', 'local_filesystem')
-  history.require('tfevent_file', False)
-  job = history.get('jobname')
-  if not job.startswith(_EVAL_JOB):
-    history.issue('jobname', f'{job!r} is not translated, only {_EVAL_JOB}...')
+  job, metric = schedules.metric_of_history(history)
   config = lingvo_early_stopping.EarlyStop.config(
-    metric=history.get('metric'),
+    metric=metric,
     minimize=history.get('minimize'),
     tolerance=stop.get('tolerance'),
     window=math.ceil(stop.get('window') * batches),

@@ -37,6 +37,8 @@ class TaskFacts:
     defers_steps: whether the global step counts only updates of weights.
     sparse_tables: paths of our weights whose gradients are sparse in
       TensorFlow, with the rows that a batch looks up.
+    may_have_others: whether gradients of other weights may be sparse, which
+      only tracing can tell: those of bridged layers.
     trained_by_source: for each data source of the input the paths of the
       weights that its batches train, or None for all; empty if all train all.
   """
@@ -46,6 +48,7 @@ class TaskFacts:
   clipped_norm: float = 0.0
   defers_steps: bool = False
   sparse_tables: frozenset[str] = frozenset()
+  may_have_others: bool = False
   trained_by_source: tuple[frozenset[str] | None, ...] = ()
 
 
@@ -61,16 +64,36 @@ def as_in_lingvo(
     paths: of the optimizer's weights.
   """
   left = optimizers.leaves_alone(optimizer)
-  for path in sorted(paths & facts.sparse_tables) if left else ():
-    view.issue(
-      'optimizer',
-      f'in Lingvo it does not update {left} of {path}, whose gradient is'
-      ' sparse; that is not translated',
-    )
+  whole = paths
+  if left == lingvo_optimizers.TABLES:
+    whole = paths - facts.sparse_tables
   if optimizers.goes_by_whole(optimizer):
-    check_whole(view, 'optimizer', facts, paths)
+    check_whole(view, 'optimizer', facts, whole)
+  optimizer = _in_shapes_of_lingvo(view, optimizer, facts, whole)
+  tables = sorted(paths & facts.sparse_tables)
+  if not left or not (tables or facts.may_have_others):
+    return optimizer
+  if left.startswith(lingvo_optimizers.UNKNOWN):
+    for path in tables:
+      view.issue('optimizer', f'how it updates the table {path} is {left}')
+  if left == lingvo_optimizers.TABLES:
+    view.report.notes.append(
+      f'{view.path}.optimizer does not train tables that are looked up, nor'
+      f' does it in Lingvo: {", ".join(tables) or "those of bridged layers"}'
+    )
+  return around(optimizer, lingvo_optimizers.OnLookedUpRows, leaves_alone=left)
+
+
+def _in_shapes_of_lingvo(
+  view: ParamsView, optimizer: Config, facts: TaskFacts, paths: set[str]
+) -> Config:
+  """Returns an optimizer that gets weights in Lingvo's shapes, if needed."""
   if not optimizers.goes_by_shape(optimizer):
     return optimizer
+  last = optimizers.wrapped(optimizer)[-1]
+  if issubclass(last.cls, lingvo_optimizers.ByVariables):
+    optimizer = optimizer.clone()
+    _name_variables(view, optimizers.wrapped(optimizer)[-1], facts, paths)
   steps = {}
   for variable in facts.names.variables:
     found = _steps_to_lingvo(variable.transform)
@@ -87,6 +110,25 @@ def as_in_lingvo(
   if not steps:
     return optimizer
   return around(optimizer, lingvo_optimizers.InOtherShapes, steps=steps)
+
+
+def _name_variables(
+  view: ParamsView, optimizer: Config, facts: TaskFacts, paths: set[str]
+):
+  """Sets Lingvo's names of the weights on a bridged optimizer."""
+  names = {}
+  for variable in facts.names.variables:
+    if variable.jax not in paths or _is_joined(variable):
+      continue  # `check_whole` refuses those that are joined.
+    if is_stack(variable.transform):
+      view.issue(
+        'optimizer',
+        f'it is bridged, and {variable.jax} is a stack of the variables'
+        f' {", ".join(variable.theta)}',
+      )
+      continue
+    names[variable.jax] = facts.names.by_theta[variable.theta[0]]
+  optimizer.set(variable_names=names)
 
 
 def check_whole(

@@ -18,10 +18,11 @@ def lp_terms(
   weight_metas: Mapping[str, base_layer.WeightHParams],
   row_facts: Mapping[str, RowFacts],
 ) -> Arrays:
-  """Returns the gradients of L1 or L2 regularization, by path.
+  """Returns the gradients of L1 and L2 regularization, by path.
 
-  They are c * w for L2 of weight c, and c * sign(w) for L1. Of a table with row
-  statistics, only looked-up rows are regularized.
+  They are c * w for L2 of weight c, c * sign(w) for L1, and their sum for both.
+  Of a table with row statistics, only looked-up rows are regularized, whether
+  or not it skips regularization, as in Lingvo.
 
   Args:
     optimizer: has the regularization fields.
@@ -36,9 +37,13 @@ def lp_terms(
   for path, weight in weights.items():
     meta = weight_metas[path]
     rank = weight.ndim - len(meta.repeat_prefix)
-    if _is_exempt(meta) or (optimizer.skip_lp_1d_vectors and rank <= 1):
+    if _is_exempt(meta) and path not in row_facts:
       continue
-    term = l2 * weight if l2 else l1 * jnp.sign(weight)
+    if optimizer.skip_lp_1d_vectors and rank <= 1:
+      continue
+    term = l2 * weight if l2 else 0.0
+    if l1:
+      term += l1 * jnp.sign(weight)
     if path in row_facts:
       term = term * (row_facts[path].counts_along(weight) > 0)
     terms[path] = term

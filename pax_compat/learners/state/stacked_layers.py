@@ -62,7 +62,7 @@ class StackedTransformation:
     gradients: dict[str, jax.Array],
     state: Any,
     weights: dict[str, jax.Array],
-    **others: jax.Array,
+    **others: Any,
   ) -> tuple[dict[str, jax.Array], Any]:
     """Returns the updates of weights, by path, and the next state.
 
@@ -70,7 +70,8 @@ class StackedTransformation:
       gradients: by path.
       state: of `init` or the last step.
       weights: by path.
-      **others: extra arguments of the transformation; they belong to no weight.
+      **others: extra arguments of the transformation; they are not mapped over
+        stacked layers.
     """
     states, updates = self._grouped(state), {}
     for name, prefix, members in self._groups(weights):

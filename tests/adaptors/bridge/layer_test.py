@@ -227,17 +227,6 @@ def test_row_statistics_of_embedding_tables(lingvo):
   assert not facts['unused'].counts.any()
 
 
-def test_optimizers_that_skip_rows_refuse_tables(lingvo):
-  params = lingvo.rows.Params().Set(name='rows')
-  layer = bridge_layer.LingvoLayer(params)
-  layer.refuse_sparse_gradients = 'Adafactor leaves them alone'
-  bridged = bridge_layer.BridgedLayer.config(lingvo_layer=layer).Instantiate()
-  with pytest.raises(
-    errors.UserError, match='table are sparse: .* leaves them'
-  ):
-    bridged.init(jax.random.key(0), IDS, X)
-
-
 def test_gradients_use_the_same_dropout_mask(lingvo):
   params = lingvo.scaled.Params().Set(name='own', keep_prob=0.5)
   params.bn.Set(gamma_zero_init=True)  # Then the output is beta, or dropped.

@@ -193,13 +193,6 @@ def test_random_numbers_follow_from_the_key():
   assert first == again != other
 
 
-def test_sparse_gradients_can_be_refused():
-  model = _model(refuse_sparse_gradients='it skips rows')
-  words = 'gradients of table are sparse: it skips rows'
-  with pytest.raises(errors.UserError, match=words):
-    model.init(jax.random.key(0), _batch())
-
-
 @pytest.mark.parametrize('platform', ['cpu', 'cuda', 'tpu'])
 def test_what_tensorflow_lowers_is_for_any_device(model, platform):
   """TensorFlow itself needs neither a GPU nor a TPU."""

@@ -185,14 +185,6 @@ def test_what_cannot_be_bridged_is_refused(change, words):
   assert 'cannot be bridged' in str(error.value)
 
 
-def test_optimizers_that_skip_rows_refuse_sparse_gradients():
-  momentum = tiny_task.optimizer('Momentum')
-  params = tiny_task.params(optimizer=momentum)
-  translated = bridge_task.bridge_task(params, 'tiny')
-  with pytest.raises(errors.UserError, match=r'emb.wm\[0\] are sparse'):
-    family_parity.Bridged(translated, tiny_task.batches()[0], jax.devices()[:1])
-
-
 @pytest.mark.slow
 def test_nothing_gathers_the_batch():
   """Sharded over devices, it needs all-reduces of sums and gradients only."""

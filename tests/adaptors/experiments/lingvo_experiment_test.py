@@ -5,7 +5,7 @@ import types
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.equivalents import lingvo_early_stopping
+from adaptors.equivalents import lingvo_early_stopping, lingvo_schedules
 from adaptors.experiments import lingvo_experiment
 from adaptors.lingvo_input import (
   eval_adaptors,
@@ -164,6 +164,30 @@ def test_early_stopping_by_a_dataset_that_the_schedule_leaves_out():
   assert isinstance(stop, lingvo_early_stopping.EarlyStop)
   assert (stop.split, stop.window) == ('eval_Dev', 300)
   assert task.train.eval_during_training == ('Dev',)
+
+
+def _scheduled(jobname):
+  def change(params):
+    params.train.lr_schedule = tiny_task.schedule('DevBasedSchedule')
+    params.train.lr_schedule.metric_history.jobname = jobname
+
+  return change
+
+
+def test_a_schedule_by_a_dataset_that_the_program_schedule_leaves_out():
+  experiment = _experiment(
+    _model_params(task=_scheduled('eval_dev'), held_out=['Dev'])
+  )
+  task = experiment.task()
+  schedule = task.train.learner.optimizer.lr_schedule.Instantiate()
+  assert isinstance(schedule, lingvo_schedules.DevBased)
+  assert schedule.split == 'eval_Dev'
+  assert task.train.eval_during_training == ('Dev',)
+  experiment = _experiment(
+    _model_params(task=_scheduled('eval_dev'), held_out=['Test'])
+  )
+  with pytest.raises(errors.UserError, match="lr_schedule.*'eval_dev'"):
+    experiment.task()
 
 
 def test_early_stopping_by_a_dataset_that_does_not_exist():

@@ -157,10 +157,6 @@ def test_a_dimension_is_inferred_from_shapes(weight, leaf, want):
   'fields,message',
   [
     (
-      {'l1_regularizer_weight': 0.1, 'l2_regularizer_weight': 0.1},
-      'l1_regularizer_weight and l2_regularizer_weight exclude each other',
-    ),
-    (
       {'decoupled_weight_decay': 0.1, 'l2_regularizer_weight': 0.1},
       'decoupled_weight_decay and l2_regularizer_weight exclude',
     ),

@@ -247,7 +247,7 @@ def test_the_same_classes_as_in_pax_where_there_is_one():
 @pytest.mark.parametrize(
   'name,fields,message',
   [
-    ('DevBasedSchedule', {}, 'the history of an evaluation'),
+    ('DevBasedSchedule', {'window': 0}, 'window'),
     ('AnnealingSchedule', {'lower_bound': 0.1, 'factor': 2.0}, 'factor'),
     ('LinearRampupSqrtDecayByBatchSizeAndReplicas', {}, 'batch_size'),
     ('Constant', {'random_seed': 3}, 'random_seed'),
@@ -298,7 +298,11 @@ def test_parts_that_cannot_be_translated_are_named():
   (issue,) = parity.issues_of(
     _lingvo(
       'CombinedMinimumSchedule',
-      schedules=[_lingvo('Constant'), _lingvo('DevBasedSchedule')],
+      schedules=[
+        _lingvo('Constant'),
+        _lingvo('DevBasedSchedule', random_seed=3),
+      ],
     )
   )
-  assert 'layer.schedules[1] (lingvo.core.schedule.DevBasedSchedule)' in issue
+  assert 'layer.schedules[1].random_seed' in issue
+  assert '(lingvo.core.schedule.DevBasedSchedule)' in issue

@@ -224,11 +224,6 @@ def _composite(**sub):
       },
       'DistributedShampoo is not translated here',
     ),
-    ({'optimizer': lambda: _graft()}, 'does not update all rows of emb/'),
-    (
-      {'optimizer': lambda: optimizer('DistributedShampoo')},
-      'does not update all rows of emb/',
-    ),
     (
       {
         'optimizer': lambda: optimizer('Accumulator', accum_steps=2),

@@ -1,0 +1,464 @@
+"""The update of a Lingvo optimizer as a pure function.
+
+`Apply` is traced with real TensorFlow variables. XLA compiles it as a function
+whose parameters are the variables' values; after the outputs are read, all
+variables are set back, so that they are not among XLA's own outputs.
+"""
+
+import collections
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adaptors import lingvo_runtime
+from adaptors.bridge.ops import compilable
+from adaptors.equivalents import lingvo_optimizers
+from pax_compat import errors
+
+# Attributes of a module, which belong to a dialect that TensorFlow's op for
+# modules does not load.
+_ATTRIBUTES = re.compile(r'^(module @\S+) attributes \{.*\} \{$', re.MULTILINE)
+_MODULE_VERSION = 9
+_UNKNOWN = lingvo_optimizers.UNKNOWN
+_DTYPES = ('float32', 'bfloat16', 'float16', 'int32', 'bool')
+
+
+class Weight(NamedTuple):
+  """A weight of an optimizer.
+
+  Attributes:
+    path: its path in JAX.
+    name: of its variable in Lingvo.
+    shape: its shape.
+    dtype: name of its dtype.
+  """
+
+  path: str
+  name: str
+  shape: tuple[int, ...]
+  dtype: str
+
+
+class Applied:
+  """The update of some weights by a Lingvo optimizer.
+
+  Attributes:
+    slots: `slot_0`, `slot_1`, ...: names of the variables that belong to a
+      weight, in the order in which they are created. (TensorFlow's own names
+      depend on what else the process has created.)
+    others: initial values of its other variables, `variable_0` and so on, by
+      name.
+  """
+
+  def __init__(
+    self, params: Any, weights: Sequence[Weight], *, is_sparse: bool = False
+  ):
+    """Traces `Apply` once, which creates the optimizer's variables.
+
+    Args:
+      params: of the optimizer.
+      weights: the weights.
+      is_sparse: whether gradients are `tf.IndexedSlices`, as arguments pairs of
+        (values, indices).
+
+    Raises:
+      UserError: it has variables that JAX cannot have.
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    self._weights, self._is_sparse = tuple(weights), is_sparse
+    self._rate = None
+    self._variables = [
+      tf.Variable(_pattern(w), name=w.name.removesuffix(':0')) for w in weights
+    ]
+    created = []
+
+    def create(next_creator, **kwargs):
+      created.append(next_creator(**kwargs))
+      return created[-1]
+
+    with tf.variable_creator_scope(create):
+      with _in_lingvo():
+        self._optimizer = params.Copy().Instantiate()
+      self._apply = tf.function(self._applied, autograph=False)
+      traced = self._apply.get_concrete_function(*self._specs())
+    made = [
+      x
+      for x in created
+      if any(x.handle is one for one in traced.captured_inputs)
+    ]
+    self._check_made(made, traced.captured_inputs)
+    self._made = dict(zip(self._keys(made), made, strict=True))
+    self.slots = tuple(dict.fromkeys(s for path, s in self._made if path))
+    self.others = {
+      name: _initial(x) for (path, name), x in self._made.items() if not path
+    }
+
+  def initial(self, path: str, slot: str) -> np.ndarray | None:
+    """Returns the initial value of a weight's slot; None if it has none."""
+    variable = self._made.get((path, slot))
+    return None if variable is None else _initial(variable)
+
+  def check(self):
+    """Raises a UserError if XLA cannot compile the update."""
+    assert self.module
+
+  @functools.cached_property
+  def module(self) -> bytes:
+    """The compiled update: StableHLO.
+
+    Its arguments are those of `_applied`, flat, then `_captured`; its results
+    the values of the weights and of the other variables.
+
+    Raises:
+      UserError: XLA cannot compile it.
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    refused = compilable.uncompilable_ops(self._traced)
+    if refused:
+      raise compilable.refusal(refused)
+    flat = tf.nest.flatten(self._specs())
+    text = self._updated.experimental_get_compiler_ir(*flat)(stage='stablehlo')
+    return _ATTRIBUTES.sub(r'\1 {', text).encode()
+
+  def in_jax(self, in_jax: Callable) -> Callable:
+    """Returns the update as a function of arrays.
+
+    Args:
+      in_jax: makes a function of tensors one of arrays; see `calling.in_jax`.
+
+    Returns:
+      (weights by path, slots by name and path, others by name, gradients by
+      path, rate [], step [], loss weight []) -> the new (weights, slots,
+      others).
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    xla = lingvo_runtime.module('tensorflow.compiler.tf2xla.python.xla')
+    everything = [*self._variables, *self._made.values()]
+
+    def called(*arguments):
+      return xla.call_module(
+        arguments,
+        version=_MODULE_VERSION,
+        module=self.module,
+        Tout=[x.dtype for x in everything],
+        Sout=[x.shape for x in everything],
+        platforms=['CPU'],
+      )
+
+    def update(weights, slots, others, gradients, rate, step, loss_weight):
+      values = [
+        *(weights[w.path] for w in self._weights),
+        *(slots[k][path] if path else others[k] for path, k in self._made),
+      ]
+      by_handle = dict(zip(map(id, everything), values, strict=True))
+      captured = [
+        by_handle[id(x)] if isinstance(x, tf.Variable) else x
+        for x in self._captured
+      ]
+      results = in_jax(called)(
+        *(gradients[w.path] for w in self._weights),
+        rate,
+        step,
+        loss_weight,
+        *captured,
+      )
+      return self._named(results)
+
+    return update
+
+  def _named(self, results: Sequence[Any]) -> tuple[dict, dict, dict]:
+    """Returns the results by name, as `in_jax` returns them."""
+    paths = [w.path for w in self._weights]
+    weights = dict(zip(paths, results, strict=False))
+    slots: dict[str, dict] = {slot: {} for slot in self.slots}
+    others = {}
+    made = zip(self._made, results[len(paths) :], strict=True)
+    for (path, name), value in made:
+      if path:
+        slots[name][path] = value
+      else:
+        others[name] = value
+    return weights, slots, others
+
+  def run(self, gradients: Sequence[Any], rate: float, step: int) -> None:
+    """Makes a step on the variables, in TensorFlow."""
+    self._apply(list(gradients), np.float32(rate), np.int32(step), 1.0)
+
+  @property
+  def values(self) -> list[np.ndarray]:
+    """The values of the weights and of the optimizer's variables."""
+    # TensorFlow updates in place what `numpy()` returns.
+    everything = (*self._variables, *self._made.values())
+    return [np.array(x.numpy()) for x in everything]
+
+  @values.setter
+  def values(self, values: Sequence[np.ndarray]):
+    everything = (*self._variables, *self._made.values())
+    for variable, value in zip(everything, values, strict=True):
+      variable.assign(value)
+
+  @functools.cached_property
+  def _updated(self):
+    """The `tf.function` that returns new values and sets variables back."""
+    tf = lingvo_runtime.module('tensorflow')
+    everything = [*self._variables, *self._made.values()]
+
+    def updated(*flat):
+      before = [_read(x) for x in everything]
+      self._applied(*tf.nest.pack_sequence_as(self._specs(), flat))
+      after = [_read(x) for x in everything]
+      with tf.control_dependencies(after):
+        for variable, value in zip(everything, before, strict=True):
+          tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+      return after
+
+    return tf.function(updated, autograph=False, jit_compile=True)
+
+  @functools.cached_property
+  def _traced(self):
+    tf = lingvo_runtime.module('tensorflow')
+    flat = tf.nest.flatten(self._specs())
+    return self._updated.get_concrete_function(*flat)
+
+  @property
+  def _captured(self) -> list[Any]:
+    """What the module has as arguments after its own: variables or arrays."""
+    tf = lingvo_runtime.module('tensorflow')
+    everything = [*self._variables, *self._made.values()]
+    return [
+      next(v for v in everything if v.handle is x)
+      if x.dtype == tf.resource
+      else x.numpy()
+      for x in self._traced.captured_inputs
+    ]
+
+  def _applied(self, gradients, rate, step, weight):
+    """Calls `Apply`; arguments are tensors."""
+    tf = lingvo_runtime.module('tensorflow')
+    py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+    if self._is_sparse:
+      gradients = [
+        tf.IndexedSlices(values, indices, tf.constant(w.shape))
+        for (values, indices), w in zip(gradients, self._weights, strict=True)
+      ]
+    pairs = py_utils.NestedMap(
+      {
+        f'w{index:06d}': py_utils.VarGrad(variable, gradient)
+        for index, (variable, gradient) in enumerate(
+          zip(self._variables, gradients, strict=True)
+        )
+      }
+    )
+    self._rate = rate
+    with _in_lingvo(), py_utils.GlobalStepContext(tf.cast(step, tf.int64)):
+      self._optimizer.Apply(_Rate(lambda: self._rate), pairs, weight)
+
+  def _specs(self) -> tuple:
+    """Returns the arguments of `_applied`."""
+    tf = lingvo_runtime.module('tensorflow')
+    gradients = [tf.TensorSpec(w.shape, w.dtype) for w in self._weights]
+    if self._is_sparse:
+      gradients = [
+        (
+          tf.TensorSpec([None, *w.shape[1:]], w.dtype),
+          tf.TensorSpec([None], tf.int32),
+        )
+        for w in self._weights
+      ]
+    number = tf.TensorSpec([], tf.float32)
+    return gradients, number, tf.TensorSpec([], tf.int32), number
+
+  def _check_made(self, made: Sequence[Any], captured: Sequence[Any]):
+    """Raises a UserError over variables that cannot be passed.
+
+    Args:
+      made: the variables that were created.
+      captured: what the trace captures.
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    known = [x.handle for x in (*self._variables, *made)]
+    for one in captured:
+      if one.dtype == tf.resource and not any(one is x for x in known):
+        raise errors.UserError(f'it uses {one}, which it has not created')
+    for variable in made:
+      if variable.dtype.name not in _DTYPES:
+        raise errors.UserError(
+          f'it has the variable {variable.name} of dtype {variable.dtype.name};'
+          f' expected one of {", ".join(_DTYPES)}'
+        )
+
+  def _keys(self, made: Sequence[Any]) -> list[tuple[str, str]]:
+    """Returns the weight and the name of each variable; '' for no weight."""
+    numbers = collections.Counter()
+    keys = []
+    for variable in made:
+      path = self._owner(variable)
+      kind = 'slot' if path else 'variable'
+      keys.append((path, f'{kind}_{numbers[path]}'))
+      numbers[path] += 1
+    return keys
+
+  def _owner(self, variable: Any) -> str:
+    """Returns the path of the weight that a variable belongs to, or ''.
+
+    Its name starts with that of the weight, and it has the weight's shape.
+    """
+    found = [
+      w
+      for w in self._weights
+      if variable.name.startswith(f'{w.name.removesuffix(":0")}/')
+      and tuple(variable.shape) == w.shape
+    ]
+    return max(found, key=lambda w: len(w.name)).path if found else ''
+
+
+def _initial(variable: Any) -> np.ndarray:
+  """Returns the initial value of a variable, which is constant.
+
+  Raises:
+    UserError: it depends on the weights, or is random.
+  """
+  value = np.array(variable.numpy())
+  if value.size and np.any(value != value.flat[0]):
+    raise errors.UserError(
+      f'the initial value of its variable {variable.name} is not a constant'
+    )
+  return value
+
+
+class _Rate:
+  """A learning rate that is called as in eager mode, or used as a tensor.
+
+  In graph mode Lingvo passes a tensor, which not all optimizers can call.
+  """
+
+  def __init__(self, get: Callable[[], Any]):
+    self._get = get
+
+  def __call__(self):
+    return self._get()
+
+  def __tf_tensor__(self, dtype=None, name=None):
+    tf = lingvo_runtime.module('tensorflow')
+    rate = self._get()
+    return rate if dtype is None else tf.cast(rate, dtype, name=name)
+
+  def __neg__(self):
+    return -self._get()
+
+  def __add__(self, other):
+    return self._get() + other
+
+  def __sub__(self, other):
+    return self._get() - other
+
+  def __mul__(self, other):
+    return self._get() * other
+
+  def __truediv__(self, other):
+    return self._get() / other
+
+  def __pow__(self, other):
+    return self._get() ** other
+
+  __radd__, __rmul__ = __add__, __mul__
+
+  def __rsub__(self, other):
+    return other - self._get()
+
+  def __rtruediv__(self, other):
+    return other / self._get()
+
+
+def sparse_updates(params: Any) -> str:
+  """Returns how an optimizer updates tables with sparse gradients.
+
+  It is compared with the update by dense gradients, on a small table.
+
+  Args:
+    params: of the optimizer.
+
+  Returns:
+    See `ByVariables.sparse_updates`.
+  """
+  table = Weight('table', 'table', (5, 2), 'float32')
+  lookups = [[0, 2, 2], [1, 4], [2, 3], [0, 1]]
+  try:
+    theirs = Applied(params, [table], is_sparse=True)
+    expected = _steps(theirs, lookups, '', is_sparse=True)
+  except Exception as error:
+    return f'{_UNKNOWN}: Lingvo fails, {errors.one_line(error)}'
+  for kind in ('', lingvo_optimizers.OTHER_ROWS, lingvo_optimizers.TABLES):
+    found = _steps(Applied(params, [table]), lookups, kind)
+    if all(
+      np.allclose(x, y, rtol=1e-6, atol=1e-7)
+      for x, y in zip(found, expected, strict=True)
+    ):
+      return kind
+  return f'{_UNKNOWN}: no known rule gives what Lingvo computes'
+
+
+def _steps(
+  applied: Applied,
+  lookups: Sequence[Sequence[int]],
+  leaves_alone: str,
+  *,
+  is_sparse: bool = False,
+) -> list[np.ndarray]:
+  """Returns a small table after each step.
+
+  Args:
+    applied: the update of the table only.
+    lookups: the rows that are looked up in each step.
+    leaves_alone: see `OnLookedUpRows.leaves_alone`.
+    is_sparse: whether gradients are sparse.
+  """
+  rng, tables = np.random.default_rng(1), []
+  for step, ids in enumerate(lookups):
+    slices = rng.normal(size=[len(ids), 2]).astype(np.float32)
+    dense = np.zeros([5, 2], np.float32)
+    np.add.at(dense, ids, slices)
+    before = applied.values
+    if is_sparse:
+      applied.run([(slices, np.array(ids, np.int32))], 0.1, step)
+    else:
+      applied.run([dense], 0.1, step)
+      rows = np.isin(np.arange(5), ids)[:, np.newaxis]
+      rows &= leaves_alone != lingvo_optimizers.TABLES
+      if leaves_alone:
+        applied.values = [
+          np.where(rows, new, old) if new.shape == dense.shape else new
+          for new, old in zip(applied.values, before, strict=True)
+        ]
+    tables.append(applied.values[0])
+  return tables
+
+
+def _pattern(weight: Weight) -> np.ndarray:
+  """Returns values for a weight that no initial value of a slot has."""
+  size = int(np.prod(weight.shape))
+  return (
+    (0.5 + np.arange(size) / max(size, 1))
+    .reshape(weight.shape)
+    .astype(
+      lingvo_runtime.module('tensorflow').as_dtype(weight.dtype).as_numpy_dtype
+    )
+  )
+
+
+def _read(variable: Any) -> Any:
+  tf = lingvo_runtime.module('tensorflow')
+  return tf.raw_ops.ReadVariableOp(
+    resource=variable.handle, dtype=variable.dtype
+  )
+
+
+@contextlib.contextmanager
+def _in_lingvo() -> Iterator[None]:
+  """The contexts in which optimizers are built and called."""
+  with lingvo_runtime.eager_flag(True), lingvo_runtime.cluster():
+    yield
