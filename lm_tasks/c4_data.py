@@ -1,0 +1,145 @@
+"""The C4 corpus for language models, as in `paxml.tasks.lm.params.c4`.
+
+`C4UnsupervisedDataset` is a mixin of experiments: it has `datasets()`, and the
+class attributes of Pax's class of that name.
+
+    class C4SpmdAdam(TransformerLmSpmdAdam, c4_data.C4UnsupervisedDataset):
+      MAX_SEQ_LEN = 2048
+
+An experiment that does not inherit from it calls `train_input` and
+`eval_input`. Importing this module loads neither SeqIO nor TensorFlow.
+"""
+
+import math
+
+import jax
+
+from adaptors.seqio_input import LanguageModelFeatures, SeqIOInput
+from pax_compat import base_experiment
+from pax_compat.config import Config
+
+TRAIN_MIXTURE = 'c4_lm_v301_gpt'
+EVAL_MIXTURE = 'c4_lm_v301_gpt_eval_tokenized'
+TRAIN_SPLIT = 'train2'
+EVAL_SPLIT = 'validation_tokenized_5662seqs'
+
+# The first id of a row, and the last label.
+_BOS_ID, _EOS_ID = 0, 1
+
+
+class C4UnsupervisedDataset(base_experiment.BaseExperiment):
+  """Packed training rows of C4, and the tokenized validation rows of MLPerf.
+
+  The class of this name in `paxml.tasks.lm.params.c4`.
+
+  Attributes:
+    PERCORE_BATCH_SIZE: rows of a batch per device; may be a fraction.
+    PERCORE_EVAL_BATCH_SIZE: the same in evaluation; None for
+      `PERCORE_BATCH_SIZE`.
+    MAX_SEQ_LEN: tokens of a row.
+    TRAINING_SEED: seed of shuffling.
+    TRAINING_NUM_BATCHES_TO_SKIP: batches skipped at the start of training.
+    TRAIN_MIXTURE: SeqIO task or mixture for training.
+    EVAL_MIXTURE: the same for evaluation.
+  """
+
+  PERCORE_BATCH_SIZE = 1
+  PERCORE_EVAL_BATCH_SIZE = None
+  MAX_SEQ_LEN = 1024
+  TRAINING_SEED = 9876
+  TRAINING_NUM_BATCHES_TO_SKIP = None
+  TRAIN_MIXTURE = TRAIN_MIXTURE
+  EVAL_MIXTURE = EVAL_MIXTURE
+
+  def datasets(self) -> list[Config]:
+    """Returns the training and the validation data."""
+    eval_batch_size = self.PERCORE_EVAL_BATCH_SIZE
+    if eval_batch_size is None:
+      eval_batch_size = self.PERCORE_BATCH_SIZE
+    return [
+      train_input(
+        mixture_name=self.TRAIN_MIXTURE,
+        seq_len=self.MAX_SEQ_LEN,
+        input_random_seed=self.TRAINING_SEED,
+        num_batches_to_skip=self.TRAINING_NUM_BATCHES_TO_SKIP,
+        **batch_sizes(self.PERCORE_BATCH_SIZE),
+      ),
+      eval_input(
+        mixture_name=self.EVAL_MIXTURE,
+        seq_len=self.MAX_SEQ_LEN,
+        num_batches_to_skip=self.TRAINING_NUM_BATCHES_TO_SKIP,
+        **batch_sizes(eval_batch_size),
+      ),
+    ]
+
+
+def train_input(*, seq_len: int, **fields) -> Config:
+  """Returns the config of the training data: packed, shuffled, endless.
+
+  Args:
+    seq_len: tokens of a row.
+    **fields: other fields of the input, such as `batch_size`.
+  """
+  return _input(pack=True, seq_len=seq_len).set(
+    **{
+      'name': 'C4Train',
+      'mixture_name': TRAIN_MIXTURE,
+      'split_name': TRAIN_SPLIT,
+      'is_training': True,
+      'repeat': True,
+      'drop_remainder': True,
+      'input_random_seed': C4UnsupervisedDataset.TRAINING_SEED,
+      **fields,
+    }
+  )
+
+
+def eval_input(*, seq_len: int, **fields) -> Config:
+  """Returns the config of the validation data: one example per row, once.
+
+  Args:
+    seq_len: tokens of a row.
+    **fields: other fields of the input, such as `batch_size`.
+  """
+  return _input(pack=False, seq_len=seq_len).set(
+    **{
+      'name': 'C4Validation',
+      'mixture_name': EVAL_MIXTURE,
+      'split_name': EVAL_SPLIT,
+      'is_training': False,
+      'repeat': False,
+      'drop_remainder': False,
+      'reset_for_eval': True,
+      'input_random_seed': 4321,
+      **fields,
+    }
+  )
+
+
+def _input(*, pack: bool, seq_len: int) -> Config:
+  return SeqIOInput.config(
+    task_feature_lengths={'targets': seq_len},
+    feature_converter=LanguageModelFeatures(
+      pack=pack, bos_id=_BOS_ID, reverse_bos_padding=True, eos_id=_EOS_ID
+    ),
+    use_cached=False,
+    annotate_padding_fields=True,
+  )
+
+
+def batch_sizes(percore_batch_size: float) -> dict[str, int]:
+  """Returns `batch_size` and `num_infeed_hosts` of an input, as Pax does.
+
+  Args:
+    percore_batch_size: rows per device. A fraction means that devices share
+      rows: 0.5 is one row for two devices.
+  """
+  devices = jax.local_device_count()
+  total = int(percore_batch_size * devices * jax.process_count() + 1e-6)
+  if percore_batch_size >= 1:
+    size = math.ceil(percore_batch_size) * devices
+  elif jax.process_count() > 1:
+    size = devices
+  else:
+    return {'batch_size': total, 'num_infeed_hosts': 1}
+  return {'batch_size': size, 'num_infeed_hosts': total // size}
