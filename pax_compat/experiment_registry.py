@@ -15,9 +15,10 @@ from collections.abc import Collection
 
 from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
-from pax_compat.experiments import native_params, source_scan
+from pax_compat.experiments import native_options, native_params, source_scan
 
 KIND = 'native'
+OPTIONS = native_options.NativeOptions
 
 _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
 
@@ -62,7 +63,6 @@ def find(
   Raises:
     UserError: the name is ambiguous, or its module does not import.
   """
-  del options
   module, _, cls = name.rpartition('.')
   name = native_params.public_name(module, cls) if module else name
   matches = _matches(name, _experiments)
@@ -81,7 +81,7 @@ def find(
   if not matches:
     return None
   [found] = matches
-  return _experiments[found]()
+  return options.of(OPTIONS).applied(_experiments[found]())
 
 
 def names(options: SourceOptions) -> dict[str, str]:
