@@ -60,7 +60,9 @@ class C4Input(SeqIOInput):
     if not spec.is_tokenized:
       vocabulary = c4_pipeline.read_vocabulary(
         self.vocabulary_path
-        or c4_pipeline.vocabulary_in(source.tfds_dataset.data_dir)
+        or c4_pipeline.vocabulary_in(source.tfds_dataset.data_dir),
+        # Cached tokens can be read without the vocabulary.
+        at_first_use=self.use_cached,
       )
     return c4_pipeline.make_task(
       self.mixture_name, spec, source=source, vocabulary=vocabulary
@@ -194,7 +196,11 @@ def _input(*, pack: bool, seq_len: int) -> Config:
   return C4Input.config(
     task_feature_lengths={'targets': seq_len},
     feature_converter=LanguageModelFeatures(
-      pack=pack, bos_id=_BOS_ID, reverse_bos_padding=True, eos_id=_EOS_ID
+      pack=pack,
+      bos_id=_BOS_ID,
+      reverse_bos_padding=True,
+      eos_id=_EOS_ID,
+      labels_cross_segments=True,
     ),
     use_cached=False,
     annotate_padding_fields=True,

@@ -133,13 +133,19 @@ def vocabulary_in(tfds_data_dir: str) -> str:
   return public
 
 
-def read_vocabulary(path: str) -> Any:
-  """Returns a `seqio.SentencePieceVocabulary`, after reading its file.
+def read_vocabulary(path: str, *, at_first_use: bool = False) -> Any:
+  """Returns a `seqio.SentencePieceVocabulary`.
+
+  Args:
+    path: its file.
+    at_first_use: whether the file is not read now.
 
   Raises:
     UserError: the file cannot be read, or is not a SentencePiece model.
   """
   vocabulary = lingvo_runtime.seqio().SentencePieceVocabulary(path)
+  if at_first_use:
+    return vocabulary
   tf = lingvo_runtime.tensorflow()
   try:
     vocabulary.load_model()

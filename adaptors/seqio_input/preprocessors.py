@@ -55,32 +55,39 @@ def reduce_concat_tokens(
 
 
 def split_tokens_to_targets_length(
-  dataset: Any, sequence_length: Mapping[str, int]
+  dataset: Any,
+  sequence_length: Mapping[str, int],
+  output_features: Mapping[str, Any],
 ) -> Any:
   """Splits the targets of each example into examples of the targets' length.
 
   The last one of an example may be shorter. Empty examples and other features
-  are dropped.
+  are dropped. Features that get an EOS later are one token shorter.
 
-  >>> tf = lingvo_runtime.tensorflow()
-  >>> whole = {'targets': [5, 6, 7, 8, 9]}
-  >>> dataset = tf.data.Dataset.from_tensors(whole)
-  >>> rows = split_tokens_to_targets_length(dataset, {'targets': 2})
+  >>> seqio, tf = lingvo_runtime.seqio(), lingvo_runtime.tensorflow()
+  >>> whole = tf.data.Dataset.from_tensors({'targets': [5, 6, 7, 8, 9]})
+  >>> feature = seqio.Feature(seqio.ByteVocabulary(), add_eos=False)
+  >>> rows = split_tokens_to_targets_length(
+  ...   whole, {'targets': 2}, {'targets': feature}
+  ... )
   >>> [row['targets'].tolist() for row in rows.as_numpy_iterator()]
   [[5, 6], [7, 8], [9]]
 
   Args:
     dataset: `tf.data.Dataset` of examples with the feature `targets` [n].
     sequence_length: the length of `targets`.
+    output_features: the `seqio.Feature` of `targets`.
 
   Raises:
-    UserError: the length of `targets` is not given.
+    UserError: the length of `targets` is not given, or too small.
   """
-  length = (sequence_length or {}).get('targets')
-  if not length:
+  length = (sequence_length or {}).get('targets', 0)
+  length -= int(output_features['targets'].add_eos)
+  if length < 1:
     raise errors.UserError(
       'split_tokens_to_targets_length: there is no length of targets to split'
-      " to; expected task_feature_lengths={'targets': 1024} or another length"
+      f' to in {sequence_length}; expected'
+      " task_feature_lengths={'targets': 1024} or another length"
     )
   tf = lingvo_runtime.tensorflow()
 

@@ -121,13 +121,24 @@ class Source:
     known = set()
     with self.user_errors('cannot be read'):
       for task in tasks_of(self.provider):
-        known.update(task.splits)
+        known.update(self._splits(task))
     # TFDS also supports slices of a split, such as `train[:90%]`.
     if known and self.split.split('[')[0] not in known:
       raise errors.UserError(
         f'{self.label}: {self.provider.name} has no split {self.split!r}'
         + errors.did_you_mean(self.split, known)
       )
+
+  def _splits(self, task: Any) -> list[str]:
+    """Returns a task's splits; those of its cache, if that is read."""
+    if not (self.use_cached and task.supports_caching and task.cache_dir):
+      return list(task.splits)
+    infos = lingvo_runtime.tensorflow().io.gfile.glob(
+      os.path.join(task.cache_dir, 'info.*.json')
+    )
+    return [
+      os.path.basename(x).split('.', 1)[1][: -len('.json')] for x in infos
+    ]
 
   def _check_cached(self):
     dirs = lingvo_runtime.seqio().utils.get_global_cache_dirs()
