@@ -103,20 +103,20 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
       data; None: they are made from the text.
   """
 
-  PERCORE_BATCH_SIZE = 1
-  PERCORE_EVAL_BATCH_SIZE = None
+  PERCORE_BATCH_SIZE: float = 1
+  PERCORE_EVAL_BATCH_SIZE: float | None = None
   MAX_SEQ_LEN = 1024
   TRAINING_SEED = 9876
-  TRAINING_NUM_BATCHES_TO_SKIP = None
+  TRAINING_NUM_BATCHES_TO_SKIP: int | None = None
   TRAIN_MIXTURE = TRAIN_MIXTURE
   EVAL_MIXTURE = EVAL_MIXTURE
   TRAIN_SPLIT = TRAIN_SPLIT
   EVAL_SPLIT = EVAL_SPLIT
-  TFDS_DATA_DIR = None
-  TRAIN_TFDS_NAME = None
-  EVAL_TFDS_NAME = None
-  VOCABULARY_PATH = None
-  CACHE_DIR = None
+  TFDS_DATA_DIR: str | None = None
+  TRAIN_TFDS_NAME: str | None = None
+  EVAL_TFDS_NAME: str | None = None
+  VOCABULARY_PATH: str | None = None
+  CACHE_DIR: str | None = None
 
   def datasets(self) -> list[Config]:
     """Returns the training and the validation data."""

@@ -4,7 +4,8 @@ The decorator `register` registers a class by the name `module.Class`. An
 installed package may define another prefix for its modules (see
 `native_params`). An unambiguous suffix of the name is valid too, and so is the
 name without the component `params`, as in Pax: `tasks.lm.params.c4.Model` is
-also `lm.c4.Model` and `c4.Model`.
+also `lm.c4.Model` and `c4.Model`. Pax's prefix is valid, too:
+`paxml.tasks.lm.params.c4.Model`.
 """
 
 import importlib.util
@@ -19,6 +20,8 @@ from pax_compat.experiments import native_options, native_params, source_scan
 
 KIND = 'native'
 OPTIONS = native_options.NativeOptions
+# Names of experiments in Pax begin with its package.
+_PAX_PREFIX = 'paxml.'
 
 _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
 
@@ -63,6 +66,7 @@ def find(
   Raises:
     UserError: the name is ambiguous, or its module does not import.
   """
+  name = name.removeprefix(_PAX_PREFIX)
   module, _, cls = name.rpartition('.')
   name = native_params.public_name(module, cls) if module else name
   matches = _matches(name, _experiments)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from absl import logging
 
 from pax_compat import base_experiment, errors
+from pax_compat.experiments import class_attributes
 from pax_compat.experiments import options as options_lib
 
 GROUP = 'pax_compat.experiment_sources'
@@ -28,10 +29,13 @@ class SourceOptions:
 
   Attributes:
     import_modules: modules that register experiments, to import first.
+    attributes: changes of the experiment's class attributes, such as
+      `MODEL_DIMS=64`; see `class_attributes.changed`.
     own: the options of the sources, at most one of each class.
   """
 
   import_modules: tuple[str, ...] = ()
+  attributes: tuple[str, ...] = ()
   own: tuple[options_lib.Options, ...] = ()
 
   def of(self, kind: type[_Own]) -> _Own:
@@ -53,6 +57,8 @@ class ExperimentSource(Protocol):
     KIND: the kind of its experiments in messages, such as 'native'.
     OPTIONS: the class of its options, which become flags; None for no options.
       Optional.
+    CHANGES_ATTRIBUTES: whether `find` applies `options.attributes`. Optional;
+      otherwise they are applied to the class of the experiment.
   """
 
   KIND: str
@@ -143,7 +149,9 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
     experiment = source.find(name, options)
     if experiment is not None:
       _check_options(name, source, options)
-      return experiment
+      if getattr(source, 'CHANGES_ATTRIBUTES', False):
+        return experiment
+      return class_attributes.changed(experiment, options.attributes)
     known.update(source.names(options))
   raise errors.UserError(
     f'no experiment is called {name!r}' + errors.did_you_mean(name, known)

@@ -8,9 +8,11 @@ from adaptors import lingvo_runtime
 from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
 from pax_compat import base_experiment, experiment_sources
+from pax_compat.experiments import class_attributes
 
 KIND = LingvoOptions.KIND
 OPTIONS = LingvoOptions
+CHANGES_ATTRIBUTES = True  # Of the registered class.
 
 claims = lookup.claims
 import_module = lookup.import_module
@@ -37,6 +39,7 @@ def find(
     model_params = lookup.find_model_params(name, options)
   if model_params is None:
     return None
+  model_params = class_attributes.changed(model_params, options.attributes)
   base = lingvo_runtime.module('lingvo.core.base_model_params')
   if isinstance(model_params, base.MultiTaskModelParams):
     from adaptors.experiments import lingvo_multi_task

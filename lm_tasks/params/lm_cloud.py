@@ -1,32 +1,106 @@
 """Language models of many sizes on synthetic data, for cloud accelerators.
 
-They measure the cost of a model size on a mesh; the task they learn is to
-count. On a laptop's CPU try `LmCloudSpmdTest`:
+The experiments of `paxml.tasks.lm.params.lm_cloud`, with their numbers. They
+measure the cost of a model size on a mesh; the task they learn is to count. On
+a laptop's CPU try `LmCloudSpmdTest`, or shrink another one by its class
+attributes:
 
-    python -m pax_compat.main --exp=tasks.lm.params.lm_cloud.LmCloudSpmdTest \
-      --job_log_dir=/tmp/lm_cloud
+    python -m pax_compat.main --exp=tasks.lm.params.lm_cloud.LmCloudSpmd2B \
+      --attr=NUM_LAYERS=2 --attr=MODEL_DIMS=128 --attr=HIDDEN_DIMS=512 \
+      --attr=ICI_MESH_SHAPE=[1,1,1] --job_log_dir=/tmp/lm_cloud
 
 The global batch is `PERCORE_BATCH_SIZE` times the number of devices, which is
-the product of `ICI_MESH_SHAPE`.
+the product of `ICI_MESH_SHAPE` and `DCN_MESH_SHAPE`.
 """
 
-from lm_tasks.transformer_lm import (
-  SyntheticData,
-  TransformerLm,
-  TransformerLmAdam,
-)
-from pax_compat import experiment_registry, layers, optimizers
+import math
+
+import jax
+import jax.numpy as jnp
+
+from lm_tasks import model_params, synthetic_lm
+from pax_compat import base_experiment, experiment_registry, layers
+from pax_compat.config import Config
+
+_SAVE_CONTEXT = layers.AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+
+
+class SyntheticDataset(base_experiment.BaseExperiment):
+  """Synthetic rows, to measure a model's speed and memory.
+
+  Class attributes:
+    PERCORE_BATCH_SIZE: rows of a batch per device; may be a fraction.
+    MAX_SEQ_LEN: tokens of a row.
+    VOCAB_SIZE: number of tokens.
+    EVAL_BATCHES: batches of an evaluation.
+  """
+
+  PERCORE_BATCH_SIZE: float = 16
+  MAX_SEQ_LEN = 1024
+  VOCAB_SIZE = 32000
+  EVAL_BATCHES = 10
+
+  def datasets(self) -> list[Config]:
+    """Returns an endless training set and a finite eval set."""
+    common = dict(
+      batch_size=math.ceil(self.PERCORE_BATCH_SIZE * jax.local_device_count()),
+      seq_len=self.MAX_SEQ_LEN,
+      vocab_size=self._num_tokens(),
+    )
+    data = synthetic_lm.SyntheticLmInput
+    return [
+      data.config(name='train', is_training=True, **common),
+      data.config(
+        name='dev',
+        input_random_seed=1,
+        num_batches=self.EVAL_BATCHES,
+        reset_for_eval=True,
+        **common,
+      ),
+    ]
+
+  def _num_tokens(self) -> int:
+    return self.VOCAB_SIZE
+
+
+class _Mlp(model_params.ClassificationModelAdam, SyntheticDataset):
+  """Eight products on 8 devices; the weights are not sharded."""
+
+  MESH_SHAPE = [8, 1, 1]
+  MLP_WEIGHT_SHARDING = [-1, -1]
+  SOFTMAX_WEIGHT_SHARDING = [-1, -1]
+
+  def _num_tokens(self) -> int:
+    return self.INPUT_DIM
 
 
 @experiment_registry.register
-class LmCloudTransformerAdam(TransformerLmAdam, SyntheticData):
+class LargeMlp(_Mlp):
+  """Eight products of 4,096 and 7,168 dims on 8 devices."""
+
+  HIDDEN_DIM = 7168
+
+
+@experiment_registry.register
+class SmallMlp(_Mlp):
+  """Eight products of 1,024 dims on 8 devices."""
+
+  INPUT_DIM = 1024
+  OUTPUT_DIM = 1024
+  HIDDEN_DIM = 1024
+
+
+@experiment_registry.register
+class LmCloudTransformerAdam(
+  model_params.TransformerLmPmapAdam, SyntheticDataset
+):
   """32 layers and 0.4 billion parameters, replicated on every device."""
 
-  NUM_LAYERS = 32
-  NUM_HEADS = 16
-  DIMS_PER_HEAD = None
-  MODEL_DIMS = 1024
-  HIDDEN_DIMS = MODEL_DIMS * 4
+  def task(self) -> Config:
+    """Returns the language model and its training settings."""
+    task = super().task()
+    task.train.learner.repeat_prefix_sep = '_'
+    return task
 
 
 @experiment_registry.register
@@ -41,19 +115,26 @@ class LmCloudTransformerAdamLimitSteps(LmCloudTransformerAdam):
   """LmCloudTransformerAdam with ten layers, for 2,000 steps."""
 
   NUM_LAYERS = 10
-  NUM_TRAIN_STEPS = 2000
+
+  def task(self) -> Config:
+    """Returns the language model and its training settings."""
+    task = super().task()
+    task.train.num_train_steps = 2000
+    return task
 
 
-class LmCloudSpmd(TransformerLm, SyntheticData):
+class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
   """A repeated layer in bfloat16, sharded over a mesh, trained with Adam."""
 
   ACTIVATION_CLS = layers.GELU
   USE_REPEATED_LAYER = True
 
-  def _optimizer(self):
-    return optimizers.Adam.config(
-      beta1=0.9, beta2=0.99, weight_decay=self.WEIGHT_DECAY
-    )
+  def task(self) -> Config:
+    """Returns the language model and its training settings."""
+    task = super().task()
+    model_params.set_default_adam(task, self.LEARNING_RATE, self.WEIGHT_DECAY)
+    task.train.learner.repeat_prefix_sep = '_'
+    return task
 
 
 @experiment_registry.register
@@ -83,7 +164,11 @@ class LmCloudSpmd2B(LmCloudSpmd):
 class LmCloudSpmd2BLimitSteps(LmCloudSpmd2B):
   """LmCloudSpmd2B for 300 steps."""
 
-  NUM_TRAIN_STEPS = 300
+  def task(self) -> Config:
+    """Returns the language model and its training settings."""
+    task = super().task()
+    task.train.num_train_steps = 300
+    return task
 
 
 @experiment_registry.register
@@ -94,7 +179,7 @@ class LmCloudSpmd32B(LmCloudSpmd):
   NUM_LAYERS = 40
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+  CHECKPOINT_POLICY = _SAVE_CONTEXT
   ICI_MESH_SHAPE = [1, 16, 4]
 
 
@@ -106,7 +191,7 @@ class LmCloudSpmd64B(LmCloudSpmd):
   NUM_LAYERS = 51
   MODEL_DIMS = 10240
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+  CHECKPOINT_POLICY = _SAVE_CONTEXT
   ICI_MESH_SHAPE = [1, 16, 8]
 
 
@@ -164,3 +249,71 @@ class LmCloudSpmdMultislice2B(LmCloudSpmd):
   HIDDEN_DIMS = MODEL_DIMS * 4
   ICI_MESH_SHAPE = [1, 4, 1]
   DCN_MESH_SHAPE = [2, 1, 1]
+
+
+class LmCloudSpmdPipeline(
+  model_params.TransformerLmSpmdPipelineAdafactor, SyntheticDataset
+):
+  """Layers in pipeline stages, in bfloat16, trained with Adam."""
+
+  ACTIVATION_CLS = layers.GELU
+
+  def task(self) -> Config:
+    """Returns the language model and its training settings."""
+    task = super().task()
+    model_params.set_default_adam(task, self.LEARNING_RATE, self.WEIGHT_DECAY)
+    return task
+
+
+@experiment_registry.register
+class LmCloudSpmdPipeline9B(LmCloudSpmdPipeline):
+  """9 billion parameters in float32: 16 stages, each on 4 devices."""
+
+  MICROBATCH_SIZE = 4
+  PERCORE_BATCH_SIZE = 8
+  NUM_STAGES = 16
+  NUM_LAYERS = 48
+  MODEL_DIMS = 4096
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  FPROP_DTYPE = jnp.float32
+  ICI_MESH_SHAPE = [16, 4, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmdPipeline175B(LmCloudSpmdPipeline):
+  """175 billion parameters: 8 hosts of 16 devices, a stage on each host."""
+
+  MICROBATCH_SIZE = 2
+  PERCORE_BATCH_SIZE = 0.75
+  NUM_STAGES = 8
+  NUM_LAYERS = 96
+  MODEL_DIMS = 12288
+  NUM_HEADS = 96
+  MAX_SEQ_LEN = 2048
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  ICI_MESH_SHAPE = [1, 1, 1, 16]
+  DCN_MESH_SHAPE = [8, 1, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmdPipelineMultislice2B(LmCloudSpmdPipeline):
+  """2 billion parameters: two slices of 4 devices, a stage on each slice."""
+
+  MICROBATCH_SIZE = 4
+  PERCORE_BATCH_SIZE = 16
+  NUM_STAGES = 2
+  NUM_LAYERS = 18
+  MODEL_DIMS = 3072
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  ICI_MESH_SHAPE = [1, 4, 1, 1]
+  DCN_MESH_SHAPE = [2, 1, 1, 1]
+  EMB_W_DATA_DIMS = ('replica', 'data')
+  STREAM_IO = True
+
+
+@experiment_registry.register
+class LmCloudSpmdPipelineMultislice2BCircular(LmCloudSpmdPipelineMultislice2B):
+  """LmCloudSpmdPipelineMultislice2B, where batches pass the stages 3 times."""
+
+  MICROBATCH_SIZE = 8
+  CIRCULAR_REPEAT = 3

@@ -16,8 +16,9 @@ cores.
 """
 
 import jax
+import jax.numpy as jnp
 
-from lm_tasks import python_docs_text, text_bytes, transformer_lm
+from lm_tasks import model_params, python_docs_text, text_bytes
 from pax_compat import (
   base_input,
   config,
@@ -28,8 +29,8 @@ from pax_compat.config import Config
 
 
 @experiment_registry.register
-class TextBytes(transformer_lm.TransformerLmAdam):
-  """Two layers on the bytes of a text, read with NumPy.
+class TextBytes(model_params.TransformerLmSpmdAdafactor):
+  """Two layers on the bytes of a text, trained with Adam, read with NumPy.
 
   `PERCORE_BATCH_SIZE` blocks of `MAX_SEQ_LEN` bytes per device.
   """
@@ -45,6 +46,8 @@ class TextBytes(transformer_lm.TransformerLmAdam):
   DIMS_PER_HEAD = None
   MODEL_DIMS = 128
   HIDDEN_DIMS = MODEL_DIMS * 4
+  FPROP_DTYPE = jnp.float32
+  COMBINE_QKV = False
 
   LEARNING_RATE = 3e-3
   WARMUP_STEPS = 30
@@ -56,6 +59,8 @@ class TextBytes(transformer_lm.TransformerLmAdam):
   def task(self) -> Config:
     """Returns the language model and its training settings."""
     task = super().task()
+    task.train.num_train_steps = self.NUM_TRAIN_STEPS
+    model_params.set_default_adam(task, self.LEARNING_RATE, self.WEIGHT_DECAY)
     task.train.learner.optimizer.lr_schedule = (
       schedules.LinearRampupCosineDecay.config(
         warmup_steps=self.WARMUP_STEPS,

@@ -23,7 +23,12 @@ _SKIP_BAD_RECORDS = flags.DEFINE_bool(
   False,
   'Skip and count damaged records of the data. By default they are errors.',
 )
-
+_ATTR = flags.DEFINE_multi_string(
+  'attr',
+  [],
+  'Set a class attribute of the experiment: --attr=MODEL_DIMS=64. May be'
+  ' repeated.',
+)
 
 # Cached, so that a source that cannot be imported is reported once.
 _option_kinds = functools.cache(experiment_sources.option_kinds)
@@ -39,6 +44,7 @@ def options() -> experiment_sources.SourceOptions:
   """Returns the options for finding an experiment, from the flags."""
   return experiment_sources.SourceOptions(
     import_modules=tuple(_IMPORT_MODULES.value),
+    attributes=tuple(_ATTR.value),
     own=tuple(map(options_lib.from_flags, _option_kinds())),
   )
 

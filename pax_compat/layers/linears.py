@@ -180,7 +180,9 @@ class FeedForward(base_layer.BaseLayer):
       ),
     )
     if self.has_bias:
-      self._create_bias(None if weights is None else weights[-1:])
+      # As the outputs that it is added to, so that it need not be moved.
+      mapping = weights if outputs.out is None else outputs.out
+      self._create_bias(None if mapping is None else mapping[-1:])
     self.create_child('activation', self.activation_tpl)
 
   def _create_bias(self, mapping):

@@ -40,7 +40,7 @@ def number(where: str, batch: int, number: int | None, size: int | None) -> int:
   return number
 
 
-def split(tree: Any, number: int) -> Any:
+def split(tree: Any, number: int, chunks: int = 1) -> Any:
   """Splits arrays [B, ...] into microbatches, [M, B / M, ...].
 
   Microbatch m has the examples m, m + M, ..., so that the sharding of a batch
@@ -48,16 +48,41 @@ def split(tree: Any, number: int) -> Any:
 
   >>> split(np.arange(6), 3).tolist()
   [[0, 3], [1, 4], [2, 5]]
+
+  With `chunks`, consecutive microbatches are of consecutive parts of a batch,
+  which may be on different devices:
+
+  >>> split(np.arange(8), 4, chunks=2).tolist()
+  [[0, 2], [4, 6], [1, 3], [5, 7]]
+
+  Args:
+    tree: arrays [B, ...].
+    number: M.
+    chunks: number of parts, a divisor of M.
   """
-  return jax.tree.map(
-    lambda x: jnp.swapaxes(x.reshape(-1, number, *x.shape[1:]), 0, 1), tree
-  )
+
+  def of(x):
+    x = x.reshape(chunks, -1, number // chunks, *x.shape[1:])
+    x = jnp.moveaxis(x, 2, 0)  # [M / chunks, chunks, B / M, ...]
+    return x.reshape(number, -1, *x.shape[3:])
+
+  return jax.tree.map(of, tree)
 
 
-def join(tree: Any) -> Any:
+def join(tree: Any, chunks: int = 1) -> Any:
   """Joins microbatches [M, B / M, ...] to [B, ...]: the inverse of `split`."""
+
+  def of(x):
+    x = jnp.moveaxis(x.reshape(-1, chunks, *x.shape[1:]), 0, 2)
+    return x.reshape(-1, *x.shape[3:])
+
+  return jax.tree.map(of, tree)
+
+
+def get(tree: Any, index: jax.Array) -> Any:
+  """Returns element `index` [] of arrays [N, ...]."""
   return jax.tree.map(
-    lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), tree
+    lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree
   )
 
 
@@ -68,7 +93,14 @@ class PerMicrobatch:
   an array, is the same for all microbatches.
   """
 
-  def __init__(self, where: str, tree: Any, batch: int, number: int | None):
+  def __init__(
+    self,
+    where: str,
+    tree: Any,
+    batch: int,
+    number: int | None,
+    chunks: int = 1,
+  ):
     """Splits the arrays of a tree.
 
     Args:
@@ -76,6 +108,7 @@ class PerMicrobatch:
       tree: of arrays and other values.
       batch: B; or M, if `number` is None.
       number: M; None if the arrays are split already.
+      chunks: see `split`.
 
     Raises:
       UserError: an array's first dimension is neither B nor 1.
@@ -83,7 +116,7 @@ class PerMicrobatch:
     leaves, self._structure = jax.tree.flatten(tree)
     self._is_split = [_is_of_batch(where, x, batch) for x in leaves]
     self._leaves = [
-      split(x, number) if is_split and number else x
+      split(x, number, chunks) if is_split and number else x
       for x, is_split in zip(leaves, self._is_split, strict=True)
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from absl import logging
 from jax.sharding import PartitionSpec
 
 from pax_compat import base_layer, errors
@@ -31,6 +32,7 @@ from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.input_checks import check_same_form
 from pax_compat.layers.pipelines import microbatches, pipeline_records
+from pax_compat.layers.pipelines.microbatch_moves import Replicated, Streamed
 from pax_compat.layers.pipelines.pipeline_schedule import Schedule
 from pax_compat.layers.template_fields import refuse_mappings
 
@@ -70,6 +72,10 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     num_microbatches: M, a divisor of B. If both this and `microbatch_size` are
       None, inputs and outputs are microbatches already: [M, B / M, ...].
     microbatch_size: examples per microbatch, instead of M.
+    stream_io: whether inputs and outputs are spread over the devices of all
+      stages, and move one stage further in each iteration, instead of being on
+      all of these devices. Saves memory, and traffic where the links between
+      stages are slow. M must be a multiple of S. Not for circular pipelines.
     checkpoint_policy: which values of a stage are saved for the backward pass;
       an `AutodiffCheckpointType` or its name. A stage's inputs are always
       saved.
@@ -92,6 +98,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   single_stage_body: Config = REQUIRED
   num_microbatches: int | None = None
   microbatch_size: int | None = None
+  stream_io: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
   unpack_summaries: bool = True
 
@@ -145,13 +152,32 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       number = splits = microbatches.number(
         where, batch, self.num_microbatches, self.microbatch_size
       )
-    given = microbatches.PerMicrobatch(where, (args, kwargs), batch, splits)
-    buffer = microbatches.split(inputs, splits) if splits else inputs
+    chunks = self.num_stages if self._streams(number) else 1
+    given = microbatches.PerMicrobatch(
+      where, (args, kwargs), batch, splits, chunks
+    )
+    buffer = microbatches.split(inputs, splits, chunks) if splits else inputs
     if self.is_initializing():
       self._initialize(buffer, given)
       return inputs
     outputs = self._pipeline(buffer, given, self._schedule(number))
-    return microbatches.join(outputs) if splits else outputs
+    return microbatches.join(outputs, chunks) if splits else outputs
+
+  def _streams(self, number: int) -> bool:
+    """Whether inputs and outputs are streamed through the stages.
+
+    Args:
+      number: M.
+    """
+    if not self.stream_io:
+      return False
+    if number % self.num_stages:
+      raise errors.UserError(
+        f'{type(self).__name__}.stream_io is True and num_stages is'
+        f' {self.num_stages}, but there are {number} microbatches; expected a'
+        ' multiple of num_stages'
+      )
+    return True
 
   def _schedule(self, number: int) -> Schedule:
     return Schedule(self.num_stages, number, self._repeats or 1)
@@ -196,29 +222,30 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     run_stages = self._run_stages(layer, variables, mutable, given)
     key = self._key()
 
+    streams = self._streams(schedule.microbatches)
+    moves = (Streamed if streams else Replicated)(schedule, self._by_stage)
+
     def iteration(carry, t):
       buffer, outputs, state = carry
-      first = _get(buffer, t % schedule.microbatches)
-      inputs = jax.tree.map(self._shift, outputs, first)
+      inputs = moves.inputs(buffer, outputs, t)
       outputs, state, records = run_stages(
         inputs,
         state,
         schedule.at(t, jnp.arange(self.num_stages)),
         None if key is None else jax.random.fold_in(key, t),
       )
-      last = schedule.at(t, self.num_stages - 1)
-      buffer = _put(buffer, jax.tree.map(lambda x: x[-1], outputs), last)
-      return (buffer, outputs, state), records
+      return (moves.store(buffer, outputs, t), outputs, state), records
 
     # Bubbles at the start run a microbatch, since they need some finite input.
     initial_outputs = jax.tree.map(
       lambda x: jnp.broadcast_to(x[:1], [self.num_stages, *x.shape[1:]]), buffer
     )
-    (outputs, _, state), records = jax.lax.scan(
+    (buffer, _, state), records = jax.lax.scan(
       iteration,
-      (buffer, initial_outputs, state),
+      (moves.loaded(buffer), initial_outputs, state),
       jnp.arange(schedule.iterations),
     )
+    outputs = moves.unloaded(buffer)
     self._store(mutable, state, records, schedule)
     return outputs
 
@@ -292,7 +319,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
   def _of_repeat(self, tree: Any, repeat: jax.Array) -> Any:
     """Returns a stage's variables of one repeat."""
-    return tree if self._repeats is None else _get(tree, repeat)
+    return tree if self._repeats is None else microbatches.get(tree, repeat)
 
   def _with_repeat(self, tree: Any, new: Any, repeat: jax.Array) -> Any:
     """Returns a stage's variables with those of one repeat replaced."""
@@ -303,16 +330,6 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       tree,
       new,
     )
-
-  def _shift(self, outputs: jax.Array, first: jax.Array) -> jax.Array:
-    """Returns the stages' next inputs: `first`, then the shifted outputs.
-
-    Written as a rotation, which compiles to a collective permute.
-    """
-    rotated = jnp.concatenate([outputs[-1:], outputs[:-1]])
-    is_first = jnp.arange(self.num_stages) == 0
-    is_first = is_first.reshape([-1] + [1] * first.ndim)
-    return self._by_stage(jnp.where(is_first, first, rotated))
 
   def _by_stage(self, x: jax.Array) -> jax.Array:
     """Constrains an array [S, ...] to the sharding of the stages."""
@@ -422,6 +439,17 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
 
   circular_repeat: int = 1
 
+  def _streams(self, number: int) -> bool:
+    if self.stream_io and self.circular_repeat > 1:
+      logging.log_first_n(
+        logging.INFO,
+        'stream_io has no effect on circular pipelines: microbatches wait'
+        ' between their repeats on the devices of all stages',
+        1,
+      )
+      return False
+    return super()._streams(number)
+
   @property
   def _repeats(self) -> int:
     return self.circular_repeat
@@ -442,31 +470,6 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
         ' sends each microbatch from the last stage back to the first'
       )
     return super()._schedule(number)
-
-
-def _get(tree: Any, index: jax.Array) -> Any:
-  """Returns element `index` [] of arrays [N, ...]."""
-  return jax.tree.map(
-    lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree
-  )
-
-
-def _put(buffer: Any, outputs: Any, step: tuple) -> Any:
-  """Returns the buffer with the outputs of the last stage, unless of a bubble.
-
-  Args:
-    buffer: [M, ...], the latest value of each microbatch.
-    outputs: [...].
-    step: of the stage, from `Schedule.at`.
-  """
-  microbatch, _, is_valid = step
-
-  def put(x, y):
-    old = jax.lax.dynamic_index_in_dim(x, microbatch, keepdims=False)
-    new = jnp.where(is_valid, y, old)
-    return jax.lax.dynamic_update_index_in_dim(x, new, microbatch, 0)
-
-  return jax.tree.map(put, buffer, outputs)
 
 
 def _check_like(where: str, inputs: Any, outputs: Any):

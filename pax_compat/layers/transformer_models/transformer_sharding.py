@@ -15,6 +15,9 @@ from pax_compat.config import Config, field_names
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
 from pax_compat.layers.embeddings.embedding_tables import Embedding
+from pax_compat.layers.embeddings.positional_embeddings import (
+  TrainablePositionalEmbedding,
+)
 from pax_compat.layers.template_fields import agreed
 
 # The tensors of `shard_stack` and `shard_vocabulary`.
@@ -28,6 +31,7 @@ _OF_STACKS = (
   'a_blnh',
   'a_egch',
   'a_egcm',
+  'a_gs',
 )
 _OF_VOCABULARIES = ('w_vd', 'a_blv', 'a_bld')
 
@@ -87,6 +91,58 @@ def canonical_shardings(
   )
 
 
+def expert_parallel_shardings(
+  *,
+  replica_axis: str,
+  data_axis: str,
+  data_expert_axis: str,
+  mdl_axis: str,
+  training_optimized: bool,
+  batch_axes: Sequence[str] | None = None,
+  seq_axis: str | None = None,
+  **mesh: Sequence[int] | Sequence[str] | None,
+) -> dict[str, Any]:
+  """Returns a sharding with an axis of experts, as `canonical_shardings`.
+
+  Experts are sharded over the axis `data_expert_axis`; all other weights are
+  sharded over it and the data axis together, and batches over it, too.
+
+  Args:
+    replica_axis: name of the replica axis of the mesh.
+    data_axis: of the data axis.
+    data_expert_axis: of the axis of experts.
+    mdl_axis: of the model axis.
+    training_optimized: see `canonical_shardings`.
+    batch_axes: see there.
+    seq_axis: see there.
+    **mesh: `ici_mesh_shape`, `dcn_mesh_shape` and `mesh_axis_names`, as there.
+  """
+  batch = tuple(batch_axes or (replica_axis, data_axis, data_expert_axis))
+  data: tuple[str, ...] = (data_axis, data_expert_axis)
+  if seq_axis is not None:
+    data = (*data, seq_axis)
+  per_token = [batch, seq_axis, mdl_axis]
+  groups = (replica_axis, data_axis)
+  return dict(
+    **mesh,
+    w_df=[data, mdl_axis],
+    w_dnh=[data, mdl_axis, None],
+    w_emh=[data_expert_axis, data_axis, mdl_axis],
+    w_vd=[mdl_axis, data],
+    a_bld=per_token if training_optimized else [batch, None, None],
+    a_blf=per_token,
+    a_blnh=[*per_token, None],
+    a_blv=per_token,
+    a_egch=[data_expert_axis, data_axis, None, mdl_axis],
+    a_egcm=(
+      [data_expert_axis, groups, None, mdl_axis]
+      if training_optimized
+      else [batch, None, None, None]
+    ),
+    a_gs=[batch, None],
+  )
+
+
 class Templates(NamedTuple):
   """Names of a model's fields whose templates are sharded.
 
@@ -118,6 +174,22 @@ class TransformerModel(base_layer.BaseLayer):
       `lm_p`, modified.
     """
     return cls.set_custom_sharding_params(lm_p, **canonical_shardings(**axes))
+
+  @classmethod
+  def set_sharding_params_with_expert_parallelism(
+    cls, lm_p: Config, **axes
+  ) -> Config:
+    """Shards a model over a mesh with an additional axis, for experts.
+
+    Args:
+      lm_p: config of this class.
+      **axes: see `expert_parallel_shardings`.
+
+    Returns:
+      `lm_p`, modified.
+    """
+    shardings = expert_parallel_shardings(**axes)
+    return cls.set_custom_sharding_params(lm_p, **shardings)
 
   @classmethod
   def set_custom_sharding_params(cls, lm_p: Config, **shardings) -> Config:
@@ -171,11 +243,12 @@ def shard_model(
       f'{model.cls.__name__} has no tensor {name!r} to shard'
       + errors.did_you_mean(name, known)
     )
-  model.set(
+  mesh = dict(
     ici_mesh_shape=ici_mesh_shape,
     dcn_mesh_shape=dcn_mesh_shape,
     mesh_axis_names=mesh_axis_names,
   )
+  model.set(**mesh)
 
   def templates(names):
     tpls = (getattr(model, name) for name in names)
@@ -187,10 +260,14 @@ def shard_model(
   for tpl in templates(fields.stacks):
     shard_stack(tpl, **mappings(_OF_STACKS))
   for tpl in templates(fields.vocabularies):
-    shard_vocabulary(tpl, **mappings(_OF_VOCABULARIES))
+    shard_vocabulary(tpl.set(**mesh), **mappings(_OF_VOCABULARIES))
   for tpl in templates(fields.positions):
-    # The weight of a learned embedding; sinusoids have no weight.
-    _set(tpl.weight_split_dims_mapping, wt=tensors.get('w_df'))
+    if issubclass(tpl.cls, TrainablePositionalEmbedding):
+      _set(tpl.weight_split_dims_mapping, wt=tensors.get('w_df'))
+      _set(
+        tpl.activation_split_dims_mapping,
+        emb_out_split_dims_mapping=tensors.get('a_bld'),
+      )
   return model
 
 
@@ -206,6 +283,7 @@ def shard_stack(
   a_blnh: SplitDimsMapping = None,
   a_egch: SplitDimsMapping = None,
   a_egcm: SplitDimsMapping = None,
+  a_gs: SplitDimsMapping = None,
 ):
   """Sets the split mappings of a stack's layers.
 
@@ -222,6 +300,7 @@ def shard_stack(
     a_blnh: of queries, keys and values.
     a_egch: of the experts' hidden layers.
     a_egcm: of the experts' inputs and outputs.
+    a_gs: of the tokens in groups; None shards groups as experts, over `a_egch`.
   """
   for inner in ('pipeline_stage', 'block'):
     if inner in field_names(stack):
@@ -239,12 +318,12 @@ def shard_stack(
         ffn1=w_df and w_df[::-1],
       )
       _set(feed_forward.activation_split_dims_mapping, ffn0=a_blf, ffn1=a_bld)
-      _shard_experts(feed_forward, w_emh, a_egch, a_egcm)
-  if 'moe_layers' in field_names(stack) and stack.moe_layers:
-    _shard_experts(stack.moe_layer_tpl, w_emh, a_egch, a_egcm)
+      _shard_experts(feed_forward, w_emh, a_egch, a_egcm, a_gs)
+  if 'moe_layer_tpl' in field_names(stack):
+    _shard_experts(stack.moe_layer_tpl, w_emh, a_egch, a_egcm, a_gs)
 
 
-def _shard_experts(experts: Config, w_emh, a_egch, a_egcm):
+def _shard_experts(experts: Config, w_emh, a_egch, a_egcm, a_gs):
   """Sets the split mappings of a mixture of experts; of other layers, none.
 
   Groups are sharded over the axes of experts, so that dispatch and combine
@@ -258,8 +337,9 @@ def _shard_experts(experts: Config, w_emh, a_egch, a_egcm):
       ehm=[w_emh[0], w_emh[2], w_emh[1]],
     )
   activations = experts.activation_split_dims_mapping
+  axes = a_gs and a_gs[0]
   if a_egch is not None:
-    axes = a_egch[0]
+    axes = axes or a_egch[0]
     _set(
       activations,
       gs=[axes, None],
@@ -269,8 +349,13 @@ def _shard_experts(experts: Config, w_emh, a_egch, a_egcm):
       egch=a_egch,
     )
   if a_egcm is not None:
-    gsm = [a_egcm[0], None, a_egcm[3]]
-    _set(activations, gsm=gsm, egcm=a_egcm, gecm=a_egcm)
+    experts, groups, slots, dims = a_egcm
+    _set(
+      activations,
+      gsm=[experts if a_gs is None else a_gs[0], None, dims],
+      egcm=a_egcm,
+      gecm=a_egcm if a_gs is None else [groups, experts, slots, dims],
+    )
 
 
 def _shard_attention(attention: Config, w_dnh, a_bld, a_blh, a_blnh):
@@ -317,6 +402,9 @@ def shard_vocabulary(
     tpl.weight_split_dims_mapping,
     wt=w_vd if embeds or w_vd is None else w_vd[::-1],
   )
+  if w_vd is not None and 'lookup_style' in field_names(tpl):
+    # As in Pax. The product does not move the table, which is sharded.
+    tpl.lookup_style = 'matmul'
   logits = None if issubclass(tpl.cls, Embedding) else a_blv
   _set(
     tpl.activation_split_dims_mapping,

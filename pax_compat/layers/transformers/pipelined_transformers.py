@@ -30,6 +30,8 @@ class PipelinedTransformer(base_layer.BaseLayer):
     pipeline_microbatch_size: examples per microbatch, instead.
     circular_repeat: number of times that a microbatch passes all stages, each
       time with other layers.
+    stream_io: whether the batch is spread over the devices of all stages; see
+      `LayerwiseShardablePipelined`.
     checkpoint_policy: which values of a stage are saved for the backward pass;
       an `AutodiffCheckpointType` or its name. Its input is always saved.
     unpack_summaries: whether each layer has separate summaries.
@@ -65,6 +67,7 @@ class PipelinedTransformer(base_layer.BaseLayer):
   num_pipeline_microbatches: int | None = None
   pipeline_microbatch_size: int | None = None
   circular_repeat: int = 1
+  stream_io: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
   unpack_summaries: bool = True
   model_dims: int | None = None
@@ -101,6 +104,7 @@ class PipelinedTransformer(base_layer.BaseLayer):
       ),
       num_microbatches=self.num_pipeline_microbatches,
       microbatch_size=self.pipeline_microbatch_size,
+      stream_io=self.stream_io,
       checkpoint_policy=self.checkpoint_policy,
       unpack_summaries=self.unpack_summaries,
     )

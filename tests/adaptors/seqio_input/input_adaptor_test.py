@@ -5,13 +5,14 @@ import json
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.seqio_input import converters
 from adaptors.seqio_input.reading import host_rows
-from lm_tasks import transformer_lm
+from lm_tasks import model_params
 from pax_compat import errors
 from pax_compat.experiments import resolved
 from pax_compat.trainer import run
@@ -326,10 +327,17 @@ def test_configs_do_not_import_tensorflow():
 def test_a_language_model_trains_and_is_evaluated(tmp_path):
   lengths = {'inputs': 4, 'targets': 4}
 
-  class Tiny(transformer_lm.TransformerLmAdam):
+  class Tiny(model_params.TransformerLmSpmdAdafactor):
     VOCAB_SIZE, MODEL_DIMS, HIDDEN_DIMS, NUM_LAYERS = 259, 8, 16, 1
     NUM_HEADS, DIMS_PER_HEAD, MAX_SEQ_LEN, LEARNING_RATE = 2, None, 8, 0.05
-    NUM_TRAIN_STEPS, EVAL_INTERVAL_STEPS, SUMMARY_INTERVAL_STEPS = 12, 6, 1
+    EVAL_INTERVAL_STEPS, SUMMARY_INTERVAL_STEPS = 6, 1
+    FPROP_DTYPE = jnp.float32
+
+    def task(self):
+      task = super().task()
+      model_params.set_default_adam(task, self.LEARNING_RATE, 1e-3)
+      task.train.num_train_steps = 12
+      return task
 
     def datasets(self):
       train = testing.config(
