@@ -14,15 +14,27 @@ from tests import golden
 from tests.adaptors.translate import stock_golden_test
 
 _PACKAGES = ('lm.python_docs.', 'tasks.lm.params.')
+_MODULES_OF_PAX = tuple(
+  f'tasks.lm.params.{name}.' for name in ('c4', 'c4_multislice', 'lm_cloud')
+)
+_OF_PAX = tuple(
+  f'tasks.lm.params.lm_cloud.{name}'
+  for name in ('LmCloudSpmd2B', 'LmCloudTransformerAdamTest')
+)
 _OPTIONS = experiment_sources.SourceOptions()
 
 
 def names() -> list[str]:
-  """Returns the names of the experiments that come with data."""
+  """Returns the names of the experiments that come with data.
+
+  Of those that are held against Pax (`lm_tasks.params.pax_test`), some.
+  """
   return [
     name
     for name in experiment_sources.names(_OPTIONS)
-    if name.startswith(_PACKAGES)
+    if name in _OF_PAX
+    or name.startswith(_PACKAGES)
+    and not name.startswith(_MODULES_OF_PAX)
   ]
 
 

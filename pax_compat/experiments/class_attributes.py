@@ -103,12 +103,9 @@ def _value(cls: type, name: str, text: str, old: Any) -> Any:
 
 
 def _is_dtype(value: type) -> bool:
-  try:
-    np.dtype(value)
-  except TypeError:
-    return False
-  # NumPy takes any other class for the dtype of Python objects.
-  return np.dtype(value) != np.dtype(object)
+  """Whether a class is a scalar type of NumPy or JAX."""
+  of_jax = isinstance(getattr(value, 'dtype', None), np.dtype)
+  return of_jax or issubclass(value, np.generic)
 
 
 def _annotation(cls: type, name: str) -> Any:

@@ -56,16 +56,11 @@ def test_the_command_of_the_readme_trains(tmp_path):
     _README.read_text('utf-8'),
     re.M,
   )
-  small = [
-    f'--set=datasets[{i}].{field}'
-    for i in (0, 1)
-    for field in ('seq_len=16', 'vocab_size=64')
-  ]
   done = trainer_runs.main(
     *flags,
-    *small,
     f'--job_log_dir={tmp_path}',
-    '--set=task.model.lm_tpl.vocab_size=64',
+    '--attr=MAX_SEQ_LEN=16',
+    '--attr=VOCAB_SIZE=64',
     '--set=task.train.summary_interval_steps=1',
     '--set=task.train.learner.optimizer.lr_schedule.warmup_steps=5',
   )

@@ -99,7 +99,7 @@ FEED_FORWARD = {
   'ff_layer/ffn_layer1/linear/w': DF,
   'ff_layer/ffn_layer1/bias/b': ['mdl'],
   'ff_layer/ffn_layer2/linear/w': FD,
-  'ff_layer/ffn_layer2/bias/b': ['data'],
+  'ff_layer/ffn_layer2/bias/b': ['mdl'],  # As the outputs that it is added to.
 }
 SOFTMAX = {
   'softmax/logits_ffn/linear/w': VD[::-1],
@@ -306,6 +306,37 @@ def test_sequences_and_batches_may_be_split_over_other_axes():
   assert canonical['w_vd'] == ['mdl', ('data', 'seq')]
   assert canonical['a_bld'] == [('replica',), 'seq', 'mdl']
   assert canonical['a_blnh'] == [('replica',), 'seq', 'mdl', None]
+
+
+def test_experts_have_an_axis_of_their_own():
+  names = ['replica', 'data', 'data_expert', 'mdl']
+  config = _lm()
+  config.cls.set_sharding_params_with_expert_parallelism(
+    config,
+    **{f'{name}_axis': name for name in names},
+    ici_mesh_shape=[1, 2, 2, 2],
+    mesh_axis_names=names,
+    training_optimized=True,
+  )
+  layer = config.stacked_transformer_tpl.transformer_layer_params_tpl
+  data = ('data', 'data_expert')
+  assert layer.tr_fflayer_tpl.weight_split_dims_mapping.ffn0 == [data, 'mdl']
+  experts = config.stacked_transformer_tpl.moe_layer_tpl
+  weights = experts.weight_split_dims_mapping
+  assert weights.emh == ['data_expert', 'data', 'mdl']
+  assert weights.ehm == ['data_expert', 'mdl', 'data']
+  activations = experts.activation_split_dims_mapping
+  batch, groups = ('replica', *data), ('replica', 'data')
+  assert activations.gs == [batch, None]
+  assert activations.gsm == [batch, None, 'mdl']
+  assert activations.egcm == ['data_expert', groups, None, 'mdl']
+  assert activations.gecm == [groups, 'data_expert', None, 'mdl']
+
+
+def test_the_vocabulary_has_the_mesh_and_is_looked_up_by_products():
+  softmax = _canonical(_lm()).softmax_tpl
+  assert softmax.lookup_style == 'matmul'
+  assert softmax.ici_mesh_shape == [1, 2, 2]
 
 
 def test_what_there_is_not_cannot_be_split():
