@@ -8,7 +8,7 @@ and `validation_24567exp`) and 3.0.5 (token ids of the latter, split
 `validation_tokenized_5662seqs`), and a SentencePiece model in `vocab/`. Train
 on it with `--tfds_data_dir=/tmp/c4`.
 
-It has about 440,000 characters: enough to see that a loss falls, not to compare
+It has about 290,000 characters: enough to see that a loss falls, not to compare
 models. The text differs between Python versions.
 """
 
@@ -149,6 +149,7 @@ def _store(
 ):
   """Writes a version of `c4/en`; examples have one feature."""
   tfds = lingvo_runtime.tensorflow_datasets()
+  tfds.disable_progress_bar()
   [name] = features
   tfds.dataset_builders.store_as_tfds_dataset(
     name='c4',
