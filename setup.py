@@ -32,6 +32,8 @@ LINGVO = [
 ]
 
 SEQIO = [
+  # Apache Beam writes TFRecords with it, for `seqio_cache_tasks`.
+  'google-crc32c>=1.7',
   # TensorFlow Datasets imports it where it prepares data, and does not name it.
   'importlib_resources>=6',
   'seqio>=0.0.20',

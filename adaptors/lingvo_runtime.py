@@ -102,6 +102,17 @@ def seqio() -> types.ModuleType:
     return _import('seqio')
 
 
+def tensorflow_datasets() -> types.ModuleType:
+  """Returns TensorFlow Datasets; does not load Lingvo.
+
+  Raises:
+    UserError: it is not installed, or as for `tensorflow`.
+  """
+  tensorflow()
+  with _lock, _own_flags_kept():
+    return _import('tensorflow_datasets')
+
+
 def is_wrong_name(error: Exception) -> bool:
   """Returns whether an error is a wrong name in the user's code.
 

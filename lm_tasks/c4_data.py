@@ -11,11 +11,13 @@ An experiment that does not inherit from it calls `train_input` and
 """
 
 import math
+from typing import Any
 
 import jax
 
 from adaptors.seqio_input import LanguageModelFeatures, SeqIOInput
-from pax_compat import base_experiment
+from lm_tasks import c4_pipeline
+from pax_compat import base_experiment, errors
 from pax_compat.config import Config
 
 TRAIN_MIXTURE = 'c4_lm_v301_gpt'
@@ -25,6 +27,54 @@ EVAL_SPLIT = 'validation_tokenized_5662seqs'
 
 # The first id of a row, and the last label.
 _BOS_ID, _EOS_ID = 0, 1
+
+
+class C4Input(SeqIOInput):
+  """Reads a task of `c4_pipeline.TASKS`, or any other of SeqIO.
+
+  Attributes:
+    tfds_data_dir: folder of the TFDS dataset; None for
+      `c4_pipeline.DATA_DIR`, or for that of another task's source.
+    tfds_name: a TFDS dataset with its version, instead of that of the task.
+    vocabulary_path: the SentencePiece model that tokenizes the text; None for
+      the one that belongs to the data folder (`c4_pipeline.vocabulary_in`).
+
+  Raises:
+    UserError: the dataset or the vocabulary cannot be read, or another task has
+      `tfds_name` or `vocabulary_path`.
+  """
+
+  tfds_name: str | None = None
+  vocabulary_path: str | None = None
+
+  def find_task(self) -> Any:
+    """Returns the task; one of C4 is made from the fields."""
+    spec = c4_pipeline.TASKS.get(self.mixture_name)
+    if spec is None:
+      self._refuse_fields()
+      return super().find_task()
+    source = c4_pipeline.make_source(
+      spec, tfds_data_dir=self.tfds_data_dir, tfds_name=self.tfds_name
+    )
+    vocabulary = None
+    if not spec.is_tokenized:
+      vocabulary = c4_pipeline.read_vocabulary(
+        self.vocabulary_path
+        or c4_pipeline.vocabulary_in(source.tfds_dataset.data_dir),
+        # Cached tokens can be read without the vocabulary.
+        at_first_use=self.use_cached,
+      )
+    return c4_pipeline.make_task(
+      self.mixture_name, spec, source=source, vocabulary=vocabulary
+    )
+
+  def _refuse_fields(self):
+    for field in ('tfds_name', 'vocabulary_path'):
+      if getattr(self, field) is not None:
+        raise errors.UserError(
+          f'{self.name}: {field} is for the tasks'
+          f' {", ".join(c4_pipeline.TASKS)}, not for {self.mixture_name!r}'
+        )
 
 
 class C4UnsupervisedDataset(base_experiment.BaseExperiment):
@@ -41,33 +91,59 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
     TRAINING_NUM_BATCHES_TO_SKIP: batches skipped at the start of training.
     TRAIN_MIXTURE: SeqIO task or mixture for training.
     EVAL_MIXTURE: the same for evaluation.
+    TRAIN_SPLIT: split for training.
+    EVAL_SPLIT: the same for evaluation.
+    TFDS_DATA_DIR: folder of the TFDS datasets; None for that of each task,
+      which is `c4_pipeline.DATA_DIR`. The flag `--tfds_data_dir` has priority.
+    TRAIN_TFDS_NAME: TFDS dataset, such as 'c4/en:3.1.0', instead of that of the
+      task.
+    EVAL_TFDS_NAME: the same for evaluation.
+    VOCABULARY_PATH: SentencePiece model; None for that of the data folder.
+    CACHE_DIR: folder of `seqio_cache_tasks` with the tokens of the training
+      data; None: they are made from the text.
   """
 
-  PERCORE_BATCH_SIZE = 1
-  PERCORE_EVAL_BATCH_SIZE = None
+  PERCORE_BATCH_SIZE: float = 1
+  PERCORE_EVAL_BATCH_SIZE: float | None = None
   MAX_SEQ_LEN = 1024
   TRAINING_SEED = 9876
-  TRAINING_NUM_BATCHES_TO_SKIP = None
+  TRAINING_NUM_BATCHES_TO_SKIP: int | None = None
   TRAIN_MIXTURE = TRAIN_MIXTURE
   EVAL_MIXTURE = EVAL_MIXTURE
+  TRAIN_SPLIT = TRAIN_SPLIT
+  EVAL_SPLIT = EVAL_SPLIT
+  TFDS_DATA_DIR: str | None = None
+  TRAIN_TFDS_NAME: str | None = None
+  EVAL_TFDS_NAME: str | None = None
+  VOCABULARY_PATH: str | None = None
+  CACHE_DIR: str | None = None
 
   def datasets(self) -> list[Config]:
     """Returns the training and the validation data."""
     eval_batch_size = self.PERCORE_EVAL_BATCH_SIZE
     if eval_batch_size is None:
       eval_batch_size = self.PERCORE_BATCH_SIZE
+    common = dict(seq_len=self.MAX_SEQ_LEN, tfds_data_dir=self.TFDS_DATA_DIR)
+    is_eval_of_c4 = self.EVAL_MIXTURE in c4_pipeline.TASKS
     return [
       train_input(
         mixture_name=self.TRAIN_MIXTURE,
-        seq_len=self.MAX_SEQ_LEN,
+        split_name=self.TRAIN_SPLIT,
+        tfds_name=self.TRAIN_TFDS_NAME,
+        vocabulary_path=self.VOCABULARY_PATH,
+        use_cached=self.CACHE_DIR is not None,
+        additional_cache_dirs=[self.CACHE_DIR] if self.CACHE_DIR else [],
         input_random_seed=self.TRAINING_SEED,
         num_batches_to_skip=self.TRAINING_NUM_BATCHES_TO_SKIP,
+        **common,
         **batch_sizes(self.PERCORE_BATCH_SIZE),
       ),
       eval_input(
         mixture_name=self.EVAL_MIXTURE,
-        seq_len=self.MAX_SEQ_LEN,
-        num_batches_to_skip=self.TRAINING_NUM_BATCHES_TO_SKIP,
+        split_name=self.EVAL_SPLIT,
+        tfds_name=self.EVAL_TFDS_NAME,
+        vocabulary_path=self.VOCABULARY_PATH if is_eval_of_c4 else None,
+        **common,
         **batch_sizes(eval_batch_size),
       ),
     ]
@@ -117,10 +193,14 @@ def eval_input(*, seq_len: int, **fields) -> Config:
 
 
 def _input(*, pack: bool, seq_len: int) -> Config:
-  return SeqIOInput.config(
+  return C4Input.config(
     task_feature_lengths={'targets': seq_len},
     feature_converter=LanguageModelFeatures(
-      pack=pack, bos_id=_BOS_ID, reverse_bos_padding=True, eos_id=_EOS_ID
+      pack=pack,
+      bos_id=_BOS_ID,
+      reverse_bos_padding=True,
+      eos_id=_EOS_ID,
+      labels_cross_segments=True,
     ),
     use_cached=False,
     annotate_padding_fields=True,

@@ -16,9 +16,10 @@ from collections.abc import Collection
 
 from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
-from pax_compat.experiments import native_params, source_scan
+from pax_compat.experiments import native_options, native_params, source_scan
 
 KIND = 'native'
+OPTIONS = native_options.NativeOptions
 # Names of experiments in Pax begin with its package.
 _PAX_PREFIX = 'paxml.'
 
@@ -65,7 +66,6 @@ def find(
   Raises:
     UserError: the name is ambiguous, or its module does not import.
   """
-  del options
   name = name.removeprefix(_PAX_PREFIX)
   module, _, cls = name.rpartition('.')
   name = native_params.public_name(module, cls) if module else name
@@ -85,7 +85,7 @@ def find(
   if not matches:
     return None
   [found] = matches
-  return _experiments[found]()
+  return options.of(OPTIONS).applied(_experiments[found]())
 
 
 def names(options: SourceOptions) -> dict[str, str]:

@@ -115,6 +115,9 @@ class LanguageModelFeatures(Converter):
     bos_id: the id before the first token.
     reverse_bos_padding: see above.
     eos_id: the last label of a row, with `reverse_bos_padding`.
+    labels_cross_segments: whether, with `reverse_bos_padding`, the last token
+      of an example predicts the first one of the next example in the row, as
+      in Pax. Otherwise it is padding.
     target_has_suffix: whether only tokens of the feature `suffixes`, which
       follow the targets, have weight 1.
     passthrough_features: specs (`seqio.FeatureConverter.FeatureSpec`) of
@@ -130,6 +133,7 @@ class LanguageModelFeatures(Converter):
   bos_id: int = 0
   reverse_bos_padding: bool = False
   eos_id: int = 1
+  labels_cross_segments: bool = False
   target_has_suffix: bool = False
   passthrough_features: Mapping[str, Any] | None = None
 
@@ -192,13 +196,15 @@ class LanguageModelFeatures(Converter):
   def _shifted(self, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields with `ids` that begin with the first token.
 
-    The last token of a segment is padding: the next token in the row is not its
-    label.
+    Unless `labels_cross_segments`, the last token of a segment is padding: the
+    next token in the row is not its label.
     """
     tf = lingvo_runtime.tensorflow()
     segments = fields['segment_ids']
     following = tf.concat([segments[1:], segments[-1:]], axis=0)
     is_last = (segments != following) & (following > 0)
+    if self.labels_cross_segments:
+      is_last = tf.zeros_like(is_last)
 
     def next_of(x, last):
       last = tf.cast(last, x.dtype)

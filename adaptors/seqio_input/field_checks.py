@@ -67,7 +67,7 @@ def _check_hosts(data: Any):
 
 
 def _check_training(data: Any):
-  if data.split_name != 'train':
+  if not data.split_name.startswith('train'):
     logging.warning(
       '%s: is_training is True, but split_name is %r',
       label(data),

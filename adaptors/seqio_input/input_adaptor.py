@@ -62,6 +62,8 @@ class SeqIOInput(base_input.BaseInput):
     repeat: whether to repeat the data; None for training, and for evaluations
       on a rolling basis.
     use_cached: whether to read offline caches, of tasks that support them.
+    additional_cache_dirs: folders with such caches, as `--output_cache_dir` of
+      `seqio_cache_tasks`. They are added to SeqIO's, for the whole process.
     eval_auto_pad: whether the last batches of eval data are padded, with copies
       of an example with weight 0.
     drop_remainder: whether a last batch that is too small, and not padded, is
@@ -89,6 +91,8 @@ class SeqIOInput(base_input.BaseInput):
       unknown. Another count is logged as a warning.
     warm_start: whether reading starts before the first batch is requested.
     read_config: a `tfds.ReadConfig` for TFDS sources.
+    tfds_data_dir: folder of the datasets of TFDS sources, instead of that of
+      each source; the flag `--tfds_data_dir` sets it.
     use_targets_from_input_ds: whether metrics get targets from the same pass
       over the data as the batches, for sources that differ each time; they are
       kept in memory. For one host only.
@@ -107,6 +111,7 @@ class SeqIOInput(base_input.BaseInput):
   shuffle: bool | None = None
   repeat: bool | None = None
   use_cached: bool = False
+  additional_cache_dirs: Sequence[str] = ()
   eval_auto_pad: bool = True
   drop_remainder: bool = True
   num_batches_to_skip: int | None = None
@@ -124,6 +129,7 @@ class SeqIOInput(base_input.BaseInput):
   eval_num_examples: int | None = None
   warm_start: bool = True
   read_config: Any = None
+  tfds_data_dir: str | None = None
   use_targets_from_input_ds: bool = False
 
   @classmethod
@@ -141,8 +147,9 @@ class SeqIOInput(base_input.BaseInput):
     field_checks.check_fields(self)
     self.feature_converter = converters.built(self.feature_converter)
     field_checks.check_lengths(self)
-    self._provider = self.mixture_or_task or task_reading.find(
-      self.mixture_name
+    self._provider = self.find_task()
+    task_reading.set_folders(
+      self._provider, self.tfds_data_dir, self.additional_cache_dirs
     )
     self._seed = self.input_random_seed
     if self._seed is None:
@@ -167,6 +174,14 @@ class SeqIOInput(base_input.BaseInput):
     self._order.check()
     self._go_to(self._first_position())
     self._log_hosts()
+
+  def find_task(self) -> Any:
+    """Returns the SeqIO task or mixture. Subclasses may make one.
+
+    Raises:
+      UserError: there is none of this name.
+    """
+    return self.mixture_or_task or task_reading.find(self.mixture_name)
 
   def _make_source(self) -> task_reading.Source:
     return task_reading.Source(

@@ -11,7 +11,15 @@ from absl import app, flags, logging
 from pax_compat import errors
 
 # Libraries that log every step.
-_VERBOSE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
+_VERBOSE = (
+  'flax',
+  'jax',
+  'lingvo',
+  'orbax',
+  'seqio',
+  'tensorflow',
+  'tensorflow_datasets',
+)
 
 
 def run(

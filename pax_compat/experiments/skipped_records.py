@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import fiddle as fdl
 from absl import logging
-from fiddle import daglish
 
 from pax_compat import config as config_lib
 from pax_compat import errors
+from pax_compat.experiments import dataset_fields
 
 _FIELD = 'skip_bad_records'
 
@@ -23,7 +22,11 @@ def set_in(configs: Sequence[config_lib.Config], *, required: bool):
   Raises:
     UserError: `required`, and none of them has the field.
   """
-  others = [config.name for config in configs if not _set(config)]
+  others = [
+    config.name
+    for config in configs
+    if not dataset_fields.set_in(config, _FIELD, True)
+  ]
   if required and len(others) == len(configs):
     raise errors.UserError(
       f'--{_FIELD}: none of the datasets {", ".join(others)} can skip'
@@ -35,15 +38,3 @@ def set_in(configs: Sequence[config_lib.Config], *, required: bool):
       _FIELD,
       ', '.join(others),
     )
-
-
-def _set(config: config_lib.Config) -> int:
-  """Sets the field in a config and nested ones; returns their number."""
-  found = [
-    value
-    for value, _ in daglish.iterate(config)
-    if isinstance(value, fdl.Config) and _FIELD in config_lib.field_names(value)
-  ]
-  for config in found:
-    setattr(config, _FIELD, True)
-  return len(found)

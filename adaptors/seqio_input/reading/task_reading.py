@@ -4,12 +4,14 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.records import record_files
@@ -53,6 +55,32 @@ def tasks_of(provider: Any) -> list[Any]:
   return list(lingvo_runtime.seqio().get_subtasks(provider))
 
 
+def set_folders(
+  provider: Any, tfds_data_dir: str | None, cache_dirs: Sequence[str]
+):
+  """Sets where a task, or the tasks of a mixture, read their data.
+
+  Args:
+    provider: a SeqIO task or mixture.
+    tfds_data_dir: folder for TFDS sources, instead of their own; or None.
+    cache_dirs: folders of caches, added to SeqIO's.
+  """
+  seqio = lingvo_runtime.seqio()
+  seqio.add_global_cache_dirs([os.fspath(folder) for folder in cache_dirs])
+  if tfds_data_dir is None:
+    return
+  tasks = tasks_of(provider)
+  read = [t for t in tasks if isinstance(t.source, seqio.TfdsDataSource)]
+  for task in read:
+    if task.source.tfds_dataset.data_dir != os.fspath(tfds_data_dir):
+      task.source.tfds_dataset.override_data_dir(os.fspath(tfds_data_dir))
+  if len(read) < len(tasks):
+    logging.warning(
+      'tfds_data_dir has no effect on %s, which TFDS does not read',
+      ', '.join(task.name for task in tasks if task not in read),
+    )
+
+
 def derive_seed(seed: int, *keys: int) -> int:
   """Returns a seed below 2^31 that depends on the keys."""
   return int(np.random.SeedSequence([seed, *keys]).generate_state(1)[0] >> 1)
@@ -91,14 +119,26 @@ class Source:
 
   def _check_split(self):
     known = set()
-    for task in tasks_of(self.provider):
-      known.update(task.splits)
+    with self.user_errors('cannot be read'):
+      for task in tasks_of(self.provider):
+        known.update(self._splits(task))
     # TFDS also supports slices of a split, such as `train[:90%]`.
     if known and self.split.split('[')[0] not in known:
       raise errors.UserError(
         f'{self.label}: {self.provider.name} has no split {self.split!r}'
         + errors.did_you_mean(self.split, known)
       )
+
+  def _splits(self, task: Any) -> list[str]:
+    """Returns a task's splits; those of its cache, if that is read."""
+    if not (self.use_cached and task.supports_caching and task.cache_dir):
+      return list(task.splits)
+    infos = lingvo_runtime.tensorflow().io.gfile.glob(
+      os.path.join(task.cache_dir, 'info.*.json')
+    )
+    return [
+      os.path.basename(x).split('.', 1)[1][: -len('.json')] for x in infos
+    ]
 
   def _check_cached(self):
     dirs = lingvo_runtime.seqio().utils.get_global_cache_dirs()

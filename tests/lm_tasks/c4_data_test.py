@@ -1,0 +1,171 @@
+"""Tests of the C4 datasets, on the stand-in corpus."""
+
+import json
+
+import numpy as np
+import pytest
+
+from adaptors.seqio_input import input_adaptor
+from lm_tasks import c4_data, c4_pipeline, make_c4_stand_in
+from pax_compat import errors
+
+_SEQ_LEN = 64
+
+
+class Experiment(c4_data.C4UnsupervisedDataset):
+  PERCORE_BATCH_SIZE = 4
+  MAX_SEQ_LEN = _SEQ_LEN
+
+  def task(self):
+    raise NotImplementedError
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """The stand-in corpus."""
+  folder = tmp_path_factory.mktemp('c4')
+  make_c4_stand_in.make(folder, pieces=500)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def inputs(folder):
+  """The training and the validation data."""
+  found = [
+    config.set(tfds_data_dir=str(folder)).Instantiate()
+    for config in Experiment().datasets()
+  ]
+  yield found
+  for data in found:
+    data.close()
+
+
+def test_the_fields_are_those_of_pax():
+  train, dev = Experiment().datasets()
+  # From a dump of paxml's C4Spmd1BAdam4Replicas.
+  common = dict(
+    annotate_padding_fields=True,
+    eval_auto_pad=True,
+    shuffle=None,
+    task_feature_lengths={'targets': _SEQ_LEN},
+    try_in_mem_cache=True,
+    use_cached=False,
+  )
+  wanted = {
+    'C4Train': dict(
+      mixture_name='c4_lm_v301_gpt',
+      split_name='train2',
+      input_random_seed=9876,
+      is_training=True,
+      repeat=True,
+      drop_remainder=True,
+      reset_for_eval=False,
+    ),
+    'C4Validation': dict(
+      mixture_name='c4_lm_v301_gpt_eval_tokenized',
+      split_name='validation_tokenized_5662seqs',
+      input_random_seed=4321,
+      is_training=False,
+      repeat=False,
+      drop_remainder=False,
+      reset_for_eval=True,
+    ),
+  }
+  for config in (train, dev):
+    for field, value in {**common, **wanted[config.name]}.items():
+      assert getattr(config, field) == value, field
+    converter = config.feature_converter
+    assert converter.pack == config.is_training
+    assert converter.reverse_bos_padding and converter.labels_cross_segments
+    assert (converter.bos_id, converter.eos_id) == (0, 1)
+
+
+@pytest.mark.parametrize(
+  ('percore', 'wanted'), [(32, (32, 1)), (1.5, (2, 0)), (0.25, (0, 1))]
+)
+def test_batch_sizes_of_one_device(percore, wanted):
+  sizes = c4_data.batch_sizes(percore)
+  assert (sizes['batch_size'], sizes['num_infeed_hosts']) == wanted
+
+
+def test_training_rows_are_packed_text(inputs):
+  data, _ = inputs
+  batches = [data.get_next() for _ in range(40)]
+  ids, labels, segments = (
+    np.concatenate([batch[name] for batch in batches])
+    for name in ('ids', 'labels', 'segment_ids')
+  )
+  assert ids.shape == (160, _SEQ_LEN) and ids.max() < 500
+  np.testing.assert_array_equal(labels[:, :-1], ids[:, 1:])
+  assert (segments > 0).mean() > 0.99
+  text = data.ids_to_strings(ids[:1], np.array([_SEQ_LEN]))[0]
+  assert len(text.split()) > 10
+
+
+def test_evaluation_reads_each_tokenized_row_once(inputs, folder):
+  _, data = inputs
+  info = json.loads((folder / 'c4/en/3.0.5/dataset_info.json').read_text())
+  [split] = info['splits']
+  count = 0
+  data.reset()
+  with pytest.raises(StopIteration):
+    while True:
+      batch = data.get_next()
+      count += int(batch.eval_sample_weights.sum())
+  assert count == sum(map(int, split['shardLengths'])) > 8
+  assert not {'segment_ids'} & {k for k, v in batch.items() if v.max() > 1}
+
+
+def test_two_hosts_read_other_rows(folder):
+  config = Experiment().datasets()[0].set(tfds_data_dir=str(folder))
+  rows = []
+  for host in range(2):
+    data = config.Instantiate(num_infeed_hosts=2, infeed_host_index=host)
+    rows.append({row.tobytes() for row in data.get_next().ids})
+    data.close()
+  assert not rows[0] & rows[1]
+
+
+def test_a_vocabulary_that_cannot_be_read(folder, tmp_path):
+  config = Experiment().datasets()[0].set(tfds_data_dir=str(folder))
+  (tmp_path / 'bad.model').write_bytes(b'not a model')
+  for name in ('none.model', 'bad.model'):
+    config.vocabulary_path = str(tmp_path / name)
+    with pytest.raises(errors.UserError, match=f'{name} cannot be read'):
+      config.Instantiate()
+
+
+def test_a_folder_without_the_dataset(tmp_path, folder):
+  config = Experiment().datasets()[1].set(tfds_data_dir=str(tmp_path))
+  with pytest.raises(errors.UserError, match='c4/en'):
+    config.Instantiate()
+  config.set(tfds_data_dir=str(folder), split_name='validation')
+  with pytest.raises(errors.UserError, match='has no split .validation'):
+    config.Instantiate()
+
+
+def test_another_task_has_no_vocabulary_path():
+  config = (
+    Experiment()
+    .datasets()[0]
+    .set(mixture_name='my_task', vocabulary_path='some.model')
+  )
+  with pytest.raises(errors.UserError, match='vocabulary_path is for the task'):
+    config.Instantiate()
+  config.vocabulary_path = None
+  with pytest.raises(errors.UserError, match='no SeqIO task .* .my_task'):
+    config.Instantiate()
+
+
+def test_the_stand_in_is_made_once(folder, tmp_path):
+  path = folder / c4_pipeline.VOCABULARY_FILE
+  before = path.stat().st_mtime_ns
+  make_c4_stand_in.make(folder)
+  assert path.stat().st_mtime_ns == before
+  (tmp_path / 'mine.txt').touch()
+  with pytest.raises(errors.UserError, match='expected a new or empty folder'):
+    make_c4_stand_in.make(tmp_path)
+
+
+def test_c4_inputs_are_seqio_inputs():
+  assert issubclass(c4_data.C4Input, input_adaptor.SeqIOInput)
