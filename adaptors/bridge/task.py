@@ -5,6 +5,7 @@ for other tasks.
 """
 
 import dataclasses
+import re
 from typing import Any
 
 from absl import logging
@@ -19,19 +20,20 @@ from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.training import optimizers, train_params
 from adaptors.translate.variable_names import VariableNames
-from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, Report, UntranslatedError
 from pax_compat import config as config_lib
 from pax_compat import errors, tasks_lib
+from pax_compat.learners import variable_names
 
 # Methods of a task that Lingvo's trainer calls, and the bridge does not.
 _NOT_CALLED = (
   'AdjustGradients',
   'ApplyExponentialMovingAverage',
-  'BProp',
   'CreateExponentialMovingAverage',
   'FProp',
   '_BPropForVariables',
+  '_BPropGenTrainOps',
   '_FPropResult',
   '_FPropSplitInputBatch',
 )
@@ -136,7 +138,11 @@ def bridge_task(
   train_view = view.group('train')
   _leave_to_lingvo(train_view)
   trained = variables.only(is_trainable=True)
-  facts = task_translation.facts_of(view, VariableNames(params, trained))
+  names = VariableNames(params, trained)
+  facts = dataclasses.replace(
+    task_translation.facts_of(view, names, variables),
+    left_alone=_left_alone(lingvo_task),
+  )
   try:
     train = train_params.train(train_view, facts)
     steps = train_params.batches_per_step(train_view, facts.defers_steps)
@@ -149,10 +155,9 @@ def bridge_task(
     )
   for note in report.notes:
     logging.info('%s: %s', name, note)
-  learner = config_lib.field_values(train.config.learner)
   model = BridgedModel.config(
     lingvo_task=lingvo_task,
-    loss_names=(learner['loss_name'] or 'loss',),
+    loss_names=_losses(lingvo_task, variables, train.config.learner),
     batches_per_step=(steps.numerator, steps.denominator),
     refuse_sparse_gradients=_of_sparse_gradients(train.config.learner),
   )
@@ -167,10 +172,31 @@ def bridge_task(
   )
 
 
+def _losses(
+  lingvo_task: LingvoTask, variables: VariableMap, learner: config_lib.Config
+) -> tuple[str, ...]:
+  """Returns the losses of a learner, the task's first.
+
+  Args:
+    lingvo_task: is given the losses of variables with another one.
+    variables: of the task.
+    learner: the learner's config.
+  """
+  first = config_lib.field_values(learner)['loss_name'] or 'loss'
+  patterns = getattr(learner, 'auxiliary_regex', ())
+  names = getattr(learner, 'auxiliary_loss_names', ())
+  for pattern, loss in zip(patterns, names, strict=False):
+    for variable in variables:
+      name = variable_names.full_name(variable.jax)
+      if loss != first and re.match(pattern, name):
+        lingvo_task.loss_of[variable.theta[0]] = loss
+  return tuple(dict.fromkeys((first, *names)))
+
+
 def variable_map(lingvo_task: LingvoTask) -> VariableMap:
   """Returns the map of a task's variables; their values are identical."""
   found = VariableMap(
-    Variable((theta,), jax_path(theta), is_trainable=variable.trainable)
+    layer.variable_of(theta, variable)
     for theta, variable in lingvo_task.at_training.variables.items()
   )
   paths = [v.jax for v in found]
@@ -181,6 +207,20 @@ def variable_map(lingvo_task: LingvoTask) -> VariableMap:
       ' theta paths that differ in more than . [ ]'
     )
   return found
+
+
+def _left_alone(lingvo_task: LingvoTask) -> frozenset[str]:
+  """Returns the paths of weights that the task's own `BProp` does not train.
+
+  Raises:
+    UserError: it does more than to select weights.
+  """
+  base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
+  if lingvo_task.params.cls.BProp is base.BProp:
+    return frozenset()
+  task = lingvo_task.at_training
+  left = set(task.trained) - task.trained_by_bprop()
+  return frozenset(map(jax_path, left))
 
 
 def _check_class(params: Any, name: str):

@@ -131,7 +131,8 @@ class Counts:
     if self._accumulating:
       numbers[UPDATE_COUNT] = np.float32(batches)
     if self._metadata.scheduled_decay is not None:
-      step = np.float32(max(batches - 1, 0))
+      before = self._global_step(batches) - (not self._metadata.defers_steps)
+      step = np.float32(max(before, 0))
       warm = (np.float32(1) + step) / (np.float32(10) + step)
       numbers[DECAY] = min(warm, np.float32(self._metadata.scheduled_decay))
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
