@@ -145,7 +145,11 @@ class FunctionalTask:
           f'it fails without a graph: {errors.one_line(error)}'
           f' ({errors.location_of(error)})'
         ) from error
-      changed = [k for k, v in vars(task).items() if before.get(k) is not v]
+      changed = [
+        name
+        for name, value in vars(task).items()
+        if name not in before or before[name] is not value
+      ]
     if changed:
       raise self._refused_bprop(f'it sets {", ".join(changed)}')
     if len(found) != 1:

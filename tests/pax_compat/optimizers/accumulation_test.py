@@ -235,7 +235,8 @@ def test_mistakes_by_weight(fields, message):
 
 def test_averages_by_weight_are_of_every_step():
   """Which steps update weights is not known in advance."""
-  learner = learners.Learner.config(optimizer=_weighted().set(ema_decay=0.9))
+  optimizer = _weighted().set(ema_decay=0.9, learning_rate=RATE)
+  learner = learners.Learner.config(optimizer=optimizer)
   with pytest.raises(
     errors.UserError, match='ema_decay is 0.9.*not known in advance'
   ):
