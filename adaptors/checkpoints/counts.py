@@ -73,6 +73,11 @@ class Counts:
       if (own := self._of_adam(one, paths))
     ]
 
+  @property
+  def of_optimizers(self) -> tuple[str, ...]:
+    """Paths of the steps that Adam optimizers count themselves."""
+    return tuple(path for _, own in self._adams for path in own)
+
   def numbers(self) -> dict[Number, tuple[str, ...]]:
     """Returns the paths of the counts that each number determines."""
     paths = {Number(GLOBAL_STEP): (_STEP,)}

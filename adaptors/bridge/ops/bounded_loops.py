@@ -12,6 +12,7 @@ XLA will refuse.
 """
 
 import inspect
+import pathlib
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import numpy as np
 from adaptors import lingvo_runtime
 from pax_compat import errors
 
+_ADAPTORS = str(pathlib.Path(lingvo_runtime.__file__).parent)
 _MODULE = 'tensorflow.python.ops.while_v2'
 _LOOPS = ('While', 'StatelessWhile')
 _BODY = 'WhileBodyFuncGraph'
@@ -168,7 +170,7 @@ def _location(op) -> str:
     for frame in op.traceback
     if not frame.filename.startswith('<')
     and '/tensorflow/' not in frame.filename
-    and '/adaptors/' not in frame.filename
+    and not frame.filename.startswith(_ADAPTORS)
   ]
   own = [frame for frame in frames if not frame[0].startswith(installed)]
   for found in (own, frames):

@@ -87,6 +87,8 @@ def of_several_tasks(view: ParamsView) -> Config:
 
 
 def _ignore_others(view: ParamsView):
+  for name in ('init_from_checkpoint_rules', 'init_from_checkpoint_override'):
+    view.get(name)  # The experiment reads them when a run starts.
   view.ignore('all processes start together', 'start_up_delay_steps')
   view.ignore(
     'there are no loops on the device',
