@@ -73,10 +73,22 @@ class Counts:
       if (own := self._of_adam(one, paths))
     ]
 
-  @property
-  def of_optimizers(self) -> tuple[str, ...]:
-    """Paths of the steps that Adam optimizers count themselves."""
-    return tuple(path for _, own in self._adams for path in own)
+  def started(self, read: Callable[[Number], Any | None]) -> dict[str, int]:
+    """Returns the counts of a new run with some numbers of a checkpoint.
+
+    Args:
+      read: returns the value of a number, or None for that of a new run.
+
+    Raises:
+      UserError: Adam's powers belong to different numbers of steps.
+    """
+    batches = int(read(Number(GLOBAL_STEP)) or 0)
+    counts = {path: self._count(path, batches) for path in self.paths}
+    for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
+      found = [read(power) for power in powers]
+      steps = 0 if None in found else _steps_from_powers(_betas(one), found)
+      counts |= dict.fromkeys(own, steps)
+    return counts
 
   def numbers(self) -> dict[Number, tuple[str, ...]]:
     """Returns the paths of the counts that each number determines."""

@@ -6,9 +6,9 @@ Rules of Lingvo's `train` Params map names of variables to names in checkpoints:
 
 A variable is loaded by the first rule whose regular expression matches the
 start of its name, such as `my_lm/emb/var_0/var:0`, unless an expression of the
-second list does. They apply to a new run only, as in Lingvo's trainer: to
-variables of layers, their moving averages, and `global_step`; not to the state
-of optimizers.
+second list does. They apply to a new run only, and to all of its variables, as
+in Lingvo's trainer: those of layers and of optimizers, moving averages,
+`global_step`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors.checkpoints import files, importing
+from adaptors.checkpoints import files, importing, mapping
 from adaptors.checkpoints.counts import GLOBAL_STEP, Counts
 from adaptors.checkpoints.metadata import CheckpointMetadata
 from adaptors.translate.variables import Identity
@@ -134,21 +134,6 @@ def _checked(path: str, rules: Any) -> tuple[list, list]:
   return [tuple(one) for one in load], ignore
 
 
-@dataclasses.dataclass(frozen=True)
-class _Array:
-  """An array of the state, made of variables of Lingvo's.
-
-  Attributes:
-    path: in the state, with dots.
-    names: of the variables.
-    transform: from their values to the array.
-  """
-
-  path: str
-  names: tuple[str, ...]
-  transform: Any
-
-
 class Start:
   """The start of a new run with values of checkpoints.
 
@@ -161,8 +146,8 @@ class Start:
 
     Args:
       rules: of each checkpoint.
-      metadata: of the task; optimizers may be missing unless `global_step` is
-        loaded.
+      metadata: of the task; without optimizers if checkpoints of them are not
+        supported.
 
     Raises:
       UserError: a checkpoint is missing, or `global_step` cannot be loaded.
@@ -190,14 +175,15 @@ class Start:
         rules for one variable, or the rules of one match none.
     """
     wanted = checkpoints.state_paths(program.abstract_state)
-    arrays = list(_arrays(wanted, self._metadata))
-    found = self._sources(arrays)
+    arrays = self._arrays(program.abstract_state)
+    counts = Counts(wanted, self._metadata)
+    found = self._sources(arrays, [number.name for number in counts.numbers()])
     leaves = checkpoints.state_paths(program.init_state(batch))
-    for path, count in self._counts(wanted).items():
+    for path, count in counts.started(_reader(found)).items():
       values = np.broadcast_to(np.asarray(count), wanted[path].shape)
       leaves[path] = importing.sharded(values, wanted[path])
     for array in arrays:
-      if any(name in found for name in array.names):
+      if any(name in found for name in array.tensors):
         values = self._values(array, found, leaves[array.path])
         leaves[array.path] = importing.sharded(values, wanted[array.path])
     structure = jax.tree.structure(program.abstract_state)
@@ -221,21 +207,26 @@ class Start:
       return step
     return 0
 
-  def _counts(self, wanted) -> dict[str, int]:
-    """Returns the counts of the state after `step` steps."""
-    if not self.step:
-      return {}
-    counts = Counts(wanted, self._metadata)
-    found = counts.read(
-      lambda number: self.step if number.name == GLOBAL_STEP else None
-    )
-    # Optimizers are new.
-    return {p: n for p, n in found.items() if p not in counts.of_optimizers}
+  def _arrays(self, state) -> list[mapping.Leaf]:
+    """Returns the arrays of a state that are variables in Lingvo."""
+    if self._metadata.optimizers:
+      return list(mapping.leaves_of(state, self._metadata))
+    for rules, _ in self._opened:
+      for name in self._metadata.names.values():
+        if rules.source(f'{name}/Slot') is not None:
+          raise errors.UserError(
+            f"{_FIELD}[{rules.path!r}] loads the optimizer's state of {name},"
+            ' which is not supported for this optimizer; expected expressions'
+            " that end with '/var:0'"
+          )
+    return list(_without_slots(checkpoints.state_paths(state), self._metadata))
 
-  def _sources(self, arrays: Sequence[_Array]) -> dict[str, tuple[Any, str]]:
+  def _sources(
+    self, arrays: Sequence[mapping.Leaf], numbers: Sequence[str]
+  ) -> dict[str, tuple[Any, str]]:
     """Returns checkpoint and tensor by the name of each loaded variable."""
-    names = {name for array in arrays for name in array.names}
-    names |= set(self._metadata.names.values())
+    names = {name for array in arrays for name in array.tensors}
+    names |= {*numbers, *self._metadata.names.values()}
     found: dict[str, tuple[Any, str]] = {}
     for rules, checkpoint in self._opened:
       own = {n: rules.source(n) for n in sorted(names)}
@@ -246,7 +237,7 @@ class Start:
           f'{_FIELD}: two checkpoints have rules for {", ".join(both[:3])};'
           ' expected one for each variable'
         )
-      if not own and rules.source(GLOBAL_STEP) is None:
+      if not own:
         raise errors.UserError(
           f'{_FIELD}[{rules.path!r}] matches no variable; expected names such'
           f' as {", ".join(sorted(names)[:3])}'
@@ -259,12 +250,12 @@ class Start:
     self._loaded = len(found)
     return found
 
-  def _values(self, array: _Array, found, initial) -> np.ndarray:
+  def _values(self, array: mapping.Leaf, found, initial) -> np.ndarray:
     """Returns an array made of loaded variables, and initial ones."""
-    values = [None] * len(array.names)
-    if any(name not in found for name in array.names):
+    values = [None] * len(array.tensors)
+    if any(name not in found for name in array.tensors):
       values = array.transform.to_lingvo(np.asarray(initial))
-    for index, name in enumerate(array.names):
+    for index, name in enumerate(array.tensors):
       if name in found:
         checkpoint, source = found[name]
         values[index] = checkpoint.read(source)
@@ -276,7 +267,7 @@ class Start:
     if result is None or result.shape != initial.shape:
       tensors = ', '.join(
         f'{name} {list(shape)}'
-        for name, shape in zip(array.names, shapes, strict=True)
+        for name, shape in zip(array.tensors, shapes, strict=True)
       )
       raise errors.UserError(
         f'{_FIELD} loads {tensors} for {array.path} {list(initial.shape)};'
@@ -285,9 +276,21 @@ class Start:
     return result
 
 
-def _arrays(
+def _reader(found):
+  """Returns a function that reads a number, None for one that is not loaded."""
+
+  def read(number):
+    if number.name not in found:
+      return None
+    checkpoint, source = found[number.name]
+    return checkpoint.read(source)
+
+  return read
+
+
+def _without_slots(
   wanted: Mapping[str, Any], metadata: CheckpointMetadata
-) -> Iterator[_Array]:
+) -> Iterator[mapping.Leaf]:
   """Yields the arrays of a state that are variables of layers or averages."""
   for variable in metadata.variables:
     kind = (
@@ -295,17 +298,17 @@ def _arrays(
     )
     path = variable.jax.replace('/', '.')
     names = tuple(metadata.names[theta] for theta in variable.theta)
-    yield _Array(f'mdl_vars.{kind}.{path}', names, variable.transform)
+    yield mapping.Leaf(f'mdl_vars.{kind}.{path}', names, variable.transform)
     averages = tuple(f'{name}/{_AVERAGE}' for name in names)
     for learner, own in _learners_of(variable, path):
       place = 'ema' if variable.is_trainable else f'variables.{kind}'
       average = f'{learner}.average.{place}.{own}'
       if average in wanted:
-        yield _Array(average, averages, variable.transform)
+        yield mapping.Leaf(average, averages, variable.transform)
   for path in wanted:
     theta = f'{_TRACKER}.{path.rpartition(".")[2]}'
     if path.startswith('opt_state.norms.') and theta in metadata.names:
-      yield _Array(path, (metadata.names[theta],), Identity())
+      yield mapping.Leaf(path, (metadata.names[theta],), Identity())
 
 
 def _learners_of(variable, path: str) -> Iterator[tuple[str, str]]:
