@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from adaptors.bridge import calling
 from adaptors.bridge.functional import functional_layer
+from adaptors.bridge.functional import variables as stand_ins
 from adaptors.bridge.functional.functional_layer import (
   FunctionalLayer,
   Functions,
@@ -127,14 +128,25 @@ def bridge_part(view: ParamsView) -> Translated | None:
     view.issue('', f'it cannot be bridged: {error}')
     return None
   variables = VariableMap(
-    Variable(
-      (theta,),
-      jax_path(theta),
-      is_trainable=variable.trainable,
-    )
-    for theta, variable in layer.variables.items()
+    variable_of(theta, variable) for theta, variable in layer.variables.items()
   )
   return Translated(BridgedLayer.config(lingvo_layer=lingvo_layer), variables)
+
+
+def variable_of(theta: str, variable: stand_ins.Variable) -> Variable:
+  """Returns the equivalent of a bridged variable, whose value is identical.
+
+  Args:
+    theta: its theta path.
+    variable: the stand-in.
+  """
+  collections = variable.var_params.collections or ()
+  return Variable(
+    (theta,),
+    jax_path(theta),
+    is_trainable=variable.trainable,
+    collections=() if variable.trainable else tuple(collections),
+  )
 
 
 def _is_array(x: Any) -> bool:

@@ -22,6 +22,8 @@ class LingvoTask:
 
   Attributes:
     params: of the task, with its input.
+    loss_of: losses of variables by theta path, where it is not the first of
+      `trace` and of calls; see `FunctionalTask`.
   """
 
   def __init__(self, params: Any, xla_device: str | None = None):
@@ -34,6 +36,7 @@ class LingvoTask:
         than its Params ask for.
     """
     self.params = params.Copy()
+    self.loss_of: dict[str, str] = {}
     self._devices = [xla_device] if xla_device else list(_DEVICES)
     self._logged: collections.Counter[str] = collections.Counter()
     self._tasks: dict[tuple[str, bool], FunctionalTask] = {}
@@ -139,6 +142,7 @@ class LingvoTask:
       self._tasks[key] = FunctionalTask(
         self.params, do_eval=do_eval, xla_device=self.xla_device
       )
+      self._tasks[key].loss_of = self.loss_of
     return self._tasks[key]
 
   def _refusal(self, failures: dict[str, Exception]) -> errors.UserError:

@@ -6,6 +6,7 @@ for other tasks.
 
 import dataclasses
 import enum
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,15 +32,16 @@ from adaptors.translate.view import (
 )
 from pax_compat import config as config_lib
 from pax_compat import errors, tasks_lib
+from pax_compat.learners import variable_names
 
 # Methods of a task that Lingvo's trainer calls, and the bridge does not.
 _NOT_CALLED = (
   'AdjustGradients',
   'ApplyExponentialMovingAverage',
-  'BProp',
   'CreateExponentialMovingAverage',
   'FProp',
   '_BPropForVariables',
+  '_BPropGenTrainOps',
   '_FPropResult',
   '_FPropSplitInputBatch',
 )
@@ -205,8 +207,10 @@ def bridge_task(
   train_view = view.group('train')
   _leave_to_lingvo(train_view)
   trained = variables.only(is_trainable=True)
+  names = VariableNames(params, trained)
   facts = dataclasses.replace(
-    task_translation.facts_of(view, VariableNames(params, trained)),
+    task_translation.facts_of(view, names, variables),
+    left_alone=_left_alone(lingvo_task),
     may_have_others=True,
   )
   try:
@@ -221,10 +225,9 @@ def bridge_task(
     )
   for note in report.notes:
     logging.info('%s: %s', name, note)
-  learner = config_lib.field_values(train.config.learner)
   model = BridgedModel.config(
     lingvo_task=lingvo_task,
-    loss_names=(learner['loss_name'] or 'loss',),
+    loss_names=_losses(lingvo_task, variables, train.config.learner),
     batches_per_step=(steps.numerator, steps.denominator),
   )
   return TranslatedTask(
@@ -238,10 +241,31 @@ def bridge_task(
   )
 
 
+def _losses(
+  lingvo_task: LingvoTask, variables: VariableMap, learner: config_lib.Config
+) -> tuple[str, ...]:
+  """Returns the losses of a learner, the task's first.
+
+  Args:
+    lingvo_task: is given the losses of variables with another one.
+    variables: of the task.
+    learner: the learner's config.
+  """
+  first = config_lib.field_values(learner)['loss_name'] or 'loss'
+  patterns = getattr(learner, 'auxiliary_regex', ())
+  names = getattr(learner, 'auxiliary_loss_names', ())
+  for pattern, loss in zip(patterns, names, strict=False):
+    for variable in variables:
+      name = variable_names.full_name(variable.jax)
+      if loss != first and re.match(pattern, name):
+        lingvo_task.loss_of[variable.theta[0]] = loss
+  return tuple(dict.fromkeys((first, *names)))
+
+
 def variable_map(lingvo_task: LingvoTask) -> VariableMap:
   """Returns the map of a task's variables; their values are identical."""
   found = VariableMap(
-    Variable((theta,), jax_path(theta), is_trainable=variable.trainable)
+    layer.variable_of(theta, variable)
     for theta, variable in lingvo_task.at_training.variables.items()
   )
   paths = [v.jax for v in found]
@@ -252,6 +276,20 @@ def variable_map(lingvo_task: LingvoTask) -> VariableMap:
       ' theta paths that differ in more than . [ ]'
     )
   return found
+
+
+def _left_alone(lingvo_task: LingvoTask) -> frozenset[str]:
+  """Returns the paths of weights that the task's own `BProp` does not train.
+
+  Raises:
+    UserError: it does more than to select weights.
+  """
+  base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
+  if lingvo_task.params.cls.BProp is base.BProp:
+    return frozenset()
+  task = lingvo_task.at_training
+  left = set(task.trained) - task.trained_by_bprop()
+  return frozenset(map(jax_path, left))
 
 
 def _check_class(params: Any, name: str):

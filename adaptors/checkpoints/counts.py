@@ -73,6 +73,23 @@ class Counts:
       if (own := self._of_adam(one, paths))
     ]
 
+  def started(self, read: Callable[[Number], Any | None]) -> dict[str, int]:
+    """Returns the counts of a new run with some numbers of a checkpoint.
+
+    Args:
+      read: returns the value of a number, or None for that of a new run.
+
+    Raises:
+      UserError: Adam's powers belong to different numbers of steps.
+    """
+    batches = int(read(Number(GLOBAL_STEP)) or 0)
+    counts = {path: self._count(path, batches) for path in self.paths}
+    for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
+      found = [read(power) for power in powers]
+      steps = 0 if None in found else _steps_from_powers(_betas(one), found)
+      counts |= dict.fromkeys(own, steps)
+    return counts
+
   def numbers(self) -> dict[Number, tuple[str, ...]]:
     """Returns the paths of the counts that each number determines."""
     paths = {Number(GLOBAL_STEP): (_STEP,)}
@@ -131,7 +148,8 @@ class Counts:
     if self._accumulating:
       numbers[UPDATE_COUNT] = np.float32(batches)
     if self._metadata.scheduled_decay is not None:
-      step = np.float32(max(batches - 1, 0))
+      before = self._global_step(batches) - (not self._metadata.defers_steps)
+      step = np.float32(max(before, 0))
       warm = (np.float32(1) + step) / (np.float32(10) + step)
       numbers[DECAY] = min(warm, np.float32(self._metadata.scheduled_decay))
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):

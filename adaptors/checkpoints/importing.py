@@ -59,10 +59,10 @@ def read_state(
   for path, count in counts.items():
     # A repeated layer has a count per layer.
     values = np.broadcast_to(count, wanted[path].shape)
-    leaves[path] = _sharded(values, wanted[path])
+    leaves[path] = sharded(values, wanted[path])
   for leaf in found.leaves:
     values = keep(leaf.path, functools.partial(read_leaf, checkpoint, leaf))
-    leaves[leaf.path] = _sharded(values, wanted[leaf.path])
+    leaves[leaf.path] = sharded(values, wanted[leaf.path])
   structure = jax.tree.structure(program.abstract_state)
   return jax.tree.unflatten(structure, [leaves[path] for path in wanted])
 
@@ -113,7 +113,7 @@ def _reader(checkpoint, numbers):
   return read
 
 
-def _sharded(values: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
+def sharded(values: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
   """Returns values as an array with the dtype and sharding of `like`."""
   values = values.astype(like.dtype, copy=False)
   return jax.make_array_from_callback(

@@ -51,6 +51,8 @@ _AVERAGE = 'ExponentialMovingAverage'
 _VARIABLES = 'mdl_vars'
 # Path of the moving averages in a state.
 _AVERAGES = 'average.ema'
+# Path of those of non-trainable variables.
+_MOVING = 'average.variables'
 # Paths of a learner's gradient norm statistics, in a state and in Lingvo.
 _NORMS, _TRACKER = 'norms', 'learners[0].grad_norm_tracker'
 # Likewise of the states of schedules that depend on evaluations.
@@ -258,6 +260,13 @@ class _Finder:
     for optimizer in self._metadata.optimizers:
       if path.startswith(f'{optimizer.learner_path}.{_AVERAGES}.'):
         return self._average(path, optimizer)
+      moving = f'{optimizer.learner_path}.{_MOVING}.'
+      if path.startswith(moving):
+        kind, _, own = path.removeprefix(moving).partition('.')
+        below = _dotted(optimizer.weights)
+        variable = self._variables[f'{_VARIABLES}.{kind}.{below}{own}']
+        tensors = tuple(f'{n}/{_AVERAGE}' for n in self._own(variable))
+        return Leaf(path, tensors, variable.transform)
       if path.startswith(f'{optimizer.learner_path}.{_NORMS}.'):
         field = path.rpartition('.')[2]
         name = self._metadata.names[f'{optimizer.theta}{_TRACKER}.{field}']

@@ -46,6 +46,12 @@ def of(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
   )
 
 
+def names_of(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
+  """Returns the metadata of a task's variables, without its optimizers."""
+  variables = translated.variables
+  return CheckpointMetadata(variables, _names(params, variables), ())
+
+
 def check(params: Any, translated: TranslatedTask):
   """Raises what `of` raises, without the (slow) lookup of variable names."""
   _optimizers(params, translated.config.train.learner)

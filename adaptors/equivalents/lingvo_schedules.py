@@ -224,6 +224,25 @@ class EmaDecay(schedules.BaseSchedule):
     return jnp.minimum((1.0 + step) / (10.0 + step), self.ema_decay)
 
 
+class StepOfMicroBatch(schedules.BaseSchedule):
+  """Lingvo's global step after the optimizer of a batch, before the task's.
+
+  Attributes:
+    num_micro_batches: number of batches of one update, after which the
+      optimizer increases the global step.
+    counts_updates_only: whether the task does not increase it, too, after each
+      batch.
+  """
+
+  num_micro_batches: int = 1
+  counts_updates_only: bool = False
+
+  def value_at(self, count):
+    batches = jnp.asarray(count, jnp.int32)
+    updates = (batches + 1) // self.num_micro_batches
+    return updates if self.counts_updates_only else batches + updates
+
+
 class AtLingvoSteps(schedules.BaseSchedule):
   """A schedule of Lingvo's global step, evaluated at updates.
 

@@ -9,7 +9,13 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
-from adaptors.checkpoints import files, mapping, run_start, task_metadata
+from adaptors.checkpoints import (
+  files,
+  init_rules,
+  mapping,
+  run_start,
+  task_metadata,
+)
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
 from adaptors.lingvo_registry import checkout_files, mounts
@@ -147,15 +153,31 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     return config
 
   def start(self) -> base_experiment.Start | None:
-    """Returns the newest checkpoint of the Lingvo run to continue."""
+    """Returns the newest checkpoint of the Lingvo run to continue.
+
+    Without one, the initial values that `init_from_checkpoint_rules` load.
+    """
     if not self._options.lingvo_logdir:
-      return None
+      rules = init_rules.read(self._task_trains(), self._model.train)
+      return init_rules.Start(rules, self._names_metadata) if rules else None
     return run_start.Start(
       files.newest(self._options.lingvo_logdir),
       self.checkpoint_metadata,
       allow_missing=self._options.allow_missing,
       allow_unused=self._options.allow_unused,
     )
+
+  def _task_trains(self) -> list[Any]:
+    """Returns the `train` Params of the tasks."""
+    return [self._model.task.train]
+
+  @functools.cached_property
+  def _names_metadata(self) -> mapping.CheckpointMetadata:
+    """As `checkpoint_metadata`; of unsupported optimizers without them."""
+    try:
+      return self.checkpoint_metadata
+    except errors.UserError:
+      return task_metadata.names_of(self.task_params(), self.translated)
 
   @functools.cached_property
   def checkpoint_metadata(self) -> mapping.CheckpointMetadata:

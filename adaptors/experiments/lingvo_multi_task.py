@@ -80,6 +80,13 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
     held_out = self._held_out_names()
     return [train, *(one for name in held_out for one in self._held_out(name))]
 
+  def _task_trains(self):
+    return [self._model.task_params.Get(task).train for task in self._tasks]
+
+  @property
+  def _names_metadata(self):
+    return self.checkpoint_metadata
+
   def _held_out(self, name):
     configs = []
     for task, params in sorted(self._params_of(name).input.IterParams()):

@@ -133,11 +133,16 @@ class _Side:
       given = jax.tree.map(jnp.asarray, self._others.to_jax(weights))
       kept = others.get(base_layer.NON_TRAINABLE, {})
       others[base_layer.NON_TRAINABLE] = _merged(kept, given)
-    copies = jax.tree.map(jnp.copy, params)  # The state is donated.
+    mdl_vars = {**others, base_layer.PARAMS: params}
+    copies = jax.tree.map(jnp.copy, mdl_vars)  # The state is donated.
     return program.TrainState(
       step=jnp.zeros([], jnp.int32),
-      mdl_vars={**others, base_layer.PARAMS: params},
-      opt_state=made.learner.init(copies, weight_metas=made.weight_metas),
+      mdl_vars=mdl_vars,
+      opt_state=made.learner.init(
+        copies[base_layer.PARAMS],
+        weight_metas=made.weight_metas,
+        variables=copies,
+      ),
     )
 
   @functools.cached_property

@@ -185,6 +185,8 @@ class Variable:
       each lookup.
     is_trainable: whether it is in the collection `params`; otherwise it is in
       `non_trainable`, as moving statistics are.
+    collections: names of TensorFlow's collections that it is in, if it is not
+      trainable.
   """
 
   theta: tuple[str, ...]
@@ -192,6 +194,7 @@ class Variable:
   transform: object = Identity()
   is_sparse: bool = False
   is_trainable: bool = True
+  collections: tuple[str, ...] = ()
 
 
 class VariableMap:

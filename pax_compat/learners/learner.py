@@ -39,7 +39,7 @@ from pax_compat.schedules import evaluated
 _ARRAYS = (
   'gradients',
   'row_facts',
-  'loss_weight',
+  'loss_weights',
   'source_factors',
   'schedules',
 )
@@ -113,6 +113,8 @@ class Learner(LearnerSettings):
   def __post_init__(self):
     super().__post_init__()
     self._primary = self._built(self.optimizer)
+    if self.has_ema and not self.ema_every_step:
+      self._primary.check_knows_updates('ema_decay')
     tracker = self.grad_norm_tracker
     self._norm_tracker = tracker and tracker.Instantiate()
     self._schedules = evaluated.schedules_within(*self._optimizer_configs)
@@ -122,6 +124,24 @@ class Learner(LearnerSettings):
   def has_ema(self) -> bool:
     """Whether the learner keeps a moving average of the weights."""
     return self._primary.ema_decay > 0
+
+  @property
+  def other_losses(self) -> dict[str, str]:
+    """Names of the losses of optimizers with another one than `loss_name`."""
+    return {}
+
+  def losses_of(self, weight_metas: WeightMetas) -> dict[str, str]:
+    """Returns the losses of weights with another one than `loss_name`, by path.
+
+    Args:
+      weight_metas: metadata of each weight, by path.
+    """
+    return {
+      path: self.other_losses[name]
+      for name, _, paths in self._assigned(weight_metas)
+      if name in self.other_losses
+      for path in paths
+    }
 
   def check_names(self, names: Collection[str]):
     """Raises a UserError where an expression matches the name of no weight.
@@ -134,15 +154,23 @@ class Learner(LearnerSettings):
       ('bprop_variable_exclusion', self._excluding),
       ('bprop_variable_inclusion', self._including),
       (BY_SOURCE, sum(self._by_source, [])),
+      ('ema_variables', self._averaged),
     ):
       variable_names.check_matches(patterns, names, self._where(field))
 
-  def init(self, params: Any, *, weight_metas: WeightMetas) -> LearnerState:
+  def init(
+    self,
+    params: Any,
+    *,
+    weight_metas: WeightMetas,
+    variables: Mapping[str, Any] | None = None,
+  ) -> LearnerState:
     """Returns the initial state.
 
     Args:
       params: the initial weights.
       weight_metas: metadata of each weight, by path.
+      variables: the initial variables by collection, for `ema_variables`.
 
     Raises:
       UserError: the expression of an optimizer matches the name of no weight,
@@ -152,7 +180,9 @@ class Learner(LearnerSettings):
     states = {g.name: g.init(weights) for g in self._groups(weight_metas)}
     average = None
     if self.has_ema:
-      average = moving_average.init_average(as_tree(weights))
+      average = moving_average.init_average(
+        as_tree(weights), self._averaged_variables(variables)
+      )
     norms = self._norm_tracker.init() if self._norm_tracker else None
     schedules = {
       key: jax.tree.map(jnp.asarray, one.initial_state())
@@ -163,7 +193,11 @@ class Learner(LearnerSettings):
     )
 
   def abstract_state(
-    self, params: Any, *, weight_metas: WeightMetas
+    self,
+    params: Any,
+    *,
+    weight_metas: WeightMetas,
+    variables: Mapping[str, Any] | None = None,
   ) -> LearnerState:
     """Returns shapes, dtypes and shardings of the state.
 
@@ -173,6 +207,7 @@ class Learner(LearnerSettings):
     Args:
       params: shapes, dtypes and shardings of the weights.
       weight_metas: metadata of each weight, by path.
+      variables: those of all variables by collection, for `ema_variables`.
     """
     weights = self._with_state(params, weight_metas)
     replicated = None
@@ -185,7 +220,9 @@ class Learner(LearnerSettings):
     }
     average = None
     if self.has_ema:
-      average = moving_average.abstract_average(as_tree(weights), replicated)
+      average = moving_average.abstract_average(
+        as_tree(weights), replicated, self._averaged_variables(variables)
+      )
     norms = None
     if self._norm_tracker:
       norms = self._norm_tracker.abstract_state(replicated)
@@ -208,7 +245,7 @@ class Learner(LearnerSettings):
     *,
     weight_metas: WeightMetas,
     row_facts: Mapping[str, RowFacts] | None = None,
-    loss_weight: jax.Array | float = 1.0,
+    loss_weight: jax.Array | float | Mapping[str, jax.Array] = 1.0,
     with_norms: jax.Array | bool = True,
     other_norms: Callable[[], Arrays] = dict,
   ) -> tuple[Any, LearnerState, Arrays, Arrays]:
@@ -221,7 +258,7 @@ class Learner(LearnerSettings):
       weight_metas: metadata of each weight, by path.
       row_facts: row statistics of the gradients of looked-up tables, by path.
       loss_weight: [], the weight of the batch's loss, which some optimizers
-        use.
+        use; with several losses by their names.
       with_norms: [], bool, whether the norms that only report are computed.
       other_norms: returns more norms [] of the old weights, by name.
 
@@ -232,13 +269,17 @@ class Learner(LearnerSettings):
     """
     trained = self._trained(weight_metas)
     weights = by_path(params)
+    groups = self._groups(weight_metas)
     step = Step(
       settings=self,
-      groups=self._groups(weight_metas),
+      groups=groups,
       metas=weight_metas,
       gradients=pick(by_path(gradients), trained),
       row_facts=row_facts or {},
-      loss_weight=jnp.asarray(loss_weight, jnp.float32),
+      loss_weights={
+        group.name: self._loss_weight(group.name, loss_weight)
+        for group in groups
+      },
       source_factors=self._source_factors(trained),
       schedules=state.schedules or {},
     )
@@ -372,6 +413,45 @@ class Learner(LearnerSettings):
       result[collection] = replace_leaves(after, kept)
     return result
 
+  def next_averages(
+    self, old: LearnerState, new: LearnerState, variables: Mapping[str, Any]
+  ) -> LearnerState:
+    """Returns a step's next state with the averages of `ema_variables`.
+
+    Args:
+      old: the state before the step.
+      new: the state after it, of `update`.
+      variables: the variables after the step, by collection.
+    """
+    if old.average is None or old.average.variables is None:
+      return new
+    average = moving_average.with_variables(
+      old.average,
+      new.average,
+      self._averaged_variables(variables),
+      self._primary.ema_decay,
+      self.ema_step_of,
+    )
+    return new._replace(average=average)
+
+  def ema_of_variables(
+    self, state: LearnerState, variables: Mapping[str, Any]
+  ) -> dict[str, Any]:
+    """Returns non-trainable variables, those of `ema_variables` averaged.
+
+    Args:
+      state: the learner's state.
+      variables: trees of variables by collection.
+    """
+    found = dict(variables)
+    for name, tree in (state.average.variables or {}).items():
+      leaves = by_path(found[name])
+      averages = by_path(tree)
+      found[name] = replace_leaves(
+        found[name], {p: a.astype(leaves[p].dtype) for p, a in averages.items()}
+      )
+    return found
+
   def ema_weights(self, state: LearnerState, params: Any) -> Any:
     """Returns the moving averages of the weights.
 
@@ -393,6 +473,12 @@ class Learner(LearnerSettings):
     return replace_leaves(
       params, {p: e.astype(weights[p].dtype) for p, e in averages.items()}
     )
+
+  def _loss_weight(self, group: str, weight: Any) -> jax.Array:
+    """Returns the weight [] of the loss of an optimizer."""
+    if isinstance(weight, Mapping):
+      weight = weight[self.other_losses.get(group, self.loss_name)]
+    return jnp.asarray(weight, jnp.float32)
 
   def _built(self, optimizer: Config) -> optimizers.BaseOptimizer:
     """Returns an optimizer; checks its learning rate."""
@@ -454,6 +540,23 @@ class Learner(LearnerSettings):
     if self.keep_optimizer_state_for_excluded_vars:
       return leaves
     return pick(leaves, self._trained(weight_metas))
+
+  def _averaged_variables(self, variables) -> dict[str, Any] | None:
+    """Returns the variables of `ema_variables`, nested dicts by collection."""
+    found = {}
+    for name, tree in (variables or {}).items() if self._averaged else ():
+      own = {
+        path: value
+        for path, value in by_path(tree).items()
+        if name != base_layer.PARAMS
+        and any(
+          p.fullmatch(variable_names.full_name(path, name))
+          for p in self._averaged
+        )
+      }
+      if own:
+        found[name] = as_tree(own)
+    return found or None
 
   def _source_factors(self, paths: Collection[str]) -> Arrays:
     """Returns factors [] of gradients by their batch's source, by path."""

@@ -31,6 +31,9 @@ class MultiOptimizerLearner(Learner):
     auxiliary_optimizers: optimizers in addition to `optimizer`.
     auxiliary_regex: expressions for the weights of each auxiliary optimizer.
     auxiliary_names: the name of each auxiliary optimizer.
+    auxiliary_loss_names: the metric that each of them minimises; None for that
+      of `loss_name`, which must be set if another one is. Empty, the default,
+      if all minimise the same.
     apply_separate_scaling: whether the gradients of each optimizer are measured
       and clipped separately, by the optimizer's own fields; the metrics are
       then `learning/main/raw_grad_norm` and so on, and a step is valid if all
@@ -46,6 +49,7 @@ class MultiOptimizerLearner(Learner):
   auxiliary_optimizers: Sequence[Config] = ()
   auxiliary_regex: Sequence[str] = ()
   auxiliary_names: Sequence[str] = ()
+  auxiliary_loss_names: Sequence[str | None] = ()
   apply_separate_scaling: bool = False
 
   def __post_init__(self):
@@ -56,6 +60,7 @@ class MultiOptimizerLearner(Learner):
         'auxiliary_optimizers',
         'auxiliary_regex',
         'auxiliary_names',
+        *(['auxiliary_loss_names'] if self.auxiliary_loss_names else []),
       )
     }
     if len(set(lengths.values())) > 1:
@@ -71,6 +76,12 @@ class MultiOptimizerLearner(Learner):
           f'{self._where("auxiliary_names")} has {name!r}; expected names that'
           f' are all different, not {PRIMARY!r}, not empty and without a slash'
         )
+    if self.other_losses and self.loss_name is None:
+      raise errors.UserError(
+        f'{self._where("auxiliary_loss_names")} is'
+        f' {self.auxiliary_loss_names!r}, and loss_name is not set; expected'
+        ' the loss of the primary optimizer'
+      )
     self._regex = variable_names.compiled(
       self.auxiliary_regex, self._where('auxiliary_regex')
     )
@@ -83,6 +94,13 @@ class MultiOptimizerLearner(Learner):
         ' and apply_separate_scaling measures those of each optimizer; expected'
         ' one of the two'
       )
+
+  @property
+  def other_losses(self):
+    losses = dict(
+      zip(self.auxiliary_names, self.auxiliary_loss_names, strict=False)
+    )
+    return {k: v for k, v in losses.items() if v not in (None, self.loss_name)}
 
   def _check_effect(self, name: str, optimizer: optimizers.BaseOptimizer):
     """Refuses fields that would have no effect on an auxiliary optimizer."""

@@ -54,7 +54,13 @@ class MultiTaskLearner(config_lib.Configurable):
           f'{self.name}: loss_name{" of the task " + where if where else ""} is'
           f" {loss!r}; tasks are trained by their metric 'loss'; leave it None"
         )
-    for one in self._learners.values():
+    for task, one in self._learners.items():
+      if one.other_losses:
+        raise errors.UserError(
+          f'{self.name}: the task {task} has optimizers of the losses'
+          f' {", ".join(one.other_losses.values())}; one of several tasks is'
+          " trained by its metric 'loss' only"
+        )
       one.check_supports_no_op_steps()
     averaged = [task for task, one in self._learners.items() if one.has_ema]
     if averaged and len(averaged) < len(self._learners):
@@ -92,20 +98,36 @@ class MultiTaskLearner(config_lib.Configurable):
         f' of MultiTaskLearner.learners: {", ".join(self.learners)}'
       )
 
-  def init(self, params: Any, *, weight_metas: WeightMetas) -> States:
+  def init(
+    self,
+    params: Any,
+    *,
+    weight_metas: WeightMetas,
+    variables: Mapping[str, Any] | None = None,
+  ) -> States:
     """Returns the initial state of each task; see `Learner.init`."""
     return {
       task: one.init(
-        params[scope_of(task)], weight_metas=_below(task, weight_metas)
+        params[scope_of(task)],
+        weight_metas=_below(task, weight_metas),
+        variables=_of_task(task, variables),
       )
       for task, one in self._learners.items()
     }
 
-  def abstract_state(self, params: Any, *, weight_metas: WeightMetas) -> States:
+  def abstract_state(
+    self,
+    params: Any,
+    *,
+    weight_metas: WeightMetas,
+    variables: Mapping[str, Any] | None = None,
+  ) -> States:
     """Returns the abstract state of each task; see `Learner`."""
     return {
       task: one.abstract_state(
-        params[scope_of(task)], weight_metas=_below(task, weight_metas)
+        params[scope_of(task)],
+        weight_metas=_below(task, weight_metas),
+        variables=_of_task(task, variables),
       )
       for task, one in self._learners.items()
     }
@@ -125,6 +147,16 @@ class MultiTaskLearner(config_lib.Configurable):
       task: one.after_evaluations(state[task], step, measured)
       for task, one in self._learners.items()
     }
+  def ema_of_variables(
+    self, state: States, variables: Mapping[str, Any]
+  ) -> dict[str, Any]:
+    """Returns the variables, some of them averaged; see `Learner`."""
+    found = {name: dict(tree) for name, tree in variables.items()}
+    for task, one in self._learners.items():
+      own = one.ema_of_variables(state[task], _of_task(task, variables))
+      for name, tree in own.items():
+        found[name][scope_of(task)] = tree
+    return found
 
   def of(self, batch: Mapping[str, Any]) -> '_OneTaskLearner':
     """Returns the learner that makes the step on a batch of one task."""
@@ -185,6 +217,20 @@ class _OneTaskLearner:
       },
     )
 
+  def losses_of(self, weight_metas: WeightMetas) -> dict[str, str]:
+    """Returns nothing: all weights have the loss of the batch's task."""
+    return {}
+
+  def next_averages(
+    self, old: States, new: States, variables: Mapping[str, Any]
+  ) -> States:
+    """Returns the next states with all averages; see `Learner`."""
+    task = self.task
+    own = self.learners[task].next_averages(
+      old[task], new[task], _of_task(task, variables)
+    )
+    return {**new, task: own}
+
   def next_variables(
     self,
     old: Mapping[str, Any],
@@ -194,14 +240,23 @@ class _OneTaskLearner:
     """Returns the next variables of all tasks; see `Learner`."""
     scope = scope_of(self.task)
     own = self.learners[self.task].next_variables(
-      {name: tree[scope] for name, tree in old.items() if scope in tree},
-      {name: tree[scope] for name, tree in new.items() if scope in tree},
+      _of_task(self.task, old),
+      _of_task(self.task, new),
       {name.removeprefix(f'{self.task}/'): v for name, v in metrics.items()},
     )
+    # The other tasks' models may have counted the step.
     return {
       name: {**tree, **({scope: own[name]} if name in own else {})}
-      for name, tree in old.items()
+      for name, tree in new.items()
     }
+
+
+def _of_task(task: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+  """Returns a task's trees of variables by collection."""
+  scope = scope_of(task)
+  return {
+    k: tree[scope] for k, tree in (variables or {}).items() if scope in tree
+  }
 
 
 def _below(task: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,13 @@ class LearnerSettings(config_lib.Configurable):
       invalid; 'zero' sets the gradients to zero, as in Lingvo.
     ema_after_update: whether the moving average averages the weights after a
       step, as in Lingvo, instead of those before it.
+    ema_every_step: whether steps that only accumulate gradients count for the
+      moving average, as in Lingvo.
+    ema_step: config of a schedule whose value at the number of averaged steps
+      is the step that the decay of the moving average depends on; None, the
+      default, for that number.
+    ema_variables: names of non-trainable variables, such as
+      `non_trainable/bn/moving_mean`, that are averaged like the weights.
 
   Raises:
     UserError: a refused field is set, or fields exclude each other.
@@ -93,12 +100,18 @@ class LearnerSettings(config_lib.Configurable):
   grad_norm_tracker: Config | None = None
   nonfinite_gradients: str = 'skip'
   ema_after_update: bool = False
+  ema_every_step: bool = False
+  ema_step: Config | None = None
+  ema_variables: str | Sequence[str] = instance_field(list)
 
   def __post_init__(self):
     self._check_refused()
     self._check_together()
     self._excluding = self._patterns('bprop_variable_exclusion')
     self._including = self._patterns('bprop_variable_inclusion')
+    self._averaged = self._patterns('ema_variables')
+    schedule = self.ema_step and self.ema_step.Instantiate()
+    self.ema_step_of = schedule.value_at if schedule else lambda count: count
     self._by_source = [
       variable_names.compiled(patterns, self._where(BY_SOURCE))
       for patterns in self.bprop_variable_inclusion_by_source

@@ -48,7 +48,7 @@ class Step(NamedTuple):
     metas: metadata of each weight, by path.
     gradients: gradients of the trained weights, by path.
     row_facts: row statistics of the gradients of looked-up tables, by path.
-    loss_weight: [], the weight of the batch's loss.
+    loss_weights: weights [] of the batch's loss, by the optimizer's name.
     source_factors: factors [] of gradients by the batch's data source, by path;
       1 where missing.
     schedules: states of schedules that depend on evaluations, by key.
@@ -59,7 +59,7 @@ class Step(NamedTuple):
   metas: WeightMetas
   gradients: Arrays
   row_facts: Mapping[str, RowFacts]
-  loss_weight: jax.Array
+  loss_weights: Arrays
   source_factors: Arrays
   schedules: Mapping[str, evaluated.State]
 
@@ -151,7 +151,7 @@ def optimize(
         states[group.name],
         weights,
         step.metas,
-        step.loss_weight,
+        step.loss_weights[group.name],
         step.row_facts,
       )
       updates |= own
@@ -236,18 +236,20 @@ def _lp_terms(step: Step, weights: Arrays) -> Arrays:
 
 def _next_average(step, average, weights, updates, states):
   """Returns the next moving average of `weights` with their `updates`."""
-  # Only steps that update weights count, so that accumulating the gradients of
-  # several batches is like having them in one.
+  # By default only steps that update weights count, so that accumulating the
+  # gradients of several batches is like having them in one.
   primary = step.groups[0]
   if step.settings.ema_after_update:
     weights = weights | optax.apply_updates(pick(weights, updates), updates)
-  return select(
-    primary.updates_weights(states[primary.name]),
-    moving_average.next_average(
-      average, as_tree(weights), primary.optimizer.ema_decay
-    ),
+  new = moving_average.next_average(
     average,
+    as_tree(weights),
+    primary.optimizer.ema_decay,
+    step.settings.ema_step_of,
   )
+  if step.settings.ema_every_step:
+    return new
+  return select(primary.updates_weights(states[primary.name]), new, average)
 
 
 def _stacked_dims(step: Step, paths: Collection[str]) -> dict[str, int]:

@@ -187,7 +187,14 @@ class WeightedAccumulator(Accumulator):
       f'min_weight is {self.min_weight}; it must be positive',
     )
     unknown = 'which steps update weights is not known in advance'
-    self.refuse(ema_decay=unknown, decoupled_weight_decay=unknown)
+    self.refuse(decoupled_weight_decay=unknown)
+
+  def check_knows_updates(self, field):
+    raise errors.UserError(
+      f'{type(self).__name__}.{field} is {getattr(self, field)}, which is not'
+      ' supported: which steps update weights is not known in advance; expected'
+      ' ema_every_step=True of the learner with it'
+    )
 
   def check_supports_no_op_steps(self):
     raise errors.UserError(

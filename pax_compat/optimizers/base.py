@@ -145,6 +145,13 @@ class BaseOptimizer(config_lib.Configurable):
     """
     return jnp.ones_like(count, bool)
 
+  def check_knows_updates(self, field: str):  # noqa: B027 (most know them)
+    """Raises a UserError unless `updates_weights` is known in advance.
+
+    Args:
+      field: the field that depends on it, for the message.
+    """
+
   def check_supports_no_op_steps(self):
     """Raises a UserError if the optimizer does not support no-op steps.
 

@@ -177,7 +177,9 @@ class TaskProgram:
     params = self.learner.ema_weights(
       state.opt_state, state.mdl_vars[base_layer.PARAMS]
     )
-    return {**state.mdl_vars, base_layer.PARAMS: params}
+    others = {k: v for k, v in state.mdl_vars.items() if k != base_layer.PARAMS}
+    others = self.learner.ema_of_variables(state.opt_state, others)
+    return {**others, base_layer.PARAMS: params}
 
   def _train_step(
     self, state: TrainState, batch: NestedMap, with_summaries=True
@@ -191,20 +193,25 @@ class TaskProgram:
     )
     probes = self._zero_probes()
     learner = self.learner.of(batch)
+    others = learner.losses_of(self.weight_metas)
     loss_fn = functools.partial(
-      self._loss, state.mdl_vars, batch, jax.random.fold_in(key, _FOR_LAYERS)
+      self._losses,
+      sorted(set(others.values())),
+      state.mdl_vars,
+      batch,
+      jax.random.fold_in(key, _FOR_LAYERS),
     )
     with _traced_on(self.mesh):
-      (gradients, row_facts), (outputs, updated, non_scalar) = jax.grad(
-        loss_fn, argnums=(0, 1), has_aux=True
-      )(noisy, probes)
+      (gradients, row_facts), (outputs, updated, non_scalar) = _gradients(
+        loss_fn, others, noisy, probes
+      )
       new_params, opt_state, scalars, norms = learner.update(
         params,
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
         row_facts=learners.by_path(row_facts, is_leaf=_is_row_facts),
-        loss_weight=outputs.weighted[self.loss_aggregator.loss_name][1],
+        loss_weight=self._loss_weight(outputs, others),
         with_norms=with_summaries,
         other_norms=lambda: self._norms(params),
       )
@@ -222,6 +229,7 @@ class TaskProgram:
       **learner.next_variables(before, updated, scalars),
       base_layer.PARAMS: new_params,
     }
+    opt_state = learner.next_averages(state.opt_state, opt_state, mdl_vars)
     state = TrainState(
       step=state.step + 1, mdl_vars=mdl_vars, opt_state=opt_state
     )
@@ -256,16 +264,37 @@ class TaskProgram:
   def _zero_probes(self) -> Any:
     return jax.tree.map(lambda s: jnp.zeros(s.shape), self.probes)
 
-  def _loss(self, mdl_vars, batch, key, params, probes):
-    """Returns the loss, and (outputs, updated variables, other summaries)."""
+  def _loss_weight(self, outputs: StepOutputs, others):
+    """Returns the weight of the loss; with `others` those of all losses."""
+    name, metrics = self.loss_aggregator.loss_name, outputs.weighted
+    if not others:
+      return metrics[name][1]
+    return {k: metrics[k][1] for k in (name, *others.values())}
+
+  def _losses(self, others, mdl_vars, batch, key, params, probes):
+    """Returns the loss, and (outputs, updated variables, other summaries).
+
+    With the names of other losses, it returns all losses by name, that of the
+    task as ''.
+    """
     variables = {
       **mdl_vars,
       base_layer.PARAMS: params,
       base_layer.ROW_PROBES: probes,
     }
     loss, outputs, non_scalar, updated = self.forward(variables, batch, key)
+    if others and updated.get(base_layer.AUX_LOSS):
+      raise errors.UserError(
+        f'the model has auxiliary losses, and several losses are minimised:'
+        f' {self.loss_aggregator.loss_name}, {", ".join(others)}; expected one'
+        ' loss'
+      )
     updated = {name: updated[name] for name in updated if name in mdl_vars}
-    return loss, (outputs, updated, non_scalar)
+    aux = outputs, updated, non_scalar
+    if not others:
+      return loss, aux
+    losses = {name: _metric(name, outputs.weighted) for name in others}
+    return {'': loss, **losses}, aux
 
   def _split(self, result) -> tuple[Any, Any]:
     """Returns the metrics and the per-example outputs."""
@@ -424,6 +453,45 @@ def create(
   )
 
 
+def _gradients(loss_fn, others, params, probes):
+  """Returns the gradients of weights and probes, and what else a loss returns.
+
+  Args:
+    loss_fn: see `TaskProgram._losses`.
+    others: losses of weights with another one than the task's, by path.
+    params: the weights.
+    probes: of embedding tables, with the paths of their weights.
+  """
+  if not others:
+    return jax.grad(loss_fn, argnums=(0, 1), has_aux=True)(params, probes)
+  losses, of_cotangent, aux = jax.vjp(loss_fn, params, probes, has_aux=True)
+  found = {
+    name: of_cotangent(
+      {k: jnp.full_like(x, float(k == name)) for k, x in losses.items()}
+    )
+    for name in losses
+  }
+
+  def own(path, *leaves):
+    loss = others.get(learners.path_name(path), '')
+    return dict(zip(found, leaves, strict=True))[loss]
+
+  trees = zip(*found.values(), strict=True)
+  return tuple(
+    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_facts)
+    for each in trees
+  ), aux
+
+
+def _metric(name: str, weighted: dict) -> jax.Array:
+  if name not in weighted:
+    raise errors.UserError(
+      f"the learner's loss {name!r} is not among the model's metrics"
+      + errors.did_you_mean(name, weighted)
+    )
+  return weighted[name][0]
+
+
 def _check_ema(train: tasks_lib.Train, learner: learners.Learner):
   for field in ('eval_use_ema_states', 'decode_use_ema_states'):
     if getattr(train, field) and not learner.has_ema:
@@ -467,7 +535,9 @@ def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
   return TrainState(
     step=jax.ShapeDtypeStruct([], jnp.int32, sharding=whole),
     mdl_vars=mdl_vars,
-    opt_state=learner.abstract_state(params, weight_metas=_metas(boxed)),
+    opt_state=learner.abstract_state(
+      params, weight_metas=_metas(boxed), variables=mdl_vars
+    ),
   )
 
 
@@ -492,7 +562,9 @@ def _initial_state(model, learner, key, batch) -> TrainState:
     step=jnp.zeros([], jnp.int32),
     mdl_vars=mdl_vars,
     opt_state=learner.init(
-      mdl_vars[base_layer.PARAMS], weight_metas=_metas(boxed)
+      mdl_vars[base_layer.PARAMS],
+      weight_metas=_metas(boxed),
+      variables=mdl_vars,
     ),
   )
 

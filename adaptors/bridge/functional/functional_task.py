@@ -8,6 +8,7 @@ seed of random numbers.
 import contextlib
 import dataclasses
 import functools
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -64,7 +65,11 @@ class FunctionalTask:
     variables: stand-ins for its variables by theta path, in Lingvo's order.
     do_eval: whether it is in evaluation mode.
     replacements: ops replaced in the last trace, so that XLA can compile it.
+    loss_of: losses of variables by theta path, where it is not the first of
+      several. Gradients of other losses are zero, as of no effect.
   """
+
+  loss_of: Mapping[str, str] = types.MappingProxyType({})
 
   def __init__(self, params: Any, *, do_eval: bool, xla_device: str):
     """Builds the task without allocating its variables.
@@ -124,6 +129,44 @@ class FunctionalTask:
   def trained(self) -> list[str]:
     """Theta paths of the trainable variables."""
     return [path for path, v in self.variables.items() if v.trainable]
+
+  def trained_by_bprop(self) -> frozenset[str]:
+    """Returns the theta paths of the variables that `BProp` trains.
+
+    Raises:
+      UserError: a task's own `BProp` does more than to select variables.
+    """
+    task, found = self.task, []
+    with self._in_lingvo(), _recording(task, found) as before:
+      try:
+        task.BProp()
+      except Exception as error:
+        raise self._refused_bprop(
+          f'it fails without a graph: {errors.one_line(error)}'
+          f' ({errors.location_of(error)})'
+        ) from error
+      changed = [
+        name
+        for name, value in vars(task).items()
+        if name not in before or before[name] is not value
+      ]
+    if changed:
+      raise self._refused_bprop(f'it sets {", ".join(changed)}')
+    if len(found) != 1:
+      raise self._refused_bprop(f'it makes {len(found)} such calls')
+    trained = {id(variable) for variable in found[0].Flatten()}
+    return frozenset(
+      path
+      for path, variable in self.variables.items()
+      if variable.trainable and id(variable) in trained
+    )
+
+  def _refused_bprop(self, why: str) -> errors.UserError:
+    return errors.UserError(
+      f'{self.task.params.name}: {type(self.task).__name__}.BProp is not'
+      f' supported: {why}; expected one call of _BPropForVariables(variables)'
+      ' and nothing else'
+    )
 
   def forward(
     self, values: Mapping[str, Any], batch: Any, step: Any, seed: Any
@@ -261,15 +304,49 @@ class FunctionalTask:
         name: self._gradients(tape, outputs.metrics, name, values)
         for name in losses
       }
-    self._unused = frozenset.intersection(
-      *(
-        frozenset(k for k, g in one.items() if g is None)
-        for one in found.values()
+    self._unused = self._without_gradient(found)
+    found = {name: self._own(name, one, losses) for name, one in found.items()}
+    dense = {name: self._dense(one, values) for name, one in found.items()}
+    facts = {
+      name: self._row_facts(
+        {p: g for p, g in one.items() if self._is_own(name, p, losses)}
+      )
+      for name, one in found.items()
+    }
+    return outputs.as_tuple(), dense, facts
+
+  def _without_gradient(self, found) -> frozenset[str]:
+    """Returns the paths of variables that their losses do not depend on.
+
+    Args:
+      found: the gradients by theta path, by loss.
+    """
+    losses = tuple(found)
+    return frozenset(
+      path
+      for path in self.trained
+      if all(
+        one[path] is None
+        for name, one in found.items()
+        if self._is_own(name, path, losses)
       )
     )
-    dense = {name: self._dense(one, values) for name, one in found.items()}
-    facts = {name: self._row_facts(one) for name, one in found.items()}
-    return outputs.as_tuple(), dense, facts
+
+  def _own(self, loss: str, gradients, losses):
+    """Returns gradients, those of variables with another loss as None."""
+    return {
+      path: g if self._is_own(loss, path, losses) else None
+      for path, g in gradients.items()
+    }
+
+  def _is_own(self, loss: str, path: str, losses) -> bool:
+    """Whether a variable may have gradients of a loss.
+
+    Without any `loss_of`, it may have those of all.
+    """
+    if not self.loss_of:
+      return True
+    return self.loss_of.get(path, losses[0]) == loss
 
   def _computed(self, values, batch, step) -> Outputs:
     task = self.task
@@ -391,6 +468,25 @@ def on_one_device(params: Any) -> Any:
     if mesh is not None:
       node.device_mesh = np.zeros([1] * np.ndim(mesh), int)
   return params
+
+
+@contextlib.contextmanager
+def _recording(task: Any, found: list) -> Iterator[dict]:
+  """Makes `_BPropForVariables` record its argument instead of training.
+
+  Args:
+    task: the Lingvo task.
+    found: takes the arguments.
+
+  Yields:
+    The task's attributes.
+  """
+  own = vars(task)
+  own['_BPropForVariables'] = lambda vmap: found.append(vmap)
+  try:
+    yield dict(own)
+  finally:
+    del own['_BPropForVariables']
 
 
 @contextlib.contextmanager

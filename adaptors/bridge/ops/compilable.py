@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from adaptors import lingvo_runtime
+from adaptors.bridge.ops import bounded_loops, summaries
 from pax_compat import errors
 
 _DEVICE = 'XLA_CPU_JIT'
@@ -56,9 +57,14 @@ def compilable(function: Callable) -> Callable:
   def call(*args):
     tf = lingvo_runtime.module('tensorflow')
     traced = tf.function(function, autograph=False).get_concrete_function(*args)
+    for name in sorted(_drawing(_nodes(traced.function_def))):
+      summaries.log_left_out(name)
     refused = uncompilable_ops(traced)
     if refused:
       raise refusal(refused)
+    endless = list(dict.fromkeys(bounded_loops.unbounded(traced.graph)))
+    if endless:
+      raise bounded_loops.refusal(endless)
     return _without_unused(traced)(*args)
 
   return call
@@ -137,16 +143,55 @@ def _nodes(function_def) -> dict[str, Any]:
 
 
 def _needed(function_def, nodes) -> set[str]:
-  """Returns the names of the nodes that the outputs depend on."""
+  """Returns the names of the nodes that the outputs depend on.
+
+  Nodes that only draw summaries are not among them.
+  """
+  drawing = _drawing(nodes)
   open_names = [*function_def.ret.values(), *function_def.control_ret.values()]
   needed = set()
   while open_names:
-    # Inputs are written `name`, `name:output:0`, or `^name` for order only.
-    name = open_names.pop().lstrip('^').split(':')[0]
+    name, is_order = _name_of(open_names.pop())
+    if is_order and name in drawing:
+      continue
     if name in nodes and name not in needed:
       needed.add(name)
       open_names.extend(nodes[name].input)
   return needed
+
+
+def _name_of(reference: str) -> tuple[str, bool]:
+  """Returns a node's name, and whether only its order matters.
+
+  References are `name`, `name:output:0`, or `^name` for order only; so are the
+  nodes that a function runs for their effects, which have no output.
+  """
+  return reference.lstrip('^').split(':')[0], ':' not in reference
+
+
+def _drawing(nodes) -> set[str]:
+  """Returns the names of nodes of Python code that only summaries use.
+
+  TensorFlow keeps them, since Python code may have effects.
+  """
+  users: dict[str, list[str]] = {}
+  for node in nodes.values():
+    for reference in node.input:
+      name, is_order = _name_of(reference)
+      if not is_order:
+        users.setdefault(name, []).append(node.name)
+
+  def is_for_summaries(name: str) -> bool:
+    if 'Summary' in nodes[name].op:
+      return True
+    used = users.get(name, ())
+    return bool(used) and all(map(is_for_summaries, used))
+
+  return {
+    node.name
+    for node in nodes.values()
+    if node.op in _PYTHON and is_for_summaries(node.name)
+  }
 
 
 def _functions() -> Any:

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.ops import (
+  bounded_loops,
   fixed_random_ops,
   function_replacing,
   random_ops,
   sampled_softmax,
   sharded_lookup,
+  summaries,
 )
 
 _ARRAY = 'tensorflow.python.ops.gen_array_ops.'
@@ -75,6 +77,7 @@ def replaced(seed: Any | None) -> Iterator[list[Replacement]]:
     for name, function in functions.items()
   }
   functions |= random_ops.lingvo_replacements(seeds)
+  functions |= bounded_loops.replacements() | summaries.replacements()
   with function_replacing.replaced(functions), _lingvo_state_kept():
     yield calls
 

@@ -85,7 +85,9 @@ def estimate(config: Config, variables: Mapping[str, Any]) -> Memory:
   metas = {path: box.meta for path, box in variables[PARAMS].items()}
   weights = _sharded(mesh, variables[PARAMS])
   others = _sharded(mesh, variables[NON_TRAINABLE])
-  state = learner.abstract_state(weights, weight_metas=metas)
+  state = learner.abstract_state(
+    weights, weight_metas=metas, variables={NON_TRAINABLE: others}
+  )
   trees = (weights, others, state, weights)  # Gradients are like weights.
   totals = [sum(map(_bytes, jax.tree.leaves(tree))) for tree in trees]
   per_device = sum(map(_bytes_per_device, jax.tree.leaves(trees)))

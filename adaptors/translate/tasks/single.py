@@ -83,7 +83,7 @@ def translate_task(
   variables = VariableMap() if model is None else model.variables
   trained = variables.only(is_trainable=True)
   names = VariableNames(params, trained, scope)
-  facts = facts_of(view, names)
+  facts = facts_of(view, names, variables)
   try:
     batches = train_params.batches_per_step(train_view, facts.defers_steps)
     noise = variational_noise.translate(view, train_view, names, batches)
@@ -110,12 +110,15 @@ def translate_task(
   )
 
 
-def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
+def facts_of(
+  view: ParamsView, names: VariableNames, variables: VariableMap
+) -> TaskFacts:
   """Returns the metadata of a task that its learners need.
 
   Args:
     view: the task's Params; its input and `train` are read.
-    names: of its variables.
+    names: of its weights.
+    variables: all of its variables.
   """
   train = view.group('train')
   norm = train.get(_LSTM_NORM) if _LSTM_NORM in train.params else 0
@@ -127,6 +130,7 @@ def facts_of(view: ParamsView, names: VariableNames) -> TaskFacts:
     sparse_tables=frozenset(v.jax for v in names.variables if v.is_sparse),
     may_have_others=view.report.bridge_part is not None,
     trained_by_source=data_sources.trained_weights(view, names),
+    not_trained=variables.only(is_trainable=False),
   )
 
 

@@ -45,7 +45,7 @@ def _combined(
   view: ParamsView, found: Sequence[LearnerFields], facts: TaskFacts
 ) -> Config | None:
   """Returns the learner that is equivalent to all of Lingvo's."""
-  trained = [_trained(one, facts.names) for one in found]
+  trained = [_trained(one, facts) for one in found]
   _check_together(view, found, trained)
   first = found[0]
   for one, paths in zip(found, trained, strict=True):
@@ -93,13 +93,28 @@ def _combined(
     auxiliary_names=list(names),
     auxiliary_regex=[rf'(?:{"|".join(exactly(own))})\Z' for own in paths],
     auxiliary_optimizers=list(configs),
+    auxiliary_loss_names=_other_losses(found),
     apply_separate_scaling=len(found) > 1,
     **fields,
   )
 
 
-def _trained(one: LearnerFields, names: VariableNames) -> set[str]:
+def _other_losses(found: Sequence[LearnerFields]) -> list[str]:
+  """Returns the losses of the learners after the first, if they differ."""
+  names = [one.loss_name for one in found]
+  return names[1:] if len(set(names)) > 1 else []
+
+
+def _trained(one: LearnerFields, facts: TaskFacts) -> set[str]:
   """Returns the paths of the weights that a learner trains."""
+  chosen = _selected(one, facts.names) - facts.left_alone
+  if not chosen and facts.left_alone:
+    one.view.issue('', "it trains none of the variables of the task's BProp")
+  return chosen
+
+
+def _selected(one: LearnerFields, names: VariableNames) -> set[str]:
+  """Returns the paths of the weights that a learner's expressions select."""
   field = 'bprop_variable_filter'
   keep = one.view.get(field)
   drop = one.view.get('bprop_variable_exclusion')
@@ -124,7 +139,6 @@ def _check_together(
   if len(found) == 1:
     return
   for what, values in (
-    ('loss_name', {one.loss_name for one in found}),
     ('grad_norm_to_clip_to_zero', {one.zero_norm for one in found}),
     ('checks of gradients', {one.checks for one in found}),
   ):

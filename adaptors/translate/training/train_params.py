@@ -3,13 +3,17 @@
 import dataclasses
 import fractions
 import math
+import re
 
-from adaptors.equivalents import lingvo_early_stopping
+from adaptors.equivalents import lingvo_early_stopping, lingvo_schedules
 from adaptors.translate.training import learners, optimizers, schedules
 from adaptors.translate.training.variable_layout import TaskFacts
 from adaptors.translate.view import ParamsView, class_path
+from pax_compat import learners as pax_learners
 from pax_compat import tasks_lib
+from pax_compat.base_layer import NON_TRAINABLE
 from pax_compat.config import Config
+from pax_compat.learners import variable_names
 
 _NO_LIMIT = 1_000_000
 _EMA_SCHEDULE = 'lingvo.core.schedule.EmaDecaySchedule'
@@ -52,7 +56,7 @@ def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
   if learner is None:
     return None
   if decay:
-    learner = _with_ema(view, learner, decay)
+    learner = _with_ema(view, learner, decay, facts)
     config.set(eval_use_ema_states=True, decode_use_ema_states=True)
   return TranslatedTrain(config.set(learner=learner), early_stop, job)
 
@@ -81,6 +85,8 @@ def of_several_tasks(view: ParamsView) -> Config:
 
 
 def _ignore_others(view: ParamsView):
+  for name in ('init_from_checkpoint_rules', 'init_from_checkpoint_override'):
+    view.get(name)  # The experiment reads them when a run starts.
   view.ignore('all processes start together', 'start_up_delay_steps')
   view.ignore(
     'there are no loops on the device',
@@ -197,21 +203,33 @@ def _ema_decay(view: ParamsView) -> float:
     return 0.0
   if decay >= 1:
     view.issue('ema_decay', f'{decay} is not below 1')
-  view.require('ema_decay_moving_vars', None, False)
+  view.get('ema_decay_moving_vars')
   return float(decay)
 
 
-def _with_ema(view: ParamsView, learner: Config, decay: float) -> Config:
-  """Returns a learner with Lingvo's moving average of the weights."""
-  for optimizer in (
-    learner.optimizer,
-    *getattr(learner, 'auxiliary_optimizers', ()),
-  ):
-    if optimizers.accumulates(optimizer):
+def _with_ema(
+  view: ParamsView, learner: Config, decay: float, facts: TaskFacts
+) -> Config:
+  """Returns a learner with Lingvo's moving average of the weights.
+
+  Lingvo averages after each batch, whether it updates weights or not. The decay
+  depends on the global step, which an optimizer may have increased already.
+  """
+  learner.optimizer.set(ema_decay=decay)
+  learner.set(ema_after_update=True, ema_every_step=True)
+  count = max(learners.all_micro_batches(view.params))
+  if count > 1:
+    if learner.cls is pax_learners.MultiOptimizerLearner:
       view.issue(
         'ema_decay',
-        'it is not translated together with an optimizer that accumulates'
-        ' gradients',
+        'it is not translated with several optimizers with num_micro_batches',
       )
-  learner.optimizer.set(ema_decay=decay)
-  return learner.set(ema_after_update=True)
+    learner.ema_step = lingvo_schedules.StepOfMicroBatch.config(
+      num_micro_batches=count, counts_updates_only=facts.defers_steps
+    )
+  moving = bool(view.params.ema_decay_moving_vars)
+  averaged = facts.averaged_variables(moving)
+  if averaged:
+    names = [variable_names.full_name(v, NON_TRAINABLE) for v in averaged]
+    learner.ema_variables = sorted(map(re.escape, names))
+  return learner

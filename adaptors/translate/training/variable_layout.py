@@ -18,11 +18,16 @@ from adaptors.translate.variables import (
   Stack,
   Transpose,
   Variable,
+  VariableMap,
 )
 from adaptors.translate.view import ParamsView
 from pax_compat import config as config_lib
 from pax_compat.config import Config
 from pax_compat.optimizers import BaseOptimizer
+
+# TensorFlow's collections of variables that moving averages include: always,
+# and with `ema_decay_moving_vars`.
+_AVERAGED, _MOVING = 'moving_average_variables', 'moving_vars'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +46,8 @@ class TaskFacts:
       only tracing can tell: those of bridged layers.
     trained_by_source: for each data source of the input the paths of the
       weights that its batches train, or None for all; empty if all train all.
+    left_alone: paths of our weights that the task's own `BProp` does not train.
+    not_trained: the non-trainable variables.
   """
 
   names: VariableNames
@@ -50,6 +57,17 @@ class TaskFacts:
   sparse_tables: frozenset[str] = frozenset()
   may_have_others: bool = False
   trained_by_source: tuple[frozenset[str] | None, ...] = ()
+  left_alone: frozenset[str] = frozenset()
+  not_trained: VariableMap = VariableMap()
+
+  def averaged_variables(self, moving_vars: bool) -> list[str]:
+    """Returns the paths of non-trainable variables that Lingvo averages.
+
+    Args:
+      moving_vars: whether those of `moving_vars` are among them, too.
+    """
+    kinds = {_AVERAGED, *([_MOVING] if moving_vars else [])}
+    return [v.jax for v in self.not_trained if kinds & set(v.collections)]
 
 
 def as_in_lingvo(

@@ -138,9 +138,11 @@ class Bridged:
   def state(self, theta: Arrays) -> program.TrainState:
     """Returns the state before the first step, with Lingvo's variables."""
     mdl_vars = self.mdl_vars(theta)
+    copies = jax.tree.map(jnp.copy, mdl_vars)
     opt_state = self.program.learner.init(
-      jax.tree.map(jnp.copy, mdl_vars[base_layer.PARAMS]),
+      copies[base_layer.PARAMS],
       weight_metas=self.program.weight_metas,
+      variables=copies,
     )
     state = program.TrainState(
       step=jnp.zeros([], jnp.int32), mdl_vars=mdl_vars, opt_state=opt_state

@@ -75,11 +75,6 @@ REASONS = {
       'it is not its parent lingvo.tasks.lm.layers.TransformerLm, since it'
       ' overrides FProp',
     ),
-    (
-      'task.train.ema_decay_moving_vars',
-      'lingvo.tasks.lm.model.LanguageModel',
-      'True is not translated, only None or False',
-    ),
   ],
 }
 

@@ -107,6 +107,4 @@ class OwnNetwork(python_docs.TransformerLmTiny):
   def Task(self):
     p = super().Task()
     p.lm = OwnLm.Params().Set(**dict(p.lm.IterParams()) | {'cls': OwnLm})
-    p.train.ema_decay_moving_vars = True
-    p.train.ema_decay = 0.9
     return p

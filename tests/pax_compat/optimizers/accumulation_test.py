@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from pax_compat import config as config_lib
-from pax_compat import errors, optimizers, schedules
+from pax_compat import errors, learners, optimizers, schedules
 from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 
@@ -224,7 +224,6 @@ def test_updates_by_weight():
   'fields,message',
   [
     ({'min_weight': 0.0}, 'min_weight is 0.0; it must be positive'),
-    ({'ema_decay': 0.9}, 'ema_decay is 0.9.*not known in advance'),
     ({'decoupled_weight_decay': 0.1}, 'decoupled_weight_decay is 0.1'),
     ({'optimizer_tpl': _wrapped(ema_decay=0.5)}, 'of the wrapped Sgd'),
   ],
@@ -232,6 +231,17 @@ def test_updates_by_weight():
 def test_mistakes_by_weight(fields, message):
   with pytest.raises(errors.UserError, match=message):
     _weighted().set(**fields).Instantiate()
+
+
+def test_averages_by_weight_are_of_every_step():
+  """Which steps update weights is not known in advance."""
+  optimizer = _weighted().set(ema_decay=0.9, learning_rate=RATE)
+  learner = learners.Learner.config(optimizer=optimizer)
+  with pytest.raises(
+    errors.UserError, match='ema_decay is 0.9.*not known in advance'
+  ):
+    learner.Instantiate()
+  assert learner.set(ema_every_step=True).Instantiate().has_ema
 
 
 def test_accumulation_by_weight_does_not_support_no_op_steps():

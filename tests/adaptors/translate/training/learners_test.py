@@ -153,7 +153,6 @@ _REFUSED = [
   ({'bprop_variable_filter': 'nowhere'}, ['no variable is left to train']),
   ({'bprop_variable_filter': '('}, ['not a regular expression']),
   ({'ema_decay': 1.5}, ['train.ema_decay']),
-  ({'ema_decay': 0.9, 'ema_decay_moving_vars': True}, ['moving_vars']),
 ]
 
 

@@ -226,22 +226,6 @@ def _composite(**sub):
     ),
     (
       {
-        'optimizer': lambda: optimizer('Accumulator', accum_steps=2),
-        'ema_decay': lambda: 0.9,
-      },
-      'train.ema_decay',
-    ),
-    (
-      {
-        'optimizer': lambda: optimizer(
-          'DynamicAccumulator', min_accum_weight=2
-        ),
-        'ema_decay': lambda: 0.9,
-      },
-      'train.ema_decay',
-    ),
-    (
-      {
         'optimizer': lambda: optimizer(
           'DynamicAccumulator', min_accum_weight=2
         ),
@@ -266,10 +250,6 @@ def _composite(**sub):
     (
       {'learner': lambda: learner(skip_zero_gradients='weight')},
       'train.learner.skip_zero_gradients',
-    ),
-    (
-      {'learner': lambda: [learner(), learner(name='twice')]},
-      'with different loss_name (loss, twice)',
     ),
     (
       {'learner': lambda: [learner(), learner(name='b', loss_name='loss')]},
