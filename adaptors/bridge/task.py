@@ -22,7 +22,7 @@ from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.training import train_params
 from adaptors.translate.variable_names import VariableNames
-from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import (
   Issue,
   ParamsView,

@@ -147,6 +147,7 @@ class MultiTaskLearner(config_lib.Configurable):
       task: one.after_evaluations(state[task], step, measured)
       for task, one in self._learners.items()
     }
+
   def ema_of_variables(
     self, state: States, variables: Mapping[str, Any]
   ) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 import re
 
 from adaptors.equivalents import lingvo_early_stopping, lingvo_schedules
-from adaptors.translate.training import learners, optimizers, schedules
+from adaptors.translate.training import learners, schedules
 from adaptors.translate.training.variable_layout import TaskFacts
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import learners as pax_learners
