@@ -79,7 +79,7 @@ class ShapeWatch:
         for path in named
       ),
       f' and {more} more fields' if more else '',
-      {path: _rounded(differing[path]) for path in named[:1]},
+      {path: _rounded(differing[path]) for path in named},
     )
 
 
