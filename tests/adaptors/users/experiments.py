@@ -292,8 +292,7 @@ def averages():
 
 
 def averages_with_batch_norm():
-  cell = rnn_cell.LSTMCellSimple.Params()
-  return _cell(cell, normalized=True, train={'ema_decay': 0.9})
+  return scores(tasks.Convolving, train={'ema_decay': 0.9})
 
 
 def losses_of_two_learners():
@@ -425,6 +424,7 @@ def transformer_of_own_layers():
     p.lm.trans_tpl.tr_fflayer_tpl = Louder.Params().Set(
       hidden_dim=old.hidden_dim
     )
+    p.train.optimizer = optimizer.Adagrad.Params()
 
   return _language_model(change)
 

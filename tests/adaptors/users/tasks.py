@@ -316,7 +316,7 @@ class NumbersInput(base_input_generator.BaseInputGenerator):
 class LinesInput(base_input_generator.BaseSequenceInputGenerator):
   """Reads lines of numbers, with a field per line of a varying length."""
 
-  def _DataSourceFromFilePattern(self, file_pattern, **kwargs):
+  def _DataSourceFromFilePattern(self, file_pattern, **weights):
     def process(line):
       numbers = tf.strings.to_number(tf.strings.split([line]).values)
       features = py_utils.NestedMap(
@@ -331,6 +331,7 @@ class LinesInput(base_input_generator.BaseSequenceInputGenerator):
       dynamic_padding_dimensions=[0, 0],
       dynamic_padding_constants=[0, 1],
       **self.CommonInputOpArgs(),
+      **weights,
     )
     rows = tf.shape(batch.paddings)[0]
     batch.x = tf.reduce_mean(batch.frames, 1)
