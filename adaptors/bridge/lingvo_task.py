@@ -165,6 +165,8 @@ class LingvoTask:
 def _describe(error: Exception) -> str:
   if isinstance(error, errors.UserError):
     return str(error)
+  if not str(error):  # An assertion: its line of code tells more.
+    return errors.one_line(error)
   return f'{type(error).__name__}: {error} ({errors.location_of(error)})'
 
 

@@ -198,7 +198,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
   def decode_datasets(self) -> list[config_lib.Config]:
     """Returns the datasets that the program schedule decodes, adapted."""
     names = self._schedule.decoded
-    return [one for name in names for one in self._held_out(name)]
+    return [one for n in names for one in self._held_out(n, decodes=True)]
 
   def _training(self, name: str, params) -> config_lib.Config:
     """Returns a training input, adapted."""
@@ -211,12 +211,30 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       replay=self._options.lingvo_input_replay,
     )
 
-  def _held_out(self, name: str) -> list[config_lib.Config]:
-    """Returns the configs for a dataset to evaluate: here one of its name."""
-    return [self._adapted(name, self._params_of(name).input)]
+  def _held_out(
+    self, name: str, *, decodes: bool = False
+  ) -> list[config_lib.Config]:
+    """Returns the configs for a dataset to evaluate: here one of its name.
 
-  def _adapted(self, name: str, params) -> config_lib.Config:
-    """Returns the config of a dataset to evaluate, entirely if it is finite."""
+    Args:
+      name: of the dataset.
+      decodes: whether it is decoded.
+    """
+    params = self._params_of(name)
+    samples = samples_of(params.task.eval, params.input, decodes=decodes)
+    return [self._adapted(name, params.input, samples, decodes=decodes)]
+
+  def _adapted(
+    self, name: str, params, samples: int, *, decodes: bool
+  ) -> config_lib.Config:
+    """Returns the config of a dataset to evaluate, entirely if it is finite.
+
+    Args:
+      name: of the dataset.
+      params: of its input.
+      samples: how many examples Lingvo reads if it is not; 0 for all.
+      decodes: whether it is decoded, which the schedule does not limit.
+    """
     batches = self._schedule.evaluated.get(name)
     if batches and not _has_end(params):
       return input_adaptor.LingvoInputAdaptor.config(
@@ -231,6 +249,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       batch_size=_eval_batch_size(name, params),
       reset_for_eval=True,
       cluster_do_eval=True,
+      eval_steps=None if decodes else batches or None,
+      eval_samples=samples,
     )
 
   def dumps(self) -> dict[str, str]:
@@ -366,8 +386,27 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       ) from e
 
 
+def samples_of(settings: Any, params: Any, *, decodes: bool) -> int:
+  """Returns how many examples Lingvo evaluates, or decodes; 0 for all.
+
+  Args:
+    settings: the task's `eval`.
+    params: of the input.
+    decodes: whether they are decoded.
+  """
+  field = 'decoder_samples_per_summary' if decodes else None
+  samples = settings.samples_per_summary
+  if field and settings.Get(field) is not None:
+    samples = settings.Get(field)
+  own = getattr(params, field or 'eval_samples_per_summary', None)
+  if own is not None:
+    return own
+  known = getattr(params, 'num_samples', 0)
+  return min(samples or known, known or samples)
+
+
 def _has_end(params) -> bool:
-  """Whether an input reads files or a tf.data set: a finite dataset."""
+  """Whether an input reads files or a tf.data set: it may be finite."""
   return 'repeat_count' in params or generator_kinds.is_tf_data(params)
 
 

@@ -87,11 +87,15 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
   def _names_metadata(self):
     return self.checkpoint_metadata
 
-  def _held_out(self, name):
+  def _held_out(self, name, *, decodes=False):
     configs = []
-    for task, params in sorted(self._params_of(name).input.IterParams()):
+    model = self._params_of(name)
+    for task, params in sorted(model.input.IterParams()):
       own = f'{name}_{task}'
-      data = self._adapted(name, params).set(name=own)
+      settings = model.task_params.Get(task).eval
+      samples = lingvo_experiment.samples_of(settings, params, decodes=decodes)
+      data = self._adapted(name, params, samples, decodes=decodes)
+      data.set(name=own)
       configs.append(
         multi_task_input.TaskInput.config(name=own, task=task, input=data)
       )

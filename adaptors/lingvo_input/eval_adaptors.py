@@ -10,7 +10,11 @@ from absl import logging
 
 from adaptors.lingvo_input import eval_order, input_adaptor
 from adaptors.lingvo_input import generator as generators
-from adaptors.lingvo_input.checks import generator_kinds
+from adaptors.lingvo_input.checks import (
+  generator_kinds,
+  params_checks,
+  reader_params,
+)
 from pax_compat import errors
 
 
@@ -25,18 +29,33 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
 
   At most B examples of each shape are in memory.
 
+  Of an input without an end, an evaluation reads the first examples, the same
+  each time: as many as Lingvo does, by `eval_steps` or `eval_samples`. Whether
+  it ends is found out when it is made.
+
   Attributes:
     batch_size: examples of this host in a batch; required.
     reset_for_eval: must be True.
+    eval_steps: number of batches of each host, of Lingvo's size, that an
+      evaluation reads of data without an end: Lingvo's `eval_steps_per_loop`. A
+      `repeat_count` of -1 counts as no end. It goes before `eval_samples`.
+    eval_samples: number of examples of all hosts that an evaluation reads of
+      data that never ends, or is not known to end: Lingvo's
+      `samples_per_summary`. A `repeat_count` of -1 is read once.
 
   Raises:
     UserError: the fields do not go together, the leaves have no common batch
-      axis, or the input does not end.
+      axis, or the input does not end and no number is set.
   """
+
+  eval_steps: int | None = None
+  eval_samples: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
     self._num_samples = None
+    # Of data without an end; None for all of the data.
+    self._limit = self._examples_to_read()
 
   def _check_batch_size(self):
     if self.is_training:
@@ -87,6 +106,51 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
       short_batches=True,
     )
 
+  def _examples_to_read(self) -> int | None:
+    """Returns the number of examples of an evaluation; None for all.
+
+    Raises:
+      UserError: the data never ends, and no number is set.
+    """
+    if self.eval_steps and _is_repeated(self.input):
+      return self._announced_limit('its repeat_count is -1')
+    is_limited = self.eval_steps or self.eval_samples is not None
+    if not is_limited or _reads_stock_files(self.input):
+      return None  # The first evaluation finds out if it never ends.
+    ends = self._generator.ends()
+    if ends or not (self.eval_steps or self.eval_samples):
+      self._generator.check_end(ends)
+      return None
+    if ends is None:
+      return self._announced_limit('it is not known to end', logging.WARNING)
+    return self._announced_limit('it never ends')
+
+  def _announced_limit(self, reason: str, level: int = logging.INFO) -> int:
+    """Returns how many examples Lingvo reads; logs it with the reason."""
+    sizes = getattr(self.input, 'bucket_batch_limit', None)
+    # Lingvo reads whole batches.
+    largest = max(sizes) if sizes else self.batch_size
+    if self.eval_steps:
+      field = f'eval_steps_per_loop is {self.eval_steps}'
+      limit = self.eval_steps * largest * self.num_infeed_hosts
+    else:
+      field = f'eval.samples_per_summary is {self.eval_samples}'
+      limit = self.eval_samples
+      if limit != getattr(self.input, 'num_samples', 0):
+        limit = -(-limit // largest) * largest
+    logging.log(
+      level,
+      '%s: an evaluation reads its first %d examples, or all if there are'
+      ' fewer, as %s and Lingvo reads as many (%s)',
+      self._label,
+      limit,
+      reason,
+      field,
+    )
+    settings = dataclasses.replace(self._generator.settings, must_end=False)
+    self._generator.settings = settings
+    return limit
+
   def _epoch_params(self) -> Any:
     params = self.input.Copy()
     if 'repeat_count' in params and not generator_kinds.is_tf_data(params):
@@ -107,9 +171,12 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
 
   def _make_order(self, num_samples: int | None = None) -> eval_order.EvalOrder:
     return eval_order.EvalOrder(
+      max_samples=self._limit,
       label=self._label,
       generator=self._generator,
       buckets=self._buckets,
+      lengths=self._lengths,
+      watch=self._watch,
       batch_size=self.batch_size,
       num_hosts=self.num_infeed_hosts,
       host=self.infeed_host_index,
@@ -133,6 +200,8 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
 
   def _set_num_samples(self, count: int):
     self._num_samples = count
+    if self._limit is not None:
+      return
     expected = getattr(self._generator.params, 'num_samples', 0)
     if expected and expected != count:
       logging.warning(
@@ -195,3 +264,23 @@ class LingvoLazyEvalAdaptor(LingvoEvalAdaptor):
 
   def _make_order(self) -> eval_order.EvalOrder:
     return super()._make_order(self.num_samples)
+
+
+def _is_repeated(params: Any) -> bool:
+  """Returns whether records of files are read without an end, as in Lingvo."""
+  reads_files = 'repeat_count' in params
+  if not reads_files or generator_kinds.is_tf_data(params):
+    return False
+  return params.repeat_count == -1
+
+
+def _reads_stock_files(params: Any) -> bool:
+  """Returns whether a class of Lingvo reads files, which have an end."""
+  is_stock = params.cls.__module__.startswith('lingvo.')
+  if not is_stock or 'repeat_count' not in params:
+    return False
+  if generator_kinds.is_tf_data(params):
+    return False
+  entries = [e for _, found in params_checks.readers(params) for e in found]
+  forms = {params_checks.split_type(entry)[0] for entry in entries}
+  return bool(entries) and reader_params.COUNTER not in forms

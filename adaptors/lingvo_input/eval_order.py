@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from adaptors.lingvo_input import generator as generators
-from adaptors.lingvo_input.shapes import bucket_shapes
+from adaptors.lingvo_input.shapes import bucket_shapes, given_lengths
 from pax_compat import errors
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
@@ -38,10 +38,13 @@ class EvalOrder:
     label: str,
     generator: generators.Generator,
     buckets: bucket_shapes.Buckets,
+    lengths: given_lengths.GivenLengths,
+    watch: given_lengths.ShapeWatch,
     batch_size: int,
     num_hosts: int,
     host: int,
     num_samples: int | None,
+    max_samples: int | None,
     on_end: Callable[[int], None],
   ):
     """Reads nothing yet.
@@ -50,20 +53,26 @@ class EvalOrder:
       label: the input's name in messages.
       generator: at its start.
       buckets: of the generator.
+      lengths: that fields are padded to.
+      watch: sees each batch.
       batch_size: B.
       num_hosts: H.
       host: the index of this host.
       num_samples: the number of examples of an epoch, of a generator that
         repeats its data; None for all up to the end.
+      max_samples: the number of examples of an epoch at most; None for all.
       on_end: called at the end with the number of examples of all hosts.
     """
     self._label = label
     self._generator = generator
     self._buckets = buckets
+    self._lengths = lengths
+    self._watch = watch
     self._batch_size = batch_size
     self._num_hosts = num_hosts
     self._host = host
     self._num_samples = num_samples
+    self._max_samples = max_samples
     self._on_end = on_end
     self._digest = hashlib.blake2b(digest_size=8)
     self._batches = self._epoch()
@@ -76,7 +85,9 @@ class EvalOrder:
       UserError: the leaves have no common batch axis, or there are too few
         examples.
     """
-    return next(self._batches)
+    batch = next(self._batches)
+    self._watch(batch)
+    return batch
 
   def digest(self) -> bytes | None:
     """Returns 8 bytes that depend on all data so far; None for one host."""
@@ -92,6 +103,7 @@ class EvalOrder:
           self._digest.update(host_fields.canonical_bytes(leaf))
       fixed = self._generator.driver().fixed_lengths
       for examples in _by_length(batch, self._buckets, fixed):
+        examples = self._lengths(examples)
         # Bounded: as many groups as there are shapes.
         key = tuple(x.shape[1:] for x in jax.tree.leaves(examples))
         if key not in groups:
@@ -108,6 +120,9 @@ class EvalOrder:
   def _read_all(self) -> Iterator[NestedMap]:
     """Yields the generator's batches of one epoch, the last one truncated."""
     left = self._num_samples
+    must_have = left is not None
+    if not must_have:
+      left = self._max_samples
     while left is None or left > 0:
       try:
         batch = self._generator.next()
@@ -118,7 +133,7 @@ class EvalOrder:
         batch = _rows(batch, 0, left) if rows > left else batch
         left -= rows
       yield batch
-    if left is not None and left > 0:
+    if must_have and left > 0:
       raise errors.UserError(
         f'{self._label} ended after {self._num_samples - left} examples;'
         f' expected the {self._num_samples} of input.num_samples'

@@ -24,7 +24,7 @@ from adaptors.lingvo_input.drivers import (
   generator_driver,
   randomness,
 )
-from adaptors.lingvo_input.shapes import bucket_shapes
+from adaptors.lingvo_input.shapes import bucket_shapes, given_lengths
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
@@ -70,7 +70,7 @@ class Generator:
   """A generator with its record files; not thread-safe.
 
   Attributes:
-    settings: how it is read.
+    settings: how it is read; `must_end` may be changed.
     params: Lingvo Params of the generator.
     records: the files, and copies of records, that this host reads.
     first_step: the training step of the first batch.
@@ -188,14 +188,36 @@ class Generator:
     return driver
 
   def _check(self, driver: generator_driver.GeneratorDriver):
-    if self.settings.must_end and driver.finite is False:
-      raise errors.UserError(f'{self._label} never ends: {_HOW_TO_END}')
+    if self.settings.must_end:
+      self.check_end(driver.finite)
     if driver.uses_step and not self.settings.is_training:
       raise errors.UserError(
         f'{self._label}: its batches depend on the training step, as'
         ' those of a CurriculumDataSource do; expected an evaluation of the'
         ' data of one stage'
       )
+
+  def ends(self) -> bool | None:
+    """Returns whether the data ends; None if unknown. Builds the generator.
+
+    Raises:
+      UserError: the generator cannot be built.
+    """
+    self.records.check.start()
+    driver = self._build()
+    try:
+      return driver.finite
+    finally:
+      driver.close()  # Its threads are not needed now.
+
+  def check_end(self, ends: bool | None):
+    """Raises a UserError if the data never ends.
+
+    Args:
+      ends: whether it ends; None if unknown.
+    """
+    if ends is False:
+      raise errors.UserError(f'{self._label} never ends: {_HOW_TO_END}')
 
   def end_guard(self) -> endless.Guard:
     """Returns a check of each batch that raises if the data seems endless."""
@@ -261,6 +283,8 @@ class BucketBatches:
     self,
     generator: Generator,
     buckets: bucket_shapes.Buckets,
+    lengths: given_lengths.GivenLengths,
+    watch: given_lengths.ShapeWatch,
     check_shape: Callable[[NestedMap], None] | None = None,
   ):
     """Reads nothing yet.
@@ -268,10 +292,14 @@ class BucketBatches:
     Args:
       generator: at its start.
       buckets: of the generator.
+      lengths: that fields are padded to.
+      watch: sees each batch.
       check_shape: raises if a batch has an unexpected shape; None for no check.
     """
     self._generator = generator
     self._buckets = buckets
+    self._lengths = lengths
+    self._watch = watch
     self._check_shape = check_shape
     self._guard: endless.Guard | None = None
     self._count = 0
@@ -289,7 +317,7 @@ class BucketBatches:
       self._guard = self._guard or self._generator.end_guard()
       self._guard(batch, self._count)
     fixed = self._generator.driver().fixed_lengths
-    batch = self._buckets.fit(batch, rows, fixed)
+    batch = self._lengths(self._buckets.fit(batch, rows, fixed))
     added = batch['eval_sample_weights'].shape[0] - rows if rows else 0
     if added:
       self._generator.log_once(
@@ -298,6 +326,7 @@ class BucketBatches:
         rows,
         added,
       )
+    self._watch(batch)
     if self._check_shape is not None:
       self._check_shape(batch)
     return batch

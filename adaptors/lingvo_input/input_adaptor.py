@@ -12,6 +12,7 @@ What a batch goes through, from the file to `get_next`:
 import functools
 import hashlib
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -20,7 +21,11 @@ from absl import logging
 from adaptors.lingvo_input import generator as generators
 from adaptors.lingvo_input.drivers import backends
 from adaptors.lingvo_input.replay import replay_order, replay_params
-from adaptors.lingvo_input.shapes import agreed_shapes, bucket_shapes
+from adaptors.lingvo_input.shapes import (
+  agreed_shapes,
+  bucket_shapes,
+  given_lengths,
+)
 from pax_compat import base_input, config, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.processes import process_channel
@@ -87,6 +92,13 @@ class LingvoInputAdaptor(base_input.BaseInput):
       the results of layers that stride over time, such as an utterance's
       convolutions, by where a batch ends. With False a generator that pads to
       the longest example of each batch has a new shape for nearly each of them.
+    pad_to_lengths: for inputs without buckets, the lengths of fields [B, T,
+      ...] by dotted path, such as `{'frames': (400, 800), 'tgt': (64,)}`: T is
+      padded to the smallest one that fits, so that few shapes are compiled. A
+      map of fields stands for all with the T of its `paddings`, and '' for the
+      whole batch. Paddings get 1, other fields 0: give it only where the model
+      knows by paddings, weights or lengths what is real. Longer batches stay as
+      they are.
     split_files: whether each of several hosts reads files of its own, where a
       pattern matches at least as many files as there are hosts. Set it to False
       for generators of records that split them by host themselves.
@@ -114,6 +126,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
   cluster_do_eval: bool = False
   xla_device: str = 'cpu'
   pad_to_bucket_bounds: bool = True
+  pad_to_lengths: Mapping[str, Sequence[int]] | None = None
   split_files: bool = True
   split_records: bool = True
   skip_bad_records: bool = False
@@ -226,14 +239,21 @@ class LingvoInputAdaptor(base_input.BaseInput):
       fit_lengths=self.pad_to_bucket_bounds,
       is_so_everywhere=self._channel and self._channel.all,
     )
-    if differ and len(self._buckets.shapes()) < 2:
+    self._lengths = given_lengths.GivenLengths(self._label, self.pad_to_lengths)
+    count = max(len(self._buckets.shapes()), self._lengths.count)
+    self._watch = given_lengths.ShapeWatch(self._label, planned=count)
+    if differ and count < 2:
       self._channel = None
       self._check_shape = bucket_shapes.OneShape(self._label)
 
   def _batches(self) -> generators.BucketBatches:
     """Returns the generator's batches, padded to the bounds of buckets."""
     return generators.BucketBatches(
-      self._generator, self._buckets, self._check_shape
+      self._generator,
+      self._buckets,
+      self._lengths,
+      self._watch,
+      self._check_shape,
     )
 
   def _make_order(self) -> Order:

@@ -16,7 +16,7 @@ _OPS = ('GenericInput', 'GenericInputV2Create')
 
 # The formats that Lingvo registers, and the one that does not read files.
 _FORMATS = ('text', 'tfrecord', 'tfrecord_gzip', 'iota')
-_COUNTER = 'iota'
+COUNTER = 'iota'
 
 # The types of tensors that the batcher can stack.
 _TYPES = ('float', 'int32', 'int64', 'uint8', 'bool', 'string', 'bfloat16')
@@ -53,7 +53,7 @@ class Reader:
   def ends(self) -> bool:
     """Returns whether the data is finite."""
     counts_on = any(
-      form == _COUNTER and not (rest.isdigit() and rest.isascii())
+      form == COUNTER and not (rest.isdigit() and rest.isascii())
       for form, rest in map(params_checks.split_type, self.patterns)
     )
     return self.repeat_count > 0 and not counts_on
@@ -169,7 +169,7 @@ def files_of(name: str, pattern: str) -> list[str]:
     UserError: the format is unknown, or a path is not an existing file.
   """
   form, rest = params_checks.split_type(pattern)
-  if form == _COUNTER:
+  if form == COUNTER:
     return []
   if form not in _FORMATS:
     found = f'has the format {form!r}' if form else 'has no format'

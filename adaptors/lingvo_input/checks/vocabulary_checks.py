@@ -4,16 +4,17 @@ Lingvo's native ops end the process at some wrong files, and silently return
 wrong ids with others.
 """
 
+import inspect
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import logging
 
 from adaptors import lingvo_runtime
+from adaptors.lingvo_input.checks import token_vocabularies
+from adaptors.params import params_trees
 from pax_compat import errors
-
-# Tokens of every vocabulary: beginning, end, unknown.
-_NEEDED = ('<S>', '</S>', '<UNK>')
 
 # Required word pieces, and the field that has the id of each.
 _NEEDED_PIECES = {
@@ -23,6 +24,12 @@ _NEEDED_PIECES = {
 }
 
 _LARGEST_ID = 2**31 - 1
+
+# Where Lingvo defines the methods that split text, which an input calls.
+_BASES = 'lingvo.core.base_input_generator'
+_SPLITS_TEXT = 'StringsToIds'
+
+_ML_PERF = 'lingvo.core.ml_perf_tokenizer.MlPerfTokenizer'
 
 
 def check_vocabularies(name: str, params: Any):
@@ -34,15 +41,50 @@ def check_vocabularies(name: str, params: Any):
 
   Raises:
     UserError: a file does not exist or has another format, a line has no id, an
-      id is out of range, a required token is missing, or one has two ids.
+      id is out of range, or a required token is missing.
   """
+  cls = getattr(params, 'cls', None)
   for tokenizer in _tokenizers(params):
     for field, check in _CHECKS.items():
       path = getattr(tokenizer, field, None)
       if path:
         where = f'{name}: the vocabulary {path!r}'
-        _check_is_file(where, path)
+        path = _file(where, path)
+        if check is _check_tokens and not splits_text(cls):
+          check = _check_decoding
         check(where, path, tokenizer)
+
+
+def splits_text(cls: type | None) -> bool:
+  """Returns whether an input's code has its tokenizer split text.
+
+  If not, its records are ids, and vocabularies only make text of them.
+
+  Args:
+    cls: of the input; None if unknown.
+  """
+  if cls is None:
+    return True
+  functions = (
+    function
+    for parent in cls.__mro__
+    if parent.__module__ != _BASES
+    for function in vars(parent).values()
+  )
+  return any(_names_it(getattr(f, '__func__', f)) for f in functions)
+
+
+def _names_it(function: Any) -> bool:
+  """Returns whether a function, or one within it, names what splits text."""
+  pending = [getattr(function, '__code__', None)]
+  while pending:
+    code = pending.pop()
+    if not inspect.iscode(code):
+      continue
+    if any(name.startswith(_SPLITS_TEXT) for name in code.co_names):
+      return True
+    pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+  return False
 
 
 def _tokenizers(params) -> Iterator[Any]:
@@ -52,12 +94,11 @@ def _tokenizers(params) -> Iterator[Any]:
       yield tokenizer
 
 
-def _check_is_file(where: str, path: str):
-  gfile = lingvo_runtime.tensorflow().io.gfile
-  if not gfile.exists(path):
-    raise errors.UserError(f'{where} does not exist')
-  if gfile.isdir(path):
+def _file(where: str, pattern: str) -> str:
+  path = token_vocabularies.only_file(where, pattern)
+  if lingvo_runtime.tensorflow().io.gfile.isdir(path):
     raise errors.UserError(f'{where} is a folder; expected a file')
+  return path
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
@@ -65,55 +106,6 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
   with lingvo_runtime.tensorflow().io.gfile.GFile(path, 'rb') as f:
     for number, line in enumerate(f, 1):
       yield number, line.rstrip(b'\r\n')
-
-
-def _wrong_line(where: str, number: int, line: bytes, expected: str):
-  text = line.decode('utf-8', errors='replace')
-  return errors.UserError(f'{where} has the line {number} {text!r}; {expected}')
-
-
-class _Ids:
-  """The ids of a vocabulary, so far."""
-
-  def __init__(self, where: str, tokenizer: Any):
-    self._where = where
-    self._limit = vocab_size(tokenizer)
-    self._of: dict[bytes, tuple[int, int]] = {}
-    self._tokens: dict[int, bytes] = {}
-    self._repeated = 0
-
-  def add(self, number: int, line: bytes, token: bytes, found: int):
-    """Adds the id of a token.
-
-    Raises:
-      UserError: it is out of range, or the token has another id as well.
-    """
-    limit = _LARGEST_ID + 1 if self._limit is None else self._limit
-    if not 0 <= found < limit:
-      why = f'an id of 0 to {limit - 1}'
-      if self._limit is not None:
-        why += f', as the vocab_size of the tokenizer is {limit}'
-      raise _wrong_line(self._where, number, line, f'expected {why}')
-    before = self._of.setdefault(token, (found, number))
-    if before[0] != found:
-      why = f'but line {before[1]} has the id {before[0]} for the same token'
-      raise _wrong_line(self._where, number, line, why)
-    if self._tokens.setdefault(found, token) != token:
-      self._repeated += 1
-
-  def end(self, needed: tuple[bytes, ...]):
-    """Checks the whole vocabulary, at the end of the file."""
-    missing = sorted(t.decode() for t in needed if t not in self._of)
-    if missing:
-      raise errors.UserError(
-        f'{self._where} lacks {", ".join(missing)}, which every vocabulary has'
-      )
-    if self._repeated:
-      logging.warning(
-        '%s has %d tokens with the id of another one',
-        self._where,
-        self._repeated,
-      )
 
 
 def vocab_size(tokenizer: Any) -> int | None:
@@ -127,25 +119,45 @@ def vocab_size(tokenizer: Any) -> int | None:
 
 
 def _check_tokens(where: str, path: str, tokenizer):
-  """Checks lines of a token, a tab and its id; or of a token."""
+  """Checks a vocabulary that text is split by."""
   has_ids = tokenizer.load_token_ids_from_vocab
-  ids = _Ids(where, tokenizer)
-  for number, line in _lines(path):
-    token, *columns = line.split(b'\t')
-    is_wrong = not columns or not columns[0].removeprefix(b'-').isdigit()
-    if has_ids and line.strip() and is_wrong:
-      raise _wrong_line(
-        where,
-        number,
-        line,
-        'expected a token, a tab and its id (load_token_ids_from_vocab=False'
-        ' takes the numbers of the lines)',
-      )
-    if has_ids and line.strip():
-      ids.add(number, line, token, int(columns[0]))
-    elif not has_ids and token:
-      ids.add(number, line, token, number - 1)
-  ids.end(tuple(token.encode() for token in _NEEDED))
+  found = token_vocabularies.read(where, path, has_ids=has_ids)
+  size = vocab_size(tokenizer)
+  limit = _LARGEST_ID + 1 if size is None else size
+  for token, its_id in found.ids.items():
+    if not 0 <= its_id < limit:
+      why = f'expected an id of 0 to {limit - 1}'
+      if size is not None:
+        why += f', as the vocab_size of the tokenizer is {limit}'
+      line = token + (b'\t%d' % its_id if has_ids else b'')
+      number = found.lines[token]
+      raise token_vocabularies.wrong_line(where, number, line, why)
+  for count, what in (
+    (found.num_shared, 'tokens with the id of another one'),
+    (
+      found.num_repeated,
+      'lines with an id for a token that has one already; the last one counts',
+    ),
+    (
+      found.num_inexact,
+      'lines with a number that is not whole, such as a'
+      ' score; what is in front of the point is the id',
+    ),
+  ):
+    if count:
+      logging.warning('%s has %d %s', where, count, what)
+
+
+def _check_decoding(where: str, path: str, tokenizer):
+  """Logs a warning if ids cannot become text by a vocabulary.
+
+  Records of the input are ids: nothing else is done with it.
+  """
+  del tokenizer
+  try:
+    token_vocabularies.read(where, path, has_ids=False)
+  except errors.UserError as e:
+    logging.warning('%s. No text can be made of ids', e)
 
 
 def _check_words(where: str, path: str, tokenizer):
@@ -160,18 +172,23 @@ def _check_words(where: str, path: str, tokenizer):
         'expected a word, a blank, and its ids joined by commas, of 0 to'
         f' {limit - 1}'
       )
-      raise _wrong_line(where, number, line, why)
+      raise token_vocabularies.wrong_line(where, number, line, why)
 
 
 def _check_pieces(where: str, path: str, tokenizer):
   """Checks lines of a word piece, whose ids are the numbers of the lines."""
+  if params_trees.has_base(tokenizer.cls, _ML_PERF):
+    _check_quoted_pieces(where, path)
+    return
   ids: dict[str, int] = {}
   count = 0
   for number, line in _lines(path):
     try:
       ids.setdefault(line.decode('utf-8').strip().split('\t')[0], number - 1)
     except UnicodeDecodeError as e:
-      raise _wrong_line(where, number, line, 'expected UTF-8') from e
+      raise token_vocabularies.wrong_line(
+        where, number, line, 'expected UTF-8'
+      ) from e
     count = number
   for piece, field in _NEEDED_PIECES.items():
     wanted = getattr(tokenizer, field)
@@ -184,6 +201,16 @@ def _check_pieces(where: str, path: str, tokenizer):
   _check_count(where, count, 'word pieces', tokenizer)
   if len(ids) < count:
     logging.warning('%s has %d word pieces twice', where, count - len(ids))
+
+
+def _check_quoted_pieces(where: str, path: str):
+  """Checks lines of a word piece in quotes, of an MlPerfTokenizer."""
+  content = token_vocabularies.read_bytes(path)
+  for number, line in token_vocabularies.lines_of(content):
+    if len(line) < 3:  # Lingvo ends the process at it.
+      raise token_vocabularies.wrong_line(
+        where, number, line, 'expected a word piece in quotes'
+      )
 
 
 def _check_sentence_pieces(where: str, path: str, tokenizer):

@@ -23,6 +23,7 @@ from adaptors.lingvo_input.checks import (
   reader_params,
   record_probe,
   record_trial,
+  token_vocabularies,
 )
 from adaptors.lingvo_input.drivers import closing, lingvo_patches
 from adaptors.records import record_copies
@@ -149,11 +150,16 @@ class Backend:
     """Returns the readers of a graph.
 
     Raises:
-      NotRetriable: one would end the process or wait forever.
+      NotRetriable: one would end the process or wait forever, or what splits
+        text would end it.
     """
-    readers = reader_params.readers(self._tf, graph.as_graph_def())
+    graph_def = graph.as_graph_def()
+    readers = reader_params.readers(self._tf, graph_def)
     self._is_finite = any(reader.ends() for reader in readers)
     with _not_retriable():
+      token_vocabularies.check_ops(
+        self._settings.name, reader_params.nodes_of(graph_def)
+      )
       for reader in readers:
         reader_params.check_reader(self._settings.name, reader)
     return readers

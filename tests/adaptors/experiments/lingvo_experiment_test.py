@@ -137,6 +137,7 @@ def test_infinite_datasets_are_evaluated_by_number_of_batches():
   dev, _ = _experiment(model_params).eval_datasets()
   assert dev.cls is eval_adaptors.LingvoEvalAdaptor
   assert dev.batch_size == 4 and dev.reset_for_eval
+  assert (dev.eval_steps, dev.eval_samples) == (3, 1000)
   for name in ('Dev', 'Test'):  # They make up their examples.
     made_up = inputs.BaseInputGenerator.Params().Set(batch_size=4)
     setattr(type(model_params), name, lambda self, p=made_up: p.Copy())
@@ -145,6 +146,32 @@ def test_infinite_datasets_are_evaluated_by_number_of_batches():
   assert dev.eval_loop_num_batches == 3 and not dev.reset_for_eval
   # The schedule does not limit it; it may be finite.
   assert test.cls is eval_adaptors.LingvoEvalAdaptor
+
+
+@pytest.mark.parametrize(
+  ('of_task', 'of_input', 'evaluated', 'decoded'),
+  [
+    ({}, {}, 1000, 1000),
+    ({'decoder_samples_per_summary': 0}, {}, 1000, 0),
+    ({'samples_per_summary': 0}, {'num_samples': 50}, 50, 50),
+    ({'samples_per_summary': 20}, {'num_samples': 50}, 20, 20),
+    (
+      {'samples_per_summary': 20},
+      {'eval_samples_per_summary': 7, 'decoder_samples_per_summary': 8},
+      7,
+      8,
+    ),
+  ],
+)
+def test_numbers_of_samples(of_task, of_input, evaluated, decoded):
+  inputs = lingvo_runtime.module('lingvo.core.base_input_generator')
+  settings = tiny_task.params().eval.Set(**of_task)
+  params = inputs.BaseInputGenerator.Params().Set(**of_input)
+  found = [
+    lingvo_experiment.samples_of(settings, params, decodes=decodes)
+    for decodes in (False, True)
+  ]
+  assert found == [evaluated, decoded]
 
 
 def _stopping(jobname):

@@ -5,12 +5,18 @@ import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
-from adaptors.lingvo_input.checks import vocabulary_checks
+from adaptors.lingvo_input.checks import (
+  token_vocabularies,
+  vocabulary_checks,
+)
 from pax_compat import errors
 from tests.adaptors.lingvo_input import generators as testing
 
 GOOD = '<S>\t1\n</S>\t2\n<UNK>\t3\nto\t4\nbe\t5\n'
 PLAIN = '<S>\n</S>\n<UNK>\nto\nbe\n'
+LOWER = GOOD.lower()
+# As SentencePiece writes them: a score in the place of an id.
+SCORES = '<unk>\t0\n<s>\t0\n</s>\t0.03\nto\t0.04\nbe\t4.9\n'
 
 
 @pytest.fixture
@@ -45,6 +51,14 @@ def check(tmp_path):
     (GOOD, True, [1, 4, 5, 2]),
     (GOOD + '\n', True, [1, 4, 5, 2]),
     (PLAIN, False, [0, 3, 4, 1]),
+    (PLAIN.replace('to', '\nto'), False, [0, 3, 4, 1]),  # An empty line.
+    (PLAIN.lower(), False, [0, 3, 4, 1]),
+    (LOWER, True, [1, 4, 5, 2]),
+    (LOWER.replace('\n', '\r\n'), True, [1, 4, 5, 2]),
+    (SCORES, True, [0, 0, 4, 0]),
+    (GOOD.replace('\t4', '\t +4 of it'), True, [1, 4, 5, 2]),
+    (GOOD + 'be\t6\n', True, [1, 4, 6, 2]),  # The last line counts.
+    (GOOD.replace('<S>\t1\n', ''), True, [0, 4, 5, 2]),
   ],
 )
 def test_what_passes_is_read_by_lingvo(check, text, has_ids, ids):
@@ -63,6 +77,11 @@ def test_what_passes_is_read_by_lingvo(check, text, has_ids, ids):
     (GOOD + 'or\tfive\n', r"has the line 6 'or\\tfive'"),
     ('to\t4\nbe\t5\n', 'lacks </S>, <S>, <UNK>, which every'),
     (GOOD.replace('<UNK>', '<unk>'), 'lacks <UNK>, which'),
+    (LOWER.replace('<unk>', '<UNK>'), 'lacks <unk>, which'),
+    (LOWER + '<S>\t6\n', 'has <S> beside </s>, <s>, <unk>; expected either'),
+    (GOOD + '\r\n', r"has the line 6 '\\r'; expected a token, a tab"),
+    (GOOD + 'or\t\n', r"has the line 6 'or\\t'"),
+    (GOOD + 'or\t.5\n', r"has the line 6 'or\\t.5'"),
     (
       GOOD + 'or\t99999999999\n',
       'line 6 .*; expected an id of 0 to 2147483647',
@@ -82,7 +101,6 @@ def test_what_would_end_the_process_is_refused(check, text, message):
       r"the line 6 'or\\t-5'; expected an id of 0 to 9, as the",
     ),
     (GOOD + 'or\t10\n', 'expected an id of 0 to 9, as the vocab_size .* is 10'),
-    (GOOD + 'be\t6\n', 'line 6 .*; but line 5 has the id 5 for the same token'),
   ],
 )
 def test_what_gives_wrong_ids_is_refused(check, text, message):
@@ -93,6 +111,36 @@ def test_what_gives_wrong_ids_is_refused(check, text, message):
 def test_a_folder_is_no_vocabulary(check, tmp_path):
   with pytest.raises(errors.UserError, match='is a folder; expected a file'):
     check(None, token_vocab_filepath=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'text', [GOOD.replace('<UNK>', '<unk>'), LOWER + '<S>\t6\n']
+)
+def test_what_lingvo_refuses_without_ending_the_process(check, text):
+  tf = lingvo_runtime.module('tensorflow')
+  tokenizer = check(GOOD)
+  with open(tokenizer.token_vocab_filepath, 'w') as file:
+    file.write(text)
+  made = tokenizer.Set(name='tokenizer').Instantiate()
+  with pytest.raises(tf.errors.InvalidArgumentError, match='in the vocab'):
+    made.StringsToIds(tf.constant(['to be']), 4)
+
+
+def test_an_oddity_is_a_warning(check, log):
+  check(SCORES)
+  assert 'has 3 lines with a number that is not whole' in log()
+  check(GOOD + 'be\t6\nto\t7\n')
+  assert 'has 2 lines with an id for a token that has one already' in log()
+  check(GOOD.replace('<S>\t1\n', ''))
+  assert 'lacks <S> and <s>: Lingvo takes the id 0' in log()
+
+
+def test_a_pattern_of_one_file(check, tmp_path):
+  pattern = str(tmp_path / 'vo*')
+  check(GOOD, token_vocab_filepath=pattern)
+  (tmp_path / 'vocab2.txt').write_text(GOOD)
+  with pytest.raises(errors.UserError, match='matches 2 files'):
+    check(GOOD, token_vocab_filepath=pattern)
 
 
 def test_tokens_may_share_an_id(check, log):
@@ -158,3 +206,58 @@ def test_inputs_have_their_vocabularies_checked(tmp_path, evaluates):
     fields = {'batch_size': 2, 'reset_for_eval': True}
   with pytest.raises(errors.UserError, match=f'{path}.* has the line 1'):
     cls(input=params, **fields)
+
+
+def test_records_of_ids_need_no_ids_in_the_vocabulary(tmp_path, log):
+  """WMT's files are word pieces alone; Lingvo decodes with their lines."""
+  tf = lingvo_runtime.module('tensorflow')
+  inputs = lingvo_runtime.module('lingvo.tasks.mt.input_generator')
+  path = tmp_path / 'wpm-ende.voc'
+  path.write_text(PLAIN.lower())
+  params = inputs.NmtInput.Params()
+  params.tokenizer.token_vocab_filepath = str(path)
+  vocabulary_checks.check_vocabularies('Train', params)
+  params.tokenizer.Set(name='tokenizer')
+  texts = params.tokenizer.Instantiate().IdsToStrings(
+    tf.constant([[3, 4]]), tf.constant([2])
+  )
+  assert texts.numpy().tolist() == [b'to be']
+  assert 'vocabulary' not in log()
+  path.write_text('to\nbe\n')
+  vocabulary_checks.check_vocabularies('Train', params)
+  assert 'No text can be made of ids' in log()
+
+
+def test_code_that_splits_text_is_found():
+  lm = lingvo_runtime.module('lingvo.tasks.lm.input_generator')
+  mt = lingvo_runtime.module('lingvo.tasks.mt.input_generator')
+
+  class Own(mt.NmtInput):
+    """Splits text in a function within a method."""
+
+    def _InputBatch(self):
+      return (lambda text: self.StringsToIds(text))('')
+
+  assert vocabulary_checks.splits_text(lm.LmInput)
+  assert vocabulary_checks.splits_text(Own)
+  assert not vocabulary_checks.splits_text(mt.NmtInput)
+
+
+def test_ops_that_split_text_are_checked_before_they_run(tmp_path):
+  """Whatever the Params say of them."""
+  tf = lingvo_runtime.module('tensorflow')
+  ops = lingvo_runtime.module('lingvo.core.ops')
+  path = tmp_path / 'vocab.txt'
+  path.write_text(PLAIN)
+  with tf.Graph().as_default() as graph:
+    ops.str_to_vocab_tokens(
+      tf.constant(['to be']),
+      maxlen=4,
+      vocab_filepath=str(path),
+      load_token_ids_from_vocab=True,
+    )
+  nodes = graph.as_graph_def().node
+  with pytest.raises(errors.UserError, match='own: the .* has the line 1'):
+    token_vocabularies.check_ops('own', nodes)
+  path.write_text(GOOD)
+  token_vocabularies.check_ops('own', nodes)
