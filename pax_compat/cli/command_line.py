@@ -14,7 +14,16 @@ from pax_compat import errors
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
 # Libraries that log every step.
-_VERBOSE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
+_VERBOSE = (
+  'flax',
+  'fsspec',
+  'gcsfs',
+  'google',
+  'jax',
+  'lingvo',
+  'orbax',
+  'tensorflow',
+)
 
 
 def run(

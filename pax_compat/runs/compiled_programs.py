@@ -20,7 +20,6 @@ from absl import logging
 from pax_compat import errors
 from pax_compat.runs import files, job_dir, remote
 
-_VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
 _FOLDER = 'compiled'
 _MAX_BYTES = 20 * 10**9
 # JAX's default of 1 s leaves many small programs of a start to be compiled.
@@ -42,7 +41,7 @@ def use(folder: str | None):
   if folder == '':
     jax.config.update('jax_enable_compilation_cache', False)
     return
-  if folder is None and jax.config.jax_compilation_cache_dir is not None:
+  if folder is None and jax.config.jax_compilation_cache_dir:
     return
   path = _made(folder)
   if path is None:

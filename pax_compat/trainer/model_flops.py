@@ -24,8 +24,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from absl import logging
 from jax.extend import core as jax_core
 
+from pax_compat import errors
 from pax_compat.layer_core import flop_scopes
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
@@ -124,10 +126,22 @@ def by_shapes(program: Any) -> Callable[[DeviceBatch], float | None]:
 
   def flops(batch: DeviceBatch) -> float | None:
     if batch.shapes not in known:
-      known[batch.shapes] = of_train_step(program, batch.arrays)
+      known[batch.shapes] = _counted(program, batch)
     return known[batch.shapes]
 
   return flops
+
+
+def _counted(program: Any, batch: DeviceBatch) -> float | None:
+  """Returns the FLOPs of a batch's step; logs why they are not known."""
+  try:
+    found = of_train_step(program, batch.arrays)
+  except Exception as e:  # noqa: BLE001 (a run does not end for its MFU)
+    logging.warning('there is no MFU: %s', errors.one_line(e))
+    return None
+  if found is None:
+    logging.warning('there is no MFU: a layer hides its products')
+  return found
 
 
 def _of_jaxpr(jaxpr: Any, used: Sequence[bool]) -> int:

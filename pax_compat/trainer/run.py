@@ -78,12 +78,9 @@ def train(
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     start, origin, extra = _restore_point(checkpointer, experiment)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
-    if start >= config.num_train_steps and not pending:
-      print_line(f'all {start} steps are done already')
-      return
-    stopped_early = extra and extra.get(actions.STOPPED_EARLY)
-    if stopped_early and task.early_stopping_fn is not None:
-      print_line(f'the run was stopped early after step {start} already')
+    finished = _finished(task, start, extra)
+    if finished:
+      print_line(finished)
       return
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
@@ -92,10 +89,10 @@ def train(
     )
     partitioning.check_batch(first.example, sharding)
     task_program = program.create(task, mesh, first.example)
-    start_lines.write(print_line, task_program, first.example)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
+    start_lines.write(print_line, task_program, first.example)
     run_folder.write(folder, configs, task_program, experiment.dumps)
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
@@ -112,6 +109,17 @@ def train(
       print_line=print_line,
     )
     loop.Trainer(run).run(state, start=start, evaluations_pending=pending)
+
+
+def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
+  """Returns why there is nothing to train; '' if there is."""
+  pending = extra and extra.get(actions.EVALUATIONS_PENDING)
+  if start >= task.train.num_train_steps and not pending:
+    return f'all {start} steps are done already'
+  stopped_early = extra and extra.get(actions.STOPPED_EARLY)
+  if stopped_early and task.early_stopping_fn is not None:
+    return f'the run was stopped early after step {start} already'
+  return ''
 
 
 def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
