@@ -168,7 +168,7 @@ def test_flags_of_a_command_of_pax(tmp_path):
   assert lines[3:6] == [
     '1 x cpu; mesh data 1',
     'global batch 8 rows of 8; weights in float32, computed in float32',
-    'bytes per device: weights 4.51 kB, optimizer 9.02 kB, together 13.5 kB',
+    'bytes per device: weights 3.06 kB, optimizer 6.12 kB, together 9.18 kB',
   ]
   metrics = trainer_runs.metrics(folder)
   assert {split for _, split, _ in metrics} == {'train', 'eval_train'}

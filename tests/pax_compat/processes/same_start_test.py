@@ -30,9 +30,7 @@ def _two_processes(folder, output, cluster, *own_flags):
     yield [
       stack.enter_context(
         trainer_runs.start(
-          trainer_runs.flags(
-            folder, '--set=task.train.num_train_steps=3', *own
-          ),
+          trainer_runs.flags(folder, steps, *own),
           output=output / str(index),
           **cluster(index),
           JAX_COORDINATOR_PORT=str(port),
