@@ -53,9 +53,9 @@ def test_settings_and_mistakes():
   done = trainer_runs.main(
     f'--exp={_CLOUD}LmCloudSpmd2B',
     '--check',
-    '--set=task.model.ici_mesh_shape=[1,3,1]',
+    '--set=task.model.ici_mesh_shape=[1,3]',
   )
-  trainer_runs.assert_mistake(done, 'split over data; expected a multiple of 3')
+  trainer_runs.assert_mistake(done, 'needs 2 mesh_axis_names')
 
 
 class Idle(lm_cloud.LmCloudSpmdTest):
