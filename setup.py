@@ -10,6 +10,7 @@ CORE = [
   'etils[epath]>=1.9',
   'fiddle>=0.3.1,<0.4',
   'flax>=0.12.8,<0.13',
+  'fsspec>=2025.3',
   'jax>=0.10,<0.12',
   'jaxlib>=0.10,<0.12',
   'numpy>=2.0',
@@ -43,6 +44,9 @@ SEQIO = [
 
 GRAIN = ['grain>=0.2.18,<0.3']
 
+# Runs in folders of Google Cloud Storage, gs://bucket/folder.
+GCS = ['gcsfs>=2025.3']
+
 # A formatter's minor versions differ in what they call formatted.
 TEST = [
   'hypothesis>=6.100',
@@ -65,6 +69,7 @@ setuptools.setup(
   extras_require={
     'lingvo': LINGVO,
     'seqio': SEQIO,
+    'gcs': GCS,
     'grain': GRAIN,
     'all': sorted({*LINGVO, *SEQIO, *GRAIN}),
     'test': TEST,

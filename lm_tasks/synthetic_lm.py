@@ -3,6 +3,9 @@
 Shapes: B rows, T time.
 """
 
+from typing import Any
+
+import jax
 import numpy as np
 
 from pax_compat import base_input
@@ -34,6 +37,20 @@ class SyntheticLmInput(base_input.BaseInput):
   def __post_init__(self):
     super().__post_init__()
     self._rows_read = 0
+
+  @classmethod
+  def specs_of_config(cls, config: Any) -> NestedMap:
+    shape = [config.batch_size + config.batch_padding_size, config.seq_len]
+    ids = jax.ShapeDtypeStruct(shape, np.int32)
+    numbers = jax.ShapeDtypeStruct(shape, np.float32)
+    return NestedMap(
+      ids=ids,
+      labels=ids,
+      paddings=numbers,
+      weights=numbers,
+      segment_ids=ids,
+      segment_pos=ids,
+    )
 
   @property
   def state_fits_any_hosts(self) -> bool:

@@ -237,6 +237,19 @@ class BaseInput(reading.ReadableInput):
     """
     return first
 
+  @classmethod
+  def specs_of_config(cls, config: Any) -> NestedMap | None:
+    """Returns the specs of a batch, as `batch_specs`, without any data.
+
+    Args:
+      config: of an input of this class, which is not built.
+
+    Returns:
+      As `batch_specs`; None, the default, if the config does not have them.
+    """
+    del config
+    return None
+
   def batch_specs(self) -> NestedMap | None:
     """Returns the specs of a batch, if they are known without reading one.
 

@@ -1,6 +1,7 @@
 """Trains an experiment: `python -m pax_compat.main --exp=NAME --job_log_dir=X`.
 
-`python -m pax_compat.main --list` prints the names of all experiments.
+`python -m pax_compat.main --list` prints the names of all experiments, and
+`--exp=NAME --check` the size of one, without data and weights.
 """
 
 import fnmatch
@@ -14,18 +15,22 @@ from pax_compat.cli import (
   command_line,
   experiment_flags,
   huge_pages,
+  pax_flags,
   process_flags,
+  run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
+from pax_compat.runs import job_dir
 
-flags.adopt_module_key_flags(experiment_flags)
-flags.adopt_module_key_flags(process_flags)
+for _module in (experiment_flags, process_flags, run_flags, pax_flags):
+  flags.adopt_module_key_flags(_module)
 
 _JOB_LOG_DIR = flags.DEFINE_string(
   'job_log_dir',
   None,
   'Folder of the run: checkpoints, summaries, metrics and configs. If it'
-  ' contains a run of the same experiment, that run continues.',
+  ' contains a run of the same experiment, that run continues. A path, or'
+  ' gs://bucket/folder.',
 )
 flags.DEFINE_alias('logdir', 'job_log_dir')
 _LIST = flags.DEFINE_bool(
@@ -40,6 +45,12 @@ _SET = flags.DEFINE_multi_string(
   'Set a config field, with its path as in config.txt of a run:'
   ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. For'
   ' an experiment of another framework it changes the translated config.',
+)
+_CHECK = flags.DEFINE_bool(
+  'check',
+  False,
+  'Print parameters, bytes per device, mesh, batch and FLOPs of an experiment,'
+  ' without data, weights and the devices of its mesh.',
 )
 
 
@@ -62,37 +73,78 @@ def _list_names(patterns: list[str]):
     print(f'{name.ljust(width)}  {line}'.rstrip())
 
 
+def _settings() -> list[str]:
+  """Returns the settings `path=value` of all flags that have some."""
+  settings = [*_SET.value, *pax_flags.settings()]
+  experiment_overrides.check(settings)
+  return settings
+
+
 def _train(may_start_again: bool):
   name = experiment_flags.name()
   experiment_flags.require(_JOB_LOG_DIR)
+  job_dir.checked_path(_JOB_LOG_DIR.value)
   process_flags.check()
-  experiment_overrides.check(_SET.value)
+  run_flags.check()
+  settings = _settings()
   if may_start_again:
     huge_pages.start_again_with()
   experiment = experiment_sources.find(name, experiment_flags.options())
-  process_flags.join()
-  if huge_pages.described():
-    logging.debug('huge pages are requested: %s', huge_pages.described())
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
-  from pax_compat.processes import process_failures
-  from pax_compat.trainer import loop, run
+  from pax_compat.processes import clusters
+
+  run_flags.configure_jax()
+  process_flags.join(clusters.detect)
+  run_flags.start_services()
+  if huge_pages.described():
+    logging.debug('huge pages are requested: %s', huge_pages.described())
+  for note in pax_flags.notes():
+    _print_line(note)
+  from pax_compat.processes import process_failures, same_start
+  from pax_compat.trainer import loop, run, run_options
 
   try:
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
-      experiment = resolved.resolve(
-        experiment,
-        name=name,
-        settings=_SET.value,
-        skip_bad_records=experiment_flags.skip_bad_records(),
+      experiment = _resolved(experiment, name, settings)
+      same_start.check(
+        flag_values=process_flags.common_flags(), experiment=experiment
       )
       run.train(
-        experiment, job_log_dir=_JOB_LOG_DIR.value, print_line=_print_line
+        experiment,
+        job_log_dir=_JOB_LOG_DIR.value,
+        options=run_flags.options(run_options.RunOptions),
+        print_line=_print_line,
       )
   except loop.Stopped as e:
-    _print_line(f'{e}; the same command continues')
+    _print_line(str(e))
     sys.exit(128 + e.signal_number)
+
+
+def _check():
+  """Prints the size of an experiment."""
+  name = experiment_flags.name()
+  settings = _settings()
+  experiment = experiment_sources.find(name, experiment_flags.options())
+  # Imported late, as for training.
+  from pax_compat.tools import experiment_check
+
+  lines = experiment_check.check(
+    lambda: _resolved(experiment, name, settings), peak=run_flags.peak_flops()
+  )
+  print(lines, flush=True)
+
+
+def _resolved(experiment, name: str, settings: list[str]):
+  return run_flags.of_experiment(
+    resolved.resolve(
+      experiment,
+      name=name,
+      settings=settings,
+      skip_bad_records=experiment_flags.skip_bad_records(),
+    )
+  )
 
 
 def _print_line(line: str):
@@ -109,8 +161,12 @@ def main(argv: list[str], *, may_start_again: bool = False):
   """
   if _LIST.value:
     _list_names(argv[1:])
+    return
+  experiment_flags.no_arguments(argv)
+  pax_flags.check()
+  if _CHECK.value:
+    _check()
   else:
-    experiment_flags.no_arguments(argv)
     _train(may_start_again)
 
 

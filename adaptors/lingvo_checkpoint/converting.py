@@ -48,7 +48,7 @@ def to_jax(
     raise errors.UserError(
       '--lingvo_logdir is required; expected the folder of a run of Lingvo'
     )
-  folder = pathlib.Path(job_log_dir)
+  folder = job_dir.local_path(job_log_dir)
   job_dir.claim(folder, name)
   with program_of(experiment) as (task_program, batch):
     # Limits the writer's buffers, else it would copy the whole state.
@@ -172,7 +172,7 @@ def _opened(
 @contextlib.contextmanager
 def _restored(experiment, job_log_dir) -> Iterator[program.TrainState]:
   """Yields the state of the newest checkpoint of a run."""
-  folder = pathlib.Path(job_log_dir)
+  folder = job_dir.local_path(job_log_dir)
   if not (folder / _CHECKPOINTS).is_dir():
     raise errors.UserError(
       f'--job_log_dir={job_log_dir} has no checkpoints; expected the folder of'

@@ -10,6 +10,9 @@ Shapes: T tokens of an example, inputs and targets together.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from adaptors import lingvo_runtime
 from pax_compat import config as config_lib
 from pax_compat import errors
@@ -42,6 +45,19 @@ class Converter(config_lib.Configurable):
   def passthrough(self) -> tuple[str, ...]:
     """Names of the features that are not converted."""
     return ()
+
+  def specs(self, task_feature_lengths: Mapping[str, int]) -> Any:
+    """Returns shapes and dtypes of the fields of an example, without data.
+
+    Args:
+      task_feature_lengths: length of each feature.
+
+    Returns:
+      A `jax.ShapeDtypeStruct` for each field; None, the default, if they depend
+      on the data.
+    """
+    del task_feature_lengths
+    return None
 
   def _refuse_custom_ops(self, use_custom_ops: bool):
     self.check(
@@ -165,6 +181,20 @@ class LanguageModelFeatures(Converter):
       passthrough_features=self.passthrough_features,
     )
     return _mapped(converter(ds, task_feature_lengths), self.of_decoder)
+
+  def specs(self, task_feature_lengths: Mapping[str, int]) -> Any:
+    """See the base class."""
+    if self.passthrough or type(self) is not LanguageModelFeatures:
+      return None
+    has_inputs = 'inputs' in task_feature_lengths
+    length = task_feature_lengths['targets']
+    length += task_feature_lengths['inputs'] if has_inputs else 0
+    ids = jax.ShapeDtypeStruct([length], np.int32)
+    numbers = jax.ShapeDtypeStruct([length], np.float32)
+    fields = dict.fromkeys(('ids', 'labels', 'segment_ids', 'segment_pos'), ids)
+    if has_inputs:
+      fields['inputs_indicator'] = ids
+    return fields | {'weights': numbers, 'paddings': numbers}
 
   def of_decoder(self, features: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of an example with decoder features [T]."""

@@ -307,18 +307,25 @@ class SeqIOInput(base_input.BaseInput):
     """Returns an 8-byte digest; None if hosts read different examples."""
     return self._order_digest if self._hosts_read_same else None
 
+  @classmethod
+  def specs_of_config(cls, config: Any) -> NestedMap | None:
+    """Returns the specs of a batch, without any data."""
+    if config.feature_converter is None or not config.task_feature_lengths:
+      return None
+    converter = converters.built(config.feature_converter)
+    if not isinstance(converter, converters.Converter):
+      return None
+    specs = converter.specs(config.task_feature_lengths)
+    if specs is None or not config.batch_size:
+      return None
+    return _rows_of(specs, config.batch_size + config.batch_padding_size)
+
   def batch_specs(self) -> NestedMap | None:
     """Returns the specs of a batch, if all examples have the same shapes."""
     specs = self._order.specs()
     if specs is None:
       return None
-    rows = self.batch_size + self.batch_padding_size
-    return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype),
-      NestedMap(
-        {example_rows.WEIGHTS: jax.ShapeDtypeStruct((), np.float32), **specs}
-      ),
-    )
+    return _rows_of(specs, self.batch_size + self.batch_padding_size)
 
   @property
   def _caches(self) -> bool:
@@ -565,3 +572,13 @@ def _full_groups(
   while len(group := list(itertools.islice(numbered, wanted))) == wanted:
     yield from group
     wanted = size
+
+
+def _rows_of(specs: Mapping[str, Any], rows: int) -> NestedMap:
+  """Returns the specs of a batch from those of an example."""
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype),
+    NestedMap(
+      {example_rows.WEIGHTS: jax.ShapeDtypeStruct((), np.float32), **specs}
+    ),
+  )

@@ -49,6 +49,8 @@ class Checkpointer:
     max_to_keep: int | None,
     keep_interval_seconds: float | None = None,
     max_bytes_in_flight: int | None = None,
+    save_timeout_seconds: int | None = None,
+    todelete_subdir: str | None = None,
     clock: Callable[[], float] = time.time,
   ):
     """Opens the folder, and creates it if needed.
@@ -62,12 +64,18 @@ class Checkpointer:
       max_bytes_in_flight: the maximum number of bytes of arrays that are
         written at a time, which bounds the additional memory. At least the size
         of the largest array; None for no limit.
+      save_timeout_seconds: how long a save in the background may take; None for
+        Orbax's default of 10 minutes.
+      todelete_subdir: subfolder that checkpoints are moved to instead of being
+        deleted; None deletes them.
       clock: returns seconds since a moment that is the same after a restart.
 
     Raises:
       UserError: `max_to_keep` is less than 1, or the folder cannot be used.
     """
-    self._manifests = Manifests(job_dir.checked_path(directory))
+    self._manifests = Manifests(
+      job_dir.checked_path(directory), todelete_subdir=todelete_subdir
+    )
     self._retention = Retention(
       self._manifests,
       max_to_keep=max_to_keep,
@@ -78,7 +86,9 @@ class Checkpointer:
     self._manager = _Manager(
       self._manifests.directory,
       options=ocp.CheckpointManagerOptions(
-        lightweight_initialize=True, save_root_metadata=False
+        lightweight_initialize=True,
+        save_root_metadata=False,
+        async_options=_async_options(save_timeout_seconds),
       ),
       item_handlers=_handlers(max_bytes_in_flight),
     )
@@ -89,6 +99,11 @@ class Checkpointer:
     self._checked: int | None = None  # the step last found intact
     # The step that the run continued from, and those it saved since.
     self._lineage: set[int] = set()
+
+  @property
+  def directory(self) -> Any:
+    """The folder, a `pathlib.Path` or the `etils.epath.Path` of a URL."""
+    return self._manifests.directory
 
   def save(self, step: int, state: Any, extra: dict) -> bool:
     """Starts a save, which is written and committed in the background.
@@ -291,6 +306,11 @@ class Checkpointer:
     return first_process.result_of(
       fn, f'cannot use the checkpoints in {self._manifests.directory}'
     )
+
+
+def _async_options(seconds: int | None) -> ocp.AsyncOptions | None:
+  """Returns Orbax's options with a time limit; None for its defaults."""
+  return None if seconds is None else ocp.AsyncOptions(timeout_secs=seconds)
 
 
 def _handlers(max_bytes_in_flight: int | None) -> dict[str, Any] | None:

@@ -1,24 +1,36 @@
-"""Checksums of the files of a checkpoint."""
+"""Checksums of the files of a checkpoint.
+
+Those of local files are computed. Those of remote files are the storage
+service's, so that nothing is read.
+"""
 
 import concurrent.futures
 import pathlib
 import zlib
 from collections.abc import Iterable
+from typing import Any
+
+from pax_compat.runs import remote
 
 _THREADS = 8
 _CHUNK_BYTES = 1 << 22
 
 
 def of_files(
-  folder: pathlib.Path, names: Iterable[str] | None = None
+  folder: Any, names: Iterable[str] | None = None
 ) -> dict[str, dict | None]:
-  """Returns size in bytes and CRC-32 of files, by relative path.
+  """Returns size in bytes and checksum of files, by relative path.
+
+  The checksum is the CRC-32, of remote files the CRC-32C.
 
   Args:
     folder: the folder of the files.
     names: relative paths; None for all files. The value of a file that does not
       exist is None.
   """
+  if remote.is_remote(folder):
+    stored = remote.listing(folder)
+    return stored if names is None else {n: stored.get(n) for n in names}
   if names is None:
     names = sorted(
       path.relative_to(folder).as_posix()
@@ -46,4 +58,6 @@ def describe(about: dict | None) -> str:
   """Returns a description of a value of `of_files`."""
   if about is None:
     return 'no such file'
-  return f'{about["bytes"]} bytes with CRC-32 {about["crc32"]}'
+  kinds = {'crc32': 'CRC-32', 'crc32c': 'CRC-32C'}
+  sums = [f'{label} {about[k]}' for k, label in kinds.items() if k in about]
+  return f'{about["bytes"]} bytes with {" and ".join(sums)}'

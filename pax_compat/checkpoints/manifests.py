@@ -1,14 +1,13 @@
 """Manifests: the checkpoints in a folder, and whether they are intact."""
 
 import json
-import pathlib
-import shutil
 from typing import Any
 
 from absl import logging
 
 from pax_compat import errors
 from pax_compat.checkpoints import checksums
+from pax_compat.runs import files as files_lib
 from pax_compat.runs import job_dir
 
 _MANIFESTS = 'manifests'
@@ -21,13 +20,16 @@ class Manifests:
     directory: the folder.
   """
 
-  def __init__(self, directory: pathlib.Path):
+  def __init__(self, directory: Any, *, todelete_subdir: str | None = None):
     """Does not access the folder.
 
     Args:
-      directory: the folder.
+      directory: the folder, as `job_dir.checked_path` returns it.
+      todelete_subdir: subfolder that deleted checkpoints are moved to; None
+        deletes their files.
     """
     self.directory = directory
+    self._todelete_subdir = todelete_subdir
 
   def create_folder(self):
     """Creates the folder if needed.
@@ -36,7 +38,7 @@ class Manifests:
       UserError: it cannot be used.
     """
     try:
-      (self.directory / _MANIFESTS).mkdir(parents=True, exist_ok=True)
+      files_lib.make_folder(self.directory / _MANIFESTS)
     except OSError as e:
       raise errors.UserError(
         f'the checkpoint folder {self.directory} cannot be used:'
@@ -45,10 +47,14 @@ class Manifests:
 
   def steps(self) -> list[int]:
     """Returns the committed steps in ascending order."""
-    manifests = (self.directory / _MANIFESTS).glob('*.json')
-    return sorted(int(path.stem) for path in manifests if path.stem.isdigit())
+    manifests = files_lib.children(self.directory / _MANIFESTS)
+    return sorted(
+      int(path.stem)
+      for path in manifests
+      if path.suffix == '.json' and path.stem.isdigit()
+    )
 
-  def files(self, step: int) -> pathlib.Path:
+  def files(self, step: int) -> Any:
     """Returns the folder with the files of a step."""
     return self.directory / str(step)
 
@@ -80,9 +86,18 @@ class Manifests:
     return read if isinstance(read, dict) else {}
 
   def delete(self, step: int):
-    """Deletes a checkpoint, committed or not."""
+    """Deletes a checkpoint, committed or not, or moves it away."""
     self._path(step).unlink(missing_ok=True)  # uncommit first
-    shutil.rmtree(self.files(step))
+    if self._todelete_subdir is None:
+      files_lib.delete_folder(self.files(step))
+      return
+    folder = self.directory / self._todelete_subdir
+    files_lib.make_folder(folder)
+    target, n = folder / str(step), 0
+    while target.exists():
+      n += 1
+      target = folder / f'{step}.{n}'
+    self.files(step).rename(target)
 
   def newest_intact(self) -> int | None:
     """Returns the newest step whose files are intact, None if there is none.
@@ -91,7 +106,7 @@ class Manifests:
       UserError: there are checkpoints, and all of them are damaged.
     """
     committed = self.steps()
-    for path in self.directory.iterdir():
+    for path in files_lib.children(self.directory):
       whole = path.name.isdigit() and int(path.name) in committed
       if path.name[0].isdigit() and not whole:
         logging.info('skipping %s: it was never committed', path)
@@ -145,5 +160,5 @@ class Manifests:
       self._path(step), json.dumps(manifest, indent=1) + '\n'
     )
 
-  def _path(self, step: int) -> pathlib.Path:
+  def _path(self, step: int) -> Any:
     return self.directory / _MANIFESTS / f'{step}.json'

@@ -1,7 +1,7 @@
 """Retention policy: deletes old checkpoints."""
 
+import contextlib
 import re
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +9,7 @@ from absl import logging
 
 from pax_compat import errors
 from pax_compat.checkpoints.manifests import Manifests
+from pax_compat.runs import files as files_lib
 
 # The temporary name of a step's folder while Orbax writes it.
 _HALF_WRITTEN = re.compile(r'\d+\.orbax-checkpoint-tmp')
@@ -97,7 +98,8 @@ class Retention:
         self._manifests.delete(step)
       except OSError as e:
         logging.warning('cannot delete checkpoint %d completely: %s', step, e)
-    for path in self._manifests.directory.iterdir():
+    for path in files_lib.children(self._manifests.directory):
       if _HALF_WRITTEN.fullmatch(path.name):
         logging.info('deleting %s, which a killed run left', path)
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+          files_lib.delete_folder(path)

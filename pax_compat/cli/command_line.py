@@ -3,6 +3,7 @@
 import functools
 import logging as python_logging
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -10,9 +11,14 @@ from absl import app, flags, logging
 
 from pax_compat import errors
 
+# A flag of JAX, or one of ours that has such a name.
+_FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
 # Libraries that log every step.
 _VERBOSE = (
   'flax',
+  'fsspec',
+  'gcsfs',
+  'google',
   'jax',
   'lingvo',
   'orbax',
@@ -68,9 +74,23 @@ def _parse(define_flags: Callable[[], None], argv: list[str]) -> list[str]:
   """Parses the flags. An invalid flag prints one error and exits with 2."""
   try:
     define_flags()
+    _define_flags_of_jax(argv)
     return flags.FLAGS(argv)
   except flags.Error as e:
     print(f'error: {e}', file=sys.stderr)
     sys.exit(2)
   except SystemExit:  # absl exits with 1 after --help.
     sys.exit(0)
+
+
+def _define_flags_of_jax(argv: list[str]):
+  """Defines JAX's own flags, if one of them seems to be given.
+
+  JAX takes a second to import, which other commands should not cost.
+  """
+  known = flags.FLAGS
+  names = (_FLAG_OF_JAX.fullmatch(arg) for arg in argv)
+  if any(found and found[1] not in known for found in names):
+    import jax
+
+    jax.config.config_with_absl()

@@ -1,14 +1,19 @@
 """Flags for training with several processes."""
 
+from collections.abc import Callable
+from typing import Any
+
 from absl import flags, logging
 
 from pax_compat import errors
 
 _MULTIPROCESS = flags.DEFINE_bool(
   'multiprocess',
-  False,
-  'Train with all processes of the cluster. JAX detects TPU pods, Slurm, Open'
-  ' MPI and Kubernetes. Run the same command in each process.',
+  None,
+  'Train with all processes of the cluster; run the same command in each. By'
+  ' default so on TPU pods and in jobs of several processes of Slurm, Open MPI'
+  ' and Kubernetes, which JAX detects. True is an error without a cluster, and'
+  ' False trains in this process alone.',
 )
 flags.DEFINE_alias('multiprocess_gpu', 'multiprocess')
 _ADDRESS = flags.DEFINE_string(
@@ -23,6 +28,10 @@ _COUNT = flags.DEFINE_integer(
 _INDEX = flags.DEFINE_integer(
   'host_idx', None, 'Index of this process, from 0 on.', lower_bound=0
 )
+# Flags that may differ between processes.
+_OWN = ('compilation_cache_dir', 'host_idx', 'jax_profiler_port', 'server_addr')
+# Modules of flags that do not change a run, such as the verbosity.
+_LOGGING = ('absl.',)
 
 
 def check():
@@ -42,19 +51,26 @@ def check():
     )
 
 
-def join():
-  """Connects to the other processes, if the flags request it.
+def join(detect: Callable[[], Any]):
+  """Connects to the other processes, if there is a cluster of several.
 
   Call `check` before, and do not use JAX before. It waits until all processes
   are connected.
 
+  Args:
+    detect: returns the cluster of this process; None if it runs alone. See
+      `processes.clusters`, which imports JAX.
+
   Raises:
     UserError: JAX cannot detect the cluster or connect to the processes.
   """
-  if not _MULTIPROCESS.value and _ADDRESS.value is None:
-    return
   import jax  # Imported late: it takes a second.
 
+  if jax.distributed.is_initialized():
+    return
+  if not _MULTIPROCESS.value and _ADDRESS.value is None:
+    if _MULTIPROCESS.value is False or not _is_in_cluster(detect):
+      return
   try:
     jax.distributed.initialize(_ADDRESS.value, _COUNT.value, _INDEX.value)
   except (ValueError, RuntimeError) as e:
@@ -68,3 +84,29 @@ def join():
     jax.local_device_count(),
     jax.device_count(),
   )
+
+
+def _is_in_cluster(detect: Callable[[], Any]) -> bool:
+  """Whether there is a cluster that runs several processes."""
+  found = detect()
+  if found is None:
+    return False
+  logging.info(
+    '%s runs %d processes, which train together (--nomultiprocess: this one'
+    ' alone)',
+    found.name,
+    found.num_processes,
+  )
+  return True
+
+
+def common_flags() -> dict[str, str]:
+  """Returns the given flags that all processes must have in common."""
+  found = {}
+  for module, defined in flags.FLAGS.flags_by_module_dict().items():
+    if module.startswith(_LOGGING):
+      continue
+    for flag in defined:
+      if flag.name not in _OWN and flag.value != flag.default:
+        found[flag.name] = str(flag.value)
+  return found

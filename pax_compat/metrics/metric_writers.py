@@ -16,6 +16,9 @@ from pax_compat.metrics import json_lines, png
 from pax_compat.metrics.histograms import Histogram, histogram
 from pax_compat.runs import job_dir
 
+# Name of the file of scalars in the folder of a run.
+JSON_LINES = 'metrics.jsonl'
+
 _FLUSH_SECONDS = 2
 
 # Prefixes of the splits that are evaluated or decoded.
@@ -35,6 +38,8 @@ class MetricWriter:
     *,
     resume_step: int | None = None,
     measures_again: bool = False,
+    writes_events: bool = True,
+    only_scalars: bool = False,
   ):
     """Opens the files of the run for appending.
 
@@ -45,6 +50,9 @@ class MetricWriter:
         they are written again. None keeps everything.
       measures_again: whether that step is evaluated and decoded again, so that
         these metrics are dropped too.
+      writes_events: whether there are event files for TensorBoard, besides
+        `metrics.jsonl`.
+      only_scalars: whether values of other types are left out.
     """
     self._active = jax.process_index() == 0
     if not self._active:
@@ -52,9 +60,11 @@ class MetricWriter:
     self._folder = job_dir.checked_path(job_log_dir)
     self._resume_step = resume_step
     self._measures_again = measures_again
+    self._writes_events = writes_events
+    self._writes_others = writes_events and not only_scalars
     self._event_files: dict[str, tensorboardX.SummaryWriter] = {}
     self._lines = json_lines.JsonLines(
-      self._folder / 'metrics.jsonl', self._first_stale_step
+      self._folder / JSON_LINES, self._first_stale_step
     )
 
   def write_scalars(
@@ -72,13 +82,15 @@ class MetricWriter:
       return
     values = {name: float(value) for name, value in scalars.items()}
     self._lines.write(int(step), split, values)
+    if not self._writes_events:
+      return
     events = self._events(split)
     for name, value in values.items():
       events.add_scalar(name, value, int(step))
 
   def write_text(self, step: int, split: str, name: str, text: str) -> None:
     """Writes Markdown text to TensorBoard."""
-    if not self._active:
+    if not self._active or not self._writes_others:
       return
     self._events(split).add_text(name, text, int(step))
 
@@ -102,6 +114,8 @@ class MetricWriter:
     self.write_scalars(
       step, split, {k: getattr(v, 'value', v) for k, v in scalars.items()}
     )
+    if not self._writes_others:
+      return
     for name, value in values.items():
       if name not in scalars:
         self._write_value(step, split, name, value)

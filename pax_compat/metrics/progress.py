@@ -13,6 +13,7 @@ class _Mark(NamedTuple):
   steps: int
   tokens: float
   input_wait: float
+  flops: float = 0.0
 
 
 class Progress:
@@ -28,6 +29,7 @@ class Progress:
     *,
     start_step: int = 0,
     rate_steps: int = 10,
+    peak_flops: float | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
     """Starts counting.
@@ -36,11 +38,14 @@ class Progress:
       total_steps: the step at which the run ends.
       start_step: the step that the run continues from, 0 for a new run.
       rate_steps: the window of the rates.
+      peak_flops: the largest number of floating point operations per second of
+        all devices together; None for no MFU.
       clock: returns seconds.
     """
     self._total_steps = total_steps
     self._step = start_step
     self._loss: float | None = None
+    self._peak_flops = peak_flops
     self._clock = clock
     # The start of the window, and the end of each step in it.
     self._marks: collections.deque[_Mark] = collections.deque(
@@ -57,12 +62,16 @@ class Progress:
     self._marks.clear()
     self._marks.append(_Mark(self._clock(), 0, 0.0, 0.0))
 
-  def count_step(self, *, tokens: float = 0, input_wait: float = 0.0) -> None:
+  def count_step(
+    self, *, tokens: float = 0, input_wait: float = 0.0, flops: float = 0.0
+  ) -> None:
     """Counts one finished step.
 
     Args:
       tokens: of its batch, over all processes.
       input_wait: seconds spent waiting for the batch.
+      flops: the model's floating point operations for the batch, over all
+        processes; 0 if they are not known.
     """
     self._step += 1
     last = self._marks[-1]
@@ -72,6 +81,7 @@ class Progress:
         last.steps + 1,
         last.tokens + tokens,
         last.input_wait + input_wait,
+        last.flops + flops,
       )
     )
 
@@ -83,8 +93,9 @@ class Progress:
     """Returns the progress line and its rates.
 
     Returns:
-      The line, and `steps_per_second`, `tokens_per_second` and
-      `input_wait_fraction` as metrics; without rates if no step was counted.
+      The line, and `steps_per_second`, `tokens_per_second`,
+      `input_wait_fraction` and, if the peak of the devices and the model's
+      FLOPs are known, `mfu` as metrics; without rates if no step was counted.
     """
     first, last = self._marks[0], self._marks[-1]
     seconds = last.seconds - first.seconds
@@ -97,6 +108,9 @@ class Progress:
         'tokens_per_second': (last.tokens - first.tokens) / seconds,
         'input_wait_fraction': wait,
       }
+      flops = (last.flops - first.flops) / seconds
+      if flops and self._peak_flops:
+        rates['mfu'] = flops / self._peak_flops
     return self._line(rates), rates
 
   def _line(self, rates: dict[str, float]) -> str:
@@ -108,6 +122,8 @@ class Progress:
       fields.append(f'{_short(rates["steps_per_second"])} steps/s')
       if rates['tokens_per_second']:
         fields.append(f'{_short(rates["tokens_per_second"])} tokens/s')
+      if 'mfu' in rates:
+        fields.append(f'MFU {rates["mfu"]:.1%}')
       fields.append(f'input wait {rates["input_wait_fraction"]:.0%}')
       fields.append(f'ETA {format_seconds(left / rates["steps_per_second"])}')
     return '  '.join(fields)

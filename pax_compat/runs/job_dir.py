@@ -1,7 +1,8 @@
 """The folder of a run: its experiment, and its small text files.
 
-All folders are local or on a mounted shared file system. With several
-processes, all of them may call `claim`, and only process 0 writes.
+Folders are local, on a mounted shared file system, or in Google Cloud Storage
+(see `remote`). With several processes, all of them may call `claim`, and only
+process 0 writes.
 """
 
 import datetime
@@ -9,9 +10,10 @@ import importlib.metadata
 import json
 import os
 import pathlib
+from typing import Any
 
 from pax_compat import errors
-from pax_compat.runs import files
+from pax_compat.runs import files, remote
 
 _EXPERIMENT_FILE = 'experiment.json'
 
@@ -32,7 +34,7 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
   """
   folder = checked_path(job_log_dir)
   try:
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     owner = _owner(folder)
     if owner is None:
       mark = {
@@ -43,9 +45,15 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
         ),
       }
       replace_text(folder / _EXPERIMENT_FILE, json.dumps(mark, indent=2) + '\n')
-  except OSError as e:
+  except errors.UserError:
+    raise
+  except Exception as e:
+    # Libraries of remote folders have error types of their own.
+    if not isinstance(e, OSError) and not remote.is_remote(folder):
+      raise
+    reason = getattr(e, 'strerror', None) or errors.one_line(e)
     raise errors.UserError(
-      f'--job_log_dir={job_log_dir} cannot be used: {e.strerror or e}; expected'
+      f'--job_log_dir={job_log_dir} cannot be used: {reason}; expected'
       ' a folder that is writable, or that can be created'
     ) from e
   if owner not in (None, experiment_name):
@@ -56,22 +64,38 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
     )
 
 
-def checked_path(path: str | os.PathLike) -> pathlib.Path:
-  """Returns the absolute path.
+def checked_path(path: str | os.PathLike) -> Any:
+  """Returns the absolute path; nothing is read or written.
 
   Args:
-    path: a folder or file, absolute or relative to the working directory.
+    path: a folder or file, absolute or relative to the working directory, or a
+      URL `gs://bucket/folder`.
+
+  Returns:
+    A `pathlib.Path`, or the `etils.epath.Path` of a URL.
 
   Raises:
-    UserError: it is a URL such as `gs://bucket/run`, which would otherwise
-      become a local folder named `gs:`.
+    UserError: it is a URL that cannot be used; see `remote.path_of`.
   """
-  if '://' in os.fspath(path):
+  if remote.is_remote(path):
+    return remote.path_of(path)
+  local = pathlib.Path(path)
+  remote.refuse_mangled(local)
+  return local.absolute()
+
+
+def local_path(path: str | os.PathLike) -> pathlib.Path:
+  """Returns the absolute path of a folder or file that must be local.
+
+  Raises:
+    UserError: it is a URL.
+  """
+  if remote.is_remote(path):
     raise errors.UserError(
       f'{os.fspath(path)} is a URL; expected a path in a mounted file system,'
       ' such as /mnt/bucket/run1'
     )
-  return pathlib.Path(path).absolute()
+  return checked_path(path)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
@@ -81,9 +105,9 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     path: the file; its folder exists.
     text: the new content.
   """
-  path = pathlib.Path(path)
+  path = checked_path(path)
   if path.exists():
-    if path.read_text(encoding='utf-8', errors='replace') == text:
+    if path.read_bytes() == text.encode():
       return
     n = 1
     while path.with_name(f'{path.name}.{n}').exists():
@@ -92,7 +116,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
   replace_text(path, text)
 
 
-def replace_text(path: pathlib.Path, text: str) -> None:
+def replace_text(path: Any, text: str) -> None:
   """Writes a file atomically: readers see the old or the new content.
 
   Args:
@@ -102,7 +126,7 @@ def replace_text(path: pathlib.Path, text: str) -> None:
   files.replace(path, text.encode())
 
 
-def _owner(folder: pathlib.Path) -> str | None:
+def _owner(folder: Any) -> str | None:
   """Returns the name of the folder's experiment, None if it has none."""
   mark = folder / _EXPERIMENT_FILE
   if mark.exists():
@@ -113,7 +137,8 @@ def _owner(folder: pathlib.Path) -> str | None:
         f'{mark} is damaged ({e!r}); expected a JSON object with the name of'
         ' the experiment. Repair it, or give another --job_log_dir'
       ) from e
-  if any((folder / 'checkpoints').glob('manifests/*.json')):
+  manifests = files.children(folder / 'checkpoints' / 'manifests')
+  if any(path.suffix == '.json' for path in manifests):
     raise errors.UserError(
       f'--job_log_dir={folder} contains checkpoints, but not the'
       f' {_EXPERIMENT_FILE} with the name of their experiment; nothing was'

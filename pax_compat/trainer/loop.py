@@ -17,9 +17,11 @@ from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
 from pax_compat.trainer import (
   actions,
+  model_flops,
   partitioning,
   profiling,
   program,
+  run_options,
   stopping,
 )
 from pax_compat.trainer.evaluating import evaluation_actions
@@ -35,14 +37,19 @@ from pax_compat.trainer.reporting import progress_report, step_counter
 
 
 class Stopped(Exception):  # noqa: N818 (not an error)
-  """The run was asked to stop, and stopped after saving a step.
+  """The run was asked to stop, and stopped after a step.
 
   Attributes:
     signal_number: number of the signal that asked.
   """
 
-  def __init__(self, step: int, signal_number: int):
-    super().__init__(f'stopped after step {step}, which is saved')
+  def __init__(self, step: int, signal_number: int, *, is_saved: bool = True):
+    saved = (
+      'which is saved; the same command continues'
+      if is_saved
+      else 'which is not saved'
+    )
+    super().__init__(f'stopped after step {step}, {saved}')
     self.signal_number = signal_number
 
 
@@ -57,7 +64,9 @@ class Run:
     position: saves and restores the position of the training input.
     checkpointer: saves the state.
     writer: writes metrics.
-    folder: of the run.
+    folder: for files that grow, such as profiles: that of the run if it is
+      local, else one that is copied to it.
+    options: of the run.
     print_line: prints a line for the user.
   """
 
@@ -68,6 +77,7 @@ class Run:
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
   folder: pathlib.Path
+  options: run_options.RunOptions
   print_line: Callable[[str], None]
 
 
@@ -85,7 +95,7 @@ class _Actions:
   counter: step_counter.StepCounter
   evaluations: tuple[actions.Action, ...]
   others: tuple[actions.Action, ...]
-  save: actions.Save
+  save: actions.Action
 
   def __iter__(self) -> Iterator[actions.Action]:
     yield from (self.counter, *self.evaluations, *self.others, self.save)
@@ -135,7 +145,8 @@ class Trainer:
       if evaluations_pending:
         for action in made.evaluations:
           action(context)
-        run.checkpointer.amend(start, actions.evaluation_metadata(context))
+        if run.options.saves_checkpoints:
+          run.checkpointer.amend(start, actions.evaluation_metadata(context))
       if not context.is_last_step_of_run:
         context = self._train(context, batches, made)
       made.counter.flush()
@@ -190,7 +201,11 @@ class Trainer:
     if context.is_stopping and (
       context.evaluations_pending or not context.is_last_step
     ):
-      raise Stopped(context.step, self._stop.number)
+      raise Stopped(
+        context.step,
+        self._stop.number,
+        is_saved=self._run.options.saves_checkpoints,
+      )
     if self._compiled:
       count = len(self._compiled)
       self._run.print_line(f'compiled the train step for {count} shape(s)')
@@ -263,6 +278,7 @@ class Trainer:
       self._config.num_train_steps,
       start_step=start,
       rate_steps=self._config.compute_steps_per_sec_interval_steps,
+      peak_flops=self._peak_flops(),
     )
     common = dict(
       task_program=run.program,
@@ -278,6 +294,7 @@ class Trainer:
       report=report,
       num_infeed_hosts=run.program.batch_sharding.num_infeed_hosts,
       asynchronous=self._config.async_summary_writing,
+      flops=self._flops(),
     )
     stack.enter_context(counter)
     common |= dict(
@@ -289,7 +306,7 @@ class Trainer:
       actions.UpdateSchedules(run.program),
       actions.StopEarly(
         run.program.task.create_early_stopping_fn(),
-        checkpoint_path=run.folder / 'checkpoints',
+        checkpoint_path=run.checkpointer.directory,
         print_line=run.print_line,
       ),
     )
@@ -299,6 +316,20 @@ class Trainer:
       others=self._others(start, stack),
       save=self._save(counter),
     )
+
+  def _peak_flops(self) -> float | None:
+    """Returns the peak of all devices; None if it is not known."""
+    mesh = self._run.program.mesh
+    peak = self._run.options.peak_flops
+    if peak is None:
+      peak = model_flops.peak_of(mesh.devices.flat[0].device_kind)
+    return None if peak is None else peak * mesh.size
+
+  def _flops(self) -> Callable[[pipeline.DeviceBatch], float | None]:
+    """Returns a function that counts the FLOPs of the step of a batch."""
+    if self._peak_flops() is None:  # Nobody asks for them.
+      return lambda batch: None
+    return model_flops.by_shapes(self._run.program)
 
   def _others(self, start: int, stack) -> tuple[actions.Action, ...]:
     config, others = self._config, []
@@ -317,7 +348,9 @@ class Trainer:
       others.append(stack.enter_context(garbage))
     return tuple(others)
 
-  def _save(self, counter: step_counter.StepCounter) -> actions.Save:
+  def _save(self, counter: step_counter.StepCounter) -> actions.Action:
+    if not self._run.options.saves_checkpoints:
+      return actions.LeaveUnsaved(counter.flush)
     return actions.Save(
       self._run.checkpointer,
       steps=self._config.save_interval_steps,

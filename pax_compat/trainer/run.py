@@ -1,8 +1,8 @@
 """The set-up of a training run: inputs, folder, checkpoint, program."""
 
 import contextlib
-import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from absl import logging
@@ -12,27 +12,37 @@ from pax_compat import config as config_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
-from pax_compat.runs import job_dir
-from pax_compat.trainer import actions, loop, partitioning, program
+from pax_compat.runs import job_dir, mirror
+from pax_compat.trainer import (
+  actions,
+  loop,
+  partitioning,
+  program,
+  run_options,
+)
 from pax_compat.trainer.feeding import (
   dataset_inputs,
   first_batch,
   input_position,
 )
-from pax_compat.trainer.reporting import run_folder
+from pax_compat.trainer.reporting import run_folder, start_lines
+
+_DEFAULT_OPTIONS = run_options.RunOptions()
 
 
 def train(
   experiment: resolved.ResolvedExperiment,
   *,
   job_log_dir: str,
+  options: run_options.RunOptions = _DEFAULT_OPTIONS,
   print_line: Callable[[str], None] = logging.info,
 ):
   """Trains an experiment to its last step, from its newest checkpoint if any.
 
   Args:
     experiment: the experiment; a folder belongs to one name.
-    job_log_dir: the folder of the run.
+    job_log_dir: the folder of the run: a path or a URL `gs://bucket/folder`.
+    options: of the run.
     print_line: prints a line for the user.
 
   Raises:
@@ -40,7 +50,7 @@ def train(
       earlier run is overwritten.
     loop.Stopped: SIGTERM or SIGINT arrived. The state is saved.
   """
-  folder = pathlib.Path(job_log_dir)
+  folder = job_dir.checked_path(job_log_dir)
   configs = dict(
     task=experiment.task,
     datasets=list(experiment.datasets),
@@ -65,15 +75,12 @@ def train(
       )
     )
     job_dir.claim(folder, experiment.name)
-    checkpointer = stack.enter_context(_checkpointer(folder, config))
+    checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     start, origin, extra = _restore_point(checkpointer, experiment)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
-    if start >= config.num_train_steps and not pending:
-      print_line(f'all {start} steps are done already')
-      return
-    stopped_early = extra and extra.get(actions.STOPPED_EARLY)
-    if stopped_early and task.early_stopping_fn is not None:
-      print_line(f'the run was stopped early after step {start} already')
+    finished = _finished(task, start, extra)
+    if finished:
+      print_line(finished)
       return
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
@@ -85,10 +92,10 @@ def train(
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
+    start_lines.write(print_line, task_program, first.example)
     run_folder.write(folder, configs, task_program, experiment.dumps)
-    writer = metric_writers.MetricWriter(
-      folder, resume_step=start, measures_again=pending
-    )
+    grown = stack.enter_context(mirror.Mirror(folder))
+    writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
     run = loop.Run(
       program=task_program,
@@ -97,10 +104,22 @@ def train(
       position=position,
       checkpointer=checkpointer,
       writer=writer,
-      folder=folder,
+      folder=grown.local,
+      options=options,
       print_line=print_line,
     )
     loop.Trainer(run).run(state, start=start, evaluations_pending=pending)
+
+
+def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
+  """Returns why there is nothing to train; '' if there is."""
+  pending = extra and extra.get(actions.EVALUATIONS_PENDING)
+  if start >= task.train.num_train_steps and not pending:
+    return f'all {start} steps are done already'
+  stopped_early = extra and extra.get(actions.STOPPED_EARLY)
+  if stopped_early and task.early_stopping_fn is not None:
+    return f'the run was stopped early after step {start} already'
+  return ''
 
 
 def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
@@ -110,11 +129,15 @@ def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
 
 
 @contextlib.contextmanager
-def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
+def _checkpointer(
+  folder: Any, config: tasks_lib.Train, options: run_options.RunOptions
+):
   checkpointer = checkpoints.Checkpointer(
     folder / 'checkpoints',
     max_to_keep=config.save_max_to_keep,
     keep_interval_seconds=config.keep_interval_seconds(),
+    save_timeout_seconds=options.save_timeout_seconds,
+    todelete_subdir=options.checkpoint_todelete_subdir,
   )
   try:
     yield checkpointer
@@ -122,6 +145,20 @@ def _checkpointer(folder: pathlib.Path, config: tasks_lib.Train):
     checkpointer.close(alone=True)
     raise
   checkpointer.close()
+
+
+def _writer(
+  grown: mirror.Mirror, options: run_options.RunOptions, **resume: Any
+) -> metric_writers.MetricWriter:
+  """Returns the writer of the metrics; see `MetricWriter` for `resume`."""
+  if jax.process_index() == 0:
+    grown.fetch(metric_writers.JSON_LINES)
+  return metric_writers.MetricWriter(
+    grown.local,
+    writes_events=options.writes_summaries,
+    only_scalars=options.only_scalars,
+    **resume,
+  )
 
 
 def _restore_point(checkpointer, experiment):

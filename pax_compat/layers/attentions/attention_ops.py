@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pax_compat.layer_core import flop_scopes
+
 # Minimum number of targets of a block, and maximum number of blocks.
 _BLOCK_SIZE = 64
 _MAX_BLOCKS = 8
@@ -83,7 +85,8 @@ def dot_product_attention(
     and options.dropout is None
     and query.dtype == key.dtype == value.dtype
   )
-  if not fused or jax.default_backend() == 'cpu':
+  plain = jax.default_backend() == 'cpu' or flop_scopes.is_counting()
+  if not fused or plain:
     return attend(inputs, options)
   kernel = 'xla'
   if bias is None and _flash_attention_fits(query, key):
@@ -162,7 +165,7 @@ def attend(
   )
   inputs = AttentionInputs(query, key, value, mask, bias, inputs.causal)
   size = targets
-  if options.by_blocks:
+  if options.by_blocks and not flop_scopes.is_counting():
     size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS))
   if inputs.causal:
     encoded = _causal_attention(inputs, options, size)

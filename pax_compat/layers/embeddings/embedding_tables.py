@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
+from pax_compat.layer_core import flop_scopes
 from pax_compat.layer_core.row_gradients import (
   lookup_with_row_facts,
   no_facts,
@@ -39,7 +40,8 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
     return table[ids]
   if style == 'matmul':
     one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
-    return jnp.einsum('...v,vd->...d', one_hot, table)
+    with flop_scopes.selection():
+      return jnp.einsum('...v,vd->...d', one_hot, table)
   raise errors.UserError(
     f"lookup_style is {style!r}; expected 'index' or 'matmul'"
   )

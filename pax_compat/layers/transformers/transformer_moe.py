@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core import flop_scopes
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import activations, stochastics
@@ -307,13 +308,15 @@ class TransformerFeedForwardMoe(ResidualBlock):
       self.add_summary(name, value)
     dispatch = self.shard(gating.dispatch.astype(tokens.dtype), split.gsec)
     combine = self.shard(gating.combine.astype(tokens.dtype), split.gsec)
-    inputs = jnp.einsum('gsec,gsm->egcm', dispatch, tokens)
+    with flop_scopes.selection():
+      inputs = jnp.einsum('gsec,gsm->egcm', dispatch, tokens)
     inputs = self.shard(inputs, split.egcm)
     hidden = self._hidden('egcm,emh->egch', inputs, split.egch)
     outputs = jnp.einsum('egch,ehm->egcm', hidden, self.theta.wo_0)
     outputs = jnp.swapaxes(self.shard(outputs, split.egcm), 0, 1)
     outputs = self.shard(outputs, split.gecm)
-    return jnp.einsum('gecm,gsec->gsm', outputs, combine)
+    with flop_scopes.selection():
+      return jnp.einsum('gecm,gsec->gsm', outputs, combine)
 
   def _hidden(self, equation: str, inputs, mapping) -> jax.Array:
     """Returns the experts' hidden layers."""
@@ -337,8 +340,10 @@ class TransformerFeedForwardMoe(ResidualBlock):
       gate, picked = expert_gating.expert_choice(logits, capacity_factor=factor)
       picked = self.shard(picked, split.gecs)
       gate = self.shard(gate, split.gec)
+      with flop_scopes.selection():
+        combine = jnp.einsum('gec,gecs->gsec', gate, picked)
       return expert_gating.Gating(
-        combine=jnp.einsum('gec,gecs->gsec', gate, picked),
+        combine=combine,
         dispatch=jnp.einsum('gecs->gsec', picked),
         aux_loss=jnp.zeros([]),
         summaries={},

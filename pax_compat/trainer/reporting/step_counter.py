@@ -8,6 +8,7 @@ import jax
 
 from pax_compat.metrics import progress as progress_lib
 from pax_compat.trainer.actions import StepContext
+from pax_compat.trainer.feeding.pipeline import DeviceBatch
 
 
 class StepCounter:
@@ -25,6 +26,7 @@ class StepCounter:
     report: Callable[[StepContext], object],
     num_infeed_hosts: int,
     asynchronous: bool,
+    flops: Callable[[DeviceBatch], float | None] = lambda batch: None,
   ):
     """Starts before the first step.
 
@@ -33,10 +35,13 @@ class StepCounter:
       report: is called after each step that was counted.
       num_infeed_hosts: number of processes that read different examples.
       asynchronous: see above.
+      flops: returns the model's floating point operations for a batch, over all
+        processes; None if they are not known.
     """
     self._progress = progress
     self._report = report
     self._num_infeed_hosts = num_infeed_hosts
+    self._flops = flops
     self._thread = None
     if asynchronous:
       self._thread = concurrent.futures.ThreadPoolExecutor(
@@ -83,5 +88,6 @@ class StepCounter:
     self._progress.count_step(
       tokens=context.batch.tokens * self._num_infeed_hosts,
       input_wait=context.batch.wait_seconds,
+      flops=self._flops(context.batch) or 0.0,
     )
     self._report(context)

@@ -286,6 +286,8 @@ def test_specs_are_known_without_a_batch():
     if not data.is_host_field(name, x)
   }
   assert device == {n: (x.shape, x.dtype) for n, x in specs.flatten_items()}
+  # Before anything is built, too.
+  assert params.cls.specs_of_config(params) == specs
 
 
 def test_digests_of_another_order_differ():

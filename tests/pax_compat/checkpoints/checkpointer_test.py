@@ -139,8 +139,8 @@ def test_a_folder_that_cannot_be_used(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(errors.UserError, match='cannot be used'):
     open_folder(tmp_path / 'file')
-  with pytest.raises(errors.UserError, match='is a URL'):
-    open_folder('gs://bucket/run')
+  with pytest.raises(errors.UserError, match='cannot be used: Orbax'):
+    open_folder('s3://bucket/run')
 
 
 def test_restart_in_a_new_process(tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import re
 import stat
 
 import pytest
@@ -66,11 +68,28 @@ def test_a_file_is_not_a_folder(tmp_path):
   assert path.read_text() == 'mine'
 
 
-def test_a_url_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  ('folder', 'message'),
+  [
+    ('s3://b/run', 's3://b/run cannot be used: Orbax does not write'),
+    ('ftp://b/run', 'the scheme ftp:// is unknown; expected gs://BUCKET'),
+    ('gs://', 'gs://: expected gs://BUCKET/FOLDER'),
+    # What pathlib makes of a URL, which would be a local folder.
+    (pathlib.Path('gs://b/run'), 'gs:/b/run is a URL that became a local path'),
+    (pathlib.Path('s3://b/run'), 's3:/b/run is a URL that became a local path'),
+  ],
+)
+def test_no_url_becomes_a_local_folder(tmp_path, monkeypatch, folder, message):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(errors.UserError, match='gs://b/run is a URL'):
-    job_dir.claim('gs://b/run', 'lm.Tiny')
+  with pytest.raises(errors.UserError, match=re.escape(message)):
+    job_dir.claim(folder, 'lm.Tiny')
   assert os.listdir(tmp_path) == []
+
+
+def test_what_must_be_local(tmp_path):
+  with pytest.raises(errors.UserError, match='gs://b/run is a URL'):
+    job_dir.local_path('gs://b/run')
+  assert job_dir.local_path(tmp_path) == tmp_path
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason='root may write everywhere')

@@ -1,0 +1,27 @@
+"""Options of a run that are not settings of its task."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+  """Options of a run.
+
+  Attributes:
+    saves_checkpoints: whether the run saves; without, it cannot continue.
+    save_timeout_seconds: how long a save in the background may take; None for
+      10 minutes.
+    checkpoint_todelete_subdir: subfolder of `checkpoints` that old checkpoints
+      are moved to; None deletes them.
+    writes_summaries: whether there are event files for TensorBoard.
+    only_scalars: whether summaries of other types are left out.
+    peak_flops: the largest number of floating point operations per second of a
+      device, for the MFU; None for that of its kind, if it is known.
+  """
+
+  saves_checkpoints: bool = True
+  save_timeout_seconds: int | None = None
+  checkpoint_todelete_subdir: str | None = None
+  writes_summaries: bool = True
+  only_scalars: bool = False
+  peak_flops: float | None = None

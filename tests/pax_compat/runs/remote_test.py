@@ -1,0 +1,117 @@
+"""Tests of folders in Google Cloud Storage, with a stand-in on this machine.
+
+gcsfs and TensorStore send their requests to it. Without gcsfs there is only the
+error that names it.
+"""
+
+import importlib.util
+import pathlib
+
+import pytest
+
+from pax_compat import errors
+from pax_compat.runs import remote
+from tests.pax_compat import launching, trainer_runs
+from tests.pax_compat.runs import fake_storage
+
+_HAS_GCSFS = importlib.util.find_spec('gcsfs') is not None
+_needs_gcsfs = pytest.mark.skipif(not _HAS_GCSFS, reason='needs gcsfs')
+_RUN = 'gs://bucket/runs/a'
+
+_SCRIPT = """
+  import sys
+  from pax_compat.runs import files, job_dir, mirror, remote
+
+  folder = job_dir.checked_path('gs://bucket/run/')
+  job_dir.claim(folder, 'lm.Tiny')
+  job_dir.claim('gs://bucket/run', 'lm.Tiny')
+  try:
+    job_dir.claim(folder, 'lm.Huge')
+  except Exception as e:
+    print(e)
+  for text in ('one', 'one', 'two'):
+    job_dir.write_text(folder / 'config.txt', text)
+  files.replace(folder / 'old' / '7' / 'x', b'123')
+  print(remote.listing(folder / 'old')['7/x']['bytes'])
+  print([path.name for path in files.children(folder / 'old')])
+  print(files.children(folder / 'none'))
+  files.delete_folder(folder / 'old')
+  with mirror.Mirror(folder, seconds=0.05) as mirrored:
+    lines = mirrored.local / 'metrics.jsonl'
+    mirrored.fetch(lines.name)
+    assert not lines.exists()
+    lines.write_text('1')
+    while 'metrics.jsonl' not in remote.listing(folder):
+      pass
+    lines.write_text('12')
+  assert not mirrored.local.exists()
+  with mirror.Mirror(folder) as mirrored:
+    mirrored.fetch('metrics.jsonl')
+    print((mirrored.local / 'metrics.jsonl').read_text())
+  assert 'tensorflow' not in sys.modules
+"""
+
+
+@pytest.mark.skipif(_HAS_GCSFS, reason='gcsfs is installed')
+def test_without_gcsfs_the_error_names_the_extra():
+  with pytest.raises(errors.UserError, match=r"pip install 'pax-compat\[gcs\]"):
+    remote.path_of('gs://bucket/run')
+
+
+@_needs_gcsfs
+def test_files_of_a_remote_folder():
+  with fake_storage.serve() as (storage, env):
+    done = launching.run_script(_SCRIPT, **env)
+    assert done.returncode == 0, done.stderr
+    belongs, *others = done.stdout.splitlines()
+    assert 'gs://bucket/run belongs to the experiment lm.Tiny' in belongs
+    assert others == ['3', "['7']", '[]', '12']
+    names = ('config.txt', 'config.txt.1', 'experiment.json', 'metrics.jsonl')
+    assert storage.names() == [f'run/{name}' for name in names]
+
+
+@_needs_gcsfs
+def test_a_bucket_that_does_not_answer_is_an_error(tmp_path):
+  env = {'STORAGE_EMULATOR_HOST': 'http://localhost:1'}
+  script = """
+  from pax_compat import errors
+  from pax_compat.runs import job_dir
+  try:
+    job_dir.claim('gs://bucket/run', 'lm.Tiny')
+  except errors.UserError as e:
+    print(e)
+  """
+  done = launching.run_script(
+    script, GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT='false', **env
+  )
+  assert '--job_log_dir=gs://bucket/run cannot be used: ' in done.stdout, done
+
+
+@pytest.mark.slow
+@_needs_gcsfs
+def test_a_run_in_a_remote_folder_continues(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with fake_storage.serve() as (storage, env):
+    steps = '--set=task.train.num_train_steps={}'.format
+    first = trainer_runs.train(_RUN, steps(7), **env)
+    assert 'starts with' in first.stdout
+    again = trainer_runs.train(_RUN, steps(9), **env)
+    assert 'continues from the checkpoint of step 7' in again.stdout
+    assert len(_lines(storage)) == len({*_lines(storage)})
+    names = storage.names()
+    for name in ('9/state/manifest.ocdbt', 'manifests/9.json'):
+      assert f'runs/a/checkpoints/{name}' in names
+    assert not [name for name in names if '/checkpoints/5/' in name]
+    assert any('/summaries/train/events' in name for name in names)
+
+    # A damaged checkpoint is found by its checksums.
+    for name in [n for n in names if '/9/state/d/' in n]:
+      storage.put('bucket', name, b'damaged')
+    done = trainer_runs.train(_RUN, steps(10), **env)
+    assert 'continues from the checkpoint of step 7' in done.stdout
+    assert 'checkpoint 9 is damaged' in done.stderr
+  assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+def _lines(storage) -> list[bytes]:
+  return storage.objects['bucket', 'runs/a/metrics.jsonl'][0].splitlines()
