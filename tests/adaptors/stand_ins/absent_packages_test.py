@@ -45,10 +45,10 @@ def test_an_installed_package_comes_first(tmp_path):
 from adaptors.stand_ins import absent_packages
 absent_packages.install()
 absent_packages.install()
-from waymo_open_dataset import label_pb2
-print(label_pb2.Label)
+import importlib
+print(importlib.import_module('waymo_open_dataset.label_pb2').Label)
 try:
-  from waymo_open_dataset.protos import metrics_pb2
+  importlib.import_module('waymo_open_dataset.protos.metrics_pb2')
 except ModuleNotFoundError as error:
   print(error)
 """,
