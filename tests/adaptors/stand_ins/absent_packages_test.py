@@ -16,7 +16,8 @@ pytestmark = [
   ),
 ]
 
-_METRICS = 'waymo_open_dataset.protos.metrics_pb2'
+_PACKAGE = 'waymo_open_dataset'
+_METRICS = f'{_PACKAGE}.protos.metrics_pb2'
 
 
 def test_lingvos_waymo_tasks_can_be_imported_and_name_what_is_missing():
@@ -32,7 +33,7 @@ def test_lingvos_waymo_tasks_can_be_imported_and_name_what_is_missing():
 def test_a_module_without_a_stand_in_is_missing():
   lingvo_runtime.load()
   with pytest.raises(ModuleNotFoundError, match='stand-in has no dataset_pb2'):
-    importlib.import_module('waymo_open_dataset.dataset_pb2')
+    importlib.import_module(f'{_PACKAGE}.dataset_pb2')
 
 
 def test_an_installed_package_comes_first(tmp_path):
@@ -46,9 +47,10 @@ from adaptors.stand_ins import absent_packages
 absent_packages.install()
 absent_packages.install()
 import importlib
-print(importlib.import_module('waymo_open_dataset.label_pb2').Label)
+package = 'waymo_open_dataset'
+print(importlib.import_module(package + '.label_pb2').Label)
 try:
-  importlib.import_module('waymo_open_dataset.protos.metrics_pb2')
+  importlib.import_module(package + '.protos.metrics_pb2')
 except ModuleNotFoundError as error:
   print(error)
 """,
