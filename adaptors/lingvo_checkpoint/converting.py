@@ -122,7 +122,7 @@ def verify(
     differing = [
       leaf.path
       for leaf in found.leaves
-      if not _are_equal(
+      if not are_equal(
         importing.read_leaf(checkpoint, leaf),
         np.asarray(jax.device_get(arrays[leaf.path])),
       )
@@ -191,7 +191,7 @@ def is_converted(job_log_dir: str | os.PathLike) -> bool:
   return (folder / _CHECKPOINTS).is_dir() and not (folder / STAGING).is_dir()
 
 
-def _are_equal(lingvos: np.ndarray, ours: np.ndarray) -> bool:
+def are_equal(lingvos: np.ndarray, ours: np.ndarray) -> bool:
   """Whether an array of Lingvo's equals ours bit by bit.
 
   JAX has no 64-bit types, so those are equal if their values are.

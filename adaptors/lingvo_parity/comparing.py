@@ -12,11 +12,16 @@ from adaptors.translate.variables import VariableMap
 # Gradients, and steps after the first, accumulate rounding errors: their
 # tolerance is this many times larger.
 _LATER = 10.0
+# A larger difference of weights after training is explained.
+_AMPLIFIED = 1e-3
 # Gradients below this fraction of the largest one may be noise.
 _NOISE = 1e-5
 
 AGREES, REGROUPED, DEPARTS = 'agrees', 'agrees later', 'DEPARTS'
-RANDOM = 'random'
+RANDOM, ROUNDING = 'random', 'rounding'
+# A difference is due to rounding if it is at most this many times as large as
+# that of two runs here whose initial weights differ by a rounding error.
+ROUNDING_FACTOR = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +34,20 @@ class Row:
     difference: relative.
     verdict: `AGREES`; `DEPARTS`; or `REGROUPED` for a layer whose output
       differs although values computed from it agree: the operations are grouped
-      into layers differently; or `RANDOM` for a value that differs, and depends
-      on random numbers.
+      into layers differently; `RANDOM` for a value that differs, and depends
+      on random numbers; or `ROUNDING` for one that differs no more than in two
+      runs here whose initial weights differ by a rounding error.
   """
 
   lingvo: str
   ours: str
   difference: float
   verdict: str
+
+  @property
+  def name(self) -> str:
+    """The name in Lingvo, without a value."""
+    return self.lingvo.rpartition(' ')[0] if self.ours else self.lingvo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +63,8 @@ class Comparison:
     weights: differences after the last step, by path, of weights whose
       gradients are more than noise. They have no verdict: some optimizers
       amplify small differences of gradients.
+    rounding: the same of two runs here whose initial weights differ by a
+      rounding error; empty if not needed.
     unpaired: Lingvo's layers with weights that have no counterpart.
   """
 
@@ -61,6 +74,7 @@ class Comparison:
   gradients: list[Row]
   steps: list[Row]
   weights: dict[str, float]
+  rounding: dict[str, float]
   unpaired: list[str]
 
   @property
@@ -78,6 +92,17 @@ class Comparison:
     """All rows that differ, and depend on random numbers."""
     return self._of_verdict(RANDOM)
 
+  @property
+  def rounded(self) -> list[Row]:
+    """All rows that differ by what rounding errors become."""
+    return self._of_verdict(ROUNDING)
+
+  @property
+  def may_be_rounding(self) -> bool:
+    """Whether a run from rounded weights could explain a difference."""
+    departing = self.departing and not self.first
+    return departing or max(self.weights.values(), default=0) > _AMPLIFIED
+
   def _of_verdict(self, verdict: str) -> list[Row]:
     kinds = (self.layers, self.loss, self.metrics, self.gradients, self.steps)
     rows = itertools.chain(*kinds)
@@ -91,6 +116,7 @@ def compare(
   *,
   mask,
   tolerance: float,
+  rounded: results.Run | None = None,
 ) -> Comparison:
   """Compares two runs.
 
@@ -101,6 +127,7 @@ def compare(
     mask: [B, T], 0 for padding of the first batch; None without padding.
     tolerance: the largest difference of outputs, losses and metrics; ten times
       that for gradients and for steps after the first.
+    rounded: our run from weights with rounding errors; None without.
   """
   is_random = lingvo.is_random or ours.is_random
   loss = _row('loss', lingvo.loss, ours.loss, tolerance)
@@ -114,7 +141,7 @@ def compare(
   ]
   layers = _layers(pairs, lingvo.layers, loss, tolerance)
   gradients = _gradients(lingvo, ours, _LATER * tolerance)
-  return Comparison(
+  compared = Comparison(
     layers=list(map(_unless_random, layers, random_layers)),
     loss=[_unless_random(loss, is_random)],
     metrics=[
@@ -127,8 +154,45 @@ def compare(
       _unless_random(row, is_random)
       for row in _steps(lingvo.steps, ours.steps, tolerance)
     ],
-    weights=_weights(lingvo, ours),
+    weights=_weights(lingvo.gradients, ours.last, lingvo.last),
+    rounding=_weights(lingvo.gradients, ours.last, rounded.last)
+    if rounded
+    else {},
     unpaired=_unpaired(lingvo.layers, pairs, variables),
+  )
+  return _explained(compared, ours, rounded) if rounded else compared
+
+
+def _explained(compared: Comparison, ours, rounded) -> Comparison:
+  """Returns a comparison whose rows are `ROUNDING` where that is all."""
+  gradients = differences.of_gradients(rounded.gradients, ours.gradients)
+  steps = {
+    f'{i}: loss': differences.of_numbers(theirs.loss, mine.loss)
+    for i, (mine, theirs) in enumerate(
+      zip(ours.steps, rounded.steps, strict=True), 1
+    )
+  }
+  metrics = {
+    name: differences.of_numbers(rounded.metrics[name], value)
+    for name, value in ours.metrics.items()
+  }
+  loss = {'loss': differences.of_numbers(rounded.loss, ours.loss)}
+
+  def marked(rows: list[Row], sensitivities: dict[str, float]) -> list[Row]:
+    return [
+      dataclasses.replace(row, verdict=ROUNDING)
+      if row.verdict == DEPARTS
+      and row.difference <= ROUNDING_FACTOR * sensitivities.get(row.name, 0.0)
+      else row
+      for row in rows
+    ]
+
+  return dataclasses.replace(
+    compared,
+    loss=marked(compared.loss, loss),
+    metrics=marked(compared.metrics, metrics),
+    gradients=marked(compared.gradients, gradients),
+    steps=marked(compared.steps, steps),
   )
 
 
@@ -198,13 +262,14 @@ def _steps(lingvos, ours, tolerance: float):
         yield row
 
 
-def _weights(lingvo, ours) -> dict[str, float]:
-  norms = {k: float(np.linalg.norm(g)) for k, g in lingvo.gradients.items()}
+def _weights(gradients, ours, others) -> dict[str, float]:
+  """Returns the differences of weights after training, by path."""
+  norms = {k: float(np.linalg.norm(g)) for k, g in gradients.items()}
   most = max(norms.values(), default=0.0)
   return {
-    path: differences.of_outputs(ours.last[path], lingvo.last[path])
+    path: differences.of_outputs(ours[path], others[path])
     for path, norm in norms.items()
-    if ours.last and norm > _NOISE * most
+    if ours and norm > _NOISE * most
   }
 
 

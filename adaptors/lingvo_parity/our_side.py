@@ -45,15 +45,54 @@ def run(
     sample: of classes, for the first batch; None without sampling.
     step_samples: of classes, for each step.
   """
-  with fixed_random_ops.for_bridged():
-    side = _Side(translated, [sample] if sample else [], first)
-    done = side.forward(first, weights)
-    if batches:
-      training = _Side(translated, step_samples, batches[0])
-      done.steps, done.last = training.train(
-        batches, weights, done.adds_aux_loss
-      )
-  return done
+  sides = Sides(
+    translated, first, batches, sample=sample, step_samples=step_samples
+  )
+  return sides.run(weights)
+
+
+class Sides:
+  """The programs of a task, to run from several initial weights."""
+
+  def __init__(
+    self,
+    translated: TranslatedTask,
+    first: NestedMap,
+    batches: Sequence[NestedMap],
+    *,
+    sample: Sample | None,
+    step_samples: Sequence[Sample],
+  ):
+    """Creates the programs; the arguments are as of `run`."""
+    self._first, self._batches = first, batches
+    self._training = None
+    with fixed_random_ops.for_bridged():
+      self._side = _Side(translated, [sample] if sample else [], first)
+      if batches:
+        self._training = _Side(translated, step_samples, batches[0])
+
+  def run(self, weights: Mapping[str, np.ndarray]) -> Run:
+    """Runs the task from initial weights, by theta path."""
+    with fixed_random_ops.for_bridged():
+      done = self._side.forward(self._first, weights)
+      if self._training:
+        done.steps, done.last = self._training.train(
+          self._batches, weights, done.adds_aux_loss
+        )
+    return done
+
+
+def rounded(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns weights that differ by a rounding error, up or down at random."""
+  rng = np.random.default_rng(0)
+  return {
+    path: np.nextafter(
+      w, np.where(rng.random(w.shape) < 0.5, -np.inf, np.inf).astype(w.dtype)
+    )
+    if np.issubdtype(w.dtype, np.floating)
+    else w
+    for path, w in weights.items()
+  }
 
 
 def is_bridged(translated: TranslatedTask) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from adaptors.lingvo_parity import comparing
 from adaptors.lingvo_parity.comparing import REGROUPED, Comparison, Row
 
 # Number of layers without a counterpart that are listed.
@@ -18,6 +19,7 @@ def report(compared: Comparison) -> str:
     *_table('gradients', '', compared.gradients),
     *_table('training', 'ours', compared.steps),
     *_weights(compared),
+    *_rounded(compared),
     '',
     verdict(compared),
   ]
@@ -31,7 +33,9 @@ def verdict(compared: Comparison) -> str:
   if random and not departing:
     return f'{random} value(s) are random, and not compared; all others agree'
   if not departing:
-    return 'Lingvo and its translation agree'
+    rounded = len(compared.rounded)
+    besides = f', {rounded} value(s) up to rounding errors' if rounded else ''
+    return f'Lingvo and its translation agree{besides}'
   count = f'{len(departing)} compared value(s) depart'
   first = compared.first
   if first is None:
@@ -77,10 +81,29 @@ def _regrouped(compared: Comparison) -> Iterator[str]:
     )
 
 
+def _rounded(compared: Comparison) -> Iterator[str]:
+  if compared.rounded:
+    yield (
+      f'"{comparing.ROUNDING}": it differs no more than in two runs here whose'
+      ' initial weights differ by a rounding error'
+    )
+
+
 def _weights(compared: Comparison) -> Iterator[str]:
   found = compared.weights
-  if found:
-    most = max(found, key=found.get)
+  if not found:
+    return
+  most = max(found, key=found.get)
+  yield f'after the last step weights differ by up to {found[most]:.2e}: {most}'
+  if compared.rounding:
     yield (
-      f'after the last step weights differ by up to {found[most]:.2e}: {most}'
+      '  two runs here whose initial weights differ by a rounding error end'
+      f' {compared.rounding[most]:.2e} apart there:'
+      f' {_of_rounding(found[most], compared.rounding[most])}'
     )
+
+
+def _of_rounding(difference: float, of_rounding: float) -> str:
+  if difference <= comparing.ROUNDING_FACTOR * of_rounding:
+    return 'the optimizer amplifies rounding errors of small gradients'
+  return 'rounding errors do not explain it'

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -168,23 +169,28 @@ def run(
   for note in _notes(lingvo):
     print_line(note)
   first = batches.trimmed(data[0])
-  ours = our_side.run(
+  sides = our_side.Sides(
     translated,
     first,
     data[: options.steps],
-    lingvo.weights,
     sample=lingvo.sample,
     step_samples=lingvo.step_samples,
   )
+  ours = sides.run(lingvo.weights)
   if ours.is_random:
     print_line('the loss here depends on random numbers; it is not compared')
-  return comparing.compare(
+  compare = functools.partial(
+    comparing.compare,
     lingvo,
     ours,
     translated.variables,
     mask=batches.mask(first),
     tolerance=options.tolerance,
   )
+  compared = compare()
+  if compared.may_be_rounding:
+    compared = compare(rounded=sides.run(our_side.rounded(lingvo.weights)))
+  return compared
 
 
 def _notes(lingvo: results.Run) -> Iterator[str]:

@@ -141,7 +141,13 @@ _LENGTHS = (
   'source_max_length',
   'target_max_length',
 )
-_LAYERS = ('num_layers', 'num_trans_layers', 'num_transformer_layers')
+_LAYERS = (
+  'num_layers',
+  'num_lstm_layers',
+  'num_trans_layers',
+  'num_transformer_layers',
+  'rnn_layers',
+)
 # Points and boxes of a scene; at most the length of a row.
 _POINTS = (
   'max_num_points',

@@ -62,6 +62,12 @@ def test_trains_an_experiment_of_an_installed_package(tmp_path):
   native_library.add_distribution(
     tmp_path, '[pax_compat.lingvo_params]\nmytask = models\n'
   )
+  # It is imported first, and may import the mounted packages.
+  (tmp_path / 'mine.py').write_text(
+    'import pathlib\n'
+    'from lingvo.tasks.mytask.params import tiny\n'
+    'pathlib.Path(__file__).with_suffix(".txt").write_text(str(tiny.Line))\n'
+  )
   run = tmp_path / 'run'
   short_waits.folder(tmp_path)
   done = _trainer(
@@ -71,8 +77,10 @@ def test_trains_an_experiment_of_an_installed_package(tmp_path):
     f'--logdir={run}',
     '--run_locally=cpu',
     '--mode=sync',
+    '--import_modules=mine',
   )
   assert done.returncode == 0, done.stderr[-4000:]
+  assert 'tiny.Line' in (tmp_path / 'mine.txt').read_text()
   # The controller's first checkpoint, and the one of the end.
   (newest,) = (run / 'train').glob('ckpt-00000003.index')
   tf = lingvo_runtime.tensorflow()

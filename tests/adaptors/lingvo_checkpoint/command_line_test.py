@@ -91,11 +91,12 @@ def test_a_run_continues_from_its_folder_alone(lingvos, tmp_path):
 def test_there_and_back(lingvos, corpus, tmp_path):
   ours, theirs = tmp_path / 'ours', tmp_path / 'theirs'
   flags = (f'--lingvo_logdir={lingvos}', f'--job_log_dir={ours}')
-  done = _convert('convert', *flags, '--verify', run=trainer_runs.python)
-  assert done.returncode == 0, done.stderr
-  assert 'bit by bit' in done.stdout
   back = f'--to_lingvo={theirs / "train"}'
-  done = _convert('convert', *flags, back, '--verify')
+  done = _convert('convert', *flags, back, '--verify', run=trainer_runs.python)
+  assert done.returncode == 0, done.stderr
+  assert f'{ours} continues from' in done.stdout
+  assert 'bit by bit' in done.stdout
+  done = _convert('verify', *flags)
   assert done.returncode == 0, done.stderr
   original = files.newest(lingvos)
   exported = files.newest(theirs)
@@ -129,6 +130,10 @@ def test_there_and_back(lingvos, corpus, tmp_path):
     ((), 'no command'),
     (('convert',), '--exp is required'),
     (('convert', '--exp=x', '--job_log_dir=y'), '--to_lingvo'),
+    (
+      ('convert', '--exp=x', '--lingvo_logdir=y', '--to_lingvo=z'),
+      '--job_log_dir with a new folder',
+    ),
     (
       ('convert', '--lingvo_logdir=/nowhere', '--job_log_dir=y'),
       '/nowhere has no Params',

@@ -127,6 +127,51 @@ def test_steps(losses, rates, departing):
   assert [row.lingvo for row in compared.departing] == departing
 
 
+def test_random_values_are_not_compared():
+  """The second layer is random in Lingvo; the third departs."""
+  others = [VALUES[0], VALUES[1] + 0.1, VALUES[2] + 0.1]
+  lingvo = _lingvo(VALUES, is_random=True, random_layers=frozenset({1}))
+  compared = _compare(lingvo, _ours(others, loss=2.0))
+  assert _verdicts(compared) == [
+    comparing.AGREES,
+    comparing.RANDOM,
+    comparing.DEPARTS,
+  ]
+  assert compared.loss[0].verdict == comparing.RANDOM
+  assert compared.first.lingvo == 'lm.third'
+  agreeing = _compare(lingvo, _ours([*others[:2], VALUES[2]], loss=2.0))
+  assert not agreeing.departing and len(agreeing.random) == 1
+  assert '1 value(s) are random' in reporting.verdict(agreeing)
+
+
+def _trained(run, *, factor):
+  """Gives a run a gradient, two steps and last weights."""
+  run.gradients = {'lm.first.w': VALUES[0]}
+  run.steps = [results.Step(2.0, 0.1), results.Step(1.0 + factor, 0.1)]
+  run.last = {'lm.first.w': VALUES[0] * (1 + 10 * factor)}
+  return run
+
+
+@pytest.mark.parametrize(
+  'of_rounding,verdict', [(0.01, comparing.ROUNDING), (0, comparing.DEPARTS)]
+)
+def test_differences_that_rounding_errors_explain(of_rounding, verdict):
+  lingvo = _trained(_lingvo(VALUES), factor=0)
+  ours = _trained(_ours(VALUES), factor=0.02)
+  assert _compare(lingvo, ours).may_be_rounding
+  compared = comparing.compare(
+    *(lingvo, ours, VARIABLES),
+    mask=None,
+    tolerance=1e-5,
+    rounded=_trained(_ours(VALUES), factor=0.02 - of_rounding),
+  )
+  assert [row.verdict for row in compared.steps] == [comparing.AGREES, verdict]
+  text = reporting.report(compared)
+  assert ('amplifies' in text) == (verdict == comparing.ROUNDING)
+  if verdict == comparing.ROUNDING:
+    assert text.endswith('agree, 1 value(s) up to rounding errors')
+
+
 def _pairs(lingvos, ours, variables=VARIABLES, mask=None):
   return pairing.pairs(
     [results.LayerOutput(p, n, v, (), True) for p, n, v in lingvos],
