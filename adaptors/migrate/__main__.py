@@ -1,6 +1,6 @@
 """Reports which Lingvo experiments run here, how, and what is unsupported.
 
-    python -m adaptors.migrate --exp='lm.*' --html=report.html
+    python -m adaptors.migrate --exp='lm.*,mt.*' --html=report.html
     python -m adaptors.migrate --all --import_modules=my_team.params
     python -m adaptors.migrate --all --run_steps=5
 
@@ -125,7 +125,7 @@ def _report(names, options) -> int:
     if _RUN_STEPS.value and found[-1].status is not Status.IMPOSSIBLE:
       found[-1] = _tried(found[-1], options)
     if len(names) > 1:
-      print(f'{number}/{len(names)} {name}: {found[-1].status}', flush=True)
+      print(f'{number}/{len(names)} {_brief(found[-1])}', flush=True)
   width = shutil.get_terminal_size((160, 24)).columns
   if len(found) == 1:
     print(terminal.details(found[0]))
@@ -140,6 +140,14 @@ def _report(names, options) -> int:
     _write(_JSON.value, json.dumps(data, indent=2) + '\n')
   fails = any(e.status is Status.IMPOSSIBLE or e.agrees is False for e in found)
   return 1 if fails else 0
+
+
+def _brief(experiment) -> str:
+  """Returns the progress line of an experiment."""
+  text = f'{experiment.name}: {experiment.status}'
+  if experiment.trial is None:
+    return text
+  return f'{text}, trial {"FAILED" if experiment.trial.problem else "ran"}'
 
 
 def _tried(experiment, options):

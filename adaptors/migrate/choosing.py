@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+from collections.abc import Collection
 
 from absl import logging
 
@@ -36,18 +37,28 @@ def everything(options: SourceOptions) -> list[str]:
   return sorted(known)
 
 
-def matching(pattern: str, options: SourceOptions) -> list[str]:
-  """Returns the names that match a shell pattern.
+def matching(patterns: str, options: SourceOptions) -> list[str]:
+  """Returns the names that match shell patterns, sorted.
 
   Args:
-    pattern: such as `lm.*`, or a name.
+    patterns: such as `lm.*`, or a name; several are separated by commas.
     options: with the modules to import and the checkout to mount.
 
   Raises:
-    UserError: no name matches; the message suggests similar ones.
+    UserError: no name matches a pattern; the message suggests similar ones.
   """
   experiment_sources.import_modules(options)
   known = lookup.names(options)
+  found = set()
+  for pattern in filter(None, patterns.split(',')):
+    found.update(_matching(pattern, known, options))
+  logging.info('%d of %d experiments match', len(found), len(known))
+  return sorted(found)
+
+
+def _matching(
+  pattern: str, known: Collection[str], options: SourceOptions
+) -> list[str]:
   if not _WILD & set(pattern):
     if pattern in known or lookup.find_model_params(pattern, options):
       return [pattern]
@@ -55,11 +66,10 @@ def matching(pattern: str, options: SourceOptions) -> list[str]:
       f'no experiment of Lingvo is called {pattern!r}'
       + errors.did_you_mean(pattern, known)
     )
-  found = sorted(fnmatch.filter(known, pattern))
+  found = fnmatch.filter(known, pattern)
   if not found:
     raise errors.UserError(
       f'no experiment of Lingvo matches {pattern!r}'
       + errors.did_you_mean(pattern, known)
     )
-  logging.info('%d of %d experiments match', len(found), len(known))
   return found
