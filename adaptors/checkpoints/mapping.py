@@ -36,7 +36,7 @@ For example, with the weight of a projection trained with Adam:
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -292,7 +292,10 @@ class _Finder:
     """
     field = path.rpartition('.')[2]
     name = self._metadata.names.get(f'{optimizer.theta}{_SCHEDULE}.{field}')
-    return None if name is None else Leaf(path, (name,), Identity())
+    if name is None:
+      return None
+    is_step = field.endswith('_step')
+    return Leaf(path, (name,), _Int64() if is_step else Identity())
 
   def _slot(self, path: str, optimizer: OptimizerMetadata) -> Leaf | None:
     variable, before = self._weight(path, optimizer)
@@ -321,6 +324,16 @@ class _Finder:
 
   def _path_of(self, variable: Variable) -> str:
     return f'{_VARIABLES}.{_collection(variable)}.{_dotted(variable.jax)}'
+
+
+class _Int64:
+  """The transform of a step [], which is int64 in Lingvo."""
+
+  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return arrays[0]
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    return [array.astype(np.int64)]
 
 
 def _collection(variable: Variable) -> str:

@@ -43,6 +43,25 @@ class Weight(NamedTuple):
   dtype: str
 
 
+class _Compiled(NamedTuple):
+  """A compiled update.
+
+  Its arguments are the gradients, the rate, the step and the loss weight, then
+  `captured`; its results the values of the weights and of the other variables.
+
+  Attributes:
+    module: StableHLO.
+    captured: indices of variables among the results, or constants.
+    dtypes: of the results.
+    shapes: of the results.
+  """
+
+  module: bytes
+  captured: list[Any]
+  dtypes: list[Any]
+  shapes: list[Any]
+
+
 class Applied:
   """The update of some weights by a Lingvo optimizer.
 
@@ -92,40 +111,22 @@ class Applied:
     ]
     self._check_made(made, traced.captured_inputs)
     self._made = dict(zip(self._keys(made), made, strict=True))
+    self._initial = {key: _initial(x) for key, x in self._made.items()}
     self.slots = tuple(dict.fromkeys(s for path, s in self._made if path))
-    self.others = {
-      name: _initial(x) for (path, name), x in self._made.items() if not path
-    }
+    self.others = {k: x for (path, k), x in self._initial.items() if not path}
 
   def initial(self, path: str, slot: str) -> np.ndarray | None:
     """Returns the initial value of a weight's slot; None if it has none."""
-    variable = self._made.get((path, slot))
-    return None if variable is None else _initial(variable)
+    return self._initial.get((path, slot))
 
   def check(self):
     """Raises a UserError if XLA cannot compile the update."""
-    assert self.module
-
-  @functools.cached_property
-  def module(self) -> bytes:
-    """The compiled update: StableHLO.
-
-    Its arguments are those of `_applied`, flat, then `_captured`; its results
-    the values of the weights and of the other variables.
-
-    Raises:
-      UserError: XLA cannot compile it.
-    """
-    tf = lingvo_runtime.module('tensorflow')
-    refused = compilable.uncompilable_ops(self._traced)
-    if refused:
-      raise compilable.refusal(refused)
-    flat = tf.nest.flatten(self._specs())
-    text = self._updated.experimental_get_compiler_ir(*flat)(stage='stablehlo')
-    return _ATTRIBUTES.sub(r'\1 {', text).encode()
+    assert self._compiled.module
 
   def in_jax(self, in_jax: Callable) -> Callable:
     """Returns the update as a function of arrays.
+
+    TensorFlow's variables are then freed.
 
     Args:
       in_jax: makes a function of tensors one of arrays; see `calling.in_jax`.
@@ -135,40 +136,67 @@ class Applied:
       path, rate [], step [], loss weight []) -> the new (weights, slots,
       others).
     """
-    tf = lingvo_runtime.module('tensorflow')
+    compiled = self._compiled
+    self._free()
     xla = lingvo_runtime.module('tensorflow.compiler.tf2xla.python.xla')
-    everything = [*self._variables, *self._made.values()]
 
     def called(*arguments):
       return xla.call_module(
         arguments,
         version=_MODULE_VERSION,
-        module=self.module,
-        Tout=[x.dtype for x in everything],
-        Sout=[x.shape for x in everything],
+        module=compiled.module,
+        Tout=compiled.dtypes,
+        Sout=compiled.shapes,
         platforms=['CPU'],
       )
 
     def update(weights, slots, others, gradients, rate, step, loss_weight):
       values = [
         *(weights[w.path] for w in self._weights),
-        *(slots[k][path] if path else others[k] for path, k in self._made),
+        *(slots[k][path] if path else others[k] for path, k in self._initial),
       ]
-      by_handle = dict(zip(map(id, everything), values, strict=True))
       captured = [
-        by_handle[id(x)] if isinstance(x, tf.Variable) else x
-        for x in self._captured
+        values[x] if isinstance(x, int) else x for x in compiled.captured
       ]
-      results = in_jax(called)(
-        *(gradients[w.path] for w in self._weights),
-        rate,
-        step,
-        loss_weight,
-        *captured,
-      )
+      of_weights = [gradients[w.path] for w in self._weights]
+      results = in_jax(called)(*of_weights, rate, step, loss_weight, *captured)
       return self._named(results)
 
     return update
+
+  @functools.cached_property
+  def _compiled(self) -> '_Compiled':
+    """The update as a module.
+
+    Raises:
+      UserError: XLA cannot compile it.
+    """
+    tf = lingvo_runtime.module('tensorflow')
+    everything = [*self._variables, *self._made.values()]
+    flat = tf.nest.flatten(self._specs())
+    updated = self._updated(everything)
+    traced = updated.get_concrete_function(*flat)
+    refused = compilable.uncompilable_ops(traced)
+    if refused:
+      raise compilable.refusal(refused)
+    text = updated.experimental_get_compiler_ir(*flat)(stage='stablehlo')
+    handles = [v.handle for v in everything]
+    return _Compiled(
+      module=_ATTRIBUTES.sub(r'\1 {', text).encode(),
+      captured=[
+        next(i for i, handle in enumerate(handles) if handle is x)
+        if x.dtype == tf.resource
+        else x.numpy()
+        for x in traced.captured_inputs
+      ],
+      dtypes=[v.dtype for v in everything],
+      shapes=[v.shape for v in everything],
+    )
+
+  def _free(self):
+    """Frees TensorFlow's variables, which only `_compiled` and `run` need."""
+    self._variables, self._made = [], {}
+    self._optimizer = self._apply = None
 
   def _named(self, results: Sequence[Any]) -> tuple[dict, dict, dict]:
     """Returns the results by name, as `in_jax` returns them."""
@@ -176,7 +204,7 @@ class Applied:
     weights = dict(zip(paths, results, strict=False))
     slots: dict[str, dict] = {slot: {} for slot in self.slots}
     others = {}
-    made = zip(self._made, results[len(paths) :], strict=True)
+    made = zip(self._initial, results[len(paths) :], strict=True)
     for (path, name), value in made:
       if path:
         slots[name][path] = value
@@ -201,11 +229,9 @@ class Applied:
     for variable, value in zip(everything, values, strict=True):
       variable.assign(value)
 
-  @functools.cached_property
-  def _updated(self):
-    """The `tf.function` that returns new values and sets variables back."""
+  def _updated(self, everything: Sequence[Any]) -> Any:
+    """Returns a `tf.function` of new values, which sets variables back."""
     tf = lingvo_runtime.module('tensorflow')
-    everything = [*self._variables, *self._made.values()]
 
     def updated(*flat):
       before = [_read(x) for x in everything]
@@ -217,24 +243,6 @@ class Applied:
       return after
 
     return tf.function(updated, autograph=False, jit_compile=True)
-
-  @functools.cached_property
-  def _traced(self):
-    tf = lingvo_runtime.module('tensorflow')
-    flat = tf.nest.flatten(self._specs())
-    return self._updated.get_concrete_function(*flat)
-
-  @property
-  def _captured(self) -> list[Any]:
-    """What the module has as arguments after its own: variables or arrays."""
-    tf = lingvo_runtime.module('tensorflow')
-    everything = [*self._variables, *self._made.values()]
-    return [
-      next(v for v in everything if v.handle is x)
-      if x.dtype == tf.resource
-      else x.numpy()
-      for x in self._traced.captured_inputs
-    ]
 
   def _applied(self, gradients, rate, step, weight):
     """Calls `Apply`; arguments are tensors."""
@@ -327,7 +335,8 @@ def _initial(variable: Any) -> np.ndarray:
     raise errors.UserError(
       f'the initial value of its variable {variable.name} is not a constant'
     )
-  return value
+  # Takes no memory.
+  return np.broadcast_to(value.flat[0], value.shape) if value.size else value
 
 
 class _Rate:

@@ -167,8 +167,8 @@ def _accumulated(
   if skips_steps and _counts_steps(config):
     view.issue(
       'optimizer_tpl',
-      f'{view.params.optimizer_tpl.cls.__name__} counts the steps that'
-      f' {view.params.cls.__name__} skips, which is not translated',
+      f'{view.params.optimizer_tpl.cls.__name__} counts, or may count, the'
+      f' steps that {view.params.cls.__name__} skips, which is not translated',
     )
     return None
   return config
@@ -212,7 +212,11 @@ def _grafted(view: ParamsView, name: str) -> Config | None:
   )
   if config is None:
     return None
-  kinds = (optimizers.Accumulator, optimizers.Shampoo)
+  kinds = (
+    optimizers.Accumulator,
+    optimizers.Shampoo,
+    lingvo_optimizers.ByVariables,
+  )
   if isinstance(config, Composite) or issubclass(config.cls, kinds):
     view.issue(name, f'{params.cls.__name__} does not work within AdaGraft')
     return None
@@ -337,12 +341,13 @@ def leaves_alone(config: Config) -> str:
 
 
 def _counts_steps(config: Config) -> bool:
-  """Whether Lingvo's optimizer reads the global step."""
+  """Whether Lingvo's optimizer reads, or may read, the global step."""
   return has(
     config,
     optimizers.Accumulator,
     optimizers.ShardedAdafactor,
     optimizers.Shampoo,
+    lingvo_optimizers.ByVariables,
   )
 
 

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from adaptors.checkpoints import mapping, task_metadata
 from adaptors.equivalents import lingvo_schedules
 from adaptors.translate import registry
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import errors
+from pax_compat.trainer import partitioning, program
 from tests.adaptors import small_experiments
 from tests.adaptors.translate import parity, tiny_task
 
@@ -89,3 +91,24 @@ def test_lingvos_does_not_read_minimize(tmp_path):
   assert not report.issues
   [note] = [n for n in report.notes if 'minimize' in n]
   assert 'does not read it' in note
+
+
+def test_its_state_in_checkpoints():
+  params = tiny_task.params(lr_schedule=tiny_task.schedule('DevBasedSchedule'))
+  translated = tiny_task.translate(params)
+  metadata = task_metadata.of(params, translated)
+  batch = tiny_task.batches()[0]
+  made = program.create(
+    translated.config.Instantiate(), partitioning.create_mesh(None, None), batch
+  )
+  leaves = {
+    leaf.path.rpartition('.')[2]: leaf
+    for leaf in mapping.leaves_of(made.abstract_state, metadata)
+    if '.schedules.' in leaf.path
+  }
+  # What was best is in Lingvo's history files.
+  assert set(leaves) == {'cur_factor', 'ref_step'}
+  [name] = leaves['ref_step'].tensors
+  assert name.endswith('/ref_step/var')
+  [value] = leaves['ref_step'].transform.to_lingvo(np.int32(7))
+  assert (value, value.dtype) == (7, np.int64)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pax_compat import optimizers, schedules
+from pax_compat import errors, optimizers, schedules
 from pax_compat.base_layer import SKIP_LP_REGULARIZATION
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import learner
@@ -127,3 +127,13 @@ def test_regularization_is_added_before_clipping(kind):
   want = {n: PARAMS[n] - g * 0.5 / norm for n, g in total.items()}
   stepping.assert_trees_close(params, want)
   np.testing.assert_allclose(metrics['learning/raw_grad_norm'], norm, rtol=1e-5)
+
+
+def test_both_only_if_added_before_clipping():
+  both = dict(l1_regularizer_weight=0.1, l2_regularizer_weight=WEIGHT)
+  with pytest.raises(errors.UserError, match='exclude each other'):
+    learner(_config(**both))
+  one = learner(_config(**both), regularize_before_clipping=True)
+  params, _, _ = stepping.steps(one, PARAMS, GRADIENTS, METAS)[-1]
+  want = _expected(lambda w: WEIGHT * w + 0.1 * np.sign(w))
+  stepping.assert_trees_close(params, want)
