@@ -11,7 +11,7 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import layer
+from adaptors.bridge import host_methods, layer, shared_model
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
@@ -33,17 +33,23 @@ _NOT_CALLED = (
   'CreateExponentialMovingAverage',
   'FProp',
   '_BPropForVariables',
-  '_BPropGenTrainOps',
   '_FPropResult',
   '_FPropSplitInputBatch',
 )
-# A method that runs on the host and does not affect training.
-_ON_THE_HOST = 'ProcessFPropResults'
+# Another one, which Lingvo's own tasks override for summaries only.
+_GENERATES = '_BPropGenTrainOps'
 # Classes whose overrides are translated.
 _KNOWN = ('lingvo.tasks.lm.model.LanguageModel',)
 
 
-def translate(params: Any, name: str, translation: str) -> TranslatedTask:
+def translate(
+  params: Any,
+  name: str,
+  translation: str,
+  *,
+  path: str = 'task',
+  scope: str = '',
+) -> TranslatedTask:
   """Returns a Lingvo task in JAX.
 
   Args:
@@ -52,14 +58,17 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
     translation: 'native' to translate the whole task; 'bridge' to bridge it;
       'auto' to translate it if possible, else to bridge only components of
       builders without a translation, else to bridge the whole task.
+    path: of the task's Params, for messages.
+    scope: prefix of Lingvo's variable names, if the task is one of several.
 
   Raises:
     UserError: it is impossible; the message has every reason.
   """
+  place = dict(path=path, scope=scope)
   if translation == 'bridge':
-    return bridge_task(params, name)
+    return bridge_task(params, name, **place)
   try:
-    return task_translation.translate_task(params, name)
+    return task_translation.translate_task(params, name, **place)
   except errors.UserError as error:
     if translation == 'native':
       raise
@@ -67,14 +76,14 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
   for line in reasons.splitlines():
     logging.info('%s', line)
   try:
-    return bridge_parts(params, name)
+    return bridge_parts(params, name, **place)
   except errors.UserError as error:
     not_by_parts = ' '.join(str(error).split())[:300]
   logging.info('%s is bridged: Lingvo computes it inside of JAX', name)
   note = f'all of it is bridged, and not some of its layers: {not_by_parts}'
   logging.info('%s: %s', name, note)
   try:
-    bridged = bridge_task(params, name)
+    bridged = bridge_task(params, name, **place)
     return dataclasses.replace(bridged, notes=(*bridged.notes, note))
   except errors.UserError as error:
     raise errors.UserError(
@@ -82,7 +91,7 @@ def translate(params: Any, name: str, translation: str) -> TranslatedTask:
     ) from error
 
 
-def bridge_parts(params: Any, name: str) -> TranslatedTask:
+def bridge_parts(params: Any, name: str, **place: str) -> TranslatedTask:
   """Returns a translated Lingvo task with some bridged layers.
 
   Bridged are components of builders whose classes have no translation.
@@ -90,6 +99,7 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
   Args:
     params: see `translate`.
     name: see `translate`.
+    **place: `path` and `scope`, see `translate`.
 
   Raises:
     UserError: something else has no translation.
@@ -102,7 +112,9 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
       bridged[view.path] = config_lib.field_values(translated.config)
     return translated
 
-  task = task_translation.translate_task(params, name, bridge_part=bridge_part)
+  task = task_translation.translate_task(
+    params, name, bridge_part=bridge_part, **place
+  )
   why = _of_sparse_gradients(
     config_lib.field_values(task.config.train)['learner']
   )
@@ -118,7 +130,13 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
 
 
 def bridge_task(
-  params: Any, name: str, xla_device: str | None = None
+  params: Any,
+  name: str,
+  xla_device: str | None = None,
+  *,
+  path: str = 'task',
+  scope: str = '',
+  model: Any = None,
 ) -> TranslatedTask:
   """Returns a bridged Lingvo task: Lingvo computes it inside of JAX.
 
@@ -126,19 +144,26 @@ def bridge_task(
     params: see `translate`.
     name: see `translate`.
     xla_device: of Lingvo's cluster; see `LingvoTask`.
+    path: see `translate`.
+    scope: see `translate`.
+    model: the Params of a `SharedEncoderModel` that builds the task, and the
+      task's name in it; None if it is built alone.
 
   Raises:
     UserError: it cannot be built, or its training settings have no translation.
   """
   _check_class(params, name)
-  lingvo_task = LingvoTask(params, xla_device)
+  build = model and shared_model.builder(*model)
+  lingvo_task = LingvoTask(params, xla_device, build)
   variables = variable_map(lingvo_task)
   report = Report()
-  view = ParamsView(params.Copy(), 'task', report)
+  view = ParamsView(params.Copy(), path, report)
   train_view = view.group('train')
   _leave_to_lingvo(train_view)
   trained = variables.only(is_trainable=True)
-  names = VariableNames(params, trained)
+  names = VariableNames(params, trained, scope)
+  if model:
+    names = shared_model.Names(lingvo_task, trained)
   facts = dataclasses.replace(
     task_translation.facts_of(view, names, variables),
     left_alone=_left_alone(lingvo_task),
@@ -228,15 +253,16 @@ def _check_class(params: Any, name: str):
   base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
   for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
     path = f'{cls.__module__}.{cls.__qualname__}'
-    changed = sorted(set(_NOT_CALLED) & set(vars(cls)))
+    changed = set(_NOT_CALLED) & set(vars(cls))
+    if _GENERATES in vars(cls) and not path.startswith('lingvo.'):
+      changed.add(_GENERATES)
     if changed and path not in _KNOWN:
       raise errors.UserError(
-        f'{name}: {path} overrides {", ".join(changed)}, which a bridged task'
-        ' must not; expected overrides of FPropTower, ComputePredictions or'
-        ' ComputeLoss, and training settings in Params'
+        f'{name}: {path} overrides {", ".join(sorted(changed))}, which a'
+        ' bridged task must not; expected overrides of FPropTower,'
+        ' ComputePredictions or ComputeLoss, and training settings in Params'
       )
-    if _ON_THE_HOST in vars(cls):
-      logging.info('%s: %s.%s is not called', name, path, _ON_THE_HOST)
+  host_methods.check(params.cls, name)
 
 
 def _leave_to_lingvo(train: ParamsView):
