@@ -3,7 +3,8 @@
 Shapes: B batch.
 """
 
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from clu import metrics as clu_metrics
@@ -131,3 +132,27 @@ class BaseModel(base_layer.BaseLayer):
       UserError: the model does not support decoding.
     """
     raise errors.UserError(f'{type(self).__name__} has no process_decode_out()')
+
+  def skip_step(self):
+    """Is called, instead of `compute_loss`, while another task is trained.
+
+    A model that counts the steps of a run counts it. The default does nothing.
+    """
+
+  def after_step(self) -> Callable[[int, WeightedScalars], None] | None:
+    """Returns a function to call on the first process after training steps.
+
+    It takes the number of steps and the metrics of the last one, as numpy
+    arrays, one step late. None, the default, for none.
+    """
+    return None
+
+  def after_decoding(
+    self,
+  ) -> Callable[[pathlib.Path, Sequence[tuple[str, Any]]], None] | None:
+    """Returns a function to call on the first process after a decoding.
+
+    It takes a path for a file of its own, and the (key, value) pairs of all
+    examples, which are kept for it. None, the default, for none.
+    """
+    return None

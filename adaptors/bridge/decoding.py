@@ -5,12 +5,11 @@ only returns variables and batch; TensorFlow decodes in `process_decode_out`.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.struct
 import numpy as np
-from absl import logging
 from clu import metrics as clu_metrics
 from clu import values as clu_values
 
@@ -27,16 +26,17 @@ class Decoder:
     task: the task in evaluation mode, built for CPU.
   """
 
-  def __init__(self, params: Any):
+  def __init__(self, params: Any, build: Callable[[Any], Any] | None = None):
     """Checks the task; it is built when first used.
 
     Args:
       params: of the task, with its input, for the tokenizer.
+      build: builds the task by its Params; None to instantiate them.
 
     Raises:
       UserError: the task has no `Decode`.
     """
-    self._params = params
+    self._params, self._build = params, build
     base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
     own = (
       getattr(params.cls, name) is not getattr(base, name)
@@ -48,17 +48,12 @@ class Decoder:
         ' nor DecodeWithTheta, so it cannot decode; expected a program schedule'
         ' that only evaluates it'
       )
-    if params.cls.DecodeFinalize is not base.DecodeFinalize:
-      logging.warning(
-        '%s.%s overrides DecodeFinalize, which is not called: decoded examples'
-        ' are written as JSON lines instead',
-        params.cls.__module__,
-        params.cls.__qualname__,
-      )
 
   @functools.cached_property
   def task(self) -> FunctionalTask:
-    return FunctionalTask(self._params, do_eval=True, xla_device='cpu')
+    return FunctionalTask(
+      self._params, do_eval=True, xla_device='cpu', build=self._build
+    )
 
   @functools.cached_property
   def _decode(self):

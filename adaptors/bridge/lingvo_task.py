@@ -2,7 +2,7 @@
 
 import collections
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -26,7 +26,12 @@ class LingvoTask:
       `trace` and of calls; see `FunctionalTask`.
   """
 
-  def __init__(self, params: Any, xla_device: str | None = None):
+  def __init__(
+    self,
+    params: Any,
+    xla_device: str | None = None,
+    build: Callable[[Any], Any] | None = None,
+  ):
     """The task is built when first used.
 
     Args:
@@ -34,7 +39,9 @@ class LingvoTask:
       xla_device: 'tpu' for static shapes, or 'cpu'; None for the first of them
         for which the task can be built and traced, without a lower precision
         than its Params ask for.
+      build: builds the task by its Params; None to instantiate them.
     """
+    self._build = build
     self.params = params.Copy()
     self.loss_of: dict[str, str] = {}
     self._devices = [xla_device] if xla_device else list(_DEVICES)
@@ -70,7 +77,7 @@ class LingvoTask:
     Raises:
       UserError: the task cannot decode.
     """
-    return decoding.Decoder(self.params)
+    return decoding.Decoder(self.params, self._build)
 
   def trace(self, losses: Sequence[str], batch: Any) -> Trace:
     """Traces the task in training mode, which decides on `xla_device`.
@@ -140,7 +147,10 @@ class LingvoTask:
     key = self.xla_device, do_eval
     if key not in self._tasks:
       self._tasks[key] = FunctionalTask(
-        self.params, do_eval=do_eval, xla_device=self.xla_device
+        self.params,
+        do_eval=do_eval,
+        xla_device=self.xla_device,
+        build=self._build,
       )
       self._tasks[key].loss_of = self.loss_of
     return self._tasks[key]

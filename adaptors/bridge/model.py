@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from adaptors.bridge import calling, decoding, vocabulary
+from adaptors.bridge import calling, decoding, host_methods, vocabulary
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.scoped_variables import ScopedVariables, weight_hparams
 from pax_compat import base_layer, base_model
@@ -124,6 +124,20 @@ class BridgedModel(base_model.BaseModel):
       decode_out['seed'],
     )
     return {}, decoded.pairs, decoded.as_clu()
+
+  def skip_step(self):
+    """Counts a step of another task."""
+    if not self.do_eval and self.is_mutable_collection(NON_TRAINABLE):
+      variables = ScopedVariables(self)
+      variables.write(GLOBAL_STEP, variables.read(GLOBAL_STEP) + 1)
+
+  def after_step(self):
+    """Returns a function that calls the task's `ProcessFPropResults`."""
+    return host_methods.after_step(self.lingvo_task)
+
+  def after_decoding(self):
+    """Returns a function that calls the task's `DecodeFinalize`."""
+    return host_methods.after_decoding(self.lingvo_task)
 
   @property
   def _task(self) -> FunctionalTask:

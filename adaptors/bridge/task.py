@@ -13,7 +13,13 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import layer, optimizer, schedule
+from adaptors.bridge import (
+  host_methods,
+  layer,
+  optimizer,
+  schedule,
+  shared_model,
+)
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
@@ -41,12 +47,11 @@ _NOT_CALLED = (
   'CreateExponentialMovingAverage',
   'FProp',
   '_BPropForVariables',
-  '_BPropGenTrainOps',
   '_FPropResult',
   '_FPropSplitInputBatch',
 )
-# A method that runs on the host and does not affect training.
-_ON_THE_HOST = 'ProcessFPropResults'
+# Another one, which Lingvo's own tasks override for summaries only.
+_GENERATES = '_BPropGenTrainOps'
 # See `Report.bridges`.
 _OF_TRAINING = {
   'lingvo.core.optimizer.Base': optimizer.bridge,
@@ -92,13 +97,20 @@ class NoRouteError(UntranslatedError):
     self.not_bridged = not_bridged
 
 
-def translate(params: Any, name: str, translation: str) -> TranslatedTask:
+def translate(
+  params: Any, name: str, translation: str, **place: str
+) -> TranslatedTask:
   """Returns a Lingvo task in JAX: that of its `route`."""
-  return route(params, name, translation).translated
+  return route(params, name, translation, **place).translated
 
 
 def route(
-  params: Any, name: str, translation: str, *, path: str = 'task'
+  params: Any,
+  name: str,
+  translation: str,
+  *,
+  path: str = 'task',
+  scope: str = '',
 ) -> Route:
   """Decides how a Lingvo task runs, for the run and for reports on it.
 
@@ -108,15 +120,17 @@ def route(
     translation: 'native' to translate the whole task; 'bridge' to bridge it;
       'auto' to translate it if possible, else to bridge only components of
       builders without a translation, else to bridge the whole task.
-    path: of the Params, for messages.
+    path: of the task's Params, for messages.
+    scope: prefix of Lingvo's variable names, if the task is one of several.
 
   Raises:
     UserError: it is impossible; the message has every reason.
   """
+  place = dict(path=path, scope=scope)
   if translation == 'bridge':
-    return Route(Kind.BRIDGED, bridge_task(params, name))
+    return Route(Kind.BRIDGED, bridge_task(params, name, **place))
   try:
-    native = task_translation.translate_task(params, name, path=path)
+    native = task_translation.translate_task(params, name, **place)
     return Route(Kind.NATIVE, native)
   except Exception as error:  # User code runs here.
     if translation == 'native':
@@ -128,14 +142,14 @@ def route(
   for line in reasons.splitlines():
     logging.info('%s', line)
   try:
-    return Route(Kind.PARTLY, bridge_parts(params, name), issues)
+    return Route(Kind.PARTLY, bridge_parts(params, name, **place), issues)
   except Exception as error:
     not_by_parts = ' '.join(_described(error).split())[:300]
   logging.info('%s is bridged: Lingvo computes it inside of JAX', name)
   note = f'all of it is bridged, and not some of its layers: {not_by_parts}'
   logging.info('%s: %s', name, note)
   try:
-    bridged = bridge_task(params, name)
+    bridged = bridge_task(params, name, **place)
   except Exception as error:
     reason = _described(error)
     raise NoRouteError(
@@ -153,7 +167,7 @@ def _described(error: Exception) -> str:
   return f'{type(error).__name__}: {error} ({place})'
 
 
-def bridge_parts(params: Any, name: str) -> TranslatedTask:
+def bridge_parts(params: Any, name: str, **place: str) -> TranslatedTask:
   """Returns a translated Lingvo task with some bridged layers.
 
   Bridged are components of builders whose classes have no translation.
@@ -161,6 +175,7 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
   Args:
     params: see `translate`.
     name: see `translate`.
+    **place: `path` and `scope`, see `translate`.
 
   Raises:
     UserError: something else has no translation.
@@ -174,7 +189,7 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
     return translated
 
   task = task_translation.translate_task(
-    params, name, bridge_part=bridge_part, bridges=_OF_TRAINING
+    params, name, bridge_part=bridge_part, bridges=_OF_TRAINING, **place
   )
   for path, fields in bridged.items():
     logging.info(
@@ -187,7 +202,13 @@ def bridge_parts(params: Any, name: str) -> TranslatedTask:
 
 
 def bridge_task(
-  params: Any, name: str, xla_device: str | None = None
+  params: Any,
+  name: str,
+  xla_device: str | None = None,
+  *,
+  path: str = 'task',
+  scope: str = '',
+  model: Any = None,
 ) -> TranslatedTask:
   """Returns a bridged Lingvo task: Lingvo computes it inside of JAX.
 
@@ -195,19 +216,26 @@ def bridge_task(
     params: see `translate`.
     name: see `translate`.
     xla_device: of Lingvo's cluster; see `LingvoTask`.
+    path: see `translate`.
+    scope: see `translate`.
+    model: the Params of a `SharedEncoderModel` that builds the task, and the
+      task's name in it; None if it is built alone.
 
   Raises:
     UserError: it cannot be built, or its training settings have no translation.
   """
   _check_class(params, name)
-  lingvo_task = LingvoTask(params, xla_device)
+  build = model and shared_model.builder(*model)
+  lingvo_task = LingvoTask(params, xla_device, build)
   variables = variable_map(lingvo_task)
   report = Report(bridges=_OF_TRAINING)
-  view = ParamsView(params.Copy(), 'task', report)
+  view = ParamsView(params.Copy(), path, report)
   train_view = view.group('train')
   _leave_to_lingvo(train_view)
   trained = variables.only(is_trainable=True)
-  names = VariableNames(params, trained)
+  names = VariableNames(params, trained, scope)
+  if model:
+    names = shared_model.Names(lingvo_task, trained)
   facts = dataclasses.replace(
     task_translation.facts_of(view, names, variables),
     left_alone=_left_alone(lingvo_task),
@@ -297,15 +325,16 @@ def _check_class(params: Any, name: str):
   base = lingvo_runtime.module('lingvo.core.base_model').BaseTask
   for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
     path = f'{cls.__module__}.{cls.__qualname__}'
-    changed = sorted(set(_NOT_CALLED) & set(vars(cls)))
+    changed = set(_NOT_CALLED) & set(vars(cls))
+    if _GENERATES in vars(cls) and not path.startswith('lingvo.'):
+      changed.add(_GENERATES)
     if changed and path not in _KNOWN:
       raise errors.UserError(
-        f'{name}: {path} overrides {", ".join(changed)}, which a bridged task'
-        ' must not; expected overrides of FPropTower, ComputePredictions or'
-        ' ComputeLoss, and training settings in Params'
+        f'{name}: {path} overrides {", ".join(sorted(changed))}, which a'
+        ' bridged task must not; expected overrides of FPropTower,'
+        ' ComputePredictions or ComputeLoss, and training settings in Params'
       )
-    if _ON_THE_HOST in vars(cls):
-      logging.info('%s: %s.%s is not called', name, path, _ON_THE_HOST)
+  host_methods.check(params.cls, name)
 
 
 def _leave_to_lingvo(train: ParamsView):

@@ -343,12 +343,16 @@ class LingvoExperiment(base_experiment.BaseExperiment):
         f' {params.cls.__name__}; expected a {self.MODEL}'
       )
     for cls in params.cls.__mro__[: params.cls.__mro__.index(base)]:
-      if registry.overrides(cls):
+      if registry.overrides(cls) and not self._is_known(cls):
         changed = ', '.join(sorted(registry.overrides(cls)))
         raise errors.UserError(
           f'{self._name}: its model {cls.__module__}.{cls.__qualname__}'
           f' overrides {changed}; expected an unchanged {self.MODEL}'
         )
+
+  def _is_known(self, model: type) -> bool:
+    """Whether a class that derives from the expected model is supported."""
+    return False
 
   def _sync_train_params(self, before, params):
     """Copies overrides between the `train` Params of the model and the task.

@@ -6,6 +6,8 @@ from typing import Any
 from absl import logging
 
 from adaptors import lingvo_runtime
+from adaptors.bridge import multi_task as bridged_tasks
+from adaptors.bridge import shared_model
 from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_experiment
 from adaptors.translate.tasks import multi_task
@@ -117,6 +119,9 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
   def _sync_train_params(self, before, params):
     """Does nothing: Lingvo does not copy Params of tasks to the model."""
 
+  def _is_known(self, model):
+    return shared_model.is_lingvos(model)
+
   def _check_model(self, params):
     super()._check_model(params)
     if len(list(params.task_params.IterParams())) < 2:
@@ -137,12 +142,8 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
         f'{self._name}: {_TRAIN}() has inputs of {", ".join(inputs) or "none"};'
         f' expected one for each task: {", ".join(self._tasks)}'
       )
-    if self._options.translation == 'bridge':
-      raise errors.UserError(
-        f'{self._name} has several tasks, which --translation=bridge does not'
-        ' support; expected auto or native'
-      )
-    return multi_task.translate_model(self._model, self._name)
+    mode = self._options.translation
+    return bridged_tasks.translate_model(self._model, self._name, mode)
 
   @functools.cached_property
   def _schedule(self) -> program_schedule.ProgramSchedule:

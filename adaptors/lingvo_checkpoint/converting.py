@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from adaptors.checkpoints import exporting, files, importing, mapping
+from adaptors.checkpoints import exporting, files, importing, mapping, run_start
 from adaptors.experiments.lingvo_experiment import LingvoExperiment
 from adaptors.lingvo_checkpoint.staging import Staging
 from pax_compat import checkpoints, errors
@@ -44,7 +44,7 @@ def to_jax(
     UserError: the folder has checkpoints, or Lingvo's checkpoint does not fit.
   """
   start = experiment.start()
-  if start is None:
+  if not isinstance(start, run_start.Start):
     raise errors.UserError(
       '--lingvo_logdir is required; expected the folder of a run of Lingvo'
     )
@@ -96,7 +96,8 @@ def to_lingvo(
   """
   with _restored(experiment, job_log_dir) as state:
     start = experiment.start()
-    original = start.checkpoint if start else None
+    is_lingvos = isinstance(start, run_start.Start)
+    original = start.checkpoint if is_lingvos else None
     prefix = exporting.write(
       state, experiment.checkpoint_metadata, folder, original
     )

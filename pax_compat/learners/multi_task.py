@@ -1,16 +1,17 @@
 """A learner of several tasks, with a separate learner for each."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from pax_compat import base_layer, errors
 from pax_compat import config as config_lib
-from pax_compat import errors
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layer_core.row_gradients import RowFacts
 from pax_compat.layer_core.task_scopes import scope_of
+from pax_compat.learners import variable_names
 from pax_compat.learners.learner import Learner, LearnerState, WeightMetas
 
 States = dict[str, LearnerState]
@@ -32,6 +33,9 @@ class MultiTaskLearner(config_lib.Configurable):
     name: name of the learner in messages.
     learners: config of each task's `Learner`, by the task's name.
     loss_name: must be None: the loss is that of the batch's task.
+    tied: groups of names of variables that have the same value; see
+      `layers.MultiTaskModel`. A step of one task changes those of the others,
+      and their moving averages.
 
   Raises:
     UserError: `loss_name` is set, or that of a task's learner is not `loss`; an
@@ -42,6 +46,7 @@ class MultiTaskLearner(config_lib.Configurable):
   name: str = 'learner'
   learners: Mapping[str, Config] = REQUIRED
   loss_name: str | None = None
+  tied: Sequence[Sequence[str]] = ()
 
   def __post_init__(self):
     self._learners: dict[str, Learner] = {
@@ -163,7 +168,7 @@ class MultiTaskLearner(config_lib.Configurable):
     """Returns the learner that makes the step on a batch of one task."""
     [(task, own)] = batch.items()
     trained = self._learners[task].of(own)
-    return _OneTaskLearner(self._learners | {task: trained}, task)
+    return _OneTaskLearner(self._learners | {task: trained}, task, self.tied)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,10 +178,12 @@ class _OneTaskLearner:
   Attributes:
     learners: the learners of all tasks.
     task: the task that is trained.
+    tied: see `MultiTaskLearner`.
   """
 
   learners: Mapping[str, Learner]
   task: str
+  tied: Sequence[Sequence[str]] = ()
 
   def update(
     self,
@@ -208,9 +215,10 @@ class _OneTaskLearner:
       if task != self.task
     }
     others = jax.eval_shape(other_norms)
+    states = self._tied_averages({**idle, self.task: new_state})
     return (
-      {**params, scope: new_params},
-      {**idle, self.task: new_state},
+      self._tied_to({**params, scope: new_params}, base_layer.PARAMS),
+      states,
       {f'{self.task}/{name}': value for name, value in metrics.items()},
       {
         name if name in others else f'{self.task}/{name}': value
@@ -246,10 +254,45 @@ class _OneTaskLearner:
       {name.removeprefix(f'{self.task}/'): v for name, v in metrics.items()},
     )
     # The other tasks' models may have counted the step.
-    return {
+    result = {
       name: {**tree, **({scope: own[name]} if name in own else {})}
       for name, tree in new.items()
     }
+    return {name: self._tied_to(tree, name) for name, tree in result.items()}
+
+  def _tied_to(self, tree: Any, collection: str) -> Any:
+    """Returns variables of all tasks, those tied to the task's like them."""
+    leaves = variable_names.by_path(tree) if self.tied else {}
+    copied = {
+      path: leaves[own]
+      for own, path in self._copies(collection)
+      if own in leaves and path in leaves
+    }
+    return variable_names.replace_leaves(tree, copied) if copied else tree
+
+  def _tied_averages(self, states: States) -> States:
+    """Returns states whose tied averages are those of the task."""
+    own = states[self.task].average
+    if own is None or not self.tied:
+      return states
+    averages = {scope_of(task): one.average.ema for task, one in states.items()}
+    averages = self._tied_to(averages, base_layer.PARAMS)
+    return {
+      task: one._replace(
+        average=one.average._replace(ema=averages[scope_of(task)])
+      )
+      for task, one in states.items()
+    }
+
+  def _copies(self, collection: str) -> Iterator[tuple[str, str]]:
+    """Yields paths of the task's variables, and of those tied to them."""
+    prefix = f'{collection}/{scope_of(self.task)}/'
+    for group in self.tied:
+      for own in group:
+        if own.startswith(prefix):
+          for name in group:
+            if name != own:
+              yield tuple(x.removeprefix(f'{collection}/') for x in (own, name))
 
 
 def _of_task(task: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:

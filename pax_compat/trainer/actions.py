@@ -235,6 +235,26 @@ class StopEarly:
       )
 
 
+class CallModel:
+  """Calls the model's `after_step`, one step late and at the end."""
+
+  def __init__(self, function: Callable[[int, Any], None]):
+    self._function = function
+    self._late: StepContext | None = None
+
+  def __call__(self, context: StepContext):
+    self._flush()
+    if context.outputs is not None and jax.process_index() == 0:
+      self._late = dataclasses.replace(context, state=None, batch=None)
+    if context.is_last_step_of_run:
+      self._flush()
+
+  def _flush(self):
+    late, self._late = self._late, None
+    if late is not None:
+      self._function(late.step, dict(jax.device_get(late.outputs.weighted)))
+
+
 class TakeProfile:
   """Takes a profile that begins and ends between steps."""
 

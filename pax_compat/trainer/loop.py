@@ -333,6 +333,9 @@ class Trainer:
 
   def _others(self, start: int, stack) -> tuple[actions.Action, ...]:
     config, others = self._config, []
+    after_step = self._run.program.model.after_step()
+    if after_step is not None:
+      others.append(actions.CallModel(after_step))
     if config.profiler_capture_step is not None:
       profile = profiling.Profile(
         folder=self._run.folder / 'summaries' / 'train',

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,14 @@ class FunctionalTask:
 
   loss_of: Mapping[str, str] = types.MappingProxyType({})
 
-  def __init__(self, params: Any, *, do_eval: bool, xla_device: str):
+  def __init__(
+    self,
+    params: Any,
+    *,
+    do_eval: bool,
+    xla_device: str,
+    build: Callable[[Any], Any] | None = None,
+  ):
     """Builds the task without allocating its variables.
 
     Args:
@@ -79,10 +86,12 @@ class FunctionalTask:
       do_eval: whether layers are in evaluation mode.
       xla_device: 'tpu' for static shapes, or 'cpu'; see
         `lingvo_runtime.cluster`.
+      build: builds the task by its Params; None to instantiate them.
 
     Raises:
       UserError: the task cannot be bridged.
     """
+    self._build = build or (lambda params: params.Instantiate())
     self.do_eval = do_eval
     self.replacements: list[xla_ops.Replacement] = []
     self._xla_device = xla_device
@@ -104,7 +113,7 @@ class FunctionalTask:
     """
     with self._in_lingvo(), variables.creating(), unverified():
       try:
-        return params.Copy().Instantiate()
+        return self._build(params.Copy())
       except Exception as error:
         if params.input is None:
           raise
@@ -112,7 +121,7 @@ class FunctionalTask:
     params.input = fed_task.fed_input(params.input, {})
     with self._in_lingvo(), variables.creating(), unverified():
       try:
-        return params.Instantiate()
+        return self._build(params)
       except Exception:
         raise first from None
 

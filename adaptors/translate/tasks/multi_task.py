@@ -1,6 +1,7 @@
 """Translates Lingvo's `MultiTaskModel`: several tasks, trained in turn."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 from absl import logging
 
@@ -44,20 +45,35 @@ class TranslatedTasks:
   schedule: config_lib.Config
 
 
-def translate_model(params, name: str) -> TranslatedTasks:
+def translate_model(
+  params,
+  name: str,
+  translate: Callable[..., TranslatedTask] | None = None,
+  *,
+  ignored: Sequence[str] = (),
+  tied: Callable[[dict[str, TranslatedTask]], Sequence] = lambda tasks: (),
+) -> TranslatedTasks:
   """Translates the Params of a Lingvo `MultiTaskModel`.
 
   Args:
     params: the model's Params, whose `input` has one input for each task; they
       are not changed.
     name: of the experiment, for messages.
+    translate: translates a task, with the arguments of
+      `single.translate_task`, which is the default.
+    ignored: fields of the model that the caller reads.
+    tied: returns the groups of variables with the same value by the tasks; see
+      `layers.MultiTaskModel`.
 
   Raises:
     UserError: something cannot be translated; the message lists every such
       field with its path, class and value.
   """
   report = Report()
+  translate = translate or task_translation.translate_task
   view = ParamsView(params.Copy(), 'model', report)
+  for field in ignored:
+    view.get(field)
   schedule = _schedule(view)
   train_view = view.group('train')
   train = train_params.of_several_tasks(train_view)
@@ -69,7 +85,7 @@ def translate_model(params, name: str) -> TranslatedTasks:
     own.input = params.input.Get(task).Copy()
     scope = f'{task}/' if view.get('task_name_var_scope') else ''
     try:
-      tasks[task] = task_translation.translate_task(
+      tasks[task] = translate(
         own, name, path=f'task_params.{task}', scope=scope
       )
     except errors.UserError as error:
@@ -83,7 +99,8 @@ def translate_model(params, name: str) -> TranslatedTasks:
     raise errors.UserError('\n'.join(problems))
   for note in report.notes:
     logging.info('%s: %s', name, note)
-  return TranslatedTasks(_joined(name, tasks, train, report.notes), schedule)
+  joined = _joined(name, tasks, train, report.notes, tied(tasks))
+  return TranslatedTasks(joined, schedule)
 
 
 def _schedule(view: ParamsView) -> config_lib.Config | None:
@@ -157,14 +174,19 @@ def _check_task(view: ParamsView, task: str, translated: TranslatedTask):
 
 
 def _joined(
-  name: str, tasks: dict[str, TranslatedTask], train, notes: list[str]
+  name: str,
+  tasks: dict[str, TranslatedTask],
+  train,
+  notes: list[str],
+  tied: Sequence[Sequence[str]],
 ) -> TranslatedTask:
   """Returns the task that combines several."""
   learner = learners.MultiTaskLearner.config(
     learners={
       task: one.config.train.learner.clone().set(name=f'learner of {task}')
       for task, one in tasks.items()
-    }
+    },
+    tied=tied,
   )
   # Steps train different tasks, whose summaries have different names.
   train.set(learner=learner, summary_accumulate_interval_steps=1)
@@ -175,7 +197,8 @@ def _joined(
     config=tasks_lib.SingleTask.config(
       name=name,
       model=layers.MultiTaskModel.config(
-        tasks={task: one.config.model for task, one in tasks.items()}
+        tasks={task: one.config.model for task, one in tasks.items()},
+        tied=tied,
       ),
       train=train,
     ),

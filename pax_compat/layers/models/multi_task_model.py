@@ -1,6 +1,6 @@
 """A model of several tasks, with a separate model for each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pax_compat import base_model, errors
@@ -14,7 +14,10 @@ _LOSS = 'loss'
 
 
 class MultiTaskModel(base_model.BaseModel):
-  """The models of several tasks, without shared weights.
+  """The models of several tasks.
+
+  Tasks do not share layers. A variable that several tasks have in common exists
+  once for each, with the same value; see `tied`.
 
   A batch is {task: batch of the task} for one task; initialisation takes a
   batch of every task. `inputs.multi_task` has inputs of such batches, and
@@ -26,6 +29,8 @@ class MultiTaskModel(base_model.BaseModel):
 
   Attributes:
     tasks: the tasks' models by name. A name has letters, digits and `_`.
+    tied: groups of names of variables, such as `params/task_a/encoder/w`, that
+      have the same value. The learner must have the same groups.
 
   Raises:
     UserError: a name has other characters, or two models share a config, and
@@ -33,6 +38,7 @@ class MultiTaskModel(base_model.BaseModel):
   """
 
   tasks: Mapping[str, Config] = REQUIRED
+  tied: Sequence[Sequence[str]] = ()
 
   def setup(self):
     seen: dict[int, str] = {}
@@ -58,16 +64,39 @@ class MultiTaskModel(base_model.BaseModel):
         f'a batch of a MultiTaskModel has {", ".join(input_batch) or "no task"}'
         '; expected one task'
       )
-    return {
+    predictions = {
       task: self._model_of(task).compute_predictions(batch)
       for task, batch in input_batch.items()
     }
+    if self.is_initializing():
+      self._tie()
+    else:
+      for task in set(self.tasks) - set(input_batch):
+        self._model_of(task).skip_step()
+    return predictions
+
+  def _tie(self):
+    """Makes the initial values of tied variables equal."""
+    for first, *others in self.tied:
+      collection, *path = first.split('/')
+      value = self._scope_of(path).get_variable(collection, path[-1])
+      for other in others:
+        collection, *path = other.split('/')
+        self._scope_of(path).put_variable(collection, path[-1], value)
+
+  def _scope_of(self, path: Sequence[str]):
+    scope = self.scope
+    for name in path[:-1]:
+      scope = scope.push(name, reuse=True)
+    return scope
 
   def compute_loss(self, predictions: Any, input_batch: NestedMap):
     metrics, per_example = {}, {}
     for task, batch in input_batch.items():
       model = self._model_of(task)
       of_task, outputs = model.compute_loss(predictions[task], batch)
+      if self.is_initializing() and not of_task:
+        continue  # A bridged model only creates its variables.
       if _LOSS not in of_task:
         raise errors.UserError(
           f'the model of the task {task!r} has no metric {_LOSS!r}, which is'

@@ -51,6 +51,8 @@ class _DecodeResults:
     self._decoded = batch_results.TaskMetrics(task_program)
     self._processed = batch_results.TaskMetrics(task_program)
     self._summaries = batch_results.Summaries()
+    self._at_end = task_program.model.after_decoding()
+    self._pairs = []
 
   def take(self, batch: DeviceBatch, outputs: DecodeOutputs):
     """Takes a batch and its outputs, which are on the devices."""
@@ -80,8 +82,15 @@ class _DecodeResults:
     self._processed.add(dict(weighted), dict(clu))
     for key, value in pairs:
       self._examples.write(key=key, value=value)
+    if self._at_end is not None:
+      self._pairs.extend(pairs)
     if self._example_metrics.enabled:
       self._example_metrics.add_pairs(rows, pairs)
+
+  def finish(self, path: pathlib.Path):
+    """Calls the model's `after_decoding` on the first process."""
+    if self._at_end is not None and self._examples is not None:
+      self._at_end(path.with_suffix(''), self._pairs)
 
   def values(self, path: pathlib.Path) -> dict[str, Any]:
     """Returns everything by name; see `decode`."""
@@ -170,6 +179,7 @@ def decode(
       results.take,
       **({'before': profile.before_step} if profile is not None else {}),
     )
+  results.finish(path)
   logging.info('decoded %r in %d batches', data.name, count)
   return {
     **results.values(path),

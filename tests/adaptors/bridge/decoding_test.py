@@ -222,18 +222,28 @@ def test_a_task_that_does_not_decode():
     _small(model, nested(small_task.batch()))
 
 
-def test_a_task_that_overrides_decode_finalize(caplog):
-  params = _means()
+def test_the_end_of_a_decoding_goes_to_the_task(tmp_path):
+  """`DecodeFinalize`, with all pairs and a path for a file."""
+  params, seen = _means(), []
 
   class Ending(params.cls):
     """Overrides what happens after all batches."""
 
     def DecodeFinalize(self, decode_finalize_args):
-      raise AssertionError(decode_finalize_args)
+      seen.append(tuple(decode_finalize_args))
+      if not decode_finalize_args.decode_out:
+        raise ValueError('no examples')
 
-  ending = Ending.Params().Set(name='ending')
-  assert LingvoTask(ending).decoder
-  assert 'Ending overrides DecodeFinalize, which is not called' in caplog.text
+  ending = params.Copy().Set(name='ending')
+  ending.cls = Ending
+  model = BridgedModel.config(lingvo_task=LingvoTask(ending)).Instantiate()
+  finish = model.after_decoding()
+  finish(tmp_path / 'all', [('a', 1)])
+  assert seen == [(str(tmp_path / 'all'), [('a', 1)])]
+  with pytest.raises(errors.UserError, match='DecodeFinalize fails: Value.*no'):
+    finish(tmp_path / 'all', [])
+  other = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
+  assert other.after_decoding() is None
 
 
 def test_a_task_that_fails_to_decode():

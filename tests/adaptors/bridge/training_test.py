@@ -191,3 +191,27 @@ def test_a_bprop_that_does_more_is_refused(body, words):
   params.cls = type('Changed', (params.cls,), {'BProp': body})
   with pytest.raises(errors.UserError, match=f'Changed.BProp is.*{words}'):
     bridge_task.bridge_task(params, 'small')
+
+
+def test_metrics_of_each_step_go_to_the_task():
+  """`ProcessFPropResults`, without a session."""
+  seen = []
+
+  def process(self, sess, global_step, metrics, per_example):
+    seen.append((global_step, metrics['loss'][0], per_example))
+    if global_step == 2:
+      sess.run('x')
+
+  params = small_task.params()
+  params.cls = type('Own', (params.cls,), {'ProcessFPropResults': process})
+  translated = bridge_task.bridge_task(params, 'small')
+  after_step = translated.config.model.Instantiate().after_step()
+  after_step(1, {'loss': (np.float32(0.5), np.float32(1))})
+  assert seen == [(1, 0.5, {})]
+  with pytest.raises(errors.UserError, match='uses sess.run, and there is no'):
+    after_step(2, {'loss': (np.float32(0.5), np.float32(1))})
+  params.cls = type(
+    'More', (params.cls,), {'FilterPerExampleTensors': lambda self, x: x}
+  )
+  with pytest.raises(errors.UserError, match='no per-example'):
+    bridge_task.bridge_task(params, 'small')

@@ -191,7 +191,6 @@ def _one_task(params):
     (dict(change=_one_task), 'fewer than two tasks'),
     (dict(schedule={'tag': 20}), r'has the tasks tag; expected tag, words'),
     (dict(schedule={'tag': 20, 'words': 10}), 'of tag, words differ'),
-    (dict(translation='bridge'), 'several tasks, .*; expected auto or native'),
   ],
 )
 def test_unsupported_settings_are_refused(settings, message):

@@ -103,7 +103,6 @@ class TestEarlyStop:
 @pytest.mark.parametrize(
   'field,value',
   [
-    ('init_from_checkpoint_rules', {'path': ([], [])}),
     ('pruning_hparams_dict', {'name': 'x'}),
     ('ema_decay', 2.0),
   ],
