@@ -1,5 +1,9 @@
 """Vocabulary files that are refused, and the ones that Lingvo reads."""
 
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -17,6 +21,45 @@ PLAIN = '<S>\n</S>\n<UNK>\nto\nbe\n'
 LOWER = GOOD.lower()
 # As SentencePiece writes them: a score in the place of an id.
 SCORES = '<unk>\t0\n<s>\t0\n</s>\t0.03\nto\t0.04\nbe\t4.9\n'
+
+# Texts of vocabularies, and messages.
+REFUSED = [
+  (None, r"Train: the vocabulary '.*vocab.txt' does not exist"),
+  (PLAIN, "has the line 1 '<S>'; expected a token, a tab and its id"),
+  (GOOD + 'or\tfive\n', r"has the line 6 'or\\tfive'"),
+  ('to\t4\nbe\t5\n', 'lacks </S>, <S>, <UNK>, which every'),
+  (GOOD.replace('<UNK>', '<unk>'), 'lacks <UNK>, which'),
+  (LOWER.replace('<unk>', '<UNK>'), 'lacks <unk>, which'),
+  (LOWER + '<S>\t6\n', 'has <S> beside </s>, <s>, <unk>; expected either'),
+  (GOOD + '\r\n', r"has the line 6 '\\r'; expected a token, a tab"),
+  (GOOD + 'or\t\n', r"has the line 6 'or\\t'"),
+  (GOOD + 'or\t.5\n', r"has the line 6 'or\\t.5'"),
+  (
+    GOOD + 'or\t99999999999\n',
+    'line 6 .*; expected an id of 0 to 2147483647',
+  ),
+]
+# Reads a vocabulary by the real op, in a child for each of the files.
+READING = """
+import os, sys
+from adaptors import lingvo_runtime
+tf = lingvo_runtime.tensorflow()
+ops = lingvo_runtime.module('lingvo.core.ops')
+for path in sys.argv[1:]:
+  pid = os.fork()
+  if not pid:
+    try:
+      ops.str_to_vocab_tokens(
+        tf.constant(['to be']),
+        maxlen=4,
+        vocab_filepath=path,
+        load_token_ids_from_vocab=True,
+      )
+    except tf.errors.InvalidArgumentError:
+      os._exit(2)
+    os._exit(0)
+  print(path, os.waitpid(pid, 0)[1], flush=True)
+"""
 
 
 @pytest.fixture
@@ -69,28 +112,30 @@ def test_what_passes_is_read_by_lingvo(check, text, has_ids, ids):
   np.testing.assert_array_equal(found, [ids])
 
 
-@pytest.mark.parametrize(
-  ('text', 'message'),
-  [
-    (None, r"Train: the vocabulary '.*vocab.txt' does not exist"),
-    (PLAIN, "has the line 1 '<S>'; expected a token, a tab and its id"),
-    (GOOD + 'or\tfive\n', r"has the line 6 'or\\tfive'"),
-    ('to\t4\nbe\t5\n', 'lacks </S>, <S>, <UNK>, which every'),
-    (GOOD.replace('<UNK>', '<unk>'), 'lacks <UNK>, which'),
-    (LOWER.replace('<unk>', '<UNK>'), 'lacks <unk>, which'),
-    (LOWER + '<S>\t6\n', 'has <S> beside </s>, <s>, <unk>; expected either'),
-    (GOOD + '\r\n', r"has the line 6 '\\r'; expected a token, a tab"),
-    (GOOD + 'or\t\n', r"has the line 6 'or\\t'"),
-    (GOOD + 'or\t.5\n', r"has the line 6 'or\\t.5'"),
-    (
-      GOOD + 'or\t99999999999\n',
-      'line 6 .*; expected an id of 0 to 2147483647',
-    ),
-  ],
-)
+@pytest.mark.parametrize(('text', 'message'), REFUSED)
 def test_what_would_end_the_process_is_refused(check, text, message):
   with pytest.raises(errors.UserError, match=message):
     check(text)
+
+
+@pytest.mark.slow
+def test_the_real_op_fails_at_what_is_refused(tmp_path):
+  """It ends the process at most of them."""
+  texts = [GOOD, *(text for text, _ in REFUSED if text is not None)]
+  paths = [tmp_path / str(i) for i in range(len(texts))]
+  for path, text in zip(paths, texts, strict=True):
+    path.write_bytes(text.encode())
+  done = subprocess.run(
+    [sys.executable, '-c', READING, *map(str, paths)],
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=pathlib.Path(__file__).parents[4],
+  )
+  found = dict(line.split() for line in done.stdout.splitlines())
+  good, *refused = (int(found[str(path)]) for path in paths)
+  assert good == 0
+  assert all(refused), refused
 
 
 @pytest.mark.parametrize(
