@@ -10,7 +10,7 @@ from importlib import metadata
 import hypothesis
 import pytest
 
-from tests import pairwise
+from tests import pairwise, slow_tests
 
 
 def _threads_per_worker() -> int:
@@ -81,7 +81,11 @@ hypothesis.settings.load_profile('same')
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """Marks as slow what repeats pairs of parameters that others have."""
+  """Marks slow tests, and repeats without a new pair of parameters."""
+  listed = slow_tests.listed()
+  for item in items:
+    if item.nodeid in listed:
+      item.add_marker('slow')
   for item in pairwise.without_new_pairs(items):
     item.add_marker('slow')
 
