@@ -56,6 +56,8 @@ class C4Input(SeqIOInput):
     source = c4_pipeline.make_source(
       spec, tfds_data_dir=self.tfds_data_dir, tfds_name=self.tfds_name
     )
+    if not self.use_cached:
+      c4_pipeline.check_source(source)
     vocabulary = None
     if not spec.is_tokenized:
       vocabulary = c4_pipeline.read_vocabulary(

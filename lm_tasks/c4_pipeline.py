@@ -80,6 +80,19 @@ def make_source(
   )
 
 
+def check_source(source: Any):
+  """Raises a UserError if the TFDS dataset of a source cannot be read."""
+  dataset = source.tfds_dataset
+  try:
+    _ = dataset.builder
+  except Exception as e:  # Of TFDS, TensorFlow or a file system.
+    raise errors.UserError(
+      f'C4: the TFDS dataset {dataset.name} in {dataset.data_dir} cannot be'
+      ' read; expected its folder in --tfds_data_dir (python -m'
+      f' lm_tasks.make_c4_stand_in makes a small one). {errors.one_line(e)}'
+    ) from e
+
+
 def make_task(name: str, spec: TaskSpec, *, source: Any, vocabulary: Any):
   """Returns a `seqio.Task`. It is not registered.
 
@@ -146,10 +159,9 @@ def read_vocabulary(path: str, *, at_first_use: bool = False) -> Any:
   vocabulary = lingvo_runtime.seqio().SentencePieceVocabulary(path)
   if at_first_use:
     return vocabulary
-  tf = lingvo_runtime.tensorflow()
   try:
     vocabulary.load_model()
-  except (tf.errors.OpError, RuntimeError, OSError, ValueError) as e:
+  except Exception as e:  # Of TensorFlow, protobuf or SentencePiece.
     raise errors.UserError(
       f'C4: the vocabulary {path} cannot be read: {errors.one_line(e)};'
       ' expected a SentencePiece model (VOCABULARY_PATH of the experiment, or'

@@ -47,7 +47,7 @@ def test_commands_and_flags_are_there():
     assert importlib.util.find_spec(module), module
   code = [
     path.read_text('utf-8')
-    for folder in ('pax_compat', 'adaptors', 'benchmarks', 'tests')
+    for folder in ('pax_compat', 'adaptors', 'lm_tasks', 'benchmarks', 'tests')
     for path in (_ROOT / folder).rglob('*.py')
   ]
   # Lingvo's own trainer has these, and pytest.

@@ -1,13 +1,18 @@
 """Tests of the C4 datasets, on the stand-in corpus."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from adaptors.seqio_input import input_adaptor
 from lm_tasks import c4_data, c4_pipeline, make_c4_stand_in
-from pax_compat import errors
+from pax_compat import errors, experiment_sources
+from pax_compat.experiments import native_options
+from pax_compat.trainer import partitioning, program
+from pax_compat.trainer.feeding import dataset_inputs
 
 _SEQ_LEN = 64
 
@@ -116,6 +121,49 @@ def test_evaluation_reads_each_tokenized_row_once(inputs, folder):
   assert not {'segment_ids'} & {k for k, v in batch.items() if v.max() > 1}
 
 
+@pytest.mark.slow
+def test_tokens_cached_by_beam_are_the_same(folder, tmp_path):
+  program = pathlib.Path(sys.executable).parent / 'seqio_cache_tasks'
+  subprocess.run(
+    [
+      program,
+      '--module_import=lm_tasks.c4_tasks',
+      '--tasks=c4_lm_v301_gpt',
+      f'--tfds_data_dir={folder}',
+      f'--output_cache_dir={tmp_path}',
+      '--min_shards=2',
+    ],
+    check=True,
+  )
+  # The text is not needed.
+  cached = dict(
+    tfds_data_dir=str(tmp_path),
+    use_cached=True,
+    additional_cache_dirs=[str(tmp_path)],
+  )
+  counts = [
+    _token_counts(tfds_data_dir=str(folder)),
+    _token_counts(**cached),
+  ]
+  assert counts[0].sum() > 70_000
+  np.testing.assert_array_equal(*counts)
+
+
+def _token_counts(**fields) -> np.ndarray:
+  """Returns how often the training data has each id."""
+  config = Experiment().datasets()[0]
+  config.set(repeat=False, drop_remainder=False, shuffle=False, **fields)
+  data, counts = config.Instantiate(), np.zeros(500, int)
+  with pytest.raises(StopIteration):
+    while True:
+      batch = data.get_next()
+      ids = batch.ids[batch.segment_ids > 0]
+      counts += np.bincount(ids, minlength=500)
+  data.close()
+  return counts
+
+
+@pytest.mark.slow
 def test_two_hosts_read_other_rows(folder):
   config = Experiment().datasets()[0].set(tfds_data_dir=str(folder))
   rows = []
@@ -137,7 +185,9 @@ def test_a_vocabulary_that_cannot_be_read(folder, tmp_path):
 
 def test_a_folder_without_the_dataset(tmp_path, folder):
   config = Experiment().datasets()[1].set(tfds_data_dir=str(tmp_path))
-  with pytest.raises(errors.UserError, match='c4/en'):
+  with pytest.raises(
+    errors.UserError, match='c4/en:3.0.5 in .* cannot be read'
+  ):
     config.Instantiate()
   config.set(tfds_data_dir=str(folder), split_name='validation')
   with pytest.raises(errors.UserError, match='has no split .validation'):
@@ -167,5 +217,35 @@ def test_the_stand_in_is_made_once(folder, tmp_path):
     make_c4_stand_in.make(tmp_path)
 
 
-def test_c4_inputs_are_seqio_inputs():
-  assert issubclass(c4_data.C4Input, input_adaptor.SeqIOInput)
+def test_a_loss_falls(folder):
+  found = experiment_sources.find(
+    'tasks.lm.params.c4.C4Spmd1BAdam4Replicas',
+    experiment_sources.SourceOptions(
+      attributes=(
+        'ICI_MESH_SHAPE=[1,1,1]',
+        'NUM_LAYERS=1',
+        'MODEL_DIMS=32',
+        'HIDDEN_DIMS=64',
+        'NUM_HEADS=2',
+        'DIMS_PER_HEAD=16',
+        'VOCAB_SIZE=500',
+        f'MAX_SEQ_LEN={_SEQ_LEN}',
+        'PERCORE_BATCH_SIZE=8',
+        'LEARNING_RATE=0.01',
+        'LR_LRED_WARMUP=10',
+        'LR_LRED_DECAY_START=11',
+      ),
+      own=(native_options.NativeOptions(tfds_data_dir=str(folder)),),
+    ),
+  )
+  task = found.task().Instantiate()
+  mesh = partitioning.create_mesh([1, 1, 1], ['replica', 'data', 'mdl'])
+  with dataset_inputs.Inputs(found.datasets()) as data:
+    batch = data.train.get_next()
+    made = program.create(task, mesh, batch)
+    state, losses = made.init_state(batch), []
+    for _ in range(40):
+      state, metrics = made.train_step(state, batch)
+      losses.append(float(metrics['total_loss']))
+      batch = data.train.get_next()
+  assert losses[0] > 5.5 and np.mean(losses[-5:]) < losses[0] - 1
