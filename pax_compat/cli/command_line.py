@@ -14,16 +14,9 @@ from pax_compat import errors
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
 # Libraries that log every step.
-_VERBOSE = (
-  'flax',
-  'fsspec',
-  'gcsfs',
-  'google',
-  'jax',
-  'lingvo',
-  'orbax',
-  'tensorflow',
-)
+_VERBOSE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
+# Libraries of remote folders, which log every file.
+_OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
 
 
 def run(
@@ -63,7 +56,7 @@ def _is_for_users(record) -> bool:
   _, found, path = record.pathname.rpartition(library)
   return (
     not found
-    or path.partition(os.sep)[0] not in _VERBOSE
+    or path.partition(os.sep)[0] not in (*_VERBOSE, *_OF_FOLDERS)
     or record.levelno >= python_logging.ERROR
   )
 
