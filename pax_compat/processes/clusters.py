@@ -71,8 +71,8 @@ def _check_undetected():
   count = os.environ.get(_OPEN_MPI_SIZE, '1')
   if count.isdigit() and int(count) > 1:
     raise errors.UserError(
-      f'Open MPI has started {count} processes, but not as version 4 does, which'
-      f' JAX detects; expected {_INSTEAD}'
+      f'Open MPI has started {count} processes, but JAX only detects those of'
+      f' version 4; expected {_INSTEAD}'
     )
   if _INDEXED_JOB in os.environ and not importlib.util.find_spec('kubernetes'):
     raise errors.UserError(
