@@ -16,9 +16,6 @@ _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
 # Libraries that log every step.
 _VERBOSE = (
   'flax',
-  'fsspec',
-  'gcsfs',
-  'google',
   'jax',
   'lingvo',
   'orbax',
@@ -26,6 +23,8 @@ _VERBOSE = (
   'tensorflow',
   'tensorflow_datasets',
 )
+# Libraries of remote folders, which log every file.
+_OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
 
 
 def run(
@@ -65,7 +64,7 @@ def _is_for_users(record) -> bool:
   _, found, path = record.pathname.rpartition(library)
   return (
     not found
-    or path.partition(os.sep)[0] not in _VERBOSE
+    or path.partition(os.sep)[0] not in (*_VERBOSE, *_OF_FOLDERS)
     or record.levelno >= python_logging.ERROR
   )
 

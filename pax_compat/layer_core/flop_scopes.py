@@ -5,12 +5,17 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+import fractions
+import functools
+import re
+from collections.abc import Callable, Iterator
 
 import jax
 
-# A name in the stack of JAX's name scopes.
+# Names in the stack of JAX's name scopes.
 SELECTION = 'selection_by_one_hot'
+_USEFUL = 'useful_part'
+_PARTS = re.compile(rf'{_USEFUL}_(\d+)_of_(\d+)')
 
 _is_counting = contextvars.ContextVar('is_counting_flops', default=False)
 
@@ -22,6 +27,30 @@ def selection() -> contextlib.AbstractContextManager:
   experts.
   """
   return jax.named_scope(SELECTION)
+
+
+def useful_part(fn: Callable, part: int, whole: int) -> Callable:
+  """Returns a function of whose products only `part / whole` are counted.
+
+  A stage of a pipeline, for example, computes bubbles, too.
+  """
+
+  @functools.wraps(fn)
+  def wrapped(*args, **kwargs):
+    with jax.named_scope(f'{_USEFUL}_{part}_of_{whole}'):
+      return fn(*args, **kwargs)
+
+  return wrapped
+
+
+def counted_part(name_stack: str) -> fractions.Fraction:
+  """Returns the part of a product that is counted, by its name scopes."""
+  if SELECTION in name_stack:
+    return fractions.Fraction(0)
+  part = fractions.Fraction(1)
+  for useful, whole in _PARTS.findall(name_stack):
+    part *= fractions.Fraction(int(useful), int(whole))
+  return part
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """Whether this process is one of several that a cluster has started.
 
-JAX knows TPU pods, Slurm, Open MPI and Kubernetes. A job of one process is not
-a cluster: nothing is started for it.
+JAX knows TPU pods, Slurm, Open MPI 4 and Kubernetes. A job of one process is
+not a cluster: nothing is started for it. Several processes that JAX does not
+detect are an error, as each of them would train alone, in the same folder.
 """
 
 import dataclasses
+import importlib.util
 import os
 
 from absl import logging
@@ -15,6 +17,12 @@ from pax_compat import errors
 # What JAX takes for Kubernetes, and what an indexed job of it has in addition.
 _KUBERNETES = 'KUBERNETES_SERVICE_HOST'
 _INDEXED_JOB = 'JOB_COMPLETION_INDEX'
+# The number of processes, which JAX reads with the address of Open MPI 4 only.
+_OPEN_MPI_SIZE = 'OMPI_COMM_WORLD_SIZE'
+_INSTEAD = (
+  '--server_addr, --num_hosts and --host_idx, or --nomultiprocess to train in'
+  ' this process alone'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +42,11 @@ def detect() -> Cluster | None:
   """Returns the cluster of this process; None if it runs alone.
 
   Raises:
-    UserError: there is a cluster, which does not answer.
+    UserError: there is a cluster that does not answer, or that JAX does not
+      detect.
   """
   for kind in clusters.ClusterEnv._cluster_types:
-    if kind.opt_in_only_method or _is_lone_pod(kind):
+    if kind.opt_in_only_method or _is_not_of_a_job(kind):
       continue
     name = kind.name or kind.__name__
     try:
@@ -47,23 +56,38 @@ def detect() -> Cluster | None:
     except Exception as e:  # noqa: BLE001 (of the libraries of clusters)
       raise errors.UserError(
         f'this process seems to be one of a cluster ({name}), which cannot be'
-        f' examined: {errors.one_line(e)}; expected --server_addr, --num_hosts'
-        ' and --host_idx, or --nomultiprocess to train in this process alone'
+        f' examined: {errors.one_line(e)}; expected {_INSTEAD}'
       ) from e
     if count > 1:
       return Cluster(name, count)
     logging.debug('%s runs one process', name)
     return None
+  _check_undetected()
   return None
 
 
-def _is_lone_pod(kind: type) -> bool:
-  """Whether `kind` is Kubernetes, and this pod is not of an indexed job.
+def _check_undetected():
+  """Raises a UserError if several processes were started, unknown to JAX."""
+  count = os.environ.get(_OPEN_MPI_SIZE, '1')
+  if count.isdigit() and int(count) > 1:
+    raise errors.UserError(
+      f'Open MPI has started {count} processes, but JAX only detects those of'
+      f' version 4; expected {_INSTEAD}'
+    )
+  if _INDEXED_JOB in os.environ and not importlib.util.find_spec('kubernetes'):
+    raise errors.UserError(
+      'this pod is one of an indexed job of Kubernetes, for which JAX needs the'
+      " package kubernetes; expected pip install 'jax[k8s]', or"
+      f' {_INSTEAD}'
+    )
 
-  Such a pod may be a notebook, whose job JAX would look for in vain.
+
+def _is_not_of_a_job(kind: type) -> bool:
+  """Whether `kind` is Kubernetes, which JAX would ask for a job in vain.
+
+  A pod that is not of an indexed job may be a notebook.
   """
-  return (
-    kind.__name__ == 'K8sCluster'
-    and _KUBERNETES in os.environ
-    and _INDEXED_JOB not in os.environ
-  )
+  if kind.__name__ != 'K8sCluster' or _KUBERNETES not in os.environ:
+    return False
+  is_installed = importlib.util.find_spec('kubernetes') is not None
+  return _INDEXED_JOB not in os.environ or not is_installed

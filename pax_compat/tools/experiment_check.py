@@ -182,7 +182,7 @@ def _replicated(made: program.TaskProgram) -> list[str]:
   large = {
     path: start_lines.bytes_per_device(x)
     for path, x in weights.items()
-    if not any(x.sharding.spec) and _is_sharded_model(made)
+    if not any(_spec(x)) and _is_sharded_model(made)
   }
   large = {path: n for path, n in large.items() if n >= _LARGE_BYTES}
   if not large:
@@ -217,7 +217,7 @@ def _idle_axes(made: program.TaskProgram) -> list[str]:
   """Returns a warning about mesh axes that split nothing."""
   used = set(made.batch_sharding.batch_axes)
   for x in jax.tree.leaves(made.abstract_state):
-    for entry in x.sharding.spec:
+    for entry in _spec(x):
       used.update(sharding_lib.axes_of(entry))
   idle = [
     f'{axis} ({size} devices)'
@@ -227,6 +227,10 @@ def _idle_axes(made: program.TaskProgram) -> list[str]:
   if not idle:
     return []
   return [f'neither weights nor batches are split over {", ".join(idle)}']
+
+
+def _spec(x: jax.ShapeDtypeStruct) -> Sequence[Any]:
+  return () if x.sharding is None else x.sharding.spec
 
 
 def _names(names: Sequence[str]) -> str:

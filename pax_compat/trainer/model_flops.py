@@ -12,7 +12,7 @@ N is the number of weights in products: a lookup in a table has none, a softmax
 that shares the table has. The second term is attention: L layers, H heads of Q
 dimensions, T tokens in a row, also those that a causal mask hides. Products
 with one-hot arrays, which select as an index would (`flop_scopes.selection`),
-are not counted; neither are elementwise operations.
+and bubbles of a pipeline are not counted; neither are elementwise operations.
 
 Model FLOPs utilisation (MFU) is the number of FLOPs a second over the peak of
 the devices in bfloat16.
@@ -21,6 +21,7 @@ the devices in bfloat16.
 import math
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -144,7 +145,7 @@ def _counted(program: Any, batch: DeviceBatch) -> float | None:
   return found
 
 
-def _of_jaxpr(jaxpr: Any, used: Sequence[bool]) -> int:
+def _of_jaxpr(jaxpr: Any, used: Sequence[bool]) -> int | Fraction:
   """Returns the FLOPs of the equations that the used outputs need.
 
   XLA removes the others, such as logits that are returned and then ignored.
@@ -156,14 +157,14 @@ def _of_jaxpr(jaxpr: Any, used: Sequence[bool]) -> int:
     results = [id(var) in needed for var in equation.outvars]
     if any(results) or equation.effects:
       needed.update(map(id, equation.invars))
-      total += _of_equation(equation, results)
+      names = str(equation.source_info.name_stack)
+      part = flop_scopes.counted_part(names)
+      total += part * _of_equation(equation, results) if part else 0
   return total
 
 
-def _of_equation(equation: Any, used: Sequence[bool]) -> int:
+def _of_equation(equation: Any, used: Sequence[bool]) -> int | Fraction:
   """Returns the FLOPs of an equation, some of whose outputs are used."""
-  if flop_scopes.SELECTION in str(equation.source_info.name_stack):
-    return 0
   name, params = equation.primitive.name, equation.params
   if name == 'dot_general':
     return _of_product(equation)

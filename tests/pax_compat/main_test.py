@@ -113,6 +113,14 @@ INVALID_FLAGS = {
     ['--exp=x.Y', '--job_log_dir=x', 'model_dims=3'],
     ['model_dims=3: expected flags only'],
   ),
+  'a bucket': (
+    ['--exp=x.Y', '--job_log_dir=s3://b/run'],
+    ['s3://b/run cannot be used', 'expected gs://BUCKET/FOLDER, or a path'],
+  ),
+  'a job of Pax': (
+    ['--exp=x.Y', '--job_log_dir=x', '--mode=eval'],
+    ['--mode=eval is not supported yet'],
+  ),
   'no module': (
     ['--exp=x.Y', '--job_log_dir=x', '--import_modules=no.such'],
     ["no module 'no", 'did you mean'],

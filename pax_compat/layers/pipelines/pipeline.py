@@ -26,7 +26,7 @@ from pax_compat.base_layer import (
   SUMMARIES,
 )
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layer_core import child_layers, sharding
+from pax_compat.layer_core import child_layers, flop_scopes, sharding
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
@@ -219,7 +219,12 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       if self.is_mutable_collection(name)
     ]
     state = variables.pop(NON_TRAINABLE, {})
-    run_stages = self._run_stages(layer, variables, mutable, given)
+    # The other iterations of a stage are bubbles.
+    run_stages = flop_scopes.useful_part(
+      self._run_stages(layer, variables, mutable, given),
+      schedule.microbatch_steps,
+      schedule.iterations,
+    )
     key = self._key()
 
     streams = self._streams(schedule.microbatches)

@@ -33,6 +33,28 @@ def test_line_and_rates():
   )
 
 
+def test_model_flops_utilisation():
+  """2 steps a second of 3e12 FLOPs, of a peak of 24e12."""
+  clock = Clock()
+  p = progress.Progress(400, peak_flops=24e12, clock=clock)
+  for _ in range(4):
+    clock.seconds += 0.5
+    p.count_step(flops=3e12)
+  line, rates = p.report()
+  assert rates['mfu'] == pytest.approx(0.25)
+  assert '2.0 steps/s  MFU 25.0%  input wait 0%' in line
+
+
+@pytest.mark.parametrize('peak, flops', [(None, 3e12), (24e12, 0.0)])
+def test_without_peak_or_flops_there_is_no_utilisation(peak, flops):
+  clock = Clock()
+  p = progress.Progress(400, peak_flops=peak, clock=clock)
+  clock.seconds += 0.5
+  p.count_step(flops=flops)
+  line, rates = p.report()
+  assert 'mfu' not in rates and 'MFU' not in line
+
+
 @pytest.mark.parametrize(
   ('rate_steps', 'rate', 'tokens', 'wait'),
   [(1, 0.25, 5.0, 0.5), (2, 0.4, 5.2, 0.4), (50, 0.5, 13 / 3, 0.35)],

@@ -1,7 +1,10 @@
 """Tests of the detection of clusters, by their environment variables."""
 
+import re
+
 import pytest
 
+from pax_compat import errors
 from pax_compat.processes import clusters
 
 SLURM = {
@@ -36,3 +39,23 @@ def test_detection(monkeypatch, variables, expected):
   for name, value in variables.items():
     monkeypatch.setenv(name, value)
   assert clusters.detect() == expected
+
+
+@pytest.mark.parametrize(
+  ('variables', 'message'),
+  [
+    ({'OMPI_COMM_WORLD_SIZE': '4'}, 'Open MPI has started 4 processes'),
+    (
+      {'KUBERNETES_SERVICE_HOST': '10.0.0.1', 'JOB_COMPLETION_INDEX': '1'},
+      "pip install 'jax[k8s]', or --server_addr",
+    ),
+    (OPEN_MPI | {'OMPI_COMM_WORLD_SIZE': 'x'}, 'which cannot be examined'),
+  ],
+)
+def test_processes_that_jax_does_not_find_do_not_train_alone(
+  monkeypatch, variables, message
+):
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  with pytest.raises(errors.UserError, match=re.escape(message)):
+    clusters.detect()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from lm_tasks.params import lm_cloud
+from pax_compat import layers
 from pax_compat.experiments import resolved
 from pax_compat.layer_core import flop_scopes
 from pax_compat.layers.embeddings import embedding_tables
@@ -50,6 +51,28 @@ def test_a_transformer_has_the_flops_of_the_formula():
   tokens = e.PERCORE_BATCH_SIZE * e.MAX_SEQ_LEN
   assert found.flops == tokens * (6 * weights + attention)
   assert (found.rows, found.length) == (2, e.MAX_SEQ_LEN)
+
+
+def test_bubbles_of_a_pipeline_are_not_counted():
+  """As many FLOPs as the same layers have one after the other."""
+
+  class Piped(TinyLm):
+    PERCORE_BATCH_SIZE = 6
+
+    def task(self):
+      task = super().task()
+      block = task.model.lm_tpl.stacked_transformer_tpl.block
+      task.model.lm_tpl.stacked_transformer_tpl = (
+        layers.PipelinedTransformer.config(
+          num_pipeline_stages=3, num_pipeline_microbatches=2
+        ).set(pipeline_stage=block)
+      )
+      return task
+
+  class Stacked(TinyLm):
+    PERCORE_BATCH_SIZE = 6
+
+  assert checked(Piped).flops == checked(Stacked).flops
 
 
 def test_rematerialisation_is_not_counted():
