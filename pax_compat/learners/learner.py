@@ -313,9 +313,8 @@ class Learner(LearnerSettings):
     def updated():
       updates, optimizer, average = updates_and_states(new_factors)
       new_weights = optax.apply_updates(pick(weights, updates), updates)
-      new_params = replace_leaves(params, new_weights)
       new_state = LearnerState(optimizer, average, tracked, state.schedules)
-      return new_params, new_state
+      return replace_leaves(params, new_weights), new_state
 
     if self.skips_invalid_steps:
       new = branches.either(new_is_valid, updated, lambda: (params, state))
