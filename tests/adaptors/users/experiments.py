@@ -243,8 +243,10 @@ def schedule_by_the_dev_set():
   history = early_stop.MetricHistory.Params().Set(
     jobname='eval_dev', metric='loss'
   )
-  return _schedule(
-    schedule.DevBasedSchedule.Params().Set(metric_history=history)
+  params = schedule.DevBasedSchedule.Params().Set(metric_history=history)
+  task = trained(tasks.Scores.Params(), lr_schedule=params)
+  return make(
+    task, dev=base_input_generator.BaseSequenceInputGenerator.Params()
   )
 
 
