@@ -217,6 +217,7 @@ def test_the_stand_in_is_made_once(folder, tmp_path):
     make_c4_stand_in.make(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_loss_falls(folder):
   found = experiment_sources.find(
     'tasks.lm.params.c4.C4Spmd1BAdam4Replicas',
