@@ -145,7 +145,8 @@ def _code(experiment: Any) -> dict[str, str]:
       found[package] = digest.hexdigest()[:12]
   for cls in type(experiment).__mro__:
     file = _file(cls)
-    if file is not None and not file.is_relative_to(root):
+    ours = (root / package for package in _PACKAGES)
+    if file is not None and not any(map(file.is_relative_to, ours)):
       found[cls.__module__] = _digest(file.read_text('utf-8', 'replace'))
   return found
 

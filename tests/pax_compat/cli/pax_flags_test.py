@@ -146,7 +146,6 @@ def test_flags_of_a_command_of_pax(tmp_path):
     '--mode=train',
     '--pmap_use_tensorstore=True',
     '--jax_fully_async_checkpoint',
-    '--globally_use_hardware_rng',
     '--jax_default_matmul_precision=float32',
     '--eval_on_test=false',
     '--enable_summary_writer=false',
@@ -171,7 +170,7 @@ def test_flags_of_a_command_of_pax(tmp_path):
     'bytes per device: weights 3.06 kB, optimizer 6.12 kB, together 9.18 kB',
   ]
   metrics = trainer_runs.metrics(folder)
-  assert {split for _, split, _ in metrics} == {'train', 'eval_train'}
+  assert {split for _, split, _ in metrics} == {'train'}
   assert any(name == 'mfu' for _, _, name in metrics)
   assert any('  MFU ' in line for line in lines)
   assert 'eval dev' not in done.stdout
@@ -196,15 +195,26 @@ def test_a_run_without_checkpoints(tmp_path):
   assert not trainer_runs.steps_saved(folder)
 
 
-def test_the_flags_of_pax_import_nothing_slow():
+def test_settings_of_jax():
   done = launching.run_script(
     """
     import sys
+    from absl import flags
     from pax_compat.cli import pax_flags, run_flags
     from pax_compat.runs import job_dir
-    print({m.partition('.')[0] for m in sys.modules})
+    slow = {'jax', 'etils', 'fsspec', 'tensorflow'}
+    assert not slow & {name.partition('.')[0] for name in sys.modules}
+    flags.FLAGS([
+      'main',
+      '--globally_use_hardware_rng',
+      '--jax_traceback_filtering_option=off',
+      '--compilation_cache_dir=',
+    ])
+    run_flags.configure_jax()
+    import jax
+    print(jax.random.key(0).dtype)
+    print(jax.config.jax_traceback_filtering)
+    print(jax.config.jax_enable_compilation_cache)
     """
   )
-  for name in ('jax', 'etils', 'fsspec', 'tensorflow'):
-    assert f"'{name}'" not in done.stdout
-  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines() == ['key<rbg>', 'off', 'False'], done.stderr

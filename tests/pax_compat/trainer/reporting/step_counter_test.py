@@ -60,7 +60,7 @@ def test_each_step_is_counted_and_then_reported(asynchronous):
     counter(_context(3, is_last_step=True))
     assert reported[2:] == [(3, 3)]  # The last step is reported at once.
   assert progress.steps == [
-    dict(tokens=2 * step, input_wait=0.5) for step in (1, 2, 3)
+    dict(tokens=2 * step, input_wait=0.5, flops=0.0) for step in (1, 2, 3)
   ]
 
 
