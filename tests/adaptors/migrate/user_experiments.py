@@ -11,6 +11,7 @@ from lingvo.core import (
   layers,
   layers_with_attention,
 )
+from lingvo.tasks.lm import input_generator
 
 from lm_tasks.lingvo_params import python_docs
 from tests.adaptors.translate import tiny_task
@@ -161,6 +162,21 @@ class NoFiles(OwnTask):
 
   def Train(self):
     return super().Train().Set(file_pattern='text:/nowhere/at/all*')
+
+
+class Unfinished(input_generator.LmInput):
+  """Has no batches."""
+
+  def GetPreprocessedInputBatch(self):
+    raise ValueError('not written yet')
+
+
+@model_registry.RegisterSingleTaskModel
+class NoBatches(OwnTask):
+  """Its input has no batches."""
+
+  def Train(self):
+    return super().Train().Set(cls=Unfinished)
 
 
 @model_registry.RegisterMultiTaskModel

@@ -24,12 +24,13 @@ def test_a_native_task_on_a_synthetic_batch():
   assert task.trace.works and 'synthetic' in task.trace.text
 
 
-def test_a_bridged_task_on_a_batch_of_its_input():
-  found = _traced('OwnTask')
+def test_a_bridged_task_whose_files_are_missing():
+  found = _traced('NoFiles')
   [task] = found.tasks
   assert found.status is Status.BRIDGED
+  assert found.traced == 'yes'
   assert task.trace.works, task.trace.text
-  assert 'a batch of its input' in task.trace.text
+  assert 'synthetic' in task.trace.text
 
 
 def test_an_op_that_cannot_be_compiled_is_named():
@@ -41,8 +42,9 @@ def test_an_op_that_cannot_be_compiled_is_named():
   assert found.problem == task.trace.text
 
 
-def test_an_input_that_cannot_be_read():
-  found = _traced('NoFiles')
+def test_an_input_without_batches():
+  found = _traced('NoBatches')
   [task] = found.tasks
   assert found.status is Status.BRIDGED
-  assert task.trace.works is None and '/nowhere' in task.trace.text
+  assert task.trace.works is None and found.traced == 'not traced'
+  assert 'not written yet' in task.trace.text
