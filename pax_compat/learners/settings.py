@@ -52,7 +52,7 @@ class LearnerSettings(config_lib.Configurable):
       multiplied by the scale of the weight's initializer.
     regularize_before_clipping: whether the gradients of L1 and L2
       regularization are added before gradients are measured and scaled, as in
-      Lingvo.
+      Lingvo. Then an optimizer may have both.
     grad_norm_to_clip_to_zero: if positive, gradients are set to zero if their
       norm is this or larger (the optimizer steps on), as in Lingvo.
     grad_norm_tracker: config of a `GradNormTracker`, which rejects steps whose

@@ -92,7 +92,7 @@ def _about(alike: list[Issue], task: type) -> str:
     return '' if registry.find(task) is None else f'{issue}'
   if registry.UNKNOWN == issue.message and registry.find(task) is None:
     return ''
-  if '@translates' in issue.message:
+  if 'translates(' in issue.message:
     return f'{issue.class_path}: {issue.message}'
   return (
     f'{issue.class_path}: {issue.message}; remove it, or translate it with'
