@@ -10,6 +10,7 @@ from absl import logging
 from adaptors import lingvo_runtime
 from adaptors.bridge import decoding
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
+from adaptors.bridge.ops import bounded_loops
 from pax_compat import errors
 
 # Devices of Lingvo's cluster that graphs are built for. With 'tpu' shapes are
@@ -122,7 +123,9 @@ class LingvoTask:
         return function()
       except Exception as error:
         failures[device] = error
-        if len(self._devices) == 1 or lingvo_runtime.is_wrong_name(error):
+        is_final = isinstance(error, bounded_loops.UnboundedLoopError)
+        is_final |= lingvo_runtime.is_wrong_name(error)
+        if len(self._devices) == 1 or is_final:
           raise self._refusal(failures) from next(iter(failures.values()))
         self._devices.pop(0)
         logging.info(

@@ -55,6 +55,10 @@ _ARITHMETIC = {
 _traced = threading.local()
 
 
+class UnboundedLoopError(errors.UserError):
+  """A differentiated loop has no bound, for whatever device it is traced."""
+
+
 class _Bound(Exception):  # noqa: N818 (not an error)
   """Ends the trace of a loop whose bound was found.
 
@@ -331,10 +335,10 @@ def _sliced(op) -> np.ndarray | None:
   return None if np.ndim(values) != 1 else np.asarray(values[at])
 
 
-def refusal(loops: list[tuple[str, str]]) -> errors.UserError:
+def refusal(loops: list[tuple[str, str]]) -> UnboundedLoopError:
   """Returns the error that lists loops which XLA refuses."""
   lines = [f'  {place or "unknown place"}: {name}' for name, place in loops]
-  return errors.UserError(
+  return UnboundedLoopError(
     'the task differentiates a tf.while_loop whose number of iterations is not'
     ' known when it is compiled; expected maximum_iterations=..., or a'
     ' condition that compares a counter with a constant, as in i < 10:\n'

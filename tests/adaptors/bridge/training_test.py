@@ -203,15 +203,15 @@ def test_metrics_of_each_step_go_to_the_task():
       sess.run('x')
 
   params = small_task.params()
-  params.cls = type('Own', (params.cls,), {'ProcessFPropResults': process})
+  own = {'__module__': __name__, 'ProcessFPropResults': process}
+  params.cls = type('Own', (params.cls,), own)
   translated = bridge_task.bridge_task(params, 'small')
   after_step = translated.config.model.Instantiate().after_step()
   after_step(1, {'loss': (np.float32(0.5), np.float32(1))})
   assert seen == [(1, 0.5, {})]
   with pytest.raises(errors.UserError, match='uses sess.run, and there is no'):
     after_step(2, {'loss': (np.float32(0.5), np.float32(1))})
-  params.cls = type(
-    'More', (params.cls,), {'FilterPerExampleTensors': lambda self, x: x}
-  )
+  own = {'__module__': __name__, 'FilterPerExampleTensors': lambda self, x: x}
+  params.cls = type('More', (params.cls,), own)
   with pytest.raises(errors.UserError, match='no per-example'):
     bridge_task.bridge_task(params, 'small')

@@ -19,7 +19,7 @@ _SAVED, _STEPS = 3, 6
 
 def test_moving_statistics_are_carried(tmp_path):
   params = lenet5_batch_norm.task_params()
-  params.train.ema_decay = 0.9
+  params.train.Set(ema_decay=0.9, ema_decay_moving_vars=True)
   data = [lenet5_batch_norm.batch(seed) for seed in range(_STEPS)]
   values = lingvo_runs.train(params, data, tmp_path)
   translated = bridge.bridge_task(params, 'lenet5')
