@@ -190,6 +190,9 @@ class Generator:
   def _check(self, driver: generator_driver.GeneratorDriver):
     if self.settings.must_end:
       self.check_end(driver.finite)
+    self._check_step(driver)
+
+  def _check_step(self, driver: generator_driver.GeneratorDriver):
     if driver.uses_step and not self.settings.is_training:
       raise errors.UserError(
         f'{self._label}: its batches depend on the training step, as'
@@ -201,11 +204,13 @@ class Generator:
     """Returns whether the data ends; None if unknown. Builds the generator.
 
     Raises:
-      UserError: the generator cannot be built.
+      UserError: the generator cannot be built, or its batches depend on the
+        training step.
     """
     self.records.check.start()
     driver = self._build()
     try:
+      self._check_step(driver)
       return driver.finite
     finally:
       driver.close()  # Its threads are not needed now.

@@ -44,6 +44,7 @@ EXPECTED = {
   'adam_of_a_table': _of('bridged'),
   'momentum_of_a_table': _of('refused', 'sparse', 'not translated'),
   'own_optimizer': _of('refused', 'Carefully', 'overrides Apply'),
+  'own_update_rule': _of('refused', 'Signed', 'overrides Apply'),
   # Schedules.
   'ramp_and_cosine': _of('bridged'),
   'pieces': _of('bridged'),

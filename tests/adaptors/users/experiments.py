@@ -200,6 +200,10 @@ def own_optimizer():
   return _optimizer(tasks.Carefully.Params())
 
 
+def own_update_rule():
+  return _optimizer(tasks.Signed.Params())
+
+
 # Schedules.
 
 

@@ -95,8 +95,9 @@ def _attempt(made: Any):
 def _kind(config: Any) -> str:
   if config.model.cls is bridge_model.BridgedModel:
     return 'bridged'
+  bridged = bridge_layer.BridgedLayer, bridge_model.BridgedModel
   text = config_text.to_text(config)
-  return 'mixed' if bridge_layer.BridgedLayer.__name__ in text else 'native'
+  return 'mixed' if any(c.__name__ in text for c in bridged) else 'native'
 
 
 def _read(config: Any) -> list[dict[str, np.ndarray]]:

@@ -289,6 +289,16 @@ class Carefully(optimizer.SGD):
     return super().Apply(0.5 * lr, var_grad)
 
 
+class Signed(optimizer.SGD):
+  """Takes steps by the signs of gradients: another one of the user's."""
+
+  def Apply(self, lr, var_grad, weight=None):
+    signed = var_grad.Transform(
+      lambda one: py_utils.VarGrad(one.var, tf.sign(one.grad))
+    )
+    return super().Apply(lr, signed)
+
+
 class Sawtooth(schedule.BaseSchedule):
   """A schedule of the user's."""
 
