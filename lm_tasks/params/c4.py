@@ -32,6 +32,8 @@ from pax_compat.base_layer import WeightInit
 from pax_compat.config import Config
 from pax_compat.tasks import early_stopping
 
+# The name that derived experiments of Pax use.
+C4UnsupervisedDataset = c4_data.C4UnsupervisedDataset
 GPT_EOS_ID = 1
 # The name of the metric in `metrics.jsonl`.
 _EVAL_LOG_PPLX = 'eval_C4Validation/log_pplx'
@@ -304,9 +306,7 @@ class _C4Settings:
 
 
 @experiment_registry.register
-class C4SpmdAdam(
-  _C4Settings, TransformerLmSpmdAdam, c4_data.C4UnsupervisedDataset
-):
+class C4SpmdAdam(_C4Settings, TransformerLmSpmdAdam, C4UnsupervisedDataset):
   """A decoder-only Transformer of 1.3 billion parameters on 8 devices."""
 
   ICI_MESH_SHAPE = [1, 4, 2]
@@ -382,7 +382,7 @@ class C4SpmdGpt3AdamOrgHPBS1p5k1536Replicas(C4SpmdGpt3AdamOrgHP):
 
 @experiment_registry.register
 class C4SpmdPipelineAdam(
-  _C4Settings, TransformerLmSpmdPipelineAdam, c4_data.C4UnsupervisedDataset
+  _C4Settings, TransformerLmSpmdPipelineAdam, C4UnsupervisedDataset
 ):
   """C4SpmdAdam in two pipeline stages."""
 

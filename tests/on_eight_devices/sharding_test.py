@@ -23,7 +23,7 @@ WEIGHTS = {
   'ffn_layer1/linear/w': (D, M),
   'ffn_layer1/bias/b': (M,),
   'ffn_layer2/linear/w': (M, D),
-  'ffn_layer2/bias/b': (D,),
+  'ffn_layer2/bias/b': (M,),
   'query/w': (D, M, None),
   'key/w': (D, M, None),
   'value/w': (D, M, None),

@@ -8,8 +8,9 @@ in a config of ours, and returns those that differ for no reason that is in
 import ast
 import dataclasses
 import enum
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def parsed(text: str) -> dict[str, Any]:
   return {path: _value(value) for path, _, value in lines}
 
 
+@functools.cache
 def _value(text: str) -> Any:
   if text == 'NoneType':
     return None
@@ -53,37 +55,71 @@ def unexplained(task: Config, text: str) -> list[str]:
     text: the same task in Pax, `path : value` lines.
   """
   wanted = parsed(text)
+  ours = _Fields(wanted)
+  ours.add(task, '')
   found = []
   for path, value in wanted.items():
-    ours = _plain(_at(task, path.split('.')))
-    same = type(ours) is not type(ABSENT) and _same(ours, value)
-    if not same and not differences.is_known(path, value, ours):
-      found.append(f'{path}: {ours!r}, in Pax {value!r}')
-  for path, value, default in _only_here(task, '', set(wanted)):
+    own = _plain(ours.values.get(path, ABSENT))
+    same = own is not ABSENT and _same(own, value)
+    if not same and not differences.is_known(path, value, own):
+      found.append(f'{path}: {own!r}, in Pax {value!r}')
+  for path, (value, default) in ours.changed.items():
     if not differences.is_known(path, ABSENT, _plain(value)):
       found.append(f'{path}: {value!r}, not in Pax; by default {default!r}')
   return found
 
 
-def _at(holder: Any, steps: list[str]) -> Any:
-  """Returns the value at a path, `ABSENT` if there is none."""
-  for step in steps:
+class _Fields:
+  """The fields of a config by path.
+
+  Attributes:
+    values: those that Pax has, too.
+    changed: the others that do not hold their default: (value, default).
+  """
+
+  def __init__(self, wanted: Iterable[str]):
+    self.values: dict[str, Any] = {}
+    self.changed: dict[str, tuple[Any, Any]] = {}
+    self._wanted = set(wanted)
+    self._outer = {
+      path[:end]
+      for path in wanted
+      for end in range(len(path))
+      if path[end] == '.'
+    }
+
+  def add(self, holder: Any, path: str):
+    """Adds the fields of a config, a dict or a dataclass at a path."""
+    before = f'{path}.' if path else ''
+    defaults: Mapping[str, Any] = {}
     if isinstance(holder, Config):
-      if step == 'cls':
-        return config_lib.class_name(holder)
       values = config_lib.field_values(holder)
+      defaults = _defaults(holder.cls)
+      self.values[f'{before}cls'] = config_lib.class_name(holder)
     elif isinstance(holder, dict):
       values = holder
-    elif dataclasses.is_dataclass(holder):
-      if step == 'cls':
-        return type(holder).__name__
-      values = vars(holder)
     else:
-      return ABSENT
-    if step not in values:
-      return ABSENT
-    holder = values[step]
-  return holder
+      values = vars(holder)
+      self.values[f'{before}cls'] = type(holder).__name__
+    for name, value in values.items():
+      at = before + name
+      if at in self._outer and _has_fields(value):
+        self.add(value, at)
+      elif at in self._wanted:
+        self.values[at] = value
+      else:
+        default = defaults.get(name, REQUIRED)
+        if value is not default and value != default:
+          self.changed[at] = value, default
+
+
+def _has_fields(value: Any) -> bool:
+  return isinstance(value, Config | dict) or dataclasses.is_dataclass(value)
+
+
+@functools.cache
+def _defaults(cls: type) -> Mapping[str, Any]:
+  return config_lib.field_values(Config(cls))
 
 
 def _plain(value: Any) -> Any:
@@ -105,32 +141,6 @@ def _same(ours: Any, value: Any) -> bool:
   if value is None or ours is None or isinstance(value, bool):
     return ours is value
   return ours == value
-
-
-def _only_here(
-  config: Config, path: str, known: set[str]
-) -> Iterator[tuple[str, Any, Any]]:
-  """Yields the fields that are not in Pax and do not hold their default.
-
-  Args:
-    config: a config.
-    path: its path.
-    known: the paths of Pax.
-
-  Yields:
-    (path, value, default).
-  """
-  defaults = config_lib.field_values(Config(config.cls))
-  for name, value in config_lib.field_values(config).items():
-    at = f'{path}.{name}' if path else name
-    if any(k == at or k.startswith(f'{at}.') for k in known):
-      if isinstance(value, Config):
-        inner = {k for k in known if k.startswith(f'{at}.')}
-        yield from _only_here(value, at, inner)
-      continue
-    default = defaults.get(name, REQUIRED)
-    if value is not default and value != default:
-      yield at, value, default
 
 
 def replaced(text: str, field: str, value: str) -> str:
