@@ -9,6 +9,9 @@ from absl import logging
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 
+# The shapes were found without data.
+BY_CONFIG = 'by its config'
+
 
 def of(experiment: Any) -> tuple[NestedMap, str]:
   """Returns the specs of a batch of this process, and where they are from.
@@ -31,7 +34,7 @@ def of(experiment: Any) -> tuple[NestedMap, str]:
   cls = fdl.get_callable(config)
   specs = cls.specs_of_config(config)
   if specs is not None:
-    return specs, 'by its config'
+    return specs, BY_CONFIG
   try:
     return _of_input(config)
   except errors.UserError as e:

@@ -72,9 +72,11 @@ class Checked:
       'FLOPs per step': self._flops(peak),
     }
     width = max(map(len, rows))
+    read = self.shapes_from != batch_shapes.BY_CONFIG
+    without = 'weights' if read else 'data and weights'
     return '\n'.join(
       [
-        f'{self.name}: checked without data and weights, on simulated devices',
+        f'{self.name}: checked without {without}, on simulated devices',
         *(f'  {label.ljust(width)}  {text}' for label, text in rows.items()),
         *(f'warning: {warning}' for warning in self.warnings),
       ]

@@ -85,9 +85,15 @@ def test_files_of_a_run(finished):
 def test_the_output_of_a_run(finished):
   lines = finished[1].stdout.splitlines()
   assert lines[0] == 'starts with 764 new parameters'
-  assert re.fullmatch(r'step 1  loss \d\.\d+', lines[1])
+  assert lines[1:4] == [
+    '1 x cpu; mesh data 1',
+    'global batch 8 rows of 8; weights in float32, computed in float32',
+    'bytes per device: weights 3.06 kB, optimizer 6.12 kB, together 9.18 kB',
+  ]
+  # A CPU has no known peak, so there is no MFU.
+  assert re.fullmatch(r'step 1  loss \d\.\d+', lines[4])
   number = r'[\d.]+[kMG]?'
-  for step, line in enumerate(lines[2:5], 2):
+  for step, line in enumerate(lines[5:8], 2):
     assert re.fullmatch(
       rf'step {step}/12  loss {number}  {number} steps/s  {number} tokens/s  '
       r'input wait \d+%  ETA \d+(s|m\d\ds)',
