@@ -52,6 +52,20 @@ _CHECK = flags.DEFINE_bool(
   'Print parameters, bytes per device, mesh, batch and FLOPs of an experiment,'
   ' without data, weights and the devices of its mesh.',
 )
+_COMPILE_ONLY = flags.DEFINE_bool(
+  'compile_only',
+  False,
+  'Compile the train step for the TPUs of --topology, which need not be there,'
+  ' and print its memory, its collectives and a bound of its time.',
+)
+_TOPOLOGY = flags.DEFINE_string(
+  'topology',
+  None,
+  'Kind of TPU and chips of a slice, for --compile_only: v4:2x2x1 or v5e:4x4.',
+)
+_NUM_SLICES = flags.DEFINE_integer(
+  'num_slices', 1, 'Number of slices of --topology.', lower_bound=1
+)
 
 
 def _list_names(patterns: list[str]):
@@ -136,6 +150,23 @@ def _check():
   print(lines, flush=True)
 
 
+def _compile_only():
+  """Prints what the compiled train step of an experiment needs."""
+  name = experiment_flags.name()
+  experiment_flags.require(_TOPOLOGY)
+  settings = _settings()
+  experiment = experiment_sources.find(name, experiment_flags.options())
+  # Imported late, as for training.
+  from pax_compat.tools.pods import compiling
+
+  compiled = compiling.compile_only(
+    lambda: _resolved(experiment, name, settings),
+    _TOPOLOGY.value,
+    _NUM_SLICES.value,
+  )
+  print(compiled.text(), flush=True)
+
+
 def _resolved(experiment, name: str, settings: list[str]):
   return run_flags.of_experiment(
     resolved.resolve(
@@ -166,6 +197,8 @@ def main(argv: list[str], *, may_start_again: bool = False):
   pax_flags.check()
   if _CHECK.value:
     _check()
+  elif _COMPILE_ONLY.value:
+    _compile_only()
   else:
     _train(may_start_again)
 

@@ -117,7 +117,7 @@ def check(resolve: Callable[[], Any], *, peak: float | None = None) -> str:
   experiment = resolve()
   count = _num_devices(experiment.task.model)
   if count != len(jax.devices()):
-    _simulate(count)
+    simulate(count)
     experiment = resolve()
   return examine(experiment).text(peak)
 
@@ -158,7 +158,7 @@ def _num_devices(model: Any) -> int:
   return math.prod(ici) * math.prod(model.dcn_mesh_shape or [1])
 
 
-def _simulate(count: int):
+def simulate(count: int):
   """Replaces the devices of this process by `count` CPU devices."""
   backend.clear_backends()
   flags = os.environ.get('XLA_FLAGS', '')

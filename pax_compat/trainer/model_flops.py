@@ -117,6 +117,21 @@ def of_train_step(program: Any, batch: NestedMap) -> float | None:
     return None
 
 
+def of_traced(traced: jax.stages.Traced) -> float | None:
+  """Returns the FLOPs of all products of a traced function.
+
+  Those of rematerialisation and of a pipeline's bubbles, too.
+
+  Returns:
+    The number; None if an operation hides its products.
+  """
+  jaxpr = traced.jaxpr.jaxpr
+  try:
+    return float(_of_jaxpr(jaxpr, [True] * len(jaxpr.outvars)))
+  except _UnknownError:
+    return None
+
+
 def _key() -> Any:
   return jax.eval_shape(lambda: jax.random.key(0))
 

@@ -20,6 +20,7 @@ def create_mesh(
   ici_mesh_shape: Sequence[int] | None,
   mesh_axis_names: Sequence[str] | None,
   dcn_mesh_shape: Sequence[int] | None = None,
+  devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
   """Returns the mesh of all devices.
 
@@ -29,12 +30,13 @@ def create_mesh(
     mesh_axis_names: the axes' names.
     dcn_mesh_shape: slices along each axis; None for a single slice. An axis of
       the mesh is as long as the product of its two numbers.
+    devices: the devices; None for those of all processes.
 
   Raises:
     UserError: the shape does not fit the number of devices or slices, or the
       names are missing.
   """
-  devices = jax.devices()
+  devices = jax.devices() if devices is None else devices
   if ici_mesh_shape is None:
     for field, value in (
       ('mesh_axis_names', mesh_axis_names),
@@ -56,7 +58,7 @@ def create_mesh(
   if arranged is not None:
     return Mesh(arranged, names, axis_types=types)
   shape = tuple(i * d for i, d in zip(ici, dcn, strict=True))
-  return jax.make_mesh(shape, names, axis_types=types)
+  return jax.make_mesh(shape, names, axis_types=types, devices=devices)
 
 
 def _checked_shapes(ici, dcn, names, count: int):

@@ -91,7 +91,7 @@ class TaskProgram:
 
   def _init(self, batch: NestedMap, select: Callable[[Any], Any]) -> Any:
     """Returns what `select` returns of the initial state."""
-    batch = _global_shapes(batch, self.batch_sharding)
+    batch = global_shapes(batch, self.batch_sharding)
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
 
     def init(key):
@@ -121,19 +121,23 @@ class TaskProgram:
       out_shardings=(shardings, partitioning.replicated(self.mesh)),
     )
 
-  def compile_train_step(self, batch: NestedMap):
+  def compile_train_step(self, batch: NestedMap) -> jax.stages.Compiled:
     """Compiles `train_step` in advance, so that its first call does not.
 
     Args:
       batch: the shapes and dtypes of a batch of this process.
     """
+    return self.trace_train_step(batch).lower().compile()
+
+  def trace_train_step(self, batch: NestedMap) -> jax.stages.Traced:
+    """Traces `train_step` for the shapes of a batch of this process."""
     shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=self.batch_sharding.of(len(x.shape))
       ),
-      _global_shapes(batch, self.batch_sharding),
+      global_shapes(batch, self.batch_sharding),
     )
-    self.train_step.lower(self.abstract_state, shapes, np.bool_(True)).compile()
+    return self.train_step.trace(self.abstract_state, shapes, np.bool_(True))
 
   @functools.cached_property
   def eval_step(self):
@@ -430,10 +434,10 @@ def create(
   _check_ema(task.train, learner)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
   with jax.set_mesh(mesh):
+    # Nothing is computed on the devices, which may be simulated.
     boxed = jax.eval_shape(
-      lambda key, b: model.init({base_layer.PARAMS: key}, b),
-      jax.random.key(0),
-      _global_shapes(batch, sharding),
+      lambda b: model.init({base_layer.PARAMS: jax.random.key(0)}, b),
+      global_shapes(batch, sharding),
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = _kept_collections(boxed)
@@ -506,7 +510,7 @@ def _traced_on(mesh: Mesh):
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def _global_shapes(
+def global_shapes(
   batch: NestedMap, sharding: partitioning.BatchSharding
 ) -> NestedMap:
   """Returns the shapes of the global batch."""

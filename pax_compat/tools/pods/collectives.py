@@ -1,0 +1,150 @@
+"""The collectives of a compiled program: what they send, over which axes."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from pax_compat.tools.pods import hlo_text
+
+_KINDS = (
+  'all-gather',
+  'all-reduce',
+  'all-to-all',
+  'collective-permute',
+  'ragged-all-to-all',
+  'reduce-scatter',
+)
+_MESH = re.compile(r'replica_groups=@?mesh\[([^\]]*)\](?:[^{]*)\{([^}]*)\}')
+_AXIS = re.compile(r"'([^']+)'=(\d+)")
+_IOTA = re.compile(
+  r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?'
+)
+_LISTS = re.compile(r'replica_groups=\{(\{[\d,{} ]*\})\}')
+_PAIRS = re.compile(r'source_target_pairs=\{(\{[\d,{} ]*\})\}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """A collective of a program.
+
+  Attributes:
+    kind: such as `all-gather`.
+    axes: axes of the mesh that devices communicate along; empty if its groups
+      are not along axes.
+    devices: number of devices that communicate with each other.
+    sent: bytes that each device sends, each time.
+    times: how often it runs in a step.
+  """
+
+  kind: str
+  axes: tuple[str, ...]
+  devices: int
+  sent: float
+  times: int
+
+
+def of(
+  program: hlo_text.Program, mesh_shape: Mapping[str, int]
+) -> list[Collective]:
+  """Returns the collectives of a program, in the order of their first run.
+
+  Args:
+    program: the compiled program.
+    mesh_shape: length of each axis of the mesh, whose devices, in order, are
+      the program's.
+  """
+  return list(_of(program, mesh_shape))
+
+
+def _of(program, mesh_shape) -> Iterator[Collective]:
+  for _, operation, times in program.executed():
+    kind = operation.kind.removesuffix('-start')
+    if kind not in _KINDS or operation.kind == f'{kind}-done':
+      continue
+    groups = _groups(operation.attributes, mesh_shape)
+    devices = max(map(len, groups))
+    if devices == 1:
+      continue
+    yield Collective(
+      kind=kind,
+      axes=_axes(groups, mesh_shape),
+      devices=devices,
+      sent=_sent(kind, _payload(operation), devices),
+      times=times,
+    )
+
+
+def _payload(operation: hlo_text.Operation) -> int:
+  """Returns the bytes of the result of each device."""
+  if not operation.kind.endswith('-start'):
+    return operation.num_bytes
+  # The result of a start is a pair of operands and results, and more.
+  total = operation.num_bytes
+  return total // 2 if operation.kind != 'all-reduce-start' else total
+
+
+def _sent(kind: str, payload: int, devices: int) -> float:
+  """Returns the bytes that a device sends, if each link is used evenly."""
+  others = (devices - 1) / devices
+  if kind == 'all-reduce':
+    return 2 * others * payload
+  if kind == 'reduce-scatter':  # The result is a part of the operand.
+    return (devices - 1) * payload
+  if kind == 'collective-permute':
+    return payload
+  return others * payload
+
+
+def _groups(text: str, mesh_shape: Mapping[str, int]) -> list[Sequence[int]]:
+  """Returns the devices of each group of a collective."""
+  if found := _MESH.search(text):
+    return _along_axes(found[1], found[2])
+  if found := _IOTA.search(text):
+    shape = hlo_text.dims_of(found[2])
+    ids = np.arange(np.prod(shape)).reshape(shape)
+    if found[3]:
+      ids = ids.transpose(hlo_text.dims_of(found[3]))
+    return ids.reshape(hlo_text.dims_of(found[1])).tolist()
+  if found := _LISTS.search(text) or _PAIRS.search(text):
+    lists = re.findall(r'\{([\d, ]*)\}', found[1])
+    return [hlo_text.dims_of(one) for one in lists if one.strip()]
+  return [range(int(np.prod(list(mesh_shape.values()))))]
+
+
+def _along_axes(mesh: str, axes: str) -> list[list[int]]:
+  """Returns groups that are given by axes of a mesh of the program's own."""
+  sizes = {name: int(size) for name, size in _AXIS.findall(mesh)}
+  wanted = [name for name in sizes if f"'{name}'" in axes]
+  ids = np.arange(np.prod(list(sizes.values()))).reshape(list(sizes.values()))
+  names = list(sizes)
+  rest = [name for name in names if name not in wanted]
+  ids = ids.transpose([names.index(name) for name in (*rest, *wanted)])
+  width = int(np.prod([sizes[name] for name in wanted]))
+  return ids.reshape(-1, width).tolist()
+
+
+def _axes(
+  groups: Sequence[Sequence[int]], mesh_shape: Mapping[str, int]
+) -> tuple[str, ...]:
+  """Returns the axes along which the devices of a group differ."""
+  shape = tuple(mesh_shape.values())
+  differ = set()
+  for group in groups:
+    places = np.stack(np.unravel_index(np.asarray(group), shape), axis=-1)
+    differ.update(np.flatnonzero((places != places[0]).any(axis=0)).tolist())
+  return tuple(name for i, name in enumerate(mesh_shape) if i in differ)
+
+
+def by_axes(
+  found: Sequence[Collective],
+) -> dict[tuple[tuple[str, ...], str], tuple[int, float]]:
+  """Returns how often, and with how many bytes, by (axes, kind)."""
+  key = lambda c: (c.axes, c.kind)  # noqa: E731
+  return {
+    k: (sum(c.times for c in group), sum(c.times * c.sent for c in group))
+    for k, members in itertools.groupby(sorted(found, key=key), key)
+    for group in [list(members)]
+  }
