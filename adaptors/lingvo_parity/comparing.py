@@ -13,7 +13,7 @@ from adaptors.translate.variables import VariableMap
 # tolerance is this many times larger.
 _LATER = 10.0
 # A larger difference of weights after training is explained.
-_AMPLIFIED = 1e-3
+AMPLIFIED = 1e-3
 # Gradients below this fraction of the largest one may be noise.
 _NOISE = 1e-5
 
@@ -101,7 +101,7 @@ class Comparison:
   def may_be_rounding(self) -> bool:
     """Whether a run from rounded weights could explain a difference."""
     departing = self.departing and not self.first
-    return departing or max(self.weights.values(), default=0) > _AMPLIFIED
+    return departing or max(self.weights.values(), default=0) > AMPLIFIED
 
   def _of_verdict(self, verdict: str) -> list[Row]:
     kinds = (self.layers, self.loss, self.metrics, self.gradients, self.steps)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
@@ -200,9 +201,12 @@ def _evaluated(params, batch, weights, is_bridged) -> tuple[dict, str]:
   for device in ('tpu', 'cpu') if _has_mixtures(params) else ('cpu',):
     try:
       return _metrics(params, batch, weights, is_bridged, device), device
-    except Exception:  # Some layers cannot be built for a TPU.
+    except Exception as error:  # Some layers cannot be built for a TPU.
       if device == 'cpu':
         raise
+      logging.info(
+        'evaluated by Lingvo as on a CPU: %s', errors.one_line(error)
+      )
   raise AssertionError
 
 

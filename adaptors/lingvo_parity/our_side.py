@@ -68,7 +68,9 @@ class Sides:
     self._training = None
     with fixed_random_ops.for_bridged():
       self._side = _Side(translated, [sample] if sample else [], first)
-      if batches:
+      if batches and not step_samples and _are_alike(first, batches[0]):
+        self._training = self._side
+      elif batches:
         self._training = _Side(translated, step_samples, batches[0])
 
   def run(self, weights: Mapping[str, np.ndarray]) -> Run:
@@ -209,6 +211,11 @@ class _Side:
 
   def _in_lingvo(self, params) -> dict[str, np.ndarray]:
     return self._variables.to_lingvo(learners.by_path(params))
+
+
+def _are_alike(one: NestedMap, other: NestedMap) -> bool:
+  """Whether two batches have the same shapes."""
+  return jax.tree.map(np.shape, one) == jax.tree.map(np.shape, other)
 
 
 def _merged(tree: Mapping[str, Any], given: Mapping[str, Any]) -> dict:

@@ -95,7 +95,7 @@ def _weights(compared: Comparison) -> Iterator[str]:
     return
   most = max(found, key=found.get)
   yield f'after the last step weights differ by up to {found[most]:.2e}: {most}'
-  if compared.rounding:
+  if compared.rounding and found[most] > comparing.AMPLIFIED:
     yield (
       '  two runs here whose initial weights differ by a rounding error end'
       f' {compared.rounding[most]:.2e} apart there:'

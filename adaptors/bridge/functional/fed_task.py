@@ -161,6 +161,10 @@ def fed_input(params, feeds):
         self._bprop_onehot = batch.source_selected[0]
       return batch
 
+    def TpuDequeueBatch(self):
+      # Built for a TPU, tasks ask for a batch of its infeed.
+      return self._InputBatch()
+
   fed = FedInput.Params().Set(name='fed', file_pattern='none')
   if params is not None:
     if 'tokenizer' in params:
