@@ -92,6 +92,8 @@ def test_tokens_cached_by_beam_are_the_same(folder, tmp_path):
       f'--tfds_data_dir={folder}',
       f'--output_cache_dir={tmp_path}',
       '--min_shards=2',
+      # In this process; the default runner would be downloaded.
+      '--pipeline_options=--runner=FnApiRunner',
     ],
     check=True,
   )
