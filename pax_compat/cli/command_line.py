@@ -13,10 +13,10 @@ from pax_compat import errors
 
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
-# Libraries that log every step.
-_VERBOSE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
 # Libraries of remote folders, which log every file.
 _OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
+# Libraries that log every step.
+_VERBOSE = ('flax', 'jax', 'lingvo', 'orbax', 'tensorflow')
 
 
 def run(
