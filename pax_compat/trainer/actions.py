@@ -153,22 +153,6 @@ class Save:
     return bool(multihost_utils.broadcast_one_to_all(np.int32(late)))
 
 
-class LeaveUnsaved:
-  """Takes the place of `Save` in a run that does not save."""
-
-  def __init__(self, before: Callable[[], None]):
-    """Makes the action.
-
-    Args:
-      before: is called after the last step.
-    """
-    self._before = before
-
-  def __call__(self, context: StepContext):
-    if context.is_last_step_of_run:
-      self._before()
-
-
 class StopEarly:
   """Calls the task's early stopping function after evaluations and decodings.
 
@@ -214,6 +198,22 @@ class StopEarly:
         f'stops early after step {context.step}, because the early_stopping_fn'
         ' of the task returns True'
       )
+
+
+class LeaveUnsaved:
+  """Takes the place of `Save` in a run that does not save."""
+
+  def __init__(self, before: Callable[[], None]):
+    """Makes the action.
+
+    Args:
+      before: is called after the last step.
+    """
+    self._before = before
+
+  def __call__(self, context: StepContext):
+    if context.is_last_step_of_run:
+      self._before()
 
 
 class TakeProfile:
