@@ -13,6 +13,8 @@ from pax_compat import errors
 
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
+# Libraries of remote folders, which log every file.
+_OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
 # Libraries that log every step.
 _VERBOSE = (
   'flax',
@@ -23,8 +25,6 @@ _VERBOSE = (
   'tensorflow',
   'tensorflow_datasets',
 )
-# Libraries of remote folders, which log every file.
-_OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
 
 
 def run(

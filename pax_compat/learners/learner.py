@@ -276,10 +276,7 @@ class Learner(LearnerSettings):
       metas=weight_metas,
       gradients=pick(by_path(gradients), trained),
       row_facts=row_facts or {},
-      loss_weights={
-        group.name: self._loss_weight(group.name, loss_weight)
-        for group in groups
-      },
+      loss_weights=self._loss_weights(groups, loss_weight),
       source_factors=self._source_factors(trained),
       schedules=state.schedules or {},
     )
@@ -473,11 +470,17 @@ class Learner(LearnerSettings):
       params, {p: e.astype(weights[p].dtype) for p, e in averages.items()}
     )
 
-  def _loss_weight(self, group: str, weight: Any) -> jax.Array:
-    """Returns the weight [] of the loss of an optimizer."""
-    if isinstance(weight, Mapping):
-      weight = weight[self.other_losses.get(group, self.loss_name)]
-    return jnp.asarray(weight, jnp.float32)
+  def _loss_weights(self, groups: Sequence[ParamGroup], weight: Any) -> Arrays:
+    """Returns the weight [] of each optimizer's loss, by its name."""
+    names = {
+      g.name: self.other_losses.get(g.name, self.loss_name) for g in groups
+    }
+    return {
+      group: jnp.asarray(
+        weight[loss] if isinstance(weight, Mapping) else weight, jnp.float32
+      )
+      for group, loss in names.items()
+    }
 
   def _built(self, optimizer: Config) -> optimizers.BaseOptimizer:
     """Returns an optimizer; checks its learning rate."""

@@ -172,22 +172,6 @@ class UpdateSchedules:
     context.state = context.state.replace(opt_state=opt_state)
 
 
-class LeaveUnsaved:
-  """Takes the place of `Save` in a run that does not save."""
-
-  def __init__(self, before: Callable[[], None]):
-    """Makes the action.
-
-    Args:
-      before: is called after the last step.
-    """
-    self._before = before
-
-  def __call__(self, context: StepContext):
-    if context.is_last_step_of_run:
-      self._before()
-
-
 class StopEarly:
   """Calls the task's early stopping function after evaluations and decodings.
 
@@ -253,6 +237,22 @@ class CallModel:
     late, self._late = self._late, None
     if late is not None:
       self._function(late.step, dict(jax.device_get(late.outputs.weighted)))
+
+
+class LeaveUnsaved:
+  """Takes the place of `Save` in a run that does not save."""
+
+  def __init__(self, before: Callable[[], None]):
+    """Makes the action.
+
+    Args:
+      before: is called after the last step.
+    """
+    self._before = before
+
+  def __call__(self, context: StepContext):
+    if context.is_last_step_of_run:
+      self._before()
 
 
 class TakeProfile:

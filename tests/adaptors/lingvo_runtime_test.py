@@ -78,7 +78,7 @@ try:
 except ValueError:
   print(py_utils.IsEagerMode())
 
-car = lingvo_runtime.module('lingvo.tasks.car.ops')
+from lingvo.tasks.car import ops as car  # As a module of the user does.
 box = [[0., 0., 0., 1., 1., 1., 0.]]
 print(car.pairwise_iou3d(box, box).numpy().tolist())
 """,

@@ -45,46 +45,6 @@ def inputs(folder):
     data.close()
 
 
-def test_the_fields_are_those_of_pax():
-  train, dev = Experiment().datasets()
-  # From a dump of paxml's C4Spmd1BAdam4Replicas.
-  common = dict(
-    annotate_padding_fields=True,
-    eval_auto_pad=True,
-    shuffle=None,
-    task_feature_lengths={'targets': _SEQ_LEN},
-    try_in_mem_cache=True,
-    use_cached=False,
-  )
-  wanted = {
-    'C4Train': dict(
-      mixture_name='c4_lm_v301_gpt',
-      split_name='train2',
-      input_random_seed=9876,
-      is_training=True,
-      repeat=True,
-      drop_remainder=True,
-      reset_for_eval=False,
-    ),
-    'C4Validation': dict(
-      mixture_name='c4_lm_v301_gpt_eval_tokenized',
-      split_name='validation_tokenized_5662seqs',
-      input_random_seed=4321,
-      is_training=False,
-      repeat=False,
-      drop_remainder=False,
-      reset_for_eval=True,
-    ),
-  }
-  for config in (train, dev):
-    for field, value in {**common, **wanted[config.name]}.items():
-      assert getattr(config, field) == value, field
-    converter = config.feature_converter
-    assert converter.pack == config.is_training
-    assert converter.reverse_bos_padding and converter.labels_cross_segments
-    assert (converter.bos_id, converter.eos_id) == (0, 1)
-
-
 @pytest.mark.parametrize(
   ('percore', 'wanted'), [(32, (32, 1)), (1.5, (2, 0)), (0.25, (0, 1))]
 )
@@ -132,6 +92,8 @@ def test_tokens_cached_by_beam_are_the_same(folder, tmp_path):
       f'--tfds_data_dir={folder}',
       f'--output_cache_dir={tmp_path}',
       '--min_shards=2',
+      # In this process; the default runner would be downloaded.
+      '--pipeline_options=--runner=FnApiRunner',
     ],
     check=True,
   )

@@ -10,7 +10,7 @@ import numpy as np
 
 _VOCAB, _TIME, _ROWS, _STAGES = 24, 8, 4, 2
 
-# One or more of each kind of network; but not the MLPs, whose loss in Pax is the
+# One or more of each kind of network, but no MLPs: their loss in Pax is the
 # accuracy, which has no gradient.
 EXPERIMENTS = (
   'c4.C4Spmd1BAdam4Replicas',

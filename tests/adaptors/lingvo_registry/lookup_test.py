@@ -286,7 +286,14 @@ def test_a_checkout_is_mounted(team, tmp_path):
   folder = tmp_path / 'lingvo' / 'tasks' / 'names_task' / 'params'
   folder.mkdir(parents=True)
   (folder / 'stock.py').write_text(textwrap.dedent(WORDS))
-  options = _options(lingvo_source=str(tmp_path))
+  (team / 'names_mine.py').write_text(
+    'from lingvo.tasks.names_task.params import stock\nBASE = stock.One'
+  )
+  own = LingvoOptions(lingvo_source=str(tmp_path))
+  options = OPTIONS(import_modules=('names_mine',), own=(own,))
+  # It is mounted before modules of the user are imported.
+  experiment_sources.import_modules(options)
+  assert sys.modules['names_mine'].BASE.__name__ == 'One'
   assert 'names_task.stock.One' in lookup.names(options)
   found = lookup.find_model_params('names_task.stock.One', options)
   assert type(found).__name__ == 'One'

@@ -67,6 +67,7 @@ def test_a_report_on_several(tmp_path):
     f'--html={tmp_path / "report.html"}',
     f'--json={tmp_path / "report.json"}',
     '--model_params_override=task.train.max_steps : 7',
+    '--notrace',
   )
   assert done.returncode == 1, done.stdout + done.stderr
   assert 'Traceback' not in done.stderr

@@ -116,13 +116,13 @@ def test_every_untranslated_part_is_listed():
   issues = _issues(
     tiny_task.params(
       optimizer=optimizer('DynamicAccumulator'),
-      lr_schedule=schedule('DevBasedSchedule'),
+      lr_schedule=schedule('DevBasedSchedule', window=0),
       ema_decay=2.0,
     ).Set(task_global_step=True)
   )
   for part in (
     'train.optimizer.min_accum_weight (lingvo.core.optimizer.Dynamic',
-    'train.lr_schedule (lingvo.core.schedule.DevBasedSchedule)',
+    'train.lr_schedule.window (lingvo.core.schedule.DevBasedSchedule)',
     'train.ema_decay',
     'task.task_global_step',
   ):
