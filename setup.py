@@ -47,6 +47,11 @@ GRAIN = ['grain>=0.2.18,<0.3']
 # Runs in folders of Google Cloud Storage, gs://bucket/folder.
 GCS = ['gcsfs>=2025.3']
 
+# Runs on accelerators. With TPU, any machine compiles for TPUs, too.
+TPU = ['jax[tpu]>=0.10,<0.12']
+
+CUDA = ['jax[cuda12]>=0.10,<0.12']
+
 # A formatter's minor versions differ in what they call formatted.
 TEST = [
   'hypothesis>=6.100',
@@ -71,6 +76,8 @@ setuptools.setup(
     'seqio': SEQIO,
     'gcs': GCS,
     'grain': GRAIN,
+    'tpu': TPU,
+    'cuda': CUDA,
     'all': sorted({*LINGVO, *SEQIO, *GRAIN}),
     'test': TEST,
   },
