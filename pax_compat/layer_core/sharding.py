@@ -56,6 +56,17 @@ def partition_spec(
   return PartitionSpec(*(axes or None for axes in entries))
 
 
+def platform() -> str:
+  """Returns the platform that is traced for: `cpu`, `gpu` or `tpu`.
+
+  It is that of the current mesh, whose devices may be simulated, or else that
+  of this process's devices.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  device = None if mesh.empty else mesh.abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
 def axes_of(entry: Any) -> tuple[str, ...]:
   """Returns the mesh axes of one entry of a mapping."""
   if entry is None or entry == -1:

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pax_compat.layer_core import sharding
+
 
 def either(
   condition: jax.Array | bool,
@@ -30,7 +32,7 @@ def either(
     if not jax.tree.leaves(made):
       return made
     other = functools.partial(_zeros, made)
-  if jax.default_backend() == 'cpu':
+  if sharding.platform() == 'cpu':
     return jax.lax.cond(condition, one, other)
   return select(condition, one(), other())
 
@@ -51,7 +53,7 @@ def after(norms: dict[str, jax.Array], arrays: Any) -> Any:
     norms: each [].
     arrays: a tree of arrays.
   """
-  if not norms or jax.default_backend() != 'cpu':
+  if not norms or sharding.platform() != 'cpu':
     return arrays
   # Never true, which the compiler does not know.
   is_negative = sum(norms.values()) < 0

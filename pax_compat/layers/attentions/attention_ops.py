@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pax_compat.layer_core import flop_scopes
+from pax_compat.layer_core import flop_scopes, sharding
 
 # Minimum number of targets of a block, and maximum number of blocks.
 _BLOCK_SIZE = 64
@@ -85,7 +85,7 @@ def dot_product_attention(
     and options.dropout is None
     and query.dtype == key.dtype == value.dtype
   )
-  plain = jax.default_backend() == 'cpu' or flop_scopes.is_counting()
+  plain = sharding.platform() == 'cpu' or flop_scopes.is_counting()
   if not fused or plain:
     return attend(inputs, options)
   kernel = 'xla'

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from pax_compat import errors
+from pax_compat.layer_core import sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ def best_chunk_size(logits_shape: Sequence[int], num_devices: int = 1) -> int:
     logits_shape: [..., T, V], global shape.
     num_devices: number of devices over which the logits are split.
   """
-  limits = _CPU if jax.default_backend() == 'cpu' else _ACCELERATOR
+  limits = _CPU if sharding.platform() == 'cpu' else _ACCELERATOR
   *batch, length, num_classes = logits_shape
   rows = math.prod(batch) / num_devices
   if not batch or rows * length * num_classes <= 2 * limits.logits:
