@@ -288,6 +288,7 @@ def configure_gpt3_task(cls: 'C4SpmdAdam', task_p: Config) -> Config:
 class _C4Settings:
   """Settings of a model on C4; mixed into a base class of this module."""
 
+  PERCORE_BATCH_SIZE: float  # Of `C4UnsupervisedDataset`.
   NUM_LAYERS = 24
   NUM_HEADS = 32
   MODEL_DIMS = 2048

@@ -228,3 +228,27 @@ def test_experts_learn_as_on_one_device():
   for alone, split in zip(one, eight, strict=True):
     for name in ('loss', 'aux_loss', 'learning/raw_grad_norm'):
       np.testing.assert_allclose(split[name], alone[name], rtol=1e-5)
+
+
+def test_a_pipeline_streams_over_its_stages():
+  """Each device holds the microbatches of its stage only."""
+  x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+  config = layers.LayerwiseShardablePipelined.config(
+    num_stages=4,
+    num_microbatches=8,
+    stream_io=True,
+    single_stage_body=layers.Linear.config(input_dims=4, output_dims=4),
+  )
+  layer = config.clone().Instantiate()
+  variables = base_layer.unbox(layer.init(jax.random.key(0), x))
+  want = layer.apply(variables, x)
+  config.weight_split_dims_mapping.stages = ['stage']
+  mesh = _mesh((4, 2), ('stage', 'data'))
+  sharding = NamedSharding(mesh, P(('stage', 'data')))
+  with jax.set_mesh(mesh):
+    apply = jax.jit(config.Instantiate().apply)
+    given = jax.device_put(x, sharding)
+    compiled = apply.lower(variables, given).compile()
+    y = compiled(variables, given)
+  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+  assert 'collective-permute' in compiled.as_text()

@@ -43,6 +43,14 @@ def _task_params(experiment, **train):
   return params
 
 
+def test_attributes_of_the_registered_class(experiment):
+  del experiment  # Lingvo is loaded.
+  options = experiment_sources.SourceOptions(attributes=('NUM_LAYERS=3',))
+  changed = experiment_sources.find(_NAME, options)
+  stack = changed.task().model.lm_tpl.stacked_transformer_tpl
+  assert stack.num_layers == 3
+
+
 def test_loss_metrics_and_gradients_of_the_first_batch(experiment, batches):
   params = _task_params(experiment)
   trained = lingvo_training.train(params, batches[:1])

@@ -276,15 +276,18 @@ def test_tensors_are_split_one_by_one():
     a_blv=['data', None, 'mdl'],
   )
   split = _weights(config, IDS, PADDINGS)
-  assert split == _under(
-    'transformer/x_layers_0',
-    {
-      'ff_layer/ffn_layer1/linear/w': [None, 'mdl'],
-      'ff_layer/ffn_layer1/bias/b': ['mdl'],
-      'ff_layer/ffn_layer2/linear/w': ['mdl', None],
-      'ff_layer/ffn_layer2/bias/b': [None],
-    },
-  )
+  assert split == {
+    **_under(
+      'transformer/x_layers_0',
+      {
+        'ff_layer/ffn_layer1/linear/w': [None, 'mdl'],
+        'ff_layer/ffn_layer1/bias/b': ['mdl'],
+        'ff_layer/ffn_layer2/linear/w': ['mdl', None],
+        'ff_layer/ffn_layer2/bias/b': [None],
+      },
+    ),
+    'softmax/logits_ffn/bias/b': ['mdl'],  # As the logits.
+  }
   assert _activations(config) == {((B, L, V), ('data', None, 'mdl'))}
 
 
