@@ -49,6 +49,7 @@ GCS = ['gcsfs>=2025.3']
 
 # A formatter's minor versions differ in what they call formatted.
 TEST = [
+  *GCS,
   'hypothesis>=6.100',
   'pytest>=9',
   'pytest-xdist>=3.6',
