@@ -54,6 +54,7 @@ CUDA = ['jax[cuda12]>=0.10,<0.12']
 
 # A formatter's minor versions differ in what they call formatted.
 TEST = [
+  *GCS,
   'hypothesis>=6.100',
   'pytest>=9',
   'pytest-xdist>=3.6',

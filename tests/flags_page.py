@@ -17,12 +17,13 @@ PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'flags.md'
 _ELSEWHERE = (
   'exp',
   'job_log_dir',
-  'tfds_data_dir',
   'multiprocess_gpu',
   'server_addr',
   'num_hosts',
   'host_idx',
 )
+# An option of experiments that read SeqIO tasks, which need an extra.
+_TFDS = 'Folder of TFDS datasets, for experiments that read SeqIO tasks.'
 _HEAD = """# Flags
 
 What becomes of each flag of Pax's `main.py`. `python -m pax_compat.main --help`
@@ -60,8 +61,8 @@ def text() -> str:
 
 
 def _elsewhere() -> list[tuple[str, str]]:
-  defined = flags.FLAGS
-  return [(n, defined[n].help) for n in _ELSEWHERE if n in defined]
+  rows = [(name, flags.FLAGS[name].help) for name in _ELSEWHERE]
+  return [*rows, ('tfds_data_dir', _TFDS)]
 
 
 def _sentence(text: str) -> str:

@@ -43,6 +43,26 @@ def run(
     is_bridged: whether the translation is bridged: then classes of sampled
       softmaxes are fixed too.
   """
+  try:
+    return _run(params, first, batches, weights, is_bridged, False)
+  except errors.UserError:
+    raise
+  except Exception as error:
+    # Some layers need to know the shapes of their inputs, such as StarNet.
+    if any(_shapes(batch) != _shapes(first) for batch in batches):
+      raise
+    logging.info('with static shapes, because: %s', errors.one_line(error))
+    try:
+      return _run(params, first, batches, weights, is_bridged, True)
+    except Exception:
+      raise error from None
+
+
+def _shapes(batch: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+  return {path: x.shape for path, x in batch.items()}
+
+
+def _run(params, first, batches, weights, is_bridged, static_shapes) -> Run:
   tf = lingvo_runtime.module('lingvo.compat')
   recorder = lingvo_layers.Recorder()
   drawn = collections.Counter()
@@ -54,11 +74,19 @@ def run(
       # From here on: initial weights are random.
       stack.enter_context(_fixed_numbers(is_bridged, drawn))
 
-    made = stack.enter_context(fed_task.build(params, first, prepare=prepare))
+    made = stack.enter_context(
+      fed_task.build(
+        params, first, static_shapes=static_shapes, prepare=prepare
+      )
+    )
     done = _trained(made, recorder, first, batches, weights)
   done.fixed = dict(drawn)
   done.metrics, done.eval_device = _evaluated(
-    params, first, done.weights, is_bridged
+    params,
+    first,
+    done.weights,
+    is_bridged=is_bridged,
+    static_shapes=static_shapes,
   )
   return done
 
@@ -189,7 +217,7 @@ def _sampling(graph) -> list[Any]:
   return [op.outputs[i] for op in ops for i in (0, 2)]
 
 
-def _evaluated(params, batch, weights, is_bridged) -> tuple[dict, str]:
+def _evaluated(params, batch, weights, **options) -> tuple[dict, str]:
   """Returns the metrics of a batch at evaluation, by name, and the device.
 
   Mixtures of experts of GShard are evaluated as on a TPU, as here: there
@@ -200,7 +228,7 @@ def _evaluated(params, batch, weights, is_bridged) -> tuple[dict, str]:
   params.eval.samples_per_summary = params.eval.samples_per_summary or 1
   for device in ('tpu', 'cpu') if _has_mixtures(params) else ('cpu',):
     try:
-      return _metrics(params, batch, weights, is_bridged, device), device
+      return _metrics(params, batch, weights, device, **options), device
     except Exception as error:  # Some layers cannot be built for a TPU.
       if device == 'cpu':
         raise
@@ -210,7 +238,9 @@ def _evaluated(params, batch, weights, is_bridged) -> tuple[dict, str]:
   raise AssertionError
 
 
-def _metrics(params, batch, weights, is_bridged, xla_device) -> dict:
+def _metrics(
+  params, batch, weights, xla_device, *, is_bridged, static_shapes
+) -> dict:
   tf = lingvo_runtime.module('lingvo.compat')
   with contextlib.ExitStack() as stack:
 
@@ -220,7 +250,12 @@ def _metrics(params, batch, weights, is_bridged, xla_device) -> dict:
 
     made = stack.enter_context(
       fed_task.build(
-        params, batch, do_eval=True, xla_device=xla_device, prepare=prepare
+        params,
+        batch,
+        do_eval=True,
+        static_shapes=static_shapes,
+        xla_device=xla_device,
+        prepare=prepare,
       )
     )
     made.start()

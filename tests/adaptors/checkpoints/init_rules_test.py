@@ -9,6 +9,7 @@ from adaptors.bridge.functional import fed_task
 from adaptors.checkpoints import init_rules, task_metadata
 from pax_compat import base_layer, errors, learners
 from tests.adaptors import native_library
+from tests.adaptors.experiments import lingvo_experiment_test
 from tests.adaptors.lingvo_checkpoint import lingvo_runs
 from tests.adaptors.translate import parity, tiny_task
 
@@ -110,6 +111,25 @@ def test_everything_is_loaded(old, tmp_path):
     init_from_checkpoint_override=str(old / 'ckpt-00000002'),
   )
   assert _check(params, tiny_task.batches()[2:], tmp_path) == 2
+
+
+def test_an_experiment_starts_with_them(old):
+  """The path is overridden, as on the command line."""
+
+  def change(task):
+    task.train.Set(
+      init_from_checkpoint_rules={'nowhere': ([('tiny/(.*)', 'old/%s')], [])}
+    )
+
+  made = lingvo_experiment_test._experiment(
+    lingvo_experiment_test._model_params(task=change),
+    model_params_override=f'task.train.init_from_checkpoint_override : {old}',
+  )
+  start = made.start()
+  assert start.step == 0
+  assert f'of {old}/ckpt-00000002' in str(start)
+  plain = lingvo_experiment_test._model_params()
+  assert lingvo_experiment_test._experiment(plain).start() is None
 
 
 @pytest.mark.parametrize(

@@ -42,25 +42,25 @@ EXPECTED = {
   'several_optimizers': _of('bridged'),
   'accumulated_gradients': _of('bridged'),
   'adam_of_a_table': _of('bridged'),
-  'momentum_of_a_table': _of('refused', 'sparse', 'not translated'),
+  'momentum_of_a_table': _of('bridged'),
   'own_optimizer': _of('refused', 'Carefully', 'overrides Apply'),
-  'own_update_rule': _of('refused', 'Signed', 'overrides Apply'),
+  'own_update_rule': _of('bridged'),
   # Schedules.
   'ramp_and_cosine': _of('bridged'),
   'pieces': _of('bridged'),
   'the_lower_of_two': _of('bridged'),
   'a_cycle': _of('bridged'),
-  'own_schedule': _of('refused', 'Sawtooth', 'no translator', quick=True),
-  'schedule_by_the_dev_set': _of('refused', 'DevBasedSchedule'),
+  'own_schedule': _of('bridged', quick=True),
+  'schedule_by_the_dev_set': _of('bridged'),
   # Learners.
   'two_learners': _of('bridged'),
   'frozen_layer': _of('bridged'),
   'clipped_norm': _of('bridged'),
   'l2': _of('bridged'),
-  'l1_and_l2': _of('refused', 'l1_regularizer_weight'),
+  'l1_and_l2': _of('bridged'),
   'averages': _of('bridged'),
   'averages_with_batch_norm': _of('bridged'),
-  'losses_of_two_learners': _of('refused', 'loss_name'),
+  'losses_of_two_learners': _of('bridged'),
   # Cells and layers.
   'own_cell': _of('bridged'),
   'gru': _of('bridged'),
@@ -69,17 +69,17 @@ EXPECTED = {
   'own_layer': _of('bridged', quick=True),
   'counting_layer': _of('bridged'),
   'noisy_layer': _of('bridged'),
-  'looping_layer': _of('bridged', crashes='XLA wants a bound of the loop'),
+  'looping_layer': _of('bridged'),
   'unknown_activation': _of('refused', 'activations.IsSupported'),
   # Tasks and metrics.
   'strings': _of('refused', 'strings', quick=True),
   'own_tower': _of('bridged'),
-  'own_backward_pass': _of('refused', 'overrides BProp', 'expected'),
+  'own_backward_pass': _of('bridged'),
   'updates_after_the_step': _of(
     'bridged', 'gets its value before the step', differs=('kept',)
   ),
   'own_metrics': _of('bridged'),
-  'results_on_the_host': _of('bridged', 'ProcessFPropResults'),
+  'results_on_the_host': _of('bridged'),
   'own_model_class': _of('refused', 'OwnModel', 'expected an unchanged'),
   # Native models.
   'small_transformer': _of('native'),
@@ -92,5 +92,5 @@ EXPECTED = {
   'endless_evaluation': _of('bridged', 'it never ends', quick=True),
   # Several tasks.
   'two_tasks': _of('native'),
-  'tasks_of_ones_own': _of('refused', 'no translator'),
+  'tasks_of_ones_own': _of('mixed'),
 }

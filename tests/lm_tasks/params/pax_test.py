@@ -13,6 +13,7 @@ import pytest
 from lm_tasks.params import c4, c4_multislice, lm_cloud
 from pax_compat import errors, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
+from pax_compat.experiments import class_attributes
 from tests.pax import fields, numbers, recorded, tiny, variables
 
 _MODULES = {'lm_cloud': lm_cloud, 'c4': c4, 'c4_multislice': c4_multislice}
@@ -144,6 +145,12 @@ def _of_folder(path: pathlib.Path):
   attributes = json.loads(path.with_suffix('.json').read_text())
   attributes['FPROP_DTYPE'] = jnp.dtype(attributes['FPROP_DTYPE']).type
   return attributes, *recorded.of_file(path)
+
+
+def test_batches_may_be_fractions():
+  for cls in (c4.C4Spmd1BAdam4Replicas, lm_cloud.LmCloudSpmd2B):
+    changed = class_attributes.changed(cls(), ['PERCORE_BATCH_SIZE=0.5'])
+    assert changed.PERCORE_BATCH_SIZE == 0.5
 
 
 def test_a_run_ends_at_the_target():
