@@ -30,6 +30,8 @@ LATE_IMPORTS = {
 # At the root of a package lie its public names and its gate.
 MAX_MODULES = {'pax_compat': 15, 'adaptors': 7}
 LEGACY = 'lm_tasks/lingvo_params/'
+# Only SeqIO's own programs import it: it registers tasks.
+FOR_SEQIO = 'lm_tasks/c4_tasks.py'
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 TEXT_SUFFIXES = ('.py', '.md', '.txt', '.toml', '.json', '.cfg', '.yaml', '')
@@ -189,7 +191,7 @@ def test_importing_leaves_tensorflow_out(package, heavy):
   names = [
     source_tree.module_name(path)
     for path in source_tree.python_files(package)
-    if not path.startswith(LEGACY)
+    if not path.startswith(LEGACY) and path != FOR_SEQIO
   ]
   done = subprocess.run(
     [sys.executable, '-c', SNIPPET, heavy, *names],

@@ -10,7 +10,7 @@ import pathlib
 from absl import flags
 
 from pax_compat import main
-from pax_compat.cli import experiment_flags, pax_flags
+from pax_compat.cli import pax_flags
 
 PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'flags.md'
 # Pax's flags that are defined in other modules than `pax_flags`.
@@ -44,7 +44,6 @@ variables (`XLA_FLAGS`, `LIBTPU_INIT_ARGS`, `JAX_*`) reach JAX as they are.
 
 def text() -> str:
   """Returns the content of the page."""
-  experiment_flags.define_of_sources()
   tables = [_table('Defined for experiments, folders and hosts', _elsewhere())]
   for verdict, title in (
     (pax_flags.Verdict.EFFECT, 'With an effect'),

@@ -257,8 +257,7 @@ class Learner(LearnerSettings):
       gradients: a tree like `params`.
       weight_metas: metadata of each weight, by path.
       row_facts: row statistics of the gradients of looked-up tables, by path.
-      loss_weight: [], the weight of the batch's loss, which some optimizers
-        use; with several losses by their names.
+      loss_weight: [], the weight of the batch's loss; of several, by name.
       with_norms: [], bool, whether the norms that only report are computed.
       other_norms: returns more norms [] of the old weights, by name.
 

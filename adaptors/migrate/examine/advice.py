@@ -1,6 +1,7 @@
 """Advice on how to make a task native."""
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -92,7 +93,7 @@ def _about(alike: list[Issue], task: type) -> str:
     return '' if registry.find(task) is None else f'{issue}'
   if registry.UNKNOWN == issue.message and registry.find(task) is None:
     return ''
-  if 'translates(' in issue.message:
+  if re.search(r'\btranslates(_part)?\(', issue.message):
     return f'{issue.class_path}: {issue.message}'
   return (
     f'{issue.class_path}: {issue.message}; remove it, or translate it with'

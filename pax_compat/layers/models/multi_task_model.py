@@ -61,7 +61,8 @@ class MultiTaskModel(base_model.BaseModel):
   def compute_predictions(self, input_batch: NestedMap) -> Any:
     if len(input_batch) != 1 and not self.is_initializing():
       raise errors.UserError(
-        f'a batch of a MultiTaskModel has {", ".join(input_batch) or "no task"}'
+        'a batch of a MultiTaskModel has'
+        f' {", ".join(sorted(input_batch)) or "no task"}'
         '; expected one task'
       )
     predictions = {

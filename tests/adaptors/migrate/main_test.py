@@ -73,8 +73,8 @@ def test_a_report_on_several(tmp_path):
   assert 'Traceback' not in done.stderr
   lines = done.stdout.splitlines()
   assert lines[0] == f'1/3 {_MODULE}.OddValue: impossible'
-  rows = [line.split()[:2] for line in lines[4:7]]
-  assert rows == [
+  rows = [x.split()[:2] for x in lines[4:] if x.startswith(_MODULE)]
+  assert rows[:3] == [
     [f'{_MODULE}.OddValue', 'impossible'],
     [f'{_MODULE}.OwnLayer', 'bridged'],
     [f'{_MODULE}.OwnTask', 'bridged'],

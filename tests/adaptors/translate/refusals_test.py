@@ -65,7 +65,10 @@ REASONS = {
       'task.train.optimizer',
       f'{MODULE}.OwnOptimizer',
       'it is not its parent lingvo.core.optimizer.Adam, since it overrides'
-      ' Apply',
+      ' Apply; write a function with'
+      f" @registry.translates('{MODULE}.OwnOptimizer') (of adaptors.translate)"
+      ' that returns the config of an equivalent optimizer, in a module of'
+      ' --import_modules',
     ),
   ],
   'OwnNetwork': [

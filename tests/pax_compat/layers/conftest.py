@@ -30,18 +30,16 @@ def _in_one_program(method):
     leaves, structure = jax.tree.flatten((args, kwargs))
     if any(isinstance(x, partial_eval.DynamicJaxprTracer) for x in leaves):
       return method(self, *args, **kwargs)  # Within a program.
-    is_array = [isinstance(x, jax.Array | np.ndarray) for x in leaves]
+    # An array that is given twice is one input, as a layer may compare them.
+    arrays = {
+      str(id(x)): x for x in leaves if isinstance(x, jax.Array | np.ndarray)
+    }
 
     def run(arrays):
-      arrays = iter(arrays)
-      merged = [
-        next(arrays) if traced else leaf
-        for leaf, traced in zip(leaves, is_array, strict=True)
-      ]
+      merged = [arrays.get(str(id(leaf)), leaf) for leaf in leaves]
       args, kwargs = jax.tree.unflatten(structure, merged)
       return method(self, *args, **kwargs)
 
-    arrays = [x for x, traced in zip(leaves, is_array, strict=True) if traced]
     try:
       return jax.jit(run)(arrays)
     except jax.errors.JAXTypeError:  # A value is needed while tracing.

@@ -55,7 +55,7 @@ def test_a_batch_is_of_one_task(task):
 def test_mistakes():
   model = _model()
   variables = _variables(model)
-  with pytest.raises(errors.UserError, match='has short, long; expected one'):
+  with pytest.raises(errors.UserError, match='has long, short; expected one'):
     model.apply(variables, NestedMap({t: points(2, 1) for t in DIMS}))
   with pytest.raises(errors.UserError, match="task 'shrot'.*mean: short"):
     model.apply(variables, NestedMap(shrot=points(2, 1)))
