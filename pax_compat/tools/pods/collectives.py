@@ -62,19 +62,38 @@ def of(
 def _of(program, mesh_shape) -> Iterator[Collective]:
   for _, operation, times in program.executed():
     kind = operation.kind.removesuffix('-start')
-    if kind not in _KINDS or operation.kind == f'{kind}-done':
+    if kind in _KINDS:
+      payload = _payload(operation)
+    elif inner := _within(program, operation):
+      # TPUs have a fusion of an all-reduce and a slice of its result.
+      is_part = operation.num_bytes < inner.num_bytes
+      kind = 'reduce-scatter' if is_part else inner.kind
+      payload, operation = operation.num_bytes, inner
+    else:
       continue
     groups = _groups(operation.attributes, mesh_shape)
     devices = max(map(len, groups))
-    if devices == 1:
-      continue
-    yield Collective(
-      kind=kind,
-      axes=_axes(groups, mesh_shape),
-      devices=devices,
-      sent=_sent(kind, _payload(operation), devices),
-      times=times,
-    )
+    if devices > 1:
+      yield Collective(
+        kind=kind,
+        axes=_axes(groups, mesh_shape),
+        devices=devices,
+        sent=_sent(kind, payload, devices),
+        times=times,
+      )
+
+
+def _within(
+  program: hlo_text.Program, operation: hlo_text.Operation
+) -> hlo_text.Operation | None:
+  """Returns the collective within a fusion, if there is one."""
+  if operation.kind != 'fusion':
+    return None
+  for name in program.called(operation):
+    for one in program.computations[name].values():
+      if one.kind in _KINDS:
+        return one
+  return None
 
 
 def _payload(operation: hlo_text.Operation) -> int:

@@ -35,20 +35,22 @@ def test_collectives_name_axes_and_bytes(program):
   assert [(c.kind, c.axes, c.devices, c.sent, c.times) for c in found] == [
     ('all-gather', ('mdl',), 4, 64 * 3 / 4, 8),
     ('all-reduce', ('data',), 2, 16, 8),
+    ('reduce-scatter', ('mdl',), 4, 48, 8),
     ('collective-permute', ('data',), 2, 128, 1),
   ]
   assert collectives.by_axes(found) == {
     (('data',), 'all-reduce'): (8, 128),
     (('data',), 'collective-permute'): (1, 128),
     (('mdl',), 'all-gather'): (8, 384),
+    (('mdl',), 'reduce-scatter'): (8, 384),
   }
 
 
 def test_slices_count_instead_of_the_arrays_that_they_are_of(program):
   # Each time: a slice is read and written (and a counter read), gathered to
-  # memory on the chip, reduced, and written into its array.
+  # memory on the chip, reduced twice, and written into its array.
   index, row = 4, 16
-  each = (row + index + row) + row + 2 * row + (2 * row + row + index)
+  each = (row + index + row) + row + 2 * row + row + (2 * row + row + index)
   assert memory_traffic.of(program) == 8 * each + 2 * 128
 
 
