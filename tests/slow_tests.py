@@ -1,9 +1,11 @@
 """Chooses which tests are slow, and reads the list of them, slow_tests.txt.
 
-The list is written anew from a report of a run of all tests:
+The list is updated from a report of a run:
 
-    pytest -n 2 -m '' --junitxml=report.xml
+    pytest -n 2 --junitxml=report.xml
     python -m tests.slow_tests report.xml
+
+Tests in the list that the report lacks stay; with `-m ''` it has all tests.
 
 A test is slow if it takes seconds. Of a test with several cases, the fastest
 one decides, and other cases are slow if they take a good part of a second.
@@ -19,7 +21,7 @@ from xml.etree import ElementTree
 LIST = pathlib.Path(__file__).with_suffix('.txt')
 
 # Seconds from which on a test is slow.
-LIMIT = 3
+LIMIT = 1.5
 # The same for a case of a test that has a faster case.
 CASE_LIMIT = 0.25
 
@@ -76,7 +78,8 @@ def _seconds(report: Iterable[ElementTree.Element]) -> dict[str, float]:
 
 def main(path: str) -> None:
   report = ElementTree.parse(path).getroot()
-  slow = choose(_seconds(report.iter('testcase')))
+  seconds = _seconds(report.iter('testcase'))
+  slow = sorted({*choose(seconds), *(listed() - seconds.keys())})
   LIST.write_text(''.join(f'{test}\n' for test in slow))
   print(f'{LIST.name}: {len(slow)} tests')
 
