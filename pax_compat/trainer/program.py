@@ -352,7 +352,7 @@ class TaskProgram:
     stacked = {p: len(self.weight_metas[p].repeat_prefix) for p in weights}
     squares = gradient_norms.squares(weights, stacked)
     return {
-      f'vars/{path}': jnp.sqrt(jnp.sum(squares[path]) / max(w.size, 1))
+      f'vars/{path}': jnp.sqrt(jnp.sum(squares[path]) / float(max(w.size, 1)))
       for path, w in weights.items()
     }
 

@@ -1,10 +1,12 @@
 """Tests of `--check`: the size of an experiment without its devices."""
 
+import jax
 import pytest
 
 from lm_tasks.params import lm_cloud
 from pax_compat.experiments import resolved
-from pax_compat.tools import experiment_check
+from pax_compat.tools import batch_shapes, experiment_check
+from pax_compat.trainer import partitioning, program
 from tests.pax_compat import trainer_runs
 
 _CLOUD = 'tasks.lm.params.lm_cloud.'
@@ -67,3 +69,27 @@ def test_nothing_is_warned_about_one_device():
   assert found.warnings == ()
   assert found.sizes.optimizer_bytes > found.sizes.weight_bytes
   assert 'warning' not in found.text()
+
+
+class Large(lm_cloud.LmCloudSpmdTest):
+  """Its stacked weights have more elements than an int32 can count."""
+
+  NUM_LAYERS = 64
+  MODEL_DIMS = 4096
+  HIDDEN_DIMS = 16384
+
+
+def test_a_step_of_weights_with_billions_of_elements_can_be_traced():
+  experiment = resolved.resolve(Large(), name='large')
+  task = experiment.task.Instantiate()
+  batch, _ = batch_shapes.of(experiment)
+  made = program.create(
+    task,
+    partitioning.create_mesh(
+      task.model.ici_mesh_shape, task.model.mesh_axis_names
+    ),
+    batch,
+  )
+  leaves = jax.tree.leaves(made.abstract_state.mdl_vars)
+  assert max(x.size for x in leaves) > 2**31
+  made.trace_train_step(batch)
