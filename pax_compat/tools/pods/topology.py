@@ -132,6 +132,7 @@ def create(name: str, num_slices: int = 1) -> Topology:
 def _no_machine(chip: Chip) -> Iterator[None]:
   """Within it, libtpu does not look for TPUs of this machine."""
   wanted = {
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # Without a TPU there is no conflict.
     'TPU_ACCELERATOR_TYPE': chip.accelerator_type,
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',
