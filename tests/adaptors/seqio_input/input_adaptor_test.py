@@ -48,7 +48,7 @@ def test_evaluation_has_each_example_once(count, batch_size, hosts):
 
 
 def test_the_default_name_is_the_task_and_split():
-  config = testing.eval_config('some', batch_size=2)
+  config = testing.eval_config('ten', batch_size=2)
   del config.name
   assert config.Instantiate().name == f'{config.mixture_name}_validation'
   config.mixture_name = 'wmt/de en:v1'
