@@ -21,7 +21,7 @@ from pax_compat.cli import (
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
-from pax_compat.runs import job_dir
+from pax_compat.runs import job_dir, versions
 
 for _module in (experiment_flags, process_flags, run_flags, pax_flags):
   flags.adopt_module_key_flags(_module)
@@ -39,6 +39,9 @@ _LIST = flags.DEFINE_bool(
   False,
   'Print the names of all experiments, or of those that match the patterns'
   ' given as arguments, such as --list "lm.*".',
+)
+_VERSION = flags.DEFINE_bool(
+  'version', False, 'Print the versions of this package and its libraries.'
 )
 _SET = flags.DEFINE_multi_string(
   'set',
@@ -114,7 +117,7 @@ def _train(may_start_again: bool):
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())
   for note in pax_flags.notes():
-    _print_line(note)
+    command_line.print_line(note)
   from pax_compat.processes import process_failures, same_start
   from pax_compat.trainer import loop, run, run_options
 
@@ -129,10 +132,10 @@ def _train(may_start_again: bool):
         experiment,
         job_log_dir=_JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
-        print_line=_print_line,
+        print_line=command_line.print_line,
       )
   except loop.Stopped as e:
-    _print_line(str(e))
+    command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
 
 
@@ -186,8 +189,10 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   return resolve
 
 
-def _print_line(line: str):
-  print(line, flush=True)
+def _print_versions():
+  print(f'{versions.NAME} {versions.of_package()}')
+  for name, version in versions.of_libraries().items():
+    print(f'  {name} {version}')
 
 
 def main(argv: list[str], *, may_start_again: bool = False):
@@ -198,6 +203,9 @@ def main(argv: list[str], *, may_start_again: bool = False):
     may_start_again: whether this process may run its command again in place,
       with huge pages (see `huge_pages`).
   """
+  if _VERSION.value:
+    _print_versions()
+    return
   if _LIST.value:
     _list_names(argv[1:])
     return

@@ -97,6 +97,7 @@ def train(
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
+    writer.write_text(start, 'train', 'config', run_folder.markdown(configs))
     run = loop.Run(
       program=task_program,
       data=data,
