@@ -65,6 +65,8 @@ AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
 SUMMARIES = 'summaries'  # Values for the summary writer.
 DECODE_CACHE = 'decoder_cache'  # State between decoding steps, such as keys.
 ROW_PROBES = 'row_probes'  # See `layer_core.row_gradients`.
+# Suffix of collections with values before a step; see `BaseModel.after_update`.
+BEFORE_STEP = '_before_step'
 
 # The PRNG stream of dropout and the like. Initializers use the stream `params`.
 RANDOM = 'random'

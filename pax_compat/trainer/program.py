@@ -15,7 +15,12 @@ from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat.input_core import example_rows
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import partitioning, step_outputs, variational_noise
+from pax_compat.trainer import (
+  partitioning,
+  step_outputs,
+  updates_after,
+  variational_noise,
+)
 from pax_compat.trainer.step_outputs import DecodeOutputs, StepOutputs
 
 # Numbers that are folded into the random key of a step, one for each use.
@@ -198,12 +203,10 @@ class TaskProgram:
     probes = self._zero_probes()
     learner = self.learner.of(batch)
     others = learner.losses_of(self.weight_metas)
+    layers_key = jax.random.fold_in(key, _FOR_LAYERS)
+    named = sorted(set(others.values()))
     loss_fn = functools.partial(
-      self._losses,
-      sorted(set(others.values())),
-      state.mdl_vars,
-      batch,
-      jax.random.fold_in(key, _FOR_LAYERS),
+      self._losses, named, state.mdl_vars, batch, layers_key
     )
     with _traced_on(self.mesh):
       (gradients, row_facts), (outputs, updated, non_scalar) = _gradients(
@@ -226,6 +229,13 @@ class TaskProgram:
           non_scalar, with_summaries
         ),
         has_summaries=jnp.asarray(with_summaries),
+      )
+      updated = updates_after.update(
+        self.model,
+        state.mdl_vars,
+        {**updated, base_layer.PARAMS: new_params},
+        batch,
+        layers_key,
       )
     before = {name: state.mdl_vars[name] for name in updated}
     mdl_vars = {
