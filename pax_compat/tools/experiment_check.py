@@ -19,8 +19,8 @@ from jax.extend import backend
 from pax_compat import errors, learners
 from pax_compat.layer_core import sharding as sharding_lib
 from pax_compat.nested_map import NestedMap
-from pax_compat.tools import batch_shapes
 from pax_compat.trainer import model_flops, partitioning, program
+from pax_compat.trainer.feeding import batch_shapes
 from pax_compat.trainer.reporting import start_lines
 
 _SIMULATION = re.compile(r'--xla_force_host_platform_device_count=\d+')
