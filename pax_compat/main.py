@@ -15,6 +15,7 @@ from pax_compat import errors, experiment_sources
 from pax_compat.cli import (
   command_line,
   experiment_flags,
+  guard_flags,
   huge_pages,
   pax_flags,
   process_flags,
@@ -23,7 +24,13 @@ from pax_compat.cli import (
 from pax_compat.experiments import experiment_overrides, resolved
 from pax_compat.runs import job_dir, versions
 
-for _module in (experiment_flags, process_flags, run_flags, pax_flags):
+for _module in (
+  experiment_flags,
+  process_flags,
+  run_flags,
+  guard_flags,
+  pax_flags,
+):
   flags.adopt_module_key_flags(_module)
 
 _JOB_LOG_DIR = flags.DEFINE_string(

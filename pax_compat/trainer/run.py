@@ -15,15 +15,18 @@ from pax_compat.metrics import metric_writers
 from pax_compat.runs import job_dir, mirror
 from pax_compat.trainer import (
   actions,
+  early_checks,
   loop,
   partitioning,
   program,
   run_options,
+  saving,
 )
 from pax_compat.trainer.feeding import (
   dataset_inputs,
   first_batch,
   input_position,
+  prefetching,
 )
 from pax_compat.trainer.reporting import run_folder, start_lines
 
@@ -64,6 +67,7 @@ def train(
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
+    stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
@@ -89,6 +93,7 @@ def train(
     )
     partitioning.check_batch(first.example, sharding)
     task_program = program.create(task, mesh, first.example)
+    early_checks.check(task_program, data)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
@@ -109,7 +114,12 @@ def train(
       options=options,
       print_line=print_line,
     )
-    loop.Trainer(run).run(state, start=start, evaluations_pending=pending)
+    loop.Trainer(run).run(
+      state,
+      start=start,
+      evaluations_pending=pending,
+      measured=extra and extra.get(saving.MEASURED),
+    )
 
 
 def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
