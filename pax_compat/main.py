@@ -4,6 +4,7 @@
 `--exp=NAME --check` the size of one, without data and weights.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import sys
@@ -17,6 +18,7 @@ from pax_compat.cli import (
   huge_pages,
   pax_flags,
   process_flags,
+  recorded_options,
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
@@ -122,6 +124,9 @@ def _train(may_start_again: bool):
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
       experiment = _resolved(experiment, name, settings)
+      experiment = dataclasses.replace(
+        experiment, dumps={**experiment.dumps, **_record(name, settings)}
+      )
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
@@ -176,6 +181,17 @@ def _resolved(experiment, name: str, settings: list[str]):
       skip_bad_records=experiment_flags.skip_bad_records(),
     )
   )
+
+
+def _record(name: str, settings: list[str]) -> dict[str, str]:
+  """Returns the file that has what selected the experiment."""
+  record = recorded_options.Recorded(
+    name=name,
+    options=experiment_flags.options(),
+    settings=tuple(settings),
+    skip_bad_records=experiment_flags.skip_bad_records(),
+  )
+  return {recorded_options.FILE: record.to_json()}
 
 
 def _print_line(line: str):
