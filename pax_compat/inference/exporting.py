@@ -36,9 +36,7 @@ FUNCTION, WEIGHTS, METADATA = (
 # Errors of code that needs a number where there is a symbol.
 _NEEDS_ROWS = (
   jax.errors.ConcretizationTypeError,
-  jax.export.InconclusiveDimensionOperation
-  if hasattr(jax.export, 'InconclusiveDimensionOperation')
-  else jax.errors.ConcretizationTypeError,
+  jax.errors.InconclusiveDimensionOperation,
 )
 # The platforms of a model that is exported on a CPU.
 _PLATFORMS = ('cpu', 'cuda', 'tpu')
