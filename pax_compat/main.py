@@ -4,6 +4,7 @@
 `--exp=NAME --check` the size of one, without data and weights.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import sys
@@ -19,6 +20,7 @@ from pax_compat.cli import (
   huge_pages,
   pax_flags,
   process_flags,
+  recorded_options,
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
@@ -132,6 +134,9 @@ def _train(may_start_again: bool):
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
       experiment = make_experiment()
+      experiment = dataclasses.replace(
+        experiment, dumps={**experiment.dumps, **_record()}
+      )
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
@@ -200,6 +205,17 @@ def _print_versions():
   print(f'{versions.NAME} {versions.of_package()}')
   for name, version in versions.of_libraries().items():
     print(f'  {name} {version}')
+
+
+def _record() -> dict[str, str]:
+  """Returns the file that has what selected the experiment."""
+  record = recorded_options.Recorded(
+    name=experiment_flags.name(),
+    options=experiment_flags.options(),
+    settings=tuple(_settings()),
+    skip_bad_records=experiment_flags.skip_bad_records(),
+  )
+  return {recorded_options.FILE: record.to_json()}
 
 
 def main(argv: list[str], *, may_start_again: bool = False):

@@ -97,7 +97,9 @@ def train(
       task_program, checkpointer, origin or start, first.example, print_line
     )
     start_lines.write(print_line, task_program, first.example)
-    run_folder.write(folder, configs, task_program, experiment.dumps)
+    run_folder.write(
+      folder, configs, task_program, experiment.dumps, first.example
+    )
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
