@@ -29,6 +29,7 @@ from pax_compat.runs import job_dir, versions
 
 for _module in (
   experiment_flags,
+  job_flags,
   process_flags,
   run_flags,
   guard_flags,
