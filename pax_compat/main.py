@@ -173,7 +173,8 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   """
   name = experiment_flags.name()
   settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  options = experiment_flags.options()
+  experiment = experiment_sources.find(name, options)
 
   def resolve() -> resolved.ResolvedExperiment:
     return run_flags.of_experiment(
@@ -181,6 +182,7 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
         experiment,
         name=name,
         settings=settings,
+        attributes=options.attributes,
         skip_bad_records=experiment_flags.skip_bad_records(),
       )
     )

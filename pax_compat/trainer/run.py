@@ -59,7 +59,8 @@ def train(
     decode_datasets=list(experiment.decode_datasets),
   )
   config_text.check_required(configs)
-  task = configs['task'].Instantiate()
+  with experiment.set_up():
+    task = configs['task'].Instantiate()
   config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = partitioning.mesh_of(task.model)
@@ -67,6 +68,7 @@ def train(
   demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
+    set_up = stack.enter_context(experiment.set_up())
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
@@ -115,6 +117,7 @@ def train(
       options=options,
       print_line=print_line,
     )
+    set_up.done()
     loop.Trainer(run).run(
       state,
       start=start,
