@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from adaptors.bridge import calling
-from adaptors.bridge.functional import functional_layer
+from adaptors.bridge.functional import functional_layer, modules
 from adaptors.bridge.functional import variables as stand_ins
 from adaptors.bridge.functional.functional_layer import (
   FunctionalLayer,
@@ -132,6 +132,9 @@ def bridge_part(view: ParamsView) -> Translated | None:
     layer = lingvo_layer.at_training
   except errors.UserError as error:
     view.issue('', f'it cannot be bridged: {error}')
+    return None
+  if modules.of(layer.variables):
+    view.issue('', 'it wraps a module, so the whole task is bridged')
     return None
   for one in stand_ins.layers_of(layer.task):
     method = type(one).PostTrainingStepUpdate

@@ -36,7 +36,7 @@ For example, with the weight of a projection trained with Adam:
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
