@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from adaptors.bridge import calling
-from adaptors.bridge.functional import functional_layer
+from adaptors.bridge.functional import functional_layer, modules
 from adaptors.bridge.functional import variables as stand_ins
 from adaptors.bridge.functional.functional_layer import (
   FunctionalLayer,
@@ -21,7 +22,12 @@ from adaptors.bridge.scoped_variables import (
   weight_hparams,
 )
 from adaptors.translate.registry import Translated
-from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.variables import (
+  Identity,
+  OfDtype,
+  Variable,
+  VariableMap,
+)
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
@@ -127,6 +133,9 @@ def bridge_part(view: ParamsView) -> Translated | None:
   except errors.UserError as error:
     view.issue('', f'it cannot be bridged: {error}')
     return None
+  if modules.of(layer.variables):
+    view.issue('', 'it wraps a module, so the whole task is bridged')
+    return None
   for one in stand_ins.layers_of(layer.task):
     method = type(one).PostTrainingStepUpdate
     if not method.__module__.startswith('lingvo.'):
@@ -149,10 +158,15 @@ def variable_of(theta: str, variable: stand_ins.Variable) -> Variable:
     theta: its theta path.
     variable: the stand-in.
   """
+  dtype = np.dtype(variable.dtype.as_numpy_dtype)
+  transform = Identity()
+  if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    transform = OfDtype(dtype.name)
   collections = variable.var_params.collections or ()
   return Variable(
     (theta,),
     jax_path(theta),
+    transform=transform,
     is_trainable=variable.trainable,
     collections=() if variable.trainable else tuple(collections),
   )

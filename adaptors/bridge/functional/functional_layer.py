@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adaptors import lingvo_runtime
-from adaptors.bridge.functional import functional_task, structures, variables
+from adaptors.bridge.functional import (
+  contexts,
+  functional_task,
+  structures,
+  variables,
+)
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from adaptors.bridge.ops import compilable, xla_ops
 from pax_compat import errors
@@ -79,7 +84,7 @@ class FunctionalLayer(FunctionalTask):
     self.outputs: tuple[list, Any] = [], None
     self._xla_device = xla_device
     params = functional_task.on_one_device(params)
-    with self._in_lingvo(), variables.creating(), functional_task.unverified():
+    with self._in_lingvo(), contexts.creating():
       self.task = params.Instantiate()
     self._check_layers()
     self.variables = variables.of(self.task)
