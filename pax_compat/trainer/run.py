@@ -1,7 +1,7 @@
 """The set-up of a training run: inputs, folder, checkpoint, program."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,7 +12,8 @@ from pax_compat import config as config_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
-from pax_compat.runs import job_dir, mirror
+from pax_compat.processes import first_process
+from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
   early_checks,
@@ -66,7 +67,7 @@ def train(
   mesh = _mesh(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
-  with contextlib.ExitStack() as stack:
+  with files.explained(folder), contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     data = stack.enter_context(
       dataset_inputs.Inputs(
@@ -79,6 +80,7 @@ def train(
       )
     )
     job_dir.claim(folder, experiment.name)
+    lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     start, origin, extra = _restore_point(checkpointer, experiment)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
@@ -103,6 +105,7 @@ def train(
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
     run = loop.Run(
+      lock=lock,
       program=task_program,
       data=data,
       first=first,
@@ -136,6 +139,20 @@ def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
   return partitioning.create_mesh(
     model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
   )
+
+
+@contextlib.contextmanager
+def _lock(folder: Any) -> Iterator[job_lock.Lock | None]:
+  """Within it, the run holds the lock of its folder; process 0 has it."""
+  with contextlib.ExitStack() as stack:
+    lock = None
+
+    def take():
+      nonlocal lock
+      lock = stack.enter_context(job_lock.held(folder))
+
+    first_process.result_of(take, 'cannot use the folder of the run')
+    yield lock
 
 
 @contextlib.contextmanager
