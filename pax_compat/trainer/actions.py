@@ -45,6 +45,7 @@ class StepContext:
     outputs: of the step, on the devices, perhaps not yet computed; None before
       the first step of this run.
     batch: the batch of the step; None before the first step of this run.
+    compile_seconds: how long the step was compiled; 0 if it was before.
     measured: scalars of evaluations and decodings after the step, by split and
       name.
     stops_early: whether the early stopping function ends the run here.
@@ -59,6 +60,7 @@ class StepContext:
   state: program.TrainState
   outputs: StepOutputs | None = None
   batch: DeviceBatch | None = None
+  compile_seconds: float = 0.0
   measured: dict[str, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )

@@ -141,6 +141,7 @@ class Trainer:
     self._rows = agreement.ReplicaRowCheck(run.data.train)
     self._compiled: dict[str, float] = {}
     self._stop = stopping.Stop()
+    self._began = time.monotonic()
 
   def run(
     self,
@@ -239,8 +240,19 @@ class Trainer:
         is_saved=self._run.options.saves_checkpoints,
       )
     if self._compiled:
-      count = len(self._compiled)
-      self._run.print_line(f'compiled the train step for {count} shape(s)')
+      self._run.print_line(self._done(context.step))
+
+  def _done(self, step: int) -> str:
+    """Returns the last line of a run."""
+    folder = pathlib.Path(self._run.checkpointer.directory).parent
+    took = progress_lib.format_seconds(time.monotonic() - self._began)
+    line = (
+      f'done: {step} steps in {took}, train step compiled for'
+      f' {len(self._compiled)} shape(s); the run is in {folder}'
+    )
+    if self._run.options.writes_summaries:
+      line += f'; curves: tensorboard --logdir={folder / "summaries"}'
+    return line
 
   def _steps(self, state, start, batches) -> Iterator[actions.StepContext]:
     """Makes the steps, and yields a context after each."""
@@ -248,17 +260,19 @@ class Trainer:
     inflight = collections.deque()
     limit = self._config.max_inflight_steps
     for step, batch in enumerate(batches, start + 1):
-      began = time.monotonic()
       with_summaries = np.bool_(
         progress_report.has_summaries(self._config, step, start)
       )
       if with_summaries:
         self._rows.check(batch.rows_digest)
-      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+      is_new = batch.shapes not in self._compiled
+      with (
+        self._compilation(batch.shapes),
+        jax.profiler.StepTraceAnnotation('train', step_num=step),
+      ):
         state, outputs = self._run.program.train_step(
           state, batch.arrays, with_summaries
         )
-      self._record_compilation(batch.shapes, time.monotonic() - began)
       if limit:
         inflight.append(outputs)
       if len(inflight) > limit:
@@ -270,6 +284,7 @@ class Trainer:
         state=state,
         outputs=outputs,
         batch=batch,
+        compile_seconds=self._compiled[batch.shapes] if is_new else 0.0,
       )
       yield context
       state = context.state
@@ -280,20 +295,21 @@ class Trainer:
     """Compiles the train step while the first batch is read."""
     first = self._run.first
     if first.is_known_before:
-      began = time.monotonic()
-      self._run.program.compile_train_step(first.example)
-      shapes = pipeline.shapes_of(first.example)
-      self._record_compilation(shapes, time.monotonic() - began)
+      with self._compilation(pipeline.shapes_of(first.example)):
+        self._run.program.compile_train_step(first.example)
 
-  def _record_compilation(self, shapes: str, seconds: float):
-    if shapes not in self._compiled:
-      self._compiled[shapes] = seconds
-      logging.info(
-        'shape %d of the train step took %.1f s to compile: %s',
-        len(self._compiled),
-        seconds,
-        shapes,
-      )
+  @contextlib.contextmanager
+  def _compilation(self, shapes: str) -> Iterator[None]:
+    """Logs and times the compilation of the train step for new shapes."""
+    if shapes in self._compiled:
+      yield
+      return
+    number = len(self._compiled) + 1
+    logging.info('compiling the train step (shape %d): %s', number, shapes)
+    began = time.monotonic()
+    yield
+    self._compiled[shapes] = time.monotonic() - began
+    logging.info('compiled shape %d in %.1f s', number, self._compiled[shapes])
 
   def _actions(
     self, start: int, batches: prefetching.Prefetcher, stack

@@ -8,7 +8,6 @@ import jax
 from absl import logging
 
 from pax_compat import checkpoints, tasks_lib
-from pax_compat import config as config_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
@@ -64,7 +63,7 @@ def train(
   task = configs['task'].Instantiate()
   config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
-  mesh = _mesh(task.model)
+  mesh = partitioning.mesh_of(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
   with files.explained(folder), contextlib.ExitStack() as stack:
@@ -100,10 +99,13 @@ def train(
       task_program, checkpointer, origin or start, first.example, print_line
     )
     start_lines.write(print_line, task_program, first.example)
-    run_folder.write(folder, configs, task_program, experiment.dumps)
+    run_folder.write(
+      folder, configs, task_program, experiment.dumps, first.example
+    )
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
+    writer.write_text(start, 'train', 'config', run_folder.markdown(configs))
     run = loop.Run(
       lock=lock,
       program=task_program,
@@ -133,12 +135,6 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
   if stopped_early and task.early_stopping_fn is not None:
     return f'the run was stopped early after step {start} already'
   return ''
-
-
-def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
-  return partitioning.create_mesh(
-    model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
-  )
 
 
 @contextlib.contextmanager
