@@ -1,7 +1,7 @@
 """The set-up of a training run: inputs, folder, checkpoint, program."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,7 +11,8 @@ from pax_compat import checkpoints, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
-from pax_compat.runs import job_dir, mirror
+from pax_compat.processes import first_process
+from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
   early_checks,
@@ -66,7 +67,7 @@ def train(
   mesh = partitioning.mesh_of(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
-  with contextlib.ExitStack() as stack:
+  with files.explained(folder), contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     set_up = stack.enter_context(experiment.set_up())
     data = stack.enter_context(
@@ -80,6 +81,7 @@ def train(
       )
     )
     job_dir.claim(folder, experiment.name)
+    lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     start, origin, extra = _restore_point(checkpointer, experiment)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
@@ -107,6 +109,7 @@ def train(
     stack.callback(writer.close)
     writer.write_text(start, 'train', 'config', run_folder.markdown(configs))
     run = loop.Run(
+      lock=lock,
       program=task_program,
       data=data,
       first=first,
@@ -135,6 +138,20 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
   if stopped_early and task.early_stopping_fn is not None:
     return f'the run was stopped early after step {start} already'
   return ''
+
+
+@contextlib.contextmanager
+def _lock(folder: Any) -> Iterator[job_lock.Lock | None]:
+  """Within it, the run holds the lock of its folder; process 0 has it."""
+  with contextlib.ExitStack() as stack:
+    lock = None
+
+    def take():
+      nonlocal lock
+      lock = stack.enter_context(job_lock.held(folder))
+
+    first_process.result_of(take, 'cannot use the folder of the run')
+    yield lock
 
 
 @contextlib.contextmanager
