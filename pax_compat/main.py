@@ -7,6 +7,7 @@
 import fnmatch
 import functools
 import sys
+from collections.abc import Callable
 
 from absl import flags, logging
 
@@ -100,10 +101,9 @@ def _train(may_start_again: bool):
   job_dir.checked_path(_JOB_LOG_DIR.value)
   process_flags.check()
   run_flags.check()
-  settings = _settings()
   if may_start_again:
     huge_pages.start_again_with()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  make_experiment = _experiment()
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
   from pax_compat.processes import clusters
@@ -121,7 +121,7 @@ def _train(may_start_again: bool):
   try:
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
-      experiment = _resolved(experiment, name, settings)
+      experiment = make_experiment()
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
@@ -138,44 +138,52 @@ def _train(may_start_again: bool):
 
 def _check():
   """Prints the size of an experiment."""
-  name = experiment_flags.name()
-  settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  experiment = _experiment()
   # Imported late, as for training.
   from pax_compat.tools import experiment_check
 
-  lines = experiment_check.check(
-    lambda: _resolved(experiment, name, settings), peak=run_flags.peak_flops()
-  )
+  lines = experiment_check.check(experiment, peak=run_flags.peak_flops())
   print(lines, flush=True)
 
 
 def _compile_only():
   """Prints what the compiled train step of an experiment needs."""
-  name = experiment_flags.name()
+  experiment_flags.name()
   experiment_flags.require(_TOPOLOGY)
-  settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  experiment = _experiment()
   # Imported late, as for training.
   from pax_compat.tools.pods import compiling
 
   compiled = compiling.compile_only(
-    lambda: _resolved(experiment, name, settings),
-    _TOPOLOGY.value,
-    _NUM_SLICES.value,
+    experiment, _TOPOLOGY.value, _NUM_SLICES.value
   )
   print(compiled.text(), flush=True)
 
 
-def _resolved(experiment, name: str, settings: list[str]):
-  return run_flags.of_experiment(
-    resolved.resolve(
-      experiment,
-      name=name,
-      settings=settings,
-      skip_bad_records=experiment_flags.skip_bad_records(),
+def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
+  """Finds the experiment that the flags select.
+
+  Returns:
+    A function that resolves it, which may make its inputs and needs JAX.
+
+  Raises:
+    UserError: there is no such experiment, or a setting is not valid.
+  """
+  name = experiment_flags.name()
+  settings = _settings()
+  experiment = experiment_sources.find(name, experiment_flags.options())
+
+  def resolve() -> resolved.ResolvedExperiment:
+    return run_flags.of_experiment(
+      resolved.resolve(
+        experiment,
+        name=name,
+        settings=settings,
+        skip_bad_records=experiment_flags.skip_bad_records(),
+      )
     )
-  )
+
+  return resolve
 
 
 def _print_line(line: str):

@@ -13,11 +13,12 @@ from pax_compat import errors
 
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
-# Libraries of remote folders, which log every file.
-_OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
-# Libraries that log every step.
+# Libraries that log every step, or every file of a remote folder.
 _VERBOSE = (
   'flax',
+  'fsspec',
+  'gcsfs',
+  'google',
   'jax',
   'lingvo',
   'orbax',
@@ -64,7 +65,7 @@ def _is_for_users(record) -> bool:
   _, found, path = record.pathname.rpartition(library)
   return (
     not found
-    or path.partition(os.sep)[0] not in (*_VERBOSE, *_OF_FOLDERS)
+    or path.partition(os.sep)[0] not in _VERBOSE
     or record.levelno >= python_logging.ERROR
   )
 

@@ -11,7 +11,7 @@ from typing import Any
 from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
 from pax_compat.configs import config_overrides
-from pax_compat.experiments import skipped_records
+from pax_compat.experiments import skipped_records, subclassed
 from pax_compat.input_core import input_fields
 
 # The roots of paths: the methods of an experiment that return configs.
@@ -67,12 +67,7 @@ def changed(
     def decode_datasets(self):
       return once('decode_datasets', super().decode_datasets)
 
-  # Error messages and log lines show the name of the original class.
-  for name in ('__name__', '__qualname__', '__module__', '__doc__'):
-    setattr(Changed, name, getattr(type(experiment), name))
-  made = copy.copy(experiment)
-  made.__class__ = Changed
-  return made
+  return subclassed.copied_as(Changed, experiment)
 
 
 def _changed(
