@@ -4,6 +4,7 @@
 `--exp=NAME --check` the size of one, without data and weights.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import sys
@@ -18,6 +19,7 @@ from pax_compat.cli import (
   huge_pages,
   pax_flags,
   process_flags,
+  recorded_options,
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
@@ -122,6 +124,9 @@ def _train(may_start_again: bool):
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
       experiment = make_experiment()
+      experiment = dataclasses.replace(
+        experiment, dumps={**experiment.dumps, **_record()}
+      )
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
@@ -184,6 +189,17 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
     )
 
   return resolve
+
+
+def _record() -> dict[str, str]:
+  """Returns the file that has what selected the experiment."""
+  record = recorded_options.Recorded(
+    name=experiment_flags.name(),
+    options=experiment_flags.options(),
+    settings=tuple(_settings()),
+    skip_bad_records=experiment_flags.skip_bad_records(),
+  )
+  return {recorded_options.FILE: record.to_json()}
 
 
 def _print_line(line: str):
