@@ -16,38 +16,35 @@ from pax_compat import errors, experiment_sources
 from pax_compat.cli import (
   command_line,
   experiment_flags,
+  guard_flags,
   huge_pages,
+  job_flags,
   pax_flags,
   process_flags,
   recorded_options,
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
-from pax_compat.runs import job_dir
+from pax_compat.runs import job_dir, versions
 
-for _module in (experiment_flags, process_flags, run_flags, pax_flags):
+for _module in (
+  experiment_flags,
+  job_flags,
+  process_flags,
+  run_flags,
+  guard_flags,
+  pax_flags,
+):
   flags.adopt_module_key_flags(_module)
 
-_JOB_LOG_DIR = flags.DEFINE_string(
-  'job_log_dir',
-  None,
-  'Folder of the run: checkpoints, summaries, metrics and configs. If it'
-  ' contains a run of the same experiment, that run continues. A path, or'
-  ' gs://bucket/folder.',
-)
-flags.DEFINE_alias('logdir', 'job_log_dir')
 _LIST = flags.DEFINE_bool(
   'list',
   False,
   'Print the names of all experiments, or of those that match the patterns'
   ' given as arguments, such as --list "lm.*".',
 )
-_SET = flags.DEFINE_multi_string(
-  'set',
-  [],
-  'Set a config field, with its path as in config.txt of a run:'
-  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. For'
-  ' an experiment of another framework it changes the translated config.',
+_VERSION = flags.DEFINE_bool(
+  'version', False, 'Print the versions of this package and its libraries.'
 )
 _CHECK = flags.DEFINE_bool(
   'check',
@@ -92,15 +89,15 @@ def _list_names(patterns: list[str]):
 
 def _settings() -> list[str]:
   """Returns the settings `path=value` of all flags that have some."""
-  settings = [*_SET.value, *pax_flags.settings()]
+  settings = [*job_flags.SET.value, *pax_flags.settings()]
   experiment_overrides.check(settings)
   return settings
 
 
 def _train(may_start_again: bool):
   name = experiment_flags.name()
-  experiment_flags.require(_JOB_LOG_DIR)
-  job_dir.checked_path(_JOB_LOG_DIR.value)
+  experiment_flags.require(job_flags.JOB_LOG_DIR)
+  job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
   process_flags.check()
   run_flags.check()
   if may_start_again:
@@ -116,7 +113,7 @@ def _train(may_start_again: bool):
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())
   for note in pax_flags.notes():
-    _print_line(note)
+    command_line.print_line(note)
   from pax_compat.processes import process_failures, same_start
   from pax_compat.trainer import loop, run, run_options
 
@@ -132,12 +129,12 @@ def _train(may_start_again: bool):
       )
       run.train(
         experiment,
-        job_log_dir=_JOB_LOG_DIR.value,
+        job_log_dir=job_flags.JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
-        print_line=_print_line,
+        print_line=command_line.print_line,
       )
   except loop.Stopped as e:
-    _print_line(str(e))
+    command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
 
 
@@ -191,6 +188,12 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   return resolve
 
 
+def _print_versions():
+  print(f'{versions.NAME} {versions.of_package()}')
+  for name, version in versions.of_libraries().items():
+    print(f'  {name} {version}')
+
+
 def _record() -> dict[str, str]:
   """Returns the file that has what selected the experiment."""
   record = recorded_options.Recorded(
@@ -202,10 +205,6 @@ def _record() -> dict[str, str]:
   return {recorded_options.FILE: record.to_json()}
 
 
-def _print_line(line: str):
-  print(line, flush=True)
-
-
 def main(argv: list[str], *, may_start_again: bool = False):
   """Runs the command that the flags select.
 
@@ -214,6 +213,9 @@ def main(argv: list[str], *, may_start_again: bool = False):
     may_start_again: whether this process may run its command again in place,
       with huge pages (see `huge_pages`).
   """
+  if _VERSION.value:
+    _print_versions()
+    return
   if _LIST.value:
     _list_names(argv[1:])
     return

@@ -7,7 +7,6 @@ runs it with XLA. The weights are variables of the SavedModel.
 import os
 from typing import Any
 
-
 from adaptors import lingvo_runtime
 from pax_compat import errors
 from pax_compat.inference import exporting

@@ -103,7 +103,11 @@ class GeneratorDriver:
         self._first = [self._first_batch(backend, params)]
         if failures and self._first == [None]:
           raise errors.UserError('it has no data')
-        logging.info('%s is driven by a TensorFlow %s', name, backend.NAME)
+        # The first kind is the usual one.
+        level = logging.INFO if failures else logging.DEBUG
+        logging.log(
+          level, '%s is driven by a TensorFlow %s', name, backend.NAME
+        )
         return backend
       except backends.NotRetriable as e:
         backend.close()

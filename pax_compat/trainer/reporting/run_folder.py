@@ -44,6 +44,15 @@ def write(
   )
 
 
+def markdown(configs: dict[str, Any]) -> str:
+  """Returns the configs as a code block, for TensorBoard.
+
+  Args:
+    configs: configs and lists of configs, by the root of their paths.
+  """
+  return f'```\n{config_text.to_text(configs)}\n```'
+
+
 def parameter_table(program: TaskProgram) -> str:
   """Returns a table of the variables: path, shape, count, dtype, sharding."""
   rows = [('path', 'shape', 'count', 'dtype', 'sharding')]
