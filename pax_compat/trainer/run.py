@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax_compat import checkpoints, tasks_lib
+from pax_compat import checkpoints, errors, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
@@ -29,6 +29,8 @@ from pax_compat.trainer.feeding import (
   prefetching,
 )
 from pax_compat.trainer.reporting import run_folder, start_lines
+from pax_compat.warm_start import start as warm_start
+from pax_compat.warm_start import transforming
 
 _DEFAULT_OPTIONS = run_options.RunOptions()
 
@@ -83,7 +85,7 @@ def train(
     job_dir.claim(folder, experiment.name)
     lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
-    start, origin, extra = _restore_point(checkpointer, experiment)
+    start, origin, extra = _restore_point(checkpointer, experiment, config)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
     finished = _finished(task, start, extra)
     if finished:
@@ -101,9 +103,8 @@ def train(
       task_program, checkpointer, origin or start, first.example, print_line
     )
     start_lines.write(print_line, task_program, first.example)
-    run_folder.write(
-      folder, configs, task_program, experiment.dumps, first.example
-    )
+    dumps = {**experiment.dumps, **_reports(origin)}
+    run_folder.write(folder, configs, task_program, dumps, first.example)
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
@@ -187,7 +188,7 @@ def _writer(
   )
 
 
-def _restore_point(checkpointer, experiment):
+def _restore_point(checkpointer, experiment, config):
   """Returns from which step and which source a run starts.
 
   Returns:
@@ -199,6 +200,12 @@ def _restore_point(checkpointer, experiment):
   if step:
     return step, None, checkpointer.extra(step)
   origin = experiment.start()
+  warm = warm_start.of_task(config)
+  if origin and warm:
+    raise errors.UserError(
+      f'the run starts from {origin}, and from {warm}; expected one of them'
+    )
+  origin = origin or warm
   return origin.step if origin else 0, origin, None
 
 
@@ -217,9 +224,26 @@ def _first_state(task_program, checkpointer, start, batch, print_line):
     print_line(f'starts from {start}')
     return state
   if start:
-    state, _ = checkpointer.restore(start, task_program.abstract_state)
+    state = _restored(task_program, checkpointer, start, batch)
     print_line(f'continues from the checkpoint of step {start}')
     return state
   count = run_folder.num_parameters(task_program)
   print_line(f'starts with {count:,} new parameters')
   return task_program.init_state(batch)
+
+
+def _restored(task_program, checkpointer, step, batch):
+  """Returns the state of a checkpoint of the run."""
+  train, state = task_program.task.train, task_program.abstract_state
+  if train.restore_transformations:
+    stored = checkpoints.StoredCheckpoint(checkpointer.directory, step)
+    if transforming.needed(train, stored, state):
+      return transforming.restore(task_program, stored, batch)
+  return checkpointer.restore(step, state)[0]
+
+
+def _reports(origin: Any) -> dict[str, str]:
+  """Returns the file that says what a warm start has loaded."""
+  if isinstance(origin, warm_start.Start):
+    return {warm_start.FILE: origin.report}
+  return {}

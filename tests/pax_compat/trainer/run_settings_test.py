@@ -293,9 +293,9 @@ def test_a_required_field_is_named_by_its_full_path(tmp_path):
 
 def test_refused_settings_are_found_before_anything_is_built(tmp_path):
   with pytest.raises(
-    errors.UserError, match='external_checkpoint_path .*not s'
+    errors.UserError, match='external_checkpoint_handler .*not s'
   ):
-    lines.train(tmp_path / 'run', external_checkpoint_path='/ckpt')
+    lines.train(tmp_path / 'run', external_checkpoint_handler='mine')
   assert not (tmp_path / 'run').exists()
 
 
