@@ -26,6 +26,9 @@ from pax_compat.trainer.step_outputs import StepOutputs
 EVALUATIONS_PENDING = 'evaluations_due'
 # Key in a checkpoint: whether the run stopped early at its step.
 STOPPED_EARLY = 'stopped_early'
+# Key in a checkpoint: whether it is the last one of its run, for the jobs that
+# follow the run.
+TRAINING_ENDED = 'training_ended'
 
 # Interval at which several processes agree on whether it is time to save.
 _STEPS_BETWEEN_CLOCKS = 50
@@ -81,6 +84,7 @@ def evaluation_metadata(context: StepContext) -> dict[str, bool]:
   return {
     EVALUATIONS_PENDING: context.evaluations_pending,
     STOPPED_EARLY: context.stops_early,
+    TRAINING_ENDED: context.is_last_step or context.stops_early,
   }
 
 

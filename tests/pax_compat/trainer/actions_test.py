@@ -107,9 +107,8 @@ def test_a_run_that_stops_early(tmp_path):
   manifests = (folder / 'checkpoints' / 'manifests').iterdir()
   assert {path.stem for path in manifests} == {'2', '4'}
   # It is over, as long as somebody could have stopped it.
-  assert _train(folder, Asked())[-1] == (
-    'the run was stopped early after step 4 already'
-  )
+  [line] = _train(folder, Asked())
+  assert line.startswith('the run was stopped early after step 4 already; ')
   printed = _train(folder, None)
   assert printed[0] == 'continues from the checkpoint of step 4'
   assert lines.steps(folder, 'eval_dev') == [2, 4, 6]
@@ -137,8 +136,8 @@ def test_a_checkpoint_records_how_its_run_ended(tmp_path):
   ):
     save(_context(step, **fields))
   assert [(step, *extra.values()) for step, extra in saved] == [
-    (5, 5, False, False),
-    (6, 6, True, False),
-    (7, 7, False, True),
+    (5, 5, False, False, False),
+    (6, 6, True, False, False),
+    (7, 7, False, True, True),
   ]
   assert len(flushed) == 3
