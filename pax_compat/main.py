@@ -5,6 +5,7 @@ With `--mode` it evaluates or decodes the checkpoints of such a run, or infers.
 `--exp=NAME --check` the size of one, without data and weights.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import sys
@@ -16,15 +17,23 @@ from pax_compat import errors, experiment_sources
 from pax_compat.cli import (
   command_line,
   experiment_flags,
+  guard_flags,
   huge_pages,
   pax_flags,
   process_flags,
+  recorded_options,
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
-from pax_compat.runs import job_dir
+from pax_compat.runs import job_dir, versions
 
-for _module in (experiment_flags, process_flags, run_flags, pax_flags):
+for _module in (
+  experiment_flags,
+  process_flags,
+  run_flags,
+  guard_flags,
+  pax_flags,
+):
   flags.adopt_module_key_flags(_module)
 
 _JOB_LOG_DIR = flags.DEFINE_string(
@@ -40,6 +49,9 @@ _LIST = flags.DEFINE_bool(
   False,
   'Print the names of all experiments, or of those that match the patterns'
   ' given as arguments, such as --list "lm.*".',
+)
+_VERSION = flags.DEFINE_bool(
+  'version', False, 'Print the versions of this package and its libraries.'
 )
 _SET = flags.DEFINE_multi_string(
   'set',
@@ -116,7 +128,7 @@ def _run(may_start_again: bool):
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())
   for note in pax_flags.notes():
-    _print_line(note)
+    command_line.print_line(note)
   from pax_compat.jobs import job, job_options
   from pax_compat.processes import process_failures, same_start
   from pax_compat.trainer import loop, run, run_options
@@ -125,13 +137,16 @@ def _run(may_start_again: bool):
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
       experiment = make_experiment()
+      experiment = dataclasses.replace(
+        experiment, dumps={**experiment.dumps, **_record()}
+      )
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
       common = dict(
         job_log_dir=_JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
-        print_line=_print_line,
+        print_line=command_line.print_line,
       )
       if pax_flags.mode() == pax_flags.TRAIN:
         run.train(experiment, **common)
@@ -139,7 +154,7 @@ def _run(may_start_again: bool):
         chosen = run_flags.job_options(job_options.JobOptions)
         job.run(experiment, job=chosen, **common)
   except loop.Stopped as e:
-    _print_line(str(e))
+    command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
 
 
@@ -193,8 +208,21 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   return resolve
 
 
-def _print_line(line: str):
-  print(line, flush=True)
+def _print_versions():
+  print(f'{versions.NAME} {versions.of_package()}')
+  for name, version in versions.of_libraries().items():
+    print(f'  {name} {version}')
+
+
+def _record() -> dict[str, str]:
+  """Returns the file that has what selected the experiment."""
+  record = recorded_options.Recorded(
+    name=experiment_flags.name(),
+    options=experiment_flags.options(),
+    settings=tuple(_settings()),
+    skip_bad_records=experiment_flags.skip_bad_records(),
+  )
+  return {recorded_options.FILE: record.to_json()}
 
 
 def main(argv: list[str], *, may_start_again: bool = False):
@@ -205,6 +233,9 @@ def main(argv: list[str], *, may_start_again: bool = False):
     may_start_again: whether this process may run its command again in place,
       with huge pages (see `huge_pages`).
   """
+  if _VERSION.value:
+    _print_versions()
+    return
   if _LIST.value:
     _list_names(argv[1:])
     return

@@ -127,6 +127,15 @@ def bridge_part(view: ParamsView) -> Translated | None:
   except errors.UserError as error:
     view.issue('', f'it cannot be bridged: {error}')
     return None
+  for one in stand_ins.layers_of(layer.task):
+    method = type(one).PostTrainingStepUpdate
+    if not method.__module__.startswith('lingvo.'):
+      view.issue(
+        '',
+        f'{type(one).__name__}.PostTrainingStepUpdate may read weights, so the'
+        ' whole task is bridged',
+      )
+      return None
   variables = VariableMap(
     variable_of(theta, variable) for theta, variable in layer.variables.items()
   )

@@ -13,6 +13,7 @@ from adaptors.bridge.functional import initial_values
 from adaptors.bridge.functional.variables import Variable
 from pax_compat import base_layer
 from pax_compat.base_layer import (
+  BEFORE_STEP,
   NON_TRAINABLE,
   PARAMS,
   ROW_PROBES,
@@ -53,9 +54,17 @@ class ScopedVariables:
 
   def read(self, theta: str) -> jax.Array:
     """Returns a variable's value."""
+    return self._read(theta, '')
+
+  def read_before(self, theta: str) -> jax.Array:
+    """Returns its value before the step; see `BaseModel.after_update`."""
+    return self._read(theta, BEFORE_STEP)
+
+  def _read(self, theta: str, suffix: str) -> jax.Array:
     scope, name = self._location(theta)
     trained = scope.has_variable(PARAMS, name)
-    value = scope.get_variable(PARAMS if trained else NON_TRAINABLE, name)
+    collection = PARAMS if trained else NON_TRAINABLE
+    value = scope.get_variable(f'{collection}{suffix}', name)
     return jnp.asarray(base_layer.unbox(value))
 
   def write(self, theta: str, value: jax.Array):

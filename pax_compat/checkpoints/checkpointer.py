@@ -189,6 +189,19 @@ class Checkpointer:
 
     self._on_first_process(write)
 
+  def amend_later(self, step: int, extra: dict) -> None:
+    """Updates the metadata of the last checkpoint, after it is committed.
+
+    Does not wait: an error is raised by the next `wait` or `save`.
+
+    Args:
+      step: the step that this run saved last.
+      extra: new values of fields of its `extra`, as JSON values.
+    """
+    before = self._pending and self._pending[1]
+    future = self._executor.submit(self._amend_after, before, step, extra)
+    self._pending = step, future
+
   def restore(self, step: int, target: Any) -> tuple[Any, dict]:
     """Restores a checkpoint. Each process reads only its own shards.
 
@@ -285,6 +298,14 @@ class Checkpointer:
     if jax.process_index() == 0:
       self._manifests.commit(step, self._retention.of_new(step))
       self._retention.prune(step)
+
+  def _amend_after(
+    self, commit: concurrent.futures.Future | None, step: int, extra: dict
+  ) -> None:
+    if commit is not None:
+      commit.result()
+    if jax.process_index() == 0:
+      self._manifests.amend(step, {'amended': {**self._amended(step), **extra}})
 
   def _require_fit(
     self, step: int, stored: dict[str, dict], wanted: dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags, logging
 
 from pax_compat import errors
-from pax_compat.cli import pax_flags
+from pax_compat.cli import guard_flags, pax_flags
 from pax_compat.runs import compiled_programs
 
 _COMPILATION_CACHE = flags.DEFINE_string(
@@ -45,6 +45,7 @@ def options(kind: type) -> Any:
     writes_summaries=pax_flags.value('enable_summary_writer') is not False,
     only_scalars=bool(pax_flags.value('pax_only_aggregate_summaries')),
     peak_flops=peak_flops(),
+    **guard_flags.options(),
   )
 
 

@@ -27,7 +27,8 @@ from pax_compat.jobs.watching import Watch
 from pax_compat.metrics import metric_writers
 from pax_compat.processes import first_process
 from pax_compat.runs import mirror
-from pax_compat.trainer import loop, run_options, stopping
+from pax_compat.trainer import early_checks, loop, run_options, stopping
+from pax_compat.trainer.feeding import prefetching
 
 _DEFAULT_OPTIONS = run_options.RunOptions()
 
@@ -67,6 +68,7 @@ def run(
     Stopped: SIGTERM or SIGINT arrived.
   """
   with contextlib.ExitStack() as stack:
+    stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     stop = stack.enter_context(stopping.Stop())
     opened = stack.enter_context(
       opening.opened(experiment, job_log_dir=job_log_dir, job=job, stop=stop)
@@ -77,6 +79,7 @@ def run(
       if job.mode == INFER:
         inference_job.run(opened, print_line=print_line)
       else:
+        early_checks.check(opened.program, opened.data)
         _Job(opened, options=options, print_line=print_line).run(stack)
     except stopping.Interrupted:
       again = 'the same command continues with what is not done yet'

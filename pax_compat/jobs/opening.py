@@ -81,13 +81,10 @@ def opened(
     job_dir.check_owner(folder, experiment.name)
   else:
     job_dir.claim(folder, experiment.name)
-  mesh = partitioning.create_mesh(
-    task.model.ici_mesh_shape,
-    task.model.mesh_axis_names,
-    task.model.dcn_mesh_shape,
-  )
+  mesh = partitioning.mesh_of(task.model)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
-  batch, _ = batch_shapes.of(experiment)
+  run = source.parent if source.name == stored.FOLDER else source
+  batch = batch_shapes.recorded_or_of(run, experiment)
   task_program = program.create(task, mesh, batch)
   averaged = task_program.learner.has_ema
   with dataset_inputs.Inputs(
@@ -101,7 +98,7 @@ def opened(
     yield Opened(
       job=job,
       folder=folder,
-      watch=Watch(_checkpoints(source)),
+      watch=Watch(run / stored.FOLDER),
       program=task_program,
       data=data,
       stop=stop,
@@ -109,7 +106,7 @@ def opened(
         f'{start_lines.devices()}; mesh {start_lines.mesh_text(mesh.shape)}',
         f'--mode={job.mode}: {", ".join([*data.decode, *data.eval])}, with the'
         f' {"moving averages of the " if averaged else ""}weights of'
-        f' {_described(job, source)}',
+        f' {_described(job, run)}',
       ),
       verb='evaluated' if job.mode == EVAL else 'decoded',
     )
@@ -161,8 +158,3 @@ def _described(job: JobOptions, source: Any) -> str:
   else:
     which = 'each new checkpoint' if job.follows else 'the newest checkpoint'
   return f'{which} in {source}'
-
-
-def _checkpoints(source: Any) -> Any:
-  """Returns the folder of checkpoints of a run, or of such a folder."""
-  return source if source.name == stored.FOLDER else source / stored.FOLDER

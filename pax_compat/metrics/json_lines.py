@@ -2,15 +2,18 @@
 
 A line is one JSON object:
 
-    {"step": 120, "split": "train", "name": "loss", "value": 2.413}
+    {"step": 120, "split": "train", "name": "loss", "value": 2.413,
+     "time": 1763900000.123}
 
-JSON has neither NaN nor infinity: there the value is null, and the line has one
-more field, `"note"`, which is "nan", "inf" or "-inf".
+The time is that of writing, in seconds since 1970 (UTC). JSON has neither NaN
+nor infinity: there the value is null, and the line has one more field,
+`"note"`, which is "nan", "inf" or "-inf".
 """
 
 import json
 import math
 import pathlib
+import time
 from collections.abc import Callable, Mapping
 
 from absl import logging
@@ -35,10 +38,12 @@ class JsonLines:
 
   def write(self, step: int, split: str, scalars: Mapping[str, float]) -> None:
     """Writes one line per scalar, and flushes."""
+    now = round(time.time(), 3)
     for name, value in scalars.items():
       line = {'step': step, 'split': split, 'name': name, 'value': value}
       if not math.isfinite(value):
         line |= {'value': None, 'note': str(value)}
+      line['time'] = now
       self._file.write(json.dumps(line, allow_nan=False) + '\n')
     self._file.flush()
 

@@ -51,7 +51,7 @@ def use(folder: str | None):
     jax.config.update(
       'jax_persistent_cache_min_compile_time_secs', _MIN_COMPILE_SECONDS
     )
-  logging.info(
+  logging.debug(
     'compiled programs are kept in %s (--compilation_cache_dir)', path
   )
 

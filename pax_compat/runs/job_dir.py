@@ -6,14 +6,13 @@ process 0 writes.
 """
 
 import datetime
-import importlib.metadata
 import json
 import os
 import pathlib
 from typing import Any
 
 from pax_compat import errors
-from pax_compat.runs import files, remote
+from pax_compat.runs import files, remote, versions
 
 _EXPERIMENT_FILE = 'experiment.json'
 
@@ -39,7 +38,7 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
     if owner is None:
       mark = {
         'name': experiment_name,
-        'version': _version(),
+        'version': versions.of_package(),
         'created': datetime.datetime.now(datetime.UTC).isoformat(
           timespec='seconds'
         ),
@@ -159,10 +158,3 @@ def _owner(folder: Any) -> str | None:
       ' changed in it. Give another --job_log_dir'
     )
   return None
-
-
-def _version() -> str:
-  try:
-    return importlib.metadata.version('pax-compat')
-  except importlib.metadata.PackageNotFoundError:
-    return 'not installed'  # a source tree

@@ -8,22 +8,24 @@ import jax
 from absl import logging
 
 from pax_compat import checkpoints, tasks_lib
-from pax_compat import config as config_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
 from pax_compat.runs import job_dir, mirror
 from pax_compat.trainer import (
   actions,
+  early_checks,
   loop,
   partitioning,
   program,
   run_options,
+  saving,
 )
 from pax_compat.trainer.feeding import (
   dataset_inputs,
   first_batch,
   input_position,
+  prefetching,
 )
 from pax_compat.trainer.reporting import run_folder, start_lines
 
@@ -65,10 +67,11 @@ def train(
   task = configs['task'].Instantiate()
   config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
-  mesh = _mesh(task.model)
+  mesh = partitioning.mesh_of(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
+    stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
@@ -96,14 +99,18 @@ def train(
     )
     partitioning.check_batch(first.example, sharding)
     task_program = program.create(task, mesh, first.example)
+    early_checks.check(task_program, data)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
     start_lines.write(print_line, task_program, first.example)
-    run_folder.write(folder, configs, task_program, experiment.dumps)
+    run_folder.write(
+      folder, configs, task_program, experiment.dumps, first.example
+    )
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
+    writer.write_text(start, 'train', 'config', run_folder.markdown(configs))
     run = loop.Run(
       program=task_program,
       data=data,
@@ -115,7 +122,12 @@ def train(
       options=options,
       print_line=print_line,
     )
-    loop.Trainer(run).run(state, start=start, evaluations_pending=pending)
+    loop.Trainer(run).run(
+      state,
+      start=start,
+      evaluations_pending=pending,
+      measured=extra and extra.get(saving.MEASURED),
+    )
 
 
 def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
@@ -133,12 +145,6 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
       ' --set=task.early_stopping_fn=None goes on training'
     )
   return ''
-
-
-def _mesh(model: config_lib.Config) -> jax.sharding.Mesh:
-  return partitioning.create_mesh(
-    model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
-  )
 
 
 @contextlib.contextmanager

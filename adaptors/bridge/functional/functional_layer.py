@@ -12,6 +12,7 @@ from adaptors import lingvo_runtime
 from adaptors.bridge.functional import functional_task, structures, variables
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from adaptors.bridge.ops import compilable, xla_ops
+from pax_compat import errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +136,12 @@ class FunctionalLayer(FunctionalTask):
       outputs = layer.FProp(layer.theta, *arguments)
       if not self.do_eval:
         self._update_after_step(bound)
+        if self.updates_by_weights:
+          raise errors.UserError(
+            f'{layer.path}: PostTrainingStepUpdate reads weights, which is not'
+            ' supported for a layer that is bridged without its task; expected'
+            ' --translation=bridge'
+          )
       updates = {
         path: v.assigned for path, v in bound.items() if v.assigned is not None
       }

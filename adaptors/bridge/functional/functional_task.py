@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task, structures, variables
@@ -67,9 +66,12 @@ class FunctionalTask:
     replacements: ops replaced in the last trace, so that XLA can compile it.
     loss_of: losses of variables by theta path, where it is not the first of
       several. Gradients of other losses are zero, as of no effect.
+    updates_by_weights: whether, as far as it was traced,
+      `PostTrainingStepUpdate` reads weights; then `after_update` calls it.
   """
 
   loss_of: Mapping[str, str] = types.MappingProxyType({})
+  updates_by_weights = False
 
   def __init__(
     self,
@@ -103,6 +105,7 @@ class FunctionalTask:
     self._check_layers()
     self.variables = variables.of(self.task)
     self._compiled = {}
+    self._after = None
     self._unused = frozenset()
 
   def _built(self, params):
@@ -217,6 +220,34 @@ class FunctionalTask:
     """
     return self._run(tuple(losses), values, batch, step, seed)
 
+  def after_update(
+    self,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    batch: Any,
+    step: Any,
+    seed: Any,
+  ) -> dict:
+    """Returns the updates of `PostTrainingStepUpdate`, by theta path.
+
+    It is only needed if `updates_by_weights`.
+
+    Args:
+      before: all variables before the step, tensors by theta path.
+      after: weights that learners have updated, and variables that `forward`
+        has; accumulators of layers are recomputed, if they are used.
+      batch: see `forward`.
+      step: see `forward`.
+      seed: see `forward`.
+    """
+    if self._after is None:
+      tf = lingvo_runtime.module('tensorflow')
+      traced = compilable.compilable(self._traced_after)
+      self._after = tf.function(traced, autograph=False)
+    arguments = dict(before), dict(after), structures.plain(batch), step, seed
+    self._check_captures(self._after.get_concrete_function(*arguments))
+    return self._after(*arguments)
+
   def decode(
     self, values: Mapping[str, Any], batch: Any, step: Any, seed: Any
   ) -> Any:
@@ -324,6 +355,24 @@ class FunctionalTask:
     }
     return outputs.as_tuple(), dense, facts
 
+  def _traced_after(self, before, after, batch, step, seed):
+    task = self.task
+    with (
+      self._in_lingvo(),
+      xla_ops.replaced(seed),
+      self._bound(before, step) as bound,
+    ):
+      task.FPropTower(task.theta, structures.in_lingvo(batch))
+      if task.params.task_global_step:  # It counts the step afterwards.
+        after = {**after, self._own_step: before[self._own_step]}
+      variables.rebind(task, bound, after)
+      task.PostTrainingStepUpdate()
+      updates = {
+        path: v.assigned for path, v in bound.items() if v.assigned is not None
+      }
+    self._check_updates(updates)
+    return updates
+
   def _without_gradient(self, found) -> frozenset[str]:
     """Returns the paths of variables that their losses do not depend on.
 
@@ -402,19 +451,18 @@ class FunctionalTask:
   def _update_after_step(self, bound):
     """Calls `PostTrainingStepUpdate` of the layers.
 
-    In Lingvo they see the weights after the step, here those before it.
+    In Lingvo they see the weights after the step, here those before it. If they
+    read any, it has no effect: `after_update` calls it later.
     """
+    before = {path: variable.state for path, variable in bound.items()}
     for variable in bound.values():
       variable.forget_reads()
     self.task.PostTrainingStepUpdate()
-    for path, variable in bound.items():
-      if variable.trainable and variable.was_read:
-        logging.warning(
-          '%s: PostTrainingStepUpdate reads the weight %s, and gets its value'
-          ' before the step; in Lingvo it gets the value after the step',
-          self.task.params.name,
-          path,
-        )
+    read = [p for p, v in bound.items() if v.trainable and v.was_read]
+    self.updates_by_weights = bool(read)
+    if read:
+      for path, variable in bound.items():
+        variable.state = before[path]
 
   def _check_updates(self, updates):
     for path in updates:

@@ -161,13 +161,7 @@ def compile_only(
   experiment_check.simulate(len(machine.devices))
   experiment = resolve()
   task = experiment.task.Instantiate()
-  model = task.model
-  mesh = partitioning.create_mesh(
-    model.ici_mesh_shape,
-    model.mesh_axis_names,
-    model.dcn_mesh_shape,
-    machine.devices,
-  )
+  mesh = partitioning.mesh_of(task.model, machine.devices)
   batch = _batch_of_a_process(experiment, task, mesh)
   started = time.monotonic()
   made = program.create(task, mesh, batch)

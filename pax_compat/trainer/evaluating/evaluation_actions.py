@@ -23,7 +23,7 @@ from pax_compat.trainer.feeding.pipeline import DeviceBatch
 _NEXT = 'train'
 
 
-class _Measure:
+class Measure:
   """Base of the actions that evaluate and decode.
 
   It writes `StepContext.measured`. If the run stops meanwhile, it sets
@@ -78,6 +78,10 @@ class _Measure:
       context.is_stopping = context.evaluations_pending = True
     self._progress.start()  # Evaluations do not count as training time.
 
+  def is_scheduled(self, context: StepContext) -> bool:
+    """Returns whether a dataset is scheduled for this step."""
+    return bool(self._scheduled(context))
+
   def _scheduled(self, context: StepContext) -> tuple[str, ...]:
     """Returns the names of the datasets that are scheduled for this step."""
     raise NotImplementedError
@@ -95,7 +99,7 @@ class _Measure:
     self._print_line(line)
 
 
-class Evaluate(_Measure):
+class Evaluate(Measure):
   """Evaluates some datasets every `eval_interval_steps`, and all at the end.
 
   The next training batch is evaluated, too, before the model is trained on it,
@@ -114,7 +118,7 @@ class Evaluate(_Measure):
     Args:
       data: the datasets by name.
       peek: returns the next training batch, None if there is none.
-      **common: see `_Measure`.
+      **common: see `Measure`.
     """
     super().__init__(**common)
     self._data = data
@@ -171,7 +175,7 @@ class Evaluate(_Measure):
     return aggregator.result()
 
 
-class Decode(_Measure):
+class Decode(Measure):
   """Decodes all decode datasets every `decode_interval_steps`."""
 
   def __init__(self, data: dict[str, base_input.BaseInput], **common):
@@ -179,7 +183,7 @@ class Decode(_Measure):
 
     Args:
       data: the datasets by name.
-      **common: see `_Measure`.
+      **common: see `Measure`.
     """
     super().__init__(**common)
     self._data = data

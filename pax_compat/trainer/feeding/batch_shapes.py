@@ -1,5 +1,7 @@
 """The shapes of an experiment's training batches, if possible without data."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -9,6 +11,8 @@ from absl import logging
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 
+# A file in the folder of a run with the shapes of a batch.
+FILE = 'batch_shapes.json'
 # The shapes were found without data.
 BY_CONFIG = 'by its config'
 
@@ -44,6 +48,25 @@ def of(experiment: Any) -> tuple[NestedMap, str]:
     ) from e
 
 
+def recorded_or_of(folder: Any, experiment: Any) -> NestedMap:
+  """Returns the specs of a batch that a run has recorded, or else `of`.
+
+  Args:
+    folder: of the run.
+    experiment: the `experiments.resolved.ResolvedExperiment`.
+
+  Raises:
+    UserError: the record is damaged; or as of `of`.
+  """
+  path = folder / FILE
+  if not path.exists():
+    return of(experiment)[0]
+  try:
+    return from_json(path.read_text(encoding='utf-8'))
+  except ValueError as e:
+    raise errors.UserError(f'{path} is damaged: {e}') from e
+
+
 def _of_input(config: Any) -> tuple[NestedMap, str]:
   logging.info('building the training input for the shapes of its batches')
   data: base_input.BaseInput = config.Instantiate()
@@ -61,3 +84,49 @@ def _of_input(config: Any) -> tuple[NestedMap, str]:
     ), 'of its first batch'
   finally:
     data.close()
+
+
+def to_json(specs: Any) -> str:
+  """Returns the shapes and dtypes of a batch as text.
+
+  >>> specs = NestedMap(ids=jax.ShapeDtypeStruct((2, 3), 'int32'))
+  >>> from_json(to_json(specs))
+  {'ids': ShapeDtypeStruct(shape=(2, 3), dtype=int32)}
+
+  Args:
+    specs: nested mappings and sequences of arrays, or of shapes and dtypes.
+  """
+  return json.dumps(_described(specs), indent=1) + '\n'
+
+
+def from_json(text: str) -> Any:
+  """Inverts `to_json`; mappings are NestedMaps, and sequences lists.
+
+  Raises:
+    ValueError: the text is damaged.
+  """
+  try:
+    return _specs(json.loads(text))
+  except (KeyError, TypeError, AttributeError) as e:
+    raise ValueError(f'expected shapes of a batch, found {e!r}') from e
+
+
+def _described(specs: Any) -> Any:
+  if isinstance(specs, Mapping):
+    return {'fields': {str(k): _described(v) for k, v in specs.items()}}
+  if isinstance(specs, list | tuple):
+    return {'items': [_described(one) for one in specs]}
+  if specs is None:
+    return {}
+  return {'shape': list(specs.shape), 'dtype': str(specs.dtype)}
+
+
+def _specs(described: dict) -> Any:
+  if 'fields' in described:
+    fields = described['fields'].items()
+    return NestedMap({name: _specs(one) for name, one in fields})
+  if 'items' in described:
+    return [_specs(one) for one in described['items']]
+  if not described:
+    return None
+  return jax.ShapeDtypeStruct(tuple(described['shape']), described['dtype'])

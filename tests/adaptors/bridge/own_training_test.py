@@ -54,8 +54,11 @@ def test_a_schedule_within_another_trains_as_in_lingvo(own):
 @pytest.mark.parametrize(
   'name',
   [
-    'Sign',
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ('Halved', 'Ftrl')),
+    'Scaled',
+    *(
+      pytest.param(n, marks=pytest.mark.slow)
+      for n in ('Sign', 'Halved', 'Ftrl')
+    ),
   ],
 )
 def test_an_optimizer_trains_as_in_lingvo(own, name):
