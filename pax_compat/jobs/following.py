@@ -108,8 +108,7 @@ class Follower:
       reason: why it cannot be read, in its files.
     """
     self._unreadable.add((step, digest))
-    is_there = step in self._watch.steps()
-    if not is_there or self._watch.digest(step) != digest:
+    if not self._watch.exists(step) or self._watch.digest(step) != digest:
       self.counts.deleted.append(step)
       line = f'the checkpoint of step {step} was deleted before it was read'
     else:

@@ -19,7 +19,7 @@ from pax_compat.checkpoints import state_paths
 from pax_compat.jobs import opening, reading, shards
 from pax_compat.nested_map import NestedMap
 from pax_compat.runs import mirror
-from pax_compat.trainer import partitioning, program
+from pax_compat.trainer import partitioning, program, train_state
 from pax_compat.trainer.evaluating import batch_results, evaluation, gathering
 
 # The examples that a batch has, by path.
@@ -124,7 +124,7 @@ class _Inference:
     key = jax.random.fold_in(
       jax.random.key(self._program.task.infer.random_seed), number
     )
-    state = program.TrainState(step=step, mdl_vars=mdl_vars, opt_state={})
+    state = train_state.TrainState(step=step, mdl_vars=mdl_vars, opt_state={})
     mesh = self._program.mesh.abstract_mesh
     with base_layer.eval_mode(), jax.sharding.use_abstract_mesh(mesh):
       outputs = self._runner.infer(

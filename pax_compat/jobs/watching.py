@@ -47,6 +47,10 @@ class Watch:
       return ''
     return f'{zlib.crc32(json.dumps(files, sort_keys=True).encode()):08x}'
 
+  def exists(self, step: int) -> bool:
+    """Returns whether a checkpoint is committed and has files."""
+    return step in self.steps() and self._manifests.files(step).exists()
+
   def problem(self, step: int) -> str | None:
     """Returns what is wrong with a checkpoint's files; None if nothing is."""
     try:
