@@ -33,6 +33,11 @@ from pax_compat.warm_start import start as warm_start
 from pax_compat.warm_start import transforming
 
 _DEFAULT_OPTIONS = run_options.RunOptions()
+# What can be done with a run that has ended.
+_INSTEAD = (
+  'nothing to train. --mode=eval evaluates its checkpoints, --mode=decode_once'
+  ' decodes the last one'
+)
 
 
 def train(
@@ -91,6 +96,8 @@ def train(
     if finished:
       print_line(finished)
       return
+    if extra and extra.get(actions.TRAINING_ENDED) and not pending:
+      checkpointer.amend(start, {actions.TRAINING_ENDED: False})
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
     first = first_batch.FirstBatch(
@@ -134,10 +141,16 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
   """Returns why there is nothing to train; '' if there is."""
   pending = extra and extra.get(actions.EVALUATIONS_PENDING)
   if start >= task.train.num_train_steps and not pending:
-    return f'all {start} steps are done already'
+    return (
+      f'all {start} steps are done already; {_INSTEAD}, and'
+      f' --set=task.train.num_train_steps={2 * start} goes on training'
+    )
   stopped_early = extra and extra.get(actions.STOPPED_EARLY)
   if stopped_early and task.early_stopping_fn is not None:
-    return f'the run was stopped early after step {start} already'
+    return (
+      f'the run was stopped early after step {start} already; {_INSTEAD}, and'
+      ' --set=task.early_stopping_fn=None goes on training'
+    )
   return ''
 
 
