@@ -212,7 +212,7 @@ class Manifests:
     """
     path = self._path(step)
     try:
-      read = json.loads(path.read_bytes())
+      read = files_lib.parse_json(path.read_bytes())
     except FileNotFoundError:
       raise errors.UserError(f'{path}: no such file') from None
     except OSError as e:
