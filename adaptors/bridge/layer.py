@@ -32,7 +32,7 @@ from adaptors.translate.view import ParamsView, class_path
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.nested_map import NestedMap
 
 
@@ -179,7 +179,7 @@ def _is_array(x: Any) -> bool:
 def _call(
   functions: Functions,
   params: dict[str, jax.Array],
-  probes: dict[str, RowFacts],
+  probes: dict[str, RowStatistics],
   arrays: Sequence[jax.Array],
   others: tuple,
 ) -> tuple[list, dict]:
@@ -213,13 +213,13 @@ def _call(
     params, probes, arrays, others = residuals
     results, _ = cotangents
     floats = [x for x in results if x.dtype != jax.dtypes.float0]
-    by_param, by_float, facts = in_jax(
+    by_param, by_float, statistics = in_jax(
       functions.backward, params, arrays, others, floats
     )
     rest = iter(by_float)
     by_array = [next(rest) if f else None for f in is_float]
     by_probe = {
-      path: RowFacts(*facts[path]) if path in facts else zeros
+      path: RowStatistics(*statistics[path]) if path in statistics else zeros
       for path, zeros in probes.items()
     }
     return by_param, by_probe, by_array, None

@@ -253,8 +253,7 @@ def bridge_task(
     raise UntranslatedError(
       task_translation.describe(name, report), report.issues
     )
-  for note in report.notes:
-    logging.info('%s: %s', name, note)
+  report.log(name)
   model = BridgedModel.config(
     lingvo_task=lingvo_task,
     loss_names=_losses(lingvo_task, variables, train.config.learner),

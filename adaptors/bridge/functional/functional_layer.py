@@ -116,9 +116,9 @@ class FunctionalLayer(FunctionalTask):
     specs = [spec for spec in self.outputs[0] if spec.dtype.is_floating]
     backward = tf.function(functions.backward, autograph=False)
     traced = backward.get_concrete_function(*inputs, specs)
-    *_, facts = traced.structured_outputs
+    *_, statistics = traced.structured_outputs
     return Trace(
-      sparse_tables=tuple(sorted(set(facts) - self._unused)),
+      sparse_tables=tuple(sorted(set(statistics) - self._unused)),
       unused=tuple(sorted(self._unused)),
       has_bfloat16=structures.has_bfloat16(traced),
     )
@@ -236,8 +236,8 @@ class Functions:
       tf.zeros_like(x) if g is None else tf.convert_to_tensor(g)
       for g, x in zip(by_float, floats, strict=True)
     ]
-    facts = layer._row_facts(gradients)
-    return layer._dense(gradients, values), by_float, facts
+    statistics = layer._row_statistics(gradients)
+    return layer._dense(gradients, values), by_float, statistics
 
   def _run(self, values, arrays, step):
     tf = lingvo_runtime.module('tensorflow')

@@ -292,8 +292,8 @@ class FunctionalTask:
       tf.TensorSpec([2], tf.int32),
     )
     self._check_captures(traced)
-    *_, facts = traced.structured_outputs
-    found = {path for of_loss in facts.values() for path in of_loss}
+    *_, statistics = traced.structured_outputs
+    found = {path for of_loss in statistics.values() for path in of_loss}
     return Trace(
       sparse_tables=tuple(sorted(found - self._unused)),
       unused=tuple(sorted(self._unused)),
@@ -374,13 +374,13 @@ class FunctionalTask:
     self._unused = self._without_gradient(found)
     found = {name: self._own(name, one, losses) for name, one in found.items()}
     dense = {name: self._dense(one, values) for name, one in found.items()}
-    facts = {
-      name: self._row_facts(
+    statistics = {
+      name: self._row_statistics(
         {p: g for p, g in one.items() if self._is_own(name, p, losses)}
       )
       for name, one in found.items()
     }
-    return outputs.as_tuple(), dense, facts
+    return outputs.as_tuple(), dense, statistics
 
   def _traced_after(self, before, after, batch, step, seed):
     task = self.task
@@ -525,17 +525,17 @@ class FunctionalTask:
       for path, g in gradients.items()
     }
 
-  def _row_facts(self, gradients):
+  def _row_statistics(self, gradients):
     """Returns the row statistics of gradients that are sparse or None."""
     tf = lingvo_runtime.module('tensorflow')
-    facts = {}
+    statistics = {}
     for path, gradient in gradients.items():
       shape = self.variables[path].shape
       if isinstance(gradient, tf.IndexedSlices):
-        facts[path] = structures.row_facts(gradient, shape[0])
+        statistics[path] = structures.row_statistics(gradient, shape[0])
       elif gradient is None and shape.rank:
-        facts[path] = structures.no_row_facts(shape[0])
-    return facts
+        statistics[path] = structures.no_row_statistics(shape[0])
+    return statistics
 
   @contextlib.contextmanager
   def _in_lingvo(self) -> Iterator[None]:
