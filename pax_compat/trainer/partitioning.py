@@ -12,8 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from pax_compat import base_layer, errors
 from pax_compat.layer_core import sharding as sharding_lib
 
-# Mesh axes that a batch is split over, if the mesh has them.
-BATCH_AXES = ('replica', 'data')
+BATCH_AXES = sharding_lib.BATCH_AXES
 
 
 def create_mesh(
