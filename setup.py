@@ -58,6 +58,7 @@ TEST = [
   'hypothesis>=6.100',
   'pytest>=9',
   'pytest-xdist>=3.6',
+  'pyyaml>=6',
   'ruff~=0.17.5',
   'scipy>=1.13',
 ]

@@ -8,12 +8,14 @@ Legend: B examples per batch, T bytes per example.
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pax_compat import errors
 from pax_compat.config import REQUIRED
+from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.inputs import grain_input, indexed_input
 from pax_compat.nested_map import NestedMap
 
@@ -51,6 +53,10 @@ class BytesInput(indexed_input.IndexedInput):
     del key
     return texts(ids, lengths)
 
+  def prompts(self, strings, key=None) -> prompts_lib.Prompts:
+    del key
+    return byte_prompts(strings)
+
 
 class GrainBytesInput(grain_input.GrainInput):
   """Reads `blocks` with Grain; its `dataset_fn` is a config of `blocks`."""
@@ -61,6 +67,10 @@ class GrainBytesInput(grain_input.GrainInput):
   def ids_to_strings(self, ids, lengths, key=None) -> list[str]:
     del key
     return texts(ids, lengths)
+
+  def prompts(self, strings, key=None) -> prompts_lib.Prompts:
+    del key
+    return byte_prompts(strings)
 
 
 def blocks(path: str, seq_len: int) -> Any:
@@ -115,6 +125,13 @@ def texts(ids: np.ndarray, lengths: np.ndarray) -> list[str]:
     bytes(row[:length].astype(np.uint8)).decode('utf-8', errors='replace')
     for row, length in zip(ids, lengths, strict=True)
   ]
+
+
+def byte_prompts(strings: Sequence[str]) -> prompts_lib.Prompts:
+  """Returns prompts as they begin a text: after 0, which is before a text."""
+  return prompts_lib.of_tokens(
+    [list(string.encode('utf-8')) for string in strings], begin=[0]
+  )
 
 
 def _mapped(path: str | os.PathLike) -> np.ndarray:

@@ -48,6 +48,7 @@ import numpy as np
 from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.input_core import input_fields, reading, resharding, specs
+from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.nested_map import NestedMap
 
 BaseInputSpecsProvider = specs.BaseInputSpecsProvider
@@ -398,3 +399,24 @@ class BaseInput(reading.ReadableInput):
       ' '.join(str(token) for token in row[:length])
       for row, length in zip(ids, lengths, strict=True)
     ]
+
+  def prompts(
+    self, strings: Sequence[str], key: str | None = None
+  ) -> prompts_lib.Prompts:
+    """Returns the tokens of prompts for a language model to continue.
+
+    They are those of training examples: with the token that begins a sequence,
+    if there is one, and without that which ends it.
+
+    Args:
+      strings: B prompts.
+      key: name of the tokenizer, as of `ids_to_strings`.
+
+    Raises:
+      UserError: the input does not tokenize strings.
+    """
+    del strings, key
+    raise errors.UserError(
+      f'{type(self).__name__} does not tokenize strings; expected an input'
+      ' with a method prompts()'
+    )

@@ -65,6 +65,8 @@ AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
 SUMMARIES = 'summaries'  # Values for the summary writer.
 DECODE_CACHE = 'decoder_cache'  # State between decoding steps, such as keys.
 ROW_PROBES = 'row_probes'  # See `layer_core.row_gradients`.
+# Suffix of collections with values before a step; see `BaseModel.after_update`.
+BEFORE_STEP = '_before_step'
 
 # The PRNG stream of dropout and the like. Initializers use the stream `params`.
 RANDOM = 'random'
@@ -133,6 +135,8 @@ class BaseLayer(nn.Module):
     mesh_axis_names: names of the axes of the device mesh.
     ici_mesh_shape: devices along each axis, within a slice.
     dcn_mesh_shape: slices along each axis; None for a single slice.
+    contiguous_submeshes: whether the devices of each process are neighbours on
+      the mesh; matters on TPUs only, and None means False.
     shared_weight_layer_id: layers with the same id are one layer with shared
       weights, even if their templates are copies; None does not share.
     weight_split_dims_mapping: sharding of the weights.
@@ -157,6 +161,7 @@ class BaseLayer(nn.Module):
   mesh_axis_names: Sequence[str] | None = None
   ici_mesh_shape: Sequence[int] | None = None
   dcn_mesh_shape: Sequence[int] | None = None
+  contiguous_submeshes: bool | None = None
   shared_weight_layer_id: str | None = None
   weight_split_dims_mapping: config_lib.Config = sub_config_field(
     WeightSharding

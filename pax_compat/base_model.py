@@ -139,6 +139,18 @@ class BaseModel(base_layer.BaseLayer):
     A model that counts the steps of a run counts it. The default does nothing.
     """
 
+  def after_update(self, input_batch: NestedMap):
+    """Updates non-trainable variables once the learner has updated weights.
+
+    It is part of a training step. Variables have their new values; those before
+    the step are in the collections `params_before_step` and
+    `non_trainable_before_step`. Random keys are those of the step's forward
+    pass. The default does nothing.
+
+    Args:
+      input_batch: that of the step: arrays [B, ...].
+    """
+
   def after_step(self) -> Callable[[int, WeightedScalars], None] | None:
     """Returns a function to call on the first process after training steps.
 

@@ -45,16 +45,20 @@ def location_in_user_code(error: Exception) -> str | None:
 
   None if all frames are in this project, in installed packages or in Python.
   """
+  for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    if is_user_code(frame.filename):
+      return f'{frame.filename}:{frame.lineno}'
+  return None
+
+
+def is_user_code(file: str) -> bool:
+  """Whether a file is neither of this project, nor of a package, nor Python."""
   paths = sysconfig.get_paths()
   others = {paths[name] for name in ('stdlib', 'purelib', 'platlib')}
   others.add(str(pathlib.Path(__file__).parents[1]))
-  for frame in reversed(traceback.extract_tb(error.__traceback__)):
-    is_file = not frame.filename.startswith('<')
-    if is_file and not any(
-      pathlib.Path(frame.filename).is_relative_to(other) for other in others
-    ):
-      return f'{frame.filename}:{frame.lineno}'
-  return None
+  return not file.startswith('<') and not any(
+    pathlib.Path(file).is_relative_to(other) for other in others
+  )
 
 
 def location_of(error: Exception, own_file: str | None = None) -> str:

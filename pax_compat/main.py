@@ -1,12 +1,15 @@
 """Trains an experiment: `python -m pax_compat.main --exp=NAME --job_log_dir=X`.
 
+With `--mode` it evaluates or decodes the checkpoints of such a run, or infers.
 `python -m pax_compat.main --list` prints the names of all experiments, and
 `--exp=NAME --check` the size of one, without data and weights.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import sys
+from collections.abc import Callable
 
 from absl import flags, logging
 
@@ -14,37 +17,35 @@ from pax_compat import errors, experiment_sources
 from pax_compat.cli import (
   command_line,
   experiment_flags,
+  guard_flags,
   huge_pages,
+  job_flags,
   pax_flags,
   process_flags,
+  recorded_options,
   run_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
-from pax_compat.runs import job_dir
+from pax_compat.runs import job_dir, versions
 
-for _module in (experiment_flags, process_flags, run_flags, pax_flags):
+for _module in (
+  experiment_flags,
+  job_flags,
+  process_flags,
+  run_flags,
+  guard_flags,
+  pax_flags,
+):
   flags.adopt_module_key_flags(_module)
 
-_JOB_LOG_DIR = flags.DEFINE_string(
-  'job_log_dir',
-  None,
-  'Folder of the run: checkpoints, summaries, metrics and configs. If it'
-  ' contains a run of the same experiment, that run continues. A path, or'
-  ' gs://bucket/folder.',
-)
-flags.DEFINE_alias('logdir', 'job_log_dir')
 _LIST = flags.DEFINE_bool(
   'list',
   False,
   'Print the names of all experiments, or of those that match the patterns'
   ' given as arguments, such as --list "lm.*".',
 )
-_SET = flags.DEFINE_multi_string(
-  'set',
-  [],
-  'Set a config field, with its path as in config.txt of a run:'
-  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. For'
-  ' an experiment of another framework it changes the translated config.',
+_VERSION = flags.DEFINE_bool(
+  'version', False, 'Print the versions of this package and its libraries.'
 )
 _CHECK = flags.DEFINE_bool(
   'check',
@@ -89,21 +90,21 @@ def _list_names(patterns: list[str]):
 
 def _settings() -> list[str]:
   """Returns the settings `path=value` of all flags that have some."""
-  settings = [*_SET.value, *pax_flags.settings()]
+  settings = [*job_flags.SET.value, *pax_flags.settings()]
   experiment_overrides.check(settings)
   return settings
 
 
-def _train(may_start_again: bool):
+def _run(may_start_again: bool):
+  """Trains, or runs the job that `--mode` selects."""
   name = experiment_flags.name()
-  experiment_flags.require(_JOB_LOG_DIR)
-  job_dir.checked_path(_JOB_LOG_DIR.value)
+  experiment_flags.require(job_flags.JOB_LOG_DIR)
+  job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
   process_flags.check()
   run_flags.check()
-  settings = _settings()
   if may_start_again:
     huge_pages.start_again_with()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  make_experiment = _experiment()
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
   from pax_compat.processes import clusters
@@ -114,72 +115,103 @@ def _train(may_start_again: bool):
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())
   for note in pax_flags.notes():
-    _print_line(note)
+    command_line.print_line(note)
+  from pax_compat.jobs import job, job_options
   from pax_compat.processes import process_failures, same_start
   from pax_compat.trainer import loop, run, run_options
 
   try:
     with process_failures.shared(name, but=loop.Stopped):
       # After joining, because experiments may use the number of devices.
-      experiment = _resolved(experiment, name, settings)
+      experiment = make_experiment()
+      experiment = dataclasses.replace(
+        experiment, dumps={**experiment.dumps, **_record()}
+      )
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
-      run.train(
-        experiment,
-        job_log_dir=_JOB_LOG_DIR.value,
+      common = dict(
+        job_log_dir=job_flags.JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
-        print_line=_print_line,
+        print_line=command_line.print_line,
       )
+      if pax_flags.mode() == pax_flags.TRAIN:
+        run.train(experiment, **common)
+      else:
+        chosen = run_flags.job_options(job_options.JobOptions)
+        job.run(experiment, job=chosen, **common)
   except loop.Stopped as e:
-    _print_line(str(e))
+    command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
 
 
 def _check():
   """Prints the size of an experiment."""
-  name = experiment_flags.name()
-  settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  experiment = _experiment()
   # Imported late, as for training.
   from pax_compat.tools import experiment_check
 
-  lines = experiment_check.check(
-    lambda: _resolved(experiment, name, settings), peak=run_flags.peak_flops()
-  )
+  lines = experiment_check.check(experiment, peak=run_flags.peak_flops())
   print(lines, flush=True)
 
 
 def _compile_only():
   """Prints what the compiled train step of an experiment needs."""
-  name = experiment_flags.name()
+  experiment_flags.name()
   experiment_flags.require(_TOPOLOGY)
-  settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  experiment = _experiment()
   # Imported late, as for training.
   from pax_compat.tools.pods import compiling
 
   compiled = compiling.compile_only(
-    lambda: _resolved(experiment, name, settings),
-    _TOPOLOGY.value,
-    _NUM_SLICES.value,
+    experiment, _TOPOLOGY.value, _NUM_SLICES.value
   )
   print(compiled.text(), flush=True)
 
 
-def _resolved(experiment, name: str, settings: list[str]):
-  return run_flags.of_experiment(
-    resolved.resolve(
-      experiment,
-      name=name,
-      settings=settings,
-      skip_bad_records=experiment_flags.skip_bad_records(),
+def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
+  """Finds the experiment that the flags select.
+
+  Returns:
+    A function that resolves it, which may make its inputs and needs JAX.
+
+  Raises:
+    UserError: there is no such experiment, or a setting is not valid.
+  """
+  name = experiment_flags.name()
+  settings = _settings()
+  options = experiment_flags.options()
+  experiment = experiment_sources.find(name, options)
+
+  def resolve() -> resolved.ResolvedExperiment:
+    return run_flags.of_experiment(
+      resolved.resolve(
+        experiment,
+        name=name,
+        settings=settings,
+        attributes=options.attributes,
+        skip_bad_records=experiment_flags.skip_bad_records(),
+      )
     )
+
+  return resolve
+
+
+def _print_versions():
+  print(f'{versions.NAME} {versions.of_package()}')
+  for name, version in versions.of_libraries().items():
+    print(f'  {name} {version}')
+
+
+def _record() -> dict[str, str]:
+  """Returns the file that has what selected the experiment."""
+  record = recorded_options.Recorded(
+    name=experiment_flags.name(),
+    options=experiment_flags.options(),
+    settings=tuple(_settings()),
+    skip_bad_records=experiment_flags.skip_bad_records(),
   )
-
-
-def _print_line(line: str):
-  print(line, flush=True)
+  return {recorded_options.FILE: record.to_json()}
 
 
 def main(argv: list[str], *, may_start_again: bool = False):
@@ -190,6 +222,9 @@ def main(argv: list[str], *, may_start_again: bool = False):
     may_start_again: whether this process may run its command again in place,
       with huge pages (see `huge_pages`).
   """
+  if _VERSION.value:
+    _print_versions()
+    return
   if _LIST.value:
     _list_names(argv[1:])
     return
@@ -200,7 +235,7 @@ def main(argv: list[str], *, may_start_again: bool = False):
   elif _COMPILE_ONLY.value:
     _compile_only()
   else:
-    _train(may_start_again)
+    _run(may_start_again)
 
 
 def run():

@@ -25,6 +25,7 @@ GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native/native_ops.py')
 # Entry points and commands import late what answers to --help do not need.
 LATE_IMPORTS = {
   'adaptors/experiments/lingvo_source.py',
+  'pax_compat/tools/generate.py',
   'pax_compat/tools/inspect_input.py',
 }
 # At the root of a package lie its public names and its gate.
@@ -126,7 +127,8 @@ def _owner(found: source_tree.Import, modules) -> str:
 def test_core_names_no_option_of_lingvo():
   kind = lingvo_options.LingvoOptions
   fields = {field.name for field in dataclasses.fields(kind)}
-  names = fields | set(options.flag_names(kind))
+  none_default = kind(**dict.fromkeys(fields, object()))
+  names = fields | {flag for flag, _ in options.changed(none_default)}
   assert {'lingvo', 'lingvo_logdir', 'translation'} <= names
   spelled = re.compile(rf'--(no)?({"|".join(sorted(names))})\b')
   found = []

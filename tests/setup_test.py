@@ -13,6 +13,7 @@ DISTRIBUTIONS = {
   'absl': 'absl-py',
   'google': 'protobuf',
   'orbax': 'orbax-checkpoint',
+  'yaml': 'pyyaml',
 }
 OURS = {*source_tree.PACKAGES, 'benchmarks', 'tests'}
 # Pax itself, which nobody can install: checkouts that are recorded by hand.

@@ -81,6 +81,25 @@ class BridgedModel(base_model.BaseModel):
       variables.write(GLOBAL_STEP, counted + 1)
     return metrics, per_example
 
+  def after_update(self, input_batch: NestedMap):
+    """Calls the layers' `PostTrainingStepUpdate`, if it depends on weights."""
+    task = self.lingvo_task.at_training
+    if not task.updates_by_weights:
+      return
+    batch = {k: v for k, v in input_batch.items() if k != example_rows.WEIGHTS}
+    variables = ScopedVariables(self)
+    counted = variables.read_before(GLOBAL_STEP)
+    batches, steps = self.batches_per_step
+    updates = calling.in_jax(task.after_update)(
+      {path: variables.read_before(path) for path in task.variables},
+      {path: variables.read(path) for path in task.variables},
+      batch,
+      counted * steps // batches,
+      calling.seed(self.next_prng_key()),
+    )
+    for path, value in updates.items():
+      variables.write(path, value)
+
   def compute_loss(self, predictions: Any, input_batch: NestedMap):
     """Returns `predictions`, which contain the losses."""
     del input_batch

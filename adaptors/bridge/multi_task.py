@@ -9,8 +9,10 @@ from adaptors.bridge import host_methods, shared_model
 from adaptors.bridge import task as bridge_task
 from adaptors.translate.tasks import multi_task
 from adaptors.translate.tasks.multi_task import TranslatedTasks
+from adaptors.translate.view import Issue, class_path
 from pax_compat import errors
 
+_SHARES = 'it shares layers with other tasks, which is not translated'
 _SHARED_FIELDS = ('encoder_to_share', 'decoder_to_share')
 
 
@@ -31,11 +33,7 @@ def translate_model(
   if not shared_model.is_sharing(params.cls):
     translate = functools.partial(_translate, translation)
     return multi_task.translate_model(params, name, translate)
-  if translation == 'native':
-    raise errors.UserError(
-      f'{name}: the tasks of a {params.cls.__name__} share layers, which is'
-      ' not translated; expected --translation=auto or bridge'
-    )
+  _check_sharing(params, name, translation)
   logging.info(
     '%s is bridged, since its tasks share layers: Lingvo computes it inside of'
     ' JAX. Each task has a copy of the shared variables, which are kept equal',
@@ -48,6 +46,40 @@ def translate_model(
     ignored=[field for field in _SHARED_FIELDS if field in params],
     tied=_tied,
   )
+
+
+def route(
+  model: Any, task: str, params: Any, name: str, translation: str
+) -> bridge_task.Route:
+  """Decides how one task of a model runs, as `translate_model` does.
+
+  Args:
+    model: the model's Params, with an input for each task; not modified.
+    task: the task's name in it.
+    params: the task's Params, with its input; not modified.
+    name: of the experiment, for messages.
+    translation: of the task; see `task.route`.
+
+  Raises:
+    UserError: it is impossible; the message has every reason.
+  """
+  path = f'task_params.{task}'
+  if not shared_model.is_sharing(model.cls):
+    _check(params, name)
+    return bridge_task.route(params, name, translation, path=path)
+  _check_sharing(model, name, translation)
+  why = Issue(path, class_path(params.cls), _SHARES)
+  bridged = _bridge(model, params, name, path=path, scope='')
+  return bridge_task.Route(bridge_task.Kind.BRIDGED, bridged, (why,))
+
+
+def _check_sharing(model, name, translation):
+  """Raises a UserError if tasks that share layers may not be bridged."""
+  if translation == 'native':
+    raise errors.UserError(
+      f'{name}: the tasks of a {model.cls.__name__} share layers, which is'
+      ' not translated; expected --translation=auto or bridge'
+    )
 
 
 def _translate(translation, params, name, *, path, scope):

@@ -13,12 +13,13 @@ from adaptors.bridge.functional import initial_values
 from adaptors.bridge.functional.variables import Variable
 from pax_compat import base_layer
 from pax_compat.base_layer import (
+  BEFORE_STEP,
   NON_TRAINABLE,
   PARAMS,
   ROW_PROBES,
   WeightHParams,
 )
-from pax_compat.layer_core.row_gradients import RowFacts, no_facts
+from pax_compat.layer_core.row_gradients import RowStatistics, no_statistics
 
 
 class ScopedVariables:
@@ -49,13 +50,21 @@ class ScopedVariables:
   def create_probe(self, theta: str, rows: int):
     """Creates the probe of a table [V, ...]; see `row_gradients`."""
     scope, name = self._location(theta)
-    scope.variable(ROW_PROBES, name, no_facts, rows)
+    scope.variable(ROW_PROBES, name, no_statistics, rows)
 
   def read(self, theta: str) -> jax.Array:
     """Returns a variable's value."""
+    return self._read(theta, '')
+
+  def read_before(self, theta: str) -> jax.Array:
+    """Returns its value before the step; see `BaseModel.after_update`."""
+    return self._read(theta, BEFORE_STEP)
+
+  def _read(self, theta: str, suffix: str) -> jax.Array:
     scope, name = self._location(theta)
     trained = scope.has_variable(PARAMS, name)
-    value = scope.get_variable(PARAMS if trained else NON_TRAINABLE, name)
+    collection = PARAMS if trained else NON_TRAINABLE
+    value = scope.get_variable(f'{collection}{suffix}', name)
     return jnp.asarray(base_layer.unbox(value))
 
   def write(self, theta: str, value: jax.Array):
@@ -65,7 +74,7 @@ class ScopedVariables:
     new = box.replace(value=value) if base_layer.is_boxed(box) else value
     scope.put_variable(NON_TRAINABLE, name, new)
 
-  def probes(self, paths: Iterable[str]) -> dict[str, RowFacts]:
+  def probes(self, paths: Iterable[str]) -> dict[str, RowStatistics]:
     """Returns the probes of the tables at these theta paths, if there are."""
     found = {}
     for path in paths:

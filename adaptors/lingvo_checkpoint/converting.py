@@ -148,10 +148,7 @@ def program_of(
 ) -> Iterator[tuple[program.TaskProgram, NestedMap]]:
   """Yields an experiment's program and a batch."""
   task = experiment.task().Instantiate()
-  model = task.model
-  mesh = partitioning.create_mesh(
-    model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
-  )
+  mesh = partitioning.mesh_of(task.model)
   with dataset_inputs.Inputs(experiment.train_datasets()) as data:
     batch = host_fields.for_devices(
       data.train.get_next(), data.train.is_host_field

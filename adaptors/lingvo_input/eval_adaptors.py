@@ -156,7 +156,7 @@ class LingvoEvalAdaptor(input_adaptor.LingvoInputAdaptor):
     if 'repeat_count' in params and not generator_kinds.is_tf_data(params):
       params.repeat_count = 1
       params.flush_every_n = 0
-      logging.info(
+      logging.debug(
         '%s: one epoch in the order of the files (repeat_count=1 with'
         ' require_sequential_input_order), so file_random_seed and the'
         ' shuffle buffer play no role',

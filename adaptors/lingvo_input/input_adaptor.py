@@ -27,6 +27,7 @@ from adaptors.lingvo_input.shapes import (
   given_lengths,
 )
 from pax_compat import base_input, config, errors
+from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.processes import process_channel
 
@@ -459,3 +460,14 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """
     with self._lock:
       return self._generator.driver().ids_to_strings(ids, lengths, key)
+
+  def prompts(
+    self, strings: Sequence[str], key: str | None = None
+  ) -> prompts_lib.Prompts:
+    """Returns the tokens of prompts, by the generator's `StringsToIds`.
+
+    Raises:
+      UserError: the generator has no such tokenizer.
+    """
+    with self._lock:
+      return self._generator.driver().prompts(strings, key)

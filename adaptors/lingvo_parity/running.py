@@ -20,11 +20,10 @@ from adaptors.lingvo_parity import (
   synthetic,
 )
 from adaptors.params import shrinking
+from adaptors.translate import view
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
 
-# In notes about fields that do not matter here.
-_WITHOUT_EFFECT = 'has no effect here'
 # Number of random ops that are listed.
 _NAMED = 4
 
@@ -161,7 +160,7 @@ def run(
     print_line('initial weights from the checkpoint; steps start at 0')
   translated = experiment.translate(task.params)
   for note in translated.notes:
-    if _WITHOUT_EFFECT not in note:
+    if view.WITHOUT_EFFECT not in note:
       print_line(f'the translation: {note}')
   done = lingvos(our_side.is_bridged(translated))
   lingvo, data = done.run, list(map(batches.nested, done.batches))

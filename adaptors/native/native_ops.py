@@ -100,6 +100,11 @@ def repaired_copy(library: pathlib.Path) -> pathlib.Path:
   # Compared in full: a damaged copy could do anything.
   if not (copy.is_file() and copy.read_bytes() == content):
     _write(copy, content)
+    logging.info(
+      '%s needs a newer system than this one; wrote the repaired copy %s',
+      library,
+      copy,
+    )
   return copy
 
 
@@ -126,7 +131,7 @@ def _load_library(library: pathlib.Path):
     if not too_old or too_old[1] != str(library):
       raise
   copy = repaired_copy(library)
-  logging.info(
+  logging.debug(
     '%s needs a newer system than this one (%s); loading the repaired copy %s',
     library,
     too_old[0].partition(' (')[0],

@@ -557,6 +557,14 @@ class SeqIOInput(base_input.BaseInput):
     )
     return token_texts.decode(vocabulary, ids, lengths)
 
+  def prompts(self, strings, key=None):
+    """Returns the tokens of prompts, after the converter's `bos_id`."""
+    vocabulary = self.overridden_vocab or token_texts.find(
+      self._provider.output_features, key
+    )
+    bos_id = getattr(self.feature_converter, 'bos_id', 0)
+    return token_texts.prompts(vocabulary, strings, bos_id)
+
   def tokenizers(self) -> dict[str, str]:
     """Returns descriptions of the vocabularies."""
     if self.overridden_vocab is not None:

@@ -20,10 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.params import params_trees
 from pax_compat import errors
+
+# Of notes on fields that change nothing.
+WITHOUT_EFFECT = ' has no effect here: '
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +85,23 @@ class Report:
   bridges: Mapping[str, Callable[['ParamsView'], Any]] = dataclasses.field(
     default_factory=dict
   )
+
+  def log(self, name: str):
+    """Logs the notes; those on fields without effect in one line.
+
+    Args:
+      name: of the experiment.
+    """
+    without = [note for note in self.notes if WITHOUT_EFFECT in note]
+    if without:
+      fields = '; '.join(
+        f'{field} ({why})'
+        for field, _, why in (x.partition(WITHOUT_EFFECT) for x in without)
+      )
+      logging.info('%s: without effect here: %s', name, fields)
+    for note in self.notes:
+      if note not in without:
+        logging.info('%s: %s', name, note)
 
 
 class ParamsView:
@@ -142,7 +163,7 @@ class ParamsView:
       value = self.get(name)
       if defaults is None or not same(value, params_trees.get(defaults, name)):
         self.report.notes.append(
-          f'{self.path}.{name} = {short(value)} has no effect here: {why}'
+          f'{self.path}.{name} = {short(value)}{WITHOUT_EFFECT}{why}'
         )
 
   def issue(self, name: str, message: str):

@@ -14,6 +14,7 @@ do not depend on container types.
 """
 
 from pax_compat.checkpoints.checkpointer import Checkpointer
+from pax_compat.checkpoints.stored import StoredCheckpoint
 from pax_compat.checkpoints.stored_arrays import state_paths
 
-__all__ = ['Checkpointer', 'state_paths']
+__all__ = ['Checkpointer', 'StoredCheckpoint', 'state_paths']

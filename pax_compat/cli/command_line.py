@@ -1,11 +1,14 @@
 """Runs the `main` of a program: flags, logging, errors and exit status."""
 
+import contextlib
 import functools
 import logging as python_logging
 import os
 import re
+import select
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import app, flags, logging
 
@@ -13,11 +16,12 @@ from pax_compat import errors
 
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
-# Libraries of remote folders, which log every file.
-_OF_FOLDERS = ('fsspec', 'gcsfs', 'google')
-# Libraries that log every step.
+# Libraries that log every step, or every file of a remote folder.
 _VERBOSE = (
   'flax',
+  'fsspec',
+  'gcsfs',
+  'google',
   'jax',
   'lingvo',
   'orbax',
@@ -33,7 +37,8 @@ def run(
 ):
   """Parses the flags and exits with the status that `main` returns.
 
-  A `UserError` or an invalid flag prints one error and exits with status 2.
+  A `UserError` or an invalid flag prints one error and exits with status 2. A
+  closed pipe, as in `--list | head`, ends the program without an error.
 
   Args:
     main: takes the program's name and the arguments that are not flags; returns
@@ -50,12 +55,54 @@ def run(
 def exit_on_user_error(main: Callable, argv: list[str]) -> int | None:
   """Runs `main`. A `UserError` is printed and exits with status 2."""
   try:
-    return main(argv)
+    with _ends_with_its_reader():
+      return main(argv)
   except errors.UserError as e:
     location = errors.location_in_user_code(e)
     suffix = f'\n  at {location}' if location else ''
     print(f'error: {e}{suffix}', file=sys.stderr)
     sys.exit(2)
+
+
+def print_line(line: str):
+  """Prints a line at once. If nobody reads the output, the program goes on."""
+  try:
+    print(line, flush=True)
+  except BrokenPipeError:
+    _drop_output()
+    logging.warning(
+      'the standard output is closed; the run goes on, and its folder has the'
+      ' metrics'
+    )
+
+
+@contextlib.contextmanager
+def _ends_with_its_reader() -> Iterator[None]:
+  """Within it, writing to a pipe that nobody reads ends the program."""
+  try:
+    try:
+      yield
+    finally:
+      sys.stdout.flush()
+  except BrokenPipeError:
+    if not _is_closed(sys.stdout):
+      raise  # It was another pipe.
+    _drop_output()
+    sys.exit(128 + signal.SIGPIPE)
+
+
+def _is_closed(output) -> bool:
+  """Whether a stream is a pipe that nobody reads any more."""
+  poll = select.poll()
+  poll.register(output.fileno(), select.POLLOUT)
+  return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _drop_output():
+  """Drops all that is written to the standard output from now on."""
+  nowhere = os.open(os.devnull, os.O_WRONLY)
+  os.dup2(nowhere, sys.stdout.fileno())
+  os.close(nowhere)
 
 
 def _is_for_users(record) -> bool:
@@ -64,7 +111,7 @@ def _is_for_users(record) -> bool:
   _, found, path = record.pathname.rpartition(library)
   return (
     not found
-    or path.partition(os.sep)[0] not in (*_VERBOSE, *_OF_FOLDERS)
+    or path.partition(os.sep)[0] not in _VERBOSE
     or record.levelno >= python_logging.ERROR
   )
 
@@ -74,12 +121,13 @@ def _parse(define_flags: Callable[[], None], argv: list[str]) -> list[str]:
   try:
     define_flags()
     _define_flags_of_jax(argv)
-    return flags.FLAGS(argv)
+    with _ends_with_its_reader():
+      return flags.FLAGS(argv)
   except flags.Error as e:
     print(f'error: {e}', file=sys.stderr)
     sys.exit(2)
-  except SystemExit:  # absl exits with 1 after --help.
-    sys.exit(0)
+  except SystemExit as e:  # absl exits with 1 after --help.
+    sys.exit(0 if e.code == 1 else e.code)
 
 
 def _define_flags_of_jax(argv: list[str]):

@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags, logging
 
 from pax_compat import errors
-from pax_compat.cli import pax_flags
+from pax_compat.cli import guard_flags, pax_flags
 from pax_compat.runs import compiled_programs
 
 _COMPILATION_CACHE = flags.DEFINE_string(
@@ -45,6 +45,21 @@ def options(kind: type) -> Any:
     writes_summaries=pax_flags.value('enable_summary_writer') is not False,
     only_scalars=bool(pax_flags.value('pax_only_aggregate_summaries')),
     peak_flops=peak_flops(),
+    **guard_flags.options(),
+  )
+
+
+def job_options(kind: type) -> Any:
+  """Returns the options of a job of another mode than train.
+
+  Args:
+    kind: `jobs.job_options.JobOptions`, which is imported late.
+  """
+  return kind(
+    mode=pax_flags.mode(),
+    restore_dir=pax_flags.value('restore_checkpoint_dir'),
+    steps=tuple(pax_flags.value('restore_checkpoint_step') or ()),
+    also_evaluates=bool(pax_flags.value('eval_during_decode')),
   )
 
 
@@ -111,12 +126,16 @@ def start_services():
 def of_experiment(experiment: Any) -> Any:
   """Returns a resolved experiment without the datasets that flags leave out.
 
+  They are about training; jobs of other modes use all of their datasets.
+
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.
 
   Raises:
     UserError: `--decode_during_train` without an interval.
   """
+  if pax_flags.mode() != pax_flags.TRAIN:
+    return experiment
   if pax_flags.value('eval_on_test') is False:
     experiment = dataclasses.replace(
       experiment, datasets=experiment.train_datasets, eval_datasets=()

@@ -18,7 +18,6 @@ pax_compat.errors.UserError: --attr=MODEL_DIM=64: Words has no class attribute \
 'MODEL_DIM'; did you mean: MODEL_DIMS, ICI_MESH_SHAPE?
 """
 
-import copy
 import inspect
 import sys
 import typing
@@ -29,6 +28,7 @@ import numpy as np
 
 from pax_compat import errors
 from pax_compat.configs import config_overrides
+from pax_compat.experiments import subclassed
 
 _T = TypeVar('_T')
 
@@ -65,11 +65,7 @@ def changed(instance: _T, settings: Sequence[str]) -> _T:
       )
     old = values.get(name, known[name])
     values[name] = _value(cls, name, text, old)
-  names = ('__qualname__', '__module__', '__doc__')
-  kept = {name: getattr(cls, name) for name in names}
-  made = copy.copy(instance)
-  made.__class__ = type(cls)(cls.__name__, (cls,), {**kept, **values})
-  return made
+  return subclassed.copied_as(type(cls)(cls.__name__, (cls,), values), instance)
 
 
 def attributes(cls: type) -> Mapping[str, Any]:

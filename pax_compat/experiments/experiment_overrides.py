@@ -5,13 +5,14 @@ its inputs skip damaged records.
 """
 
 import copy
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
 from pax_compat.configs import config_overrides
-from pax_compat.experiments import skipped_records
+from pax_compat.experiments import skipped_records, subclassed
 from pax_compat.input_core import input_fields
 
 # The roots of paths: the methods of an experiment that return configs.
@@ -67,12 +68,7 @@ def changed(
     def decode_datasets(self):
       return once('decode_datasets', super().decode_datasets)
 
-  # Error messages and log lines show the name of the original class.
-  for name in ('__name__', '__qualname__', '__module__', '__doc__'):
-    setattr(Changed, name, getattr(type(experiment), name))
-  made = copy.copy(experiment)
-  made.__class__ = Changed
-  return made
+  return subclassed.copied_as(Changed, experiment)
 
 
 def _changed(
@@ -98,9 +94,12 @@ def check(settings: Sequence[str]):
   """Raises a UserError for a setting that does not begin with a root."""
   for setting in settings:
     if _root(setting) not in _ROOTS:
+      path = setting.partition('=')[0].strip()
+      near = difflib.get_close_matches(_root(setting), _ROOTS, 1)
+      better = path.replace(_root(setting), near[0], 1) if near else None
       raise errors.UserError(
-        f'{setting}: expected a path that begins with {", ".join(_ROOTS)}'
-        + errors.did_you_mean(_root(setting), _ROOTS)
+        f'{setting}: expected a path that begins with {", ".join(_ROOTS)}; did'
+        f' you mean: {better or f"task.{path}"}?'
       )
 
 

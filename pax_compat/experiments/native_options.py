@@ -1,11 +1,10 @@
 """The options of native experiments, each of which is a flag."""
 
-import copy
 import dataclasses
 
 from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
-from pax_compat.experiments import dataset_fields, options
+from pax_compat.experiments import dataset_fields, options, subclassed
 
 _FIELD = 'tfds_data_dir'
 
@@ -60,9 +59,4 @@ def _with_data_dir(
     def decode_datasets(self):
       return changed(super().decode_datasets())
 
-  # Error messages and log lines show the name of the original class.
-  for name in ('__name__', '__qualname__', '__module__', '__doc__'):
-    setattr(WithDataDir, name, getattr(type(experiment), name))
-  made = copy.copy(experiment)
-  made.__class__ = WithDataDir
-  return made
+  return subclassed.copied_as(WithDataDir, experiment)

@@ -9,6 +9,7 @@ from absl import logging
 
 from pax_compat import base_input, errors
 from pax_compat.config import REQUIRED, Config
+from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.input_core import resharding
 from pax_compat.inputs import composed_input
 from pax_compat.nested_map import NestedMap
@@ -128,6 +129,21 @@ class MultiInput(composed_input.ComposedInput):
       f' to be one of {", ".join(self._inputs)}',
     )
     return self.get_child(name).ids_to_strings(ids, lengths, key)
+
+  def prompts(
+    self, strings: Sequence[str], key: str | None = None
+  ) -> prompts_lib.Prompts:
+    """Returns prompts, by the tokenizer of `default_input`.
+
+    Raises:
+      UserError: it is not set, or does not tokenize strings.
+    """
+    self.check(
+      self.default_input is not None,
+      f'default_input of {self.name} is not set; expected one of'
+      f' {", ".join(self._inputs)}',
+    )
+    return self.get_child(self.default_input).prompts(strings, key)
 
   def _check_known(self, name: str):
     self.check(

@@ -153,6 +153,9 @@ class TaskInput(composed_input.ComposedInput):
   def ids_to_strings(self, ids, lengths, key=None):
     return self.source.ids_to_strings(ids, lengths, key)
 
+  def prompts(self, strings, key=None):
+    return self.source.prompts(strings, key)
+
   def tokenizers(self):
     return self.source.tokenizers()
 

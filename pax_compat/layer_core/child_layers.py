@@ -30,6 +30,7 @@ INHERITED = (
   'mesh_axis_names',
   'ici_mesh_shape',
   'dcn_mesh_shape',
+  'contiguous_submeshes',
 )
 
 _SHARDINGS = {

@@ -2,15 +2,18 @@
 
 A line is one JSON object:
 
-    {"step": 120, "split": "train", "name": "loss", "value": 2.413}
+    {"step": 120, "split": "train", "name": "loss", "value": 2.413,
+     "time": 1763900000.123}
 
-JSON has neither NaN nor infinity: there the value is null, and the line has one
-more field, `"note"`, which is "nan", "inf" or "-inf".
+The time is that of writing, in seconds since 1970 (UTC). JSON has neither NaN
+nor infinity: there the value is null, and the line has one more field,
+`"note"`, which is "nan", "inf" or "-inf".
 """
 
 import json
 import math
 import pathlib
+import time
 from collections.abc import Callable, Mapping
 
 from absl import logging
@@ -21,26 +24,26 @@ from pax_compat.runs import job_dir
 class JsonLines:
   """A file of scalars, opened for appending."""
 
-  def __init__(
-    self, path: pathlib.Path, first_stale_step: Callable[[str], int | None]
-  ):
+  def __init__(self, path: pathlib.Path, is_stale: Callable[[int, str], bool]):
     """Opens the file, and drops its stale and truncated lines.
 
     Args:
       path: of the file; it need not exist.
-      first_stale_step: (split) -> the step from which on lines of an earlier
-        run are stale, because they are written again; None keeps them all.
+      is_stale: (step, split) -> whether lines of an earlier run are stale,
+        because they are written again.
     """
     if path.exists():
-      _drop_stale_lines(path, first_stale_step)
+      _drop_stale_lines(path, is_stale)
     self._file = open(path, 'a', encoding='utf-8')
 
   def write(self, step: int, split: str, scalars: Mapping[str, float]) -> None:
     """Writes one line per scalar, and flushes."""
+    now = round(time.time(), 3)
     for name, value in scalars.items():
       line = {'step': step, 'split': split, 'name': name, 'value': value}
       if not math.isfinite(value):
         line |= {'value': None, 'note': str(value)}
+      line['time'] = now
       self._file.write(json.dumps(line, allow_nan=False) + '\n')
     self._file.flush()
 
@@ -49,7 +52,7 @@ class JsonLines:
 
 
 def _drop_stale_lines(
-  path: pathlib.Path, first_stale_step: Callable[[str], int | None]
+  path: pathlib.Path, is_stale: Callable[[int, str], bool]
 ) -> None:
   kept, stale, truncated = [], 0, 0
   with open(path, encoding='utf-8', errors='replace') as f:
@@ -58,9 +61,7 @@ def _drop_stale_lines(
       if parsed is None:
         truncated += 1
         continue
-      step, split = parsed
-      first = first_stale_step(split)
-      if first is not None and step >= first:
+      if is_stale(*parsed):
         stale += 1
       else:
         kept.append(line)

@@ -20,7 +20,7 @@ class Progress:
   """Counts steps and formats the progress line.
 
   Rates are moving averages over the last `rate_steps` steps, or fewer after a
-  start or a pause.
+  start or a pause. Time spent on compilation is left out of them.
   """
 
   def __init__(
@@ -47,6 +47,7 @@ class Progress:
     self._loss: float | None = None
     self._peak_flops = peak_flops
     self._clock = clock
+    self._left_out = 0.0  # seconds
     # The start of the window, and the end of each step in it.
     self._marks: collections.deque[_Mark] = collections.deque(
       maxlen=rate_steps + 1
@@ -60,7 +61,11 @@ class Progress:
     in training, such as an evaluation.
     """
     self._marks.clear()
-    self._marks.append(_Mark(self._clock(), 0, 0.0, 0.0))
+    self._marks.append(_Mark(self._seconds(), 0, 0.0, 0.0))
+
+  def leave_out(self, seconds: float) -> None:
+    """Leaves time that has just passed, as of compilation, out of the rates."""
+    self._left_out += seconds
 
   def count_step(
     self, *, tokens: float = 0, input_wait: float = 0.0, flops: float = 0.0
@@ -77,7 +82,7 @@ class Progress:
     last = self._marks[-1]
     self._marks.append(
       _Mark(
-        self._clock(),
+        self._seconds(),
         last.steps + 1,
         last.tokens + tokens,
         last.input_wait + input_wait,
@@ -112,6 +117,9 @@ class Progress:
       if flops and self._peak_flops:
         rates['mfu'] = flops / self._peak_flops
     return self._line(rates), rates
+
+  def _seconds(self) -> float:
+    return self._clock() - self._left_out
 
   def _line(self, rates: dict[str, float]) -> str:
     fields = [f'step {self._step}/{self._total_steps}']

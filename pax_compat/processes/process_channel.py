@@ -9,6 +9,7 @@ processes on one machine, 2.2 ms for four.
 import collections
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,27 @@ def store(name: str) -> Any:
       ' --multiprocess, or jax.distributed.initialize() before JAX is used'
     )
   return client
+
+
+def all_arrive(name: str, seconds: float) -> bool:
+  """Returns whether all processes call this within some time.
+
+  Args:
+    name: of what they do; each name is used once.
+    seconds: how long a process waits for the others.
+  """
+  shared, key = store(name), f'pax_compat/{name}'
+  shared.key_value_set(f'{key}/{jax.process_index()}', 'here')
+  deadline = time.monotonic() + seconds
+  for index in range(jax.process_count()):
+    left = max(int(1000 * (deadline - time.monotonic())), 1)
+    try:
+      shared.blocking_key_value_get(f'{key}/{index}', left)
+    except jax.errors.JaxRuntimeError as e:
+      if _TIMED_OUT not in str(e):
+        raise
+      return False
+  return True
 
 
 class Channel:

@@ -7,11 +7,9 @@ that names what differs.
 
 import difflib
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import pathlib
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +19,7 @@ import jax
 from pax_compat import errors
 from pax_compat.configs import config_text
 from pax_compat.processes import process_channel
+from pax_compat.runs import versions
 
 _CHANNEL = 'start'
 # Settings of JAX that change numbers.
@@ -31,7 +30,6 @@ _SETTINGS = (
   'jax_numpy_dtype_promotion',
   'jax_threefry_partitionable',
 )
-_LIBRARIES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'fiddle')
 _PACKAGES = ('pax_compat', 'adaptors', 'lm_tasks')
 _MAX_LINES = 10
 # Where an object without a text of its own lies in this process.
@@ -57,7 +55,7 @@ def check(*, flag_values: Mapping[str, str], experiment: Any):
   mine = {
     'flag': {f'--{name}': text for name, text in flag_values.items()},
     'setting of JAX': {n: str(getattr(jax.config, n)) for n in _SETTINGS},
-    'version of': _versions(),
+    'version of': versions.of_libraries(),
     'code of': _code(experiment.experiment),
     'config': {'task': _digest(_text(experiment))},
   }
@@ -119,16 +117,6 @@ def _different_lines(texts: Sequence[str]) -> str:
 def _text(experiment: Any) -> str:
   text = config_text.to_text({'task': experiment.task})
   return _ADDRESS.sub('', text)
-
-
-def _versions() -> dict[str, str]:
-  found = {'python': platform.python_version()}
-  for name in _LIBRARIES:
-    try:
-      found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-      found[name] = 'not installed'
-  return found
 
 
 def _code(experiment: Any) -> dict[str, str]:

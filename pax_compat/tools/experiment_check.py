@@ -19,8 +19,8 @@ from jax.extend import backend
 from pax_compat import errors, learners
 from pax_compat.layer_core import sharding as sharding_lib
 from pax_compat.nested_map import NestedMap
-from pax_compat.tools import batch_shapes
 from pax_compat.trainer import model_flops, partitioning, program
+from pax_compat.trainer.feeding import batch_shapes
 from pax_compat.trainer.reporting import start_lines
 
 _SIMULATION = re.compile(r'--xla_force_host_platform_device_count=\d+')
@@ -115,11 +115,12 @@ def check(resolve: Callable[[], Any], *, peak: float | None = None) -> str:
   """
   jax.config.update('jax_platforms', 'cpu')
   experiment = resolve()
-  count = _num_devices(experiment.task.model)
-  if count != len(jax.devices()):
-    simulate(count)
-    experiment = resolve()
-  return examine(experiment).text(peak)
+  with experiment.set_up():
+    count = _num_devices(experiment.task.model)
+    if count != len(jax.devices()):
+      simulate(count)
+      experiment = resolve()
+    return examine(experiment).text(peak)
 
 
 def examine(experiment: Any) -> Checked:
@@ -129,10 +130,7 @@ def examine(experiment: Any) -> Checked:
     experiment: the `experiments.resolved.ResolvedExperiment`.
   """
   task = experiment.task.Instantiate()
-  model = task.model
-  mesh = partitioning.create_mesh(
-    model.ici_mesh_shape, model.mesh_axis_names, model.dcn_mesh_shape
-  )
+  mesh = partitioning.mesh_of(task.model)
   batch, source = batch_shapes.of(experiment)
   made = program.create(task, mesh, batch)
   rows, length = start_lines.global_shape(batch, made)
@@ -201,18 +199,11 @@ def _is_sharded_model(made: program.TaskProgram) -> bool:
 
 def _uneven(made: program.TaskProgram) -> list[str]:
   """Returns warnings about dimensions that shards do not divide."""
-  found = []
-  for path, meta in made.weight_metas.items():
-    mapping = meta.tensor_split_dims_mapping or ()
-    for size, entry in zip(meta.shape, mapping, strict=False):
-      axes = sharding_lib.axes_of(entry)
-      shards = math.prod(made.mesh.shape.get(axis, 1) for axis in axes)
-      if size % shards:
-        found.append(
-          f'{path} has a dimension of {size}, which {shards} shards'
-          f' ({", ".join(axes)}) do not divide'
-        )
-  return found
+  by_text: dict[str, list[str]] = {}
+  for path, split in made.moved_splits.items():
+    for moved in split.moved:
+      by_text.setdefault(str(moved), []).append(path)
+  return [f'{_names(paths)}: {text}' for text, paths in by_text.items()]
 
 
 def _idle_axes(made: program.TaskProgram) -> list[str]:

@@ -7,15 +7,11 @@ scheduled for that step.
 import dataclasses
 import gc
 import pathlib
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
-from pax_compat import checkpoints
 from pax_compat.processes import first_process
 from pax_compat.tasks.early_stopping import RunningMode
 from pax_compat.trainer import profiling, program
@@ -26,9 +22,9 @@ from pax_compat.trainer.step_outputs import StepOutputs
 EVALUATIONS_PENDING = 'evaluations_due'
 # Key in a checkpoint: whether the run stopped early at its step.
 STOPPED_EARLY = 'stopped_early'
-
-# Interval at which several processes agree on whether it is time to save.
-_STEPS_BETWEEN_CLOCKS = 50
+# Key in a checkpoint: whether it is the last one of its run, for the jobs that
+# follow the run.
+TRAINING_ENDED = 'training_ended'
 
 
 @dataclasses.dataclass
@@ -40,7 +36,8 @@ class StepContext:
 
     Evaluate, Decode: `measured`; `is_stopping` and `evaluations_pending` if the
       run is to stop meanwhile.
-    UpdateSchedules: `state`, with which the next step goes on.
+    UpdateSchedules: `state`, with which the next step goes on, and
+      `updated_schedules`.
     StopEarly: `stops_early`.
 
   Attributes:
@@ -51,11 +48,13 @@ class StepContext:
     outputs: of the step, on the devices, perhaps not yet computed; None before
       the first step of this run.
     batch: the batch of the step; None before the first step of this run.
+    compile_seconds: how long the step was compiled; 0 if it was before.
     measured: scalars of evaluations and decodings after the step, by split and
       name.
     stops_early: whether the early stopping function ends the run here.
     evaluations_pending: whether an evaluation is left out, because the run
       stops.
+    updated_schedules: whether `state` depends on `measured`.
   """
 
   step: int
@@ -64,11 +63,13 @@ class StepContext:
   state: program.TrainState
   outputs: StepOutputs | None = None
   batch: DeviceBatch | None = None
+  compile_seconds: float = 0.0
   measured: dict[str, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )
   stops_early: bool = False
   evaluations_pending: bool = False
+  updated_schedules: bool = False
 
   @property
   def is_last_step_of_run(self) -> bool:
@@ -76,11 +77,19 @@ class StepContext:
     return self.is_last_step or self.is_stopping or self.stops_early
 
 
-def evaluation_metadata(context: StepContext) -> dict[str, bool]:
-  """Returns a checkpoint's metadata about the evaluations after a step."""
+def evaluation_metadata(
+  context: StepContext, *, pending: bool = False
+) -> dict[str, bool]:
+  """Returns a checkpoint's metadata about the evaluations after a step.
+
+  Args:
+    context: of the step.
+    pending: whether they are pending in any case.
+  """
   return {
-    EVALUATIONS_PENDING: context.evaluations_pending,
+    EVALUATIONS_PENDING: pending or context.evaluations_pending,
     STOPPED_EARLY: context.stops_early,
+    TRAINING_ENDED: context.is_last_step or context.stops_early,
   }
 
 
@@ -89,69 +98,6 @@ class Action(Protocol):
 
   def __call__(self, context: StepContext):
     """Is called after every step; acts if it is scheduled."""
-
-
-class Save:
-  """Saves every `steps` steps or `seconds` seconds, and at the end.
-
-  It is the last action of a step: everything that a checkpoint records as done
-  is done, and a run that continues from it repeats nothing.
-  """
-
-  def __init__(
-    self,
-    checkpointer: checkpoints.Checkpointer,
-    *,
-    steps: int | None,
-    seconds: float | None,
-    before: Callable[[], None],
-    of_input: Callable[[bytes | None], dict[str, Any]] = lambda state: {},
-  ):
-    """Makes the action.
-
-    Args:
-      checkpointer: saves.
-      steps: interval in steps; None for no such interval.
-      seconds: interval in seconds; None likewise.
-      before: is called before it saves.
-      of_input: maps the input state of the step's batch to the training input's
-        entry in the checkpoint.
-    """
-    self._checkpointer = checkpointer
-    self._of_input = of_input
-    self._before = before
-    self._steps = steps
-    self._seconds = seconds
-    self._last = time.monotonic()
-
-  def __call__(self, context: StepContext):
-    if not (context.is_last_step_of_run or self._is_scheduled(context.step)):
-      return
-    self._last = time.monotonic()
-    self._before()
-    self._checkpointer.save(
-      context.step,
-      context.state,
-      {
-        'batches_read': context.step,
-        **evaluation_metadata(context),
-        **self._of_input(context.batch and context.batch.input_state),
-      },
-    )
-
-  def _is_scheduled(self, step: int) -> bool:
-    if self._steps:
-      return step % self._steps == 0
-    if self._seconds is None:
-      return False
-    late = time.monotonic() - self._last >= self._seconds
-    if jax.process_count() == 1:
-      return late
-    # All processes must save at the same step, so the first one's clock
-    # decides. Not at every step, because the broadcast is a collective.
-    if step % _STEPS_BETWEEN_CLOCKS:
-      return False
-    return bool(multihost_utils.broadcast_one_to_all(np.int32(late)))
 
 
 class UpdateSchedules:
@@ -166,10 +112,21 @@ class UpdateSchedules:
   def __call__(self, context: StepContext):
     if not context.measured or context.evaluations_pending:
       return
-    opt_state = self._learner.after_evaluations(
-      context.state.opt_state, context.step, context.measured
-    )
-    context.state = context.state.replace(opt_state=opt_state)
+    self.update(context, context.measured)
+
+  def update(self, context: StepContext, measured: dict[str, dict[str, float]]):
+    """Updates schedules.
+
+    Args:
+      context: of the step.
+      measured: scalars of the evaluations after it, by split and name.
+    """
+    before = context.state.opt_state
+    after = self._learner.after_evaluations(before, context.step, measured)
+    leaves = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    if any(old is not new for old, new in leaves):
+      context.state = context.state.replace(opt_state=after)
+      context.updated_schedules = True
 
 
 class StopEarly:
@@ -237,22 +194,6 @@ class CallModel:
     late, self._late = self._late, None
     if late is not None:
       self._function(late.step, dict(jax.device_get(late.outputs.weighted)))
-
-
-class LeaveUnsaved:
-  """Takes the place of `Save` in a run that does not save."""
-
-  def __init__(self, before: Callable[[], None]):
-    """Makes the action.
-
-    Args:
-      before: is called after the last step.
-    """
-    self._before = before
-
-  def __call__(self, context: StepContext):
-    if context.is_last_step_of_run:
-      self._before()
 
 
 class TakeProfile:

@@ -15,6 +15,7 @@ from absl import logging
 from pax_compat import checkpoints, errors
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
+from pax_compat.runs import job_lock
 from pax_compat.trainer import (
   actions,
   model_flops,
@@ -22,6 +23,7 @@ from pax_compat.trainer import (
   profiling,
   program,
   run_options,
+  saving,
   stopping,
 )
 from pax_compat.trainer.evaluating import evaluation_actions
@@ -32,6 +34,7 @@ from pax_compat.trainer.feeding import (
   input_position,
   pipeline,
   prefetching,
+  sources,
 )
 from pax_compat.trainer.reporting import progress_report, step_counter
 
@@ -62,6 +65,7 @@ class Run:
     data: the inputs.
     first: the example that initialises the model.
     position: saves and restores the position of the training input.
+    lock: of the folder, in process 0; None in others.
     checkpointer: saves the state.
     writer: writes metrics.
     folder: for files that grow, such as profiles: that of the run if it is
@@ -74,6 +78,7 @@ class Run:
   data: dataset_inputs.Inputs
   first: first_batch.FirstBatch
   position: input_position.InputPosition
+  lock: job_lock.Lock | None
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
   folder: pathlib.Path
@@ -87,18 +92,41 @@ class _Actions:
 
   Attributes:
     counter: counts steps and reports them.
-    evaluations: evaluate, decode, and stop early.
+    measures: evaluate and decode.
+    update_schedules: updates schedules that depend on evaluations.
+    stop_early: stops the run, depending on evaluations.
     others: take profiles and collect garbage.
-    save: saves. It is the last one, so that a checkpoint records what was done.
+    save: saves: before evaluations if it is due, or else after everything, so
+      that a checkpoint records what was done.
   """
 
   counter: step_counter.StepCounter
-  evaluations: tuple[actions.Action, ...]
+  measures: tuple[evaluation_actions.Measure, ...]
+  update_schedules: actions.UpdateSchedules
+  stop_early: actions.StopEarly
   others: tuple[actions.Action, ...]
-  save: actions.Action
+  save: saving.Save | saving.LeaveUnsaved
 
-  def __iter__(self) -> Iterator[actions.Action]:
-    yield from (self.counter, *self.evaluations, *self.others, self.save)
+  def __call__(self, context: actions.StepContext):
+    """Calls all actions."""
+    self.counter(context)
+    self.evaluate(context)
+    for action in (*self.others, self.save):
+      action(context)
+
+  def evaluate(self, context: actions.StepContext):
+    """Evaluates and decodes, if it is scheduled.
+
+    If that fails, the step is saved before the error is raised.
+    """
+    if any(action.is_scheduled(context) for action in self.measures):
+      self.save.before_measuring(context)
+    try:
+      for action in (*self.measures, self.update_schedules, self.stop_early):
+        action(context)
+    except (Exception, SystemExit) as e:
+      self.save.after_failure(context, e)
+      raise
 
 
 class Trainer:
@@ -113,6 +141,7 @@ class Trainer:
     self._rows = agreement.ReplicaRowCheck(run.data.train)
     self._compiled: dict[str, float] = {}
     self._stop = stopping.Stop()
+    self._began = time.monotonic()
 
   def run(
     self,
@@ -120,6 +149,7 @@ class Trainer:
     *,
     start: int,
     evaluations_pending: bool,
+    measured: dict[str, dict[str, float]] | None = None,
   ):
     """Trains from step `start` to the last, then evaluates on everything.
 
@@ -127,6 +157,8 @@ class Trainer:
       state: the state after `start` steps; it is donated.
       start: number of steps made before.
       evaluations_pending: whether step `start` has yet to be evaluated.
+      measured: scalars of evaluations of step `start`, for schedules that
+        depend on them; None if the state takes account of them already.
 
     Raises:
       Stopped: the run was asked to stop.
@@ -139,22 +171,23 @@ class Trainer:
       state=state,
     )
     with contextlib.ExitStack() as stack:
-      batches = stack.enter_context(self._prefetcher())
+      batches = stack.enter_context(self._prefetcher(start))
       made = self._actions(start, batches, stack)
       stack.enter_context(self._stop)
+      if measured:
+        made.update_schedules.update(context, measured)
       if evaluations_pending:
-        for action in made.evaluations:
-          action(context)
+        made.evaluate(context)
         if run.options.saves_checkpoints:
-          run.checkpointer.amend(start, actions.evaluation_metadata(context))
+          run.checkpointer.amend(start, saving.outcome(context))
       if not context.is_last_step_of_run:
         context = self._train(context, batches, made)
       made.counter.flush()
       run.checkpointer.wait()
     self._finish(context)
 
-  def _prefetcher(self) -> prefetching.Prefetcher:
-    """Returns the prefetcher of the training batches."""
+  def _prefetcher(self, start: int) -> prefetching.Prefetcher:
+    """Returns the prefetcher of the training batches after step `start`."""
     data = self._run.data.train
     return prefetching.Prefetcher(
       pipeline.Pipeline(
@@ -164,7 +197,8 @@ class Trainer:
           rows=self._rows,
           check=self._run.first.check,
           get_state=self._run.position.get_state,
-        )
+        ),
+        sources.Source(data, first_step=start + 1),
       ),
       stop=self._stop,
       check=data.raise_if_broken,
@@ -183,8 +217,7 @@ class Trainer:
     context = start
     try:
       for context in self._steps(start.state, start.step, batches):
-        for action in made:
-          action(context)
+        made(context)
     except stopping.Interrupted:  # While the next batch was awaited.
       context.is_stopping = True
       made.save(context)
@@ -207,8 +240,19 @@ class Trainer:
         is_saved=self._run.options.saves_checkpoints,
       )
     if self._compiled:
-      count = len(self._compiled)
-      self._run.print_line(f'compiled the train step for {count} shape(s)')
+      self._run.print_line(self._done(context.step))
+
+  def _done(self, step: int) -> str:
+    """Returns the last line of a run."""
+    folder = pathlib.Path(self._run.checkpointer.directory).parent
+    took = progress_lib.format_seconds(time.monotonic() - self._began)
+    line = (
+      f'done: {step} steps in {took}, train step compiled for'
+      f' {len(self._compiled)} shape(s); the run is in {folder}'
+    )
+    if self._run.options.writes_summaries:
+      line += f'; curves: tensorboard --logdir={folder / "summaries"}'
+    return line
 
   def _steps(self, state, start, batches) -> Iterator[actions.StepContext]:
     """Makes the steps, and yields a context after each."""
@@ -216,17 +260,19 @@ class Trainer:
     inflight = collections.deque()
     limit = self._config.max_inflight_steps
     for step, batch in enumerate(batches, start + 1):
-      began = time.monotonic()
       with_summaries = np.bool_(
         progress_report.has_summaries(self._config, step, start)
       )
       if with_summaries:
         self._rows.check(batch.rows_digest)
-      with jax.profiler.StepTraceAnnotation('train', step_num=step):
+      is_new = batch.shapes not in self._compiled
+      with (
+        self._compilation(batch.shapes),
+        jax.profiler.StepTraceAnnotation('train', step_num=step),
+      ):
         state, outputs = self._run.program.train_step(
           state, batch.arrays, with_summaries
         )
-      self._record_compilation(batch.shapes, time.monotonic() - began)
       if limit:
         inflight.append(outputs)
       if len(inflight) > limit:
@@ -238,6 +284,7 @@ class Trainer:
         state=state,
         outputs=outputs,
         batch=batch,
+        compile_seconds=self._compiled[batch.shapes] if is_new else 0.0,
       )
       yield context
       state = context.state
@@ -245,23 +292,35 @@ class Trainer:
         return
 
   def _compile_ahead(self):
-    """Compiles the train step while the first batch is read."""
-    first = self._run.first
-    if first.is_known_before:
-      began = time.monotonic()
-      self._run.program.compile_train_step(first.example)
-      shapes = pipeline.shapes_of(first.example)
-      self._record_compilation(shapes, time.monotonic() - began)
+    """Compiles the train step while the first batch is read.
 
-  def _record_compilation(self, shapes: str, seconds: float):
-    if shapes not in self._compiled:
-      self._compiled[shapes] = seconds
+    But not if JAX is to profile its first calls and to compile it again: that
+    does not work for programs that were compiled in advance.
+    """
+    first = self._run.first
+    profiles = jax.config.jax_enable_pgle and jax.config.jax_pgle_profiling_runs
+    if profiles:
       logging.info(
-        'shape %d of the train step took %.1f s to compile: %s',
-        len(self._compiled),
-        seconds,
-        shapes,
+        'JAX profiles the first %d calls of the train step, and compiles it'
+        ' again with what it measured (JAX_ENABLE_PGLE)',
+        jax.config.jax_pgle_profiling_runs,
       )
+    elif first.is_known_before:
+      with self._compilation(pipeline.shapes_of(first.example)):
+        self._run.program.compile_train_step(first.example)
+
+  @contextlib.contextmanager
+  def _compilation(self, shapes: str) -> Iterator[None]:
+    """Logs and times the compilation of the train step for new shapes."""
+    if shapes in self._compiled:
+      yield
+      return
+    number = len(self._compiled) + 1
+    logging.info('compiling the train step (shape %d): %s', number, shapes)
+    began = time.monotonic()
+    yield
+    self._compiled[shapes] = time.monotonic() - began
+    logging.info('compiled shape %d in %.1f s', number, self._compiled[shapes])
 
   def _actions(
     self, start: int, batches: prefetching.Prefetcher, stack
@@ -300,19 +359,18 @@ class Trainer:
     common |= dict(
       put=self._put, folder=run.folder, before=counter.flush, stop=self._stop
     )
-    evaluations = (
-      evaluation_actions.Evaluate(run.data.eval, peek=batches.peek, **common),
-      evaluation_actions.Decode(run.data.decode, **common),
-      actions.UpdateSchedules(run.program),
-      actions.StopEarly(
+    return _Actions(
+      counter=counter,
+      measures=(
+        evaluation_actions.Evaluate(run.data.eval, peek=batches.peek, **common),
+        evaluation_actions.Decode(run.data.decode, **common),
+      ),
+      update_schedules=actions.UpdateSchedules(run.program),
+      stop_early=actions.StopEarly(
         run.program.task.create_early_stopping_fn(),
         checkpoint_path=run.checkpointer.directory,
         print_line=run.print_line,
       ),
-    )
-    return _Actions(
-      counter=counter,
-      evaluations=evaluations,
       others=self._others(start, stack),
       save=self._save(counter),
     )
@@ -351,13 +409,27 @@ class Trainer:
       others.append(stack.enter_context(garbage))
     return tuple(others)
 
-  def _save(self, counter: step_counter.StepCounter) -> actions.Action:
-    if not self._run.options.saves_checkpoints:
-      return actions.LeaveUnsaved(counter.flush)
-    return actions.Save(
+  def _may_save(self, context: actions.StepContext) -> bool:
+    """Returns True, or raises if this run may not write to its folder."""
+    if self._run.lock is not None:
+      self._run.lock.check()
+    return True
+
+  def _save(
+    self, counter: step_counter.StepCounter
+  ) -> saving.Save | saving.LeaveUnsaved:
+    options = self._run.options
+    if not options.saves_checkpoints:
+      return saving.LeaveUnsaved(counter.flush)
+    limits = [options.save_interval_seconds]
+    if not self._config.save_interval_steps:
+      limits.append(self._config.save_interval_seconds)
+    return saving.Save(
       self._run.checkpointer,
       steps=self._config.save_interval_steps,
-      seconds=self._config.save_interval_seconds,
+      seconds=min((x for x in limits if x is not None), default=None),
       before=counter.flush,
+      may_save=self._may_save,
       of_input=self._run.position.to_save,
+      print_line=self._run.print_line,
     )

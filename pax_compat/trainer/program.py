@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,25 +14,18 @@ from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat.input_core import example_rows
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import partitioning, step_outputs, variational_noise
+from pax_compat.trainer import (
+  partitioning,
+  step_outputs,
+  train_state,
+  updates_after,
+  variational_noise,
+)
 from pax_compat.trainer.step_outputs import DecodeOutputs, StepOutputs
+from pax_compat.trainer.train_state import TrainState
 
 # Numbers that are folded into the random key of a step, one for each use.
 _FOR_LAYERS, _FOR_NOISE = range(2)
-
-
-class TrainState(flax.struct.PyTreeNode):
-  """Everything that changes while a task is trained.
-
-  Attributes:
-    step: [], int32, number of steps made.
-    mdl_vars: the model's variables by collection, unboxed.
-    opt_state: the learner's state.
-  """
-
-  step: jax.Array
-  mdl_vars: Any
-  opt_state: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +42,8 @@ class TaskProgram:
     batch_sharding: how batches are split over them.
     abstract_state: shapes, dtypes and shardings of the state.
     weight_metas: metadata of each trainable weight, by path.
+    moved_splits: how the variables are split that are stored with another
+      sharding than steps compute with, by path with the collection.
     probes: shapes of the zeros whose gradients are metadata of the gradients of
       embedding tables; see `layer_core.row_gradients`.
   """
@@ -63,6 +57,7 @@ class TaskProgram:
   batch_sharding: partitioning.BatchSharding
   abstract_state: TrainState
   weight_metas: dict[str, base_layer.WeightHParams]
+  moved_splits: dict[str, partitioning.WeightSplit]
   probes: Any
 
   def init_state(self, batch: NestedMap) -> TrainState:
@@ -100,7 +95,9 @@ class TaskProgram:
         lambda s: jnp.zeros(s.shape, jax.dtypes.canonicalize_dtype(s.dtype)),
         batch,
       )
-      return select(_initial_state(self.model, self.learner, key, zeros))
+      return select(
+        train_state.initial_state(self.model, self.learner, key, zeros)
+      )
 
     with jax.set_mesh(self.mesh):
       return jax.jit(init, out_shardings=select(shardings))(
@@ -133,7 +130,7 @@ class TaskProgram:
     """Traces `train_step` for the shapes of a batch of this process."""
     shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(
-        x.shape, x.dtype, sharding=self.batch_sharding.of(len(x.shape))
+        x.shape, x.dtype, sharding=self.batch_sharding.of_shape(x.shape)
       ),
       global_shapes(batch, self.batch_sharding),
     )
@@ -198,15 +195,13 @@ class TaskProgram:
     probes = self._zero_probes()
     learner = self.learner.of(batch)
     others = learner.losses_of(self.weight_metas)
+    layers_key = jax.random.fold_in(key, _FOR_LAYERS)
+    named = sorted(set(others.values()))
     loss_fn = functools.partial(
-      self._losses,
-      sorted(set(others.values())),
-      state.mdl_vars,
-      batch,
-      jax.random.fold_in(key, _FOR_LAYERS),
+      self._losses, named, state.mdl_vars, batch, layers_key
     )
     with _traced_on(self.mesh):
-      (gradients, row_facts), (outputs, updated, non_scalar) = _gradients(
+      (gradients, row_statistics), (outputs, updated, non_scalar) = _gradients(
         loss_fn, others, noisy, probes
       )
       new_params, opt_state, scalars, norms = learner.update(
@@ -214,7 +209,9 @@ class TaskProgram:
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
-        row_facts=learners.by_path(row_facts, is_leaf=_is_row_facts),
+        row_statistics=learners.by_path(
+          row_statistics, is_leaf=_is_row_statistics
+        ),
         loss_weight=self._loss_weight(outputs, others),
         with_norms=with_summaries,
         other_norms=lambda: self._norms(params),
@@ -226,6 +223,13 @@ class TaskProgram:
           non_scalar, with_summaries
         ),
         has_summaries=jnp.asarray(with_summaries),
+      )
+      updated = updates_after.update(
+        self.model,
+        state.mdl_vars,
+        {**updated, base_layer.PARAMS: new_params},
+        batch,
+        layers_key,
       )
     before = {name: state.mdl_vars[name] for name in updated}
     mdl_vars = {
@@ -256,7 +260,7 @@ class TaskProgram:
     """
     options = {'mutable': list(self.task.train.apply_mutable_list)} | options
     result, updated = self.model.apply(
-      {base_layer.ROW_PROBES: self._zero_probes(), **variables},
+      {base_layer.ROW_PROBES: self._zero_probes(), **self._in_step(variables)},
       batch,
       rngs={base_layer.RANDOM: key},
       **options,
@@ -264,6 +268,9 @@ class TaskProgram:
     updated = dict(updated)
     metrics, _ = self._split(result)
     return *self._outputs(metrics, updated), updated
+
+  def _in_step(self, variables: Any) -> Any:
+    return partitioning.as_in_step(variables, self.moved_splits)
 
   def _zero_probes(self) -> Any:
     return jax.tree.map(lambda s: jnp.zeros(s.shape), self.probes)
@@ -360,7 +367,7 @@ class TaskProgram:
     key = jax.random.key(self.task.evaluate.random_seed)
     with base_layer.eval_mode(), _traced_on(self.mesh):
       result, updated = self.model.apply(
-        mdl_vars,
+        self._in_step(mdl_vars),
         batch,
         rngs={base_layer.RANDOM: jax.random.fold_in(key, number)},
         mutable=list(self.task.evaluate.apply_mutable_list),
@@ -385,7 +392,7 @@ class TaskProgram:
       key = jax.random.fold_in(key, number)
     with base_layer.eval_mode(), _traced_on(self.mesh):
       result, updated = self.model.apply(
-        mdl_vars,
+        self._in_step(mdl_vars),
         batch,
         method='decode',
         rngs={base_layer.RANDOM: key},
@@ -440,9 +447,9 @@ def create(
       global_shapes(batch, sharding),
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
-  boxed = _kept_collections(boxed)
+  boxed = train_state.kept_collections(boxed)
   learner.check_names(learners.by_path(boxed, is_leaf=base_layer.is_boxed))
-  metas = _metas(boxed)
+  metas = train_state.metas(boxed)
   return TaskProgram(
     task=task,
     model=model,
@@ -451,8 +458,9 @@ def create(
     noise=variational_noise.Noise(task.vn, list(metas)),
     mesh=mesh,
     batch_sharding=sharding,
-    abstract_state=_abstract_state(learner, mesh, boxed),
+    abstract_state=train_state.abstract_state(learner, mesh, boxed),
     weight_metas=metas,
+    moved_splits=partitioning.moved_splits(mesh, boxed),
     probes=probes,
   )
 
@@ -482,7 +490,7 @@ def _gradients(loss_fn, others, params, probes):
 
   trees = zip(*found.values(), strict=True)
   return tuple(
-    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_facts)
+    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_statistics)
     for each in trees
   ), aux
 
@@ -522,57 +530,6 @@ def global_shapes(
   return jax.tree.map(shape, batch)
 
 
-def _abstract_state(learner, mesh: Mesh, boxed) -> TrainState:
-  """Returns the state's shapes, with the shardings of the weights."""
-  whole = partitioning.replicated(mesh)
-
-  def sharded(x):
-    if base_layer.is_boxed(x):
-      sharding = partitioning.weight_sharding(mesh, x.meta)
-      x = x.value
-    else:
-      sharding = whole
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-  mdl_vars = jax.tree.map(sharded, boxed, is_leaf=base_layer.is_boxed)
-  params = mdl_vars[base_layer.PARAMS]
-  return TrainState(
-    step=jax.ShapeDtypeStruct([], jnp.int32, sharding=whole),
-    mdl_vars=mdl_vars,
-    opt_state=learner.abstract_state(
-      params, weight_metas=_metas(boxed), variables=mdl_vars
-    ),
-  )
-
-
-def _metas(boxed) -> dict[str, base_layer.WeightHParams]:
-  """Returns the metadata of each trainable weight, by path."""
-  boxes = learners.by_path(
-    boxed[base_layer.PARAMS], is_leaf=base_layer.is_boxed
-  )
-  return {path: box.meta for path, box in boxes.items()}
-
-
-def _kept_collections(variables) -> dict:
-  """Returns the collections that are kept between steps."""
-  kept = (base_layer.PARAMS, base_layer.NON_TRAINABLE)
-  return {name: variables[name] for name in kept if name in variables}
-
-
-def _initial_state(model, learner, key, batch) -> TrainState:
-  boxed = _kept_collections(model.init({base_layer.PARAMS: key}, batch))
-  mdl_vars = base_layer.unbox(boxed)
-  return TrainState(
-    step=jnp.zeros([], jnp.int32),
-    mdl_vars=mdl_vars,
-    opt_state=learner.init(
-      mdl_vars[base_layer.PARAMS],
-      weight_metas=_metas(boxed),
-      variables=mdl_vars,
-    ),
-  )
-
-
 def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
   """Returns the arrays by path; each must have the rows of the batch."""
   found = learners.by_path(per_example)
@@ -585,5 +542,5 @@ def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
   return found
 
 
-def _is_row_facts(x) -> bool:
-  return isinstance(x, learners.RowFacts)
+def _is_row_statistics(x) -> bool:
+  return isinstance(x, learners.RowStatistics)

@@ -8,6 +8,9 @@ class RunOptions:
   """Options of a run.
 
   Attributes:
+    save_interval_seconds: the longest time between two saves, in addition to
+      the task's own intervals; None for no limit.
+    input_timeout_seconds: how long a batch is awaited; None for no limit.
     saves_checkpoints: whether the run saves; without, it cannot continue.
     save_timeout_seconds: how long a save in the background may take; None for
       10 minutes.
@@ -19,6 +22,8 @@ class RunOptions:
       device, for the MFU; None for that of its kind, if it is known.
   """
 
+  save_interval_seconds: float | None = 1800.0
+  input_timeout_seconds: float | None = 3600.0
   saves_checkpoints: bool = True
   save_timeout_seconds: int | None = None
   checkpoint_todelete_subdir: str | None = None

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from pax_compat import base_layer, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
+from pax_compat.trainer.partitioning import weights
 
 
 @pytest.fixture(name='mesh')
@@ -44,24 +46,44 @@ def test_a_batch_that_devices_cannot_share(mesh):
     assert words in str(error.value)
 
 
-def test_a_weight_that_devices_cannot_share(mesh):
-  weight = base_layer.WeightHParams(
-    [8, 12], tensor_split_dims_mapping=(None, ('data', 'mdl'))
+def _split(mesh, shape, mapping, stacked=()):
+  return weights.weight_split(
+    mesh,
+    base_layer.WeightHParams(
+      shape, tensor_split_dims_mapping=mapping, repeat_prefix=stacked
+    ),
   )
-  with pytest.raises(errors.UserError) as error:
-    partitioning.weight_sharding(mesh, weight)
-  for words in ('shape [8, 12]', 'of 12', 'data, mdl', 'a multiple of 8'):
-    assert words in str(error.value)
 
 
-def test_a_length_that_devices_cannot_share(mesh):
+def test_an_axis_that_does_not_divide_a_dimension_splits_another(mesh):
+  split = _split(mesh, [13, 16], ['data', 'mdl'])
+  assert split.stored.spec == P(None, ('mdl', 'data'))
+  assert split.in_step == P(('data',), ('mdl',))
+  assert split.stored.shard_shape((13, 16)) == (13, 2)
+  [moved] = split.moved
+  assert str(moved) == (
+    'a dimension of 13 is not a multiple of the shards of data; stored split'
+    ' along 16 instead'
+  )
+  # Of two axes, the one that divides stays.
+  split = _split(mesh, [6, 8], [('data', 'mdl'), None])
+  assert split.stored.spec == P(('mdl',), ('data',))
+  # The largest dimension takes it, but not one of stacked layers.
+  split = _split(mesh, [64, 13, 8, 4], [None, 'data', None, None], (64,))
+  assert split.stored.spec == P(None, None, ('data',), None)
+  # None fits.
+  split = _split(mesh, [13, 9], ['data', 'mdl'])
+  assert split.stored.spec == P(None, None)
+  assert ['its 4 devices store copies' in str(m) for m in split.moved] == [
+    True,
+    False,
+  ]
+  assert not _split(mesh, [8, 16], ['data', 'mdl']).moved
+
+
+def test_a_length_that_devices_do_not_divide(mesh):
   by_length = partitioning.batch_sharding(mesh, {'map_2d': ('data', 'mdl')})
-  with pytest.raises(errors.UserError) as error:
-    partitioning.global_batch({'x': np.ones([8, 3])}, by_length)
-  for words in (
-    "field 'x' of shape [8, 3]",
-    'of 3',
-    'over mdl',
-    'multiple of 2',
-  ):
-    assert words in str(error.value)
+  batch = {'x': np.ones([8, 3]), 'y': np.ones([8, 4])}
+  put = partitioning.global_batch(batch, by_length)
+  assert put['x'].sharding.shard_shape((8, 3)) == (2, 3)
+  assert put['y'].sharding.shard_shape((8, 4)) == (2, 2)

@@ -49,7 +49,6 @@ class Difference:
 # Fields of layers that are the default in every experiment, and what is so
 # instead of their other values.
 _ABSENT_FIELDS = {
-  'contiguous_submeshes': (None, 'JAX arranges the devices of a mesh'),
   'ngrammer_tpl': (None, 'there are no n-gram layers'),
   'ngrammer_tpls': (None, 'there are no n-gram layers'),
   'post_attention_ngrammer_tpls': (None, 'there are no n-gram layers'),

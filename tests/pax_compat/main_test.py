@@ -1,6 +1,10 @@
 """Tests of `python -m pax_compat.main`: commands and invalid flags."""
 
+import importlib.metadata
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -70,6 +74,25 @@ def test_list_of_some():
     'no experiment matches',
     trainer_runs.LINGVO,
   )
+
+
+def test_version():
+  done = trainer_runs.main('--version')
+  assert done.returncode == 0
+  assert done.stdout.startswith('pax-compat ')
+  assert f'\n  jax {importlib.metadata.version("jax")}\n' in done.stdout
+
+
+@pytest.mark.parametrize('flag', ['--list', '--help'])
+def test_a_closed_pipe_is_not_an_error(flag):
+  command = f'{sys.executable} -m pax_compat.main {flag} | head -c 9'
+  script = f'{command}; echo " ${{PIPESTATUS[0]}}"'
+  done = subprocess.run(
+    ['bash', '-c', script], capture_output=True, text=True, check=True
+  )
+  assert done.stderr == ''
+  # The pipe may have taken all of it before it was closed.
+  assert done.stdout.rpartition(' ')[2] in ('0\n', f'{128 + signal.SIGPIPE}\n')
 
 
 # Mistakes in the flags.

@@ -8,6 +8,7 @@ variables are set back, so that they are not among XLA's own outputs.
 import collections
 import contextlib
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -343,6 +344,7 @@ class _Rate:
   """A learning rate that is called as in eager mode, or used as a tensor.
 
   In graph mode Lingvo passes a tensor, which not all optimizers can call.
+  Arithmetic gives another such rate, so that the result can be called, too.
   """
 
   def __init__(self, get: Callable[[], Any]):
@@ -351,36 +353,57 @@ class _Rate:
   def __call__(self):
     return self._get()
 
+  def __getattr__(self, name: str):
+    if name.startswith('_'):
+      raise AttributeError(name)
+    return getattr(self._get(), name)
+
   def __tf_tensor__(self, dtype=None, name=None):
     tf = lingvo_runtime.module('tensorflow')
     rate = self._get()
     return rate if dtype is None else tf.cast(rate, dtype, name=name)
 
-  def __neg__(self):
-    return -self._get()
 
-  def __add__(self, other):
-    return self._get() + other
+def _of_rate(operate: Callable[[Any, Any], Any]) -> Callable:
+  def operated(self, *others):
+    return _Rate(lambda: operate(self._get(), *map(_called, others)))
 
-  def __sub__(self, other):
-    return self._get() - other
+  return operated
 
-  def __mul__(self, other):
-    return self._get() * other
 
-  def __truediv__(self, other):
-    return self._get() / other
+def _called(x: Any) -> Any:
+  return x() if isinstance(x, _Rate) else x
 
-  def __pow__(self, other):
-    return self._get() ** other
 
-  __radd__, __rmul__ = __add__, __mul__
+for _name in ('add', 'sub', 'mul', 'truediv', 'pow'):
+  _operate = getattr(operator, f'__{_name}__')
+  setattr(_Rate, f'__{_name}__', _of_rate(_operate))
+  setattr(_Rate, f'__r{_name}__', _of_rate(lambda x, y, f=_operate: f(y, x)))
+_Rate.__neg__ = _of_rate(operator.neg)
 
-  def __rsub__(self, other):
-    return other - self._get()
 
-  def __rtruediv__(self, other):
-    return other / self._get()
+@contextlib.contextmanager
+def _taking_tensors() -> Iterator[None]:
+  """Makes `Base.Apply` accept a rate that is a tensor, as in graph mode.
+
+  In eager mode Lingvo's refuses it: an optimizer is made in the first step,
+  with its rate. Here it is made with a rate that has the value of each trace.
+  """
+  base = lingvo_runtime.module('lingvo.core.optimizer').Base
+  apply = base.Apply
+
+  def applied(self, lr, var_grad, weight=None):
+    if not callable(lr):
+      given = vars(self).setdefault('_bridge_rates', [None])
+      given[0] = lr
+      lr = _Rate(lambda: given[0])
+    return apply(self, lr, var_grad, weight)
+
+  base.Apply = applied
+  try:
+    yield
+  finally:
+    base.Apply = apply
 
 
 def sparse_updates(params: Any) -> str:
@@ -469,5 +492,9 @@ def _read(variable: Any) -> Any:
 @contextlib.contextmanager
 def _in_lingvo() -> Iterator[None]:
   """The contexts in which optimizers are built and called."""
-  with lingvo_runtime.eager_flag(True), lingvo_runtime.cluster():
+  with (
+    lingvo_runtime.eager_flag(True),
+    lingvo_runtime.cluster(),
+    _taking_tensors(),
+  ):
     yield

@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from adaptors import lingvo_runtime
-from adaptors.bridge.functional import fed_task, structures, variables
+from adaptors.bridge.functional import (
+  contexts,
+  fed_task,
+  modules,
+  structures,
+  variables,
+)
 from adaptors.bridge.ops import compilable, xla_ops
 from adaptors.params import params_trees
 from pax_compat import errors
@@ -67,9 +72,12 @@ class FunctionalTask:
     replacements: ops replaced in the last trace, so that XLA can compile it.
     loss_of: losses of variables by theta path, where it is not the first of
       several. Gradients of other losses are zero, as of no effect.
+    updates_by_weights: whether, as far as it was traced,
+      `PostTrainingStepUpdate` reads weights; then `after_update` calls it.
   """
 
   loss_of: Mapping[str, str] = types.MappingProxyType({})
+  updates_by_weights = False
 
   def __init__(
     self,
@@ -103,6 +111,7 @@ class FunctionalTask:
     self._check_layers()
     self.variables = variables.of(self.task)
     self._compiled = {}
+    self._after = None
     self._unused = frozenset()
 
   def _built(self, params):
@@ -111,7 +120,7 @@ class FunctionalTask:
     Some inputs cannot be built in eager mode. A task needs little of its input,
     mostly the tokenizer.
     """
-    with self._in_lingvo(), variables.creating(), unverified():
+    with self._in_lingvo(), contexts.creating():
       try:
         return self._build(params.Copy())
       except Exception as error:
@@ -119,7 +128,7 @@ class FunctionalTask:
           raise
         first = error
     params.input = fed_task.fed_input(params.input, {})
-    with self._in_lingvo(), variables.creating(), unverified():
+    with self._in_lingvo(), contexts.creating():
       try:
         return self._build(params)
       except Exception:
@@ -146,7 +155,7 @@ class FunctionalTask:
       UserError: a task's own `BProp` does more than to select variables.
     """
     task, found = self.task, []
-    with self._in_lingvo(), _recording(task, found) as before:
+    with self._in_lingvo(), contexts.recording(task, found) as before:
       try:
         task.BProp()
       except Exception as error:
@@ -217,6 +226,34 @@ class FunctionalTask:
     """
     return self._run(tuple(losses), values, batch, step, seed)
 
+  def after_update(
+    self,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    batch: Any,
+    step: Any,
+    seed: Any,
+  ) -> dict:
+    """Returns the updates of `PostTrainingStepUpdate`, by theta path.
+
+    It is only needed if `updates_by_weights`.
+
+    Args:
+      before: all variables before the step, tensors by theta path.
+      after: weights that learners have updated, and variables that `forward`
+        has; accumulators of layers are recomputed, if they are used.
+      batch: see `forward`.
+      step: see `forward`.
+      seed: see `forward`.
+    """
+    if self._after is None:
+      tf = lingvo_runtime.module('tensorflow')
+      traced = compilable.compilable(self._traced_after)
+      self._after = tf.function(traced, autograph=False)
+    arguments = dict(before), dict(after), structures.plain(batch), step, seed
+    self._check_captures(self._after.get_concrete_function(*arguments))
+    return self._after(*arguments)
+
   def decode(
     self, values: Mapping[str, Any], batch: Any, step: Any, seed: Any
   ) -> Any:
@@ -231,6 +268,7 @@ class FunctionalTask:
     with (
       self._in_lingvo(),
       xla_ops.replaced(seed),
+      modules.holding(self._modules, values),
       self._bound(values, step),
     ):
       return dict(self.task.Decode(structures.in_lingvo(batch)))
@@ -254,8 +292,8 @@ class FunctionalTask:
       tf.TensorSpec([2], tf.int32),
     )
     self._check_captures(traced)
-    *_, facts = traced.structured_outputs
-    found = {path for of_loss in facts.values() for path in of_loss}
+    *_, statistics = traced.structured_outputs
+    found = {path for of_loss in statistics.values() for path in of_loss}
     return Trace(
       sparse_tables=tuple(sorted(found - self._unused)),
       unused=tuple(sorted(self._unused)),
@@ -273,13 +311,33 @@ class FunctionalTask:
     tf = lingvo_runtime.module('tensorflow')
     if losses not in self._compiled:
       traced = compilable.compilable(functools.partial(self._traced, losses))
+      traced = functools.partial(self._with_modules, traced, bool(losses))
       self._compiled[losses] = tf.function(traced, autograph=False)
     return self._compiled[losses]
+
+  def _with_modules(self, traced, differentiates, values, *rest):
+    """Calls a traced function; variables of modules have their values."""
+    tf = lingvo_runtime.module('tensorflow')
+    with modules.holding(self._modules, values):
+      result = traced(values, *rest)
+      _, _, updates = result[0] if differentiates else result
+      for path, variable in self._modules.items():
+        if not self.do_eval and not variable.trainable:
+          updates[path] = tf.identity(variable.actual)
+    return result
+
+  @functools.cached_property
+  def _modules(self) -> dict[str, modules.ModuleVariable]:
+    """The variables of modules, by theta path."""
+    return modules.of(self.variables)
 
   def _check_captures(self, traced):
     """Raises a UserError if a function captures variables or their values."""
     tf = lingvo_runtime.module('tensorflow')
+    known = [v.actual.handle for v in self._modules.values()]
     for tensor in traced.captured_inputs:
+      if any(tensor is handle for handle in known):
+        continue
       if tensor.dtype == tf.resource:
         names = [v.name for v in traced.variables if v.handle is tensor]
         raise errors.UserError(
@@ -304,7 +362,7 @@ class FunctionalTask:
       replacements = stack.enter_context(xla_ops.replaced(seed))
       tape = stack.enter_context(tf.GradientTape(persistent=len(losses) > 1))
       for path in trained:
-        tape.watch(values[path])
+        tape.watch(self._source(path, values))
       outputs = self._computed(values, batch, step)
       self.replacements = list(replacements)
       if not losses:
@@ -316,13 +374,32 @@ class FunctionalTask:
     self._unused = self._without_gradient(found)
     found = {name: self._own(name, one, losses) for name, one in found.items()}
     dense = {name: self._dense(one, values) for name, one in found.items()}
-    facts = {
-      name: self._row_facts(
+    statistics = {
+      name: self._row_statistics(
         {p: g for p, g in one.items() if self._is_own(name, p, losses)}
       )
       for name, one in found.items()
     }
-    return outputs.as_tuple(), dense, facts
+    return outputs.as_tuple(), dense, statistics
+
+  def _traced_after(self, before, after, batch, step, seed):
+    task = self.task
+    with (
+      self._in_lingvo(),
+      xla_ops.replaced(seed),
+      modules.holding(self._modules, before),
+      self._bound(before, step) as bound,
+    ):
+      task.FPropTower(task.theta, structures.in_lingvo(batch))
+      if task.params.task_global_step:  # It counts the step afterwards.
+        after = {**after, self._own_step: before[self._own_step]}
+      variables.rebind(task, bound, after)
+      task.PostTrainingStepUpdate()
+      updates = {
+        path: v.assigned for path, v in bound.items() if v.assigned is not None
+      }
+    self._check_updates(updates)
+    return updates
 
   def _without_gradient(self, found) -> frozenset[str]:
     """Returns the paths of variables that their losses do not depend on.
@@ -389,7 +466,7 @@ class FunctionalTask:
       variables.bound(task, values) as bound,
       tf.name_scope(task.params.name),
       py_utils.TaskCallScope(task),
-      _at_step(task, tf.cast(step, tf.int64)),
+      contexts.at_step(task, tf.cast(step, tf.int64)),
     ):
       py_utils.ResetStepSeed()
       yield bound
@@ -402,19 +479,18 @@ class FunctionalTask:
   def _update_after_step(self, bound):
     """Calls `PostTrainingStepUpdate` of the layers.
 
-    In Lingvo they see the weights after the step, here those before it.
+    In Lingvo they see the weights after the step, here those before it. If they
+    read any, it has no effect: `after_update` calls it later.
     """
+    before = {path: variable.state for path, variable in bound.items()}
     for variable in bound.values():
       variable.forget_reads()
     self.task.PostTrainingStepUpdate()
-    for path, variable in bound.items():
-      if variable.trainable and variable.was_read:
-        logging.warning(
-          '%s: PostTrainingStepUpdate reads the weight %s, and gets its value'
-          ' before the step; in Lingvo it gets the value after the step',
-          self.task.params.name,
-          path,
-        )
+    read = [p for p, v in bound.items() if v.trainable and v.was_read]
+    self.updates_by_weights = bool(read)
+    if read:
+      for path, variable in bound.items():
+        variable.state = before[path]
 
   def _check_updates(self, updates):
     for path in updates:
@@ -432,8 +508,13 @@ class FunctionalTask:
         f'the loss {name!r} is not a metric of {self.task.params.name}'
         + errors.did_you_mean(name, metrics)
       )
-    sources = {path: values[path] for path in self.trained}
+    sources = {path: self._source(path, values) for path in self.trained}
     return tape.gradient(metrics[name][0], sources)
+
+  def _source(self, path: str, values) -> Any:
+    """Returns what is differentiated by for a variable."""
+    own = self._modules.get(path)
+    return values[path] if own is None else own.actual
 
   def _dense(self, gradients, values):
     tf = lingvo_runtime.module('tensorflow')
@@ -444,17 +525,17 @@ class FunctionalTask:
       for path, g in gradients.items()
     }
 
-  def _row_facts(self, gradients):
+  def _row_statistics(self, gradients):
     """Returns the row statistics of gradients that are sparse or None."""
     tf = lingvo_runtime.module('tensorflow')
-    facts = {}
+    statistics = {}
     for path, gradient in gradients.items():
       shape = self.variables[path].shape
       if isinstance(gradient, tf.IndexedSlices):
-        facts[path] = structures.row_facts(gradient, shape[0])
+        statistics[path] = structures.row_statistics(gradient, shape[0])
       elif gradient is None and shape.rank:
-        facts[path] = structures.no_row_facts(shape[0])
-    return facts
+        statistics[path] = structures.no_row_statistics(shape[0])
+    return statistics
 
   @contextlib.contextmanager
   def _in_lingvo(self) -> Iterator[None]:
@@ -477,52 +558,3 @@ def on_one_device(params: Any) -> Any:
     if mesh is not None:
       node.device_mesh = np.zeros([1] * np.ndim(mesh), int)
   return params
-
-
-@contextlib.contextmanager
-def _recording(task: Any, found: list) -> Iterator[dict]:
-  """Makes `_BPropForVariables` record its argument instead of training.
-
-  Args:
-    task: the Lingvo task.
-    found: takes the arguments.
-
-  Yields:
-    The task's attributes.
-  """
-  own = vars(task)
-  own['_BPropForVariables'] = lambda vmap: found.append(vmap)
-  try:
-    yield dict(own)
-  finally:
-    del own['_BPropForVariables']
-
-
-@contextlib.contextmanager
-def _at_step(task: Any, step: Any) -> Iterator[None]:
-  """Replaces the global step, and its variable, by `step`."""
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  variable, get = task._global_step_var, py_utils.GetOrCreateGlobalStepVar
-  task._global_step_var = step
-  py_utils.GetOrCreateGlobalStepVar = lambda: step
-  try:
-    with py_utils.GlobalStepContext(step):
-      yield
-  finally:
-    task._global_step_var = variable
-    py_utils.GetOrCreateGlobalStepVar = get
-
-
-@contextlib.contextmanager
-def unverified() -> Iterator[None]:
-  """Disables the check of variables at the end of a layer's construction.
-
-  It compares theta with the variables, which reads variables without a value.
-  """
-  base_layer = lingvo_runtime.module('lingvo.core.base_layer')
-  verify = base_layer.BaseLayer._VerifyVarsAndTheta
-  base_layer.BaseLayer._VerifyVarsAndTheta = lambda self: None
-  try:
-    yield
-  finally:
-    base_layer.BaseLayer._VerifyVarsAndTheta = verify

@@ -137,6 +137,15 @@ class Variable:
     return self._value if self._was_assigned else None
 
   @property
+  def state(self) -> tuple:
+    """The value in this call, and whether it was assigned; can be set back."""
+    return self._value, self._was_assigned
+
+  @state.setter
+  def state(self, state: tuple):
+    self._value, self._was_assigned = state
+
+  @property
   def was_read(self) -> bool:
     """Whether it was read in this call, or since `forget_reads`."""
     return self._was_read
@@ -276,6 +285,30 @@ def bound(
       # Their tensors belong to the graph of this call.
       for accumulator in layer._private_accumulators.values():
         accumulator.Reset()
+
+
+def rebind(
+  task: Any, variables: Mapping[str, Variable], values: Mapping[str, Any]
+):
+  """Binds bound variables to other values within the same call.
+
+  Args:
+    task: built with stand-ins.
+    variables: bound ones by theta path.
+    values: tensors by theta path.
+  """
+  tf = lingvo_runtime.module('tensorflow')
+  graph = tf.compat.v1.get_default_graph()
+  for path, variable in variables.items():
+    variable.bind(tf.cast(values[path], variable.dtype), graph)
+  for layer in layers_of(task):
+    layer._private_theta.update(
+      {
+        k: tf.nest.map_structure(_value, v)
+        for k, v in layer._private_vars.items()
+        if k in layer._private_theta
+      }
+    )
 
 
 def _value(entry: Any) -> Any:

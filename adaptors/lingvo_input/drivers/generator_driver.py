@@ -6,7 +6,7 @@ It hides which of the two `backends` the generator uses.
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -22,8 +22,10 @@ from adaptors.lingvo_input.drivers import (
   detokenizing,
   endless,
   source_masks,
+  tokenizing,
 )
 from pax_compat import errors
+from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.nested_map import NestedMap
 
 # Without a first batch after the first time, the data is read once and in order
@@ -101,7 +103,11 @@ class GeneratorDriver:
         self._first = [self._first_batch(backend, params)]
         if failures and self._first == [None]:
           raise errors.UserError('it has no data')
-        logging.info('%s is driven by a TensorFlow %s', name, backend.NAME)
+        # The first kind is the usual one.
+        level = logging.INFO if failures else logging.DEBUG
+        logging.log(
+          level, '%s is driven by a TensorFlow %s', name, backend.NAME
+        )
         return backend
       except backends.NotRetriable as e:
         backend.close()
@@ -265,6 +271,19 @@ class GeneratorDriver:
           self._tf, self._backend.generator, self._backend.session, key
         )
     return self._decode[key](ids, lengths)
+
+  def prompts(
+    self, strings: Sequence[str], key: str | None = None
+  ) -> prompts_lib.Prompts:
+    """Returns the tokens of prompts; see `BaseInput.prompts`.
+
+    Raises:
+      UserError: the generator has no tokenizer, or none called `key`.
+    """
+    with self._settings.context():
+      return tokenizing.prompts(
+        self._tf, self._backend.generator, self._backend.session, strings, key
+      )
 
   def close(self):
     """Frees the generator and its threads."""

@@ -102,7 +102,8 @@ def _tasks(
   """Yields the tasks of a model."""
   for task, params in experiment.tasks().items():
     if task:
-      route = routes.find(params, name, f'task_params.{task}')
+      model = experiment.model_params()
+      route = routes.of_several(model, task, params, name)
     else:
       route = routes.of(experiment)
     yield _task(task, route, traces)

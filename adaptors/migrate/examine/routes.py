@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from adaptors.bridge import multi_task
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.lingvo_task import LingvoTask
@@ -50,16 +51,17 @@ def of(experiment: LingvoExperiment) -> Route:
   return _route(experiment.task_params(), lambda: experiment.route)
 
 
-def find(params: Any, name: str, path: str) -> Route:
+def of_several(model: Any, task: str, params: Any, name: str) -> Route:
   """Returns the route of one of several tasks.
 
   Args:
+    model: the model's Params, with an input for each task.
+    task: its name in the model.
     params: its Params, with its training input.
     name: of the experiment, for messages.
-    path: of the Params, for messages.
   """
   return _route(
-    params, lambda: bridge_task.route(params, name, 'auto', path=path)
+    params, lambda: multi_task.route(model, task, params, name, 'auto')
   )
 
 

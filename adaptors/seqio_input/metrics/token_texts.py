@@ -3,10 +3,11 @@
 Shapes: B examples, T tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pax_compat import errors
+from pax_compat.input_core import prompts as prompts_lib
 
 # Names of features by their names in the model.
 _FEATURES = {None: 'targets', 'tgt': 'targets', 'src': 'inputs'}
@@ -40,6 +41,16 @@ def decode(vocabulary: Any, ids: Any, lengths: Any) -> list[str]:
   ]
   # A pass-through vocabulary returns ids.
   return [x if isinstance(x, str) else ' '.join(map(str, x)) for x in decoded]
+
+
+def prompts(
+  vocabulary: Any, strings: Sequence[str], bos_id: int
+) -> prompts_lib.Prompts:
+  """Returns the tokens of B strings, each after the id `bos_id`."""
+  tokens = [list(map(int, vocabulary.encode(text))) for text in strings]
+  return prompts_lib.of_tokens(
+    tokens, begin=[bos_id], eos_id=getattr(vocabulary, 'eos_id', None)
+  )
 
 
 def descriptions(features: Mapping[str, Any]) -> dict[str, str]:

@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from absl import logging
-
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
 from adaptors.translate.tasks import single as task_translation
@@ -97,8 +95,7 @@ def translate_model(
     problems.insert(0, task_translation.describe(name, report))
   if problems:
     raise errors.UserError('\n'.join(problems))
-  for note in report.notes:
-    logging.info('%s: %s', name, note)
+  report.log(name)
   joined = _joined(name, tasks, train, report.notes, tied(tasks))
   return TranslatedTasks(joined, schedule)
 

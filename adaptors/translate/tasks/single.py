@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from absl import logging
-
 from adaptors.translate import registry
 from adaptors.translate.training import (
   data_sources,
@@ -94,8 +92,7 @@ def translate_task(
       train_view.issue('', registry.unreadable(error))
   if report.issues:
     raise UntranslatedError(describe(name, report), report.issues)
-  for note in report.notes:
-    logging.info('%s: %s', name, note)
+  report.log(name)
   config = tasks_lib.SingleTask.config(
     name=name, model=model.config, train=train.config
   )

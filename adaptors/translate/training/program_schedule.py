@@ -6,8 +6,6 @@ programs. Here the trainer evaluates and decodes at intervals of steps.
 
 import dataclasses
 
-from absl import logging
-
 from adaptors.translate import registry
 from adaptors.translate.registry import translates
 from adaptors.translate.view import ParamsView, Report
@@ -83,8 +81,7 @@ def read(params, name: str) -> ProgramSchedule:
     raise errors.UserError(
       f'{name}: its program schedule cannot be translated:\n{lines}'
     )
-  for note in report.notes:
-    logging.info('%s: %s', name, note)
+  report.log(name)
   return schedule
 
 

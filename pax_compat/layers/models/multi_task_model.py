@@ -91,6 +91,10 @@ class MultiTaskModel(base_model.BaseModel):
       scope = scope.push(name, reuse=True)
     return scope
 
+  def after_update(self, input_batch: NestedMap):
+    for task, batch in input_batch.items():
+      self._model_of(task).after_update(batch)
+
   def compute_loss(self, predictions: Any, input_batch: NestedMap):
     metrics, per_example = {}, {}
     for task, batch in input_batch.items():

@@ -88,6 +88,8 @@ def best_chunk_size(logits_shape: Sequence[int], num_devices: int = 1) -> int:
   """
   limits = _CPU if sharding.platform() == 'cpu' else _ACCELERATOR
   *batch, length, num_classes = logits_shape
+  if not all(isinstance(size, int) for size in batch):
+    return 0  # An exported model, for any number of rows.
   rows = math.prod(batch) / num_devices
   if not batch or rows * length * num_classes <= 2 * limits.logits:
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from pax_compat import errors
-from pax_compat.tools import batch_shapes, experiment_check
+from pax_compat.tools import experiment_check
 from pax_compat.tools.pods import (
   collectives,
   hlo_text,
@@ -22,6 +22,7 @@ from pax_compat.tools.pods import (
   topology,
 )
 from pax_compat.trainer import model_flops, partitioning, program
+from pax_compat.trainer.feeding import batch_shapes
 from pax_compat.trainer.reporting import start_lines
 
 
@@ -151,18 +152,13 @@ def compile_only(
   machine = topology.create(topology_name, num_slices)
   experiment_check.simulate(len(machine.devices))
   experiment = resolve()
-  task = experiment.task.Instantiate()
-  model = task.model
-  mesh = partitioning.create_mesh(
-    model.ici_mesh_shape,
-    model.mesh_axis_names,
-    model.dcn_mesh_shape,
-    machine.devices,
-  )
-  batch = _batch_of_a_process(experiment, task, mesh)
-  started = time.monotonic()
-  made = program.create(task, mesh, batch)
-  traced = made.trace_train_step(batch)
+  with experiment.set_up():
+    task = experiment.task.Instantiate()
+    mesh = partitioning.mesh_of(task.model, machine.devices)
+    batch = _batch_of_a_process(experiment, task, mesh)
+    started = time.monotonic()
+    made = program.create(task, mesh, batch)
+    traced = made.trace_train_step(batch)
   lowered = traced.lower()
   compiling = time.monotonic()
   try:

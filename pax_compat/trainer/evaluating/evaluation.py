@@ -18,7 +18,12 @@ from pax_compat.trainer.evaluating import (
   example_metrics,
   gathering,
 )
-from pax_compat.trainer.feeding import agreement, pipeline, prefetching
+from pax_compat.trainer.feeding import (
+  agreement,
+  pipeline,
+  prefetching,
+  sources,
+)
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import StepOutputs
 
@@ -134,7 +139,8 @@ def all_batches(
   count = 0
   with prefetching.Prefetcher(
     pipeline.Pipeline(
-      pipeline.stages(data, put=put, rows=rows, records_order=True)
+      pipeline.stages(data, put=put, rows=rows, records_order=True),
+      sources.Source(data),
     ),
     max_batches=limit,
     stop=stop,

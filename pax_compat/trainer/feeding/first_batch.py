@@ -4,7 +4,12 @@ from pax_compat import base_input, checkpoints, errors
 from pax_compat.experiments import resolved
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer.feeding import pipeline, prefetching
+from pax_compat.trainer.feeding import (
+  batch_checks,
+  pipeline,
+  prefetching,
+  sources,
+)
 
 
 class FirstBatch:
@@ -48,7 +53,7 @@ class FirstBatch:
     if self.is_known_before:
       self.example = self._specs
       return
-    batch = _peeked(data)
+    batch = peeked(data)
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
     self.check(batch)
@@ -82,7 +87,7 @@ class FirstBatch:
       )
 
 
-def _peeked(data: base_input.BaseInput) -> NestedMap | None:
+def peeked(data: base_input.BaseInput) -> NestedMap | None:
   """Returns `peek_padded`, awaited by a `Prefetcher` as other batches are."""
 
   def peek():
@@ -92,7 +97,13 @@ def _peeked(data: base_input.BaseInput) -> NestedMap | None:
     return batch
 
   with prefetching.Prefetcher(
-    pipeline.Pipeline([pipeline.read(peek)]),
+    pipeline.Pipeline(
+      [
+        pipeline.read(peek),
+        pipeline.check_arrays(batch_checks.BatchCheck(data)),
+      ],
+      sources.Source(data),
+    ),
     max_batches=1,
     check=data.raise_if_broken,
     interrupt=data.interrupt,

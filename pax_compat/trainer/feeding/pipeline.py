@@ -8,6 +8,7 @@ each batch:
   | ------------------ | ---------------------------------------------------- |
   | read               | `BaseInput.get_next_padded`: the next batch of this  |
   |                    | host, with its ids checked, and padded by the input  |
+  | check arrays       | that fields are arrays, and as in the first batch    |
   | compare with specs | the first batch with the specs of the experiment     |
   | record digest      | of rows that several processes read as replicas      |
   | split host fields  | strings and keys of examples leave the batch         |
@@ -38,7 +39,7 @@ import numpy as np
 from pax_compat import base_input
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer.feeding import agreement
+from pax_compat.trainer.feeding import agreement, batch_checks, sources
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,26 +80,48 @@ class Stage(NamedTuple):
   run: Callable[[Any, dict[str, Any]], Any]
 
 
+_UNKNOWN = sources.Source()
+
+
 class Pipeline:
   """Runs stages, of which the first one reads.
 
   Attributes:
     stages: in the order in which they run.
+    source: what the first stage reads.
+    count: number of batches that were read.
   """
 
-  def __init__(self, stages: Iterable[Stage]):
+  def __init__(
+    self, stages: Iterable[Stage], source: sources.Source = _UNKNOWN
+  ):
     self.stages = tuple(stages)
+    self.source = source
+    self.count = 0
 
   def next(self) -> DeviceBatch | None:
-    """Returns the next batch; None at the end of the data."""
+    """Returns the next batch; None at the end of the data.
+
+    Raises:
+      Exception: of a stage, with a note about the batch.
+      UserError: of a stage, with the batch in its message; or the input raised
+        what is not an error, such as SystemExit.
+    """
     first, *others = self.stages
     metadata: dict[str, Any] = {}
     try:
-      batch = first.run(None, metadata)
-    except StopIteration:
-      return None
-    for stage in others:
-      batch = stage.run(batch, metadata)
+      try:
+        batch = first.run(None, metadata)
+      except StopIteration:
+        return None
+      for stage in others:
+        batch = stage.run(batch, metadata)
+    except BaseException as e:
+      error = sources.explain(e, self.source, self.count + 1)
+      if error is e:
+        raise
+      raise error from e
+    self.count += 1
     return DeviceBatch(arrays=batch, **metadata)
 
 
@@ -121,7 +144,10 @@ def stages(
     get_state: returns the state of the input; None without the stage.
     records_order: whether there is the stage `record order`.
   """
-  found = [read(data.get_next_padded)]
+  found = [
+    read(data.get_next_padded),
+    check_arrays(batch_checks.BatchCheck(data)),
+  ]
   if check is not None:
     found.append(compare_with_specs(check))
   found += [
@@ -140,6 +166,11 @@ def stages(
 def read(get_next: Callable[[], NestedMap]) -> Stage:
   """Returns the first stage; StopIteration of `get_next` is the end."""
   return Stage('read', lambda batch, metadata: get_next())
+
+
+def check_arrays(check: Callable[[NestedMap], object]) -> Stage:
+  """Returns the stage in which `check` raises if a batch is not valid."""
+  return Stage('check arrays', _unchanged(check))
 
 
 def compare_with_specs(check: Callable[[NestedMap], object]) -> Stage:

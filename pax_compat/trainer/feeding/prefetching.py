@@ -1,15 +1,19 @@
 """Prefetching: a thread reads batches and sends them to the devices."""
 
 import contextlib
+import contextvars
 import dataclasses
 import math
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 from absl import logging
 
+from pax_compat import errors
 from pax_compat.trainer import stopping
 from pax_compat.trainer.feeding.pipeline import DeviceBatch, Pipeline
 
@@ -18,6 +22,23 @@ _SECONDS_TO_COMPLAINT = 10.0
 _SECONDS_TO_LEAVE = 300.0
 # A thread mostly ends by itself within this time.
 _SECONDS_TO_INTERRUPT = 0.5
+# How long a batch is awaited until the log says so; then after twice as long.
+_SECONDS_TO_REPORT = 60.0
+# How many frames of a thread the log shows.
+_MAX_FRAMES = 8
+
+# How long a batch is awaited until that is an error, in seconds.
+_patience = contextvars.ContextVar('patience', default=3600.0)
+
+
+@contextlib.contextmanager
+def patience(seconds: float | None) -> Iterator[None]:
+  """Within it, a batch is awaited this long at most; None for no limit."""
+  token = _patience.set(math.inf if seconds is None else seconds)
+  try:
+    yield
+  finally:
+    _patience.reset(token)
 
 
 class Prefetcher:
@@ -91,7 +112,7 @@ class Prefetcher:
     if self._ended:
       return None
     start = time.monotonic()
-    item = self._next_item()
+    item = self._next_item(start)
     wait = time.monotonic() - start
     if isinstance(item, DeviceBatch):
       return dataclasses.replace(item, wait_seconds=wait)
@@ -100,7 +121,8 @@ class Prefetcher:
       raise item
     return None
 
-  def _next_item(self) -> DeviceBatch | BaseException | None:
+  def _next_item(self, began: float) -> DeviceBatch | BaseException | None:
+    report_at = began + _SECONDS_TO_REPORT
     while True:
       # Python calls a signal's handler between two bytecodes of this thread,
       # so a wait without a timeout would delay it until the batch is there.
@@ -109,6 +131,31 @@ class Prefetcher:
       except queue.Empty:
         self._stop_asked.check_waiting()
         self._check_input()
+      now = time.monotonic()
+      if now >= began + _patience.get():
+        self._give_up(now - began)
+      if now >= report_at:
+        logging.warning('%s', self._described(now - began))
+        report_at = now + (now - began)
+
+  def _give_up(self, seconds: float):
+    self._seconds_to_leave = _SECONDS_TO_COMPLAINT
+    raise errors.UserError(
+      f'{self._described(seconds)}\nexpected a batch sooner; see'
+      ' --input_timeout_minutes'
+    )
+
+  def _described(self, seconds: float) -> str:
+    """Returns what is awaited, and where the thread is that reads it."""
+    batch = self._pipeline.source.batch(self._pipeline.count + 1)
+    waits = f'waiting for {batch}, for {seconds:.0f} seconds so far'
+    frame = sys._current_frames().get(self._thread.ident)
+    if frame is None:
+      return f'{waits}; its thread has ended'
+    # The first frames are those of the thread and of the pipeline.
+    stack = traceback.extract_stack(frame)[-_MAX_FRAMES:]
+    lines = [f'  {f.filename}:{f.lineno} in {f.name}: {f.line}' for f in stack]
+    return '\n'.join([f'{waits}; its thread is at', *lines])
 
   def _check_input(self):
     try:

@@ -9,6 +9,7 @@ import jax
 from pax_compat import learners
 from pax_compat.configs import config_text
 from pax_compat.runs import job_dir
+from pax_compat.trainer.feeding import batch_shapes
 from pax_compat.trainer.program import TaskProgram
 
 
@@ -17,6 +18,7 @@ def write(
   configs: dict[str, Any],
   program: TaskProgram,
   dumps: dict[str, str],
+  example: Any,
 ):
   """Writes the configs, the parameter table, and an experiment's own files.
 
@@ -25,6 +27,7 @@ def write(
     configs: configs and lists of configs, by the root of their paths.
     program: of the task.
     dumps: contents by file name.
+    example: a batch, or its shapes.
   """
   if jax.process_index() != 0:
     return
@@ -35,6 +38,19 @@ def write(
   }
   for name, text in files.items():
     job_dir.write_text(folder / name, text)
+  # Batches of different shapes are usual, so that earlier ones are not kept.
+  job_dir.replace_text(
+    folder / batch_shapes.FILE, batch_shapes.to_json(example)
+  )
+
+
+def markdown(configs: dict[str, Any]) -> str:
+  """Returns the configs as a code block, for TensorBoard.
+
+  Args:
+    configs: configs and lists of configs, by the root of their paths.
+  """
+  return f'```\n{config_text.to_text(configs)}\n```'
 
 
 def parameter_table(program: TaskProgram) -> str:

@@ -85,6 +85,7 @@ class StepCounter:
   def _count(self, context: StepContext):
     if self._thread is not None:
       jax.block_until_ready(context.outputs)  # For the rates.
+    self._progress.leave_out(context.compile_seconds)
     self._progress.count_step(
       tokens=context.batch.tokens * self._num_infeed_hosts,
       input_wait=context.batch.wait_seconds,

@@ -91,6 +91,16 @@ class Sign(optimizer.Base):
     return SignOptimizer(lr, self.params.decay)
 
 
+class Scaled(Sign):
+  """Computes with the learning rate, before and after it is passed on."""
+
+  def Apply(self, lr, var_grad, weight=None):
+    return super().Apply(tf.minimum(0.5 * lr, 0.4), var_grad, weight)
+
+  def GetOptimizer(self, lr):
+    return SignOptimizer(2.0 * lr - 0.01, self.params.decay)
+
+
 class Ftrl(optimizer.Base):
   """One of TensorFlow's that Lingvo does not have."""
 

@@ -48,9 +48,11 @@ def _task_class():
       return self.params.compute(self, theta, batch), {}
 
     def PostTrainingStepUpdate(self):
+      done = super().PostTrainingStepUpdate()
       if self.params.update:
-        self.params.update(self)
-      return super().PostTrainingStepUpdate()
+        own = self.params.update(self)
+        done = done if own is None else tf.group(done, own)
+      return done
 
   return SmallTask
 

@@ -215,3 +215,33 @@ def test_metrics_of_each_step_go_to_the_task():
   params.cls = type('More', (params.cls,), own)
   with pytest.raises(errors.UserError, match='no per-example'):
     bridge_task.bridge_task(params, 'small')
+
+
+def test_an_update_by_new_weights_and_accumulators():
+  """`PostTrainingStepUpdate` sees the weights after the step, averages it."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  base_layer = lingvo_runtime.module('lingvo.core.base_layer')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+
+  class Adding(base_layer.Accumulator):
+    def DefaultValue(self):
+      return tf.zeros([])
+
+  def compute(task, theta, batch):
+    task.accumulators.sums.SetValue(tf.reduce_sum(batch.x))
+    return small_task.product(task, theta, batch)
+
+  def update(task):
+    seen = task.vars.w[0] + 0.1 * task.accumulators.sums.GetValue()
+    step = tf.cast(py_utils.GetGlobalStep(), tf.float32)
+    changed = 0.5 * task.vars.count + seen + step
+    return tf.assign(task.vars.count, changed)
+
+  params = small_task.params(
+    compute,
+    update=update,
+    build=lambda task: task.RegisterAccumulator('sums', Adding()),
+  )
+  params.train.Set(ema_decay=0.5, ema_decay_moving_vars=True)
+  variables, _ = check(params, [small_task.batch()] * 3)
+  assert len({float(one['count']) for one in variables}) == 4

@@ -10,6 +10,8 @@ from lingvo.core import (
   hyperparams,
   layers,
   layers_with_attention,
+  multitask_model,
+  optimizer,
 )
 from lingvo.tasks.lm import input_generator
 
@@ -204,3 +206,37 @@ class Mixed(Several):
   """One of its tasks has no translation."""
 
   TASKS = {'one': Native, 'other': OwnTask}
+
+
+class Encoded(Scorer):
+  """Has an encoder, which another task's may replace."""
+
+  def __init__(self, params):
+    super().__init__(params)
+    if self.params.encoder:
+      self.CreateChild('encoder', self.params.encoder)
+
+  def ComputePredictions(self, theta, batch):
+    x = self.emb.EmbLookup(theta.emb, batch.ids)
+    x = self.encoder.FProp(theta.encoder, x)
+    return self.louder.FProp(theta.louder, x, batch.paddings)
+
+
+@model_registry.RegisterMultiTaskModel
+class Sharing(Several):
+  """Its tasks share an encoder, which neither has to know."""
+
+  TASKS = {'one': OwnTask, 'other': OwnTask}
+
+  def Model(self):
+    p = multitask_model.SharedEncoderModel.Params().Set(name='sharing')
+    p.encoder_to_share = 'one'
+    for name, cls in self.TASKS.items():
+      task = Encoded.Params().Set(name=name, train=cls().Task().train)
+      task.train.optimizer = optimizer.SGD.Params()
+      p.task_params.Define(name, task, '')
+      p.task_probs.Define(name, 0.5, '')
+    encoder = layers.FCLayer.Params()
+    encoder.Set(input_dim=DIMS, output_dim=DIMS, activation='TANH')
+    p.task_params.one.encoder = encoder
+    return p

@@ -33,7 +33,7 @@ def test_an_experiment_is_as_expected(
   experiments, tmp_path, log, name, expected
 ):
   made = experiments.by_name(name, tmp_path)
-  outcome = running.run(made, differs=expected.differs)
+  outcome = running.run(made)
   assert outcome.kind == expected.kind, outcome.message
   said = outcome.message if outcome.kind == 'refused' else log()
   missing = [word for word in expected.words if word not in said]

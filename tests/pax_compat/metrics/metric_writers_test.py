@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +39,13 @@ def test_jsonl_and_tensorboard(tmp_path):
     np.int64(3), 'train', {'loss': jnp.float32(2.5), 'lr': np.float32(0.5)}
   )
   # Written, although nothing was closed.
-  assert _lines(tmp_path) == [
+  lines = _lines(tmp_path)
+  seconds = [line.pop('time') for line in lines]
+  assert lines == [
     {'step': 3, 'split': 'train', 'name': 'loss', 'value': 2.5},
     {'step': 3, 'split': 'train', 'name': 'lr', 'value': 0.5},
   ]
+  assert seconds == pytest.approx([time.time()] * 2, abs=60)
   writer.write_scalars(4, 'train', {'loss': 2})
   writer.write_scalars(4, 'eval_test', {'log_pplx': 1.25})
   writer.write_text(0, 'train', 'config', 'a = 1\nb = "ö"')

@@ -103,6 +103,18 @@ def test_compilation_does_not_count():
   assert line.startswith('step 6/11  loss 5  4.0 steps/s')
 
 
+def test_compilation_between_steps_does_not_count():
+  clock = Clock()
+  p = progress.Progress(10, clock=clock)
+  for seconds in (0.5, 30.5, 0.5):
+    clock.seconds += seconds
+    p.leave_out(30 if seconds > 30 else 0)
+    p.count_step()
+  line, rates = p.report()
+  assert rates['steps_per_second'] == pytest.approx(2)
+  assert line.endswith('ETA 4s')
+
+
 def test_empty_window_has_no_rates():
   p = progress.Progress(10, start_step=10, clock=Clock())
   assert p.report() == ('step 10/10', {})

@@ -5,8 +5,9 @@ import pytest
 
 from lm_tasks.params import lm_cloud
 from pax_compat.experiments import resolved
-from pax_compat.tools import batch_shapes, experiment_check
+from pax_compat.tools import experiment_check
 from pax_compat.trainer import partitioning, program
+from pax_compat.trainer.feeding import batch_shapes
 from tests.pax_compat import trainer_runs
 
 _CLOUD = 'tasks.lm.params.lm_cloud.'

@@ -19,7 +19,7 @@ def test_a_run_that_continues_is_like_one_without_a_break(tmp_path):
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
   printed = _train(whole, 8)
   assert printed[0] == 'starts with 7 new parameters'
-  assert printed[-1] == 'compiled the train step for 2 shape(s)'
+  assert 'compiled for 2 shape(s)' in printed[-1]
   _train(parts, 3)
   assert _train(parts, 8)[0] == 'continues from the checkpoint of step 3'
   trainer_runs.assert_same_state(whole, parts, 8)

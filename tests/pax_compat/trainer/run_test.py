@@ -52,7 +52,7 @@ def test_metrics_of_every_step_are_written(finished):
   per_batch = found[12, 'eval_dev', 'num_predictions']
   assert per_batch * found[12, 'eval_dev', 'num_batches'] == 21 * 8
   for line in (folder / 'metrics.jsonl').read_text().splitlines():
-    assert list(json.loads(line)) == ['step', 'split', 'name', 'value']
+    assert list(json.loads(line)) == ['step', 'split', 'name', 'value', 'time']
 
 
 def test_files_of_a_run(finished):
@@ -100,7 +100,12 @@ def test_the_output_of_a_run(finished):
       line,
     )
   assert re.match(r'step 12  eval dev: loss \d\.\d+  log_pplx ', lines[-2])
-  assert lines[-1] == 'compiled the train step for 1 shape(s)'
+  folder = finished[0]
+  assert re.fullmatch(
+    r'done: 12 steps in \S+, train step compiled for 1 shape\(s\); the run is'
+    rf' in {folder}; curves: tensorboard --logdir={folder}/summaries',
+    lines[-1],
+  )
 
 
 # Where a run is killed: in the middle of steps; when a checkpoint was committed
@@ -185,7 +190,11 @@ def test_a_finished_run_is_left_alone(tmp_path, finished):
   folder = shutil.copytree(finished[0], tmp_path / 'run')
   before = trainer_runs.contents(folder)
   done = trainer_runs.train(folder)
-  assert done.stdout == 'all 12 steps are done already\n'
+  assert done.stdout == (
+    'all 12 steps are done already; nothing to train. --mode=eval evaluates its'
+    ' checkpoints, --mode=decode_once decodes the last one, and'
+    ' --set=task.train.num_train_steps=24 goes on training\n'
+  )
   assert trainer_runs.contents(folder) == before
 
 
@@ -206,7 +215,7 @@ def test_each_shape_is_compiled_once(tmp_path):
     JAX_COMPILATION_CACHE_DIR=str(cache),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0',
   )
-  assert 'compiled the train step for 2 shape(s)\n' in done.stdout
+  assert 'compiled for 2 shape(s)' in done.stdout
   assert len(list(cache.glob('jit__train_step-*-cache'))) == 2
 
 

@@ -55,7 +55,7 @@ def test_metrics_gradients_and_row_statistics(tf):
   task, batch = _task(compute), small_task.batch()
   values = small_task.values()
   rows = values['table'][batch['ids']]
-  (metrics, per_example, updates), gradients, facts = _with_gradients(
+  (metrics, per_example, updates), gradients, statistics = _with_gradients(
     tf, task, ('loss', 'other')
   )
   loss = (values['w'] * rows * batch['x']).sum()
@@ -71,12 +71,12 @@ def test_metrics_gradients_and_row_statistics(tf):
   )
   np.testing.assert_array_equal(gradients['other']['w'], [1, 1, 1])
   np.testing.assert_array_equal(gradients['other']['table'], np.zeros([5, 3]))
-  counts, sum_squares = facts['loss']['table']
+  counts, sum_squares = statistics['loss']['table']
   np.testing.assert_array_equal(counts, [0, 0, 0, 0, 2])
   np.testing.assert_allclose(sum_squares, np.square(of_rows).sum(), rtol=1e-6)
   # A table that a loss does not depend on has no lookups.
-  assert facts['other']['table'][0].tolist() == [0] * 5
-  assert sorted(facts['loss']) == sorted(facts['other']) == ['table']
+  assert statistics['other']['table'][0].tolist() == [0] * 5
+  assert sorted(statistics['loss']) == sorted(statistics['other']) == ['table']
 
 
 def test_trace(tf):
@@ -274,11 +274,16 @@ def test_a_layer_with_an_update_of_averages_is_refused():
     FunctionalTask(params, do_eval=False, xla_device='tpu')
 
 
-def test_an_update_that_depends_on_a_weight_is_logged(tf, caplog):
+def test_an_update_that_depends_on_a_weight_sees_the_new_one(tf):
   task = _task(update=lambda t: t.vars.count.assign(t.vars.w[0]))
   _, _, updates = _forward(tf, task)
-  assert updates == {'count': 0.5}
-  assert 'PostTrainingStepUpdate reads the weight w' in caplog.text
+  assert not updates and task.updates_by_weights
+  before = small_task.values()
+  after = {**before, 'w': before['w'] + 1.0}
+  seed = tf.constant([1, 2])
+  batch = small_task.batch()
+  updates = task.after_update(before, after, batch, tf.constant(0), seed)
+  assert {k: float(v) for k, v in updates.items()} == {'count': 1.5}
 
 
 def test_meshes_are_of_one_device_in_a_copy():

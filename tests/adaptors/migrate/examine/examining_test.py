@@ -187,6 +187,17 @@ def test_several_tasks_of_which_one_has_no_translation():
   assert f'{_MODULE}.Scorer' in found.next_step
 
 
+def test_several_tasks_that_share_a_layer():
+  """They are bridged, as in the run, also where each could be translated."""
+  lookup.import_module(_MODULE)
+  found = examining.examine(f'{_MODULE}.Sharing', _OPTIONS)
+  assert [t.status for t in found.tasks] == [Status.BRIDGED] * 2, found.problem
+  assert 'shares layers with other tasks' in found.tasks[0].issues[0].message
+  assert found.status is Status.BRIDGED and not found.problem
+  first, second = ({x.name for x in t.layers.children} for t in found.tasks)
+  assert 'encoder' in first & second
+
+
 _LM = 'lm.synthetic_packed_input.'
 
 

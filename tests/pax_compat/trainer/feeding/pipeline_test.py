@@ -69,12 +69,18 @@ def test_the_stages_of_training_and_evaluation():
   train = _stages(data, check=lambda batch: None, get_state=lambda: b'')
   assert _names(train) == [
     'read',
+    'check arrays',
     'compare with specs',
     *common,
     'record position',
   ]
   evaluation = _stages(data, records_order=True)
-  assert _names(evaluation) == ['read', *common, 'record order']
+  assert _names(evaluation) == [
+    'read',
+    'check arrays',
+    *common,
+    'record order',
+  ]
 
 
 def test_a_batch_becomes_a_device_batch():

@@ -180,6 +180,30 @@ def test_an_input_that_is_broken_is_not_waited_for(monkeypatch):
   thread.join(60)
 
 
+def read_from_a_file(released):
+  released.wait()
+
+
+def test_an_input_that_hangs_is_named_and_given_up(monkeypatch, caplog):
+  monkeypatch.setattr(prefetching, '_SECONDS_TO_A_SIGNAL', 0.02)
+  monkeypatch.setattr(prefetching, '_SECONDS_TO_REPORT', 0.1)
+  monkeypatch.setattr(prefetching, '_SECONDS_TO_COMPLAINT', 0.1)
+  released = threading.Event()
+  with (
+    pytest.raises(errors.UserError) as e,
+    prefetching.patience(0.7),
+    _prefetcher(lambda: read_from_a_file(released)) as prefetcher,
+  ):
+    next(iter(prefetcher))
+  released.set()
+  waits = 'waiting for batch 1 of the input, for 0 seconds so far; its thread'
+  # After 0.1, 0.2, 0.4 seconds.
+  assert 1 <= caplog.text.count(waits) <= 3
+  for text in (caplog.text, str(e.value)):
+    assert 'in read_from_a_file: released.wait()' in text
+  assert 'see --input_timeout_minutes' in str(e.value)
+
+
 def test_an_input_that_waits_for_others_is_interrupted(monkeypatch):
   left = threading.Event()
 

@@ -51,11 +51,13 @@ def test_files(made, tmp_path):
     ),
     made,
     {'mine.txt': 'my settings'},
+    tiny.batch(),
   )
   assert {p.name for p in tmp_path.iterdir()} == {
     'config.txt',
     'parameters.txt',
     'mine.txt',
+    'batch_shapes.json',
   }
   config = (tmp_path / 'config.txt').read_text()
   assert 'task.model.lm_tpl.vocab_size = 16\n' in config

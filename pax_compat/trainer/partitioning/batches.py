@@ -1,4 +1,4 @@
-"""The device mesh, and the sharding of batches and weights over it."""
+"""The sharding of batches over a mesh."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,114 +6,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
-from pax_compat import base_layer, errors
+from pax_compat import errors
 from pax_compat.layer_core import sharding as sharding_lib
+from pax_compat.trainer.partitioning import weights
+from pax_compat.trainer.partitioning.meshes import replicated
 
 BATCH_AXES = sharding_lib.BATCH_AXES
-
-
-def create_mesh(
-  ici_mesh_shape: Sequence[int] | None,
-  mesh_axis_names: Sequence[str] | None,
-  dcn_mesh_shape: Sequence[int] | None = None,
-  devices: Sequence[jax.Device] | None = None,
-) -> Mesh:
-  """Returns the mesh of all devices.
-
-  Args:
-    ici_mesh_shape: devices along each axis within a slice, whose devices have
-      fast links; None puts all devices on one axis, `data`.
-    mesh_axis_names: the axes' names.
-    dcn_mesh_shape: slices along each axis; None for a single slice. An axis of
-      the mesh is as long as the product of its two numbers.
-    devices: the devices; None for those of all processes.
-
-  Raises:
-    UserError: the shape does not fit the number of devices or slices, or the
-      names are missing.
-  """
-  devices = jax.devices() if devices is None else devices
-  if ici_mesh_shape is None:
-    for field, value in (
-      ('mesh_axis_names', mesh_axis_names),
-      ('dcn_mesh_shape', dcn_mesh_shape),
-    ):
-      if value is not None:
-        raise errors.UserError(
-          f'{field} {list(value)} needs an ici_mesh_shape of'
-          f' {len(value)} numbers'
-        )
-    ici_mesh_shape, mesh_axis_names = (len(devices),), ('data',)
-  ici, dcn, names = _checked_shapes(
-    ici_mesh_shape, dcn_mesh_shape, mesh_axis_names, len(devices)
-  )
-  # Auto on purpose: under explicit axes, scanned and rematerialised flax
-  # modules with sharding annotations do not trace.
-  types = (AxisType.Auto,) * len(names)
-  arranged = _by_slices(devices, ici, dcn)
-  if arranged is not None:
-    return Mesh(arranged, names, axis_types=types)
-  shape = tuple(i * d for i, d in zip(ici, dcn, strict=True))
-  return jax.make_mesh(shape, names, axis_types=types, devices=devices)
-
-
-def _checked_shapes(ici, dcn, names, count: int):
-  ici = tuple(ici)
-  dcn = (1,) * len(ici) if dcn is None else tuple(dcn)
-  if names is None or len(names) != len(ici):
-    raise errors.UserError(
-      f'ici_mesh_shape {list(ici)} needs {len(ici)} mesh_axis_names, got'
-      f' {names}'
-    )
-  if len(dcn) != len(ici):
-    raise errors.UserError(
-      f'dcn_mesh_shape {list(dcn)} has {len(dcn)} numbers; expected {len(ici)},'
-      f' as ici_mesh_shape {list(ici)} has'
-    )
-  if math.prod(ici) * math.prod(dcn) != count:
-    slices = f' in {math.prod(dcn)} slices' if math.prod(dcn) > 1 else ''
-    fits = str([count, *[1] * (len(ici) - 1)]).replace(' ', '')
-    raise errors.UserError(
-      f'ici_mesh_shape {list(ici)} is for {math.prod(ici)} devices{slices};'
-      f' there are {count}'
-      + (
-        f', and dcn_mesh_shape is {list(dcn)}'
-        if slices
-        else f'; --set=task.model.ici_mesh_shape={fits} fits them'
-      )
-    )
-  return ici, dcn, tuple(names)
-
-
-def _by_slices(devices, ici, dcn) -> np.ndarray | None:
-  """Returns the devices so that slow links lie along the axes of `dcn` only.
-
-  None if the order does not matter: a single slice, or devices without slices,
-  such as the CPUs of a single process.
-  """
-  wanted = math.prod(dcn)
-  slices = {getattr(d, 'slice_index', 0) for d in devices}
-  processes = {d.process_index for d in devices}
-  if wanted == 1 and (len(slices) == 1 or devices[0].platform != 'tpu'):
-    return None
-  if len(slices) in (1, wanted) and wanted in (len(slices), len(processes)):
-    return mesh_utils.create_hybrid_device_mesh(
-      ici, dcn, devices, process_is_granule=len(slices) != wanted
-    )
-  if len(slices) == 1:
-    return None
-  raise errors.UserError(
-    f'dcn_mesh_shape {list(dcn)} is for {wanted} slices; the devices are in'
-    f' {len(slices)}'
-  )
-
-
-def replicated(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of arrays of which every device has a copy."""
-  return NamedSharding(mesh, PartitionSpec())
 
 
 class BatchSharding:
@@ -158,6 +58,19 @@ class BatchSharding:
       where=f'inputs_split_mapping.map_{ndim}d',
     )
     return NamedSharding(self.mesh, spec)
+
+  def of_shape(self, shape: Sequence[int]) -> NamedSharding:
+    """Returns the sharding of a field; see `of`.
+
+    Of dimensions after the first, axes that do not divide them are left out.
+    """
+    split = self.of(len(shape))
+    if not shape:
+      return split
+    whole = (self.num_shards, *shape[1:])  # The rows always divide.
+    return NamedSharding(
+      self.mesh, weights.even_spec(split.spec, whole, self.mesh)
+    )
 
   def rows_of_hosts(self, rows: int) -> list[np.ndarray]:
     """Returns the rows of a global batch that each infeed host reads.
@@ -220,39 +133,6 @@ def batch_sharding(
   return BatchSharding(mesh, inputs_split_mapping)
 
 
-def weight_sharding(
-  mesh: Mesh, weight: base_layer.WeightHParams
-) -> NamedSharding:
-  """Returns the sharding of a weight, by its `tensor_split_dims_mapping`.
-
-  Raises:
-    UserError: the mapping names an axis that is not in the mesh, its length is
-      not the weight's number of dimensions, or shards have unequal sizes.
-  """
-  where = f'a weight of shape {list(weight.shape)}'
-  spec = sharding_lib.partition_spec(
-    weight.tensor_split_dims_mapping,
-    weight.shape,
-    mesh.axis_names,
-    where=where,
-  )
-  _check_divides(where, weight.shape, mesh, spec)
-  return NamedSharding(mesh, spec)
-
-
-def _check_divides(
-  what: str, shape: Sequence[int], mesh: Mesh, spec: PartitionSpec
-):
-  for size, axes in zip(shape, spec, strict=False):
-    axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
-    shards = math.prod(mesh.shape[name] for name in axes)
-    if size % shards:
-      raise errors.UserError(
-        f'{what} has a dimension of {size} that is split over'
-        f' {", ".join(axes)}; expected a multiple of {shards}'
-      )
-
-
 def global_batch(batch: Any, sharding: BatchSharding) -> Any:
   """Returns the global batch, of which this process has a part.
 
@@ -268,7 +148,7 @@ def global_batch(batch: Any, sharding: BatchSharding) -> Any:
   def put(x):
     x = np.asarray(x)
     return sharding_lib.array_of_hosts(
-      x, sharding.of(x.ndim), sharding.num_infeed_hosts
+      x, sharding.of_shape(x.shape), sharding.num_infeed_hosts
     )
 
   return jax.tree.map(put, batch)
@@ -286,12 +166,6 @@ def check_batch(batch: Any, sharding: BatchSharding):
         f' over the {local_shards} device(s) of this process: expected a batch'
         f' size that is a multiple of {local_shards}'
       )
-    _check_divides(
-      f'the batch field {field!r} of shape {list(shape)}',
-      shape[1:],
-      sharding.mesh,
-      PartitionSpec(*sharding.of(len(shape)).spec[1:]),
-    )
 
 
 def local_rows(array: jax.Array) -> np.ndarray:

@@ -1,0 +1,295 @@
+"""Exports a trained model as a compiled function and its weights.
+
+    exported/
+      predict.jax_export    the function (weights, batch) -> outputs, StableHLO
+      weights.msgpack       the weights by path, in flax's format
+      export.json           the experiment, step, inputs and outputs
+
+`open_folder` needs JAX and flax, and nothing of the experiment. The batch may
+have any number of rows.
+
+Shapes: B batch.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+from absl import logging
+from flax import serialization, traverse_util
+from jax.sharding import AbstractMesh, AxisType
+
+from pax_compat import checkpoints, errors
+from pax_compat.nested_map import NestedMap
+from pax_compat.runs import files, job_dir
+
+FUNCTION, WEIGHTS, METADATA = (
+  'predict.jax_export',
+  'weights.msgpack',
+  'export.json',
+)
+# Errors of code that needs a number where there is a symbol.
+_NEEDS_ROWS = (
+  jax.errors.ConcretizationTypeError,
+  jax.errors.InconclusiveDimensionOperation,
+)
+# Rows of a batch to find out which fields are used.
+_SOME_ROWS = 8
+# The platforms of a model that is exported on a CPU.
+_PLATFORMS = ('cpu', 'cuda', 'tpu')
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel:
+  """An exported model.
+
+  Attributes:
+    function: the function (weights, batch) -> outputs.
+    weights: by dotted path.
+    inputs: shape and dtype of each field of a batch; the first dimension is the
+      string `b` for any number of rows.
+    outputs: names of the outputs.
+    metadata: `export.json`.
+  """
+
+  function: jax.export.Exported
+  weights: dict[str, np.ndarray]
+  inputs: dict[str, dict]
+  outputs: list[str]
+  metadata: dict[str, Any]
+
+  def predict(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Returns the outputs of a batch by name.
+
+    Args:
+      batch: arrays [B, ...] by name; other fields than `inputs` are ignored.
+
+    Raises:
+      UserError: a field is missing or has another shape.
+    """
+    arrays = {}
+    for name, spec in self.inputs.items():
+      if name not in batch:
+        raise errors.UserError(
+          f'the batch has no field {name!r}{errors.did_you_mean(name, batch)};'
+          f' expected {", ".join(self.inputs)}'
+        )
+      array = np.asarray(batch[name], spec['dtype'])
+      if list(array.shape[1:]) != spec['shape'][1:]:
+        raise errors.UserError(
+          f'the batch field {name!r} has the shape {list(array.shape)};'
+          f' expected {spec["shape"]}'
+        )
+      arrays[name] = array
+    return self.function.call(self.weights, arrays)
+
+
+def export(
+  model: Any,
+  folder: str | os.PathLike,
+  *,
+  batch: Mapping[str, Any] | None = None,
+  rows: int | None = None,
+  outputs: Sequence[str] = (),
+  platforms: Sequence[str] = (),
+) -> None:
+  """Writes a trained model.
+
+  Args:
+    model: the `TrainedModel`.
+    folder: a new or empty folder, local.
+    batch: a batch, or its shapes; all but the number of rows is fixed. None for
+      the shape of the first training batch.
+    rows: the number of rows of a batch; None, the default, for any. A model
+      whose code depends on it needs one.
+    outputs: names of the predictions; by default `logits`, or without such
+      all of them. Fields that they do not depend on, such as the labels, are no
+      inputs.
+    platforms: what it can run on; by default that of this process, and if this
+      is a CPU on GPUs and TPUs, too.
+
+  Raises:
+    UserError: the folder has files, or a name is unknown.
+  """
+  path = job_dir.local_path(folder)
+  if files.children(path):
+    raise errors.UserError(f'{path} has files; expected a new or empty folder')
+  if jax.process_count() > 1:
+    raise errors.UserError(
+      'a model is exported by one process; load it in one, with'
+      ' --multiprocess=false'
+    )
+  some = _specs(model, batch, rows or _SOME_ROWS)
+  names = _outputs(model, some, outputs)
+  used = _used(_exported(model, some, names, platforms), model, some)
+  specs = {
+    name: spec
+    for name, spec in _specs(model, batch, rows).items()
+    if name in used
+  }
+  try:
+    exported = _exported(model, specs, names, platforms, dropped=some)
+  except _NEEDS_ROWS as e:
+    raise errors.UserError(
+      f'{type(model.program.model).__name__} cannot be exported for any number'
+      ' of rows; expected export(..., rows=8), for example:'
+      f' {errors.one_line(e)}'
+    ) from e
+  weights = {
+    name: np.asarray(jax.device_get(leaf))
+    for name, leaf in checkpoints.state_paths(model.mdl_vars).items()
+  }
+  metadata = {
+    'experiment': model.experiment.name,
+    'step': model.step,
+    'inputs': {
+      name: {'shape': [rows or 'b', *spec.shape[1:]], 'dtype': str(spec.dtype)}
+      for name, spec in specs.items()
+    },
+    'outputs': list(names),
+    'platforms': list(exported.platforms),
+  }
+  files.make_folder(path)
+  files.replace(path / FUNCTION, exported.serialize())
+  files.replace(path / WEIGHTS, serialization.msgpack_serialize(weights))
+  job_dir.replace_text(path / METADATA, json.dumps(metadata, indent=2) + '\n')
+  logging.info('exported step %d to %s', model.step, path)
+
+
+def open_folder(folder: str | os.PathLike) -> ExportedModel:
+  """Returns the model that `export` wrote.
+
+  Args:
+    folder: the folder.
+
+  Raises:
+    UserError: it is not such a folder, or a file is damaged.
+  """
+  path = job_dir.local_path(folder)
+  try:
+    metadata = json.loads((path / METADATA).read_text(encoding='utf-8'))
+    function = jax.export.deserialize((path / FUNCTION).read_bytes())
+    weights = serialization.msgpack_restore((path / WEIGHTS).read_bytes())
+    return ExportedModel(
+      function, weights, metadata['inputs'], metadata['outputs'], metadata
+    )
+  except FileNotFoundError as e:
+    raise errors.UserError(
+      f'{path} is not an exported model: there is no {e.filename}'
+    ) from e
+  except Exception as e:
+    # The libraries have error types of their own.
+    raise errors.UserError(
+      f'the exported model in {path} is damaged: {errors.one_line(e)}'
+    ) from e
+
+
+def _specs(
+  model: Any, batch: Any, rows: int | None
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns shapes of the fields by dotted path; `rows` None is symbolic."""
+  example = model.example if batch is None else batch
+  found = checkpoints.state_paths(
+    jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype),
+      NestedMap.from_nested(dict(example)),
+    )
+  )
+  if rows is None:
+    [rows] = jax.export.symbolic_shape('b')
+  return {
+    name: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+    for name, x in found.items()
+    if x.shape and x.dtype.kind not in 'OSU'
+  }
+
+
+def _predictions(
+  model: Any, weights: dict, fields: dict, dropped: dict
+) -> dict:
+  """Computes all predictions by dotted path.
+
+  Args:
+    model: the `TrainedModel`.
+    weights: by dotted path.
+    fields: of the batch by dotted path.
+    dropped: shapes of more fields, whose values do not matter.
+  """
+  rows = next(iter(fields.values())).shape[0]
+  zeros = {
+    name: jax.numpy.zeros((rows, *x.shape[1:]), x.dtype)
+    for name, x in dropped.items()
+    if name not in fields
+  }
+  batch = NestedMap.from_nested(
+    traverse_util.unflatten_dict({**fields, **zeros}, sep='.')
+  )
+  structure = jax.tree.structure(model.mdl_vars)
+  paths = checkpoints.state_paths(model.mdl_vars)
+  mdl_vars = jax.tree.unflatten(structure, [weights[path] for path in paths])
+  mesh = model.program.mesh
+  alone = AbstractMesh(
+    (1,) * len(mesh.axis_names),
+    mesh.axis_names,
+    axis_types=(AxisType.Auto,) * len(mesh.axis_names),
+  )
+  found = model.predictions(mdl_vars, batch, mesh=alone)
+  return {
+    name: leaf
+    for name, leaf in checkpoints.state_paths(found).items()
+    if hasattr(leaf, 'dtype')
+  }
+
+
+def _weight_specs(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
+  return {
+    name: jax.ShapeDtypeStruct(x.shape, x.dtype)
+    for name, x in checkpoints.state_paths(model.mdl_vars).items()
+  }
+
+
+def _outputs(model: Any, specs: dict, names: Sequence[str]) -> list[str]:
+  known = jax.eval_shape(
+    lambda w, b: _predictions(model, w, b, {}), _weight_specs(model), specs
+  )
+  for name in names:
+    if name not in known:
+      raise errors.UserError(
+        f'the model has no prediction {name!r}'
+        + errors.did_you_mean(name, known)
+      )
+  if names:
+    return list(names)
+  return ['logits'] if 'logits' in known else list(known)
+
+
+def _exported(
+  model: Any,
+  specs: dict,
+  names: Sequence[str],
+  platforms: Sequence[str],
+  dropped: Mapping[str, Any] | None = None,
+) -> jax.export.Exported:
+  def predict(weights, batch):
+    found = _predictions(model, weights, batch, dict(dropped or {}))
+    return {name: found[name] for name in names}
+
+  here = jax.default_backend()
+  chosen = platforms or (_PLATFORMS if here == 'cpu' else None)
+  return jax.export.export(jax.jit(predict), platforms=chosen)(
+    _weight_specs(model), specs
+  )
+
+
+def _used(exported: jax.export.Exported, model: Any, specs: dict) -> list[str]:
+  """Returns the names of the fields that the outputs depend on."""
+  weights = len(_weight_specs(model))
+  kept = set(exported.module_kept_var_idx)
+  # Dicts are flattened in the order of their keys.
+  used = [n for i, n in enumerate(sorted(specs), weights) if i in kept]
+  return used or sorted(specs)[:1]

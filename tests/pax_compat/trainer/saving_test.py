@@ -1,0 +1,149 @@
+"""Tests of when a run saves, and of what an evaluation that fails leaves."""
+
+import json
+
+import pytest
+
+from pax_compat.trainer import actions, saving
+from tests.pax_compat.trainer import lines
+from tests.pax_compat.trainer_runs import steps_saved
+
+
+class Recorder:
+  """A checkpointer that records its calls."""
+
+  def __init__(self):
+    self.saved = []
+    self.amended = []
+
+  def save(self, step, state, extra):
+    self.saved.append((step, *json.loads(json.dumps(extra)).values()))
+
+  def amend_later(self, step, extra):
+    self.amended.append((step, *extra.values()))
+
+  def wait(self):
+    pass
+
+
+def _context(step=1, **fields):
+  return actions.StepContext(
+    **dict(step=step, is_last_step=False, is_stopping=False, state=None)
+    | fields
+  )
+
+
+def _save(**fields):
+  recorder = Recorder()
+  fields = dict(steps=5, seconds=None, before=lambda: None) | fields
+  return recorder, saving.Save(recorder, **fields)
+
+
+def test_a_checkpoint_records_how_its_run_ended():
+  flushed = []
+  recorder, save = _save(before=lambda: flushed.append(1))
+  for step, fields in (
+    (4, {}),
+    (5, {}),
+    (6, dict(is_stopping=True, evaluations_pending=True)),
+    (7, dict(stops_early=True)),
+  ):
+    save(_context(step, **fields))
+  assert recorder.saved == [
+    (5, 5, False, False, False),
+    (6, 6, True, False, False),
+    (7, 7, False, True, True),
+  ]
+  assert len(flushed) == 3 and not recorder.amended
+
+
+def test_what_is_evaluated_is_saved_before():
+  recorder, save = _save()
+  for step in (4, 5, 10):
+    context = _context(step)
+    save.before_measuring(context)
+    assert recorder.saved[-1:] == (
+      [(step, step, True, False, False)] if step > 4 else []
+    )
+    context.stops_early = step == 10
+    save(context)
+  assert recorder.amended == [(5, False, False, False), (10, False, True, True)]
+  assert [step for step, *_ in recorder.saved] == [5, 10]
+
+
+def test_a_failed_evaluation_leaves_its_step(caplog):
+  printed = []
+  recorder, save = _save(print_line=printed.append)
+  save.after_failure(_context(3), KeyError('seqlen'))
+  assert recorder.saved == [(3, 3, True, False, False)]
+  assert printed == [
+    'the evaluation after step 3 failed; the step is saved, and the same'
+    ' command goes on with that evaluation'
+  ]
+
+  def fails():
+    raise OSError('disk full')
+
+  recorder.wait = fails
+  save.after_failure(_context(4), KeyError('seqlen'))
+  assert 'step 4 cannot be saved, either: OSError: disk full' in caplog.text
+  assert len(printed) == 1
+
+
+def test_a_save_is_due_after_some_time(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(saving.time, 'monotonic', lambda: now[0])
+  recorder, save = _save(steps=100, seconds=60.0)
+  for step in range(1, 104):
+    now[0] += 0.9
+    save(_context(step))
+  # The clock starts again with each save.
+  assert [step for step, *_ in recorder.saved] == [67, 100]
+
+
+class Fails(lines.Lines):
+  """Its decoded outputs cannot be processed."""
+
+  def task(self):
+    task = super().task()
+    task.model = FailingLine.config()
+    return task
+
+
+class FailingLine(lines.Line):
+  FAILS = True
+
+  def process_decode_out(self, input_obj, decode_out):
+    if type(self).FAILS:
+      raise KeyError('seqlen')
+    return super().process_decode_out(input_obj, decode_out)
+
+
+@pytest.mark.parametrize('at', [4, 3])
+def test_no_step_is_lost_if_decoding_fails(tmp_path, monkeypatch, at):
+  """At the last step, at which a save is due; or at another one."""
+  fields = dict(num_train_steps=4, decode_interval_steps=at)
+  experiment = Fails(lines.task(**fields))
+  with pytest.raises(KeyError, match='seqlen'):
+    experiment.train(tmp_path)
+  assert steps_saved(tmp_path) == [at]
+  assert (
+    f'the evaluation after step {at} failed; the step is saved'
+    in (experiment.printed[-1])
+  )
+  # The same command goes on there, and fails there.
+  again = Fails(lines.task(**fields))
+  with pytest.raises(KeyError, match='seqlen'):
+    again.train(tmp_path)
+  assert again.printed[0] == f'continues from the checkpoint of step {at}'
+  # What is repaired measures that step once, and trains on.
+  monkeypatch.setattr(FailingLine, 'FAILS', False)
+  done = Fails(lines.task(**fields))
+  done.train(tmp_path)
+  assert lines.steps(tmp_path, 'decode_few', 'num_decode_steps') == sorted(
+    {at, 4}
+  )
+  assert lines.steps(tmp_path, 'eval_dev') == [4]
+  last = Fails(lines.task(**fields))
+  last.train(tmp_path)
+  assert last.printed == ['all 4 steps are done already']
