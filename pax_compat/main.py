@@ -19,6 +19,7 @@ from pax_compat.cli import (
   experiment_flags,
   guard_flags,
   huge_pages,
+  job_flags,
   pax_flags,
   process_flags,
   recorded_options,
@@ -29,6 +30,7 @@ from pax_compat.runs import job_dir, versions
 
 for _module in (
   experiment_flags,
+  job_flags,
   process_flags,
   run_flags,
   guard_flags,
@@ -36,14 +38,6 @@ for _module in (
 ):
   flags.adopt_module_key_flags(_module)
 
-_JOB_LOG_DIR = flags.DEFINE_string(
-  'job_log_dir',
-  None,
-  'Folder of the run: checkpoints, summaries, metrics and configs. If it'
-  ' contains a run of the same experiment, that run continues. A path, or'
-  ' gs://bucket/folder.',
-)
-flags.DEFINE_alias('logdir', 'job_log_dir')
 _LIST = flags.DEFINE_bool(
   'list',
   False,
@@ -52,13 +46,6 @@ _LIST = flags.DEFINE_bool(
 )
 _VERSION = flags.DEFINE_bool(
   'version', False, 'Print the versions of this package and its libraries.'
-)
-_SET = flags.DEFINE_multi_string(
-  'set',
-  [],
-  'Set a config field, with its path as in config.txt of a run:'
-  ' --set=task.train.learner.optimizer.learning_rate=1e-3. May be repeated. For'
-  ' an experiment of another framework it changes the translated config.',
 )
 _CHECK = flags.DEFINE_bool(
   'check',
@@ -103,7 +90,7 @@ def _list_names(patterns: list[str]):
 
 def _settings() -> list[str]:
   """Returns the settings `path=value` of all flags that have some."""
-  settings = [*_SET.value, *pax_flags.settings()]
+  settings = [*job_flags.SET.value, *pax_flags.settings()]
   experiment_overrides.check(settings)
   return settings
 
@@ -111,8 +98,8 @@ def _settings() -> list[str]:
 def _run(may_start_again: bool):
   """Trains, or runs the job that `--mode` selects."""
   name = experiment_flags.name()
-  experiment_flags.require(_JOB_LOG_DIR)
-  job_dir.checked_path(_JOB_LOG_DIR.value)
+  experiment_flags.require(job_flags.JOB_LOG_DIR)
+  job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
   process_flags.check()
   run_flags.check()
   if may_start_again:
@@ -144,7 +131,7 @@ def _run(may_start_again: bool):
         flag_values=process_flags.common_flags(), experiment=experiment
       )
       common = dict(
-        job_log_dir=_JOB_LOG_DIR.value,
+        job_log_dir=job_flags.JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
         print_line=command_line.print_line,
       )
@@ -193,7 +180,8 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   """
   name = experiment_flags.name()
   settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  options = experiment_flags.options()
+  experiment = experiment_sources.find(name, options)
 
   def resolve() -> resolved.ResolvedExperiment:
     return run_flags.of_experiment(
@@ -201,6 +189,7 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
         experiment,
         name=name,
         settings=settings,
+        attributes=options.attributes,
         skip_bad_records=experiment_flags.skip_bad_records(),
       )
     )

@@ -6,6 +6,7 @@ from typing import Any
 from pax_compat import base_metrics, errors
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
+from pax_compat.tasks import loading_rules
 from pax_compat.tasks.early_stopping import EarlyStoppingFn
 from pax_compat.tasks.task_settings import (
   Decode,
@@ -16,6 +17,9 @@ from pax_compat.tasks.task_settings import (
   Train,
   VariationalNoise,
 )
+
+CheckpointLoadingRules = loading_rules.CheckpointLoadingRules
+LOAD_ALL = loading_rules.LOAD_ALL
 
 
 class SingleTask(Settings):

@@ -150,8 +150,11 @@ def _owner(folder: Any) -> str | None:
         f'{mark} is damaged ({e!r}); expected a JSON object with the name of'
         ' the experiment. Repair it, or give another --job_log_dir'
       ) from e
-  manifests = files.children(folder / 'checkpoints' / 'manifests')
-  if any(path.suffix == '.json' for path in manifests):
+  checkpoints = folder / 'checkpoints'
+  manifests = files.children(checkpoints / 'manifests')
+  if any(path.suffix == '.json' for path in manifests) or any(
+    path.name.isdigit() for path in files.children(checkpoints)
+  ):
     raise errors.UserError(
       f'--job_log_dir={folder} contains checkpoints, but not the'
       f' {_EXPERIMENT_FILE} with the name of their experiment; nothing was'

@@ -9,11 +9,10 @@ same from Python.
 from absl import flags
 
 from pax_compat import errors
-from pax_compat.cli import command_line
+from pax_compat.cli import command_line, job_flags
 
-_JOB_LOG_DIR = flags.DEFINE_string(
-  'job_log_dir', None, 'Folder of the run that has trained the model.'
-)
+flags.adopt_module_key_flags(job_flags)
+
 _PROMPT = flags.DEFINE_multi_string(
   'prompt', [], 'Text to continue. May be repeated.'
 )
@@ -26,9 +25,6 @@ _MAX_DECODE_STEPS = flags.DEFINE_integer(
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'Dataset whose tokenizer is used; that of training if None.'
 )
-_SET = flags.DEFINE_multi_string(
-  'set', [], 'Change a config field, after the changes of the run.'
-)
 
 
 def main(argv: list[str]) -> int:
@@ -37,13 +33,15 @@ def main(argv: list[str]) -> int:
     raise errors.UserError(
       f'{" ".join(argv[1:])}: expected flags only; see --help'
     )
-  for flag in (_JOB_LOG_DIR, _PROMPT):
+  for flag in (job_flags.JOB_LOG_DIR, _PROMPT):
     if not flag.value:
       raise errors.UserError(f'--{flag.name} is required; see --help')
   # Late: JAX takes a second to import, which an invalid flag should not cost.
   from pax_compat import inference
 
-  model = inference.load(_JOB_LOG_DIR.value, _STEP.value, settings=_SET.value)
+  model = inference.load(
+    job_flags.JOB_LOG_DIR.value, _STEP.value, settings=job_flags.SET.value
+  )
   texts = model.generate(
     _PROMPT.value,
     max_decode_steps=_MAX_DECODE_STEPS.value,
