@@ -107,10 +107,38 @@ class VariationalNoise(Settings):
       ) from e
 
 
-InferWriter = config_lib.refused(
-  'InferWriter',
-  'inference is not implemented; leave SingleTask.infer_writer at None',
-)
+class InferWriter(Settings):
+  """Settings of `--mode=infer`.
+
+  Attributes:
+    restore_checkpoint_dir: folder of the checkpoints, or of their run; '', the
+      default, for that of the job.
+    restore_checkpoint_step: step of the checkpoint; None, the default, for the
+      newest. `--restore_checkpoint_step` has precedence.
+    inference_runner: config of a `base_inference_runner.BaseInferenceRunner`.
+    output_format: 'jsonl', the default: a JSON object for each example; or
+      'npz': the arrays of the examples of a shard, by path.
+    output_num_shards: number of files, by default 32. Example n, from 0, is in
+      shard n modulo this number.
+  """
+
+  restore_checkpoint_dir: str = ''
+  restore_checkpoint_step: int | None = None
+  inference_runner: Config | None = None
+  output_format: str = 'jsonl'
+  output_num_shards: int = 32
+
+  FORMATS: ClassVar[Sequence[str]] = ('jsonl', 'npz')
+  POSITIVE = ('output_num_shards',)
+  NOT_NEGATIVE = ('restore_checkpoint_step',)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.output_format not in self.FORMATS:
+      raise errors.UserError(
+        f'InferWriter.output_format is {self.output_format!r}; expected'
+        f' {" or ".join(map(repr, self.FORMATS))}'
+      )
 
 
 class Train(Settings):
@@ -361,12 +389,10 @@ class Decode(Settings):
 
 
 class Infer(Settings):
-  """Settings of inference, which is not implemented.
+  """Settings of inference.
 
   Attributes:
-    random_seed: refused.
+    random_seed: seed of the random numbers. They differ between batches.
   """
 
   random_seed: int = 1234
-
-  REFUSED = {'random_seed': 'inference is not implemented'}

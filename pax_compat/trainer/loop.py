@@ -15,6 +15,7 @@ from absl import logging
 from pax_compat import checkpoints, errors
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
+from pax_compat.runs import job_lock
 from pax_compat.trainer import (
   actions,
   model_flops,
@@ -64,6 +65,7 @@ class Run:
     data: the inputs.
     first: the example that initialises the model.
     position: saves and restores the position of the training input.
+    lock: of the folder, in process 0; None in others.
     checkpointer: saves the state.
     writer: writes metrics.
     folder: for files that grow, such as profiles: that of the run if it is
@@ -76,6 +78,7 @@ class Run:
   data: dataset_inputs.Inputs
   first: first_batch.FirstBatch
   position: input_position.InputPosition
+  lock: job_lock.Lock | None
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
   folder: pathlib.Path
@@ -289,9 +292,20 @@ class Trainer:
         return
 
   def _compile_ahead(self):
-    """Compiles the train step while the first batch is read."""
+    """Compiles the train step while the first batch is read.
+
+    But not if JAX is to profile its first calls and to compile it again: that
+    does not work for programs that were compiled in advance.
+    """
     first = self._run.first
-    if first.is_known_before:
+    profiles = jax.config.jax_enable_pgle and jax.config.jax_pgle_profiling_runs
+    if profiles:
+      logging.info(
+        'JAX profiles the first %d calls of the train step, and compiles it'
+        ' again with what it measured (JAX_ENABLE_PGLE)',
+        jax.config.jax_pgle_profiling_runs,
+      )
+    elif first.is_known_before:
       with self._compilation(pipeline.shapes_of(first.example)):
         self._run.program.compile_train_step(first.example)
 
@@ -395,6 +409,12 @@ class Trainer:
       others.append(stack.enter_context(garbage))
     return tuple(others)
 
+  def _may_save(self, context: actions.StepContext) -> bool:
+    """Returns True, or raises if this run may not write to its folder."""
+    if self._run.lock is not None:
+      self._run.lock.check()
+    return True
+
   def _save(
     self, counter: step_counter.StepCounter
   ) -> saving.Save | saving.LeaveUnsaved:
@@ -409,6 +429,7 @@ class Trainer:
       steps=self._config.save_interval_steps,
       seconds=min((x for x in limits if x is not None), default=None),
       before=counter.flush,
+      may_save=self._may_save,
       of_input=self._run.position.to_save,
       print_line=self._run.print_line,
     )

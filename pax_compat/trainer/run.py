@@ -1,7 +1,7 @@
 """The set-up of a training run: inputs, folder, checkpoint, program."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,7 +11,8 @@ from pax_compat import checkpoints, errors, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
-from pax_compat.runs import job_dir, mirror
+from pax_compat.processes import first_process
+from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
   early_checks,
@@ -32,6 +33,11 @@ from pax_compat.warm_start import start as warm_start
 from pax_compat.warm_start import transforming
 
 _DEFAULT_OPTIONS = run_options.RunOptions()
+# What can be done with a run that has ended.
+_INSTEAD = (
+  'nothing to train. --mode=eval evaluates its checkpoints, --mode=decode_once'
+  ' decodes the last one'
+)
 
 
 def train(
@@ -61,14 +67,16 @@ def train(
     decode_datasets=list(experiment.decode_datasets),
   )
   config_text.check_required(configs)
-  task = configs['task'].Instantiate()
+  with experiment.set_up():
+    task = configs['task'].Instantiate()
   config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = partitioning.mesh_of(task.model)
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
-  with contextlib.ExitStack() as stack:
+  with files.explained(folder), contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
+    set_up = stack.enter_context(experiment.set_up())
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
@@ -80,6 +88,7 @@ def train(
       )
     )
     job_dir.claim(folder, experiment.name)
+    lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     start, origin, extra = _restore_point(checkpointer, experiment, config)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
@@ -87,6 +96,8 @@ def train(
     if finished:
       print_line(finished)
       return
+    if extra and extra.get(actions.TRAINING_ENDED) and not pending:
+      checkpointer.amend(start, {actions.TRAINING_ENDED: False})
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
     first = first_batch.FirstBatch(
@@ -106,6 +117,7 @@ def train(
     stack.callback(writer.close)
     writer.write_text(start, 'train', 'config', run_folder.markdown(configs))
     run = loop.Run(
+      lock=lock,
       program=task_program,
       data=data,
       first=first,
@@ -116,6 +128,7 @@ def train(
       options=options,
       print_line=print_line,
     )
+    set_up.done()
     loop.Trainer(run).run(
       state,
       start=start,
@@ -128,11 +141,31 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
   """Returns why there is nothing to train; '' if there is."""
   pending = extra and extra.get(actions.EVALUATIONS_PENDING)
   if start >= task.train.num_train_steps and not pending:
-    return f'all {start} steps are done already'
+    return (
+      f'all {start} steps are done already; {_INSTEAD}, and'
+      f' --set=task.train.num_train_steps={2 * start} goes on training'
+    )
   stopped_early = extra and extra.get(actions.STOPPED_EARLY)
   if stopped_early and task.early_stopping_fn is not None:
-    return f'the run was stopped early after step {start} already'
+    return (
+      f'the run was stopped early after step {start} already; {_INSTEAD}, and'
+      ' --set=task.early_stopping_fn=None goes on training'
+    )
   return ''
+
+
+@contextlib.contextmanager
+def _lock(folder: Any) -> Iterator[job_lock.Lock | None]:
+  """Within it, the run holds the lock of its folder; process 0 has it."""
+  with contextlib.ExitStack() as stack:
+    lock = None
+
+    def take():
+      nonlocal lock
+      lock = stack.enter_context(job_lock.held(folder))
+
+    first_process.result_of(take, 'cannot use the folder of the run')
+    yield lock
 
 
 @contextlib.contextmanager
