@@ -49,6 +49,20 @@ def options(kind: type) -> Any:
   )
 
 
+def job_options(kind: type) -> Any:
+  """Returns the options of a job of another mode than train.
+
+  Args:
+    kind: `jobs.job_options.JobOptions`, which is imported late.
+  """
+  return kind(
+    mode=pax_flags.mode(),
+    restore_dir=pax_flags.value('restore_checkpoint_dir'),
+    steps=tuple(pax_flags.value('restore_checkpoint_step') or ()),
+    also_evaluates=bool(pax_flags.value('eval_during_decode')),
+  )
+
+
 def peak_flops() -> float | None:
   """Returns the peak FLOPs per second of a device, None if not given."""
   return None if _PEAK.value is None else 1e12 * _PEAK.value
@@ -112,12 +126,16 @@ def start_services():
 def of_experiment(experiment: Any) -> Any:
   """Returns a resolved experiment without the datasets that flags leave out.
 
+  They are about training; jobs of other modes use all of their datasets.
+
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.
 
   Raises:
     UserError: `--decode_during_train` without an interval.
   """
+  if pax_flags.mode() != pax_flags.TRAIN:
+    return experiment
   if pax_flags.value('eval_on_test') is False:
     experiment = dataclasses.replace(
       experiment, datasets=experiment.train_datasets, eval_datasets=()

@@ -55,6 +55,20 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
       f'--job_log_dir={job_log_dir} cannot be used: {reason}; expected'
       ' a folder that is writable, or that can be created'
     ) from e
+  _require_same(job_log_dir, owner, experiment_name)
+
+
+def check_owner(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
+  """Checks that a folder, if it exists, is of the experiment; only reads.
+
+  Raises:
+    UserError: it belongs to another experiment.
+  """
+  owner = _owner(checked_path(job_log_dir))
+  _require_same(job_log_dir, owner, experiment_name)
+
+
+def _require_same(job_log_dir, owner: str | None, experiment_name: str) -> None:
   if owner not in (None, experiment_name):
     raise errors.UserError(
       f'--job_log_dir={job_log_dir} belongs to the experiment {owner}, not to'

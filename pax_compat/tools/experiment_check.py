@@ -115,11 +115,12 @@ def check(resolve: Callable[[], Any], *, peak: float | None = None) -> str:
   """
   jax.config.update('jax_platforms', 'cpu')
   experiment = resolve()
-  count = _num_devices(experiment.task.model)
-  if count != len(jax.devices()):
-    simulate(count)
-    experiment = resolve()
-  return examine(experiment).text(peak)
+  with experiment.set_up():
+    count = _num_devices(experiment.task.model)
+    if count != len(jax.devices()):
+      simulate(count)
+      experiment = resolve()
+    return examine(experiment).text(peak)
 
 
 def examine(experiment: Any) -> Checked:

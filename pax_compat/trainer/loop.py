@@ -292,9 +292,20 @@ class Trainer:
         return
 
   def _compile_ahead(self):
-    """Compiles the train step while the first batch is read."""
+    """Compiles the train step while the first batch is read.
+
+    But not if JAX is to profile its first calls and to compile it again: that
+    does not work for programs that were compiled in advance.
+    """
     first = self._run.first
-    if first.is_known_before:
+    profiles = jax.config.jax_enable_pgle and jax.config.jax_pgle_profiling_runs
+    if profiles:
+      logging.info(
+        'JAX profiles the first %d calls of the train step, and compiles it'
+        ' again with what it measured (JAX_ENABLE_PGLE)',
+        jax.config.jax_pgle_profiling_runs,
+      )
+    elif first.is_known_before:
       with self._compilation(pipeline.shapes_of(first.example)):
         self._run.program.compile_train_step(first.example)
 

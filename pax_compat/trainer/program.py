@@ -201,7 +201,7 @@ class TaskProgram:
       self._losses, named, state.mdl_vars, batch, layers_key
     )
     with _traced_on(self.mesh):
-      (gradients, row_facts), (outputs, updated, non_scalar) = _gradients(
+      (gradients, row_statistics), (outputs, updated, non_scalar) = _gradients(
         loss_fn, others, noisy, probes
       )
       new_params, opt_state, scalars, norms = learner.update(
@@ -209,7 +209,9 @@ class TaskProgram:
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
-        row_facts=learners.by_path(row_facts, is_leaf=_is_row_facts),
+        row_statistics=learners.by_path(
+          row_statistics, is_leaf=_is_row_statistics
+        ),
         loss_weight=self._loss_weight(outputs, others),
         with_norms=with_summaries,
         other_norms=lambda: self._norms(params),
@@ -488,7 +490,7 @@ def _gradients(loss_fn, others, params, probes):
 
   trees = zip(*found.values(), strict=True)
   return tuple(
-    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_facts)
+    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_statistics)
     for each in trees
   ), aux
 
@@ -540,5 +542,5 @@ def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
   return found
 
 
-def _is_row_facts(x) -> bool:
-  return isinstance(x, learners.RowFacts)
+def _is_row_statistics(x) -> bool:
+  return isinstance(x, learners.RowStatistics)

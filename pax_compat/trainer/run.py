@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax_compat import checkpoints, tasks_lib
+from pax_compat import checkpoints, errors, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
@@ -29,8 +29,15 @@ from pax_compat.trainer.feeding import (
   prefetching,
 )
 from pax_compat.trainer.reporting import run_folder, start_lines
+from pax_compat.warm_start import start as warm_start
+from pax_compat.warm_start import transforming
 
 _DEFAULT_OPTIONS = run_options.RunOptions()
+# What can be done with a run that has ended.
+_INSTEAD = (
+  'nothing to train. --mode=eval evaluates its checkpoints, --mode=decode_once'
+  ' decodes the last one'
+)
 
 
 def train(
@@ -60,7 +67,8 @@ def train(
     decode_datasets=list(experiment.decode_datasets),
   )
   config_text.check_required(configs)
-  task = configs['task'].Instantiate()
+  with experiment.set_up():
+    task = configs['task'].Instantiate()
   config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   mesh = partitioning.mesh_of(task.model)
@@ -68,6 +76,7 @@ def train(
   demanded = bool(config.enable_input_checkpointing)
   with files.explained(folder), contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
+    set_up = stack.enter_context(experiment.set_up())
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
@@ -81,12 +90,14 @@ def train(
     job_dir.claim(folder, experiment.name)
     lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
-    start, origin, extra = _restore_point(checkpointer, experiment)
+    start, origin, extra = _restore_point(checkpointer, experiment, config)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
     finished = _finished(task, start, extra)
     if finished:
       print_line(finished)
       return
+    if extra and extra.get(actions.TRAINING_ENDED) and not pending:
+      checkpointer.amend(start, {actions.TRAINING_ENDED: False})
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
     first = first_batch.FirstBatch(
@@ -99,9 +110,8 @@ def train(
       task_program, checkpointer, origin or start, first.example, print_line
     )
     start_lines.write(print_line, task_program, first.example)
-    run_folder.write(
-      folder, configs, task_program, experiment.dumps, first.example
-    )
+    dumps = {**experiment.dumps, **_reports(origin)}
+    run_folder.write(folder, configs, task_program, dumps, first.example)
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
@@ -118,6 +128,7 @@ def train(
       options=options,
       print_line=print_line,
     )
+    set_up.done()
     loop.Trainer(run).run(
       state,
       start=start,
@@ -130,10 +141,16 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
   """Returns why there is nothing to train; '' if there is."""
   pending = extra and extra.get(actions.EVALUATIONS_PENDING)
   if start >= task.train.num_train_steps and not pending:
-    return f'all {start} steps are done already'
+    return (
+      f'all {start} steps are done already; {_INSTEAD}, and'
+      f' --set=task.train.num_train_steps={2 * start} goes on training'
+    )
   stopped_early = extra and extra.get(actions.STOPPED_EARLY)
   if stopped_early and task.early_stopping_fn is not None:
-    return f'the run was stopped early after step {start} already'
+    return (
+      f'the run was stopped early after step {start} already; {_INSTEAD}, and'
+      ' --set=task.early_stopping_fn=None goes on training'
+    )
   return ''
 
 
@@ -184,7 +201,7 @@ def _writer(
   )
 
 
-def _restore_point(checkpointer, experiment):
+def _restore_point(checkpointer, experiment, config):
   """Returns from which step and which source a run starts.
 
   Returns:
@@ -196,6 +213,12 @@ def _restore_point(checkpointer, experiment):
   if step:
     return step, None, checkpointer.extra(step)
   origin = experiment.start()
+  warm = warm_start.of_task(config)
+  if origin and warm:
+    raise errors.UserError(
+      f'the run starts from {origin}, and from {warm}; expected one of them'
+    )
+  origin = origin or warm
   return origin.step if origin else 0, origin, None
 
 
@@ -214,9 +237,26 @@ def _first_state(task_program, checkpointer, start, batch, print_line):
     print_line(f'starts from {start}')
     return state
   if start:
-    state, _ = checkpointer.restore(start, task_program.abstract_state)
+    state = _restored(task_program, checkpointer, start, batch)
     print_line(f'continues from the checkpoint of step {start}')
     return state
   count = run_folder.num_parameters(task_program)
   print_line(f'starts with {count:,} new parameters')
   return task_program.init_state(batch)
+
+
+def _restored(task_program, checkpointer, step, batch):
+  """Returns the state of a checkpoint of the run."""
+  train, state = task_program.task.train, task_program.abstract_state
+  if train.restore_transformations:
+    stored = checkpoints.StoredCheckpoint(checkpointer.directory, step)
+    if transforming.needed(train, stored, state):
+      return transforming.restore(task_program, stored, batch)
+  return checkpointer.restore(step, state)[0]
+
+
+def _reports(origin: Any) -> dict[str, str]:
+  """Returns the file that says what a warm start has loaded."""
+  if isinstance(origin, warm_start.Start):
+    return {warm_start.FILE: origin.report}
+  return {}

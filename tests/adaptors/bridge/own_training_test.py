@@ -81,12 +81,14 @@ def test_an_optimizer_of_a_bridged_task(own):
 
 def test_a_table_that_nobody_knows_how_to_update(own):
   params = tiny_task.params(optimizer=own.Odd.Params())
-  with pytest.raises(
-    errors.UserError, match=r'the table emb/.* is unknown: no'
-  ):
-    _translate(params, 'parts')
+  for translation in ('parts', 'bridge'):  # Before anything is traced.
+    with pytest.raises(
+      errors.UserError, match=r'the table emb/.* is unknown: no'
+    ):
+      _translate(params, translation)
   params.train.bprop_variable_exclusion = 'emb'
   _translate(params, 'parts')
+  _translate(params, 'bridge')
 
 
 @pytest.mark.parametrize(
