@@ -107,6 +107,13 @@ def children(folder: Any) -> list[Any]:
     return []
 
 
+def is_there(path: Any) -> bool:
+  """Whether there is a file or folder, or a link, perhaps to nothing."""
+  if remote.is_remote(path):
+    return path.exists()
+  return os.path.lexists(path)
+
+
 def delete_folder(folder: Any) -> None:
   """Deletes a folder with its content.
 

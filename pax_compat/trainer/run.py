@@ -17,6 +17,7 @@ from pax_compat.trainer import (
   actions,
   early_checks,
   loop,
+  numbers_guard,
   partitioning,
   program,
   run_options,
@@ -104,7 +105,12 @@ def train(
       experiment, data.train, enforced=config.enforce_input_specs
     )
     partitioning.check_batch(first.example, sharding)
-    task_program = program.create(task, mesh, first.example)
+    task_program = program.create(
+      task,
+      mesh,
+      first.example,
+      skips_nonfinite=options.on_nan == numbers_guard.SKIP,
+    )
     early_checks.check(task_program, data)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
