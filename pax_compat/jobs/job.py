@@ -243,12 +243,15 @@ class _Job:
     self._print_line(
       f'training has ended; {done}; metrics are in {self._where}'
     )
-    if counts.damaged:
-      lines = [f'step {s}: {why}' for s, why in counts.damaged.items()]
-      raise errors.UserError(
-        f'{_number(list(counts.damaged))} could not be read:\n  '
-        + '\n  '.join(lines)
-      )
+    if not first_process.value_of(len(counts.damaged)):
+      return
+    lines = [f'step {s}: {why}' for s, why in counts.damaged.items()]
+    if jax.process_index():  # Process 0 knows which.
+      lines = ['see the log of process 0']
+    raise errors.UserError(
+      f'{_number(list(counts.damaged))} could not be read:\n  '
+      + '\n  '.join(lines)
+    )
 
   @property
   def _where(self) -> Any:
@@ -258,4 +261,4 @@ class _Job:
 def _number(steps: list[int]) -> str:
   if len(steps) == 1:
     return f'the checkpoint of step {steps[0]}'
-  return f'{len(steps)} checkpoints'
+  return f'{len(steps) or "some"} checkpoints'

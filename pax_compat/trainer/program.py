@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat.input_core import example_rows
+from pax_compat.learners import branches
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import (
@@ -46,6 +47,8 @@ class TaskProgram:
       sharding than steps compute with, by path with the collection.
     probes: shapes of the zeros whose gradients are metadata of the gradients of
       embedding tables; see `layer_core.row_gradients`.
+    skips_nonfinite: whether a train step whose watched numbers are not all
+      finite changes nothing but the number of steps.
   """
 
   task: tasks_lib.SingleTask
@@ -59,6 +62,7 @@ class TaskProgram:
   weight_metas: dict[str, base_layer.WeightHParams]
   moved_splits: dict[str, partitioning.WeightSplit]
   probes: Any
+  skips_nonfinite: bool = False
 
   def init_state(self, batch: NestedMap) -> TrainState:
     """Returns the initial state; each array is created with its sharding.
@@ -223,6 +227,9 @@ class TaskProgram:
           non_scalar, with_summaries
         ),
         has_summaries=jnp.asarray(with_summaries),
+        watched=step_outputs.watched_numbers(
+          outputs.weighted[self.loss_aggregator.loss_name][0], scalars
+        ),
       )
       updated = updates_after.update(
         self.model,
@@ -238,6 +245,12 @@ class TaskProgram:
       base_layer.PARAMS: new_params,
     }
     opt_state = learner.next_averages(state.opt_state, opt_state, mdl_vars)
+    if self.skips_nonfinite:
+      mdl_vars, opt_state = branches.either(
+        jnp.isfinite(outputs.watched).all(),
+        lambda: (mdl_vars, opt_state),
+        lambda: (state.mdl_vars, state.opt_state),
+      )
     state = TrainState(
       step=state.step + 1, mdl_vars=mdl_vars, opt_state=opt_state
     )
@@ -424,7 +437,11 @@ class TaskProgram:
 
 
 def create(
-  task: tasks_lib.SingleTask, mesh: Mesh, batch: NestedMap
+  task: tasks_lib.SingleTask,
+  mesh: Mesh,
+  batch: NestedMap,
+  *,
+  skips_nonfinite: bool = False,
 ) -> TaskProgram:
   """Returns a task's program; it allocates and compiles nothing.
 
@@ -432,6 +449,7 @@ def create(
     task: the task.
     mesh: the devices.
     batch: a batch of this process, or the shapes and dtypes of one.
+    skips_nonfinite: see `TaskProgram`.
 
   Raises:
     UserError: the model or the learner cannot be built.
@@ -462,6 +480,7 @@ def create(
     weight_metas=metas,
     moved_splits=partitioning.moved_splits(mesh, boxed),
     probes=probes,
+    skips_nonfinite=skips_nonfinite,
   )
 
 
