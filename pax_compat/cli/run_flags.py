@@ -110,7 +110,9 @@ def start_services():
 
 
 def of_experiment(experiment: Any) -> Any:
-  """Returns a resolved experiment without the datasets that flags leave out.
+  """Returns a resolved experiment with the changes of Pax's flags.
+
+  They leave out datasets, or set `auto_sharding` of its task.
 
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.
@@ -118,6 +120,8 @@ def of_experiment(experiment: Any) -> Any:
   Raises:
     UserError: `--decode_during_train` without an interval.
   """
+  if pax_flags.value('enable_auto_sharding'):
+    experiment.task.train.auto_sharding = True
   if pax_flags.value('eval_on_test') is False:
     experiment = dataclasses.replace(
       experiment, datasets=experiment.train_datasets, eval_datasets=()

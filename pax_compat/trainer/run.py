@@ -62,7 +62,9 @@ def train(
   task = configs['task'].Instantiate()
   config = task.train
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
-  mesh = partitioning.mesh_of(task.model)
+  mesh = partitioning.mesh_of(
+    task.model, auto_sharding=task.train.auto_sharding
+  )
   sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
   with contextlib.ExitStack() as stack:
@@ -90,8 +92,8 @@ def train(
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
     )
-    partitioning.check_batch(first.example, sharding)
     task_program = program.create(task, mesh, first.example)
+    task_program.check_rows(first.example)
     early_checks.check(task_program, data)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
