@@ -65,11 +65,7 @@ def load(
   task = config.Instantiate()
   task_program = program.create(
     task,
-    partitioning.create_mesh(
-      task.model.ici_mesh_shape,
-      task.model.mesh_axis_names,
-      task.model.dcn_mesh_shape,
-    ),
+    partitioning.mesh_of(task.model, auto_sharding=task.train.auto_sharding),
     example,
   )
   if use_ema is None:
