@@ -65,7 +65,9 @@ def load(
   task = config.Instantiate()
   task_program = program.create(
     task,
-    partitioning.mesh_of(task.model, auto_sharding=task.train.auto_sharding),
+    partitioning.mesh_of(
+      task.model, auto_sharding=mesh is None and task.train.auto_sharding
+    ),
     example,
   )
   if use_ema is None:
