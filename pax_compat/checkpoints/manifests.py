@@ -219,7 +219,7 @@ class Manifests:
     path = self._path(step)
     try:
       text = _content(path)
-      read = json.loads(text)
+      read = files_lib.parse_json(text)
     except FileNotFoundError:
       raise errors.UserError(f'{path}: no such file') from None
     except OSError as e:

@@ -9,6 +9,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import errors
 
+# Mesh axes that a batch is split over, if the mesh has them.
+BATCH_AXES = ('replica', 'data')
+
 # For each dimension a mesh axis, a sequence of mesh axes, or None.
 SplitDimsMapping = Sequence[str | Sequence[str] | None] | None
 
@@ -65,6 +68,12 @@ def platform() -> str:
   mesh = jax.sharding.get_abstract_mesh()
   device = None if mesh.empty else mesh.abstract_device
   return jax.default_backend() if device is None else device.platform
+
+
+def is_one_cpu() -> bool:
+  """Whether what is traced runs on a single device, and that is a CPU."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return platform() == 'cpu' and (mesh.empty or mesh.size == 1)
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
