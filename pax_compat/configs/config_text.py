@@ -60,6 +60,25 @@ def diff(a: fdl.Buildable, b: fdl.Buildable, name: str = '') -> str:
   return ''.join(f'{line[0]}{line[2:]}\n' for line in lines if line[0] in '-+')
 
 
+def changes(old: str, new: str) -> dict[str, str]:
+  """Returns a description of each field that two texts differ in, by path.
+
+  Args:
+    old: of `to_text`.
+    new: of `to_text`.
+  """
+  before, after = (
+    dict(line.partition(' = ')[::2] for line in text.splitlines())
+    for text in (old, new)
+  )
+  return {
+    path: f'{path} = {after.get(path, "(absent)")}, was'
+    f' {before.get(path, "(absent)")}'
+    for path in {**before, **after}
+    if before.get(path) != after.get(path)
+  }
+
+
 def check_required(value: Any, path: str = ''):
   """Raises an error with the full path of a required field that is not set.
 
