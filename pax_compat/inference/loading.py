@@ -62,14 +62,14 @@ def load(
   config = _on_mesh(experiment.task.clone(), mesh)
   config_text.check_required({'task': config})
   example = batch_shapes.recorded_or_of(folder, experiment)
-  task = config.Instantiate()
-  task_program = program.create(
-    task,
-    partitioning.mesh_of(
-      task.model, auto_sharding=mesh is None and task.train.auto_sharding
-    ),
-    example,
-  )
+  with experiment.set_up():
+    task = config.Instantiate()
+    auto_sharding = mesh is None and task.train.auto_sharding
+    task_program = program.create(
+      task,
+      partitioning.mesh_of(task.model, auto_sharding=auto_sharding),
+      example,
+    )
   if use_ema is None:
     use_ema = task.train.eval_use_ema_states
   mdl_vars = model_vars.restore(task_program, stored, use_ema=use_ema)
@@ -142,9 +142,9 @@ def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):
   if changed:
     logging.warning(
       'the experiment %s is not what %s was trained with; %d field(s) differ:'
-      '\n  %s',
+      ' %s',
       experiment.name,
       folder,
       len(changed),
-      '\n  '.join(changed[:_MAX_LISTED]),
+      '; '.join(changed[:_MAX_LISTED]),
     )
