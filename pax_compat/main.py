@@ -1,5 +1,6 @@
 """Trains an experiment: `python -m pax_compat.main --exp=NAME --job_log_dir=X`.
 
+With `--mode` it evaluates or decodes the checkpoints of such a run, or infers.
 `python -m pax_compat.main --list` prints the names of all experiments, and
 `--exp=NAME --check` the size of one, without data and weights.
 """
@@ -94,7 +95,8 @@ def _settings() -> list[str]:
   return settings
 
 
-def _train(may_start_again: bool):
+def _run(may_start_again: bool):
+  """Trains, or runs the job that `--mode` selects."""
   name = experiment_flags.name()
   experiment_flags.require(job_flags.JOB_LOG_DIR)
   job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
@@ -114,6 +116,7 @@ def _train(may_start_again: bool):
     logging.debug('huge pages are requested: %s', huge_pages.described())
   for note in pax_flags.notes():
     command_line.print_line(note)
+  from pax_compat.jobs import job, job_options
   from pax_compat.processes import process_failures, same_start
   from pax_compat.trainer import loop, run, run_options
 
@@ -127,12 +130,16 @@ def _train(may_start_again: bool):
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
-      run.train(
-        experiment,
+      common = dict(
         job_log_dir=job_flags.JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
         print_line=command_line.print_line,
       )
+      if pax_flags.mode() == pax_flags.TRAIN:
+        run.train(experiment, **common)
+      else:
+        chosen = run_flags.job_options(job_options.JobOptions)
+        job.run(experiment, job=chosen, **common)
   except loop.Stopped as e:
     command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
@@ -173,7 +180,8 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   """
   name = experiment_flags.name()
   settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  options = experiment_flags.options()
+  experiment = experiment_sources.find(name, options)
 
   def resolve() -> resolved.ResolvedExperiment:
     return run_flags.of_experiment(
@@ -181,6 +189,7 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
         experiment,
         name=name,
         settings=settings,
+        attributes=options.attributes,
         skip_bad_records=experiment_flags.skip_bad_records(),
       )
     )
@@ -226,7 +235,7 @@ def main(argv: list[str], *, may_start_again: bool = False):
   elif _COMPILE_ONLY.value:
     _compile_only()
   else:
-    _train(may_start_again)
+    _run(may_start_again)
 
 
 def run():

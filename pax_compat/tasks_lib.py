@@ -6,6 +6,7 @@ from typing import Any
 from pax_compat import base_metrics, errors
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
+from pax_compat.tasks import loading_rules
 from pax_compat.tasks.early_stopping import EarlyStoppingFn
 from pax_compat.tasks.task_settings import (
   Decode,
@@ -16,6 +17,9 @@ from pax_compat.tasks.task_settings import (
   Train,
   VariationalNoise,
 )
+
+CheckpointLoadingRules = loading_rules.CheckpointLoadingRules
+LOAD_ALL = loading_rules.LOAD_ALL
 
 
 class SingleTask(Settings):
@@ -47,7 +51,8 @@ class SingleTask(Settings):
       `base_metrics.LossAggregator`; None, the default, for the metric of the
       learner's `loss_name`. Not together with `loss_name`.
     vn: noise on the weights while training.
-    infer_writer: refused.
+    infer_writer: settings of `--mode=infer`; None, the default, if it is not
+      used.
     early_stopping_fn: a function, or the config of a callable object, that
       returns after evaluations whether the run ends; see
       `early_stopping.EarlyStoppingFn`. None, the default, never ends it. A run
@@ -72,11 +77,9 @@ class SingleTask(Settings):
   metrics: Config | None = None
   loss_aggregator: Config | None = None
   vn: VariationalNoise | Config = instance_field(VariationalNoise)
-  infer_writer: Config | None = None
+  infer_writer: InferWriter | Config | None = None
   early_stopping_fn: EarlyStoppingFn | Config | None = None
   summary_verbosity: int = 3
-
-  REFUSED = {'infer_writer': 'inference is not implemented'}
 
   def __post_init__(self):
     super().__post_init__()
@@ -86,6 +89,7 @@ class SingleTask(Settings):
         ' such as LanguageModel.config()'
       )
     self._check_loss()
+    self.create_infer_writer()
 
   def _check_loss(self):
     learner = self.train.learner
@@ -110,6 +114,22 @@ class SingleTask(Settings):
     if self.metrics is None:
       return base_metrics.MeanMetrics()
     return self.metrics.Instantiate()
+
+  def create_infer_writer(self) -> InferWriter | None:
+    """Returns the settings of `--mode=infer`, None if there are none.
+
+    Raises:
+      UserError: they are something else, or not valid.
+    """
+    writer = self.infer_writer
+    if isinstance(writer, Config):
+      writer = writer.Instantiate()
+    if writer is not None and not isinstance(writer, InferWriter):
+      raise errors.UserError(
+        f'SingleTask.infer_writer is a {type(writer).__name__}; expected'
+        ' InferWriter.config(inference_runner=MyRunner.config())'
+      )
+    return writer
 
   def create_early_stopping_fn(self) -> Callable[..., Any] | None:
     """Returns the function that can end a run, or None."""

@@ -1,15 +1,14 @@
 """Shared by all tests: thread limits, compiled programs, data of examples."""
 
 import gc
-import hashlib
 import os
 import pathlib
-import platform
 from importlib import metadata
 
 import hypothesis
 import pytest
 
+from pax_compat.runs import compiled_programs, files
 from tests import pairwise, slow_tests
 
 
@@ -38,18 +37,9 @@ def _compilation_cache() -> pathlib.Path:
   JAX's own keys contain the program, the flags and the version of jaxlib, but
   no features of the processor.
   """
-  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-  cpu = pathlib.Path('/proc/cpuinfo')
-  described = [platform.platform(), platform.processor()]
-  if cpu.exists():
-    described += sorted(
-      line
-      for line in set(cpu.read_text().splitlines())
-      if line.startswith(('model', 'flags', 'Features', 'CPU part'))
-    )
-  digest = hashlib.sha256('\n'.join(described).encode()).hexdigest()[:12]
   version = metadata.version('jaxlib')
-  return pathlib.Path(home, 'pax_compat-tests', f'jaxlib-{version}-{digest}')
+  name = f'jaxlib-{version}-{compiled_programs.processor_digest()}'
+  return files.user_cache().with_name('pax_compat-tests') / name
 
 
 # Read when JAX and TensorFlow load their backends, so set before any test file

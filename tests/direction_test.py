@@ -127,7 +127,8 @@ def _owner(found: source_tree.Import, modules) -> str:
 def test_core_names_no_option_of_lingvo():
   kind = lingvo_options.LingvoOptions
   fields = {field.name for field in dataclasses.fields(kind)}
-  names = fields | set(options.flag_names(kind))
+  none_default = kind(**dict.fromkeys(fields, object()))
+  names = fields | {flag for flag, _ in options.changed(none_default)}
   assert {'lingvo', 'lingvo_logdir', 'translation'} <= names
   spelled = re.compile(rf'--(no)?({"|".join(sorted(names))})\b')
   found = []

@@ -12,7 +12,7 @@ from jax.custom_derivatives import SymbolicZero
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from pax_compat import errors
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 
 
 def call(
@@ -20,7 +20,7 @@ def call(
   losses: Sequence[str],
   *,
   params: Mapping[str, jax.Array],
-  probes: Mapping[str, RowFacts],
+  probes: Mapping[str, RowStatistics],
   others: tuple,
 ) -> tuple[dict, dict, dict]:
   """Computes a batch.
@@ -49,15 +49,17 @@ def call(
   def forward(params, probes, others):
     params, probes, others = _values((params, probes, others))
     traced = functools.partial(task.with_gradients, losses)
-    outputs, gradients, facts = _of_variables(traced)(params, *others)
-    facts = {
-      loss: {path: RowFacts(*found[path]) for path in probes if path in found}
-      for loss, found in facts.items()
+    outputs, gradients, statistics = _of_variables(traced)(params, *others)
+    statistics = {
+      loss: {
+        path: RowStatistics(*found[path]) for path in probes if path in found
+      }
+      for loss, found in statistics.items()
     }
-    return outputs, (gradients, facts, probes)
+    return outputs, (gradients, statistics, probes)
 
   def backward(residuals, cotangents):
-    gradients, facts, probes = residuals
+    gradients, statistics, probes = residuals
     by_loss = _cotangents(task, losses, cotangents)
     by_param = [
       jax.tree.map(lambda g, w=w: (w * g).astype(g.dtype), gradients[loss])
@@ -65,7 +67,7 @@ def call(
     ]
     by_probe = [
       {
-        path: _scaled(facts[loss].get(path, zeros), w)
+        path: _scaled(statistics[loss].get(path, zeros), w)
         for path, zeros in probes.items()
       }
       for loss, w in by_loss.items()
@@ -156,9 +158,11 @@ def _array(x: Any) -> jax.Array:
   return jnp.zeros(x.shape, x.dtype) if isinstance(x, SymbolicZero) else x
 
 
-def _scaled(facts: RowFacts, weight: jax.Array) -> RowFacts:
+def _scaled(statistics: RowStatistics, weight: jax.Array) -> RowStatistics:
   """Returns the row statistics of gradients multiplied by `weight` []."""
-  return RowFacts(facts.counts, facts.sum_squares * jnp.square(weight))
+  return RowStatistics(
+    statistics.counts, statistics.sum_squares * jnp.square(weight)
+  )
 
 
 def _sum(trees: Sequence[Any]) -> Any:

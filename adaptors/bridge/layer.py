@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from adaptors.bridge import calling
-from adaptors.bridge.functional import functional_layer
+from adaptors.bridge.functional import functional_layer, modules
 from adaptors.bridge.functional import variables as stand_ins
 from adaptors.bridge.functional.functional_layer import (
   FunctionalLayer,
@@ -21,12 +22,17 @@ from adaptors.bridge.scoped_variables import (
   weight_hparams,
 )
 from adaptors.translate.registry import Translated
-from adaptors.translate.variables import Variable, VariableMap
+from adaptors.translate.variables import (
+  Identity,
+  OfDtype,
+  Variable,
+  VariableMap,
+)
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.nested_map import NestedMap
 
 
@@ -127,6 +133,9 @@ def bridge_part(view: ParamsView) -> Translated | None:
   except errors.UserError as error:
     view.issue('', f'it cannot be bridged: {error}')
     return None
+  if modules.of(layer.variables):
+    view.issue('', 'it wraps a module, so the whole task is bridged')
+    return None
   for one in stand_ins.layers_of(layer.task):
     method = type(one).PostTrainingStepUpdate
     if not method.__module__.startswith('lingvo.'):
@@ -149,10 +158,15 @@ def variable_of(theta: str, variable: stand_ins.Variable) -> Variable:
     theta: its theta path.
     variable: the stand-in.
   """
+  dtype = np.dtype(variable.dtype.as_numpy_dtype)
+  transform = Identity()
+  if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    transform = OfDtype(dtype.name)
   collections = variable.var_params.collections or ()
   return Variable(
     (theta,),
     jax_path(theta),
+    transform=transform,
     is_trainable=variable.trainable,
     collections=() if variable.trainable else tuple(collections),
   )
@@ -165,7 +179,7 @@ def _is_array(x: Any) -> bool:
 def _call(
   functions: Functions,
   params: dict[str, jax.Array],
-  probes: dict[str, RowFacts],
+  probes: dict[str, RowStatistics],
   arrays: Sequence[jax.Array],
   others: tuple,
 ) -> tuple[list, dict]:
@@ -199,13 +213,13 @@ def _call(
     params, probes, arrays, others = residuals
     results, _ = cotangents
     floats = [x for x in results if x.dtype != jax.dtypes.float0]
-    by_param, by_float, facts = in_jax(
+    by_param, by_float, statistics = in_jax(
       functions.backward, params, arrays, others, floats
     )
     rest = iter(by_float)
     by_array = [next(rest) if f else None for f in is_float]
     by_probe = {
-      path: RowFacts(*facts[path]) if path in facts else zeros
+      path: RowStatistics(*statistics[path]) if path in statistics else zeros
       for path, zeros in probes.items()
     }
     return by_param, by_probe, by_array, None

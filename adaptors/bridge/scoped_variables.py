@@ -19,7 +19,7 @@ from pax_compat.base_layer import (
   ROW_PROBES,
   WeightHParams,
 )
-from pax_compat.layer_core.row_gradients import RowFacts, no_facts
+from pax_compat.layer_core.row_gradients import RowStatistics, no_statistics
 
 
 class ScopedVariables:
@@ -50,7 +50,7 @@ class ScopedVariables:
   def create_probe(self, theta: str, rows: int):
     """Creates the probe of a table [V, ...]; see `row_gradients`."""
     scope, name = self._location(theta)
-    scope.variable(ROW_PROBES, name, no_facts, rows)
+    scope.variable(ROW_PROBES, name, no_statistics, rows)
 
   def read(self, theta: str) -> jax.Array:
     """Returns a variable's value."""
@@ -74,7 +74,7 @@ class ScopedVariables:
     new = box.replace(value=value) if base_layer.is_boxed(box) else value
     scope.put_variable(NON_TRAINABLE, name, new)
 
-  def probes(self, paths: Iterable[str]) -> dict[str, RowFacts]:
+  def probes(self, paths: Iterable[str]) -> dict[str, RowStatistics]:
     """Returns the probes of the tables at these theta paths, if there are."""
     found = {}
     for path in paths:

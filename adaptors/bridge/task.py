@@ -20,6 +20,7 @@ from adaptors.bridge import (
   schedule,
   shared_model,
 )
+from adaptors.bridge.functional import variables as variables_lib
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
@@ -240,6 +241,7 @@ def bridge_task(
     task_translation.facts_of(view, names, variables),
     left_alone=_left_alone(lingvo_task),
     may_have_others=True,
+    looked_up=_looked_up(lingvo_task),
   )
   try:
     train = train_params.train(train_view, facts)
@@ -317,6 +319,22 @@ def _left_alone(lingvo_task: LingvoTask) -> frozenset[str]:
   task = lingvo_task.at_training
   left = set(task.trained) - task.trained_by_bprop()
   return frozenset(map(jax_path, left))
+
+
+def _looked_up(lingvo_task: LingvoTask) -> frozenset[str]:
+  """Returns the paths of the tables of Lingvo's own layers for lookups."""
+  layers = lingvo_runtime.module('lingvo.core.layers')
+  task = lingvo_task.at_training.task
+  tables = set()
+  for one in variables_lib.layers_of(task):
+    gathers = type(one) is layers.EmbeddingLayer or (
+      type(one) is layers.SimpleEmbeddingLayer
+      and one.params.fprop_mode == 'gather'
+    )
+    if gathers:
+      tables |= {id(variable) for variable in one.vars.Flatten()}
+  found = lingvo_task.at_training.variables
+  return frozenset(jax_path(p) for p, v in found.items() if id(v) in tables)
 
 
 def _check_class(params: Any, name: str):

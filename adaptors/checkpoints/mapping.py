@@ -36,7 +36,7 @@ For example, with the weight of a projection trained with Adam:
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ import numpy as np
 from adaptors.checkpoints.counts import SAVE_COUNTER, Counts, Number
 from adaptors.checkpoints.metadata import CheckpointMetadata
 from adaptors.checkpoints.slots import OptimizerMetadata
-from adaptors.translate.variables import Identity, Variable
+from adaptors.translate.variables import Identity, OfDtype, Variable
 from pax_compat import base_layer, checkpoints, errors
 
 _AVERAGE = 'ExponentialMovingAverage'
@@ -274,6 +274,9 @@ class _Finder:
       if path.startswith(f'{optimizer.learner_path}.{_SCHEDULES}.'):
         return self._schedule(path, optimizer)
       if path.startswith(f'{optimizer.path}.'):
+        name = optimizer.other(path)
+        if name is not None:
+          return Leaf(path, (name,), Identity())
         return self._slot(path, optimizer)
     raise _unknown(path)
 
@@ -295,7 +298,7 @@ class _Finder:
     if name is None:
       return None
     is_step = field.endswith('_step')
-    return Leaf(path, (name,), _Int64() if is_step else Identity())
+    return Leaf(path, (name,), OfDtype('int64') if is_step else Identity())
 
   def _slot(self, path: str, optimizer: OptimizerMetadata) -> Leaf | None:
     variable, before = self._weight(path, optimizer)
@@ -324,16 +327,6 @@ class _Finder:
 
   def _path_of(self, variable: Variable) -> str:
     return f'{_VARIABLES}.{_collection(variable)}.{_dotted(variable.jax)}'
-
-
-class _Int64:
-  """The transform of a step [], which is int64 in Lingvo."""
-
-  def to_jax(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return arrays[0]
-
-  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
-    return [array.astype(np.int64)]
 
 
 def _collection(variable: Variable) -> str:

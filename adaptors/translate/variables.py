@@ -24,6 +24,20 @@ class Identity:
 
 
 @dataclasses.dataclass(frozen=True)
+class OfDtype(Identity):
+  """The same values, of a dtype that JAX does not have by default.
+
+  Attributes:
+    dtype: name of the dtype in Lingvo, such as `int64`.
+  """
+
+  dtype: str
+
+  def to_lingvo(self, array: np.ndarray) -> list[np.ndarray]:
+    return [array.astype(self.dtype)]
+
+
+@dataclasses.dataclass(frozen=True)
 class AlreadyStacked(Identity):
   """The same values, of repeated layers that are stacked in Lingvo as well.
 

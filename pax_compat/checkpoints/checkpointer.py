@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from pax_compat.checkpoints import stored_arrays
 from pax_compat.checkpoints.manifests import Manifests
 from pax_compat.checkpoints.retention import Retention
 from pax_compat.processes import first_process
-from pax_compat.runs import job_dir
+from pax_compat.runs import files, job_dir
 
 _MAX_LISTED = 5  # differences that an error message lists
 
@@ -105,6 +105,15 @@ class Checkpointer:
     """The folder, a `pathlib.Path` or the `etils.epath.Path` of a URL."""
     return self._manifests.directory
 
+  @property
+  def last_saved(self) -> int | None:
+    """The step of the newest checkpoint that the run saved or continued from.
+
+    Its commit may not be complete.
+    """
+    saved = self._lineage | ({self._pending[0]} if self._pending else set())
+    return max(saved, default=None)
+
   def save(self, step: int, state: Any, extra: dict) -> bool:
     """Starts a save, which is written and committed in the background.
 
@@ -130,17 +139,20 @@ class Checkpointer:
     about = {'arrays': stored_arrays.array_metadata(leaves), 'extra': extra}
     json.dumps(about)  # raises here, not in the background
     self._checked = None
-    self._on_first_process(lambda: self._retention.make_room(step))
+    self._on_first_process(lambda: self._begin(step))
     if step in self._manager.all_steps():
       self._manager.reload()
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardSave(stored_arrays.to_stored(leaves)),
-        about=ocp.args.JsonSave(about),
-      ),
-      force=True,
-    )
+    stored = stored_arrays.to_stored(leaves)
+    try:
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.StandardSave(stored), about=ocp.args.JsonSave(about)
+        ),
+        force=True,
+      )
+    except Exception as e:
+      self._fail(step, e)
     self._pending = step, self._executor.submit(self._commit, step)
     return True
 
@@ -235,6 +247,36 @@ class Checkpointer:
     state = jax.tree.unflatten(jax.tree.structure(target), leaves)
     return state, about['extra']
 
+  def _begin(self, step: int) -> None:
+    """Prepares the folder for the files of a step, in process 0."""
+    try:
+      self._retention.make_room(step)
+      self._manifests.begin(step)
+    except OSError as e:
+      raise self._explained(step, e) from e
+
+  def _fail(self, step: int, error: BaseException) -> NoReturn:
+    """Raises the error of a save, after its files are deleted."""
+    if jax.process_index() == 0:
+      self._manifests.abandon(step)
+    explained = self._explained(step, error)
+    if explained is error:
+      raise error
+    raise explained from error
+
+  def _explained(self, step: int, error: BaseException) -> BaseException:
+    """Returns a UserError for one of the file system, else the error itself."""
+    reason = files.system_error(error)
+    if reason is None:
+      return error
+    saved = [s for s in self._manifests.steps() if s != step]
+    last = f'the last one is of step {saved[-1]}' if saved else 'there is none'
+    return errors.UserError(
+      f'the checkpoint of step {step} cannot be written to'
+      f' {self._manifests.directory}: {reason}. Earlier checkpoints are'
+      f' unharmed: {last}. When there is a remedy, the same command continues'
+    )
+
   def _about(self, step: int) -> dict[str, Any]:
     """Checks all files and returns the metadata of a checkpoint."""
     if step != self._checked:
@@ -267,8 +309,10 @@ class Checkpointer:
     if jax.process_count() > 1:
       failed = bool(np.any(multihost_utils.process_allgather(failed)))
     if error is not None:
-      raise error
+      self._fail(step, error)
     if failed:
+      if jax.process_index() == 0:
+        self._manifests.abandon(step)
       raise RuntimeError(
         f'saving the checkpoint of step {step} in {self._manifests.directory}'
         ' failed in another process; see its log'

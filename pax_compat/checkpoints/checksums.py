@@ -5,7 +5,9 @@ service's, so that nothing is read.
 """
 
 import concurrent.futures
+import os
 import pathlib
+import stat
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +23,8 @@ def of_files(
 ) -> dict[str, dict | None]:
   """Returns size in bytes and checksum of files, by relative path.
 
-  The checksum is the CRC-32, of remote files the CRC-32C.
+  The checksum is the CRC-32, of remote files the CRC-32C. A file that cannot be
+  read has the reason instead, as `error`.
 
   Args:
     folder: the folder of the files.
@@ -45,12 +48,16 @@ def of_files(
 def _of_file(path: pathlib.Path) -> dict | None:
   size = crc = 0
   try:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # To open a pipe would block.
+      return {'error': 'not a file'}
     with open(path, 'rb') as f:
       while chunk := f.read(_CHUNK_BYTES):
         size += len(chunk)
         crc = zlib.crc32(chunk, crc)
   except FileNotFoundError:
     return None
+  except OSError as e:
+    return {'error': e.strerror or str(e)}
   return {'bytes': size, 'crc32': f'{crc:08x}'}
 
 
@@ -58,6 +65,8 @@ def describe(about: dict | None) -> str:
   """Returns a description of a value of `of_files`."""
   if about is None:
     return 'no such file'
+  if 'error' in about:
+    return about['error']
   kinds = {'crc32': 'CRC-32', 'crc32c': 'CRC-32C'}
   sums = [f'{label} {about[k]}' for k, label in kinds.items() if k in about]
   return f'{about["bytes"]} bytes with {" and ".join(sums)}'

@@ -71,13 +71,14 @@ class Retention:
   def make_room(self, step: int):
     """Deletes the files of an earlier run for a step that is saved again."""
     files = self._manifests.files(step)
-    if files.exists():
+    if files_lib.is_there(files):
       logging.warning(
-        'deleting %s, which an earlier run left, to save step %d again',
+        'removing %s, which an earlier run left, to save step %d again',
         files,
         step,
       )
       self._manifests.delete(step)
+    self._sweep()
 
   def prune(self, newest: int):
     """Deletes old checkpoints, and those of steps after `newest`."""
@@ -85,7 +86,7 @@ class Retention:
     later = [step for step in committed if step > newest]
     for step in later:
       logging.warning(
-        'deleting the checkpoint of step %d: the run continued from an'
+        'removing the checkpoint of step %d: the run continued from an'
         ' earlier one, and now saved step %d',
         step,
         newest,
@@ -98,6 +99,9 @@ class Retention:
         self._manifests.delete(step)
       except OSError as e:
         logging.warning('cannot delete checkpoint %d completely: %s', step, e)
+
+  def _sweep(self):
+    """Deletes what a run has left that was killed in a save."""
     for path in files_lib.children(self._manifests.directory):
       if _HALF_WRITTEN.fullmatch(path.name):
         logging.info('deleting %s, which a killed run left', path)

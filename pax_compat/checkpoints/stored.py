@@ -117,5 +117,11 @@ _MAX_LISTED = 5  # differences that an error message lists
 
 
 def _restored(path: Any, handler: Any, **options: Any) -> Any:
-  with ocp.Checkpointer(handler) as checkpointer:
-    return checkpointer.restore(path, **options)
+  """Reads an item; unlike Orbax's checkpointers without waiting for others.
+
+  So a process that cannot read it fails alone, and its caller can tell others.
+  """
+  try:
+    return handler.restore(path, **options)
+  finally:
+    handler.close()

@@ -50,15 +50,11 @@ _BOOL, _INT, _STRING = (
   flags.DEFINE_integer,
   flags.DEFINE_string,
 )
-_MODES = (
-  'train',
-  'eval',
-  'decode',
-  'decode_once',
-  'infer',
-  'tf_data_service_dispatcher',
-  'tf_data_service_worker',
-)
+TRAIN = 'train'
+# As in `jobs.job_options`, which is imported late.
+_JOBS = ('eval', 'decode', 'decode_once', 'infer')
+_DECODING = ('decode', 'decode_once')
+_SERVICES = ('tf_data_service_dispatcher', 'tf_data_service_worker')
 _NO_TUNING = (
   'there is no tuner; start one run for each trial, with its own --set and'
   ' --job_log_dir'
@@ -70,9 +66,18 @@ _NO_FIDDLE_PROGRAM = (
   'a config is named, never computed from text; expected --exp=NAME, and'
   ' --fdl_set=path=value for its fields'
 )
-_ONLY_DECODE = (
+# Flags that only some modes have, with those modes and what to use instead.
+_ONLY_JOBS = (
   'a training run continues from its own --job_log_dir; copy checkpoints there'
 )
+_OF_MODES = {
+  'restore_checkpoint_dir': (_JOBS, _ONLY_JOBS),
+  'restore_checkpoint_step': (_JOBS, _ONLY_JOBS),
+  'eval_during_decode': (
+    _DECODING,
+    'a training run evaluates anyway, and --mode=eval evaluates only',
+  ),
+}
 
 
 def _effect(name, define, text, **more) -> PaxFlag:
@@ -91,8 +96,10 @@ TABLE: tuple[PaxFlag, ...] = (
   _effect(
     'mode',
     flags.DEFINE_enum,
-    'What the job does: train. The other modes are not supported yet.',
-    choices=_MODES,
+    'What the job does: train (the default); eval or decode, which take each'
+    ' new checkpoint of a run until its training ends; decode_once or infer,'
+    ' which take the newest one. See docs/jobs.md.',
+    choices=(TRAIN, *_JOBS, *_SERVICES),
   ),
   _effect(
     'eval_on_test',
@@ -106,8 +113,10 @@ TABLE: tuple[PaxFlag, ...] = (
     'True requires that task.train.decode_interval_steps is set, which by'
     ' itself decodes while training; False leaves out the decode datasets.',
   ),
-  _refused(
-    'eval_during_decode', _BOOL, 'it is for decode jobs; see --mode', False
+  _effect(
+    'eval_during_decode',
+    _BOOL,
+    'True evaluates the eval datasets, too, in decode and decode_once.',
   ),
   _refused(
     'maybe_use_persistence_checkpointing',
@@ -163,8 +172,18 @@ TABLE: tuple[PaxFlag, ...] = (
     'Subfolder of checkpoints/ that old checkpoints are moved to instead of'
     ' being deleted.',
   ),
-  _refused('restore_checkpoint_dir', _STRING, _ONLY_DECODE),
-  _refused('restore_checkpoint_step', flags.DEFINE_multi_integer, _ONLY_DECODE),
+  _effect(
+    'restore_checkpoint_dir',
+    _STRING,
+    'Folder of the checkpoints that a job of another mode than train reads, or'
+    ' of their run. By default --job_log_dir.',
+  ),
+  _effect(
+    'restore_checkpoint_step',
+    flags.DEFINE_multi_integer,
+    'Step of the checkpoint that a job of another mode than train takes, even'
+    ' if it took it before. May be repeated.',
+  ),
   _effect(
     'globally_use_hardware_rng',
     _BOOL,
@@ -276,11 +295,17 @@ def value(name: str) -> Any:
   return flags.FLAGS[name].value
 
 
+def mode() -> str:
+  """Returns what the job does, by default `TRAIN`."""
+  return value('mode') or TRAIN
+
+
 def check():
   """Raises a UserError for a flag that is refused.
 
   Raises:
-    UserError: it names the first such flag, and what to use instead.
+    UserError: it names the first such flag, and what to use instead; or a flag
+      that the mode does not have.
   """
   for flag in TABLE:
     given = value(flag.name)
@@ -288,11 +313,21 @@ def check():
       continue
     if given not in flag.accepted:
       raise errors.UserError(f'--{flag.name} is not supported: {flag.text}')
-  if value('mode') not in (None, 'train'):
+  if mode() in _SERVICES:
     raise errors.UserError(
-      f'--mode={value("mode")} is not supported yet; expected --mode=train,'
-      ' which evaluates and decodes while training'
+      f'--mode={mode()} is not supported: {_NO_DATA_SERVICE}'
     )
+  for name, (modes, instead) in _OF_MODES.items():
+    if value(name) and mode() not in modes:
+      raise errors.UserError(
+        f'--{name} is for --mode={", ".join(modes)}, not for --mode={mode()}:'
+        f' {instead}'
+      )
+  for step in value('restore_checkpoint_step') or ():
+    if step < 0:
+      raise errors.UserError(
+        f'--restore_checkpoint_step is {step}; expected a number of at least 0'
+      )
   settings()
 
 

@@ -49,6 +49,20 @@ def options(kind: type) -> Any:
   )
 
 
+def job_options(kind: type) -> Any:
+  """Returns the options of a job of another mode than train.
+
+  Args:
+    kind: `jobs.job_options.JobOptions`, which is imported late.
+  """
+  return kind(
+    mode=pax_flags.mode(),
+    restore_dir=pax_flags.value('restore_checkpoint_dir'),
+    steps=tuple(pax_flags.value('restore_checkpoint_step') or ()),
+    also_evaluates=bool(pax_flags.value('eval_during_decode')),
+  )
+
+
 def peak_flops() -> float | None:
   """Returns the peak FLOPs per second of a device, None if not given."""
   return None if _PEAK.value is None else 1e12 * _PEAK.value
@@ -112,7 +126,8 @@ def start_services():
 def of_experiment(experiment: Any) -> Any:
   """Returns a resolved experiment with the changes of Pax's flags.
 
-  They leave out datasets, or set `auto_sharding` of its task.
+  They set `auto_sharding` of its task, and for training leave out datasets;
+  jobs of other modes use all of their datasets.
 
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.
@@ -122,6 +137,8 @@ def of_experiment(experiment: Any) -> Any:
   """
   if pax_flags.value('enable_auto_sharding'):
     experiment.task.train.auto_sharding = True
+  if pax_flags.mode() != pax_flags.TRAIN:
+    return experiment
   if pax_flags.value('eval_on_test') is False:
     experiment = dataclasses.replace(
       experiment, datasets=experiment.train_datasets, eval_datasets=()

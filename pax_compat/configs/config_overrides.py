@@ -18,6 +18,13 @@ from pax_compat import config as config_lib
 from pax_compat import errors
 
 _STEP = re.compile(r'\.?([^.\[\]]+)|\[(\d+)\]')
+# Usual names that NumPy lacks.
+_SHORT_DTYPES = {
+  'bf16': 'bfloat16',
+  'fp16': 'float16',
+  'fp32': 'float32',
+  'f32': 'float32',
+}
 _WORDS = {'true': True, 'false': False, 'none': None}
 
 
@@ -100,6 +107,15 @@ def _get(holder: Any, step: str | int, at: str) -> Any:
     if step < len(holder):
       return holder[step]
     what = f'{at} has {len(holder)} elements, no [{step}]'
+  elif isinstance(holder, list | tuple) and holder:
+    named = [x for x in holder if getattr(x, 'name', None) == step]
+    if len(named) == 1:
+      return named[0]
+    known = [f'{at}[{i}]' for i in range(len(holder))]
+    raise errors.UserError(
+      f'{at} is a list, without an element of the name {step!r}; did you mean:'
+      f' {", ".join(known[:3])}?'
+    )
   else:
     known = []
     what = f'{at} is {holder!r}, which has no field {step!r}'
@@ -146,7 +162,7 @@ def _literal(text: str) -> Any:
     return _WORDS[text.lower()]
   try:
     return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+  except (ValueError, SyntaxError, RecursionError, MemoryError):
     return text
 
 
@@ -163,7 +179,12 @@ def _like(value: Any, old: Any, text: str, where: str) -> Any:
     )
   is_number = isinstance(value, int | float) and not isinstance(value, bool)
   if expected is float and is_number:
-    return float(value)
+    try:
+      return float(value)
+    except OverflowError:
+      raise errors.UserError(
+        f'{where}: {text[:20]}... is not within the range of a float'
+      ) from None
   is_whole = is_number and math.isfinite(value) and value == int(value)
   if expected is int and is_whole:
     return int(value)
@@ -175,8 +196,9 @@ def _like(value: Any, old: Any, text: str, where: str) -> Any:
 
 
 def _dtype(text: str, old: Any, where: str) -> Any:
+  name = text.strip('\'"').rpartition('.')[2]
   try:
-    dtype = np.dtype(text.strip('\'"'))
+    dtype = np.dtype(_SHORT_DTYPES.get(name, name))
   except TypeError:
     raise errors.UserError(
       f'{where}: expected the name of a dtype, such as float32 or bfloat16,'

@@ -5,6 +5,7 @@ its inputs skip damaged records.
 """
 
 import copy
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,9 +94,12 @@ def check(settings: Sequence[str]):
   """Raises a UserError for a setting that does not begin with a root."""
   for setting in settings:
     if _root(setting) not in _ROOTS:
+      path = setting.partition('=')[0].strip()
+      near = difflib.get_close_matches(_root(setting), _ROOTS, 1)
+      better = path.replace(_root(setting), near[0], 1) if near else None
       raise errors.UserError(
-        f'{setting}: expected a path that begins with {", ".join(_ROOTS)}'
-        + errors.did_you_mean(_root(setting), _ROOTS)
+        f'{setting}: expected a path that begins with {", ".join(_ROOTS)}; did'
+        f' you mean: {better or f"task.{path}"}?'
       )
 
 

@@ -109,11 +109,6 @@ def changed(options: Options) -> Iterator[tuple[str, str]]:
       yield flag.name, flag.instead
 
 
-def flag_names(kind: type[Options]) -> list[str]:
-  """Returns the names of the flags, in the order of the fields."""
-  return [flag.name for _, flag in _flags(kind)]
-
-
 def _flags(kind) -> Iterator[tuple[dataclasses.Field, _Flag]]:
   for field in dataclasses.fields(kind):
     flag = field.metadata[_METADATA]

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from pax_compat import base_experiment
 from pax_compat import config as config_lib
-from pax_compat.experiments import experiment_overrides
+from pax_compat.experiments import changed_fields, experiment_overrides
 
 _Configs = tuple[config_lib.Config, ...]
 
@@ -34,6 +34,7 @@ class ResolvedExperiment:
     decode_datasets: the configs of the datasets to decode.
     dumps: the contents of additional files in the run's folder, by name.
     experiment: the experiment, which returns these configs.
+    changes: the flags that changed the experiment, for error messages.
   """
 
   name: str
@@ -44,6 +45,11 @@ class ResolvedExperiment:
   decode_datasets: _Configs
   dumps: Mapping[str, str]
   experiment: base_experiment.BaseExperiment = dataclasses.field(repr=False)
+  changes: tuple[str, ...] = ()
+
+  def set_up(self) -> changed_fields.SetUp:
+    """Returns a context manager for making the task of the configs."""
+    return changed_fields.SetUp(self.changes)
 
   def start(self) -> base_experiment.Start | None:
     """Returns the start of a run that does not have a checkpoint.
@@ -65,6 +71,7 @@ def resolve(
   *,
   name: str,
   settings: Sequence[str] = (),
+  attributes: Sequence[str] = (),
   skip_bad_records: bool = False,
 ) -> ResolvedExperiment:
   """Makes each config of an experiment once.
@@ -73,6 +80,7 @@ def resolve(
     experiment: the experiment. It is not changed.
     name: its name.
     settings: see `experiment_overrides.changed`.
+    attributes: changes `NAME=value` that the experiment has, for messages.
     skip_bad_records: see `experiment_overrides.changed`.
 
   Raises:
@@ -93,4 +101,8 @@ def resolve(
     decode_datasets=tuple(decode_datasets),
     dumps=made.dumps(),
     experiment=made,
+    changes=(
+      *(f'--attr={change}' for change in attributes),
+      *(f'--set={change}' for change in settings),
+    ),
   )

@@ -38,6 +38,8 @@ _NEEDS_ROWS = (
   jax.errors.ConcretizationTypeError,
   jax.errors.InconclusiveDimensionOperation,
 )
+# Rows of a batch to find out which fields are used.
+_SOME_ROWS = 8
 # The platforms of a model that is exported on a CPU.
 _PLATFORMS = ('cpu', 'cuda', 'tpu')
 
@@ -122,23 +124,22 @@ def export(
       'a model is exported by one process; load it in one, with'
       ' --multiprocess=false'
     )
-  specs = _specs(model, batch, rows)
+  some = _specs(model, batch, rows or _SOME_ROWS)
+  names = _outputs(model, some, outputs)
+  used = _used(_exported(model, some, names, platforms), model, some)
+  specs = {
+    name: spec
+    for name, spec in _specs(model, batch, rows).items()
+    if name in used
+  }
   try:
-    names = _outputs(model, specs, outputs)
-    exported = _exported(model, specs, names, platforms)
+    exported = _exported(model, specs, names, platforms, dropped=some)
   except _NEEDS_ROWS as e:
-    if rows is not None:
-      raise
     raise errors.UserError(
       f'{type(model.program.model).__name__} cannot be exported for any number'
-      f' of rows; expected export(..., rows=8), for example:'
+      ' of rows; expected export(..., rows=8), for example:'
       f' {errors.one_line(e)}'
     ) from e
-  used = _used(exported, model, specs)
-  if set(used) != set(specs):
-    kept = {name: spec for name, spec in specs.items() if name in used}
-    exported = _exported(model, kept, names, platforms, dropped=specs)
-    specs = kept
   weights = {
     name: np.asarray(jax.device_get(leaf))
     for name, leaf in checkpoints.state_paths(model.mdl_vars).items()
@@ -171,7 +172,7 @@ def open_folder(folder: str | os.PathLike) -> ExportedModel:
   """
   path = job_dir.local_path(folder)
   try:
-    metadata = json.loads((path / METADATA).read_text(encoding='utf-8'))
+    metadata = files.parse_json((path / METADATA).read_bytes())
     function = jax.export.deserialize((path / FUNCTION).read_bytes())
     weights = serialization.msgpack_restore((path / WEIGHTS).read_bytes())
     return ExportedModel(

@@ -61,7 +61,7 @@ def load(
   _warn_of_changes(folder, experiment)
   config = _on_mesh(experiment.task.clone(), mesh)
   config_text.check_required({'task': config})
-  example = _example(folder, experiment)
+  example = batch_shapes.recorded_or_of(folder, experiment)
   task = config.Instantiate()
   task_program = program.create(
     task,
@@ -129,17 +129,6 @@ def _size(model: config_lib.Config) -> int:
     for number in sizes:
       size *= number
   return size
-
-
-def _example(folder: Any, experiment: resolved_lib.ResolvedExperiment) -> Any:
-  """Returns the shapes of a batch: as recorded, or those of the experiment."""
-  path = folder / batch_shapes.FILE
-  if not path.exists():
-    return batch_shapes.of(experiment)[0]
-  try:
-    return batch_shapes.from_json(path.read_text(encoding='utf-8'))
-  except ValueError as e:
-    raise errors.UserError(f'{path} is damaged: {e}') from e
 
 
 def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 
-class RowFacts(NamedTuple):
+class RowStatistics(NamedTuple):
   """Statistics of a table's gradient.
 
   Attributes:
@@ -34,21 +34,21 @@ class RowFacts(NamedTuple):
     return self.counts.reshape(self.counts.shape + (1,) * missing)
 
 
-def no_facts(num_rows: int) -> RowFacts:
+def no_statistics(num_rows: int) -> RowStatistics:
   """Returns the probe of a lookup: zeros."""
-  return RowFacts(jnp.zeros([num_rows]), jnp.zeros([]))
+  return RowStatistics(jnp.zeros([num_rows]), jnp.zeros([]))
 
 
 @jax.custom_vjp
-def lookup_with_row_facts(
-  table: jax.Array, ids: jax.Array, probe: RowFacts
+def lookup_with_row_statistics(
+  table: jax.Array, ids: jax.Array, probe: RowStatistics
 ) -> jax.Array:
   """Looks up rows; the probe's gradient is the statistics of the table's.
 
   Args:
     table: [V, D].
     ids: [...], int.
-    probe: `no_facts(V)`.
+    probe: `no_statistics(V)`.
 
   Returns:
     [..., D].
@@ -58,16 +58,16 @@ def lookup_with_row_facts(
 
 
 def _forward(table, ids, probe):
-  return lookup_with_row_facts(table, ids, probe), (table, ids)
+  return lookup_with_row_statistics(table, ids, probe), (table, ids)
 
 
 def _backward(residuals, gradient):
   table, ids = residuals
-  facts = RowFacts(
+  statistics = RowStatistics(
     counts=jnp.zeros(table.shape[0]).at[ids].add(1.0),
     sum_squares=jnp.sum(jnp.square(gradient.astype(jnp.float32))),
   )
-  return jnp.zeros_like(table).at[ids].add(gradient), None, facts
+  return jnp.zeros_like(table).at[ids].add(gradient), None, statistics
 
 
-lookup_with_row_facts.defvjp(_forward, _backward)
+lookup_with_row_statistics.defvjp(_forward, _backward)

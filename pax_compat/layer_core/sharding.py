@@ -9,6 +9,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import errors
 
+# Mesh axes that a batch is split over, if the mesh has them.
+BATCH_AXES = ('replica', 'data')
+
 # For each dimension a mesh axis, a sequence of mesh axes, or None.
 SplitDimsMapping = Sequence[str | Sequence[str] | None] | None
 

@@ -1,6 +1,6 @@
 """Learners: gradient processing and optimizer updates."""
 
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners.gradients.data_sources import SOURCE_SELECTED
 from pax_compat.learners.gradients.norm_tracking import (
   GradNormTracker,
@@ -18,7 +18,7 @@ __all__ = [
   'MultiOptimizerLearner',
   'MultiTaskLearner',
   'NormStatistics',
-  'RowFacts',
+  'RowStatistics',
   'SOURCE_SELECTED',
   'by_path',
   'path_name',

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pax_compat import base_layer, errors, optimizers
 from pax_compat.config import Config
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners import branches, param_groups, variable_names
 from pax_compat.learners import step as step_lib
 from pax_compat.learners.gradients import data_sources
@@ -38,7 +38,7 @@ from pax_compat.schedules import evaluated
 # Fields of a `Step` with arrays.
 _ARRAYS = (
   'gradients',
-  'row_facts',
+  'row_statistics',
   'loss_weights',
   'source_factors',
   'schedules',
@@ -244,7 +244,7 @@ class Learner(LearnerSettings):
     gradients: Any,
     *,
     weight_metas: WeightMetas,
-    row_facts: Mapping[str, RowFacts] | None = None,
+    row_statistics: Mapping[str, RowStatistics] | None = None,
     loss_weight: jax.Array | float | Mapping[str, jax.Array] = 1.0,
     with_norms: jax.Array | bool = True,
     other_norms: Callable[[], Arrays] = dict,
@@ -256,7 +256,7 @@ class Learner(LearnerSettings):
       state: of `init` or the last step.
       gradients: a tree like `params`.
       weight_metas: metadata of each weight, by path.
-      row_facts: row statistics of the gradients of looked-up tables, by path.
+      row_statistics: those of the gradients of looked-up tables, by path.
       loss_weight: [], the weight of the batch's loss; of several, by name.
       with_norms: [], bool, whether the norms that only report are computed.
       other_norms: returns more norms [] of the old weights, by name.
@@ -274,7 +274,7 @@ class Learner(LearnerSettings):
       groups=groups,
       metas=weight_metas,
       gradients=pick(by_path(gradients), trained),
-      row_facts=row_facts or {},
+      row_statistics=row_statistics or {},
       loss_weights=self._loss_weights(groups, loss_weight),
       source_factors=self._source_factors(trained),
       schedules=state.schedules or {},

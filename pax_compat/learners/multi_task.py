@@ -9,7 +9,7 @@ import jax
 from pax_compat import base_layer, errors
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.layer_core.task_scopes import scope_of
 from pax_compat.learners import variable_names
 from pax_compat.learners.learner import Learner, LearnerState, WeightMetas
@@ -192,7 +192,7 @@ class _OneTaskLearner:
     gradients: Any,
     *,
     weight_metas: WeightMetas,
-    row_facts: Mapping[str, RowFacts] | None = None,
+    row_statistics: Mapping[str, RowStatistics] | None = None,
     loss_weight: jax.Array | float = 1.0,
     with_norms: jax.Array | bool = True,
     other_norms: Callable[[], dict[str, jax.Array]] = dict,
@@ -204,7 +204,7 @@ class _OneTaskLearner:
       state[self.task],
       gradients[scope],
       weight_metas=_below(self.task, weight_metas),
-      row_facts=_below(self.task, row_facts or {}),
+      row_statistics=_below(self.task, row_statistics or {}),
       loss_weight=loss_weight,
       with_norms=with_norms,
       other_norms=other_norms,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, optimizers
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners.gradients import regularization
 from pax_compat.learners.state.stacked_layers import StackedTransformation
 
@@ -55,11 +55,11 @@ class ParamGroup:
     )
 
   def lp_terms(
-    self, weights: Arrays, weight_metas, row_facts
+    self, weights: Arrays, weight_metas, row_statistics
   ) -> dict[str, jax.Array]:
     """Returns the gradients of L1 or L2 regularization, by path."""
     return regularization.lp_terms(
-      self.optimizer, self._own(weights), weight_metas, row_facts
+      self.optimizer, self._own(weights), weight_metas, row_statistics
     )
 
   def learning_rate(self, state: Any) -> jax.Array:
@@ -82,7 +82,7 @@ class ParamGroup:
     weights: Arrays,
     weight_metas: Mapping[str, base_layer.WeightHParams],
     loss_weight: jax.Array,
-    row_facts: Mapping[str, RowFacts],
+    row_statistics: Mapping[str, RowStatistics],
   ) -> tuple[Arrays, Any]:
     """Makes a step. A missing gradient is zero.
 
@@ -92,7 +92,7 @@ class ParamGroup:
       weights: by path.
       weight_metas: their metadata.
       loss_weight: [], the weight of the batch's loss.
-      row_facts: row statistics of the gradients of looked-up tables, by path;
+      row_statistics: those of the gradients of looked-up tables, by path;
         transformations get their counts as the argument `row_counts`.
 
     Returns:
@@ -101,7 +101,10 @@ class ParamGroup:
     own = self._own(weights)
     gradients = {p: gradients.get(p, jnp.zeros_like(w)) for p, w in own.items()}
     others: dict[str, Any] = dict(loss_weight=loss_weight)
-    counts = {p: facts.counts for p, facts in self._own(row_facts).items()}
+    counts = {
+      p: statistics.counts
+      for p, statistics in self._own(row_statistics).items()
+    }
     if counts:
       others['row_counts'] = counts
     updates, new_state = self.transformation.update(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from pax_compat import base_layer, optimizers
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners import param_groups
 from pax_compat.learners.branches import select
 from pax_compat.learners.gradients import (
@@ -47,7 +47,7 @@ class Step(NamedTuple):
       that of all weights.
     metas: metadata of each weight, by path.
     gradients: gradients of the trained weights, by path.
-    row_facts: row statistics of the gradients of looked-up tables, by path.
+    row_statistics: those of the gradients of looked-up tables, by path.
     loss_weights: weights [] of the batch's loss, by the optimizer's name.
     source_factors: factors [] of gradients by the batch's data source, by path;
       1 where missing.
@@ -58,7 +58,7 @@ class Step(NamedTuple):
   groups: Sequence[ParamGroup]
   metas: WeightMetas
   gradients: Arrays
-  row_facts: Mapping[str, RowFacts]
+  row_statistics: Mapping[str, RowStatistics]
   loss_weights: Arrays
   source_factors: Arrays
   schedules: Mapping[str, evaluated.State]
@@ -152,7 +152,7 @@ def optimize(
         weights,
         step.metas,
         step.loss_weights[group.name],
-        step.row_facts,
+        step.row_statistics,
       )
       updates |= own
   if step.settings.scale_update_by_var_norm:
@@ -204,7 +204,10 @@ def _squares_of_gradients(step: Step, weights: Arrays) -> Arrays:
   if step.settings.regularize_before_clipping:
     terms = _lp_terms(step, weights)
   squares = gradient_norms.squares(
-    step.gradients, _stacked_dims(step, step.gradients), step.row_facts, terms
+    step.gradients,
+    _stacked_dims(step, step.gradients),
+    step.row_statistics,
+    terms,
   )
   factors = step.source_factors.items()
   return squares | {p: squares[p] * jnp.square(x) for p, x in factors}
@@ -230,7 +233,7 @@ def _lp_terms(step: Step, weights: Arrays) -> Arrays:
   """Returns the gradients of L1 and L2 regularization, by path."""
   trained, terms = pick(weights, step.gradients), {}
   for group in step.groups:
-    terms |= group.lp_terms(trained, step.metas, step.row_facts)
+    terms |= group.lp_terms(trained, step.metas, step.row_statistics)
   return terms
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import uuid
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -40,10 +41,11 @@ def example_writer(path: pathlib.Path) -> Iterator[ExampleWriter]:
 
   Args:
     path: the file; its folder is created. If an error ends the context, an
-      earlier file stays as it is.
+      earlier file stays as it is. Two processes may write the same file: a run
+      and a job that decode the same checkpoint.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
-  half = path.with_name(f'.{path.name}.half')
+  half = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.half')
   try:
     with open(half, 'w', encoding='utf-8') as f:
       yield ExampleWriter(f)

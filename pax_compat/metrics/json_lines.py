@@ -18,24 +18,22 @@ from collections.abc import Callable, Mapping
 
 from absl import logging
 
-from pax_compat.runs import job_dir
+from pax_compat.runs import files, job_dir
 
 
 class JsonLines:
   """A file of scalars, opened for appending."""
 
-  def __init__(
-    self, path: pathlib.Path, first_stale_step: Callable[[str], int | None]
-  ):
+  def __init__(self, path: pathlib.Path, is_stale: Callable[[int, str], bool]):
     """Opens the file, and drops its stale and truncated lines.
 
     Args:
       path: of the file; it need not exist.
-      first_stale_step: (split) -> the step from which on lines of an earlier
-        run are stale, because they are written again; None keeps them all.
+      is_stale: (step, split) -> whether lines of an earlier run are stale,
+        because they are written again.
     """
     if path.exists():
-      _drop_stale_lines(path, first_stale_step)
+      _drop_stale_lines(path, is_stale)
     self._file = open(path, 'a', encoding='utf-8')
 
   def write(self, step: int, split: str, scalars: Mapping[str, float]) -> None:
@@ -54,7 +52,7 @@ class JsonLines:
 
 
 def _drop_stale_lines(
-  path: pathlib.Path, first_stale_step: Callable[[str], int | None]
+  path: pathlib.Path, is_stale: Callable[[int, str], bool]
 ) -> None:
   kept, stale, truncated = [], 0, 0
   with open(path, encoding='utf-8', errors='replace') as f:
@@ -63,9 +61,7 @@ def _drop_stale_lines(
       if parsed is None:
         truncated += 1
         continue
-      step, split = parsed
-      first = first_stale_step(split)
-      if first is not None and step >= first:
+      if is_stale(*parsed):
         stale += 1
       else:
         kept.append(line)
@@ -83,7 +79,7 @@ def _drop_stale_lines(
 def _step_and_split(line: str) -> tuple[int, str] | None:
   """Returns the step and the split of a line, None if it is truncated."""
   try:
-    fields = json.loads(line) if line.endswith('\n') else {}
+    fields = files.parse_json(line) if line.endswith('\n') else {}
     return int(fields['step']), str(fields['split'])
   except (ValueError, KeyError, TypeError):
     return None

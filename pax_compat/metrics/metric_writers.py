@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from pax_compat.metrics import json_lines, png
 from pax_compat.metrics.histograms import Histogram, histogram
 from pax_compat.runs import job_dir
 
-# Name of the file of scalars in the folder of a run.
+# Name of the file of scalars that a training run writes in its folder.
 JSON_LINES = 'metrics.jsonl'
 
 _FLUSH_SECONDS = 2
@@ -40,6 +40,8 @@ class MetricWriter:
     measures_again: bool = False,
     writes_events: bool = True,
     only_scalars: bool = False,
+    json_lines_name: str = JSON_LINES,
+    is_stale: Callable[[int, str], bool] = lambda step, split: False,
   ):
     """Opens the files of the run for appending.
 
@@ -53,6 +55,10 @@ class MetricWriter:
       writes_events: whether there are event files for TensorBoard, besides
         `metrics.jsonl`.
       only_scalars: whether values of other types are left out.
+      json_lines_name: name of the file of scalars. Each job that writes to the
+        folder has its own.
+      is_stale: (step, split) -> whether an earlier job's scalars in that file
+        are dropped for another reason.
     """
     self._active = jax.process_index() == 0
     if not self._active:
@@ -63,9 +69,12 @@ class MetricWriter:
     self._writes_events = writes_events
     self._writes_others = writes_events and not only_scalars
     self._event_files: dict[str, tensorboardX.SummaryWriter] = {}
-    self._lines = json_lines.JsonLines(
-      self._folder / JSON_LINES, self._first_stale_step
-    )
+
+    def dropped(step: int, split: str) -> bool:
+      first = self._first_stale_step(split)
+      return is_stale(step, split) or (first is not None and step >= first)
+
+    self._lines = json_lines.JsonLines(self._folder / json_lines_name, dropped)
 
   def write_scalars(
     self, step: int, split: str, scalars: Mapping[str, float]

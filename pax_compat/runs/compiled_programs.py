@@ -63,7 +63,7 @@ def _made(folder: str | None):
   path = (
     files.user_cache() / _FOLDER if folder is None else pathlib.Path(folder)
   )
-  path = path.absolute() / _machine()
+  path = path.absolute() / processor_digest()
   try:
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_owner(path)
@@ -87,8 +87,8 @@ def _check_owner(path: pathlib.Path):
     )
 
 
-def _machine() -> str:
-  """Returns a name of the features of the processor."""
+def processor_digest() -> str:
+  """Returns a digest of the system and the features of the processor."""
   described = [platform.system(), platform.machine()]
   with contextlib.suppress(OSError):
     lines = pathlib.Path('/proc/cpuinfo').read_text('utf-8').splitlines()

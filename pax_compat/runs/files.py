@@ -1,13 +1,87 @@
 """Files of a run, local or remote, and the cache folder of the user."""
 
 import contextlib
+import errno
+import json
 import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
+from pax_compat import errors
 from pax_compat.runs import remote
+
+# What the file system of a run may lack, not what a program does wrong.
+_SYSTEM_ERRORS = (
+  errno.ENOSPC,
+  errno.EDQUOT,
+  errno.EFBIG,
+  errno.EROFS,
+  errno.EACCES,
+  errno.EPERM,
+  errno.EIO,
+  errno.ESTALE,
+  errno.ENOTDIR,
+)
+
+
+def system_error(error: BaseException | None) -> str | None:
+  """Returns the reason of an error of the file system, such as a full disk.
+
+  Libraries have errors of their own, which have it in their text.
+
+  Args:
+    error: any error; those that caused it are examined, too.
+  """
+  while error is not None:
+    if isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS:
+      file = f' ({error.filename})' if error.filename else ''
+      return f'{os.strerror(error.errno)}{file}'
+    for number in _SYSTEM_ERRORS:
+      if os.strerror(number).lower() in str(error).lower():
+        return os.strerror(number)
+    error = error.__cause__ or error.__context__
+  return None
+
+
+def parse_json(text: str | bytes) -> Any:
+  """Returns the value of a JSON text.
+
+  Raises:
+    ValueError: it is not valid, or nested too deeply.
+  """
+  try:
+    return json.loads(text)
+  except RecursionError:
+    raise ValueError('JSON that is nested too deeply') from None
+
+
+@contextlib.contextmanager
+def explained(folder: Any) -> Iterator[None]:
+  """Within it, errors of the file system of a run's folder are UserErrors.
+
+  Args:
+    folder: of the run; errors of files elsewhere are not changed.
+
+  Raises:
+    UserError: the disk is full, or fails, or may not be written.
+  """
+  try:
+    yield
+  except OSError as e:
+    if e.errno not in _SYSTEM_ERRORS or not _is_within(e.filename, folder):
+      raise
+    raise errors.UserError(
+      f'{e.filename or folder} cannot be used: {os.strerror(e.errno)}. Earlier'
+      ' checkpoints are unharmed. When there is a remedy, the same command'
+      ' continues'
+    ) from e
+
+
+def _is_within(file: Any, folder: Any) -> bool:
+  return file is None or os.fspath(folder) in str(file)
 
 
 def user_cache() -> pathlib.Path:
@@ -31,6 +105,13 @@ def children(folder: Any) -> list[Any]:
     return list(folder.iterdir())
   except FileNotFoundError:
     return []
+
+
+def is_there(path: Any) -> bool:
+  """Whether there is a file or folder, or a link, perhaps to nothing."""
+  if remote.is_remote(path):
+    return path.exists()
+  return os.path.lexists(path)
 
 
 def delete_folder(folder: Any) -> None:

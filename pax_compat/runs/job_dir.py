@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 from typing import Any
 
 from pax_compat import errors
@@ -55,6 +56,33 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
       f'--job_log_dir={job_log_dir} cannot be used: {reason}; expected'
       ' a folder that is writable, or that can be created'
     ) from e
+  _require_same(job_log_dir, owner, experiment_name)
+
+
+def remove_unused(job_log_dir: str | os.PathLike) -> None:
+  """Removes a local folder in which a run that failed has written nothing yet.
+
+  It is removed if it has the name of its experiment, and no other file.
+  """
+  folder = checked_path(job_log_dir)
+  if remote.is_remote(folder):
+    return
+  found = [path for path in folder.rglob('*') if not path.is_dir()]
+  if found == [folder / _EXPERIMENT_FILE]:
+    shutil.rmtree(folder)
+
+
+def check_owner(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
+  """Checks that a folder, if it exists, is of the experiment; only reads.
+
+  Raises:
+    UserError: it belongs to another experiment.
+  """
+  owner = _owner(checked_path(job_log_dir))
+  _require_same(job_log_dir, owner, experiment_name)
+
+
+def _require_same(job_log_dir, owner: str | None, experiment_name: str) -> None:
   if owner not in (None, experiment_name):
     raise errors.UserError(
       f'--job_log_dir={job_log_dir} belongs to the experiment {owner}, not to'
@@ -130,14 +158,17 @@ def _owner(folder: Any) -> str | None:
   mark = folder / _EXPERIMENT_FILE
   if mark.exists():
     try:
-      return json.loads(mark.read_text(encoding='utf-8'))['name']
+      return files.parse_json(mark.read_bytes())['name']
     except (ValueError, KeyError, TypeError) as e:
       raise errors.UserError(
         f'{mark} is damaged ({e!r}); expected a JSON object with the name of'
         ' the experiment. Repair it, or give another --job_log_dir'
       ) from e
-  manifests = files.children(folder / 'checkpoints' / 'manifests')
-  if any(path.suffix == '.json' for path in manifests):
+  checkpoints = folder / 'checkpoints'
+  manifests = files.children(checkpoints / 'manifests')
+  if any(path.suffix == '.json' for path in manifests) or any(
+    path.name.isdigit() for path in files.children(checkpoints)
+  ):
     raise errors.UserError(
       f'--job_log_dir={folder} contains checkpoints, but not the'
       f' {_EXPERIMENT_FILE} with the name of their experiment; nothing was'

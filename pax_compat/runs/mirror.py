@@ -88,6 +88,8 @@ class Mirror:
     Raises:
       Exception: a file cannot be copied. It is copied again the next time.
     """
+    if self._thread is None:
+      return
     for path in sorted(self.local.rglob('*')):
       if path.is_file() and not path.name.startswith('.'):
         self._copy_file(path)

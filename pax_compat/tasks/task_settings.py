@@ -15,13 +15,10 @@ from typing import Any, ClassVar
 from pax_compat import base_layer, errors, learners
 from pax_compat import config as config_lib
 from pax_compat.config import Config, instance_field, sub_config_field
+from pax_compat.tasks import loading_rules
 
 _DURATION = re.compile(r'(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?')
 _SECONDS = (86400, 3600, 60, 1)
-
-_OWN_CHECKPOINTS = (
-  'a run continues from its own --job_log_dir only; copy checkpoints there'
-)
 
 
 class Settings(config_lib.Configurable):
@@ -110,10 +107,38 @@ class VariationalNoise(Settings):
       ) from e
 
 
-InferWriter = config_lib.refused(
-  'InferWriter',
-  'inference is not implemented; leave SingleTask.infer_writer at None',
-)
+class InferWriter(Settings):
+  """Settings of `--mode=infer`.
+
+  Attributes:
+    restore_checkpoint_dir: folder of the checkpoints, or of their run; '', the
+      default, for that of the job.
+    restore_checkpoint_step: step of the checkpoint; None, the default, for the
+      newest. `--restore_checkpoint_step` has precedence.
+    inference_runner: config of a `base_inference_runner.BaseInferenceRunner`.
+    output_format: 'jsonl', the default: a JSON object for each example; or
+      'npz': the arrays of the examples of a shard, by path.
+    output_num_shards: number of files, by default 32. Example n, from 0, is in
+      shard n modulo this number.
+  """
+
+  restore_checkpoint_dir: str = ''
+  restore_checkpoint_step: int | None = None
+  inference_runner: Config | None = None
+  output_format: str = 'jsonl'
+  output_num_shards: int = 32
+
+  FORMATS: ClassVar[Sequence[str]] = ('jsonl', 'npz')
+  POSITIVE = ('output_num_shards',)
+  NOT_NEGATIVE = ('restore_checkpoint_step',)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.output_format not in self.FORMATS:
+      raise errors.UserError(
+        f'InferWriter.output_format is {self.output_format!r}; expected'
+        f' {" or ".join(map(repr, self.FORMATS))}'
+      )
 
 
 class Train(Settings):
@@ -156,7 +181,9 @@ class Train(Settings):
       `map_1d` for fields of one dimension, `map_2d` for two and so on, each a
       mesh axis (or several, or None) for each dimension. Without an entry, the
       first dimension is sharded over the axes `replica` and `data`.
-    init_from_checkpoint_rules: refused.
+    init_from_checkpoint_rules: `CheckpointLoadingRules` by the path of a
+      checkpoint that a new run loads values from; see `docs/warm_start.md`. A
+      variable is loaded by the first checkpoint that has a rule for it.
     decode_interval_steps: the decode datasets are decoded every this many
       steps, and after the last; None, the default, or 0 for never.
     decode_start_after_n_steps: steps before the first decoding, by default 0.
@@ -180,8 +207,11 @@ class Train(Settings):
     enable_input_checkpointing: checkpoints contain the state of the training
       input, if it has one. True makes it an error if it has none, or if a run
       cannot continue from it.
-    restore_transformations: refused.
-    external_checkpoint_path: refused.
+    restore_transformations: Orbax's `Transform`s by regular expressions of
+      arrays, with which a run continues from a checkpoint that does not fit;
+      see `warm_start.transforming`.
+    external_checkpoint_path: checkpoint that a new run starts from: all of the
+      state of another run. None, the default, for new weights.
     external_checkpoint_handler: refused.
     report_progress_hook: whether a progress line is also printed each minute.
     gc_interval_steps: Python's garbage collection runs every this many steps,
@@ -240,21 +270,15 @@ class Train(Settings):
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = ('auto_sharding',)
   REFUSED = {
-    'init_from_checkpoint_rules': (
-      'a run starts with new weights, or continues from the checkpoints in its'
-      ' own --job_log_dir'
-    ),
     'always_use_train_for_model_init': (
       'models are always initialised as for training'
     ),
     'tensorstore_metadata_key': (
       'checkpoints are found by their manifests, not by their names'
     ),
-    'restore_transformations': (
-      'a checkpoint must have the weights of the model that continues from it'
+    'external_checkpoint_handler': (
+      'checkpoints describe themselves; external_checkpoint_path is enough'
     ),
-    'external_checkpoint_path': _OWN_CHECKPOINTS,
-    'external_checkpoint_handler': _OWN_CHECKPOINTS,
   }
   POSITIVE = (
     'num_train_steps',
@@ -284,6 +308,9 @@ class Train(Settings):
         ' one. A learners.MultiOptimizerLearner has several optimizers'
       )
     self.keep_interval_seconds()
+    self.init_from_checkpoint_rules = loading_rules.checked(
+      self.init_from_checkpoint_rules
+    )
     every = self.summary_accumulate_interval_steps
     if every and self.summary_interval_steps % every:
       raise errors.UserError(
@@ -367,12 +394,10 @@ class Decode(Settings):
 
 
 class Infer(Settings):
-  """Settings of inference, which is not implemented.
+  """Settings of inference.
 
   Attributes:
-    random_seed: refused.
+    random_seed: seed of the random numbers. They differ between batches.
   """
 
   random_seed: int = 1234
-
-  REFUSED = {'random_seed': 'inference is not implemented'}

@@ -117,11 +117,12 @@ def check(resolve: Callable[[], Any], *, peak: float | None = None) -> str:
   """
   jax.config.update('jax_platforms', 'cpu')
   experiment = resolve()
-  count = _num_devices(experiment.task.model)
-  if count != len(jax.devices()):
-    simulate(count)
-    experiment = resolve()
-  return examine(experiment).text(peak)
+  with experiment.set_up():
+    count = _num_devices(experiment.task.model)
+    if count != len(jax.devices()):
+      simulate(count)
+      experiment = resolve()
+    return examine(experiment).text(peak)
 
 
 def examine(experiment: Any) -> Checked:
@@ -131,9 +132,7 @@ def examine(experiment: Any) -> Checked:
     experiment: the `experiments.resolved.ResolvedExperiment`.
   """
   task = experiment.task.Instantiate()
-  mesh = partitioning.mesh_of(
-    task.model, auto_sharding=task.train.auto_sharding
-  )
+  mesh = partitioning.mesh_of_task(task)
   batch, source = batch_shapes.of(experiment)
   made = program.create(task, mesh, batch)
   rows, length = start_lines.global_shape(batch, made)

@@ -22,6 +22,9 @@ from pax_compat.trainer.step_outputs import StepOutputs
 EVALUATIONS_PENDING = 'evaluations_due'
 # Key in a checkpoint: whether the run stopped early at its step.
 STOPPED_EARLY = 'stopped_early'
+# Key in a checkpoint: whether it is the last one of its run, for the jobs that
+# follow the run.
+TRAINING_ENDED = 'training_ended'
 
 
 @dataclasses.dataclass
@@ -86,6 +89,7 @@ def evaluation_metadata(
   return {
     EVALUATIONS_PENDING: pending or context.evaluations_pending,
     STOPPED_EARLY: context.stops_early,
+    TRAINING_ENDED: context.is_last_step or context.stops_early,
   }
 
 

@@ -15,9 +15,11 @@ from absl import logging
 from pax_compat import checkpoints, errors
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
+from pax_compat.runs import job_lock
 from pax_compat.trainer import (
   actions,
   model_flops,
+  numbers_guard,
   partitioning,
   profiling,
   program,
@@ -64,6 +66,7 @@ class Run:
     data: the inputs.
     first: the example that initialises the model.
     position: saves and restores the position of the training input.
+    lock: of the folder, in process 0; None in others.
     checkpointer: saves the state.
     writer: writes metrics.
     folder: for files that grow, such as profiles: that of the run if it is
@@ -76,6 +79,7 @@ class Run:
   data: dataset_inputs.Inputs
   first: first_batch.FirstBatch
   position: input_position.InputPosition
+  lock: job_lock.Lock | None
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
   folder: pathlib.Path
@@ -89,6 +93,7 @@ class _Actions:
 
   Attributes:
     counter: counts steps and reports them.
+    guard: checks that numbers are finite.
     measures: evaluate and decode.
     update_schedules: updates schedules that depend on evaluations.
     stop_early: stops the run, depending on evaluations.
@@ -98,6 +103,7 @@ class _Actions:
   """
 
   counter: step_counter.StepCounter
+  guard: numbers_guard.NumbersGuard
   measures: tuple[evaluation_actions.Measure, ...]
   update_schedules: actions.UpdateSchedules
   stop_early: actions.StopEarly
@@ -107,6 +113,7 @@ class _Actions:
   def __call__(self, context: actions.StepContext):
     """Calls all actions."""
     self.counter(context)
+    self.guard(context)
     self.evaluate(context)
     for action in (*self.others, self.save):
       action(context)
@@ -180,6 +187,7 @@ class Trainer:
       if not context.is_last_step_of_run:
         context = self._train(context, batches, made)
       made.counter.flush()
+      made.guard.flush()
       run.checkpointer.wait()
     self._finish(context)
 
@@ -289,9 +297,20 @@ class Trainer:
         return
 
   def _compile_ahead(self):
-    """Compiles the train step while the first batch is read."""
+    """Compiles the train step while the first batch is read.
+
+    But not if JAX is to profile its first calls and to compile it again: that
+    does not work for programs that were compiled in advance.
+    """
     first = self._run.first
-    if first.is_known_before:
+    profiles = jax.config.jax_enable_pgle and jax.config.jax_pgle_profiling_runs
+    if profiles:
+      logging.info(
+        'JAX profiles the first %d calls of the train step, and compiles it'
+        ' again with what it measured (JAX_ENABLE_PGLE)',
+        jax.config.jax_pgle_profiling_runs,
+      )
+    elif first.is_known_before:
       with self._compilation(pipeline.shapes_of(first.example)):
         self._run.program.compile_train_step(first.example)
 
@@ -345,8 +364,16 @@ class Trainer:
     common |= dict(
       put=self._put, folder=run.folder, before=counter.flush, stop=self._stop
     )
+    guard = numbers_guard.NumbersGuard(
+      run.program,
+      policy=run.options.on_nan,
+      spike_factor=run.options.loss_spike_factor,
+      input_name=run.data.train.name,
+      last_saved=lambda: run.checkpointer.last_saved,
+    )
     return _Actions(
       counter=counter,
+      guard=guard,
       measures=(
         evaluation_actions.Evaluate(run.data.eval, peek=batches.peek, **common),
         evaluation_actions.Decode(run.data.decode, **common),
@@ -358,7 +385,7 @@ class Trainer:
         print_line=run.print_line,
       ),
       others=self._others(start, stack),
-      save=self._save(counter),
+      save=self._save(counter, guard),
     )
 
   def _peak_flops(self) -> float | None:
@@ -396,8 +423,17 @@ class Trainer:
     return tuple(others)
 
   def _save(
-    self, counter: step_counter.StepCounter
+    self,
+    counter: step_counter.StepCounter,
+    guard: numbers_guard.NumbersGuard,
   ) -> saving.Save | saving.LeaveUnsaved:
+    """Returns the action that saves."""
+
+    def may_save(context):
+      if self._run.lock is not None:
+        self._run.lock.check()
+      return guard.may_save(context)
+
     options = self._run.options
     if not options.saves_checkpoints:
       return saving.LeaveUnsaved(counter.flush)
@@ -409,6 +445,7 @@ class Trainer:
       steps=self._config.save_interval_steps,
       seconds=min((x for x in limits if x is not None), default=None),
       before=counter.flush,
+      may_save=may_save,
       of_input=self._run.position.to_save,
       print_line=self._run.print_line,
     )

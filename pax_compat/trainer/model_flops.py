@@ -67,7 +67,7 @@ PEAKS = (
 )
 
 # Primitives whose products cannot be seen.
-_OPAQUE = ('pallas_call', 'call_tf', 'ffi_call', 'custom_call', 'pure_callback')
+_OPAQUE = ('call_tf', 'ffi_call', 'custom_call', 'pure_callback')
 
 
 class _UnknownError(Exception):
@@ -202,6 +202,8 @@ def _of_equation(equation: Any, used: Sequence[bool]) -> int | Fraction:
     raise _UnknownError(name)
   if name == 'shard_map':
     return inner * _num_shards(params)
+  if name == 'pallas_call':  # A kernel runs once for each cell of its grid.
+    return inner * _num_cells(params)
   return inner
 
 
@@ -231,6 +233,14 @@ def _of_convolution(equation: Any) -> int:
   # Each output is a sum over the window and the input features of its group.
   summed = math.prod(kernel) // kernel[numbers.rhs_spec[0]]
   return 2 * math.prod(out.aval.shape) * summed
+
+
+def _num_cells(params: Any) -> int:
+  """Returns how often a Pallas kernel runs."""
+  grid = params['grid_mapping'].grid
+  if not all(isinstance(size, int) for size in grid):
+    raise _UnknownError('pallas_call')
+  return math.prod(grid)
 
 
 def _num_shards(params: Any) -> int:

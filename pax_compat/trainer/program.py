@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat.input_core import example_rows
+from pax_compat.learners import branches
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import (
@@ -47,6 +48,8 @@ class TaskProgram:
       sharding than steps compute with, by path with the collection.
     probes: shapes of the zeros whose gradients are metadata of the gradients of
       embedding tables; see `layer_core.row_gradients`.
+    skips_nonfinite: whether a train step whose watched numbers are not all
+      finite changes nothing but the number of steps.
   """
 
   task: tasks_lib.SingleTask
@@ -60,6 +63,7 @@ class TaskProgram:
   weight_metas: dict[str, base_layer.WeightHParams]
   moved_splits: dict[str, partitioning.WeightSplit]
   probes: Any
+  skips_nonfinite: bool = False
 
   def init_state(self, batch: NestedMap) -> TrainState:
     """Returns the initial state; each array is created with its sharding.
@@ -220,7 +224,7 @@ class TaskProgram:
       self._losses, named, state.mdl_vars, batch, layers_key
     )
     with _traced_on(self.mesh):
-      (gradients, row_facts), (outputs, updated, non_scalar) = _gradients(
+      (gradients, row_statistics), (outputs, updated, non_scalar) = _gradients(
         loss_fn, others, noisy, probes
       )
       new_params, opt_state, scalars, norms = learner.update(
@@ -228,7 +232,9 @@ class TaskProgram:
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
-        row_facts=learners.by_path(row_facts, is_leaf=_is_row_facts),
+        row_statistics=learners.by_path(
+          row_statistics, is_leaf=_is_row_statistics
+        ),
         loss_weight=self._loss_weight(outputs, others),
         with_norms=with_summaries,
         other_norms=lambda: self._norms(params),
@@ -240,6 +246,9 @@ class TaskProgram:
           non_scalar, with_summaries
         ),
         has_summaries=jnp.asarray(with_summaries),
+        watched=step_outputs.watched_numbers(
+          outputs.weighted[self.loss_aggregator.loss_name][0], scalars
+        ),
       )
       updated = updates_after.update(
         self.model,
@@ -255,6 +264,12 @@ class TaskProgram:
       base_layer.PARAMS: new_params,
     }
     opt_state = learner.next_averages(state.opt_state, opt_state, mdl_vars)
+    if self.skips_nonfinite:
+      mdl_vars, opt_state = branches.either(
+        jnp.isfinite(outputs.watched).all(),
+        lambda: (mdl_vars, opt_state),
+        lambda: (state.mdl_vars, state.opt_state),
+      )
     state = TrainState(
       step=state.step + 1, mdl_vars=mdl_vars, opt_state=opt_state
     )
@@ -441,7 +456,11 @@ class TaskProgram:
 
 
 def create(
-  task: tasks_lib.SingleTask, mesh: Mesh, batch: NestedMap
+  task: tasks_lib.SingleTask,
+  mesh: Mesh,
+  batch: NestedMap,
+  *,
+  skips_nonfinite: bool = False,
 ) -> TaskProgram:
   """Returns a task's program; it allocates and compiles nothing.
 
@@ -449,6 +468,7 @@ def create(
     task: the task.
     mesh: the devices.
     batch: a batch of this process, or the shapes and dtypes of one.
+    skips_nonfinite: see `TaskProgram`.
 
   Raises:
     UserError: the model or the learner cannot be built.
@@ -481,6 +501,7 @@ def create(
     weight_metas=metas,
     moved_splits=partitioning.moved_splits(mesh, boxed),
     probes=probes,
+    skips_nonfinite=skips_nonfinite,
   )
 
 
@@ -509,7 +530,7 @@ def _gradients(loss_fn, others, params, probes):
 
   trees = zip(*found.values(), strict=True)
   return tuple(
-    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_facts)
+    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_statistics)
     for each in trees
   ), aux
 
@@ -567,5 +588,5 @@ def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
   return found
 
 
-def _is_row_facts(x) -> bool:
-  return isinstance(x, learners.RowFacts)
+def _is_row_statistics(x) -> bool:
+  return isinstance(x, learners.RowStatistics)

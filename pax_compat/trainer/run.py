@@ -1,21 +1,23 @@
 """The set-up of a training run: inputs, folder, checkpoint, program."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from absl import logging
 
-from pax_compat import checkpoints, tasks_lib
+from pax_compat import checkpoints, errors, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
-from pax_compat.runs import job_dir, mirror
+from pax_compat.processes import first_process
+from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
   early_checks,
   loop,
+  numbers_guard,
   partitioning,
   program,
   run_options,
@@ -28,8 +30,15 @@ from pax_compat.trainer.feeding import (
   prefetching,
 )
 from pax_compat.trainer.reporting import run_folder, start_lines
+from pax_compat.warm_start import start as warm_start
+from pax_compat.warm_start import transforming
 
 _DEFAULT_OPTIONS = run_options.RunOptions()
+# What can be done with a run that has ended.
+_INSTEAD = (
+  'nothing to train. --mode=eval evaluates its checkpoints, --mode=decode_once'
+  ' decodes the last one'
+)
 
 
 def train(
@@ -58,17 +67,17 @@ def train(
     datasets=list(experiment.datasets),
     decode_datasets=list(experiment.decode_datasets),
   )
-  config_text.check_required(configs)
-  task = configs['task'].Instantiate()
-  config = task.train
+  with experiment.set_up():
+    config_text.check_required(configs)
+    task = configs['task'].Instantiate()
+    config = task.train
+    mesh = partitioning.mesh_of_task(task)
+    sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
-  mesh = partitioning.mesh_of(
-    task.model, auto_sharding=task.train.auto_sharding
-  )
-  sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
-  with contextlib.ExitStack() as stack:
+  with files.explained(folder), contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
+    set_up = stack.enter_context(experiment.set_up())
     data = stack.enter_context(
       dataset_inputs.Inputs(
         [*experiment.train_datasets, *experiment.eval_datasets],
@@ -79,34 +88,41 @@ def train(
         known_ids=task.model.cls.known_ids(task.model),
       )
     )
-    job_dir.claim(folder, experiment.name)
+    stack.enter_context(_claimed(folder, experiment.name))
+    lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
-    start, origin, extra = _restore_point(checkpointer, experiment)
+    start, origin, extra = _restore_point(checkpointer, experiment, config)
     pending = bool(extra and extra.get(actions.EVALUATIONS_PENDING))
     finished = _finished(task, start, extra)
     if finished:
       print_line(finished)
       return
+    if extra and extra.get(actions.TRAINING_ENDED) and not pending:
+      checkpointer.amend(start, {actions.TRAINING_ENDED: False})
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(start, extra)
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
     )
-    task_program = program.create(task, mesh, first.example)
-    task_program.check_rows(first.example)
-    early_checks.check(task_program, data)
+    task_program = program.create(
+      task,
+      mesh,
+      first.example,
+      skips_nonfinite=options.on_nan == numbers_guard.SKIP,
+    )
+    early_checks.check(task_program, data, first.example)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
     start_lines.write(print_line, task_program, first.example)
-    run_folder.write(
-      folder, configs, task_program, experiment.dumps, first.example
-    )
+    dumps = {**experiment.dumps, **_reports(origin)}
+    run_folder.write(folder, configs, task_program, dumps, first.example)
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = _writer(grown, options, resume_step=start, measures_again=pending)
     stack.callback(writer.close)
     writer.write_text(start, 'train', 'config', run_folder.markdown(configs))
     run = loop.Run(
+      lock=lock,
       program=task_program,
       data=data,
       first=first,
@@ -117,6 +133,7 @@ def train(
       options=options,
       print_line=print_line,
     )
+    set_up.done()
     loop.Trainer(run).run(
       state,
       start=start,
@@ -129,11 +146,44 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
   """Returns why there is nothing to train; '' if there is."""
   pending = extra and extra.get(actions.EVALUATIONS_PENDING)
   if start >= task.train.num_train_steps and not pending:
-    return f'all {start} steps are done already'
+    return (
+      f'all {start} steps are done already; {_INSTEAD}, and'
+      f' --set=task.train.num_train_steps={2 * start} goes on training'
+    )
   stopped_early = extra and extra.get(actions.STOPPED_EARLY)
   if stopped_early and task.early_stopping_fn is not None:
-    return f'the run was stopped early after step {start} already'
+    return (
+      f'the run was stopped early after step {start} already; {_INSTEAD}, and'
+      ' --set=task.early_stopping_fn=None goes on training'
+    )
   return ''
+
+
+@contextlib.contextmanager
+def _claimed(folder: Any, experiment_name: str) -> Iterator[None]:
+  """Within it, the folder is that of the run; a failed start leaves none."""
+  is_new = jax.process_index() == 0 and not folder.exists()
+  job_dir.claim(folder, experiment_name)
+  try:
+    yield
+  except Exception:
+    if is_new:
+      job_dir.remove_unused(folder)
+    raise
+
+
+@contextlib.contextmanager
+def _lock(folder: Any) -> Iterator[job_lock.Lock | None]:
+  """Within it, the run holds the lock of its folder; process 0 has it."""
+  with contextlib.ExitStack() as stack:
+    lock = None
+
+    def take():
+      nonlocal lock
+      lock = stack.enter_context(job_lock.held(folder))
+
+    first_process.result_of(take, 'cannot use the folder of the run')
+    yield lock
 
 
 @contextlib.contextmanager
@@ -169,7 +219,7 @@ def _writer(
   )
 
 
-def _restore_point(checkpointer, experiment):
+def _restore_point(checkpointer, experiment, config):
   """Returns from which step and which source a run starts.
 
   Returns:
@@ -181,6 +231,12 @@ def _restore_point(checkpointer, experiment):
   if step:
     return step, None, checkpointer.extra(step)
   origin = experiment.start()
+  warm = warm_start.of_task(config)
+  if origin and warm:
+    raise errors.UserError(
+      f'the run starts from {origin}, and from {warm}; expected one of them'
+    )
+  origin = origin or warm
   return origin.step if origin else 0, origin, None
 
 
@@ -199,9 +255,26 @@ def _first_state(task_program, checkpointer, start, batch, print_line):
     print_line(f'starts from {start}')
     return state
   if start:
-    state, _ = checkpointer.restore(start, task_program.abstract_state)
+    state = _restored(task_program, checkpointer, start, batch)
     print_line(f'continues from the checkpoint of step {start}')
     return state
   count = run_folder.num_parameters(task_program)
   print_line(f'starts with {count:,} new parameters')
   return task_program.init_state(batch)
+
+
+def _restored(task_program, checkpointer, step, batch):
+  """Returns the state of a checkpoint of the run."""
+  train, state = task_program.task.train, task_program.abstract_state
+  if train.restore_transformations:
+    stored = checkpoints.StoredCheckpoint(checkpointer.directory, step)
+    if transforming.needed(train, stored, state):
+      return transforming.restore(task_program, stored, batch)
+  return checkpointer.restore(step, state)[0]
+
+
+def _reports(origin: Any) -> dict[str, str]:
+  """Returns the file that says what a warm start has loaded."""
+  if isinstance(origin, warm_start.Start):
+    return {warm_start.FILE: origin.report}
+  return {}

@@ -10,6 +10,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax_compat import base_layer, layers, learners
+from pax_compat.layers.attentions import (
+  attention_kernels,
+  attention_masks,
+  attention_ops,
+)
 from pax_compat.layers.embeddings.embedding_tables import Embedding
 from pax_compat.layers.linears import FeedForward
 from pax_compat.layers.normalizations import norm_layers
@@ -252,3 +257,31 @@ def test_a_pipeline_streams_over_its_stages():
     y = compiled(variables, given)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
   assert 'collective-permute' in compiled.as_text()
+
+
+@pytest.mark.parametrize('kv_heads', [1, 2])
+def test_splash_attention_runs_on_the_examples_and_heads_of_a_device(kv_heads):
+  random = np.random.default_rng(0)
+  heads = [
+    random.normal(size=[2, 256, n, 128]).astype(np.float32) / 4
+    for n in (2, kv_heads, kv_heads)
+  ]
+  ids = jnp.asarray(random.integers(0, 2, [2, 256]))
+
+  @jax.jit
+  def loss(*heads):
+    inputs = attention_ops.AttentionInputs(
+      *heads, attention_masks.SegmentMask(ids, ids), causal=True
+    )
+    options = attention_ops.AttentionOptions(
+      kernel='splash', split=['data', None, 'mdl', None]
+    )
+    encoded = attention_kernels.dot_product_attention(inputs, options)
+    return jnp.sum(encoded**2)
+
+  gradients = jax.grad(loss, argnums=(0, 1, 2))
+  alone = gradients(*heads)
+  with jax.set_mesh(_mesh((2, 2))):
+    on_mesh = jax.jit(gradients)(*heads)
+  for one, other in zip(on_mesh, alone, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -67,19 +67,21 @@ def test_settings_are_checked_with_the_task():
     task.Instantiate()
 
 
-def test_inference_is_refused():
+def test_settings_of_inference():
   writer = tasks_lib.SingleTask.InferWriter
   assert writer is tasks_lib.InferWriter
-  for make in (writer.config, writer.HParams, writer.HParams.config):
-    for fields in ({}, {'output_num_shards': 2}):
-      with pytest.raises(errors.UserError, match='InferWriter is .* inference'):
-        make(**fields)
   task = lines.task()
-  task.infer_writer = tasks_lib.Infer.HParams()
-  with pytest.raises(
-    errors.UserError, match='SingleTask.infer_writer .* inference is not'
+  assert task.Instantiate().create_infer_writer() is None
+  task.infer_writer = writer.HParams(output_num_shards=2)
+  assert task.Instantiate().create_infer_writer().output_num_shards == 2
+  for wrong, message in (
+    (tasks_lib.Infer.HParams(), 'SingleTask.infer_writer is a Infer; expected'),
+    (writer.config(output_format='csv'), "output_format is 'csv'; expected"),
+    (writer.config(output_num_shards=0), 'output_num_shards is 0; expected'),
   ):
-    task.Instantiate()
+    task.infer_writer = wrong
+    with pytest.raises(errors.UserError, match=message):
+      task.Instantiate()
 
 
 def test_the_loss_is_named_once():

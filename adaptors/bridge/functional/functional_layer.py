@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adaptors import lingvo_runtime
-from adaptors.bridge.functional import functional_task, structures, variables
+from adaptors.bridge.functional import (
+  contexts,
+  functional_task,
+  structures,
+  variables,
+)
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from adaptors.bridge.ops import compilable, xla_ops
 from pax_compat import errors
@@ -79,7 +84,7 @@ class FunctionalLayer(FunctionalTask):
     self.outputs: tuple[list, Any] = [], None
     self._xla_device = xla_device
     params = functional_task.on_one_device(params)
-    with self._in_lingvo(), variables.creating(), functional_task.unverified():
+    with self._in_lingvo(), contexts.creating():
       self.task = params.Instantiate()
     self._check_layers()
     self.variables = variables.of(self.task)
@@ -111,9 +116,9 @@ class FunctionalLayer(FunctionalTask):
     specs = [spec for spec in self.outputs[0] if spec.dtype.is_floating]
     backward = tf.function(functions.backward, autograph=False)
     traced = backward.get_concrete_function(*inputs, specs)
-    *_, facts = traced.structured_outputs
+    *_, statistics = traced.structured_outputs
     return Trace(
-      sparse_tables=tuple(sorted(set(facts) - self._unused)),
+      sparse_tables=tuple(sorted(set(statistics) - self._unused)),
       unused=tuple(sorted(self._unused)),
       has_bfloat16=structures.has_bfloat16(traced),
     )
@@ -231,8 +236,8 @@ class Functions:
       tf.zeros_like(x) if g is None else tf.convert_to_tensor(g)
       for g, x in zip(by_float, floats, strict=True)
     ]
-    facts = layer._row_facts(gradients)
-    return layer._dense(gradients, values), by_float, facts
+    statistics = layer._row_statistics(gradients)
+    return layer._dense(gradients, values), by_float, statistics
 
   def _run(self, values, arrays, step):
     tf = lingvo_runtime.module('tensorflow')

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from adaptors import lingvo_runtime
-from adaptors.bridge.functional import fed_task, structures, variables
+from adaptors.bridge.functional import (
+  contexts,
+  fed_task,
+  modules,
+  structures,
+  variables,
+)
 from adaptors.bridge.ops import compilable, xla_ops
 from adaptors.params import params_trees
 from pax_compat import errors
@@ -114,7 +120,7 @@ class FunctionalTask:
     Some inputs cannot be built in eager mode. A task needs little of its input,
     mostly the tokenizer.
     """
-    with self._in_lingvo(), variables.creating(), unverified():
+    with self._in_lingvo(), contexts.creating():
       try:
         return self._build(params.Copy())
       except Exception as error:
@@ -122,7 +128,7 @@ class FunctionalTask:
           raise
         first = error
     params.input = fed_task.fed_input(params.input, {})
-    with self._in_lingvo(), variables.creating(), unverified():
+    with self._in_lingvo(), contexts.creating():
       try:
         return self._build(params)
       except Exception:
@@ -149,7 +155,7 @@ class FunctionalTask:
       UserError: a task's own `BProp` does more than to select variables.
     """
     task, found = self.task, []
-    with self._in_lingvo(), _recording(task, found) as before:
+    with self._in_lingvo(), contexts.recording(task, found) as before:
       try:
         task.BProp()
       except Exception as error:
@@ -262,6 +268,7 @@ class FunctionalTask:
     with (
       self._in_lingvo(),
       xla_ops.replaced(seed),
+      modules.holding(self._modules, values),
       self._bound(values, step),
     ):
       return dict(self.task.Decode(structures.in_lingvo(batch)))
@@ -285,8 +292,8 @@ class FunctionalTask:
       tf.TensorSpec([2], tf.int32),
     )
     self._check_captures(traced)
-    *_, facts = traced.structured_outputs
-    found = {path for of_loss in facts.values() for path in of_loss}
+    *_, statistics = traced.structured_outputs
+    found = {path for of_loss in statistics.values() for path in of_loss}
     return Trace(
       sparse_tables=tuple(sorted(found - self._unused)),
       unused=tuple(sorted(self._unused)),
@@ -304,13 +311,33 @@ class FunctionalTask:
     tf = lingvo_runtime.module('tensorflow')
     if losses not in self._compiled:
       traced = compilable.compilable(functools.partial(self._traced, losses))
+      traced = functools.partial(self._with_modules, traced, bool(losses))
       self._compiled[losses] = tf.function(traced, autograph=False)
     return self._compiled[losses]
+
+  def _with_modules(self, traced, differentiates, values, *rest):
+    """Calls a traced function; variables of modules have their values."""
+    tf = lingvo_runtime.module('tensorflow')
+    with modules.holding(self._modules, values):
+      result = traced(values, *rest)
+      _, _, updates = result[0] if differentiates else result
+      for path, variable in self._modules.items():
+        if not self.do_eval and not variable.trainable:
+          updates[path] = tf.identity(variable.actual)
+    return result
+
+  @functools.cached_property
+  def _modules(self) -> dict[str, modules.ModuleVariable]:
+    """The variables of modules, by theta path."""
+    return modules.of(self.variables)
 
   def _check_captures(self, traced):
     """Raises a UserError if a function captures variables or their values."""
     tf = lingvo_runtime.module('tensorflow')
+    known = [v.actual.handle for v in self._modules.values()]
     for tensor in traced.captured_inputs:
+      if any(tensor is handle for handle in known):
+        continue
       if tensor.dtype == tf.resource:
         names = [v.name for v in traced.variables if v.handle is tensor]
         raise errors.UserError(
@@ -335,7 +362,7 @@ class FunctionalTask:
       replacements = stack.enter_context(xla_ops.replaced(seed))
       tape = stack.enter_context(tf.GradientTape(persistent=len(losses) > 1))
       for path in trained:
-        tape.watch(values[path])
+        tape.watch(self._source(path, values))
       outputs = self._computed(values, batch, step)
       self.replacements = list(replacements)
       if not losses:
@@ -347,19 +374,20 @@ class FunctionalTask:
     self._unused = self._without_gradient(found)
     found = {name: self._own(name, one, losses) for name, one in found.items()}
     dense = {name: self._dense(one, values) for name, one in found.items()}
-    facts = {
-      name: self._row_facts(
+    statistics = {
+      name: self._row_statistics(
         {p: g for p, g in one.items() if self._is_own(name, p, losses)}
       )
       for name, one in found.items()
     }
-    return outputs.as_tuple(), dense, facts
+    return outputs.as_tuple(), dense, statistics
 
   def _traced_after(self, before, after, batch, step, seed):
     task = self.task
     with (
       self._in_lingvo(),
       xla_ops.replaced(seed),
+      modules.holding(self._modules, before),
       self._bound(before, step) as bound,
     ):
       task.FPropTower(task.theta, structures.in_lingvo(batch))
@@ -438,7 +466,7 @@ class FunctionalTask:
       variables.bound(task, values) as bound,
       tf.name_scope(task.params.name),
       py_utils.TaskCallScope(task),
-      _at_step(task, tf.cast(step, tf.int64)),
+      contexts.at_step(task, tf.cast(step, tf.int64)),
     ):
       py_utils.ResetStepSeed()
       yield bound
@@ -480,8 +508,13 @@ class FunctionalTask:
         f'the loss {name!r} is not a metric of {self.task.params.name}'
         + errors.did_you_mean(name, metrics)
       )
-    sources = {path: values[path] for path in self.trained}
+    sources = {path: self._source(path, values) for path in self.trained}
     return tape.gradient(metrics[name][0], sources)
+
+  def _source(self, path: str, values) -> Any:
+    """Returns what is differentiated by for a variable."""
+    own = self._modules.get(path)
+    return values[path] if own is None else own.actual
 
   def _dense(self, gradients, values):
     tf = lingvo_runtime.module('tensorflow')
@@ -492,17 +525,17 @@ class FunctionalTask:
       for path, g in gradients.items()
     }
 
-  def _row_facts(self, gradients):
+  def _row_statistics(self, gradients):
     """Returns the row statistics of gradients that are sparse or None."""
     tf = lingvo_runtime.module('tensorflow')
-    facts = {}
+    statistics = {}
     for path, gradient in gradients.items():
       shape = self.variables[path].shape
       if isinstance(gradient, tf.IndexedSlices):
-        facts[path] = structures.row_facts(gradient, shape[0])
+        statistics[path] = structures.row_statistics(gradient, shape[0])
       elif gradient is None and shape.rank:
-        facts[path] = structures.no_row_facts(shape[0])
-    return facts
+        statistics[path] = structures.no_row_statistics(shape[0])
+    return statistics
 
   @contextlib.contextmanager
   def _in_lingvo(self) -> Iterator[None]:
@@ -525,52 +558,3 @@ def on_one_device(params: Any) -> Any:
     if mesh is not None:
       node.device_mesh = np.zeros([1] * np.ndim(mesh), int)
   return params
-
-
-@contextlib.contextmanager
-def _recording(task: Any, found: list) -> Iterator[dict]:
-  """Makes `_BPropForVariables` record its argument instead of training.
-
-  Args:
-    task: the Lingvo task.
-    found: takes the arguments.
-
-  Yields:
-    The task's attributes.
-  """
-  own = vars(task)
-  own['_BPropForVariables'] = lambda vmap: found.append(vmap)
-  try:
-    yield dict(own)
-  finally:
-    del own['_BPropForVariables']
-
-
-@contextlib.contextmanager
-def _at_step(task: Any, step: Any) -> Iterator[None]:
-  """Replaces the global step, and its variable, by `step`."""
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  variable, get = task._global_step_var, py_utils.GetOrCreateGlobalStepVar
-  task._global_step_var = step
-  py_utils.GetOrCreateGlobalStepVar = lambda: step
-  try:
-    with py_utils.GlobalStepContext(step):
-      yield
-  finally:
-    task._global_step_var = variable
-    py_utils.GetOrCreateGlobalStepVar = get
-
-
-@contextlib.contextmanager
-def unverified() -> Iterator[None]:
-  """Disables the check of variables at the end of a layer's construction.
-
-  It compares theta with the variables, which reads variables without a value.
-  """
-  base_layer = lingvo_runtime.module('lingvo.core.base_layer')
-  verify = base_layer.BaseLayer._VerifyVarsAndTheta
-  base_layer.BaseLayer._VerifyVarsAndTheta = lambda self: None
-  try:
-    yield
-  finally:
-    base_layer.BaseLayer._VerifyVarsAndTheta = verify

@@ -64,7 +64,7 @@ def per_example(outputs: Any) -> dict[str, Any]:
   }
 
 
-def row_facts(gradient: Any, rows: int) -> tuple[Any, Any]:
+def row_statistics(gradient: Any, rows: int) -> tuple[Any, Any]:
   """Returns the row statistics of a sparse gradient.
 
   Args:
@@ -83,7 +83,7 @@ def row_facts(gradient: Any, rows: int) -> tuple[Any, Any]:
   return counts, tf.reduce_sum(tf.square(values))
 
 
-def no_row_facts(rows: int) -> tuple[Any, Any]:
+def no_row_statistics(rows: int) -> tuple[Any, Any]:
   """Returns the row statistics of a gradient without lookups."""
   tf = lingvo_runtime.module('tensorflow')
   return tf.zeros([rows]), tf.zeros([])

@@ -44,6 +44,8 @@ class TaskFacts:
       TensorFlow, with the rows that a batch looks up.
     may_have_others: whether gradients of other weights may be sparse, which
       only tracing can tell: those of bridged layers.
+    looked_up: paths of such weights that are tables of Lingvo's own layers for
+      lookups, for errors before tracing.
     trained_by_source: for each data source of the input the paths of the
       weights that its batches train, or None for all; empty if all train all.
     left_alone: paths of our weights that the task's own `BProp` does not train.
@@ -56,6 +58,7 @@ class TaskFacts:
   defers_steps: bool = False
   sparse_tables: frozenset[str] = frozenset()
   may_have_others: bool = False
+  looked_up: frozenset[str] = frozenset()
   trained_by_source: tuple[frozenset[str] | None, ...] = ()
   left_alone: frozenset[str] = frozenset()
   not_trained: VariableMap = VariableMap()
@@ -92,7 +95,7 @@ def as_in_lingvo(
   if not left or not (tables or facts.may_have_others):
     return optimizer
   if left.startswith(lingvo_optimizers.UNKNOWN):
-    for path in tables:
+    for path in sorted(paths & (facts.sparse_tables | facts.looked_up)):
       view.issue('optimizer', f'how it updates the table {path} is {left}')
   if left == lingvo_optimizers.TABLES:
     view.report.notes.append(

@@ -4,8 +4,49 @@ Shapes: B batch, T target time, S source time, L decoding steps, N heads. All
 masks have four dimensions and broadcast to [B, N, T, S].
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+
+
+class SegmentMask(NamedTuple):
+  """A mask that hides sources of other segments, as the ids of the segments.
+
+  Fused kernels take ids, which are much smaller than the mask.
+
+  Attributes:
+    targets: [B, T], int.
+    sources: [B, S], int.
+  """
+
+  targets: jax.Array
+  sources: jax.Array
+
+
+def as_array(mask: jax.Array | SegmentMask | None) -> jax.Array | None:
+  """Returns a mask as an array [B, 1, T, S], if it is a `SegmentMask`."""
+  if isinstance(mask, SegmentMask):
+    return segment_mask(mask.targets, mask.sources)
+  return mask
+
+
+def self_attention_segments(
+  segment_ids: jax.Array | None, paddings: jax.Array | None
+) -> SegmentMask | None:
+  """Returns the mask of self-attention over packed and padded rows.
+
+  Padding is a segment of its own, in which it attends to itself.
+
+  Args:
+    segment_ids: [B, T], not negative; or None.
+    paddings: [B, T], 1 where a position is padding; or None.
+  """
+  ids = segment_ids
+  if paddings is not None:
+    inside = 0 if ids is None else ids.astype(jnp.int32)
+    ids = jnp.where(paddings == 0, inside, -1)
+  return None if ids is None else SegmentMask(ids, ids)
 
 
 def padding_mask(paddings: jax.Array) -> jax.Array:
@@ -64,10 +105,14 @@ def step_mask(
   return (last[:, None] >= jnp.arange(length))[None, None]
 
 
-def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
+def combine_masks(
+  *masks: jax.Array | SegmentMask | None,
+) -> jax.Array | SegmentMask | None:
   """Returns the conjunction of masks; None hides nothing."""
-  combined = None
-  for mask in masks:
-    if mask is not None:
-      combined = mask if combined is None else combined & mask
+  given = [mask for mask in masks if mask is not None]
+  if len(given) < 2:
+    return given[0] if given else None
+  combined, *others = map(as_array, given)
+  for mask in others:
+    combined = combined & mask
   return combined

@@ -1,4 +1,4 @@
-"""Dot-product attention and the choice of its kernel.
+"""Dot-product attention by plain matrix products.
 
 Shapes: B batch, T target time, S source time, N heads of queries, K heads of
 keys and values, G = N / K heads of queries for each of those, H dims of a head.
@@ -12,7 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pax_compat.layer_core import flop_scopes, sharding
+from pax_compat.layer_core import flop_scopes
+from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers.attentions.attention_masks import SegmentMask, as_array
 
 # Minimum number of targets of a block, and maximum number of blocks.
 _BLOCK_SIZE = 64
@@ -31,7 +33,7 @@ class AttentionInputs(NamedTuple):
     key: [B, S, K, H], where K divides N; head n of the queries attends to head
       n // G.
     value: [B, S, K, H].
-    mask: None hides nothing.
+    mask: an array or a `SegmentMask`; None hides nothing.
     bias: added to the logits; None adds nothing.
     causal: whether sources after the target are hidden too.
   """
@@ -39,7 +41,7 @@ class AttentionInputs(NamedTuple):
   query: jax.Array
   key: jax.Array
   value: jax.Array
-  mask: jax.Array | None = None
+  mask: jax.Array | SegmentMask | None = None
   bias: jax.Array | None = None
   causal: bool = False
 
@@ -55,6 +57,9 @@ class AttentionOptions(NamedTuple):
     dropout: dropout of the attention weights [B, N, T, S].
     by_blocks: whether dropout may be applied separately to blocks of targets,
       each with the sources up to its end.
+    kernel: an `AttentionKernel` or its name; see `attention_kernels`.
+    split: the split mapping of the queries [B, T, N, H], for kernels that the
+      compiler cannot partition.
   """
 
   logit_cap: float = 0.0
@@ -62,85 +67,15 @@ class AttentionOptions(NamedTuple):
   extra_logit: float | None = None
   dropout: Callable[[jax.Array], jax.Array] | None = None
   by_blocks: bool = True
+  kernel: str = 'auto'
+  split: SplitDimsMapping = None
 
 
-_DEFAULT_OPTIONS = AttentionOptions()
-
-
-def dot_product_attention(
-  inputs: AttentionInputs, options: AttentionOptions = _DEFAULT_OPTIONS
-) -> jax.Array:
-  """Attends with the fastest kernel that supports the device and the options.
-
-  On accelerators that is `jax.nn.dot_product_attention`, which has no logit
-  cap, no extra logit, no dropout and one dtype for all heads; else `attend`.
-
-  Returns:
-    [B, T, N, H].
-  """
-  query, key, value, mask, bias, causal = inputs
-  fused = (
-    options.logit_cap <= 0
-    and options.extra_logit is None
-    and options.dropout is None
-    and query.dtype == key.dtype == value.dtype
-  )
-  plain = sharding.platform() == 'cpu' or flop_scopes.is_counting()
-  if not fused or plain:
-    return attend(inputs, options)
-  kernel = 'xla'
-  if bias is None and _flash_attention_fits(query, key):
-    kernel = 'cudnn'
-    if mask is not None:
-      targets, sources = query.shape[1], key.shape[1]
-      mask = jnp.broadcast_to(mask, (*mask.shape[:2], targets, sources))
-  return jax.nn.dot_product_attention(
-    query,
-    key,
-    value,
-    bias=bias,
-    mask=mask,
-    is_causal=causal,
-    scale=1.0,
-    implementation=kernel,
-  )
-
-
-def _flash_attention_fits(query: jax.Array, key: jax.Array) -> bool:
-  """Whether cuDNN is available and its flash attention supports the heads."""
-  device = jax.devices()[0]
-  if 'cuda' not in device.client.platform_version.lower():
-    return False
-  capability = float(device.compute_capability)
-  return flash_attention_fits(query, key, compute_capability=capability)
-
-
-def flash_attention_fits(
-  query: jax.Array, key: jax.Array, *, compute_capability: float
-) -> bool:
-  """Whether cuDNN's flash attention supports these heads.
-
-  It has gradients of biases for few shapes only, so it is not used with a bias.
-  It implements a mask as a bias, for which T and S must be even.
-
-  Args:
-    query: [B, T, N, H].
-    key: [B, S, K, H].
-    compute_capability: compute capability of the NVIDIA GPU.
-  """
-  return (
-    compute_capability >= 8.0
-    and query.dtype in (jnp.bfloat16, jnp.float16)
-    and query.dtype == key.dtype
-    and query.shape[-1] % 8 == 0
-    and query.shape[-1] <= 128
-    and query.shape[1] % 2 == 0
-    and key.shape[1] % 2 == 0
-  )
+DEFAULT_OPTIONS = AttentionOptions()
 
 
 def attend(
-  inputs: AttentionInputs, options: AttentionOptions = _DEFAULT_OPTIONS
+  inputs: AttentionInputs, options: AttentionOptions = DEFAULT_OPTIONS
 ) -> jax.Array:
   """Attends by plain matrix products: for CPUs and unsupported options.
 
@@ -161,7 +96,7 @@ def attend(
   # Heads first, so that no logits are transposed.
   query, key, value = (x.transpose(0, 2, 1, 3) for x in inputs[:3])
   query, mask, bias = (
-    _grouped(x, groups) for x in (query, inputs.mask, inputs.bias)
+    _grouped(x, groups) for x in (query, as_array(inputs.mask), inputs.bias)
   )
   inputs = AttentionInputs(query, key, value, mask, bias, inputs.causal)
   size = targets

@@ -17,7 +17,12 @@ from pax_compat.base_layer import WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import stochastics
-from pax_compat.layers.attentions import attention_decoding, attention_ops
+from pax_compat.layers.attentions import (
+  attention_decoding,
+  attention_kernels,
+  attention_ops,
+)
+from pax_compat.layers.attentions.attention_masks import SegmentMask, as_array
 from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from pax_compat.layers.attentions.attention_projections import (
   AttentionProjection,
@@ -64,6 +69,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       added.
     attention_extra_logit: logit of an additional source, whose value is zero;
       None for no such source.
+    attention_kernel: an `AttentionKernel` or its name.
     zero_fully_masked: whether the context of a target is zero if the mask hides
       all sources; else it is a mean of values.
     combine_qkv: whether queries, keys and values share one weight. For self
@@ -106,6 +112,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   atten_logit_cap: float = 0.0
   cap_before_bias: bool = False
   attention_extra_logit: float | None = None
+  attention_kernel: str = attention_kernels.AttentionKernel.AUTO
   zero_fully_masked: bool = False
   combine_qkv: bool = False
   output_proj_use_nhd_shape: bool = False
@@ -175,6 +182,9 @@ class DotProductAttention(attention_decoding.DecodableAttention):
 
   def _check_fields(self):
     where = type(self).__name__
+    attention_kernels.check(
+      self.attention_kernel, where=f'{where}.attention_kernel'
+    )
     if self.ngrammer_tpl is not None:
       raise errors.UserError(
         f'{where}.ngrammer_tpl: n-grammers are not supported; expected None'
@@ -379,7 +389,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     key_vec: jax.Array,
     value_vec: jax.Array,
     *,
-    mask: jax.Array | None = None,
+    mask: jax.Array | SegmentMask | None = None,
     causal: bool = False,
     query_positions: jax.Array | None = None,
     key_positions: jax.Array | None = None,
@@ -390,7 +400,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       query_vec: [B, T, D].
       key_vec: [B, S, D].
       value_vec: [B, S, D].
-      mask: boolean, broadcasts to [B, N, T, S]; None hides nothing.
+      mask: boolean, broadcasts to [B, N, T, S], or a `SegmentMask`; None hides
+        nothing.
       causal: whether sources after the target are hidden too.
       query_positions: [B, T], positions for rotary embeddings, relative biases
         and convolutions; None takes 0..T-1. In packed rows, positions restart
@@ -534,7 +545,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     drop = self.atten_dropout
     drops = drop.keep_prob < 1 and (drop.dropout_at_eval or not self.do_eval)
     broadcasts = drop.noise_shape or drop.noise_shape_broadcast_dims
-    encoded = attention_ops.dot_product_attention(
+    encoded = attention_kernels.dot_product_attention(
       inputs,
       attention_ops.AttentionOptions(
         logit_cap=self.atten_logit_cap,
@@ -542,11 +553,15 @@ class DotProductAttention(attention_decoding.DecodableAttention):
         extra_logit=self.attention_extra_logit,
         dropout=drop if drops else None,
         by_blocks=not (drops and (broadcasts or drop.transpose_qk)),
+        kernel=self.attention_kernel,
+        split=self._query_mapping(),
       ),
     )
     if self.zero_fully_masked and inputs.mask is not None:
       visible = attention_ops.has_visible_source(
-        inputs.mask, targets=inputs.query.shape[1], causal=inputs.causal
+        as_array(inputs.mask),
+        targets=inputs.query.shape[1],
+        causal=inputs.causal,
       )
       encoded = jnp.where(jnp.swapaxes(visible, 1, 2)[..., None], encoded, 0)
     return encoded
@@ -559,7 +574,16 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       mapping = [mapping[0], None, *mapping[2:]]
     return self.shard(x, mapping)
 
-  def _check_mask(self, mask: jax.Array | None):
+  @classmethod
+  def takes_segments(cls, kernel: str) -> bool:
+    """Whether `mask` may be a `SegmentMask`, with an `attention_kernel`."""
+    plain = DotProductAttention
+    is_plain = cls.__call__ is plain.__call__ and cls._encode is plain._encode
+    return is_plain and attention_kernels.takes_segments(kernel)
+
+  def _check_mask(self, mask: jax.Array | SegmentMask | None):
+    if isinstance(mask, SegmentMask):
+      return
     if mask is not None and (mask.dtype != jnp.bool_ or mask.ndim != 4):
       raise errors.UserError(
         f'{type(self).__name__}: the mask is {mask.dtype}{list(mask.shape)};'

@@ -13,8 +13,8 @@ from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
 from pax_compat.layer_core import flop_scopes
 from pax_compat.layer_core.row_gradients import (
-  lookup_with_row_facts,
-  no_facts,
+  lookup_with_row_statistics,
+  no_statistics,
 )
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.input_checks import check_integers
@@ -101,7 +101,7 @@ class Embedding(base_layer.BaseLayer):
     )
     if self.sparse_gradients and self.is_initializing():
       self.variable(
-        base_layer.ROW_PROBES, 'emb_var', no_facts, self.num_classes
+        base_layer.ROW_PROBES, 'emb_var', no_statistics, self.num_classes
       )
 
   def __call__(self, ids: jax.Array) -> jax.Array:
@@ -113,7 +113,7 @@ class Embedding(base_layer.BaseLayer):
     check_integers(self, ids)
     if self.has_variable(base_layer.ROW_PROBES, 'emb_var'):
       probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')
-      vectors = lookup_with_row_facts(self.theta.emb_var, ids, probe)
+      vectors = lookup_with_row_statistics(self.theta.emb_var, ids, probe)
     else:
       vectors = lookup(self.theta.emb_var, ids, self.lookup_style)
     if self.set_nan_for_oob_id:

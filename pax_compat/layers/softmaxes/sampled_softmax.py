@@ -11,8 +11,8 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
 from pax_compat.layer_core.row_gradients import (
-  lookup_with_row_facts,
-  no_facts,
+  lookup_with_row_statistics,
+  no_statistics,
 )
 from pax_compat.layers.softmaxes import (
   candidate_sampling,
@@ -81,7 +81,9 @@ class SampledSoftmax(BaseSoftmax):
       )
     if self.sparse_gradients and self.is_initializing():
       for name in ('w', 'b') if self.use_bias else ('w',):
-        self.variable(base_layer.ROW_PROBES, name, no_facts, self.num_classes)
+        self.variable(
+          base_layer.ROW_PROBES, name, no_statistics, self.num_classes
+        )
 
   def get_logits(self, inputs: jax.Array) -> jax.Array:
     logits = jnp.einsum('...d,vd->...v', inputs, self.theta.w)
@@ -134,7 +136,7 @@ class SampledSoftmax(BaseSoftmax):
     if not self.has_variable(base_layer.ROW_PROBES, name):
       return table[ids]
     probe = self.get_variable(base_layer.ROW_PROBES, name)
-    return lookup_with_row_facts(table, ids, probe)
+    return lookup_with_row_statistics(table, ids, probe)
 
   def _cross_entropy(
     self, inputs, class_weights, class_ids, class_probabilities

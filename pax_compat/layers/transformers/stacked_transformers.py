@@ -23,6 +23,7 @@ from pax_compat.layers.attentions.attention_masks import (
   combine_masks,
   padding_mask,
   segment_mask,
+  self_attention_segments,
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.template_fields import agreed, refuse_mappings
@@ -256,7 +257,7 @@ class StackedTransformer(base_layer.BaseLayer):
     if cross_inputs is not None:
       self._check_packed(cross_segment_ids, None, 'cross_segment_ids')
     common = dict(
-      mask=self._mask(segment_ids, segment_ids, paddings, mask),
+      mask=self._self_mask(segment_ids, paddings, mask),
       segment_pos=segment_pos,
       cross_inputs=cross_inputs,
       cross_mask=self._mask(segment_ids, cross_segment_ids, cross_paddings),
@@ -294,6 +295,12 @@ class StackedTransformer(base_layer.BaseLayer):
       raise errors.UserError(
         f'StackedTransformer.packed_input is True, but there are no {name}'
       )
+
+  def _self_mask(self, segment_ids, paddings, mask):
+    """Returns the mask of self-attention, as segment ids for fused kernels."""
+    if mask is None and all(map(_takes_segments, self.x_layers)):
+      return self_attention_segments(segment_ids, paddings)
+    return self._mask(segment_ids, segment_ids, paddings, mask)
 
   def _mask(
     self, segment_ids, source_segment_ids, paddings, mask=None
@@ -350,6 +357,13 @@ class StackedTransformer(base_layer.BaseLayer):
       outputs = layer.extend_step(hidden[-1], cross_mask=cross_mask, **step)
       hidden.append(outputs)
     return self._output(self._combined(hidden))
+
+
+def _takes_segments(layer: base_layer.BaseLayer) -> bool:
+  """Whether the mask of a layer's self-attention may be a `SegmentMask`."""
+  tpl = getattr(layer, 'tr_atten_tpl', None)
+  takes = getattr(getattr(tpl, 'cls', None), 'takes_segments', None)
+  return takes is not None and takes(tpl.attention_kernel)
 
 
 def _gates_sentences(layer: base_layer.BaseLayer) -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners import variable_names
 
 Arrays = dict[str, jax.Array]
@@ -19,7 +19,7 @@ Arrays = dict[str, jax.Array]
 def squares(
   values: Arrays,
   stacked_dims: Mapping[str, int],
-  row_facts: Mapping[str, RowFacts] | None = None,
+  row_statistics: Mapping[str, RowStatistics] | None = None,
   lp_terms: Arrays | None = None,
 ) -> Arrays:
   """Returns the sum of squares of each array, by path.
@@ -27,37 +27,37 @@ def squares(
   Args:
     values: the arrays; gradients are without regularization.
     stacked_dims: how many leading dimensions of each are stacked layers.
-    row_facts: row statistics of the gradients of looked-up tables, whose
+    row_statistics: those of the gradients of looked-up tables, whose
       squares are summed lookup by lookup.
     lp_terms: gradients of regularization, added before measuring.
 
   Returns:
     Arrays of the shape of the stacked dimensions; [] without any.
   """
-  row_facts, lp_terms = row_facts or {}, lp_terms or {}
+  row_statistics, lp_terms = row_statistics or {}, lp_terms or {}
   result = {}
   for path, value in values.items():
     kept = stacked_dims[path]
     value, term = value.astype(jnp.float32), lp_terms.get(path)
-    if path in row_facts:
-      facts = row_facts[path]
-      total = _sum(facts.sum_squares, kept)
+    if path in row_statistics:
+      statistics = row_statistics[path]
+      total = _sum(statistics.sum_squares, kept)
       if term is not None:
-        total += _sum(_cross_terms(value, term, facts), kept)
+        total += _sum(_cross_terms(value, term, statistics), kept)
     else:
       total = _sum(jnp.square(value if term is None else value + term), kept)
     result[path] = total
   return result
 
 
-def _cross_terms(gradient, term, facts: RowFacts) -> jax.Array:
+def _cross_terms(gradient, term, statistics: RowStatistics) -> jax.Array:
   """Returns the squares that regularization adds to a table's lookups.
 
   A row that is looked up c times has its term t divided evenly among the c
   gradients g_i. So the sum of (g_i + t / c)^2 is that of g_i^2, plus
   (2 G t + t^2) / c, with G the sum of the g_i.
   """
-  count = jnp.maximum(facts.counts_along(gradient), 1.0)
+  count = jnp.maximum(statistics.counts_along(gradient), 1.0)
   return (2 * gradient * term + jnp.square(term)) / count
 
 

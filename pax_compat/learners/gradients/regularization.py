@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.optimizers import BaseOptimizer
 
 Arrays = dict[str, jax.Array]
@@ -16,7 +16,7 @@ def lp_terms(
   optimizer: BaseOptimizer,
   weights: Arrays,
   weight_metas: Mapping[str, base_layer.WeightHParams],
-  row_facts: Mapping[str, RowFacts],
+  row_statistics: Mapping[str, RowStatistics],
 ) -> Arrays:
   """Returns the gradients of L1 and L2 regularization, by path.
 
@@ -28,7 +28,7 @@ def lp_terms(
     optimizer: has the regularization fields.
     weights: its weights by path.
     weight_metas: their metadata.
-    row_facts: row statistics of the gradients of looked-up tables.
+    row_statistics: those of the gradients of looked-up tables.
   """
   l1, l2 = optimizer.l1_regularizer_weight, optimizer.l2_regularizer_weight
   if not l1 and not l2:
@@ -37,15 +37,15 @@ def lp_terms(
   for path, weight in weights.items():
     meta = weight_metas[path]
     rank = weight.ndim - len(meta.repeat_prefix)
-    if _is_exempt(meta) and path not in row_facts:
+    if _is_exempt(meta) and path not in row_statistics:
       continue
     if optimizer.skip_lp_1d_vectors and rank <= 1:
       continue
     term = l2 * weight if l2 else 0.0
     if l1:
       term += l1 * jnp.sign(weight)
-    if path in row_facts:
-      term = term * (row_facts[path].counts_along(weight) > 0)
+    if path in row_statistics:
+      term = term * (row_statistics[path].counts_along(weight) > 0)
     terms[path] = term
   return terms
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -24,6 +25,8 @@ _IOTA = re.compile(
 )
 _LISTS = re.compile(r'replica_groups=\{(\{[\d,{} ]*\})\}')
 _PAIRS = re.compile(r'source_target_pairs=\{(\{[\d,{} ]*\})\}')
+# Transfers between slices, which libtpu compiles to sends to the host.
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Collective:
     devices: number of devices that communicate with each other.
     sent: bytes that each device sends, each time.
     times: how often it runs in a step.
+    between_slices: whether it is sent over the network between slices.
   """
 
   kind: str
@@ -44,10 +48,13 @@ class Collective:
   devices: int
   sent: float
   times: int
+  between_slices: bool = False
 
 
 def of(
-  program: hlo_text.Program, mesh_shape: Mapping[str, int]
+  program: hlo_text.Program,
+  mesh_shape: Mapping[str, int],
+  slices: Sequence[int] = (),
 ) -> list[Collective]:
   """Returns the collectives of a program, in the order of their first run.
 
@@ -55,12 +62,18 @@ def of(
     program: the compiled program.
     mesh_shape: length of each axis of the mesh, whose devices, in order, are
       the program's.
+    slices: the slice of each of these devices; empty for a single slice.
   """
-  return list(_of(program, mesh_shape))
+  count = math.prod(mesh_shape.values())
+  return list(_of(program, mesh_shape, np.asarray(slices or [0] * count)))
 
 
-def _of(program, mesh_shape) -> Iterator[Collective]:
+def _of(program, mesh_shape, slices: np.ndarray) -> Iterator[Collective]:
   for _, operation, times in program.executed():
+    if operation.kind == 'send':
+      if found := _TRANSFER.search(operation.attributes):
+        yield _between_slices(found[1], operation, times, mesh_shape, slices)
+      continue
     kind = operation.kind.removesuffix('-start')
     if kind in _KINDS:
       payload = _payload(operation)
@@ -80,7 +93,49 @@ def _of(program, mesh_shape) -> Iterator[Collective]:
         devices=devices,
         sent=_sent(kind, payload, devices),
         times=times,
+        between_slices=any(len(set(slices[list(g)])) > 1 for g in groups),
       )
+
+
+def _between_slices(
+  transfer: str,
+  operation: hlo_text.Operation,
+  times: int,
+  mesh_shape: Mapping[str, int],
+  slices: np.ndarray,
+) -> Collective:
+  """Returns a transfer between slices, such as an `ALL_REDUCE`.
+
+  Args:
+    transfer: what it does.
+    operation: the send, whose result begins with what is sent.
+    times: how often it runs.
+    mesh_shape: as of `of`.
+    slices: as of `of`.
+  """
+  kind = transfer.lower().replace('_', '-')
+  payload = hlo_text.bytes_of(operation.result.lstrip('(').split(' ')[0])
+  count = len(set(slices.tolist()))
+  others = count - 1
+  factors = {
+    'all-reduce': 2 * others / count,
+    'all-gather': others,
+    'all-to-all': others / count,
+    'reduce-scatter': others / count,
+  }
+  by_axis = slices.reshape(tuple(mesh_shape.values()))
+  return Collective(
+    kind=kind,
+    axes=tuple(
+      name
+      for i, name in enumerate(mesh_shape)
+      if (by_axis != by_axis.take([0], axis=i)).any()
+    ),
+    devices=count,
+    sent=factors.get(kind, 1) * payload,
+    times=times,
+    between_slices=True,
+  )
 
 
 def _within(
@@ -160,8 +215,15 @@ def _axes(
 def by_axes(
   found: Sequence[Collective],
 ) -> dict[tuple[tuple[str, ...], str], tuple[int, float]]:
-  """Returns how often, and with how many bytes, by (axes, kind)."""
-  key = lambda c: (c.axes, c.kind)  # noqa: E731
+  """Returns how often, and with how many bytes, by (axes, kind).
+
+  The kind of those between slices ends with the words `between slices`.
+  """
+
+  def key(one: Collective) -> tuple[tuple[str, ...], str]:
+    where = ' between slices' if one.between_slices else ''
+    return one.axes, one.kind + where
+
   return {
     k: (sum(c.times for c in group), sum(c.times * c.sent for c in group))
     for k, members in itertools.groupby(sorted(found, key=key), key)

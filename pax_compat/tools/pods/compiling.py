@@ -71,27 +71,19 @@ class Compiled:
   def times(self) -> dict[str, float]:
     """Returns seconds of a step, if only one resource were limited."""
     chip = self.topology.chip
-    dcn = sum(c.times * c.sent for c in self.collectives if self._is_slow(c))
-    ici = sum(c.times * c.sent for c in self.collectives)
+    sent = {True: 0.0, False: 0.0}
+    for one in self.collectives:
+      sent[one.between_slices] += one.times * one.sent
     # A ring along one dimension of the torus uses both directions.
     found = {
       'memory': self.traffic / chip.memory_rate,
-      'links': (ici - dcn) / (2 * chip.link_rate),
+      'links': sent[False] / (2 * chip.link_rate),
     }
     if self.computed_flops is not None:
       found['products'] = self.computed_flops / self.peak
-    if dcn:
-      found['network'] = dcn / topology.NETWORK_RATE
+    if sent[True]:
+      found['network'] = sent[True] / topology.NETWORK_RATE
     return found
-
-  def _is_slow(self, one: collectives.Collective) -> bool:
-    """Returns whether a collective is between slices."""
-    slices = self.topology.num_slices
-    return slices > 1 and self._axes_of_slices.intersection(one.axes) != set()
-
-  @property
-  def _axes_of_slices(self) -> set[str]:
-    return {next(a for a, n in self.mesh.items() if n > 1)}
 
   def text(self) -> str:
     """Returns the lines that `--compile_only` prints."""
@@ -160,14 +152,13 @@ def compile_only(
   machine = topology.create(topology_name, num_slices)
   experiment_check.simulate(len(machine.devices))
   experiment = resolve()
-  task = experiment.task.Instantiate()
-  mesh = partitioning.mesh_of(
-    task.model, machine.devices, auto_sharding=task.train.auto_sharding
-  )
-  batch = _batch_of_a_process(experiment, task, mesh)
-  started = time.monotonic()
-  made = program.create(task, mesh, batch)
-  traced = made.trace_train_step(batch)
+  with experiment.set_up():
+    task = experiment.task.Instantiate()
+    mesh = partitioning.mesh_of_task(task, machine.devices)
+    batch = _batch_of_a_process(experiment, task, mesh)
+    started = time.monotonic()
+    made = program.create(task, mesh, batch)
+    traced = made.trace_train_step(batch)
   lowered = traced.lower()
   compiling = time.monotonic()
   try:
@@ -187,7 +178,7 @@ def compile_only(
     seconds=(compiling - started, ended - compiling),
     memory=_memory(compiled.memory_analysis()),
     traffic=memory_traffic.of(text),
-    collectives=collectives.of(text, mesh.shape),
+    collectives=collectives.of(text, mesh.shape, topology.slices_of(mesh)),
     model_flops=_each(model_flops.of_train_step(made, whole), mesh),
     computed_flops=_each(model_flops.of_traced(traced), mesh),
   )

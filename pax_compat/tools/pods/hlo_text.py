@@ -12,6 +12,8 @@ _CALLED = re.compile(r'\b(?:to_apply|calls|body)=%?([^\s,}]+)')
 _CONDITION = re.compile(r'\bcondition=%?([^\s,}]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _TWO = re.compile(r'(?:true|false)_computation=%?([^\s,}]+)')
+# Every fifth element of a list has its number as a comment.
+_COMMENT = re.compile(r'/\*.*?\*/')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
@@ -86,13 +88,13 @@ class Program:
     self.computations: dict[str, dict[str, Operation]] = {}
     self.entry = ''
     operations: dict[str, Operation] | None = None
-    for line in text.splitlines():
+    for line in _COMMENT.sub('', text).splitlines():
       header = _HEADER.match(line)
       if header and ' = ' not in line.partition('(')[0]:
         operations = self.computations[header[1]] = {}
         if line.startswith('ENTRY '):
           self.entry = header[1]
-      elif line.startswith('}'):
+      elif line.rstrip() == '}':  # A Pallas kernel's attributes have lines.
         operations = None
       elif operations is not None:
         operation = _operation(line)

@@ -128,6 +128,11 @@ def create(name: str, num_slices: int = 1) -> Topology:
   return Topology(name, num_slices, chip, tuple(found.devices))
 
 
+def slices_of(mesh: jax.sharding.Mesh) -> list[int]:
+  """Returns the slice of each device of a mesh, in order."""
+  return [getattr(d, 'slice_index', 0) for d in mesh.devices.flat]
+
+
 @contextlib.contextmanager
 def _no_machine(chip: Chip) -> Iterator[None]:
   """Within it, libtpu does not look for TPUs of this machine."""

@@ -1,6 +1,5 @@
 """Actions that evaluate and decode a task while it is trained."""
 
-import itertools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -10,21 +9,15 @@ import jax
 from pax_compat import base_input, errors
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
-from pax_compat.trainer import profiling, program, stopping
+from pax_compat.trainer import program, stopping
 from pax_compat.trainer.actions import StepContext
-from pax_compat.trainer.evaluating import batch_results, decoding, evaluation
-from pax_compat.trainer.feeding.pipeline import DeviceBatch
-
-# Metrics of an evaluation that are printed, if they exist.
-_PRINTED = (
-  'loss',
-  'log_pplx',
-  'fraction_of_correct_next_step_preds',
-  'accuracy',
+from pax_compat.trainer.evaluating import (
+  batch_results,
+  decoding,
+  evaluation,
+  measured,
 )
-
-# How many metrics of a decoding are printed.
-_MAX_PRINTED = 4
+from pax_compat.trainer.feeding.pipeline import DeviceBatch
 
 # Name of the next training batch among the eval datasets.
 _NEXT = 'train'
@@ -98,19 +91,12 @@ class Measure:
     raise NotImplementedError
 
   def _report(
-    self,
-    context: StepContext,
-    kind: str,
-    name: str,
-    values: dict[str, Any],
-    printed: dict[str, float],
+    self, context: StepContext, split: str, values: dict[str, Any], line: str
   ):
-    """Writes all values, and prints some of them."""
-    split = f'{kind}_{name}'
+    """Writes all values of a split, and prints a line."""
     self._writer.write_values(context.step, split, values)
     context.measured[split] = batch_results.numbers(values)
-    line = '  '.join(f'{k} {v:.4f}' for k, v in printed.items())
-    self._print_line(f'step {context.step}  {kind} {name}: {line}')
+    self._print_line(line)
 
 
 class Evaluate(Measure):
@@ -170,13 +156,14 @@ class Evaluate(Measure):
         task_program=self._program,
         mdl_vars=mdl_vars,
         put=self._put,
-        examples_path=self._examples_path(name, context.step),
+        examples_path=measured.eval_path(
+          self._folder, self._program.task, name, context.step
+        ),
         stop=self._stop,
       )
-    found = batch_results.numbers(values)
-    names = dict.fromkeys((self._program.loss_aggregator.loss_name, *_PRINTED))
-    printed = {k: found[k] for k in names if k in found}
-    self._report(context, 'eval', name, values, printed)
+    loss = self._program.loss_aggregator.loss_name
+    line = measured.eval_line(context.step, name, values, loss=loss)
+    self._report(context, f'eval_{name}', values, line)
 
   def _next_train_batch(self, mdl_vars) -> dict[str, Any]:
     batch = self._peek()
@@ -186,12 +173,6 @@ class Evaluate(Measure):
     outputs = self._program.eval_step(mdl_vars, batch.arrays)
     aggregator.add(jax.device_get(outputs.replace(per_example={})))
     return aggregator.result()
-
-  def _examples_path(self, name: str, step: int) -> pathlib.Path | None:
-    if not self._program.task.evaluate.write_per_example_out:
-      return None
-    file = f'eval_out_{step}_shard_{jax.process_index()}.jsonl'
-    return self._folder / 'eval_out' / name / file
 
 
 class Decode(Measure):
@@ -226,25 +207,11 @@ class Decode(Measure):
         context.state, use_ema=self._program.task.train.decode_use_ema_states
       ),
       put=self._put,
-      path=self._folder
-      / 'decode_out'
-      / name
-      / f'decode_out_{context.step}_shard_0.jsonl',
-      profile=self._profile(name),
+      path=measured.decode_path(self._folder, name, context.step),
+      profile=measured.decode_profile(
+        self._folder, self._program, f'decode_{name}'
+      ),
       stop=self._stop,
     )
-    found = batch_results.numbers(values).items()
-    printed = dict(itertools.islice(found, _MAX_PRINTED))
-    self._report(context, 'decode', name, values, printed)
-
-  def _profile(self, name: str) -> profiling.Profile | None:
-    decode = self._program.task.decode
-    if not decode.profiler_num_steps:
-      return None
-    return profiling.Profile(
-      folder=self._folder / 'summaries' / f'decode_{name}',
-      first_step=decode.profiler_capture_step,
-      num_steps=decode.profiler_num_steps,
-      min_seconds=decode.profiler_min_duration_sec,
-      max_num_hosts=decode.profiler_max_num_hosts,
-    )
+    line = measured.decode_line(context.step, name, values)
+    self._report(context, f'decode_{name}', values, line)

@@ -48,6 +48,25 @@ def of(experiment: Any) -> tuple[NestedMap, str]:
     ) from e
 
 
+def recorded_or_of(folder: Any, experiment: Any) -> NestedMap:
+  """Returns the specs of a batch that a run has recorded, or else `of`.
+
+  Args:
+    folder: of the run.
+    experiment: the `experiments.resolved.ResolvedExperiment`.
+
+  Raises:
+    UserError: the record is damaged; or as of `of`.
+  """
+  path = folder / FILE
+  if not path.exists():
+    return of(experiment)[0]
+  try:
+    return from_json(path.read_text(encoding='utf-8'))
+  except ValueError as e:
+    raise errors.UserError(f'{path} is damaged: {e}') from e
+
+
 def _of_input(config: Any) -> tuple[NestedMap, str]:
   logging.info('building the training input for the shapes of its batches')
   data: base_input.BaseInput = config.Instantiate()

@@ -12,12 +12,12 @@ class Inputs:
   """The training input and the eval inputs; closed at the end of a `with`.
 
   Attributes:
-    train: the training input.
+    train: the training input; None if nothing is trained.
     eval: the eval inputs by name.
     decode: the inputs to decode, by name.
   """
 
-  train: base_input.BaseInput
+  train: base_input.BaseInput | None
   eval: dict[str, base_input.BaseInput]
   decode: dict[str, base_input.BaseInput]
 
@@ -30,6 +30,7 @@ class Inputs:
     infeed_host_index: int = 0,
     input_checkpointing_enabled: bool = False,
     known_ids: int | None = None,
+    trains: bool = True,
   ):
     """Builds all of them.
 
@@ -42,6 +43,7 @@ class Inputs:
       input_checkpointing_enabled: whether the training input must have a
         state.
       known_ids: number of token ids that the model knows; None if uncertain.
+      trains: whether there is a training input; without, `train` is None.
 
     Raises:
       UserError: names are not unique, there is not exactly one training input,
@@ -51,11 +53,11 @@ class Inputs:
     names = _unique_names(datasets)
     _unique_names(decode_datasets)
     training = [config.name for config in datasets if config.is_training]
-    if len(training) != 1:
+    if len(training) != trains:
       raise errors.UserError(
         f'of the datasets {", ".join(names) or "(none)"},'
-        f' {len(training)} are training datasets; expected exactly one with'
-        ' is_training=True'
+        f' {len(training)} are training datasets; expected'
+        f' {"exactly one" if trains else "none"} with is_training=True'
       )
     for config in (*datasets, *decode_datasets):
       fdl.get_callable(config).check_fields(config)
@@ -77,7 +79,7 @@ class Inputs:
       self.close()
       raise
     named = dict(zip(names, self._built, strict=False))
-    self.train = named.pop(training[0])
+    self.train = named.pop(training[0]) if trains else None
     self.eval = named
     self.decode = {
       config.name: data

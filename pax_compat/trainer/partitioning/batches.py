@@ -15,8 +15,7 @@ from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.partitioning import weights
 from pax_compat.trainer.partitioning.meshes import replicated
 
-# Mesh axes that a batch is split over, if the mesh has them.
-BATCH_AXES = ('replica', 'data')
+BATCH_AXES = sharding_lib.BATCH_AXES
 
 
 class BatchSharding:

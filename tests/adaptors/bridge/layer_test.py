@@ -214,17 +214,17 @@ def test_row_statistics_of_embedding_tables(lingvo):
     rows, ids = _apply(layer, changed, IDS, X)
     return jnp.sum(rows * COTANGENT), ids
 
-  (_, ids), (gradients, facts) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
-    variables[PARAMS], variables[ROW_PROBES]
-  )
+  (_, ids), (gradients, statistics) = jax.value_and_grad(
+    loss, (0, 1), has_aux=True
+  )(variables[PARAMS], variables[ROW_PROBES])
   np.testing.assert_array_equal(ids, IDS)
   by_row = np.zeros([5, D], np.float32)
   np.add.at(by_row, IDS, X * COTANGENT)
   np.testing.assert_allclose(gradients['table'], by_row, rtol=1e-5, atol=1e-6)
-  counts, sum_squares = facts['table']
+  counts, sum_squares = statistics['table']
   np.testing.assert_array_equal(counts, np.bincount(IDS.ravel()))
   np.testing.assert_allclose(sum_squares, np.sum((X * COTANGENT) ** 2), 1e-5)
-  assert not facts['unused'].counts.any()
+  assert not statistics['unused'].counts.any()
 
 
 def test_gradients_use_the_same_dropout_mask(lingvo):

@@ -115,11 +115,13 @@ def test_gradients_of_several_losses(model):
 def test_row_statistics_are_of_the_computed_gradient(model, factor):
   loss = _loss_of(model, lambda m: factor * m['loss'][0])
   params = _variables()[PARAMS]
-  facts, _ = jax.grad(loss, 1, has_aux=True)(params, _probes(model))
+  statistics, _ = jax.grad(loss, 1, has_aux=True)(params, _probes(model))
   batch = small_task.batch()
   squares = np.square(factor * VALUES['w'] * batch['x']).sum()
-  np.testing.assert_array_equal(facts['table'].counts, [0, 0, 0, 0, 2])
-  np.testing.assert_allclose(facts['table'].sum_squares, squares, rtol=1e-6)
+  np.testing.assert_array_equal(statistics['table'].counts, [0, 0, 0, 0, 2])
+  np.testing.assert_allclose(
+    statistics['table'].sum_squares, squares, rtol=1e-6
+  )
 
 
 @pytest.mark.parametrize(

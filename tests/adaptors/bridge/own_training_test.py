@@ -73,6 +73,18 @@ def test_an_optimizer_trains_as_in_lingvo(own, name):
   sparse_rows_test.check(params, translated=translated)
 
 
+def test_an_optimizer_within_an_accumulator(own):
+  """Of one that reads the step, Lingvo counts skipped steps as well."""
+  accumulator = tiny_task.optimizer('Accumulator', accum_steps=2)
+  params = tiny_task.params(
+    optimizer=accumulator.Set(optimizer_tpl=own.Sign.Params())
+  )
+  tiny_task.check(params, translated=_translate(params))
+  params.train.optimizer.optimizer_tpl = own.ByStep.Params()
+  with pytest.raises(errors.UserError, match='may count, the steps that Acc'):
+    _translate(params)
+
+
 @pytest.mark.slow
 def test_an_optimizer_of_a_bridged_task(own):
   params = tiny_task.params(optimizer=own.Sign.Params())
@@ -81,12 +93,14 @@ def test_an_optimizer_of_a_bridged_task(own):
 
 def test_a_table_that_nobody_knows_how_to_update(own):
   params = tiny_task.params(optimizer=own.Odd.Params())
-  with pytest.raises(
-    errors.UserError, match=r'the table emb/.* is unknown: no'
-  ):
-    _translate(params, 'parts')
+  for translation in ('parts', 'bridge'):  # Before anything is traced.
+    with pytest.raises(
+      errors.UserError, match=r'the table emb/.* is unknown: no'
+    ):
+      _translate(params, translation)
   params.train.bprop_variable_exclusion = 'emb'
   _translate(params, 'parts')
+  _translate(params, 'bridge')
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checkpoints of a bridged task, moving statistics among its variables."""
+"""Checkpoints of a bridged task, with variables that are not trained."""
 
 import numpy as np
 
@@ -19,6 +19,7 @@ _SAVED, _STEPS = 3, 6
 
 def test_moving_statistics_are_carried(tmp_path):
   params = lenet5_batch_norm.task_params()
+  params.task_global_step = True  # A variable of int64.
   params.train.Set(ema_decay=0.9, ema_decay_moving_vars=True)
   data = [lenet5_batch_norm.batch(seed) for seed in range(_STEPS)]
   values = lingvo_runs.train(params, data, tmp_path)
@@ -46,6 +47,9 @@ def test_moving_statistics_are_carried(tmp_path):
     exporting.write(state, metadata, tmp_path / 'exported')
   )
   assert exported.shapes == original.shapes
+  assert exported.dtypes == original.dtypes
+  wide = [name for name, dtype in original.dtypes.items() if dtype == np.int64]
+  assert len(wide) == 2
   for name in original.shapes:
     assert exported.read(name).tobytes() == original.read(name).tobytes(), name
 

@@ -1,7 +1,9 @@
 """Checkpoints that are damaged, unfinished or among strays, on real files."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.checkpoints import manifests
+from tests.pax_compat.checkpoints import damages
 from tests.pax_compat.checkpoints.states import (
   assert_same,
   make_state,
@@ -20,6 +23,7 @@ from tests.pax_compat.checkpoints.states import (
   target_of,
 )
 from tests.pax_compat.launching import environment, run_script
+from tests.pax_compat.trainer_runs import contents
 
 
 def _largest_file(folder):
@@ -87,6 +91,22 @@ def test_any_flipped_bit_is_found(tmp_path):
   checkpointer.close()
 
 
+@pytest.mark.slow
+def test_each_damage_of_each_file_is_found(tmp_path):
+  damages.make(tmp_path / 'good')
+  wrong, count = [], 0
+  for case, first, second in damages.outcomes(
+    tmp_path / 'good', tmp_path / 'damaged'
+  ):
+    count += 1
+    is_found = first[0] == damages.OLD and f'/{damages.NEW}' in first[1]
+    is_error = second[1].startswith('none of the 1 checkpoints')
+    if not is_found or not is_error:
+      wrong.append((case, first, second))
+  assert not wrong
+  assert count > 300
+
+
 def test_all_damaged_is_an_error(tmp_path):
   save_steps(tmp_path, 1, 2)
   for step in '12':
@@ -112,7 +132,11 @@ def test_training_on_replaces_damaged_and_later_steps(tmp_path):
   restored, _ = checkpointer.restore(2, target_of(make_state()))
   checkpointer.close()
   assert_same(restored, make_state(22))
-  assert sorted(os.listdir(tmp_path)) == ['1', '2', 'manifests']
+  assert sorted(os.listdir(tmp_path)) == ['1', '2', 'damaged', 'manifests']
+  # What is damaged is never deleted.
+  assert sorted(os.listdir(tmp_path / 'damaged')) == [
+    *('2', '2.json', '3', '3.json'),
+  ]
 
 
 def test_other_files_are_ignored(tmp_path, log):
@@ -137,18 +161,33 @@ def test_other_files_are_ignored(tmp_path, log):
   assert_same(restored, make_state(5))
 
 
-def test_without_manifest_there_is_no_checkpoint(tmp_path, log):
+def test_a_lost_manifest_is_no_checkpoint_that_was_never_committed(
+  tmp_path, log
+):
   save_steps(tmp_path, 1, 2)
-  (tmp_path / 'manifests' / '2.json').unlink()
+  manifest = tmp_path / 'manifests' / '2.json'
+  manifest.unlink()
   checkpointer = open_folder(tmp_path)
   assert checkpointer.latest_step() == 1
-  assert f'skipping {tmp_path / "2"}: it was never committed' in log
+  assert log == [f'checkpoint 2 is damaged: {manifest}: no such file']
   with pytest.raises(errors.UserError, match='no checkpoint of step 2.*: 1'):
     checkpointer.restore(2, target_of(make_state()))
   assert checkpointer.save(2, make_state(2), {})
   checkpointer.wait()
   assert checkpointer.latest_step() == 2
   checkpointer.close()
+  assert os.listdir(tmp_path / 'damaged') == ['2']
+
+
+def test_all_manifests_are_lost(tmp_path):
+  save_steps(tmp_path, 1, 2)
+  shutil.rmtree(tmp_path / 'manifests')
+  before = contents(tmp_path)
+  checkpointer = open_folder(tmp_path)
+  with pytest.raises(errors.UserError, match='none of the 2 checkpoints'):
+    checkpointer.latest_step()
+  checkpointer.close()
+  assert contents(tmp_path) == before
 
 
 # Saves step 1, then stops for ever in the middle of step 2: inside Orbax, or
@@ -244,13 +283,22 @@ def test_a_failed_save_is_raised_once_and_the_next_works(tmp_path):
   assert sorted(os.listdir(tmp_path)) == ['2', '3', 'manifests']
 
 
-def test_a_failed_commit_is_raised(tmp_path):
+def test_a_failed_commit_is_raised(tmp_path, monkeypatch):
   checkpointer = open_folder(tmp_path)
-  (tmp_path / 'manifests').rmdir()
-  checkpointer.save(1, make_state(1), {})
-  with pytest.raises(FileNotFoundError):
-    checkpointer.wait()
-  (tmp_path / 'manifests').mkdir()
-  assert checkpointer.save(1, make_state(1), {})
+  save = checkpointer.save
+
+  def full(*unused_args):
+    raise OSError(errno.ENOSPC, 'No space left on device', '1.json')
+
+  with monkeypatch.context() as patched:
+    patched.setattr(manifests.Manifests, 'commit', full)
+    save(1, make_state(1), {})
+    with pytest.raises(errors.UserError) as e:
+      checkpointer.wait()
+  assert 'of step 1 cannot be written' in str(e.value)
+  assert 'No space left on device (1.json). Earlier' in str(e.value)
+  assert os.listdir(tmp_path) == ['manifests']  # Nothing takes up space.
+  assert not os.listdir(tmp_path / 'manifests')
+  assert save(1, make_state(1), {})
   checkpointer.close()
   assert json.loads((tmp_path / 'manifests' / '1.json').read_text())

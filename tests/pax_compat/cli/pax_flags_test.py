@@ -8,6 +8,7 @@ from absl.testing import flagsaver
 
 from pax_compat import errors
 from pax_compat.cli import pax_flags, run_flags
+from pax_compat.jobs import job_options
 from pax_compat.trainer import run_options
 from tests import flags_page
 from tests.pax_compat import launching, trainer_runs
@@ -34,7 +35,6 @@ tf_data_service_worker_addresses tf_data_service_address
 _GIVEN = {
   'controller_mode': 'primary',
   'metrics_from': 'train',
-  'restore_checkpoint_step': [7],
   'num_trials': 3,
   'pythia_port': 1,
 }
@@ -69,12 +69,37 @@ def test_refused_flags_say_what_to_use(flag):
       pax_flags.check()
 
 
-def test_other_modes_are_not_supported_yet():
-  with flagsaver.flagsaver(mode='train'):
-    pax_flags.check()
-  with flagsaver.flagsaver(mode='decode_once'):
-    with pytest.raises(errors.UserError, match='--mode=decode_once is not sup'):
+def test_modes():
+  assert pax_flags.mode() == pax_flags.TRAIN
+  assert set(flags.FLAGS['mode'].parser.enum_values) == {
+    *(pax_flags.TRAIN, *job_options.MODES),
+    *('tf_data_service_dispatcher', 'tf_data_service_worker'),
+  }
+  for mode in (pax_flags.TRAIN, *job_options.MODES):
+    with flagsaver.flagsaver(mode=mode):
       pax_flags.check()
+  for given, message in (
+    (dict(mode='tf_data_service_worker'), 'worker is not supported: each host'),
+    (dict(restore_checkpoint_step=[7]), 'not for --mode=train: a training run'),
+    (dict(restore_checkpoint_dir='x'), 'not for --mode=train: a training run'),
+    (dict(eval_during_decode=True), 'not for --mode=train: a training run eva'),
+    (dict(eval_during_decode=True, mode='eval'), 'not for --mode=eval'),
+    (dict(restore_checkpoint_step=[-1], mode='eval'), 'step is -1; expected'),
+  ):
+    with flagsaver.flagsaver(**given):
+      with pytest.raises(errors.UserError, match=message):
+        pax_flags.check()
+
+
+def test_options_of_a_job():
+  with flagsaver.flagsaver(
+    mode='decode_once', restore_checkpoint_step=[7, 8], eval_during_decode=True
+  ):
+    options = run_flags.job_options(job_options.JobOptions)
+  assert options == job_options.JobOptions(
+    mode='decode_once', steps=(7, 8), also_evaluates=True
+  )
+  assert not options.follows
 
 
 def test_what_is_always_so_has_a_line():

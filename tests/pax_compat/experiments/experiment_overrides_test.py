@@ -40,6 +40,8 @@ def test_all_configs_have_the_setting():
   ('setting', 'message'),
   [
     ('tsk.train.num_train_steps=1', 'tsk.*begins with task, .*mean.* task'),
+    ('tusk.model.x=1', 'did you mean: task.model.x'),
+    ('train.num_train_steps=1', 'did you mean: task.train.num_train_steps'),
     ('task.trian.num_train_steps=1', "no field 'trian'; did you mean.*train"),
     ('datasets[5].batch_size=1', 'datasets has 2 elements'),
     ('task.train.num_train_steps', 'expected path=value'),

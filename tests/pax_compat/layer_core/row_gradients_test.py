@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pax_compat.layer_core.row_gradients import (
-  lookup_with_row_facts,
-  no_facts,
+  lookup_with_row_statistics,
+  no_statistics,
 )
 
 V, D = 7, 3
@@ -18,9 +18,9 @@ GRADIENTS = np.random.default_rng(1).normal(size=(2, 3, D)).astype(np.float32)
 
 def _gradients(table, ids, weights):
   def loss(table, probe):
-    return jnp.sum(lookup_with_row_facts(table, ids, probe) * weights)
+    return jnp.sum(lookup_with_row_statistics(table, ids, probe) * weights)
 
-  return jax.grad(loss, argnums=(0, 1))(table, no_facts(V))
+  return jax.grad(loss, argnums=(0, 1))(table, no_statistics(V))
 
 
 def _loop():
@@ -35,11 +35,11 @@ def _loop():
   return table, counts, squares
 
 
-def _check(table_gradient, facts):
+def _check(table_gradient, statistics):
   table, counts, squares = _loop()
   np.testing.assert_allclose(table_gradient, table, rtol=1e-5, atol=1e-6)
-  np.testing.assert_array_equal(facts.counts, counts)
-  np.testing.assert_allclose(facts.sum_squares, squares, rtol=1e-5)
+  np.testing.assert_array_equal(statistics.counts, counts)
+  np.testing.assert_allclose(statistics.sum_squares, squares, rtol=1e-5)
 
 
 def test_against_a_loop():
@@ -51,7 +51,7 @@ def test_inside_jit():
 
 
 def test_the_value_and_the_tables_gradient_are_those_of_a_plain_lookup():
-  value = lookup_with_row_facts(TABLE, IDS, no_facts(V))
+  value = lookup_with_row_statistics(TABLE, IDS, no_statistics(V))
   np.testing.assert_array_equal(value, TABLE[IDS])
   plain = jax.grad(lambda t: jnp.sum(t[IDS] * GRADIENTS))(jnp.asarray(TABLE))
   np.testing.assert_allclose(_gradients(TABLE, IDS, GRADIENTS)[0], plain)
@@ -59,11 +59,15 @@ def test_the_value_and_the_tables_gradient_are_those_of_a_plain_lookup():
 
 def test_facts_of_several_lookups_add_up():
   def loss(probe):
-    one = lookup_with_row_facts(TABLE, IDS, probe)
-    other = lookup_with_row_facts(TABLE, np.array([0, 1]), probe)
+    one = lookup_with_row_statistics(TABLE, IDS, probe)
+    other = lookup_with_row_statistics(TABLE, np.array([0, 1]), probe)
     return jnp.sum(one * GRADIENTS) + 2 * jnp.sum(other)
 
-  facts = jax.grad(loss)(no_facts(V))
+  statistics = jax.grad(loss)(no_statistics(V))
   _, counts, squares = _loop()
-  np.testing.assert_array_equal(facts.counts, counts + [1, 1, 0, 0, 0, 0, 0])
-  np.testing.assert_allclose(facts.sum_squares, squares + 2 * D * 4, rtol=1e-5)
+  np.testing.assert_array_equal(
+    statistics.counts, counts + [1, 1, 0, 0, 0, 0, 0]
+  )
+  np.testing.assert_allclose(
+    statistics.sum_squares, squares + 2 * D * 4, rtol=1e-5
+  )

@@ -12,8 +12,8 @@ import pytest
 from pax_compat import errors, learners, optimizers, schedules
 from pax_compat.base_layer import NON_TRAINABLE, SKIP_LP_REGULARIZATION
 from pax_compat.layer_core.row_gradients import (
-  RowFacts,
-  lookup_with_row_facts,
+  RowStatistics,
+  lookup_with_row_statistics,
 )
 from pax_compat.learners import learner as learner_lib
 from tests.pax_compat.learners import stepping
@@ -38,8 +38,8 @@ def test_the_example():
   assert found.attempted and not found.failed
 
 
-def _update(learner, gradients, params=PARAMS, state=None, **row_facts):
-  return stepping.step(learner, params, gradients, state, METAS, row_facts)
+def _update(learner, gradients, params=PARAMS, state=None, **row_statistics):
+  return stepping.step(learner, params, gradients, state, METAS, row_statistics)
 
 
 def _assert_moved(new, by, rtol=1e-5):
@@ -221,14 +221,18 @@ def test_a_table_is_regularized_lookup_by_lookup(before):
   table = PARAMS['a']
 
   def loss(table, probe):
-    return jnp.sum(lookup_with_row_facts(table, np.array(ids), probe) * pulls)
+    return jnp.sum(
+      lookup_with_row_statistics(table, np.array(ids), probe) * pulls
+    )
 
-  probe = RowFacts(jnp.zeros(2), jnp.zeros([]))
-  gradient, facts = jax.grad(loss, argnums=(0, 1))(jnp.asarray(table), probe)
+  probe = RowStatistics(jnp.zeros(2), jnp.zeros([]))
+  gradient, statistics = jax.grad(loss, argnums=(0, 1))(
+    jnp.asarray(table), probe
+  )
   new, _, metrics = _update(
     learner(sgd(l2_regularizer_weight=l2), regularize_before_clipping=before),
     {'a': gradient, 'sub': {'b': np.zeros(2, np.float32)}},
-    a=facts,
+    a=statistics,
   )
   lookups = pulls + l2 * table[0] / 3
   want = np.array([lookups.sum(0), [0, 0]])  # row 1 was not looked up
@@ -244,12 +248,14 @@ def test_a_table_is_regularized_lookup_by_lookup(before):
 def test_a_looked_up_vector_is_regularized_lookup_by_lookup():
   l2, vector = 0.5, np.array([5.0, -6.0, 2.0], np.float32)
   lookups = np.array([[1.0, 2.0, 0.0], [3.0, 0.0, 0.0]])  # by element
-  facts = RowFacts(np.array([2.0, 1.0, 0.0]), np.square(lookups).sum())
+  statistics = RowStatistics(
+    np.array([2.0, 1.0, 0.0]), np.square(lookups).sum()
+  )
   one = learner(sgd(l2_regularizer_weight=l2), regularize_before_clipping=True)
   params = {'bias': vector}
   gradient = {'bias': lookups.sum(0).astype(np.float32)}
   new, _, metrics = stepping.step(
-    one, params, gradient, row_facts={'bias': facts}
+    one, params, gradient, row_statistics={'bias': statistics}
   )
   each = np.array([[1.0, 2.0], [3.0, 0.0]]) + l2 * vector[:2] / [2, 1]
   each[1, 1] = 0  # looked up once only

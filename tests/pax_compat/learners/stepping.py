@@ -34,7 +34,7 @@ def init(learner, params, weight_metas=None):
 
 
 def step(
-  learner, params, gradients, state=None, weight_metas=None, row_facts=None
+  learner, params, gradients, state=None, weight_metas=None, row_statistics=None
 ):
   """Returns the weights, the state and the metrics after one compiled step.
 
@@ -45,10 +45,10 @@ def step(
     state = init(learner, params, weight_metas)
   update = jax.jit(
     lambda p, s, g, f: learner.update(
-      p, s, g, weight_metas=weight_metas, row_facts=f
+      p, s, g, weight_metas=weight_metas, row_statistics=f
     )
   )
-  *new, metrics, norms = update(params, state, gradients, row_facts or {})
+  *new, metrics, norms = update(params, state, gradients, row_statistics or {})
   return *new, metrics | norms
 
 

@@ -17,7 +17,6 @@ REFUSED = [
 @pytest.mark.parametrize(('cls', 'name'), REFUSED)
 def test_unsupported_fields_are_refused_by_name(cls, name):
   value = {
-    'init_from_checkpoint_rules': {'/ckpt': 'rules'},
     'always_use_train_for_model_init': False,
     'random_seed': 7,
   }.get(name, 'something')

@@ -106,9 +106,8 @@ def test_a_run_that_stops_early(tmp_path):
   manifests = (folder / 'checkpoints' / 'manifests').iterdir()
   assert {path.stem for path in manifests} == {'2', '4'}
   # It is over, as long as somebody could have stopped it.
-  assert _train(folder, Asked())[-1] == (
-    'the run was stopped early after step 4 already'
-  )
+  [line] = _train(folder, Asked())
+  assert line.startswith('the run was stopped early after step 4 already; ')
   printed = _train(folder, None)
   assert printed[0] == 'continues from the checkpoint of step 4'
   assert lines.steps(folder, 'eval_dev') == [2, 4, 6]

@@ -293,9 +293,9 @@ def test_a_required_field_is_named_by_its_full_path(tmp_path):
 
 def test_refused_settings_are_found_before_anything_is_built(tmp_path):
   with pytest.raises(
-    errors.UserError, match='external_checkpoint_path .*not s'
+    errors.UserError, match='external_checkpoint_handler .*not s'
   ):
-    lines.train(tmp_path / 'run', external_checkpoint_path='/ckpt')
+    lines.train(tmp_path / 'run', external_checkpoint_handler='mine')
   assert not (tmp_path / 'run').exists()
 
 
@@ -309,3 +309,31 @@ def test_inputs_are_split_by_inputs_split_mapping(tmp_path):
   lines.Lines(task).train(tmp_path)
   want, _, _ = lines.losses(3, w=np.full(lines.DIMS, 0.5), b=0.0)
   np.testing.assert_allclose(_losses(tmp_path), want, rtol=1e-5)
+
+
+def _compiled_train_steps(caplog) -> int:
+  return sum(
+    record.getMessage().startswith(
+      'Finished XLA compilation of jit(_train_step)'
+    )
+    for record in caplog.records
+  )
+
+
+# A CPU measures nothing.
+@pytest.mark.filterwarnings('ignore:PGLE collected an empty trace')
+def test_jax_compiles_the_step_again_with_what_it_profiled(tmp_path, caplog):
+  """Not a third time, in advance, which it would not profile."""
+  with jax.log_compiles():
+    lines.train(tmp_path / 'plain', num_train_steps=5)
+    assert _compiled_train_steps(caplog) == 1
+    caplog.clear()
+    before = jax.config.jax_pgle_profiling_runs
+    jax.config.update('jax_enable_pgle', True)
+    jax.config.update('jax_pgle_profiling_runs', 2)
+    try:
+      lines.train(tmp_path / 'profiled', num_train_steps=5)
+    finally:
+      jax.config.update('jax_enable_pgle', False)
+      jax.config.update('jax_pgle_profiling_runs', before)
+  assert _compiled_train_steps(caplog) == 2

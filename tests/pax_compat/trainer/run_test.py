@@ -190,7 +190,11 @@ def test_a_finished_run_is_left_alone(tmp_path, finished):
   folder = shutil.copytree(finished[0], tmp_path / 'run')
   before = trainer_runs.contents(folder)
   done = trainer_runs.train(folder)
-  assert done.stdout == 'all 12 steps are done already\n'
+  assert done.stdout == (
+    'all 12 steps are done already; nothing to train. --mode=eval evaluates its'
+    ' checkpoints, --mode=decode_once decodes the last one, and'
+    ' --set=task.train.num_train_steps=24 goes on training\n'
+  )
   assert trainer_runs.contents(folder) == before
 
 

@@ -50,9 +50,9 @@ def test_a_checkpoint_records_how_its_run_ended():
   ):
     save(_context(step, **fields))
   assert recorder.saved == [
-    (5, 5, False, False),
-    (6, 6, True, False),
-    (7, 7, False, True),
+    (5, 5, False, False, False),
+    (6, 6, True, False, False),
+    (7, 7, False, True, True),
   ]
   assert len(flushed) == 3 and not recorder.amended
 
@@ -63,11 +63,11 @@ def test_what_is_evaluated_is_saved_before():
     context = _context(step)
     save.before_measuring(context)
     assert recorder.saved[-1:] == (
-      [(step, step, True, False)] if step > 4 else []
+      [(step, step, True, False, False)] if step > 4 else []
     )
     context.stops_early = step == 10
     save(context)
-  assert recorder.amended == [(5, False, False), (10, False, True)]
+  assert recorder.amended == [(5, False, False, False), (10, False, True, True)]
   assert [step for step, *_ in recorder.saved] == [5, 10]
 
 
@@ -75,7 +75,7 @@ def test_a_failed_evaluation_leaves_its_step(caplog):
   printed = []
   recorder, save = _save(print_line=printed.append)
   save.after_failure(_context(3), KeyError('seqlen'))
-  assert recorder.saved == [(3, 3, True, False)]
+  assert recorder.saved == [(3, 3, True, False, False)]
   assert printed == [
     'the evaluation after step 3 failed; the step is saved, and the same'
     ' command goes on with that evaluation'
@@ -146,4 +146,4 @@ def test_no_step_is_lost_if_decoding_fails(tmp_path, monkeypatch, at):
   assert lines.steps(tmp_path, 'eval_dev') == [4]
   last = Fails(lines.task(**fields))
   last.train(tmp_path)
-  assert last.printed == ['all 4 steps are done already']
+  assert last.printed[0].startswith('all 4 steps are done already')

@@ -55,7 +55,7 @@ def test_metrics_gradients_and_row_statistics(tf):
   task, batch = _task(compute), small_task.batch()
   values = small_task.values()
   rows = values['table'][batch['ids']]
-  (metrics, per_example, updates), gradients, facts = _with_gradients(
+  (metrics, per_example, updates), gradients, statistics = _with_gradients(
     tf, task, ('loss', 'other')
   )
   loss = (values['w'] * rows * batch['x']).sum()
@@ -71,12 +71,12 @@ def test_metrics_gradients_and_row_statistics(tf):
   )
   np.testing.assert_array_equal(gradients['other']['w'], [1, 1, 1])
   np.testing.assert_array_equal(gradients['other']['table'], np.zeros([5, 3]))
-  counts, sum_squares = facts['loss']['table']
+  counts, sum_squares = statistics['loss']['table']
   np.testing.assert_array_equal(counts, [0, 0, 0, 0, 2])
   np.testing.assert_allclose(sum_squares, np.square(of_rows).sum(), rtol=1e-6)
   # A table that a loss does not depend on has no lookups.
-  assert facts['other']['table'][0].tolist() == [0] * 5
-  assert sorted(facts['loss']) == sorted(facts['other']) == ['table']
+  assert statistics['other']['table'][0].tolist() == [0] * 5
+  assert sorted(statistics['loss']) == sorted(statistics['other']) == ['table']
 
 
 def test_trace(tf):

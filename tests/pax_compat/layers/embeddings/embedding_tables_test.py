@@ -7,7 +7,7 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, ROW_PROBES
-from pax_compat.layer_core.row_gradients import no_facts
+from pax_compat.layer_core.row_gradients import no_statistics
 from pax_compat.layers.embeddings import embedding_tables
 
 V, D = 7, 4
@@ -78,7 +78,7 @@ def test_sparse_gradients_bring_a_probe_that_changes_no_value():
   assert first[ROW_PROBES]['emb_var'].counts.shape == (V,)
   assert ROW_PROBES not in _embedding().init({PARAMS: jax.random.key(0)}, IDS)
   variables = {PARAMS: {'emb_var': TABLE}}
-  probed = variables | {ROW_PROBES: {'emb_var': no_facts(V)}}
+  probed = variables | {ROW_PROBES: {'emb_var': no_statistics(V)}}
   np.testing.assert_array_equal(layer.apply(variables, IDS), TABLE[IDS])
   np.testing.assert_array_equal(layer.apply(probed, IDS), TABLE[IDS])
 
@@ -90,9 +90,9 @@ def test_the_scale_of_vectors_counts_in_the_facts():
     variables = {PARAMS: {'emb_var': TABLE}, ROW_PROBES: {'emb_var': probe}}
     return jnp.sum(layer.apply(variables, IDS))
 
-  facts = jax.grad(loss)(no_facts(V))
-  np.testing.assert_array_equal(facts.counts, [1, 1, 0, 3, 0, 0, 1])
-  np.testing.assert_allclose(facts.sum_squares, 6 * D * D, rtol=1e-6)
+  statistics = jax.grad(loss)(no_statistics(V))
+  np.testing.assert_array_equal(statistics.counts, [1, 1, 0, 3, 0, 0, 1])
+  np.testing.assert_allclose(statistics.sum_squares, 6 * D * D, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, RANDOM, ROW_PROBES
-from pax_compat.layer_core.row_gradients import no_facts
+from pax_compat.layer_core.row_gradients import no_statistics
 from pax_compat.layers.softmaxes import full_softmax, sampled_softmax
 from pax_compat.layers.softmaxes.candidate_sampling import Sample
 from tests.pax_compat.layers import numpy_rnn
@@ -191,14 +191,14 @@ def test_facts_about_sparse_gradients():
     more = {ROW_PROBES: probes}
     return _apply(layer, parameters, **more).total_xent
 
-  probes = {name: no_facts(V) for name in ('w', 'b')}
-  gradients, facts = jax.grad(loss, (0, 1))(PARAMETERS, probes)
+  probes = {name: no_statistics(V) for name in ('w', 'b')}
+  gradients, statistics = jax.grad(loss, (0, 1))(PARAMETERS, probes)
   plain = jax.grad(loss)(PARAMETERS, {})
   for name in ('w', 'b'):
     np.testing.assert_allclose(gradients[name], plain[name], rtol=1e-6)
     ids = np.concatenate([IDS.ravel(), SAMPLE.classes])
     np.testing.assert_array_equal(
-      facts[name].counts, np.bincount(ids, minlength=V)
+      statistics[name].counts, np.bincount(ids, minlength=V)
     )
 
   def of_rows(rows):
@@ -222,7 +222,7 @@ def test_facts_about_sparse_gradients():
   ids = np.concatenate([IDS.ravel(), SAMPLE.classes])
   by_rows = jax.grad(of_rows)(jnp.asarray(PARAMETERS['w'][ids]))
   np.testing.assert_allclose(
-    facts['w'].sum_squares, np.sum(np.square(by_rows)), rtol=1e-4
+    statistics['w'].sum_squares, np.sum(np.square(by_rows)), rtol=1e-4
   )
 
 

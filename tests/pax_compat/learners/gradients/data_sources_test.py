@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors, learners, optimizers
-from pax_compat.layer_core.row_gradients import RowFacts
+from pax_compat.layer_core.row_gradients import RowStatistics
 from tests.pax_compat.learners import stepping
 from tests.pax_compat.learners.stepping import learner
 
@@ -32,13 +32,17 @@ def _batch(source, rows=3):
   return {'source_selected': selected, 'ids': np.zeros([rows])}
 
 
-def _steps(made, sources, gradients, row_facts=None):
+def _steps(made, sources, gradients, row_statistics=None):
   """Returns weights and metrics after each step, from batches of sources."""
 
   @jax.jit
   def update(params, state, gradients, batch):
     return made.of(batch).update(
-      params, state, gradients, weight_metas=METAS, row_facts=row_facts
+      params,
+      state,
+      gradients,
+      weight_metas=METAS,
+      row_statistics=row_statistics,
     )
 
   params, state, history = PARAMS, stepping.init(made, PARAMS, METAS), []
@@ -99,10 +103,10 @@ def test_regularization_is_masked(before):
 
 def test_norms_of_lookups_are_masked():
   made = learner(bprop_variable_inclusion_by_source=SOURCES)
-  facts = {'a': RowFacts(jnp.array([2.0, 0.0]), jnp.float32(9.0))}
+  statistics = {'a': RowStatistics(jnp.array([2.0, 0.0]), jnp.float32(9.0))}
   gradients = {k: g * (k == 'a') for k, g in _gradients(1).items()}
   for source, norm in ((0, 3.0), (1, 0.0)):
-    [(_, metrics)] = _steps(made, [source], [gradients], facts)
+    [(_, metrics)] = _steps(made, [source], [gradients], statistics)
     np.testing.assert_allclose(metrics['learning/raw_grad_norm'], norm)
 
 

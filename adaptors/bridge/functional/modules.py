@@ -1,0 +1,96 @@
+"""Variables of modules of TensorFlow Hub that a Lingvo layer wraps.
+
+`tf_hub_layers` of Lingvo's milan loads a module, whose functions read and
+assign real TensorFlow variables. A stand-in has such a variable: it is set to
+the value of a call first, and set back at its end, so that the call is a pure
+function all the same.
+"""
+
+import contextlib
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from adaptors import lingvo_runtime
+from adaptors.bridge.functional.variables import Variable
+
+_HUB_LAYERS = 'lingvo.tasks.milan.tf_hub_layers'
+
+
+class ModuleVariable(Variable):
+  """A stand-in for a variable of a module.
+
+  Attributes:
+    actual: the `tf.Variable`, with its initial value.
+  """
+
+  def __init__(self, actual: Any):
+    """Takes its metadata from the variable."""
+    py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+    init = py_utils.WeightInit.CustomConstantVarInit(actual.numpy())
+    super().__init__(
+      name=actual.name,
+      shape=actual.shape,
+      dtype=actual.dtype,
+      trainable=actual.trainable,
+      var_params=py_utils.WeightParams(
+        actual.shape.as_list(), init, actual.dtype
+      ),
+      num_stacked_dims=0,
+    )
+    self.actual = actual
+
+
+@contextlib.contextmanager
+def wrapping() -> Iterator[None]:
+  """Makes Lingvo's layers for modules create stand-ins.
+
+  Lingvo's own function expects a graph: it looks for the variables in a set of
+  those of the graph, and eager ones cannot be in sets.
+  """
+  hub_layers = sys.modules.get(_HUB_LAYERS)
+  if hub_layers is None:  # Then there are no such layers.
+    yield
+    return
+  theirs = hub_layers._WrapNonLingvoVars
+
+  def wrap(layer, variables: Collection[Any], trainable_variables=()):
+    del trainable_variables
+    for actual in variables:
+      variable = ModuleVariable(actual)
+      name = actual.name.partition(':')[0]
+      layer._private_vars[name] = layer._private_theta[name] = variable
+
+  hub_layers._WrapNonLingvoVars = wrap
+  try:
+    yield
+  finally:
+    hub_layers._WrapNonLingvoVars = theirs
+
+
+def of(variables: Mapping[str, Variable]) -> dict[str, ModuleVariable]:
+  """Returns those of the variables that are of modules, by theta path."""
+  return {
+    path: variable
+    for path, variable in variables.items()
+    if isinstance(variable, ModuleVariable)
+  }
+
+
+@contextlib.contextmanager
+def holding(
+  variables: Mapping[str, ModuleVariable], values: Mapping[str, Any]
+) -> Iterator[None]:
+  """Sets the variables of modules to values within a graph.
+
+  Args:
+    variables: by theta path.
+    values: tensors by theta path, of other variables as well.
+  """
+  tf = lingvo_runtime.module('tensorflow')
+  before = {k: tf.identity(v.actual) for k, v in variables.items()}
+  for path, variable in variables.items():
+    variable.actual.assign(values[path])
+  yield
+  for path, variable in variables.items():
+    variable.actual.assign(before[path])

@@ -1,0 +1,1 @@
+"""TensorFlow SavedModels of trained models, for serving."""

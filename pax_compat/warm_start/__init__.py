@@ -1,0 +1,1 @@
+"""Warm start: initial values of a new run from checkpoints of other runs."""

@@ -1,0 +1,133 @@
+"""Loads the state of an optimizer from a checkpoint.
+
+Names in the state are paths with slashes, such as
+`opt_state/optimizer/0/1/mu/lm/softmax/w`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from pax_compat import config as config_lib
+from pax_compat import errors
+from pax_compat.tasks import loading_rules
+from pax_compat.warm_start import sources
+
+_MAX_LISTED = 8
+_AVERAGE = 'opt_state/average/ema/'
+# Praxis's own Adam keeps bias-corrected moments, under these names.
+_CORRECTED = {'mu': ('m', 'beta1'), 'nu': ('v', 'beta2')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loading:
+  """How to load an optimizer's state.
+
+  Attributes:
+    requests: the array of the checkpoint for each leaf, by its path.
+    decays: decay of a bias-corrected moment that is loaded, by path.
+    counts: paths of the leaves that count steps, all of them alike.
+  """
+
+  requests: dict[str, sources.Request]
+  decays: dict[str, float]
+  counts: tuple[str, ...]
+
+
+def plan(
+  source: sources.Source,
+  wanted: Mapping[str, jax.ShapeDtypeStruct],
+  learner: config_lib.Config,
+) -> Loading:
+  """Returns how to load all of the state.
+
+  Args:
+    source: the checkpoint.
+    wanted: the leaves of the state by path.
+    learner: config of the learner.
+
+  Raises:
+    UserError: the checkpoint's optimizer is of another kind.
+  """
+  variables = {n.removeprefix('params/'): n for n in source.variables}
+  requests, decays, counts, missing = {}, {}, [], []
+  for path, like in wanted.items():
+    array, decay = path if path in source.opt_states else None, None
+    if array is None:
+      array, decay = _of_pax(path, like, source, variables, learner)
+    if array is None:
+      missing.append(path)
+      continue
+    requests[path] = sources.Request(array, like)
+    if decay is not None:
+      decays[path] = decay
+    if re.search(r'(^|/)count$', path):
+      counts.append(path)
+  if missing or not requests:
+    listed = ', '.join(missing[:_MAX_LISTED])
+    more = len(missing) - _MAX_LISTED
+    raise errors.UserError(
+      f'{loading_rules.FIELD}: load_opt_states, and {source.path} lacks parts'
+      f' of the state of this optimizer: {listed or "it has no such state"}'
+      + (f' and {more} more' if more > 0 else '')
+      + '; expected the same optimizer, or load_opt_states=False'
+    )
+  sources.check_fits(source, requests, 'expected load_opt_states=False')
+  return Loading(requests, decays, tuple(counts))
+
+
+def read(source: sources.Source, loading: Loading) -> dict[str, jax.Array]:
+  """Returns the leaves by path."""
+  found = source.read(loading.requests)
+  if not loading.decays:
+    return found
+  # Praxis corrects each average by 1 - decay**n, Optax when it is used.
+  count = max(int(jax.device_get(found[path])) for path in loading.counts)
+  for path, decay in loading.decays.items():
+    found[path] = _scaled(found[path], 1.0 - decay**count)
+  return found
+
+
+def _of_pax(
+  path: str,
+  like: jax.ShapeDtypeStruct,
+  source: sources.Source,
+  variables: Mapping[str, str],
+  learner: config_lib.Config,
+) -> tuple[str | None, float | None]:
+  """Returns Pax's array for a leaf, and the decay of a corrected moment."""
+  if path.startswith(_AVERAGE):
+    return source.averages.get(f'params/{path.removeprefix(_AVERAGE)}'), None
+  if path.endswith('/count'):
+    return _count(source, like), None
+  weight = sources.longest_suffix(path, variables)
+  if weight is None:
+    return None, None
+  slot = path.removesuffix(f'/{weight}').rpartition('/')[2]
+  name = variables[weight]
+  if (slot, name) in source.slots:
+    return source.slots[slot, name], None
+  if slot in _CORRECTED:
+    theirs, field = _CORRECTED[slot]
+    optimizer = config_lib.field_values(learner.optimizer)
+    if (theirs, name) in source.slots and field in optimizer:
+      return source.slots[theirs, name], float(optimizer[field])
+  return None, None
+
+
+def _count(source: sources.Source, like: jax.ShapeDtypeStruct) -> str | None:
+  """Returns one of Pax's counts of steps, which are all alike."""
+  counts = [
+    name
+    for name in source.opt_states
+    if name.endswith('/count') and source.arrays[name] == like.shape
+  ]
+  return counts[0] if counts else None
+
+
+@jax.jit
+def _scaled(x: jax.Array, factor: Any) -> jax.Array:
+  return (x * factor).astype(x.dtype)
