@@ -87,9 +87,7 @@ def opened(
         f'{folder} does not exist; expected the folder of a run, with'
         ' checkpoints'
       )
-  mesh = partitioning.mesh_of(
-    task.model, auto_sharding=task.train.auto_sharding
-  )
+  mesh = partitioning.mesh_of_task(task)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
   run = source.parent if source.name == stored.FOLDER else source
   batch = batch_shapes.recorded_or_of(run, experiment)
