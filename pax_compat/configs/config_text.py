@@ -14,6 +14,7 @@
 import difflib
 import enum
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import fiddle as fdl
@@ -60,23 +61,33 @@ def diff(a: fdl.Buildable, b: fdl.Buildable, name: str = '') -> str:
   return ''.join(f'{line[0]}{line[2:]}\n' for line in lines if line[0] in '-+')
 
 
-def changes(old: str, new: str) -> dict[str, str]:
-  """Returns a description of each field that two texts differ in, by path.
+def changes(
+  then: str, now: str, *, counts: Callable[[str], bool] = lambda path: True
+) -> list[str]:
+  """Returns the changed fields of configs, as `path = new, was old`.
 
   Args:
-    old: of `to_text`.
-    new: of `to_text`.
+    then: the text of the earlier configs, as `to_text` returns it.
+    now: the text of the present ones.
+    counts: (path) -> whether a field is compared.
   """
-  before, after = (
-    dict(line.partition(' = ')[::2] for line in text.splitlines())
-    for text in (old, new)
-  )
-  return {
-    path: f'{path} = {after.get(path, "(absent)")}, was'
-    f' {before.get(path, "(absent)")}'
-    for path in {**before, **after}
-    if before.get(path) != after.get(path)
-  }
+  old, new = _by_path(then), _by_path(now)
+  return [
+    f'{path} = {new.get(path, "(absent)")}, was {old.get(path, "(absent)")}'
+    for path in {**old, **new}
+    if old.get(path) != new.get(path) and counts(path)
+  ]
+
+
+def _by_path(text: str) -> dict[str, str]:
+  """Returns the values and classes of a text of configs by path."""
+  found = {}
+  for line in text.splitlines():
+    path, equals, value = line.partition(' = ')
+    if not equals:
+      path, _, value = line.partition(' : ')
+    found[path] = value
+  return found
 
 
 def check_required(value: Any, path: str = ''):

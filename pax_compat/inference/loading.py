@@ -131,13 +131,11 @@ def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):
   path = folder / 'config.txt'
   if not path.exists():
     return
-  then = path.read_text(encoding='utf-8')
-  now = config_text.to_text({'task': experiment.task})
-  changed = [
-    text
-    for name, text in config_text.changes(then, now).items()
-    if name.startswith('task.') and not name.endswith(_FREE)
-  ]
+  changed = config_text.changes(
+    path.read_text(encoding='utf-8'),
+    config_text.to_text({'task': experiment.task}),
+    counts=lambda name: name.startswith('task') and not name.endswith(_FREE),
+  )
   if changed:
     logging.warning(
       'the experiment %s is not what %s was trained with; %d field(s) differ:'

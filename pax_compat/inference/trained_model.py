@@ -253,10 +253,7 @@ def put(
   """
   arrays = jax.tree.map(np.asarray, NestedMap.from_nested(dict(batch)))
   kept = host_fields.for_devices(arrays, lambda _, x: x.dtype.kind in 'OSU')
-  try:
-    return partitioning.global_batch(kept, sharding)
-  except errors.UserError:
-    if sharding.num_infeed_hosts > 1:
-      raise
-  whole = partitioning.replicated(sharding.mesh)
-  return jax.device_put(kept, whole)
+  added = partitioning.num_padding_rows(kept, sharding)
+  if added and sharding.num_infeed_hosts == 1:
+    return jax.device_put(kept, partitioning.replicated(sharding.mesh))
+  return partitioning.global_batch(kept, sharding)

@@ -198,7 +198,7 @@ class Trainer:
       pipeline.Pipeline(
         pipeline.stages(
           data,
-          put=self._put,
+          put=self._run.program.put,
           rows=self._rows,
           check=self._run.first.check,
           get_state=self._run.position.get_state,

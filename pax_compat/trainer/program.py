@@ -17,6 +17,7 @@ from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import (
   partitioning,
+  row_weights,
   step_outputs,
   train_state,
   updates_after,
@@ -107,6 +108,24 @@ class TaskProgram:
       return jax.jit(init, out_shardings=select(shardings))(
         jax.random.key(self.task.train.random_seed)
       )
+
+  def put(self, batch: NestedMap) -> NestedMap:
+    """Returns a global batch to train on, which is on the devices.
+
+    Args:
+      batch: a batch of this process. If its devices do not divide the rows,
+        rows of weight 0 are added.
+
+    Raises:
+      UserError: rows are added, and the model does not use their weights.
+    """
+    self.check_rows(batch)
+    return partitioning.global_batch(batch, self.batch_sharding)
+
+  @functools.cached_property
+  def check_rows(self) -> row_weights.Check:
+    """Raises a UserError for a batch, or shapes, that cannot be padded."""
+    return row_weights.Check(self)
 
   @functools.cached_property
   def train_step(self):
@@ -466,6 +485,8 @@ def create(
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = train_state.kept_collections(boxed)
+  if task.train.auto_sharding:
+    boxed = partitioning.fully_sharded(mesh, boxed)
   learner.check_names(learners.by_path(boxed, is_leaf=base_layer.is_boxed))
   metas = train_state.metas(boxed)
   return TaskProgram(
@@ -540,13 +561,19 @@ def _traced_on(mesh: Mesh):
 def global_shapes(
   batch: NestedMap, sharding: partitioning.BatchSharding
 ) -> NestedMap:
-  """Returns the shapes of the global batch."""
+  """Returns the shapes of the global batch, with padding rows if needed.
+
+  Args:
+    batch: a batch of this process, or its shapes.
+    sharding: how batches are split.
+  """
+  batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
   def shape(x):
     rows = (x.shape[0] * sharding.num_infeed_hosts,) if x.shape else ()
     return jax.ShapeDtypeStruct((*rows, *x.shape[1:]), x.dtype)
 
-  return jax.tree.map(shape, batch)
+  return jax.tree.map(shape, partitioning.padded(batch, sharding))
 
 
 def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:

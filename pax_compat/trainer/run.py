@@ -71,7 +71,7 @@ def train(
     config_text.check_required(configs)
     task = configs['task'].Instantiate()
     config = task.train
-    mesh = partitioning.mesh_of(task.model)
+    mesh = partitioning.mesh_of(task.model, auto_sharding=config.auto_sharding)
     sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   demanded = bool(config.enable_input_checkpointing)
@@ -104,13 +104,13 @@ def train(
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
     )
-    partitioning.check_batch(first.example, sharding)
     task_program = program.create(
       task,
       mesh,
       first.example,
       skips_nonfinite=options.on_nan == numbers_guard.SKIP,
     )
+    task_program.check_rows(first.example)
     early_checks.check(task_program, data)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line

@@ -17,26 +17,44 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pax_compat import errors
+from pax_compat.trainer.partitioning import automatic
 
 # Axes of a logical mesh may share an axis of the torus on chips with only two.
 _FLAT_TORUS = ('TPU v5 lite', 'TPU v5e')
 
 
-def mesh_of(model: Any, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def mesh_of(
+  model: Any,
+  devices: Sequence[jax.Device] | None = None,
+  *,
+  auto_sharding: bool = False,
+) -> Mesh:
   """Returns the mesh of a model, by its fields or those of its config.
 
   Args:
     model: has `ici_mesh_shape`, `mesh_axis_names`, `dcn_mesh_shape` and
       `contiguous_submeshes`.
     devices: the devices; None for those of all processes.
+    auto_sharding: whether all devices are on the axis `data` instead; see
+      `Train.auto_sharding`.
 
   Raises:
     UserError: see `create_mesh`.
   """
-  return create_mesh(
+  devices = jax.devices() if devices is None else devices
+  ici, names, dcn = (
     model.ici_mesh_shape,
     model.mesh_axis_names,
     model.dcn_mesh_shape,
+  )
+  if auto_sharding:
+    ici, dcn, names = automatic.shapes_of_mesh(
+      names, len(devices), _num_slices(devices)
+    )
+  return create_mesh(
+    ici,
+    names,
+    dcn,
     devices,
     contiguous_submeshes=bool(model.contiguous_submeshes),
   )
@@ -54,7 +72,7 @@ def create_mesh(
 
   Args:
     ici_mesh_shape: devices along each axis within a slice, whose devices have
-      fast links; None puts all devices on one axis, `data`.
+      fast links; None puts all devices, of all slices, on one axis, `data`.
     mesh_axis_names: the axes' names.
     dcn_mesh_shape: slices along each axis; None for a single slice. An axis of
       the mesh is as long as the product of its two numbers.
@@ -78,7 +96,9 @@ def create_mesh(
           f'{field} {list(value)} needs an ici_mesh_shape of'
           f' {len(value)} numbers'
         )
-    ici_mesh_shape, mesh_axis_names = (len(devices),), ('data',)
+    slices = _num_slices(devices)
+    ici_mesh_shape, mesh_axis_names = (len(devices) // slices,), ('data',)
+    dcn_mesh_shape = (slices,)
   ici, dcn, names = _checked_shapes(
     ici_mesh_shape, dcn_mesh_shape, mesh_axis_names, len(devices)
   )
@@ -132,6 +152,13 @@ def _checked_shapes(ici, dcn, names, count: int):
       )
     )
   return ici, dcn, tuple(names)
+
+
+def _num_slices(devices: Sequence[Any]) -> int:
+  """Returns the number of slices of TPUs; 1 for other devices."""
+  if devices[0].platform != 'tpu':
+    return 1
+  return len({getattr(d, 'slice_index', 0) for d in devices})
 
 
 def _slices(devices: Sequence[Any], dcn: Sequence[int]) -> list[list[Any]]:

@@ -111,9 +111,10 @@ def test_the_models_own_decoder(folder, model):
   found = other.decode(batch)
   [(key, value)] = found.pairs
   assert key == '\0import os'
-  assert value['decoded_substr'] == model.generate(
-    ['import os'], max_decode_steps=1
-  )[0]
+  assert (
+    value['decoded_substr']
+    == model.generate(['import os'], max_decode_steps=1)[0]
+  )
   assert found.outputs.output_ids.shape == (1, 11)
   assert found.metrics['decoded_length'] == 11
 
