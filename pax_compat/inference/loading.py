@@ -64,9 +64,12 @@ def load(
   example = batch_shapes.recorded_or_of(folder, experiment)
   with experiment.set_up():
     task = config.Instantiate()
-    task_program = program.create(
-      task, partitioning.mesh_of(task.model), example
+    devices = (
+      partitioning.mesh_of_task(task)
+      if mesh is None
+      else partitioning.mesh_of(task.model)
     )
+    task_program = program.create(task, devices, example)
   if use_ema is None:
     use_ema = task.train.eval_use_ema_states
   mdl_vars = model_vars.restore(task_program, stored, use_ema=use_ema)
