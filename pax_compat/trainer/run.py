@@ -15,6 +15,7 @@ from pax_compat.processes import first_process
 from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
+  compiling_ahead,
   early_checks,
   loop,
   partitioning,
@@ -106,6 +107,7 @@ def train(
     partitioning.check_batch(first.example, sharding)
     task_program = program.create(task, mesh, first.example)
     early_checks.check(task_program, data)
+    ahead = stack.enter_context(compiling_ahead.started(task_program, first))
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
@@ -121,6 +123,7 @@ def train(
       program=task_program,
       data=data,
       first=first,
+      ahead=ahead,
       position=position,
       checkpointer=checkpointer,
       writer=writer,
