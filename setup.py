@@ -17,6 +17,7 @@ CORE = [
   'optax>=0.2.8,<0.3',
   'orbax-checkpoint>=0.12.8,<0.13',
   'tensorboardX>=2.6.2,<3',
+  'tensorstore>=0.1.86',
 ]
 
 # SentencePiece 0.2.3 does not load beside the protobuf 6 that TensorFlow needs.

@@ -10,7 +10,6 @@ An experiment that does not inherit from it calls `train_input` and
 `eval_input`. Importing this module loads neither SeqIO nor TensorFlow.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -210,18 +209,24 @@ def _input(*, pack: bool, seq_len: int) -> Config:
 
 
 def batch_sizes(percore_batch_size: float) -> dict[str, int]:
-  """Returns `batch_size` and `num_infeed_hosts` of an input, as Pax does.
+  """Returns `batch_size` and `num_infeed_hosts` of an input.
+
+  Their product is the global batch: `percore_batch_size` times the number of
+  devices, at least one row.
 
   Args:
     percore_batch_size: rows per device. A fraction means that devices share
       rows: 0.5 is one row for two devices.
+
+  Raises:
+    UserError: the processes do not divide the rows.
   """
-  devices = jax.local_device_count()
-  total = int(percore_batch_size * devices * jax.process_count() + 1e-6)
-  if percore_batch_size >= 1:
-    size = math.ceil(percore_batch_size) * devices
-  elif jax.process_count() > 1:
-    size = devices
-  else:
-    return {'batch_size': total, 'num_infeed_hosts': 1}
-  return {'batch_size': size, 'num_infeed_hosts': total // size}
+  processes = jax.process_count()
+  rows = max(int(percore_batch_size * jax.device_count() + 1e-6), 1)
+  if rows % processes:
+    raise errors.UserError(
+      f'PERCORE_BATCH_SIZE {percore_batch_size} on {jax.device_count()} devices'
+      f' makes a global batch of {rows} rows, which cannot be divided over'
+      f' {processes} processes; expected a multiple'
+    )
+  return {'batch_size': rows // processes, 'num_infeed_hosts': processes}

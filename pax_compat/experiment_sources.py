@@ -53,7 +53,9 @@ class ExperimentSource(Protocol):
   Programs load all sources before they parse their flags. Importing a source
   must be fast: slow imports belong into its functions. A source may have a
   function `prepare(options)`, which is called before modules of the user are
-  imported, so that they can import what the options refer to.
+  imported, so that they can import what the options refer to. It may have a
+  function `open_checkpoint(path, step)`, which returns a checkpoint of its
+  framework as a `warm_start.sources.Source`, or None if it is not one.
 
   Attributes:
     KIND: the kind of its experiments in messages, such as 'native'.

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.bridge import calling
@@ -138,6 +139,9 @@ class BridgedOptimizer(lingvo_optimizers.ByVariables):
 
     return optax.GradientTransformationExtraArgs(init, update)
 
+  def check_supports_no_op_steps(self):
+    """Does nothing: a no-op step counts, and changes no variable."""
+
   def _applied(self, weights: Any) -> applying.Applied:
     return self.lingvo_optimizer.applied(
       learners.by_path(weights), self.variable_names
@@ -180,7 +184,8 @@ def bridge(view: ParamsView) -> Config | None:
       path: jax.ShapeDtypeStruct(shape, jnp.float32)
       for path, shape in _TINY_SHAPES.items()
     }
-    optimizer.applied(weights, {}).check()
+    applied = optimizer.applied(weights, {})
+    applied.check()
     sparse = applying.sparse_updates(optimizer.params)
   except Exception as error:
     view.issue('', not_bridged(view.params.cls, error))
@@ -190,8 +195,43 @@ def bridge(view: ParamsView) -> Config | None:
     ' inside of the step'
   )
   return BridgedOptimizer.config(
-    lingvo_optimizer=optimizer, sparse_updates=sparse
+    lingvo_optimizer=optimizer,
+    sparse_updates=sparse,
+    uses_step=applied.uses_step,
+    **_names(optimizer.params, applied),
   )
+
+
+def _names(params: Any, applied: applying.Applied) -> dict[str, Any]:
+  """Returns the names of variables in Lingvo's checkpoints; {} if unknown.
+
+  Args:
+    params: of the optimizer.
+    applied: its update of tiny weights.
+  """
+  weights = [
+    applying.Weight(path, path, shape, 'float32')
+    for path, shape in _TINY_SHAPES.items()
+  ]
+  try:
+    names = applying.names_in_graphs(params, weights)
+  except Exception as error:  # User code runs here.
+    logging.info('%s: %s', class_path(params.cls), errors.one_line(error))
+    return {}
+  found = {slot: set() for slot in applied.slots}
+  for (path, slot), name in names.items():
+    if path:
+      found.setdefault(slot, set()).add(name.removeprefix(f'{path}/'))
+  others = {name: text for (path, name), text in names.items() if not path}
+  is_same = set(found) == set(applied.slots) and set(others) == set(
+    applied.others
+  )
+  if not is_same or any(len(one) != 1 for one in found.values()):
+    return {}
+  return {
+    'slot_names': {slot: one.pop() for slot, one in found.items()},
+    'other_names': others,
+  }
 
 
 def not_bridged(cls: type, error: Exception) -> str:

@@ -133,6 +133,19 @@ def newest(path: str | os.PathLike) -> TensorflowCheckpoint:
   )
 
 
+def indices(path: str | os.PathLike) -> dict[int, pathlib.Path]:
+  """Returns the index files of the checkpoints of a run, by step.
+
+  Args:
+    path: a run's folder or its `train`.
+  """
+  found = {}
+  for name in reversed(_FOLDERS):
+    for index in (pathlib.Path(path).expanduser() / name).glob(f'*{_INDEX}'):
+      found[_step(index)] = index
+  return found
+
+
 def _step(index: pathlib.Path) -> int:
   found = _STEP.search(index.name.removesuffix(_INDEX))
   return int(found.group(1)) if found else -1

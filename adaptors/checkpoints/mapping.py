@@ -274,6 +274,9 @@ class _Finder:
       if path.startswith(f'{optimizer.learner_path}.{_SCHEDULES}.'):
         return self._schedule(path, optimizer)
       if path.startswith(f'{optimizer.path}.'):
+        name = optimizer.other(path)
+        if name is not None:
+          return Leaf(path, (name,), Identity())
         return self._slot(path, optimizer)
     raise _unknown(path)
 

@@ -126,6 +126,10 @@ class OptimizerMetadata:
       transform = Stack() if variable_layout.is_stack(transform) else Identity()
     if slot == _ACCUMULATED:
       return tuple(map(self._accumulated, names)), transform
+    last = optimizers.wrapped(self.config)[-1]
+    if issubclass(last.cls, lingvo_optimizers.ByVariables):
+      suffix = last.slot_names[slot]
+      return tuple(f'{name}/{suffix}' for name in names), transform
     if slots is None:
       slots = self._of_adafactor(sizes)
     if slot not in slots:
@@ -136,6 +140,18 @@ class OptimizerMetadata:
     number = slots.index(slot)
     suffix = f'{self.name}_{number}' if number else self.name
     return tuple(f'{name}/{suffix}' for name in names), transform
+
+  def other(self, path: str) -> str | None:
+    """Returns the tensor of a variable that belongs to no weight, or None.
+
+    Args:
+      path: in the state.
+    """
+    last = optimizers.wrapped(self.config)[-1]
+    _, others, name = path.rpartition('.others.')
+    if not others or not issubclass(last.cls, lingvo_optimizers.ByVariables):
+      return None
+    return last.other_names[name]
 
   def initial_value(self, slot: str) -> float:
     """Returns the initial value of a slot's elements."""
@@ -167,6 +183,9 @@ def is_known(config: Config) -> bool:
     grad_tx = last.grad_tx
     is_config = isinstance(grad_tx, fdl.Buildable)
     return is_config and fdl.get_callable(grad_tx) is optax.scale_by_adadelta
+  if issubclass(last.cls, lingvo_optimizers.ByVariables):
+    is_alone = not optimizers.accumulates(config)
+    return is_alone and last.slot_names is not None
   return last.cls in _SLOTS or last.cls is pax_optimizers.ShardedAdafactor
 
 

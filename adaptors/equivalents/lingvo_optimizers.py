@@ -31,10 +31,17 @@ class ByVariables(optimizers.BaseOptimizer):
     sparse_updates: how TensorFlow updates tables whose gradients are sparse: ''
       as if they were dense, else as of `OnLookedUpRows.leaves_alone`, or
       'unknown: ' and why.
+    uses_step: whether updates depend on Lingvo's global step.
+    slot_names: the names of slots in Lingvo's checkpoints, as suffixes of the
+      variables' names; None if they are unknown.
+    other_names: likewise, the names of its other variables.
   """
 
   variable_names: Mapping[str, str] = instance_field(dict)
   sparse_updates: str = ''
+  uses_step: bool = True
+  slot_names: Mapping[str, str] | None = None
+  other_names: Mapping[str, str] | None = None
 
 
 class _Wrapper(optimizers.BaseOptimizer):

@@ -4,6 +4,9 @@ The modules that build experiments are imported in `find`, so that listing names
 takes less than a second.
 """
 
+import os
+from typing import Any
+
 from adaptors import lingvo_runtime
 from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
@@ -51,3 +54,18 @@ def find(
 
     kind = lingvo_experiment.LingvoExperiment
   return kind(name=name, model_params=model_params, options=own)
+
+
+def open_checkpoint(path: str | os.PathLike, step: int | None) -> Any:
+  """Returns a TensorFlow checkpoint for a warm start, or None.
+
+  Args:
+    path: of a run, or of a checkpoint.
+    step: of the checkpoint; None for the newest.
+
+  Raises:
+    UserError: it is damaged, or does not exist.
+  """
+  from adaptors.checkpoints import warm_start_source
+
+  return warm_start_source.open_checkpoint(path, step)

@@ -124,6 +124,7 @@ def _report(names, options) -> int:
     found.append(examining.examine(name, options, traces=_TRACE.value))
     if _RUN_STEPS.value and found[-1].status is not Status.IMPOSSIBLE:
       found[-1] = _tried(found[-1], options)
+    _write_json(found)  # An interrupted report leaves what it has found.
     if len(names) > 1:
       print(f'{number}/{len(names)} {_brief(found[-1])}', flush=True)
   width = shutil.get_terminal_size((160, 24)).columns
@@ -136,8 +137,7 @@ def _report(names, options) -> int:
   if _HTML.value:
     _write(_HTML.value, page.page(found))
   if _JSON.value:
-    data = [one.as_dict() for one in found]
-    _write(_JSON.value, json.dumps(data, indent=2) + '\n')
+    print(f'written: {_JSON.value}')
   fails = any(e.status is Status.IMPOSSIBLE or e.agrees is False for e in found)
   return 1 if fails else 0
 
@@ -161,6 +161,13 @@ def _tried(experiment, options):
     timeout_seconds=_RUN_TIMEOUT.value,
   )
   return dataclasses.replace(experiment, trial=trial)
+
+
+def _write_json(found):
+  if _JSON.value:
+    data = [one.as_dict() for one in found]
+    path = pathlib.Path(_JSON.value).expanduser()
+    path.write_text(json.dumps(data, indent=2) + '\n', 'utf-8')
 
 
 def _write(path: str, text: str):

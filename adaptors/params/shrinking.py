@@ -9,7 +9,8 @@ names of Params fields:
 
 * All widths (model, hidden and embedding dimensions) are divided by the same
   number and rounded to multiples of the heads. The widest becomes
-  `Sizes.width`.
+  `Sizes.width`. In tasks of milan they stay: some are those of features that
+  are stored in the data, and of modules.
 * Heads, experts, rows of a batch, sequence lengths, and points of a scene are
   limited by `Sizes`; the dimensions of a head follow from those of all heads.
 * Layers are limited by `Sizes.layers`, but each stage of a pipeline keeps one.
@@ -81,7 +82,8 @@ def shrink(params: Any, sizes: Sizes | None = None) -> Any:
   nodes = list(
     {id(node): node for node in params_trees.all_params(params)}.values()
   )
-  rules = _Rules(sizes or Sizes(), _widest(nodes))
+  has_features = any('input_features' in node for node in nodes)
+  rules = _Rules(sizes or Sizes(), 1 if has_features else _widest(nodes))
   for node in nodes:
     rules.apply(node)
   return params

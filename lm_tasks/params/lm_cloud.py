@@ -44,6 +44,7 @@ class SyntheticDataset(base_experiment.BaseExperiment):
     """Returns an endless training set and a finite eval set."""
     common = dict(
       batch_size=math.ceil(self.PERCORE_BATCH_SIZE * jax.local_device_count()),
+      num_infeed_hosts=jax.process_count(),
       seq_len=self.MAX_SEQ_LEN,
       vocab_size=self._num_tokens(),
     )

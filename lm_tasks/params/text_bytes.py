@@ -15,6 +15,8 @@ about 2.45 (3.2 from letter frequencies alone), in less than a minute on two CPU
 cores.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -37,7 +39,7 @@ class TextBytes(model_params.TransformerLmSpmdAdafactor):
 
   # The files by split; None for Python's documentation.
   FILES: dict[str, str] | None = None
-  PERCORE_BATCH_SIZE = 16
+  PERCORE_BATCH_SIZE: float = 16
   MAX_SEQ_LEN = 128
 
   VOCAB_SIZE = text_bytes.VOCAB_SIZE
@@ -74,7 +76,7 @@ class TextBytes(model_params.TransformerLmSpmdAdafactor):
 
   def datasets(self) -> list[Config]:
     """Returns the training text, and the held-out text for evaluation."""
-    batch_size = self.PERCORE_BATCH_SIZE * jax.local_device_count()
+    batch_size = math.ceil(self.PERCORE_BATCH_SIZE * jax.local_device_count())
     files = self.FILES or python_docs_text.files()
     return [
       self._input(files['train']).set(

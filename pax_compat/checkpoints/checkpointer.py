@@ -105,6 +105,15 @@ class Checkpointer:
     """The folder, a `pathlib.Path` or the `etils.epath.Path` of a URL."""
     return self._manifests.directory
 
+  @property
+  def last_saved(self) -> int | None:
+    """The step of the newest checkpoint that the run saved or continued from.
+
+    Its commit may not be complete.
+    """
+    saved = self._lineage | ({self._pending[0]} if self._pending else set())
+    return max(saved, default=None)
+
   def save(self, step: int, state: Any, extra: dict) -> bool:
     """Starts a save, which is written and committed in the background.
 

@@ -10,6 +10,8 @@ them are of a checkpoint whose manifest was lost, not of a run that was killed.
 
 import contextlib
 import json
+import os
+import stat
 import zlib
 from typing import Any
 
@@ -18,7 +20,7 @@ from absl import logging
 from pax_compat import errors
 from pax_compat.checkpoints import checksums
 from pax_compat.runs import files as files_lib
-from pax_compat.runs import job_dir
+from pax_compat.runs import job_dir, remote
 
 _MANIFESTS = 'manifests'
 _DAMAGED = 'damaged'
@@ -70,6 +72,10 @@ class Manifests:
       UserError: the folder cannot be read.
     """
     return self._steps_with('.json')
+
+  def lost_steps(self) -> list[int]:
+    """Returns the steps that have files, and have lost their manifest."""
+    return [s for s in self._steps_of_files() if self._has_lost_manifest(s)]
 
   def files(self, step: int) -> Any:
     """Returns the folder with the files of a step."""
@@ -145,7 +151,7 @@ class Manifests:
         folder cannot be read.
     """
     committed = set(self.steps())
-    lost = {s for s in self._steps_of_files() if self._has_lost_manifest(s)}
+    lost = set(self.lost_steps())
     for path in files_lib.children(self.directory):
       step = int(path.name) if path.name.isdigit() else None
       if path.name[0].isdigit() and step not in committed | lost:
@@ -155,7 +161,7 @@ class Manifests:
       problem = self.problem(step)
       if problem is None:
         return step
-      if step in committed and not self._path(step).exists():
+      if step in committed and step not in self.steps():
         continue  # Another process has deleted it meanwhile.
       self.damaged[step] = problem
       problems.append(problem)
@@ -212,7 +218,8 @@ class Manifests:
     """
     path = self._path(step)
     try:
-      read = json.loads(path.read_bytes())
+      text = _content(path)
+      read = files_lib.parse_json(text)
     except FileNotFoundError:
       raise errors.UserError(f'{path}: no such file') from None
     except OSError as e:
@@ -220,6 +227,8 @@ class Manifests:
     except ValueError as e:
       raise errors.UserError(f'{path}: expected a manifest, found {e!r}') from e
     wrong = _wrong(read, step)
+    if not wrong and text != _text(read):
+      wrong = 'other white space'
     if wrong:
       raise errors.UserError(f'{path}: expected a manifest, found {wrong}')
     return read
@@ -244,7 +253,7 @@ class Manifests:
   def _has_files(self, step: int) -> bool:
     try:
       return bool(files_lib.children(self.files(step)))
-    except NotADirectoryError:
+    except OSError:  # Of what is not a folder, or cannot be read.
       return True
 
   def _has_lost_manifest(self, step: int) -> bool:
@@ -261,12 +270,12 @@ class Manifests:
     self.damaged.pop(step, None)
 
   def _move(self, path: Any, subdir: str):
-    if not path.exists():
+    if not files_lib.is_there(path):
       return
     folder = self.directory / subdir
     files_lib.make_folder(folder)
     target, n = folder / path.name, 0
-    while target.exists():
+    while files_lib.is_there(target):
       n += 1
       target = folder / f'{path.name}.{n}'
     path.rename(target)
@@ -274,9 +283,7 @@ class Manifests:
   def _write(self, step: int, manifest: dict[str, Any]):
     manifest = {k: v for k, v in manifest.items() if k != _CHECKSUM}
     manifest[_CHECKSUM] = _checksum(manifest)
-    job_dir.replace_text(
-      self._path(step), json.dumps(manifest, indent=1) + '\n'
-    )
+    job_dir.replace_text(self._path(step), _text(manifest))
 
   def _path(self, step: int) -> Any:
     return self.directory / _MANIFESTS / f'{step}.json'
@@ -290,6 +297,17 @@ class Manifests:
       f' {error.strerror or error}; expected a folder that can be read and'
       ' written'
     )
+
+
+def _content(path: Any) -> str:
+  """Returns the text of a file."""
+  if not remote.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):
+    raise OSError(0, 'not a file')  # To open a pipe would block.
+  return path.read_text(encoding='utf-8')
+
+
+def _text(manifest: dict[str, Any]) -> str:
+  return json.dumps(manifest, indent=1) + '\n'
 
 
 def _wrong(manifest: Any, step: int) -> str:

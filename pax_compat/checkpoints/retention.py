@@ -71,7 +71,7 @@ class Retention:
   def make_room(self, step: int):
     """Deletes the files of an earlier run for a step that is saved again."""
     files = self._manifests.files(step)
-    if files.exists():
+    if files_lib.is_there(files):
       logging.warning(
         'removing %s, which an earlier run left, to save step %d again',
         files,

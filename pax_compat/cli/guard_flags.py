@@ -18,6 +18,22 @@ _INPUT_MINUTES = flags.DEFINE_float(
   ' After a minute the log says what it waits for.',
   lower_bound=0,
 )
+_ON_NAN = flags.DEFINE_enum(
+  'on_nan',
+  'stop',
+  ['stop', 'skip', 'warn'],
+  'What to do if the loss or the gradient norm of a step is not finite: stop'
+  ' the run, whose checkpoints are all good; skip the step, so that the state'
+  ' stays as before it; or warn only. A state that is not finite is never'
+  ' saved.',
+)
+_SPIKE = flags.DEFINE_float(
+  'loss_spike_factor',
+  None,
+  'A loss that many times the median of the last 100 steps stops the run, or'
+  ' with --on_nan=warn is logged. By default no finite loss does.',
+  lower_bound=1,
+)
 
 
 def options() -> dict[str, Any]:
@@ -25,4 +41,6 @@ def options() -> dict[str, Any]:
   return dict(
     save_interval_seconds=60 * _SAVE_MINUTES.value or None,
     input_timeout_seconds=60 * _INPUT_MINUTES.value or None,
+    on_nan=_ON_NAN.value,
+    loss_spike_factor=_SPIKE.value,
   )

@@ -196,11 +196,12 @@ TABLE: tuple[PaxFlag, ...] = (
     _INT,
     "Port of JAX's profiler server, for TensorBoard's capture button.",
   ),
-  _refused(
+  _effect(
     'enable_auto_sharding',
     _BOOL,
-    "not supported yet; a model's ici_mesh_shape defines how it is sharded",
-    False,
+    'True splits batches and all large weights over all devices, whatever mesh'
+    ' the experiment has: data parallel and fully sharded. The choice is'
+    ' printed.',
   ),
   _effect(
     'enable_checkpoint_saving',

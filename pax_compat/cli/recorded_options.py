@@ -12,6 +12,7 @@ from typing import Any
 from pax_compat import errors, experiment_sources
 from pax_compat.experiments import options as options_lib
 from pax_compat.experiments import resolved as resolved_lib
+from pax_compat.runs import files
 
 FILE = 'options.json'
 _EXPERIMENT_FILE = 'experiment.json'
@@ -85,7 +86,7 @@ def read(folder: Any) -> Recorded:
       f'{folder} has no {_EXPERIMENT_FILE}; expected the --job_log_dir of a run'
     )
   try:
-    fields = json.loads(path.read_text(encoding='utf-8'))
+    fields = files.parse_json(path.read_bytes())
     options = experiment_sources.SourceOptions(
       import_modules=_strings(fields.get('import_modules', [])),
       attributes=_strings(fields.get('attributes', [])),

@@ -124,9 +124,10 @@ def start_services():
 
 
 def of_experiment(experiment: Any) -> Any:
-  """Returns a resolved experiment without the datasets that flags leave out.
+  """Returns a resolved experiment with the changes of Pax's flags.
 
-  They are about training; jobs of other modes use all of their datasets.
+  They set `auto_sharding` of its task, and for training leave out datasets;
+  jobs of other modes use all of their datasets.
 
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.
@@ -134,6 +135,8 @@ def of_experiment(experiment: Any) -> Any:
   Raises:
     UserError: `--decode_during_train` without an interval.
   """
+  if pax_flags.value('enable_auto_sharding'):
+    experiment.task.train.auto_sharding = True
   if pax_flags.mode() != pax_flags.TRAIN:
     return experiment
   if pax_flags.value('eval_on_test') is False:

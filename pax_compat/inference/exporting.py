@@ -172,7 +172,7 @@ def open_folder(folder: str | os.PathLike) -> ExportedModel:
   """
   path = job_dir.local_path(folder)
   try:
-    metadata = json.loads((path / METADATA).read_text(encoding='utf-8'))
+    metadata = files.parse_json((path / METADATA).read_bytes())
     function = jax.export.deserialize((path / FUNCTION).read_bytes())
     weights = serialization.msgpack_restore((path / WEIGHTS).read_bytes())
     return ExportedModel(

@@ -5,6 +5,7 @@ Shapes: B batch, P prompt, T time.
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -156,15 +157,20 @@ class TrainedModel:
   def batches(self, dataset: str | None = None) -> Iterator[NestedMap]:
     """Yields the batches of a dataset, as an evaluation reads them.
 
+    Those of the training data go on where the last call ended.
+
     Args:
       dataset: its name; None for the one that the model is trained on.
     """
     data = self.input(dataset)
-    while True:
+    if data.reset_for_eval:
+      data.reset()
+    limit = None if data.is_training else data.eval_loop_num_batches
+    numbers = itertools.count() if limit in (None, -1) else range(limit)
+    for _ in numbers:
       try:
         batch = data.get_next_padded()
       except StopIteration:
-        data.reset()
         return
       yield host_fields.for_devices(batch, data.is_host_field)
 
@@ -247,10 +253,7 @@ def put(
   """
   arrays = jax.tree.map(np.asarray, NestedMap.from_nested(dict(batch)))
   kept = host_fields.for_devices(arrays, lambda _, x: x.dtype.kind in 'OSU')
-  try:
-    return partitioning.global_batch(kept, sharding)
-  except errors.UserError:
-    if sharding.num_infeed_hosts > 1:
-      raise
-  whole = partitioning.replicated(sharding.mesh)
-  return jax.device_put(kept, whole)
+  added = partitioning.num_padding_rows(kept, sharding)
+  if added and sharding.num_infeed_hosts == 1:
+    return jax.device_put(kept, partitioning.replicated(sharding.mesh))
+  return partitioning.global_batch(kept, sharding)

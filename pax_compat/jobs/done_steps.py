@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from pax_compat import errors
-from pax_compat.runs import job_dir
+from pax_compat.runs import files, job_dir
 
 
 class DoneSteps:
@@ -33,7 +33,7 @@ class DoneSteps:
     if not path.exists():
       return
     try:
-      read = json.loads(path.read_text(encoding='utf-8'))
+      read = files.parse_json(path.read_bytes())
       self._steps = {
         int(step): {
           'checkpoint': str(done['checkpoint']),

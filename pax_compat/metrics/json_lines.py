@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 from absl import logging
 
-from pax_compat.runs import job_dir
+from pax_compat.runs import files, job_dir
 
 
 class JsonLines:
@@ -79,7 +79,7 @@ def _drop_stale_lines(
 def _step_and_split(line: str) -> tuple[int, str] | None:
   """Returns the step and the split of a line, None if it is truncated."""
   try:
-    fields = json.loads(line) if line.endswith('\n') else {}
+    fields = files.parse_json(line) if line.endswith('\n') else {}
     return int(fields['step']), str(fields['split'])
   except (ValueError, KeyError, TypeError):
     return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import pathlib
 import shutil
@@ -43,6 +44,18 @@ def system_error(error: BaseException | None) -> str | None:
         return os.strerror(number)
     error = error.__cause__ or error.__context__
   return None
+
+
+def parse_json(text: str | bytes) -> Any:
+  """Returns the value of a JSON text.
+
+  Raises:
+    ValueError: it is not valid, or nested too deeply.
+  """
+  try:
+    return json.loads(text)
+  except RecursionError:
+    raise ValueError('JSON that is nested too deeply') from None
 
 
 @contextlib.contextmanager
@@ -92,6 +105,13 @@ def children(folder: Any) -> list[Any]:
     return list(folder.iterdir())
   except FileNotFoundError:
     return []
+
+
+def is_there(path: Any) -> bool:
+  """Whether there is a file or folder, or a link, perhaps to nothing."""
+  if remote.is_remote(path):
+    return path.exists()
+  return os.path.lexists(path)
 
 
 def delete_folder(folder: Any) -> None:

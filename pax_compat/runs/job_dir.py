@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 from typing import Any
 
 from pax_compat import errors
@@ -56,6 +57,19 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
       ' a folder that is writable, or that can be created'
     ) from e
   _require_same(job_log_dir, owner, experiment_name)
+
+
+def remove_unused(job_log_dir: str | os.PathLike) -> None:
+  """Removes a local folder in which a run that failed has written nothing yet.
+
+  It is removed if it has the name of its experiment, and no other file.
+  """
+  folder = checked_path(job_log_dir)
+  if remote.is_remote(folder):
+    return
+  found = [path for path in folder.rglob('*') if not path.is_dir()]
+  if found == [folder / _EXPERIMENT_FILE]:
+    shutil.rmtree(folder)
 
 
 def check_owner(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
@@ -144,7 +158,7 @@ def _owner(folder: Any) -> str | None:
   mark = folder / _EXPERIMENT_FILE
   if mark.exists():
     try:
-      return json.loads(mark.read_text(encoding='utf-8'))['name']
+      return files.parse_json(mark.read_bytes())['name']
     except (ValueError, KeyError, TypeError) as e:
       raise errors.UserError(
         f'{mark} is damaged ({e!r}); expected a JSON object with the name of'

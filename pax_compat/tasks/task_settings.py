@@ -217,6 +217,9 @@ class Train(Settings):
     gc_interval_steps: Python's garbage collection runs every this many steps,
       and at no other time while training, so that hosts pause together. 0, the
       default, leaves it to Python.
+    auto_sharding: whether all devices are on the mesh axis `data`, whatever the
+      model's mesh; batches and large weights are split over it. The flag
+      `--enable_auto_sharding` sets it.
   """
 
   learner: Config = sub_config_field(learners.Learner)
@@ -263,7 +266,9 @@ class Train(Settings):
   external_checkpoint_handler: Any = None
   report_progress_hook: bool = False
   gc_interval_steps: int = 0
+  auto_sharding: bool = False
 
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = ('auto_sharding',)
   REFUSED = {
     'always_use_train_for_model_init': (
       'models are always initialised as for training'

@@ -26,7 +26,6 @@ from pax_compat.trainer.reporting import start_lines
 _SIMULATION = re.compile(r'--xla_force_host_platform_device_count=\d+')
 # A weight of so many bytes is large if every device has a copy.
 _LARGE_BYTES = 64 * 2**20
-_MAX_NAMES = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +43,7 @@ class Checked:
     flops: model FLOPs of a train step; None if they cannot be counted.
     shapes_from: how the shapes of batches were found.
     warnings: what may be a mistake.
+    notes: what was chosen automatically.
   """
 
   name: str
@@ -56,6 +56,7 @@ class Checked:
   flops: float | None
   shapes_from: str
   warnings: tuple[str, ...]
+  notes: tuple[str, ...] = ()
 
   def text(self, peak: float | None = None) -> str:
     """Returns the lines that `--check` prints.
@@ -78,6 +79,7 @@ class Checked:
       [
         f'{self.name}: checked without {without}, on simulated devices',
         *(f'  {label.ljust(width)}  {text}' for label, text in rows.items()),
+        *self.notes,
         *(f'warning: {warning}' for warning in self.warnings),
       ]
     )
@@ -130,7 +132,7 @@ def examine(experiment: Any) -> Checked:
     experiment: the `experiments.resolved.ResolvedExperiment`.
   """
   task = experiment.task.Instantiate()
-  mesh = partitioning.mesh_of(task.model)
+  mesh = partitioning.mesh_of_task(task)
   batch, source = batch_shapes.of(experiment)
   made = program.create(task, mesh, batch)
   rows, length = start_lines.global_shape(batch, made)
@@ -145,6 +147,7 @@ def examine(experiment: Any) -> Checked:
     flops=model_flops.of_train_step(made, batch),
     shapes_from=source,
     warnings=tuple(_warnings(made, batch)),
+    notes=tuple(start_lines.auto_sharding_lines(made)),
   )
 
 
@@ -167,12 +170,16 @@ def simulate(count: int):
 
 def _warnings(made: program.TaskProgram, batch: NestedMap) -> list[str]:
   try:
-    partitioning.check_batch(batch, made.batch_sharding)
-    problems = []
+    made.check_rows(batch)
+    problems = start_lines.padding_lines(batch, made)
   except errors.UserError as e:
     problems = [str(e)]
   if made.mesh.size > 1:
-    problems += [*_replicated(made), *_uneven(made), *_idle_axes(made)]
+    problems += [
+      *_replicated(made),
+      *start_lines.moved_lines(made),
+      *_idle_axes(made),
+    ]
   return problems
 
 
@@ -188,22 +195,13 @@ def _replicated(made: program.TaskProgram) -> list[str]:
   if not large:
     return []
   return [
-    f'every device has a copy of {_names(list(large))}:'
+    f'every device has a copy of {start_lines.short_list(list(large))}:'
     f' {start_lines.short_bytes(sum(large.values()))}'
   ]
 
 
 def _is_sharded_model(made: program.TaskProgram) -> bool:
   return made.model.ici_mesh_shape is not None
-
-
-def _uneven(made: program.TaskProgram) -> list[str]:
-  """Returns warnings about dimensions that shards do not divide."""
-  by_text: dict[str, list[str]] = {}
-  for path, split in made.moved_splits.items():
-    for moved in split.moved:
-      by_text.setdefault(str(moved), []).append(path)
-  return [f'{_names(paths)}: {text}' for text, paths in by_text.items()]
 
 
 def _idle_axes(made: program.TaskProgram) -> list[str]:
@@ -224,9 +222,3 @@ def _idle_axes(made: program.TaskProgram) -> list[str]:
 
 def _spec(x: jax.ShapeDtypeStruct) -> Sequence[Any]:
   return () if x.sharding is None else x.sharding.spec
-
-
-def _names(names: Sequence[str]) -> str:
-  shown = ', '.join(names[:_MAX_NAMES])
-  more = len(names) - _MAX_NAMES
-  return f'{shown} and {more} more' if more > 0 else shown

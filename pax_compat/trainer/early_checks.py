@@ -13,12 +13,16 @@ import numpy as np
 from pax_compat import base_input, errors
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import partitioning, program
+from pax_compat.trainer import program
 from pax_compat.trainer.evaluating import batch_results, example_metrics
 from pax_compat.trainer.feeding import dataset_inputs, first_batch
 
 
-def check(task_program: program.TaskProgram, data: dataset_inputs.Inputs):
+def check(
+  task_program: program.TaskProgram,
+  data: dataset_inputs.Inputs,
+  example: NestedMap | None = None,
+):
   """Traces the evaluation and the decoding of the first batch of each dataset.
 
   Nothing is computed. Of each dataset a batch is read, which is evaluated
@@ -27,12 +31,16 @@ def check(task_program: program.TaskProgram, data: dataset_inputs.Inputs):
   Args:
     task_program: has the steps.
     data: the inputs.
+    example: a training batch of this process, or its shapes; None if nothing
+      is trained.
 
   Raises:
-    UserError: a dataset has no batch, or one that cannot be divided over the
-      devices; or a metric of the task cannot be used.
+    UserError: a dataset has no batch, or one that the devices do not divide and
+      that cannot be padded; or a metric of the task cannot be used.
     Exception: of the model, with a note about the dataset.
   """
+  if example is not None:
+    task_program.check_rows(example)
   batch_results.StepAggregator(task_program)
   for name, one in data.eval.items():
     rows = example_metrics.ExampleMetrics(one, 'eval').enabled
@@ -58,7 +66,8 @@ def _check_dataset(
     raise errors.UserError(f'the dataset {data.name!r} has no batch\n  {where}')
   batch = host_fields.for_devices(batch, data.is_host_field)
   try:
-    partitioning.check_batch(batch, task_program.batch_sharding)
+    if step is not task_program.decode_step:
+      task_program.check_rows(batch)
     step.eval_shape(
       task_program.abstract_state.mdl_vars,
       _shapes(task_program, batch),
@@ -78,7 +87,7 @@ def _shapes(task_program: program.TaskProgram, batch: NestedMap) -> NestedMap:
     lambda x: jax.ShapeDtypeStruct(
       x.shape,
       x.dtype,
-      sharding=task_program.batch_sharding.of(len(x.shape)),
+      sharding=task_program.batch_sharding.of_shape(x.shape),
     ),
     program.global_shapes(batch, task_program.batch_sharding),
   )

@@ -20,6 +20,7 @@ from pax_compat.trainer import (
   actions,
   compiling_ahead,
   model_flops,
+  numbers_guard,
   partitioning,
   profiling,
   program,
@@ -95,6 +96,7 @@ class _Actions:
 
   Attributes:
     counter: counts steps and reports them.
+    guard: checks that numbers are finite.
     measures: evaluate and decode.
     update_schedules: updates schedules that depend on evaluations.
     stop_early: stops the run, depending on evaluations.
@@ -104,6 +106,7 @@ class _Actions:
   """
 
   counter: step_counter.StepCounter
+  guard: numbers_guard.NumbersGuard
   measures: tuple[evaluation_actions.Measure, ...]
   update_schedules: actions.UpdateSchedules
   stop_early: actions.StopEarly
@@ -113,6 +116,7 @@ class _Actions:
   def __call__(self, context: actions.StepContext):
     """Calls all actions."""
     self.counter(context)
+    self.guard(context)
     self.evaluate(context)
     for action in (*self.others, self.save):
       action(context)
@@ -186,6 +190,7 @@ class Trainer:
       if not context.is_last_step_of_run:
         context = self._train(context, batches, made)
       made.counter.flush()
+      made.guard.flush()
       run.checkpointer.wait()
     self._finish(context)
 
@@ -196,7 +201,7 @@ class Trainer:
       pipeline.Pipeline(
         pipeline.stages(
           data,
-          put=self._put,
+          put=self._run.program.put,
           rows=self._rows,
           check=self._run.first.check,
           get_state=self._run.position.get_state,
@@ -354,8 +359,16 @@ class Trainer:
     common |= dict(
       put=self._put, folder=run.folder, before=counter.flush, stop=self._stop
     )
+    guard = numbers_guard.NumbersGuard(
+      run.program,
+      policy=run.options.on_nan,
+      spike_factor=run.options.loss_spike_factor,
+      input_name=run.data.train.name,
+      last_saved=lambda: run.checkpointer.last_saved,
+    )
     return _Actions(
       counter=counter,
+      guard=guard,
       measures=(
         evaluation_actions.Evaluate(run.data.eval, peek=batches.peek, **common),
         evaluation_actions.Decode(run.data.decode, **common),
@@ -367,7 +380,7 @@ class Trainer:
         print_line=run.print_line,
       ),
       others=self._others(start, stack),
-      save=self._save(counter),
+      save=self._save(counter, guard),
     )
 
   def _peak_flops(self) -> float | None:
@@ -404,15 +417,18 @@ class Trainer:
       others.append(stack.enter_context(garbage))
     return tuple(others)
 
-  def _may_save(self, context: actions.StepContext) -> bool:
-    """Returns True, or raises if this run may not write to its folder."""
-    if self._run.lock is not None:
-      self._run.lock.check()
-    return True
-
   def _save(
-    self, counter: step_counter.StepCounter
+    self,
+    counter: step_counter.StepCounter,
+    guard: numbers_guard.NumbersGuard,
   ) -> saving.Save | saving.LeaveUnsaved:
+    """Returns the action that saves."""
+
+    def may_save(context):
+      if self._run.lock is not None:
+        self._run.lock.check()
+      return guard.may_save(context)
+
     options = self._run.options
     if not options.saves_checkpoints:
       return saving.LeaveUnsaved(counter.flush)
@@ -424,7 +440,7 @@ class Trainer:
       steps=self._config.save_interval_steps,
       seconds=min((x for x in limits if x is not None), default=None),
       before=counter.flush,
-      may_save=self._may_save,
+      may_save=may_save,
       of_input=self._run.position.to_save,
       print_line=self._run.print_line,
     )

@@ -12,10 +12,12 @@ from jax.sharding import Mesh
 
 from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat.input_core import example_rows
+from pax_compat.learners import branches
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import (
   partitioning,
+  row_weights,
   step_outputs,
   train_state,
   updates_after,
@@ -49,6 +51,8 @@ class TaskProgram:
       sharding than steps compute with, by path with the collection.
     probes: shapes of the zeros whose gradients are metadata of the gradients of
       embedding tables; see `layer_core.row_gradients`.
+    skips_nonfinite: whether a train step whose watched numbers are not all
+      finite changes nothing but the number of steps.
   """
 
   task: tasks_lib.SingleTask
@@ -62,6 +66,7 @@ class TaskProgram:
   weight_metas: dict[str, base_layer.WeightHParams]
   moved_splits: dict[str, partitioning.WeightSplit]
   probes: Any
+  skips_nonfinite: bool = False
 
   def init_state(self, batch: NestedMap) -> TrainState:
     """Returns the initial state; each array is created with its sharding.
@@ -109,6 +114,24 @@ class TaskProgram:
     )
     with jax.set_mesh(self.mesh):
       return compiled(jax.random.key(self.task.train.random_seed))
+
+  def put(self, batch: NestedMap) -> NestedMap:
+    """Returns a global batch to train on, which is on the devices.
+
+    Args:
+      batch: a batch of this process. If its devices do not divide the rows,
+        rows of weight 0 are added.
+
+    Raises:
+      UserError: rows are added, and the model does not use their weights.
+    """
+    self.check_rows(batch)
+    return partitioning.global_batch(batch, self.batch_sharding)
+
+  @functools.cached_property
+  def check_rows(self) -> row_weights.Check:
+    """Raises a UserError for a batch, or shapes, that cannot be padded."""
+    return row_weights.Check(self)
 
   @functools.cached_property
   def train_step(self):
@@ -229,6 +252,9 @@ class TaskProgram:
           non_scalar, with_summaries
         ),
         has_summaries=jnp.asarray(with_summaries),
+        watched=step_outputs.watched_numbers(
+          outputs.weighted[self.loss_aggregator.loss_name][0], scalars
+        ),
       )
       updated = updates_after.update(
         self.model,
@@ -244,6 +270,12 @@ class TaskProgram:
       base_layer.PARAMS: new_params,
     }
     opt_state = learner.next_averages(state.opt_state, opt_state, mdl_vars)
+    if self.skips_nonfinite:
+      mdl_vars, opt_state = branches.either(
+        jnp.isfinite(outputs.watched).all(),
+        lambda: (mdl_vars, opt_state),
+        lambda: (state.mdl_vars, state.opt_state),
+      )
     state = TrainState(
       step=state.step + 1, mdl_vars=mdl_vars, opt_state=opt_state
     )
@@ -430,7 +462,11 @@ class TaskProgram:
 
 
 def create(
-  task: tasks_lib.SingleTask, mesh: Mesh, batch: NestedMap
+  task: tasks_lib.SingleTask,
+  mesh: Mesh,
+  batch: NestedMap,
+  *,
+  skips_nonfinite: bool = False,
 ) -> TaskProgram:
   """Returns a task's program; it allocates and compiles nothing.
 
@@ -438,6 +474,7 @@ def create(
     task: the task.
     mesh: the devices.
     batch: a batch of this process, or the shapes and dtypes of one.
+    skips_nonfinite: see `TaskProgram`.
 
   Raises:
     UserError: the model or the learner cannot be built.
@@ -454,6 +491,8 @@ def create(
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = train_state.kept_collections(boxed)
+  if task.train.auto_sharding:
+    boxed = partitioning.fully_sharded(mesh, boxed)
   learner.check_names(learners.by_path(boxed, is_leaf=base_layer.is_boxed))
   metas = train_state.metas(boxed)
   return TaskProgram(
@@ -468,6 +507,7 @@ def create(
     weight_metas=metas,
     moved_splits=partitioning.moved_splits(mesh, boxed),
     probes=probes,
+    skips_nonfinite=skips_nonfinite,
   )
 
 
@@ -527,13 +567,19 @@ def _traced_on(mesh: Mesh):
 def global_shapes(
   batch: NestedMap, sharding: partitioning.BatchSharding
 ) -> NestedMap:
-  """Returns the shapes of the global batch."""
+  """Returns the shapes of the global batch, with padding rows if needed.
+
+  Args:
+    batch: a batch of this process, or its shapes.
+    sharding: how batches are split.
+  """
+  batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
   def shape(x):
     rows = (x.shape[0] * sharding.num_infeed_hosts,) if x.shape else ()
     return jax.ShapeDtypeStruct((*rows, *x.shape[1:]), x.dtype)
 
-  return jax.tree.map(shape, batch)
+  return jax.tree.map(shape, partitioning.padded(batch, sharding))
 
 
 def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:

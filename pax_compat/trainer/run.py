@@ -18,6 +18,7 @@ from pax_compat.trainer import (
   compiling_ahead,
   early_checks,
   loop,
+  numbers_guard,
   partitioning,
   program,
   run_options,
@@ -67,13 +68,13 @@ def train(
     datasets=list(experiment.datasets),
     decode_datasets=list(experiment.decode_datasets),
   )
-  config_text.check_required(configs)
   with experiment.set_up():
+    config_text.check_required(configs)
     task = configs['task'].Instantiate()
-  config = task.train
+    config = task.train
+    mesh = partitioning.mesh_of_task(task)
+    sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
-  mesh = partitioning.mesh_of(task.model)
-  sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   demanded = bool(config.enable_input_checkpointing)
   with files.explained(folder), contextlib.ExitStack() as stack:
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
@@ -88,7 +89,7 @@ def train(
         known_ids=task.model.cls.known_ids(task.model),
       )
     )
-    job_dir.claim(folder, experiment.name)
+    stack.enter_context(_claimed(folder, experiment.name))
     lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     start, origin, extra = _restore_point(checkpointer, experiment, config)
@@ -104,9 +105,13 @@ def train(
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
     )
-    partitioning.check_batch(first.example, sharding)
-    task_program = program.create(task, mesh, first.example)
-    early_checks.check(task_program, data)
+    task_program = program.create(
+      task,
+      mesh,
+      first.example,
+      skips_nonfinite=options.on_nan == numbers_guard.SKIP,
+    )
+    early_checks.check(task_program, data, first.example)
     ahead = stack.enter_context(compiling_ahead.started(task_program, first))
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
@@ -155,6 +160,19 @@ def _finished(task: tasks_lib.SingleTask, start: int, extra: Any) -> str:
       ' --set=task.early_stopping_fn=None goes on training'
     )
   return ''
+
+
+@contextlib.contextmanager
+def _claimed(folder: Any, experiment_name: str) -> Iterator[None]:
+  """Within it, the folder is that of the run; a failed start leaves none."""
+  is_new = jax.process_index() == 0 and not folder.exists()
+  job_dir.claim(folder, experiment_name)
+  try:
+    yield
+  except Exception:
+    if is_new:
+      job_dir.remove_unused(folder)
+    raise
 
 
 @contextlib.contextmanager

@@ -11,6 +11,10 @@ class RunOptions:
     save_interval_seconds: the longest time between two saves, in addition to
       the task's own intervals; None for no limit.
     input_timeout_seconds: how long a batch is awaited; None for no limit.
+    on_nan: what happens if a loss or gradient is not finite: 'stop', 'skip' or
+      'warn'; see `numbers_guard`.
+    loss_spike_factor: a loss that many times the usual one is treated in the
+      same way; None for no limit.
     saves_checkpoints: whether the run saves; without, it cannot continue.
     save_timeout_seconds: how long a save in the background may take; None for
       10 minutes.
@@ -24,6 +28,8 @@ class RunOptions:
 
   save_interval_seconds: float | None = 1800.0
   input_timeout_seconds: float | None = 3600.0
+  on_nan: str = 'stop'
+  loss_spike_factor: float | None = None
   saves_checkpoints: bool = True
   save_timeout_seconds: int | None = None
   checkpoint_todelete_subdir: str | None = None

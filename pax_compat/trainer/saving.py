@@ -65,6 +65,7 @@ class Save:
     self._steps = steps
     self._clock = _Clock(seconds)
     self._saved: int | None = None  # The step that this action saved last.
+    self._refused: int | None = None  # The last one that may not be saved.
     self._asked: tuple[int, bool] | None = None
 
   def before_measuring(self, context: StepContext):
@@ -115,7 +116,8 @@ class Save:
   def _save(self, context: StepContext, about: dict[str, Any]):
     self._clock.restart()
     self._before()
-    if not self._may_save(context):
+    if self._refused == context.step or not self._may_save(context):
+      self._refused = context.step
       return
     self._checkpointer.save(
       context.step,

@@ -17,6 +17,10 @@ from pax_compat.metrics import histograms
 _MAX_IMAGES = 8
 
 
+# What a train step returns as `StepOutputs.watched`.
+WATCHED = ('loss', 'gradient norm', 'learning rate')
+
+
 class NonScalarSummary(flax.struct.PyTreeNode):
   """A summary that is not a scalar, as a step returns it.
 
@@ -42,6 +46,8 @@ class StepOutputs(flax.struct.PyTreeNode):
       computed; else they are all zeros.
     per_example: per-example outputs of the model, by name, [B, ...], split as
       batches are; empty unless the step was built with them.
+    watched: numbers of a train step [3], in the order of `WATCHED`; 0 if they
+      are not known. None for other steps.
   """
 
   weighted: dict[str, tuple[Any, Any]]
@@ -51,6 +57,7 @@ class StepOutputs(flax.struct.PyTreeNode):
   non_scalar_summaries: dict[str, NonScalarSummary]
   has_summaries: Any
   per_example: dict[str, Any]
+  watched: Any = None
 
   def __getitem__(self, name: str) -> Any:
     """Returns a metric's value, or another scalar, by name."""
@@ -84,6 +91,25 @@ class DecodeOutputs(flax.struct.PyTreeNode):
   scalars: dict[str, Any]
   non_scalar_summaries: dict[str, NonScalarSummary]
   has_summaries: Any
+
+
+def watched_numbers(
+  loss: jax.Array, scalars: Mapping[str, jax.Array]
+) -> jax.Array:
+  """Returns the numbers that are watched at each step, float32 [3].
+
+  Args:
+    loss: the loss [].
+    scalars: metrics of the learner by name. Of several the largest counts.
+  """
+
+  def largest(ending):
+    found = [x for name, x in scalars.items() if name.endswith(ending)]
+    found = [jnp.asarray(x, jnp.float32) for x in found if not jnp.ndim(x)]
+    return jnp.max(jnp.stack(found)) if found else jnp.zeros([])
+
+  numbers = loss, largest('learning/raw_grad_norm'), largest('learning/lr')
+  return jnp.stack([jnp.asarray(x, jnp.float32) for x in numbers])
 
 
 def split_metrics(

@@ -46,7 +46,7 @@ def inputs(folder):
 
 
 @pytest.mark.parametrize(
-  ('percore', 'wanted'), [(32, (32, 1)), (1.5, (2, 0)), (0.25, (0, 1))]
+  ('percore', 'wanted'), [(32, (32, 1)), (1.5, (1, 1)), (0.25, (1, 1))]
 )
 def test_batch_sizes_of_one_device(percore, wanted):
   sizes = c4_data.batch_sizes(percore)

@@ -30,8 +30,8 @@ class Wasteful(lm_cloud.LmCloudSpmdTest):
 def test_warnings():
   found = experiment_check.examine(resolved.resolve(Wasteful(), name='w'))
   assert found.warnings == (
-    "the batch field 'ids' of shape [6, 16] cannot be divided over the 4"
-    ' device(s) of this process: expected a batch size that is a multiple of 4',
+    '6 rows are not a multiple of the 4 shards of a batch: each has 2 padding'
+    ' rows of weight 0',
     'every device has a copy of params/lm/softmax/logits_ffn/linear/w: 76.8 MB',
     'neither weights nor batches are split over mdl (2 devices)',
   )

@@ -1,5 +1,6 @@
 """Batches and weights that are split over meshes of eight devices."""
 
+import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -38,12 +39,23 @@ def test_batches(shape, names, dcn, mapping, starts):
   assert np.asarray(x).ravel().tolist() == list(range(16))
 
 
-def test_a_batch_that_devices_cannot_share(mesh):
-  batch = NestedMap(src=NestedMap(ids=np.ones([6, 3])))
-  with pytest.raises(errors.UserError) as error:
-    partitioning.global_batch(batch, partitioning.batch_sharding(mesh))
-  for words in ("'src.ids'", '[6, 3]', '4 device(s)', 'a multiple of 4'):
-    assert words in str(error.value)
+def test_rows_that_devices_do_not_divide(mesh):
+  """Padding rows have weight 0, also of a task's batch and in shapes."""
+  sharding = partitioning.batch_sharding(mesh)
+  inner = NestedMap(ids=np.ones([6, 3], int), paddings=np.zeros([6, 3]))
+  put = partitioning.global_batch(NestedMap(task=inner), sharding).task
+  assert partitioning.num_padding_rows(inner, sharding) == 2
+  assert put.ids.sharding.shard_shape(put.ids.shape) == (2, 3)
+  assert put.paddings[:, 0].tolist() == [0] * 6 + [1] * 2
+  assert put.eval_sample_weights.tolist() == [1] * 6 + [0] * 2
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inner)
+  padded = partitioning.padded(shapes, sharding)
+  assert {k: x.shape for k, x in padded.items()} == {
+    k: x.shape for k, x in put.items()
+  }
+  inner.ids = np.ones([5, 3])
+  with pytest.raises(errors.UserError, match=r'5, 6 rows, .* 4 device\(s\)'):
+    partitioning.global_batch(inner, sharding)
 
 
 def _split(mesh, shape, mapping, stacked=()):

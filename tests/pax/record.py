@@ -34,7 +34,7 @@ class _Anything:
     return self
 
 
-def _mount(folders: list[str]):
+def mount(folders: list[str]):
   """Makes Pax importable."""
   sys.path[:0] = folders[:2]
   sys.path += folders[2:]
@@ -136,7 +136,7 @@ def _numbers(model: Any, batch: dict[str, np.ndarray]) -> tiny.Numbers:
 
 
 def main():
-  _mount(sys.argv[1:])
+  mount(sys.argv[1:])
   hyperparams = importlib.import_module('praxis.base_hyperparams')
   experiments = _experiments()
   tasks, variables, numbers = {}, {}, {}

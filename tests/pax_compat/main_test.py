@@ -344,7 +344,20 @@ def test_a_batch_that_the_devices_cannot_share(tmp_path):
     XLA_FLAGS=flags_of_devices(3),
   )
   trainer_runs.assert_mistake(done, "'ids'", '[8, 8]', 'multiple of 3')
-  assert not trainer_runs.steps_saved(tmp_path / 'run')
-  # Nothing but whose folder it is.
-  files = [p.name for p in (tmp_path / 'run').iterdir() if p.is_file()]
-  assert files == ['experiment.json']
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_setting_that_no_check_refuses(tmp_path):
+  setting = (
+    '--set=task.model.lm_tpl.softmax_tpl.feed_forward_tpl.weight_init=-1'
+  )
+  done = trainer_runs.main(
+    *(f'--exp={MODULE}.Counting', f'--import_modules={MODULE}', setting),
+    f'--job_log_dir={tmp_path / "run"}',
+  )
+  trainer_runs.assert_mistake(
+    done,
+    f'the experiment cannot be set up with {setting}: TypeError: ',
+    'base_layer.py:',
+  )
+  assert not list(tmp_path.iterdir())

@@ -72,6 +72,7 @@ class Applied:
       depend on what else the process has created.)
     others: initial values of its other variables, `variable_0` and so on, by
       name.
+    uses_step: whether it depends on the global step.
   """
 
   def __init__(
@@ -115,6 +116,7 @@ class Applied:
     self._initial = {key: _initial(x) for key, x in self._made.items()}
     self.slots = tuple(dict.fromkeys(s for path, s in self._made if path))
     self.others = {k: x for (path, k), x in self._initial.items() if not path}
+    self.uses_step = _is_used(traced.inputs[-len(traced.captured_inputs) - 2])
 
   def initial(self, path: str, slot: str) -> np.ndarray | None:
     """Returns the initial value of a weight's slot; None if it has none."""
@@ -301,28 +303,84 @@ class Applied:
         )
 
   def _keys(self, made: Sequence[Any]) -> list[tuple[str, str]]:
-    """Returns the weight and the name of each variable; '' for no weight."""
-    numbers = collections.Counter()
-    keys = []
-    for variable in made:
-      path = self._owner(variable)
-      kind = 'slot' if path else 'variable'
-      keys.append((path, f'{kind}_{numbers[path]}'))
-      numbers[path] += 1
-    return keys
+    """Returns the weight and the name of each variable; see `_keys`."""
+    return _keys(made, self._weights)
 
-  def _owner(self, variable: Any) -> str:
-    """Returns the path of the weight that a variable belongs to, or ''.
 
-    Its name starts with that of the weight, and it has the weight's shape.
-    """
-    found = [
-      w
-      for w in self._weights
-      if variable.name.startswith(f'{w.name.removesuffix(":0")}/')
-      and tuple(variable.shape) == w.shape
-    ]
-    return max(found, key=lambda w: len(w.name)).path if found else ''
+def names_in_graphs(
+  params: Any, weights: Sequence[Weight]
+) -> dict[tuple[str, str], str]:
+  """Returns the names of an optimizer's variables in Lingvo's graph mode.
+
+  Args:
+    params: of the optimizer.
+    weights: its weights.
+
+  Returns:
+    The names without `:0` by weight, or '', and slot, or variable; see
+    `Applied`.
+  """
+  tf = lingvo_runtime.module('tensorflow')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  created = []
+
+  def create(next_creator, **kwargs):
+    created.append(next_creator(**kwargs))
+    return created[-1]
+
+  with (
+    tf.Graph().as_default(),
+    lingvo_runtime.eager_flag(False),
+    lingvo_runtime.cluster(),
+  ):
+    pairs = py_utils.NestedMap()
+    for index, w in enumerate(weights):
+      variable = tf.compat.v1.get_variable(
+        w.name.removesuffix(':0'), w.shape, w.dtype, use_resource=True
+      )
+      pairs[f'w{index:06d}'] = py_utils.VarGrad(
+        variable, tf.ones_like(variable)
+      )
+    with tf.variable_creator_scope(create):
+      step = tf.constant(0, tf.int64)
+      with py_utils.GlobalStepContext(step):
+        params.Copy().Instantiate().Apply(tf.constant(0.1), pairs, 1.0)
+  names = [variable.op.name for variable in created]
+  return dict(zip(_keys(created, weights), names, strict=True))
+
+
+def _keys(
+  made: Sequence[Any], weights: Sequence[Weight]
+) -> list[tuple[str, str]]:
+  """Returns the weight and the name of each variable; '' for no weight."""
+  numbers = collections.Counter()
+  keys = []
+  for variable in made:
+    path = _owner(variable, weights)
+    kind = 'slot' if path else 'variable'
+    keys.append((path, f'{kind}_{numbers[path]}'))
+    numbers[path] += 1
+  return keys
+
+
+def _owner(variable: Any, weights: Sequence[Weight]) -> str:
+  """Returns the path of the weight that a variable belongs to, or ''.
+
+  Its name starts with that of the weight, and it has the weight's shape.
+  """
+  found = [
+    w
+    for w in weights
+    if variable.name.startswith(f'{w.name.removesuffix(":0")}/')
+    and tuple(variable.shape) == w.shape
+  ]
+  return max(found, key=lambda w: len(w.name)).path if found else ''
+
+
+def _is_used(tensor: Any) -> bool:
+  """Whether a step is used otherwise than to be cast; see `_applied`."""
+  [cast] = tensor.consumers()
+  return bool(cast.outputs[0].consumers())
 
 
 def _initial(variable: Any) -> np.ndarray:
@@ -344,7 +402,8 @@ class _Rate:
   """A learning rate that is called as in eager mode, or used as a tensor.
 
   In graph mode Lingvo passes a tensor, which not all optimizers can call.
-  Arithmetic gives another such rate, so that the result can be called, too.
+  Arithmetic with numbers gives another such rate, so that the result can be
+  called, too.
   """
 
   def __init__(self, get: Callable[[], Any]):
@@ -366,6 +425,9 @@ class _Rate:
 
 def _of_rate(operate: Callable[[Any, Any], Any]) -> Callable:
   def operated(self, *others):
+    tf = lingvo_runtime.module('tensorflow')
+    if any(map(tf.is_tensor, others)):  # These belong to the current trace.
+      return operate(self._get(), *others)
     return _Rate(lambda: operate(self._get(), *map(_called, others)))
 
   return operated

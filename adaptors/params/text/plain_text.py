@@ -201,7 +201,9 @@ def _container(text: str, path: str) -> Any:
   try:
     value = _literal(text)
   except _NotToTextError:
-    return nodes.Unreadable(f'the text has {text!r}, which is not a literal')
+    return nodes.Unreadable(
+      f'the text has {text[:80]!r}, which is not a literal'
+    )
   numbers = not _STRING.search(text) and text.startswith('[')
   if numbers and repr(value) != text:
     return nodes.ArrayText(text)

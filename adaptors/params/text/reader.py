@@ -12,6 +12,7 @@ import dataclasses
 import gzip
 import os
 import pathlib
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def read_file(path: str | os.PathLike, **options: Any) -> Read:
   try:
     with open_file(path, 'rt', encoding='utf-8') as file:
       text = file.read()
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
     raise errors.UserError(f'{path} cannot be read: {error}') from error
   return read_text(text, form=suffix, source=str(path), **options)
 
@@ -102,14 +103,17 @@ def read_text(
     UserError: not all of the text can be read; the message lists every path
       that fails.
   """
-  root = _PARSERS[form](text, source)
-  if not root.items:
-    raise errors.UserError(f'{source} has no Params: it is empty')
-  lingvo_runtime.load()
-  builder = building.Builder(
-    classes.Finder(packages), values=values or {}, drop=drop
-  )
-  params = builder.build(root)
+  try:
+    root = _PARSERS[form](text, source)
+    if not root.items:
+      raise errors.UserError(f'{source} has no Params: it is empty')
+    lingvo_runtime.load()
+    builder = building.Builder(
+      classes.Finder(packages), values=values or {}, drop=drop
+    )
+    params = builder.build(root)
+  except RecursionError:
+    raise errors.UserError(f'{source} is nested too deeply') from None
   builder.finish()
   if builder.issues:
     lines = [f'{source} cannot be read:', *map(str, builder.issues)]

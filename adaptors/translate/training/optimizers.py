@@ -342,12 +342,14 @@ def leaves_alone(config: Config) -> str:
 
 def _counts_steps(config: Config) -> bool:
   """Whether Lingvo's optimizer reads, or may read, the global step."""
+  last = wrapped(config)[-1]
+  if issubclass(last.cls, lingvo_optimizers.ByVariables) and last.uses_step:
+    return True
   return has(
     config,
     optimizers.Accumulator,
     optimizers.ShardedAdafactor,
     optimizers.Shampoo,
-    lingvo_optimizers.ByVariables,
   )
 
 

@@ -72,6 +72,9 @@ def example_weights(batch: NestedMap) -> jax.Array | None:
 
 def _host_fields(host, rows: int, sharding) -> dict[str, np.ndarray]:
   own = rows // sharding.num_infeed_hosts
+  host = {
+    path: _with_padding_rows(x, own, sharding) for path, x in host.items()
+  }
   for path, x in host.items():
     if x.shape[:1] != (own,):
       raise errors.UserError(
@@ -94,6 +97,14 @@ def _host_fields(host, rows: int, sharding) -> dict[str, np.ndarray]:
     if int(index) not in by_host:  # Replicas read the same rows.
       by_host[int(index)] = host_fields.from_bytes(data[:size].tobytes())
   return _in_order([by_host[i] for i in sorted(by_host)], rows, sharding)
+
+
+def _with_padding_rows(x: np.ndarray, rows: int, sharding) -> np.ndarray:
+  """Returns a host field with the padding rows that a batch got for devices."""
+  added = rows - len(x) if x.ndim else 0
+  if not 0 < added == partitioning.num_padding_rows([x], sharding):
+    return x
+  return host_fields.extended(x, added)
 
 
 def _in_order(of_hosts, rows: int, sharding) -> dict[str, np.ndarray]:

@@ -37,7 +37,8 @@ class Inputs:
     Args:
       datasets: configs of the training input and the eval inputs.
       decode_datasets: configs of the inputs to decode.
-      num_infeed_hosts: number of processes that read different examples.
+      num_infeed_hosts: number of processes that read different examples. A
+        config with another number above 1 keeps its global batch.
       infeed_host_index: which of them this process is.
       input_checkpointing_enabled: whether the training input must have a
         state.
@@ -71,6 +72,7 @@ class Inputs:
               input_checkpointing_enabled and config.is_training
             ),
             known_ids=known_ids,
+            **_batch_size(config, num_infeed_hosts),
           )
         )
     except BaseException:
@@ -96,6 +98,32 @@ class Inputs:
     """Closes every input."""
     for data in self._built:
       data.close()
+
+
+def _batch_size(config: config_lib.Config, hosts: int) -> dict[str, int]:
+  """Returns the `batch_size` of a host, if others read than the config expects.
+
+  A config with `num_infeed_hosts` above 1 defines the rows of all hosts. On
+  some meshes, processes read the same rows, so that fewer hosts read them.
+
+  Args:
+    config: of an input.
+    hosts: number of processes that read different rows.
+
+  Raises:
+    UserError: the hosts do not divide the rows.
+  """
+  planned = config.num_infeed_hosts
+  if planned in (1, hosts) or config.batch_size is None:
+    return {}
+  rows = config.batch_size * planned
+  if rows % hosts:
+    raise errors.UserError(
+      f'the dataset {config.name!r} has batches of {rows} rows ({planned} hosts'
+      f' with {config.batch_size} each); on this mesh {hosts} hosts read'
+      ' different rows, and cannot divide them'
+    )
+  return {'batch_size': rows // hosts}
 
 
 def _unique_names(datasets: Sequence[config_lib.Config]) -> list[str]:

@@ -1,17 +1,20 @@
 """The device mesh, and the sharding of batches and weights over it."""
 
+from pax_compat.trainer.partitioning.automatic import fully_sharded
 from pax_compat.trainer.partitioning.batches import (
   BATCH_AXES,
   BatchSharding,
   batch_sharding,
-  check_batch,
   global_batch,
   local_row_numbers,
   local_rows,
+  num_padding_rows,
+  padded,
 )
 from pax_compat.trainer.partitioning.meshes import (
   create_mesh,
   mesh_of,
+  mesh_of_task,
   replicated,
 )
 from pax_compat.trainer.partitioning.weights import (
@@ -29,13 +32,16 @@ __all__ = [
   'WeightSplit',
   'as_in_step',
   'batch_sharding',
-  'check_batch',
   'create_mesh',
+  'fully_sharded',
   'global_batch',
   'local_row_numbers',
   'local_rows',
   'mesh_of',
+  'mesh_of_task',
   'moved_splits',
+  'num_padding_rows',
+  'padded',
   'replicated',
   'weight_sharding',
 ]

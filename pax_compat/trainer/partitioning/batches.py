@@ -9,7 +9,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from pax_compat import errors
+from pax_compat.input_core import example_rows
 from pax_compat.layer_core import sharding as sharding_lib
+from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.partitioning import weights
 from pax_compat.trainer.partitioning.meshes import replicated
 
@@ -137,13 +139,10 @@ def global_batch(batch: Any, sharding: BatchSharding) -> Any:
   """Returns the global batch, of which this process has a part.
 
   Args:
-    batch: numpy arrays of this process, [rows, ...].
+    batch: numpy arrays of this process, [rows, ...]. Padding rows are added if
+      the devices do not divide the rows; see `padded`.
     sharding: how batches are split.
-
-  Raises:
-    UserError: the batch cannot be divided over the devices.
   """
-  check_batch(batch, sharding)
 
   def put(x):
     x = np.asarray(x)
@@ -151,21 +150,62 @@ def global_batch(batch: Any, sharding: BatchSharding) -> Any:
       x, sharding.of_shape(x.shape), sharding.num_infeed_hosts
     )
 
-  return jax.tree.map(put, batch)
+  return jax.tree.map(put, padded(batch, sharding))
 
 
-def check_batch(batch: Any, sharding: BatchSharding):
-  """Raises a UserError if a batch cannot be divided over the devices."""
+def padded(batch: Any, sharding: BatchSharding) -> Any:
+  """Returns a batch of this process whose rows its devices divide.
+
+  Padding rows have weight 0 and paddings 1, also in the field
+  `eval_sample_weights`, which is added. A batch that needs none is returned as
+  it is.
+
+  Args:
+    batch: arrays of this process, or their shapes, [rows, ...]; or nested maps
+      of them, by the name of a task.
+    sharding: how batches are split.
+  """
+  added = num_padding_rows(batch, sharding)
+  if not added:
+    return batch
+  inner = isinstance(batch, NestedMap) and list(batch.values())
+  if inner and all(isinstance(x, NestedMap) for x in inner):
+    return NestedMap({k: padded(x, sharding) for k, x in batch.items()})
+  leaves = jax.tree.leaves(batch)
+  rows = example_rows.num_rows(batch)
+  if not isinstance(leaves[0], jax.ShapeDtypeStruct):
+    batch = example_rows.with_example_weights(batch, rows)
+    return example_rows.pad_batch(batch, real=rows, rows=rows + added)
+  weights = example_rows.with_example_weights(NestedMap(), rows)
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      x.shape and (rows + added, *x.shape[1:]), x.dtype
+    ),
+    NestedMap({**weights, **batch}),
+  )
+
+
+def num_padding_rows(batch: Any, sharding: BatchSharding) -> int:
+  """Returns the number of padding rows in a batch of this process.
+
+  Args:
+    batch: arrays of this process, or their shapes, [rows, ...].
+    sharding: how batches are split.
+
+  Raises:
+    UserError: fields differ in their number of rows, which have to be padded.
+  """
   local_shards = sharding.num_shards // sharding.num_infeed_hosts
-  for path, array in jax.tree_util.tree_flatten_with_path(batch)[0]:
-    shape = np.shape(array)
-    field = jax.tree_util.keystr(path, simple=True, separator='.')
-    if shape and shape[0] % local_shards:
-      raise errors.UserError(
-        f'the batch field {field!r} of shape {list(shape)} cannot be divided'
-        f' over the {local_shards} device(s) of this process: expected a batch'
-        f' size that is a multiple of {local_shards}'
-      )
+  rows = {x.shape[0] for x in jax.tree.leaves(batch) if x.shape}
+  if all(n % local_shards == 0 for n in rows):
+    return 0
+  if len(rows) > 1:
+    raise errors.UserError(
+      f'the fields of a batch have {", ".join(map(str, sorted(rows)))} rows,'
+      f' which cannot be divided over the {local_shards} device(s) of this'
+      f' process; expected the same number, or multiples of {local_shards}'
+    )
+  return -rows.pop() % local_shards
 
 
 def local_rows(array: jax.Array) -> np.ndarray:

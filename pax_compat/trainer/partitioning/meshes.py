@@ -17,9 +17,31 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pax_compat import errors
+from pax_compat.trainer.partitioning import automatic
 
 # Axes of a logical mesh may share an axis of the torus on chips with only two.
 _FLAT_TORUS = ('TPU v5 lite', 'TPU v5e')
+
+
+def mesh_of_task(
+  task: Any, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+  """Returns the mesh that a task is trained on.
+
+  Args:
+    task: the `SingleTask`, or its config.
+    devices: the devices; None for those of all processes.
+
+  Raises:
+    UserError: see `create_mesh`.
+  """
+  if not task.train.auto_sharding:
+    return mesh_of(task.model, devices)
+  devices = jax.devices() if devices is None else devices
+  ici, dcn, names = automatic.shapes_of_mesh(
+    task.model.mesh_axis_names, len(devices), _num_slices(devices)
+  )
+  return create_mesh(ici, names, dcn, devices)
 
 
 def mesh_of(model: Any, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -54,7 +76,7 @@ def create_mesh(
 
   Args:
     ici_mesh_shape: devices along each axis within a slice, whose devices have
-      fast links; None puts all devices on one axis, `data`.
+      fast links; None puts all devices, of all slices, on one axis, `data`.
     mesh_axis_names: the axes' names.
     dcn_mesh_shape: slices along each axis; None for a single slice. An axis of
       the mesh is as long as the product of its two numbers.
@@ -78,7 +100,9 @@ def create_mesh(
           f'{field} {list(value)} needs an ici_mesh_shape of'
           f' {len(value)} numbers'
         )
-    ici_mesh_shape, mesh_axis_names = (len(devices),), ('data',)
+    slices = _num_slices(devices)
+    ici_mesh_shape, mesh_axis_names = (len(devices) // slices,), ('data',)
+    dcn_mesh_shape = (slices,)
   ici, dcn, names = _checked_shapes(
     ici_mesh_shape, dcn_mesh_shape, mesh_axis_names, len(devices)
   )
@@ -132,6 +156,13 @@ def _checked_shapes(ici, dcn, names, count: int):
       )
     )
   return ici, dcn, tuple(names)
+
+
+def _num_slices(devices: Sequence[Any]) -> int:
+  """Returns the number of slices of TPUs; 1 for other devices."""
+  if devices[0].platform != 'tpu':
+    return 1
+  return len({getattr(d, 'slice_index', 0) for d in devices})
 
 
 def _slices(devices: Sequence[Any], dcn: Sequence[int]) -> list[list[Any]]:

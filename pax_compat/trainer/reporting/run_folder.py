@@ -5,12 +5,16 @@ import pathlib
 from typing import Any
 
 import jax
+from absl import logging
 
 from pax_compat import learners
 from pax_compat.configs import config_text
 from pax_compat.runs import job_dir
 from pax_compat.trainer.feeding import batch_shapes
 from pax_compat.trainer.program import TaskProgram
+
+_CONFIG = 'config.txt'
+_MAX_CHANGES = 5
 
 
 def write(
@@ -32,16 +36,31 @@ def write(
   if jax.process_index() != 0:
     return
   files = {
-    'config.txt': config_text.to_text(configs),
+    _CONFIG: config_text.to_text(configs),
     'parameters.txt': parameter_table(program),
     **dumps,
   }
+  _log_changes(folder / _CONFIG, files[_CONFIG])
   for name, text in files.items():
     job_dir.write_text(folder / name, text)
   # Batches of different shapes are usual, so that earlier ones are not kept.
   job_dir.replace_text(
     folder / batch_shapes.FILE, batch_shapes.to_json(example)
   )
+
+
+def _log_changes(path: Any, text: str):
+  """Logs what differs from the config with which the run started before."""
+  if not path.exists():
+    return
+  changes = config_text.changes(path.read_text(encoding='utf-8'), text)
+  if changes:
+    more = len(changes) - _MAX_CHANGES
+    logging.warning(
+      'the config differs from that of the last start: %s%s',
+      '; '.join(list(changes.values())[:_MAX_CHANGES]),
+      f' and {more} more, see {path}.*' if more > 0 else '',
+    )
 
 
 def markdown(configs: dict[str, Any]) -> str:

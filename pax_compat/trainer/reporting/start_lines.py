@@ -1,16 +1,18 @@
-"""What a run is about to do, in three lines; sizes of a task's state."""
+"""What a run is about to do, in a few lines; sizes of a task's state."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
 
 from pax_compat import learners
 from pax_compat.nested_map import NestedMap
+from pax_compat.trainer import partitioning
 from pax_compat.trainer.program import TaskProgram
 
+_MAX_NAMES = 3
 _UNITS = ((1e12, 'TB'), (1e9, 'GB'), (1e6, 'MB'), (1e3, 'kB'))
 
 
@@ -54,6 +56,8 @@ def write(
 ):
   """Prints the devices and the mesh, the batch and dtypes, and the memory.
 
+  Also what the devices cannot share evenly: rows of a batch, and weights.
+
   Args:
     print_line: prints a line for the user.
     program: of the task.
@@ -64,8 +68,58 @@ def write(
     f'{devices()}; mesh {mesh_text(program.mesh.shape)}',
     f'global batch {batch_text(batch, program)}; {dtypes(program)}',
     f'bytes per device: {bytes_text(sizes)}',
+    *padding_lines(batch, program),
+    *moved_lines(program),
+    *auto_sharding_lines(program),
   ):
     print_line(line)
+
+
+def padding_lines(batch: NestedMap, program: TaskProgram) -> list[str]:
+  """Returns a line about the padding rows of each batch, if it has some."""
+  sharding = program.batch_sharding
+  added = partitioning.num_padding_rows(batch, sharding)
+  if not added:
+    return []
+  hosts = sharding.num_infeed_hosts
+  rows, _ = global_shape(batch, program)
+  return [
+    f'{rows:,} rows are not a multiple of the {sharding.num_shards} shards of a'
+    f' batch: each has {hosts * added:,} padding rows of weight 0'
+  ]
+
+
+def moved_lines(program: TaskProgram) -> list[str]:
+  """Returns lines about weights that are stored with another sharding."""
+  by_text: dict[str, list[str]] = {}
+  for path, split in program.moved_splits.items():
+    for moved in split.moved:
+      by_text.setdefault(str(moved), []).append(path)
+  return [f'{short_list(paths)}: {text}' for text, paths in by_text.items()]
+
+
+def auto_sharding_lines(program: TaskProgram) -> list[str]:
+  """Returns a line about what auto sharding splits, if it is on."""
+  if not program.task.train.auto_sharding:
+    return []
+  weights = jax.tree.leaves(program.abstract_state.mdl_vars)
+  split = [x for x in weights if not x.sharding.is_fully_replicated]
+  share = sum(math.prod(x.shape) for x in split) / max(
+    Sizes.of(program).parameters, 1
+  )
+  axes = ', '.join(program.batch_sharding.batch_axes)
+  return [
+    f'auto sharding: batches over {axes}; {len(split)} of {len(weights)}'
+    f' weights over data, {100 * share:.4g} % of the parameters; copies of the'
+    ' others on every device'
+  ]
+
+
+def short_list(names: Sequence[str]) -> str:
+  """Returns the first names, and how many more there are."""
+  shown = ', '.join(names[:_MAX_NAMES])
+  more = len(names) - _MAX_NAMES
+  return f'{shown} and {more} more' if more > 0 else shown
 
 
 def devices() -> str:

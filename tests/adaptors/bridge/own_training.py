@@ -2,7 +2,7 @@
 
 import lingvo.compat as tf
 import tensorflow
-from lingvo.core import optimizer, schedule
+from lingvo.core import optimizer, py_utils, schedule
 
 raw = tensorflow.raw_ops
 
@@ -122,6 +122,14 @@ class Halved(optimizer.Momentum):
       )
     )
     return super().Apply(lr, halves, weight)
+
+
+class ByStep(optimizer.SGD):
+  """Takes smaller and smaller steps."""
+
+  def Apply(self, lr, var_grad, weight=None):
+    step = tf.cast(py_utils.GetGlobalStep(), tf.float32)
+    return super().Apply(lr / (step + 1.0), var_grad, weight)
 
 
 class Odd(optimizer.Base):

@@ -73,6 +73,18 @@ def test_an_optimizer_trains_as_in_lingvo(own, name):
   sparse_rows_test.check(params, translated=translated)
 
 
+def test_an_optimizer_within_an_accumulator(own):
+  """Of one that reads the step, Lingvo counts skipped steps as well."""
+  accumulator = tiny_task.optimizer('Accumulator', accum_steps=2)
+  params = tiny_task.params(
+    optimizer=accumulator.Set(optimizer_tpl=own.Sign.Params())
+  )
+  tiny_task.check(params, translated=_translate(params))
+  params.train.optimizer.optimizer_tpl = own.ByStep.Params()
+  with pytest.raises(errors.UserError, match='may count, the steps that Acc'):
+    _translate(params)
+
+
 @pytest.mark.slow
 def test_an_optimizer_of_a_bridged_task(own):
   params = tiny_task.params(optimizer=own.Sign.Params())

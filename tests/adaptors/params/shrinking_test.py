@@ -9,6 +9,7 @@ from adaptors import lingvo_runtime
 from adaptors.params import shrinking
 from pax_compat import errors
 from tests.adaptors import small_experiments
+from tests.adaptors.bridge.families import milan
 
 pytest.importorskip('lingvo')
 
@@ -157,3 +158,13 @@ def test_sizes_are_whole_numbers(sizes):
   (name,) = sizes
   with pytest.raises(errors.UserError, match=f'Sizes.{name} is'):
     shrinking.Sizes(**sizes)
+
+
+def test_widths_of_stored_features_stay():
+  task = milan.task_params()
+  small = shrinking.shrink(task, shrinking.Sizes(width=4, layers=1))
+  towers = task.dual_encoder.encoder_configs
+  for name, tower in small.dual_encoder.encoder_configs.items():
+    assert tower.output_dim == towers[name].output_dim
+  text = small.ToText()
+  assert 'input_dim : 6' in text and 'input_dim : 8' in text

@@ -14,6 +14,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.checkpoints import manifests
+from tests.pax_compat.checkpoints import damages
 from tests.pax_compat.checkpoints.states import (
   assert_same,
   make_state,
@@ -88,6 +89,22 @@ def test_any_flipped_bit_is_found(tmp_path):
     path.write_bytes(good)
   assert checkpointer.latest_step() == 1
   checkpointer.close()
+
+
+@pytest.mark.slow
+def test_each_damage_of_each_file_is_found(tmp_path):
+  damages.make(tmp_path / 'good')
+  wrong, count = [], 0
+  for case, first, second in damages.outcomes(
+    tmp_path / 'good', tmp_path / 'damaged'
+  ):
+    count += 1
+    is_found = first[0] == damages.OLD and f'/{damages.NEW}' in first[1]
+    is_error = second[1].startswith('none of the 1 checkpoints')
+    if not is_found or not is_error:
+      wrong.append((case, first, second))
+  assert not wrong
+  assert count > 300
 
 
 def test_all_damaged_is_an_error(tmp_path):

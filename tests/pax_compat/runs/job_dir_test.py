@@ -51,7 +51,7 @@ def test_checkpoints_of_an_unknown_experiment_are_refused(tmp_path):
   assert not (tmp_path / 'experiment.json').exists()
 
 
-@pytest.mark.parametrize('text', ['', '{"name"', '[]', '{}'])
+@pytest.mark.parametrize('text', ['', '{"name"', '[]', '{}', '[' * 100_000])
 def test_a_damaged_mark_is_refused(tmp_path, text):
   (tmp_path / 'experiment.json').write_text(text)
   with pytest.raises(errors.UserError, match='experiment.json is damaged'):

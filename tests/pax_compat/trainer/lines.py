@@ -213,11 +213,14 @@ class Lines(base_experiment.BaseExperiment):
   def decode_datasets(self):
     return [Rows.config(name='few', end=6, reset_for_eval=True)]
 
-  def train(self, folder: pathlib.Path):
+  def train(self, folder: pathlib.Path, **options):
     """Runs it, in this process."""
     experiment = resolved.resolve(self, name='lines')
     run.train(
-      experiment, job_log_dir=str(folder), print_line=self.printed.append
+      experiment,
+      job_log_dir=str(folder),
+      print_line=self.printed.append,
+      **options,
     )
 
 

@@ -146,4 +146,4 @@ def test_no_step_is_lost_if_decoding_fails(tmp_path, monkeypatch, at):
   assert lines.steps(tmp_path, 'eval_dev') == [4]
   last = Fails(lines.task(**fields))
   last.train(tmp_path)
-  assert last.printed == ['all 4 steps are done already']
+  assert last.printed[0].startswith('all 4 steps are done already')

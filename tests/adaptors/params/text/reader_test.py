@@ -313,6 +313,23 @@ def test_packed_files_are_read(tmp_path):
   assert reader.read_file(path, packages=[__name__]).params.dims == 11
 
 
+@pytest.mark.parametrize(
+  ('name', 'content', 'message'),
+  [
+    ('cut.txt.gz', gzip.compress(b'x : 1')[:-4], 'cannot be read: .*ended'),
+    ('bad.txt.gz', gzip.compress(b'x : 1')[:10] + b'z' * 9, 'cannot be read'),
+    ('names.txt', b'a' + b'.a' * 50_000 + b' : 1', 'is nested too deeply'),
+    ('lists.txt', b'x : ' + b'[' * 50_000 + b']' * 50_000, 'not a literal'),
+  ],
+)
+def test_damaged_files_are_refused_in_a_line(tmp_path, name, content, message):
+  path = tmp_path / name
+  path.write_bytes(content)
+  with pytest.raises(errors.UserError, match=message) as e:
+    reader.read_file(path)
+  assert len(str(e.value)) < 500
+
+
 def test_a_model_of_several_tasks():
   base_model = lingvo_runtime.module('lingvo.core.base_model')
   p = base_model.MultiTaskModel.Params()

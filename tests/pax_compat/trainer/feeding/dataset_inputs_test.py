@@ -128,3 +128,12 @@ def test_inputs_learn_their_place_among_the_processes():
   ) as built:
     assert built.train.num_infeed_hosts == 3
     assert built.train.infeed_host_index == 2
+
+
+def test_a_global_batch_does_not_depend_on_who_reads_it():
+  config = _config('train', batch_size=3, num_infeed_hosts=4)
+  for hosts, rows in ((4, 3), (2, 6), (1, 12)):
+    with dataset_inputs.Inputs([config], num_infeed_hosts=hosts) as built:
+      assert built.train.batch_size == rows
+  with pytest.raises(errors.UserError, match='12 rows .4 hosts with 3 each'):
+    dataset_inputs.Inputs([config], num_infeed_hosts=5)

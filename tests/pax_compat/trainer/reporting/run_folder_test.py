@@ -63,3 +63,16 @@ def test_files(made, tmp_path):
   assert 'task.model.lm_tpl.vocab_size = 16\n' in config
   assert "datasets[0].name = 'train'\n" in config
   assert (tmp_path / 'mine.txt').read_text() == 'my settings'
+
+
+def test_a_changed_config_is_reported(made, tmp_path, caplog):
+  """The two configs differ in one field, which the second start names."""
+  for steps in (5, 5, 9):
+    task = tiny.task()
+    task.train.num_train_steps = steps
+    with caplog.at_level('WARNING', logger='absl'):
+      run_folder.write(tmp_path, {'task': task}, made, {}, tiny.batch())
+  assert [record.getMessage() for record in caplog.records] == [
+    'the config differs from that of the last start:'
+    ' task.train.num_train_steps = 9, was 5'
+  ]

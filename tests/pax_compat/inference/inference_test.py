@@ -1,0 +1,150 @@
+"""Tests of using a trained model from Python."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from pax_compat import errors, inference
+from pax_compat.inference import exporting
+from tests.pax_compat import trainer_runs
+
+_NATIVE = 'tasks.lm.params.text_bytes.TextBytes'
+_SMALL = (
+  '--attr=NUM_LAYERS=1',
+  '--attr=MODEL_DIMS=16',
+  '--attr=NUM_HEADS=2',
+  '--attr=HIDDEN_DIMS=32',
+  '--attr=PERCORE_BATCH_SIZE=64',
+  '--attr=MAX_SEQ_LEN=24',
+  '--set=task.train.num_train_steps=2',
+  '--set=task.train.eval_interval_steps=0',
+)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """The folder of a run of a native language model."""
+  path = tmp_path_factory.mktemp('run') / 'run'
+  trainer_runs.train(path, *_SMALL, exp=_NATIVE)
+  return path
+
+
+@pytest.fixture(scope='module')
+def model(folder):
+  return inference.load(folder)
+
+
+@pytest.fixture(scope='module')
+def batch(model):
+  return next(model.batches('dev'))
+
+
+def test_the_command_line_is_recorded(folder, model):
+  recorded = json.loads((folder / 'options.json').read_text())
+  assert recorded['attributes'] == [
+    one.removeprefix('--attr=') for one in _SMALL if one.startswith('--attr')
+  ]
+  assert model.step == 2
+  assert model.config.model.lm_tpl.model_dims == 16
+  stored = trainer_runs.state(folder, 2)
+  path = 'mdl_vars.params.lm.final_ln.scale'
+  found = model.mdl_vars['params']['lm']['final_ln']['scale']
+  np.testing.assert_array_equal(found, stored[path])
+
+
+def test_numbers_of_a_batch(folder, model, batch):
+  evaluated = trainer_runs.metrics(folder)
+  total = weight = 0.0
+  for one in model.batches('dev'):
+    found = model.metrics(one)
+    assert found['loss'] == model.loss(one)
+    total += found['loss'] * found['num_predictions']
+    weight += found['num_predictions']
+  assert total / weight == pytest.approx(
+    evaluated[2, 'eval_dev', 'loss'], rel=1e-5
+  )
+  logits = model.predict(batch).logits
+  assert logits.shape == (*batch.ids.shape, 256)
+  logprobs = jax.nn.log_softmax(logits)
+  chosen = np.take_along_axis(
+    np.asarray(logprobs), np.asarray(batch.labels)[..., None], axis=-1
+  )[..., 0]
+  weights = batch.weights
+  assert model.metrics(batch)['log_pplx'] == pytest.approx(
+    -np.sum(chosen * weights) / np.sum(weights), rel=1e-5
+  )
+
+
+def test_generated_text_is_the_most_likely(model):
+  [text, other] = model.generate(['import os', 'x'], max_decode_steps=3)
+  prompt = list(b'\0import os')
+  ids = list(prompt)
+  for _ in range(3):
+    row = np.zeros([1, 24], np.int32)
+    row[0, : len(ids)] = ids
+    padding = (np.arange(24) >= len(ids)).astype(np.float32)[None]
+    predicted = model.predict(
+      dict(
+        ids=row,
+        labels=row,
+        paddings=padding,
+        weights=1 - padding,
+        segment_ids=(1 - padding).astype(np.int32),
+        segment_pos=np.arange(24, dtype=np.int32)[None],
+      )
+    )
+    ids.append(int(np.argmax(predicted.logits[0, len(ids) - 1])))
+  wanted = bytes(ids[len(prompt) :]).decode('utf-8', errors='replace')
+  assert text == wanted
+  assert other
+  with pytest.raises(errors.UserError, match=r"such as \['x'\]"):
+    model.generate('x')
+
+
+def test_the_models_own_decoder(folder, model):
+  other = inference.load(folder, settings=['task.model.decoder_tpl.seqlen=11'])
+  ids = np.frombuffer(b'\0import os', np.uint8).astype(np.int32)[None]
+  paddings = np.zeros(ids.shape, np.float32)
+  batch = dict(ids=ids, labels=ids, paddings=paddings, weights=1 - paddings)
+  found = other.decode(batch)
+  [(key, value)] = found.pairs
+  assert key == '\0import os'
+  assert (
+    value['decoded_substr']
+    == model.generate(['import os'], max_decode_steps=1)[0]
+  )
+  assert found.outputs.output_ids.shape == (1, 11)
+  assert found.metrics['decoded_length'] == 11
+
+
+def test_what_cannot_be_loaded(folder, tmp_path):
+  with pytest.raises(errors.UserError, match='no checkpoint of step 7; the n'):
+    inference.load(folder, 7)
+  with pytest.raises(errors.UserError, match='has no experiment.json'):
+    inference.load(tmp_path)
+  with pytest.raises(errors.UserError, match='for 3 devices; there are 1'):
+    inference.load(folder, mesh={'data': 3})
+
+
+def test_an_exported_model_needs_nothing_of_its_experiment(
+  model, batch, tmp_path
+):
+  model.export(tmp_path / 'exported')
+  exported = exporting.open_folder(tmp_path / 'exported')
+  assert exported.metadata['experiment'] == _NATIVE
+  assert exported.inputs['ids'] == {'shape': ['b', 24], 'dtype': 'int32'}
+  assert 'paddings' in exported.inputs
+  assert 'labels' not in exported.inputs
+  wanted = np.asarray(model.predict(batch).logits)
+  for rows in (len(wanted), 1):
+    part = {name: x[:rows] for name, x in batch.items()}
+    found = exported.predict(part)['logits']
+    np.testing.assert_allclose(found, wanted[:rows], atol=1e-5)
+  with pytest.raises(errors.UserError, match="no field 'paddings'"):
+    exported.predict(dict(ids=batch.ids))
+  with pytest.raises(errors.UserError, match='has files'):
+    model.export(tmp_path / 'exported')
+  with pytest.raises(errors.UserError, match='no prediction .logit.; did you'):
+    model.export(tmp_path / 'other', outputs=['logit'])
