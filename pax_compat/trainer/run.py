@@ -15,6 +15,7 @@ from pax_compat.processes import first_process
 from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
+  compiling_ahead,
   early_checks,
   loop,
   numbers_guard,
@@ -111,6 +112,7 @@ def train(
       skips_nonfinite=options.on_nan == numbers_guard.SKIP,
     )
     early_checks.check(task_program, data, first.example)
+    ahead = stack.enter_context(compiling_ahead.started(task_program, first))
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )
@@ -126,6 +128,7 @@ def train(
       program=task_program,
       data=data,
       first=first,
+      ahead=ahead,
       position=position,
       checkpointer=checkpointer,
       writer=writer,
