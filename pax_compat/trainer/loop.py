@@ -71,6 +71,7 @@ class Run:
     lock: of the folder, in process 0; None in others.
     checkpointer: saves the state.
     writer: writes metrics.
+    is_new: whether the run does not continue from a checkpoint of its own.
     folder: for files that grow, such as profiles: that of the run if it is
       local, else one that is copied to it.
     options: of the run.
@@ -85,6 +86,7 @@ class Run:
   lock: job_lock.Lock | None
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
+  is_new: bool
   folder: pathlib.Path
   options: run_options.RunOptions
   print_line: Callable[[str], None]
@@ -177,10 +179,14 @@ class Trainer:
       is_stopping=False,
       state=state,
     )
+    saves_first = run.options.saves_initial_state and run.is_new
+    input_state = run.position.get_state() if saves_first else None
     with contextlib.ExitStack() as stack:
       batches = stack.enter_context(self._prefetcher(start))
       made = self._actions(start, batches, stack)
       stack.enter_context(self._stop)
+      if saves_first:
+        made.save.before_first_step(context, input_state)
       if measured:
         made.update_schedules.update(context, measured)
       if evaluations_pending:

@@ -114,7 +114,11 @@ def train(
     early_checks.check(task_program, data, first.example)
     ahead = stack.enter_context(compiling_ahead.started(task_program, first))
     state = _first_state(
-      task_program, checkpointer, origin or start, first.example, print_line
+      task_program,
+      checkpointer,
+      start if origin is None and extra is not None else origin,
+      first.example,
+      print_line,
     )
     start_lines.write(print_line, task_program, first.example)
     dumps = {**experiment.dumps, **_reports(origin)}
@@ -132,6 +136,7 @@ def train(
       position=position,
       checkpointer=checkpointer,
       writer=writer,
+      is_new=extra is None,
       folder=grown.local,
       options=options,
       print_line=print_line,
@@ -231,7 +236,7 @@ def _restore_point(checkpointer, experiment, config):
     of the checkpoint, None without one.
   """
   step = checkpointer.latest_step()
-  if step:
+  if step is not None:
     return step, None, checkpointer.extra(step)
   origin = experiment.start()
   warm = warm_start.of_task(config)
@@ -249,15 +254,16 @@ def _first_state(task_program, checkpointer, start, batch, print_line):
   Args:
     task_program: the task's compiled steps.
     checkpointer: of the run.
-    start: the step of a checkpoint, or a `base_experiment.Start`.
+    start: the step of a checkpoint, or a `base_experiment.Start`; None for new
+      weights.
     batch: the first batch, or its shapes.
     print_line: prints a line for the user.
   """
-  if start and not isinstance(start, int):
+  if start is not None and not isinstance(start, int):
     state = start.state(task_program, batch)
     print_line(f'starts from {start}')
     return state
-  if start:
+  if start is not None:
     state = _restored(task_program, checkpointer, start, batch)
     print_line(f'continues from the checkpoint of step {start}')
     return state
