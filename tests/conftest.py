@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import sys
 from importlib import metadata
 
 import hypothesis
@@ -10,6 +11,9 @@ import pytest
 
 from pax_compat.runs import compiled_programs, files
 from tests import pairwise, slow_tests
+
+# The file in which objects were last kept out of garbage collections.
+_FROZEN = pytest.StashKey[pathlib.Path]()
 
 
 def _threads_per_worker() -> int:
@@ -42,6 +46,10 @@ def _compilation_cache() -> pathlib.Path:
   return files.user_cache().with_name('pax_compat-tests') / name
 
 
+# Otherwise each worker, and each process that a test starts, compiles our
+# modules and tests.
+sys.dont_write_bytecode = False
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
 # Read when JAX and TensorFlow load their backends, so set before any test file
 # is imported. Processes that a test starts inherit them.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
@@ -78,6 +86,20 @@ def pytest_collection_modifyitems(items):
       item.add_marker('slow')
   for item in pairwise.without_new_pairs(items):
     item.add_marker('slow')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+  """Keeps what exists out of garbage collections, with which runs begin.
+
+  The end of a run undoes it. Garbage stays until the end of the file.
+  """
+  if gc.get_freeze_count():
+    return
+  if item.session.stash.get(_FROZEN, None) != item.path:
+    gc.collect()
+  item.session.stash[_FROZEN] = item.path
+  gc.freeze()
 
 
 def pytest_runtest_logreport(report):
