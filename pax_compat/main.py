@@ -107,10 +107,10 @@ def _run(may_start_again: bool):
   make_experiment = _experiment()
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
-  from pax_compat.processes import clusters
+  from pax_compat.processes import clusters, rendezvous
 
   run_flags.configure_jax()
-  process_flags.join(clusters.detect)
+  process_flags.join(clusters.detect, rendezvous.meet)
   run_flags.start_services()
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())

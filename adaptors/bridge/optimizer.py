@@ -139,6 +139,9 @@ class BridgedOptimizer(lingvo_optimizers.ByVariables):
 
     return optax.GradientTransformationExtraArgs(init, update)
 
+  def check_supports_no_op_steps(self):
+    """Does nothing: a no-op step counts, and changes no variable."""
+
   def _applied(self, weights: Any) -> applying.Applied:
     return self.lingvo_optimizer.applied(
       learners.by_path(weights), self.variable_names

@@ -1,11 +1,13 @@
 """Checkpoint metadata of translated tasks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from adaptors import lingvo_runtime
 from adaptors.checkpoints import slots
 from adaptors.checkpoints.metadata import CheckpointMetadata
 from adaptors.checkpoints.slots import OptimizerMetadata
+from adaptors.equivalents import lingvo_optimizers
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.training import optimizers
 from adaptors.translate.variable_names import VariableNames
@@ -90,6 +92,7 @@ def of_several(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
       theta=f'{task}.',
       scope=scope,
     )
+  _check_several(params.name, found)
   return CheckpointMetadata(translated.variables, names, tuple(found))
 
 
@@ -134,6 +137,7 @@ def _optimizers(
           learner=name,
         )
       )
+  _check_several(params.name, found)
   return tuple(found)
 
 
@@ -180,6 +184,26 @@ def _innermost(optimizer: Any) -> Any:
   while 'optimizer_tpl' in optimizer:
     optimizer = optimizer.optimizer_tpl
   return optimizer
+
+
+def _check_several(name: str, found: Sequence[OptimizerMetadata]):
+  """Raises a UserError over bridged optimizers whose variables are numbered.
+
+  Lingvo's graph numbers variables of one name that belong to no weight.
+  """
+  configs = [optimizers.wrapped(one.config)[-1] for one in found]
+  by_variables = lingvo_optimizers.ByVariables
+  named = [
+    one
+    for one in configs
+    if issubclass(one.cls, by_variables) and one.other_names
+  ]
+  if len(named) > 1:
+    raise errors.UserError(
+      f'{name} has several optimizers of your own with variables that belong to'
+      f' no weight ({", ".join(named[0].other_names.values())}); checkpoints of'
+      ' one such optimizer are supported'
+    )
 
 
 def _check(task: str, ours: Config, theirs: Any):

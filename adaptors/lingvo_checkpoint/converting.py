@@ -148,7 +148,7 @@ def program_of(
 ) -> Iterator[tuple[program.TaskProgram, NestedMap]]:
   """Yields an experiment's program and a batch."""
   task = experiment.task().Instantiate()
-  mesh = partitioning.mesh_of(task.model)
+  mesh = partitioning.mesh_of_task(task)
   with dataset_inputs.Inputs(experiment.train_datasets()) as data:
     batch = host_fields.for_devices(
       data.train.get_next(), data.train.is_host_field

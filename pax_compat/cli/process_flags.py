@@ -28,8 +28,24 @@ _COUNT = flags.DEFINE_integer(
 _INDEX = flags.DEFINE_integer(
   'host_idx', None, 'Index of this process, from 0 on.', lower_bound=0
 )
+_SECONDS = flags.DEFINE_float(
+  'join_timeout_secs',
+  60.0,
+  'How long processes that are started with --server_addr wait for each other.',
+  lower_bound=1,
+)
+# A process of which nothing is heard for so long is gone. Connections notice
+# that sooner, but for machines that are cut off.
+_HEARTBEAT_SECONDS = 50
+_SHUTDOWN_SECONDS = 60
 # Flags that may differ between processes.
-_OWN = ('compilation_cache_dir', 'host_idx', 'jax_profiler_port', 'server_addr')
+_OWN = (
+  'compilation_cache_dir',
+  'join_timeout_secs',
+  'host_idx',
+  'jax_profiler_port',
+  'server_addr',
+)
 # Modules of flags that do not change a run, such as the verbosity.
 _LOGGING = ('absl.',)
 
@@ -51,7 +67,7 @@ def check():
     )
 
 
-def join(detect: Callable[[], Any]):
+def join(detect: Callable[[], Any], meet: Callable[..., None]):
   """Connects to the other processes, if there is a cluster of several.
 
   Call `check` before, and do not use JAX before. It waits until all processes
@@ -60,6 +76,7 @@ def join(detect: Callable[[], Any]):
   Args:
     detect: returns the cluster of this process; None if it runs alone. See
       `processes.clusters`, which imports JAX.
+    meet: waits for the processes at an address; see `processes.rendezvous`.
 
   Raises:
     UserError: JAX cannot detect the cluster or connect to the processes.
@@ -71,8 +88,23 @@ def join(detect: Callable[[], Any]):
   if not _MULTIPROCESS.value and _ADDRESS.value is None:
     if _MULTIPROCESS.value is False or not _is_in_cluster(detect):
       return
+  limits: dict[str, int] = dict(
+    heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+    shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+  )
+  if _ADDRESS.value is not None:
+    meet(
+      _ADDRESS.value,
+      count=_COUNT.value,
+      index=_INDEX.value,
+      flag_values=common_flags(),
+      seconds=_SECONDS.value,
+    )
+    limits['initialization_timeout'] = int(_SECONDS.value)
   try:
-    jax.distributed.initialize(_ADDRESS.value, _COUNT.value, _INDEX.value)
+    jax.distributed.initialize(
+      _ADDRESS.value, _COUNT.value, _INDEX.value, **limits
+    )
   except (ValueError, RuntimeError) as e:
     raise errors.UserError(
       f'cannot join the other processes: {errors.one_line(e)}'

@@ -126,9 +126,8 @@ def start_services():
 def of_experiment(experiment: Any) -> Any:
   """Returns a resolved experiment with the changes of Pax's flags.
 
-  They leave out datasets, or set `auto_sharding` of its task.
-
-  They are about training; jobs of other modes use all of their datasets.
+  They set `auto_sharding` of its task, and for training leave out datasets;
+  jobs of other modes use all of their datasets.
 
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.

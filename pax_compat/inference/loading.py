@@ -62,16 +62,14 @@ def load(
   config = _on_mesh(experiment.task.clone(), mesh)
   config_text.check_required({'task': config})
   example = batch_shapes.recorded_or_of(folder, experiment)
-  task = config.Instantiate()
-  task_program = program.create(
-    task,
-    partitioning.create_mesh(
-      task.model.ici_mesh_shape,
-      task.model.mesh_axis_names,
-      task.model.dcn_mesh_shape,
-    ),
-    example,
-  )
+  with experiment.set_up():
+    task = config.Instantiate()
+    devices = (
+      partitioning.mesh_of_task(task)
+      if mesh is None
+      else partitioning.mesh_of(task.model)
+    )
+    task_program = program.create(task, devices, example)
   if use_ema is None:
     use_ema = task.train.eval_use_ema_states
   mdl_vars = model_vars.restore(task_program, stored, use_ema=use_ema)
@@ -144,9 +142,9 @@ def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):
   if changed:
     logging.warning(
       'the experiment %s is not what %s was trained with; %d field(s) differ:'
-      '\n  %s',
+      ' %s',
       experiment.name,
       folder,
       len(changed),
-      '\n  '.join(changed[:_MAX_LISTED]),
+      '; '.join(changed[:_MAX_LISTED]),
     )

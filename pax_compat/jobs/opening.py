@@ -75,7 +75,8 @@ def opened(
       decode_datasets=list(experiment.decode_datasets),
     )
   )
-  task: tasks_lib.SingleTask = experiment.task.Instantiate()
+  with experiment.set_up():
+    task: tasks_lib.SingleTask = experiment.task.Instantiate()
   job, source = _source(job, task, folder)
   if job.follows or source != folder:
     job_dir.claim(folder, experiment.name)
@@ -86,11 +87,12 @@ def opened(
         f'{folder} does not exist; expected the folder of a run, with'
         ' checkpoints'
       )
-  mesh = partitioning.mesh_of(task.model)
+  mesh = partitioning.mesh_of_task(task)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
   run = source.parent if source.name == stored.FOLDER else source
   batch = batch_shapes.recorded_or_of(run, experiment)
-  task_program = program.create(task, mesh, batch)
+  with experiment.set_up():
+    task_program = program.create(task, mesh, batch)
   averaged = task_program.learner.has_ema
   with dataset_inputs.Inputs(
     evaluated,

@@ -8,21 +8,26 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import jax
 from absl import logging
+from jax._src import distributed  # JAX does not tell the coordinator's address.
 
 from pax_compat import errors
-from pax_compat.processes import process_channel
+from pax_compat.processes import process_channel, rendezvous
 
 _KEY = 'pax_compat/failure'
+_PORT = 'pax_compat/port'
+_MS_TO_PUBLISH = 60_000
 # Prefixes of the store's errors: no process has failed; another failed first.
 _NOT_FOUND = 'NOT_FOUND'
 _ALREADY_EXISTS = 'ALREADY_EXISTS'
 _POLL_SECONDS = 2.0
 # An error that all processes have is printed by each of them.
 _SECONDS_TO_FAIL_BY_ITSELF = 1.0
+_SECONDS_TO_BE_ENDED = 3.0
 
 
 @contextlib.contextmanager
@@ -40,16 +45,40 @@ def shared(
   if jax.process_count() == 1:
     yield
     return
-  watch = _Watch(process_channel.store(name))
+  store = process_channel.store(name)
+  if not rendezvous.has_met():
+    _watch_each_other(store)
+  watch = _Watch(store)
   try:
     yield
   except but:
     raise
   except BaseException as e:
+    if rendezvous.failure_to_await(e):
+      # The other process is named, and this one ends, if that one is gone.
+      time.sleep(_SECONDS_TO_BE_ENDED)
     watch.report(e)
     raise
   finally:
     watch.end()
+    rendezvous.leave()
+
+
+def _watch_each_other(store):
+  """Connects the processes of a cluster, which JAX has connected before."""
+
+  def exchange(port):
+    if port is not None:
+      store.key_value_set(_PORT, port)
+    return store.blocking_key_value_get(_PORT, _MS_TO_PUBLISH)
+
+  host = distributed.global_state.coordinator_address.rpartition(':')[0]
+  rendezvous.meet_connected(
+    host.strip('[]'),
+    count=jax.process_count(),
+    index=jax.process_index(),
+    exchange=exchange,
+  )
 
 
 class _Watch:
@@ -106,6 +135,7 @@ def _exit(status: int, message: str):
   print(f'error: {message}', file=sys.stderr, flush=True)
   sys.stdout.flush()
   logging.flush()
+  rendezvous.leave()
   # The failed process waits for the others before it exits.
   jax.distributed.shutdown()
   os._exit(status)

@@ -132,9 +132,7 @@ def examine(experiment: Any) -> Checked:
     experiment: the `experiments.resolved.ResolvedExperiment`.
   """
   task = experiment.task.Instantiate()
-  mesh = partitioning.mesh_of(
-    task.model, auto_sharding=task.train.auto_sharding
-  )
+  mesh = partitioning.mesh_of_task(task)
   batch, source = batch_shapes.of(experiment)
   made = program.create(task, mesh, batch)
   rows, length = start_lines.global_shape(batch, made)

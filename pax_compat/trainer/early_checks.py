@@ -18,7 +18,11 @@ from pax_compat.trainer.evaluating import batch_results, example_metrics
 from pax_compat.trainer.feeding import dataset_inputs, first_batch
 
 
-def check(task_program: program.TaskProgram, data: dataset_inputs.Inputs):
+def check(
+  task_program: program.TaskProgram,
+  data: dataset_inputs.Inputs,
+  example: NestedMap | None = None,
+):
   """Traces the evaluation and the decoding of the first batch of each dataset.
 
   Nothing is computed. Of each dataset a batch is read, which is evaluated
@@ -27,12 +31,16 @@ def check(task_program: program.TaskProgram, data: dataset_inputs.Inputs):
   Args:
     task_program: has the steps.
     data: the inputs.
+    example: a training batch of this process, or its shapes; None if nothing
+      is trained.
 
   Raises:
     UserError: a dataset has no batch, or one that the devices do not divide and
       that cannot be padded; or a metric of the task cannot be used.
     Exception: of the model, with a note about the dataset.
   """
+  if example is not None:
+    task_program.check_rows(example)
   batch_results.StepAggregator(task_program)
   for name, one in data.eval.items():
     rows = example_metrics.ExampleMetrics(one, 'eval').enabled

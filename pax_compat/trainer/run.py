@@ -71,7 +71,7 @@ def train(
     config_text.check_required(configs)
     task = configs['task'].Instantiate()
     config = task.train
-    mesh = partitioning.mesh_of(task.model, auto_sharding=config.auto_sharding)
+    mesh = partitioning.mesh_of_task(task)
     sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
   decoded = configs['decode_datasets'] if config.decode_interval_steps else []
   demanded = bool(config.enable_input_checkpointing)
@@ -110,8 +110,7 @@ def train(
       first.example,
       skips_nonfinite=options.on_nan == numbers_guard.SKIP,
     )
-    task_program.check_rows(first.example)
-    early_checks.check(task_program, data)
+    early_checks.check(task_program, data, first.example)
     state = _first_state(
       task_program, checkpointer, origin or start, first.example, print_line
     )

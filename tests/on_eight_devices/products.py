@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lm_tasks import model_params
-from pax_compat import learners, schedules
+from pax_compat import layers, learners, schedules
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 
@@ -20,7 +20,7 @@ VOCAB, LENGTH, ROWS, STEPS = 13, 8, 12, 20
 
 
 class Dense(model_params.TransformerLmSpmdAdafactor):
-  NUM_LAYERS = 2
+  NUM_LAYERS = 1
   VOCAB_SIZE = VOCAB
   MODEL_DIMS = 16
   HIDDEN_DIMS = 32
@@ -28,7 +28,7 @@ class Dense(model_params.TransformerLmSpmdAdafactor):
   DIMS_PER_HEAD = 4
   FPROP_DTYPE = jnp.float32
   LEARNING_RATE = 1e-2
-  USE_REPEATED_LAYER = True
+  USE_REPEATED_LAYER = False
   PACKED_INPUT = False
 
   def datasets(self):
@@ -42,9 +42,7 @@ class Dense(model_params.TransformerLmSpmdAdafactor):
 
 
 class Experts(Dense):
-  NUM_LAYERS = 1
   USE_EXPERT_PARALLEL = True
-  USE_REPEATED_LAYER = False
   DCN_MESH_SHAPE = [1, 1, 1, 1]
 
   def _stack(self):
@@ -54,7 +52,9 @@ class Experts(Dense):
 
 
 class Pipeline(model_params.TransformerLmSpmdPipelineAdafactor, Dense):
+  CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_EVERYTHING
   PACKED_INPUT = False
+  NUM_LAYERS = 2
   NUM_STAGES = 2
   NUM_MICROBATCHES = 2
 

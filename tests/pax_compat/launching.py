@@ -96,7 +96,9 @@ def flags_of_devices(count: int) -> str:
 def free_port() -> Iterator[int]:
   """Gives a port for JAX's coordinator, which no one else gets meanwhile."""
   with socket.socket() as s:
-    # So that the coordinator, which shares its port, too, may listen on it.
+    # So that process 0 may listen on it, and then JAX's coordinator, which
+    # shares its port, too.
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     s.bind(('localhost', 0))
     yield s.getsockname()[1]

@@ -24,12 +24,12 @@ class ModuleVariable(Variable):
     actual: the `tf.Variable`, with its initial value.
   """
 
-  def __init__(self, actual: Any):
-    """Takes its metadata from the variable."""
+  def __init__(self, name: str, actual: Any):
+    """Takes its metadata from the variable, but for the name."""
     py_utils = lingvo_runtime.module('lingvo.core.py_utils')
     init = py_utils.WeightInit.CustomConstantVarInit(actual.numpy())
     super().__init__(
-      name=actual.name,
+      name=name,
       shape=actual.shape,
       dtype=actual.dtype,
       trainable=actual.trainable,
@@ -57,15 +57,30 @@ def wrapping() -> Iterator[None]:
   def wrap(layer, variables: Collection[Any], trainable_variables=()):
     del trainable_variables
     for actual in variables:
-      variable = ModuleVariable(actual)
-      name = actual.name.partition(':')[0]
-      layer._private_vars[name] = layer._private_theta[name] = variable
+      name = _name_in_graphs(layer.path.partition('.')[0], actual.name)
+      variable = ModuleVariable(name, actual)
+      key = name.partition(':')[0]
+      layer._private_vars[key] = layer._private_theta[key] = variable
 
   hub_layers._WrapNonLingvoVars = wrap
   try:
     yield
   finally:
     hub_layers._WrapNonLingvoVars = theirs
+
+
+def _name_in_graphs(task: str, name: str) -> str:
+  """Returns the name of a variable in Lingvo's graph of a model of one task.
+
+  The model has the task's name. Both have a name scope, and TensorFlow numbers
+  the second one, that of the task.
+
+  Args:
+    task: the name of the task.
+    name: of the variable, without a model.
+  """
+  first, slash, rest = name.partition('/')
+  return f'{task}_1/{rest}' if slash and first == task else name
 
 
 def of(variables: Mapping[str, Variable]) -> dict[str, ModuleVariable]:

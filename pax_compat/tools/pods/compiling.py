@@ -154,9 +154,7 @@ def compile_only(
   experiment = resolve()
   with experiment.set_up():
     task = experiment.task.Instantiate()
-    mesh = partitioning.mesh_of(
-      task.model, machine.devices, auto_sharding=task.train.auto_sharding
-    )
+    mesh = partitioning.mesh_of_task(task, machine.devices)
     batch = _batch_of_a_process(experiment, task, mesh)
     started = time.monotonic()
     made = program.create(task, mesh, batch)

@@ -14,6 +14,7 @@ from pax_compat.trainer.partitioning.batches import (
 from pax_compat.trainer.partitioning.meshes import (
   create_mesh,
   mesh_of,
+  mesh_of_task,
   replicated,
 )
 from pax_compat.trainer.partitioning.weights import (
@@ -37,6 +38,7 @@ __all__ = [
   'local_row_numbers',
   'local_rows',
   'mesh_of',
+  'mesh_of_task',
   'moved_splits',
   'num_padding_rows',
   'padded',

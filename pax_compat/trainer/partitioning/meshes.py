@@ -23,38 +23,42 @@ from pax_compat.trainer.partitioning import automatic
 _FLAT_TORUS = ('TPU v5 lite', 'TPU v5e')
 
 
-def mesh_of(
-  model: Any,
-  devices: Sequence[jax.Device] | None = None,
-  *,
-  auto_sharding: bool = False,
+def mesh_of_task(
+  task: Any, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
+  """Returns the mesh that a task is trained on.
+
+  Args:
+    task: the `SingleTask`, or its config.
+    devices: the devices; None for those of all processes.
+
+  Raises:
+    UserError: see `create_mesh`.
+  """
+  if not task.train.auto_sharding:
+    return mesh_of(task.model, devices)
+  devices = jax.devices() if devices is None else devices
+  ici, dcn, names = automatic.shapes_of_mesh(
+    task.model.mesh_axis_names, len(devices), _num_slices(devices)
+  )
+  return create_mesh(ici, names, dcn, devices)
+
+
+def mesh_of(model: Any, devices: Sequence[jax.Device] | None = None) -> Mesh:
   """Returns the mesh of a model, by its fields or those of its config.
 
   Args:
     model: has `ici_mesh_shape`, `mesh_axis_names`, `dcn_mesh_shape` and
       `contiguous_submeshes`.
     devices: the devices; None for those of all processes.
-    auto_sharding: whether all devices are on the axis `data` instead; see
-      `Train.auto_sharding`.
 
   Raises:
     UserError: see `create_mesh`.
   """
-  devices = jax.devices() if devices is None else devices
-  ici, names, dcn = (
+  return create_mesh(
     model.ici_mesh_shape,
     model.mesh_axis_names,
     model.dcn_mesh_shape,
-  )
-  if auto_sharding:
-    ici, dcn, names = automatic.shapes_of_mesh(
-      names, len(devices), _num_slices(devices)
-    )
-  return create_mesh(
-    ici,
-    names,
-    dcn,
     devices,
     contiguous_submeshes=bool(model.contiguous_submeshes),
   )

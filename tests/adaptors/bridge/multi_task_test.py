@@ -73,7 +73,7 @@ def _compare(task, mdl_vars, wanted, what):
 
 @pytest.mark.slow
 def test_bridged_tasks_train_as_in_lingvo():
-  """One is bridged, the other one translated."""
+  """One is bridged, with a user's optimizer, the other one translated."""
   params = tiny_model.params(
     tiny_model.scheduler('SequentialScheduler', task_steps=_ORDER),
     train=dict(ema_decay=0.5),
@@ -81,6 +81,8 @@ def test_bridged_tasks_train_as_in_lingvo():
   )
   own = params.task_params.tag
   own.cls = type('Own', (own.cls,), {'OwnMethod': lambda self: None})
+  training = lingvo_runtime.module('tests.adaptors.bridge.own_training')
+  own.train.optimizer = training.ByStep.Params()
   _, task = _check(params, 'auto', ['tag', 'words', 'words', 'tag'])
   models = task.config.model.tasks
   assert models['tag'].cls is BridgedModel

@@ -1,11 +1,12 @@
 """Checkpoints of a task with a user's own optimizer, which is bridged."""
 
 import numpy as np
+import pytest
 
 from adaptors import lingvo_runtime
 from adaptors.bridge import task as bridge_task
 from adaptors.checkpoints import exporting, files, importing, task_metadata
-from pax_compat import base_layer, learners
+from pax_compat import base_layer, errors, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library
 from tests.adaptors.lingvo_checkpoint import lingvo_runs
@@ -45,3 +46,22 @@ def test_slots_and_other_variables_are_carried(tmp_path):
   for path, value in metadata.variables.to_lingvo(found).items():
     parity.assert_close(value, weights[_STEPS][path], 1e-5, path)
     assert np.any(value != weights[_SAVED][path])
+
+
+def test_variables_of_several_such_optimizers_are_not_told_apart():
+  own = lingvo_runtime.module('tests.adaptors.bridge.own_training')
+  learner = tiny_task.learner
+  params = tiny_task.params(
+    learner=[
+      learner(optimizer=own.Sign.Params(), bprop_variable_filter='first'),
+      learner(
+        name='others',
+        loss_name='loss',
+        optimizer=own.Sign.Params(),
+        bprop_variable_exclusion='first',
+      ),
+    ]
+  )
+  translated = bridge_task.bridge_parts(params, 'tiny')
+  with pytest.raises(errors.UserError, match=r'no weight \(power\)'):
+    task_metadata.check(params, translated)

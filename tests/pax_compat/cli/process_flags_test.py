@@ -8,7 +8,7 @@ from absl.testing import flagsaver
 
 from pax_compat import errors
 from pax_compat.cli import process_flags
-from pax_compat.processes import clusters
+from pax_compat.processes import clusters, rendezvous
 from tests.pax_compat import launching
 
 
@@ -36,13 +36,13 @@ def test_contradictory_flags_are_refused(given, message):
 
 
 def test_a_single_process_does_not_wait():
-  process_flags.join(clusters.detect)
+  process_flags.join(clusters.detect, rendezvous.meet)
 
 
 def print_why_it_cannot_join():
   flags.FLAGS(['program', '--multiprocess'])
   try:
-    process_flags.join(clusters.detect)
+    process_flags.join(clusters.detect, rendezvous.meet)
   except errors.UserError as e:
     print(e)
 

@@ -1,5 +1,6 @@
 """Tests of the record of how a run's experiment was selected."""
 
+import dataclasses
 import json
 
 import pytest
@@ -26,7 +27,12 @@ def test_what_is_written_is_read(tmp_path):
   recorded = _recorded()
   path = tmp_path / recorded_options.FILE
   path.write_text(recorded.to_json())
-  assert recorded_options.read(tmp_path) == recorded
+  read = recorded_options.read(tmp_path)
+  own = recorded.options.of(LingvoOptions)
+  assert read.options.of(LingvoOptions) == own
+  # The other sources have their defaults.
+  options = dataclasses.replace(read.options, own=(own,))
+  assert dataclasses.replace(read, options=options) == recorded
   # Defaults are not recorded, so that they can change.
   [own] = json.loads(path.read_text())['options'].values()
   assert own == {'translation': 'bridge', 'allow_missing': ['a', 'b']}

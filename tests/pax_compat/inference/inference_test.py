@@ -103,6 +103,22 @@ def test_generated_text_is_the_most_likely(model):
     model.generate('x')
 
 
+def test_the_models_own_decoder(folder, model):
+  other = inference.load(folder, settings=['task.model.decoder_tpl.seqlen=11'])
+  ids = np.frombuffer(b'\0import os', np.uint8).astype(np.int32)[None]
+  paddings = np.zeros(ids.shape, np.float32)
+  batch = dict(ids=ids, labels=ids, paddings=paddings, weights=1 - paddings)
+  found = other.decode(batch)
+  [(key, value)] = found.pairs
+  assert key == '\0import os'
+  assert (
+    value['decoded_substr']
+    == model.generate(['import os'], max_decode_steps=1)[0]
+  )
+  assert found.outputs.output_ids.shape == (1, 11)
+  assert found.metrics['decoded_length'] == 11
+
+
 def test_what_cannot_be_loaded(folder, tmp_path):
   with pytest.raises(errors.UserError, match='no checkpoint of step 7; the n'):
     inference.load(folder, 7)

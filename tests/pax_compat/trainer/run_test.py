@@ -58,8 +58,8 @@ def test_metrics_of_every_step_are_written(finished):
 def test_files_of_a_run(finished):
   folder, _ = finished
   assert sorted(path.name for path in folder.iterdir()) == [
-    *('checkpoints', 'config.txt', 'experiment.json'),
-    *('metrics.jsonl', 'parameters.txt', 'summaries'),
+    *('batch_shapes.json', 'checkpoints', 'config.txt', 'experiment.json'),
+    *('metrics.jsonl', 'options.json', 'parameters.txt', 'summaries'),
   ]
   for split in ('train', 'eval_dev', 'eval_train'):
     [events] = (folder / 'summaries' / split).glob('events.out.tfevents.*')
