@@ -12,9 +12,6 @@ import pytest
 from pax_compat.runs import compiled_programs, files
 from tests import pairwise, slow_tests
 
-# The file in which objects were last kept out of garbage collections.
-_FROZEN = pytest.StashKey[pathlib.Path]()
-
 
 def _threads_per_worker() -> int:
   workers = int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', '1'))
@@ -86,20 +83,6 @@ def pytest_collection_modifyitems(items):
       item.add_marker('slow')
   for item in pairwise.without_new_pairs(items):
     item.add_marker('slow')
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-  """Keeps what exists out of garbage collections, with which runs begin.
-
-  The end of a run undoes it. Garbage stays until the end of the file.
-  """
-  if gc.get_freeze_count():
-    return
-  if item.session.stash.get(_FROZEN, None) != item.path:
-    gc.collect()
-  item.session.stash[_FROZEN] = item.path
-  gc.freeze()
 
 
 def pytest_runtest_logreport(report):
