@@ -26,6 +26,7 @@ GATE = ('adaptors/lingvo_runtime.py', 'adaptors/native/native_ops.py')
 LATE_IMPORTS = {
   'adaptors/experiments/lingvo_source.py',
   'pax_compat/tools/generate.py',
+  'pax_compat/tools/inspect_checkpoint.py',
   'pax_compat/tools/inspect_input.py',
 }
 # At the root of a package lie its public names and its gate.

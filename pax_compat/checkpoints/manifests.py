@@ -73,6 +73,10 @@ class Manifests:
     """
     return self._steps_with('.json')
 
+  def lost_steps(self) -> list[int]:
+    """Returns the steps that have files, and have lost their manifest."""
+    return [s for s in self._steps_of_files() if self._has_lost_manifest(s)]
+
   def files(self, step: int) -> Any:
     """Returns the folder with the files of a step."""
     return self.directory / str(step)
@@ -147,7 +151,7 @@ class Manifests:
         folder cannot be read.
     """
     committed = set(self.steps())
-    lost = {s for s in self._steps_of_files() if self._has_lost_manifest(s)}
+    lost = set(self.lost_steps())
     for path in files_lib.children(self.directory):
       step = int(path.name) if path.name.isdigit() else None
       if path.name[0].isdigit() and step not in committed | lost:

@@ -14,6 +14,7 @@
 import difflib
 import enum
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import fiddle as fdl
@@ -58,6 +59,35 @@ def diff(a: fdl.Buildable, b: fdl.Buildable, name: str = '') -> str:
     to_text(a, name).splitlines(), to_text(b, name).splitlines()
   )
   return ''.join(f'{line[0]}{line[2:]}\n' for line in lines if line[0] in '-+')
+
+
+def changes(
+  then: str, now: str, *, counts: Callable[[str], bool] = lambda path: True
+) -> list[str]:
+  """Returns the changed fields of configs, as `path = new, was old`.
+
+  Args:
+    then: the text of the earlier configs, as `to_text` returns it.
+    now: the text of the present ones.
+    counts: (path) -> whether a field is compared.
+  """
+  old, new = _by_path(then), _by_path(now)
+  return [
+    f'{path} = {new.get(path, "(absent)")}, was {old.get(path, "(absent)")}'
+    for path in {**old, **new}
+    if old.get(path) != new.get(path) and counts(path)
+  ]
+
+
+def _by_path(text: str) -> dict[str, str]:
+  """Returns the values and classes of a text of configs by path."""
+  found = {}
+  for line in text.splitlines():
+    path, equals, value = line.partition(' = ')
+    if not equals:
+      path, _, value = line.partition(' : ')
+    found[path] = value
+  return found
 
 
 def check_required(value: Any, path: str = ''):

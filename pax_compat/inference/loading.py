@@ -136,14 +136,11 @@ def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):
   path = folder / 'config.txt'
   if not path.exists():
     return
-  then = path.read_text(encoding='utf-8').splitlines()
-  now = config_text.to_text({'task': experiment.task}).splitlines()
-  then, now = _fields(then), _fields(now)
-  changed = [
-    f'{name}: {then.get(name, "nothing")}, now {now.get(name, "nothing")}'
-    for name in sorted(then.keys() | now.keys())
-    if then.get(name) != now.get(name)
-  ]
+  changed = config_text.changes(
+    path.read_text(encoding='utf-8'),
+    config_text.to_text({'task': experiment.task}),
+    counts=lambda name: name.startswith('task') and not name.endswith(_FREE),
+  )
   if changed:
     logging.warning(
       'the experiment %s is not what %s was trained with; %d field(s) differ:'
@@ -153,14 +150,3 @@ def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):
       len(changed),
       '\n  '.join(changed[:_MAX_LISTED]),
     )
-
-
-def _fields(lines: Sequence[str]) -> dict[str, str]:
-  found = {}
-  for line in lines:
-    name, equals, value = line.partition(' = ')
-    if not equals:
-      name, _, value = line.partition(' : ')
-    if name.startswith('task') and not name.endswith(_FREE):
-      found[name] = value
-  return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import jax
 from absl import logging
 
+from pax_compat import errors
 from pax_compat.jobs.watching import Watch
 from pax_compat.processes import first_process
 from pax_compat.trainer import stopping
@@ -127,7 +128,8 @@ class Follower:
         steps[-1], last_step=self._last_step
       )
       self._failures = 0
-    except OSError as e:  # Of a file system that may recover.
+    except (OSError, errors.UserError) as e:
+      # Of a file system that may recover.
       self._failures += 1
       if self._failures > _MAX_FAILURES:
         raise

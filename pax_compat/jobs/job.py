@@ -6,6 +6,7 @@ meanwhile:
 
     eval_metrics.jsonl            scalars of `--mode=eval`
     eval_steps.json               which checkpoints are done, see `done_steps`
+    eval.lock                     while a job runs
     summaries/eval_test_<name>    event files for TensorBoard
 """
 
@@ -26,7 +27,7 @@ from pax_compat.jobs.measuring import Measuring
 from pax_compat.jobs.watching import Watch
 from pax_compat.metrics import metric_writers
 from pax_compat.processes import first_process
-from pax_compat.runs import mirror
+from pax_compat.runs import job_lock, mirror
 from pax_compat.trainer import early_checks, loop, run_options, stopping
 from pax_compat.trainer.feeding import prefetching
 
@@ -117,9 +118,9 @@ class _Job:
       stack: closes what the job opens.
     """
     folder = self._opened.folder
-    # Damage is found before anything is computed.
-    if jax.process_index() == 0:
-      self._done = DoneSteps(folder / f'{self._kind}_steps.json')
+    first_process.result_of(
+      lambda: self._claim(stack), f'cannot use {folder} for this job'
+    )
     self._grown = stack.enter_context(mirror.Mirror(folder))
     self._measuring = Measuring(
       task_program=self._opened.program,
@@ -134,6 +135,12 @@ class _Job:
     for step in steps:
       self._used.append(step)
     self._finish()
+
+  def _claim(self, stack: contextlib.ExitStack):
+    """Takes the lock of such jobs, and reads what they have done."""
+    folder = self._opened.folder
+    stack.enter_context(job_lock.held(folder, self._kind))
+    self._done = DoneSteps(folder / f'{self._kind}_steps.json')
 
   @property
   def _metrics_name(self) -> str:

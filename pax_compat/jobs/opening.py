@@ -77,10 +77,15 @@ def opened(
   )
   task: tasks_lib.SingleTask = experiment.task.Instantiate()
   job, source = _source(job, task, folder)
-  if source == folder:
-    job_dir.check_owner(folder, experiment.name)
-  else:
+  if job.follows or source != folder:
     job_dir.claim(folder, experiment.name)
+  else:
+    job_dir.check_owner(folder, experiment.name)
+    if not folder.exists():
+      raise errors.UserError(
+        f'{folder} does not exist; expected the folder of a run, with'
+        ' checkpoints'
+      )
   mesh = partitioning.mesh_of_task(task)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
   run = source.parent if source.name == stored.FOLDER else source

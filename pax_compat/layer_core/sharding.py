@@ -70,6 +70,12 @@ def platform() -> str:
   return jax.default_backend() if device is None else device.platform
 
 
+def is_one_cpu() -> bool:
+  """Whether what is traced runs on a single device, and that is a CPU."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return platform() == 'cpu' and (mesh.empty or mesh.size == 1)
+
+
 def axes_of(entry: Any) -> tuple[str, ...]:
   """Returns the mesh axes of one entry of a mapping."""
   if entry is None or entry == -1:

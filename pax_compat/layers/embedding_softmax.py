@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pax_compat.base_layer import WeightInit
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layers import activations, linears
+from pax_compat.layers import activations, linears, products
 from pax_compat.layers.embeddings import embedding_tables
 from pax_compat.layers.embeddings.embedding_tables import (  # noqa: F401 (Pax)
   Embedding,
@@ -84,7 +84,7 @@ class _ClassMajorSoftmax(_Lookup, full_softmax.BaseSoftmax):
   def get_logits(self, inputs: jax.Array) -> jax.Array:
     if self.scale_before_logits:
       inputs = inputs * self.input_dims**-0.5
-    logits = jnp.einsum('...d,vd->...v', inputs, self._table())
+    logits = products.einsum('...d,vd->...v', inputs, self._table())
     logits = self.shard(
       logits,
       linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),

@@ -4,14 +4,13 @@ Shapes: I input dims, O output dims.
 """
 
 import jax
-import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layers import activations
+from pax_compat.layers import activations, products
 from pax_compat.layers.input_checks import check_last_dim
 from pax_compat.layers.stacking_over_time import (  # noqa: F401 (as in Pax)
   StackingOverTime,
@@ -92,7 +91,7 @@ class Linear(base_layer.BaseLayer):
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., I] to [..., O]."""
     check_last_dim(self, 'input_dims', inputs)
-    outputs = jnp.einsum('...i,io->...o', inputs, self.theta.w)
+    outputs = products.einsum('...i,io->...o', inputs, self.theta.w)
     return self.shard(
       outputs, output_mapping(self.activation_split_dims_mapping, outputs.ndim)
     )

@@ -12,13 +12,22 @@ import numpy as np
 
 from pax_compat import errors
 
+# Lines that are kept, to be shown, and how much of each.
+_SHOWN, _MAX_SHOWN_CHARACTERS = 4, 1000
+
 
 class ExampleWriter:
-  """Writes one line per example, without buffering examples."""
+  """Writes one line per example, without buffering examples.
+
+  Attributes:
+    count: the number of lines.
+    first: the first few lines, the start of each.
+  """
 
   def __init__(self, file: TextIO):
     self._file = file
     self.count = 0
+    self.first: list[str] = []
 
   def write(self, **fields: Any):
     """Writes one line.
@@ -31,7 +40,10 @@ class ExampleWriter:
     Raises:
       UserError: a field has another type.
     """
-    self._file.write(json.dumps(_plain(fields), allow_nan=False) + '\n')
+    line = json.dumps(_plain(fields), allow_nan=False)
+    self._file.write(f'{line}\n')
+    if self.count < _SHOWN:
+      self.first.append(line[:_MAX_SHOWN_CHARACTERS])
     self.count += 1
 
 

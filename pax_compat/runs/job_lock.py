@@ -1,4 +1,4 @@
-"""The lock of a run's folder: one training job at a time.
+"""The lock of a run's folder: one training job at a time, one eval job, ...
 
 Two of them would delete each other's checkpoints and metrics. The file
 `training.lock` in the folder names the process that trains, process 0 of
@@ -6,7 +6,8 @@ several. It is written again every ten seconds, so that a process on another
 machine sees whether it is alive, without comparing clocks; on the same machine,
 the process is looked up.
 
-Evaluation and decoding of a run by other processes need no lock.
+Jobs that evaluate and decode only read what training writes. They have locks of
+their own, `eval.lock` and `decode.lock`.
 """
 
 import contextlib
@@ -28,7 +29,9 @@ from absl import logging
 from pax_compat import errors
 from pax_compat.runs import files, job_dir, remote
 
-FILE = 'training.lock'
+TRAINING = 'training'
+# The file of that lock.
+FILE = f'{TRAINING}.lock'
 _SECONDS_BETWEEN_BEATS = 10.0
 # A lock that does not change for so long is of a process that has ended.
 _SECONDS_TO_WATCH = 35.0
@@ -86,13 +89,15 @@ class Holder:
 class Lock:
   """The lock of a folder, in process 0; taken for a `with` block."""
 
-  def __init__(self, folder: Any):
+  def __init__(self, folder: Any, job: str = TRAINING):
     """Does nothing yet.
 
     Args:
       folder: of the run, as `job_dir.checked_path` returns it; it exists.
+      job: the kind of job, of which there is one at a time.
     """
-    self._path = folder / FILE
+    self._job = job
+    self._path = folder / f'{job}.lock'
     self._mine = Holder.this_process()
     self._is_over = threading.Event()
     self._lost_to: Holder | None = None
@@ -104,7 +109,7 @@ class Lock:
     """Takes the lock.
 
     Raises:
-      UserError: another training process has it, or it cannot be written.
+      UserError: another process has it, or it cannot be written.
     """
     try:
       with _alone(self._path.parent):
@@ -140,13 +145,13 @@ class Lock:
     """Raises a UserError if another process has taken the lock."""
     if self._lost_to is not None:
       raise errors.UserError(
-        f'--job_log_dir={self._path.parent} was taken over by the training'
-        f' {self._lost_to}, which found no sign of this one; nothing more is'
-        ' written'
+        f'--job_log_dir={self._path.parent} was taken over by the'
+        f' {self._job} {self._lost_to}, which found no sign of this one;'
+        ' nothing more is written'
       )
 
   def _require_free(self):
-    """Raises a UserError if a training process holds the lock."""
+    """Raises a UserError if another process holds the lock."""
     holder = _read(self._path)
     if holder is None:
       return
@@ -156,20 +161,22 @@ class Lock:
       alive = self._changes(holder)
     if alive:
       raise errors.UserError(
-        f'--job_log_dir={self._path.parent} is in use: the training {holder}'
-        ' writes to it; expected one at a time. Wait until it has ended, stop'
-        ' it, or give another --job_log_dir'
+        f'--job_log_dir={self._path.parent} is in use: the {self._job}'
+        f' {holder} writes to it; expected one at a time. Wait until it has'
+        ' ended, stop it, or give another --job_log_dir'
       )
     logging.warning(
-      'the training %s has ended without removing its lock of the folder',
+      'the %s %s has ended without removing its lock of the folder',
+      self._job,
       holder,
     )
 
   def _changes(self, holder: Holder) -> bool:
     """Whether the process of another machine writes its lock meanwhile."""
     logging.warning(
-      'the folder has a lock of the training %s: waiting for %d seconds to see'
+      'the folder has a lock of the %s %s: waiting for %d seconds to see'
       ' whether it is alive',
+      self._job,
       holder,
       _SECONDS_TO_WATCH,
     )
@@ -259,14 +266,15 @@ def _start_of(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def held(folder: str | os.PathLike) -> Iterator[Lock]:
+def held(folder: str | os.PathLike, job: str = TRAINING) -> Iterator[Lock]:
   """Within it, this process holds the lock of a run's folder.
 
   Args:
     folder: of the run; it exists.
+    job: the kind of job, of which there is one at a time.
 
   Raises:
-    UserError: another training process has it, or it cannot be written.
+    UserError: another process has it, or it cannot be written.
   """
-  with Lock(job_dir.checked_path(folder)) as lock:
+  with Lock(job_dir.checked_path(folder), job) as lock:
     yield lock

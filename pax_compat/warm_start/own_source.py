@@ -1,5 +1,6 @@
 """Checkpoints of this package as sources of a warm start."""
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,16 +80,38 @@ class OwnSource(sources.Source):
     self, requests: Mapping[str, sources.Request]
   ) -> dict[str, jax.Array]:
     found = {}
-    for target, one in requests.items():
-      path = self._paths[one.name]
-      stored = self._stored.arrays[path]
-      like = jax.ShapeDtypeStruct(
-        tuple(stored['shape']),
-        one.like.dtype if 'prng_impl' in stored else jnp.dtype(stored['dtype']),
-        sharding=one.like.sharding,
+    for part in _distinct(requests):
+      paths = {target: self._paths[one.name] for target, one in part.items()}
+      read = self._stored.read(
+        {paths[target]: self._stored_like(one) for target, one in part.items()}
       )
-      array = self._stored.read({path: like})[path]
-      if array.dtype != one.like.dtype:
-        array = array.astype(one.like.dtype)
-      found[target] = array
+      for target, one in part.items():
+        array = read[paths[target]]
+        if array.dtype != one.like.dtype:
+          array = array.astype(one.like.dtype)
+        found[target] = array
     return found
+
+  def _stored_like(self, one: sources.Request) -> jax.ShapeDtypeStruct:
+    """Returns the array of a request with the dtype that is stored."""
+    stored = self._stored.arrays[self._paths[one.name]]
+    is_key = 'prng_impl' in stored
+    dtype = one.like.dtype if is_key else jnp.dtype(stored['dtype'])
+    return jax.ShapeDtypeStruct(
+      tuple(stored['shape']), dtype, sharding=one.like.sharding
+    )
+
+
+def _distinct(
+  requests: Mapping[str, sources.Request],
+) -> list[dict[str, sources.Request]]:
+  """Splits requests so that no part has an array twice."""
+  parts: list[dict[str, sources.Request]] = []
+  seen = collections.Counter()
+  for target, one in requests.items():
+    number = seen[one.name]
+    seen[one.name] += 1
+    if number == len(parts):
+      parts.append({})
+    parts[number][target] = one
+  return parts

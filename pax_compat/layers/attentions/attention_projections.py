@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
+from pax_compat.layers import products
 
 
 class PerDimScale(base_layer.BaseLayer):
@@ -99,7 +100,7 @@ class AttentionProjection(base_layer.BaseLayer):
     if self.is_output_projection:
       equation = '...nh,nhd->...d' if self.use_nhd_shape else '...nh,dnh->...d'
     weight = self.theta.w.reshape(self.shape)
-    projected = jnp.einsum(equation, inputs.astype(weight.dtype), weight)
+    projected = products.einsum(equation, inputs.astype(weight.dtype), weight)
     return projected + self.theta.b if self.use_bias else projected
 
 
@@ -137,7 +138,9 @@ class OneHeadedAttentionProjection(base_layer.BaseLayer):
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps [..., D] to [..., H]."""
     weight = self.theta.w
-    projected = jnp.einsum('...d,dh->...h', inputs.astype(weight.dtype), weight)
+    projected = products.einsum(
+      '...d,dh->...h', inputs.astype(weight.dtype), weight
+    )
     return projected + self.theta.b if self.use_bias else projected
 
 

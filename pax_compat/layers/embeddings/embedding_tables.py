@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
-from pax_compat.layer_core import flop_scopes
+from pax_compat.layer_core import flop_scopes, sharding
 from pax_compat.layer_core.row_gradients import (
   lookup_with_row_statistics,
   no_statistics,
@@ -28,7 +28,8 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
     ids: [...], int.
     style: 'index' gathers the rows; an id that is too large gets the last row.
       'matmul' multiplies one-hot vectors with the table, which suits a table
-      whose rows are split over the mesh; an id out of range gets zeros.
+      whose rows are split over the mesh; an id out of range gets zeros. On a
+      single CPU, the same numbers are gathered.
 
   Returns:
     [..., D].
@@ -38,6 +39,12 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
   """
   if style == 'index':
     return table[ids]
+  if style == 'matmul' and sharding.is_one_cpu():
+    known = (ids >= 0) & (ids < table.shape[0])
+    # The gradient of a row is summed in float32, as by a product.
+    rows = table.astype(jnp.promote_types(table.dtype, jnp.float32))
+    rows = rows.at[ids].get(mode='clip').astype(table.dtype)
+    return jnp.where(known[..., None], rows, 0)
   if style == 'matmul':
     one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
     with flop_scopes.selection():
@@ -59,9 +66,9 @@ class VectorsSharding(base_layer.BaseLayer.ActivationSharding):
 
 def shard_vectors(layer: base_layer.BaseLayer, vectors: jax.Array) -> jax.Array:
   """Returns `vectors` [..., D], sharded by the layer's `VectorsSharding`."""
-  sharding = layer.activation_split_dims_mapping
-  mapping = sharding.emb_out_split_dims_mapping
-  return layer.shard(vectors, sharding.out if mapping is None else mapping)
+  mappings = layer.activation_split_dims_mapping
+  mapping = mappings.emb_out_split_dims_mapping
+  return layer.shard(vectors, mappings.out if mapping is None else mapping)
 
 
 class Embedding(base_layer.BaseLayer):

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
+from clu import values as clu_values
 
 from pax_compat import base_input, errors
 from pax_compat.input_core import host_fields
@@ -151,11 +152,12 @@ def decode(
 
   Returns:
     By name, as values that a `MetricWriter` takes: `decode_metrics/...` of the
-    model's `decode`; on the first process `process_decode_metrics/...` of its
-    `process_decode_out`, and `decoder/...` that the input computes of all
-    examples; clu metrics of both under the task's `metrics_prefix`; summaries
-    of layers, means of scalars and the first of the others; the input's own
-    metrics; and `num_decode_steps`, the number of batches.
+    model's `decode`; on the first process the first lines of the file as the
+    text `examples`, `process_decode_metrics/...` of its `process_decode_out`,
+    and `decoder/...` that the input computes of all examples; clu metrics of
+    both under the task's `metrics_prefix`; summaries of layers, means of
+    scalars and the first of the others; the input's own metrics; and
+    `num_decode_steps`, the number of batches.
 
   Raises:
     UserError: the dataset has no batch, or fewer than `eval_loop_num_batches`;
@@ -181,9 +183,14 @@ def decode(
     )
   results.finish(path)
   logging.info('decoded %r in %d batches', data.name, count)
+  shown = {}
+  if examples is not None and examples.first:
+    text = '\n\n'.join(f'    {line}' for line in examples.first)
+    shown['examples'] = clu_values.Text(text)
   return {
     **results.values(path),
     **data.input_metrics(),
+    **shown,
     'num_decode_steps': float(count),
   }
 

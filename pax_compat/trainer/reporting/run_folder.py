@@ -53,15 +53,7 @@ def _log_changes(path: Any, text: str):
   """Logs what differs from the config with which the run started before."""
   if not path.exists():
     return
-  old, new = (
-    dict(line.partition(' = ')[::2] for line in lines.splitlines())
-    for lines in (path.read_text(encoding='utf-8'), text)
-  )
-  changes = [
-    f'{key} = {new.get(key, "(absent)")}, was {old.get(key, "(absent)")}'
-    for key in {**old, **new}
-    if old.get(key) != new.get(key)
-  ]
+  changes = config_text.changes(path.read_text(encoding='utf-8'), text)
   if changes:
     more = len(changes) - _MAX_CHANGES
     logging.warning(

@@ -119,51 +119,11 @@ def _rounded(pair):
   return key, ' '.join(words)
 
 
-def _means():
-  """Returns Params of a task that decodes rows to their mean."""
-  tf = lingvo_runtime.module('lingvo.compat')
-  library = lingvo_runtime.module('lingvo.core.metrics')
-  small = small_task.params()
-
-  class Means(small.cls):
-    """Returns the mean of each row and of all rows."""
-
-    def DecodeWithTheta(self, theta, input_batch):
-      py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-      noise = tf.random.uniform([], seed=self.params.random_seed)
-      names = tf.strings.as_string(input_batch.ids)
-      if 'info' in input_batch:
-        names += input_batch.info.name
-      return {
-        'means': tf.reduce_mean(input_batch.x * theta.w, 1),
-        'names': names,
-        'step': py_utils.GetGlobalStep(),
-        'noise': noise,
-      }
-
-    def CreateDecoderMetrics(self):
-      return {
-        'mean': library.AverageMetric(),
-        'step': library.AverageMetric(),
-        'noise': library.AverageMetric(),
-      }
-
-    def PostProcessDecodeOut(self, decode_out_dict, decode_metrics_dict):
-      for mean in decode_out_dict['means']:
-        decode_metrics_dict['mean'].Update(mean)
-      for name in ('step', 'noise'):
-        decode_metrics_dict[name].Update(decode_out_dict[name])
-      means = map(float, decode_out_dict['means'])
-      return zip(decode_out_dict['names'], means, strict=True)
-
-  params = Means.Params().Set(name='means', compute=small_task.product)
-  params.input, params.train = small.input, small.train
-  return params
-
-
 @pytest.fixture(scope='module')
 def means():
-  return BridgedModel.config(lingvo_task=LingvoTask(_means())).Instantiate()
+  return BridgedModel.config(
+    lingvo_task=LingvoTask(small_task.means())
+  ).Instantiate()
 
 
 def _small(model, batch, **also_decoded):
@@ -224,7 +184,7 @@ def test_a_task_that_does_not_decode():
 
 def test_the_end_of_a_decoding_goes_to_the_task(tmp_path):
   """`DecodeFinalize`, with all pairs and a path for a file."""
-  params, seen = _means(), []
+  params, seen = small_task.means(), []
 
   class Ending(params.cls):
     """Overrides what happens after all batches."""
@@ -248,7 +208,7 @@ def test_the_end_of_a_decoding_goes_to_the_task(tmp_path):
 
 def test_a_task_that_fails_to_decode():
   tf = lingvo_runtime.module('lingvo.compat')
-  params = _means()
+  params = small_task.means()
 
   class Failing(params.cls):
     """Uses a field that does not exist."""

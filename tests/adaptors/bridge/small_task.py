@@ -80,6 +80,48 @@ def params(compute=product, **fields):
   return p
 
 
+def means():
+  """Returns Params of a task that decodes rows to their mean."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  library = lingvo_runtime.module('lingvo.core.metrics')
+  small = params()
+
+  class Means(small.cls):
+    """Returns the mean of each row and of all rows."""
+
+    def DecodeWithTheta(self, theta, input_batch):
+      py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+      noise = tf.random.uniform([], seed=self.params.random_seed)
+      names = tf.strings.as_string(input_batch.ids)
+      if 'info' in input_batch:
+        names += input_batch.info.name
+      return {
+        'means': tf.reduce_mean(input_batch.x * theta.w, 1),
+        'names': names,
+        'step': py_utils.GetGlobalStep(),
+        'noise': noise,
+      }
+
+    def CreateDecoderMetrics(self):
+      return {
+        'mean': library.AverageMetric(),
+        'step': library.AverageMetric(),
+        'noise': library.AverageMetric(),
+      }
+
+    def PostProcessDecodeOut(self, decode_out_dict, decode_metrics_dict):
+      for mean in decode_out_dict['means']:
+        decode_metrics_dict['mean'].Update(mean)
+      for name in ('step', 'noise'):
+        decode_metrics_dict[name].Update(decode_out_dict[name])
+      means = map(float, decode_out_dict['means'])
+      return zip(decode_out_dict['names'], means, strict=True)
+
+  made = Means.Params().Set(name='means', compute=product)
+  made.input, made.train = small.input, small.train
+  return made
+
+
 def batch():
   """Returns a batch by name: `x` [B, 3] and `ids` [B]."""
   return {

@@ -9,6 +9,7 @@ import pytest
 from pax_compat import checkpoints, errors
 from pax_compat.experiments import resolved
 from pax_compat.jobs import job, job_options
+from pax_compat.runs import job_lock
 from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer import lines
 
@@ -241,12 +242,27 @@ def test_moving_averages_are_used(tmp_path):
 
 def test_errors(trained, tmp_path):
   for options, message in (
-    (dict(mode='decode_once'), 'has no checkpoint; expected the checkpoints'),
-    (dict(mode='infer'), 'the task has no inference runner; expected task.inf'),
+    (
+      dict(mode='decode_once'),
+      'nothing does not exist; expected the folder of',
+    ),
+    (dict(steps=(2,)), 'nothing does not exist; expected the folder of a run'),
   ):
     with pytest.raises(errors.UserError, match=message):
       _run(tmp_path / 'nothing', **options)
   assert not (tmp_path / 'nothing').exists()
+  (tmp_path / 'empty').mkdir()
+  with pytest.raises(errors.UserError, match='has no checkpoint; expected the'):
+    _run(tmp_path / 'empty', mode='decode_once')
+  with pytest.raises(
+    errors.UserError, match='no inference runner; expected ta'
+  ):
+    _run(trained, mode='infer')
+  with job_lock.held(tmp_path / 'empty', 'eval'):
+    with pytest.raises(
+      errors.UserError, match='in use: the eval process .* wri'
+    ):
+      _run(tmp_path / 'empty')
   with pytest.raises(errors.UserError, match='belongs to the experiment lines'):
     _run(trained, name='other')
 

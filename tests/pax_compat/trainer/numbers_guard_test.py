@@ -18,7 +18,7 @@ class Damaged(lines.Rows):
   Attributes:
     bad: the numbers of these batches.
     field: where it is, in row 2.
-    scale: of all numbers of these batches; None for a NaN.
+    scale: of `x` of these batches; None for a NaN.
   """
 
   bad: tuple[int, ...] = ()
@@ -33,7 +33,7 @@ class Damaged(lines.Rows):
         batch[self.field] = batch[self.field].copy()
         batch[self.field][2] = np.nan
       else:
-        batch.y = batch.y * self.scale
+        batch.x = batch.x * np.float32(self.scale)
     return NestedMap(batch)
 
 
@@ -131,7 +131,7 @@ def test_what_is_not_finite_is_never_saved(tmp_path, caplog):
 
 def test_a_gradient_that_the_learner_leaves_out(tmp_path, caplog):
   """The loss is finite, and the norm of the gradient overflows."""
-  _train(tmp_path, dict(bad=(6,), scale=1e19))
+  _train(tmp_path, dict(bad=(6,), scale=1e10))
   assert 'step 6: the gradient norm is inf; before: ' in caplog.text
   assert 'All numbers of its batch are finite. The learner leaves' in (
     caplog.text

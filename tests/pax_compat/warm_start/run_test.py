@@ -1,5 +1,10 @@
 """Tests of runs that start from other checkpoints, or continue transformed."""
 
+import pathlib
+import re
+import shlex
+import types
+
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -61,14 +66,27 @@ def test_a_run_continues_with_transformations(tmp_path):
   assert int(trainer_runs.state(tmp_path, 3)['opt_state.average.count']) == 2
 
 
-def test_rules_of_the_command_line():
+def test_the_page_of_warm_starts():
+  page = pathlib.Path(__file__).parents[3] / 'docs/warm_start.md'
+  text = page.read_text('utf-8')
+  [command] = re.findall(r'```bash\n(.*?)```', text, re.DOTALL)
+  [setting] = [
+    one.removeprefix('--set=')
+    for one in shlex.split(command)
+    if one.startswith('--set=')
+  ]
   config = tasks_lib.SingleTask.config()
-  config_overrides.apply(
-    {'task': config},
-    [
-      "task.train.init_from_checkpoint_rules={'/runs/old': {'load_rules':"
-      " [('(.*)', '{}')], 'load_step': True}}"
-    ],
-  )
+  config_overrides.apply({'task': config}, [setting])
   [rules] = config.train.Instantiate().init_from_checkpoint_rules.values()
-  assert rules.load_step
+  assert rules.load_rules == [tasks_lib.LOAD_ALL]
+  names = dict(
+    task=config,
+    tasks_lib=tasks_lib,
+    orbax=types.SimpleNamespace(checkpoint=ocp),
+  )
+  for block in re.findall(r'```python\n(.*?)```', text, re.DOTALL):
+    exec(compile(block, page.name, 'exec'), names)
+  train = config.train.Instantiate()
+  [rules] = train.init_from_checkpoint_rules.values()
+  assert rules.ignore_rules == ['params/lm/softmax/.*']
+  assert len(train.restore_transformations) == 2

@@ -5,7 +5,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from pax_compat import checkpoints, errors, tasks_lib
+from pax_compat import checkpoints, errors, optimizers, tasks_lib
 from pax_compat.warm_start import opening, start, transforming
 from tests.pax_compat.trainer import tiny
 
@@ -154,6 +154,31 @@ def test_an_optimizer_of_another_kind(trained):
   after, _ = frozen.train_step(found, tiny.put(frozen, tiny.batch()))
   kept = _leaves(after)['mdl_vars.' + _SOFTMAX.replace('/', '.')]
   np.testing.assert_array_equal(kept, before)
+
+
+def test_parts_of_an_optimizers_state(trained):
+  folder, made, state = trained
+  config = tiny.task()
+  config.train.learner.optimizer = optimizers.Sgd.config(
+    learning_rate=0.1, momentum=0.9
+  )
+  other = tiny.make_program(config)
+  rules = _Rules(load_opt_states=True)
+  with pytest.raises(errors.UserError, match='lacks parts of the .*trace/lm'):
+    start.Start({str(folder): rules}).state(other, tiny.batch())
+  rules = _Rules(
+    ignore_rules=['opt_states/(average|.*/nu/)', 'params/lm/softmax'],
+    partial_load_opt_states=True,
+  )
+  found = start.Start({str(folder): rules}).state(made, tiny.batch())
+  found, old = _leaves(found), _leaves(state)
+  for path, is_loaded in {
+    'opt_state.optimizer.0.1.mu.lm.final_ln.scale': True,
+    'opt_state.optimizer.0.1.nu.lm.final_ln.scale': False,
+    'mdl_vars.params.lm.final_ln.scale': True,
+    'mdl_vars.params.lm.softmax.logits_ffn.linear.w': False,
+  }.items():
+    assert np.array_equal(found[path], old[path]) == is_loaded, path
 
 
 def test_transformations_rename_and_make_anew(trained):

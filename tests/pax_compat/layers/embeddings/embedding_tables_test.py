@@ -7,6 +7,7 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, ROW_PROBES
+from pax_compat.layer_core import sharding
 from pax_compat.layer_core.row_gradients import no_statistics
 from pax_compat.layers.embeddings import embedding_tables
 
@@ -20,6 +21,12 @@ def _embedding(**fields):
   return embedding_tables.Embedding.config(
     num_classes=V, input_dims=D, **fields
   ).Instantiate()
+
+
+@pytest.fixture(autouse=True, params=[True, False])
+def one_cpu(request, monkeypatch):
+  """On a single CPU, rows are gathered in both styles."""
+  monkeypatch.setattr(sharding, 'is_one_cpu', lambda: request.param)
 
 
 def _apply(ids=IDS, **fields):

@@ -71,6 +71,10 @@ def test_summaries_of_layers_while_decoding(tmp_path):
   mean = (x[0, 0] + lines.rows(4).x[0, 0]) / 2
   np.testing.assert_allclose(found['first'], mean, rtol=1e-6)
   assert found['words'].value == 'said' and 'quiet' not in found
+  # The examples are shown as they are written.
+  written = (tmp_path / 'x.jsonl').read_text().splitlines()
+  shown = [line.strip() for line in found['examples'].value.split('\n\n')]
+  assert shown == written[:4] and len(written) == END
   # Large ones are of the first batch alone.
   np.testing.assert_allclose(found['picture'].value[0, :, :, 0], x, rtol=1e-6)
   assert found['all'].counts.sum() == x.size
