@@ -112,10 +112,7 @@ def train(
       skips_nonfinite=options.on_nan == numbers_guard.SKIP,
     )
     early_checks.check(task_program, data, first.example)
-<<<<<<< HEAD
     ahead = stack.enter_context(compiling_ahead.started(task_program, first))
-=======
->>>>>>> c
     state = _first_state(
       task_program,
       checkpointer,
