@@ -11,6 +11,7 @@ Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import os
@@ -68,7 +69,7 @@ def load() -> None:
     native_ops.load('lingvo.core.ops', 'x_ops')
     native_ops.load_when_imported('lingvo.tasks.car.ops', 'car_ops')
     absent_packages.install()
-    with _own_flags_kept():
+    with _no_garbage_collection(), _own_flags_kept():
       for name in _CORE:
         _import(name)
       for folder in sys.modules['lingvo'].__path__:
@@ -229,7 +230,7 @@ def _import_tensorflow():
   """Imports TensorFlow and hides every accelerator from it."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   try:
-    with _stderr_held_back():
+    with _no_garbage_collection(), _stderr_held_back():
       tf = _import('tensorflow')
       for kind in ('GPU', 'TPU'):
         tf.config.set_visible_devices([], kind)
@@ -283,6 +284,23 @@ def _import(name: str) -> types.ModuleType:
     if e.name and (name == e.name or name.startswith(e.name + '.')):
       raise errors.UserError(_not_found(name, e.name)) from e
     raise
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+  """Collects no garbage, and leaves what exists at the end out of collections.
+
+  TensorFlow's and Lingvo's modules have a million objects, which stay. Looking
+  through them takes a fifth of the time of the import.
+  """
+  enabled = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    gc.freeze()
+    if enabled:
+      gc.enable()
 
 
 def _not_found(name: str, missing: str) -> str:

@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import sys
 from importlib import metadata
 
 import hypothesis
@@ -42,6 +43,10 @@ def _compilation_cache() -> pathlib.Path:
   return files.user_cache().with_name('pax_compat-tests') / name
 
 
+# Otherwise each worker, and each process that a test starts, compiles our
+# modules and tests.
+sys.dont_write_bytecode = False
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
 # Read when JAX and TensorFlow load their backends, so set before any test file
 # is imported. Processes that a test starts inherit them.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 LIST = pathlib.Path(__file__).with_suffix('.txt')
 
 # Seconds from which on a test is slow.
-LIMIT = 3
+LIMIT = 1.5
 # The same for a case of a test that has a faster case.
 CASE_LIMIT = 0.25
 

@@ -106,13 +106,17 @@ def _drop_output():
 
 
 def _is_for_users(record) -> bool:
-  """Drops the log lines of verbose libraries below level ERROR."""
+  """Drops the log lines of verbose libraries below level ERROR.
+
+  Errors of Orbax are raised, too, and have one line then.
+  """
   library = f'{os.sep}site-packages{os.sep}'
   _, found, path = record.pathname.rpartition(library)
   return (
     not found
     or path.partition(os.sep)[0] not in _VERBOSE
     or record.levelno >= python_logging.ERROR
+    and path.partition(os.sep)[0] != 'orbax'
   )
 
 

@@ -11,6 +11,11 @@ _SAVE_MINUTES = flags.DEFINE_float(
   ' the task; 0 for these only.',
   lower_bound=0,
 )
+_SAVE_INITIAL = flags.DEFINE_bool(
+  'save_initial_checkpoint',
+  False,
+  'Save a new run before its first step, too, as Pax does.',
+)
 _INPUT_MINUTES = flags.DEFINE_float(
   'input_timeout_minutes',
   60.0,
@@ -40,6 +45,7 @@ def options() -> dict[str, Any]:
   """Returns fields of `trainer.run_options.RunOptions`."""
   return dict(
     save_interval_seconds=60 * _SAVE_MINUTES.value or None,
+    saves_initial_state=_SAVE_INITIAL.value,
     input_timeout_seconds=60 * _INPUT_MINUTES.value or None,
     on_nan=_ON_NAN.value,
     loss_spike_factor=_SPIKE.value,

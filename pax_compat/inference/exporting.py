@@ -11,10 +11,11 @@ have any number of rows.
 Shapes: B batch.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -124,22 +125,17 @@ def export(
       'a model is exported by one process; load it in one, with'
       ' --multiprocess=false'
     )
-  some = _specs(model, batch, rows or _SOME_ROWS)
-  names = _outputs(model, some, outputs)
-  used = _used(_exported(model, some, names, platforms), model, some)
-  specs = {
-    name: spec
-    for name, spec in _specs(model, batch, rows).items()
-    if name in used
-  }
-  try:
+  with _explained(type(model.program.model).__name__):
+    some = _specs(model, batch, rows or _SOME_ROWS)
+    names = _outputs(model, some, outputs)
+    used = _used(_exported(model, some, names, platforms), model, some)
+    specs = {
+      name: spec
+      for name, spec in _specs(model, batch, rows).items()
+      if name in used
+    }
     exported = _exported(model, specs, names, platforms, dropped=some)
-  except _NEEDS_ROWS as e:
-    raise errors.UserError(
-      f'{type(model.program.model).__name__} cannot be exported for any number'
-      ' of rows; expected export(..., rows=8), for example:'
-      f' {errors.one_line(e)}'
-    ) from e
+    function = exported.serialize()
   weights = {
     name: np.asarray(jax.device_get(leaf))
     for name, leaf in checkpoints.state_paths(model.mdl_vars).items()
@@ -155,10 +151,30 @@ def export(
     'platforms': list(exported.platforms),
   }
   files.make_folder(path)
-  files.replace(path / FUNCTION, exported.serialize())
+  files.replace(path / FUNCTION, function)
   files.replace(path / WEIGHTS, serialization.msgpack_serialize(weights))
   job_dir.replace_text(path / METADATA, json.dumps(metadata, indent=2) + '\n')
   logging.info('exported step %d to %s', model.step, path)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+  """Raises the errors of tracing and lowering a model as UserErrors."""
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except _NEEDS_ROWS as e:
+    raise errors.UserError(
+      f'{name} cannot be exported for any number of rows; expected'
+      f' export(..., rows=8), for example: {errors.one_line(e)}'
+    ) from e
+  except Exception as e:
+    # Operations that StableHLO does not have, such as those of a bridge.
+    raise errors.UserError(
+      f'{name} cannot be exported: {errors.one_line(e) or type(e).__name__}'
+      f' ({errors.location_of(e)})'
+    ) from e
 
 
 def open_folder(folder: str | os.PathLike) -> ExportedModel:

@@ -7,14 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-import tensorboardX
 from clu import values as clu_values
-from tensorboardX.proto import summary_pb2
+from etils import epy
 
 from pax_compat import errors
 from pax_compat.metrics import json_lines, png
 from pax_compat.metrics.histograms import Histogram, histogram
 from pax_compat.runs import job_dir
+
+with epy.lazy_imports():  # They take long, and a run compiles meanwhile.
+  import tensorboardX
+  from tensorboardX.proto import summary_pb2
 
 # Name of the file of scalars that a training run writes in its folder.
 JSON_LINES = 'metrics.jsonl'
@@ -189,7 +192,7 @@ class MetricWriter:
     for events in self._event_files.values():
       events.close()
 
-  def _events(self, split: str) -> tensorboardX.SummaryWriter:
+  def _events(self, split: str) -> 'tensorboardX.SummaryWriter':
     if split not in self._event_files:
       self._event_files[split] = tensorboardX.SummaryWriter(
         logdir=str(self._folder / 'summaries' / split),

@@ -73,12 +73,15 @@ def _watch_each_other(store):
     return store.blocking_key_value_get(_PORT, _MS_TO_PUBLISH)
 
   host = distributed.global_state.coordinator_address.rpartition(':')[0]
-  rendezvous.meet_connected(
-    host.strip('[]'),
-    count=jax.process_count(),
-    index=jax.process_index(),
-    exchange=exchange,
-  )
+  try:
+    rendezvous.meet_connected(
+      host.strip('[]'),
+      count=jax.process_count(),
+      index=jax.process_index(),
+      exchange=exchange,
+    )
+  except jax.errors.JaxRuntimeError as e:
+    logging.warning('processes cannot watch each other: %s', e)
 
 
 class _Watch:

@@ -30,7 +30,7 @@ _NAME = 'pax_compat'
 _SECONDS_BETWEEN_TRIES = 0.2
 _SECONDS_TO_REPORT = 10.0
 # For processes that JAX has connected.
-_SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_CONNECT = 20.0
 # A machine that is gone is noticed after idle + count * interval seconds.
 _KEEPALIVE = {'TCP_KEEPIDLE': 10, 'TCP_KEEPINTVL': 5, 'TCP_KEEPCNT': 4}
 # How long process 0, at which JAX's service runs, waits for others to end.

@@ -2,7 +2,7 @@
 
     python -m pax_compat.tools.inspect_checkpoint /runs/a            # all steps
     python -m pax_compat.tools.inspect_checkpoint /runs/a --verify
-    python -m pax_compat.tools.inspect_checkpoint /runs/a --step=500 --arrays
+    python -m pax_compat.tools.inspect_checkpoint /runs/a --arrays
     python -m pax_compat.tools.inspect_checkpoint /runs/a --diff=/runs/b
 
 Nothing is changed. The exit status is 1 if a checkpoint is damaged, or if two
@@ -15,7 +15,10 @@ from pax_compat import errors
 from pax_compat.cli import command_line
 
 _STEP = flags.DEFINE_integer(
-  'step', None, 'The step to show; by default the newest.', lower_bound=0
+  'checkpoint_step',
+  None,
+  'The step to show; by default the newest.',
+  lower_bound=0,
 )
 _VERIFY = flags.DEFINE_bool(
   'verify', False, 'Read all files and compare them with their checksums.'

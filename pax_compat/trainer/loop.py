@@ -18,6 +18,7 @@ from pax_compat.metrics import progress as progress_lib
 from pax_compat.runs import job_lock
 from pax_compat.trainer import (
   actions,
+  compiling_ahead,
   model_flops,
   numbers_guard,
   partitioning,
@@ -65,10 +66,12 @@ class Run:
     program: the task's compiled steps.
     data: the inputs.
     first: the example that initialises the model.
+    ahead: the train step that is being compiled.
     position: saves and restores the position of the training input.
     lock: of the folder, in process 0; None in others.
     checkpointer: saves the state.
     writer: writes metrics.
+    is_new: whether the run does not continue from a checkpoint of its own.
     folder: for files that grow, such as profiles: that of the run if it is
       local, else one that is copied to it.
     options: of the run.
@@ -78,10 +81,12 @@ class Run:
   program: program.TaskProgram
   data: dataset_inputs.Inputs
   first: first_batch.FirstBatch
+  ahead: compiling_ahead.AheadOfTime
   position: input_position.InputPosition
   lock: job_lock.Lock | None
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
+  is_new: bool
   folder: pathlib.Path
   options: run_options.RunOptions
   print_line: Callable[[str], None]
@@ -174,10 +179,14 @@ class Trainer:
       is_stopping=False,
       state=state,
     )
+    saves_first = run.options.saves_initial_state and run.is_new
+    input_state = run.position.get_state() if saves_first else None
     with contextlib.ExitStack() as stack:
       batches = stack.enter_context(self._prefetcher(start))
       made = self._actions(start, batches, stack)
       stack.enter_context(self._stop)
+      if saves_first:
+        made.save.before_first_step(context, input_state)
       if measured:
         made.update_schedules.update(context, measured)
       if evaluations_pending:
@@ -261,7 +270,7 @@ class Trainer:
 
   def _steps(self, state, start, batches) -> Iterator[actions.StepContext]:
     """Makes the steps, and yields a context after each."""
-    self._compile_ahead()
+    self._await_compilation()
     inflight = collections.deque()
     limit = self._config.max_inflight_steps
     for step, batch in enumerate(batches, start + 1):
@@ -296,23 +305,12 @@ class Trainer:
       if context.is_last_step_of_run:
         return
 
-  def _compile_ahead(self):
-    """Compiles the train step while the first batch is read.
-
-    But not if JAX is to profile its first calls and to compile it again: that
-    does not work for programs that were compiled in advance.
-    """
-    first = self._run.first
-    profiles = jax.config.jax_enable_pgle and jax.config.jax_pgle_profiling_runs
-    if profiles:
-      logging.info(
-        'JAX profiles the first %d calls of the train step, and compiles it'
-        ' again with what it measured (JAX_ENABLE_PGLE)',
-        jax.config.jax_pgle_profiling_runs,
-      )
-    elif first.is_known_before:
-      with self._compilation(pipeline.shapes_of(first.example)):
-        self._run.program.compile_train_step(first.example)
+  def _await_compilation(self):
+    """Awaits the train step that is compiled since the run began."""
+    ahead = self._run.ahead
+    seconds = ahead.wait()
+    if seconds is not None:
+      self._record(ahead.shapes, seconds)
 
   @contextlib.contextmanager
   def _compilation(self, shapes: str) -> Iterator[None]:
@@ -324,8 +322,11 @@ class Trainer:
     logging.info('compiling the train step (shape %d): %s', number, shapes)
     began = time.monotonic()
     yield
-    self._compiled[shapes] = time.monotonic() - began
-    logging.info('compiled shape %d in %.1f s', number, self._compiled[shapes])
+    self._record(shapes, time.monotonic() - began)
+
+  def _record(self, shapes: str, seconds: float):
+    self._compiled[shapes] = seconds
+    logging.info('compiled shape %d in %.1f s', len(self._compiled), seconds)
 
   def _actions(
     self, start: int, batches: prefetching.Prefetcher, stack

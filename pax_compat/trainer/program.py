@@ -28,6 +28,9 @@ from pax_compat.trainer.train_state import TrainState
 
 # Numbers that are folded into the random key of a step, one for each use.
 _FOR_LAYERS, _FOR_NOISE = range(2)
+# Compiler options of programs that run once, by platform: on a CPU, optimizing
+# the initial state takes longer than creating it. The values are the same.
+_RUNS_ONCE = {'cpu': {'xla_backend_optimization_level': 1}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +107,13 @@ class TaskProgram:
         train_state.initial_state(self.model, self.learner, key, zeros)
       )
 
+    compiled = jax.jit(
+      init,
+      out_shardings=select(shardings),
+      compiler_options=_RUNS_ONCE.get(self.mesh.devices.flat[0].platform),
+    )
     with jax.set_mesh(self.mesh):
-      return jax.jit(init, out_shardings=select(shardings))(
-        jax.random.key(self.task.train.random_seed)
-      )
+      return compiled(jax.random.key(self.task.train.random_seed))
 
   def put(self, batch: NestedMap) -> NestedMap:
     """Returns a global batch to train on, which is on the devices.

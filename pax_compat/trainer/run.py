@@ -15,6 +15,7 @@ from pax_compat.processes import first_process
 from pax_compat.runs import files, job_dir, job_lock, mirror
 from pax_compat.trainer import (
   actions,
+  compiling_ahead,
   early_checks,
   loop,
   numbers_guard,
@@ -111,8 +112,13 @@ def train(
       skips_nonfinite=options.on_nan == numbers_guard.SKIP,
     )
     early_checks.check(task_program, data, first.example)
+    ahead = stack.enter_context(compiling_ahead.started(task_program, first))
     state = _first_state(
-      task_program, checkpointer, origin or start, first.example, print_line
+      task_program,
+      checkpointer,
+      start if origin is None and extra is not None else origin,
+      first.example,
+      print_line,
     )
     start_lines.write(print_line, task_program, first.example)
     dumps = {**experiment.dumps, **_reports(origin)}
@@ -126,9 +132,11 @@ def train(
       program=task_program,
       data=data,
       first=first,
+      ahead=ahead,
       position=position,
       checkpointer=checkpointer,
       writer=writer,
+      is_new=extra is None,
       folder=grown.local,
       options=options,
       print_line=print_line,
@@ -228,7 +236,7 @@ def _restore_point(checkpointer, experiment, config):
     of the checkpoint, None without one.
   """
   step = checkpointer.latest_step()
-  if step:
+  if step is not None:
     return step, None, checkpointer.extra(step)
   origin = experiment.start()
   warm = warm_start.of_task(config)
@@ -246,15 +254,16 @@ def _first_state(task_program, checkpointer, start, batch, print_line):
   Args:
     task_program: the task's compiled steps.
     checkpointer: of the run.
-    start: the step of a checkpoint, or a `base_experiment.Start`.
+    start: the step of a checkpoint, or a `base_experiment.Start`; None for new
+      weights.
     batch: the first batch, or its shapes.
     print_line: prints a line for the user.
   """
-  if start and not isinstance(start, int):
+  if start is not None and not isinstance(start, int):
     state = start.state(task_program, batch)
     print_line(f'starts from {start}')
     return state
-  if start:
+  if start is not None:
     state = _restored(task_program, checkpointer, start, batch)
     print_line(f'continues from the checkpoint of step {start}')
     return state

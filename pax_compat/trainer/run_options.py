@@ -15,6 +15,7 @@ class RunOptions:
       'warn'; see `numbers_guard`.
     loss_spike_factor: a loss that many times the usual one is treated in the
       same way; None for no limit.
+    saves_initial_state: whether a new run saves before its first step.
     saves_checkpoints: whether the run saves; without, it cannot continue.
     save_timeout_seconds: how long a save in the background may take; None for
       10 minutes.
@@ -30,6 +31,7 @@ class RunOptions:
   input_timeout_seconds: float | None = 3600.0
   on_nan: str = 'stop'
   loss_spike_factor: float | None = None
+  saves_initial_state: bool = False
   saves_checkpoints: bool = True
   save_timeout_seconds: int | None = None
   checkpoint_todelete_subdir: str | None = None

@@ -68,6 +68,15 @@ class Save:
     self._refused: int | None = None  # The last one that may not be saved.
     self._asked: tuple[int, bool] | None = None
 
+  def before_first_step(self, context: StepContext, input_state: bytes | None):
+    """Saves the initial state.
+
+    Args:
+      context: of step 0.
+      input_state: state of the training input, of which nothing was read.
+    """
+    self._save(context, evaluation_metadata(context), input_state)
+
   def before_measuring(self, context: StepContext):
     """Saves, if a save is due after a step that is evaluated now."""
     if context.is_last_step_of_run or self._is_scheduled(context.step):
@@ -113,19 +122,26 @@ class Save:
         ' and the same command goes on with that evaluation'
       )
 
-  def _save(self, context: StepContext, about: dict[str, Any]):
+  def _save(
+    self,
+    context: StepContext,
+    about: dict[str, Any],
+    input_state: bytes | None = None,
+  ):
     self._clock.restart()
     self._before()
     if self._refused == context.step or not self._may_save(context):
       self._refused = context.step
       return
+    if context.batch is not None:
+      input_state = context.batch.input_state
     self._checkpointer.save(
       context.step,
       context.state,
       {
         'batches_read': context.step,
         **about,
-        **self._of_input(context.batch and context.batch.input_state),
+        **self._of_input(input_state),
       },
     )
     self._saved = context.step
@@ -198,6 +214,9 @@ class LeaveUnsaved:
       before: is called after the last step.
     """
     self._before = before
+
+  def before_first_step(self, context: StepContext, input_state: bytes | None):
+    """Does nothing."""
 
   def before_measuring(self, context: StepContext):
     """Does nothing."""

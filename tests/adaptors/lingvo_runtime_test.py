@@ -28,6 +28,7 @@ from adaptors.native import native_ops
 print([m for m in ('tensorflow', 'lingvo', 'jax') if m in sys.modules])
 """,
     cache=cache,
+    fresh=True,
   )
   assert out == ['[]']
 
@@ -83,6 +84,7 @@ box = [[0., 0., 0., 1., 1., 1., 0.]]
 print(car.pairwise_iou3d(box, box).numpy().tolist())
 """,
     cache=cache,
+    fresh=True,
   )
   assert out == [
     '[]',
@@ -212,6 +214,7 @@ attempt(lingvo_runtime.module, 'lingvo.tasks.lm.params.nothing')
 attempt(lingvo_runtime.module, 'lingvo.core.base_modle')
 """,
     cache=cache,
+    fresh=True,
   )
   assert len(out) == 5
   assert 'tensorflow is not installed' in out[0]

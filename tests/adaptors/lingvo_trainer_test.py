@@ -1,8 +1,5 @@
 """Tests of `adaptors.lingvo_trainer`: Lingvo's trainer takes real steps."""
 
-import subprocess
-import sys
-
 from adaptors import lingvo_runtime
 from tests.adaptors import native_library, short_waits
 
@@ -47,12 +44,8 @@ class Line(base_model_params.SingleTaskModelParams):
 
 
 def _trainer(site, *flags):
-  return subprocess.run(
-    [sys.executable, '-m', 'adaptors.lingvo_trainer', *flags],
-    env=native_library.environment(site, cache=site / 'cache'),
-    capture_output=True,
-    text=True,
-  )
+  env = native_library.environment(site, cache=site / 'cache')
+  return short_waits.run_trainer(*flags, **env)
 
 
 def test_trains_an_experiment_of_an_installed_package(tmp_path):
@@ -69,7 +62,6 @@ def test_trains_an_experiment_of_an_installed_package(tmp_path):
     'pathlib.Path(__file__).with_suffix(".txt").write_text(str(tiny.Line))\n'
   )
   run = tmp_path / 'run'
-  short_waits.folder(tmp_path)
   done = _trainer(
     tmp_path,
     '--model',

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.pax_compat import forking, launching
+
 NEEDS_LINGVO = pytest.mark.skipif(
   not all(map(importlib.util.find_spec, ('lingvo', 'tensorflow'))),
   reason='needs the `lingvo` extra: Lingvo and TensorFlow',
@@ -78,19 +80,28 @@ def environment(*sites: pathlib.Path, cache: pathlib.Path) -> dict[str, str]:
 
 
 def run_python(
-  program: str, *sites: pathlib.Path, cache: pathlib.Path
+  program: str, *sites: pathlib.Path, cache: pathlib.Path, fresh: bool = False
 ) -> tuple[list[str], str]:
   """Runs a program in a separate process, in which it must succeed.
+
+  Args:
+    program: Python text.
+    *sites: folders to import from before all others.
+    cache: the user's cache folder.
+    fresh: whether nothing is imported before. Otherwise TensorFlow is.
 
   Returns:
     The lines of its output, and what it wrote to stderr.
   """
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    env=environment(*sites, cache=cache),
-    capture_output=True,
-    text=True,
-  )
+  env = environment(*sites, cache=cache)
+  if fresh:
+    done = subprocess.run(
+      [sys.executable, '-c', program], env=env, capture_output=True, text=True
+    )
+  else:
+    done = forking.run(
+      '-c', program, env=env, timeout=launching.PATIENCE_SECONDS
+    )
   assert done.returncode == 0, done.stderr
   return done.stdout.splitlines(), done.stderr
 

@@ -4,19 +4,26 @@ It waits half a minute before its first step, whoever initialises the weights,
 and its controller looks every ten seconds whether training has ended.
 """
 
-import pathlib
-
-# Python imports a module of this name, if it finds one, whenever it starts.
-_MODULE = """
+import runpy
+import subprocess
+import sys
 import time
 
-sleep = time.sleep
-time.sleep = lambda seconds: sleep(min(seconds, 1))
-"""
+from tests.pax_compat import launching
 
 
-def folder(path: pathlib.Path) -> pathlib.Path:
-  """Makes a folder for PYTHONPATH with which no sleep exceeds a second."""
-  path.mkdir(parents=True, exist_ok=True)
-  (path / 'sitecustomize.py').write_text(_MODULE)
-  return path
+def run_trainer(*flags: str, **env: str) -> subprocess.CompletedProcess:
+  """Runs `python -m adaptors.lingvo_trainer`, in which no sleep takes seconds.
+
+  Args:
+    *flags: of the trainer.
+    **env: environment variables to set for it.
+  """
+  return launching.run_function(_train, *flags, **env)
+
+
+def _train(*flags: str):
+  sleep = time.sleep
+  time.sleep = lambda seconds: sleep(min(seconds, 1))
+  sys.argv = ['lingvo_trainer', *flags]
+  runpy.run_module('adaptors.lingvo_trainer', run_name='__main__')

@@ -28,15 +28,14 @@ def test_a_step_has_its_number_of_layers(step):
     assert {leaf.shape[0] for leaf in repeated} == {2}
 
 
+def print_times():
+  steps = [Step('repeated', 1), Step('repeated', 2)]
+  print(json.dumps(list(compile_time.measure(1, SIZES, steps).items())))
+
+
 def test_every_phase_of_every_step_is_timed():
   # In a separate process, since it clears JAX's caches.
-  done = launching.run_script("""
-    import json
-    from benchmarks.compile_time import Step, measure
-    from tests.benchmarks.compile_time_test import SIZES
-    steps = [Step('repeated', 1), Step('repeated', 2)]
-    print(json.dumps(list(measure(1, SIZES, steps).items())))
-  """)
+  done = launching.run_function(print_times)
   assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout)
   assert [step for step, _ in found] == [['repeated', 1], ['repeated', 2]]

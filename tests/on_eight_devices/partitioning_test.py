@@ -1,5 +1,7 @@
 """Batches and weights that are split over meshes of eight devices."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from pax_compat import base_layer, errors
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import partitioning
+from pax_compat.trainer import partitioning, row_weights
 from pax_compat.trainer.partitioning import weights
 
 
@@ -56,6 +58,31 @@ def test_rows_that_devices_do_not_divide(mesh):
   inner.ids = np.ones([5, 3])
   with pytest.raises(errors.UserError, match=r'5, 6 rows, .* 4 device\(s\)'):
     partitioning.global_batch(inner, sharding)
+
+
+def test_a_loss_without_weights_cannot_have_padding_rows(mesh):
+  def check(loss):
+    program = types.SimpleNamespace(
+      batch_sharding=partitioning.batch_sharding(mesh),
+      mesh=mesh,
+      model=None,
+      abstract_state=types.SimpleNamespace(mdl_vars={'w': np.ones(3)}),
+      forward=lambda variables, batch, key: (loss(variables['w'], batch), None),
+    )
+    return row_weights.Check(program)
+
+  def mean(w, batch):
+    del batch.eval_sample_weights
+    return (batch.x @ w).mean()
+
+  def weighted(w, batch):
+    return (batch.x @ w * batch.eval_sample_weights).mean()
+
+  uneven, even = (NestedMap(x=np.ones([n, 3])) for n in (6, 8))
+  check(weighted)(uneven)
+  check(mean)(even)
+  with pytest.raises(errors.UserError, match=r'6 rows .* a multiple of 4'):
+    check(mean)(uneven)
 
 
 def _split(mesh, shape, mapping, stacked=()):

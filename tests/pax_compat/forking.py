@@ -23,9 +23,8 @@ from multiprocessing import forkserver
 
 from pax_compat.cli import huge_pages
 
-# Importing them starts no backend, whose threads a fork would lose, and defines
-# none of our flags.
-_IMPORTED = ('tensorflow', 'pax_compat.layers', 'pax_compat.trainer.run')
+# Imports all of them.
+_IMPORTED = 'tests.pax_compat.forked_imports'
 
 
 class Process:
@@ -49,7 +48,7 @@ class Process:
       err: file to which its errors go.
     """
     context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(list(_IMPORTED))
+    context.set_forkserver_preload([_IMPORTED])
     # The fork server starts with it, so its children really have huge pages.
     # One whose environment does not say so would replace itself by a new
     # interpreter.

@@ -68,7 +68,7 @@ def dot_product_attention(
   is_plain = options.kernel == AttentionKernel.PLAIN or platform == 'cpu'
   if is_plain or flop_scopes.is_counting():
     return attention_ops.attend(inputs, options)
-  why = 'it is for TPUs'
+  why = ''
   if platform == 'tpu':
     why = splash_attention.unsupported(inputs, options)
     if not why:

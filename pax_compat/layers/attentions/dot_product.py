@@ -575,11 +575,14 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     return self.shard(x, mapping)
 
   @classmethod
-  def takes_segments(cls, kernel: str) -> bool:
-    """Whether `mask` may be a `SegmentMask`, with an `attention_kernel`."""
+  def takes_segments(cls, tpl: Config) -> bool:
+    """Whether the mask of a layer with the config may be a `SegmentMask`."""
     plain = DotProductAttention
-    is_plain = cls.__call__ is plain.__call__ and cls._encode is plain._encode
-    return is_plain and attention_kernels.takes_segments(kernel)
+    return (
+      (cls.__call__, cls._encode) == (plain.__call__, plain._encode)
+      and not tpl.zero_fully_masked
+      and attention_kernels.takes_segments(tpl.attention_kernel)
+    )
 
   def _check_mask(self, mask: jax.Array | SegmentMask | None):
     if isinstance(mask, SegmentMask):

@@ -118,11 +118,6 @@ def attend(
   return each(query, key, value, mask)
 
 
-def block_size(length: int) -> int:
-  """Returns the targets and sources of a block, for T of `length`."""
-  return _block(length)
-
-
 def _block(length: int) -> int:
   return next(size for size in _BLOCKS if length % size == 0)
 

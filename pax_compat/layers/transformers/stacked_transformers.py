@@ -363,7 +363,7 @@ def _takes_segments(layer: base_layer.BaseLayer) -> bool:
   """Whether the mask of a layer's self-attention may be a `SegmentMask`."""
   tpl = getattr(layer, 'tr_atten_tpl', None)
   takes = getattr(getattr(tpl, 'cls', None), 'takes_segments', None)
-  return takes is not None and takes(tpl.attention_kernel)
+  return takes is not None and takes(tpl)
 
 
 def _gates_sentences(layer: base_layer.BaseLayer) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from pax_compat import errors
+from pax_compat.layers.attentions import attention_kernels
 from pax_compat.tools import experiment_check
 from pax_compat.tools.pods import (
   collectives,
@@ -36,7 +37,11 @@ class Compiled:
     mesh: length of each axis of the mesh.
     batch: the global batch, as text.
     seconds: of tracing and lowering, and of compiling.
-    memory: bytes of each device, by kind.
+    cpu_seconds: of compiling, in all threads.
+    memory: bytes of each device that the program allocates, by kind.
+    peak_memory: bytes of each device that are in use at once, of the same
+      memory; None if the compiler does not say.
+    attention: the attention kernels.
     model_flops: of the model, each device and step; None if not known.
     computed_flops: with what is computed again; None if not known.
     traffic: bytes to and from the memory of each device in a step.
@@ -48,7 +53,10 @@ class Compiled:
   mesh: dict[str, int]
   batch: str
   seconds: tuple[float, float]
+  cpu_seconds: float
   memory: dict[str, int]
+  peak_memory: int | None
+  attention: tuple[str, ...]
   model_flops: float | None
   computed_flops: float | None
   traffic: float
@@ -85,11 +93,23 @@ class Compiled:
       found['network'] = sent[True] / topology.NETWORK_RATE
     return found
 
+  def roofline(self) -> tuple[str, float]:
+    """Returns what limits a step, and the seconds that it takes at least."""
+    times = self.times()
+    limit = max(times, key=times.__getitem__)
+    return limit, times[limit]
+
+  @property
+  def mfu(self) -> float | None:
+    """The model FLOPs utilisation of the roofline; None if not known."""
+    if self.model_flops is None:
+      return None
+    return self.model_flops / self.peak / self.roofline()[1]
+
   def text(self) -> str:
     """Returns the lines that `--compile_only` prints."""
     times = self.times()
-    step = max(times.values())
-    limit = max(times, key=times.__getitem__)
+    limit, step = self.roofline()
     parts = ', '.join(
       f'{kind} {start_lines.short_bytes(n)}' for kind, n in self.memory.items()
     )
@@ -99,12 +119,17 @@ class Compiled:
       'topology': str(self.topology),
       'mesh': start_lines.mesh_text(self.mesh),
       'global batch': self.batch,
-      'compiled in': f'{self.seconds[1]:.0f} s, after {self.seconds[0]:.0f} s'
-      ' of tracing',
+      'compiled in': f'{self.seconds[1]:.0f} s ({self.cpu_seconds:.0f} s of'
+      f' CPU time), after {self.seconds[0]:.0f} s of tracing',
       'memory per device': f'{start_lines.short_bytes(self.total_memory)} of'
       f' {capacity}, {verdict}: {parts}',
+      'in use at once': start_lines.short_bytes(self.peak_memory or 0),
       'memory traffic': start_lines.short_bytes(self.traffic),
     }
+    if self.peak_memory is None:
+      del rows['in use at once']
+    if self.attention:
+      rows['attention'] = '; '.join(self.attention)
     if self.model_flops is not None:
       rows['FLOPs per device'] = (
         f'{self.model_flops:.3g} of the model, {self.computed_flops:.3g}'
@@ -120,9 +145,8 @@ class Compiled:
       f'{kind} {seconds:.3g} s' for kind, seconds in times.items()
     )
     if self.model_flops is not None:
-      mfu = self.model_flops / self.peak / step
       rows['roofline'] = (
-        f'{step:.3g} s a step, limited by {limit}: MFU {100 * mfu:.1f} %'
+        f'{step:.3g} s a step, limited by {limit}: MFU {100 * self.mfu:.1f} %'
       )
     width = max(map(len, rows))
     return '\n'.join(
@@ -158,16 +182,18 @@ def compile_only(
     batch = _batch_of_a_process(experiment, task, mesh)
     started = time.monotonic()
     made = program.create(task, mesh, batch)
-    traced = made.trace_train_step(batch)
+    with attention_kernels.recording() as attention:
+      traced = made.trace_train_step(batch)
   lowered = traced.lower()
-  compiling = time.monotonic()
+  compiling, cpu = time.monotonic(), time.process_time()
   try:
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as e:
     raise errors.UserError(
       f'{experiment.name} cannot be compiled for {machine}: {_short(e)}'
     ) from e
-  ended = time.monotonic()
+  ended, cpu = time.monotonic(), time.process_time() - cpu
+  memory = compiled.memory_analysis()
   text = hlo_text.Program(compiled.as_text())
   whole = program.global_shapes(batch, made.batch_sharding)
   return Compiled(
@@ -176,7 +202,10 @@ def compile_only(
     mesh=dict(mesh.shape),
     batch=start_lines.batch_text(batch, made),
     seconds=(compiling - started, ended - compiling),
-    memory=_memory(compiled.memory_analysis()),
+    cpu_seconds=cpu,
+    memory=_memory(memory),
+    peak_memory=getattr(memory, 'peak_memory_in_bytes', None),
+    attention=tuple(sorted(attention)),
     traffic=memory_traffic.of(text),
     collectives=collectives.of(text, mesh.shape, topology.slices_of(mesh)),
     model_flops=_each(model_flops.of_train_step(made, whole), mesh),

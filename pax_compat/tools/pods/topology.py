@@ -25,7 +25,7 @@ class Chip:
   Attributes:
     accelerator_type: a type of machine, which libtpu asks for.
     dims: number of dimensions of the torus.
-    memory_bytes: HBM.
+    memory_bytes: HBM that a program can use, as libtpu says.
     memory_rate: bytes per second from and to HBM.
     link_rate: bytes per second of a link to a neighbour, in each direction.
     options: of `topologies.get_topology_desc`.
@@ -41,11 +41,11 @@ class Chip:
 
 CHIPS = {
   'v4': Chip(
-    'v4-8', 3, 32 * 2**30, 1228e9, 45e9, {'chip_config_name': 'megacore'}
+    'v4-8', 3, 30.75 * 2**30, 1228e9, 45e9, {'chip_config_name': 'megacore'}
   ),
-  'v5e': Chip('v5litepod-4', 2, 16 * 2**30, 819e9, 45e9),
-  'v5p': Chip('v5p-8', 3, 95 * 2**30, 2765e9, 90e9),
-  'v6e': Chip('v6e-4', 2, 32 * 2**30, 1640e9, 90e9),
+  'v5e': Chip('v5litepod-4', 2, 15.75 * 2**30, 819e9, 45e9),
+  'v5p': Chip('v5p-8', 3, 95.74 * 2**30, 2765e9, 90e9),
+  'v6e': Chip('v6e-4', 2, 31.25 * 2**30, 1640e9, 90e9),
 }
 # Bytes per second of a chip to other slices, over the data center's network.
 NETWORK_RATE = 6.25e9

@@ -23,10 +23,12 @@ class FirstBatch:
     example: initialises the model, without the fields that stay on the host;
       only its shapes matter.
     is_known_before: whether `example` was known without reading a batch.
+    has_its_shapes: whether `example` has the shapes of the first batch.
   """
 
   example: NestedMap
   is_known_before: bool
+  has_its_shapes: bool
 
   def __init__(
     self,
@@ -50,6 +52,7 @@ class FirstBatch:
     # If batches differ, no single one initialises the whole model.
     alike = type(data).example_batch is base_input.BaseInput.example_batch
     self.is_known_before = self._specs is not None and alike
+    self.has_its_shapes = alike
     if self.is_known_before:
       self.example = self._specs
       return

@@ -58,7 +58,7 @@ def _log_changes(path: Any, text: str):
     more = len(changes) - _MAX_CHANGES
     logging.warning(
       'the config differs from that of the last start: %s%s',
-      '; '.join(list(changes.values())[:_MAX_CHANGES]),
+      '; '.join(changes[:_MAX_CHANGES]),
       f' and {more} more, see {path}.*' if more > 0 else '',
     )
 

@@ -17,18 +17,6 @@ from tests.adaptors.translate import parity, tiny_task
 from tests.pax_compat import launching, trainer_runs
 
 OWN = 'tests.adaptors.bridge.own_task'
-GATHERS = """
-import jax
-from tests.adaptors.bridge import family_parity, task_test
-params, batch = task_test.own_task(), task_test.letters(0, rows=16)
-translated = task_test.bridge_task.bridge_task(params, 'own')
-bridged = family_parity.Bridged(translated, batch, jax.devices())
-state = bridged.program.init_state(task_test.nested(batch))
-compiled = bridged.program.train_step.lower(state, bridged.sharded(batch))
-text = compiled.compile().as_text()
-print(jax.device_count(), *(text.count(f' {name}(') for name in (
-  'all-reduce', 'all-gather', 'all-to-all', 'collective-permute')))
-"""
 
 
 def own_task(**train):
@@ -185,10 +173,25 @@ def test_what_cannot_be_bridged_is_refused(change, words):
   assert 'cannot be bridged' in str(error.value)
 
 
+def print_collectives():
+  """Prints the number of devices, and of each collective of a train step."""
+  batch = letters(0, rows=16)
+  translated = bridge_task.bridge_task(own_task(), 'own')
+  bridged = family_parity.Bridged(translated, batch, jax.devices())
+  state = bridged.program.init_state(nested(batch))
+  compiled = bridged.program.train_step.lower(state, bridged.sharded(batch))
+  text = compiled.compile().as_text()
+  print(jax.device_count())
+  for name in ('all-reduce', 'all-gather', 'all-to-all', 'collective-permute'):
+    print(text.count(f' {name}('))
+
+
 @pytest.mark.slow
 def test_nothing_gathers_the_batch():
   """Sharded over devices, it needs all-reduces of sums and gradients only."""
-  done = launching.run_script(GATHERS, XLA_FLAGS=launching.flags_of_devices(8))
+  done = launching.run_function(
+    print_collectives, XLA_FLAGS=launching.flags_of_devices(8)
+  )
   assert done.returncode == 0, done.stderr[-6000:]
   devices, reduced, *others = map(int, done.stdout.split()[-5:])
   assert devices == 8

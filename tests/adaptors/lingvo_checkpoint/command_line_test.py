@@ -1,14 +1,12 @@
 """Whole runs: Lingvo's trainer, then this one, then Lingvo's again."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from adaptors.checkpoints import files
 from tests.adaptors import native_library, short_waits
-from tests.pax_compat import launching, trainer_runs
+from tests.pax_compat import trainer_runs
 
 pytestmark = native_library.NEEDS_LINGVO
 
@@ -39,21 +37,12 @@ def corpus(tmp_path_factory):
 def _lingvos_trainer(folder, corpus, steps):
   """Trains with Lingvo's trainer up to a step."""
   overrides = [f'{p}train.max_steps : {steps}' for p in ('', 'task.')]
-  waits = short_waits.folder(folder.parent / 'waits')
-  done = subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      'adaptors.lingvo_trainer',
-      f'--model={_NAME}',
-      f'--logdir={folder}',
-      '--run_locally=cpu',
-      '--mode=sync',
-      f'--model_params_override={"; ".join(corpus + overrides)}',
-    ],
-    env=launching.environment(PYTHONPATH=f'{waits}:{trainer_runs.ROOT}'),
-    capture_output=True,
-    text=True,
+  done = short_waits.run_trainer(
+    f'--model={_NAME}',
+    f'--logdir={folder}',
+    '--run_locally=cpu',
+    '--mode=sync',
+    f'--model_params_override={"; ".join(corpus + overrides)}',
   )
   assert done.returncode == 0, done.stderr[-4000:]
   return done.stderr
@@ -67,8 +56,8 @@ def lingvos(corpus, tmp_path_factory):
   return folder
 
 
-def _convert(*arguments, run=trainer_runs.forked):
-  return run('-m', 'adaptors.lingvo_checkpoint', *arguments)
+def _convert(*arguments):
+  return trainer_runs.forked('-m', 'adaptors.lingvo_checkpoint', *arguments)
 
 
 def test_a_run_continues_from_its_folder_alone(lingvos, tmp_path):
@@ -92,7 +81,7 @@ def test_there_and_back(lingvos, corpus, tmp_path):
   ours, theirs = tmp_path / 'ours', tmp_path / 'theirs'
   flags = (f'--lingvo_logdir={lingvos}', f'--job_log_dir={ours}')
   back = f'--to_lingvo={theirs / "train"}'
-  done = _convert('convert', *flags, back, '--verify', run=trainer_runs.python)
+  done = _convert('convert', *flags, back, '--verify')
   assert done.returncode == 0, done.stderr
   assert f'{ours} continues from' in done.stdout
   assert 'bit by bit' in done.stdout

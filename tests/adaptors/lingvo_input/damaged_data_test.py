@@ -19,6 +19,7 @@ from pax_compat import errors
 from tests.adaptors.lingvo_input import damaged_files
 from tests.adaptors.lingvo_input import generators as testing
 from tests.pax_compat import launching
+from tests.pax_compat.trainer import lines
 
 GOOD = list(range(damaged_files.COUNT))
 
@@ -302,32 +303,29 @@ def test_damage_beyond_the_limit_is_found(tmp_path, log, kind, repeat_count):
   assert f'1 files of {size} bytes, the first of which is {bad},' in log()
 
 
+def train_on_damage(path, folder):
+  """Trains on a damaged file, which is not checked before."""
+
+  class Damaged(lines.Lines):
+    def datasets(self):
+      params = damaged_files.params(f'tfrecord:{path}').Set(repeat_count=-1)
+      return [
+        input_adaptor.LingvoInputAdaptor.config(
+          input=params, is_training=True, bytes_to_check=0
+        )
+      ]
+
+  try:
+    Damaged(lines.task()).train(folder)
+  except errors.UserError as e:
+    print(e)
+
+
 @pytest.mark.slow
 def test_a_run_ends_whose_reader_waits_behind_damage(tmp_path):
-  """In a process of its own, as nothing ends the reader's waiting."""
+  """In a separate process, as nothing ends the reader's waiting."""
   path = damaged_files.damaged(tmp_path / 'bad', 'cut')
-  done = launching.run_script(
-    f"""
-    from adaptors.lingvo_input import input_adaptor
-    from pax_compat import errors
-    from tests.adaptors.lingvo_input import damaged_files
-    from tests.pax_compat.trainer import lines
-
-    class Damaged(lines.Lines):
-      def datasets(self):
-        params = damaged_files.params('tfrecord:{path}').Set(repeat_count=-1)
-        return [
-          input_adaptor.LingvoInputAdaptor.config(
-            input=params, is_training=True, bytes_to_check=0
-          )
-        ]
-
-    try:
-      Damaged(lines.task()).train('{tmp_path}/run')
-    except errors.UserError as e:
-      print(e)
-    """
-  )
+  done = launching.run_function(train_on_damage, path, tmp_path / 'run')
   assert f'record 5 of {path}' in done.stdout, done.stderr
   assert 'found while the input was read' in done.stdout
 

@@ -9,8 +9,8 @@ PARITY = ('-m', 'adaptors.lingvo_parity')
 RNN = 'lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmaxTiny'
 
 
-def _parity(*flags, run=trainer_runs.forked):
-  return run(*PARITY, *flags)
+def _parity(*flags):
+  return trainer_runs.forked(*PARITY, *flags)
 
 
 def test_help():
@@ -57,7 +57,7 @@ def test_files_that_are_not_there():
 def test_a_translation_that_agrees():
   """With dropout off, and the classes that Lingvo samples."""
   flags = f'--exp={RNN}', '--shrink', '--synthetic', '--steps=3'
-  done = _parity(*flags, run=trainer_runs.python)
+  done = _parity(*flags)
   assert done.returncode == 0, done.stdout + done.stderr
   lines = done.stdout.splitlines()
   assert lines[-1] == 'Lingvo and its translation agree'

@@ -51,6 +51,6 @@ def test_everything_has_what_cannot_be_imported_too(tmp_path):
     'from lingvo import model_registry\nimport no_such_module\n'
     '@model_registry.RegisterSingleTaskModel\nclass Model:\n  """It."""\n'
   )
-  done = trainer_runs.python('-c', _EVERYTHING, tmp_path)
+  done = trainer_runs.forked('-c', _EVERYTHING, tmp_path)
   assert done.returncode == 0, done.stderr
   assert {'own.broken.Model', trainer_runs.LINGVO} <= set(done.stdout.split())

@@ -14,8 +14,8 @@ MIGRATE = ('-m', 'adaptors.migrate')
 _MODULE = 'tests.adaptors.migrate.user_experiments'
 
 
-def _migrate(*flags, run=trainer_runs.forked):
-  return run(*MIGRATE, *flags)
+def _migrate(*flags):
+  return trainer_runs.forked(*MIGRATE, *flags)
 
 
 def test_help():
@@ -89,7 +89,7 @@ def test_a_report_on_several(tmp_path):
 
 
 def test_a_report_on_one():
-  done = _migrate(f'--exp={trainer_runs.LINGVO}', run=trainer_runs.python)
+  done = _migrate(f'--exp={trainer_runs.LINGVO}')
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stdout.startswith(f'{trainer_runs.LINGVO}: native')
   assert f'python -m pax_compat.main --exp={trainer_runs.LINGVO}' in done.stdout

@@ -2,13 +2,13 @@
 
 import ctypes
 import struct
-import subprocess
-import sys
 
 import pytest
 
+from adaptors import lingvo_runtime
 from adaptors.native import elf_symbols
 from tests.adaptors import native_library
+from tests.pax_compat import launching
 
 pytestmark = native_library.NEEDS_LINGVO
 
@@ -63,28 +63,24 @@ def test_what_lacks_nothing_stays_as_it_is():
   assert elf_symbols.repair(data) == data
 
 
+def print_repaired_ops(before, after):
+  tf = lingvo_runtime.tensorflow()
+  try:
+    tf.load_op_library(before)
+  except tf.errors.NotFoundError as e:
+    print('refused:', e)
+  ops = tf.load_op_library(after)
+  ids = ops.ascii_to_token_id(['hi 7'], maxlen=6, append_eos=True)
+  print(ids.target_ids.numpy().tolist())
+  print(ops.id_to_ascii(ids.target_ids, [4]).numpy().tolist())
+
+
 def test_repaired_ops_work(tmp_path):
   data = native_library.from_the_future()
   before, after = tmp_path / 'before.so', tmp_path / 'after.so'
   before.write_bytes(data)
   after.write_bytes(elf_symbols.repair(data))
-  program = """
-import sys
-import tensorflow as tf
-try:
-  tf.load_op_library(sys.argv[1])
-except tf.errors.NotFoundError as e:
-  print('refused:', e)
-ops = tf.load_op_library(sys.argv[2])
-ids = ops.ascii_to_token_id(['hi 7'], maxlen=6, append_eos=True)
-print(ids.target_ids.numpy().tolist())
-print(ops.id_to_ascii(ids.target_ids, [4]).numpy().tolist())
-"""
-  done = subprocess.run(
-    [sys.executable, '-c', program, str(before), str(after)],
-    capture_output=True,
-    text=True,
-  )
+  done = launching.run_function(print_repaired_ops, before, after)
   assert done.returncode == 0, done.stderr
   refused, ids, text = done.stdout.splitlines()
   assert refused.startswith('refused:') and 'not found (required by' in refused

@@ -42,7 +42,7 @@ def train(task_params, batches) -> Trained:
     batches: dicts of numpy arrays, all with the same keys.
   """
   tf = lingvo_runtime.module('lingvo.compat')
-  with fed_task.build(task_params, batches[0]) as made:
+  with fed_task.build(task_params, batches[0], optimized=False) as made:
     task, run = made.task, made.session.run
     variables = dict(task.vars.FlattenItems())
     gradients = {

@@ -49,19 +49,8 @@ class Ours:
       partitioning.create_mesh(None, None),
       nested(batch),
     )
-    state = made.init_state(nested(batch))
     own = jax.tree.map(jnp.asarray, translated.variables.to_jax(weights))
-    assert jax.tree.map(jnp.shape, own) == jax.tree.map(
-      jnp.shape, state.mdl_vars[base_layer.PARAMS]
-    )
-    # Placed as a step leaves them, or the first step is compiled by itself.
-    own = jax.tree.map(
-      lambda x, like: jax.device_put(x, like.sharding),
-      own,
-      state.mdl_vars[base_layer.PARAMS],
-    )
-    variables = {**state.mdl_vars, base_layer.PARAMS: own}
-    return cls(translated, made, state.replace(mdl_vars=variables))
+    return cls(translated, made, _state(made, own, nested(batch)))
 
   def theta(self, params) -> dict[str, np.ndarray]:
     """Returns weights, or gradients by them, by theta path."""
@@ -89,6 +78,29 @@ class Ours:
     }
 
 
+def _state(made, params, batch) -> program.TrainState:
+  """Returns the initial state of a program, with other weights."""
+  abstract = made.abstract_state
+  likes = abstract.mdl_vars[base_layer.PARAMS]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, likes)
+  if set(abstract.mdl_vars) == {base_layer.PARAMS}:
+    # Without compiling the initializers of all weights.
+    copies = jax.tree.map(jnp.copy, params)
+    state = program.TrainState(
+      step=jnp.zeros([], jnp.int32),
+      mdl_vars={base_layer.PARAMS: params},
+      opt_state=made.learner.init(copies, weight_metas=made.weight_metas),
+    )
+  else:
+    state = made.init_state(batch)
+    variables = {**state.mdl_vars, base_layer.PARAMS: params}
+    state = state.replace(mdl_vars=variables)
+  # Placed as a step leaves them, or the first step is compiled by itself.
+  return jax.tree.map(
+    lambda x, like: jax.device_put(x, like.sharding), state, abstract
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
   """Lingvo's outputs for a batch at evaluation.
@@ -113,7 +125,7 @@ def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
     weights: by theta path; None takes random ones, and works out gradients.
   """
   tf = lingvo_runtime.module('lingvo.compat')
-  with fed_task.build(params, batch, do_eval=True) as made:
+  with fed_task.build(params, batch, do_eval=True, optimized=False) as made:
     variables = dict(made.task.vars.FlattenItems())
     # Those whose names are paths tell how experts fared, on a TPU.
     metrics = {

@@ -1,6 +1,7 @@
 """Tests of saving and restoring, on real files and in real processes."""
 
 import os
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from tests.pax_compat.checkpoints.states import (
 )
 from tests.pax_compat.launching import (
   flags_of_devices,
+  run_function,
   run_on_processes,
   run_script,
 )
@@ -161,17 +163,16 @@ def test_restart_in_a_new_process(tmp_path):
   assert done.returncode == 0, done.stderr
 
 
-def _save_in_new_process(tmp_path):
-  done = run_script(
-    """
-    import sys, warnings
-    warnings.filterwarnings(
-      'error', category=DeprecationWarning, module='pax_compat')
-    from tests.pax_compat.checkpoints import states as t
-    t.save_steps(sys.argv[1], 1, 2)
-    """,
-    tmp_path,
+def save_two(folder):
+  """Saves two steps, without deprecated functions."""
+  warnings.filterwarnings(
+    'error', category=DeprecationWarning, module='pax_compat'
   )
+  save_steps(folder, 1, 2)
+
+
+def _save_in_new_process(tmp_path):
+  done = run_function(save_two, tmp_path)
   assert done.returncode == 0, done.stderr
   return tmp_path
 
@@ -181,14 +182,8 @@ def _save_in_new_process(tmp_path):
 )
 def test_sharded(tmp_path, processes):
   if processes == 1:  # Without a coordinator.
-    done = run_script(
-      """
-      import sys
-      from tests.on_processes import sharded_state
-      sharded_state.save_and_restore(sys.argv[1])
-      """,
-      tmp_path,
-      XLA_FLAGS=flags_of_devices(4),
+    done = run_function(
+      sharded_state.save_and_restore, tmp_path, XLA_FLAGS=flags_of_devices(4)
     )
     assert done.returncode == 0, done.stderr
     outputs = [done.stdout]

@@ -3,17 +3,19 @@
 import errno
 import json
 import os
+import resource
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
+import threading
 import types
 
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from pax_compat import errors
-from pax_compat.checkpoints import manifests
+from pax_compat.checkpoints import checksums, manifests
+from tests.pax_compat import launching, trainer_runs
 from tests.pax_compat.checkpoints import damages
 from tests.pax_compat.checkpoints.states import (
   assert_same,
@@ -22,7 +24,6 @@ from tests.pax_compat.checkpoints.states import (
   save_steps,
   target_of,
 )
-from tests.pax_compat.launching import environment, run_script
 from tests.pax_compat.trainer_runs import contents
 
 
@@ -190,19 +191,18 @@ def test_all_manifests_are_lost(tmp_path):
   assert contents(tmp_path) == before
 
 
-# Saves step 1, then stops for ever in the middle of step 2: inside Orbax, or
-# between Orbax and our commit.
-_HANGING_SAVE = """
-  import pathlib, sys, threading, time
-  import orbax.checkpoint as ocp
-  from pax_compat.checkpoints import checksums
-  from tests.pax_compat.checkpoints import states as t
-  folder, where = sys.argv[1:]
-  checkpointer = t.open_folder(folder)
-  checkpointer.save(1, t.make_state(1), {})
+def hang_in_a_save(folder, where):
+  """Saves step 1, then stops for ever in the middle of step 2.
+
+  Args:
+    folder: of the checkpoints.
+    where: `orbax` for inside Orbax, else between Orbax and our commit.
+  """
+  checkpointer = open_folder(folder)
+  checkpointer.save(1, make_state(1), {})
   checkpointer.wait()
 
-  def hang(*args, **kwargs):
+  def hang(*unused_args, **unused_kwargs):
     print('hanging', flush=True)
     threading.Event().wait()
 
@@ -210,24 +210,22 @@ _HANGING_SAVE = """
     ocp.AsyncCheckpointer._save_step_metadata = hang
   else:
     checksums.of_files = hang
-  checkpointer.save(2, t.make_state(2), {})
+  checkpointer.save(2, make_state(2), {})
   checkpointer.wait()
-"""
 
 
 @pytest.mark.parametrize(
   'where', ['commit', pytest.param('orbax', marks=pytest.mark.slow)]
 )
-def test_sigkill_in_the_middle_of_a_save(tmp_path, log, where):
-  process = subprocess.Popen(
-    [sys.executable, '-c', textwrap.dedent(_HANGING_SAVE), tmp_path, where],
-    env=environment(),
-    stdout=subprocess.PIPE,
-    text=True,
-  )
-  assert process.stdout.readline() == 'hanging\n'
-  process.send_signal(signal.SIGKILL)
-  process.communicate()
+def test_sigkill_in_the_middle_of_a_save(
+  tmp_path, tmp_path_factory, log, where
+):
+  command = [*launching.calling(hang_in_a_save), tmp_path, where]
+  output = tmp_path_factory.mktemp('output')
+  with trainer_runs.start(command, output=output) as saving:
+    saving.wait_until(lambda: saving.stdout == 'hanging\n')
+    saving.process.send_signal(signal.SIGKILL)
+    assert saving.end() == -signal.SIGKILL
   leftover = '2.orbax-checkpoint-tmp' if where == 'orbax' else '2'
   assert sorted(os.listdir(tmp_path)) == ['1', leftover, 'manifests']
 
@@ -252,32 +250,29 @@ def test_same_step_after_a_killed_save(tmp_path):
   assert sorted(os.listdir(tmp_path)) == ['2', 'manifests']
 
 
+def save_on_a_full_disk(folder):
+  """Saves steps: 1 fails, which saving 2 raises, and then all succeed."""
+  checkpointer = open_folder(folder)
+  rng = np.random.default_rng(0)
+  state = {'w': rng.normal(size=200_000).astype(np.float32)}
+  _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # "disk full"
+  checkpointer.save(1, state, {})
+  try:
+    checkpointer.save(2, state, {})
+  except Exception as e:
+    print('RAISED', type(e).__name__)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+  assert checkpointer.latest_step() is None
+  assert checkpointer.save(2, state, {})
+  checkpointer.wait()
+  assert checkpointer.latest_step() == 2
+  assert checkpointer.save(3, state, {})
+  checkpointer.close()
+
+
 def test_a_failed_save_is_raised_once_and_the_next_works(tmp_path):
-  done = run_script(
-    """
-    import resource, sys
-    import numpy as np
-    from tests.pax_compat.checkpoints import states as t
-    checkpointer = t.open_folder(sys.argv[1])
-    rng = np.random.default_rng(0)
-    state = {'w': rng.normal(size=200_000).astype(np.float32)}
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # "disk full"
-    checkpointer.save(1, state, {})
-    try:
-      checkpointer.save(2, state, {})
-    except Exception as e:
-      print('RAISED', type(e).__name__)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert checkpointer.latest_step() is None
-    assert checkpointer.save(2, state, {})
-    checkpointer.wait()
-    assert checkpointer.latest_step() == 2
-    assert checkpointer.save(3, state, {})
-    checkpointer.close()
-    """,
-    tmp_path,
-  )
+  done = launching.run_function(save_on_a_full_disk, tmp_path)
   assert done.returncode == 0, done.stderr
   assert done.stdout.count('RAISED') == 1
   assert sorted(os.listdir(tmp_path)) == ['2', '3', 'manifests']

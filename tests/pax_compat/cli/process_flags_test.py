@@ -39,18 +39,14 @@ def test_a_single_process_does_not_wait():
   process_flags.join(clusters.detect, rendezvous.meet)
 
 
-def test_without_a_cluster_joining_is_an_error():
-  script = """
-  import sys
-  from absl import flags
-  from pax_compat import errors
-  from pax_compat.cli import process_flags
-  from pax_compat.processes import clusters, rendezvous
-  flags.FLAGS([sys.argv[0], '--multiprocess'])
+def print_why_it_cannot_join():
+  flags.FLAGS(['program', '--multiprocess'])
   try:
     process_flags.join(clusters.detect, rendezvous.meet)
   except errors.UserError as e:
     print(e)
-  """
-  done = launching.run_script(script)
+
+
+def test_without_a_cluster_joining_is_an_error():
+  done = launching.run_function(print_why_it_cannot_join)
   assert done.stdout.startswith('cannot join the other processes: '), done

@@ -10,7 +10,7 @@ import pathlib
 import pytest
 
 from pax_compat import errors
-from pax_compat.runs import remote
+from pax_compat.runs import job_dir, remote
 from tests.pax_compat import launching, trainer_runs
 from tests.pax_compat.runs import fake_storage
 
@@ -70,19 +70,20 @@ def test_files_of_a_remote_folder():
     assert storage.names() == [f'run/{name}' for name in names]
 
 
-@_needs_gcsfs
-def test_a_bucket_that_does_not_answer_is_an_error(tmp_path):
-  env = {'STORAGE_EMULATOR_HOST': 'http://localhost:1'}
-  script = """
-  from pax_compat import errors
-  from pax_compat.runs import job_dir
+def print_why_a_folder_is_refused():
   try:
     job_dir.claim('gs://bucket/run', 'lm.Tiny')
   except errors.UserError as e:
     print(e)
-  """
-  done = launching.run_script(
-    script, GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT='false', **env
+
+
+@_needs_gcsfs
+def test_a_bucket_that_does_not_answer_is_an_error(tmp_path):
+  env = {'STORAGE_EMULATOR_HOST': 'http://localhost:1'}
+  done = launching.run_function(
+    print_why_a_folder_is_refused,
+    GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT='false',
+    **env,
   )
   assert '--job_log_dir=gs://bucket/run cannot be used: ' in done.stdout, done
 

@@ -11,7 +11,7 @@ MODULE = 'tests.pax_compat.tools.words_experiment'
 
 
 def _inspect(*more, exp=f'{MODULE}.Words', **words):
-  return trainer_runs.python(
+  return trainer_runs.forked(
     *('-m', 'pax_compat.tools.inspect_input', f'--exp={exp}', *more),
     WORDS=json.dumps(words),
   )

@@ -1,15 +1,19 @@
 """Tests of meshes, and of sharding over them."""
 
 import json
+import math
+import types
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pax_compat import errors
-from pax_compat.base_layer import WeightHParams
+from pax_compat.base_layer import BoxedParam, WeightHParams
 from pax_compat.trainer import partitioning
+from pax_compat.trainer.partitioning import automatic
+from pax_compat.trainer.partitioning.meshes import _slices as meshes_of_slices
 from tests.on_processes import meshes
 from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
@@ -99,6 +103,68 @@ def test_slices_need_devices_within_them():
     match=r'is for 1 devices in 2 slices; there are 1, and dcn_mesh_shape is',
   ):
     partitioning.create_mesh((1, 1), ('data', 'mdl'), (2, 1))
+
+
+def _devices(platform: str, slices: list[int], processes: list[int]):
+  return [
+    types.SimpleNamespace(
+      platform=platform, id=i, slice_index=a, process_index=p
+    )
+    for i, (a, p) in enumerate(zip(slices, processes, strict=True))
+  ]
+
+
+@pytest.mark.parametrize(
+  ('platform', 'slices', 'processes', 'dcn', 'wanted'),
+  [
+    ('tpu', [0, 0, 1, 1], [0, 0, 1, 1], (2, 1), [[0, 1], [2, 3]]),
+    ('tpu', [0] * 4, [0, 0, 1, 1], (1, 2), None),
+    ('tpu', [0, 0, 1, 1], [0] * 4, (1, 1), None),
+    ('gpu', [0, 1, 2, 3], [0, 1, 2, 3], (2, 1), [[0, 1], [2, 3]]),
+    ('gpu', [0, 0, 1, 1], [0, 1, 2, 3], (2, 1), [[0, 1], [2, 3]]),
+    ('gpu', [0] * 4, [0, 0, 1, 1], (1, 2), [[0, 1], [2, 3]]),
+    ('gpu', [0] * 4, [0] * 4, (2,), None),
+    ('gpu', [0, 0, 1, 1], [0] * 4, (1,), [[0, 1, 2, 3]]),
+    ('cpu', [0] * 4, [0] * 4, (2, 1), [[0, 1], [2, 3]]),
+    ('cpu', [0] * 4, [0, 0, 1, 1], (4, 1), [[0], [1], [2], [3]]),
+  ],
+)
+def test_devices_of_slices(platform, slices, processes, dcn, wanted):
+  """Where there are not so many slices, no mesh hides it."""
+  devices = _devices(platform, slices, processes)
+  if wanted is None:
+    message = rf'for {math.prod(dcn)} slice.*the devices are in'
+    with pytest.raises(errors.UserError, match=message):
+      meshes_of_slices(devices, dcn)
+  else:
+    found = meshes_of_slices(devices, dcn)
+    assert [[d.id for d in of_slice] for of_slice in found] == wanted
+
+
+def test_auto_sharding():
+  shapes = automatic.shapes_of_mesh
+  assert shapes(None, 8, 1) == ([8], [1], ['data'])
+  names = ['replica', 'data', 'mdl']
+  assert shapes(names, 8, 2) == ([1, 4, 1], [2, 1, 1], names)
+  with pytest.raises(errors.UserError, match="needs a mesh axis 'data'"):
+    shapes(['x', 'y'], 8, 1)
+
+  mesh = AbstractMesh((1, 4, 1), ('replica', 'data', 'mdl'))
+
+  def mapping(shape, split=None, stacked=()):
+    weight = WeightHParams(
+      shape, tensor_split_dims_mapping=split, repeat_prefix=stacked
+    )
+    box = partitioning.fully_sharded(mesh, {'w': BoxedParam(None, weight)})
+    return box['w'].meta.tensor_split_dims_mapping
+
+  assert mapping([64, 128]) == (None, ('data',))
+  assert mapping([64, 127]) == (('data',), None)
+  assert mapping([63, 127]) is None
+  assert mapping([64, 128], [None, 'mdl']) == (None, ('mdl', 'data'))
+  assert mapping([64, 128], ['data', 'mdl']) == ['data', 'mdl']
+  assert mapping([100]) is None
+  assert mapping([128, 64, 64], None, (128,)) == (None, ('data',), None)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The effects of an experiment's settings on its runs, in this process."""
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -320,11 +321,21 @@ def _compiled_train_steps(caplog) -> int:
   )
 
 
+@contextlib.contextmanager
+def _logged_in_all_threads():
+  """As `jax.log_compiles`, which is for one thread."""
+  jax.config.update('jax_log_compiles', True)
+  try:
+    yield
+  finally:
+    jax.config.update('jax_log_compiles', False)
+
+
 # A CPU measures nothing.
 @pytest.mark.filterwarnings('ignore:PGLE collected an empty trace')
 def test_jax_compiles_the_step_again_with_what_it_profiled(tmp_path, caplog):
   """Not a third time, in advance, which it would not profile."""
-  with jax.log_compiles():
+  with _logged_in_all_threads():
     lines.train(tmp_path / 'plain', num_train_steps=5)
     assert _compiled_train_steps(caplog) == 1
     caplog.clear()

@@ -179,7 +179,7 @@ def test_a_stopped_run_saves_and_continues_exactly(tmp_path, finished, where):
   )
   assert 'Traceback' not in run.stderr
 
-  done = trainer_runs.python(*command, settings=settings)
+  done = trainer_runs.forked(*command, settings=settings)
   assert done.returncode == 0, done.stderr
   expected = f'continues from the checkpoint of step {saved[-1]}\n'
   assert done.stdout.startswith(expected)
@@ -312,7 +312,7 @@ def _assert_close_losses(folder, finished):
 def test_the_error_of_an_input_is_printed_and_harms_nothing(tmp_path, finished):
   folder = tmp_path / 'run'
   command = trainer_runs.flags(folder)
-  done = trainer_runs.python(*command, settings={'train': {'fail_at': 7}})
+  done = trainer_runs.forked(*command, settings={'train': {'fail_at': 7}})
   assert done.returncode == 1
   assert 'ArithmeticError: batch 7 cannot be counted' in done.stderr
   [file] = re.findall(r'File "(.*)", line \d+, in get_next\n', done.stderr)
@@ -326,7 +326,7 @@ def test_the_error_of_an_input_is_printed_and_harms_nothing(tmp_path, finished):
 
 def test_an_input_that_ends_is_an_error(tmp_path):
   folder = tmp_path / 'run'
-  done = trainer_runs.python(
+  done = trainer_runs.forked(
     *trainer_runs.flags(folder), settings={'train': {'end': 7}}
   )
   trainer_runs.assert_mistake(done, "'train' ended at step 7, before step 12")

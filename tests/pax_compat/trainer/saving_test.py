@@ -1,12 +1,13 @@
 """Tests of when a run saves, and of what an evaluation that fails leaves."""
 
 import json
+import shutil
 
 import pytest
 
-from pax_compat.trainer import actions, saving
+from pax_compat.trainer import actions, run_options, saving
 from tests.pax_compat.trainer import lines
-from tests.pax_compat.trainer_runs import steps_saved
+from tests.pax_compat.trainer_runs import state, steps_saved
 
 
 class Recorder:
@@ -99,6 +100,23 @@ def test_a_save_is_due_after_some_time(monkeypatch):
     save(_context(step))
   # The clock starts again with each save.
   assert [step for step, *_ in recorder.saved] == [67, 100]
+
+
+def test_the_initial_state_is_saved_if_asked(tmp_path):
+  options = run_options.RunOptions(saves_initial_state=True)
+  experiment = lines.Lines(lines.task(num_train_steps=2))
+  experiment.train(tmp_path, options=options)
+  assert steps_saved(tmp_path) == [0, 2]
+  weights = state(tmp_path, 0)['mdl_vars.params.w']
+  assert weights.tolist() == [0.5] * lines.DIMS
+  # A run that is killed before its next save continues from there.
+  for step in ('2', 'manifests/2.json'):
+    path = tmp_path / 'checkpoints' / step
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+  again = lines.Lines(lines.task(num_train_steps=2))
+  again.train(tmp_path, options=options)
+  assert again.printed[0] == 'continues from the checkpoint of step 0'
+  assert steps_saved(tmp_path) == [0, 2]
 
 
 class Fails(lines.Lines):

@@ -1,8 +1,6 @@
 """Vocabulary files that are refused, and the ones that Lingvo reads."""
 
-import pathlib
-import subprocess
-import sys
+import os
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from adaptors.lingvo_input.checks import (
 )
 from pax_compat import errors
 from tests.adaptors.lingvo_input import generators as testing
+from tests.pax_compat import launching
 
 GOOD = '<S>\t1\n</S>\t2\n<UNK>\t3\nto\t4\nbe\t5\n'
 PLAIN = '<S>\n</S>\n<UNK>\nto\nbe\n'
@@ -39,27 +38,6 @@ REFUSED = [
     'line 6 .*; expected an id of 0 to 2147483647',
   ),
 ]
-# Reads a vocabulary by the real op, in a child for each of the files.
-READING = """
-import os, sys
-from adaptors import lingvo_runtime
-tf = lingvo_runtime.tensorflow()
-ops = lingvo_runtime.module('lingvo.core.ops')
-for path in sys.argv[1:]:
-  pid = os.fork()
-  if not pid:
-    try:
-      ops.str_to_vocab_tokens(
-        tf.constant(['to be']),
-        maxlen=4,
-        vocab_filepath=path,
-        load_token_ids_from_vocab=True,
-      )
-    except tf.errors.InvalidArgumentError:
-      os._exit(2)
-    os._exit(0)
-  print(path, os.waitpid(pid, 0)[1], flush=True)
-"""
 
 
 @pytest.fixture
@@ -118,6 +96,26 @@ def test_what_would_end_the_process_is_refused(check, text, message):
     check(text)
 
 
+def read_vocabularies(*paths):
+  """Reads each by the real op in a child; prints the path and the status."""
+  tf = lingvo_runtime.tensorflow()
+  ops = lingvo_runtime.module('lingvo.core.ops')
+  for path in paths:
+    pid = os.fork()
+    if not pid:
+      try:
+        ops.str_to_vocab_tokens(
+          tf.constant(['to be']),
+          maxlen=4,
+          vocab_filepath=path,
+          load_token_ids_from_vocab=True,
+        )
+      except tf.errors.InvalidArgumentError:
+        os._exit(2)
+      os._exit(0)
+    print(path, os.waitpid(pid, 0)[1], flush=True)
+
+
 @pytest.mark.slow
 def test_the_real_op_fails_at_what_is_refused(tmp_path):
   """It ends the process at most of them."""
@@ -125,13 +123,8 @@ def test_the_real_op_fails_at_what_is_refused(tmp_path):
   paths = [tmp_path / str(i) for i in range(len(texts))]
   for path, text in zip(paths, texts, strict=True):
     path.write_bytes(text.encode())
-  done = subprocess.run(
-    [sys.executable, '-c', READING, *map(str, paths)],
-    capture_output=True,
-    text=True,
-    check=True,
-    cwd=pathlib.Path(__file__).parents[4],
-  )
+  done = launching.run_function(read_vocabularies, *paths)
+  assert done.returncode == 0, done.stderr
   found = dict(line.split() for line in done.stdout.splitlines())
   good, *refused = (int(found[str(path)]) for path in paths)
   assert good == 0

@@ -54,6 +54,45 @@ def test_slices_count_instead_of_the_arrays_that_they_are_of(program):
   assert memory_traffic.of(program) == 8 * each + 2 * 128
 
 
+_TWO_SLICES = """HloModule step, is_scheduled=true
+
+ENTRY %main (a: f32[4], b: bf16[8,128]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  %b = bf16[8,128]{1,0} parameter(1)
+  %token = token[] after-all()
+  %kernel = f32[4]{0} custom-call(%a), frontend_attributes={kernel_metadata={
+"xprof_metadata":"{}"
+}}, metadata={op_name="splash"}
+  %sent = (bf16[8,128]{1,0:T(8,128)(2,1)}, u32[], token[]) send(%b, %token), \
+channel_id=3, frontend_attributes={_xla_megascale_transfer_type="ALL_REDUCE"}
+  %all = f32[8]{0} all-gather(%kernel), replica_groups={{0,2},{1,3}}
+  %pair = (f32[4]{0}, /*index=1*/f32[8]{0}) tuple(%a, /*index=1*/%all)
+  ROOT %sum = f32[4]{0} add(%a, /*index=1*/%kernel)
+}
+"""
+
+
+def test_transfers_between_slices_are_sends_or_groups_of_several_slices():
+  program = hlo_text.Program(_TWO_SLICES)
+  mesh, slices = {'replica': 2, 'data': 2}, [0, 0, 1, 1]
+  found = collectives.of(program, mesh, slices)
+  assert [(c.kind, c.axes, c.sent, c.between_slices) for c in found] == [
+    ('all-reduce', ('replica',), 8 * 128 * 2, True),
+    ('all-gather', ('replica',), 16, True),
+  ]
+  assert not any(c.between_slices for c in collectives.of(program, mesh)[1:])
+  assert set(collectives.by_axes(found)) == {
+    (('replica',), 'all-reduce between slices'),
+    (('replica',), 'all-gather between slices'),
+  }
+
+
+def test_numbers_of_elements_and_lines_of_a_kernel_are_no_operations():
+  main = hlo_text.Program(_TWO_SLICES).computations['main']
+  assert main['sum'].operands == ('a', 'kernel')
+  assert main['pair'].operands == ('a', 'all')
+
+
 def test_a_program_that_xla_compiled():
   def step(w, xs):
     def body(total, x):
