@@ -227,10 +227,6 @@ def _forward(problem, weights, inputs, class_ids, class_weights):
   values, gradients = _loop(
     problem, weights, chunks, gradients=problem.gradient_in_forward
   )
-  if gradients is not None and sharding.platform() != 'cpu':
-    # Else a compiler for accelerators keeps the gradients of all logits, and
-    # makes the weights' of them after the backward pass.
-    gradients = jax.lax.optimization_barrier(gradients)
   result = _with_total(values, class_weights)
   return result, (weights, chunks, result.xent, gradients)
 
