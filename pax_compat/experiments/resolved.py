@@ -13,6 +13,7 @@ For example:
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pax_compat import base_experiment
 from pax_compat import config as config_lib
@@ -50,6 +51,14 @@ class ResolvedExperiment:
   def set_up(self) -> changed_fields.SetUp:
     """Returns a context manager for making the task of the configs."""
     return changed_fields.SetUp(self.changes)
+
+  def configs(self) -> dict[str, Any]:
+    """Returns all configs by the roots of their paths."""
+    return dict(
+      task=self.task,
+      datasets=list(self.datasets),
+      decode_datasets=list(self.decode_datasets),
+    )
 
   def start(self) -> base_experiment.Start | None:
     """Returns the start of a run that does not have a checkpoint.

@@ -68,13 +68,7 @@ def opened(
   """
   folder = job_dir.checked_path(job_log_dir)
   evaluated, decoded = _datasets(experiment, job)
-  config_text.check_required(
-    dict(
-      task=experiment.task,
-      datasets=list(experiment.datasets),
-      decode_datasets=list(experiment.decode_datasets),
-    )
-  )
+  config_text.check_required(experiment.configs())
   with experiment.set_up():
     task: tasks_lib.SingleTask = experiment.task.Instantiate()
   job, source = _source(job, task, folder)
