@@ -73,7 +73,6 @@ def train(
     if nothing := begin.nothing_to_train(task):
       print_line(nothing)
       return
-    begin.withdraw_end(checkpointer)
     demanded = bool(config.enable_input_checkpointing)
     position = input_position.InputPosition(data.train, demanded=demanded)
     position.begin(begin.step, begin.extra)
@@ -107,6 +106,7 @@ def train(
       options=options,
       print_line=print_line,
     )
+    begin.withdraw_end(checkpointer)
     set_up.done()
     loop.Trainer(run).run(
       state,

@@ -142,6 +142,7 @@ def _as_program(command, env, streams):
     else:
       assert flag == '-c', command
       sys.argv = ['-c', *arguments]
+      sys.path.insert(0, '')  # As an interpreter does.
       main = sys.modules['__main__'] = types.ModuleType('__main__')
       exec(compile(program, '<string>', 'exec'), vars(main))
   finally:

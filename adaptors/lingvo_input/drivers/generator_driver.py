@@ -103,8 +103,9 @@ class GeneratorDriver:
         self._first = [self._first_batch(backend, params)]
         if failures and self._first == [None]:
           raise errors.UserError('it has no data')
-        # The first kind is the usual one.
-        level = logging.INFO if failures else logging.DEBUG
+        # Most are driven by sessions.
+        is_usual = backend.NAME == backends.SessionBackend.NAME
+        level = logging.DEBUG if is_usual else logging.INFO
         logging.log(
           level, '%s is driven by a TensorFlow %s', name, backend.NAME
         )

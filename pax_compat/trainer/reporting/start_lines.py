@@ -85,7 +85,7 @@ def padding_lines(batch: NestedMap, program: TaskProgram) -> list[str]:
   rows, _ = global_shape(batch, program)
   return [
     f'{rows:,} rows are not a multiple of the {sharding.num_shards} shards of a'
-    f' batch: each has {hosts * added:,} padding rows of weight 0'
+    f' batch: each has {hosts * added:,} padding row(s) of weight 0'
   ]
 
 

@@ -60,8 +60,10 @@ def origin(name):
 """
 
 
-def _run(site, program):
-  return native_library.run_python(_MOUNT + program, site, cache=site / 'cache')
+def _run(site, program, *, fresh=False):
+  return native_library.run_python(
+    _MOUNT + program, site, cache=site / 'cache', fresh=fresh
+  )
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ print([m for m in ('tensorflow', 'package') if m in sys.modules])
 import lingvo.tasks.lm
 print('checkout' in lingvo.tasks.lm.__path__[0])
 """,
+    fresh=True,
   )
   assert out == [
     "['checkout', 'checkout', 'package', 'checkout', 'checkout model',"
@@ -139,6 +142,7 @@ for name, path in mounts.params_modules().items():
     print(name, path.relative_to(root))
 print([m for m in ('tensorflow', 'lingvo', 'package') if m in sys.modules])
 """,
+    fresh=True,
   )
   root = 'checkout/lingvo/tasks'
   assert out == [
