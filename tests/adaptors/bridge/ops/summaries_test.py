@@ -15,9 +15,8 @@ def tf():
   return lingvo_runtime.module('lingvo.compat')
 
 
-def test_the_picture_of_lenet5(caplog):
+def test_the_picture_of_lenet5(log):
   """At its evaluation, in which Lingvo draws digits with Matplotlib."""
-  caplog.set_level('INFO')
   summaries.log_left_out.cache_clear()
   params, batch = lenet5.task_params(), lenet5.batch(0)
   assert params.add_image_summary
@@ -29,7 +28,7 @@ def test_the_picture_of_lenet5(caplog):
     values, fed, tf.constant(0), tf.zeros([2], tf.int32)
   )
   assert 'loss' in metrics
-  assert caplog.text.count('the summary that Python draws') == 1
+  assert log().count('the summary that Python draws') == 1
 
 
 def _draws(tf, x):
