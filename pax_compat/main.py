@@ -133,7 +133,7 @@ def _run(may_start_again: bool):
       common = dict(
         job_log_dir=job_flags.JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
-        print_line=command_line.print_line,
+        print_line=_progress_line,
       )
       if pax_flags.mode() == pax_flags.TRAIN:
         run.train(experiment, **common)
@@ -195,6 +195,16 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
     )
 
   return resolve
+
+
+def _progress_line(line: str):
+  """Prints a line in the first process; the others log it for debugging."""
+  import jax  # Imported late, as for training.
+
+  if jax.process_index() == 0:
+    command_line.print_line(line)
+  else:
+    logging.debug('%s', line)
 
 
 def _print_versions():

@@ -64,7 +64,7 @@ def test_slurm_trains_on_two_processes(tmp_path):
       JAX_COORDINATOR_PORT=str(port),
     )
   assert done.returncode == 0, done.stderr
-  assert done.stdout.count('2 x cpu of 2 processes; mesh data 2') == 2
+  assert done.stdout.count('2 x cpu of 2 processes; mesh data 2') == 1
   assert trainer_runs.steps_saved(tmp_path / 'run') == [3]
 
 
@@ -133,8 +133,8 @@ def _commands(folder, container, variables):
 
 
 def _assert_trained(folder, outputs):
-  for text in outputs:
-    assert '2 x cpu of 2 processes; mesh data 2' in text
+  found = ['2 x cpu of 2 processes; mesh data 2' in text for text in outputs]
+  assert sum(found) == 1  # The first process prints the progress.
   assert trainer_runs.steps_saved(folder) == [3]
 
 

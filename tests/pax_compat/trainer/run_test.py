@@ -253,7 +253,7 @@ def _stop_two_processes(folder, output) -> list[trainer_runs.Run]:
   # to agree, and the run is not to be over before.
   settings = {'train': {'slow_from': 8}}
   with _two_processes(folder, output, settings, settings) as both:
-    both[1].wait_until(lambda: 'step 6/12' in both[1].stdout)
+    both[0].wait_until(lambda: 'step 6/12' in both[0].stdout)
     both[1].process.send_signal(signal.SIGTERM)
     for run in both:
       assert run.end() == 128 + signal.SIGTERM, run.stderr
