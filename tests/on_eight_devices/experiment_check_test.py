@@ -31,7 +31,7 @@ def test_warnings():
   found = experiment_check.examine(resolved.resolve(Wasteful(), name='w'))
   assert found.warnings == (
     '6 rows are not a multiple of the 4 shards of a batch: each has 2 padding'
-    ' rows of weight 0',
+    ' row(s) of weight 0',
     'every device has a copy of params/lm/softmax/logits_ffn/linear/w: 76.8 MB',
     'neither weights nor batches are split over mdl (2 devices)',
   )

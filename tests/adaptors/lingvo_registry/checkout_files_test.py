@@ -30,8 +30,7 @@ def _params(**values):
   return params
 
 
-def test_paths_of_the_checkout_become_absolute(checkout, caplog):
-  caplog.set_level('INFO')
+def test_paths_of_the_checkout_become_absolute(checkout, log):
   given = dict(
     vocab=_FILE,
     pattern='text:lingvo/tasks/asr/*.vocab',
@@ -46,7 +45,7 @@ def test_paths_of_the_checkout_become_absolute(checkout, caplog):
   assert inner.pattern == f'text:{checkout}/lingvo/tasks/asr/*.vocab'
   for name in ('other', 'number', 'absolute'):
     assert inner.Get(name) == given[name]
-  assert f'asr.Words: vocab is {checkout}' in caplog.text
+  assert f'asr.Words: vocab is {checkout}' in log()
 
 
 def test_files_in_the_working_directory_come_first(checkout, monkeypatch):
