@@ -4,7 +4,7 @@ import difflib
 import pathlib
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -38,6 +38,16 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
   """Returns `; did you mean: a, b, c?`, or an empty string if none is known."""
   near = near_names(name, known, count)
   return f'; did you mean: {", ".join(near)}?' if near else ''
+
+
+def listed(lines: Sequence[str], count: int) -> list[str]:
+  """Returns the first lines, and how many more there are.
+
+  >>> listed(['a', 'b', 'c'], 1)
+  ['a', 'and 2 more']
+  """
+  more = len(lines) - count
+  return [*lines[:count], *([f'and {more} more'] if more > 0 else ())]
 
 
 def location_in_user_code(error: Exception) -> str | None:

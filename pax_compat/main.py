@@ -238,7 +238,7 @@ def main(argv: list[str], *, may_start_again: bool = False):
   if _LIST.value:
     _list_names(argv[1:])
     return
-  experiment_flags.no_arguments(argv)
+  command_line.no_arguments(argv)
   pax_flags.check()
   if _CHECK.value:
     _check()

@@ -65,7 +65,7 @@ _LINGVO_FAILED = 3
 
 def main(argv: list[str]) -> int:
   """Runs the comparison; returns the exit status."""
-  experiment_flags.no_arguments(argv)
+  command_line.no_arguments(argv)
   name = experiment_flags.name()
   with lingvo_process.LingvoProcess(_run_lingvo) as lingvo:
     experiment = _found(name)

@@ -68,7 +68,7 @@ _RUN_TIMEOUT = flags.DEFINE_float(
 
 def main(argv: list[str]) -> int:
   """Writes the report; returns the exit status."""
-  experiment_flags.no_arguments(argv)
+  command_line.no_arguments(argv)
   options = experiment_flags.options()
   own = options.of(LingvoOptions)
   _check_flags(own)

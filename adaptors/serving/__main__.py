@@ -5,7 +5,6 @@ python -m adaptors.serving --export_dir=exported --saved_model_dir=served
 
 from absl import flags
 
-from pax_compat import errors
 from pax_compat.cli import command_line
 
 _EXPORT_DIR = flags.DEFINE_string(
@@ -18,13 +17,8 @@ _SAVED_MODEL_DIR = flags.DEFINE_string(
 
 def main(argv: list[str]) -> int:
   """Writes the SavedModel; returns the exit status."""
-  if len(argv) > 1:
-    raise errors.UserError(
-      f'{" ".join(argv[1:])}: expected flags only; see --help'
-    )
-  for flag in (_EXPORT_DIR, _SAVED_MODEL_DIR):
-    if not flag.value:
-      raise errors.UserError(f'--{flag.name} is required; see --help')
+  command_line.no_arguments(argv)
+  command_line.require(_EXPORT_DIR, _SAVED_MODEL_DIR)
   # Imported late: it imports JAX and TensorFlow.
   from adaptors.serving import saved_model
 

@@ -20,8 +20,6 @@ from pax_compat.checkpoints.retention import Retention
 from pax_compat.processes import first_process
 from pax_compat.runs import files, job_dir
 
-_MAX_LISTED = 5  # differences that an error message lists
-
 
 class _Manager(ocp.CheckpointManager):
   """A manager that does not query JAX's preemption service.
@@ -232,7 +230,7 @@ class Checkpointer:
     self.wait()
     wanted = stored_arrays.state_paths(target)
     about = self._about(step)
-    self._require_fit(step, about['arrays'], wanted)
+    stored_arrays.require_fit(step, self.directory, about['arrays'], wanted)
     restored = self._manager.restore(
       step,
       args=ocp.args.Composite(
@@ -350,22 +348,6 @@ class Checkpointer:
       commit.result()
     if jax.process_index() == 0:
       self._manifests.amend(step, {'amended': {**self._amended(step), **extra}})
-
-  def _require_fit(
-    self, step: int, stored: dict[str, dict], wanted: dict[str, Any]
-  ) -> None:
-    lines = stored_arrays.differences(
-      stored, stored_arrays.array_metadata(wanted)
-    )
-    if not lines:
-      return
-    if len(lines) > _MAX_LISTED:
-      more = f'and {len(lines) - _MAX_LISTED} more'
-      lines = lines[:_MAX_LISTED] + [more]
-    raise errors.UserError(
-      f'checkpoint {step} in {self._manifests.directory} does not fit the'
-      ' experiment; were its settings changed?\n  ' + '\n  '.join(lines)
-    )
 
   def _on_first_process(self, fn: Callable[[], int | None]) -> int | None:
     return first_process.result_of(

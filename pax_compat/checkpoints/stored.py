@@ -83,18 +83,12 @@ class StoredCheckpoint:
       UserError: one is not in the checkpoint, or has another shape or dtype.
     """
     about = {path: self.arrays.get(path) for path in wanted}
-    lines = stored_arrays.differences(
+    stored_arrays.require_fit(
+      self.step,
+      self.files.parent,
       {path: one for path, one in about.items() if one is not None},
-      stored_arrays.array_metadata(dict(wanted)),
+      dict(wanted),
     )
-    if lines:
-      listed = lines[:_MAX_LISTED]
-      if len(lines) > _MAX_LISTED:
-        listed.append(f'and {len(lines) - _MAX_LISTED} more')
-      raise errors.UserError(
-        f'checkpoint {self.step} in {self.files.parent} does not fit the'
-        ' experiment; were its settings changed?\n  ' + '\n  '.join(listed)
-      )
     target = stored_arrays.to_stored_target(dict(wanted))
     read = {}
     if target:
@@ -111,9 +105,6 @@ class StoredCheckpoint:
       path: stored_arrays.from_stored(read.get(path), leaf, about[path])
       for path, leaf in wanted.items()
     }
-
-
-_MAX_LISTED = 5  # differences that an error message lists
 
 
 def _restored(path: Any, handler: Any, **options: Any) -> Any:

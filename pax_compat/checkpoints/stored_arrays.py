@@ -6,6 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pax_compat import errors
+
+_MAX_LISTED = 5  # differences that an error message lists
+
 
 def state_paths(tree: Any) -> dict[str, Any]:
   """Returns a map from dotted path to leaf, in tree order.
@@ -42,6 +46,25 @@ def differences(stored: dict[str, dict], wanted: dict[str, dict]) -> list[str]:
     for path in sorted(stored.keys() | wanted.keys())
     if _type_text(stored.get(path)) != _type_text(wanted.get(path))
   ]
+
+
+def require_fit(
+  step: int, directory: Any, stored: dict[str, dict], wanted: dict[str, Any]
+):
+  """Raises a UserError if stored arrays are not those that are wanted.
+
+  Args:
+    step: of the checkpoint.
+    directory: the folder of the checkpoints.
+    stored: `array_metadata` of the stored arrays.
+    wanted: the expected arrays, or their shapes and dtypes.
+  """
+  lines = differences(stored, array_metadata(wanted))
+  if lines:
+    raise errors.UserError(
+      f'checkpoint {step} in {directory} does not fit the experiment; were its'
+      ' settings changed?\n  ' + '\n  '.join(errors.listed(lines, _MAX_LISTED))
+    )
 
 
 def to_stored(leaves: dict[str, Any]) -> dict[str, Any]:

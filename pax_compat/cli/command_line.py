@@ -64,6 +64,21 @@ def exit_on_user_error(main: Callable, argv: list[str]) -> int | None:
     sys.exit(2)
 
 
+def no_arguments(argv: list[str]):
+  """Raises a UserError if there are arguments that are not flags."""
+  if len(argv) > 1:
+    raise errors.UserError(
+      f'{" ".join(argv[1:])}: expected flags only; see --help'
+    )
+
+
+def require(*required: flags.FlagHolder):
+  """Raises a UserError if one of the flags does not have a value."""
+  for flag in required:
+    if not flag.value:
+      raise errors.UserError(f'--{flag.name} is required; see --help')
+
+
 def print_line(line: str):
   """Prints a line at once. If nobody reads the output, the program goes on."""
   try:

@@ -76,11 +76,3 @@ def require(*required: flags.FlagHolder):
         f'--{flag.name} is required; --help lists the flags, and'
         ' python -m pax_compat.main --list the experiments'
       )
-
-
-def no_arguments(argv: list[str]):
-  """Raises a UserError if there are arguments that are not flags."""
-  if len(argv) > 1:
-    raise errors.UserError(
-      f'{" ".join(argv[1:])}: expected flags only; see --help'
-    )

@@ -93,7 +93,7 @@ def _on_mesh(
   model, count = config.model, jax.device_count()
   names = tuple(model.mesh_axis_names or ())
   if shape is None:
-    if model.ici_mesh_shape is None or _size(model) == count:
+    if model.ici_mesh_shape is None or partitioning.num_devices(model) == count:
       return config
     own = names.index('data') if 'data' in names else 0
     sizes = [1] * len(names)
@@ -101,7 +101,7 @@ def _on_mesh(
     logging.info(
       'the mesh of the run has %d devices, and there are %d: all of them are on'
       ' the axis %s',
-      _size(model),
+      partitioning.num_devices(model),
       count,
       names[own],
     )
@@ -119,14 +119,6 @@ def _on_mesh(
     names = names or ('data',)
   model.set(ici_mesh_shape=sizes, mesh_axis_names=names, dcn_mesh_shape=None)
   return config
-
-
-def _size(model: config_lib.Config) -> int:
-  size = 1
-  for sizes in (model.ici_mesh_shape, model.dcn_mesh_shape or ()):
-    for number in sizes:
-      size *= number
-  return size
 
 
 def _warn_of_changes(folder: Any, experiment: resolved_lib.ResolvedExperiment):

@@ -7,7 +7,6 @@ process had all devices. Everything is traced, nothing is compiled or computed.
 """
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -118,7 +117,7 @@ def check(resolve: Callable[[], Any], *, peak: float | None = None) -> str:
   jax.config.update('jax_platforms', 'cpu')
   experiment = resolve()
   with experiment.set_up():
-    count = _num_devices(experiment.task.model)
+    count = partitioning.num_devices(experiment.task.model)
     if count != len(jax.devices()):
       simulate(count)
       experiment = resolve()
@@ -149,14 +148,6 @@ def examine(experiment: Any) -> Checked:
     warnings=tuple(_warnings(made, batch)),
     notes=tuple(start_lines.auto_sharding_lines(made)),
   )
-
-
-def _num_devices(model: Any) -> int:
-  """Returns the number of devices of a model's mesh; 1 without a mesh."""
-  ici = model.ici_mesh_shape
-  if ici is None:
-    return 1
-  return math.prod(ici) * math.prod(model.dcn_mesh_shape or [1])
 
 
 def simulate(count: int):

@@ -8,7 +8,6 @@ same from Python.
 
 from absl import flags
 
-from pax_compat import errors
 from pax_compat.cli import command_line, job_flags
 
 flags.adopt_module_key_flags(job_flags)
@@ -29,13 +28,8 @@ _DATASET = flags.DEFINE_string(
 
 def main(argv: list[str]) -> int:
   """Prints the continuations; returns the exit status."""
-  if len(argv) > 1:
-    raise errors.UserError(
-      f'{" ".join(argv[1:])}: expected flags only; see --help'
-    )
-  for flag in (job_flags.JOB_LOG_DIR, _PROMPT):
-    if not flag.value:
-      raise errors.UserError(f'--{flag.name} is required; see --help')
+  command_line.no_arguments(argv)
+  command_line.require(job_flags.JOB_LOG_DIR, _PROMPT)
   # Late: JAX takes a second to import, which an invalid flag should not cost.
   from pax_compat import inference
 

@@ -47,7 +47,7 @@ _HTML = flags.DEFINE_string('html', None, 'File for an HTML page of examples.')
 
 def main(argv: list[str]) -> int:
   """Inspects the data; returns the exit status."""
-  experiment_flags.no_arguments(argv)
+  command_line.no_arguments(argv)
   name = experiment_flags.name()
   page = _page()
   experiment = experiment_sources.find(name, experiment_flags.options())

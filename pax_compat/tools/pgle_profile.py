@@ -98,7 +98,7 @@ def _traces(folder: Any) -> list[Any]:
 
 def main(argv: list[str]):
   """Writes the file, and prints the flag that uses it."""
-  experiment_flags.no_arguments(argv)
+  command_line.no_arguments(argv)
   experiment_flags.require(_PROFILE)
   profile = newest_profile(job_dir.checked_path(_PROFILE.value))
   output = profile / 'profile.pb'

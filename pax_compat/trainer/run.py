@@ -86,12 +86,11 @@ def train(
     state = begin.state(made, checkpointer, first.example, print_line)
     start_lines.write(print_line, made, first.example)
     dumps = {**experiment.dumps, **begin.reports()}
-    run_folder.write(folder, configs, made, dumps, first.example)
+    text = config_text.to_text(configs)
+    run_folder.write(folder, text, made, dumps, first.example)
     grown = stack.enter_context(mirror.Mirror(folder))
     writer = stack.enter_context(_writer(grown, options, begin))
-    writer.write_text(
-      begin.step, 'train', 'config', run_folder.markdown(configs)
-    )
+    writer.write_text(begin.step, 'train', 'config', run_folder.markdown(text))
     run = loop.Run(
       lock=lock,
       program=made,

@@ -95,18 +95,15 @@ def check_fits(
     instead: the end of the message: what to do.
   """
   lines = [
-    f'  {target} {list(one.like.shape)} from {one.name}'
+    f'{target} {list(one.like.shape)} from {one.name}'
     f' {list(source.arrays[one.name])}'
     for target, one in requests.items()
     if tuple(source.arrays[one.name]) != tuple(one.like.shape)
   ]
   if lines:
-    listed = lines[:_MAX_LISTED]
-    if len(lines) > _MAX_LISTED:
-      listed.append(f'  and {len(lines) - _MAX_LISTED} more')
     raise errors.UserError(
-      f'{source.path} has arrays of other shapes:\n'
-      + '\n'.join(listed)
+      f'{source.path} has arrays of other shapes:\n  '
+      + '\n  '.join(errors.listed(lines, _MAX_LISTED))
       + f'\n{instead}'
     )
 

@@ -15,6 +15,7 @@ from pax_compat.trainer.partitioning.meshes import (
   create_mesh,
   mesh_of,
   mesh_of_task,
+  num_devices,
   replicated,
 )
 from pax_compat.trainer.partitioning.weights import (
@@ -40,6 +41,7 @@ __all__ = [
   'mesh_of',
   'mesh_of_task',
   'moved_splits',
+  'num_devices',
   'num_padding_rows',
   'padded',
   'replicated',

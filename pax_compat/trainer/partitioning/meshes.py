@@ -64,6 +64,14 @@ def mesh_of(model: Any, devices: Sequence[jax.Device] | None = None) -> Mesh:
   )
 
 
+def num_devices(model: Any) -> int:
+  """Returns the number of devices of a model's mesh; 1 without a mesh."""
+  ici = model.ici_mesh_shape
+  if ici is None:
+    return 1
+  return math.prod(ici) * math.prod(model.dcn_mesh_shape or [1])
+
+
 def create_mesh(
   ici_mesh_shape: Sequence[int] | None,
   mesh_axis_names: Sequence[str] | None,

@@ -19,7 +19,7 @@ _MAX_CHANGES = 5
 
 def write(
   folder: pathlib.Path,
-  configs: dict[str, Any],
+  config: str,
   program: TaskProgram,
   dumps: dict[str, str],
   example: Any,
@@ -28,7 +28,7 @@ def write(
 
   Args:
     folder: of the run.
-    configs: configs and lists of configs, by the root of their paths.
+    config: all configs as text, see `config_text.to_text`.
     program: of the task.
     dumps: contents by file name.
     example: a batch, or its shapes.
@@ -36,7 +36,7 @@ def write(
   if jax.process_index() != 0:
     return
   files = {
-    _CONFIG: config_text.to_text(configs),
+    _CONFIG: config,
     'parameters.txt': parameter_table(program),
     **dumps,
   }
@@ -63,13 +63,13 @@ def _log_changes(path: Any, text: str):
     )
 
 
-def markdown(configs: dict[str, Any]) -> str:
+def markdown(config: str) -> str:
   """Returns the configs as a code block, for TensorBoard.
 
   Args:
-    configs: configs and lists of configs, by the root of their paths.
+    config: the text of `config_text.to_text`.
   """
-  return f'```\n{config_text.to_text(configs)}\n```'
+  return f'```\n{config}\n```'
 
 
 def parameter_table(program: TaskProgram) -> str:

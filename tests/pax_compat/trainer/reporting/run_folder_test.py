@@ -3,6 +3,7 @@
 import pytest
 
 from pax_compat import base_input
+from pax_compat.configs import config_text
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.reporting import run_folder
 from tests.pax_compat.trainer import tiny
@@ -46,8 +47,10 @@ def test_a_row_says_shape_dtype_and_sharding(made):
 def test_files(made, tmp_path):
   run_folder.write(
     tmp_path,
-    dict(
-      task=tiny.task(), datasets=[base_input.BaseInput.config(name='train')]
+    config_text.to_text(
+      dict(
+        task=tiny.task(), datasets=[base_input.BaseInput.config(name='train')]
+      )
     ),
     made,
     {'mine.txt': 'my settings'},
@@ -71,7 +74,8 @@ def test_a_changed_config_is_reported(made, tmp_path, caplog):
     task = tiny.task()
     task.train.num_train_steps = steps
     with caplog.at_level('WARNING', logger='absl'):
-      run_folder.write(tmp_path, {'task': task}, made, {}, tiny.batch())
+      text = config_text.to_text({'task': task})
+      run_folder.write(tmp_path, text, made, {}, tiny.batch())
   assert [record.getMessage() for record in caplog.records] == [
     'the config differs from that of the last start:'
     ' task.train.num_train_steps = 9, was 5'
