@@ -1,5 +1,6 @@
 """Whole runs in processes of their own, and what they leave behind."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -11,7 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from tests.pax_compat import forking
-from tests.pax_compat.launching import PATIENCE_SECONDS, environment
+from tests.pax_compat.launching import PATIENCE_SECONDS, environment, free_port
 
 ROOT = pathlib.Path(__file__).parents[2]
 COUNTING = 'tests.pax_compat.counting_experiment.Counting'
@@ -90,6 +91,28 @@ def flags(folder: pathlib.Path, *more: str, exp: str = COUNTING) -> list:
     *(f'--exp={exp}', f'--job_log_dir={folder}'),
     *more,
   ]
+
+
+@contextlib.contextmanager
+def two_processes(folder, output, *settings):
+  """Trains on two processes, of which each has settings; yields both."""
+  with contextlib.ExitStack() as stack:
+    port = stack.enter_context(free_port())
+    yield [
+      stack.enter_context(
+        start(
+          flags(
+            folder,
+            f'--server_addr=localhost:{port}',
+            '--num_hosts=2',
+            f'--host_idx={index}',
+          ),
+          output=output / str(index),
+          settings=settings[index],
+        )
+      )
+      for index in range(2)
+    ]
 
 
 def main(*arguments, settings=None, **env) -> subprocess.CompletedProcess:

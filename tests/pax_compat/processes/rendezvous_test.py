@@ -110,24 +110,10 @@ def test_a_port_in_use():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('killed', [0, 1])
-def test_if_one_is_killed_the_other_one_ends(tmp_path, port, killed):
+def test_if_one_is_killed_the_other_one_ends(tmp_path, killed):
   folder = tmp_path / 'run'
-  with contextlib.ExitStack() as stack:
-    both = [
-      stack.enter_context(
-        trainer_runs.start(
-          trainer_runs.flags(
-            folder,
-            f'--server_addr=localhost:{port}',
-            '--num_hosts=2',
-            f'--host_idx={index}',
-          ),
-          output=tmp_path / str(index),
-          settings={'train': {'slow_from': 8}},
-        )
-      )
-      for index in range(2)
-    ]
+  settings = {'train': {'slow_from': 8}}
+  with trainer_runs.two_processes(folder, tmp_path, settings, settings) as both:
     both[0].wait_until(lambda: 'step 6/12' in both[0].stdout)
     both[killed].process.send_signal(signal.SIGKILL)
     began = time.monotonic()

@@ -1,6 +1,5 @@
 """Whole runs of `pax_compat.trainer.run`, in separate processes."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.pax_compat import trainer_runs
-from tests.pax_compat.launching import flags_of_devices, free_port
+from tests.pax_compat.launching import flags_of_devices
 
 TRAIN_LOSS = 'train', 'loss'
 DEV_LOSS = 'eval_dev', 'loss'
@@ -225,34 +224,12 @@ def test_eight_devices_train_as_one(tmp_path, finished):
   _assert_close_losses(folder, finished)
 
 
-@contextlib.contextmanager
-def _two_processes(folder, output, *settings):
-  """Trains on two processes, of which each has settings; yields both."""
-  with contextlib.ExitStack() as stack:
-    port = stack.enter_context(free_port())
-    yield [
-      stack.enter_context(
-        trainer_runs.start(
-          trainer_runs.flags(
-            folder,
-            f'--server_addr=localhost:{port}',
-            '--num_hosts=2',
-            f'--host_idx={index}',
-          ),
-          output=output / str(index),
-          settings=settings[index],
-        )
-      )
-      for index in range(2)
-    ]
-
-
 def _stop_two_processes(folder, output) -> list[trainer_runs.Run]:
   """Trains on two processes, and sends a SIGTERM to the second one."""
   # JAX looks for signals once a second. Where the machine is busy it takes more
   # to agree, and the run is not to be over before.
   settings = {'train': {'slow_from': 8}}
-  with _two_processes(folder, output, settings, settings) as both:
+  with trainer_runs.two_processes(folder, output, settings, settings) as both:
     both[0].wait_until(lambda: 'step 6/12' in both[0].stdout)
     both[1].process.send_signal(signal.SIGTERM)
     for run in both:
@@ -290,7 +267,9 @@ def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
   """Which waits for it in the seventh step."""
   settings = [{}, {}]
   settings[fails] = {'train': {'fail_at': 7}}
-  with _two_processes(tmp_path / 'run', tmp_path, *settings) as both:
+  with trainer_runs.two_processes(
+    tmp_path / 'run', tmp_path, *settings
+  ) as both:
     for run in both:
       assert run.end() == 1, run.stderr
   failed, ended = both[fails], both[1 - fails]
