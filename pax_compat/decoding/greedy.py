@@ -14,18 +14,11 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.decoder_hparams import DecoderHParams
-from pax_compat.decoding import prefixes
+from pax_compat.decoding import decoder_utils, prefixes
+from pax_compat.decoding.aligned_steps import NO_LOGPROB
+from pax_compat.decoding.cached_network import ExtendStepFn
 from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
-
-# (network, ids [B, L], *, time_step, causal, **positions) -> logits [B, L, V].
-# With `fprop_for_prefix`, the positions are `segment_pos` and `mask`; see
-# `TransformerLm.extend_step`.
-ExtendStepFn = Callable[..., jax.Array]
-
-# Stands for the log-probability of tokens that were not predicted; real ones
-# are at most 0.
-NO_LOGPROB = 1.0
 
 
 class _State(flax.struct.PyTreeNode):
@@ -83,7 +76,7 @@ def greedy_decode(
   prefix = prefixes.truncate(prefix, settings.seqlen)
   if settings.fprop_for_prefix:
     start, first = prefixes.right_aligned(prefix), prefix.ids.shape[1]
-    length = first + settings.max_decode_steps
+    length = first + settings.last_decode_step
   else:
     start, first, length = prefix, 1, settings.seqlen
   start = prefixes.pad(start, length)
@@ -170,15 +163,13 @@ class _Loop:
     chosen = jnp.argmax(self._without_early_end(logits, decoded), axis=-1)
     ids = jnp.where(in_prefix, state.ids[:, position], chosen)
     ids = jnp.where(state.done, 0, ids).astype(state.ids.dtype)
-    logprobs = jnp.take_along_axis(
-      jax.nn.log_softmax(logits), ids[:, None].astype(jnp.int32), axis=-1
-    )[:, 0]
+    logprobs = decoder_utils.token_logprobs(logits, ids)
     logprobs = jnp.where(state.done, NO_LOGPROB, logprobs)
     lengths = state.lengths + ~state.done
     ended = jnp.isin(ids, self._eos) & ~in_prefix
     ended |= lengths >= self._settings.seqlen
-    if self._settings.max_decode_steps is not None:
-      ended |= decoded + 1 >= self._settings.max_decode_steps
+    if self._settings.last_decode_step is not None:
+      ended |= decoded + 1 >= self._settings.last_decode_step
     return _State(
       position=position,
       ids=state.ids.at[:, position].set(ids),

@@ -42,6 +42,11 @@ def create(ids: jax.Array, lengths: jax.Array) -> Prefix:
   return Prefix(ids=kept, lengths=lengths, offsets=jnp.zeros_like(lengths))
 
 
+def content(prefix: Prefix) -> tuple[jax.Array, jax.Array]:
+  """Returns left-aligned tokens [B, P], and whether each is one."""
+  return prefix.ids, jnp.arange(prefix.ids.shape[1]) < prefix.lengths[:, None]
+
+
 def right_aligned(prefix: Prefix) -> Prefix:
   """Moves the padding of left-aligned prefixes to the front."""
   offsets = prefix.ids.shape[1] - prefix.lengths

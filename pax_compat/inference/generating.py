@@ -3,6 +3,7 @@
 Shapes: B prompts, P tokens of the longest, rounded up, T tokens of an output.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,10 @@ import numpy as np
 
 from pax_compat import base_input, base_layer, errors
 from pax_compat import config as config_lib
+from pax_compat.decoder_hparams import (
+  BeamSearchHParams,
+  SampleDecoderHParams,
+)
 from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
@@ -22,13 +27,93 @@ _MULTIPLE = 32
 _NO_TOKEN = -1
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+  """How texts are continued; each option is None if it is not given.
+
+  The options of sampling select it, and `beam_size` selects beam search;
+  without any, the decoder of the model is used.
+
+  Attributes:
+    temperature: divides the logits; 0 takes the most likely token.
+    top_k: samples from as many tokens; 0 from all, the default.
+    top_p: samples from the most likely tokens of this total probability.
+    num_samples: number of continuations of each text.
+    beam_size: number of hypotheses of a beam search.
+    seed: of the samples; that of the task's decoding if None.
+  """
+
+  temperature: float | None = None
+  top_k: int | None = None
+  top_p: float | None = None
+  num_samples: int | None = None
+  beam_size: int | None = None
+  seed: int | None = None
+
+  @property
+  def samples(self) -> dict[str, Any]:
+    """The given options of sampling, as fields of `SampleDecoderHParams`."""
+    given = {
+      'temperature': self.temperature,
+      'k': self.top_k,
+      'p': self.top_p,
+      'num_samples': self.num_samples,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+  def decoder(self, config: config_lib.Config) -> config_lib.Config:
+    """Returns the config of the decoder.
+
+    Args:
+      config: that of the model; its fields are kept where the decoder has them.
+
+    Raises:
+      UserError: options of sampling and of beam search are given.
+    """
+    names = {'k': 'top_k', 'p': 'top_p'}
+    if self.beam_size is not None:
+      others = [names.get(name, name) for name in self.samples]
+      others += ['seed'] * (self.seed is not None)
+      if others:
+        raise errors.UserError(
+          f'beam_size and {others[0]} are given, but a beam search does not'
+          ' sample; expected one of them'
+        )
+      cls, fields = BeamSearchHParams, {'beam_size': self.beam_size}
+    elif self.samples:
+      cls, fields = SampleDecoderHParams, {'k': 0, **self.samples}
+    else:
+      return config
+    if issubclass(config.cls, cls):
+      return config.clone().set(**{**fields, **self.samples})
+    known = config_lib.field_names(cls.config())
+    kept = {
+      name: value
+      for name, value in config_lib.set_fields(config).items()
+      if name in known
+    }
+    return cls.config(**{**kept, **fields})
+
+
+def options(**fields: Any) -> DecodingOptions:
+  """Returns options; a UserError names an option that does not exist."""
+  names = [field.name for field in dataclasses.fields(DecodingOptions)]
+  for name in fields:
+    if name not in names:
+      raise errors.UserError(
+        f'generate() has no option {name!r}' + errors.did_you_mean(name, names)
+      )
+  return DecodingOptions(**fields)
+
+
 def generate(
   model: Any,
   texts: Sequence[str],
   *,
   data: base_input.BaseInput,
   max_decode_steps: int,
-) -> list[str]:
+  options: DecodingOptions | None = None,
+) -> list[str] | list[list[str]]:
   """Returns the continuations of texts.
 
   Args:
@@ -36,6 +121,11 @@ def generate(
     texts: the prompts.
     data: tokenizes and detokenizes.
     max_decode_steps: the maximum number of tokens to add.
+    options: of the decoder; None for the decoder of the model.
+
+  Returns:
+    The continuation of each text; or with `num_samples` or `beam_size` the list
+    of its continuations, the best ones first.
 
   Raises:
     UserError: the model is not a language model, or the input does not tokenize
@@ -45,6 +135,7 @@ def generate(
     raise errors.UserError(
       f'generate({texts!r}): expected a list of strings, such as [{texts!r}]'
     )
+  options = options or DecodingOptions()
   if max_decode_steps < 1:
     raise errors.UserError(
       f'max_decode_steps is {max_decode_steps}; expected 1 or more'
@@ -64,10 +155,26 @@ def generate(
       ' at least one character'
     )
   size = -(-prompts.ids.shape[1] // _MULTIPLE) * _MULTIPLE
-  out = _decoder(model, size, max_decode_steps, prompts.eos_id)(
-    model.mdl_vars, _batch(prompts, size, model.program.mesh)
+  decode = _decoder(model, size, max_decode_steps, prompts.eos_id, options)
+  out = decode(
+    model.mdl_vars,
+    _batch(prompts, size, model.program.mesh),
+    model.program.task.decode.random_seed
+    if options.seed is None
+    else options.seed,
   )
-  return _continuations(jax.device_get(out), prompts, data)
+  out = jax.device_get(out)
+  if out.ids.ndim == 2:
+    return _continuations(out, prompts, data)
+  columns = [
+    _continuations(
+      NestedMap(ids=out.ids[:, i], lengths=out.lengths[:, i]), prompts, data
+    )
+    for i in range(out.ids.shape[1])
+  ]
+  if options.num_samples is None and options.beam_size is None:
+    return columns[0]
+  return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _batch(prompts: prompts_lib.Prompts, size: int, mesh: Any) -> NestedMap:
@@ -86,19 +193,28 @@ def _batch(prompts: prompts_lib.Prompts, size: int, mesh: Any) -> NestedMap:
   return jax.device_put(batch, partitioning.replicated(mesh))
 
 
-def _decoder(model: Any, size: int, steps: int, eos_id: int | None):
-  """Returns the compiled function (mdl_vars, batch) -> decoded arrays."""
+def _decoder(
+  model: Any,
+  size: int,
+  steps: int,
+  eos_id: int | None,
+  options: DecodingOptions,
+):
+  """Returns the compiled function (mdl_vars, batch, seed) -> arrays."""
   settings = model.config.model.clone()
-  decoder = settings.decoder_tpl
+  decoder = options.decoder(settings.decoder_tpl)
+  settings.decoder_tpl = decoder
   fields = dict(seqlen=size + steps, max_decode_steps=steps)
   if not config_lib.is_set(decoder, 'eos_id'):
     fields['eos_id'] = _NO_TOKEN if eos_id is None else eos_id
+  if options.beam_size is not None or options.samples:
+    fields['fprop_for_prefix'] = True
   decoder.set(**fields)
   network = settings.Instantiate()
   task, mesh = model.program.task, model.program.mesh
 
   @jax.jit
-  def decode(mdl_vars, batch):
+  def decode(mdl_vars, batch, seed):
     with (
       base_layer.eval_mode(),
       jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
@@ -107,7 +223,7 @@ def _decoder(model: Any, size: int, steps: int, eos_id: int | None):
         mdl_vars,
         batch,
         method='decode',
-        rngs={base_layer.RANDOM: jax.random.key(task.decode.random_seed)},
+        rngs={base_layer.RANDOM: jax.random.key(seed)},
         mutable=list(task.decode.apply_mutable_list),
       )
     return NestedMap(ids=decoded.output_ids, lengths=decoded.decode_lengths)

@@ -32,13 +32,14 @@ def load(
   mesh: MeshShape | None = None,
   use_ema: bool | None = None,
   settings: Sequence[str] = (),
+  experiment: resolved_lib.ResolvedExperiment | None = None,
 ) -> trained_model.TrainedModel:
   """Returns the trained model of a run.
 
   The experiment is found again by what the run's folder has recorded of its
-  command line. Its weights are read sharded over the mesh, without the
-  optimizer's state. Nothing in the folder is changed, so that the run may still
-  be going on.
+  command line; one that a notebook defines is passed instead. The weights are
+  read sharded over the mesh, without the optimizer's state. Nothing in the
+  folder is changed, so that the run may still be going on.
 
   Args:
     job_log_dir: the folder of the run.
@@ -49,15 +50,25 @@ def load(
     use_ema: whether weights are replaced by their moving averages; None for
       `train.eval_use_ema_states` of the task.
     settings: changes of configs, `task.path=value`, after those of the run.
+    experiment: the experiment of the run, with all changes; None for the one
+      that the folder has recorded.
 
   Raises:
-    UserError: the folder is not that of a run, its experiment cannot be found,
-      or the checkpoint does not exist, is damaged or does not fit.
+    UserError: both `settings` and `experiment` are given, the folder is not
+      that of a run, its experiment cannot be found, or the checkpoint does not
+      exist, is damaged or does not fit.
   """
   folder = job_dir.checked_path(job_log_dir)
-  recorded = recorded_options.read(folder)
+  if experiment is None:
+    recorded = recorded_options.read(folder)
+  elif settings:
+    raise errors.UserError(
+      'load() got both settings and an experiment; expected the experiment with'
+      ' these settings: resolved.resolve(..., settings=...)'
+    )
   stored = checkpoints.StoredCheckpoint(folder / stored_lib.FOLDER, step)
-  experiment = recorded.resolve(settings=settings)
+  if experiment is None:
+    experiment = recorded.resolve(settings=settings)
   _warn_of_changes(folder, experiment)
   config = _on_mesh(experiment.task.clone(), mesh)
   config_text.check_required({'task': config})

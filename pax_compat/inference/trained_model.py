@@ -119,17 +119,21 @@ class TrainedModel:
     *,
     max_decode_steps: int = 64,
     dataset: str | None = None,
-  ) -> list[str]:
-    """Continues texts, by the decoder of the model.
+    **options: Any,
+  ) -> list[str] | list[list[str]]:
+    """Continues texts, by the decoder of the model or as the options say.
 
     Args:
       texts: the prompts.
       max_decode_steps: the maximum number of tokens to add to each.
       dataset: the name of the dataset whose tokenizer is used; None for the one
         that the model is trained on.
+      **options: `temperature`, `top_k`, `top_p`, `num_samples`, `beam_size` and
+        `seed`; see `DecodingOptions`.
 
     Returns:
-      The continuations, without the prompts.
+      The continuation of each prompt, without it; or with `num_samples` or
+      `beam_size` the list of its continuations, the best ones first.
 
     Raises:
       UserError: the model is not a language model, or the dataset does not
@@ -140,6 +144,7 @@ class TrainedModel:
       texts,
       data=self.input(dataset),
       max_decode_steps=max_decode_steps,
+      options=generating.options(**options),
     )
 
   def export(self, folder: str | os.PathLike, **options: Any) -> None:

@@ -2,6 +2,9 @@
 
     python -m pax_compat.tools.generate --job_log_dir=runs/first --prompt='The '
 
+The decoder of the model continues it, by default greedily. `--temperature`,
+`--top_k`, `--top_p` and `--num_samples` sample; `--beam_size` searches.
+
 Each continuation is printed after its prompt. `pax_compat.inference` does the
 same from Python.
 """
@@ -24,6 +27,34 @@ _MAX_DECODE_STEPS = flags.DEFINE_integer(
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'Dataset whose tokenizer is used; that of training if None.'
 )
+_TEMPERATURE = flags.DEFINE_float(
+  'temperature',
+  None,
+  'Samples at this temperature; 0 takes the most likely token.',
+  lower_bound=0.0,
+)
+_TOP_K = flags.DEFINE_integer(
+  'top_k', None, 'Samples from as many tokens; 0 from all.', lower_bound=0
+)
+_TOP_P = flags.DEFINE_float(
+  'top_p',
+  None,
+  'Samples from the most likely tokens of this total probability.',
+  lower_bound=0.0,
+  upper_bound=1.0,
+)
+_NUM_SAMPLES = flags.DEFINE_integer(
+  'num_samples', None, 'Number of samples of each prompt.', lower_bound=1
+)
+_BEAM_SIZE = flags.DEFINE_integer(
+  'beam_size',
+  None,
+  'Prints as many of the most likely continuations, by beam search.',
+  lower_bound=1,
+)
+_SEED = flags.DEFINE_integer(
+  'seed', None, "Seed of samples; by default that of the task's decoding."
+)
 
 
 def main(argv: list[str]) -> int:
@@ -40,9 +71,16 @@ def main(argv: list[str]) -> int:
     _PROMPT.value,
     max_decode_steps=_MAX_DECODE_STEPS.value,
     dataset=_DATASET.value,
+    temperature=_TEMPERATURE.value,
+    top_k=_TOP_K.value,
+    top_p=_TOP_P.value,
+    num_samples=_NUM_SAMPLES.value,
+    beam_size=_BEAM_SIZE.value,
+    seed=_SEED.value,
   )
-  for prompt, text in zip(_PROMPT.value, texts, strict=True):
-    print(f'{prompt}{text}', flush=True)
+  for prompt, found in zip(_PROMPT.value, texts, strict=True):
+    for text in [found] if isinstance(found, str) else found:
+      print(f'{prompt}{text}', flush=True)
   return 0
 
 

@@ -35,7 +35,8 @@ def test_a_models_decoder_is_set_as_any_field():
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'max_decode_steps': [4, 8]}, r'is \[4, 8\]; expected an integer'),
+    ({'max_decode_steps': [4, 0]}, r'is \[4, 0\]; expected an integer'),
+    ({'max_decode_steps': []}, r'is \[\]; expected an integer'),
     ({'max_decode_steps': 0}, 'of at least 1'),
     ({'min_decode_steps': -1}, 'of at least 0'),
     ({'min_decode_steps': 1.5}, 'expected an integer'),

@@ -20,7 +20,7 @@ from pax_compat.nested_map import NestedMap
 
 V, P, STEPS = 11, 5, 6
 LENGTHS = np.array([5, 2, 1, 4])
-NO_EOS = 99
+NO_EOS = -1
 SEED = 7
 
 

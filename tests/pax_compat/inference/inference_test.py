@@ -1,13 +1,19 @@
 """Tests of using a trained model from Python."""
 
 import json
+import pathlib
+import re
+import shlex
 
 import jax
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
 from pax_compat import errors, inference
 from pax_compat.inference import exporting
+from pax_compat.tools import generate
 from tests.pax_compat import trainer_runs
 
 _NATIVE = 'tasks.lm.params.text_bytes.TextBytes'
@@ -77,6 +83,16 @@ def test_numbers_of_a_batch(folder, model, batch):
   )
 
 
+def test_an_experiment_that_is_passed(folder, model):
+  passed = inference.load(folder, experiment=model.experiment)
+  assert passed.experiment is model.experiment
+  assert jax.tree.all(
+    jax.tree.map(np.array_equal, passed.mdl_vars, model.mdl_vars)
+  )
+  with pytest.raises(errors.UserError, match='both settings and an experiment'):
+    inference.load(folder, experiment=model.experiment, settings=['task.x=1'])
+
+
 def test_generated_text_is_the_most_likely(model):
   [text, other] = model.generate(['import os', 'x'], max_decode_steps=3)
   prompt = list(b'\0import os')
@@ -101,6 +117,44 @@ def test_generated_text_is_the_most_likely(model):
   assert other
   with pytest.raises(errors.UserError, match=r"such as \['x'\]"):
     model.generate('x')
+
+
+def test_sampled_texts(model):
+  prompts = ['import os', 'x']
+  steps = dict(max_decode_steps=3)
+  greedy = model.generate(prompts, **steps)
+  assert model.generate(prompts, temperature=0.0, **steps) == greedy
+  assert model.generate(prompts, top_k=1, top_p=0.5, **steps) == greedy
+  many = model.generate(prompts, num_samples=4, seed=1, **steps)
+  assert [len(set(texts)) > 1 for texts in many] == [True, True]
+  # The same text alone, and with another seed.
+  assert model.generate(['x'], num_samples=4, seed=1, **steps) == many[1:]
+  assert model.generate(['x'], num_samples=4, seed=2, **steps) != many[1:]
+
+
+def test_the_commands_of_the_page_on_decoding(folder, capsys):
+  page = pathlib.Path('docs/decoding.md').read_text('utf-8')
+  [block] = re.findall(r'```bash\n(.*?)```', page, re.DOTALL)
+  printed = []
+  for line in block.splitlines():
+    python, option, module, *arguments = shlex.split(line)
+    assert (python, option) == ('python', '-m')
+    assert module == 'pax_compat.tools.generate'
+    arguments = [a.replace('runs/first', str(folder)) for a in arguments]
+    with flagsaver.flagsaver():
+      rest = flags.FLAGS(['generate', *arguments, '--max_decode_steps=2'])
+      assert generate.main(rest) == 0
+    printed.append(capsys.readouterr().out.count('The '))
+  assert printed == [1, 4, 4]
+
+
+def test_texts_of_a_beam_search(model):
+  found = model.generate(['import os'], beam_size=2, max_decode_steps=3)
+  assert len(found) == 1 and len(found[0]) == 2
+  with pytest.raises(errors.UserError, match='beam_size and top_k are given'):
+    model.generate(['x'], beam_size=2, top_k=3)
+  with pytest.raises(errors.UserError, match='did you mean: .*top_k'):
+    model.generate(['x'], topk=3)
 
 
 def test_the_models_own_decoder(folder, model):

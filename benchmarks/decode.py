@@ -1,0 +1,197 @@
+"""Tokens per second of decoding, against a bare loop of the same network.
+
+    python -m benchmarks.decode --batch_size=4 --decode_steps=64
+
+The bare loop is one jitted `while_loop` over the network's `extend_step` that
+takes the most likely token, or for samples a random one with a single key: no
+log-probabilities, no ends, and no reordering of hypotheses. It has as many rows
+as there are sequences: one for each example, 16 samples, or 4 hypotheses. Both
+read the prefix once for each example.
+
+Shapes: B examples, P prefix, R sequences.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+from benchmarks import command_line
+from pax_compat import base_layer
+from pax_compat.decoding.cached_network import CachedNetwork
+from pax_compat.layers import models
+from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
+from pax_compat.nested_map import NestedMap
+
+_BATCH_SIZE = flags.DEFINE_integer('batch_size', 4, 'Number of examples.')
+_PREFIX = flags.DEFINE_integer('prefix', 64, 'Tokens of a prefix.')
+_STEPS = flags.DEFINE_integer('decode_steps', 64, 'Decoded tokens.')
+_DIMS = flags.DEFINE_integer('model_dims', 256, 'Model dimensions.')
+_LAYERS = flags.DEFINE_integer('num_layers', 4, 'Number of layers.')
+_VOCAB = flags.DEFINE_integer('vocab_size', 8192, 'Number of tokens.')
+
+_SAMPLES, _BEAMS = 16, 4
+
+
+def decoders(steps: int) -> dict[str, tuple[Any, int]]:
+  """Returns the settings and the number of sequences of an example, by name."""
+  common = dict(
+    seqlen=100_000, max_decode_steps=steps, fprop_for_prefix=True, eos_id=-1
+  )
+  return {
+    'greedy': (models.GreedyDecoderHParams.config(**common), 1),
+    'sample': (
+      models.SampleDecoderHParams.config(num_samples=_SAMPLES, k=0, **common),
+      _SAMPLES,
+    ),
+    'beam': (
+      models.BeamSearchHParams.config(beam_size=_BEAMS, **common),
+      _BEAMS,
+    ),
+  }
+
+
+def network_config(dims: int, layers: int, vocab_size: int) -> Any:
+  """Returns the config of a Transformer language model."""
+  config = TransformerLm.config(model_dims=dims, vocab_size=vocab_size)
+  config.stacked_transformer_tpl.set(
+    num_layers=layers, num_heads=max(dims // 64, 1), hidden_dims=4 * dims
+  )
+  return config
+
+
+def decoding(config: Any, settings: Any) -> Callable:
+  """Returns the compiled function (params, batch) -> tokens."""
+  model = models.LanguageModel.config(
+    lm_tpl=config, decoder_tpl=settings
+  ).Instantiate()
+
+  @jax.jit
+  def run(params, batch):
+    with base_layer.eval_mode():
+      (_, out, _), _ = model.apply(
+        {base_layer.PARAMS: {'lm': params}},
+        batch,
+        method='decode',
+        mutable=[base_layer.DECODE_CACHE],
+        rngs={base_layer.RANDOM: jax.random.key(0)},
+      )
+    return out.output_ids
+
+  return run
+
+
+def bare_loop(
+  config: Any, steps: int, repeats: int, *, random: bool = False
+) -> Callable:
+  """Returns the compiled function (params, batch) -> tokens, [R, P + steps]."""
+  layer = config.Instantiate()
+
+  @jax.jit
+  def run(params, batch):
+    rows, prefix = batch.ids.shape
+    with base_layer.eval_mode():
+      network = CachedNetwork(
+        layer.bind({base_layer.PARAMS: params}),
+        lambda lm, length, many: lm.init_states(rows * many, length),
+        lambda lm, ids, **step: lm.extend_step(ids, **step).logits,
+      )
+      states = network.init_states(prefix + steps)
+      logits, states = network.step(states, batch.ids, jnp.asarray(0))
+      states = network.repeat(states, repeats)
+      ids = jnp.repeat(jnp.pad(batch.ids, ((0, 0), (0, steps))), repeats, 0)
+
+      def write(ids, logits, position):
+        if random:
+          key = jax.random.fold_in(jax.random.key(0), position)
+          new = jax.random.categorical(key, logits)
+        else:
+          new = jnp.argmax(logits, axis=-1)
+        return ids.at[:, position].set(new.astype(ids.dtype))
+
+      def body(carry):
+        position, ids, states = carry
+        logits, states = network.step(states, ids[:, position, None], position)
+        return position + 1, write(ids, logits, position + 1), states
+
+      first = write(ids, jnp.repeat(logits, repeats, 0), prefix)
+      _, ids, _ = jax.lax.while_loop(
+        lambda carry: carry[0] < prefix + steps - 1,
+        body,
+        (jnp.asarray(prefix), first, states),
+      )
+    return ids
+
+  return run
+
+
+def seconds(functions: Sequence[Callable], rounds: int) -> list[float]:
+  """Returns the median time of each function; they are measured in turn."""
+  for function in functions:
+    jax.block_until_ready(function())
+  times = [[] for _ in functions]
+  for _ in range(rounds):
+    for function, taken in zip(functions, times, strict=True):
+      start = time.perf_counter()
+      jax.block_until_ready(function())
+      taken.append(time.perf_counter() - start)
+  return [statistics.median(taken) for taken in times]
+
+
+def measure(
+  *,
+  batch_size: int,
+  prefix: int,
+  steps: int,
+  dims: int,
+  layers: int,
+  vocab_size: int,
+  rounds: int,
+) -> dict[str, tuple[float, float]]:
+  """Returns tokens per second of each decoder and of its bare loop, by name."""
+  config = network_config(dims, layers, vocab_size)
+  ids = np.random.default_rng(0).integers(3, vocab_size, (batch_size, prefix))
+  batch = NestedMap(
+    ids=ids.astype(np.int32), paddings=np.zeros(ids.shape, np.float32)
+  )
+  params = base_layer.unbox(
+    jax.jit(config.Instantiate().init)(
+      {base_layer.PARAMS: jax.random.key(0)}, batch.ids, batch.paddings
+    )
+  )[base_layer.PARAMS]
+  found = {}
+  for name, (settings, repeats) in decoders(steps).items():
+    ours = decoding(config, settings)
+    bare = bare_loop(config, steps, repeats, random=name == 'sample')
+    taken = seconds(
+      [lambda f=f: f(params, batch) for f in (ours, bare)], rounds
+    )
+    tokens = batch_size * repeats * steps
+    found[name] = (tokens / taken[0], tokens / taken[1])
+  return found
+
+
+def main(argv: Sequence[str]):
+  """Prints the measurements."""
+  del argv
+  found = measure(
+    batch_size=_BATCH_SIZE.value,
+    prefix=_PREFIX.value,
+    steps=_STEPS.value,
+    dims=_DIMS.value,
+    layers=_LAYERS.value,
+    vocab_size=_VOCAB.value,
+    rounds=command_line.ROUNDS.value,
+  )
+  print(f'{jax.devices()[0].device_kind}: tokens/s, bare loop, ratio')
+  for name, (ours, bare) in found.items():
+    print(f'{name:>8} {ours:12.0f} {bare:12.0f} {ours / bare:6.2f}')
+
+
+if __name__ == '__main__':
+  app.run(main)

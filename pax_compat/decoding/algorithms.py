@@ -1,0 +1,154 @@
+"""The decoding algorithm that belongs to the settings of a decoder.
+
+Shapes: B rows, P prefix, N samples or hypotheses.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+from pax_compat.decoder_hparams import (
+  BeamSearchHParams,
+  DecoderHParams,
+  GreedyDecoderHParams,
+  SampleDecoderHParams,
+)
+from pax_compat.decoding import (
+  beam_search,
+  greedy,
+  prefixes,
+  sample_decode,
+)
+from pax_compat.decoding.cached_network import (
+  CachedNetwork,
+  ExtendStepFn,
+  InitStatesFn,
+)
+from pax_compat.decoding.prefixes import Prefix
+from pax_compat.nested_map import NestedMap
+from pax_compat.sampling import sample_streams
+
+ALGORITHMS = (GreedyDecoderHParams, SampleDecoderHParams, BeamSearchHParams)
+
+
+def check_settings(where: str, settings: Any, vocab_size: int | None):
+  """Raises a UserError unless these settings select and suit an algorithm.
+
+  Args:
+    where: the path of the field of the settings.
+    settings: of a decoder.
+    vocab_size: the number of tokens; None if unknown.
+  """
+  if not isinstance(settings, DecoderHParams):
+    raise errors.UserError(
+      f'{where} is {settings!r}; expected the settings of a decoder, such as'
+      ' GreedyDecoderHParams(seqlen=64)'
+    )
+  if not isinstance(settings, ALGORITHMS):
+    names = ', '.join(kind.__name__ for kind in ALGORITHMS)
+    raise errors.UserError(
+      f'{where} is a {type(settings).__name__}, which does not select a'
+      f' decoding algorithm; expected one of {names}'
+    )
+  try:
+    settings.check_complete()
+    if vocab_size is not None:
+      settings.check_vocabulary(vocab_size)
+  except errors.UserError as error:
+    raise errors.UserError(f'{where}: {error}') from None
+
+
+def decode(
+  network: base_layer.BaseLayer,
+  settings: DecoderHParams,
+  prefix: Prefix,
+  *,
+  init_states: InitStatesFn,
+  extend_step: ExtendStepFn,
+  batch: NestedMap,
+  content: tuple[jax.Array, jax.Array],
+  causal_prefix: bool = True,
+  unconditional: Prefix | None = None,
+) -> NestedMap:
+  """Decodes with the algorithm of the settings.
+
+  Args:
+    network: computes logits; its decode states must be mutable.
+    settings: of the decoder.
+    prefix: the prefixes, left-aligned.
+    init_states: initialises decode states.
+    extend_step: computes the logits of the next tokens.
+    batch: has what examples set themselves; see `SampleInputs`.
+    content: tokens [B, P] that identify an example, left-aligned, and whether
+      each is one, [B, P]; its random stream depends on them.
+    causal_prefix: whether attention within the prefix is causal.
+    unconditional: the prefixes without the condition, for guidance.
+
+  Returns:
+    What the algorithm returns: arrays [B, ...] of `greedy_decode`, or
+    [B, N, ...] of `sample_decode` and `beam_search`.
+  """
+  if isinstance(settings, GreedyDecoderHParams):
+    return greedy.greedy_decode(
+      network,
+      settings,
+      prefix,
+      init_states=lambda module, length: init_states(module, length, 1),
+      extend_step=extend_step,
+      causal_prefix=causal_prefix,
+    )
+  cached = CachedNetwork(network, init_states, extend_step)
+  if isinstance(settings, BeamSearchHParams):
+    result = beam_search.beam_search(
+      cached, settings, prefix, causal_prefix=causal_prefix
+    )
+  else:
+    sampler = settings.next_token_sampler(
+      **settings.next_token_sampler_tpl.cls.get_extra_kwargs(
+        batch, settings.num_samples
+      )
+    )
+    result = sample_decode.sample_decode(
+      cached,
+      settings,
+      prefix,
+      sample_streams.content_keys(_key(network), *content),
+      inputs=sample_decode.SampleInputs.of(batch),
+      sampler=sampler,
+      causal_prefix=causal_prefix,
+      unconditional=unconditional,
+    )
+    if settings.vanilla_sample_decode:
+      result = jax.tree.map(lambda x: x[:, 0], result)
+  if settings.process_result_fn is not None:
+    result = settings.process_result_fn(network, result)
+  return result
+
+
+def _key(network: base_layer.BaseLayer) -> jax.Array:
+  """Returns the key of the program."""
+  if not network.has_rng(base_layer.RANDOM):
+    raise errors.UserError(
+      f'{type(network).__name__}: to sample, expected rngs with a key'
+      f' {base_layer.RANDOM!r}'
+    )
+  return network.next_prng_key()
+
+
+def original_lengths(result: NestedMap, tokens: jax.Array) -> jax.Array:
+  """Returns the lengths of rows as an array like `decode_lengths`.
+
+  Args:
+    result: the result of `decode`.
+    tokens: [B], the number of tokens without padding.
+  """
+  shape = result.decode_lengths.shape
+  tokens = tokens.reshape(-1, *(1,) * (len(shape) - 1))
+  return jnp.broadcast_to(tokens, shape)
+
+
+def first_tokens(prefix: Prefix) -> Prefix:
+  """Returns prefixes of their first token only."""
+  return prefixes.create(prefix.ids, jnp.ones_like(prefix.lengths))

@@ -1,0 +1,137 @@
+"""Steps of a network that continues prefixes of different lengths.
+
+Shapes: B rows, P prefix, T positions, V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat.decoder_hparams import DecoderHParams
+from pax_compat.decoding import prefixes
+from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.prefixes import Prefix
+
+# Stands for the log-probability of tokens that were not predicted; real ones
+# are at most 0.
+NO_LOGPROB = 1.0
+
+
+class AlignedSteps:
+  """The network's first step over the prefixes, and its steps after it.
+
+  With `fprop_for_prefix`, prefixes are right-aligned and read in one step;
+  otherwise they are left-aligned and read token by token.
+
+  Attributes:
+    prefix: the left-aligned prefixes, truncated to `seqlen`.
+    start: the prefixes as they are aligned.
+    first: number of positions that the first step reads.
+    lengths: numbers of positions of the cache, in ascending order; the last one
+      is T.
+    repeats: number of continuations of each prefix.
+  """
+
+  def __init__(
+    self,
+    network: CachedNetwork,
+    settings: DecoderHParams,
+    prefix: Prefix,
+    *,
+    repeats: int = 1,
+    causal_prefix: bool = True,
+  ):
+    """Aligns prefixes.
+
+    Args:
+      network: computes logits.
+      settings: of the decoder.
+      prefix: the prefixes, left-aligned.
+      repeats: number of continuations of each.
+      causal_prefix: whether attention within the prefix is causal.
+    """
+    self._network = network
+    self._aligned = settings.fprop_for_prefix
+    self._causal_prefix = causal_prefix
+    self.repeats = repeats
+    self.prefix = prefixes.truncate(prefix, settings.seqlen)
+    if self._aligned:
+      self.start = prefixes.right_aligned(self.prefix)
+      self.first = self.prefix.ids.shape[1]
+      self.lengths = tuple(self.first + n for n in settings.decode_stages)
+    else:
+      self.start, self.first = self.prefix, 1
+      self.lengths = (settings.seqlen,)
+
+  @property
+  def total(self) -> int:
+    """T."""
+    return self.lengths[-1]
+
+  def repeat(self, x: jax.Array) -> jax.Array:
+    """Returns each row of `x` [B, ...] `repeats` times."""
+    return jnp.repeat(x, self.repeats, axis=0) if self.repeats > 1 else x
+
+  def initial_ids(self) -> jax.Array:
+    """Returns the aligned prefixes, [B * repeats, T]."""
+    return self.repeat(prefixes.pad(self.start, self.total).ids)
+
+  def read_prefix(self) -> tuple[jax.Array, States]:
+    """Returns the logits after the first step, and the states.
+
+    Returns:
+      Logits [B * repeats, V], and the states of as many rows.
+    """
+    length = self.lengths[0]
+    logits, states = self._network.step(
+      self._network.init_states(length),
+      self.start.ids[:, : self.first],
+      jnp.asarray(0, jnp.int32),
+      causal=self._causal_prefix,
+      **self._positions(self.start.offsets, jnp.arange(self.first), length),
+    )
+    return self.repeat(logits), self._network.repeat(states, self.repeats)
+
+  def read(
+    self, states: States, ids: jax.Array, position: jax.Array, length: int
+  ) -> tuple[jax.Array, States]:
+    """Reads the tokens of a position.
+
+    Args:
+      states: the states.
+      ids: [B * repeats], the tokens.
+      position: [], their position.
+      length: number of positions of the states.
+
+    Returns:
+      Logits [B * repeats, V], and the new states.
+    """
+    return self._network.step(
+      states,
+      ids[:, None],
+      position,
+      causal=True,
+      **self._positions(
+        self.repeat(self.start.offsets), position[None], length
+      ),
+    )
+
+  def grow(self, states: States, length: int, new_length: int) -> States:
+    """Returns states of more positions."""
+    return self._network.grow(states, new_length - length)
+
+  def _positions(
+    self, offsets: jax.Array, indices: jax.Array, length: int
+  ) -> dict[str, jax.Array]:
+    """Returns `segment_pos` and `mask` of a step after aligned prefixes."""
+    if not self._aligned:
+      return {}
+    is_token = jnp.arange(length) >= offsets[:, None]
+    return {
+      'segment_pos': jnp.maximum(indices - offsets[:, None], 0),
+      # Masks the padding before a prefix.
+      'mask': is_token[:, None, None, :],
+    }
+
+  def left_aligned(self, x: jax.Array, fill: float) -> jax.Array:
+    """Returns `x` [B * repeats, T], with the first tokens at index 0."""
+    return prefixes.left_aligned(x, self.repeat(self.start.offsets), fill)

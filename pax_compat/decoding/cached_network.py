@@ -1,0 +1,160 @@
+"""A network and its decode states as functions of arrays.
+
+Decoders copy, reorder and enlarge decode states. A network does not tell which
+dimensions of a state are those of the batch and of the positions: they are the
+ones that change with the number of rows and with the length.
+
+Shapes: B rows, L new tokens, T positions, V vocabulary.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pax_compat import base_layer, errors
+
+# (network, length, repeats): initialises decode states of `length` positions,
+# each row `repeats` times.
+InitStatesFn = Callable[[Any, int, int], None]
+# (network, ids [B, L], *, time_step, causal, **positions) -> logits [B, L, V].
+# With `fprop_for_prefix`, the positions are `segment_pos` and `mask`; see
+# `TransformerLm.extend_step`.
+ExtendStepFn = Callable[..., jax.Array]
+States = Any
+
+
+class CachedNetwork:
+  """A network whose decode states are arguments and results.
+
+  States are a tree of arrays.
+  """
+
+  def __init__(
+    self,
+    network: base_layer.BaseLayer,
+    init_states: InitStatesFn,
+    extend_step: ExtendStepFn,
+  ):
+    """Takes a network.
+
+    Args:
+      network: a bound layer.
+      init_states: initialises its decode states.
+      extend_step: computes the logits of the next tokens.
+    """
+    self.module, variables = network.unbind()
+    self._variables = {
+      name: values
+      for name, values in variables.items()
+      if name not in (base_layer.DECODE_CACHE, base_layer.SUMMARIES)
+    }
+    self._init_states = init_states
+    self._extend_step = extend_step
+    self._rngs = {}
+    if network.has_rng(base_layer.RANDOM):
+      self._rngs = {base_layer.RANDOM: network.make_rng(base_layer.RANDOM)}
+
+  def init_states(self, length: int, repeats: int = 1) -> States:
+    """Returns the states of `length` positions, of `repeats` times B rows."""
+    _, updated = self._apply(
+      lambda module: self._init_states(module, length, repeats), {}
+    )
+    return updated
+
+  def step(
+    self, states: States, ids: jax.Array, time_step: jax.Array, **positions
+  ) -> tuple[jax.Array, States]:
+    """Reads tokens.
+
+    Args:
+      states: the states.
+      ids: [B, L], the new tokens.
+      time_step: [], the position of the first of them.
+      **positions: further arguments of `extend_step`.
+
+    Returns:
+      Logits [B, V] after the last token, float32; and the new states.
+    """
+    logits, updated = self._apply(
+      lambda module: self._extend_step(
+        module, ids, time_step=time_step, **positions
+      ),
+      states,
+    )
+    return logits[:, -1].astype(jnp.float32), updated
+
+  def _apply(self, method: Callable, states: States) -> tuple[Any, States]:
+    result, updated = self.module.apply(
+      {**self._variables, base_layer.DECODE_CACHE: states},
+      method=method,
+      rngs=self._rngs,
+      mutable=[base_layer.DECODE_CACHE],
+    )
+    return result, updated[base_layer.DECODE_CACHE]
+
+  def transform(
+    self, states: States, change: Callable[[jax.Array, int, int], jax.Array]
+  ) -> States:
+    """Changes the states.
+
+    Args:
+      states: the states.
+      change: (state, batch_dim, time_dim) -> state; a dimension that a state
+        does not have is -1.
+    """
+    return jax.tree.map(change, states, *self._dims)
+
+  @functools.cached_property
+  def _dims(self) -> tuple[Any, Any]:
+    """The dimensions of the batch, and of the positions, of each state."""
+
+    def shapes(length: int, repeats: int) -> Any:
+      return jax.eval_shape(lambda: self.init_states(length, repeats))
+
+    # Lengths that do not look alike, whatever they are rounded to.
+    few = shapes(128, 1)
+    find = functools.partial(jax.tree.map, _changed_dim, few)
+    return find(shapes(128, 2)), find(shapes(256, 1))
+
+  def repeat(self, states: States, repeats: int) -> States:
+    """Returns states in which each row is there `repeats` times."""
+    if repeats == 1:
+      return states
+    return self.transform(
+      states,
+      lambda x, batch, _: x if batch < 0 else jnp.repeat(x, repeats, batch),
+    )
+
+  def gather(self, states: States, rows: jax.Array) -> States:
+    """Returns the states of the given rows [B]."""
+    return self.transform(
+      states,
+      lambda x, batch, _: x if batch < 0 else jnp.take(x, rows, axis=batch),
+    )
+
+  def grow(self, states: States, positions: int) -> States:
+    """Returns states with room for more positions."""
+
+    def pad(x, _, time):
+      if time < 0:
+        return x
+      widths = [(0, positions if dim == time else 0) for dim in range(x.ndim)]
+      return jnp.pad(x, widths)
+
+    return self.transform(states, pad)
+
+
+def _changed_dim(x: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> int:
+  """Returns the dimension in which two shapes differ, or -1."""
+  changed = [
+    i for i, (a, b) in enumerate(zip(x.shape, y.shape, strict=False)) if a != b
+  ]
+  if len(changed) > 1 or len(x.shape) != len(y.shape):
+    raise errors.UserError(
+      f'a decode state has the shapes {x.shape} and {y.shape}; expected at most'
+      ' one dimension to depend on the number of rows, and one on the length'
+    )
+  return changed[0] if changed else -1

@@ -1,0 +1,1 @@
+"""Samplers of tokens, and their random streams."""

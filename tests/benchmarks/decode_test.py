@@ -1,0 +1,38 @@
+"""The benchmark of decoding measures what it says, at a tiny size."""
+
+import jax
+import numpy as np
+
+from benchmarks import decode
+from pax_compat import base_layer
+from pax_compat.nested_map import NestedMap
+
+
+def test_both_loops_decode_the_same_tokens():
+  config = decode.network_config(dims=8, layers=1, vocab_size=11)
+  ids = np.random.default_rng(1).integers(3, 11, (2, 4)).astype(np.int32)
+  batch = NestedMap(ids=ids, paddings=np.zeros(ids.shape, np.float32))
+  params = base_layer.unbox(
+    config.Instantiate().init(
+      {base_layer.PARAMS: jax.random.key(0)}, ids, batch.paddings
+    )
+  )[base_layer.PARAMS]
+  settings, repeats = decode.decoders(3)['greedy']
+  np.testing.assert_array_equal(
+    decode.decoding(config, settings)(params, batch),
+    decode.bare_loop(config, 3, repeats)(params, batch),
+  )
+
+
+def test_every_decoder_is_measured():
+  found = decode.measure(
+    batch_size=1,
+    prefix=2,
+    steps=2,
+    dims=8,
+    layers=1,
+    vocab_size=11,
+    rounds=1,
+  )
+  assert set(found) == {'greedy', 'sample', 'beam'}
+  assert all(min(rates) > 0 for rates in found.values())
