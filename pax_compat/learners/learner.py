@@ -519,7 +519,7 @@ class Learner(LearnerSettings):
     for name, optimizer, paths in self._assigned(weight_metas):
       own = [path for path in paths if path in with_state]
       transformation = StackedTransformation(
-        transformation=optimizer.grad_transformation(),
+        transformation=optimizer.whole_transformation(),
         prefixes={path: self.stacked_sizes(weight_metas[path]) for path in own},
         all_paths=tuple(weight_metas),
         separator=self.repeat_prefix_sep,

@@ -9,6 +9,17 @@ from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import variable_names
 
 NONFINITE_CHOICES = ('skip', 'zero')
+# Methods of Pax's learners that have no counterpart here.
+_NEVER_CALLED = (
+  'apply_gradient',
+  'get_grad_tx',
+  'get_masks',
+  'plot_learning_rate',
+  'scale_gradients',
+  'scale_gradients_by_optimizer',
+  'summarize_norms',
+  'update_states',
+)
 BY_SOURCE = 'bprop_variable_inclusion_by_source'
 
 
@@ -22,8 +33,8 @@ class LearnerSettings(config_lib.Configurable):
       where an optimizer accumulates those of several.
     loss_name: which of the model's metrics is the loss; None leaves it to the
       task, which takes `loss`.
-    stochastic_gradient: refused.
-    skip_zero_gradients: refused.
+    stochastic_gradient: refused; there is no private (DP-SGD) training.
+    skip_zero_gradients: refused, as in Pax.
     grad_norm_summary: whether the norms of all gradients are reported.
     grad_norm_individual_vars: whether the norm of each gradient is reported.
     var_norm_summary: whether the norm of the trained weights is reported.
@@ -103,6 +114,16 @@ class LearnerSettings(config_lib.Configurable):
   ema_every_step: bool = False
   ema_step: Config | None = None
   ema_variables: str | Sequence[str] = instance_field(list)
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    for name in _NEVER_CALLED:
+      if name in vars(cls):
+        raise errors.UserError(
+          f'{cls.__qualname__}.{name} would never be called: a step is'
+          " computed by `update`. Use the learner's fields, or an optimizer"
+          ' with an own `grad_transformation`'
+        )
 
   def __post_init__(self):
     self._check_refused()

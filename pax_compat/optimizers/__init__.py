@@ -19,6 +19,15 @@ from pax_compat.optimizers.base import BaseOptimizer
 from pax_compat.optimizers.graft import Graft
 from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
 from pax_compat.optimizers.shampoo import Shampoo
+from pax_compat.optimizers.sharded import (
+  GeneralGradientTransformation,
+  ShardedGradientTransformation,
+  count_init_fn,
+  reduce_mean,
+  reduce_rms,
+  sharded_chain,
+  sharded_masked,
+)
 from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
 from pax_compat.optimizers.wrapped import OptaxOptimizer
 
@@ -45,6 +54,7 @@ __all__ = [
   'AdamW',
   'BaseOptimizer',
   'DistributedShampoo',
+  'GeneralGradientTransformation',
   'Graft',
   'Lamb',
   'Lars',
@@ -56,7 +66,13 @@ __all__ = [
   'ShardedAdafactor',
   'ShardedAdagrad',
   'ShardedDistributedShampoo',
+  'ShardedGradientTransformation',
   'ShardedSgd',
   'ShardedStaticAccumulator',
   'WeightedAccumulator',
+  'count_init_fn',
+  'reduce_mean',
+  'reduce_rms',
+  'sharded_chain',
+  'sharded_masked',
 ]

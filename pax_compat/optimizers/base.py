@@ -26,13 +26,15 @@ import optax
 from pax_compat import config as config_lib
 from pax_compat import errors, schedules
 from pax_compat.config import Config, sub_config_field
+from pax_compat.optimizers import elastic, sharded
 
 
 class BaseOptimizer(config_lib.Configurable):
   """Base of all optimizers.
 
   A subclass implements `direction`, or `grad_transformation` if the learning
-  rate is applied inside.
+  rate is applied inside; or `_get_raw_grad_transformation(learning_rate_fn)`,
+  as optimizers written for Pax do.
 
   Attributes:
     l2_regularizer_weight: if set, this times a weight is added to its gradient.
@@ -52,9 +54,10 @@ class BaseOptimizer(config_lib.Configurable):
     lr_schedule: the factor of the rate at each step.
     ema_decay: if positive, the decay of a moving average of the weights; below
       1.
-    ewc_regularizer_weight: elastic weight consolidation, which is not
-      supported: 0.
-    ewc_weight_per_var: as `ewc_regularizer_weight`: None.
+    ewc_regularizer_weight: if positive, the weight of elastic weight
+      consolidation: weights are pulled to where they were at the first step;
+      see `elastic`. Not for optimizers that accumulate gradients.
+    ewc_weight_per_var: not supported: None.
 
   Raises:
     UserError: fields that exclude each other, a decay of 1 or more, or a field
@@ -82,8 +85,21 @@ class BaseOptimizer(config_lib.Configurable):
     self.check(
       self.ema_decay < 1, f'ema_decay is {self.ema_decay}; expected below 1'
     )
-    ewc = 'elastic weight consolidation is not supported'
-    self.refuse(ewc_regularizer_weight=ewc, ewc_weight_per_var=ewc)
+    self.check(
+      self.ewc_regularizer_weight >= 0,
+      f'ewc_regularizer_weight is {self.ewc_regularizer_weight}; expected 0 or'
+      ' more',
+    )
+    self.check(
+      not self.ewc_regularizer_weight
+      or type(self).updates_weights is BaseOptimizer.updates_weights,
+      'ewc_regularizer_weight is not supported by optimizers that accumulate'
+      ' gradients',
+    )
+    self.refuse(
+      ewc_weight_per_var='Pax itself cannot compile it; the optimizers of a'
+      ' MultiOptimizerLearner may have different weights'
+    )
 
   def refuse(self, **reasons: str):
     """Raises a UserError where a field is set that is not supported.
@@ -120,15 +136,34 @@ class BaseOptimizer(config_lib.Configurable):
     schedule = self.lr_schedule.Instantiate()
     return lambda count: self.learning_rate * schedule.value_at(count)
 
+  def get_learning_rate(self, step_count: jax.Array) -> jax.Array:
+    """Returns the learning rate [] after a number of steps."""
+    return jnp.asarray(self.learning_rate_fn()(step_count))
+
   def grad_transformation(self) -> optax.GradientTransformation:
     """Returns the transformation from gradients to updates of the weights.
 
     It applies the learning rate. Its state is a tuple, whose last item has
     `count`, the number of steps so far: the argument of `learning_rate_fn`.
     """
+    raw = getattr(self, '_get_raw_grad_transformation', None)
+    if raw is not None:  # A subclass written for Pax.
+      return counted(sharded.as_optax(raw(self.learning_rate_fn())))
     return optax.chain(
       self.direction(),
       optax.scale_by_learning_rate(self.learning_rate_fn()),
+    )
+
+  def whole_transformation(self) -> optax.GradientTransformation:
+    """Returns `grad_transformation` with elastic weight consolidation.
+
+    The state is as that of `grad_transformation`, if that is not set.
+    """
+    made = self.grad_transformation()
+    if not self.ewc_regularizer_weight:
+      return made
+    return elastic.consolidated(
+      made, self.learning_rate_fn(), self.ewc_regularizer_weight
     )
 
   def direction(self) -> optax.GradientTransformation:
