@@ -19,20 +19,19 @@ which is the same):
   >>> layer = Scale.HParams(dims=3).Instantiate()
   >>> inputs = jax.numpy.arange(3.0)
   >>> variables = layer.init(jax.random.key(0), inputs)
-  >>> variables['params']['w'].meta.shape
-  (3,)
-  >>> layer.apply(base_layer.unbox(variables), inputs)
+  >>> layer.apply(variables, inputs)
   Array([0., 2., 4.], dtype=float32)
+  >>> layer.init_boxed(jax.random.key(0), inputs)['params']['w'].meta.shape
+  (3,)
 
 A weight carries its sharding and regularisation metadata (`WeightHParams`) in a
 Flax box (`BoxedParam`), which is unboxed before the layer runs.
 """
 
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
 
 import flax
 import flax.linen as nn
@@ -46,9 +45,72 @@ from pax_compat.config import (  # noqa: F401 (users take them from here)
   instance_field,
   sub_config_field,
 )
-from pax_compat.layer_core import child_layers
-from pax_compat.layer_core.sharding import SplitDimsMapping, shard
+from pax_compat.layer_core import child_layers, templates
+from pax_compat.layer_core.constraints import (  # noqa: F401 (for users)
+  PMAP_PARALLEL_AXIS_NAME,
+  is_running_under_pmap,
+  maybe_shard,
+  maybe_transpose_mesh_axes,
+)
+from pax_compat.layer_core.derived_weights import (  # noqa: F401 (for users)
+  QUANTIZED_SCALE_NAME_POSTFIX,
+  QUANTIZED_ZP_NAME_POSTFIX,
+  SPARSITY_NAME_POSTFIX,
+  DerivedWeights,
+)
+from pax_compat.layer_core.init_functions import (  # noqa: F401 (for users)
+  default_param_init,
+  get_fan_in_fan_out,
+  init_var,
+  is_default_param_init,
+  scaled_delta_orthogonal,
+  scaled_orthogonal,
+  var_init_scale,
+)
+from pax_compat.layer_core.jax_context import (  # noqa: F401 (for users)
+  JaxContext,
+  add_global_summary,
+  all_global_summaries,
+  clear_global_summary,
+  cur_jax_context,
+  eval_mode,
+  get_summary_base_type,
+  get_summary_type_from_key,
+  get_summary_type_suffix,
+  trim_summary_type_from_key,
+)
+from pax_compat.layer_core.layer_fields import (
+  ActivationSharding,
+  Theta,
+  WeightSharding,
+)
+from pax_compat.layer_core.sharding import (  # noqa: F401 (for users)
+  SplitDimsMapping,
+  shard,
+  to_partition_spec,
+  transpose_one_axis,
+  var_partition_specs,
+)
 from pax_compat.layer_core.summaries import Summary, SummaryType, as_value
+from pax_compat.layer_core.templates import (  # noqa: F401 (for users)
+  assert_has_shape,
+  compatible_hparams,
+  get_template_fields,
+  is_sublayer_template_or_instance,
+)
+from pax_compat.layer_core.weight_groups import (  # noqa: F401 (for users)
+  AuxLossStruct,
+  BoxedPartitionSpec,
+  WeightHParamsCollection,
+  maybe_unbox_value,
+  unbox_meta,
+  var_disallow_bfloat16_conversion,
+  var_not_trainable,
+  var_overwrite_with_gradient,
+  var_requires_mean_sync,
+  var_requires_sum_sync,
+  var_skip_lp_regularization,
+)
 from pax_compat.layer_core.weight_hparams import (  # noqa: F401 (for users)
   SKIP_LP_REGULARIZATION,
   BoxedParam,
@@ -57,6 +119,24 @@ from pax_compat.layer_core.weight_hparams import (  # noqa: F401 (for users)
   unbox,
 )
 from pax_compat.layer_core.weight_init import WeightInit
+from pax_compat.nested_map import NestedMap  # noqa: F401 (for users)
+from pax_compat.pax_fiddle import (  # noqa: F401 (for users)
+  instantiate,
+  template_field,
+)
+from pax_compat.py_utils.pytypes import (  # noqa: F401 (for users)
+  JTensor,
+  JTensorOrPartitionSpec,
+  Nested,
+  NestedBool,
+  NestedHParams,
+  NestedJTensor,
+  NestedJTensorOrPartitionSpec,
+  NestedPartitionSpec,
+  NpTensor,
+  PRNGKey,
+  SummaryDict,
+)
 
 # Names of the variable collections.
 PARAMS = 'params'  # Weights that the learner updates.
@@ -64,6 +144,8 @@ NON_TRAINABLE = 'non_trainable'  # Weights that layers update (`update_var`).
 AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
 SUMMARIES = 'summaries'  # Values for the summary writer.
 DECODE_CACHE = 'decoder_cache'  # State between decoding steps, such as keys.
+PREFIX_DECODE_CACHE = 'prefix_decoder_cache'  # State of decoders' prefixes.
+INTERMEDIATES = 'intermediates'  # What Flax's `capture_intermediates` records.
 ROW_PROBES = 'row_probes'  # See `layer_core.row_gradients`.
 # Suffix of collections with values before a step; see `BaseModel.after_update`.
 BEFORE_STEP = '_before_step'
@@ -71,55 +153,20 @@ BEFORE_STEP = '_before_step'
 # The PRNG stream of dropout and the like. Initializers use the stream `params`.
 RANDOM = 'random'
 
-_do_eval = contextvars.ContextVar('do_eval', default=False)
+# Collections and the PRNG stream of other libraries' Flax modules.
+NON_PAX_VAR_COLLECTION = ['batch_stats', 'params_axes']
+NON_PAX_RNG_KEY = 'dropout'
+# The collections that `init` returns.
+DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
+
+ParamsT = config_lib.Config
+NestedWeightHParams = Nested[WeightHParams]
+# (state, batch dimension, time dimension or None) -> the transformed state.
+DecodeStateTransformFn = Callable[[JTensor, int, int | None], JTensor]
+AxisMetadata = flax.core.meta.AxisMetadata
 
 
-@contextlib.contextmanager
-def eval_mode(do_eval: bool = True):
-  """Context manager in which layers are traced in evaluation mode."""
-  token = _do_eval.set(do_eval)
-  try:
-    yield
-  finally:
-    _do_eval.reset(token)
-
-
-class _Theta:
-  """A layer's own weights, cast to its compute dtype."""
-
-  def __init__(self, layer: 'BaseLayer'):
-    self._layer = layer
-
-  def __getattr__(self, name: str) -> jax.Array:
-    return self._layer.get_theta(name)
-
-
-class WeightSharding(config_lib.Configurable):
-  """Sharding of a layer's weights over the mesh.
-
-  A layer with several weights declares a subclass `WeightSharding` with a field
-  for each of them.
-
-  Attributes:
-    wt: mapping of the main weight: for each dimension a mesh axis, a tuple of
-      mesh axes, or None (not split). None for the whole mapping replicates.
-  """
-
-  wt: SplitDimsMapping = None
-
-
-class ActivationSharding(config_lib.Configurable):
-  """Sharding of a layer's activations over the mesh.
-
-  Attributes:
-    out: mapping of the output, as in `WeightSharding`; None leaves it to the
-      compiler.
-  """
-
-  out: SplitDimsMapping = None
-
-
-class BaseLayer(nn.Module):
+class BaseLayer(DerivedWeights, nn.Module):
   """Base class of all layers.
 
   Children inherit `dtype`, `fprop_dtype`, `params_init`,
@@ -181,7 +228,7 @@ class BaseLayer(nn.Module):
     super().__init_subclass__(**kwargs)
 
   @classmethod
-  def config(cls, **fields) -> config_lib.Config:
+  def config(cls, **fields) -> config_lib.Config[Self]:
     """Returns a `Config` of this class."""
     return config_lib.Config(cls, **fields)
 
@@ -194,6 +241,8 @@ class BaseLayer(nn.Module):
     """
     child_layers.set_up(config)
 
+  copy_base_hparams = staticmethod(templates.copy_base_hparams)
+
   @property
   def compute_dtype(self) -> Any:
     """dtype of the computation."""
@@ -202,27 +251,104 @@ class BaseLayer(nn.Module):
   @property
   def do_eval(self) -> bool:
     """Whether the layer is being traced for evaluation."""
-    return _do_eval.get()
+    context = JaxContext.top()
+    return context is not None and context.do_eval
 
   @property
-  def theta(self) -> _Theta:
+  def jax_context(self) -> JaxContext:
+    """The current context; a UserError outside of all."""
+    return cur_jax_context()
+
+  @property
+  def mesh_shape(self) -> Sequence[int] | None:
+    """Devices along each axis over all slices; None if there is no mesh."""
+    return config_lib.whole_mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
+
+  def get_shard_count_on_dim(
+    self, dim_sharding: str | Sequence[str] | None
+  ) -> int:
+    """Returns in how many parts one entry of a split mapping splits."""
+    if dim_sharding is None or self.mesh_axis_names is None:
+      return 1
+    names = [dim_sharding] if isinstance(dim_sharding, str) else dim_sharding
+    sizes = zip(self.mesh_axis_names, self.mesh_shape or (), strict=False)
+    return math.prod(size for name, size in sizes if name in names)
+
+  @property
+  def hparams(self) -> config_lib.Config:
+    """A new config with the fields of this layer."""
+    return templates.config_of(self)
+
+  @property
+  def theta(self) -> Theta:
     """The layer's own weights by name, cast to `fprop_dtype`."""
-    return _Theta(self)
+    return Theta(self)
+
+  @nn.nowrap
+  def init(self, rngs: Any, *args, mutable: Any = None, **kwargs) -> Any:
+    """Returns the initial variables as arrays, {collection: {name: array}}.
+
+    Args:
+      rngs: a key, or keys by PRNG stream.
+      *args: arguments of the method.
+      mutable: collections to return; None for weights, trained or not.
+      **kwargs: as in flax, such as `method`.
+    """
+    mutable = mutable or DEFAULT_INIT_MUTABLE_LIST
+    return unbox(super().init(rngs, *args, mutable=mutable, **kwargs))
+
+  @nn.nowrap
+  def init_boxed(self, rngs: Any, *args, **kwargs) -> Any:
+    """Returns the initial variables of all collections as `BoxedParam`s."""
+    return super().init(rngs, *args, **kwargs)
+
+  @nn.nowrap
+  def abstract_init_with_metadata(
+    self,
+    *args,
+    do_eval: bool = False,
+    method: Any = None,
+    extra_mutable_list: Sequence[str] | None = None,
+    **kwargs,
+  ) -> NestedWeightHParams:
+    """Returns the `WeightHParams` of all variables; computes nothing.
+
+    Args:
+      *args: arguments of the method, arrays or their shapes.
+      do_eval: whether the layer is traced for evaluation.
+      method: the method to trace; None for `__call__`.
+      extra_mutable_list: collections beside those of `init`.
+      **kwargs: keyword arguments of the method.
+    """
+    mutable = [*DEFAULT_INIT_MUTABLE_LIST, *(extra_mutable_list or ())]
+
+    def boxed(key, args, kwargs):
+      rngs = dict.fromkeys((PARAMS, RANDOM, NON_PAX_RNG_KEY), key)
+      return self.init_boxed(
+        rngs, *args, method=method, mutable=mutable, **kwargs
+      )
+
+    with eval_mode(do_eval):
+      made = jax.eval_shape(boxed, jax.random.key(1), args, kwargs)
+    return unbox_meta(dict(made))
 
   def create_variable(
-    self, name: str, weight: WeightHParams, trainable: bool = True
-  ):
+    self, name: str, var_hparams: WeightHParams, trainable: bool = True
+  ) -> jax.Array:
     """Creates a weight of this layer. Call it in `setup`.
 
     Args:
       name: name of the weight within the layer.
-      weight: shape, initializer and sharding.
+      var_hparams: shape, initializer and sharding.
       trainable: whether the learner updates it; else only `update_var` does.
 
+    Returns:
+      The weight, as `get_theta` does.
+
     Raises:
-      UserError: the name is in use, or `weight` is inconsistent.
+      UserError: the name is in use, or `var_hparams` is inconsistent.
     """
-    where = f'{type(self).__name__}.{name}'
+    where, weight = f'{type(self).__name__}.{name}', var_hparams
     weight.check(where)
     dtype = self.dtype if weight.dtype is None else weight.dtype
     init = self.params_init if weight.init is None else weight.init
@@ -258,6 +384,10 @@ class BaseLayer(nn.Module):
         f'{where} was created twice; expected different names for the weights'
         ' and children of a layer'
       ) from None
+    if WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION in collections:
+      kept = {*self.__dict__.get('_kept_dtypes', ()), name}
+      object.__setattr__(self, '_kept_dtypes', kept)
+    return self.get_theta(name)
 
   def _check_shape(self, name: str, value, shape: tuple[int, ...]):
     """Raises flax's error if the value of a weight has the wrong shape."""
@@ -291,14 +421,18 @@ class BaseLayer(nn.Module):
       UserError: the layer has no such weight.
     """
     value = self.get_var(name)
-    if jnp.issubdtype(value.dtype, jnp.floating):
-      value = value.astype(self.compute_dtype)
-    return value
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+      return value
+    kept = name in self.__dict__.get('_kept_dtypes', ())
+    if kept and self.compute_dtype == jnp.bfloat16:
+      return value
+    return value.astype(self.compute_dtype)
 
-  def update_var(self, name: str, value: jax.Array):
+  def update_var(self, name: str, new_val: jax.Array):
     """Sets a non-trainable weight.
 
-    While the model is being initialised, the weight keeps its initial value.
+    While the model is being initialised, and where the collection is not
+    mutable, the weight keeps its value.
 
     Raises:
       UserError: the layer has no such non-trainable weight.
@@ -308,10 +442,10 @@ class BaseLayer(nn.Module):
         f'{type(self).__name__}.update_var: no non-trainable weight {name!r}'
         + errors.did_you_mean(name, self.variables.get(NON_TRAINABLE, {}))
       )
-    if self.is_initializing():
+    if self.is_initializing() or not self.is_mutable_collection(NON_TRAINABLE):
       return
     box = self.get_variable(NON_TRAINABLE, name)
-    new = box.replace(value=value) if is_boxed(box) else value
+    new = box.replace(value=new_val) if is_boxed(box) else new_val
     self.put_variable(NON_TRAINABLE, name, new)
 
   def get_decode_state(self, name: str) -> jax.Array:
@@ -327,29 +461,43 @@ class BaseLayer(nn.Module):
       )
     return self.get_variable(DECODE_CACHE, name)
 
-  def update_decode_state(self, name: str, value: jax.Array):
-    """Stores `value` for the next decoding step."""
-    self.put_variable(DECODE_CACHE, name, value)
+  def update_decode_state(self, name: str, new_state: jax.Array):
+    """Stores `new_state` for the next step, if the collection is mutable."""
+    if self.is_mutable_collection(DECODE_CACHE):
+      self.put_variable(DECODE_CACHE, name, new_state)
 
-  def create_child(self, name: str, tpl: config_lib.Config, **fields):
+  def create_child(
+    self,
+    name: str,
+    params: config_lib.Config,
+    *,
+    skip_clone: bool = False,
+    **fields,
+  ) -> nn.Module:
     """Builds the child `name` from a template. Call it in `setup`.
 
-    One template that is used twice, anywhere in the model, is one layer with
-    shared weights; a copy of a template (`tpl.clone()`) is another layer. E.g.
+    One template in two fields, anywhere in the model, is one layer with shared
+    weights; a copy of a template (`tpl.clone()`) is another layer. A layer that
+    uses the template of one field for several children gets several layers.
 
       self.create_child('linear', self.linear_tpl, input_dims=8, output_dims=4)
 
     Args:
       name: the attribute of this layer that holds the child.
-      tpl: the template; it is not modified.
+      params: the template; it is not modified.
+      skip_clone: no effect; templates are not cloned.
       **fields: fields of the child; they override those of the template.
+
+    Returns:
+      The child.
 
     Raises:
       RequiredError: a required field of the child is not set.
-      UserError: `tpl` is not a template, has no such field, or is used twice
+      UserError: `params` is not a template, has no such field, or is used twice
         with different fields.
     """
-    child = child_layers.build_child(self, name, tpl, fields)
+    del skip_clone
+    child = child_layers.build_child(self, name, params, fields)
     try:
       setattr(self, name, child)
     except flax.errors.SetAttributeFrozenModuleError:
@@ -357,22 +505,32 @@ class BaseLayer(nn.Module):
         f'{type(self).__name__} creates the child {name!r} outside of `setup`;'
         ' call create_child in `setup`'
       ) from None
+    return getattr(self, name)
 
   def create_children(
-    self, name: str, tpls: Sequence[config_lib.Config], **fields
-  ):
+    self,
+    name: str,
+    params: Sequence[config_lib.Config],
+    *,
+    skip_clone: bool = False,
+    **fields,
+  ) -> Sequence[nn.Module]:
     """Builds the children `name_0`, `name_1` and so on, as a list.
 
     Args:
       name: name of the list.
-      tpls: their templates. The same template twice is the same layer twice.
-      **fields: fields of all the children; they override those of `tpls`.
+      params: their templates. The same one twice, of a field that is a list, is
+        the same layer twice; see `create_child`.
+      skip_clone: no effect; templates are not cloned.
+      **fields: fields of all the children; they override those of `params`.
     """
+    del skip_clone
     children = [
       child_layers.build_child(self, f'{name}_{i}', tpl, fields)
-      for i, tpl in enumerate(tpls)
+      for i, tpl in enumerate(params)
     ]
     setattr(self, name, children)
+    return getattr(self, name)
 
   def shard(self, x: jax.Array, mapping: SplitDimsMapping) -> jax.Array:
     """Returns `x` with a sharding constraint; without a mesh, returns `x`.
@@ -389,7 +547,7 @@ class BaseLayer(nn.Module):
   def add_summary(
     self,
     name: str,
-    value: Any,
+    tensor: Any,
     summary_type: SummaryType = SummaryType.SCALAR,
     verbosity: int = 2,
   ):
@@ -397,24 +555,43 @@ class BaseLayer(nn.Module):
 
     Args:
       name: name of the summary within the layer.
-      value: [] for a scalar, any shape for a histogram, [N, H, W, C] with
+      tensor: [] for a scalar, any shape for a histogram, [N, H, W, C] with
         values in 0..1 (or uint8) for images; a string, or its UTF-8 bytes as
-        uint8 [N], for text.
+        uint8 [N], for text. Or a function that returns it.
       summary_type: type of the summary.
       verbosity: written if the task's `summary_verbosity` is at least this.
     """
+    context = JaxContext.top()
+    if context is not None and verbosity > context.summary_verbosity:
+      return
+    if not self.is_mutable_collection(SUMMARIES):
+      return
+    value = tensor() if callable(tensor) else tensor
     summary = Summary(as_value(value, summary_type), summary_type, verbosity)
     self.sow(SUMMARIES, name, summary, init_fn=lambda: None, reduce_fn=_newer)
 
-  def add_aux_loss(self, name: str, value: jax.Array):
-    """Adds `value` [] to the loss if the collection `aux_loss` is mutable."""
+  def add_aux_loss(
+    self, name: str, value: jax.Array, weight: jax.Array | None = None
+  ):
+    """Adds `value` [] to the loss if the collection `aux_loss` is mutable.
+
+    Args:
+      name: name of the loss within the layer.
+      value: [].
+      weight: no effect on the loss, as in Pax, where it is only the weight of
+        the reported mean.
+    """
+    del weight
     self.sow(AUX_LOSS, name, value, init_fn=lambda: 0.0, reduce_fn=jnp.add)
 
-  def next_prng_key(self) -> jax.Array:
-    """Returns a fresh key of the PRNG stream `random`."""
-    return self.make_rng(RANDOM)
+  def next_prng_key(self, name: str = RANDOM) -> jax.Array:
+    """Returns a fresh key of a PRNG stream."""
+    return self.make_rng(name)
 
 
 def _newer(old, new):
   del old
   return new
+
+
+BaseLayerApi = BaseLayer

@@ -40,7 +40,7 @@ declared by `instance_field` is built too.
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import fiddle as fdl
@@ -105,6 +105,8 @@ _HIDDEN_FIELDS = ('parent',)
 # Metadata key of fields whose configs are built with the object; see
 # `instance_field`.
 _BUILT = 'built'
+# Metadata key of fields with Fiddle tags.
+TAGS = 'tags'
 
 
 class UnknownFieldError(errors.UserError, AttributeError):
@@ -120,20 +122,20 @@ class Config(fdl.Config[_T]):
 
   def __init__(self, fn_or_cls: Callable[..., _T], /, *args, **kwargs):
     super().__init__(fn_or_cls)
-    if dataclasses.is_dataclass(fn_or_cls):
-      for field in dataclasses.fields(fn_or_cls):
-        if (
-          field.init
-          and field.name not in kwargs
-          and field.default_factory is not dataclasses.MISSING
-        ):
-          super().__setattr__(field.name, field.default_factory())
     if args:
-      raise errors.UserError(
-        f'{fn_or_cls.__qualname__}: fields are set by name, got the'
-        f' positional values {args!r}'
-      )
+      kwargs = {**_by_name(fn_or_cls, args), **kwargs}
+    self._fill_in(kwargs)
     self.set(**kwargs)
+
+  def _fill_in(self, given: Collection[str]):
+    """Sets the fields with default factories, and adds the tags of fields."""
+    known = dataclasses.is_dataclass(self.cls)
+    for field in dataclasses.fields(self.cls) if known else ():
+      made = field.default_factory is not dataclasses.MISSING
+      if field.init and made and field.name not in given:
+        super().__setattr__(field.name, field.default_factory())
+      for tag in field.metadata.get(TAGS, ()):
+        fdl.add_tag(self, field.name, tag)
 
   @property
   def cls(self) -> Any:
@@ -145,6 +147,9 @@ class Config(fdl.Config[_T]):
       return super().__getattr__(name)
     except AttributeError:
       if not name.startswith('__'):  # Python looks these up itself.
+        computed = getattr(self.cls, name, None)
+        if isinstance(computed, property):
+          return computed.fget(self)  # Of fields only, such as `mesh_shape`.
         try:
           _check_field(self, name)
         except errors.UserError as e:
@@ -152,6 +157,10 @@ class Config(fdl.Config[_T]):
       raise
 
   def __setattr__(self, name: str, value: Any):
+    if name == 'cls' and name not in _parameters(self):
+      fdl.update_callable(self, value)
+      self._fill_in(set_fields(self))
+      return
     _check_field(self, name)
     super().__setattr__(name, value)
 
@@ -165,9 +174,43 @@ class Config(fdl.Config[_T]):
       setattr(self, name, value)
     return self
 
+  Set = set
+
   def clone(self) -> Self:
     """Returns a deep copy, templates included."""
     return copy.deepcopy(self)
+
+  def copy_fields_from(
+    self, source: 'Config', missing_fields_in_self: Collection[str] = ()
+  ):
+    """Sets the fields to copies of those of another config.
+
+    A field that `source` does not have stays as it is.
+
+    Args:
+      source: another config.
+      missing_fields_in_self: fields of `source` that this one may lack.
+
+    Raises:
+      UserError: `source` has another field that this config does not have.
+    """
+    if not isinstance(source, Config):
+      raise errors.UserError(
+        f'copy_fields_from: expected a config, got {source!r}'
+      )
+    known = field_names(self)
+    for name, value in field_values(source.clone()).items():
+      if name in known:
+        setattr(self, name, value)
+      elif name not in missing_fields_in_self:
+        _check_field(self, name)
+
+  @property
+  def mesh_shape(self) -> Any:
+    """Devices along each axis over all slices; None if there is no mesh."""
+    if 'mesh_shape' in _parameters(self):
+      return field_values(self).get('mesh_shape')
+    return whole_mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
 
   def Instantiate(self, **overrides) -> _T:  # noqa: N802 (Pax's spelling)
     """Builds the object.
@@ -187,6 +230,31 @@ class Config(fdl.Config[_T]):
     child. Passing `parent=None` prevents this.
     """
     return _build(self, overrides, {}, **_without_parent(self))
+
+
+def whole_mesh_shape(
+  within: Sequence[int] | None, between: Sequence[int] | None
+) -> Sequence[int] | None:
+  """Returns the devices along each axis of a mesh, over all slices.
+
+  Args:
+    within: devices along each axis, within a slice; None for no mesh.
+    between: slices along each axis; None for a single slice.
+  """
+  if within is None or between is None:
+    return within
+  return [i * d for i, d in zip(within, between, strict=True)]
+
+
+def _by_name(fn_or_cls: Callable[..., Any], args: tuple) -> dict[str, Any]:
+  """Returns positional arguments by name, for what takes some."""
+  try:
+    return inspect.signature(fn_or_cls).bind_partial(*args).arguments
+  except TypeError:
+    raise errors.UserError(
+      f'{fn_or_cls.__qualname__}: fields are set by name, got the'
+      f' positional values {args!r}'
+    ) from None
 
 
 def _build(
@@ -422,6 +490,11 @@ def instance_field(default_factory: Any) -> Any:
     default_factory = default_factory.owner
   if not hasattr(default_factory, 'HParams'):
     return dataclasses.field(default_factory=default_factory)
+  return built_field(default_factory)
+
+
+def built_field(cls: Any) -> Any:
+  """Declares a field whose default is a config, built with the object."""
   return dataclasses.field(
-    default_factory=lambda: Config(default_factory), metadata={_BUILT: True}
+    default_factory=lambda: Config(cls), metadata={_BUILT: True}
   )

@@ -71,7 +71,7 @@ def changes(
     now: the text of the present ones.
     counts: (path) -> whether a field is compared.
   """
-  old, new = _by_path(then), _by_path(now)
+  old, new = by_path(then), by_path(now)
   return [
     f'{path} = {new.get(path, "(absent)")}, was {old.get(path, "(absent)")}'
     for path in {**old, **new}
@@ -79,8 +79,8 @@ def changes(
   ]
 
 
-def _by_path(text: str) -> dict[str, str]:
-  """Returns the values and classes of a text of configs by path."""
+def by_path(text: str) -> dict[str, str]:
+  """Returns the values and classes of a text of `to_text` by path."""
   found = {}
   for line in text.splitlines():
     path, equals, value = line.partition(' = ')

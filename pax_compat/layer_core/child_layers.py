@@ -111,7 +111,7 @@ def build_child(
      transforms, for instance by `nn.scan`, has a separate root; see
      `keep_apart`.
   2. If the same template was built under this root before, that layer is
-     returned again.
+     returned again; but see `_is_repeated`.
   3. Else `tpl.build(fields)` builds the child with `parent=None`. Flax would
      otherwise make the module whose `setup` runs its parent, and a second
      module could not adopt it. The child has no scope and no name yet.
@@ -155,6 +155,8 @@ def build_child(
   key = tpl.shared_weight_layer_id if 'shared_weight_layer_id' in known else ''
   key = key or id(tpl)
   _check_reachable(where, _apart.get(parent.scope.root, {}).get(key))
+  if key in shared and _is_repeated(parent, where, tpl, shared[key]):
+    key = (key, where)
   if key in shared:  # Step 2.
     first = shared[key]
     values = config_lib.field_values(tpl)
@@ -170,6 +172,31 @@ def build_child(
     setattr(parent, name, child)  # Step 4; `parent.name` is the clone.
     hasattr(getattr(parent, name), _NO_ATTRIBUTE)  # Step 5.
   return child
+
+
+def _is_repeated(parent, where: str, tpl, first: _Built) -> bool:
+  """Whether a parent uses one template for several layers, as in a loop.
+
+  That is so if it has the template in one field, or in none, and creates a
+  child of another name. If its fields hold it twice, or it has an id for
+  sharing, both children are one layer.
+  """
+  siblings = first.where.rpartition('.')[0] == where.rpartition('.')[0]
+  if not siblings or first.where == where:
+    return False
+  if getattr(tpl, 'shared_weight_layer_id', None):
+    return False
+  values = [getattr(parent, f.name, None) for f in dataclasses.fields(parent)]
+  return _count(tpl, values) < 2
+
+
+def _count(tpl, value: Any) -> int:
+  """Returns how often lists, tuples and dicts hold one object."""
+  if isinstance(value, dict):
+    value = list(value.values())
+  if isinstance(value, list | tuple):
+    return sum(_count(tpl, one) for one in value)
+  return int(value is tpl)
 
 
 def _check_same(where: str, fields: dict, first: str, first_fields: dict):

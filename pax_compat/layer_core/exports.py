@@ -12,7 +12,9 @@ from collections.abc import Iterable
 import flax.linen as nn
 
 
-def public_layers(package: str, path: Iterable[str]) -> dict[str, type]:
+def public_layers(
+  package: str, path: Iterable[str], apart: Iterable[str] = ()
+) -> dict[str, type]:
   """Imports all modules of a package and returns their public layers by name.
 
   These are layers and enums without a leading underscore, in the module that
@@ -21,6 +23,8 @@ def public_layers(package: str, path: Iterable[str]) -> dict[str, type]:
   Args:
     package: its full name, `__name__` in its `__init__`.
     path: its `__path__`.
+    apart: packages in it that offer their layers only themselves, under names
+      that others have too.
 
   Raises:
     ImportError: two modules define the same name.
@@ -28,6 +32,8 @@ def public_layers(package: str, path: Iterable[str]) -> dict[str, type]:
   found = {}
   for info in pkgutil.walk_packages(path, f'{package}.'):
     module = importlib.import_module(info.name)
+    if any(f'{info.name}.'.startswith(f'{package}.{x}.') for x in apart):
+      continue
     for name, value in vars(module).items():
       if not _is_public_layer(name, value, info.name):
         continue

@@ -98,6 +98,63 @@ def shard(x: jax.Array, mapping: SplitDimsMapping, *, where: str) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, spec)
 
 
+def to_partition_spec(
+  split_dims_mapping: Sequence[Any], mesh_axis_names: Sequence[str]
+) -> PartitionSpec:
+  """Returns a split mapping as JAX's PartitionSpec.
+
+  Args:
+    split_dims_mapping: for each dimension a mesh axis by name or index, a
+      sequence of them, or None or -1 for no split.
+    mesh_axis_names: axes of the mesh.
+
+  Raises:
+    UserError: an axis is unknown.
+  """
+
+  def named(entry):
+    if isinstance(entry, list | tuple):
+      return tuple(named(axis) for axis in entry)
+    if isinstance(entry, int) and 0 <= entry < len(mesh_axis_names):
+      return mesh_axis_names[entry]
+    if entry is None or isinstance(entry, int) and entry < 0:
+      return None
+    if entry not in mesh_axis_names:
+      raise errors.UserError(
+        f'{entry!r} is not an axis of the mesh {tuple(mesh_axis_names)}'
+        + errors.did_you_mean(str(entry), mesh_axis_names)
+      )
+    return entry
+
+  return PartitionSpec(*map(named, split_dims_mapping))
+
+
+def var_partition_specs(
+  var_specs: Any, mesh_shape: Sequence[int], device_axis_names: Sequence[str]
+) -> Any:
+  """Returns the PartitionSpecs of a tree of `WeightHParams`.
+
+  Raises:
+    UserError: the mesh has another number of axes than names.
+  """
+  if len(mesh_shape) != len(device_axis_names):
+    raise errors.UserError(
+      f'the mesh shape {list(mesh_shape)} has other axes than'
+      f' {list(device_axis_names)}'
+    )
+  return jax.tree.map(
+    lambda w: to_partition_spec(w.full_split_dims_mapping, device_axis_names),
+    var_specs,
+  )
+
+
+def transpose_one_axis(
+  axis: str | None, mesh_axes_transpose: dict[str, str] | None
+) -> str | None:
+  """Returns the mesh axis that stands for another one."""
+  return (mesh_axes_transpose or {}).get(axis, axis)
+
+
 def array_of_hosts(
   x: np.ndarray, split: NamedSharding, hosts: int
 ) -> jax.Array:

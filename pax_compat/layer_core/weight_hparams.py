@@ -17,7 +17,22 @@ from pax_compat import errors
 from pax_compat.layer_core.weight_init import WeightInit
 
 # Weights with this name among their `collections` are not L1/L2-regularised.
-SKIP_LP_REGULARIZATION = '__lingvo_skip_lp_regularization'
+SKIP_LP_REGULARIZATION = '__lingvo_jax_skip_regularization'
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantized:
+  """How the integers of a quantized weight are stored.
+
+  Attributes:
+    dims: dimensions that share a scale.
+    pack_dim: dimension along which values are packed, if they are.
+    params: the layer's `WeightQuantizationParams`.
+  """
+
+  dims: tuple[int, ...]
+  pack_dim: int
+  params: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +53,11 @@ class WeightHParams:
     fan_out_axes: likewise for the fan-out. Set both or neither.
     repeat_prefix: sizes of the leading dimensions along which the weights of
       repeated layers are stacked; () for a weight of a single layer.
+    repeat_prefix_split_dims_mapping: sharding of these dimensions, where they
+      are not part of `shape`: in what `unbox_meta` returns.
+    repeat_optimizer_dims_mapping: not used; the optimizer's state is split as
+      the weights are.
+    quantized: how it is stored, if it is an integer with scales; else None.
   """
 
   shape: Sequence[int]
@@ -49,6 +69,35 @@ class WeightHParams:
   fan_in_axes: Sequence[int] | None = None
   fan_out_axes: Sequence[int] | None = None
   repeat_prefix: tuple[int, ...] = ()
+  quantized: Quantized | None = None
+  repeat_prefix_split_dims_mapping: Sequence[Any] | None = None
+  repeat_optimizer_dims_mapping: Sequence[Any] | None = None
+
+  def __post_init__(self):
+    if self.collections is None:
+      object.__setattr__(self, 'collections', ())
+    if self.repeat_optimizer_dims_mapping is not None:
+      raise errors.UserError(
+        'WeightHParams: repeat_optimizer_dims_mapping is not supported; the'
+        " optimizer's state is split as the weights are"
+      )
+
+  def replace(self, **fields: Any) -> 'WeightHParams':
+    """Returns a copy with other values of some fields."""
+    return dataclasses.replace(self, **fields)
+
+  @property
+  def full_shape(self) -> tuple[int, ...]:
+    """The shape with the leading dimensions of stacked layers."""
+    if self.repeat_prefix_split_dims_mapping is None:
+      return tuple(self.shape)
+    return (*self.repeat_prefix, *self.shape)
+
+  @property
+  def full_split_dims_mapping(self) -> tuple[Any, ...]:
+    """The sharding of all dimensions of `full_shape`; -1 is not split."""
+    split = self.tensor_split_dims_mapping or (-1,) * len(self.shape)
+    return (*(self.repeat_prefix_split_dims_mapping or ()), *split)
 
   def check(self, name: str):
     """Raises a `UserError` if the fields are inconsistent.

@@ -2,6 +2,6 @@
 
 from pax_compat.layer_core import exports
 
-_layers = exports.public_layers(__name__, __path__)
+_layers = exports.public_layers(__name__, __path__, apart=('quantization',))
 globals().update(_layers)
 __all__ = list(_layers)

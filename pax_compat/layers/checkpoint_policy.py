@@ -34,6 +34,12 @@ class AutodiffCheckpointType(enum.StrEnum):
     SAVE_DOT_EXCEPT_LOGITS_FFN1: these, and the output of the feed-forward.
     SAVE_DOT_EXCEPT_LOGITS: these, and the feed-forward's hidden layer.
     SAVE_TRANSFORMER_LAYER_OUTPUT: the output of each Transformer layer.
+    SAVE_ITERATION_INPUT: values that a layer names 'iteration_input'.
+    SAVE_UNET_CONV: values that a layer names 'conv_out'.
+    SAVE_UNET_ALL_CONV: these, and those named 'conv_0' and 'conv_1'.
+    SAVE_QUANTIZED: the combined projection, the context and the output
+      projection of attention, and values named 'qlhs', 'qrhs', 'lhs_scale' and
+      'rhs_scale'.
   """
 
   SAVE_NOTHING = 'save_nothing'
@@ -49,6 +55,10 @@ class AutodiffCheckpointType(enum.StrEnum):
   SAVE_DOT_EXCEPT_LOGITS_FFN1 = 'save_dot_except_logits_ffn1'
   SAVE_DOT_EXCEPT_LOGITS = 'save_dot_except_logits'
   SAVE_TRANSFORMER_LAYER_OUTPUT = 'save_transformer_layer_output'
+  SAVE_ITERATION_INPUT = 'save_iteration_input'
+  SAVE_UNET_CONV = 'save_unet_conv'
+  SAVE_UNET_ALL_CONV = 'save_unet_all_conv'
+  SAVE_QUANTIZED = 'save_quantized'
 
 
 _QKV = ('combined_qkv_proj', 'query_proj', 'key_proj', 'value_proj')
@@ -71,6 +81,18 @@ _SAVED_NAMES = {
   ),
   AutodiffCheckpointType.SAVE_TRANSFORMER_LAYER_OUTPUT: (
     'transformer_layer_out',
+  ),
+  AutodiffCheckpointType.SAVE_ITERATION_INPUT: ('iteration_input',),
+  AutodiffCheckpointType.SAVE_UNET_CONV: ('conv_out',),
+  AutodiffCheckpointType.SAVE_UNET_ALL_CONV: ('conv_0', 'conv_1', 'conv_out'),
+  AutodiffCheckpointType.SAVE_QUANTIZED: (
+    'context',
+    'out_proj',
+    'combined_qkv_proj',
+    'qlhs',
+    'qrhs',
+    'lhs_scale',
+    'rhs_scale',
   ),
 }
 

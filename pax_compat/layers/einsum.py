@@ -1,13 +1,14 @@
 """Product with a weight of any shape, as an einsum."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers import base_ops
 
 
 class Einsum(base_layer.BaseLayer):
@@ -21,13 +22,21 @@ class Einsum(base_layer.BaseLayer):
     w_shape: shape of the weight.
     use_bias: whether to add a bias over the weight's fan-out axes, which then
       must be the last ones of the output.
+    einsum_op_tpl: the product; see `base_ops`.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'einsum_op_tpl',
+  )
 
   eqn: str = REQUIRED
   w_shape: Sequence[int] = REQUIRED
   use_bias: bool = False
+  einsum_op_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('einsum', self.einsum_op_tpl.clone())
     inputs, weight, outputs = self._parsed()
     init = self.params_init.for_shape(
       self.w_shape,
@@ -53,7 +62,7 @@ class Einsum(base_layer.BaseLayer):
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Returns the einsum of `inputs`; shapes are those of the equation."""
-    outputs = jnp.einsum(self.eqn, inputs, self.theta.w)
+    outputs = self.einsum(self.eqn, inputs, self.theta.w)
     if self.use_bias:
       outputs = outputs + self.theta.b
     return self.shard(outputs, self.activation_split_dims_mapping.out)

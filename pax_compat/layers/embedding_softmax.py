@@ -4,6 +4,8 @@ Shapes: D model dims, V vocabulary, "..." positions, such as [B, T].
 """
 
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 from pax_compat.base_layer import WeightInit
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layers import activations, linears, products
+from pax_compat.layers import activations, base_ops, linears, products
 from pax_compat.layers.embeddings import embedding_tables
 from pax_compat.layers.embeddings.embedding_tables import (  # noqa: F401 (Pax)
   Embedding,
@@ -48,6 +50,14 @@ class EmbeddingSoftmaxSharding(linears.OutputSharding):
   emb_out_split_dims_mapping: SplitDimsMapping = None
 
 
+# Fields that a config's text omits unless set.
+_SILENT = (
+  *full_softmax.BaseSoftmax.SILENT_UNLESS_SET,
+  'array_lookup_tpl',
+  'einsum_tpl',
+)
+
+
 class _Lookup:
   """Mixin: the embedding of a softmax layer.
 
@@ -64,9 +74,13 @@ class _Lookup:
     """Returns the vectors [..., D] of `ids` [...]."""
     check_integers(self, ids)
     scale = math.sqrt(self.input_dims) if self.scale_sqrt_depth else 1.0
-    vectors = embedding_tables.lookup(self._table(), ids, self.lookup_style)
+    vectors = self._vectors(ids)
     mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
     return self.shard(scale * vectors, mapping)
+
+  def _vectors(self, ids: jax.Array) -> jax.Array:
+    """Returns the rows [..., D] of the matrix."""
+    return embedding_tables.lookup(self._table(), ids, self.lookup_style)
 
   def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
     """Returns the vectors of a decoding step; they do not depend on it."""
@@ -84,7 +98,7 @@ class _ClassMajorSoftmax(_Lookup, full_softmax.BaseSoftmax):
   def get_logits(self, inputs: jax.Array) -> jax.Array:
     if self.scale_before_logits:
       inputs = inputs * self.input_dims**-0.5
-    logits = products.einsum('...d,vd->...v', inputs, self._table())
+    logits = self.product('...d,vd->...v', inputs, self._table())
     logits = self.shard(
       logits,
       linears.output_mapping(self.activation_split_dims_mapping, logits.ndim),
@@ -93,6 +107,10 @@ class _ClassMajorSoftmax(_Lookup, full_softmax.BaseSoftmax):
       logits = self.bias(logits)
     return self.cap(logits)
 
+  def product(self, equation: str, inputs, weight) -> jax.Array:
+    """Returns the product with the weight."""
+    return products.einsum(equation, inputs, weight)
+
 
 class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
   """A `FullSoftmax` that shares its matrix [D, V] with the embedding.
@@ -100,12 +118,25 @@ class SharedEmbeddingSoftmax(_Lookup, FullSoftmax):
   Attributes:
     lookup_style: 'index' or 'matmul'; see `embedding_tables.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    array_lookup_tpl: the lookup by 'index'; see `base_ops`.
+    einsum_tpl: the product of a lookup by 'matmul'.
   """
 
   ActivationSharding = EmbeddingSoftmaxSharding
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = _SILENT
 
   lookup_style: str = 'index'
   scale_sqrt_depth: bool = False
+  array_lookup_tpl: Config = sub_config_field(base_ops.ArrayLookup)
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
+
+  def setup(self):
+    super().setup()
+    self.create_child('array_lookup', self.array_lookup_tpl.clone())
+    self.create_child('einsum', self.einsum_tpl.clone())
+
+  def _vectors(self, ids: jax.Array) -> jax.Array:
+    return embedding_tables.replaceable_lookup(self, self._table(), ids)
 
   def _table(self) -> jax.Array:
     return self.logits_ffn.linear.theta.w.T
@@ -121,9 +152,11 @@ class NClassMajorSharedEmbeddingSoftmax(_ClassMajorSoftmax):
     lookup_style: as in `SharedEmbeddingSoftmax`.
     scale_sqrt_depth: likewise.
     scale_before_logits: whether the inputs are multiplied by 1 / sqrt(D).
+    einsum_tpl: the product of the logits; see `base_ops`.
   """
 
   ActivationSharding = EmbeddingSoftmaxSharding
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = _SILENT
 
   use_bias: bool = True
   bias_init: float = 0.0
@@ -131,8 +164,10 @@ class NClassMajorSharedEmbeddingSoftmax(_ClassMajorSoftmax):
   lookup_style: str = 'index'
   scale_sqrt_depth: bool = False
   scale_before_logits: bool = False
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('einsum', self.einsum_tpl.clone())
     full_softmax.create_class_major_weight(self)
     if self.use_bias:
       mapping = self.weight_split_dims_mapping.wt
@@ -149,6 +184,9 @@ class NClassMajorSharedEmbeddingSoftmax(_ClassMajorSoftmax):
 
   def _table(self) -> jax.Array:
     return self.theta.w
+
+  def product(self, equation: str, inputs, weight) -> jax.Array:
+    return self.einsum(equation, inputs, weight)
 
   def cap(self, logits: jax.Array) -> jax.Array:
     return super().cap(self.activation(logits))

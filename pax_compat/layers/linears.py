@@ -3,6 +3,9 @@
 Shapes: I input dims, O output dims.
 """
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -10,7 +13,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layers import activations, products
+from pax_compat.layers import activations, base_ops
 from pax_compat.layers.input_checks import check_last_dim
 from pax_compat.layers.stacking_over_time import (  # noqa: F401 (as in Pax)
   StackingOverTime,
@@ -70,15 +73,22 @@ class Linear(base_layer.BaseLayer):
     input_dims: I.
     output_dims: O.
     weight_init: initializer of the matrix; None takes `params_init`.
+    einsum_tpl: the product; see `base_ops`.
   """
 
   ActivationSharding = OutputSharding
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'einsum_tpl',
+  )
 
   input_dims: int = REQUIRED
   output_dims: int = REQUIRED
   weight_init: WeightInit | None = None
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('einsum', self.einsum_tpl.clone())
     self.create_variable(
       'w',
       WeightHParams(
@@ -91,10 +101,16 @@ class Linear(base_layer.BaseLayer):
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [..., I] to [..., O]."""
     check_last_dim(self, 'input_dims', inputs)
-    outputs = products.einsum('...i,io->...o', inputs, self.theta.w)
+    outputs = self.product('...i,io->...o', inputs, self.theta.w)
     return self.shard(
       outputs, output_mapping(self.activation_split_dims_mapping, outputs.ndim)
     )
+
+  def product(
+    self, equation: str, inputs: jax.Array, weight: jax.Array
+  ) -> jax.Array:
+    """Returns the product with the weight."""
+    return self.einsum(equation, inputs, weight)
 
 
 class Bias(base_layer.BaseLayer):

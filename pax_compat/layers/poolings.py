@@ -241,7 +241,8 @@ class Pooling1D(base_layer.BaseLayer):
 
     Returns:
       The outputs [B, ceil(T / stride), ...] and their paddings (None if there
-      were none): those of every stride-th position. Padded outputs are 0.
+      were none): those of every stride-th position. As in Pax, a padded output
+      is the mean of what its window has, and 0 for 'MAX'.
     """
     others = [1] * (inputs.ndim - 2)
     outputs = _pool(
@@ -254,6 +255,7 @@ class Pooling1D(base_layer.BaseLayer):
     )
     if paddings is not None:
       paddings = paddings[:, :: self.stride]
-      outputs = apply_paddings(outputs, paddings)
+      if self.pooling_type == 'MAX':
+        outputs = apply_paddings(outputs, paddings)
     outputs = self.shard(outputs, self.activation_split_dims_mapping.out)
     return outputs, paddings

@@ -95,7 +95,7 @@ def test_batch_norm_uses_the_statistics_of_the_whole_batch():
   x = x.astype(np.float32)
   paddings = (np.arange(5) >= rng.integers(0, 6, (16, 1))).astype(np.float32)
   layer = norm_layers.BatchNorm.config(dim=4, decay=0.5).Instantiate()
-  variables = base_layer.unbox(layer.init(jax.random.key(0), x))
+  variables = base_layer.unbox(layer.init_boxed(jax.random.key(0), x))
 
   @jax.jit
   def step(x, paddings):
@@ -135,7 +135,7 @@ def test_a_convolution_block():
   x = rng.normal(size=(4, 6, 5, 2)).astype(np.float32)
   paddings = np.arange(6) >= np.array([[6], [4], [3], [0]])
   paddings = paddings.astype(np.float32)
-  boxed = layer.init(jax.random.key(0), x, paddings)
+  boxed = layer.init_boxed(jax.random.key(0), x, paddings)
   boxed = {k: boxed[k] for k in (base_layer.PARAMS, base_layer.NON_TRAINABLE)}
 
   @jax.jit
@@ -245,7 +245,7 @@ def test_a_pipeline_streams_over_its_stages():
     single_stage_body=layers.Linear.config(input_dims=4, output_dims=4),
   )
   layer = config.clone().Instantiate()
-  variables = base_layer.unbox(layer.init(jax.random.key(0), x))
+  variables = base_layer.unbox(layer.init_boxed(jax.random.key(0), x))
   want = layer.apply(variables, x)
   config.weight_split_dims_mapping.stages = ['stage']
   mesh = _mesh((4, 2), ('stage', 'data'))

@@ -41,7 +41,7 @@ def test_a_shared_embedding(mesh, cls, chunk_size):
       emb_out_split_dims_mapping=['data', None, None],
     ),
   ).Instantiate()
-  boxed = layer.init(jax.random.key(0), x, weights, ids)
+  boxed = layer.init_boxed(jax.random.key(0), x, weights, ids)
   plain = base_layer.unbox(boxed)
   placed = jax.tree.map(
     lambda b: jax.device_put(

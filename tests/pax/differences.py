@@ -75,7 +75,6 @@ _ABSENT_FIELDS = {
     True,
     'XLA overlaps transfers between stages where it can',
   ),
-  'pipeline_broadcast_inputs': (False, 'stages read their inputs themselves'),
   'decode_loop_mesh_axes_transpose': (None, 'decoding uses the same mesh'),
   'emb_lookup_style': ('matmul', 'decoding uses that of the softmax'),
   'lazy_prefix_broadcast': (False, 'each sample has its own cache'),
@@ -135,14 +134,16 @@ _TABLE: tuple[Difference, ...] = (
     _REQUIRED,
     'not set; the stack sets it',
   ),
-  Difference(
-    rf'{_LAYER}\.packed_input', False, ABSENT, 'no layer of Pax reads it'
+  *(
+    Difference(rf'.*\.conv_params\.{name}', pax, ours, 'not set')
+    for name, pax, ours in (
+      ('dilations', [1, 1], None),
+      ('filter_shape', [0, 0, 0, 0], _REQUIRED),
+      ('filter_stride', [0, 0], None),
+    )
   ),
   Difference(
-    rf'{_LAYER}\.tr_fflayer_tpl\.internal_gshard_variance_scaling_fan_in_init',
-    False,
-    ABSENT,
-    'a weight_init of the products does the same',
+    rf'{_LAYER}\.packed_input', False, ABSENT, 'no layer of Pax reads it'
   ),
   Difference(
     r'.*\.position_emb_tpl\.(max|min)_timescale',

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax_compat import base_layer, errors
+from pax_compat import base_layer, config, errors
 from pax_compat.base_layer import (
   AUX_LOSS,
   NON_TRAINABLE,
@@ -90,7 +90,7 @@ def _init(config, x=None):
   """Returns a layer and its first variables, boxed."""
   layer = config.Instantiate()
   x = jnp.ones(2) if x is None else x
-  return layer, layer.init({PARAMS: jax.random.key(0)}, x)
+  return layer, layer.init_boxed({PARAMS: jax.random.key(0)}, x)
 
 
 def test_a_weight_is_created_as_declared():
@@ -231,7 +231,7 @@ class Mistaken(BaseLayer):
 def test_mistakes_in_a_layer_are_named(fields, message):
   layer = Mistaken.config(**fields).Instantiate()
   with pytest.raises(errors.UserError, match=message):
-    layer.init({PARAMS: jax.random.key(0)}, jnp.ones(2))
+    layer.init_boxed({PARAMS: jax.random.key(0)}, jnp.ones(2))
 
 
 def test_children_inherit_what_their_templates_leave_open():
@@ -395,7 +395,7 @@ class Family(BaseLayer):
 
 
 def _paths(layer) -> list[str]:
-  variables = layer.init({PARAMS: jax.random.key(0)}, jnp.ones([2]))
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, jnp.ones([2]))
   leaves = jax.tree_util.tree_leaves_with_path(base_layer.unbox(variables))
   return [
     jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves
@@ -427,7 +427,7 @@ def test_one_config_below_different_parents_is_one_layer():
     'params/one/b/w',
     'params/two/b/w',
   ]
-  variables = layer.init({PARAMS: jax.random.key(0)}, jnp.ones([2]))
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, jnp.ones([2]))
 
   def loss(params):
     return jnp.sum(layer.apply({PARAMS: params}, jnp.ones([2])))
@@ -539,7 +539,7 @@ def test_splits_are_set_by_the_names_of_weights():
   with pytest.raises(errors.UserError, match='did you mean'):
     config.weight_split_dims_mapping.othr = None
   layer = config.Instantiate()
-  params = layer.init({PARAMS: jax.random.key(0)}, jnp.ones([2]))[PARAMS]
+  params = layer.init_boxed({PARAMS: jax.random.key(0)}, jnp.ones([2]))[PARAMS]
   assert params['w'].meta.tensor_split_dims_mapping == ['data']
   assert params['v'].meta.tensor_split_dims_mapping == ['mdl']
 
@@ -548,7 +548,9 @@ def test_an_activation_is_split_where_there_is_a_mesh():
   config = Split.config()
   config.activation_split_dims_mapping.out = ['data']
   layer = config.Instantiate()
-  variables = base_layer.unbox(layer.init(jax.random.key(0), jnp.ones([2])))
+  variables = base_layer.unbox(
+    layer.init_boxed(jax.random.key(0), jnp.ones([2]))
+  )
   mesh = jax.make_mesh((1,), ('data',), (jax.sharding.AxisType.Auto,))
   with jax.set_mesh(mesh):
     jaxpr = jax.make_jaxpr(layer.apply)(variables, jnp.ones([2]))
@@ -581,3 +583,13 @@ def test_decode_state_lasts_from_call_to_call():
   for _ in range(3):
     _, state = layer.apply(state, mutable=cache)
   assert state[base_layer.DECODE_CACHE]['count'] == 3
+
+
+def test_fields_that_children_inherit_are_copied():
+  source = base_layer.BaseLayer.config(fprop_dtype=jnp.bfloat16)
+  source.ici_mesh_shape = [2, 1]
+  target = base_layer.BaseLayer.config(ici_mesh_shape=[1, 1])
+  base_layer.BaseLayer.copy_base_hparams(source, target)
+  assert target.fprop_dtype == jnp.bfloat16
+  assert target.ici_mesh_shape == [1, 1]
+  assert not config.is_set(target, 'dtype')

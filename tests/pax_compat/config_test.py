@@ -1,6 +1,7 @@
 """Tests of configs in both of their spellings."""
 
 import doctest
+import typing
 
 import fiddle as fdl
 import pytest
@@ -213,3 +214,12 @@ def test_fields_that_were_set():
   assert c.dims == 2
   partial = Part.HParams.partial(size=5)
   assert config.set_fields(partial) == {'size': 5}
+
+
+@pytest.mark.parametrize('cls', [config.Configurable, base_layer.BaseLayer])
+def test_type_checkers_know_what_a_config_builds(cls):
+  made = typing.get_type_hints(cls.config)['return']
+  assert made == Config[typing.Self]
+  for method in (Config.Instantiate, Config.build):
+    built = typing.get_type_hints(method)['return']
+    assert isinstance(built, typing.TypeVar)

@@ -83,3 +83,46 @@ def test_copies():
   assert 'new' not in m and m.inner.y == [1]
   assert shallow.inner is m.inner
   assert isinstance(shallow, NestedMap) and isinstance(deep.inner, NestedMap)
+
+
+def test_paths_reach_into_maps_and_lists():
+  m = NestedMap(b=[1, {'c': 2}], a=NestedMap(z=(3, 4)))
+  m.Set('q[0].r', 5)
+  m.Set('q[1]', 6)
+  assert m.FlattenItems() == [
+    ('a.z', (3, 4)),
+    ('b[0]', 1),
+    ('b[1].c', 2),
+    ('q[0].r', 5),
+    ('q[1]', 6),
+  ]
+  assert m.Has('b[1].c') and not m.Has('b[2]') and not m.Has('x.y')
+  assert m.Get('q[1]') == 6 and m.Get('x.y', 'none') == 'none'
+  assert m.GetSlice(['a.z']) == {'a': {'z': (3, 4)}}
+  assert m.Filter(lambda v: v == 2) == {'b': [{'c': 2}]}
+  assert m.FilterKeyVal(lambda k, v: False) == {}
+  assert m.Pack([1, 2, 3, 4, 5]).b == [2, {'c': 3}]
+  assert m.TransformWithKey(lambda k, v: k).a.z == 'a.z'
+  assert m.Union(NestedMap(a=NestedMap(w=1))).a == {'z': (3, 4), 'w': 1}
+  assert m.IsCompatible(m.DeepCopy()) and not m.IsCompatible(NestedMap())
+  assert m.DebugString().splitlines()[2] == 'b[1].c    2'
+  assert type(m.ToNestedDict()['a']) is dict
+  assert NestedMap.SquareBracketIndex('a[3]') == ('a', 3)
+  for wrong in ('b[3]', 'b[0].c', 'a b'):
+    with pytest.raises(errors.UserError, match='path|cannot be set'):
+      m.Set(wrong, 1)
+  with pytest.raises(errors.UserError, match='3 values for the 5 leaves'):
+    m.Pack([1, 2, 3])
+
+
+def test_maps_are_made_of_dicts_and_dataclasses():
+  @dataclasses.dataclass
+  class Point:
+    x: int
+
+  assert NestedMap.FromNestedDict({'a': [{'b': 1}]}).a[0].b == 1
+  assert NestedMap.FromNestedDataclass(Point(3)).x == 3
+  with pytest.raises(errors.UserError, match='expected a dataclass'):
+    NestedMap.FromNestedDataclass(3)
+  with pytest.raises(errors.UserError, match='not a valid NestedMap key'):
+    NestedMap.CheckKey('a b')

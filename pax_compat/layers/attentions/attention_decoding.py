@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import Mask
 from pax_compat.layers.attentions.attention_ops import AttentionInputs
 
 
@@ -19,15 +20,17 @@ class DecodableAttention(base_layer.BaseLayer):
   keys as they are multiplied with queries, already rotated and normalised.
   """
 
-  def init_states(self, batch_size: int, max_length: int):
+  def init_states(self, target_batch_size: int, target_max_length: int):
     """Allocates the cache of keys and values.
 
     Args:
-      batch_size: B.
-      max_length: S, the number of positions to decode, including a prefix.
+      target_batch_size: B.
+      target_max_length: S, the number of positions to decode, including a
+        prefix.
     """
     heads = (self._kv_heads(), self._head_dims())
-    shape = (batch_size, max_length, *heads)
+    batch, length = target_batch_size, target_max_length
+    shape = (batch, length, *heads)
     dtype = self.compute_dtype
     in_float32 = self._rotates() and not self.cast_rotary_position_emb
     self.update_decode_state(
@@ -36,47 +39,64 @@ class DecodableAttention(base_layer.BaseLayer):
     self.update_decode_state('value_state', jnp.zeros(shape, dtype))
     if self._bias_by_positions():
       self.update_decode_state(
-        'key_positions', jnp.zeros((batch_size, max_length), jnp.int32)
+        'key_positions', jnp.zeros((batch, length), jnp.int32)
       )
     if self.dconv_qkv:
       for name in ('dconv_q', 'dconv_k', 'dconv_v'):
         dims = getattr(self, name).hidden_dims
-        window = (batch_size, self.dconv_kernel_size - 1, *dims)
+        window = (batch, self.dconv_kernel_size - 1, *dims)
         self.update_decode_state(f'{name}_window', jnp.zeros(window, dtype))
 
+  @attention_masks.takes_structure
   def extend_step(
     self,
     query_vec: jax.Array,
     *,
+    atten_mask: Mask = None,
     time_step: jax.Array | int,
-    mask: jax.Array | None = None,
-    causal: bool = True,
-    query_positions: jax.Array | None = None,
+    segment_pos: jax.Array | None = None,
+    is_cross_attention: bool = False,
   ) -> jax.Array:
     """Attends from new positions to themselves and all positions before them.
 
     Args:
-      query_vec: [B, L, D], the new positions. L is 1 in a decoding step and the
-        length of the prefix in the first call.
+      query_vec: [B, L, D], the new positions; or [B, D], a single one. L is 1
+        in a decoding step and the length of the prefix in the first call.
+      atten_mask: an `AttentionMask`, or an additive or boolean array that
+        broadcasts to [B, N, L, S], or [B, 1, S] with a single position.
+        Positions not decoded yet are hidden in any case; later ones of the L
+        new positions only by this mask. None is causal.
       time_step: [], index of the first new position. With `dconv_qkv`, steps
         must follow each other without gaps.
-      mask: boolean, broadcasts to [B, N, L, S], for instance False at the
-        padding before a prefix; None hides only positions not decoded yet.
-      causal: whether later new positions are hidden too; False for a prefix
-        with bidirectional attention.
-      query_positions: [B, L], as in `DotProductAttention`; None takes the
+      segment_pos: [B, L] or [B], as in `DotProductAttention`; None takes the
         indices, from `time_step` on.
+      is_cross_attention: whether to attend to the source of
+        `init_cross_states` instead; see `cross_step`.
 
     Returns:
-      [B, L, D].
+      [B, L, D], or [B, D] for a single position.
 
     Raises:
       UserError: `init_states` was not called, or the cache is too small.
     """
-    self._check_mask(mask)
+    if query_vec.ndim == 2:
+      return self.extend_step(
+        query_vec[:, None],
+        atten_mask=attention_masks.with_steps(atten_mask),
+        time_step=time_step,
+        segment_pos=None if segment_pos is None else segment_pos[:, None],
+        is_cross_attention=is_cross_attention,
+      )[:, 0]
+    if is_cross_attention:
+      return self.cross_step(
+        query_vec, atten_mask=atten_mask, segment_pos=segment_pos
+      )
+    mask = attention_masks.CAUSAL
+    if atten_mask is not None:
+      mask = self._mask(atten_mask)
     steps = query_vec.shape[1]
     length = self._check_capacity(query_vec)
-    positions = query_positions
+    positions = segment_pos
     if positions is None:
       positions = time_step + jnp.arange(steps)[None]
     query, key, value = self._project(query_vec, query_vec, query_vec)
@@ -85,56 +105,63 @@ class DecodableAttention(base_layer.BaseLayer):
       key = self._convolve_step('dconv_k', key, positions)
       value = self._convolve_step('dconv_v', value, positions)
     key = self._finish_key(key, positions)
-    known = attention_masks.step_mask(time_step, steps, length, causal=causal)
+    known = attention_masks.step_mask(
+      time_step, steps, length, causal=mask.causal
+    )
     inputs = AttentionInputs(
       self._finish_query(query, positions),
       self._extend('key_state', key, time_step),
       self._extend('value_state', value, time_step),
-      mask=attention_masks.combine_masks(mask, known),
+      mask=attention_masks.combine_masks(mask.visible, known),
       bias=self._step_bias(positions, time_step, length),
     )
-    return self._attend(inputs, one_step=True, time_step=time_step)
+    return self._attend(inputs, one_step=True, time_step=time_step)[0]
+
+  def decoding_state_sequence_length(self) -> int:
+    """Returns S, the capacity of the cache in positions."""
+    return self.get_decode_state('key_state').shape[1]
 
   def init_cross_states(
     self,
     key_vec: jax.Array,
     value_vec: jax.Array | None = None,
     *,
-    key_positions: jax.Array | None = None,
+    key_segment_pos: jax.Array | None = None,
   ):
     """Caches the projected source of cross attention, for all steps.
 
     Args:
       key_vec: [B, S, D].
       value_vec: [B, S, D]; None takes `key_vec`.
-      key_positions: [B, S]; None takes 0..S-1.
+      key_segment_pos: [B, S]; None takes 0..S-1.
     """
     self._check_cross()
     value_vec = key_vec if value_vec is None else value_vec
     key, value = self._project_source(key_vec, value_vec)
     self.update_decode_state(
-      'cross_key_state', self._finish_key(key, key_positions)
+      'cross_key_state', self._finish_key(key, key_segment_pos)
     )
     self.update_decode_state('cross_value_state', value)
     if self.relative_bias_tpl is not None:
-      if key_positions is None:
-        key_positions = jnp.arange(key.shape[1])[None]
-      self.update_decode_state('cross_key_positions', key_positions)
+      if key_segment_pos is None:
+        key_segment_pos = jnp.arange(key.shape[1])[None]
+      self.update_decode_state('cross_key_positions', key_segment_pos)
 
   def cross_step(
     self,
     query_vec: jax.Array,
     *,
-    mask: jax.Array | None = None,
-    query_positions: jax.Array | None = None,
+    atten_mask: Mask = None,
+    segment_pos: jax.Array | None = None,
   ) -> jax.Array:
     """Attends from new positions to the source of `init_cross_states`.
 
     Args:
       query_vec: [B, L, D].
-      mask: boolean, broadcasts to [B, N, L, S]; None hides nothing.
-      query_positions: [B, L]; required with rotary embeddings or a relative
-        bias.
+      atten_mask: as for `DotProductAttention`, for [B, N, L, S]; None hides
+        nothing.
+      segment_pos: [B, L], positions of the queries; required with rotary
+        embeddings or a relative bias.
 
     Returns:
       [B, L, D].
@@ -143,26 +170,27 @@ class DecodableAttention(base_layer.BaseLayer):
       UserError: positions are missing, or `init_cross_states` was not called.
     """
     self._check_cross()
-    self._check_mask(mask)
+    mask = self._mask(atten_mask)
     biased = self.relative_bias_tpl is not None
-    if query_positions is None and (biased or self._rotates()):
+    if segment_pos is None and (biased or self._rotates()):
       raise errors.UserError(
-        f'{type(self).__name__}.cross_step: expected query_positions, because'
-        ' this attention uses positions'
+        f'{type(self).__name__}.cross_step: expected segment_pos, because this'
+        ' attention uses positions'
       )
     bias = None
     if biased:
       bias = self.relative_bias.at(
-        query_positions, self.get_decode_state('cross_key_positions')
+        segment_pos, self.get_decode_state('cross_key_positions')
       )
     inputs = AttentionInputs(
-      self._finish_query(self._project_query(query_vec), query_positions),
+      self._finish_query(self._project_query(query_vec), segment_pos),
       self.get_decode_state('cross_key_state'),
       self.get_decode_state('cross_value_state'),
-      mask,
+      mask.visible,
       bias,
+      mask.causal,
     )
-    return self._attend(inputs, one_step=True)
+    return self._attend(inputs, one_step=True)[0]
 
   def _check_cross(self):
     for field in ('combine_qkv', 'dconv_qkv'):

@@ -256,6 +256,25 @@ def _exponentials(logits, mask, extra_logit) -> tuple[jax.Array, jax.Array]:
   return exponentials, total
 
 
+def encode_with_probs(
+  encode: Callable[[AttentionInputs], jax.Array], inputs: AttentionInputs
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the contexts [B, T, N, H] and the weights [B, N, T, S].
+
+  Args:
+    encode: the attention, returns contexts [B, T, N, H].
+    inputs: its inputs.
+  """
+  # With unit vectors as values, the contexts are the weights [B, T, N, S].
+  value, heads = inputs.value, inputs.query.shape[2]
+  units = jnp.eye(value.shape[1], dtype=value.dtype)[None, :, None]
+  units = jnp.broadcast_to(units, (*value.shape[:3], value.shape[1]))
+  probs = encode(inputs._replace(value=units))
+  value = jnp.repeat(value, heads // value.shape[2], axis=2)
+  encoded = jnp.einsum('btns,bsnh->btnh', probs, value)
+  return encoded, jnp.swapaxes(probs, 1, 2)
+
+
 def has_visible_source(
   mask: jax.Array, *, targets: int, causal: bool
 ) -> jax.Array:

@@ -4,14 +4,18 @@ Shapes: D model dims, N heads, H dims of a head.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
-from pax_compat.config import REQUIRED
-from pax_compat.layers import products
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers import base_ops
+
+# Fields of a projection that a config's text omits unless set.
+_SILENT = (*base_layer.BaseLayer.SILENT_UNLESS_SET, 'einsum_tpl')
 
 
 class PerDimScale(base_layer.BaseLayer):
@@ -35,7 +39,17 @@ class PerDimScale(base_layer.BaseLayer):
     return inputs * (scale * self.dim**-0.5).astype(inputs.dtype)
 
 
-class AttentionProjection(base_layer.BaseLayer):
+class _Projection(base_layer.BaseLayer):
+  """Base class of projections, whose product a subclass can replace."""
+
+  def product(
+    self, equation: str, inputs: jax.Array, weight: jax.Array
+  ) -> jax.Array:
+    """Returns the product with the weight."""
+    return self.einsum(equation, inputs, weight)
+
+
+class AttentionProjection(_Projection):
   """A projection into heads, or from heads to the output.
 
   Attributes:
@@ -51,7 +65,10 @@ class AttentionProjection(base_layer.BaseLayer):
     explicit_fan_in_fan_out_axes: whether the weight is initialised as a matrix
       [D, N * H]; else as in Lingvo, with a fan-in of D * N and a fan-out of
       D * H.
+    einsum_tpl: the product; see `base_ops`.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = _SILENT
 
   input_dim: int = REQUIRED
   num_heads: int = REQUIRED
@@ -62,8 +79,10 @@ class AttentionProjection(base_layer.BaseLayer):
   attention_combine_dims: bool = False
   use_nhd_shape: bool = False
   explicit_fan_in_fan_out_axes: bool = False
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('einsum', self.einsum_tpl.clone())
     dims, heads = self.input_dim, (self.num_heads, self.dim_per_head)
     nhd = self.use_nhd_shape and self.is_output_projection
     self.shape = (*heads, dims) if nhd else (dims, *heads)
@@ -100,24 +119,31 @@ class AttentionProjection(base_layer.BaseLayer):
     if self.is_output_projection:
       equation = '...nh,nhd->...d' if self.use_nhd_shape else '...nh,dnh->...d'
     weight = self.theta.w.reshape(self.shape)
-    projected = products.einsum(equation, inputs.astype(weight.dtype), weight)
+    projected = self.product(
+      equation, inputs.astype(self.compute_dtype), weight
+    )
     return projected + self.theta.b if self.use_bias else projected
 
 
-class OneHeadedAttentionProjection(base_layer.BaseLayer):
+class OneHeadedAttentionProjection(_Projection):
   """A projection into a single head.
 
   Attributes:
     input_dim: D.
     output_dim: H.
     use_bias: whether there is a bias, initialised to 0.
+    einsum_tpl: the product; see `base_ops`.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = _SILENT
 
   input_dim: int = REQUIRED
   output_dim: int = REQUIRED
   use_bias: bool = True
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('einsum', self.einsum_tpl.clone())
     split = self.weight_split_dims_mapping.wt
     self.create_variable(
       'w',
@@ -138,13 +164,13 @@ class OneHeadedAttentionProjection(base_layer.BaseLayer):
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps [..., D] to [..., H]."""
     weight = self.theta.w
-    projected = products.einsum(
-      '...d,dh->...h', inputs.astype(weight.dtype), weight
+    projected = self.product(
+      '...d,dh->...h', inputs.astype(self.compute_dtype), weight
     )
     return projected + self.theta.b if self.use_bias else projected
 
 
-class CombinedQKVProjectionLayer(base_layer.BaseLayer):
+class CombinedQKVProjectionLayer(_Projection):
   """Projections of queries, keys and values with one weight [3, D, N, H].
 
   `weight_split_dims_mapping.wt` is the mapping of [D, N, H]; the first
@@ -159,7 +185,10 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
     explicit_fan_in_fan_out_axes: whether each of the three is initialised as a
       matrix [D, N * H]; else as in Lingvo, with a fan-in of 3 * D * N and a
       fan-out of 3 * D * H.
+    einsum_tpl: the product; see `base_ops`.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = _SILENT
 
   input_dim: int = REQUIRED
   num_heads: int = REQUIRED
@@ -167,8 +196,10 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
   use_bias: bool = True
   attention_combine_dims: bool = False
   explicit_fan_in_fan_out_axes: bool = False
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('einsum', self.einsum_tpl.clone())
     heads = (self.num_heads, self.dim_per_head)
     shape, split = (self.input_dim, *heads), _split_of(self)
     if self.attention_combine_dims:
@@ -197,8 +228,8 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
     """Maps [..., D] to queries, keys and values, each [..., N, H]."""
     heads = (self.num_heads, self.dim_per_head)
     weight = self.theta.w.reshape(3, self.input_dim, *heads)
-    projected = jnp.einsum(
-      '...d,kdnh->k...nh', inputs.astype(weight.dtype), weight
+    projected = self.product(
+      '...d,kdnh->k...nh', inputs.astype(self.compute_dtype), weight
     )
     if self.use_bias:
       ones = (1,) * (inputs.ndim - 1)

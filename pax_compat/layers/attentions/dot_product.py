@@ -2,11 +2,12 @@
 
 Shapes: B batch, T target time, S source time, L steps of decoding, D model
 dims, N heads, K heads of keys and values (N here, fewer in derived layers), H
-dims of a head. Masks are boolean, True where a target may see a source, and
-broadcast to [B, N, T, S].
+dims of a head.
 """
 
+import functools
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +21,17 @@ from pax_compat.layers import stochastics
 from pax_compat.layers.attentions import (
   attention_decoding,
   attention_kernels,
+  attention_masks,
   attention_ops,
 )
-from pax_compat.layers.attentions.attention_masks import SegmentMask, as_array
+from pax_compat.layers.attentions.attention_masks import Mask, as_array
 from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from pax_compat.layers.attentions.attention_projections import (
   AttentionProjection,
   CombinedQKVProjectionLayer,
   PerDimScale,
 )
+from pax_compat.layers.attentions.relative_bias import or_indices
 from pax_compat.layers.convolutions import depthwise_convolutions
 from pax_compat.layers.embeddings.rotary_embedding import (
   RotaryPositionalEmbedding,
@@ -39,6 +42,8 @@ from pax_compat.layers.template_fields import (
   refuse_mappings,
   split,
 )
+
+_SILENT = base_layer.BaseLayer.SILENT_UNLESS_SET
 
 
 class DotProductAttention(attention_decoding.DecodableAttention):
@@ -72,6 +77,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     attention_kernel: an `AttentionKernel` or its name.
     zero_fully_masked: whether the context of a target is zero if the mask hides
       all sources; else it is a mean of values.
+    return_atten_probs: whether the attention weights are returned too, which
+      takes the time and memory of an array [B, N, T, S].
     combine_qkv: whether queries, keys and values share one weight. For self
       attention only.
     output_proj_use_nhd_shape: whether the weight of the output projection is
@@ -99,6 +106,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     ngrammer_tpl: not supported; only None is accepted.
   """
 
+  SILENT_UNLESS_SET: ClassVar = (*_SILENT, 'return_atten_probs')
+
   input_dim: int | Mapping[str, int] = REQUIRED
   hidden_dim: int = REQUIRED
   num_heads: int = REQUIRED
@@ -114,6 +123,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   attention_extra_logit: float | None = None
   attention_kernel: str = attention_kernels.AttentionKernel.AUTO
   zero_fully_masked: bool = False
+  return_atten_probs: bool = False
   combine_qkv: bool = False
   output_proj_use_nhd_shape: bool = False
   internal_gshard_gaussian_init: bool = False
@@ -383,58 +393,57 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     """Returns the mapping of the output [B, T, D]."""
     return self.activation_split_dims_mapping.bld
 
+  @attention_masks.takes_structure
   def __call__(
     self,
     query_vec: jax.Array,
     key_vec: jax.Array,
     value_vec: jax.Array,
-    *,
-    mask: jax.Array | SegmentMask | None = None,
-    causal: bool = False,
-    query_positions: jax.Array | None = None,
-    key_positions: jax.Array | None = None,
-  ) -> jax.Array:
+    atten_mask: Mask = None,
+    query_segment_pos: jax.Array | None = None,
+    key_segment_pos: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array | None]:
     """Attends.
 
     Args:
       query_vec: [B, T, D].
       key_vec: [B, S, D].
       value_vec: [B, S, D].
-      mask: boolean, broadcasts to [B, N, T, S], or a `SegmentMask`; None hides
-        nothing.
-      causal: whether sources after the target are hidden too.
-      query_positions: [B, T], positions for rotary embeddings, relative biases
-        and convolutions; None takes 0..T-1. In packed rows, positions restart
-        from 0 in each example.
-      key_positions: [B, S], likewise.
+      atten_mask: an `AttentionMask`, or an additive or boolean array that
+        broadcasts to [B, N, T, S]; None hides nothing.
+      query_segment_pos: [B, T], positions for rotary embeddings, relative
+        biases and convolutions; None takes 0..T-1. In packed rows, positions
+        restart from 0 in each example.
+      key_segment_pos: [B, S], likewise.
 
     Returns:
-      [B, T, D].
+      [B, T, D]; and the attention weights [B, N, T, S] if `return_atten_probs`,
+      else None.
 
     Raises:
-      UserError: the mask is not boolean, or not of four dimensions.
+      UserError: the mask is not one of these.
     """
-    self._check_mask(mask)
+    mask = self._mask(atten_mask)
     query, key, value = self._project(query_vec, key_vec, value_vec)
     if self.dconv_qkv:
-      query = self.dconv_q(query, axis=1, segment_pos=query_positions)
-      key = self.dconv_k(key, axis=1, segment_pos=key_positions)
-      value = self.dconv_v(value, axis=1, segment_pos=key_positions)
+      query = self.dconv_q(query, axis=1, segment_pos=query_segment_pos)
+      key = self.dconv_k(key, axis=1, segment_pos=key_segment_pos)
+      value = self.dconv_v(value, axis=1, segment_pos=key_segment_pos)
     bias = None
     if self.relative_bias_tpl is not None:
       bias = self.relative_bias(
-        _or_indices(query_positions, query), _or_indices(key_positions, key)
+        or_indices(query_segment_pos, query), or_indices(key_segment_pos, key)
       )
     return self._attend(
       AttentionInputs(
-        self._finish_query(query, query_positions),
-        self._finish_key(key, key_positions),
-        value,
-        mask,
-        bias,
-        causal,
+        self._finish_query(query, query_segment_pos),
+        self._finish_key(key, key_segment_pos),
+        *(value, mask.visible, bias, mask.causal),
       )
     )
+
+  def _mask(self, mask: Mask) -> attention_masks.AttentionMask:
+    return attention_masks.AttentionMask.of(mask, where=type(self).__name__)
 
   def _project(
     self, query_vec, key_vec, value_vec
@@ -511,20 +520,24 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     *,
     one_step: bool = False,
     time_step: jax.Array | int | None = None,
-  ) -> jax.Array:
-    """Returns the projected result of attention [B, T, D].
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the projected result [B, T, D], and the weights if asked.
 
     Args:
       inputs: queries and keys as they are multiplied with each other.
       one_step: whether T are steps of decoding.
       time_step: see `_encode`.
     """
-    encoded = self._encode(inputs, time_step)
+    encode, probs = functools.partial(self._encode, time_step=time_step), None
+    if self.return_atten_probs:
+      encoded, probs = attention_ops.encode_with_probs(encode, inputs)
+    else:
+      encoded = encode(inputs)
     encoded = checkpoint_name(encoded, 'context')
     encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
     output = self.post(encoded)
     output = self._shard_heads(output, self._output_mapping(), one_step)
-    return checkpoint_name(output, 'out_proj')
+    return checkpoint_name(output, 'out_proj'), probs
 
   def _encode(
     self, inputs: AttentionInputs, time_step: jax.Array | int | None = None
@@ -583,18 +596,3 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       and not tpl.zero_fully_masked
       and attention_kernels.takes_segments(tpl.attention_kernel)
     )
-
-  def _check_mask(self, mask: jax.Array | SegmentMask | None):
-    if isinstance(mask, SegmentMask):
-      return
-    if mask is not None and (mask.dtype != jnp.bool_ or mask.ndim != 4):
-      raise errors.UserError(
-        f'{type(self).__name__}: the mask is {mask.dtype}{list(mask.shape)};'
-        ' expected booleans, True where a target may see a source, that'
-        ' broadcast to [B, N, T, S]'
-      )
-
-
-def _or_indices(positions: jax.Array | None, x: jax.Array) -> jax.Array:
-  """Returns `positions`, or 0..T-1 if they are None, for `x` [B, T, ...]."""
-  return jnp.arange(x.shape[1])[None] if positions is None else positions

@@ -8,7 +8,12 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
-from pax_compat.layers.attentions.attention_masks import combine_masks
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+  Mask,
+  combine_masks,
+  takes_structure,
+)
 from pax_compat.layers.attentions.dot_product import DotProductAttention
 
 
@@ -115,36 +120,50 @@ class FlexibleAttention(DotProductAttention):
     key = self.key(key_vec)
     return self._named_source(key, key)
 
+  @takes_structure
   def __call__(
     self,
     query_vec: jax.Array,
     key_vec: jax.Array,
     value_vec: jax.Array,
-    *,
-    mask: jax.Array | None = None,
-    **kwargs,
-  ) -> jax.Array:
-    """Attends; see `DotProductAttention`. `mask` hides further sources."""
-    self._check_mask(mask)
+    atten_mask: Mask = None,
+    query_segment_pos: jax.Array | None = None,
+    key_segment_pos: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Attends; see `DotProductAttention`. The mask hides further sources."""
     seen = self._visible(jnp.arange(query_vec.shape[1]), key_vec.shape[1])
     return super().__call__(
-      query_vec, key_vec, value_vec, mask=combine_masks(mask, seen), **kwargs
+      query_vec,
+      key_vec,
+      value_vec,
+      self._mask(atten_mask).restricted(seen),
+      query_segment_pos,
+      key_segment_pos,
     )
 
+  @takes_structure
   def extend_step(
     self,
     query_vec: jax.Array,
     *,
+    atten_mask: Mask = None,
     time_step: jax.Array | int,
-    mask: jax.Array | None = None,
-    **kwargs,
+    segment_pos: jax.Array | None = None,
+    is_cross_attention: bool = False,
   ) -> jax.Array:
-    """Attends; see `DecodableAttention`. `mask` hides further sources."""
-    self._check_mask(mask)
-    targets = time_step + jnp.arange(query_vec.shape[1])
-    seen = self._visible(targets, self._check_capacity(query_vec))
+    """Attends; see `DecodableAttention`. The mask hides further sources."""
+    if query_vec.ndim == 3 and not is_cross_attention:
+      mask = CAUSAL if atten_mask is None else self._mask(atten_mask)
+      targets = time_step + jnp.arange(query_vec.shape[1])
+      atten_mask = mask.restricted(
+        self._visible(targets, self._check_capacity(query_vec))
+      )
     return super().extend_step(
-      query_vec, time_step=time_step, mask=combine_masks(mask, seen), **kwargs
+      query_vec,
+      atten_mask=atten_mask,
+      time_step=time_step,
+      segment_pos=segment_pos,
+      is_cross_attention=is_cross_attention,
     )
 
   def _visible(self, targets: jax.Array, sources: int) -> jax.Array | None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers.attentions.attention_masks import Mask, takes_structure
 from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from pax_compat.layers.attentions.dot_product import DotProductAttention
 from pax_compat.layers.attentions.relative_bias import by_source
@@ -22,13 +23,16 @@ from pax_compat.layers.template_fields import split
 class SelfAttention(DotProductAttention):
   """Base class of attention layers without cross attention."""
 
+  @takes_structure
   def __call__(
     self,
     query_vec: jax.Array,
     key_vec: jax.Array,
     value_vec: jax.Array,
-    **kwargs,
-  ) -> jax.Array:
+    atten_mask: Mask = None,
+    query_segment_pos: jax.Array | None = None,
+    key_segment_pos: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array | None]:
     """Attends; see `DotProductAttention`.
 
     Raises:
@@ -36,7 +40,14 @@ class SelfAttention(DotProductAttention):
     """
     if query_vec.shape[1] != key_vec.shape[1]:
       self._check_cross()
-    return super().__call__(query_vec, key_vec, value_vec, **kwargs)
+    return super().__call__(
+      query_vec,
+      key_vec,
+      value_vec,
+      atten_mask,
+      query_segment_pos,
+      key_segment_pos,
+    )
 
   def _check_cross(self):
     raise errors.UserError(
@@ -168,6 +179,14 @@ class DotProductAttentionRPE(SelfAttention):
   rel_pos_radius: int = REQUIRED
   rel_pos_emb_dim: int | None = None
   skip_value_emb: bool = False
+
+  def _check_fields(self):
+    super()._check_fields()
+    if self.return_atten_probs:
+      raise errors.UserError(
+        'DotProductAttentionRPE.return_atten_probs is not supported; expected'
+        ' False'
+      )
 
   def setup(self):
     super().setup()

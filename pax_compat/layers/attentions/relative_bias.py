@@ -130,6 +130,11 @@ class RelativeBias(base_layer.BaseLayer):
     return jnp.asarray(table)[index]
 
 
+def or_indices(positions: jax.Array | None, x: jax.Array) -> jax.Array:
+  """Returns `positions`, or 0..T-1 if they are None, for `x` [B, T, ...]."""
+  return jnp.arange(x.shape[1])[None] if positions is None else positions
+
+
 def by_source(logits: jax.Array, sources: int) -> jax.Array:
   """Converts logits by distance to logits by source.
 

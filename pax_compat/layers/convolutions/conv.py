@@ -102,7 +102,7 @@ class BaseConv(base_layer.BaseLayer):
     return tuple(self.dilations or [1] * len(self.spatial_dims))
 
   def setup(self):
-    self._check_fields()
+    self.check_dimensions()
     mapping = self.weight_split_dims_mapping.wt
     self.create_variable(
       'w',
@@ -124,7 +124,8 @@ class BaseConv(base_layer.BaseLayer):
     outputs = self.filter_shape[-1]
     self.create_child('weight_norm', self.weight_norm_tpl, dim=outputs)
 
-  def _check_fields(self):
+  def check_dimensions(self):
+    """Raises a `UserError` if a field does not fit; called by `setup`."""
     name, rank = type(self).__name__, len(self.spatial_dims)
     _check_length(type(self), 'filter_shape', self.filter_shape, rank + 2)
     for field in ('filter_stride', 'dilations'):
@@ -266,8 +267,8 @@ class ConvBNActWithPadding(ConvBNAct):
 
   compat_with_lingvo: bool = False
 
-  def _check_fields(self):
-    super()._check_fields()
+  def check_dimensions(self):
+    super().check_dimensions()
     if not self.compat_with_lingvo:
       return
     if self.padding == 'VALID' or any(d > 1 for d in self._dilations):

@@ -129,6 +129,11 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
     axes = [axes_of(entry) for entry in channels]
     return [height, None, tuple(sum(axes, ())) or None]
 
+  def get_w(self) -> jax.Array:
+    """Returns the kernel, [K, 1, I * M]; a subclass may change it."""
+    w = self.theta.w
+    return w[..., 0] if self.use_2d_conv_weight_shape else w
+
   def __call__(self, inputs, paddings=None):
     if paddings is not None:
       inputs = apply_paddings(inputs, paddings)
@@ -136,10 +141,9 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
     if self.is_causal:
       size = effective_kernel_size(self.filter_shape[0], self.rhs_dilation_rate)
       padding = [(size - 1, 0)]
-    w = self.theta.w
     outputs = jax.lax.conv_general_dilated(
       inputs.astype(self.compute_dtype),
-      w[..., 0] if self.use_2d_conv_weight_shape else w,
+      self.get_w(),
       window_strides=(1,),
       padding=padding,
       rhs_dilation=(self.rhs_dilation_rate,),

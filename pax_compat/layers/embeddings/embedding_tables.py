@@ -17,6 +17,7 @@ from pax_compat.layer_core.row_gradients import (
   no_statistics,
 )
 from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers import base_ops
 from pax_compat.layers.input_checks import check_integers
 
 
@@ -52,6 +53,27 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
   raise errors.UserError(
     f"lookup_style is {style!r}; expected 'index' or 'matmul'"
   )
+
+
+def replaceable_lookup(
+  layer: base_layer.BaseLayer, table: jax.Array, ids: jax.Array
+) -> jax.Array:
+  """Returns rows of a table, by the operations that a layer's config sets.
+
+  Args:
+    layer: has the field `lookup_style`, see `lookup`, and the fields and
+      children of `base_ops`: `array_lookup` for 'index', `einsum` for 'matmul'.
+    table: [V, D].
+    ids: [...], int.
+  """
+  if layer.lookup_style == 'index':
+    return layer.array_lookup(table, (ids,))
+  if layer.lookup_style == 'matmul' and base_ops.is_replaced(
+    layer.einsum_tpl, base_ops.EinsumOp
+  ):
+    one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
+    return layer.einsum('...y,yz->...z', one_hot, table)
+  return lookup(table, ids, layer.lookup_style)
 
 
 class VectorsSharding(base_layer.BaseLayer.ActivationSharding):
@@ -106,7 +128,8 @@ class Embedding(base_layer.BaseLayer):
         tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       ),
     )
-    if self.sparse_gradients and self.is_initializing():
+    makes_probes = self.is_mutable_collection(base_layer.ROW_PROBES)
+    if self.sparse_gradients and self.is_initializing() and makes_probes:
       self.variable(
         base_layer.ROW_PROBES, 'emb_var', no_statistics, self.num_classes
       )
@@ -122,13 +145,17 @@ class Embedding(base_layer.BaseLayer):
       probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')
       vectors = lookup_with_row_statistics(self.theta.emb_var, ids, probe)
     else:
-      vectors = lookup(self.theta.emb_var, ids, self.lookup_style)
+      vectors = self._vectors(ids)
     if self.set_nan_for_oob_id:
       known = (ids >= 0) & (ids < self.num_classes)
       vectors = jnp.where(known[..., None], vectors, jnp.nan)
     if self.scale_sqrt_depth:
       vectors = vectors * math.sqrt(self.input_dims)
     return shard_vectors(self, vectors)
+
+  def _vectors(self, ids: jax.Array) -> jax.Array:
+    """Returns the rows [..., D] of the table."""
+    return lookup(self.theta.emb_var, ids, self.lookup_style)
 
   def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
     """Returns the vectors of a decoding step; they do not depend on it."""

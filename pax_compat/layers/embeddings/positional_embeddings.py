@@ -4,13 +4,16 @@ Shapes: B batch, T time, D embedding dims, H and W height and width in patches.
 """
 
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers import base_ops
 from pax_compat.layers.embeddings import embedding_tables
 
 
@@ -90,16 +93,27 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
     lookup_style: 'index' or 'matmul', for given positions; see
       `embedding_tables.lookup`.
     scale_sqrt_depth: whether the vectors are multiplied by sqrt(D).
+    array_lookup_tpl: the lookup by 'index'; see `base_ops`.
+    einsum_tpl: the product of a lookup by 'matmul'.
   """
 
   ActivationSharding = embedding_tables.VectorsSharding
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'array_lookup_tpl',
+    'einsum_tpl',
+  )
 
   embedding_dims: int = REQUIRED
   max_seq_length: int = 10_240
   lookup_style: str = 'matmul'
   scale_sqrt_depth: bool = False
+  array_lookup_tpl: Config = sub_config_field(base_ops.ArrayLookup)
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
 
   def setup(self):
+    self.create_child('array_lookup', self.array_lookup_tpl.clone())
+    self.create_child('einsum', self.einsum_tpl.clone())
     self.create_variable(
       'emb_var',
       WeightHParams(
@@ -135,7 +149,7 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
     if position is None:
       vectors = table[None]
     else:
-      vectors = embedding_tables.lookup(table, rows, self.lookup_style)
+      vectors = embedding_tables.replaceable_lookup(self, table, rows)
     if self.scale_sqrt_depth:
       vectors = vectors * math.sqrt(self.embedding_dims)
     return embedding_tables.shard_vectors(self, vectors)

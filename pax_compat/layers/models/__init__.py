@@ -1,6 +1,12 @@
 """Models of tokens and classes, and the settings of their decoders."""
 
-from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
+from pax_compat.decoder_hparams import (
+  BeamSearchHParams,
+  DecoderHParams,
+  FlatBeamSearchHParams,
+  GreedyDecoderHParams,
+  SampleDecoderHParams,
+)
 from pax_compat.layer_core import exports
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
@@ -9,8 +15,11 @@ from pax_compat.layers.transformer_models.transformer_lm import (
 _layers = exports.public_layers(__name__, __path__)
 globals().update(_layers)
 __all__ = [
+  'BeamSearchHParams',
   'DecoderHParams',
+  'FlatBeamSearchHParams',
   'GreedyDecoderHParams',
   'LanguageModelType',
+  'SampleDecoderHParams',
   *_layers,
 ]

@@ -17,6 +17,8 @@ from pax_compat.nested_map import NestedMap
 
 # The k of top-k metrics, for models with more than k classes.
 _TOP_K = 5
+# The names of the loss, and of the cross-entropy, which it is.
+_LOSSES = ('total_loss', 'loss', 'avg_xent', 'log_pplx')
 
 
 class ClassificationModel(base_model.BaseModel):
@@ -25,8 +27,8 @@ class ClassificationModel(base_model.BaseModel):
   A batch has two fields, whose names are settings, and optionally `weight` and
   `eval_sample_weights` [B], whose product is the weight of an example.
 
-  Metrics are `total_loss`, also named `loss` and `avg_xent`, in nats;
-  `accuracy` and `error`; with more than 5 classes the top-5 `acc5` and
+  Metrics are `total_loss`, also named `loss`, `avg_xent` and `log_pplx`, in
+  nats; `accuracy` and `error`; with more than 5 classes the top-5 `acc5` and
   `error5`; and `num_predictions`. They exclude auxiliary losses of layers.
 
   Attributes:
@@ -81,7 +83,7 @@ class ClassificationModel(base_model.BaseModel):
     labels = self._field(input_batch, 'label_field')
     total = output.total_weight
     metrics = NestedMap(
-      {k: (output.avg_xent, total) for k in ('total_loss', 'loss', 'avg_xent')},
+      {name: (output.avg_xent, total) for name in _LOSSES},
       num_predictions=(total, 1.0),
     )
     ranks = _ranks(output.logits, _classes(labels))

@@ -11,8 +11,13 @@ import jax.numpy as jnp
 
 from pax_compat import base_input, base_model, errors
 from pax_compat.config import Config, instance_field, sub_config_field
-from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
-from pax_compat.decoding import greedy, prefixes, texts
+from pax_compat.decoder_hparams import (
+  BeamSearchHParams,
+  DecoderHParams,
+  GreedyDecoderHParams,
+)
+from pax_compat.decoding import algorithms, prefixes, texts
+from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import token_counter
 from pax_compat.layers.models import token_models
 from pax_compat.layers.template_fields import agreed
@@ -112,16 +117,15 @@ class LanguageModel(base_model.BaseModel):
     return token_models.example_weights(input_batch)
 
   def _segments(self, input_batch: NestedMap) -> dict[str, Any]:
-    """Returns `segment_ids` and `segment_pos` for a network of packed input."""
+    """Returns what a network of packed input takes in addition."""
     if not getattr(self.lm, 'packed_input', False):
       return {}
+    segments = {
+      name: input_batch.get(name) for name in ('segment_ids', 'segment_pos')
+    }
     if 'segment_mask' in input_batch:
-      raise errors.UserError(
-        'LanguageModel: the batch has a segment_mask, which is not supported;'
-        ' expected segment_ids of packed examples'
-      )
-    names = ('segment_ids', 'segment_pos')
-    return {name: input_batch.get(name) for name in names}
+      segments['segment_mask'] = input_batch.segment_mask
+    return segments
 
   def _visible_prefix(self, input_batch: NestedMap) -> dict[str, jax.Array]:
     """Returns the mask of the prefix for a prefix model."""
@@ -167,36 +171,69 @@ class LanguageModel(base_model.BaseModel):
         first `prefix_lengths` [B] tokens; by default the sum of
         `inputs_indicator` [B, P] for a prefix model, else all tokens.
 
+    Sampling also reads what examples set themselves; see `SampleInputs`.
+
     Returns:
-      The metric `num_decoded`; the batch with the results of `greedy_decode`
-      and `original_lengths` [B], the number of tokens without padding; and no
-      clu metrics.
+      The metric `num_decoded`; the batch with the results of the algorithm and
+      `original_lengths`, the number of tokens without padding; and no clu
+      metrics. For the results see `greedy_decode`, `sample_decode` and
+      `beam_search`.
 
     Raises:
       UserError: the model or its decoder does not support decoding.
     """
-    token_models.check_decoder('LanguageModel', self.decoder_tpl)
-    causal = not self._has_prefix()
-    if not causal and not self.decoder_tpl.fprop_for_prefix:
-      raise errors.UserError(
-        "LanguageModel.model_type is 'prefix', which reads the prefix in one"
-        ' step; expected decoder_tpl.fprop_for_prefix to be True'
-      )
+    return self.decode_with_params(self.decoder_tpl, input_batch)
+
+  def decode_with_params(
+    self, decoder_params: DecoderHParams, input_batch: NestedMap
+  ) -> base_model.DecodeOut:
+    """Decodes with other settings than `decoder_tpl`; see `decode`."""
+    self._check_decoder(decoder_params)
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
-    rows = input_batch.ids.shape[0]
-    result = greedy.greedy_decode(
-      self.lm,
-      self.decoder_tpl,
-      prefixes.create(
-        input_batch.ids, self._prefix_lengths(input_batch, tokens)
-      ),
-      init_states=lambda lm, length: lm.init_states(rows, length),
-      extend_step=_extend_step,
-      causal_prefix=causal,
+    prefix = prefixes.create(
+      input_batch.ids, self._prefix_lengths(input_batch, tokens)
     )
-    result = NestedMap({**input_batch, **result, 'original_lengths': tokens})
-    metrics = token_models.decode_metrics(input_batch, rows)
-    return metrics, result, NestedMap()
+    unconditional = None
+    if getattr(decoder_params, 'cf_guidance_scale', None) is not None:
+      unconditional = self.unconditional_prefix(prefix)
+    rows = len(prefix.ids) * (1 if unconditional is None else 2)
+    result = algorithms.decode(
+      self.lm,
+      decoder_params,
+      prefix,
+      init_states=lambda lm, length, repeats: lm.init_states(
+        rows * repeats, length
+      ),
+      extend_step=_extend_step,
+      batch=input_batch,
+      content=prefixes.content(prefix),
+      causal_prefix=not self._has_prefix(),
+      unconditional=unconditional,
+    )
+    result.original_lengths = algorithms.original_lengths(result, tokens)
+    metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
+    return metrics, NestedMap({**input_batch, **result}), NestedMap()
+
+  def unconditional_prefix(self, prefix: prefixes.Prefix) -> prefixes.Prefix:
+    """Returns prefixes without the condition, for `cf_guidance_scale`.
+
+    By default the first token of each prefix. A subclass may override it.
+    """
+    return algorithms.first_tokens(prefix)
+
+  def _check_decoder(self, settings: Any):
+    where = 'LanguageModel.decoder_tpl'
+    vocab_size = getattr(self.lm, 'vocab_size', None)
+    algorithms.check_settings(where, settings, vocab_size)
+    for reason, is_needed in (
+      ("LanguageModel.model_type is 'prefix'", self._has_prefix()),
+      ('beam search', isinstance(settings, BeamSearchHParams)),
+    ):
+      if is_needed and not settings.fprop_for_prefix:
+        raise errors.UserError(
+          f'{where}.fprop_for_prefix is False; expected True: {reason}, which'
+          ' reads the prefix in one step'
+        )
 
   def _prefix_lengths(
     self, input_batch: NestedMap, tokens: jax.Array
@@ -221,9 +258,13 @@ class LanguageModel(base_model.BaseModel):
       prefix as a string, and a dict of the strings `prefix`, `decoded` (prefix
       included), `decoded_substr` (the continuation) and `original`, `ids` [T],
       `decoded_ids` (of the continuation), `logprobs` [T], `prefix_length` and
-      `decode_length`; and no clu metrics.
+      `decode_length`; and no clu metrics. Of several samples or hypotheses
+      these are the first, and the dict has all their strings as the list
+      `sampled`, and of a beam search their `scores`.
     """
-    out = texts.without_padding_rows(decode_out)
+    out, sampled = texts.first_samples(
+      texts.without_padding_rows(decode_out), input_obj.ids_to_strings
+    )
     columns = {
       name: input_obj.ids_to_strings(ids, lengths)
       for name, ids, lengths in (
@@ -237,12 +278,17 @@ class LanguageModel(base_model.BaseModel):
       continuations, out.decode_lengths - out.prefix_lengths
     )
     pairs = [
-      self._pair(out, columns, row) for row in range(len(out.output_ids))
+      self._pair(out, columns, row, fields)
+      for row, fields in enumerate(sampled)
     ]
     return texts.length_metrics('decoded_length', out), pairs, NestedMap()
 
   def _pair(
-    self, out: NestedMap, columns: dict[str, Sequence[str]], row: int
+    self,
+    out: NestedMap,
+    columns: dict[str, Sequence[str]],
+    row: int,
+    sampled: dict[str, Any],
   ) -> tuple[str, dict[str, Any]]:
     start, end = out.prefix_lengths[row], out.decode_lengths[row]
     strings = {name: column[row] for name, column in columns.items()}
@@ -253,6 +299,7 @@ class LanguageModel(base_model.BaseModel):
       'logprobs': out.logprobs[row],
       'prefix_length': start,
       'decode_length': end,
+      **sampled,
     }
     return strings['prefix'], value
 
@@ -273,8 +320,23 @@ def _per_word(
 
 
 def _extend_step(
-  lm: Any, ids: jax.Array, *, causal: bool, **positions
+  lm: Any,
+  ids: jax.Array,
+  *,
+  causal: bool,
+  time_step: jax.Array,
+  segment_pos: jax.Array | None = None,
+  mask: jax.Array | None = None,
 ) -> jax.Array:
+  """Returns logits [B, L, V] of a step; see `cached_network.ExtendStepFn`."""
+  prefix = {}
   if not causal:
-    positions['causal_attention_mask'] = jnp.zeros(ids.shape)
-  return lm.extend_step(ids, **positions)
+    prefix['causal_attention_mask'] = jnp.zeros(ids.shape)
+  atten_mask = AttentionMask(mask, causal=causal)
+  return lm.extend_step(
+    ids,
+    segment_pos=segment_pos,
+    atten_mask=atten_mask,
+    time_step=time_step,
+    **prefix,
+  ).logits

@@ -3,6 +3,7 @@
 Shapes: B batch, S source time, T target time.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,13 @@ import numpy as np
 
 from pax_compat import base_input, base_model, errors
 from pax_compat.config import Config, instance_field, sub_config_field
-from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
-from pax_compat.decoding import greedy, prefixes, texts
+from pax_compat.decoder_hparams import (
+  BeamSearchHParams,
+  DecoderHParams,
+  GreedyDecoderHParams,
+)
+from pax_compat.decoding import algorithms, prefixes, texts
+from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.models import token_models
 from pax_compat.layers.transformer_models.transformer_encoder_decoder import (
   TransformerEncoderDecoder,
@@ -38,16 +44,20 @@ class SequenceModel(base_model.BaseModel):
     model_tpl: the network.
     return_predictions: whether the per-example outputs are all outputs of the
       network [B, ...], instead of `labels` and `scores`.
-    decoder_tpl: settings of the decoder. Prefixes are read token by token.
+    decoder_tpl: settings of the decoder.
     label_smoothing_prob: the probability that label smoothing distributes
       uniformly over all other tokens; None, the default, keeps that of the
       network's `softmax_tpl`.
+    loss_per_sequence: whether the loss is the mean over target sequences of
+      their tokens' sum, and not the mean over tokens. Packed rows count as many
+      sequences as their last segment id says.
   """
 
   model_tpl: Config = sub_config_field(TransformerEncoderDecoder)
   return_predictions: bool = False
   decoder_tpl: DecoderHParams | Config = instance_field(GreedyDecoderHParams)
   label_smoothing_prob: float | None = None
+  loss_per_sequence: bool = False
 
   def setup(self):
     fields = token_models.with_label_smoothing(
@@ -81,6 +91,9 @@ class SequenceModel(base_model.BaseModel):
     """Returns the weighted metrics, and the per-example outputs."""
     labels, weights = input_batch.tgt.labels, _weights(input_batch)
     metrics = token_models.token_metrics(predictions, labels, weights)
+    if self.loss_per_sequence:
+      metrics.total_loss = self._sequence_loss(predictions, input_batch)
+      metrics.loss = metrics.total_loss
     if self.return_predictions:
       return metrics, token_models.per_example_predictions(
         predictions, len(labels)
@@ -88,6 +101,22 @@ class SequenceModel(base_model.BaseModel):
     return metrics, token_models.example_outputs(
       predictions, labels, weights, token_models.example_weights(input_batch)
     )
+
+  def _sequence_loss(
+    self, predictions: NestedMap, input_batch: NestedMap
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns the mean loss of sequences, and the number of rows."""
+    rows = token_models.example_weights(input_batch)
+    if rows is None:
+      rows = jnp.ones([len(input_batch.tgt.labels)])
+    sequences = rows
+    if getattr(self.model, 'packed_input', False):
+      sequences = rows * jnp.max(input_batch.tgt.segment_ids, axis=1)
+    # Other losses of the network than that of its tokens.
+    rest = predictions.get('total_loss', predictions.avg_xent)
+    rest = rest - predictions.avg_xent
+    count = jnp.maximum(jnp.sum(sequences), 1e-6)
+    return predictions.total_xent / count + rest, jnp.sum(rows)
 
   def encode(self, input_batch: NestedMap) -> NestedMap:
     """Encodes sequences.
@@ -111,37 +140,70 @@ class SequenceModel(base_model.BaseModel):
         `prefix_lengths` [B] tokens if given, are the prefix of the output.
 
     Returns:
-      The metric `num_decoded`; the batch with the results of `greedy_decode`
-      and `original_lengths` [B], the number of target tokens without padding;
-      and no clu metrics.
+      The metric `num_decoded`; the batch with the results of the algorithm and
+      `original_lengths`, the number of target tokens without padding; and no
+      clu metrics. For the results see `greedy_decode`, `sample_decode` and
+      `beam_search`.
 
     Raises:
       UserError: the model or its decoder does not support decoding.
     """
-    token_models.check_decoder('SequenceModel', self.decoder_tpl)
-    if self.decoder_tpl.fprop_for_prefix:
-      raise errors.UserError(
-        'SequenceModel.decoder_tpl.fprop_for_prefix is True, but prefixes of'
-        ' targets are read token by token; expected False'
-      )
+    return self.decode_with_params(input_batch, self.decoder_tpl)
+
+  def decode_with_params(
+    self, input_batch: NestedMap, decoder_params: DecoderHParams
+  ) -> base_model.DecodeOut:
+    """Decodes with other settings than `decoder_tpl`; see `decode`."""
+    self._check_decoder(decoder_params)
     src, tgt = input_batch.src, input_batch.tgt
-    rows = tgt.ids.shape[0]
-    prefix_lengths = input_batch.get(
-      'prefix_lengths', jnp.ones([rows], jnp.int32)
+    prefix = self._target_prefix(input_batch, decoder_params)
+    content = jnp.concatenate([src.ids, prefix.ids], axis=1)
+    is_token = jnp.concatenate(
+      [src.paddings == 0, prefixes.content(prefix)[1]], axis=1
     )
-    result = greedy.greedy_decode(
+    result = algorithms.decode(
       self.model,
-      self.decoder_tpl,
-      prefixes.create(tgt.ids, prefix_lengths),
-      init_states=lambda model, length: model.init_states(
-        src.ids, src.paddings, max_length=length
+      decoder_params,
+      prefix,
+      init_states=lambda model, length, repeats: model.init_states(
+        jnp.repeat(src.ids, repeats, axis=0),
+        jnp.repeat(src.paddings, repeats, axis=0),
+        max_length=length,
       ),
       extend_step=_extend_step,
+      batch=input_batch,
+      content=(content, is_token),
     )
     tokens = jnp.sum(tgt.paddings == 0, axis=1, dtype=jnp.int32)
-    result = NestedMap({**input_batch, **result, 'original_lengths': tokens})
-    metrics = token_models.decode_metrics(input_batch, rows)
-    return metrics, result, NestedMap()
+    result.original_lengths = algorithms.original_lengths(result, tokens)
+    metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
+    return metrics, NestedMap({**input_batch, **result}), NestedMap()
+
+  def _target_prefix(
+    self, input_batch: NestedMap, settings: DecoderHParams
+  ) -> prefixes.Prefix:
+    """Returns the prefixes of the targets."""
+    ids = input_batch.tgt.ids
+    lengths = input_batch.get('prefix_lengths')
+    is_beam = isinstance(settings, BeamSearchHParams)
+    if lengths is None or (is_beam and not settings.fprop_for_prefix):
+      lengths = jnp.ones([len(ids)], jnp.int32)
+      if is_beam or settings.fprop_for_prefix:
+        # The begin token alone, not one that is far behind padding.
+        ids = ids[:, :1]
+    return prefixes.create(ids, lengths)
+
+  def _check_decoder(self, settings: Any):
+    where = 'SequenceModel.decoder_tpl'
+    softmax = getattr(self.model, 'softmax', None)
+    algorithms.check_settings(
+      where, settings, getattr(softmax, 'num_classes', None)
+    )
+    if getattr(settings, 'cf_guidance_scale', None) is not None:
+      raise errors.UserError(
+        f'{where}.cf_guidance_scale is {settings.cf_guidance_scale!r}, which a'
+        ' SequenceModel does not support; expected None'
+      )
 
   def process_decode_out(
     self, input_obj: base_input.BaseInput, decode_out: NestedMap
@@ -157,9 +219,14 @@ class SequenceModel(base_model.BaseModel):
       The metric `decode_length`; for each example that is not padding, its
       source as a string, and a dict of the strings `source`, `decoded` and
       `target` (the first two also named `prefix` and `decoded_substr`), `ids`
-      [T], `logprobs` [T] and `decode_length`; and no clu metrics.
+      [T], `logprobs` [T] and `decode_length`; and no clu metrics. Of several
+      samples or hypotheses these are the first, and the dict has all their
+      strings as the list `sampled`, and of a beam search their `scores`.
     """
-    out = texts.without_padding_rows(decode_out)
+    out, sampled = texts.first_samples(
+      texts.without_padding_rows(decode_out),
+      functools.partial(input_obj.ids_to_strings, key='tgt'),
+    )
     source_lengths = np.sum(out.src.paddings == 0, axis=1, dtype=np.int32)
     columns = {
       name: input_obj.ids_to_strings(ids, lengths, key=key)
@@ -172,7 +239,9 @@ class SequenceModel(base_model.BaseModel):
     # For metrics of prefixes and their continuations.
     columns['prefix'] = columns['source']
     columns['decoded_substr'] = columns['decoded']
-    pairs = [_pair(out, columns, row) for row in range(len(out.output_ids))]
+    pairs = [
+      _pair(out, columns, row, fields) for row, fields in enumerate(sampled)
+    ]
     return texts.length_metrics('decode_length', out), pairs, NestedMap()
 
 
@@ -183,14 +252,23 @@ def _weights(input_batch: NestedMap) -> jax.Array:
 
 
 def _extend_step(
-  model: Any, ids: jax.Array, *, time_step: jax.Array, causal: bool
+  model: Any,
+  ids: jax.Array,
+  *,
+  causal: bool,
+  mask: jax.Array | None = None,
+  **step: jax.Array,
 ) -> jax.Array:
   del causal  # Decoders are always causal.
-  return model.extend_step(ids, time_step=time_step)
+  atten_mask = AttentionMask(mask, causal=True)
+  return model.extend_step(ids, atten_mask=atten_mask, **step).logits
 
 
 def _pair(
-  out: NestedMap, columns: dict[str, Sequence[str]], row: int
+  out: NestedMap,
+  columns: dict[str, Sequence[str]],
+  row: int,
+  sampled: dict[str, Any],
 ) -> tuple[str, dict[str, Any]]:
   strings = {name: column[row] for name, column in columns.items()}
   value = {
@@ -198,5 +276,6 @@ def _pair(
     'ids': out.output_ids[row],
     'logprobs': out.logprobs[row],
     'decode_length': out.decode_lengths[row],
+    **sampled,
   }
   return strings['source'], value

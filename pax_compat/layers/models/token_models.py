@@ -9,10 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax_compat import errors
 from pax_compat.base_model import WeightedScalars
 from pax_compat.config import Config
-from pax_compat.decoder_hparams import DecoderHParams, GreedyDecoderHParams
 from pax_compat.input_core import example_rows
 from pax_compat.layers.template_fields import agreed
 from pax_compat.nested_map import NestedMap
@@ -54,11 +52,12 @@ def token_metrics(
   total = predictions.total_weight
   correct = (predictions.per_example_argmax == labels) * weights
   loss = predictions.get('total_loss', predictions.avg_xent)
+  denominator = predictions.get('avg_xent_weight', total)
   return NestedMap(
     total_loss=(loss, total),
     loss=(loss, total),
-    avg_xent=(predictions.avg_xent, total),
-    log_pplx=(predictions.avg_xent, total),
+    avg_xent=(predictions.avg_xent, denominator),
+    log_pplx=(predictions.avg_xent, denominator),
     fraction_of_correct_next_step_preds=(
       jnp.sum(correct) / jnp.maximum(total, 1e-6),
       total,
@@ -147,21 +146,6 @@ def with_label_smoothing(
   fields = agreed(f'{where}.softmax_tpl', softmax, label_smoothing_prob=prob)
   # A shallow copy: templates inside keep their identity.
   return {'softmax_tpl': copy.copy(softmax).set(**fields)}
-
-
-def check_decoder(where: str, settings: Any):
-  """Raises a UserError unless a model can be decoded with these settings."""
-  if not isinstance(settings, DecoderHParams):
-    raise errors.UserError(
-      f'{where}.decoder_tpl is {settings!r}; expected the settings of a'
-      ' decoder, such as GreedyDecoderHParams(seqlen=64)'
-    )
-  if not isinstance(settings, GreedyDecoderHParams):
-    raise errors.UserError(
-      f'{where}.decoder_tpl is a {type(settings).__name__}, which does not'
-      ' select a decoding algorithm; expected a GreedyDecoderHParams'
-    )
-  settings.check_complete()
 
 
 def decode_metrics(input_batch: NestedMap, rows: int) -> WeightedScalars:

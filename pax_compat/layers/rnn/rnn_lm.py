@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers.attentions.attention_masks import AttentionMask, Mask
 from pax_compat.layers.embeddings.embedding_tables import Embedding
 from pax_compat.layers.rnn.recurrent_stacks import StackFrnn
 from pax_compat.layers.softmaxes import sequence_losses
@@ -163,47 +164,48 @@ class RnnLm(base_layer.BaseLayer):
   def extend_step(
     self,
     inputs: jax.Array,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
     *,
     time_step: jax.Array,
-    segment_pos: jax.Array | None = None,
-    mask: jax.Array | None = None,
-  ) -> jax.Array:
+  ) -> NestedMap:
     """Runs a decoding step; see `TransformerLm.extend_step`.
 
     Args:
       inputs: [B, L], int, the new tokens; or vectors [B, L, D].
-      time_step: [], the index of the first of them.
       segment_pos: ignored.
-      mask: boolean, [B, 1, 1, T], False for padding, such as that before a
+      atten_mask: [B, 1, 1, T], hides padding, such as that before a
         right-aligned prefix; None for no padding.
+      time_step: [], the index of the first of them.
 
     Returns:
-      Logits [B, L, V].
+      `logits`, `log_probs` and `probs` [B, L, V].
     """
     del segment_pos
-    paddings = step_paddings(inputs, time_step, mask)
+    paddings = step_paddings(inputs, time_step, atten_mask)
     condition = None
     if self.condition_dims:
       condition = self.get_decode_state('condition')
     steps = self._steps(self._embed(inputs, condition), paddings)
     hidden, state = self.rnns(steps, self.get_decode_state('rnns'))
     self.update_decode_state('rnns', state)
-    return self.softmax.get_logits(hidden)
+    return sequence_losses.loss_or_predictions(self.softmax, hidden, None)
 
 
 def step_paddings(
-  inputs: jax.Array, time_step: jax.Array, mask: jax.Array | None
+  inputs: jax.Array, time_step: jax.Array, mask: Mask
 ) -> jax.Array:
   """Returns paddings [B, L] of a decoding step; see `RnnLm.extend_step`.
 
   Args:
     inputs: [B, L, ...], of the step.
     time_step: [], the index of the first of them.
-    mask: boolean, [B, 1, 1, T], False for padding; None for no padding.
+    mask: [B, 1, 1, T], hides padding; None for no padding.
   """
   paddings = jnp.zeros(inputs.shape[:2])
-  if mask is None:
+  visible = AttentionMask.of(mask, where='RnnLm.extend_step').visible
+  if visible is None:
     return paddings
   size = inputs.shape[1]
-  visible = jax.lax.dynamic_slice_in_dim(mask[:, 0, 0], time_step, size, 1)
+  visible = jax.lax.dynamic_slice_in_dim(visible[:, 0, 0], time_step, size, 1)
   return jnp.broadcast_to(1.0 - visible, paddings.shape)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layers.attentions.attention_masks import Mask
 from pax_compat.layers.embeddings.embedding_tables import Embedding
 from pax_compat.layers.rnn.recurrent_stacks import StackFrnn
 from pax_compat.layers.rnn.rnn_lm import RnnLm, step_paddings
@@ -126,18 +127,20 @@ class RnnMixtureLm(base_layer.BaseLayer):
   def extend_step(
     self,
     inputs: jax.Array,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
     *,
     time_step: jax.Array,
-    segment_pos: jax.Array | None = None,
-    mask: jax.Array | None = None,
-  ) -> jax.Array:
+  ) -> NestedMap:
     """Runs a decoding step; see `RnnLm.extend_step`."""
     del segment_pos
-    paddings = step_paddings(inputs, time_step, mask)
+    paddings = step_paddings(inputs, time_step, atten_mask)
     mixture, states = self._mixture(
       inputs, paddings, self.get_decode_state('rnns')
     )
     self.update_decode_state('rnns', states)
     if self.merge_tpl is not None:
-      return self.merge.extend_step(mixture, time_step=time_step, mask=mask)
-    return self.softmax.get_logits(mixture)
+      return self.merge.extend_step(
+        mixture, atten_mask=atten_mask, time_step=time_step
+      )
+    return sequence_losses.loss_or_predictions(self.softmax, mixture, None)

@@ -79,7 +79,8 @@ class SampledSoftmax(BaseSoftmax):
           tensor_split_dims_mapping=mapping and mapping[-1:],
         ),
       )
-    if self.sparse_gradients and self.is_initializing():
+    makes_probes = self.is_mutable_collection(base_layer.ROW_PROBES)
+    if self.sparse_gradients and self.is_initializing() and makes_probes:
       for name in ('w', 'b') if self.use_bias else ('w',):
         self.variable(
           base_layer.ROW_PROBES, name, no_statistics, self.num_classes

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
+from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax
+from pax_compat.layers.attentions.attention_masks import Mask, with_steps
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
@@ -134,8 +136,12 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     labels: NestedMap | None = None,
     input_segment_ids: jax.Array | None = None,
     input_segment_pos: jax.Array | None = None,
+    input_segment_mask: Mask = None,
     target_segment_ids: jax.Array | None = None,
     target_segment_pos: jax.Array | None = None,
+    target_segment_mask: Mask = None,
+    cross_segment_mask: Mask = None,
+    start_time_step: int = 0,
   ) -> NestedMap:
     """Computes the cross-entropy loss of the target, or predictions.
 
@@ -148,8 +154,14 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       input_segment_ids: [B, S], the packed example of each token.
       input_segment_pos: [B, S], the position of each token within its example;
         None computes it from the segment ids.
+      input_segment_mask: the mask of packed examples in place of the segment
+        ids, [B, 1, S, S]; see `AttentionMask.of`.
       target_segment_ids: [B, T], likewise.
       target_segment_pos: [B, T], likewise.
+      target_segment_mask: [B, 1, T, T], likewise.
+      cross_segment_mask: [B, 1, T, S], likewise.
+      start_time_step: the index of the first position that later decoding steps
+        read.
 
     Returns:
       As `TransformerLm.__call__`.
@@ -158,17 +170,60 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       UserError: segment ids are missing.
     """
     encoded = self.encode(
-      inputs, input_paddings, input_segment_ids, input_segment_pos
+      inputs,
+      input_paddings,
+      input_segment_ids,
+      input_segment_pos,
+      input_segment_mask,
     )
+    return self.fprop_with_encoder_output(
+      encoded,
+      input_paddings,
+      targets,
+      target_paddings,
+      labels,
+      input_segment_ids,
+      input_segment_pos,
+      target_segment_ids,
+      target_segment_pos,
+      target_segment_mask,
+      cross_segment_mask,
+      start_time_step,
+    )
+
+  def fprop_with_encoder_output(
+    self,
+    encoder_output: jax.Array,
+    input_paddings: jax.Array,
+    targets: jax.Array,
+    target_paddings: jax.Array,
+    labels: NestedMap | None = None,
+    input_segment_ids: jax.Array | None = None,
+    input_segment_pos: jax.Array | None = None,
+    target_segment_ids: jax.Array | None = None,
+    target_segment_pos: jax.Array | None = None,
+    target_segment_mask: Mask = None,
+    cross_segment_mask: Mask = None,
+    start_time_step: int = 0,
+  ) -> NestedMap:
+    """Computes the loss, or predictions, from the encoder's output [B, S, D].
+
+    For the other arguments see `__call__`.
+    """
+    if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
+      self._store_time_step(start_time_step)
     target_segment_pos = _positions(target_segment_ids, target_segment_pos)
+    by_mask = target_segment_mask is not None and cross_segment_mask is not None
     hidden = self.decoder(
       self._embed('decoder', targets, target_segment_pos),
       target_paddings,
-      segment_ids=target_segment_ids,
+      segment_mask=target_segment_mask,
+      segment_ids=None if by_mask else target_segment_ids,
       segment_pos=target_segment_pos,
-      cross_inputs=encoded,
+      cross_inputs=encoder_output,
       cross_paddings=input_paddings,
-      cross_segment_ids=input_segment_ids,
+      cross_segment_mask=cross_segment_mask,
+      cross_segment_ids=None if by_mask else input_segment_ids,
       cross_segment_pos=_positions(input_segment_ids, input_segment_pos),
     )
     return self.compute_loss(self._normalize('decoder', hidden), labels)
@@ -179,13 +234,15 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     input_paddings: jax.Array,
     input_segment_ids: jax.Array | None = None,
     input_segment_pos: jax.Array | None = None,
+    input_segment_mask: Mask = None,
   ) -> jax.Array:
     """Returns the encoder's output [B, S, D]; for arguments see `__call__`."""
     positions = _positions(input_segment_ids, input_segment_pos)
     hidden = self.encoder(
       self._embed('encoder', inputs, positions),
       input_paddings,
-      segment_ids=input_segment_ids,
+      segment_mask=input_segment_mask,
+      segment_ids=input_segment_ids if input_segment_mask is None else None,
       segment_pos=positions,
     )
     return self._normalize('encoder', hidden)
@@ -258,29 +315,55 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
         input_segment_pos=jnp.arange(inputs.shape[1])[None],
       )
     encoded = self.encode(inputs, input_paddings, **segments)
+    self._store_time_step(0)
     self.update_decode_state('input_paddings', input_paddings)
     self.decoder.init_states(inputs.shape[0], max_length, cross_inputs=encoded)
 
+  def _store_time_step(self, time_step: jax.Array | int):
+    self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
+
   def extend_step(
-    self, targets: jax.Array, *, time_step: jax.Array
-  ) -> jax.Array:
+    self,
+    targets: jax.Array,
+    *,
+    time_step: jax.Array | None = None,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
+  ) -> NestedMap:
     """Runs a decoding step; see `TransformerLm.extend_step`.
 
     Args:
-      targets: [B, L], int, the new tokens.
-      time_step: [], the index of the first of them.
+      targets: [B, L] or [B], int, the new tokens, or a single one.
+      time_step: [], the index of the first of them; None for the one after the
+        last step.
+      segment_pos: [B, L], the position of each token; None for `time_step`,
+        `time_step + 1`, ...
+      atten_mask: of self attention, [B, N, L, max_length]; None is causal.
 
     Returns:
-      Logits [B, L, V].
+      `logits`, `log_probs` and `probs`, [B, L, V] or [B, V].
     """
-    positions = (time_step + jnp.arange(targets.shape[1]))[None]
+    if time_step is None:
+      time_step = self.get_decode_state('time_step')
+    if targets.ndim == 1:
+      predicted = self.extend_step(
+        targets[:, None],
+        time_step=time_step,
+        segment_pos=None if segment_pos is None else segment_pos[:, None],
+        atten_mask=with_steps(atten_mask),
+      )
+      return jax.tree.map(lambda x: x[:, 0], predicted)
+    if segment_pos is None:
+      segment_pos = (time_step + jnp.arange(targets.shape[1]))[None]
     hidden = self.decoder.extend_step(
-      self._embed('decoder', targets, positions),
+      self._embed('decoder', targets, segment_pos),
       time_step=time_step,
-      segment_pos=positions,
+      segment_pos=segment_pos,
+      atten_mask=atten_mask,
       cross_paddings=self.get_decode_state('input_paddings'),
     )
-    return self.softmax.get_logits(self._normalize('decoder', hidden))
+    self._store_time_step(time_step + targets.shape[1])
+    return self.compute_loss(self._normalize('decoder', hidden))
 
 
 def _positions(

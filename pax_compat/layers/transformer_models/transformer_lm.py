@@ -11,11 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import errors
+from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax, stochastics
+from pax_compat.layers.attentions import attention_masks
 from pax_compat.layers.attentions.attention_masks import (
+  AttentionMask,
+  Mask,
   causal_mask,
-  combine_masks,
   step_mask,
 )
 from pax_compat.layers.embeddings import positional_embeddings
@@ -164,8 +167,8 @@ class TransformerLm(transformer_sharding.TransformerModel):
     segment_ids: jax.Array | None = None,
     segment_pos: jax.Array | None = None,
     causal_attention_mask: jax.Array | None = None,
-    *,
-    mask: jax.Array | None = None,
+    segment_mask: Mask = None,
+    start_time_step: int = 0,
   ) -> NestedMap | jax.Array:
     """Computes the cross-entropy loss, or predictions.
 
@@ -179,7 +182,10 @@ class TransformerLm(transformer_sharding.TransformerModel):
         computes it from the segment ids.
       causal_attention_mask: [B, T], 0 for tokens of the prefix, to which all of
         its example attends, else 1; for the model type 'prefix' only.
-      mask: an additional boolean mask, broadcast to [B, N, T, T]; or None.
+      segment_mask: the mask of packed examples in place of the segment ids, or
+        any additional one, [B, 1, T, T]; see `AttentionMask.of`. None for none.
+      start_time_step: the index of the first position that later decoding steps
+        read.
 
     Returns:
       With labels, the softmax's output, and `per_token_xent` [B, T],
@@ -193,21 +199,53 @@ class TransformerLm(transformer_sharding.TransformerModel):
     """
     if segment_ids is not None and segment_pos is None:
       segment_pos = positions_in_segments(segment_ids)
-    hidden = self.transformer(
+    if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
+      self._store_time_step(start_time_step)
+    hidden = self._apply_layers(
       self.input_dropout(self._embed(inputs, segment_pos)),
       paddings,
-      segment_ids=segment_ids,
-      segment_pos=segment_pos,
-      mask=combine_masks(
+      AttentionMask.of(segment_mask, where='TransformerLm').restricted(
         self._prefix_mask(causal_attention_mask, inputs.shape[1]),
         self._position_mask(segment_pos),
-        mask,
       ),
+      segment_ids=segment_ids if segment_mask is None else None,
+      segment_pos=segment_pos,
     )
     hidden = self.output_dropout(self._normalize(hidden))
     if self.skip_compute_loss:
       return hidden
     return self.compute_loss(hidden, labels)
+
+  def _apply_layers(
+    self,
+    hidden: jax.Array,
+    paddings: jax.Array,
+    mask: AttentionMask,
+    *,
+    segment_ids: jax.Array | None,
+    segment_pos: jax.Array | None,
+  ) -> jax.Array:
+    """Returns the layers' output [B, T, D]."""
+    if attention_masks.is_structural(self.transformer):
+      return self.transformer(
+        hidden,
+        paddings,
+        segment_mask=mask.or_none(),
+        segment_pos=segment_pos,
+        segment_ids=segment_ids,
+      )
+    if segment_ids is not None:
+      mask = mask.restricted(attention_masks.segment_mask(segment_ids))
+    if self.model_type == LanguageModelType.CAUSAL:
+      mask = mask.restricted(causal=not self.order_by_position)
+    length = hidden.shape[1]
+    mask = mask.restricted(attention_masks.padding_mask(paddings))
+    return self.transformer(
+      hidden,
+      paddings,
+      segment_mask=mask.additive(length, length),
+      segment_pos=segment_pos,
+    )
 
   def _embed(self, ids: jax.Array, positions: jax.Array | None) -> jax.Array:
     """Returns the first layer's inputs, [B, T, D]."""
@@ -284,41 +322,49 @@ class TransformerLm(transformer_sharding.TransformerModel):
       output.logits = self.softmax.get_logits(activations)
     return output
 
-  def init_states(self, batch_size: int, max_length: int):
+  def init_states(self, target_batch_size: int, target_max_length: int):
     """Initialises the decode states, before the first `extend_step`.
 
     Args:
-      batch_size: B.
-      max_length: maximum number of decoded positions, prefixes included.
+      target_batch_size: B.
+      target_max_length: maximum number of decoded positions, prefixes included.
     """
-    self.transformer.init_states(batch_size, max_length)
+    self._store_time_step(0)
+    self.transformer.init_states(target_batch_size, target_max_length)
     if self.model_type == LanguageModelType.PREFIX:
       self.update_decode_state(
-        'is_prefix', jnp.zeros([batch_size, max_length], bool)
+        'is_prefix', jnp.zeros([target_batch_size, target_max_length], bool)
       )
+
+  def _store_time_step(self, time_step: jax.Array | int):
+    self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
 
   def extend_step(
     self,
     inputs: jax.Array,
-    *,
-    time_step: jax.Array,
     segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
+    *,
+    time_step: jax.Array | None = None,
     causal_attention_mask: jax.Array | None = None,
-    mask: jax.Array | None = None,
-  ) -> jax.Array:
+  ) -> NestedMap:
     """Runs a decoding step: reads new tokens, and predicts the next of each.
 
     Args:
-      inputs: [B, L], int, the new tokens.
-      time_step: [], the index of the first of them.
-      segment_pos: [B, L], the position of each token within its example; None
-        for `time_step`, `time_step + 1`, ...
+      inputs: [B, L] or [B], int, the new tokens, or a single one.
+      segment_pos: of the shape of the inputs, the position of each token within
+        its example; None for `time_step`, `time_step + 1`, ... Of a single
+        token and without a mask, it also hides what is before the example.
+      atten_mask: of the new tokens by all positions, [B, N, L, max_length], or
+        [B, 1, max_length] of a single token; see `AttentionMask.of`. Positions
+        not decoded yet are hidden in any case. None is causal.
+      time_step: [], the index of the first of them; None for the one after the
+        last step.
       causal_attention_mask: [B, L], as for `__call__`.
-      mask: an additional boolean mask, broadcast to [B, N, L, max_length]; or
-        None. Attention is causal in any case.
 
     Returns:
-      Logits [B, L, V] of the token after each.
+      `logits`, `log_probs` and `probs` of the token after each, [B, L, V] or
+      [B, V].
 
     Raises:
       UserError: the model type is 'bidirectional'.
@@ -329,21 +375,44 @@ class TransformerLm(transformer_sharding.TransformerModel):
         " decode token by token; expected 'causal' or 'prefix'"
       )
     self._check_prefix(causal_attention_mask)
-    steps = inputs.shape[1]
+    if time_step is None:
+      time_step = self.get_decode_state('time_step')
+    if inputs.ndim == 1:
+      return self._extend_one(inputs, segment_pos, atten_mask, time_step)
     if segment_pos is None:
-      segment_pos = (time_step + jnp.arange(steps))[None]
-    with_prefix = causal_attention_mask is not None
-    if with_prefix:
+      segment_pos = (time_step + jnp.arange(inputs.shape[1]))[None]
+    if causal_attention_mask is not None:
       visible = self._extend_prefix(causal_attention_mask, time_step)
-      mask = combine_masks(visible, mask)
+      given = AttentionMask.of(atten_mask, where='TransformerLm.extend_step')
+      atten_mask = AttentionMask(given.visible).restricted(visible)
     hidden = self.transformer.extend_step(
       self._embed(inputs, segment_pos),
       time_step=time_step,
       segment_pos=segment_pos,
-      mask=mask,
-      causal=not with_prefix,
+      atten_mask=atten_mask,
     )
-    return self.softmax.get_logits(self._normalize(hidden))
+    self._store_time_step(time_step + inputs.shape[1])
+    return self._predict(hidden)
+
+  def _extend_one(self, ids, segment_pos, mask, time_step) -> NestedMap:
+    """Runs a decoding step of a single token; see `extend_step`."""
+    positions = time_step[None] if segment_pos is None else segment_pos
+    hidden = self.transformer.extend_step(
+      self._embed(ids[:, None], positions[:, None])[:, 0],
+      time_step=time_step,
+      segment_pos=segment_pos,
+      atten_mask=mask,
+    )
+    self._store_time_step(time_step + 1)
+    return self._predict(hidden)
+
+  def _predict(self, hidden: jax.Array) -> NestedMap:
+    """Returns the predictions from the layers' output [..., D]."""
+    hidden = self._normalize(hidden)
+    predicted = sequence_losses.loss_or_predictions(self.softmax, hidden, None)
+    if self.record_activations_in_xent_output:
+      predicted.activations = hidden
+    return predicted
 
   def _extend_prefix(
     self, causal_attention_mask: jax.Array, time_step: jax.Array

@@ -11,6 +11,7 @@ import jax
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layers.attentions.attention_masks import Mask, takes_structure
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.pipelines import pipeline
 from pax_compat.layers.template_fields import agreed, refuse_mappings
@@ -32,6 +33,9 @@ class PipelinedTransformer(base_layer.BaseLayer):
       time with other layers.
     stream_io: whether the batch is spread over the devices of all stages; see
       `LayerwiseShardablePipelined`.
+    pipeline_broadcast_inputs: in Pax, whether inputs that all stages share move
+      along with the microbatches. Here they do not: stages read them where they
+      are. Both values are valid, and compute the same.
     checkpoint_policy: which values of a stage are saved for the backward pass;
       an `AutodiffCheckpointType` or its name. Its input is always saved.
     unpack_summaries: whether each layer has separate summaries.
@@ -68,6 +72,7 @@ class PipelinedTransformer(base_layer.BaseLayer):
   pipeline_microbatch_size: int | None = None
   circular_repeat: int = 1
   stream_io: bool = False
+  pipeline_broadcast_inputs: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
   unpack_summaries: bool = True
   model_dims: int | None = None
@@ -134,14 +139,30 @@ class PipelinedTransformer(base_layer.BaseLayer):
       packed_input=self.packed_input,
     )
 
+  @takes_structure
   def __call__(
     self,
     inputs: jax.Array,
     paddings: jax.Array | None = None,
-    **kwargs: jax.Array | None,
+    segment_mask: Mask = None,
+    cross_inputs: jax.Array | None = None,
+    cross_paddings: jax.Array | None = None,
+    cross_segment_mask: Mask = None,
+    segment_pos: jax.Array | None = None,
+    **segments: jax.Array | None,
   ) -> jax.Array:
     """Applies all stages; see `StackedTransformer.__call__`."""
-    return self._output(self.pipeline(inputs, paddings, **kwargs))
+    outputs = self.pipeline(
+      inputs,
+      paddings,
+      segment_mask=segment_mask,
+      cross_inputs=cross_inputs,
+      cross_paddings=cross_paddings,
+      cross_segment_mask=cross_segment_mask,
+      segment_pos=segment_pos,
+      **segments,
+    )
+    return self._output(outputs)
 
   def _output(self, outputs: jax.Array) -> jax.Array:
     """Normalises and shards the output [B, T, D]."""
@@ -149,10 +170,28 @@ class PipelinedTransformer(base_layer.BaseLayer):
       outputs = self.output_norm(outputs)
     return self.shard(outputs, self.activation_split_dims_mapping.final_out)
 
-  def init_states(self, batch_size: int, max_length: int, **kwargs):
+  def init_states(self, *args: int, **kwargs: jax.Array | None):
     """Initialises the decode states; see `Transformer.init_states`."""
-    self.pipeline.init_states(batch_size, max_length, **kwargs)
+    self.pipeline.init_states(*args, **kwargs)
 
-  def extend_step(self, inputs: jax.Array, **step) -> jax.Array:
+  @takes_structure
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
+    cross_paddings: jax.Array | None = None,
+    cross_segment_mask: Mask = None,
+  ) -> jax.Array:
     """Applies all stages to new positions; see `StackedTransformer`."""
-    return self._output(self.pipeline.extend_step(inputs, **step))
+    outputs = self.pipeline.extend_step(
+      inputs,
+      time_step=time_step,
+      segment_pos=segment_pos,
+      atten_mask=atten_mask,
+      cross_paddings=cross_paddings,
+      cross_segment_mask=cross_segment_mask,
+    )
+    return self._output(outputs)

@@ -1,16 +1,17 @@
 """Stacks of Transformer layers.
 
 Shapes: B batch, T time, S source time, L new positions of a decoding step, D
-model dims, N heads. Masks are boolean, True where a position may attend to
-another one, and broadcast to [B, N, T, S].
+model dims, N heads. Masks are `AttentionMask`s, or additive or boolean arrays
+that broadcast to [B, N, T, S]; see `AttentionMask.of`.
 """
 
 import copy
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
+from absl import logging
 from jax.ad_checkpoint import checkpoint_name
 
 from pax_compat import base_layer, errors
@@ -19,11 +20,16 @@ from pax_compat.layer_core import child_layers
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers import repeats, stochastics
+from pax_compat.layers.attentions import attention_masks
 from pax_compat.layers.attentions.attention_masks import (
-  combine_masks,
+  AttentionMask,
+  Mask,
+  example_mask,
+  fit,
   padding_mask,
-  segment_mask,
   self_attention_segments,
+  takes_structure,
+  with_steps,
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.template_fields import agreed, refuse_mappings
@@ -62,7 +68,7 @@ class StackedTransformer(base_layer.BaseLayer):
     fold_padding_with_segment_mask: whether segment ids distinguish padding, so
       that paddings need not be masked too.
     moe_layers: indices of the layers with a mixture of experts instead of a
-      feed-forward.
+      feed-forward. An index without a layer has no effect.
     moe_layer_tpl: the mixture, copied for each; the following five are fields
       of it. It may set its own hidden_dims.
     num_experts: number of experts.
@@ -188,9 +194,12 @@ class StackedTransformer(base_layer.BaseLayer):
   def _check_moe_layers(self):
     for i in self.moe_layers or ():
       if not 0 <= i < self.num_layers:
-        raise errors.UserError(
-          f'StackedTransformer.moe_layers has {i}; expected indices of layers,'
-          f' from 0 to {self.num_layers - 1}'
+        logging.log_first_n(
+          logging.WARNING,
+          'StackedTransformer.moe_layers has %d; layers are 0 to %d',
+          1,
+          i,
+          self.num_layers - 1,
         )
 
   def _moe_fields(self, layer: Config) -> dict:
@@ -219,16 +228,18 @@ class StackedTransformer(base_layer.BaseLayer):
   def _drop_prob(self, own: float | None) -> float | None:
     return (self.dropout_prob or None) if own is None else own
 
+  @takes_structure
   def __call__(
     self,
     inputs: jax.Array,
     paddings: jax.Array | None = None,
-    *,
-    segment_ids: jax.Array | None = None,
-    segment_pos: jax.Array | None = None,
-    mask: jax.Array | None = None,
+    segment_mask: Mask = None,
     cross_inputs: jax.Array | None = None,
     cross_paddings: jax.Array | None = None,
+    cross_segment_mask: Mask = None,
+    segment_pos: jax.Array | None = None,
+    *,
+    segment_ids: jax.Array | None = None,
     cross_segment_ids: jax.Array | None = None,
     cross_segment_pos: jax.Array | None = None,
   ) -> jax.Array:
@@ -237,36 +248,47 @@ class StackedTransformer(base_layer.BaseLayer):
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
-      segment_ids: [B, T], the packed example of each position.
-      segment_pos: [B, T], the position of each token within its example; None
-        for 0, 1, ...
-      mask: an additional mask, or None.
+      segment_mask: the mask of packed examples, or any additional one; or None.
+        Segment ids are cheaper.
       cross_inputs: [B, S, D], the other sequence.
       cross_paddings: [B, S], its paddings.
-      cross_segment_ids: [B, S], its segment ids.
-      cross_segment_pos: [B, S], its positions.
+      cross_segment_mask: the mask of packed examples of both sequences, or
+        None.
+      segment_pos: [B, T], the position of each token within its example; None
+        for 0, 1, ...
+      segment_ids: [B, T], the packed example of each position.
+      cross_segment_ids: [B, S], those of the other sequence.
+      cross_segment_pos: [B, S], positions of the other sequence.
 
     Returns:
       [B, T, D].
 
     Raises:
-      UserError: examples are packed, but segment ids of either sequence are
-        missing.
+      UserError: examples are packed, but segment ids and masks of either
+        sequence are missing.
     """
-    self._check_packed(segment_ids, mask, 'segment_ids')
+    self._check_packed(segment_ids, segment_mask, 'segment_ids')
+    mask = self._self_mask(segment_ids, paddings, segment_mask)
+    kwargs = dict(segment_pos=segment_pos)
+    cross_mask = None
     if cross_inputs is not None:
-      self._check_packed(cross_segment_ids, None, 'cross_segment_ids')
-    common = dict(
-      mask=self._self_mask(segment_ids, paddings, mask),
-      segment_pos=segment_pos,
-      cross_inputs=cross_inputs,
-      cross_mask=self._mask(segment_ids, cross_segment_ids, cross_paddings),
-      cross_segment_pos=cross_segment_pos,
-    )
+      self._check_packed(
+        cross_segment_ids, cross_segment_mask, 'cross_segment_ids'
+      )
+      cross_mask = self._mask(
+        segment_ids, cross_segment_ids, cross_paddings, cross_segment_mask
+      )
+      kwargs['cross_inputs'] = cross_inputs
 
     def apply(layer, x):
-      own = {'segment_ids': segment_ids} if _gates_sentences(layer) else {}
-      return layer(x, paddings, **common, **own)
+      own = _own_arguments(
+        layer,
+        (mask, x.shape[1]),
+        (cross_mask, 0 if cross_inputs is None else cross_inputs.shape[1]),
+        cross_segment_pos,
+        segment_ids,
+      )
+      return layer(x, paddings, **kwargs, **own)[0]
 
     if self.remat:
       apply = nn.remat(apply, policy=self._policy)
@@ -296,15 +318,15 @@ class StackedTransformer(base_layer.BaseLayer):
         f'StackedTransformer.packed_input is True, but there are no {name}'
       )
 
-  def _self_mask(self, segment_ids, paddings, mask):
+  def _self_mask(self, segment_ids, paddings, mask) -> AttentionMask:
     """Returns the mask of self-attention, as segment ids for fused kernels."""
     if mask is None and all(map(_takes_segments, self.x_layers)):
-      return self_attention_segments(segment_ids, paddings)
+      return AttentionMask(self_attention_segments(segment_ids, paddings))
     return self._mask(segment_ids, segment_ids, paddings, mask)
 
   def _mask(
     self, segment_ids, source_segment_ids, paddings, mask=None
-  ) -> jax.Array | None:
+  ) -> AttentionMask:
     """Returns the attention mask, computed once for all layers."""
     by_segment = source_segment_ids is not None
     if by_segment and segment_ids is None:
@@ -312,51 +334,107 @@ class StackedTransformer(base_layer.BaseLayer):
         'StackedTransformer: there are cross_segment_ids, but no segment_ids;'
         ' expected both or neither'
       )
-    masks = [mask]
+    masks = []
     if by_segment:
-      masks.append(segment_mask(segment_ids, source_segment_ids))
+      masks.append(
+        attention_masks.segment_mask(segment_ids, source_segment_ids)
+      )
     if paddings is not None and not (
       by_segment and self.fold_padding_with_segment_mask
     ):
       masks.append(padding_mask(paddings))
-    return combine_masks(*masks)
+    given = AttentionMask.of(mask, where='StackedTransformer')
+    return given.restricted(*masks)
 
   def init_states(
     self,
-    batch_size: int,
-    max_length: int,
+    target_batch_size: int,
+    target_max_length: int,
     *,
     cross_inputs: jax.Array | None = None,
   ):
     """Initialises the decode states; see `Transformer.init_states`."""
     for layer in self.x_layers:
-      layer.init_states(batch_size, max_length, cross_inputs=cross_inputs)
+      layer.init_states(
+        target_batch_size, target_max_length, cross_inputs=cross_inputs
+      )
 
+  @takes_structure
   def extend_step(
     self,
     inputs: jax.Array,
     *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
     cross_paddings: jax.Array | None = None,
-    **step: jax.Array | bool | None,
+    cross_segment_mask: Mask = None,
   ) -> jax.Array:
     """Applies all layers to new positions.
 
     Args:
-      inputs: [B, L, D].
+      inputs: [B, L, D]; or [B, D], a single position.
+      time_step: see `Transformer.extend_step`.
+      segment_pos: likewise. For a single position and without a mask, [B], it
+        also hides what is before the example's first position.
+      atten_mask: the `attention_mask` of `Transformer.extend_step`.
       cross_paddings: [B, S], of the other sequence.
-      **step: see `Transformer.extend_step`.
+      cross_segment_mask: [B, N, L, S], or [B, 1, S] with a single position; or
+        None.
 
     Returns:
-      [B, L, D].
+      [B, L, D], or [B, D] for a single position.
     """
-    cross_mask = (
-      None if cross_paddings is None else padding_mask(cross_paddings)
-    )
+    if inputs.ndim == 2:
+      if atten_mask is None and segment_pos is not None:
+        length = self.x_layers[0].decoding_sequence_length()
+        atten_mask = example_mask(time_step - segment_pos, length)
+      return self.extend_step(
+        inputs[:, None],
+        time_step=time_step,
+        segment_pos=None if segment_pos is None else segment_pos[:, None],
+        atten_mask=with_steps(atten_mask),
+        cross_paddings=cross_paddings,
+        cross_segment_mask=with_steps(cross_segment_mask),
+      )[:, 0]
+    cross_mask = None
+    if cross_paddings is not None or cross_segment_mask is not None:
+      cross_mask = self._mask(None, None, cross_paddings, cross_segment_mask)
     hidden = [self.input_dropout(inputs)]
     for layer in self.x_layers:
-      outputs = layer.extend_step(hidden[-1], cross_mask=cross_mask, **step)
+      outputs = layer.extend_step(
+        hidden[-1],
+        time_step=time_step,
+        segment_pos=segment_pos,
+        attention_mask=atten_mask,
+        cross_attention_mask=cross_mask,
+      )
       hidden.append(outputs)
     return self._output(self._combined(hidden))
+
+
+def _own_arguments(
+  layer: base_layer.BaseLayer,
+  mask: tuple[AttentionMask, int],
+  cross_mask: tuple[AttentionMask | None, int],
+  cross_segment_pos: jax.Array | None,
+  segment_ids: jax.Array | None,
+) -> dict[str, Any]:
+  """Returns the arguments that depend on a layer's class.
+
+  The masks are with the numbers of their sources.
+  """
+  targets = mask[1]
+  own = {'attention_mask': fit(layer, mask[0], targets, targets)}
+  if cross_mask[0] is not None:
+    own['cross_attention_mask'] = fit(
+      layer, cross_mask[0], targets, cross_mask[1]
+    )
+    if cross_segment_pos is not None:
+      own['cross_segment_pos'] = cross_segment_pos
+  if _gates_sentences(layer):
+    own['segment_ids'] = segment_ids
+  return own
 
 
 def _takes_segments(layer: base_layer.BaseLayer) -> bool:
@@ -455,8 +533,17 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
   def _repeat(self) -> repeats.Repeat:
     return getattr(self, self.repeat_layer_name)
 
+  @takes_structure
   def __call__(
-    self, inputs: jax.Array, paddings: jax.Array | None = None, **kwargs
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array | None = None,
+    segment_mask: Mask = None,
+    cross_inputs: jax.Array | None = None,
+    cross_paddings: jax.Array | None = None,
+    cross_segment_mask: Mask = None,
+    segment_pos: jax.Array | None = None,
+    **segments: jax.Array | None,
   ) -> jax.Array:
     """Applies all blocks; see `StackedTransformer.__call__`.
 
@@ -464,16 +551,49 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
       [B, T, D]; or all blocks' outputs [x_times, B, T, D], if
       `return_intermediate_outputs`.
     """
-    outputs = self._repeat(inputs, paddings, **kwargs)
+    outputs = self._repeat(
+      inputs,
+      paddings,
+      segment_mask=_once(segment_mask),
+      cross_inputs=cross_inputs,
+      cross_paddings=cross_paddings,
+      cross_segment_mask=_once(cross_segment_mask),
+      segment_pos=segment_pos,
+      **segments,
+    )
     if self.return_intermediate_outputs:
       return outputs
     return self.shard(outputs, self.activation_split_dims_mapping.out)
 
-  def init_states(self, batch_size: int, max_length: int, **kwargs):
+  def init_states(self, *args: int, **kwargs: jax.Array | None):
     """Initialises the decode states; see `Transformer.init_states`."""
-    self._repeat.init_states(batch_size, max_length, **kwargs)
+    self._repeat.init_states(*args, **kwargs)
 
-  def extend_step(self, inputs: jax.Array, **step) -> jax.Array:
+  @takes_structure
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
+    cross_paddings: jax.Array | None = None,
+    cross_segment_mask: Mask = None,
+  ) -> jax.Array:
     """Applies all blocks to new positions; see `StackedTransformer`."""
-    outputs = self._repeat.extend_step(inputs, **step)
+    outputs = self._repeat.extend_step(
+      inputs,
+      time_step=time_step,
+      segment_pos=segment_pos,
+      atten_mask=atten_mask,
+      cross_paddings=cross_paddings,
+      cross_segment_mask=cross_segment_mask,
+    )
     return self.shard(outputs, self.activation_split_dims_mapping.out)
+
+
+def _once(mask: Mask) -> AttentionMask | None:
+  """Converts an additive mask before the loop, not in each of its rounds."""
+  if mask is None:
+    return None
+  return AttentionMask.of(mask, where='StackedTransformerRepeated')

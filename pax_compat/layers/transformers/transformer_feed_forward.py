@@ -3,11 +3,15 @@
 Shapes: B batch, T time, D model dims, F hidden dims.
 """
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import jax
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import activations, linears, stochastics
 from pax_compat.layers.paddings import apply_paddings
 from pax_compat.layers.template_fields import (
@@ -40,6 +44,9 @@ class TransformerFeedForward(ResidualBlock):
     residual_dropout_tpl: dropout of the branch's output.
     add_skip_connection: whether there is a residual connection.
     residual_weight: factor of the branch's output.
+    internal_gshard_variance_scaling_fan_in_init: whether the initializer of
+      projections is uniform with variance 1 / fan_in, instead of that of their
+      templates.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
@@ -64,6 +71,11 @@ class TransformerFeedForward(ResidualBlock):
     ffn0: SplitDimsMapping = None
     ffn1: SplitDimsMapping = None
 
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *ResidualBlock.SILENT_UNLESS_SET,
+    'internal_gshard_variance_scaling_fan_in_init',
+  )
+
   output_dims: int = 0
   hidden_dims: int = REQUIRED
   has_bias: bool = True
@@ -77,6 +89,7 @@ class TransformerFeedForward(ResidualBlock):
   residual_dropout_tpl: Config = sub_config_field(stochastics.Dropout)
   add_skip_connection: bool = True
   residual_weight: float = 1.0
+  internal_gshard_variance_scaling_fan_in_init: bool = False
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
@@ -156,20 +169,28 @@ class TransformerFeedForward(ResidualBlock):
     if not self.has_bias:
       where = 'TransformerFeedForward.fflayer_tpl'
       fields |= agreed(where, tpl, has_bias=False)
+    if self.internal_gshard_variance_scaling_fan_in_init:
+      init = WeightInit.Uniform((3.0 / fields['input_dims']) ** 0.5)
+      fields['linear_tpl'] = tpl.linear_tpl.clone().set(params_init=init)
     self.create_child(name, tpl, checkpoint_str=checkpoint, **fields)
 
   def __call__(
-    self, inputs: jax.Array, paddings: jax.Array | None = None
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
   ) -> jax.Array:
     """Computes the block.
 
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
+      segment_ids: ignored; for layers that replace this one.
 
     Returns:
       [B, T, output_dims].
     """
+    del segment_ids
     if self.apply_padding_first and paddings is not None:
       inputs, paddings = apply_paddings(inputs, paddings), None
     outputs = self._add_residual(
@@ -179,6 +200,15 @@ class TransformerFeedForward(ResidualBlock):
       residual_weight=self.residual_weight,
     )
     return self.shard(outputs, self.activation_split_dims_mapping.ffn1)
+
+  def extend_step(
+    self, inputs: jax.Array, *, time_step: jax.Array
+  ) -> jax.Array:
+    """Computes the block for new positions [B, L, D], or one [B, D]."""
+    del time_step
+    if inputs.ndim == 2:
+      return self(inputs[:, None])[:, 0]
+    return self(inputs)
 
   def _project(
     self, inputs: jax.Array, paddings: jax.Array | None

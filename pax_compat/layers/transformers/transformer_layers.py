@@ -1,8 +1,8 @@
 """A Transformer layer.
 
 Shapes: B batch, T time, S source time, L new positions of a decoding step, D
-model dims, N heads. Masks are boolean, True where a position may attend to
-another one, and broadcast to [B, N, T, S].
+model dims, N heads. Masks are `AttentionMask`s, or additive or boolean arrays
+that broadcast to [B, N, T, S]; see `AttentionMask.of`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,13 +14,14 @@ from pax_compat import errors
 from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import Config, is_set, set_fields, sub_config_field
 from pax_compat.layers import stochastics
-from pax_compat.layers.attentions import dot_product
-from pax_compat.layers.attentions.attention_masks import padding_mask
+from pax_compat.layers.attentions import attention_masks, dot_product
+from pax_compat.layers.attentions.attention_masks import AttentionMask, Mask
 from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.layers.transformers.transformer_feed_forward import (
   TransformerFeedForward,
 )
 from pax_compat.layers.transformers.transformer_residuals import ResidualBlock
+from pax_compat.nested_map import NestedMap
 
 
 class Transformer(ResidualBlock):
@@ -110,71 +111,86 @@ class Transformer(ResidualBlock):
       fields['norm_policy'] = self.norm_policy
     self.create_child('ff_layer', tpl, **fields)
 
+  @attention_masks.takes_structure
   def __call__(
     self,
     inputs: jax.Array,
     paddings: jax.Array | None = None,
-    *,
-    mask: jax.Array | None = None,
-    segment_ids: jax.Array | None = None,
-    segment_pos: jax.Array | None = None,
+    attention_mask: Mask = None,
     cross_inputs: jax.Array | None = None,
-    cross_mask: jax.Array | None = None,
+    cross_attention_mask: Mask = None,
+    segment_pos: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    *,
     cross_segment_pos: jax.Array | None = None,
-  ) -> jax.Array:
+  ) -> tuple[jax.Array, NestedMap]:
     """Computes the layer.
 
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
-      mask: the attention mask for paddings and packing; `mask_self_attention`
-        adds the causal one. None masks paddings.
-      segment_ids: [B, T], the packed example of each position, for experts with
-        sentence-level gating; attention uses `mask`.
+      attention_mask: the mask of self-attention for paddings and packing;
+        `mask_self_attention` adds the causal one. None masks paddings.
+      cross_inputs: [B, S, D], the other sequence.
+      cross_attention_mask: the mask of cross-attention, or None.
       segment_pos: [B, T], the position of each token within its example; None
         for 0, 1, ...
-      cross_inputs: [B, S, D], the other sequence.
-      cross_mask: the mask of cross-attention, or None.
+      segment_ids: [B, T], the packed example of each position, for experts with
+        sentence-level gating; attention uses `attention_mask`.
       cross_segment_pos: [B, S], the positions of the other sequence.
 
     Returns:
-      [B, T, D].
+      [B, T, D]; and `self_atten`, and `cross_atten` if there is
+      cross-attention: the attentions' weights [B, N, T, S], or None where an
+      attention does not return them; see its `return_atten_probs`.
 
     Raises:
       UserError: cross_inputs are missing.
     """
-    if mask is None and paddings is not None:
-      mask = padding_mask(paddings)
+    if attention_mask is None and paddings is not None:
+      attention_mask = attention_masks.padding_mask(paddings)
+    mask = self._mask(attention_mask).restricted(
+      causal=self.mask_self_attention
+    )
+    cross_mask = self._mask(cross_attention_mask)
+    probs = NestedMap()
 
     def attend(x):
-      return self.self_attention(
+      attention = self.self_attention
+      outputs, probs.self_atten = attention(
         x,
         x,
         x,
-        mask=mask,
-        causal=self.mask_self_attention,
-        query_positions=segment_pos,
-        key_positions=segment_pos,
+        attention_masks.fit(attention, mask, x.shape[1], x.shape[1]),
+        query_segment_pos=segment_pos,
+        key_segment_pos=segment_pos,
       )
+      return outputs
 
     def attend_across(x):
-      return self.cross_attention(
+      attention, sources = self.cross_attention, cross_inputs.shape[1]
+      outputs, probs.cross_atten = attention(
         x,
         cross_inputs,
         cross_inputs,
-        mask=cross_mask,
-        query_positions=segment_pos,
-        key_positions=cross_segment_pos,
+        attention_masks.fit(attention, cross_mask, x.shape[1], sources),
+        query_segment_pos=segment_pos,
+        key_segment_pos=cross_segment_pos,
       )
+      return outputs
 
     crosses = self._crosses(given=cross_inputs is not None)
-    return self._compute(
+    outputs = self._compute(
       inputs,
       paddings,
       attend,
       attend_across if crosses else None,
       segment_ids=segment_ids,
     )
+    return outputs, probs
+
+  def _mask(self, mask: Mask) -> AttentionMask:
+    return AttentionMask.of(mask, where=type(self).__name__)
 
   def _crosses(self, *, given: bool) -> bool:
     """Whether there is cross-attention, which may be skipped if allowed."""
@@ -216,63 +232,80 @@ class Transformer(ResidualBlock):
 
   def init_states(
     self,
-    batch_size: int,
-    max_length: int,
+    target_batch_size: int,
+    target_max_length: int,
     *,
     cross_inputs: jax.Array | None = None,
   ):
     """Initialises the decode states, before the first `extend_step`.
 
     Args:
-      batch_size: B.
-      max_length: maximum number of decoded positions.
+      target_batch_size: B.
+      target_max_length: maximum number of decoded positions.
       cross_inputs: [B, S, D], the other sequence.
     """
     crosses = self._crosses(given=cross_inputs is not None)
-    self.self_attention.init_states(batch_size, max_length)
+    self.self_attention.init_states(target_batch_size, target_max_length)
     if crosses:
       self.cross_attention.init_cross_states(cross_inputs)
 
+  def decoding_sequence_length(self) -> int:
+    """Returns the maximum number of decoded positions."""
+    return self.self_attention.decoding_state_sequence_length()
+
+  @attention_masks.takes_structure
   def extend_step(
     self,
     inputs: jax.Array,
     *,
     time_step: jax.Array,
     segment_pos: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    causal: bool = True,
-    cross_mask: jax.Array | None = None,
+    attention_mask: Mask = None,
+    cross_attention_mask: Mask = None,
   ) -> jax.Array:
     """Computes the layer at new positions, which attend to all earlier ones.
 
     Args:
-      inputs: [B, L, D].
+      inputs: [B, L, D]; or [B, D], a single position.
       time_step: [], the index of the first new position.
-      segment_pos: [B, L], the position of each token within its example; None
-        for `time_step`, `time_step + 1`, ...
-      mask: of new positions by all positions, [B, N, L, max_length], or None.
-      causal: whether attention among the new positions is causal.
-      cross_mask: of new positions by those of the other sequence, or None.
+      segment_pos: [B, L] or [B], the position of each token within its example;
+        None for `time_step`, `time_step + 1`, ...
+      attention_mask: of new positions by all positions, [B, N, L, max_length],
+        or [B, 1, max_length] with a single one; None is causal.
+      cross_attention_mask: of new positions by those of the other sequence,
+        [B, N, L, S]; or None.
 
     Returns:
-      [B, L, D].
+      [B, L, D], or [B, D] for a single position.
     """
-
+    if inputs.ndim == 2:
+      return self.extend_step(
+        inputs[:, None],
+        time_step=time_step,
+        segment_pos=None if segment_pos is None else segment_pos[:, None],
+        attention_mask=attention_masks.with_steps(attention_mask),
+        cross_attention_mask=cross_attention_mask,
+      )[:, 0]
     if segment_pos is None:
       segment_pos = (time_step + jnp.arange(inputs.shape[1]))[None]
+    if attention_mask is None:
+      attention_mask = attention_masks.CAUSAL
 
     def attend(x):
       return self.self_attention.extend_step(
         x,
+        atten_mask=attention_mask,
         time_step=time_step,
-        mask=mask,
-        causal=causal,
-        query_positions=segment_pos,
+        segment_pos=segment_pos,
       )
 
     def attend_across(x):
-      return self.cross_attention.cross_step(
-        x, mask=cross_mask, query_positions=segment_pos
+      return self.cross_attention.extend_step(
+        x,
+        atten_mask=cross_attention_mask,
+        time_step=time_step,
+        segment_pos=segment_pos,
+        is_cross_attention=True,
       )
 
     crosses = self.use_cross_attention and (

@@ -5,6 +5,8 @@ of tokens, S tokens of a group, C slots of an expert per group (its capacity).
 """
 
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core import flop_scopes
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layer_core.weight_init import WeightInit
-from pax_compat.layers import activations, stochastics
+from pax_compat.layers import activations, base_ops, stochastics
 from pax_compat.layers.paddings import apply_paddings
 from pax_compat.layers.template_fields import agreed, keep_prob, refuse_mappings
 from pax_compat.layers.transformers import expert_gating
@@ -71,6 +73,9 @@ class TransformerFeedForwardMoe(ResidualBlock):
       weights is uniform with variance 1 / fan_in; else it is `params_init`.
     explicit_fan_in_fan_out_axes: whether `params_init` computes fans of an
       expert's matrix, without the dimension of experts.
+    einsum_tpl: products that dispatch and combine tokens, and that of the
+      output projection; see `base_ops`. 'dense_top2' does not use it.
+    einsum_gated_tpl: the two products of a gated hidden layer.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
@@ -109,6 +114,12 @@ class TransformerFeedForwardMoe(ResidualBlock):
     egch: SplitDimsMapping = None
     gecm: SplitDimsMapping = None
 
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *ResidualBlock.SILENT_UNLESS_SET,
+    'einsum_tpl',
+    'einsum_gated_tpl',
+  )
+
   hidden_dims: int = REQUIRED
   apply_padding_first: bool = False
   activation_tpl: Config = sub_config_field(activations.ReLU)
@@ -133,6 +144,8 @@ class TransformerFeedForwardMoe(ResidualBlock):
   moe_load_balance_loss_weight: float = 1.0
   internal_gshard_variance_scaling_fan_in_init: bool = True
   explicit_fan_in_fan_out_axes: bool = False
+  einsum_tpl: Config = sub_config_field(base_ops.EinsumOp)
+  einsum_gated_tpl: Config = sub_config_field(base_ops.EinsumGatedOp)
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
@@ -150,6 +163,7 @@ class TransformerFeedForwardMoe(ResidualBlock):
       'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
     )
     self._create_weights()
+    self._create_products()
 
   def _check(self):
     for field, known in (
@@ -202,6 +216,12 @@ class TransformerFeedForwardMoe(ResidualBlock):
     self._create_weight('wi_0', [e, m, width], split.emh)
     self._create_weight('wo_0', [e, h, m], split.ehm)
 
+  def _create_products(self):
+    for name in ('dispatch_einsum', 'ffn2_einsum', 'combine_einsum'):
+      self.create_child(name, self.einsum_tpl.clone())
+    if self.use_gated_activation:
+      self.create_child('gated_ffn1_einsum', self.einsum_gated_tpl.clone())
+
   def _create_weight(self, name: str, shape: list[int], mapping):
     settings = {}
     if self.internal_gshard_variance_scaling_fan_in_init:
@@ -215,7 +235,6 @@ class TransformerFeedForwardMoe(ResidualBlock):
     self,
     inputs: jax.Array,
     paddings: jax.Array | None = None,
-    *,
     segment_ids: jax.Array | None = None,
   ) -> jax.Array:
     """Computes the block.
@@ -245,6 +264,15 @@ class TransformerFeedForwardMoe(ResidualBlock):
       skip=self.add_skip_connection,
       residual_weight=self.residual_weight,
     )
+
+  def extend_step(
+    self, inputs: jax.Array, *, time_step: jax.Array
+  ) -> jax.Array:
+    """Computes the block for new positions [B, L, M], or one [B, M]."""
+    del time_step
+    if inputs.ndim == 2:
+      return self(inputs[:, None])[:, 0]
+    return self(inputs)
 
   def _mix(self, inputs, paddings, segment_ids) -> jax.Array:
     """Returns the combined outputs of each token's experts, [B, T, M]."""
@@ -309,25 +337,28 @@ class TransformerFeedForwardMoe(ResidualBlock):
     dispatch = self.shard(gating.dispatch.astype(tokens.dtype), split.gsec)
     combine = self.shard(gating.combine.astype(tokens.dtype), split.gsec)
     with flop_scopes.selection():
-      inputs = jnp.einsum('gsec,gsm->egcm', dispatch, tokens)
+      inputs = self.dispatch_einsum('gsec,gsm->egcm', dispatch, tokens)
     inputs = self.shard(inputs, split.egcm)
     hidden = self._hidden('egcm,emh->egch', inputs, split.egch)
-    outputs = jnp.einsum('egch,ehm->egcm', hidden, self.theta.wo_0)
+    outputs = self.ffn2_einsum('egch,ehm->egcm', hidden, self.theta.wo_0)
     outputs = jnp.swapaxes(self.shard(outputs, split.egcm), 0, 1)
     outputs = self.shard(outputs, split.gecm)
     with flop_scopes.selection():
-      return jnp.einsum('gecm,gsec->gsm', outputs, combine)
+      return self.combine_einsum('gecm,gsec->gsm', outputs, combine)
 
   def _hidden(self, equation: str, inputs, mapping) -> jax.Array:
     """Returns the experts' hidden layers."""
-    hidden = jnp.einsum(equation, inputs, self.theta.wi_0)
-    hidden = self.shard(hidden, mapping)
+    weight = self.theta.wi_0
+    if self.use_gated_activation and not self.combine_gated_weights:
+      hidden, gate = self.gated_ffn1_einsum(
+        equation, inputs, weight, self.theta.wi_gate_0
+      )
+      gate = self.activation(self.shard(gate, mapping))
+      return self.relu_dropout(gate * self.shard(hidden, mapping))
+    hidden = self.shard(jnp.einsum(equation, inputs, weight), mapping)
     if self.combine_gated_weights:
       gate, hidden = jnp.split(hidden, 2, axis=-1)
       hidden = self.activation(gate) * hidden
-    elif self.use_gated_activation:
-      gate = jnp.einsum(equation, inputs, self.theta.wi_gate_0)
-      hidden = self.activation(self.shard(gate, mapping)) * hidden
     else:
       hidden = self.activation(hidden)
     return self.relu_dropout(hidden)

@@ -186,7 +186,7 @@ def test_an_inherited_field_has_a_line_only_if_set():
     f'p.two_tpl : {here}.Layer',
     'p.two_tpl.fprop_dtype = float16',
     'p.two_tpl.weight_split_dims_mapping :'
-    ' pax_compat.base_layer.WeightSharding',
+    ' pax_compat.layer_core.layer_fields.WeightSharding',
     "p.two_tpl.weight_split_dims_mapping.wt = ['data']",
     'p.two_tpl.dims = 3',
   ]

@@ -81,3 +81,42 @@ def test_each_call_builds_layers_anew():
 def test_what_is_no_template_is_refused():
   with pytest.raises(errors.UserError, match='one.leaf: expected a config'):
     Tree(leaf_tpl=3).init(jax.random.key(0))
+
+
+class Row(base_layer.BaseLayer):
+  leaf_tpl: Config = REQUIRED
+  other_tpl: Config | None = None
+
+  def setup(self):
+    for i in range(2):
+      self.create_child(f'leaf_{i}', self.leaf_tpl)
+    self.create_children('leaves', [self.leaf_tpl] * 2)
+    if self.other_tpl is not None:
+      self.create_child('other', self.other_tpl)
+
+  def __call__(self):
+    leaves = [self.leaf_0, self.leaf_1, *self.leaves]
+    if self.other_tpl is not None:
+      leaves.append(self.other)
+    return sum(leaf() for leaf in leaves)
+
+
+def test_one_template_in_a_loop_is_several_layers():
+  layer = Row(leaf_tpl=Leaf.config())
+  variables = layer.init(jax.random.key(0))
+  names = ['leaf_0', 'leaf_1', 'leaves_0', 'leaves_1']
+  assert sorted(variables['params']) == names
+  ones = jax.tree.map(lambda w: w * 0 + 1, variables)
+  assert layer.apply(ones) == 8
+
+
+def test_one_template_in_two_fields_is_one_layer():
+  leaf = Leaf.config()
+  variables = Row(leaf_tpl=leaf, other_tpl=leaf).init(jax.random.key(0))
+  assert list(variables['params']) == ['leaf_0']
+
+
+def test_an_id_for_sharing_makes_one_layer():
+  leaf = Leaf.config(shared_weight_layer_id='mine')
+  variables = Row(leaf_tpl=leaf).init(jax.random.key(0))
+  assert list(variables['params']) == ['leaf_0']

@@ -40,7 +40,7 @@ def test_einsum(eqn, x, w, b, use_bias):
   np.testing.assert_allclose(
     layer.apply({PARAMS: weights}, x), want, rtol=1e-4, atol=1e-5
   )
-  first = base_layer.unbox(layer.init(jax.random.key(0), x)[PARAMS])
+  first = base_layer.unbox(layer.init_boxed(jax.random.key(0), x)[PARAMS])
   assert {k: v.shape for k, v in first.items()} == {
     k: v.shape for k, v in weights.items()
   }
@@ -59,7 +59,7 @@ def test_fans_are_those_of_the_equation(eqn, fan_in, fan_out):
     layer = einsum.Einsum.config(
       eqn=eqn, w_shape=(20, 30, 40), params_init=init
     )
-    first = layer.Instantiate().init(jax.random.key(0), x)[PARAMS]
+    first = layer.Instantiate().init_boxed(jax.random.key(0), x)[PARAMS]
     return np.std(first['w'].value)
 
   # Of 24,000 draws, the deviation has a standard error of 0.5%.
@@ -80,7 +80,7 @@ def test_the_bias_is_split_as_the_weight():
       wt=['mdl', None, 'data']
     ),
   ).Instantiate()
-  first = layer.init(jax.random.key(0), np.zeros([2, 4]))[PARAMS]
+  first = layer.init_boxed(jax.random.key(0), np.zeros([2, 4]))[PARAMS]
   splits = {
     k: tuple(v.meta.tensor_split_dims_mapping) for k, v in first.items()
   }
@@ -100,4 +100,4 @@ def test_the_bias_is_split_as_the_weight():
 def test_equations_that_do_not_fit(eqn, w_shape, message):
   layer = einsum.Einsum.config(eqn=eqn, w_shape=w_shape, use_bias=True)
   with pytest.raises(errors.UserError, match=message):
-    layer.Instantiate().init(jax.random.key(0), np.zeros([2, 4]))
+    layer.Instantiate().init_boxed(jax.random.key(0), np.zeros([2, 4]))

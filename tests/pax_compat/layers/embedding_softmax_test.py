@@ -117,7 +117,7 @@ def test_the_gradient_of_the_table_is_that_of_both_uses(cls, chunk_size):
 @pytest.mark.parametrize('method', ['__call__', 'emb_lookup'])
 def test_weights_are_there_whichever_use_comes_first(cls, method):
   args = (IDS,) if method == 'emb_lookup' else (X, CLASS_WEIGHTS, IDS)
-  first = _layer(cls, chunk_size=2).init(
+  first = _layer(cls, chunk_size=2).init_boxed(
     jax.random.key(0), *args, method=method
   )
   shapes = jax.tree.map(np.shape, base_layer.unbox(first))
@@ -132,7 +132,9 @@ def test_weights_are_there_whichever_use_comes_first(cls, method):
 def test_gshards_first_weights_are_gaussian():
   layer = GSHARD.config(input_dims=50, num_classes=400).Instantiate()
   x = np.zeros([1, 2, 50], np.float32)
-  first = layer.init(jax.random.key(0), x, np.ones([1, 2]), np.zeros([1, 2]))
+  first = layer.init_boxed(
+    jax.random.key(0), x, np.ones([1, 2]), np.zeros([1, 2])
+  )
   w = np.asarray(first[PARAMS]['embedding']['w'].value)
   assert w.shape == (400, 50)
   np.testing.assert_allclose([w.mean(), w.std()], [0, 1], atol=0.02)
@@ -183,7 +185,7 @@ def test_gshards_bias_and_scales():
   np.testing.assert_allclose(vectors, 2 * TABLE[IDS], rtol=1e-6)
   logits = layer.apply(variables, X, method='get_logits')
   np.testing.assert_allclose(logits, X @ TABLE.T + BIAS, rtol=1e-5, atol=1e-6)
-  first = layer.init(jax.random.key(0), X, method='get_logits')
+  first = layer.init_boxed(jax.random.key(0), X, method='get_logits')
   assert not np.any(base_layer.unbox(first)[PARAMS]['bias']['b'])
 
 
@@ -216,7 +218,7 @@ def test_split_as_declared(cls):
       wt=['data', 'mdl']
     ),
   )
-  first = layer.init(jax.random.key(0), X, CLASS_WEIGHTS, IDS)[PARAMS]
+  first = layer.init_boxed(jax.random.key(0), X, CLASS_WEIGHTS, IDS)[PARAMS]
   splits = {
     box.value.shape: tuple(box.meta.tensor_split_dims_mapping)
     for box in jax.tree.leaves(first, is_leaf=base_layer.is_boxed)

@@ -73,7 +73,7 @@ def _adapter(drop=0.0, **fields):
 def _init(config, *args):
   """Returns a layer and its first variables, unboxed."""
   layer = config.Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, *args)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, *args)
   return layer, base_layer.unbox(variables)
 
 
@@ -221,7 +221,7 @@ def test_methods():
     return layer.decode(layer.encode(x))
 
   # Each method creates what it uses.
-  variables = layer.init({PARAMS: jax.random.key(0)}, x, method=both)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, x, method=both)
   whole, want = _init(config, x)
   assert jax.tree.structure(base_layer.unbox(variables)) == jax.tree.structure(
     want
@@ -259,7 +259,7 @@ def test_axis_names_become_split_mappings(logical, as_dict):
     logical_axes_rules=rules if as_dict else list(rules.items()),
   ).Instantiate()
   x = np.ones([3, 5], np.float32)
-  params = layer.init({PARAMS: jax.random.key(0)}, x)[PARAMS]['cld']
+  params = layer.init_boxed({PARAMS: jax.random.key(0)}, x)[PARAMS]['cld']
   box = params['Dense_0']['kernel']
   assert box.meta.tensor_split_dims_mapping == (None, ('data', 'mdl'))
   assert box.value.shape == box.meta.shape == (5, 4)
@@ -275,7 +275,7 @@ def test_axis_names_without_rules(logical, mapping):
     cld=Split(logical)
   ).Instantiate()
   x = np.ones([3, 5], np.float32)
-  params = layer.init({PARAMS: jax.random.key(0)}, x)[PARAMS]['cld']
+  params = layer.init_boxed({PARAMS: jax.random.key(0)}, x)[PARAMS]['cld']
   box = params['Dense_0']['kernel']
   assert box.meta.tensor_split_dims_mapping == mapping
 
@@ -284,7 +284,7 @@ def test_collections_of_variables():
   layer = _adapter(
     var_collection_map={'batch_stats': ['mine']}, skip_lp_regularization=True
   ).Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, IMAGES)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, IMAGES)
   kernel = variables[PARAMS]['cld']['Conv_0']['kernel']
   assert kernel.meta.collections == (base_layer.SKIP_LP_REGULARIZATION,)
   mean = variables[NON_TRAINABLE]['cld']['batch_stats']['BatchNorm_0']['mean']

@@ -21,7 +21,7 @@ def _config(**fields):
 
 
 def _boxes(config):
-  return config.Instantiate().init({PARAMS: jax.random.key(0)}, X)[PARAMS]
+  return config.Instantiate().init_boxed({PARAMS: jax.random.key(0)}, X)[PARAMS]
 
 
 def _splits(boxes):
@@ -147,7 +147,7 @@ def test_mlp_block(activate_final):
     ff_tpl=_config(),
     weight_split_dims_mapping=_split('data', 'mdl'),
   ).Instantiate()
-  boxes = layer.init(jax.random.key(0), X)[PARAMS]
+  boxes = layer.init_boxed(jax.random.key(0), X)[PARAMS]
   weights = base_layer.unbox(boxes)
   h = X
   for i, shape in enumerate([(4, 6), (6, 6), (6, 5)]):
@@ -168,9 +168,9 @@ def test_an_mlp_block_of_one_layer_and_of_none():
   want = np.maximum(np.tensordot(X, W, axes=1) + B, 0)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
   with pytest.raises(errors.UserError, match='num_layers is 0; .*1 or more'):
-    linears.MLPBlock.config(num_layers=0, ff_tpl=_config()).Instantiate().init(
-      jax.random.key(0), X
-    )
+    linears.MLPBlock.config(
+      num_layers=0, ff_tpl=_config()
+    ).Instantiate().init_boxed(jax.random.key(0), X)
 
 
 def test_an_mlp_block_needs_the_dims_of_its_ends():
@@ -178,4 +178,4 @@ def test_an_mlp_block_needs_the_dims_of_its_ends():
     ff_tpl=linears.FeedForward.config(input_dims=4)
   )
   with pytest.raises(errors.UserError, match='output_dims is required'):
-    config.Instantiate().init(jax.random.key(0), X)
+    config.Instantiate().init_boxed(jax.random.key(0), X)

@@ -20,6 +20,11 @@ def _mesh():
   )
 
 
+_RESNET = layers.ResNet.HParamsResNet5().set(
+  entryflow_conv_kernel=(1, 1, D), output_spatial_pooling_params=None
+)
+
+
 @pytest.mark.parametrize(
   ('config', 'inputs'),
   [
@@ -50,6 +55,11 @@ def _mesh():
       [SEQUENCE, jnp.zeros([B, T])],
     ),
     (layers.Pooling1D.config(window=2), [SEQUENCE]),
+    (layers.ResNetBlock.config(input_dim=D, output_dim=D), [IMAGE]),
+    (_RESNET, [IMAGE]),
+    (layers.InvertedResidualBlock.config(input_dim=D, output_dim=D), [IMAGE]),
+    (layers.VanillaBlock.config(input_dim=D, output_dim=D), [IMAGE]),
+    (layers.SpectrumAugmenter.config(), [SEQUENCE, jnp.zeros([B, T])]),
     (layers.GlobalPooling.config(pooling_dims=[]), [SEQUENCE]),
   ],
   ids=lambda value: getattr(getattr(value, 'cls', None), '__name__', None),

@@ -70,7 +70,7 @@ def _repeat(body=None, **fields):
 
 def _variables(layer):
   keys = {PARAMS: jax.random.key(0), RANDOM: jax.random.key(1)}
-  variables = base_layer.unbox(layer.init(keys, INPUTS))
+  variables = base_layer.unbox(layer.init_boxed(keys, INPUTS))
   return {name: variables[name] for name in (PARAMS, NON_TRAINABLE)}
 
 
@@ -127,7 +127,7 @@ def test_stacked_weights_say_how_they_are_stacked_and_split():
   body.ff_tpl.weight_split_dims_mapping.wt = ['data', None]
   tpl = repeats.Repeat.config(sub_tpl=body, x_times=X)
   tpl.weight_split_dims_mapping.sub = ['mdl']
-  variables = tpl.Instantiate().init(jax.random.key(0), INPUTS)
+  variables = tpl.Instantiate().init_boxed(jax.random.key(0), INPUTS)
   w = variables[PARAMS]['sub']['ff']['linear']['w'].meta
   assert tuple(w.shape) == (X, D, D) and w.repeat_prefix == (X,)
   assert list(w.tensor_split_dims_mapping) == ['mdl', 'data', None]
@@ -137,7 +137,7 @@ def test_stacked_weights_say_how_they_are_stacked_and_split():
 
 def test_repeats_of_repeats_stack_twice():
   inner = repeats.Repeat.config(sub_tpl=Body.config(), x_times=2)
-  variables = _repeat(inner).init(jax.random.key(0), INPUTS)
+  variables = _repeat(inner).init_boxed(jax.random.key(0), INPUTS)
   w = variables[PARAMS]['sub']['sub']['ff']['linear']['w']
   assert w.value.shape == (X, 2, D, D) and w.meta.repeat_prefix == (X, 2)
 
@@ -317,14 +317,14 @@ def test_what_is_repeated_cannot_be_shared_with_the_outside(outside_first):
     errors.UserError,
     match='ff and a layer inside repeat.sub share one config of FeedForward',
   ):
-    _model(tpl, tpl, outside_first).init(jax.random.key(0), INPUTS)
+    _model(tpl, tpl, outside_first).init_boxed(jax.random.key(0), INPUTS)
 
 
 @pytest.mark.parametrize('outside_first', [False, True])
 def test_a_copy_of_what_is_repeated_may_be_outside(outside_first):
   tpl = linears.FeedForward.config()
   model = _model(tpl, tpl.clone(), outside_first)
-  variables = model.init(jax.random.key(0), INPUTS)[PARAMS]
+  variables = model.init_boxed(jax.random.key(0), INPUTS)[PARAMS]
   assert variables['ff']['linear']['w'].value.shape == (D, D)
 
 
@@ -350,11 +350,11 @@ def test_a_required_field_inside_is_found_before_anything_is_computed():
 def test_mistakes_are_named(fields, message):
   tpl = repeats.Repeat.config(sub_tpl=Body.config(), x_times=X).set(**fields)
   with pytest.raises(errors.UserError, match=message):
-    tpl.Instantiate().init(jax.random.key(0), INPUTS)
+    tpl.Instantiate().init_boxed(jax.random.key(0), INPUTS)
 
 
 def test_the_stacked_dimension_has_one_split():
   tpl = repeats.Repeat.config(sub_tpl=Body.config(), x_times=X)
   tpl.weight_split_dims_mapping.sub = ['mdl', None]
   with pytest.raises(errors.UserError, match='sub is .*; expected one entry'):
-    tpl.Instantiate().init(jax.random.key(0), INPUTS)
+    tpl.Instantiate().init_boxed(jax.random.key(0), INPUTS)

@@ -4,10 +4,13 @@ import jax
 import numpy as np
 
 from pax_compat.base_layer import DECODE_CACHE, PARAMS
+from pax_compat.nested_map import NestedMap
 
 
 def decode(layer, weights, x, sizes, *init_args, init=None, step=None, by=None):
   """Returns what a layer's `extend_step` returns, all pieces in one.
+
+  Of predictions it returns the logits.
 
   Args:
     layer: the layer.
@@ -48,6 +51,6 @@ def decode(layer, weights, x, sizes, *init_args, init=None, step=None, by=None):
     part = {name: value[:, now] for name, value in (by or {}).items()}
     variables = {PARAMS: weights, **state}
     y, state = extend(variables, x[:, now], first, part)
-    outputs.append(y)
+    outputs.append(y.logits if isinstance(y, NestedMap) else y)
     first += size
   return np.concatenate(outputs, axis=1)

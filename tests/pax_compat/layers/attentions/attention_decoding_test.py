@@ -19,6 +19,10 @@ from pax_compat.layers.attentions import (
   multi_query_attention,
   relative_bias,
 )
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+  AttentionMask,
+)
 from pax_compat.layers.normalizations import norm_layers
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
@@ -116,7 +120,7 @@ class _Decoder:
       part = slice(start, start + length)
       at = None if positions is None else positions[:, part]
       results.append(
-        self.step(x[:, part], start, mask=mask, query_positions=at)
+        self.step(x[:, part], start, atten_mask=mask, segment_pos=at)
       )
       start += length
     assert start == x.shape[1]
@@ -134,8 +138,8 @@ def _whole(variant):
   x = random(B, T, D, seed=30)
   whole = jax.jit(
     lambda x: config.Instantiate().apply(
-      {PARAMS: weights}, x, x, x, causal=True
-    )
+      {PARAMS: weights}, x, x, x, atten_mask=CAUSAL
+    )[0]
   )(x)
   return config, weights, x, np.asarray(whole)
 
@@ -157,12 +161,14 @@ def test_padding_in_front_changes_nothing(cls, fields):
   index = np.arange(T)[None]
   mask = (index >= padding[:, None])[:, None, None]
   positions = np.maximum(index - padding[:, None], 0)
-  got = _Decoder(config, weights).steps(x, [4, 1, 2], mask, positions)
+  got = _Decoder(config, weights).steps(
+    x, [4, 1, 2], AttentionMask(mask, causal=True), positions
+  )
   layer = config.Instantiate()
   for row, start in enumerate(padding):
     alone = jnp.asarray(x[row : row + 1, start:])
     want = jax.jit(
-      lambda x: layer.apply({PARAMS: weights}, x, x, x, causal=True)
+      lambda x: layer.apply({PARAMS: weights}, x, x, x, atten_mask=CAUSAL)[0]
     )(alone)
     np.testing.assert_allclose(got[row, start:], want[0], rtol=1e-5, atol=1e-5)
 
@@ -177,9 +183,9 @@ def test_positions_of_a_prefix_may_see_each_other():
     {PARAMS: weights, DECODE_CACHE: decoder.cache},
     x[:, :4],
     time_step=0,
-    causal=False,
     method='extend_step',
     mutable=[DECODE_CACHE],
+    atten_mask=AttentionMask(causal=False),
   )[0]
   prefix = x[:, :4]
   want = naive_attention.layer(weights, prefix, prefix, prefix)
@@ -215,7 +221,9 @@ def test_bfloat16():
   config.fprop_dtype = jnp.bfloat16
   weights = naive_attention.weights_of(config, D)
   x = jnp.bfloat16(random(B, T, D, seed=30))
-  whole = config.Instantiate().apply({PARAMS: weights}, x, x, x, causal=True)
+  whole = config.Instantiate().apply(
+    {PARAMS: weights}, x, x, x, atten_mask=CAUSAL
+  )[0]
   got = _Decoder(config, weights).steps(x, [4, 1, 1, 1])
   assert got.dtype == jnp.bfloat16
   got, whole = (np.asarray(y, np.float32) for y in (got, whole))
@@ -236,7 +244,7 @@ def _cross(layer, weights, source, kwargs, steps):
       layer.apply(
         {PARAMS: weights, **state},
         query,
-        query_positions=positions,
+        segment_pos=positions,
         method='cross_step',
         **kwargs,
       )
@@ -263,8 +271,10 @@ def test_cross_attention_step_by_step(name, values_apart):
   steps = [
     (query[:, a:b], jnp.arange(a, b)[None]) for a, b in ((0, 2), (2, 3), (3, 4))
   ]
-  got = _cross(layer, weights, source, {'mask': mask}, steps)
-  want = layer.apply({PARAMS: weights}, query, source[0], source[-1], mask=mask)
+  got = _cross(layer, weights, source, {'atten_mask': mask}, steps)
+  want = layer.apply(
+    {PARAMS: weights}, query, source[0], source[-1], atten_mask=mask
+  )[0]
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -272,7 +282,7 @@ def test_cross_attention_that_depends_on_positions_wants_them():
   config = _config(*VARIANTS['rotary'])
   layer, weights = config.Instantiate(), naive_attention.weights_of(config, D)
   x = random(B, 2, D)
-  with pytest.raises(errors.UserError, match='expected query_positions'):
+  with pytest.raises(errors.UserError, match='expected segment_pos'):
     _cross(layer, weights, [x], {}, [(x, None)])
 
 

@@ -18,7 +18,9 @@ B, T, D, N, H = 2, 3, 6, 2, 4
 
 def _weights(config, x):
   layer = config.Instantiate()
-  return jax.eval_shape(layer.init, {PARAMS: jax.random.key(0)}, x)[PARAMS]
+  return jax.eval_shape(layer.init_boxed, {PARAMS: jax.random.key(0)}, x)[
+    PARAMS
+  ]
 
 
 def _mappings(weights):
@@ -201,7 +203,7 @@ def test_where_a_weight_starts(explicit, fan_in):
     explicit_fan_in_fan_out_axes=explicit,
     params_init=WeightInit.GaussianSqrtFanIn(1.0),
   )
-  weights = config.Instantiate().init(
+  weights = config.Instantiate().init_boxed(
     {PARAMS: jax.random.key(0)}, jnp.zeros((1, 1, 64))
   )
   deviation = np.std(weights[PARAMS]['w'].value)

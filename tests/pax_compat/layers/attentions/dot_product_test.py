@@ -17,6 +17,10 @@ from pax_compat.layers.attentions import (
   dot_product,
   relative_bias,
 )
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+  AttentionMask,
+)
 from pax_compat.layers.normalizations import norm_layers
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
@@ -89,8 +93,8 @@ def test_against_a_loop(fields, causal, backend, monkeypatch):
   x = random(B, T, D, seed=30)
   mask = attention_masks.padding_mask(PADDINGS)
   y = config.Instantiate().apply(
-    {PARAMS: weights}, x, x, x, mask=mask, causal=causal
-  )
+    {PARAMS: weights}, x, x, x, atten_mask=AttentionMask(mask, causal=causal)
+  )[0]
   want = naive_attention.layer(
     weights, x, x, x, mask=mask, causal=causal, farthest=4, **fields
   )
@@ -107,11 +111,12 @@ def test_packed_examples_do_not_see_each_other(name, causal):
   packed = layer.apply(
     {PARAMS: weights},
     *(x, x, x),
-    mask=attention_masks.segment_mask(SEGMENTS),
-    causal=causal,
-    query_positions=jnp.asarray(POSITIONS),
-    key_positions=jnp.asarray(POSITIONS),
-  )
+    query_segment_pos=jnp.asarray(POSITIONS),
+    key_segment_pos=jnp.asarray(POSITIONS),
+    atten_mask=AttentionMask(
+      attention_masks.segment_mask(SEGMENTS), causal=causal
+    ),
+  )[0]
   for row, start, stop in ((0, 0, 3), (0, 3, 5), (1, 0, 3)):
     alone = x[row : row + 1, start:stop]
     want = naive_attention.layer(
@@ -130,10 +135,10 @@ def test_relative_bias_of_packed_examples(use_length):
   y = config.Instantiate().apply(
     {PARAMS: weights},
     *(x, x, x),
-    mask=mask,
-    query_positions=jnp.asarray(POSITIONS),
-    key_positions=jnp.asarray(POSITIONS),
-  )
+    query_segment_pos=jnp.asarray(POSITIONS),
+    key_segment_pos=jnp.asarray(POSITIONS),
+    atten_mask=mask,
+  )[0]
   want = naive_attention.layer(
     weights, x, x, x, mask=mask, positions=(POSITIONS, POSITIONS), farthest=4
   )
@@ -154,8 +159,12 @@ def test_sources_of_another_length(
   query = random(B, targets, D, seed=1)
   key, value = (random(B, sources, D, seed=seed) for seed in (2, 3))
   y = config.Instantiate().apply(
-    {PARAMS: weights}, query, key, value, causal=causal
-  )
+    {PARAMS: weights},
+    query,
+    key,
+    value,
+    atten_mask=AttentionMask(causal=causal),
+  )[0]
   want = naive_attention.layer(
     weights, query, key, value, causal=causal, farthest=4, **fields
   )
@@ -170,7 +179,9 @@ def test_queries_keys_and_values_of_different_dims():
     for i, (name, length) in enumerate((('query', 2), ('key', 7), ('value', 7)))
   ]
   layer = config.Instantiate()
-  y, variables = layer.init_with_output({PARAMS: jax.random.key(0)}, *inputs)
+  (y, _), variables = layer.init_with_output(
+    {PARAMS: jax.random.key(0)}, *inputs
+  )
   weights = base_layer.unbox(variables)[PARAMS]
   shapes = {
     name: weights[name]['w'].shape for name in ('query', 'key', 'value', 'post')
@@ -190,7 +201,7 @@ def test_heads_of_any_dims():
     config = _config(**fields, **more)
     weights = _weights(config)
     assert weights['query']['w'].shape == (D, N, 3)
-    y = config.Instantiate().apply({PARAMS: weights}, x, x, x)
+    y = config.Instantiate().apply({PARAMS: weights}, x, x, x)[0]
     return y, weights
 
   y, weights = run(scale_query_by_dim_per_head=True)
@@ -206,17 +217,19 @@ def test_one_weight_for_all_equals_three(use_bias):
   config = _config(combine_qkv=True, use_bias=use_bias)
   weights = _weights(config)
   x = random(B, T, D, seed=30)
-  got = config.Instantiate().apply({PARAMS: weights}, x, x, x, causal=True)
+  got = config.Instantiate().apply(
+    {PARAMS: weights}, x, x, x, atten_mask=CAUSAL
+  )[0]
   combined = weights.pop('combined_qkv')
   for i, name in enumerate(('query', 'key', 'value')):
     weights[name] = {k: v[i] for k, v in combined.items()}
   apart = _config(use_bias=use_bias).Instantiate()
-  want = apart.apply({PARAMS: weights}, x, x, x, causal=True)
+  want = apart.apply({PARAMS: weights}, x, x, x, atten_mask=CAUSAL)[0]
   _assert_near(got, want)
   with pytest.raises(
     errors.UserError, match='combine_qkv is for self attention'
   ):
-    config.Instantiate().apply({PARAMS: weights}, x, x + 1, x)
+    config.Instantiate().apply({PARAMS: weights}, x, x + 1, x)[0]
 
 
 def test_an_output_projection_of_another_shape():
@@ -224,7 +237,7 @@ def test_an_output_projection_of_another_shape():
   weights = _weights(config)
   assert weights['post']['w'].shape == (N, H, D)
   x = random(B, T, D, seed=30)
-  y = config.Instantiate().apply({PARAMS: weights}, x, x, x)
+  y = config.Instantiate().apply({PARAMS: weights}, x, x, x)[0]
   weights['post']['w'] = np.moveaxis(weights['post']['w'], -1, 0)
   _assert_near(y, naive_attention.layer(weights, x, x, x))
 
@@ -234,7 +247,7 @@ def test_normalised_queries_and_keys():
   weights = _weights(config)
   x = random(B, T, D, seed=30)
   # With one source, logits do not matter; with these they are all that does.
-  y = config.Instantiate().apply({PARAMS: weights}, x, x, x)
+  y = config.Instantiate().apply({PARAMS: weights}, x, x, x)[0]
 
   def normalised(name, heads):
     mean, deviation = (
@@ -275,8 +288,8 @@ def test_what_sees_nothing_is_zero_if_asked_for(
   paddings = np.array([[1, 0, 0, 0, 0], [1] * T], np.float32)
   mask = attention_masks.padding_mask(paddings)
   y = config.Instantiate().apply(
-    {PARAMS: weights}, x, x, x, mask=mask, causal=causal
-  )
+    {PARAMS: weights}, x, x, x, atten_mask=AttentionMask(mask, causal=causal)
+  )[0]
   np.testing.assert_array_equal(y[1], 0)
   assert (np.abs(y[0]).max(axis=-1) > 0).tolist() == [not causal] + [True] * 4
   want = naive_attention.layer(
@@ -293,7 +306,7 @@ def test_gradients_against_attention_as_its_formula(name):
   x = random(B, T, D, seed=30)
 
   def loss(weights, x, step=None):
-    y = layer.apply({PARAMS: weights}, x, x, x, causal=True)
+    y = layer.apply({PARAMS: weights}, x, x, x, atten_mask=CAUSAL)[0]
     return jnp.sum(y**2)
 
   grads = jax.jit(jax.grad(loss, argnums=(0, 1)))(weights, x)
@@ -337,7 +350,9 @@ def test_dropout_changes_only_what_is_dropped(causal, monkeypatch):
   ).Instantiate()
 
   def run(layer, x):
-    return layer.apply({PARAMS: weights}, x, x, x, mask=mask, causal=causal)
+    return layer.apply(
+      {PARAMS: weights}, x, x, x, atten_mask=AttentionMask(mask, causal=causal)
+    )[0]
 
   fused = run(_config().Instantiate(), x)
   np.testing.assert_allclose(run(by_parts, x), fused, rtol=2e-5, atol=2e-5)
@@ -370,7 +385,7 @@ def test_dropped_weights_are_zero_and_the_others_scaled_up(fields):
     np.ones([50, 40, 1], np.float32),
     *(np.full([50, 1, 1], 3, np.float32),) * 2,
     rngs={RANDOM: jax.random.key(0)},
-  )
+  )[0]
   dropped = np.asarray(y) == 0
   np.testing.assert_allclose(y[~dropped], 4.0, rtol=1e-6)
   # The share of 2000 draws has a standard error of 1%.
@@ -397,9 +412,9 @@ def test_weights_may_be_dropped_together():
       x,
       x,
       x,
-      causal=causal,
       rngs={RANDOM: jax.random.key(0)},
-    )
+      atten_mask=AttentionMask(causal=causal),
+    )[0]
 
   y = run(causal=False)
   np.testing.assert_allclose(y, np.broadcast_to(y[:, :1], y.shape), rtol=1e-5)
@@ -418,7 +433,7 @@ def test_weights_may_be_dropped_at_evaluation():
     one, other = (
       config.Instantiate().apply(
         {PARAMS: weights}, x, x, x, rngs={RANDOM: jax.random.key(seed)}
-      )
+      )[0]
       for seed in (0, 1)
     )
   assert np.abs(one - other).max() > 0.1
@@ -432,7 +447,9 @@ def test_bfloat16(name, cast):
   x = random(B, T, D, seed=30)
 
   def run(config, x):
-    return config.Instantiate().apply({PARAMS: weights}, x, x, x, causal=True)
+    return config.Instantiate().apply(
+      {PARAMS: weights}, x, x, x, atten_mask=CAUSAL
+    )[0]
 
   want = run(config, x)
   y = run(config.clone().set(fprop_dtype=jnp.bfloat16), jnp.bfloat16(x))
@@ -450,7 +467,9 @@ def test_gshard_starts_the_projections_by_their_dims():
     internal_gshard_gaussian_init=True,
   ).Instantiate()
   x = jnp.zeros((1, 1, dims))
-  weights = base_layer.unbox(layer.init({PARAMS: jax.random.key(0)}, x, x, x))
+  weights = base_layer.unbox(
+    layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x)
+  )
   for name, variance in (
     ('query', 1 / (dims * per_head)),
     ('key', 1 / dims),
@@ -464,7 +483,9 @@ def test_gshard_starts_the_projections_by_their_dims():
 def test_projections_of_one_template_have_weights_of_their_own():
   x = jnp.zeros((1, 1, D))
   config = _config(dconv_qkv=True, ln_tpl=norm_layers.RmsNorm.config())
-  variables = config.Instantiate().init({PARAMS: jax.random.key(0)}, x, x, x)
+  variables = config.Instantiate().init_boxed(
+    {PARAMS: jax.random.key(0)}, x, x, x
+  )
   assert set(variables[PARAMS]) == {
     *('query', 'key', 'value', 'post', 'per_dim_scale'),
     *('dconv_q', 'dconv_k', 'dconv_v', 'layer_norm_q', 'layer_norm_k'),
@@ -476,7 +497,9 @@ def test_how_the_weights_are_split():
   config.weight_split_dims_mapping.proj = ['x', 'y', None]
   config.weight_split_dims_mapping.dconv = ['y', None]
   x = jnp.zeros((1, 1, D))
-  variables = config.Instantiate().init({PARAMS: jax.random.key(0)}, x, x, x)
+  variables = config.Instantiate().init_boxed(
+    {PARAMS: jax.random.key(0)}, x, x, x
+  )
 
   def mapping(name, weight):
     box = variables[PARAMS][name][weight]
@@ -499,7 +522,7 @@ def test_how_the_activations_are_split():
   weights = _weights(config)
   x = jnp.zeros((B, T, D))
   specs = naive_attention.splits(
-    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x), mesh, x
+    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x)[0], mesh, x
   )
   heads = ('x', None, 'y', None)
   assert [spec for _, spec in specs] == [heads] * 4 + [('x', None, None)]
@@ -538,14 +561,28 @@ def test_settings_that_do_not_go_together(fields, message):
   x = jnp.zeros((B, T, D))
   layer = _config().set(**fields).Instantiate()
   with pytest.raises(errors.UserError, match=message):
-    layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+    layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x)
 
 
 @pytest.mark.parametrize(
-  'mask', [np.zeros((B, 1, 1, T), np.float32), np.ones((B, T), bool)]
+  'mask', [np.zeros((B, 1, 1, T), np.int32), np.ones((B, T), bool)]
 )
-def test_masks_are_boolean_and_of_four_dimensions(mask):
+def test_masks_are_boolean_or_additive_and_of_four_dimensions(mask):
   x = jnp.zeros((B, T, D))
   layer = _config().Instantiate()
   with pytest.raises(errors.UserError, match='the mask is .*expected booleans'):
-    layer.init({PARAMS: jax.random.key(0)}, x, x, x, mask=mask)
+    layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x, mask)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_an_additive_mask_hides_what_the_structure_hides(causal):
+  config = _config()
+  weights, layer = _weights(config), config.Instantiate()
+  x = random(B, T, D, seed=30)
+  ids = jnp.asarray(SEGMENTS)
+  mask = AttentionMask(attention_masks.SegmentMask(ids, ids), causal=causal)
+  want, probs = layer.apply({PARAMS: weights}, x, x, x, mask)
+  assert probs is None
+  for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+    got, _ = layer.apply({PARAMS: weights}, x, x, x, mask.additive(T, T, dtype))
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

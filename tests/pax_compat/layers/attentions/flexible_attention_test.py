@@ -9,6 +9,10 @@ import pytest
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+  AttentionMask,
+)
 from pax_compat.layers.attentions.flexible_attention import FlexibleAttention
 from tests.pax_compat.layers.naive_attention import random
 from tests.pax_compat.layers.step_by_step import decode
@@ -73,7 +77,7 @@ def _check(layer, sizes=(D, D, D), sources=S, visible=True, **given):
   weights = _weights(layer, sizes)
   lengths = (T, sources, sources)
   x = [random(B, t, d, seed=9 + d) for t, d in zip(lengths, sizes, strict=True)]
-  y = layer.apply({PARAMS: weights}, *x, **given)
+  y = layer.apply({PARAMS: weights}, *x, **given)[0]
   np.testing.assert_allclose(
     y, _expected(layer, weights, x, visible), rtol=1e-4, atol=1e-5
   )
@@ -139,7 +143,8 @@ def _distance():
   ],
 )
 def test_what_is_seen(fields, causal, visible):
-  _check(_layer(**fields), sources=T, visible=visible, causal=causal)
+  given = dict(atten_mask=AttentionMask(causal=causal))
+  _check(_layer(**fields), sources=T, visible=visible, **given)
   # A mask hides more.
   mask = np.ones([1, 1, 1, T], bool)
   mask[..., 2] = False
@@ -147,7 +152,9 @@ def test_what_is_seen(fields, causal, visible):
   layer = _layer(**fields)
   weights = _weights(layer, (D, D, D))
   x = random(B, T, D)
-  y = layer.apply({PARAMS: weights}, x, x, x, mask=mask, causal=causal)
+  y = layer.apply(
+    {PARAMS: weights}, x, x, x, atten_mask=AttentionMask(mask, causal=causal)
+  )[0]
   with np.errstate(invalid='ignore'):
     want = _expected(layer, weights, [x] * 3, visible & mask[0, 0])
   np.testing.assert_allclose(y[:, keep], want[:, keep], rtol=1e-4, atol=1e-5)
@@ -160,7 +167,7 @@ def test_steps_are_the_whole(fields):
   layer = _layer(**fields)
   weights = _weights(layer, (D, D, D))
   x = random(B, T, D)
-  whole = layer.apply({PARAMS: weights}, x, x, x, causal=True)
+  whole = layer.apply({PARAMS: weights}, x, x, x, atten_mask=CAUSAL)[0]
   steps = decode(layer, weights, x, [3, 1, 2], B, T)
   np.testing.assert_allclose(steps, whole, rtol=1e-4, atol=1e-5)
 

@@ -15,6 +15,9 @@ from pax_compat.layers.attentions import (
   attention_masks,
   grouped_query_attention,
 )
+from pax_compat.layers.attentions.attention_masks import (
+  AttentionMask,
+)
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
 
@@ -38,8 +41,8 @@ def test_against_a_loop(kv_heads, timescales):
     np.array([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]], np.float32)
   )
   y = config.Instantiate().apply(
-    {PARAMS: weights}, x, x, x, mask=mask, causal=True
-  )
+    {PARAMS: weights}, x, x, x, atten_mask=AttentionMask(mask, causal=True)
+  )[0]
   # A temperature of 1/2 is twice the query.
   query = {k: 2 * v for k, v in weights['query'].items()}
   want = naive_attention.layer(
@@ -58,7 +61,7 @@ def test_timescales_of_the_rotation():
   def run(timescales, **fields):
     config = _config(2, rope_min_max_timescales=timescales, **fields)
     weights = naive_attention.weights_of(config, D)
-    return config.Instantiate().apply({PARAMS: weights}, x, x, x)
+    return config.Instantiate().apply({PARAMS: weights}, x, x, x)[0]
 
   assert np.abs(run((1, 10)) - run((1, 10_000))).max() < 1e-6  # H / 2 is 1.
   assert np.abs(run((2, 10)) - run((1, 10))).max() > 1e-3
@@ -74,7 +77,7 @@ def test_heads_share_the_hidden_dim_where_theirs_are_not_given():
   x = jnp.zeros((B, T, D))
   layer = _config(2).set(dim_per_head=None).Instantiate()
   with pytest.raises(errors.UserError, match='dim_per_head is required'):
-    layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+    layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_how_the_weights_are_split(kv_heads, dkh, of_keys):
   config.weight_split_dims_mapping.set(dnh=['x', 'y', None], dkh=dkh)
   x = jnp.zeros((1, 1, D))
   layer = config.Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x)
   for name, want in (
     ('query', ['x', 'y', None]),
     ('post', ['x', 'y', None]),
@@ -116,7 +119,7 @@ def test_how_the_activations_are_split(kv_heads, of_keys):
   )
   weights = naive_attention.weights_of(config, D)
   specs = naive_attention.splits(
-    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x),
+    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x)[0],
     mesh,
     jnp.zeros((B, T, D)),
   )

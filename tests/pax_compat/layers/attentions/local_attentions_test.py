@@ -12,6 +12,9 @@ import pytest
 from pax_compat import errors
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+)
 from pax_compat.layers.attentions.local_attentions import (
   LocalSelfAttention,
   LocalSelfAttentionXL,
@@ -73,7 +76,7 @@ def test_attention_to_a_window(cls, window, mask):
   config = _config(cls, **window)
   weights = weights_of(config, D)
   mask = _masks()[mask]
-  y = config.Instantiate().apply({PARAMS: weights}, X, X, X, mask=mask)
+  y = config.Instantiate().apply({PARAMS: weights}, X, X, X, atten_mask=mask)[0]
   visible = distance_attention.window(
     T, window['left_context'], window.get('right_context', 0)
   )
@@ -87,7 +90,9 @@ def test_attention_to_a_window(cls, window, mask):
 def test_causal_attention_does_not_look_ahead():
   config = _config(left_context=3, right_context=2)
   weights = weights_of(config, D)
-  y = config.Instantiate().apply({PARAMS: weights}, X, X, X, causal=True)
+  y = config.Instantiate().apply({PARAMS: weights}, X, X, X, atten_mask=CAUSAL)[
+    0
+  ]
   visible = distance_attention.window(T, 3, 0)
   want = distance_attention.layer(weights, X, visible)
   np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
@@ -102,7 +107,7 @@ def test_gradients_are_those_of_all_logits():
 
   def gradients(layer):
     def loss(weights, x):
-      y = layer.apply({PARAMS: weights}, x, x, x)
+      y = layer.apply({PARAMS: weights}, x, x, x)[0]
       return jnp.sum(y * cotangent)
 
     return jax.jit(jax.grad(loss, (0, 1)))(weights, X)
@@ -119,7 +124,7 @@ def test_step_by_step(cls):
   config = _config(cls, left_context=3)
   weights = weights_of(config, D)
   layer = config.Instantiate()
-  whole = layer.apply({PARAMS: weights}, X, X, X)
+  whole = layer.apply({PARAMS: weights}, X, X, X)[0]
   pieces = decode(layer, weights, X, [3, 1, 3], B, T)
   np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-5)
 
@@ -129,7 +134,9 @@ def test_memory_does_not_grow_with_the_square_of_time():
   config = _config(left_context=9, right_context=8)
   layer, weights = config.Instantiate(), weights_of(config, D)
   x = jax.ShapeDtypeStruct((1, length, D), jnp.float32)
-  jaxpr = jax.make_jaxpr(lambda x: layer.apply({PARAMS: weights}, x, x, x))(x)
+  jaxpr = jax.make_jaxpr(lambda x: layer.apply({PARAMS: weights}, x, x, x)[0])(
+    x
+  )
   largest = max(v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars)
   assert largest < length * length / 4
 

@@ -17,6 +17,10 @@ from pax_compat.layers.attentions import (
   multi_query_attention,
   relative_bias,
 )
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+  AttentionMask,
+)
 from tests.pax_compat.layers import naive_attention
 from tests.pax_compat.layers.naive_attention import random
 
@@ -53,8 +57,8 @@ def test_against_a_loop(fields, kv_heads, causal):
   x = random(B, T, D, seed=30)
   mask = attention_masks.padding_mask(PADDINGS)
   y = config.Instantiate().apply(
-    {PARAMS: weights}, x, x, x, mask=mask, causal=causal
-  )
+    {PARAMS: weights}, x, x, x, atten_mask=AttentionMask(mask, causal=causal)
+  )[0]
   want = naive_attention.layer(
     weights, x, x, x, mask=mask, causal=causal, **fields
   )
@@ -70,7 +74,9 @@ def test_sources_of_another_length_and_other_dims(kv_heads):
     for i, (name, length) in enumerate((('query', 2), ('key', 7), ('value', 7)))
   ]
   layer = config.Instantiate()
-  y, variables = layer.init_with_output({PARAMS: jax.random.key(0)}, *inputs)
+  (y, _), variables = layer.init_with_output(
+    {PARAMS: jax.random.key(0)}, *inputs
+  )
   weights = jax.tree.map(np.asarray, base_layer.unbox(variables)[PARAMS])
   want = naive_attention.layer(weights, *inputs)
   np.testing.assert_allclose(y, want, rtol=2e-5, atol=5e-5)
@@ -101,7 +107,7 @@ def test_one_head_has_gradients_from_all():
           for name in ('key', 'value')
         },
       }
-    y = layer.apply({PARAMS: weights}, x, x, x, causal=True)
+    y = layer.apply({PARAMS: weights}, x, x, x, atten_mask=CAUSAL)[0]
     return jnp.sum(y**2)
 
   got = jax.jit(jax.grad(lambda w: loss(shared, False, w)))(weights)
@@ -115,7 +121,7 @@ def test_one_head_has_gradients_from_all():
 def _mappings(config):
   x = jnp.zeros((1, 1, D))
   layer = config.Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x)
   return {
     name: variables[PARAMS][name]['w'].meta.tensor_split_dims_mapping
     for name in ('query', 'key', 'value', 'post')
@@ -150,7 +156,7 @@ def test_how_the_activations_are_split(kv_heads, blh, of_keys):
   config.activation_split_dims_mapping.set(blnh=['x', None, 'y', 'z'], blh=blh)
   weights = naive_attention.weights_of(config, D)
   specs = naive_attention.splits(
-    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x),
+    lambda x: config.Instantiate().apply({PARAMS: weights}, x, x, x)[0],
     mesh,
     jnp.zeros((B, T, D)),
   )
@@ -172,4 +178,4 @@ def test_settings_that_do_not_go_together(fields, message):
   x = jnp.zeros((B, T, D))
   layer = _config(1).set(**fields).Instantiate()
   with pytest.raises(errors.UserError, match=message):
-    layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+    layer.init_boxed({PARAMS: jax.random.key(0)}, x, x, x)

@@ -11,6 +11,10 @@ import pytest
 from pax_compat import errors
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import (
+  CAUSAL,
+  AttentionMask,
+)
 from pax_compat.layers.attentions.relative_attentions import (
   DotProductAttentionRPE,
   DotProductAttentionXL,
@@ -51,8 +55,8 @@ def test_attention_by_distance(fields, causal):
   assert ('u' in weights) == (fields != {'use_bias': False})
   mask = attention_masks.padding_mask(PADDINGS)
   y = config.Instantiate().apply(
-    {PARAMS: weights}, X, X, X, mask=mask, causal=causal
-  )
+    {PARAMS: weights}, X, X, X, atten_mask=AttentionMask(mask, causal=causal)
+  )[0]
   visible = np.asarray(mask)
   if causal:
     visible = visible & attention_masks.causal_mask(T)
@@ -112,8 +116,8 @@ def test_learned_distances(fields):
   weights = weights_of(config, D)
   mask = attention_masks.padding_mask(PADDINGS)
   y = config.Instantiate().apply(
-    {PARAMS: weights}, X, X, X, mask=mask, causal=True
-  )
+    {PARAMS: weights}, X, X, X, atten_mask=AttentionMask(mask, causal=True)
+  )[0]
   visible = np.asarray(mask & attention_masks.causal_mask(T))
   want = _learned_in_numpy(weights, visible)
   np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
@@ -124,7 +128,7 @@ def test_learned_distances(fields):
 def test_step_by_step(sizes, config):
   weights = weights_of(config, D)
   layer = config.Instantiate()
-  whole = layer.apply({PARAMS: weights}, X, X, X, causal=True)
+  whole = layer.apply({PARAMS: weights}, X, X, X, atten_mask=CAUSAL)[0]
   pieces = decode(layer, weights, X, sizes, B, T)
   np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-5)
 
@@ -136,14 +140,14 @@ def test_packed_examples_are_as_they_are_alone():
   layer = config.Instantiate()
   segments = np.array([[1, 1, 1, 2, 2, 2, 2]] * B)
   mask = attention_masks.segment_mask(segments)
-  packed = layer.apply({PARAMS: weights}, X, X, X, mask=mask)
+  packed = layer.apply({PARAMS: weights}, X, X, X, atten_mask=mask)[0]
   alone = X[:, 3:]
-  alone = layer.apply({PARAMS: weights}, alone, alone, alone)
+  alone = layer.apply({PARAMS: weights}, alone, alone, alone)[0]
   np.testing.assert_allclose(packed[:, 3:], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_relative_biases_start_at_zero():
-  variables = _config().Instantiate().init(jax.random.key(0), X, X, X)
+  variables = _config().Instantiate().init_boxed(jax.random.key(0), X, X, X)
   for name in ('u', 'v'):
     assert not np.any(variables[PARAMS][name].unbox())
 
@@ -168,6 +172,6 @@ def test_refuses_another_sequence():
   layer, weights = config.Instantiate(), weights_of(config, D)
   source = X[:, :3]
   with pytest.raises(errors.UserError, match='not support cross'):
-    layer.apply({PARAMS: weights}, X, source, source)
+    layer.apply({PARAMS: weights}, X, source, source)[0]
   with pytest.raises(errors.UserError, match='not support cross'):
     layer.apply({PARAMS: weights}, X, method='init_cross_states', mutable=True)

@@ -128,7 +128,9 @@ def test_where_the_weights_start(xavier):
   layer = relative_bias.RelativeBias.config(
     num_heads=64, relative_attention_num_buckets=64, use_xavier_init=xavier
   ).Instantiate()
-  weight = layer.init({PARAMS: jax.random.key(0)}, _indices(2))[PARAMS]['wrb']
+  weight = layer.init_boxed({PARAMS: jax.random.key(0)}, _indices(2))[PARAMS][
+    'wrb'
+  ]
   assert weight.value.shape == (64, 64)
   # Uniform over [-a, a] has the deviation a / sqrt(3).
   want = np.sqrt(6 / 128) / np.sqrt(3) if xavier else 1 / 64
@@ -146,4 +148,4 @@ def test_where_the_weights_start(xavier):
 )
 def test_buckets_reach_beyond_the_near_distances(fields):
   with pytest.raises(errors.UserError, match='relative_attention_max_distance'):
-    _layer(**fields).init({PARAMS: jax.random.key(0)}, _indices(2))
+    _layer(**fields).init_boxed({PARAMS: jax.random.key(0)}, _indices(2))

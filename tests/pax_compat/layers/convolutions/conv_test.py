@@ -138,7 +138,7 @@ def test_causal_outputs_do_not_see_what_comes_later():
   )
   x = RNG.normal(size=(1, 6, 4, 1)).astype(np.float32)
   layer = config.Instantiate()
-  variables = layer.init(jax.random.key(0), x)
+  variables = layer.init_boxed(jax.random.key(0), x)
   later = x.copy()
   later[:, 4:] += 9
   y, z = layer.apply(variables, x), layer.apply(variables, later)
@@ -228,7 +228,7 @@ def test_weights_are_split_as_declared():
     weight_split_dims_mapping=conv.Conv2D.WeightSharding.config(wt=mapping),
   )
   x = jnp.ones([1, 1, 1, 2])
-  boxes = config.Instantiate().init(jax.random.key(0), x)[PARAMS]
+  boxes = config.Instantiate().init_boxed(jax.random.key(0), x)[PARAMS]
   split = {k: b.meta.tensor_split_dims_mapping for k, b in boxes.items()}
   assert {k: list(v) for k, v in split.items()} == {'w': mapping, 'b': ['mdl']}
 
@@ -256,13 +256,13 @@ def test_fields_that_do_not_fit_are_an_error(fields, message):
   fields = {'filter_shape': (1, 1, 3, 2), **fields}
   layer = conv.Conv2D.config(**fields).Instantiate()
   with pytest.raises(errors.UserError, match=message):
-    layer.init(jax.random.key(0), jnp.ones([1, 4, 4, 3]))
+    layer.init_boxed(jax.random.key(0), jnp.ones([1, 4, 4, 3]))
 
 
 def test_inputs_of_another_rank_are_an_error():
   layer = conv.Conv2D.config(filter_shape=(1, 1, 3, 2)).Instantiate()
   with pytest.raises(errors.UserError, match='expected 4 dimensions'):
-    layer.init(jax.random.key(0), jnp.ones([1, 4, 3]))
+    layer.init_boxed(jax.random.key(0), jnp.ones([1, 4, 3]))
 
 
 def test_depthwise_works_the_filter_out_by_itself():

@@ -96,7 +96,7 @@ def test_first_values_and_dtype():
 def test_padding_has_no_influence_whatever_it_holds():
   x = RNG.normal(size=(B, T, 2)).astype(np.float32)
   layer = _config(3, 2, 1).Instantiate()
-  variables = layer.init(jax.random.key(0), x)
+  variables = layer.init_boxed(jax.random.key(0), x)
   garbage = np.where(PADDINGS[..., None] > 0, np.nan, x)
   np.testing.assert_array_equal(
     layer.apply(variables, garbage, PADDINGS),
@@ -125,7 +125,7 @@ def test_weights_are_split_as_declared(him, w, b, as_2d):
     weight_split_dims_mapping=sharding.config(him=him),
   )
   x = jnp.ones([B, T, 3])
-  boxes = config.Instantiate().init(jax.random.key(0), x)[PARAMS]
+  boxes = config.Instantiate().init_boxed(jax.random.key(0), x)[PARAMS]
   if as_2d and w is not None:
     w = [*w, None]
   assert boxes['w'].meta.tensor_split_dims_mapping == w
@@ -157,7 +157,7 @@ def test_weights_are_split_as_declared(him, w, b, as_2d):
 def test_fields_that_do_not_fit_are_an_error(fields, message):
   layer = _config(3, 2, 1).set(**fields).Instantiate()
   with pytest.raises(errors.UserError, match=message):
-    layer.init(jax.random.key(0), jnp.ones([B, T, 2]))
+    layer.init_boxed(jax.random.key(0), jnp.ones([B, T, 2]))
 
 
 def _causal(dims, kernel_size=3):
@@ -230,7 +230,7 @@ def test_one_step_at_a_time(packed, axis):
 
 def test_first_values_of_the_causal_convolution():
   layer, weights = _causal(3, 4)
-  variables = layer.init(jax.random.key(0), jnp.ones([B, T, 3]))[PARAMS]
+  variables = layer.init_boxed(jax.random.key(0), jnp.ones([B, T, 3]))[PARAMS]
   assert set(variables) == set(weights)
   first = {k: set(box.value.tolist()) for k, box in variables.items()}
   assert first == {f'dconv_{i}': {0.125 if i else 0.5} for i in range(4)}
@@ -248,7 +248,7 @@ def test_causal_fields_that_do_not_fit_are_an_error(fields, message):
   config = depthwise_convolutions.CausalDepthwiseConv1D.config(hidden_dims=3)
   layer = config.set(**fields).Instantiate()
   with pytest.raises(errors.UserError, match=message):
-    layer.init(jax.random.key(0), jnp.ones([B, T, 3]))
+    layer.init_boxed(jax.random.key(0), jnp.ones([B, T, 3]))
 
 
 def test_time_is_one_of_the_first_two_dimensions():

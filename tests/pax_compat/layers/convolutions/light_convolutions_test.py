@@ -30,7 +30,7 @@ def _layer(**fields):
   )
   layer = config.Instantiate()
   rng = np.random.default_rng(1)
-  first = base_layer.unbox(layer.init(jax.random.key(0), X, PADDINGS))
+  first = base_layer.unbox(layer.init_boxed(jax.random.key(0), X, PADDINGS))
   return layer, {
     collection: jax.tree.map(
       lambda w: rng.uniform(0.1, 1, w.shape).astype(np.float32),
@@ -121,7 +121,7 @@ def test_the_result_is_dropped_out():
 
 def test_the_parts_of_the_template_are_layers_of_their_own():
   layer, _ = _layer()
-  weights = layer.init(jax.random.key(0), X, PADDINGS)[PARAMS]
+  weights = layer.init_boxed(jax.random.key(0), X, PADDINGS)[PARAMS]
   first = weights['linear_start_act']['linear']['w'].value
   second = weights['linear_start_gated']['linear']['w'].value
   assert (first != second).all()
@@ -140,7 +140,7 @@ def test_what_templates_say_counts():
     ),
     dropout_tpl=stochastics.Dropout.config(keep_prob=0.5),
   )
-  first = layer.init(jax.random.key(0), X, PADDINGS)[PARAMS]
+  first = layer.init_boxed(jax.random.key(0), X, PADDINGS)[PARAMS]
   for name in ('linear_start_act', 'linear_start_gated'):
     assert (first[name]['linear']['w'].value == 0.25).all()
   with base_layer.eval_mode():
@@ -190,7 +190,7 @@ def test_fields_that_do_not_fit_are_an_error(fields, message):
     input_dims=D, kernel_size=3, **fields
   )
   with pytest.raises(errors.UserError, match=message):
-    config.Instantiate().init(jax.random.key(0), X, PADDINGS)
+    config.Instantiate().init_boxed(jax.random.key(0), X, PADDINGS)
 
 
 def test_weights_are_split_as_declared():
@@ -200,7 +200,7 @@ def test_weights_are_split_as_declared():
       df=['data', 'mdl'], him=[None, 'mdl', None]
     )
   )
-  weights = layer.init(jax.random.key(0), X, PADDINGS)[PARAMS]
+  weights = layer.init_boxed(jax.random.key(0), X, PADDINGS)[PARAMS]
 
   def split(*path):
     box = weights

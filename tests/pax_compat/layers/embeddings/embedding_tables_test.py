@@ -81,9 +81,11 @@ def test_the_dtype_of_the_computation():
 
 def test_sparse_gradients_bring_a_probe_that_changes_no_value():
   layer = _embedding(sparse_gradients=True)
-  first = layer.init({PARAMS: jax.random.key(0)}, IDS)
+  first = layer.init_boxed({PARAMS: jax.random.key(0)}, IDS)
   assert first[ROW_PROBES]['emb_var'].counts.shape == (V,)
-  assert ROW_PROBES not in _embedding().init({PARAMS: jax.random.key(0)}, IDS)
+  assert ROW_PROBES not in _embedding().init_boxed(
+    {PARAMS: jax.random.key(0)}, IDS
+  )
   variables = {PARAMS: {'emb_var': TABLE}}
   probed = variables | {ROW_PROBES: {'emb_var': no_statistics(V)}}
   np.testing.assert_array_equal(layer.apply(variables, IDS), TABLE[IDS])
@@ -122,6 +124,6 @@ def test_split_as_declared():
     weight_split_dims_mapping=base_layer.WeightSharding.config(
       wt=['mdl', 'data']
     )
-  ).init(jax.random.key(0), IDS)
+  ).init_boxed(jax.random.key(0), IDS)
   meta = first[PARAMS]['emb_var'].meta
   assert list(meta.tensor_split_dims_mapping) == ['mdl', 'data']

@@ -89,7 +89,7 @@ def test_trained_vectors(style):
   # A decoding step is one position, which may be a later one.
   step = np.array([[8], [3]])
   np.testing.assert_allclose(apply(position=step), TABLE[step], rtol=1e-6)
-  first = layer.init(jax.random.key(0), 5)
+  first = layer.init_boxed(jax.random.key(0), 5)
   assert first[PARAMS]['emb_var'].value.shape == (9, 4)
 
 

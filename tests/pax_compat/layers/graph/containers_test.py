@@ -60,7 +60,7 @@ class Scanned(BaseLayer):
 def _run(config, *args):
   """Returns a layer's output, and its weights by path."""
   layer = config.Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, *args)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, *args)
   params = base_layer.unbox(variables).get(PARAMS, {})
   paths, _ = jax.tree_util.tree_flatten_with_path(params)
   names = {
@@ -141,7 +141,7 @@ def test_branch_within_a_branch_and_under_jit():
   )
   config = containers.Branch.config(body=inner, fetches=['main.layers_1'])
   layer = config.Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, X)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, X)
   got = jax.jit(layer.apply)(variables, X)
   jax.tree.map(np.testing.assert_allclose, got, (X * 6, X * 2, X * 6))
 

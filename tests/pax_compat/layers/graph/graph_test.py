@@ -36,7 +36,7 @@ def _run(inputs, outputs, sub, *args):
     input_endpoints=inputs, output_endpoints=outputs, sub=sub
   )
   layer = config.Instantiate()
-  variables = layer.init({PARAMS: jax.random.key(0)}, *args)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, *args)
   got = jax.jit(layer.apply)(variables, *args)
   return got, base_layer.unbox(variables).get(PARAMS, {})
 
@@ -206,7 +206,7 @@ def test_the_nodes_are_what_is_split_over_a_mesh():
   with pytest.raises(
     errors.UserError, match='expected that of the layers inside'
   ):
-    config.Instantiate().init(jax.random.key(0), X)
+    config.Instantiate().init_boxed(jax.random.key(0), X)
 
 
 def test_fields_of_maps_are_suggested():

@@ -32,7 +32,7 @@ class Pair(base_layer.BaseLayer):
 def _init(config, *args):
   layer = config.Instantiate()
   key = jax.random.key(1)
-  variables = layer.init({PARAMS: key, RANDOM: key}, *args)
+  variables = layer.init_boxed({PARAMS: key, RANDOM: key}, *args)
   return layer, {PARAMS: variables.get(PARAMS, {})}
 
 
@@ -170,4 +170,4 @@ def test_the_body_is_what_is_split_over_a_mesh(cls, fields):
     **fields,
   )
   with pytest.raises(errors.UserError, match='has no effect'):
-    config.Instantiate().init(jax.random.key(0), INPUTS)
+    config.Instantiate().init_boxed(jax.random.key(0), INPUTS)

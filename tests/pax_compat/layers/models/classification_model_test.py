@@ -55,7 +55,9 @@ def _want(logits, labels, weights):
     sums['acc5'] += weight * (label.argmax() in best[:5])
   mean = {name: value / total for name, value in sums.items()}
   want = {
-    **dict.fromkeys(('total_loss', 'loss', 'avg_xent'), (mean['xent'], total)),
+    **dict.fromkeys(
+      ('total_loss', 'loss', 'avg_xent', 'log_pplx'), (mean['xent'], total)
+    ),
     'accuracy': (mean['accuracy'], total),
     'error': (1 - mean['accuracy'], total),
     'num_predictions': (total, 1),

@@ -262,9 +262,20 @@ def test_packed_examples_without_their_segments(params):
   config.lm_tpl.packed_input = True
   with pytest.raises(errors.UserError, match='no segment_ids'):
     batches.run(config, params, _batch())
-  data = NestedMap(_batch(), segment_mask=np.zeros([3, 1, 5, 5]))
-  with pytest.raises(errors.UserError, match='segment_mask'):
-    batches.run(config, params, data)
+
+
+def test_a_mask_of_packed_examples_takes_the_place_of_their_ids(params):
+  config = _config()
+  config.lm_tpl.packed_input = True
+  ids = np.array([[1, 1, 2, 2, 2]] * 3)
+  hidden = np.where(ids[:, None, :, None] == ids[:, None, None], 0.0, -2e38)
+  positions = np.array([[0, 1, 0, 1, 2]] * 3)
+  data = NestedMap(_batch(), segment_ids=ids, segment_pos=positions)
+  want, _ = batches.run(config, params, data)
+  del data.segment_ids
+  data.segment_mask = hidden.astype(np.float32)
+  got, _ = batches.run(config, params, data)
+  batches.assert_metrics(got, want)
 
 
 def test_tokens_are_counted_while_training():
@@ -351,7 +362,7 @@ def test_what_fills_a_batch_has_no_text():
         'decoder_tpl': models.GreedyDecoderHParams(seqlen=8),
         'model_type': 'prefix',
       },
-      'expected decoder_tpl.fprop_for_prefix to be True',
+      'decoder_tpl.fprop_for_prefix is False; expected True',
     ),
     (
       {

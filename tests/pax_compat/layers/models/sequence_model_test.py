@@ -17,7 +17,7 @@ from pax_compat.nested_map import NestedMap
 from tests.pax_compat.layers import token_batches as batches
 from tests.pax_compat.layers.token_batches import V
 
-STEPS, NO_EOS = 6, 99
+STEPS, NO_EOS = 6, -1
 
 
 def _config(repeated=False, **fields):
@@ -78,6 +78,16 @@ def test_metrics(fill):
     assert outputs.scores[3] == 0 and outputs.eval_sample_weights[3] == 0
 
 
+@pytest.mark.parametrize('fill', [lambda b: b, batches.padded])
+def test_the_loss_may_be_that_of_sequences(fill):
+  _, nats, *_ = _want(_batch())
+  got, _ = batches.run(
+    _config(loss_per_sequence=True), _params(), fill(_batch())
+  )
+  for name in ('loss', 'total_loss'):
+    np.testing.assert_allclose(got[name], (nats / 3, 3), rtol=1e-5)
+
+
 def test_padding_of_a_source_does_not_matter():
   data = _batch()
   want, _ = batches.run(_config(), _params(), data)
@@ -127,16 +137,18 @@ def test_packed_examples_are_as_good_as_separate_ones():
 
   config = _config()
   config.model_tpl.packed_input = True
-  got, _ = batches.run(
-    config,
-    _params(),
-    NestedMap(
-      src=packed(data.src, ['ids'], [7, 4, 2]),
-      tgt=packed(data.tgt, ['ids', 'labels', 'weights'], batches.LENGTHS),
-    ),
+  together = NestedMap(
+    src=packed(data.src, ['ids'], [7, 4, 2]),
+    tgt=packed(data.tgt, ['ids', 'labels', 'weights'], batches.LENGTHS),
   )
+  got, _ = batches.run(config, _params(), together)
   want, _ = batches.run(_config(), _params(), data)
   batches.assert_metrics(got, want)
+  # As many sequences, in one row.
+  config.loss_per_sequence = True
+  of_rows, _ = batches.run(config, _params(), together)
+  nats = want['loss'][0] * want['loss'][1]
+  np.testing.assert_allclose(of_rows['loss'], (nats / 3, 1), rtol=1e-5)
   with pytest.raises(errors.UserError, match='no segment_ids'):
     batches.run(config, _params(), data)
 
@@ -245,9 +257,60 @@ def test_only_what_counts_is_decoded():
   np.testing.assert_array_equal(out.output_ids[:3], want.output_ids)
 
 
-def test_prefixes_are_read_token_by_token():
-  with pytest.raises(errors.UserError, match='fprop_for_prefix is True'):
-    _decode(_batch(), fprop_for_prefix=True, max_decode_steps=3)
+def test_prefixes_are_read_in_one_step_too():
+  batch = _batch()
+  batch.prefix_lengths = np.array([1, 3, 2])
+  settings = dict(eos_id=NO_EOS, max_decode_steps=3)
+  _, want, _ = _decode(batch, **settings)
+  _, out, _ = _decode(batch, fprop_for_prefix=True, **settings)
+  np.testing.assert_array_equal(out.decode_lengths, want.decode_lengths)
+  for row, end in enumerate(np.asarray(want.decode_lengths)):
+    np.testing.assert_array_equal(
+      out.output_ids[row, :end], want.output_ids[row, :end]
+    )
+
+
+def _decode_with(decoder):
+  model = _config(False, decoder_tpl=decoder).Instantiate()
+
+  @jax.jit
+  def run(params, batch):
+    with base_layer.eval_mode():
+      return model.apply(
+        {PARAMS: params},
+        batch,
+        method=model.decode,
+        mutable=[DECODE_CACHE],
+        rngs={base_layer.RANDOM: jax.random.key(0)},
+      )[0]
+
+  return run(_params(False), _batch())
+
+
+@pytest.mark.slow
+def test_samples_and_beams():
+  settings = dict(seqlen=STEPS, eos_id=NO_EOS, max_decode_steps=STEPS - 1)
+  _, greedy, _ = _decode(_batch(), eos_id=NO_EOS)
+  _, samples, _ = _decode_with(
+    models.SampleDecoderHParams.config(
+      num_samples=2, temperature=0.0, **settings
+    )
+  )
+  assert samples.output_ids.shape == (3, 2, STEPS)
+  for sample in range(2):
+    np.testing.assert_array_equal(
+      samples.output_ids[:, sample], greedy.output_ids
+    )
+  _, beams, _ = _decode_with(
+    models.BeamSearchHParams.config(
+      beam_size=3, length_norm_alpha=0.0, **settings
+    )
+  )
+  np.testing.assert_array_equal(beams.decode_lengths, np.full([3, 3], STEPS))
+  best = np.where(greedy.logprobs < 1, greedy.logprobs, 0).sum(axis=1)
+  assert (beams.scores[:, 0] >= best - 1e-4).all()
+  found = np.where(beams.logprobs < 1, beams.logprobs, 0).sum(axis=2)
+  np.testing.assert_allclose(beams.scores, found, rtol=1e-4)
 
 
 class Texts:

@@ -19,7 +19,7 @@ def _layer(**fields):
 
 
 def _first_weights(layer, x):
-  variables = layer.init({base_layer.PARAMS: jax.random.key(0)}, x)
+  variables = layer.init_boxed({base_layer.PARAMS: jax.random.key(0)}, x)
   return variables.get(base_layer.PARAMS, {})
 
 
@@ -129,7 +129,7 @@ def test_primer_norm(x):
 @pytest.mark.parametrize('name', ['LayerNorm', 'RmsNorm', 'RmsNormNoScale'])
 def test_paddings_make_no_difference_to_positions(x, name):
   layer = getattr(norm_layers, name).config(dim=DIM).Instantiate()
-  variables = layer.init({base_layer.PARAMS: jax.random.key(0)}, x)
+  variables = layer.init_boxed({base_layer.PARAMS: jax.random.key(0)}, x)
   padded = layer.apply(variables, x, jnp.ones(4))
   np.testing.assert_array_equal(padded, layer.apply(variables, x))
 
@@ -161,7 +161,7 @@ def _group_norm(shape, **fields):
     dim=shape[-1], input_rank=len(shape), **fields
   )
   layer = config.Instantiate()
-  variables = layer.init({base_layer.PARAMS: jax.random.key(0)}, x)
+  variables = layer.init_boxed({base_layer.PARAMS: jax.random.key(0)}, x)
   weights = {
     name: rng.normal(size=box.value.shape).astype(np.float32)
     for name, box in variables.get(base_layer.PARAMS, {}).items()
@@ -260,7 +260,7 @@ def test_groups_that_do_not_fit_are_an_error(fields, message):
   fields = {'num_groups': 2, 'input_rank': 3, **fields}
   config = norm_layers.GroupNorm.config(dim=6, **fields)
   with pytest.raises(errors.UserError, match=message):
-    config.Instantiate().init(jax.random.key(0), jnp.ones([2, 5, 6]))
+    config.Instantiate().init_boxed(jax.random.key(0), jnp.ones([2, 5, 6]))
 
 
 def test_weight_norm():
@@ -279,7 +279,7 @@ def test_weight_norm():
 def _spectral_norm(w, **fields):
   config = norm_layers.SpectralNorm.config(dim=w.shape[-1], **fields)
   layer = config.Instantiate()
-  variables = layer.init({base_layer.PARAMS: jax.random.key(0)}, w)
+  variables = layer.init_boxed({base_layer.PARAMS: jax.random.key(0)}, w)
   return layer, base_layer.unbox(variables)
 
 
@@ -322,7 +322,7 @@ def test_spectral_norm_takes_an_iteration_at_least():
 def test_weights_are_split_as_declared(x, config):
   split = config.cls.WeightSharding.config(wt=['mdl'])
   config.set(dim=DIM, weight_split_dims_mapping=split)
-  variables = config.Instantiate().init(jax.random.key(0), x)
+  variables = config.Instantiate().init_boxed(jax.random.key(0), x)
   boxes = jax.tree.leaves(variables, is_leaf=base_layer.is_boxed)
   boxes = [box for box in boxes if base_layer.is_boxed(box)]
   assert boxes

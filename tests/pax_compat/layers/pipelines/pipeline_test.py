@@ -89,7 +89,7 @@ def _layer(body=None, repeats=None, **fields):
 
 def _variables(layer, inputs=X):
   keys = {PARAMS: jax.random.key(0), RANDOM: jax.random.key(1)}
-  variables = base_layer.unbox(layer.init(keys, inputs))
+  variables = base_layer.unbox(layer.init_boxed(keys, inputs))
   assert set(variables) == {PARAMS, NON_TRAINABLE}
   return variables
 
@@ -212,7 +212,7 @@ class Fragile(base_layer.BaseLayer):
 
 def test_bubbles_work_on_numbers():
   layer = _layer(Fragile.config())
-  variables = base_layer.unbox(layer.init(jax.random.key(0), X))
+  variables = base_layer.unbox(layer.init_boxed(jax.random.key(0), X))
   gradients = jax.grad(lambda v: jnp.sum(layer.apply(v, X) ** 3))(variables)
   for x in jax.tree.leaves(gradients):
     assert np.isfinite(x).all() and np.any(x != 0)
@@ -363,7 +363,7 @@ def test_decode_states_are_stacked(repeats):
 def test_stacked_weights_say_how_they_are_stacked_and_split(repeats):
   layer = _layer(repeats=repeats, num_microbatches=S)
   layer.weight_split_dims_mapping.stages = ['stage']
-  w = layer.init(jax.random.key(0), X)[PARAMS]['body']['linear']['w']
+  w = layer.init_boxed(jax.random.key(0), X)[PARAMS]['body']['linear']['w']
   prefix = (*([repeats] if repeats else []), S)
   assert w.value.shape == tuple(w.meta.shape) == (*prefix, D, D)
   assert w.meta.repeat_prefix == prefix
@@ -412,7 +412,7 @@ def test_the_loop_is_not_unrolled():
 def test_mistakes(fields, inputs, message):
   layer = _layer(**fields)
   with pytest.raises(errors.UserError, match=message):
-    variables = layer.init(jax.random.key(0), inputs)
+    variables = layer.init_boxed(jax.random.key(0), inputs)
     layer.apply(base_layer.unbox(variables), inputs)
 
 
@@ -426,7 +426,7 @@ def test_a_split_of_several_dimensions():
   layer = _layer()
   layer.weight_split_dims_mapping.stages = ['stage', None]
   with pytest.raises(errors.UserError, match='expected one entry'):
-    layer.init(jax.random.key(0), X)
+    layer.init_boxed(jax.random.key(0), X)
 
 
 class Around(base_layer.BaseLayer):
@@ -456,4 +456,4 @@ def test_a_stage_cannot_be_shared_with_the_outside():
       return self.pipeline(self.before(inputs))
 
   with pytest.raises(errors.UserError, match='share one config of Linear'):
-    Model().init(jax.random.key(0), X)
+    Model().init_boxed(jax.random.key(0), X)

@@ -219,7 +219,7 @@ def test_decoding(at_once):
     seqlen=length,
     max_decode_steps=length - 5 if at_once else None,
     fprop_for_prefix=at_once,
-    eos_id=V + 1,  # Nothing ends a sequence.
+    eos_id=-1,  # Nothing ends a sequence.
   )
   layer = _model(_config(), decoder_tpl=decoder).Instantiate()
   with base_layer.eval_mode():

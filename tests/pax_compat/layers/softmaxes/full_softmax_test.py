@@ -272,7 +272,7 @@ def test_weights_as_declared(chunk_size):
       wt=[None, 'mdl']
     ),
   )
-  variables = layer.init(jax.random.key(0), X, CLASS_WEIGHTS, IDS)
+  variables = layer.init_boxed(jax.random.key(0), X, CLASS_WEIGHTS, IDS)
   assert set(variables) == {PARAMS}
   ffn = variables[PARAMS]['logits_ffn']
   w, b = ffn['linear']['w'], ffn['bias']['b']
@@ -285,7 +285,7 @@ def test_weights_as_declared(chunk_size):
 def test_the_template_decides_what_the_layer_leaves_open():
   tpl = linears.FeedForward.config(has_bias=False)
   for fields in ({'feed_forward_tpl': tpl}, {'use_bias': False}):
-    variables = _softmax(**fields).init(
+    variables = _softmax(**fields).init_boxed(
       jax.random.key(0), X, CLASS_WEIGHTS, IDS
     )
     assert set(variables[PARAMS]['logits_ffn']) == {'linear'}

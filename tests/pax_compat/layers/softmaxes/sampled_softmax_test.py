@@ -232,7 +232,7 @@ def test_weights_and_what_they_are_split_over():
     sparse_gradients=True,
     weight_split_dims_mapping=_Given.WeightSharding.config(wt=['x', 'y']),
   )
-  init = functools.partial(layer.init, class_ids=IDS)
+  init = functools.partial(layer.init_boxed, class_ids=IDS)
   variables = init(jax.random.key(0), X, WEIGHTS)
   boxed = variables[PARAMS]
   assert boxed['w'].meta.tensor_split_dims_mapping == ['y', 'x']

@@ -12,6 +12,7 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import embedding_softmax
+from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import full_softmax
@@ -288,7 +289,7 @@ def test_padded_tokens_change_no_loss():
 def test_a_mask_hides_more():
   layer, weights = _model(model_type='bidirectional')
   visible = np.eye(T, dtype=bool)[None, None]
-  y = _logits(layer, weights, mask=visible)
+  y = _logits(layer, weights, segment_mask=visible)
   _close(y, _want(weights, visible=visible))
 
 
@@ -312,7 +313,9 @@ def test_decoding_after_padding_in_front():
     [4, 1, 1],
     B,
     T,
-    step={'mask': (paddings == 0)[:, None, None]},
+    step={
+      'atten_mask': AttentionMask((paddings == 0)[:, None, None], causal=True)
+    },
     by={'segment_pos': position},
   )
   want = _logits(layer, weights, IDS[1:, 2:], np.zeros([1, T - 2]))
@@ -411,3 +414,40 @@ def test_auxiliary_losses_are_left_to_who_collects_them():
   )
   (aux,) = jax.tree.leaves(updates[base_layer.AUX_LOSS])
   assert aux == output.z_loss and output.total_loss == output.avg_xent
+
+
+@pytest.mark.parametrize('repeated', [False, True])
+def test_a_single_token_per_step_as_in_pax(repeated):
+  layer, weights = _model(stacked_transformer_tpl=_layers(repeated))
+  want = _logits(layer, weights)
+  cache = {'mutable': [base_layer.DECODE_CACHE]}
+  _, state = layer.apply({PARAMS: weights}, B, T, method='init_states', **cache)
+
+  @jax.jit
+  def step(state, ids):
+    return layer.apply(
+      {PARAMS: weights, **state}, ids, method='extend_step', **cache
+    )
+
+  for t in range(T):
+    predicted, state = step(state, IDS[:, t])
+    _close(predicted.logits, want[:, t], 1e-5)
+  assert state[base_layer.DECODE_CACHE]['time_step'] == T
+
+
+def test_a_position_of_its_own_hides_what_is_before_the_example():
+  layer, weights = _model()
+  cache = {'mutable': [base_layer.DECODE_CACHE]}
+  _, state = layer.apply({PARAMS: weights}, B, T, method='init_states', **cache)
+  start = np.array([0, 2])
+  want = _logits(layer, weights, IDS[1:, 2:], np.zeros([1, T - 2]))
+  for t in range(T):
+    predicted, state = layer.apply(
+      {PARAMS: weights, **state},
+      IDS[:, t],
+      np.maximum(t - start, 0),
+      method='extend_step',
+      **cache,
+    )
+    if t >= 2:
+      _close(predicted.logits[1], want[0, t - 2], 1e-5)

@@ -79,7 +79,7 @@ def _weights(config, *inputs):
   """Returns how each weight is split, by its path without the stack's."""
   layer = config.Instantiate()
   weights = jax.eval_shape(
-    lambda: layer.init({PARAMS: jax.random.key(0)}, *inputs)
+    lambda: layer.init_boxed({PARAMS: jax.random.key(0)}, *inputs)
   )[PARAMS]
   boxed = jax.tree_util.tree_leaves_with_path(
     weights, is_leaf=lambda x: hasattr(x, 'meta')
@@ -245,7 +245,7 @@ def _activations(config):
   """Returns the pairs of a shape and its split that a model's pass has."""
   layer = config.Instantiate()
   weights = jax.eval_shape(
-    lambda: layer.init({PARAMS: jax.random.key(0)}, IDS, PADDINGS)
+    lambda: layer.init_boxed({PARAMS: jax.random.key(0)}, IDS, PADDINGS)
   )
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), weights)
   return set(

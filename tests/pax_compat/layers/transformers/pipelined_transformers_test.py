@@ -80,9 +80,9 @@ MASK = np.tril(np.ones([T, T], bool), k=1)
 GIVEN = {
   'paddings': dict(paddings=PADDINGS),
   'packed': dict(segment_ids=SEGMENT_IDS, segment_pos=SEGMENT_POS),
-  'one mask': dict(mask=MASK[None, None]),
+  'one mask': dict(segment_mask=MASK[None, None]),
   'own masks': dict(
-    mask=np.stack([np.roll(MASK, i) for i in range(B)])[:, None]
+    segment_mask=np.stack([np.roll(MASK, i) for i in range(B)])[:, None]
   ),
 }
 
@@ -144,7 +144,7 @@ def test_loss_and_gradients_of_a_language_model():
   pipelined = _lm(_pipelined(repeated))
   shapes = jax.eval_shape(
     lambda: base_layer.unbox(
-      plain.init(
+      plain.init_boxed(
         jax.random.key(0),
         X[..., 0].astype(int),
         PADDINGS,
@@ -206,7 +206,7 @@ def test_weights_of_stages_are_split_as_layers_and_stages_say():
   )
   ids = np.zeros([B, T], np.int32)
   variables = jax.eval_shape(
-    lambda: lm.Instantiate().init(jax.random.key(0), ids, PADDINGS)
+    lambda: lm.Instantiate().init_boxed(jax.random.key(0), ids, PADDINGS)
   )
   body = variables[PARAMS]['transformer']['pipeline']['body']
   meta = body['x_layers_0']['ff_layer']['ffn_layer1']['linear']['w'].meta
@@ -228,4 +228,6 @@ def test_weights_of_stages_are_split_as_layers_and_stages_say():
 )
 def test_mistakes(fields, message):
   with pytest.raises(errors.UserError, match=message):
-    _pipelined(model_dims=D, **fields).Instantiate().init(jax.random.key(0), X)
+    _pipelined(model_dims=D, **fields).Instantiate().init_boxed(
+      jax.random.key(0), X
+    )

@@ -124,7 +124,7 @@ def test_no_position_sees_another_packed_example(fold):
 
 def test_a_mask_hides_more():
   visible = np.eye(T, k=-1, dtype=bool) | np.eye(T, dtype=bool)
-  seen = _sources_of(_stack(1), mask=visible[None, None])
+  seen = _sources_of(_stack(1), segment_mask=visible[None, None])
   np.testing.assert_array_equal(seen, np.broadcast_to(visible, (B, T, T)))
 
 

@@ -206,7 +206,7 @@ def test_mistakes_are_named(fields, message):
 def test_weights_are_split_as_declared():
   config = _config(use_gated_activation=True)
   config.weight_split_dims_mapping.set(ffn0=['data', 'mdl'], ffn1=['mdl', None])
-  variables = config.Instantiate().init({PARAMS: jax.random.key(0)}, X)
+  variables = config.Instantiate().init_boxed({PARAMS: jax.random.key(0)}, X)
   split = {
     name: {
       kind: list(value[kind][leaf].meta.tensor_split_dims_mapping)

@@ -12,6 +12,7 @@ from pax_compat import base_layer, config, errors
 from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers import linears
 from pax_compat.layers.attentions import dot_product
+from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.transformers.transformer_feed_forward import (
   TransformerFeedForward,
@@ -42,7 +43,7 @@ def _close(y, want):
 def _run(config, **given):
   layer = config.Instantiate()
   weights = reference.random_weights(layer, X, **given)
-  return np.asarray(layer.apply({PARAMS: weights}, X, **given)), weights
+  return np.asarray(layer.apply({PARAMS: weights}, X, **given)[0]), weights
 
 
 @pytest.mark.parametrize('causal', [False, True])
@@ -59,7 +60,7 @@ def test_the_formula_with_cross_attention(policy):
   y, weights = _run(
     _config(norm_policy=policy, use_cross_attention=True),
     cross_inputs=CROSS,
-    cross_mask=visible,
+    cross_attention_mask=visible,
   )
   want = reference.layer(X, weights, True, policy, CROSS, visible)
   _close(y, want)
@@ -70,7 +71,7 @@ def test_gradients_reach_what_it_attends_to():
   weights = reference.random_weights(layer, X, cross_inputs=CROSS)
 
   def output(cross):
-    y = layer.apply({PARAMS: weights}, X, cross_inputs=cross)
+    y = layer.apply({PARAMS: weights}, X, cross_inputs=cross)[0]
     return jnp.sum(jnp.square(y))
 
   direction = RNG.normal(size=CROSS.shape).astype(np.float32)
@@ -96,7 +97,7 @@ def test_paddings_are_hidden():
 def test_a_mask_takes_the_place_of_paddings():
   visible = RNG.random((B, N, T, T)) > 0.5
   visible |= np.eye(T, dtype=bool)
-  y, weights = _run(_config(), mask=visible)
+  y, weights = _run(_config(), attention_mask=visible)
   _close(y, reference.layer(X, weights, visible))
 
 
@@ -104,12 +105,12 @@ def test_positions_tell_rotated_heads_where_they_are():
   tpl = dot_product.DotProductAttention.config(use_rotary_position_emb=True)
   layer = _config(tr_atten_tpl=tpl).Instantiate()
   weights = {PARAMS: reference.random_weights(layer, X)}
-  plain = layer.apply(weights, X)
+  plain = layer.apply(weights, X)[0]
   counted = np.broadcast_to(np.arange(T), (B, T))
   other = np.array([[0, 1, 2, 0, 1, 2]] * B)
-  same = layer.apply(weights, X, segment_pos=counted)
+  same = layer.apply(weights, X, segment_pos=counted)[0]
   _close(same, plain)
-  assert not np.allclose(layer.apply(weights, X, segment_pos=other), plain)
+  assert not np.allclose(layer.apply(weights, X, segment_pos=other)[0], plain)
 
 
 def test_without_a_feed_forward_there_is_attention_only():
@@ -186,17 +187,17 @@ def test_dropout_acts_in_training_only(field):
     _config(**fields).Instantiate() for fields in ({}, {field: 0.5})
   )
   weights = {PARAMS: reference.random_weights(plain, X)}
-  want = plain.apply(weights, X)
+  want, _ = plain.apply(weights, X)
   rngs = {RANDOM: jax.random.key(0)}
-  assert not np.allclose(dropping.apply(weights, X, rngs=rngs), want)
+  assert not np.allclose(dropping.apply(weights, X, rngs=rngs)[0], want)
   with base_layer.eval_mode():
-    np.testing.assert_array_equal(dropping.apply(weights, X), want)
+    np.testing.assert_array_equal(dropping.apply(weights, X)[0], want)
 
 
 def test_half_precision_throughout():
   layer = _config(fprop_dtype=jnp.bfloat16).Instantiate()
   weights = {PARAMS: reference.random_weights(layer, X)}
-  y = layer.apply(weights, X.astype(jnp.bfloat16), PADDINGS)
+  y = layer.apply(weights, X.astype(jnp.bfloat16), PADDINGS)[0]
   assert y.dtype == jnp.bfloat16 and jnp.isfinite(y).all()
 
 
@@ -208,9 +209,9 @@ def test_decoding_is_the_whole_step_by_step(sizes, cross):
   ).Instantiate()
   given = {'cross_inputs': CROSS} if cross else {}
   hidden = (np.arange(S) < np.array([[S], [2]]))[:, None, None]
-  step = {'cross_mask': hidden} if cross else {}
+  step = {'cross_attention_mask': hidden} if cross else {}
   weights = reference.random_weights(layer, X, **given, **step)
-  want = layer.apply({PARAMS: weights}, X, **given, **step)
+  want = layer.apply({PARAMS: weights}, X, **given, **step)[0]
   y = decode(layer, weights, X, sizes, B, T + 2, init=given, step=step)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
 
@@ -222,7 +223,7 @@ def test_decoding_with_rotated_heads_in_cross_attention_too():
   ).Instantiate()
   given = {'cross_inputs': CROSS}
   weights = reference.random_weights(layer, X, **given)
-  want = layer.apply({PARAMS: weights}, X, **given)
+  want = layer.apply({PARAMS: weights}, X, **given)[0]
   y = decode(layer, weights, X, [2, 1, 3], B, T, init=given)
   np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
 
@@ -230,7 +231,9 @@ def test_decoding_with_rotated_heads_in_cross_attention_too():
 def test_positions_of_one_step_may_see_each_other():
   layer = _config().Instantiate()
   weights = reference.random_weights(layer, X)
-  y = decode(layer, weights, X, [T], B, T + 2, step={'causal': False})
+  y = decode(
+    layer, weights, X, [T], B, T + 2, step={'attention_mask': AttentionMask()}
+  )
   _close(y, reference.layer(X, weights, True))
 
 
@@ -242,7 +245,7 @@ def test_cross_attention_may_be_skipped_if_it_is_allowed():
   ).Instantiate()
   weights = reference.random_weights(layer, X, cross_inputs=CROSS)
   want = reference.layer(X, weights, CAUSAL)
-  _close(layer.apply({PARAMS: weights}, X), want)
+  _close(layer.apply({PARAMS: weights}, X)[0], want)
   _close(decode(layer, weights, X, [4, 2], B, T), want)
 
 
@@ -287,5 +290,5 @@ def test_a_part_may_hold_what_the_layer_does_not_say():
   inner = weights['ff_layer']['ffn_layer1']['linear']['w']
   assert inner.shape == (D, 5)
   rngs = {RANDOM: jax.random.key(0)}
-  trained = layer.apply({PARAMS: weights}, X, rngs=rngs)
+  trained = layer.apply({PARAMS: weights}, X, rngs=rngs)[0]
   assert not np.allclose(trained, reference.layer(X, weights, True))

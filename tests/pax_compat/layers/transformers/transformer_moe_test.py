@@ -368,7 +368,7 @@ def test_initial_values_by_params_init(explicit):
 )
 def test_what_cannot_be(fields, message):
   with pytest.raises(errors.UserError, match=message):
-    _config(**fields).Instantiate().init({PARAMS: jax.random.key(0)}, X)
+    _config(**fields).Instantiate().init_boxed({PARAMS: jax.random.key(0)}, X)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_the_output_is_a_mix(fields):
     shares = np.exp(shares) / np.exp(shares).sum() * (1 - E * least) + least
   hidden, want = X, shares[0] * X
   for share, layer in zip(shares[1:], stack.x_layers, strict=True):
-    hidden = layer(hidden)
+    hidden, _ = layer(hidden)
     want = want + share * hidden
   np.testing.assert_allclose(stack(X), want, rtol=1e-5, atol=1e-5)
 

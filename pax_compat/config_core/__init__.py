@@ -1,0 +1,1 @@
+"""Parts of configs and maps that know nothing of Fiddle or JAX."""

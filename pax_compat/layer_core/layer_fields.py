@@ -1,0 +1,46 @@
+"""What each layer has: its weights by name, and how arrays are split."""
+
+from typing import Any
+
+import jax
+
+from pax_compat import config as config_lib
+from pax_compat.layer_core.sharding import SplitDimsMapping
+
+
+class Theta:
+  """A layer's own weights, cast to its compute dtype."""
+
+  def __init__(self, layer: Any):
+    self._layer = layer
+
+  def __getattr__(self, name: str) -> jax.Array:
+    return self._layer.get_theta(name)
+
+  def __getitem__(self, name: str) -> jax.Array:
+    return self._layer.get_theta(name)
+
+
+class WeightSharding(config_lib.Configurable):
+  """Sharding of a layer's weights over the mesh.
+
+  A layer with several weights declares a subclass `WeightSharding` with a field
+  for each of them.
+
+  Attributes:
+    wt: mapping of the main weight: for each dimension a mesh axis, a tuple of
+      mesh axes, or None (not split). None for the whole mapping replicates.
+  """
+
+  wt: SplitDimsMapping = None
+
+
+class ActivationSharding(config_lib.Configurable):
+  """Sharding of a layer's activations over the mesh.
+
+  Attributes:
+    out: mapping of the output, as in `WeightSharding`; None leaves it to the
+      compiler.
+  """
+
+  out: SplitDimsMapping = None

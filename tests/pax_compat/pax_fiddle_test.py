@@ -1,0 +1,102 @@
+"""Tests of pax_fiddle: Pax's spellings of configs."""
+
+import functools
+
+import fiddle as fdl
+import pytest
+
+from pax_compat import base_layer, errors, pax_fiddle
+from pax_compat.config import REQUIRED
+
+
+class Mark(pax_fiddle.Tag):
+  """A tag."""
+
+
+class Scale(base_layer.BaseLayer):
+  factor: float = 1.0
+
+
+@pax_fiddle.auto_config
+def make_double():
+  return Scale(factor=2.0)
+
+
+class Block(base_layer.BaseLayer):
+  scale_tpl: pax_fiddle.Config = pax_fiddle.template_field(Scale)
+  none_tpl: pax_fiddle.Config = pax_fiddle.template_field(None)
+  needed_tpl: pax_fiddle.Config = pax_fiddle.template_field()
+  scale: Scale = pax_fiddle.instance_field(Scale, tags=Mark)
+  double: Scale = pax_fiddle.instance_field(make_double)
+  double_tpl: pax_fiddle.Config = pax_fiddle.template_field(make_double)
+  sizes: list = pax_fiddle.fdl_field(default_factory=list, tags=[Mark])
+  size: int = pax_fiddle.field(default=3)
+
+
+class Wider(Block):
+  width: int = 4
+
+
+def test_fields_have_their_defaults_and_tags():
+  block = pax_fiddle.Config(Block)
+  assert block.scale_tpl.cls is Scale and block.none_tpl is None
+  assert block.needed_tpl is REQUIRED and block.size == 3
+  assert block.double.factor == block.double_tpl.factor == 2
+  assert pax_fiddle.get_tags(block, 'scale') == {Mark}
+  assert pax_fiddle.get_tags(block, 'sizes') == {Mark}
+  fields = {f.name: f for f in Block.__dataclass_fields__.values()}
+  assert pax_fiddle.field_has_tag(fields['sizes'], Mark)
+  assert not pax_fiddle.field_has_tag(fields['size'], Mark)
+
+
+def test_templates_stay_configs_and_instances_are_built():
+  block = pax_fiddle.Config(Block, needed_tpl=Scale.config())
+  block.scale.factor = 5.0
+  layer = pax_fiddle.instantiate(block, size=7)
+  assert isinstance(layer.scale_tpl, pax_fiddle.Config)
+  assert isinstance(layer.double_tpl, pax_fiddle.Config)
+  assert layer.scale.factor == 5 and layer.size == 7 and block.size == 3
+  built = pax_fiddle.build({'a': [block], 'b': (1, Scale.config())})
+  assert built['a'][0].size == 3 and built['b'][1].factor == 1
+  with pytest.raises(errors.UserError, match='needed_tpl is required'):
+    pax_fiddle.instantiate(pax_fiddle.Config(Block))
+
+
+def test_a_config_changes_its_class():
+  block = pax_fiddle.Config(Block, size=7)
+  block.cls = Wider
+  assert block.width == 4 and block.size == 7
+  pax_fiddle.update_callable(block, Scale, drop_invalid_args=True)
+  assert block.cls is Scale and block.factor == 1
+
+
+def test_fields_are_copied_from_another_config():
+  block = pax_fiddle.Config(Block, size=7, sizes=[1])
+  wider = pax_fiddle.Config(Wider).Set(width=9)
+  wider.copy_fields_from(block)
+  assert wider.size == 7 and wider.sizes == [1] and wider.width == 9
+  assert wider.sizes is not block.sizes
+  with pytest.raises(errors.UserError, match="no field 'width'"):
+    block.copy_fields_from(wider)
+  block.copy_fields_from(wider, ['width'])
+  with pytest.raises(errors.UserError, match='expected a config'):
+    block.copy_fields_from(3)
+
+
+def test_mesh_shape_is_over_all_slices():
+  block = pax_fiddle.Config(Block, ici_mesh_shape=[1, 4])
+  assert block.mesh_shape == [1, 4]
+  assert block.set(dcn_mesh_shape=[2, 1]).mesh_shape == [2, 4]
+  weight = pax_fiddle.Config(base_layer.WeightHParams, [3])
+  assert weight.mesh_shape is None
+  assert weight.set(mesh_shape=[5]).mesh_shape == [5]
+
+
+def test_partials_are_functions():
+  partial = pax_fiddle.Partial(Scale).set(factor=3.0)
+  copied = partial.clone().Set(factor=4.0)
+  make = pax_fiddle.build(partial)
+  assert isinstance(make, functools.partial)
+  assert make(name='x').factor == 3 and copied.factor == 4
+  assert pax_fiddle.instantiate(partial, factor=5.0)().factor == 5
+  assert issubclass(pax_fiddle.Partial, fdl.Partial)
