@@ -1,0 +1,161 @@
+"""Names of Pax that are left out, each with the reason.
+
+A name is that of a module's attribute or of a class's, such as
+`praxis.base_layer.BaseLayer.quantize_weight`.
+"""
+
+_REASONS = {
+  'it is an alias for annotations; use the type itself': """
+    praxis.base_layer.BaseLayerT praxis.base_layer.TAxisMetadata
+    praxis.base_hyperparams.BaseHyperParamsSelf
+    praxis.base_hyperparams.BaseParameterizableSelf
+    praxis.base_hyperparams.FiddleBaseParameterizableSelf
+    paxml.base_experiment.BaseExperimentT
+    paxml.experiment_registry.BaseExperimentT
+    praxis.optimizers.TransformInitPartitionSpecFn
+    praxis.pytypes.typed praxis.pytypes.JaxArrayT.types
+    praxis.pytypes.ArrayT.types
+    """,
+  'it is an import of another module; use that module': """
+    praxis.base_layer.FLAGS praxis.base_hyperparams.tf
+    praxis.optimizers.NestedMap praxis.optimizers.WeightHParams
+    praxis.optimizers.NestedWeightHParams praxis.optimizers.JTensor
+    praxis.optimizers.NestedJTensor praxis.optimizers.NestedHParams
+    praxis.schedules.instantiate
+    praxis.optimizers.distributed_shampoo_optimizer
+    paxml.learners.JTensor paxml.learners.NestedMap
+    paxml.learners.NestedJTensor paxml.learners.NestedBool
+    paxml.learners.NestedWeightHParams paxml.learners.SummaryType
+    paxml.learners.instantiate paxml.base_metrics.metric_utils
+    paxml.base_metrics.summary_utils paxml.base_metrics.instantiate
+    paxml.base_metrics.PMAP_PARALLEL_AXIS_NAME
+    paxml.sgf.JTensor paxml.sgf.NestedJTensor paxml.sgf.NestedMap
+    paxml.sgf.PRNGKey paxml.sgf.PARAMS paxml.sgf.ScalarFloat
+    paxml.sgf.PMAP_PARALLEL_AXIS_NAME
+    """,
+  'layers are shared by their template or shared_weight_layer_id': """
+    praxis.base_layer.instantiate_layer
+    praxis.base_layer.JaxContext.lookup_shared_layer
+    praxis.base_layer.JaxContext.set_shared_layer
+    """,
+  'layers do not write their configs among the variables; use'
+  ' `layer.hparams`': """
+    praxis.base_layer.HYPER_PARAMS praxis.base_layer.WrappedHParams
+    praxis.base_layer.JaxContext.self_reflect_configs
+    praxis.base_layer.BaseLayer.abstract_init_with_mdl_config
+    praxis.base_layer.BaseLayer.reflect_configs
+    """,
+  'use `layers.quantization`': """
+    praxis.base_layer.BaseLayer.quantize_weight
+    praxis.base_layer.BaseLayer.quantized_partition_specs
+    """,
+  'use `BaseLayer.theta`': 'praxis.base_layer.ThetaDescriptor',
+  'use `FiddleBaseParameterizable`, and its fields': """
+    praxis.base_hyperparams.BaseParameterizable.HParams
+    praxis.base_hyperparams.BaseParameterizable.hparams
+    praxis.base_hyperparams.BaseParameterizable.make
+    praxis.base_hyperparams.BaseParameterizable.partial
+    praxis.base_hyperparams.FiddleHParamsClassStub
+    praxis.base_hyperparams.OverrideSubConfigFieldProtocol
+    praxis.base_hyperparams.SubConfigFactory
+    """,
+  'it is a part of how Pax builds configs; use `instantiate`': """
+    praxis.pax_fiddle.DoNotBuild praxis.pax_fiddle.FieldMetadata
+    praxis.pax_fiddle.field_metadata praxis.pax_fiddle.TemplateWrapper
+    praxis.pax_fiddle.wrap_templates
+    praxis.pax_fiddle.copy_inheritable_base_layer_params
+    praxis.pax_fiddle.build_with_empty_flax_module_stack
+    praxis.pax_fiddle.empty_flax_module_stack
+    """,
+  'there is no pmap here': """
+    praxis.py_utils.pmap_use_tensorstore
+    praxis.py_utils.convert_fully_replicated_array_to_pmap_array
+    praxis.py_utils.convert_host_local_array_to_global_array
+    """,
+  "it is Lingvo's; import it from lingvo.core": """
+    praxis.py_utils.current_cluster praxis.py_utils.infeed_context_scope
+    praxis.pytypes.InstantiableParams
+    """,
+  'no library with DistributedShampoo runs on this JAX; use'
+  ' `optimizers.Shampoo`': """
+    praxis.optimizers.Preconditioner praxis.optimizers.QuantizedValue
+    praxis.optimizers.GraftingType praxis.optimizers.ShardedShampooStats
+    praxis.optimizers.ShampooState praxis.optimizers.TrainingMetrics
+    praxis.optimizers.LocalShardedParameterStats
+    praxis.optimizers.GlobalShardedParameterStats
+    praxis.optimizers.ShardedDistributedShampoo.init_partition_spec_fn
+    """,
+  'the state of an optimizer is split like its weights': """
+    praxis.optimizers.count_init_partition_spec_fn
+    praxis.optimizers.partition_params
+    """,
+  'use the optimizer of this name, or transformations of optax': """
+    praxis.optimizers.sharded_sgd praxis.optimizers.sharded_adagrad
+    praxis.optimizers.sharded_adam praxis.optimizers.sharded_lion
+    praxis.optimizers.sharded_adafactor praxis.optimizers.Optimizer
+    praxis.optimizers.sharded_static_accumulation
+    praxis.optimizers.ShardedAdafactorState praxis.optimizers.to_quantized
+    praxis.optimizers.to_float praxis.optimizers.adafactor_decay_rate_adam
+    praxis.optimizers.adafactor_decay_rate_pow
+    praxis.optimizers.ShardedStaticAccumulator.base_optimizer
+    """,
+  'set the field of the optimizer, which the learner applies': """
+    praxis.optimizers.apply_lp_regularizer
+    praxis.optimizers.apply_decoupled_weight_decay
+    praxis.optimizers.apply_ema_weights
+    praxis.optimizers.apply_ewc_regularization
+    praxis.optimizers.OptaxOptimizer.get_grad_transformation
+    praxis.optimizers.BaseOptimizer.get_grad_transformation
+    """,
+  'it is not a field, but something that an object computes': """
+    praxis.schedules.Exponential.linear praxis.schedules.DelayedCosine.linear
+    praxis.schedules.DelayedCosine.max praxis.schedules.DelayedCosine.min
+    praxis.schedules.LinearRampupPiecewiseConstant.p0
+    praxis.schedules.LinearRampupPiecewiseConstant.p1
+    praxis.schedules.ContinuousSchedule.exp
+    paxml.base_metrics.CompositeMetrics.metrics_calcs
+    """,
+  'a step is computed by `Learner.update`; a subclass that defines it is'
+  ' refused': """
+    paxml.learners.Learner.apply_gradient paxml.learners.Learner.get_grad_tx
+    paxml.learners.Learner.plot_learning_rate
+    paxml.learners.Learner.scale_gradients
+    paxml.learners.Learner.summarize_norms paxml.learners.Learner.update_states
+    paxml.learners.MultiOptimizerLearner.get_grad_tx
+    paxml.learners.MultiOptimizerLearner.get_masks
+    paxml.learners.MultiOptimizerLearner.plot_learning_rate
+    paxml.learners.MultiOptimizerLearner.scale_gradients_by_optimizer
+    paxml.learners.MultiOptimizerLearner.update_states
+    """,
+  'programs are fixed; an experiment that defines it is refused': """
+    paxml.base_experiment.BaseExperiment.decode_programs
+    paxml.base_experiment.BaseExperiment.eval_programs
+    paxml.base_experiment.BaseExperiment.executor
+    paxml.base_experiment.BaseExperiment.partitioner
+    paxml.base_experiment.BaseExperiment.train_programs
+    """,
+  'metrics are of whole batches; define `store` and `finalize`': """
+    paxml.base_metrics.BaseMetrics.aggregate
+    paxml.base_metrics.BaseMetrics.summarize
+    paxml.base_metrics.MeanMetrics.aggregate
+    paxml.base_metrics.MaxMetrics.aggregate
+    paxml.base_metrics.HistogramMetrics.aggregate
+    paxml.base_metrics.CompositeMetrics.aggregate
+    """,
+  'private training (DP-SGD) is not supported': """
+    paxml.sgf.GradAuxInfo paxml.sgf.DPGradAuxInfo
+    paxml.sgf.BaseStochasticGradient paxml.sgf.StandardGradient
+    paxml.sgf.PercoreClippedDpSgdGradient paxml.sgf.DpSgdStochasticGradient
+    paxml.sgf.MicrobatchDpSgdStochasticGradient
+    paxml.sgf.AugMulDpSgdStochasticGradient
+    paxml.sgf.PerLayerDpSgdStochasticGradient
+    paxml.sgf.GhostClippingDpSgdStochasticGradient
+    """,
+}
+
+# The reason, by name.
+REASONS: dict[str, str] = {
+  name: reason for reason, names in _REASONS.items() for name in names.split()
+}
+# All fields of this class are left out with it.
+WHOLE_CLASSES = ('praxis.optimizers.DistributedShampoo',)

@@ -1,0 +1,1 @@
+"""Small modules of Pax that have no room in the core."""

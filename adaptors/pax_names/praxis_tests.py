@@ -1,0 +1,122 @@
+"""Runs praxis's own unit tests, from a checkout, against our names.
+
+    python -m adaptors.pax_names.praxis_tests --praxis_source=PRAXIS [FILE ...]
+
+Each file, such as `schedules` or `layers/linears`, runs in a process of its own
+under `install()`; without a FILE, all of them. A line for each file has the
+number of tests that pass; `--failures` prints what the others raise.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from pax_compat import errors
+from pax_compat.cli import command_line
+
+_SOURCE = flags.DEFINE_string('praxis_source', None, 'A checkout of praxis.')
+_FAILURES = flags.DEFINE_bool('failures', False, 'Print the failing tests.')
+_SECONDS = flags.DEFINE_integer(
+  'seconds', 600, 'Time limit of each file, in seconds.', lower_bound=1
+)
+_SUFFIX = '_test.py'
+
+# What the process of a file runs; its arguments are the file and its name.
+_RUN = """
+import importlib.util, sys
+from absl.testing import absltest
+from adaptors import lingvo_runtime, pax_names
+path, name = sys.argv[1:3]
+if any(name in open(path).read() for name in ('tensorflow', 'lingvo')):
+  lingvo_runtime.load()
+pax_names.install()
+spec = importlib.util.spec_from_file_location(name, path)
+module = importlib.util.module_from_spec(spec)
+sys.modules[name] = module
+spec.loader.exec_module(module)
+del sys.argv[1:]
+absltest.main(module=module, argv=[path])
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+  """Returns 0 if all tests pass, 1 if not."""
+  command_line.require(_SOURCE)
+  root = pathlib.Path(_SOURCE.value).expanduser().resolve() / 'praxis'
+  known = {
+    str(path.relative_to(root)).removesuffix(_SUFFIX): path
+    for folder in (root, root / 'layers')
+    for path in sorted(folder.glob(f'*{_SUFFIX}'))
+  }
+  if not known:
+    raise errors.UserError(
+      f'{root.parent} is not a source checkout of praxis; expected a folder'
+      ' that contains praxis/*_test.py'
+    )
+  names = [name.removesuffix(_SUFFIX) for name in argv[1:]] or list(known)
+  totals = [0, 0]
+  for name in names:
+    if name not in known:
+      raise errors.UserError(
+        f'there are no tests {name!r} in {root}'
+        + errors.did_you_mean(name, known)
+      )
+    passed, total, reasons = run(known[name], seconds=_SECONDS.value)
+    totals = [totals[0] + passed, totals[1] + total]
+    print(f'{name:45} {passed:5} of {total:5}', flush=True)
+    for reason in reasons if _FAILURES.value or not total else ():
+      print(f'    {reason}')
+  print(f'{"all":45} {totals[0]:5} of {totals[1]:5}')
+  return int(totals[0] < totals[1])
+
+
+def run(path: pathlib.Path, *, seconds: int) -> tuple[int, int, list[str]]:
+  """Runs the tests of a file.
+
+  Args:
+    path: the file.
+    seconds: its time limit.
+
+  Returns:
+    The tests that pass (skipped ones do), all tests, and a line about each that
+    fails. If the file cannot be imported, 0 and 0 and the reason.
+  """
+  try:
+    done = subprocess.run(
+      [sys.executable, '-c', _RUN, str(path), path.stem],
+      capture_output=True,
+      text=True,
+      timeout=seconds,
+      env=os.environ,
+      check=False,
+    )
+  except subprocess.TimeoutExpired:
+    return 0, 0, [f'not done after {seconds} s']
+  return counted(done.stderr)
+
+
+def counted(text: str) -> tuple[int, int, list[str]]:
+  """Returns what the output of unittest says; see `run`."""
+  ran = re.search(r'^Ran (\d+) tests?', text, re.MULTILINE)
+  if ran is None:
+    lines = text.strip().splitlines() or ['no output']
+    return 0, 0, [lines[-1]]
+  total = int(ran[1])
+  reasons = []
+  parts = re.split(r'^={70}\n', text, flags=re.MULTILINE)[1:]
+  failed = set()
+  for part in parts:
+    title, _, body = part.partition('\n')
+    failed.add(title)
+    raised = re.findall(r'^(\w[\w.]*(?:Error|Exception).*)', body, re.MULTILINE)
+    reasons.append(f'{title}: {raised[-1] if raised else "failed"}'[:300])
+  return total - len(failed), total, reasons
+
+
+if __name__ == '__main__':
+  command_line.run(main)

@@ -1,0 +1,140 @@
+"""Which of our modules and names those of Pax stand for.
+
+`praxis.layers.a` stands for `pax_compat.layers.a` without a row here, if that
+exists; all other layers follow, so that a class is found in whichever module of
+Pax it is asked for. `praxis.a` stands for `pax_compat.a`, if it is in `_PRAXIS`
+or has a row, and `paxml.a` likewise.
+"""
+
+# Modules that are not in `layers`, by package. Those without a row below have
+# the same name in `pax_compat`, or nothing here.
+_PRAXIS = """
+asserts base_hyperparams base_input base_layer base_model beam_search
+decoder_hparams decoder_utils fiddle_tags flat_beam_search flax_utils
+gshard_utils layers lazy_loader lingvo_lib metric_utils
+optimizer_prefix_vectorization optimizers pax_fiddle py_utils pytypes
+sample_decode schedules test_utils token_samplers trees contrib
+""".split()
+
+_LAYERS = """
+activations adapters attentions augmentations base_ops bregman chain
+checkpoint_policy chunk conformers convolutions ctc_objectives einsum
+embedding_softmax flax_adapter frnn glam gpu_fast_attention grok
+grouped_query_attention injection injection.fp8_nvidia_gpu linears losses
+mobilenet models multi_query_attention ngrammer normalizations pipeline poolings
+quantization quantization.attentions quantization.conformers
+quantization.conv quantization.embedding_softmax quantization.linears
+quantization.ngrammer quantization.operations quantization.optimization
+quantization.quantization_hparams quantization.quantize
+quantization.quantizer quantization.searchable quantization.sub_channels
+quantization.transformers quantization.transformer_models quantization.utils
+quantizer quantizer_objectives repeats resnets rnn_cell searchable sedd
+sequential sharding spectrum_augmenter ssm ssm_transformers stats stochastics
+test_layers transformer_models transformers vanillanets video vits
+""".split()
+
+_PAXML = """
+automl automl_interfaces base_executor base_experiment base_inference_runner
+base_metrics base_task checkpoint_creators checkpoint_managers
+checkpoint_metadata checkpoint_paths checkpoint_types checkpoint_version
+checkpoints contrib decode_programs eval_lib executors experiment_registry
+experiment_utils experimental ghostnorm host_callback io_utils learners main
+metric_utils parameterized_experiment partitioning profiling programs
+seqio_input setup_jax sgf summary_utils tasks tasks.lm tasks.lm.input_generator
+tasks.lm.model_params tasks.lm.params tasks.test tasks.vision
+tasks.vision.input_generator tasks.vision.params tasks_lib test_helper
+tf_data_service_lib tools train train_states trainer_lib tuning_lib
+xla_passthrough
+""".split()
+
+# All modules of Pax that can be imported, whether or not there is something
+# here for them.
+KNOWN = frozenset(
+  {'praxis', 'paxml'}
+  | {f'praxis.{name}' for name in _PRAXIS}
+  | {f'praxis.layers.{name}' for name in _LAYERS}
+  | {f'paxml.{name}' for name in _PAXML}
+)
+
+_OWN = 'adaptors.pax_names.own'
+
+# Modules in which names are looked up, in this order, after the one of the same
+# name in `pax_compat`. Those that do not exist are skipped.
+MODULES: dict[str, tuple[str, ...]] = {
+  'praxis.asserts': ('pax_compat.py_utils.asserts',),
+  'praxis.base_input': (
+    'adaptors.lingvo_input.input_adaptor',
+    'adaptors.lingvo_input.eval_adaptors',
+  ),
+  'praxis.base_model': (
+    'pax_compat.py_utils.pytypes',
+    f'{_OWN}.type_names',
+  ),
+  'praxis.base_layer': (
+    'pax_compat.config',
+    'pax_compat.py_utils.pytypes',
+    f'{_OWN}.type_names',
+  ),
+  'praxis.layers.frnn': ('pax_compat.layers.rnn',),
+  'praxis.layers.glam': ('pax_compat.layers.transformer_models.glam',),
+  'praxis.layers.grok': ('pax_compat.layers.transformer_models.grok',),
+  'praxis.layers.losses': ('pax_compat.layers.softmaxes',),
+  'praxis.layers.pipeline': ('pax_compat.layers.pipelines',),
+  'praxis.layers.rnn_cell': ('pax_compat.layers.rnn',),
+  'praxis.layers.sequential': ('pax_compat.layers.graph',),
+  'praxis.metric_utils': ('pax_compat.base_metrics',),
+  'praxis.py_utils': (
+    'pax_compat.nested_map',
+    'pax_compat.py_utils.pytypes',
+    f'{_OWN}.type_names',
+  ),
+  'praxis.pytypes': (
+    'pax_compat.py_utils.pytypes',
+    f'{_OWN}.type_names',
+  ),
+  'praxis.test_utils': (f'{_OWN}.test_utils',),
+  'paxml.base_task': ('pax_compat.tasks_lib',),
+  'paxml.main': ('pax_compat.main',),
+  'paxml.metric_utils': ('pax_compat.base_metrics',),
+  'paxml.seqio_input': ('adaptors.seqio_input',),
+  'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
+}
+
+# Single names, as `module:name`. A name with several spellings here is looked
+# up in `MODULES` first.
+NAMES: dict[str, str] = {
+  'praxis.base_hyperparams.BaseParameterizable': (
+    'pax_compat.config:Configurable'
+  ),
+  'praxis.base_hyperparams.HParams': 'pax_compat.config:BaseHParams',
+  'praxis.base_layer.BaseLayerApi': 'pax_compat.base_layer:BaseLayer',
+  'praxis.base_layer.template_field': 'pax_compat.pax_fiddle:template_field',
+  'praxis.optimizers.instantiate': 'pax_compat.pax_fiddle:instantiate',
+  'praxis.py_utils.InstantiableParams': (
+    'lingvo.core.hyperparams:InstantiableParams'
+  ),
+  'paxml.base_task.BaseTask': 'pax_compat.tasks_lib:SingleTask',
+}
+
+# Modules of another package, which Pax's experiments import; used where it is
+# not installed. Names are looked up in these modules.
+STAND_INS: dict[str, tuple[str, ...]] = {
+  't5': (),
+  't5.data': (f'{_OWN}.t5_data', 'seqio'),
+  't5.data.preprocessors': (
+    'adaptors.seqio_input.preprocessors',
+    'seqio.preprocessors',
+  ),
+}
+
+# What to use instead of a module or name that is not here.
+INSTEAD: dict[str, str] = {
+  'paxml.automl': 'use --attr and --set to vary an experiment',
+  'paxml.tuning_lib': 'use --attr and --set to vary an experiment',
+  'paxml.checkpoint_managers': 'use pax_compat.checkpoints.Checkpointer',
+  'paxml.executors': 'use pax_compat.trainer',
+  'paxml.partitioning': 'use the mesh fields of the model',
+  'paxml.programs': 'use pax_compat.trainer',
+  'paxml.train': 'use pax_compat.main',
+  'paxml.eval_lib': 'use pax_compat.main with --mode=eval',
+}

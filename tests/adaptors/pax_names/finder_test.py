@@ -1,0 +1,126 @@
+"""`praxis` and `paxml` are importable, and their names are ours."""
+
+import importlib
+import subprocess
+import sys
+import types
+
+import pytest
+
+from adaptors import pax_names
+from adaptors.lingvo_input import input_adaptor
+from adaptors.pax_names import finder, table
+from pax_compat import base_layer, config, errors, layers, nested_map, tasks_lib
+from pax_compat import experiment_registry as our_registry
+from pax_compat.layers import attentions
+
+
+@pytest.fixture(autouse=True)
+def _installed():
+  pax_names.install()
+
+
+def test_names_are_ours():
+  from paxml import base_task, experiment_registry
+  from paxml import tasks_lib as pax_tasks_lib
+  from praxis import base_input, py_utils
+  from praxis import layers as pax_layers
+  from praxis.layers import attentions as pax_attentions
+  from praxis.layers.linears import FeedForward
+
+  assert pax_layers.Transformer is layers.Transformer
+  assert FeedForward is layers.FeedForward
+  assert pax_attentions.DotProductAttention is attentions.DotProductAttention
+  assert pax_layers.attentions is pax_attentions
+  assert py_utils.NestedMap is nested_map.NestedMap
+  assert base_task.BaseTask is pax_tasks_lib.SingleTask is tasks_lib.SingleTask
+  assert experiment_registry.register is our_registry.register
+  assert base_input.LingvoInputAdaptor is input_adaptor.LingvoInputAdaptor
+
+
+@pytest.mark.parametrize('name', sorted(table.KNOWN))
+def test_each_module_of_the_layout_is_importable(name):
+  module = importlib.import_module(name)
+  assert isinstance(module, finder.PaxModule)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [n for n in table.NAMES if not table.NAMES[n].startswith('lingvo.')],
+)
+def test_each_row_names_something(name):
+  module, _, attribute = name.rpartition('.')
+  assert getattr(importlib.import_module(module), attribute) is not None
+
+
+def test_each_row_is_for_a_module_of_the_layout():
+  assert table.MODULES.keys() <= table.KNOWN
+  rows = {name.rpartition('.')[0] for name in table.NAMES}
+  assert rows <= table.KNOWN
+  for name in table.INSTEAD:
+    assert name in table.KNOWN or name.rpartition('.')[0] in table.KNOWN
+
+
+def test_an_absent_name_says_so():
+  from praxis import layers as pax_layers
+
+  with pytest.raises(AttributeError, match='praxis.layers.Transformr is not'):
+    _ = pax_layers.Transformr
+  with pytest.raises(AttributeError, match='did you mean: Transformer'):
+    _ = pax_layers.Transformr
+  assert not hasattr(pax_layers, 'Transformr')
+
+
+def test_importing_an_absent_name_or_module_says_so():
+  with pytest.raises(ImportError, match='praxis.layers.linears.Linaer is not'):
+    from praxis.layers.linears import Linaer  # noqa: F401
+  with pytest.raises(ImportError, match='praxis.layrs is not .* mean: layers'):
+    import praxis.layrs  # noqa: F401
+  with pytest.raises(ImportError, match='paxml.train.x.*pax_compat.main'):
+    from paxml.train import x  # noqa: F401
+
+
+def test_a_module_lists_its_names():
+  from praxis.layers import linears
+
+  assert 'FeedForward' in dir(linears)
+  assert not any(
+    isinstance(getattr(linears, name), types.ModuleType)
+    for name in dir(linears)
+  )
+
+
+def test_names_that_differ_here():
+  from praxis import base_hyperparams, pax_fiddle
+  from praxis import base_layer as pax_base_layer
+
+  assert pax_base_layer.BaseLayerApi is base_layer.BaseLayer
+  assert base_hyperparams.BaseParameterizable is config.Configurable
+
+  class Outer(pax_base_layer.BaseLayer):
+    linear_tpl: pax_fiddle.Config = pax_fiddle.template_field(layers.Linear)
+
+  assert Outer.config().linear_tpl.cls is layers.Linear
+
+
+def test_it_is_refused_where_the_real_one_is_imported():
+  code = """
+import sys, types
+sys.modules['praxis'] = types.ModuleType('praxis')
+sys.modules['praxis'].__file__ = '/real/praxis/__init__.py'
+from adaptors import pax_names
+from pax_compat import errors
+try:
+  pax_names.install()
+except errors.UserError as e:
+  assert '/real/praxis/__init__.py' in str(e)
+else:
+  raise AssertionError
+"""
+  subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_only_one_checkout(tmp_path, monkeypatch):
+  monkeypatch.setattr(finder._finder, 'root', tmp_path / 'one')
+  with pytest.raises(errors.UserError, match='already mounted'):
+    finder.mount(tmp_path / 'two')
