@@ -17,6 +17,7 @@ from adaptors import lingvo_runtime
 from adaptors.bridge.functional import structures
 from adaptors.bridge.functional.functional_task import FunctionalTask
 from pax_compat import errors
+from pax_compat.input_core import host_fields
 
 
 class Decoder:
@@ -170,3 +171,25 @@ def without_padding_rows(batch: Any, weights: np.ndarray | None) -> Any:
     k: without_padding_rows(v, weights) if isinstance(v, dict) else select(v)
     for k, v in batch.items()
   }
+
+
+def with_host_fields(decode_out: Any) -> dict[str, Any]:
+  """Returns the `batch` of a model's `decode`, with its host fields.
+
+  Args:
+    decode_out: has the fields by dotted path, if there are any.
+  """
+  return _with_fields(decode_out['batch'], decode_out.get(host_fields.NAME, {}))
+
+
+def _with_fields(
+  batch: Any, fields: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+  batch = dict(batch)
+  for path, x in fields.items():
+    *parents, name = path.split('.')
+    node = batch
+    for parent in parents:
+      node[parent] = node = dict(node.get(parent, {}))
+    node[name] = x
+  return batch

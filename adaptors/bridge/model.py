@@ -3,12 +3,11 @@
 Shapes: B batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 
 from adaptors.bridge import calling, decoding, host_methods, vocabulary
@@ -17,7 +16,7 @@ from adaptors.bridge.scoped_variables import ScopedVariables, weight_hparams
 from pax_compat import base_layer, base_model
 from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
 from pax_compat.config import REQUIRED, Config
-from pax_compat.input_core import example_rows, host_fields
+from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
 
 # The non-trainable variable that counts steps.
@@ -132,9 +131,7 @@ class BridgedModel(base_model.BaseModel):
       No scalars; Lingvo's (key, value) pairs; and Lingvo's metrics.
     """
     del input_obj  # The Lingvo task has a separate tokenizer.
-    batch = _with_host_fields(
-      decode_out['batch'], decode_out.get(host_fields.NAME, {})
-    )
+    batch = decoding.with_host_fields(decode_out)
     weights = batch.pop(example_rows.WEIGHTS, None)
     decoded = self.lingvo_task.decoder.decode(
       decode_out['values'],
@@ -178,20 +175,6 @@ class BridgedModel(base_model.BaseModel):
       shape = task.variables[path].shape
       if shape.rank:
         created.create_probe(path, shape[0])
-
-
-def _with_host_fields(
-  batch: Any, fields: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
-  """Returns a batch with its host fields, given by dotted path."""
-  batch = dict(batch)
-  for path, x in fields.items():
-    *parents, name = path.split('.')
-    node = batch
-    for parent in parents:
-      node[parent] = node = dict(node.get(parent, {}))
-    node[name] = x
-  return batch
 
 
 def _warn_without_weights(task: Any, batch: Any):

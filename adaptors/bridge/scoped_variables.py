@@ -20,6 +20,10 @@ from pax_compat.base_layer import (
   WeightHParams,
 )
 from pax_compat.layer_core.row_gradients import RowStatistics, no_statistics
+from pax_compat.layer_core.weight_hparams import SKIP_LP_REGULARIZATION
+
+# Lingvo's names of groups of variables that have a meaning here.
+_GROUPS = {'__lingvo_skip_lp_regularization': SKIP_LP_REGULARIZATION}
 
 
 class ScopedVariables:
@@ -48,9 +52,10 @@ class ScopedVariables:
       scope.variable(NON_TRAINABLE, name, lambda: boxed(key(PARAMS)))
 
   def create_probe(self, theta: str, rows: int):
-    """Creates the probe of a table [V, ...]; see `row_gradients`."""
+    """Creates the probe of a table [V, ...], where the collection is made."""
     scope, name = self._location(theta)
-    scope.variable(ROW_PROBES, name, no_statistics, rows)
+    if scope.is_mutable_collection(ROW_PROBES):
+      scope.variable(ROW_PROBES, name, no_statistics, rows)
 
   def read(self, theta: str) -> jax.Array:
     """Returns a variable's value."""
@@ -103,9 +108,10 @@ def jax_path(theta: str) -> str:
 
 def weight_hparams(variable: Variable) -> WeightHParams:
   """Returns the equivalent of a Lingvo variable."""
+  groups = variable.var_params.collections or ()
   return WeightHParams(
     tuple(variable.shape.as_list()),
     initial_values.of(variable),
     jax.dtypes.canonicalize_dtype(variable.dtype.as_numpy_dtype),
-    collections=tuple(variable.var_params.collections or ()),
+    collections=tuple(_GROUPS.get(name, name) for name in groups),
   )

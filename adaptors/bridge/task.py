@@ -18,6 +18,7 @@ from adaptors.bridge import (
   layer,
   optimizer,
   schedule,
+  searching,
   shared_model,
 )
 from adaptors.bridge.functional import variables as variables_lib
@@ -132,7 +133,7 @@ def route(
     return Route(Kind.BRIDGED, bridge_task(params, name, **place))
   try:
     native = task_translation.translate_task(params, name, **place)
-    return Route(Kind.NATIVE, native)
+    return Route(Kind.NATIVE, searching.searched(native, params))
   except Exception as error:  # User code runs here.
     if translation == 'native':
       raise

@@ -63,7 +63,7 @@ class MultiHeadedAttention(base_layer.BaseLayer):
     value_vec: jax.Array,
     paddings: jax.Array,
     segment_mask: jax.Array | None = None,
-  ) -> tuple[jax.Array, None]:
+  ) -> tuple[jax.Array, jax.Array | None]:
     """Computes the attention.
 
     Args:
@@ -75,10 +75,10 @@ class MultiHeadedAttention(base_layer.BaseLayer):
         large negative number.
 
     Returns:
-      [B, T, D], and None instead of the attention weights.
+      [B, T, D], and the attention weights, or None; see `DotProductAttention`.
     """
     if self.packed_input and segment_mask is not None:
       mask = segment_mask == 0
     else:
       mask = (paddings == 0)[:, None, None, :]
-    return self.atten(query_vec, key_vec, value_vec, mask=mask), None
+    return self.atten(query_vec, key_vec, value_vec, mask)

@@ -125,11 +125,15 @@ def batch(
     return {f'tgt.{name}': x for name, x in fields.items()}
   if _is_a(params, 'lingvo.core.gshard_builder', 'BertTransformer'):
     return _masked(ids, paddings, positions, params.mask_token_id, rng)
+  if _is_a(params, 'lingvo.tasks.mt.model', 'MTBaseModel'):
+    return _sentence_pairs(params, ids, labels, paddings, segments)
+  if _is_a(params, 'lingvo.tasks.image.classifier', 'BaseClassifier'):
+    return _images(params, rows, rng)
   if not _is_a(params, 'lingvo.tasks.lm.model', 'LanguageModel'):
     raise errors.UserError(
       f'{class_path(params.cls)}: synthetic batches exist only for'
-      ' LanguageModel, UniTransformer, BertTransformer and their subclasses;'
-      ' expected a run without --synthetic'
+      ' LanguageModel, UniTransformer, BertTransformer, MTBaseModel,'
+      ' BaseClassifier and their subclasses; expected a run without --synthetic'
     )
   is_packed = params.packed_input
   if is_packed:
@@ -141,6 +145,28 @@ def batch(
     weights=1 - paddings,
     word_count=ends[:, 0].astype(np.int32),
     **(segments if is_packed else {}),
+  )
+
+
+def _sentence_pairs(params, ids, labels, paddings, segments):
+  """Returns a batch of sentences, and translations of the same lengths."""
+  is_packed = params.decoder.packed_input
+  if is_packed:
+    paddings = np.zeros_like(paddings)
+  common = dict(ids=ids, paddings=paddings, **(segments if is_packed else {}))
+  target = dict(common, labels=labels, weights=1 - paddings)
+  return {f'src.{name}': x for name, x in common.items()} | {
+    f'tgt.{name}': x for name, x in target.items()
+  }
+
+
+def _images(params, rows: int, rng):
+  """Returns a batch of images with their classes."""
+  shape = (rows, *params.input.data_shape)
+  return dict(
+    data=rng.normal(size=shape).astype(np.float32),
+    label=rng.integers(0, params.softmax.num_classes, rows, np.int32),
+    weight=np.ones(rows, np.float32),
   )
 
 

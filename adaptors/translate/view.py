@@ -238,6 +238,9 @@ class ParamsView:
     of a child's config.
     """
     fprop_dtype = self.get('fprop_dtype')
+    noise = self.params.vn
+    if noise is not None and not (noise.global_vn or noise.per_step_vn):
+      self.get('vn')  # It is off, whatever its scale.
     self.ignore("random numbers come from the run's own seed", 'random_seed')
     self.ignore(
       "it concerns TensorFlow's graphs only",

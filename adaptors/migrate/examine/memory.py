@@ -38,7 +38,7 @@ def variables_of(route: Route) -> dict[str, Any]:
   batch = batches.nested(synthetic.batch(route.params, _ROWS, _LENGTH))
   model = route.translated.config.model.Instantiate()
   variables = jax.eval_shape(
-    lambda key, batch: model.init({PARAMS: key}, batch),
+    lambda key, batch: model.init_boxed({PARAMS: key}, batch),
     jax.random.key(0),
     batch,
   )

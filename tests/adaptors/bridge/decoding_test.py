@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
+from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional import fed_task
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
@@ -30,6 +31,11 @@ def _decoded(model, theta, batch):
       node = node.setdefault(parent, {})
     node[name] = value
   variables = {PARAMS: params, NON_TRAINABLE: {'global_step': np.int32(3)}}
+  return _decoded_by(model, variables, batch)
+
+
+def _decoded_by(model, variables, batch):
+  """Decodes a batch as the trainer does; returns its results."""
 
   @jax.jit
   def step(variables, batch):
@@ -93,13 +99,21 @@ def test_beam_search_decodes_to_lingvos_strings():
   batches = [mt_transformer.batch(seed) for seed in _SEEDS]
   weights, pairs, metrics = _in_lingvo(params, batches)
   model = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
-  found = None
+  native = bridge_task.translate(params, 'mt', 'native')
+  translated = native.config.model.Instantiate()
+  own = {PARAMS: native.variables.to_jax(weights)}
+  found, also_found = None, None
   for batch, expected in zip(batches, pairs, strict=True):
+    expected = list(map(_rounded, expected))
     scalars, found_pairs, clu = _decoded(model, weights, nested(batch))
     assert scalars == {}
-    assert list(map(_rounded, found_pairs)) == list(map(_rounded, expected))
+    assert list(map(_rounded, found_pairs)) == expected
     found = clu_metrics.merge(found, clu)
-  assert _values(found) == pytest.approx(metrics)
+    # A translated model searches likewise.
+    _, found_pairs, clu = _decoded_by(translated, own, nested(batch))
+    assert list(map(_rounded, found_pairs)) == expected
+    also_found = clu_metrics.merge(also_found, clu)
+  assert _values(found) == _values(also_found) == pytest.approx(metrics)
   assert metrics['num_samples_in_batch'] == 8
   best = {
     value.split('hyp0: ')[1].split(' score0')[0]

@@ -195,7 +195,7 @@ def _bridged(params, *args):
   view = ParamsView(params.Copy(), 'layer', Report())
   layer = bridge_layer.bridge_part(view).config.Instantiate()
   keys = {k: jax.random.key(0) for k in (PARAMS, base_layer.RANDOM)}
-  return layer, base_layer.unbox(layer.init(keys, *args))
+  return layer, base_layer.unbox(layer.init_boxed(keys, *args))
 
 
 def _apply(layer, variables, *args, seed=0):

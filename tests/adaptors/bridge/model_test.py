@@ -74,14 +74,14 @@ def _loss_of(model, of):
 
 
 def _probes(model):
-  shapes = jax.eval_shape(lambda b: model.init(jax.random.key(0), b), _batch())[
-    ROW_PROBES
-  ]
+  shapes = jax.eval_shape(
+    lambda b: model.init_boxed(jax.random.key(0), b), _batch()
+  )[ROW_PROBES]
   return jax.tree.map(lambda s: jnp.zeros(s.shape), shapes)
 
 
 def test_variables_start_as_in_lingvo(model):
-  variables = model.init(jax.random.key(0), _batch())
+  variables = model.init_boxed(jax.random.key(0), _batch())
   boxes = variables[PARAMS]
   assert sorted(boxes) == ['table', 'w']
   assert boxes['table'].meta.shape == (5, 3)

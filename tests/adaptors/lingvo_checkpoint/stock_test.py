@@ -7,17 +7,29 @@ from adaptors.translate.tasks import single as task_translation
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library, small_experiments
+from tests.adaptors.bridge.families import (
+  lenet5_batch_norm,
+  mt_rnmt,
+  mt_transformer,
+)
 from tests.adaptors.lingvo_checkpoint import lingvo_runs
 from tests.adaptors.translate import parity, task_parity
 
 pytestmark = native_library.NEEDS_LINGVO
 
 
-def _continued(params, data, folder, saved):
+def _continued(params, data, folder, saved, without=()):
   """Trains in Lingvo; then here, from its checkpoint of a step, to the end.
 
   Compares the last weights with Lingvo's, and an export of the import with the
   checkpoint, bit by bit.
+
+  Args:
+    params: of the task.
+    data: a batch for each step.
+    folder: of Lingvo's checkpoints.
+    saved: the step of the checkpoint.
+    without: parts of the theta paths of weights that are not compared.
 
   Returns:
     The metadata, and our last state.
@@ -39,10 +51,16 @@ def _continued(params, data, folder, saved):
     assert exported.read(name).tobytes() == original.read(name).tobytes(), name
   for batch in data[saved:]:
     state, _ = made.train_step(state, task_parity.nested(batch))
-  ours = metadata.variables.to_lingvo(
-    learners.by_path(state.mdl_vars[base_layer.PARAMS])
-  )
+  ours = {}
+  for name, is_trainable in (
+    (base_layer.PARAMS, True),
+    (base_layer.NON_TRAINABLE, False),
+  ):
+    own = translated.variables.only(is_trainable=is_trainable)
+    ours |= own.to_lingvo(learners.by_path(state.mdl_vars.get(name, {})))
   for path, value in weights[len(data)].items():
+    if any(part in path for part in without):
+      continue
     parity.assert_close(ours[path], value, 1e-4, path)
   return metadata, state
 
@@ -61,6 +79,22 @@ def test_repeated_layers_with_adafactor(tmp_path):
   _continued(params, _batches(params, 4), tmp_path, 2)
   saved = files.TensorflowCheckpoint(tmp_path / 'ckpt-00000002')
   assert any(name.endswith('/Adafactor_2') for name in saved.shapes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('family', 'without'),
+  [
+    # Of no gradient but for rounding errors, which Adam normalizes.
+    (mt_transformer, ('source_proj_b',)),
+    # Of the learner: its norms of gradients.
+    (mt_rnmt, ('learners[',)),
+    (lenet5_batch_norm, ()),
+  ],
+)
+def test_other_families(family, without, tmp_path):
+  data = [family.batch(seed) for seed in range(6)]
+  _continued(family.task_params(), data, tmp_path, 3, without)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_causal_convolution(kernel_size, dims):
   )
   with lingvo_runtime.cluster():
     first = dict(params.Instantiate().vars.FlattenItems())
-  weights = config.Instantiate().init(jax.random.key(0), x)[PARAMS]
+  weights = config.Instantiate().init_boxed(jax.random.key(0), x)[PARAMS]
   for i in range(kernel_size):
     assert_close(
       weights[f'dconv_{i}'].value, first[f'w_{i}.scale'].numpy(), 1e-6, f'w_{i}'

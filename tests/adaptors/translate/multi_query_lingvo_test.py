@@ -13,6 +13,9 @@ import pytest
 from adaptors import lingvo_runtime
 from pax_compat.base_layer import DECODE_CACHE, PARAMS
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import (
+  AttentionMask,
+)
 from pax_compat.layers.attentions.attention_projections import (
   AttentionProjection,
 )
@@ -137,8 +140,8 @@ def test_an_encoder(theirs, ours):
     return tf.reshape(y, X.shape) * _TOKENS
 
   def call(layer, x):
-    positions = dict(query_positions=SEGMENT_POS, key_positions=SEGMENT_POS)
-    return layer(x, x, x, mask=mask, **positions) * _TOKENS
+    positions = dict(query_segment_pos=SEGMENT_POS, key_segment_pos=SEGMENT_POS)
+    return layer(x, x, x, **positions, atten_mask=mask)[0] * _TOKENS
 
   check(
     _config(**ours),
@@ -165,8 +168,13 @@ def test_a_decoder():
   mask = attention_masks.segment_mask(SEGMENT_IDS)
 
   def call(layer, x):
-    positions = dict(query_positions=SEGMENT_POS, key_positions=SEGMENT_POS)
-    return layer(x, x, x, mask=mask, causal=True, **positions) * _TOKENS
+    positions = dict(query_segment_pos=SEGMENT_POS, key_segment_pos=SEGMENT_POS)
+    return (
+      layer(x, x, x, **positions, atten_mask=AttentionMask(mask, causal=True))[
+        0
+      ]
+      * _TOKENS
+    )
 
   check(
     _config(bidirectional=False, by_index=False),
@@ -229,7 +237,9 @@ def test_how_weights_start():
   config.relative_bias_tpl.relative_attention_num_buckets = 512
   config.relative_bias_tpl.relative_attention_max_distance = 1024
   x = jnp.zeros((1, 2, dims))
-  init = jax.jit(lambda: config.Instantiate().init(jax.random.key(0), x, x, x))
+  init = jax.jit(
+    lambda: config.Instantiate().init_boxed(jax.random.key(0), x, x, x)
+  )
   weights = init()[PARAMS]
   for child, name, deviation in (
     ('query', 'w', (dims * head_dims) ** -0.5),

@@ -129,6 +129,8 @@ def _cotangent(shape) -> np.ndarray:
 
 
 def _named(outputs) -> dict:
+  if isinstance(outputs, tuple):  # With attention probabilities.
+    outputs, _ = outputs
   return outputs if isinstance(outputs, dict) else {'output': outputs}
 
 

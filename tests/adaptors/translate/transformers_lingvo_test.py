@@ -153,7 +153,7 @@ def test_transformer_layer(lingvo, policy, causal):
     params,
     [X],
     fprop=lambda layer, theta, x: layer.FProp(theta, x, PADDINGS)[0],
-    call=lambda layer, x: layer(x, PADDINGS),
+    call=lambda layer, x: layer(x, PADDINGS)[0],
     rename=by_rules(*_PARTS, *_PROJECTIONS),
   )
 
@@ -190,8 +190,8 @@ def test_transformer_layer_with_cross_attention(lingvo, packed, policy):
     params,
     [X, SOURCE],
     fprop=fprop,
-    call=lambda layer, x, source: layer(
-      x, PADDINGS, mask=mask, cross_inputs=source, cross_mask=cross_mask
-    ),
+    call=lambda layer, x, source: layer(x, PADDINGS, mask, source, cross_mask)[
+      0
+    ],
     rename=by_rules(*_PARTS, *_PROJECTIONS),
   )

@@ -237,25 +237,27 @@ def _of_old_run(shared_data, folder, name):
 
 def test_lingvos_own_image_classifier(shared_data, tmp_path):
   found = _of_old_run(shared_data, tmp_path, 'image.mnist.LeNet5')
-  assert found.status is Status.BRIDGED
+  assert found.status is Status.NATIVE
   assert found.parameters == 500 + 25_000 + 735_300 + 3_010
-  [task] = found.tasks
-  is_native = {one.name: one.is_native for one in task.layers.children}
-  assert is_native['fc'] and is_native['softmax']
-  assert not is_native['conv[0]']
 
 
 def test_lingvos_own_recurrent_translator(shared_data, tmp_path):
   found = _of_old_run(shared_data, tmp_path, 'mt.wmt14_en_de.WmtEnDeRNMT')
-  assert found.status is Status.BRIDGED
+  assert found.status is Status.NATIVE
   assert found.command.startswith('python -m pax_compat.main --lingvo_logdir=/')
   assert found.parameters == 378_866_176
   [task] = found.tasks
-  layers = {one.name: one for one in layer_trees.descendants(task.layers)}
-  assert layers['rnn[1-5]'].count == 5 and layers['rnn[1-5]'].is_native
-  assert not layers['frnn_with_atten'].is_native
-  assert layers['emb'].issues[0].field == 'vn.scale'
   assert task.memory.per_device == task.memory.total
+
+
+def test_a_bridged_translator(shared_data, tmp_path):
+  name = 'mt.xendec.wmt14_en_de.WmtEnDeXEnDec'
+  found = _of_old_run(shared_data, tmp_path, name)
+  assert found.status is Status.BRIDGED
+  [task] = found.tasks
+  layers = {one.name: one for one in layer_trees.descendants(task.layers)}
+  assert layers['trans[0-5]'].count == 6 and layers['trans[0-5]'].is_native
+  assert not layers['dec'].is_native
 
 
 def test_errors_of_a_users_class_are_findings(monkeypatch):
@@ -278,10 +280,11 @@ def test_errors_of_a_users_class_are_findings(monkeypatch):
 
 
 def test_a_vocabulary_that_is_not_there(shared_data, tmp_path):
-  found = _of_old_run(shared_data, tmp_path, 'punctuator.codelab.RNMTModel')
+  name = 'asr.librispeech.Librispeech960Wpm'
+  found = _of_old_run(shared_data, tmp_path, name)
   assert found.status is Status.IMPOSSIBLE
   assert found.next_step.startswith('provide the file: ')
-  assert 'brown_corpus_wpm.16000.vocab' in found.next_step
+  assert 'wpm_16k_librispeech.vocab' in found.next_step
 
 
 def test_it_can_be_written_as_json(users):

@@ -22,6 +22,7 @@ def lingvo():
     tf = lingvo_runtime.module('lingvo.compat')
     py_utils = lingvo_runtime.module('lingvo.core.py_utils')
     rnn = lingvo_runtime.module('lingvo.core.rnn_layers')
+    base_layer = lingvo_runtime.module('lingvo.core.base_layer')
     core = lingvo_runtime.module('lingvo.core.builder_layers')
     builder = lingvo_runtime.module('lingvo.core.builder').Base.Params()
     builder = builder.Instantiate()
@@ -155,18 +156,23 @@ def test_every_untranslated_part_is_named(lingvo):
   def mine(x):
     return x
 
+  class NobodyKnows(lingvo.base_layer.BaseLayer):
+    """A layer of a user."""
+
   b = lingvo.builder
   frnn = lingvo.rnn.FRNN.Params().Set(name='rnn')
+  unknown = NobodyKnows.Params().Set(name='unknown')
   params = b._Seq(
     'seq',
-    b._Par('par', b._Fn('fn', mine), b._BN('bn', D)),
+    b._Par('par', b._Fn('fn', mine), unknown),
     b._Rematerialize('again', frnn),
   )
   issues = sorted(issues_of(params))
   assert len(issues) == 3
   assert issues[0].startswith('layer.sub[0].sub[0].fn (lingvo.core.builder_l')
   assert 'every_untranslated_part_is_named.<locals>.mine' in issues[0]
-  assert issues[1].startswith('layer.sub[0].sub[1] (lingvo.core.bn_layers')
+  assert issues[1].startswith('layer.sub[0].sub[1] (')
+  assert 'NobodyKnows' in issues[1]
   assert (
     'no translator is registered for this class; @translates_part' in issues[1]
   )

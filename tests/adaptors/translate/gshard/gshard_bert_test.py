@@ -132,7 +132,7 @@ def test_full_size_from_shapes_alone(name):
   )
   layer = model.Instantiate()
   with jax.sharding.use_abstract_mesh(mesh):
-    boxed = jax.eval_shape(layer.init, jax.random.key(0), batch)
+    boxed = jax.eval_shape(layer.init_boxed, jax.random.key(0), batch)
   weights = learners.by_path(
     boxed[base_layer.PARAMS], is_leaf=base_layer.is_boxed
   )
@@ -173,7 +173,7 @@ def test_first_weights():
   translated = tiny_task.translate(params)
   layer = translated.config.model.Instantiate()
   batch = NestedMap(small_experiments.batch(params, sizes=sizes))
-  boxed = jax.jit(layer.init)(jax.random.key(0), batch)
+  boxed = jax.jit(layer.init_boxed)(jax.random.key(0), batch)
   ours = translated.variables.to_lingvo(
     learners.by_path(base_layer.unbox(boxed)[base_layer.PARAMS])
   )

@@ -42,7 +42,9 @@ def _weights(model, params):
   tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
   batch = NestedMap(tgt=NestedMap({name: tokens for name in _NAMES}))
   variables = jax.eval_shape(
-    lambda batch: layer.init({base_layer.PARAMS: jax.random.key(0)}, batch),
+    lambda batch: layer.init_boxed(
+      {base_layer.PARAMS: jax.random.key(0)}, batch
+    ),
     batch,
   )
   boxes = learners.by_path(

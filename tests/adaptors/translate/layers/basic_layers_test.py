@@ -312,9 +312,9 @@ def test_first_weights_have_lingvos_distribution(lingvo, method):
   )
   layer = translate(params).config.Instantiate()
   ours = np.asarray(
-    layer.init({'params': jax.random.key(0)}, np.zeros([1, 400]))['params'][
-      'linear'
-    ]['w'].value
+    layer.init_boxed({'params': jax.random.key(0)}, np.zeros([1, 400]))[
+      'params'
+    ]['linear']['w'].value
   )
   with lingvo_runtime.cluster():
     theirs = params.Instantiate().vars.w.numpy()

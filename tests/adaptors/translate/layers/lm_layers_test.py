@@ -183,7 +183,6 @@ def test_dropout_reaches_the_config():
     ('trans_tpl.tr_atten_tpl.residual_function', 'a gate'),
     # Noise that is not the whole task's.
     ('emb.vn.global_vn', True),
-    ('softmax.vn.scale', 2.0),
     ('trans_tpl.tr_atten_tpl.atten_tpl.vn.global_vn', True),
   ],
 )

@@ -82,7 +82,7 @@ def test_no_layer_takes_part():
   params = _params()
   params.emb.vn = params.vn.Copy().Set(global_vn=False, scale=1.0)
   params.first.enable_vn = False
-  with pytest.raises(errors.UserError, match='task.emb.vn'):
+  with pytest.raises(errors.UserError, match=r'task\.train\.vn_'):
     tiny_task.translate(params)
 
 

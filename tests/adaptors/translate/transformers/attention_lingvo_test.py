@@ -12,6 +12,9 @@ import pytest
 from adaptors import lingvo_runtime
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import (
+  AttentionMask,
+)
 from pax_compat.layers.attentions.dot_product import (
   DotProductAttention,
 )
@@ -66,7 +69,7 @@ def _check_causal(lingvo, config, params, rename=same_names):
     return layer.FProp(theta, x, x, x, PADDINGS, None, future)[0]
 
   def call(layer, x):
-    return layer(x, x, x, mask=mask, causal=True)
+    return layer(x, x, x, atten_mask=AttentionMask(mask, causal=True))[0]
 
   check(config, params, [X], fprop=fprop, call=call, rename=rename)
 
@@ -174,7 +177,9 @@ def test_attention_to_packed_examples(lingvo, causal):
     _attention(lingvo, packed_input=True),
     [X],
     fprop=fprop,
-    call=lambda layer, x: layer(x, x, x, mask=mask, causal=causal),
+    call=lambda layer, x: layer(
+      x, x, x, atten_mask=AttentionMask(mask, causal=causal)
+    )[0],
     rename=same_names,
   )
 
@@ -190,7 +195,7 @@ def test_attention_to_something_else(lingvo):
     fprop=lambda layer, theta, q, k, v: layer.FProp(
       theta, q, k, v, SOURCE_PADDINGS
     )[0],
-    call=lambda layer, q, k, v: layer(q, k, v, mask=mask),
+    call=lambda layer, q, k, v: layer(q, k, v, atten_mask=mask)[0],
     rename=same_names,
   )
 

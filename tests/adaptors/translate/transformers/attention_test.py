@@ -117,7 +117,7 @@ def _check(params, inputs=None, *, packed=False, do_eval=True):
     params,
     inputs or _inputs(),
     fprop=_fprop(packed=packed),
-    call=lambda layer, *x: {'output': layer(*x, mask=_mask(packed))},
+    call=lambda layer, *x: {'output': layer(*x, _mask(packed))[0]},
     do_eval=do_eval,
   )
 

@@ -8,6 +8,9 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import (
+  AttentionMask,
+)
 from tests.adaptors.translate.attention_inputs import (
   PADDINGS,
   SEGMENT_IDS,
@@ -48,7 +51,9 @@ def _check_causal(lingvo, params, do_eval=True):
     params,
     [X],
     fprop=fprop,
-    call=lambda layer, x: layer(x, x, x, mask=mask, causal=True),
+    call=lambda layer, x: layer(
+      x, x, x, atten_mask=AttentionMask(mask, causal=True)
+    )[0],
     do_eval=do_eval,
   )
 
@@ -102,7 +107,7 @@ def test_attention_to_something_else(lingvo, output_dim):
     fprop=lambda layer, theta, q, k, v: layer.FProp(
       theta, q, k, v, SOURCE_PADDINGS
     )[0],
-    call=lambda layer, q, k, v: layer(q, k, v, mask=mask),
+    call=lambda layer, q, k, v: layer(q, k, v, atten_mask=mask)[0],
   )
 
 
@@ -118,7 +123,9 @@ def test_attention_to_packed_examples(lingvo):
     _attention(lingvo, packed_input=True),
     [X],
     fprop=fprop,
-    call=lambda layer, x: layer(x, x, x, mask=mask, causal=True),
+    call=lambda layer, x: layer(
+      x, x, x, atten_mask=AttentionMask(mask, causal=True)
+    )[0],
     do_eval=False,
   )
 

@@ -11,6 +11,9 @@ import pytest
 from adaptors import lingvo_runtime
 from pax_compat import learners
 from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions.attention_masks import (
+  AttentionMask,
+)
 from tests.adaptors.translate.parity import check_layer, issues_of, translate
 
 B, T, D, N = 3, 7, 8, 2
@@ -52,7 +55,9 @@ def _check(params, *, causal=None, do_eval=True):
     fprop=lambda layer, theta, x: layer.FProp(
       theta, x, x, x, PADDINGS, None, future
     )[0],
-    call=lambda layer, x: layer(x, x, x, mask=_MASK, causal=bool(causal)),
+    call=lambda layer, x: layer(
+      x, x, x, atten_mask=AttentionMask(_MASK, causal=bool(causal))
+    )[0],
     do_eval=do_eval,
   )
 
@@ -143,7 +148,7 @@ def test_transformer_layer_of_common_params(lingvo, relative, local):
     params,
     [X],
     fprop=lambda layer, theta, x: layer.FProp(theta, x, PADDINGS)[0],
-    call=lambda layer, x: layer(x, PADDINGS),
+    call=lambda layer, x: layer(x, PADDINGS)[0],
   )
 
 

@@ -70,7 +70,7 @@ def test_transformer_attention(lingvo, fields):
     _attention(lingvo).Set(**fields),
     [X],
     fprop=_fprop,
-    call=lambda layer, x: layer(x, PADDINGS),
+    call=lambda layer, x: layer(x, PADDINGS)[0],
   )
 
 
@@ -85,7 +85,7 @@ def test_transformer_layer(lingvo, fields, masked):
     params,
     [X],
     fprop=lambda layer, theta, x: layer.FProp(theta, x, PADDINGS)[0],
-    call=lambda layer, x: layer(x, PADDINGS),
+    call=lambda layer, x: layer(x, PADDINGS)[0],
     do_eval=masked,
   )
 
@@ -103,7 +103,7 @@ def test_transformer_layer_of_common_params(lingvo, do_eval):
     params,
     [X],
     fprop=lambda layer, theta, x: layer.FProp(theta, x, PADDINGS)[0],
-    call=lambda layer, x: layer(x, PADDINGS),
+    call=lambda layer, x: layer(x, PADDINGS)[0],
     do_eval=do_eval,
   )
 
@@ -129,8 +129,8 @@ def test_decoder_layer(lingvo, fields):
       theta, x, PADDINGS, source, SOURCE_PADDINGS
     )[0],
     call=lambda layer, x, source: layer(
-      x, PADDINGS, cross_inputs=source, cross_mask=mask
-    ),
+      x, PADDINGS, cross_inputs=source, cross_attention_mask=mask
+    )[0],
   )
 
 
@@ -146,8 +146,8 @@ def test_decoder_layer_whose_source_has_other_dims(lingvo):
       theta, x, PADDINGS, source, SOURCE_PADDINGS
     )[0],
     call=lambda layer, x, source: layer(
-      x, PADDINGS, cross_inputs=source, cross_mask=mask
-    ),
+      x, PADDINGS, cross_inputs=source, cross_attention_mask=mask
+    )[0],
   )
 
 
@@ -167,9 +167,9 @@ def test_decoder_layer_of_packed_examples(lingvo):
       segment_mask=lingvo.CausalSegmentMask(SEGMENT_IDS, tf.float32),
       aux_segment_mask=lingvo.SegmentMask(SEGMENT_IDS, SOURCE_IDS),
     )[0],
-    call=lambda layer, x, source: layer(
-      x, PADDINGS, mask=mask, cross_inputs=source, cross_mask=cross_mask
-    ),
+    call=lambda layer, x, source: layer(x, PADDINGS, mask, source, cross_mask)[
+      0
+    ],
     do_eval=False,
   )
 

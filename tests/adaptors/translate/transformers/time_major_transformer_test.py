@@ -114,13 +114,13 @@ def _call(*, crosses=False, packed=False):
     if crosses:
       hidden = padding_mask(jnp.asarray(AUX_PADDINGS))
       cross['cross_inputs'] = aux
-      cross['cross_mask'] = combine_masks(hidden, aux_segments)
+      cross['cross_attention_mask'] = combine_masks(hidden, aux_segments)
     return layer(
       x,
       PADDINGS,
-      mask=combine_masks(padding_mask(jnp.asarray(PADDINGS)), segments),
+      combine_masks(padding_mask(jnp.asarray(PADDINGS)), segments),
       **cross,
-    )
+    )[0]
 
   return wrapped
 
