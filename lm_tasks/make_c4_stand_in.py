@@ -45,7 +45,7 @@ _EVAL_ROW = 256
 
 def main(argv: list[str]):
   """Writes the folder; see the module."""
-  experiment_flags.no_arguments(argv)
+  command_line.no_arguments(argv)
   experiment_flags.require(_FOLDER)
   make(_FOLDER.value, pieces=_PIECES.value)
 

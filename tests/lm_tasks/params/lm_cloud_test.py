@@ -13,7 +13,9 @@ from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
 from tests.pax_compat import trainer_runs
 
-_README = pathlib.Path(__file__).resolve().parents[3] / 'README.md'
+_PAGE = (
+  pathlib.Path(__file__).resolve().parents[3] / 'docs/programming_model.md'
+)
 _BILLIONS = {
   'LmCloudTransformerAdam': 0.44,
   'LmCloudTransformerAdamLimitSteps': 0.16,
@@ -50,10 +52,10 @@ def test_number_of_parameters(name):
   assert math.isclose(sum(sizes) / 1e9, _BILLIONS[name], rel_tol=0.02)
 
 
-def test_the_command_of_the_readme_trains(tmp_path):
+def test_the_command_of_the_page_trains(tmp_path):
   (flags,) = re.findall(
     r'^python -m pax_compat.main (--exp=\S*LmCloudSpmdTest) .*? (--set=\S+)$',
-    _README.read_text('utf-8'),
+    _PAGE.read_text('utf-8'),
     re.M,
   )
   done = trainer_runs.main(

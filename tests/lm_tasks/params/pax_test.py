@@ -10,11 +10,12 @@ import pathlib
 import jax.numpy as jnp
 import pytest
 
+from adaptors.pax_names.check import variables
 from lm_tasks.params import c4, c4_multislice, lm_cloud
 from pax_compat import errors, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.experiments import class_attributes
-from tests.pax import fields, numbers, recorded, tiny, variables
+from tests.pax import fields, numbers, recorded, tiny
 
 _MODULES = {'lm_cloud': lm_cloud, 'c4': c4, 'c4_multislice': c4_multislice}
 # The experiment of Pax's documents that later versions of Pax replaced.

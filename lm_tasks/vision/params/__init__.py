@@ -1,0 +1,1 @@
+"""Pax-style experiments: `tasks.vision.params` once installed."""
