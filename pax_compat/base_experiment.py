@@ -131,6 +131,17 @@ class BaseExperiment(abc.ABC):
     Called before anything is built. The default checks nothing.
     """
 
+  def search(self) -> Any:
+    """Pax's parameters of a search; nothing here searches, see `--study`."""
+    raise errors.UserError(
+      f'{type(self).__name__}.search is not defined; and --study, which would'
+      ' use it, is not supported'
+    )
+
+  def sub_experiments(self) -> dict[str, type['BaseExperiment']]:
+    """Pax's experiments of one trial of a search: this one."""
+    return {'': type(self)}
+
   def check_supported(self):
     """Raises a UserError if a method is defined that is never called."""
     for name, instead in _UNSUPPORTED.items():

@@ -54,7 +54,20 @@ TOTAL_LOSS = 'total_loss'
 
 
 class BaseMetrics(config_lib.Configurable):
-  """Aggregates metrics over batches."""
+  """Aggregates metrics over batches.
+
+  A subclass defines `store` and `finalize`. A step computes with whole batches,
+  so that there is nothing for Pax's `aggregate`, over devices, to do.
+  """
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    for name in ('aggregate', 'summarize'):
+      if name in vars(cls):
+        raise errors.UserError(
+          f'{cls.__qualname__}.{name} would never be called; expected `store`'
+          ' and `finalize` to aggregate over batches'
+        )
 
   def names(self) -> set[str]:
     """Returns the names of metrics that the model must have; none by default.

@@ -8,11 +8,12 @@ also `lm.c4.Model` and `c4.Model`. Pax's prefix is valid, too:
 `paxml.tasks.lm.params.c4.Model`.
 """
 
+import functools
 import importlib.util
 import inspect
 import pathlib
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pax_compat import base_experiment, errors
 from pax_compat.experiment_sources import SourceOptions
@@ -24,20 +25,29 @@ OPTIONS = native_options.NativeOptions
 _PAX_PREFIX = 'paxml.'
 
 _experiments: dict[str, type[base_experiment.BaseExperiment]] = {}
+_tags: dict[str, tuple[str, ...]] = {}
 
 
-def register(cls: type | None = None, *, allow_overwrite: bool = False):
+def register(
+  cls: type | None = None,
+  *,
+  allow_overwrite: bool = False,
+  tags: Sequence[str] = (),
+):
   """Class decorator that registers an experiment by its name.
 
   Args:
     cls: the class, a `BaseExperiment`.
     allow_overwrite: whether to replace another class of the same name.
+    tags: for `get_registry_tags`.
 
   Raises:
     UserError: the name exists already, or the class is not a `BaseExperiment`.
   """
   if cls is None:
-    return lambda c: register(c, allow_overwrite=allow_overwrite)
+    return functools.partial(
+      register, allow_overwrite=allow_overwrite, tags=tags
+    )
   if not (
     inspect.isclass(cls) and issubclass(cls, base_experiment.BaseExperiment)
   ):
@@ -49,7 +59,27 @@ def register(cls: type | None = None, *, allow_overwrite: bool = False):
   if known is not None and known is not cls and not allow_overwrite:
     raise errors.UserError(f'an experiment called {name!r} exists already')
   _experiments[name] = cls
+  _tags[name] = tuple(tags)
   return cls
+
+
+def get(name: str) -> type[base_experiment.BaseExperiment] | None:
+  """Returns a registered class by its name, or by an unambiguous end of it.
+
+  None if it is not registered; unlike `find`, this imports nothing.
+  """
+  found = matches(name.removeprefix(_PAX_PREFIX), _experiments)
+  return _experiments[found.pop()] if len(found) == 1 else None
+
+
+def get_all() -> dict[str, type[base_experiment.BaseExperiment]]:
+  """Returns the registered classes by full name."""
+  return dict(_experiments)
+
+
+def get_registry_tags(name: str) -> list[str]:
+  """Returns the tags with which the class of a full name was registered."""
+  return list(_tags.get(name, ()))
 
 
 def claims(module: str) -> bool:
@@ -69,23 +99,23 @@ def find(
   name = name.removeprefix(_PAX_PREFIX)
   module, _, cls = name.rpartition('.')
   name = native_params.public_name(module, cls) if module else name
-  matches = _matches(name, _experiments)
-  if not matches and module:
+  found = matches(name, _experiments)
+  if not found and module:
     _import_if_native(module)
-    matches = _matches(name, _experiments)
-  if not matches:
-    matches = _matches(name, native_params.names())
-    for module in set(map(native_params.module_of, matches)):
+    found = matches(name, _experiments)
+  if not found:
+    found = matches(name, native_params.names())
+    for module in set(map(native_params.module_of, found)):
       import_module(module)
-  if len(matches) > 1:
+  if len(found) > 1:
     raise errors.UserError(
-      f'{name!r} may be any of {", ".join(sorted(matches))}; give a longer'
+      f'{name!r} may be any of {", ".join(sorted(found))}; give a longer'
       ' part of the name'
     )
-  if not matches:
+  if not found:
     return None
-  [found] = matches
-  return options.of(OPTIONS).applied(_experiments[found]())
+  [full] = found
+  return options.of(OPTIONS).applied(_experiments[full]())
 
 
 def names(options: SourceOptions) -> dict[str, str]:
@@ -101,8 +131,13 @@ def _without_params(name: str) -> str:
   return '.'.join(part for part in name.split('.') if part != 'params')
 
 
-def _matches(name: str, known: Collection[str]) -> set[str]:
-  """Returns the full names that `name` matches."""
+def matches(name: str, known: Collection[str]) -> set[str]:
+  """Returns the full names that `name` matches.
+
+  Args:
+    name: a full name, or its end, with or without the component `params`.
+    known: full names.
+  """
   if name in known:
     return {name}
   return {

@@ -63,6 +63,7 @@ class ExperimentSource(Protocol):
       Optional.
     CHANGES_ATTRIBUTES: whether `find` applies `options.attributes`. Optional;
       otherwise they are applied to the class of the experiment.
+    ALSO: classes of options of other sources that `find` applies. Optional.
   """
 
   KIND: str
@@ -170,8 +171,9 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
 
 def _check_options(name: str, source: ExperimentSource, options: SourceOptions):
   """Raises a UserError for an option of another source."""
+  applied = (getattr(source, 'OPTIONS', None), *getattr(source, 'ALSO', ()))
   for own in options.own:
-    if type(own) is getattr(source, 'OPTIONS', None):
+    if type(own) in applied:
       continue
     for flag, instead in options_lib.changed(own):
       raise errors.UserError(

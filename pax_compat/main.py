@@ -24,9 +24,10 @@ from pax_compat.cli import (
   process_flags,
   recorded_options,
   run_flags,
+  terminal,
 )
 from pax_compat.experiments import experiment_overrides, resolved
-from pax_compat.runs import job_dir, versions
+from pax_compat.runs import job_dir, run_log, versions
 
 for _module in (
   experiment_flags,
@@ -46,6 +47,11 @@ _LIST = flags.DEFINE_bool(
 )
 _VERSION = flags.DEFINE_bool(
   'version', False, 'Print the versions of this package and its libraries.'
+)
+_QUIET = flags.DEFINE_bool(
+  'quiet',
+  False,
+  "Print warnings and errors only. log.txt in the run's folder has the rest.",
 )
 _CHECK = flags.DEFINE_bool(
   'check',
@@ -114,14 +120,18 @@ def _run(may_start_again: bool):
   run_flags.start_services()
   if huge_pages.described():
     logging.debug('huge pages are requested: %s', huge_pages.described())
-  for note in pax_flags.notes():
+  for note in () if _QUIET.value else pax_flags.notes():
     command_line.print_line(note)
   from pax_compat.jobs import job, job_options
   from pax_compat.processes import process_failures, same_start
   from pax_compat.trainer import loop, run, run_options
 
   try:
-    with process_failures.shared(name, but=loop.Stopped):
+    with (
+      run_log.RunLog() as log,
+      terminal.used(quiet=_QUIET.value) as screen,
+      process_failures.shared(name, but=loop.Stopped),
+    ):
       # After joining, because experiments may use the number of devices.
       experiment = make_experiment()
       experiment = dataclasses.replace(
@@ -133,7 +143,8 @@ def _run(may_start_again: bool):
       common = dict(
         job_log_dir=job_flags.JOB_LOG_DIR.value,
         options=run_flags.options(run_options.RunOptions),
-        print_line=_progress_line,
+        print_line=functools.partial(_progress_line, screen),
+        log=log,
       )
       if pax_flags.mode() == pax_flags.TRAIN:
         run.train(experiment, **common)
@@ -197,12 +208,12 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
   return resolve
 
 
-def _progress_line(line: str):
+def _progress_line(screen: terminal.Terminal, line: str):
   """Prints a line in the first process; the others log it for debugging."""
   import jax  # Imported late, as for training.
 
   if jax.process_index() == 0:
-    command_line.print_line(line)
+    screen.print_line(line)
   else:
     logging.debug('%s', line)
 

@@ -6,6 +6,7 @@ meanwhile:
 
     eval_metrics.jsonl            scalars of `--mode=eval`
     eval_steps.json               which checkpoints are done, see `done_steps`
+    eval_log.txt                  its log, see `run_log`
     eval.lock                     while a job runs
     summaries/eval_test_<name>    event files for TensorBoard
 """
@@ -27,7 +28,7 @@ from pax_compat.jobs.measuring import Measuring
 from pax_compat.jobs.watching import Watch
 from pax_compat.metrics import metric_writers
 from pax_compat.processes import first_process
-from pax_compat.runs import job_lock, mirror
+from pax_compat.runs import job_lock, mirror, run_log
 from pax_compat.trainer import early_checks, loop, run_options, stopping
 from pax_compat.trainer.feeding import prefetching
 
@@ -53,6 +54,7 @@ def run(
   job: JobOptions,
   options: run_options.RunOptions = _DEFAULT_OPTIONS,
   print_line: Callable[[str], None] = logging.info,
+  log: run_log.RunLog | None = None,
 ):
   """Runs a job to its end.
 
@@ -63,12 +65,15 @@ def run(
     job: what the job does.
     options: of the run; those of summaries matter here.
     print_line: prints a line for the user.
+    log: what was logged before, for the log of the job; None for nothing.
 
   Raises:
     UserError: the experiment, its data, the folder or a checkpoint is invalid.
     Stopped: SIGTERM or SIGINT arrived.
   """
   with contextlib.ExitStack() as stack:
+    log = log or stack.enter_context(run_log.RunLog())
+    print_line = log.printing(print_line)
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     stop = stack.enter_context(stopping.Stop())
     opened = stack.enter_context(
@@ -81,7 +86,8 @@ def run(
         inference_job.run(opened, print_line=print_line)
       else:
         early_checks.check(opened.program, opened.data)
-        _Job(opened, options=options, print_line=print_line).run(stack)
+        made = _Job(opened, options=options, print_line=print_line, log=log)
+        made.run(stack)
     except stopping.Interrupted:
       again = 'the same command continues with what is not done yet'
       if not job.follows:
@@ -98,8 +104,10 @@ class _Job:
     *,
     options: run_options.RunOptions,
     print_line: Callable[[str], None],
+    log: run_log.RunLog,
   ):
     self._opened = opened
+    self._log = log
     self._options = options
     self._print_line = print_line
     self._watch: Watch = opened.watch
@@ -128,8 +136,19 @@ class _Job:
       folder=self._grown.local,
       stop=self._opened.stop,
     )
-    if jax.process_index() == 0:
+    is_first = jax.process_index() == 0
+    log_name = f'{self._kind}_{run_log.FILE}'
+    if is_first:
       self._grown.fetch(self._metrics_name)
+      self._grown.fetch(log_name)
+    stack.enter_context(
+      self._log.kept(
+        self._grown.local,
+        name=log_name,
+        is_first_process=is_first,
+        expected=(stopping.Interrupted,),
+      )
+    )
     stack.callback(self._close)
     steps = self._following() if self._follows else self._given()
     for step in steps:

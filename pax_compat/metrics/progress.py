@@ -16,6 +16,12 @@ class _Mark(NamedTuple):
   flops: float = 0.0
 
 
+class ProgressLine(str):
+  """A line that the next one replaces, where it can: in a terminal."""
+
+  __slots__ = ()
+
+
 class Progress:
   """Counts steps and formats the progress line.
 
@@ -94,7 +100,7 @@ class Progress:
     """Sets the loss to print; it may be that of an earlier step."""
     self._loss = float(loss)
 
-  def report(self) -> tuple[str, dict[str, float]]:
+  def report(self) -> tuple[ProgressLine, dict[str, float]]:
     """Returns the progress line and its rates.
 
     Returns:
@@ -121,7 +127,7 @@ class Progress:
   def _seconds(self) -> float:
     return self._clock() - self._left_out
 
-  def _line(self, rates: dict[str, float]) -> str:
+  def _line(self, rates: dict[str, float]) -> ProgressLine:
     fields = [f'step {self._step}/{self._total_steps}']
     if self._loss is not None:
       fields.append(f'loss {self._loss:.4g}')
@@ -134,7 +140,7 @@ class Progress:
         fields.append(f'MFU {rates["mfu"]:.1%}')
       fields.append(f'input wait {rates["input_wait_fraction"]:.0%}')
       fields.append(f'ETA {format_seconds(left / rates["steps_per_second"])}')
-    return '  '.join(fields)
+    return ProgressLine('  '.join(fields))
 
 
 def format_seconds(seconds: float) -> str:

@@ -3,13 +3,15 @@
 import importlib.metadata
 import platform
 
+import pax_compat
+
 NAME = 'pax-compat'
 _LIBRARIES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'fiddle')
 
 
 def of_package() -> str:
-  """Returns the version of this package; a source tree may have none."""
-  return _of(NAME)
+  """Returns the version of this package."""
+  return pax_compat.__version__
 
 
 def of_libraries() -> dict[str, str]:

@@ -486,7 +486,7 @@ def create(
   with jax.set_mesh(mesh):
     # Nothing is computed on the devices, which may be simulated.
     boxed = jax.eval_shape(
-      lambda b: model.init({base_layer.PARAMS: jax.random.key(0)}, b),
+      lambda b: model.init_boxed({base_layer.PARAMS: jax.random.key(0)}, b),
       global_shapes(batch, sharding),
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})

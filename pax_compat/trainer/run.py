@@ -12,7 +12,7 @@ from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
 from pax_compat.processes import first_process
-from pax_compat.runs import files, job_dir, job_lock, mirror
+from pax_compat.runs import files, job_dir, job_lock, mirror, run_log
 from pax_compat.trainer import (
   compiling_ahead,
   early_checks,
@@ -40,6 +40,7 @@ def train(
   job_log_dir: str,
   options: run_options.RunOptions = _DEFAULT_OPTIONS,
   print_line: Callable[[str], None] = logging.info,
+  log: run_log.RunLog | None = None,
 ):
   """Trains an experiment to its last step, from its newest checkpoint if any.
 
@@ -48,6 +49,7 @@ def train(
     job_log_dir: the folder of the run: a path or a URL `gs://bucket/folder`.
     options: of the run.
     print_line: prints a line for the user.
+    log: what was logged before, for the log of the run; None for nothing.
 
   Raises:
     UserError: the experiment, its data or the folder is invalid. Nothing of an
@@ -56,13 +58,11 @@ def train(
   """
   folder = job_dir.checked_path(job_log_dir)
   configs = experiment.configs()
-  with experiment.set_up():
-    config_text.check_required(configs)
-    task = experiment.task.Instantiate()
-    config = task.train
-    mesh = partitioning.mesh_of_task(task)
-    sharding = partitioning.batch_sharding(mesh, config.inputs_split_mapping)
+  task, mesh, sharding = _task(experiment, configs)
+  config = task.train
   with files.explained(folder), contextlib.ExitStack() as stack:
+    log = log or stack.enter_context(run_log.RunLog())
+    print_line = log.printing(print_line)
     stack.enter_context(prefetching.patience(options.input_timeout_seconds))
     set_up = stack.enter_context(experiment.set_up())
     data = stack.enter_context(_inputs(experiment, task, sharding))
@@ -88,7 +88,7 @@ def train(
     dumps = {**experiment.dumps, **begin.reports()}
     text = config_text.to_text(configs)
     run_folder.write(folder, text, made, dumps, first.example)
-    grown = stack.enter_context(mirror.Mirror(folder))
+    grown = stack.enter_context(_grown(folder, log))
     writer = stack.enter_context(_writer(grown, options, begin))
     writer.write_text(begin.step, 'train', 'config', run_folder.markdown(text))
     run = loop.Run(
@@ -113,6 +113,18 @@ def train(
       evaluations_pending=begin.evaluations_pending,
       measured=begin.measured,
     )
+
+
+def _task(
+  experiment: resolved.ResolvedExperiment, configs: dict
+) -> tuple[tasks_lib.SingleTask, jax.sharding.Mesh, partitioning.BatchSharding]:
+  """Returns the task, its mesh, and the sharding of its batches."""
+  with experiment.set_up():
+    config_text.check_required(configs)
+    task = experiment.task.Instantiate()
+    mesh = partitioning.mesh_of_task(task)
+    split = task.train.inputs_split_mapping
+    return task, mesh, partitioning.batch_sharding(mesh, split)
 
 
 def _inputs(
@@ -177,6 +189,19 @@ def _checkpointer(
     checkpointer.close(alone=True)
     raise
   checkpointer.close()
+
+
+@contextlib.contextmanager
+def _grown(folder: Any, log: run_log.RunLog) -> Iterator[mirror.Mirror]:
+  """Yields the folder for growing files of the run, of which one is its log."""
+  is_first = jax.process_index() == 0
+  with mirror.Mirror(folder) as grown:
+    if is_first:
+      grown.fetch(run_log.FILE)
+    with log.kept(
+      grown.local, is_first_process=is_first, expected=(loop.Stopped,)
+    ):
+      yield grown
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def kept_collections(variables) -> dict:
 
 
 def initial_state(model, learner, key, batch) -> TrainState:
-  boxed = kept_collections(model.init({base_layer.PARAMS: key}, batch))
+  boxed = kept_collections(model.init_boxed({base_layer.PARAMS: key}, batch))
   mdl_vars = base_layer.unbox(boxed)
   return TrainState(
     step=jnp.zeros([], jnp.int32),

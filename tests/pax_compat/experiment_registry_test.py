@@ -4,7 +4,12 @@ import sys
 
 import pytest
 
-from pax_compat import base_experiment, errors, experiment_registry
+from pax_compat import (
+  base_experiment,
+  errors,
+  experiment_registry,
+  tasks_lib,
+)
 from pax_compat.experiment_sources import SourceOptions
 
 _MODULE = '''
@@ -184,3 +189,22 @@ def test_an_imported_module_registers_its_experiments(package):
 def test_a_module_to_import_must_exist():
   with pytest.raises(errors.UserError, match="'no_such_module'"):
     experiment_registry.import_module('no_such_module')
+
+
+def test_tags_and_registered_classes():
+  @experiment_registry.register(tags=['smoke'], allow_overwrite=True)
+  class Tagged(base_experiment.BaseExperiment):
+    """Has tags."""
+
+    def task(self):
+      return tasks_lib.SingleTask.config()
+
+    def datasets(self):
+      return []
+
+  name = f'{__name__}.{Tagged.__qualname__}'
+  assert experiment_registry.get(name) is Tagged
+  assert experiment_registry.get_all()[name] is Tagged
+  assert experiment_registry.get_registry_tags(name) == ['smoke']
+  assert experiment_registry.get_registry_tags('none') == []
+  assert experiment_registry.get('none') is None

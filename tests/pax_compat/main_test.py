@@ -269,6 +269,18 @@ def test_without_adaptors_their_flags_do_not_exist():
   assert '--exp' in done.stdout and '--translation' not in done.stdout
 
 
+@pytest.mark.slow
+def test_a_quiet_run_has_a_log(tmp_path):
+  folder = tmp_path / 'run'
+  done = trainer_runs.forked(*trainer_runs.flags(folder, '--quiet'))
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == ''
+  assert 'evaluated' not in done.stderr
+  log = (folder / 'log.txt').read_text()
+  assert ' I run] step 12/12  loss ' in log
+  assert "evaluated 'dev' on" in log
+
+
 # Mistakes with the folder of a run.
 
 

@@ -46,13 +46,15 @@ class Inputs:
       trains: whether there is a training input; without, `train` is None.
 
     Raises:
-      UserError: names are not unique, there is not exactly one training input,
-        or an input cannot be built. Fields of all of them are checked before
-        the first is built.
+      UserError: names of eval or decode inputs are not unique, there is not
+        exactly one training input, or an input cannot be built. Fields of all
+        of them are checked before the first is built.
     """
-    names = _unique_names(datasets)
-    _unique_names(decode_datasets)
-    training = [config.name for config in datasets if config.is_training]
+    names = [config.name for config in datasets]
+    # The training input may have the name of an eval one, as in Pax.
+    _check_unique([c.name for c in datasets if not c.is_training])
+    _check_unique([config.name for config in decode_datasets])
+    training = [i for i, config in enumerate(datasets) if config.is_training]
     if len(training) != trains:
       raise errors.UserError(
         f'of the datasets {", ".join(names) or "(none)"},'
@@ -78,9 +80,12 @@ class Inputs:
     except BaseException:
       self.close()
       raise
-    named = dict(zip(names, self._built, strict=False))
-    self.train = named.pop(training[0]) if trains else None
-    self.eval = named
+    self.train = self._built[training[0]] if trains else None
+    self.eval = {
+      name: data
+      for name, data in zip(names, self._built, strict=False)
+      if data is not self.train
+    }
     self.decode = {
       config.name: data
       for config, data in zip(
@@ -126,12 +131,10 @@ def _batch_size(config: config_lib.Config, hosts: int) -> dict[str, int]:
   return {'batch_size': rows // hosts}
 
 
-def _unique_names(datasets: Sequence[config_lib.Config]) -> list[str]:
-  names = [config.name for config in datasets]
+def _check_unique(names: Sequence[str]):
   repeated = sorted({n for n in names if names.count(n) > 1})
   if repeated:
     raise errors.UserError(
       f'several datasets are called {", ".join(repeated)}; expected names that'
       ' differ'
     )
-  return names

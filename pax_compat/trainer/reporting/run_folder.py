@@ -12,6 +12,7 @@ from pax_compat.configs import config_text
 from pax_compat.runs import job_dir
 from pax_compat.trainer.feeding import batch_shapes
 from pax_compat.trainer.program import TaskProgram
+from pax_compat.trainer.reporting import start_lines
 
 _CONFIG = 'config.txt'
 _MAX_CHANGES = 5
@@ -73,7 +74,10 @@ def markdown(config: str) -> str:
 
 
 def parameter_table(program: TaskProgram) -> str:
-  """Returns a table of the variables: path, shape, count, dtype, sharding."""
+  """Returns a table of the variables: path, shape, count, dtype, sharding.
+
+  Its last lines are the mesh and the number of parameters.
+  """
   rows = [('path', 'shape', 'count', 'dtype', 'sharding')]
   variables = learners.by_path(program.abstract_state.mdl_vars)
   for path, x in variables.items():
@@ -91,8 +95,11 @@ def parameter_table(program: TaskProgram) -> str:
     '  '.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
     for row in rows
   ]
-  total = num_parameters(program)
-  return '\n'.join([line.rstrip() for line in lines] + [f'total {total:,}', ''])
+  ends = [
+    f'mesh {start_lines.mesh_text(program.mesh.shape)}',
+    f'total {num_parameters(program):,}',
+  ]
+  return '\n'.join([*(line.rstrip() for line in lines), *ends, ''])
 
 
 def num_parameters(program: TaskProgram) -> int:

@@ -78,6 +78,7 @@ def test_each_checkpoint_is_evaluated_once_as_in_training(folder):
   assert {name: after[name] for name in before} == before
   new = {name for name in after.keys() - before.keys() if after[name]}
   assert {name.rpartition('.tfevents')[0] or name for name in new} == {
+    'eval_log.txt',
     'eval_metrics.jsonl',
     'eval_steps.json',
     'summaries/eval_test_dev/events.out',

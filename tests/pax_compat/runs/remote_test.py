@@ -99,6 +99,8 @@ def test_a_run_in_a_remote_folder_continues(tmp_path, monkeypatch):
     again = trainer_runs.train(_RUN, steps(9), **env)
     assert 'continues from the checkpoint of step 7' in again.stdout
     assert len(_lines(storage)) == len({*_lines(storage)})
+    log = storage.objects['bucket', 'runs/a/log.txt'][0].decode()
+    assert log.index('starts with') < log.index('continues from')
     names = storage.names()
     for name in ('9/state/manifest.ocdbt', 'manifests/9.json'):
       assert f'runs/a/checkpoints/{name}' in names

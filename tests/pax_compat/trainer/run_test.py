@@ -58,7 +58,8 @@ def test_files_of_a_run(finished):
   folder, _ = finished
   assert sorted(path.name for path in folder.iterdir()) == [
     *('batch_shapes.json', 'checkpoints', 'config.txt', 'experiment.json'),
-    *('metrics.jsonl', 'options.json', 'parameters.txt', 'summaries'),
+    *('log.txt', 'metrics.jsonl', 'options.json', 'parameters.txt'),
+    'summaries',
   ]
   for split in ('train', 'eval_dev', 'eval_train'):
     [events] = (folder / 'summaries' / split).glob('events.out.tfevents.*')

@@ -26,8 +26,9 @@ def made():
 def test_every_parameter_is_counted(made):
   assert run_folder.num_parameters(made) == TOTAL
   table = run_folder.parameter_table(made)
-  assert table.endswith(f'\ntotal {TOTAL:,}\n')
-  rows = [line.split() for line in table.splitlines()[1:-1]]
+  mesh = 'mesh ' + ' x '.join(f'{axis} 1' for axis in tiny.MESH_AXES)
+  assert table.endswith(f'\n{mesh}\ntotal {TOTAL:,}\n')
+  rows = [line.split() for line in table.splitlines()[1:-2]]
   assert sum(int(row[2].replace(',', '')) for row in rows) == TOTAL
 
 
