@@ -73,7 +73,9 @@ def test_binaries_can_be_run(module):
   assert "if __name__ == '__main__':" in path.read_text()
 
 
-@pytest.mark.parametrize('name', ['CORE', 'LINGVO', 'SEQIO', 'GRAIN', 'TEST'])
+@pytest.mark.parametrize(
+  'name', ['CORE', 'LINGVO', 'SEQIO', 'GRAIN', 'REPORT', 'TEST']
+)
 def test_distributions_are_those_of_setup(name):
   # Python's toolchain brings setuptools.
   expected = setup_test.declared()[name] - {'setuptools'}

@@ -28,9 +28,10 @@ LATE_IMPORTS = {
   'pax_compat/tools/generate.py',
   'pax_compat/tools/inspect_checkpoint.py',
   'pax_compat/tools/inspect_input.py',
+  'pax_compat/tools/report.py',
 }
 # At the root of a package lie its public names and its gate.
-MAX_MODULES = {'pax_compat': 15, 'adaptors': 7}
+MAX_MODULES = {'pax_compat': 16, 'adaptors': 7}
 LEGACY = 'lm_tasks/lingvo_params/'
 # Only SeqIO's own programs import it: it registers tasks.
 FOR_SEQIO = 'lm_tasks/c4_tasks.py'

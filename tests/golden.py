@@ -31,7 +31,7 @@ def text(task, batch) -> str:
   """
   model = task.model.Instantiate()
   variables = jax.eval_shape(
-    lambda key, batch: model.init({base_layer.PARAMS: key}, batch),
+    lambda key, batch: model.init_boxed({base_layer.PARAMS: key}, batch),
     jax.random.key(0),
     batch,
   )

@@ -1,4 +1,4 @@
-"""The README's Python blocks run, and what it names is there."""
+"""Python blocks of the README and of docs/ run; what they name is there."""
 
 import importlib.util
 import pathlib
@@ -23,27 +23,43 @@ from tests.adaptors.seqio_input import tiny_tasks
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _README = (_ROOT / 'README.md').read_text('utf-8')
+# Pages whose flags are ours; others also name those of Pax, Beam and clusters.
+_OUR_FLAGS = (
+  'README.md',
+  'data.md',
+  'life_of_an_experiment.md',
+  'lingvo_experiments.md',
+  'migration_guide.md',
+  'programming_model.md',
+)
+_TEXTS = {'README.md': _README} | {
+  path.name: path.read_text('utf-8')
+  for path in sorted((_ROOT / 'docs').glob('*.md'))
+}
+_ALL = '\n'.join(_TEXTS.values())
+# The README is one screen or two; the rest is in docs/.
+_MAX_LINES = 120
 
 
-def _python_block(word: str) -> str:
-  """Returns the README's only Python block that has `word` in it."""
-  blocks = re.findall(r'```python\n(.*?)```', _README, re.DOTALL)
+def _python_block(page: str, word: str) -> str:
+  """Returns the page's only Python block that has `word` in it."""
+  blocks = re.findall(r'```python\n(.*?)```', _TEXTS[page], re.DOTALL)
   (block,) = [b for b in blocks if word in b]
   return block
 
 
-def test_links_lead_somewhere():
-  links = re.findall(r'\]\(([^)#]+)\)', _README)
-  local = [link for link in links if '://' not in link]
-  assert local
-  for link in local:
-    assert (_ROOT / link).exists(), link
+def test_the_readme_is_short_and_leads_to_every_page():
+  assert len(_README.splitlines()) <= _MAX_LINES
+  for page in _TEXTS:
+    if page not in ('README.md', 'index.md'):
+      assert f'](docs/{page})' in _README, page
 
 
 def test_commands_and_flags_are_there():
-  commands = re.findall(r'python -m ([\w.]+)', _README)
+  commands = re.findall(r'python -m ([\w.]+)', _ALL)
   assert 'pax_compat.tools.inspect_input' in commands
-  for module in commands:
+  # Whoever releases a version installs `build`.
+  for module in set(commands) - {'build'}:
     assert importlib.util.find_spec(module), module
   code = [
     path.read_text('utf-8')
@@ -52,7 +68,9 @@ def test_commands_and_flags_are_there():
   ]
   # Lingvo's own trainer has these, and pytest.
   known = {'run_locally', 'mode'}
-  for flag in set(re.findall(r'(?<![\w-])--(\w+)', _README)) - known:
+  ours = '\n'.join(_TEXTS[page] for page in _OUR_FLAGS)
+  flags = set(re.findall(r'(?<![\w-])--(\w+)', ours))
+  for flag in flags - known:
     assert any(_defines(text, flag) for text in code), flag
 
 
@@ -65,16 +83,21 @@ def _defines(text: str, flag: str) -> bool:
 
 
 def test_experiments_are_there():
-  found = re.findall(r'--(?:exp|model)=((?:lm|tasks)\.[\w.]+)', _README)
+  found = re.findall(r'--(?:exp|model)=((?:lm|tasks)\.[\w.]+)', _ALL)
   known = experiment_sources.names(SourceOptions())
   assert found and set(found) <= set(known)
 
 
 def test_a_layer_computes():
   names = {'__name__': 'readme'}
-  exec(compile(_python_block('GatedLinear'), 'README.md', 'exec'), names)
+  exec(
+    compile(
+      _python_block('programming_model.md', 'GatedLinear'), 'a page', 'exec'
+    ),
+    names,
+  )
   layer, x = names['layer'], np.ones([2, 8], np.float32)
-  boxed = layer.init(jax.random.key(0), x)
+  boxed = layer.init_boxed(jax.random.key(0), x)
   split = boxed['params']['linear']['w'].meta.tensor_split_dims_mapping
   assert split == ['data', 'mdl']
   variables = base_layer.unbox({'params': boxed['params']})
@@ -88,7 +111,7 @@ def test_a_layer_computes():
 @pytest.mark.slow
 def test_a_native_experiment_trains():
   class MyInput(base_input.BaseInput):
-    """What the README leaves to the reader."""
+    """What the page leaves to the reader."""
 
     def get_next(self):
       ids = np.arange(16, dtype=np.int32).reshape(2, 8)
@@ -100,7 +123,10 @@ def test_a_native_experiment_trains():
       )
 
   names = {'MyInput': MyInput, '__name__': 'readme'}
-  exec(compile(_python_block('MyLm'), 'README.md', 'exec'), names)
+  exec(
+    compile(_python_block('programming_model.md', 'MyLm'), 'README.md', 'exec'),
+    names,
+  )
   experiment = experiment_registry.find('readme.MyLm', SourceOptions())
   assert isinstance(experiment, names['MyLm'])
   known = experiment_registry.names(SourceOptions())
@@ -127,7 +153,12 @@ def test_lingvo_inputs_alone(tmp_path):
     target_max_length=16,
   )
   names = {'my_lingvo_input_params': params, 'my_dev_params': params.Copy()}
-  exec(compile(_python_block('LingvoInputAdaptor'), 'README.md', 'exec'), names)
+  exec(
+    compile(
+      _python_block('README.md', 'LingvoInputAdaptor'), 'README.md', 'exec'
+    ),
+    names,
+  )
   assert names['batch'].ids.shape == (4, 16)
   dev = names['dev'].Instantiate()
   count = 0.0
@@ -140,7 +171,10 @@ def test_lingvo_inputs_alone(tmp_path):
 
 def test_an_input_of_ones_own():
   names = {'__name__': 'readme'}
-  exec(compile(_python_block('class Squares'), 'README.md', 'exec'), names)
+  exec(
+    compile(_python_block('data.md', 'class Squares'), 'README.md', 'exec'),
+    names,
+  )
   data = names['dev'].Instantiate()
   assert data.get_next().y.tolist() == [i**2 for i in range(8)]
   assert data.num_samples == 1000
@@ -152,7 +186,9 @@ def test_seqio():
   scores = dict(metric_fns=[lambda targets, scores: {'mean': sum(scores)}])
   tiny_tasks.register(name, 10, **scores)
   names = {'__name__': 'readme'}
-  exec(compile(_python_block('SeqIOInput'), 'README.md', 'exec'), names)
+  exec(
+    compile(_python_block('data.md', 'SeqIOInput'), 'README.md', 'exec'), names
+  )
   train = names['train'].Instantiate()
   assert train.get_next().segment_ids.shape == (4, 32)
   [dev] = names['dev']

@@ -16,9 +16,9 @@ DISTRIBUTIONS = {
   'yaml': 'pyyaml',
 }
 OURS = {*source_tree.PACKAGES, 'benchmarks', 'tests'}
-# Pax itself, which nobody can install: checkouts that are recorded by hand.
+# Pax: checkouts that are recorded by hand, and names that `pax_names` mounts.
 PAX = {'paxml', 'praxis'}
-RECORDS_PAX = ('tests/pax/record.py', 'tests/pax/record_checkpoints.py')
+IMPORT_PAX = ('tests/pax/', 'tests/adaptors/pax_names/')
 
 
 def declared() -> dict[str, set[str]]:
@@ -48,8 +48,9 @@ def undeclared(
   """Returns the distributions that a file needs and may not import.
 
   `pax_compat` may import what a plain installation has; modules of Grain, those
-  with `grain` in their name, what the extra `grain` adds, too. The other
-  packages may import whatever any list of setup.py names.
+  with `grain` in their name, what the extra `grain` adds, too; and the folder
+  of reports what the extra `report` adds. The other packages may import
+  whatever any list of setup.py names.
 
   Args:
     path: the file, relative to the root.
@@ -60,6 +61,8 @@ def undeclared(
   if path.startswith('pax_compat/'):
     is_of_grain = 'grain' in pathlib.PurePath(path).stem
     names = ['CORE', 'GRAIN'] if is_of_grain else ['CORE']
+    if path.startswith('pax_compat/tools/run_report/'):
+      names.append('REPORT')
   allowed = set().union(*(lists[name] for name in names))
   needed = {
     DISTRIBUTIONS.get(top, top.replace('_', '-'))
@@ -73,7 +76,7 @@ def test_third_party_modules_are_declared_in_setup():
   for path in source_tree.python_files():
     if path != 'setup.py':
       tops = [i.top for i in source_tree.imports(path)]
-      allowed = PAX if path in RECORDS_PAX else set()
+      allowed = PAX if path.startswith(IMPORT_PAX) else set()
       assert not undeclared(path, tops, lists) - allowed, path
 
 
@@ -95,3 +98,10 @@ def test_only_modules_of_grain_import_grain_in_the_core():
   for path in ('pax_compat/x.py', 'pax_compat/grain/x.py'):
     assert undeclared(path, ['grain'], lists) == {'grain'}
   assert not undeclared('lm_tasks/x.py', ['grain', 'tensorflow'], lists)
+
+
+def test_only_reports_import_plotly_in_the_core():
+  lists = declared()
+  room = 'pax_compat/tools/run_report/charts.py'
+  assert not undeclared(room, ['plotly'], lists)
+  assert undeclared('pax_compat/tools/x.py', ['plotly'], lists) == {'plotly'}

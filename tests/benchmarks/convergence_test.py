@@ -1,0 +1,42 @@
+"""Tests of the check that curves stay within their bands."""
+
+import json
+
+import pytest
+
+from benchmarks import convergence
+
+
+def test_a_band_and_what_leaves_it():
+  lines = [
+    json.dumps(dict(step=step, split=split, name=name, value=step / 10))
+    for step in (10, 20)
+    for split in ('train', 'eval_dev')
+    for name in ('loss', 'accuracy')
+  ]
+  first = convergence.curve(lines, 'eval_dev', 'loss')
+  assert first == {10: 1.0, 20: 2.0}
+  bounds = convergence.band([first, {10: 1.2, 20: 2.0, 30: 0.0}])
+  assert bounds == {10: [0.8, 1.4], 20: [1.96, 2.04]}
+  assert not convergence.outside(first, bounds)
+  assert convergence.outside({10: 1.5}, bounds) == [
+    'step 10: 1.5000 is not within 0.8 to 1.4',
+    'step 20: no value',
+  ]
+
+
+def test_the_page_has_what_is_recorded():
+  assert convergence.PAGE.read_text('utf-8') == convergence.page()
+  assert list(convergence.FOLDER.glob('*.json'))
+
+
+def test_unknown_names_are_refused(capsys):
+  with pytest.raises(SystemExit):
+    convergence.main(['text_byte'])
+  assert 'expected first_run, text_bytes' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_example_stays_within_its_band(capsys):
+  assert convergence.main(['text_bytes']) == 0
+  assert 'text_bytes is within its band' in capsys.readouterr().out
