@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptors.pax_names.check.numbers import Numbers, by_path
 from tests.pax import recorded, tiny
 
 _MODULES = ('lm_cloud', 'c4', 'c4_multislice')
@@ -99,7 +100,7 @@ def _variables(model: Any, batch: dict[str, np.ndarray]) -> dict[str, list]:
   }
 
 
-def _numbers(model: Any, batch: dict[str, np.ndarray]) -> tiny.Numbers:
+def _numbers(model: Any, batch: dict[str, np.ndarray]) -> Numbers:
   """Returns the weights, metrics and gradients of a model in an evaluation."""
   base_layer = importlib.import_module('praxis.base_layer')
   nested_map = importlib.import_module('praxis.py_utils').NestedMap
@@ -127,11 +128,11 @@ def _numbers(model: Any, batch: dict[str, np.ndarray]) -> tiny.Numbers:
     return metrics['total_loss'][0], metrics
 
   grads, metrics = jax.jit(jax.grad(loss, has_aux=True))(variables['params'])
-  return tiny.Numbers(
-    params=tiny.by_path(variables['params']),
+  return Numbers(
+    params=by_path(variables['params']),
     metrics={name: np.asarray(value) for name, (value, _) in metrics.items()},
     weights={name: np.asarray(weight) for name, (_, weight) in metrics.items()},
-    grads=tiny.by_path(grads),
+    grads=by_path(grads),
   )
 
 

@@ -6,12 +6,12 @@ Experiments are named `module.Class`, as in `c4.C4Spmd1BAdam4Replicas`.
 import functools
 import json
 import lzma
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from adaptors.pax_names.check.numbers import Numbers
 from tests import source_tree
 from tests.pax import tiny
 
@@ -23,7 +23,7 @@ _NUMBERS = _FOLDER / 'numbers.npz'
 def write(
   tasks: Mapping[str, str],
   variables: Mapping[str, Any],
-  numbers: Mapping[str, tiny.Numbers],
+  numbers: Mapping[str, Numbers],
 ):
   """Writes the files.
 
@@ -61,29 +61,11 @@ def variables() -> dict[str, dict[str, list]]:
 
 
 @functools.cache
-def numbers() -> dict[str, tiny.Numbers]:
+def numbers() -> dict[str, Numbers]:
   """Returns what tiny models compute, by experiment."""
-  found = {name: tiny.Numbers({}, {}, {}, {}) for name in tiny.EXPERIMENTS}
+  found = {name: Numbers({}, {}, {}, {}) for name in tiny.EXPERIMENTS}
   with np.load(_NUMBERS, allow_pickle=False) as arrays:
     for key, x in arrays.items():
       name, kind, path = key.split(':')
       getattr(found[name], kind)[path] = x
   return found
-
-
-def of_file(
-  path: pathlib.Path,
-) -> tuple[dict[str, np.ndarray], tiny.Numbers]:
-  """Returns the batch and the numbers of a recording of one experiment.
-
-  Args:
-    path: a file with the arrays `params/...`, `batch/...`, `metrics/...`,
-      `weights/...` and `grads/...`.
-  """
-  parts: dict[str, dict[str, np.ndarray]] = {}
-  with np.load(path, allow_pickle=False) as arrays:
-    for key, x in arrays.items():
-      kind, _, name = key.partition('/')
-      parts.setdefault(kind, {})[name] = x
-  kinds = ('params', 'metrics', 'weights', 'grads')
-  return parts['batch'], tiny.Numbers(**{kind: parts[kind] for kind in kinds})

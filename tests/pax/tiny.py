@@ -1,10 +1,7 @@
 """Experiments of Pax at a tiny size, and a batch for them."""
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,23 +21,6 @@ EXPERIMENTS = (
   'lm_cloud.LmCloudSpmdPipelineMultislice2BCircular',
   'lm_cloud.LmCloudTransformerAdam',
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-  """What a model computes in an evaluation.
-
-  Attributes:
-    params: the trainable weights by path.
-    metrics: the values of the metrics by name.
-    weights: their weights.
-    grads: gradients of the metric `total_loss` by path.
-  """
-
-  params: Mapping[str, np.ndarray]
-  metrics: Mapping[str, np.ndarray]
-  weights: Mapping[str, np.ndarray]
-  grads: Mapping[str, np.ndarray]
 
 
 def shrunk(cls: type) -> Any:
@@ -104,12 +84,3 @@ def batch(rows: int = _ROWS) -> dict[str, np.ndarray]:
     segment_ids=segments.astype(np.int32),
     segment_pos=np.tile(positions.astype(np.int32), [rows, 1]),
   )
-
-
-def by_path(tree: Any) -> dict[str, np.ndarray]:
-  """Returns the arrays of nested dicts by paths such as `lm/softmax/w`."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    '/'.join(str(getattr(key, 'key', key)) for key in path): np.asarray(x)
-    for path, x in leaves
-  }

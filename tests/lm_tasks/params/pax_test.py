@@ -10,7 +10,8 @@ import pathlib
 import jax.numpy as jnp
 import pytest
 
-from adaptors.pax_names.check import variables
+from adaptors.pax_names.check import recording, variables
+from adaptors.pax_names.check.numbers import of_model
 from lm_tasks.params import c4, c4_multislice, lm_cloud
 from pax_compat import errors, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
@@ -118,7 +119,7 @@ def test_every_variable(name):
 def test_losses_metrics_and_gradients(name):
   pax = recorded.numbers()[name]
   model = tiny.shrunk(_class(name)).task().model
-  numbers.check(numbers.of_model(model, pax.params, tiny.batch()), pax)
+  numbers.check(of_model(model, pax.params, tiny.batch()), pax)
 
 
 @pytest.mark.slow
@@ -138,14 +139,14 @@ def test_another_recording(name, shared_data):
   attributes, batch, pax = _of_folder(path)
   cls = _class(name)
   model = type(cls.__name__, (cls,), attributes)().task().model
-  numbers.check(numbers.of_model(model, pax.params, batch), pax)
+  numbers.check(of_model(model, pax.params, batch), pax)
 
 
 def _of_folder(path: pathlib.Path):
   """Returns the class attributes, the batch and the numbers of a recording."""
   attributes = json.loads(path.with_suffix('.json').read_text())
   attributes['FPROP_DTYPE'] = jnp.dtype(attributes['FPROP_DTYPE']).type
-  return attributes, *recorded.of_file(path)
+  return attributes, *recording.of_file(path)
 
 
 def test_batches_may_be_fractions():
