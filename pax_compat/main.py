@@ -25,9 +25,11 @@ from pax_compat.cli import (
   recorded_options,
   run_flags,
   terminal,
+  tune_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
 from pax_compat.runs import job_dir, run_log, versions
+from pax_compat.tuning import processes
 
 for _module in (
   experiment_flags,
@@ -36,6 +38,7 @@ for _module in (
   run_flags,
   guard_flags,
   pax_flags,
+  tune_flags,
 ):
   flags.adopt_module_key_flags(_module)
 
@@ -103,6 +106,7 @@ def _settings() -> list[str]:
 
 def _run(may_start_again: bool):
   """Trains, or runs the job that `--mode` selects."""
+  processes.end_with_study()
   name = experiment_flags.name()
   experiment_flags.require(job_flags.JOB_LOG_DIR)
   job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
@@ -137,6 +141,8 @@ def _run(may_start_again: bool):
       experiment = dataclasses.replace(
         experiment, dumps={**experiment.dumps, **_record()}
       )
+      if tune_flags.trial_of():
+        experiment = _as_trial(experiment)
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
@@ -152,6 +158,40 @@ def _run(may_start_again: bool):
         chosen = run_flags.job_options(job_options.JobOptions)
         job.run(experiment, job=chosen, **common)
   except loop.Stopped as e:
+    command_line.print_line(str(e))
+    sys.exit(128 + e.signal_number)
+
+
+def _as_trial(
+  experiment: resolved.ResolvedExperiment,
+) -> resolved.ResolvedExperiment:
+  """Returns the experiment of a trial, which may end early."""
+  from pax_compat.tuning import stopping_rules
+
+  task = stopping_rules.in_trial(experiment.task, tune_flags.trial_of())
+  return dataclasses.replace(experiment, task=task)
+
+
+def _tune():
+  """Runs a study: trials of an experiment, each of which is a run."""
+  name = experiment_flags.name()
+  tune_flags.check()
+  settings = _settings()
+  experiment = experiment_sources.find(name, experiment_flags.options())
+  # Imported late, as for training.
+  from pax_compat.tuning import planning, records, study
+
+  options = tune_flags.options(planning.Options, records.Stopping)
+  plan = planning.plan(
+    experiment, dataclasses.replace(options, settings=tuple(settings))
+  )
+  try:
+    study.run(
+      plan,
+      job_log_dir=job_flags.JOB_LOG_DIR.value,
+      print_line=command_line.print_line,
+    )
+  except study.Stopped as e:
     command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
 
@@ -255,6 +295,8 @@ def main(argv: list[str], *, may_start_again: bool = False):
     _check()
   elif _COMPILE_ONLY.value:
     _compile_only()
+  elif tune_flags.is_study():
+    _tune()
   else:
     _run(may_start_again)
 
