@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import logging
 
-from pax_compat import automl, base_experiment, errors
+from pax_compat import base_experiment, errors
 from pax_compat.configs import config_overrides
 from pax_compat.experiments import (
   class_attributes,
@@ -16,6 +16,7 @@ from pax_compat.experiments import (
 )
 from pax_compat.tuning import (
   algorithms,
+  automl,
   metric_values,
   records,
   search_hparams,

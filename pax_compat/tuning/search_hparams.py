@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from pax_compat import automl, base_experiment, errors
+from pax_compat import base_experiment, errors
 from pax_compat import config as config_lib
-from pax_compat.tuning import algorithms, metric_values, records
+from pax_compat.tuning import algorithms, automl, metric_values, records
 from pax_compat.tuning import stopping_rules as rules
 
 _GOALS = {

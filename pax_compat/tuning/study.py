@@ -179,11 +179,14 @@ class _Study:
           self._workers[slot] = _Worker(trial, self._start(trial, slot))
       if not self._workers:
         return
+      ended = False
       for slot, worker in list(self._workers.items()):
         status = worker.process.poll()
         if status is not None and self._signal is None:
           self._ended(slot, worker, status)
-      time.sleep(_SECONDS_BETWEEN_LOOKS)
+          ended = True
+      if not ended:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
   def _new_trial(self) -> records.Trial | None:
     """Returns the next trial, None if there is no other."""
