@@ -16,6 +16,7 @@ from absl import flags, logging
 from pax_compat import errors, experiment_sources
 from pax_compat.cli import (
   command_line,
+  completion,
   experiment_flags,
   guard_flags,
   huge_pages,
@@ -50,6 +51,13 @@ _LIST = flags.DEFINE_bool(
 )
 _VERSION = flags.DEFINE_bool(
   'version', False, 'Print the versions of this package and its libraries.'
+)
+_COMPLETION = flags.DEFINE_enum(
+  'completion',
+  None,
+  completion.SHELLS,
+  'Print a script that completes flags and names of experiments in a shell:'
+  ' source <(pax-compat --completion=bash).',
 )
 _QUIET = flags.DEFINE_bool(
   'quiet',
@@ -95,6 +103,16 @@ def _list_names(patterns: list[str]):
   width = max(map(len, chosen))
   for name, line in chosen.items():
     print(f'{name.ljust(width)}  {line}'.rstrip())
+
+
+def _flag_names() -> list[str]:
+  """Returns the names of all flags but those of absl."""
+  return [
+    flag.name
+    for module, defined in flags.FLAGS.flags_by_module_dict().items()
+    if not module.startswith('absl')
+    for flag in defined
+  ]
 
 
 def _settings() -> list[str]:
@@ -288,6 +306,9 @@ def main(argv: list[str], *, may_start_again: bool = False):
     return
   if _LIST.value:
     _list_names(argv[1:])
+    return
+  if _COMPLETION.value:
+    print(completion.script(_COMPLETION.value, _flag_names()), end='')
     return
   command_line.no_arguments(argv)
   pax_flags.check()

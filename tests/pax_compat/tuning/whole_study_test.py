@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from pax_compat.tuning import records, stopping_rules
 from tests.pax_compat import trainer_runs
+from tests.pax_compat.tuning import fake_trials
 
 _MODULE = 'tests.pax_compat.tuning.tuned_experiment'
 
@@ -38,11 +40,7 @@ def _steps(folder) -> list[int]:
 @pytest.mark.slow
 def test_a_killed_study_continues(tmp_path):
   folder, gate = tmp_path / 'study', tmp_path / 'gate'
-  command = _command(
-    folder,
-    f'--attr=WAIT_FOR={gate}',
-    *('--tune_stopping=median', '--tune_min_trials=1'),
-  )
+  command = _command(folder, f'--attr=WAIT_FOR={gate}', '--num_trials=1')
   first = folder / 'trials' / '0001'
   with trainer_runs.start(command, output=tmp_path / '1') as run:
     run.wait_until((tmp_path / 'gate.waits').exists)
@@ -52,23 +50,18 @@ def test_a_killed_study_continues(tmp_path):
   assert [t['status'] for t in _trials(folder)] == ['running']
   gate.touch()
   with trainer_runs.start(command, output=tmp_path / '2') as run:
-    run.wait_until((first / 'checkpoints' / 'manifests' / '12.json').exists)
-    run.wait_until(lambda: 'trial 2 of 2 starts' in run.stdout)
     assert run.end() == 0, run.stdout + run.stderr
     printed = run.stdout
   assert 'study s continues: 0 trials have ended, 1 go on' in printed
-  assert 'trial 1 of 2 goes on' in printed
+  assert 'trial 1 of 1 goes on' in printed
   assert _steps(first) == list(range(1, 13))
   output = (first / 'output.txt').read_text()
   assert 'stopped after step' in output  # When the study was killed.
   ended = {t['number']: t for t in _trials(folder)}
-  assert [t['status'] for t in ended.values()] == ['done', 'stopped']
-  assert [t['step'] for t in ended.values()] == [12, 5]
-  assert _steps(folder / 'trials' / '0002') == [1, 2, 3, 4, 5]
-  rows = printed.splitlines()[-2:]
-  assert [(r.split()[0], r.split()[-1]) for r in rows] == [
-    *(('1', 'done'), ('2', 'stopped'))
-  ]
+  assert [t['status'] for t in ended.values()] == ['done']
+  assert [t['step'] for t in ended.values()] == [12]
+  row = printed.splitlines()[-1].split()
+  assert (row[0], row[-2:]) == ('1', ['12', 'done'])
   best = json.loads((folder / 'study.json').read_text())['best']
   assert best['values'] == {
     'LEARNING_RATE,WAIT_AT': 'LEARNING_RATE=0.01 WAIT_AT=9'
@@ -79,8 +72,29 @@ def test_a_killed_study_continues(tmp_path):
   lines = len(_trials(folder))
   done = trainer_runs.main(*command[2:])
   assert done.returncode == 0, done.stderr
-  assert done.stdout.splitlines()[-3:] == printed.splitlines()[-3:]
+  assert done.stdout.splitlines()[-2:] == printed.splitlines()[-2:]
   assert len(_trials(folder)) == lines
+
+
+@pytest.mark.slow
+def test_a_trial_ends_early(tmp_path):
+  plan = fake_trials.plan(
+    None, stopping=records.Stopping(rule='median', min_trials=1)
+  )
+  done = records.Trial(number=1, values={}, status=records.DONE)
+  fake_trials.write_metrics(records.folder_of(tmp_path, 1), [0.1, 0.1])
+  records.TrialsFile(tmp_path).write(done)
+  records.write_study(tmp_path, plan.settings, None, records.RUNNING)
+  folder = records.folder_of(tmp_path, 2)
+  command = trainer_runs.flags(folder, f'--trial_of={tmp_path}')[2:]
+  run = trainer_runs.main(*command)
+  assert run.returncode == 0, run.stderr
+  assert 'stops early after step 5' in run.stdout
+  assert _steps(folder) == [1, 2, 3, 4, 5]
+  reason = stopping_rules.stopped(folder)['reason']
+  assert reason.endswith('worse than the median 0.1 of 1 trials')
+  again = trainer_runs.main(*command)
+  assert 'was stopped early after step 5 already' in again.stdout
 
 
 @pytest.mark.slow
