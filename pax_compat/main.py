@@ -9,11 +9,11 @@ import dataclasses
 import fnmatch
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from absl import flags, logging
 
-from pax_compat import errors, experiment_sources
+from pax_compat import base_experiment, errors, experiment_sources
 from pax_compat.cli import (
   command_line,
   completion,
@@ -195,13 +195,21 @@ def _tune():
   name = experiment_flags.name()
   tune_flags.check()
   settings = _settings()
-  experiment = experiment_sources.find(name, experiment_flags.options())
+  given = experiment_flags.options()
+
+  def find(attributes: Sequence[str]) -> base_experiment.BaseExperiment:
+    more = (*given.attributes, *attributes)
+    return experiment_sources.find(
+      name, dataclasses.replace(given, attributes=more)
+    )
+
+  find(())  # An unknown name is reported at once.
   # Imported late, as for training.
   from pax_compat.tuning import planning, records, study
 
   options = tune_flags.options(planning.Options, records.Stopping)
   plan = planning.plan(
-    experiment, dataclasses.replace(options, settings=tuple(settings))
+    find, dataclasses.replace(options, settings=tuple(settings))
   )
   try:
     study.run(

@@ -1,7 +1,7 @@
 """What a study does, from its flags and its experiment."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -24,6 +24,8 @@ from pax_compat.tuning import (
   study,
 )
 
+# Finds the experiment, with changes of its attributes.
+Find = Callable[[Sequence[str]], base_experiment.BaseExperiment]
 _METRIC = 'eval/loss'
 _SET, _ATTR = '--set=', '--attr='
 
@@ -67,24 +69,24 @@ class Options:
   recorded_flags: tuple[str, ...] = ()
 
 
-def plan(
-  experiment: base_experiment.BaseExperiment, options: Options
-) -> study.Plan:
+def plan(find: Find, options: Options) -> study.Plan:
   """Returns what a study does.
 
   JAX uses the CPU in this process from now on: the devices are for the trials.
 
   Args:
-    experiment: the experiment, with the attributes that all trials have.
+    find: returns the experiment that all trials have, with more changes
+      `NAME=value` of its attributes.
     options: the flags.
 
   Raises:
     UserError: there is nothing to search, or a setting is invalid.
   """
+  experiment = find(())
   searched = search_hparams.of_experiment(experiment)
   space = space_of(experiment, options.tune)
   metric = options.metric or searched.metric or _METRIC
-  _check(experiment, space, options, metric)
+  _check(find, space, options, metric)
   settings = records.Settings(
     study=options.study,
     experiment=options.experiment,
@@ -174,7 +176,7 @@ def _sweep(rows: Sequence[tuple[Any, ...]]) -> spaces.Choices:
 
 
 def _check(
-  experiment: base_experiment.BaseExperiment,
+  find: Find,
   space: spaces.Space,
   options: Options,
   metric: str,
@@ -189,10 +191,11 @@ def _check(
     for value in parameter.extremes():
       flags = parameter.flags(value)
       first.setdefault(parameter.name, value)
-      class_attributes.changed(experiment, _without(_ATTR, flags))
+      if attributes := _without(_ATTR, flags):
+        find(attributes)
       experiment_overrides.check(_without(_SET, flags))
-    _check_fixed(parameter, options.settings)
-  made = _resolved(experiment, space.flags(first), options)
+    _check_fixed(parameter, options)
+  made = _resolved(find, space.flags(first), options)
   if made is None:
     return
   for parameter in space.parameters:
@@ -203,17 +206,25 @@ def _check(
   _check_dataset(metric, made)
 
 
-def _check_fixed(parameter: spaces.Parameter, settings: Sequence[str]):
-  fixed = {setting.partition('=')[0].strip() for setting in settings}
-  if parameter.name in fixed:
-    raise errors.UserError(
-      f'{parameter.name} is set by --set and searched by --tune; expected one'
-      ' of the two'
-    )
+def _check_fixed(parameter: spaces.Parameter, options: Options):
+  """Raises a UserError if a setting is searched that all trials have."""
+  given = [*options.flags, *(f'{_SET}{one}' for one in options.settings)]
+  fixed = {_target(flag) for flag in given}
+  for flag in parameter.flags(parameter.extremes()[0]):
+    if _target(flag) in fixed:
+      raise errors.UserError(
+        f'{_target(flag)} is given, and the study searches it, too; expected'
+        ' one of the two'
+      )
+
+
+def _target(flag: str) -> str:
+  """Returns `--set=path` of `--set=path=value`."""
+  return '='.join(part.strip() for part in flag.split('=')[:2])
 
 
 def _resolved(
-  experiment: base_experiment.BaseExperiment,
+  find: Find,
   flags: Sequence[str],
   options: Options,
 ) -> resolved.ResolvedExperiment | None:
@@ -223,7 +234,7 @@ def _resolved(
   jax.config.update('jax_platforms', 'cpu')
   try:
     return resolved.resolve(
-      class_attributes.changed(experiment, _without(_ATTR, flags)),
+      find(_without(_ATTR, flags)),
       name=options.experiment,
       settings=options.settings,
     )

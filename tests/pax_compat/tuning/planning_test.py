@@ -1,5 +1,7 @@
 """Tests of what a study does, given its flags and its experiment."""
 
+import functools
+
 import pyglove as pg
 import pytest
 
@@ -22,7 +24,7 @@ class Hypers(tuned_experiment._Tuned):
 
 def _plan(experiment, *tune, **options):
   return planning.plan(
-    experiment,
+    functools.partial(class_attributes.changed, experiment),
     planning.Options(study='s', experiment='E', tune=tune, **options),
   )
 
@@ -158,7 +160,12 @@ def test_parameter_sweep():
     (
       ('task.train.num_train_steps=1,2',),
       dict(settings=('task.train.num_train_steps=5',)),
-      'is set by --set and searched by --tune',
+      '--set=task.train.num_train_steps is given, and the study searches it',
+    ),
+    (
+      ('attr:SETTINGS={},{1:2}',),
+      dict(flags=('--exp=E', '--attr=SETTINGS={}')),
+      '--attr=SETTINGS is given, and the study searches it',
     ),
     ((f'{_RATE}=1,2',), dict(metric='eval_d/x'), 'eval datasets eval_dev'),
     ((f'{_RATE}=1,2',), dict(metric='decode/x'), 'has no decode dataset'),
