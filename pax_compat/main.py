@@ -10,6 +10,7 @@ import fnmatch
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -159,14 +160,12 @@ def _run(may_start_again: bool):
       experiment = dataclasses.replace(
         experiment, dumps={**experiment.dumps, **_record()}
       )
-      if tune_flags.trial_of():
-        experiment = _as_trial(experiment)
       same_start.check(
         flag_values=process_flags.common_flags(), experiment=experiment
       )
       common = dict(
         job_log_dir=job_flags.JOB_LOG_DIR.value,
-        options=run_flags.options(run_options.RunOptions),
+        options=_run_options(run_options.RunOptions),
         print_line=functools.partial(_progress_line, screen),
         log=log,
       )
@@ -180,14 +179,17 @@ def _run(may_start_again: bool):
     sys.exit(128 + e.signal_number)
 
 
-def _as_trial(
-  experiment: resolved.ResolvedExperiment,
-) -> resolved.ResolvedExperiment:
-  """Returns the experiment of a trial, which may end early."""
-  from pax_compat.tuning import stopping_rules
+def _run_options(kind: type) -> Any:
+  """Returns the options of a run, which may be a trial of a study."""
+  options = run_flags.options(kind)
+  study = tune_flags.trial_of()
+  if not study:
+    return options
+  from pax_compat.tuning import stopping_rules  # Imported late, as the rest.
 
-  task = stopping_rules.in_trial(experiment.task, tune_flags.trial_of())
-  return dataclasses.replace(experiment, task=task)
+  return dataclasses.replace(
+    options, early_stopping=stopping_rules.in_trial(study)
+  )
 
 
 def _tune():

@@ -9,13 +9,16 @@ that are done; their folders are next to its own.
   on; each step with a limit decides once.
 """
 
+import functools
 import json
 import math
 import pathlib
 import statistics
+from collections.abc import Callable
 from typing import Any
 
-from pax_compat import config as config_lib
+from absl import logging
+
 from pax_compat import errors
 from pax_compat.runs import job_dir
 from pax_compat.tasks import early_stopping
@@ -25,21 +28,23 @@ NONE, MEDIAN, VALUE = 'none', 'median', 'value'
 _FILE = 'stopped_early.json'
 
 
-class TrialStopping(config_lib.Configurable):
-  """The early stopping function of a trial.
+class TrialStopping:
+  """The early stopping function of a trial."""
 
-  Attributes:
-    study: the folder of the study.
-    own: the early stopping function of the task: a function or an object that
-      was built from its config; None for none.
-  """
+  def __init__(
+    self,
+    study: pathlib.Path,
+    own: early_stopping.EarlyStoppingFn | None = None,
+  ):
+    """Makes it.
 
-  study: str = config_lib.REQUIRED
-  own: Any = None
-
-  def __post_init__(self):
-    self._folder = pathlib.Path(self.study)
-    self._settings = _settings_of(self._folder)
+    Args:
+      study: the folder of the study.
+      own: the early stopping function of the task.
+    """
+    self._folder = study
+    self._own = own
+    self._settings = _settings_of(study)
 
   def __call__(
     self,
@@ -56,8 +61,8 @@ class TrialStopping(config_lib.Configurable):
     """
     metric = self._settings.metric
     folder = pathlib.Path(checkpoint_path).parent
-    ends = self.own is not None and bool(
-      self.own(
+    ends = self._own is not None and bool(
+      self._own(
         metrics, running_mode, global_step, is_last_ckpt, checkpoint_path
       )
     )
@@ -83,6 +88,7 @@ class TrialStopping(config_lib.Configurable):
     own = [one for one in earlier if one[0] < global_step]
     own.append((global_step, metrics[name]))
     if reason := self._reason(folder, own):
+      logging.info('the study ends this trial: %s', reason)
       job_dir.replace_text(
         folder / _FILE,
         json.dumps({'step': global_step, 'reason': reason}) + '\n',
@@ -149,11 +155,10 @@ def stopped(folder: pathlib.Path) -> dict[str, Any] | None:
     return None
 
 
-def in_trial(task: Any, study: str) -> Any:
-  """Returns the config of a task that ends early by the rule of a study.
+def in_trial(study: str) -> Callable[[Any], TrialStopping]:
+  """Returns a function that adds the rule of a study to a task's function.
 
   Args:
-    task: the config of the task; it is not changed.
     study: the folder of the study.
 
   Raises:
@@ -161,12 +166,7 @@ def in_trial(task: Any, study: str) -> Any:
   """
   folder = job_dir.local_path(study)
   _settings_of(folder)
-  task = task.clone()
-  own = task.early_stopping_fn
-  task.early_stopping_fn = TrialStopping.config(study=str(folder))
-  if own is not None:
-    task.early_stopping_fn.own = own
-  return task
+  return functools.partial(TrialStopping, folder)
 
 
 def _settings_of(folder: pathlib.Path) -> records.Settings:

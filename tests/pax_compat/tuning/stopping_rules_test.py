@@ -26,9 +26,7 @@ def _stops(study, losses, *, number=9, is_last=False, own=None, name='loss'):
   """Returns whether a trial stops after the last of its losses."""
   folder = records.folder_of(study, number)
   fake_trials.write_metrics(folder, losses[:-1])
-  stopping = stopping_rules.TrialStopping.config(
-    study=str(study), own=own
-  ).Instantiate()
+  stopping = stopping_rules.in_trial(str(study))(own)
   metrics = {f'eval_dev/{name}': losses[-1], 'train/loss': 0.0}
   step = 5 * len(losses)
   return stopping(metrics, _EVAL, step, is_last, folder / 'checkpoints')
