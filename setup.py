@@ -67,6 +67,9 @@ GCS = ['gcsfs>=2025.3']
 # HTML pages of `pax_compat.tools.report`.
 REPORT = ['plotly>=6']
 
+# Studies: Bayesian search, and search spaces as class attributes.
+TUNE = ['optuna>=5,<6', 'pyglove>=0.4.5']
+
 # Runs on accelerators. With TPU, any machine compiles for TPUs, too.
 TPU = ['jax[tpu]>=0.10,<0.12']
 
@@ -79,6 +82,7 @@ DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.7', 'mkdocstrings[python]>=1']
 TEST = [
   *GCS,
   *REPORT,
+  *TUNE,
   'hypothesis>=6.100',
   # They run the notebooks.
   'ipykernel>=6',
@@ -127,6 +131,7 @@ setuptools.setup(
     'gcs': GCS,
     'grain': GRAIN,
     'report': REPORT,
+    'tune': TUNE,
     'tpu': TPU,
     'cuda': CUDA,
     'all': sorted({*LINGVO, *SEQIO, *GRAIN}),

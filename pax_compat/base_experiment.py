@@ -132,14 +132,14 @@ class BaseExperiment(abc.ABC):
     """
 
   def search(self) -> Any:
-    """Pax's parameters of a search; nothing here searches, see `--study`."""
+    """Returns how `--study` searches: an `automl.SearchHParams`. Optional."""
     raise errors.UserError(
-      f'{type(self).__name__}.search is not defined; and --study, which would'
-      ' use it, is not supported'
+      f'{type(self).__name__}.search is not defined; expected a method that'
+      ' returns an automl.SearchHParams, or flags of --study'
     )
 
   def sub_experiments(self) -> dict[str, type['BaseExperiment']]:
-    """Pax's experiments of one trial of a search: this one."""
+    """Pax's experiments of one trial of a search: this one only."""
     return {'': type(self)}
 
   def check_supported(self):

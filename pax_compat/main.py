@@ -9,13 +9,15 @@ import dataclasses
 import fnmatch
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags, logging
 
-from pax_compat import errors, experiment_sources
+from pax_compat import base_experiment, errors, experiment_sources
 from pax_compat.cli import (
   command_line,
+  completion,
   experiment_flags,
   guard_flags,
   huge_pages,
@@ -25,9 +27,11 @@ from pax_compat.cli import (
   recorded_options,
   run_flags,
   terminal,
+  tune_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
 from pax_compat.runs import job_dir, run_log, versions
+from pax_compat.tuning import processes
 
 for _module in (
   experiment_flags,
@@ -36,6 +40,7 @@ for _module in (
   run_flags,
   guard_flags,
   pax_flags,
+  tune_flags,
 ):
   flags.adopt_module_key_flags(_module)
 
@@ -47,6 +52,13 @@ _LIST = flags.DEFINE_bool(
 )
 _VERSION = flags.DEFINE_bool(
   'version', False, 'Print the versions of this package and its libraries.'
+)
+_COMPLETION = flags.DEFINE_enum(
+  'completion',
+  None,
+  completion.SHELLS,
+  'Print a script that completes flags and names of experiments in a shell:'
+  ' source <(pax-compat --completion=bash).',
 )
 _QUIET = flags.DEFINE_bool(
   'quiet',
@@ -94,6 +106,16 @@ def _list_names(patterns: list[str]):
     print(f'{name.ljust(width)}  {line}'.rstrip())
 
 
+def _flag_names() -> list[str]:
+  """Returns the names of all flags but those of absl."""
+  return [
+    flag.name
+    for module, defined in flags.FLAGS.flags_by_module_dict().items()
+    if not module.startswith('absl')
+    for flag in defined
+  ]
+
+
 def _settings() -> list[str]:
   """Returns the settings `path=value` of all flags that have some."""
   settings = [*job_flags.SET.value, *pax_flags.settings()]
@@ -103,6 +125,7 @@ def _settings() -> list[str]:
 
 def _run(may_start_again: bool):
   """Trains, or runs the job that `--mode` selects."""
+  processes.end_with_study()
   name = experiment_flags.name()
   experiment_flags.require(job_flags.JOB_LOG_DIR)
   job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
@@ -142,7 +165,7 @@ def _run(may_start_again: bool):
       )
       common = dict(
         job_log_dir=job_flags.JOB_LOG_DIR.value,
-        options=run_flags.options(run_options.RunOptions),
+        options=_run_options(run_options.RunOptions),
         print_line=functools.partial(_progress_line, screen),
         log=log,
       )
@@ -152,6 +175,51 @@ def _run(may_start_again: bool):
         chosen = run_flags.job_options(job_options.JobOptions)
         job.run(experiment, job=chosen, **common)
   except loop.Stopped as e:
+    command_line.print_line(str(e))
+    sys.exit(128 + e.signal_number)
+
+
+def _run_options(kind: type) -> Any:
+  """Returns the options of a run, which may be a trial of a study."""
+  options = run_flags.options(kind)
+  study = tune_flags.trial_of()
+  if not study:
+    return options
+  from pax_compat.tuning import stopping_rules  # Imported late, as the rest.
+
+  return dataclasses.replace(
+    options, early_stopping=stopping_rules.in_trial(study)
+  )
+
+
+def _tune():
+  """Runs a study: trials of an experiment, each of which is a run."""
+  name = experiment_flags.name()
+  tune_flags.check()
+  settings = _settings()
+  given = experiment_flags.options()
+
+  def find(attributes: Sequence[str]) -> base_experiment.BaseExperiment:
+    more = (*given.attributes, *attributes)
+    return experiment_sources.find(
+      name, dataclasses.replace(given, attributes=more)
+    )
+
+  find(())  # An unknown name is reported at once.
+  # Imported late, as for training.
+  from pax_compat.tuning import planning, records, study
+
+  options = tune_flags.options(planning.Options, records.Stopping)
+  plan = planning.plan(
+    find, dataclasses.replace(options, settings=tuple(settings))
+  )
+  try:
+    study.run(
+      plan,
+      job_log_dir=job_flags.JOB_LOG_DIR.value,
+      print_line=command_line.print_line,
+    )
+  except study.Stopped as e:
     command_line.print_line(str(e))
     sys.exit(128 + e.signal_number)
 
@@ -249,12 +317,17 @@ def main(argv: list[str], *, may_start_again: bool = False):
   if _LIST.value:
     _list_names(argv[1:])
     return
+  if _COMPLETION.value:
+    print(completion.script(_COMPLETION.value, _flag_names()), end='')
+    return
   command_line.no_arguments(argv)
   pax_flags.check()
   if _CHECK.value:
     _check()
   elif _COMPILE_ONLY.value:
     _compile_only()
+  elif tune_flags.is_study():
+    _tune()
   else:
     _run(may_start_again)
 

@@ -74,7 +74,7 @@ def test_binaries_can_be_run(module):
 
 
 @pytest.mark.parametrize(
-  'name', ['CORE', 'LINGVO', 'SEQIO', 'GRAIN', 'REPORT', 'TEST']
+  'name', ['CORE', 'LINGVO', 'SEQIO', 'GRAIN', 'REPORT', 'TUNE', 'TEST']
 )
 def test_distributions_are_those_of_setup(name):
   # Python's toolchain brings setuptools.

@@ -49,8 +49,8 @@ def undeclared(
 
   `pax_compat` may import what a plain installation has; modules of Grain, those
   with `grain` in their name, what the extra `grain` adds, too; and the folder
-  of reports what the extra `report` adds. The other packages may import
-  whatever any list of setup.py names.
+  of reports what the extra `report` adds, that of studies what `tune` adds. The
+  other packages may import whatever any list of setup.py names.
 
   Args:
     path: the file, relative to the root.
@@ -63,6 +63,8 @@ def undeclared(
     names = ['CORE', 'GRAIN'] if is_of_grain else ['CORE']
     if path.startswith('pax_compat/tools/run_report/'):
       names.append('REPORT')
+    if path.startswith('pax_compat/tuning/'):
+      names.append('TUNE')
   allowed = set().union(*(lists[name] for name in names))
   needed = {
     DISTRIBUTIONS.get(top, top.replace('_', '-'))
@@ -105,3 +107,10 @@ def test_only_reports_import_plotly_in_the_core():
   room = 'pax_compat/tools/run_report/charts.py'
   assert not undeclared(room, ['plotly'], lists)
   assert undeclared('pax_compat/tools/x.py', ['plotly'], lists) == {'plotly'}
+
+
+def test_only_studies_import_optuna_in_the_core():
+  lists = declared()
+  room = 'pax_compat/tuning/algorithms.py'
+  assert not undeclared(room, ['optuna'], lists)
+  assert undeclared('pax_compat/tools/x.py', ['optuna'], lists) == {'optuna'}

@@ -93,6 +93,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     f'{_OWN}.type_names',
   ),
   'praxis.test_utils': (f'{_OWN}.test_utils',),
+  'paxml.automl': ('pax_compat.tuning.automl',),
+  'paxml.automl_interfaces': ('pax_compat.tuning.automl',),
   'paxml.base_task': ('pax_compat.tasks_lib',),
   'paxml.main': ('pax_compat.main',),
   'paxml.metric_utils': ('pax_compat.base_metrics',),
@@ -129,8 +131,7 @@ STAND_INS: dict[str, tuple[str, ...]] = {
 
 # What to use instead of a module or name that is not here.
 INSTEAD: dict[str, str] = {
-  'paxml.automl': 'use --attr and --set to vary an experiment',
-  'paxml.tuning_lib': 'use --attr and --set to vary an experiment',
+  'paxml.tuning_lib': 'use --study of pax_compat.main',
   'paxml.checkpoint_managers': 'use pax_compat.checkpoints.Checkpointer',
   'paxml.executors': 'use pax_compat.trainer',
   'paxml.partitioning': 'use the mesh fields of the model',

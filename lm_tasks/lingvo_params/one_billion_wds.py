@@ -5,7 +5,14 @@ module is `lingvo.tasks.lm.params.one_billion_wds`. The corpus and its
 vocabulary are read from `CORPUS_DIR`, to which Lingvo's tool
 `lingvo.tasks.lm.tools.download_lm1b` writes them. For another path:
 
-    --model_params_override="input.file_pattern: text:/data/lm1b/news.en*"
+    python -m pax_compat.main \
+      --exp=lm.one_billion_wds.WordLevelOneBwdsSimpleSampledSoftmax \
+      --model_params_override="input.file_pattern: text:/data/lm1b/news.en*" \
+      --job_log_dir=/data/run1
+
+Hardware: any.
+Time: not measured here, as the corpus has to be downloaded.
+Metric: `log_pplx` on Dev and Test, in nats per word; not measured here.
 """
 
 import os

@@ -12,9 +12,10 @@ or with Lingvo's own trainer:
     python -m adaptors.lingvo_trainer --model=lm.python_docs.TransformerLmTiny \
       --logdir=/tmp/python_docs --mode=sync --run_locally=cpu
 
-What to expect from 400 steps: the loss on Dev falls from 5.0 nats per character
-to about 1.85 (3.2 from letter frequencies alone). Lingvo's own trainer takes
-about three minutes on two CPU cores.
+Hardware: any; written for two CPU cores.
+Time: about three minutes for 400 steps, with Lingvo's own trainer, too.
+Metric: `loss` on Dev falls from 5.0 nats per character to about 1.85 after 400
+steps (3.2 from letter frequencies alone); `docs/results.md` has the band.
 """
 
 import bisect

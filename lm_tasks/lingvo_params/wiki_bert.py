@@ -2,7 +2,15 @@
 
 They predict masked words of MLPerf's Wikipedia text (`gs://mlperf_v1_1/bert`,
 records of token ids). Names and Params equal Lingvo's own `lm.wiki_bert.*`;
-once installed, this module is `lingvo.tasks.lm.params.wiki_bert`.
+once installed, this module is `lingvo.tasks.lm.params.wiki_bert`:
+
+    python -m pax_compat.main --exp=lm.wiki_bert.MLPerfTrainBertDense2B \
+      --job_log_dir=/data/run1
+
+Hardware: one device for each entry of the device mesh; `--check` prints it.
+Time: `--compile_only` prints a bound of the step; not measured here.
+Metric: `log_pplx` of the masked words; not measured here, as the records have
+to be downloaded.
 
 Weights and activations are sharded in two dimensions, over the rows (axis 0)
 and columns (axis 1) of a device mesh. To shrink one of them for any machine,

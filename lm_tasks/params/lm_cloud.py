@@ -9,6 +9,12 @@ attributes:
       --attr=NUM_LAYERS=2 --attr=MODEL_DIMS=128 --attr=HIDDEN_DIMS=512 \
       --attr=ICI_MESH_SHAPE=[1,1,1] --job_log_dir=/tmp/lm_cloud
 
+Hardware: the product of `ICI_MESH_SHAPE` and `DCN_MESH_SHAPE` in devices; one
+for `LmCloudSpmdTest` and for the command above, a TPU v4-8 for `LmCloudSpmd2B`.
+Time: `--compile_only` prints a bound of the step; not measured here.
+Metric: `steps_per_second` and, with `--peak_tflops`, the MFU. The loss only
+shows that the model learns to count.
+
 The global batch is `PERCORE_BATCH_SIZE` times the number of devices, which is
 the product of `ICI_MESH_SHAPE` and `DCN_MESH_SHAPE`.
 """

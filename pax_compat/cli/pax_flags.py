@@ -55,9 +55,9 @@ TRAIN = 'train'
 _JOBS = ('eval', 'decode', 'decode_once', 'infer')
 _DECODING = ('decode', 'decode_once')
 _SERVICES = ('tf_data_service_dispatcher', 'tf_data_service_worker')
-_NO_TUNING = (
-  'there is no tuner; start one run for each trial, with its own --set and'
-  ' --job_log_dir'
+_ONE_CONTROLLER = (
+  'one process controls a study and starts its trials; --tune_workers=K runs K'
+  ' of them at the same time'
 )
 _NO_DATA_SERVICE = (
   'each host reads its own part of the data; there is no tf.data service'
@@ -213,24 +213,37 @@ TABLE: tuple[PaxFlag, ...] = (
     'A checkpoint whose shapes differ from those of the model is always an'
     ' error.',
   ),
-  _refused('study', _STRING, _NO_TUNING),
+  _effect(
+    'study',
+    _STRING,
+    'Name of a study: runs of the experiment that search for good settings, in'
+    ' --job_log_dir/trials. See docs/tuning.md.',
+  ),
   _refused(
     'controller_mode',
     flags.DEFINE_enum,
-    _NO_TUNING,
+    _ONE_CONTROLLER,
     'auto',
     choices=('primary', 'secondary', 'auto'),
   ),
-  _refused('tuner_group', _STRING, _NO_TUNING),
+  _refused('tuner_group', _STRING, _ONE_CONTROLLER),
   _refused(
     'metrics_from',
     flags.DEFINE_enum,
-    _NO_TUNING,
+    'each trial trains, evaluates and decodes in one run;'
+    ' --tune_metric=train/loss or decode_dev/bleu names the metric',
     'eval',
     choices=('train', 'eval', 'decode'),
   ),
-  _refused('num_trials', _INT, _NO_TUNING),
-  _refused('pythia_port', _INT, _NO_TUNING),
+  _effect(
+    'num_trials',
+    _INT,
+    'The largest number of trials of --study. Without it, --search=grid tries'
+    ' all combinations.',
+  ),
+  _refused(
+    'pythia_port', _INT, 'the algorithm runs in the process of the study'
+  ),
   _effect(
     'fdl_set',
     flags.DEFINE_multi_string,

@@ -28,7 +28,7 @@ import numpy as np
 
 from pax_compat import errors
 from pax_compat.configs import config_overrides
-from pax_compat.experiments import subclassed
+from pax_compat.experiments import class_hypers, subclassed
 
 _T = TypeVar('_T')
 
@@ -84,9 +84,19 @@ def attributes(cls: type) -> Mapping[str, Any]:
   return found
 
 
+def require_chosen(cls: type):
+  """Raises a UserError if a class attribute is a search space of PyGlove."""
+  class_hypers.require_none(
+    cls.__name__,
+    {k: v for k, v in attributes(cls).items() if class_hypers.is_one(v)},
+  )
+
+
 def _value(cls: type, name: str, text: str, old: Any) -> Any:
   """Returns the value that a string represents, see `changed`."""
   where = f'--attr={name}'
+  if class_hypers.is_one(old):
+    return class_hypers.chosen(old, text, where)
   if text == 'None':
     return None
   if isinstance(old, type) and not _is_dtype(old):

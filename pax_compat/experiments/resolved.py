@@ -17,7 +17,12 @@ from typing import Any
 
 from pax_compat import base_experiment
 from pax_compat import config as config_lib
-from pax_compat.experiments import changed_fields, experiment_overrides
+from pax_compat.experiments import (
+  changed_fields,
+  class_attributes,
+  class_hypers,
+  experiment_overrides,
+)
 
 _Configs = tuple[config_lib.Config, ...]
 
@@ -96,14 +101,19 @@ def resolve(
     UserError: the experiment or a setting is invalid.
   """
   experiment.check_supported()
+  class_attributes.require_chosen(type(experiment))
   experiment.validate()
   made = experiment_overrides.changed(
     experiment, settings=settings, skip_bad_records=skip_bad_records
   )
   datasets, decode_datasets = made.datasets(), made.decode_datasets()
+  task = made.task()
+  class_hypers.check_configs(
+    dict(task=task, datasets=datasets, decode_datasets=decode_datasets)
+  )
   return ResolvedExperiment(
     name=name,
-    task=made.task(),
+    task=task,
     datasets=tuple(datasets),
     train_datasets=tuple(made.train_datasets()),
     eval_datasets=tuple(made.eval_datasets()),

@@ -265,6 +265,12 @@ def _start_of(pid: int) -> str:
   return '' if state in 'ZX' else fields[18]
 
 
+def is_held_here(folder: Any, job: str = TRAINING) -> bool:
+  """Whether a process of this system holds the lock of a folder."""
+  holder = _read(folder / f'{job}.lock')
+  return holder is not None and holder.is_here() and holder.runs_here()
+
+
 @contextlib.contextmanager
 def held(folder: str | os.PathLike, job: str = TRAINING) -> Iterator[Lock]:
   """Within it, this process holds the lock of a run's folder.

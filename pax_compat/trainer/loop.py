@@ -7,6 +7,7 @@ import functools
 import pathlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -381,13 +382,18 @@ class Trainer:
       ),
       update_schedules=actions.UpdateSchedules(run.program),
       stop_early=actions.StopEarly(
-        run.program.task.create_early_stopping_fn(),
+        self._early_stopping_fn(),
         checkpoint_path=run.checkpointer.directory,
         print_line=run.print_line,
       ),
       others=self._others(start, stack),
       save=self._save(counter, guard),
     )
+
+  def _early_stopping_fn(self) -> Callable[..., Any] | None:
+    own = self._run.program.task.create_early_stopping_fn()
+    change = self._run.options.early_stopping
+    return own if change is None else change(own)
 
   def _peak_flops(self) -> float | None:
     """Returns the peak of all devices; None if it is not known."""

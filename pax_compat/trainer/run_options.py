@@ -1,6 +1,8 @@
 """Options of a run that are not settings of its task."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class RunOptions:
     only_scalars: whether summaries of other types are left out.
     peak_flops: the largest number of floating point operations per second of a
       device, for the MFU; None for that of its kind, if it is known.
+    early_stopping: returns the early stopping function of the run, given the
+      task's own one or None; None for the task's own one.
   """
 
   save_interval_seconds: float | None = 1800.0
@@ -38,3 +42,4 @@ class RunOptions:
   writes_summaries: bool = True
   only_scalars: bool = False
   peak_flops: float | None = None
+  early_stopping: Callable[[Any], Any] | None = None

@@ -49,17 +49,22 @@ class StartingPoint:
     """Scalars of the evaluations of the step that schedules depend on."""
     return self._extra(saving.MEASURED)
 
-  def nothing_to_train(self, task: tasks_lib.SingleTask) -> str:
-    """Returns why there is nothing to train; '' if there is."""
+  def nothing_to_train(
+    self, task: tasks_lib.SingleTask, *, stops_early: bool
+  ) -> str:
+    """Returns why there is nothing to train; '' if there is.
+
+    Args:
+      task: the task.
+      stops_early: whether the run has an early stopping function.
+    """
     limit = task.train.num_train_steps
     if self.step >= limit and not self.evaluations_pending:
       return (
         f'all {self.step} steps are done already; {_INSTEAD}, and'
         f' --set=task.train.num_train_steps={2 * self.step} goes on training'
       )
-    if (
-      self._extra(actions.STOPPED_EARLY) and task.early_stopping_fn is not None
-    ):
+    if self._extra(actions.STOPPED_EARLY) and stops_early:
       return (
         f'the run was stopped early after step {self.step} already; {_INSTEAD},'
         ' and --set=task.early_stopping_fn=None goes on training'

@@ -13,6 +13,7 @@ from adaptors.pax_names import finder, table
 from pax_compat import base_layer, config, errors, layers, nested_map, tasks_lib
 from pax_compat import experiment_registry as our_registry
 from pax_compat.layers import attentions
+from pax_compat.tuning import automl
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,7 @@ def _installed():
 
 
 def test_names_are_ours():
+  from paxml import automl as pax_automl
   from paxml import base_task, experiment_registry
   from paxml import tasks_lib as pax_tasks_lib
   from praxis import base_input, py_utils
@@ -35,6 +37,7 @@ def test_names_are_ours():
   assert py_utils.NestedMap is nested_map.NestedMap
   assert base_task.BaseTask is pax_tasks_lib.SingleTask is tasks_lib.SingleTask
   assert experiment_registry.register is our_registry.register
+  assert pax_automl.SearchHParams is automl.SearchHParams
   assert base_input.LingvoInputAdaptor is input_adaptor.LingvoInputAdaptor
 
 

@@ -35,7 +35,6 @@ tf_data_service_worker_addresses tf_data_service_address
 _GIVEN = {
   'controller_mode': 'primary',
   'metrics_from': 'train',
-  'num_trials': 3,
   'pythia_port': 1,
 }
 

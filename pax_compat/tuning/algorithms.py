@@ -1,0 +1,148 @@
+"""Search algorithms: the values of the next trial.
+
+The values of trial N depend on the seed, on N and on the trials before it, not
+on when the study was interrupted.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from pax_compat import errors
+from pax_compat.tuning import metric_values, records, spaces
+
+RANDOM, GRID, BAYESIAN = 'random', 'grid', 'bayesian'
+NAMES = (RANDOM, GRID, BAYESIAN)
+_INSTALL = "pip install 'pax-compat[tune]'"
+# Random trials before the first one that depends on others.
+_STARTUP_TRIALS = 8
+
+
+def check(search: str, space: spaces.Space):
+  """Raises a UserError if an algorithm cannot search a space.
+
+  A library that is missing is an error, too.
+  """
+  if search == GRID and space.size is None:
+    name = next(one.name for one in space.parameters if one.size is None)
+    raise errors.UserError(
+      f'--search=grid: {name} is a range of real numbers; expected values'
+      ' separated by commas, a range of integers, or --search=random'
+    )
+  if search == BAYESIAN:
+    _optuna()
+
+
+def next_values(
+  search: str,
+  space: spaces.Space,
+  trials: Mapping[int, records.Trial],
+  *,
+  seed: int,
+  goal: str,
+) -> tuple[int, spaces.Values] | None:
+  """Returns the number and the values of the next trial; None at the end.
+
+  Args:
+    search: one of NAMES.
+    space: the parameters.
+    trials: all trials so far.
+    seed: of the study.
+    goal: of its metric.
+  """
+  number = max(trials, default=0) + 1
+  if search == GRID:
+    values = next(
+      itertools.islice(space.combinations(), number - 1, None), None
+    )
+    return None if values is None else (number, values)
+  if space.size is not None and number > space.size:
+    return None
+  draw = random.Random(f'{seed} {number}')
+  if search == BAYESIAN:
+    values = _bayesian(space, trials, goal, draw.getrandbits(31))
+  else:
+    values = _random(space, draw)
+  tried = [dict(trial.values) for trial in trials.values()]
+  # A combination of a finite space is not tried twice.
+  while space.size is not None and dict(values) in tried:
+    values = _random(space, draw)
+  return number, values
+
+
+def _random(space: spaces.Space, draw: random.Random) -> spaces.Values:
+  return {one.name: _one(one, draw) for one in space.parameters}
+
+
+def _one(parameter: spaces.Parameter, draw: random.Random) -> Any:
+  if isinstance(parameter, spaces.Choices):
+    return draw.choice(parameter.labels)
+  low, high = parameter.low, parameter.high
+  if parameter.whole and not parameter.log:
+    return draw.randint(int(low), int(high))
+  if parameter.whole:  # Each integer n is drawn within [n - 0.5, n + 0.5].
+    low, high = low - 0.5, high + 0.5
+  if parameter.log:
+    value = math.exp(draw.uniform(math.log(low), math.log(high)))
+  else:
+    value = draw.uniform(low, high)
+  value = min(max(value, parameter.low), parameter.high)
+  return round(value) if parameter.whole else value
+
+
+def _optuna() -> Any:
+  try:
+    import optuna  # Imported late: an extra.
+  except ImportError:
+    raise errors.UserError(
+      f'--search=bayesian needs Optuna: {_INSTALL}; --search=random and grid'
+      ' need no package'
+    ) from None
+  optuna.logging.set_verbosity(optuna.logging.WARNING)
+  return optuna
+
+
+def _bayesian(
+  space: spaces.Space,
+  trials: Mapping[int, records.Trial],
+  goal: str,
+  seed: int,
+) -> spaces.Values:
+  """Returns what Optuna's TPE suggests, given the trials that ended."""
+  optuna = _optuna()
+  kinds = {
+    one.name: _distribution(optuna.distributions, one)
+    for one in space.parameters
+  }
+  study = optuna.create_study(
+    direction='minimize' if goal == metric_values.MIN else 'maximize',
+    sampler=optuna.samplers.TPESampler(
+      seed=seed, n_startup_trials=_STARTUP_TRIALS
+    ),
+  )
+  for trial in trials.values():
+    if trial.status in (records.DONE, records.STOPPED):
+      study.add_trial(_past(optuna.trial, trial, kinds))
+  asked = study.ask(kinds)
+  return {name: asked.params[name] for name in space.names}
+
+
+def _distribution(kinds: Any, parameter: spaces.Parameter) -> Any:
+  if isinstance(parameter, spaces.Choices):
+    return kinds.CategoricalDistribution(parameter.labels)
+  kind = kinds.IntDistribution if parameter.whole else kinds.FloatDistribution
+  return kind(parameter.low, parameter.high, log=parameter.log)
+
+
+def _past(optuna_trial: Any, trial: records.Trial, kinds: Any) -> Any:
+  """Returns a trial that ended, as Optuna's."""
+  known = trial.metric is not None and math.isfinite(trial.metric)
+  state = optuna_trial.TrialState
+  return optuna_trial.create_trial(
+    state=state.COMPLETE if known else state.FAIL,
+    value=trial.metric if known else None,
+    params=dict(trial.values),
+    distributions=kinds,
+  )

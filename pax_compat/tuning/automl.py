@@ -1,0 +1,310 @@
+"""Pax's `automl`: what an experiment's `search()` returns, for `--study`.
+
+>>> import types
+>>> class Words:
+...   LR = 0.1
+...   def search(self):
+...     return hyperparameter_tuning(Metric.eval('loss'), 20, goal='minimize')
+>>> Words().search().search_reward.metric.name
+'eval/loss'
+
+Fields and classes that are not supported raise a `UserError` with what to use
+instead, when a study reads them. See `docs/tuning.md`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pax_compat import config as config_lib
+from pax_compat import errors
+from pax_compat.config import Config
+
+MAXIMIZE, MINIMIZE = 'maximize', 'minimize'
+# Pax's default of `max_num_trials`, which is no limit.
+NO_LIMIT = 1_000_000
+SWEEP_ATTRIBUTE = 'PARAMETER_SWEEP_COMBINATION'
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+  """A metric of `metrics.jsonl`.
+
+  Attributes:
+    name: `<split>/<name>`, such as `eval_dev/loss`; the split `eval` or
+      `decode` is that of the only dataset that has the metric.
+  """
+
+  name: str
+
+  @classmethod
+  def train(cls, metric_name: str, **unsupported: Any) -> 'Metric':
+    """Returns a metric of training."""
+    _refuse('Metric.train', unsupported)
+    return cls(f'train/{metric_name}')
+
+  @classmethod
+  def eval(
+    cls, metric_name: str, dataset_name: str | None = None, **unsupported: Any
+  ) -> 'Metric':
+    """Returns a metric of the evaluation of a dataset."""
+    _refuse('Metric.eval', unsupported)
+    return cls(f'{_split("eval", dataset_name)}/{metric_name}')
+
+  @classmethod
+  def decode(
+    cls, metric_name: str, dataset_name: str | None = None, **unsupported: Any
+  ) -> 'Metric':
+    """Returns a metric of the decoding of a dataset."""
+    _refuse('Metric.decode', unsupported)
+    return cls(f'{_split("decode", dataset_name)}/{metric_name}')
+
+  @classmethod
+  def eval_train(cls, *args: Any, **kwargs: Any) -> 'Metric':
+    """Raises a UserError."""
+    raise _unsupported('Metric.eval_train', 'use Metric.train or Metric.eval')
+
+  @classmethod
+  def eval_scoring(cls, *args: Any, **kwargs: Any) -> 'Metric':
+    """Raises a UserError."""
+    raise _unsupported('Metric.eval_scoring', 'use Metric.eval')
+
+  @classmethod
+  def train_steps_per_second(cls, *args: Any, **kwargs: Any) -> 'Metric':
+    """Returns the number of steps per second."""
+    _refuse('Metric.train_steps_per_second', kwargs)
+    return cls('train/steps_per_second')
+
+  @classmethod
+  def num_params(cls, *args: Any, **kwargs: Any) -> 'Metric':
+    """Raises a UserError."""
+    raise _unsupported('Metric.num_params', '--check prints it')
+
+
+class RandomSearch(config_lib.Configurable):
+  """Random values, `--search=random`.
+
+  Attributes:
+    seed: of the values; None for that of `--tune_seed`.
+  """
+
+  seed: int | None = None
+
+
+class Sweeping(config_lib.Configurable):
+  """All combinations, `--search=grid`."""
+
+
+class SingleObjective(config_lib.Configurable):
+  """The value of a metric.
+
+  Attributes:
+    metric: the metric.
+    goal: 'maximize' or 'minimize'.
+    reward_for_nan: not supported: trials whose metric is NaN are the worst.
+  """
+
+  metric: Metric = config_lib.REQUIRED
+  goal: str = MAXIMIZE
+  reward_for_nan: float | None = None
+
+
+class EarlyStoppingByValue(config_lib.Configurable):
+  """Ends trials whose reward is below a limit.
+
+  Attributes:
+    step_values: pairs of a step and a limit. The first evaluation from the step
+      on is compared with it. The reward is the metric, or for the goal
+      'minimize' minus the metric.
+    metric: not supported: the limit is for the study's metric.
+    maximize: as for Pax: whether rewards below the limit end the trial; only
+      True is supported.
+  """
+
+  step_values: list[tuple[int, float]] | None = None
+  metric: Metric | None = None
+  maximize: bool = True
+
+
+class LastReportedMetricValues(config_lib.Configurable):
+  """The last value of the metric counts, `--tune_value=last`."""
+
+
+class MetricsWithMaxValue(config_lib.Configurable):
+  """The largest value of the metric counts, `--tune_value=best`.
+
+  Attributes:
+    metric: not supported: it is that of the study.
+  """
+
+  metric: Metric | None = None
+
+
+class MetricsWithMinValue(config_lib.Configurable):
+  """The smallest value of the metric counts, `--tune_value=best`.
+
+  Attributes:
+    metric: not supported: it is that of the study.
+  """
+
+  metric: Metric | None = None
+
+
+RegularizedEvolution = config_lib.refused(
+  'automl.RegularizedEvolution', 'use RandomSearch, Sweeping or no algorithm'
+)
+MultiObjective = config_lib.refused(
+  'automl.MultiObjective', 'use SingleObjective'
+)
+EarlyStoppingByRank = config_lib.refused(
+  'automl.EarlyStoppingByRank',
+  'use EarlyStoppingByValue, or --tune_stopping=median',
+)
+AverageMetricValues = config_lib.refused(
+  'automl.AverageMetricValues',
+  'use LastReportedMetricValues, MetricsWithMaxValue or MetricsWithMinValue',
+)
+
+
+@dataclasses.dataclass
+class SearchHParams:
+  """What an experiment's `search()` returns.
+
+  Flags of the command line come first. Fields without an effect here are those
+  of Pax's service: `docs/tuning.md` says what becomes of each.
+
+  Attributes:
+    search_algorithm: config of RandomSearch or Sweeping; None for `--search`.
+    search_reward: config of SingleObjective; None for `--tune_metric`.
+    early_stopping: config of EarlyStoppingByValue; None for `--tune_stopping`.
+    cross_step_metric_aggregator: config of LastReportedMetricValues,
+      MetricsWithMaxValue or MetricsWithMinValue; None for `--tune_value`.
+    max_num_trials: the number of trials without `--num_trials`.
+    errors_to_skip: a trial that fails is always skipped.
+    prior_study_ids: not supported.
+    add_prior_trials: not supported.
+    add_experiment_config_to_metadata: each trial has its `config.txt`.
+    treats_early_stopped_trials_as_done: the algorithm always gets their values.
+    train_to_end: trials always train to their end.
+    enable_dataset_tuning: class attributes and `--tune` reach datasets anyway.
+    enable_partitioner_tuning: not supported.
+    enable_train_programs_tuning: not supported.
+    vizier_service_endpoint: not supported.
+  """
+
+  search_algorithm: Config | None = None
+  search_reward: Config | None = None
+  early_stopping: Config | None = None
+  cross_step_metric_aggregator: Config | None = None
+  max_num_trials: int = NO_LIMIT
+  errors_to_skip: list[Any] | None = None
+  prior_study_ids: list[int] | None = None
+  add_prior_trials: bool = False
+  add_experiment_config_to_metadata: bool = True
+  treats_early_stopped_trials_as_done: bool = False
+  train_to_end: bool = False
+  enable_dataset_tuning: bool = False
+  enable_partitioner_tuning: bool = False
+  enable_train_programs_tuning: bool = False
+  vizier_service_endpoint: str | None = None
+
+
+def hyperparameter_tuning(
+  metric: Metric,
+  max_num_trials: int = 100,
+  goal: str = MAXIMIZE,
+  *,
+  reward_for_nan: float | None = None,
+  **fields: Any,
+) -> SearchHParams:
+  """Returns the settings of a search through all combinations.
+
+  Args:
+    metric: the metric to optimize.
+    max_num_trials: the number of trials at most.
+    goal: 'maximize' or 'minimize'.
+    reward_for_nan: see `SingleObjective`.
+    **fields: of `SearchHParams`.
+  """
+  return SearchHParams(
+    search_algorithm=Sweeping.config(),
+    search_reward=SingleObjective.config(
+      metric=metric, goal=goal, reward_for_nan=reward_for_nan
+    ),
+    max_num_trials=max_num_trials,
+    treats_early_stopped_trials_as_done=True,
+    **fields,
+  )
+
+
+def parameter_sweep(
+  combinations: Sequence[tuple[Any, ...]] | None = None,
+  *,
+  metric: Metric | None = None,
+  goal: str = MAXIMIZE,
+  **fields: Any,
+) -> Callable[[type], type]:
+  """Returns a decorator of an experiment, each trial of which is a row.
+
+  Args:
+    combinations: a row with names of class attributes, then one row with their
+      values for each trial. None for all combinations of the attributes that
+      are search spaces of PyGlove.
+    metric: the metric; None for `--tune_metric`.
+    goal: 'maximize' or 'minimize'.
+    **fields: of `SearchHParams`.
+
+  Raises:
+    UserError: the rows are not valid for the class.
+  """
+  reward = (
+    None if metric is None else SingleObjective.config(metric=metric, goal=goal)
+  )
+  rows = None if combinations is None else list(combinations)
+
+  def decorate(cls: type) -> type:
+    if rows is not None:
+      _check_rows(cls, rows)
+
+    def search(self) -> SearchHParams:
+      del self
+      return SearchHParams(
+        search_algorithm=Sweeping.config(), search_reward=reward, **fields
+      )
+
+    members = {'search': search, SWEEP_ATTRIBUTE: rows, '__doc__': cls.__doc__}
+    made = type(cls)(cls.__name__, (cls,), members)
+    made.__module__, made.__qualname__ = cls.__module__, cls.__qualname__
+    return made
+
+  return decorate
+
+
+def _check_rows(cls: type, rows: Sequence[tuple[Any, ...]]):
+  where = f'parameter_sweep of {cls.__name__}'
+  lengths = {len(row) if isinstance(row, tuple) else 0 for row in rows}
+  if len(rows) < 2 or len(lengths) != 1 or 0 in lengths:
+    raise errors.UserError(
+      f'{where}: expected a tuple of names, then tuples of as many values'
+    )
+  for name in rows[0]:
+    if not isinstance(name, str) or not hasattr(cls, name):
+      known = [one for one in dir(cls) if not one.startswith('_')]
+      raise errors.UserError(
+        f'{where}: there is no class attribute {name!r}'
+        + errors.did_you_mean(str(name), known)
+      )
+
+
+def _split(kind: str, dataset_name: str | None) -> str:
+  return kind if dataset_name is None else f'{kind}_{dataset_name}'
+
+
+def _refuse(name: str, given: dict[str, Any]):
+  for field, value in given.items():
+    if value is not None:
+      raise _unsupported(f'{field} of {name}', 'name one dataset')
+
+
+def _unsupported(name: str, instead: str) -> errors.UserError:
+  return errors.UserError(f'automl: {name} is not supported: {instead}')
