@@ -114,7 +114,7 @@ def decode(
       cached,
       settings,
       prefix,
-      sample_streams.content_keys(_key(network), *content),
+      sample_streams.content_keys(random_key(network), *content),
       inputs=sample_decode.SampleInputs.of(batch),
       sampler=sampler,
       causal_prefix=causal_prefix,
@@ -127,7 +127,7 @@ def decode(
   return result
 
 
-def _key(network: base_layer.BaseLayer) -> jax.Array:
+def random_key(network: base_layer.BaseLayer) -> jax.Array:
   """Returns the key of the program."""
   if not network.has_rng(base_layer.RANDOM):
     raise errors.UserError(

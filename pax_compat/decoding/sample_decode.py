@@ -78,6 +78,20 @@ class SampleInputs(flax.struct.PyTreeNode):
     )
 
 
+def check_no_inputs(batch: NestedMap, what: str):
+  """Raises a UserError if examples set something themselves.
+
+  Args:
+    batch: the batch; see `SampleInputs`.
+    what: names what does not support it.
+  """
+  for name in SampleInputs.__dataclass_fields__:
+    if batch.get(name) is not None:
+      raise errors.UserError(
+        f'the batch has the field {name}, which is not supported with {what}'
+      )
+
+
 def sample_decode(
   network: CachedNetwork,
   settings: SampleDecoderHParams,

@@ -25,6 +25,8 @@ from pax_compat.trainer import partitioning
 _MULTIPLE = 32
 # No token has this id: a sequence ends at its maximum length only.
 _NO_TOKEN = -1
+# Tokens that a draft model proposes in a step.
+_DRAFT_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class DecodingOptions:
     num_samples: number of continuations of each text.
     beam_size: number of hypotheses of a beam search.
     seed: of the samples; that of the task's decoding if None.
+    draft_steps: number of tokens that a draft model proposes in a step; None
+      for 4.
   """
 
   temperature: float | None = None
@@ -49,6 +53,7 @@ class DecodingOptions:
   num_samples: int | None = None
   beam_size: int | None = None
   seed: int | None = None
+  draft_steps: int | None = None
 
   @property
   def samples(self) -> dict[str, Any]:
@@ -113,6 +118,7 @@ def generate(
   data: base_input.BaseInput,
   max_decode_steps: int,
   options: DecodingOptions | None = None,
+  draft: Any = None,
 ) -> list[str] | list[list[str]]:
   """Returns the continuations of texts.
 
@@ -122,14 +128,16 @@ def generate(
     data: tokenizes and detokenizes.
     max_decode_steps: the maximum number of tokens to add.
     options: of the decoder; None for the decoder of the model.
+    draft: a smaller `TrainedModel` of the same vocabulary that proposes tokens;
+      None for none.
 
   Returns:
     The continuation of each text; or with `num_samples` or `beam_size` the list
     of its continuations, the best ones first.
 
   Raises:
-    UserError: the model is not a language model, or the input does not tokenize
-      strings.
+    UserError: the model is not a language model, the input does not tokenize
+      strings, or the draft model does not suit the model or the options.
   """
   if isinstance(texts, str):
     raise errors.UserError(
@@ -140,12 +148,9 @@ def generate(
     raise errors.UserError(
       f'max_decode_steps is {max_decode_steps}; expected 1 or more'
     )
-  template = config_lib.field_values(model.config.model).get('decoder_tpl')
-  if template is None or not hasattr(model.program.model, 'lm_tpl'):
-    raise errors.UserError(
-      f'{type(model.program.model).__name__} does not continue texts; expected'
-      ' a LanguageModel. decode() decodes a batch with its own decoder'
-    )
+  for one in (model, draft):
+    if one is not None:
+      _check_continues_texts(one)
   if not texts:
     return []
   prompts = data.prompts(texts)
@@ -154,10 +159,14 @@ def generate(
       'generate: a prompt is empty, and sequences have no first token; expected'
       ' at least one character'
     )
+  _check_draft(draft, texts, prompts, options)
   size = -(-prompts.ids.shape[1] // _MULTIPLE) * _MULTIPLE
-  decode = _decoder(model, size, max_decode_steps, prompts.eos_id, options)
+  decode = _decoder(
+    model, draft, size, max_decode_steps, prompts.eos_id, options
+  )
   out = decode(
     model.mdl_vars,
+    None if draft is None else draft.mdl_vars,
     _batch(prompts, size, model.program.mesh),
     model.program.task.decode.random_seed
     if options.seed is None
@@ -175,6 +184,43 @@ def generate(
   if options.num_samples is None and options.beam_size is None:
     return columns[0]
   return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _check_continues_texts(model: Any):
+  """Raises a UserError unless this is a language model."""
+  template = config_lib.field_values(model.config.model).get('decoder_tpl')
+  if template is None or not hasattr(model.program.model, 'lm_tpl'):
+    raise errors.UserError(
+      f'{type(model.program.model).__name__} does not continue texts; expected'
+      ' a LanguageModel. decode() decodes a batch with its own decoder'
+    )
+
+
+def _check_draft(
+  draft: Any,
+  texts: Sequence[str],
+  prompts: prompts_lib.Prompts,
+  options: DecodingOptions,
+):
+  """Raises a UserError unless the draft model suits the prompts and options."""
+  if draft is None:
+    if options.draft_steps is not None:
+      raise errors.UserError(
+        f'draft_steps is {options.draft_steps}, but there is no draft model;'
+        ' expected draft'
+      )
+    return
+  if options.beam_size is not None:
+    raise errors.UserError(
+      'beam_size and draft are given, but a beam search does not use a draft'
+      ' model; expected one of them'
+    )
+  own = draft.input().prompts(texts)
+  if not np.array_equal(own.ids, prompts.ids):
+    raise errors.UserError(
+      'the draft model has other tokens for these prompts than the model;'
+      ' expected the same vocabulary'
+    )
 
 
 def _batch(prompts: prompts_lib.Prompts, size: int, mesh: Any) -> NestedMap:
@@ -195,38 +241,79 @@ def _batch(prompts: prompts_lib.Prompts, size: int, mesh: Any) -> NestedMap:
 
 def _decoder(
   model: Any,
+  draft: Any,
   size: int,
   steps: int,
   eos_id: int | None,
   options: DecodingOptions,
 ):
-  """Returns the compiled function (mdl_vars, batch, seed) -> arrays."""
+  """Returns the function (mdl_vars, draft_vars, batch, seed) -> arrays.
+
+  A model keeps its functions, so that each is compiled once.
+  """
+  key = (
+    id(draft),
+    size,
+    steps,
+    eos_id,
+    dataclasses.replace(options, seed=None),
+  )
+  if key not in model.decoders:
+    # With the draft model, so that its id stays its own.
+    model.decoders[key] = (
+      draft,
+      _compiled(model, draft, size, steps, eos_id, options),
+    )
+  return model.decoders[key][1]
+
+
+def _compiled(
+  model: Any,
+  draft: Any,
+  size: int,
+  steps: int,
+  eos_id: int | None,
+  options: DecodingOptions,
+):
+  """Returns the compiled function; see `_decoder`."""
   settings = model.config.model.clone()
   decoder = options.decoder(settings.decoder_tpl)
   settings.decoder_tpl = decoder
   fields = dict(seqlen=size + steps, max_decode_steps=steps)
   if not config_lib.is_set(decoder, 'eos_id'):
     fields['eos_id'] = _NO_TOKEN if eos_id is None else eos_id
-  if options.beam_size is not None or options.samples:
+  if options.beam_size is not None or options.samples or draft is not None:
     fields['fprop_for_prefix'] = True
   decoder.set(**fields)
   network = settings.Instantiate()
   task, mesh = model.program.task, model.program.mesh
 
+  def decoded(mdl_vars, draft_vars, batch, rngs):
+    if draft is not None:
+      return network.bind(mdl_vars, rngs=rngs).decode_with_draft(
+        draft.program.model.bind(draft_vars, rngs=rngs),
+        network.decoder_tpl,
+        batch,
+        draft_steps=options.draft_steps or _DRAFT_STEPS,
+      )
+    (_, found, _), _ = network.apply(
+      mdl_vars,
+      batch,
+      method='decode',
+      rngs=rngs,
+      mutable=list(task.decode.apply_mutable_list),
+    )
+    return found
+
   @jax.jit
-  def decode(mdl_vars, batch, seed):
+  def decode(mdl_vars, draft_vars, batch, seed):
     with (
       base_layer.eval_mode(),
       jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
     ):
-      (_, decoded, _), _ = network.apply(
-        mdl_vars,
-        batch,
-        method='decode',
-        rngs={base_layer.RANDOM: jax.random.key(seed)},
-        mutable=list(task.decode.apply_mutable_list),
-      )
-    return NestedMap(ids=decoded.output_ids, lengths=decoded.decode_lengths)
+      rngs = {base_layer.RANDOM: jax.random.key(seed)}
+      found = decoded(mdl_vars, draft_vars, batch, rngs)
+    return NestedMap(ids=found.output_ids, lengths=found.decode_lengths)
 
   return decode
 

@@ -119,6 +119,7 @@ class TrainedModel:
     *,
     max_decode_steps: int = 64,
     dataset: str | None = None,
+    draft: 'TrainedModel | None' = None,
     **options: Any,
   ) -> list[str] | list[list[str]]:
     """Continues texts, by the decoder of the model or as the options say.
@@ -128,16 +129,18 @@ class TrainedModel:
       max_decode_steps: the maximum number of tokens to add to each.
       dataset: the name of the dataset whose tokenizer is used; None for the one
         that the model is trained on.
-      **options: `temperature`, `top_k`, `top_p`, `num_samples`, `beam_size` and
-        `seed`; see `DecodingOptions`.
+      draft: a smaller model of the same vocabulary that proposes tokens, so
+        that this one needs fewer steps; texts keep their distribution.
+      **options: `temperature`, `top_k`, `top_p`, `num_samples`, `beam_size`,
+        `seed` and `draft_steps`; see `DecodingOptions`.
 
     Returns:
       The continuation of each prompt, without it; or with `num_samples` or
       `beam_size` the list of its continuations, the best ones first.
 
     Raises:
-      UserError: the model is not a language model, or the dataset does not
-        tokenize strings.
+      UserError: the model is not a language model, the dataset does not
+        tokenize strings, or the draft model does not suit the model.
     """
     return generating.generate(
       self,
@@ -145,6 +148,7 @@ class TrainedModel:
       data=self.input(dataset),
       max_decode_steps=max_decode_steps,
       options=generating.options(**options),
+      draft=draft,
     )
 
   def export(self, folder: str | os.PathLike, **options: Any) -> None:
@@ -212,6 +216,11 @@ class TrainedModel:
     if name not in self._inputs:
       self._inputs[name] = configs[name].Instantiate()
     return self._inputs[name]
+
+  @functools.cached_property
+  def decoders(self) -> dict[Any, Any]:
+    """The compiled functions of `generate`, by their options."""
+    return {}
 
   @functools.cached_property
   def _predict(self):

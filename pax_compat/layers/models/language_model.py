@@ -16,7 +16,14 @@ from pax_compat.decoder_hparams import (
   DecoderHParams,
   GreedyDecoderHParams,
 )
-from pax_compat.decoding import algorithms, prefixes, texts
+from pax_compat.decoding import (
+  algorithms,
+  prefixes,
+  sample_decode,
+  speculative,
+  texts,
+)
+from pax_compat.decoding.cached_network import CachedNetwork
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import token_counter
 from pax_compat.layers.models import token_models
@@ -26,6 +33,7 @@ from pax_compat.layers.transformer_models.transformer_lm import (
   TransformerLm,
 )
 from pax_compat.nested_map import NestedMap
+from pax_compat.sampling import sample_streams
 
 
 class LanguageModel(base_model.BaseModel):
@@ -213,6 +221,72 @@ class LanguageModel(base_model.BaseModel):
     result.original_lengths = algorithms.original_lengths(result, tokens)
     metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
     return metrics, NestedMap({**input_batch, **result}), NestedMap()
+
+  def cached_network(self, rows: int) -> CachedNetwork:
+    """Returns the network as functions of its decode states.
+
+    Args:
+      rows: number of rows of a batch.
+    """
+    return CachedNetwork(
+      self.lm,
+      lambda lm, length, repeats: lm.init_states(rows * repeats, length),
+      _extend_step,
+    )
+
+  def decode_with_draft(
+    self,
+    draft: 'LanguageModel',
+    decoder_params: DecoderHParams,
+    input_batch: NestedMap,
+    *,
+    draft_steps: int,
+  ) -> NestedMap:
+    """Continues prefixes with the help of a smaller model.
+
+    Args:
+      draft: a bound model of the same vocabulary, which proposes tokens.
+      decoder_params: settings of greedy decoding or sampling.
+      input_batch: as for `decode`, without settings of single examples.
+      draft_steps: number of tokens that are proposed in a step.
+
+    Returns:
+      The results of `decode` with these settings, in the same distribution, and
+      `target_steps`; see `speculative_decode`.
+
+    Raises:
+      UserError: see `speculative.check`, and `decode`.
+    """
+    self._check_decoder(decoder_params)
+    speculative.check(
+      'LanguageModel.decoder_tpl',
+      decoder_params,
+      draft_steps,
+      vocab_sizes=tuple(
+        getattr(model.lm, 'vocab_size', None) for model in (self, draft)
+      ),
+    )
+    sample_decode.check_no_inputs(input_batch, 'a draft model')
+    tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
+    prefix = prefixes.create(
+      input_batch.ids, self._prefix_lengths(input_batch, tokens)
+    )
+    settings = speculative.as_sampling(decoder_params)
+    rows = len(prefix.ids)
+    result = speculative.speculative_decode(
+      self.cached_network(rows),
+      draft.cached_network(rows),
+      settings,
+      prefix,
+      sample_streams.content_keys(
+        algorithms.random_key(self.lm), *prefixes.content(prefix)
+      ),
+      draft_steps=draft_steps,
+      causal_prefix=(not self._has_prefix(), not draft._has_prefix()),
+    )
+    if settings is not decoder_params or settings.vanilla_sample_decode:
+      result = jax.tree.map(lambda x: x[:, 0], result)
+    return result
 
   def unconditional_prefix(self, prefix: prefixes.Prefix) -> prefixes.Prefix:
     """Returns prefixes without the condition, for `cf_guidance_scale`.

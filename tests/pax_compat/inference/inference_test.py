@@ -132,6 +132,29 @@ def test_sampled_texts(model):
   assert model.generate(['x'], num_samples=4, seed=2, **steps) != many[1:]
 
 
+@pytest.mark.slow
+def test_texts_with_a_draft_model(folder, model):
+  prompts, steps = ['import os', 'x'], dict(max_decode_steps=6)
+  other = inference.load(folder)
+  greedy = model.generate(prompts, **steps)
+  found = model.generate(prompts, draft=other, draft_steps=2, **steps)
+  assert found == greedy
+  many = model.generate(prompts, draft=other, num_samples=3, seed=1, **steps)
+  assert [len(texts) for texts in many] == [3, 3]
+  # A text does not depend on the others.
+  alone = model.generate(['x'], draft=other, num_samples=3, seed=1, **steps)
+  assert alone == many[1:]
+
+
+def test_what_a_draft_model_does_not_do(model):
+  with pytest.raises(errors.UserError, match='beam_size and draft are given'):
+    model.generate(['x'], draft=model, beam_size=2)
+  with pytest.raises(errors.UserError, match='there is no draft model; expect'):
+    model.generate(['x'], draft_steps=2)
+  with pytest.raises(errors.UserError, match='did you mean: .*draft_steps'):
+    model.generate(['x'], draft_step=2)
+
+
 def test_the_commands_of_the_page_on_decoding(folder, capsys):
   page = pathlib.Path('docs/decoding.md').read_text('utf-8')
   [block] = re.findall(r'```bash\n(.*?)```', page, re.DOTALL)
@@ -140,12 +163,14 @@ def test_the_commands_of_the_page_on_decoding(folder, capsys):
     python, option, module, *arguments = shlex.split(line)
     assert (python, option) == ('python', '-m')
     assert module == 'pax_compat.tools.generate'
-    arguments = [a.replace('runs/first', str(folder)) for a in arguments]
+    arguments = [
+      re.sub('runs/(first|small)', str(folder), one) for one in arguments
+    ]
     with flagsaver.flagsaver():
       rest = flags.FLAGS(['generate', *arguments, '--max_decode_steps=2'])
       assert generate.main(rest) == 0
     printed.append(capsys.readouterr().out.count('The '))
-  assert printed == [1, 4, 4]
+  assert printed == [1, 4, 4, 1]
 
 
 def test_texts_of_a_beam_search(model):
