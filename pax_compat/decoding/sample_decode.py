@@ -16,7 +16,9 @@ from pax_compat.decoder_hparams import SampleDecoderHParams
 from pax_compat.decoding import decoder_utils
 from pax_compat.decoding.aligned_steps import NO_LOGPROB, AlignedSteps
 from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.decoder_utils import StreamingResultCallback
 from pax_compat.decoding.prefixes import Prefix
+from pax_compat.decoding.result_streams import ResultStream
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams, token_samplers
 
@@ -102,6 +104,7 @@ def sample_decode(
   sampler: token_samplers.BaseNextTokenSampler | None = None,
   unconditional: Prefix | None = None,
   causal_prefix: bool = True,
+  result_callback: StreamingResultCallback | None = None,
 ) -> NestedMap:
   """Samples until every sample has ended.
 
@@ -115,6 +118,7 @@ def sample_decode(
     sampler: of the next token; None for that of the settings.
     unconditional: the prefixes without the condition, for `cf_guidance_scale`.
     causal_prefix: whether attention within the prefix is causal.
+    result_callback: gets results while decoding goes on; None for none.
 
   Returns:
     `prefix_ids` [B, N, P] and `prefix_lengths` [B, N]; `output_ids` [B, N, T],
@@ -137,13 +141,24 @@ def sample_decode(
     causal_prefix=causal_prefix,
   )
   sampler = sampler or settings.next_token_sampler()
-  loop = _Loop(network, settings, steps, inputs, keys, sampler, is_guided)
-  result = _result(loop.run(), steps, settings)
-  result = sampler.post_process_decode_loop_state(result)
   groups = settings.num_samples * (2 if is_guided else 1)
-  result = jax.tree.map(
-    lambda x: split_batch_dim(x, groups)[:, : settings.num_samples], result
+
+  def split(x):
+    return split_batch_dim(x, groups)[:, : settings.num_samples]
+
+  stream = None
+  if result_callback is not None:
+    stream = ResultStream(
+      result_callback, steps.first, split, steps.prefix.lengths
+    )
+    stream.begin(len(keys), settings.num_samples)
+  loop = _Loop(
+    network, settings, steps, inputs, keys, sampler, is_guided, stream
   )
+  result = _result(loop.run(), steps, settings)
+  if stream is not None:
+    stream.end()
+  result = jax.tree.map(split, sampler.post_process_decode_loop_state(result))
   if settings.num_samples > 1 and settings.sort_samples:
     return sort_samples_by_scores(result)
   return result
@@ -228,6 +243,7 @@ class _Loop:
     keys: jax.Array,
     sampler: token_samplers.BaseNextTokenSampler,
     is_guided: bool,
+    stream: ResultStream | None,
   ):
     self._model = network.module
     self._settings = settings
@@ -235,6 +251,7 @@ class _Loop:
     self._sampler = sampler
     self._num = settings.num_samples
     self._is_guided = is_guided
+    self._stream = stream
     self._inputs = inputs
     self._keys_are_given = False
     if inputs.gumbel_prng_key is not None:
@@ -386,6 +403,8 @@ class _Loop:
     val.segment_pos = val.segment_pos + 1
     self._end(val, ids, in_prefix, position + 1 - prefix_end)
     val.step = position
+    if self._stream is not None:
+      self._stream.call_if_due(val)
     return val
 
   def _guided(self, logits: jax.Array) -> jax.Array:

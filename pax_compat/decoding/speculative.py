@@ -24,7 +24,9 @@ from pax_compat.decoder_hparams import (
 from pax_compat.decoding import decoder_utils, sample_decode
 from pax_compat.decoding.aligned_steps import NO_LOGPROB, AlignedSteps
 from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.decoder_utils import StreamingResultCallback
 from pax_compat.decoding.prefixes import Prefix
+from pax_compat.decoding.result_streams import ResultStream
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams, token_samplers
 
@@ -124,6 +126,7 @@ def speculative_decode(
   *,
   draft_steps: int,
   causal_prefix: tuple[bool, bool] = (True, True),
+  result_callback: StreamingResultCallback | None = None,
 ) -> NestedMap:
   """Samples until every sample has ended.
 
@@ -136,6 +139,8 @@ def speculative_decode(
     draft_steps: D, number of tokens that are proposed in a step.
     causal_prefix: whether attention of the target, and of the draft, within
       the prefix is causal.
+    result_callback: gets the tokens of each step, `decode_lengths` [B, N] of
+      [B, N, D + 1]; None for none.
 
   Returns:
     The results of `sample_decode`; and `target_steps` [B, N], the number of
@@ -162,8 +167,21 @@ def speculative_decode(
     )
     for network, is_causal in zip((target, draft), causal_prefix, strict=True)
   ]
-  loop = _Loop(steps[0], steps[1], [target, draft], settings, keys, draft_steps)
+  stream = None
+  if result_callback is not None:
+    stream = ResultStream(
+      result_callback,
+      steps[0].first,
+      lambda x: sample_decode.split_batch_dim(x, settings.num_samples),
+      steps[0].prefix.lengths,
+    )
+    stream.begin(len(keys), settings.num_samples)
+  loop = _Loop(
+    steps[0], steps[1], [target, draft], settings, keys, draft_steps, stream
+  )
   result = _result(loop.run(), steps[0], settings)
+  if stream is not None:
+    stream.end()
   result = jax.tree.map(
     lambda x: sample_decode.split_batch_dim(x, settings.num_samples), result
   )
@@ -200,7 +218,9 @@ class _Loop:
     settings: SampleDecoderHParams,
     keys: jax.Array,
     draft_steps: int,
+    stream: ResultStream | None,
   ):
+    self._stream = stream
     self._target, self._draft = target, draft
     self._networks = networks
     self._settings = settings
@@ -332,14 +352,26 @@ class _Loop:
     logprobs = decoder_utils.token_logprobs(
       logits.reshape(-1, logits.shape[-1]), new.ravel()
     ).reshape(new.shape)
+    new = jnp.where(kept, new, 0)
+    logprobs = jnp.where(kept, logprobs, NO_LOGPROB)
     start = state.position + 1
+    done = state.done | jnp.any(is_end, axis=1) | (count >= room)
+    if self._stream is not None:
+      self._stream.call(
+        NestedMap(
+          output_ids=new,
+          decode_lengths=count,
+          scores=jnp.sum(jnp.minimum(logprobs, 0), axis=1),
+          done=done,
+        ),
+        # Of a row that goes on, the steps of the loop.
+        jnp.max(state.steps),
+      )
     return state.replace(
       position=state.position + count,
-      ids=_put(state.ids, jnp.where(kept, new, 0), start),
-      logprobs=_put(
-        state.logprobs, jnp.where(kept, logprobs, NO_LOGPROB), start
-      ),
-      done=state.done | jnp.any(is_end, axis=1) | (count >= room),
+      ids=_put(state.ids, new, start),
+      logprobs=_put(state.logprobs, logprobs, start),
+      done=done,
       steps=state.steps + ~state.done,
     )
 

@@ -5,110 +5,22 @@ Shapes: B prompts, P tokens of the longest, rounded up, T tokens of an output.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from pax_compat import base_input, base_layer, errors
+from pax_compat import base_input, errors
 from pax_compat import config as config_lib
-from pax_compat.decoder_hparams import (
-  BeamSearchHParams,
-  SampleDecoderHParams,
-)
+from pax_compat.inference import compiled_decoders, text_streams
+from pax_compat.inference.decoding_options import DecodingOptions
 from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
 
 # Prompts are padded to a multiple, so that few shapes are compiled.
 _MULTIPLE = 32
-# No token has this id: a sequence ends at its maximum length only.
-_NO_TOKEN = -1
-# Tokens that a draft model proposes in a step.
-_DRAFT_STEPS = 4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DecodingOptions:
-  """How texts are continued; each option is None if it is not given.
-
-  The options of sampling select it, and `beam_size` selects beam search;
-  without any, the decoder of the model is used.
-
-  Attributes:
-    temperature: divides the logits; 0 takes the most likely token.
-    top_k: samples from as many tokens; 0 from all, the default.
-    top_p: samples from the most likely tokens of this total probability.
-    num_samples: number of continuations of each text.
-    beam_size: number of hypotheses of a beam search.
-    seed: of the samples; that of the task's decoding if None.
-    draft_steps: number of tokens that a draft model proposes in a step; None
-      for 4.
-  """
-
-  temperature: float | None = None
-  top_k: int | None = None
-  top_p: float | None = None
-  num_samples: int | None = None
-  beam_size: int | None = None
-  seed: int | None = None
-  draft_steps: int | None = None
-
-  @property
-  def samples(self) -> dict[str, Any]:
-    """The given options of sampling, as fields of `SampleDecoderHParams`."""
-    given = {
-      'temperature': self.temperature,
-      'k': self.top_k,
-      'p': self.top_p,
-      'num_samples': self.num_samples,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-  def decoder(self, config: config_lib.Config) -> config_lib.Config:
-    """Returns the config of the decoder.
-
-    Args:
-      config: that of the model; its fields are kept where the decoder has them.
-
-    Raises:
-      UserError: options of sampling and of beam search are given.
-    """
-    names = {'k': 'top_k', 'p': 'top_p'}
-    if self.beam_size is not None:
-      others = [names.get(name, name) for name in self.samples]
-      others += ['seed'] * (self.seed is not None)
-      if others:
-        raise errors.UserError(
-          f'beam_size and {others[0]} are given, but a beam search does not'
-          ' sample; expected one of them'
-        )
-      cls, fields = BeamSearchHParams, {'beam_size': self.beam_size}
-    elif self.samples:
-      cls, fields = SampleDecoderHParams, {'k': 0, **self.samples}
-    else:
-      return config
-    if issubclass(config.cls, cls):
-      return config.clone().set(**{**fields, **self.samples})
-    known = config_lib.field_names(cls.config())
-    kept = {
-      name: value
-      for name, value in config_lib.set_fields(config).items()
-      if name in known
-    }
-    return cls.config(**{**kept, **fields})
-
-
-def options(**fields: Any) -> DecodingOptions:
-  """Returns options; a UserError names an option that does not exist."""
-  names = [field.name for field in dataclasses.fields(DecodingOptions)]
-  for name in fields:
-    if name not in names:
-      raise errors.UserError(
-        f'generate() has no option {name!r}' + errors.did_you_mean(name, names)
-      )
-  return DecodingOptions(**fields)
 
 
 def generate(
@@ -119,6 +31,7 @@ def generate(
   max_decode_steps: int,
   options: DecodingOptions | None = None,
   draft: Any = None,
+  stream: Callable[[text_streams.TextPiece], None] | None = None,
 ) -> list[str] | list[list[str]]:
   """Returns the continuations of texts.
 
@@ -130,10 +43,12 @@ def generate(
     options: of the decoder; None for the decoder of the model.
     draft: a smaller `TrainedModel` of the same vocabulary that proposes tokens;
       None for none.
+    stream: gets each piece of text as soon as it is decoded; None for none.
 
   Returns:
     The continuation of each text; or with `num_samples` or `beam_size` the list
-    of its continuations, the best ones first.
+    of its continuations, the best ones first, or with `stream` in the order of
+    `TextPiece.sample`.
 
   Raises:
     UserError: the model is not a language model, the input does not tokenize
@@ -159,12 +74,26 @@ def generate(
       'generate: a prompt is empty, and sequences have no first token; expected'
       ' at least one character'
     )
+  if stream is not None and options.beam_size is not None:
+    raise errors.UserError(
+      'beam_size and stream are given, but a beam search has no text before its'
+      ' end; expected one of them'
+    )
   _check_draft(draft, texts, prompts, options)
   size = -(-prompts.ids.shape[1] // _MULTIPLE) * _MULTIPLE
-  decode = _decoder(
-    model, draft, size, max_decode_steps, prompts.eos_id, options
+  decoder = compiled_decoders.find(
+    model,
+    draft,
+    compiled_decoders.DecoderKey(
+      size=size,
+      steps=max_decode_steps,
+      eos_id=prompts.eos_id,
+      options=dataclasses.replace(options, seed=None),
+      streams=stream is not None,
+    ),
   )
-  out = decode(
+  run = functools.partial(
+    decoder.function,
     model.mdl_vars,
     None if draft is None else draft.mdl_vars,
     _batch(prompts, size, model.program.mesh),
@@ -172,6 +101,12 @@ def generate(
     if options.seed is None
     else options.seed,
   )
+  if stream is None:
+    out = run(0)
+  else:
+    out = decoder.streams.run(
+      text_streams.TextStream(stream, _to_text(prompts, data)), run
+    )
   out = jax.device_get(out)
   if out.ids.ndim == 2:
     return _continuations(out, prompts, data)
@@ -239,85 +174,6 @@ def _batch(prompts: prompts_lib.Prompts, size: int, mesh: Any) -> NestedMap:
   return jax.device_put(batch, partitioning.replicated(mesh))
 
 
-def _decoder(
-  model: Any,
-  draft: Any,
-  size: int,
-  steps: int,
-  eos_id: int | None,
-  options: DecodingOptions,
-):
-  """Returns the function (mdl_vars, draft_vars, batch, seed) -> arrays.
-
-  A model keeps its functions, so that each is compiled once.
-  """
-  key = (
-    id(draft),
-    size,
-    steps,
-    eos_id,
-    dataclasses.replace(options, seed=None),
-  )
-  if key not in model.decoders:
-    # With the draft model, so that its id stays its own.
-    model.decoders[key] = (
-      draft,
-      _compiled(model, draft, size, steps, eos_id, options),
-    )
-  return model.decoders[key][1]
-
-
-def _compiled(
-  model: Any,
-  draft: Any,
-  size: int,
-  steps: int,
-  eos_id: int | None,
-  options: DecodingOptions,
-):
-  """Returns the compiled function; see `_decoder`."""
-  settings = model.config.model.clone()
-  decoder = options.decoder(settings.decoder_tpl)
-  settings.decoder_tpl = decoder
-  fields = dict(seqlen=size + steps, max_decode_steps=steps)
-  if not config_lib.is_set(decoder, 'eos_id'):
-    fields['eos_id'] = _NO_TOKEN if eos_id is None else eos_id
-  if options.beam_size is not None or options.samples or draft is not None:
-    fields['fprop_for_prefix'] = True
-  decoder.set(**fields)
-  network = settings.Instantiate()
-  task, mesh = model.program.task, model.program.mesh
-
-  def decoded(mdl_vars, draft_vars, batch, rngs):
-    if draft is not None:
-      return network.bind(mdl_vars, rngs=rngs).decode_with_draft(
-        draft.program.model.bind(draft_vars, rngs=rngs),
-        network.decoder_tpl,
-        batch,
-        draft_steps=options.draft_steps or _DRAFT_STEPS,
-      )
-    (_, found, _), _ = network.apply(
-      mdl_vars,
-      batch,
-      method='decode',
-      rngs=rngs,
-      mutable=list(task.decode.apply_mutable_list),
-    )
-    return found
-
-  @jax.jit
-  def decode(mdl_vars, draft_vars, batch, seed):
-    with (
-      base_layer.eval_mode(),
-      jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
-    ):
-      rngs = {base_layer.RANDOM: jax.random.key(seed)}
-      found = decoded(mdl_vars, draft_vars, batch, rngs)
-    return NestedMap(ids=found.output_ids, lengths=found.decode_lengths)
-
-  return decode
-
-
 def _continuations(
   out: NestedMap, prompts: prompts_lib.Prompts, data: base_input.BaseInput
 ) -> list[str]:
@@ -347,3 +203,21 @@ def _strings(data, begin: int, ids, lengths) -> list[str]:
       ids[:, begin:], np.maximum(lengths - begin, 0)
     )
   ]
+
+
+def _to_text(
+  prompts: prompts_lib.Prompts, data: base_input.BaseInput
+) -> Callable[[int, Sequence[int]], str]:
+  """Returns the function (prompt, tokens of its continuation) -> text."""
+  before = _strings(data, prompts.begin, prompts.ids, prompts.lengths)
+
+  def to_text(row, tokens):
+    if tokens and tokens[-1] == prompts.eos_id:
+      tokens = tokens[:-1]
+    ids = [*prompts.ids[row][: prompts.lengths[row]], *tokens]
+    [text] = _strings(
+      data, prompts.begin, np.array([ids], np.int32), np.array([len(ids)])
+    )
+    return text.removeprefix(before[row])
+
+  return to_text

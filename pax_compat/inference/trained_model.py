@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,12 @@ import numpy as np
 from pax_compat import base_input, base_layer, errors
 from pax_compat import config as config_lib
 from pax_compat.experiments import resolved as resolved_lib
-from pax_compat.inference import exporting, generating
+from pax_compat.inference import (
+  decoding_options,
+  exporting,
+  generating,
+  text_streams,
+)
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
@@ -120,6 +125,7 @@ class TrainedModel:
     max_decode_steps: int = 64,
     dataset: str | None = None,
     draft: 'TrainedModel | None' = None,
+    stream: Callable[[text_streams.TextPiece], None] | None = None,
     **options: Any,
   ) -> list[str] | list[list[str]]:
     """Continues texts, by the decoder of the model or as the options say.
@@ -131,12 +137,15 @@ class TrainedModel:
         that the model is trained on.
       draft: a smaller model of the same vocabulary that proposes tokens, so
         that this one needs fewer steps; texts keep their distribution.
+      stream: gets each piece of text as soon as it is decoded, a `TextPiece`
+        with `prompt`, `sample`, `text`, `ids` and `done`; None for none.
       **options: `temperature`, `top_k`, `top_p`, `num_samples`, `beam_size`,
         `seed` and `draft_steps`; see `DecodingOptions`.
 
     Returns:
       The continuation of each prompt, without it; or with `num_samples` or
-      `beam_size` the list of its continuations, the best ones first.
+      `beam_size` the list of its continuations, the best ones first, or with
+      `stream` in the order of `TextPiece.sample`.
 
     Raises:
       UserError: the model is not a language model, the dataset does not
@@ -147,8 +156,9 @@ class TrainedModel:
       texts,
       data=self.input(dataset),
       max_decode_steps=max_decode_steps,
-      options=generating.options(**options),
+      options=decoding_options.options(**options),
       draft=draft,
+      stream=stream,
     )
 
   def export(self, folder: str | os.PathLike, **options: Any) -> None:

@@ -24,6 +24,7 @@ from pax_compat.decoding import (
   texts,
 )
 from pax_compat.decoding.cached_network import CachedNetwork
+from pax_compat.decoding.decoder_utils import StreamingResultCallback
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import token_counter
 from pax_compat.layers.models import token_models
@@ -171,13 +172,18 @@ class LanguageModel(base_model.BaseModel):
       predictions, labels, weights, self._example_weights(input_batch)
     )
 
-  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
+  def decode(
+    self,
+    input_batch: NestedMap,
+    result_callback: StreamingResultCallback | None = None,
+  ) -> base_model.DecodeOut:
     """Continues prefixes.
 
     Args:
       input_batch: `ids` [B, P] int and `paddings` [B, P]. The prefixes are the
         first `prefix_lengths` [B] tokens; by default the sum of
         `inputs_indicator` [B, P] for a prefix model, else all tokens.
+      result_callback: gets results while sampling goes on; None for none.
 
     Sampling also reads what examples set themselves; see `SampleInputs`.
 
@@ -190,10 +196,15 @@ class LanguageModel(base_model.BaseModel):
     Raises:
       UserError: the model or its decoder does not support decoding.
     """
-    return self.decode_with_params(self.decoder_tpl, input_batch)
+    return self.decode_with_params(
+      self.decoder_tpl, input_batch, result_callback
+    )
 
   def decode_with_params(
-    self, decoder_params: DecoderHParams, input_batch: NestedMap
+    self,
+    decoder_params: DecoderHParams,
+    input_batch: NestedMap,
+    result_callback: StreamingResultCallback | None = None,
   ) -> base_model.DecodeOut:
     """Decodes with other settings than `decoder_tpl`; see `decode`."""
     self._check_decoder(decoder_params)
@@ -217,6 +228,7 @@ class LanguageModel(base_model.BaseModel):
       content=prefixes.content(prefix),
       causal_prefix=not self._has_prefix(),
       unconditional=unconditional,
+      result_callback=result_callback,
     )
     result.original_lengths = algorithms.original_lengths(result, tokens)
     metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
@@ -241,6 +253,7 @@ class LanguageModel(base_model.BaseModel):
     input_batch: NestedMap,
     *,
     draft_steps: int,
+    result_callback: StreamingResultCallback | None = None,
   ) -> NestedMap:
     """Continues prefixes with the help of a smaller model.
 
@@ -249,6 +262,7 @@ class LanguageModel(base_model.BaseModel):
       decoder_params: settings of greedy decoding or sampling.
       input_batch: as for `decode`, without settings of single examples.
       draft_steps: number of tokens that are proposed in a step.
+      result_callback: gets the tokens of each step; None for none.
 
     Returns:
       The results of `decode` with these settings, in the same distribution, and
@@ -283,6 +297,7 @@ class LanguageModel(base_model.BaseModel):
       ),
       draft_steps=draft_steps,
       causal_prefix=(not self._has_prefix(), not draft._has_prefix()),
+      result_callback=result_callback,
     )
     if settings is not decoder_params or settings.vanilla_sample_decode:
       result = jax.tree.map(lambda x: x[:, 0], result)

@@ -132,18 +132,39 @@ def test_sampled_texts(model):
   assert model.generate(['x'], num_samples=4, seed=2, **steps) != many[1:]
 
 
+def _joined(pieces, samples):
+  """Returns the texts of all samples of two prompts, one after another."""
+  return [
+    ''.join(p.text for p in pieces if (p.prompt, p.sample) == (row, sample))
+    for row in range(2)
+    for sample in range(samples)
+  ]
+
+
+def test_pieces_of_texts(model):
+  prompts, pieces = ['import os', 'x'], []
+  found = model.generate(
+    prompts, num_samples=2, max_decode_steps=4, seed=1, stream=pieces.append
+  )
+  assert sum(found, []) == _joined(pieces, 2)
+  assert sum(piece.done for piece in pieces) == 4
+  wanted = model.generate(prompts, num_samples=2, max_decode_steps=4, seed=1)
+  assert [sorted(row) for row in found] == [sorted(row) for row in wanted]
+  with pytest.raises(errors.UserError, match='beam_size and stream are given'):
+    model.generate(['x'], beam_size=2, stream=pieces.append)
+
+
 @pytest.mark.slow
 def test_texts_with_a_draft_model(folder, model):
-  prompts, steps = ['import os', 'x'], dict(max_decode_steps=6)
-  other = inference.load(folder)
-  greedy = model.generate(prompts, **steps)
-  found = model.generate(prompts, draft=other, draft_steps=2, **steps)
-  assert found == greedy
+  prompts, pieces = ['import os', 'x'], []
+  other, steps = inference.load(folder), dict(max_decode_steps=6)
+  found = model.generate(
+    prompts, draft=other, draft_steps=2, stream=pieces.append, **steps
+  )
+  assert found == model.generate(prompts, **steps) == _joined(pieces, 1)
+  assert max(len(piece.ids) for piece in pieces) == 3
   many = model.generate(prompts, draft=other, num_samples=3, seed=1, **steps)
   assert [len(texts) for texts in many] == [3, 3]
-  # A text does not depend on the others.
-  alone = model.generate(['x'], draft=other, num_samples=3, seed=1, **steps)
-  assert alone == many[1:]
 
 
 def test_what_a_draft_model_does_not_do(model):
@@ -170,7 +191,15 @@ def test_the_commands_of_the_page_on_decoding(folder, capsys):
       rest = flags.FLAGS(['generate', *arguments, '--max_decode_steps=2'])
       assert generate.main(rest) == 0
     printed.append(capsys.readouterr().out.count('The '))
-  assert printed == [1, 4, 4, 1]
+  assert printed == [1, 4, 4, 1, 1]
+
+
+def test_a_streamed_text_is_one_text(folder):
+  with flagsaver.flagsaver():
+    given = [f'--job_log_dir={folder}', '--prompt=a', '--prompt=b', '--stream']
+    rest = flags.FLAGS(['generate', *given])
+    with pytest.raises(errors.UserError, match='expected one --prompt'):
+      generate.main(rest)
 
 
 def test_texts_of_a_beam_search(model):
