@@ -148,15 +148,26 @@ class AlignedSteps:
     self, offsets: jax.Array, indices: jax.Array, length: int
   ) -> dict[str, jax.Array]:
     """Returns `segment_pos` and `mask` of a step after aligned prefixes."""
-    if not self._aligned:
-      return {}
-    is_token = jnp.arange(length) >= offsets[:, None]
-    return {
-      'segment_pos': jnp.maximum(indices - offsets[:, None], 0),
-      # Masks the padding before a prefix.
-      'mask': is_token[:, None, None, :],
-    }
+    return aligned_positions(offsets, indices, length) if self._aligned else {}
 
   def left_aligned(self, x: jax.Array, fill: float) -> jax.Array:
     """Returns `x` [B * repeats, T], with the first tokens at index 0."""
     return prefixes.left_aligned(x, self.repeat(self.start.offsets), fill)
+
+
+def aligned_positions(
+  offsets: jax.Array, indices: jax.Array, length: int
+) -> dict[str, jax.Array]:
+  """Returns `segment_pos` and `mask` of a step after aligned prefixes.
+
+  Args:
+    offsets: [R], index of the first token of each row.
+    indices: [L] or [R, L], the positions that are read.
+    length: number of positions of the cache.
+  """
+  is_token = jnp.arange(length) >= offsets[:, None]
+  return {
+    'segment_pos': jnp.maximum(indices - offsets[:, None], 0),
+    # Masks the padding before a prefix.
+    'mask': is_token[:, None, None, :],
+  }

@@ -146,6 +146,23 @@ class CachedNetwork:
       states, ids, time_steps, positions
     )
 
+  def put_row(self, states: States, row: States, index: jax.Array) -> States:
+    """Returns states of `per_row` with another row at `index` [].
+
+    Args:
+      states: of B rows.
+      row: of one row, of the same number of positions.
+      index: [].
+    """
+    return jax.tree.map(
+      lambda x, new, batch: jax.lax.dynamic_update_slice_in_dim(
+        x, new.astype(x.dtype), index, axis=max(batch, 0)
+      ),
+      states,
+      row,
+      self._dims[0],
+    )
+
   def check_rewinds(self, where: str):
     """Raises a UserError unless earlier positions can be read once more.
 

@@ -5,6 +5,7 @@ vocabulary, C candidates.
 """
 
 import functools
+from typing import Any
 
 import flax.struct
 import jax
@@ -132,7 +133,7 @@ def sample_decode(
   inputs = SampleInputs() if inputs is None else inputs
   is_guided = unconditional is not None
   if is_guided:
-    prefix = _interleaved(prefix, unconditional)
+    prefix = interleaved(prefix, unconditional)
   steps = AlignedSteps(
     network,
     settings,
@@ -182,12 +183,12 @@ def sort_samples_by_scores(result: NestedMap) -> NestedMap:
   )
 
 
-def _interleaved(prefix: Prefix, other: Prefix) -> Prefix:
-  """Returns the rows of both in turn."""
+def interleaved(first: Any, second: Any) -> Any:
+  """Returns the rows [2 * B, ...] of two trees of arrays [B, ...] in turn."""
   return jax.tree.map(
     lambda x, y: jnp.stack([x, y], axis=1).reshape(-1, *x.shape[1:]),
-    prefix,
-    other,
+    first,
+    second,
   )
 
 

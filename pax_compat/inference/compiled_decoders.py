@@ -12,7 +12,7 @@ from pax_compat import base_layer
 from pax_compat import config as config_lib
 from pax_compat.decoder_hparams import BeamSearchHParams
 from pax_compat.decoding import speculative
-from pax_compat.inference import text_streams
+from pax_compat.inference import prompt_texts, text_streams
 from pax_compat.inference.decoding_options import DecodingOptions
 from pax_compat.nested_map import NestedMap
 
@@ -67,7 +67,7 @@ def find(model: Any, draft: Any, key: DecoderKey) -> CompiledDecoder:
 
 
 def _compiled(model: Any, draft: Any, key: DecoderKey) -> CompiledDecoder:
-  network = _network(model, draft, key)
+  network = network_of(model, draft, key)
   task, mesh = model.program.task, model.program.mesh
   streams = text_streams.TracedStreams()
 
@@ -109,12 +109,17 @@ def _compiled(model: Any, draft: Any, key: DecoderKey) -> CompiledDecoder:
   return CompiledDecoder(decode, streams, draft)
 
 
-def _network(model: Any, draft: Any, key: DecoderKey) -> Any:
+def network_of(model: Any, draft: Any, key: DecoderKey) -> Any:
   """Returns the model with the settings of its decoder."""
   config = model.config.model.clone()
   decoder = key.options.decoder(config.decoder_tpl)
   config.decoder_tpl = decoder
-  fields = dict(seqlen=key.size + key.steps, max_decode_steps=key.steps)
+  seqlen = key.size + key.steps
+  most = prompt_texts.max_positions(model)
+  if most is not None:
+    # Without its padding, a prompt has fewer tokens than `size`.
+    seqlen = min(seqlen, most)
+  fields = dict(seqlen=seqlen, max_decode_steps=key.steps)
   if not config_lib.is_set(decoder, 'eos_id'):
     fields['eos_id'] = _NO_TOKEN if key.eos_id is None else key.eos_id
   if (

@@ -12,15 +12,15 @@ import jax
 import numpy as np
 
 from pax_compat import base_input, errors
-from pax_compat import config as config_lib
-from pax_compat.inference import compiled_decoders, text_streams
+from pax_compat.inference import (
+  compiled_decoders,
+  prompt_texts,
+  text_streams,
+)
 from pax_compat.inference.decoding_options import DecodingOptions
 from pax_compat.input_core import prompts as prompts_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
-
-# Prompts are padded to a multiple, so that few shapes are compiled.
-_MULTIPLE = 32
 
 
 def generate(
@@ -65,7 +65,7 @@ def generate(
     )
   for one in (model, draft):
     if one is not None:
-      _check_continues_texts(one)
+      prompt_texts.check_continues_texts(one)
   if not texts:
     return []
   prompts = data.prompts(texts)
@@ -80,7 +80,11 @@ def generate(
       ' end; expected one of them'
     )
   _check_draft(draft, texts, prompts, options)
-  size = -(-prompts.ids.shape[1] // _MULTIPLE) * _MULTIPLE
+  for one, what in ((model, 'the model'), (draft, 'the draft model')):
+    if one is not None:
+      longest = int(prompts.lengths.max())
+      prompt_texts.check_length(one, longest, max_decode_steps, what)
+  size = prompt_texts.padded_size(prompts.ids.shape[1])
   decoder = compiled_decoders.find(
     model,
     draft,
@@ -105,13 +109,13 @@ def generate(
     out = run(0)
   else:
     out = decoder.streams.run(
-      text_streams.TextStream(stream, _to_text(prompts, data)), run
+      text_streams.TextStream(stream, prompt_texts.to_text(prompts, data)), run
     )
   out = jax.device_get(out)
   if out.ids.ndim == 2:
-    return _continuations(out, prompts, data)
+    return prompt_texts.continuations(out, prompts, data)
   columns = [
-    _continuations(
+    prompt_texts.continuations(
       NestedMap(ids=out.ids[:, i], lengths=out.lengths[:, i]), prompts, data
     )
     for i in range(out.ids.shape[1])
@@ -119,16 +123,6 @@ def generate(
   if options.num_samples is None and options.beam_size is None:
     return columns[0]
   return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _check_continues_texts(model: Any):
-  """Raises a UserError unless this is a language model."""
-  template = config_lib.field_values(model.config.model).get('decoder_tpl')
-  if template is None or not hasattr(model.program.model, 'lm_tpl'):
-    raise errors.UserError(
-      f'{type(model.program.model).__name__} does not continue texts; expected'
-      ' a LanguageModel. decode() decodes a batch with its own decoder'
-    )
 
 
 def _check_draft(
@@ -172,52 +166,3 @@ def _batch(prompts: prompts_lib.Prompts, size: int, mesh: Any) -> NestedMap:
     prefix_lengths=prompts.lengths,
   )
   return jax.device_put(batch, partitioning.replicated(mesh))
-
-
-def _continuations(
-  out: NestedMap, prompts: prompts_lib.Prompts, data: base_input.BaseInput
-) -> list[str]:
-  """Returns the text after each prompt.
-
-  Whole outputs are detokenized, because tokenizers of pieces put spaces between
-  tokens only.
-  """
-  lengths = np.array(out.lengths)
-  if prompts.eos_id is not None:
-    last = out.ids[np.arange(len(lengths)), lengths - 1]
-    ended = (last == prompts.eos_id) & (lengths > prompts.lengths)
-    lengths -= ended
-  strings = functools.partial(_strings, data, prompts.begin)
-  whole = strings(out.ids, lengths)
-  before = strings(prompts.ids, prompts.lengths)
-  return [
-    text.removeprefix(start) for text, start in zip(whole, before, strict=True)
-  ]
-
-
-def _strings(data, begin: int, ids, lengths) -> list[str]:
-  """Returns strings of tokens, without the first `begin` of each row."""
-  return [
-    str(text)
-    for text in data.ids_to_strings(
-      ids[:, begin:], np.maximum(lengths - begin, 0)
-    )
-  ]
-
-
-def _to_text(
-  prompts: prompts_lib.Prompts, data: base_input.BaseInput
-) -> Callable[[int, Sequence[int]], str]:
-  """Returns the function (prompt, tokens of its continuation) -> text."""
-  before = _strings(data, prompts.begin, prompts.ids, prompts.lengths)
-
-  def to_text(row, tokens):
-    if tokens and tokens[-1] == prompts.eos_id:
-      tokens = tokens[:-1]
-    ids = [*prompts.ids[row][: prompts.lengths[row]], *tokens]
-    [text] = _strings(
-      data, prompts.begin, np.array([ids], np.int32), np.array([len(ids)])
-    )
-    return text.removeprefix(before[row])
-
-  return to_text

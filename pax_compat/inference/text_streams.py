@@ -80,6 +80,10 @@ class TextStream:
         self._put(*self._early.pop(self._next))
         self._next += 1
 
+  def put_next(self, ids: np.ndarray, length: int, done: bool):
+    """Takes the next tokens, `ids` [1, 1, L], of a single continuation."""
+    self.put(self._next, ids, np.array([[length]]), np.array([[done]]))
+
   def finish(self):
     """Raises what the callback raised."""
     if self._error is not None:

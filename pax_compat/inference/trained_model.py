@@ -20,12 +20,16 @@ from pax_compat.inference import (
   decoding_options,
   exporting,
   generating,
+  text_server,
   text_streams,
 )
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.program import TaskProgram
+
+# Slots of a server, unless something says otherwise.
+_SLOTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +163,44 @@ class TrainedModel:
       options=decoding_options.options(**options),
       draft=draft,
       stream=stream,
+    )
+
+  def server(
+    self,
+    *,
+    num_cache_slots: int | None = None,
+    max_prefix_len: int = 256,
+    max_decode_steps: int = 64,
+    steps_at_once: int = 16,
+    dataset: str | None = None,
+    **options: Any,
+  ) -> text_server.TextServer:
+    """Returns a server, which continues texts that come at any time.
+
+    Args:
+      num_cache_slots: number of texts that are continued at once; None for that
+        of the model's decoder, or 8 if it is 0.
+      max_prefix_len: maximum number of tokens of a prompt.
+      max_decode_steps: maximum number of tokens to add to each.
+      steps_at_once: maximum number of tokens from one look at the slots to the
+        next; a prompt waits that long for the end of another.
+      dataset: as for `generate`.
+      **options: `temperature`, `top_k`, `top_p` and `seed`, as for `generate`.
+
+    Raises:
+      UserError: see `TextServer`.
+    """
+    if num_cache_slots is None:
+      decoder = config_lib.field_values(self.config.model).get('decoder_tpl')
+      num_cache_slots = getattr(decoder, 'num_cache_slots', 0) or _SLOTS
+    return text_server.TextServer(
+      self,
+      data=self.input(dataset),
+      num_cache_slots=num_cache_slots,
+      max_prefix_len=max_prefix_len,
+      max_decode_steps=max_decode_steps,
+      steps_at_once=steps_at_once,
+      options=decoding_options.options(**options),
     )
 
   def export(self, folder: str | os.PathLike, **options: Any) -> None:

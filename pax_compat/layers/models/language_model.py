@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_input, base_model, errors
+from pax_compat import config as config_lib
 from pax_compat.config import Config, instance_field, sub_config_field
 from pax_compat.decoder_hparams import (
   BeamSearchHParams,
@@ -18,6 +19,7 @@ from pax_compat.decoder_hparams import (
 )
 from pax_compat.decoding import (
   algorithms,
+  continuous_batching,
   prefixes,
   sample_decode,
   speculative,
@@ -207,7 +209,7 @@ class LanguageModel(base_model.BaseModel):
     result_callback: StreamingResultCallback | None = None,
   ) -> base_model.DecodeOut:
     """Decodes with other settings than `decoder_tpl`; see `decode`."""
-    self._check_decoder(decoder_params)
+    self.check_decoder(decoder_params)
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
     prefix = prefixes.create(
       input_batch.ids, self._prefix_lengths(input_batch, tokens)
@@ -271,7 +273,7 @@ class LanguageModel(base_model.BaseModel):
     Raises:
       UserError: see `speculative.check`, and `decode`.
     """
-    self._check_decoder(decoder_params)
+    self.check_decoder(decoder_params)
     speculative.check(
       'LanguageModel.decoder_tpl',
       decoder_params,
@@ -303,6 +305,33 @@ class LanguageModel(base_model.BaseModel):
       result = jax.tree.map(lambda x: x[:, 0], result)
     return result
 
+  def slot_decoder(
+    self, decoder_params: DecoderHParams, *, slots: int, positions: int
+  ) -> continuous_batching.SlotDecoder:
+    """Returns functions that continue prefixes by continuous batching.
+
+    Args:
+      decoder_params: settings of greedy decoding or sampling.
+      slots: number of sequences that are decoded at once.
+      positions: maximum length of a sequence, prefix included.
+
+    Raises:
+      UserError: there is no random key; or see `continuous_batching.check`.
+    """
+    self.check_decoder(decoder_params)
+    continuous_batching.check('LanguageModel.decoder_tpl', decoder_params)
+    single = self.cached_network(1)
+    return continuous_batching.SlotDecoder(
+      single,
+      # Before the next network takes one: it is the key of `decode`.
+      algorithms.random_key(self.lm),
+      self.cached_network(slots),
+      speculative.as_sampling(decoder_params),
+      slots=slots,
+      positions=positions,
+      causal_prefix=not self._has_prefix(),
+    )
+
   def unconditional_prefix(self, prefix: prefixes.Prefix) -> prefixes.Prefix:
     """Returns prefixes without the condition, for `cf_guidance_scale`.
 
@@ -310,7 +339,13 @@ class LanguageModel(base_model.BaseModel):
     """
     return algorithms.first_tokens(prefix)
 
-  def _check_decoder(self, settings: Any):
+  def check_decoder(self, settings: DecoderHParams | None = None):
+    """Raises a UserError unless this model can decode.
+
+    Args:
+      settings: of the decoder; None for `decoder_tpl`.
+    """
+    settings = self.decoder_tpl if settings is None else settings
     where = 'LanguageModel.decoder_tpl'
     vocab_size = getattr(self.lm, 'vocab_size', None)
     algorithms.check_settings(where, settings, vocab_size)
@@ -323,6 +358,12 @@ class LanguageModel(base_model.BaseModel):
           f'{where}.fprop_for_prefix is False; expected True: {reason}, which'
           ' reads the prefix in one step'
         )
+    most = max_positions(self.lm_tpl)
+    if most is not None and settings.seqlen > most:
+      raise errors.UserError(
+        f'{where}.seqlen is {settings.seqlen}; expected at most {most},'
+        ' max_seq_length of LanguageModel.lm_tpl.position_emb_tpl'
+      )
 
   def _prefix_lengths(
     self, input_batch: NestedMap, tokens: jax.Array
@@ -391,6 +432,22 @@ class LanguageModel(base_model.BaseModel):
       **sampled,
     }
     return strings['prefix'], value
+
+
+class LanguageModelContinuousBatching(LanguageModel):
+  """A language model, by praxis's name for continuous batching.
+
+  Every `LanguageModel` decodes in slots; see `slot_decoder`, and `server` of a
+  trained model, whose number of slots is `decoder_tpl.num_cache_slots`.
+  """
+
+
+def max_positions(lm_tpl: Config) -> int | None:
+  """Returns the number of positions that a network knows; None for any."""
+  embedding = config_lib.field_values(lm_tpl).get('position_emb_tpl')
+  if not isinstance(embedding, Config):
+    return None
+  return config_lib.field_values(embedding).get('max_seq_length')
 
 
 def _per_word(
