@@ -289,7 +289,9 @@ def _streamed(settings, batch, interval):
 TABLE = np.random.default_rng(4).normal(size=(4, 4))
 
 
-@pytest.mark.parametrize('interval', [1, 2])
+@pytest.mark.parametrize(
+  'interval', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_a_callback_gets_the_tokens_of_each_interval(interval):
   batch = dict(
     ids=np.array([[1, 2], [3, 0]]),

@@ -155,6 +155,47 @@ def test_pieces_of_texts(model):
 
 
 @pytest.mark.slow
+def test_texts_of_a_server_are_those_of_a_batch(model):
+  prompts, pieces = ['import os', 'x', 'def f'], []
+  server = model.server(
+    num_cache_slots=2,
+    max_prefix_len=32,
+    max_decode_steps=4,
+    steps_at_once=2,
+    temperature=1.0,
+    seed=1,
+  )
+  tickets = [server.submit(text) for text in prompts[:2]]
+  found = server.step()
+  assert not found and server.num_active == 2
+  # It waits for a slot.
+  tickets.append(server.submit(prompts[2], stream=pieces.append))
+  found = server.run()
+  want = model.generate(prompts, temperature=1.0, seed=1, max_decode_steps=4)
+  assert [found[ticket] for ticket in tickets] == want
+  # The first token is that of the prefix.
+  assert [len(piece.ids) for piece in pieces] == [2, 1, 1]
+  assert ''.join(piece.text for piece in pieces) == want[2]
+  assert pieces[-1].done and server.num_active == 0
+  for text, fields, message in (
+    ('x' * 40, {}, 'the prompt has 41 tokens; expected at most max_prefix_len'),
+    ('x', {'max_decode_steps': 5}, 'max_decode_steps is 5; expected 1 to 4'),
+    ('x', {'temperature': -1}, 'temperature is -1; expected 0 or more'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      server.submit(text, **fields)
+
+
+def test_what_a_server_does_not_do(model):
+  with pytest.raises(errors.UserError, match='num_cache_slots is 0; exp'):
+    model.server(num_cache_slots=0)
+  with pytest.raises(errors.UserError, match='num_samples is 2; expected 1'):
+    model.server(num_samples=2)
+  with pytest.raises(errors.UserError, match='draft_steps is given'):
+    model.server(draft_steps=2)
+
+
+@pytest.mark.slow
 def test_texts_with_a_draft_model(folder, model):
   prompts, pieces = ['import os', 'x'], []
   other, steps = inference.load(folder), dict(max_decode_steps=6)
