@@ -136,7 +136,10 @@ def check_settings(config: config_lib.Config):
   """
   model = config.Instantiate()
   if hasattr(model, 'check_decoder'):
-    model.apply({}, method='check_decoder')
+    # A layer may create variables when it is set up.
+    jax.eval_shape(
+      lambda: model.init(jax.random.key(0), method='check_decoder')
+    )
 
 
 def decode(
