@@ -34,13 +34,16 @@ class DecoderHParams(config_lib.Configurable):
       of token by token. It needs `max_decode_steps`: an output has as many
       positions after the longest prefix.
     lazy_prefix_broadcast: not supported, as all of `UNSUPPORTED`; samples share
-      the computation of the prefix in any case.
+      the computation of the prefix in any case, but each has a copy of its
+      cache.
     decode_loop_mesh_axes_transpose: not supported.
     process_result_fn: a function (network, decoded) -> decoded that
       post-processes the result; or None, the default.
     emb_lookup_style: has no effect: the embedding layer decides.
     use_extra_input_kwargs: not supported.
-    num_cache_slots: not supported.
+    num_cache_slots: number of sequences that a server of texts continues at
+      once (continuous batching); 0 leaves it to the server. `decode` does not
+      read it.
     precompute_kv_cache_prefix_ids: not supported.
 
   Raises:
@@ -51,7 +54,6 @@ class DecoderHParams(config_lib.Configurable):
     'lazy_prefix_broadcast': False,
     'decode_loop_mesh_axes_transpose': None,
     'use_extra_input_kwargs': False,
-    'num_cache_slots': 0,
     'precompute_kv_cache_prefix_ids': None,
   }
 
@@ -72,6 +74,7 @@ class DecoderHParams(config_lib.Configurable):
   def __post_init__(self):
     self._check_integer('seqlen', 0)
     self._check_integer('min_decode_steps', 0)
+    self._check_integer('num_cache_slots', 0)
     steps = self.max_decode_steps
     if steps is not None and (
       not _are_integers(steps) or min(_several(steps)) < 1

@@ -26,6 +26,7 @@ from pax_compat.decoding.cached_network import (
   ExtendStepFn,
   InitStatesFn,
 )
+from pax_compat.decoding.decoder_utils import StreamingResultCallback
 from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams
@@ -71,6 +72,7 @@ def decode(
   content: tuple[jax.Array, jax.Array],
   causal_prefix: bool = True,
   unconditional: Prefix | None = None,
+  result_callback: StreamingResultCallback | None = None,
 ) -> NestedMap:
   """Decodes with the algorithm of the settings.
 
@@ -85,11 +87,17 @@ def decode(
       each is one, [B, P]; its random stream depends on them.
     causal_prefix: whether attention within the prefix is causal.
     unconditional: the prefixes without the condition, for guidance.
+    result_callback: gets results while sampling goes on; None for none.
 
   Returns:
     What the algorithm returns: arrays [B, ...] of `greedy_decode`, or
     [B, N, ...] of `sample_decode` and `beam_search`.
+
+  Raises:
+    UserError: there is a callback, which the settings do not support.
   """
+  if result_callback is not None:
+    _check_streams(settings)
   if isinstance(settings, GreedyDecoderHParams):
     return greedy.greedy_decode(
       network,
@@ -114,11 +122,12 @@ def decode(
       cached,
       settings,
       prefix,
-      sample_streams.content_keys(_key(network), *content),
+      sample_streams.content_keys(random_key(network), *content),
       inputs=sample_decode.SampleInputs.of(batch),
       sampler=sampler,
       causal_prefix=causal_prefix,
       unconditional=unconditional,
+      result_callback=result_callback,
     )
     if settings.vanilla_sample_decode:
       result = jax.tree.map(lambda x: x[:, 0], result)
@@ -127,7 +136,22 @@ def decode(
   return result
 
 
-def _key(network: base_layer.BaseLayer) -> jax.Array:
+def _check_streams(settings: DecoderHParams):
+  """Raises a UserError unless a callback gets results of these settings."""
+  name = type(settings).__name__
+  if not isinstance(settings, SampleDecoderHParams):
+    raise errors.UserError(
+      f'result_callback: {name} has no results before its end; expected'
+      ' SampleDecoderHParams, whose temperature may be 0'
+    )
+  for field, value in (('fprop_for_prefix', True), ('optimize_eos', False)):
+    if getattr(settings, field) != value:
+      raise errors.UserError(
+        f'result_callback: {name}.{field} is {not value}; expected {value}'
+      )
+
+
+def random_key(network: base_layer.BaseLayer) -> jax.Array:
   """Returns the key of the program."""
   if not network.has_rng(base_layer.RANDOM):
     raise errors.UserError(

@@ -39,6 +39,7 @@ class AlignedSteps:
     *,
     repeats: int = 1,
     causal_prefix: bool = True,
+    room: int = 0,
   ):
     """Aligns prefixes.
 
@@ -48,6 +49,7 @@ class AlignedSteps:
       prefix: the prefixes, left-aligned.
       repeats: number of continuations of each.
       causal_prefix: whether attention within the prefix is causal.
+      room: number of positions of the cache behind the last decoded token.
     """
     self._network = network
     self._aligned = settings.fprop_for_prefix
@@ -57,10 +59,12 @@ class AlignedSteps:
     if self._aligned:
       self.start = prefixes.right_aligned(self.prefix)
       self.first = self.prefix.ids.shape[1]
-      self.lengths = tuple(self.first + n for n in settings.decode_stages)
+      self.lengths = tuple(
+        self.first + n + room for n in settings.decode_stages
+      )
     else:
       self.start, self.first = self.prefix, 1
-      self.lengths = (settings.seqlen,)
+      self.lengths = (settings.seqlen + room,)
 
   @property
   def total(self) -> int:
@@ -115,6 +119,27 @@ class AlignedSteps:
       ),
     )
 
+  def read_rows(
+    self, states: States, ids: jax.Array, positions: jax.Array
+  ) -> tuple[jax.Array, States]:
+    """Reads tokens, in each row at its own position.
+
+    Args:
+      states: of `CachedNetwork.per_row`, of T positions.
+      ids: [B * repeats, L], the tokens.
+      positions: [B * repeats], the position of the first of them.
+
+    Returns:
+      Logits [B * repeats, L, V], and the new states.
+    """
+    indices = positions[:, None] + jnp.arange(ids.shape[1])
+    return self._network.step_rows(
+      states,
+      ids,
+      positions,
+      **self._positions(self.repeat(self.start.offsets), indices, self.total),
+    )
+
   def grow(self, states: States, length: int, new_length: int) -> States:
     """Returns states of more positions."""
     return self._network.grow(states, new_length - length)
@@ -123,15 +148,26 @@ class AlignedSteps:
     self, offsets: jax.Array, indices: jax.Array, length: int
   ) -> dict[str, jax.Array]:
     """Returns `segment_pos` and `mask` of a step after aligned prefixes."""
-    if not self._aligned:
-      return {}
-    is_token = jnp.arange(length) >= offsets[:, None]
-    return {
-      'segment_pos': jnp.maximum(indices - offsets[:, None], 0),
-      # Masks the padding before a prefix.
-      'mask': is_token[:, None, None, :],
-    }
+    return aligned_positions(offsets, indices, length) if self._aligned else {}
 
   def left_aligned(self, x: jax.Array, fill: float) -> jax.Array:
     """Returns `x` [B * repeats, T], with the first tokens at index 0."""
     return prefixes.left_aligned(x, self.repeat(self.start.offsets), fill)
+
+
+def aligned_positions(
+  offsets: jax.Array, indices: jax.Array, length: int
+) -> dict[str, jax.Array]:
+  """Returns `segment_pos` and `mask` of a step after aligned prefixes.
+
+  Args:
+    offsets: [R], index of the first token of each row.
+    indices: [L] or [R, L], the positions that are read.
+    length: number of positions of the cache.
+  """
+  is_token = jnp.arange(length) >= offsets[:, None]
+  return {
+    'segment_pos': jnp.maximum(indices - offsets[:, None], 0),
+    # Masks the padding before a prefix.
+    'mask': is_token[:, None, None, :],
+  }

@@ -78,13 +78,109 @@ class CachedNetwork:
     Returns:
       Logits [B, V] after the last token, float32; and the new states.
     """
+    logits, updated = self._read(states, ids, time_step, positions)
+    return logits[:, -1], updated
+
+  def _read(
+    self, states: States, ids: jax.Array, time_step: jax.Array, positions: dict
+  ) -> tuple[jax.Array, States]:
+    """Returns the logits [B, L, V] of a step, float32, and the new states."""
     logits, updated = self._apply(
       lambda module: self._extend_step(
         module, ids, time_step=time_step, **positions
       ),
       states,
     )
-    return logits[:, -1].astype(jnp.float32), updated
+    return logits.astype(jnp.float32), updated
+
+  def per_row(self, states: States) -> States:
+    """Returns states for `step_rows`.
+
+    What all rows share, each row has from now on: such states get a first
+    dimension B.
+    """
+    batch_dims = jax.tree.leaves(self._dims[0])
+    [rows] = {
+      x.shape[dim]
+      for x, dim in zip(jax.tree.leaves(states), batch_dims, strict=True)
+      if dim >= 0
+    }
+    return self.transform(
+      states,
+      lambda x, batch, _: (
+        x if batch >= 0 else jnp.broadcast_to(x, (rows, *x.shape))
+      ),
+    )
+
+  def step_rows(
+    self, states: States, ids: jax.Array, time_steps: jax.Array, **positions
+  ) -> tuple[jax.Array, States]:
+    """Reads tokens, in each row at its own position; attention is causal.
+
+    Args:
+      states: of `per_row`.
+      ids: [B, L], the new tokens.
+      time_steps: [B], the position of the first of them.
+      **positions: further arguments of `extend_step`, [B, ...].
+
+    Returns:
+      Logits [B, L, V], float32; and the new states.
+    """
+
+    def read(states, ids, time_step, positions):
+      states = self.transform(
+        states,
+        lambda x, batch, _: x if batch < 0 else jnp.expand_dims(x, batch),
+      )
+      given = {name: value[None] for name, value in positions.items()}
+      logits, states = self._read(
+        states, ids[None], time_step, {'causal': True, **given}
+      )
+      states = self.transform(
+        states, lambda x, batch, _: x if batch < 0 else jnp.squeeze(x, batch)
+      )
+      return logits[0], states
+
+    axes = self.transform(states, lambda _, batch, __: max(batch, 0))
+    return jax.vmap(read, in_axes=(axes, 0, 0, 0), out_axes=(0, axes))(
+      states, ids, time_steps, positions
+    )
+
+  def put_row(self, states: States, row: States, index: jax.Array) -> States:
+    """Returns states of `per_row` with another row at `index` [].
+
+    Args:
+      states: of B rows.
+      row: of one row, of the same number of positions.
+      index: [].
+    """
+    return jax.tree.map(
+      lambda x, new, batch: jax.lax.dynamic_update_slice_in_dim(
+        x, new.astype(x.dtype), index, axis=max(batch, 0)
+      ),
+      states,
+      row,
+      self._dims[0],
+    )
+
+  def check_rewinds(self, where: str):
+    """Raises a UserError unless earlier positions can be read once more.
+
+    A state of positions is overwritten; others have already changed.
+
+    Args:
+      where: names the network in the message.
+    """
+
+    def check(path, batch, time):
+      if batch >= 0 and time < 0:
+        raise errors.UserError(
+          f'{where}: the decode state {jax.tree_util.keystr(path)} cannot go'
+          ' back to an earlier position; expected a network of attention layers'
+          ' that cache keys and values'
+        )
+
+    jax.tree_util.tree_map_with_path(check, *self._dims)
 
   def _apply(self, method: Callable, states: States) -> tuple[Any, States]:
     result, updated = self.module.apply(

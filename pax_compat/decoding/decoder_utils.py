@@ -3,13 +3,42 @@
 Shapes: B batch, K beam, T time, V vocabulary, E tokens of a stop sequence.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from pax_compat.nested_map import NestedMap
+
 # A score below that of any hypothesis.
 NO_SCORE = -1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamingResultCallback:
+  """Gets results of sampling while it goes on.
+
+  The functions are traced with the decoding loop: to reach the host they call
+  `jax.experimental.io_callback`. Its calls may come out of order.
+
+  Attributes:
+    callback_fn: called with a NestedMap of what was decoded since its last
+      call, I steps: `output_ids` [B, N, I]; `decode_lengths` [B, N], the number
+      of them that the call is for; `scores` [B, N], the sum of their
+      log-probabilities; `done` [B, N]; `prefix_lengths` [B], 0; `step` [], the
+      number of steps before; and with `num_per_token_logprobs` of the batch
+      `logprobs` [B, N, I], `top_candidate_ids` and `top_candidate_logprobs`
+      [B, N, I, 5]. Tokens after the end of a sample are 0.
+    interval_steps: I, the number of steps from one call to the next.
+    init_fn: called with (B, N) before decoding; or None.
+    done_fn: called after decoding; or None.
+  """
+
+  callback_fn: Callable[[NestedMap], None]
+  interval_steps: int = 1
+  init_fn: Callable[[Sequence[int]], None] | None = None
+  done_fn: Callable[[], None] | None = None
 
 
 def length_norm(t: jax.Array, length_norm_alpha: float) -> jax.Array:

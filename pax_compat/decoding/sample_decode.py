@@ -5,6 +5,7 @@ vocabulary, C candidates.
 """
 
 import functools
+from typing import Any
 
 import flax.struct
 import jax
@@ -16,7 +17,9 @@ from pax_compat.decoder_hparams import SampleDecoderHParams
 from pax_compat.decoding import decoder_utils
 from pax_compat.decoding.aligned_steps import NO_LOGPROB, AlignedSteps
 from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.decoder_utils import StreamingResultCallback
 from pax_compat.decoding.prefixes import Prefix
+from pax_compat.decoding.result_streams import ResultStream
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams, token_samplers
 
@@ -78,6 +81,20 @@ class SampleInputs(flax.struct.PyTreeNode):
     )
 
 
+def check_no_inputs(batch: NestedMap, what: str):
+  """Raises a UserError if examples set something themselves.
+
+  Args:
+    batch: the batch; see `SampleInputs`.
+    what: names what does not support it.
+  """
+  for name in SampleInputs.__dataclass_fields__:
+    if batch.get(name) is not None:
+      raise errors.UserError(
+        f'the batch has the field {name}, which is not supported with {what}'
+      )
+
+
 def sample_decode(
   network: CachedNetwork,
   settings: SampleDecoderHParams,
@@ -88,6 +105,7 @@ def sample_decode(
   sampler: token_samplers.BaseNextTokenSampler | None = None,
   unconditional: Prefix | None = None,
   causal_prefix: bool = True,
+  result_callback: StreamingResultCallback | None = None,
 ) -> NestedMap:
   """Samples until every sample has ended.
 
@@ -101,6 +119,7 @@ def sample_decode(
     sampler: of the next token; None for that of the settings.
     unconditional: the prefixes without the condition, for `cf_guidance_scale`.
     causal_prefix: whether attention within the prefix is causal.
+    result_callback: gets results while decoding goes on; None for none.
 
   Returns:
     `prefix_ids` [B, N, P] and `prefix_lengths` [B, N]; `output_ids` [B, N, T],
@@ -114,7 +133,7 @@ def sample_decode(
   inputs = SampleInputs() if inputs is None else inputs
   is_guided = unconditional is not None
   if is_guided:
-    prefix = _interleaved(prefix, unconditional)
+    prefix = interleaved(prefix, unconditional)
   steps = AlignedSteps(
     network,
     settings,
@@ -123,13 +142,24 @@ def sample_decode(
     causal_prefix=causal_prefix,
   )
   sampler = sampler or settings.next_token_sampler()
-  loop = _Loop(network, settings, steps, inputs, keys, sampler, is_guided)
-  result = _result(loop.run(), steps, settings)
-  result = sampler.post_process_decode_loop_state(result)
   groups = settings.num_samples * (2 if is_guided else 1)
-  result = jax.tree.map(
-    lambda x: split_batch_dim(x, groups)[:, : settings.num_samples], result
+
+  def split(x):
+    return split_batch_dim(x, groups)[:, : settings.num_samples]
+
+  stream = None
+  if result_callback is not None:
+    stream = ResultStream(
+      result_callback, steps.first, split, steps.prefix.lengths
+    )
+    stream.begin(len(keys), settings.num_samples)
+  loop = _Loop(
+    network, settings, steps, inputs, keys, sampler, is_guided, stream
   )
+  result = _result(loop.run(), steps, settings)
+  if stream is not None:
+    stream.end()
+  result = jax.tree.map(split, sampler.post_process_decode_loop_state(result))
   if settings.num_samples > 1 and settings.sort_samples:
     return sort_samples_by_scores(result)
   return result
@@ -153,12 +183,12 @@ def sort_samples_by_scores(result: NestedMap) -> NestedMap:
   )
 
 
-def _interleaved(prefix: Prefix, other: Prefix) -> Prefix:
-  """Returns the rows of both in turn."""
+def interleaved(first: Any, second: Any) -> Any:
+  """Returns the rows [2 * B, ...] of two trees of arrays [B, ...] in turn."""
   return jax.tree.map(
     lambda x, y: jnp.stack([x, y], axis=1).reshape(-1, *x.shape[1:]),
-    prefix,
-    other,
+    first,
+    second,
   )
 
 
@@ -214,6 +244,7 @@ class _Loop:
     keys: jax.Array,
     sampler: token_samplers.BaseNextTokenSampler,
     is_guided: bool,
+    stream: ResultStream | None,
   ):
     self._model = network.module
     self._settings = settings
@@ -221,6 +252,7 @@ class _Loop:
     self._sampler = sampler
     self._num = settings.num_samples
     self._is_guided = is_guided
+    self._stream = stream
     self._inputs = inputs
     self._keys_are_given = False
     if inputs.gumbel_prng_key is not None:
@@ -372,6 +404,8 @@ class _Loop:
     val.segment_pos = val.segment_pos + 1
     self._end(val, ids, in_prefix, position + 1 - prefix_end)
     val.step = position
+    if self._stream is not None:
+      self._stream.call_if_due(val)
     return val
 
   def _guided(self, logits: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,11 +16,20 @@ import numpy as np
 from pax_compat import base_input, base_layer, errors
 from pax_compat import config as config_lib
 from pax_compat.experiments import resolved as resolved_lib
-from pax_compat.inference import exporting, generating
+from pax_compat.inference import (
+  decoding_options,
+  exporting,
+  generating,
+  text_server,
+  text_streams,
+)
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.program import TaskProgram
+
+# Slots of a server, unless something says otherwise.
+_SLOTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +128,8 @@ class TrainedModel:
     *,
     max_decode_steps: int = 64,
     dataset: str | None = None,
+    draft: 'TrainedModel | None' = None,
+    stream: Callable[[text_streams.TextPiece], None] | None = None,
     **options: Any,
   ) -> list[str] | list[list[str]]:
     """Continues texts, by the decoder of the model or as the options say.
@@ -128,23 +139,68 @@ class TrainedModel:
       max_decode_steps: the maximum number of tokens to add to each.
       dataset: the name of the dataset whose tokenizer is used; None for the one
         that the model is trained on.
-      **options: `temperature`, `top_k`, `top_p`, `num_samples`, `beam_size` and
-        `seed`; see `DecodingOptions`.
+      draft: a smaller model of the same vocabulary that proposes tokens, so
+        that this one needs fewer steps; texts keep their distribution.
+      stream: gets each piece of text as soon as it is decoded, a `TextPiece`
+        with `prompt`, `sample`, `text`, `ids` and `done`; None for none.
+      **options: `temperature`, `top_k`, `top_p`, `num_samples`, `beam_size`,
+        `seed` and `draft_steps`; see `DecodingOptions`.
 
     Returns:
       The continuation of each prompt, without it; or with `num_samples` or
-      `beam_size` the list of its continuations, the best ones first.
+      `beam_size` the list of its continuations, the best ones first, or with
+      `stream` in the order of `TextPiece.sample`.
 
     Raises:
-      UserError: the model is not a language model, or the dataset does not
-        tokenize strings.
+      UserError: the model is not a language model, the dataset does not
+        tokenize strings, or the draft model does not suit the model.
     """
     return generating.generate(
       self,
       texts,
       data=self.input(dataset),
       max_decode_steps=max_decode_steps,
-      options=generating.options(**options),
+      options=decoding_options.options(**options),
+      draft=draft,
+      stream=stream,
+    )
+
+  def server(
+    self,
+    *,
+    num_cache_slots: int | None = None,
+    max_prefix_len: int = 256,
+    max_decode_steps: int = 64,
+    steps_at_once: int = 16,
+    dataset: str | None = None,
+    **options: Any,
+  ) -> text_server.TextServer:
+    """Returns a server, which continues texts that come at any time.
+
+    Args:
+      num_cache_slots: number of texts that are continued at once; None for that
+        of the model's decoder, or 8 if it is 0.
+      max_prefix_len: maximum number of tokens of a prompt.
+      max_decode_steps: maximum number of tokens to add to each.
+      steps_at_once: maximum number of tokens from one look at the slots to the
+        next; a prompt waits that long for the end of another.
+      dataset: as for `generate`.
+      **options: `temperature`, `top_k`, `top_p` and `seed`, as for `generate`.
+
+    Raises:
+      UserError: see `TextServer`.
+    """
+    if num_cache_slots is None:
+      decoder = config_lib.field_values(self.config.model).get('decoder_tpl')
+      num_cache_slots = getattr(decoder, 'num_cache_slots', 0) or _SLOTS
+    return text_server.TextServer(
+      self,
+      data=self.input(dataset),
+      num_cache_slots=num_cache_slots,
+      max_prefix_len=max_prefix_len,
+      max_decode_steps=max_decode_steps,
+      steps_at_once=steps_at_once,
+      options=decoding_options.options(**options),
     )
 
   def export(self, folder: str | os.PathLike, **options: Any) -> None:
@@ -212,6 +268,11 @@ class TrainedModel:
     if name not in self._inputs:
       self._inputs[name] = configs[name].Instantiate()
     return self._inputs[name]
+
+  @functools.cached_property
+  def decoders(self) -> dict[Any, Any]:
+    """The compiled functions of `generate`, by their options."""
+    return {}
 
   @functools.cached_property
   def _predict(self):

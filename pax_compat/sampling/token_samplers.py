@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pax_compat import errors
 from pax_compat.config import Config, Configurable, instance_field
 from pax_compat.nested_map import NestedMap
 
@@ -314,6 +315,22 @@ class BaseNextTokenSampler(Configurable):
   ) -> NestedMap:
     raise NotImplementedError
 
+  def probabilities(self, logits: jax.Array, temperature: float) -> jax.Array:
+    """Returns the probabilities [B, V] with which tokens are chosen.
+
+    Args:
+      logits: [B, V].
+      temperature: 0 chooses the most likely token.
+
+    Raises:
+      UserError: the sampler does not draw from a known distribution.
+    """
+    del logits, temperature
+    raise errors.UserError(
+      f'{type(self).__name__} has no method probabilities(logits, temperature),'
+      ' which speculative decoding needs'
+    )
+
   def init_decode_loop_state(
     self,
     decode_loop_state: NestedMap,
@@ -415,3 +432,23 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
     if self.use_top_k_for_logprobs:
       result.logprobs_at_new_ids = select(index, log_probs)
     return result
+
+  def probabilities(self, logits: jax.Array, temperature: float) -> jax.Array:
+    if type(self.logits_sampler) is not DefaultCategoricalLogitsSampler:
+      return super().probabilities(logits, temperature)
+    logits = epsilon_mask_logits(logits, self.epsilon_p)
+    size = logits.shape[-1]
+    if self.top_k == 1 or not temperature:
+      return jax.nn.one_hot(jnp.argmax(logits, axis=-1), size)
+    masked, _, ids = apply_top_k_and_top_p(
+      logits,
+      self.top_k,
+      self.top_p,
+      global_normalize=self.global_normalize and self.top_k > 0,
+      top_k_recall_target=self.top_k_recall_target,
+    )
+    probs = jax.nn.softmax(masked.astype(jnp.float32) / temperature, axis=-1)
+    if not self.top_k:
+      return probs
+    rows = jnp.arange(len(logits))[:, None]
+    return jnp.zeros(logits.shape, jnp.float32).at[rows, ids].set(probs)

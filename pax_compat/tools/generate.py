@@ -3,14 +3,18 @@
     python -m pax_compat.tools.generate --job_log_dir=runs/first --prompt='The '
 
 The decoder of the model continues it, by default greedily. `--temperature`,
-`--top_k`, `--top_p` and `--num_samples` sample; `--beam_size` searches.
+`--top_k`, `--top_p` and `--num_samples` sample; `--beam_size` searches. With
+`--draft_job_log_dir` a smaller model proposes tokens.
 
-Each continuation is printed after its prompt. `pax_compat.inference` does the
-same from Python.
+Each continuation is printed after its prompt; with `--stream`, as it is
+decoded. `pax_compat.inference` does the same from Python.
 """
+
+from typing import Any
 
 from absl import flags
 
+from pax_compat import errors
 from pax_compat.cli import command_line, job_flags
 
 flags.adopt_module_key_flags(job_flags)
@@ -55,18 +59,45 @@ _BEAM_SIZE = flags.DEFINE_integer(
 _SEED = flags.DEFINE_integer(
   'seed', None, "Seed of samples; by default that of the task's decoding."
 )
+_DRAFT = flags.DEFINE_string(
+  'draft_job_log_dir',
+  None,
+  'Folder of the run of a smaller model of the same vocabulary. It proposes'
+  ' tokens, so that the model needs fewer steps for the same texts.',
+)
+_DRAFT_STEPS = flags.DEFINE_integer(
+  'draft_steps',
+  None,
+  'Tokens that the draft model proposes in a step; 4 by default.',
+  lower_bound=1,
+)
+_STREAM = flags.DEFINE_bool(
+  'stream',
+  False,
+  'Prints each piece of the text as soon as it is decoded, for one --prompt.',
+)
 
 
 def main(argv: list[str]) -> int:
   """Prints the continuations; returns the exit status."""
   command_line.no_arguments(argv)
   command_line.require(job_flags.JOB_LOG_DIR, _PROMPT)
+  if _STREAM.value and (len(_PROMPT.value) > 1 or _NUM_SAMPLES.value):
+    raise errors.UserError(
+      '--stream prints one text; expected one --prompt, and no --num_samples'
+    )
   # Late: JAX takes a second to import, which an invalid flag should not cost.
   from pax_compat import inference
 
   model = inference.load(
     job_flags.JOB_LOG_DIR.value, _STEP.value, settings=job_flags.SET.value
   )
+  draft = None
+  if _DRAFT.value is not None:
+    draft = inference.load(_DRAFT.value)
+  stream = _print_piece if _STREAM.value else None
+  if stream is not None:
+    print(_PROMPT.value[0], end='', flush=True)
   texts = model.generate(
     _PROMPT.value,
     max_decode_steps=_MAX_DECODE_STEPS.value,
@@ -77,11 +108,22 @@ def main(argv: list[str]) -> int:
     num_samples=_NUM_SAMPLES.value,
     beam_size=_BEAM_SIZE.value,
     seed=_SEED.value,
+    draft=draft,
+    draft_steps=_DRAFT_STEPS.value,
+    stream=stream,
   )
+  if stream is not None:
+    print()
+    return 0
   for prompt, found in zip(_PROMPT.value, texts, strict=True):
     for text in [found] if isinstance(found, str) else found:
       print(f'{prompt}{text}', flush=True)
   return 0
+
+
+def _print_piece(piece: Any):
+  """Prints the next piece of a text."""
+  print(piece.text, end='', flush=True)
 
 
 if __name__ == '__main__':

@@ -23,6 +23,7 @@ from pax_compat.trainer import (
   run_options,
   starting_point,
 )
+from pax_compat.trainer.evaluating import decoding
 from pax_compat.trainer.feeding import (
   dataset_inputs,
   first_batch,
@@ -124,6 +125,8 @@ def _task(
   with experiment.set_up():
     config_text.check_required(configs)
     task = experiment.task.Instantiate()
+    if experiment.decode_datasets and task.train.decode_interval_steps:
+      decoding.check_settings(task.model)
     mesh = partitioning.mesh_of_task(task)
     split = task.train.inputs_split_mapping
     return task, mesh, partitioning.batch_sharding(mesh, split)

@@ -78,7 +78,7 @@ _ABSENT_FIELDS = {
   'decode_loop_mesh_axes_transpose': (None, 'decoding uses the same mesh'),
   'emb_lookup_style': ('matmul', 'decoding uses that of the softmax'),
   'lazy_prefix_broadcast': (False, 'each sample has its own cache'),
-  'num_cache_slots': (0, 'there is no continuous batching'),
+  'num_cache_slots': (0, 'a server of texts reads it, decode does not'),
   'precompute_kv_cache_prefix_ids': (None, 'prefixes are computed each time'),
   'use_extra_input_kwargs': (False, 'networks have no extra inputs'),
   'min_prefix_len': (

@@ -4,11 +4,14 @@ Shapes: B batch, L decoding steps at once, S capacity of the cache in positions,
 D model dims, N heads, K heads of keys and values, H dims of a head.
 """
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
-from pax_compat.layers.attentions import attention_masks
+from pax_compat.layers.attentions import attention_masks, kv_cache
 from pax_compat.layers.attentions.attention_masks import Mask
 from pax_compat.layers.attentions.attention_ops import AttentionInputs
 
@@ -18,7 +21,19 @@ class DecodableAttention(base_layer.BaseLayer):
 
   Subclasses define the projections and the attention itself. The cache contains
   keys as they are multiplied with queries, already rotated and normalised.
+
+  Attributes:
+    kv_cache_dtype: the type of the cached keys and values: 'float32',
+      'bfloat16', 'float16', or 'int8' with a scale for each position and head;
+      None, the default, is that of the computation.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'kv_cache_dtype',
+  )
+
+  kv_cache_dtype: str | None = None
 
   def init_states(self, target_batch_size: int, target_max_length: int):
     """Allocates the cache of keys and values.
@@ -32,11 +47,14 @@ class DecodableAttention(base_layer.BaseLayer):
     batch, length = target_batch_size, target_max_length
     shape = (batch, length, *heads)
     dtype = self.compute_dtype
-    in_float32 = self._rotates() and not self.cast_rotary_position_emb
-    self.update_decode_state(
-      'key_state', jnp.zeros(shape, jnp.float32 if in_float32 else dtype)
-    )
-    self.update_decode_state('value_state', jnp.zeros(shape, dtype))
+    for name, computed in (
+      ('key_state', self._key_dtype()),
+      ('value_state', dtype),
+    ):
+      stored = self.kv_cache_dtype or computed
+      self.update_decode_state(name, jnp.zeros(shape, stored))
+      if kv_cache.is_quantized(self.kv_cache_dtype):
+        self.update_decode_state(f'{name}_scale', jnp.zeros(shape[:3]))
     if self._bias_by_positions():
       self.update_decode_state(
         'key_positions', jnp.zeros((batch, length), jnp.int32)
@@ -110,8 +128,8 @@ class DecodableAttention(base_layer.BaseLayer):
     )
     inputs = AttentionInputs(
       self._finish_query(query, positions),
-      self._extend('key_state', key, time_step),
-      self._extend('value_state', value, time_step),
+      self._extend_cache('key_state', key, time_step),
+      self._extend_cache('value_state', value, time_step),
       mask=attention_masks.combine_masks(mask.visible, known),
       bias=self._step_bias(positions, time_step, length),
     )
@@ -138,10 +156,8 @@ class DecodableAttention(base_layer.BaseLayer):
     self._check_cross()
     value_vec = key_vec if value_vec is None else value_vec
     key, value = self._project_source(key_vec, value_vec)
-    self.update_decode_state(
-      'cross_key_state', self._finish_key(key, key_segment_pos)
-    )
-    self.update_decode_state('cross_value_state', value)
+    self._store('cross_key_state', self._finish_key(key, key_segment_pos))
+    self._store('cross_value_state', value)
     if self.relative_bias_tpl is not None:
       if key_segment_pos is None:
         key_segment_pos = jnp.arange(key.shape[1])[None]
@@ -184,13 +200,51 @@ class DecodableAttention(base_layer.BaseLayer):
       )
     inputs = AttentionInputs(
       self._finish_query(self._project_query(query_vec), segment_pos),
-      self.get_decode_state('cross_key_state'),
-      self.get_decode_state('cross_value_state'),
+      self._load('cross_key_state', self._key_dtype()),
+      self._load('cross_value_state', self.compute_dtype),
       mask.visible,
       bias,
       mask.causal,
     )
     return self._attend(inputs, one_step=True)[0]
+
+  def _check_cache_dtype(self):
+    kv_cache.check(
+      self.kv_cache_dtype, where=f'{type(self).__name__}.kv_cache_dtype'
+    )
+
+  def _key_dtype(self) -> jnp.dtype:
+    """Returns the type of keys as they are multiplied with queries."""
+    in_float32 = self._rotates() and not self.cast_rotary_position_emb
+    return jnp.dtype(jnp.float32 if in_float32 else self.compute_dtype)
+
+  def _store(self, name: str, value: jax.Array):
+    """Caches keys or values [B, S, K, H]."""
+    if kv_cache.is_quantized(self.kv_cache_dtype):
+      value, scale = kv_cache.quantize(value)
+      self.update_decode_state(f'{name}_scale', scale)
+    elif self.kv_cache_dtype is not None:
+      value = value.astype(self.kv_cache_dtype)
+    self.update_decode_state(name, value)
+
+  def _load(self, name: str, dtype: jnp.dtype) -> jax.Array:
+    """Returns cached keys or values [B, S, K, H] in the type `dtype`."""
+    state = self.get_decode_state(name)
+    if kv_cache.is_quantized(self.kv_cache_dtype):
+      scale = self.get_decode_state(f'{name}_scale')
+      return kv_cache.dequantize(state, scale, dtype)
+    return state if self.kv_cache_dtype is None else state.astype(dtype)
+
+  def _extend_cache(
+    self, name: str, value: jax.Array, time_step: jax.Array | int
+  ) -> jax.Array:
+    """Caches keys or values [B, L, K, H]; returns all of them, [B, S, K, H]."""
+    dtype = self._key_dtype() if name == 'key_state' else self.compute_dtype
+    if kv_cache.is_quantized(self.kv_cache_dtype):
+      value, scale = kv_cache.quantize(value)
+      self._extend(f'{name}_scale', scale, time_step)
+    self._extend(name, value, time_step)
+    return self._load(name, dtype)
 
   def _check_cross(self):
     for field in ('combine_qkv', 'dconv_qkv'):
@@ -214,7 +268,7 @@ class DecodableAttention(base_layer.BaseLayer):
   def _extend(
     self, name: str, value: jax.Array, time_step: jax.Array | int
   ) -> jax.Array:
-    """Writes `value` [B, L, ...] at `time_step`; returns the whole cache."""
+    """Writes `value` [B, L, ...] at `time_step`; returns the whole state."""
     state = self.get_decode_state(name)
     state = jax.lax.dynamic_update_slice_in_dim(
       state, value.astype(state.dtype), time_step, axis=1

@@ -43,7 +43,7 @@ from pax_compat.layers.template_fields import (
   split,
 )
 
-_SILENT = base_layer.BaseLayer.SILENT_UNLESS_SET
+_SILENT = attention_decoding.DecodableAttention.SILENT_UNLESS_SET
 
 
 class DotProductAttention(attention_decoding.DecodableAttention):
@@ -192,6 +192,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
 
   def _check_fields(self):
     where = type(self).__name__
+    self._check_cache_dtype()
     attention_kernels.check(
       self.attention_kernel, where=f'{where}.attention_kernel'
     )

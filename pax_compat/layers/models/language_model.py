@@ -10,13 +10,23 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_input, base_model, errors
+from pax_compat import config as config_lib
 from pax_compat.config import Config, instance_field, sub_config_field
 from pax_compat.decoder_hparams import (
   BeamSearchHParams,
   DecoderHParams,
   GreedyDecoderHParams,
 )
-from pax_compat.decoding import algorithms, prefixes, texts
+from pax_compat.decoding import (
+  algorithms,
+  continuous_batching,
+  prefixes,
+  sample_decode,
+  speculative,
+  texts,
+)
+from pax_compat.decoding.cached_network import CachedNetwork
+from pax_compat.decoding.decoder_utils import StreamingResultCallback
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import token_counter
 from pax_compat.layers.models import token_models
@@ -26,6 +36,7 @@ from pax_compat.layers.transformer_models.transformer_lm import (
   TransformerLm,
 )
 from pax_compat.nested_map import NestedMap
+from pax_compat.sampling import sample_streams
 
 
 class LanguageModel(base_model.BaseModel):
@@ -163,13 +174,18 @@ class LanguageModel(base_model.BaseModel):
       predictions, labels, weights, self._example_weights(input_batch)
     )
 
-  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
+  def decode(
+    self,
+    input_batch: NestedMap,
+    result_callback: StreamingResultCallback | None = None,
+  ) -> base_model.DecodeOut:
     """Continues prefixes.
 
     Args:
       input_batch: `ids` [B, P] int and `paddings` [B, P]. The prefixes are the
         first `prefix_lengths` [B] tokens; by default the sum of
         `inputs_indicator` [B, P] for a prefix model, else all tokens.
+      result_callback: gets results while sampling goes on; None for none.
 
     Sampling also reads what examples set themselves; see `SampleInputs`.
 
@@ -182,13 +198,18 @@ class LanguageModel(base_model.BaseModel):
     Raises:
       UserError: the model or its decoder does not support decoding.
     """
-    return self.decode_with_params(self.decoder_tpl, input_batch)
+    return self.decode_with_params(
+      self.decoder_tpl, input_batch, result_callback
+    )
 
   def decode_with_params(
-    self, decoder_params: DecoderHParams, input_batch: NestedMap
+    self,
+    decoder_params: DecoderHParams,
+    input_batch: NestedMap,
+    result_callback: StreamingResultCallback | None = None,
   ) -> base_model.DecodeOut:
     """Decodes with other settings than `decoder_tpl`; see `decode`."""
-    self._check_decoder(decoder_params)
+    self.check_decoder(decoder_params)
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
     prefix = prefixes.create(
       input_batch.ids, self._prefix_lengths(input_batch, tokens)
@@ -209,10 +230,107 @@ class LanguageModel(base_model.BaseModel):
       content=prefixes.content(prefix),
       causal_prefix=not self._has_prefix(),
       unconditional=unconditional,
+      result_callback=result_callback,
     )
     result.original_lengths = algorithms.original_lengths(result, tokens)
     metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
     return metrics, NestedMap({**input_batch, **result}), NestedMap()
+
+  def cached_network(self, rows: int) -> CachedNetwork:
+    """Returns the network as functions of its decode states.
+
+    Args:
+      rows: number of rows of a batch.
+    """
+    return CachedNetwork(
+      self.lm,
+      lambda lm, length, repeats: lm.init_states(rows * repeats, length),
+      _extend_step,
+    )
+
+  def decode_with_draft(
+    self,
+    draft: 'LanguageModel',
+    decoder_params: DecoderHParams,
+    input_batch: NestedMap,
+    *,
+    draft_steps: int,
+    result_callback: StreamingResultCallback | None = None,
+  ) -> NestedMap:
+    """Continues prefixes with the help of a smaller model.
+
+    Args:
+      draft: a bound model of the same vocabulary, which proposes tokens.
+      decoder_params: settings of greedy decoding or sampling.
+      input_batch: as for `decode`, without settings of single examples.
+      draft_steps: number of tokens that are proposed in a step.
+      result_callback: gets the tokens of each step; None for none.
+
+    Returns:
+      The results of `decode` with these settings, in the same distribution, and
+      `target_steps`; see `speculative_decode`.
+
+    Raises:
+      UserError: see `speculative.check`, and `decode`.
+    """
+    self.check_decoder(decoder_params)
+    speculative.check(
+      'LanguageModel.decoder_tpl',
+      decoder_params,
+      draft_steps,
+      vocab_sizes=tuple(
+        getattr(model.lm, 'vocab_size', None) for model in (self, draft)
+      ),
+    )
+    sample_decode.check_no_inputs(input_batch, 'a draft model')
+    tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
+    prefix = prefixes.create(
+      input_batch.ids, self._prefix_lengths(input_batch, tokens)
+    )
+    settings = speculative.as_sampling(decoder_params)
+    rows = len(prefix.ids)
+    result = speculative.speculative_decode(
+      self.cached_network(rows),
+      draft.cached_network(rows),
+      settings,
+      prefix,
+      sample_streams.content_keys(
+        algorithms.random_key(self.lm), *prefixes.content(prefix)
+      ),
+      draft_steps=draft_steps,
+      causal_prefix=(not self._has_prefix(), not draft._has_prefix()),
+      result_callback=result_callback,
+    )
+    if settings is not decoder_params or settings.vanilla_sample_decode:
+      result = jax.tree.map(lambda x: x[:, 0], result)
+    return result
+
+  def slot_decoder(
+    self, decoder_params: DecoderHParams, *, slots: int, positions: int
+  ) -> continuous_batching.SlotDecoder:
+    """Returns functions that continue prefixes by continuous batching.
+
+    Args:
+      decoder_params: settings of greedy decoding or sampling.
+      slots: number of sequences that are decoded at once.
+      positions: maximum length of a sequence, prefix included.
+
+    Raises:
+      UserError: there is no random key; or see `continuous_batching.check`.
+    """
+    self.check_decoder(decoder_params)
+    continuous_batching.check('LanguageModel.decoder_tpl', decoder_params)
+    single = self.cached_network(1)
+    return continuous_batching.SlotDecoder(
+      single,
+      # Before the next network takes one: it is the key of `decode`.
+      algorithms.random_key(self.lm),
+      self.cached_network(slots),
+      speculative.as_sampling(decoder_params),
+      slots=slots,
+      positions=positions,
+      causal_prefix=not self._has_prefix(),
+    )
 
   def unconditional_prefix(self, prefix: prefixes.Prefix) -> prefixes.Prefix:
     """Returns prefixes without the condition, for `cf_guidance_scale`.
@@ -221,7 +339,13 @@ class LanguageModel(base_model.BaseModel):
     """
     return algorithms.first_tokens(prefix)
 
-  def _check_decoder(self, settings: Any):
+  def check_decoder(self, settings: DecoderHParams | None = None):
+    """Raises a UserError unless this model can decode.
+
+    Args:
+      settings: of the decoder; None for `decoder_tpl`.
+    """
+    settings = self.decoder_tpl if settings is None else settings
     where = 'LanguageModel.decoder_tpl'
     vocab_size = getattr(self.lm, 'vocab_size', None)
     algorithms.check_settings(where, settings, vocab_size)
@@ -234,6 +358,12 @@ class LanguageModel(base_model.BaseModel):
           f'{where}.fprop_for_prefix is False; expected True: {reason}, which'
           ' reads the prefix in one step'
         )
+    most = max_positions(self.lm_tpl)
+    if most is not None and settings.seqlen > most:
+      raise errors.UserError(
+        f'{where}.seqlen is {settings.seqlen}; expected at most {most},'
+        ' max_seq_length of LanguageModel.lm_tpl.position_emb_tpl'
+      )
 
   def _prefix_lengths(
     self, input_batch: NestedMap, tokens: jax.Array
@@ -302,6 +432,22 @@ class LanguageModel(base_model.BaseModel):
       **sampled,
     }
     return strings['prefix'], value
+
+
+class LanguageModelContinuousBatching(LanguageModel):
+  """A language model, by praxis's name for continuous batching.
+
+  Every `LanguageModel` decodes in slots; see `slot_decoder`, and `server` of a
+  trained model, whose number of slots is `decoder_tpl.num_cache_slots`.
+  """
+
+
+def max_positions(lm_tpl: Config) -> int | None:
+  """Returns the number of positions that a network knows; None for any."""
+  embedding = config_lib.field_values(lm_tpl).get('position_emb_tpl')
+  if not isinstance(embedding, Config):
+    return None
+  return config_lib.field_values(embedding).get('max_seq_length')
 
 
 def _per_word(

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat import base_input, base_model, errors
+from pax_compat import base_input, base_model
 from pax_compat.config import Config, instance_field, sub_config_field
 from pax_compat.decoder_hparams import (
   BeamSearchHParams,
   DecoderHParams,
   GreedyDecoderHParams,
 )
-from pax_compat.decoding import algorithms, prefixes, texts
+from pax_compat.decoding import algorithms, prefixes, sample_decode, texts
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.models import token_models
 from pax_compat.layers.transformer_models.transformer_encoder_decoder import (
@@ -154,30 +154,54 @@ class SequenceModel(base_model.BaseModel):
     self, input_batch: NestedMap, decoder_params: DecoderHParams
   ) -> base_model.DecodeOut:
     """Decodes with other settings than `decoder_tpl`; see `decode`."""
-    self._check_decoder(decoder_params)
+    self.check_decoder(decoder_params)
     src, tgt = input_batch.src, input_batch.tgt
     prefix = self._target_prefix(input_batch, decoder_params)
     content = jnp.concatenate([src.ids, prefix.ids], axis=1)
     is_token = jnp.concatenate(
       [src.paddings == 0, prefixes.content(prefix)[1]], axis=1
     )
+    read, unconditional = src, None
+    if getattr(decoder_params, 'cf_guidance_scale', None) is not None:
+      # Rows with and without their source, in turn.
+      read = NestedMap(ids=src.ids, paddings=src.paddings)
+      read = sample_decode.interleaved(read, self.unconditional_source(read))
+      unconditional = prefix
     result = algorithms.decode(
       self.model,
       decoder_params,
       prefix,
       init_states=lambda model, length, repeats: model.init_states(
-        jnp.repeat(src.ids, repeats, axis=0),
-        jnp.repeat(src.paddings, repeats, axis=0),
+        jnp.repeat(read.ids, repeats, axis=0),
+        jnp.repeat(read.paddings, repeats, axis=0),
         max_length=length,
       ),
       extend_step=_extend_step,
       batch=input_batch,
       content=(content, is_token),
+      unconditional=unconditional,
     )
     tokens = jnp.sum(tgt.paddings == 0, axis=1, dtype=jnp.int32)
     result.original_lengths = algorithms.original_lengths(result, tokens)
     metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
     return metrics, NestedMap({**input_batch, **result}), NestedMap()
+
+  def unconditional_source(self, src: NestedMap) -> NestedMap:
+    """Returns sources without the condition, for `cf_guidance_scale`.
+
+    By default the first token of each source. A subclass may override it.
+
+    Args:
+      src: `ids` and `paddings` [B, S].
+
+    Returns:
+      The same fields.
+    """
+    is_first = jnp.arange(src.ids.shape[1])[None] == 0
+    return NestedMap(
+      ids=jnp.where(is_first, src.ids, 0),
+      paddings=jnp.where(is_first, src.paddings, 1).astype(src.paddings.dtype),
+    )
 
   def _target_prefix(
     self, input_batch: NestedMap, settings: DecoderHParams
@@ -193,17 +217,18 @@ class SequenceModel(base_model.BaseModel):
         ids = ids[:, :1]
     return prefixes.create(ids, lengths)
 
-  def _check_decoder(self, settings: Any):
+  def check_decoder(self, settings: DecoderHParams | None = None):
+    """Raises a UserError unless this model can decode.
+
+    Args:
+      settings: of the decoder; None for `decoder_tpl`.
+    """
+    settings = self.decoder_tpl if settings is None else settings
     where = 'SequenceModel.decoder_tpl'
     softmax = getattr(self.model, 'softmax', None)
     algorithms.check_settings(
       where, settings, getattr(softmax, 'num_classes', None)
     )
-    if getattr(settings, 'cf_guidance_scale', None) is not None:
-      raise errors.UserError(
-        f'{where}.cf_guidance_scale is {settings.cf_guidance_scale!r}, which a'
-        ' SequenceModel does not support; expected None'
-      )
 
   def process_decode_out(
     self, input_obj: base_input.BaseInput, decode_out: NestedMap

@@ -11,6 +11,7 @@ from absl import logging
 from clu import values as clu_values
 
 from pax_compat import base_input, errors
+from pax_compat import config as config_lib
 from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
 from pax_compat.nested_map import NestedMap
@@ -123,6 +124,22 @@ def _with_host_fields(decoded: Any, host: dict[str, np.ndarray]) -> Any:
       ' another name'
     )
   return NestedMap({**decoded, host_fields.NAME: NestedMap(host)})
+
+
+def check_settings(config: config_lib.Config):
+  """Raises a UserError if a model cannot decode with its settings.
+
+  A run decodes only after some steps, which would be lost.
+
+  Args:
+    config: of the model.
+  """
+  model = config.Instantiate()
+  if hasattr(model, 'check_decoder'):
+    # A layer may create variables when it is set up.
+    jax.eval_shape(
+      lambda: model.init(jax.random.key(0), method='check_decoder')
+    )
 
 
 def decode(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE, PARAMS, RANDOM
@@ -16,7 +17,7 @@ from pax_compat.decoder_hparams import (
 from pax_compat.decoding import sample_decode
 from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
-from tests.pax_compat.decoding import greedy_test
+from tests.pax_compat.decoding import greedy_test, table_network
 
 P, STEPS, LENGTHS = greedy_test.P, greedy_test.STEPS, greedy_test.LENGTHS
 NONE = -1
@@ -250,6 +251,96 @@ def test_a_batch_may_give_the_random_streams():
 def test_vanilla_samples_have_no_dimension_of_samples():
   out = _sample(vanilla_sample_decode=True)
   np.testing.assert_array_equal(out.output_ids, _sample().output_ids[:, 0])
+
+
+def _streamed(settings, batch, interval):
+  """Returns the results, what the callback got, and its other calls."""
+  got, calls = [], []
+  callback = sample_decode.StreamingResultCallback(
+    lambda out: io_callback(lambda x: got.append(x), None, out),
+    interval_steps=interval,
+    init_fn=calls.append,
+    done_fn=lambda: calls.append('done'),
+  )
+  model = models.LanguageModel.config(
+    lm_tpl=table_network.Table.config(table=TABLE, vocab_size=4),
+    decoder_tpl=settings,
+  ).Instantiate()
+
+  @jax.jit
+  def run(batch):
+    with base_layer.eval_mode():
+      (_, out, _), _ = model.apply(
+        {},
+        NestedMap(batch),
+        result_callback=callback,
+        method=model.decode,
+        mutable=[DECODE_CACHE],
+        rngs={RANDOM: jax.random.key(0)},
+      )
+    return out
+
+  out = run(dict(batch))
+  jax.effects_barrier()
+  got = jax.tree.map(np.asarray, got)
+  return out, sorted(got, key=lambda x: x.step), calls
+
+
+TABLE = np.random.default_rng(4).normal(size=(4, 4))
+
+
+@pytest.mark.parametrize(
+  'interval', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
+def test_a_callback_gets_the_tokens_of_each_interval(interval):
+  batch = dict(
+    ids=np.array([[1, 2], [3, 0]]),
+    paddings=np.array([[0.0, 0.0], [0.0, 1.0]]),
+    num_per_token_logprobs=np.array([2, 1]),
+  )
+  settings = SampleDecoderHParams(
+    seqlen=7,
+    max_decode_steps=5,
+    fprop_for_prefix=True,
+    num_samples=3,
+    k=0,
+    eos_id=0,
+    sort_samples=False,
+  )
+  out, got, calls = _streamed(settings, batch, interval)
+  assert calls == [(2, 3), 'done']
+  steps = -(-5 // interval)
+  assert [x.step for x in got] == [interval * i for i in range(steps)]
+  ids = np.concatenate([x.output_ids for x in got], axis=2)[..., :5]
+  for row, start in enumerate((2, 1)):
+    np.testing.assert_array_equal(
+      ids[row], out.output_ids[row, :, start : start + 5]
+    )
+  np.testing.assert_allclose(
+    np.sum([x.scores for x in got], axis=0),
+    np.minimum(out.logprobs, 0).sum(-1),
+    atol=1e-5,
+  )
+  assert got[-1].done.all() and not got[0].done.all()
+  top = np.concatenate([x.top_candidate_ids for x in got], axis=2)
+  np.testing.assert_array_equal(top[:, :, :5], out.top_candidate_ids[:, :, :5])
+  assert (got[0].decode_lengths == interval).all()
+
+
+def test_what_has_no_results_before_its_end():
+  batch = dict(ids=np.array([[1]]), paddings=np.zeros([1, 1]))
+  common = dict(seqlen=3, max_decode_steps=2, eos_id=-1)
+  for settings, interval, message in (
+    (GreedyDecoderHParams(**common), 1, 'GreedyDecoderHParams has no results'),
+    (SampleDecoderHParams(**common), 1, 'fprop_for_prefix is False; expected'),
+    (
+      SampleDecoderHParams(**common, fprop_for_prefix=True),
+      0,
+      'interval_steps is 0',
+    ),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      _streamed(settings, batch, interval)
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,8 @@ class Table(BaseLayer):
     )
     self.update_decode_state('tokens', tokens)
     # Through the state, so that a row of another one has other logits.
-    last = time_step + ids.shape[1] - 1
-    token = jax.lax.dynamic_slice_in_dim(tokens, last, 1, axis=1)
-    return NestedMap(logits=jnp.asarray(self.table)[token])
+    read = jax.lax.dynamic_slice_in_dim(tokens, time_step, ids.shape[1], axis=1)
+    return NestedMap(logits=jnp.asarray(self.table)[read])
 
 
 def decode(table, settings, batch, seed=0):

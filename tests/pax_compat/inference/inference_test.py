@@ -132,6 +132,91 @@ def test_sampled_texts(model):
   assert model.generate(['x'], num_samples=4, seed=2, **steps) != many[1:]
 
 
+def _joined(pieces, samples):
+  """Returns the texts of all samples of two prompts, one after another."""
+  return [
+    ''.join(p.text for p in pieces if (p.prompt, p.sample) == (row, sample))
+    for row in range(2)
+    for sample in range(samples)
+  ]
+
+
+def test_pieces_of_texts(model):
+  prompts, pieces = ['import os', 'x'], []
+  found = model.generate(
+    prompts, num_samples=2, max_decode_steps=4, seed=1, stream=pieces.append
+  )
+  assert sum(found, []) == _joined(pieces, 2)
+  assert sum(piece.done for piece in pieces) == 4
+  wanted = model.generate(prompts, num_samples=2, max_decode_steps=4, seed=1)
+  assert [sorted(row) for row in found] == [sorted(row) for row in wanted]
+  with pytest.raises(errors.UserError, match='beam_size and stream are given'):
+    model.generate(['x'], beam_size=2, stream=pieces.append)
+
+
+@pytest.mark.slow
+def test_texts_of_a_server_are_those_of_a_batch(model):
+  prompts, pieces = ['import os', 'x', 'def f'], []
+  server = model.server(
+    num_cache_slots=2,
+    max_prefix_len=32,
+    max_decode_steps=4,
+    steps_at_once=2,
+    temperature=1.0,
+    seed=1,
+  )
+  tickets = [server.submit(text) for text in prompts[:2]]
+  found = server.step()
+  assert not found and server.num_active == 2
+  # It waits for a slot.
+  tickets.append(server.submit(prompts[2], stream=pieces.append))
+  found = server.run()
+  want = model.generate(prompts, temperature=1.0, seed=1, max_decode_steps=4)
+  assert [found[ticket] for ticket in tickets] == want
+  # The first token is that of the prefix.
+  assert [len(piece.ids) for piece in pieces] == [2, 1, 1]
+  assert ''.join(piece.text for piece in pieces) == want[2]
+  assert pieces[-1].done and server.num_active == 0
+  for text, fields, message in (
+    ('x' * 40, {}, 'the prompt has 41 tokens; expected at most max_prefix_len'),
+    ('x', {'max_decode_steps': 5}, 'max_decode_steps is 5; expected 1 to 4'),
+    ('x', {'temperature': -1}, 'temperature is -1; expected 0 or more'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      server.submit(text, **fields)
+
+
+def test_what_a_server_does_not_do(model):
+  with pytest.raises(errors.UserError, match='num_cache_slots is 0; exp'):
+    model.server(num_cache_slots=0)
+  with pytest.raises(errors.UserError, match='num_samples is 2; expected 1'):
+    model.server(num_samples=2)
+  with pytest.raises(errors.UserError, match='draft_steps is given'):
+    model.server(draft_steps=2)
+
+
+@pytest.mark.slow
+def test_texts_with_a_draft_model(folder, model):
+  prompts, pieces = ['import os', 'x'], []
+  other, steps = inference.load(folder), dict(max_decode_steps=6)
+  found = model.generate(
+    prompts, draft=other, draft_steps=2, stream=pieces.append, **steps
+  )
+  assert found == model.generate(prompts, **steps) == _joined(pieces, 1)
+  assert max(len(piece.ids) for piece in pieces) == 3
+  many = model.generate(prompts, draft=other, num_samples=3, seed=1, **steps)
+  assert [len(texts) for texts in many] == [3, 3]
+
+
+def test_what_a_draft_model_does_not_do(model):
+  with pytest.raises(errors.UserError, match='beam_size and draft are given'):
+    model.generate(['x'], draft=model, beam_size=2)
+  with pytest.raises(errors.UserError, match='there is no draft model; expect'):
+    model.generate(['x'], draft_steps=2)
+  with pytest.raises(errors.UserError, match='did you mean: .*draft_steps'):
+    model.generate(['x'], draft_step=2)
+
+
 def test_the_commands_of_the_page_on_decoding(folder, capsys):
   page = pathlib.Path('docs/decoding.md').read_text('utf-8')
   [block] = re.findall(r'```bash\n(.*?)```', page, re.DOTALL)
@@ -140,12 +225,22 @@ def test_the_commands_of_the_page_on_decoding(folder, capsys):
     python, option, module, *arguments = shlex.split(line)
     assert (python, option) == ('python', '-m')
     assert module == 'pax_compat.tools.generate'
-    arguments = [a.replace('runs/first', str(folder)) for a in arguments]
+    arguments = [
+      re.sub('runs/(first|small)', str(folder), one) for one in arguments
+    ]
     with flagsaver.flagsaver():
       rest = flags.FLAGS(['generate', *arguments, '--max_decode_steps=2'])
       assert generate.main(rest) == 0
     printed.append(capsys.readouterr().out.count('The '))
-  assert printed == [1, 4, 4]
+  assert printed == [1, 4, 4, 1, 1]
+
+
+def test_a_streamed_text_is_one_text(folder):
+  with flagsaver.flagsaver():
+    given = [f'--job_log_dir={folder}', '--prompt=a', '--prompt=b', '--stream']
+    rest = flags.FLAGS(['generate', *given])
+    with pytest.raises(errors.UserError, match='expected one --prompt'):
+      generate.main(rest)
 
 
 def test_texts_of_a_beam_search(model):

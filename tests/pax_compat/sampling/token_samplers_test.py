@@ -63,6 +63,14 @@ def test_draws_have_the_exact_probabilities(k, p, epsilon):
   for number, temperature in enumerate((0.0, 0.5, 1.0, 2.0)):
     exact = _exact(temperature, k, p, epsilon)
     drawn = np.bincount(_draw(number, temperature, k, p, epsilon), minlength=V)
+    sampler = token_samplers.DefaultNextTokenSampler(
+      top_k=k, top_p=p, epsilon_p=epsilon
+    )
+    np.testing.assert_allclose(
+      sampler.probabilities(jnp.asarray(LOGITS)[None], temperature)[0],
+      exact,
+      atol=1e-5,
+    )
     possible = exact > 0
     assert drawn[~possible].sum() == 0
     if possible.sum() > 1:

@@ -313,6 +313,52 @@ def test_samples_and_beams():
   np.testing.assert_allclose(beams.scores, found, rtol=1e-4)
 
 
+@pytest.mark.slow
+def test_a_source_guides():
+  settings = dict(
+    seqlen=STEPS,
+    eos_id=NO_EOS,
+    max_decode_steps=1,
+    temperature=0.0,
+    fprop_for_prefix=True,
+  )
+
+  def decode(scale):
+    _, out, _ = _decode_with(
+      models.SampleDecoderHParams.config(cf_guidance_scale=scale, **settings)
+    )
+    return out
+
+  plain, out, guided = decode(None), decode(1.0), decode(3.0)
+  np.testing.assert_array_equal(out.output_ids, plain.output_ids)
+  # By whole passes: of all of a source, and of its first token.
+  model, data = _config().Instantiate(), _batch()
+
+  def log_probs(model, paddings):
+    return model.model(
+      data.src.ids, paddings, data.tgt.ids[:, :1], np.zeros([3, 1])
+    ).logits[:, 0]
+
+  with base_layer.eval_mode():
+    given, without = (
+      model.apply({PARAMS: _params()}, paddings, method=log_probs)
+      for paddings in (
+        data.src.paddings,
+        np.where(np.arange(7) > 0, 1.0, data.src.paddings),
+      )
+    )
+  logits = without + 3.0 * (given - without)
+  np.testing.assert_array_equal(
+    guided.output_ids[:, 0, 1], np.argmax(logits, axis=-1)
+  )
+  np.testing.assert_allclose(
+    guided.logprobs[:, 0, 1],
+    np.max(jax.nn.log_softmax(logits), axis=-1),
+    atol=1e-4,
+  )
+  assert not np.allclose(guided.logprobs, plain.logprobs)
+
+
 class Texts:
   """An input with letters for sources, and capitals for targets."""
 

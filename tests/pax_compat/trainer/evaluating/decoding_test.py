@@ -1,12 +1,16 @@
 """Decoding against numpy over the rows with a weight."""
 
+import contextlib
 import json
+import types
 
 import numpy as np
 import pytest
 
 from pax_compat import errors
-from pax_compat.trainer import profiling
+from pax_compat.layers import models
+from pax_compat.layers.embeddings import positional_embeddings
+from pax_compat.trainer import profiling, run
 from pax_compat.trainer.evaluating import batch_results, decoding
 from tests.pax_compat.trainer import lines
 
@@ -144,6 +148,46 @@ def test_a_model_that_returns_invalid_results(tmp_path, on_devices, message):
   task.model = Halves.config(on_devices=on_devices)
   with pytest.raises(errors.UserError, match=message):
     _decode(lines.make_program(task), tmp_path / 'x.jsonl')
+
+
+def _language_model_task(**decoder):
+  """Returns a task whose network knows 8 positions and 16 tokens."""
+  task = lines.task()
+  task.model = models.LanguageModel.config(
+    decoder_tpl=models.GreedyDecoderHParams.config(**decoder)
+  )
+  task.model.lm_tpl.set(vocab_size=16, model_dims=4)
+  task.model.lm_tpl.position_emb_tpl = (
+    positional_embeddings.TrainablePositionalEmbedding.config(max_seq_length=8)
+  )
+  task.model.lm_tpl.stacked_transformer_tpl.set(
+    num_layers=1, hidden_dims=4, num_heads=1
+  )
+  task.train.decode_interval_steps = 100
+  return task
+
+
+@pytest.mark.parametrize(
+  ('decoder', 'message'),
+  [
+    ({}, 'decoder_tpl: GreedyDecoderHParams: seqlen is 0; expected'),
+    ({'seqlen': 8, 'eos_id': 16}, 'decoder_tpl: .*eos_id is 16; expected ids'),
+    ({'seqlen': 9}, 'decoder_tpl.seqlen is 9; expected at most 8, max_seq_len'),
+    ({'seqlen': 8}, None),
+  ],
+)
+def test_a_run_that_will_decode_checks_its_decoder_first(decoder, message):
+  task = _language_model_task(**decoder)
+  experiment = types.SimpleNamespace(
+    set_up=contextlib.nullcontext, task=task, decode_datasets=['some']
+  )
+  if message is None:
+    run._task(experiment, {})
+    return
+  with pytest.raises(errors.UserError, match=message):
+    run._task(experiment, {})
+  experiment.decode_datasets = []
+  run._task(experiment, {})
 
 
 def test_a_profile_of_some_batches(made, tmp_path):
