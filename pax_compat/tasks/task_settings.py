@@ -116,8 +116,9 @@ class InferWriter(Settings):
     restore_checkpoint_step: step of the checkpoint; None, the default, for the
       newest. `--restore_checkpoint_step` has precedence.
     inference_runner: config of a `base_inference_runner.BaseInferenceRunner`.
-    output_format: 'jsonl', the default: a JSON object for each example; or
-      'npz': the arrays of the examples of a shard, by path.
+    output_format: 'jsonl', the default: a JSON object for each example; 'npz':
+      the arrays of the examples of a shard, by path; or 'tfrecord': a
+      `tf.train.Example` for each example, as Pax writes them.
     output_num_shards: number of files, by default 32. Example n, from 0, is in
       shard n modulo this number.
   """
@@ -128,7 +129,7 @@ class InferWriter(Settings):
   output_format: str = 'jsonl'
   output_num_shards: int = 32
 
-  FORMATS: ClassVar[Sequence[str]] = ('jsonl', 'npz')
+  FORMATS: ClassVar[Sequence[str]] = ('jsonl', 'npz', 'tfrecord')
   POSITIVE = ('output_num_shards',)
   NOT_NEGATIVE = ('restore_checkpoint_step',)
 
@@ -137,7 +138,7 @@ class InferWriter(Settings):
     if self.output_format not in self.FORMATS:
       raise errors.UserError(
         f'InferWriter.output_format is {self.output_format!r}; expected'
-        f' {" or ".join(map(repr, self.FORMATS))}'
+        f' one of {", ".join(map(repr, self.FORMATS))}'
       )
 
 
