@@ -27,11 +27,13 @@ CORE = [
   'fiddle>=0.3.1,<0.4',
   'flax>=0.12.8,<0.13',
   'fsspec>=2025.3',
+  'google-crc32c>=1.7',
   'jax>=0.10,<0.12',
   'jaxlib>=0.10,<0.12',
   'numpy>=2.0',
   'optax>=0.2.8,<0.3',
   'orbax-checkpoint>=0.12.8,<0.13',
+  'protobuf>=6',
   'tensorboardX>=2.6.2,<3',
   'tensorstore>=0.1.86',
 ]
@@ -50,8 +52,6 @@ LINGVO = [
 ]
 
 SEQIO = [
-  # Apache Beam writes TFRecords with it, for `seqio_cache_tasks`.
-  'google-crc32c>=1.7',
   # TensorFlow Datasets imports it where it prepares data, and does not name it.
   'importlib_resources>=6',
   'seqio>=0.0.20',

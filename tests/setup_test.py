@@ -12,6 +12,7 @@ DISTRIBUTIONS = {
   'IPython': 'ipython',
   'absl': 'absl-py',
   'google': 'protobuf',
+  'google_crc32c': 'google-crc32c',
   'orbax': 'orbax-checkpoint',
   'yaml': 'pyyaml',
 }

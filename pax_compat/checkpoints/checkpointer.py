@@ -46,6 +46,7 @@ class Checkpointer:
     *,
     max_to_keep: int | None,
     keep_interval_seconds: float | None = None,
+    keep_interval_steps: int | None = None,
     max_bytes_in_flight: int | None = None,
     save_timeout_seconds: int | None = None,
     todelete_subdir: str | None = None,
@@ -59,6 +60,8 @@ class Checkpointer:
       keep_interval_seconds: in addition, a checkpoint is kept permanently if it
         is saved at least this long after the last permanent one, or after the
         first of the run; None disables this.
+      keep_interval_steps: in addition, checkpoints of multiples of this number
+        of steps are kept permanently; None disables this.
       max_bytes_in_flight: the maximum number of bytes of arrays that are
         written at a time, which bounds the additional memory. At least the size
         of the largest array; None for no limit.
@@ -78,6 +81,7 @@ class Checkpointer:
       self._manifests,
       max_to_keep=max_to_keep,
       keep_interval_seconds=keep_interval_seconds,
+      keep_interval_steps=keep_interval_steps,
       clock=clock,
     )
     self._manifests.create_folder()

@@ -28,6 +28,7 @@ class Retention:
     *,
     max_to_keep: int | None,
     keep_interval_seconds: float | None,
+    keep_interval_steps: int | None = None,
     clock: Callable[[], float],
   ):
     """Does not delete anything.
@@ -36,6 +37,7 @@ class Retention:
       manifests: the manifests of the folder.
       max_to_keep: see `Checkpointer`.
       keep_interval_seconds: see `Checkpointer`.
+      keep_interval_steps: see `Checkpointer`.
       clock: returns seconds.
 
     Raises:
@@ -48,13 +50,15 @@ class Retention:
     self._manifests = manifests
     self._max_to_keep = max_to_keep
     self._keep_interval_seconds = keep_interval_seconds
+    self._keep_interval_steps = keep_interval_steps
     self._clock = clock
 
   def of_new(self, step: int) -> dict[str, Any]:
     """Returns the fields of a new manifest about its retention.
 
     `kept`: whether the checkpoint is kept permanently. `kept_since`: when the
-    last permanent checkpoint was saved, or the first one of the run.
+    last checkpoint was saved that is kept for its time, or the first one of the
+    run.
 
     Args:
       step: the step of the checkpoint, before its commit.
@@ -64,9 +68,10 @@ class Retention:
     earlier = [s for s in self._manifests.steps() if s < step]
     if earlier:
       since = self._manifests.read(earlier[-1]).get('kept_since', now)
-    interval = self._keep_interval_seconds
-    kept = interval is not None and now - since >= interval
-    return {'kept': kept, 'kept_since': now if kept else since}
+    interval, steps = self._keep_interval_seconds, self._keep_interval_steps
+    in_time = interval is not None and now - since >= interval
+    kept = in_time or (steps is not None and step % steps == 0)
+    return {'kept': kept, 'kept_since': now if in_time else since}
 
   def make_room(self, step: int):
     """Deletes the files of an earlier run for a step that is saved again."""

@@ -31,7 +31,8 @@ _INDEX = flags.DEFINE_integer(
 _SECONDS = flags.DEFINE_float(
   'join_timeout_secs',
   60.0,
-  'How long processes that are started with --server_addr wait for each other.',
+  'How long processes that are started with --server_addr, by Slurm or by Open'
+  ' MPI wait for each other.',
   lower_bound=1,
 )
 # A process of which nothing is heard for so long is gone. Connections notice
@@ -85,20 +86,25 @@ def join(detect: Callable[[], Any], meet: Callable[..., None]):
 
   if jax.distributed.is_initialized():
     return
-  if not _MULTIPROCESS.value and _ADDRESS.value is None:
-    if _MULTIPROCESS.value is False or not _is_in_cluster(detect):
-      return
+  address, count, index, cluster = (
+    (_ADDRESS.value, _COUNT.value, _INDEX.value, '')
+    if _ADDRESS.value is not None
+    else _of_cluster(detect)
+  )
+  if not cluster and not address and not _MULTIPROCESS.value:
+    return
   limits: dict[str, int] = dict(
     heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
     shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
   )
-  if _ADDRESS.value is not None:
+  if address:
     meet(
-      _ADDRESS.value,
-      count=_COUNT.value,
-      index=_INDEX.value,
+      address,
+      count=count,
+      index=index,
       flag_values=common_flags(),
       seconds=_SECONDS.value,
+      cluster=cluster,
     )
     limits['initialization_timeout'] = int(_SECONDS.value)
   try:
@@ -118,18 +124,21 @@ def join(detect: Callable[[], Any], meet: Callable[..., None]):
   )
 
 
-def _is_in_cluster(detect: Callable[[], Any]) -> bool:
-  """Whether there is a cluster that runs several processes."""
-  found = detect()
+def _of_cluster(detect: Callable[[], Any]) -> tuple[str, int, int, str]:
+  """Returns address, count, index and name of a cluster of several processes.
+
+  The name is '' if there is none, and the address if JAX waits for them.
+  """
+  found = None if _MULTIPROCESS.value is False else detect()
   if found is None:
-    return False
+    return '', 0, 0, ''
   logging.info(
     '%s runs %d processes, which train together (--nomultiprocess: this one'
     ' alone)',
     found.name,
     found.num_processes,
   )
-  return True
+  return found.address, found.num_processes, found.index, found.name
 
 
 def common_flags() -> dict[str, str]:

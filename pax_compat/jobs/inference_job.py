@@ -18,6 +18,7 @@ from pax_compat import config as config_lib
 from pax_compat.checkpoints import state_paths
 from pax_compat.jobs import opening, reading, shards
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import joint_failure
 from pax_compat.runs import mirror
 from pax_compat.trainer import partitioning, program, train_state
 from pax_compat.trainer.evaluating import batch_results, evaluation, gathering
@@ -111,12 +112,14 @@ class _Inference:
         host = {path: x[row] for path, x in rows.host.items()}
         writer.write({p: x[row] for p, x in arrays.items()}, host)
 
+    failure = joint_failure.JointFailure(f'inference of {data.name!r}')
     count = batch_results.one_late(
-      evaluation.all_batches(data, put, stop),
+      evaluation.all_batches(data, put, stop, failure),
       lambda n, batch: self._step(
         steps_made, mdl_vars, batch.arrays, np.uint32(n)
       ),
       take,
+      failure=failure,
     )
     logging.info('inferred %r in %d batches', data.name, count)
 

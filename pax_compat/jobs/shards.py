@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from pax_compat.input_core import host_fields
+from pax_compat.jobs import example_records
 from pax_compat.metrics import example_outputs
 
 
@@ -28,24 +29,32 @@ class Shards:
     """Writes nothing.
 
     Args:
-      folder: of the files `output-00000-of-00032.jsonl` and so on.
+      folder: of the files `output-00000-of-00032.jsonl` and so on, or
+        `output.tfrecord-00000-of-00032`, as Pax and TensorFlow name them.
       count: number of files.
-      kind: 'jsonl' or 'npz', see `tasks_lib.InferWriter`.
+      kind: 'jsonl', 'npz' or 'tfrecord', see `tasks_lib.InferWriter`.
     """
+    name = 'output.tfrecord-{}' if kind == 'tfrecord' else f'output-{{}}.{kind}'
     self._paths = [
-      folder / f'output-{i:05d}-of-{count:05d}.{kind}' for i in range(count)
+      folder / name.format(f'{i:05d}-of-{count:05d}') for i in range(count)
     ]
     self._kind = kind
     self._arrays: list[list[Mapping[str, Any]]] = [[] for _ in range(count)]
     self._lines: list[example_outputs.ExampleWriter] = []
+    self._records: list[example_records.RecordWriter] = []
     self._stack = contextlib.ExitStack()
     self.count = 0
 
   def __enter__(self) -> 'Shards':
-    if jax.process_index() == 0 and self._kind == 'jsonl':
-      for path in self._paths:
+    if jax.process_index():
+      return self
+    for path in self._paths if self._kind != 'npz' else ():
+      if self._kind == 'jsonl':
         writer = example_outputs.example_writer(path)
         self._lines.append(self._stack.enter_context(writer))
+      else:
+        records = example_records.record_writer(path)
+        self._records.append(self._stack.enter_context(records))
     return self
 
   def __exit__(self, *error):
@@ -63,12 +72,16 @@ class Shards:
     """
     shard = self.count % len(self._paths)
     self.count += 1
-    named = {host_fields.NAME: dict(host)} if host else {}
+    flat = {f'{host_fields.NAME}/{k}': v for k, v in host.items()}
     if self._kind == 'npz':
-      flat = {f'{host_fields.NAME}/{k}': v for k, v in host.items()}
       self._arrays[shard].append({**outputs, **flat})
+    elif self._kind == 'tfrecord':
+      # As TFDS names nested features.
+      named = {k.replace('.', '/'): v for k, v in (outputs | flat).items()}
+      self._records[shard].write(named)
     else:
-      self._lines[shard].write(**outputs, **named)
+      texts = {host_fields.NAME: dict(host)} if host else {}
+      self._lines[shard].write(**outputs, **texts)
 
 
 def _write_npz(path: pathlib.Path, examples: list[Mapping[str, Any]]):

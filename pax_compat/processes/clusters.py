@@ -19,6 +19,8 @@ _KUBERNETES = 'KUBERNETES_SERVICE_HOST'
 _INDEXED_JOB = 'JOB_COMPLETION_INDEX'
 # The number of processes, which JAX reads with the address of Open MPI 4 only.
 _OPEN_MPI_SIZE = 'OMPI_COMM_WORLD_SIZE'
+# JAX's names of clusters that start all processes of a job at once.
+_START_TOGETHER = ('slurm', 'ompi')
 _INSTEAD = (
   '--server_addr, --num_hosts and --host_idx, or --nomultiprocess to train in'
   ' this process alone'
@@ -32,10 +34,15 @@ class Cluster:
   Attributes:
     name: JAX's name of its kind.
     num_processes: how many processes run the same command, at least 2.
+    address: HOST:PORT at which JAX connects them; '' if they may start minutes
+      apart, as those of pods do, so that JAX waits for them.
+    index: of this process.
   """
 
   name: str
   num_processes: int
+  address: str = ''
+  index: int = 0
 
 
 def detect() -> Cluster | None:
@@ -53,17 +60,29 @@ def detect() -> Cluster | None:
       if not kind.is_env_present():
         continue
       count = int(kind.get_process_count())
+      found = Cluster(name, count)
+      if name in _START_TOGETHER:
+        found = Cluster(name, count, _address(kind), int(kind.get_process_id()))
     except Exception as e:  # noqa: BLE001 (of the libraries of clusters)
       raise errors.UserError(
         f'this process seems to be one of a cluster ({name}), which cannot be'
         f' examined: {errors.one_line(e)}; expected {_INSTEAD}'
       ) from e
     if count > 1:
-      return Cluster(name, count)
+      return found
     logging.debug('%s runs one process', name)
     return None
   _check_undetected()
   return None
+
+
+def _address(kind: type) -> str:
+  """Returns HOST:PORT of process 0, as JAX finds it."""
+  given = os.environ.get('JAX_COORDINATOR_ADDRESS')
+  port = os.environ.get('JAX_COORDINATOR_PORT')
+  return given or kind.get_coordinator_address(
+    timeout_secs=None, override_coordinator_port=port
+  )
 
 
 def _check_undetected():

@@ -54,10 +54,11 @@ def all_arrive(name: str, seconds: float) -> bool:
   """Returns whether all processes call this within some time.
 
   Args:
-    name: of what they do; each name is used once.
+    name: of what they do. All processes make the calls of one name in the same
+      order.
     seconds: how long a process waits for the others.
   """
-  shared, key = store(name), f'pax_compat/{name}'
+  shared, key = store(name), f'pax_compat/{name}/{next(_numbers[name])}'
   shared.key_value_set(f'{key}/{jax.process_index()}', 'here')
   deadline = time.monotonic() + seconds
   for index in range(jax.process_count()):

@@ -36,6 +36,7 @@ _KEEPALIVE = {'TCP_KEEPIDLE': 10, 'TCP_KEEPINTVL': 5, 'TCP_KEEPCNT': 4}
 # How long process 0, at which JAX's service runs, waits for others to end.
 _SECONDS_TO_LEAVE = 2.0
 _MAX_LINES = 10
+_COUNT_BY_FLAG, _COUNT_IN_CLUSTER = 'flag --num_hosts', 'number of processes'
 _MAX_BYTES = 1 << 20
 
 
@@ -195,6 +196,7 @@ def meet(
   index: int,
   flag_values: Mapping[str, str],
   seconds: float,
+  cluster: str = '',
 ) -> None:
   """Waits until all processes are there, and have been started alike.
 
@@ -206,6 +208,8 @@ def meet(
     index: of this process.
     flag_values: flags that all must have in common, by name.
     seconds: how long to wait for the others.
+    cluster: the name of the cluster that has started them, for messages; '' if
+      they were started with flags.
 
   Raises:
     UserError: a process is missing, two have the same index, flags differ, or
@@ -214,7 +218,7 @@ def meet(
   global _meeting
   if count == 1:
     return
-  mine = _about(index, count, flag_values)
+  mine = _about(index, count, flag_values, cluster)
   where = Address.parse(address)
   if index:
     _meeting = Meeting(index, _join(where, mine, seconds))
@@ -256,15 +260,28 @@ def meet_connected(
 
 
 def _about(
-  index: int, count: int, flag_values: Mapping[str, str]
+  index: int, count: int, flag_values: Mapping[str, str], cluster: str = ''
 ) -> dict[str, Any]:
   return {
     'name': _NAME,
     'index': index,
     'count': count,
     'flags': dict(flag_values),
+    'cluster': cluster,
     'process': f'pid {os.getpid()} on {socket.gethostname()}',
   }
+
+
+def _index(mine: Mapping[str, Any], index: int | str) -> str:
+  """Returns what gives a process its index."""
+  cluster = mine['cluster']
+  return f'the rank {index} in {cluster}' if cluster else f'--host_idx={index}'
+
+
+def _place(mine: Mapping[str, Any], address: Address) -> str:
+  """Returns what gives the address."""
+  cluster = mine['cluster']
+  return f'{address} ({cluster})' if cluster else f'--server_addr={address}'
 
 
 def _join(
@@ -286,10 +303,10 @@ def _join(
       connection.close()
     if time.monotonic() > deadline:
       raise errors.UserError(
-        f'process 0 does not answer at --server_addr={address} within'
+        f'process 0 does not answer at {_place(mine, address)} within'
         f' {seconds:.0f} seconds (--join_timeout_secs): {problem}; expected the'
         ' address of a machine on which the same command runs with'
-        ' --host_idx=0'
+        f' {_index(mine, 0)}'
       )
     time.sleep(_SECONDS_BETWEEN_TRIES)
 
@@ -333,11 +350,11 @@ def _wait(listener, mine, guests, refused, seconds: float) -> str:
       return (
         f'{len(guests) + 1} of {mine["count"]} processes have started within'
         f' {seconds:.0f} seconds (--join_timeout_secs); expected the same'
-        f' command with --host_idx={named}, too'
+        f' command with {_index(mine, named)}, too'
       )
     if now > report_at:
       report_at = now + _SECONDS_TO_REPORT
-      logging.info('waiting for the processes %s (--host_idx)', named)
+      logging.info('waiting for %s', _index(mine, named))
     try:
       connected, _ = listener.accept()
     except TimeoutError:
@@ -359,15 +376,15 @@ def _admit(connection: _Connection, mine, guests, refused) -> str:
     refused.append(connection)
     return _unlike(
       [
-        f'flag --num_hosts: {mine["count"]} in process 0, {about["count"]} in'
-        f' process {index}'
+        f'{_COUNT_IN_CLUSTER if mine["cluster"] else _COUNT_BY_FLAG}:'
+        f' {mine["count"]} in process 0, {about["count"]} in process {index}'
       ]
     )
   if index in guests or index == 0:
     refused.append(connection)
     first = guests[index][1] if index else mine
     return (
-      f'two processes have --host_idx={index}: {first["process"]}, and'
+      f'two processes have {_index(mine, index)}: {first["process"]}, and'
       f' {process}; expected each index from 0 to {mine["count"] - 1} once'
     )
   guests[index] = connection, about
@@ -403,7 +420,7 @@ def _listening(address: Address, mine: dict[str, Any]):
     if e.errno == errno.EADDRINUSE:
       raise errors.UserError(_why_in_use(address, mine)) from e
     raise errors.UserError(
-      f'--server_addr={address} cannot be used: {e.strerror or e}'
+      f'{_place(mine, address)} cannot be used: {e.strerror or e}'
     ) from e
   with listener:
     listener.settimeout(_SECONDS_BETWEEN_TRIES)
@@ -422,7 +439,7 @@ def _why_in_use(address: Address, mine: dict[str, Any]) -> str:
   if answer is not None and 'error' in answer:
     return answer['error']
   return (
-    f'the port {address.port} of --server_addr={address} is in use on this'
+    f'the port {address.port} of {_place(mine, address)} is in use on this'
     ' machine by another program; expected a free one'
   )
 

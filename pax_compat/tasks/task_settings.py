@@ -116,8 +116,9 @@ class InferWriter(Settings):
     restore_checkpoint_step: step of the checkpoint; None, the default, for the
       newest. `--restore_checkpoint_step` has precedence.
     inference_runner: config of a `base_inference_runner.BaseInferenceRunner`.
-    output_format: 'jsonl', the default: a JSON object for each example; or
-      'npz': the arrays of the examples of a shard, by path.
+    output_format: 'jsonl', the default: a JSON object for each example; 'npz':
+      the arrays of the examples of a shard, by path; or 'tfrecord': a
+      `tf.train.Example` for each example, as Pax writes them.
     output_num_shards: number of files, by default 32. Example n, from 0, is in
       shard n modulo this number.
   """
@@ -128,7 +129,7 @@ class InferWriter(Settings):
   output_format: str = 'jsonl'
   output_num_shards: int = 32
 
-  FORMATS: ClassVar[Sequence[str]] = ('jsonl', 'npz')
+  FORMATS: ClassVar[Sequence[str]] = ('jsonl', 'npz', 'tfrecord')
   POSITIVE = ('output_num_shards',)
   NOT_NEGATIVE = ('restore_checkpoint_step',)
 
@@ -137,7 +138,7 @@ class InferWriter(Settings):
     if self.output_format not in self.FORMATS:
       raise errors.UserError(
         f'InferWriter.output_format is {self.output_format!r}; expected'
-        f' {" or ".join(map(repr, self.FORMATS))}'
+        f' one of {", ".join(map(repr, self.FORMATS))}'
       )
 
 
@@ -154,6 +155,9 @@ class Train(Settings):
     save_keep_interval_duration: one checkpoint in this much time is kept
       permanently, in addition to the newest: '12h' (the default), '90m',
       '1d12h'. None keeps the newest only.
+    save_keep_interval_steps: in addition, the checkpoints of every this many
+      steps are kept permanently: a multiple of `save_interval_steps`. None, the
+      default, for none. Pax has no such field.
     save_max_to_keep: number of newest checkpoints to keep, by default 10.
     max_inflight_steps: limit of steps dispatched to the devices at once, by
       default 2; 0 for no limit.
@@ -227,6 +231,7 @@ class Train(Settings):
   save_interval_steps: int | None = 5000
   save_interval_seconds: float | None = None
   save_keep_interval_duration: str | None = '12h'
+  save_keep_interval_steps: int | None = None
   save_max_to_keep: int = 10
   max_inflight_steps: int = 2
   summary_interval_steps: int = 100
@@ -268,7 +273,10 @@ class Train(Settings):
   gc_interval_steps: int = 0
   auto_sharding: bool = False
 
-  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = ('auto_sharding',)
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    'auto_sharding',
+    'save_keep_interval_steps',
+  )
   REFUSED = {
     'always_use_train_for_model_init': (
       'models are always initialised as for training'
@@ -283,6 +291,7 @@ class Train(Settings):
   POSITIVE = (
     'num_train_steps',
     'save_interval_steps',
+    'save_keep_interval_steps',
     'save_max_to_keep',
     'summary_interval_steps',
     'log_train_output_interval_steps',
@@ -308,6 +317,7 @@ class Train(Settings):
         ' one. A learners.MultiOptimizerLearner has several optimizers'
       )
     self.keep_interval_seconds()
+    self._check_keep_interval_steps()
     self.init_from_checkpoint_rules = loading_rules.checked(
       self.init_from_checkpoint_rules
     )
@@ -316,6 +326,14 @@ class Train(Settings):
       raise errors.UserError(
         f'Train.summary_accumulate_interval_steps is {every}; expected a number'
         f' that divides summary_interval_steps, {self.summary_interval_steps}'
+      )
+
+  def _check_keep_interval_steps(self):
+    kept, saved = self.save_keep_interval_steps, self.save_interval_steps
+    if kept is not None and (saved is None or kept % saved):
+      raise errors.UserError(
+        f'Train.save_keep_interval_steps is {kept}; expected a multiple of'
+        f' save_interval_steps, which is {saved}'
       )
 
   def keep_interval_seconds(self) -> float | None:

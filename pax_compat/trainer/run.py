@@ -185,6 +185,7 @@ def _checkpointer(
     folder / 'checkpoints',
     max_to_keep=config.save_max_to_keep,
     keep_interval_seconds=config.keep_interval_seconds(),
+    keep_interval_steps=config.save_keep_interval_steps,
     save_timeout_seconds=options.save_timeout_seconds,
     todelete_subdir=options.checkpoint_todelete_subdir,
   )

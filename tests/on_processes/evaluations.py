@@ -2,6 +2,8 @@
 
 import pathlib
 
+import jax
+
 from tests.pax_compat.trainer import lines, named_rows, sequences
 
 
@@ -61,3 +63,63 @@ def train_halves(folder: str):
   experiment = Halves(task)
   experiment.train(folder)
   print(experiment.printed[-2])
+
+
+class FailingRows(lines.Rows):
+  """Fails in the second process, at its second batch."""
+
+  fails: bool = True
+
+  def get_next(self):
+    if self.fails and self.read and jax.process_index() == 1:
+      raise LookupError('no second batch')
+    return super().get_next()
+
+
+class FailingLine(lines.Line):
+  """Its outputs cannot be processed, which only the first process does."""
+
+  place: str = 'process'
+
+  def process_decode_out(self, input_obj, decode_out):
+    if self.place == 'process':
+      raise KeyError('seqlen')
+    return super().process_decode_out(input_obj, decode_out)
+
+  def after_decoding(self):
+    def fail(folder, pairs):
+      raise ZeroDivisionError('no words')
+
+    return fail if self.place == 'end' else None
+
+
+class Fails(Halves):
+  """An evaluation or a decoding fails, in one process alone."""
+
+  def __init__(self, task, *, data_fail: bool):
+    super().__init__(task)
+    self._data_fail = data_fail
+
+  def decode_datasets(self):
+    return [
+      FailingRows.config(
+        name='few',
+        end=10,
+        batch_size=2,
+        reset_for_eval=True,
+        fails=self._data_fail,
+      )
+    ]
+
+
+def fail_alone(folder: str):
+  """Prints the errors of decodings that fail in one process alone."""
+  for place in ('process', 'end', 'input', ''):
+    task = lines.task(num_train_steps=5, decode_interval_steps=2)
+    task.model = FailingLine.config(place=place)
+    experiment = Fails(task, data_fail=place == 'input')
+    try:
+      experiment.train(pathlib.Path(folder) / place)
+    except Exception as e:  # noqa: BLE001 (all are printed)
+      print(f'{type(e).__name__}: {e}')
+      print(experiment.printed[-1])

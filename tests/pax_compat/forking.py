@@ -64,6 +64,10 @@ class Process:
     self._process.start()
 
   @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  @property
   def returncode(self) -> int | None:
     return self._process.exitcode
 

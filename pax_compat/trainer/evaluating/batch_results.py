@@ -9,6 +9,7 @@ from clu import values as clu_values
 from pax_compat import base_metrics, errors
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.metrics import clu_metrics
+from pax_compat.processes import joint_failure
 from pax_compat.trainer import program
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 from pax_compat.trainer.step_outputs import (
@@ -24,6 +25,7 @@ def one_late(
   take: Callable[[DeviceBatch, Any], object],
   *,
   before: Callable[[int, Any], object] = lambda count, outputs: None,
+  failure: joint_failure.JointFailure | None = None,
 ) -> int:
   """Runs a step on each batch, and takes its outputs one batch late.
 
@@ -35,18 +37,25 @@ def one_late(
     take: takes a batch and its outputs, which are on the devices.
     before: is called before each step with its count, from 1 on, and the
       outputs of the step before, None for the first one.
+    failure: keeps errors of `take` and `before` until the next batch, before
+      which `batches` raises them in all processes; and after the last one.
 
   Returns:
     The number of batches.
   """
+  failure = failure or joint_failure.JointFailure('the use of a batch')
   pending, count = None, 0
   for count, batch in enumerate(batches, 1):
-    before(count, pending and pending[1])
+    with failure.held():
+      before(count, pending and pending[1])
     outputs = step(count - 1, batch)
     if pending is not None:
-      take(*pending)
+      with failure.held():
+        take(*pending)
     pending = (batch, outputs)
-  take(*pending)
+  with failure.held():
+    take(*pending)
+  failure.check()
   return count
 
 

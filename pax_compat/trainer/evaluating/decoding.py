@@ -15,6 +15,7 @@ from pax_compat import config as config_lib
 from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import joint_failure
 from pax_compat.trainer import profiling, program, stopping
 from pax_compat.trainer.evaluating import (
   batch_results,
@@ -181,35 +182,38 @@ def decode(
       or a method of the model returns anything else than it should.
     Interrupted: the run is to stop.
   """
+  work = f'the decoding of {data.name!r}'
+  failure = joint_failure.JointFailure(work)
   with contextlib.ExitStack() as stack:
     examples = None
-    if jax.process_index() == 0:
-      examples = stack.enter_context(example_outputs.example_writer(path))
-    if profile is not None:
-      stack.enter_context(profile)
+    with failure.held():
+      if jax.process_index() == 0:
+        examples = stack.enter_context(example_outputs.example_writer(path))
+      if profile is not None:
+        stack.enter_context(profile)
     results = _DecodeResults(data, task_program, examples)
+    batches = evaluation.all_batches(data, put, stop, failure)
     count = batch_results.one_late(
-      stack.enter_context(
-        contextlib.closing(evaluation.all_batches(data, put, stop))
-      ),
+      stack.enter_context(contextlib.closing(batches)),
       lambda n, batch: task_program.decode_step(
         mdl_vars, batch.arrays, np.uint32(n)
       ),
       results.take,
+      failure=failure,
       **({'before': profile.before_step} if profile is not None else {}),
     )
-  results.finish(path)
+
+  def values():
+    results.finish(path)
+    return results.values(path) | data.input_metrics()
+
+  found = joint_failure.together(values, work)
   logging.info('decoded %r in %d batches', data.name, count)
   shown = {}
   if examples is not None and examples.first:
     text = '\n\n'.join(f'    {line}' for line in examples.first)
     shown['examples'] = clu_values.Text(text)
-  return {
-    **results.values(path),
-    **data.input_metrics(),
-    **shown,
-    'num_decode_steps': float(count),
-  }
+  return {**found, **shown, 'num_decode_steps': float(count)}
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from absl import logging
 from pax_compat import base_input, errors
 from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
+from pax_compat.processes import joint_failure
 from pax_compat.trainer import partitioning, program, stopping
 from pax_compat.trainer.evaluating import (
   batch_results,
@@ -62,22 +63,27 @@ def evaluate(
     Interrupted: the run is to stop.
   """
   results = _EvalResults(data, task_program)
+  failure = joint_failure.JointFailure(f'the evaluation of {data.name!r}')
   with contextlib.ExitStack() as stack:
     if examples_path is not None:
-      results.examples = stack.enter_context(
-        example_outputs.example_writer(examples_path)
-      )
+      with failure.held():
+        results.examples = stack.enter_context(
+          example_outputs.example_writer(examples_path)
+        )
+    batches = all_batches(data, put, stop, failure)
     count = batch_results.one_late(
-      stack.enter_context(contextlib.closing(all_batches(data, put, stop))),
+      stack.enter_context(contextlib.closing(batches)),
       lambda n, batch: results.step(mdl_vars, batch.arrays, np.uint32(n)),
       results.take,
+      failure=failure,
     )
   logging.info('evaluated %r on %d batches', data.name, count)
-  return {
-    **results.values(examples_path),
-    **data.input_metrics(),
-    'num_batches': float(count),
-  }
+
+  def values():
+    return results.values(examples_path) | data.input_metrics()
+
+  found = joint_failure.together(values, f'the evaluation of {data.name!r}')
+  return {**found, 'num_batches': float(count)}
 
 
 class _EvalResults:
@@ -102,16 +108,17 @@ class _EvalResults:
   def take(self, batch: DeviceBatch, outputs: StepOutputs):
     """Takes a batch and its outputs, which are on the devices."""
     number = self._steps.count
+    rows = whole = None
+    if self._example_metrics.enabled:
+      rows = gathering.examples(batch, self._sharding)
+      whole = gathering.whole(outputs.per_example)
     self._steps.add(jax.device_get(outputs.replace(per_example={})))
     if self.examples is not None:
       _write_rows(
         self.examples, number, batch, outputs.per_example, self._sharding
       )
-    if self._example_metrics.enabled:
-      self._example_metrics.add_arrays(
-        gathering.examples(batch, self._sharding),
-        gathering.whole(outputs.per_example),
-      )
+    if rows is not None:
+      self._example_metrics.add_arrays(rows, whole)
 
   def values(self, path: pathlib.Path | None) -> dict[str, Any]:
     """Returns everything by name; see `evaluate`."""
@@ -123,12 +130,21 @@ def all_batches(
   data: base_input.BaseInput,
   put: Callable,
   stop: stopping.Stop = stopping.NEVER,
+  failure: joint_failure.JointFailure | None = None,
 ) -> Iterator[DeviceBatch]:
   """Yields the batches of one evaluation or decoding, on the devices.
 
   With `reset_for_eval` the input is reset at the end.
 
+  Args:
+    data: the input.
+    put: sends a batch to the devices.
+    stop: is asked between batches whether to stop.
+    failure: an error of this process so far. All processes raise together
+      before the next batch if it exists, or if the input fails, in any.
+
   Raises:
+    Exception: a process has failed.
     UserError: the dataset has no batch, or fewer than `eval_loop_num_batches`,
       or differs between processes.
     Interrupted: the run is to stop.
@@ -136,6 +152,7 @@ def all_batches(
   cross_host = agreement.CrossHostCheck(data.name)
   rows = agreement.ReplicaRowCheck(data)
   limit = data.eval_loop_num_batches
+  failure = failure or joint_failure.JointFailure(f'reading {data.name!r}')
   count = 0
   with prefetching.Prefetcher(
     pipeline.Pipeline(
@@ -147,9 +164,15 @@ def all_batches(
     check=data.raise_if_broken,
     interrupt=data.interrupt,
   ) as prefetcher:
-    for batch in prefetcher:
-      stop.check()
-      cross_host.check(batch.shapes, batch.order_digest)
+    batches = iter(prefetcher)
+    while True:
+      batch = None
+      with failure.held():
+        batch = next(batches, None)
+      stop.check()  # Processes without a batch do so, too.
+      if batch is None:
+        break
+      cross_host.check(batch.shapes, batch.order_digest, failure)
       rows.check(batch.rows_digest)
       count += 1
       yield batch
@@ -157,10 +180,10 @@ def all_batches(
         logging.log_every_n_seconds(
           logging.INFO, '%r: %d batches so far', 30, data.name, count
         )
-    stop.check()  # Processes with a batch left do so too.
-    cross_host.check(None, data.order_digest())
+    cross_host.check(None, data.order_digest(), failure)
   if data.reset_for_eval:
-    data.reset()
+    with failure.held():
+      data.reset()
   if not count or (limit is not None and count < limit):
     raise errors.UserError(
       f'the dataset {data.name!r} has {count} batches; expected'

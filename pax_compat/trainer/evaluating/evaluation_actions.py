@@ -9,6 +9,7 @@ import jax
 from pax_compat import base_input, errors
 from pax_compat.metrics import metric_writers
 from pax_compat.metrics import progress as progress_lib
+from pax_compat.processes import joint_failure
 from pax_compat.trainer import program, stopping
 from pax_compat.trainer.actions import StepContext
 from pax_compat.trainer.evaluating import (
@@ -94,7 +95,10 @@ class Measure:
     self, context: StepContext, split: str, values: dict[str, Any], line: str
   ):
     """Writes all values of a split, and prints a line."""
-    self._writer.write_values(context.step, split, values)
+    joint_failure.together(
+      lambda: self._writer.write_values(context.step, split, values),
+      f'writing the metrics of {split}',
+    )
     context.measured[split] = batch_results.numbers(values)
     self._print_line(line)
 
@@ -166,7 +170,7 @@ class Evaluate(Measure):
     self._report(context, f'eval_{name}', values, line)
 
   def _next_train_batch(self, mdl_vars) -> dict[str, Any]:
-    batch = self._peek()
+    batch = joint_failure.together(self._peek, 'reading the training input')
     if batch is None:
       return {}
     aggregator = batch_results.StepAggregator(self._program)

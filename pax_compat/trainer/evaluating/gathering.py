@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from pax_compat import errors
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import joint_failure
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
 
@@ -71,19 +72,18 @@ def example_weights(batch: NestedMap) -> jax.Array | None:
 
 
 def _host_fields(host, rows: int, sharding) -> dict[str, np.ndarray]:
-  own = rows // sharding.num_infeed_hosts
-  host = {
-    path: _with_padding_rows(x, own, sharding) for path, x in host.items()
-  }
-  for path, x in host.items():
-    if x.shape[:1] != (own,):
-      raise errors.UserError(
-        f'the field {path!r} of a batch stays on the host, and has the shape'
-        f' {list(x.shape)}; expected {own} rows, one for each example'
-      )
-  if not host or jax.process_count() == 1:
+  if not host:
     return host
-  data = np.frombuffer(host_fields.to_bytes(host), np.uint8)
+  several = jax.process_count() > 1
+
+  def packed():
+    checked = _with_all_rows(host, rows // sharding.num_infeed_hosts, sharding)
+    return host_fields.to_bytes(checked) if several else checked
+
+  found = joint_failure.together(packed, 'reading the fields on the host')
+  if not several:
+    return found
+  data = np.frombuffer(found, np.uint8)
   local = np.array([data.size, sharding.infeed_host_index], np.int32)
   sizes, indices = multihost_utils.process_allgather(local).T  # Each [P].
   room = max(_LEAST_BYTES, 1 << (int(sizes.max()) - 1).bit_length())
@@ -97,6 +97,20 @@ def _host_fields(host, rows: int, sharding) -> dict[str, np.ndarray]:
     if int(index) not in by_host:  # Replicas read the same rows.
       by_host[int(index)] = host_fields.from_bytes(data[:size].tobytes())
   return _in_order([by_host[i] for i in sorted(by_host)], rows, sharding)
+
+
+def _with_all_rows(host, own: int, sharding) -> dict[str, np.ndarray]:
+  """Returns the host fields of this process, with padding rows."""
+  host = {
+    path: _with_padding_rows(x, own, sharding) for path, x in host.items()
+  }
+  for path, x in host.items():
+    if x.shape[:1] != (own,):
+      raise errors.UserError(
+        f'the field {path!r} of a batch stays on the host, and has the shape'
+        f' {list(x.shape)}; expected {own} rows, one for each example'
+      )
+  return host
 
 
 def _with_padding_rows(x: np.ndarray, rows: int, sharding) -> np.ndarray:

@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from pax_compat import base_input, errors
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import joint_failure
 
 _DIGEST_BYTES = 8
 
@@ -36,25 +37,36 @@ class CrossHostCheck:
     self._name = name
     self._count = 0
 
-  def check(self, shapes: str | None, order: bytes | None):
+  def check(
+    self,
+    shapes: str | None,
+    order: bytes | None,
+    failure: joint_failure.JointFailure | None = None,
+  ):
     """Compares the next batch.
 
     Args:
       shapes: of the batch; None if this process has no batch left.
       order: `BaseInput.order_digest` right after the batch; None if processes
         read different data.
+      failure: of this process, if any, which all raise together.
 
     Raises:
+      Exception: a process has failed.
       UserError: not all processes have a batch, or shapes, examples or their
         order differ between processes.
     """
     if jax.process_count() == 1:
       return
     local = [shapes and 'has a batch', shapes, order]
+    failed = failure is not None and failure.exists
+    local.append('has failed' if failed else None)
     digests = np.stack([_digest(value) for value in local])
-    has_batch, shapes, order = np.moveaxis(
+    has_batch, shapes, order, failed = np.moveaxis(
       multihost_utils.process_allgather(digests), 1, 0
     )  # Each [P, bytes].
+    if failure is not None:
+      failure.raise_if(failed.any(axis=-1))
     ended = ~has_batch.any(axis=-1)
     if ended.any() and not ended.all():
       self._raise(

@@ -72,6 +72,15 @@ def test_keep_interval_keeps_some_permanently(tmp_path):
   checkpointer.close()
 
 
+def test_multiples_of_some_steps_are_kept_permanently(tmp_path):
+  options = dict(keep_interval_steps=4, keep_interval_seconds=400)
+  _save_every_minute(tmp_path, range(0, 12), clock := Clock(), **options)
+  # For its time: the eighth after the first, whatever is kept for its steps.
+  assert _steps_in(tmp_path) == [0, 4, 7, 8, 11]
+  _save_every_minute(tmp_path, range(12, 18), clock, **options)
+  assert _steps_in(tmp_path) == [0, 4, 7, 8, 12, 14, 16, 17]
+
+
 def test_a_short_run_keeps_the_newest_only(tmp_path):
   _save_every_minute(
     tmp_path, range(1, 4), Clock(), keep_interval_seconds=12 * 3600.0

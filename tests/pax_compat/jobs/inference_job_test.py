@@ -117,6 +117,27 @@ def test_arrays_of_one_step(trained, tmp_path):
   assert line.startswith('step 4  infer few: 6 examples in ')
 
 
+@pytest.mark.slow  # It imports TensorFlow.
+def test_records_that_tensorflow_reads(trained):
+  _infer(trained, _task(output_format='tfrecord', output_num_shards=2))
+  folder = trained / 'infer_out' / 'few' / 'step_4'
+  tf = pytest.importorskip('tensorflow')
+  features = {
+    'y': tf.io.FixedLenFeature([], tf.float32),
+    'inner/x': tf.io.FixedLenFeature([lines.DIMS], tf.float32),
+    'inner/steps': tf.io.FixedLenFeature([], tf.int64),
+  }
+  w, b = _weights(4)
+  for shard in range(2):
+    file = folder / f'output.tfrecord-0000{shard}-of-00002'
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    read = tf.io.parse_example(records, features)
+    x = lines.rows(0, count=6).x[shard::2]
+    assert set(read['inner/steps'].numpy()) == {4}
+    np.testing.assert_array_equal(read['inner/x'], x)
+    np.testing.assert_allclose(read['y'], x @ w + b, rtol=1e-5)
+
+
 def test_outputs_that_are_not_as_the_schema_says(trained):
   shutil.rmtree(trained / 'infer_out', ignore_errors=True)
   task = _task(Predictions.config(dtype='int32'))

@@ -81,6 +81,17 @@ def test_what_is_wrong_is_said_in_all_of_them(port, others, message):
     assert re.search(message, error), found
 
 
+def test_processes_of_a_cluster_have_ranks(port):
+  first = _about(0) | {'cluster': 'slurm'}
+  [error] = _meet(port, first, seconds=0.5)
+  assert re.search(
+    r'1 of 3 processes .* with the rank 1, 2 in slurm, too', error
+  )
+  [error] = _meet(port, first | {'index': 1}, seconds=0.5)
+  assert f'does not answer at localhost:{port} (slurm) within' in error
+  assert error.endswith('the same command runs with the rank 0 in slurm')
+
+
 def test_an_address_that_cannot_be_used(port):
   for text in ('host', 'host:', ':12', 'host:0', 'host:99999', 'host:x'):
     with pytest.raises(errors.UserError, match='expected HOST:PORT of process'):

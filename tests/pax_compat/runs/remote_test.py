@@ -4,7 +4,9 @@ gcsfs and TensorStore send their requests to it. Without gcsfs there is only the
 error that names it.
 """
 
+import contextlib
 import importlib.util
+import json
 import pathlib
 
 import pytest
@@ -114,6 +116,59 @@ def test_a_run_in_a_remote_folder_continues(tmp_path, monkeypatch):
     assert 'continues from the checkpoint of step 7' in done.stdout
     assert 'checkpoint 9 is damaged' in done.stderr
   assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+@pytest.mark.slow
+@_needs_gcsfs
+def test_a_job_follows_a_run_in_a_remote_folder(tmp_path):
+  """And a second run of the folder is refused."""
+  held, free = trainer_runs.flags(_RUN), tmp_path / 'free'
+  settings = {'save_max_to_keep': 100}
+  waits = settings | {'train': {'wait_at': 8, 'wait_for': str(free)}}
+  with fake_storage.serve() as (storage, env):
+    with contextlib.ExitStack() as stack:
+
+      def start(name, settings, *flags):
+        return stack.enter_context(
+          trainer_runs.start(
+            [*held, *flags], output=tmp_path / name, settings=settings, **env
+          )
+        )
+
+      train = start('train', waits)
+      first = start('first', settings, '--mode=eval')
+      first.wait_until(lambda: 'step 5  eval dev: loss' in first.stdout)
+      # While both hold their locks.
+      second = start('second', waits)
+      other = start('other', settings, '--mode=eval')
+      for run, holder in ((second, train), (other, first)):
+        assert run.end() == 2, run.stderr
+        assert 'is in use: the' in run.stderr
+        assert f' {holder.process.pid} ' in run.stderr
+      first.process.kill()
+      first.process.wait()
+      third = start('third', settings, '--mode=eval')
+      free.touch()
+      assert train.end() == 0, train.stderr
+      assert third.end() == 0, third.stderr
+    own, of_run = (
+      _values(storage, file, split)
+      for file, split in (
+        ('eval_metrics.jsonl', 'eval_test_dev'),
+        ('metrics.jsonl', 'eval_dev'),
+      )
+    )
+    assert own == of_run and {step for step, _ in own} == {5, 10, 12}
+    assert not [x for x in storage.names() if x.endswith('.lock')]
+
+
+def _values(storage, file: str, split: str) -> dict[tuple[int, str], float]:
+  """Returns the values of a split by step and name; none is there twice."""
+  text = storage.objects['bucket', f'runs/a/{file}'][0]
+  lines = [x for x in map(json.loads, text.splitlines()) if x['split'] == split]
+  found = {(x['step'], x['name']): x['value'] for x in lines}
+  assert len(found) == len(lines)
+  return found
 
 
 def _lines(storage) -> list[bytes]:

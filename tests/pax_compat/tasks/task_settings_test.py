@@ -136,3 +136,14 @@ def test_invalid_noise(fields, message):
   config = task_settings.VariationalNoise.config(**fields)
   with pytest.raises(errors.UserError, match=message):
     config.Instantiate()
+
+
+@pytest.mark.parametrize('saved', [None, 2])
+def test_steps_that_are_kept_must_be_saved(saved):
+  train = task_settings.Train.config(
+    save_keep_interval_steps=3, save_interval_steps=saved
+  )
+  with pytest.raises(
+    errors.UserError, match='is 3; expected a multiple of save_interval_steps'
+  ):
+    train.Instantiate()

@@ -68,15 +68,22 @@ def test_checkpoints_by_the_clock(tmp_path, seconds, steps):
   assert _steps_saved(tmp_path) == steps
 
 
-def test_checkpoints_that_are_kept_for_good(tmp_path):
+@pytest.mark.parametrize(
+  ('rule', 'steps'),
+  [
+    ({'save_keep_interval_duration': '0s'}, [1, 2, 3, 4, 5]),
+    ({'save_keep_interval_steps': 2}, [2, 4, 5]),
+  ],
+)
+def test_checkpoints_that_are_kept_for_good(tmp_path, rule, steps):
   lines.train(
     tmp_path,
-    num_train_steps=4,
+    num_train_steps=5,
     save_interval_steps=1,
     save_max_to_keep=1,
-    save_keep_interval_duration='0s',
+    **rule,
   )
-  assert _steps_saved(tmp_path) == [1, 2, 3, 4]
+  assert _steps_saved(tmp_path) == steps
 
 
 @pytest.mark.parametrize(('capture', 'num_steps'), [(0, 2), (3, 1)])

@@ -280,6 +280,31 @@ def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
   assert 'Traceback' not in ended.stderr
 
 
+@pytest.mark.slow
+def test_an_evaluation_that_fails_in_one_process_loses_no_step(tmp_path):
+  """The next save is due after step 5."""
+  folder, common = tmp_path / 'run', {'eval_interval_steps': 3}
+  fails = {'dev': {'fail_at': 2}}
+  with trainer_runs.two_processes(
+    folder, tmp_path / 'first', common, common | fails
+  ) as both:
+    assert both[0].end() == 2, both[0].stderr
+    assert both[1].end() == 1, both[1].stderr
+  saved = 'the evaluation after step 3 failed; the step is saved'
+  assert saved in both[0].stdout
+  assert 'ArithmeticError: batch 2 cannot be counted' in both[1].stderr
+  assert (
+    "error: the evaluation of 'dev' has failed in process 1" in both[0].stderr
+  )
+  assert trainer_runs.steps_saved(folder) == [3]
+  with trainer_runs.two_processes(
+    folder, tmp_path / 'second', common, common
+  ) as both:
+    for run in both:
+      assert run.end() == 0, run.stderr
+  assert len(trainer_runs.losses(folder, 'eval_dev')) == 4
+
+
 def _assert_close_losses(folder, finished):
   for split, count in (('train', 12), ('eval_dev', 3), ('eval_train', 2)):
     wanted = trainer_runs.losses(finished[0], split)

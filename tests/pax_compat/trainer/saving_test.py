@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from pax_compat.trainer import actions, run_options, saving
+from tests.on_processes import evaluations
+from tests.pax_compat import launching
 from tests.pax_compat.trainer import lines
 from tests.pax_compat.trainer_runs import state, steps_saved
 
@@ -165,3 +167,34 @@ def test_no_step_is_lost_if_decoding_fails(tmp_path, monkeypatch, at):
   last = Fails(lines.task(**fields))
   last.train(tmp_path)
   assert last.printed[0].startswith('all 4 steps are done already')
+
+
+@pytest.mark.slow
+def test_no_step_is_lost_if_one_of_two_processes_fails(tmp_path):
+  """Decoding the second of five steps, of which only the last is to be saved.
+
+  In the first process outputs are processed, and in the second one an input
+  fails. Without errors the run ends.
+  """
+  first, second = launching.run_on_processes(
+    evaluations.fail_alone, 2, args=[tmp_path]
+  )
+  saved = (
+    'the evaluation after step 2 failed; the step is saved, and the same'
+    ' command goes on with that evaluation'
+  )
+  work = "UserError: the decoding of 'few' has failed in process"
+  assert first.splitlines() == [
+    *("KeyError: 'seqlen'", saved),
+    *('ZeroDivisionError: no words', saved),
+    *(f'{work} 1; see the log there', saved),
+  ]
+  assert second.splitlines() == [
+    *(f'{work} 0; see the log there', saved),
+    *(f'{work} 0; see the log there', saved),
+    *('LookupError: no second batch', saved),
+  ]
+  for place in ('process', 'end', 'input'):
+    assert steps_saved(tmp_path / place) == [2]
+  assert steps_saved(tmp_path) == [5]
+  assert lines.steps(tmp_path, 'decode_few', 'num_decode_steps') == [2, 4, 5]
