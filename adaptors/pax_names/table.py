@@ -75,6 +75,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.py_utils.pytypes',
     f'{_OWN}.type_names',
   ),
+  'praxis.layers.attentions': (
+    'pax_compat.layers.attentions.additive_masks',
+    'pax_compat.layers.attentions.sequence_blocks',
+  ),
   'praxis.layers.frnn': ('pax_compat.layers.rnn',),
   'praxis.layers.glam': ('pax_compat.layers.transformer_models.glam',),
   'praxis.layers.grok': ('pax_compat.layers.transformer_models.grok',),
@@ -93,6 +97,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     f'{_OWN}.type_names',
   ),
   'praxis.test_utils': (f'{_OWN}.test_utils',),
+  'praxis.trees': (
+    'pax_compat.py_utils.subtrees',
+    'pax_compat.py_utils.trees',
+  ),
   'paxml.base_task': ('pax_compat.tasks_lib',),
   'paxml.main': ('pax_compat.main',),
   'paxml.metric_utils': ('pax_compat.base_metrics',),
@@ -109,6 +117,15 @@ NAMES: dict[str, str] = {
   'praxis.base_hyperparams.HParams': 'pax_compat.config:BaseHParams',
   'praxis.base_layer.BaseLayerApi': 'pax_compat.base_layer:BaseLayer',
   'praxis.base_layer.template_field': 'pax_compat.pax_fiddle:template_field',
+  'praxis.layers.attentions._make_local_mask': (
+    'pax_compat.layers.attentions.sequence_blocks:local_mask'
+  ),
+  'praxis.layers.attentions.causal_mask': (
+    'pax_compat.layers.attentions.additive_masks:causal_mask'
+  ),
+  'praxis.layers.attentions.segment_mask': (
+    'pax_compat.layers.attentions.additive_masks:segment_mask'
+  ),
   'praxis.optimizers.instantiate': 'pax_compat.pax_fiddle:instantiate',
   'praxis.py_utils.InstantiableParams': (
     'lingvo.core.hyperparams:InstantiableParams'
