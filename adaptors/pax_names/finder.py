@@ -101,6 +101,8 @@ class PaxModule(types.ModuleType):
     if _finder.has(full):
       return importlib.import_module(full)
     value = _named(full)
+    if value is _ABSENT and (imported := _imported(self.__name__, name)):
+      return importlib.import_module(imported)
     if value is _ABSENT:
       for module in _ours(self.__name__):
         value = getattr(module, name, _ABSENT)
@@ -139,6 +141,15 @@ def _named(full: str) -> Any:
     return _ABSENT
   module, _, name = table.NAMES[full].partition(':')
   return getattr(_module(module), name)
+
+
+def _imported(module: str, name: str) -> str | None:
+  """Returns the module of a name that Pax's module imports, or None."""
+  package, top = module.rpartition('.')[0], module.partition('.')[0]
+  for parent in (package, top):
+    if f'{parent}.{name}' in table.KNOWN:
+      return f'{parent}.{name}'
+  return None
 
 
 def _children(module: str) -> set[str]:

@@ -26,21 +26,16 @@ _SECONDS = flags.DEFINE_integer(
 )
 _SUFFIX = '_test.py'
 
-# What the process of a file runs; its arguments are the file and its name.
+# What the process of a file runs; its argument is the file.
 _RUN = """
-import importlib.util, sys
-from absl.testing import absltest
+import runpy, sys
 from adaptors import lingvo_runtime, pax_names
-path, name = sys.argv[1:3]
+path = sys.argv[1]
 if any(name in open(path).read() for name in ('tensorflow', 'lingvo')):
   lingvo_runtime.load()
 pax_names.install()
-spec = importlib.util.spec_from_file_location(name, path)
-module = importlib.util.module_from_spec(spec)
-sys.modules[name] = module
-spec.loader.exec_module(module)
-del sys.argv[1:]
-absltest.main(module=module, argv=[path])
+sys.argv[:] = [path]
+runpy.run_path(path, run_name='__main__')
 """
 
 
@@ -84,19 +79,25 @@ def run(path: pathlib.Path, *, seconds: int) -> tuple[int, int, list[str]]:
 
   Returns:
     The tests that pass (skipped ones do), all tests, and a line about each that
-    fails. If the file cannot be imported, 0 and 0 and the reason.
+    fails. If the file cannot be imported, 0 and 0 and the reason. If the time
+    limit is reached, the tests that were begun until then.
   """
   try:
     done = subprocess.run(
-      [sys.executable, '-c', _RUN, str(path), path.stem],
+      [sys.executable, '-c', _RUN, str(path)],
       capture_output=True,
       text=True,
       timeout=seconds,
       env=os.environ,
       check=False,
     )
-  except subprocess.TimeoutExpired:
-    return 0, 0, [f'not done after {seconds} s']
+  except subprocess.TimeoutExpired as stopped:
+    text = (stopped.stderr or b'').decode(errors='replace')
+    begun, passed = (
+      len(re.findall(rf'^\[ +{word} +\]', text, re.MULTILINE))
+      for word in ('RUN', 'OK')
+    )
+    return passed, begun, [f'not done after {seconds} s; others were not run']
   return counted(done.stderr)
 
 
@@ -112,7 +113,8 @@ def counted(text: str) -> tuple[int, int, list[str]]:
   failed = set()
   for part in parts:
     title, _, body = part.partition('\n')
-    failed.add(title)
+    # Of a test with subtests there is a part for each that fails.
+    failed.add(re.sub(r'^\w+: ', '', title).split(' ')[0])
     raised = re.findall(r'^(\w[\w.]*(?:Error|Exception).*)', body, re.MULTILINE)
     reasons.append(f'{title}: {raised[-1] if raised else "failed"}'[:300])
   return total - len(failed), total, reasons

@@ -75,10 +75,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.py_utils.pytypes',
     f'{_OWN}.type_names',
   ),
+  'praxis.decoder_utils': (
+    'pax_compat.decoding.decoder_utils',
+    'pax_compat.decoding.state_alignment',
+  ),
   'praxis.layers.attentions': (
     'pax_compat.layers.attentions.additive_masks',
     'pax_compat.layers.attentions.sequence_blocks',
   ),
+  'praxis.layers.chunk': ('pax_compat.layers.attentions.sequence_blocks',),
   'praxis.layers.frnn': ('pax_compat.layers.rnn',),
   'praxis.layers.glam': ('pax_compat.layers.transformer_models.glam',),
   'praxis.layers.grok': ('pax_compat.layers.transformer_models.grok',),
@@ -125,6 +130,21 @@ NAMES: dict[str, str] = {
   ),
   'praxis.layers.attentions.segment_mask': (
     'pax_compat.layers.attentions.additive_masks:segment_mask'
+  ),
+  'praxis.layers.frnn.reset_mask': (
+    'pax_compat.layers.rnn.segment_starts:reset_mask'
+  ),
+  'praxis.layers.grouped_query_attention.attention_mask': (
+    f'{_OWN}.grouped_query_masks:attention_mask'
+  ),
+  'praxis.layers.grouped_query_attention.causal_mask': (
+    f'{_OWN}.grouped_query_masks:causal_mask'
+  ),
+  'praxis.layers.grouped_query_attention.padding_mask': (
+    f'{_OWN}.grouped_query_masks:padding_mask'
+  ),
+  'praxis.layers.grouped_query_attention.segment_mask': (
+    f'{_OWN}.grouped_query_masks:segment_mask'
   ),
   'praxis.optimizers.instantiate': 'pax_compat.pax_fiddle:instantiate',
   'praxis.py_utils.InstantiableParams': (

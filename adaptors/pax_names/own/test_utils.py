@@ -35,13 +35,7 @@ class TestCase(parameterized.TestCase):
 
   def assertDtypesMatch(self, x, y):
     """Fails unless two arrays have the same dtype, with 32 bits for 64."""
-    first, second = (
-      jax.dtypes.canonicalize_dtype(
-        getattr(a, 'dtype', None) or np.asarray(a).dtype
-      )
-      for a in (x, y)
-    )
-    self.assertEqual(first, second)
+    self.assertEqual(*map(_dtype, (x, y)))
 
   def assertAllClose(
     self, x, y, check_dtypes=True, rtol=1e-5, atol=1e-5, **kwargs
@@ -66,6 +60,12 @@ class TestCase(parameterized.TestCase):
     if check_dtypes:
       self.assertDtypesMatch(x, y)
     np.testing.assert_array_equal(np.asarray(x), np.asarray(y), **kwargs)
+
+
+def _dtype(x: Any) -> np.dtype:
+  """Returns the dtype of an array of JAX, numpy or TensorFlow."""
+  dtype = getattr(x, 'dtype', None) or np.asarray(x).dtype
+  return jax.dtypes.canonicalize_dtype(getattr(dtype, 'as_numpy_dtype', dtype))
 
 
 def _widened(x: Any) -> np.ndarray:

@@ -117,3 +117,34 @@ def _check_size(block_size: int):
     raise errors.UserError(
       f'the block size is {block_size}; expected 1 or more'
     )
+
+
+def chunk(x: jax.Array, *, chunk_size: int, axis: int = 1) -> jax.Array:
+  """Returns an array in chunks along an axis, [chunks, ..., chunk_size, ...].
+
+  Args:
+    x: any shape; zeros fill up the last chunk.
+    chunk_size: elements of a chunk.
+    axis: along which to split, not negative.
+  """
+  chunks = -(-x.shape[axis] // chunk_size)
+  pads = [(0, 0)] * x.ndim
+  pads[axis] = (0, chunks * chunk_size - x.shape[axis])
+  before, after = x.shape[:axis], x.shape[axis + 1 :]
+  x = jnp.pad(x, pads).reshape(*before, chunks, chunk_size, *after)
+  return jnp.moveaxis(x, axis, 0)
+
+
+def unchunk(
+  chunk_x: jax.Array, axis: int = 1, seqlen: int | None = None
+) -> jax.Array:
+  """Returns the array that `chunk` split.
+
+  Args:
+    chunk_x: [chunks, ..., chunk_size, ...].
+    axis: as for `chunk`.
+    seqlen: elements along the axis; None keeps the zeros at the end.
+  """
+  x = jnp.moveaxis(chunk_x, 0, axis)
+  x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+  return x if seqlen is None else jax.lax.slice_in_dim(x, 0, seqlen, axis=axis)
