@@ -18,7 +18,7 @@ import types
 from typing import Any
 
 from adaptors import lingvo_runtime
-from adaptors.pax_names import left_out, table
+from adaptors.pax_names import left_out, lingvo_maps, table
 from pax_compat import errors
 from pax_compat.experiments import entry_points, native_params
 
@@ -52,6 +52,7 @@ def install() -> None:
         )
     sys.meta_path.insert(0, _finder)
     importlib.invalidate_caches()
+    lingvo_maps.register()
 
 
 def is_installed() -> bool:
@@ -206,6 +207,7 @@ def _prepare(origin: str | None):
   found = set(re.findall(r'^\s*(?:from|import) (\w+)', text, re.MULTILINE))
   if 'lingvo' in found:
     lingvo_runtime.load()
+    lingvo_maps.register()
   if found & {'seqio', 't5'}:
     lingvo_runtime.seqio()
   elif 'tensorflow' in found:

@@ -81,3 +81,15 @@ def test_contexts_beyond_the_neighbours_are_refused():
     errors.UserError, match='left_context is 4; expected 1 to'
   ):
     sequence_blocks.extract_block_context(jnp.ones([1, T]), 2, 4, 0)
+
+
+@pytest.mark.parametrize('axis', [0, 1])
+def test_chunks_and_back(axis):
+  x = jnp.arange(1, 11).reshape(T, 2) if axis == 0 else jnp.arange(15.0)
+  x = x if axis == 0 else x.reshape(3, T)
+  chunks = sequence_blocks.chunk(x, chunk_size=2, axis=axis)
+  assert chunks.shape == ((3, 2, 2) if axis == 0 else (3, 3, 2))
+  np.testing.assert_array_equal(
+    sequence_blocks.unchunk(chunks, axis, T), np.asarray(x)
+  )
+  assert sequence_blocks.unchunk(chunks, axis).shape[axis] == 6
