@@ -108,7 +108,9 @@ def row(
       unknown, and all tests.
   """
   known, of = praxis.get(name, (None, total))
-  raised = (re.sub(r'^(ERROR|FAIL): .*?[)\]]: ', '', reason) for reason in reasons)
+  raised = (
+    re.sub(r'^(ERROR|FAIL): .*?[)\]]: ', '', reason) for reason in reasons
+  )
   counts = collections.Counter(text.strip().rstrip(':') for text in raised)
   shown = '; '.join(
     f'{count} x `{text[:100]}`' for text, count in counts.most_common(2)

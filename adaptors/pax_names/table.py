@@ -102,6 +102,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     f'{_OWN}.type_names',
   ),
   'praxis.test_utils': (f'{_OWN}.test_utils',),
+  'praxis.token_samplers': ('pax_compat.sampling.token_samplers',),
   'praxis.trees': (
     'pax_compat.py_utils.subtrees',
     'pax_compat.py_utils.trees',
@@ -149,6 +150,60 @@ NAMES: dict[str, str] = {
   'praxis.optimizers.instantiate': 'pax_compat.pax_fiddle:instantiate',
   'praxis.py_utils.InstantiableParams': (
     'lingvo.core.hyperparams:InstantiableParams'
+  ),
+  'praxis.beam_search.broadcast_beam_dim': (
+    'pax_compat.decoding.beams:broadcast_beam_dim'
+  ),
+  'praxis.beam_search.shuffle_state': (
+    'pax_compat.decoding.beams:shuffle_state'
+  ),
+  'praxis.beam_search.update_global_beam': (
+    'pax_compat.decoding.beams:update_global_beam'
+  ),
+  'praxis.decoder_utils.DUMMY_PRNG_KEY': (
+    'pax_compat.sampling.token_samplers:DUMMY_PRNG_KEY'
+  ),
+  'praxis.flat_beam_search.get_final_output_ids': (
+    'pax_compat.decoding.beams:get_final_output_ids'
+  ),
+  'praxis.flat_beam_search.update_beam_mask': (
+    'pax_compat.decoding.beams:update_beam_mask'
+  ),
+  'praxis.flat_beam_search.update_topk_scores_with_eos': (
+    'pax_compat.decoding.beams:update_topk_scores_with_eos'
+  ),
+  'praxis.sample_decode.BaseLogitsSampler': (
+    'pax_compat.sampling.token_samplers:BaseLogitsSampler'
+  ),
+  'praxis.sample_decode.BaseNextTokenSampler': (
+    'pax_compat.sampling.token_samplers:BaseNextTokenSampler'
+  ),
+  'praxis.sample_decode.DefaultCategoricalLogitsSampler': (
+    'pax_compat.sampling.token_samplers:DefaultCategoricalLogitsSampler'
+  ),
+  'praxis.sample_decode.DefaultNextTokenSampler': (
+    'pax_compat.sampling.token_samplers:DefaultNextTokenSampler'
+  ),
+  'praxis.sample_decode.BaseSampleTerminationConstraint': (
+    'pax_compat.decoding.sample_decode:BaseSampleTerminationConstraint'
+  ),
+  'praxis.sample_decode.sort_samples_by_scores': (
+    'pax_compat.decoding.sample_decode:sort_samples_by_scores'
+  ),
+  'praxis.sample_decode.reorder_with_indices': (
+    'pax_compat.decoding.beam_search:shuffle'
+  ),
+  'praxis.sample_decode.right_align_prefix_ids': (
+    'pax_compat.decoding.state_alignment:right_align_prefix_ids'
+  ),
+  'praxis.sample_decode.right_align_segment_position': (
+    'pax_compat.decoding.state_alignment:right_align_segment_position'
+  ),
+  'praxis.token_samplers._apply_top_k_and_top_p': (
+    'pax_compat.sampling.token_samplers:apply_top_k_and_top_p'
+  ),
+  'praxis.token_samplers._get_argmax_ids': (
+    'pax_compat.sampling.token_samplers:select'
   ),
   'paxml.base_task.BaseTask': 'pax_compat.tasks_lib:SingleTask',
 }

@@ -111,6 +111,39 @@ def right_align_state_fn(seq_lengths: jax.Array) -> StateFn:
   return align
 
 
+def right_align_prefix_ids(
+  prefix_ids: jax.Array, prefix_lengths: jax.Array, paddings_dtype: Any
+) -> tuple[jax.Array, jax.Array]:
+  """Returns prefixes [B, T] aligned to the right, and their paddings [B, T].
+
+  Args:
+    prefix_ids: [B, T], aligned to the left.
+    prefix_lengths: [B].
+    paddings_dtype: dtype of the paddings.
+  """
+  size = prefix_ids.shape[1]
+  paddings = jnp.arange(size) < size - prefix_lengths[:, None]
+  ids = right_align_tensors(prefix_ids, prefix_lengths)
+  return ids, paddings.astype(paddings_dtype)
+
+
+def right_align_segment_position(
+  lengths: jax.Array, max_length: int
+) -> jax.Array:
+  """Returns positions [B, T] of rows that are aligned to the right.
+
+  >>> print(right_align_segment_position(jnp.array([2, 4]), 4))
+  [[0 0 0 1]
+   [0 1 2 3]]
+
+  Args:
+    lengths: [B], lengths of the rows.
+    max_length: T.
+  """
+  first = max_length - lengths[:, None]
+  return jnp.maximum(jnp.arange(max_length) - first, 0)
+
+
 def left_align_tensor(
   x: jax.Array,
   prefix_lengths: jax.Array,

@@ -76,3 +76,12 @@ def test_rows_end_where_that_is_most_likely():
   np.testing.assert_allclose(result.logprobs, [[-0.2, -0.1, 1]])
   assert result.decode_lengths.tolist() == [2]
   assert result.done.all() and 'eos_ids' not in result
+
+
+def test_prefixes_to_the_right():
+  ids, paddings = state_alignment.right_align_prefix_ids(
+    IDS, jnp.array([2, 3]), jnp.float32
+  )
+  assert ids.tolist() == [[0, 0, 1, 2], [0, 3, 4, 5]]
+  assert paddings.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]
+  assert paddings.dtype == jnp.float32
