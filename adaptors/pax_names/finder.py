@@ -102,17 +102,16 @@ class PaxModule(types.ModuleType):
     if _finder.has(full):
       return importlib.import_module(full)
     value = _named(full)
-    if value is _ABSENT and (imported := _imported(self.__name__, name)):
-      return importlib.import_module(imported)
     if value is _ABSENT:
       for module in _ours(self.__name__):
         value = getattr(module, name, _ABSENT)
         if value is not _ABSENT and not isinstance(value, types.ModuleType):
           break
       else:
-        raise AttributeError(
-          absent(full, dir(self)), name=name, obj=self
-        ) from None
+        imported = _imported(self.__name__, name)
+        if imported is None:
+          raise AttributeError(absent(full, dir(self)), name=name, obj=self)
+        value = importlib.import_module(imported)
     setattr(self, name, value)
     return value
 

@@ -81,7 +81,7 @@ def update_beam_mask(
     hyp_id: [B, K], the beams that are continued.
     time_step: the step whose tokens are added, one to each beam; None for none.
   """
-  mask = beam_search.shuffle(beam_mask, hyp_id)
+  mask = beam_search.shuffle(beam_mask, jnp.asarray(hyp_id).astype(int))
   if time_step is None:
     return mask
   beams, size = mask.shape[1:]
