@@ -172,7 +172,7 @@ class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
 
   Children inherit `dtype`, `fprop_dtype`, `params_init`,
   `skip_lp_regularization` and the mesh fields from their parent, unless their
-  template sets them.
+  template sets them; without a template, where they have the default.
 
   Attributes:
     dtype: dtype of the weights.
@@ -231,6 +231,8 @@ class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
   def __post_init__(self):
     layer_fields.check_dtype(self)
     super().__post_init__()
+    if isinstance(self.parent, BaseLayer) and not child_layers.adopts():
+      templates.copy_base_hparams(self.parent, self)  # It is no template's.
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
 

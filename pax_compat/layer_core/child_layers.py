@@ -48,6 +48,9 @@ _built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 # Configs whose layers cannot be shared with layers outside, by model.
 _apart: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
+# Whether `adopt` runs, in this thread.
+_adopts = contextvars.ContextVar('adopts', default=False)
+
 # Whether `set_up` runs, in this thread.
 _sets_up_all = contextvars.ContextVar('sets_up_all', default=False)
 
@@ -189,6 +192,19 @@ def adopt(parent: nn.Module, name: str, child: Any) -> Any:
   Raises:
     UserError: it is called elsewhere.
   """
+  token = _adopts.set(True)
+  try:
+    return _adopted(parent, name, child)
+  finally:
+    _adopts.reset(token)
+
+
+def adopts() -> bool:
+  """Whether `adopt` makes a layer a child, whose fields are those it has."""
+  return _adopts.get()
+
+
+def _adopted(parent: nn.Module, name: str, child: Any) -> Any:
   try:
     setattr(parent, name, child)
     return getattr(parent, name)

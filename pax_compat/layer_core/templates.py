@@ -77,7 +77,7 @@ def copy_base_hparams(source: Any, target: Any):
 def _is_default(layer: nn.Module, field: str) -> bool:
   value = getattr(layer, field)
   if field == 'fprop_dtype':  # A layer computes in its `dtype` by default.
-    return value == type(layer).dtype
+    return value in (None, type(layer).dtype)
   return value == getattr(type(layer), field)
 
 

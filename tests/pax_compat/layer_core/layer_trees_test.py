@@ -103,3 +103,25 @@ def test_children_of_a_compact_method():
 def test_a_config_in_place_of_fields_is_explained():
   with pytest.raises(TypeError, match='Please use `layer_p.Instantiate'):
     Bias(Bias.config())
+
+
+class Inline(base_layer.BaseLayer):
+  """Children that are made without a template."""
+
+  field: base_layer.BaseLayer = base_layer.instance_field(Bias)
+
+  @nn.compact
+  def __call__(self, x):
+    return Bias(name='other', params_init=INIT)(self.field(x))
+
+
+INIT = base_layer.WeightInit.Constant(3.0)
+
+
+def test_children_without_a_template_inherit_what_is_the_default():
+  init = base_layer.WeightInit.Gaussian(2.0)
+  layer = Inline.config(params_init=init, fprop_dtype=jnp.bfloat16)
+  configs = layer.Instantiate().abstract_init_with_mdl_config(X)
+  for name, wanted in (('field', init), ('other', INIT)):
+    child = configs[name]['_hparams']
+    assert (child.params_init, child.fprop_dtype) == (wanted, jnp.bfloat16)
