@@ -45,7 +45,7 @@ from pax_compat.config import (  # noqa: F401 (users take them from here)
   instance_field,
   sub_config_field,
 )
-from pax_compat.layer_core import child_layers, templates
+from pax_compat.layer_core import child_layers, layer_fields, templates
 from pax_compat.layer_core.constraints import (  # noqa: F401 (for users)
   PMAP_PARALLEL_AXIS_NAME,
   is_running_under_pmap,
@@ -84,6 +84,7 @@ from pax_compat.layer_core.layer_fields import (
   Theta,
   WeightSharding,
 )
+from pax_compat.layer_core.layer_trees import LayerTrees
 from pax_compat.layer_core.sharding import (  # noqa: F401 (for users)
   SplitDimsMapping,
   shard,
@@ -166,16 +167,16 @@ DecodeStateTransformFn = Callable[[JTensor, int, int | None], JTensor]
 AxisMetadata = flax.core.meta.AxisMetadata
 
 
-class BaseLayer(DerivedWeights, nn.Module):
+class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
   """Base class of all layers.
 
   Children inherit `dtype`, `fprop_dtype`, `params_init`,
   `skip_lp_regularization` and the mesh fields from their parent, unless their
-  template sets them.
+  template sets them; without a template, where they have the default.
 
   Attributes:
     dtype: dtype of the weights.
-    fprop_dtype: dtype of the computation; None takes `dtype`.
+    fprop_dtype: dtype of the computation; None is `dtype` in a layer.
     params_init: default initializer of the weights.
     skip_lp_regularization: True exempts all weights of this layer and of its
       children from L1/L2 regularisation.
@@ -227,6 +228,14 @@ class BaseLayer(DerivedWeights, nn.Module):
       cls.fprop = cls.__dict__['__call__']
     super().__init_subclass__(**kwargs)
 
+  def __post_init__(self):
+    layer_fields.check_dtype(self)
+    super().__post_init__()
+    if isinstance(self.parent, BaseLayer) and not child_layers.adopts():
+      templates.copy_base_hparams(self.parent, self)  # It is no template's.
+    if self.fprop_dtype is None:
+      object.__setattr__(self, 'fprop_dtype', self.dtype)
+
   @classmethod
   def config(cls, **fields) -> config_lib.Config[Self]:
     """Returns a `Config` of this class."""
@@ -246,7 +255,7 @@ class BaseLayer(DerivedWeights, nn.Module):
   @property
   def compute_dtype(self) -> Any:
     """dtype of the computation."""
-    return self.dtype if self.fprop_dtype is None else self.fprop_dtype
+    return self.fprop_dtype
 
   @property
   def do_eval(self) -> bool:
@@ -367,6 +376,7 @@ class BaseLayer(DerivedWeights, nn.Module):
       mesh_shape=mesh_shape,
       collections=collections,
     )
+    self._keep_hparams(name, weight)
 
     def boxed(key):
       return BoxedParam(init(key, weight.shape, dtype), weight)
@@ -474,7 +484,7 @@ class BaseLayer(DerivedWeights, nn.Module):
     skip_clone: bool = False,
     **fields,
   ) -> nn.Module:
-    """Builds the child `name` from a template. Call it in `setup`.
+    """Builds the child `name` from a template, in `setup` or `nn.compact`.
 
     One template in two fields, anywhere in the model, is one layer with shared
     weights; a copy of a template (`tpl.clone()`) is another layer. A layer that
@@ -483,7 +493,8 @@ class BaseLayer(DerivedWeights, nn.Module):
       self.create_child('linear', self.linear_tpl, input_dims=8, output_dims=4)
 
     Args:
-      name: the attribute of this layer that holds the child.
+      name: the attribute of this layer that holds the child; none does in a
+        method with the decorator `nn.compact`.
       params: the template; it is not modified.
       skip_clone: no effect; templates are not cloned.
       **fields: fields of the child; they override those of the template.
@@ -498,14 +509,7 @@ class BaseLayer(DerivedWeights, nn.Module):
     """
     del skip_clone
     child = child_layers.build_child(self, name, params, fields)
-    try:
-      setattr(self, name, child)
-    except flax.errors.SetAttributeFrozenModuleError:
-      raise errors.UserError(
-        f'{type(self).__name__} creates the child {name!r} outside of `setup`;'
-        ' call create_child in `setup`'
-      ) from None
-    return getattr(self, name)
+    return child_layers.adopt(self, name, child)
 
   def create_children(
     self,
@@ -529,8 +533,7 @@ class BaseLayer(DerivedWeights, nn.Module):
       child_layers.build_child(self, f'{name}_{i}', tpl, fields)
       for i, tpl in enumerate(params)
     ]
-    setattr(self, name, children)
-    return getattr(self, name)
+    return child_layers.adopt(self, name, children)
 
   def shard(self, x: jax.Array, mapping: SplitDimsMapping) -> jax.Array:
     """Returns `x` with a sharding constraint; without a mesh, returns `x`.

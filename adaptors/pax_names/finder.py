@@ -18,7 +18,7 @@ import types
 from typing import Any
 
 from adaptors import lingvo_runtime
-from adaptors.pax_names import left_out, table
+from adaptors.pax_names import left_out, lingvo_maps, table
 from pax_compat import errors
 from pax_compat.experiments import entry_points, native_params
 
@@ -52,6 +52,7 @@ def install() -> None:
         )
     sys.meta_path.insert(0, _finder)
     importlib.invalidate_caches()
+    lingvo_maps.register()
 
 
 def is_installed() -> bool:
@@ -107,9 +108,10 @@ class PaxModule(types.ModuleType):
         if value is not _ABSENT and not isinstance(value, types.ModuleType):
           break
       else:
-        raise AttributeError(
-          absent(full, dir(self)), name=name, obj=self
-        ) from None
+        imported = _imported(self.__name__, name)
+        if imported is None:
+          raise AttributeError(absent(full, dir(self)), name=name, obj=self)
+        value = importlib.import_module(imported)
     setattr(self, name, value)
     return value
 
@@ -139,6 +141,15 @@ def _named(full: str) -> Any:
     return _ABSENT
   module, _, name = table.NAMES[full].partition(':')
   return getattr(_module(module), name)
+
+
+def _imported(module: str, name: str) -> str | None:
+  """Returns the module of a name that Pax's module imports, or None."""
+  package, top = module.rpartition('.')[0], module.partition('.')[0]
+  for parent in (package, top):
+    if f'{parent}.{name}' in table.KNOWN:
+      return f'{parent}.{name}'
+  return None
 
 
 def _children(module: str) -> set[str]:
@@ -195,6 +206,7 @@ def _prepare(origin: str | None):
   found = set(re.findall(r'^\s*(?:from|import) (\w+)', text, re.MULTILINE))
   if 'lingvo' in found:
     lingvo_runtime.load()
+    lingvo_maps.register()
   if found & {'seqio', 't5'}:
     lingvo_runtime.seqio()
   elif 'tensorflow' in found:

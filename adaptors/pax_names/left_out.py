@@ -42,12 +42,7 @@ _REASONS = {
   ' `layer.hparams`': """
     praxis.base_layer.HYPER_PARAMS praxis.base_layer.WrappedHParams
     praxis.base_layer.JaxContext.self_reflect_configs
-    praxis.base_layer.BaseLayer.abstract_init_with_mdl_config
     praxis.base_layer.BaseLayer.reflect_configs
-    """,
-  'use `layers.quantization`': """
-    praxis.base_layer.BaseLayer.quantize_weight
-    praxis.base_layer.BaseLayer.quantized_partition_specs
     """,
   'use `BaseLayer.theta`': 'praxis.base_layer.ThetaDescriptor',
   'use `FiddleBaseParameterizable`, and its fields': """
@@ -104,8 +99,6 @@ _REASONS = {
     praxis.optimizers.apply_decoupled_weight_decay
     praxis.optimizers.apply_ema_weights
     praxis.optimizers.apply_ewc_regularization
-    praxis.optimizers.OptaxOptimizer.get_grad_transformation
-    praxis.optimizers.BaseOptimizer.get_grad_transformation
     """,
   'it is not a field, but something that an object computes': """
     praxis.schedules.Exponential.linear praxis.schedules.DelayedCosine.linear

@@ -5,14 +5,18 @@
 Each file, such as `schedules` or `layers/linears`, runs in a process of its own
 under `install()`; without a FILE, all of them. A line for each file has the
 number of tests that pass; `--failures` prints what the others raise.
+`--table=testdata/pax/praxis_tests.json` prints a table in Markdown instead,
+beside the numbers with praxis itself.
 """
 
+import collections
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import flags
 
@@ -24,23 +28,26 @@ _FAILURES = flags.DEFINE_bool('failures', False, 'Print the failing tests.')
 _SECONDS = flags.DEFINE_integer(
   'seconds', 600, 'Time limit of each file, in seconds.', lower_bound=1
 )
+_TABLE = flags.DEFINE_string(
+  'table',
+  None,
+  'Print a table, beside the numbers of tests that pass with praxis itself and'
+  ' of all tests, by file, in this JSON file.',
+)
 _SUFFIX = '_test.py'
 
-# What the process of a file runs; its arguments are the file and its name.
+_ROW = '| {} | {} | {} | {} | {} |'
+
+# What the process of a file runs; its argument is the file.
 _RUN = """
-import importlib.util, sys
-from absl.testing import absltest
+import runpy, sys
 from adaptors import lingvo_runtime, pax_names
-path, name = sys.argv[1:3]
+path = sys.argv[1]
 if any(name in open(path).read() for name in ('tensorflow', 'lingvo')):
   lingvo_runtime.load()
 pax_names.install()
-spec = importlib.util.spec_from_file_location(name, path)
-module = importlib.util.module_from_spec(spec)
-sys.modules[name] = module
-spec.loader.exec_module(module)
-del sys.argv[1:]
-absltest.main(module=module, argv=[path])
+sys.argv[:] = [path]
+runpy.run_path(path, run_name='__main__')
 """
 
 
@@ -60,6 +67,11 @@ def main(argv: Sequence[str]) -> int:
     )
   names = [name.removesuffix(_SUFFIX) for name in argv[1:]] or list(known)
   totals = [0, 0]
+  praxis = None
+  if _TABLE.value:
+    praxis = json.loads(pathlib.Path(_TABLE.value).read_text('utf-8'))
+    print(_ROW.format('file', 'pass', 'praxis', 'of', 'what the others raise'))
+    print('|---|---|---|---|---|')
   for name in names:
     if name not in known:
       raise errors.UserError(
@@ -68,11 +80,43 @@ def main(argv: Sequence[str]) -> int:
       )
     passed, total, reasons = run(known[name], seconds=_SECONDS.value)
     totals = [totals[0] + passed, totals[1] + total]
+    if praxis is not None:
+      print(row(name, passed, total, reasons, praxis), flush=True)
+      continue
     print(f'{name:45} {passed:5} of {total:5}', flush=True)
     for reason in reasons if _FAILURES.value or not total else ():
       print(f'    {reason}')
   print(f'{"all":45} {totals[0]:5} of {totals[1]:5}')
   return int(totals[0] < totals[1])
+
+
+def row(
+  name: str,
+  passed: int,
+  total: int,
+  reasons: Sequence[str],
+  praxis: Mapping[str, Sequence[int | None]],
+) -> str:
+  """Returns a row of a table in Markdown.
+
+  Args:
+    name: the file.
+    passed: see `run`.
+    total: likewise.
+    reasons: likewise; the two most frequent ones are shown.
+    praxis: by file, the tests that pass with praxis itself, None if that is
+      unknown, and all tests.
+  """
+  known, of = praxis.get(name, (None, total))
+  raised = (
+    re.sub(r'^(ERROR|FAIL): .*?[)\]]: ', '', reason) for reason in reasons
+  )
+  counts = collections.Counter(text.strip().rstrip(':') for text in raised)
+  shown = '; '.join(
+    f'{count} x `{text[:100]}`' for text, count in counts.most_common(2)
+  )
+  known = '?' if known is None else known
+  return _ROW.format(f'`{name}`', passed, known, max(of, total), shown)
 
 
 def run(path: pathlib.Path, *, seconds: int) -> tuple[int, int, list[str]]:
@@ -84,19 +128,25 @@ def run(path: pathlib.Path, *, seconds: int) -> tuple[int, int, list[str]]:
 
   Returns:
     The tests that pass (skipped ones do), all tests, and a line about each that
-    fails. If the file cannot be imported, 0 and 0 and the reason.
+    fails. If the file cannot be imported, 0 and 0 and the reason. If the time
+    limit is reached, the tests that were begun until then.
   """
   try:
     done = subprocess.run(
-      [sys.executable, '-c', _RUN, str(path), path.stem],
+      [sys.executable, '-c', _RUN, str(path)],
       capture_output=True,
       text=True,
       timeout=seconds,
       env=os.environ,
       check=False,
     )
-  except subprocess.TimeoutExpired:
-    return 0, 0, [f'not done after {seconds} s']
+  except subprocess.TimeoutExpired as stopped:
+    text = (stopped.stderr or b'').decode(errors='replace')
+    begun, passed = (
+      len(re.findall(rf'^\[ +{word} +\]', text, re.MULTILINE))
+      for word in ('RUN', 'OK')
+    )
+    return passed, begun, [f'not done after {seconds} s; others were not run']
   return counted(done.stderr)
 
 
@@ -112,7 +162,8 @@ def counted(text: str) -> tuple[int, int, list[str]]:
   failed = set()
   for part in parts:
     title, _, body = part.partition('\n')
-    failed.add(title)
+    # Of a test with subtests there is a part for each that fails.
+    failed.add(re.sub(r'^\w+: ', '', title).split(' ')[0])
     raised = re.findall(r'^(\w[\w.]*(?:Error|Exception).*)', body, re.MULTILINE)
     reasons.append(f'{title}: {raised[-1] if raised else "failed"}'[:300])
   return total - len(failed), total, reasons

@@ -75,6 +75,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.py_utils.pytypes',
     f'{_OWN}.type_names',
   ),
+  'praxis.decoder_utils': (
+    'pax_compat.decoding.decoder_utils',
+    'pax_compat.decoding.state_alignment',
+  ),
+  'praxis.layers.attentions': (
+    'pax_compat.layers.attentions.additive_masks',
+    'pax_compat.layers.attentions.sequence_blocks',
+  ),
+  'praxis.layers.chunk': ('pax_compat.layers.attentions.sequence_blocks',),
   'praxis.layers.frnn': ('pax_compat.layers.rnn',),
   'praxis.layers.glam': ('pax_compat.layers.transformer_models.glam',),
   'praxis.layers.grok': ('pax_compat.layers.transformer_models.grok',),
@@ -93,6 +102,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     f'{_OWN}.type_names',
   ),
   'praxis.test_utils': (f'{_OWN}.test_utils',),
+  'praxis.token_samplers': ('pax_compat.sampling.token_samplers',),
+  'praxis.trees': (
+    'pax_compat.py_utils.subtrees',
+    'pax_compat.py_utils.trees',
+  ),
   'paxml.automl': ('pax_compat.tuning.automl',),
   'paxml.automl_interfaces': ('pax_compat.tuning.automl',),
   'paxml.base_task': ('pax_compat.tasks_lib',),
@@ -111,9 +125,87 @@ NAMES: dict[str, str] = {
   'praxis.base_hyperparams.HParams': 'pax_compat.config:BaseHParams',
   'praxis.base_layer.BaseLayerApi': 'pax_compat.base_layer:BaseLayer',
   'praxis.base_layer.template_field': 'pax_compat.pax_fiddle:template_field',
+  'praxis.layers.attentions._make_local_mask': (
+    'pax_compat.layers.attentions.sequence_blocks:local_mask'
+  ),
+  'praxis.layers.attentions.causal_mask': (
+    'pax_compat.layers.attentions.additive_masks:causal_mask'
+  ),
+  'praxis.layers.attentions.segment_mask': (
+    'pax_compat.layers.attentions.additive_masks:segment_mask'
+  ),
+  'praxis.layers.frnn.reset_mask': (
+    'pax_compat.layers.rnn.segment_starts:reset_mask'
+  ),
+  'praxis.layers.grouped_query_attention.attention_mask': (
+    f'{_OWN}.grouped_query_masks:attention_mask'
+  ),
+  'praxis.layers.grouped_query_attention.causal_mask': (
+    f'{_OWN}.grouped_query_masks:causal_mask'
+  ),
+  'praxis.layers.grouped_query_attention.padding_mask': (
+    f'{_OWN}.grouped_query_masks:padding_mask'
+  ),
+  'praxis.layers.grouped_query_attention.segment_mask': (
+    f'{_OWN}.grouped_query_masks:segment_mask'
+  ),
   'praxis.optimizers.instantiate': 'pax_compat.pax_fiddle:instantiate',
   'praxis.py_utils.InstantiableParams': (
     'lingvo.core.hyperparams:InstantiableParams'
+  ),
+  'praxis.beam_search.broadcast_beam_dim': (
+    'pax_compat.decoding.beams:broadcast_beam_dim'
+  ),
+  'praxis.beam_search.shuffle_state': (
+    'pax_compat.decoding.beams:shuffle_state'
+  ),
+  'praxis.beam_search.update_global_beam': (
+    'pax_compat.decoding.beams:update_global_beam'
+  ),
+  'praxis.decoder_utils.DUMMY_PRNG_KEY': (
+    'pax_compat.sampling.token_samplers:DUMMY_PRNG_KEY'
+  ),
+  'praxis.flat_beam_search.get_final_output_ids': (
+    'pax_compat.decoding.beams:get_final_output_ids'
+  ),
+  'praxis.flat_beam_search.update_beam_mask': (
+    'pax_compat.decoding.beams:update_beam_mask'
+  ),
+  'praxis.flat_beam_search.update_topk_scores_with_eos': (
+    'pax_compat.decoding.beams:update_topk_scores_with_eos'
+  ),
+  'praxis.sample_decode.BaseLogitsSampler': (
+    'pax_compat.sampling.token_samplers:BaseLogitsSampler'
+  ),
+  'praxis.sample_decode.BaseNextTokenSampler': (
+    'pax_compat.sampling.token_samplers:BaseNextTokenSampler'
+  ),
+  'praxis.sample_decode.DefaultCategoricalLogitsSampler': (
+    'pax_compat.sampling.token_samplers:DefaultCategoricalLogitsSampler'
+  ),
+  'praxis.sample_decode.DefaultNextTokenSampler': (
+    'pax_compat.sampling.token_samplers:DefaultNextTokenSampler'
+  ),
+  'praxis.sample_decode.BaseSampleTerminationConstraint': (
+    'pax_compat.decoding.sample_decode:BaseSampleTerminationConstraint'
+  ),
+  'praxis.sample_decode.sort_samples_by_scores': (
+    'pax_compat.decoding.sample_decode:sort_samples_by_scores'
+  ),
+  'praxis.sample_decode.reorder_with_indices': (
+    'pax_compat.decoding.beam_search:shuffle'
+  ),
+  'praxis.sample_decode.right_align_prefix_ids': (
+    'pax_compat.decoding.state_alignment:right_align_prefix_ids'
+  ),
+  'praxis.sample_decode.right_align_segment_position': (
+    'pax_compat.decoding.state_alignment:right_align_segment_position'
+  ),
+  'praxis.token_samplers._apply_top_k_and_top_p': (
+    'pax_compat.sampling.token_samplers:apply_top_k_and_top_p'
+  ),
+  'praxis.token_samplers._get_argmax_ids': (
+    'pax_compat.sampling.token_samplers:select'
   ),
   'paxml.base_task.BaseTask': 'pax_compat.tasks_lib:SingleTask',
 }

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import flax
 import flax.linen as nn
 import jax
 from fiddle import daglish
@@ -46,6 +47,9 @@ _built: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
 
 # Configs whose layers cannot be shared with layers outside, by model.
 _apart: 'weakref.WeakKeyDictionary' = weakref.WeakKeyDictionary()
+
+# Whether `adopt` runs, in this thread.
+_adopts = contextvars.ContextVar('adopts', default=False)
 
 # Whether `set_up` runs, in this thread.
 _sets_up_all = contextvars.ContextVar('sets_up_all', default=False)
@@ -172,6 +176,52 @@ def build_child(
     setattr(parent, name, child)  # Step 4; `parent.name` is the clone.
     hasattr(getattr(parent, name), _NO_ATTRIBUTE)  # Step 5.
   return child
+
+
+def adopt(parent: nn.Module, name: str, child: Any) -> Any:
+  """Makes a layer, or a list of them, children of `parent`.
+
+  In `setup` it becomes the attribute `name`. In a method with the decorator
+  `nn.compact`, where flax allows no attributes, it is only returned.
+
+  Args:
+    parent: the layer.
+    name: name of the child, or of the list.
+    child: what `build_child` returns, or a list of that.
+
+  Raises:
+    UserError: it is called elsewhere.
+  """
+  token = _adopts.set(True)
+  try:
+    return _adopted(parent, name, child)
+  finally:
+    _adopts.reset(token)
+
+
+def adopts() -> bool:
+  """Whether `adopt` makes a layer a child, whose fields are those it has."""
+  return _adopts.get()
+
+
+def _adopted(parent: nn.Module, name: str, child: Any) -> Any:
+  try:
+    setattr(parent, name, child)
+    return getattr(parent, name)
+  except flax.errors.SetAttributeFrozenModuleError:
+    pass
+  try:
+    if isinstance(child, list):
+      return [
+        one.clone(parent=parent, name=f'{name}_{i}')
+        for i, one in enumerate(child)
+      ]
+    return child.clone(parent=parent, name=name)
+  except flax.errors.AssignSubModuleError:
+    raise errors.UserError(
+      f'{type(parent).__name__} creates the child {name!r} outside of `setup`;'
+      ' call create_child in `setup`, or decorate the method with nn.compact'
+    ) from None
 
 
 def _is_repeated(parent, where: str, tpl, first: _Built) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pax_compat import config as config_lib
 from pax_compat.layer_core.sharding import SplitDimsMapping
@@ -44,3 +45,20 @@ class ActivationSharding(config_lib.Configurable):
   """
 
   out: SplitDimsMapping = None
+
+
+def check_dtype(layer: Any):
+  """Raises a TypeError if the first field of a layer, `dtype`, is no dtype.
+
+  That is so if a config is called with as an argument of the class.
+  """
+  try:
+    if isinstance(layer.dtype, config_lib.Config):
+      raise TypeError
+    jnp.dtype(layer.dtype)
+  except TypeError:
+    raise TypeError(
+      f'{type(layer).__name__}: expected a dtype as the first argument, got'
+      f' {layer.dtype!r}. Please use `layer_p.Instantiate()` instead of'
+      ' `Layer(layer_p)`.'
+    ) from None

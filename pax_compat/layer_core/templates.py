@@ -68,10 +68,17 @@ def copy_base_hparams(source: Any, target: Any):
     if isinstance(source, Config) and not is_set(source, field):
       continue
     if isinstance(target, Config):
-      if not is_set(target, field):
+      if not is_set(target, field) or getattr(target, field) is None:
         setattr(target, field, copy.deepcopy(getattr(source, field)))
-    elif getattr(target, field) == getattr(type(target), field):
+    elif _is_default(target, field):
       object.__setattr__(target, field, getattr(source, field))
+
+
+def _is_default(layer: nn.Module, field: str) -> bool:
+  value = getattr(layer, field)
+  if field == 'fprop_dtype':  # A layer computes in its `dtype` by default.
+    return value in (None, type(layer).dtype)
+  return value == getattr(type(layer), field)
 
 
 def config_of(layer: nn.Module) -> Config:

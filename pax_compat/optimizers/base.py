@@ -26,7 +26,7 @@ import optax
 from pax_compat import config as config_lib
 from pax_compat import errors, schedules
 from pax_compat.config import Config, sub_config_field
-from pax_compat.optimizers import elastic, sharded
+from pax_compat.optimizers import chained, elastic, sharded
 
 
 class BaseOptimizer(config_lib.Configurable):
@@ -165,6 +165,23 @@ class BaseOptimizer(config_lib.Configurable):
     return elastic.consolidated(
       made, self.learning_rate_fn(), self.ewc_regularizer_weight
     )
+
+  def get_grad_transformation(
+    self, var_weight_hparams: Any = None, include_ema: bool = True
+  ) -> optax.GradientTransformation:
+    """Returns `whole_transformation` with regularization and decay.
+
+    The learner does not use it; it does the same itself.
+
+    Args:
+      var_weight_hparams: the `WeightHParams` of the weights, of which those
+        that skip regularization are exempt; None for none.
+      include_ema: whether an average of the weights is kept; see Raises.
+
+    Raises:
+      UserError: `ema_decay` is set; the learner keeps the average.
+    """
+    return chained.transformation(self, var_weight_hparams, include_ema)
 
   def direction(self) -> optax.GradientTransformation:
     """Returns the transformation before the learning rate is applied."""

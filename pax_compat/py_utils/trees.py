@@ -145,13 +145,14 @@ def match_variable_names(
 
   def matches(path, leaf):
     del leaf
-    name = _path_text(path)
+    name = path_text(path)
     return any(pattern.fullmatch(name) for pattern in compiled)
 
   return jax.tree_util.tree_map_with_path(matches, tree, is_leaf=is_leaf)
 
 
-def _path_text(path: Sequence[Any]) -> str:
+def path_text(path: Sequence[Any]) -> str:
+  """Returns a path of JAX's keys as text, such as `a[1]/b`."""
   text = ''
   for key in path:
     if isinstance(key, jax.tree_util.SequenceKey):
@@ -176,9 +177,7 @@ def update_matched_variables(
   mask = match_variable_names(old_tree, patterns)
   taken = jax.tree.map(lambda matched: matched != invert, mask)
   for path, take in jax.tree_util.tree_flatten_with_path(taken)[0]:
-    logging.info(
-      '%s %s', 'takes the new' if take else 'keeps', _path_text(path)
-    )
+    logging.info('%s %s', 'takes the new' if take else 'keeps', path_text(path))
   return select_nodes_by_indices(jax.tree.map(int, taken), old_tree, new_tree)
 
 

@@ -9,7 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
-from adaptors import lingvo_runtime
+from adaptors.pax_names.own.lingvo_variables import (  # noqa: F401 (for users)
+  replace_jax_attention_vars_to_tf,
+  replace_jax_conformer_layer_vars_to_tf,
+  replace_jax_conv_bnact_vars_to_tf,
+  replace_jax_light_conv_vars_to_tf,
+  replace_jax_res_net_block_vars_to_tf,
+  replace_jax_res_net_vars_to_tf,
+  replace_jax_simple_full_softmax_vars_to_tf,
+  replace_jax_single_shard_full_softmax_vars_to_tf,
+  replace_jax_transformer_ffwd_vars_to_tf,
+  to_tf_nmap,
+)
 from pax_compat import base_layer
 from pax_compat.nested_map import NestedMap
 
@@ -35,13 +46,7 @@ class TestCase(parameterized.TestCase):
 
   def assertDtypesMatch(self, x, y):
     """Fails unless two arrays have the same dtype, with 32 bits for 64."""
-    first, second = (
-      jax.dtypes.canonicalize_dtype(
-        getattr(a, 'dtype', None) or np.asarray(a).dtype
-      )
-      for a in (x, y)
-    )
-    self.assertEqual(first, second)
+    self.assertEqual(*map(_dtype, (x, y)))
 
   def assertAllClose(
     self, x, y, check_dtypes=True, rtol=1e-5, atol=1e-5, **kwargs
@@ -68,6 +73,12 @@ class TestCase(parameterized.TestCase):
     np.testing.assert_array_equal(np.asarray(x), np.asarray(y), **kwargs)
 
 
+def _dtype(x: Any) -> np.dtype:
+  """Returns the dtype of an array of JAX, numpy or TensorFlow."""
+  dtype = getattr(x, 'dtype', None) or np.asarray(x).dtype
+  return jax.dtypes.canonicalize_dtype(getattr(dtype, 'as_numpy_dtype', dtype))
+
+
 def _widened(x: Any) -> np.ndarray:
   x = np.asarray(x)
   return x.astype(np.float32) if x.dtype == jnp.bfloat16 else x
@@ -76,12 +87,6 @@ def _widened(x: Any) -> np.ndarray:
 def to_np(x: Any) -> np.ndarray:
   """Returns an array of JAX or TensorFlow as float32."""
   return np.asarray(x, np.float32)
-
-
-def to_tf_nmap(x_nmap: NestedMap) -> NestedMap:
-  """Returns a nest of arrays as TensorFlow's tensors."""
-  tf = lingvo_runtime.tensorflow()
-  return jax.tree.map(lambda x: tf.constant(np.asarray(x)), x_nmap)
 
 
 def unshard_input_nmap(x_nmap: NestedMap) -> NestedMap:

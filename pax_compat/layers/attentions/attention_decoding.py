@@ -1,19 +1,43 @@
 """Decoding with attention: caches of keys and values, decoding steps.
 
+A cache is allocated by `init_states`, or is what `__call__` has computed, if
+the collection `decoder_cache` is mutable: its keys and values then count as
+decoded up to the step at which decoding starts.
+
 Shapes: B batch, L decoding steps at once, S capacity of the cache in positions,
 D model dims, N heads, K heads of keys and values, H dims of a head.
 """
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
+from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.layers.attentions import attention_masks, kv_cache
 from pax_compat.layers.attentions.attention_masks import Mask
 from pax_compat.layers.attentions.attention_ops import AttentionInputs
+from pax_compat.layers.attentions.relative_bias import or_indices
+
+# Whether `__call__` fills the cache, in this thread.
+_fills = contextvars.ContextVar('fills_the_decode_cache', default=True)
+
+
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+  """Context in which calls of attention do not fill the decode cache.
+
+  For layers that are never decoded step by step, such as those of an encoder.
+  """
+  token = _fills.set(False)
+  try:
+    yield
+  finally:
+    _fills.reset(token)
 
 
 class DecodableAttention(base_layer.BaseLayer):
@@ -65,6 +89,38 @@ class DecodableAttention(base_layer.BaseLayer):
         window = (batch, self.dconv_kernel_size - 1, *dims)
         self.update_decode_state(f'{name}_window', jnp.zeros(window, dtype))
 
+  def _fills_cache(self) -> bool:
+    """Whether `__call__` keeps keys and values for decoding steps."""
+    return (
+      _fills.get()
+      and self.is_mutable_collection(DECODE_CACHE)
+      and not self.is_initializing()
+    )
+
+  def _fill_cache(
+    self, key: jax.Array, value: jax.Array, positions: jax.Array | None
+  ):
+    """Keeps keys and values [B, S, K, H] of `__call__` for decoding steps."""
+    if not self._fills_cache():
+      return
+    self._store('key_state', key)
+    self._store('value_state', value)
+    if self._bias_by_positions():
+      positions = or_indices(positions, key)
+      rows = jnp.broadcast_to(positions, key.shape[:2])
+      self.update_decode_state('key_positions', rows.astype(jnp.int32))
+
+  def _convolved(
+    self, name: str, inputs: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Returns heads [B, T, N, H], convolved along time by a child.
+
+    Their inputs are kept for decoding steps, as in `_fill_cache`.
+    """
+    if self._fills_cache():
+      self.update_decode_state(f'{name}_inputs', inputs)
+    return getattr(self, name)(inputs, axis=1, segment_pos=positions)
+
   @attention_masks.takes_structure
   def extend_step(
     self,
@@ -95,7 +151,7 @@ class DecodableAttention(base_layer.BaseLayer):
       [B, L, D], or [B, D] for a single position.
 
     Raises:
-      UserError: `init_states` was not called, or the cache is too small.
+      UserError: there is no cache, or it is too small.
     """
     if query_vec.ndim == 2:
       return self.extend_step(
@@ -119,9 +175,10 @@ class DecodableAttention(base_layer.BaseLayer):
       positions = time_step + jnp.arange(steps)[None]
     query, key, value = self._project(query_vec, query_vec, query_vec)
     if self.dconv_qkv:
-      query = self._convolve_step('dconv_q', query, positions)
-      key = self._convolve_step('dconv_k', key, positions)
-      value = self._convolve_step('dconv_v', value, positions)
+      steps_at = (positions, time_step)
+      query = self._convolve_step('dconv_q', query, *steps_at)
+      key = self._convolve_step('dconv_k', key, *steps_at)
+      value = self._convolve_step('dconv_v', value, *steps_at)
     key = self._finish_key(key, positions)
     known = attention_masks.step_mask(
       time_step, steps, length, causal=mask.causal
@@ -183,7 +240,7 @@ class DecodableAttention(base_layer.BaseLayer):
       [B, L, D].
 
     Raises:
-      UserError: positions are missing, or `init_cross_states` was not called.
+      UserError: positions are missing, or there is no cached source.
     """
     self._check_cross()
     mask = self._mask(atten_mask)
@@ -196,12 +253,12 @@ class DecodableAttention(base_layer.BaseLayer):
     bias = None
     if biased:
       bias = self.relative_bias.at(
-        segment_pos, self.get_decode_state('cross_key_positions')
+        segment_pos, self.get_decode_state(self._cross_state('key_positions'))
       )
     inputs = AttentionInputs(
       self._finish_query(self._project_query(query_vec), segment_pos),
-      self._load('cross_key_state', self._key_dtype()),
-      self._load('cross_value_state', self.compute_dtype),
+      self._load(self._cross_state('key_state'), self._key_dtype()),
+      self._load(self._cross_state('value_state'), self.compute_dtype),
       mask.visible,
       bias,
       mask.causal,
@@ -246,6 +303,12 @@ class DecodableAttention(base_layer.BaseLayer):
     self._extend(name, value, time_step)
     return self._load(name, dtype)
 
+  def _cross_state(self, name: str) -> str:
+    """Returns the name of what `init_cross_states` or `__call__` has cached."""
+    own = f'cross_{name}'
+    called = self.has_variable(DECODE_CACHE, name)
+    return name if called and not self.has_variable(DECODE_CACHE, own) else own
+
   def _check_cross(self):
     for field in ('combine_qkv', 'dconv_qkv'):
       if getattr(self, field):
@@ -279,13 +342,24 @@ class DecodableAttention(base_layer.BaseLayer):
     return state
 
   def _convolve_step(
-    self, name: str, inputs: jax.Array, positions: jax.Array
+    self,
+    name: str,
+    inputs: jax.Array,
+    positions: jax.Array,
+    time_step: jax.Array | int,
   ) -> jax.Array:
     """Convolves new heads [B, L, N, H] with those of earlier steps."""
-    window = self.get_decode_state(f'{name}_window')
-    before, steps = window.shape[1], inputs.shape[1]
-    inputs = jnp.concatenate([window, inputs.astype(window.dtype)], axis=1)
-    self.update_decode_state(f'{name}_window', inputs[:, steps:])
+    before, steps = self.dconv_kernel_size - 1, inputs.shape[1]
+    if self.has_variable(DECODE_CACHE, f'{name}_inputs'):
+      kept = self._extend(f'{name}_inputs', inputs, time_step)
+      kept = jnp.pad(kept, ((0, 0), (before, 0), (0, 0), (0, 0)))
+      inputs = jax.lax.dynamic_slice_in_dim(
+        kept, time_step, before + steps, axis=1
+      )
+    else:
+      window = self.get_decode_state(f'{name}_window')
+      inputs = jnp.concatenate([window, inputs.astype(window.dtype)], axis=1)
+      self.update_decode_state(f'{name}_window', inputs[:, steps:])
     positions = jnp.pad(positions, ((0, 0), (before, 0)))
     convolved = getattr(self, name)(inputs, axis=1, segment_pos=positions)
     return convolved[:, before:]

@@ -427,20 +427,19 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     mask = self._mask(atten_mask)
     query, key, value = self._project(query_vec, key_vec, value_vec)
     if self.dconv_qkv:
-      query = self.dconv_q(query, axis=1, segment_pos=query_segment_pos)
-      key = self.dconv_k(key, axis=1, segment_pos=key_segment_pos)
-      value = self.dconv_v(value, axis=1, segment_pos=key_segment_pos)
+      query = self._convolved('dconv_q', query, query_segment_pos)
+      key = self._convolved('dconv_k', key, key_segment_pos)
+      value = self._convolved('dconv_v', value, key_segment_pos)
     bias = None
     if self.relative_bias_tpl is not None:
       bias = self.relative_bias(
         or_indices(query_segment_pos, query), or_indices(key_segment_pos, key)
       )
+    query = self._finish_query(query, query_segment_pos)
+    key = self._finish_key(key, key_segment_pos)
+    self._fill_cache(key, value, key_segment_pos)
     return self._attend(
-      AttentionInputs(
-        self._finish_query(query, query_segment_pos),
-        self._finish_key(key, key_segment_pos),
-        *(value, mask.visible, bias, mask.causal),
-      )
+      AttentionInputs(query, key, value, mask.visible, bias, mask.causal)
     )
 
   def _mask(self, mask: Mask) -> attention_masks.AttentionMask:

@@ -191,10 +191,10 @@ class BaseConv(base_layer.BaseLayer):
       return [(0, 0)] * len(spans)
     if not self.tf_equivalent_padding:
       return [((span - 1) // 2, span // 2) for span in spans]
-    pads = list(jax.lax.padtype_to_pads(sizes, spans, self.strides, 'SAME'))
     if self.is_causal:
-      pads[0] = spans[0] - 1, 0
-    return pads
+      others = [((span - 1) // 2, span // 2) for span in spans[1:]]
+      return [(spans[0] - 1, 0), *others]
+    return list(jax.lax.padtype_to_pads(sizes, spans, self.strides, 'SAME'))
 
 
 def _check_length(layer: type, field: str, value: Sequence[int], length: int):
@@ -257,12 +257,14 @@ class ConvBNAct(Conv2D):
 class ConvBNActWithPadding(ConvBNAct):
   """A convolution, a batch normalisation and an activation over padded time.
 
-  Padded positions affect neither others nor the statistics of the batch, and
-  the output is zero there.
+  Padded positions affect neither others nor the statistics of the batch. The
+  output is zero there, except with padding 'SAME' without a stride in time: it
+  is left as it is, as in Pax.
 
   Attributes:
     compat_with_lingvo: whether with a stride in time an output is padded if any
       position that the stride covers is, as in Lingvo; else if the first is.
+      Padded outputs are always zero then.
   """
 
   compat_with_lingvo: bool = False
@@ -293,7 +295,10 @@ class ConvBNActWithPadding(ConvBNAct):
     outputs = self.convolve(apply_paddings(inputs, paddings))
     paddings = self._output_paddings(paddings, outputs.shape[1])
     outputs = self._normalise_and_activate(outputs, paddings)
-    return apply_paddings(outputs, paddings), paddings
+    keeps_time = self.padding == 'SAME' and self.strides[0] == 1
+    if self.compat_with_lingvo or not keeps_time:
+      outputs = apply_paddings(outputs, paddings)
+    return outputs, paddings
 
   def _output_paddings(self, paddings: jax.Array, length: int) -> jax.Array:
     """Returns the paddings [B, H'] of `length` outputs."""

@@ -73,3 +73,24 @@ class RotaryPositionalEmbedding(base_layer.BaseLayer):
     if self.cast_as_fprop_dtype:
       rotated = rotated.astype(self.compute_dtype)
     return rotated
+
+  def extend_step(
+    self, inputs: jax.Array, position: jax.Array | int
+  ) -> jax.Array:
+    """Rotates queries or keys of a decoding step.
+
+    Args:
+      inputs: [B, N, H]; or [B, P, N, H], of which the last one of P positions
+        is decoded; or [B, H], without heads.
+      position: [] or [B], that of the last one; those before 0 count as 0.
+
+    Returns:
+      The same shape.
+    """
+    if inputs.ndim < 4:
+      return self.extend_step(
+        inputs.reshape(len(inputs), 1, -1, inputs.shape[-1]), position
+      ).reshape(inputs.shape)
+    last = jnp.broadcast_to(jnp.asarray(position), [len(inputs)])
+    steps = jnp.arange(1 - inputs.shape[1], 1)
+    return self(inputs, jnp.maximum(last[:, None] + steps, 0))

@@ -132,8 +132,21 @@ class BregmanPCA(base_layer.BaseLayer):
       functools.partial(_leaky_divergence, slope=slope),
     )
 
-  def _loss(self, coefficients, components, mean, labels) -> jax.Array:
-    """Returns the mean divergence of reconstructions, before activation."""
+  def bregman_loss_fn(
+    self,
+    coefficients: jax.Array,
+    components: jax.Array,
+    mean: jax.Array,
+    labels: jax.Array,
+  ) -> jax.Array:
+    """Returns the mean divergence of reconstructions from inputs, [].
+
+    Args:
+      coefficients: [B, K].
+      components: [K, ...].
+      mean: [1, ...].
+      labels: [B, ...], the inputs.
+    """
     outputs = jnp.tensordot(coefficients, components, 1) + mean
     divergence = self._functions()[2]
     labels = jax.lax.stop_gradient(labels)
@@ -142,6 +155,14 @@ class BregmanPCA(base_layer.BaseLayer):
     else:
       size = outputs[0].size
     return divergence(outputs.reshape(-1, size), labels.reshape(-1, size))
+
+  def coefficients_grad_fn(self, *args: jax.Array) -> jax.Array:
+    """Returns the gradient of `bregman_loss_fn` by the coefficients."""
+    return jax.grad(self.bregman_loss_fn)(*args)
+
+  def components_grad_fn(self, *args: jax.Array) -> jax.Array:
+    """Returns the gradient of `bregman_loss_fn` by the components."""
+    return jax.grad(self.bregman_loss_fn, 1)(*args)
 
   def base_learning_rate(self, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the factor of the learning rate, and 1 if there are updates."""
@@ -165,7 +186,7 @@ class BregmanPCA(base_layer.BaseLayer):
 
     def descend(i, carry):
       found, momentum = carry
-      slope = _unit(jax.grad(self._loss)(found, components, mean, inputs))
+      slope = _unit(self.coefficients_grad_fn(found, components, mean, inputs))
       momentum = beta * momentum + (1 - beta) * slope
       rate = (1 - i / steps) * self.coefficients_lr
       return found - rate * momentum, momentum
@@ -200,7 +221,7 @@ class BregmanPCA(base_layer.BaseLayer):
     coefficients = self._coefficients(inputs, components, mean)
     if not self.do_eval:
       masked = coefficients if mask is None else coefficients * mask
-      slope = _unit(jax.grad(self._loss, 1)(masked, components, mean, inputs))
+      slope = _unit(self.components_grad_fn(masked, components, mean, inputs))
       beta = self.components_beta
       momentum = beta * self.get_var('components_momentum')
       momentum += (1 - beta) * slope * updates
@@ -208,6 +229,6 @@ class BregmanPCA(base_layer.BaseLayer):
       # As in Pax, the momentum itself is not stored.
       self.update_var('mean', jax.lax.stop_gradient(mean))
       self.update_var('components', jax.lax.stop_gradient(components))
-    loss = self._loss(coefficients, components, mean, inputs)
+    loss = self.bregman_loss_fn(coefficients, components, mean, inputs)
     self.add_summary('bregman_loss', loss)
     return inputs, coefficients

@@ -123,6 +123,8 @@ class QuantizationLayer:
 
     Those of children are not included; see `quantize.quantize_variables`.
     """
+    if self.quantization is None:
+      return super().quantize_weight()
     params = self.quantization.weight_params
     dims = operations.eqn_to_weight_contract_dims(self._equation())
     stored = Quantized(dims=tuple(dims), pack_dim=self.PACK_DIM, params=params)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
-from pax_compat.config import Config, sub_config_field
+from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers.rnn.recurrent import LstmFrnn
 from pax_compat.layers.stochastics import Dropout
 from pax_compat.layers.template_fields import agreed
@@ -61,7 +61,10 @@ class _Stack(base_layer.BaseLayer):
         f' from 0 to {self.num_layers - 1}'
       )
     if is_single:
-      return [self.frnn_tpl.clone() for _ in range(self.num_layers)]
+      first, *others = [self.frnn_tpl.clone() for _ in range(self.num_layers)]
+      for tpl in others:  # It counts the inputs of the first layer only.
+        tpl.cell_tpl.num_input_nodes = REQUIRED
+      return [first, *others]
     return list(self.frnn_tpl)
 
   def _cell(

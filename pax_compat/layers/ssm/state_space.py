@@ -136,7 +136,7 @@ class SSM(base_layer.BaseLayer):
     shape = (batch_size, self.nheads, self.dim)
     self.update_decode_state(_STATE, jnp.zeros(shape, jnp.complex64))
 
-  def _state(self, batch: int) -> jax.Array:
+  def _decode_state(self, batch: int) -> jax.Array:
     if not self.has_variable(base_layer.DECODE_CACHE, _STATE):
       self.init_states(batch)
     state = self.get_decode_state(_STATE)
@@ -149,7 +149,7 @@ class SSM(base_layer.BaseLayer):
 
   def extend_step(self, inputs: jax.Array) -> jax.Array:
     """Returns the outputs [B, D] of a step with inputs [B, D]."""
-    state = self._state(inputs.shape[0])
+    state = self._decode_state(inputs.shape[0])
     factor, of_inputs = self._discretized()
     state = factor[:, None] * state + of_inputs[:, None] * inputs[:, None]
     self.update_decode_state(_STATE, state)
@@ -195,7 +195,7 @@ class S5(SSM):
 
   def extend_step(self, inputs: jax.Array) -> jax.Array:
     """Returns the outputs [B, D] of a step with inputs [B, D]."""
-    state = self._state(inputs.shape[0])
+    state = self._decode_state(inputs.shape[0])
     factor, added = self._driven(inputs)
     state = factor * state + added
     self.update_decode_state(_STATE, state)

@@ -13,6 +13,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax
+from pax_compat.layers.attentions import attention_decoding
 from pax_compat.layers.attentions.attention_masks import Mask, with_steps
 from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
@@ -212,6 +213,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     """
     if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
       self._store_time_step(start_time_step)
+      self.update_decode_state('input_paddings', input_paddings)
     target_segment_pos = _positions(target_segment_ids, target_segment_pos)
     by_mask = target_segment_mask is not None and cross_segment_mask is not None
     hidden = self.decoder(
@@ -238,13 +240,14 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
   ) -> jax.Array:
     """Returns the encoder's output [B, S, D]; for arguments see `__call__`."""
     positions = _positions(input_segment_ids, input_segment_pos)
-    hidden = self.encoder(
-      self._embed('encoder', inputs, positions),
-      input_paddings,
-      segment_mask=input_segment_mask,
-      segment_ids=input_segment_ids if input_segment_mask is None else None,
-      segment_pos=positions,
-    )
+    with attention_decoding.without_cache():
+      hidden = self.encoder(
+        self._embed('encoder', inputs, positions),
+        input_paddings,
+        segment_mask=input_segment_mask,
+        segment_ids=input_segment_ids if input_segment_mask is None else None,
+        segment_pos=positions,
+      )
     return self._normalize('encoder', hidden)
 
   def _embed(

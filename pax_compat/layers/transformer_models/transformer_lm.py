@@ -201,6 +201,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       segment_pos = positions_in_segments(segment_ids)
     if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
       self._store_time_step(start_time_step)
+      self._store_prefix(inputs.shape, causal_attention_mask)
     hidden = self._apply_layers(
       self.input_dropout(self._embed(inputs, segment_pos)),
       paddings,
@@ -331,10 +332,15 @@ class TransformerLm(transformer_sharding.TransformerModel):
     """
     self._store_time_step(0)
     self.transformer.init_states(target_batch_size, target_max_length)
+    self._store_prefix((target_batch_size, target_max_length))
+
+  def _store_prefix(self, shape, causal_attention_mask=None):
+    """Stores which positions [B, T] are of a prefix, if the model has one."""
     if self.model_type == LanguageModelType.PREFIX:
-      self.update_decode_state(
-        'is_prefix', jnp.zeros([target_batch_size, target_max_length], bool)
-      )
+      is_prefix = jnp.zeros(shape, bool)
+      if causal_attention_mask is not None:
+        is_prefix = causal_attention_mask == 0
+      self.update_decode_state('is_prefix', is_prefix)
 
   def _store_time_step(self, time_step: jax.Array | int):
     self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))

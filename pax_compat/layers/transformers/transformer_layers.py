@@ -310,7 +310,10 @@ class Transformer(ResidualBlock):
 
     crosses = self.use_cross_attention and (
       not self.allow_skip_cross_attention
-      or self.cross_attention.has_variable(DECODE_CACHE, 'cross_key_state')
+      or any(
+        self.cross_attention.has_variable(DECODE_CACHE, name)
+        for name in ('cross_key_state', 'key_state')
+      )
     )
     return self._compute(
       inputs, None, attend, attend_across if crosses else None

@@ -41,6 +41,14 @@ def test_names_are_ours():
   assert base_input.LingvoInputAdaptor is input_adaptor.LingvoInputAdaptor
 
 
+def test_modules_have_those_that_paxs_import():
+  from praxis import base_layer as pax_base_layer
+  from praxis.layers import models, transformer_models
+
+  assert models.transformer_models is transformer_models
+  assert models.base_layer is pax_base_layer
+
+
 @pytest.mark.parametrize('name', sorted(table.KNOWN))
 def test_each_module_of_the_layout_is_importable(name):
   module = importlib.import_module(name)

@@ -44,4 +44,23 @@ def test_a_file_that_takes_too_long(tmp_path):
   path = tmp_path / 'names_test.py'
   path.write_text('import time; time.sleep(60)')
   found = praxis_tests.run(path, seconds=1)
-  assert found == (0, 0, ['not done after 1 s'])
+  assert found == (0, 0, ['not done after 1 s; others were not run'])
+
+
+def test_a_row_has_the_most_frequent_reasons():
+  reasons = [
+    'ERROR: test_a (names_test.Names): AttributeError: no x',
+    'FAIL: test_b (names_test.Names) [sub]: AssertionError:',
+    'ERROR: test_c0 (2, (3,)) (names_test.Names): AttributeError: no x',
+  ]
+  text = praxis_tests.row('a', 1, 4, reasons, {'a': [3, 4]})
+  assert text == (
+    '| `a` | 1 | 3 | 4 | 2 x `AttributeError: no x`; 1 x `AssertionError` |'
+  )
+  assert '| 0 | ? | 7 |' in praxis_tests.row('b', 0, 0, [], {'b': [None, 7]})
+
+
+def test_subtests_are_one_test():
+  part = '=' * 70 + '\nFAIL: test_a (m.A) [{}]\nm.A.test_a\nAssertionError: x\n'
+  text = f'{part.format(1)}{part.format(2)}\nRan 3 tests in 1 s\n'
+  assert praxis_tests.counted(text)[:2] == (2, 3)

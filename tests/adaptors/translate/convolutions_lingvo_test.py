@@ -158,6 +158,7 @@ def test_conv_of_padded_time(fields):
     filter_shape=(3, 3, I, O),
     filter_stride=stride,
     bias=fields.get('bias', False),
+    compat_with_lingvo=stride == (1, 1),
     batch_norm_tpl=None,
     activation_tpl=activations.Identity.config(),
   )

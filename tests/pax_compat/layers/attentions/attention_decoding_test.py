@@ -14,6 +14,7 @@ import pytest
 from pax_compat import errors
 from pax_compat.base_layer import DECODE_CACHE, PARAMS
 from pax_compat.layers.attentions import (
+  attention_decoding,
   dot_product,
   grouped_query_attention,
   multi_query_attention,
@@ -325,3 +326,51 @@ def test_time_is_not_split_while_decoding():
     (B, T, N, H): (None, 'x', 'y', None),
     (B, 1, D): (None, None, None),
   }
+
+
+def _called(config, weights, *inputs, **kwargs):
+  """Returns the cache that `__call__` leaves."""
+  return config.Instantiate().apply(
+    {PARAMS: weights}, *inputs, mutable=[DECODE_CACHE], **kwargs
+  )[1]
+
+
+@pytest.mark.parametrize(
+  'variant', ['relative bias by position', 'convolved', 'grouped']
+)
+def test_a_call_fills_the_cache(variant):
+  config, weights, x, whole = _whole(variant)
+  decoder = _Decoder(config, weights)
+  cache = _called(config, weights, x, x, x, atten_mask=CAUSAL)[DECODE_CACHE]
+  # What the call saw of later positions is not used.
+  decoder.cache = jax.tree.map(lambda a: a.at[:, 3:].set(7), cache)
+  got = [decoder.step(x[:, t], t) for t in range(3, T)]
+  np.testing.assert_allclose(
+    np.stack(got, axis=1), whole[:, 3:], rtol=1e-5, atol=1e-5
+  )
+
+
+def test_a_call_fills_the_cache_of_a_source():
+  config = _config(MULTI_HEAD, {'use_rotary_position_emb': True})
+  weights = naive_attention.weights_of(config, D)
+  x, source = random(B, T, D, seed=30), random(B, 3, D, seed=31)
+  state = _called(config, weights, x, source, source)
+  layer = config.Instantiate()
+  got = layer.apply(
+    {PARAMS: weights, **state},
+    x[:, 2],
+    time_step=2,
+    segment_pos=jnp.full([B], 2),
+    is_cross_attention=True,
+    method='extend_step',
+  )
+  whole = layer.apply({PARAMS: weights}, x, source, source)[0]
+  np.testing.assert_allclose(got, whole[:, 2], rtol=1e-5, atol=1e-5)
+
+
+def test_an_encoder_keeps_nothing():
+  config = _config(MULTI_HEAD, {})
+  weights = naive_attention.weights_of(config, D)
+  x = random(B, T, D, seed=30)
+  with attention_decoding.without_cache():
+    assert not _called(config, weights, x, x, x)

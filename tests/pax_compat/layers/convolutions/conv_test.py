@@ -120,7 +120,7 @@ def test_convolution(kernel, fields, padding):
     'VALID': ([(0, 0)] * rank, {**fields, 'padding': 'VALID'}),
     'tensorflow': (tensorflow, {**fields, 'tf_equivalent_padding': True}),
     'causal': (
-      [(spans[0] - 1, 0), *tensorflow[1:]],
+      [(spans[0] - 1, 0), *_same(spans[1:])],
       {**fields, 'tf_equivalent_padding': True, 'is_causal': True},
     ),
   }[padding]

@@ -73,3 +73,18 @@ def test_dims_go_in_pairs_and_are_those_of_the_heads():
     config.Instantiate().apply({}, random(1, 2, 1, 5))
   with pytest.raises(errors.UserError, match='is 8, but heads have 4 dims'):
     _layer().apply({}, random(1, 2, 1, 4))
+
+
+def test_steps():
+  x = random(B, T, N, H)
+  whole = _layer().apply({}, x)
+  for t in range(T):
+    y = _layer().apply({}, x[:, t], t, method='extend_step')
+    np.testing.assert_allclose(y, whole[:, t], rtol=1e-5, atol=1e-5)
+  # A window of positions, of which the first ones are before the sequence.
+  window = jnp.concatenate([jnp.ones_like(x[:, :2]), x[:, :2]], axis=1)
+  y = _layer().apply({}, window, jnp.array([1, 1]), method='extend_step')
+  np.testing.assert_allclose(y[:, 2:], whole[:, :2], rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(y[:, 0], window[:, 0])
+  y = _layer().apply({}, x[:, 3, 0], 3, method='extend_step')
+  np.testing.assert_allclose(y, whole[:, 3, 0], rtol=1e-5, atol=1e-5)
