@@ -18,6 +18,7 @@ from adaptors.translate.variables import VariableMap
 from pax_compat import base_layer, base_model, config, errors, learners
 from pax_compat.config import REQUIRED
 from pax_compat.input_core import example_rows
+from pax_compat.layers.models.crossover_model import CrossoverModel
 from pax_compat.layers.models.sequence_model import SequenceModel
 from pax_compat.layers.models.speech_model import SpeechModel
 from pax_compat.nested_map import NestedMap
@@ -120,9 +121,14 @@ class SearchedSpeechModel(_Searched, SpeechModel):
   """A `SpeechModel` that a Lingvo task decodes."""
 
 
+class SearchedCrossoverModel(_Searched, CrossoverModel):
+  """A `CrossoverModel` that a Lingvo task decodes."""
+
+
 # By class of a translated model.
 _SEARCHED = {
   SequenceModel: SearchedSequenceModel,
+  CrossoverModel: SearchedCrossoverModel,
   SpeechModel: SearchedSpeechModel,
 }
 
