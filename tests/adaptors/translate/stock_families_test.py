@@ -25,6 +25,8 @@ _NATIVE = (
   'mt.wmt14_en_de.WmtEnDeTransformerSmallCloudTpu',
   'mt.wmtm16_en_de.WmtCaptionEnDeTransformer',
   'mt.wmtm16_en_de.WmtCaptionEnDeTransformerCloudTpu',
+  'mt.xendec.wmt14_en_de.WmtDeEnXEnDec',
+  'mt.xendec.wmt14_en_de.WmtEnDeXEnDec',
 )
 
 

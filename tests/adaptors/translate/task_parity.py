@@ -159,8 +159,9 @@ def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
     metrics.pop('num_samples_in_batch', None)  # No task's own.
     gradients = {}
     if weights is None:
-      found = tf.gradients(metrics['loss'][0], list(variables.values()))
-      gradients = dict(zip(variables, found, strict=True))
+      trained = {path: v for path, v in variables.items() if v.trainable}
+      found = tf.gradients(metrics['loss'][0], list(trained.values()))
+      gradients = dict(zip(trained, found, strict=True))
       rng = np.random.default_rng(0)
       weights = {
         path: rng.normal(scale=0.3, size=v.shape).astype(np.float32)

@@ -95,7 +95,7 @@ def _plain():
 @pytest.mark.parametrize('make', [_residual, _plain])
 def test_other_settings(make):
   batches = [asr_grapheme.batch(seed) for seed in range(2)]
-  task_parity.check(make(), batches, without_gradient='source_proj_b')
+  task_parity.check(make(), batches)
 
 
 @pytest.mark.parametrize(
