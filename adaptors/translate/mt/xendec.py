@@ -6,6 +6,7 @@ from adaptors.translate.mt import transformer
 from adaptors.translate.mt.model import translation_model
 from adaptors.translate.mt.parts import Part
 from adaptors.translate.registry import Translated, translates
+from adaptors.translate.training import learners
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.attentions.dot_product import DotProductAttention
 from pax_compat.layers.models.crossover_model import CrossoverModel
@@ -31,6 +32,9 @@ def xendec_model(view: ParamsView) -> Translated | None:
       view.issue(
         name, f'{fields[ours]} is not translated, only what is above 0'
       )
+  if max(learners.all_micro_batches(view.params.train)) > 1:
+    # Annealing reads Lingvo's global step, which then counts more than batches.
+    view.issue('train', 'accumulated gradients are not translated for XEnDec')
   return translation_model(
     view,
     CrossoverModel,

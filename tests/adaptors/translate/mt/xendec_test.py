@@ -96,3 +96,14 @@ def test_what_is_refused(field, value):
   with pytest.raises(errors.UserError) as error:
     tiny_task.translate(params)
   assert field in str(error.value)
+
+
+def test_accumulated_gradients_are_refused():
+  """They change what Lingvo's global step counts, by which it anneals."""
+  optimizers = lingvo_runtime.module('lingvo.core.optimizer')
+  params = _params()
+  params.train.optimizer = optimizers.XLAShardingAdafactorAccuGrad.Params().Set(
+    num_micro_batches=4
+  )
+  with pytest.raises(errors.UserError, match='accumulated gradients'):
+    tiny_task.translate(params)
