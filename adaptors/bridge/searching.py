@@ -18,7 +18,9 @@ from adaptors.translate.variables import VariableMap
 from pax_compat import base_layer, base_model, config, errors, learners
 from pax_compat.config import REQUIRED
 from pax_compat.input_core import example_rows
+from pax_compat.layers.models.crossover_model import CrossoverModel
 from pax_compat.layers.models.sequence_model import SequenceModel
+from pax_compat.layers.models.speech_model import SpeechModel
 from pax_compat.nested_map import NestedMap
 
 # Variables of a learner, which a search does not read.
@@ -47,8 +49,8 @@ class Weights:
   __hash__ = None
 
 
-class SearchedSequenceModel(SequenceModel):
-  """A `SequenceModel` that a Lingvo task decodes.
+class _Searched(base_model.BaseModel):
+  """A model that a Lingvo task decodes.
 
   Attributes:
     lingvo_task: a `LingvoTask`.
@@ -111,19 +113,39 @@ class SearchedSequenceModel(SequenceModel):
     return host_methods.after_decoding(self.lingvo_task)
 
 
+class SearchedSequenceModel(_Searched, SequenceModel):
+  """A `SequenceModel` that a Lingvo task decodes."""
+
+
+class SearchedSpeechModel(_Searched, SpeechModel):
+  """A `SpeechModel` that a Lingvo task decodes."""
+
+
+class SearchedCrossoverModel(_Searched, CrossoverModel):
+  """A `CrossoverModel` that a Lingvo task decodes."""
+
+
+# By class of a translated model.
+_SEARCHED = {
+  SequenceModel: SearchedSequenceModel,
+  CrossoverModel: SearchedCrossoverModel,
+  SpeechModel: SearchedSpeechModel,
+}
+
+
 def searched(translated: TranslatedTask, params: Any) -> TranslatedTask:
-  """Returns a translated task, decoded by Lingvo if it is a `SequenceModel`.
+  """Returns a translated task, decoded by Lingvo if its targets are searched.
 
   Args:
     translated: the task.
     params: its Params, with its input.
   """
   model = translated.config.model
-  if model.cls is not SequenceModel:
+  if model.cls not in _SEARCHED:
     return translated
   note = "decoding runs Lingvo's own search, in TensorFlow on the host"
   logging.info('%s: %s', translated.config.name, note)
-  own = SearchedSequenceModel.config(
+  own = _SEARCHED[model.cls].config(
     **config.set_fields(model),
     lingvo_task=LingvoTask(params, xla_device='cpu'),
     weights=Weights(translated.variables),

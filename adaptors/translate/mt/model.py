@@ -26,8 +26,16 @@ def base_model(view: ParamsView) -> Translated | None:
   return translation_model(view)
 
 
-def translation_model(view: ParamsView) -> Translated | None:
-  """Returns a `SequenceModel` of the network that both parts belong to."""
+def translation_model(
+  view: ParamsView, model: type = SequenceModel, **fields
+) -> Translated | None:
+  """Returns a model of the network that both parts belong to.
+
+  Args:
+    view: of the model.
+    model: its class, a `SequenceModel`.
+    **fields: further fields of it.
+  """
   encoder, decoder = (
     registry.translate(view.child(name)) for name in ('encoder', 'decoder')
   )
@@ -48,6 +56,6 @@ def translation_model(view: ParamsView) -> Translated | None:
   network = encoder.network.config(
     **encoder.both, **encoder.fields, **decoder.fields
   )
-  config = SequenceModel.config(model_tpl=network, **decoder.model_fields)
+  config = model.config(model_tpl=network, **decoder.model_fields, **fields)
   variables = encoder.variables.under('enc', 'model')
   return Translated(config, variables + decoder.variables.under('dec', 'model'))

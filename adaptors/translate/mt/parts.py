@@ -42,9 +42,10 @@ def read_search(view: ParamsView):
     'target_sequence_sampler',
     'bias_only_if_consistent',
     'stochastic_beam_search_top_k',
-    'init_step_ids',
+    'init_step_ids',  # Of mt only.
   ):
-    view.get(name)
+    if name in view.params:
+      view.get(name)
 
 
 def loss_fields(view: ParamsView) -> dict[str, Any]:

@@ -267,11 +267,22 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
         ' has no embedding; expected decoder_embedding_tpl to be set, or a'
         ' SharedEmbeddingSoftmax'
       )
-    vectors = embedding.emb_lookup(ids)
+    return self._with_positions(side, embedding.emb_lookup(ids), positions)
+
+  def _with_positions(
+    self, side: str, vectors: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Adds the position embeddings of a side to vectors [B, T, D].
+
+    Args:
+      side: 'encoder' or 'decoder'.
+      vectors: [B, T, D].
+      positions: [B, T]; None for 0, 1, ...
+    """
     for name in ('position_emb', f'{side}_position_emb'):
       if getattr(self, f'{name}_tpl') is not None:
         vectors = vectors + getattr(self, name)(
-          seq_length=ids.shape[1] if positions is None else None,
+          seq_length=vectors.shape[1] if positions is None else None,
           position=positions,
         )
     return vectors

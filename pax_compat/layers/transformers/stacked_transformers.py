@@ -37,6 +37,7 @@ from pax_compat.layers.transformers.transformer_layers import Transformer
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
 )
+from pax_compat.nested_map import NestedMap
 
 
 class StackedTransformer(base_layer.BaseLayer):
@@ -242,6 +243,7 @@ class StackedTransformer(base_layer.BaseLayer):
     segment_ids: jax.Array | None = None,
     cross_segment_ids: jax.Array | None = None,
     cross_segment_pos: jax.Array | None = None,
+    atten_probs: list[NestedMap] | None = None,
   ) -> jax.Array:
     """Applies all layers.
 
@@ -259,6 +261,8 @@ class StackedTransformer(base_layer.BaseLayer):
       segment_ids: [B, T], the packed example of each position.
       cross_segment_ids: [B, S], those of the other sequence.
       cross_segment_pos: [B, S], positions of the other sequence.
+      atten_probs: gets what each layer returns of its attention weights; see
+        `Transformer.__call__`.
 
     Returns:
       [B, T, D].
@@ -288,14 +292,17 @@ class StackedTransformer(base_layer.BaseLayer):
         cross_segment_pos,
         segment_ids,
       )
-      return layer(x, paddings, **kwargs, **own)[0]
+      outputs, probs = layer(x, paddings, **kwargs, **own)
+      return outputs, None if atten_probs is None else probs
 
     if self.remat:
       apply = nn.remat(apply, policy=self._policy)
     hidden = [self.input_dropout(inputs)]
     for layer in self.x_layers:
-      outputs = apply(layer, hidden[-1])
+      outputs, probs = apply(layer, hidden[-1])
       hidden.append(checkpoint_name(outputs, 'transformer_layer_out'))
+      if atten_probs is not None:
+        atten_probs.append(probs)
     return self._output(self._combined(hidden))
 
   def _combined(self, hidden: list[jax.Array]) -> jax.Array:

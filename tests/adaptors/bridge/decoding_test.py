@@ -16,7 +16,7 @@ from pax_compat.base_layer import NON_TRAINABLE, PARAMS
 from pax_compat.metrics import clu_metrics
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.bridge import small_task
-from tests.adaptors.bridge.families import mt_transformer
+from tests.adaptors.bridge.families import asr_grapheme, mt_transformer
 
 _SEEDS = 0, 1
 
@@ -82,6 +82,8 @@ def _in_lingvo(params, batches):
     rng = np.random.default_rng(0)
     for variable in variables.values():
       value = rng.normal(scale=0.3, size=variable.shape).astype(np.float32)
+      if variable.name.endswith('moving_variance/var:0'):
+        value = np.abs(value) + 0.5
       variable.load(value, made.session)
     metrics = made.task.CreateDecoderMetrics()
     pairs = [
@@ -121,6 +123,43 @@ def test_beam_search_decodes_to_lingvos_strings():
     for _, value in batch
   }
   assert len(best) > 3
+
+
+def _speech():
+  """Returns Params of a recogniser whose hypotheses are not all empty."""
+  tokenizers = lingvo_runtime.module('lingvo.core.tokenizers')
+  params = asr_grapheme.task_params()
+  params.input.tokenizer = tokenizers.AsciiTokenizer.Params().Set(vocab_size=76)
+  params.decoder.beam_search.num_hyps_per_beam = 2
+  params.decoder.target_seq_len = 5
+  return params
+
+
+def _utterances(seed):
+  batch = asr_grapheme.batch(seed)
+  rows = len(batch['tgt.ids'])
+  return {**batch, 'sample_ids': np.arange(rows, dtype=np.int32)}
+
+
+@pytest.mark.slow
+def test_translated_speech_has_lingvos_word_errors():
+  params = _speech()
+  batches = [_utterances(seed) for seed in _SEEDS]
+  weights, _, metrics = _in_lingvo(params, batches)
+  native = bridge_task.translate(params, 'asr', 'native')
+  model = native.config.model.Instantiate()
+  own = {
+    name: native.variables.only(is_trainable=trained).to_jax(weights)
+    for name, trained in ((PARAMS, True), (NON_TRAINABLE, False))
+  }
+  found = None
+  for batch in batches:
+    _, _, clu = _decoded_by(model, own, nested(batch))
+    found = clu_metrics.merge(found, clu)
+  values = _values(found)
+  assert values == pytest.approx({name: metrics[name] for name in values})
+  assert metrics['num_samples_in_batch'] == 8  # The mean of batches.
+  assert 0 < metrics['wer']
 
 
 def _rounded(pair):

@@ -1,7 +1,7 @@
-"""Lingvo's stock experiments of translation and images have translations.
+"""Lingvo's stock experiments of text, speech and images have translations.
 
-Their Params are those of old runs, as text. The folders `mt` and `image` have
-the parity tests.
+Their Params are those of old runs, as text. The folders `mt`, `asr` and `image`
+have the parity tests.
 """
 
 import pytest
@@ -14,6 +14,9 @@ from tests.adaptors import native_library
 pytestmark = native_library.NEEDS_LINGVO
 
 _NATIVE = (
+  'asr.librispeech.Librispeech960Base',
+  'asr.librispeech.Librispeech960Grapheme',
+  'asr.librispeech.Librispeech960GraphemeTpuV2',
   'image.mnist.LeNet5',
   'mt.wmt14_en_de.WmtEnDeRNMT',
   'mt.wmt14_en_de.WmtEnDeRNMTCloudTpu',
@@ -22,13 +25,15 @@ _NATIVE = (
   'mt.wmt14_en_de.WmtEnDeTransformerSmallCloudTpu',
   'mt.wmtm16_en_de.WmtCaptionEnDeTransformer',
   'mt.wmtm16_en_de.WmtCaptionEnDeTransformerCloudTpu',
+  'mt.xendec.wmt14_en_de.WmtDeEnXEnDec',
+  'mt.xendec.wmt14_en_de.WmtEnDeXEnDec',
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _NATIVE)
 def test_all_variables_of_lingvo_have_a_place(name, shared_data):
-  """At full size; the punctuator, alike, needs a vocabulary to be built."""
+  """At full size; the others need a vocabulary to be built."""
   path = shared_data / 'lingvo_stock' / f'{name}.trainer_params.pbtxt.gz'
   params = reader.read_file(path).params
   task = params.task

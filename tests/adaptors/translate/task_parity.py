@@ -4,6 +4,7 @@ Lingvo really runs, in separate graphs, with the same weights and batches.
 """
 
 import dataclasses
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,9 @@ from pax_compat.trainer import partitioning, program
 from tests.adaptors.translate import lingvo_training, parity
 
 STEPS_TOLERANCE = 1e-4
+
+# Whether a theta path is that of a variance, which is positive.
+_IS_VARIANCE = operator.methodcaller('endswith', 'moving_variance')
 
 
 @dataclasses.dataclass
@@ -155,13 +159,16 @@ def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
     metrics.pop('num_samples_in_batch', None)  # No task's own.
     gradients = {}
     if weights is None:
-      found = tf.gradients(metrics['loss'][0], list(variables.values()))
-      gradients = dict(zip(variables, found, strict=True))
+      trained = {path: v for path, v in variables.items() if v.trainable}
+      found = tf.gradients(metrics['loss'][0], list(trained.values()))
+      gradients = dict(zip(trained, found, strict=True))
       rng = np.random.default_rng(0)
       weights = {
         path: rng.normal(scale=0.3, size=v.shape).astype(np.float32)
         for path, v in variables.items()
       }
+      for path in filter(_IS_VARIANCE, weights):
+        weights[path] = np.abs(weights[path]) + 0.5
     made.start()
     for path, variable in variables.items():
       variable.load(weights[path], made.session)

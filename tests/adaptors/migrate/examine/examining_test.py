@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -225,11 +226,23 @@ def test_a_mesh_that_does_not_divide_a_vocabulary():
   assert train.kind.startswith('custom reader of ')
 
 
-def _of_old_run(shared_data, folder, name):
-  """Examines an experiment by the Params of an old run."""
+def _of_old_run(shared_data, folder, name, turned_on=None):
+  """Examines an experiment by the Params of an old run.
+
+  Args:
+    shared_data: the folder of data.
+    folder: of the run, which is made.
+    name: of the experiment.
+    turned_on: name of a field of its Params that is made true, or None.
+  """
   texts = shared_data / 'lingvo_stock'
   with gzip.open(texts / f'{name}.trainer_params.pbtxt.gz') as source:
-    (folder / 'trainer_params.pbtxt').write_bytes(source.read())
+    text = source.read()
+  if turned_on:
+    value = rf'("{turned_on}"\s+value {{\s+bool_val: )false'.encode()
+    text, count = re.subn(value, rb'\1true', text)
+    assert count == 1
+  (folder / 'trainer_params.pbtxt').write_bytes(text)
   own = LingvoOptions(lingvo_logdir=str(folder))
   options = experiment_sources.SourceOptions(own=(own,))
   return examining.examine(str(folder), options)
@@ -252,7 +265,7 @@ def test_lingvos_own_recurrent_translator(shared_data, tmp_path):
 
 def test_a_bridged_translator(shared_data, tmp_path):
   name = 'mt.xendec.wmt14_en_de.WmtEnDeXEnDec'
-  found = _of_old_run(shared_data, tmp_path, name)
+  found = _of_old_run(shared_data, tmp_path, name, 'use_normalized_atten')
   assert found.status is Status.BRIDGED
   [task] = found.tasks
   layers = {one.name: one for one in layer_trees.descendants(task.layers)}

@@ -1,0 +1,1 @@
+"""Translators of Lingvo's speech-recognition tasks."""
