@@ -197,7 +197,9 @@ def _ours(name: str) -> list[types.ModuleType]:
 def _module(name: str) -> types.ModuleType:
   if name.partition('.')[0] in ('lingvo', 'seqio'):
     return lingvo_runtime.module(name)
-  return importlib.import_module(name)
+  module = importlib.import_module(name)
+  lingvo_maps.register()
+  return module
 
 
 def _prepare(origin: str | None):

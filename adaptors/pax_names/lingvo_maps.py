@@ -6,20 +6,19 @@ to JAX.
 
 import sys
 
-import jax
-
 _MODULE = 'lingvo.core.nested_map'
 _registered: set[type] = set()
 
 
 def register():
-  """Registers Lingvo's NestedMap, if Lingvo is imported. Later calls do not.
+  """Registers Lingvo's NestedMap, if Lingvo and JAX are imported. Once.
 
+  Neither is imported for it: commands that answer `--help` need none of them.
   Leaves are in the order of the sorted keys, as in a NestedMap of ours.
   """
-  module = sys.modules.get(_MODULE)
-  cls = getattr(module, 'NestedMap', None)
-  if cls is None or cls in _registered:
+  jax = sys.modules.get('jax')
+  cls = getattr(sys.modules.get(_MODULE), 'NestedMap', None)
+  if jax is None or cls is None or cls in _registered:
     return
   _registered.add(cls)
 

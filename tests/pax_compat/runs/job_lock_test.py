@@ -76,7 +76,8 @@ def test_a_lock_that_another_one_took(tmp_path, monkeypatch):
     while not json.loads((tmp_path / job_lock.FILE).read_text())['beats']:
       assert time.monotonic() < deadline
     lock.check()
-    lost = _write(tmp_path, token='x', host='far')
+    other = dict(token='x', host='far', since='2020-01-01')
+    lost = _write(tmp_path, **other)
     while True:
       assert time.monotonic() < deadline
       try:
@@ -84,7 +85,7 @@ def test_a_lock_that_another_one_took(tmp_path, monkeypatch):
       except errors.UserError as e:
         assert f'taken over by the training {lost}' in str(e)
         break
-      _write(tmp_path, token='x', host='far')
+      _write(tmp_path, **other)
   assert (tmp_path / job_lock.FILE).exists()  # It is the other one's.
 
 
