@@ -147,8 +147,9 @@ def _imported(module: str, name: str) -> str | None:
   """Returns the module of a name that Pax's module imports, or None."""
   package, top = module.rpartition('.')[0], module.partition('.')[0]
   for parent in (package, top):
-    if f'{parent}.{name}' in table.KNOWN:
-      return f'{parent}.{name}'
+    found = f'{parent}.{name}'
+    if found in table.KNOWN and found != module:
+      return found
   return None
 
 

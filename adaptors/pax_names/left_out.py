@@ -26,8 +26,7 @@ _REASONS = {
     paxml.learners.JTensor paxml.learners.NestedMap
     paxml.learners.NestedJTensor paxml.learners.NestedBool
     paxml.learners.NestedWeightHParams paxml.learners.SummaryType
-    paxml.learners.instantiate paxml.base_metrics.metric_utils
-    paxml.base_metrics.summary_utils paxml.base_metrics.instantiate
+    paxml.learners.instantiate paxml.base_metrics.instantiate
     paxml.base_metrics.PMAP_PARALLEL_AXIS_NAME
     paxml.sgf.JTensor paxml.sgf.NestedJTensor paxml.sgf.NestedMap
     paxml.sgf.PRNGKey paxml.sgf.PARAMS paxml.sgf.ScalarFloat

@@ -52,7 +52,7 @@ runpy.run_path(path, run_name='__main__')
 
 
 def main(argv: Sequence[str]) -> int:
-  """Returns 0 if all tests pass, 1 if not."""
+  """Returns 0 if all tests of all files pass, 1 if not."""
   command_line.require(_SOURCE)
   root = pathlib.Path(_SOURCE.value).expanduser().resolve() / 'praxis'
   known = {
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
       ' that contains praxis/*_test.py'
     )
   names = [name.removesuffix(_SUFFIX) for name in argv[1:]] or list(known)
-  totals = [0, 0]
+  totals, passes = [0, 0], True
   praxis = None
   if _TABLE.value:
     praxis = json.loads(pathlib.Path(_TABLE.value).read_text('utf-8'))
@@ -80,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
       )
     passed, total, reasons = run(known[name], seconds=_SECONDS.value)
     totals = [totals[0] + passed, totals[1] + total]
+    passes &= 0 < passed == total
     if praxis is not None:
       print(row(name, passed, total, reasons, praxis), flush=True)
       continue
@@ -87,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     for reason in reasons if _FAILURES.value or not total else ():
       print(f'    {reason}')
   print(f'{"all":45} {totals[0]:5} of {totals[1]:5}')
-  return int(totals[0] < totals[1])
+  return int(not passes)
 
 
 def row(

@@ -47,6 +47,11 @@ def test_modules_have_those_that_paxs_import():
 
   assert models.transformer_models is transformer_models
   assert models.base_layer is pax_base_layer
+  sample_decode = importlib.import_module('praxis.sample_decode')
+  with pytest.raises(
+    AttributeError, match='sample_decode.sample_decode is not'
+  ):
+    sample_decode.sample_decode()
 
 
 @pytest.mark.parametrize('name', sorted(table.KNOWN))
