@@ -1,6 +1,6 @@
 """A run of many steps: does its process grow?
 
-    python -m benchmarks.long_run --folder=/tmp/long --run_steps=10000
+    python -m benchmarks.long_run --run_folder=/tmp/long --run_steps=10000
 
 trains a tiny native model in a process of its own, which evaluates and saves
 every `--save_every` steps, and prints its resident memory, threads and open
@@ -31,7 +31,9 @@ from pax_compat import (
 from pax_compat.layers import models
 from pax_compat.nested_map import NestedMap
 
-_FOLDER = flags.DEFINE_string('folder', None, 'Folder of the run; it is new.')
+_FOLDER = flags.DEFINE_string(
+  'run_folder', None, 'Folder of the run; it is new.'
+)
 _STEPS = flags.DEFINE_integer('run_steps', 10_000, 'Steps of the run.')
 _EVERY = flags.DEFINE_integer(
   'save_every', 50, 'Steps between evaluations, and between checkpoints.'
@@ -203,5 +205,5 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  flags.mark_flag_as_required('folder')
+  flags.mark_flag_as_required('run_folder')
   app.run(main)

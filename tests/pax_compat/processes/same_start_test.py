@@ -1,6 +1,7 @@
 """Tests of processes that start alike or not, in a cluster by environment."""
 
 import contextlib
+import json
 
 import pytest
 
@@ -22,8 +23,16 @@ def _open_mpi(index: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _two_processes(folder, output, cluster, *own_flags):
-  """Starts the same command twice, without a flag for several processes."""
+def _two_processes(folder, output, cluster, *own_flags, settings=('{}', '{}')):
+  """Starts the same command twice, without a flag for several processes.
+
+  Args:
+    folder: of the run.
+    output: folder for what they print.
+    cluster: of the environment.
+    *own_flags: of each process.
+    settings: of the experiment, as if the code of a process had them.
+  """
   with contextlib.ExitStack() as stack:
     port = stack.enter_context(launching.free_port())
     steps = '--set=task.train.num_train_steps=3'
@@ -34,6 +43,7 @@ def _two_processes(folder, output, cluster, *own_flags):
           output=output / str(index),
           **cluster(index),
           JAX_COORDINATOR_PORT=str(port),
+          COUNTING=settings[index],
         )
       )
       for index, own in enumerate(own_flags)
@@ -70,6 +80,23 @@ def test_a_flag_that_differs_is_named_and_nothing_is_trained(tmp_path):
       'the processes of this run did not start alike',
       'flag --enable_summary_writer: False in process 0, not given in process',
       'flag --set: ',
+      'task.train.random_seed=7',
+      'task.train.random_seed=8',
+    )
+  assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_a_config_that_differs_is_named_and_nothing_is_trained(tmp_path):
+  folder = tmp_path / 'run'
+  code = [json.dumps({'random_seed': seed}) for seed in (7, 8)]
+  with _two_processes(folder, tmp_path, _slurm, (), (), settings=code) as both:
+    for run in both:
+      assert run.end() == 2, run.stderr
+  for run in both:
+    trainer_runs.assert_mistake(
+      run_of(run),
+      'the processes of this run did not start alike',
       'config in process 0: task.train.random_seed = 7',
       'config in process 1: task.train.random_seed = 8',
     )
