@@ -8,9 +8,11 @@ from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library, small_experiments
 from tests.adaptors.bridge.families import (
+  asr_wpm,
   lenet5_batch_norm,
   mt_rnmt,
   mt_transformer,
+  mt_xendec,
 )
 from tests.adaptors.lingvo_checkpoint import lingvo_runs
 from tests.adaptors.translate import parity, task_parity
@@ -90,11 +92,16 @@ def test_repeated_layers_with_adafactor(tmp_path):
     # Of the learner: its norms of gradients.
     (mt_rnmt, ('learners[',)),
     (lenet5_batch_norm, ()),
+    (asr_wpm, ('learners[',)),
+    # It counts steps in addition.
+    (mt_xendec, ('source_proj_b',)),
   ],
 )
 def test_other_families(family, without, tmp_path):
   data = [family.batch(seed) for seed in range(6)]
-  _continued(family.task_params(), data, tmp_path, 3, without)
+  _, state = _continued(family.task_params(), data, tmp_path, 3, without)
+  if family is mt_xendec:
+    assert state.mdl_vars[base_layer.NON_TRAINABLE]['global_step'] == 6
 
 
 @pytest.mark.slow
