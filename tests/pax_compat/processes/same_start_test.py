@@ -89,7 +89,7 @@ def test_a_flag_that_differs_is_named_and_nothing_is_trained(tmp_path):
 @pytest.mark.slow
 def test_a_config_that_differs_is_named_and_nothing_is_trained(tmp_path):
   folder = tmp_path / 'run'
-  code = [json.dumps({'random_seed': seed}) for seed in (7, 8)]
+  code = [json.dumps({'save_interval_steps': n}) for n in (7, 8)]
   with _two_processes(folder, tmp_path, _slurm, (), (), settings=code) as both:
     for run in both:
       assert run.end() == 2, run.stderr
@@ -97,8 +97,8 @@ def test_a_config_that_differs_is_named_and_nothing_is_trained(tmp_path):
     trainer_runs.assert_mistake(
       run_of(run),
       'the processes of this run did not start alike',
-      'config in process 0: task.train.random_seed = 7',
-      'config in process 1: task.train.random_seed = 8',
+      'config in process 0: task.train.save_interval_steps = 7',
+      'config in process 1: task.train.save_interval_steps = 8',
     )
   assert not folder.exists()
 
