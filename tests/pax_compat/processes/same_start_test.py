@@ -22,7 +22,7 @@ def _open_mpi(index: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _two_processes(folder, output, cluster, *own_flags):
+def _two_processes(folder, output, cluster, *own_flags, settings=(None, None)):
   """Starts the same command twice, without a flag for several processes."""
   with contextlib.ExitStack() as stack:
     port = stack.enter_context(launching.free_port())
@@ -32,6 +32,7 @@ def _two_processes(folder, output, cluster, *own_flags):
         trainer_runs.start(
           trainer_runs.flags(folder, steps, *own),
           output=output / str(index),
+          settings=settings[index],
           **cluster(index),
           JAX_COORDINATOR_PORT=str(port),
         )
@@ -70,8 +71,24 @@ def test_a_flag_that_differs_is_named_and_nothing_is_trained(tmp_path):
       'the processes of this run did not start alike',
       'flag --enable_summary_writer: False in process 0, not given in process',
       'flag --set: ',
-      'config in process 0: task.train.random_seed = 7',
-      'config in process 1: task.train.random_seed = 8',
+    )
+  assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_code_that_differs_is_named_and_nothing_is_trained(tmp_path):
+  folder, settings = tmp_path / 'run', ({}, {'save_interval_steps': 6})
+  with _two_processes(
+    folder, tmp_path, _slurm, (), (), settings=settings
+  ) as both:
+    for run in both:
+      assert run.end() == 2, run.stderr
+  for run in both:
+    trainer_runs.assert_mistake(
+      run_of(run),
+      'the processes of this run did not start alike',
+      'config in process 0: task.train.save_interval_steps = 5',
+      'config in process 1: task.train.save_interval_steps = 6',
     )
   assert not folder.exists()
 
