@@ -54,36 +54,24 @@ def generate(
     UserError: the model is not a language model, the input does not tokenize
       strings, or the draft model does not suit the model or the options.
   """
-  if isinstance(texts, str):
-    raise errors.UserError(
-      f'generate({texts!r}): expected a list of strings, such as [{texts!r}]'
-    )
   options = options or DecodingOptions()
-  if max_decode_steps < 1:
-    raise errors.UserError(
-      f'max_decode_steps is {max_decode_steps}; expected 1 or more'
-    )
-  for one in (model, draft):
-    if one is not None:
-      prompt_texts.check_continues_texts(one)
+  _check_arguments(texts, max_decode_steps, options, streams=stream is not None)
+  given = {'the model': model, 'the draft model': draft}
+  models = {what: one for what, one in given.items() if one is not None}
+  for one in models.values():
+    prompt_texts.check_continues_texts(one)
   if not texts:
     return []
   prompts = data.prompts(texts)
+  longest = int(prompts.lengths.max())
   if not prompts.lengths.min():
     raise errors.UserError(
       'generate: a prompt is empty, and sequences have no first token; expected'
       ' at least one character'
     )
-  if stream is not None and options.beam_size is not None:
-    raise errors.UserError(
-      'beam_size and stream are given, but a beam search has no text before its'
-      ' end; expected one of them'
-    )
   _check_draft(draft, texts, prompts, options)
-  for one, what in ((model, 'the model'), (draft, 'the draft model')):
-    if one is not None:
-      longest = int(prompts.lengths.max())
-      prompt_texts.check_length(one, longest, max_decode_steps, what)
+  for what, one in models.items():
+    prompt_texts.check_length(one, longest, max_decode_steps, what)
   size = prompt_texts.padded_size(prompts.ids.shape[1])
   decoder = compiled_decoders.find(
     model,
@@ -111,7 +99,35 @@ def generate(
     out = decoder.streams.run(
       text_streams.TextStream(stream, prompt_texts.to_text(prompts, data)), run
     )
-  out = jax.device_get(out)
+  return _continuations(jax.device_get(out), prompts, data, options)
+
+
+def _check_arguments(
+  texts: Any, max_decode_steps: int, options: DecodingOptions, *, streams: bool
+):
+  """Raises a UserError for arguments that no model could use."""
+  if isinstance(texts, str):
+    raise errors.UserError(
+      f'generate({texts!r}): expected a list of strings, such as [{texts!r}]'
+    )
+  if max_decode_steps < 1:
+    raise errors.UserError(
+      f'max_decode_steps is {max_decode_steps}; expected 1 or more'
+    )
+  if streams and options.beam_size is not None:
+    raise errors.UserError(
+      'beam_size and stream are given, but a beam search has no text before its'
+      ' end; expected one of them'
+    )
+
+
+def _continuations(
+  out: NestedMap,
+  prompts: prompts_lib.Prompts,
+  data: base_input.BaseInput,
+  options: DecodingOptions,
+) -> list[str] | list[list[str]]:
+  """Returns the texts of the outputs [B, T], or of several [B, N, T] each."""
   if out.ids.ndim == 2:
     return prompt_texts.continuations(out, prompts, data)
   columns = [

@@ -71,9 +71,7 @@ def train(
     lock = stack.enter_context(_lock(folder))
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     begin = starting_point.find(checkpointer, experiment, config)
-    if nothing := begin.nothing_to_train(
-      task, stops_early=bool(task.early_stopping_fn or options.early_stopping)
-    ):
+    if nothing := begin.nothing_to_train(task, options):
       print_line(nothing)
       return
     demanded = bool(config.enable_input_checkpointing)

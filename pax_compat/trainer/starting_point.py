@@ -6,7 +6,7 @@ from typing import Any
 
 from pax_compat import base_experiment, checkpoints, errors, tasks_lib
 from pax_compat.experiments import resolved
-from pax_compat.trainer import actions, program, saving
+from pax_compat.trainer import actions, program, run_options, saving
 from pax_compat.trainer.reporting import run_folder
 from pax_compat.warm_start import start as warm_start
 from pax_compat.warm_start import transforming
@@ -50,20 +50,16 @@ class StartingPoint:
     return self._extra(saving.MEASURED)
 
   def nothing_to_train(
-    self, task: tasks_lib.SingleTask, *, stops_early: bool
+    self, task: tasks_lib.SingleTask, options: run_options.RunOptions
   ) -> str:
-    """Returns why there is nothing to train; '' if there is.
-
-    Args:
-      task: the task.
-      stops_early: whether the run has an early stopping function.
-    """
+    """Returns why there is nothing to train; '' if there is."""
     limit = task.train.num_train_steps
     if self.step >= limit and not self.evaluations_pending:
       return (
         f'all {self.step} steps are done already; {_INSTEAD}, and'
         f' --set=task.train.num_train_steps={2 * self.step} goes on training'
       )
+    stops_early = task.early_stopping_fn or options.early_stopping
     if self._extra(actions.STOPPED_EARLY) and stops_early:
       return (
         f'the run was stopped early after step {self.step} already; {_INSTEAD},'

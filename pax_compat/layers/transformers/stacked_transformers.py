@@ -7,7 +7,7 @@ that broadcast to [B, N, T, S]; see `AttentionMask.of`.
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,6 @@ from pax_compat.layers.attentions.attention_masks import (
   AttentionMask,
   Mask,
   example_mask,
-  fit,
   padding_mask,
   self_attention_segments,
   takes_structure,
@@ -33,6 +32,7 @@ from pax_compat.layers.attentions.attention_masks import (
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.template_fields import agreed, refuse_mappings
+from pax_compat.layers.transformers import layer_arguments
 from pax_compat.layers.transformers.transformer_layers import Transformer
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
@@ -285,7 +285,7 @@ class StackedTransformer(base_layer.BaseLayer):
       kwargs['cross_inputs'] = cross_inputs
 
     def apply(layer, x):
-      own = _own_arguments(
+      own = layer_arguments.of_layer(
         layer,
         (mask, x.shape[1]),
         (cross_mask, 0 if cross_inputs is None else cross_inputs.shape[1]),
@@ -327,7 +327,7 @@ class StackedTransformer(base_layer.BaseLayer):
 
   def _self_mask(self, segment_ids, paddings, mask) -> AttentionMask:
     """Returns the mask of self-attention, as segment ids for fused kernels."""
-    if mask is None and all(map(_takes_segments, self.x_layers)):
+    if mask is None and all(map(layer_arguments.takes_segments, self.x_layers)):
       return AttentionMask(self_attention_segments(segment_ids, paddings))
     return self._mask(segment_ids, segment_ids, paddings, mask)
 
@@ -418,43 +418,6 @@ class StackedTransformer(base_layer.BaseLayer):
       )
       hidden.append(outputs)
     return self._output(self._combined(hidden))
-
-
-def _own_arguments(
-  layer: base_layer.BaseLayer,
-  mask: tuple[AttentionMask, int],
-  cross_mask: tuple[AttentionMask | None, int],
-  cross_segment_pos: jax.Array | None,
-  segment_ids: jax.Array | None,
-) -> dict[str, Any]:
-  """Returns the arguments that depend on a layer's class.
-
-  The masks are with the numbers of their sources.
-  """
-  targets = mask[1]
-  own = {'attention_mask': fit(layer, mask[0], targets, targets)}
-  if cross_mask[0] is not None:
-    own['cross_attention_mask'] = fit(
-      layer, cross_mask[0], targets, cross_mask[1]
-    )
-    if cross_segment_pos is not None:
-      own['cross_segment_pos'] = cross_segment_pos
-  if _gates_sentences(layer):
-    own['segment_ids'] = segment_ids
-  return own
-
-
-def _takes_segments(layer: base_layer.BaseLayer) -> bool:
-  """Whether the mask of a layer's self-attention may be a `SegmentMask`."""
-  tpl = getattr(layer, 'tr_atten_tpl', None)
-  takes = getattr(getattr(tpl, 'cls', None), 'takes_segments', None)
-  return takes is not None and takes(tpl)
-
-
-def _gates_sentences(layer: base_layer.BaseLayer) -> bool:
-  """Whether a layer has experts with sentence-level gating."""
-  tpl = getattr(layer, 'tr_fflayer_tpl', None)
-  return getattr(tpl, 'moe_gating_embedding_level', 'token') == 'sentence'
 
 
 class StackedTransformerRepeated(base_layer.BaseLayer):
