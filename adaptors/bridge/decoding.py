@@ -16,8 +16,8 @@ from clu import values as clu_values
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import structures
 from adaptors.bridge.functional.functional_task import FunctionalTask
-from pax_compat import errors
-from pax_compat.input_core import host_fields
+from pax_compat import base_model, errors
+from pax_compat.input_core import example_rows, host_fields
 
 
 class Decoder:
@@ -150,6 +150,31 @@ class DecodedMetric(clu_metrics.Metric):
 
   def compute_value(self) -> clu_values.Scalar:
     return clu_values.Scalar(self.compute())
+
+
+def process(
+  decoder: Decoder,
+  values: Mapping[str, np.ndarray],
+  decode_out: Mapping[str, Any],
+  step: Any,
+) -> base_model.ProcessDecodeOut:
+  """Decodes a batch in TensorFlow, with strings, as Lingvo does.
+
+  Args:
+    decoder: of the task.
+    values: the variables by theta path.
+    decode_out: of the jitted step, with `batch` and `seed`.
+    step: the global step.
+
+  Returns:
+    No scalars; Lingvo's (key, value) pairs; and Lingvo's metrics.
+  """
+  batch = with_host_fields(decode_out)
+  rows = batch.pop(example_rows.WEIGHTS, None)
+  decoded = decoder.decode(
+    values, without_padding_rows(batch, rows), step, decode_out['seed']
+  )
+  return {}, decoded.pairs, decoded.as_clu()
 
 
 def without_padding_rows(batch: Any, weights: np.ndarray | None) -> Any:

@@ -125,21 +125,14 @@ class BridgedModel(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: Any, decode_out: Any
   ) -> base_model.ProcessDecodeOut:
-    """Decodes a batch in TensorFlow, with strings, as Lingvo does.
-
-    Returns:
-      No scalars; Lingvo's (key, value) pairs; and Lingvo's metrics.
-    """
+    """Decodes a batch in TensorFlow; see `decoding.process`."""
     del input_obj  # The Lingvo task has a separate tokenizer.
-    batch = decoding.with_host_fields(decode_out)
-    weights = batch.pop(example_rows.WEIGHTS, None)
-    decoded = self.lingvo_task.decoder.decode(
+    return decoding.process(
+      self.lingvo_task.decoder,
       decode_out['values'],
-      decoding.without_padding_rows(batch, weights),
+      decode_out,
       decode_out['step'],
-      decode_out['seed'],
     )
-    return {}, decoded.pairs, decoded.as_clu()
 
   def skip_step(self):
     """Counts a step of another task."""

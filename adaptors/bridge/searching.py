@@ -17,7 +17,6 @@ from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.variables import VariableMap
 from pax_compat import base_layer, base_model, config, errors, learners
 from pax_compat.config import REQUIRED
-from pax_compat.input_core import example_rows
 from pax_compat.layers.models.crossover_model import CrossoverModel
 from pax_compat.layers.models.sequence_model import SequenceModel
 from pax_compat.layers.models.speech_model import SpeechModel
@@ -76,21 +75,14 @@ class _Searched(base_model.BaseModel):
   def process_decode_out(
     self, input_obj: Any, decode_out: Any
   ) -> base_model.ProcessDecodeOut:
-    """Decodes a batch in TensorFlow, as Lingvo does.
-
-    Returns:
-      No scalars; Lingvo's (key, value) pairs; and Lingvo's metrics.
-    """
+    """Decodes a batch in TensorFlow; see `decoding.process`."""
     del input_obj  # The Lingvo task has a separate tokenizer.
-    batch = decoding.with_host_fields(decode_out)
-    rows = batch.pop(example_rows.WEIGHTS, None)
-    decoded = self.lingvo_task.decoder.decode(
+    return decoding.process(
+      self.lingvo_task.decoder,
       self._theta(decode_out['values']),
-      decoding.without_padding_rows(batch, rows),
+      decode_out,
       np.int32(0),
-      decode_out['seed'],
     )
-    return {}, decoded.pairs, decoded.as_clu()
 
   def _theta(self, trees: Any) -> dict[str, np.ndarray]:
     """Returns all variables of the Lingvo task, by theta path."""
