@@ -90,6 +90,7 @@ class SingleTask(Settings):
       )
     self._check_loss()
     self.create_infer_writer()
+    self._check_early_stopping_fn()
 
   def _check_loss(self):
     learner = self.train.learner
@@ -100,6 +101,14 @@ class SingleTask(Settings):
       raise errors.UserError(
         f'SingleTask.loss_aggregator and Learner.loss_name ({given!r}) are both'
         ' set; expected one of them'
+      )
+
+  def _check_early_stopping_fn(self):
+    fn = self.early_stopping_fn
+    if fn is not None and not isinstance(fn, Config) and not callable(fn):
+      raise errors.UserError(
+        f'SingleTask.early_stopping_fn is {fn!r}; expected a function, a config'
+        ' of one, or None'
       )
 
   def create_loss_aggregator(self) -> base_metrics.LossAggregator:

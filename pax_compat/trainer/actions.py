@@ -5,6 +5,7 @@ scheduled for that step.
 """
 
 import dataclasses
+import functools
 import gc
 import pathlib
 from collections.abc import Callable
@@ -165,10 +166,15 @@ class StopEarly:
       any(split.startswith('decode_') for split in context.measured),
     )
     # The first process decides for all; only it has the decoding's metrics.
-    stops = jax.process_index() == 0 and self._early_stopping_fn(
-      metrics, mode, context.step, context.is_last_step, self._checkpoint_path
+    fn = functools.partial(
+      self._early_stopping_fn,
+      *(metrics, mode, context.step, context.is_last_step),
+      self._checkpoint_path,
     )
-    if first_process.value_of(int(bool(stops))) and not context.is_last_step:
+    stops = first_process.result_of(
+      lambda: int(bool(fn())), 'has failed in the early_stopping_fn of the task'
+    )
+    if stops and not context.is_last_step:
       context.stops_early = True
       self._print_line(
         f'stops early after step {context.step}, because the early_stopping_fn'

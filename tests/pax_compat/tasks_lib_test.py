@@ -112,3 +112,6 @@ def test_the_early_stopping_function_may_be_a_config():
   assert task.Instantiate().create_early_stopping_fn()() is True
   task.early_stopping_fn = lambda *unused: False
   assert task.Instantiate().create_early_stopping_fn()() is False
+  task.early_stopping_fn = 'never'
+  with pytest.raises(errors.UserError, match="is 'never'; expected a function"):
+    task.Instantiate()
