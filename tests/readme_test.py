@@ -77,7 +77,8 @@ def test_commands_and_flags_are_there():
 def _defines(text: str, flag: str) -> bool:
   """Whether a module's source text defines a flag of that name."""
   defined = (
-    rf"DEFINE_\w+\(\s*'{flag}'|'--{flag}'|\b{flag}: .*= options.option\("
+    rf"(DEFINE_\w+|_effect)\(\s*'{flag}'|'--{flag}'"
+    rf'|\b{flag}: .*= options.option\('
   )
   return bool(re.search(defined, text))
 
