@@ -189,9 +189,8 @@ def _of_equation(equation: Any, used: Sequence[bool]) -> int | Fraction:
     raise _UnknownError(name)
   if name == 'cond':
     return max(_of_jaxpr(b.jaxpr, used) for b in params['branches'])
-  if name == 'scan':  # Its carry may be used by the next iteration.
-    carry = params['num_carry']
-    used = [True] * carry + list(used[carry:])
+  if name == 'scan':
+    used = _used_by_scan(equation, used)
   inner = 0
   for jaxpr in _jaxprs(params):
     fits = len(jaxpr.outvars) == len(used)
@@ -205,6 +204,17 @@ def _of_equation(equation: Any, used: Sequence[bool]) -> int | Fraction:
   if name == 'pallas_call':  # A kernel runs once for each cell of its grid.
     return inner * _num_cells(params)
   return inner
+
+
+def _used_by_scan(equation: Any, used: Sequence[bool]) -> list[bool]:
+  """Returns which outputs of a scan's body are used.
+
+  The next iteration may use the carry, whose shapes are those of the body;
+  other outputs are stacked.
+  """
+  body = equation.params['jaxpr'].jaxpr.outvars
+  pairs = zip(body, equation.outvars, used, strict=True)
+  return [i.aval.ndim == o.aval.ndim or is_used for i, o, is_used in pairs]
 
 
 def _jaxprs(params: Any) -> list[Any]:
