@@ -42,7 +42,8 @@ def test_it_is_an_einsum(equation, inputs, weight):
 def test_dimensions_that_may_be_split_are_not_merged():
   def ranks():
     jaxpr = jax.make_jaxpr(lambda x, w: products.einsum('...i,io->...o', x, w))(
-      jnp.ones([2, 4, D]), jnp.ones([D, 7])
+      jax.ShapeDtypeStruct([2, 4, D], np.float32),
+      jax.ShapeDtypeStruct([D, 7], np.float32),
     )
     return [e.invars[0].aval.ndim for e in jaxpr.eqns if 'dot' in str(e)]
 
