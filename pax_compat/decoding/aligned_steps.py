@@ -10,6 +10,7 @@ from pax_compat.decoder_hparams import DecoderHParams
 from pax_compat.decoding import prefixes
 from pax_compat.decoding.cached_network import CachedNetwork, States
 from pax_compat.decoding.prefixes import Prefix
+from pax_compat.nested_map import NestedMap
 
 # Stands for the log-probability of tokens that were not predicted; real ones
 # are at most 0.
@@ -53,6 +54,8 @@ class AlignedSteps:
     """
     self._network = network
     self._aligned = settings.fprop_for_prefix
+    # Greedy settings have no such field.
+    self._early_exit = getattr(settings, 'early_exit', True)
     self._causal_prefix = causal_prefix
     self.repeats = repeats
     self.prefix = prefixes.truncate(prefix, settings.seqlen)
@@ -143,6 +146,23 @@ class AlignedSteps:
   def grow(self, states: States, length: int, new_length: int) -> States:
     """Returns states of more positions."""
     return self._network.grow(states, new_length - length)
+
+  def goes_on(self, length: int, state: tuple[NestedMap, States]) -> jax.Array:
+    """Whether a decoding loop goes on.
+
+    Args:
+      length: number of positions of the cache.
+      state: of the loop: `step`, the position before the new tokens, and
+        `done`; and the states of the network.
+
+    Returns:
+      False at the end of the cache; with `early_exit` also where all are done.
+    """
+    val, _ = state
+    has_room = val.step < length - 1
+    if not self._early_exit:
+      return has_room
+    return has_room & ~jnp.all(val.done)
 
   def _positions(
     self, offsets: jax.Array, indices: jax.Array, length: int

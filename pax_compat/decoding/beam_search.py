@@ -124,7 +124,7 @@ class _Search:
       if number:
         states = steps.grow(states, steps.lengths[number - 1], length)
       val, states = jax.lax.while_loop(
-        functools.partial(self._goes_on, length),
+        functools.partial(steps.goes_on, length),
         functools.partial(self._body, length),
         (val, states),
       )
@@ -159,13 +159,6 @@ class _Search:
       end_scores=jnp.full(shape, NO_SCORE, jnp.float32),
       end_logprobs=jnp.zeros(ids.shape, jnp.float32),
     )
-
-  def _goes_on(self, length: int, state: tuple[NestedMap, States]):
-    val, _ = state
-    has_room = val.step < length - 1
-    if not self._settings.early_exit:
-      return has_room
-    return has_room & ~jnp.all(val.done)
 
   def _body(self, length: int, state: tuple[NestedMap, States]):
     val, states = state

@@ -339,18 +339,11 @@ class _Loop:
       if number:
         states = steps.grow(states, steps.lengths[number - 1], length)
       val, states = jax.lax.while_loop(
-        functools.partial(self._goes_on, length),
+        functools.partial(steps.goes_on, length),
         functools.partial(self._body, length),
         (val, states),
       )
     return val
-
-  def _goes_on(self, length: int, state: tuple[NestedMap, States]):
-    val, _ = state
-    has_room = val.step < length - 1
-    if not self._settings.early_exit:
-      return has_room
-    return has_room & ~jnp.all(val.done)
 
   def _body(self, length: int, state: tuple[NestedMap, States]):
     val, states = state
