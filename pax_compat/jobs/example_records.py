@@ -6,10 +6,8 @@ Of each record: its length (uint64, little-endian), the masked CRC-32C of these
 
 import contextlib
 import functools
-import os
 import pathlib
 import struct
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -19,6 +17,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from pax_compat import errors
+from pax_compat.runs import files
 
 _MASK = 0xA282EAD8
 
@@ -55,14 +54,8 @@ def record_writer(path: pathlib.Path) -> Iterator[RecordWriter]:
     path: the file; its folder is created. If an error ends the context, an
       earlier file stays as it is.
   """
-  path.parent.mkdir(parents=True, exist_ok=True)
-  half = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.half')
-  try:
-    with open(half, 'wb') as f:
-      yield RecordWriter(f)
-    os.replace(half, path)
-  finally:
-    half.unlink(missing_ok=True)
+  with files.replacing(path) as half, open(half, 'wb') as f:
+    yield RecordWriter(f)
 
 
 def _crc(data: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Files that share the examples of a dataset among them."""
 
 import contextlib
-import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from pax_compat.input_core import host_fields
 from pax_compat.jobs import example_records
 from pax_compat.metrics import example_outputs
+from pax_compat.runs import files
 
 
 class Shards:
@@ -85,15 +85,10 @@ class Shards:
 
 
 def _write_npz(path: pathlib.Path, examples: list[Mapping[str, Any]]):
-  path.parent.mkdir(parents=True, exist_ok=True)
   names = examples[0] if examples else ()
   arrays = {n: _stacked([e[n] for e in examples]) for n in names}
-  half = path.with_name(f'.{path.name}.half.npz')
-  try:
-    np.savez(half, **arrays)
-    os.replace(half, path)
-  finally:
-    half.unlink(missing_ok=True)
+  with files.replacing(path) as half, open(half, 'wb') as f:
+    np.savez(f, **arrays)
 
 
 def _stacked(values: list[Any]) -> np.ndarray:

@@ -2,15 +2,14 @@
 
 import contextlib
 import json
-import os
 import pathlib
-import uuid
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 import numpy as np
 
 from pax_compat import errors
+from pax_compat.runs import files
 
 # Lines that are kept, to be shown, and how much of each.
 _SHOWN, _MAX_SHOWN_CHARACTERS = 4, 1000
@@ -56,14 +55,8 @@ def example_writer(path: pathlib.Path) -> Iterator[ExampleWriter]:
       earlier file stays as it is. Two processes may write the same file: a run
       and a job that decode the same checkpoint.
   """
-  path.parent.mkdir(parents=True, exist_ok=True)
-  half = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.half')
-  try:
-    with open(half, 'w', encoding='utf-8') as f:
-      yield ExampleWriter(f)
-    os.replace(half, path)
-  finally:
-    half.unlink(missing_ok=True)
+  with files.replacing(path) as half, open(half, 'w', encoding='utf-8') as f:
+    yield ExampleWriter(f)
 
 
 def _plain(value: Any) -> Any:

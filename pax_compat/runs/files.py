@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -153,3 +154,23 @@ def replace(path: Any, content: bytes) -> None:
     with contextlib.suppress(OSError):
       os.unlink(temporary)
     raise
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a new file beside a local one, which replaces it at the end.
+
+  For files that are too large for `replace`. Several processes may write the
+  same file at once.
+
+  Args:
+    path: the file; its folder is created. If an error ends the context, an
+      earlier file stays as it is.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  half = path.with_name(f'.{path.name}.{uuid.uuid4().hex[:8]}.half')
+  try:
+    yield half
+    os.replace(half, path)
+  finally:
+    half.unlink(missing_ok=True)
