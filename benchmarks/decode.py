@@ -2,15 +2,20 @@
 
     python -m benchmarks.decode --batch_size=4 --decode_steps=64
 
-The bare loop is one jitted `while_loop` over the network's `extend_step` that
-takes the most likely token, or for samples a random one with a single key: no
-log-probabilities, no ends, and no reordering of hypotheses. It has as many rows
-as there are sequences: one for each example, 16 samples, or 4 hypotheses. Both
-read the prefix once for each example.
+The bare loop is one jitted `while_loop` over the network's `extend_step`, with
+as many rows as there are sequences: one for each example, 16 samples, or 4
+hypotheses. It takes the most likely token, for samples a random one with a
+single key, or for beams the best of all hypotheses' tokens by the sum of their
+log-probabilities, with the caches reordered. It has no ends, scores or
+log-probabilities to return. Both read the prefix once for each example.
 
-Shapes: B examples, P prefix, R sequences.
+`prefill` reads the prefix and decodes one token; its peer is a forward pass
+over the prefix and a token.
+
+Shapes: B examples, P prefix, R sequences, K hypotheses, V vocabulary.
 """
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -86,11 +91,21 @@ def decoding(config: Any, settings: Any) -> Callable:
   return run
 
 
-def bare_loop(
-  config: Any, steps: int, repeats: int, *, random: bool = False
-) -> Callable:
-  """Returns the compiled function (params, batch) -> tokens, [R, P + steps]."""
+def bare_loop(config: Any, steps: int, repeats: int, kind: str) -> Callable:
+  """Returns the compiled function (params, batch) -> tokens, [R, P + steps].
+
+  Args:
+    config: of the network.
+    steps: how many tokens are decoded.
+    repeats: the number of sequences of an example.
+    kind: 'greedy', 'sample' or 'beam'.
+  """
   layer = config.Instantiate()
+  extend = {
+    'greedy': _most_likely,
+    'sample': _random,
+    'beam': functools.partial(_best_hypotheses, repeats),
+  }[kind]
 
   @jax.jit
   def run(params, batch):
@@ -104,28 +119,63 @@ def bare_loop(
       states = network.init_states(prefix + steps)
       logits, states = network.step(states, batch.ids, jnp.asarray(0))
       states = network.repeat(states, repeats)
+      logits = jnp.repeat(logits, repeats, 0)
       ids = jnp.repeat(jnp.pad(batch.ids, ((0, 0), (0, steps))), repeats, 0)
-
-      def write(ids, logits, position):
-        if random:
-          key = jax.random.fold_in(jax.random.key(0), position)
-          new = jax.random.categorical(key, logits)
-        else:
-          new = jnp.argmax(logits, axis=-1)
-        return ids.at[:, position].set(new.astype(ids.dtype))
+      # Only the first hypothesis of an example counts at first.
+      scores = -1e9 * (jnp.arange(rows * repeats) % repeats)
 
       def body(carry):
-        position, ids, states = carry
+        position, ids, scores, states = carry
         logits, states = network.step(states, ids[:, position, None], position)
-        return position + 1, write(ids, logits, position + 1), states
+        new, sources, scores = extend(logits, scores, position + 1)
+        if sources is not None:
+          ids, states = ids[sources], network.gather(states, sources)
+        ids = ids.at[:, position + 1].set(new.astype(ids.dtype))
+        return position + 1, ids, scores, states
 
-      first = write(ids, jnp.repeat(logits, repeats, 0), prefix)
-      _, ids, _ = jax.lax.while_loop(
+      new, _, scores = extend(logits, scores, prefix)
+      ids = ids.at[:, prefix].set(new.astype(ids.dtype))
+      _, ids, *_ = jax.lax.while_loop(
         lambda carry: carry[0] < prefix + steps - 1,
         body,
-        (jnp.asarray(prefix), first, states),
+        (jnp.asarray(prefix), ids, scores, states),
       )
     return ids
+
+  return run
+
+
+def _most_likely(logits, scores, position):
+  """Returns (tokens, source rows or None, scores) of the next position."""
+  del position
+  return jnp.argmax(logits, axis=-1), None, scores
+
+
+def _random(logits, scores, position):
+  key = jax.random.fold_in(jax.random.key(0), position)
+  return jax.random.categorical(key, logits), None, scores
+
+
+def _best_hypotheses(beams, logits, scores, position):
+  del position
+  vocab_size = logits.shape[-1]
+  totals = scores[:, None] + jax.nn.log_softmax(logits)  # [B * K, V]
+  scores, best = jax.lax.top_k(totals.reshape(-1, beams * vocab_size), beams)
+  first = beams * jnp.arange(len(best))[:, None]
+  sources = (first + best // vocab_size).ravel()
+  return (best % vocab_size).ravel(), sources, scores.ravel()
+
+
+def forward_pass(config: Any) -> Callable:
+  """Returns the compiled function (params, batch) -> logits [B, P, V]."""
+  layer = config.Instantiate()
+
+  @jax.jit
+  def run(params, batch):
+    with base_layer.eval_mode():
+      return layer.apply(
+        {base_layer.PARAMS: params}, batch.ids, batch.paddings
+      ).logits
 
   return run
 
@@ -153,12 +203,12 @@ def measure(
   vocab_size: int,
   rounds: int,
 ) -> dict[str, tuple[float, float]]:
-  """Returns tokens per second of each decoder and of its bare loop, by name."""
+  """Returns tokens per second of each decoder and of its peer, by name.
+
+  The peer is the bare loop; that of `prefill` is a forward pass.
+  """
   config = network_config(dims, layers, vocab_size)
-  ids = np.random.default_rng(0).integers(3, vocab_size, (batch_size, prefix))
-  batch = NestedMap(
-    ids=ids.astype(np.int32), paddings=np.zeros(ids.shape, np.float32)
-  )
+  batch = _batch(batch_size, prefix, vocab_size)
   params = base_layer.unbox(
     jax.jit(config.Instantiate().init)(
       {base_layer.PARAMS: jax.random.key(0)}, batch.ids, batch.paddings
@@ -167,13 +217,28 @@ def measure(
   found = {}
   for name, (settings, repeats) in decoders(steps).items():
     ours = decoding(config, settings)
-    bare = bare_loop(config, steps, repeats, random=name == 'sample')
+    bare = bare_loop(config, steps, repeats, name)
     taken = seconds(
       [lambda f=f: f(params, batch) for f in (ours, bare)], rounds
     )
     tokens = batch_size * repeats * steps
     found[name] = (tokens / taken[0], tokens / taken[1])
+  one_token = decoding(config, decoders(1)['greedy'][0])
+  longer = _batch(batch_size, prefix + 1, vocab_size)
+  whole = forward_pass(config)
+  taken = seconds(
+    [lambda: one_token(params, batch), lambda: whole(params, longer)], rounds
+  )
+  tokens = batch_size * (prefix + 1)
+  found['prefill'] = (tokens / taken[0], tokens / taken[1])
   return found
+
+
+def _batch(rows: int, length: int, vocab_size: int) -> NestedMap:
+  ids = np.random.default_rng(0).integers(3, vocab_size, (rows, length))
+  return NestedMap(
+    ids=ids.astype(np.int32), paddings=np.zeros(ids.shape, np.float32)
+  )
 
 
 def main(argv: Sequence[str]):
@@ -188,7 +253,7 @@ def main(argv: Sequence[str]):
     vocab_size=_VOCAB.value,
     rounds=command_line.ROUNDS.value,
   )
-  print(f'{jax.devices()[0].device_kind}: tokens/s, bare loop, ratio')
+  print(f'{jax.devices()[0].device_kind}: tokens/s, peer, ratio')
   for name, (ours, bare) in found.items():
     print(f'{name:>8} {ours:12.0f} {bare:12.0f} {ours / bare:6.2f}')
 

@@ -125,14 +125,27 @@ def _is_for_users(record) -> bool:
 
   Errors of Orbax are raised, too, and have one line then.
   """
-  library = f'{os.sep}site-packages{os.sep}'
-  _, found, path = record.pathname.rpartition(library)
+  library = _verbose_library(record.pathname)
   return (
-    not found
-    or path.partition(os.sep)[0] not in _VERBOSE
+    library is None
     or record.levelno >= python_logging.ERROR
-    and path.partition(os.sep)[0] != 'orbax'
+    and library != 'orbax'
   )
+
+
+@functools.cache
+def _verbose_library(path: str) -> str | None:
+  """Returns the verbose library that a source file belongs to, if any.
+
+  A library can be in any folder of `sys.path`: `site-packages`, Debian's
+  `dist-packages`, a folder of `PYTHONPATH`.
+  """
+  for folder in filter(None, sys.path):
+    prefix = os.path.join(folder, '')
+    name = path.removeprefix(prefix).partition(os.sep)[0]
+    if path.startswith(prefix) and name in _VERBOSE:
+      return name
+  return None
 
 
 def _parse(define_flags: Callable[[], None], argv: list[str]) -> list[str]:

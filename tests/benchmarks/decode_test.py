@@ -2,13 +2,15 @@
 
 import jax
 import numpy as np
+import pytest
 
 from benchmarks import decode
 from pax_compat import base_layer
 from pax_compat.nested_map import NestedMap
 
 
-def test_both_loops_decode_the_same_tokens():
+@pytest.mark.parametrize('kind', ['greedy', 'beam'])
+def test_both_loops_decode_the_same_tokens(kind):
   config = decode.network_config(dims=8, layers=1, vocab_size=11)
   ids = np.random.default_rng(1).integers(3, 11, (2, 4)).astype(np.int32)
   batch = NestedMap(ids=ids, paddings=np.zeros(ids.shape, np.float32))
@@ -17,11 +19,10 @@ def test_both_loops_decode_the_same_tokens():
       {base_layer.PARAMS: jax.random.key(0)}, ids, batch.paddings
     )
   )[base_layer.PARAMS]
-  settings, repeats = decode.decoders(3)['greedy']
-  np.testing.assert_array_equal(
-    decode.decoding(config, settings)(params, batch),
-    decode.bare_loop(config, 3, repeats)(params, batch),
-  )
+  settings, repeats = decode.decoders(3)[kind]
+  ours = decode.decoding(config, settings)(params, batch)
+  bare = decode.bare_loop(config, 3, repeats, kind)(params, batch)
+  np.testing.assert_array_equal(ours.reshape(bare.shape), bare)
 
 
 def test_every_decoder_is_measured():
@@ -34,5 +35,5 @@ def test_every_decoder_is_measured():
     vocab_size=11,
     rounds=1,
   )
-  assert set(found) == {'greedy', 'sample', 'beam'}
+  assert set(found) == {'greedy', 'sample', 'beam', 'prefill'}
   assert all(min(rates) > 0 for rates in found.values())
