@@ -341,6 +341,80 @@ class FlatBeamSearchHParams(BeamSearchHParams):
     )
 
 
+class PrunedBeamSearchHParams(BeamSearchHParams):
+  """Settings of a beam search with pruning, as of Lingvo's `BeamSearchHelper`.
+
+  See https://arxiv.org/abs/1609.08144, section 7. Lingvo's `num_hyps_per_beam`
+  is `beam_size` here, its `length_normalization` is `length_norm_alpha`, and
+  its `beam_size` is `max_score_gap`. Scores below are log-probabilities of
+  hypotheses, and the prefix is read in one step.
+
+  Attributes:
+    max_score_gap: a row's search ends when all hypotheses of the beam have
+      scores this much below the best one that has ended.
+    valid_eos_max_logit_delta: a hypothesis ends only if the score with the end
+      is less than this below that with the most likely token.
+    local_eos_threshold: the log-probability that the end must exceed.
+    coverage_penalty: beta of equation 14; a hypothesis is penalized for source
+      positions without attention. Only for networks with the decode state
+      `source_coverage`.
+    target_seq_length_ratio: the mean length of targets divided by that of
+      sources, for the coverage penalty.
+    ensure_full_beam: whether the search of a row also goes on until `beam_size`
+      hypotheses have ended.
+    force_eos_in_last_step: whether all hypotheses end in the last step.
+    force_eos_in_top_k: whether hypotheses may end although the end is not
+      among the `beam_size + 1` most likely tokens.
+    terminate_beams_independently: whether a row keeps its result once its
+      search has ended. By default it goes on until those of all rows have.
+  """
+
+  fprop_for_prefix: bool = True
+  early_exit: bool = True
+  length_norm_alpha: float = 0.0
+  max_score_gap: float = 3.0
+  valid_eos_max_logit_delta: float = 5.0
+  local_eos_threshold: float = -100.0
+  coverage_penalty: float = 0.0
+  target_seq_length_ratio: float = 1.0
+  ensure_full_beam: bool = False
+  force_eos_in_last_step: bool = False
+  force_eos_in_top_k: bool = False
+  terminate_beams_independently: bool = False
+
+  def check_complete(self):
+    super().check_complete()
+    self.check(
+      isinstance(self.eos_id, Integral) and self.eos_id >= 0,
+      f'eos_id is {self.eos_id!r}; expected one token, for a pruned search',
+    )
+    for name, expected in (
+      ('fprop_for_prefix', True),
+      ('early_exit', True),
+      ('tokens_per_beam', None),
+      ('output_id_offset', 0),
+      ('min_decode_steps', 0),
+    ):
+      value = getattr(self, name)
+      self.check(
+        value == expected,
+        f'{name} is {value!r}; expected {expected!r}, for a pruned search',
+      )
+    self.check(
+      isinstance(self.max_decode_steps, Integral),
+      f'max_decode_steps is {self.max_decode_steps!r}; expected one number, for'
+      ' a pruned search',
+    )
+
+  def check_vocabulary(self, vocab_size: int):
+    super().check_vocabulary(vocab_size)
+    self.check(
+      self.beam_size < vocab_size,
+      f'beam_size is {self.beam_size}; expected less than {vocab_size}, the'
+      ' size of the vocabulary',
+    )
+
+
 def _several(values: Any) -> tuple:
   """Returns one or several values as a tuple."""
   if isinstance(values, Sequence):

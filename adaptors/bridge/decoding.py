@@ -61,6 +61,11 @@ class Decoder:
     tf = lingvo_runtime.module('tensorflow')
     return tf.function(self.task.decode, autograph=False)
 
+  @functools.cached_property
+  def _decode_found(self):
+    tf = lingvo_runtime.module('tensorflow')
+    return tf.function(self.task.decode_found, autograph=False)
+
   def decode(
     self, values: Mapping[str, Any], batch: Any, step: Any, seed: Any
   ) -> 'Decoded':
@@ -75,14 +80,36 @@ class Decoder:
     Raises:
       UserError: the task fails to decode.
     """
-    tf = lingvo_runtime.module('tensorflow')
-    given = tf.nest.map_structure(
-      tf.constant, (dict(values), structures.plain(batch), step, seed)
+    return self._decoded(
+      self._decode, dict(values), structures.plain(batch), step, seed
     )
+
+  def decode_found(self, found: Mapping[str, Any], batch: Any) -> 'Decoded':
+    """Decodes a batch whose hypotheses are given.
+
+    Args:
+      found: `ids` [B, K, T], `lengths` [B, K] and `scores` [B, K].
+      batch: nested dicts of arrays.
+
+    Raises:
+      UserError: the task fails to decode.
+    """
+    ids, lengths = found['ids'], found['lengths']
+    flat = {
+      'ids': ids.reshape(-1, ids.shape[-1]),
+      'lengths': lengths.ravel(),
+      'scores': found['scores'],
+    }
+    return self._decoded(self._decode_found, flat, structures.plain(batch))
+
+  def _decoded(self, function: Callable, *given: Any) -> 'Decoded':
+    """Returns the outputs of a TensorFlow function of arrays."""
+    tf = lingvo_runtime.module('tensorflow')
     name = self.task.task.params.name
     try:
       outputs = tf.nest.map_structure(
-        lambda x: x.numpy() if tf.is_tensor(x) else x, self._decode(*given)
+        lambda x: x.numpy() if tf.is_tensor(x) else x,
+        function(*tf.nest.map_structure(tf.constant, given)),
       )
     except Exception as error:
       raise errors.UserError(
@@ -174,6 +201,28 @@ def process(
   decoded = decoder.decode(
     values, without_padding_rows(batch, rows), step, decode_out['seed']
   )
+  return {}, decoded.pairs, decoded.as_clu()
+
+
+def process_found(
+  decoder: Decoder, decode_out: Mapping[str, Any]
+) -> base_model.ProcessDecodeOut:
+  """Computes the strings and metrics of a batch that was searched in JAX.
+
+  Args:
+    decoder: of the task.
+    decode_out: of the jitted step, with `batch` and `found`; see
+      `Decoder.decode_found`.
+
+  Returns:
+    As `process`.
+  """
+  batch = with_host_fields(decode_out)
+  rows = batch.pop(example_rows.WEIGHTS, None)
+  given = without_padding_rows(
+    {'batch': batch, 'found': dict(decode_out['found'])}, rows
+  )
+  decoded = decoder.decode_found(given['found'], given['batch'])
   return {}, decoded.pairs, decoded.as_clu()
 
 

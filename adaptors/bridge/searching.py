@@ -1,13 +1,15 @@
-"""Translated models that Lingvo decodes, on the host.
+"""Translated models whose outputs Lingvo post-processes, on the host.
 
-A translated model trains and evaluates in JAX. Its targets are searched by the
-Lingvo task itself, in TensorFlow on the host, with the weights mapped back: the
-hypotheses and metrics are Lingvo's.
+A translated model trains and evaluates in JAX. Its targets are searched in JAX,
+too, where the model has Lingvo's beam search; else by the Lingvo task itself,
+in TensorFlow on the host, with the weights mapped back. Strings and metrics are
+Lingvo's in both cases.
 """
 
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
@@ -17,6 +19,8 @@ from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.variables import VariableMap
 from pax_compat import base_layer, base_model, config, errors, learners
 from pax_compat.config import REQUIRED
+from pax_compat.decoder_hparams import PrunedBeamSearchHParams
+from pax_compat.decoding import decoder_utils
 from pax_compat.layers.models.crossover_model import CrossoverModel
 from pax_compat.layers.models.sequence_model import SequenceModel
 from pax_compat.layers.models.speech_model import SpeechModel
@@ -109,6 +113,49 @@ class SearchedSequenceModel(_Searched, SequenceModel):
   """A `SequenceModel` that a Lingvo task decodes."""
 
 
+class _Pruned(_Searched):
+  """A `SequenceModel` with Lingvo's beam search in JAX.
+
+  Attributes:
+    target_sos_id: the token that targets start with; None for the first token
+      of the batch's targets.
+  """
+
+  target_sos_id: int | None = None
+
+  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
+    """Returns the hypotheses, for `process_decode_out`."""
+    batch = NestedMap(input_batch)
+    ids = batch.tgt.ids[:, :1]
+    if self.target_sos_id is not None:
+      ids = jnp.full_like(ids, self.target_sos_id)
+    batch.tgt = NestedMap(ids=ids, paddings=jnp.zeros(ids.shape))
+    _, out, _ = self.decode_with_params(batch, self.decoder_tpl)
+    has_ended = out.scores > decoder_utils.NO_SCORE
+    found = {
+      # Without the begin token, which Lingvo's hypotheses lack.
+      'ids': jnp.where(has_ended[..., None], out.output_ids[..., 1:], 0),
+      'lengths': jnp.where(has_ended, out.decode_lengths - 1, 0),
+      'scores': jnp.where(has_ended, out.scores, 0.0),
+    }
+    return {}, {'found': found, 'batch': dict(input_batch)}, {}
+
+  def process_decode_out(
+    self, input_obj: Any, decode_out: Any
+  ) -> base_model.ProcessDecodeOut:
+    """Post-processes a batch in TensorFlow; see `decoding.process_found`."""
+    del input_obj  # The Lingvo task has a separate tokenizer.
+    return decoding.process_found(self.lingvo_task.decoder, decode_out)
+
+
+class PrunedSequenceModel(_Pruned, SequenceModel):
+  """A `SequenceModel` with Lingvo's beam search in JAX."""
+
+
+class PrunedCrossoverModel(_Pruned, CrossoverModel):
+  """A `CrossoverModel` with Lingvo's beam search in JAX."""
+
+
 class SearchedSpeechModel(_Searched, SpeechModel):
   """A `SpeechModel` that a Lingvo task decodes."""
 
@@ -117,11 +164,16 @@ class SearchedCrossoverModel(_Searched, CrossoverModel):
   """A `CrossoverModel` that a Lingvo task decodes."""
 
 
-# By class of a translated model.
+_ON_HOST = "decoding runs Lingvo's own search, in TensorFlow on the host"
+_IN_JAX = (
+  "Lingvo's beam search runs in JAX; its strings and metrics on the host"
+)
+
+# By class of a translated model: decoded by the Lingvo task, or in JAX.
 _SEARCHED = {
-  SequenceModel: SearchedSequenceModel,
-  CrossoverModel: SearchedCrossoverModel,
-  SpeechModel: SearchedSpeechModel,
+  SequenceModel: (SearchedSequenceModel, PrunedSequenceModel),
+  CrossoverModel: (SearchedCrossoverModel, PrunedCrossoverModel),
+  SpeechModel: (SearchedSpeechModel, None),
 }
 
 
@@ -135,14 +187,28 @@ def searched(translated: TranslatedTask, params: Any) -> TranslatedTask:
   model = translated.config.model
   if model.cls not in _SEARCHED:
     return translated
-  note = "decoding runs Lingvo's own search, in TensorFlow on the host"
+  fields = config.set_fields(model)
+  (cls, in_jax), note = _SEARCHED[model.cls], _ON_HOST
+  if in_jax is not None and _has_pruned_search(fields):
+    cls, note = in_jax, _IN_JAX
+    if not params.decoder.init_step_ids:
+      fields['target_sos_id'] = params.decoder.target_sos_id
   logging.info('%s: %s', translated.config.name, note)
-  own = _SEARCHED[model.cls].config(
-    **config.set_fields(model),
+  own = cls.config(
+    **fields,
     lingvo_task=LingvoTask(params, xla_device='cpu'),
     weights=Weights(translated.variables),
   )
   changed = translated.config.clone().set(model=own)
   return dataclasses.replace(
     translated, config=changed, notes=(*translated.notes, note)
+  )
+
+
+def _has_pruned_search(fields: dict[str, Any]) -> bool:
+  """Whether fields of a model have Lingvo's beam search as the decoder."""
+  decoder = fields.get('decoder_tpl')
+  return (
+    isinstance(decoder, config.Config)
+    and decoder.cls is PrunedBeamSearchHParams
   )

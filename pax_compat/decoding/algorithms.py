@@ -3,6 +3,7 @@
 Shapes: B rows, P prefix, N samples or hypotheses.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -13,12 +14,14 @@ from pax_compat.decoder_hparams import (
   BeamSearchHParams,
   DecoderHParams,
   GreedyDecoderHParams,
+  PrunedBeamSearchHParams,
   SampleDecoderHParams,
 )
 from pax_compat.decoding import (
   beam_search,
   greedy,
   prefixes,
+  pruned_beam_search,
   sample_decode,
 )
 from pax_compat.decoding.cached_network import (
@@ -72,6 +75,7 @@ def decode(
   content: tuple[jax.Array, jax.Array],
   causal_prefix: bool = True,
   unconditional: Prefix | None = None,
+  source_paddings: jax.Array | None = None,
   result_callback: StreamingResultCallback | None = None,
 ) -> NestedMap:
   """Decodes with the algorithm of the settings.
@@ -87,6 +91,7 @@ def decode(
       each is one, [B, P]; its random stream depends on them.
     causal_prefix: whether attention within the prefix is causal.
     unconditional: the prefixes without the condition, for guidance.
+    source_paddings: [B, S], of the source of an encoder-decoder.
     result_callback: gets results while sampling goes on; None for none.
 
   Returns:
@@ -109,8 +114,15 @@ def decode(
     )
   cached = CachedNetwork(network, init_states, extend_step)
   if isinstance(settings, BeamSearchHParams):
+    search = None
+    if isinstance(settings, PrunedBeamSearchHParams):
+      search = functools.partial(
+        pruned_beam_search.PrunedSearch,
+        rows=batch.get('eval_sample_weights'),
+        source_paddings=source_paddings,
+      )
     result = beam_search.beam_search(
-      cached, settings, prefix, causal_prefix=causal_prefix
+      cached, settings, prefix, causal_prefix=causal_prefix, search=search
     )
   else:
     sampler = settings.next_token_sampler(

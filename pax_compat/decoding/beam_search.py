@@ -4,6 +4,7 @@ Shapes: B rows, K hypotheses of a row, P prefix, T positions, V vocabulary.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ def beam_search(
   prefix: Prefix,
   *,
   causal_prefix: bool = True,
+  search: 'Callable[..., Search] | None' = None,
 ) -> NestedMap:
   """Searches the most likely sequences that end.
 
@@ -40,6 +42,7 @@ def beam_search(
     settings: of the search.
     prefix: the prefixes, left-aligned.
     causal_prefix: whether attention within the prefix is causal.
+    search: makes the search of (network, settings, steps); None for `Search`.
 
   Returns:
     `output_ids` [B, K, T], prefixes and hypotheses, best first, padded with 0;
@@ -55,7 +58,7 @@ def beam_search(
     repeats=settings.beam_size,
     causal_prefix=causal_prefix,
   )
-  val = _Search(network, settings, steps).run()
+  val = (search or Search)(network, settings, steps).run()
   rows, beams = val.end_scores.shape
 
   def aligned(x: jax.Array, fill: float) -> jax.Array:
@@ -97,7 +100,7 @@ def shuffle(x: jax.Array, hyp_ids: jax.Array) -> jax.Array:
   return jax.vmap(lambda row, index: row[index])(x, hyp_ids)
 
 
-class _Search:
+class Search:
   """The loop; its state is (NestedMap, states of the network)."""
 
   def __init__(
@@ -207,8 +210,12 @@ class _Search:
     for name, new in (('output_ids', ids), ('logprobs', found)):
       val[name] = shuffle(val[name], hyps).at[:, :, position].set(new)
     val.step = position
+    return val, self.reordered(states, hyps)
+
+  def reordered(self, states: States, hyps: jax.Array) -> States:
+    """Returns the states of the hypotheses `hyps` [B, K]."""
     rows = jnp.arange(hyps.shape[0])[:, None] * self._beams + hyps
-    return val, self._network.gather(states, rows.ravel())
+    return self._network.gather(states, rows.ravel())
 
   def _end(self, val, logprobs, position, decoded):
     """Ends each hypothesis by its best end token; keeps the best of all."""
@@ -217,15 +224,42 @@ class _Search:
     best = jnp.argmax(of_eos, axis=-1)
     score = val.hyp_scores + jnp.max(of_eos, axis=-1)
     is_hyp = score > NO_SCORE
+    score = jnp.maximum(score, NO_SCORE) / decoder_utils.length_norm(
+      decoded, self._settings.length_norm_alpha
+    )
+    self.keep_ended(
+      val,
+      position,
+      tokens=jnp.where(is_hyp, eos[best], 0),
+      scores=score,
+      logprobs=jnp.max(of_eos, axis=-1),
+    )
+
+  def keep_ended(
+    self,
+    val: NestedMap,
+    position: jax.Array,
+    *,
+    tokens: jax.Array,
+    scores: jax.Array,
+    logprobs: jax.Array,
+  ):
+    """Ends each hypothesis; keeps the best of them and of those before.
+
+    Args:
+      val: the state; its fields of ended hypotheses are set.
+      position: [], of the end.
+      tokens: [B, K], the last tokens.
+      scores: [B, K], of the ended hypotheses.
+      logprobs: [B, K], of the last tokens.
+    """
     prefix_lengths = self._steps.repeat(self._steps.prefix.lengths)
+    decoded = position + 1 - self._steps.first
     new = {
-      'ids': val.output_ids.at[:, :, position].set(
-        jnp.where(is_hyp, eos[best], 0)
-      ),
-      'lengths': decoded + prefix_lengths.reshape(score.shape),
-      'scores': jnp.maximum(score, NO_SCORE)
-      / decoder_utils.length_norm(decoded, self._settings.length_norm_alpha),
-      'logprobs': val.logprobs.at[:, :, position].set(jnp.max(of_eos, axis=-1)),
+      'ids': val.output_ids.at[:, :, position].set(tokens),
+      'lengths': decoded + prefix_lengths.reshape(scores.shape),
+      'scores': scores,
+      'logprobs': val.logprobs.at[:, :, position].set(logprobs),
     }
     ended = update_ended({n: val[f'end_{n}'] for n in _ENDED}, new)
     for name, value in ended.items():

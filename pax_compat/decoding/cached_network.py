@@ -163,6 +163,13 @@ class CachedNetwork:
       self._dims[0],
     )
 
+  def state(self, states: States, name: str) -> jax.Array | None:
+    """Returns the first state of this name; None if there is none."""
+    for path, value in jax.tree_util.tree_leaves_with_path(states):
+      if path[-1] == jax.tree_util.DictKey(name):
+        return value
+    return None
+
   def check_rewinds(self, where: str):
     """Raises a UserError unless earlier positions can be read once more.
 

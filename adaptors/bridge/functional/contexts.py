@@ -28,6 +28,37 @@ def recording(task: Any, found: list) -> Iterator[dict]:
 
 
 @contextlib.contextmanager
+def searched(task: Any, found: dict[str, Any]) -> Iterator[None]:
+  """Makes a translation task's beam search return given hypotheses.
+
+  Its encoder returns nothing then.
+
+  Args:
+    task: the Lingvo task, with the layers `enc` and `dec`.
+    found: `ids` [B * K, T], `lengths` [B * K] and `scores` [B, K].
+  """
+  helper = lingvo_runtime.module('lingvo.core.beam_search_helper')
+  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+  output = helper.BeamSearchDecodeOutput(
+    # Only its shape is read.
+    topk_hyps=found['scores'],
+    topk_ids=found['ids'],
+    topk_lens=found['lengths'],
+    topk_scores=found['scores'],
+    topk_decoded=None,
+  )
+  vars(task.enc)['FPropDefaultTheta'] = lambda *_: py_utils.NestedMap()
+  vars(task.dec)['AddExtraDecodingInfo'] = lambda encoded, targets: encoded
+  vars(task.dec)['BeamSearchDecode'] = lambda encoded: output
+  try:
+    yield
+  finally:
+    del vars(task.enc)['FPropDefaultTheta']
+    del vars(task.dec)['AddExtraDecodingInfo']
+    del vars(task.dec)['BeamSearchDecode']
+
+
+@contextlib.contextmanager
 def at_step(task: Any, step: Any) -> Iterator[None]:
   """Replaces the global step, and its variable, by `step`."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')

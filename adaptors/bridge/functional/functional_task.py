@@ -273,6 +273,16 @@ class FunctionalTask:
     ):
       return dict(self.task.Decode(structures.in_lingvo(batch)))
 
+  def decode_found(self, found: Mapping[str, Any], batch: Any) -> Any:
+    """Returns the outputs of `Decode` for given hypotheses.
+
+    Args:
+      found: the hypotheses; see `contexts.searched`.
+      batch: see `forward`.
+    """
+    with self._in_lingvo(), contexts.searched(self.task, found):
+      return dict(self.task.Decode(structures.in_lingvo(batch)))
+
   def trace(self, losses: Sequence[str], batch: Any) -> Trace:
     """Traces the function with gradients without computing it.
 

@@ -6,7 +6,21 @@ from typing import Any
 
 from adaptors.translate import registry
 from adaptors.translate.variables import VariableMap
-from adaptors.translate.view import ParamsView
+from adaptors.translate.view import ParamsView, class_path
+from pax_compat.decoder_hparams import PrunedBeamSearchHParams
+
+_SEARCH = 'lingvo.core.beam_search_helper.BeamSearchHelper'
+# Settings with the same names.
+_SEARCH_FIELDS = (
+  'valid_eos_max_logit_delta',
+  'local_eos_threshold',
+  'coverage_penalty',
+  'target_seq_length_ratio',
+  'ensure_full_beam',
+  'force_eos_in_last_step',
+  'force_eos_in_top_k',
+  'terminate_beams_independently',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +45,7 @@ class Part:
 def read_search(view: ParamsView):
   """Reads the fields of a decoder that only Lingvo's searches read.
 
-  A translated model is decoded by them; see `adaptors.bridge.searching`.
+  See `adaptors.bridge.searching`.
   """
   for name in (
     'target_sos_id',
@@ -46,6 +60,41 @@ def read_search(view: ParamsView):
   ):
     if name in view.params:
       view.get(name)
+
+
+def search_fields(view: ParamsView, *, has_coverage: bool) -> dict[str, Any]:
+  """Returns fields of the model for the beam search of a decoder.
+
+  They are empty where only Lingvo's own search can decode, on the host.
+
+  Args:
+    view: of the decoder.
+    has_coverage: whether the network has the state that a coverage penalty
+      needs.
+  """
+  read_search(view)
+  search = view.params.beam_search
+  if (
+    class_path(search.cls) != _SEARCH
+    or search.target_eoc_id >= 0
+    or search.merge_paths
+    or (search.coverage_penalty and not has_coverage)
+    or view.params.target_seq_len < 1
+    or search.num_hyps_per_beam >= view.params.softmax.num_classes
+  ):
+    return {}
+  steps = view.params.target_seq_len
+  fields = {name: search.Get(name) for name in _SEARCH_FIELDS}
+  settings = PrunedBeamSearchHParams.config(
+    beam_size=search.num_hyps_per_beam,
+    seqlen=steps + 1,
+    max_decode_steps=steps,
+    eos_id=view.params.target_eos_id,
+    length_norm_alpha=search.length_normalization,
+    max_score_gap=search.beam_size,
+    **fields,
+  )
+  return {'decoder_tpl': settings}
 
 
 def loss_fields(view: ParamsView) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from adaptors.translate.mt.model import translation_model
 from adaptors.translate.mt.parts import (
   Part,
   loss_fields,
-  read_search,
+  search_fields,
   smoothing,
 )
 from adaptors.translate.mt.source_attention import source_attention
@@ -100,7 +100,7 @@ def _bidirectional(view: ParamsView, i: int, inputs: int) -> ParamsView:
 @translates('lingvo.tasks.mt.decoder.MTDecoderV1')
 def decoder(view: ParamsView) -> Part | None:
   packed = view.get('packed_input')
-  _check_decoder(view)
+  search = _check_decoder(view)
   dims = view.get('rnn_cell_dim')
   attention = source_attention(_attention_view(view, dims))
   tokens = registry.translate(view.child('emb'))
@@ -119,7 +119,7 @@ def decoder(view: ParamsView) -> Part | None:
   )
   zero, start = view.get('use_zero_atten_state'), view.get('residual_start')
   view.base_fields()
-  model_fields = loss_fields(view)
+  model_fields = {**loss_fields(view), **search}
   if None in (attention, tokens, prob, first, softmax, *layers):
     return None
   fields = dict(
@@ -154,16 +154,22 @@ def decoder(view: ParamsView) -> Part | None:
   )
 
 
-def _check_decoder(view: ParamsView):
-  """Adds issues with fields of a decoder that are not translated."""
-  read_search(view)
+def _check_decoder(view: ParamsView) -> dict:
+  """Adds issues with fields of a decoder that are not translated.
+
+  Returns:
+    The fields of the model for the beam search; see `search_fields`.
+  """
+  search = search_fields(view, has_coverage=True)
   for name in (
     'force_alignment',
     'sentence_boundary_token_id',
     'single_token_fast_decode',
     'use_sigmoid_activation',
   ):
-    view.get(name)  # Only Lingvo's searches read them.
+    # Only Lingvo's own search has them.
+    if view.get(name) and name != 'sentence_boundary_token_id':
+      search = {}
   view.require('cc_schedule', None)
   view.require('emb_projection_tpl', None)
   view.require('use_prev_atten_ctx', False)
@@ -178,6 +184,7 @@ def _check_decoder(view: ParamsView):
     view.issue('emb.vocab_size', f'expected {p.softmax.num_classes}')
   if p.packed_input and not p.use_zero_atten_state:
     view.issue('packed_input', 'in Lingvo it needs use_zero_atten_state')
+  return search
 
 
 def _attention_view(view: ParamsView, dims: int) -> ParamsView:

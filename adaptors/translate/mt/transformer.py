@@ -4,7 +4,7 @@ from adaptors.translate import registry
 from adaptors.translate.mt.parts import (
   Part,
   loss_fields,
-  read_search,
+  search_fields,
   smoothing,
 )
 from adaptors.translate.registry import Translated, translates
@@ -170,7 +170,7 @@ def _stacked(
 def decoder(view: ParamsView) -> Part | None:
   dims, packed = view.get('model_dim'), view.get('packed_input')
   _check_decoder(view, dims)
-  read_search(view)
+  search = search_fields(view, has_coverage=False)
   softmax = registry.translate(view.child('softmax', input_dim=dims))
   shared = softmax is not None and softmax.config.cls in _SHARED
   tokens = None
@@ -193,7 +193,7 @@ def decoder(view: ParamsView) -> Part | None:
   )
   view.base_fields()
   view.get('params_init')
-  model_fields = loss_fields(view)
+  model_fields = {**loss_fields(view), **search}
   if None in (softmax, positions, layers, prob) or (
     tokens is None and not shared
   ):

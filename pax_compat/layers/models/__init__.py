@@ -5,6 +5,7 @@ from pax_compat.decoder_hparams import (
   DecoderHParams,
   FlatBeamSearchHParams,
   GreedyDecoderHParams,
+  PrunedBeamSearchHParams,
   SampleDecoderHParams,
 )
 from pax_compat.layer_core import exports
@@ -20,6 +21,7 @@ __all__ = [
   'FlatBeamSearchHParams',
   'GreedyDecoderHParams',
   'LanguageModelType',
+  'PrunedBeamSearchHParams',
   'SampleDecoderHParams',
   *_layers,
 ]

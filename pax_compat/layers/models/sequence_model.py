@@ -180,6 +180,7 @@ class SequenceModel(base_model.BaseModel):
       batch=input_batch,
       content=(content, is_token),
       unconditional=unconditional,
+      source_paddings=src.paddings,
     )
     tokens = jnp.sum(tgt.paddings == 0, axis=1, dtype=jnp.int32)
     result.original_lengths = algorithms.original_lengths(result, tokens)

@@ -80,19 +80,81 @@ class LstmFrnnWithAttention(base_layer.BaseLayer):
       )
       xs.segment_ids = segment_ids.T
     xs.update(self.cell.zoneout_draws(shape[:2]))
-    visible = source_paddings == 0
-    constants = NestedMap(
-      gates=self.cell.gate_weights(), source=self.attention.pack(source)
-    )
-    constants.visible = visible
+    constants = self._constants(self.attention.pack(source), source_paddings)
     if packed:
       constants.source_segment_ids = source_segment_ids
-    weights, offset = self._weights(inputs)
-    state = NestedMap(
-      rnn=self.cell.init_states(len(inputs)),
-      context=self._first_context(constants, len(inputs)),
+    state = self._first_state(constants, len(inputs))
+    _, outputs = self._scan(inputs, constants, state, xs)
+    return outputs
+
+  def init_states(
+    self, source: jax.Array, source_paddings: jax.Array
+  ) -> tuple[NestedMap, NestedMap]:
+    """Returns the states of decoding, for `extend_step`.
+
+    Args:
+      source: [B, S, D].
+      source_paddings: [B, S].
+
+    Returns:
+      The projected source; and the state, with `coverage` [B, S], the sum of
+      the attention to each source position.
+    """
+    packed = self.attention.pack(source)
+    constants = self._constants(packed, source_paddings)
+    state = self._first_state(constants, len(source))
+    state.coverage = jnp.zeros(source_paddings.shape, jnp.float32)
+    return packed, state
+
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    paddings: jax.Array,
+    source: NestedMap,
+    source_paddings: jax.Array,
+    state: NestedMap,
+  ) -> tuple[jax.Array, jax.Array, NestedMap]:
+    """Computes further steps, of examples that are not packed.
+
+    Args:
+      inputs: [B, T, I].
+      paddings: [B, T], 1 where the state is carried over unchanged.
+      source: the projected source, of `init_states`.
+      source_paddings: [B, S].
+      state: before the steps.
+
+    Returns:
+      The outputs [B, T, O], the contexts [B, T, C], and the state after the
+      steps.
+    """
+    xs = NestedMap(padding=jnp.swapaxes(paddings, 0, 1)[..., None])
+    constants = self._constants(source, source_paddings)
+    state, (outputs, contexts) = self._scan(inputs, constants, state, xs)
+    return outputs, contexts, state
+
+  def _constants(
+    self, source: NestedMap, source_paddings: jax.Array
+  ) -> NestedMap:
+    """Returns what all steps read."""
+    gates, visible = self.cell.gate_weights(), source_paddings == 0
+    return NestedMap(gates=gates, source=source, visible=visible)
+
+  def _first_state(self, constants: NestedMap, rows: int) -> NestedMap:
+    return NestedMap(
+      rnn=self.cell.init_states(rows),
+      context=self._first_context(constants, rows),
     )
-    _, outputs = scan_products.scan(
+
+  def _scan(
+    self,
+    inputs: jax.Array,
+    constants: NestedMap,
+    state: NestedMap,
+    xs: NestedMap,
+  ) -> tuple[NestedMap, tuple[jax.Array, jax.Array]]:
+    """Returns the last state, and the outputs and contexts of all steps."""
+    weights, offset = self._weights(inputs)
+    state, outputs = scan_products.scan(
       self._step,
       weights,
       {'wm': offset},
@@ -101,7 +163,7 @@ class LstmFrnnWithAttention(base_layer.BaseLayer):
       xs,
       unroll=self.unroll,
     )
-    return tuple(jnp.swapaxes(x, 0, 1) for x in outputs)
+    return state, tuple(jnp.swapaxes(x, 0, 1) for x in outputs)
 
   def _weights(
     self, inputs: jax.Array
@@ -151,7 +213,12 @@ class LstmFrnnWithAttention(base_layer.BaseLayer):
 
     rnn = self.cell.step(of_cell, constants.gates, state.rnn, x)
     output = self.cell.get_output(rnn)
-    context = self.attention.attend(
+    context, probs = self.attention.attend_with_probs(
       product, constants.source, output, visible, x.get('factors')
     )
-    return NestedMap(rnn=rnn, context=context), (output, context)
+    new = NestedMap(rnn=rnn, context=context)
+    if 'coverage' in state:  # While decoding.
+      padded = x.padding > 0
+      new.context = jnp.where(padded, state.context, context)
+      new.coverage = state.coverage + jnp.where(padded, 0.0, probs)
+    return new, (output, context)

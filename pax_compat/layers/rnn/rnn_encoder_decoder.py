@@ -113,3 +113,17 @@ class RnnEncoderDecoder(RnnAttentionDecoder):
     return (
       hidden if self.encoder_proj_tpl is None else self.encoder_proj(hidden)
     )
+
+  def init_states(
+    self, inputs: jax.Array, input_paddings: jax.Array, *, max_length: int
+  ):
+    """Encodes the source, and initialises the decode states of the target.
+
+    Args:
+      inputs: [B, S], int, the source tokens, which are not packed.
+      input_paddings: [B, S], 1 where a position is padding.
+      max_length: ignored: the number of positions is unlimited.
+    """
+    del max_length
+    encoded = self.encode(inputs, input_paddings)
+    self.init_decoder_states(encoded, input_paddings)

@@ -165,7 +165,18 @@ class AdditiveSourceAttention(base_layer.BaseLayer):
     visible: jax.Array,
     factors: jax.Array | None = None,
   ) -> jax.Array:
-    """Returns the contexts [B, C] of queries.
+    """Returns the contexts [B, C] of queries; see `attend_with_probs`."""
+    return self.attend_with_probs(product, packed, query, visible, factors)[0]
+
+  def attend_with_probs(
+    self,
+    product: Product,
+    packed: NestedMap,
+    query: jax.Array,
+    visible: jax.Array,
+    factors: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
+    """Attends to sources.
 
     Args:
       product: multiplies by one of `weights`, by its name.
@@ -173,6 +184,10 @@ class AdditiveSourceAttention(base_layer.BaseLayer):
       query: [B, Q].
       visible: [B, S], bool, the sources that a query sees.
       factors: [B, N, S], from `dropout_factors`, or None.
+
+    Returns:
+      The contexts [B, C] of the queries, and the mean over the heads of the
+      attention probabilities, [B, S].
     """
     if self.project_query:
       query = product('query_proj', query)
@@ -190,4 +205,4 @@ class AdditiveSourceAttention(base_layer.BaseLayer):
     if self.output_dim:
       context = product('ctx_post_proj', context)
       context = context + packed.ctx_post_proj_b if self.use_bias else context
-    return context
+    return context, jnp.mean(probs, axis=1)
