@@ -4,6 +4,7 @@ Shapes: B rows, P prefix, N samples or hypotheses.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -114,13 +115,7 @@ def decode(
     )
   cached = CachedNetwork(network, init_states, extend_step)
   if isinstance(settings, BeamSearchHParams):
-    search = None
-    if isinstance(settings, PrunedBeamSearchHParams):
-      search = functools.partial(
-        pruned_beam_search.PrunedSearch,
-        rows=batch.get('eval_sample_weights'),
-        source_paddings=source_paddings,
-      )
+    search = _search(settings, batch, source_paddings)
     result = beam_search.beam_search(
       cached, settings, prefix, causal_prefix=causal_prefix, search=search
     )
@@ -146,6 +141,21 @@ def decode(
   if settings.process_result_fn is not None:
     result = settings.process_result_fn(network, result)
   return result
+
+
+def _search(
+  settings: BeamSearchHParams,
+  batch: NestedMap,
+  source_paddings: jax.Array | None,
+) -> Callable[..., beam_search.Search]:
+  """Returns the kind of search that the settings select."""
+  if not isinstance(settings, PrunedBeamSearchHParams):
+    return beam_search.Search
+  return functools.partial(
+    pruned_beam_search.PrunedSearch,
+    rows=batch.get('eval_sample_weights'),
+    source_paddings=source_paddings,
+  )
 
 
 def _check_streams(settings: DecoderHParams):

@@ -27,7 +27,7 @@ def beam_search(
   prefix: Prefix,
   *,
   causal_prefix: bool = True,
-  search: 'Callable[..., Search] | None' = None,
+  search: 'Callable[..., Search]',
 ) -> NestedMap:
   """Searches the most likely sequences that end.
 
@@ -42,7 +42,7 @@ def beam_search(
     settings: of the search.
     prefix: the prefixes, left-aligned.
     causal_prefix: whether attention within the prefix is causal.
-    search: makes the search of (network, settings, steps); None for `Search`.
+    search: makes the search of (network, settings, steps), such as `Search`.
 
   Returns:
     `output_ids` [B, K, T], prefixes and hypotheses, best first, padded with 0;
@@ -58,7 +58,7 @@ def beam_search(
     repeats=settings.beam_size,
     causal_prefix=causal_prefix,
   )
-  val = (search or Search)(network, settings, steps).run()
+  val = search(network, settings, steps).run()
   rows, beams = val.end_scores.shape
 
   def aligned(x: jax.Array, fill: float) -> jax.Array:

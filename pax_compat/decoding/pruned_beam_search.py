@@ -89,7 +89,9 @@ class PrunedSearch(Search):
       totals: [B, K, V], the scores of all.
       position: [], of the tokens.
     """
-    scores, tokens = jax.lax.top_k(totals, self._beams + 1)
+    best = jax.lax.top_k(totals, self._beams + 1)
+    # XLA would join slices of it with its own, and sort all V.
+    scores, tokens = jax.lax.optimization_barrier(best)
     forced = self._is_last_forced(position)
     if self._settings.force_eos_in_top_k:
       forced = jnp.ones_like(forced)
