@@ -9,6 +9,9 @@ single key, or for beams the best of all hypotheses' tokens by the sum of their
 log-probabilities, with the caches reordered. It has no ends, scores or
 log-probabilities to return. Both read the prefix once for each example.
 
+With `--praxis_source=CHECKOUT` real praxis decodes, too, with the same weights;
+packages that it imports must be on the path, such as jaxtyping.
+
 `prefill` reads the prefix and decodes one token; its peer is a forward pass
 over the prefix and a token.
 
@@ -26,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
-from benchmarks import command_line
+from benchmarks import command_line, praxis_peer
 from pax_compat import base_layer
 from pax_compat.decoding.cached_network import CachedNetwork
 from pax_compat.layers import models
@@ -39,6 +42,10 @@ _STEPS = flags.DEFINE_integer('decode_steps', 64, 'Decoded tokens.')
 _DIMS = flags.DEFINE_integer('model_dims', 256, 'Model dimensions.')
 _LAYERS = flags.DEFINE_integer('num_layers', 4, 'Number of layers.')
 _VOCAB = flags.DEFINE_integer('vocab_size', 8192, 'Number of tokens.')
+
+_PRAXIS = flags.DEFINE_string(
+  'praxis_source', None, 'A checkout of praxis, to be measured too.'
+)
 
 _SAMPLES, _BEAMS = 16, 4
 
@@ -202,10 +209,11 @@ def measure(
   layers: int,
   vocab_size: int,
   rounds: int,
-) -> dict[str, tuple[float, float]]:
-  """Returns tokens per second of each decoder and of its peer, by name.
+  praxis_source: str | None = None,
+) -> dict[str, tuple[float, ...]]:
+  """Returns tokens per second of each decoder and of its peers, by name.
 
-  The peer is the bare loop; that of `prefill` is a forward pass.
+  The peers are the bare loop, or for `prefill` a forward pass, and praxis.
   """
   config = network_config(dims, layers, vocab_size)
   batch = _batch(batch_size, prefix, vocab_size)
@@ -214,15 +222,22 @@ def measure(
       {base_layer.PARAMS: jax.random.key(0)}, batch.ids, batch.paddings
     )
   )[base_layer.PARAMS]
+  praxis = None
+  if praxis_source:
+    praxis = praxis_peer.PraxisPeer(
+      praxis_source, dims=dims, layers=layers, vocab_size=vocab_size
+    )
   found = {}
   for name, (settings, repeats) in decoders(steps).items():
-    ours = decoding(config, settings)
-    bare = bare_loop(config, steps, repeats, name)
-    taken = seconds(
-      [lambda f=f: f(params, batch) for f in (ours, bare)], rounds
-    )
+    functions = [
+      decoding(config, settings),
+      bare_loop(config, steps, repeats, name),
+    ]
+    if praxis is not None:
+      functions.append(praxis.decoding(settings))
+    taken = seconds([lambda f=f: f(params, batch) for f in functions], rounds)
     tokens = batch_size * repeats * steps
-    found[name] = (tokens / taken[0], tokens / taken[1])
+    found[name] = tuple(tokens / each for each in taken)
   one_token = decoding(config, decoders(1)['greedy'][0])
   longer = _batch(batch_size, prefix + 1, vocab_size)
   whole = forward_pass(config)
@@ -252,10 +267,12 @@ def main(argv: Sequence[str]):
     layers=_LAYERS.value,
     vocab_size=_VOCAB.value,
     rounds=command_line.ROUNDS.value,
+    praxis_source=_PRAXIS.value,
   )
-  print(f'{jax.devices()[0].device_kind}: tokens/s, peer, ratio')
-  for name, (ours, bare) in found.items():
-    print(f'{name:>8} {ours:12.0f} {bare:12.0f} {ours / bare:6.2f}')
+  print(f'{jax.devices()[0].device_kind}: tokens/s; peers, ours/peer')
+  for name, (ours, *others) in found.items():
+    peers = ' '.join(f'{x:12.0f} {ours / x:6.2f}' for x in others)
+    print(f'{name:>8} {ours:12.0f} {peers}')
 
 
 if __name__ == '__main__':

@@ -439,7 +439,29 @@ class LanguageModelContinuousBatching(LanguageModel):
 
   Every `LanguageModel` decodes in slots; see `slot_decoder`, and `server` of a
   trained model, whose number of slots is `decoder_tpl.num_cache_slots`.
+  praxis's own methods for it, which change a state of praxis's layout, raise a
+  UserError.
   """
+
+  def sample_init_decode_state(self, *args, **kwargs):
+    raise _no_praxis_slots('sample_init_decode_state')
+
+  def sample_prefill(self, *args, **kwargs):
+    raise _no_praxis_slots('sample_prefill')
+
+  def sample_insert(self, *args, **kwargs):
+    raise _no_praxis_slots('sample_insert')
+
+  def sample_generate(self, *args, **kwargs):
+    raise _no_praxis_slots('sample_generate')
+
+
+def _no_praxis_slots(name: str) -> errors.UserError:
+  return errors.UserError(
+    f'LanguageModelContinuousBatching.{name} is not supported: its state has'
+    " praxis's layout; expected slot_decoder, whose `empty`, `insert` and"
+    ' `decode` do the same, or `server` of a trained model'
+  )
 
 
 def max_positions(lm_tpl: Config) -> int | None:

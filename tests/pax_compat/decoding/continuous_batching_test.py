@@ -169,3 +169,10 @@ def test_what_is_refused():
   ):
     with pytest.raises(errors.UserError, match=message):
       _Engine(_table_model(settings), {}, 1)
+
+
+@pytest.mark.parametrize('name', ['prefill', 'insert', 'generate'])
+def test_praxis_methods_name_ours(name):
+  model = models.LanguageModelContinuousBatching.config().Instantiate()
+  with pytest.raises(errors.UserError, match='expected slot_decoder'):
+    getattr(model, f'sample_{name}')()
