@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lm_tasks import model_params
+from lm_tasks.params import lm_cloud
 from pax_compat import layers, learners, schedules
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
@@ -60,6 +61,24 @@ class Pipeline(model_params.TransformerLmSpmdPipelineAdafactor, Dense):
   NUM_MICROBATCHES = 2
 
 
+class Replicated(lm_cloud.LmCloudTransformerAdamTest):
+  """An experiment that Pax trains by pmap: it has no mesh."""
+
+  VOCAB_SIZE = VOCAB
+  MODEL_DIMS = 16
+  HIDDEN_DIMS = 32
+  NUM_HEADS = 4
+  LEARNING_RATE = 2e-3
+  ACTIVATION_CLS = layers.GELU
+  PACKED_INPUT = False
+
+  def task(self):
+    task = super().task()
+    task.train.learner.optimizer.lr_schedule = schedules.Constant.config()
+    task.train.variable_norm_summary = False
+    return task
+
+
 def _batch(step: int) -> NestedMap:
   random = np.random.default_rng(step)
   start = random.integers(0, VOCAB, [ROWS, 1])
@@ -70,14 +89,14 @@ def _batch(step: int) -> NestedMap:
   )
 
 
-def _program(cls, shape, slices=None, devices=None) -> program.TaskProgram:
-  attributes = dict(ICI_MESH_SHAPE=shape)
+def program_of(cls, shape, slices=None, devices=None) -> program.TaskProgram:
+  attributes = {} if shape is None else dict(ICI_MESH_SHAPE=shape)
   if slices is not None:
     attributes['DCN_MESH_SHAPE'] = slices
   task = type(cls.__name__, (cls,), attributes)().task().Instantiate()
   if devices == 1:
     mesh = partitioning.create_mesh(
-      [1] * len(shape),
+      None if shape is None else [1] * len(shape),
       task.model.mesh_axis_names,
       devices=jax.devices()[:1],
     )
@@ -117,16 +136,26 @@ def _initial_state(made: program.TaskProgram):
 @functools.cache
 def one_device(cls):
   """Returns the losses and the last state on one device."""
+  if issubclass(cls, Replicated):
+    return _train(program_of(cls, None, devices=1))
   stages = cls.NUM_STAGES if issubclass(cls, Pipeline) else 1
   axes = len(cls.DCN_MESH_SHAPE)
-  return _train(_program(cls, [stages, *[1] * (axes - 1)], devices=1))
+  return _train(program_of(cls, [stages, *[1] * (axes - 1)], devices=1))
 
 
 def assert_follows_one_device(cls, shape, slices=None):
-  """Trains on eight devices, and compares losses and the last state."""
-  assert math.prod(shape) * math.prod(slices or [1]) == jax.device_count() == 8
+  """Trains on eight devices, and compares losses and the last state.
+
+  Args:
+    cls: of the experiment.
+    shape: of its mesh within a slice; None for an experiment without a mesh.
+    slices: of its mesh of slices, or None.
+  """
+  assert jax.device_count() == 8
+  if shape is not None:
+    assert math.prod(shape) * math.prod(slices or [1]) == 8
   want, last = one_device(cls)
-  losses, state = _train(_program(cls, shape, slices))
+  losses, state = _train(program_of(cls, shape, slices))
   assert want[-1] < want[0] - 0.03
   np.testing.assert_allclose(losses, want, rtol=1e-5)
   assert state.keys() == last.keys()
