@@ -15,6 +15,7 @@ from absl import logging
 
 from adaptors.bridge import calling, decoding, host_methods
 from adaptors.bridge.lingvo_task import LingvoTask
+from adaptors.params import params_trees
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.variables import VariableMap
 from pax_compat import base_layer, base_model, config, errors, learners
@@ -114,7 +115,7 @@ class SearchedSequenceModel(_Searched, SequenceModel):
 
 
 class _Pruned(_Searched):
-  """A `SequenceModel` with Lingvo's beam search in JAX.
+  """A model with Lingvo's beam search in JAX.
 
   Attributes:
     target_sos_id: the token that targets start with; None for the first token
@@ -125,12 +126,7 @@ class _Pruned(_Searched):
 
   def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
     """Returns the hypotheses, for `process_decode_out`."""
-    batch = NestedMap(input_batch)
-    ids = batch.tgt.ids[:, :1]
-    if self.target_sos_id is not None:
-      ids = jnp.full_like(ids, self.target_sos_id)
-    batch.tgt = NestedMap(ids=ids, paddings=jnp.zeros(ids.shape))
-    _, out, _ = self.decode_with_params(batch, self.decoder_tpl)
+    out = self._search(input_batch)
     has_ended = out.scores > decoder_utils.NO_SCORE
     found = {
       # Without the begin token, which Lingvo's hypotheses lack.
@@ -139,6 +135,15 @@ class _Pruned(_Searched):
       'scores': jnp.where(has_ended, out.scores, 0.0),
     }
     return {}, {'found': found, 'batch': dict(input_batch)}, {}
+
+  def _search(self, input_batch: NestedMap) -> NestedMap:
+    """Returns the result of a `SequenceModel`."""
+    batch = NestedMap(input_batch)
+    ids = batch.tgt.ids[:, :1]
+    if self.target_sos_id is not None:
+      ids = jnp.full_like(ids, self.target_sos_id)
+    batch.tgt = NestedMap(ids=ids, paddings=jnp.zeros(ids.shape))
+    return self.decode_with_params(batch, self.decoder_tpl)[1]
 
   def process_decode_out(
     self, input_obj: Any, decode_out: Any
@@ -160,6 +165,13 @@ class SearchedSpeechModel(_Searched, SpeechModel):
   """A `SpeechModel` that a Lingvo task decodes."""
 
 
+class PrunedSpeechModel(_Pruned, SpeechModel):
+  """A `SpeechModel` with Lingvo's beam search in JAX."""
+
+  def _search(self, input_batch: NestedMap) -> NestedMap:
+    return self.search(input_batch, self.target_sos_id)
+
+
 class SearchedCrossoverModel(_Searched, CrossoverModel):
   """A `CrossoverModel` that a Lingvo task decodes."""
 
@@ -173,7 +185,7 @@ _IN_JAX = (
 _SEARCHED = {
   SequenceModel: (SearchedSequenceModel, PrunedSequenceModel),
   CrossoverModel: (SearchedCrossoverModel, PrunedCrossoverModel),
-  SpeechModel: (SearchedSpeechModel, None),
+  SpeechModel: (SearchedSpeechModel, PrunedSpeechModel),
 }
 
 
@@ -189,9 +201,9 @@ def searched(translated: TranslatedTask, params: Any) -> TranslatedTask:
     return translated
   fields = config.set_fields(model)
   (cls, in_jax), note = _SEARCHED[model.cls], _ON_HOST
-  if in_jax is not None and _has_pruned_search(fields):
+  if _has_pruned_search(fields):
     cls, note = in_jax, _IN_JAX
-    if not params.decoder.init_step_ids:
+    if not params_trees.get(params.decoder, 'init_step_ids'):
       fields['target_sos_id'] = params.decoder.target_sos_id
   logging.info('%s: %s', translated.config.name, note)
   own = cls.config(
@@ -207,8 +219,7 @@ def searched(translated: TranslatedTask, params: Any) -> TranslatedTask:
 
 def _has_pruned_search(fields: dict[str, Any]) -> bool:
   """Whether fields of a model have Lingvo's beam search as the decoder."""
-  decoder = fields.get('decoder_tpl')
-  return (
-    isinstance(decoder, config.Config)
-    and decoder.cls is PrunedBeamSearchHParams
+  return any(
+    isinstance(field, config.Config) and field.cls is PrunedBeamSearchHParams
+    for field in (fields.get('decoder_tpl'), fields.get('search_tpl'))
   )

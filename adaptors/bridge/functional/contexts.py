@@ -29,12 +29,12 @@ def recording(task: Any, found: list) -> Iterator[dict]:
 
 @contextlib.contextmanager
 def searched(task: Any, found: dict[str, Any]) -> Iterator[None]:
-  """Makes a translation task's beam search return given hypotheses.
+  """Makes a task's beam search return given hypotheses.
 
   Its encoder returns nothing then.
 
   Args:
-    task: the Lingvo task, with the layers `enc` and `dec`.
+    task: the Lingvo task, of `mt` or `asr`.
     found: `ids` [B * K, T], `lengths` [B * K] and `scores` [B, K].
   """
   helper = lingvo_runtime.module('lingvo.core.beam_search_helper')
@@ -47,15 +47,25 @@ def searched(task: Any, found: dict[str, Any]) -> Iterator[None]:
     topk_scores=found['scores'],
     topk_decoded=None,
   )
-  vars(task.enc)['FPropDefaultTheta'] = lambda *_: py_utils.NestedMap()
-  vars(task.dec)['AddExtraDecodingInfo'] = lambda encoded, targets: encoded
-  vars(task.dec)['BeamSearchDecode'] = lambda encoded: output
+  nothing = py_utils.NestedMap()
+  if hasattr(task, 'FrontendAndEncoderFProp'):
+    replaced = [
+      (task, 'FrontendAndEncoderFProp', lambda *_: nothing),
+      (task.decoder, 'BeamSearchDecodeWithTheta', lambda *_: output),
+    ]
+  else:
+    replaced = [
+      (task.enc, 'FPropDefaultTheta', lambda *_: nothing),
+      (task.dec, 'AddExtraDecodingInfo', lambda encoded, _: encoded),
+      (task.dec, 'BeamSearchDecode', lambda _: output),
+    ]
+  for layer, name, function in replaced:
+    vars(layer)[name] = function
   try:
     yield
   finally:
-    del vars(task.enc)['FPropDefaultTheta']
-    del vars(task.dec)['AddExtraDecodingInfo']
-    del vars(task.dec)['BeamSearchDecode']
+    for layer, name, _ in replaced:
+      del vars(layer)[name]
 
 
 @contextlib.contextmanager

@@ -1,9 +1,13 @@
 """Translator of Lingvo's speech-recognition model."""
 
 from adaptors.translate import registry
+from adaptors.translate.mt.parts import search_settings
 from adaptors.translate.registry import Translated, translates
-from adaptors.translate.view import ParamsView
+from adaptors.translate.view import ParamsView, class_path
+from pax_compat.config import Config
 from pax_compat.layers.models.speech_model import SpeechModel
+
+_METRICS = 'lingvo.tasks.asr.decoder_metrics.DecoderMetrics'
 
 
 @translates('lingvo.tasks.asr.model.AsrModel')
@@ -26,8 +30,21 @@ def asr_model(view: ParamsView) -> Translated | None:
     encoder_tpl=encoder.config,
     decoder_tpl=decoder.config,
     loss_per_sequence=not per_token,
+    search_tpl=_search(view),
   )
   variables = encoder.variables.under('encoder', 'encoder')
   return Translated(
     config, variables + decoder.variables.under('decoder', 'decoder')
   )
+
+
+def _search(view: ParamsView) -> Config | None:
+  """Returns the settings of the beam search; see `search_settings`."""
+  if class_path(view.params.decoder_metrics.cls) != _METRICS:
+    return None  # Other metrics may read more of Lingvo's hypotheses.
+  decoder = view.child('decoder')
+  settings = search_settings(decoder, has_coverage=True)
+  if settings is not None:
+    unnormalized = decoder.get('use_unnormalized_logits_as_log_probs')
+    settings.normalize_logits = not unnormalized
+  return settings

@@ -7,6 +7,7 @@ from typing import Any
 from adaptors.translate import registry
 from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView, class_path
+from pax_compat.config import Config
 from pax_compat.decoder_hparams import PrunedBeamSearchHParams
 
 _SEARCH = 'lingvo.core.beam_search_helper.BeamSearchHelper'
@@ -62,10 +63,10 @@ def read_search(view: ParamsView):
       view.get(name)
 
 
-def search_fields(view: ParamsView, *, has_coverage: bool) -> dict[str, Any]:
-  """Returns fields of the model for the beam search of a decoder.
+def search_settings(view: ParamsView, *, has_coverage: bool) -> Config | None:
+  """Returns the settings of a decoder's beam search.
 
-  They are empty where only Lingvo's own search can decode, on the host.
+  None where only Lingvo's own search can decode, on the host.
 
   Args:
     view: of the decoder.
@@ -82,10 +83,10 @@ def search_fields(view: ParamsView, *, has_coverage: bool) -> dict[str, Any]:
     or view.params.target_seq_len < 1
     or search.num_hyps_per_beam >= view.params.softmax.num_classes
   ):
-    return {}
+    return None
   steps = view.params.target_seq_len
   fields = {name: search.Get(name) for name in _SEARCH_FIELDS}
-  settings = PrunedBeamSearchHParams.config(
+  return PrunedBeamSearchHParams.config(
     beam_size=search.num_hyps_per_beam,
     seqlen=steps + 1,
     max_decode_steps=steps,
@@ -94,15 +95,22 @@ def search_fields(view: ParamsView, *, has_coverage: bool) -> dict[str, Any]:
     max_score_gap=search.beam_size,
     **fields,
   )
-  return {'decoder_tpl': settings}
 
 
-def loss_fields(view: ParamsView) -> dict[str, Any]:
-  """Returns fields of the model for a decoder's loss."""
+def model_fields(view: ParamsView, search: Config | None) -> dict[str, Any]:
+  """Returns fields of the model, from a decoder.
+
+  Args:
+    view: of the decoder.
+    search: its `search_settings`.
+  """
   view.ignore(
     'per-example outputs are those of the JAX model', 'per_example_tensors'
   )
-  return {} if view.get('per_word_avg_loss') else {'loss_per_sequence': True}
+  fields = {} if search is None else {'decoder_tpl': search}
+  if not view.get('per_word_avg_loss'):
+    fields['loss_per_sequence'] = True
+  return fields
 
 
 def smoothing(view: ParamsView) -> float | None:

@@ -7,13 +7,14 @@ from adaptors.translate import registry
 from adaptors.translate.mt.model import translation_model
 from adaptors.translate.mt.parts import (
   Part,
-  loss_fields,
-  search_fields,
+  model_fields,
+  search_settings,
   smoothing,
 )
 from adaptors.translate.mt.source_attention import source_attention
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.view import ParamsView, class_path
+from pax_compat.config import Config
 from pax_compat.layers.rnn.attention_rnn import LstmFrnnWithAttention
 from pax_compat.layers.rnn.rnn_encoder_decoder import RnnEncoderDecoder
 from pax_compat.layers.stochastics import Dropout
@@ -119,7 +120,7 @@ def decoder(view: ParamsView) -> Part | None:
   )
   zero, start = view.get('use_zero_atten_state'), view.get('residual_start')
   view.base_fields()
-  model_fields = {**loss_fields(view), **search}
+  of_model = model_fields(view, search)
   if None in (attention, tokens, prob, first, softmax, *layers):
     return None
   fields = dict(
@@ -150,17 +151,17 @@ def decoder(view: ParamsView) -> Part | None:
     fields,
     dict(packed_input=packed),
     variables,
-    model_fields,
+    of_model,
   )
 
 
-def _check_decoder(view: ParamsView) -> dict:
+def _check_decoder(view: ParamsView) -> Config | None:
   """Adds issues with fields of a decoder that are not translated.
 
   Returns:
-    The fields of the model for the beam search; see `search_fields`.
+    The settings of the beam search; see `search_settings`.
   """
-  search = search_fields(view, has_coverage=True)
+  search = search_settings(view, has_coverage=True)
   for name in (
     'force_alignment',
     'sentence_boundary_token_id',
@@ -169,7 +170,7 @@ def _check_decoder(view: ParamsView) -> dict:
   ):
     # Only Lingvo's own search has them.
     if view.get(name) and name != 'sentence_boundary_token_id':
-      search = {}
+      search = None
   view.require('cc_schedule', None)
   view.require('emb_projection_tpl', None)
   view.require('use_prev_atten_ctx', False)

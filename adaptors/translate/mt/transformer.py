@@ -3,8 +3,8 @@
 from adaptors.translate import registry
 from adaptors.translate.mt.parts import (
   Part,
-  loss_fields,
-  search_fields,
+  model_fields,
+  search_settings,
   smoothing,
 )
 from adaptors.translate.registry import Translated, translates
@@ -170,7 +170,7 @@ def _stacked(
 def decoder(view: ParamsView) -> Part | None:
   dims, packed = view.get('model_dim'), view.get('packed_input')
   _check_decoder(view, dims)
-  search = search_fields(view, has_coverage=False)
+  search = search_settings(view, has_coverage=False)
   softmax = registry.translate(view.child('softmax', input_dim=dims))
   shared = softmax is not None and softmax.config.cls in _SHARED
   tokens = None
@@ -193,7 +193,7 @@ def decoder(view: ParamsView) -> Part | None:
   )
   view.base_fields()
   view.get('params_init')
-  model_fields = {**loss_fields(view), **search}
+  of_model = model_fields(view, search)
   if None in (softmax, positions, layers, prob) or (
     tokens is None and not shared
   ):
@@ -217,7 +217,7 @@ def decoder(view: ParamsView) -> Part | None:
     fields,
     _of_both(dims, packed),
     variables,
-    model_fields,
+    of_model,
   )
 
 

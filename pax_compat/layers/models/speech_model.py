@@ -4,11 +4,15 @@ Shapes: B batch, S time of the spectrogram, F frequency bins, C channels, T
 target time, V vocabulary.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_model
 from pax_compat.config import REQUIRED, Config
+from pax_compat.decoder_hparams import DecoderHParams
+from pax_compat.decoding import algorithms, prefixes
 from pax_compat.layers.models import token_models
 from pax_compat.nested_map import NestedMap
 
@@ -27,18 +31,18 @@ class SpeechModel(base_model.BaseModel):
   `log_pplx`; `token_normed_prob`, the geometric mean of the probabilities of
   tokens; `fraction_of_correct_next_step_preds`; and `num_predictions`.
 
-  It has no search of its own.
-
   Attributes:
     encoder_tpl: the encoder, such as `RecurrentSpeechEncoder`.
     decoder_tpl: the decoder, such as `RnnAttentionDecoder`.
     loss_per_sequence: whether the loss is the mean over utterances of their
       tokens' sum, and not the mean over tokens.
+    search_tpl: settings of `search`; None if the model is not decoded by it.
   """
 
   encoder_tpl: Config = REQUIRED
   decoder_tpl: Config = REQUIRED
   loss_per_sequence: bool = False
+  search_tpl: DecoderHParams | Config | None = None
 
   def setup(self):
     self.create_child('encoder', self.encoder_tpl)
@@ -72,6 +76,45 @@ class SpeechModel(base_model.BaseModel):
       predictions, labels, weights, of_examples
     )
 
+  def search(self, input_batch: NestedMap, start: int) -> NestedMap:
+    """Searches the tokens of utterances, by `search_tpl`.
+
+    Args:
+      input_batch: has `src` and optionally `eval_sample_weights`.
+      start: the begin token.
+
+    Returns:
+      The result of `search_tpl`'s algorithm, such as that of `beam_search`.
+
+    Raises:
+      UserError: the settings are missing, or do not suit the model.
+    """
+    settings = self.search_tpl
+    if isinstance(settings, Config):
+      settings = settings.Instantiate()
+    algorithms.check_settings(
+      'SpeechModel.search_tpl',
+      settings,
+      getattr(self.decoder.softmax, 'num_classes', None),
+    )
+    src = input_batch.src
+    encoded, paddings = self.encoder(src.src_inputs, src.paddings)
+    rows = len(encoded)
+    ids = jnp.full([rows, 1], start, jnp.int32)
+    return algorithms.decode(
+      self.decoder,
+      settings,
+      prefixes.create(ids, jnp.ones([rows], jnp.int32)),
+      init_states=lambda decoder, _, repeats: decoder.init_decoder_states(
+        jnp.repeat(encoded, repeats, axis=0),
+        jnp.repeat(paddings, repeats, axis=0),
+      ),
+      extend_step=_extend_step,
+      batch=input_batch,
+      content=(ids, ids == start),
+      source_paddings=paddings,
+    )
+
   def encode(self, input_batch: NestedMap) -> NestedMap:
     """Encodes utterances.
 
@@ -85,6 +128,18 @@ class SpeechModel(base_model.BaseModel):
       input_batch.src_inputs, input_batch.paddings
     )
     return NestedMap(embeddings=encoded, paddings=paddings)
+
+
+def _extend_step(
+  decoder: Any,
+  ids: jax.Array,
+  *,
+  causal: bool,
+  mask: jax.Array | None = None,
+  **step: jax.Array,
+) -> jax.Array:
+  del causal  # Decoders are always causal.
+  return decoder.extend_step(ids, atten_mask=mask, **step).logits
 
 
 def _weights(input_batch: NestedMap) -> jax.Array:

@@ -182,6 +182,7 @@ def test_translated_speech_has_lingvos_word_errors():
   batches = [_utterances(seed) for seed in _SEEDS]
   weights, _, metrics = _in_lingvo(params, batches)
   native = bridge_task.translate(params, 'asr', 'native')
+  assert native.config.model.cls is searching.PrunedSpeechModel
   model = native.config.model.Instantiate()
   own = {
     name: native.variables.only(is_trainable=trained).to_jax(weights)
