@@ -38,6 +38,7 @@ class CountingInput(base_input.BaseInput):
     slow_from: the number of the batch from which on each takes two more
       seconds.
     fail_at: the number of the batch at which an error is raised.
+    fails_in: the only process in which it is raised; None for all.
   """
 
   batch_size: int = 8
@@ -48,6 +49,7 @@ class CountingInput(base_input.BaseInput):
   wait_for: str = ''
   slow_from: int | None = None
   fail_at: int | None = None
+  fails_in: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -62,7 +64,8 @@ class CountingInput(base_input.BaseInput):
       self._wait()
     if self.slow_from is not None and self._done >= self.slow_from:
       time.sleep(2)
-    if self._done == self.fail_at:
+    fails = self.fails_in in (None, self.infeed_host_index)
+    if self._done == self.fail_at and fails:
       raise ArithmeticError(f'batch {self._done} cannot be counted')
     rows = self.last_rows if self._done == self.end else None
     batch = counted_batch(
