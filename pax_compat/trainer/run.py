@@ -57,7 +57,7 @@ def train(
       earlier run is overwritten.
     loop.Stopped: SIGTERM or SIGINT arrived. The state is saved.
   """
-  folder = job_dir.checked_path(job_log_dir)
+  folder = job_dir.answering_path(job_log_dir)
   configs = experiment.configs()
   task, mesh, sharding = _task(experiment, configs)
   config = task.train
