@@ -81,7 +81,8 @@ def train(
       experiment, data.train, enforced=config.enforce_input_specs
     )
     skips = options.on_nan == numbers_guard.SKIP
-    made = program.create(task, mesh, first.example, skips_nonfinite=skips)
+    with first_batch.tried(first.example, data.train):
+      made = program.create(task, mesh, first.example, skips_nonfinite=skips)
     early_checks.check(made, data, first.example)
     ahead = stack.enter_context(compiling_ahead.started(made, first))
     state = begin.state(made, checkpointer, first.example, print_line)

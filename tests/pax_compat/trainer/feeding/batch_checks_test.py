@@ -1,6 +1,7 @@
 """Tests of batches and inputs that are not as they should be."""
 
 import importlib.util
+import inspect
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding import batch_checks, pipeline, sources
+from tests.pax_compat import counting_experiment, trainer_runs
 from tests.pax_compat.trainer import lines
 
 GOOD = NestedMap(x=np.zeros([4, 2]), of=NestedMap(text=np.array(['a'] * 4)))
@@ -188,3 +190,30 @@ def test_evaluations_are_checked_before_the_first_step(
   name = 'few' if where == 'decoding' else 'dev'
   assert f'in the {where} of {name!r}, which is checked before the' in text
   assert not experiment.printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('changed', 'words'),
+  [
+    (
+      {'train': {'fail_at': 1, 'returned': 'list'}},
+      ['get_next of train returned a list; expected', "1 of the input 'train'"],
+    ),
+    (
+      {'train': {'fail_at': 3, 'returned': 'None'}},
+      ['train returned a NoneType', "batch 3 of the input 'train', for step 3"],
+    ),
+    (
+      {'dev': {'fail_at': 1, 'returned': 'ids'}},
+      ['fields of the batch have different numbers of rows', 'ids int32[3,8]'],
+    ),
+  ],
+)
+def test_a_run_names_the_input_the_batch_and_the_line(tmp_path, changed, words):
+  done = trainer_runs.forked(
+    *trainer_runs.flags(tmp_path / 'run'), settings=changed
+  )
+  trainer_runs.assert_mistake(done, *words)
+  line = inspect.getsourcelines(counting_experiment.CountingInput.get_next)[1]
+  assert f'counting_experiment.py:{line})' in done.stderr
