@@ -218,6 +218,7 @@ def write_until_full(folder):
   assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_who_writes_to_a_full_disk_gets_the_error(tmp_path):
   done = run_function(write_until_full, tmp_path)
   assert done.returncode == 0, done.stderr

@@ -81,6 +81,7 @@ def train_with_little_patience(url):
   main.run()
 
 
+@pytest.mark.slow
 @_needs_gcsfs
 @pytest.mark.parametrize('connects', [True, False])
 def test_a_storage_service_that_does_not_answer(connects):
