@@ -43,9 +43,7 @@ def test_the_exported_model_predicts_the_same(model, tmp_path, caplog):
   assert found.keys() == wanted.keys() >= {'loss', 'loss_weight', 'log_pplx'}
   for name, value in wanted.items():
     np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
-  with pytest.raises(
-    errors.UserError, match=r'the shape \[3\]; expected \[16\]'
-  ):
+  with pytest.raises(errors.UserError, match=r'expected \[16\]'):
     exported.predict({name: x[:3] for name, x in fields.items()})
 
   saved_model.write(tmp_path / 'exported', tmp_path / 'served')
