@@ -134,6 +134,7 @@ def _run(may_start_again: bool):
   if may_start_again:
     huge_pages.start_again_with()
   make_experiment = _experiment()
+  job_dir.answering_path(job_flags.JOB_LOG_DIR.value)
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
   from pax_compat.processes import clusters, rendezvous

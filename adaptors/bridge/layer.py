@@ -1,7 +1,7 @@
 """A Lingvo layer as a `BaseLayer`: Lingvo's FProp inside of JAX."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +65,9 @@ class BridgedLayer(base_layer.BaseLayer):
   Attributes:
     lingvo_layer: a `LingvoLayer`.
   """
+
+  # TensorFlow compiles it; see `inference.exporting`.
+  ONE_SHAPE_AND_PLATFORM: ClassVar[bool] = True
 
   lingvo_layer: Any = REQUIRED
 

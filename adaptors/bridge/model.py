@@ -4,7 +4,7 @@ Shapes: B batch.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,9 @@ class BridgedModel(base_model.BaseModel):
     batches_per_step: (p, q): Lingvo's global step grows by q in p batches;
       (1, 1) by default.
   """
+
+  # TensorFlow compiles it; see `inference.exporting`.
+  ONE_SHAPE_AND_PLATFORM: ClassVar[bool] = True
 
   lingvo_task: Any = REQUIRED
   loss_names: Sequence[str] = ('loss',)
@@ -79,6 +82,20 @@ class BridgedModel(base_model.BaseModel):
         variables.write(path, value)
       variables.write(GLOBAL_STEP, counted + 1)
     return metrics, per_example
+
+  @staticmethod
+  def named_predictions(predictions: Any) -> NestedMap:
+    """Returns `compute_predictions` by name, for an exported model.
+
+    Returns:
+      `loss` and `loss_weight` [] for the metric `loss`, and so on; per-example
+      outputs are in `per_example`.
+    """
+    metrics, per_example = predictions
+    found = {'per_example': dict(per_example)}
+    for name, (value, weight) in metrics.items():
+      found |= {name: value, f'{name}_weight': weight}
+    return NestedMap.from_nested(found)
 
   def after_update(self, input_batch: NestedMap):
     """Calls the layers' `PostTrainingStepUpdate`, if it depends on weights."""

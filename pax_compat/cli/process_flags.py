@@ -30,11 +30,13 @@ _INDEX = flags.DEFINE_integer(
 )
 _SECONDS = flags.DEFINE_float(
   'join_timeout_secs',
-  60.0,
-  'How long processes that are started with --server_addr, by Slurm or by Open'
-  ' MPI wait for each other.',
+  None,
+  'How long processes wait for each other when they start. The default is 60,'
+  ' and 600 in TPU pods and in Kubernetes, whose processes may start minutes'
+  ' apart.',
   lower_bound=1,
 )
+_SECONDS_TOGETHER = 60.0
 # A process of which nothing is heard for so long is gone. Connections notice
 # that sooner, but for machines that are cut off.
 _HEARTBEAT_SECONDS = 50
@@ -68,15 +70,15 @@ def check():
     )
 
 
-def join(detect: Callable[[], Any], meet: Callable[..., None]):
+def join(detect: Callable[[float | None], Any], meet: Callable[..., None]):
   """Connects to the other processes, if there is a cluster of several.
 
   Call `check` before, and do not use JAX before. It waits until all processes
   are connected.
 
   Args:
-    detect: returns the cluster of this process; None if it runs alone. See
-      `processes.clusters`, which imports JAX.
+    detect: (how long to wait, if given) -> the cluster of this process; None if
+      it runs alone. See `processes.clusters`, which imports JAX.
     meet: waits for the processes at an address; see `processes.rendezvous`.
 
   Raises:
@@ -86,27 +88,29 @@ def join(detect: Callable[[], Any], meet: Callable[..., None]):
 
   if jax.distributed.is_initialized():
     return
-  address, count, index, cluster = (
-    (_ADDRESS.value, _COUNT.value, _INDEX.value, '')
-    if _ADDRESS.value is not None
-    else _of_cluster(detect)
-  )
-  if not cluster and not address and not _MULTIPROCESS.value:
-    return
   limits: dict[str, int] = dict(
     heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
     shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
   )
-  if address:
+  given = _SECONDS.value
+  if _ADDRESS.value is not None:
+    seconds = given or _SECONDS_TOGETHER
+    place = dict(count=_COUNT.value, index=_INDEX.value)
+    meet(_ADDRESS.value, **place, flag_values=common_flags(), seconds=seconds)
+    limits['initialization_timeout'] = int(seconds)
+  elif found := _cluster(detect):
     meet(
-      address,
-      count=count,
-      index=index,
+      found.address,
+      count=found.num_processes,
+      index=found.index,
       flag_values=common_flags(),
-      seconds=_SECONDS.value,
-      cluster=cluster,
+      seconds=found.seconds,
+      cluster=found.name,
+      machines=found.machines,
     )
-    limits['initialization_timeout'] = int(_SECONDS.value)
+    limits['initialization_timeout'] = int(found.seconds)
+  elif not _MULTIPROCESS.value:
+    return
   try:
     jax.distributed.initialize(
       _ADDRESS.value, _COUNT.value, _INDEX.value, **limits
@@ -124,21 +128,19 @@ def join(detect: Callable[[], Any], meet: Callable[..., None]):
   )
 
 
-def _of_cluster(detect: Callable[[], Any]) -> tuple[str, int, int, str]:
-  """Returns address, count, index and name of a cluster of several processes.
-
-  The name is '' if there is none, and the address if JAX waits for them.
-  """
-  found = None if _MULTIPROCESS.value is False else detect()
-  if found is None:
-    return '', 0, 0, ''
-  logging.info(
-    '%s runs %d processes, which train together (--nomultiprocess: this one'
-    ' alone)',
-    found.name,
-    found.num_processes,
-  )
-  return found.address, found.num_processes, found.index, found.name
+def _cluster(detect: Callable[[float | None], Any]) -> Any:
+  """Returns the cluster of several processes; None if there is none."""
+  if _MULTIPROCESS.value is False:
+    return None
+  found = detect(_SECONDS.value)
+  if found is not None:
+    logging.info(
+      '%s runs %d processes, which train together (--nomultiprocess: this one'
+      ' alone)',
+      found.name,
+      found.num_processes,
+    )
+  return found
 
 
 def common_flags() -> dict[str, str]:

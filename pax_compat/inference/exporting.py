@@ -6,7 +6,9 @@
       export.json           the experiment, step, inputs and outputs
 
 `open_folder` needs JAX and flax, and nothing of the experiment. The batch may
-have any number of rows.
+have any number of rows, and the platform may be another one; but for a model
+that is bridged, in part or as a whole: that is compiled for batches of one size
+on one platform.
 
 Shapes: B batch.
 """
@@ -18,10 +20,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import fiddle as fdl
 import jax
 import jax.export
 import numpy as np
 from absl import logging
+from fiddle import daglish
 from flax import serialization, traverse_util
 from jax.sharding import AbstractMesh, AxisType
 
@@ -81,7 +85,10 @@ class ExportedModel:
           f' expected {", ".join(self.inputs)}'
         )
       array = np.asarray(batch[name], spec['dtype'])
-      if list(array.shape[1:]) != spec['shape'][1:]:
+      known = spec['shape']
+      if array.shape[:1] and known[0] == 'b':
+        known = [array.shape[0], *known[1:]]
+      if list(array.shape) != known:
         raise errors.UserError(
           f'the batch field {name!r} has the shape {list(array.shape)};'
           f' expected {spec["shape"]}'
@@ -107,15 +114,17 @@ def export(
     batch: a batch, or its shapes; all but the number of rows is fixed. None for
       the shape of the first training batch.
     rows: the number of rows of a batch; None, the default, for any. A model
-      whose code depends on it needs one.
+      whose code depends on it needs one; one that is bridged takes that of
+      `batch` by default, which is logged.
     outputs: names of the predictions; by default `logits`, or without such
       all of them. Fields that they do not depend on, such as the labels, are no
       inputs.
     platforms: what it can run on; by default that of this process, and if this
-      is a CPU on GPUs and TPUs, too.
+      is a CPU on GPUs and TPUs, too. A model that is bridged runs on one.
 
   Raises:
-    UserError: the folder has files, or a name is unknown.
+    UserError: the folder has files, a name is unknown, or several platforms are
+      given for a model that is bridged.
   """
   path = job_dir.local_path(folder)
   if files.children(path):
@@ -125,6 +134,8 @@ def export(
       'a model is exported by one process; load it in one, with'
       ' --multiprocess=false'
     )
+  if _is_for_one_shape(model.experiment.task):
+    rows, platforms = _one_shape(model, batch, rows, platforms)
   with _explained(type(model.program.model).__name__):
     some = _specs(model, batch, rows or _SOME_ROWS)
     names = _outputs(model, some, outputs)
@@ -155,6 +166,37 @@ def export(
   files.replace(path / WEIGHTS, serialization.msgpack_serialize(weights))
   job_dir.replace_text(path / METADATA, json.dumps(metadata, indent=2) + '\n')
   logging.info('exported step %d to %s', model.step, path)
+
+
+def _is_for_one_shape(task: Any) -> bool:
+  """Whether a layer of the task says `ONE_SHAPE_AND_PLATFORM`."""
+  return any(
+    getattr(fdl.get_callable(node), 'ONE_SHAPE_AND_PLATFORM', False)
+    for node, _ in daglish.iterate(task)
+    if isinstance(node, fdl.Buildable)
+  )
+
+
+def _one_shape(
+  model: Any, batch: Any, rows: int | None, platforms: Sequence[str]
+) -> tuple[int, tuple[str]]:
+  """Returns rows and platform of a model that is compiled for one of each."""
+  if len(platforms) > 1:
+    raise errors.UserError(
+      f'platforms={list(platforms)}: a model that is bridged is exported for'
+      ' one platform'
+    )
+  chosen = (*platforms, jax.default_backend())[0]
+  if rows is None:
+    example = model.example if batch is None else batch
+    rows = next(iter(checkpoints.state_paths(example).values())).shape[0]
+    logging.warning(
+      'a model that is bridged is exported for one shape: batches of %d rows,'
+      ' on %s; rows=... chooses another number',
+      rows,
+      chosen,
+    )
+  return rows, (chosen,)
 
 
 @contextlib.contextmanager
@@ -255,6 +297,9 @@ def _predictions(
     axis_types=(AxisType.Auto,) * len(mesh.axis_names),
   )
   found = model.predictions(mdl_vars, batch, mesh=alone)
+  # For a model whose predictions have no names.
+  named = getattr(model.program.model, 'named_predictions', lambda x: x)
+  found = named(found)
   return {
     name: leaf
     for name, leaf in checkpoints.state_paths(found).items()

@@ -58,7 +58,7 @@ def load(
       that of a run, its experiment cannot be found, or the checkpoint does not
       exist, is damaged or does not fit.
   """
-  folder = job_dir.checked_path(job_log_dir)
+  folder = job_dir.answering_path(job_log_dir)
   if experiment is None:
     recorded = recorded_options.read(folder)
   elif settings:

@@ -81,10 +81,13 @@ class ReadableInput(config_lib.Configurable):
       if _is_end_of_tf_data(e):
         raise StopIteration from e
       raise
+    instead = ''
+    if isinstance(batch, dict):
+      instead = ', such as NestedMap.FromNestedDict(batch)'
     self.check(
       isinstance(batch, NestedMap),
-      f'a batch of {self.name} is a {type(batch).__name__}; expected a'
-      ' NestedMap of NumPy arrays',
+      f'get_next of {self.name} returned a {type(batch).__name__}; expected a'
+      f' NestedMap of NumPy arrays{instead}',
     )
     if not self._has_arrays:
       for path, x in batch.flatten_items():

@@ -1,25 +1,17 @@
-"""TFRecord files of `tf.train.Example`, written without TensorFlow.
-
-Of each record: its length (uint64, little-endian), the masked CRC-32C of these
-8 bytes (uint32), the bytes of the message, and their masked CRC-32C.
-"""
+"""TFRecord files of `tf.train.Example`, written without TensorFlow."""
 
 import contextlib
 import functools
 import pathlib
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-import google_crc32c
 import jax.numpy as jnp
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from pax_compat import errors
-from pax_compat.runs import files
-
-_MASK = 0xA282EAD8
+from pax_compat.runs import files, tf_records
 
 
 class RecordWriter:
@@ -42,8 +34,7 @@ class RecordWriter:
     for name, value in fields.items():
       _fill(example.features.feature[name], name, np.asarray(value))
     record = example.SerializeToString(deterministic=True)
-    length = struct.pack('<Q', len(record))
-    self._file.write(b''.join((length, _crc(length), record, _crc(record))))
+    self._file.write(tf_records.framed(record))
 
 
 @contextlib.contextmanager
@@ -56,13 +47,6 @@ def record_writer(path: pathlib.Path) -> Iterator[RecordWriter]:
   """
   with files.replacing(path) as half, open(half, 'wb') as f:
     yield RecordWriter(f)
-
-
-def _crc(data: bytes) -> bytes:
-  """Returns the masked CRC-32C."""
-  crc = google_crc32c.value(data)
-  rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
-  return struct.pack('<I', (rotated + _MASK) & 0xFFFFFFFF)
 
 
 def _fill(feature: Any, name: str, array: np.ndarray):

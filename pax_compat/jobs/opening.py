@@ -66,7 +66,7 @@ def opened(
   Raises:
     UserError: the experiment, its data or the folder is invalid.
   """
-  folder = job_dir.checked_path(job_log_dir)
+  folder = job_dir.answering_path(job_log_dir)
   evaluated, decoded = _datasets(experiment, job)
   config_text.check_required(experiment.configs())
   with experiment.set_up():
@@ -149,7 +149,7 @@ def _source(
     given = given or writer.restore_checkpoint_dir or None
     if not job.steps and writer.restore_checkpoint_step is not None:
       job = dataclasses.replace(job, steps=(writer.restore_checkpoint_step,))
-  return job, folder if given is None else job_dir.checked_path(given)
+  return job, folder if given is None else job_dir.answering_path(given)
 
 
 def _described(job: JobOptions, source: Any) -> str:

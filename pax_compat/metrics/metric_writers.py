@@ -1,7 +1,6 @@
 """Metrics on disk: `metrics.jsonl` and TensorBoard event files."""
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,18 +10,16 @@ from clu import values as clu_values
 from etils import epy
 
 from pax_compat import errors
-from pax_compat.metrics import json_lines, png
+from pax_compat.metrics import event_file, json_lines, png
 from pax_compat.metrics.histograms import Histogram, histogram
 from pax_compat.runs import job_dir
 
 with epy.lazy_imports():  # They take long, and a run compiles meanwhile.
-  import tensorboardX
+  from tensorboardX import summary
   from tensorboardX.proto import summary_pb2
 
 # Name of the file of scalars that a training run writes in its folder.
 JSON_LINES = 'metrics.jsonl'
-
-_FLUSH_SECONDS = 2
 
 # Prefixes of the splits that are evaluated or decoded.
 _MEASURED = ('eval_', 'decode_')
@@ -31,8 +28,8 @@ _MEASURED = ('eval_', 'decode_')
 class MetricWriter:
   """Writes the metrics of a run in process 0; elsewhere it does nothing.
 
-  Lines of `metrics.jsonl` are in the file when a call returns; see
-  `json_lines`. A thread writes the event files within seconds.
+  What a call writes is in the files when it returns; if they cannot be written,
+  as the disk is full, it raises an OSError. See `json_lines` and `event_file`.
   """
 
   def __init__(
@@ -71,7 +68,7 @@ class MetricWriter:
     self._measures_again = measures_again
     self._writes_events = writes_events
     self._writes_others = writes_events and not only_scalars
-    self._event_files: dict[str, tensorboardX.SummaryWriter] = {}
+    self._event_files: dict[str, event_file.EventFile] = {}
 
     def dropped(step: int, split: str) -> bool:
       first = self._first_stale_step(split)
@@ -98,13 +95,14 @@ class MetricWriter:
       return
     events = self._events(split)
     for name, value in values.items():
-      events.add_scalar(name, value, int(step))
+      events.add(summary.scalar(name, value), int(step))
+    events.flush()
 
   def write_text(self, step: int, split: str, name: str, text: str) -> None:
     """Writes Markdown text to TensorBoard."""
     if not self._active or not self._writes_others:
       return
-    self._events(split).add_text(name, text, int(step))
+    self._write_summary(step, split, summary.text(name, text))
 
   def write_values(
     self, step: int, split: str, values: Mapping[str, Any]
@@ -152,7 +150,7 @@ class MetricWriter:
   ) -> None:
     counts = np.asarray(value.counts)
     limits = np.linspace(float(value.low), float(value.high), len(counts) + 1)
-    self._events(split).add_histogram_raw(
+    made = summary.histogram_raw(
       name,
       min=float(value.low),
       max=float(value.high),
@@ -161,8 +159,8 @@ class MetricWriter:
       sum_squares=float(value.total_squares),
       bucket_limits=limits[1:].tolist(),
       bucket_counts=counts.tolist(),
-      global_step=int(step),
     )
+    self._write_summary(step, split, made)
 
   def _write_images(
     self, step: int, split: str, name: str, images: np.ndarray
@@ -177,12 +175,13 @@ class MetricWriter:
         encoded_image_string=png.encode(image),
       )
       tag = name if len(images) == 1 else f'{name}/{index}'
-      self._events(split).file_writer.add_summary(
-        summary_pb2.Summary(
-          value=[summary_pb2.Summary.Value(tag=tag, image=encoded)]
-        ),
-        int(step),
-      )
+      value = summary_pb2.Summary.Value(tag=tag, image=encoded)
+      self._write_summary(step, split, summary_pb2.Summary(value=[value]))
+
+  def _write_summary(self, step: int, split: str, made: Any) -> None:
+    events = self._events(split)
+    events.add(made, int(step))
+    events.flush()
 
   def close(self) -> None:
     """Closes all files. The writer cannot be used afterwards."""
@@ -192,14 +191,10 @@ class MetricWriter:
     for events in self._event_files.values():
       events.close()
 
-  def _events(self, split: str) -> 'tensorboardX.SummaryWriter':
+  def _events(self, split: str) -> event_file.EventFile:
     if split not in self._event_files:
-      self._event_files[split] = tensorboardX.SummaryWriter(
-        logdir=str(self._folder / 'summaries' / split),
-        flush_secs=_FLUSH_SECONDS,
-        # A unique name, even for two runs that start in the same second.
-        filename_suffix=f'.{time.time_ns()}',
-        # TensorBoard hides events of earlier runs from this step on.
+      self._event_files[split] = event_file.EventFile(
+        self._folder / 'summaries' / split,
         purge_step=self._first_stale_step(split),
       )
     return self._event_files[split]

@@ -7,6 +7,7 @@ detect are an error, as each of them would train alone, in the same folder.
 
 import dataclasses
 import importlib.util
+import math
 import os
 
 from absl import logging
@@ -19,8 +20,10 @@ _KUBERNETES = 'KUBERNETES_SERVICE_HOST'
 _INDEXED_JOB = 'JOB_COMPLETION_INDEX'
 # The number of processes, which JAX reads with the address of Open MPI 4 only.
 _OPEN_MPI_SIZE = 'OMPI_COMM_WORLD_SIZE'
-# JAX's names of clusters that start all processes of a job at once.
+# How long processes wait for each other that a cluster starts at once, by JAX's
+# names of such clusters, and those of pods, which may start minutes apart.
 _START_TOGETHER = ('slurm', 'ompi')
+_SECONDS_TOGETHER, _SECONDS_OF_PODS = 60.0, 600.0
 _INSTEAD = (
   '--server_addr, --num_hosts and --host_idx, or --nomultiprocess to train in'
   ' this process alone'
@@ -34,19 +37,26 @@ class Cluster:
   Attributes:
     name: JAX's name of its kind.
     num_processes: how many processes run the same command, at least 2.
-    address: HOST:PORT at which JAX connects them; '' if they may start minutes
-      apart, as those of pods do, so that JAX waits for them.
+    address: HOST:PORT of process 0, at which they meet.
     index: of this process.
+    seconds: how long they wait for each other, unless a flag says so.
+    machines: of each process, by its index; () if they are not known.
   """
 
   name: str
   num_processes: int
-  address: str = ''
-  index: int = 0
+  address: str
+  index: int
+  seconds: float = _SECONDS_TOGETHER
+  machines: tuple[str, ...] = ()
 
 
-def detect() -> Cluster | None:
+def detect(seconds: float | None = None) -> Cluster | None:
   """Returns the cluster of this process; None if it runs alone.
+
+  Args:
+    seconds: how long processes wait for each other; by default as long as those
+      of such a cluster need.
 
   Raises:
     UserError: there is a cluster that does not answer, or that JAX does not
@@ -60,29 +70,45 @@ def detect() -> Cluster | None:
       if not kind.is_env_present():
         continue
       count = int(kind.get_process_count())
-      found = Cluster(name, count)
-      if name in _START_TOGETHER:
-        found = Cluster(name, count, _address(kind), int(kind.get_process_id()))
+      if count == 1:
+        logging.debug('%s runs one process', name)
+        return None
+      return _found(kind, name, count, seconds)
     except Exception as e:  # noqa: BLE001 (of the libraries of clusters)
       raise errors.UserError(
         f'this process seems to be one of a cluster ({name}), which cannot be'
         f' examined: {errors.one_line(e)}; expected {_INSTEAD}'
       ) from e
-    if count > 1:
-      return found
-    logging.debug('%s runs one process', name)
-    return None
   _check_undetected()
   return None
 
 
-def _address(kind: type) -> str:
-  """Returns HOST:PORT of process 0, as JAX finds it."""
-  given = os.environ.get('JAX_COORDINATOR_ADDRESS')
-  port = os.environ.get('JAX_COORDINATOR_PORT')
-  return given or kind.get_coordinator_address(
-    timeout_secs=None, override_coordinator_port=port
-  )
+def _found(kind: type, name: str, count: int, seconds: float | None) -> Cluster:
+  """Returns a cluster of several processes."""
+  together = name in _START_TOGETHER
+  seconds = seconds or (_SECONDS_TOGETHER if together else _SECONDS_OF_PODS)
+  address = os.environ.get('JAX_COORDINATOR_ADDRESS')
+  if not address:
+    # Where JAX can do without, the name of the machine of process 0 is looked
+    # up when the processes meet, by whose limit it may appear.
+    waits = not together and not _is_kubernetes(kind)
+    address = kind.get_coordinator_address(
+      timeout_secs=math.ceil(seconds) if waits else None,
+      override_coordinator_port=os.environ.get('JAX_COORDINATOR_PORT'),
+    )
+  index = int(kind.get_process_id())
+  machines = _machines(kind, count)
+  return Cluster(name, count, address, index, seconds, machines)
+
+
+def _machines(kind: type, count: int) -> tuple[str, ...]:
+  """Returns the machines or pods of all processes, if they are known."""
+  if _is_kubernetes(kind):
+    job = kind._job().metadata.name
+    return tuple(f'{job}-{index}' for index in range(count))
+  # Of several slices of TPUs, a process knows the machines of its own.
+  listed = getattr(kind, '_get_worker_list_in_slice', tuple)()
+  return tuple(listed) if len(listed) == count else ()
 
 
 def _check_undetected():
@@ -101,12 +127,16 @@ def _check_undetected():
     )
 
 
+def _is_kubernetes(kind: type) -> bool:
+  return kind.__name__ == 'K8sCluster'
+
+
 def _is_not_of_a_job(kind: type) -> bool:
   """Whether `kind` is Kubernetes, which JAX would ask for a job in vain.
 
   A pod that is not of an indexed job may be a notebook.
   """
-  if kind.__name__ != 'K8sCluster' or _KUBERNETES not in os.environ:
+  if not _is_kubernetes(kind) or _KUBERNETES not in os.environ:
     return False
   is_installed = importlib.util.find_spec('kubernetes') is not None
   return _INDEXED_JOB not in os.environ or not is_installed

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -197,6 +197,7 @@ def meet(
   flag_values: Mapping[str, str],
   seconds: float,
   cluster: str = '',
+  machines: Sequence[str] = (),
 ) -> None:
   """Waits until all processes are there, and have been started alike.
 
@@ -210,6 +211,7 @@ def meet(
     seconds: how long to wait for the others.
     cluster: the name of the cluster that has started them, for messages; '' if
       they were started with flags.
+    machines: of each process by its index, for messages; () if not known.
 
   Raises:
     UserError: a process is missing, two have the same index, flags differ, or
@@ -218,7 +220,7 @@ def meet(
   global _meeting
   if count == 1:
     return
-  mine = _about(index, count, flag_values, cluster)
+  mine = _about(index, count, flag_values, cluster, machines)
   where = Address.parse(address)
   if index:
     _meeting = Meeting(index, _join(where, mine, seconds))
@@ -260,7 +262,11 @@ def meet_connected(
 
 
 def _about(
-  index: int, count: int, flag_values: Mapping[str, str], cluster: str = ''
+  index: int,
+  count: int,
+  flag_values: Mapping[str, str],
+  cluster: str = '',
+  machines: Sequence[str] = (),
 ) -> dict[str, Any]:
   return {
     'name': _NAME,
@@ -268,14 +274,19 @@ def _about(
     'count': count,
     'flags': dict(flag_values),
     'cluster': cluster,
+    'machines': list(machines),
     'process': f'pid {os.getpid()} on {socket.gethostname()}',
   }
 
 
-def _index(mine: Mapping[str, Any], index: int | str) -> str:
-  """Returns what gives a process its index."""
-  cluster = mine['cluster']
-  return f'the rank {index} in {cluster}' if cluster else f'--host_idx={index}'
+def _index(mine: Mapping[str, Any], *indices: int) -> str:
+  """Returns what gives processes their indices, with their machines."""
+  joined = ', '.join(map(str, indices))
+  if not mine['cluster']:
+    return f'--host_idx={joined}'
+  machines = ', '.join(mine['machines'][i] for i in indices if mine['machines'])
+  on = f' ({machines})' if machines else ''
+  return f'the rank {joined} in {mine["cluster"]}{on}'
 
 
 def _place(mine: Mapping[str, Any], address: Address) -> str:
@@ -345,16 +356,16 @@ def _wait(listener, mine, guests, refused, seconds: float) -> str:
   while len(guests) < mine['count'] - 1:
     now = time.monotonic()
     missing = sorted(set(range(1, mine['count'])) - guests.keys())
-    named = f'{", ".join(map(str, missing[:_MAX_LINES]))}'
+    named = _index(mine, *missing[:_MAX_LINES])
     if now > began + seconds:
       return (
         f'{len(guests) + 1} of {mine["count"]} processes have started within'
         f' {seconds:.0f} seconds (--join_timeout_secs); expected the same'
-        f' command with {_index(mine, named)}, too'
+        f' command with {named}, too'
       )
     if now > report_at:
       report_at = now + _SECONDS_TO_REPORT
-      logging.info('waiting for %s', _index(mine, named))
+      logging.info('waiting for %s', named)
     try:
       connected, _ = listener.accept()
     except TimeoutError:

@@ -35,6 +35,7 @@ _MAX_LINES = 10
 # Where an object without a text of its own lies in this process.
 _ADDRESS = re.compile(r' at 0x[0-9a-f]+')
 _ABSENT = 'not given'
+_CONFIG = 'config'
 _SAME = 'the same'
 
 
@@ -57,18 +58,18 @@ def check(*, flag_values: Mapping[str, str], experiment: Any):
     'setting of JAX': {n: str(getattr(jax.config, n)) for n in _SETTINGS},
     'version of': versions.of_libraries(),
     'code of': _code(experiment.experiment),
-    'config': {'task': _digest(_text(experiment))},
+    _CONFIG: {'': _digest(_text(experiment))},
   }
   channel = process_channel.Channel(_CHANNEL)
   found = channel.agree(json.dumps(mine), _differences)
   if found == _SAME:
     return
   lines = json.loads(found)
-  if any(line.startswith('config task') for line in lines):
+  others = [line for line in lines if not line.startswith(f'{_CONFIG} ')]
+  if len(others) < len(lines):
     # Only now, as the text is long.
     texts = channel.agree(_text(experiment), _different_lines)
-    lines = [line for line in lines if not line.startswith('config task')]
-    lines += texts.splitlines()
+    lines = [*others, *texts.splitlines()]
   raise errors.UserError(
     'the processes of this run did not start alike; expected the same command'
     ' and the same code in each:\n  ' + '\n  '.join(lines[:_MAX_LINES])
@@ -111,11 +112,12 @@ def _different_lines(texts: Sequence[str]) -> str:
         lines.append(f'config in process {process}: {line[1:]}')
     if lines:
       break
-  return '\n'.join(lines[:_MAX_LINES]) or 'config of the task'
+  return '\n'.join(lines[:_MAX_LINES]) or _CONFIG
 
 
 def _text(experiment: Any) -> str:
-  text = config_text.to_text({'task': experiment.task})
+  """Returns the configs of the task and of all datasets."""
+  text = config_text.to_text(experiment.configs())
   return _ADDRESS.sub('', text)
 
 

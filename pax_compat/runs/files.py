@@ -26,6 +26,11 @@ _SYSTEM_ERRORS = (
   errno.ESTALE,
   errno.ENOTDIR,
 )
+# Something else is where a run has its file or folder.
+_MISPLACED = {
+  errno.EEXIST: 'it is a file; expected a folder',
+  errno.EISDIR: 'it is a folder; expected a file',
+}
 
 
 def system_error(error: BaseException | None) -> str | None:
@@ -72,10 +77,12 @@ def explained(folder: Any) -> Iterator[None]:
   try:
     yield
   except OSError as e:
-    if e.errno not in _SYSTEM_ERRORS or not _is_within(e.filename, folder):
+    known = (*_SYSTEM_ERRORS, *_MISPLACED)
+    if e.errno not in known or not _is_within(e.filename, folder):
       raise
+    reason = _MISPLACED.get(e.errno, os.strerror(e.errno))
     raise errors.UserError(
-      f'{e.filename or folder} cannot be used: {os.strerror(e.errno)}. Earlier'
+      f'{e.filename or folder} cannot be used: {reason}. Earlier'
       ' checkpoints are unharmed. When there is a remedy, the same command'
       ' continues'
     ) from e

@@ -32,7 +32,7 @@ def claim(job_log_dir: str | os.PathLike, experiment_name: str) -> None:
     UserError: the folder cannot be used, belongs to another experiment, or
       contains checkpoints but not the name of their experiment.
   """
-  folder = checked_path(job_log_dir)
+  folder = answering_path(job_log_dir)
   try:
     files.make_folder(folder)
     owner = _owner(folder)
@@ -109,6 +109,17 @@ def checked_path(path: str | os.PathLike) -> Any:
   local = pathlib.Path(path)
   remote.refuse_mangled(local)
   return local.absolute()
+
+
+def answering_path(path: str | os.PathLike) -> Any:
+  """Returns `checked_path`, of a remote folder when its service answers.
+
+  Raises:
+    UserError: it is a URL that cannot be used, or its service does not answer.
+  """
+  checked = checked_path(path)
+  remote.require_answer(checked)
+  return checked
 
 
 def local_path(path: str | os.PathLike) -> pathlib.Path:

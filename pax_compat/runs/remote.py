@@ -6,9 +6,14 @@ is not used, even if it is installed. Credentials are Google's application
 default ones.
 """
 
+import contextlib
 import importlib.util
+import logging
 import os
 import pathlib
+import queue
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from pax_compat import errors
@@ -16,6 +21,9 @@ from pax_compat import errors
 _SEPARATOR = '://'
 # Schemes that `etils.epath` knows, but that Orbax cannot write arrays to.
 _NOT_WRITTEN = ('s3', 'az', 'hf')
+# gcsfs tries for longer, and may wait for an answer without a limit.
+_SECONDS_TO_ANSWER = 30.0
+_answered: set[str] = set()
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -65,6 +73,80 @@ def refuse_mangled(path: pathlib.PurePath):
       f'{path} is a URL that became a local path; expected the text'
       f' {path.parts[0]}//...'
     )
+
+
+def require_answer(path: Any) -> None:
+  """Asks for a remote folder, which need not exist; once for each bucket.
+
+  Args:
+    path: as `path_of` returns it; nothing is asked if it is local.
+
+  Raises:
+    UserError: the storage service does not answer, or refuses access.
+  """
+  bucket = '/'.join(os.fspath(path).split('/')[:3])
+  if not is_remote(path) or bucket in _answered:
+    return
+  done: queue.SimpleQueue = queue.SimpleQueue()
+
+  def ask():
+    try:
+      files, root = _file_system(path)
+      files.info(root)
+    except FileNotFoundError:
+      done.put(None)  # It will be made.
+    except Exception as e:  # noqa: BLE001 (of the libraries of the service)
+      done.put(e)
+    else:
+      done.put(None)
+
+  with _last_message() as messages:
+    threading.Thread(target=ask, name='first answer', daemon=True).start()
+    try:
+      error = done.get(timeout=_SECONDS_TO_ANSWER)
+    except queue.Empty:
+      last = f' ({messages[-1]})' if messages else ''
+      raise _unusable(
+        path,
+        'the storage service has not answered within'
+        f' {_SECONDS_TO_ANSWER:.0f} seconds{last}',
+      ) from None
+  if error is not None:
+    raise _unusable(path, errors.one_line(error)) from error
+  _answered.add(bucket)
+
+
+def _unusable(path: Any, reason: str) -> errors.UserError:
+  return errors.UserError(
+    f'{path} cannot be used: {reason}; expected a bucket that this machine can'
+    ' reach, and the right to use it (gcloud auth application-default login)'
+  )
+
+
+@contextlib.contextmanager
+def _last_message() -> Iterator[list[str]]:
+  """Yields what gcsfs logs of its tries, which goes nowhere else."""
+  messages: list[str] = []
+
+  def keep(record: logging.LogRecord):
+    _, found, error = record.getMessage().partition('exception: ')
+    if found:
+      messages.append(' '.join(error.split())[:300])
+
+  handler = logging.Handler()
+  handler.emit = keep
+  logger = logging.getLogger('gcsfs')
+  before = logger.level, logger.propagate
+  logger.addHandler(handler)
+  # Each try that failed is at DEBUG.
+  logger.setLevel(logging.DEBUG)
+  logger.propagate = False
+  try:
+    yield messages
+  finally:
+    logger.removeHandler(handler)
+    logger.setLevel(before[0])
+    logger.propagate = before[1]
 
 
 def listing(folder: Any) -> dict[str, dict[str, Any]]:

@@ -41,7 +41,7 @@ def folder_of(path: str) -> Any:
   Raises:
     UserError: there are none.
   """
-  folder = job_dir.checked_path(path)
+  folder = job_dir.answering_path(path)
   inner = folder / stored.FOLDER
   found = inner if files.children(inner) else folder
   if not files.children(found / 'manifests') and not any(

@@ -55,7 +55,7 @@ def _target(flag: flags.FlagHolder) -> Any:
   """Returns the path of a file to write, checked before anything is read."""
   if not flag.value:
     return None
-  path = job_dir.checked_path(flag.value)
+  path = job_dir.answering_path(flag.value)
   if remote.is_remote(path):
     return path
   if path.is_dir() or not os.access(path.parent, os.W_OK):

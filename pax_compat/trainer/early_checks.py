@@ -68,11 +68,12 @@ def _check_dataset(
   try:
     if step is not task_program.decode_step:
       task_program.check_rows(batch)
-    step.eval_shape(
-      task_program.abstract_state.mdl_vars,
-      _shapes(task_program, batch),
-      np.uint32(0),
-    )
+    with first_batch.tried(batch, data):
+      step.eval_shape(
+        task_program.abstract_state.mdl_vars,
+        _shapes(task_program, batch),
+        np.uint32(0),
+      )
   except errors.UserError as e:
     e.args = (f'{e}\n  {where}',)
     raise

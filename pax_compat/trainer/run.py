@@ -57,7 +57,7 @@ def train(
       earlier run is overwritten.
     loop.Stopped: SIGTERM or SIGINT arrived. The state is saved.
   """
-  folder = job_dir.checked_path(job_log_dir)
+  folder = job_dir.answering_path(job_log_dir)
   configs = experiment.configs()
   task, mesh, sharding = _task(experiment, configs)
   config = task.train
@@ -81,7 +81,8 @@ def train(
       experiment, data.train, enforced=config.enforce_input_specs
     )
     skips = options.on_nan == numbers_guard.SKIP
-    made = program.create(task, mesh, first.example, skips_nonfinite=skips)
+    with first_batch.tried(first.example, data.train):
+      made = program.create(task, mesh, first.example, skips_nonfinite=skips)
     early_checks.check(made, data, first.example)
     ahead = stack.enter_context(compiling_ahead.started(made, first))
     state = begin.state(made, checkpointer, first.example, print_line)

@@ -19,7 +19,7 @@ def open_checkpoint(
   Raises:
     UserError: there is none, or it cannot be read.
   """
-  folder = job_dir.checked_path(path)
+  folder = job_dir.answering_path(path)
   own = own_source.folder_of(folder)
   if own is not None:
     return own_source.OwnSource(own[0], own[1] if step is None else step)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import fiddle as fdl
 import jax
 
 from pax_compat import config as config_lib
-from pax_compat import errors
+from pax_compat import errors, optimizers
 from pax_compat.tasks import loading_rules
 from pax_compat.warm_start import sources
 
@@ -20,6 +21,12 @@ _MAX_LISTED = 8
 _AVERAGE = 'opt_state/average/ema/'
 # Praxis's own Adam keeps bias-corrected moments, under these names.
 _CORRECTED = {'mu': ('m', 'beta1'), 'nu': ('v', 'beta2')}
+# Other slots of Pax that have another name there.
+_RENAMED = {'start': 'pretrain_vars', 'acc_grads': 'accumulated_update'}
+# What accumulates gradients has the state of another optimizer, with counts of
+# its own: here in `inner_opt_state`, in Pax in `base_state`.
+_INNER, _INNER_IN_PAX = '/inner_opt_state/', '/base_state/'
+_COUNTS = ('count', 'mini_step', 'gradient_step')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Loading:
   Attributes:
     requests: the array of the checkpoint for each leaf, by its path.
     decays: decay of a bias-corrected moment that is loaded, by path.
-    counts: paths of the leaves that count steps, all of them alike.
+    counts: paths of the leaves that count steps: alike, but for those of an
+      optimizer whose gradients are accumulated.
   """
 
   requests: dict[str, sources.Request]
@@ -85,8 +93,12 @@ def read(source: sources.Source, loading: Loading) -> dict[str, jax.Array]:
   if not loading.decays:
     return found
   # Praxis corrects each average by 1 - decay**n, Optax when it is used.
-  count = max(int(jax.device_get(found[path])) for path in loading.counts)
   for path, decay in loading.decays.items():
+    count = max(
+      int(jax.device_get(found[one]))
+      for one in loading.counts
+      if (_INNER in one) == (_INNER in path)
+    )
     found[path] = _scaled(found[path], 1.0 - decay**count)
   return found
 
@@ -101,8 +113,8 @@ def _of_pax(
   """Returns Pax's array for a leaf, and the decay of a corrected moment."""
   if path.startswith(_AVERAGE):
     return source.averages.get(f'params/{path.removeprefix(_AVERAGE)}'), None
-  if path.endswith('/count'):
-    return _count(source, like), None
+  if path.rpartition('/')[2] in _COUNTS:
+    return _count(path, source, like), None
   weight = sources.longest_suffix(path, variables)
   if weight is None:
     return None, None
@@ -110,20 +122,46 @@ def _of_pax(
   name = variables[weight]
   if (slot, name) in source.slots:
     return source.slots[slot, name], None
+  if (_RENAMED.get(slot), name) in source.slots and not _has_means(learner):
+    return source.slots[_RENAMED[slot], name], None
   if slot in _CORRECTED:
     theirs, field = _CORRECTED[slot]
-    optimizer = config_lib.field_values(learner.optimizer)
-    if (theirs, name) in source.slots and field in optimizer:
-      return source.slots[theirs, name], float(optimizer[field])
+    optimizer = learner.optimizer
+    if _INNER in path:
+      optimizer = optimizer.optimizer_tpl
+    fields = config_lib.field_values(optimizer)
+    if (theirs, name) in source.slots and field in fields:
+      # Lion's average, of the same name, is not corrected.
+      is_corrected = issubclass(fdl.get_callable(optimizer), optimizers.Adam)
+      decay = float(fields[field]) if is_corrected else None
+      return source.slots[theirs, name], decay
   return None, None
 
 
-def _count(source: sources.Source, like: jax.ShapeDtypeStruct) -> str | None:
-  """Returns one of Pax's counts of steps, which are all alike."""
+def _has_means(learner: config_lib.Config) -> bool:
+  """Whether means are accumulated; Pax accumulates sums."""
+  fields = config_lib.field_values(learner.optimizer)
+  return bool(fields.get('collects_means', False))
+
+
+def _count(
+  path: str, source: sources.Source, like: jax.ShapeDtypeStruct
+) -> str | None:
+  """Returns one of Pax's counts of steps that are like that of a leaf."""
+  kind = path.rpartition('/')[2]
+  is_inner = _INNER in path or kind == 'gradient_step'
+  accumulators = {
+    name.partition('/accumulated_update/')[0] + '/count'
+    for (slot, _), name in source.slots.items()
+    if slot == 'accumulated_update'
+  }
   counts = [
     name
     for name in source.opt_states
-    if name.endswith('/count') and source.arrays[name] == like.shape
+    if name.endswith('/count')
+    and source.arrays[name] == like.shape
+    and (name in accumulators) == (kind == 'mini_step')
+    and (_INNER_IN_PAX in name) == is_inner
   ]
   return counts[0] if counts else None
 

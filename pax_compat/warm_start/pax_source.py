@@ -28,6 +28,9 @@ from pax_compat.warm_start import pax_trees, sources
 _STEP_FOLDER = re.compile(r'(?:checkpoint_)?(\d+)')
 _VARIABLES, _OPT_STATES = 'mdl_vars/', 'opt_states/'
 _COLLECTIONS = ('params', 'non_trainable')
+# The moving average of updates in Adafactor, not that of weights: it is nested
+# one more time.
+_OF_OPTIMIZER = re.compile(r'^opt_states/\d+/(?:.*/)?\d+/\d+/ema/')
 _STATE, _AGGREGATE = 'state', 'checkpoint'
 
 
@@ -103,7 +106,7 @@ class PaxSource(sources.Source):
       if variable is None:
         continue
       slot = name.removesuffix(f'/{variable}').rpartition('/')[2]
-      if slot == 'ema':
+      if slot == 'ema' and not _OF_OPTIMIZER.search(name):
         self.averages[variable] = name
       else:
         self.slots[slot, variable] = name

@@ -9,10 +9,14 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import optax
 
 # The fields of Pax's state, in the order of its leaves.
 _FIELDS = ('step', 'mdl_vars', 'opt_states', 'extra_state')
+# Fields of named tuples of Pax; those of Optax are in Optax.
+_NAMED = {'ShardedAdafactorState': ('count', 'm', 'm_scale', 'vr', 'vc', 'v')}
 _TOKEN = re.compile(
   r"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
   r'|(?P<word>[\w.]+)|(?P<sign>[*{}\[\](),:]))'
@@ -103,8 +107,8 @@ class _Reader:
     yield from self._sequence(path, ']', keys)
     self.take(')')
 
-  def _keys(self) -> list[str] | None:
-    """Returns the keys of a NestedMap; None for other nodes."""
+  def _keys(self) -> Sequence[str] | None:
+    """Returns the keys of a NestedMap or named tuple; None for other nodes."""
     start = self._at
     depth = 1
     while depth:
@@ -112,10 +116,17 @@ class _Reader:
       depth += {'[': 1, ']': -1}.get(token, 0)
     inside = self._text[start : self._at - 1].strip()
     if not inside.startswith('('):
-      return None  # The name of a class.
+      return _NAMED.get(inside) or _fields_in_optax(inside)
     keys = ast.literal_eval(inside)
     return [str(key) for key in keys] or None
 
   def _comma(self):
     if self._peek() == ',':
       self.take(',')
+
+
+def _fields_in_optax(name: str) -> tuple[str, ...] | None:
+  """Returns the fields of a state of Optax; None if it has no such class."""
+  cls = getattr(optax, name, None) if name.isidentifier() else None
+  fields = getattr(cls, '_fields', None)
+  return fields if isinstance(fields, tuple) and fields else None

@@ -80,7 +80,7 @@ def _number(path: Any, x: jax.Array) -> jax.Array:
   )
 
 
-def _repair(checkpoints: Any):
+def repair(checkpoints: Any):
   """Makes Pax's handler accept the arguments that this Orbax passes."""
   base = base_pytree_checkpoint_handler.BasePyTreeCheckpointHandler
   original = base._write_metadata_file
@@ -97,7 +97,7 @@ def main():
   record.mount(sys.argv[1:])
   checkpoints = importlib.import_module('paxml.checkpoints')
   kinds = importlib.import_module('paxml.checkpoint_types').CheckpointType
-  _repair(checkpoints)
+  repair(checkpoints)
   state = _state()
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
   with tempfile.TemporaryDirectory() as temporary:
@@ -121,11 +121,11 @@ def main():
     np.savez_compressed(folder / 'vars.npz', **arrays)
     with tarfile.open(_TARGET, 'w:gz') as archive:
       for path in sorted(folder.iterdir()):
-        archive.add(path, path.name, filter=_anonymous)
+        archive.add(path, path.name, filter=anonymous)
   print(f'wrote {_TARGET}, {_TARGET.stat().st_size} bytes')
 
 
-def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
+def anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
   info.uid = info.gid = info.mtime = 0
   info.uname = info.gname = ''
   return info

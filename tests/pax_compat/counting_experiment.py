@@ -38,6 +38,9 @@ class CountingInput(base_input.BaseInput):
     slow_from: the number of the batch from which on each takes two more
       seconds.
     fail_at: the number of the batch at which an error is raised.
+    returned: what that batch is replaced by, in place of an error: `list`,
+      `None`, or the name of a field that loses rows.
+    fails_in: the only process in which it is raised; None for all.
   """
 
   batch_size: int = 8
@@ -48,6 +51,8 @@ class CountingInput(base_input.BaseInput):
   wait_for: str = ''
   slow_from: int | None = None
   fail_at: int | None = None
+  returned: str = ''
+  fails_in: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -62,7 +67,10 @@ class CountingInput(base_input.BaseInput):
       self._wait()
     if self.slow_from is not None and self._done >= self.slow_from:
       time.sleep(2)
-    if self._done == self.fail_at:
+    fails = self.fails_in in (None, self.infeed_host_index)
+    if self._done == self.fail_at and self.returned in ('list', 'None'):
+      return [] if self.returned == 'list' else None
+    if self._done == self.fail_at and fails and not self.returned:
       raise ArithmeticError(f'batch {self._done} cannot be counted')
     rows = self.last_rows if self._done == self.end else None
     batch = counted_batch(
@@ -71,6 +79,8 @@ class CountingInput(base_input.BaseInput):
       length=self.lengths[self._done % len(self.lengths)],
       rows_that_count=rows,
     )
+    if self._done == self.fail_at and self.returned:
+      batch[self.returned] = batch[self.returned][:3]
     part = self.batch_size // self.num_infeed_hosts
     mine = slice(
       part * self.infeed_host_index, part * (self.infeed_host_index + 1)

@@ -130,7 +130,7 @@ def read(paths: Sequence[str]) -> list[Run]:
     UserError: one of them is not the folder of a run, has no metrics yet, or is
       given twice.
   """
-  folders = [job_dir.checked_path(path) for path in paths]
+  folders = [job_dir.answering_path(path) for path in paths]
   for i, folder in enumerate(folders):
     if folder in folders[:i]:
       raise errors.UserError(f'{paths[i]} is given twice; expected other runs')

@@ -1,5 +1,11 @@
 """The example that initialises a model: the first batch, or specs of it."""
 
+import contextlib
+import re
+from collections.abc import Iterator
+
+import jax
+
 from pax_compat import base_input, checkpoints, errors
 from pax_compat.experiments import resolved
 from pax_compat.input_core import host_fields
@@ -88,6 +94,42 @@ class FirstBatch:
         ' (Train.enforce_input_specs=False skips this check):\n  '
         + '\n  '.join(lines)
       )
+
+
+@contextlib.contextmanager
+def tried(batch: NestedMap, data: base_input.BaseInput) -> Iterator[None]:
+  """Within it, errors of a model name the batch that it was made or tried with.
+
+  Args:
+    batch: the first batch of this process, or its shapes.
+    data: the input.
+
+  Raises:
+    UserError: one of the model, with the batch if it names a field; or any
+      error of it, if the fields of the batch have different numbers of rows,
+      which few models can use.
+    Exception: any other error, with a note.
+  """
+  try:
+    yield
+  except Exception as e:
+    fields = _by_path(batch)
+    shapes = ', '.join(f'{path} {spec}' for path, spec in fields.items())
+    where = f'with {sources.Source(data).batch(1)}: {shapes}'
+    rows = {x.shape[:1] for x in jax.tree.leaves(batch)}
+    if isinstance(e, errors.UserError):
+      # Most are about the config.
+      words = set(re.findall(r'\w+', str(e)))
+      if words & {path.rpartition('.')[2] for path in fields}:
+        e.args = (f'{e}\n  {where}',)
+    elif len(rows) > 1:
+      raise errors.UserError(
+        'the fields of the batch have different numbers of rows, which the'
+        f' model cannot use: {errors.one_line(e)}\n  {where}'
+      ) from e
+    else:
+      e.add_note(where)
+    raise
 
 
 def peeked(data: base_input.BaseInput) -> NestedMap | None:

@@ -22,7 +22,7 @@ def _model(predictions):
     example={'ids': ids, 'labels': ids},
     mdl_vars={'params': {'w': jnp.full(3, 2.0)}},
     step=1,
-    experiment=types.SimpleNamespace(name='twice'),
+    experiment=types.SimpleNamespace(name='twice', task=None),
     program=types.SimpleNamespace(
       model=Twice(), mesh=jax.make_mesh((1,), ('data',))
     ),

@@ -73,8 +73,8 @@ def test_a_state_is_asked_for_too_late():
 @pytest.mark.parametrize(
   ('batch', 'wrong'),
   [
-    ({'x': np.zeros(3)}, 'a batch of d is a dict; expected a NestedMap'),
-    (None, 'a batch of d is a NoneType; expected'),
+    ({'x': np.zeros(3)}, 'get_next of d returned a dict; expected a NestedMap'),
+    (None, 'get_next of d returned a NoneType; expected'),
     (NestedMap(a=NestedMap(x=[1])), "'a.x.0' of a batch of d is a int; expect"),
   ],
 )

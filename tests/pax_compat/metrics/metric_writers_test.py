@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import signal
+import threading
 import time
 
 import jax
@@ -14,7 +16,7 @@ from clu import values
 from pax_compat import errors
 from pax_compat.metrics import histograms, json_lines, metric_writers
 from tests.pax_compat import event_files
-from tests.pax_compat.launching import run_script
+from tests.pax_compat.launching import run_function, run_script
 
 
 def _lines(folder):
@@ -199,3 +201,29 @@ def test_a_killed_run_leaves_its_lines(tmp_path):
   assert _steps(tmp_path) == [0, 1, 2, 3, 4]
   _write(tmp_path, [3], resume_step=2)
   assert _steps(tmp_path) == [0, 1, 2, 3]
+
+
+def write_until_full(folder):
+  """Writes texts of 5 kB where no file may become larger than 20 kB."""
+  _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+  writer = metric_writers.MetricWriter(folder)
+  threads = threading.active_count()
+  try:
+    for step in range(100):
+      writer.write_text(step, 'train', 'samples', 'x' * 5000)
+  except OSError as e:
+    print(f'step {step}: {e.strerror} {e.filename}')
+  writer.close()
+  assert threading.active_count() == threads
+
+
+@pytest.mark.slow
+def test_who_writes_to_a_full_disk_gets_the_error(tmp_path):
+  done = run_function(write_until_full, tmp_path)
+  assert done.returncode == 0, done.stderr
+  [file] = (tmp_path / 'summaries' / 'train').iterdir()
+  assert done.stdout == f'step 3: File too large {file}\n'
+  # TensorBoard reads what was written before.
+  texts = event_files.read(file.parent)['texts']['samples/text_summary']
+  assert [step for step, _ in texts] == [0, 1, 2]

@@ -77,7 +77,10 @@ def test_a_flag_that_differs_is_named_and_nothing_is_trained(tmp_path):
 
 @pytest.mark.slow
 def test_code_that_differs_is_named_and_nothing_is_trained(tmp_path):
-  folder, settings = tmp_path / 'run', ({}, {'save_interval_steps': 6})
+  folder, settings = (
+    tmp_path / 'run',
+    ({}, {'save_interval_steps': 6, 'dev': {'batch_size': 16}}),
+  )
   with _two_processes(
     folder, tmp_path, _slurm, (), (), settings=settings
   ) as both:
@@ -89,6 +92,8 @@ def test_code_that_differs_is_named_and_nothing_is_trained(tmp_path):
       'the processes of this run did not start alike',
       'config in process 0: task.train.save_interval_steps = 5',
       'config in process 1: task.train.save_interval_steps = 6',
+      'config in process 0: datasets[1].batch_size = 8',
+      'config in process 1: datasets[1].batch_size = 16',
     )
   assert not folder.exists()
 

@@ -8,11 +8,13 @@ import contextlib
 import importlib.util
 import json
 import pathlib
+import socket
+import sys
 
 import pytest
 
-from pax_compat import errors
-from pax_compat.runs import job_dir, remote
+from pax_compat import errors, main
+from pax_compat.runs import remote
 from tests.pax_compat import launching, trainer_runs
 from tests.pax_compat.runs import fake_storage
 
@@ -72,22 +74,31 @@ def test_files_of_a_remote_folder():
     assert storage.names() == [f'run/{name}' for name in names]
 
 
-def print_why_a_folder_is_refused():
-  try:
-    job_dir.claim('gs://bucket/run', 'lm.Tiny')
-  except errors.UserError as e:
-    print(e)
+def train_with_little_patience(url):
+  """Trains in a folder of a storage service that must answer in a second."""
+  remote._SECONDS_TO_ANSWER = 1.0
+  sys.argv[1:] = [f'--exp={trainer_runs.COUNTING}', f'--job_log_dir={url}']
+  main.run()
 
 
+@pytest.mark.slow
 @_needs_gcsfs
-def test_a_bucket_that_does_not_answer_is_an_error(tmp_path):
-  env = {'STORAGE_EMULATOR_HOST': 'http://localhost:1'}
-  done = launching.run_function(
-    print_why_a_folder_is_refused,
-    GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT='false',
-    **env,
+@pytest.mark.parametrize('connects', [True, False])
+def test_a_storage_service_that_does_not_answer(connects):
+  with socket.create_server(('localhost', 0)) as silent:
+    port = silent.getsockname()[1] if connects else 1
+    done = launching.run_function(
+      train_with_little_patience,
+      'gs://bucket/run',
+      GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT='false',
+      STORAGE_EMULATOR_HOST=f'http://localhost:{port}',
+    )
+  trainer_runs.assert_mistake(
+    done,
+    'gs://bucket/run cannot be used: the storage service has not answered'
+    ' within 1 seconds',
+    '; expected a bucket' if connects else '(Cannot connect to host localhost:',
   )
-  assert '--job_log_dir=gs://bucket/run cannot be used: ' in done.stdout, done
 
 
 @pytest.mark.slow

@@ -266,10 +266,9 @@ def test_two_processes_train_and_stop_as_one(tmp_path, finished):
 @pytest.mark.parametrize('fails', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
   """Which waits for it in the seventh step."""
-  settings = [{}, {}]
-  settings[fails] = {'train': {'fail_at': 7}}
+  settings = {'train': {'fail_at': 7, 'fails_in': fails}}
   with trainer_runs.two_processes(
-    tmp_path / 'run', tmp_path, *settings
+    tmp_path / 'run', tmp_path, settings, settings
   ) as both:
     for run in both:
       assert run.end() == 1, run.stderr
@@ -284,9 +283,9 @@ def test_a_process_that_fails_ends_the_other_one(tmp_path, fails):
 def test_an_evaluation_that_fails_in_one_process_loses_no_step(tmp_path):
   """The next save is due after step 5."""
   folder, common = tmp_path / 'run', {'eval_interval_steps': 3}
-  fails = {'dev': {'fail_at': 2}}
+  fails = common | {'dev': {'fail_at': 2, 'fails_in': 1}}
   with trainer_runs.two_processes(
-    folder, tmp_path / 'first', common, common | fails
+    folder, tmp_path / 'first', fails, fails
   ) as both:
     assert both[0].end() == 2, both[0].stderr
     assert both[1].end() == 1, both[1].stderr

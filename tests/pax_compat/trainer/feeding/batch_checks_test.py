@@ -9,6 +9,7 @@ import pytest
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding import batch_checks, pipeline, sources
+from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer import lines
 
 GOOD = NestedMap(x=np.zeros([4, 2]), of=NestedMap(text=np.array(['a'] * 4)))
@@ -85,6 +86,8 @@ class Mine(lines.Rows):
         batch.x = [1.0]
       if self.what == 'raise':
         raise KeyError('seqlen')
+      if self.what == 'nothing':
+        return None
     return batch
 """
 
@@ -113,6 +116,7 @@ def test_an_error_names_input_step_and_line(mine):
       "SystemExit('no more') was raised by batch 3 of the input 'train'",
     ),
     ('raise', 'seqlen'),
+    ('nothing', 'get_next of train returned a NoneType; expected a NestedMap'),
   ):
     data = mine.Mine(name='train', what=what)
     check = batch_checks.BatchCheck(data)
@@ -188,3 +192,28 @@ def test_evaluations_are_checked_before_the_first_step(
   name = 'few' if where == 'decoding' else 'dev'
   assert f'in the {where} of {name!r}, which is checked before the' in text
   assert not experiment.printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('changed', 'words'),
+  [
+    (
+      {'train': {'fail_at': 1, 'returned': 'list'}},
+      ['get_next of train returned a list; expected', "1 of the input 'train'"],
+    ),
+    (
+      {'train': {'fail_at': 3, 'returned': 'None'}},
+      ['train returned a NoneType', "batch 3 of the input 'train', for step 3"],
+    ),
+    (
+      {'dev': {'fail_at': 1, 'returned': 'ids'}},
+      ['fields of the batch have different numbers of rows', 'ids int32[3,8]'],
+    ),
+  ],
+)
+def test_a_run_names_the_input_and_the_batch(tmp_path, changed, words):
+  done = trainer_runs.forked(
+    *trainer_runs.flags(tmp_path / 'run'), settings=changed
+  )
+  trainer_runs.assert_mistake(done, *words)
