@@ -13,16 +13,28 @@ from adaptors.bridge.scoped_variables import jax_path
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
+from pax_compat.input_core import host_fields
 from pax_compat.metrics import clu_metrics
 from pax_compat.nested_map import NestedMap
 from tests.adaptors.bridge import small_task
-from tests.adaptors.bridge.families import asr_grapheme, mt_transformer
+from tests.adaptors.bridge.families import (
+  asr_grapheme,
+  mt_transformer,
+  starnet_kitti,
+)
 
 _SEEDS = 0, 1
 
 
-def _decoded(model, theta, batch):
-  """Decodes a batch as the trainer does; returns its results."""
+def _decoded(model, theta, batch, texts=None):
+  """Decodes a batch as the trainer does; returns its results.
+
+  Args:
+    model: a bridged one.
+    theta: Lingvo's weights by path.
+    batch: without strings.
+    texts: the strings, by dotted path.
+  """
   params = {}
   for path, value in theta.items():
     *parents, name = jax_path(path).split('/')
@@ -31,10 +43,10 @@ def _decoded(model, theta, batch):
       node = node.setdefault(parent, {})
     node[name] = value
   variables = {PARAMS: params, NON_TRAINABLE: {'global_step': np.int32(3)}}
-  return _decoded_by(model, variables, batch)
+  return _decoded_by(model, variables, batch, texts)
 
 
-def _decoded_by(model, variables, batch):
+def _decoded_by(model, variables, batch, texts=None):
   """Decodes a batch as the trainer does; returns its results."""
 
   @jax.jit
@@ -48,6 +60,7 @@ def _decoded_by(model, variables, batch):
 
   weighted, given, clu = jax.device_get(step(variables, batch))
   assert (weighted, clu) == ({}, {})
+  given = given | {host_fields.NAME: texts} if texts else given
   return model.process_decode_out(None, given)
 
 
@@ -67,21 +80,28 @@ def _translation():
   return params
 
 
-def _in_lingvo(params, batches):
-  """Returns weights, and Lingvo's pairs of each batch and metrics of all."""
+def _in_lingvo(params, batches, scale_of=lambda path: 0.3):
+  """Returns weights, and Lingvo's pairs of each batch and metrics of all.
+
+  Args:
+    params: of the task.
+    batches: by dotted name.
+    scale_of: the standard deviation of a weight, from its theta path.
+  """
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
   with fed_task.build(
-    params, batches[0], do_eval=True, optimized=False
+    params, batches[0], do_eval=True, static_shapes=True, optimized=False
   ) as made:
     tensors = py_utils.NestedMap()
     for path, placeholder in made.feeds.items():
       tensors.Set(path, placeholder)
-    outputs = dict(made.task.Decode(tensors))
+    outputs = made.task.Decode(tensors)
     made.start()
     variables = dict(made.task.vars.FlattenItems())
     rng = np.random.default_rng(0)
-    for variable in variables.values():
-      value = rng.normal(scale=0.3, size=variable.shape).astype(np.float32)
+    for path, variable in variables.items():
+      value = rng.normal(scale=scale_of(path), size=variable.shape)
+      value = value.astype(np.float32)
       if variable.name.endswith('moving_variance/var:0'):
         value = np.abs(value) + 0.5
       variable.load(value, made.session)
@@ -93,7 +113,14 @@ def _in_lingvo(params, batches):
       for batch in batches
     ]
     weights = made.session.run(variables)
-  return weights, pairs, {k: float(m.value) for k, m in metrics.items()}
+  numbers = {
+    one.tag: one.simple_value
+    for name, metric in metrics.items()
+    if metric.value is not None
+    for one in metric.Summary(name).value
+    if one.HasField('simple_value')
+  }
+  return weights, pairs, numbers
 
 
 def test_beam_search_decodes_to_lingvos_strings():
@@ -160,6 +187,28 @@ def test_translated_speech_has_lingvos_word_errors():
   assert values == pytest.approx({name: metrics[name] for name in values})
   assert metrics['num_samples_in_batch'] == 8  # The mean of batches.
   assert 0 < metrics['wer']
+
+
+@pytest.mark.slow
+def test_detections_have_lingvos_average_precision():
+  """Its value is read once, after the last batch, by class and difficulty."""
+  params = starnet_kitti.detection_params()
+  batches = [starnet_kitti.scenes(seed) for seed in _SEEDS]
+  weights, pairs, metrics = _in_lingvo(
+    params, batches, lambda path: 0.003 if 'localization' in path else 0.3
+  )
+  model = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
+  found = None
+  for batch, expected in zip(batches, pairs, strict=True):
+    texts = {k: v for k, v in batch.items() if v.dtype.kind == 'S'}
+    numbers = {k: v for k, v in batch.items() if k not in texts}
+    _, own, clu = _decoded(model, weights, nested(numbers), texts)
+    assert [key for key, _ in own] == [key for key, _ in expected]
+    assert all(isinstance(value, bytes) for _, value in own)
+    found = clu_metrics.merge(found, clu)
+  assert _values(found) == pytest.approx(metrics, nan_ok=True, rel=1e-5)
+  assert 0.01 < metrics['kitti_AP_v2/Car/AP_moderate'] < 0.9
+  assert metrics['num_samples_in_batch'] == 8
 
 
 def _rounded(pair):
