@@ -2,7 +2,7 @@
 
 A translated model trains and evaluates in JAX. Its targets are searched by the
 Lingvo task itself, in TensorFlow on the host, with the weights mapped back: the
-hypotheses and metrics are Lingvo's.
+hypotheses, or boxes, and metrics are Lingvo's.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from adaptors.translate.variables import VariableMap
 from pax_compat import base_layer, base_model, config, errors, learners
 from pax_compat.config import REQUIRED
 from pax_compat.layers.models.crossover_model import CrossoverModel
+from pax_compat.layers.models.point_detector import PointDetector
 from pax_compat.layers.models.sequence_model import SequenceModel
 from pax_compat.layers.models.speech_model import SpeechModel
 from pax_compat.nested_map import NestedMap
@@ -117,11 +118,16 @@ class SearchedCrossoverModel(_Searched, CrossoverModel):
   """A `CrossoverModel` that a Lingvo task decodes."""
 
 
+class SearchedPointDetector(_Searched, PointDetector):
+  """A `PointDetector` that a Lingvo task decodes."""
+
+
 # By class of a translated model.
 _SEARCHED = {
   SequenceModel: SearchedSequenceModel,
   CrossoverModel: SearchedCrossoverModel,
   SpeechModel: SearchedSpeechModel,
+  PointDetector: SearchedPointDetector,
 }
 
 

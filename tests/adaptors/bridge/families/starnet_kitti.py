@@ -65,7 +65,7 @@ def batch(seed, laser_features=1):
     return rng.normal(size=shape).astype(np.float32)
 
   centers = 10 * normal(b, c, 3)
-  counts = rng.integers(1, p + 1, (b, c, 1))
+  counts = rng.integers(0, p + 1, (b, c, 1))  # Some centers have no points.
   labels = rng.integers(0, _CLASSES, (b, c, a), np.int32)
   is_ignored = rng.random((b, c, a)) < 0.2
   anchors = normal(b, c, a, 7)
