@@ -159,6 +159,7 @@ def cluster(
   require_sequential_input_order: bool = False,
   keeps_order: bool = False,
   xla_device: str = 'cpu',
+  job: str = 'trainer_client',
 ) -> Iterator[object]:
   """Enters a Lingvo cluster of one process without accelerators.
 
@@ -171,13 +172,15 @@ def cluster(
     keeps_order: whether tf.data datasets are deterministic, which is slower.
     xla_device: 'cpu', or 'tpu' for static shapes. It changes how graphs are
       built, not where they run.
+    job: Lingvo's name of what the process does: 'trainer_client', 'evaler' or
+      'decoder'. Params of inputs may depend on it.
 
   Yields:
     The cluster.
   """
   factory = module('lingvo.core.cluster_factory')
   entered = factory.ForTestingWorker(
-    mode='sync', job='trainer_client', cpus=1, gpus=0, tpus=0, do_eval=do_eval
+    mode='sync', job=job, cpus=1, gpus=0, tpus=0, do_eval=do_eval
   )
   entered.params.require_sequential_input_order = require_sequential_input_order
   if keeps_order:

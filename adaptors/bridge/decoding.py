@@ -147,17 +147,25 @@ class Decoded:
       self._task.PostProcessDecodeOut(other._outputs, self.metrics)
 
   def as_clu(self) -> dict[str, 'DecodedMetric']:
-    """Returns the metrics that are numbers."""
+    """Returns the metrics that may have values, which pictures do not.
+
+    No value is read before all batches are added: an average precision keeps
+    the first one that was asked for.
+    """
+    base = lingvo_runtime.module('lingvo.core.metrics').BaseMetric
     return {
       name: DecodedMetric(self, name)
       for name, metric in self.metrics.items()
-      if isinstance(metric.value, int | float | np.number)
+      if getattr(type(metric), 'value', None) is not base.value
     }
 
 
 @flax.struct.dataclass
 class DecodedMetric(clu_metrics.Metric):
   """A metric that Lingvo aggregates over batches.
+
+  Its value is a number; or numbers by name, if its summary has several, as an
+  average precision has by class and difficulty; or nothing, if it is neither.
 
   Attributes:
     decoded: contains the metric.
@@ -172,11 +180,26 @@ class DecodedMetric(clu_metrics.Metric):
     self.decoded.add(other.decoded)
     return self
 
-  def compute(self) -> float:
-    return float(self.decoded.metrics[self.name].value)
+  def compute(self) -> float | dict[str, float]:
+    metric = self.decoded.metrics[self.name]
+    value = metric.value
+    if not isinstance(value, int | float | np.number):
+      return {}
+    by_tag = {
+      one.tag: one.simple_value
+      for one in metric.Summary(self.name).value
+      if one.HasField('simple_value')
+    }
+    prefix = f'{self.name}/'
+    if self.name in by_tag or not any(t.startswith(prefix) for t in by_tag):
+      return float(value)
+    return {tag.removeprefix(prefix): x for tag, x in by_tag.items()}
 
-  def compute_value(self) -> clu_values.Scalar:
-    return clu_values.Scalar(self.compute())
+  def compute_value(self) -> clu_values.Scalar | dict[str, clu_values.Scalar]:
+    computed = self.compute()
+    if isinstance(computed, dict):
+      return {name: clu_values.Scalar(x) for name, x in computed.items()}
+    return clu_values.Scalar(computed)
 
 
 def process(

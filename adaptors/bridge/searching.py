@@ -2,8 +2,8 @@
 
 A translated model trains and evaluates in JAX. Its targets are searched in JAX,
 too, where the model has Lingvo's beam search; else by the Lingvo task itself,
-in TensorFlow on the host, with the weights mapped back. Strings and metrics are
-Lingvo's in both cases.
+in TensorFlow on the host, with the weights mapped back. Strings, boxes and
+metrics are Lingvo's in both cases.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from pax_compat.config import REQUIRED
 from pax_compat.decoder_hparams import PrunedBeamSearchHParams
 from pax_compat.decoding import decoder_utils
 from pax_compat.layers.models.crossover_model import CrossoverModel
+from pax_compat.layers.models.point_detector import PointDetector
 from pax_compat.layers.models.sequence_model import SequenceModel
 from pax_compat.layers.models.speech_model import SpeechModel
 from pax_compat.nested_map import NestedMap
@@ -114,7 +115,7 @@ class SearchedSequenceModel(_Searched, SequenceModel):
   """A `SequenceModel` that a Lingvo task decodes."""
 
 
-class _Pruned(_Searched):
+class _PrunedSearch(_Searched):
   """A model with Lingvo's beam search in JAX.
 
   Attributes:
@@ -153,11 +154,11 @@ class _Pruned(_Searched):
     return decoding.process_found(self.lingvo_task.decoder, decode_out)
 
 
-class PrunedSequenceModel(_Pruned, SequenceModel):
+class PrunedSearchSequenceModel(_PrunedSearch, SequenceModel):
   """A `SequenceModel` with Lingvo's beam search in JAX."""
 
 
-class PrunedCrossoverModel(_Pruned, CrossoverModel):
+class PrunedSearchCrossoverModel(_PrunedSearch, CrossoverModel):
   """A `CrossoverModel` with Lingvo's beam search in JAX."""
 
 
@@ -165,7 +166,7 @@ class SearchedSpeechModel(_Searched, SpeechModel):
   """A `SpeechModel` that a Lingvo task decodes."""
 
 
-class PrunedSpeechModel(_Pruned, SpeechModel):
+class PrunedSearchSpeechModel(_PrunedSearch, SpeechModel):
   """A `SpeechModel` with Lingvo's beam search in JAX."""
 
   def _search(self, input_batch: NestedMap) -> NestedMap:
@@ -176,6 +177,10 @@ class SearchedCrossoverModel(_Searched, CrossoverModel):
   """A `CrossoverModel` that a Lingvo task decodes."""
 
 
+class SearchedPointDetector(_Searched, PointDetector):
+  """A `PointDetector` that a Lingvo task decodes."""
+
+
 _ON_HOST = "decoding runs Lingvo's own search, in TensorFlow on the host"
 _IN_JAX = (
   "Lingvo's beam search runs in JAX; its strings and metrics on the host"
@@ -183,9 +188,10 @@ _IN_JAX = (
 
 # By class of a translated model: decoded by the Lingvo task, or in JAX.
 _SEARCHED = {
-  SequenceModel: (SearchedSequenceModel, PrunedSequenceModel),
-  CrossoverModel: (SearchedCrossoverModel, PrunedCrossoverModel),
-  SpeechModel: (SearchedSpeechModel, PrunedSpeechModel),
+  SequenceModel: (SearchedSequenceModel, PrunedSearchSequenceModel),
+  CrossoverModel: (SearchedCrossoverModel, PrunedSearchCrossoverModel),
+  SpeechModel: (SearchedSpeechModel, PrunedSearchSpeechModel),
+  PointDetector: (SearchedPointDetector, None),
 }
 
 

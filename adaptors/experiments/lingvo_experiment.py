@@ -196,8 +196,12 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     ]
 
   def decode_datasets(self) -> list[config_lib.Config]:
-    """Returns the datasets that the program schedule decodes, adapted."""
-    names = self._schedule.decoded
+    """Returns the datasets that the program schedule decodes, adapted.
+
+    Without one that decodes, the held-out datasets: training decodes none, and
+    `--mode=decode` does as Lingvo's jobs `decoder_dev` and `decoder_test` do.
+    """
+    names = self._schedule.decoded or self._held_out_names()
     return [one for n in names for one in self._held_out(n, decodes=True)]
 
   def _training(self, name: str, params) -> config_lib.Config:
@@ -220,7 +224,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       name: of the dataset.
       decodes: whether it is decoded.
     """
-    params = self._params_of(name)
+    params = self._params_of(name, decodes=decodes)
     samples = samples_of(params.task.eval, params.input, decodes=decodes)
     return [self._adapted(name, params.input, samples, decodes=decodes)]
 
@@ -257,12 +261,21 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     """Returns Lingvo's text of the model's Params, overrides included."""
     return {'lingvo_params.txt': self._model.ToText() + '\n'}
 
-  def _params_of(self, dataset: str):
-    """Returns the model's Params with one dataset, overrides applied."""
-    with self._user_errors('Model'):
-      params = self._model_params.Model()
-    with self._user_errors(dataset):
-      params.input = self._model_params.GetDatasetParams(dataset)
+  def _params_of(self, dataset: str, *, decodes: bool = False):
+    """Returns the model's Params with one dataset, overrides applied.
+
+    Those of a held-out dataset are made as in Lingvo's job that evaluates or
+    decodes it: some inputs prepare examples differently there.
+    """
+    cluster = contextlib.nullcontext()
+    if dataset != _TRAIN:
+      job = 'decoder' if decodes else 'evaler'
+      cluster = lingvo_runtime.cluster(do_eval=True, job=job)
+    with cluster:
+      with self._user_errors('Model'):
+        params = self._model_params.Model()
+      with self._user_errors(dataset):
+        params.input = self._model_params.GetDatasetParams(dataset)
     if params.input is None:
       raise errors.UserError(
         f'{self._name}.{dataset}() returns None; expected Params of an input'

@@ -91,7 +91,7 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
 
   def _held_out(self, name, *, decodes=False):
     configs = []
-    model = self._params_of(name)
+    model = self._params_of(name, decodes=decodes)
     for task, params in sorted(model.input.IterParams()):
       own = f'{name}_{task}'
       settings = model.task_params.Get(task).eval

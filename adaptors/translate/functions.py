@@ -38,9 +38,10 @@ def translates_fn(*dotted_names: str):
   """Registers the decorated JAX function for functions of these names.
 
   The name of a local function is `module.outer.<locals>.fn`, or
-  `module.outer.<locals>.<lambda>` if that is the only lambda there. The values
-  of its closure and the defaults of its arguments are passed to the JAX
-  function by keyword; functions among them are translated first.
+  `module.outer.<locals>.<lambda>` if that is the only lambda there; the second
+  one of several is `module.outer.<locals>.<lambda>[1]`. The values of its
+  closure and the defaults of its arguments are passed to the JAX function by
+  keyword; functions among them are translated first.
 
   Args:
     *dotted_names: such as `my.module.fn`; `tf.nn.relu` means that of
@@ -90,6 +91,8 @@ def _translated(fn: Any) -> Callable:
   if found is not None:
     return found
   name = qualified_name(fn)
+  if name not in _functions:
+    name = _numbered(fn, name)
   if name not in _functions or not isinstance(fn, types.FunctionType):
     raise _UntranslatedError(
       f'no translation is registered for the function {name}; register a JAX'
@@ -130,24 +133,59 @@ def _check_only_one(fn: types.FunctionType, name: str):
 
   Two lambdas within one function, for instance, have the same name.
   """
-  outer, *inner = name.split(_LOCALS)
-  codes = [inspect.unwrap(f).__code__ for f in _resolved(outer)][:1]
-  for step in '.'.join(inner).split('.'):
+  codes = _codes(name)
+  if len(codes) > 1 and not name.endswith(']'):
+    raise _UntranslatedError(
+      f'{name} is the name of {len(codes)} functions; give each of them its'
+      ' own name'
+    )
+  if fn.__code__ not in codes:
+    raise _UntranslatedError(
+      f'{name} is not the function that its module has under this name'
+    )
+
+
+def _numbered(fn: Any, name: str) -> str:
+  """Returns the name of one of several local functions of the same name."""
+  codes = _codes(name) if _LOCALS in name else []
+  code = getattr(fn, '__code__', None)
+  if len(codes) < 2 or code not in codes:
+    return name
+  return f'{name}[{codes.index(code)}]'
+
+
+def _codes(name: str) -> list[types.CodeType]:
+  """Returns the code of all functions that a qualified name means."""
+  outer, *inner = name.partition('[')[0].split(_LOCALS)
+  found = [_undecorated(f, outer) for f in _resolved(outer)][:1]
+  codes = [f.__code__ for f in found]
+  for step in '.'.join(inner).split('.') if inner else ():
     codes = [
       const
       for code in codes
       for const in code.co_consts
       if isinstance(const, types.CodeType) and const.co_name == step
     ]
-  if len(codes) > 1:
-    raise _UntranslatedError(
-      f'{name} is the name of {len(codes)} functions; give each of them its'
-      ' own name'
-    )
-  if codes != [fn.__code__]:
-    raise _UntranslatedError(
-      f'{name} is not the function that its module has under this name'
-    )
+  return codes
+
+
+def _undecorated(fn: Any, name: str) -> Any:
+  """Returns the function that decorators wrap, with `functools.wraps` or not.
+
+  Without it the function is in the closure of its wrapper.
+
+  Args:
+    fn: what the module has under the name.
+    name: its qualified name.
+  """
+  fn = inspect.unwrap(fn)
+  cells = [c.cell_contents for c in getattr(fn, '__closure__', None) or ()]
+  if qualified_name(fn) != name:
+    for inside in filter(inspect.isfunction, cells):
+      found = _undecorated(inside, name)
+      if qualified_name(found) == name:
+        return found
+  return fn
 
 
 def _captured(fn: types.FunctionType) -> dict[str, Any]:
@@ -190,7 +228,7 @@ def _plain(fn: Any, name: str, value: Any) -> Any:
   """Returns the value of a function's argument for JAX."""
   if value is None or isinstance(value, bool | int | float | str):
     return value
-  if isinstance(value, list | tuple):
+  if isinstance(value, list | tuple | set | frozenset):
     return type(value)(_plain(fn, name, v) for v in value)
   if hasattr(value, 'as_numpy_dtype'):
     return value.as_numpy_dtype

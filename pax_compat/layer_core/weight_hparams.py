@@ -53,6 +53,8 @@ class WeightHParams:
     fan_out_axes: likewise for the fan-out. Set both or neither.
     repeat_prefix: sizes of the leading dimensions along which the weights of
       repeated layers are stacked; () for a weight of a single layer.
+    heads_dim: the dimension of attention heads, stacked layers included, along
+      which auto sharding splits the weight first; None if there is none.
     repeat_prefix_split_dims_mapping: sharding of these dimensions, where they
       are not part of `shape`: in what `unbox_meta` returns.
     repeat_optimizer_dims_mapping: not used; the optimizer's state is split as
@@ -72,6 +74,7 @@ class WeightHParams:
   quantized: Quantized | None = None
   repeat_prefix_split_dims_mapping: Sequence[Any] | None = None
   repeat_optimizer_dims_mapping: Sequence[Any] | None = None
+  heads_dim: int | None = None
 
   def __post_init__(self):
     if self.collections is None:
@@ -151,6 +154,7 @@ class BoxedParam(flax.struct.PyTreeNode, meta.AxisMetadata):
         shape=tuple(shape),
         tensor_split_dims_mapping=None if mapping is None else tuple(mapping),
         repeat_prefix=(params['x_times'], *weight.repeat_prefix),
+        heads_dim=_moved(weight.heads_dim, index, 1),
       )
     )
 
@@ -168,8 +172,14 @@ class BoxedParam(flax.struct.PyTreeNode, meta.AxisMetadata):
         shape=tuple(shape),
         tensor_split_dims_mapping=None if mapping is None else tuple(mapping),
         repeat_prefix=weight.repeat_prefix[1:],
+        heads_dim=_moved(weight.heads_dim, index, -1),
       )
     )
+
+
+def _moved(dim: int | None, index: int, by: int) -> int | None:
+  """Returns a dimension after another one at `index` came or went."""
+  return dim if dim is None or dim < index else dim + by
 
 
 def is_boxed(x) -> bool:

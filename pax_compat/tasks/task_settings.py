@@ -224,6 +224,9 @@ class Train(Settings):
     auto_sharding: whether all devices are on the mesh axis `data`, whatever the
       model's mesh; batches and large weights are split over it. The flag
       `--enable_auto_sharding` sets it.
+    tensor_parallel: with `auto_sharding`, the number of devices on the mesh
+      axis `mdl`, over which the heads and hidden dimensions of large weights
+      are split; 1, the default, for none.
   """
 
   learner: Config = sub_config_field(learners.Learner)
@@ -272,10 +275,12 @@ class Train(Settings):
   report_progress_hook: bool = False
   gc_interval_steps: int = 0
   auto_sharding: bool = False
+  tensor_parallel: int = 1
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     'auto_sharding',
     'save_keep_interval_steps',
+    'tensor_parallel',
   )
   REFUSED = {
     'always_use_train_for_model_init': (
@@ -299,6 +304,7 @@ class Train(Settings):
     'compute_steps_per_sec_interval_steps',
     'profiler_num_steps',
     'profiler_max_num_hosts',
+    'tensor_parallel',
   )
   NOT_NEGATIVE = (
     'max_inflight_steps',

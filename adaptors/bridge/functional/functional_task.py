@@ -259,6 +259,8 @@ class FunctionalTask:
   ) -> Any:
     """Returns the outputs of `Decode`, which XLA may not compile.
 
+    They are of the type that the task returns, a dict or a NestedMap.
+
     Args:
       values: see `forward`.
       batch: see `forward`.
@@ -271,7 +273,7 @@ class FunctionalTask:
       modules.holding(self._modules, values),
       self._bound(values, step),
     ):
-      return dict(self.task.Decode(structures.in_lingvo(batch)))
+      return self.task.Decode(structures.in_lingvo(batch))
 
   def decode_found(self, found: Mapping[str, Any], batch: Any) -> Any:
     """Returns the outputs of `Decode` for given hypotheses.

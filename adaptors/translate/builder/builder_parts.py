@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from adaptors.equivalents import lingvo_layers
 from adaptors.translate import activations, registry
-from adaptors.translate.layers import basic_layers
+from adaptors.translate.layers import basic_layers, convolutions
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import Variable, VariableMap
 from adaptors.translate.view import ParamsView, class_path
@@ -69,6 +69,7 @@ def translate_part(view: ParamsView) -> Translated | None:
 
 translates_part('lingvo.core.layers.LayerNorm')(basic_layers.layer_norm)
 translates_part('lingvo.core.layers.ProjectionLayer')(basic_layers.projection)
+translates_part('lingvo.core.bn_layers.BatchNormLayer')(convolutions.batch_norm)
 
 
 @translates_part('lingvo.core.builder_layers.LinearLayer')

@@ -100,6 +100,7 @@ class AttentionProjection(_Projection):
         shape,
         _projection_init(self),
         tensor_split_dims_mapping=split,
+        heads_dim=0 if nhd else 1,
       ),
     )
     if self.use_bias:
@@ -210,6 +211,7 @@ class CombinedQKVProjectionLayer(_Projection):
         [3, *shape],
         _projection_init(self),
         tensor_split_dims_mapping=split and [None, *split],
+        heads_dim=2,
       ),
     )
     if self.use_bias:

@@ -36,7 +36,7 @@ class ClassificationModel(base_model.BaseModel):
     softmax_tpl: maps features to classes.
     input_field: name of the batch's inputs, [B, ...].
     label_field: name of the batch's labels: probabilities of classes, [B, C],
-      or classes, [B] int.
+      or classes, [B], whole numbers of any dtype.
   """
 
   network_tpl: Config = REQUIRED
@@ -50,7 +50,7 @@ class ClassificationModel(base_model.BaseModel):
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns `features`, `softmax_output` and `example_weights` [B]."""
-    labels = self._field(input_batch, 'label_field')
+    labels = self._labels(input_batch)
     features = self._features(input_batch)
     weights = _example_weights(input_batch, labels.shape[0])
     kind = 'class_ids' if labels.ndim == 1 else 'class_probabilities'
@@ -63,6 +63,13 @@ class ClassificationModel(base_model.BaseModel):
 
   def _features(self, input_batch: NestedMap) -> jax.Array:
     return self.network(self._field(input_batch, 'input_field'))
+
+  def _labels(self, input_batch: NestedMap) -> jax.Array:
+    """Returns probabilities [B, C], or classes as integers, [B]."""
+    labels = self._field(input_batch, 'label_field')
+    is_float = jnp.issubdtype(labels.dtype, jnp.floating)
+    # Some inputs, such as Lingvo's tiny data sets, give classes as floats.
+    return labels.astype(jnp.int32) if labels.ndim == 1 and is_float else labels
 
   def _field(self, input_batch: NestedMap, setting: str) -> jax.Array:
     name = getattr(self, setting)
@@ -80,7 +87,7 @@ class ClassificationModel(base_model.BaseModel):
     `eval_sample_weights` if the batch has them.
     """
     output, weights = predictions.softmax_output, predictions.example_weights
-    labels = self._field(input_batch, 'label_field')
+    labels = self._labels(input_batch)
     total = output.total_weight
     metrics = NestedMap(
       {name: (output.avg_xent, total) for name in _LOSSES},
@@ -113,7 +120,7 @@ class ClassificationModel(base_model.BaseModel):
     metrics, _ = self.compute_loss(predictions, input_batch)
     accuracy = clu_metrics.Accuracy.from_model_output(
       logits=predictions.softmax_output.logits,
-      labels=_classes(self._field(input_batch, 'label_field')),
+      labels=_classes(self._labels(input_batch)),
       mask=predictions.example_weights,
     )
     return metrics, NestedMap(), NestedMap(accuracy=accuracy)

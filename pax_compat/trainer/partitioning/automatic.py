@@ -5,10 +5,16 @@ the mesh axis `data`, over which batches are split, and each large weight too:
 along its largest dimension that the devices divide. Slices are replicas. The
 axes of the experiment's own mesh remain, with one device each, so that its
 mappings remain valid.
+
+With `task.train.tensor_parallel` that many devices of a slice are on the axis
+`mdl` instead. Large weights are split over it as well: those of attention along
+the heads, others along their largest dimension, which is the hidden one of a
+feed-forward layer and the vocabulary of an embedding.
 """
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -17,14 +23,14 @@ from jax.sharding import AbstractMesh, Mesh
 from pax_compat import base_layer, errors
 from pax_compat.layer_core import sharding as sharding_lib
 
-AXIS, _REPLICA = 'data', 'replica'
+AXIS, TENSOR_AXIS, _REPLICA = 'data', 'mdl', 'replica'
 # Smaller weights, such as biases, are replicated: gathering them costs more
 # than their memory.
 _LEAST_ELEMENTS = 4096
 
 
 def shapes_of_mesh(
-  names: Any, count: int, slices: int
+  names: Any, count: int, slices: int, tensor_parallel: int = 1
 ) -> tuple[list[int], list[int], list[str]]:
   """Returns `ici_mesh_shape`, `dcn_mesh_shape` and `mesh_axis_names`.
 
@@ -32,9 +38,11 @@ def shapes_of_mesh(
     names: of the axes of the model's own mesh; None without one.
     count: number of devices.
     slices: number of slices.
+    tensor_parallel: number of devices on the axis `mdl`.
 
   Raises:
-    UserError: no axis is called `data`.
+    UserError: no axis is called `data`, or `tensor_parallel` does not divide
+      the devices of a slice.
   """
   names = list(names or (AXIS,))
   if AXIS not in names:
@@ -42,18 +50,28 @@ def shapes_of_mesh(
       f'auto sharding needs a mesh axis {AXIS!r}; the axes of the model are'
       f' {", ".join(names)}'
     )
+  of_slice = count // slices
+  if of_slice % tensor_parallel:
+    raise errors.UserError(
+      f'task.train.tensor_parallel is {tensor_parallel}; expected a divisor of'
+      f' {of_slice}, the number of devices{" of a slice" * (slices > 1)}'
+    )
+  if tensor_parallel > 1 and TENSOR_AXIS not in names:
+    names.append(TENSOR_AXIS)
+  within = {AXIS: of_slice // tensor_parallel, TENSOR_AXIS: tensor_parallel}
   over_slices = _REPLICA if _REPLICA in names else AXIS
   return (
-    [count // slices if name == AXIS else 1 for name in names],
+    [within.get(name, 1) for name in names],
     [slices if name == over_slices else 1 for name in names],
     names,
   )
 
 
 def fully_sharded(mesh: Mesh | AbstractMesh, boxed: Any) -> Any:
-  """Returns boxed weights, of which the large ones are split over `data`.
+  """Returns boxed weights, of which the large ones are split.
 
-  Those that their own mapping splits over it are not changed.
+  They are split over `mdl`, if it has several devices, and over `data`. Those
+  that their own mapping splits over an axis are not split over it again.
 
   Args:
     mesh: the mesh.
@@ -79,18 +97,52 @@ def _mapping(mesh: Mesh | AbstractMesh, weight: base_layer.WeightHParams):
     for entry in (mapping or [None] * len(shape))
   ]
   first = len(weight.repeat_prefix)
-  each_layer = math.prod(shape[first:])
-  is_split = any(AXIS in axes for axes in entries)
-  if is_split or each_layer < _LEAST_ELEMENTS:
+  if math.prod(shape[first:]) < _LEAST_ELEMENTS:
     return mapping
-  sizes = {
-    dim: shape[dim]
-    for dim in range(first, len(shape))
-    if shape[dim]
-    % (mesh.shape[AXIS] * math.prod(mesh.shape[axis] for axis in entries[dim]))
-    == 0
-  }
-  if not sizes:
+  every = range(first, len(shape))
+  heads = every if weight.heads_dim is None else (weight.heads_dim,)
+  is_changed = False
+  for axis, dims in ((TENSOR_AXIS, heads), (AXIS, every)):
+    is_changed |= _split(mesh, axis, shape, entries, dims)
+  if not is_changed:
     return mapping
-  entries[max(sizes, key=sizes.__getitem__)].append(AXIS)
   return tuple(tuple(axes) or None for axes in entries)
+
+
+def _split(
+  mesh: Mesh | AbstractMesh,
+  axis: str,
+  shape: Sequence[int],
+  entries: list[list[str]],
+  dims: Iterable[int],
+) -> bool:
+  """Splits one dimension of a weight over an axis; returns whether it did.
+
+  It is the one with the largest part that the axis divides; of equal ones one
+  that is whole, and of these the last, if the axis is `mdl`, else the first.
+
+  Args:
+    mesh: the mesh.
+    axis: the name of the axis.
+    shape: of the weight.
+    entries: the axes that each dimension is split over; the axis is added.
+    dims: the dimensions to choose from.
+  """
+  size = mesh.shape.get(axis, 1)
+  is_split = any(axis in axes for axes in entries)
+  if is_split or (axis == TENSOR_AXIS and size == 1):
+    return False
+  parts = {}
+  for dim in dims:
+    count = _parts(mesh, entries[dim])
+    if shape[dim] % (count * size) == 0:
+      parts[dim] = (shape[dim] // count, -count)
+  if not parts:
+    return False
+  ordered = sorted(parts, reverse=axis == TENSOR_AXIS)
+  entries[max(ordered, key=parts.__getitem__)].append(axis)
+  return True
+
+
+def _parts(mesh: Mesh | AbstractMesh, axes: Iterable[str]) -> int:
+  return math.prod(mesh.shape[axis] for axis in axes)

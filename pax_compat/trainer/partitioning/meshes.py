@@ -33,13 +33,22 @@ def mesh_of_task(
     devices: the devices; None for those of all processes.
 
   Raises:
-    UserError: see `create_mesh`.
+    UserError: see `create_mesh`; or `tensor_parallel` without auto sharding.
   """
-  if not task.train.auto_sharding:
+  train = task.train
+  if not train.auto_sharding:
+    if train.tensor_parallel > 1:
+      raise errors.UserError(
+        f'task.train.tensor_parallel is {train.tensor_parallel}; expected 1, or'
+        ' --enable_auto_sharding, which it is a setting of'
+      )
     return mesh_of(task.model, devices)
   devices = jax.devices() if devices is None else devices
   ici, dcn, names = automatic.shapes_of_mesh(
-    task.model.mesh_axis_names, len(devices), _num_slices(devices)
+    task.model.mesh_axis_names,
+    len(devices),
+    _num_slices(devices),
+    train.tensor_parallel,
   )
   return create_mesh(ici, names, dcn, devices)
 

@@ -3,13 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from pax_compat import learners
+from pax_compat.layer_core import sharding as sharding_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
+from pax_compat.trainer.partitioning.automatic import AXIS, TENSOR_AXIS
 from pax_compat.trainer.program import TaskProgram
 
 _MAX_NAMES = 3
@@ -103,16 +106,30 @@ def auto_sharding_lines(program: TaskProgram) -> list[str]:
   if not program.task.train.auto_sharding:
     return []
   weights = jax.tree.leaves(program.abstract_state.mdl_vars)
-  split = [x for x in weights if not x.sharding.is_fully_replicated]
+  axes = ', '.join(program.batch_sharding.batch_axes)
+  texts = [f'batches over {axes}', _split_over(program, weights, AXIS)]
+  if program.task.train.tensor_parallel > 1:
+    texts.append(_split_over(program, weights, TENSOR_AXIS))
+  return [
+    f'auto sharding: {"; ".join(texts)}; copies of the others on every device'
+  ]
+
+
+def _split_over(program: TaskProgram, weights: Sequence[Any], axis: str) -> str:
+  """Returns how many weights, and parameters, are split over an axis."""
+  several = program.mesh.shape[axis] > 1
+  split = [x for x in weights if several and axis in _axes(x.sharding.spec)]
   share = sum(math.prod(x.shape) for x in split) / max(
     Sizes.of(program).parameters, 1
   )
-  axes = ', '.join(program.batch_sharding.batch_axes)
-  return [
-    f'auto sharding: batches over {axes}; {len(split)} of {len(weights)}'
-    f' weights over data, {100 * share:.4g} % of the parameters; copies of the'
-    ' others on every device'
-  ]
+  return (
+    f'{len(split)} of {len(weights)} weights over {axis},'
+    f' {100 * share:.4g} % of the parameters'
+  )
+
+
+def _axes(spec: Any) -> set[str]:
+  return {axis for entry in spec for axis in sharding_lib.axes_of(entry)}
 
 
 def short_list(names: Sequence[str]) -> str:

@@ -7,58 +7,23 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.bridge import searching
 from adaptors.bridge import task as bridge_task
-from adaptors.bridge.functional import fed_task
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
-from adaptors.bridge.scoped_variables import jax_path
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
 from pax_compat.metrics import clu_metrics
 from pax_compat.nested_map import NestedMap
-from tests.adaptors.bridge import small_task
+from tests.adaptors.bridge import decoded, small_task
 from tests.adaptors.bridge.families import (
   asr_grapheme,
   mt_rnmt,
   mt_transformer,
   mt_xendec,
+  starnet_kitti,
 )
 
 _SEEDS = 0, 1
-
-
-def _decoded(model, theta, batch):
-  """Decodes a batch as the trainer does; returns its results."""
-  params = {}
-  for path, value in theta.items():
-    *parents, name = jax_path(path).split('/')
-    node = params
-    for parent in parents:
-      node = node.setdefault(parent, {})
-    node[name] = value
-  variables = {PARAMS: params, NON_TRAINABLE: {'global_step': np.int32(3)}}
-  return _decoded_by(model, variables, batch)
-
-
-def _decoded_by(model, variables, batch):
-  """Decodes a batch as the trainer does; returns its results."""
-
-  @jax.jit
-  def step(variables, batch):
-    return model.apply(
-      variables,
-      batch,
-      method='decode',
-      rngs={base_layer.RANDOM: jax.random.key(0)},
-    )
-
-  weighted, given, clu = jax.device_get(step(variables, batch))
-  assert (weighted, clu) == ({}, {})
-  return model.process_decode_out(None, given)
-
-
-def _values(clu):
-  return {k: float(v.value) for k, v in clu_metrics.compute(clu).items()}
 
 
 def _translation(family):
@@ -73,48 +38,21 @@ def _translation(family):
   return params
 
 
-def _in_lingvo(params, batches, scale=0.3):
-  """Returns weights, and Lingvo's pairs of each batch and metrics of all."""
-  py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  with fed_task.build(
-    params, batches[0], do_eval=True, optimized=False
-  ) as made:
-    tensors = py_utils.NestedMap()
-    for path, placeholder in made.feeds.items():
-      tensors.Set(path, placeholder)
-    outputs = dict(made.task.Decode(tensors))
-    made.start()
-    variables = dict(made.task.vars.FlattenItems())
-    rng = np.random.default_rng(0)
-    for variable in variables.values():
-      value = rng.normal(scale=scale, size=variable.shape).astype(np.float32)
-      if variable.name.endswith('moving_variance/var:0'):
-        value = np.abs(value) + 0.5
-      variable.load(value, made.session)
-    metrics = made.task.CreateDecoderMetrics()
-    pairs = [
-      made.task.PostProcessDecodeOut(
-        made.session.run(outputs, made.feed_dict(batch)), metrics
-      )
-      for batch in batches
-    ]
-    weights = made.session.run(variables)
-  return weights, pairs, {k: float(m.value) for k, m in metrics.items()}
-
-
 @pytest.mark.slow
 def test_the_bridge_decodes_to_lingvos_strings():
   params = _translation(mt_transformer)
   batches = [mt_transformer.batch(seed) for seed in _SEEDS]
-  weights, pairs, metrics = _in_lingvo(params, batches)
+  weights, pairs, metrics = decoded.in_lingvo(params, batches)
   model = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
   found = None
   for batch, expected in zip(batches, pairs, strict=True):
-    scalars, found_pairs, clu = _decoded(model, weights, nested(batch))
+    scalars, found_pairs, clu = decoded.by_bridged(
+      model, weights, nested(batch)
+    )
     assert scalars == {}
-    _check_same(found_pairs, expected)
+    decoded.check_same(found_pairs, expected)
     found = clu_metrics.merge(found, clu)
-  assert _values(found) == pytest.approx(metrics)
+  assert decoded.values(found) == pytest.approx(metrics)
 
 
 @pytest.mark.slow
@@ -128,9 +66,11 @@ def test_translated_models_find_lingvos_strings_in_jax(family):
   if is_rnmt:  # With random weights its end is unlikely.
     params.decoder.beam_search.force_eos_in_last_step = True
     assert params.decoder.beam_search.coverage_penalty
-  weights, pairs, metrics = _in_lingvo(params, batches, 1 if is_rnmt else 0.3)
+  weights, pairs, metrics = decoded.in_lingvo(
+    params, batches, lambda path: 1.0 if is_rnmt else 0.3
+  )
   native = bridge_task.translate(params, 'mt', 'native')
-  assert issubclass(native.config.model.cls, searching._Pruned)
+  assert issubclass(native.config.model.cls, searching._PrunedSearch)
   model = native.config.model.Instantiate()
   variables = {
     PARAMS: native.variables.only(is_trainable=True).to_jax(weights),
@@ -139,10 +79,10 @@ def test_translated_models_find_lingvos_strings_in_jax(family):
   }
   found = None
   for batch, expected in zip(batches, pairs, strict=True):
-    _, found_pairs, clu = _decoded_by(model, variables, nested(batch))
-    _check_same(found_pairs, expected)
+    _, found_pairs, clu = decoded.by_model(model, variables, nested(batch))
+    decoded.check_same(found_pairs, expected)
     found = clu_metrics.merge(found, clu)
-  assert _values(found) == pytest.approx(metrics)
+  assert decoded.values(found) == pytest.approx(metrics)
   assert metrics['num_samples_in_batch'] == 8
   best = {
     value.split('hyp0: ')[1].split(' score0')[0]
@@ -180,41 +120,51 @@ def _utterances(seed):
 def test_translated_speech_has_lingvos_word_errors():
   params = _speech()
   batches = [_utterances(seed) for seed in _SEEDS]
-  weights, _, metrics = _in_lingvo(params, batches)
+  weights, _, metrics = decoded.in_lingvo(params, batches)
   native = bridge_task.translate(params, 'asr', 'native')
-  assert native.config.model.cls is searching.PrunedSpeechModel
+  assert native.config.model.cls is searching.PrunedSearchSpeechModel
   model = native.config.model.Instantiate()
-  own = {
-    name: native.variables.only(is_trainable=trained).to_jax(weights)
-    for name, trained in ((PARAMS, True), (NON_TRAINABLE, False))
-  }
+  own = decoded.variables(native, weights)
   found = None
   for batch in batches:
-    _, _, clu = _decoded_by(model, own, nested(batch))
+    _, _, clu = decoded.by_model(model, own, nested(batch))
     found = clu_metrics.merge(found, clu)
-  values = _values(found)
+  values = decoded.values(found)
   assert values == pytest.approx({name: metrics[name] for name in values})
   assert metrics['num_samples_in_batch'] == 8  # The mean of batches.
   assert 0 < metrics['wer']
 
 
-def _check_same(found_pairs, expected):
-  assert len(found_pairs) == len(expected)
-  for ours, theirs in zip(found_pairs, expected, strict=True):
-    ours = [getattr(word, 'expected', word) for word in _words(ours)]
-    assert ours == _words(theirs)
-
-
-def _words(pair):
-  """Returns the words of a pair of strings, its scores as numbers."""
-  key, value = pair
-  words = value.split(' ')
-  return [key] + [
-    pytest.approx(float(word), rel=1e-5, abs=1e-5)
-    if last.startswith('score')
-    else word
-    for last, word in zip(['', *words], words, strict=False)
-  ]
+@pytest.mark.slow
+def test_detections_have_lingvos_average_precision():
+  """Its value is read once, after the last batch, by class and difficulty."""
+  params = starnet_kitti.detection_params()
+  batches = [starnet_kitti.scenes(seed) for seed in _SEEDS]
+  weights, pairs, metrics = decoded.in_lingvo(
+    params, batches, lambda path: 0.003 if 'localization' in path else 0.3
+  )
+  bridged = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
+  native = bridge_task.translate(params, 'car', 'native')
+  model = native.config.model.Instantiate()
+  own = decoded.variables(native, weights)
+  found, also_found = None, None
+  for batch, expected in zip(batches, pairs, strict=True):
+    texts = {k: v for k, v in batch.items() if v.dtype.kind == 'S'}
+    numbers = {k: v for k, v in batch.items() if k not in texts}
+    _, written, clu = decoded.by_bridged(
+      bridged, weights, nested(numbers), texts
+    )
+    assert [key for key, _ in written] == [key for key, _ in expected]
+    assert all(isinstance(value, bytes) for _, value in written)
+    found = clu_metrics.merge(found, clu)
+    # Of a translated model Lingvo suppresses boxes likewise.
+    _, written, clu = decoded.by_model(model, own, nested(numbers), texts)
+    assert [key for key, _ in written] == [key for key, _ in expected]
+    also_found = clu_metrics.merge(also_found, clu)
+  for values in map(decoded.values, (found, also_found)):
+    assert values == pytest.approx(metrics, nan_ok=True, rel=1e-5)
+  assert 0.01 < metrics['kitti_AP_v2/Car/AP_moderate'] < 0.9
+  assert metrics['num_samples_in_batch'] == 8
 
 
 @pytest.fixture(scope='module')
@@ -260,7 +210,7 @@ def test_metrics_are_of_the_examples_of_all_batches(means):
   np.testing.assert_allclose([value for _, value in pairs], expected)
   assert [key for key, _ in pairs] == [b'4', b'4']
   np.testing.assert_allclose([value for _, value in last_pairs], expected[:1])
-  found = _values(clu_metrics.merge(clu_metrics.merge(None, one), other))
+  found = decoded.values(clu_metrics.merge(clu_metrics.merge(None, one), other))
   want = (2 * expected[0] + expected[1]) / 3
   assert found['mean'] == pytest.approx(want)
   assert found['step'] == 3
@@ -268,7 +218,7 @@ def test_metrics_are_of_the_examples_of_all_batches(means):
 
 def test_random_numbers_follow_from_the_runs_key(means):
   batch = nested(small_task.batch())
-  noises = [_values(_small(means, batch)[2])['noise'] for _ in range(2)]
+  noises = [decoded.values(_small(means, batch)[2])['noise'] for _ in range(2)]
   assert noises[0] == noises[1] != 0
 
 

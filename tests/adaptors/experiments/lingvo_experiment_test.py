@@ -97,6 +97,24 @@ def test_nothing_but_training():
   assert not experiment.decode_datasets()
 
 
+def test_held_out_datasets_are_those_of_lingvos_jobs():
+  """Without a schedule, jobs decode them; training does not."""
+  model_params = _model_params(held_out=['Dev', 'Test'])
+  factory = lingvo_runtime.module('lingvo.core.cluster_factory')
+  original, jobs = type(model_params).Dev, []
+
+  def dev(self):
+    jobs.append((factory.Current().job, factory.Current().do_eval))
+    return original(self)
+
+  type(model_params).Dev = dev
+  experiment = _experiment(model_params)
+  assert experiment.task().train.decode_interval_steps is None
+  assert [d.name for d in experiment.datasets()] == ['Train', 'Dev', 'Test']
+  assert [d.name for d in experiment.decode_datasets()] == ['Dev', 'Test']
+  assert jobs == [('evaler', True), ('decoder', True)]
+
+
 @pytest.mark.parametrize('method', ['Model', 'Train', 'Dev', 'ProgramSchedule'])
 def test_a_typo_in_a_method_of_the_class_is_reported_with_its_location(method):
   model_params = _model_params(held_out=['Dev'])

@@ -5,21 +5,27 @@ from adaptors.bridge.functional import fed_task
 from tests.adaptors.translate import tiny_model
 
 
-def train(task_params, data, folder, *, restored=None) -> dict[int, dict]:
-  """Trains in graph mode and saves a checkpoint after each step, as Lingvo.
+def train(
+  task_params, data, folder, *, restored=None, every=1, static_shapes=False
+) -> dict[int, dict]:
+  """Trains in graph mode and saves checkpoints, as Lingvo.
 
   Args:
     task_params: of Lingvo.
     data: a batch for each step.
     folder: of the checkpoints.
     restored: prefix of the checkpoint to start from; None for new weights.
+    every: the number of steps between checkpoints.
+    static_shapes: whether Lingvo needs the shapes of the batches.
 
   Returns:
-    The variables after each number of steps, by theta path.
+    The variables at each checkpoint, by theta path, by the number of steps.
   """
-  with fed_task.build(task_params, data[0]) as made:
+  with fed_task.build(
+    task_params, data[0], static_shapes=static_shapes
+  ) as made:
     variables = dict(made.task.vars.FlattenItems())
-    saver = _Saver(made.session, variables, folder, restored)
+    saver = _Saver(made.session, variables, folder, restored, every)
     made.start()
     for batch in data:
       saver.step(made.task.train_op, made.feed_dict(batch))
@@ -49,31 +55,34 @@ def train_several(
 
 
 class _Saver:
-  """Makes steps, and a checkpoint after each.
+  """Makes steps, and checkpoints.
 
   Attributes:
-    values: of variables after each number of steps.
+    values: of variables at each checkpoint, by the number of steps.
   """
 
-  def __init__(self, session, variables, folder, restored):
+  def __init__(self, session, variables, folder, restored, every=1):
     tf = lingvo_runtime.module('lingvo.compat')
     self.values = {}
     self._session = session
     self._variables = variables
     self._folder = folder
     self._restored = restored
+    self._every = every
     self._saver = tf.train.Saver(
       sharded=True, max_to_keep=None, pad_step_number=True
     )
     self._step = 0
 
   def step(self, train_op, feed):
-    """Makes a step."""
+    """Makes a step, and a checkpoint if it is time."""
     if self._restored:
       self._saver.restore(self._session, self._restored)
       self._restored = None
     self._session.run(train_op, feed)
     self._step += 1
+    if self._step % self._every:
+      return
     self._saver.save(
       self._session, str(self._folder / 'ckpt'), global_step=self._step
     )

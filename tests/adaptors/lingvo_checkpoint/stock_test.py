@@ -13,6 +13,7 @@ from tests.adaptors.bridge.families import (
   mt_rnmt,
   mt_transformer,
   mt_xendec,
+  starnet_kitti,
 )
 from tests.adaptors.lingvo_checkpoint import lingvo_runs
 from tests.adaptors.translate import parity, task_parity
@@ -20,7 +21,7 @@ from tests.adaptors.translate import parity, task_parity
 pytestmark = native_library.NEEDS_LINGVO
 
 
-def _continued(params, data, folder, saved, without=()):
+def _continued(params, data, folder, saved, without=(), static=False):
   """Trains in Lingvo; then here, from its checkpoint of a step, to the end.
 
   Compares the last weights with Lingvo's, and an export of the import with the
@@ -32,11 +33,12 @@ def _continued(params, data, folder, saved, without=()):
     folder: of Lingvo's checkpoints.
     saved: the step of the checkpoint.
     without: parts of the theta paths of weights that are not compared.
+    static: whether Lingvo needs the shapes of batches.
 
   Returns:
     The metadata, and our last state.
   """
-  weights = lingvo_runs.train(params, data, folder)
+  weights = lingvo_runs.train(params, data, folder, static_shapes=static)
   translated = task_translation.translate_task(params, 'task')
   first = task_parity.nested(data[0])
   made = program.create(
@@ -95,11 +97,14 @@ def test_repeated_layers_with_adafactor(tmp_path):
     (asr_wpm, ('learners[',)),
     # It counts steps in addition.
     (mt_xendec, ('source_proj_b',)),
+    (starnet_kitti, ()),
   ],
 )
 def test_other_families(family, without, tmp_path):
   data = [family.batch(seed) for seed in range(6)]
-  _, state = _continued(family.task_params(), data, tmp_path, 3, without)
+  static = getattr(family, 'STATIC_SHAPES', False)
+  params = family.task_params()
+  _, state = _continued(params, data, tmp_path, 3, without, static)
   if family is mt_xendec:
     assert state.mdl_vars[base_layer.NON_TRAINABLE]['global_step'] == 6
 

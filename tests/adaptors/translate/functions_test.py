@@ -169,6 +169,38 @@ def test_the_only_lambda_of_a_function(fn_layer):
   assert _counterpart(fn_layer, _one_lambda()) is jnp.negative
 
 
+def _decorated(fn):
+  """A decorator without `functools.wraps`."""
+
+  def helper(x):
+    return x
+
+  def call(*args):
+    return helper(fn(*args))
+
+  return call
+
+
+@_decorated
+def _numbered_lambdas(plus):
+  return (lambda x: x + plus), (lambda x: -x)
+
+
+@translates_fn(f'{_HERE}._numbered_lambdas.<locals>.<lambda>[0]')
+def jax_plus(x, *, plus):
+  return x + plus
+
+
+translates_fn(f'{_HERE}._numbered_lambdas.<locals>.<lambda>[1]')(jnp.negative)
+
+
+def test_lambdas_by_number_in_a_decorated_function(fn_layer):
+  first, second = _numbered_lambdas(2.0)
+  found = _counterpart(fn_layer, first)
+  assert found.func is jax_plus and found.keywords == {'plus': 2.0}
+  assert _counterpart(fn_layer, second) is jnp.negative
+
+
 class Doubler:
   """Something that can be called."""
 

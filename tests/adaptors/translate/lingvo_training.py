@@ -34,15 +34,18 @@ class Trained:
   eval_metrics: dict[str, float]
 
 
-def train(task_params, batches) -> Trained:
+def train(task_params, batches, *, static_shapes: bool = False) -> Trained:
   """Trains a task for one step on each batch.
 
   Args:
     task_params: Params of a Lingvo task; its `input` has the tokenizer.
     batches: dicts of numpy arrays, all with the same keys.
+    static_shapes: whether Lingvo needs their shapes.
   """
   tf = lingvo_runtime.module('lingvo.compat')
-  with fed_task.build(task_params, batches[0], optimized=False) as made:
+  with fed_task.build(
+    task_params, batches[0], static_shapes=static_shapes, optimized=False
+  ) as made:
     task, run = made.task, made.session.run
     variables = dict(task.vars.FlattenItems())
     gradients = {

@@ -20,6 +20,8 @@ from tests.adaptors.translate import lingvo_training, parity
 
 STEPS_TOLERANCE = 1e-4
 
+# Of the names of metrics, not of paths.
+_WITH_SLASHES = 'loss/regression', 'loss/classification', 'error/'
 # Whether a theta path is that of a variance, which is positive.
 _IS_VARIANCE = operator.methodcaller('endswith', 'moving_variance')
 
@@ -141,20 +143,29 @@ class Evaluated:
   gradients: dict[str, np.ndarray]
 
 
-def evaluate_in_lingvo(params, batch, weights=None) -> Evaluated:
-  """Evaluates a batch in Lingvo.
+def evaluate_in_lingvo(
+  params, batch, weights=None, *, static_shapes: bool = False
+) -> Evaluated:
+  """Evaluates a batch in Lingvo, with its weights, not averages of them.
 
   Args:
     params: of the task.
     batch: by dotted name.
     weights: by theta path; None takes random ones, and works out gradients.
+    static_shapes: whether Lingvo needs the shapes of the batch.
   """
   tf = lingvo_runtime.module('lingvo.compat')
-  with fed_task.build(params, batch, do_eval=True, optimized=False) as made:
+  params = params.Copy()
+  params.train.ema_decay = 0.0
+  with fed_task.build(
+    params, batch, do_eval=True, static_shapes=static_shapes, optimized=False
+  ) as made:
     variables = dict(made.task.vars.FlattenItems())
     # Those whose names are paths tell how experts fared, on a TPU.
     metrics = {
-      k: [*v] for k, v in made.task.eval_metrics.items() if '/' not in k
+      k: [*v]
+      for k, v in made.task.eval_metrics.items()
+      if '/' not in k or k.startswith(_WITH_SLASHES)
     }
     metrics.pop('num_samples_in_batch', None)  # No task's own.
     gradients = {}
@@ -222,7 +233,12 @@ def check_evaluation(params, batch) -> Evaluated:
 
 
 def check(
-  params, batches, *, without_gradient: str = '', expected=lambda metrics: {}
+  params,
+  batches,
+  *,
+  without_gradient: str = '',
+  expected=lambda metrics: {},
+  static_shapes: bool = False,
 ) -> lingvo_training.Trained:
   """Holds a task against Lingvo's, over a training step on each batch.
 
@@ -234,14 +250,16 @@ def check(
       all logits; '' for none. Adam's updates of them are random.
     expected: from Lingvo's metrics of the first batch to those expected
       here, where they differ.
+    static_shapes: whether Lingvo needs the shapes of the batches.
 
   Returns:
     What Lingvo did.
   """
-  theirs = lingvo_training.train(params, batches)
+  static = dict(static_shapes=static_shapes)
+  theirs = lingvo_training.train(params, batches, **static)
   ours = Ours.create(params, batches[0], theirs.first)
   parity.assert_gradients_close(ours.gradients(batches[0]), theirs.gradients)
-  evaluated = evaluate_in_lingvo(params, batches[0], theirs.first)
+  evaluated = evaluate_in_lingvo(params, batches[0], theirs.first, **static)
   evaluated.metrics.update(expected(evaluated.metrics))
   check_metrics(ours, batches[0], evaluated)
   state, made = ours.state, ours.program

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from pax_compat import errors
+from pax_compat import errors, tasks_lib
 from pax_compat.base_layer import BoxedParam, WeightHParams
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.partitioning import automatic
@@ -165,6 +165,42 @@ def test_auto_sharding():
   assert mapping([64, 128], ['data', 'mdl']) == ['data', 'mdl']
   assert mapping([100]) is None
   assert mapping([128, 64, 64], None, (128,)) == (None, ('data',), None)
+
+
+def test_tensor_parallel():
+  shapes = automatic.shapes_of_mesh
+  assert shapes(None, 8, 1, 4) == ([2, 4], [1, 1], ['data', 'mdl'])
+  names = ['replica', 'data', 'mdl']
+  assert shapes(names, 8, 2, 2) == ([1, 2, 2], [2, 1, 1], names)
+  with pytest.raises(errors.UserError, match='is 3; expected a divisor of 8'):
+    shapes(None, 8, 1, 3)
+
+  mesh = AbstractMesh((2, 4), ('data', 'mdl'))
+
+  def mapping(shape, split=None, **fields):
+    weight = WeightHParams(shape, tensor_split_dims_mapping=split, **fields)
+    box = partitioning.fully_sharded(mesh, {'w': BoxedParam(None, weight)})
+    return box['w'].meta.tensor_split_dims_mapping
+
+  assert mapping([64, 256]) == (('data',), ('mdl',))
+  assert mapping([256, 64]) == (('mdl',), ('data',))
+  assert mapping([64, 64]) == (('data',), ('mdl',))
+  assert mapping([64, 4, 32], heads_dim=1) == (('data',), ('mdl',), None)
+  # Three heads are not split.
+  assert mapping([64, 3, 32], heads_dim=1) == (('data',), None, None)
+  assert mapping([64, 128], ['mdl', None]) == (('mdl',), ('data',))
+  assert mapping([64, 128], ['data', 'mdl']) == ['data', 'mdl']
+  box = BoxedParam(None, WeightHParams([64, 4, 32], heads_dim=1))
+  stacked = box.add_axis(0, {'x_times': 8})
+  assert stacked.meta.heads_dim == 2
+  assert stacked.remove_axis(0, {'x_times': 8}).meta.heads_dim == 1
+
+
+def test_tensor_parallel_needs_auto_sharding():
+  task = tasks_lib.SingleTask.config()
+  task.train.tensor_parallel = 4
+  with pytest.raises(errors.UserError, match='or --enable_auto_sharding'):
+    partitioning.mesh_of_task(task)
 
 
 @pytest.mark.parametrize(

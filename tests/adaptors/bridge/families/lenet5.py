@@ -25,7 +25,10 @@ def task_params(batch_norm=False):
 
 
 def batch(seed):
-  """Returns eight random images, of which one is padding."""
+  """Returns eight random images, of which one is padding.
+
+  Labels are floats, as those of Lingvo's own input are.
+  """
   rng = np.random.default_rng(seed)
   raw = rng.integers(0, 256, (8, *_SHAPE), np.uint8)
   weight = np.ones(8, np.float32)
@@ -33,7 +36,7 @@ def batch(seed):
   return {
     'raw': raw,
     'data': ((raw - 127.5) / 74).astype(np.float32),
-    'label': rng.integers(0, 10, 8, np.int32),
+    'label': rng.integers(0, 10, 8).astype(np.float32),
     'weight': weight,
     'sample_ids': np.arange(8, dtype=np.int32),
   }

@@ -65,7 +65,7 @@ def batch(seed, laser_features=1):
     return rng.normal(size=shape).astype(np.float32)
 
   centers = 10 * normal(b, c, 3)
-  counts = rng.integers(1, p + 1, (b, c, 1))
+  counts = rng.integers(0, p + 1, (b, c, 1))  # Some centers have no points.
   labels = rng.integers(0, _CLASSES, (b, c, a), np.int32)
   is_ignored = rng.random((b, c, a)) < 0.2
   anchors = normal(b, c, a, 7)
@@ -80,4 +80,56 @@ def batch(seed, laser_features=1):
     'assigned_gt_labels': labels,
     'assigned_cls_mask': (~is_ignored).astype(np.float32),
     'assigned_reg_mask': (~is_ignored & (labels > 0)).astype(np.float32),
+  }
+
+
+def detection_params():
+  """Returns Params of the task for `scenes`, without random pictures.
+
+  They have no moving averages, with which Lingvo would evaluate instead of with
+  the weights.
+  """
+  p = task_params()
+  p.train.ema_decay = 0.0
+  p.Set(max_nms_boxes=16, nms_iou_threshold=0.5)
+  p.output_decoder.laser_sampling_rate = 0.0
+  p.eval.samples_per_summary = 8
+  return p
+
+
+def scenes(seed):
+  """Returns a batch with what a decoder reads: boxes, camera and identities.
+
+  Every fourth anchor of an offset is a car that is in view.
+  """
+  scenes = batch(seed)
+  anchors = scenes['anchor_bboxes']
+  anchors[..., :3] += scenes['cell_center_xyz'][:, :, None]
+  anchors[..., 0] += 40
+  boxes = anchors.reshape(8, -1, 7)[:, ::4]
+  b, n, _ = boxes.shape
+  camera = np.array([[300, -400, 0, 0], [150, 0, -400, 0], [1, 0, 0, 0]])
+  ones = np.ones((b, n), np.float32)
+
+  def of_rows(x, dtype=np.float32):
+    return np.broadcast_to(np.asarray(x, dtype), (b, *np.shape(x)))
+
+  labels, lasers, images = (
+    f'decoder_copy.{name}' for name in ('labels', 'lasers', 'images')
+  )
+  names = [b'%d' % (8 * seed + i) for i in range(b)]
+  return scenes | {
+    'labels.bboxes_3d_num_points': np.full((b, n), 9, np.int32),
+    f'{labels}.source_id': np.array(names),
+    f'{labels}.difficulties': np.full((b, n), 3, np.int32),
+    f'{labels}.bboxes_3d': boxes,
+    f'{labels}.bboxes_3d_mask': ones,
+    f'{labels}.unfiltered_bboxes_3d_mask': ones,
+    f'{labels}.labels': np.ones((b, n), np.int32),
+    f'{lasers}.points_xyz': np.zeros((b, 2, 3), np.float32),
+    f'{lasers}.points_padding': np.zeros((b, 2), np.float32),
+    f'{images}.velo_to_image_plane': of_rows(camera),
+    f'{images}.velo_to_camera': of_rows(np.eye(4)),
+    f'{images}.width': of_rows([600], np.int32),
+    f'{images}.height': of_rows([300], np.int32),
   }

@@ -1,12 +1,14 @@
-"""Times training steps of bridged tasks against TensorFlow Lingvo's own.
+"""Times training steps of Lingvo tasks against TensorFlow Lingvo's own.
 
-    python -m benchmarks.bridged_step --families=asr_wpm,pillars
+    python -m benchmarks.family_step --families=mt,rnmt,asr,image,punctuator
+    python -m benchmarks.family_step --families=asr_wpm --translation=bridge
 
 The families are the shrunk tasks of the bridge's tests, see
-`tests/adaptors/bridge/families`. For each of them the trainer's compiled step
-(with Lingvo's graph compiled by XLA) and Lingvo's own graph and train op train
-on one batch, alternating in one process. Both start from the same values, and
-must have equal losses before they are timed.
+`tests/adaptors/bridge/families`, some of them with a shorter name. They are
+native (translated to JAX) or bridged (Lingvo's graph compiled by XLA), as
+`--translation` says. For each of them the trainer's compiled step and Lingvo's
+own graph and train op train on one batch, alternating in one process. Both
+start from the same values, and must have equal losses before they are timed.
 
 A ratio is the median over the rounds of our steps per second over Lingvo's in
 the same round. The tasks are so small that the overhead of many small ops
@@ -38,9 +40,23 @@ from tests.adaptors.bridge import families
 _FAMILIES = flags.DEFINE_list(
   'families', [], 'Families to time, such as asr_wpm; all by default.'
 )
+_TRANSLATION = flags.DEFINE_enum(
+  'translation',
+  'auto',
+  ['auto', 'native', 'bridge'],
+  'How tasks run: translated (native) or bridged; auto translates if possible.',
+)
 
 _ONEDNN = 'TF_ENABLE_ONEDNN_OPTS'
 _SHAPE = 'batch'
+# Shorter names of families.
+_SHORT = {
+  'mt': 'mt_transformer',
+  'rnmt': 'mt_rnmt',
+  'asr': 'asr_grapheme',
+  'image': 'lenet5',
+  'car': 'starnet_kitti',
+}
 
 
 def known_families() -> list[str]:
@@ -50,12 +66,13 @@ def known_families() -> list[str]:
 
 
 def family_of(name: str) -> ModuleType:
-  """Returns the module of a family.
+  """Returns the module of a family, by its name or a shorter one.
 
   Raises:
     UserError: the family is unknown.
   """
   known = [m.name for m in pkgutil.iter_modules(families.__path__)]
+  name = _SHORT.get(name, name)
   if name not in known:
     raise errors.UserError(
       f'--families: unknown family {name!r}' + errors.did_you_mean(name, known)
@@ -63,16 +80,20 @@ def family_of(name: str) -> ModuleType:
   return importlib.import_module(f'{families.__name__}.{name}')
 
 
-def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
+def measure(
+  name: str, *, rounds: int, steps: int, translation: str = 'auto'
+) -> dict[str, Any]:
   """Compares the peers on a family's task, and times them.
 
   Args:
     name: of the family.
     rounds: number of rounds.
     steps: steps of each peer in a round.
+    translation: `auto`, `native` or `bridge`.
 
   Returns:
-    `losses` by peer, `steps_per_second` by peer, and the `ratio`.
+    `kind`, native or bridged; `losses` by peer, `steps_per_second` by peer, and
+    the `ratio`.
 
   Raises:
     UserError: the family is unknown, or the peers' losses differ.
@@ -80,9 +101,7 @@ def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
   family = family_of(name)
   params, batch = family.task_params(), family.batch(0)
   nested = parity_batches.nested(batch)
-  translated = bridge_task.bridge_task(
-    params, name, xla_device=getattr(family, 'XLA_DEVICE', None)
-  )
+  kind, translated = _translated(family, params, name, translation)
   task_program = program.create(
     translated.config.Instantiate(),
     partitioning.create_mesh(None, None),
@@ -105,10 +124,25 @@ def measure(name: str, *, rounds: int, steps: int) -> dict[str, Any]:
   rates = vs_lingvo.rates(peers.summary(seconds, {_SHAPE: 1.0}))
   speeds = rates['steps_per_second']
   return {
+    'kind': kind,
     'losses': losses,
     'steps_per_second': {peer: s[_SHAPE] for peer, s in speeds.items()},
     'ratio': rates['ratios'][_SHAPE],
   }
+
+
+def _translated(
+  family: ModuleType, params: Any, name: str, translation: str
+) -> tuple[str, Any]:
+  """Returns how a task runs, and the task in JAX."""
+  if translation != 'bridge':
+    route = bridge_task.route(params, name, translation)
+    if route.kind is not bridge_task.Kind.BRIDGED:
+      return str(route.kind), route.translated
+  # Some families need another device of Lingvo's to be bridged.
+  device = getattr(family, 'XLA_DEVICE', None)
+  bridged = bridge_task.bridge_task(params, name, xla_device=device)
+  return str(bridge_task.Kind.BRIDGED), bridged
 
 
 def _theta(translated, state) -> dict:
@@ -123,22 +157,22 @@ def _theta(translated, state) -> dict:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """Returns the results as text, a line per family."""
-  lines = ['family             ours steps/s  lingvo steps/s  ours/lingvo']
+  """Returns the steps per second as text, a line per family."""
+  lines = ['family             kind              ours/s  lingvo/s  ours/lingvo']
   for name, result in results.items():
     speeds = result['steps_per_second']
     lines.append(
-      f'{name:18} {speeds["ours"]:12.1f} {speeds["lingvo"]:15.1f}'
-      f' {result["ratio"]:12.2f}'
+      f'{name:18} {result["kind"]:15} {speeds["ours"]:8.1f}'
+      f' {speeds["lingvo"]:9.1f} {result["ratio"]:12.2f}'
     )
   return '\n'.join(lines)
 
 
-def measure_all(names: Sequence[str], *, rounds: int, steps: int) -> dict:
+def measure_all(names: Sequence[str], **settings: Any) -> dict:
   """Returns the results of `measure` by family."""
   results = {}
   for name in names:
-    results[name] = measure(name, rounds=rounds, steps=steps)
+    results[name] = measure(name, **settings)
     gc.collect()
   return results
 
@@ -151,6 +185,7 @@ def main(argv: list[str]):
       _FAMILIES.value or known_families(),
       rounds=command_line.ROUNDS.value,
       steps=command_line.STEPS.value,
+      translation=_TRANSLATION.value,
     )
   except errors.UserError as error:
     print(f'error: {error}', file=sys.stderr)

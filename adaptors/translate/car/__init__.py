@@ -1,0 +1,1 @@
+"""Translators of Lingvo's detectors of objects in point clouds."""

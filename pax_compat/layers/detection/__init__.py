@@ -1,0 +1,1 @@
+"""Detection of objects in point clouds: boxes, their losses, pooled points."""
