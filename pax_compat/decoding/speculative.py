@@ -197,7 +197,7 @@ def _result(
   total = steps.first + settings.last_decode_step
   lengths = steps.repeat(steps.prefix.lengths)
   return NestedMap(
-    prefix_ids=steps.repeat(steps.prefix.ids),
+    prefix_ids=steps.repeat(steps.padded_prefix_ids()),
     prefix_lengths=lengths,
     original_lengths=lengths,
     output_ids=steps.left_aligned(state.ids, 0)[:, :total],
