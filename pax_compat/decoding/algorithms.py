@@ -28,6 +28,7 @@ from pax_compat.decoding.cached_network import (
   InitStatesFn,
 )
 from pax_compat.decoding.decoder_utils import StreamingResultCallback
+from pax_compat.decoding.lazy_prefix_network import LazyPrefixNetwork
 from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams
@@ -113,7 +114,7 @@ def decode(
       causal_prefix=causal_prefix,
     )
   if cached is None:
-    cached = CachedNetwork(network, init_states, extend_step)
+    cached = _cached_network(settings)(network, init_states, extend_step)
   if isinstance(settings, BeamSearchHParams):
     result = beam_search.beam_search(
       cached, settings, prefix, causal_prefix=causal_prefix
@@ -143,6 +144,11 @@ def decode(
   if settings.process_result_fn is not None:
     result = settings.process_result_fn(network, result)
   return result
+
+
+def _cached_network(settings: DecoderHParams) -> type[CachedNetwork]:
+  """Returns the class that holds the decode states."""
+  return LazyPrefixNetwork if settings.lazy_prefix_broadcast else CachedNetwork
 
 
 def _check_streams(settings: DecoderHParams):

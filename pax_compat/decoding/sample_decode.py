@@ -124,7 +124,8 @@ def sample_decode(
   Returns:
     `prefix_ids` [B, N, P], see `AlignedSteps.padded_prefix_ids`, and
     `prefix_lengths` [B, N]; `output_ids` [B, N, T], prefixes and samples,
-    padded with 0; `decode_lengths` [B, N], with the prefix and the end; `original_lengths` [B, N], the lengths of the prefixes;
+    padded with 0; `decode_lengths` [B, N], with the prefix and the end;
+    `original_lengths` [B, N], the lengths of the prefixes;
     `logprobs` [B, N, T] of the tokens, unscaled by the temperature, or 1 for
     tokens that were not sampled; optionally `entropy` [B, N, T], and
     `top_candidate_ids` and `top_candidate_logprobs` [B, N, T, 5] of each
