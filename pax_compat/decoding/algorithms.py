@@ -32,6 +32,7 @@ from pax_compat.decoding.lazy_prefix_network import LazyPrefixNetwork
 from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams
+from pax_compat.sampling.token_samplers import BaseNextTokenSampler
 
 ALGORITHMS = (GreedyDecoderHParams, SampleDecoderHParams, BeamSearchHParams)
 
@@ -113,8 +114,9 @@ def decode(
       extend_step=extend_step,
       causal_prefix=causal_prefix,
     )
-  if cached is None:
-    cached = _cached_network(settings)(network, init_states, extend_step)
+  cached = cached or _cached_network(settings)(
+    network, init_states, extend_step
+  )
   if isinstance(settings, BeamSearchHParams):
     result = beam_search.beam_search(
       cached, settings, prefix, causal_prefix=causal_prefix
@@ -123,18 +125,13 @@ def decode(
     # Without noise at the temperature 0, the key is not used.
     key = jax.random.key(0) if is_greedy else random_key(network)
     settings = speculative.as_sampling(settings)
-    sampler = settings.next_token_sampler(
-      **settings.next_token_sampler_tpl.cls.get_extra_kwargs(
-        batch, settings.num_samples
-      )
-    )
     result = sample_decode.sample_decode(
       cached,
       settings,
       prefix,
       sample_streams.content_keys(key, *content),
       inputs=sample_decode.SampleInputs.of(batch),
-      sampler=sampler,
+      sampler=_next_token_sampler(settings, batch),
       causal_prefix=causal_prefix,
       unconditional=unconditional,
       result_callback=result_callback,
@@ -149,6 +146,15 @@ def decode(
 def _cached_network(settings: DecoderHParams) -> type[CachedNetwork]:
   """Returns the class that holds the decode states."""
   return LazyPrefixNetwork if settings.lazy_prefix_broadcast else CachedNetwork
+
+
+def _next_token_sampler(
+  settings: SampleDecoderHParams, batch: NestedMap
+) -> BaseNextTokenSampler:
+  fields = settings.next_token_sampler_tpl.cls.get_extra_kwargs(
+    batch, settings.num_samples
+  )
+  return settings.next_token_sampler(**fields)
 
 
 def _check_streams(settings: DecoderHParams):
