@@ -465,9 +465,12 @@ def sub_config_field(hparams: Any, **overrides) -> Any:
   """Declares a field whose default is a fresh config.
 
   Args:
-    hparams: a class, its `HParams`, or a function that returns a config.
+    hparams: a class, its `HParams`, or a function that returns a config; None
+      for the default None.
     **overrides: fields to set on the default config.
   """
+  if hparams is None:
+    return dataclasses.field(default=None)
 
   def default():
     if isinstance(hparams, HParamsMeta):

@@ -74,6 +74,14 @@ class BaseParameterizable:
     return self._hparams
 
   @classmethod
+  def make(cls, **fields: Any) -> Self:
+    """Returns an object with these fields of `HParams`.
+
+    That of a subclass has its fields and arguments as signature.
+    """
+    return cls(cls.HParams(**fields))
+
+  @classmethod
   def config(cls, **fields: Any) -> config_lib.Config[Self]:
     """Returns a config whose fields are those of `HParams`."""
     return pax_fiddle.Config(cls.make, **fields)
