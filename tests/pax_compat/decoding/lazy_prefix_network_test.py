@@ -123,6 +123,7 @@ def test_the_prefix_is_held_once():
   assert shapes[1] == [(rows, P, 2, 4)] * 4
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shared_is_an_error():
   config = _lm('stacked', ATTENTIONS['plain'], 'prefix')
   with pytest.raises(errors.UserError, match='decode state is_prefix cannot'):

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from pax_compat import base_layer
 from pax_compat.layer_core import atten_probs
@@ -20,6 +21,7 @@ def _weights(cls, **fields):
   return layer.apply(variables, INPUTS, INPUTS, INPUTS)
 
 
+@pytest.mark.slow
 def test_weights_are_returned_by_default():
   plain = dot_product.DotProductAttention
   want, probs = _weights(plain, return_atten_probs=True)

@@ -21,6 +21,7 @@ def _layer(cls, **fields):
   return layer, base_layer.unbox(variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'cls, fields',
   [
