@@ -33,6 +33,10 @@ class StrOverride:
   """Base of objects whose `str` is their value in `nested_struct_to_text`."""
 
 
+class FrozenError(errors.UserError, AttributeError):
+  """A field of frozen hyperparameters was set."""
+
+
 class BaseHyperParams:
   """Base of plain objects with fields; subclasses become dataclasses.
 
@@ -84,7 +88,7 @@ class BaseHyperParams:
 
   def __setattr__(self, name: str, value: Any):
     if self._frozen:
-      raise errors.UserError(f'{self} is frozen; change a clone()')
+      raise FrozenError(f'{self} is frozen; change a clone()')
     known = [f.name for f in dataclasses.fields(self)]
     if name not in known:
       raise config_lib.UnknownFieldError(

@@ -104,6 +104,7 @@ class RequiredError(errors.UserError):
 _HIDDEN_FIELDS = ('parent',)
 # Metadata key of fields whose configs are built with the object; see
 # `instance_field`.
+_CONFIG_OF = 'config_of'  # Key of a field's metadata, the class of its config.
 _BUILT = 'built'
 # Metadata key of fields with Fiddle tags.
 TAGS = 'tags'
@@ -133,7 +134,7 @@ class Config(fdl.Config[_T]):
     for field in dataclasses.fields(self.cls) if known else ():
       made = field.default_factory is not dataclasses.MISSING
       if field.init and made and field.name not in given:
-        super().__setattr__(field.name, field.default_factory())
+        super().__setattr__(field.name, _default_config(field))
       for tag in field.metadata.get(TAGS, ()):
         fdl.add_tag(self, field.name, tag)
 
@@ -465,9 +466,12 @@ def sub_config_field(hparams: Any, **overrides) -> Any:
   """Declares a field whose default is a fresh config.
 
   Args:
-    hparams: a class, its `HParams`, or a function that returns a config.
+    hparams: a class, its `HParams`, or a function that returns a config; None
+      for the default None.
     **overrides: fields to set on the default config.
   """
+  if hparams is None:
+    return dataclasses.field(default=None)
 
   def default():
     if isinstance(hparams, HParamsMeta):
@@ -491,6 +495,24 @@ def instance_field(default_factory: Any) -> Any:
   if not hasattr(default_factory, 'HParams'):
     return dataclasses.field(default_factory=default_factory)
   return built_field(default_factory)
+
+
+def built_dataclass_field(cls: type) -> Any:
+  """Declares a field for an object of a dataclass.
+
+  In a config, the default is a config of the class, built with the object; of
+  an object that is made without a config it is an object.
+  """
+  return dataclasses.field(
+    default_factory=cls, metadata={_BUILT: True, _CONFIG_OF: cls}
+  )
+
+
+def _default_config(field: dataclasses.Field) -> Any:
+  """Returns the default of a field with a factory, in a config."""
+  if _CONFIG_OF in field.metadata:
+    return Config(field.metadata[_CONFIG_OF])
+  return field.default_factory()
 
 
 def built_field(cls: Any) -> Any:

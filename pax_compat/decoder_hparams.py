@@ -33,10 +33,10 @@ class DecoderHParams(config_lib.Configurable):
     fprop_for_prefix: whether the network reads the prefix in one step instead
       of token by token. It needs `max_decode_steps`: an output has as many
       positions after the longest prefix.
-    lazy_prefix_broadcast: not supported, as all of `UNSUPPORTED`; samples share
-      the computation of the prefix in any case, but each has a copy of its
-      cache.
-    decode_loop_mesh_axes_transpose: not supported.
+    lazy_prefix_broadcast: whether samples, or hypotheses, share the cache of
+      their prefix; else they share its computation, and each has a copy. The
+      attention must be one of `layers.attentions.lazy_prefix`.
+    decode_loop_mesh_axes_transpose: not supported, as all of `UNSUPPORTED`.
     process_result_fn: a function (network, decoded) -> decoded that
       post-processes the result; or None, the default.
     emb_lookup_style: has no effect: the embedding layer decides.
@@ -139,6 +139,11 @@ class DecoderHParams(config_lib.Configurable):
       'max_decode_steps is None; expected a number, since fprop_for_prefix is'
       ' True',
     )
+    self.check(
+      not self.lazy_prefix_broadcast or self.fprop_for_prefix,
+      'fprop_for_prefix is False; expected True, since lazy_prefix_broadcast is'
+      ' True',
+    )
     for name, default in self.UNSUPPORTED.items():
       value = getattr(self, name)
       self.check(
@@ -165,6 +170,15 @@ class DecoderHParams(config_lib.Configurable):
         f'eos_id is {self.eos_id!r}; expected ids below {vocab_size}, the size'
         ' of the vocabulary',
       )
+
+
+def _without_prefix(unsupported: dict[str, Any]) -> dict[str, Any]:
+  """Returns settings that are not supported where samples share a prefix."""
+  return {
+    name: value
+    for name, value in unsupported.items()
+    if name != 'lazy_prefix_broadcast'
+  }
 
 
 class GreedyDecoderHParams(DecoderHParams):
@@ -206,7 +220,7 @@ class SampleDecoderHParams(DecoderHParams):
   """
 
   UNSUPPORTED: ClassVar = {
-    **DecoderHParams.UNSUPPORTED,
+    **_without_prefix(DecoderHParams.UNSUPPORTED),
     'controlled_decoding': None,
   }
 
@@ -298,6 +312,8 @@ class BeamSearchHParams(DecoderHParams):
     use_matmul_beam_shuffle: has no effect: hypotheses are always gathered.
     output_id_offset: added to tokens of the output.
   """
+
+  UNSUPPORTED: ClassVar = _without_prefix(DecoderHParams.UNSUPPORTED)
 
   beam_size: int = 1
   tokens_per_beam: int | None = None

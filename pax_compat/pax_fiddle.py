@@ -19,6 +19,7 @@ instance field is built with its owner. In other fields it stays a config, too.
 import copy
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any, Self
 
@@ -107,7 +108,7 @@ def field(
   tags = tuple(tags) if isinstance(tags, Collection) else (tags,)
   metadata = {**(metadata or {}), config_lib.TAGS: tags}
   if configurable_factory:
-    inner = config_lib.built_field(default_factory)
+    inner = config_lib.built_dataclass_field(default_factory)
   elif default_factory is dataclasses.MISSING:
     return dataclasses.field(metadata=metadata, **kwargs)
   else:
@@ -133,8 +134,9 @@ def template_field(
   """Declares a field for a config that is not built with the object.
 
   Args:
-    template: a class, or a function that returns a config; the default is a
-      config of it. None for the default None. Without it the field is required.
+    template: a class; or a function that returns a config, or an object whose
+      config `auto_config` gives. The default is a config of it. None for the
+      default None. Without it the field is required.
     tags: tags that configs have on this field.
   """
   if template is dataclasses.MISSING:
@@ -143,11 +145,25 @@ def template_field(
     return field(default=None, tags=tags)
   if fdl_auto_config.is_auto_config(template):
     template = template.as_buildable
-  default = config_lib.sub_config_field(template).default_factory
+  default = config_lib.sub_config_field(_of_configs(template)).default_factory
   tags = tuple(tags) if isinstance(tags, Collection) else (tags,)
   return dataclasses.field(
     default_factory=default, metadata={config_lib.TAGS: tags}
   )
+
+
+def _of_configs(template: Any) -> Any:
+  """Returns a template that makes a config, of one that makes an object."""
+  if isinstance(template, type) or not inspect.isfunction(template):
+    return template
+
+  def default() -> Any:
+    made = template()
+    if isinstance(made, Buildable):
+      return made
+    return auto_config(template).as_buildable()
+
+  return default
 
 
 sub_field = template_field
@@ -165,7 +181,20 @@ def instance_field(default_factory: Any, tags: TagOrTags = ()) -> Any:
     return field(default=None, tags=tags)
   if fdl_auto_config.is_auto_config(default_factory):
     default_factory = default_factory.as_buildable
+  elif _is_plain_dataclass(default_factory):
+    inner = config_lib.built_dataclass_field(default_factory)
+    tags = tuple(tags) if isinstance(tags, Collection) else (tags,)
+    return dataclasses.field(
+      default_factory=default_factory,
+      metadata={**inner.metadata, config_lib.TAGS: tags},
+    )
   return field(default_factory=default_factory, tags=tags)
+
+
+def _is_plain_dataclass(cls: Any) -> bool:
+  """Whether this is a dataclass that does not make configs itself."""
+  is_class = isinstance(cls, type) and dataclasses.is_dataclass(cls)
+  return is_class and not hasattr(cls, 'HParams')
 
 
 def auto_config(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:

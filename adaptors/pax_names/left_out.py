@@ -45,10 +45,6 @@ _REASONS = {
     """,
   'use `BaseLayer.theta`': 'praxis.base_layer.ThetaDescriptor',
   'use `FiddleBaseParameterizable`, and its fields': """
-    praxis.base_hyperparams.BaseParameterizable.HParams
-    praxis.base_hyperparams.BaseParameterizable.hparams
-    praxis.base_hyperparams.BaseParameterizable.make
-    praxis.base_hyperparams.BaseParameterizable.partial
     praxis.base_hyperparams.FiddleHParamsClassStub
     praxis.base_hyperparams.OverrideSubConfigFieldProtocol
     praxis.base_hyperparams.SubConfigFactory

@@ -120,7 +120,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 # up in `MODULES` first.
 NAMES: dict[str, str] = {
   'praxis.base_hyperparams.BaseParameterizable': (
-    'pax_compat.config:Configurable'
+    f'{_OWN}.parameterizable:BaseParameterizable'
   ),
   'praxis.base_hyperparams.HParams': 'pax_compat.config:BaseHParams',
   'praxis.base_layer.BaseLayerApi': 'pax_compat.base_layer:BaseLayer',

@@ -24,6 +24,7 @@ from pax_compat.decoding import (
   prefixes,
   pruned_beam_search,
   sample_decode,
+  speculative,
 )
 from pax_compat.decoding.cached_network import (
   CachedNetwork,
@@ -31,9 +32,11 @@ from pax_compat.decoding.cached_network import (
   InitStatesFn,
 )
 from pax_compat.decoding.decoder_utils import StreamingResultCallback
+from pax_compat.decoding.lazy_prefix_network import LazyPrefixNetwork
 from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams
+from pax_compat.sampling.token_samplers import BaseNextTokenSampler
 
 ALGORITHMS = (GreedyDecoderHParams, SampleDecoderHParams, BeamSearchHParams)
 
@@ -70,8 +73,9 @@ def decode(
   settings: DecoderHParams,
   prefix: Prefix,
   *,
-  init_states: InitStatesFn,
-  extend_step: ExtendStepFn,
+  init_states: InitStatesFn | None = None,
+  extend_step: ExtendStepFn | None = None,
+  cached: CachedNetwork | None = None,
   batch: NestedMap,
   content: tuple[jax.Array, jax.Array],
   causal_prefix: bool = True,
@@ -87,6 +91,8 @@ def decode(
     prefix: the prefixes, left-aligned.
     init_states: initialises decode states.
     extend_step: computes the logits of the next tokens.
+    cached: the network as functions of its decode states, instead of these two;
+      greedy decoding is then sampling at the temperature 0.
     batch: has what examples set themselves; see `SampleInputs`.
     content: tokens [B, P] that identify an example, left-aligned, and whether
       each is one, [B, P]; its random stream depends on them.
@@ -96,15 +102,16 @@ def decode(
     result_callback: gets results while sampling goes on; None for none.
 
   Returns:
-    What the algorithm returns: arrays [B, ...] of `greedy_decode`, or
-    [B, N, ...] of `sample_decode` and `beam_search`.
+    What the algorithm returns, arrays [B, N, ...]; N is 1 of `greedy_decode`.
+    With `vanilla_sample_decode` they are [B, ...].
 
   Raises:
     UserError: there is a callback, which the settings do not support.
   """
   if result_callback is not None:
     _check_streams(settings)
-  if isinstance(settings, GreedyDecoderHParams):
+  is_greedy = isinstance(settings, GreedyDecoderHParams)
+  if is_greedy and cached is None:
     return greedy.greedy_decode(
       network,
       settings,
@@ -113,25 +120,25 @@ def decode(
       extend_step=extend_step,
       causal_prefix=causal_prefix,
     )
-  cached = CachedNetwork(network, init_states, extend_step)
+  cached = cached or _cached_network(settings)(
+    network, init_states, extend_step
+  )
   if isinstance(settings, BeamSearchHParams):
     search = _search(settings, batch, source_paddings)
     result = beam_search.beam_search(
       cached, settings, prefix, causal_prefix=causal_prefix, search=search
     )
   else:
-    sampler = settings.next_token_sampler(
-      **settings.next_token_sampler_tpl.cls.get_extra_kwargs(
-        batch, settings.num_samples
-      )
-    )
+    # Without noise at the temperature 0, the key is not used.
+    key = jax.random.key(0) if is_greedy else random_key(network)
+    settings = speculative.as_sampling(settings)
     result = sample_decode.sample_decode(
       cached,
       settings,
       prefix,
-      sample_streams.content_keys(random_key(network), *content),
+      sample_streams.content_keys(key, *content),
       inputs=sample_decode.SampleInputs.of(batch),
-      sampler=sampler,
+      sampler=_next_token_sampler(settings, batch),
       causal_prefix=causal_prefix,
       unconditional=unconditional,
       result_callback=result_callback,
@@ -158,6 +165,20 @@ def _search(
   )
 
 
+def _cached_network(settings: DecoderHParams) -> type[CachedNetwork]:
+  """Returns the class that holds the decode states."""
+  return LazyPrefixNetwork if settings.lazy_prefix_broadcast else CachedNetwork
+
+
+def _next_token_sampler(
+  settings: SampleDecoderHParams, batch: NestedMap
+) -> BaseNextTokenSampler:
+  fields = settings.next_token_sampler_tpl.cls.get_extra_kwargs(
+    batch, settings.num_samples
+  )
+  return settings.next_token_sampler(**fields)
+
+
 def _check_streams(settings: DecoderHParams):
   """Raises a UserError unless a callback gets results of these settings."""
   name = type(settings).__name__
@@ -174,13 +195,16 @@ def _check_streams(settings: DecoderHParams):
 
 
 def random_key(network: base_layer.BaseLayer) -> jax.Array:
-  """Returns the key of the program."""
+  """Returns the key of the program, a typed one."""
   if not network.has_rng(base_layer.RANDOM):
     raise errors.UserError(
       f'{type(network).__name__}: to sample, expected rngs with a key'
       f' {base_layer.RANDOM!r}'
     )
-  return network.next_prng_key()
+  key = network.next_prng_key()
+  if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    return key
+  return jax.random.wrap_key_data(key)
 
 
 def original_lengths(result: NestedMap, tokens: jax.Array) -> jax.Array:

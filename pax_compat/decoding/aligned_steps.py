@@ -59,6 +59,7 @@ class AlignedSteps:
     self._causal_prefix = causal_prefix
     self.repeats = repeats
     self.prefix = prefixes.truncate(prefix, settings.seqlen)
+    self._settings = settings
     if self._aligned:
       self.start = prefixes.right_aligned(self.prefix)
       self.first = self.prefix.ids.shape[1]
@@ -82,6 +83,13 @@ class AlignedSteps:
     """Returns the aligned prefixes, [B * repeats, T]."""
     return self.repeat(prefixes.pad(self.start, self.total).ids)
 
+  def padded_prefix_ids(self) -> jax.Array:
+    """Returns the left-aligned prefixes [B, P], padded as in Pax.
+
+    If they are read in one step, they have room for the first `decode_stages`.
+    """
+    return prefixes.with_room(self.prefix, self._settings).ids
+
   def read_prefix(self) -> tuple[jax.Array, States]:
     """Returns the logits after the first step, and the states.
 
@@ -89,14 +97,13 @@ class AlignedSteps:
       Logits [B * repeats, V], and the states of as many rows.
     """
     length = self.lengths[0]
-    logits, states = self._network.step(
-      self._network.init_states(length),
+    return self._network.begin(
       self.start.ids[:, : self.first],
-      jnp.asarray(0, jnp.int32),
+      length,
+      self.repeats,
       causal=self._causal_prefix,
       **self._positions(self.start.offsets, jnp.arange(self.first), length),
     )
-    return self.repeat(logits), self._network.repeat(states, self.repeats)
 
   def read(
     self, states: States, ids: jax.Array, position: jax.Array, length: int

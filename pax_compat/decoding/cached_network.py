@@ -64,6 +64,38 @@ class CachedNetwork:
     )
     return updated
 
+  def begin(
+    self,
+    ids: jax.Array,
+    length: int,
+    repeats: int,
+    *,
+    causal: bool,
+    **positions,
+  ) -> tuple[jax.Array, States]:
+    """Reads prefixes in one step, each of which is continued several times.
+
+    Args:
+      ids: [B, P], the prefixes.
+      length: number of positions of the states.
+      repeats: number of continuations of each row.
+      causal: whether attention within the prefix is causal.
+      **positions: further arguments of `extend_step`.
+
+    Returns:
+      Logits [B * repeats, V] after the last token, and states of as many rows.
+    """
+    logits, states = self.step(
+      self.init_states(length),
+      ids,
+      jnp.asarray(0, jnp.int32),
+      causal=causal,
+      **positions,
+    )
+    if repeats > 1:
+      logits = jnp.repeat(logits, repeats, axis=0)
+    return logits, self.repeat(states, repeats)
+
   def step(
     self, states: States, ids: jax.Array, time_step: jax.Array, **positions
   ) -> tuple[jax.Array, States]:

@@ -36,6 +36,7 @@ _EXPECTED = {
   'use_top_k_for_logprobs': False,
   'process_result_fn': None,
   'min_decode_steps': 0,
+  'lazy_prefix_broadcast': False,
 }
 
 

@@ -59,11 +59,13 @@ def greedy_decode(
     causal_prefix: whether attention within the prefix is causal.
 
   Returns:
-    `prefix_ids` [B, P] and `prefix_lengths` [B]; `output_ids` [B, T], prefixes
-    and decoded tokens, padded with 0; `decode_lengths` [B], the lengths of the
-    outputs, prefix and end-of-sequence token included; and `logprobs` [B, T] of
-    the output's tokens, or 1 for tokens that were not predicted: the first one,
-    those of a prefix that was read in one step, and padding.
+    As of a single sample, `prefix_ids` [B, 1, P], see `prefixes.with_room`, and
+    `prefix_lengths` [B, 1]; `output_ids`
+    [B, 1, T], prefixes and decoded tokens, padded with 0; `decode_lengths`
+    [B, 1], the lengths of the outputs, prefix and end-of-sequence token
+    included; and `logprobs` [B, 1, T] of the output's tokens, or 1 for tokens
+    that were not predicted: the first one, those of a prefix that was read in
+    one step, and padding.
 
   Raises:
     UserError: the decode states are not mutable.
@@ -94,12 +96,13 @@ def greedy_decode(
       split_rngs={True: True},
     )
   result = NestedMap(
-    prefix_ids=prefix.ids,
+    prefix_ids=prefixes.with_room(prefix, settings).ids,
     prefix_lengths=prefix.lengths,
     output_ids=prefixes.left_aligned(state.ids, start.offsets, 0),
     decode_lengths=state.lengths,
     logprobs=prefixes.left_aligned(state.logprobs, start.offsets, NO_LOGPROB),
   )
+  result = jax.tree.map(lambda x: x[:, None], result)
   if settings.process_result_fn is not None:
     result = settings.process_result_fn(network, result)
   return result

@@ -16,6 +16,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from pax_compat.decoder_hparams import DecoderHParams
+
 
 class Prefix(flax.struct.PyTreeNode):
   """A batch of prefixes.
@@ -66,6 +68,13 @@ def pad(prefix: Prefix, length: int) -> Prefix:
   """Pads prefixes at the end to `length` positions, P or more."""
   missing = length - prefix.ids.shape[1]
   return prefix.replace(ids=jnp.pad(prefix.ids, ((0, 0), (0, missing))))
+
+
+def with_room(prefix: Prefix, settings: DecoderHParams) -> Prefix:
+  """Pads prefixes that are read in one step for the first decoding stage."""
+  if not settings.fprop_for_prefix:
+    return prefix
+  return pad(prefix, prefix.ids.shape[1] + settings.decode_stages[0])
 
 
 def left_aligned(x: jax.Array, offsets: jax.Array, fill: float) -> jax.Array:

@@ -122,9 +122,10 @@ def sample_decode(
     result_callback: gets results while decoding goes on; None for none.
 
   Returns:
-    `prefix_ids` [B, N, P] and `prefix_lengths` [B, N]; `output_ids` [B, N, T],
-    prefixes and samples, padded with 0; `decode_lengths` [B, N], with the
-    prefix and the end; `original_lengths` [B, N], the lengths of the prefixes;
+    `prefix_ids` [B, N, P], see `AlignedSteps.padded_prefix_ids`, and
+    `prefix_lengths` [B, N]; `output_ids` [B, N, T], prefixes and samples,
+    padded with 0; `decode_lengths` [B, N], with the prefix and the end;
+    `original_lengths` [B, N], the lengths of the prefixes;
     `logprobs` [B, N, T] of the tokens, unscaled by the temperature, or 1 for
     tokens that were not sampled; optionally `entropy` [B, N, T], and
     `top_candidate_ids` and `top_candidate_logprobs` [B, N, T, 5] of each
@@ -204,7 +205,10 @@ def _result(
     result[name] = steps.left_aligned(val[name], fill)
   if 'entropy' in val:
     result.entropy = steps.left_aligned(val.entropy, 0)
-  result.prefix_ids = steps.repeat(steps.prefix.ids)
+  is_padded = not settings.vanilla_sample_decode
+  result.prefix_ids = steps.repeat(
+    steps.padded_prefix_ids() if is_padded else steps.prefix.ids
+  )
   result.prefix_lengths = steps.repeat(steps.prefix.lengths)
   result.original_lengths = result.prefix_lengths
   return result

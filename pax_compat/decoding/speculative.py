@@ -38,6 +38,7 @@ _UNSUPPORTED = {
   'use_top_k_for_logprobs': False,
   'process_result_fn': None,
   'min_decode_steps': 0,
+  'lazy_prefix_broadcast': False,
 }
 
 
@@ -197,7 +198,7 @@ def _result(
   total = steps.first + settings.last_decode_step
   lengths = steps.repeat(steps.prefix.lengths)
   return NestedMap(
-    prefix_ids=steps.repeat(steps.prefix.ids),
+    prefix_ids=steps.repeat(steps.padded_prefix_ids()),
     prefix_lengths=lengths,
     original_lengths=lengths,
     output_ids=steps.left_aligned(state.ids, 0)[:, :total],

@@ -1,5 +1,6 @@
 """Tests of pax_fiddle: Pax's spellings of configs."""
 
+import dataclasses
 import functools
 
 import fiddle as fdl
@@ -100,3 +101,30 @@ def test_partials_are_functions():
   assert make(name='x').factor == 3 and copied.factor == 4
   assert pax_fiddle.instantiate(partial, factor=5.0)().factor == 5
   assert issubclass(pax_fiddle.Partial, fdl.Partial)
+
+
+@dataclasses.dataclass
+class Wheel:
+  radius: int = 5
+
+
+@dataclasses.dataclass
+class Car:
+  spare: Wheel = pax_fiddle.instance_field(Wheel)
+  front: Wheel = pax_fiddle.field(
+    default_factory=Wheel, configurable_factory=True
+  )
+  wheel_tpl: pax_fiddle.Config = pax_fiddle.template_field(
+    lambda: Wheel(radius=7)
+  )
+
+
+def test_fields_of_plain_dataclasses():
+  assert Car().spare == Car().front == Wheel()
+  config = pax_fiddle.Config(Car)
+  config.spare.set(radius=3)
+  config.front.radius = 4
+  assert config.wheel_tpl == pax_fiddle.Config(Wheel, radius=7)
+  built = pax_fiddle.build(config)
+  assert (built.spare, built.front) == (Wheel(3), Wheel(4))
+  assert pax_fiddle.build(built.wheel_tpl) == Wheel(7)

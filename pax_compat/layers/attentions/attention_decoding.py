@@ -17,10 +17,18 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import DECODE_CACHE
-from pax_compat.layers.attentions import attention_masks, kv_cache
+from pax_compat.base_layer import DECODE_CACHE, PREFIX_DECODE_CACHE
+from pax_compat.layer_core import atten_probs
+from pax_compat.layers.attentions import (
+  attention_kernels,
+  attention_masks,
+  kv_cache,
+)
 from pax_compat.layers.attentions.attention_masks import Mask
-from pax_compat.layers.attentions.attention_ops import AttentionInputs
+from pax_compat.layers.attentions.attention_ops import (
+  AttentionInputs,
+  AttentionOptions,
+)
 from pax_compat.layers.attentions.relative_bias import or_indices
 
 # Whether `__call__` fills the cache, in this thread.
@@ -161,18 +169,18 @@ class DecodableAttention(base_layer.BaseLayer):
         segment_pos=None if segment_pos is None else segment_pos[:, None],
         is_cross_attention=is_cross_attention,
       )[:, 0]
+    positions = segment_pos
+    if positions is None:
+      positions = time_step + jnp.arange(query_vec.shape[1])[None]
     if is_cross_attention:
       return self.cross_step(
-        query_vec, atten_mask=atten_mask, segment_pos=segment_pos
+        query_vec, atten_mask=atten_mask, segment_pos=positions
       )
     mask = attention_masks.CAUSAL
     if atten_mask is not None:
       mask = self._mask(atten_mask)
-    steps = query_vec.shape[1]
-    length = self._check_capacity(query_vec)
-    positions = segment_pos
-    if positions is None:
-      positions = time_step + jnp.arange(steps)[None]
+    steps, prefix = query_vec.shape[1], self._prefix_length()
+    length = prefix + self._check_capacity(query_vec)
     query, key, value = self._project(query_vec, query_vec, query_vec)
     if self.dconv_qkv:
       steps_at = (positions, time_step)
@@ -185,8 +193,8 @@ class DecodableAttention(base_layer.BaseLayer):
     )
     inputs = AttentionInputs(
       self._finish_query(query, positions),
-      self._extend_cache('key_state', key, time_step),
-      self._extend_cache('value_state', value, time_step),
+      self._extend_cache('key_state', key, time_step - prefix),
+      self._extend_cache('value_state', value, time_step - prefix),
       mask=attention_masks.combine_masks(mask.visible, known),
       bias=self._step_bias(positions, time_step, length),
     )
@@ -194,7 +202,28 @@ class DecodableAttention(base_layer.BaseLayer):
 
   def decoding_state_sequence_length(self) -> int:
     """Returns S, the capacity of the cache in positions."""
-    return self.get_decode_state('key_state').shape[1]
+    cached = self.get_decode_state('key_state').shape[1]
+    return self._prefix_length() + cached
+
+  def _prefix_length(self) -> int:
+    """Returns the number of positions of a prefix that samples share."""
+    if self.has_variable(PREFIX_DECODE_CACHE, 'key_state_0_pfx'):
+      raise errors.UserError(
+        f'{type(self).__name__}: samples share a prefix; expected an attention'
+        ' that reads it, DotProductAttentionWithLPB or'
+        ' MultiQueryDotProductAttentionLPB'
+      )
+    return 0
+
+  def _returns_probs(self) -> bool:
+    """Whether `__call__` returns the attention weights."""
+    return atten_probs.are_returned(self.return_atten_probs)
+
+  def _run_kernel(
+    self, inputs: AttentionInputs, options: AttentionOptions
+  ) -> jax.Array:
+    """Returns the contexts [B, T, N, H]."""
+    return attention_kernels.dot_product_attention(inputs, options)
 
   def init_cross_states(
     self,
@@ -350,7 +379,7 @@ class DecodableAttention(base_layer.BaseLayer):
   ) -> jax.Array:
     """Convolves new heads [B, L, N, H] with those of earlier steps."""
     before, steps = self.dconv_kernel_size - 1, inputs.shape[1]
-    if self.has_variable(DECODE_CACHE, f'{name}_inputs'):
+    if not self.has_variable(DECODE_CACHE, f'{name}_window'):
       kept = self._extend(f'{name}_inputs', inputs, time_step)
       kept = jnp.pad(kept, ((0, 0), (before, 0), (0, 0), (0, 0)))
       inputs = jax.lax.dynamic_slice_in_dim(

@@ -96,7 +96,7 @@ def attend(
   # Heads first, so that no logits are transposed.
   query, key, value = (x.transpose(0, 2, 1, 3) for x in inputs[:3])
   query, mask, bias = (
-    _grouped(x, groups) for x in (query, as_array(inputs.mask), inputs.bias)
+    grouped(x, groups) for x in (query, as_array(inputs.mask), inputs.bias)
   )
   inputs = AttentionInputs(query, key, value, mask, bias, inputs.causal)
   size = targets
@@ -184,7 +184,7 @@ def _attend_block(
 ) -> jax.Array:
   """Attends from queries [B, K, G, T, H] to sources; ignores `causal`."""
   value, dropout = inputs.value, options.dropout
-  weights, total = _exponentials(
+  weights, total = exponentials(
     _logits(inputs, options), inputs.mask, options.extra_logit
   )
   if dropout is not None:
@@ -212,7 +212,7 @@ def _multiply(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
   return product.reshape(*x.shape[:-1], -1)
 
 
-def _grouped(x: jax.Array | None, groups: int) -> jax.Array | None:
+def grouped(x: jax.Array | None, groups: int) -> jax.Array | None:
   """Reshapes an array that broadcasts to [B, N, ...] to [B, K, G, ...]."""
   if x is None:
     return None
@@ -231,8 +231,15 @@ def _slice(x, start: int, stop: int, seen: int) -> jax.Array | None:
 
 def _logits(inputs: AttentionInputs, options: AttentionOptions) -> jax.Array:
   """Returns the logits [B, K, G, T, S]."""
-  logits = _multiply('bkth,bksh->bkts', inputs.query, inputs.key)
-  cap, bias = options.logit_cap, inputs.bias
+  products = _multiply('bkth,bksh->bkts', inputs.query, inputs.key)
+  return capped_logits(products, inputs.bias, options)
+
+
+def capped_logits(
+  logits: jax.Array, bias: jax.Array | None, options: AttentionOptions
+) -> jax.Array:
+  """Returns products of queries and keys with the bias, soft-capped."""
+  cap = options.logit_cap
   if bias is not None and not options.cap_before_bias:
     logits += bias
   if cap > 0:
@@ -242,7 +249,9 @@ def _logits(inputs: AttentionInputs, options: AttentionOptions) -> jax.Array:
   return logits
 
 
-def _exponentials(logits, mask, extra_logit) -> tuple[jax.Array, jax.Array]:
+def exponentials(
+  logits: jax.Array, mask: jax.Array | None, extra_logit: float | None
+) -> tuple[jax.Array, jax.Array]:
   """Returns the softmax's exponentials [B, K, G, T, S] and their sums."""
   if mask is not None:
     logits = jnp.where(mask, logits, _HIDDEN * jnp.finfo(logits.dtype).max)

@@ -78,7 +78,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     zero_fully_masked: whether the context of a target is zero if the mask hides
       all sources; else it is a mean of values.
     return_atten_probs: whether the attention weights are returned too, which
-      takes the time and memory of an array [B, N, T, S].
+      takes the time and memory of an array [B, N, T, S]; see `atten_probs`.
     combine_qkv: whether queries, keys and values share one weight. For self
       attention only.
     output_proj_use_nhd_shape: whether the weight of the output projection is
@@ -529,7 +529,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       time_step: see `_encode`.
     """
     encode, probs = functools.partial(self._encode, time_step=time_step), None
-    if self.return_atten_probs:
+    if self._returns_probs() and not one_step:
       encoded, probs = attention_ops.encode_with_probs(encode, inputs)
     else:
       encoded = encode(inputs)
@@ -558,7 +558,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     drop = self.atten_dropout
     drops = drop.keep_prob < 1 and (drop.dropout_at_eval or not self.do_eval)
     broadcasts = drop.noise_shape or drop.noise_shape_broadcast_dims
-    encoded = attention_kernels.dot_product_attention(
+    encoded = self._run_kernel(
       inputs,
       attention_ops.AttentionOptions(
         logit_cap=self.atten_logit_cap,

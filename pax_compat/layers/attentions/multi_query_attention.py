@@ -4,11 +4,15 @@ Shapes: B batch, T target time, S source time, D model dims, N heads, K heads of
 keys and values, H dims of a head.
 """
 
+from typing import ClassVar
+
 import jax
+import jax.numpy as jnp
 
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layers.attentions import dot_product
+from pax_compat.layers.attentions import attention_masks, dot_product
+from pax_compat.layers.attentions.attention_ops import AttentionInputs
 from pax_compat.layers.attentions.attention_projections import (
   OneHeadedAttentionProjection,
 )
@@ -26,11 +30,23 @@ class MultiQueryDotProductAttention(dot_product.DotProductAttention):
     internal_enable_per_dim_scale: as in `DotProductAttention`; default False.
     headless_proj_tpl: projections of keys and values if K is 1; else `proj_tpl`
       is used.
+    local_window_size: number of sources to the left and to the right of a
+      target that it sees, counted by index; None, the default, is all.
+    chunked_attn_num_seq_split: has no effect: kernels process blocks of targets
+      anyway. Pax expects a causal mask if it is above 1.
   """
+
+  SILENT_UNLESS_SET: ClassVar = (
+    *dot_product.DotProductAttention.SILENT_UNLESS_SET,
+    'local_window_size',
+    'chunked_attn_num_seq_split',
+  )
 
   num_kv_heads: int = 1
   internal_enable_per_dim_scale: bool = False
   headless_proj_tpl: Config = sub_config_field(OneHeadedAttentionProjection)
+  local_window_size: tuple[int, int] | None = None
+  chunked_attn_num_seq_split: int = 1
 
   class WeightSharding(dot_product.DotProductAttention.WeightSharding):
     """Sharding of the weights over the mesh.
@@ -54,6 +70,38 @@ class MultiQueryDotProductAttention(dot_product.DotProductAttention):
     """
 
     blh: SplitDimsMapping = None
+
+  def _attend(
+    self,
+    inputs: AttentionInputs,
+    *,
+    one_step: bool = False,
+    time_step: jax.Array | int | None = None,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    if self.local_window_size is not None:
+      mask = self._window_mask(inputs, time_step)
+      inputs = inputs._replace(mask=mask)
+    return super()._attend(inputs, one_step=one_step, time_step=time_step)
+
+  def _window_mask(
+    self, inputs: AttentionInputs, time_step: jax.Array | int | None
+  ) -> jax.Array:
+    """Returns the mask of the inputs, restricted to the local window."""
+    left, right = self.local_window_size
+    sources = inputs.key.shape[1]
+    first = 0
+    if time_step is not None:
+      first, sources = time_step, sources + self._prefix_length()
+    targets = first + jnp.arange(inputs.query.shape[1])
+    distances = jnp.arange(sources) - targets[:, None]
+    window = (distances >= -left) & (distances <= right)
+    return attention_masks.combine_masks(
+      attention_masks.as_array(inputs.mask), window[None, None]
+    )
+
+  @classmethod
+  def takes_segments(cls, tpl: Config) -> bool:
+    return tpl.local_window_size is None and super().takes_segments(tpl)
 
   def _kv_heads(self) -> int:
     return self.num_kv_heads

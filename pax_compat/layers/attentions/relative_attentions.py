@@ -188,6 +188,9 @@ class DotProductAttentionRPE(SelfAttention):
         ' False'
       )
 
+  def _returns_probs(self) -> bool:
+    return False
+
   def setup(self):
     super().setup()
     heads = self.num_heads * self._head_dims()

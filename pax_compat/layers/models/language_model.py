@@ -27,6 +27,7 @@ from pax_compat.decoding import (
 )
 from pax_compat.decoding.cached_network import CachedNetwork
 from pax_compat.decoding.decoder_utils import StreamingResultCallback
+from pax_compat.decoding.pax_networks import PaxNetwork
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import token_counter
 from pax_compat.layers.models import token_models
@@ -211,9 +212,8 @@ class LanguageModel(base_model.BaseModel):
     """Decodes with other settings than `decoder_tpl`; see `decode`."""
     self.check_decoder(decoder_params)
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
-    prefix = prefixes.create(
-      input_batch.ids, self._prefix_lengths(input_batch, tokens)
-    )
+    lengths = self._prefix_lengths(input_batch, tokens)
+    prefix = prefixes.create(input_batch.ids, lengths)
     unconditional = None
     if getattr(decoder_params, 'cf_guidance_scale', None) is not None:
       unconditional = self.unconditional_prefix(prefix)
@@ -222,10 +222,7 @@ class LanguageModel(base_model.BaseModel):
       self.lm,
       decoder_params,
       prefix,
-      init_states=lambda lm, length, repeats: lm.init_states(
-        rows * repeats, length
-      ),
-      extend_step=_extend_step,
+      **self._decode_functions(rows),
       batch=input_batch,
       content=prefixes.content(prefix),
       causal_prefix=not self._has_prefix(),
@@ -233,8 +230,23 @@ class LanguageModel(base_model.BaseModel):
       result_callback=result_callback,
     )
     result.original_lengths = algorithms.original_lengths(result, tokens)
+    # 0 of a padding row, although its first token is kept.
+    result.prefix_lengths = jnp.minimum(
+      result.prefix_lengths, algorithms.original_lengths(result, lengths)
+    )
     metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
     return metrics, NestedMap({**input_batch, **result}), NestedMap()
+
+  def _decode_functions(self, rows: int) -> dict[str, Any]:
+    """Returns the arguments of `algorithms.decode` for a batch of rows."""
+    if not hasattr(self.lm, 'init_states'):
+      return {'cached': PaxNetwork(self.lm, rows)}
+    return {
+      'init_states': lambda lm, length, repeats: lm.init_states(
+        rows * repeats, length
+      ),
+      'extend_step': _extend_step,
+    }
 
   def cached_network(self, rows: int) -> CachedNetwork:
     """Returns the network as functions of its decode states.
@@ -242,11 +254,13 @@ class LanguageModel(base_model.BaseModel):
     Args:
       rows: number of rows of a batch.
     """
-    return CachedNetwork(
-      self.lm,
-      lambda lm, length, repeats: lm.init_states(rows * repeats, length),
-      _extend_step,
-    )
+    if not hasattr(self.lm, 'init_states'):
+      raise errors.UserError(
+        f'LanguageModel.lm: {type(self.lm).__name__} has no init_states; to'
+        ' decode with a draft model, or in slots, expected a network that'
+        ' allocates its decode states'
+      )
+    return CachedNetwork(self.lm, **self._decode_functions(rows))
 
   def decode_with_draft(
     self,
@@ -301,7 +315,7 @@ class LanguageModel(base_model.BaseModel):
       causal_prefix=(not self._has_prefix(), not draft._has_prefix()),
       result_callback=result_callback,
     )
-    if settings is not decoder_params or settings.vanilla_sample_decode:
+    if settings.vanilla_sample_decode:
       result = jax.tree.map(lambda x: x[:, 0], result)
     return result
 

@@ -10,7 +10,8 @@ import pytest
 from adaptors import pax_names
 from adaptors.lingvo_input import input_adaptor
 from adaptors.pax_names import finder, table
-from pax_compat import base_layer, config, errors, layers, nested_map, tasks_lib
+from adaptors.pax_names.own import parameterizable
+from pax_compat import base_layer, errors, layers, nested_map, tasks_lib
 from pax_compat import experiment_registry as our_registry
 from pax_compat.layers import attentions
 from pax_compat.tuning import automl
@@ -111,7 +112,8 @@ def test_names_that_differ_here():
   from praxis import base_layer as pax_base_layer
 
   assert pax_base_layer.BaseLayerApi is base_layer.BaseLayer
-  assert base_hyperparams.BaseParameterizable is config.Configurable
+  own = parameterizable.BaseParameterizable
+  assert base_hyperparams.BaseParameterizable is own
 
   class Outer(pax_base_layer.BaseLayer):
     linear_tpl: pax_fiddle.Config = pax_fiddle.template_field(layers.Linear)

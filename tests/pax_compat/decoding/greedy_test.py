@@ -137,7 +137,15 @@ def fast_decode(params, batch, kind='stacked', model_type='causal', **settings):
     )
   assert metrics['num_decoded'] == (len(batch.ids), 1)
   assert not clu_metrics
-  return jax.tree.map(np.asarray, out)
+  return first_sample(jax.tree.map(np.asarray, out))
+
+
+def first_sample(out):
+  """Returns results [B, ...] for those of one sample, [B, 1, ...]."""
+  assert out.output_ids.shape[1] == 1
+  names = {'output_ids', 'decode_lengths', 'original_lengths', 'logprobs'}
+  names |= {'prefix_ids', 'prefix_lengths', 'doubled'} & set(out)
+  return NestedMap({**out, **{name: out[name][:, 0] for name in names}})
 
 
 def ended(rows, eos):
@@ -336,10 +344,10 @@ def test_the_loop_ends_when_all_sequences_have():
     mutable=[DECODE_CACHE],
   )
   np.testing.assert_array_equal(
-    result.output_ids[:, :5],
+    result.output_ids[:, 0, :5],
     [[3, 4, 5, 6, 7], [5, 6, 7, 0, 0], [6, 7, 0, 0, 0]],
   )
-  np.testing.assert_array_equal(result.decode_lengths, [5, 3, 2])
+  np.testing.assert_array_equal(result.decode_lengths[:, 0], [5, 3, 2])
   assert steps == 3
 
 

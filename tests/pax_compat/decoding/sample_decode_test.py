@@ -79,7 +79,9 @@ def test_without_temperature_samples_are_greedy(kind, fprop):
   settings = dict(fprop_for_prefix=fprop, max_decode_steps=(3, STEPS))
   out = _sample(kind=kind, temperature=0.0, k=0, num_samples=2, **settings)
   run = decoder(GreedyDecoderHParams, kind, **settings)
-  want = run(params(kind), greedy_test.prefix_batch(), 0)
+  want = greedy_test.first_sample(
+    run(params(kind), greedy_test.prefix_batch(), 0)
+  )
   for name in ('output_ids', 'decode_lengths', 'prefix_ids', 'prefix_lengths'):
     np.testing.assert_array_equal(out[name][:, 0], want[name])
     np.testing.assert_array_equal(out[name][:, 1], want[name])
@@ -348,7 +350,7 @@ def test_what_has_no_results_before_its_end():
   [
     ({'eos_id': 11}, 'decoder_tpl: .*eos_id is 11; expected ids below 11'),
     ({'max_decode_steps': None}, 'decoder_tpl: .*max_decode_steps is None'),
-    ({'lazy_prefix_broadcast': True}, 'lazy_prefix_broadcast is True'),
+    ({'use_extra_input_kwargs': True}, 'use_extra_input_kwargs is True'),
     ({'min_decode_steps': 2}, 'min_decode_steps is 2, which sampling'),
     ({'cf_guidance_scale': (1, 2, 3)}, 'cf_guidance_scale has 3 numbers'),
     ({'controlled_decoding': 1}, 'controlled_decoding is 1'),

@@ -141,7 +141,7 @@ def test_greedy_tokens_are_those_of_the_target(eos):
   rng = np.random.default_rng(1)
   settings = _settings(GreedyDecoderHParams, eos_id=eos)
   run = _decoder(config, config, settings, draft_steps=2)
-  decoded = np.asarray(want.decode_lengths) - LENGTHS
+  decoded = np.asarray(want.decode_lengths) - LENGTHS[:, None]
   # One of the prefix, then up to 3 tokens in each.
   fewest = 1 + -(-(decoded - 1) // 3)
   for noise in (0.0, 0.3):

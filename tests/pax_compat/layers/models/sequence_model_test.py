@@ -14,6 +14,7 @@ from pax_compat.layers.embeddings import embedding_tables
 from pax_compat.layers.softmaxes import full_softmax
 from pax_compat.layers.transformers import stacked_transformers
 from pax_compat.nested_map import NestedMap
+from tests.pax_compat.decoding import greedy_test
 from tests.pax_compat.layers import token_batches as batches
 from tests.pax_compat.layers.token_batches import V
 
@@ -209,7 +210,10 @@ def _decoder(repeated=False, **settings):
 
 def _decode(data, repeated=False, **settings):
   with base_layer.eval_mode():
-    return _decoder(repeated, **settings)(_params(repeated), data)
+    metrics, out, clu_metrics = _decoder(repeated, **settings)(
+      _params(repeated), data
+    )
+  return metrics, greedy_test.first_sample(out), clu_metrics
 
 
 @pytest.mark.parametrize('repeated', [False, True])

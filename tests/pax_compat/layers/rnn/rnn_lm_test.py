@@ -234,7 +234,7 @@ def test_decoding(at_once):
     for position in range(start, end):
       output = network({PARAMS: _params()}, ids, 0.0 * ids)
       ids[0, position] = output.logits[0, position - 1].argmax()
-    np.testing.assert_array_equal(result.output_ids[row, :end], ids[0, :end])
+    np.testing.assert_array_equal(result.output_ids[row, 0, :end], ids[0, :end])
 
 
 @pytest.mark.parametrize('packed', [False, True])

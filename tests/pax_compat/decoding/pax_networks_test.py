@@ -1,0 +1,95 @@
+"""Networks by Pax's conventions decode as those that allocate their states."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from pax_compat import base_layer
+from pax_compat.base_layer import DECODE_CACHE, PARAMS, RANDOM
+from pax_compat.config import REQUIRED, Config
+from pax_compat.decoder_hparams import (
+  BeamSearchHParams,
+  GreedyDecoderHParams,
+  SampleDecoderHParams,
+)
+from pax_compat.layers import models
+from tests.pax_compat.decoding import greedy_test
+
+P, STEPS = greedy_test.P, greedy_test.STEPS
+
+
+class PaxLm(base_layer.BaseLayer):
+  """Has no `init_states`: a call fills the decode states."""
+
+  inner_tpl: Config = REQUIRED
+
+  def setup(self):
+    self.create_child('inner', self.inner_tpl)
+
+  def __call__(self, ids, paddings, labels=None, **keywords):
+    return self.inner(ids, paddings, labels, **keywords)
+
+  def extend_step(self, ids, segment_pos):
+    assert ids.ndim == segment_pos.ndim == 1
+    return self.inner.extend_step(ids, segment_pos)
+
+
+@functools.cache
+def _params():
+  return greedy_test.random_weights(greedy_test.lm_config())
+
+
+def _decode(settings, *, pax):
+  lm, params = greedy_test.lm_config(), _params()
+  if pax:
+    lm, params = PaxLm.config(inner_tpl=lm), {'inner': params}
+  model = models.LanguageModel.config(
+    lm_tpl=lm, decoder_tpl=settings
+  ).Instantiate()
+
+  @jax.jit
+  def run(params, batch):
+    with base_layer.eval_mode():
+      (_, out, _), _ = model.apply(
+        {PARAMS: {'lm': params}},
+        batch,
+        method=model.decode,
+        mutable=[DECODE_CACHE],
+        # As in Pax's programs.
+        rngs={RANDOM: jax.random.PRNGKey(3)},
+      )
+    return out
+
+  return run(params, greedy_test.prefix_batch())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'kind, fields',
+  [
+    (GreedyDecoderHParams, {}),
+    (GreedyDecoderHParams, {'fprop_for_prefix': True}),
+    (SampleDecoderHParams, {'num_samples': 3, 'k': 5}),
+    (
+      SampleDecoderHParams,
+      {
+        'num_samples': 3,
+        'k': 5,
+        'fprop_for_prefix': True,
+        'max_decode_steps': [2, STEPS],
+      },
+    ),
+    (BeamSearchHParams, {'beam_size': 3, 'fprop_for_prefix': True}),
+  ],
+)
+def test_decoding(kind, fields):
+  settings = kind(
+    **{'seqlen': P + STEPS, 'max_decode_steps': STEPS, 'eos_id': 3, **fields}
+  )
+  out, want = (_decode(settings, pax=pax) for pax in (True, False))
+  assert set(out) == set(want)
+  for name in ('output_ids', 'decode_lengths', 'prefix_ids', 'prefix_lengths'):
+    np.testing.assert_array_equal(out[name], want[name], err_msg=name)
+  np.testing.assert_allclose(out.logprobs, want.logprobs, atol=1e-4)
