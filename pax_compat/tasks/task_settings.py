@@ -317,6 +317,11 @@ class Train(Settings):
 
   def __post_init__(self):
     super().__post_init__()
+    if self.num_train_steps >= 1 << 31:
+      raise errors.UserError(
+        f'Train.num_train_steps is {self.num_train_steps}; expected less than'
+        ' 2**31, as steps are counted in int32'
+      )
     if isinstance(self.learner, list | tuple):
       raise errors.UserError(
         f'Train.learner is a list of {len(self.learner)} learners; expected'

@@ -147,3 +147,8 @@ def test_steps_that_are_kept_must_be_saved(saved):
     errors.UserError, match='is 3; expected a multiple of save_interval_steps'
   ):
     train.Instantiate()
+
+
+def test_more_steps_than_can_be_counted():
+  with pytest.raises(errors.UserError, match=r'expected less than 2\*\*31'):
+    task_settings.Train.config(num_train_steps=1 << 31).Instantiate()
