@@ -21,7 +21,7 @@ from absl import app, logging
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import batches as parity_batches
-from benchmarks import bridged_step, command_line
+from benchmarks import command_line, family_step
 from pax_compat import base_layer
 from tests.adaptors.bridge.families import mt_transformer, sentence_pairs
 
@@ -123,6 +123,6 @@ def main(argv: Sequence[str]):
 
 
 if __name__ == '__main__':
-  bridged_step.without_onednn()
+  family_step.without_onednn()
   logging.set_verbosity(logging.WARNING)
   app.run(main)

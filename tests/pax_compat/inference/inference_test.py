@@ -264,7 +264,7 @@ def test_the_models_own_decoder(folder, model):
     value['decoded_substr']
     == model.generate(['import os'], max_decode_steps=1)[0]
   )
-  assert found.outputs.output_ids.shape == (1, 11)
+  assert found.outputs.output_ids.shape == (1, 1, 11)
   assert found.metrics['decoded_length'] == 11
 
 
