@@ -200,7 +200,8 @@ TABLE: tuple[PaxFlag, ...] = (
     'enable_auto_sharding',
     _BOOL,
     'True splits batches and all large weights over all devices, whatever mesh'
-    ' the experiment has: data parallel and fully sharded. The choice is'
+    ' the experiment has: data parallel and fully sharded; with'
+    ' --set=task.train.tensor_parallel=N tensor parallel, too. The choice is'
     ' printed.',
   ),
   _effect(
