@@ -104,8 +104,9 @@ class RequiredError(errors.UserError):
 _HIDDEN_FIELDS = ('parent',)
 # Metadata key of fields whose configs are built with the object; see
 # `instance_field`.
-_CONFIG_OF = 'config_of'  # Key of a field's metadata, the class of its config.
 _BUILT = 'built'
+# Metadata key of the class of a field's config; see `built_dataclass_field`.
+_CONFIG_OF = 'config_of'
 # Metadata key of fields with Fiddle tags.
 TAGS = 'tags'
 
