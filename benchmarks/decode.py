@@ -189,15 +189,20 @@ def forward_pass(config: Any) -> Callable:
 
 def seconds(functions: Sequence[Callable], rounds: int) -> list[float]:
   """Returns the median time of each function; they are measured in turn."""
+  return [statistics.median(taken) for taken in times(functions, rounds)]
+
+
+def times(functions: Sequence[Callable], rounds: int) -> list[list[float]]:
+  """Returns the seconds of each function in each round, after a first call."""
   for function in functions:
     jax.block_until_ready(function())
-  times = [[] for _ in functions]
+  found = [[] for _ in functions]
   for _ in range(rounds):
-    for function, taken in zip(functions, times, strict=True):
+    for function, taken in zip(functions, found, strict=True):
       start = time.perf_counter()
       jax.block_until_ready(function())
       taken.append(time.perf_counter() - start)
-  return [statistics.median(taken) for taken in times]
+  return found
 
 
 def measure(

@@ -10,7 +10,6 @@ it: they are Lingvo's in both cases.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from absl import app, logging
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import batches as parity_batches
-from benchmarks import command_line, family_step
+from benchmarks import command_line, decode, family_step
 from pax_compat import base_layer
 from tests.adaptors.bridge.families import mt_transformer, sentence_pairs
 
@@ -78,7 +77,7 @@ def measure(
     ours, lingvo = (jax.device_get(function()) for function in both)
     np.testing.assert_array_equal(ours['lengths'].ravel(), lingvo['lengths'])
     np.testing.assert_allclose(ours['scores'], lingvo['scores'], rtol=1e-4)
-    times = _times(both, rounds)
+    times = decode.times(both, rounds)
   ratios = [theirs / own for own, theirs in zip(*times, strict=True)]
   rates = [1 / statistics.median(taken) for taken in times]
   return (*rates, statistics.median(ratios))
@@ -93,17 +92,6 @@ def _lingvo_search(made: Any, batch: dict) -> Callable:
     'scores': outputs['topk_scores'],
   }
   return lambda: made.session.run(fetched, made.feed_dict(batch))
-
-
-def _times(functions: Sequence[Callable], rounds: int) -> list[list[float]]:
-  """Returns the seconds of each function in each round."""
-  times = [[] for _ in functions]
-  for _ in range(rounds):
-    for function, taken in zip(functions, times, strict=True):
-      start = time.perf_counter()
-      jax.block_until_ready(function())
-      taken.append(time.perf_counter() - start)
-  return times
 
 
 def main(argv: Sequence[str]):

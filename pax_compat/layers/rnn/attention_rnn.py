@@ -190,12 +190,13 @@ class LstmFrnnWithAttention(base_layer.BaseLayer):
       return jnp.zeros([rows, self.attention.context_dim], self.compute_dtype)
     weights = self.attention.weights()
     query = jnp.zeros([rows, self.attention.query_dim], self.compute_dtype)
-    return self.attention.attend(
+    context, _ = self.attention.attend(
       lambda name, x: x @ weights[name],
       constants.source,
       query,
       constants.visible,
     )
+    return context
 
   def _step(self, product, constants, state, x):
     """Computes a step, for `scan_products.scan`."""
@@ -213,7 +214,7 @@ class LstmFrnnWithAttention(base_layer.BaseLayer):
 
     rnn = self.cell.step(of_cell, constants.gates, state.rnn, x)
     output = self.cell.get_output(rnn)
-    context, probs = self.attention.attend_with_probs(
+    context, probs = self.attention.attend(
       product, constants.source, output, visible, x.get('factors')
     )
     new = NestedMap(rnn=rnn, context=context)

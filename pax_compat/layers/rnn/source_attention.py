@@ -164,17 +164,6 @@ class AdditiveSourceAttention(base_layer.BaseLayer):
     query: jax.Array,
     visible: jax.Array,
     factors: jax.Array | None = None,
-  ) -> jax.Array:
-    """Returns the contexts [B, C] of queries; see `attend_with_probs`."""
-    return self.attend_with_probs(product, packed, query, visible, factors)[0]
-
-  def attend_with_probs(
-    self,
-    product: Product,
-    packed: NestedMap,
-    query: jax.Array,
-    visible: jax.Array,
-    factors: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
     """Attends to sources.
 

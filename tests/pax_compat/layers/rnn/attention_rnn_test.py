@@ -64,7 +64,7 @@ def _one_by_one(layer):
 
   def attend(query):
     product = lambda name, v: v @ matrices[name]  # noqa: E731
-    return attention.attend(product, packed, query, hidden == 0)
+    return attention.attend(product, packed, query, hidden == 0)[0]
 
   state, context = cell.init_states(B), attend(jnp.zeros([B, O]))
   outputs, contexts = [], []
