@@ -9,7 +9,7 @@ single key, or for beams the best of all hypotheses' tokens by the sum of their
 log-probabilities, with the caches reordered. It has no ends, scores or
 log-probabilities to return. Both read the prefix once for each example.
 
-With `--praxis_source=CHECKOUT` real praxis decodes, too, with the same weights;
+With `--praxis_peer=CHECKOUT` real praxis decodes, too, with the same weights;
 packages that it imports must be on the path, such as jaxtyping.
 
 `prefill` reads the prefix and decodes one token; its peer is a forward pass
@@ -44,7 +44,7 @@ _LAYERS = flags.DEFINE_integer('num_layers', 4, 'Number of layers.')
 _VOCAB = flags.DEFINE_integer('vocab_size', 8192, 'Number of tokens.')
 
 _PRAXIS = flags.DEFINE_string(
-  'praxis_source', None, 'A checkout of praxis, to be measured too.'
+  'praxis_peer', None, 'A checkout of praxis, to be measured too.'
 )
 
 _SAMPLES, _BEAMS = 16, 4

@@ -49,7 +49,7 @@ class PraxisPeer:
       }
     except ImportError as error:
       raise errors.UserError(
-        f'--praxis_source={source}: {error}; expected a checkout of praxis, and'
+        f'--praxis_peer={source}: {error}; expected a checkout of praxis, and'
         ' the packages that it imports on the path'
       ) from error
     self._sizes = dims, layers, vocab_size
