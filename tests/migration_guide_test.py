@@ -12,37 +12,62 @@ _PAGE = pathlib.Path(__file__).resolve().parents[1] / 'docs/migration_guide.md'
 pytestmark = pytest.mark.slow
 
 
-def _commands() -> list[str]:
-  blocks = re.findall(r'```bash\n(.*?)```', _PAGE.read_text('utf-8'), re.DOTALL)
-  assert len(blocks) == 5
-  return blocks
+class _Guide:
+  """The page's commands, run in a folder; each of them once.
+
+  They are separate tests, since all together take minutes.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder
+    self._commands = re.findall(
+      r'```bash\n(.*?)```', _PAGE.read_text('utf-8'), re.DOTALL
+    )
+    assert len(self._commands) == 5
+    self._printed = {}
+
+  def printed(self, index: int, *before: int) -> str:
+    """Returns what a command prints, after those that it needs."""
+    for needed in (*before, index):
+      if needed not in self._printed:
+        self._printed[needed] = self._run(self._commands[needed])
+    return self._printed[index]
+
+  def _run(self, command: str) -> str:
+    command = command.replace('python -m', f'{sys.executable} -m', 1)
+    done = subprocess.run(
+      ['bash', '-euc', command],
+      cwd=self.folder,
+      capture_output=True,
+      text=True,
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, f'{command}{printed}'
+    return printed
 
 
-def _run(command: str, folder: pathlib.Path) -> str:
-  """Runs one command of the page and returns what it prints."""
-  command = command.replace('python -m', f'{sys.executable} -m', 1)
-  done = subprocess.run(
-    ['bash', '-euc', command], cwd=folder, capture_output=True, text=True
-  )
-  printed = done.stdout + done.stderr
-  assert done.returncode == 0, f'{command}{printed}'
-  return printed
+@pytest.fixture(scope='module')
+def guide(tmp_path_factory):
+  return _Guide(tmp_path_factory.mktemp('guide'))
 
 
-def test_what_is_native(tmp_path):
-  examine, *_ = _commands()
-  assert 'native' in _run(examine, tmp_path)
+def test_what_is_native(guide):
+  assert 'native' in guide.printed(0)
 
 
-def test_a_run_of_lingvo_goes_on_and_comes_back(tmp_path):
-  _, train, go_on, convert, _ = _commands()
-  _run(train, tmp_path)
-  assert (tmp_path / 'runs/lingvo/train/checkpoint').is_file()
-  _run(go_on, tmp_path)
-  _run(convert, tmp_path)
-  assert '40' in (tmp_path / 'runs/back/train/checkpoint').read_text()
+def test_lingvo_trains(guide):
+  guide.printed(1)
+  assert (guide.folder / 'runs/lingvo/train/checkpoint').is_file()
 
 
-def test_both_agree(tmp_path):
-  *_, compare = _commands()
-  assert 'agree' in _run(compare, tmp_path)
+def test_its_run_goes_on(guide):
+  assert '40 steps' in guide.printed(2, 1)
+
+
+def test_it_comes_back(guide):
+  guide.printed(3, 1, 2)
+  assert '40' in (guide.folder / 'runs/back/train/checkpoint').read_text()
+
+
+def test_both_agree(guide):
+  assert 'agree' in guide.printed(4)
