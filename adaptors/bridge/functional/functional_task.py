@@ -283,7 +283,7 @@ class FunctionalTask:
       batch: see `forward`.
     """
     with self._in_lingvo(), contexts.searched(self.task, found):
-      return dict(self.task.Decode(structures.in_lingvo(batch)))
+      return self.task.Decode(structures.in_lingvo(batch))
 
   def trace(self, losses: Sequence[str], batch: Any) -> Trace:
     """Traces the function with gradients without computing it.

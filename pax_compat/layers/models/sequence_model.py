@@ -19,7 +19,6 @@ from pax_compat.decoder_hparams import (
   GreedyDecoderHParams,
 )
 from pax_compat.decoding import algorithms, prefixes, sample_decode, texts
-from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.models import token_models
 from pax_compat.layers.transformer_models.transformer_encoder_decoder import (
   TransformerEncoderDecoder,
@@ -176,7 +175,7 @@ class SequenceModel(base_model.BaseModel):
         jnp.repeat(read.paddings, repeats, axis=0),
         max_length=length,
       ),
-      extend_step=_extend_step,
+      extend_step=token_models.decoder_step,
       batch=input_batch,
       content=(content, is_token),
       unconditional=unconditional,
@@ -275,19 +274,6 @@ def _weights(input_batch: NestedMap) -> jax.Array:
   return token_models.token_weights(
     input_batch.tgt.weights, token_models.example_weights(input_batch)
   )
-
-
-def _extend_step(
-  model: Any,
-  ids: jax.Array,
-  *,
-  causal: bool,
-  mask: jax.Array | None = None,
-  **step: jax.Array,
-) -> jax.Array:
-  del causal  # Decoders are always causal.
-  atten_mask = AttentionMask(mask, causal=True)
-  return model.extend_step(ids, atten_mask=atten_mask, **step).logits
 
 
 def _pair(

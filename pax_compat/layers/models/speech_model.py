@@ -4,8 +4,6 @@ Shapes: B batch, S time of the spectrogram, F frequency bins, C channels, T
 target time, V vocabulary.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -109,7 +107,7 @@ class SpeechModel(base_model.BaseModel):
         jnp.repeat(encoded, repeats, axis=0),
         jnp.repeat(paddings, repeats, axis=0),
       ),
-      extend_step=_extend_step,
+      extend_step=token_models.decoder_step,
       batch=input_batch,
       content=(ids, ids == start),
       source_paddings=paddings,
@@ -128,18 +126,6 @@ class SpeechModel(base_model.BaseModel):
       input_batch.src_inputs, input_batch.paddings
     )
     return NestedMap(embeddings=encoded, paddings=paddings)
-
-
-def _extend_step(
-  decoder: Any,
-  ids: jax.Array,
-  *,
-  causal: bool,
-  mask: jax.Array | None = None,
-  **step: jax.Array,
-) -> jax.Array:
-  del causal  # Decoders are always causal.
-  return decoder.extend_step(ids, atten_mask=mask, **step).logits
 
 
 def _weights(input_batch: NestedMap) -> jax.Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from pax_compat.base_model import WeightedScalars
 from pax_compat.config import Config
 from pax_compat.input_core import example_rows
+from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.template_fields import agreed
 from pax_compat.nested_map import NestedMap
 
@@ -153,3 +154,20 @@ def decode_metrics(input_batch: NestedMap, rows: int) -> WeightedScalars:
   weights = example_weights(input_batch)
   number = jnp.float32(rows) if weights is None else jnp.sum(weights)
   return NestedMap(num_decoded=(number, jnp.float32(1.0)))
+
+
+def decoder_step(
+  model: Any,
+  ids: jax.Array,
+  *,
+  causal: bool,
+  mask: jax.Array | None = None,
+  **step: jax.Array,
+) -> jax.Array:
+  """Returns logits of the decoder of an encoder-decoder [B, L, V].
+
+  See `cached_network.ExtendStepFn`.
+  """
+  del causal  # Decoders are always causal.
+  atten_mask = AttentionMask(mask, causal=True)
+  return model.extend_step(ids, atten_mask=atten_mask, **step).logits
