@@ -76,7 +76,7 @@ def validate(point_map, *, expected_keys):
   """Returns its argument, if it has the keys."""
   missing = sorted(expected_keys - point_map.keys())
   if missing:
-    raise ValueError(f'there is no {", ".join(missing)}')
+    raise ValueError(f'missing fields: {", ".join(missing)}')
   return point_map
 
 
