@@ -89,6 +89,7 @@ TEST = [
   'nbclient>=0.10',
   'nbformat>=5',
   'pytest>=9',
+  'pytest-timeout>=2.4',
   'pytest-xdist>=3.6',
   'pyyaml>=6',
   'ruff~=0.17.5',
