@@ -11,6 +11,7 @@ Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -74,6 +75,7 @@ def load() -> None:
         _import(name)
       for folder in sys.modules['lingvo'].__path__:
         trainer_flags.define(folder)
+    _keep_default_cluster()
     importlib.import_module('lingvo.core.py_utils').SetEagerMode(True)
     _done.add('core')
 
@@ -243,6 +245,16 @@ def _import_tensorflow():
       ' uses an accelerator; expected that nothing runs TensorFlow before'
       f' adaptors.lingvo_runtime.load() ({e})'
     ) from e
+
+
+def _keep_default_cluster():
+  """Makes the cluster that counts outside of any other only once.
+
+  Lingvo makes one, with 100 Params, for each Params of each layer.
+  """
+  factory = importlib.import_module('lingvo.core.cluster_factory')
+  default = functools.cache(lambda kind: kind(kind.Params()))
+  factory.Current = lambda: factory.Cluster.Top() or default(factory.Cluster)
 
 
 @contextlib.contextmanager

@@ -160,6 +160,9 @@ NON_PAX_RNG_KEY = 'dropout'
 # The collections that `init` returns.
 DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
 
+# Values of fields that hold no layers.
+_WITHOUT_LAYERS = (bool, int, float, str, type, type(None), config_lib.Config)
+
 ParamsT = config_lib.Config
 NestedWeightHParams = Nested[WeightHParams]
 # (state, batch dimension, time dimension or None) -> the transformed state.
@@ -235,6 +238,17 @@ class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
       templates.copy_base_hparams(self.parent, self)  # It is no template's.
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
+
+  @nn.nowrap
+  def _register_submodules(self, name: str, val: Any):
+    """Sets an attribute; flax looks for layers in its value.
+
+    Of a large model's start a third went into looking at configs and numbers.
+    """
+    if isinstance(val, _WITHOUT_LAYERS):
+      object.__setattr__(self, name, val)
+    else:
+      super()._register_submodules(name, val)
 
   @classmethod
   def config(cls, **fields) -> config_lib.Config[Self]:

@@ -178,6 +178,18 @@ class Config(fdl.Config[_T]):
 
   Set = set
 
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    # Fiddle's own takes four times as long: it copies each entry of the history.
+    result = object.__new__(type(self))
+    history = self.__argument_history__
+    vars(result).update(
+      vars(self),
+      __arguments__=copy.deepcopy(self.__arguments__, memo),
+      __argument_history__=type(history)({k: [*v] for k, v in history.items()}),
+      __argument_tags__=copy.deepcopy(self.__argument_tags__, memo),
+    )
+    return result
+
   def clone(self) -> Self:
     """Returns a deep copy, templates included."""
     return copy.deepcopy(self)
