@@ -179,7 +179,7 @@ class Config(fdl.Config[_T]):
   Set = set
 
   def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-    # Fiddle's own takes four times as long: it copies each entry of the history.
+    # Fiddle's takes four times as long: it copies each entry of the history.
     result = object.__new__(type(self))
     history = self.__argument_history__
     vars(result).update(

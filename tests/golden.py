@@ -41,7 +41,12 @@ def text(task, batch) -> str:
     for path, box in weights.items()
     if base_layer.is_boxed(box)
   )
-  return config_text.to_text(task, 'task') + '\n' + '\n'.join(lines) + '\n'
+  return (
+    config_text.to_text(task, 'task', checked=True)
+    + '\n'
+    + '\n'.join(lines)
+    + '\n'
+  )
 
 
 def _described(box) -> str:

@@ -88,7 +88,7 @@ def train(
     state = begin.state(made, checkpointer, first.example, print_line)
     start_lines.write(print_line, made, first.example)
     dumps = {**experiment.dumps, **begin.reports()}
-    text = config_text.to_text(configs)
+    text = config_text.to_text(configs, checked=True)
     run_folder.write(folder, text, made, dumps, first.example)
     grown = stack.enter_context(_grown(folder, log))
     writer = stack.enter_context(_writer(grown, options, begin))

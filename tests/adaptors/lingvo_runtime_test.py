@@ -69,7 +69,7 @@ with lingvo_runtime.cluster(
   print(py_utils.use_tpu(), inner.mode, inner.job, inner.num_replicas)
 with lingvo_runtime.cluster():
   print(factory.Current().do_eval, py_utils.use_tpu())
-print(factory.Current().params == before.params)
+print(factory.Current().params == before.params, factory.Current() is before)
 try:
   with lingvo_runtime.eager_flag(False):
     with lingvo_runtime.eager_flag(True):
@@ -95,7 +95,7 @@ print(car.pairwise_iou3d(box, box).numpy().tolist())
     'True True',
     'True sync trainer_client 1',
     'False False',
-    'True',
+    'True True',
     'True False True',
     'True',
     '[[1.0]]',

@@ -173,6 +173,16 @@ def test_a_clone_is_independent():
   clone.part.size = 5
   clone.dims = 2
   assert c.part.size == 4 and c.dims == 1
+  # The history of a field is cloned, too, and grows separately.
+  history = [len(x.__argument_history__['dims']) for x in (c, clone)]
+  assert history == [1, 2]
+
+
+def test_a_clone_shares_what_its_source_shares():
+  part = Part.config()
+  tpl = Whole.config(dims=part, part=part)
+  clone = tpl.clone()
+  assert clone.part is clone.dims and clone.part is not part
 
 
 def test_derived_classes_have_all_fields_and_do_not_change_their_parents():
