@@ -12,7 +12,8 @@ To train on your own texts, give `datasets()` an input of yours, with `ids` and
 Hardware: any; written for two CPU cores.
 Time: two minutes for 200 steps of 64 lines on two busy cores, with two
   evaluations.
-Metric: `accuracy` on held-out lines, 0.93 to 0.94 after 200 steps (chance: 0.5).
+Metric: `accuracy` on held-out lines, 0.93 to 0.94 after 200
+  steps (chance: 0.5).
 """
 
 import jax
