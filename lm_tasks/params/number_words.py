@@ -11,9 +11,9 @@ To train on your own pairs, give `datasets()` an input of yours; see
 
 Hardware: any; written for two CPU cores.
 Time: 1.6 minutes of CPU time for 300 steps of 64 pairs, with two evaluations
-  and two beam searches; 7 minutes on two cores that others used, too.
+  and a beam search; 3 to 7 minutes on two busy cores.
 Metric: `exact_match` of beam search on 256 held-out numbers,
-  0.98 after 300 steps.
+  0.96 to 0.99 after 300 steps with three seeds.
 """
 
 from lm_tasks import number_words
@@ -103,7 +103,7 @@ class NumberWords(base_experiment.BaseExperiment):
       learner=self._learner(),
       num_train_steps=self.NUM_TRAIN_STEPS,
       eval_interval_steps=self.EVAL_INTERVAL_STEPS,
-      decode_interval_steps=self.EVAL_INTERVAL_STEPS,
+      decode_interval_steps=self.NUM_TRAIN_STEPS,
       summary_interval_steps=self.SUMMARY_INTERVAL_STEPS,
       save_interval_steps=self.EVAL_INTERVAL_STEPS,
       eval_skip_train=True,
