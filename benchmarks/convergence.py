@@ -64,6 +64,18 @@ EXAMPLES = {
     'eval_test',
     'accuracy',
   ),
+  'python_lines': Example(
+    'a Transformer that classifies lines as code or text',
+    '--exp=tasks.lm.params.python_lines.PythonLines',
+    'eval_test',
+    'accuracy',
+  ),
+  'number_words': Example(
+    'an encoder-decoder that translates numbers, by beam search',
+    '--exp=tasks.lm.params.number_words.NumberWords',
+    'decode_test',
+    'decoder/exact_match',
+  ),
 }
 
 

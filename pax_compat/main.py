@@ -210,7 +210,9 @@ def _tune():
   # Imported late, as for training.
   from pax_compat.tuning import planning, records, study
 
-  options = tune_flags.options(planning.Options, records.Stopping)
+  options = tune_flags.options(
+    planning.Options, records.Stopping, records.Evolution
+  )
   plan = planning.plan(
     find, dataclasses.replace(options, settings=tuple(settings))
   )

@@ -17,10 +17,23 @@ _TUNE = flags.DEFINE_multi_string(
 _SEARCH = flags.DEFINE_enum(
   'search',
   None,
-  ['random', 'grid', 'bayesian'],
+  ['random', 'grid', 'bayesian', 'evolution'],
   'How --study chooses the values of a trial: at random (the default), all'
-  " combinations, or from the results of other trials (Optuna's TPE; pip"
-  " install 'pax-compat[tune]').",
+  " combinations, from the results of other trials (Optuna's TPE; pip install"
+  " 'pax-compat[tune]'), or by regularized evolution.",
+)
+_POPULATION_SIZE = flags.DEFINE_integer(
+  'tune_population_size',
+  None,
+  'Trials that --search=evolution may mutate: the last ones. By default 100.',
+  lower_bound=1,
+)
+_TOURNAMENT_SIZE = flags.DEFINE_integer(
+  'tune_tournament_size',
+  None,
+  'Trials of the population that --search=evolution compares; it mutates the'
+  ' best one. By default 10, or the population if that is smaller.',
+  lower_bound=1,
 )
 _METRIC = flags.DEFINE_string(
   'tune_metric',
@@ -81,6 +94,7 @@ _OWN = (
   *('tune', 'search', 'tune_metric', 'tune_goal', 'tune_value'),
   *('tune_stopping', 'tune_min_trials', 'tune_min_steps', 'tune_seed'),
   *('tune_workers', 'tune_env'),
+  *('tune_population_size', 'tune_tournament_size'),
 )
 # Flags that trials do not get: those of the study, its folder and others that
 # are expanded before.
@@ -145,12 +159,13 @@ def check():
   _environment()
 
 
-def options(kind: type, stopping_kind: type) -> Any:
+def options(kind: type, stopping_kind: type, evolution_kind: type) -> Any:
   """Returns the options of a study.
 
   Args:
     kind: `tuning.planning.Options`, which is imported late.
     stopping_kind: `tuning.records.Stopping`.
+    evolution_kind: `tuning.records.Evolution`.
   """
   stopping = None
   if _STOPPING.value is not None:
@@ -170,12 +185,24 @@ def options(kind: type, stopping_kind: type) -> Any:
     goal=_GOAL.value,
     value=_VALUE.value,
     stopping=stopping,
+    evolution=_evolution(evolution_kind),
     seed=_SEED.value,
     workers=_WORKERS.value,
     env=_environment(),
     flags=tuple(text for _, text in passed),
     recorded_flags=tuple(text for recorded, text in passed if recorded),
   )
+
+
+def _evolution(kind: type) -> Any:
+  """Returns the settings of evolution, None if no flag is given."""
+  population, tournament = _POPULATION_SIZE.value, _TOURNAMENT_SIZE.value
+  if population is None and tournament is None:
+    return None
+  fields = {} if population is None else {'population_size': population}
+  if tournament is None:
+    tournament = min(population, kind().tournament_size)
+  return kind(**fields, tournament_size=tournament)
 
 
 def _environment() -> dict[str, str]:

@@ -14,10 +14,12 @@ from pax_compat import errors
 from pax_compat.tuning import metric_values, records, spaces
 
 RANDOM, GRID, BAYESIAN = 'random', 'grid', 'bayesian'
-NAMES = (RANDOM, GRID, BAYESIAN)
+EVOLUTION = 'evolution'
+NAMES = (RANDOM, GRID, BAYESIAN, EVOLUTION)
 _INSTALL = "pip install 'pax-compat[tune]'"
 # Random trials before the first one that depends on others.
 _STARTUP_TRIALS = 8
+_EVOLUTION = records.Evolution()
 
 
 def check(search: str, space: spaces.Space):
@@ -42,6 +44,7 @@ def next_values(
   *,
   seed: int,
   goal: str,
+  evolution: records.Evolution = _EVOLUTION,
 ) -> tuple[int, spaces.Values] | None:
   """Returns the number and the values of the next trial; None at the end.
 
@@ -51,6 +54,7 @@ def next_values(
     trials: all trials so far.
     seed: of the study.
     goal: of its metric.
+    evolution: settings of EVOLUTION.
   """
   number = max(trials, default=0) + 1
   if search == GRID:
@@ -63,17 +67,67 @@ def next_values(
   draw = random.Random(f'{seed} {number}')
   if search == BAYESIAN:
     values = _bayesian(space, trials, goal, draw.getrandbits(31))
+  elif search == EVOLUTION:
+    values = _evolved(space, trials, goal, draw, evolution)
   else:
     values = _random(space, draw)
   tried = [dict(trial.values) for trial in trials.values()]
   # A combination of a finite space is not tried twice.
   while space.size is not None and dict(values) in tried:
-    values = _random(space, draw)
+    values = (
+      _mutated(space, values, draw)
+      if search == EVOLUTION
+      else _random(space, draw)
+    )
   return number, values
 
 
 def _random(space: spaces.Space, draw: random.Random) -> spaces.Values:
   return {one.name: _one(one, draw) for one in space.parameters}
+
+
+def _evolved(
+  space: spaces.Space,
+  trials: Mapping[int, records.Trial],
+  goal: str,
+  draw: random.Random,
+  settings: records.Evolution,
+) -> spaces.Values:
+  """Returns a mutation of the best of some recent trials.
+
+  Regularized evolution (Real et al., 2019, arXiv:1802.01548): the oldest trials
+  leave the population, not the worst ones.
+  """
+  known = [
+    trials[number]
+    for number in sorted(trials)
+    if trials[number].status in (records.DONE, records.STOPPED)
+    and trials[number].metric is not None
+    and math.isfinite(trials[number].metric)
+  ]
+  population = known[-settings.population_size :]
+  if len(population) < settings.population_size:
+    return _random(space, draw)
+  sign = 1 if goal == metric_values.MIN else -1
+  parent = min(
+    draw.sample(population, settings.tournament_size),
+    key=lambda trial: sign * trial.metric,
+  )
+  return _mutated(space, parent.values, draw)
+
+
+def _mutated(
+  space: spaces.Space, values: spaces.Values, draw: random.Random
+) -> spaces.Values:
+  """Returns the values with another one of a random parameter."""
+  choices = [one for one in space.parameters if one.size != 1]
+  if not choices:
+    return dict(values)
+  parameter = draw.choice(choices)
+  value = values[parameter.name]
+  while value == values[parameter.name]:
+    value = _one(parameter, draw)
+  return {**values, parameter.name: value}
 
 
 def _one(parameter: spaces.Parameter, draw: random.Random) -> Any:

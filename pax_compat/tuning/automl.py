@@ -95,6 +95,22 @@ class Sweeping(config_lib.Configurable):
   """All combinations, `--search=grid`."""
 
 
+class RegularizedEvolution(config_lib.Configurable):
+  """Mutations of good trials, `--search=evolution`.
+
+  Attributes:
+    mutator: not supported: a child has another value of one parameter.
+    population_size: see `records.Evolution`.
+    tournament_size: see `records.Evolution`.
+    seed: of the values; None for that of `--tune_seed`.
+  """
+
+  mutator: Any = None
+  population_size: int = 100
+  tournament_size: int = 10
+  seed: int | None = None
+
+
 class SingleObjective(config_lib.Configurable):
   """The value of a metric.
 
@@ -150,9 +166,6 @@ class MetricsWithMinValue(config_lib.Configurable):
   metric: Metric | None = None
 
 
-RegularizedEvolution = config_lib.refused(
-  'automl.RegularizedEvolution', 'use RandomSearch, Sweeping or no algorithm'
-)
 MultiObjective = config_lib.refused(
   'automl.MultiObjective', 'use SingleObjective'
 )
@@ -174,7 +187,8 @@ class SearchHParams:
   of Pax's service: `docs/tuning.md` says what becomes of each.
 
   Attributes:
-    search_algorithm: config of RandomSearch or Sweeping; None for `--search`.
+    search_algorithm: config of RandomSearch, Sweeping or RegularizedEvolution;
+      None for `--search`.
     search_reward: config of SingleObjective; None for `--tune_metric`.
     early_stopping: config of EarlyStoppingByValue; None for `--tune_stopping`.
     cross_step_metric_aggregator: config of LastReportedMetricValues,

@@ -45,6 +45,7 @@ class Options:
     goal: 'min' or 'max'.
     value: whether the 'last' or the 'best' value of the metric counts.
     stopping: when a trial ends early.
+    evolution: settings of that algorithm.
     seed: of the algorithm.
     workers: trials that run at the same time.
     env: environment variables of each trial, see `study.Plan`.
@@ -62,6 +63,7 @@ class Options:
   goal: str | None = None
   value: str | None = None
   stopping: records.Stopping | None = None
+  evolution: records.Evolution | None = None
   seed: int | None = None
   workers: int = 1
   env: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -98,6 +100,7 @@ def plan(find: Find, options: Options) -> study.Plan:
     value=options.value or searched.value or metric_values.LAST,
     stopping=options.stopping or searched.stopping or records.Stopping(),
     flags=options.recorded_flags,
+    evolution=options.evolution or searched.evolution or records.Evolution(),
   )
   num_trials = options.num_trials or searched.num_trials
   if num_trials is None and settings.search != algorithms.GRID:
@@ -105,6 +108,7 @@ def plan(find: Find, options: Options) -> study.Plan:
       f'--search={settings.search} needs --num_trials; expected, for example,'
       ' --num_trials=20'
     )
+  _warn_of_random_trials(settings, num_trials)
   return study.Plan(
     settings=settings,
     space=space,
@@ -113,6 +117,17 @@ def plan(find: Find, options: Options) -> study.Plan:
     env=options.env,
     flags=options.flags,
   )
+
+
+def _warn_of_random_trials(settings: records.Settings, num_trials: int | None):
+  population = settings.evolution.population_size
+  if settings.search == algorithms.EVOLUTION and num_trials <= population:
+    logging.warning(
+      'all %d trials will be random: evolution starts after population_size ='
+      ' %d of them; --tune_population_size changes it',
+      num_trials,
+      population,
+    )
 
 
 def space_of(

@@ -39,6 +39,31 @@ class Stopping:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Evolution:
+  """Settings of regularized evolution.
+
+  Attributes:
+    population_size: how many of the last trials may be parents. The trials
+      before there are as many have random values.
+    tournament_size: how many of these are drawn; the best one is the parent.
+
+  Raises:
+    UserError: the numbers do not fit.
+  """
+
+  population_size: int = 100
+  tournament_size: int = 10
+
+  def __post_init__(self):
+    if not 1 <= self.tournament_size <= self.population_size:
+      raise errors.UserError(
+        f'evolution: tournament_size is {self.tournament_size} and'
+        f' population_size {self.population_size}; expected'
+        ' 1 <= tournament_size <= population_size'
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
   """What all trials of a study have in common.
 
@@ -46,13 +71,14 @@ class Settings:
     study: its name.
     experiment: the name of the experiment.
     space: the parameters and their values, as text.
-    search: the algorithm: 'random', 'grid' or 'bayesian'.
+    search: the algorithm: 'random', 'grid', 'bayesian' or 'evolution'.
     seed: of the algorithm.
     metric: see `metric_values`.
     goal: 'min' or 'max'.
     value: whether the 'last' or the 'best' value of the metric counts.
     stopping: when a trial ends early.
     flags: of each trial, those that change what it computes.
+    evolution: settings of that algorithm.
   """
 
   study: str
@@ -65,6 +91,7 @@ class Settings:
   value: str
   stopping: Stopping = Stopping()
   flags: tuple[str, ...] = ()
+  evolution: Evolution = Evolution()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,9 +148,12 @@ def read_settings(folder: pathlib.Path) -> Settings | None:
     fields = files.parse_json(path.read_bytes())['settings']
     stopping = fields.pop('stopping')
     pairs = stopping.pop('step_values')
+    # Studies before there was evolution do not have it.
+    evolution = Evolution(**fields.pop('evolution', {}))
     return Settings(
       **fields | {'flags': tuple(fields['flags'])},
       stopping=Stopping(**stopping, step_values=tuple(map(tuple, pairs))),
+      evolution=evolution,
     )
   except (ValueError, KeyError, TypeError) as e:
     raise errors.UserError(

@@ -12,6 +12,11 @@ _GOALS = {
   automl.MINIMIZE: metric_values.MIN,
   automl.MAXIMIZE: metric_values.MAX,
 }
+_ALGORITHMS = {
+  automl.RandomSearch: algorithms.RANDOM,
+  automl.Sweeping: algorithms.GRID,
+  automl.RegularizedEvolution: algorithms.EVOLUTION,
+}
 # Fields of `SearchHParams` that must have their default.
 _REFUSED = {
   'prior_study_ids': 'a study has its own trials only',
@@ -33,6 +38,7 @@ class Searched:
   value: str | None = None
   num_trials: int | None = None
   stopping: records.Stopping | None = None
+  evolution: records.Evolution | None = None
 
 
 def of_experiment(experiment: base_experiment.BaseExperiment) -> Searched:
@@ -59,13 +65,11 @@ def of_experiment(experiment: base_experiment.BaseExperiment) -> Searched:
   _check(found, where)
   reward = _of_kind(found.search_reward, where, automl.SingleObjective)
   goal = None if reward is None else _goal(reward, where)
-  algorithm = _of_kind(
-    found.search_algorithm, where, automl.RandomSearch, automl.Sweeping
-  )
-  is_random = isinstance(algorithm, automl.RandomSearch)
+  algorithm = _of_kind(found.search_algorithm, where, *_ALGORITHMS)
   return Searched(
-    search=algorithm and (algorithms.RANDOM if is_random else algorithms.GRID),
-    seed=algorithm.seed if is_random else None,
+    search=_ALGORITHMS.get(type(algorithm)),
+    seed=getattr(algorithm, 'seed', None),
+    evolution=_evolution(algorithm, where),
     metric=None if reward is None else reward.metric.name,
     goal=goal,
     value=_value(found, where, goal),
@@ -103,6 +107,20 @@ def _of_kind(config: Any, where: str, *kinds: type) -> Any:
       ' of search_reward'
     )
   return config
+
+
+def _evolution(algorithm: Any, where: str) -> records.Evolution | None:
+  if not isinstance(algorithm, automl.RegularizedEvolution):
+    return None
+  if algorithm.mutator is not None:
+    raise errors.UserError(
+      f'{where}: mutator of RegularizedEvolution is not supported: a child has'
+      ' another value of one parameter'
+    )
+  return records.Evolution(
+    population_size=algorithm.population_size,
+    tournament_size=algorithm.tournament_size,
+  )
 
 
 def _goal(reward: automl.SingleObjective, where: str) -> str:

@@ -200,6 +200,7 @@ class _Study:
       self._trials,
       seed=settings.seed,
       goal=settings.goal,
+      evolution=settings.evolution,
     )
     if found is None:
       return None

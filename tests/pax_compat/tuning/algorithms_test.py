@@ -1,6 +1,7 @@
 """Tests of the search algorithms."""
 
 import builtins
+import functools
 import math
 import statistics
 
@@ -14,11 +15,22 @@ _MIXED = spaces.parsed(
 )
 
 
-def _search(search, space, count, *, seed=0, loss=lambda values: 0.0, old=()):
+def _search(
+  search,
+  space,
+  count,
+  *,
+  seed=0,
+  loss=lambda values: 0.0,
+  old=(),
+  **settings,
+):
   """Returns the trials of a study, each with a loss."""
   trials = {trial.number: trial for trial in old}
   for _ in range(count):
-    found = algorithms.next_values(search, space, trials, seed=seed, goal='min')
+    found = algorithms.next_values(
+      search, space, trials, seed=seed, goal='min', **settings
+    )
     if found is None:
       break
     trials[found[0]] = records.Trial(
@@ -97,6 +109,41 @@ def test_bayesian_search_is_of_the_seed_and_the_trials():
     number=2, values=first[1].values, status=records.DONE, metric=math.nan
   )
   assert len(_search(algorithms.BAYESIAN, _MIXED, 9, old=[failed, nan])) == 11
+
+
+_EVOLUTION = records.Evolution(population_size=8, tournament_size=3)
+
+
+def test_evolution_mutates_one_value_of_a_good_recent_trial():
+  space = spaces.parsed(['task.lr=log:1e-6..1', 'attr:A=x,y', 'attr:B=1,2,3'])
+  evolve = functools.partial(
+    _search, algorithms.EVOLUTION, space, loss=_distance, evolution=_EVOLUTION
+  )
+  trials = evolve(60)
+  random = _search(algorithms.RANDOM, space, 60, loss=_distance)
+  assert _values(trials[:8]) == _values(random[:8])
+  for i, trial in enumerate(trials[8:], 8):
+    population = trials[i - 8 : i]
+    parents = [
+      parent
+      for parent in population
+      if sum(parent.values[n] != trial.values[n] for n in space.names) == 1
+    ]
+    # The worst two of the population cannot win a tournament of three.
+    limit = sorted(parent.metric for parent in population)[-3]
+    assert any(parent.metric <= limit for parent in parents)
+  late = [
+    statistics.median(trial.metric for trial in found[-20:])
+    for found in (trials, random)
+  ]
+  assert late[0] < 0.5 * late[1]
+  assert _values(evolve(30, old=trials[:30])) == _values(trials)
+
+
+def test_evolution_tries_no_combination_twice():
+  space = spaces.parsed(['task.n=1..4', 'attr:A=x,y,z', 'attr:B=1'])
+  trials = _search(algorithms.EVOLUTION, space, 100, evolution=_EVOLUTION)
+  assert len(set(_values(trials))) == len(trials) == 12
 
 
 def test_mistakes(monkeypatch):

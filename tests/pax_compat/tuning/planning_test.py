@@ -202,9 +202,15 @@ def test_fields_that_are_not_supported(field):
   [
     (
       lambda: automl.SearchHParams(
-        search_algorithm=automl.RegularizedEvolution.config()
+        search_algorithm=automl.RegularizedEvolution.config(mutator=str)
       ),
-      'automl.RegularizedEvolution is not supported: use RandomSearch',
+      'mutator of RegularizedEvolution is not supported: a child',
+    ),
+    (
+      lambda: automl.SearchHParams(
+        search_algorithm=automl.RegularizedEvolution.config(population_size=5)
+      ),
+      'tournament_size is 10 and population_size 5; expected 1 <=',
     ),
     (
       lambda: automl.hyperparameter_tuning(
@@ -240,6 +246,24 @@ def test_searches_that_are_not_supported(search, message):
 
   with pytest.raises(errors.UserError, match=message):
     _plan(Wrong(), 'attr:LEARNING_RATE=1,2')
+
+
+def test_evolution_of_pax(caplog):
+  class Evolved(tuned_experiment._Tuned):
+    def search(self):
+      return automl.SearchHParams(
+        search_algorithm=automl.RegularizedEvolution.config(
+          population_size=4, tournament_size=2, seed=7
+        ),
+        max_num_trials=4,
+      )
+
+  settings = _plan(Evolved(), 'attr:LEARNING_RATE=1..2').settings
+  assert (settings.search, settings.seed) == ('evolution', 7)
+  assert settings.evolution == records.Evolution(
+    population_size=4, tournament_size=2
+  )
+  assert 'all 4 trials will be random' in caplog.text
 
 
 def test_sub_experiments_are_refused():
