@@ -6,6 +6,53 @@ decoders of our models use `sample_decode`, which does both itself.
 
 Shapes: B rows, N samples of a row, R = B * N, P prefix, T positions, V
 vocabulary.
+
+Arguments of the functions:
+
+* model: a bound layer; its decode states must be mutable.
+* extend_step_fn: (model, ids [R], segment_pos [R]) -> logits [R, V]; a fourth
+  argument is the state of the loop.
+* transform_state_fn: (model, function of (state, batch_dim, time_dim)),
+  changes the decode states; None if there are none.
+* lazy_broadcast_prefix_fn: (model, num_samples, steps), keeps the states of
+  prefixes for all samples of a row; None repeats them.
+* next_token_sampler: of the next token.
+* prefix_ids: [B, P]; right-aligned with `fprop_for_prefix`.
+* prefix_paddings: [B, P], 1 at padding.
+* seq_len: T, with the prefix.
+* num_samples: N.
+* fprop_fn: (model, ids, paddings), fills the decode states.
+* cf_guidance_scale: see `pax_sampling_loop.Rows`; rows with and without the
+  condition are in turn, and only those with it are returned.
+* fprop_for_prefix: whether `fprop_fn` has read the prefix.
+* temperature: a number, [B] or [B, N].
+* gumbel_prng_key: see `pax_sampling_loop.Rows`.
+* per_example_top_p: [B].
+* per_example_top_k: [B].
+* max_prefix_len: P, with `fprop_for_prefix`.
+* max_decode_steps: after the prefix; several are those at which the decode
+  states grow. None for `seq_len`.
+* per_example_max_decode_steps: [B].
+* prefix_lengths: [B]; None for 0.
+* eos_id: tokens that end a sample; or stop sequences [B, E], padded with 0 at
+  the left.
+* result_callback: gets results while decoding goes on.
+* decode_loop_mesh_axes_transpose: not supported.
+* model_var_pspecs: of `decode_loop_mesh_axes_transpose`; not read.
+* return_result_for_suffix_score: whether to return the state of the loop.
+* sort_samples: whether the most likely samples come first.
+* top_k_recall_target: of an approximate sort; ours is exact.
+* early_exit: whether the loop ends when all samples have ended. If not, it
+  has a fixed number of steps, and summaries and auxiliary losses of the
+  model are stacked over the steps, [steps, ...].
+* use_top_k_for_logprobs: whether log-probabilities are the sampler's.
+* controlled_decoding: not supported.
+* return_entropy_score: whether the result has the entropy of each token.
+* process_result_fn: (model, result) -> result.
+* optimize_eos: ends each sample where that is most likely.
+* sample_constraint: ends samples, with `enforce_sample_constraints` [R].
+* enforce_sample_constraints: of `sample_constraint`.
+* num_per_token_logprobs: [B], number of the most likely tokens to return.
 """
 
 import inspect
@@ -66,56 +113,10 @@ def sample_decode(
   enforce_sample_constraints: jax.Array | None = None,
   num_per_token_logprobs: jax.Array | None = None,
 ) -> NestedMap:
-  """Samples until every sample has ended; see `after_fprop`, `Rows`, `Loop`.
+  """Samples until every sample has ended.
 
-  Args:
-    model: a bound layer; its decode states must be mutable.
-    extend_step_fn: (model, ids [R], segment_pos [R]) -> logits [R, V]; a fourth
-      argument is the state of the loop.
-    transform_state_fn: (model, function of (state, batch_dim, time_dim)),
-      changes the decode states; None if there are none.
-    lazy_broadcast_prefix_fn: (model, num_samples, steps), keeps the states of
-      prefixes for all samples of a row; None repeats them.
-    next_token_sampler: of the next token.
-    prefix_ids: [B, P]; right-aligned with `fprop_for_prefix`.
-    prefix_paddings: [B, P], 1 at padding.
-    seq_len: T, with the prefix.
-    num_samples: N.
-    fprop_fn: (model, ids, paddings), fills the decode states.
-    cf_guidance_scale: see `Rows`; rows with and without the condition are in
-      turn, and only those with it are returned.
-    fprop_for_prefix: whether `fprop_fn` has read the prefix.
-    temperature: a number, [B] or [B, N].
-    gumbel_prng_key: see `Rows`.
-    per_example_top_p: [B].
-    per_example_top_k: [B].
-    max_prefix_len: P, with `fprop_for_prefix`.
-    max_decode_steps: after the prefix; several are those at which the decode
-      states grow. None for `seq_len`.
-    per_example_max_decode_steps: [B].
-    prefix_lengths: [B]; None for 0.
-    eos_id: tokens that end a sample; or stop sequences [B, E], padded with 0 at
-      the left.
-    result_callback: gets results while decoding goes on.
-    decode_loop_mesh_axes_transpose: not supported.
-    model_var_pspecs: of `decode_loop_mesh_axes_transpose`; not read.
-    return_result_for_suffix_score: whether to return the state of the loop.
-    sort_samples: whether the most likely samples come first.
-    top_k_recall_target: of an approximate sort; ours is exact.
-    early_exit: whether the loop ends when all samples have ended. If not, it
-      has a fixed number of steps, and summaries and auxiliary losses of the
-      model are stacked over the steps, [steps, ...].
-    use_top_k_for_logprobs: whether log-probabilities are the sampler's.
-    controlled_decoding: not supported.
-    return_entropy_score: whether the result has the entropy of each token.
-    process_result_fn: (model, result) -> result.
-    optimize_eos: ends each sample where that is most likely.
-    sample_constraint: ends samples, with `enforce_sample_constraints` [R].
-    enforce_sample_constraints: of `sample_constraint`.
-    num_per_token_logprobs: [B], number of the most likely tokens to return.
-
-  Returns:
-    As `sample_decode.sample_decode`.
+  For the arguments see the module. Returns what `sample_decode.sample_decode`
+  returns.
 
   Raises:
     UserError: an argument is not supported.
