@@ -214,10 +214,26 @@ CASES = {
     ),
     (None, _X, _PADDED),
   ),
-  'ngrammer_lm': Case(_lm_with_ngrams, (_IDS, _PADDED)),
+  'ngrammer_lm': Case(_lm_with_ngrams, (_IDS, np.zeros([2, 5], np.int32))),
   'ngrammer_stub': Case(
     _of('NgrammerStub', num_heads=2, dim_per_head=3), (None, _X, _PADDED)
   ),
+  **{
+    f'local_{name.lower()}': Case(
+      _of(
+        f'LocalSelfAttention{name}',
+        input_dim=6,
+        hidden_dim=8,
+        num_heads=2,
+        block_size=3,
+        left_context=2,
+        right_context=1,
+        internal_enable_per_dim_scale=False,
+      ),
+      (_X, _X, _X, np.zeros([1, 1, 1, 5], np.float32)),
+    )
+    for name in ('RelativeBias', 'Alibi')
+  },
   'ssm': Case(_ssm('SSM'), (_X,)),
   'ssm_legs': Case(_ssm('SSM', hippo_type='s4d-legs'), (_X,)),
   'ssm_lagt': Case(_ssm('SSM', hippo_type='s4d-lagt'), (_X,)),
