@@ -132,6 +132,8 @@ class LocalSelfAttention(SelfAttention):
     inside = (0 <= sources) & (sources < length)
     distance = np.arange(size)[:, None] + before - np.arange(seen)
     visible = self._window(distance) & inside[:, None]
+    # Targets beyond the sequence, in the last block, see nothing.
+    visible &= (np.arange(blocks * size) < length).reshape(blocks, size, 1)
     if inputs.causal:
       visible &= distance >= 0
     visible = jnp.asarray(visible)[None, None]

@@ -68,6 +68,27 @@ def _lm_with_ngrams(n):
   return lm
 
 
+def _local_attention(cls: str):
+  """Attention by blocks; its weights are an output, as always in Pax."""
+
+  def config(n):
+    layer = n.Config(
+      getattr(n.layers, cls),
+      input_dim=6,
+      hidden_dim=8,
+      num_heads=2,
+      block_size=3,
+      left_context=2,
+      right_context=1,
+      internal_enable_per_dim_scale=False,
+    )
+    if hasattr(layer, 'return_atten_probs'):
+      layer.return_atten_probs = True
+    return layer
+
+  return config
+
+
 def _ssm(cls: str, **fields):
   sizes = dict(nheads=4, dim=6, l_max=8, step_size=0.1)
   return _of(cls, **(sizes | fields))
@@ -220,17 +241,8 @@ CASES = {
   ),
   **{
     f'local_{name.lower()}': Case(
-      _of(
-        f'LocalSelfAttention{name}',
-        input_dim=6,
-        hidden_dim=8,
-        num_heads=2,
-        block_size=3,
-        left_context=2,
-        right_context=1,
-        internal_enable_per_dim_scale=False,
-      ),
-      (_X, _X, _X, np.zeros([1, 1, 1, 5], np.float32)),
+      _local_attention(f'LocalSelfAttention{name}'),
+      (_X, _X, _X, np.zeros([2, 1, 1, 5], np.float32)),
     )
     for name in ('RelativeBias', 'Alibi')
   },
