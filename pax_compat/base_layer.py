@@ -92,7 +92,7 @@ from pax_compat.layer_core.sharding import (  # noqa: F401 (for users)
   transpose_one_axis,
   var_partition_specs,
 )
-from pax_compat.layer_core.summaries import Summary, SummaryType, as_value
+from pax_compat.layer_core.summaries import SummaryType, key_of, summary_of
 from pax_compat.layer_core.templates import (  # noqa: F401 (for users)
   assert_has_shape,
   compatible_hparams,
@@ -583,9 +583,9 @@ class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
       return
     if not self.is_mutable_collection(SUMMARIES):
       return
-    value = tensor() if callable(tensor) else tensor
-    summary = Summary(as_value(value, summary_type), summary_type, verbosity)
-    self.sow(SUMMARIES, name, summary, init_fn=lambda: None, reduce_fn=_newer)
+    summary = summary_of(tensor, summary_type, verbosity)
+    key = key_of(name, summary_type)
+    self.sow(SUMMARIES, key, summary, init_fn=lambda: None, reduce_fn=_newer)
 
   def add_aux_loss(
     self, name: str, value: jax.Array, weight: jax.Array | None = None

@@ -21,7 +21,7 @@ from adaptors import lingvo_runtime
 from adaptors.pax_names import left_out, lingvo_maps, table
 from pax_compat import errors
 from pax_compat.experiments import entry_points, native_params
-from pax_compat.layer_core import atten_probs
+from pax_compat.layer_core import atten_probs, summaries
 
 # Modules of other distributions: `paxml.tasks.lm.model_params = my.module`.
 GROUP = 'pax_compat.pax_names'
@@ -32,7 +32,9 @@ _PARAMS = 'paxml.tasks.lm.params'
 _lock = threading.RLock()
 
 
-def install(*, return_atten_probs: bool = False) -> None:
+def install(
+  *, return_atten_probs: bool = False, pax_summary_keys: bool = False
+) -> None:
   """Makes `praxis` and `paxml` importable. Later calls do nothing more.
 
   Other packages of these names that are installed, but not imported yet, are
@@ -42,12 +44,16 @@ def install(*, return_atten_probs: bool = False) -> None:
     return_atten_probs: whether attention layers of this process return their
       weights by default, for code that reads them. As in Pax, that takes the
       time and memory of an array [B, N, T, S].
+    pax_summary_keys: whether keys of the collection `summaries` end with the
+      type, as in Pax: `loss_scalar`.
 
   Raises:
     UserError: the real `praxis` or `paxml` is imported already.
   """
   if return_atten_probs:
     atten_probs.return_by_default()
+  if pax_summary_keys:
+    summaries.use_pax_keys()
   with _lock:
     if is_installed():
       return

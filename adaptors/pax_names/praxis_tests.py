@@ -45,7 +45,7 @@ from adaptors import lingvo_runtime, pax_names
 path = sys.argv[1]
 if any(name in open(path).read() for name in ('tensorflow', 'lingvo')):
   lingvo_runtime.load()
-pax_names.install(return_atten_probs=True)
+pax_names.install(return_atten_probs=True, pax_summary_keys=True)
 sys.argv[:] = [path]
 runpy.run_path(path, run_name='__main__')
 """

@@ -189,6 +189,19 @@ NAMES: dict[str, str] = {
   'praxis.sample_decode.BaseSampleTerminationConstraint': (
     'pax_compat.decoding.sample_decode:BaseSampleTerminationConstraint'
   ),
+  **{
+    f'praxis.sample_decode.{name}': f'pax_compat.decoding.pax_sampling:{name}'
+    for name in (
+      'greedy_decode',
+      'sample_decode',
+      'sample_decode_after_fprop',
+      'split_batch_dim',
+      'vanilla_sample_decode',
+    )
+  },
+  'praxis.sample_decode.MAX_NUM_PER_TOKEN_LOGPROBS': (
+    'pax_compat.decoding.sample_decode:MAX_NUM_PER_TOKEN_LOGPROBS'
+  ),
   'praxis.sample_decode.sort_samples_by_scores': (
     'pax_compat.decoding.sample_decode:sort_samples_by_scores'
   ),

@@ -463,7 +463,7 @@ class _Loop:
       val.entropy = val.entropy.at[:, position].set(entropy)
     if self._num_candidates is not None:
       index = val.step - val.start_step
-      values, tokens = _candidates(logprobs, self._num_candidates)
+      values, tokens = candidates(logprobs, self._num_candidates)
       val.top_candidate_logprobs = val.top_candidate_logprobs.at[:, index].set(
         values
       )
@@ -521,7 +521,7 @@ class _Loop:
     return given
 
 
-def _candidates(
+def candidates(
   logprobs: jax.Array, number: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the most likely tokens and their log-probabilities, [R, 5].

@@ -22,12 +22,35 @@ from pax_compat.layer_core.summaries import SummaryType, as_value
 _current = contextvars.ContextVar('jax_context', default=None)
 
 
+class GlobalSummaries(dict[str, jax.Array]):
+  """Global summaries, {name_type: value}."""
+
+  @property
+  def dict(self) -> 'GlobalSummaries':
+    """These summaries, by Pax's name."""
+    return self
+
+  def add_summary(
+    self,
+    name: str,
+    tensor: Any,
+    summary_type: SummaryType = SummaryType.SCALAR,
+  ):
+    """Adds a summary; a name that is in use gets a number."""
+    suffix = get_summary_type_suffix(summary_type)
+    key, count = name + suffix, 0
+    while key in self:
+      count += 1
+      key = f'{name}{count}{suffix}'
+    self[key] = as_value(tensor, summary_type)
+
+
 class JaxContext:
   """Context manager that sets how layers are traced.
 
   Attributes:
     hparams: its settings.
-    summary_dict: the global summaries, {name_type: value}.
+    summary_dict: the global summaries.
   """
 
   @dataclasses.dataclass
@@ -51,7 +74,7 @@ class JaxContext:
 
   def __init__(self, hparams: 'JaxContext.HParams'):
     self.hparams = hparams.clone()
-    self.summary_dict: dict[str, jax.Array] = {}
+    self.summary_dict = GlobalSummaries()
     self._tokens: list[contextvars.Token] = []
 
   @property
@@ -132,12 +155,7 @@ def add_global_summary(
   context = cur_jax_context()
   if verbosity > context.summary_verbosity:
     return
-  suffix = get_summary_type_suffix(summary_type)
-  key, count = name + suffix, 0
-  while key in context.summary_dict:
-    count += 1
-    key = f'{name}{count}{suffix}'
-  context.summary_dict[key] = as_value(tensor, summary_type)
+  context.summary_dict.add_summary(name, tensor, summary_type)
 
 
 def clear_global_summary():

@@ -28,6 +28,30 @@ class SummaryType(enum.Enum):
   AGGREGATE_IMAGE = IMAGE
 
 
+# Whether the keys of summaries in this process end with their types.
+_have_types = False
+
+
+def use_pax_keys(always: bool = True):
+  """Sets whether summaries of layers have Pax's keys, as `loss_scalar`.
+
+  For code that was written for Pax and reads the collection `summaries`. Event
+  files have the names without the type, as in Pax.
+  """
+  global _have_types
+  _have_types = always
+
+
+def key_of(name: str, summary_type: SummaryType) -> str:
+  """Returns the key of a summary in its collection."""
+  return f'{name}_{summary_type.value}' if _have_types else name
+
+
+def name_of(key: str, summary_type: SummaryType) -> str:
+  """Returns the name of a summary whose key is `key`."""
+  return key.removesuffix(f'_{summary_type.value}') if _have_types else key
+
+
 _REFUSED = (SummaryType.AUDIO, SummaryType.VIDEO)
 
 
@@ -44,6 +68,17 @@ class Summary(flax.struct.PyTreeNode):
   value: jax.Array
   summary_type: SummaryType = flax.struct.field(pytree_node=False)
   verbosity: int = flax.struct.field(pytree_node=False, default=2)
+
+  def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    return np.array(self.value, dtype=dtype, copy=copy)
+
+
+def summary_of(
+  tensor: Any, summary_type: SummaryType, verbosity: int
+) -> Summary:
+  """Returns a summary of a value, or of what a function returns."""
+  value = tensor() if callable(tensor) else tensor
+  return Summary(as_value(value, summary_type), summary_type, verbosity)
 
 
 def is_summary(x: Any) -> bool:

@@ -149,9 +149,10 @@ def split_summaries(
   """
   scalars, others = {}, {}
   found = learners.by_path(collection, is_leaf=summaries.is_summary)
-  for name, summary in found.items():
+  for key, summary in found.items():
     if summary.verbosity > verbosity:
       continue
+    name = summaries.name_of(key, summary.summary_type)
     if summary.summary_type is not SummaryType.SCALAR:
       others[name] = summary
     elif jnp.ndim(summary.value) == 0:

@@ -22,6 +22,7 @@ from pax_compat.layer_core import atten_probs
 from pax_compat.layers.attentions import (
   attention_kernels,
   attention_masks,
+  attention_ops,
   kv_cache,
 )
 from pax_compat.layers.attentions.attention_masks import Mask
@@ -93,9 +94,15 @@ class DecodableAttention(base_layer.BaseLayer):
       )
     if self.dconv_qkv:
       for name in ('dconv_q', 'dconv_k', 'dconv_v'):
-        dims = getattr(self, name).hidden_dims
-        window = (batch, self.dconv_kernel_size - 1, *dims)
-        self.update_decode_state(f'{name}_window', jnp.zeros(window, dtype))
+        self._store_window(name, batch)
+
+  def _store_window(self, name: str, batch: int):
+    """Allocates the inputs of a convolution before the next step."""
+    dims = getattr(self, name).hidden_dims
+    window = jnp.zeros(
+      (batch, self.dconv_kernel_size - 1, *dims), self.compute_dtype
+    )
+    self.update_decode_state(f'{name}_window', window)
 
   def _fills_cache(self) -> bool:
     """Whether `__call__` keeps keys and values for decoding steps."""
@@ -174,7 +181,10 @@ class DecodableAttention(base_layer.BaseLayer):
       positions = time_step + jnp.arange(query_vec.shape[1])[None]
     if is_cross_attention:
       return self.cross_step(
-        query_vec, atten_mask=atten_mask, segment_pos=positions
+        query_vec,
+        atten_mask=atten_mask,
+        segment_pos=positions,
+        time_step=time_step,
       )
     mask = attention_masks.CAUSAL
     if atten_mask is not None:
@@ -219,6 +229,12 @@ class DecodableAttention(base_layer.BaseLayer):
     """Whether `__call__` returns the attention weights."""
     return atten_probs.are_returned(self.return_atten_probs)
 
+  def _encode_with_probs(
+    self, inputs: AttentionInputs
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns the contexts [B, T, N, H] and the weights [B, N, T, S]."""
+    return attention_ops.encode_with_probs(self._encode, inputs)
+
   def _run_kernel(
     self, inputs: AttentionInputs, options: AttentionOptions
   ) -> jax.Array:
@@ -242,6 +258,10 @@ class DecodableAttention(base_layer.BaseLayer):
     self._check_cross()
     value_vec = key_vec if value_vec is None else value_vec
     key, value = self._project_source(key_vec, value_vec)
+    if self.dconv_qkv:
+      key = self.dconv_k(key, axis=1, segment_pos=key_segment_pos)
+      value = self.dconv_v(value, axis=1, segment_pos=key_segment_pos)
+      self._store_window('dconv_q', len(key))
     self._store('cross_key_state', self._finish_key(key, key_segment_pos))
     self._store('cross_value_state', value)
     if self.relative_bias_tpl is not None:
@@ -255,6 +275,7 @@ class DecodableAttention(base_layer.BaseLayer):
     *,
     atten_mask: Mask = None,
     segment_pos: jax.Array | None = None,
+    time_step: jax.Array | int | None = None,
   ) -> jax.Array:
     """Attends from new positions to the source of `init_cross_states`.
 
@@ -263,7 +284,9 @@ class DecodableAttention(base_layer.BaseLayer):
       atten_mask: as for `DotProductAttention`, for [B, N, L, S]; None hides
         nothing.
       segment_pos: [B, L], positions of the queries; required with rotary
-        embeddings or a relative bias.
+        embeddings, convolutions or a relative bias.
+      time_step: [], index of the first of them; required with convolutions or a
+        window.
 
     Returns:
       [B, L, D].
@@ -274,7 +297,8 @@ class DecodableAttention(base_layer.BaseLayer):
     self._check_cross()
     mask = self._mask(atten_mask)
     biased = self.relative_bias_tpl is not None
-    if segment_pos is None and (biased or self._rotates()):
+    positioned = biased or self._rotates() or self.dconv_qkv
+    if segment_pos is None and positioned:
       raise errors.UserError(
         f'{type(self).__name__}.cross_step: expected segment_pos, because this'
         ' attention uses positions'
@@ -284,15 +308,18 @@ class DecodableAttention(base_layer.BaseLayer):
       bias = self.relative_bias.at(
         segment_pos, self.get_decode_state(self._cross_state('key_positions'))
       )
+    query = self._project_query(query_vec)
+    if self.dconv_qkv:
+      query = self._convolve_step('dconv_q', query, segment_pos, time_step)
     inputs = AttentionInputs(
-      self._finish_query(self._project_query(query_vec), segment_pos),
+      self._finish_query(query, segment_pos),
       self._load(self._cross_state('key_state'), self._key_dtype()),
       self._load(self._cross_state('value_state'), self.compute_dtype),
       mask.visible,
       bias,
       mask.causal,
     )
-    return self._attend(inputs, one_step=True)[0]
+    return self._attend(inputs, one_step=True, time_step=time_step)[0]
 
   def _check_cache_dtype(self):
     kv_cache.check(
@@ -339,12 +366,11 @@ class DecodableAttention(base_layer.BaseLayer):
     return name if called and not self.has_variable(DECODE_CACHE, own) else own
 
   def _check_cross(self):
-    for field in ('combine_qkv', 'dconv_qkv'):
-      if getattr(self, field):
-        raise errors.UserError(
-          f'{type(self).__name__}.{field} is for self attention; it does not'
-          ' support cross attention'
-        )
+    if self.combine_qkv:
+      raise errors.UserError(
+        f'{type(self).__name__}.combine_qkv is for self attention; it does not'
+        ' support cross attention'
+      )
 
   def _check_capacity(self, query_vec: jax.Array) -> int:
     """Returns S, after a check that the new positions fit the cache."""

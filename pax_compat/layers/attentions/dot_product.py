@@ -5,7 +5,6 @@ dims, N heads, K heads of keys and values (N here, fewer in derived layers), H
 dims of a head.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -528,11 +527,11 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       one_step: whether T are steps of decoding.
       time_step: see `_encode`.
     """
-    encode, probs = functools.partial(self._encode, time_step=time_step), None
+    probs = None
     if self._returns_probs() and not one_step:
-      encoded, probs = attention_ops.encode_with_probs(encode, inputs)
+      encoded, probs = self._encode_with_probs(inputs)
     else:
-      encoded = encode(inputs)
+      encoded = self._encode(inputs, time_step)
     encoded = checkpoint_name(encoded, 'context')
     encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
     output = self.post(encoded)

@@ -133,7 +133,7 @@ class BregmanCompression(base_layer.BaseLayer):
   end_step: int = REQUIRED
   constant_lr_schedule: bool = True
 
-  _OF_PCA: ClassVar[Sequence[str]] = (
+  OF_PCA: ClassVar[Sequence[str]] = (
     'num_components',
     'activation_type',
     'negative_slope',
@@ -149,7 +149,7 @@ class BregmanCompression(base_layer.BaseLayer):
   )
 
   def setup(self):
-    fields = {name: getattr(self, name) for name in self._OF_PCA}
+    fields = {name: getattr(self, name) for name in self.OF_PCA}
     pca = bregman.BregmanPCA.config(input_dims=self.dim_per_head, **fields)
     self.create_children(
       'bregman_layers', [pca.clone() for _ in range(self.num_heads)]

@@ -56,7 +56,7 @@ def _primes_above(number: int, count: int) -> list[int]:
   return found
 
 
-class _PerHead(base_layer.BaseLayer):
+class PerHead(base_layer.BaseLayer):
   """Base of layers that normalize each head's vectors separately."""
 
   def _create_norms(self, name: str, dims: int):
@@ -72,13 +72,20 @@ class _PerHead(base_layer.BaseLayer):
     heads = [norm(x[:, :, i]) for i, norm in enumerate(self.emb_layer_norm)]
     return jnp.stack(heads, 2)
 
+  def _with_ngrams(self, x: jax.Array, ngrams: jax.Array) -> jax.Array:
+    """Returns `x` [B, L, N, H] with embeddings of pairs, added or inside."""
+    if not self.concat_ngrams:
+      return x + ngrams
+    kept = self.dim_per_head - self.ngram_emb_dim
+    return jnp.concatenate([x[..., :kept], ngrams], -1)
+
   def _finished(self, x, paddings, merge_heads: bool) -> jax.Array:
     if paddings is not None:
       x *= (1 - paddings)[:, :, None, None]
     return x.reshape(*x.shape[:2], -1) if merge_heads else x
 
 
-def _check_dims(layer):
+def check_dims(layer):
   name, dims = type(layer).__name__, layer.ngram_emb_dim
   fits = dims <= layer.dim_per_head
   if not layer.concat_ngrams:
@@ -91,7 +98,7 @@ def _check_dims(layer):
     )
 
 
-class Ngrammer(_PerHead):
+class Ngrammer(PerHead):
   """Looks up pairs of given ids.
 
   Attributes:
@@ -112,7 +119,7 @@ class Ngrammer(_PerHead):
   dim_per_head: int = REQUIRED
 
   def setup(self):
-    _check_dims(self)
+    check_dims(self)
     self._create_norms('emb_layer_norm', self.dim_per_head)
     self._create_norms('ngram_layer_norm', self.ngram_emb_dim)
     table = embeddings.Embedding.config(
@@ -160,12 +167,7 @@ class Ngrammer(_PerHead):
       ids = (ids * (i + 1) + (i + 1)) % prime % size
       vectors = self.ngram_table[i].emb_lookup(ids)
       found.append(self.ngram_layer_norm[i](vectors))
-    ngrams, x = jnp.stack(found, 2), self._normalized(input_embs)
-    if self.concat_ngrams:
-      kept = self.dim_per_head - self.ngram_emb_dim
-      x = jnp.concatenate([x[..., :kept], ngrams], -1)
-    else:
-      x += ngrams
+    x = self._with_ngrams(self._normalized(input_embs), jnp.stack(found, 2))
     return self._finished(x, paddings, merge_heads)
 
 
@@ -208,7 +210,7 @@ class VQNgrammer(base_layer.BaseLayer):
   prenormalize: bool = False
 
   def setup(self):
-    _check_dims(self)
+    check_dims(self)
     heads = dict(num_heads=self.num_heads, dim_per_head=self.dim_per_head)
     self.create_child(
       'vq_layer',
@@ -278,6 +280,49 @@ class VQNgrammer(base_layer.BaseLayer):
       pair_ids=pair_ids,
     )
 
+  def extend_step(
+    self,
+    input_embs: jax.Array,
+    step: jax.Array | int,
+    merge_heads: bool = True,
+    attention_score: jax.Array | None = None,
+  ) -> jax.Array:
+    """Returns the outputs of a position, [B, D] or [B, N, H].
+
+    Args:
+      input_embs: [B, L, D] or [B, L, N, H], with the positions before.
+      step: [], the position.
+      merge_heads: see `__call__`.
+      attention_score: [B, N, L], of the position; required to pair by
+        attention.
+
+    Raises:
+      UserError: the position may be paired with a later one.
+    """
+    pair_ids = None
+    if self.ngram_using_attention_scores:
+      if not self.causal_attention:
+        raise errors.UserError(
+          'VQNgrammer.extend_step needs causal_attention to be True'
+        )
+      if attention_score is None:
+        raise errors.UserError(
+          'VQNgrammer.ngram_using_attention_scores needs attention_score'
+        )
+      length = attention_score.shape[2]
+      is_before = jnp.arange(length) < step
+      best = jnp.argmax(jnp.where(is_before, attention_score, -jnp.inf), -1)
+      best = jnp.where(step == 0, length, best)[..., None]
+      pair_ids = jnp.broadcast_to(best, attention_score.shape)
+    distances, _ = self.vq_layer(input_embs)
+    outputs = self.ngram_layer(
+      jnp.argmin(distances, -1),
+      input_embs,
+      merge_heads=merge_heads,
+      pair_ids=pair_ids,
+    )
+    return jax.lax.dynamic_index_in_dim(outputs, step, axis=1, keepdims=False)
+
   def _cached(self, input_ids) -> jax.Array:
     if not self.do_eval or not self.unigram_vocab_size or input_ids is None:
       raise errors.UserError(
@@ -310,7 +355,7 @@ class VQNgrammer(base_layer.BaseLayer):
     return jnp.where(jnp.arange(length) == 0, length, best)
 
 
-class NgrammerStub(_PerHead):
+class NgrammerStub(PerHead):
   """The normalization of an N-grammer, without embeddings of pairs.
 
   Attributes:

@@ -4,6 +4,7 @@ Shapes: B batch, S source time, T target time, L new tokens of a decoding step,
 D model dims, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -19,7 +20,10 @@ from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
 from pax_compat.layers.template_fields import refuse_mappings
-from pax_compat.layers.transformer_models import transformer_sharding
+from pax_compat.layers.transformer_models import (
+  ngrammer_inputs,
+  transformer_sharding,
+)
 from pax_compat.layers.transformer_models.transformer_lm import (
   positions_in_segments,
 )
@@ -48,7 +52,20 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     encoder_ln_tpl: a normalisation of the encoder's output, or None.
     decoder_ln_tpl: a normalisation of the decoder's output, or None.
     softmax_tpl: the projection to the vocabulary and its loss.
+    encoder_ngrammer_tpl: adds embeddings of pairs to embedded source tokens,
+      before their positions: an `Ngrammer` or `VQNgrammer`; or None.
+    decoder_ngrammer_tpl: likewise, of target tokens.
+    encoder_post_attention_ngrammer_tpls: not supported; only None is accepted.
+    decoder_post_attention_ngrammer_tpls: likewise.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *transformer_sharding.TransformerModel.SILENT_UNLESS_SET,
+    'encoder_ngrammer_tpl',
+    'decoder_ngrammer_tpl',
+    'encoder_post_attention_ngrammer_tpls',
+    'decoder_post_attention_ngrammer_tpls',
+  )
 
   SHARDED_TEMPLATES: ClassVar = transformer_sharding.Templates(
     stacks=[
@@ -65,6 +82,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       'encoder_position_emb_tpl',
       'decoder_position_emb_tpl',
     ],
+    ngrammers=['encoder_ngrammer_tpl', 'decoder_ngrammer_tpl'],
   )
 
   model_dims: int = REQUIRED
@@ -83,6 +101,10 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
   softmax_tpl: Config = sub_config_field(
     embedding_softmax.SharedEmbeddingSoftmax
   )
+  encoder_ngrammer_tpl: Config | None = None
+  decoder_ngrammer_tpl: Config | None = None
+  encoder_post_attention_ngrammer_tpls: Sequence[Config] | None = None
+  decoder_post_attention_ngrammer_tpls: Sequence[Config] | None = None
 
   @classmethod
   def set_sharding_params_v1(cls, model_p: Config, **axes) -> Config:
@@ -100,6 +122,12 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     ):
       self._create(field.removesuffix('_tpl'), field, embedding_dims=dims)
     for side in ('encoder', 'decoder'):
+      ngrammer_inputs.refuse_after_attention(
+        self, f'{side}_post_attention_ngrammer_tpls'
+      )
+      pairs = getattr(self, f'{side}_ngrammer_tpl')
+      if pairs is not None:
+        self.create_child(f'{side}_ngrammer', pairs)
       field = f'{side}_embedding_tpl'
       self._create(f'{side}_embedding_lookup', field, input_dims=dims)
       self._create(f'{side}_ln', f'{side}_ln_tpl', dim=dims)
@@ -213,11 +241,12 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     """
     if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
       self._store_time_step(start_time_step)
+      self._store_previous(targets, start_time_step)
       self.update_decode_state('input_paddings', input_paddings)
     target_segment_pos = _positions(target_segment_ids, target_segment_pos)
     by_mask = target_segment_mask is not None and cross_segment_mask is not None
     hidden = self.decoder(
-      self._embed('decoder', targets, target_segment_pos),
+      self._embed('decoder', targets, target_segment_pos, target_paddings),
       target_paddings,
       segment_mask=target_segment_mask,
       segment_ids=None if by_mask else target_segment_ids,
@@ -242,7 +271,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     positions = _positions(input_segment_ids, input_segment_pos)
     with attention_decoding.without_cache():
       hidden = self.encoder(
-        self._embed('encoder', inputs, positions),
+        self._embed('encoder', inputs, positions, input_paddings),
         input_paddings,
         segment_mask=input_segment_mask,
         segment_ids=input_segment_ids if input_segment_mask is None else None,
@@ -251,7 +280,11 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     return self._normalize('encoder', hidden)
 
   def _embed(
-    self, side: str, ids: jax.Array, positions: jax.Array | None
+    self,
+    side: str,
+    ids: jax.Array,
+    positions: jax.Array | None,
+    paddings: jax.Array,
   ) -> jax.Array:
     """Returns the inputs of a side's first layer, [B, T, D].
 
@@ -259,7 +292,33 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       side: 'encoder' or 'decoder'.
       ids: [B, T].
       positions: [B, T]; None for 0, 1, ...
+      paddings: [B, T].
     """
+    vectors = self._look_up(side, ids)
+    if getattr(self, f'{side}_ngrammer_tpl') is not None:
+      vectors = ngrammer_inputs.add_ngrams(
+        getattr(self, f'{side}_ngrammer'), ids, vectors, paddings, positions
+      )
+    return self._with_positions(side, vectors, positions)
+
+  def _embed_step(self, ids: jax.Array, positions: jax.Array) -> jax.Array:
+    """Returns the inputs of the decoder's first layer in a step, [B, L, D]."""
+    vectors = self._look_up('decoder', ids)
+    if self.decoder_ngrammer_tpl is not None:
+      vectors = ngrammer_inputs.extend(
+        self, self.decoder_ngrammer, ids, vectors, positions
+      )
+    return self._with_positions('decoder', vectors, positions)
+
+  def _store_previous(self, ids: jax.Array, time_step: jax.Array | int):
+    """Stores the target token before a position, for n-grams of steps."""
+    if self.decoder_ngrammer_tpl is not None:
+      ngrammer_inputs.store_previous(
+        self, ids, self._look_up('decoder', ids), time_step
+      )
+
+  def _look_up(self, side: str, ids: jax.Array) -> jax.Array:
+    """Returns the embedded tokens of a side, [B, T, D]."""
     embedding = self._embedding(side)
     if not hasattr(type(embedding), 'emb_lookup'):
       raise errors.UserError(
@@ -267,7 +326,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
         ' has no embedding; expected decoder_embedding_tpl to be set, or a'
         ' SharedEmbeddingSoftmax'
       )
-    return self._with_positions(side, embedding.emb_lookup(ids), positions)
+    return embedding.emb_lookup(ids)
 
   def _with_positions(
     self, side: str, vectors: jax.Array, positions: jax.Array | None
@@ -331,6 +390,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     encoded = self.encode(inputs, input_paddings, **segments)
     self._store_time_step(0)
     self.update_decode_state('input_paddings', input_paddings)
+    self._store_previous(jnp.zeros((inputs.shape[0], 1), jnp.int32), 0)
     self.decoder.init_states(inputs.shape[0], max_length, cross_inputs=encoded)
 
   def _store_time_step(self, time_step: jax.Array | int):
@@ -370,7 +430,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     if segment_pos is None:
       segment_pos = (time_step + jnp.arange(targets.shape[1]))[None]
     hidden = self.decoder.extend_step(
-      self._embed('decoder', targets, segment_pos),
+      self._embed_step(targets, segment_pos),
       time_step=time_step,
       segment_pos=segment_pos,
       atten_mask=atten_mask,

@@ -5,6 +5,7 @@ vocabulary.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -25,7 +26,10 @@ from pax_compat.layers.embeddings import positional_embeddings
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.softmaxes import sequence_losses
 from pax_compat.layers.template_fields import refuse_mappings
-from pax_compat.layers.transformer_models import transformer_sharding
+from pax_compat.layers.transformer_models import (
+  ngrammer_inputs,
+  transformer_sharding,
+)
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
 )
@@ -77,6 +81,9 @@ class TransformerLm(transformer_sharding.TransformerModel):
     position_emb_tpl: the position embedding; None for no embedding.
     separate_embedding_tpl: the token embedding; None uses that of a softmax
       with shared weights.
+    ngrammer_tpl: adds embeddings of pairs to the embedded tokens, before their
+      positions: an `Ngrammer` or `VQNgrammer`; or None.
+    post_attention_ngrammer_tpls: not supported; only None is accepted.
     input_dropout_prob: dropout probability of the embedded input.
     stacked_transformer_tpl: the layers: a `StackedTransformer` or
       `StackedTransformerRepeated`.
@@ -97,6 +104,13 @@ class TransformerLm(transformer_sharding.TransformerModel):
     stacks=['stacked_transformer_tpl'],
     vocabularies=['softmax_tpl', 'separate_embedding_tpl'],
     positions=['position_emb_tpl'],
+    ngrammers=['ngrammer_tpl'],
+  )
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *transformer_sharding.TransformerModel.SILENT_UNLESS_SET,
+    'ngrammer_tpl',
+    'post_attention_ngrammer_tpls',
   )
 
   vocab_size: int = REQUIRED
@@ -119,6 +133,8 @@ class TransformerLm(transformer_sharding.TransformerModel):
   skip_compute_loss: bool = False
   record_activations_in_xent_output: bool = False
   record_logits_in_xent_output: bool = False
+  ngrammer_tpl: Config | None = None
+  post_attention_ngrammer_tpls: Sequence[Config] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
@@ -135,6 +151,9 @@ class TransformerLm(transformer_sharding.TransformerModel):
         f' {str(self.model_type)!r}'
       )
     dims, classes = self.model_dims, self.vocab_size
+    ngrammer_inputs.refuse_after_attention(self, 'post_attention_ngrammer_tpls')
+    if self.ngrammer_tpl is not None:
+      self.create_child('ngrammer', self.ngrammer_tpl)
     self._create('position_emb', 'position_emb_tpl', embedding_dims=dims)
     self._create(
       'embedding_lookup',
@@ -199,11 +218,13 @@ class TransformerLm(transformer_sharding.TransformerModel):
     """
     if segment_ids is not None and segment_pos is None:
       segment_pos = positions_in_segments(segment_ids)
-    if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
+    if self._keeps_states():
       self._store_time_step(start_time_step)
       self._store_prefix(inputs.shape, causal_attention_mask)
     hidden = self._apply_layers(
-      self.input_dropout(self._embed(inputs, segment_pos)),
+      self.input_dropout(
+        self._embed(inputs, segment_pos, paddings, start_time_step)
+      ),
       paddings,
       AttentionMask.of(segment_mask, where='TransformerLm').restricted(
         self._prefix_mask(causal_attention_mask, inputs.shape[1]),
@@ -248,21 +269,51 @@ class TransformerLm(transformer_sharding.TransformerModel):
       segment_pos=segment_pos,
     )
 
-  def _embed(self, ids: jax.Array, positions: jax.Array | None) -> jax.Array:
-    """Returns the first layer's inputs, [B, T, D]."""
-    if self.separate_embedding_tpl is not None:
-      vectors = self.embedding_lookup.emb_lookup(ids)
-    elif hasattr(type(self.softmax), 'emb_lookup'):
-      vectors = self.softmax.emb_lookup(ids)
-    else:
-      raise errors.UserError(
-        f'TransformerLm.softmax_tpl: a {type(self.softmax).__name__} has no'
-        ' embedding; expected separate_embedding_tpl to be set, or a'
-        ' SharedEmbeddingSoftmax'
+  def _embed(
+    self,
+    ids: jax.Array,
+    positions: jax.Array | None,
+    paddings: jax.Array,
+    start_time_step: int,
+  ) -> jax.Array:
+    """Returns the first layer's inputs, [B, T, D]; see `__call__`."""
+    vectors = self._look_up(ids)
+    if self.ngrammer_tpl is not None:
+      if self._keeps_states():
+        ngrammer_inputs.store_previous(self, ids, vectors, start_time_step)
+      vectors = ngrammer_inputs.add_ngrams(
+        self.ngrammer, ids, vectors, paddings, positions
       )
+    return self._with_positions(vectors, positions)
+
+  def _embed_step(self, ids: jax.Array, positions: jax.Array) -> jax.Array:
+    """Returns the first layer's inputs of a decoding step, [B, L, D]."""
+    vectors = self._look_up(ids)
+    if self.ngrammer_tpl is not None:
+      vectors = ngrammer_inputs.extend(
+        self, self.ngrammer, ids, vectors, positions
+      )
+    return self._with_positions(vectors, positions)
+
+  def _look_up(self, ids: jax.Array) -> jax.Array:
+    """Returns the embedded tokens, [B, T, D]."""
+    if self.separate_embedding_tpl is not None:
+      return self.embedding_lookup.emb_lookup(ids)
+    if hasattr(type(self.softmax), 'emb_lookup'):
+      return self.softmax.emb_lookup(ids)
+    raise errors.UserError(
+      f'TransformerLm.softmax_tpl: a {type(self.softmax).__name__} has no'
+      ' embedding; expected separate_embedding_tpl to be set, or a'
+      ' SharedEmbeddingSoftmax'
+    )
+
+  def _with_positions(
+    self, vectors: jax.Array, positions: jax.Array | None
+  ) -> jax.Array:
+    """Adds position embeddings to vectors [B, T, D]."""
     if self.position_emb_tpl is not None:
       vectors = vectors + self.position_emb(
-        seq_length=ids.shape[1] if positions is None else None,
+        seq_length=vectors.shape[1] if positions is None else None,
         position=positions,
       )
     return vectors
@@ -333,6 +384,9 @@ class TransformerLm(transformer_sharding.TransformerModel):
     self._store_time_step(0)
     self.transformer.init_states(target_batch_size, target_max_length)
     self._store_prefix((target_batch_size, target_max_length))
+    if self.ngrammer_tpl is not None:
+      ids = jnp.zeros((target_batch_size, 1), jnp.int32)
+      ngrammer_inputs.store_previous(self, ids, self._look_up(ids), 0)
 
   def _store_prefix(self, shape, causal_attention_mask=None):
     """Stores which positions [B, T] are of a prefix, if the model has one."""
@@ -341,6 +395,12 @@ class TransformerLm(transformer_sharding.TransformerModel):
       if causal_attention_mask is not None:
         is_prefix = causal_attention_mask == 0
       self.update_decode_state('is_prefix', is_prefix)
+
+  def _keeps_states(self) -> bool:
+    """Whether a call fills the decode states."""
+    return (
+      self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing()
+    )
 
   def _store_time_step(self, time_step: jax.Array | int):
     self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
@@ -392,7 +452,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       given = AttentionMask.of(atten_mask, where='TransformerLm.extend_step')
       atten_mask = AttentionMask(given.visible).restricted(visible)
     hidden = self.transformer.extend_step(
-      self._embed(inputs, segment_pos),
+      self._embed_step(inputs, segment_pos),
       time_step=time_step,
       segment_pos=segment_pos,
       atten_mask=atten_mask,
@@ -404,7 +464,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
     """Runs a decoding step of a single token; see `extend_step`."""
     positions = time_step[None] if segment_pos is None else segment_pos
     hidden = self.transformer.extend_step(
-      self._embed(ids[:, None], positions[:, None])[:, 0],
+      self._embed_step(ids[:, None], positions[:, None])[:, 0],
       time_step=time_step,
       segment_pos=segment_pos,
       atten_mask=mask,

@@ -150,11 +150,13 @@ class Templates(NamedTuple):
     stacks: of stacks of layers.
     vocabularies: of softmaxes and token embeddings.
     positions: of position embeddings.
+    ngrammers: of n-grammers.
   """
 
   stacks: Sequence[str]
   vocabularies: Sequence[str]
   positions: Sequence[str]
+  ngrammers: Sequence[str] = ()
 
 
 class TransformerModel(base_layer.BaseLayer):
@@ -261,6 +263,8 @@ def shard_model(
     shard_stack(tpl, **mappings(_OF_STACKS))
   for tpl in templates(fields.vocabularies):
     shard_vocabulary(tpl.set(**mesh), **mappings(_OF_VOCABULARIES))
+  for tpl in templates(fields.ngrammers):
+    _set(tpl.weight_split_dims_mapping, wt=tensors.get('w_vd'))
   for tpl in templates(fields.positions):
     if issubclass(tpl.cls, TrainablePositionalEmbedding):
       _set(tpl.weight_split_dims_mapping, wt=tensors.get('w_df'))

@@ -50,9 +50,9 @@ def test_modules_have_those_that_paxs_import():
   assert models.base_layer is pax_base_layer
   sample_decode = importlib.import_module('praxis.sample_decode')
   with pytest.raises(
-    AttributeError, match='sample_decode.sample_decode is not'
+    AttributeError, match='sample_decode.sample_decoding_step is not'
   ):
-    sample_decode.sample_decode()
+    sample_decode.sample_decoding_step()
 
 
 @pytest.mark.parametrize('name', sorted(table.KNOWN))

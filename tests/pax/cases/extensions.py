@@ -51,6 +51,44 @@ def _vq_ngrammer(**fields):
   return _of('VQNgrammer', **(sizes | fields))
 
 
+def _lm_with_ngrams(n):
+  """A language model of one layer; its output is that of the layers."""
+  lm = n.Config(
+    n.layers.TransformerLm,
+    vocab_size=5,
+    model_dims=6,
+    skip_compute_loss=True,
+    ngrammer_tpl=_of(
+      'Ngrammer', unigram_vocab_size=5, ngram_emb_dim=2, **_NGRAM
+    )(n),
+  )
+  lm.stacked_transformer_tpl.set(
+    model_dims=6, hidden_dims=8, num_heads=2, num_layers=1
+  )
+  return lm
+
+
+def _local_attention(cls: str):
+  """Attention by blocks; its weights are an output, as always in Pax."""
+
+  def config(n):
+    layer = n.Config(
+      getattr(n.layers, cls),
+      input_dim=6,
+      hidden_dim=8,
+      num_heads=2,
+      block_size=3,
+      left_context=2,
+      right_context=1,
+      internal_enable_per_dim_scale=False,
+    )
+    if hasattr(layer, 'return_atten_probs'):
+      layer.return_atten_probs = True
+    return layer
+
+  return config
+
+
 def _ssm(cls: str, **fields):
   sizes = dict(nheads=4, dim=6, l_max=8, step_size=0.1)
   return _of(cls, **(sizes | fields))
@@ -187,9 +225,27 @@ CASES = {
     (_IDS, _X),
     named=dict(attention_scores=normal(2, 2, 5, 5)),
   ),
+  'bregman_ngrammer': Case(
+    _of(
+      'BregmanNgrammer',
+      num_components=2,
+      ngram_emb_dim=2,
+      end_step=10,
+      **_NGRAM,
+    ),
+    (None, _X, _PADDED),
+  ),
+  'ngrammer_lm': Case(_lm_with_ngrams, (_IDS, np.zeros([2, 5], np.int32))),
   'ngrammer_stub': Case(
     _of('NgrammerStub', num_heads=2, dim_per_head=3), (None, _X, _PADDED)
   ),
+  **{
+    f'local_{name.lower()}': Case(
+      _local_attention(f'LocalSelfAttention{name}'),
+      (_X, _X, _X, np.zeros([2, 1, 1, 5], np.float32)),
+    )
+    for name in ('RelativeBias', 'Alibi')
+  },
   'ssm': Case(_ssm('SSM'), (_X,)),
   'ssm_legs': Case(_ssm('SSM', hippo_type='s4d-legs'), (_X,)),
   'ssm_lagt': Case(_ssm('SSM', hippo_type='s4d-lagt'), (_X,)),

@@ -34,3 +34,15 @@ def test_a_summary_is_one_value():
   assert summaries.is_summary(summary) and not summaries.is_summary(np.ones(2))
   [leaf] = jax.tree.leaves(summary)
   assert leaf is summary.value
+
+
+def test_keys_of_pax():
+  kind = SummaryType.SCALAR
+  assert summaries.key_of('loss', kind) == 'loss'
+  summaries.use_pax_keys()
+  try:
+    assert summaries.key_of('loss', kind) == 'loss_scalar'
+    assert summaries.name_of('layer/loss_scalar', kind) == 'layer/loss'
+  finally:
+    summaries.use_pax_keys(False)
+  assert summaries.name_of('layer/loss_scalar', kind) == 'layer/loss_scalar'

@@ -279,6 +279,29 @@ def test_cross_attention_step_by_step(name, values_apart):
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_convolved_cross_attention_step_by_step():
+  config = _config(MULTI_HEAD, {'dconv_qkv': True, 'dconv_kernel_size': 3})
+  weights, layer = naive_attention.weights_of(config, D), config.Instantiate()
+  query, source = random(B, 4, D, seed=30), random(B, 5, D, seed=31)
+  want = layer.apply({PARAMS: weights}, query, source, source)[0]
+  _, state = layer.apply(
+    {PARAMS: weights},
+    source,
+    method='init_cross_states',
+    mutable=[DECODE_CACHE],
+  )
+  for first, last in ((0, 2), (2, 3), (3, 4)):
+    got, state = layer.apply(
+      {PARAMS: weights, **state},
+      query[:, first:last],
+      time_step=first,
+      is_cross_attention=True,
+      method='extend_step',
+      mutable=[DECODE_CACHE],
+    )
+    np.testing.assert_allclose(got, want[:, first:last], rtol=1e-5, atol=1e-5)
+
+
 def test_cross_attention_that_depends_on_positions_wants_them():
   config = _config(*VARIANTS['rotary'])
   layer, weights = config.Instantiate(), naive_attention.weights_of(config, D)
@@ -287,12 +310,13 @@ def test_cross_attention_that_depends_on_positions_wants_them():
     _cross(layer, weights, [x], {}, [(x, None)])
 
 
-@pytest.mark.parametrize('field', ['combine_qkv', 'dconv_qkv'])
-def test_what_has_no_cross_attention(field):
-  config = _config(MULTI_HEAD, {field: True})
+def test_what_has_no_cross_attention():
+  config = _config(MULTI_HEAD, {'combine_qkv': True})
   layer, weights = config.Instantiate(), naive_attention.weights_of(config, D)
   x = random(B, 2, D)
-  with pytest.raises(errors.UserError, match=f'{field} is for self attention'):
+  with pytest.raises(
+    errors.UserError, match='combine_qkv is for self attention'
+  ):
     _cross(layer, weights, [x], {}, [])
 
 

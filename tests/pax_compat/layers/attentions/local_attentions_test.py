@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 from pax_compat import errors
-from pax_compat.base_layer import PARAMS
+from pax_compat.base_layer import DECODE_CACHE, PARAMS
 from pax_compat.layers.attentions import attention_masks
 from pax_compat.layers.attentions.attention_masks import (
   CAUSAL,
 )
 from pax_compat.layers.attentions.local_attentions import (
   LocalSelfAttention,
+  LocalSelfAttentionAlibi,
+  LocalSelfAttentionRelativeBias,
   LocalSelfAttentionXL,
+  alibi_slopes,
 )
 from pax_compat.layers.attentions.relative_bias import RelativeBias
 from tests.pax_compat.layers import distance_attention
@@ -154,3 +157,60 @@ def test_refuses(fields, message):
   layer = _config(**{'left_context': 2, **fields}).Instantiate()
   with pytest.raises(errors.UserError, match=message):
     layer.init(jax.random.key(0), X, X, X)
+
+
+def test_weights_are_those_of_blocks():
+  fields = dict(left_context=2, right_context=1, block_size=3)
+  config = _config(**fields, return_atten_probs=True)
+  weights, layer = weights_of(config, D), config.Instantiate()
+  mask = attention_masks.padding_mask(PADDINGS)
+  encoded, probs = layer.apply({PARAMS: weights}, X, X, X, mask)
+  want, _ = (
+    _config(**fields).Instantiate().apply({PARAMS: weights}, X, X, X, mask)
+  )
+  np.testing.assert_allclose(encoded, want, rtol=1e-5, atol=1e-6)
+  # 3 blocks of 3 targets, with 5 sources each.
+  assert probs.shape == (B, N, 3, 3, 5)
+  np.testing.assert_allclose(np.sum(probs, axis=-1), 1, rtol=1e-5)
+  # The first target sees itself and the next one.
+  np.testing.assert_array_equal(probs[0, 0, 0, 0] > 0, [0, 1, 1, 0, 0])
+
+
+def test_cross_attention_within_the_window_step_by_step():
+  config = _config(left_context=2, right_context=1)
+  weights, layer = weights_of(config, D), config.Instantiate()
+  source = random(B, T, D, seed=5)
+  want, _ = layer.apply({PARAMS: weights}, X, source, source)
+  _, state = layer.apply(
+    {PARAMS: weights},
+    source,
+    method='init_cross_states',
+    mutable=[DECODE_CACHE],
+  )
+  for step in range(T):
+    got = layer.apply(
+      {PARAMS: weights, **state},
+      X[:, step],
+      time_step=step,
+      is_cross_attention=True,
+      method='extend_step',
+    )
+    np.testing.assert_allclose(got, want[:, step], rtol=1e-5, atol=1e-5)
+  with pytest.raises(errors.UserError, match='7 targets and 6 sources'):
+    layer.apply({PARAMS: weights}, X, source[:, :6], source[:, :6])
+
+
+@pytest.mark.parametrize(
+  'cls', [LocalSelfAttentionAlibi, LocalSelfAttentionRelativeBias]
+)
+def test_a_bias_by_distance_is_not_decoded(cls):
+  config = _config(cls, left_context=2)
+  weights, layer = weights_of(config, D), config.Instantiate()
+  with pytest.raises(errors.UserError, match='does not decode; use'):
+    decode(layer, weights, X, [1] * T, B, T)
+  with pytest.raises(errors.UserError, match='simulated is not supported'):
+    weights_of(_config(cls, left_context=2, simulated=True), D)
+
+
+def test_slopes_of_alibi():
+  np.testing.assert_allclose(alibi_slopes(3), [1 / 16, 1 / 256, 1 / 4])
