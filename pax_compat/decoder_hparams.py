@@ -383,8 +383,6 @@ class PrunedBeamSearchHParams(BeamSearchHParams):
       among the `beam_size + 1` most likely tokens.
     terminate_beams_independently: whether a row keeps its result once its
       search has ended. By default it goes on until those of all rows have.
-    normalize_logits: whether log-probabilities are those of the logits; else
-      the logits stand for them, as by default in Lingvo's `asr`.
   """
 
   fprop_for_prefix: bool = True
@@ -399,7 +397,6 @@ class PrunedBeamSearchHParams(BeamSearchHParams):
   force_eos_in_last_step: bool = False
   force_eos_in_top_k: bool = False
   terminate_beams_independently: bool = False
-  normalize_logits: bool = True
 
   def check_complete(self):
     super().check_complete()

@@ -70,9 +70,8 @@ class PrunedSearch(Search):
     """Extends the hypotheses by their next tokens; see `Search._extend`."""
     val = NestedMap(val)
     position = val.step + 1
-    if self._settings.normalize_logits:
-      logits = jax.nn.log_softmax(logits)
-    logprobs = logits.reshape(*val.hyp_scores.shape, logits.shape[-1])
+    logprobs = jax.nn.log_softmax(logits)
+    logprobs = logprobs.reshape(*val.hyp_scores.shape, logits.shape[-1])
     totals = val.hyp_scores[..., None] + logprobs
     scores, tokens = self._continuations(totals, position)
     self._end_hypotheses(val, states, logprobs, scores, tokens, position)

@@ -99,8 +99,10 @@ def _embedding(view: ParamsView, dims: int) -> Translated | None:
 def _check(view: ParamsView):
   """Adds issues with fields that are not translated."""
   read_search(view)
-  # Only Lingvo's search reads it.
-  view.get('use_unnormalized_logits_as_log_probs')
+  view.ignore(
+    'without a fused language model a search gets log-probabilities anyway',
+    'use_unnormalized_logits_as_log_probs',
+  )
   view.require('packed_input', False)
   view.require('teacher_forcing', True)
   view.require('min_ground_truth_prob', 1.0)

@@ -42,9 +42,4 @@ def _search(view: ParamsView) -> Config | None:
   """Returns the settings of the beam search; see `search_settings`."""
   if class_path(view.params.decoder_metrics.cls) != _METRICS:
     return None  # Other metrics may read more of Lingvo's hypotheses.
-  decoder = view.child('decoder')
-  settings = search_settings(decoder, has_coverage=True)
-  if settings is not None:
-    unnormalized = decoder.get('use_unnormalized_logits_as_log_probs')
-    settings.normalize_logits = not unnormalized
-  return settings
+  return search_settings(view.child('decoder'), has_coverage=True)

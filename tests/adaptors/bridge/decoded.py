@@ -1,5 +1,7 @@
 """Decodes batches by tasks in JAX, as the trainer does, and by Lingvo."""
 
+from typing import Any, NamedTuple
+
 import jax
 import numpy as np
 import pytest
@@ -35,6 +37,13 @@ def by_bridged(model, theta, batch, texts=None):
 
 def by_model(model, variables, batch, texts=None):
   """Decodes a batch as the trainer does; returns its results."""
+  given = given_by_model(model, variables, batch)
+  given = given | {host_fields.NAME: texts} if texts else given
+  return model.process_decode_out(None, given)
+
+
+def given_by_model(model, variables, batch):
+  """Returns what the step of decoding gives to the host."""
 
   @jax.jit
   def step(variables, batch):
@@ -45,10 +54,10 @@ def by_model(model, variables, batch, texts=None):
       rngs={base_layer.RANDOM: jax.random.key(0)},
     )
 
-  weighted, given, clu = jax.device_get(step(variables, batch))
+  with base_layer.eval_mode():
+    weighted, given, clu = jax.device_get(step(variables, batch))
   assert (weighted, clu) == ({}, {})
-  given = given | {host_fields.NAME: texts} if texts else given
-  return model.process_decode_out(None, given)
+  return given
 
 
 def variables(native, weights):
@@ -63,8 +72,24 @@ def values(clu):
   return {k: float(v.value) for k, v in clu_metrics.compute(clu).items()}
 
 
+class InLingvo(NamedTuple):
+  """What Lingvo decoded.
+
+  Attributes:
+    weights: by theta path.
+    pairs: of strings, of each batch.
+    metrics: of all batches.
+    outputs: of the decoder, for each batch.
+  """
+
+  weights: dict[str, np.ndarray]
+  pairs: list[Any]
+  metrics: dict[str, float]
+  outputs: list[Any]
+
+
 def in_lingvo(params, batches, scale_of=lambda path: 0.3, theta=None):
-  """Returns weights, and Lingvo's pairs of each batch and metrics of all.
+  """Decodes batches by Lingvo; returns an `InLingvo`.
 
   Args:
     params: of the task.
@@ -90,12 +115,10 @@ def in_lingvo(params, batches, scale_of=lambda path: 0.3, theta=None):
         value = np.abs(value) + 0.5
       variable.load(theta[path] if theta else value, made.session)
     metrics = made.task.CreateDecoderMetrics()
-    pairs = [
-      made.task.PostProcessDecodeOut(
-        made.session.run(outputs, made.feed_dict(batch)), metrics
-      )
-      for batch in batches
+    found = [
+      made.session.run(outputs, made.feed_dict(batch)) for batch in batches
     ]
+    pairs = [made.task.PostProcessDecodeOut(out, metrics) for out in found]
     weights = made.session.run(own)
   numbers = {
     one.tag: one.simple_value
@@ -104,7 +127,7 @@ def in_lingvo(params, batches, scale_of=lambda path: 0.3, theta=None):
     for one in metric.Summary(name).value
     if one.HasField('simple_value')
   }
-  return weights, pairs, numbers
+  return InLingvo(weights, pairs, numbers, found)
 
 
 def check_same(pairs, expected):

@@ -42,7 +42,7 @@ def _translation(family):
 def test_the_bridge_decodes_to_lingvos_strings():
   params = _translation(mt_transformer)
   batches = [mt_transformer.batch(seed) for seed in _SEEDS]
-  weights, pairs, metrics = decoded.in_lingvo(params, batches)
+  weights, pairs, metrics, _ = decoded.in_lingvo(params, batches)
   model = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()
   found = None
   for batch, expected in zip(batches, pairs, strict=True):
@@ -66,7 +66,7 @@ def test_translated_models_find_lingvos_strings_in_jax(family):
   if is_rnmt:  # With random weights its end is unlikely.
     params.decoder.beam_search.force_eos_in_last_step = True
     assert params.decoder.beam_search.coverage_penalty
-  weights, pairs, metrics = decoded.in_lingvo(
+  weights, pairs, metrics, _ = decoded.in_lingvo(
     params, batches, lambda path: 1.0 if is_rnmt else 0.3
   )
   native = bridge_task.translate(params, 'mt', 'native')
@@ -120,7 +120,7 @@ def _utterances(seed):
 def test_translated_speech_has_lingvos_word_errors():
   params = _speech()
   batches = [_utterances(seed) for seed in _SEEDS]
-  weights, _, metrics = decoded.in_lingvo(params, batches)
+  weights, _, metrics, _ = decoded.in_lingvo(params, batches)
   native = bridge_task.translate(params, 'asr', 'native')
   assert native.config.model.cls is searching.PrunedSearchSpeechModel
   model = native.config.model.Instantiate()
@@ -140,7 +140,7 @@ def test_detections_have_lingvos_average_precision():
   """Its value is read once, after the last batch, by class and difficulty."""
   params = starnet_kitti.detection_params()
   batches = [starnet_kitti.scenes(seed) for seed in _SEEDS]
-  weights, pairs, metrics = decoded.in_lingvo(
+  weights, pairs, metrics, _ = decoded.in_lingvo(
     params, batches, lambda path: 0.003 if 'localization' in path else 0.3
   )
   bridged = BridgedModel.config(lingvo_task=LingvoTask(params)).Instantiate()

@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.bridge import task as bridge_task
-from adaptors.checkpoints import exporting, files, importing, task_metadata
-from adaptors.lingvo_parity.batches import nested
-from pax_compat.metrics import clu_metrics
-from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library
-from tests.adaptors.bridge import decoded
 from tests.adaptors.bridge.families import mt_transformer
-from tests.adaptors.lingvo_checkpoint import lingvo_runs
+from tests.adaptors.lingvo_checkpoint import continued
 
 pytestmark = native_library.NEEDS_LINGVO
 
@@ -57,33 +51,9 @@ def _batch(seed, rows=32):
 
 @pytest.mark.slow
 def test_lingvo_trains_then_we_do_and_both_find_the_same_words(tmp_path):
-  params = _params()
   data = [_batch(seed) for seed in range(2 * _STEPS)]
-  lingvo_runs.train(params, data[:_STEPS], tmp_path, every=_STEPS)
-  translated = bridge_task.translate(params, 'mt', 'native')
-  made = program.create(
-    translated.config.Instantiate(),
-    partitioning.create_mesh(None, None),
-    nested(data[0]),
-  )
-  metadata = task_metadata.of(params, translated)
-  saved = files.TensorflowCheckpoint(tmp_path / f'ckpt-{_STEPS:08d}')
-  state = importing.read_state(saved, metadata, made, nested(data[0]))
-  losses = []
-  for batch in data[_STEPS:]:
-    state, outputs = made.train_step(state, nested(batch))
-    losses.append(float(outputs['loss']))
-  assert losses[-1] < 0.95 * losses[0]
-
-  exported = exporting.write(state, metadata, tmp_path / 'exported')
-  found = files.TensorflowCheckpoint(exported)
-  theta = {path: found.read(name) for path, name in metadata.names.items()}
+  trained = continued.Continued.run(_params(), data, tmp_path, _STEPS)
+  assert trained.losses[-1] < 0.95 * trained.losses[0]
   held_out = [_batch(-seed % 2**31, rows=8) for seed in (1, 2)]
-  _, wanted, metrics = decoded.in_lingvo(params, held_out, theta=theta)
-  model, merged = translated.config.model.Instantiate(), None
-  for batch, pairs in zip(held_out, wanted, strict=True):
-    _, own, clu = decoded.by_model(model, dict(state.mdl_vars), nested(batch))
-    decoded.check_same(own, pairs)
-    merged = clu_metrics.merge(merged, clu)
-  assert decoded.values(merged) == pytest.approx(metrics)
+  *_, metrics = trained.check_decoding(held_out)
   assert metrics['corpus_bleu'] > 0.1
