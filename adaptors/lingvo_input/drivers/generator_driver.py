@@ -4,6 +4,7 @@ It hides which of the two `backends` the generator uses.
 """
 
 import functools
+import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,6 +33,9 @@ from pax_compat.nested_map import NestedMap
 # to see if all of it is dropped. After the second time a warning is logged.
 _SECONDS_TO_TRIAL = 5.0
 _SECONDS_TO_WARNING = 60.0
+
+# The line of an error of TensorFlow that names it.
+_MISSING_FILE = re.compile(r'.*(?:No such file|any matching files).*')
 
 
 class GeneratorDriver:
@@ -121,6 +125,8 @@ class GeneratorDriver:
           raise errors.UserError(
             f'{name} cannot be built: {reason} ({place})'
           ) from e
+        if missing := self._missing_file(e):
+          raise errors.UserError(f'{name} lacks a file: {missing}') from e
         logging.info('%s: no %s: %s', name, backend.NAME, reason)
         failures.append((f'  {backend.NAME}: {reason}', e))
     reasons = '\n'.join(line for line, _ in failures)
@@ -128,6 +134,13 @@ class GeneratorDriver:
       f'{name} cannot be driven, neither by a TensorFlow session nor by a'
       f' tf.function:\n{reasons}'
     ) from failures[0][1]
+
+  def _missing_file(self, error: Exception) -> str:
+    """Returns the line that says which file is missing; '' if none is."""
+    if not isinstance(error, self._tf.errors.NotFoundError):
+      return ''
+    found = _MISSING_FILE.search(str(error))
+    return found.group().strip() if found else ''
 
   def _tensors(self, generator: Any, step: Any) -> list[Any]:
     """Returns the tensors of a symbolic batch, and keeps its structure."""

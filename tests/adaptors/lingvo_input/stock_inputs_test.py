@@ -417,6 +417,15 @@ def test_mnist_input_has_one_order_on_all_hosts(evaluate, tmp_path):
   assert weights == [4, 4, 3]
 
 
+def test_a_missing_file_of_images(evaluate, tmp_path):
+  generators = stock.module('lingvo.tasks.image.input_generator')
+  params = generators.MnistTestInput.Params().Set(ckpt=str(tmp_path / 'mnist'))
+  with pytest.raises(errors.UserError) as error:
+    evaluate(params)
+  assert str(error.value).startswith('MnistTestInput lacks a file: ')
+  assert str(error.value).endswith(f'matching files for {tmp_path / "mnist"}')
+
+
 def test_punctuator_input(evaluate, tmp_path):
   lines = stock.texts(5)
   generators = stock.module('lingvo.tasks.punctuator.input_generator')
