@@ -23,7 +23,6 @@ from pax_compat.trainer import partitioning, program
 
 _INTERMEDIATES = 'intermediates'
 _LEARNING_RATE = 'learning/lr'
-_AUX_LOSS = 'aux_loss'
 
 
 def run(
@@ -78,9 +77,7 @@ class Sides:
     with fixed_random_ops.for_bridged():
       done = self._side.forward(self._first, weights)
       if self._training:
-        done.steps, done.last = self._training.train(
-          self._batches, weights, done.adds_aux_loss
-        )
+        done.steps, done.last = self._training.train(self._batches, weights)
     return done
 
 
@@ -112,7 +109,6 @@ class _Side:
   def __init__(self, translated, samples: Sequence[Sample], batch: NestedMap):
     self._variables = translated.variables.only(is_trainable=True)
     self._others = translated.variables.only(is_trainable=False)
-    self._adds_aux_loss = False
     self._program = program.create(
       _with_samples(translated.config, samples).Instantiate(),
       partitioning.create_mesh(None, None),
@@ -135,33 +131,24 @@ class _Side:
         if not value.ndim
       },
       is_random=float(again) != float(loss),
-      adds_aux_loss=self._adds_aux_loss,
     )
 
   def train(
-    self,
-    batches: Sequence[NestedMap],
-    weights: Mapping,
-    adds_aux_loss: bool,
+    self, batches: Sequence[NestedMap], weights: Mapping
   ) -> tuple[list[Step], dict]:
     """Trains a step per batch; returns the steps and the last weights.
 
     Args:
       batches: of the steps.
       weights: initial ones.
-      adds_aux_loss: whether auxiliary losses are added to the model's loss,
-        which does not contain them.
     """
     state = self._state(batches[0], weights)
     steps = []
     for batch in batches:
       state, outputs = self._program.train_step(state, batch)
-      loss = float(outputs['loss'])
-      if adds_aux_loss:
-        loss += float(outputs[_AUX_LOSS])
       names = outputs.scalar_names()
       rate = float(outputs[_LEARNING_RATE]) if _LEARNING_RATE in names else None
-      steps.append(Step(loss, rate))
+      steps.append(Step(float(outputs['loss']), rate))
     return steps, self._in_lingvo(state.mdl_vars[base_layer.PARAMS])
 
   def _state(self, batch, weights) -> program.TrainState:
@@ -198,10 +185,6 @@ class _Side:
         jax.random.key(seed),
         mutable=[*made.task.train.apply_mutable_list, _INTERMEDIATES],
         capture_intermediates=_is_kept,
-      )
-      # Models that count them take them out of the collection.
-      self._adds_aux_loss = bool(
-        jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
       )
       return value, updated.get(_INTERMEDIATES, {})
 

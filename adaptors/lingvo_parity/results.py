@@ -74,8 +74,6 @@ class Run:
     fixed: number of calls of random ops that got fixed numbers, by (function,
       name scope); of Lingvo only.
     eval_device: the device type that Lingvo's evaluation was built for.
-    adds_aux_loss: whether auxiliary losses of layers are added to the loss
-      of the model; of ours only.
   """
 
   weights: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -93,4 +91,3 @@ class Run:
   random_ops: tuple[str, ...] = ()
   fixed: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
   eval_device: str = 'cpu'
-  adds_aux_loss: bool = False

@@ -371,12 +371,12 @@ class TaskProgram:
         ' losses; expected another name'
       )
     weight = jnp.ones([]) if weight is None else weight
-    weighted[name] = (jnp.asarray(reported, jnp.float32), weight)
     aux_losses = jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
     if aux_losses:
       aux_loss = sum(map(jnp.sum, aux_losses))  # Scanned modules stack theirs.
       weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
-      loss = loss + aux_loss
+      loss, reported = loss + aux_loss, reported + aux_loss
+    weighted[name] = (jnp.asarray(reported, jnp.float32), weight)
     scalars, non_scalar = self._summaries(updated)
     outputs = StepOutputs(
       weighted=weighted,

@@ -1,7 +1,7 @@
 """Auxiliary losses as part of a model's own loss.
 
-The learner adds losses of `add_aux_loss` to the loss that it minimises, but not
-to metrics. A model whose loss metric includes them removes them from the
+The trainer adds losses of `add_aux_loss` to the loss that it minimises and
+reports. A model whose loss metric includes them already removes them from the
 collection here.
 """
 

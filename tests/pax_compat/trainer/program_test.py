@@ -152,9 +152,15 @@ def test_other_outputs_of_a_model():
   np.testing.assert_allclose(state.mdl_vars[PARAMS]['w'], w[3], rtol=1e-5)
   aux_losses = [outputs['aux_loss'] for outputs in history]
   np.testing.assert_allclose(aux_losses, 10 * w[:3], rtol=1e-5)
+  # As in Pax, the reported loss has it, too.
+  losses = [outputs['loss'] for outputs in history]
+  np.testing.assert_allclose(losses, w[:3] ** 2 + 10 * w[:3], rtol=1e-5)
   # At evaluation nothing is dropped, and nothing asked for keys.
   evaluated = made.eval_step(state.mdl_vars, tiny.put(made, data))
   assert evaluated['kept'] == 1
+  np.testing.assert_allclose(
+    evaluated['loss'], w[3] ** 2 + 10 * w[3], rtol=1e-5
+  )
 
 
 def test_a_loss_that_is_not_a_metric_of_the_model():
