@@ -21,7 +21,7 @@ from adaptors import lingvo_runtime
 from adaptors.pax_names import left_out, lingvo_maps, table
 from pax_compat import errors
 from pax_compat.experiments import entry_points, native_params
-from pax_compat.layer_core import atten_probs, summaries
+from pax_compat.layer_core import atten_probs
 
 # Modules of other distributions: `paxml.tasks.lm.model_params = my.module`.
 GROUP = 'pax_compat.pax_names'
@@ -53,6 +53,7 @@ def install(
   if return_atten_probs:
     atten_probs.return_by_default()
   if pax_summary_keys:
+    summaries = importlib.import_module('pax_compat.layer_core.summaries')
     summaries.use_pax_keys()
   with _lock:
     if is_installed():
