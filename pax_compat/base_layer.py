@@ -46,6 +46,7 @@ from pax_compat.config import (  # noqa: F401 (users take them from here)
   sub_config_field,
 )
 from pax_compat.layer_core import child_layers, layer_fields, templates
+from pax_compat.layer_core.child_layers import PlainFields
 from pax_compat.layer_core.constraints import (  # noqa: F401 (for users)
   PMAP_PARALLEL_AXIS_NAME,
   is_running_under_pmap,
@@ -160,9 +161,6 @@ NON_PAX_RNG_KEY = 'dropout'
 # The collections that `init` returns.
 DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
 
-# Values of fields that hold no layers.
-_WITHOUT_LAYERS = (bool, int, float, str, type, type(None), config_lib.Config)
-
 ParamsT = config_lib.Config
 NestedWeightHParams = Nested[WeightHParams]
 # (state, batch dimension, time dimension or None) -> the transformed state.
@@ -170,7 +168,7 @@ DecodeStateTransformFn = Callable[[JTensor, int, int | None], JTensor]
 AxisMetadata = flax.core.meta.AxisMetadata
 
 
-class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
+class BaseLayer(LayerTrees, DerivedWeights, PlainFields, nn.Module):
   """Base class of all layers.
 
   Children inherit `dtype`, `fprop_dtype`, `params_init`,
@@ -238,17 +236,6 @@ class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
       templates.copy_base_hparams(self.parent, self)  # It is no template's.
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
-
-  @nn.nowrap
-  def _register_submodules(self, name: str, val: Any):
-    """Sets an attribute; flax looks for layers in its value.
-
-    Of a large model's start a third went into looking at configs and numbers.
-    """
-    if isinstance(val, _WITHOUT_LAYERS):
-      object.__setattr__(self, name, val)
-    else:
-      super()._register_submodules(name, val)
 
   @classmethod
   def config(cls, **fields) -> config_lib.Config[Self]:
@@ -579,9 +566,8 @@ class BaseLayer(LayerTrees, DerivedWeights, nn.Module):
       verbosity: written if the task's `summary_verbosity` is at least this.
     """
     context = JaxContext.top()
-    if context is not None and verbosity > context.summary_verbosity:
-      return
-    if not self.is_mutable_collection(SUMMARIES):
+    is_wanted = context is None or verbosity <= context.summary_verbosity
+    if not is_wanted or not self.is_mutable_collection(SUMMARIES):
       return
     summary = summary_of(tensor, summary_type, verbosity)
     key = key_of(name, summary_type)

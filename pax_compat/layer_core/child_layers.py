@@ -101,6 +101,25 @@ def declare_shardings(cls: type):
       setattr(cls, field, config_lib.sub_config_field(cls.__dict__[nested]))
 
 
+# Values of fields that hold no layers.
+_WITHOUT_LAYERS = (bool, int, float, str, type, type(None), config_lib.Config)
+
+
+class PlainFields:
+  """Sets fields of a layer that hold no layers without a search for layers.
+
+  Flax searches the value of each field of each layer. Of a large model's start
+  a third went into configs and numbers.
+  """
+
+  @nn.nowrap
+  def _register_submodules(self, name: str, val: Any):
+    if isinstance(val, _WITHOUT_LAYERS):
+      object.__setattr__(self, name, val)
+    else:
+      super()._register_submodules(name, val)
+
+
 def build_child(
   parent: nn.Module, name: str, tpl: config_lib.Config, fields: dict[str, Any]
 ) -> nn.Module:
