@@ -34,6 +34,8 @@ _REGISTERED = re.compile(
   r'^@(?:\w+\.)*Register\w*\s*(?:\([^)]*\))?\nclass (\w+)', re.MULTILINE
 )
 _NOT_RUN = 'not run'
+# The line of code of an error: `(/folder/file.py:3)`.
+_PLACE = re.compile(r' \(/[^ ]*:\d+\)$')
 
 
 def names(checkout: pathlib.Path) -> list[str]:
@@ -97,7 +99,7 @@ def _cells(report: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _reason(report: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
   """Returns why an experiment is not native, or does not run."""
-  problem = trial.get('problem') or report['problem']
+  problem = _PLACE.sub('', trial.get('problem') or report['problem'])
   if not problem:
     issues = [i for task in report['tasks'] for i in task['issues']]
     problem = '; '.join(

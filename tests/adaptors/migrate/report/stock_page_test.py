@@ -28,7 +28,7 @@ def test_each_experiment_has_a_row():
     ),
     found.experiment('lm.Odd', Status.IMPOSSIBLE),
     dataclasses.replace(
-      found.experiment('lm.Bad'), trial=Trial(problem='no | space')
+      found.experiment('lm.Bad'), trial=Trial(problem='no | space (/a/b.py:3)')
     ),
   ]
   reports = {
