@@ -1,7 +1,7 @@
 """A small encoder-decoder that translates numbers from English into German.
 
 "four thousand three hundred forty-two" becomes
-"viertausenddreihundertzweiundvierzig". There is no download:
+"viertausenddreihundertzweiundvierzig". Nothing is downloaded:
 
     python -m pax_compat.main --exp=tasks.lm.params.number_words.NumberWords \
       --job_log_dir=/tmp/number_words

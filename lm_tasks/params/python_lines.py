@@ -1,7 +1,7 @@
 """A small Transformer that classifies lines: code, or text about it.
 
 They are from Python's standard library; text is comments, without their `#`,
-and docstrings. There is no download:
+and docstrings. Nothing is downloaded:
 
     python -m pax_compat.main --exp=tasks.lm.params.python_lines.PythonLines \
       --job_log_dir=/tmp/python_lines
