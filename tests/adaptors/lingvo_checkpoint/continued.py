@@ -61,15 +61,15 @@ class Continued:
     theta = {path: found.read(name) for path, name in metadata.names.items()}
     return cls(params, translated, state, losses, theta)
 
-  def check_decoding(self, batches) -> tuple[list, list, dict[str, float]]:
-    """Checks that pairs of strings and metrics are Lingvo's.
+  def check_decoding(self, batches) -> tuple[list, decoded.InLingvo, dict]:
+    """Checks that pairs of strings are Lingvo's, and so are our metrics.
 
     Args:
       batches: by dotted name.
 
     Returns:
-      For each batch the hypotheses that our search found, and the outputs of
-      Lingvo's; and Lingvo's metrics of all.
+      For each batch the hypotheses that our search found; what Lingvo decoded;
+      and our metrics of all batches.
     """
     theirs = decoded.in_lingvo(self.params, batches, theta=self.theta)
     model, ours, merged = self.translated.config.model.Instantiate(), [], None
@@ -85,4 +85,4 @@ class Continued:
     assert found == pytest.approx(
       {name: theirs.metrics[name] for name in found}
     )
-    return ours, theirs.outputs, theirs.metrics
+    return ours, theirs, found

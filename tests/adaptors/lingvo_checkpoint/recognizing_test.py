@@ -76,7 +76,7 @@ def test_lingvo_trains_then_we_do_and_both_hear_the_same_letters(tmp_path):
   assert trained.losses[-1] < 0.95 * trained.losses[0]
   held_out = [_batch(-seed % 2**31, rows=8, ends=False) for seed in (1, 2)]
   ours, theirs, metrics = trained.check_decoding(held_out)
-  for found, wanted in zip(ours, theirs, strict=True):
+  for found, wanted in zip(ours, theirs.outputs, strict=True):
     ids = wanted['topk_ids'].reshape(found['ids'].shape)
     np.testing.assert_array_equal(found['ids'], ids)
     lengths = wanted['topk_lens'].reshape(found['lengths'].shape)

@@ -55,5 +55,6 @@ def test_lingvo_trains_then_we_do_and_both_find_the_same_words(tmp_path):
   trained = continued.Continued.run(_params(), data, tmp_path, _STEPS)
   assert trained.losses[-1] < 0.95 * trained.losses[0]
   held_out = [_batch(-seed % 2**31, rows=8) for seed in (1, 2)]
-  *_, metrics = trained.check_decoding(held_out)
+  _, theirs, metrics = trained.check_decoding(held_out)
+  assert metrics.keys() == theirs.metrics.keys()
   assert metrics['corpus_bleu'] > 0.1
