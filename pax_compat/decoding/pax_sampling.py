@@ -132,7 +132,7 @@ def sample_decode(
       transform_state_fn(model, state_alignment.pad_state_fn(first))
   for name in _BEFORE_THE_LOOP:
     del arguments[name]
-  result = after_fprop(**arguments)
+  result = sample_decode_after_fprop(**arguments)
   if process_result_fn is not None:
     result = process_result_fn(model, result)
   return result
@@ -147,7 +147,7 @@ _BEFORE_THE_LOOP = (
 )
 
 
-def after_fprop(
+def sample_decode_after_fprop(
   model: base_layer.BaseLayer,
   extend_step_fn: Callable[..., jax.Array],
   transform_state_fn: Callable | None,
@@ -204,9 +204,6 @@ def after_fprop(
   return result
 
 
-sample_decode_after_fprop = after_fprop
-
-
 def _repeat_states(
   model: base_layer.BaseLayer,
   transform_state_fn: Callable | None,
@@ -235,7 +232,7 @@ def _repeat_states(
   lazy_broadcast_prefix_fn(model, num_samples, steps + 1)
 
 
-# The optional arguments of `after_fprop`, with their defaults.
+# The optional arguments of `sample_decode_after_fprop`, with their defaults.
 _SETTINGS = {
   parameter.name: parameter.default
   for parameter in inspect.signature(sample_decode).parameters.values()

@@ -49,8 +49,8 @@ class Difference:
 # Fields of layers that are the default in every experiment, and what is so
 # instead of their other values.
 _ABSENT_FIELDS = {
-  'ngrammer_tpl': (None, 'there are no n-grammers within stacks'),
-  'ngrammer_tpls': (None, 'there are no n-grammers within stacks'),
+  'ngrammer_tpl': (None, 'n-grammers within stacks are not supported'),
+  'ngrammer_tpls': (None, 'n-grammers within stacks are not supported'),
   'bi_tempered_loss_tpl': (None, 'the loss is the cross entropy'),
   'skip_aux_loss': (False, 'the task adds losses of layers, not the network'),
   'local_window_size': (None, 'attention layers have it, not stacks'),

@@ -9,6 +9,7 @@ Shapes: B batch, K components, "..." dims of the inputs.
 import enum
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -58,15 +59,11 @@ def _unit(x: jax.Array) -> jax.Array:
   return x / jnp.maximum(jnp.linalg.norm(x), _SMALL) * jnp.sqrt(x.size)
 
 
-class BregmanPCA(base_layer.BaseLayer):
-  """Learns principal components of its inputs, which it passes on.
-
-  Coefficients are found by steps of gradient descent in each call; components
-  and the mean are updated in training, without the learner.
+class PcaSettings(base_layer.BaseLayer):
+  """The settings of `BregmanPCA`, which layers made of it have, too.
 
   Attributes:
     num_components: K.
-    input_dims: dims of the inputs without the batch.
     activation_type: the activation that the inputs have gone through.
     negative_slope: slope of a leaky ReLU.
     mean_beta: decay of the mean.
@@ -82,7 +79,6 @@ class BregmanPCA(base_layer.BaseLayer):
   """
 
   num_components: int = REQUIRED
-  input_dims: int | Sequence[int] = REQUIRED
   activation_type: ActivationType = ActivationType.IDENTITY
   negative_slope: float = 0.0
   mean_beta: float = 0.99
@@ -94,6 +90,38 @@ class BregmanPCA(base_layer.BaseLayer):
   start_step: int = 0
   end_step: int = REQUIRED
   constant_lr_schedule: bool = True
+
+  OF_PCA: ClassVar[Sequence[str]] = (
+    'num_components',
+    'activation_type',
+    'negative_slope',
+    'mean_beta',
+    'coefficients_lr',
+    'coefficients_beta',
+    'coefficients_steps',
+    'components_lr',
+    'components_beta',
+    'start_step',
+    'end_step',
+    'constant_lr_schedule',
+  )
+
+  def _pca_settings(self) -> dict[str, Any]:
+    """Returns the values of the settings by name."""
+    return {name: getattr(self, name) for name in self.OF_PCA}
+
+
+class BregmanPCA(PcaSettings):
+  """Learns principal components of its inputs, which it passes on.
+
+  Coefficients are found by steps of gradient descent in each call; components
+  and the mean are updated in training, without the learner.
+
+  Attributes:
+    input_dims: dims of the inputs without the batch.
+  """
+
+  input_dims: int | Sequence[int] = REQUIRED
 
   def setup(self):
     if self.end_step <= self.start_step:

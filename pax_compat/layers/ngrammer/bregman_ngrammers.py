@@ -12,7 +12,7 @@ from pax_compat.config import REQUIRED
 from pax_compat.layers.ngrammer import bregman, clusters, ngrammers
 
 
-class BregmanNgrammer(ngrammers.PerHead):
+class BregmanNgrammer(ngrammers.PerHead, bregman.PcaSettings):
   """Adds embeddings of pairs of positions, weighted by their components.
 
   The weights of the rows of a table are a bilinear form of the coefficients,
@@ -26,18 +26,6 @@ class BregmanNgrammer(ngrammers.PerHead):
       added to.
     num_heads: N.
     dim_per_head: H.
-    num_components: C.
-    activation_type: see `BregmanPCA`, as for the others.
-    negative_slope: likewise.
-    mean_beta: likewise.
-    coefficients_lr: likewise.
-    coefficients_beta: likewise.
-    coefficients_steps: likewise.
-    components_lr: likewise.
-    components_beta: likewise.
-    start_step: likewise.
-    end_step: likewise.
-    constant_lr_schedule: likewise.
   """
 
   ngram_vocab_size: int = 768 * 256
@@ -45,18 +33,6 @@ class BregmanNgrammer(ngrammers.PerHead):
   concat_ngrams: bool = True
   num_heads: int = REQUIRED
   dim_per_head: int = REQUIRED
-  num_components: int = REQUIRED
-  activation_type: bregman.ActivationType = bregman.ActivationType.IDENTITY
-  negative_slope: float = 0.0
-  mean_beta: float = 0.99
-  coefficients_lr: float = 0.01
-  coefficients_beta: float = 0.9
-  coefficients_steps: int = 20
-  components_lr: float = 0.01
-  components_beta: float = 0.9
-  start_step: int = 0
-  end_step: int = REQUIRED
-  constant_lr_schedule: bool = True
 
   def setup(self):
     ngrammers.check_dims(self)
@@ -73,14 +49,13 @@ class BregmanNgrammer(ngrammers.PerHead):
         tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       )
       self.create_variable(name, weight)
-    names = clusters.BregmanCompression.OF_PCA
     self.create_child(
       'bregman_compression_layer',
       clusters.BregmanCompression.config(
         num_heads=heads,
         dim_per_head=self.dim_per_head,
         params_init=self.params_init,
-        **{name: getattr(self, name) for name in names},
+        **self._pca_settings(),
       ),
     )
 

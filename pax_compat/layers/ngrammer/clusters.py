@@ -3,9 +3,6 @@
 Shapes: B batch, L time, N heads, H dims of a head, K clusters, C components.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -98,59 +95,21 @@ class VectorQuantization(base_layer.BaseLayer):
       self.add_summary(name, unused)
 
 
-class BregmanCompression(base_layer.BaseLayer):
+class BregmanCompression(bregman.PcaSettings):
   """Compresses each head's vectors by a `BregmanPCA`.
 
   Attributes:
     num_heads: N.
     dim_per_head: H.
-    num_components: C.
-    activation_type: see `BregmanPCA`, as for the others.
-    negative_slope: likewise.
-    mean_beta: likewise.
-    coefficients_lr: likewise.
-    coefficients_beta: likewise.
-    coefficients_steps: likewise.
-    components_lr: likewise.
-    components_beta: likewise.
-    start_step: likewise.
-    end_step: likewise.
-    constant_lr_schedule: likewise.
   """
 
   num_heads: int = REQUIRED
   dim_per_head: int = REQUIRED
-  num_components: int = REQUIRED
-  activation_type: bregman.ActivationType = bregman.ActivationType.IDENTITY
-  negative_slope: float = 0.0
-  mean_beta: float = 0.99
-  coefficients_lr: float = 0.01
-  coefficients_beta: float = 0.9
-  coefficients_steps: int = 20
-  components_lr: float = 0.01
-  components_beta: float = 0.9
-  start_step: int = 0
-  end_step: int = REQUIRED
-  constant_lr_schedule: bool = True
-
-  OF_PCA: ClassVar[Sequence[str]] = (
-    'num_components',
-    'activation_type',
-    'negative_slope',
-    'mean_beta',
-    'coefficients_lr',
-    'coefficients_beta',
-    'coefficients_steps',
-    'components_lr',
-    'components_beta',
-    'start_step',
-    'end_step',
-    'constant_lr_schedule',
-  )
 
   def setup(self):
-    fields = {name: getattr(self, name) for name in self.OF_PCA}
-    pca = bregman.BregmanPCA.config(input_dims=self.dim_per_head, **fields)
+    pca = bregman.BregmanPCA.config(
+      input_dims=self.dim_per_head, **self._pca_settings()
+    )
     self.create_children(
       'bregman_layers', [pca.clone() for _ in range(self.num_heads)]
     )

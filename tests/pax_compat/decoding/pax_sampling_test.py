@@ -77,7 +77,7 @@ def test_the_most_likely_tokens_until_the_end():
     result.output_ids, [[[3, 1, 0, 0, 0, 0]], [[0, 2, 4, 0, 2, 4]]]
   )
   np.testing.assert_array_equal(result.decode_lengths, [[2], [T]])
-  # 1 where there is no token.
+  # 1 at positions without a token.
   np.testing.assert_array_equal(result.logprobs[0, 0, 2:], 1)
   np.testing.assert_allclose(result.logprobs[1, 0, 1:], 0, atol=1e-6)
 
