@@ -170,9 +170,12 @@ def test_the_loss_is_part_of_what_a_task_minimises():
     return total, outputs.weighted
 
   total, metrics = forward(state.mdl_vars, tiny.put(made, tiny.batch()))
-  (loss, _), (aux_loss, _) = metrics['loss'], metrics['aux_loss']
-  assert aux_loss > 1  # of two layers, which have about 1 each
-  np.testing.assert_allclose(total, loss + aux_loss, rtol=1e-6)
+  values = {name: value for name, (value, _) in metrics.items()}
+  assert values['aux_loss'] > 1  # of two layers, which have about 1 each
+  np.testing.assert_allclose(
+    total, values['avg_xent'] + values['aux_loss'], rtol=1e-6
+  )
+  np.testing.assert_array_equal(values['loss'], total)  # It is reported, too.
 
 
 def test_decoding_with_slots_for_all_is_the_whole_step_by_step():
