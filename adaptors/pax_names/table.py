@@ -195,12 +195,14 @@ NAMES: dict[str, str] = {
       'greedy_decode',
       'sample_decode',
       'sample_decode_after_fprop',
-      'split_batch_dim',
       'vanilla_sample_decode',
     )
   },
   'praxis.sample_decode.MAX_NUM_PER_TOKEN_LOGPROBS': (
-    'pax_compat.decoding.sample_decode:MAX_NUM_PER_TOKEN_LOGPROBS'
+    'pax_compat.decoding.sample_steps:MAX_NUM_PER_TOKEN_LOGPROBS'
+  ),
+  'praxis.sample_decode.split_batch_dim': (
+    'pax_compat.decoding.sample_steps:split_batch_dim'
   ),
   'praxis.sample_decode.sort_samples_by_scores': (
     'pax_compat.decoding.sample_decode:sort_samples_by_scores'

@@ -24,6 +24,7 @@ from pax_compat.decoding import (
   prefixes,
   pruned_beam_search,
   sample_decode,
+  sample_steps,
   speculative,
 )
 from pax_compat.decoding.cached_network import (
@@ -137,7 +138,7 @@ def decode(
       settings,
       prefix,
       sample_streams.content_keys(key, *content),
-      inputs=sample_decode.SampleInputs.of(batch),
+      inputs=sample_steps.SampleInputs.of(batch),
       sampler=_next_token_sampler(settings, batch),
       causal_prefix=causal_prefix,
       unconditional=unconditional,

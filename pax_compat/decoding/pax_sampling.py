@@ -22,11 +22,11 @@ Arguments of the functions:
 * seq_len: T, with the prefix.
 * num_samples: N.
 * fprop_fn: (model, ids, paddings), fills the decode states.
-* cf_guidance_scale: see `pax_sampling_loop.Rows`; rows with and without the
+* cf_guidance_scale: see `sample_steps.Rows`; rows with and without the
   condition are in turn, and only those with it are returned.
 * fprop_for_prefix: whether `fprop_fn` has read the prefix.
 * temperature: a number, [B] or [B, N].
-* gumbel_prng_key: see `pax_sampling_loop.Rows`.
+* gumbel_prng_key: [B] or [B, 2], key data; None for the model's keys.
 * per_example_top_p: [B].
 * per_example_top_k: [B].
 * max_prefix_len: P, with `fprop_for_prefix`.
@@ -63,13 +63,20 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
-from pax_compat.decoding import pax_sampling_loop, state_alignment
+from pax_compat.decoder_hparams import SampleDecoderHParams
+from pax_compat.decoding import state_alignment
 from pax_compat.decoding.decoder_utils import StreamingResultCallback
-from pax_compat.decoding.pax_sampling_loop import Loop, Rows, split_batch_dim
+from pax_compat.decoding.pax_sampling_loop import Loop, Prefixes
 from pax_compat.decoding.result_streams import ResultStream
 from pax_compat.decoding.sample_decode import (
   BaseSampleTerminationConstraint,
   sort_samples_by_scores,
+)
+from pax_compat.decoding.sample_steps import (
+  Rows,
+  SampleInputs,
+  SampleSteps,
+  split_batch_dim,
 )
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams, token_samplers
@@ -175,12 +182,13 @@ def sample_decode_after_fprop(
   _repeat_states(
     model, transform_state_fn, lazy_broadcast_prefix_fn, num_samples, stages[0]
   )
+  rows, settings = _rows(given, stages[-1]), _settings(given)
+  sampling = SampleSteps(model, next_token_sampler, settings, rows)
   stream = None
   if given['result_callback'] is not None:
-    first = given['max_prefix_len'] if given['fprop_for_prefix'] else 1
     stream = ResultStream(
       given['result_callback'],
-      first,
+      given['max_prefix_len'] if given['fprop_for_prefix'] else 1,
       lambda x: split_batch_dim(x, 0, num_samples),
       jnp.zeros(len(prefix_ids), jnp.int32),
     )
@@ -188,9 +196,11 @@ def sample_decode_after_fprop(
   loop = Loop(
     model,
     state_alignment.coerce_to_expanded_extend_step_fn(extend_step_fn),
-    next_token_sampler,
-    _rows(model, given),
-    pax_sampling_loop.Settings.of(given, stages),
+    sampling,
+    rows,
+    settings,
+    _prefixes(given, stages),
+    _keys(model, given['gumbel_prng_key'], num_samples),
     stream,
   )
   val = loop.run(transform_state_fn, early_exit=given['early_exit'])
@@ -348,67 +358,82 @@ def vanilla_sample_decode(
   return jax.tree.map(lambda x: x[:, 0], result)
 
 
-def _rows(model: base_layer.BaseLayer, given: dict[str, Any]) -> Rows:
-  """Returns the rows of the arguments of `sample_decode`."""
-  num, ids = given['num_samples'], jnp.asarray(given['prefix_ids'])
-  rows = len(ids)
-  guided = given['cf_guidance_scale'] is not None
-  conditioned = rows // 2 if guided else rows
-  lengths = given['prefix_lengths']
-  if lengths is None:
-    lengths = jnp.zeros(rows, jnp.int32)
-
-  def repeat(x):
-    return jnp.repeat(x, num, axis=0)
-
-  def of_samples(name: str) -> Any:
-    return _of_samples(name, given[name], conditioned, num)
-
-  temperature, top_p = of_samples('temperature'), given['per_example_top_p']
-  if isinstance(temperature, jax.Array):
-    temperature = temperature.reshape(-1, 1)
-  if isinstance(top_p, jax.Array):
-    top_p = of_samples('per_example_top_p')[:, None]
-  last = _stages(given['max_decode_steps'], given['seq_len'])[-1]
-  max_steps = of_samples('per_example_max_decode_steps')
-  max_steps = jnp.minimum(last if max_steps is None else max_steps, last)
-  if guided and max_steps.ndim:
-    max_steps = pax_sampling_loop.both(max_steps, num)
-  eos, stop = given['eos_id'], None
-  if isinstance(eos, jax.Array):
-    stop = _of_samples('eos_id', eos, rows, num).astype(jnp.int32)
-  return Rows(
-    ids=repeat(ids),
-    lengths=repeat(lengths),
-    original_lengths=repeat(
-      jnp.sum(1.0 - given['prefix_paddings'], axis=1).astype(jnp.int32)
-    ),
-    temperature=temperature,
-    top_p=top_p,
-    top_k=of_samples('per_example_top_k'),
-    max_steps=max_steps,
-    stop=stop,
-    keys=_keys(model, given['gumbel_prng_key'], num),
-    scale=_scale(given['cf_guidance_scale'], num),
-    num_candidates=_of_samples(
-      'num_per_token_logprobs', given['num_per_token_logprobs'], rows, num
-    ),
-    enforced=given['enforce_sample_constraints'],
+def _settings(given: dict[str, Any]) -> SampleDecoderHParams:
+  """Returns what all rows share, of the arguments of `sample_decode`."""
+  eos = given['eos_id']
+  if eos is None or isinstance(eos, jax.Array):
+    if given['optimize_eos']:
+      raise errors.UserError(
+        'sample_decode: optimize_eos expects eos_id to be one or more tokens'
+      )
+    eos = -1  # No token.
+  return SampleDecoderHParams(
+    seqlen=given['seq_len'],
+    num_samples=given['num_samples'],
+    fprop_for_prefix=given['fprop_for_prefix'],
+    eos_id=eos,
+    use_top_k_for_logprobs=given['use_top_k_for_logprobs'],
+    optimize_eos=given['optimize_eos'],
+    sample_constraint=given['sample_constraint'],
+    cf_guidance_scale=_scales(given['cf_guidance_scale'])[1],
   )
 
 
-def _of_samples(name: str, value: Any, rows: int, num_samples: int) -> Any:
-  """Returns arrays [B, ...] for each sample, [R, ...]; others as they are."""
-  if not isinstance(value, jax.Array) or not value.ndim:
-    return value
-  if name == 'temperature' and value.shape == (rows, num_samples):
-    return value.ravel()
-  if len(value) != rows or value.ndim != (2 if name == 'eos_id' else 1):
-    raise errors.UserError(
-      f'sample_decode: {name} has the shape {value.shape}; expected a value for'
-      f' each of {rows} rows'
-    )
-  return jnp.repeat(value, num_samples, axis=0)
+def _prefixes(given: dict[str, Any], stages: list[int]) -> Prefixes:
+  """Returns the prefixes of the arguments of `sample_decode`."""
+  ids, lengths = jnp.asarray(given['prefix_ids']), given['prefix_lengths']
+  if lengths is None:
+    lengths = jnp.zeros(len(ids), jnp.int32)
+  original = jnp.sum(1.0 - given['prefix_paddings'], axis=1).astype(jnp.int32)
+  are_read = given['fprop_for_prefix']
+
+  def repeat(x):
+    return jnp.repeat(x, given['num_samples'], axis=0)
+
+  return Prefixes(
+    ids=repeat(ids),
+    lengths=repeat(lengths),
+    original_lengths=repeat(original),
+    are_read=are_read,
+    start=given['max_prefix_len'] - 1 if are_read else 0,
+    total=given['seq_len'],
+    stages=stages,
+  )
+
+
+def _rows(given: dict[str, Any], max_steps: int) -> Rows:
+  """Returns what is asked of each row, of the arguments of `sample_decode`."""
+  is_guided = given['cf_guidance_scale'] is not None
+  rows, eos = len(given['prefix_ids']), given['eos_id']
+
+  def with_condition(x: Any) -> Any:
+    return x[::2] if is_guided and isinstance(x, jax.Array) else x
+
+  inputs = SampleInputs(
+    temperature=given['temperature'],
+    per_example_max_decode_steps=given['per_example_max_decode_steps'],
+    per_example_top_p=given['per_example_top_p'],
+    per_example_top_k=given['per_example_top_k'],
+    eos_id=with_condition(eos) if isinstance(eos, jax.Array) else None,
+    cf_guidance_scale=_scales(given['cf_guidance_scale'])[0],
+    num_per_token_logprobs=with_condition(given['num_per_token_logprobs']),
+    return_entropy_score=given['return_entropy_score'],
+  )
+  asked = Rows.of(
+    inputs,
+    _settings(given),
+    rows // 2 if is_guided else rows,
+    max_steps,
+    is_guided=is_guided,
+  )
+  return asked.replace(enforced=given['enforce_sample_constraints'])
+
+
+def _scales(scale: Any) -> tuple[jax.Array | None, Any]:
+  """Returns the scale of guidance as that of each row, or of all rows."""
+  if scale is None or isinstance(scale, Sequence) or not jnp.ndim(scale):
+    return None, scale
+  return scale, None
 
 
 def _keys(
@@ -429,19 +454,3 @@ def _keys(
   others = jax.random.split(key, len(given))
   keys, _ = sample_streams.given_keys(given, others)
   return sample_streams.sample_keys(keys, num_samples)
-
-
-def _scale(value: Any, num_samples: int) -> Any:
-  """Returns the scale of guidance, to [B / 2, N, 1]."""
-  if isinstance(value, Sequence):
-    value = jnp.asarray(value)[None]
-  if not isinstance(value, jax.Array) or not value.ndim:
-    return value
-  if value.ndim == 1:
-    value = value[:, None]
-  if value.ndim != 2 or value.shape[1] not in (1, num_samples):
-    raise errors.UserError(
-      f'sample_decode: cf_guidance_scale has the shape {value.shape}; expected'
-      f' a value for each row, or for each of its {num_samples} samples'
-    )
-  return value[..., None]

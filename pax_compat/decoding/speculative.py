@@ -21,7 +21,11 @@ from pax_compat.decoder_hparams import (
   GreedyDecoderHParams,
   SampleDecoderHParams,
 )
-from pax_compat.decoding import decoder_utils, sample_decode
+from pax_compat.decoding import (
+  decoder_utils,
+  sample_decode,
+  sample_steps,
+)
 from pax_compat.decoding.aligned_steps import NO_LOGPROB, AlignedSteps
 from pax_compat.decoding.cached_network import CachedNetwork, States
 from pax_compat.decoding.decoder_utils import StreamingResultCallback
@@ -173,7 +177,7 @@ def speculative_decode(
     stream = ResultStream(
       result_callback,
       steps[0].first,
-      lambda x: sample_decode.split_batch_dim(x, settings.num_samples),
+      lambda x: sample_steps.split_batch_dim(x, 0, settings.num_samples),
       steps[0].prefix.lengths,
     )
     stream.begin(len(keys), settings.num_samples)
@@ -184,7 +188,7 @@ def speculative_decode(
   if stream is not None:
     stream.end()
   result = jax.tree.map(
-    lambda x: sample_decode.split_batch_dim(x, settings.num_samples), result
+    lambda x: sample_steps.split_batch_dim(x, 0, settings.num_samples), result
   )
   if settings.num_samples > 1 and settings.sort_samples:
     return sample_decode.sort_samples_by_scores(result)

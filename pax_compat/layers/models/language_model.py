@@ -21,7 +21,7 @@ from pax_compat.decoding import (
   algorithms,
   continuous_batching,
   prefixes,
-  sample_decode,
+  sample_steps,
   speculative,
   texts,
 )
@@ -296,7 +296,7 @@ class LanguageModel(base_model.BaseModel):
         getattr(model.lm, 'vocab_size', None) for model in (self, draft)
       ),
     )
-    sample_decode.check_no_inputs(input_batch, 'a draft model')
+    sample_steps.check_no_inputs(input_batch, 'a draft model')
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
     prefix = prefixes.create(
       input_batch.ids, self._prefix_lengths(input_batch, tokens)

@@ -161,7 +161,7 @@ def test_examples_have_settings_of_their_own():
   assert (out.top_candidate_ids[2, :, :, 2:] == 0).all()
   assert out.entropy.shape == out.logprobs.shape
   batch.temperature = np.ones([4, 3], np.float32)
-  with pytest.raises(errors.UserError, match=r'temperature \(4, 3\)'):
+  with pytest.raises(errors.UserError, match=r'shape \(4, 3\)'):
     _sample(batch, num_samples=2, k=4)
 
 
