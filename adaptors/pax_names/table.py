@@ -79,6 +79,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.decoding.decoder_utils',
     'pax_compat.decoding.state_alignment',
   ),
+  'praxis.layers': (
+    'pax_compat.layers.attentions.additive_masks',
+    'pax_compat.layers.ngrammer',
+    'pax_compat.layers.normalizations.moments',
+    'pax_compat.layers.quantizer',
+    f'{_OWN}.array_functions',
+    f'{_OWN}.transformer_masks',
+  ),
   'praxis.layers.attentions': (
     'pax_compat.layers.attentions.additive_masks',
     'pax_compat.layers.attentions.sequence_blocks',
@@ -87,11 +95,21 @@ MODULES: dict[str, tuple[str, ...]] = {
   'praxis.layers.frnn': ('pax_compat.layers.rnn',),
   'praxis.layers.glam': ('pax_compat.layers.transformer_models.glam',),
   'praxis.layers.grok': ('pax_compat.layers.transformer_models.grok',),
+  'praxis.layers.linears': (f'{_OWN}.array_functions',),
   'praxis.layers.losses': ('pax_compat.layers.softmaxes',),
+  'praxis.layers.normalizations': ('pax_compat.layers.normalizations.moments',),
   'praxis.layers.pipeline': ('pax_compat.layers.pipelines',),
+  'praxis.layers.quantizer_objectives': (
+    'pax_compat.layers.quantizer.quantizer_objectives',
+  ),
   'praxis.layers.rnn_cell': ('pax_compat.layers.rnn',),
   'praxis.layers.sequential': ('pax_compat.layers.graph',),
-  'praxis.metric_utils': ('pax_compat.base_metrics',),
+  'praxis.layers.stats': (f'{_OWN}.array_functions',),
+  'praxis.layers.transformers': (f'{_OWN}.transformer_masks',),
+  'praxis.metric_utils': (
+    'pax_compat.base_metrics',
+    f'{_OWN}.array_functions',
+  ),
   'praxis.py_utils': (
     'pax_compat.nested_map',
     'pax_compat.py_utils.pytypes',

@@ -140,6 +140,7 @@ class Embedding(base_layer.BaseLayer):
 
   def emb_lookup(self, ids: jax.Array) -> jax.Array:
     """Returns the vectors [..., D] of `ids` [...]."""
+    ids = jnp.asarray(ids)
     check_integers(self, ids)
     if self.has_variable(base_layer.ROW_PROBES, 'emb_var'):
       probe = self.get_variable(base_layer.ROW_PROBES, 'emb_var')

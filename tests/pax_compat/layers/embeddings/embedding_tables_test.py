@@ -39,6 +39,9 @@ def test_looks_up_rows(style, scale):
   y = _apply(scale_sqrt_depth=scale, lookup_style=style)
   want = [[TABLE[i] * (np.sqrt(D) if scale else 1) for i in row] for row in IDS]
   np.testing.assert_allclose(y, want, rtol=1e-6)
+  np.testing.assert_array_equal(
+    y, _apply(IDS.tolist(), scale_sqrt_depth=scale, lookup_style=style)
+  )
 
 
 @pytest.mark.parametrize('style', STYLES)
