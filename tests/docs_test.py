@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 
+from pax_compat.layers import attentions
 from tests import source_tree
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -28,6 +29,35 @@ def test_every_page_is_in_the_menu_once():
   config = yaml.safe_load((_ROOT / 'mkdocs.yml').read_text('utf-8'))
   pages = [str(page.relative_to(_DOCS)) for page in _PAGES]
   assert sorted(_menu(config['nav'])) == pages
+
+
+def test_the_reference_has_the_packages_of_layers():
+  pages = (_DOCS / 'api').glob('*.md')
+  text = '\n'.join(page.read_text('utf-8') for page in pages)
+  shown = set(
+    re.findall(r'^::: pax_compat\.layers\.(\w+)$', text, re.MULTILINE)
+  )
+  packages = {
+    path.parent.name
+    for path in _ROOT.glob('pax_compat/layers/*/__init__.py')
+    if 'public_layers(' in path.read_text('utf-8')
+  }
+  assert not packages - shown
+
+
+@pytest.mark.slow
+def test_the_reference_has_the_layers_that_a_package_exports():
+  griffe = pytest.importorskip('griffe', reason="needs the extra 'docs'")
+  loader = griffe.GriffeLoader(
+    extensions=griffe.load_extensions(str(_DOCS / 'griffe_extensions.py')),
+    search_paths=[str(_ROOT)],
+  )
+  package = loader.load('pax_compat')['layers.attentions']
+  assert sorted(package.exports) == sorted(attentions.__all__)
+  layer = package['DotProductAttention']
+  assert layer.target_path == (
+    'pax_compat.layers.attentions.dot_product.DotProductAttention'
+  )
 
 
 @pytest.mark.parametrize('page', [_ROOT / 'README.md', *_PAGES], ids=str)
