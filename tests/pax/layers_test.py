@@ -7,14 +7,24 @@ import jax
 import numpy as np
 import pytest
 
+from adaptors.pax_names.own import array_functions, transformer_masks
 from lm_tasks.vision.params import mnist
 from pax_compat import base_layer, config, layers
 from pax_compat.layers import ctc_objectives, vits
+from pax_compat.layers.normalizations import moments
+from pax_compat.layers.quantizer import quantizer_objectives
 from tests.pax import cases, layer_cases
 
 _NAMES = types.SimpleNamespace(
   layers=types.SimpleNamespace(
-    CNN=mnist.CNN, **vars(ctc_objectives) | vars(vits) | vars(layers)
+    CNN=mnist.CNN,
+    **vars(ctc_objectives)
+    | vars(vits)
+    | vars(moments)
+    | vars(quantizer_objectives)
+    | vars(array_functions)
+    | vars(transformer_masks)
+    | vars(layers),
   ),
   Config=config.Config,
   WeightInit=base_layer.WeightInit,

@@ -31,6 +31,8 @@ def _names():
       }
   mnist = importlib.import_module('paxml.tasks.vision.params.mnist')
   found['CNN'] = mnist.CNN
+  metrics = importlib.import_module('praxis.metric_utils')
+  found['top_k_accuracy'] = metrics.top_k_accuracy
   lora = importlib.import_module('praxis.contrib.gpu.scripts_gpu.lora_layers')
   for name in ('Linear', 'AttentionProjection', 'CombinedQKVProjection'):
     found[f'Lora{name}'] = getattr(lora, f'Lora{name}')

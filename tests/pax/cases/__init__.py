@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from tests import source_tree
-from tests.pax.cases import conformers, extensions, images, speech
+from tests.pax.cases import conformers, extensions, functions, images, speech
 
 ALL = {
   'conformers': conformers.CASES,
   'extensions': extensions.CASES,
+  'functions': functions.CASES,
   'images': images.CASES,
   'speech': speech.CASES,
 }
