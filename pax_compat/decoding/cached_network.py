@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
+from pax_compat.layer_core import decode_states
 
 # (network, length, repeats): initialises decode states of `length` positions,
 # each row `repeats` times.
@@ -24,6 +25,10 @@ InitStatesFn = Callable[[Any, int, int], None]
 # `TransformerLm.extend_step`.
 ExtendStepFn = Callable[..., jax.Array]
 States = Any
+# States, and those of later positions that are to replace theirs, or None.
+Reordered = tuple[States, list[jax.Array | None]]
+# Numbers of positions that do not look alike, whatever they are rounded to.
+_LENGTHS = (128, 256)
 
 
 class CachedNetwork:
@@ -245,14 +250,32 @@ class CachedNetwork:
   @functools.cached_property
   def _dims(self) -> tuple[Any, Any]:
     """The dimensions of the batch, and of the positions, of each state."""
+    few, twice, longer = self._shapes
+    find = functools.partial(jax.tree.map, _changed_dim, few)
+    return find(twice), find(longer)
+
+  @functools.cached_property
+  def _by_position(self) -> Any:
+    """Whether index t of each state's positions is position t."""
+    few, _, longer = self._shapes
+    return jax.tree.map(
+      lambda x, y, time: (
+        time >= 0 and (x.shape[time], y.shape[time]) == _LENGTHS
+      ),
+      few,
+      longer,
+      self._dims[1],
+    )
+
+  @functools.cached_property
+  def _shapes(self) -> tuple[Any, Any, Any]:
+    """Shapes of states: of B rows, of twice as many, of more positions."""
 
     def shapes(length: int, repeats: int) -> Any:
       return jax.eval_shape(lambda: self.init_states(length, repeats))
 
-    # Lengths that do not look alike, whatever they are rounded to.
-    few = shapes(128, 1)
-    find = functools.partial(jax.tree.map, _changed_dim, few)
-    return find(shapes(128, 2)), find(shapes(256, 1))
+    few, many = _LENGTHS
+    return shapes(few, 1), shapes(few, 2), shapes(many, 1)
 
   def repeat(self, states: States, repeats: int) -> States:
     """Returns states in which each row is there `repeats` times."""
@@ -261,6 +284,59 @@ class CachedNetwork:
     return self.transform(
       states,
       lambda x, batch, _: x if batch < 0 else jnp.repeat(x, repeats, batch),
+    )
+
+  def reordered(
+    self, states: States, hyps: jax.Array, first: int = 0
+  ) -> Reordered:
+    """Reorders the states, as other continuations of the same examples.
+
+    States that continuations share are left where they are.
+
+    Args:
+      states: the states, of B * K rows.
+      hyps: [B, K], the continuations of each example.
+      first: a position; earlier ones are the same in all continuations of an
+        example, such as those of a prefix.
+
+    Returns:
+      What `settled` takes.
+    """
+    examples, beams = hyps.shape
+    rows = (jnp.arange(examples)[:, None] * beams + hyps).ravel()
+    take = functools.partial(jnp.take, indices=rows, mode='clip')
+
+    def move(state, batch, time, by_position):
+      if decode_states.is_shared(state) or batch < 0:
+        return state, None
+      if not by_position or not 0 < first < state.shape[time]:
+        return take(state, axis=batch), None
+      later = jax.lax.slice_in_dim(state, first, None, axis=time)
+      return state, take(later, axis=batch)
+
+    leaves, tree = jax.tree.flatten(states, is_leaf=decode_states.is_shared)
+    of_leaves = (*self._dims, self._by_position)
+    moved = list(map(move, leaves, *map(tree.flatten_up_to, of_leaves)))
+    return tree.unflatten([x for x, _ in moved]), [x for _, x in moved]
+
+  def settled(self, reordered: Reordered, first: int = 0) -> States:
+    """Returns the states after `reordered`, in the next step of a loop.
+
+    If one step moved positions of a state and put them back, XLA would join
+    both, and copy all positions.
+
+    Args:
+      reordered: the result of `reordered`.
+      first: as given there.
+    """
+    states, later = reordered
+    leaves, tree = jax.tree.flatten(states, is_leaf=decode_states.is_shared)
+    times = tree.flatten_up_to(self._dims[1])
+    return tree.unflatten(
+      state
+      if new is None
+      else jax.lax.dynamic_update_slice_in_dim(state, new, first, axis=time)
+      for state, new, time in zip(leaves, later, times, strict=True)
     )
 
   def gather(self, states: States, rows: jax.Array) -> States:
