@@ -121,7 +121,9 @@ def bare_loop(config: Any, steps: int, repeats: int, kind: str) -> Callable:
       network = CachedNetwork(
         layer.bind({base_layer.PARAMS: params}),
         lambda lm, length, many: lm.init_states(rows * many, length),
-        lambda lm, ids, **step: lm.extend_step(ids, **step).logits,
+        lambda lm, ids, *, last_only=False, **step: (
+          lm.extend_step(ids, last_only=last_only, **step).logits
+        ),
       )
       states = network.init_states(prefix + steps)
       logits, states = network.step(states, batch.ids, jnp.asarray(0))

@@ -8,6 +8,7 @@ Shapes: B rows, L new tokens, T positions, V vocabulary.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,8 @@ from pax_compat.layer_core import decode_states
 InitStatesFn = Callable[[Any, int, int], None]
 # (network, ids [B, L], *, time_step, causal, **positions) -> logits [B, L, V].
 # With `fprop_for_prefix`, the positions are `segment_pos` and `mask`; see
-# `TransformerLm.extend_step`.
+# `TransformerLm.extend_step`. With a parameter `last_only`, true where only the
+# logits after the last token are read, it may return these alone, [B, 1, V].
 ExtendStepFn = Callable[..., jax.Array]
 States = Any
 # States, and those of later positions that are to replace theirs, or None.
@@ -58,6 +60,8 @@ class CachedNetwork:
     }
     self._init_states = init_states
     self._extend_step = extend_step
+    parameters = inspect.signature(extend_step).parameters
+    self._takes_last_only = 'last_only' in parameters
     self._rngs = {}
     if network.has_rng(base_layer.RANDOM):
       self._rngs = {base_layer.RANDOM: network.make_rng(base_layer.RANDOM)}
@@ -115,6 +119,8 @@ class CachedNetwork:
     Returns:
       Logits [B, V] after the last token, float32; and the new states.
     """
+    if self._takes_last_only and ids.shape[1] > 1:
+      positions['last_only'] = True
     logits, updated = self._read(states, ids, time_step, positions)
     return logits[:, -1], updated
 
