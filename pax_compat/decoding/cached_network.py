@@ -308,17 +308,14 @@ class CachedNetwork:
     Returns:
       What `settled` takes.
     """
-    examples, beams = hyps.shape
-    rows = (jnp.arange(examples)[:, None] * beams + hyps).ravel()
-    take = functools.partial(jnp.take, indices=rows, mode='clip')
 
     def move(state, batch, time, by_position):
       if decode_states.is_shared(state) or batch < 0:
         return state, None
       if not by_position or not 0 < first < state.shape[time]:
-        return take(state, axis=batch), None
+        return _of_hypotheses(state, hyps, batch), None
       later = jax.lax.slice_in_dim(state, first, None, axis=time)
-      return state, take(later, axis=batch)
+      return state, _of_hypotheses(later, hyps, batch)
 
     leaves, tree = jax.tree.flatten(states, is_leaf=decode_states.is_shared)
     of_leaves = (*self._dims, self._by_position)
@@ -375,3 +372,20 @@ def _changed_dim(x: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> int:
       ' one dimension to depend on the number of rows, and one on the length'
     )
   return changed[0] if changed else -1
+
+
+def _of_hypotheses(x: jax.Array, hyps: jax.Array, axis: int) -> jax.Array:
+  """Returns `x` with the rows of the hypotheses `hyps` [B, K].
+
+  Examples are apart from each other in it, so that no device needs rows of
+  another one where examples are distributed.
+
+  Args:
+    x: an array with a dimension B * K.
+    hyps: [B, K], indices in 0..K-1.
+    axis: that dimension.
+  """
+  shape = x.shape
+  x = x.reshape(*shape[:axis], *hyps.shape, *shape[axis + 1 :])
+  take = functools.partial(jnp.take, axis=axis, mode='clip')
+  return jax.vmap(take, (axis, 0), axis)(x, hyps).reshape(shape)
