@@ -342,13 +342,6 @@ class CachedNetwork:
       for state, new, time in zip(leaves, later, times, strict=True)
     )
 
-  def gather(self, states: States, rows: jax.Array) -> States:
-    """Returns the states of the given rows [B]."""
-    return self.transform(
-      states,
-      lambda x, batch, _: x if batch < 0 else jnp.take(x, rows, axis=batch),
-    )
-
   def grow(self, states: States, positions: int) -> States:
     """Returns states with room for more positions."""
 
