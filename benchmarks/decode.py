@@ -13,7 +13,9 @@ With `--praxis_peer=CHECKOUT` real praxis decodes, too, with the same weights;
 packages that it imports must be on the path, such as jaxtyping.
 
 `prefill` reads the prefix and decodes one token; its peer is a forward pass
-over the prefix and a token.
+over the prefix and a token. `translate` is the beam search of an
+encoder-decoder of two such stacks, of a source as long as the prefix; its peer
+is a bare loop, too, which reorders all caches, those of the source included.
 
 Shapes: B examples, P prefix, R sequences, K hypotheses, V vocabulary.
 """
@@ -33,7 +35,13 @@ from benchmarks import command_line, praxis_peer
 from pax_compat import base_layer
 from pax_compat.decoding.cached_network import CachedNetwork
 from pax_compat.layers import models
+from pax_compat.layers.transformer_models.transformer_encoder_decoder import (
+  TransformerEncoderDecoder,
+)
 from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
+from pax_compat.layers.transformers.stacked_transformers import (
+  StackedTransformer,
+)
 from pax_compat.nested_map import NestedMap
 
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 4, 'Number of examples.')
@@ -77,18 +85,34 @@ def network_config(dims: int, layers: int, vocab_size: int) -> Any:
   return config
 
 
+def translator_config(dims: int, layers: int, vocab_size: int) -> Any:
+  """Returns the config of a Transformer encoder-decoder."""
+  config = TransformerEncoderDecoder.config(model_dims=dims)
+  config.softmax_tpl.num_classes = vocab_size
+  for side in ('encoder', 'decoder'):
+    stack = StackedTransformer.config(
+      num_layers=layers, num_heads=max(dims // 64, 1), hidden_dims=4 * dims
+    )
+    setattr(config, f'{side}_stacked_transformer_tpl', stack)
+  return config
+
+
 def decoding(config: Any, settings: Any) -> Callable:
   """Returns the compiled function (params, batch) -> tokens."""
-  model = models.LanguageModel.config(
-    lm_tpl=config, decoder_tpl=settings
-  ).Instantiate()
+  translates = issubclass(config.cls, TransformerEncoderDecoder)
+  if translates:
+    model_tpl = models.SequenceModel.config(model_tpl=config)
+  else:
+    model_tpl = models.LanguageModel.config(lm_tpl=config)
+  model = model_tpl.set(decoder_tpl=settings).Instantiate()
+  name = 'model' if translates else 'lm'
 
   @jax.jit
   def run(params, batch):
     with base_layer.eval_mode():
       (_, out, _), _ = model.apply(
-        {base_layer.PARAMS: {'lm': params}},
-        batch,
+        {base_layer.PARAMS: {name: params}},
+        NestedMap(src=batch, tgt=_begin(batch)) if translates else batch,
         method='decode',
         mutable=[base_layer.DECODE_CACHE],
         rngs={base_layer.RANDOM: jax.random.key(0)},
@@ -114,15 +138,24 @@ def bare_loop(config: Any, steps: int, repeats: int, kind: str) -> Callable:
     'beam': functools.partial(_best_hypotheses, repeats),
   }[kind]
 
+  translates = issubclass(config.cls, TransformerEncoderDecoder)
+
   @jax.jit
-  def run(params, batch):
+  def run(params, source):
+    batch = _begin(source) if translates else source
     rows, prefix = batch.ids.shape
     with base_layer.eval_mode():
-      network = CachedNetwork(
-        layer.bind({base_layer.PARAMS: params}),
-        lambda lm, length, many: lm.init_states(rows * many, length),
-        lambda lm, ids, **step: lm.extend_step(ids, **step).logits,
-      )
+      bound = layer.bind({base_layer.PARAMS: params})
+      if translates:
+        network = CachedNetwork(
+          bound, functools.partial(_read_source, source), _logits
+        )
+      else:
+        network = CachedNetwork(
+          bound,
+          lambda lm, length, many: lm.init_states(rows * many, length),
+          _last_logits,
+        )
       states = network.init_states(prefix + steps)
       logits, states = network.step(states, batch.ids, jnp.asarray(0))
       states = network.repeat(states, repeats)
@@ -136,7 +169,7 @@ def bare_loop(config: Any, steps: int, repeats: int, kind: str) -> Callable:
         logits, states = network.step(states, ids[:, position, None], position)
         new, sources, scores = extend(logits, scores, position + 1)
         if sources is not None:
-          ids, states = ids[sources], network.gather(states, sources)
+          ids, states = ids[sources], _gathered(network, states, sources)
         ids = ids.at[:, position + 1].set(new.astype(ids.dtype))
         return position + 1, ids, scores, states
 
@@ -150,6 +183,37 @@ def bare_loop(config: Any, steps: int, repeats: int, kind: str) -> Callable:
     return ids
 
   return run
+
+
+def _begin(source: NestedMap) -> NestedMap:
+  """Returns the begin tokens of targets, [B, 1]."""
+  return NestedMap(
+    ids=jnp.ones_like(source.ids[:, :1]), paddings=source.paddings[:, :1]
+  )
+
+
+def _read_source(source: NestedMap, model: Any, length: int, many: int):
+  ids, paddings = (
+    jnp.repeat(x, many, axis=0) for x in (source.ids, source.paddings)
+  )
+  model.init_states(ids, paddings, max_length=length)
+
+
+def _logits(model: Any, ids: jax.Array, **step) -> jax.Array:
+  return model.extend_step(ids, **step).logits
+
+
+def _last_logits(
+  lm: Any, ids: jax.Array, *, last_only: bool = False, **step
+) -> jax.Array:
+  return lm.extend_step(ids, last_only=last_only, **step).logits
+
+
+def _gathered(network: CachedNetwork, states: Any, rows: jax.Array) -> Any:
+  return network.transform(
+    states,
+    lambda x, batch, _: x if batch < 0 else jnp.take(x, rows, axis=batch),
+  )
 
 
 def _most_likely(logits, scores, position):
@@ -222,11 +286,7 @@ def measure(
   """
   config = network_config(dims, layers, vocab_size)
   batch = _batch(batch_size, prefix, vocab_size)
-  params = base_layer.unbox(
-    jax.jit(config.Instantiate().init)(
-      {base_layer.PARAMS: jax.random.key(0)}, batch.ids, batch.paddings
-    )
-  )[base_layer.PARAMS]
+  params = random_weights(config, batch)
   praxis = None
   if praxis_source:
     praxis = praxis_peer.PraxisPeer(
@@ -251,7 +311,28 @@ def measure(
   )
   tokens = batch_size * (prefix + 1)
   found['prefill'] = (tokens / taken[0], tokens / taken[1])
+  config = translator_config(dims, layers, vocab_size)
+  params = random_weights(config, batch)
+  settings, repeats = decoders(steps)['beam']
+  functions = [
+    decoding(config, settings),
+    bare_loop(config, steps, repeats, 'beam'),
+  ]
+  taken = seconds([lambda f=f: f(params, batch) for f in functions], rounds)
+  tokens = batch_size * repeats * steps
+  found['translate'] = (tokens / taken[0], tokens / taken[1])
   return found
+
+
+def random_weights(config: Any, batch: NestedMap) -> Any:
+  """Returns initial weights of a network, of either config."""
+  inputs = (batch.ids, batch.paddings)
+  if issubclass(config.cls, TransformerEncoderDecoder):
+    inputs *= 2
+  variables = jax.jit(config.Instantiate().init)(
+    {base_layer.PARAMS: jax.random.key(0)}, *inputs
+  )
+  return base_layer.unbox(variables)[base_layer.PARAMS]
 
 
 def _batch(rows: int, length: int, vocab_size: int) -> NestedMap:
@@ -277,7 +358,7 @@ def main(argv: Sequence[str]):
   print(f'{jax.devices()[0].device_kind}: tokens/s; peers, ours/peer')
   for name, (ours, *others) in found.items():
     peers = ' '.join(f'{x:12.0f} {ours / x:6.2f}' for x in others)
-    print(f'{name:>8} {ours:12.0f} {peers}')
+    print(f'{name:>9} {ours:12.0f} {peers}')
 
 
 if __name__ == '__main__':

@@ -53,6 +53,10 @@ from pax_compat.layer_core.constraints import (  # noqa: F401 (for users)
   maybe_shard,
   maybe_transpose_mesh_axes,
 )
+from pax_compat.layer_core.decode_states import (  # noqa: F401 (for users)
+  DECODE_CACHE,
+  DecodeStates,
+)
 from pax_compat.layer_core.derived_weights import (  # noqa: F401 (for users)
   QUANTIZED_SCALE_NAME_POSTFIX,
   QUANTIZED_ZP_NAME_POSTFIX,
@@ -145,7 +149,6 @@ PARAMS = 'params'  # Weights that the learner updates.
 NON_TRAINABLE = 'non_trainable'  # Weights that layers update (`update_var`).
 AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
 SUMMARIES = 'summaries'  # Values for the summary writer.
-DECODE_CACHE = 'decoder_cache'  # State between decoding steps, such as keys.
 PREFIX_DECODE_CACHE = 'prefix_decoder_cache'  # State of decoders' prefixes.
 INTERMEDIATES = 'intermediates'  # What Flax's `capture_intermediates` records.
 ROW_PROBES = 'row_probes'  # See `layer_core.row_gradients`.
@@ -168,7 +171,9 @@ DecodeStateTransformFn = Callable[[JTensor, int, int | None], JTensor]
 AxisMetadata = flax.core.meta.AxisMetadata
 
 
-class BaseLayer(LayerTrees, DerivedWeights, PlainFields, nn.Module):
+class BaseLayer(
+  LayerTrees, DecodeStates, DerivedWeights, PlainFields, nn.Module
+):
   """Base class of all layers.
 
   Children inherit `dtype`, `fprop_dtype`, `params_init`,
@@ -458,24 +463,6 @@ class BaseLayer(LayerTrees, DerivedWeights, PlainFields, nn.Module):
     box = self.get_variable(NON_TRAINABLE, name)
     new = box.replace(value=new_val) if is_boxed(box) else new_val
     self.put_variable(NON_TRAINABLE, name, new)
-
-  def get_decode_state(self, name: str) -> jax.Array:
-    """Returns the decode state `name`, set in an earlier decoding step.
-
-    Raises:
-      UserError: there is no such state.
-    """
-    if not self.has_variable(DECODE_CACHE, name):
-      raise errors.UserError(
-        f'{type(self).__name__} has no decode state {name!r}; call'
-        ' init_states() first'
-      )
-    return self.get_variable(DECODE_CACHE, name)
-
-  def update_decode_state(self, name: str, new_state: jax.Array):
-    """Stores `new_state` for the next step, if the collection is mutable."""
-    if self.is_mutable_collection(DECODE_CACHE):
-      self.put_variable(DECODE_CACHE, name, new_state)
 
   def create_child(
     self,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from pax_compat.decoder_hparams import BeamSearchHParams
 from pax_compat.decoding import decoder_utils
 from pax_compat.decoding.aligned_steps import NO_LOGPROB, AlignedSteps
-from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.cached_network import CachedNetwork, Reordered, States
 from pax_compat.decoding.decoder_utils import NO_SCORE
 from pax_compat.decoding.prefixes import Prefix
 from pax_compat.nested_map import NestedMap
@@ -125,7 +125,10 @@ class Search:
     val, states = self._extend(val, states, logits)
     for number, length in enumerate(steps.lengths):
       if number:
+        states = self._network.settled(states, steps.first)
         states = steps.grow(states, steps.lengths[number - 1], length)
+        same = jnp.broadcast_to(jnp.arange(self._beams), val.done.shape)
+        states = self.reordered(states, same)
       val, states = jax.lax.while_loop(
         functools.partial(steps.goes_on, length),
         functools.partial(self._body, length),
@@ -165,13 +168,14 @@ class Search:
 
   def _body(self, length: int, state: tuple[NestedMap, States]):
     val, states = state
+    states = self._network.settled(states, self._steps.first)
     ids = jax.lax.dynamic_index_in_dim(val.output_ids, val.step, 2, False)
     logits, states = self._steps.read(states, ids.ravel(), val.step, length)
     return self._extend(val, states, logits)
 
   def _extend(
     self, val: NestedMap, states: States, logits: jax.Array
-  ) -> tuple[NestedMap, States]:
+  ) -> tuple[NestedMap, Reordered]:
     """Extends the hypotheses by their next tokens.
 
     Args:
@@ -212,10 +216,9 @@ class Search:
     val.step = position
     return val, self.reordered(states, hyps)
 
-  def reordered(self, states: States, hyps: jax.Array) -> States:
+  def reordered(self, states: States, hyps: jax.Array) -> Reordered:
     """Returns the states of the hypotheses `hyps` [B, K]."""
-    rows = jnp.arange(hyps.shape[0])[:, None] * self._beams + hyps
-    return self._network.gather(states, rows.ravel())
+    return self._network.reordered(states, hyps, self._steps.first)
 
   def _end(self, val, logprobs, position, decoded):
     """Ends each hypothesis by its best end token; keeps the best of all."""

@@ -8,6 +8,7 @@ Shapes: B rows, L new tokens, T positions, V vocabulary.
 """
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,21 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
+from pax_compat.layer_core import decode_states
 
 # (network, length, repeats): initialises decode states of `length` positions,
 # each row `repeats` times.
 InitStatesFn = Callable[[Any, int, int], None]
 # (network, ids [B, L], *, time_step, causal, **positions) -> logits [B, L, V].
 # With `fprop_for_prefix`, the positions are `segment_pos` and `mask`; see
-# `TransformerLm.extend_step`.
+# `TransformerLm.extend_step`. With a parameter `last_only`, true where only the
+# logits after the last token are read, it may return these alone, [B, 1, V].
 ExtendStepFn = Callable[..., jax.Array]
 States = Any
+# States, and those of later positions that are to replace theirs, or None.
+Reordered = tuple[States, list[jax.Array | None]]
+# Numbers of positions that do not look alike, whatever they are rounded to.
+_LENGTHS = (128, 256)
 
 
 class CachedNetwork:
@@ -53,6 +60,8 @@ class CachedNetwork:
     }
     self._init_states = init_states
     self._extend_step = extend_step
+    parameters = inspect.signature(extend_step).parameters
+    self._takes_last_only = 'last_only' in parameters
     self._rngs = {}
     if network.has_rng(base_layer.RANDOM):
       self._rngs = {base_layer.RANDOM: network.make_rng(base_layer.RANDOM)}
@@ -110,6 +119,8 @@ class CachedNetwork:
     Returns:
       Logits [B, V] after the last token, float32; and the new states.
     """
+    if self._takes_last_only and ids.shape[1] > 1:
+      positions['last_only'] = True
     logits, updated = self._read(states, ids, time_step, positions)
     return logits[:, -1], updated
 
@@ -245,14 +256,32 @@ class CachedNetwork:
   @functools.cached_property
   def _dims(self) -> tuple[Any, Any]:
     """The dimensions of the batch, and of the positions, of each state."""
+    few, twice, longer = self._shapes
+    find = functools.partial(jax.tree.map, _changed_dim, few)
+    return find(twice), find(longer)
+
+  @functools.cached_property
+  def _by_position(self) -> Any:
+    """Whether index t of each state's positions is position t."""
+    few, _, longer = self._shapes
+    return jax.tree.map(
+      lambda x, y, time: (
+        time >= 0 and (x.shape[time], y.shape[time]) == _LENGTHS
+      ),
+      few,
+      longer,
+      self._dims[1],
+    )
+
+  @functools.cached_property
+  def _shapes(self) -> tuple[Any, Any, Any]:
+    """Shapes of states: of B rows, of twice as many, of more positions."""
 
     def shapes(length: int, repeats: int) -> Any:
       return jax.eval_shape(lambda: self.init_states(length, repeats))
 
-    # Lengths that do not look alike, whatever they are rounded to.
-    few = shapes(128, 1)
-    find = functools.partial(jax.tree.map, _changed_dim, few)
-    return find(shapes(128, 2)), find(shapes(256, 1))
+    few, many = _LENGTHS
+    return shapes(few, 1), shapes(few, 2), shapes(many, 1)
 
   def repeat(self, states: States, repeats: int) -> States:
     """Returns states in which each row is there `repeats` times."""
@@ -263,11 +292,54 @@ class CachedNetwork:
       lambda x, batch, _: x if batch < 0 else jnp.repeat(x, repeats, batch),
     )
 
-  def gather(self, states: States, rows: jax.Array) -> States:
-    """Returns the states of the given rows [B]."""
-    return self.transform(
-      states,
-      lambda x, batch, _: x if batch < 0 else jnp.take(x, rows, axis=batch),
+  def reordered(
+    self, states: States, hyps: jax.Array, first: int = 0
+  ) -> Reordered:
+    """Reorders the states, as other continuations of the same examples.
+
+    States that continuations share are left where they are.
+
+    Args:
+      states: the states, of B * K rows.
+      hyps: [B, K], the continuations of each example.
+      first: a position; earlier ones are the same in all continuations of an
+        example, such as those of a prefix.
+
+    Returns:
+      What `settled` takes.
+    """
+
+    def move(state, batch, time, by_position):
+      if decode_states.is_shared(state) or batch < 0:
+        return state, None
+      if not by_position or not 0 < first < state.shape[time]:
+        return _of_hypotheses(state, hyps, batch), None
+      later = jax.lax.slice_in_dim(state, first, None, axis=time)
+      return state, _of_hypotheses(later, hyps, batch)
+
+    leaves, tree = jax.tree.flatten(states, is_leaf=decode_states.is_shared)
+    of_leaves = (*self._dims, self._by_position)
+    moved = list(map(move, leaves, *map(tree.flatten_up_to, of_leaves)))
+    return tree.unflatten([x for x, _ in moved]), [x for _, x in moved]
+
+  def settled(self, reordered: Reordered, first: int = 0) -> States:
+    """Returns the states after `reordered`, in the next step of a loop.
+
+    If one step moved positions of a state and put them back, XLA would join
+    both, and copy all positions.
+
+    Args:
+      reordered: the result of `reordered`.
+      first: as given there.
+    """
+    states, later = reordered
+    leaves, tree = jax.tree.flatten(states, is_leaf=decode_states.is_shared)
+    times = tree.flatten_up_to(self._dims[1])
+    return tree.unflatten(
+      state
+      if new is None
+      else jax.lax.dynamic_update_slice_in_dim(state, new, first, axis=time)
+      for state, new, time in zip(leaves, later, times, strict=True)
     )
 
   def grow(self, states: States, positions: int) -> States:
@@ -293,3 +365,20 @@ def _changed_dim(x: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> int:
       ' one dimension to depend on the number of rows, and one on the length'
     )
   return changed[0] if changed else -1
+
+
+def _of_hypotheses(x: jax.Array, hyps: jax.Array, axis: int) -> jax.Array:
+  """Returns `x` with the rows of the hypotheses `hyps` [B, K].
+
+  Examples are apart from each other in it, so that no device needs rows of
+  another one where examples are distributed.
+
+  Args:
+    x: an array with a dimension B * K.
+    hyps: [B, K], indices in 0..K-1.
+    axis: that dimension.
+  """
+  shape = x.shape
+  x = x.reshape(*shape[:axis], *hyps.shape, *shape[axis + 1 :])
+  take = functools.partial(jnp.take, axis=axis, mode='clip')
+  return jax.vmap(take, (axis, 0), axis)(x, hyps).reshape(shape)

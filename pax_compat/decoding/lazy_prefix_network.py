@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 from pax_compat.base_layer import PREFIX_DECODE_CACHE
-from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.cached_network import CachedNetwork, Reordered, States
 from pax_compat.layer_core import shared_prefixes
 
 
@@ -39,6 +39,12 @@ class LazyPrefixNetwork(CachedNetwork):
       self._dims[1],
     )
     return logits, states
+
+  def reordered(
+    self, states: States, hyps: jax.Array, first: int = 0
+  ) -> Reordered:
+    del first  # The states begin behind the prefix.
+    return super().reordered(states, hyps)
 
   def _shared(self, states: States) -> Any:
     """Returns the keys and values of states, by their names in a prefix."""

@@ -17,7 +17,7 @@ from pax_compat.decoder_hparams import PrunedBeamSearchHParams
 from pax_compat.decoding import decoder_utils
 from pax_compat.decoding.aligned_steps import AlignedSteps
 from pax_compat.decoding.beam_search import Search, shuffle
-from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding.cached_network import CachedNetwork, Reordered, States
 from pax_compat.decoding.decoder_utils import NO_SCORE
 from pax_compat.nested_map import NestedMap
 
@@ -66,7 +66,7 @@ class PrunedSearch(Search):
 
   def _extend(
     self, val: NestedMap, states: States, logits: jax.Array
-  ) -> tuple[NestedMap, States]:
+  ) -> tuple[NestedMap, Reordered]:
     """Extends the hypotheses by their next tokens; see `Search._extend`."""
     val = NestedMap(val)
     position = val.step + 1

@@ -1,6 +1,7 @@
-"""Decoding in which each row is at a position of its own, on a mesh."""
+"""Decoding on a mesh: rows at positions of their own, and reordered rows."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from pax_compat.decoder_hparams import GreedyDecoderHParams
 from pax_compat.layers import models
 from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
 from pax_compat.nested_map import NestedMap
-from tests.pax_compat.decoding import greedy_test
+from tests.pax_compat.decoding import cached_network_test, greedy_test
 
 
 @pytest.mark.slow
@@ -62,3 +63,28 @@ def test_a_draft_model_on_a_mesh_changes_no_token():
       out = jax.jit(drafted)(params, batch)
   np.testing.assert_array_equal(out.output_ids, want.output_ids)
   np.testing.assert_array_equal(out.decode_lengths, want.decode_lengths)
+
+
+def test_hypotheses_are_reordered_without_other_devices():
+  network = cached_network_test.network_of_states(rows=8)
+  mesh = jax.make_mesh(
+    (8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
+  )
+  of_rows, of_columns, same = (
+    jax.NamedSharding(mesh, jax.P(*spec))
+    for spec in (('data',), (None, 'data'), ())
+  )
+  columns = {'time_major': of_columns, 'recurrent': of_columns}
+  states = network.init_states(4, 2)
+  shardings = {
+    name: jax.tree.map(
+      lambda x, name=name: columns.get(name, of_rows) if x.ndim else same, state
+    )
+    for name, state in states.items()
+  }
+  hyps = jax.device_put(jnp.zeros([8, 2], int), of_rows)
+  reorder = jax.jit(lambda x, hyps: network.reordered(x, hyps, 1))
+  compiled = reorder.lower(jax.device_put(states, shardings), hyps).compile()
+  text = compiled.as_text()
+  assert 'gather(' in text or 'dynamic-slice(' in text
+  assert 'all-gather' not in text and 'all-reduce' not in text

@@ -262,12 +262,15 @@ class DecodableAttention(base_layer.BaseLayer):
       key = self.dconv_k(key, axis=1, segment_pos=key_segment_pos)
       value = self.dconv_v(value, axis=1, segment_pos=key_segment_pos)
       self._store_window('dconv_q', len(key))
-    self._store('cross_key_state', self._finish_key(key, key_segment_pos))
-    self._store('cross_value_state', value)
+    key = self._finish_key(key, key_segment_pos)
+    self._store('cross_key_state', key, shared=True)
+    self._store('cross_value_state', value, shared=True)
     if self.relative_bias_tpl is not None:
       if key_segment_pos is None:
         key_segment_pos = jnp.arange(key.shape[1])[None]
-      self.update_decode_state('cross_key_positions', key_segment_pos)
+      self.update_decode_state(
+        'cross_key_positions', key_segment_pos, shared=True
+      )
 
   def cross_step(
     self,
@@ -331,14 +334,14 @@ class DecodableAttention(base_layer.BaseLayer):
     in_float32 = self._rotates() and not self.cast_rotary_position_emb
     return jnp.dtype(jnp.float32 if in_float32 else self.compute_dtype)
 
-  def _store(self, name: str, value: jax.Array):
-    """Caches keys or values [B, S, K, H]."""
+  def _store(self, name: str, value: jax.Array, *, shared: bool = False):
+    """Caches keys or values [B, S, K, H]; see `update_decode_state`."""
     if kv_cache.is_quantized(self.kv_cache_dtype):
       value, scale = kv_cache.quantize(value)
-      self.update_decode_state(f'{name}_scale', scale)
+      self.update_decode_state(f'{name}_scale', scale, shared=shared)
     elif self.kv_cache_dtype is not None:
       value = value.astype(self.kv_cache_dtype)
-    self.update_decode_state(name, value)
+    self.update_decode_state(name, value, shared=shared)
 
   def _load(self, name: str, dtype: jnp.dtype) -> jax.Array:
     """Returns cached keys or values [B, S, K, H] in the type `dtype`."""

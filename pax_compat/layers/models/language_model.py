@@ -3,6 +3,7 @@
 Shapes: B batch, P prefix, T time.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -509,16 +510,20 @@ def _extend_step(
   time_step: jax.Array,
   segment_pos: jax.Array | None = None,
   mask: jax.Array | None = None,
+  last_only: bool = False,
 ) -> jax.Array:
   """Returns logits [B, L, V] of a step; see `cached_network.ExtendStepFn`."""
-  prefix = {}
+  options: dict[str, Any] = {}
   if not causal:
-    prefix['causal_attention_mask'] = jnp.zeros(ids.shape)
+    options['causal_attention_mask'] = jnp.zeros(ids.shape)
+  # Networks of users may lack it; theirs predict all tokens.
+  if last_only and 'last_only' in inspect.signature(lm.extend_step).parameters:
+    options['last_only'] = True
   atten_mask = AttentionMask(mask, causal=causal)
   return lm.extend_step(
     ids,
     segment_pos=segment_pos,
     atten_mask=atten_mask,
     time_step=time_step,
-    **prefix,
+    **options,
   ).logits

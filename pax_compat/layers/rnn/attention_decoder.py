@@ -133,8 +133,8 @@ class RnnAttentionDecoder(base_layer.BaseLayer):
       input_paddings: [B, S], 1 where a position is padding.
     """
     source, state = self.attention_rnn.init_states(encoded, input_paddings)
-    self._store('source', source)
-    self.update_decode_state('input_paddings', input_paddings)
+    self._store('source', source, shared=True)
+    self.update_decode_state('input_paddings', input_paddings, shared=True)
     # Beam search reads it, see `pruned_beam_search`.
     self.update_decode_state('source_coverage', state.pop('coverage'))
     self._store('attention_rnn_state', state)
@@ -184,9 +184,9 @@ class RnnAttentionDecoder(base_layer.BaseLayer):
       self._store(name, state)
     return self._outputs(hidden, contexts, None)
 
-  def _store(self, name: str, state: NestedMap):
+  def _store(self, name: str, state: NestedMap, *, shared: bool = False):
     """Stores a decode state; Flax returns nested maps as plain dicts."""
-    self.update_decode_state(name, state.ToNestedDict())
+    self.update_decode_state(name, state.ToNestedDict(), shared=shared)
 
   def _stored(self, name: str) -> NestedMap:
     return NestedMap.FromNestedDict(self.get_decode_state(name))

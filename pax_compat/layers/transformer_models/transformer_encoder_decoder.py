@@ -242,7 +242,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
       self._store_time_step(start_time_step)
       self._store_previous(targets, start_time_step)
-      self.update_decode_state('input_paddings', input_paddings)
+      self.update_decode_state('input_paddings', input_paddings, shared=True)
     target_segment_pos = _positions(target_segment_ids, target_segment_pos)
     by_mask = target_segment_mask is not None and cross_segment_mask is not None
     hidden = self.decoder(
@@ -389,7 +389,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       )
     encoded = self.encode(inputs, input_paddings, **segments)
     self._store_time_step(0)
-    self.update_decode_state('input_paddings', input_paddings)
+    self.update_decode_state('input_paddings', input_paddings, shared=True)
     self._store_previous(jnp.zeros((inputs.shape[0], 1), jnp.int32), 0)
     self.decoder.init_states(inputs.shape[0], max_length, cross_inputs=encoded)
 

@@ -413,6 +413,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
     *,
     time_step: jax.Array | None = None,
     causal_attention_mask: jax.Array | None = None,
+    last_only: bool = False,
   ) -> NestedMap:
     """Runs a decoding step: reads new tokens, and predicts the next of each.
 
@@ -427,6 +428,8 @@ class TransformerLm(transformer_sharding.TransformerModel):
       time_step: [], the index of the first of them; None for the one after the
         last step.
       causal_attention_mask: [B, L], as for `__call__`.
+      last_only: whether to predict only the token after the last one; L is 1
+        in the result.
 
     Returns:
       `logits`, `log_probs` and `probs` of the token after each, [B, L, V] or
@@ -458,7 +461,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       atten_mask=atten_mask,
     )
     self._store_time_step(time_step + inputs.shape[1])
-    return self._predict(hidden)
+    return self._predict(hidden[:, -1:] if last_only else hidden)
 
   def _extend_one(self, ids, segment_pos, mask, time_step) -> NestedMap:
     """Runs a decoding step of a single token; see `extend_step`."""

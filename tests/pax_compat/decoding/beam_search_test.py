@@ -63,10 +63,20 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(cls, alpha, eos):
     np.testing.assert_allclose([scores[ids] for ids in found], best, rtol=1e-5)
 
 
-def test_a_network_of_layers_follows_its_hypotheses():
-  """The scores are those of passes over whole sequences."""
+@pytest.mark.parametrize('steps', [greedy_test.STEPS, (2, greedy_test.STEPS)])
+def test_a_network_of_layers_follows_its_hypotheses(steps):
+  """The scores are those of passes over whole sequences.
+
+  Args:
+    steps: with two stages, the cache grows.
+  """
   run = sample_decode_test.decoder(
-    BeamSearchHParams, 'stacked', beam_size=3, eos_id=3, length_norm_alpha=0.0
+    BeamSearchHParams,
+    'stacked',
+    beam_size=3,
+    eos_id=3,
+    length_norm_alpha=0.0,
+    max_decode_steps=steps,
   )
   params = sample_decode_test.params()
   out = jax.tree.map(np.asarray, run(params, greedy_test.prefix_batch(), 0))

@@ -435,6 +435,21 @@ def test_a_single_token_per_step_as_in_pax(repeated):
   assert state[base_layer.DECODE_CACHE]['time_step'] == T
 
 
+def test_a_step_may_predict_only_the_last_token():
+  layer, weights = _model()
+  cache = {'mutable': [base_layer.DECODE_CACHE]}
+  _, state = layer.apply({PARAMS: weights}, B, T, method='init_states', **cache)
+  predicted, _ = layer.apply(
+    {PARAMS: weights, **state},
+    IDS,
+    time_step=0,
+    last_only=True,
+    method='extend_step',
+    **cache,
+  )
+  _close(predicted.logits, _logits(layer, weights)[:, -1:], 1e-5)
+
+
 def test_a_position_of_its_own_hides_what_is_before_the_example():
   layer, weights = _model()
   cache = {'mutable': [base_layer.DECODE_CACHE]}
