@@ -173,15 +173,26 @@ def leaves_of(state: Any, metadata: CheckpointMetadata) -> Iterator[Leaf]:
   """Yields the arrays of a state that a Lingvo checkpoint of it contains.
 
   Raises:
-    UserError: an array has no counterpart in Lingvo's checkpoints.
+    UserError: an array has no counterpart in Lingvo's checkpoints, or tasks
+      share a variable that several of their optimizers have slots of.
   """
   arrays = checkpoints.state_paths(state)
   counts = set(counts_of(state, metadata).paths)
   finder = _Finder(metadata, arrays)
+  slots: set[str] = set()
   for path in arrays:
     leaf = None if path in counts else finder.leaf(path)
-    if leaf is not None:
-      yield leaf
+    if leaf is None:
+      continue
+    if leaf.weights and not slots.isdisjoint(leaf.tensors):
+      raise errors.UserError(
+        f'{", ".join(leaf.weights)}: several tasks share it, and have optimizer'
+        ' state of it; Lingvo cannot build a model whose tasks do; expected'
+        ' only one of them to train it, or optimizers without state, such as'
+        ' SGD'
+      )
+    slots.update(leaf.tensors if leaf.weights else ())
+    yield leaf
 
 
 def unique_leaves_of(
@@ -192,21 +203,13 @@ def unique_leaves_of(
   Tasks may share variables; each has a copy here, with the same values.
 
   Raises:
-    UserError: an array has no counterpart in Lingvo's checkpoints, or tasks
-      share a variable that several of their optimizers have slots of.
+    UserError: as of `leaves_of`.
   """
   seen = set()
   for leaf in leaves_of(state, metadata):
     if not seen.issuperset(leaf.tensors):
       seen.update(leaf.tensors)
       yield leaf
-    elif leaf.weights:
-      raise errors.UserError(
-        f'{", ".join(leaf.weights)}: several tasks share it, and have optimizer'
-        ' state of it; Lingvo cannot build a model whose tasks do; expected'
-        ' only one of them to train it, or optimizers without state, such as'
-        ' SGD'
-      )
 
 
 def copies_of(state: Any, metadata: CheckpointMetadata) -> dict[str, str]:
