@@ -11,7 +11,7 @@ from adaptors.checkpoints import (
   mapping,
   task_metadata,
 )
-from pax_compat import base_layer, learners
+from pax_compat import base_layer, errors, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors import native_library
 from tests.adaptors.lingvo_checkpoint import lingvo_runs
@@ -149,3 +149,17 @@ def test_of_a_bridged_task(kind, tmp_path):
     return bridge_task.bridge_parts(params, 'tiny')
 
   _check(kind, bridged, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('parts', 'message'),
+  [
+    (('Adam', 'AdamV2'), 'since AdamV2 does not work within it'),
+    (('SGD', 'SGD'), 'neither has state'),
+    (('XLAShardingAdafactor', 'Adam'), 'Graft, Shampoo or Adafactor'),
+  ],
+)
+def test_grafted_optimizers_that_are_refused(parts, message):
+  params = tiny_task.params(optimizer=_grafted(*map(_made, parts)))
+  with pytest.raises(errors.UserError, match=message):
+    task_metadata.check(params, tiny_task.translate(params))
