@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import AxisType
 
 from adaptors.bridge import task as bridge_task
+from adaptors.lingvo_parity import our_side
 from pax_compat import errors, learners
 from pax_compat.trainer import partitioning, program
 from tests.adaptors.translate import tiny_task
@@ -69,6 +70,21 @@ def test_weights_are_split_as_in_the_params():
   want, shapes = _train(config, one, batches)
   assert shapes[0]['first/w'] == ((8, 8), (8, 8))
   np.testing.assert_allclose(losses, want, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_parity_is_measured_on_one_device():
+  """With the axes of the mesh, by which weights are split."""
+  params = _params(np.arange(8).reshape([2, 4]))
+  translated = bridge_task.translate(params, 'tiny', 'bridge')
+  variables = translated.config.model.lingvo_task.at_training.variables
+  weights = {k: np.ones(v.shape, np.float32) for k, v in variables.items()}
+  batch = tiny_task.batches()[0]
+  run = our_side.run(
+    translated, batch, [], weights, sample=None, step_samples=[]
+  )
+  assert np.isfinite(run.loss)
+  assert run.gradients['first.w'].shape == (8, 8)
 
 
 def test_several_meshes_are_refused():
