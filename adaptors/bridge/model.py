@@ -174,9 +174,8 @@ class BridgedModel(base_model.BaseModel):
     trace = self.lingvo_task.trace(tuple(self.loss_names), batch)
     created, task = ScopedVariables(self), self.lingvo_task.at_training
     for path, variable in task.variables.items():
-      created.create(
-        path, weight_hparams(variable), is_trainable=variable.trainable
-      )
+      weight = weight_hparams(variable, self.mesh_axis_names)
+      created.create(path, weight, is_trainable=variable.trainable)
     zero = base_layer.WeightInit.Constant(0)
     created.create(
       GLOBAL_STEP, WeightHParams([], zero, jnp.int32), is_trainable=False

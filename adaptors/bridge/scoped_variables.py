@@ -3,12 +3,13 @@
 Shapes: V rows of a table.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from adaptors.bridge import meshes
 from adaptors.bridge.functional import initial_values
 from adaptors.bridge.functional.variables import Variable
 from pax_compat import base_layer
@@ -106,12 +107,20 @@ def jax_path(theta: str) -> str:
   return theta.replace('.', '/').replace('[', '_').replace(']', '')
 
 
-def weight_hparams(variable: Variable) -> WeightHParams:
-  """Returns the equivalent of a Lingvo variable."""
+def weight_hparams(
+  variable: Variable, axes: Sequence[str] | None = None
+) -> WeightHParams:
+  """Returns the equivalent of a Lingvo variable.
+
+  Args:
+    variable: the variable.
+    axes: names of the axes of its mesh; None replicates it.
+  """
   groups = variable.var_params.collections or ()
   return WeightHParams(
     tuple(variable.shape.as_list()),
     initial_values.of(variable),
     jax.dtypes.canonicalize_dtype(variable.dtype.as_numpy_dtype),
     collections=tuple(_GROUPS.get(name, name) for name in groups),
+    tensor_split_dims_mapping=meshes.split(variable, axes),
   )

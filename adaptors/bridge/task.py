@@ -16,6 +16,7 @@ from adaptors import lingvo_runtime
 from adaptors.bridge import (
   host_methods,
   layer,
+  meshes,
   optimizer,
   schedule,
   searching,
@@ -250,12 +251,15 @@ def bridge_task(
   except Exception as error:
     if not report.issues:
       train_view.issue('', registry.unreadable(error))
+  # One task of several is data-parallel.
+  mesh = meshes.model_fields(view) if path == 'task' else {}
   if report.issues:
     raise UntranslatedError(
       task_translation.describe(name, report), report.issues
     )
   report.log(name)
   model = BridgedModel.config(
+    **mesh,
     lingvo_task=lingvo_task,
     loss_names=_losses(lingvo_task, variables, train.config.learner),
     batches_per_step=(steps.numerator, steps.denominator),

@@ -2,7 +2,8 @@
 
 Most counts of a state count batches. An optimizer that accumulates gradients
 also counts its updates. Adam counts its own steps, which are fewer when tasks
-take turns; Lingvo stores them as powers of Adam's decays.
+take turns; Lingvo stores them as powers of Adam's decays, and Keras as they
+are.
 """
 
 import dataclasses
@@ -25,6 +26,10 @@ DECAY = 'ema_decay/var'
 # Eager mode's number of checkpoints.
 SAVE_COUNTER = 'save_counter'
 _POWERS = ('beta1_power', 'beta2_power')
+# Keras' number of updates.
+_ITERATIONS = 'iter'
+# Lingvo's number of updates by weighted batches.
+_WEIGHTED_UPDATES = 'param_update_step'
 _STEP = 'step'
 _COUNTS = ('count', 'mini_step', 'gradient_step')
 # Path of the global step of a bridged model.
@@ -40,10 +45,12 @@ class Number:
   Attributes:
     name: in graph mode.
     suffixes: possible suffixes of its name in eager mode.
+    dtype: in checkpoints; for those that are copied as they are.
   """
 
   name: str
   suffixes: tuple[str, ...] = ()
+  dtype: Callable[..., Any] = np.float32
 
 
 class Counts:
@@ -66,11 +73,25 @@ class Counts:
       (one for one in metadata.optimizers if one.counts_by_itself), None
     )
     # The Adam optimizers that have weights, with the paths of their counts.
-    self._adams = [
+    adams = [
       (one, own)
       for one in metadata.optimizers
       if one.kind is pax_optimizers.Adam
       if (own := self._of_adam(one, paths))
+    ]
+    self._adams = [(one, own) for one, own in adams if not one.keras_scope]
+    # The numbers of updates that Lingvo stores, with the paths of their counts.
+    self._stored = [
+      *(
+        (Number(metadata.names[one.theta_of(_WEIGHTED_UPDATES)]), own)
+        for one in metadata.optimizers
+        if (own := self._of_weighted(one, paths))
+      ),
+      *(
+        (Number(f'{one.keras_scope}{_ITERATIONS}', dtype=np.int64), own)
+        for one, own in adams
+        if one.keras_scope
+      ),
     ]
 
   def started(self, read: Callable[[Number], Any | None]) -> dict[str, int]:
@@ -84,6 +105,8 @@ class Counts:
     """
     batches = int(read(Number(GLOBAL_STEP)) or 0)
     counts = {path: self._count(path, batches) for path in self.paths}
+    for number, own in self._stored:
+      counts |= dict.fromkeys(own, int(read(number) or 0))
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
       found = [read(power) for power in powers]
       steps = 0 if None in found else _steps_from_powers(_betas(one), found)
@@ -97,6 +120,8 @@ class Counts:
       paths[self._update_count] = (_STEP,)
     if self._metadata.scheduled_decay is not None:
       paths[Number(DECAY)] = (_STEP,)
+    for number, own in self._stored:
+      paths[number] = own[-1:]
     for powers, own in zip(self._powers(), self._adams, strict=True):
       paths |= dict.fromkeys(powers, own[1])
     return paths
@@ -115,6 +140,8 @@ class Counts:
     if batches is None:
       return {}
     counts = {path: self._count(path, batches) for path in self.paths}
+    for number, own in self._stored:
+      counts |= dict.fromkeys(own, int(read(number) or 0))
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
       found = [read(power) for power in powers]
       if None not in found:
@@ -152,6 +179,8 @@ class Counts:
       step = np.float32(max(before, 0))
       warm = (np.float32(1) + step) / (np.float32(10) + step)
       numbers[DECAY] = min(warm, np.float32(self._metadata.scheduled_decay))
+    for number, own in self._stored:
+      numbers[number.name] = number.dtype(arrays[own[-1]])
     for powers, (one, own) in zip(self._powers(), self._adams, strict=True):
       steps = int(arrays[own[0]])
       for power, beta in zip(powers, _betas(one), strict=True):
@@ -187,11 +216,20 @@ class Counts:
 
   def _of_adam(self, adam: OptimizerMetadata, paths) -> tuple[str, ...]:
     """Returns the paths of the counts next to Adam's moments."""
-    found = (p.partition('.mu.') for p in paths if p.startswith(adam.path))
+    found = (p.partition('.mu.') for p in paths if adam.owns(p))
     siblings = {f'{before}.count' for before, mu, _ in found if mu}
-    return tuple(
-      p for p in self.paths if p in siblings and p.startswith(f'{adam.path}.')
-    )
+    return tuple(p for p in self.paths if p in siblings and adam.owns(p))
+
+  def _of_weighted(self, one: OptimizerMetadata, paths) -> tuple[str, ...]:
+    """Returns the paths of the counts of updates by weighted batches."""
+    found = [p for p in paths if one.owns(p) and one.is_sum_of_weights(p)]
+    if not found:
+      return ()
+    # Those of wrapped optimizers, and that next to the sums.
+    sums = found[0].rpartition('.')[0]
+    own = f'{sums.rpartition(".")[0]}.1.count'
+    wrapped = f'{sums}.wrapped.'
+    return tuple(p for p in self.paths if p == own or p.startswith(wrapped))
 
   def _powers(self) -> list[list[Number]]:
     """Returns the two powers of each Adam optimizer."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.checkpoints import counts, files, mapping
@@ -45,6 +46,8 @@ def write(
   # TensorFlow finds the newest checkpoint by an absolute path only.
   folder = pathlib.Path(folder).expanduser().absolute()
   arrays = checkpoints.state_paths(state)
+  existing = () if original is None else original.shapes
+  metadata = mapping.located(state, metadata, existing)
   numbers = mapping.counts_of(state, metadata).written(arrays)
   step = int(numbers[counts.GLOBAL_STEP])
   prefix = folder / f'ckpt-{step:08d}'
@@ -55,13 +58,28 @@ def write(
     )
   staged = folder / f'{prefix.name}{_STAGED}'
   staged.mkdir(parents=True, exist_ok=True)
+  constants = mapping.constants_of(state, metadata)
+  unused = [one.name for one in constants if not one.is_setting]
+  if unused:
+    logging.info(
+      '%d variables that training does not need, such as %s, are written as 0',
+      len(unused),
+      unused[0],
+    )
+  numbers |= {one.name: one.array() for one in constants if not one.like}
   saved = [_save(staged, 'counts', numbers)]
+  unread = {one.like: one for one in constants if one.like}
   copies = {of: name for name, of in mapping.copies_of(state, metadata).items()}
-  for leaf in mapping.leaves_of(state, metadata):
+  for leaf in mapping.unique_leaves_of(state, metadata):
     folder_of = staged / leaf.path
     if not folder_of.is_dir():
       tensors = _tensors(leaf, arrays[leaf.path], original)
       tensors |= {copies[t]: v for t, v in tensors.items() if t in copies}
+      tensors |= {
+        unread[t].name: unread[t].array(v.shape)
+        for t, v in tensors.items()
+        if t in unread
+      }
       _save(staged, leaf.path, tensors)
     saved.append(str(folder_of / _PREFIX))
   tf = lingvo_runtime.module('tensorflow')

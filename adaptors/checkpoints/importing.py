@@ -140,6 +140,13 @@ def _check(found, checkpoint, allow_missing, allow_unused):
   ]
   unused = _others([*found.unused, *differing], allow_unused)
   lines += [f'left over: {name}' for name in unused]
+  for setting in (one for one in found.constants if one.is_setting):
+    value = checkpoint.read(setting.name)
+    if value != setting.array() and _others([setting.name], allow_unused):
+      lines.append(
+        f'another setting: {setting.name} is {value}, of the experiment'
+        f' {setting.value}'
+      )
   if not lines:
     return
   more = len(lines) - _MAX_LISTED

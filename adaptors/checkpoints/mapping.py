@@ -36,11 +36,13 @@ For example, with the weight of a projection trained with Adam:
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from adaptors.checkpoints import constants
+from adaptors.checkpoints.constants import SUM_OF_WEIGHTS, Constant
 from adaptors.checkpoints.counts import SAVE_COUNTER, Counts, Number
 from adaptors.checkpoints.metadata import CheckpointMetadata
 from adaptors.checkpoints.slots import OptimizerMetadata
@@ -68,12 +70,14 @@ class Leaf:
     tensors: names of the tensors that it is made from.
     transform: of `Variable`: converts the tensors to the array and back.
     initial_value: of a slot's elements; 0 for a variable.
+    weights: of a slot: the names of the variables that it belongs to.
   """
 
   path: str
   tensors: tuple[str, ...]
   transform: Any
   initial_value: float = 0.0
+  weights: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Plan:
     counts: the state's counts.
     numbers: names of the checkpoint's tensors that determine the counts.
     copies: tensors that duplicate other ones, as a map of names.
+    constants: tensors of the checkpoint without a counterpart in the state.
     missing: tensors that the checkpoint lacks, by path in the state.
     unused: tensors that the state does not need.
   """
@@ -93,6 +98,7 @@ class Plan:
   counts: Counts
   numbers: Mapping[Number, str]
   copies: Mapping[str, str]
+  constants: tuple[Constant, ...]
   missing: Mapping[str, tuple[str, ...]]
   unused: tuple[str, ...]
 
@@ -111,6 +117,7 @@ def plan(
     UserError: an array has no counterpart in Lingvo's checkpoints.
   """
   names = _Names(tensors)
+  metadata = located(state, metadata, tensors)
   leaves, missing = [], {}
   for leaf in leaves_of(state, metadata):
     absent = tuple(t for t in leaf.tensors if names.found(t) is None)
@@ -130,12 +137,19 @@ def plan(
     if (found := names.found(name)) is not None
   }
   used = {t for leaf in leaves for t in leaf.tensors} | set(numbers.values())
+  fixed = tuple(
+    dataclasses.replace(constant, name=found)
+    for constant in constants_of(state, metadata)
+    if (found := names.found(constant.name)) is not None
+  )
+  used |= {constant.name for constant in fixed}
   unused = set(tensors) - used - set(copies) - {SAVE_COUNTER}
   return Plan(
     leaves=tuple(leaves),
     counts=counts,
     numbers=numbers,
     copies=copies,
+    constants=fixed,
     missing=missing,
     unused=tuple(sorted(unused)),
   )
@@ -159,14 +173,42 @@ def leaves_of(state: Any, metadata: CheckpointMetadata) -> Iterator[Leaf]:
   """Yields the arrays of a state that a Lingvo checkpoint of it contains.
 
   Raises:
-    UserError: an array has no counterpart in Lingvo's checkpoints.
+    UserError: an array has no counterpart in Lingvo's checkpoints, or tasks
+      share a variable that several of their optimizers have slots of.
   """
   arrays = checkpoints.state_paths(state)
   counts = set(counts_of(state, metadata).paths)
   finder = _Finder(metadata, arrays)
+  slots: set[str] = set()
   for path in arrays:
     leaf = None if path in counts else finder.leaf(path)
-    if leaf is not None:
+    if leaf is None:
+      continue
+    if leaf.weights and not slots.isdisjoint(leaf.tensors):
+      raise errors.UserError(
+        f'{", ".join(leaf.weights)}: several tasks share it, and have optimizer'
+        ' state of it; Lingvo cannot build a model whose tasks do; expected'
+        ' only one of them to train it, or optimizers without state, such as'
+        ' SGD'
+      )
+    slots.update(leaf.tensors if leaf.weights else ())
+    yield leaf
+
+
+def unique_leaves_of(
+  state: Any, metadata: CheckpointMetadata
+) -> Iterator[Leaf]:
+  """Yields the leaves of a state, one for each tensor.
+
+  Tasks may share variables; each has a copy here, with the same values.
+
+  Raises:
+    UserError: as of `leaves_of`.
+  """
+  seen = set()
+  for leaf in leaves_of(state, metadata):
+    if not seen.issuperset(leaf.tensors):
+      seen.update(leaf.tensors)
       yield leaf
 
 
@@ -195,6 +237,61 @@ def copies_of(state: Any, metadata: CheckpointMetadata) -> dict[str, str]:
   return {
     f'{n}/{_AVERAGE}': n for n in own if f'{n}/{_AVERAGE}' not in averaged
   }
+
+
+def constants_of(state: Any, metadata: CheckpointMetadata) -> list[Constant]:
+  """Returns the variables of Lingvo without a counterpart in a state."""
+  leaves = list(leaves_of(state, metadata))
+  return [
+    constant
+    for one in metadata.optimizers
+    for constant in constants.of_optimizer(
+      one, metadata.names, _trained(leaves, one)
+    )
+  ]
+
+
+def _trained(leaves: Iterable[Leaf], one: OptimizerMetadata) -> list[str]:
+  """Returns the names of the weights with slots of an optimizer."""
+  prefix = f'{one.path}.'
+  found = {
+    name: None
+    for leaf in leaves
+    if leaf.path.startswith(prefix)
+    for name in leaf.weights
+  }
+  return list(found)
+
+
+def located(
+  state: Any, metadata: CheckpointMetadata, tensors: Collection[str]
+) -> CheckpointMetadata:
+  """Returns metadata with the scopes that Keras' slots have in a checkpoint.
+
+  Args:
+    state: arrays or their shapes.
+    metadata: of the task.
+    tensors: names of the checkpoint's tensors; if it has no slots of an
+      optimizer, its scope is not changed.
+  """
+  if not any(one.keras_scope for one in metadata.optimizers):
+    return metadata
+  leaves = list(leaves_of(state, metadata))
+  found = []
+  for one in metadata.optimizers:
+    slots = (
+      name.removeprefix(one.keras_scope)
+      for leaf in leaves
+      if one.keras_scope and leaf.weights and one.owns(leaf.path)
+      for name in leaf.tensors
+      if name.startswith(one.keras_scope)
+    )
+    suffix = f'/{next(slots, "")}'
+    scopes = {t.removesuffix(suffix[1:]) for t in tensors if t.endswith(suffix)}
+    if len(scopes) == 1:
+      one = dataclasses.replace(one, keras_scope=scopes.pop())
+    found.append(one)
+  return dataclasses.replace(metadata, optimizers=tuple(found))
 
 
 class _Names:
@@ -273,8 +370,10 @@ class _Finder:
         return Leaf(path, (name,), Identity())
       if path.startswith(f'{optimizer.learner_path}.{_SCHEDULES}.'):
         return self._schedule(path, optimizer)
-      if path.startswith(f'{optimizer.path}.'):
+      if optimizer.owns(path):
         name = optimizer.other(path)
+        if optimizer.is_sum_of_weights(path):
+          name = self._metadata.names[optimizer.theta_of(SUM_OF_WEIGHTS)]
         if name is not None:
           return Leaf(path, (name,), Identity())
         return self._slot(path, optimizer)
@@ -302,16 +401,21 @@ class _Finder:
 
   def _slot(self, path: str, optimizer: OptimizerMetadata) -> Leaf | None:
     variable, before = self._weight(path, optimizer)
+    weight = path.removeprefix(f'{before}.')
     before, _, slot = before.rpartition('.')
-    weight = path.removeprefix(f'{before}.{slot}.')
-    sizes = {'': np.size(self._arrays[self._path_of(variable)])}
-    whole = f'{before}.v.{weight}'
-    if whole in self._arrays:
-      sizes['v'] = np.size(self._arrays[whole])
-    found = optimizer.tensors(slot, variable, self._own(variable), sizes)
+    if slot.isdigit():
+      before, _, name = before.rpartition('.')
+      slot = f'{name}.{slot}'
+    shapes = {'': np.shape(self._arrays[self._path_of(variable)])}
+    for whole in ('v', 'sum_squares'):
+      if (array := self._arrays.get(f'{before}.{whole}.{weight}')) is not None:
+        shapes[whole] = np.shape(array)
+    own = self._own(variable)
+    found = optimizer.tensors(slot, variable, own, shapes)
     if found is None:
       return None
-    return Leaf(path, *found, initial_value=optimizer.initial_value(slot))
+    initial_value = optimizer.initial_value(slot)
+    return Leaf(path, *found, initial_value=initial_value, weights=own)
 
   def _weight(
     self, path: str, optimizer: OptimizerMetadata

@@ -1,9 +1,11 @@
 """Checkpoint metadata of translated tasks."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adaptors import lingvo_runtime
+from adaptors.bridge import shared_model
 from adaptors.checkpoints import slots
 from adaptors.checkpoints.metadata import CheckpointMetadata
 from adaptors.checkpoints.slots import OptimizerMetadata
@@ -22,9 +24,11 @@ _DEFAULT = 'default_optimizer'
 # TensorFlow's slot names of the optimizers that Lingvo leaves unnamed.
 _NAMES = {
   pax_optimizers.Adagrad: 'Adagrad',
+  pax_optimizers.Graft: 'AdaGraft',
   pax_optimizers.OptaxOptimizer: 'Adadelta',
   pax_optimizers.RmsProp: 'RMSProp',
   pax_optimizers.Sgd: 'Momentum',
+  pax_optimizers.Shampoo: 'DistributedShampoo',
 }
 
 
@@ -39,10 +43,13 @@ def of(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
     UserError: checkpoints of one of its optimizers are not supported.
   """
   schedule = params.train.ema_schedule
+  found = _optimizers(params, translated.config.train.learner)
+  base_model = lingvo_runtime.module('lingvo.core.base_model')
+  model = base_model.SingleTaskModel.Params(params.Copy())
   return CheckpointMetadata(
     variables=translated.variables,
     names=_names(params, translated.variables),
-    optimizers=_optimizers(params, translated.config.train.learner),
+    optimizers=_in_graph(model, found),
     defers_steps=params.defer_global_step_update,
     scheduled_decay=None if schedule is None else schedule.ema_decay,
   )
@@ -67,21 +74,26 @@ def of_several(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
     translated: the multi-task model in JAX.
 
   Raises:
-    UserError: tasks share a variable, or checkpoints of an optimizer are not
-      supported.
+    UserError: tasks have variables of the same name although they do not share
+      layers, or checkpoints of an optimizer are not supported.
   """
   names, found = {}, []
+  is_sharing = shared_model.is_sharing(params.cls)
   for task, template in sorted(params.task_params.IterParams()):
     own = template.Copy()
     own.input = params.input.Get(task).Copy()
     scope = f'{task}/' if params.task_name_var_scope else ''
-    by_theta = _names(own, VariableMap(), scope)
+    if is_sharing:
+      model = translated.config.model.tasks[task]
+      by_theta = _of_shared(model.lingvo_task, translated.variables)
+    else:
+      by_theta = _names(own, VariableMap(), scope)
     shared = sorted(set(by_theta.values()) & set(names.values()))
-    if shared:
+    if shared and not is_sharing:
       raise errors.UserError(
-        f'{params.name}: the task {task} shares the variable {shared[0]} with'
-        ' another task, which is not supported; expected task_name_var_scope,'
-        ' or tasks of different names'
+        f'{params.name}: the task {task} has a variable {shared[0]}, as another'
+        ' task has, and Lingvo cannot build a model of both; expected'
+        ' task_name_var_scope, or tasks of different names'
       )
     names |= {f'{task}.{theta}': name for theta, name in by_theta.items()}
     found += _optimizers(
@@ -93,13 +105,23 @@ def of_several(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
       scope=scope,
     )
   _check_several(params.name, found)
-  return CheckpointMetadata(translated.variables, names, tuple(found))
+  found = _in_graph(params.Copy(), found)
+  return CheckpointMetadata(translated.variables, names, found)
 
 
 def _names(
   params: Any, variables: VariableMap, scope: str = ''
 ) -> dict[str, str]:
   names = VariableNames(params, variables, scope).by_theta
+  return _without_output(names)
+
+
+def _of_shared(lingvo_task: Any, variables: VariableMap) -> dict[str, str]:
+  """Returns the names in a model whose tasks share layers, by theta path."""
+  return _without_output(shared_model.Names(lingvo_task, variables).by_theta)
+
+
+def _without_output(names: Mapping[str, str]) -> dict[str, str]:
   return {theta: name.removesuffix(':0') for theta, name in names.items()}
 
 
@@ -119,26 +141,97 @@ def _optimizers(
       learner.auxiliary_names, learner.auxiliary_optimizers, strict=True
     )
     ours = {PRIMARY: learner.optimizer, **dict(auxiliary)}
+  given = params.train.learner
+  several = given if isinstance(given, list | tuple) else []
+  indices = {one.name: index for index, one in enumerate(several)}
   found = []
   for key, name, theirs in _of_lingvo(params, several=len(ours) > 1):
     # A component of a composite optimizer is left out if it has no weights.
     if key in ours:
       _check(params.name, ours[key], theirs)
-      found.append(
-        OptimizerMetadata(
-          learner_path=learner_path,
-          key=key,
-          weights=weights,
-          theta=theta,
-          config=ours[key],
-          name=_NAMES.get(optimizers.wrapped(ours[key])[-1].cls, theirs.name),
-          scope=scope,
-          task=params.name,
-          learner=name,
-        )
+      whole = OptimizerMetadata(
+        learner_path=learner_path,
+        key=key,
+        weights=weights,
+        theta=theta,
+        config=ours[key],
+        name=_NAMES.get(optimizers.wrapped(ours[key])[-1].cls, theirs.name),
+        scope=scope,
+        task=params.name,
+        learner=name,
+        index=indices.get(name, 0),
+        keras_scope=f'{theirs.name}/' if _is_of_keras(theirs) else '',
       )
+      found += _with_parts(whole, theirs)
   _check_several(params.name, found)
   return tuple(found)
+
+
+def _with_parts(
+  whole: OptimizerMetadata, theirs: Any
+) -> list[OptimizerMetadata]:
+  """Returns an optimizer, and the components of one that is grafted.
+
+  Args:
+    whole: the optimizer.
+    theirs: Params of Lingvo's.
+  """
+  if whole.kind is not pax_optimizers.Graft:
+    return [whole]
+  last = optimizers.wrapped(whole.config)[-1]
+  magnitude, direction = (
+    dataclasses.replace(
+      whole,
+      config=config,
+      name=_NAMES.get(optimizers.wrapped(config)[-1].cls, made.params.name),
+      part=part,
+    )
+    for part, config, made in (
+      (slots.MAGNITUDE, last.magnitude_tpl, theirs.magnitude_optimizer),
+      (slots.DIRECTION, last.direction_tpl, theirs.direction_optimizer),
+    )
+  )
+  if magnitude.name == direction.name:
+    before = len(magnitude.slots)
+    direction = dataclasses.replace(direction, number=before)
+  whole = dataclasses.replace(whole, is_diagnostic=theirs.diagnostic)
+  return [whole, magnitude, direction]
+
+
+def _is_of_keras(theirs: Any) -> bool:
+  """Whether Lingvo's optimizer is of Keras."""
+  keras = lingvo_runtime.module('lingvo.core.optimizer').AdamV2
+  return issubclass(theirs.cls, keras)
+
+
+def _in_graph(
+  model: Any, found: Sequence[OptimizerMetadata]
+) -> tuple[OptimizerMetadata, ...]:
+  """Returns optimizers with the scopes that Keras' get in Lingvo's graph.
+
+  A graph numbers scopes of one name, also those of layers for optimizers.
+
+  Args:
+    model: Params of the model.
+    found: its optimizers.
+  """
+  if not any(one.keras_scope for one in found):
+    return tuple(found)
+  tf = lingvo_runtime.module('lingvo.compat')
+  result = []
+  with (
+    lingvo_runtime.eager_flag(False),
+    tf.Graph().as_default() as graph,
+    lingvo_runtime.cluster(),
+  ):
+    model.Instantiate()
+    for one in found:
+      # Accumulators update in the graph of a conditional.
+      if one.keras_scope and not optimizers.accumulates(one.config):
+        scope = f'{graph.unique_name(one.name)}/'
+        one = dataclasses.replace(one, keras_scope=scope)
+      result.append(one)
+  return tuple(result)
 
 
 def _of_lingvo(params: Any, *, several: bool) -> list[tuple[str, str, Any]]:
@@ -187,10 +280,17 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def _check_several(name: str, found: Sequence[OptimizerMetadata]):
-  """Raises a UserError over bridged optimizers whose variables are numbered.
+  """Raises a UserError over optimizers whose variables are numbered.
 
   Lingvo's graph numbers variables of one name that belong to no weight.
   """
+  if len(found) > 1 and any(
+    one.keras_scope and optimizers.accumulates(one.config) for one in found
+  ):
+    raise errors.UserError(
+      f'{name} has several optimizers, of which one accumulates gradients for'
+      ' AdamV2; checkpoints of one such optimizer are supported'
+    )
   configs = [optimizers.wrapped(one.config)[-1] for one in found]
   by_variables = lingvo_optimizers.ByVariables
   named = [
@@ -208,10 +308,19 @@ def _check_several(name: str, found: Sequence[OptimizerMetadata]):
 
 def _check(task: str, ours: Config, theirs: Any):
   """Raises a UserError if an optimizer's checkpoints are not supported."""
-  keras = lingvo_runtime.module('lingvo.core.optimizer').AdamV2
-  if not slots.is_known(ours) or issubclass(theirs.cls, keras):
+  why = ''
+  if optimizers.has(ours, pax_optimizers.Graft):
+    parts = theirs.magnitude_optimizer, theirs.direction_optimizer
+    if any(_is_of_keras(one.params) for one in parts):
+      why = ', since AdamV2 does not work within it'
+    elif not slots.is_known(ours):
+      why = (
+        ', since one of its two optimizers is a Graft, Shampoo or Adafactor, or'
+        ' neither has state'
+      )
+  if why or not slots.is_known(ours):
     raise errors.UserError(
       f'{task} is trained with {theirs.cls.__name__}, translated to'
-      f' {class_name(ours)}; its checkpoints are not supported; expected one'
-      f' translated to {", ".join(slots.known())}, and not AdamV2'
+      f' {class_name(ours)}; its checkpoints are not supported{why}; expected'
+      f' one translated to {", ".join(slots.known())}'
     )

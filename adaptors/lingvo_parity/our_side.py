@@ -103,6 +103,15 @@ def is_bridged(translated: TranslatedTask) -> bool:
   )
 
 
+def _mesh_of(model: Config) -> jax.sharding.Mesh:
+  """Returns a mesh of one device with the model's axes, or of all devices."""
+  names = model.mesh_axis_names
+  if not names:
+    return partitioning.create_mesh(None, None)
+  ones = [1] * len(names)
+  return partitioning.create_mesh(ones, names, devices=jax.devices()[:1])
+
+
 class _Side:
   """The program of a translated task, with given samples of classes."""
 
@@ -111,7 +120,7 @@ class _Side:
     self._others = translated.variables.only(is_trainable=False)
     self._program = program.create(
       _with_samples(translated.config, samples).Instantiate(),
-      partitioning.create_mesh(None, None),
+      _mesh_of(translated.config.model),
       batch,
     )
 

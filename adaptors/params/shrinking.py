@@ -154,6 +154,8 @@ _LAYERS = (
 _POINTS = (
   'max_num_points',
   'num_cell_centers',
+  'num_centers',
+  'num_neighbors',
   'num_points_per_cell',
   'max_num_boxes',
 )

@@ -1,7 +1,5 @@
 """Bridged tasks that are trained in turn, against Lingvo's models."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from adaptors.bridge.model import BridgedModel
 from pax_compat import base_layer, errors, learners
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
+from tests.adaptors.bridge import sharing_model
 from tests.adaptors.translate import parity, tiny_model, tiny_task
 from tests.adaptors.translate.tasks import multi_task_test
 
@@ -89,71 +88,11 @@ def test_bridged_tasks_train_as_in_lingvo():
   assert models['words'].cls is tiny_task.TinyModel
 
 
-@functools.cache
-def _sharing_class():
-  """Returns a task whose encoder may be another one's."""
-  tf = lingvo_runtime.module('lingvo.compat')
-  base = lingvo_runtime.module('lingvo.core.base_model')
-  layers = lingvo_runtime.module('lingvo.core.layers')
-
-  class Sharing(base.BaseTask):
-    """Puts ids through an encoder and a layer of its own."""
-
-    @classmethod
-    def Params(cls):
-      p = super().Params()
-      p.Define('own', layers.ProjectionLayer.Params(), 'The second layer.')
-      p.own.Set(input_dim=4, output_dim=2, batch_norm=False, activation='TANH')
-      return p
-
-    def __init__(self, params):
-      super().__init__(params)
-      for name in ('encoder', 'own'):
-        if self.params.Get(name):
-          self.CreateChild(name, self.params.Get(name))
-
-    def ComputePredictions(self, theta, batch):
-      x = self.encoder.FProp(theta.encoder, tf.one_hot(batch.ids, 4))
-      return self.own.FProp(theta.own, x)
-
-    def ComputeLoss(self, theta, predictions, batch):
-      distance = tf.square(predictions - batch.targets) * batch.scale
-      return {'loss': (tf.reduce_mean(distance), 1.0)}, {}
-
-  return Sharing
-
-
-def _sharing_model(**train):
-  models = lingvo_runtime.module('lingvo.core.multitask_model')
-  layers = lingvo_runtime.module('lingvo.core.layers')
-  params = tiny_model.params(
-    tiny_model.scheduler('SequentialScheduler', task_steps=_ORDER),
-    train=train,
-  )
-  model = models.SharedEncoderModel.Params().Set(
-    **{
-      name: value
-      for name, value in params.IterParams()
-      if name not in ('cls', 'task_params')
-    },
-    encoder_to_share='tag',
-  )
-  for name, task in params.task_params.IterParams():
-    own = _sharing_class().Params().Set(name=name)
-    own.train = task.train.Copy().Set(
-      # With slots of shared variables Lingvo's own graph cannot be built.
-      optimizer=tiny_task.optimizer('SGD')
-    )
-    if name == 'tag':
-      own.encoder = layers.ProjectionLayer.Params().Set(
-        input_dim=4, output_dim=4, batch_norm=False, activation='TANH'
-      )
-    model.task_params.Define(name, own, '')
-  return model
-
-
 def test_tasks_that_share_an_encoder():
-  params = _sharing_model(ema_decay=0.5)
+  params = sharing_model.params(
+    tiny_model.scheduler('SequentialScheduler', task_steps=_ORDER),
+    ema_decay=0.5,
+  )
   weights, task = _check(params, 'auto', ['tag', 'words', 'words', 'tag'])
   assert task.config.model.tasks['words'].cls is BridgedModel
   for step in range(1, 5):
@@ -174,4 +113,4 @@ def test_tasks_that_share_an_encoder():
 
 def test_sharing_is_not_translated():
   with pytest.raises(errors.UserError, match='share layers, which is not'):
-    multi_task.translate_model(_sharing_model(), 'both', 'native')
+    multi_task.translate_model(sharing_model.params(), 'both', 'native')

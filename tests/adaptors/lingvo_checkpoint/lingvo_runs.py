@@ -2,11 +2,18 @@
 
 from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
-from tests.adaptors.translate import tiny_model
+from tests.adaptors.translate import lingvo_steps, tiny_model
 
 
 def train(
-  task_params, data, folder, *, restored=None, every=1, static_shapes=False
+  task_params,
+  data,
+  folder,
+  *,
+  restored=None,
+  every=1,
+  static_shapes=False,
+  loop_steps=None,
 ) -> dict[int, dict]:
   """Trains in graph mode and saves checkpoints, as Lingvo.
 
@@ -17,6 +24,7 @@ def train(
     restored: prefix of the checkpoint to start from; None for new weights.
     every: the number of steps between checkpoints.
     static_shapes: whether Lingvo needs the shapes of the batches.
+    loop_steps: as of `lingvo_steps.optimizer_steps`; a loop starts anew.
 
   Returns:
     The variables at each checkpoint, by theta path, by the number of steps.
@@ -26,9 +34,19 @@ def train(
   ) as made:
     variables = dict(made.task.vars.FlattenItems())
     saver = _Saver(made.session, variables, folder, restored, every)
+    end = []
+    if loop_steps:
+      py_utils = lingvo_runtime.module('lingvo.core.py_utils')
+      [learner] = made.task.learners
+      end = lingvo_steps.preconditioned(
+        learner.optimizer, py_utils.GetGlobalStep()
+      )
     made.start()
-    for batch in data:
-      saver.step(made.task.train_op, made.feed_dict(batch))
+    for i, batch in enumerate(data):
+      ops = [made.task.train_op]
+      if loop_steps and (i + 1) % loop_steps == 0:
+        ops += end
+      saver.step(ops, made.feed_dict(batch))
   return saver.values
 
 
@@ -50,7 +68,7 @@ def train_several(
     session.run(tf.global_variables_initializer())
     for task, batch in data:
       feed = {feeds[task][k]: batch[k] for k in batch}
-      saver.step(model.GetTask(task).train_op, feed)
+      saver.step([model.GetTask(task).train_op], feed)
   return saver.values
 
 
@@ -74,12 +92,13 @@ class _Saver:
     )
     self._step = 0
 
-  def step(self, train_op, feed):
-    """Makes a step, and a checkpoint if it is time."""
+  def step(self, ops, feed):
+    """Makes a step, with ops in turn, and a checkpoint if it is time."""
     if self._restored:
       self._saver.restore(self._session, self._restored)
       self._restored = None
-    self._session.run(train_op, feed)
+    for op in ops:
+      self._session.run(op, feed)
     self._step += 1
     if self._step % self._every:
       return

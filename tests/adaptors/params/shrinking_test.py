@@ -168,3 +168,11 @@ def test_widths_of_stored_features_stay():
     assert tower.output_dim == towers[name].output_dim
   text = small.ToText()
   assert 'input_dim : 6' in text and 'input_dim : 8' in text
+
+
+def test_points_of_a_sampler():
+  """Which one preprocessor takes for the centers and for their features."""
+  preprocessors = lingvo_runtime.module('lingvo.tasks.car.input_preprocessors')
+  sampler = preprocessors.SparseSampler.Params()
+  small = shrinking.shrink(sampler.Set(num_centers=1024, num_neighbors=512))
+  assert (small.num_centers, small.num_neighbors) == (16, 16)

@@ -50,7 +50,7 @@ def optimizer_steps(
         weight,
       )
       counted = tf.assign_add(count, 1)
-      end_of_loop = _preconditioned(optimizer, count) if loop_steps else []
+      end_of_loop = preconditioned(optimizer, count) if loop_steps else []
       with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         results = []
@@ -69,8 +69,8 @@ def optimizer_steps(
     py_utils.SetEagerMode(True, test_mode=True)
 
 
-def _preconditioned(optimizer, count) -> list:
-  """Returns the two ops of the end of a loop, to be run one after the other.
+def preconditioned(optimizer, count) -> list:
+  """Returns the two ops of the end of Shampoo's loop, to be run in turn.
 
   In Lingvo they run side by side, the first in the background, so that it is a
   race from when on preconditioners are used.
