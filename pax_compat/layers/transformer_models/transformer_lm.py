@@ -83,7 +83,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       with shared weights.
     ngrammer_tpl: adds embeddings of pairs to the embedded tokens, before their
       positions: an `Ngrammer` or `VQNgrammer`; or None.
-    post_attention_ngrammer_tpls: not supported; only None is accepted.
+    post_attention_ngrammer_tpls: the `ngrammer_tpls` of the layers, or None.
     input_dropout_prob: dropout probability of the embedded input.
     stacked_transformer_tpl: the layers: a `StackedTransformer` or
       `StackedTransformerRepeated`.
@@ -151,7 +151,6 @@ class TransformerLm(transformer_sharding.TransformerModel):
         f' {str(self.model_type)!r}'
       )
     dims, classes = self.model_dims, self.vocab_size
-    ngrammer_inputs.refuse_after_attention(self, 'post_attention_ngrammer_tpls')
     if self.ngrammer_tpl is not None:
       self.create_child('ngrammer', self.ngrammer_tpl)
     self._create('position_emb', 'position_emb_tpl', embedding_dims=dims)
@@ -168,6 +167,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       mask_self_attention=self.model_type == LanguageModelType.CAUSAL
       and not self.order_by_position,
       packed_input=self.packed_input or None,
+      ngrammer_tpls=self.post_attention_ngrammer_tpls,
     )
     self._create('final_ln', 'final_ln_tpl', dim=dims)
     for name, prob in (

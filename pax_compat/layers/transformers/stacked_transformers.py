@@ -83,9 +83,10 @@ class StackedTransformer(base_layer.BaseLayer):
       saves.
     checkpoint_policy: the policy; an `AutodiffCheckpointType` or its name.
     output_norm_tpl: a normalisation of the output, or None.
+    ngrammer_tpls: the `ngrammer_tpl` of each layer, or None in it; or None.
   """
 
-  # Without experts, the text of a config omits these fields.
+  # Unless they are set, the text of a config omits these fields.
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *base_layer.BaseLayer.SILENT_UNLESS_SET,
     'moe_layers',
@@ -95,6 +96,7 @@ class StackedTransformer(base_layer.BaseLayer):
     'min_group_size',
     'gating_func',
     'unadjusted_expert_capacity_factor',
+    'ngrammer_tpls',
   )
 
   model_dims: int = REQUIRED
@@ -125,6 +127,7 @@ class StackedTransformer(base_layer.BaseLayer):
   remat: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
   output_norm_tpl: Config | None = None
+  ngrammer_tpls: Sequence[Config | None] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt')
@@ -187,10 +190,23 @@ class StackedTransformer(base_layer.BaseLayer):
       residual_droppath_prob=(
         self.residual_droppath_prob * i / self.num_layers or None
       ),
+      ngrammer_tpl=self._ngrammer(i),
     )
     if is_moe:
       fields |= self._moe_fields(tpl)
     return fields
+
+  def _ngrammer(self, i: int) -> Config | None:
+    """Returns the template of layer `i`, a separate one for each."""
+    tpls = self.ngrammer_tpls
+    if tpls is None:
+      return None
+    if len(tpls) != self.num_layers:
+      raise errors.UserError(
+        f'StackedTransformer.ngrammer_tpls has {len(tpls)} entries; expected'
+        f' one for each layer, num_layers is {self.num_layers}'
+      )
+    return None if tpls[i] is None else tpls[i].clone()
 
   def _check_moe_layers(self):
     for i in self.moe_layers or ():
@@ -443,7 +459,13 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
     mask_self_attention: whether self-attention is causal.
     use_cross_attention: whether the layers attend to another sequence.
     packed_input: whether examples are packed, so that segment ids are required.
+    ngrammer_tpls: see `StackedTransformer`.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'ngrammer_tpls',
+  )
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
     """Sharding of the stacked weights.
@@ -468,6 +490,7 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
   mask_self_attention: bool | None = None
   use_cross_attention: bool | None = None
   packed_input: bool | None = None
+  ngrammer_tpls: Sequence[Config | None] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt')
@@ -478,6 +501,7 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
       mask_self_attention=self.mask_self_attention,
       use_cross_attention=self.use_cross_attention,
       packed_input=self.packed_input,
+      ngrammer_tpls=self.ngrammer_tpls,
     )
     if getattr(self.block, 'residual_droppath_prob', 0.0):
       raise errors.UserError(
