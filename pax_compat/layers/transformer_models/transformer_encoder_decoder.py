@@ -391,9 +391,12 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       activations: [B, T, D], the softmax's input.
       labels: the targets; None for predictions.
     """
-    return sequence_losses.loss_or_predictions(
+    output = sequence_losses.loss_or_predictions(
       self.softmax, activations, labels
     )
+    if labels is not None:
+      self._add_aux_loss(output)
+    return output
 
   def init_states(
     self, inputs: jax.Array, input_paddings: jax.Array, *, max_length: int

@@ -208,9 +208,9 @@ class TransformerLm(transformer_sharding.TransformerModel):
 
     Returns:
       With labels, the softmax's output, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B] and `total_loss` []; without labels, `logits`,
-      `log_probs` and `probs` [B, T, V]. With `skip_compute_loss`, the layers'
-      output [B, T, D].
+      `per_sequence_xent` [B], `total_loss` [], and `aux_loss` [], which is no
+      part of it; without labels, `logits`, `log_probs` and `probs` [B, T, V].
+      With `skip_compute_loss`, the layers' output [B, T, D].
 
     Raises:
       UserError: segment ids are missing, or a prefix is given to another model
@@ -368,6 +368,8 @@ class TransformerLm(transformer_sharding.TransformerModel):
       output.avg_entropy_loss = entropy
       output.total_loss += entropy * self.entropy_loss_weight
       self.add_summary('avg_entropy_loss', entropy)
+    if labels is not None:
+      self._add_aux_loss(output)
     if self.record_activations_in_xent_output:
       output.activations = activations
     if self.record_logits_in_xent_output and 'logits' not in output:

@@ -15,7 +15,7 @@ from absl import logging
 from jax.ad_checkpoint import checkpoint_name
 
 from pax_compat import base_layer, errors
-from pax_compat.config import REQUIRED, Config, set_fields, sub_config_field
+from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core import child_layers
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
@@ -32,7 +32,7 @@ from pax_compat.layers.attentions.attention_masks import (
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.template_fields import agreed, refuse_mappings
-from pax_compat.layers.transformers import layer_arguments
+from pax_compat.layers.transformers import layer_arguments, layer_templates
 from pax_compat.layers.transformers.transformer_layers import Transformer
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
@@ -84,6 +84,8 @@ class StackedTransformer(base_layer.BaseLayer):
     checkpoint_policy: the policy; an `AutodiffCheckpointType` or its name.
     output_norm_tpl: a normalisation of the output, or None.
     ngrammer_tpls: the `ngrammer_tpl` of each layer, or None in it; or None.
+    local_window_size: the `local_window_size` of the layers' `tr_atten_tpl`, or
+      one for each layer, or None in it; or None.
   """
 
   # Unless they are set, the text of a config omits these fields.
@@ -97,6 +99,7 @@ class StackedTransformer(base_layer.BaseLayer):
     'gating_func',
     'unadjusted_expert_capacity_factor',
     'ngrammer_tpls',
+    'local_window_size',
   )
 
   model_dims: int = REQUIRED
@@ -128,6 +131,7 @@ class StackedTransformer(base_layer.BaseLayer):
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
   output_norm_tpl: Config | None = None
   ngrammer_tpls: Sequence[Config | None] | None = None
+  local_window_size: Sequence[Sequence[int] | int | None] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt')
@@ -190,23 +194,13 @@ class StackedTransformer(base_layer.BaseLayer):
       residual_droppath_prob=(
         self.residual_droppath_prob * i / self.num_layers or None
       ),
-      ngrammer_tpl=self._ngrammer(i),
+      ngrammer_tpl=layer_templates.ngrammer(self, i),
     )
+    if self.local_window_size is not None:
+      fields |= layer_templates.windowed(self, i, tpl)
     if is_moe:
-      fields |= self._moe_fields(tpl)
+      fields |= layer_templates.with_experts(self, tpl)
     return fields
-
-  def _ngrammer(self, i: int) -> Config | None:
-    """Returns the template of layer `i`, a separate one for each."""
-    tpls = self.ngrammer_tpls
-    if tpls is None:
-      return None
-    if len(tpls) != self.num_layers:
-      raise errors.UserError(
-        f'StackedTransformer.ngrammer_tpls has {len(tpls)} entries; expected'
-        f' one for each layer, num_layers is {self.num_layers}'
-      )
-    return None if tpls[i] is None else tpls[i].clone()
 
   def _check_moe_layers(self):
     for i in self.moe_layers or ():
@@ -218,29 +212,6 @@ class StackedTransformer(base_layer.BaseLayer):
           i,
           self.num_layers - 1,
         )
-
-  def _moe_fields(self, layer: Config) -> dict:
-    """Returns the fields that replace a layer's feed-forward by experts."""
-    tpl = self.moe_layer_tpl
-    sets = set_fields(tpl)
-    hidden_dims = sets.get('hidden_dims', REQUIRED)
-    if hidden_dims is REQUIRED:
-      hidden_dims = layer.hidden_dims or self.hidden_dims
-    num_groups = self.num_groups
-    if num_groups is None and sets.get('num_groups', REQUIRED) is REQUIRED:
-      num_groups = 1
-    experts = agreed(
-      'StackedTransformer.moe_layer_tpl',
-      tpl,
-      num_experts=self.num_experts,
-      num_groups=num_groups,
-      min_group_size=self.min_group_size,
-      gating_func=self.gating_func,
-      unadjusted_expert_capacity_factor=self.unadjusted_expert_capacity_factor,
-    )
-    return dict(
-      hidden_dims=hidden_dims, tr_fflayer_tpl=tpl.clone().set(**experts)
-    )
 
   def _drop_prob(self, own: float | None) -> float | None:
     return (self.dropout_prob or None) if own is None else own

@@ -52,11 +52,13 @@ class Transformer(ResidualBlock):
       `TransformerAttentionLayer` without `add_unnormalized_input`.
     output_norm_tpl: a normalisation of the layer's output, or None.
     ngrammer_tpl: the `ngrammer_tpl` of the self-attention, or None.
+    packed_input: has no effect, as in Pax: masks keep packed examples apart.
   """
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *ResidualBlock.SILENT_UNLESS_SET,
     'ngrammer_tpl',
+    'packed_input',
   )
 
   hidden_dims: int | None = None
@@ -74,6 +76,7 @@ class Transformer(ResidualBlock):
   residual_from_normalized: bool = False
   output_norm_tpl: Config | None = None
   ngrammer_tpl: Config | None = None
+  packed_input: bool = False
 
   def setup(self):
     refuse_mappings(self, 'wt')
