@@ -49,11 +49,8 @@ class Difference:
 # Fields of layers that are the default in every experiment, and what is so
 # instead of their other values.
 _ABSENT_FIELDS = {
-  'ngrammer_tpl': (None, 'n-grammers within stacks are not supported'),
-  'ngrammer_tpls': (None, 'n-grammers within stacks are not supported'),
   'bi_tempered_loss_tpl': (None, 'the loss is the cross entropy'),
   'skip_aux_loss': (False, 'the task adds losses of layers, not the network'),
-  'local_window_size': (None, 'attention layers have it, not stacks'),
   'expert_weight_shards': (1, 'Pax accepts no other value'),
   'attention_mask_summary': (False, 'masks are in no summaries'),
   'consolidate_rope_key_state': (False, 'concerns the cache of decoding only'),
@@ -140,9 +137,6 @@ _TABLE: tuple[Difference, ...] = (
       ('filter_shape', [0, 0, 0, 0], _REQUIRED),
       ('filter_stride', [0, 0], None),
     )
-  ),
-  Difference(
-    rf'{_LAYER}\.packed_input', False, ABSENT, 'no layer of Pax reads it'
   ),
   Difference(
     r'.*\.position_emb_tpl\.(max|min)_timescale',

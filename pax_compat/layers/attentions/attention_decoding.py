@@ -32,6 +32,9 @@ from pax_compat.layers.attentions.attention_ops import (
 )
 from pax_compat.layers.attentions.relative_bias import or_indices
 
+# The decode state with contexts before n-grams are added, as in Pax.
+_CONTEXTS = 'encoded_pre_ngrammer'
+
 # Whether `__call__` fills the cache, in this thread.
 _fills = contextvars.ContextVar('fills_the_decode_cache', default=True)
 
@@ -95,6 +98,9 @@ class DecodableAttention(base_layer.BaseLayer):
     if self.dconv_qkv:
       for name in ('dconv_q', 'dconv_k', 'dconv_v'):
         self._store_window(name, batch)
+    if self.ngrammer_tpl is not None:
+      contexts = (batch, length, self.num_heads, self._head_dims())
+      self.update_decode_state(_CONTEXTS, jnp.zeros(contexts, dtype))
 
   def _store_window(self, name: str, batch: int):
     """Allocates the inputs of a convolution before the next step."""
@@ -208,7 +214,9 @@ class DecodableAttention(base_layer.BaseLayer):
       mask=attention_masks.combine_masks(mask.visible, known),
       bias=self._step_bias(positions, time_step, length),
     )
-    return self._attend(inputs, one_step=True, time_step=time_step)[0]
+    return self._attend(
+      inputs, one_step=True, time_step=time_step, positions=positions
+    )[0]
 
   def decoding_state_sequence_length(self) -> int:
     """Returns S, the capacity of the cache in positions."""
@@ -230,10 +238,64 @@ class DecodableAttention(base_layer.BaseLayer):
     return atten_probs.are_returned(self.return_atten_probs)
 
   def _encode_with_probs(
-    self, inputs: AttentionInputs
+    self, inputs: AttentionInputs, time_step: jax.Array | int | None = None
   ) -> tuple[jax.Array, jax.Array]:
     """Returns the contexts [B, T, N, H] and the weights [B, N, T, S]."""
-    return attention_ops.encode_with_probs(self._encode, inputs)
+
+    def encode(of_units):
+      return self._encode(of_units, time_step)
+
+    return attention_ops.encode_with_probs(encode, inputs)
+
+  def _create_ngrammer(self):
+    """Creates the child that adds embeddings of pairs to contexts."""
+    tpl = self.ngrammer_tpl
+    if not hasattr(tpl.cls, 'extend_steps'):
+      raise errors.UserError(
+        f'{type(self).__name__}.ngrammer_tpl is a {tpl.cls.__name__}; expected'
+        ' a VQNgrammer, which pairs vectors without ids'
+      )
+    self._create('ngrammer', 'ngrammer_tpl', tpl, **self._heads(self.num_heads))
+
+  def _pairs_by_attention(self) -> bool:
+    """Whether n-grams are of positions that attend to each other."""
+    tpl = self.ngrammer_tpl
+    return getattr(tpl, 'ngram_using_attention_scores', False)
+
+  def _add_ngrams(
+    self,
+    encoded: jax.Array,
+    scores: jax.Array | None,
+    positions: jax.Array | None,
+    time_step: jax.Array | int | None,
+  ) -> jax.Array:
+    """Adds embeddings of pairs of contexts to contexts [B, T, N, H].
+
+    Args:
+      encoded: the contexts.
+      scores: [B, N, T, S], the attention weights, if they define the pairs.
+      positions: [B, T], see `query_segment_pos`.
+      time_step: index of the first of the T decoding steps; None for all
+        positions, whose contexts are kept for decoding steps.
+    """
+    if time_step is not None:
+      return self.ngrammer.extend_steps(
+        self._extend(_CONTEXTS, encoded, time_step),
+        time_step,
+        encoded.shape[1],
+        positions,
+        merge_heads=False,
+        attention_scores=scores,
+      )
+    if self._fills_cache():
+      self.update_decode_state(_CONTEXTS, encoded)
+    return self.ngrammer(
+      input_ids=None,
+      input_embs=encoded,
+      segment_pos=positions,
+      merge_heads=False,
+      attention_scores=scores,
+    )
 
   def _run_kernel(
     self, inputs: AttentionInputs, options: AttentionOptions
@@ -373,6 +435,11 @@ class DecodableAttention(base_layer.BaseLayer):
       raise errors.UserError(
         f'{type(self).__name__}.combine_qkv is for self attention; it does not'
         ' support cross attention'
+      )
+    if self.ngrammer_tpl is not None:
+      raise errors.UserError(
+        f'{type(self).__name__}.ngrammer_tpl is for self attention; decoding'
+        ' does not support it in cross attention'
       )
 
   def _check_capacity(self, query_vec: jax.Array) -> int:

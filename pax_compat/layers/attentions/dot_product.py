@@ -102,7 +102,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     causal_depthwise_conv1d_tpl: the convolutions of `dconv_qkv`.
     ln_tpl: normalisation of queries and of keys, over the dims of a head and
       after the rotation, or None.
-    ngrammer_tpl: not supported; only None is accepted.
+    ngrammer_tpl: a `VQNgrammer` of the contexts, before `post`; or None.
   """
 
   SILENT_UNLESS_SET: ClassVar = (*_SILENT, 'return_atten_probs')
@@ -182,6 +182,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     if self.dconv_qkv:
       self._create_convolutions()
     self._create_norms_and_scale()
+    if self.ngrammer_tpl is not None:
+      self._create_ngrammer()
     self._create(
       'atten_dropout',
       'dropout_tpl',
@@ -195,10 +197,6 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     attention_kernels.check(
       self.attention_kernel, where=f'{where}.attention_kernel'
     )
-    if self.ngrammer_tpl is not None:
-      raise errors.UserError(
-        f'{where}.ngrammer_tpl: n-grammers are not supported; expected None'
-      )
     if self.dim_per_head is None and self.hidden_dim % self.num_heads:
       raise errors.UserError(
         f'{where}.hidden_dim is {self.hidden_dim}; expected a multiple of'
@@ -437,9 +435,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     query = self._finish_query(query, query_segment_pos)
     key = self._finish_key(key, key_segment_pos)
     self._fill_cache(key, value, key_segment_pos)
-    return self._attend(
-      AttentionInputs(query, key, value, mask.visible, bias, mask.causal)
-    )
+    inputs = AttentionInputs(query, key, value, mask.visible, bias, mask.causal)
+    return self._attend(inputs, positions=query_segment_pos)
 
   def _mask(self, mask: Mask) -> attention_masks.AttentionMask:
     return attention_masks.AttentionMask.of(mask, where=type(self).__name__)
@@ -519,6 +516,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     *,
     one_step: bool = False,
     time_step: jax.Array | int | None = None,
+    positions: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array | None]:
     """Returns the projected result [B, T, D], and the weights if asked.
 
@@ -526,17 +524,21 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       inputs: queries and keys as they are multiplied with each other.
       one_step: whether T are steps of decoding.
       time_step: see `_encode`.
+      positions: [B, T], see `query_segment_pos`.
     """
     probs = None
-    if self._returns_probs() and not one_step:
-      encoded, probs = self._encode_with_probs(inputs)
+    returns = self._returns_probs() and not one_step
+    if returns or self._pairs_by_attention():
+      encoded, probs = self._encode_with_probs(inputs, time_step)
     else:
       encoded = self._encode(inputs, time_step)
     encoded = checkpoint_name(encoded, 'context')
     encoded = self._shard_heads(encoded, self._query_mapping(), one_step)
+    if self.ngrammer_tpl is not None:
+      encoded = self._add_ngrams(encoded, probs, positions, time_step)
     output = self.post(encoded)
     output = self._shard_heads(output, self._output_mapping(), one_step)
-    return checkpoint_name(output, 'out_proj'), probs
+    return checkpoint_name(output, 'out_proj'), probs if returns else None
 
   def _encode(
     self, inputs: AttentionInputs, time_step: jax.Array | int | None = None

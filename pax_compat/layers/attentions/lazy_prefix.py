@@ -115,6 +115,11 @@ class LazyPrefix:
         f'{type(self).__name__}.relative_bias_tpl: samples that share a prefix'
         ' do not know its positions; expected use_length_as_position=True'
       )
+    if self.ngrammer_tpl is not None:
+      raise errors.UserError(
+        f'{type(self).__name__}.ngrammer_tpl: samples that share a prefix do'
+        ' not know its contexts; expected None'
+      )
     if self.dconv_qkv:
       self._repeat_windows(num_suffix_samples)
 

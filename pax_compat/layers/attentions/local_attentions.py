@@ -86,10 +86,10 @@ class LocalSelfAttention(SelfAttention):
     )
 
   def _encode_with_probs(
-    self, inputs: AttentionInputs
+    self, inputs: AttentionInputs, time_step: jax.Array | int | None = None
   ) -> tuple[jax.Array, jax.Array]:
     if self.simulated:
-      return super()._encode_with_probs(inputs)
+      return super()._encode_with_probs(inputs, time_step)
     encode = super()._encode
     encoded, probs = attention_ops.encode_with_probs(
       lambda of_blocks: encode(of_blocks, self.left_context - 1),

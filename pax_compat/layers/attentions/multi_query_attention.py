@@ -77,11 +77,14 @@ class MultiQueryDotProductAttention(dot_product.DotProductAttention):
     *,
     one_step: bool = False,
     time_step: jax.Array | int | None = None,
+    positions: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array | None]:
     if self.local_window_size is not None:
       mask = self._window_mask(inputs, time_step)
       inputs = inputs._replace(mask=mask)
-    return super()._attend(inputs, one_step=one_step, time_step=time_step)
+    return super()._attend(
+      inputs, one_step=one_step, time_step=time_step, positions=positions
+    )
 
   def _window_mask(
     self, inputs: AttentionInputs, time_step: jax.Array | int | None

@@ -299,29 +299,65 @@ class VQNgrammer(base_layer.BaseLayer):
     Raises:
       UserError: the position may be paired with a later one.
     """
+    if attention_score is not None:
+      attention_score = attention_score[:, :, None]
+    return self.extend_steps(
+      input_embs, step, 1, None, merge_heads, attention_score
+    )[:, 0]
+
+  def extend_steps(
+    self,
+    input_embs: jax.Array,
+    step: jax.Array | int,
+    steps: int,
+    segment_pos: jax.Array | None = None,
+    merge_heads: bool = True,
+    attention_scores: jax.Array | None = None,
+  ) -> jax.Array:
+    """Returns the outputs of T positions, [B, T, D] or [B, T, N, H].
+
+    Args:
+      input_embs: [B, L, D] or [B, L, N, H], with the positions before.
+      step: [], the first of the positions.
+      steps: T.
+      segment_pos: [B or 1, T], the positions within their examples, whose first
+        one is paired with 0; None if a row is one example.
+      merge_heads: see `__call__`.
+      attention_scores: [B, N, T, L], of the positions; required to pair by
+        attention.
+
+    Raises:
+      UserError: a position may be paired with a later one.
+    """
+    shape = input_embs.shape[:2]
     pair_ids = None
     if self.ngram_using_attention_scores:
       if not self.causal_attention:
         raise errors.UserError(
           'VQNgrammer.extend_step needs causal_attention to be True'
         )
-      if attention_score is None:
+      if attention_scores is None:
         raise errors.UserError(
           'VQNgrammer.ngram_using_attention_scores needs attention_score'
         )
-      length = attention_score.shape[2]
-      is_before = jnp.arange(length) < step
-      best = jnp.argmax(jnp.where(is_before, attention_score, -jnp.inf), -1)
-      best = jnp.where(step == 0, length, best)[..., None]
-      pair_ids = jnp.broadcast_to(best, attention_score.shape)
+      found = self._pairs(attention_scores, step)
+      pair_ids = jax.lax.dynamic_update_slice_in_dim(
+        jnp.zeros((*found.shape[:2], shape[1]), found.dtype), found, step, 2
+      )
+    if segment_pos is not None:
+      new = jnp.broadcast_to(segment_pos, (shape[0], steps))
+      segment_pos = jax.lax.dynamic_update_slice_in_dim(
+        jnp.zeros(shape, new.dtype), new, step, 1
+      )
     distances, _ = self.vq_layer(input_embs)
     outputs = self.ngram_layer(
       jnp.argmin(distances, -1),
       input_embs,
+      segment_pos=segment_pos,
       merge_heads=merge_heads,
       pair_ids=pair_ids,
     )
-    return jax.lax.dynamic_index_in_dim(outputs, step, axis=1, keepdims=False)
+    return jax.lax.dynamic_slice_in_dim(outputs, step, steps, axis=1)
 
   def _cached(self, input_ids) -> jax.Array:
     if not self.do_eval or not self.unigram_vocab_size or input_ids is None:
@@ -341,18 +377,26 @@ class VQNgrammer(base_layer.BaseLayer):
       )
       self.update_var('input_id_to_cluster_id_cache', cache)
 
-  def _pairs(self, scores: jax.Array | None) -> jax.Array:
-    """Returns the position [B, N, L] that each one is paired with."""
+  def _pairs(
+    self, scores: jax.Array | None, step: jax.Array | int = 0
+  ) -> jax.Array:
+    """Returns the position [B, N, T] that each one is paired with.
+
+    Args:
+      scores: [B, N, T, L].
+      step: [], the first of the T positions.
+    """
     if scores is None:
       raise errors.UserError(
         'VQNgrammer.ngram_using_attention_scores needs attention_scores'
       )
     if not self.causal_attention:
       return jnp.argmax(scores, -1)
-    length = scores.shape[2]
-    is_before = jnp.arange(length)[:, None] > jnp.arange(length)
+    length = scores.shape[3]
+    positions = step + jnp.arange(scores.shape[2])
+    is_before = positions[:, None] > jnp.arange(length)
     best = jnp.argmax(jnp.where(is_before, scores, -jnp.inf), -1)
-    return jnp.where(jnp.arange(length) == 0, length, best)
+    return jnp.where(positions == 0, length, best)
 
 
 class NgrammerStub(PerHead):

@@ -8,17 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_layer, errors
-
-
-def refuse_after_attention(model: base_layer.BaseLayer, *fields: str):
-  """Raises a UserError if there are n-grammers within attention layers."""
-  for field in fields:
-    if getattr(model, field) is not None:
-      raise errors.UserError(
-        f'{type(model).__name__}.{field}: n-grammers after attention are not'
-        ' supported; expected None'
-      )
+from pax_compat import base_layer
 
 
 def add_ngrams(

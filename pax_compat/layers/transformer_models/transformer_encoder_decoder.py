@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE
@@ -55,7 +56,9 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     encoder_ngrammer_tpl: adds embeddings of pairs to embedded source tokens,
       before their positions: an `Ngrammer` or `VQNgrammer`; or None.
     decoder_ngrammer_tpl: likewise, of target tokens.
-    encoder_post_attention_ngrammer_tpls: not supported; only None is accepted.
+    encoder_post_attention_ngrammer_tpls: has no effect, as in Pax, which sets
+      them on a config that it has copied before; a warning says so. The field
+      `ngrammer_tpls` of the stack has one.
     decoder_post_attention_ngrammer_tpls: likewise.
   """
 
@@ -115,6 +118,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     refuse_mappings(self, 'wt', 'out')
     dims = self.model_dims
     self._check_positions()
+    self._warn_of_ngrammers()
     for field in (
       'position_emb_tpl',
       'encoder_position_emb_tpl',
@@ -122,9 +126,6 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     ):
       self._create(field.removesuffix('_tpl'), field, embedding_dims=dims)
     for side in ('encoder', 'decoder'):
-      ngrammer_inputs.refuse_after_attention(
-        self, f'{side}_post_attention_ngrammer_tpls'
-      )
       pairs = getattr(self, f'{side}_ngrammer_tpl')
       if pairs is not None:
         self.create_child(f'{side}_ngrammer', pairs)
@@ -147,6 +148,21 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       **stack,
     )
     self._create('softmax', 'softmax_tpl', input_dims=dims)
+
+  def _warn_of_ngrammers(self):
+    fields = [
+      field
+      for field in self.SILENT_UNLESS_SET
+      if 'post_attention' in field and getattr(self, field) is not None
+    ]
+    if fields:
+      logging.log_first_n(
+        logging.WARNING,
+        'TransformerEncoderDecoder: no effect, as in Pax: %s; the field'
+        ' ngrammer_tpls of a stack adds n-grams after attention',
+        1,
+        ', '.join(fields),
+      )
 
   def _check_positions(self):
     own = (self.encoder_position_emb_tpl, self.decoder_position_emb_tpl)
@@ -317,6 +333,14 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
         self, ids, self._look_up('decoder', ids), time_step
       )
 
+  def _last_of_context(self, ids: jax.Array) -> jax.Array:
+    """Returns the last tokens [B] of [B, L], of which the others are kept."""
+    if ids.ndim == 1:
+      return ids
+    if ids.shape[1] > 1:
+      self._store_previous(ids, ids.shape[1] - 1)
+    return ids[:, -1]
+
   def _look_up(self, side: str, ids: jax.Array) -> jax.Array:
     """Returns the embedded tokens of a side, [B, T, D]."""
     embedding = self._embedding(side)
@@ -367,9 +391,12 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
       activations: [B, T, D], the softmax's input.
       labels: the targets; None for predictions.
     """
-    return sequence_losses.loss_or_predictions(
+    output = sequence_losses.loss_or_predictions(
       self.softmax, activations, labels
     )
+    if labels is not None:
+      self._add_aux_loss(output)
+    return output
 
   def init_states(
     self, inputs: jax.Array, input_paddings: jax.Array, *, max_length: int
@@ -407,9 +434,11 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     """Runs a decoding step; see `TransformerLm.extend_step`.
 
     Args:
-      targets: [B, L] or [B], int, the new tokens, or a single one.
-      time_step: [], the index of the first of them; None for the one after the
-        last step.
+      targets: [B, L] or [B], int, the new tokens, or a single one. As the only
+        argument, as in Pax, only the last of [B, L] is new, and those before it
+        are its context for n-grams.
+      time_step: [], the index of the first of the new tokens; None for the one
+        after the last step.
       segment_pos: [B, L], the position of each token; None for `time_step`,
         `time_step + 1`, ...
       atten_mask: of self attention, [B, N, L, max_length]; None is causal.
@@ -417,6 +446,8 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     Returns:
       `logits`, `log_probs` and `probs`, [B, L, V] or [B, V].
     """
+    if all(x is None for x in (time_step, segment_pos, atten_mask)):
+      targets = self._last_of_context(targets)
     if time_step is None:
       time_step = self.get_decode_state('time_step')
     if targets.ndim == 1:

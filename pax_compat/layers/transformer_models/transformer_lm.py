@@ -83,7 +83,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       with shared weights.
     ngrammer_tpl: adds embeddings of pairs to the embedded tokens, before their
       positions: an `Ngrammer` or `VQNgrammer`; or None.
-    post_attention_ngrammer_tpls: not supported; only None is accepted.
+    post_attention_ngrammer_tpls: the `ngrammer_tpls` of the layers, or None.
     input_dropout_prob: dropout probability of the embedded input.
     stacked_transformer_tpl: the layers: a `StackedTransformer` or
       `StackedTransformerRepeated`.
@@ -151,7 +151,6 @@ class TransformerLm(transformer_sharding.TransformerModel):
         f' {str(self.model_type)!r}'
       )
     dims, classes = self.model_dims, self.vocab_size
-    ngrammer_inputs.refuse_after_attention(self, 'post_attention_ngrammer_tpls')
     if self.ngrammer_tpl is not None:
       self.create_child('ngrammer', self.ngrammer_tpl)
     self._create('position_emb', 'position_emb_tpl', embedding_dims=dims)
@@ -168,6 +167,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
       mask_self_attention=self.model_type == LanguageModelType.CAUSAL
       and not self.order_by_position,
       packed_input=self.packed_input or None,
+      ngrammer_tpls=self.post_attention_ngrammer_tpls,
     )
     self._create('final_ln', 'final_ln_tpl', dim=dims)
     for name, prob in (
@@ -208,9 +208,9 @@ class TransformerLm(transformer_sharding.TransformerModel):
 
     Returns:
       With labels, the softmax's output, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B] and `total_loss` []; without labels, `logits`,
-      `log_probs` and `probs` [B, T, V]. With `skip_compute_loss`, the layers'
-      output [B, T, D].
+      `per_sequence_xent` [B], `total_loss` [], and `aux_loss` [], which is no
+      part of it; without labels, `logits`, `log_probs` and `probs` [B, T, V].
+      With `skip_compute_loss`, the layers' output [B, T, D].
 
     Raises:
       UserError: segment ids are missing, or a prefix is given to another model
@@ -368,6 +368,8 @@ class TransformerLm(transformer_sharding.TransformerModel):
       output.avg_entropy_loss = entropy
       output.total_loss += entropy * self.entropy_loss_weight
       self.add_summary('avg_entropy_loss', entropy)
+    if labels is not None:
+      self._add_aux_loss(output)
     if self.record_activations_in_xent_output:
       output.activations = activations
     if self.record_logits_in_xent_output and 'logits' not in output:

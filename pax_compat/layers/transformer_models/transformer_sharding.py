@@ -10,6 +10,9 @@ dims, g groups of tokens, c slots of an expert per group.
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from pax_compat import base_layer, errors
 from pax_compat.config import Config, field_names
 from pax_compat.layer_core.sharding import SplitDimsMapping
@@ -19,6 +22,7 @@ from pax_compat.layers.embeddings.positional_embeddings import (
   TrainablePositionalEmbedding,
 )
 from pax_compat.layers.template_fields import agreed
+from pax_compat.nested_map import NestedMap
 
 # The tensors of `shard_stack` and `shard_vocabulary`.
 _OF_STACKS = (
@@ -212,6 +216,15 @@ class TransformerModel(base_layer.BaseLayer):
     if tpl is not None:
       where = f'{type(self).__name__}.{field}'
       self.create_child(name, tpl, **agreed(where, tpl, **fields))
+
+  def _add_aux_loss(self, output: NestedMap):
+    """Adds `aux_loss` [] to the output: the losses of `add_aux_loss` in it.
+
+    It is 0 if they are not collected. Pax adds it to `total_loss`, too; here,
+    the trainer adds it to the loss of the task.
+    """
+    losses = jax.tree.leaves(self.variables.get(base_layer.AUX_LOSS, {}))
+    output.aux_loss = sum(map(jnp.sum, losses), jnp.float32(0.0))
 
 
 def shard_model(

@@ -4,7 +4,8 @@ Shapes: B batch, T time, L new positions of a decoding step, D model dims.
 """
 
 import copy
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import jax
 
@@ -45,7 +46,13 @@ class PipelinedTransformer(base_layer.BaseLayer):
     use_cross_attention: whether the layers attend to another sequence.
     packed_input: whether examples are packed, so that segment ids are required.
     output_norm_tpl: a normalisation of the last stage's output, or None.
+    ngrammer_tpls: see `StackedTransformer`; set on the stage, unless None.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'ngrammer_tpls',
+  )
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
     """Sharding of the stacked weights.
@@ -80,6 +87,7 @@ class PipelinedTransformer(base_layer.BaseLayer):
   use_cross_attention: bool | None = None
   packed_input: bool | None = None
   output_norm_tpl: Config | None = None
+  ngrammer_tpls: Sequence[Config | None] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
@@ -137,6 +145,7 @@ class PipelinedTransformer(base_layer.BaseLayer):
       mask_self_attention=self.mask_self_attention,
       use_cross_attention=self.use_cross_attention,
       packed_input=self.packed_input,
+      ngrammer_tpls=self.ngrammer_tpls,
     )
 
   @takes_structure

@@ -15,7 +15,7 @@ from absl import logging
 from jax.ad_checkpoint import checkpoint_name
 
 from pax_compat import base_layer, errors
-from pax_compat.config import REQUIRED, Config, set_fields, sub_config_field
+from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core import child_layers
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
@@ -32,7 +32,7 @@ from pax_compat.layers.attentions.attention_masks import (
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.template_fields import agreed, refuse_mappings
-from pax_compat.layers.transformers import layer_arguments
+from pax_compat.layers.transformers import layer_arguments, layer_templates
 from pax_compat.layers.transformers.transformer_layers import Transformer
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
@@ -83,9 +83,12 @@ class StackedTransformer(base_layer.BaseLayer):
       saves.
     checkpoint_policy: the policy; an `AutodiffCheckpointType` or its name.
     output_norm_tpl: a normalisation of the output, or None.
+    ngrammer_tpls: the `ngrammer_tpl` of each layer, or None in it; or None.
+    local_window_size: the `local_window_size` of the layers' `tr_atten_tpl`, or
+      one for each layer, or None in it; or None.
   """
 
-  # Without experts, the text of a config omits these fields.
+  # Unless they are set, the text of a config omits these fields.
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *base_layer.BaseLayer.SILENT_UNLESS_SET,
     'moe_layers',
@@ -95,6 +98,8 @@ class StackedTransformer(base_layer.BaseLayer):
     'min_group_size',
     'gating_func',
     'unadjusted_expert_capacity_factor',
+    'ngrammer_tpls',
+    'local_window_size',
   )
 
   model_dims: int = REQUIRED
@@ -125,6 +130,8 @@ class StackedTransformer(base_layer.BaseLayer):
   remat: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
   output_norm_tpl: Config | None = None
+  ngrammer_tpls: Sequence[Config | None] | None = None
+  local_window_size: Sequence[Sequence[int] | int | None] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt')
@@ -187,9 +194,12 @@ class StackedTransformer(base_layer.BaseLayer):
       residual_droppath_prob=(
         self.residual_droppath_prob * i / self.num_layers or None
       ),
+      ngrammer_tpl=layer_templates.ngrammer(self, i),
     )
+    if self.local_window_size is not None:
+      fields |= layer_templates.windowed(self, i, tpl)
     if is_moe:
-      fields |= self._moe_fields(tpl)
+      fields |= layer_templates.with_experts(self, tpl)
     return fields
 
   def _check_moe_layers(self):
@@ -202,29 +212,6 @@ class StackedTransformer(base_layer.BaseLayer):
           i,
           self.num_layers - 1,
         )
-
-  def _moe_fields(self, layer: Config) -> dict:
-    """Returns the fields that replace a layer's feed-forward by experts."""
-    tpl = self.moe_layer_tpl
-    sets = set_fields(tpl)
-    hidden_dims = sets.get('hidden_dims', REQUIRED)
-    if hidden_dims is REQUIRED:
-      hidden_dims = layer.hidden_dims or self.hidden_dims
-    num_groups = self.num_groups
-    if num_groups is None and sets.get('num_groups', REQUIRED) is REQUIRED:
-      num_groups = 1
-    experts = agreed(
-      'StackedTransformer.moe_layer_tpl',
-      tpl,
-      num_experts=self.num_experts,
-      num_groups=num_groups,
-      min_group_size=self.min_group_size,
-      gating_func=self.gating_func,
-      unadjusted_expert_capacity_factor=self.unadjusted_expert_capacity_factor,
-    )
-    return dict(
-      hidden_dims=hidden_dims, tr_fflayer_tpl=tpl.clone().set(**experts)
-    )
 
   def _drop_prob(self, own: float | None) -> float | None:
     return (self.dropout_prob or None) if own is None else own
@@ -443,7 +430,13 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
     mask_self_attention: whether self-attention is causal.
     use_cross_attention: whether the layers attend to another sequence.
     packed_input: whether examples are packed, so that segment ids are required.
+    ngrammer_tpls: see `StackedTransformer`.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'ngrammer_tpls',
+  )
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
     """Sharding of the stacked weights.
@@ -468,6 +461,7 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
   mask_self_attention: bool | None = None
   use_cross_attention: bool | None = None
   packed_input: bool | None = None
+  ngrammer_tpls: Sequence[Config | None] | None = None
 
   def setup(self):
     refuse_mappings(self, 'wt')
@@ -478,6 +472,7 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
       mask_self_attention=self.mask_self_attention,
       use_cross_attention=self.use_cross_attention,
       packed_input=self.packed_input,
+      ngrammer_tpls=self.ngrammer_tpls,
     )
     if getattr(self.block, 'residual_droppath_prob', 0.0):
       raise errors.UserError(

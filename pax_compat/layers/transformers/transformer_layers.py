@@ -5,7 +5,8 @@ model dims, N heads. Masks are `AttentionMask`s, or additive or boolean arrays
 that broadcast to [B, N, T, S]; see `AttentionMask.of`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,15 @@ class Transformer(ResidualBlock):
       starts from its normalised input, as in Lingvo's
       `TransformerAttentionLayer` without `add_unnormalized_input`.
     output_norm_tpl: a normalisation of the layer's output, or None.
+    ngrammer_tpl: the `ngrammer_tpl` of the self-attention, or None.
+    packed_input: has no effect, as in Pax: masks keep packed examples apart.
   """
+
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *ResidualBlock.SILENT_UNLESS_SET,
+    'ngrammer_tpl',
+    'packed_input',
+  )
 
   hidden_dims: int | None = None
   num_heads: int | None = None
@@ -66,6 +75,8 @@ class Transformer(ResidualBlock):
   tr_fflayer_tpl: Config | None = sub_config_field(TransformerFeedForward)
   residual_from_normalized: bool = False
   output_norm_tpl: Config | None = None
+  ngrammer_tpl: Config | None = None
+  packed_input: bool = False
 
   def setup(self):
     refuse_mappings(self, 'wt')
@@ -94,6 +105,7 @@ class Transformer(ResidualBlock):
       num_heads=self.num_heads,
       dim_per_head=self.dim_per_head,
       atten_dropout_prob=self.atten_dropout_prob or None,
+      ngrammer_tpl=self.ngrammer_tpl if name == 'self_attention' else None,
     )
     self.create_child(name, tpl, **fields)
 

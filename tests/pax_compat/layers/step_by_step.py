@@ -14,7 +14,7 @@ def decode(layer, weights, x, sizes, *init_args, init=None, step=None, by=None):
 
   Args:
     layer: the layer.
-    weights: its weights.
+    weights: its weights, or variables with other collections, too.
     x: [B, T, ...], what is decoded.
     sizes: how many positions each piece has.
     *init_args: arguments of `init_states`.
@@ -45,12 +45,12 @@ def decode(layer, weights, x, sizes, *init_args, init=None, step=None, by=None):
       **by,
     )
 
-  state, outputs, first = start({PARAMS: weights}), [], 0
+  variables = weights if PARAMS in weights else {PARAMS: weights}
+  state, outputs, first = start(variables), [], 0
   for size in sizes:
     now = slice(first, first + size)
     part = {name: value[:, now] for name, value in (by or {}).items()}
-    variables = {PARAMS: weights, **state}
-    y, state = extend(variables, x[:, now], first, part)
+    y, state = extend({**variables, **state}, x[:, now], first, part)
     outputs.append(y.logits if isinstance(y, NestedMap) else y)
     first += size
   return np.concatenate(outputs, axis=1)

@@ -538,7 +538,7 @@ def test_how_the_activations_are_split():
     ),
     (
       {'ngrammer_tpl': stochastics.Dropout.config()},
-      'ngrammer_tpl: n-grammers are not supported',
+      'ngrammer_tpl is a Dropout; expected a VQNgrammer',
     ),
     (
       {

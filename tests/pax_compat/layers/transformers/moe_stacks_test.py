@@ -11,6 +11,7 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import AUX_LOSS, PARAMS, SUMMARIES
 from pax_compat.configs import config_text
+from pax_compat.layers.transformer_models import glam
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
   StackedTransformerRepeated,
@@ -18,6 +19,7 @@ from pax_compat.layers.transformers.stacked_transformers import (
 from pax_compat.layers.transformers.transformer_moe import (
   TransformerFeedForwardMoe,
 )
+from pax_compat.nested_map import NestedMap
 from tests.pax_compat.layers import numpy_transformer
 from tests.pax_compat.layers.step_by_step import decode
 from tests.pax_compat.trainer import tiny
@@ -261,3 +263,32 @@ def test_weights_of_experts_are_split_and_stacked():
   assert meta.tensor_split_dims_mapping == (None, 'data', None, 'mdl')
   assert meta.repeat_prefix == (2,)
   assert base_layer.unbox(boxed)['wo_0'].shape == (2, 3, 8, D)
+
+
+def test_a_model_returns_its_auxiliary_loss_beside_the_total():
+  lm = glam.GlamUniTransformerLmHParams(
+    vocab_size=8,
+    model_dim=4,
+    ff_dim=8,
+    attention_num_heads=2,
+    attention_key_value_dim=2,
+    num_transformer_layers=4,
+    moe=True,
+    e_dim=2,
+    c_dim=3,
+  ).Instantiate()
+  ids, paddings = np.array([[1, 2, 3]]), np.zeros([1, 3], np.float32)
+  labels = NestedMap(class_ids=ids, class_weights=1 - paddings)
+
+  def call(**given):
+    return lm.apply(weights, ids, paddings, labels, ids * 0 + 1, **given)
+
+  with base_layer.eval_mode():
+    init = jax.jit(lambda key: lm.init(key, ids, paddings, labels, ids * 0 + 1))
+    weights = {PARAMS: base_layer.unbox(init(jax.random.key(0)))[PARAMS]}
+    plain = jax.jit(call)()
+    output, updates = jax.jit(lambda: call(mutable=[AUX_LOSS]))()
+  losses = jax.tree.leaves(updates[AUX_LOSS])
+  np.testing.assert_allclose(output.aux_loss, sum(map(jnp.sum, losses)))
+  assert output.aux_loss > 0 == plain.aux_loss
+  assert output.total_loss == plain.total_loss

@@ -13,6 +13,9 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import PARAMS, RANDOM
 from pax_compat.layers.attentions import dot_product
+from pax_compat.layers.attentions.multi_query_attention import (
+  MultiQueryDotProductAttention,
+)
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
@@ -95,6 +98,24 @@ def test_no_position_sees_a_later_one():
   want = np.broadcast_to(np.tril(np.ones([T, T], bool)), (B, T, T))
   seen = _sources_of(_stack(2, mask_self_attention=True))
   np.testing.assert_array_equal(seen, want)
+
+
+@pytest.mark.parametrize(
+  ('window', 'reach'), [((1, 1), 2), ([None, (1, 1)], T)]
+)
+def test_no_position_sees_beyond_the_window(window, reach):
+  layer = Transformer.config(
+    tr_atten_tpl=MultiQueryDotProductAttention.config(), tr_fflayer_tpl=None
+  )
+  stack = _stack(
+    2,
+    hidden_dims=None,
+    transformer_layer_params_tpl=layer,
+    local_window_size=window,
+  )
+  distance = np.abs(np.arange(T)[:, None] - np.arange(T))
+  want = np.broadcast_to(distance <= reach, (B, T, T))
+  np.testing.assert_array_equal(_sources_of(stack), want)
 
 
 def test_no_position_sees_padding():
@@ -468,6 +489,11 @@ def test_what_is_repeated_cannot_be_shared_with_another_stack():
       "no checkpoint policy 'save'",
     ),
     ({'use_cross_attention': True}, 'no cross_inputs'),
+    ({'local_window_size': (1, 0)}, 'no field .*local_window_size'),
+    (
+      {'local_window_size': [(1, 0), None]},
+      'local_window_size has 2 entries; .*num_layers is 1',
+    ),
   ],
 )
 def test_mistakes_are_named(fields, message):
