@@ -287,6 +287,7 @@ class Learner(LearnerSettings):
       state.norms,
     )
     metrics |= step_lib.learning_rates(step, state.optimizer)
+    metrics |= step_lib.optimizer_metrics(step, state.optimizer)
 
     @jax.jit  # Traced once, though norms need it too.
     def optimized(arrays, factors, weights, *states):

@@ -176,6 +176,15 @@ def learning_rates(step: Step, optimizer_state: Any) -> Arrays:
     }
 
 
+def optimizer_metrics(step: Step, optimizer_state: Any) -> Arrays:
+  """Returns the metrics [] of optimizers of a state, by name."""
+  states = param_groups.split_states(optimizer_state, step.groups)
+  metrics: Arrays = {}
+  for group in step.groups:
+    metrics |= group.metrics(states[group.name])
+  return metrics
+
+
 def norm_metrics(
   step: Step, weights: Arrays, updates: Arrays, is_valid: jax.Array
 ) -> Arrays:

@@ -1,6 +1,5 @@
 """Optimizers: configs of optax transformations."""
 
-from pax_compat import config
 from pax_compat.optimizers.accumulation import (
   Accumulator,
   ShardedStaticAccumulator,
@@ -16,6 +15,11 @@ from pax_compat.optimizers.adaptive import (
   ShardedAdagrad,
 )
 from pax_compat.optimizers.base import BaseOptimizer
+from pax_compat.optimizers.distributed_shampoo import (
+  DistributedShampoo,
+  GraftingType,
+  ShardedDistributedShampoo,
+)
 from pax_compat.optimizers.graft import Graft
 from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
 from pax_compat.optimizers.shampoo import Shampoo
@@ -31,21 +35,6 @@ from pax_compat.optimizers.sharded import (
 from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
 from pax_compat.optimizers.wrapped import OptaxOptimizer
 
-DistributedShampoo, ShardedDistributedShampoo = (
-  config.refused(
-    name,
-    'the one library that has it (optax-shampoo 0.0.6, of 2022) does not run on'
-    ' this JAX. Use Shampoo, which has fewer options, ShardedAdafactor, or'
-    ' OptaxOptimizer.config(grad_tx=Config(optax.contrib.muon, ...)), which'
-    ' preconditions too; OptaxOptimizer takes any optax transformation, such as'
-    ' another Shampoo.',
-    'HParamsImageClassification',
-    'HParamsLanguageModeling',
-    'HParamsLargeLanguageModeling',
-  )
-  for name in ('DistributedShampoo', 'ShardedDistributedShampoo')
-)
-
 __all__ = [
   'Accumulator',
   'Adafactor',
@@ -56,6 +45,7 @@ __all__ = [
   'DistributedShampoo',
   'GeneralGradientTransformation',
   'Graft',
+  'GraftingType',
   'Lamb',
   'Lars',
   'Lion',

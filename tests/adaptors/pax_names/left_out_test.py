@@ -39,8 +39,7 @@ def _absent(module_name: str) -> set[str]:
     has = set(dir(value))
     if dataclasses.is_dataclass(value):
       has |= {field.name for field in dataclasses.fields(value)}
-    if full not in left_out.WHOLE_CLASSES:
-      found |= {f'{full}.{m}' for m in members if m not in has}
+    found |= {f'{full}.{m}' for m in members if m not in has}
   return found - _OF_OBJECTS - _ALIASES
 
 

@@ -13,6 +13,11 @@ from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 
 _ADAFACTOR = {'decay_method': 'adam', 'decay_adam': 0.9, 'beta1': 0.9}
+_DISTRIBUTED = {
+  'start_preconditioning_step': 1,
+  'preconditioning_compute_steps': 1,
+  'matrix_epsilon': 0.1,
+}
 CONFIGS = {
   'Sgd': {},
   'ShardedSgd': {'momentum': 0.9, 'nesterov': True},
@@ -40,14 +45,15 @@ CONFIGS = {
     'direction_tpl': optimizers.ShardedAdafactor.config(**_ADAFACTOR),
   },
   'Shampoo': {'start_step': 1, 'root_interval_steps': 1, 'epsilon': 0.1},
+  'DistributedShampoo': _DISTRIBUTED,
+  'ShardedDistributedShampoo': {**_DISTRIBUTED, 'mesh_axis_names': ['a', 'b']},
 }
 # State of other shapes than the weight's.
-_MATRICES = ('statistics', 'roots')
+_MATRICES = ('statistics', 'roots', 'errors')
 
 
 def test_every_optimizer_is_tested():
-  unsupported = ['DistributedShampoo', 'ShardedDistributedShampoo']
-  tested = {*CONFIGS, *unsupported, 'BaseOptimizer', 'Accumulator'}
+  tested = {*CONFIGS, 'BaseOptimizer', 'Accumulator', 'GraftingType'}
   names = [n for n in optimizers.__all__ if n[0].isupper()]
   kinds = {'GeneralGradientTransformation', 'ShardedGradientTransformation'}
   assert tested | kinds == set(names)
