@@ -129,13 +129,11 @@ _REASONS = {
     paxml.base_metrics.HistogramMetrics.aggregate
     paxml.base_metrics.CompositeMetrics.aggregate
     """,
-  'private training (DP-SGD) is not supported': """
-    paxml.sgf.GradAuxInfo paxml.sgf.DPGradAuxInfo
-    paxml.sgf.BaseStochasticGradient paxml.sgf.StandardGradient
-    paxml.sgf.PercoreClippedDpSgdGradient paxml.sgf.DpSgdStochasticGradient
-    paxml.sgf.MicrobatchDpSgdStochasticGradient
-    paxml.sgf.AugMulDpSgdStochasticGradient
-    paxml.sgf.PerLayerDpSgdStochasticGradient
+  'there is no pmap here; use `DpSgdStochasticGradient`': """
+    paxml.sgf.PercoreClippedDpSgdGradient
+    """,
+  'layers have no ghost norms; use `DpSgdStochasticGradient` with an'
+  ' inner_batch_size': """
     paxml.sgf.GhostClippingDpSgdStochasticGradient
     """,
 }

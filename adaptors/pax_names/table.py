@@ -113,6 +113,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.main': ('pax_compat.main',),
   'paxml.metric_utils': ('pax_compat.base_metrics',),
   'paxml.seqio_input': ('adaptors.seqio_input',),
+  'paxml.sgf': ('pax_compat.learners.sgf',),
   'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
 }
 

@@ -164,24 +164,15 @@ def optimize(
   return updates_of_trained, param_groups.join_states(new_states), average
 
 
-def learning_rates(step: Step, optimizer_state: Any) -> Arrays:
-  """Returns the learning rates [] to report, by name."""
-  states = param_groups.split_states(optimizer_state, step.groups)
-  with evaluated.states(step.schedules):
-    return {
-      f'learning/lr_{group.name}'
-      if group.name
-      else 'learning/lr': group.learning_rate(states[group.name])
-      for group in step.groups
-    }
-
-
 def optimizer_metrics(step: Step, optimizer_state: Any) -> Arrays:
-  """Returns the metrics [] of optimizers of a state, by name."""
+  """Returns learning rates [], and metrics [] of optimizers, by name."""
   states = param_groups.split_states(optimizer_state, step.groups)
   metrics: Arrays = {}
-  for group in step.groups:
-    metrics |= group.metrics(states[group.name])
+  with evaluated.states(step.schedules):
+    for group in step.groups:
+      own = states[group.name]
+      name = f'learning/lr_{group.name}' if group.name else 'learning/lr'
+      metrics |= {name: group.learning_rate(own), **group.metrics(own)}
   return metrics
 
 

@@ -18,7 +18,6 @@ from pax_compat.optimizers.base import BaseOptimizer
 from pax_compat.optimizers.distributed_shampoo import (
   DistributedShampoo,
   GraftingType,
-  ShardedDistributedShampoo,
 )
 from pax_compat.optimizers.graft import Graft
 from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
@@ -33,6 +32,9 @@ from pax_compat.optimizers.sharded import (
   sharded_masked,
 )
 from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
+from pax_compat.optimizers.sharded_distributed_shampoo import (
+  ShardedDistributedShampoo,
+)
 from pax_compat.optimizers.wrapped import OptaxOptimizer
 
 __all__ = [
