@@ -59,7 +59,8 @@ class BaseOptimizer(config_lib.Configurable):
     ewc_regularizer_weight: if positive, the weight of elastic weight
       consolidation: weights are pulled to where they were at the first step;
       see `elastic`. Not for optimizers that accumulate gradients.
-    ewc_weight_per_var: not supported: None.
+    ewc_weight_per_var: factors of `ewc_regularizer_weight`, a number or an
+      array for each weight, in a tree with the keys of the weights; None for 1.
 
   Raises:
     UserError: fields that exclude each other, a decay of 1 or more, or a field
@@ -98,9 +99,10 @@ class BaseOptimizer(config_lib.Configurable):
       'ewc_regularizer_weight is not supported by optimizers that accumulate'
       ' gradients',
     )
-    self.refuse(
-      ewc_weight_per_var='Pax itself cannot compile it; the optimizers of a'
-      ' MultiOptimizerLearner may have different weights'
+    self.check(
+      self.ewc_weight_per_var is None or self.ewc_regularizer_weight > 0,
+      'ewc_weight_per_var is set, and ewc_regularizer_weight is 0; expected a'
+      ' positive number with it',
     )
 
   def refuse(self, **reasons: str):
@@ -165,7 +167,10 @@ class BaseOptimizer(config_lib.Configurable):
     if not self.ewc_regularizer_weight:
       return made
     return elastic.consolidated(
-      made, self.learning_rate_fn(), self.ewc_regularizer_weight
+      made,
+      self.learning_rate_fn(),
+      self.ewc_regularizer_weight,
+      self.ewc_weight_per_var,
     )
 
   def get_grad_transformation(
