@@ -75,7 +75,6 @@ _REASONS = {
     """,
   'the state of an optimizer is split like its weights': """
     praxis.optimizers.count_init_partition_spec_fn
-    praxis.optimizers.partition_params
     praxis.optimizers.ShardedDistributedShampoo.init_partition_spec_fn
     """,
   'use the optimizer of this name, or transformations of optax': """
