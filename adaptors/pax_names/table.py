@@ -123,6 +123,7 @@ NAMES: dict[str, str] = {
   'praxis.base_hyperparams.BaseParameterizable': (
     f'{_OWN}.parameterizable:BaseParameterizable'
   ),
+  'praxis.base_input.MultiInput': 'pax_compat.inputs.multi_input:MultiInput',
   'praxis.base_hyperparams.HParams': 'pax_compat.config:BaseHParams',
   'praxis.base_layer.BaseLayerApi': 'pax_compat.base_layer:BaseLayer',
   'praxis.base_layer.template_field': 'pax_compat.pax_fiddle:template_field',
