@@ -66,18 +66,16 @@ _REASONS = {
     praxis.py_utils.current_cluster praxis.py_utils.infeed_context_scope
     praxis.pytypes.InstantiableParams
     """,
-  'no library with DistributedShampoo runs on this JAX; use'
-  ' `optimizers.Shampoo`': """
+  'DistributedShampoo keeps its state in `DistributedShampooState`': """
     praxis.optimizers.Preconditioner praxis.optimizers.QuantizedValue
-    praxis.optimizers.GraftingType praxis.optimizers.ShardedShampooStats
-    praxis.optimizers.ShampooState praxis.optimizers.TrainingMetrics
+    praxis.optimizers.ShardedShampooStats praxis.optimizers.ShampooState
+    praxis.optimizers.TrainingMetrics
     praxis.optimizers.LocalShardedParameterStats
     praxis.optimizers.GlobalShardedParameterStats
-    praxis.optimizers.ShardedDistributedShampoo.init_partition_spec_fn
     """,
   'the state of an optimizer is split like its weights': """
     praxis.optimizers.count_init_partition_spec_fn
-    praxis.optimizers.partition_params
+    praxis.optimizers.ShardedDistributedShampoo.init_partition_spec_fn
     """,
   'use the optimizer of this name, or transformations of optax': """
     praxis.optimizers.sharded_sgd praxis.optimizers.sharded_adagrad
@@ -130,13 +128,11 @@ _REASONS = {
     paxml.base_metrics.HistogramMetrics.aggregate
     paxml.base_metrics.CompositeMetrics.aggregate
     """,
-  'private training (DP-SGD) is not supported': """
-    paxml.sgf.GradAuxInfo paxml.sgf.DPGradAuxInfo
-    paxml.sgf.BaseStochasticGradient paxml.sgf.StandardGradient
-    paxml.sgf.PercoreClippedDpSgdGradient paxml.sgf.DpSgdStochasticGradient
-    paxml.sgf.MicrobatchDpSgdStochasticGradient
-    paxml.sgf.AugMulDpSgdStochasticGradient
-    paxml.sgf.PerLayerDpSgdStochasticGradient
+  'there is no pmap here; use `DpSgdStochasticGradient`': """
+    paxml.sgf.PercoreClippedDpSgdGradient
+    """,
+  'layers have no ghost norms; use `DpSgdStochasticGradient` with an'
+  ' inner_batch_size': """
     paxml.sgf.GhostClippingDpSgdStochasticGradient
     """,
 }
@@ -145,5 +141,3 @@ _REASONS = {
 REASONS: dict[str, str] = {
   name: reason for reason, names in _REASONS.items() for name in names.split()
 }
-# All fields of this class are left out with it.
-WHOLE_CLASSES = ('praxis.optimizers.DistributedShampoo',)

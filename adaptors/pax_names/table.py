@@ -131,6 +131,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.main': ('pax_compat.main',),
   'paxml.metric_utils': ('pax_compat.base_metrics',),
   'paxml.seqio_input': ('adaptors.seqio_input',),
+  'paxml.sgf': ('pax_compat.learners.sgf',),
   'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
 }
 
@@ -140,6 +141,7 @@ NAMES: dict[str, str] = {
   'praxis.base_hyperparams.BaseParameterizable': (
     f'{_OWN}.parameterizable:BaseParameterizable'
   ),
+  'praxis.base_input.MultiInput': 'pax_compat.inputs.multi_input:MultiInput',
   'praxis.base_hyperparams.HParams': 'pax_compat.config:BaseHParams',
   'praxis.base_layer.BaseLayerApi': 'pax_compat.base_layer:BaseLayer',
   'praxis.base_layer.template_field': 'pax_compat.pax_fiddle:template_field',

@@ -9,7 +9,12 @@ from pax_compat.learners.gradients.norm_tracking import (
 from pax_compat.learners.learner import Learner, LearnerState
 from pax_compat.learners.multi_optimizer import MultiOptimizerLearner
 from pax_compat.learners.multi_task import MultiTaskLearner
-from pax_compat.learners.variable_names import by_path, path_name
+from pax_compat.learners.variable_names import (
+  as_tree,
+  by_path,
+  path_name,
+  replace_leaves,
+)
 
 __all__ = [
   'GradNormTracker',
@@ -20,6 +25,8 @@ __all__ = [
   'NormStatistics',
   'RowStatistics',
   'SOURCE_SELECTED',
+  'as_tree',
   'by_path',
   'path_name',
+  'replace_leaves',
 ]

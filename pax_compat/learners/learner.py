@@ -143,6 +143,11 @@ class Learner(LearnerSettings):
       for path in paths
     }
 
+  def trained_paths(self, weight_metas: WeightMetas) -> set[str]:
+    """Returns the paths of the trained weights."""
+    names = {path: variable_names.full_name(path) for path in weight_metas}
+    return {path for path, name in names.items() if not self.excludes(name)}
+
   def check_names(self, names: Collection[str]):
     """Raises a UserError where an expression matches the name of no weight.
 
@@ -266,7 +271,7 @@ class Learner(LearnerSettings):
       (`learning/var_norm`, `learning/applied_grad_norm`, `per_var_norm/...` and
       `other_norms`), which are zero without `with_norms`.
     """
-    trained = self._trained(weight_metas)
+    trained = self.trained_paths(weight_metas)
     weights = by_path(params)
     groups = self._groups(weight_metas)
     step = Step(
@@ -286,7 +291,7 @@ class Learner(LearnerSettings):
       self._norm_tracker,
       state.norms,
     )
-    metrics |= step_lib.learning_rates(step, state.optimizer)
+    metrics |= step_lib.optimizer_metrics(step, state.optimizer)
 
     @jax.jit  # Traced once, though norms need it too.
     def optimized(arrays, factors, weights, *states):
@@ -528,11 +533,6 @@ class Learner(LearnerSettings):
       groups.append(ParamGroup(name, optimizer, own, transformation))
     return groups
 
-  def _trained(self, weight_metas: WeightMetas) -> set[str]:
-    """Returns the paths of the trained weights."""
-    names = {path: variable_names.full_name(path) for path in weight_metas}
-    return {path for path, name in names.items() if not self.excludes(name)}
-
   def _with_state(self, tree: Any, weight_metas: WeightMetas) -> dict[str, Any]:
     """Returns the leaves of weights that have a state, by path."""
     leaves = by_path(
@@ -540,7 +540,7 @@ class Learner(LearnerSettings):
     )
     if self.keep_optimizer_state_for_excluded_vars:
       return leaves
-    return pick(leaves, self._trained(weight_metas))
+    return pick(leaves, self.trained_paths(weight_metas))
 
   def _averaged_variables(self, variables) -> dict[str, Any] | None:
     """Returns the variables of `ema_variables`, nested dicts by collection."""

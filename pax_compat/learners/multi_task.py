@@ -48,6 +48,8 @@ class MultiTaskLearner(config_lib.Configurable):
   loss_name: str | None = None
   tied: Sequence[Sequence[str]] = ()
 
+  stochastic_gradient = None
+
   def __post_init__(self):
     self._learners: dict[str, Learner] = {
       task: config.Instantiate() for task, config in self.learners.items()
@@ -67,6 +69,12 @@ class MultiTaskLearner(config_lib.Configurable):
           " trained by its metric 'loss' only"
         )
       one.check_supports_no_op_steps()
+      if one.stochastic_gradient is not None:
+        raise errors.UserError(
+          f'{self.name}: stochastic_gradient of the task {task} is'
+          f' {type(one.stochastic_gradient).__name__}, which several tasks do'
+          ' not support; leave it None'
+        )
     averaged = [task for task, one in self._learners.items() if one.has_ema]
     if averaged and len(averaged) < len(self._learners):
       raise errors.UserError(
@@ -184,6 +192,8 @@ class _OneTaskLearner:
   learners: Mapping[str, Learner]
   task: str
   tied: Sequence[Sequence[str]] = ()
+
+  stochastic_gradient = None
 
   def update(
     self,

@@ -51,7 +51,7 @@ class ParamGroup:
     own = self._own(weights)
     state = jax.eval_shape(self.transformation.init, own)
     return self.transformation.with_shardings(
-      state, own, self.optimizer.reduced_dim, replicated
+      state, own, self.optimizer, replicated
     )
 
   def lp_terms(
@@ -66,6 +66,13 @@ class ParamGroup:
     """Returns the learning rate [] of the step from a state."""
     count = self.transformation.count(state)
     return jnp.asarray(self.optimizer.learning_rate_fn()(count))
+
+  def metrics(self, state: Any) -> Arrays:
+    """Returns the optimizer's metrics [] of a state, by name."""
+    metrics: Arrays = {}
+    for one in self.transformation.states(state):
+      metrics |= self.optimizer.metrics(one)
+    return metrics
 
   def updates_weights(self, state: Any) -> jax.Array:
     """Returns a bool []: False if the step only accumulates gradients."""

@@ -7,6 +7,7 @@ from pax_compat import base_layer, errors
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.learners import variable_names
+from pax_compat.learners.gradients.stochastic import BaseStochasticGradient
 
 NONFINITE_CHOICES = ('skip', 'zero')
 # Methods of Pax's learners that have no counterpart here.
@@ -33,7 +34,9 @@ class LearnerSettings(config_lib.Configurable):
       where an optimizer accumulates those of several.
     loss_name: which of the model's metrics is the loss; None leaves it to the
       task, which takes `loss`.
-    stochastic_gradient: refused; there is no private (DP-SGD) training.
+    stochastic_gradient: how gradients are computed: one of `learners.sgf`, such
+      as `DpSgdStochasticGradient` for private training, or its config; None for
+      the gradient of the loss of the batch.
     skip_zero_gradients: refused, as in Pax.
     grad_norm_summary: whether the norms of all gradients are reported.
     grad_norm_individual_vars: whether the norm of each gradient is reported.
@@ -127,6 +130,13 @@ class LearnerSettings(config_lib.Configurable):
 
   def __post_init__(self):
     self._check_refused()
+    if isinstance(self.stochastic_gradient, Config):
+      self.stochastic_gradient = self.stochastic_gradient.Instantiate()
+    if not isinstance(self.stochastic_gradient, BaseStochasticGradient | None):
+      raise errors.UserError(
+        f'{self._where("stochastic_gradient")} is {self.stochastic_gradient!r};'
+        ' expected one of learners.sgf, or its config'
+      )
     self._check_together()
     self._excluding = self._patterns('bprop_variable_exclusion')
     self._including = self._patterns('bprop_variable_inclusion')
@@ -159,7 +169,6 @@ class LearnerSettings(config_lib.Configurable):
 
   def _check_refused(self):
     reasons = {
-      'stochastic_gradient': 'gradients are of the whole batch; leave it None',
       'skip_zero_gradients': 'gradients are summed over all devices before the'
       ' learner gets them; leave it None',
     }

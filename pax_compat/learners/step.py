@@ -164,16 +164,16 @@ def optimize(
   return updates_of_trained, param_groups.join_states(new_states), average
 
 
-def learning_rates(step: Step, optimizer_state: Any) -> Arrays:
-  """Returns the learning rates [] to report, by name."""
+def optimizer_metrics(step: Step, optimizer_state: Any) -> Arrays:
+  """Returns learning rates [], and metrics [] of optimizers, by name."""
   states = param_groups.split_states(optimizer_state, step.groups)
+  metrics: Arrays = {}
   with evaluated.states(step.schedules):
-    return {
-      f'learning/lr_{group.name}'
-      if group.name
-      else 'learning/lr': group.learning_rate(states[group.name])
-      for group in step.groups
-    }
+    for group in step.groups:
+      own = states[group.name]
+      name = f'learning/lr_{group.name}' if group.name else 'learning/lr'
+      metrics |= {name: group.learning_rate(own), **group.metrics(own)}
+  return metrics
 
 
 def norm_metrics(

@@ -1,6 +1,5 @@
 """Optimizers: configs of optax transformations."""
 
-from pax_compat import config
 from pax_compat.optimizers.accumulation import (
   Accumulator,
   ShardedStaticAccumulator,
@@ -16,6 +15,10 @@ from pax_compat.optimizers.adaptive import (
   ShardedAdagrad,
 )
 from pax_compat.optimizers.base import BaseOptimizer
+from pax_compat.optimizers.distributed_shampoo import (
+  DistributedShampoo,
+  GraftingType,
+)
 from pax_compat.optimizers.graft import Graft
 from pax_compat.optimizers.momentum import Lars, Lion, Sgd, ShardedSgd
 from pax_compat.optimizers.shampoo import Shampoo
@@ -23,28 +26,17 @@ from pax_compat.optimizers.sharded import (
   GeneralGradientTransformation,
   ShardedGradientTransformation,
   count_init_fn,
+  partition_params,
   reduce_mean,
   reduce_rms,
   sharded_chain,
   sharded_masked,
 )
 from pax_compat.optimizers.sharded_adafactor import ShardedAdafactor
-from pax_compat.optimizers.wrapped import OptaxOptimizer
-
-DistributedShampoo, ShardedDistributedShampoo = (
-  config.refused(
-    name,
-    'the one library that has it (optax-shampoo 0.0.6, of 2022) does not run on'
-    ' this JAX. Use Shampoo, which has fewer options, ShardedAdafactor, or'
-    ' OptaxOptimizer.config(grad_tx=Config(optax.contrib.muon, ...)), which'
-    ' preconditions too; OptaxOptimizer takes any optax transformation, such as'
-    ' another Shampoo.',
-    'HParamsImageClassification',
-    'HParamsLanguageModeling',
-    'HParamsLargeLanguageModeling',
-  )
-  for name in ('DistributedShampoo', 'ShardedDistributedShampoo')
+from pax_compat.optimizers.sharded_distributed_shampoo import (
+  ShardedDistributedShampoo,
 )
+from pax_compat.optimizers.wrapped import OptaxOptimizer
 
 __all__ = [
   'Accumulator',
@@ -56,6 +48,7 @@ __all__ = [
   'DistributedShampoo',
   'GeneralGradientTransformation',
   'Graft',
+  'GraftingType',
   'Lamb',
   'Lars',
   'Lion',
@@ -71,6 +64,7 @@ __all__ = [
   'ShardedStaticAccumulator',
   'WeightedAccumulator',
   'count_init_fn',
+  'partition_params',
   'reduce_mean',
   'reduce_rms',
   'sharded_chain',

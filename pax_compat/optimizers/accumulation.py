@@ -68,6 +68,12 @@ class Accumulator(BaseOptimizer):
   def reduced_dim(self, name, weight_shape, leaf_shape):
     return self._optimizer.reduced_dim(name, weight_shape, leaf_shape)
 
+  def own_spec(self, name, leaf_shape, mesh):
+    return self._optimizer.own_spec(name, leaf_shape, mesh)
+
+  def metrics(self, state):
+    return self._optimizer.metrics(state)
+
 
 class ShardedStaticAccumulator(Accumulator):
   """Updates weights once in N batches, by the mean of their gradients.

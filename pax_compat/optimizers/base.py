@@ -12,7 +12,8 @@ weight has one of three shapes:
 * the weight's shape: it is sharded like the weight;
 * the weight's shape without one dimension, `BaseOptimizer.reduced_dim`: it is
   sharded like the weight, without this dimension's entry;
-* any other, such as a [1] for a weight without such a leaf: it is replicated.
+* any other, such as a [1] for a weight without such a leaf: it is replicated,
+  unless `BaseOptimizer.own_spec` says how it is sharded.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from pax_compat import config as config_lib
 from pax_compat import errors, schedules
@@ -57,7 +59,8 @@ class BaseOptimizer(config_lib.Configurable):
     ewc_regularizer_weight: if positive, the weight of elastic weight
       consolidation: weights are pulled to where they were at the first step;
       see `elastic`. Not for optimizers that accumulate gradients.
-    ewc_weight_per_var: not supported: None.
+    ewc_weight_per_var: factors of `ewc_regularizer_weight`, a number or an
+      array for each weight, in a tree with the keys of the weights; None for 1.
 
   Raises:
     UserError: fields that exclude each other, a decay of 1 or more, or a field
@@ -96,9 +99,10 @@ class BaseOptimizer(config_lib.Configurable):
       'ewc_regularizer_weight is not supported by optimizers that accumulate'
       ' gradients',
     )
-    self.refuse(
-      ewc_weight_per_var='Pax itself cannot compile it; the optimizers of a'
-      ' MultiOptimizerLearner may have different weights'
+    self.check(
+      self.ewc_weight_per_var is None or self.ewc_regularizer_weight > 0,
+      'ewc_weight_per_var is set, and ewc_regularizer_weight is 0; expected a'
+      ' positive number with it',
     )
 
   def refuse(self, **reasons: str):
@@ -163,7 +167,10 @@ class BaseOptimizer(config_lib.Configurable):
     if not self.ewc_regularizer_weight:
       return made
     return elastic.consolidated(
-      made, self.learning_rate_fn(), self.ewc_regularizer_weight
+      made,
+      self.learning_rate_fn(),
+      self.ewc_regularizer_weight,
+      self.ewc_weight_per_var,
     )
 
   def get_grad_transformation(
@@ -246,6 +253,27 @@ class BaseOptimizer(config_lib.Configurable):
       if without_dim(weight_shape, dim) == tuple(leaf_shape)
     ]
     return dims[0] if len(dims) == 1 else None
+
+  def own_spec(
+    self, name: str, leaf_shape: Sequence[int], mesh: Any
+  ) -> PartitionSpec | None:
+    """Returns the sharding of a leaf that is not sharded like its weight.
+
+    Args:
+      name: the last attribute in the leaf's path in the state.
+      leaf_shape: shape of the leaf, of a single layer.
+      mesh: the mesh.
+
+    Returns:
+      The spec, or None for a leaf that is sharded by the rules above.
+    """
+    del name, leaf_shape, mesh
+    return None
+
+  def metrics(self, state: Any) -> dict[str, jax.Array]:
+    """Returns metrics [] of a state of `grad_transformation`, by name."""
+    del state
+    return {}
 
 
 def without_dim(shape: Sequence[int], dim: int) -> tuple[int, ...]:

@@ -75,6 +75,13 @@ class Graft(BaseOptimizer):
     }
     return dims.pop() if len(dims) == 1 else None
 
+  def own_spec(self, name, leaf_shape, mesh):
+    specs = (
+      one.own_spec(name, leaf_shape, mesh)
+      for one in (self._magnitude, self._direction)
+    )
+    return next((spec for spec in specs if spec is not None), None)
+
   def grad_transformation(self):
     magnitude = self._magnitude.grad_transformation()
     direction = self._direction.grad_transformation()

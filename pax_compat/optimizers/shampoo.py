@@ -12,6 +12,7 @@ import optax
 
 from pax_compat import errors
 from pax_compat.optimizers.base import BaseOptimizer
+from pax_compat.optimizers.matrix_roots import inverse_root
 
 _TINY = 1e-30
 
@@ -236,20 +237,6 @@ class Shampoo(BaseOptimizer):
     if dim not in dims:
       return matrix
     return inverse_root(matrix, 2 * len(dims), self.epsilon)
-
-
-def inverse_root(matrix: jax.Array, order: int, epsilon: float) -> jax.Array:
-  """Returns (matrix + epsilon)^(-1 / order).
-
-  Args:
-    matrix: [D, D], symmetric and positive up to rounding.
-    order: the order of the root.
-    epsilon: added to the diagonal, and the least eigenvalue.
-  """
-  ridge = epsilon * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-  values, vectors = jnp.linalg.eigh(matrix + ridge)
-  powers = jnp.maximum(values, epsilon) ** (-1.0 / order)
-  return jnp.matmul(vectors * powers, vectors.T, precision='highest')
 
 
 def _by_dim(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from pax_compat import errors
+from pax_compat.layer_core.weight_hparams import WeightHParams
 from pax_compat.nested_map import NestedMap
 
 
@@ -83,6 +84,35 @@ def sharded_masked(
   del use_custom_masked
   masked = optax.masked(as_optax(inner), mask)
   return ShardedGradientTransformation(masked.init, masked.update)
+
+
+def partition_params(
+  grad_tx: GeneralGradientTransformation, var_weight_hparams: Any, state: Any
+) -> Any:
+  """Returns a state's metadata, those of weights being that of the weight.
+
+  Nothing here needs it: the learner finds the leaves of weights by itself.
+
+  Args:
+    grad_tx: the transformation.
+    var_weight_hparams: the tree of the `WeightHParams` of the weights.
+    state: its state.
+  """
+
+  def of_weight(leaf, meta):
+    return None if isinstance(leaf, optax.MaskedNode) else meta
+
+  def of_other(leaf):
+    return WeightHParams(leaf.shape, dtype=leaf.dtype)
+
+  return optax.tree_map_params(
+    as_optax(grad_tx),
+    of_weight,
+    state,
+    var_weight_hparams,
+    transform_non_params=of_other,
+    is_leaf=lambda x: isinstance(x, optax.MaskedNode),
+  )
 
 
 def reduce_mean(array: jax.Array) -> jax.Array:

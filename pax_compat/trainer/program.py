@@ -16,6 +16,7 @@ from pax_compat.learners import branches
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import (
+  loss_gradients,
   partitioning,
   row_weights,
   step_outputs,
@@ -225,21 +226,29 @@ class TaskProgram:
     learner = self.learner.of(batch)
     others = learner.losses_of(self.weight_metas)
     layers_key = jax.random.fold_in(key, _FOR_LAYERS)
-    named = sorted(set(others.values()))
     loss_fn = functools.partial(
-      self._losses, named, state.mdl_vars, batch, layers_key
+      self._losses, sorted(set(others.values())), state.mdl_vars
     )
     with _traced_on(self.mesh):
-      (gradients, row_statistics), (outputs, updated, non_scalar) = _gradients(
-        loss_fn, others, noisy, probes
+      gradients, (outputs, updated, non_scalar) = loss_gradients.of_step(
+        loss_fn,
+        batch,
+        layers_key,
+        noisy,
+        probes,
+        learner=learner,
+        weight_metas=self.weight_metas,
+        variables=state.mdl_vars,
+        loss_weight=lambda outputs: self._loss_weight(outputs, {}),
       )
+      gradients, row_statistics = gradients
       new_params, opt_state, scalars, norms = learner.update(
         params,
         state.opt_state,
         gradients,
         weight_metas=self.weight_metas,
         row_statistics=learners.by_path(
-          row_statistics, is_leaf=_is_row_statistics
+          row_statistics, is_leaf=loss_gradients.is_row_statistics
         ),
         loss_weight=self._loss_weight(outputs, others),
         with_norms=with_summaries,
@@ -511,36 +520,6 @@ def create(
   )
 
 
-def _gradients(loss_fn, others, params, probes):
-  """Returns the gradients of weights and probes, and what else a loss returns.
-
-  Args:
-    loss_fn: see `TaskProgram._losses`.
-    others: losses of weights with another one than the task's, by path.
-    params: the weights.
-    probes: of embedding tables, with the paths of their weights.
-  """
-  if not others:
-    return jax.grad(loss_fn, argnums=(0, 1), has_aux=True)(params, probes)
-  losses, of_cotangent, aux = jax.vjp(loss_fn, params, probes, has_aux=True)
-  found = {
-    name: of_cotangent(
-      {k: jnp.full_like(x, float(k == name)) for k, x in losses.items()}
-    )
-    for name in losses
-  }
-
-  def own(path, *leaves):
-    loss = others.get(learners.path_name(path), '')
-    return dict(zip(found, leaves, strict=True))[loss]
-
-  trees = zip(*found.values(), strict=True)
-  return tuple(
-    jax.tree_util.tree_map_with_path(own, *each, is_leaf=_is_row_statistics)
-    for each in trees
-  ), aux
-
-
 def _metric(name: str, weighted: dict) -> jax.Array:
   if name not in weighted:
     raise errors.UserError(
@@ -592,7 +571,3 @@ def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:
         f' expected {rows} rows, one for each example'
       )
   return found
-
-
-def _is_row_statistics(x) -> bool:
-  return isinstance(x, learners.RowStatistics)

@@ -41,6 +41,13 @@ class Check:
     structure = jax.tree.structure(batch)
     if not added or structure in self._checked:
       return
+    if self._program.learner.stochastic_gradient is not None:
+      raise errors.UserError(
+        f'a batch of {example_rows.num_rows(batch)} rows cannot be divided over'
+        ' the devices, and cannot be padded: the learner has a'
+        ' stochastic_gradient, which would count rows of padding as examples;'
+        f' expected a multiple of {example_rows.num_rows(batch) + added} rows'
+      )
     if not uses_weights(self._program, partitioning.padded(batch, sharding)):
       rows = example_rows.num_rows(batch)
       shards = sharding.num_shards // sharding.num_infeed_hosts

@@ -13,6 +13,20 @@ _COMMON = {
   'decay': {'decoupled_weight_decay': 0.05},
   'ewc': {'ewc_regularizer_weight': 0.3},
 }
+_SHAMPOO = {
+  'start_preconditioning_step': 2,
+  'preconditioning_compute_steps': 2,
+  'matrix_epsilon': 1e-3,
+  # Pax's need no pmap then.
+  'batch_axis_name': None,
+  'summarize_training_metrics': False,
+}
+_SHARDED_SHAMPOO = {
+  **_SHAMPOO,
+  'num_devices_for_pjit': 1,
+  'tensor_split_dims_mapping': [],
+  'tensor_split_dims_mapping_for_inverse_pth_root': [],
+}
 # Name of the case -> (class, fields).
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
   **{f'sgd_{k}': ('ShardedSgd', v) for k, v in _COMMON.items()},
@@ -57,6 +71,55 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
       'min_dim_size_to_factor': 4,
       'multiply_by_parameter_scale': True,
       'weight_decay': 0.01,
+    },
+  ),
+  'shampoo': ('DistributedShampoo', _SHAMPOO),
+  'shampoo_blocks': (
+    'DistributedShampoo',
+    {
+      **_SHAMPOO,
+      'block_size': 4,
+      'best_effort_shape_interpretation': False,
+      'graft_type': 3,
+      'clip_by_scaled_gradient_norm': 0.7,
+      'moving_average_for_momentum': True,
+      'weight_decay': 0.02,
+    },
+  ),
+  'shampoo_skipping': (
+    'DistributedShampoo',
+    {
+      **_SHAMPOO,
+      'merge_small_dims_block_size': 12,
+      'graft_type': 4,
+      'nesterov': False,
+      'skip_preconditioning_rank_lt': 2,
+      'decoupled_learning_rate_from_momentum': True,
+      'exponent_override': 3,
+      'relative_matrix_epsilon': False,
+    },
+  ),
+  'shampoo_sgd': (
+    'DistributedShampoo',
+    {
+      **_SHAMPOO,
+      'graft_type': 1,
+      'statistics_compute_steps': 2,
+      'preconditioning_compute_steps': 1,
+      'weight_decay': 0.02,
+      'decoupled_weight_decay_from_momentum': False,
+      'skip_preconditioning_dim_size_gt': 5,
+      'beta2': 1.0,
+    },
+  ),
+  'shampoo_signs': ('DistributedShampoo', {**_SHAMPOO, 'graft_type': 5}),
+  'shampoo_normalized': ('DistributedShampoo', {**_SHAMPOO, 'graft_type': 6}),
+  'sharded_shampoo': (
+    'ShardedDistributedShampoo',
+    {
+      **_SHARDED_SHAMPOO,
+      'block_size': 4,
+      'best_effort_shape_interpretation': False,
     },
   ),
 }

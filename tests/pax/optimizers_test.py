@@ -28,6 +28,8 @@ def test_steps_are_those_of_pax(name):
     weights, state = step(weights, state, optimizer_cases.gradients(i))
   # Pax's Adam stores moments after bias correction: 1 - beta2 ** t is rounded.
   atol = 5e-6 if name.startswith('adam') else 1e-6
+  # Roots of matrices of rank 5 of 6, in float32; some weights are above 10.
+  atol = 1e-5 if 'shampoo' in name else atol
   for key, weight in weights.items():
     expected = _RECORDED[f'{name}/{key}']
     np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=atol)

@@ -205,7 +205,7 @@ class StackBiFrnn(_Stack):
 
   def __call__(
     self, inputs: NestedMap, state0: NestedMap | None = None
-  ) -> tuple[jax.Array, NestedMap]:
+  ) -> tuple[jax.Array, list[NestedMap]]:
     """Computes all steps, layer by layer; see `FRnn`.
 
     Args:
@@ -214,16 +214,17 @@ class StackBiFrnn(_Stack):
         or None.
 
     Returns:
-      The outputs [B, T, O], and the states after the last step.
+      The outputs [B, T, O], and the states after the last step: a list of
+      `fwd` and `bwd` of each layer, as in Pax.
     """
-    states = NestedMap(fwd=[], bwd=[])
+    states = []
     for i in range(self.num_layers):
-      directions = []
+      directions, after = [], NestedMap()
       for name in ('fwd', 'bwd'):
         first = None if state0 is None else state0[name][i]
-        outputs, state = self._layer(name, i)(inputs, first)
+        outputs, after[name] = self._layer(name, i)(inputs, first)
         directions.append(outputs)
-        states[name].append(state)
+      states.append(after)
       outputs = jnp.concatenate(directions, axis=-1)
       inputs = NestedMap(
         inputs, act=self._with_residual(i, inputs.act, outputs)

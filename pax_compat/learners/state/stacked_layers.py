@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import optax
 
-from pax_compat import errors
+from pax_compat import errors, optimizers
 from pax_compat.learners.state import state_leaves
 from pax_compat.learners.variable_names import as_tree, by_path
 
@@ -86,6 +86,10 @@ class StackedTransformation:
     """Returns the optimizer's step count []."""
     return self._grouped(state)[NO_PREFIX][-1].count
 
+  def states(self, state: Any) -> list[Any]:
+    """Returns the states of groups."""
+    return list(self._grouped(state).values())
+
   def map_groups(self, state: Any, function: Callable[[Any], Any]) -> Any:
     """Returns a state with `function` applied to that of each group."""
     groups = self._grouped(state).items()
@@ -95,7 +99,7 @@ class StackedTransformation:
     self,
     state: Any,
     weights: dict[str, jax.ShapeDtypeStruct],
-    reduced_dim: state_leaves.ReducedDim,
+    optimizer: optimizers.BaseOptimizer,
     replicated: jax.sharding.Sharding | None,
   ) -> Any:
     """Returns a state's shapes and dtypes with shardings.
@@ -103,7 +107,7 @@ class StackedTransformation:
     Args:
       state: shapes and dtypes.
       weights: shapes, dtypes and shardings.
-      reduced_dim: see `state_leaves.leaf_sharding`.
+      optimizer: whose transformation it is.
       replicated: the sharding of leaves that belong to no weight.
     """
     states = self._grouped(state)
@@ -121,7 +125,7 @@ class StackedTransformation:
             weights[owner.path],
             len(prefix),
             owner.field,
-            reduced_dim,
+            optimizer,
           ),
         )
         for leaf, owner in zip(leaves, owners, strict=True)

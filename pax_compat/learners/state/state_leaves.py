@@ -5,18 +5,15 @@ nested dicts with the same keys. A subtree of the state with these keys belongs
 to the weights, key by key; other leaves, such as counts, belong to no weight.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey
 
+from pax_compat import optimizers
 from pax_compat.learners.variable_names import path_name
-
-# (name of a state's field, shape of a weight, shape of a leaf) -> the dimension
-# of the weight that the leaf lacks; see `BaseOptimizer.reduced_dim`.
-ReducedDim = Callable[[str, Sequence[int], Sequence[int]], int | None]
 
 
 class Owner(NamedTuple):
@@ -73,21 +70,21 @@ def leaf_sharding(
   weight: jax.ShapeDtypeStruct,
   stacked_dims: int,
   field: str,
-  reduced_dim: ReducedDim,
+  optimizer: optimizers.BaseOptimizer,
 ) -> NamedSharding | None:
   """Returns the sharding of a leaf that belongs to a weight.
 
   A leaf of the weight's shape is sharded like it, also if some of its sizes are
   1 instead; a leaf without one dimension is sharded like the other dimensions
   of the weight; any other leaf is replicated, except for its stacked
-  dimensions.
+  dimensions, unless the optimizer has its spec.
 
   Args:
     shape: shape of the leaf.
     weight: with its sharding; if it has none, the leaf has none.
     stacked_dims: how many leading dimensions of both are stacked layers.
     field: see `Owner`.
-    reduced_dim: returns the dimension that a leaf lacks.
+    optimizer: knows the leaves of other shapes.
   """
   if weight.sharding is None:
     return None
@@ -97,14 +94,17 @@ def leaf_sharding(
   of_weight = tuple(weight.shape)[stacked_dims:]
   of_leaf = tuple(shape)[stacked_dims:]
   spec: Sequence[Any] = ()
-  if len(of_leaf) == len(of_weight):
+  own_spec = optimizer.own_spec(field, of_leaf, weight.sharding.mesh)
+  if own_spec is not None:
+    spec = own_spec
+  elif len(of_leaf) == len(of_weight):
     if all(n in (m, 1) for n, m in zip(of_leaf, of_weight, strict=True)):
       spec = [
         entry if n == m else None
         for entry, n, m in zip(own, of_leaf, of_weight, strict=True)
       ]
   elif len(of_leaf) == len(of_weight) - 1:
-    dim = reduced_dim(field, of_weight, of_leaf)
+    dim = optimizer.reduced_dim(field, of_weight, of_leaf)
     # A weight without such a leaf can have an array [1] instead.
     if dim is not None and of_leaf == of_weight[:dim] + of_weight[dim + 1 :]:
       spec = own[:dim] + own[dim + 1 :]

@@ -271,7 +271,7 @@ def test_a_looked_up_vector_is_regularized_lookup_by_lookup():
   ('fields', 'message'),
   [
     ({'nonfinite_gradients': 'drop'}, "'drop'.*skip, zero"),
-    ({'stochastic_gradient': object()}, 'stochastic_gradient'),
+    ({'stochastic_gradient': object()}, 'expected one of learners.sgf'),
     ({'skip_zero_gradients': 'variable'}, "skip_zero_gradients is 'variable'"),
     (
       {'bprop_variable_exclusion': 'x', 'bprop_variable_inclusion': ['y']},

@@ -13,6 +13,11 @@ from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 
 _ADAFACTOR = {'decay_method': 'adam', 'decay_adam': 0.9, 'beta1': 0.9}
+_DISTRIBUTED = {
+  'start_preconditioning_step': 1,
+  'preconditioning_compute_steps': 1,
+  'matrix_epsilon': 0.1,
+}
 CONFIGS = {
   'Sgd': {},
   'ShardedSgd': {'momentum': 0.9, 'nesterov': True},
@@ -40,14 +45,15 @@ CONFIGS = {
     'direction_tpl': optimizers.ShardedAdafactor.config(**_ADAFACTOR),
   },
   'Shampoo': {'start_step': 1, 'root_interval_steps': 1, 'epsilon': 0.1},
+  'DistributedShampoo': _DISTRIBUTED,
+  'ShardedDistributedShampoo': {**_DISTRIBUTED, 'mesh_axis_names': ['a', 'b']},
 }
 # State of other shapes than the weight's.
-_MATRICES = ('statistics', 'roots')
+_MATRICES = ('statistics', 'roots', 'errors')
 
 
 def test_every_optimizer_is_tested():
-  unsupported = ['DistributedShampoo', 'ShardedDistributedShampoo']
-  tested = {*CONFIGS, *unsupported, 'BaseOptimizer', 'Accumulator'}
+  tested = {*CONFIGS, 'BaseOptimizer', 'Accumulator', 'GraftingType'}
   names = [n for n in optimizers.__all__ if n[0].isupper()]
   kinds = {'GeneralGradientTransformation', 'ShardedGradientTransformation'}
   assert tested | kinds == set(names)
@@ -178,7 +184,10 @@ def test_a_dimension_is_inferred_from_shapes(weight, leaf, want):
       {'ewc_regularizer_weight': -0.1},
       'ewc_regularizer_weight is -0.1; expected 0 or more',
     ),
-    ({'ewc_weight_per_var': {'w': 1.0}}, "ewc_weight_per_var is {'w': 1.0}"),
+    (
+      {'ewc_weight_per_var': {'w': 1.0}},
+      'ewc_regularizer_weight is 0; expected',
+    ),
   ],
 )
 @pytest.mark.parametrize('name', CONFIGS)
@@ -190,3 +199,30 @@ def test_mistakes(name, fields, message):
 def test_a_typo_gets_a_suggestion():
   with pytest.raises(errors.UserError, match='did you mean: learning_rate'):
     optimizers.Adam.config(learning_rat=0.1)
+
+
+def test_consolidation_of_each_weight():
+  """With factors, and what is wrong with them."""
+  factors = {'w': 3.0, 'deep': {'x': np.array([1.0, 0.0])}}
+  weights = {'w': jnp.ones([2]), 'deep': {'x': jnp.ones([2])}}
+  gradients = jax.tree.map(jnp.ones_like, weights)
+
+  def last(factors):
+    transformation = optimizers.Sgd.config(
+      learning_rate=0.1, ewc_regularizer_weight=2.0, ewc_weight_per_var=factors
+    )
+    one = transformation.Instantiate().get_grad_transformation()
+    state, found = one.init(weights), weights
+    for _ in range(2):
+      updates, state = jax.jit(one.update)(gradients, state, found)
+      found = optax.apply_updates(found, updates)
+    return found
+
+  # After the first step w is 0.9, and is pulled to 1 by 0.1 * factor * 0.1.
+  found = last(factors)
+  np.testing.assert_allclose(found['w'], [0.83, 0.83], rtol=1e-6)
+  np.testing.assert_allclose(found['deep']['x'], [0.81, 0.8], rtol=1e-6)
+  with pytest.raises(errors.UserError, match="no factor for the weight 'w'"):
+    last({'deep': factors['deep']})
+  with pytest.raises(errors.UserError, match=r"shape \[3\] for 'w'"):
+    last(factors | {'w': np.ones([3])})

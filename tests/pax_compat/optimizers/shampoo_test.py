@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors, optimizers
-from pax_compat.optimizers import shampoo
+from pax_compat.optimizers import matrix_roots
 from tests.pax_compat.optimizers import stepping
 from tests.pax_compat.optimizers.stepping import RATE
 
@@ -118,7 +118,7 @@ def test_inverse_root():
   rng = np.random.default_rng(1)
   factor = rng.normal(size=(4, 6)).astype(np.float32)
   matrix = factor @ factor.T
-  root = shampoo.inverse_root(matrix, 4, 1e-3)
+  root = matrix_roots.inverse_root(matrix, 4, 1e-3)
   power = np.linalg.matrix_power(np.float64(root), 4)
   np.testing.assert_allclose(
     power @ (matrix + 1e-3 * np.eye(4)), np.eye(4), atol=1e-3

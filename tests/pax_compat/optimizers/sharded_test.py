@@ -59,3 +59,26 @@ def test_states_that_do_not_fit_are_refused():
 def test_methods_that_are_never_called_are_refused(base, name):
   with pytest.raises(errors.UserError, match=f'Own.{name} would never be'):
     type('Own', (base,), {name: lambda self: None, '__qualname__': 'Own'})
+
+
+def test_metadata_of_a_state_is_that_of_the_weights():
+  transformation = optimizers.Adam.config(
+    learning_rate=0.1, ewc_regularizer_weight=0.1
+  )
+  made = optimizers.sharded_masked(
+    transformation.Instantiate().get_grad_transformation(),
+    {'w': True, 'b': False},
+  )
+  state = made.init({'w': jnp.ones([2, 3]), 'b': jnp.ones([3])})
+  metas = {
+    'w': WeightHParams([2, 3], tensor_split_dims_mapping=[0, None]),
+    'b': WeightHParams([3]),
+  }
+  found = optimizers.partition_params(made, metas, state)
+  leaves = jax.tree.leaves(
+    found, is_leaf=lambda x: isinstance(x, WeightHParams)
+  )
+  leaves = [x for x in leaves if isinstance(x, WeightHParams)]
+  # The start, two moments, and two counts.
+  assert sum(x is metas['w'] for x in leaves) == 3
+  assert [list(x.shape) for x in leaves].count([]) == 2

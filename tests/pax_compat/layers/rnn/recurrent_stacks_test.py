@@ -170,8 +170,8 @@ def test_a_stack_in_both_directions():
   assert outputs.shape == (B, T, N)
   np.testing.assert_allclose(outputs, x, atol=1e-5)
   for i, (fwd, bwd) in enumerate(last):
-    np.testing.assert_allclose(states.fwd[i].m, fwd, atol=1e-5)
-    np.testing.assert_allclose(states.bwd[i].m, bwd, atol=1e-5)
+    np.testing.assert_allclose(states[i].fwd.m, fwd, atol=1e-5)
+    np.testing.assert_allclose(states[i].bwd.m, bwd, atol=1e-5)
   start = layer.apply({PARAMS: weights}, B, method='init_states')
   again, _ = _run(layer, {PARAMS: weights}, INPUTS, start)
   np.testing.assert_array_equal(again, outputs)

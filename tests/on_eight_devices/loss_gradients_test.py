@@ -1,0 +1,43 @@
+"""Private gradients of a batch that is split over a mesh."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from pax_compat import errors, learners, optimizers
+from pax_compat.base_layer import PARAMS
+from pax_compat.learners import sgf
+from pax_compat.trainer import partitioning
+from tests.pax_compat.trainer import tiny
+
+
+def _program(mesh):
+  task = tiny.task()
+  task.train.learner.set(
+    optimizer=optimizers.Sgd.config(learning_rate=1.0),
+    stochastic_gradient=sgf.DpSgdStochasticGradient.config(
+      l2_norm_clip=0.1,
+      noise_multiplier=0.1,
+      spmd_axis_name='data',
+    ),
+  )
+  return tiny.make_program(task, mesh)
+
+
+def test_a_mesh_makes_the_steps_of_one_device():
+  split, history = tiny.train(_program(partitioning.create_mesh(None, None)), 2)
+  one, want = tiny.train(
+    _program(jax.make_mesh([1], ['data'], (AxisType.Auto,))), 2
+  )
+  expected = learners.by_path(one.mdl_vars[PARAMS])
+  for path, weight in learners.by_path(split.mdl_vars[PARAMS]).items():
+    np.testing.assert_allclose(weight, expected[path], rtol=1e-4, atol=1e-5)
+  assert history[1]['dp_metrics/frac_clipped'] == 1
+  np.testing.assert_allclose(history[1]['loss'], want[1]['loss'], rtol=1e-5)
+
+
+def test_padding_rows_are_refused():
+  program = _program(partitioning.create_mesh(None, None))
+  with pytest.raises(errors.UserError, match='would count rows of padding'):
+    program.put(tiny.batch(size=6))

@@ -1,0 +1,98 @@
+"""Train steps with a learner's `stochastic_gradient`."""
+
+import jax
+import numpy as np
+import pytest
+
+from pax_compat import errors, learners, optimizers
+from pax_compat.base_layer import PARAMS
+from pax_compat.learners import sgf
+from tests.pax_compat.trainer import tiny
+
+
+def _steps(stochastic, steps=1, **learner):
+  """Returns the weights by path and the metrics after some steps."""
+  task = tiny.task()
+  task.train.learner.set(
+    optimizer=optimizers.Sgd.config(learning_rate=1.0),
+    stochastic_gradient=stochastic,
+    **learner,
+  )
+  state, history = tiny.train(tiny.make_program(task), steps)
+  return learners.by_path(state.mdl_vars[PARAMS]), (history or [{}])[-1]
+
+
+def test_private_training():
+  """Without clipping or noise it is training; clipped, no gradient is large."""
+  plain, metrics = _steps(None)
+  whole, private = _steps(
+    sgf.DpSgdStochasticGradient.config(l2_norm_clip=1e3, inner_batch_size=4)
+  )
+  for path, weight in plain.items():
+    np.testing.assert_allclose(whole[path], weight, rtol=1e-4, atol=1e-6)
+  assert private['dp_metrics/frac_clipped'] == 0
+  np.testing.assert_allclose(private['loss'], metrics['loss'], rtol=1e-5)
+  assert metrics['learning/raw_grad_norm'] > 0.2
+  clipped = sgf.DpSgdStochasticGradient.config(l2_norm_clip=0.1)
+  kept = 'params/lm/final_ln/.*'
+  first, _ = _steps(clipped, 0)
+  after, private = _steps(clipped, bprop_variable_exclusion=kept)
+  assert 0.01 < private['learning/raw_grad_norm'] <= 0.1
+  assert private['dp_metrics/frac_clipped'] == 1
+  for path, weight in first.items():
+    is_same = np.array_equal(after[path], weight)
+    assert is_same == path.startswith('lm/final_ln'), path
+
+
+def test_noise_differs_between_steps():
+  noisy = sgf.DpSgdStochasticGradient.config(
+    l2_norm_clip=1e-3, noise_multiplier=1e3
+  )
+  once, _ = _steps(noisy, 1)
+  twice, _ = _steps(noisy, 2)
+  first, _ = _steps(noisy, 0)
+  path = 'lm/softmax/logits_ffn/linear/w'
+  one = once[path] - first[path]
+  # Noise of 1e-3 * 1e3 / 8 rows.
+  np.testing.assert_allclose(np.std(one), 1 / 8, rtol=0.2)
+  assert np.max(np.abs(twice[path] - once[path] - one)) > 0.1
+
+
+class _Doubled(sgf.StandardGradient):
+  def grad_fn(self, loss_fn, mdl_vars_grad, others_and_inputs, prng_key):
+    result, gradients = super().grad_fn(
+      loss_fn, mdl_vars_grad, others_and_inputs, prng_key
+    )
+    return result, jax.tree.map(lambda g: 2 * g, gradients)
+
+
+def test_own_gradients():
+  """A subclass, as its config or an instance of it."""
+  _, plain = _steps(None)
+  for own in (_Doubled.config(), _Doubled()):
+    _, doubled = _steps(own)
+    np.testing.assert_allclose(
+      doubled['learning/raw_grad_norm'],
+      2 * plain['learning/raw_grad_norm'],
+      rtol=1e-6,
+    )
+  assert doubled['loss'] == plain['loss']
+
+
+@pytest.mark.parametrize(
+  'fields,message',
+  [
+    ({'inner_batch_size': 3}, 'inner_batch_size is 3, .* 8 rows'),
+    ({'l2_norm_clip': 0.0}, 'l2_norm_clip is 0.0; expected a number above 0'),
+    (
+      {'use_loss_weight_scaling': True, 'noise_multiplier': 1.0},
+      'noise_multiplier is 1.0; expected 0 with it',
+    ),
+  ],
+)
+def test_mistakes(fields, message):
+  stochastic = sgf.DpSgdStochasticGradient.config(
+    **{'l2_norm_clip': 1.0, **fields}
+  )
+  with pytest.raises(errors.UserError, match=message):
+    _steps(stochastic)
