@@ -18,6 +18,7 @@ from adaptors.bridge.ops import (
   random_ops,
   sampled_softmax,
   sharded_lookup,
+  stacked_recurrent,
   summaries,
 )
 
@@ -78,6 +79,7 @@ def replaced(seed: Any | None) -> Iterator[list[Replacement]]:
   }
   functions |= random_ops.lingvo_replacements(seeds)
   functions |= bounded_loops.replacements() | summaries.replacements()
+  functions |= stacked_recurrent.replacements()
   with function_replacing.replaced(functions), _lingvo_state_kept():
     yield calls
 
