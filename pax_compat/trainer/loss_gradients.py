@@ -51,7 +51,7 @@ def of_step(
     )
   for found, what in (
     (others, 'several losses are minimised'),
-    (jax.tree.leaves(probes), 'the rows of embedding tables are counted'),
+    (jax.tree.leaves(probes), 'embedding tables have sparse_gradients'),
   ):
     if found:
       raise errors.UserError(

@@ -206,5 +206,5 @@ def steps(
     act=vectors, padding=paddings[..., None].astype(vectors.dtype)
   )
   if segment_ids is not None:
-    inputs.segment_ids = segment_ids[..., None]
+    inputs.example_ids = segment_ids[..., None]
   return inputs

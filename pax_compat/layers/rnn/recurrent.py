@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layer_core import child_layers
-from pax_compat.layers.rnn import scan_products
+from pax_compat.layers.rnn import scan_products, segment_starts
 from pax_compat.layers.rnn.rnn_cells import LstmCellSimple
 from pax_compat.nested_map import NestedMap
 
@@ -93,8 +93,11 @@ class FRnn(base_layer.BaseLayer):
     Args:
       inputs: `act`, [B, T, I] or a list of arrays; `padding` [B, T, 1], 1 where
         the state is carried over unchanged; and for packed examples
-        `segment_ids` [B, T, 1], int, or `reset_mask` [B, T, 1], 0 where the
-        state is reset.
+        `segment_ids` [B, T, 1], int, by which the state is reset as in Pax: at
+        the first position of each example, also of the first one, and also if
+        steps run from the last to the first; or `example_ids` [B, T, 1], int,
+        by which it is reset as in Lingvo: at the first step of each example but
+        the first one; or `reset_mask` [B, T, 1], 0 where the state is reset.
       state0: the state before the first step; None for `init_states`.
 
     Returns:
@@ -117,9 +120,12 @@ class FRnn(base_layer.BaseLayer):
 
   def _with_reset_mask(self, inputs: NestedMap) -> NestedMap:
     inputs = NestedMap(inputs)
-    packed = inputs.pop('segment_ids', None)
-    if packed is not None:
-      inputs.reset_mask = reset_mask(packed, self.reverse)
+    segment_ids = inputs.pop('segment_ids', None)
+    if segment_ids is not None:
+      inputs.reset_mask = segment_starts.reset_mask(segment_ids, inputs.padding)
+    example_ids = inputs.pop('example_ids', None)
+    if example_ids is not None:
+      inputs.reset_mask = reset_mask(example_ids, self.reverse)
     if 'reset_mask' in inputs and not self.cell.reset_cell_state:
       raise errors.UserError(
         f'{type(self).__name__}: the inputs have packed examples, but'

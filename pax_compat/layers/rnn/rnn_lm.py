@@ -105,7 +105,7 @@ class RnnLm(base_layer.BaseLayer):
       )
     steps = self._steps(self._embed(inputs, condition), paddings)
     if segment_ids is not None:
-      steps.segment_ids = segment_ids[..., None]
+      steps.example_ids = segment_ids[..., None]
     hidden, _ = self.rnns(steps)
     output = sequence_losses.loss_or_predictions(self.softmax, hidden, labels)
     output.last_hidden = hidden

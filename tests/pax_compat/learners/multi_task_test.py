@@ -7,6 +7,7 @@ import pytest
 
 from pax_compat import errors, learners, optimizers
 from pax_compat.base_layer import NON_TRAINABLE, PARAMS
+from pax_compat.learners import sgf
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
 from tests.pax_compat import two_tasks
@@ -150,9 +151,16 @@ def _other_loss(task):
   task.train.learner.learners['long'].loss_name = 'rows'
 
 
+def _private(task):
+  task.train.learner.learners[
+    'long'
+  ].stochastic_gradient = sgf.DpSgdStochasticGradient.config(l2_norm_clip=1.0)
+
+
 @pytest.mark.parametrize(
   ('change', 'words'),
   [
+    (_private, 'stochastic_gradient of the task long is DpSgdStochastic'),
     (_without, 'task_long/steps belongs to none of'),
     (_with_more, "'more', but the model has no weights of that task"),
     (_averaging_one, 'only short keep moving averages'),

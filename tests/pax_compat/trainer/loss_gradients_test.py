@@ -1,5 +1,7 @@
 """Train steps with a learner's `stochastic_gradient`."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from pax_compat import errors, learners, optimizers
 from pax_compat.base_layer import PARAMS
 from pax_compat.learners import sgf
+from pax_compat.trainer import loss_gradients
 from tests.pax_compat.trainer import tiny
 
 
@@ -96,3 +99,25 @@ def test_mistakes(fields, message):
   )
   with pytest.raises(errors.UserError, match=message):
     _steps(stochastic)
+
+
+@pytest.mark.parametrize(
+  'others,probes,message',
+  [
+    ({'w': 'other'}, {}, 'StandardGradient, and several losses are minimised'),
+    ({}, {'table': np.zeros([3])}, 'embedding tables have sparse_gradients'),
+  ],
+)
+def test_what_is_not_supported(others, probes, message):
+  learner = types.SimpleNamespace(
+    losses_of=lambda metas: others, stochastic_gradient=sgf.StandardGradient()
+  )
+  with pytest.raises(errors.UserError, match=message):
+    loss_gradients.of_step(
+      *(None,) * 4,
+      probes,
+      learner=learner,
+      weight_metas={},
+      variables={},
+      loss_weight=lambda outputs: 1.0,
+    )

@@ -88,7 +88,7 @@ def _call(states_of, *, packed=False, states=('m', 'c')):
   def wrapped(layer, x, paddings):
     inputs = NestedMap(act=x, padding=paddings[..., None])
     if packed:
-      inputs.segment_ids = SEGMENTS[..., None]
+      inputs.example_ids = SEGMENTS[..., None]
     outputs, last = layer(inputs)
     named = {
       f'{k}.{name}': s[name]

@@ -75,7 +75,7 @@ def test_examples():
 @pytest.mark.parametrize('packed', [False, True])
 def test_outputs_and_the_last_state(cls, reverse, packed):
   layer = _layer(cls, reverse=reverse, reset_cell_state=packed)
-  segments = {'segment_ids': SEGMENTS[..., None]} if packed else {}
+  segments = {'example_ids': SEGMENTS[..., None]} if packed else {}
   weights = _weights(layer)
   _check(
     _run(layer, {PARAMS: weights}, _inputs(**segments)),
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_differences(cls, reverse):
 
   def ours(arrays):
     arrays = dict(arrays)
-    inputs = _inputs(arrays.pop('x'), segment_ids=SEGMENTS[..., None])
+    inputs = _inputs(arrays.pop('x'), example_ids=SEGMENTS[..., None])
     y, last = layer.apply({PARAMS: {'cell': arrays}}, inputs)
     return jnp.sum(y * of_outputs) + jnp.sum(last.c * of_cell)
 
@@ -302,3 +302,22 @@ def test_both_directions_side_by_side():
   start = layer.apply({PARAMS: weights}, B, method='init_states')
   again, _ = _run(layer, {PARAMS: weights}, _inputs(), start)
   np.testing.assert_array_equal(again, outputs)
+
+
+@BOTH
+@pytest.mark.parametrize('reverse', [False, True])
+def test_segments_are_reset_as_in_pax(cls, reverse):
+  """At the first position of each, but not within padding."""
+  layer = _layer(cls, reverse=reverse, reset_cell_state=True)
+  weights = {PARAMS: _weights(layer)}
+  state0 = NestedMap(m=RNG.normal(size=[B, N]), c=RNG.normal(size=[B, H]))
+  before = np.roll(SEGMENTS, 1, axis=1)
+  before[:, 0] = -1
+  mask = ((SEGMENTS == before) | (PADDINGS > 0)).astype('f')[..., None]
+  results = [
+    layer.apply(weights, _inputs(**packed), state0)
+    for packed in ({'segment_ids': SEGMENTS[..., None]}, {'reset_mask': mask})
+  ]
+  jax.tree.map(np.testing.assert_array_equal, *results)
+  other, _ = layer.apply(weights, _inputs(example_ids=SEGMENTS[..., None]))
+  assert not np.allclose(results[0][0], other, atol=1e-3)
