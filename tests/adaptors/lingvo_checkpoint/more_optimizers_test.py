@@ -133,7 +133,9 @@ def _check(kind, translate, folder):
     loop_steps=loop_steps,
   )
   for path, value in again[_STEPS - _EXPORTED].items():
-    parity.assert_close(value, weights[_STEPS][path], 1e-5, path)
+    # Lingvo resets the sum of weights while it copies it for summaries.
+    if metadata.names[path] not in unread:
+      parity.assert_close(value, weights[_STEPS][path], 1e-5, path)
 
 
 @pytest.mark.slow
