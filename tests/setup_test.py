@@ -18,7 +18,7 @@ DISTRIBUTIONS = {
 }
 OURS = {*source_tree.PACKAGES, 'benchmarks', 'tests'}
 # Pax: checkouts that are recorded by hand, and names that `pax_names` mounts.
-PAX = {'paxml', 'praxis'}
+PAX = {'optax-shampoo', 'paxml', 'praxis'}
 IMPORT_PAX = ('tests/pax/', 'tests/adaptors/pax_names/')
 
 
