@@ -318,7 +318,10 @@ class DistributedShampoo(BaseOptimizer):
       raise errors.UserError(
         f'{type(self).__name__}: weight_decay needs the weights; pass them'
       )
-    weights = structure.flatten_up_to(weights) if weights else gradients
+    if weights is None:
+      weights = gradients  # No step reads them.
+    else:
+      weights = structure.flatten_up_to(weights)
     blocks = [self._blocks(g.shape) for g in gradients]
     statistics = _every(
       self.statistics_compute_steps,

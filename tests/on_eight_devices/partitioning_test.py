@@ -66,6 +66,7 @@ def test_a_loss_without_weights_cannot_have_padding_rows(mesh):
       batch_sharding=partitioning.batch_sharding(mesh),
       mesh=mesh,
       model=None,
+      learner=types.SimpleNamespace(stochastic_gradient=None),
       abstract_state=types.SimpleNamespace(mdl_vars={'w': np.ones(3)}),
       forward=lambda variables, batch, key: (loss(variables['w'], batch), None),
     )
