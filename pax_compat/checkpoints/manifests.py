@@ -303,7 +303,7 @@ def _content(path: Any) -> str:
   """Returns the text of a file."""
   if not remote.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):
     raise OSError(0, 'not a file')  # To open a pipe would block.
-  return path.read_text(encoding='utf-8')
+  return files_lib.read_bytes(path).decode('utf-8')
 
 
 def _text(manifest: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ class DoneSteps:
     if not path.exists():
       return
     try:
-      read = files.parse_json(path.read_bytes())
+      read = files.parse_json(files.read_bytes(path))
       self._steps = {
         int(step): {
           'checkpoint': str(done['checkpoint']),

@@ -134,6 +134,20 @@ def delete_folder(folder: Any) -> None:
     shutil.rmtree(folder)
 
 
+def read_bytes(path: Any) -> bytes:
+  """Returns the content of a file that `replace` may replace at any time.
+
+  Args:
+    path: the file, local or remote.
+
+  Raises:
+    OSError: it cannot be read.
+  """
+  if remote.is_remote(path):
+    return remote.read_bytes(path)
+  return path.read_bytes()
+
+
 def replace(path: Any, content: bytes) -> None:
   """Writes a file atomically: readers see the old or the new content.
 

@@ -169,7 +169,7 @@ def _owner(folder: Any) -> str | None:
   mark = folder / _EXPERIMENT_FILE
   if mark.exists():
     try:
-      return files.parse_json(mark.read_bytes())['name']
+      return files.parse_json(files.read_bytes(mark))['name']
     except (ValueError, KeyError, TypeError) as e:
       raise errors.UserError(
         f'{mark} is damaged ({e!r}); expected a JSON object with the name of'

@@ -217,7 +217,7 @@ class Lock:
 def _read(path: Any) -> Holder | None:
   """Returns the holder of a lock; None if there is none, or it is damaged."""
   try:
-    return Holder(**files.parse_json(path.read_bytes()))
+    return Holder(**files.parse_json(files.read_bytes(path)))
   except FileNotFoundError:
     return None
   except (ValueError, TypeError):

@@ -200,6 +200,16 @@ def delete(path: Any):
     return
 
 
+def read_bytes(path: Any) -> bytes:
+  """Returns the content of a remote file, by one request.
+
+  To open a file asks for its size first: longer content that replaces it before
+  it is read would be cut off.
+  """
+  files, name = _file_system(path)
+  return files.cat_file(name)
+
+
 def _file_system(path: Any):
   """Returns the fsspec file system of a path, and the path in it."""
   _epath()

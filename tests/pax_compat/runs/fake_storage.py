@@ -28,11 +28,14 @@ class Storage:
   Attributes:
     objects: content and generation, by bucket and name.
     requests: method and path of each request.
+    replacements: contents that replace objects once somebody has asked for
+      their sizes, by bucket and name.
   """
 
   def __init__(self):
     self.objects: dict[tuple[str, str], tuple[bytes, int]] = {}
     self.requests: list[str] = []
+    self.replacements: dict[tuple[str, str], bytes] = {}
     self.uploads: dict[str, tuple[str, str, bytes]] = {}
     self.lock = threading.Lock()
     self._generations = itertools.count(1)
@@ -42,6 +45,11 @@ class Storage:
       generation = next(self._generations)
       self.objects[bucket, name] = content, generation
     return self.about(bucket, name)
+
+  def replace_if_due(self, bucket: str, name: str):
+    content = self.replacements.pop((bucket, name), None)
+    if content is not None:
+      self.put(bucket, name, content)
 
   def about(self, bucket: str, name: str) -> dict:
     content, generation = self.objects[bucket, name]
@@ -106,6 +114,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._media(bucket, name, query)
       else:
         self._answer(200, self.storage.about(bucket, name))
+        self.storage.replace_if_due(bucket, name)
     elif found := _OBJECTS.fullmatch(path):
       self._answer(200, self.storage.listed(found[1], query))
     elif found := _BUCKET.fullmatch(path):

@@ -74,6 +74,21 @@ def test_files_of_a_remote_folder():
     assert storage.names() == [f'run/{name}' for name in names]
 
 
+@_needs_gcsfs
+def test_a_file_that_is_replaced_while_it_is_read():
+  script = (
+    'from pax_compat.runs import files, remote\n'
+    "path = remote.path_of('gs://bucket/x')\n"
+    'print(files.read_bytes(path).decode())\n'
+    'print(path.exists(), files.read_bytes(path).decode())\n'
+  )
+  with fake_storage.serve() as (storage, env):
+    storage.put('bucket', 'x', b'short')
+    storage.replacements['bucket', 'x'] = b'longer content'
+    done = launching.run_script(script, **env)
+  assert done.stdout.splitlines() == ['short', 'True longer content']
+
+
 def train_with_little_patience(url):
   """Trains in a folder of a storage service that must answer in a second."""
   remote._SECONDS_TO_ANSWER = 1.0
