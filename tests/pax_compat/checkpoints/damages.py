@@ -122,19 +122,19 @@ class Case:
 @contextlib.contextmanager
 def _failing(path: pathlib.Path, number: int) -> Iterator[None]:
   """Within it, reading a file fails."""
-  original, read = builtins.open, pathlib.Path.read_text
+  original, read = builtins.open, pathlib.Path.read_bytes
 
   def opened(file, *args, **kwargs):
     if str(file) == str(path):
       raise OSError(number, os.strerror(number), str(path))
     return original(file, *args, **kwargs)
 
-  def read_text(self, **kwargs):
+  def read_bytes(self, **kwargs):
     return opened(self) if self == path else read(self, **kwargs)
 
   with (
     mock.patch.object(checksums, 'open', opened, create=True),
-    mock.patch.object(pathlib.Path, 'read_text', read_text),
+    mock.patch.object(pathlib.Path, 'read_bytes', read_bytes),
   ):
     yield
 
