@@ -182,7 +182,8 @@ def sample_decode_after_fprop(
   _repeat_states(
     model, transform_state_fn, lazy_broadcast_prefix_fn, num_samples, stages[0]
   )
-  rows, settings = _rows(given, stages[-1]), _settings(given)
+  settings = _settings(given)
+  rows = _rows(given, settings, stages[-1])
   sampling = SampleSteps(model, next_token_sampler, settings, rows)
   stream = None
   if given['result_callback'] is not None:
@@ -401,7 +402,9 @@ def _prefixes(given: dict[str, Any], stages: list[int]) -> Prefixes:
   )
 
 
-def _rows(given: dict[str, Any], max_steps: int) -> Rows:
+def _rows(
+  given: dict[str, Any], settings: SampleDecoderHParams, max_steps: int
+) -> Rows:
   """Returns what is asked of each row, of the arguments of `sample_decode`."""
   is_guided = given['cf_guidance_scale'] is not None
   rows, eos = len(given['prefix_ids']), given['eos_id']
@@ -421,7 +424,7 @@ def _rows(given: dict[str, Any], max_steps: int) -> Rows:
   )
   asked = Rows.of(
     inputs,
-    _settings(given),
+    settings,
     rows // 2 if is_guided else rows,
     max_steps,
     is_guided=is_guided,

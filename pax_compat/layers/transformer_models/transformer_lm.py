@@ -208,7 +208,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
 
     Returns:
       With labels, the softmax's output, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B], `total_loss` [], and `aux_loss` [], which is no
+      `per_sequence_xent` [B], `total_loss` [], and `aux_loss` [], which is not
       part of it; without labels, `logits`, `log_probs` and `probs` [B, T, V].
       With `skip_compute_loss`, the layers' output [B, T, D].
 
