@@ -103,24 +103,19 @@ def is_bridged(translated: TranslatedTask) -> bool:
   )
 
 
-def _mesh_of(model: Config) -> jax.sharding.Mesh:
-  """Returns a mesh of one device with the model's axes, or of all devices."""
-  names = model.mesh_axis_names
-  if not names:
-    return partitioning.create_mesh(None, None)
-  ones = [1] * len(names)
-  return partitioning.create_mesh(ones, names, devices=jax.devices()[:1])
-
-
 class _Side:
   """The program of a translated task, with given samples of classes."""
 
   def __init__(self, translated, samples: Sequence[Sample], batch: NestedMap):
     self._variables = translated.variables.only(is_trainable=True)
     self._others = translated.variables.only(is_trainable=False)
+    names = translated.config.model.mesh_axis_names
     self._program = program.create(
       _with_samples(translated.config, samples).Instantiate(),
-      _mesh_of(translated.config.model),
+      # Without axes of its own, a model has those of all devices.
+      partitioning.mesh_of_one(names)
+      if names
+      else partitioning.create_mesh(None, None),
       batch,
     )
 

@@ -67,13 +67,10 @@ def newton_inverse_root(
       result, are zero.
     is_relative: whether epsilon is times the largest eigenvalue.
   """
-  dim = matrix.shape[0]
-  counts = jnp.arange(dim) < size
-  matrix = jnp.where(counts[:, None] & counts, matrix, 0)
+  matrix, counts, ridge = _used(matrix, size, epsilon, is_relative)
   identity = jnp.diag(counts.astype(matrix.dtype))
-  largest = largest_eigenvalue(matrix, counts) if is_relative else 1.0
-  damped = matrix + epsilon * jnp.maximum(largest, _TOLERANCE) * identity
-  if dim == 1:
+  damped = matrix + ridge * identity
+  if matrix.shape[0] == 1:
     root = jnp.where(counts, damped ** (-1.0 / order), 0)
     return Root(root, jnp.zeros([]))
 
@@ -110,14 +107,19 @@ def eigh_inverse_root(
   is_relative: bool,
 ) -> Root:
   """Returns `newton_inverse_root`, by eigenvalues."""
-  counts = jnp.arange(matrix.shape[0]) < size
+  matrix, counts, ridge = _used(matrix, size, epsilon, is_relative)
   used = counts[:, None] & counts
-  matrix = jnp.where(used, matrix, 0)
-  largest = largest_eigenvalue(matrix, counts) if is_relative else 1.0
-  ridge = epsilon * jnp.maximum(largest, _TOLERANCE)
   root = jnp.where(used, inverse_root(matrix, order, ridge), 0)
   error = jnp.where(jnp.all(jnp.isfinite(root)), 0.0, jnp.nan)
   return Root(root, error)
+
+
+def _used(matrix, size, epsilon, is_relative) -> tuple[jax.Array, ...]:
+  """Returns what of a matrix counts, which rows that are [D], and the ridge."""
+  counts = jnp.arange(matrix.shape[0]) < size
+  matrix = jnp.where(counts[:, None] & counts, matrix, 0)
+  largest = largest_eigenvalue(matrix, counts) if is_relative else 1.0
+  return matrix, counts, epsilon * jnp.maximum(largest, _TOLERANCE)
 
 
 def largest_eigenvalue(matrix: jax.Array, counts: jax.Array) -> jax.Array:

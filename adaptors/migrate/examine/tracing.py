@@ -8,17 +8,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
 
 from adaptors.lingvo_input import input_adaptor
 from adaptors.lingvo_parity import synthetic
 from adaptors.migrate.examine.routes import Route, describe_error
 from adaptors.migrate.findings import Outcome
 from pax_compat import errors
-from pax_compat.config import Config
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import program
+from pax_compat.trainer import partitioning, program
 
 
 def trace(route: Route) -> Outcome:
@@ -33,9 +31,8 @@ def trace(route: Route) -> Outcome:
     return Outcome(None, f'not traced without a batch: {describe_error(error)}')
   try:
     config = route.translated.config
-    made = program.create(
-      config.Instantiate(), _mesh_of_one(config.model), batch
-    )
+    mesh = partitioning.mesh_of_one(config.model.mesh_axis_names)
+    made = program.create(config.Instantiate(), mesh, batch)
     made.train_step.eval_shape(made.abstract_state, batch)
     weights = made.eval_vars(made.abstract_state, use_ema=False)
     made.eval_step.eval_shape(weights, batch)
@@ -44,17 +41,6 @@ def trace(route: Route) -> Outcome:
   kind = 'a synthetic batch' if is_synthetic else 'a batch of its input'
   return Outcome(
     True, f'traced a step of training and of an evaluation on {kind}'
-  )
-
-
-def _mesh_of_one(model: Config) -> Mesh:
-  """Returns a mesh of a single device, with a model's axis names."""
-  names = tuple(model.mesh_axis_names or ('data',))
-  return jax.make_mesh(
-    (1,) * len(names),
-    names,
-    devices=jax.devices()[:1],
-    axis_types=(AxisType.Auto,) * len(names),
   )
 
 

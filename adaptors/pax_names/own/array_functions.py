@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import errors
+from pax_compat.layers.normalizations.moments import compute_moments
 from pax_compat.nested_map import NestedMap
 
 
@@ -37,14 +38,11 @@ def compute_stats(
       f'compute_stats: inputs {list(inputs.shape)} and padding'
       f' {list(padding.shape)}; expected as many dimensions'
     )
-  weights = jnp.broadcast_to(1.0 - padding, inputs.shape)
-  total = jnp.maximum(1.0, jnp.sum(weights))
-  mean = jnp.sum(inputs * weights) / total
-  squares = jnp.sum(jnp.square((inputs - mean) * weights))
+  mean, variance = compute_moments(inputs, padding, range(inputs.ndim))
   return NestedMap(
     mean_v=mean,
-    std_v=jnp.sqrt(squares / total),
-    max_v=jnp.max(jnp.abs(inputs * weights)),
+    std_v=jnp.sqrt(variance),
+    max_v=jnp.max(jnp.abs(inputs * (1.0 - padding))),
   )
 
 

@@ -10,6 +10,7 @@ from absl import logging
 
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
+from pax_compat.runs import files
 
 # A file in the folder of a run with the shapes of a batch.
 FILE = 'batch_shapes.json'
@@ -62,7 +63,7 @@ def recorded_or_of(folder: Any, experiment: Any) -> NestedMap:
   if not path.exists():
     return of(experiment)[0]
   try:
-    return from_json(path.read_text(encoding='utf-8'))
+    return from_json(files.read_bytes(path).decode('utf-8'))
   except ValueError as e:
     raise errors.UserError(f'{path} is damaged: {e}') from e
 

@@ -14,6 +14,7 @@ from pax_compat.trainer.partitioning.batches import (
 from pax_compat.trainer.partitioning.meshes import (
   create_mesh,
   mesh_of,
+  mesh_of_one,
   mesh_of_task,
   num_devices,
   replicated,
@@ -39,6 +40,7 @@ __all__ = [
   'local_row_numbers',
   'local_rows',
   'mesh_of',
+  'mesh_of_one',
   'mesh_of_task',
   'moved_splits',
   'num_devices',

@@ -81,6 +81,16 @@ def num_devices(model: Any) -> int:
   return math.prod(ici) * math.prod(model.dcn_mesh_shape or [1])
 
 
+def mesh_of_one(mesh_axis_names: Sequence[str] | None) -> Mesh:
+  """Returns a mesh of a single device, for programs that are only looked at.
+
+  Args:
+    mesh_axis_names: the axes' names; None for `data`.
+  """
+  names = mesh_axis_names or ('data',)
+  return create_mesh([1] * len(names), names, devices=jax.devices()[:1])
+
+
 def create_mesh(
   ici_mesh_shape: Sequence[int] | None,
   mesh_axis_names: Sequence[str] | None,
