@@ -1,9 +1,12 @@
 """Finds the packages in entry points without importing them."""
 
+import functools
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import pathlib
+import sys
 from collections.abc import Iterator
 
 from pax_compat import errors
@@ -20,8 +23,7 @@ def packages(
   Raises:
     UserError: an entry point does not name an installed package.
   """
-  entries = importlib.metadata.entry_points(group=group)
-  for entry in sorted(entries, key=lambda e: (e.name, e.value)):
+  for entry in _entries(group, _changes_of_path()):
     spec = find_spec(entry.module)
     if spec is None or not spec.submodule_search_locations:
       owner = entry.dist.name if entry.dist else 'an unknown distribution'
@@ -32,6 +34,35 @@ def packages(
       )
     folders = spec.submodule_search_locations
     yield entry, [pathlib.Path(folder).resolve() for folder in folders]
+
+
+@functools.cache
+def _entries(
+  group: str, changes: tuple[tuple[str, int], ...]
+) -> list[importlib.metadata.EntryPoint]:
+  """Returns the sorted entry points of a group.
+
+  To find them opens a file of each installed distribution, and each registered
+  experiment asks for them.
+
+  Args:
+    group: the name of the group.
+    changes: when the folders changed in which distributions are installed.
+  """
+  del changes  # A key of the cache.
+  entries = importlib.metadata.entry_points(group=group)
+  return sorted(entries, key=lambda e: (e.name, e.value))
+
+
+def _changes_of_path() -> tuple[tuple[str, int], ...]:
+  """Returns the folders of `sys.path` with the times of their changes [ns]."""
+  times = []
+  for folder in sys.path:
+    try:
+      times.append((folder, os.stat(folder or '.').st_mtime_ns))
+    except OSError:
+      times.append((folder, 0))
+  return tuple(times)
 
 
 def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:

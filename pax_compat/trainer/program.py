@@ -52,6 +52,8 @@ class TaskProgram:
       sharding than steps compute with, by path with the collection.
     probes: shapes of the zeros whose gradients are metadata of the gradients of
       embedding tables; see `layer_core.row_gradients`.
+    init_variables: (key, batch) -> the initial variables as `BoxedParam`s. It
+      is jitted: what traced it for the shapes serves the initial state, too.
     skips_nonfinite: whether a train step whose watched numbers are not all
       finite changes nothing but the number of steps.
   """
@@ -67,6 +69,7 @@ class TaskProgram:
   weight_metas: dict[str, base_layer.WeightHParams]
   moved_splits: dict[str, partitioning.WeightSplit]
   probes: Any
+  init_variables: Callable[[jax.Array, NestedMap], Any]
   skips_nonfinite: bool = False
 
   def init_state(self, batch: NestedMap) -> TrainState:
@@ -99,14 +102,8 @@ class TaskProgram:
     shardings = jax.tree.map(lambda s: s.sharding, self.abstract_state)
 
     def init(key):
-      # NumPy's int64 is int32 on a device, unless jax_enable_x64 is set.
-      zeros = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, jax.dtypes.canonicalize_dtype(s.dtype)),
-        batch,
-      )
-      return select(
-        train_state.initial_state(self.model, self.learner, key, zeros)
-      )
+      boxed = self.init_variables(key, _zeros(batch))
+      return select(train_state.initial_state(boxed, self.learner))
 
     compiled = jax.jit(
       init,
@@ -492,11 +489,19 @@ def create(
   model = task.model.Instantiate()
   _check_ema(task.train, learner)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
+
+  @jax.jit
+  def init_variables(key, batch):
+    return model.init_boxed({base_layer.PARAMS: key}, batch)
+
   with jax.set_mesh(mesh):
     # Nothing is computed on the devices, which may be simulated.
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    # With the type of the key of `init_state`, which is not traced again then.
+    key = key.update(sharding=partitioning.replicated(mesh))
+    shapes = global_shapes(batch, sharding)
     boxed = jax.eval_shape(
-      lambda b: model.init_boxed({base_layer.PARAMS: jax.random.key(0)}, b),
-      global_shapes(batch, sharding),
+      lambda key: init_variables(key, _zeros(shapes)), key
     )
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = train_state.kept_collections(boxed)
@@ -516,6 +521,7 @@ def create(
     weight_metas=metas,
     moved_splits=partitioning.moved_splits(mesh, boxed),
     probes=probes,
+    init_variables=init_variables,
     skips_nonfinite=skips_nonfinite,
   )
 
@@ -559,6 +565,16 @@ def global_shapes(
     return jax.ShapeDtypeStruct((*rows, *x.shape[1:]), x.dtype)
 
   return jax.tree.map(shape, partitioning.padded(batch, sharding))
+
+
+def _zeros(shapes: NestedMap) -> NestedMap:
+  """Returns arrays of these shapes and dtypes, as devices have them.
+
+  NumPy's int64 is int32 on a device, unless jax_enable_x64 is set.
+  """
+  return jax.tree.map(
+    lambda s: jnp.zeros(s.shape, jax.dtypes.canonicalize_dtype(s.dtype)), shapes
+  )
 
 
 def _checked_rows(per_example: Any, rows: int) -> dict[str, jax.Array]:

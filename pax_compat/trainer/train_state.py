@@ -62,8 +62,9 @@ def kept_collections(variables) -> dict:
   return {name: variables[name] for name in kept if name in variables}
 
 
-def initial_state(model, learner, key, batch) -> TrainState:
-  boxed = kept_collections(model.init_boxed({base_layer.PARAMS: key}, batch))
+def initial_state(boxed, learner) -> TrainState:
+  """Returns the state of a learner for initial variables, `BoxedParam`s."""
+  boxed = kept_collections(boxed)
   mdl_vars = base_layer.unbox(boxed)
   return TrainState(
     step=jnp.zeros([], jnp.int32),

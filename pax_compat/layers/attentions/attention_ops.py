@@ -91,18 +91,36 @@ def attend(
   Returns:
     [B, T, N, H].
   """
-  targets, heads = inputs.query.shape[1:3]
-  groups = inputs.key.shape[2]
-  # Heads first, so that no logits are transposed.
-  query, key, value = (x.transpose(0, 2, 1, 3) for x in inputs[:3])
-  query, mask, bias = (
-    grouped(x, groups) for x in (query, as_array(inputs.mask), inputs.bias)
-  )
-  inputs = AttentionInputs(query, key, value, mask, bias, inputs.causal)
-  size = targets
+  size = inputs.query.shape[1]
   if options.by_blocks and not flop_scopes.is_counting():
-    size = max(_BLOCK_SIZE, -(-targets // _MAX_BLOCKS))
-  if inputs.causal:
+    size = max(_BLOCK_SIZE, -(-size // _MAX_BLOCKS))
+  arrays = (*inputs[:3], as_array(inputs.mask), inputs.bias)
+  # A dropout closes over its layer, so that nothing traced for it can be kept.
+  by_size = _attend if options.dropout else _attend_traced_once
+  return by_size(
+    *arrays, causal=inputs.causal, options=options._replace(split=None), size=size
+  )
+
+
+def _attend(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  mask: jax.Array | None,
+  bias: jax.Array | None,
+  *,
+  causal: bool,
+  options: AttentionOptions,
+  size: int,
+) -> jax.Array:
+  """Attends by blocks of `size` targets; see `AttentionInputs`."""
+  targets, heads = query.shape[1:3]
+  groups = key.shape[2]
+  # Heads first, so that no logits are transposed.
+  query, key, value = (x.transpose(0, 2, 1, 3) for x in (query, key, value))
+  query, mask, bias = (grouped(x, groups) for x in (query, mask, bias))
+  inputs = AttentionInputs(query, key, value, mask, bias, causal)
+  if causal:
     encoded = _causal_attention(inputs, options, size)
   elif options.dropout is None and size < targets and targets % size == 0:
     encoded = _blockwise_attention(inputs, options, size)
@@ -110,6 +128,12 @@ def attend(
     encoded = _attend_block(inputs, options)
   encoded = encoded.reshape(-1, heads, targets, value.shape[-1])
   return encoded.transpose(0, 2, 1, 3)
+
+
+# All layers of a network do the same; tracing it takes longer than a layer does.
+_attend_traced_once = jax.jit(
+  _attend, static_argnames=('causal', 'options', 'size'), inline=True
+)
 
 
 def _causal_attention(
