@@ -36,15 +36,18 @@ class DecoderHParams(config_lib.Configurable):
     lazy_prefix_broadcast: whether samples, or hypotheses, share the cache of
       their prefix; else they share its computation, and each has a copy. The
       attention must be one of `layers.attentions.lazy_prefix`.
-    decode_loop_mesh_axes_transpose: not supported, as all of `UNSUPPORTED`.
+    decode_loop_mesh_axes_transpose: the mesh axis that stands for another one
+      in all steps after that of the prefix, by name; weights are moved between.
     process_result_fn: a function (network, decoded) -> decoded that
       post-processes the result; or None, the default.
     emb_lookup_style: has no effect: the embedding layer decides.
-    use_extra_input_kwargs: not supported.
+    use_extra_input_kwargs: whether `extra_input_kwargs` of the batch, trees of
+      arrays [B, ...] or [B, P, ...] of P columns, are further arguments of the
+      call that reads the prefix; only of a network without `init_states`.
     num_cache_slots: number of sequences that a server of texts continues at
       once (continuous batching); 0 leaves it to the server. `decode` does not
       read it.
-    precompute_kv_cache_prefix_ids: not supported.
+    precompute_kv_cache_prefix_ids: not supported, as all of `UNSUPPORTED`.
 
   Raises:
     UserError: a value has a wrong type or range.
@@ -52,8 +55,6 @@ class DecoderHParams(config_lib.Configurable):
 
   UNSUPPORTED: ClassVar = {
     'lazy_prefix_broadcast': False,
-    'decode_loop_mesh_axes_transpose': None,
-    'use_extra_input_kwargs': False,
     'precompute_kv_cache_prefix_ids': None,
   }
 

@@ -77,6 +77,7 @@ def decode(
   init_states: InitStatesFn | None = None,
   extend_step: ExtendStepFn | None = None,
   cached: CachedNetwork | None = None,
+  weight_metas: Callable[[base_layer.BaseLayer], Any] | None = None,
   batch: NestedMap,
   content: tuple[jax.Array, jax.Array],
   causal_prefix: bool = True,
@@ -94,6 +95,8 @@ def decode(
     extend_step: computes the logits of the next tokens.
     cached: the network as functions of its decode states, instead of these two;
       greedy decoding is then sampling at the temperature 0.
+    weight_metas: returns the `WeightHParams` of the variables of an unbound
+      network, which `decode_loop_mesh_axes_transpose` needs.
     batch: has what examples set themselves; see `SampleInputs`.
     content: tokens [B, P] that identify an example, left-aligned, and whether
       each is one, [B, P]; its random stream depends on them.
@@ -107,12 +110,14 @@ def decode(
     With `vanilla_sample_decode` they are [B, ...].
 
   Raises:
-    UserError: there is a callback, which the settings do not support.
+    UserError: there is a callback or a mesh of the loop, which the settings or
+      the model do not support.
   """
   if result_callback is not None:
     _check_streams(settings)
   is_greedy = isinstance(settings, GreedyDecoderHParams)
-  if is_greedy and cached is None:
+  loop_axes = settings.decode_loop_mesh_axes_transpose
+  if is_greedy and cached is None and not loop_axes:
     return greedy.greedy_decode(
       network,
       settings,
@@ -124,6 +129,13 @@ def decode(
   cached = cached or _cached_network(settings)(
     network, init_states, extend_step
   )
+  if loop_axes:
+    if weight_metas is None:
+      raise errors.UserError(
+        f'decode_loop_mesh_axes_transpose is {loop_axes!r}; expected None for'
+        f' {type(network).__name__}'
+      )
+    cached = cached.with_loop_axes(loop_axes, weight_metas(cached.module))
   if isinstance(settings, BeamSearchHParams):
     search = _search(settings, batch, source_paddings)
     result = beam_search.beam_search(

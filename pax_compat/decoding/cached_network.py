@@ -7,16 +7,19 @@ ones that change with the number of rows and with the length.
 Shapes: B rows, L new tokens, T positions, V vocabulary.
 """
 
+import contextlib
+import copy
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
-from pax_compat.layer_core import decode_states
+from pax_compat.layer_core import constraints, decode_states, jax_context
 
 # (network, length, repeats): initialises decode states of `length` positions,
 # each row `repeats` times.
@@ -58,6 +61,8 @@ class CachedNetwork:
       for name, values in variables.items()
       if name not in (base_layer.DECODE_CACHE, base_layer.SUMMARIES)
     }
+    self._loop_variables = self._variables
+    self._loop_axes: dict[str, str] | None = None
     self._init_states = init_states
     self._extend_step = extend_step
     parameters = inspect.signature(extend_step).parameters
@@ -65,6 +70,32 @@ class CachedNetwork:
     self._rngs = {}
     if network.has_rng(base_layer.RANDOM):
       self._rngs = {base_layer.RANDOM: network.make_rng(base_layer.RANDOM)}
+
+  def with_loop_axes(self, axes: dict[str, str], metas: Any) -> Self:
+    """Returns the network with other mesh axes in all steps after the prefix.
+
+    A mesh that suits the one long step of the prefix may not suit the many
+    short ones. Weights are moved once, before them.
+
+    Args:
+      axes: the mesh axis that stands for another one, by name.
+      metas: `WeightHParams` of the variables, {collection: tree}.
+    """
+
+    def moved(x: jax.Array, meta: base_layer.WeightHParams) -> jax.Array:
+      split = meta.full_split_dims_mapping
+      return constraints.maybe_shard(x, split, self.module.mesh_axis_names)
+
+    other = copy.copy(self)
+    other._loop_axes = axes
+    with _mesh_axes(axes):
+      other._loop_variables = {
+        name: jax.tree.map(moved, values, metas[name])
+        if name in metas
+        else values
+        for name, values in self._variables.items()
+      }
+    return other
 
   def init_states(self, length: int, repeats: int = 1) -> States:
     """Returns the states of `length` positions, of `repeats` times B rows."""
@@ -94,12 +125,12 @@ class CachedNetwork:
     Returns:
       Logits [B * repeats, V] after the last token, and states of as many rows.
     """
-    logits, states = self.step(
+    logits, states = self._last_logits(
       self.init_states(length),
       ids,
       jnp.asarray(0, jnp.int32),
-      causal=causal,
-      **positions,
+      {'causal': causal, **positions},
+      in_loop=False,
     )
     if repeats > 1:
       logits = jnp.repeat(logits, repeats, axis=0)
@@ -119,13 +150,33 @@ class CachedNetwork:
     Returns:
       Logits [B, V] after the last token, float32; and the new states.
     """
+    return self._last_logits(states, ids, time_step, positions)
+
+  def _last_logits(
+    self,
+    states: States,
+    ids: jax.Array,
+    time_step: jax.Array,
+    positions: dict,
+    *,
+    in_loop: bool = True,
+  ) -> tuple[jax.Array, States]:
+    """Returns the logits [B, V] of a step, and the new states; see `step`."""
     if self._takes_last_only and ids.shape[1] > 1:
       positions['last_only'] = True
-    logits, updated = self._read(states, ids, time_step, positions)
+    logits, updated = self._read(
+      states, ids, time_step, positions, in_loop=in_loop
+    )
     return logits[:, -1], updated
 
   def _read(
-    self, states: States, ids: jax.Array, time_step: jax.Array, positions: dict
+    self,
+    states: States,
+    ids: jax.Array,
+    time_step: jax.Array,
+    positions: dict,
+    *,
+    in_loop: bool = True,
   ) -> tuple[jax.Array, States]:
     """Returns the logits [B, L, V] of a step, float32, and the new states."""
     logits, updated = self._apply(
@@ -133,6 +184,7 @@ class CachedNetwork:
         module, ids, time_step=time_step, **positions
       ),
       states,
+      in_loop=in_loop,
     )
     return logits.astype(jnp.float32), updated
 
@@ -232,13 +284,18 @@ class CachedNetwork:
 
     jax.tree_util.tree_map_with_path(check, *self._dims)
 
-  def _apply(self, method: Callable, states: States) -> tuple[Any, States]:
-    result, updated = self.module.apply(
-      {**self._variables, base_layer.DECODE_CACHE: states},
-      method=method,
-      rngs=self._rngs,
-      mutable=[base_layer.DECODE_CACHE],
-    )
+  def _apply(
+    self, method: Callable, states: States, *, in_loop: bool = False
+  ) -> tuple[Any, States]:
+    variables = self._loop_variables if in_loop else self._variables
+    axes = self._loop_axes if in_loop else None
+    with _mesh_axes(axes) if axes else contextlib.nullcontext():
+      result, updated = self.module.apply(
+        {**variables, base_layer.DECODE_CACHE: states},
+        method=method,
+        rngs=self._rngs,
+        mutable=[base_layer.DECODE_CACHE],
+      )
     return result, updated[base_layer.DECODE_CACHE]
 
   def transform(
@@ -352,6 +409,16 @@ class CachedNetwork:
       return jnp.pad(x, widths)
 
     return self.transform(states, pad)
+
+
+def _mesh_axes(axes: dict[str, str]) -> jax_context.JaxContext:
+  """Returns the current context, but with other mesh axes."""
+  context = jax_context.JaxContext.top()
+  kind = jax_context.JaxContext.HParams
+  settings = context.hparams if context else kind()
+  return jax_context.JaxContext.new_context(
+    hparams=dataclasses.replace(settings, mesh_axes_transpose=axes)
+  )
 
 
 def _changed_dim(x: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> int:

@@ -37,6 +37,7 @@ _EXPECTED = {
   'process_result_fn': None,
   'min_decode_steps': 0,
   'lazy_prefix_broadcast': False,
+  'decode_loop_mesh_axes_transpose': None,
 }
 
 

@@ -31,7 +31,9 @@ class LazyPrefixNetwork(CachedNetwork):
     empty = self.init_states(length - prefix, repeats)
     if repeats > 1:
       logits = jnp.repeat(logits, repeats, axis=0)
-    self._variables[PREFIX_DECODE_CACHE] = self._shared(states)
+    shared = self._shared(states)
+    for variables in (self._variables, self._loop_variables):
+      variables[PREFIX_DECODE_CACHE] = shared
     states = jax.tree.map(
       lambda new, old, time: new if time >= 0 else old,
       empty,

@@ -8,6 +8,7 @@ and by the first step.
 Shapes: B rows, P prefix, L new tokens, V vocabulary.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,18 +27,37 @@ class PaxNetwork(CachedNetwork):
   row in every step.
   """
 
-  def __init__(self, network: base_layer.BaseLayer, rows: int):
+  def __init__(
+    self,
+    network: base_layer.BaseLayer,
+    rows: int,
+    extra_inputs: Mapping[str, Any] | None = None,
+    *,
+    prefix: int | None = None,
+  ):
     """Takes a network.
 
     Args:
       network: a bound layer.
       rows: B.
+      extra_inputs: further keyword arguments of its call, trees of arrays
+        [B, ...] or, of positions, [B, P, ...].
+      prefix: P.
     """
-    super().__init__(
-      network,
-      lambda module, length, repeats: _allocate(module, rows * repeats, length),
-      _extend,
-    )
+    extra = dict(extra_inputs or {})
+
+    def allocate(module, length, repeats):
+
+      def resized(x):
+        if x.ndim > 1 and x.shape[1] == prefix:
+          x = jnp.zeros((x.shape[0], length, *x.shape[2:]), x.dtype)
+        return jnp.repeat(x, repeats, axis=0)
+
+      extra_of_length = jax.tree.map(resized, extra)
+      _allocate(module, rows * repeats, length, extra_of_length)
+
+    super().__init__(network, allocate, _extend)
+    self._extra_inputs = extra
 
   def begin(
     self,
@@ -53,7 +73,10 @@ class PaxNetwork(CachedNetwork):
       states = self.init_states(length, repeats)
     else:
       _, states = self._apply(
-        lambda module: _read_prefix(module, ids, causal, **positions), {}
+        lambda module: _read_prefix(
+          module, ids, causal, self._extra_inputs, **positions
+        ),
+        {},
       )
       states = self.repeat(self.grow(states, length - prefix), repeats)
     last = {
@@ -66,7 +89,9 @@ class PaxNetwork(CachedNetwork):
     )
 
 
-def _allocate(network: Any, rows: int, length: int):
+def _allocate(
+  network: Any, rows: int, length: int, extra_inputs: dict[str, Any]
+):
   """Calls the network, on padding, for decode states of `length` positions."""
   shape = (rows, length)
   network(
@@ -76,6 +101,7 @@ def _allocate(network: Any, rows: int, length: int):
     segment_pos=None,
     start_time_step=0,
     causal_attention_mask=None,
+    **extra_inputs,
   )
 
 
@@ -83,6 +109,7 @@ def _read_prefix(
   network: Any,
   ids: jax.Array,
   causal: bool,
+  extra_inputs: dict[str, Any],
   segment_pos: jax.Array,
   mask: jax.Array,
 ):
@@ -92,6 +119,7 @@ def _read_prefix(
     network: the network.
     ids: [B, P].
     causal: whether attention within the prefix is causal.
+    extra_inputs: further keyword arguments of the call.
     segment_pos: [B, P].
     mask: [B, 1, 1, P or more], 0 at the padding before a prefix.
   """
@@ -104,6 +132,7 @@ def _read_prefix(
     segment_pos=segment_pos,
     start_time_step=prefix - 1,
     causal_attention_mask=None if causal else 1.0 - is_token,
+    **extra_inputs,
   )
 
 

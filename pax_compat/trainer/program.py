@@ -500,9 +500,7 @@ def create(
     # With the type of the key of `init_state`, which is not traced again then.
     key = key.update(sharding=partitioning.replicated(mesh))
     shapes = global_shapes(batch, sharding)
-    boxed = jax.eval_shape(
-      lambda key: init_variables(key, _zeros(shapes)), key
-    )
+    boxed = jax.eval_shape(lambda key: init_variables(key, _zeros(shapes)), key)
   probes = boxed.get(base_layer.ROW_PROBES, {})
   boxed = train_state.kept_collections(boxed)
   if task.train.auto_sharding:

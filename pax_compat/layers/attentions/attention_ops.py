@@ -98,7 +98,10 @@ def attend(
   # A dropout closes over its layer, so that nothing traced for it can be kept.
   by_size = _attend if options.dropout else _attend_traced_once
   return by_size(
-    *arrays, causal=inputs.causal, options=options._replace(split=None), size=size
+    *arrays,
+    causal=inputs.causal,
+    options=options._replace(split=None),
+    size=size,
   )
 
 
@@ -130,7 +133,7 @@ def _attend(
   return encoded.transpose(0, 2, 1, 3)
 
 
-# All layers of a network do the same; tracing it takes longer than a layer does.
+# The layers of a network do the same, and tracing it takes long.
 _attend_traced_once = jax.jit(
   _attend, static_argnames=('causal', 'options', 'size'), inline=True
 )

@@ -223,7 +223,10 @@ class LanguageModel(base_model.BaseModel):
       self.lm,
       decoder_params,
       prefix,
-      **self._decode_functions(rows),
+      **self._decode_functions(rows, decoder_params, input_batch),
+      weight_metas=lambda lm: lm.abstract_init_with_metadata(
+        input_batch.ids, input_batch.paddings, do_eval=True
+      ),
       batch=input_batch,
       content=prefixes.content(prefix),
       causal_prefix=not self._has_prefix(),
@@ -238,10 +241,23 @@ class LanguageModel(base_model.BaseModel):
     metrics = token_models.decode_metrics(input_batch, len(prefix.ids))
     return metrics, NestedMap({**input_batch, **result}), NestedMap()
 
-  def _decode_functions(self, rows: int) -> dict[str, Any]:
+  def _decode_functions(
+    self, rows: int, settings: DecoderHParams, input_batch: NestedMap
+  ) -> dict[str, Any]:
     """Returns the arguments of `algorithms.decode` for a batch of rows."""
     if not hasattr(self.lm, 'init_states'):
-      return {'cached': PaxNetwork(self.lm, rows)}
+      extra = {}
+      if settings.use_extra_input_kwargs:
+        given = input_batch.get('extra_input_kwargs', {})
+        # Rows that are guided have a row without condition behind each.
+        times = rows // len(input_batch.ids)
+        extra = jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), given)
+      prefix = input_batch.ids.shape[1]
+      return {'cached': PaxNetwork(self.lm, rows, extra, prefix=prefix)}
+    return self._state_functions(rows)
+
+  def _state_functions(self, rows: int) -> dict[str, Any]:
+    """Returns the functions of a `CachedNetwork` for a batch of rows."""
     return {
       'init_states': lambda lm, length, repeats: lm.init_states(
         rows * repeats, length
@@ -261,7 +277,7 @@ class LanguageModel(base_model.BaseModel):
         ' decode with a draft model, or in slots, expected a network that'
         ' allocates its decode states'
       )
-    return CachedNetwork(self.lm, **self._decode_functions(rows))
+    return CachedNetwork(self.lm, **self._state_functions(rows))
 
   def decode_with_draft(
     self,
@@ -373,6 +389,12 @@ class LanguageModel(base_model.BaseModel):
           f'{where}.fprop_for_prefix is False; expected True: {reason}, which'
           ' reads the prefix in one step'
         )
+    if settings.use_extra_input_kwargs and hasattr(self.lm, 'init_states'):
+      raise errors.UserError(
+        f'{where}.use_extra_input_kwargs is True; expected False:'
+        f' {type(self.lm).__name__} reads a prefix by extend_step, which takes'
+        ' no other inputs'
+      )
     most = max_positions(self.lm_tpl)
     if most is not None and settings.seqlen > most:
       raise errors.UserError(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat import base_input, base_model
+from pax_compat import base_input, base_model, errors
 from pax_compat.config import Config, instance_field, sub_config_field
 from pax_compat.decoder_hparams import (
   BeamSearchHParams,
@@ -176,6 +176,9 @@ class SequenceModel(base_model.BaseModel):
         max_length=length,
       ),
       extend_step=token_models.decoder_step,
+      weight_metas=lambda model: model.abstract_init_with_metadata(
+        src.ids, src.paddings, tgt.ids, tgt.paddings, do_eval=True
+      ),
       batch=input_batch,
       content=(content, is_token),
       unconditional=unconditional,
@@ -225,6 +228,11 @@ class SequenceModel(base_model.BaseModel):
     """
     settings = self.decoder_tpl if settings is None else settings
     where = 'SequenceModel.decoder_tpl'
+    if getattr(settings, 'use_extra_input_kwargs', False):
+      raise errors.UserError(
+        f'{where}.use_extra_input_kwargs is True; expected False: the network'
+        ' of a SequenceModel takes no other inputs'
+      )
     softmax = getattr(self.model, 'softmax', None)
     algorithms.check_settings(
       where, settings, getattr(softmax, 'num_classes', None)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax_compat import base_layer
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE, PARAMS, RANDOM
 from pax_compat.config import REQUIRED, Config
 from pax_compat.decoder_hparams import (
@@ -15,6 +15,7 @@ from pax_compat.decoder_hparams import (
   SampleDecoderHParams,
 )
 from pax_compat.layers import models
+from pax_compat.nested_map import NestedMap
 from tests.pax_compat.decoding import greedy_test
 
 P, STEPS = greedy_test.P, greedy_test.STEPS
@@ -41,10 +42,17 @@ def _params():
   return greedy_test.random_weights(greedy_test.lm_config())
 
 
-def _decode(settings, *, pax):
+class LmOfOtherIds(PaxLm):
+  """Reads as its prefix what `extra_input_kwargs` give it."""
+
+  def __call__(self, ids, paddings, labels=None, *, read, **keywords):
+    return self.inner(read, paddings, labels, **keywords)
+
+
+def _decode(settings, *, pax=PaxLm, **fields):
   lm, params = greedy_test.lm_config(), _params()
   if pax:
-    lm, params = PaxLm.config(inner_tpl=lm), {'inner': params}
+    lm, params = pax.config(inner_tpl=lm), {'inner': params}
   model = models.LanguageModel.config(
     lm_tpl=lm, decoder_tpl=settings
   ).Instantiate()
@@ -62,7 +70,7 @@ def _decode(settings, *, pax):
       )
     return out
 
-  return run(params, greedy_test.prefix_batch())
+  return run(params, NestedMap({**greedy_test.prefix_batch(), **fields}))
 
 
 @pytest.mark.slow
@@ -88,8 +96,36 @@ def test_decoding(kind, fields):
   settings = kind(
     **{'seqlen': P + STEPS, 'max_decode_steps': STEPS, 'eos_id': 3, **fields}
   )
-  out, want = (_decode(settings, pax=pax) for pax in (True, False))
+  out, want = (_decode(settings, pax=pax) for pax in (PaxLm, None))
   assert set(out) == set(want)
   for name in ('output_ids', 'decode_lengths', 'prefix_ids', 'prefix_lengths'):
     np.testing.assert_array_equal(out[name], want[name], err_msg=name)
   np.testing.assert_allclose(out.logprobs, want.logprobs, atol=1e-4)
+
+
+def test_a_call_gets_further_inputs():
+  settings = SampleDecoderHParams(
+    seqlen=P + STEPS,
+    max_decode_steps=STEPS,
+    num_samples=2,
+    temperature=0.0,
+    fprop_for_prefix=True,
+    use_extra_input_kwargs=True,
+  )
+  batch = greedy_test.prefix_batch()
+  want = _decode(settings)
+  # Prefixes are right-aligned when they are read.
+  ids = np.stack(
+    [
+      np.roll(row, P - int(np.sum(paddings == 0)))
+      for row, paddings in zip(batch['ids'], batch['paddings'], strict=True)
+    ]
+  )
+  same, other = (
+    _decode(settings, pax=LmOfOtherIds, extra_input_kwargs={'read': x})
+    for x in (ids, ids * 0)
+  )
+  np.testing.assert_array_equal(same.logprobs, want.logprobs)
+  assert np.any(other.logprobs != want.logprobs)
+  with pytest.raises(errors.UserError, match='takes no other inputs'):
+    _decode(settings, pax=None)
