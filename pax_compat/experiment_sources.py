@@ -32,11 +32,14 @@ class SourceOptions:
     attributes: changes of the experiment's class attributes, such as
       `MODEL_DIMS=64`; see `class_attributes.changed`.
     own: the options of the sources, at most one of each class.
+    sub_experiment: the name of one of the experiment's `sub_experiments()`,
+      which is found in its place; None for the experiment itself.
   """
 
   import_modules: tuple[str, ...] = ()
   attributes: tuple[str, ...] = ()
   own: tuple[options_lib.Options, ...] = ()
+  sub_experiment: str | None = None
 
   def of(self, kind: type[_Own]) -> _Own:
     """Returns the options of a class; its defaults if not given."""
@@ -160,13 +163,33 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
     experiment = source.find(name, options)
     if experiment is not None:
       _check_options(name, source, options)
-      if getattr(source, 'CHANGES_ATTRIBUTES', False):
-        return experiment
-      return class_attributes.changed(experiment, options.attributes)
+      if not getattr(source, 'CHANGES_ATTRIBUTES', False):
+        experiment = class_attributes.changed(experiment, options.attributes)
+      return _sub_experiment(experiment, options.sub_experiment)
     known.update(source.names(options))
   raise errors.UserError(
     f'no experiment is called {name!r}' + errors.did_you_mean(name, known)
   )
+
+
+def _sub_experiment(
+  experiment: base_experiment.BaseExperiment, name: str | None
+) -> base_experiment.BaseExperiment:
+  """Returns one of an experiment's experiments; itself for None."""
+  if name is None:
+    return experiment
+  known, cls = experiment.sub_experiments(), type(experiment)
+  if name not in known:
+    raise errors.UserError(
+      f'{cls.__name__}.sub_experiments() has no {name!r}; expected one of'
+      f' {", ".join(map(repr, known))}' + errors.did_you_mean(name, known)
+    )
+  if not isinstance(known[name], type):
+    raise errors.UserError(
+      f'{cls.__name__}.sub_experiments() has {known[name]!r} as {name!r};'
+      ' expected a class of an experiment'
+    )
+  return known[name]()
 
 
 def _check_options(name: str, source: ExperimentSource, options: SourceOptions):

@@ -1,5 +1,7 @@
 """Tasks: a model with settings of training, evaluation and decoding."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +42,7 @@ class SingleTask(Settings):
 
   Attributes:
     name: name of the task.
-    model: the model, a `BaseModel`.
+    model: the config of a `BaseModel`; of a task that is built, the model.
     train: settings of training.
     decode: settings of decoding while training.
     evaluate: settings of evaluation.
@@ -91,6 +93,24 @@ class SingleTask(Settings):
     self._check_loss()
     self.create_infer_writer()
     self._check_early_stopping_fn()
+    self._model_config = self.model
+    self.model = self.model.Instantiate()
+
+  @property
+  def hparams(self) -> Config:
+    """A new config with the fields of this task."""
+    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return Config(type(self), **fields | {'model': self.model_config})
+
+  @property
+  def model_config(self) -> Config:
+    """The config of the model."""
+    return self._model_config
+
+  @functools.cached_property
+  def learners(self) -> tuple[Any, ...]:
+    """The learner of `train`, as Pax names it."""
+    return (self.train.learner.Instantiate(),)
 
   def _check_loss(self):
     learner = self.train.learner

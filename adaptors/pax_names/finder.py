@@ -17,6 +17,8 @@ import threading
 import types
 from typing import Any
 
+from absl import flags
+
 from adaptors import lingvo_runtime
 from adaptors.pax_names import left_out, lingvo_maps, table
 from pax_compat import errors
@@ -29,6 +31,7 @@ GROUP = 'pax_compat.pax_names'
 _TOPS = ('praxis', 'paxml')
 _LAYERS = 'praxis.layers'
 _PARAMS = 'paxml.tasks.lm.params'
+_TENSORSTORE = 'pmap_use_tensorstore'
 _lock = threading.RLock()
 
 
@@ -65,9 +68,21 @@ def install(
           f'{top} is imported already, from {_place(real)}; the names of ours'
           ' can be installed only before that, in a process of their own'
         )
+    _declare_flags()
     sys.meta_path.insert(0, _finder)
     importlib.invalidate_caches()
     lingvo_maps.register()
+
+
+def _declare_flags():
+  """Declares the flags that Pax's code sets where no command has parsed any."""
+  if _TENSORSTORE not in flags.FLAGS:
+    flags.DEFINE_bool(
+      _TENSORSTORE,
+      None,
+      'No effect: checkpoints are always written with TensorStore.',
+      allow_override=True,
+    )
 
 
 def is_installed() -> bool:

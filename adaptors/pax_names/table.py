@@ -132,6 +132,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.metric_utils': ('pax_compat.base_metrics',),
   'paxml.seqio_input': ('adaptors.seqio_input',),
   'paxml.sgf': ('pax_compat.learners.sgf',),
+  'paxml.train_states': (f'{_OWN}.train_states',),
   'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
 }
 

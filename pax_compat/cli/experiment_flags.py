@@ -30,6 +30,13 @@ _ATTR = flags.DEFINE_multi_string(
   ' repeated.',
 )
 
+_SUB_EXPERIMENT = flags.DEFINE_string(
+  'sub_experiment',
+  None,
+  "Name of one of the experiment's sub_experiments(), which is used in its"
+  ' place.',
+)
+
 # Cached, so that a source that cannot be imported is reported once.
 _option_kinds = functools.cache(experiment_sources.option_kinds)
 
@@ -46,6 +53,7 @@ def options() -> experiment_sources.SourceOptions:
     import_modules=tuple(_IMPORT_MODULES.value),
     attributes=tuple(_ATTR.value),
     own=tuple(map(options_lib.from_flags, _option_kinds())),
+    sub_experiment=_SUB_EXPERIMENT.value,
   )
 
 

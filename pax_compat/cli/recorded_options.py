@@ -64,6 +64,7 @@ class Recorded:
       'options': {kind: values for kind, values in own.items() if values},
       'settings': self.settings,
       'skip_bad_records': self.skip_bad_records,
+      'sub_experiment': self.options.sub_experiment,
     }
     return json.dumps(fields, indent=2) + '\n'
 
@@ -91,6 +92,7 @@ def read(folder: Any) -> Recorded:
       import_modules=_strings(fields.get('import_modules', [])),
       attributes=_strings(fields.get('attributes', [])),
       own=_own(fields.get('options', {})),
+      sub_experiment=fields.get('sub_experiment'),
     )
     return Recorded(
       name=str(fields['name']),

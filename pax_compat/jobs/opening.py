@@ -93,7 +93,7 @@ def opened(
     decoded,
     num_infeed_hosts=sharding.num_infeed_hosts,
     infeed_host_index=sharding.infeed_host_index,
-    known_ids=task.model.cls.known_ids(task.model),
+    known_ids=task.model.known_ids(task.model_config),
     trains=False,
   ) as data:
     yield Opened(

@@ -112,7 +112,9 @@ class Learner(LearnerSettings):
 
   def __post_init__(self):
     super().__post_init__()
+    self._optimizer_config = self.optimizer
     self._primary = self._built(self.optimizer)
+    self.optimizer = self._primary
     if self.has_ema and not self.ema_every_step:
       self._primary.check_knows_updates('ema_decay')
     tracker = self.grad_norm_tracker
@@ -505,7 +507,7 @@ class Learner(LearnerSettings):
 
   @property
   def _optimizer_configs(self) -> list[Config]:
-    return [self.optimizer]
+    return [self._optimizer_config]
 
   def _assigned(self, paths: Collection[str]) -> list[OptimizerPaths]:
     """Returns the paths of the weights of each optimizer, the primary first."""

@@ -124,7 +124,7 @@ class MultiOptimizerLearner(Learner):
 
   @property
   def _optimizer_configs(self):
-    return [self.optimizer, *self.auxiliary_optimizers]
+    return [self._optimizer_config, *self.auxiliary_optimizers]
 
   def _assigned(self, paths: Collection[str]):
     owner: dict[str, int] = {}

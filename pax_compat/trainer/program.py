@@ -363,26 +363,9 @@ class TaskProgram:
 
   def _outputs(self, metrics, updated):
     """Returns the loss to minimise, outputs, and non-scalar summaries."""
-    weighted, clu = step_outputs.split_metrics(metrics)
-    loss, reported, weight = self.loss_aggregator.aggregate({**weighted, **clu})
-    name = self.loss_aggregator.loss_name
-    if jnp.ndim(loss):
-      raise errors.UserError(
-        f'the loss {name!r} has the shape {list(loss.shape)}; expected one'
-        ' number, such as the mean over the examples'
-      )
-    if self.loss_aggregator.loss_key is None and name in metrics:
-      raise errors.UserError(
-        f'the model has a metric {name!r}, which is the name of the sum of'
-        ' losses; expected another name'
-      )
-    weight = jnp.ones([]) if weight is None else weight
-    aux_losses = jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
-    if aux_losses:
-      aux_loss = sum(map(jnp.sum, aux_losses))  # Scanned modules stack theirs.
-      weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
-      loss, reported = loss + aux_loss, reported + aux_loss
-    weighted[name] = (jnp.asarray(reported, jnp.float32), weight)
+    loss, weighted, clu = step_outputs.with_loss(
+      self.loss_aggregator, metrics, updated.get(base_layer.AUX_LOSS, {})
+    )
     scalars, non_scalar = self._summaries(updated)
     outputs = StepOutputs(
       weighted=weighted,
@@ -486,7 +469,7 @@ def create(
     UserError: the model or the learner cannot be built.
   """
   learner = task.train.learner.Instantiate()
-  model = task.model.Instantiate()
+  model = task.model
   _check_ema(task.train, learner)
   sharding = partitioning.batch_sharding(mesh, task.train.inputs_split_mapping)
 

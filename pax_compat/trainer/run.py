@@ -125,7 +125,7 @@ def _task(
     config_text.check_required(configs)
     task = experiment.task.Instantiate()
     if experiment.decode_datasets and task.train.decode_interval_steps:
-      decoding.check_settings(task.model)
+      decoding.check_settings(task.model_config)
     mesh = partitioning.mesh_of_task(task)
     split = task.train.inputs_split_mapping
     return task, mesh, partitioning.batch_sharding(mesh, split)
@@ -145,7 +145,7 @@ def _inputs(
     num_infeed_hosts=sharding.num_infeed_hosts,
     infeed_host_index=sharding.infeed_host_index,
     input_checkpointing_enabled=bool(train.enable_input_checkpointing),
-    known_ids=task.model.cls.known_ids(task.model),
+    known_ids=task.model.known_ids(task.model_config),
   )
 
 

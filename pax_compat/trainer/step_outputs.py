@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from clu import metrics as clu_metrics
 
-from pax_compat import errors, learners
+from pax_compat import base_metrics, errors, learners
 from pax_compat.layer_core import summaries
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.metrics import histograms
@@ -133,6 +133,48 @@ def split_metrics(
         ' expected (value, weight) or a clu metric'
       )
   return weighted, clu
+
+
+def with_loss(
+  aggregator: base_metrics.LossAggregator,
+  metrics: Mapping[str, Any],
+  aux_losses: Any,
+) -> tuple[
+  jax.Array,
+  dict[str, tuple[jax.Array, jax.Array]],
+  dict[str, clu_metrics.Metric],
+]:
+  """Returns the loss to minimise, weighted metrics with the loss, clu metrics.
+
+  Args:
+    aggregator: of the task.
+    metrics: the model's.
+    aux_losses: those of layers, which are added to the loss.
+
+  Raises:
+    UserError: there is no such loss, or it is not one number.
+  """
+  weighted, clu = split_metrics(metrics)
+  loss, reported, weight = aggregator.aggregate({**weighted, **clu})
+  name = aggregator.loss_name
+  if jnp.ndim(loss):
+    raise errors.UserError(
+      f'the loss {name!r} has the shape {list(loss.shape)}; expected one'
+      ' number, such as the mean over the examples'
+    )
+  if aggregator.loss_key is None and name in metrics:
+    raise errors.UserError(
+      f'the model has a metric {name!r}, which is the name of the sum of'
+      ' losses; expected another name'
+    )
+  weight = jnp.ones([]) if weight is None else weight
+  found = jax.tree.leaves(aux_losses)
+  if found:
+    aux_loss = sum(map(jnp.sum, found))  # Scanned modules stack theirs.
+    weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
+    loss, reported = loss + aux_loss, reported + aux_loss
+  weighted[name] = (jnp.asarray(reported, jnp.float32), weight)
+  return loss, weighted, clu
 
 
 def split_summaries(

@@ -13,6 +13,7 @@ instead, when a study reads them. See `docs/tuning.md`.
 """
 
 import dataclasses
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,15 @@ NO_LIMIT = 1_000_000
 SWEEP_ATTRIBUTE = 'PARAMETER_SWEEP_COMBINATION'
 
 
+class MetricAggregator(enum.Enum):
+  """What becomes of the values of several sub-experiments."""
+
+  MAX = 'max'
+  MIN = 'min'
+  AVERAGE = 'average'
+  SUM = 'sum'
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
   """A metric of `metrics.jsonl`.
@@ -33,31 +43,39 @@ class Metric:
   Attributes:
     name: `<split>/<name>`, such as `eval_dev/loss`; the split `eval` or
       `decode` is that of the only dataset that has the metric.
+    sub_experiment_id: the name of one of `sub_experiments()`; None for all.
+    aggregator: makes one value of those of several; None for none.
   """
 
   name: str
+  sub_experiment_id: str | None = None
+  aggregator: MetricAggregator | None = None
+
+  def __post_init__(self):
+    kinds = MetricAggregator, type(None)
+    if not isinstance(self.aggregator, kinds):
+      raise _unsupported(
+        f'aggregator {self.aggregator!r} of a Metric', 'use a MetricAggregator'
+      )
 
   @classmethod
-  def train(cls, metric_name: str, **unsupported: Any) -> 'Metric':
+  def train(cls, metric_name: str, **fields: Any) -> 'Metric':
     """Returns a metric of training."""
-    _refuse('Metric.train', unsupported)
-    return cls(f'train/{metric_name}')
+    return cls(f'train/{metric_name}', **fields)
 
   @classmethod
   def eval(
-    cls, metric_name: str, dataset_name: str | None = None, **unsupported: Any
+    cls, metric_name: str, dataset_name: str | None = None, **fields: Any
   ) -> 'Metric':
     """Returns a metric of the evaluation of a dataset."""
-    _refuse('Metric.eval', unsupported)
-    return cls(f'{_split("eval", dataset_name)}/{metric_name}')
+    return cls(f'{_split("eval", dataset_name)}/{metric_name}', **fields)
 
   @classmethod
   def decode(
-    cls, metric_name: str, dataset_name: str | None = None, **unsupported: Any
+    cls, metric_name: str, dataset_name: str | None = None, **fields: Any
   ) -> 'Metric':
     """Returns a metric of the decoding of a dataset."""
-    _refuse('Metric.decode', unsupported)
-    return cls(f'{_split("decode", dataset_name)}/{metric_name}')
+    return cls(f'{_split("decode", dataset_name)}/{metric_name}', **fields)
 
   @classmethod
   def eval_train(cls, *args: Any, **kwargs: Any) -> 'Metric':
@@ -70,10 +88,9 @@ class Metric:
     raise _unsupported('Metric.eval_scoring', 'use Metric.eval')
 
   @classmethod
-  def train_steps_per_second(cls, *args: Any, **kwargs: Any) -> 'Metric':
+  def train_steps_per_second(cls, **fields: Any) -> 'Metric':
     """Returns the number of steps per second."""
-    _refuse('Metric.train_steps_per_second', kwargs)
-    return cls('train/steps_per_second')
+    return cls('train/steps_per_second', **fields)
 
   @classmethod
   def num_params(cls, *args: Any, **kwargs: Any) -> 'Metric':
@@ -312,12 +329,6 @@ def _check_rows(cls: type, rows: Sequence[tuple[Any, ...]]):
 
 def _split(kind: str, dataset_name: str | None) -> str:
   return kind if dataset_name is None else f'{kind}_{dataset_name}'
-
-
-def _refuse(name: str, given: dict[str, Any]):
-  for field, value in given.items():
-    if value is not None:
-      raise _unsupported(f'{field} of {name}', 'name one dataset')
 
 
 def _unsupported(name: str, instead: str) -> errors.UserError:

@@ -22,6 +22,7 @@ from pax_compat.tuning import (
   search_hparams,
   spaces,
   study,
+  sub_experiments,
 )
 
 # Finds the experiment, with changes of its attributes.
@@ -88,7 +89,8 @@ def plan(find: Find, options: Options) -> study.Plan:
   searched = search_hparams.of_experiment(experiment)
   space = space_of(experiment, options.tune)
   metric = options.metric or searched.metric or _METRIC
-  _check(find, space, options, metric)
+  runs = sub_experiments.names(experiment)
+  _check(find, space, options, sub_experiments.split_metric(metric, runs)[0])
   settings = records.Settings(
     study=options.study,
     experiment=options.experiment,
@@ -101,7 +103,10 @@ def plan(find: Find, options: Options) -> study.Plan:
     stopping=options.stopping or searched.stopping or records.Stopping(),
     flags=options.recorded_flags,
     evolution=options.evolution or searched.evolution or records.Evolution(),
+    sub_experiments=runs,
+    aggregator=searched.aggregator,
   )
+  sub_experiments.check(settings)
   num_trials = options.num_trials or searched.num_trials
   if num_trials is None and settings.search != algorithms.GRID:
     raise errors.UserError(

@@ -79,6 +79,8 @@ class Settings:
     stopping: when a trial ends early.
     flags: of each trial, those that change what it computes.
     evolution: settings of that algorithm.
+    sub_experiments: the experiments of a trial; none if it is one run.
+    aggregator: makes one value of theirs, see `sub_experiments`; '' for none.
   """
 
   study: str
@@ -92,6 +94,8 @@ class Settings:
   stopping: Stopping = Stopping()
   flags: tuple[str, ...] = ()
   evolution: Evolution = Evolution()
+  sub_experiments: tuple[str, ...] = ()
+  aggregator: str = ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,8 +154,11 @@ def read_settings(folder: pathlib.Path) -> Settings | None:
     pairs = stopping.pop('step_values')
     # Studies before there was evolution do not have it.
     evolution = Evolution(**fields.pop('evolution', {}))
+    lists = {
+      name: tuple(fields.get(name, ())) for name in ('flags', 'sub_experiments')
+    }
     return Settings(
-      **fields | {'flags': tuple(fields['flags'])},
+      **fields | lists,
       stopping=Stopping(**stopping, step_values=tuple(map(tuple, pairs))),
       evolution=evolution,
     )

@@ -34,6 +34,7 @@ class Searched:
   search: str | None = None
   seed: int | None = None
   metric: str | None = None
+  aggregator: str = ''
   goal: str | None = None
   value: str | None = None
   num_trials: int | None = None
@@ -48,11 +49,6 @@ def of_experiment(experiment: base_experiment.BaseExperiment) -> Searched:
     UserError: it uses something that is not supported.
   """
   cls = type(experiment)
-  if cls.sub_experiments is not base_experiment.BaseExperiment.sub_experiments:
-    raise errors.UserError(
-      f'{cls.__name__}.sub_experiments is not supported: each trial of a study'
-      ' is one run; start a study for each experiment'
-    )
   if cls.search is base_experiment.BaseExperiment.search:
     return Searched()
   found = experiment.search()
@@ -70,7 +66,8 @@ def of_experiment(experiment: base_experiment.BaseExperiment) -> Searched:
     search=_ALGORITHMS.get(type(algorithm)),
     seed=getattr(algorithm, 'seed', None),
     evolution=_evolution(algorithm, where),
-    metric=None if reward is None else reward.metric.name,
+    metric=None if reward is None else _metric(reward.metric),
+    aggregator=_aggregator(reward),
     goal=goal,
     value=_value(found, where, goal),
     num_trials=(
@@ -78,6 +75,16 @@ def of_experiment(experiment: base_experiment.BaseExperiment) -> Searched:
     ),
     stopping=_stopping(found, where, goal),
   )
+
+
+def _metric(metric: automl.Metric) -> str:
+  name = metric.sub_experiment_id
+  return f'{metric.name}:{name}' if name else metric.name
+
+
+def _aggregator(reward: automl.SingleObjective | None) -> str:
+  chosen = reward and reward.metric.aggregator
+  return chosen.value if chosen else ''
 
 
 def _check(found: automl.SearchHParams, where: str):

@@ -16,6 +16,7 @@ from pax_compat.tuning import (
   records,
   spaces,
   stopping_rules,
+  sub_experiments,
   tables,
 )
 
@@ -63,11 +64,19 @@ class Plan:
 
 @dataclasses.dataclass
 class _Worker:
-  """A trial that runs."""
+  """A trial that runs.
+
+  Attributes:
+    trial: the trial.
+    process: its process.
+    restarts: how often that was started again.
+    done: how many of its experiments have ended, if it has several.
+  """
 
   trial: records.Trial
   process: processes.Process
   restarts: int = 0
+  done: int = 0
 
 
 def run(
@@ -151,7 +160,7 @@ class _Study:
   def _require_unused(self, known: records.Settings):
     """Raises a UserError if a study with other settings has made steps."""
     ended = any(t.status != records.RUNNING for t in self._trials.values())
-    if not ended and not list(self._folder.glob('trials/*/metrics.jsonl')):
+    if not ended and not list(self._folder.glob('trials/**/metrics.jsonl')):
       return
     mine = dataclasses.asdict(self._plan.settings)
     changed = [
@@ -208,20 +217,33 @@ class _Study:
     self._record(trial)
     return trial
 
-  def _start(self, trial: records.Trial, slot: int) -> processes.Process:
+  def _folder_of(self, trial: records.Trial, done: int) -> pathlib.Path:
+    """Returns the folder of a trial's run."""
     folder = records.folder_of(self._folder, trial.number)
+    runs = self._plan.settings.sub_experiments
+    return folder / runs[done] if runs else folder
+
+  def _start(
+    self, trial: records.Trial, slot: int, done: int = 0
+  ) -> processes.Process:
+    folder = self._folder_of(trial, done)
+    runs = self._plan.settings.sub_experiments
+    own = f'--trial_of={self._folder}'
+    if runs:
+      own = f'--sub_experiment={runs[done]}'
     is_new = not (folder / processes.OUTPUT_FILE).exists()
     folder.mkdir(parents=True, exist_ok=True)
     if not is_new:
       self._await_end(trial, folder)
     values = ' '.join(f'{k}={_shown(v)}' for k, v in trial.values.items())
     verb = 'starts' if is_new else 'goes on'
-    self._print(f'trial {trial.number}{self._of()} {verb}: {values}')
+    which = f', {runs[done]},' if runs else ''
+    self._print(f'trial {trial.number}{self._of()}{which} {verb}: {values}')
     return self._plan.start(
       [
         *self._plan.flags,
         f'--job_log_dir={folder}',
-        f'--trial_of={self._folder}',
+        own,
         *self._plan.space.flags(trial.values),
       ],
       {k: v.replace('{worker}', str(slot)) for k, v in self._plan.env.items()},
@@ -251,11 +273,17 @@ class _Study:
     )
     if interrupted and worker.restarts < _RESTARTS:
       self._print(f'trial {trial.number} was interrupted (status {status})')
-      worker.process = self._start(trial, slot)
+      worker.process = self._start(trial, slot, worker.done)
       worker.restarts += 1
       return
+    folder = self._folder_of(trial, worker.done)
+    if not status and worker.done + 1 < len(
+      self._plan.settings.sub_experiments
+    ):
+      worker.done, worker.restarts = worker.done + 1, 0
+      worker.process = self._start(trial, slot, worker.done)
+      return
     del self._workers[slot]
-    folder = records.folder_of(self._folder, trial.number)
     trial = self._outcome(trial, folder, status)
     if trial.status == records.FAILED:
       self._require_worth_going_on(trial, folder, status)
@@ -280,18 +308,16 @@ class _Study:
         status=records.FAILED,
         error=error or f'its process ended with status {status}',
       )
-    known = metric_values.read(folder)
-    name = metric_values.find(settings.metric, known)
-    if name is None:
-      raise metric_values.missing(settings.metric, known)
-    values = sorted(known[name].items())
+    found = sub_experiments.measured(
+      records.folder_of(self._folder, trial.number), settings
+    )
     stopped = stopping_rules.stopped(folder)
-    ends_here = stopped is not None and stopped['step'] == values[-1][0]
+    ends_here = stopped is not None and stopped['step'] == found.step
     return dataclasses.replace(
       trial,
       status=records.STOPPED if ends_here else records.DONE,
-      metric=metric_values.of_trial(values, settings.goal, settings.value),
-      step=values[-1][0],
+      metric=found.value,
+      step=found.step,
     )
 
   def _require_worth_going_on(
@@ -299,14 +325,18 @@ class _Study:
   ):
     """Raises a UserError if the others would fail in the same way."""
     settings = self._plan.settings
+    metric, of = sub_experiments.split_metric(
+      settings.metric, settings.sub_experiments
+    )
     known = metric_values.read(folder)
     measured = any(metric_values.is_measured(name) for name in known)
     if (
       measured
-      and metric_values.is_measured(settings.metric)
-      and metric_values.find(settings.metric, known) is None
+      and not of
+      and metric_values.is_measured(metric)
+      and metric_values.find(metric, known) is None
     ):
-      raise metric_values.missing(settings.metric, known)
+      raise metric_values.missing(metric, known)
     ended = [t for t in self._trials.values() if t.status != records.RUNNING]
     if status == _USER_ERROR and not ended and not known:
       raise errors.UserError(

@@ -17,7 +17,7 @@ SIZES = compile_time.Sizes(
 @pytest.mark.parametrize('step', [Step('repeated', 2), Step('stacked', 2)])
 def test_a_step_has_its_number_of_layers(step):
   task = compile_time.task(step, SIZES).Instantiate()
-  model = task.model.Instantiate()
+  model = task.model
   batch = compile_time.batch(SIZES)
   weights = jax.eval_shape(model.init, jax.random.key(0), batch)['params']
   stack = weights['lm']['transformer']

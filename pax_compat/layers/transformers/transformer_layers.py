@@ -81,7 +81,7 @@ class Transformer(ResidualBlock):
   def setup(self):
     refuse_mappings(self, 'wt')
     self._create_norms('', self.input_dims)
-    self._create_attention('self_attention', 'tr_atten_tpl', self.tr_atten_tpl)
+    self._create_self_attention()
     self._create_dropouts('dropout_tpl', self.dropout_tpl)
     if self.use_cross_attention:
       self._create_norms('cross', self.input_dims)
@@ -93,6 +93,9 @@ class Transformer(ResidualBlock):
       tpl = self.output_norm_tpl
       fields = agreed('Transformer.output_norm_tpl', tpl, dim=self.input_dims)
       self.create_child('output_norm', tpl, **fields)
+
+  def _create_self_attention(self):
+    self._create_attention('self_attention', 'tr_atten_tpl', self.tr_atten_tpl)
 
   def _create_attention(self, name: str, field: str, tpl: Config):
     sets_hidden_dim = is_set(tpl, 'hidden_dim')
@@ -179,27 +182,43 @@ class Transformer(ResidualBlock):
       )
       return outputs
 
+    across = None
+    if self._crosses(given=cross_inputs is not None):
+      across = self._across(
+        cross_inputs, cross_mask, segment_pos, cross_segment_pos, probs
+      )
+    outputs = self._compute(
+      inputs,
+      paddings,
+      attend,
+      across,
+      segment_ids=segment_ids,
+    )
+    return outputs, probs
+
+  def _across(
+    self,
+    cross_inputs: jax.Array,
+    mask: AttentionMask,
+    segment_pos: jax.Array | None,
+    cross_segment_pos: jax.Array | None,
+    probs: NestedMap,
+  ) -> Callable[[jax.Array], jax.Array]:
+    """Returns the cross-attention of queries, which sets `probs`."""
+
     def attend_across(x):
       attention, sources = self.cross_attention, cross_inputs.shape[1]
       outputs, probs.cross_atten = attention(
         x,
         cross_inputs,
         cross_inputs,
-        attention_masks.fit(attention, cross_mask, x.shape[1], sources),
+        attention_masks.fit(attention, mask, x.shape[1], sources),
         query_segment_pos=segment_pos,
         key_segment_pos=cross_segment_pos,
       )
       return outputs
 
-    crosses = self._crosses(given=cross_inputs is not None)
-    outputs = self._compute(
-      inputs,
-      paddings,
-      attend,
-      attend_across if crosses else None,
-      segment_ids=segment_ids,
-    )
-    return outputs, probs
+    return attend_across
 
   def _mask(self, mask: Mask) -> AttentionMask:
     return AttentionMask.of(mask, where=type(self).__name__)
@@ -223,6 +242,19 @@ class Transformer(ResidualBlock):
     segment_ids: jax.Array | None = None,
   ) -> jax.Array:
     """Computes the layer from its attentions as functions of the queries."""
+    hidden = self._attended(inputs, attend, attend_across)
+    if self.tr_fflayer_tpl is not None:
+      kwargs = {} if segment_ids is None else {'segment_ids': segment_ids}
+      hidden = self.ff_layer(hidden, paddings, **kwargs)
+    return self._as_output(hidden)
+
+  def _attended(
+    self,
+    inputs: jax.Array,
+    attend: Callable[[jax.Array], jax.Array],
+    attend_across: Callable[[jax.Array], jax.Array] | None,
+  ) -> jax.Array:
+    """Returns the outputs of the attentions with their residuals."""
     hidden = self._add_residual(
       inputs,
       attend,
@@ -235,9 +267,10 @@ class Transformer(ResidualBlock):
         kind='cross',
         skip_from_normalized=self.residual_from_normalized,
       )
-    if self.tr_fflayer_tpl is not None:
-      kwargs = {} if segment_ids is None else {'segment_ids': segment_ids}
-      hidden = self.ff_layer(hidden, paddings, **kwargs)
+    return hidden
+
+  def _as_output(self, hidden: jax.Array) -> jax.Array:
+    """Normalises the output, if it is normalised, and shards it."""
     if self.output_norm_tpl is not None:
       hidden = self.output_norm(hidden)
     return self.shard(hidden, self.activation_split_dims_mapping.out)
@@ -257,9 +290,12 @@ class Transformer(ResidualBlock):
       cross_inputs: [B, S, D], the other sequence.
     """
     crosses = self._crosses(given=cross_inputs is not None)
-    self.self_attention.init_states(target_batch_size, target_max_length)
+    self._init_self_attention(target_batch_size, target_max_length)
     if crosses:
       self.cross_attention.init_cross_states(cross_inputs)
+
+  def _init_self_attention(self, batch_size: int, max_length: int):
+    self.self_attention.init_states(batch_size, max_length)
 
   def decoding_sequence_length(self) -> int:
     """Returns the maximum number of decoded positions."""
@@ -304,11 +340,8 @@ class Transformer(ResidualBlock):
       attention_mask = attention_masks.CAUSAL
 
     def attend(x):
-      return self.self_attention.extend_step(
-        x,
-        atten_mask=attention_mask,
-        time_step=time_step,
-        segment_pos=segment_pos,
+      return self._self_attention_step(
+        x, attention_mask, time_step, segment_pos
       )
 
     def attend_across(x):
@@ -329,4 +362,16 @@ class Transformer(ResidualBlock):
     )
     return self._compute(
       inputs, None, attend, attend_across if crosses else None
+    )
+
+  def _self_attention_step(
+    self,
+    x: jax.Array,
+    atten_mask: Mask,
+    time_step: jax.Array,
+    segment_pos: jax.Array,
+  ) -> jax.Array:
+    """Returns the self-attention of new positions [B, L, D]."""
+    return self.self_attention.extend_step(
+      x, atten_mask=atten_mask, time_step=time_step, segment_pos=segment_pos
     )

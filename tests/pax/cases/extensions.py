@@ -94,6 +94,18 @@ def _ssm(cls: str, **fields):
   return _of(cls, **(sizes | fields))
 
 
+_CROSS = dict(
+  cross_inputs=normal(2, 3, 6, seed=1),
+  cross_attention_mask=np.zeros([2, 1, 1, 3], np.float32),
+)
+
+
+def _ssm_transformer(cls: str, **fields):
+  sizes = dict(input_dims=6, hidden_dims=8, num_heads=2)
+  ssm = dict(ssm_nheads=4, ssm_dim=6, ssm_l_max=8)
+  return _of(cls, **sizes, **ssm, **fields)
+
+
 def _chain(n):
   """Two layers, with a residual connection around a third."""
   relu = n.Config(n.layers.ReLU)
@@ -250,6 +262,22 @@ CASES = {
   'ssm_legs': Case(_ssm('SSM', hippo_type='s4d-legs'), (_X,)),
   'ssm_lagt': Case(_ssm('SSM', hippo_type='s4d-lagt'), (_X,)),
   's5': Case(_ssm('S5'), (_X,)),
+  **{
+    f'{name}{ending}': Case(
+      _ssm_transformer(cls, **fields),
+      (_X,),
+      dict(
+        paddings=_PADDED,
+        attention_mask=np.zeros([2, 1, 5, 5], np.float32),
+        **(_CROSS if fields else {}),
+      ),
+    )
+    for name, cls in (('ssm_layer', 'SSMTransformer'), ('gated', 'SSMGated'))
+    for ending, fields in (
+      ('', {}),
+      ('_cross', dict(use_cross_attention=True, norm_policy='primer_hybrid')),
+    )
+  },
   's5_legs': Case(_ssm('S5', hippo_type='s5-legs'), (_X,)),
   'chain': Case(_chain, (_X, _PADDED)),
   'sequential': Case(_sequential, (_X,)),

@@ -41,6 +41,12 @@ CASES = {
     (_FRAMES, _PADDED),
   ),
   'augmenter_eval': Case(_augmenter(), (_FRAMES, _PADDED), train=False),
+  'shifting': Case(
+    lambda n: n.Config(
+      n.layers.TemporalShifting, shift_range_ms=3.0, sample_rate=1000.0
+    ),
+    (_FRAMES[..., 0], _PADDED),
+  ),
   'ctc': FunctionCase(_losses_and_alignments),
   'forced_alignment': FunctionCase(lambda n: n.layers.forced_alignment(*_CTC)),
   'is_valid_ctc_seq': FunctionCase(

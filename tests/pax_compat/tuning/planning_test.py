@@ -233,7 +233,13 @@ def test_fields_that_are_not_supported(field):
     ),
     (
       lambda: automl.Metric.eval('loss', aggregator='max'),
-      'aggregator of Metric.eval is not supported: name one dataset',
+      "aggregator 'max' of a Metric is not supported: use a MetricAggregator",
+    ),
+    (
+      lambda: automl.hyperparameter_tuning(
+        automl.Metric.eval('loss', aggregator=automl.MetricAggregator.SUM)
+      ),
+      'aggregator of a metric is not supported without sub_experiments',
     ),
     (lambda: automl.Metric.num_params(), 'num_params is not supported'),
     (lambda: None, 'returns a NoneType; expected an automl.SearchHParams'),
@@ -266,12 +272,37 @@ def test_evolution_of_pax(caplog):
   assert 'all 4 trials will be random' in caplog.text
 
 
-def test_sub_experiments_are_refused():
-  class Two(tuned_experiment._Tuned):
-    def sub_experiments(self):
-      return {'a': type(self), 'b': type(self)}
+class Two(tuned_experiment._Tuned):
+  """Two experiments in one trial."""
 
-  with pytest.raises(
-    errors.UserError, match='sub_experiments is not supported'
+  NAMES = 'a', 'b'
+
+  def sub_experiments(self):
+    return dict.fromkeys(self.NAMES, type(self))
+
+
+def test_sub_experiments():
+  tune = 'attr:LEARNING_RATE=1,2'
+  plan = functools.partial(_plan, search='grid')
+  assert plan(Two(), tune).settings.sub_experiments == ('a', 'b')
+  assert not plan(tuned_experiment._Tuned(), tune).settings.sub_experiments
+
+  class Stopped(Two):
+    def search(self):
+      return tuned_experiment.Searched().search()
+
+  class Unnamed(Two):
+    NAMES = 'a', '../b'
+
+  class OfNone(Two):
+    def search(self):
+      metric = automl.Metric.eval('loss', sub_experiment_id='c')
+      return automl.hyperparameter_tuning(metric)
+
+  for experiment, message in (
+    (Stopped(), '--tune_stopping=value is not supported with sub_experiments'),
+    (Unnamed(), r"has the name '../b'; expected letters"),
+    (OfNone(), "of the experiment 'c'; expected one of a, b"),
   ):
-    _plan(Two(), 'attr:LEARNING_RATE=1,2')
+    with pytest.raises(errors.UserError, match=message):
+      plan(experiment, tune)

@@ -48,3 +48,23 @@ class Searched(_Tuned):
       cross_step_metric_aggregator=automl.MetricsWithMinValue.config(),
       max_num_trials=5,
     )
+
+
+@experiment_registry.register
+class Scaled(_Tuned):
+  """Each trial trains with two learning rates, and counts the sum of losses."""
+
+  def sub_experiments(self):
+    def scaled(factor):
+      class Scaled(type(self)):
+        LEARNING_RATE = self.LEARNING_RATE * factor
+
+      return Scaled
+
+    return {f'{factor}x': scaled(factor) for factor in (1, 2)}
+
+  def search(self):
+    metric = automl.Metric.eval(
+      'loss', 'dev', aggregator=automl.MetricAggregator.SUM
+    )
+    return automl.hyperparameter_tuning(metric, goal='minimize')

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pax_compat.tuning import records, stopping_rules
+from pax_compat.tuning import metric_values, records, stopping_rules
 from tests.pax_compat import trainer_runs
 from tests.pax_compat.tuning import fake_trials
 
@@ -74,6 +74,39 @@ def test_a_killed_study_continues(tmp_path):
   assert done.returncode == 0, done.stderr
   assert done.stdout.splitlines()[-2:] == printed.splitlines()[-2:]
   assert len(_trials(folder)) == lines
+
+
+@pytest.mark.slow
+def test_sub_experiments_run_one_after_the_other(tmp_path):
+  folder, exp = tmp_path / 'study', f'{_MODULE}.Scaled'
+  imported = f'--import_modules={_MODULE}'
+  command = trainer_runs.flags(
+    folder,
+    imported,
+    '--study=s',
+    '--num_trials=1',
+    '--tune=attr:LEARNING_RATE=0.01',
+    exp=exp,
+  )
+  done = trainer_runs.main(*command[2:])
+  assert done.returncode == 0, done.stderr
+  starts = [line for line in done.stdout.splitlines() if 'starts' in line]
+  assert [line.split(', ')[1] for line in starts] == ['1x', '2x']
+  values = []
+  for name, rate in (('1x', 0.01), ('2x', 0.02)):
+    run = folder / 'trials/0001' / name
+    assert f'learning_rate = {rate}\n' in (run / 'config.txt').read_text()
+    values.append(metric_values.series(run, 'eval_dev/loss')[-1][1])
+  (trial,) = (t for t in _trials(folder) if t['status'] == 'done')
+  assert trial['metric'] == pytest.approx(sum(values))
+  # One of them alone, and another mode of its folder.
+  flags = trainer_runs.flags(
+    run, imported, '--sub_experiment=2x', '--mode=eval', exp=exp
+  )
+  alone = trainer_runs.main(*flags[2:], '--attr=LEARNING_RATE=0.01')
+  assert alone.returncode == 0, alone.stderr
+  wrong = trainer_runs.main(*flags[2:], '--sub_experiment=3x')
+  trainer_runs.assert_mistake(wrong, "has no '3x'; expected one of '1x', '2x'")
 
 
 @pytest.mark.slow
