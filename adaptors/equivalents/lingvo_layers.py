@@ -85,7 +85,7 @@ class MultiHeadedAttention(base_layer.BaseLayer):
 
 
 class TimeMajorStack(base_layer.BaseLayer):
-  """A stack of Transformer layers with the arguments of Lingvo's time-major one.
+  """A stack of Transformer layers, with the arguments of a time-major one.
 
   Shapes: T time, B batch, D dims.
 

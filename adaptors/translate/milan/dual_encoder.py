@@ -165,8 +165,8 @@ def _labels(view: ParamsView) -> Config | None:
   if class_path(type(fn)) != f'{_LABELS}.ExamplePairLabeler':
     view.issue(
       'label_fn',
-      f'{qualified_name(fn)} is not translated, only an ExamplePairLabeler, in a'
-      ' MultiItemExampleWrapper or not',
+      f'{qualified_name(fn)} is not translated, only an ExamplePairLabeler, in'
+      ' a MultiItemExampleWrapper or not',
     )
     return None
   return dual_encoder.PairLabels.config(

@@ -138,8 +138,8 @@ class PairLabels(base_layer.BaseLayer):
     if is_same and self.ignore_self:
       if per_query < 2:
         raise errors.UserError(
-          'DualEncoder.loss_weights pairs a modality with itself, whose examples'
-          ' have one item each: all positive pairs would be ignored'
+          'DualEncoder.loss_weights pairs a modality with itself, whose'
+          ' examples have one item each: all positive pairs would be ignored'
         )
       labels = jnp.where(jnp.eye(labels.shape[0], dtype=bool), IGNORED, labels)
     return labels
