@@ -101,7 +101,7 @@ def _labels_in_lingvo(batch, multi, modalities, items):
 
 @pytest.mark.parametrize(
   ('multi', 'modalities'),
-  [(False, 'ab'), (True, 'ab'), (True, 'ba'), (True, 'bb'), (False, 'aa')],
+  [(False, 'ab'), (True, 'ba'), (True, 'bb')],
 )
 def test_labels_and_losses(multi, modalities):
   tf = lingvo_runtime.module('tensorflow')
@@ -130,12 +130,18 @@ def test_labels_and_losses(multi, modalities):
   with tf.GradientTape() as tape:
     tape.watch(logits := tf.constant(scores))
     losses = labels.MultiLabelContrastiveLoss(tf.constant(wanted), logits)
-  ours, pull = jax.vjp(
-    lambda s: dual_encoder.contrastive_losses(found, s), scores
-  )
+
+  @jax.jit
+  def with_gradient(scores):
+    ours, pull = jax.vjp(
+      lambda s: dual_encoder.contrastive_losses(found, s), scores
+    )
+    return ours, pull(jnp.ones_like(ours))[0]
+
+  ours, gradient = with_gradient(scores)
   parity.assert_close(ours, losses.numpy(), 1e-6, 'losses')
-  gradients = tape.gradient(losses, logits).numpy()
-  parity.assert_close(pull(jnp.ones_like(ours))[0], gradients, 1e-5, 'gradient')
+  wanted = tape.gradient(losses, logits).numpy()
+  parity.assert_close(gradient, wanted, 1e-5, 'gradient')
 
 
 def test_a_label_function_that_is_refused():
