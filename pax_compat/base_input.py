@@ -132,6 +132,20 @@ class BaseInput(reading.ReadableInput):
     )
 
   @classmethod
+  def check_files(cls, params: config_lib.Config):
+    """Checks that the files of an input exist, without building it; optional.
+
+    It is called for training data before the model is built, which takes longer
+    than to find out that a file is missing.
+
+    Args:
+      params: a config of this class.
+
+    Raises:
+      UserError: a file is missing.
+    """
+
+  @classmethod
   def default_name(cls, fields: 'config_lib.Config | BaseInput') -> str:
     """Returns the name of an input whose `name` is not set.
 

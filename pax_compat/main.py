@@ -133,7 +133,7 @@ def _run(may_start_again: bool):
   run_flags.check()
   if may_start_again:
     huge_pages.start_again_with()
-  make_experiment = _experiment()
+  make_experiment = _experiment(trains=pax_flags.mode() == pax_flags.TRAIN)
   job_dir.answering_path(job_flags.JOB_LOG_DIR.value)
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
   # unknown names are reported at once.
@@ -251,8 +251,13 @@ def _compile_only():
   print(compiled.text(), flush=True)
 
 
-def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
+def _experiment(
+  *, trains: bool = False
+) -> Callable[[], resolved.ResolvedExperiment]:
   """Finds the experiment that the flags select.
+
+  Args:
+    trains: see `resolved.resolve`.
 
   Returns:
     A function that resolves it, which may make its inputs and needs JAX.
@@ -273,6 +278,7 @@ def _experiment() -> Callable[[], resolved.ResolvedExperiment]:
         settings=settings,
         attributes=options.attributes,
         skip_bad_records=experiment_flags.skip_bad_records(),
+        trains=trains,
       )
     )
 

@@ -1,5 +1,6 @@
 """A Lingvo layer as a `BaseLayer`: Lingvo's FProp inside of JAX."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -130,15 +131,58 @@ def bridge_part(view: ParamsView) -> Translated | None:
   Returns:
     The layer with its variables; None, and an issue, if it cannot be built.
   """
-  lingvo_layer = LingvoLayer(view.params)
+  made = _built(view, view.params)
+  if made is None:
+    return None
+  if modules.of(made.at_training.variables):
+    view.issue('', 'it wraps a module, so the whole task is bridged')
+    return None
+  return _bridged(view, made)
+
+
+def bridge_module(view: ParamsView) -> Translated | None:
+  """Returns a layer that wraps a module of TensorFlow Hub as a bridged layer.
+
+  It has a second output, its regularization loss, if there is one. The names of
+  its variables start with that of the layer: `image/conv/kernel`.
+
+  Args:
+    view: its Params.
+
+  Returns:
+    As `bridge_part`.
+  """
+  made = _built(view, modules.with_losses(view.params))
+  translated = made and _bridged(view, made)
+  if translated is None:
+    return None
+
+  def named(theta: str) -> str:
+    return f'{view.params.name}/{theta.partition("/")[2]}'
+
+  return Translated(
+    translated.config,
+    VariableMap(
+      dataclasses.replace(v, theta=tuple(map(named, v.theta)))
+      for v in translated.variables
+    ),
+  )
+
+
+def _built(view: ParamsView, params: Any) -> LingvoLayer | None:
+  """Returns a layer; None, and an issue, if it cannot be built."""
+  lingvo_layer = LingvoLayer(params)
   try:
-    layer = lingvo_layer.at_training
+    _ = lingvo_layer.at_training
   except errors.UserError as error:
     view.issue('', f'it cannot be bridged: {error}')
     return None
-  if modules.of(layer.variables):
-    view.issue('', 'it wraps a module, so the whole task is bridged')
-    return None
+  return lingvo_layer
+
+
+def _bridged(view: ParamsView, made: LingvoLayer) -> Translated | None:
+  """Returns a bridged layer; None, and an issue, if it needs its task."""
+  layer = made.at_training
   for one in stand_ins.layers_of(layer.task):
     method = type(one).PostTrainingStepUpdate
     if not method.__module__.startswith('lingvo.'):
@@ -151,7 +195,7 @@ def bridge_part(view: ParamsView) -> Translated | None:
   variables = VariableMap(
     variable_of(theta, variable) for theta, variable in layer.variables.items()
   )
-  return Translated(BridgedLayer.config(lingvo_layer=lingvo_layer), variables)
+  return Translated(BridgedLayer.config(lingvo_layer=made), variables)
 
 
 def variable_of(theta: str, variable: stand_ins.Variable) -> Variable:

@@ -27,6 +27,7 @@ from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.bridge.model import BridgedModel
 from adaptors.bridge.scoped_variables import jax_path
 from adaptors.translate import registry
+from adaptors.translate.milan import dual_encoder
 from adaptors.translate.tasks import single as task_translation
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.training import train_params
@@ -185,14 +186,23 @@ def bridge_parts(params: Any, name: str, **place: str) -> TranslatedTask:
   """
   bridged = {}
 
-  def bridge_part(view):
-    translated = layer.bridge_part(view)
+  def noted(view, translated):
     if translated is not None:
       bridged[view.path] = config_lib.field_values(translated.config)
     return translated
 
+  def bridge_part(view):
+    return noted(view, layer.bridge_part(view))
+
+  def bridge_module(view):
+    return noted(view, layer.bridge_module(view))
+
   task = task_translation.translate_task(
-    params, name, bridge_part=bridge_part, bridges=_OF_TRAINING, **place
+    params,
+    name,
+    bridge_part=bridge_part,
+    bridges={**_OF_TRAINING, dual_encoder.IMAGE_MODULE: bridge_module},
+    **place,
   )
   for path, fields in bridged.items():
     logging.info(

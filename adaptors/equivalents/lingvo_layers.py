@@ -82,3 +82,33 @@ class MultiHeadedAttention(base_layer.BaseLayer):
     else:
       mask = (paddings == 0)[:, None, None, :]
     return self.atten(query_vec, key_vec, value_vec, mask)
+
+
+class TimeMajorStack(base_layer.BaseLayer):
+  """A stack of Transformer layers, with the arguments of a time-major one.
+
+  Shapes: T time, B batch, D dims.
+
+  Attributes:
+    stack_tpl: a `StackedTransformer`.
+  """
+
+  stack_tpl: Config = REQUIRED
+
+  def setup(self):
+    self.create_child('stack', self.stack_tpl)
+
+  def __call__(
+    self, inputs: jax.Array, paddings: jax.Array
+  ) -> tuple[jax.Array, jax.Array, None]:
+    """Applies all layers.
+
+    Args:
+      inputs: [T, B, D].
+      paddings: [T, B].
+
+    Returns:
+      [T, B, D], the paddings, and None in place of segment ids.
+    """
+    outputs = self.stack(inputs.swapaxes(0, 1), paddings.swapaxes(0, 1))
+    return outputs.swapaxes(0, 1), paddings, None

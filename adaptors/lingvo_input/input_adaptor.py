@@ -19,6 +19,7 @@ import jax
 from absl import logging
 
 from adaptors.lingvo_input import generator as generators
+from adaptors.lingvo_input.checks import params_checks
 from adaptors.lingvo_input.drivers import backends
 from adaptors.lingvo_input.replay import replay_order, replay_params
 from adaptors.lingvo_input.shapes import (
@@ -149,6 +150,12 @@ class LingvoInputAdaptor(base_input.BaseInput):
     self._produced = 0
     self._order: Order | None = None
 
+  @classmethod
+  def check_files(cls, params: config.Config):
+    """Checks the input's files; see `BaseInput`."""
+    if hasattr(params.input, 'cls'):
+      params_checks.check_input(_label(cls, params), params.input)
+
   @property
   def state_fits_any_hosts(self) -> bool:
     """Whether the state is the same on all hosts: with `replay`."""
@@ -157,7 +164,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
   @property
   def _label(self) -> str:
     """The input's name in messages."""
-    return f'{type(self).__name__} {self.name!r} ({self.input.cls.__name__})'
+    return _label(type(self), self)
 
   def _check_input(self):
     if self.input is config.REQUIRED or self.input is None:
@@ -471,3 +478,8 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """
     with self._lock:
       return self._generator.driver().prompts(strings, key)
+
+
+def _label(cls: type, params: Any) -> str:
+  """Returns the name of an input, or of its config, in messages."""
+  return f'{cls.__name__} {params.name!r} ({params.input.cls.__name__})'

@@ -14,6 +14,8 @@ from adaptors.translate.variables import VariableMap
 _LATER = 10.0
 # A larger difference of weights after training is explained.
 AMPLIFIED = 1e-3
+# More than this fraction of a weight's elements are not single units.
+_FEW = 1e-3
 # Gradients below this fraction of the largest one may be noise.
 _NOISE = 1e-5
 
@@ -51,6 +53,26 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
+class Outliers:
+  """The elements of a weight that differ much after training.
+
+  Attributes:
+    count: their number.
+    size: the number of all elements.
+    others: the largest difference of the others, relative as that of all.
+  """
+
+  count: int
+  size: int
+  others: float
+
+  @property
+  def are_few(self) -> bool:
+    """Whether they may be single units."""
+    return self.count <= max(1, _FEW * self.size)
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
   """All comparisons, by kind.
 
@@ -63,7 +85,8 @@ class Comparison:
     weights: differences after the last step, by path, of weights whose
       gradients are more than noise. They have no verdict: some optimizers
       amplify small differences of gradients.
-    rounding: the same of two runs here whose initial weights differ by a
+    outliers: the elements that differ by more than `AMPLIFIED`, by path.
+    rounding: as `weights`, of two runs here whose initial weights differ by a
       rounding error; empty if not needed.
     unpaired: Lingvo's layers with weights that have no counterpart.
   """
@@ -74,6 +97,7 @@ class Comparison:
   gradients: list[Row]
   steps: list[Row]
   weights: dict[str, float]
+  outliers: dict[str, Outliers]
   rounding: dict[str, float]
   unpaired: list[str]
 
@@ -141,6 +165,7 @@ def compare(
   ]
   layers = _layers(pairs, lingvo.layers, loss, tolerance)
   gradients = _gradients(lingvo, ours, _LATER * tolerance)
+  weights = _weights(lingvo.gradients, ours.last, lingvo.last)
   compared = Comparison(
     layers=list(map(_unless_random, layers, random_layers)),
     loss=[_unless_random(loss, is_random)],
@@ -154,7 +179,12 @@ def compare(
       _unless_random(row, is_random)
       for row in _steps(lingvo.steps, ours.steps, tolerance)
     ],
-    weights=_weights(lingvo.gradients, ours.last, lingvo.last),
+    weights=weights,
+    outliers={
+      path: _outliers(ours.last[path], lingvo.last[path])
+      for path, difference in weights.items()
+      if difference > AMPLIFIED
+    },
     rounding=_weights(lingvo.gradients, ours.last, rounded.last)
     if rounded
     else {},
@@ -271,6 +301,14 @@ def _weights(gradients, ours, others) -> dict[str, float]:
     for path, norm in norms.items()
     if ours and norm > _NOISE * most
   }
+
+
+def _outliers(ours: np.ndarray, lingvos: np.ndarray) -> Outliers:
+  """Returns the elements of a weight that differ by more than `AMPLIFIED`."""
+  found = np.abs(ours - lingvos) / max(np.max(np.abs(lingvos)), 1e-30)
+  is_far = found > AMPLIFIED
+  others = float(np.max(found[~is_far], initial=0))
+  return Outliers(int(is_far.sum()), found.size, others)
 
 
 def _unpaired(outputs, pairs, variables: VariableMap) -> list[str]:

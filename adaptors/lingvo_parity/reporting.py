@@ -99,11 +99,20 @@ def _weights(compared: Comparison) -> Iterator[str]:
     yield (
       '  two runs here whose initial weights differ by a rounding error end'
       f' {compared.rounding[most]:.2e} apart there:'
-      f' {_of_rounding(found[most], compared.rounding[most])}'
+      f' {_of_rounding(compared, most)}'
     )
 
 
-def _of_rounding(difference: float, of_rounding: float) -> str:
-  if difference <= comparing.ROUNDING_FACTOR * of_rounding:
+def _of_rounding(compared: Comparison, path: str) -> str:
+  """Returns what rounding errors explain of a weight's difference."""
+  most = comparing.ROUNDING_FACTOR * compared.rounding[path]
+  outliers = compared.outliers[path]
+  if compared.weights[path] <= most:
     return 'the optimizer amplifies rounding errors of small gradients'
+  if outliers.are_few and outliers.others <= most:
+    return (
+      f'rounding errors explain all but {outliers.count} of its'
+      f' {outliers.size} elements; single units differ where an activation is'
+      ' at its kink (ReLU) on one side only, or their gradient is next to 0'
+    )
   return 'rounding errors do not explain it'

@@ -87,6 +87,7 @@ def resolve(
   settings: Sequence[str] = (),
   attributes: Sequence[str] = (),
   skip_bad_records: bool = False,
+  trains: bool = False,
 ) -> ResolvedExperiment:
   """Makes each config of an experiment once.
 
@@ -96,9 +97,10 @@ def resolve(
     settings: see `experiment_overrides.changed`.
     attributes: changes `NAME=value` that the experiment has, for messages.
     skip_bad_records: see `experiment_overrides.changed`.
+    trains: whether the training data is read, so that its files must exist.
 
   Raises:
-    UserError: the experiment or a setting is invalid.
+    UserError: the experiment or a setting is invalid, or a file is missing.
   """
   experiment.check_supported()
   class_attributes.require_chosen(type(experiment))
@@ -107,6 +109,8 @@ def resolve(
     experiment, settings=settings, skip_bad_records=skip_bad_records
   )
   datasets, decode_datasets = made.datasets(), made.decode_datasets()
+  for dataset in made.train_datasets() if trains else ():
+    dataset.cls.check_files(dataset)
   task = made.task()
   class_hypers.check_configs(
     dict(task=task, datasets=datasets, decode_datasets=decode_datasets)

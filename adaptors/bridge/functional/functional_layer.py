@@ -12,6 +12,7 @@ from adaptors import lingvo_runtime
 from adaptors.bridge.functional import (
   contexts,
   functional_task,
+  modules,
   structures,
   variables,
 )
@@ -180,9 +181,13 @@ class Functions:
     Returns:
       The tensors in FProp's outputs, and variable updates by theta path.
     """
-    return compilable.compilable(self._forward)(
-      dict(values), list(arrays), step, seed
-    )
+    layer = self.layer
+    with modules.holding(layer._modules, values):
+      results, updates = compilable.compilable(self._forward)(
+        dict(values), list(arrays), step, seed
+      )
+      updates = {**updates, **layer._updates_of_modules()}
+    return results, updates
 
   def backward(
     self,
@@ -205,9 +210,10 @@ class Functions:
       Gradients by theta path, gradients by the float arguments, and row
       statistics of sparse gradients; see `FunctionalTask.with_gradients`.
     """
-    return compilable.compilable(self._backward)(
-      dict(values), list(arrays), step, seed, list(cotangents)
-    )
+    with modules.holding(self.layer._modules, values):
+      return compilable.compilable(self._backward)(
+        dict(values), list(arrays), step, seed, list(cotangents)
+      )
 
   def _forward(self, values, arrays, step, seed):
     with self.layer._in_lingvo(), xla_ops.replaced(seed) as replacements:
@@ -219,13 +225,14 @@ class Functions:
     tf = lingvo_runtime.module('tensorflow')
     layer = self.layer
     floats = [x for x in arrays if x.dtype.is_floating]
-    trained = {path: values[path] for path in layer.trained}
+    trained = {path: layer._source(path, values) for path in layer.trained}
     with (
       layer._in_lingvo(),
       xla_ops.replaced(seed),
       tf.GradientTape() as tape,
     ):
-      tape.watch([trained, floats])
+      for source in (*trained.values(), *floats):
+        tape.watch(source)
       results, _ = self._run(values, arrays, step)
       results = [x for x in results if x.dtype.is_floating]
       gradients, by_float = tape.gradient(

@@ -329,14 +329,22 @@ class FunctionalTask:
 
   def _with_modules(self, traced, differentiates, values, *rest):
     """Calls a traced function; variables of modules have their values."""
-    tf = lingvo_runtime.module('tensorflow')
     with modules.holding(self._modules, values):
       result = traced(values, *rest)
       _, _, updates = result[0] if differentiates else result
-      for path, variable in self._modules.items():
-        if not self.do_eval and not variable.trainable:
-          updates[path] = tf.identity(variable.actual)
+      updates.update(self._updates_of_modules())
     return result
+
+  def _updates_of_modules(self) -> dict[str, Any]:
+    """Returns what modules assign to their variables in training."""
+    if self.do_eval:
+      return {}
+    tf = lingvo_runtime.module('tensorflow')
+    return {
+      path: tf.identity(variable.actual)
+      for path, variable in self._modules.items()
+      if not variable.trainable
+    }
 
   @functools.cached_property
   def _modules(self) -> dict[str, modules.ModuleVariable]:

@@ -109,3 +109,33 @@ def holding(
   yield
   for path, variable in variables.items():
     variable.actual.assign(before[path])
+
+
+def with_losses(params: Any) -> Any:
+  """Returns Params of a layer that also returns its regularization loss.
+
+  It returns a tuple of its output and the sum of its `losses`, if it has some;
+  Lingvo's milan adds them to the loss of the task.
+
+  Args:
+    params: of a layer that wraps a module.
+  """
+  tf = lingvo_runtime.module('tensorflow')
+  base = params.cls
+
+  def fprop(self, theta, *args):
+    outputs = base.FProp(self, theta, *args)
+    losses = list(self.losses)
+    return (outputs, tf.add_n(losses)) if losses else outputs
+
+  params = params.Copy()
+  params.cls = type(base)(
+    base.__name__,
+    (base,),
+    dict(
+      FProp=fprop,
+      __module__=base.__module__,
+      __qualname__=base.__qualname__,
+    ),
+  )
+  return params

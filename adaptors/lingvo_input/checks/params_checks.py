@@ -12,11 +12,15 @@ from absl import logging
 
 from adaptors import lingvo_runtime
 from adaptors.lingvo_input.checks import generator_kinds, vocabulary_checks
+from adaptors.params import params_trees
 from pax_compat import errors
 
 # The formats of Lingvo's readers. A path without one is checked as well: some
 # generators add it themselves.
 _FILE_TYPES = ('', 'text', 'tfrecord', 'tfrecord_gzip')
+
+# Reads a checkpoint that has the whole data.
+_IN_CHECKPOINT = 'lingvo.core.base_input_generator.BaseTinyDatasetInput'
 
 # The number of text lines searched for one that fits into a bucket.
 _LINES_TO_SEARCH = 100_000
@@ -34,6 +38,7 @@ def check_input(name: str, params: Any):
   """
   _check_buckets(name, params)
   _check_repeat_count(name, params)
+  _check_checkpoint(params)
   for pattern, paths in _file_patterns(name, params):
     if sum(_size(path) for path in paths) == 0:
       raise errors.UserError(
@@ -41,6 +46,21 @@ def check_input(name: str, params: Any):
       )
   _check_lengths(name, params)
   vocabulary_checks.check_vocabularies(name, params)
+
+
+def _check_checkpoint(params):
+  """Checks the checkpoint with the data; its graph takes seconds to miss it."""
+  if not params_trees.has_base(params.cls, _IN_CHECKPOINT):
+    return
+  tf = lingvo_runtime.module('tensorflow')
+  try:
+    tf.compat.v1.train.NewCheckpointReader(params.ckpt)
+  except tf.errors.NotFoundError as error:
+    raise errors.UserError(
+      f'{params.cls.__name__} lacks a file: {error.message}'
+    ) from error
+  except tf.errors.OpError as error:
+    logging.info('%s: %s', params.ckpt, error.message)  # The reader says more.
 
 
 def _check_buckets(name, params):

@@ -424,6 +424,10 @@ def test_a_missing_file_of_images(evaluate, tmp_path):
     evaluate(params)
   assert str(error.value).startswith('MnistTestInput lacks a file: ')
   assert str(error.value).endswith(f'matching files for {tmp_path / "mnist"}')
+  adaptor = input_adaptor.LingvoInputAdaptor.config(name='Train', input=params)
+  with pytest.raises(errors.UserError) as early:
+    adaptor.cls.check_files(adaptor)
+  assert str(early.value) == str(error.value)
 
 
 def test_punctuator_input(evaluate, tmp_path):

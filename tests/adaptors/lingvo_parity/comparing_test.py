@@ -172,6 +172,23 @@ def test_differences_that_rounding_errors_explain(of_rounding, verdict):
     assert text.endswith('agree, 1 value(s) up to rounding errors')
 
 
+@pytest.mark.parametrize(('others', 'explained'), [(0.0, True), (1e-2, False)])
+def test_a_unit_at_its_kink_is_told(others, explained):
+  lingvo = _trained(_lingvo(VALUES), factor=0)
+  ours = _trained(_ours(VALUES), factor=0)
+  rounded = _trained(_ours(VALUES), factor=0)
+  ours.last = {'lm.first.w': VALUES[0] * (1 + others)}
+  ours.last['lm.first.w'][0, 0, 0] += 0.1
+  rounded.last = {'lm.first.w': ours.last['lm.first.w'] * (1 + 1e-5)}
+  compared = comparing.compare(
+    *(lingvo, ours, VARIABLES), mask=None, tolerance=1e-5, rounded=rounded
+  )
+  text = reporting.report(compared)
+  told = f'rounding errors explain all but 1 of its {B * T * D} elements'
+  assert (told in text) == explained
+  assert ('rounding errors do not explain it' in text) != explained
+
+
 def _pairs(lingvos, ours, variables=VARIABLES, mask=None):
   return pairing.pairs(
     [results.LayerOutput(p, n, v, (), True) for p, n, v in lingvos],

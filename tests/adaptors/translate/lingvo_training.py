@@ -69,6 +69,9 @@ def train(task_params, batches, *, static_shapes: bool = False) -> Trained:
     at_first = run(
       {'metrics': metrics, 'gradients': gradients}, made.feed_dict(batches[0])
     )
+    for path, variable in variables.items():
+      if '/' in path:  # A module of TensorFlow Hub has updated its statistics.
+        variable.load(first[path], made.session)
     each = [
       task.loss,
       metrics['learning_rate/loss'],

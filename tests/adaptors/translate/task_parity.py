@@ -41,15 +41,18 @@ class Ours:
   state: program.TrainState
 
   @classmethod
-  def create(cls, params, batch, weights) -> 'Ours':
+  def create(
+    cls, params, batch, weights, translate=task_translation.translate_task
+  ) -> 'Ours':
     """Translates a task and gives it weights.
 
     Args:
       params: of Lingvo.
       batch: of which only the shapes matter.
       weights: by theta path.
+      translate: (params, name) -> the task in JAX.
     """
-    translated = task_translation.translate_task(params, 'task')
+    translated = translate(params, 'task')
     made = program.create(
       translated.config.Instantiate(),
       partitioning.create_mesh(None, None),
@@ -120,12 +123,22 @@ def _state(made, own, batch) -> program.TrainState:
     state = made.init_state(batch)
     variables = {**state.mdl_vars, base_layer.PARAMS: params}
     if own[base_layer.NON_TRAINABLE]:
-      variables[base_layer.NON_TRAINABLE] = own[base_layer.NON_TRAINABLE]
+      # Bridged layers have a step counter besides.
+      variables[base_layer.NON_TRAINABLE] = _updated(
+        variables[base_layer.NON_TRAINABLE], own[base_layer.NON_TRAINABLE]
+      )
     state = state.replace(mdl_vars=variables)
   # Placed as a step leaves them, or the first step is compiled by itself.
   return jax.tree.map(
     lambda x, like: jax.device_put(x, like.sharding), state, abstract
   )
+
+
+def _updated(tree, values):
+  """Returns nested dicts with the leaves of `values` in place of their own."""
+  if not isinstance(values, dict):
+    return values
+  return {**tree, **{k: _updated(tree[k], v) for k, v in values.items()}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +252,7 @@ def check(
   without_gradient: str = '',
   expected=lambda metrics: {},
   static_shapes: bool = False,
+  translate=task_translation.translate_task,
 ) -> lingvo_training.Trained:
   """Holds a task against Lingvo's, over a training step on each batch.
 
@@ -251,13 +265,14 @@ def check(
     expected: from Lingvo's metrics of the first batch to those expected
       here, where they differ.
     static_shapes: whether Lingvo needs the shapes of the batches.
+    translate: as of `Ours.create`.
 
   Returns:
     What Lingvo did.
   """
   static = dict(static_shapes=static_shapes)
   theirs = lingvo_training.train(params, batches, **static)
-  ours = Ours.create(params, batches[0], theirs.first)
+  ours = Ours.create(params, batches[0], theirs.first, translate)
   parity.assert_gradients_close(ours.gradients(batches[0]), theirs.gradients)
   evaluated = evaluate_in_lingvo(params, batches[0], theirs.first, **static)
   evaluated.metrics.update(expected(evaluated.metrics))

@@ -57,6 +57,27 @@ def test_each_method_is_called_once():
   assert experiment.calls == [*expected, 'start']
 
 
+class Missing(base_input.BaseInput):
+  """Lacks its files."""
+
+  @classmethod
+  def check_files(cls, params):
+    raise errors.UserError(f'no files of {params.name}')
+
+
+def test_files_are_missed_before_a_task_is_made():
+  experiment = Asked()
+  experiment.datasets = lambda: [
+    Missing.config(name='train', is_training=True),
+    Missing.config(name='dev'),
+  ]
+  with pytest.raises(errors.UserError, match='no files of train'):
+    resolved.resolve(experiment, name='mine', trains=True)
+  assert 'task' not in experiment.calls
+  resolved.resolve(experiment, name='mine')  # To export it, for example.
+  assert 'task' in experiment.calls
+
+
 def test_it_has_the_changes_of_the_command_line():
   settings = ['task.train.num_train_steps=7', 'datasets[1].batch_size=4']
   made = resolved.resolve(Asked(), name='mine', settings=settings)

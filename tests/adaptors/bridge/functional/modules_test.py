@@ -11,6 +11,7 @@ from adaptors.bridge import layer as bridge_layer
 from adaptors.bridge import task as bridge_task
 from adaptors.translate.view import ParamsView, Report
 from tests.adaptors.bridge import small_task, training_test
+from tests.adaptors.bridge.functional import hub_module
 
 
 @pytest.fixture(name='hub_layers')
@@ -21,34 +22,7 @@ def _hub_layers():
 @pytest.fixture(name='module')
 def _module(tmp_path):
   """Returns the path of a module with a weight and a moving mean."""
-  tf = lingvo_runtime.module('tensorflow')
-
-  class Tower(tf.__internal__.tracking.AutoTrackable):
-    """Means of pixels in a layer with a kind of batch norm."""
-
-    def __init__(self):
-      super().__init__()
-      w = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3)
-      self.w = tf.Variable(w, name='conv/kernel')
-      self.mean = tf.Variable([0.1, 0.0, 0.0], False, name='bn/moving_mean')
-      self.variables = [self.w, self.mean]
-      self.trainable_variables = [self.w]
-      self.regularization_losses = []
-
-    @tf.function
-    def __call__(self, images, training=False):
-      x = tf.tanh(tf.reduce_mean(images, [1, 2]) @ self.w)
-      if not training:
-        return x - self.mean
-      mean = tf.reduce_mean(x, 0)
-      self.mean.assign(0.9 * self.mean + 0.1 * mean)
-      return x - mean
-
-  tower = Tower()
-  spec = tf.TensorSpec([None, None, None, 3])
-  for training in (False, True):
-    tower.__call__.get_concrete_function(spec, training=training)
-  tf.saved_model.save(tower, str(tmp_path / 'module'))
+  hub_module.save(str(tmp_path / 'module'))
   return str(tmp_path / 'module')
 
 

@@ -1,0 +1,1 @@
+"""Translators of Lingvo's milan, dual encoders."""
