@@ -32,7 +32,7 @@ def _params(width: int):
 def _task(params):
   """Builds a task; yields it with its variables by theta path."""
   batch = synthetic.batch(params, 2, 4)
-  with fed_task.build(params, batch) as made:
+  with fed_task.build(params, batch, optimized=False) as made:
     yield made, dict(made.task.vars.FlattenItems())
 
 
