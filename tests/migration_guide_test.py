@@ -61,12 +61,12 @@ def test_lingvo_trains(guide):
 
 
 def test_its_run_goes_on(guide):
-  assert '40 steps' in guide.printed(2, 1)
+  assert 'done: 20 steps' in guide.printed(2, 1)
 
 
 def test_it_comes_back(guide):
   guide.printed(3, 1, 2)
-  assert '40' in (guide.folder / 'runs/back/train/checkpoint').read_text()
+  assert '20' in (guide.folder / 'runs/back/train/checkpoint').read_text()
 
 
 def test_both_agree(guide):

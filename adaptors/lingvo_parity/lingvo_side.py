@@ -76,7 +76,11 @@ def _run(params, first, batches, weights, is_bridged, static_shapes) -> Run:
 
     made = stack.enter_context(
       fed_task.build(
-        params, first, static_shapes=static_shapes, prepare=prepare
+        params,
+        first,
+        static_shapes=static_shapes,
+        optimized=False,
+        prepare=prepare,
       )
     )
     done = _trained(made, recorder, first, batches, weights)
@@ -254,6 +258,7 @@ def _metrics(
         batch,
         do_eval=True,
         static_shapes=static_shapes,
+        optimized=False,
         xla_device=xla_device,
         prepare=prepare,
       )

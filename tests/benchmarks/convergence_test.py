@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import convergence
+from tests.pax_compat import launching
 
 
 def test_a_band_and_what_leaves_it():
@@ -37,6 +38,7 @@ def test_unknown_names_are_refused(capsys):
 
 
 @pytest.mark.slow
-def test_an_example_stays_within_its_band(capsys):
+def test_an_example_stays_within_its_band(capsys, monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', launching.flags_of_long_runs())
   assert convergence.main(['text_bytes']) == 0
   assert 'text_bytes is within its band' in capsys.readouterr().out

@@ -11,7 +11,7 @@ from adaptors.translate.tasks import single as task_translation
 from pax_compat.trainer import partitioning, program
 from pax_compat.trainer.partitioning import automatic
 from pax_compat.trainer.reporting import start_lines
-from tests.adaptors.bridge.families import asr_grapheme, mt_rnmt, mt_transformer
+from tests.adaptors.bridge.families import asr_wpm, mt_rnmt, mt_transformer
 
 _STEPS = 3
 # Weights, of these small ones, that are split.
@@ -46,7 +46,7 @@ def _train(config, batches, **settings):
 _FAMILIES = {
   'transformer': (mt_transformer, dict(num_heads=4)),
   'rnmt': (mt_rnmt, dict(decoder_layers=2)),
-  'las': (asr_grapheme, {}),
+  'las': (asr_wpm, {}),
 }
 
 

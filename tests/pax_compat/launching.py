@@ -92,6 +92,16 @@ def flags_of_devices(count: int) -> str:
   )
 
 
+def flags_of_long_runs() -> str:
+  """Returns the XLA_FLAGS of this process, but for programs that run fast.
+
+  Those of tests compile fast, which costs a run of hundreds of steps more.
+  """
+  return os.environ.get('XLA_FLAGS', '').replace(
+    '--xla_backend_optimization_level=0', '--xla_backend_optimization_level=1'
+  )
+
+
 @contextlib.contextmanager
 def free_port() -> Iterator[int]:
   """Gives a port for JAX's coordinator, which no one else gets meanwhile."""

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptors import lingvo_runtime
 from adaptors.bridge import model as bridged_model
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional import fed_task
@@ -31,6 +30,7 @@ from adaptors.lingvo_parity import differences
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, learners
 from pax_compat.trainer import partitioning, program
+from tests.adaptors.translate import lingvo_training
 from tests.pax_compat import forking, launching
 
 STEPS = 3
@@ -73,34 +73,16 @@ def run_lingvo(
     batches: by dotted name.
     static_shapes: as of `fed_task.build`.
   """
-  tf = lingvo_runtime.module('lingvo.compat')
-  clusters = lingvo_runtime.module('lingvo.core.cluster_factory')
-  kept = {}
-
-  def keep_gradients(task):
-    clusters.Current().params.add_summary = False
-    [learner] = task.learners
-    compute = learner.optimizer.ComputeGradients
-
-    def computed(*args, **kwargs):
-      kept['gradients'] = compute(*args, **kwargs)
-      return kept['gradients']
-
-    learner.optimizer.ComputeGradients = computed
-
+  gradients = {}
   with fed_task.build(
     params,
     batches[0],
     static_shapes=static_shapes,
     optimized=False,
-    prepare=keep_gradients,
+    prepare=functools.partial(lingvo_training.keep_gradients, gradients),
   ) as made:
     task, session = made.task, made.session
     variables = dict(task.vars.FlattenItems())
-    gradients = {
-      path: tf.convert_to_tensor(pair.grad)
-      for path, pair in kept['gradients'].FlattenItems()
-    }
     made.start()
     done = LingvoRun([session.run(variables)], [], [])
     for batch in batches:

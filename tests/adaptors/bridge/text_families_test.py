@@ -11,7 +11,7 @@ from adaptors.bridge.ops import xla_ops
 from adaptors.lingvo_parity.batches import nested
 from tests.adaptors.bridge import family_parity
 from tests.adaptors.bridge.families import mt_xendec
-from tests.adaptors.translate import parity
+from tests.adaptors.translate import lingvo_training, parity
 
 _FAMILIES = (
   'mt_transformer',
@@ -56,21 +56,17 @@ def test_attention_dropout_is_as_in_lingvo():
 def _in_lingvo(params, batch, seed):
   """Returns weights, loss and gradients, with the bridge's random numbers."""
   tf = lingvo_runtime.module('lingvo.compat')
+  gradients = {}
   with contextlib.ExitStack() as stack:
 
     def prepare(task):
-      del task
+      lingvo_training.keep_gradients(gradients, task)
       stack.enter_context(xla_ops.replaced(tf.constant(seed)))
 
     made = stack.enter_context(
       fed_task.build(params, batch, optimized=False, prepare=prepare)
     )
     variables = dict(made.task.vars.FlattenItems())
-    found = tf.gradients(made.task.loss, list(variables.values()))
-    gradients = {
-      path: tf.convert_to_tensor(g)
-      for path, g in zip(variables, found, strict=True)
-    }
     made.start()
     return made.session.run(
       (variables, made.task.loss, gradients), made.feed_dict(batch)

@@ -4,6 +4,9 @@ from adaptors import lingvo_runtime
 from adaptors.bridge.functional import fed_task
 from tests.adaptors.translate import lingvo_steps, tiny_model
 
+# Steps for which optimizing the graph does not pay off.
+_FEW = 20
+
 
 def train(
   task_params,
@@ -30,7 +33,10 @@ def train(
     The variables at each checkpoint, by theta path, by the number of steps.
   """
   with fed_task.build(
-    task_params, data[0], static_shapes=static_shapes
+    task_params,
+    data[0],
+    static_shapes=static_shapes,
+    optimized=len(data) > _FEW,
   ) as made:
     variables = dict(made.task.vars.FlattenItems())
     saver = _Saver(made.session, variables, folder, restored, every)

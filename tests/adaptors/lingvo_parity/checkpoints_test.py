@@ -32,7 +32,7 @@ def _params(width: int):
 def _task(params):
   """Builds a task; yields it with its variables by theta path."""
   batch = synthetic.batch(params, 2, 4)
-  with fed_task.build(params, batch) as made:
+  with fed_task.build(params, batch, optimized=False) as made:
     yield made, dict(made.task.vars.FlattenItems())
 
 
@@ -57,11 +57,20 @@ def saved(params, tmp_path_factory):
   return folder, shifted
 
 
-@pytest.mark.parametrize('path', ['', 'train', 'train/ckpt-7'])
-def test_both_sides_start_from_it(params, saved, path):
+def test_it_is_found_by_any_of_its_names(params, saved):
+  folder, weights = saved
+  with _task(params) as (_, variables):
+    for path in ('', 'train', 'train/ckpt-7'):
+      read = checkpoints.weights_of(str(folder / path))(variables)
+      assert set(read) == set(weights)
+      for theta, value in weights.items():
+        assert (read[theta] == value).all()
+
+
+def test_both_sides_start_from_it(params, saved):
   folder, weights = saved
   batch = synthetic.batch(params, 2, 4)
-  read = checkpoints.weights_of(str(folder / path))
+  read = checkpoints.weights_of(str(folder))
   lingvo = lingvo_side.run(params, batch, [], read)
   assert set(lingvo.weights) == set(weights)
   for theta, value in weights.items():

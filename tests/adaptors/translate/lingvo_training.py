@@ -4,6 +4,8 @@ So tests have the numbers that a legacy run would have.
 """
 
 import dataclasses
+import functools
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,31 @@ class Trained:
   eval_metrics: dict[str, float]
 
 
+def keep_gradients(kept: dict[str, Any], task: Any):
+  """Keeps the gradients of a task's step, before any clipping.
+
+  Others of the loss would be a second backward pass, which takes Lingvo as long
+  to build as the first one.
+
+  Args:
+    kept: gets them, by theta path, when the task's graph is built.
+    task: with one learner.
+  """
+  tf = lingvo_runtime.module('lingvo.compat')
+  clusters = lingvo_runtime.module('lingvo.core.cluster_factory')
+  clusters.Current().params.add_summary = False
+  [learner] = task.learners
+  compute = learner.optimizer.ComputeGradients
+
+  def computed(*args, **kwargs):
+    found = compute(*args, **kwargs)
+    for path, pair in found.FlattenItems():
+      kept[path] = tf.convert_to_tensor(pair.grad)
+    return found
+
+  learner.optimizer.ComputeGradients = computed
+
+
 def train(task_params, batches, *, static_shapes: bool = False) -> Trained:
   """Trains a task for one step on each batch.
 
@@ -43,20 +70,16 @@ def train(task_params, batches, *, static_shapes: bool = False) -> Trained:
     static_shapes: whether Lingvo needs their shapes.
   """
   tf = lingvo_runtime.module('lingvo.compat')
+  gradients = {}
   with fed_task.build(
-    task_params, batches[0], static_shapes=static_shapes, optimized=False
+    task_params,
+    batches[0],
+    static_shapes=static_shapes,
+    optimized=False,
+    prepare=functools.partial(keep_gradients, gradients),
   ) as made:
     task, run = made.task, made.session.run
     variables = dict(task.vars.FlattenItems())
-    gradients = {
-      path: tf.convert_to_tensor(g)
-      for path, g in zip(
-        variables,
-        tf.gradients(task.loss, list(variables.values())),
-        strict=True,
-      )
-      if g is not None
-    }
     # What layers tell from within a loop cannot be fetched.
     metrics = {
       k: value

@@ -82,16 +82,25 @@ class Ours:
 
   def gradients(self, batch) -> dict[str, np.ndarray]:
     """Returns those of a training step's loss, by theta path."""
+    found, _ = self.gradients_and_outputs(batch)
+    return found
+
+  def gradients_and_outputs(
+    self, batch
+  ) -> tuple[dict[str, np.ndarray], program.StepOutputs]:
+    """Returns them with the outputs of the step."""
 
     def loss(params):
       variables = {**self.state.mdl_vars, base_layer.PARAMS: params}
-      loss, *_ = self.program.forward(
+      loss, outputs, *_ = self.program.forward(
         variables, nested(batch), jax.random.key(0)
       )
-      return loss
+      return loss, outputs
 
-    found = jax.jit(jax.grad(loss))(self.state.mdl_vars[base_layer.PARAMS])
-    return self.theta(found)
+    found, outputs = jax.jit(jax.grad(loss, has_aux=True))(
+      self.state.mdl_vars[base_layer.PARAMS]
+    )
+    return self.theta(found), outputs
 
   def evaluate(self, batch) -> dict[str, tuple[float, float]]:
     """Returns the metrics of an evaluation, with their weights."""
@@ -245,6 +254,39 @@ def check_evaluation(params, batch) -> Evaluated:
   return evaluated
 
 
+def check_first(
+  params,
+  batches,
+  *,
+  expected=lambda metrics: {},
+  static_shapes: bool = False,
+  translate=task_translation.translate_task,
+) -> tuple[lingvo_training.Trained, Ours]:
+  """Holds a training step's gradients, and an evaluation, against Lingvo's.
+
+  For settings of a model: what a learner makes of gradients is that of other
+  tests.
+
+  Args:
+    params: as of `check`.
+    batches: of Lingvo's steps; only the first one is compared.
+    expected: as of `check`.
+    static_shapes: as of `check`.
+    translate: as of `Ours.create`.
+
+  Returns:
+    What Lingvo did, and our task.
+  """
+  static = dict(static_shapes=static_shapes)
+  theirs = lingvo_training.train(params, batches, **static)
+  ours = Ours.create(params, batches[0], theirs.first, translate)
+  parity.assert_gradients_close(ours.gradients(batches[0]), theirs.gradients)
+  evaluated = evaluate_in_lingvo(params, batches[0], theirs.first, **static)
+  evaluated.metrics.update(expected(evaluated.metrics))
+  check_metrics(ours, batches[0], evaluated)
+  return theirs, ours
+
+
 def check(
   params,
   batches,
@@ -270,13 +312,13 @@ def check(
   Returns:
     What Lingvo did.
   """
-  static = dict(static_shapes=static_shapes)
-  theirs = lingvo_training.train(params, batches, **static)
-  ours = Ours.create(params, batches[0], theirs.first, translate)
-  parity.assert_gradients_close(ours.gradients(batches[0]), theirs.gradients)
-  evaluated = evaluate_in_lingvo(params, batches[0], theirs.first, **static)
-  evaluated.metrics.update(expected(evaluated.metrics))
-  check_metrics(ours, batches[0], evaluated)
+  theirs, ours = check_first(
+    params,
+    batches,
+    expected=expected,
+    static_shapes=static_shapes,
+    translate=translate,
+  )
   state, made = ours.state, ours.program
   for step, batch in enumerate(batches):
     state, outputs = made.train_step(state, nested(batch))

@@ -196,7 +196,7 @@ class Run:
 def run_lingvo(task_params, data) -> Run:
   """Trains the task in Lingvo, a step on each batch."""
   run = Run([], [], [], [], [])
-  with fed_task.build(task_params, data[0]) as made:
+  with fed_task.build(task_params, data[0], optimized=False) as made:
     task = made.task
     variables = made.variables
     averages = {}

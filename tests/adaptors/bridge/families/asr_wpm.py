@@ -5,6 +5,8 @@ As by letters, but with fewer layers, and more tokens with sharded embeddings.
 
 from tests.adaptors.bridge.families import asr_grapheme
 
+LEARNS_LIKE = 'asr_grapheme'
+
 _VOCAB = 128
 
 

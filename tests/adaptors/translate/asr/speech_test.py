@@ -94,8 +94,7 @@ def _plain():
 @pytest.mark.slow
 @pytest.mark.parametrize('make', [_residual, _plain])
 def test_other_settings(make):
-  batches = [asr_grapheme.batch(seed) for seed in range(2)]
-  task_parity.check(make(), batches)
+  task_parity.check_first(make(), [asr_grapheme.batch(0)])
 
 
 @pytest.mark.parametrize(

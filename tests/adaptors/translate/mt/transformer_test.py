@@ -27,7 +27,7 @@ def test_twenty_steps():
 
 @pytest.mark.slow
 def test_packed_examples():
-  params = _params()
+  params = mt_transformer.task_params()
   for part in (params.encoder, params.decoder):
     part.packed_input = True
   params.encoder.transformer_stack.ln_output = True

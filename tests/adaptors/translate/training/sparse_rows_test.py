@@ -52,7 +52,7 @@ def _graft():
 
 def _lingvo(params, data, slots):
   """Returns weights and slots of the table before and after each step."""
-  with fed_task.build(params, data[0]) as made:
+  with fed_task.build(params, data[0], optimized=False) as made:
     table = made.variables[_TABLE]
     [learner] = made.task.learners
     of_table = {
