@@ -1,10 +1,13 @@
-"""Translators of Lingvo's CenterPoint, and of layers of its PointPillars.
+"""Translators of Lingvo's CenterPoint and DeepFusion, and of their layers.
 
 Their predictions are decoded by Lingvo, as those of `starnet`.
 """
 
 from adaptors.translate import registry
-from adaptors.translate.builder.builder_parts import translates_part
+from adaptors.translate.builder.builder_parts import (
+  translate_part,
+  translates_part,
+)
 from adaptors.translate.layers.basic_layers import same_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
@@ -14,6 +17,7 @@ from pax_compat.layers.convolutions.transposed_convolutions import (
   TransposedConv2D,
 )
 from pax_compat.layers.detection import target_losses, voxels
+from pax_compat.layers.detection.camera_fusion import CameraFusion
 from pax_compat.layers.detection.pillars import PillarFeaturizer
 from pax_compat.layers.models.grid_detector import GridDetector
 
@@ -53,6 +57,14 @@ _CHILDREN = {
   'centerness_detector': 'centerness',
   'location_loss': 'location_loss',
   'dimensions_loss': 'dimension_loss',
+}
+# The layers of an aligner of cameras in Lingvo and here.
+_ALIGNER = {
+  'q_embedding': 'query',
+  'k_embedding': 'key',
+  'v_embedding': 'value',
+  'attn_dropout': 'dropout',
+  'learnable_align_fc': 'output',
 }
 # The encodings of points by the switches of Lingvo's.
 _ENCODINGS = {
@@ -133,6 +145,42 @@ def voxel_featurizer(view: ParamsView) -> Translated | None:
     ),
     featurizer.variables.under('featurizer', 'featurizer'),
   )
+
+
+@translates(f'{_CAR}.deep_fusion.MultiModalFeaturizer')
+def camera_fusion(view: ParamsView) -> Translated | None:
+  """Returns a featurizer of points and images; only voxels may attend."""
+  aligner = view.child('camera_feature_aligner')
+  if aligner.params.cls.__name__ != 'DeepFusionAligner':
+    view.issue(
+      'camera_feature_aligner',
+      f'{aligner.params.cls.__name__} is not translated, only'
+      ' DeepFusionAligner',
+    )
+    return None
+  aligner.base_fields()
+  aligner.get('params_init')
+  # Lingvo's layer needs it to be set; here it is always returned.
+  points = view.child('pointcloud_featurizer', return_dynamic_voxels=False)
+  parts = {
+    ('pointcloud_featurizer', 'points'): registry.translate(points),
+    ('image_featurizer', 'images'): registry.translate(
+      view.child('image_featurizer')
+    ),
+    ('fusion', 'fusion'): registry.translate(view.child('fusion')),
+  }
+  for name, own in _ALIGNER.items():
+    part = translate_part(aligner.child(name))
+    parts[f'camera_feature_aligner.{name}', own] = part
+  aligner.finish()
+  fields = dict(camera_names=tuple(view.get('camera_names')))
+  if None in parts.values():
+    return None
+  variables = VariableMap()
+  for (name, own), part in parts.items():
+    fields[f'{own}_tpl'] = part.config
+    variables += part.variables.under(name, own)
+  return Translated(CameraFusion.config(**fields), variables)
 
 
 @translates(f'{_CAR}.pillars_anchor_free.HuberLoss')

@@ -38,7 +38,7 @@ class PillarFeaturizer(base_layer.BaseLayer):
     cells = input_batch.pillar_locations
     rows = jnp.arange(len(cells))[:, None]
     index = rows, cells[..., 0], cells[..., 1], cells[..., 2]
-    counts = input_batch.grid_num_points[index][..., None, None]
+    counts = jnp.asarray(input_batch.grid_num_points)[index][..., None, None]
     sums = jnp.sum(points[..., :3], axis=2, keepdims=True)
     means = sums / jnp.maximum(counts.astype(points.dtype), 1.0)
     shape = *points.shape[:-1], 3

@@ -88,8 +88,9 @@ class VoxelFeaturizer(base_layer.BaseLayer):
       input_batch: the batch.
 
     Returns:
-      Features [B, X, Y, Z * D], and `ids` [B, P] int, the voxels, V for points
-      that are left out.
+      Features [B, X, Y, Z * D]; and of the points `ids` [B, P] int, the voxels,
+      V where they are left out, and `nearest` [B, P] int, the voxels where
+      they are, 0 outside of the grid and for padding.
     """
     lasers = input_batch.lasers
     positions = lasers.points_xyz
@@ -109,14 +110,14 @@ class VoxelFeaturizer(base_layer.BaseLayer):
     ]
     x, y, _ = self.grid_size
     grid = jnp.concatenate(parts, axis=-1).reshape([len(positions), x, y, -1])
-    return grid, NestedMap(ids=voxels.ids)
+    return grid, NestedMap(ids=voxels.ids, nearest=voxels.nearest)
 
   @property
   def _count(self) -> int:
     return math.prod(self.grid_size)
 
   def _voxels(self, positions: jax.Array, paddings: jax.Array) -> NestedMap:
-    """Returns `ids` [B, P], and `centers` and `means` [B, P, 3] of voxels.
+    """Returns `ids`, `nearest` [B, P], `centers`, `means` [B, P, 3] of voxels.
 
     Args:
       positions: [B, P, 3].
@@ -129,7 +130,9 @@ class VoxelFeaturizer(base_layer.BaseLayer):
     shape = np.asarray(self.grid_size, np.int32)
     is_outside = jnp.any((cells < 0) | (cells >= shape), axis=-1)
     ids = (cells[..., 0] * shape[1] + cells[..., 1]) * shape[2] + cells[..., 2]
-    ids = jnp.where(is_outside | (paddings == 1.0), self._count, ids)
+    is_outside |= paddings == 1.0
+    nearest = jnp.where(is_outside, 0, ids)
+    ids = jnp.where(is_outside, self._count, ids)
     means = self._of_points(
       segments.segment_mean(positions, ids, self._count), ids
     )
@@ -139,7 +142,7 @@ class VoxelFeaturizer(base_layer.BaseLayer):
       is_small = self._of_points(counts, ids) < self.min_points_per_voxel
       ids = jnp.where(is_small, self._count, ids)
     centers = (cells.astype(positions.dtype) + 0.5) * sizes + low
-    return NestedMap(ids=ids, centers=centers, means=means)
+    return NestedMap(ids=ids, nearest=nearest, centers=centers, means=means)
 
   def _of_points(self, values: jax.Array, ids: jax.Array) -> jax.Array:
     """Returns values [B, V, ...] for each point, [B, P, ...]; 0 outside."""

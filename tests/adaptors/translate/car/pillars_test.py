@@ -5,8 +5,16 @@ import pytest
 
 from adaptors import lingvo_runtime
 from pax_compat import errors
-from tests.adaptors.bridge.families import center_point, pillars
+from tests.adaptors.bridge.families import center_point
+from tests.adaptors.bridge.families import pillars as pillars_family
 from tests.adaptors.translate import task_parity, tiny_task
+
+_POINTS = (
+  'grid_num_points',
+  'pillar_points',
+  'pillar_centers',
+  'pillar_locations',
+)
 
 
 def _params(**fields):
@@ -15,8 +23,7 @@ def _params(**fields):
   return params
 
 
-def _check(params, steps, more=lambda seed: {}):
-  batches = [center_point.batch(i) | more(i) for i in range(steps)]
+def _check(params, batches):
   theirs = task_parity.check(params, batches, static_shapes=True)
   for path, value in theirs.last.items():
     assert np.any(value != theirs.first[path]), path
@@ -24,4 +31,75 @@ def _check(params, steps, more=lambda seed: {}):
 
 @pytest.mark.slow
 def test_points_in_voxels_and_centers_and_laplace_loss():
-  _check(_params(), 3)
+  _check(_params(), [center_point.batch(seed) for seed in range(3)])
+
+
+@pytest.mark.slow
+def test_points_in_pillars_and_a_cross_entropy():
+  """Without the logits of centers, and without a norm of the losses."""
+  free = lingvo_runtime.module('lingvo.tasks.car.pillars_anchor_free')
+  pillars = lingvo_runtime.module('lingvo.tasks.car.pillars')
+  bins = 12
+  params = _params(
+    input_featurizer=pillars.PointsToGridFeaturizer.Params(1, 4),
+    regression_detector=pillars.Builder().Detector('reg', 12, 6 + 2 * bins),
+    dimensions_loss=free.HuberLoss.Params().Set(delta=0.5),
+    dimensions_loss_weight=0.3,
+    location_loss_weight=1.5,
+    angle_bin_num=bins,
+    centerness_loss_weight=0.0,
+    classification_loss_fn=free.ClassLossFN.SIGMOID_LOSS,
+    loss_norm_type=pillars.LossNormType.NO_NORM,
+  )
+  _check(params, [_with_pillars(seed) for seed in range(3)])
+
+
+def _with_pillars(seed):
+  """Returns scenes whose points are in pillars."""
+  points = pillars_family.batch(seed)
+  return center_point.batch(seed) | {name: points[name] for name in _POINTS}
+
+
+@pytest.mark.slow
+def test_all_encodings_and_aggregations_of_voxels():
+  """In coarse voxels, of which those with one point are left out."""
+  params = _params()
+  voxels = params.input_featurizer
+  for name, _ in voxels.point_encoder.IterParams():
+    if name.startswith('include_'):
+      voxels.point_encoder.Set(**{name: True})
+  pillars = lingvo_runtime.module('lingvo.tasks.car.pillars')
+  voxels.Set(
+    min_points_per_voxel=2,
+    grid_range_x=(-24, 40),
+    aggregation_ops=('sum', 'max', 'mean'),
+    featurizer=pillars.Builder().MLPFeaturizer('feat', [15 + 3 + 9, 2]),
+  )
+  params.backbone = _backbone_of_six()
+  _check(params, [center_point.batch(seed) for seed in range(2)])
+
+
+def _backbone_of_six():
+  """Returns Params of a backbone with one level and six inputs."""
+  builder = lingvo_runtime.module('lingvo.tasks.car.pillars').Builder()
+  return builder._Conv('c3x3', (3, 3, 6, 12), 2)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (
+      lambda p: p.input_featurizer.Set(return_dynamic_voxels=True),
+      'return_dynamic_voxels .*only False',
+    ),
+    (
+      lambda p: p.dimensions_loss.Set(num_params_per_prediction=3),
+      'num_params_per_prediction .*only 2',
+    ),
+  ],
+)
+def test_what_is_refused(change, message):
+  params = _params()
+  change(params)
+  with pytest.raises(errors.UserError, match=message):
+    tiny_task.translate(params)
