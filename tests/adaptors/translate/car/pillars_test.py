@@ -23,8 +23,8 @@ def _params(**fields):
   return params
 
 
-def _check(params, batches):
-  theirs = task_parity.check(params, batches, static_shapes=True)
+def _check(params, batches, **options):
+  theirs = task_parity.check(params, batches, static_shapes=True, **options)
   for path, value in theirs.last.items():
     assert np.any(value != theirs.first[path]), path
 
@@ -75,14 +75,82 @@ def test_all_encodings_and_aggregations_of_voxels():
     aggregation_ops=('sum', 'max', 'mean'),
     featurizer=pillars.Builder().MLPFeaturizer('feat', [15 + 3 + 9, 2]),
   )
-  params.backbone = _backbone_of_six()
+  params.backbone = _backbone(6)
   _check(params, [center_point.batch(seed) for seed in range(2)])
 
 
-def _backbone_of_six():
-  """Returns Params of a backbone with one level and six inputs."""
+def _backbone(inputs):
+  """Returns Params of a backbone of one convolution."""
   builder = lingvo_runtime.module('lingvo.tasks.car.pillars').Builder()
-  return builder._Conv('c3x3', (3, 3, 6, 12), 2)
+  return builder._Conv('c3x3', (3, 3, inputs, 12), 2)
+
+
+@pytest.mark.slow
+def test_points_and_images():
+  """With a voxel's points attending to pixels, without random dropout.
+
+  What is added to all keys of a voxel does not change its attention.
+  """
+  batches = [_with_images(seed) for seed in range(3)]
+  _check(_fusion_params(), batches, without_gradient='k_embedding.bn.beta')
+
+
+def _fusion_params():
+  fusion = lingvo_runtime.module('lingvo.tasks.car.deep_fusion')
+  builder = fusion.LearnableAlignBuilder(
+    lidar_channels=4, image_channels=6, qkv_channels=5
+  )
+  params = _params(centerness_loss_weight=0.0, backbone=_backbone(4))
+  points = params.input_featurizer.Set(
+    return_dynamic_voxels=True, grid_range_x=(-24, 40), grid_range_y=(-24, 40)
+  )
+  params.input_featurizer = fusion.MultiModalFeaturizer.Params().Set(
+    pointcloud_featurizer=points,
+    image_featurizer=builder._Conv('image', (3, 3, 3, 6), 2),
+    fusion=builder.Fusion('fusion'),
+    camera_feature_aligner=fusion.DeepFusionAligner.Params().Set(
+      q_embedding=builder.LidarEmbedding('q_embedding'),
+      k_embedding=builder.ImageEmbedding('k_embedding'),
+      v_embedding=builder.ImageEmbedding('v_embedding'),
+      attn_dropout=builder.Dropout('attn_dropout', keep_prob=1.0),
+      learnable_align_fc=builder.FC('learnable_align_fc'),
+    ),
+  )
+  return params
+
+
+def _with_images(seed):
+  """Returns scenes with images of two cameras, which see most of the points."""
+  scenes = center_point.batch(seed)
+  rng = np.random.default_rng(seed)
+  shape = b, _ = scenes['lasers.points_padding'].shape
+  height, width = 8, 12
+  images = {
+    f'images.{camera}.image': rng.normal(size=(b, height, width, 3))
+    for camera in ('FRONT', 'SIDE')
+  }
+  where = rng.uniform(size=(*shape, 3)) * [width, height, 1]
+  projected = {
+    'points_in_best_camera': where,
+    'mask': rng.random(shape) < 0.8,
+  }
+  fields = images | {
+    f'cell_center_projected.{name}': x for name, x in projected.items()
+  }
+  return scenes | {
+    'cell_center_projected.cameras_idx': rng.integers(0, 2, shape, np.int32),
+    **{name: np.asarray(x, np.float32) for name, x in fields.items()},
+  }
+
+
+def test_another_alignment_of_images_is_refused():
+  fusion = lingvo_runtime.module('lingvo.tasks.car.deep_fusion')
+  params = _fusion_params()
+  params.input_featurizer.camera_feature_aligner = (
+    fusion.MultiPointsAligner.Params()
+  )
+  with pytest.raises(errors.UserError, match='MultiPointsAligner is not'):
+    tiny_task.translate(params)
 
 
 @pytest.mark.parametrize(
