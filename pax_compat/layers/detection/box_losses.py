@@ -7,7 +7,6 @@ import jax.numpy as jnp
 
 from pax_compat.layers.detection import boxes
 
-
 # Of the sum of weights that errors are divided by.
 _EPSILON = 1e-6
 
@@ -72,7 +71,6 @@ def corner_loss(
     [...], the sum of Huber losses of coordinates.
   """
   found = boxes.corners(predicted)
-
 
   def distance(box: jax.Array) -> jax.Array:
     return jnp.sum(scaled_huber(found - boxes.corners(box)), axis=(-2, -1))

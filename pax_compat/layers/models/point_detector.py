@@ -18,6 +18,7 @@ from pax_compat.layers.detection import box_losses, boxes
 from pax_compat.layers.models import token_models
 from pax_compat.nested_map import NestedMap
 
+
 class PointDetector(base_model.BaseModel):
   """Predicts a box and its class for each anchor box of sampled centers.
 

@@ -106,7 +106,8 @@ def _fusion_params():
   )
   params.input_featurizer = fusion.MultiModalFeaturizer.Params().Set(
     pointcloud_featurizer=points,
-    image_featurizer=builder._Conv('image', (3, 3, 3, 6), 2),
+    # The norm after a rectifier would undo the scale of the norm before it.
+    image_featurizer=builder._Conv('image', (3, 3, 3, 6), 2, activation='TANH'),
     fusion=builder.Fusion('fusion'),
     camera_feature_aligner=fusion.DeepFusionAligner.Params().Set(
       q_embedding=builder.LidarEmbedding('q_embedding'),
