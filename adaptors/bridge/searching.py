@@ -23,6 +23,7 @@ from pax_compat.config import REQUIRED
 from pax_compat.decoder_hparams import PrunedBeamSearchHParams
 from pax_compat.decoding import decoder_utils
 from pax_compat.layers.models.crossover_model import CrossoverModel
+from pax_compat.layers.models.grid_detector import GridDetector
 from pax_compat.layers.models.point_detector import PointDetector
 from pax_compat.layers.models.sequence_model import SequenceModel
 from pax_compat.layers.models.speech_model import SpeechModel
@@ -181,6 +182,10 @@ class SearchedPointDetector(_Searched, PointDetector):
   """A `PointDetector` that a Lingvo task decodes."""
 
 
+class SearchedGridDetector(_Searched, GridDetector):
+  """A `GridDetector` that a Lingvo task decodes."""
+
+
 _ON_HOST = "decoding runs Lingvo's own search, in TensorFlow on the host"
 _IN_JAX = (
   "Lingvo's beam search runs in JAX; its strings and metrics on the host"
@@ -192,6 +197,7 @@ _SEARCHED = {
   CrossoverModel: (SearchedCrossoverModel, PrunedSearchCrossoverModel),
   SpeechModel: (SearchedSpeechModel, PrunedSearchSpeechModel),
   PointDetector: (SearchedPointDetector, None),
+  GridDetector: (SearchedGridDetector, None),
 }
 
 

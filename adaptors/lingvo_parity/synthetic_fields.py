@@ -10,6 +10,7 @@
     ...bbox...        boxes whose sizes, items 3 to 5 of the last axis, are
                       positive
     ...locations      different cells of a grid
+    ..._in_..._camera pixels near the corner of an image
     other floats      of a normal distribution, 0 at paddings
     other integers    0 or 1
 
@@ -28,6 +29,7 @@ from pax_compat.nested_map import NestedMap
 # Lower ids are special: padding, ends of sentences, unknown words.
 FIRST_ID = 4
 _MASKED = 0.2  # The fraction of zeros in a mask.
+_CORNER = 8  # In pixels; images are at least as large.
 
 
 def fill(specs: NestedMap, num_ids: int, seed: int) -> NestedMap:
@@ -90,6 +92,7 @@ class _Filler:
       ('label|class', lambda: self._rng.integers(0, self._num_ids, shape)),
       ('bbox', lambda: self._boxes(shape)),
       ('locations', lambda: _cells(shape)),
+      ('_in_.*camera$', lambda: self._rng.uniform(0, _CORNER, shape)),
       ('ids?$', lambda: self._ids(spec, fields)),
     )
     for pattern, make in rules:

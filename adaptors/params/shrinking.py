@@ -13,6 +13,9 @@ names of Params fields:
   are stored in the data, and of modules.
 * Heads, experts, rows of a batch, sequence lengths, and points of a scene are
   limited by `Sizes`; the dimensions of a head follow from those of all heads.
+* Grids of cells have a sixteenth of their length and width, if the convolutions
+  of a backbone fit what remains; pillars are limited as points. Images that are
+  resized get a tenth of that height and width.
 * Layers are limited by `Sizes.layers`, but each stage of a pipeline keeps one.
 * The vocabulary is limited by `Sizes.vocab_size`. The ids of the input must be
   below it: use a small vocabulary file with real text.
@@ -158,7 +161,13 @@ _POINTS = (
   'num_neighbors',
   'num_points_per_cell',
   'max_num_boxes',
+  'num_pillars',
 )
+# A grid of cells shrinks by the first if it is a multiple of both: a backbone
+# halves it up to three times.
+_GRID, _HALVED = 16, 8
+# Resized images shrink by this.
+_IMAGES = 10
 # At most the rows of a batch.
 _ROWS = ('batch_size', 'num_groups', 'num_spmd_pipeline_microbatches')
 _BUCKETS, _DISTANCE = (
@@ -185,6 +194,7 @@ class _Rules:
     self._experts(node)
     self._positions(node)
     self._mesh(node)
+    self._grid(node)
     self._adafactor(node)
 
   def _width(self, value: int) -> int:
@@ -293,6 +303,17 @@ class _Rules:
       value = node.Get(name)
       twos = [min(n, 2) for n in value] if isinstance(value, list) else 2
       node.Set(**{name: twos if isinstance(value, list) else min(value, 2)})
+
+  def _grid(self, node: Any):
+    """Shrinks grids of cells of a scene by the same factor, and its images."""
+    for name in _set_fields(node, ('grid_size',)):
+      value = node.Get(name)
+      if isinstance(value, (list, tuple)) and len(value) == 3:
+        x, y, z = value
+        if not (x % (_GRID * _HALVED) or y % (_GRID * _HALVED)):
+          node.Set(**{name: type(value)((x // _GRID, y // _GRID, z))})
+    if 'resize_ratio' in node and node.resize_ratio > 1 / _IMAGES:
+      node.resize_ratio = node.resize_ratio / _IMAGES
 
   def _adafactor(self, node: Any):
     if self._factor > 1.0:

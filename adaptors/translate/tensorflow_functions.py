@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from adaptors.translate.functions import translates_fn
+from pax_compat.layers.detection import point_pooling
 from pax_compat.layers.graph import containers
 
 # JAX functions with the same arguments in the same order.
@@ -143,8 +144,14 @@ def _reduced(reduce, input_tensor, axis=None, keepdims=False):
   return reduce(input_tensor, axis=axis, keepdims=bool(keepdims))
 
 
+def _max(x, axis=None, keepdims=False):
+  if isinstance(axis, int) and not keepdims:
+    return point_pooling.maximum(x, axis)  # Its gradient is always a number.
+  return jnp.max(x, axis=axis, keepdims=keepdims)
+
+
 for _name, _fn in {
-  'tf.reduce_max': jnp.max,
+  'tf.reduce_max': _max,
   'tf.reduce_mean': jnp.mean,
   'tf.reduce_min': jnp.min,
   'tf.reduce_prod': jnp.prod,

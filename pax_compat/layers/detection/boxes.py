@@ -33,6 +33,39 @@ def wrap_angle(angle: jax.Array) -> jax.Array:
   return jnp.mod(angle + math.pi, 2 * math.pi) - math.pi
 
 
+def angle_to_bin(angle: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the bin of each angle, and where in the bin it is.
+
+  A bin is a part of the circle; the first one is around 0.
+
+  >>> angle_to_bin(jnp.array(0.5 * math.pi), 4)[0].item()
+  1
+
+  Args:
+    angle: [...].
+    count: of all bins.
+
+  Returns:
+    Bins [...] int, and positions [...] between -0.5 and 0.5 of a bin.
+  """
+  width = 2 * math.pi / count
+  angle = jnp.mod(jnp.mod(angle, 2 * math.pi) + width / 2, 2 * math.pi)
+  # A rounded angle may reach the end of the last bin.
+  bins = jnp.clip(jnp.floor(angle / width), 0, count - 1)
+  return bins.astype(jnp.int32), angle / width - (bins + 0.5)
+
+
+def bin_to_angle(bins: jax.Array, residuals: jax.Array) -> jax.Array:
+  """Returns the angles of bins.
+
+  Args:
+    bins: [...] int.
+    residuals: [..., number of bins], positions in each bin; see `angle_to_bin`.
+  """
+  chosen = jnp.take_along_axis(residuals, bins[..., None], axis=-1)[..., 0]
+  return (bins + chosen) * (2 * math.pi / residuals.shape[-1])
+
+
 def from_residuals(anchors: jax.Array, residuals: jax.Array) -> jax.Array:
   """Returns the boxes that residuals describe, relative to anchors.
 

@@ -18,9 +18,6 @@ from pax_compat.layers.detection import box_losses, boxes
 from pax_compat.layers.models import token_models
 from pax_compat.nested_map import NestedMap
 
-# Of the sum of weights that errors are divided by.
-_EPSILON = 1e-6
-
 
 class PointDetector(base_model.BaseModel):
   """Predicts a box and its class for each anchor box of sampled centers.
@@ -173,7 +170,7 @@ class PointDetector(base_model.BaseModel):
       'loss/regression/rot': rotation,
       'loss/regression/corner': corner,
       'loss/classification': classes,
-      **_errors(wanted, predicted, weights[..., None]),
+      **box_losses.mean_errors(wanted, predicted, weights[..., None]),
     }
     outputs = NestedMap(predictions)
     if example_rows.WEIGHTS in input_batch:
@@ -237,27 +234,3 @@ class PointDetector(base_model.BaseModel):
       corners = box_losses.corner_loss(*pair)[..., None]
     losses = moved[..., :3], moved[..., 3:], rotation, corners
     return tuple(loss * weights for loss in losses)
-
-
-def _errors(
-  wanted: jax.Array, predicted: jax.Array, weights: jax.Array
-) -> dict[str, jax.Array]:
-  """Returns the mean differences of boxes.
-
-  Args:
-    wanted: [B, C, A, 7].
-    predicted: [B, C, A, 7].
-    weights: [B, C, A, 1].
-  """
-  error = jax.lax.stop_gradient(wanted - predicted)
-  distance = jnp.linalg.norm(error[..., :3], axis=-1, keepdims=True)
-  values = jnp.concatenate([distance, error[..., 3:]], axis=-1)
-  total = jnp.sum(weights) + _EPSILON
-  means = jnp.sum(values * weights, axis=(0, 1, 2)) / total
-  return {
-    'error/center_distance': means[0],
-    'error/length': means[1],
-    'error/width': means[2],
-    'error/height': means[3],
-    'error/rotation_deg': means[4] * (180 / math.pi),
-  }

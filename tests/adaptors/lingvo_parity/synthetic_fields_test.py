@@ -86,3 +86,9 @@ def test_images_and_scenes():
 def test_no_vocabulary():
   batch = _filled(num_ids=2, ids=((B, T), 'int32'))
   assert set(np.unique(batch.ids)) <= {0, 1}
+
+
+def test_pixels_are_in_the_image():
+  batch = _filled(projected__points_in_best_camera=((B, T, 3), 'float32'))
+  pixels = batch.projected.points_in_best_camera
+  assert pixels.min() >= 0 and 1 < pixels.max() < 8

@@ -176,3 +176,16 @@ def test_points_of_a_sampler():
   sampler = preprocessors.SparseSampler.Params()
   small = shrinking.shrink(sampler.Set(num_centers=1024, num_neighbors=512))
   assert (small.num_centers, small.num_neighbors) == (16, 16)
+
+
+def test_grids_and_pillars_of_a_detector():
+  """The grid of a backbone's input, and the smaller one of its output."""
+  preprocessors = lingvo_runtime.module('lingvo.tasks.car.input_preprocessors')
+  points = preprocessors.PointsToGrid.Params().Set(grid_size=(512, 512, 1))
+  cells = preprocessors.GridAnchorCenters.Params().Set(grid_size=(256, 256, 1))
+  pillars = preprocessors.GridToPillars.Params()
+  small = shrinking.shrink(points)
+  assert small.grid_size == (32, 32, 1)
+  assert shrinking.shrink(small).grid_size == (32, 32, 1)
+  assert shrinking.shrink(cells).grid_size == (16, 16, 1)
+  assert shrinking.shrink(pillars).num_pillars == 16

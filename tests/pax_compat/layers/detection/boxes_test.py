@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,3 +52,17 @@ def test_focal_loss(gamma):
 def test_huber_loss_is_scaled():
   found = box_losses.scaled_huber(jnp.array([0.1, -2.0]), delta=0.5)
   np.testing.assert_allclose(found, [0.01, 1.75], rtol=1e-5)
+
+
+def test_logits_of_zero_have_the_gradient_of_their_neighbours():
+  """Those of cells without features are exactly 0 at first."""
+  logits = jnp.array([-1e-4, 0.0, 1e-4])
+
+  def loss(x, label):
+    losses = box_losses.focal_loss(x, label, alpha=0.25, gamma=2.0)
+    return jnp.sum(losses + box_losses.sigmoid_loss(x, label))
+
+  for label in (0.0, 1.0):
+    found = jax.grad(loss)(logits, label)
+    np.testing.assert_allclose(found, found[::-1], rtol=1e-3)
+    np.testing.assert_allclose(found[1], (found[0] + found[2]) / 2, rtol=1e-5)
