@@ -130,37 +130,67 @@ def decode(
     network, init_states, extend_step
   )
   if loop_axes:
-    if weight_metas is None:
-      raise errors.UserError(
-        f'decode_loop_mesh_axes_transpose is {loop_axes!r}; expected None for'
-        f' {type(network).__name__}'
-      )
-    cached = cached.with_loop_axes(loop_axes, weight_metas(cached.module))
+    cached = _on_loop_axes(cached, loop_axes, weight_metas)
   if isinstance(settings, BeamSearchHParams):
     search = _search(settings, batch, source_paddings)
     result = beam_search.beam_search(
       cached, settings, prefix, causal_prefix=causal_prefix, search=search
     )
   else:
-    # Without noise at the temperature 0, the key is not used.
-    key = jax.random.key(0) if is_greedy else random_key(network)
-    settings = speculative.as_sampling(settings)
-    result = sample_decode.sample_decode(
+    result = _sampled(
       cached,
       settings,
       prefix,
-      sample_streams.content_keys(key, *content),
-      inputs=sample_steps.SampleInputs.of(batch),
-      sampler=_next_token_sampler(settings, batch),
+      # Without noise at the temperature 0, the key is not used.
+      jax.random.key(0) if is_greedy else random_key(network),
+      content,
+      batch,
       causal_prefix=causal_prefix,
       unconditional=unconditional,
       result_callback=result_callback,
     )
-    if settings.vanilla_sample_decode:
-      result = jax.tree.map(lambda x: x[:, 0], result)
   if settings.process_result_fn is not None:
     result = settings.process_result_fn(network, result)
   return result
+
+
+def _sampled(
+  cached: CachedNetwork,
+  settings: DecoderHParams,
+  prefix: Prefix,
+  key: jax.Array,
+  content: tuple[jax.Array, jax.Array],
+  batch: NestedMap,
+  **options,
+) -> NestedMap:
+  """Samples, or decodes greedily; see `decode`."""
+  settings = speculative.as_sampling(settings)
+  result = sample_decode.sample_decode(
+    cached,
+    settings,
+    prefix,
+    sample_streams.content_keys(key, *content),
+    inputs=sample_steps.SampleInputs.of(batch),
+    sampler=_next_token_sampler(settings, batch),
+    **options,
+  )
+  if settings.vanilla_sample_decode:
+    result = jax.tree.map(lambda x: x[:, 0], result)
+  return result
+
+
+def _on_loop_axes(
+  cached: CachedNetwork,
+  axes: dict[str, str],
+  weight_metas: Callable[[base_layer.BaseLayer], Any] | None,
+) -> CachedNetwork:
+  """Returns the network with the mesh axes of the loop."""
+  if weight_metas is None:
+    raise errors.UserError(
+      f'decode_loop_mesh_axes_transpose is {axes!r}; expected None for'
+      f' {type(cached.module).__name__}'
+    )
+  return cached.with_loop_axes(axes, weight_metas(cached.module))
 
 
 def _search(
