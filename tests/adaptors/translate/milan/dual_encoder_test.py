@@ -23,8 +23,8 @@ _KEYS = '.source_proj_b'
 
 
 @pytest.mark.slow
-def test_five_steps_of_two_texts():
-  batches = [milan.batch(seed) for seed in range(5)]
+def test_twenty_steps_of_two_texts():
+  batches = [milan.batch(seed) for seed in range(20)]
   task_parity.check(
     milan.task_params(), batches, static_shapes=True, without_gradient=_KEYS
   )
