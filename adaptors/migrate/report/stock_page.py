@@ -23,8 +23,9 @@ Made by `python -m adaptors.migrate --all --lingvo_source=... --run_steps=5
 <lingvo_source> report.json`. Each experiment with losses below was trained for
 some steps and evaluated once, in a process of its own: reduced in size, on
 synthetic batches with the fields and shapes of its input. *native*: translated
-to JAX; *bridged*: Lingvo's own code within the compiled step; *not run*: not
-tried yet.
+to JAX; *bridged*: Lingvo's own code within the compiled step; *partly bridged*:
+translated, but for a layer of Lingvo's within the step; *not run*: not tried
+yet.
 """
 _TABLE = """
 | experiment | runs | steps | loss | evaluated | reason |
