@@ -176,7 +176,7 @@ def test_the_only_learner_of_a_list():
   ).config.train.learner
   made = config.Instantiate()
   assert type(made) is learners.Learner
-  assert isinstance(made.optimizer.Instantiate(), optimizers.Adam)
+  assert isinstance(made.optimizer, optimizers.Adam)
 
 
 def _piecewise():
