@@ -98,8 +98,7 @@ def decode(
     weight_metas: returns the `WeightHParams` of the variables of an unbound
       network, which `decode_loop_mesh_axes_transpose` needs.
     batch: has what examples set themselves; see `SampleInputs`.
-    content: tokens [B, P] that identify an example, left-aligned, and whether
-      each is one, [B, P]; its random stream depends on them.
+    content: as of `sample_streams.content_keys`, [B, P] both.
     causal_prefix: whether attention within the prefix is causal.
     unconditional: the prefixes without the condition, for guidance.
     source_paddings: [B, S], of the source of an encoder-decoder.
@@ -110,8 +109,7 @@ def decode(
     With `vanilla_sample_decode` they are [B, ...].
 
   Raises:
-    UserError: there is a callback or a mesh of the loop, which the settings or
-      the model do not support.
+    UserError: a callback, or a mesh of the loop, is not supported.
   """
   if result_callback is not None:
     _check_streams(settings)
@@ -129,8 +127,7 @@ def decode(
   cached = cached or _cached_network(settings)(
     network, init_states, extend_step
   )
-  if loop_axes:
-    cached = _on_loop_axes(cached, loop_axes, weight_metas)
+  cached = _on_loop_axes(cached, loop_axes, weight_metas)
   if isinstance(settings, BeamSearchHParams):
     search = _search(settings, batch, source_paddings)
     result = beam_search.beam_search(
@@ -181,10 +178,12 @@ def _sampled(
 
 def _on_loop_axes(
   cached: CachedNetwork,
-  axes: dict[str, str],
+  axes: dict[str, str] | None,
   weight_metas: Callable[[base_layer.BaseLayer], Any] | None,
 ) -> CachedNetwork:
-  """Returns the network with the mesh axes of the loop."""
+  """Returns the network with the mesh axes of the loop, if there are any."""
+  if not axes:
+    return cached
   if weight_metas is None:
     raise errors.UserError(
       f'decode_loop_mesh_axes_transpose is {axes!r}; expected None for'

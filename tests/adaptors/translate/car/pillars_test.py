@@ -23,10 +23,14 @@ def _params(**fields):
   return params
 
 
-def _check(params, batches, **options):
-  theirs = task_parity.check(params, batches, static_shapes=True, **options)
+def _check(params, batches, without_gradient=''):
+  theirs = task_parity.check(
+    params, batches, static_shapes=True, without_gradient=without_gradient
+  )
   for path, value in theirs.last.items():
-    assert np.any(value != theirs.first[path]), path
+    # Rounding may change what has no gradient, or not.
+    if not (without_gradient and path.endswith(without_gradient)):
+      assert np.any(value != theirs.first[path]), path
 
 
 @pytest.mark.slow
