@@ -45,7 +45,7 @@ def test_every_stock_language_model(shared_data):
     translated, report = _translated(path)
     assert not report.issues, (path.name, list(map(str, report.issues)))
     learner = translated.config.learner.Instantiate()
-    optimizer = learner.optimizer.Instantiate()
+    optimizer = learner.optimizer
     rate = optimizer.learning_rate_fn()(jnp.int32(100))
     assert float(rate) > 0, path.name
     assert translated.config.Instantiate().num_train_steps > 1e6, path.name
