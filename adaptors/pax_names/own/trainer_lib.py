@@ -54,7 +54,7 @@ class BaseStepFnStaticArgs:
   """Static arguments of a step function, which must be hashable.
 
   Attributes:
-    unpadded_global_batch_size: rows of the batch that are no padding.
+    unpadded_global_batch_size: rows of the batch that are not padding.
   """
 
   unpadded_global_batch_size: int | None

@@ -184,8 +184,8 @@ def test_a_unit_at_its_kink_is_told(others, explained):
     *(lingvo, ours, VARIABLES), mask=None, tolerance=1e-5, rounded=rounded
   )
   text = reporting.report(compared)
-  told = f'rounding errors explain all but 1 of its {B * T * D} elements'
-  assert (told in text) == explained
+  explanation = f'rounding errors explain all but 1 of its {B * T * D} elements'
+  assert (explanation in text) == explained
   assert ('rounding errors do not explain it' in text) != explained
 
 
