@@ -8,6 +8,7 @@ from adaptors.translate.builder.builder_parts import (
   translate_part,
   translates_part,
 )
+from adaptors.translate.car import detectors
 from adaptors.translate.layers.basic_layers import same_init
 from adaptors.translate.registry import Translated, translates
 from adaptors.translate.variables import Variable, VariableMap
@@ -23,18 +24,6 @@ from pax_compat.layers.models.grid_detector import GridDetector
 
 _CAR = 'lingvo.tasks.car'
 _LAYERS = 'lingvo.core.layers'
-# What only Lingvo's decoding reads.
-_DECODING = (
-  'max_nms_boxes',
-  'nms_iou_threshold',
-  'nms_score_threshold',
-  'visualization_classification_threshold',
-  'output_decoder',
-  'use_oriented_per_class_nms',
-  'decode_include_residuals',
-  'nms_decoder_type',
-  'heatmap_nms_kernel_size',
-)
 # Fields of the model by those of Lingvo's Params.
 _SAME = {
   'grid_size_z': 'grid_size_z',
@@ -174,13 +163,7 @@ def camera_fusion(view: ParamsView) -> Translated | None:
     parts[f'camera_feature_aligner.{name}', own] = part
   aligner.finish()
   fields = dict(camera_names=tuple(view.get('camera_names')))
-  if None in parts.values():
-    return None
-  variables = VariableMap()
-  for (name, own), part in parts.items():
-    fields[f'{own}_tpl'] = part.config
-    variables += part.variables.under(name, own)
-  return Translated(CameraFusion.config(**fields), variables)
+  return detectors.assembled(CameraFusion, parts, **fields)
 
 
 @translates(f'{_CAR}.pillars_anchor_free.HuberLoss')
@@ -204,11 +187,8 @@ def laplace_loss(view: ParamsView) -> Translated:
 @translates(f'{_CAR}.pillars_anchor_free.AnchorFreePillarsBase')
 def anchor_free(view: ParamsView) -> Translated | None:
   """Returns a detector in the cells of a grid."""
-  for name in _DECODING:
-    view.get(name)
-  view.ignore('it is of exported graphs', 'inference_batch_size')
-  for name in ('num_classes', 'num_laser_features'):
-    view.get(name)
+  detectors.read_decoding(view, 'nms_decoder_type', 'heatmap_nms_kernel_size')
+  view.get('num_laser_features')
   fields = {own: view.get(name) for name, own in _SAME.items()}
   weight = view.get('dimensions_loss_weight')
   fields |= dict(
@@ -222,11 +202,8 @@ def anchor_free(view: ParamsView) -> Translated | None:
   if not fields['centerness_loss_weight'] > 0:
     view.get('centerness_detector')
     names.remove('centerness_detector')
-  parts = {name: registry.translate(view.child(name)) for name in names}
-  if None in parts.values():
-    return None
-  variables = VariableMap()
-  for name, part in parts.items():
-    fields[f'{_CHILDREN[name]}_tpl'] = part.config
-    variables += part.variables.under(name, _CHILDREN[name])
-  return Translated(GridDetector.config(**fields), variables)
+  children = {
+    (name, _CHILDREN[name]): registry.translate(view.child(name))
+    for name in names
+  }
+  return detectors.assembled(GridDetector, children, **fields)

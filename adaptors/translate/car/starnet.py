@@ -8,22 +8,12 @@ from typing import Any
 
 from adaptors import lingvo_runtime
 from adaptors.translate import registry
+from adaptors.translate.car import detectors
 from adaptors.translate.registry import Translated, translates
-from adaptors.translate.variables import VariableMap
 from adaptors.translate.view import ParamsView
 from pax_compat.layers.models.point_detector import PointDetector
 
 _MODULE = 'lingvo.tasks.car.starnet'
-# What only Lingvo's decoding reads.
-_DECODING = (
-  'max_nms_boxes',
-  'nms_iou_threshold',
-  'nms_score_threshold',
-  'visualization_classification_threshold',
-  'output_decoder',
-  'use_oriented_per_class_nms',
-  'decode_include_residuals',
-)
 # Fields of the model by those of Lingvo's Params.
 _SAME = {
   'num_anchor_bboxes_per_center': 'num_anchors',
@@ -119,20 +109,12 @@ def _detector(
     parts: the children by their name in Lingvo.
     **fields: further fields of the detector.
   """
-  for name in _DECODING:
-    view.get(name)
-  view.ignore('it is of exported graphs', 'inference_batch_size')
-  view.get('num_classes')
+  detectors.read_decoding(view)
   norm = getattr(view.get('loss_norm_type'), 'name', None)
   if norm not in (None, 'NO_NORM', 'NORM_BY_NUM_POS_PER_CENTER'):
     view.issue('loss_norm_type', f'{norm} is not translated')
   fields |= {own: view.get(name) for name, own in _SAME.items()}
   fields['class_loss_weights'] = tuple(view.get('per_class_loss_weight'))
   fields['normalizes_by_positives'] = norm == 'NORM_BY_NUM_POS_PER_CENTER'
-  if None in parts.values():
-    return None
-  variables = VariableMap()
-  for name, part in parts.items():
-    fields[f'{_CHILDREN[name]}_tpl'] = part.config
-    variables += part.variables.under(name, _CHILDREN[name])
-  return Translated(PointDetector.config(**fields), variables)
+  children = {(name, _CHILDREN[name]): part for name, part in parts.items()}
+  return detectors.assembled(PointDetector, children, **fields)
