@@ -12,11 +12,8 @@ import jax.numpy as jnp
 from pax_compat import errors
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import activations, linears
-from pax_compat.layers.attentions import attention_masks
-from pax_compat.layers.attentions.attention_masks import Mask
 from pax_compat.layers.ssm import state_space
 from pax_compat.layers.transformers.transformer_layers import Transformer
-from pax_compat.nested_map import NestedMap
 
 
 class SSMTransformer(Transformer):
@@ -67,39 +64,10 @@ class SSMTransformer(Transformer):
     """Returns what the residual branch adds; `ssm` computes the model."""
     return ssm(x)
 
-  @attention_masks.takes_structure
-  def __call__(
-    self,
-    inputs: jax.Array,
-    paddings: jax.Array | None = None,
-    attention_mask: Mask = None,
-    cross_inputs: jax.Array | None = None,
-    cross_attention_mask: Mask = None,
-    segment_pos: jax.Array | None = None,
-    segment_ids: jax.Array | None = None,
-    *,
-    cross_segment_pos: jax.Array | None = None,
-  ) -> tuple[jax.Array, NestedMap]:
-    """Computes the layer; arguments and results are those of `Transformer`."""
-    del attention_mask
-    probs = NestedMap(self_atten=None)
-    across = None
-    if self._crosses(given=cross_inputs is not None):
-      across = self._across(
-        cross_inputs,
-        self._mask(cross_attention_mask),
-        segment_pos,
-        cross_segment_pos,
-        probs,
-      )
-    outputs = self._compute(
-      inputs,
-      paddings,
-      lambda x: self._mixed(x, self.ssm),
-      across,
-      segment_ids=segment_ids,
-    )
-    return outputs, probs
+  def _within(self, mask, segment_pos, probs):
+    del mask, segment_pos
+    probs.self_atten = None
+    return lambda x: self._mixed(x, self.ssm)
 
   def _init_self_attention(self, batch_size: int, max_length: int):
     del max_length

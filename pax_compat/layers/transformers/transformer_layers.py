@@ -169,19 +169,7 @@ class Transformer(ResidualBlock):
     )
     cross_mask = self._mask(cross_attention_mask)
     probs = NestedMap()
-
-    def attend(x):
-      attention = self.self_attention
-      outputs, probs.self_atten = attention(
-        x,
-        x,
-        x,
-        attention_masks.fit(attention, mask, x.shape[1], x.shape[1]),
-        query_segment_pos=segment_pos,
-        key_segment_pos=segment_pos,
-      )
-      return outputs
-
+    attend = self._within(mask, segment_pos, probs)
     across = None
     if self._crosses(given=cross_inputs is not None):
       across = self._across(
@@ -195,6 +183,28 @@ class Transformer(ResidualBlock):
       segment_ids=segment_ids,
     )
     return outputs, probs
+
+  def _within(
+    self,
+    mask: AttentionMask,
+    segment_pos: jax.Array | None,
+    probs: NestedMap,
+  ) -> Callable[[jax.Array], jax.Array]:
+    """Returns the self-attention of an input, which sets `probs`."""
+
+    def attend(x):
+      attention = self.self_attention
+      outputs, probs.self_atten = attention(
+        x,
+        x,
+        x,
+        attention_masks.fit(attention, mask, x.shape[1], x.shape[1]),
+        query_segment_pos=segment_pos,
+        key_segment_pos=segment_pos,
+      )
+      return outputs
+
+    return attend
 
   def _across(
     self,
