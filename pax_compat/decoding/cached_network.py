@@ -125,19 +125,26 @@ class CachedNetwork:
     Returns:
       Logits [B * repeats, V] after the last token, and states of as many rows.
     """
-    logits, states = self._last_logits(
+    logits, states = self.step(
       self.init_states(length),
       ids,
       jnp.asarray(0, jnp.int32),
-      {'causal': causal, **positions},
       in_loop=False,
+      causal=causal,
+      **positions,
     )
     if repeats > 1:
       logits = jnp.repeat(logits, repeats, axis=0)
     return logits, self.repeat(states, repeats)
 
   def step(
-    self, states: States, ids: jax.Array, time_step: jax.Array, **positions
+    self,
+    states: States,
+    ids: jax.Array,
+    time_step: jax.Array,
+    *,
+    in_loop: bool = True,
+    **positions,
   ) -> tuple[jax.Array, States]:
     """Reads tokens.
 
@@ -145,23 +152,13 @@ class CachedNetwork:
       states: the states.
       ids: [B, L], the new tokens.
       time_step: [], the position of the first of them.
+      in_loop: whether the mesh axes are those of the loop; see
+        `with_loop_axes`.
       **positions: further arguments of `extend_step`.
 
     Returns:
       Logits [B, V] after the last token, float32; and the new states.
     """
-    return self._last_logits(states, ids, time_step, positions)
-
-  def _last_logits(
-    self,
-    states: States,
-    ids: jax.Array,
-    time_step: jax.Array,
-    positions: dict,
-    *,
-    in_loop: bool = True,
-  ) -> tuple[jax.Array, States]:
-    """Returns the logits [B, V] of a step, and the new states; see `step`."""
     if self._takes_last_only and ids.shape[1] > 1:
       positions['last_only'] = True
     logits, updated = self._read(
