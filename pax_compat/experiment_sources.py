@@ -8,14 +8,13 @@ may declare options, which are flags of every program that takes `--exp` (see
 """
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from absl import logging
 
 from pax_compat import base_experiment, errors
-from pax_compat.experiments import class_attributes
+from pax_compat.experiments import class_attributes, entry_points
 from pax_compat.experiments import options as options_lib
 
 GROUP = 'pax_compat.experiment_sources'
@@ -104,19 +103,14 @@ class ExperimentSource(Protocol):
 
 def sources() -> Iterator[ExperimentSource]:
   """Yields the installed sources in the order of their entry points' names."""
-  for entry in _entries():
+  for entry in entry_points.of_group(GROUP):
     yield entry.load()
-
-
-def _entries() -> list[importlib.metadata.EntryPoint]:
-  entries = importlib.metadata.entry_points(group=GROUP)
-  return sorted(entries, key=lambda e: e.name)
 
 
 def option_kinds() -> list[type[options_lib.Options]]:
   """Returns the classes of the options that the installed sources declare."""
   kinds = []
-  for entry in _entries():
+  for entry in entry_points.of_group(GROUP):
     try:
       kinds.append(getattr(entry.load(), 'OPTIONS', None))
     except Exception as e:  # noqa: BLE001 (whatever its package raises)

@@ -9,7 +9,6 @@ import difflib
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import pathlib
 import re
 import sys
@@ -256,7 +255,7 @@ def _is_stand_in(name: str) -> bool:
 
 
 def _of_distributions(name: str) -> list[str]:
-  entries = importlib.metadata.entry_points(group=GROUP)
+  entries = entry_points.of_group(GROUP)
   return [entry.value for entry in entries if entry.name == name]
 
 

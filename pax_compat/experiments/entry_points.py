@@ -23,7 +23,7 @@ def packages(
   Raises:
     UserError: an entry point does not name an installed package.
   """
-  for entry in _entries(group, _changes_of_path()):
+  for entry in of_group(group):
     spec = find_spec(entry.module)
     if spec is None or not spec.submodule_search_locations:
       owner = entry.dist.name if entry.dist else 'an unknown distribution'
@@ -36,14 +36,20 @@ def packages(
     yield entry, [pathlib.Path(folder).resolve() for folder in folders]
 
 
-@functools.cache
-def _entries(
-  group: str, changes: tuple[tuple[str, int], ...]
-) -> list[importlib.metadata.EntryPoint]:
-  """Returns the sorted entry points of a group.
+def of_group(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+  """Returns the entry points of a group, sorted by name and value.
 
   To find them opens a file of each installed distribution, and each registered
-  experiment asks for them.
+  experiment asks for them, so they are found once.
+  """
+  return _found(group, _changes_of_path())
+
+
+@functools.cache
+def _found(
+  group: str, changes: tuple[tuple[str, int], ...]
+) -> tuple[importlib.metadata.EntryPoint, ...]:
+  """Finds the entry points of a group.
 
   Args:
     group: the name of the group.
@@ -51,7 +57,7 @@ def _entries(
   """
   del changes  # A key of the cache.
   entries = importlib.metadata.entry_points(group=group)
-  return sorted(entries, key=lambda e: (e.name, e.value))
+  return tuple(sorted(entries, key=lambda e: (e.name, e.value)))
 
 
 def _changes_of_path() -> tuple[tuple[str, int], ...]:

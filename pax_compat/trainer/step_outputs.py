@@ -152,7 +152,7 @@ def with_loss(
     aux_losses: those of layers, which are added to the loss.
 
   Raises:
-    UserError: there is no such loss, or it is not one number.
+    UserError: the loss is unknown, or is not one number.
   """
   weighted, clu = split_metrics(metrics)
   loss, reported, weight = aggregator.aggregate({**weighted, **clu})

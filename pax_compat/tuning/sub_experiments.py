@@ -66,7 +66,7 @@ def split_metric(
     known: the names of the experiments.
 
   Raises:
-    UserError: there is no such experiment.
+    UserError: the experiment is unknown.
   """
   if not known:
     return metric, ()
@@ -104,7 +104,7 @@ def measured(folder: pathlib.Path, settings: records.Settings) -> Measured:
     settings: of the study.
 
   Raises:
-    UserError: there is no such metric, or it is that of several experiments.
+    UserError: the metric is unknown, or is that of several experiments.
   """
   metric, chosen = split_metric(settings.metric, settings.sub_experiments)
   values, step, known = {}, 0, {}

@@ -8,6 +8,7 @@ import pytest
 
 from pax_compat import errors, experiment_sources
 from pax_compat.experiment_sources import SourceOptions
+from pax_compat.experiments import entry_points as finder
 from pax_compat.experiments import options as options_lib
 
 
@@ -79,9 +80,12 @@ def install(monkeypatch):
       return entries
 
     monkeypatch.setattr(importlib.metadata, 'entry_points', entry_points)
+    finder._found.cache_clear()
     return loaded
 
-  return install_sources
+  yield install_sources
+  monkeypatch.undo()
+  finder._found.cache_clear()
 
 
 def test_sources_are_searched_in_the_order_of_their_names(install):
