@@ -5,6 +5,11 @@ With `--mode` it evaluates or decodes the checkpoints of such a run, or infers.
 `--exp=NAME --check` the size of one, without data and weights.
 """
 
+from pax_compat.cli import huge_pages
+
+if __name__ == '__main__':
+  huge_pages.start_again_with()  # Before the imports, which it would repeat.
+
 import dataclasses
 import fnmatch
 import functools
@@ -20,7 +25,6 @@ from pax_compat.cli import (
   completion,
   experiment_flags,
   guard_flags,
-  huge_pages,
   job_flags,
   pax_flags,
   process_flags,
@@ -123,7 +127,7 @@ def _settings() -> list[str]:
   return settings
 
 
-def _run(may_start_again: bool):
+def _run():
   """Trains, or runs the job that `--mode` selects."""
   processes.end_with_study()
   name = experiment_flags.name()
@@ -131,8 +135,6 @@ def _run(may_start_again: bool):
   job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
   process_flags.check()
   run_flags.check()
-  if may_start_again:
-    huge_pages.start_again_with()
   make_experiment = _experiment(trains=pax_flags.mode() == pax_flags.TRAIN)
   job_dir.answering_path(job_flags.JOB_LOG_DIR.value)
   # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
@@ -312,13 +314,11 @@ def _record() -> dict[str, str]:
   return {recorded_options.FILE: record.to_json()}
 
 
-def main(argv: list[str], *, may_start_again: bool = False):
+def main(argv: list[str]):
   """Runs the command that the flags select.
 
   Args:
     argv: the program's name, and arguments that are not flags.
-    may_start_again: whether this process may run its command again in place,
-      with huge pages (see `huge_pages`).
   """
   if _VERSION.value:
     _print_versions()
@@ -338,15 +338,13 @@ def main(argv: list[str], *, may_start_again: bool = False):
   elif tune_flags.is_study():
     _tune()
   else:
-    _run(may_start_again)
+    _run()
 
 
 def run():
   """Entry point of the console script."""
-  command_line.run(
-    functools.partial(main, may_start_again=True),
-    experiment_flags.define_of_sources,
-  )
+  huge_pages.start_again_with()  # `python -m` has done so already.
+  command_line.run(main, experiment_flags.define_of_sources)
 
 
 if __name__ == '__main__':

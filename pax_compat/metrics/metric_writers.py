@@ -69,6 +69,7 @@ class MetricWriter:
     self._writes_events = writes_events
     self._writes_others = writes_events and not only_scalars
     self._event_files: dict[str, event_file.EventFile] = {}
+    self._first_texts: dict[str, tuple[int, str, str]] = {}
 
     def dropped(step: int, split: str) -> bool:
       first = self._first_stale_step(split)
@@ -103,6 +104,17 @@ class MetricWriter:
     if not self._active or not self._writes_others:
       return
     self._write_summary(step, split, summary.text(name, text))
+
+  def begin_with_text(
+    self, step: int, split: str, name: str, text: str
+  ) -> None:
+    """Sets the Markdown text with which the events of a split begin.
+
+    It is written with the first of them, or by `close`: the library that writes
+    events takes long to import, and the first step need not wait for it.
+    """
+    if self._active and self._writes_others:
+      self._first_texts[split] = (step, name, text)
 
   def write_values(
     self, step: int, split: str, values: Mapping[str, Any]
@@ -188,6 +200,8 @@ class MetricWriter:
     if not self._active:
       return
     self._lines.close()
+    for split in tuple(self._first_texts):
+      self._events(split).flush()
     for events in self._event_files.values():
       events.close()
 
@@ -197,6 +211,9 @@ class MetricWriter:
         self._folder / 'summaries' / split,
         purge_step=self._first_stale_step(split),
       )
+      if split in self._first_texts:
+        step, name, text = self._first_texts.pop(split)
+        self._event_files[split].add(summary.text(name, text), step)
     return self._event_files[split]
 
   def _first_stale_step(self, split: str) -> int | None:

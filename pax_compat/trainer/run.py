@@ -92,7 +92,8 @@ def train(
     run_folder.write(folder, text, made, dumps, first.example)
     grown = stack.enter_context(_grown(folder, log))
     writer = stack.enter_context(_writer(grown, options, begin))
-    writer.write_text(begin.step, 'train', 'config', run_folder.markdown(text))
+    config = run_folder.markdown(text)
+    writer.begin_with_text(begin.step, 'train', 'config', config)
     run = loop.Run(
       lock=lock,
       program=made,

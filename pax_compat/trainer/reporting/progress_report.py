@@ -76,6 +76,9 @@ class Report:
       line, rates = f'step {context.step}  loss {float(loss):.4g}', {}
       self._progress.start()
       self._is_first = False
+    if prints:
+      self._last_line = time.monotonic()
+      self._print_line(line)
     if writes:
       self._writer.write_values(
         context.step,
@@ -83,9 +86,6 @@ class Report:
         {**self._aggregator.result(), **rates, **self._of_input()},
       )
       self._aggregator = batch_results.StepAggregator(self._program)
-    if prints:
-      self._last_line = time.monotonic()
-      self._print_line(line)
 
   def _is_at(self, context: StepContext, every: int) -> bool:
     return (

@@ -60,6 +60,22 @@ def test_jsonl_and_tensorboard(tmp_path):
   }
 
 
+def test_the_events_of_a_split_begin_with_a_text(tmp_path):
+  writer = metric_writers.MetricWriter(tmp_path)
+  writer.begin_with_text(0, 'train', 'config', 'a = 1')
+  writer.begin_with_text(0, 'eval_test', 'config', 'b = 2')
+  assert not (tmp_path / 'summaries').exists()
+  writer.write_scalars(4, 'train', {'loss': 2})
+  train = event_files.read(tmp_path / 'summaries' / 'train')
+  assert train['texts'] == {'config/text_summary': [[0, 'a = 1']]}
+  assert train['scalars'] == {'loss': [[4, 2.0]]}
+  writer.close()
+  assert event_files.read(tmp_path / 'summaries' / 'train') == train
+  assert event_files.read(tmp_path / 'summaries' / 'eval_test')['texts'] == {
+    'config/text_summary': [[0, 'b = 2']]
+  }
+
+
 def test_values_of_all_kinds(tmp_path):
   writer = metric_writers.MetricWriter(tmp_path)
   x = jnp.array([-1.0, 0.0, 0.0, 3.0])
