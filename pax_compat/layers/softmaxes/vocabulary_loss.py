@@ -60,23 +60,24 @@ class _Limits:
   """Size of chunks that is fast, for one device.
 
   Attributes:
-    logits: preferred number of logits of a chunk; up to twice as many are not
-      split.
+    logits: preferred number of logits of a chunk.
+    unsplit: most logits that are not split into chunks.
     positions: minimum number of positions of a chunk, so that its matrix
       products are large enough to be fast.
   """
 
   logits: int
+  unsplit: int
   positions: int
 
 
 # On two cores of an AMD EPYC, a loss over 2048 positions of 256 dims and 8192
 # (32768) classes and its gradient take 262 (1540) ms unsplit, 137 (657) ms in
 # chunks of this size; below 2048 classes there is no difference.
-_CPU = _Limits(logits=2**20, positions=128)
+_CPU = _Limits(logits=2**20, unsplit=2**21, positions=128)
 # An accelerator needs large products more than it needs the memory, as long as
 # the logits of a chunk are a GiB or less.
-_ACCELERATOR = _Limits(logits=2**28, positions=4096)
+_ACCELERATOR = _Limits(logits=2**28, unsplit=2**28, positions=4096)
 
 
 def best_chunk_size(logits_shape: Sequence[int], num_devices: int = 1) -> int:
@@ -91,7 +92,7 @@ def best_chunk_size(logits_shape: Sequence[int], num_devices: int = 1) -> int:
   if not all(isinstance(size, int) for size in batch):
     return 0  # An exported model, for any number of rows.
   rows = math.prod(batch) / num_devices
-  if not batch or rows * length * num_classes <= 2 * limits.logits:
+  if not batch or rows * length * num_classes <= limits.unsplit:
     return 0
   size = max(limits.logits / num_classes, limits.positions) / max(rows, 1)
   num_chunks = math.ceil(length / max(size, 1))

@@ -265,3 +265,11 @@ def test_best_chunks_on_a_cpu():
   assert best((1, 130, 32768)) == 65
   # Eight devices have as many positions each.
   assert best((64, 256, 8192), num_devices=8) == 16
+
+
+def test_best_chunks_on_an_accelerator(monkeypatch):
+  monkeypatch.setattr(vocabulary_loss.sharding, 'platform', lambda: 'tpu')
+  best = vocabulary_loss.best_chunk_size
+  assert best((32, 1024, 8192)) == 0  # A GiB of float32.
+  assert best((32, 1024, 16000)) == 512
+  assert best((512, 1024, 16000), num_devices=16) == 512

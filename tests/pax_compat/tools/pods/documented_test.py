@@ -1,5 +1,6 @@
 """The table of compiled experiments, and the time of a step."""
 
+import dataclasses
 import re
 
 import pytest
@@ -73,7 +74,14 @@ def test_a_row_replaces_the_one_before_and_others_stay():
     documented.with_row('# Pods', _NAME, new)
 
 
+def test_a_row_has_the_flags_of_its_experiment():
+  name = 'lm.synthetic_packed_input.DenseLm128B8x8'
+  row = documented.row(dataclasses.replace(_compiled(), name=name))
+  flag = '--model_params_override=task.use_repeat_layer : True'
+  assert row.startswith(f'| `{name}` `{flag}` |')
+
+
 def test_the_page_has_a_row_for_each_experiment():
   page = (source_tree.ROOT / 'docs' / 'pods.md').read_text('utf-8')
-  rows = re.findall(r'^\| `([^`]+\.[^`]+)` \|', page, re.MULTILINE)
+  rows = re.findall(r'^\| `([^`]+\.[^`]+)`', page, re.MULTILINE)
   assert rows == list(documented.EXPERIMENTS)
