@@ -56,6 +56,9 @@ KNOWN = frozenset(
   | {f'paxml.{name}' for name in _PAXML}
 )
 
+# Modules of experiments that are not here, only in a checkout of paxml.
+IN_CHECKOUTS = frozenset({'bert', 'nvidia', 'optimal_scaling', 'synthetic'})
+
 _OWN = 'adaptors.pax_names.own'
 
 # Modules in which names are looked up, in this order, after the one of the same
