@@ -46,6 +46,7 @@ from typing import Any, Self, TypeVar
 import fiddle as fdl
 
 from pax_compat import errors
+from pax_compat.config_core import absent_fields
 
 _T = TypeVar('_T')
 
@@ -163,6 +164,10 @@ class Config(fdl.Config[_T]):
       fdl.update_callable(self, value)
       self._fill_in(set_fields(self))
       return
+    if name not in _parameters(self):
+      absent = absent_fields.find(self.cls, name)
+      if absent is not None and absent.is_default(value):
+        return
     _check_field(self, name)
     super().__setattr__(name, value)
 
@@ -314,9 +319,11 @@ def _instance_fields(config: Config) -> list[str]:
 def _check_field(config: fdl.Buildable, name: str):
   known = field_names(config)
   if name not in known:
+    absent = absent_fields.find(fdl.get_callable(config), name)
+    instead = f' of Pax: {absent.why}' if absent else ''
     raise errors.UserError(
       f'{class_name(config)} has no field {name!r}'
-      + errors.did_you_mean(name, known)
+      + (instead or errors.did_you_mean(name, known))
     )
 
 

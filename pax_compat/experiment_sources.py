@@ -57,7 +57,9 @@ class ExperimentSource(Protocol):
   function `prepare(options)`, which is called before modules of the user are
   imported, so that they can import what the options refer to. It may have a
   function `open_checkpoint(path, step)`, which returns a checkpoint of its
-  framework as a `warm_start.sources.Source`, or None if it is not one.
+  framework as a `warm_start.sources.Source`, or None if it is not one. It may
+  have a function `hint(name, options)`, which returns how an experiment that no
+  source has can be found, or None if it does not know.
 
   Attributes:
     KIND: the kind of its experiments in messages, such as 'native'.
@@ -151,7 +153,8 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
     UserError: no source has the name (the message suggests the nearest names),
       or an option is for experiments of another source.
   """
-  known = {}
+  known: dict[str, str] = {}
+  hints: list[str | None] = []
   import_modules(options)
   for source in sources():
     experiment = source.find(name, options)
@@ -161,8 +164,12 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
         experiment = class_attributes.changed(experiment, options.attributes)
       return _sub_experiment(experiment, options.sub_experiment)
     known.update(source.names(options))
+    if hasattr(source, 'hint'):
+      hints.append(source.hint(name, options))
+  hint = '; '.join(filter(None, hints))
   raise errors.UserError(
-    f'no experiment is called {name!r}' + errors.did_you_mean(name, known)
+    f'no experiment is called {name!r}'
+    + (f'; {hint}' if hint else errors.did_you_mean(name, known))
   )
 
 
@@ -173,6 +180,10 @@ def _sub_experiment(
   if name is None:
     return experiment
   known, cls = experiment.sub_experiments(), type(experiment)
+  if known == {'': cls} and name:
+    raise errors.UserError(
+      f'--sub_experiment={name}: {cls.__name__} defines no sub_experiments()'
+    )
   if name not in known:
     raise errors.UserError(
       f'{cls.__name__}.sub_experiments() has no {name!r}; expected one of'

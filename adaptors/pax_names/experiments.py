@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 
-from adaptors.pax_names import checkout, finder
+from adaptors.pax_names import checkout, finder, table
 from adaptors.pax_names.options import PaxOptions
 from pax_compat import base_experiment, errors, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
@@ -72,6 +72,19 @@ def find(
   [full] = matches
   own = options.of(native_options.NativeOptions)
   return own.applied(checkout.experiment(full))
+
+
+def hint(name: str, options: SourceOptions) -> str | None:
+  """Returns where an experiment is that only a checkout has, or None."""
+  if options.of(PaxOptions).pax_source:
+    return None
+  modules = [m for m in name.split('.')[:-1] if m in table.IN_CHECKOUTS]
+  if not modules:
+    return None
+  return (
+    f"{modules[-1]} is a module of paxml's own source:"
+    ' --pax_source=FOLDER of a checkout runs its experiments'
+  )
 
 
 def names(options: SourceOptions) -> Mapping[str, str]:

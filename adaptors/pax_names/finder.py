@@ -29,7 +29,10 @@ GROUP = 'pax_compat.pax_names'
 
 _TOPS = ('praxis', 'paxml')
 _LAYERS = 'praxis.layers'
-_PARAMS = 'paxml.tasks.lm.params'
+_TASKS = 'paxml.tasks'
+_BASE_LAYER = 'praxis.base_layer'
+# Modules of these packages have the names of `table.ALIASES`.
+_WITH_ALIASES = ('praxis.', 'paxml.')
 _TENSORSTORE = 'pmap_use_tensorstore'
 _lock = threading.RLock()
 
@@ -137,12 +140,19 @@ class PaxModule(types.ModuleType):
         if value is not _ABSENT and not isinstance(value, types.ModuleType):
           break
       else:
-        imported = _imported(self.__name__, name)
-        if imported is None:
-          raise AttributeError(absent(full, dir(self)), name=name, obj=self)
-        value = importlib.import_module(imported)
+        value = self._from_another(name)
     setattr(self, name, value)
     return value
+
+  def _from_another(self, name: str) -> Any:
+    """Returns what Pax's module imports from another one of Pax."""
+    imported = _imported(self.__name__, name)
+    if imported is not None:
+      return importlib.import_module(imported)
+    if name in table.ALIASES and self.__name__.startswith(_WITH_ALIASES):
+      return getattr(importlib.import_module(_BASE_LAYER), name)
+    full = f'{self.__name__}.{name}'
+    raise AttributeError(absent(full, dir(self)), name=name, obj=self)
 
   def __dir__(self):
     names = _children(self.__name__)
@@ -191,16 +201,17 @@ def _children(module: str) -> set[str]:
 def absent(full: str, known: list[str]) -> str:
   """Returns the message for a module or name of Pax that is not here."""
   module, _, name = full.rpartition('.')
+  near = difflib.get_close_matches(name, known, 3, cutoff=0.75)
   reason = left_out.REASONS.get(full)
   instead = table.INSTEAD.get(full) or table.INSTEAD.get(module) or reason
-  if instead:
-    return f'{full} is not supported here; {instead}'
-  near = difflib.get_close_matches(name, known, 3, cutoff=0.75)
-  return f'{full} is not supported here' + (
-    f'; did you mean: {", ".join(near)}?'
-    if near
-    else '; docs/your_pax_code.md lists what to use instead'
-  )
+  if near and not instead:
+    instead = f'did you mean: {", ".join(near)}?'
+  while module and not instead:
+    instead = table.INSTEAD.get(module)
+    module = module.rpartition('.')[0]
+  if not instead:
+    instead = 'docs/your_pax_code.md lists what to use instead'
+  return f'{full} is not supported here; {instead}'
 
 
 def _ours(name: str) -> list[types.ModuleType]:
@@ -214,7 +225,7 @@ def _ours(name: str) -> list[types.ModuleType]:
   found += [f'pax_compat.{rest}', *table.MODULES.get(name, ())]
   if name.startswith(f'{_LAYERS}.'):
     found.append('pax_compat.layers')
-  if name.startswith(_PARAMS):
+  if name.startswith(f'{_TASKS}.'):
     native = native_params.module_of(f'{rest}.X')
     found += [native] if native else []
   return [
@@ -302,7 +313,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     if name.startswith(f'{_LAYERS}.'):
       rest = name.removeprefix('praxis.')
       return _is_module_of_layers(rest)
-    if name.startswith(f'{_PARAMS}.'):
+    if name.startswith(f'{_TASKS}.'):
       native = native_params.module_of(name.removeprefix('paxml.') + '.X')
       return bool(native and entry_points.find_spec(native))
     return bool(_of_distributions(name))

@@ -18,19 +18,9 @@ _REASONS = {
     """,
   'it is an import of another module; use that module': """
     praxis.base_layer.FLAGS praxis.base_hyperparams.tf
-    praxis.optimizers.NestedMap praxis.optimizers.WeightHParams
-    praxis.optimizers.NestedWeightHParams praxis.optimizers.JTensor
-    praxis.optimizers.NestedJTensor praxis.optimizers.NestedHParams
-    praxis.schedules.instantiate
+    praxis.optimizers.NestedHParams
     praxis.optimizers.distributed_shampoo_optimizer
-    paxml.learners.JTensor paxml.learners.NestedMap
-    paxml.learners.NestedJTensor paxml.learners.NestedBool
-    paxml.learners.NestedWeightHParams paxml.learners.SummaryType
-    paxml.learners.instantiate paxml.base_metrics.instantiate
-    paxml.base_metrics.PMAP_PARALLEL_AXIS_NAME
-    paxml.sgf.JTensor paxml.sgf.NestedJTensor paxml.sgf.NestedMap
-    paxml.sgf.PRNGKey paxml.sgf.PARAMS paxml.sgf.ScalarFloat
-    paxml.sgf.PMAP_PARALLEL_AXIS_NAME
+    paxml.learners.NestedBool paxml.sgf.ScalarFloat
     """,
   'layers are shared by their template or shared_weight_layer_id': """
     praxis.base_layer.instantiate_layer

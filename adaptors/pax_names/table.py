@@ -13,7 +13,8 @@ asserts base_hyperparams base_input base_layer base_model beam_search
 decoder_hparams decoder_utils fiddle_tags flat_beam_search flax_utils
 gshard_utils layers lazy_loader lingvo_lib metric_utils
 optimizer_prefix_vectorization optimizers pax_fiddle py_utils pytypes
-sample_decode schedules test_utils token_samplers trees contrib
+sample_decode schedules test_utils token_samplers trees contrib contrib.gpu
+contrib.gpu.scripts_gpu contrib.gpu.scripts_gpu.lora_layers
 """.split()
 
 _LAYERS = """
@@ -56,6 +57,9 @@ KNOWN = frozenset(
   | {f'paxml.{name}' for name in _PAXML}
 )
 
+# Modules of experiments that are not here, only in a checkout of paxml.
+IN_CHECKOUTS = frozenset({'bert', 'nvidia', 'optimal_scaling', 'synthetic'})
+
 _OWN = 'adaptors.pax_names.own'
 
 # Modules in which names are looked up, in this order, after the one of the same
@@ -74,6 +78,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.config',
     'pax_compat.py_utils.pytypes',
     f'{_OWN}.type_names',
+  ),
+  'praxis.beam_search': ('pax_compat.decoder_hparams',),
+  'praxis.contrib.gpu.scripts_gpu.lora_layers': (
+    'pax_compat.layers.adapters.lora_layers',
   ),
   'praxis.decoder_utils': (
     'pax_compat.decoding.decoder_utils',
@@ -97,6 +105,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'praxis.layers.grok': ('pax_compat.layers.transformer_models.grok',),
   'praxis.layers.linears': (f'{_OWN}.array_functions',),
   'praxis.layers.losses': ('pax_compat.layers.softmaxes',),
+  'praxis.layers.models': (f'{_OWN}.type_names',),
   'praxis.layers.normalizations': ('pax_compat.layers.normalizations.moments',),
   'praxis.layers.pipeline': ('pax_compat.layers.pipelines',),
   'praxis.layers.quantizer_objectives': (
@@ -132,6 +141,10 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.metric_utils': ('pax_compat.base_metrics',),
   'paxml.seqio_input': ('adaptors.seqio_input',),
   'paxml.sgf': ('pax_compat.learners.sgf',),
+  'paxml.tasks_lib': (
+    'pax_compat.base_inference_runner',
+    f'{_OWN}.train_states',
+  ),
   'paxml.train_states': (f'{_OWN}.train_states',),
   'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
 }
@@ -257,13 +270,73 @@ STAND_INS: dict[str, tuple[str, ...]] = {
   ),
 }
 
-# What to use instead of a module or name that is not here.
+# Names that Pax's modules import or assign from others, which code reads from
+# any of them. All are in `praxis.base_layer`.
+ALIASES = frozenset(
+  """
+  AUX_LOSS DECODE_CACHE INTERMEDIATES JTensor LayerTpl Metrics Nested NestedInt
+  NestedJTensor NestedMap NestedPartitionSpec NestedShapeDtypeLike
+  NestedShapeDtypeStruct NestedWeightHParams NON_TRAINABLE PARAMS
+  PMAP_PARALLEL_AXIS_NAME PREFIX_DECODE_CACHE PRNGKey RANDOM SplitDimsMapping
+  SUMMARIES SummaryType WeightHParams WeightInit WeightedScalars
+  WeightedScalarsList instance_field instantiate template_field
+  """.split()
+)
+
+_CHECKPOINTS = (
+  'use pax_compat.checkpoints; docs/warm_start.md loads checkpoints of Pax'
+)
+_SUMMARIES = 'use add_summary of a layer; the trainer writes summaries'
+_STRINGS = 'strings of a batch stay beside its arrays without it'
+_CONFIG_CLASS = (
+  'register a class with task(), datasets() and decode_datasets(), and change'
+  ' its config with --set'
+)
+_CHECK = 'use pax_compat.main with --check, and config.txt of a run'
+_CUDNN = 'attention uses cuDNN without it where that can; see docs/gpu.md'
+
+# What to use instead of a module or name that is not here, or of all in a
+# module without a row of their own.
 INSTEAD: dict[str, str] = {
-  'paxml.tuning_lib': 'use --study of pax_compat.main',
-  'paxml.checkpoint_managers': 'use pax_compat.checkpoints.Checkpointer',
-  'paxml.executors': 'use pax_compat.trainer',
-  'paxml.partitioning': 'use the mesh fields of the model',
-  'paxml.programs': 'use pax_compat.trainer',
-  'paxml.train': 'use pax_compat.main',
+  'paxml.base_executor': 'use pax_compat.trainer',
+  'paxml.checkpoint_creators': _CHECKPOINTS,
+  'paxml.checkpoint_managers': _CHECKPOINTS,
+  'paxml.checkpoint_metadata': _CHECKPOINTS,
+  'paxml.checkpoint_paths': _CHECKPOINTS,
+  'paxml.checkpoint_types': _CHECKPOINTS,
+  'paxml.checkpoint_version': _CHECKPOINTS,
+  'paxml.checkpoints': _CHECKPOINTS,
+  'paxml.decode_programs': 'use pax_compat.main with --mode=decode',
   'paxml.eval_lib': 'use pax_compat.main with --mode=eval',
+  'paxml.executors': 'use pax_compat.trainer',
+  'paxml.experimental': _CONFIG_CLASS,
+  'paxml.ghostnorm': (
+    'use learners.sgf.DpSgdStochasticGradient; layers have no ghost norms'
+  ),
+  'paxml.host_callback': _STRINGS,
+  'paxml.io_utils': 'outputs are JSON lines, in eval_out and decode_out',
+  'paxml.parameterized_experiment': _CONFIG_CLASS,
+  'paxml.partitioning': 'use the mesh fields of the model',
+  'paxml.profiling': 'use the fields profiler_* of task.train',
+  'paxml.programs': 'use pax_compat.trainer',
+  'paxml.setup_jax': 'pax_compat.main does it',
+  'paxml.summary_utils': _SUMMARIES,
+  'paxml.tasks': 'with --pax_source=FOLDER of a checkout of paxml it is',
+  'paxml.tf_data_service_lib': 'each host reads its own part of the data',
+  'paxml.tools': _CHECK,
+  'paxml.train': 'use pax_compat.main',
+  'paxml.tuning_lib': 'use --study of pax_compat.main',
+  'paxml.xla_passthrough': _STRINGS,
+  'praxis.fiddle_tags': 'set fields by their paths',
+  'praxis.gshard_utils': 'use gating_func of TransformerFeedForwardMoe',
+  'praxis.layers.gpu_fast_attention': _CUDNN,
+  'praxis.layers.injection.fp8_nvidia_gpu': (
+    'there is no FP8; einsum_tpl takes a product of your own, see'
+    ' docs/quantization.md'
+  ),
+  'praxis.layers.quantization': (
+    'docs/quantization.md has what can be quantized'
+  ),
+  'praxis.layers.searchable': 'use --study of pax_compat.main',
+  'praxis.layers.video': 'there are no video models',
 }

@@ -58,8 +58,9 @@ def check():
   manual = (_ADDRESS, _COUNT, _INDEX)
   missing = [f'--{flag.name}' for flag in manual if flag.value is None]
   if 0 < len(missing) < len(manual):
+    are = 'is' if len(missing) == 1 else 'are'
     raise errors.UserError(
-      f'{" and ".join(missing)} is missing; expected all three of'
+      f'{" and ".join(missing)} {are} missing; expected all three of'
       ' --server_addr, --num_hosts and --host_idx, or --multiprocess if JAX can'
       ' detect the cluster'
     )

@@ -170,7 +170,7 @@ def _like(value: Any, old: Any, text: str, where: str) -> Any:
   """Returns a value, converted to the type of the one that it replaces."""
   if isinstance(old, list | tuple) and isinstance(value, list | tuple):
     return type(old)(value)
-  kinds = (bool, int, float, dict)
+  kinds = (bool, int, float, dict, list, tuple)
   expected = next((k for k in kinds if isinstance(old, k)), None)
   if expected is None:
     raise errors.UserError(

@@ -105,7 +105,20 @@ def _value(cls: type, name: str, text: str, old: Any) -> Any:
     old = float(old)
     value = config_overrides.from_text(text, old, where=where)
     return int(value) if value.is_integer() else value
+  if old is None:
+    old = _example(_annotation(cls, name))
   return config_overrides.from_text(text, old, where=where)
+
+
+def _example(annotation: Any) -> Any:
+  """Returns a value of the simple type that an annotation allows, or None."""
+  kinds = typing.get_args(annotation)
+  if type(None) not in kinds:  # Else one of `X | None` or `Optional[X]`.
+    kinds = (annotation,)
+  [kind, *others] = [k for k in kinds if k is not type(None)] or [None]
+  kind = typing.get_origin(kind) or kind
+  simple = (bool, int, float, str, dict, list, tuple)
+  return kind() if not others and kind in simple else None
 
 
 def _is_dtype(value: type) -> bool:

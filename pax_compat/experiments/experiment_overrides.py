@@ -59,6 +59,11 @@ def changed(
 
     def task(self):
       config = super().task()
+      if not isinstance(config, config_lib.Config):
+        raise errors.UserError(
+          f'{type(experiment).__name__}.task() returns a {_kind(config)};'
+          ' expected a config of a task, such as SingleTask.config()'
+        )
       config_overrides.apply({'task': config}, _under('task', settings))
       return config
 

@@ -1,9 +1,9 @@
 """Products and lookups as layers, so that a config can replace them.
 
 A layer with a field `einsum_tpl` computes its product by this layer. Another
-template replaces the product, for example by one in FP8:
+template replaces the product, for example by one in bfloat16:
 
-    tpl.linear_tpl.einsum_tpl = fp8_nvidia_gpu.Fp8EinsumOp.config()
+    tpl.linear_tpl.einsum_tpl = my_products.Bfloat16Einsum.config()
 
 A replacement may have weights and state. It is called with the same arguments.
 """

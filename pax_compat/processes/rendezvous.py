@@ -218,10 +218,10 @@ def meet(
       the address cannot be used; in all processes that are connected.
   """
   global _meeting
+  where = Address.parse(address)
   if count == 1:
     return
   mine = _about(index, count, flag_values, cluster, machines)
-  where = Address.parse(address)
   if index:
     _meeting = Meeting(index, _join(where, mine, seconds))
     return

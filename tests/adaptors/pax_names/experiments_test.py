@@ -42,6 +42,9 @@ def test_without_a_checkout_it_has_no_experiments():
   assert experiments.find('small.Small', SourceOptions()) is None
   assert experiments.names(SourceOptions()) == {}
   assert not experiments.claims('anything')
+  with pytest.raises(errors.UserError, match='--pax_source=FOLDER of a checko'):
+    experiment_sources.find('lm.params.nvidia.NVIDIA5B', SourceOptions())
+  assert experiments.hint('nvidia.X', _options('/a')) is None
 
 
 @pytest.mark.slow

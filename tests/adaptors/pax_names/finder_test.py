@@ -5,13 +5,22 @@ import subprocess
 import sys
 import types
 
+import jax
 import pytest
 
 from adaptors import pax_names
 from adaptors.lingvo_input import input_adaptor
 from adaptors.pax_names import finder, table
-from adaptors.pax_names.own import parameterizable
-from pax_compat import base_layer, errors, layers, nested_map, tasks_lib
+from adaptors.pax_names.own import parameterizable, train_states
+from pax_compat import (
+  base_layer,
+  config,
+  decoder_hparams,
+  errors,
+  layers,
+  nested_map,
+  tasks_lib,
+)
 from pax_compat import experiment_registry as our_registry
 from pax_compat.layers import attentions
 from pax_compat.tuning import automl
@@ -95,6 +104,43 @@ def test_importing_an_absent_name_or_module_says_so():
     import praxis.layrs  # noqa: F401
   with pytest.raises(ImportError, match='paxml.train.x.*pax_compat.main'):
     from paxml.train import x  # noqa: F401
+
+
+def test_names_that_paxs_modules_take_from_others():
+  from paxml import tasks_lib as pax_tasks_lib
+  from praxis.beam_search import BeamSearchHParams
+  from praxis.contrib.gpu.scripts_gpu import lora_layers
+  from praxis.layers.linears import JTensor, LayerTpl, WeightInit
+
+  assert JTensor is jax.Array and LayerTpl is config.Config
+  assert WeightInit is base_layer.WeightInit
+  assert BeamSearchHParams is decoder_hparams.BeamSearchHParams
+  assert pax_tasks_lib.TrainState is train_states.TrainState
+  assert lora_layers.LoraLinear is layers.LoraLinear
+
+
+def test_experiments_of_vision_have_paxs_import_path():
+  from paxml.tasks.vision.params import mnist as pax_mnist
+
+  from lm_tasks.vision.params import mnist
+
+  assert pax_mnist.MnistExperiment is mnist.MnistExperiment
+
+
+@pytest.mark.parametrize(
+  ('name', 'message'),
+  [
+    ('paxml.tasks.lm.params.nvidia', '--pax_source=FOLDER of a checkout'),
+    ('paxml.tools.fiddle.codegen', 'pax_compat.main with --check'),
+    ('paxml.checkpoints.restore_checkpoint', 'docs/warm_start.md'),
+    ('praxis.layers.video.vqvae', 'there are no video models'),
+    ('praxis.layers.injection.fp8_nvidia_gpu.Fp8EinsumOp', 'no FP8'),
+  ],
+)
+def test_what_is_absent_names_what_to_use(name, message):
+  module, _, attribute = name.rpartition('.')
+  with pytest.raises((ImportError, AttributeError), match=message):
+    getattr(importlib.import_module(module), attribute)
 
 
 def test_a_module_lists_its_names():

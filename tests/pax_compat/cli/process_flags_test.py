@@ -21,7 +21,7 @@ def parsed():
 @pytest.mark.parametrize(
   ('given', 'message'),
   [
-    (dict(num_hosts=2), '--server_addr and --host_idx is missing; expected'),
+    (dict(num_hosts=2), '--server_addr and --host_idx are missing; expected'),
     (dict(server_addr='h:1', host_idx=0), '--num_hosts is missing; expected'),
     (
       dict(server_addr='h:1', num_hosts=2, host_idx=2),

@@ -2,6 +2,7 @@
 
 import doctest
 import enum
+from typing import Optional
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,8 @@ class _Base:
   POLICY = _Policy.ALL
   PERCORE_BATCH_SIZE: float = 16
   NUM_HEADS = None
+  FILES: dict[str, str] | None = None
+  DIMS: Optional[int] = None  # noqa: UP045 - as old experiments write it.
 
   class Inner:
     pass
@@ -64,6 +67,8 @@ def test_examples():
     ('NAME=other', 'other'),
     ('USE_BIAS=true', True),
     ('NUM_HEADS=4', 4),
+    ("FILES={'dev': 'x'}", {'dev': 'x'}),
+    ('DIMS=4', 4),
     ('NUM_LAYERS=None', None),
     ('DTYPE=float32', np.float32),
     ('ACTIVATION_CLS=GELU', layers.GELU),
@@ -101,6 +106,9 @@ def test_the_class_is_a_copy_with_the_same_name():
     ('NUM_LAYERS', 'expected NAME=value'),
     ('NUM_LAYERS=2.5', "--attr=NUM_LAYERS: expected int, as in 2, got '2.5'"),
     ('NUM_LAYERS=__import__("os")', 'expected int'),
+    ('FILES=/data/x.txt', 'FILES: expected dict, as in {}, got'),
+    ('DIMS=wide', 'DIMS: expected int'),
+    ('MESH=4', r"MESH: expected list, as in \[1, 2\], got '4'"),
     ('DTYPE=float33', 'expected the name of a dtype'),
     ('ACTIVATION_CLS=Linear', "'Linear' is not a class of .*activations; did"),
     ('POLICY=some', "'some' is not a _Policy"),

@@ -116,3 +116,12 @@ def test_an_experiment_is_validated_first():
 
   with pytest.raises(errors.UserError, match='partitioner is not supported'):
     resolved.resolve(Unsupported(), name='mine')
+
+
+def test_a_task_that_is_not_a_config_is_refused():
+  class Forgot(Asked):
+    def task(self):
+      self.calls.append('task')
+
+  with pytest.raises(errors.UserError, match='Forgot.task.. returns a NoneT'):
+    resolved.resolve(Forgot(), name='mine')

@@ -96,6 +96,8 @@ def test_an_address_that_cannot_be_used(port):
   for text in ('host', 'host:', ':12', 'host:0', 'host:99999', 'host:x'):
     with pytest.raises(errors.UserError, match='expected HOST:PORT of process'):
       rendezvous.Address.parse(text)
+  with pytest.raises(errors.UserError, match='expected HOST:PORT of process'):
+    rendezvous.meet('host', count=1, index=0, flag_values={}, seconds=1)
   [error] = _meet(port, _about(1), seconds=0.5)
   assert f'process 0 does not answer at --server_addr=localhost:{port}' in error
   assert 'Connection refused' in error

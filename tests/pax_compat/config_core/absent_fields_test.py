@@ -1,0 +1,41 @@
+"""Fields of Pax that are not here: their default is valid, the rest refused."""
+
+import functools
+import re
+
+import pytest
+
+from pax_compat import base_input, errors, layers
+from pax_compat import config as config_lib
+from pax_compat.config_core import absent_fields
+
+
+@functools.cache
+def _config(name: str):
+  """Returns the config of a class, which no test changes."""
+  return _class(name).config()
+
+
+def _class(name: str) -> type:
+  return base_input.BaseInput if name == 'BaseInput' else getattr(layers, name)
+
+
+@pytest.mark.parametrize(('name', 'field'), absent_fields.names())
+def test_only_the_default_is_valid(name, field):
+  cls = _class(name)
+  absent = absent_fields.find(cls, field)
+  config = _config(name)
+  setattr(config, field, absent.default)
+  assert field not in config_lib.field_values(config)
+  assert not hasattr(config, field)
+  message = re.escape(f'{name} has no field {field!r} of Pax: {absent.why}')
+  with pytest.raises(errors.UserError, match=message):
+    setattr(config, field, 'another')
+
+
+def test_fields_of_a_class_are_those_of_its_subclasses():
+  assert issubclass(layers.LocalSelfAttention, layers.DotProductAttention)
+  config = layers.LocalSelfAttention.config(decode_cache=True)
+  with pytest.raises(errors.UserError, match='decoding fills a cache'):
+    config.decode_cache = False
+  assert absent_fields.find(layers.Linear, 'decode_cache') is None
