@@ -77,7 +77,7 @@ def test_fields_are_copied_from_another_config():
   wider.copy_fields_from(block)
   assert wider.size == 7 and wider.sizes == [1] and wider.width == 9
   assert wider.sizes is not block.sizes
-  with pytest.raises(errors.UserError, match="no field 'width'"):
+  with pytest.raises(ValueError, match="'width' not in self"):
     block.copy_fields_from(wider)
   block.copy_fields_from(wider, ['width'])
   with pytest.raises(errors.UserError, match='expected a config'):
