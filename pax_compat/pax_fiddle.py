@@ -98,9 +98,8 @@ def _fill_in(partial: PaxPartial | PaxArgFactory):
     InvalidConfigError: such a config is within a partial: one call of the outer
       partial would share it, and another not.
   """
-  for name, make in config_lib.configured_defaults(
-    partial.__fn_or_cls__
-  ).items():
+  made = config_lib.configured_defaults(get_callable(partial))
+  for name, make in made.items():
     if config_lib.is_set(partial, name):
       continue
     default = make()
