@@ -108,7 +108,7 @@ def _fill_in(partial: PaxPartial | PaxArgFactory):
       if any(isinstance(inner, Config) for inner, _ in within):
         raise config_lib.InvalidConfigError(
           f'Unable to safely replace {config_lib.class_name(partial)}.{name}:'
-          f' its default has a {type(value).__name__} of a config, which is built'
+          f' its default has a {type(value).__name__} of a config, built'
           ' once, within a partial, whose calls build it anew'
         )
     setattr(partial, name, _as_arg_factories(default))
