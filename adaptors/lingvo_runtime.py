@@ -11,6 +11,7 @@ Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
 """
 
 import contextlib
+import contextvars
 import functools
 import gc
 import importlib
@@ -45,6 +46,7 @@ _CORE = (
 _OF_TENSORS = ('keras', 'numpy', 'tensorflow', 'tf_keras')
 
 _lock = threading.RLock()
+_building_input = contextvars.ContextVar('building_input', default=False)
 # Lingvo's eager flag is global to the process.
 _flag_lock = threading.RLock()
 _done: set[str] = set()
@@ -210,6 +212,21 @@ def _no_variables_left() -> Iterator[None]:
     yield
   finally:
     graph.lingvo_variable_store = before
+
+
+@contextlib.contextmanager
+def building_input() -> Iterator[None]:
+  """Enters code of an input generator, which makes Lingvo's NestedMaps."""
+  token = _building_input.set(True)
+  try:
+    yield
+  finally:
+    _building_input.reset(token)
+
+
+def is_building_input() -> bool:
+  """Whether this thread is within `building_input`."""
+  return _building_input.get()
 
 
 @contextlib.contextmanager

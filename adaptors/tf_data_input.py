@@ -4,9 +4,10 @@ Legend: B examples of a host in a batch, H hosts.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import fiddle as fdl
 import jax
 import numpy as np
 from absl import logging
@@ -14,7 +15,7 @@ from absl import logging
 from adaptors import lingvo_runtime
 from adaptors.records import damaged_records, dataset_files
 from pax_compat import errors
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, Config
 from pax_compat.input_core import example_rows, host_fields
 from pax_compat.inputs import dataset_functions, epoch_input
 from pax_compat.nested_map import NestedMap
@@ -57,7 +58,7 @@ class TFDataInput(epoch_input.EpochInput):
       kind.
   """
 
-  dataset_fn: Any = REQUIRED
+  dataset_fn: Callable[..., Any] | Config | fdl.Partial = REQUIRED
   map_fn: Any = None
   is_deterministic: bool = True
 

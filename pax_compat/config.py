@@ -31,22 +31,33 @@ Fields may also be declared in a nested `class HParams(BaseHParams)`, as in Pax.
 `Dense.HParams(dims=4)` and `Dense.HParams.config(dims=4)` return a `Config`,
 `Dense.HParams.partial(dims=4)` a Fiddle `Partial`.
 
-`Instantiate()` builds one object. Configs in its fields, such as child
-templates, are passed to it as configs. So a parent decides when, how often and
-with which dimensions its children are built. Only the config in a field that is
-declared by `instance_field` is built too.
+`Instantiate()` builds one object. Configs in fields that are annotated as such,
+like child templates, are passed to it as configs. So a parent decides when, how
+often and with which dimensions its children are built. Configs in other fields,
+or in lists and dicts in them, and in a field that is declared by
+`instance_field`, are built with the object.
 """
 
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self, TypeVar
 
 import fiddle as fdl
 
 from pax_compat import errors
-from pax_compat.config_core import absent_fields
+from pax_compat.config_core import absent_fields, annotations
+from pax_compat.config_core.fiddle_state import (
+  class_name,
+  field_names,
+  field_values,
+  hidden_fields,
+  is_set,
+  parameters,
+  set_fields,
+  takes_any_name,
+)
 
 _T = TypeVar('_T')
 
@@ -101,13 +112,9 @@ class RequiredError(errors.UserError):
     return RequiredError(self.cls, self.field, whole)
 
 
-# Fields that flax.linen adds to every module. Users do not set them.
-_HIDDEN_FIELDS = ('parent',)
-# Metadata key of fields whose configs are built with the object; see
-# `instance_field`.
-_BUILT = 'built'
-# Metadata key of the class of a field's config; see `built_dataclass_field`.
-_CONFIG_OF = 'config_of'
+# Metadata key of fields whose configs are built with the object: what makes the
+# default in a config; see `built_field`.
+_IN_CONFIG = 'in_config'
 # Metadata key of fields with Fiddle tags.
 TAGS = 'tags'
 
@@ -118,6 +125,10 @@ class UnknownFieldError(errors.UserError, AttributeError):
   It is also an `AttributeError`, so that `hasattr` and `getattr` with a default
   work. The error for setting an unknown field is a plain `UserError`.
   """
+
+
+class InvalidConfigError(errors.UserError, ValueError):
+  """What cannot be configured as asked, a `ValueError` in Pax."""
 
 
 class Config(fdl.Config[_T]):
@@ -132,10 +143,8 @@ class Config(fdl.Config[_T]):
 
   def _fill_in(self, given: Collection[str]):
     """Sets the fields with default factories, and adds the tags of fields."""
-    known = dataclasses.is_dataclass(self.cls)
-    for field in dataclasses.fields(self.cls) if known else ():
-      made = field.default_factory is not dataclasses.MISSING
-      if field.init and made and field.name not in given:
+    for field in _dataclass_fields(self.cls):
+      if field.init and _is_made(field) and field.name not in given:
         super().__setattr__(field.name, _default_config(field))
       for tag in field.metadata.get(TAGS, ()):
         fdl.add_tag(self, field.name, tag)
@@ -160,16 +169,26 @@ class Config(fdl.Config[_T]):
       raise
 
   def __setattr__(self, name: str, value: Any):
-    if name == 'cls' and name not in _parameters(self):
+    if name == 'cls' and name not in parameters(self):
+      self._drop_defaults_without(value)
       fdl.update_callable(self, value)
       self._fill_in(set_fields(self))
       return
-    if name not in _parameters(self):
+    if name not in parameters(self):
       absent = absent_fields.find(self.cls, name)
       if absent is not None and absent.is_default(value):
         return
     _check_field(self, name)
     super().__setattr__(name, value)
+
+  def _drop_defaults_without(self, cls: Any):
+    """Unsets those that a class lacks, of fields that have made defaults."""
+    known = parameters(fdl.Config(cls))
+    for field in _dataclass_fields(self.cls):
+      name = field.name
+      if name not in known and _is_made(field) and is_set(self, name):
+        if getattr(self, name) == _default_config(field):
+          delattr(self, name)
 
   def set(self, **fields) -> Self:
     """Sets fields by name and returns this config.
@@ -211,23 +230,33 @@ class Config(fdl.Config[_T]):
       missing_fields_in_self: fields of `source` that this one may lack.
 
     Raises:
-      UserError: `source` has another field that this config does not have.
+      InvalidConfigError: `source` has another field that this config does not
+        have, or has no value for a field without a default.
+      UserError: `source` is not a config.
     """
     if not isinstance(source, Config):
       raise errors.UserError(
         f'copy_fields_from: expected a config, got {source!r}'
       )
     known = field_names(self)
-    for name, value in field_values(source.clone()).items():
-      if name in known:
-        setattr(self, name, value)
-      elif name not in missing_fields_in_self:
-        _check_field(self, name)
+    values = field_values(source.clone())
+    for name in field_names(source):
+      if name not in known and name not in missing_fields_in_self:
+        raise InvalidConfigError(
+          f'Copying incompatible HParams: {name!r} not in self, a config of'
+          f' {class_name(self)}{errors.did_you_mean(name, known)}'
+        )
+    for name in filter(known.__contains__, field_names(source)):
+      if name not in values:
+        raise InvalidConfigError(
+          f"Can't copy from missing required value {class_name(source)}.{name}"
+        )
+      setattr(self, name, values[name])
 
   @property
   def mesh_shape(self) -> Any:
     """Devices along each axis over all slices; None if there is no mesh."""
-    if 'mesh_shape' in _parameters(self):
+    if 'mesh_shape' in parameters(self):
       return field_values(self).get('mesh_shape')
     return whole_mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
 
@@ -279,7 +308,7 @@ def _by_name(fn_or_cls: Callable[..., Any], args: tuple) -> dict[str, Any]:
 def _build(
   config: Config, overrides: dict[str, Any], built: dict[int, Any], **hidden
 ) -> Any:
-  """Builds an object and the configs in its fields made by `instance_field`.
+  """Builds an object and the configs in its fields that are no templates.
 
   Args:
     config: the config of the object.
@@ -294,81 +323,83 @@ def _build(
   for name, value in fields.items():
     if value is REQUIRED:
       raise RequiredError(class_name(config), name)
-    if isinstance(value, Config) and name in _instance_fields(config):
-      if id(value) not in built:
-        hides = _without_parent(value)
-        try:
-          built[id(value)] = _build(value, {}, built, **hides)
-        except RequiredError as e:
-          raise e.within(name) from None
-      fields[name] = built[id(value)]
-  return config.cls(**fields, **hidden)
+    if isinstance(value, _MAY_HOLD_CONFIGS) and _is_built(config.cls, name):
+      fields[name] = _with_built(value, built, name)
+  return config.cls(**fields, **{**hidden_fields(config), **hidden})
+
+
+# Types of values of fields that `_with_built` does not return as they are.
+_MAY_HOLD_CONFIGS = (fdl.Buildable, list, tuple, dict)
+
+
+def _with_built(value: Any, built: dict[int, Any], path: str) -> Any:
+  """Builds a config; copies a container, with what is built of its configs.
+
+  Args:
+    value: a value of a field.
+    built: as in `_build`.
+    path: the path of the value, for errors.
+  """
+  if not isinstance(value, _MAY_HOLD_CONFIGS):
+    return value
+  if isinstance(value, fdl.Buildable):
+    if id(value) not in built:
+      try:
+        built[id(value)] = _built(value, built)
+      except RequiredError as e:
+        raise e.within(path) from None
+    return built[id(value)]
+  if type(value) is dict:
+    return {
+      k: _with_built(v, built, f'{path}[{k!r}]') for k, v in value.items()
+    }
+  if type(value) in (list, tuple):
+    items = enumerate(value)
+    return type(value)(_with_built(v, built, f'{path}[{i}]') for i, v in items)
+  return value
+
+
+def _built(config: fdl.Buildable, built: dict[int, Any]) -> Any:
+  if isinstance(config, Config):
+    return _build(config, {}, built, **_without_parent(config))
+  cls = fdl.get_callable(config)
+  fields = {
+    name: _with_built(value, built, name) if _is_built(cls, name) else value
+    for name, value in set_fields(config).items()
+  }
+  return config.__build__(**fields)
+
+
+def build_partial(partial: fdl.Buildable) -> Callable[..., Any]:
+  """Builds the function of a `Partial`, and its configs as `Instantiate`."""
+  return _built(partial, {})
 
 
 def _without_parent(config: Config) -> dict[str, None]:
-  return {'parent': None} if 'parent' in _parameters(config) else {}
+  return {'parent': None} if 'parent' in parameters(config) else {}
 
 
-def _instance_fields(config: Config) -> list[str]:
-  if not dataclasses.is_dataclass(config.cls):
-    return []
-  fields = dataclasses.fields(config.cls)
-  return [f.name for f in fields if f.metadata.get(_BUILT)]
+def _is_built(cls: Any, field: str) -> bool:
+  """Whether configs in a field are built with the object."""
+  declared = any(
+    f.name == field and _IN_CONFIG in f.metadata for f in _dataclass_fields(cls)
+  )
+  return declared or field not in annotations.templates(cls)
+
+
+def _dataclass_fields(cls: Any) -> tuple[dataclasses.Field, ...]:
+  return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
 
 
 def _check_field(config: fdl.Buildable, name: str):
-  known = field_names(config)
-  if name not in known:
+  if name not in parameters(config) and not takes_any_name(config):
+    known = field_names(config)
     absent = absent_fields.find(fdl.get_callable(config), name)
     instead = f' of Pax: {absent.why}' if absent else ''
     raise errors.UserError(
       f'{class_name(config)} has no field {name!r}'
       + (instead or errors.did_you_mean(name, known))
     )
-
-
-def class_name(config: fdl.Buildable) -> str:
-  """Returns the unqualified name of the class that `config` builds."""
-  return fdl.get_callable(config).__qualname__
-
-
-def field_names(config: fdl.Buildable) -> list[str]:
-  """Returns the names of a config's fields in the order of declaration."""
-  return [n for n in _parameters(config) if n not in _HIDDEN_FIELDS]
-
-
-def field_values(config: fdl.Buildable) -> dict[str, Any]:
-  """Returns a config's fields with their values, set or default."""
-  defaults = {
-    name: parameter.default
-    for name, parameter in _parameters(config).items()
-    if parameter.default is not parameter.empty
-  }
-  values = {**defaults, **set_fields(config)}
-  return {n: values[n] for n in field_names(config) if n in values}
-
-
-# Fiddle keeps the state of a config in dunder attributes. Only the functions
-# below use them; other modules call these functions.
-
-
-def set_fields(config: fdl.Buildable) -> dict[str, Any]:
-  """Returns the fields of a config that were set, with their values.
-
-  A field with a default factory counts as set, because each config gets its own
-  value at the start. Changing the returned dict does not change the config.
-  """
-  return dict(config.__arguments__)
-
-
-def is_set(config: fdl.Buildable, field: str) -> bool:
-  """Returns whether a field of a config was set; see `set_fields`."""
-  return field in config.__arguments__
-
-
-def _parameters(config: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
-  """Returns the parameters of the class or function of a config, by name."""
-  return config.__signature_info__.parameters
 
 
 class HParamsMeta(type):
@@ -514,7 +545,25 @@ def instance_field(default_factory: Any) -> Any:
     default_factory = default_factory.owner
   if not hasattr(default_factory, 'HParams'):
     return dataclasses.field(default_factory=default_factory)
-  return built_field(default_factory)
+
+  def in_config():
+    return Config(default_factory)
+
+  return built_field(in_config, in_config)
+
+
+def built_field(
+  default_factory: Callable[[], Any], in_config: Callable[[], Any]
+) -> Any:
+  """Declares a field whose config is built with the object.
+
+  Args:
+    default_factory: makes the default in an object that has no config.
+    in_config: makes the default in a config.
+  """
+  return dataclasses.field(
+    default_factory=default_factory, metadata={_IN_CONFIG: in_config}
+  )
 
 
 def built_dataclass_field(cls: type) -> Any:
@@ -523,20 +572,22 @@ def built_dataclass_field(cls: type) -> Any:
   In a config, the default is a config of the class, built with the object; of
   an object that is made without a config it is an object.
   """
-  return dataclasses.field(
-    default_factory=cls, metadata={_BUILT: True, _CONFIG_OF: cls}
-  )
+  return built_field(cls, lambda: Config(cls))
+
+
+def _is_made(field: dataclasses.Field) -> bool:
+  """Whether a factory makes the default of a field."""
+  return field.default_factory is not dataclasses.MISSING
 
 
 def _default_config(field: dataclasses.Field) -> Any:
   """Returns the default of a field with a factory, in a config."""
-  if _CONFIG_OF in field.metadata:
-    return Config(field.metadata[_CONFIG_OF])
-  return field.default_factory()
+  return field.metadata.get(_IN_CONFIG, field.default_factory)()
 
 
-def built_field(cls: Any) -> Any:
-  """Declares a field whose default is a config, built with the object."""
-  return dataclasses.field(
-    default_factory=lambda: Config(cls), metadata={_BUILT: True}
-  )
+def configured_defaults(cls: Any) -> dict[str, Callable[[], Any]]:
+  """Returns what makes the configs in fields of `built_field`, by field."""
+  fields = _dataclass_fields(cls)
+  return {
+    f.name: f.metadata[_IN_CONFIG] for f in fields if _IN_CONFIG in f.metadata
+  }

@@ -12,8 +12,9 @@
 >>> isinstance(layer.scale_tpl, Config), layer.scale.factor
 (True, 3.0)
 
-A config in a template field stays a config, for `create_child`; one in an
-instance field is built with its owner. In other fields it stays a config, too.
+A config in a field that is annotated as one, such as a template field, stays a
+config, for `create_child`. One in an instance field or another field, or in a
+list or dict in it, is built with its owner.
 """
 
 import copy
@@ -77,9 +78,53 @@ class CloneAndSetMixin:
 class PaxPartial(fdl.Partial, CloneAndSetMixin):
   """A function or class with some of its arguments; see `build`."""
 
+  def __init__(self, fn_or_cls: Callable[..., Any], /, *args, **kwargs):
+    super().__init__(fn_or_cls, *args, **kwargs)
+    _fill_in(self)
+
 
 class PaxArgFactory(fdl.ArgFactory, CloneAndSetMixin):
   """An argument that is built anew at each call of a `Partial`."""
+
+  def __init__(self, fn_or_cls: Callable[..., Any], /, *args, **kwargs):
+    super().__init__(fn_or_cls, *args, **kwargs)
+    _fill_in(self)
+
+
+def _fill_in(partial: PaxPartial | PaxArgFactory):
+  """Sets the fields that have configs as defaults, built anew at each call.
+
+  Raises:
+    InvalidConfigError: such a config is within a partial: one call of the outer
+      partial would share it, and another not.
+  """
+  made = config_lib.configured_defaults(get_callable(partial))
+  for name, make in made.items():
+    if config_lib.is_set(partial, name):
+      continue
+    default = make()
+    for value, _ in daglish.iterate(default):
+      within = daglish.iterate(value) if isinstance(value, fdl.Partial) else ()
+      if any(isinstance(inner, Config) for inner, _ in within):
+        raise config_lib.InvalidConfigError(
+          f'Unable to safely replace {config_lib.class_name(partial)}.{name}:'
+          f' its default has a {type(value).__name__} of a config, built'
+          ' once, within a partial, whose calls build it anew'
+        )
+    setattr(partial, name, _as_arg_factories(default))
+
+
+def _as_arg_factories(default: Any) -> Any:
+  """Returns a default with ArgFactories in place of configs."""
+
+  def traverse(value: Any, state: daglish.State) -> Any:
+    if not isinstance(value, fdl.Partial):
+      value = state.map_children(value)
+    return (
+      fdl.cast(PaxArgFactory, value) if isinstance(value, Config) else value
+    )
+
+  return daglish.MemoizedTraversal.run(traverse, default)
 
 
 Partial = PaxPartial
@@ -107,7 +152,15 @@ def field(
   """
   tags = tuple(tags) if isinstance(tags, Collection) else (tags,)
   metadata = {**(metadata or {}), config_lib.TAGS: tags}
-  if configurable_factory:
+  if fdl_auto_config.is_auto_config(default_factory):
+    if configurable_factory:
+      raise config_lib.InvalidConfigError(
+        "configurable_factory should not be used with auto_config'ed functions:"
+        f' {default_factory!r} makes a config without it'
+      )
+    make = default_factory.as_buildable
+    inner = config_lib.built_field(default_factory, make)
+  elif configurable_factory:
     inner = config_lib.built_dataclass_field(default_factory)
   elif default_factory is dataclasses.MISSING:
     return dataclasses.field(metadata=metadata, **kwargs)
@@ -179,16 +232,12 @@ def instance_field(default_factory: Any, tags: TagOrTags = ()) -> Any:
   """
   if default_factory is None:
     return field(default=None, tags=tags)
-  if fdl_auto_config.is_auto_config(default_factory):
-    default_factory = default_factory.as_buildable
-  elif _is_plain_dataclass(default_factory):
-    inner = config_lib.built_dataclass_field(default_factory)
-    tags = tuple(tags) if isinstance(tags, Collection) else (tags,)
-    return dataclasses.field(
-      default_factory=default_factory,
-      metadata={**inner.metadata, config_lib.TAGS: tags},
-    )
-  return field(default_factory=default_factory, tags=tags)
+  if inspect.isfunction(default_factory):
+    default_factory = auto_config(default_factory)
+  plain = _is_plain_dataclass(default_factory)
+  return field(
+    default_factory=default_factory, tags=tags, configurable_factory=plain
+  )
 
 
 def _is_plain_dataclass(cls: Any) -> bool:
@@ -258,7 +307,7 @@ def build(buildable: Any) -> Any:
   if isinstance(buildable, Config):
     return buildable.Instantiate()
   if isinstance(buildable, fdl.Buildable):
-    return fdl.build(buildable)
+    return config_lib.build_partial(buildable)
   if isinstance(buildable, dict):
     return type(buildable)({k: build(v) for k, v in buildable.items()})
   if isinstance(buildable, list | tuple):

@@ -20,7 +20,7 @@ from absl import logging
 
 from adaptors.lingvo_input import generator as generators
 from adaptors.lingvo_input.checks import params_checks
-from adaptors.lingvo_input.drivers import backends
+from adaptors.lingvo_input.drivers import backends, end_of_data
 from adaptors.lingvo_input.replay import replay_order, replay_params
 from adaptors.lingvo_input.shapes import (
   agreed_shapes,
@@ -310,12 +310,16 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """Returns the next batch: numpy arrays with the batch axis first.
 
     Raises:
-      StopIteration: the data is at its end, or `num_batches` were returned.
+      StopIteration: the data is at its end, or `num_batches` were returned. It
+        is an OutOfRangeError of TensorFlow, too.
     """
     with self._lock:
       if self.num_batches is not None and self._produced >= self.num_batches:
-        raise StopIteration
-      batch = self._current_order().next()
+        raise end_of_data.error(f'num_batches exceeding {self.num_batches}')
+      try:
+        batch = self._current_order().next()
+      except StopIteration as e:
+        raise end_of_data.of(e) from None
       self._produced += 1
       return batch
 

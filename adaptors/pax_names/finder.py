@@ -20,7 +20,7 @@ from absl import flags
 
 from adaptors import lingvo_runtime
 from adaptors.pax_names import left_out, lingvo_maps, table
-from pax_compat import errors
+from pax_compat import errors, nested_map
 from pax_compat.experiments import entry_points, native_params
 from pax_compat.layer_core import atten_probs
 
@@ -33,6 +33,7 @@ _TASKS = 'paxml.tasks'
 _BASE_LAYER = 'praxis.base_layer'
 # Modules of these packages have the names of `table.ALIASES`.
 _WITH_ALIASES = ('praxis.', 'paxml.')
+_NESTED_MAP = 'praxis.py_utils.NestedMap'
 _TENSORSTORE = 'pmap_use_tensorstore'
 _lock = threading.RLock()
 
@@ -131,6 +132,8 @@ class PaxModule(types.ModuleType):
     if name.startswith('__'):
       raise AttributeError(f'{self.__name__} has no attribute {name!r}')
     full = f'{self.__name__}.{name}'
+    if full == _NESTED_MAP:
+      return _nested_map()  # Not kept: it depends on the caller.
     if _finder.has(full):
       return importlib.import_module(full)
     value = _named(full)
@@ -165,6 +168,13 @@ class PaxModule(types.ModuleType):
         and not isinstance(getattr(module, n), types.ModuleType)
       }
     return sorted(names)
+
+
+def _nested_map() -> type:
+  """Returns the class of NestedMaps: Lingvo's in code of an input generator."""
+  if lingvo_runtime.is_building_input():
+    return lingvo_runtime.module('lingvo.core.nested_map').NestedMap
+  return nested_map.NestedMap
 
 
 class _Absent:

@@ -67,6 +67,7 @@ _OWN = 'adaptors.pax_names.own'
 MODULES: dict[str, tuple[str, ...]] = {
   'praxis.asserts': ('pax_compat.py_utils.asserts',),
   'praxis.base_input': (
+    f'{_OWN}.lingvo_inputs',
     'adaptors.lingvo_input.input_adaptor',
     'adaptors.lingvo_input.eval_adaptors',
   ),

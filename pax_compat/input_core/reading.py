@@ -78,7 +78,7 @@ class ReadableInput(config_lib.Configurable):
     try:
       batch = self.get_next()
     except Exception as e:
-      if _is_end_of_tf_data(e):
+      if _is_end_of_tf_data(e) and not isinstance(e, StopIteration):
         raise StopIteration from e
       raise
     instead = ''

@@ -35,7 +35,7 @@ def bound(
         raise config_lib.RequiredError(made.__qualname__, name, where)
     function = functools.partial(made, **config_lib.set_fields(function))
   elif isinstance(function, fdl.Partial):
-    function = fdl.build(function)
+    function = config_lib.build_partial(function)
   if not callable(function):
     raise errors.UserError(
       f'{where} is {function!r}; expected a function, or a Config or Partial of'

@@ -7,14 +7,15 @@ Legend: B examples of a host in a batch.
 
 import concurrent.futures
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import fiddle as fdl
 import jax
 import numpy as np
 
 from pax_compat import errors
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, Config
 from pax_compat.inputs import dataset_functions, indexed_input
 from pax_compat.nested_map import NestedMap
 
@@ -42,7 +43,7 @@ class GrainInput(indexed_input.IndexedInput):
     UserError: Grain is not installed, or the dataset is not of this kind.
   """
 
-  dataset_fn: Any = REQUIRED
+  dataset_fn: Callable[..., Any] | Config | fdl.Partial = REQUIRED
   num_threads: int = 0
 
   def __post_init__(self):

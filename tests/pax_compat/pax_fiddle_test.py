@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -77,7 +78,7 @@ def test_fields_are_copied_from_another_config():
   wider.copy_fields_from(block)
   assert wider.size == 7 and wider.sizes == [1] and wider.width == 9
   assert wider.sizes is not block.sizes
-  with pytest.raises(errors.UserError, match="no field 'width'"):
+  with pytest.raises(ValueError, match="'width' not in self"):
     block.copy_fields_from(wider)
   block.copy_fields_from(wider, ['width'])
   with pytest.raises(errors.UserError, match='expected a config'):
@@ -106,6 +107,104 @@ def test_partials_are_functions():
 @dataclasses.dataclass
 class Wheel:
   radius: int = 5
+
+
+@dataclasses.dataclass
+class Axle:
+  wheels: list[Wheel] = dataclasses.field(default_factory=list)
+  spare_tpls: list[pax_fiddle.Config] = dataclasses.field(default_factory=list)
+  hub: Wheel = None
+
+
+@dataclasses.dataclass
+class Factory:
+  make: Any = None
+  needed: Any = REQUIRED
+
+
+@pax_fiddle.auto_config
+def make_axle():
+  return Axle(hub=Wheel(radius=9))
+
+
+@dataclasses.dataclass
+class Cart:
+  axle: Axle = pax_fiddle.field(default_factory=make_axle)
+  parent: str = ''
+
+
+def test_configs_are_built_unless_the_annotation_is_a_config():
+  wheel = pax_fiddle.Config(Wheel, radius=3)
+  config = pax_fiddle.Config(Axle, wheels=[wheel], spare_tpls=[wheel])
+  config.hub = wheel
+  one, other = pax_fiddle.build([config, config])
+  assert one.wheels == [Wheel(3)] and one.spare_tpls == [wheel]
+  assert one.hub is one.wheels[0] and one.wheels is not other.wheels
+  config.wheels.append(pax_fiddle.Config(Factory))
+  with pytest.raises(errors.UserError, match=r'wheels\[1\].needed is required'):
+    config.Instantiate()
+  nested = pax_fiddle.Partial(Factory, make=wheel, needed=(1, {'a': wheel}))
+  assert pax_fiddle.build(nested)().needed == (1, {'a': Wheel(3)})
+
+
+def test_defaults_of_auto_config_are_configs():
+  config = pax_fiddle.Config(Cart)
+  config.axle.hub.radius += 1
+  assert config.Instantiate().axle.hub == Wheel(10)
+  assert Cart().axle.hub == Wheel(9)
+  make = pax_fiddle.build(pax_fiddle.Partial(Cart))
+  assert make().axle == make().axle and make().axle is not make().axle
+  with pytest.raises(ValueError, match='makes a config without it'):
+    pax_fiddle.field(default_factory=make_axle, configurable_factory=True)
+
+
+@pax_fiddle.auto_config
+def make_maker():
+  return functools.partial(Factory, make=Wheel())
+
+
+@dataclasses.dataclass
+class Works:
+  maker: Any = pax_fiddle.field(default_factory=make_maker)
+
+
+def test_a_partial_in_a_partial_that_would_share_its_config_is_refused():
+  assert pax_fiddle.Config(Works).Instantiate().maker(needed=1).make == Wheel()
+  with pytest.raises(ValueError, match='Works.maker.* has a .*Partial'):
+    pax_fiddle.Partial(Works)
+
+
+def test_a_field_called_parent_can_be_set_and_is_not_copied():
+  config = pax_fiddle.Config(Cart, parent='A')
+  other = pax_fiddle.Config(Cart)
+  other.copy_fields_from(config)
+  assert config.Instantiate().parent == 'A' and other.parent == ''
+  layer = pax_fiddle.Config(Scale)
+  fdl.materialize_defaults(layer)
+  assert layer.Instantiate().factor == 1
+
+
+def test_a_function_takes_other_names():
+  config = pax_fiddle.Config(dict, a=1).set(b=pax_fiddle.Config(Wheel))
+  assert config.Instantiate() == {'a': 1, 'b': Wheel()}
+  copied = pax_fiddle.Config(dict)
+  copied.copy_fields_from(config, ['a', 'b'])
+  assert copied.Instantiate() == {}
+
+
+def test_what_has_no_value_is_not_copied():
+  config = pax_fiddle.Config(Axle.__init__)
+  with pytest.raises(ValueError, match="Can't copy from .*Axle.*self"):
+    config.copy_fields_from(config)
+
+
+def test_made_defaults_go_with_their_class():
+  config = pax_fiddle.Config(Axle)
+  config.cls = Wheel
+  assert config.Instantiate() == Wheel()
+  config = pax_fiddle.Config(Axle, wheels=[1])
+  with pytest.raises(TypeError, match='wheels'):
+    config.cls = Wheel
 
 
 @dataclasses.dataclass

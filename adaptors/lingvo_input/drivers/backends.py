@@ -71,6 +71,7 @@ class Settings:
     """Enters cluster and infeed context, with Lingvo's eager flag off."""
     cluster = lingvo_runtime.module('lingvo.core.cluster')
     with (
+      lingvo_runtime.building_input(),
       lingvo_runtime.eager_flag(False),
       lingvo_runtime.cluster(**self.cluster_options),
       lingvo_patches.repaired(),
@@ -93,6 +94,7 @@ class Backend:
     refused_records: number of records that it refuses, of those tried.
     cancel: ends the first call of `leaves`, from another thread; None if that
       is impossible.
+    end: TensorFlow's message at the end of the data.
   """
 
   NAME: str
@@ -107,6 +109,7 @@ class Backend:
     self.uses_step = False
     self.refused_records = 0
     self._step = 0
+    self.end = ''
     self._is_finite = self._must_be_drained = False
     closing.prepare()
     _open.add(self)
@@ -138,7 +141,8 @@ class Backend:
     self._must_be_drained = self._is_finite  # Now it starts.
     try:
       return self._call(step)
-    except self._tf.errors.OutOfRangeError:
+    except self._tf.errors.OutOfRangeError as e:
+      self.end = e.message
       self._must_be_drained = False
       return None
 

@@ -21,6 +21,7 @@ from adaptors.lingvo_input.drivers import (
   backends,
   batch_leaves,
   detokenizing,
+  end_of_data,
   endless,
   source_masks,
   tokenizing,
@@ -261,7 +262,7 @@ class GeneratorDriver:
     leaves = self._first.pop() if self._first else self._leaves(self._backend)
     if leaves is None:
       self._first = [None]  # The end stays the end.
-      raise StopIteration
+      raise end_of_data.error(self._backend.end)
     return batch_leaves.unflatten(self._structure, leaves)
 
   def skip(self, count: int) -> int:

@@ -94,8 +94,7 @@ class BertModel(base_model.BaseModel):
     )
     segments = {}
     if getattr(self.lm, 'packed_input', False):
-      names = ('segment_ids', 'segment_pos')
-      segments = {name: input_batch.get(name) for name in names}
+      segments = token_models.segments('BertModel', input_batch)
     output = self._predict(
       masked_ids,
       self._paddings(input_batch),

@@ -133,9 +133,7 @@ class LanguageModel(base_model.BaseModel):
     """Returns what a network of packed input takes in addition."""
     if not getattr(self.lm, 'packed_input', False):
       return {}
-    segments = {
-      name: input_batch.get(name) for name in ('segment_ids', 'segment_pos')
-    }
+    segments = token_models.segments('LanguageModel', input_batch)
     if 'segment_mask' in input_batch:
       segments['segment_mask'] = input_batch.segment_mask
     return segments

@@ -9,12 +9,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pax_compat import errors
 from pax_compat.base_model import WeightedScalars
 from pax_compat.config import Config
 from pax_compat.input_core import example_rows
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.template_fields import agreed
 from pax_compat.nested_map import NestedMap
+
+
+def segments(where: str, batch: NestedMap) -> dict[str, jax.Array | None]:
+  """Returns segment ids and positions of a batch with packed examples.
+
+  Args:
+    where: the model, for the error.
+    batch: has `segment_ids` [B, T], unless it has a `segment_mask`.
+
+  Raises:
+    UserError: it has neither.
+  """
+  if 'segment_ids' not in batch and 'segment_mask' not in batch:
+    raise errors.UserError(
+      f'{where}: packed_input is True, but there are no segment_ids in the'
+      f' batch; its fields are {", ".join(sorted(batch))}'
+    )
+  return {name: batch.get(name) for name in ('segment_ids', 'segment_pos')}
 
 
 def example_weights(input_batch: NestedMap) -> jax.Array | None:

@@ -74,7 +74,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
     model_dims: D.
     model_type: the tokens that a token attends to; a `LanguageModelType` or its
       name.
-    packed_input: whether examples are packed, so that segment ids are required.
+    packed_input: whether examples are packed, and come with segment ids.
     order_by_position: whether the causal mask compares `segment_pos` instead of
       indices: a token attends to all tokens of the same or an earlier position.
       Decoding steps attend to all earlier steps nevertheless.
@@ -196,7 +196,8 @@ class TransformerLm(transformer_sharding.TransformerModel):
       paddings: [B, T], 1 where a position is padding.
       labels: the targets: `class_weights` [B, T], and `class_ids` [B, T] int or
         `class_probabilities` [B, T, V]; None for predictions.
-      segment_ids: [B, T], the packed example of each token.
+      segment_ids: [B, T], the packed example of each token. None with
+        `packed_input`, and without a `segment_mask`: a row is one example.
       segment_pos: [B, T], the position of each token within its example; None
         computes it from the segment ids.
       causal_attention_mask: [B, T], 0 for tokens of the prefix, to which all of
@@ -213,9 +214,14 @@ class TransformerLm(transformer_sharding.TransformerModel):
       With `skip_compute_loss`, the layers' output [B, T, D].
 
     Raises:
-      UserError: segment ids are missing, or a prefix is given to another model
-        type.
+      UserError: a prefix is given to another model type.
     """
+    if self.packed_input and segment_ids is None and segment_mask is None:
+      segment_ids = (paddings == 0).astype(jnp.int32)
+      if segment_pos is None:
+        segment_pos = jnp.broadcast_to(
+          jnp.arange(inputs.shape[1]), inputs.shape
+        )
     if segment_ids is not None and segment_pos is None:
       segment_pos = positions_in_segments(segment_ids)
     if self._keeps_states():

@@ -195,6 +195,14 @@ def test_a_softmax_without_an_embedding_needs_a_separate_one():
     _model(softmax_tpl=full_softmax.FullSoftmax.config())
 
 
+def test_without_segment_ids_a_packed_row_is_one_example():
+  layer, weights = _model()
+  packed = _config(packed_input=True).Instantiate()
+  got = _logits(packed, weights, paddings=PADDINGS)
+  want = _logits(layer, weights, paddings=PADDINGS)
+  np.testing.assert_allclose(got[PADDINGS == 0], want[PADDINGS == 0], rtol=1e-5)
+
+
 @pytest.mark.parametrize('packed', [False, True])
 def test_positions_within_packed_examples(packed):
   if packed:
@@ -363,11 +371,6 @@ def test_a_norm_inside_repeated_layers_cannot_be_the_last_norm_too():
       {'model_type': 'causl'},
       {},
       "model_type is 'causl'; did you mean: causal",
-    ),
-    (
-      {'packed_input': True},
-      {},
-      'packed_input is True, but there are no segment',
     ),
     (
       {'order_by_position': True},
