@@ -55,7 +55,9 @@ def _computed(case, names):
   layer = base_layer.instantiate(config)
   hparams = base_layer.JaxContext.HParams(do_eval=not case.train)
   with base_layer.JaxContext.new_context(hparams=hparams):
-    method = getattr(layer, case.method)
+    method = case.method
+    if isinstance(method, str):
+      method = getattr(layer, method)
     meta = layer.abstract_init_with_metadata(
       *case.inputs, method=method, **case.named
     )
