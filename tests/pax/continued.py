@@ -29,12 +29,20 @@ CASES = (
   'lion',
   'sgd',
   'sgd_nesterov',
+  'shampoo',
+  'shampoo_blocks',
   'sharded_adafactor',
   'sharded_adafactor_pow',
   'sharded_adagrad',
+  'sharded_shampoo',
 )
 # Those that are recorded in an OCDBT database, too, in the folder CASE.ocdbt.
-IN_OCDBT = ('adafactor_momentum', 'accumulated_adam')
+IN_OCDBT = (
+  'adafactor_momentum',
+  'accumulated_adam',
+  'shampoo_blocks',
+  'sharded_shampoo',
+)
 STACK = 2
 
 
