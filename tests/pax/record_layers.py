@@ -64,7 +64,9 @@ def _computed(case, names):
     is_weight = lambda x: isinstance(x, base_layer.WeightHParams)  # noqa: E731
     shapes = {
       collection: jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+        lambda x: jax.ShapeDtypeStruct(
+          (*(x.repeat_prefix or ()), *x.shape), x.dtype
+        ),
         dict(meta[collection]),
         is_leaf=is_weight,
       )
