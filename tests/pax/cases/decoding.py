@@ -195,30 +195,44 @@ def _logits(model, ids):
   """Returns logits of steps after a prefix; each row is repeated."""
   if model.is_initializing():
     return model(ids, np.zeros(ids.shape, np.float32)).logits
-  prefix = ids[:, :_PREFIX]
-  model(prefix, np.zeros(prefix.shape, np.float32), start_time_step=_PREFIX)
+  _read_prefix(model, ids, _PREFIX)
   model.transform_decode_state(_pad(2))
   model.transform_decode_state(_repeat(2))
-  return _model_steps(model, ids)
+  return _model_steps(model, ids, _PREFIX)
+
+
+def _logits_from_start(model, ids):
+  """Returns them from the first token on: Pax forgets the one before a step."""
+  if model.is_initializing():
+    return model(ids, np.zeros(ids.shape, np.float32)).logits
+  _read_prefix(model, ids, 0)
+  model.transform_decode_state(_repeat(2))
+  return _model_steps(model, ids, 0)
 
 
 def _shared_logits(model, ids):
-  """Returns them, where the samples of a row share its prefix."""
+  """Returns logits after a prefix that the samples of a row share."""
   if model.is_initializing():
     return model(ids, np.zeros(ids.shape, np.float32)).logits
-  prefix = ids[:, :_PREFIX]
-  model(prefix, np.zeros(prefix.shape, np.float32), start_time_step=_PREFIX)
+  _read_prefix(model, ids, _PREFIX)
   model.lazy_broadcast_prefix(2, 2)
-  return _model_steps(model, ids)
+  return _model_steps(model, ids, _PREFIX)
 
 
-def _model_steps(model, ids):
+def _read_prefix(model, ids, start):
+  """Fills the cache with prefixes; `start` is the first step after this."""
+  prefix = ids[:, :_PREFIX]
+  model(prefix, np.zeros(prefix.shape, np.float32), start_time_step=start)
+
+
+def _model_steps(model, ids, first):
+  """Returns the logits of two steps."""
   return jnp.stack(
     [
       model.extend_step(
         np.repeat(ids[:, step], 2), segment_pos=np.full([2 * _B], step)
       ).logits
-      for step in (_PREFIX, _PREFIX + 1)
+      for step in (first, first + 1)
     ]
   )
 
@@ -277,7 +291,10 @@ CASES = {
   ),
   'model': Case(_model(lpb=False), (_IDS,), method=_logits, train=False),
   'model_ngrams': Case(
-    _model(lpb=False, ngrams=True), (_IDS,), method=_logits, train=False
+    _model(lpb=False, ngrams=True),
+    (_IDS,),
+    method=_logits_from_start,
+    train=False,
   ),
   'model_shared': Case(
     _model(lpb=True), (_IDS,), method=_shared_logits, train=False
