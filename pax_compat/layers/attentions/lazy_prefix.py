@@ -209,7 +209,8 @@ class LazyPrefix:
   def _run_kernel(
     self, inputs: AttentionInputs, options: AttentionOptions
   ) -> jax.Array:
-    prefixes = self._prefixes()
+    # Those that have become part of the cache of each sample have no positions.
+    prefixes = [pair for pair in self._prefixes() if pair[0].shape[1]]
     length = self._prefix_length() + inputs.key.shape[1]
     mask = attention_masks.as_array(inputs.mask)
     # The mask of a decoding step has all positions; others, of a whole pass and

@@ -237,6 +237,11 @@ def _model_steps(model, ids, first):
   )
 
 
+def _case(config: Callable, inputs: tuple, method: Callable) -> Case:
+  """Returns a case of decoding, which is never traced for training."""
+  return Case(config, inputs, method=method, train=False)
+
+
 _PLAIN, _GROUPED = 'DotProductAttention', 'MultiQueryDotProductAttention'
 _KINDS = {
   'plain': (_PLAIN, {}),
@@ -269,34 +274,31 @@ _OF_SHARED = {
 }
 CASES = {
   **{
-    f'changed_{name}': Case(_attention(kind, **f), (_X,), method=_changed)
+    f'changed_{name}': _case(_attention(kind, **f), (_X,), method=_changed)
     for name, (kind, f) in _KINDS.items()
   },
   **{
-    f'aligned_{name}': Case(
+    f'aligned_{name}': _case(
       _attention(*_KINDS[name][:1], **_KINDS[name][1]), (_X,), method=_aligned
     )
     for name in ('plain', 'rotated')
   },
   **{
-    f'shared_{name}': Case(_attention(kind, **f), (_X,), method=_shared)
+    f'shared_{name}': _case(_attention(kind, **f), (_X,), method=_shared)
     for name, (kind, f) in _OF_SHARED.items()
   },
-  'merged': Case(
+  'merged': _case(
     _attention(
       'DotProductAttentionWithLPB', consolidate_rope_key_state=True, **_ROTATED
     ),
     (_X,),
     method=_merged,
   ),
-  'model': Case(_model(lpb=False), (_IDS,), method=_logits, train=False),
-  'model_ngrams': Case(
+  'model': _case(_model(lpb=False), (_IDS,), method=_logits),
+  'model_ngrams': _case(
     _model(lpb=False, ngrams=True),
     (_IDS,),
     method=_logits_from_start,
-    train=False,
   ),
-  'model_shared': Case(
-    _model(lpb=True), (_IDS,), method=_shared_logits, train=False
-  ),
+  'model_shared': _case(_model(lpb=True), (_IDS,), method=_shared_logits),
 }
