@@ -63,6 +63,9 @@ class DecodableAttention(base_layer.BaseLayer):
     kv_cache_dtype: the type of the cached keys and values: 'float32',
       'bfloat16', 'float16', or 'int8' with a scale for each position and head;
       None, the default, is that of the computation.
+    decode_cache: whether a call keeps keys and values for decoding steps, if
+      the collection `decoder_cache` is mutable. False is for attention that is
+      never decoded.
     consolidate_rope_key_state: no effect, but in Pax, where it leaves keys
       before their rotary embedding out of the cache; here they are never in it.
   """
@@ -70,10 +73,12 @@ class DecodableAttention(base_layer.BaseLayer):
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *base_layer.BaseLayer.SILENT_UNLESS_SET,
     'kv_cache_dtype',
+    'decode_cache',
     'consolidate_rope_key_state',
   )
 
   kv_cache_dtype: str | None = None
+  decode_cache: bool = True
   consolidate_rope_key_state: bool = False
 
   def init_states(self, target_batch_size: int, target_max_length: int):
@@ -84,6 +89,11 @@ class DecodableAttention(base_layer.BaseLayer):
       target_max_length: S, the number of positions to decode, including a
         prefix.
     """
+    if not self.decode_cache:
+      raise errors.UserError(
+        f'{type(self).__name__}.decode_cache is False, so it is not decoded;'
+        ' expected True'
+      )
     heads = (self._kv_heads(), self._head_dims())
     batch, length = target_batch_size, target_max_length
     shape = (batch, length, *heads)
@@ -119,6 +129,7 @@ class DecodableAttention(base_layer.BaseLayer):
     """Whether `__call__` keeps keys and values for decoding steps."""
     return (
       _fills.get()
+      and self.decode_cache
       and self.is_mutable_collection(DECODE_CACHE)
       and not self.is_initializing()
     )

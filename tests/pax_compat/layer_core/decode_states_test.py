@@ -113,6 +113,25 @@ def test_what_cannot_change_its_states_is_named():
       attention.apply({}, *args, method=method, mutable=collections)
 
 
+def test_attention_without_a_cache():
+  layer = dot_product.DotProductAttention.config(
+    input_dim=D, hidden_dim=4, num_heads=2, decode_cache=False
+  ).Instantiate()
+  x = np.zeros([1, 2, D], np.float32)
+  _, states = layer.init_with_output(jax.random.key(0), x, x, x)
+  assert set(states) == {'params'}
+  _, states = layer.apply(
+    {'params': base_layer.unbox(states)['params']},
+    x,
+    x,
+    x,
+    mutable=[DECODE_CACHE],
+  )
+  assert not states
+  with pytest.raises(errors.UserError, match='decode_cache is False'):
+    layer.apply({}, B, 5, method='init_states', mutable=[DECODE_CACHE])
+
+
 def test_consolidated_keys_are_rotated():
   fields = dict(input_dim=D, hidden_dim=4, num_heads=2)
   layer = dot_product.DotProductAttention.config(
