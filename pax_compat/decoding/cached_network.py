@@ -367,9 +367,9 @@ class CachedNetwork:
       if decode_states.is_shared(state) or batch < 0:
         return state, None
       if not by_position or not 0 < first < state.shape[time]:
-        return _of_hypotheses(state, hyps, batch), None
+        return of_hypotheses(state, hyps, batch), None
       later = jax.lax.slice_in_dim(state, first, None, axis=time)
-      return state, _of_hypotheses(later, hyps, batch)
+      return state, of_hypotheses(later, hyps, batch)
 
     leaves, tree = jax.tree.flatten(states, is_leaf=decode_states.is_shared)
     of_leaves = (*self._dims, self._by_position)
@@ -431,7 +431,7 @@ def _changed_dim(x: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> int:
   return changed[0] if changed else -1
 
 
-def _of_hypotheses(x: jax.Array, hyps: jax.Array, axis: int) -> jax.Array:
+def of_hypotheses(x: jax.Array, hyps: jax.Array, axis: int) -> jax.Array:
   """Returns `x` with the rows of the hypotheses `hyps` [B, K].
 
   Examples are apart from each other in it, so that no device needs rows of

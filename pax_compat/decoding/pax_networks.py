@@ -15,7 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer
-from pax_compat.decoding.cached_network import CachedNetwork, States
+from pax_compat.decoding import state_alignment
+from pax_compat.decoding.cached_network import (
+  CachedNetwork,
+  Reordered,
+  States,
+  of_hypotheses,
+)
+from pax_compat.layer_core.decode_states import StateFn, is_shared
 
 
 class PaxNetwork(CachedNetwork):
@@ -24,7 +31,8 @@ class PaxNetwork(CachedNetwork):
   It is called as `network(ids, paddings, segment_ids=..., segment_pos=...,
   start_time_step=..., causal_attention_mask=...)`; `extend_step` returns
   `logits` [B, V]. Rows are repeated before the first step: each sample has its
-  row in every step.
+  row in every step. States are repeated, enlarged and reordered by the
+  network's `transform_decode_state`, if it has one.
   """
 
   def __init__(
@@ -87,6 +95,40 @@ class PaxNetwork(CachedNetwork):
     return self.step(
       states, time_step=jnp.asarray(prefix - 1), causal=True, **last
     )
+
+  def repeat(self, states: States, repeats: int) -> States:
+    if repeats == 1 or not self._transforms:
+      return super().repeat(states, repeats)
+    return self._transformed(
+      states, state_alignment.batch_broadcast_state_fn(repeats)
+    )
+
+  def grow(self, states: States, positions: int) -> States:
+    if not self._transforms:
+      return super().grow(states, positions)
+    return self._transformed(states, state_alignment.pad_state_fn(positions))
+
+  def reordered(
+    self, states: States, hyps: jax.Array, first: int = 0
+  ) -> Reordered:
+    if not self._transforms:
+      return super().reordered(states, hyps, first)
+    states = self._transformed(
+      states,
+      lambda x, batch, _: x if batch < 0 else of_hypotheses(x, hyps, batch),
+    )
+    return states, [None] * len(jax.tree.leaves(states, is_leaf=is_shared))
+
+  @property
+  def _transforms(self) -> bool:
+    return hasattr(self.module, 'transform_decode_state')
+
+  def _transformed(self, states: States, change: StateFn) -> States:
+    """Returns states that the network has changed itself, as in Pax."""
+    _, states = self._apply(
+      lambda module: module.transform_decode_state(change), states
+    )
+    return states
 
 
 def _allocate(

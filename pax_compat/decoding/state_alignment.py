@@ -12,11 +12,8 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 from pax_compat.decoding import decoder_utils
+from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.nested_map import NestedMap
-
-# (state, batch dimension, time dimension) -> state; a dimension that a state
-# does not have is -1.
-StateFn = Callable[[jax.Array, int, int], jax.Array]
 
 
 def pad_state_fn(state_padding_size: int) -> StateFn:

@@ -1,13 +1,19 @@
 """Decode states: what a layer keeps from one decoding step to the next."""
 
 import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pax_compat import errors
 
 DECODE_CACHE = 'decoder_cache'  # The collection of these variables.
+
+# (state, batch dimension, time dimension) -> state, between decoding steps; a
+# dimension that a state does not have is -1.
+StateFn = Callable[[jax.Array, int, int], jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -61,3 +67,94 @@ class DecodeStates:
     if self.is_mutable_collection(DECODE_CACHE):
       state = SharedState(new_state) if shared else new_state
       self.put_variable(DECODE_CACHE, name, state)
+
+  def _own_decode_states(self) -> dict[str, Any]:
+    """Returns the decode states of this layer, without those of children."""
+    return {
+      name: state
+      for name, state in self.variables.get(DECODE_CACHE, {}).items()
+      if not isinstance(state, Mapping)
+    }
+
+  def _transform_own_states(self, change: StateFn, timed: Collection[str] = ()):
+    """Changes the decode states of this layer; their first dimension is B.
+
+    Args:
+      change: see `StateFn`; scalars are left as they are.
+      timed: names of the states [B, T, ...].
+    """
+    for name, state in self._own_decode_states().items():
+      time_dim = 1 if name in timed else -1
+
+      def changed(x, time_dim=time_dim):
+        return change(x, 0, time_dim) if jnp.ndim(x) else x
+
+      self.update_decode_state(
+        name,
+        jax.tree.map(changed, self.get_decode_state(name)),
+        shared=is_shared(state),
+      )
+
+
+class ForwardsDecodeStates:
+  """Methods of a layer whose children have decode states that can be changed.
+
+  They are Pax's, for decoders that call them between steps. Our own decoders
+  change decode states from outside, without them.
+
+  Attributes:
+    STATES_BY_POSITION: names of own decode states [B, T, ...]; others are
+      [B, ...] or scalars.
+  """
+
+  STATES_BY_POSITION: Collection[str] = ()
+
+  def _layers_with_states(self) -> Sequence[Any]:
+    """Returns the children whose decode states are those of decoded tokens."""
+    raise NotImplementedError
+
+  def transform_decode_state(self, transform_fn: StateFn):
+    """Changes all decode states, such as to enlarge, repeat or reorder them.
+
+    Args:
+      transform_fn: see `StateFn`.
+    """
+    self._transform_own_states(transform_fn, self.STATES_BY_POSITION)
+    self._for_layers('transform_decode_state', transform_fn)
+
+  def lazy_broadcast_prefix(self, num_suffix_samples: int, suffix_length: int):
+    """Makes what is cached so far the prefix of several samples.
+
+    Args:
+      num_suffix_samples: number of samples of each row of the cache.
+      suffix_length: number of positions that are cached for each.
+
+    Raises:
+      UserError: an attention does not read shared prefixes.
+    """
+    self._transform_own_states(
+      lambda x, batch, _: jnp.repeat(x, num_suffix_samples, axis=batch)
+    )
+    self._for_layers('lazy_broadcast_prefix', num_suffix_samples, suffix_length)
+
+  def right_align_decode_state_with_prefix(
+    self, max_prefix_size: int, right_align_fn: StateFn
+  ):
+    """Puts shared prefixes before the states of each sample, and aligns them.
+
+    Args:
+      max_prefix_size: number of last positions of the prefixes that are kept.
+      right_align_fn: aligns states of these positions and their own.
+    """
+    self._for_layers(
+      'right_align_decode_state_with_prefix', max_prefix_size, right_align_fn
+    )
+
+  def _for_layers(self, method: str, *args):
+    for layer in self._layers_with_states():
+      if not hasattr(layer, method):
+        raise errors.UserError(
+          f'{type(self).__name__}: {type(layer).__name__} has no {method}(),'
+          ' which decoding calls'
+        )
+      getattr(layer, method)(*args)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layer_core import child_layers
+from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layer_core.summaries import is_summary
 from pax_compat.layers import checkpoint_policy as policies
@@ -118,12 +119,7 @@ class Repeat(base_layer.BaseLayer):
 
   def init_states(self, *args, **kwargs):
     """Calls the layer's `init_states` for all repeats."""
-
-    def body(sub, _):
-      sub.init_states(*args, **kwargs)
-      return None, None
-
-    self._scan(body, None)
+    self._call_each('init_states', *args, **kwargs)
 
   def extend_step(self, inputs: Any, *args, **kwargs) -> Any:
     """Applies the layer's `extend_step` repeatedly, as `__call__` does."""
@@ -135,6 +131,31 @@ class Repeat(base_layer.BaseLayer):
 
     unroll = self.x_times if self.unroll_in_decode else 1
     return self._scan(body, inputs, unroll=unroll)[0]
+
+  def transform_decode_state(self, transform_fn: StateFn):
+    """Changes the decode states of all repeats; see `ForwardsDecodeStates`."""
+    self._call_each('transform_decode_state', transform_fn)
+
+  def lazy_broadcast_prefix(self, num_suffix_samples: int, suffix_length: int):
+    """Makes what is cached so far the prefix of several samples, likewise."""
+    self._call_each('lazy_broadcast_prefix', num_suffix_samples, suffix_length)
+
+  def right_align_decode_state_with_prefix(
+    self, max_prefix_size: int, right_align_fn: StateFn
+  ):
+    """Puts shared prefixes before the states of each sample, likewise."""
+    self._call_each(
+      'right_align_decode_state_with_prefix', max_prefix_size, right_align_fn
+    )
+
+  def _call_each(self, method: str, *args, **kwargs):
+    """Calls a method without results of all repeats."""
+
+    def body(sub, _):
+      getattr(sub, method)(*args, **kwargs)
+      return None, None
+
+    self._scan(body, None)
 
   def _scan(self, body: Callable, carry: Any, unroll: int = 1) -> Any:
     """Scans `body`, (layer, carry) -> (carry, output), over the repeats."""

@@ -266,7 +266,7 @@ class DistributedShampoo(BaseOptimizer):
 
     return counted(optax.GradientTransformation(self._init, update))
 
-  def _blocks(self, shape: Sequence[int]) -> WeightBlocks | None:
+  def weight_blocks(self, shape: Sequence[int]) -> WeightBlocks | None:
     """Returns the blocks of a weight; None if it is not preconditioned."""
     if len(shape) < self.skip_preconditioning_rank_lt or any(
       n > self.skip_preconditioning_dim_size_gt for n in shape
@@ -278,7 +278,7 @@ class DistributedShampoo(BaseOptimizer):
 
   def _init(self, weights):
     def matrices(weight, scale):
-      blocks = self._blocks(weight.shape)
+      blocks = self.weight_blocks(weight.shape)
       return tuple(
         jnp.broadcast_to(scale * jnp.eye(n), [blocks.num_blocks, n, n])
         for n in (blocks.block_shape if blocks else ())
@@ -322,7 +322,7 @@ class DistributedShampoo(BaseOptimizer):
       weights = gradients  # No step reads them.
     else:
       weights = structure.flatten_up_to(weights)
-    blocks = [self._blocks(g.shape) for g in gradients]
+    blocks = [self.weight_blocks(g.shape) for g in gradients]
     statistics = _every(
       self.statistics_compute_steps,
       count,

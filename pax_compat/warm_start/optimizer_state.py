@@ -15,7 +15,7 @@ import jax
 from pax_compat import config as config_lib
 from pax_compat import errors, optimizers
 from pax_compat.tasks import loading_rules
-from pax_compat.warm_start import sources
+from pax_compat.warm_start import pax_shampoo, pax_source, sources
 
 _MAX_LISTED = 8
 _AVERAGE = 'opt_state/average/ema/'
@@ -38,11 +38,13 @@ class Loading:
     decays: decay of a bias-corrected moment that is loaded, by path.
     counts: paths of the leaves that count steps: alike, but for those of an
       optimizer whose gradients are accumulated.
+    assemblies: leaves that are made of parts of arrays, by path.
   """
 
   requests: dict[str, sources.Request]
   decays: dict[str, float]
   counts: tuple[str, ...]
+  assemblies: dict[str, pax_shampoo.Assembly]
 
 
 def plan(
@@ -61,11 +63,17 @@ def plan(
     UserError: the checkpoint's optimizer is of another kind.
   """
   variables = {n.removeprefix('params/'): n for n in source.variables}
-  requests, decays, counts, missing = {}, {}, [], []
+  requests, decays, counts, missing, assemblies = {}, {}, [], [], {}
+  shampoo = _shampoo(source, learner)
   for path, like in wanted.items():
     array, decay = path if path in source.opt_states else None, None
     if array is None:
       array, decay = _of_pax(path, like, source, variables, learner)
+    if array is None and shampoo is not None:
+      assembly = shampoo.assembly(path, like)
+      if assembly is not None:
+        assemblies[path] = assembly
+        continue
     if array is None:
       missing.append(path)
       continue
@@ -84,12 +92,13 @@ def plan(
       + '; expected the same optimizer, or load_opt_states=False'
     )
   sources.check_fits(source, requests, 'expected load_opt_states=False')
-  return Loading(requests, decays, tuple(counts))
+  return Loading(requests, decays, tuple(counts), assemblies)
 
 
 def read(source: sources.Source, loading: Loading) -> dict[str, jax.Array]:
   """Returns the leaves by path."""
   found = source.read(loading.requests)
+  found |= {path: one.read() for path, one in loading.assemblies.items()}
   if not loading.decays:
     return found
   # Praxis corrects each average by 1 - decay**n, Optax when it is used.
@@ -101,6 +110,16 @@ def read(source: sources.Source, loading: Loading) -> dict[str, jax.Array]:
     )
     found[path] = _scaled(found[path], 1.0 - decay**count)
   return found
+
+
+def _shampoo(
+  source: sources.Source, learner: config_lib.Config
+) -> pax_shampoo.ShampooState | None:
+  """Returns what Pax kept of a learner's Shampoo, if it has one."""
+  optimizer = pax_shampoo.optimizer_of(learner)
+  if optimizer is None or not isinstance(source, pax_source.PaxSource):
+    return None
+  return pax_shampoo.ShampooState(source, optimizer)
 
 
 def _of_pax(

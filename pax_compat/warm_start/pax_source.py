@@ -128,6 +128,10 @@ class PaxSource(sources.Source):
         ) from e
     return found
 
+  def region(self, name: str, index: Any) -> np.ndarray:
+    """Returns a part of an array, of which only this is read."""
+    return self._arrays.region(name, index)
+
 
 def _opened(path: Any) -> '_Aggregate | _Stored':
   for aggregate in (path / _STATE / _AGGREGATE, path / _AGGREGATE, path):
@@ -209,6 +213,11 @@ class _Stored:
 
     return jax.make_array_from_callback(like.shape, like.sharding, shard)
 
+  def region(self, name: str, index: Any) -> np.ndarray:
+    array = ts.open(self._specs[name], read=True).result()
+    inside = tuple(slice(0, size) for size in self.shapes[name])
+    return array[inside][index].read().result()
+
 
 def _keys(store: Any) -> list[str]:
   keys = ts.KvStore.open(store).result().list().result()
@@ -270,6 +279,9 @@ class _Aggregate:
 
   def read(self, name: str, like: jax.ShapeDtypeStruct) -> jax.Array:
     return sources.sharded(self._leaves[name], like)
+
+  def region(self, name: str, index: Any) -> np.ndarray:
+    return self._leaves[name][index]
 
 
 def _leaf_names(text: str, count: int, file: Any) -> Iterable[str]:

@@ -16,10 +16,46 @@ import optax
 # The fields of Pax's state, in the order of its leaves.
 _FIELDS = ('step', 'mdl_vars', 'opt_states', 'extra_state')
 # Fields of named tuples of Pax; those of Optax are in Optax.
-_NAMED = {'ShardedAdafactorState': ('count', 'm', 'm_scale', 'vr', 'vc', 'v')}
+_NAMED = {
+  'ShardedAdafactorState': ('count', 'm', 'm_scale', 'vr', 'vc', 'v'),
+  'ShampooState': ('count', 'stats'),
+  'ShardedShampooStats': ('global_stats', 'local_stats'),
+  'ParameterStats': (
+    'diagonal_statistics',
+    'statistics',
+    'preconditioners',
+    'diagonal_momentum',
+    'momentum',
+    'training_metrics',
+  ),
+}
+# Fields that are arrays, or have some, of dataclasses.
+_DATACLASSES = {
+  'TrainState': _FIELDS,
+  'QuantizedValue': ('quantized', 'diagonal', 'bucket_size'),
+  'GlobalShardedParameterStats': (
+    'statistics',
+    'preconditioners',
+    'exponents',
+  ),
+  'LocalShardedParameterStats': (
+    'diagonal_statistics',
+    'diagonal_momentum',
+    'momentum',
+    'training_metrics',
+  ),
+  'TrainingMetrics': (
+    'inverse_pth_root_errors',
+    'inverse_pth_root_iters',
+    'final_error_ratio',
+    'lobpcg_diagnostics',
+    'inverse_pth_root_diagnostics',
+    'conditioned_inverse_pth_root_diagnostics',
+  ),
+}
 _TOKEN = re.compile(
   r"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
-  r'|(?P<word>[\w.]+)|(?P<sign>[*{}\[\](),:]))'
+  r'|(?P<word>[\w.]+)|(?P<sign>[*{}\[\](),:<>]))'
 )
 
 
@@ -99,15 +135,13 @@ class _Reader:
     self.take('(')
     name = self.take()
     self.take('[')
-    keys = self._keys()
-    if name == 'TrainState':
-      keys = _FIELDS
+    keys = self._keys(name)
     self.take(',')
     self.take('[')
     yield from self._sequence(path, ']', keys)
     self.take(')')
 
-  def _keys(self) -> Sequence[str] | None:
+  def _keys(self, name: str) -> Sequence[str] | None:
     """Returns the keys of a NestedMap or named tuple; None for other nodes."""
     start = self._at
     depth = 1
@@ -115,6 +149,8 @@ class _Reader:
       token = self.take()
       depth += {'[': 1, ']': -1}.get(token, 0)
     inside = self._text[start : self._at - 1].strip()
+    if name in _DATACLASSES:
+      return _DATACLASSES[name]
     if not inside.startswith('('):
       return _NAMED.get(inside) or _fields_in_optax(inside)
     keys = ast.literal_eval(inside)

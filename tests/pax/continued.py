@@ -29,12 +29,22 @@ CASES = (
   'lion',
   'sgd',
   'sgd_nesterov',
+  'shampoo',
+  'shampoo_blocks',
+  'shampoo_summarized',
   'sharded_adafactor',
   'sharded_adafactor_pow',
   'sharded_adagrad',
+  'sharded_shampoo',
 )
 # Those that are recorded in an OCDBT database, too, in the folder CASE.ocdbt.
-IN_OCDBT = ('adafactor_momentum', 'accumulated_adam')
+IN_OCDBT = (
+  'adafactor_momentum',
+  'accumulated_adam',
+  'shampoo_blocks',
+  'sharded_shampoo',
+  'shampoo_summarized',
+)
 STACK = 2
 
 
@@ -85,6 +95,10 @@ def loss(step: int, values: dict[str, Any]) -> float:
 
 def config(optimizers, schedules, name: str) -> Any:
   """Returns the config of an optimizer, of Pax's modules or of ours."""
+  if name == 'shampoo_summarized':  # Errors of roots are in the state.
+    found = optimizer_cases.config(optimizers, schedules, 'shampoo_blocks')
+    found.summarize_training_metrics = True
+    return found
   if name != 'accumulated_adam':
     return optimizer_cases.config(optimizers, schedules, name)
   wrapped = optimizer_cases.config(optimizers, schedules, 'adam')

@@ -53,8 +53,6 @@ _ABSENT_FIELDS = {
   'skip_aux_loss': (False, 'the task adds losses of layers, not the network'),
   'expert_weight_shards': (1, 'Pax accepts no other value'),
   'attention_mask_summary': (False, 'masks are in no summaries'),
-  'consolidate_rope_key_state': (False, 'concerns the cache of decoding only'),
-  'decode_cache': (True, 'decoding always caches'),
   'decoding_maybe_shard_projections': (False, 'XLA shards decoding steps'),
   'ffn0_extend_step': (None, 'XLA shards decoding steps'),
   'ffn1_extend_step': (None, 'XLA shards decoding steps'),

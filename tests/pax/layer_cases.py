@@ -28,7 +28,8 @@ class Case:
     inputs: arguments by position; arrays of floats get gradients too.
     named: arguments by name.
     train: whether it is traced for training.
-    method: the method that is called.
+    method: the method that is called; or a function of the layer, bound, and
+      the inputs.
     scale: factor on the weights.
   """
 
@@ -36,7 +37,7 @@ class Case:
   inputs: tuple
   named: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   train: bool = True
-  method: str = '__call__'
+  method: str | Callable = '__call__'
   scale: float = 1.0
 
 

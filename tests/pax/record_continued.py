@@ -1,16 +1,18 @@
 """Records checkpoints of Pax's optimizers, and the losses that follow.
 
-    python -m tests.pax.record_continued PAXML PRAXIS [PACKAGES]
+    python -m tests.pax.record_continued PAXML PRAXIS PACKAGES [CASE ...]
 
-The arguments are those of `record`. It writes testdata/pax/continued.tar.gz:
-the folder CASE/checkpoint_3 of each case of `continued`, as Pax writes it in
-flax's format, some of them as an OCDBT database, too, and the losses of the
-steps from there on.
+The folders are those of `record`; each CASE replaces its part of the recording,
+by default all. Shampoo is run as in `record_optimizers`. It writes
+testdata/pax/continued.tar.gz: the folder CASE/checkpoint_3 of each case of
+`continued`, as Pax writes it in flax's format, some of them as an OCDBT
+database, too, and the losses of the steps from there on.
 """
 
 import importlib
 import json
 import pathlib
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -19,7 +21,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tests.pax import continued, record, record_checkpoints
+from tests.pax import (
+  continued,
+  record,
+  record_checkpoints,
+  record_optimizers,
+)
 
 
 def _run(name: str, save: Any) -> list[float]:
@@ -75,14 +82,22 @@ def _run(name: str, save: Any) -> list[float]:
 
 
 def main():
-  record.mount(sys.argv[1:])
+  folders, names = sys.argv[1:4], sys.argv[4:] or continued.CASES
+  record.mount(folders)
+  record_optimizers.mend_shampoo(importlib.import_module('praxis.optimizers'))
   checkpoints = importlib.import_module('paxml.checkpoints')
   kinds = importlib.import_module('paxml.checkpoint_types').CheckpointType
   record_checkpoints.repair(checkpoints)
   losses = {}
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(temporary)
-    for name in continued.CASES:
+    if sys.argv[4:]:
+      with tarfile.open(continued.RECORDED) as archive:
+        archive.extractall(folder, filter='data')
+      losses = json.loads((folder / continued.LOSSES).read_text())
+    for name in names:
+      for form in (folder / name, folder / f'{name}.ocdbt'):
+        shutil.rmtree(form, ignore_errors=True)
 
       def save(state, name=name):
         shapes = jax.tree.map(

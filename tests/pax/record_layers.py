@@ -55,14 +55,18 @@ def _computed(case, names):
   layer = base_layer.instantiate(config)
   hparams = base_layer.JaxContext.HParams(do_eval=not case.train)
   with base_layer.JaxContext.new_context(hparams=hparams):
-    method = getattr(layer, case.method)
+    method = case.method
+    if isinstance(method, str):
+      method = getattr(layer, method)
     meta = layer.abstract_init_with_metadata(
       *case.inputs, method=method, **case.named
     )
     is_weight = lambda x: isinstance(x, base_layer.WeightHParams)  # noqa: E731
     shapes = {
       collection: jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+        lambda x: jax.ShapeDtypeStruct(
+          (*(x.repeat_prefix or ()), *x.shape), x.dtype
+        ),
         dict(meta[collection]),
         is_leaf=is_weight,
       )

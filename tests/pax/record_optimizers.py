@@ -31,7 +31,7 @@ def _while_loop(condition, body, start):
   return jax.lax.while_loop(condition, body, start)
 
 
-def _mend_shampoo(optimizers):
+def mend_shampoo(optimizers):
   """Makes optax-shampoo run on this JAX, and with this praxis."""
   library = importlib.import_module('optax_shampoo.distributed_shampoo')
   quantization = importlib.import_module('optax_shampoo.quantization_utils')
@@ -65,7 +65,7 @@ def _mend_shampoo(optimizers):
 def main():
   record.mount(sys.argv[1:])
   optimizers = importlib.import_module('praxis.optimizers')
-  _mend_shampoo(optimizers)
+  mend_shampoo(optimizers)
   schedules = importlib.import_module('praxis.schedules')
   found = {}
   for name in optimizer_cases.CASES:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE, PREFIX_DECODE_CACHE
 from pax_compat.layer_core import atten_probs
+from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layers.attentions import (
   attention_kernels,
   attention_masks,
@@ -62,14 +63,23 @@ class DecodableAttention(base_layer.BaseLayer):
     kv_cache_dtype: the type of the cached keys and values: 'float32',
       'bfloat16', 'float16', or 'int8' with a scale for each position and head;
       None, the default, is that of the computation.
+    decode_cache: whether a call keeps keys and values for decoding steps, if
+      the collection `decoder_cache` is mutable. False is for attention that is
+      never decoded.
+    consolidate_rope_key_state: no effect, but in Pax, where it leaves keys
+      before their rotary embedding out of the cache; here they are never in it.
   """
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *base_layer.BaseLayer.SILENT_UNLESS_SET,
     'kv_cache_dtype',
+    'decode_cache',
+    'consolidate_rope_key_state',
   )
 
   kv_cache_dtype: str | None = None
+  decode_cache: bool = True
+  consolidate_rope_key_state: bool = False
 
   def init_states(self, target_batch_size: int, target_max_length: int):
     """Allocates the cache of keys and values.
@@ -79,6 +89,11 @@ class DecodableAttention(base_layer.BaseLayer):
       target_max_length: S, the number of positions to decode, including a
         prefix.
     """
+    if not self.decode_cache:
+      raise errors.UserError(
+        f'{type(self).__name__}.decode_cache is False, so it is not decoded;'
+        ' expected True'
+      )
     heads = (self._kv_heads(), self._head_dims())
     batch, length = target_batch_size, target_max_length
     shape = (batch, length, *heads)
@@ -114,6 +129,7 @@ class DecodableAttention(base_layer.BaseLayer):
     """Whether `__call__` keeps keys and values for decoding steps."""
     return (
       _fills.get()
+      and self.decode_cache
       and self.is_mutable_collection(DECODE_CACHE)
       and not self.is_initializing()
     )
@@ -141,6 +157,52 @@ class DecodableAttention(base_layer.BaseLayer):
     if self._fills_cache():
       self.update_decode_state(f'{name}_inputs', inputs)
     return getattr(self, name)(inputs, axis=1, segment_pos=positions)
+
+  def transform_decode_state(self, transform_fn: StateFn):
+    """Changes the cache between steps, as in Pax.
+
+    States of subclasses that have the dimensions [B, ...] are [B, T, ...].
+
+    Args:
+      transform_fn: (state, batch dimension, time dimension) -> state; a
+        dimension that a state does not have is -1.
+    """
+    self._transform_own_states(
+      transform_fn,
+      [
+        name
+        for name in self._own_decode_states()
+        if not name.endswith('_window') and not name.startswith('cross_')
+      ],
+    )
+
+  def transform_cross_states(self, transform_fn: StateFn):
+    """Changes the cache of cross attention: rows, and not the source's length.
+
+    Args:
+      transform_fn: as of `transform_decode_state`.
+    """
+    # Inputs of a convolution of queries are of the decoded positions.
+    self._transform_own_states(transform_fn, ['dconv_q_inputs'])
+
+  def lazy_broadcast_prefix(self, num_suffix_samples: int, suffix_length: int):
+    """Raises a UserError: only some attentions read shared prefixes."""
+    del num_suffix_samples, suffix_length
+    self._refuse_shared_prefixes('lazy_broadcast_prefix()')
+
+  def right_align_decode_state_with_prefix(
+    self, max_prefix_size: int, right_align_fn: StateFn
+  ):
+    """Raises a UserError: only some attentions read shared prefixes."""
+    del max_prefix_size, right_align_fn
+    self._refuse_shared_prefixes('right_align_decode_state_with_prefix()')
+
+  def _refuse_shared_prefixes(self, what: str):
+    raise errors.UserError(
+      f'{type(self).__name__}: {what}: samples share a prefix; expected an'
+      ' attention that reads it, DotProductAttentionWithLPB or'
+      ' MultiQueryDotProductAttentionLPB'
+    )
 
   @attention_masks.takes_structure
   def extend_step(
@@ -226,11 +288,7 @@ class DecodableAttention(base_layer.BaseLayer):
   def _prefix_length(self) -> int:
     """Returns the number of positions of a prefix that samples share."""
     if self.has_variable(PREFIX_DECODE_CACHE, 'key_state_0_pfx'):
-      raise errors.UserError(
-        f'{type(self).__name__}: samples share a prefix; expected an attention'
-        ' that reads it, DotProductAttentionWithLPB or'
-        ' MultiQueryDotProductAttentionLPB'
-      )
+      self._refuse_shared_prefixes('extend_step()')
     return 0
 
   def _returns_probs(self) -> bool:
@@ -386,10 +444,14 @@ class DecodableAttention(base_layer.BaseLayer):
     )
     return self._attend(inputs, one_step=True, time_step=time_step)[0]
 
-  def _check_cache_dtype(self):
-    kv_cache.check(
-      self.kv_cache_dtype, where=f'{type(self).__name__}.kv_cache_dtype'
-    )
+  def _check_cache(self):
+    where = type(self).__name__
+    kv_cache.check(self.kv_cache_dtype, where=f'{where}.kv_cache_dtype')
+    if self.consolidate_rope_key_state and not self._rotates():
+      raise errors.UserError(
+        f'{where}.consolidate_rope_key_state is True, but keys are not rotated;'
+        ' expected rotary position embeddings'
+      )
 
   def _key_dtype(self) -> jnp.dtype:
     """Returns the type of keys as they are multiplied with queries."""

@@ -193,7 +193,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
 
   def _check_fields(self):
     where = type(self).__name__
-    self._check_cache_dtype()
+    self._check_cache()
     attention_kernels.check(
       self.attention_kernel, where=f'{where}.attention_kernel'
     )

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 from pax_compat.base_layer import DECODE_CACHE, PREFIX_DECODE_CACHE
+from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layer_core.shared_prefixes import SHARED_STATES, prefix_name
 from pax_compat.layers.attentions import (
   attention_masks,
@@ -123,6 +124,34 @@ class LazyPrefix:
     if self.dconv_qkv:
       self._repeat_windows(num_suffix_samples)
 
+  def right_align_decode_state_with_prefix(
+    self, max_prefix_size: int, right_align_fn: StateFn
+  ):
+    """Puts prefixes before the cache of each sample, and aligns the rows.
+
+    There are no shared prefixes any more: they have no positions.
+
+    Args:
+      max_prefix_size: number of last positions of the prefixes that are kept.
+      right_align_fn: (state [R, T, ...], 0, 1) -> state, aligns rows.
+    """
+    number = len(self._prefixes())
+    for name in SHARED_STATES:
+      if not self.has_variable(DECODE_CACHE, name):
+        continue
+      state = self.get_decode_state(name)
+      parts = []
+      for index in range(number):
+        shared_name = prefix_name(name, index)
+        shared = self.get_variable(PREFIX_DECODE_CACHE, shared_name)
+        parts.append(jnp.repeat(shared, len(state) // len(shared), axis=0))
+        self.put_variable(PREFIX_DECODE_CACHE, shared_name, shared[:, :0])
+      if parts:
+        before = jnp.concatenate(parts, axis=1)
+        first = max(before.shape[1] - max_prefix_size, 0)
+        state = jnp.concatenate([before[:, first:], state], axis=1)
+      self.update_decode_state(name, right_align_fn(state, 0, 1))
+
   def _repeat_windows(self, samples: int):
     """Repeats the last inputs of the convolutions for the samples."""
     before = self.dconv_kernel_size - 1
@@ -180,7 +209,8 @@ class LazyPrefix:
   def _run_kernel(
     self, inputs: AttentionInputs, options: AttentionOptions
   ) -> jax.Array:
-    prefixes = self._prefixes()
+    # Those that have become part of the cache of each sample have no positions.
+    prefixes = [pair for pair in self._prefixes() if pair[0].shape[1]]
     length = self._prefix_length() + inputs.key.shape[1]
     mask = attention_masks.as_array(inputs.mask)
     # The mask of a decoding step has all positions; others, of a whole pass and

@@ -27,6 +27,7 @@ from pax_compat.base_layer import (
 )
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layer_core import child_layers, flop_scopes, sharding
+from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
@@ -378,10 +379,18 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
   def init_states(self, *args, **kwargs):
     """Calls `init_states` of all stages."""
+    self._call_each('init_states', *args, **kwargs)
+
+  def transform_decode_state(self, transform_fn: StateFn):
+    """Changes the decode states of all stages; see `ForwardsDecodeStates`."""
+    self._call_each('transform_decode_state', transform_fn)
+
+  def _call_each(self, method: str, *args, **kwargs):
+    """Calls a method without results of all stages."""
 
     def stage(layer, carry, variables):
       _, changed = layer.apply(
-        variables, *args, **kwargs, method='init_states', mutable=[DECODE_CACHE]
+        variables, *args, **kwargs, method=method, mutable=[DECODE_CACHE]
       )
       return carry, changed[DECODE_CACHE]
 

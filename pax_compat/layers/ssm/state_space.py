@@ -10,6 +10,7 @@ import numpy as np
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
+from pax_compat.layer_core.decode_states import StateFn
 
 # Name of the state between decoding steps.
 _STATE = 'ssm_state'
@@ -135,6 +136,10 @@ class SSM(base_layer.BaseLayer):
     """Sets the state [batch_size, N, D] to zeros."""
     shape = (batch_size, self.nheads, self.dim)
     self.update_decode_state(_STATE, jnp.zeros(shape, jnp.complex64))
+
+  def transform_decode_state(self, transform_fn: StateFn):
+    """Changes the state, which has no positions."""
+    self._transform_own_states(transform_fn)
 
   def _decode_state(self, batch: int) -> jax.Array:
     if not self.has_variable(base_layer.DECODE_CACHE, _STATE):

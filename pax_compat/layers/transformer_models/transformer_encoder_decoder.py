@@ -420,6 +420,9 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
     self._store_previous(jnp.zeros((inputs.shape[0], 1), jnp.int32), 0)
     self.decoder.init_states(inputs.shape[0], max_length, cross_inputs=encoded)
 
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self.decoder]
+
   def _store_time_step(self, time_step: jax.Array | int):
     self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
 

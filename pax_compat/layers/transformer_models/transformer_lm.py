@@ -11,7 +11,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pax_compat import errors
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax, stochastics
@@ -395,6 +395,11 @@ class TransformerLm(transformer_sharding.TransformerModel):
     if self.ngrammer_tpl is not None:
       ids = jnp.zeros((target_batch_size, 1), jnp.int32)
       ngrammer_inputs.store_previous(self, ids, self._look_up(ids), 0)
+
+  STATES_BY_POSITION = ('is_prefix',)
+
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self.transformer]
 
   def _store_prefix(self, shape, causal_attention_mask=None):
     """Stores which positions [B, T] are of a prefix, if the model has one."""

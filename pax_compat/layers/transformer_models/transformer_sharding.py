@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.config import Config, field_names
+from pax_compat.layer_core.decode_states import ForwardsDecodeStates
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
 from pax_compat.layers.embeddings.embedding_tables import Embedding
@@ -163,7 +164,7 @@ class Templates(NamedTuple):
   ngrammers: Sequence[str] = ()
 
 
-class TransformerModel(base_layer.BaseLayer):
+class TransformerModel(ForwardsDecodeStates, base_layer.BaseLayer):
   """Base of Transformer models: sharding methods of Pax, and child creation."""
 
   SHARDED_TEMPLATES: ClassVar[Templates]

@@ -11,6 +11,7 @@ import jax
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.decode_states import ForwardsDecodeStates
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.attentions.attention_masks import Mask, takes_structure
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
@@ -21,7 +22,7 @@ from pax_compat.layers.transformers.stacked_transformers import (
 )
 
 
-class PipelinedTransformer(base_layer.BaseLayer):
+class PipelinedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
   """A `StackedTransformer` in pipeline stages; see `pipeline`.
 
   Attributes:
@@ -182,6 +183,9 @@ class PipelinedTransformer(base_layer.BaseLayer):
   def init_states(self, *args: int, **kwargs: jax.Array | None):
     """Initialises the decode states; see `Transformer.init_states`."""
     self.pipeline.init_states(*args, **kwargs)
+
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self.pipeline]
 
   @takes_structure
   def extend_step(

@@ -4,12 +4,12 @@ Shapes: B batch, T time, S source time, L new positions of a decoding step, D
 model dims.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from pax_compat import errors
+from pax_compat import base_layer, errors
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import activations, linears
 from pax_compat.layers.ssm import state_space
@@ -72,6 +72,9 @@ class SSMTransformer(Transformer):
   def _init_self_attention(self, batch_size: int, max_length: int):
     del max_length
     self.ssm.init_states(batch_size)
+
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self.ssm]
 
   def decoding_sequence_length(self) -> int:
     """Returns the maximum number of decoded positions."""

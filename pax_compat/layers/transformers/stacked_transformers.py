@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core import child_layers
+from pax_compat.layer_core.decode_states import ForwardsDecodeStates
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers import repeats, stochastics
@@ -40,7 +41,7 @@ from pax_compat.layers.transformers.transformer_moe import (
 from pax_compat.nested_map import NestedMap
 
 
-class StackedTransformer(base_layer.BaseLayer):
+class StackedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
   """A stack of Transformer layers.
 
   Fields about the layers are set on their templates; None, and a dropout
@@ -353,6 +354,9 @@ class StackedTransformer(base_layer.BaseLayer):
         target_batch_size, target_max_length, cross_inputs=cross_inputs
       )
 
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return self.x_layers
+
   @takes_structure
   def extend_step(
     self,
@@ -407,7 +411,7 @@ class StackedTransformer(base_layer.BaseLayer):
     return self._output(self._combined(hidden))
 
 
-class StackedTransformerRepeated(base_layer.BaseLayer):
+class StackedTransformerRepeated(ForwardsDecodeStates, base_layer.BaseLayer):
   """A block of layers, repeated in a scan, so that it is compiled once.
 
   Variables are stacked along a new first dimension; see `Repeat`.
@@ -533,6 +537,9 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
   def init_states(self, *args: int, **kwargs: jax.Array | None):
     """Initialises the decode states; see `Transformer.init_states`."""
     self._repeat.init_states(*args, **kwargs)
+
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self._repeat]
 
   @takes_structure
   def extend_step(

@@ -11,9 +11,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from pax_compat import errors
+from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import Config, is_set, set_fields, sub_config_field
+from pax_compat.layer_core.decode_states import ForwardsDecodeStates, StateFn
 from pax_compat.layers import stochastics
 from pax_compat.layers.attentions import attention_masks, dot_product
 from pax_compat.layers.attentions.attention_masks import AttentionMask, Mask
@@ -25,7 +26,7 @@ from pax_compat.layers.transformers.transformer_residuals import ResidualBlock
 from pax_compat.nested_map import NestedMap
 
 
-class Transformer(ResidualBlock):
+class Transformer(ForwardsDecodeStates, ResidualBlock):
   """A layer of self-attention, optional cross-attention, and feed-forward.
 
   Fields about children are set on their templates; a field that is not set
@@ -306,6 +307,25 @@ class Transformer(ResidualBlock):
 
   def _init_self_attention(self, batch_size: int, max_length: int):
     self.self_attention.init_states(batch_size, max_length)
+
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self.self_attention]
+
+  def transform_decode_state(self, transform_fn: StateFn):
+    super().transform_decode_state(transform_fn)
+    if hasattr(self._cross_attention, 'transform_cross_states'):
+      self._cross_attention.transform_cross_states(transform_fn)
+
+  def lazy_broadcast_prefix(self, num_suffix_samples: int, suffix_length: int):
+    super().lazy_broadcast_prefix(num_suffix_samples, suffix_length)
+    if hasattr(self._cross_attention, 'transform_cross_states'):
+      self._cross_attention.transform_cross_states(
+        lambda x, batch, _: jnp.repeat(x, num_suffix_samples, axis=batch)
+      )
+
+  @property
+  def _cross_attention(self) -> base_layer.BaseLayer | None:
+    return self.cross_attention if self.use_cross_attention else None
 
   def decoding_sequence_length(self) -> int:
     """Returns the maximum number of decoded positions."""

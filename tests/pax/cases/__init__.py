@@ -7,10 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from tests import source_tree
-from tests.pax.cases import conformers, extensions, functions, images, speech
+from tests.pax.cases import (
+  conformers,
+  decoding,
+  extensions,
+  functions,
+  images,
+  speech,
+)
 
 ALL = {
   'conformers': conformers.CASES,
+  'decoding': decoding.CASES,
   'extensions': extensions.CASES,
   'functions': functions.CASES,
   'images': images.CASES,

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -129,3 +130,46 @@ def test_a_call_gets_further_inputs():
   assert np.any(other.logprobs != want.logprobs)
   with pytest.raises(errors.UserError, match='takes no other inputs'):
     _decode(settings, pax=None)
+
+
+class LmThatChangesItsStates(PaxLm):
+  """Keeps the ids that it has read backwards, [T, B]."""
+
+  def __call__(self, ids, paddings, labels=None, **keywords):
+    self.update_decode_state('read', ids[:, ::-1].T)
+    return super().__call__(ids, paddings, labels, **keywords)
+
+  def extend_step(self, ids, segment_pos):
+    read = self.get_decode_state('read')
+    assert read.shape[1] == len(ids)
+    self.update_decode_state('read', jnp.roll(read, 1, axis=0).at[0].set(ids))
+    return super().extend_step(ids, segment_pos)
+
+  def transform_decode_state(self, transform_fn):
+    changed = transform_fn(self.get_decode_state('read'), 1, 0)
+    self.update_decode_state('read', changed)
+    self.inner.transform_decode_state(transform_fn)
+    CALLS.append(transform_fn)
+
+
+CALLS = []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'kind, fields',
+  [
+    (SampleDecoderHParams, {'num_samples': 2, 'k': 5}),
+    (BeamSearchHParams, {'beam_size': 2}),
+  ],
+)
+def test_a_network_may_change_its_states_itself(kind, fields):
+  CALLS.clear()
+  settings = kind(
+    seqlen=P + 2, max_decode_steps=2, eos_id=3, fprop_for_prefix=True, **fields
+  )
+  out = _decode(settings, pax=LmThatChangesItsStates)
+  assert len(CALLS) >= 2
+  want = _decode(settings, pax=None)
+  np.testing.assert_array_equal(out.output_ids, want.output_ids)
+  np.testing.assert_allclose(out.logprobs, want.logprobs, atol=1e-4)
