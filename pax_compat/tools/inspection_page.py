@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pax_compat.tools import inspecting, inspection_text
+from pax_compat.tools import inspecting, inspection_text, markup
 from pax_compat.tools.markup import Html, joined, tag
 
 _COLOURS = 6
@@ -39,16 +39,9 @@ def page(
     found: results of its datasets.
     warnings: problems of all datasets together.
   """
-  head = tag(
-    'head',
-    tag('meta', charset='utf-8'),
-    tag('meta', name='viewport', content='width=device-width'),
-    tag('title', f'Data of {name}'),
-    tag('style', _STYLE),
-  )
-  body = tag(
-    'body',
-    tag('h1', f'Data of {name}'),
+  return markup.page(
+    f'Data of {name}',
+    _STYLE,
     tag(
       'p',
       'Pale tokens are padding, and packed sequences have different colours;'
@@ -58,7 +51,6 @@ def page(
     *map(_warning, warnings),
     *map(_dataset, found),
   )
-  return f'<!doctype html>\n{tag("html", head, body, lang="en")}\n'
 
 
 def _warning(text: str) -> Html:

@@ -43,5 +43,24 @@ def joined(*children: str | None) -> Html:
   )
 
 
+def page(title: str, style: Html, *children: str) -> str:
+  """Returns an HTML page of one file.
+
+  Args:
+    title: of the page, also its first heading.
+    style: a style sheet.
+    *children: what comes after the heading; see `tag`.
+  """
+  head = tag(
+    'head',
+    tag('meta', charset='utf-8'),
+    tag('meta', name='viewport', content='width=device-width'),
+    tag('title', title),
+    tag('style', style),
+  )
+  body = tag('body', tag('h1', title), *children)
+  return f'<!doctype html>\n{tag("html", head, body, lang="en")}\n'
+
+
 def _attribute(name: str, value: str | bool) -> str:
   return f' {name}' if value is True else f' {name}="{html.escape(value)}"'

@@ -9,6 +9,7 @@ from typing import Any
 
 from pax_compat.configs import config_text
 from pax_compat.runs import run_log
+from pax_compat.tools import markup
 from pax_compat.tools.markup import Html, joined, tag
 from pax_compat.tools.run_report import charts, curves, records
 from pax_compat.trainer.reporting import start_lines
@@ -60,23 +61,15 @@ def page(runs: Sequence[records.Run]) -> str:
     ('Decoded examples', joined(*(_samples(run) for run in runs))),
     ('Warnings', joined(*(_log(run) for run in runs))),
   ]
-  head = tag(
-    'head',
-    tag('meta', charset='utf-8'),
-    tag('meta', name='viewport', content='width=device-width'),
-    tag('title', title),
-    tag('style', _STYLE),
-  )
   links = [tag('a', name, href=f'#{_id(name)}') for name, _ in sections]
-  body = tag(
-    'body',
-    tag('h1', title),
+  return markup.page(
+    title,
+    _STYLE,
     tag('nav', *links),
     tag('p', 'Curves are by train step.', class_='soft'),
     *(_section(name, content) for name, content in sections),
     charts.scripts(),
   )
-  return f'<!doctype html>\n{tag("html", head, body, lang="en")}\n'
 
 
 def _id(name: str) -> str:
