@@ -43,9 +43,6 @@ class BridgedModel(base_model.BaseModel):
     """Returns the number of token ids of the Lingvo task, if it is certain."""
     return vocabulary.num_ids(config.lingvo_task.params)
 
-  def __call__(self, input_batch: NestedMap):
-    return self.compute_loss(self.compute_predictions(input_batch), input_batch)
-
   def compute_predictions(self, input_batch: NestedMap) -> Any:
     """Returns the metrics, and per-example outputs [B, ...]."""
     # Lingvo tasks do not know example weights.
