@@ -42,10 +42,7 @@ def run(opened: opening.Opened, *, print_line: Callable[[str], None]):
   inference = _Inference(opened.program)
   with mirror.Mirror(opened.folder) as grown:
     for step in opened.job.steps or (opening.newest(opened.watch),):
-      try:
-        mdl_vars = reading.read(opened.program, opened.watch, step)
-      except reading.Unreadable as e:
-        raise errors.UserError(str(e)) from e
+      mdl_vars = reading.read(opened.program, opened.watch, step)
       for name, data in opened.data.decode.items():
         folder = grown.local / 'infer_out' / name / f'step_{step}'
         with inference.writer(folder) as writer:
