@@ -117,6 +117,34 @@ class ResidualBlock(base_layer.BaseLayer):
     return at_end(outputs) if at_end else outputs
 
 
+class FeedForwardBlock(ResidualBlock):
+  """Base of feed-forward layers with a residual branch."""
+
+  def _create_all_dropouts(self):
+    """Creates the dropouts of the hidden layer and of the branch's output."""
+    name = type(self).__name__
+    if self.residual_droppath_prob and not self.add_skip_connection:
+      raise errors.UserError(
+        f'{name}.residual_droppath_prob is {self.residual_droppath_prob}, but'
+        ' add_skip_connection is False'
+      )
+    tpl, drop = self.relu_dropout_tpl, keep_prob(self.relu_dropout_prob)
+    fields = agreed(f'{name}.relu_dropout_tpl', tpl, keep_prob=drop)
+    self.create_child('relu_dropout', tpl, **fields)
+    self._create_dropouts(
+      'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
+    )
+
+  def extend_step(
+    self, inputs: jax.Array, *, time_step: jax.Array
+  ) -> jax.Array:
+    """Computes the block for new positions [B, L, D], or one [B, D]."""
+    del time_step
+    if inputs.ndim == 2:
+      return self(inputs[:, None])[:, 0]
+    return self(inputs)
+
+
 def _norm_name(name: str, kind: str) -> str:
   """Returns a norm's name, such as `pre_layer_norm` or `cross_layer_norm`."""
   return name.replace('layer_norm', f'{kind}_layer_norm') if kind else name
