@@ -34,7 +34,7 @@ class QuantizationLayer:
 
   A layer names it before the layer whose product it quantizes, defines
   `_equation`, and has the field `quantization`, which `settings_field` makes.
-  It is no layer itself, since its fields would override those of the layer that
+  It is not a layer, since its fields would override those of the layer that
   follows it. At inference the weight is an integer; its scales and, unless it
   is symmetric, its zero points are weights with the suffixes `SCALE` and
   `ZERO_POINT`.
