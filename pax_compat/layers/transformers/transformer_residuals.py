@@ -11,7 +11,7 @@ from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import stochastics
 from pax_compat.layers.normalizations import norm_layers
-from pax_compat.layers.template_fields import agreed, keep_prob
+from pax_compat.layers.template_fields import agreed, create_agreed, keep_prob
 
 # Norm policy -> names of the norms of the branch's input, of its output, and of
 # the sum.
@@ -128,9 +128,8 @@ class FeedForwardBlock(ResidualBlock):
         f'{name}.residual_droppath_prob is {self.residual_droppath_prob}, but'
         ' add_skip_connection is False'
       )
-    tpl, drop = self.relu_dropout_tpl, keep_prob(self.relu_dropout_prob)
-    fields = agreed(f'{name}.relu_dropout_tpl', tpl, keep_prob=drop)
-    self.create_child('relu_dropout', tpl, **fields)
+    drop = keep_prob(self.relu_dropout_prob)
+    create_agreed(self, 'relu_dropout', 'relu_dropout_tpl', keep_prob=drop)
     self._create_dropouts(
       'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
     )
