@@ -8,7 +8,6 @@ Legend: B examples per batch, T bytes per example.
 
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,27 @@ from pax_compat.nested_map import NestedMap
 VOCAB_SIZE = 256
 
 
-class BytesInput(indexed_input.IndexedInput):
+class _ByteTexts:
+  """Strings of bytes, for inputs whose ids are bytes."""
+
+  def tokenizers(self) -> dict[str, str]:
+    return {'': 'bytes'}
+
+  def ids_to_strings(self, ids, lengths, key=None) -> list[str]:
+    del key
+    return [
+      bytes(row[:length].astype(np.uint8)).decode('utf-8', errors='replace')
+      for row, length in zip(ids, lengths, strict=True)
+    ]
+
+  def prompts(self, strings, key=None) -> prompts_lib.Prompts:
+    del key
+    # They begin a text: after 0, which is before a text.
+    tokens = [list(string.encode('utf-8')) for string in strings]
+    return prompts_lib.of_tokens(tokens, begin=[0])
+
+
+class BytesInput(_ByteTexts, indexed_input.IndexedInput):
   """Splits a file into blocks, for next-byte prediction.
 
   Attributes:
@@ -46,31 +65,9 @@ class BytesInput(indexed_input.IndexedInput):
     """Returns blocks; see `block`."""
     return NestedMap(block(self._text, indices[:, np.newaxis], self.seq_len))
 
-  def tokenizers(self) -> dict[str, str]:
-    return {'': 'bytes'}
 
-  def ids_to_strings(self, ids, lengths, key=None) -> list[str]:
-    del key
-    return texts(ids, lengths)
-
-  def prompts(self, strings, key=None) -> prompts_lib.Prompts:
-    del key
-    return byte_prompts(strings)
-
-
-class GrainBytesInput(grain_input.GrainInput):
+class GrainBytesInput(_ByteTexts, grain_input.GrainInput):
   """Reads `blocks` with Grain; its `dataset_fn` is a config of `blocks`."""
-
-  def tokenizers(self) -> dict[str, str]:
-    return {'': 'bytes'}
-
-  def ids_to_strings(self, ids, lengths, key=None) -> list[str]:
-    del key
-    return texts(ids, lengths)
-
-  def prompts(self, strings, key=None) -> prompts_lib.Prompts:
-    del key
-    return byte_prompts(strings)
 
 
 def blocks(path: str, seq_len: int) -> Any:
@@ -117,21 +114,6 @@ def block(text: np.ndarray, index: Any, seq_len: int) -> dict[str, np.ndarray]:
     'paddings': 1 - is_text.astype(np.float32),
     'weights': is_text.astype(np.float32),
   }
-
-
-def texts(ids: np.ndarray, lengths: np.ndarray) -> list[str]:
-  """Returns the strings of the first `lengths` [B] bytes of `ids` [B, T]."""
-  return [
-    bytes(row[:length].astype(np.uint8)).decode('utf-8', errors='replace')
-    for row, length in zip(ids, lengths, strict=True)
-  ]
-
-
-def byte_prompts(strings: Sequence[str]) -> prompts_lib.Prompts:
-  """Returns prompts as they begin a text: after 0, which is before a text."""
-  return prompts_lib.of_tokens(
-    [list(string.encode('utf-8')) for string in strings], begin=[0]
-  )
 
 
 def _mapped(path: str | os.PathLike) -> np.ndarray:

@@ -238,7 +238,7 @@ class BaseLayer(
     layer_fields.check_dtype(self)
     super().__post_init__()
     if isinstance(self.parent, BaseLayer) and not child_layers.adopts():
-      templates.copy_base_hparams(self.parent, self)  # It is no template's.
+      templates.copy_base_hparams(self.parent, self)  # Not a template.
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
 

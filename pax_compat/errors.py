@@ -1,10 +1,11 @@
 """The error type for invalid input of a user, and suggestions of names."""
 
+import contextlib
 import difflib
 import pathlib
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class UserError(Exception):
@@ -59,6 +60,27 @@ def location_in_user_code(error: Exception) -> str | None:
     if is_user_code(frame.filename):
       return f'{frame.filename}:{frame.lineno}'
   return None
+
+
+def best_location_of(error: Exception) -> str:
+  """Returns `file:line` in user code if there is one, else the innermost."""
+  return location_in_user_code(error) or location_of(error)
+
+
+@contextlib.contextmanager
+def of_user_code(name: str) -> Iterator[None]:
+  """Raises errors of a user's function as UserErrors with their location.
+
+  Args:
+    name: of the function, for messages.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as e:
+    location = best_location_of(e)
+    raise UserError(f'{name} fails: {one_line(e)} ({location})') from e
 
 
 def is_user_code(file: str) -> bool:

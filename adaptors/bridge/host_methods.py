@@ -94,13 +94,6 @@ def _is_users(cls: type, name: str) -> bool:
 
 
 def _call(task: Any, method: str, *args: Any):
-  try:
+  name = f'{task.params.name}: {type(task).__name__}.{method}'
+  with errors.of_user_code(name):
     getattr(task, method)(*args)
-  except errors.UserError:
-    raise
-  except Exception as error:
-    location = errors.location_in_user_code(error) or errors.location_of(error)
-    raise errors.UserError(
-      f'{task.params.name}: {type(task).__name__}.{method} fails:'
-      f' {errors.one_line(error)} ({location})'
-    ) from error

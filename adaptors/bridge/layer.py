@@ -16,11 +16,10 @@ from adaptors.bridge.functional.functional_layer import (
   Functions,
 )
 from adaptors.bridge.lingvo_task import LingvoTask
-from adaptors.bridge.model import GLOBAL_STEP
 from adaptors.bridge.scoped_variables import (
+  GLOBAL_STEP,
   ScopedVariables,
   jax_path,
-  weight_hparams,
 )
 from adaptors.translate.registry import Translated
 from adaptors.translate.variables import (
@@ -31,7 +30,6 @@ from adaptors.translate.variables import (
 )
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import NON_TRAINABLE, WeightHParams, WeightInit
 from pax_compat.config import REQUIRED
 from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.nested_map import NestedMap
@@ -92,10 +90,7 @@ class BridgedLayer(base_layer.BaseLayer):
       arrays,
       (others, counted, calling.seed(self.next_prng_key())),
     )
-    if not self.do_eval and self.is_mutable_collection(NON_TRAINABLE):
-      for path, value in updates.items():
-        variables.write(path, value)
-      variables.write(GLOBAL_STEP, counted + 1)
+    variables.write_after_step(updates)
     return functional_layer.unflatten(results, layer.outputs[1], NestedMap)
 
   @property
@@ -106,17 +101,10 @@ class BridgedLayer(base_layer.BaseLayer):
   def _initial(self, arrays, structure):
     """Creates the variables, and returns zeros as outputs."""
     trace = self.lingvo_layer.trace((), (arrays, structure))
-    layer, variables = self.lingvo_layer.at_training, ScopedVariables(self)
-    for path, variable in layer.variables.items():
-      variables.create(
-        path, weight_hparams(variable), is_trainable=variable.trainable
-      )
-    count = WeightHParams([], WeightInit.Constant(0), jnp.int32)
-    variables.create(GLOBAL_STEP, count, is_trainable=False)
-    for path in (*trace.sparse_tables, *trace.unused):
-      shape = layer.variables[path].shape
-      if shape.rank:
-        variables.create_probe(path, shape[0])
+    layer = self.lingvo_layer.at_training
+    ScopedVariables(self).create_all(
+      layer.variables, probes=(*trace.sparse_tables, *trace.unused)
+    )
     specs, results = layer.outputs
     zeros = [jnp.zeros(s.shape, s.dtype.as_numpy_dtype) for s in specs]
     return functional_layer.unflatten(zeros, results, NestedMap)

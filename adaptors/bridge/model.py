@@ -7,20 +7,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from absl import logging
 
 from adaptors.bridge import calling, decoding, host_methods, vocabulary
 from adaptors.bridge.functional.functional_task import FunctionalTask
-from adaptors.bridge.scoped_variables import ScopedVariables, weight_hparams
-from pax_compat import base_layer, base_model
-from pax_compat.base_layer import NON_TRAINABLE, WeightHParams
+from adaptors.bridge.scoped_variables import GLOBAL_STEP, ScopedVariables
+from pax_compat import base_model
 from pax_compat.config import REQUIRED, Config
 from pax_compat.input_core import example_rows
 from pax_compat.nested_map import NestedMap
-
-# The non-trainable variable that counts steps.
-GLOBAL_STEP = 'global_step'
 
 
 class BridgedModel(base_model.BaseModel):
@@ -48,9 +43,6 @@ class BridgedModel(base_model.BaseModel):
     """Returns the number of token ids of the Lingvo task, if it is certain."""
     return vocabulary.num_ids(config.lingvo_task.params)
 
-  def __call__(self, input_batch: NestedMap):
-    return self.compute_loss(self.compute_predictions(input_batch), input_batch)
-
   def compute_predictions(self, input_batch: NestedMap) -> Any:
     """Returns the metrics, and per-example outputs [B, ...]."""
     # Lingvo tasks do not know example weights.
@@ -77,10 +69,7 @@ class BridgedModel(base_model.BaseModel):
         calling.seed(self.next_prng_key()),
       ),
     )
-    if not self.do_eval and self.is_mutable_collection(NON_TRAINABLE):
-      for path, value in updates.items():
-        variables.write(path, value)
-      variables.write(GLOBAL_STEP, counted + 1)
+    variables.write_after_step(updates)
     return metrics, per_example
 
   @staticmethod
@@ -153,9 +142,7 @@ class BridgedModel(base_model.BaseModel):
 
   def skip_step(self):
     """Counts a step of another task."""
-    if not self.do_eval and self.is_mutable_collection(NON_TRAINABLE):
-      variables = ScopedVariables(self)
-      variables.write(GLOBAL_STEP, variables.read(GLOBAL_STEP) + 1)
+    ScopedVariables(self).write_after_step({})
 
   def after_step(self):
     """Returns a function that calls the task's `ProcessFPropResults`."""
@@ -172,18 +159,12 @@ class BridgedModel(base_model.BaseModel):
 
   def _create_variables(self, batch):
     trace = self.lingvo_task.trace(tuple(self.loss_names), batch)
-    created, task = ScopedVariables(self), self.lingvo_task.at_training
-    for path, variable in task.variables.items():
-      weight = weight_hparams(variable, self.mesh_axis_names)
-      created.create(path, weight, is_trainable=variable.trainable)
-    zero = base_layer.WeightInit.Constant(0)
-    created.create(
-      GLOBAL_STEP, WeightHParams([], zero, jnp.int32), is_trainable=False
+    variables = self.lingvo_task.at_training.variables
+    ScopedVariables(self).create_all(
+      variables,
+      probes=(*trace.sparse_tables, *trace.unused),
+      axes=self.mesh_axis_names,
     )
-    for path in (*trace.sparse_tables, *trace.unused):
-      shape = task.variables[path].shape
-      if shape.rank:
-        created.create_probe(path, shape[0])
 
 
 def _warn_without_weights(task: Any, batch: Any):

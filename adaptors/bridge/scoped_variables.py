@@ -3,7 +3,7 @@
 Shapes: V rows of a table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +19,13 @@ from pax_compat.base_layer import (
   PARAMS,
   ROW_PROBES,
   WeightHParams,
+  WeightInit,
 )
 from pax_compat.layer_core.row_gradients import RowStatistics, no_statistics
 from pax_compat.layer_core.weight_hparams import SKIP_LP_REGULARIZATION
 
+# Path of the number of steps.
+GLOBAL_STEP = 'global_step'
 # Lingvo's names of groups of variables that have a meaning here.
 _GROUPS = {'__lingvo_skip_lp_regularization': SKIP_LP_REGULARIZATION}
 
@@ -38,8 +41,33 @@ class ScopedVariables:
     """Wraps a layer within its setup or call."""
     self._layer = layer
 
-  def create(self, theta: str, weight: WeightHParams, *, is_trainable: bool):
-    """Creates a variable during initialization."""
+  def create_all(
+    self,
+    variables: Mapping[str, Variable],
+    *,
+    probes: Iterable[str],
+    axes: Sequence[str] | None = None,
+  ):
+    """Creates variables, and the number of steps, during initialization.
+
+    Args:
+      variables: of Lingvo, by theta path.
+      probes: paths of tables [V, ...] that get a probe, where that collection
+        is made; scalars among them do not.
+      axes: see `weight_hparams`.
+    """
+    for path, variable in variables.items():
+      weight = weight_hparams(variable, axes)
+      self._create(path, weight, is_trainable=variable.trainable)
+    count = WeightHParams([], WeightInit.Constant(0), jnp.int32)
+    self._create(GLOBAL_STEP, count, is_trainable=False)
+    for path in probes:
+      shape = variables[path].shape
+      scope, name = self._location(path)
+      if shape.rank and scope.is_mutable_collection(ROW_PROBES):
+        scope.variable(ROW_PROBES, name, no_statistics, shape[0])
+
+  def _create(self, theta: str, weight: WeightHParams, *, is_trainable: bool):
     scope, name = self._location(theta)
 
     def boxed(key):
@@ -51,12 +79,6 @@ class ScopedVariables:
     else:
       key = self._layer.make_rng
       scope.variable(NON_TRAINABLE, name, lambda: boxed(key(PARAMS)))
-
-  def create_probe(self, theta: str, rows: int):
-    """Creates the probe of a table [V, ...], where the collection is made."""
-    scope, name = self._location(theta)
-    if scope.is_mutable_collection(ROW_PROBES):
-      scope.variable(ROW_PROBES, name, no_statistics, rows)
 
   def read(self, theta: str) -> jax.Array:
     """Returns a variable's value."""
@@ -79,6 +101,20 @@ class ScopedVariables:
     box = scope.get_variable(NON_TRAINABLE, name)
     new = box.replace(value=value) if base_layer.is_boxed(box) else value
     scope.put_variable(NON_TRAINABLE, name, new)
+
+  def write_after_step(self, updates: Mapping[str, jax.Array]):
+    """Updates variables and counts the step, if the layer is trained.
+
+    Args:
+      updates: new values by theta path.
+    """
+    layer = self._layer
+    if layer.do_eval or not layer.is_mutable_collection(NON_TRAINABLE):
+      return
+    steps = self.read(GLOBAL_STEP)
+    for path, value in updates.items():
+      self.write(path, value)
+    self.write(GLOBAL_STEP, steps + 1)
 
   def probes(self, paths: Iterable[str]) -> dict[str, RowStatistics]:
     """Returns the probes of the tables at these theta paths, if there are."""

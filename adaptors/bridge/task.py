@@ -167,7 +167,7 @@ def _described(error: Exception) -> str:
   """Returns an error's message; with its location unless it is a UserError."""
   if isinstance(error, errors.UserError):
     return str(error)
-  place = errors.location_in_user_code(error) or errors.location_of(error)
+  place = errors.best_location_of(error)
   return f'{type(error).__name__}: {error} ({place})'
 
 

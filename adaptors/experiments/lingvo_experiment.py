@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any, Self
 
 from absl import logging
@@ -389,18 +388,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       schedule = self._model_params.ProgramSchedule()
     return program_schedule.read(schedule, self._name)
 
-  @contextlib.contextmanager
-  def _user_errors(self, method: str) -> Iterator[None]:
-    """Raises errors of a user's method as a UserError with their location."""
-    try:
-      yield
-    except errors.UserError:
-      raise
-    except Exception as e:
-      location = errors.location_in_user_code(e) or errors.location_of(e)
-      raise errors.UserError(
-        f'{self._name}.{method}() fails: {errors.one_line(e)} ({location})'
-      ) from e
+  def _user_errors(self, method: str) -> contextlib.AbstractContextManager:
+    return errors.of_user_code(f'{self._name}.{method}()')
 
 
 def samples_of(settings: Any, params: Any, *, decodes: bool) -> int:

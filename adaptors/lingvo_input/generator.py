@@ -265,9 +265,9 @@ class Generator:
       self._last_ones = np.ones(rows, np.float32)
     return self._last_ones.copy()  # In a quarter of the time of np.ones.
 
-  def skip(self, count: int) -> int:
-    """Skips up to `count` batches; returns how many there were."""
-    return self.driver().skip(count)
+  def skip(self):
+    """Skips a batch; StopIteration at the end of the data."""
+    self.driver().next()
 
   def restart(self):
     """Frees the session and its threads; the next batch is the first again."""
@@ -336,9 +336,9 @@ class BucketBatches:
       self._check_shape(batch)
     return batch
 
-  def skip(self, count: int) -> int:
-    """Skips up to `count` batches; returns how many there were."""
-    return self._generator.skip(count)
+  def skip(self):
+    """Skips a batch; StopIteration at the end of the data."""
+    self._generator.skip()
 
 
 def _with_reader_batch(params: Any, size: int) -> Any:

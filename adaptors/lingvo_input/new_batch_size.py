@@ -70,14 +70,9 @@ class _SplitBatches:
     self._small = iter(self._split(self._large.next()))
     return next(self._small)
 
-  def skip(self, count: int) -> int:
-    """Skips up to `count` batches; returns how many there were."""
-    for skipped in range(count):
-      try:
-        self.next()
-      except StopIteration:
-        return skipped
-    return count
+  def skip(self):
+    """Skips a batch; StopIteration at the end of the data."""
+    self.next()
 
   def _split(self, batch: NestedMap) -> list[NestedMap]:
     rows = bucket_shapes.batch_rows(batch)

@@ -44,7 +44,7 @@ def describe_new(name: str, error: Exception) -> str:
     name: of the experiment.
     error: what its `__init__` raised.
   """
-  place = errors.location_in_user_code(error) or errors.location_of(error)
+  place = errors.best_location_of(error)
   text = f'{name} cannot be made: {errors.one_line(error)} ({place})'
   variable = _UNSET.search(str(error))
   if variable:

@@ -67,6 +67,24 @@ class Converter(config_lib.Configurable):
     )
 
 
+class _AlreadyConverted(Converter):
+  """A converter of examples that SeqIO's converter has converted already."""
+
+  NEEDS = ()
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.check(
+      not self.pack,
+      'pack is True; expected False, as the examples are packed already',
+    )
+
+  def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
+    """See the base class."""
+    del task_feature_lengths
+    return _mapped(ds, self.model_fields)
+
+
 class LanguageModelFeatures(Converter):
   """Makes one sequence of an example, for a language model.
 
@@ -180,7 +198,7 @@ class LanguageModelFeatures(Converter):
       bos_id=self.bos_id,
       passthrough_features=self.passthrough_features,
     )
-    return _mapped(converter(ds, task_feature_lengths), self.of_decoder)
+    return _mapped(converter(ds, task_feature_lengths), self.model_fields)
 
   def specs(self, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -196,7 +214,7 @@ class LanguageModelFeatures(Converter):
       fields['inputs_indicator'] = ids
     return fields | {'weights': numbers, 'paddings': numbers}
 
-  def of_decoder(self, features: Mapping[str, Any]) -> dict[str, Any]:
+  def model_fields(self, features: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of an example with decoder features [T]."""
     tf = lingvo_runtime.tensorflow()
     tokens = features['decoder_target_tokens']
@@ -248,24 +266,13 @@ class LanguageModelFeatures(Converter):
     }
 
 
-class PackedLanguageModelFeatures(LanguageModelFeatures):
+class PackedLanguageModelFeatures(_AlreadyConverted, LanguageModelFeatures):
   """Takes examples that already have decoder features, packed or not.
 
   These are SeqIO's `decoder_input_tokens`, `decoder_target_tokens` and
   `decoder_loss_weights`, with `decoder_segment_ids` and `decoder_positions` if
   they are packed. Batches are those of `LanguageModelFeatures`.
   """
-
-  NEEDS = ()
-
-  def __post_init__(self):
-    super().__post_init__()
-    _check_not_packing(self)
-
-  def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
-    """See the base class."""
-    del task_feature_lengths
-    return _mapped(ds, self.of_decoder)
 
 
 class SequenceModelFeatures(Converter):
@@ -295,9 +302,9 @@ class SequenceModelFeatures(Converter):
     converter = lingvo_runtime.seqio().EncDecFeatureConverter(
       pack=self.pack, bos_id=self.bos_id
     )
-    return _mapped(converter(ds, task_feature_lengths), self.of_coders)
+    return _mapped(converter(ds, task_feature_lengths), self.model_fields)
 
-  def of_coders(self, features: Mapping[str, Any]) -> dict[str, Any]:
+  def model_fields(self, features: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of an example with encoder and decoder features."""
     tf = lingvo_runtime.tensorflow()
     source = features['encoder_input_tokens']
@@ -367,27 +374,16 @@ class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
         for name, spec in found.items()
       },
     )
-    return _mapped(converter(ds, task_feature_lengths), self.of_coders)
+    return _mapped(converter(ds, task_feature_lengths), self.model_fields)
 
 
-class PackedSequenceModelFeatures(SequenceModelFeatures):
+class PackedSequenceModelFeatures(_AlreadyConverted, SequenceModelFeatures):
   """Takes examples that already have encoder and decoder features.
 
   These are SeqIO's `encoder_input_tokens`, `decoder_...` and so on, packed if
   there are `encoder_segment_ids`. Batches are those of
   `SequenceModelFeatures`.
   """
-
-  NEEDS = ()
-
-  def __post_init__(self):
-    super().__post_init__()
-    _check_not_packing(self)
-
-  def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
-    """See the base class."""
-    del task_feature_lengths
-    return _mapped(ds, self.of_coders)
 
 
 class RemoveProvenance(Converter):
@@ -464,10 +460,3 @@ def _segments(
 
 def _without_provenance(features: Mapping[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in features.items() if not k.startswith('provenance')}
-
-
-def _check_not_packing(converter: Converter):
-  converter.check(
-    not converter.pack,
-    'pack is True; expected False, as the examples are packed already',
-  )

@@ -41,10 +41,10 @@ def differences(stored: dict[str, dict], wanted: dict[str, dict]) -> list[str]:
     wanted: `array_metadata` of the expected arrays.
   """
   return [
-    f'{path}: stored {_type_text(stored.get(path))}, wanted'
-    f' {_type_text(wanted.get(path))}'
+    f'{path}: stored {type_text(stored.get(path))}, wanted'
+    f' {type_text(wanted.get(path))}'
     for path in sorted(stored.keys() | wanted.keys())
-    if _type_text(stored.get(path)) != _type_text(wanted.get(path))
+    if type_text(stored.get(path)) != type_text(wanted.get(path))
   ]
 
 
@@ -120,7 +120,8 @@ def _metadata(leaf) -> dict:
   return about
 
 
-def _type_text(about: dict | None) -> str:
+def type_text(about: dict | None) -> str:
+  """Returns the type of an array as `float32[2,3]`; `nothing` if None."""
   if about is None:
     return 'nothing'
   return f'{about["dtype"]}[{",".join(map(str, about["shape"]))}]'

@@ -71,7 +71,7 @@ def changed(instance: _T, settings: Sequence[str]) -> _T:
 def attributes(cls: type) -> Mapping[str, Any]:
   """Returns the class attributes that are settings, with their values.
 
-  These are the public ones, base classes included, that are no methods,
+  These are the public ones, base classes included, that are not methods,
   properties or nested classes; a class that the name of an attribute in upper
   case refers to is a setting.
   """

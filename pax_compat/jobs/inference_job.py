@@ -5,7 +5,6 @@
 Shapes: B batch of all processes together.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,10 +42,7 @@ def run(opened: opening.Opened, *, print_line: Callable[[str], None]):
   inference = _Inference(opened.program)
   with mirror.Mirror(opened.folder) as grown:
     for step in opened.job.steps or (opening.newest(opened.watch),):
-      try:
-        mdl_vars = reading.read(opened.program, opened.watch, step)
-      except reading.Unreadable as e:
-        raise errors.UserError(str(e)) from e
+      mdl_vars = reading.read(opened.program, opened.watch, step)
       for name, data in opened.data.decode.items():
         folder = grown.local / 'infer_out' / name / f'step_{step}'
         with inference.writer(folder) as writer:
@@ -98,9 +94,6 @@ class _Inference:
       writer: takes the outputs of the examples that have a weight.
       stop: is asked between batches whether to stop.
     """
-    put = functools.partial(
-      partitioning.global_batch, sharding=self._program.batch_sharding
-    )
     steps_made = np.int32(step)
 
     def take(batch, outputs):
@@ -114,7 +107,7 @@ class _Inference:
 
     failure = joint_failure.JointFailure(f'inference of {data.name!r}')
     count = batch_results.one_late(
-      evaluation.all_batches(data, put, stop, failure),
+      evaluation.all_batches(data, self._program.put, stop, failure),
       lambda n, batch: self._step(
         steps_made, mdl_vars, batch.arrays, np.uint32(n)
       ),

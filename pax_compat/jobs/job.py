@@ -178,7 +178,7 @@ class _Job:
       digest = self._digest(step)
       try:
         mdl_vars = reading.read(self._opened.program, self._watch, step)
-      except reading.Unreadable as e:
+      except reading.UnreadableError as e:
         if jax.process_index() == 0:
           self._follower.give_up(step, digest, str(e))
         continue
@@ -193,10 +193,7 @@ class _Job:
     self._again = set(steps)
     for step in steps:
       digest = self._digest(step)
-      try:
-        mdl_vars = reading.read(self._opened.program, self._watch, step)
-      except reading.Unreadable as e:
-        raise errors.UserError(str(e)) from e
+      mdl_vars = reading.read(self._opened.program, self._watch, step)
       self._measure(step, digest, mdl_vars)
       yield step
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pax_compat import base_input
-from pax_compat.trainer import partitioning, program, stopping
+from pax_compat.trainer import program, stopping
 from pax_compat.trainer.evaluating import decoding, evaluation, measured
 from pax_compat.trainer.feeding import dataset_inputs
 
@@ -40,9 +40,6 @@ class Measuring:
     self._program = task_program
     self._folder = folder
     self._stop = stop
-    self._put = functools.partial(
-      partitioning.global_batch, sharding=task_program.batch_sharding
-    )
     self._by_split: dict[str, Callable[[int, Any], Measured]] = {}
     for name, one in data.decode.items():
       decode = functools.partial(self._decoded, name, one)
@@ -77,7 +74,6 @@ class Measuring:
       data,
       task_program=self._program,
       mdl_vars=mdl_vars,
-      put=self._put,
       examples_path=measured.eval_path(
         self._folder, self._program.task, name, step
       ),
@@ -93,7 +89,6 @@ class Measuring:
       data,
       task_program=self._program,
       mdl_vars=mdl_vars,
-      put=self._put,
       path=measured.decode_path(self._folder, name, step),
       profile=measured.decode_profile(
         self._folder, self._program, f'{_DECODE}{name}'

@@ -11,7 +11,7 @@ from pax_compat.jobs.watching import Watch
 from pax_compat.trainer import model_vars, program
 
 
-class Unreadable(Exception):  # noqa: N818 (not an error)
+class UnreadableError(errors.UserError):
   """The files of a checkpoint are damaged or deleted; the text says how."""
 
 
@@ -27,7 +27,7 @@ def read(task_program: program.TaskProgram, watch: Watch, step: int) -> Any:
     step: of the checkpoint.
 
   Raises:
-    Unreadable: the files of the checkpoint are damaged or deleted.
+    UnreadableError: the files of the checkpoint are damaged or deleted.
     UserError: the checkpoint does not fit the task.
   """
   mdl_vars, error = None, None
@@ -54,7 +54,7 @@ def read(task_program: program.TaskProgram, watch: Watch, step: int) -> Any:
       f'the checkpoint of step {step} in {watch.directory} cannot be read in'
       ' another process; see its log'
     )
-  raise Unreadable(problem or 'see the log of process 0')
+  raise UnreadableError(problem or 'see the log of process 0')
 
 
 def _anywhere(mine: bool) -> bool:

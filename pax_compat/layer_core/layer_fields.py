@@ -48,7 +48,7 @@ class ActivationSharding(config_lib.Configurable):
 
 
 def check_dtype(layer: Any):
-  """Raises a TypeError if the first field of a layer, `dtype`, is no dtype.
+  """Raises a TypeError if the first field of a layer, `dtype`, is not a dtype.
 
   That is so if a config is called with as an argument of the class.
   """

@@ -42,6 +42,23 @@ def agreed(where: str, tpl: Config, **fields) -> dict[str, Any]:
   return values
 
 
+def create_agreed(layer: base_layer.BaseLayer, name: str, field: str, **fields):
+  """Creates a child from a template, with fields that its parent sets.
+
+  Args:
+    layer: the parent.
+    name: of the child.
+    field: the parent's field that contains the template.
+    **fields: see `agreed`.
+
+  Raises:
+    UserError: see `agreed`.
+  """
+  tpl = getattr(layer, field)
+  where = f'{type(layer).__name__}.{field}'
+  layer.create_child(name, tpl, **agreed(where, tpl, **fields))
+
+
 def keep_prob(drop_prob: float | None) -> float | None:
   """Returns the `keep_prob` of a dropout, or None if nothing is dropped."""
   return 1.0 - drop_prob if drop_prob else None

@@ -119,14 +119,7 @@ class MultiTaskLearner(config_lib.Configurable):
     variables: Mapping[str, Any] | None = None,
   ) -> States:
     """Returns the initial state of each task; see `Learner.init`."""
-    return {
-      task: one.init(
-        params[scope_of(task)],
-        weight_metas=_below(task, weight_metas),
-        variables=_of_task(task, variables),
-      )
-      for task, one in self._learners.items()
-    }
+    return self._states(Learner.init, params, weight_metas, variables)
 
   def abstract_state(
     self,
@@ -136,8 +129,18 @@ class MultiTaskLearner(config_lib.Configurable):
     variables: Mapping[str, Any] | None = None,
   ) -> States:
     """Returns the abstract state of each task; see `Learner`."""
+    return self._states(Learner.abstract_state, params, weight_metas, variables)
+
+  def _states(
+    self,
+    state_of: Callable,
+    params: Any,
+    weight_metas: WeightMetas,
+    variables: Mapping[str, Any] | None,
+  ) -> States:
     return {
-      task: one.abstract_state(
+      task: state_of(
+        one,
         params[scope_of(task)],
         weight_metas=_below(task, weight_metas),
         variables=_of_task(task, variables),

@@ -460,7 +460,7 @@ class DistributedShampoo(BaseOptimizer):
     if kind == GraftingType.SQRT_N:
       return jnp.sign(gradient), squares
     if kind in _NORMALIZED:
-      gradient = gradient / (_norm(gradient) + _TINY)
+      gradient = gradient / (jnp.linalg.norm(gradient) + _TINY)
     kept, added = (1.0, 1.0) if kind in _ADAGRAD else self._shares
     squares = kept * squares + added * jnp.square(gradient)
     step = gradient / (jnp.sqrt(squares) + self.diagonal_epsilon)
@@ -490,7 +490,9 @@ class DistributedShampoo(BaseOptimizer):
     direction = plain
     if blocks is not None:
       direction = _preconditioned(gradient, blocks, roots)
-    direction = direction * (_norm(plain) / (_norm(direction) + _TINY))
+    direction = direction * (
+      jnp.linalg.norm(plain) / (jnp.linalg.norm(direction) + _TINY)
+    )
     decay = self.weight_decay
     decoupled_decay = self.decoupled_weight_decay_from_momentum
     if decay and not decoupled_decay:
@@ -519,10 +521,6 @@ def _preconditioned(gradient, blocks: WeightBlocks, roots) -> jax.Array:
     return part
 
   return blocks.join(jax.vmap(product)(blocks.split(gradient), *roots))
-
-
-def _norm(x: jax.Array) -> jax.Array:
-  return jnp.sqrt(jnp.sum(jnp.square(x)))
 
 
 def _every(interval: int, count: jax.Array, update, old: Any) -> Any:

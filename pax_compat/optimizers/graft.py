@@ -102,10 +102,8 @@ class Graft(BaseOptimizer):
 
 def _grafted(magnitude: jax.Array, direction: jax.Array) -> jax.Array:
   """Returns a step with the norm of one and the direction of another."""
-  norm = _norm(direction)
-  scale = _norm(magnitude) / jnp.maximum(norm, _TINY)
+  norm, size = (
+    jnp.linalg.norm(x.astype(jnp.float32)) for x in (direction, magnitude)
+  )
+  scale = size / jnp.maximum(norm, _TINY)
   return jnp.where(norm > 0, scale * direction, 0).astype(direction.dtype)
-
-
-def _norm(x: jax.Array) -> jax.Array:
-  return jnp.sqrt(jnp.sum(jnp.square(x.astype(jnp.float32))))

@@ -210,8 +210,9 @@ class Shampoo(BaseOptimizer):
     """Interpolates between Adagrad's and the preconditioned direction."""
     if not self.is_preconditioned(adagrad.shape):
       return adagrad
-    norm = _norm(preconditioned)
-    scale = jnp.maximum(_norm(adagrad), _TINY) / jnp.maximum(norm, _TINY)
+    norm = jnp.linalg.norm(preconditioned)
+    wanted = jnp.maximum(jnp.linalg.norm(adagrad), _TINY)
+    scale = wanted / jnp.maximum(norm, _TINY)
     preconditioned *= jnp.where(norm > 0, scale, 1.0)
     share = 1.0
     if self.start_step > 0:
@@ -247,10 +248,6 @@ def _by_dim(
     jax.tree.map(lambda g, x, dim=dim: make(g, x, dim), gradients, tree)
     for dim, tree in enumerate(trees)
   )
-
-
-def _norm(x: jax.Array) -> jax.Array:
-  return jnp.sqrt(jnp.sum(jnp.square(x)))
 
 
 def _update_if(

@@ -53,8 +53,20 @@ def _arguments(frame: Any) -> list[str]:
   return [ast.unparse(arg) for arg in call.args] if call else []
 
 
-def _fail(values, strs, relation, *, msg, exception_type):
-  """Raises the exception of a check that its caller's caller called."""
+def _check(holds, values, strs, relation, msg, exception_type, others=()):
+  """Raises the exception of a check, which calls this, unless it holds.
+
+  Args:
+    holds: whether the check holds.
+    values: what was checked.
+    strs: `value_str` of each.
+    relation: the message, with a `{}` for each value and each of `others`.
+    msg: see above.
+    exception_type: see above.
+    others: what the values are compared with.
+  """
+  if holds or not _enabled.get():
+    return
   if not msg:
     frame = inspect.currentframe().f_back.f_back
     sources = _arguments(frame)
@@ -65,7 +77,7 @@ def _fail(values, strs, relation, *, msg, exception_type):
         literal = source in ('', str(value), repr(value))
         text = f'{value}' if literal else f'{source}={value}'
       shown.append(f'`{text}`')
-    msg = relation.format(*shown)
+    msg = relation.format(*shown, *others)
   raise exception_type(msg)
 
 
@@ -77,14 +89,8 @@ def none(
   exception_type: type[Exception] = ValueError,
 ):
   """Raises unless `value` is None."""
-  if _enabled.get() and value is not None:
-    _fail(
-      [value],
-      [value_str],
-      '{} must be `None`.',
-      msg=msg,
-      exception_type=exception_type,
-    )
+  relation = '{} must be `None`.'
+  _check(value is None, [value], [value_str], relation, msg, exception_type)
 
 
 def not_none(
@@ -95,14 +101,8 @@ def not_none(
   exception_type: type[Exception] = ValueError,
 ):
   """Raises if `value` is None."""
-  if _enabled.get() and value is None:
-    _fail(
-      [value],
-      [value_str],
-      '{} must not be `None`.',
-      msg=msg,
-      exception_type=exception_type,
-    )
+  fits, relation = value is not None, '{} must not be `None`.'
+  _check(fits, [value], [value_str], relation, msg, exception_type)
 
 
 def _comparison(
@@ -119,14 +119,10 @@ def _comparison(
     msg: str | None = None,
     exception_type: type[Exception] = ValueError,
   ):
-    if _enabled.get() and not holds(value1, value2):
-      _fail(
-        [value1, value2],
-        [value_str1, value_str2],
-        f'{{}} must {relation} {{}}.',
-        msg=msg,
-        exception_type=exception_type,
-      )
+    fits = not _enabled.get() or holds(value1, value2)
+    values, strs = [value1, value2], [value_str1, value_str2]
+    text = f'{{}} must {relation} {{}}.'
+    _check(fits, values, strs, text, msg, exception_type)
 
   check.__name__ = check.__qualname__ = name
   check.__doc__ = f'Raises where `value1` must {relation} `value2`, and is not.'
@@ -150,14 +146,9 @@ def instance(
   exception_type: type[Exception] = ValueError,
 ):
   """Raises unless `value` is an instance of a class, or of one of a tuple."""
-  if _enabled.get() and not isinstance(value, instances):
-    _fail(
-      [value],
-      [value_str],
-      f'{{}} must be of type `{instances}`.',
-      msg=msg,
-      exception_type=exception_type,
-    )
+  fits = isinstance(value, instances)
+  relation, others = '{} must be of type `{}`.', [instances]
+  _check(fits, [value], [value_str], relation, msg, exception_type, others)
 
 
 def subclass(
@@ -170,14 +161,8 @@ def subclass(
 ):
   """Raises unless `value` is a subclass of a class, or of one of a tuple."""
   fits = isinstance(value, type) and issubclass(value, subclasses)
-  if _enabled.get() and not fits:
-    _fail(
-      [value],
-      [value_str],
-      f'{{}} must be a subclass of `{subclasses}`.',
-      msg=msg,
-      exception_type=exception_type,
-    )
+  relation, others = '{} must be a subclass of `{}`.', [subclasses]
+  _check(fits, [value], [value_str], relation, msg, exception_type, others)
 
 
 def in_set(
@@ -189,14 +174,9 @@ def in_set(
   exception_type: type[Exception] = ValueError,
 ):
   """Raises unless `value` is one of `elements`."""
-  if _enabled.get() and value not in elements:
-    _fail(
-      [value],
-      [value_str],
-      f'{{}} must be within `{elements}`.',
-      msg=msg,
-      exception_type=exception_type,
-    )
+  fits = value in elements
+  relation, others = '{} must be within `{}`.', [elements]
+  _check(fits, [value], [value_str], relation, msg, exception_type, others)
 
 
 def between(
@@ -213,16 +193,10 @@ def between(
   """Raises unless `value` is in a range; a strict end does not belong to it."""
   above = min_value < value if left_strict else min_value <= value
   below = value < max_value if right_strict else value <= max_value
-  if _enabled.get() and not (above and below):
-    ends = '(' if left_strict else '[', ')' if right_strict else ']'
-    _fail(
-      [value],
-      [value_str],
-      '{} must be in the range'
-      f' `{ends[0]}{min_value}, {max_value}{ends[1]}`.',
-      msg=msg,
-      exception_type=exception_type,
-    )
+  fits, relation = above and below, '{} must be in the range `{}{}, {}{}`.'
+  start, end = '(' if left_strict else '[', ')' if right_strict else ']'
+  others = start, min_value, max_value, end
+  _check(fits, [value], [value_str], relation, msg, exception_type, others)
 
 
 def assert_same_structure(

@@ -11,6 +11,7 @@ import numpy as np
 from pax_compat import errors
 from pax_compat.checkpoints import stored
 from pax_compat.checkpoints.manifests import Manifests
+from pax_compat.checkpoints.stored_arrays import type_text
 from pax_compat.runs import files, job_dir
 
 
@@ -73,7 +74,7 @@ def print_arrays(one: stored.StoredCheckpoint):
   print(f'step {one.step}: {len(one.arrays)} arrays, {total:,} elements')
   for path in one.arrays:
     value = _value(one, path)
-    print(f'  {path}  {_type(one.arrays[path])}{_range(value)}')
+    print(f'  {path}  {type_text(one.arrays[path])}{_range(value)}')
 
 
 def print_differences(
@@ -103,7 +104,7 @@ def _differences(
   one: stored.StoredCheckpoint, other: stored.StoredCheckpoint
 ) -> Iterator[str]:
   for path in sorted(one.arrays.keys() | other.arrays.keys()):
-    types = [_type(x.arrays.get(path)) for x in (one, other)]
+    types = [type_text(x.arrays.get(path)) for x in (one, other)]
     if types[0] != types[1]:
       yield f'{path}: {types[0]} and {types[1]}'
       continue
@@ -132,12 +133,6 @@ def _value(one: stored.StoredCheckpoint, path: str) -> np.ndarray:
   if 'prng_impl' in about:
     value = jax.random.key_data(value)
   return np.asarray(value)
-
-
-def _type(about: dict | None) -> str:
-  if about is None:
-    return 'nothing'
-  return f'{about["dtype"]}[{",".join(map(str, about["shape"]))}]'
 
 
 def _range(value: np.ndarray) -> str:

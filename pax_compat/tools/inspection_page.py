@@ -2,25 +2,15 @@
 
 from collections.abc import Sequence
 
-from pax_compat.tools import inspecting, inspection_text
+from pax_compat.tools import inspecting, inspection_text, markup
 from pax_compat.tools.markup import Html, joined, tag
 
 _COLOURS = 6
 _STYLE = Html("""
-:root { color-scheme: light dark; --line: #8885; --soft: #888; }
-body { margin: 0 auto; max-width: 90rem; padding: 1.5rem 1rem 4rem;
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-h3 { font-size: 1rem; margin-bottom: .25rem; }
-table { border-collapse: collapse; }
-th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
-  border-bottom: 1px solid var(--line); }
-.scroll { overflow-x: auto; }
 .token { display: inline-block; font-family: ui-monospace, monospace;
   font-size: .85em; padding: 0 .2em; margin: 1px; border-radius: 3px;
   background: #8882; white-space: pre; }
 .padding { opacity: .35; }
-.legend { color: var(--soft); }
 .zero-weight td { color: var(--soft); }
 .warning { border-left: 4px solid #d33; padding-left: .6rem; }
 .segment0 { background: #3b82f640; } .segment1 { background: #f59e0b40; }
@@ -39,26 +29,18 @@ def page(
     found: results of its datasets.
     warnings: problems of all datasets together.
   """
-  head = tag(
-    'head',
-    tag('meta', charset='utf-8'),
-    tag('meta', name='viewport', content='width=device-width'),
-    tag('title', f'Data of {name}'),
-    tag('style', _STYLE),
-  )
-  body = tag(
-    'body',
-    tag('h1', f'Data of {name}'),
+  return markup.page(
+    f'Data of {name}',
+    _STYLE,
     tag(
       'p',
       'Pale tokens are padding, and packed sequences have different colours;'
       ' point at a token to see its position and id.',
-      class_='legend',
+      class_='soft',
     ),
     *map(_warning, warnings),
     *map(_dataset, found),
   )
-  return f'<!doctype html>\n{tag("html", head, body, lang="en")}\n'
 
 
 def _warning(text: str) -> Html:

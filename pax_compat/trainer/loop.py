@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from pax_compat.trainer import (
   compiling_ahead,
   model_flops,
   numbers_guard,
-  partitioning,
   profiling,
   program,
   run_options,
@@ -145,9 +143,6 @@ class Trainer:
   def __init__(self, run: Run):
     self._run = run
     self._config = run.program.task.train
-    self._put = functools.partial(
-      partitioning.global_batch, sharding=run.program.batch_sharding
-    )
     self._rows = agreement.ReplicaRowCheck(run.data.train)
     self._compiled: dict[str, float] = {}
     self._stop = stopping.Stop()
@@ -208,7 +203,7 @@ class Trainer:
       pipeline.Pipeline(
         pipeline.stages(
           data,
-          put=self._run.program.put,
+          put=self._run.program.put_to_train,
           rows=self._rows,
           check=self._run.first.check,
           get_state=self._run.position.get_state,
@@ -363,9 +358,7 @@ class Trainer:
       flops=self._flops(),
     )
     stack.enter_context(counter)
-    common |= dict(
-      put=self._put, folder=run.folder, before=counter.flush, stop=self._stop
-    )
+    common |= dict(folder=run.folder, before=counter.flush, stop=self._stop)
     guard = numbers_guard.NumbersGuard(
       run.program,
       policy=run.options.on_nan,

@@ -114,7 +114,11 @@ class TaskProgram:
       return compiled(jax.random.key(self.task.train.random_seed))
 
   def put(self, batch: NestedMap) -> NestedMap:
-    """Returns a global batch to train on, which is on the devices.
+    """Returns the global batch of batches of all processes, on the devices."""
+    return partitioning.global_batch(batch, self.batch_sharding)
+
+  def put_to_train(self, batch: NestedMap) -> NestedMap:
+    """Returns a global batch to train on; see `put`.
 
     Args:
       batch: a batch of this process. If its devices do not divide the rows,
@@ -124,7 +128,7 @@ class TaskProgram:
       UserError: rows are added, and the model does not use their weights.
     """
     self.check_rows(batch)
-    return partitioning.global_batch(batch, self.batch_sharding)
+    return self.put(batch)
 
   @functools.cached_property
   def check_rows(self) -> row_weights.Check:

@@ -22,7 +22,7 @@ from pax_compat import errors
 from pax_compat.config import Config
 
 MAXIMIZE, MINIMIZE = 'maximize', 'minimize'
-# Pax's default of `max_num_trials`, which is no limit.
+# Pax's default of `max_num_trials`, which means no limit.
 NO_LIMIT = 1_000_000
 SWEEP_ATTRIBUTE = 'PARAMETER_SWEEP_COMBINATION'
 

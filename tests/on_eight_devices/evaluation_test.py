@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 
-from pax_compat.trainer import partitioning
 from pax_compat.trainer.evaluating import batch_results, evaluation
 from tests.pax_compat.trainer import lines
 from tests.pax_compat.trainer.evaluating import evaluation_test
@@ -22,7 +21,6 @@ def test_every_row_with_a_weight_counts_once(tmp_path):
     data.Instantiate(),
     task_program=made,
     mdl_vars=made.init_state(lines.rows(0, count=8)).mdl_vars,
-    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
     examples_path=path,
   )
   numbers = batch_results.numbers(found)

@@ -40,4 +40,4 @@ def test_a_mesh_makes_the_steps_of_one_device():
 def test_padding_rows_are_refused():
   program = _program(partitioning.create_mesh(None, None))
   with pytest.raises(errors.UserError, match='would count rows of padding'):
-    program.put(tiny.batch(size=6))
+    program.put_to_train(tiny.batch(size=6))

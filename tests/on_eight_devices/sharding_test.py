@@ -96,7 +96,7 @@ def results():
       losses=_losses(history),
       mdl_vars=_places(state.mdl_vars),
       opt_state=_places(state.opt_state),
-      batch=_places(tiny.put(made, tiny.batch())),
+      batch=_places(made.put(tiny.batch())),
     )
   return found
 

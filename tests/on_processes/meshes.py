@@ -36,7 +36,7 @@ def _train_on(mesh: jax.sharding.Mesh) -> list:
   for step in range(3):
     first = step * lines.BATCH + rows * sharding.infeed_host_index
     batch = lines.rows(first, count=rows)
-    batch = partitioning.global_batch(batch, made.batch_sharding)
+    batch = made.put(batch)
     state, outputs = made.train_step(state, batch)
     losses.append(float(outputs['loss']))
   own = [partitioning.local_rows(batch.y).tolist(), batch.y.shape[0]]

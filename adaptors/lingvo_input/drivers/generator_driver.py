@@ -265,15 +265,6 @@ class GeneratorDriver:
       raise end_of_data.error(self._backend.end)
     return batch_leaves.unflatten(self._structure, leaves)
 
-  def skip(self, count: int) -> int:
-    """Skips up to `count` batches; returns how many there were."""
-    for skipped in range(count):
-      try:
-        self.next()
-      except StopIteration:
-        return skipped
-    return count
-
   def ids_to_strings(self, ids, lengths, key: str | None = None) -> list[str]:
     """Returns the strings of `ids` [B, T]; `lengths` [B] of them are real.
 

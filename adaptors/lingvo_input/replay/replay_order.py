@@ -41,7 +41,7 @@ class ReplayOrder:
     *,
     name: str,
     next_batch: Callable[[], NestedMap],
-    skip: Callable[[int], int],
+    skip: Callable[[], None],
     num_hosts: int,
     host: int,
   ):
@@ -50,7 +50,7 @@ class ReplayOrder:
     Args:
       name: of the input, in messages.
       next_batch: returns the generator's next batch; StopIteration at the end.
-      skip: skips up to N batches; returns how many there were.
+      skip: skips a batch; StopIteration at the end.
       num_hosts: H.
       host: the index of this host.
     """
@@ -126,10 +126,9 @@ class ReplayOrder:
     for index, after in zip(wanted, [*wanted[1:], read], strict=True):
       if index in waiting:
         self._read_one()
-      elif not self._ended:
-        self._ended = not _has_batch(self._next_batch)
-        self._read += not self._ended
-      self.skip(after - self._read)
+      else:
+        self._skip_one(self._next_batch)
+      self._skip_to(after)
     if self._read < read:
       raise errors.UserError(
         f'{self._name}: {read} batches were read before the restart, and now'
@@ -142,18 +141,23 @@ class ReplayOrder:
       time.monotonic() - start,
     )
 
-  def skip(self, count: int):
-    """Skips `count` batches; they are never returned."""
+  def _skip_to(self, read: int):
+    """Skips batches, which are never returned, until N were read."""
     last = time.monotonic()
-    target = self._read + count
-    while self._read < target and not self._ended:
-      step = min(100, target - self._read)
-      skipped = self._skip(step)
-      self._read += skipped
-      self._ended = skipped < step
+    while self._read < read and not self._ended:
+      self._skip_one(self._skip)
       if time.monotonic() - last > _SECONDS_TO_A_LOG_LINE:
         last = time.monotonic()
         logging.info('%s: read %d batches again', self._name, self._read)
+
+  def _skip_one(self, skip: Callable[[], object]):
+    if self._ended:
+      return
+    try:
+      skip()
+      self._read += 1
+    except StopIteration:
+      self._ended = True
 
   def after_steps(self, steps: int):
     """Goes to the position after N steps of the same number of hosts."""
@@ -162,14 +166,6 @@ class ReplayOrder:
       return
     for _ in range(steps):
       self.next()
-
-
-def _has_batch(next_batch: Callable[[], NestedMap]) -> bool:
-  try:
-    next_batch()
-  except StopIteration:
-    return False
-  return True
 
 
 def pack_state(

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from adaptors.migrate.report.terminal import format_loss
+
 _HEAD = """\
 # Lingvo's own experiments
 
@@ -93,8 +95,10 @@ def _cells(report: Mapping[str, Any] | None) -> Iterator[str]:
   trial = report['trial'] or {}
   losses = trial.get('losses', ())
   yield str(len(losses)) if trial else _NOT_RUN
-  yield f'{_number(losses[0])} to {_number(losses[-1])}' if losses else ''
-  yield ', '.join(map(_number, trial.get('eval_losses', ())))
+  yield (
+    f'{format_loss(losses[0])} to {format_loss(losses[-1])}' if losses else ''
+  )
+  yield ', '.join(map(format_loss, trial.get('eval_losses', ())))
   yield _reason(report, trial)
 
 
@@ -110,10 +114,6 @@ def _reason(report: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
       )
     )
   return ' '.join(problem.split()).replace('|', '\\|')
-
-
-def _number(loss: float | str) -> str:
-  return loss if isinstance(loss, str) else f'{loss:.4g}'
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def _train(name: str, steps: int, options) -> dict[str, list]:
 def _place(error: Exception) -> str:
   from pax_compat import errors
 
-  return errors.location_in_user_code(error) or errors.location_of(error)
+  return errors.best_location_of(error)
 
 
 def _metrics(path: pathlib.Path) -> dict[str, list]:

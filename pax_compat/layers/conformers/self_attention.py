@@ -73,24 +73,13 @@ class DotProductAttentionWithContext(DotProductAttention):
     )
 
 
-class DotProductAttentionWithContextXL(DotProductAttentionXL):
+class DotProductAttentionWithContextXL(
+  DotProductAttentionWithContext, DotProductAttentionXL
+):
   """A `DotProductAttentionXL` to a window around each position.
 
   All logits are computed; `LocalSelfAttentionXL` computes the window only.
-
-  Attributes:
-    left_context: positions up to the target, inclusive; None for all.
-    right_context: positions after the target; None for all.
   """
-
-  left_context: int | None = None
-  right_context: int | None = None
-
-  def _encode(self, inputs, time_step=None):
-    window = self.left_context, self.right_context
-    return super()._encode(
-      _within_window(inputs, *window, time_step), time_step
-    )
 
 
 class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):

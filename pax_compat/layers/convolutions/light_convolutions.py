@@ -16,7 +16,12 @@ from pax_compat.layers.convolutions.depthwise_convolutions import (
   DepthwiseConv1D,
 )
 from pax_compat.layers.normalizations import norm_layers
-from pax_compat.layers.template_fields import agreed, keep_prob, split
+from pax_compat.layers.template_fields import (
+  agreed,
+  create_agreed,
+  keep_prob,
+  split,
+)
 
 # The linear layers at the start are halves of a matrix [D, 2 * D]. This scales
 # Xavier's bound for [D, D], sqrt(6 / (D + D)), to the bound for [D, 2 * D].
@@ -105,15 +110,8 @@ class LightConv1D(base_layer.BaseLayer):
     self._create_linear(
       'linear_end', 'linear_end_tpl', self.linear_end_tpl, reverse, outputs.bld
     )
-    self.create_child(
-      'dropout',
-      self.dropout_tpl,
-      **agreed(
-        'LightConv1D.dropout_tpl',
-        self.dropout_tpl,
-        keep_prob=keep_prob(self.dropout_prob),
-      ),
-    )
+    drop = keep_prob(self.dropout_prob)
+    create_agreed(self, 'dropout', 'dropout_tpl', keep_prob=drop)
 
   def _half(self) -> Config:
     """Returns the template of one linear layer of the gated linear unit."""

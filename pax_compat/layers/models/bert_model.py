@@ -13,7 +13,7 @@ from pax_compat.config import Config, sub_config_field
 from pax_compat.input_core import example_rows
 from pax_compat.layers.models import token_models
 from pax_compat.layers.models.masked_lm import MaskedLmDataAugmenter
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import agreed, create_agreed
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
@@ -57,7 +57,13 @@ class BertModel(base_model.BaseModel):
   def setup(self):
     self.create_child('lm', self.lm_tpl, **self._network_fields())
     if self.mlm_augmenter_tpl is not None:
-      self._create_augmenter(self.mlm_augmenter_tpl)
+      create_agreed(
+        self,
+        'mlm_augmenter',
+        'mlm_augmenter_tpl',
+        vocab_size=self.lm_tpl.vocab_size,
+        mask_token_id=self.mask_token_id,
+      )
 
   def _network_fields(self) -> dict[str, Any]:
     """Returns the fields that the model sets on the network."""
@@ -69,16 +75,6 @@ class BertModel(base_model.BaseModel):
         where, self.lm_tpl, self.label_smoothing_prob
       ),
     }
-
-  def _create_augmenter(self, tpl: Config):
-    where = f'{type(self).__name__}.mlm_augmenter_tpl'
-    fields = agreed(
-      where,
-      tpl,
-      vocab_size=self.lm_tpl.vocab_size,
-      mask_token_id=self.mask_token_id,
-    )
-    self.create_child('mlm_augmenter', tpl, **fields)
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns the network's output, `augmented_labels` and `augmented_pos`.

@@ -5,23 +5,20 @@ X, Y and Z cells of the grid, N = X * Y * Z, K classes, A bins of headings, D
 features.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_model, errors
+from pax_compat import errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.input_core import example_rows
 from pax_compat.layers.detection import box_losses, boxes, target_losses
-from pax_compat.layers.models import token_models
+from pax_compat.layers.models import base_detector
 from pax_compat.nested_map import NestedMap
 
 # Of positions in the bin of a heading.
 _ANGLE_DELTA = 1 / 9
 
 
-class GridDetector(base_model.BaseModel):
+class GridDetector(base_detector.BaseDetector):
   """Predicts a box and its class for each cell of a grid.
 
   A batch has what the featurizer reads, and of the cells `anchor_centers` [B,
@@ -29,12 +26,7 @@ class GridDetector(base_model.BaseModel):
   boxes, relative to these positions; `assigned_gt_labels` [B, X, Y, Z] int, 0
   for background; `assigned_cls_mask` [B, X, Y, Z] and `assigned_reg_mask` [B,
   X, Y, Z, K], the weights of their classes and boxes; and
-  `assigned_gt_center_ness` [B, X, Y, Z], if that is predicted. Optional is
-  `eval_sample_weights` [B].
-
-  Metrics are the loss and its parts, with Lingvo's names, and `error/...`, the
-  mean errors of boxes in the units of the data. Their weights are the number of
-  examples. It has no suppression of overlapping boxes of its own.
+  `assigned_gt_center_ness` [B, X, Y, Z], if that is predicted.
 
   Attributes:
     featurizer_tpl: maps a batch to features [B, X', Y', D'].
@@ -47,19 +39,11 @@ class GridDetector(base_model.BaseModel):
       [B, X, Y, Z * K]; None for no such loss.
     grid_size_z: Z.
     num_angle_bins: A.
-    class_loss_weights: K weights of the classes' losses.
     is_focal: whether the loss of classes is focal, or a cross-entropy.
-    focal_alpha: see `box_losses.focal_loss`.
-    focal_gamma: see `box_losses.focal_loss`.
     location_loss_tpl: the loss of locations, one of `target_losses`.
     dimension_loss_tpl: the loss of sizes, one of `target_losses`.
-    box_loss_weight: weight of the loss of boxes.
-    class_loss_weight: weight of the loss of classes.
     centerness_loss_weight: weight of the loss of the logits of centers.
-    location_weight: weight of locations in the loss of boxes.
-    dimension_weight: weight of sizes in it.
-    rotation_weight: weight of headings in it.
-    corner_weight: weight of the distance of corners in it.
+    corner_weight: weight of the distance of corners in the loss of boxes.
     normalizes_by_positives: whether the losses of an example are divided by
       its number of boxes.
   """
@@ -71,18 +55,10 @@ class GridDetector(base_model.BaseModel):
   centerness_tpl: Config | None = None
   grid_size_z: int = 1
   num_angle_bins: int = 12
-  class_loss_weights: Sequence[float] = REQUIRED
   is_focal: bool = True
-  focal_alpha: float = 0.25
-  focal_gamma: float = 2.0
   location_loss_tpl: Config = sub_config_field(target_losses.HuberLoss)
   dimension_loss_tpl: Config = sub_config_field(target_losses.HuberLoss)
-  box_loss_weight: float = 2.0
-  class_loss_weight: float = 1.0
   centerness_loss_weight: float = 0.0
-  location_weight: float = 1.0
-  dimension_weight: float = 1.0
-  rotation_weight: float = 1.0
   corner_weight: float = 1.0
   normalizes_by_positives: bool = True
 
@@ -144,26 +120,17 @@ class GridDetector(base_model.BaseModel):
       )
     return outputs.reshape([len(outputs), -1, size])
 
-  def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and the predictions."""
-    of_examples = token_models.example_weights(input_batch)
-    if of_examples is None:
-      of_examples = jnp.ones([len(predictions.residuals)], jnp.float32)
-    count = jnp.maximum(jnp.sum(of_examples), 1e-6)
+  def _losses(self, predictions, input_batch, of_examples, count):
     of_boxes, of_classes = self._weights(input_batch, of_examples)
-    metrics = self._box_losses(predictions, input_batch, of_boxes, count)
-    metrics |= self._class_losses(predictions, input_batch, of_classes, count)
-    loss = (
-      self.class_loss_weight * metrics['loss/class']
-      + self.box_loss_weight * metrics['loss/reg']
+    losses = self._box_losses(predictions, input_batch, of_boxes, count)
+    losses |= self._class_losses(predictions, input_batch, of_classes, count)
+    losses['loss'] = (
+      self.class_loss_weight * losses['loss/class']
+      + self.box_loss_weight * losses['loss/reg']
     )
     if self.centerness_tpl is not None:
-      loss += self.centerness_loss_weight * metrics['loss/centerness']
-    metrics |= {'loss': loss, 'total_loss': loss}
-    outputs = NestedMap(predictions)
-    if example_rows.WEIGHTS in input_batch:
-      outputs[example_rows.WEIGHTS] = of_examples
-    return NestedMap({k: (v, count) for k, v in metrics.items()}), outputs
+      losses['loss'] += self.centerness_loss_weight * losses['loss/centerness']
+    return losses
 
   def _weights(
     self, input_batch: NestedMap, of_examples: jax.Array

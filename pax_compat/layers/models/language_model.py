@@ -32,7 +32,7 @@ from pax_compat.decoding.pax_networks import PaxNetwork
 from pax_compat.layers.attentions.attention_masks import AttentionMask
 from pax_compat.layers.embeddings import token_counter
 from pax_compat.layers.models import token_models
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import create_agreed
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
   TransformerLm,
@@ -94,10 +94,7 @@ class LanguageModel(base_model.BaseModel):
   def setup(self):
     if self.count_tokens:
       self.create_child('token_counter', token_counter.TokenCounter.config())
-    fields = agreed(
-      'LanguageModel.lm_tpl', self.lm_tpl, model_type=self.model_type
-    )
-    self.create_child('lm', self.lm_tpl, **fields)
+    create_agreed(self, 'lm', 'lm_tpl', model_type=self.model_type)
 
   def _has_prefix(self) -> bool:
     """Whether the model type is 'prefix'."""

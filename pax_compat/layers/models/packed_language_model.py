@@ -10,7 +10,7 @@ from pax_compat import base_model, errors
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers.models import aux_losses, token_models
 from pax_compat.layers.softmaxes.full_softmax import SMALL
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import create_agreed
 from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
 from pax_compat.nested_map import NestedMap
 
@@ -43,9 +43,7 @@ class PackedLanguageModel(base_model.BaseModel):
   lm_tpl: Config = sub_config_field(TransformerLm)
 
   def setup(self):
-    where = 'PackedLanguageModel.lm_tpl'
-    fields = agreed(where, self.lm_tpl, packed_input=True)
-    self.create_child('lm', self.lm_tpl, **fields)
+    create_agreed(self, 'lm', 'lm_tpl', packed_input=True)
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns the network's output, and its `aux_loss` []."""

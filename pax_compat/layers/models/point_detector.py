@@ -6,20 +6,18 @@ boxes of a center, K classes.
 """
 
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from pax_compat import base_model, errors
+from pax_compat import errors
 from pax_compat.config import REQUIRED, Config
-from pax_compat.input_core import example_rows
 from pax_compat.layers.detection import box_losses, boxes
-from pax_compat.layers.models import token_models
+from pax_compat.layers.models import base_detector
 from pax_compat.nested_map import NestedMap
 
 
-class PointDetector(base_model.BaseModel):
+class PointDetector(base_detector.BaseDetector):
   """Predicts a box and its class for each anchor box of sampled centers.
 
   A batch has `cell_center_xyz` [B, C, 3]; of the points around them
@@ -28,11 +26,7 @@ class PointDetector(base_model.BaseModel):
   `anchor_localization_residuals` [B, C, A, 7] (see `boxes`),
   `assigned_gt_labels` [B, C, A] int, 0 for background, and
   `assigned_cls_mask` and `assigned_reg_mask` [B, C, A], the weights of their
-  classes and boxes. Optional is `eval_sample_weights` [B].
-
-  Metrics are the loss and its parts, with Lingvo's names, and `error/...`, the
-  mean errors of boxes in the units of the data. Their weights are the number of
-  examples. It has no suppression of overlapping boxes of its own.
+  classes and boxes.
 
   Attributes:
     featurizer_tpl: maps a NestedMap of `points`, `features` and `padding` to
@@ -43,17 +37,10 @@ class PointDetector(base_model.BaseModel):
     classifier_tpl: maps features to logits, [B, C, O, A / O * K].
     num_offsets: O.
     num_anchors: A.
-    class_loss_weights: K weights of the classes' losses.
     centers_as_features: whether features start with the center's position.
-    focal_alpha: see `box_losses.focal_loss`.
-    focal_gamma: see `box_losses.focal_loss`.
     huber_delta: see `box_losses.scaled_huber`.
-    box_loss_weight: weight of the loss of boxes.
-    class_loss_weight: weight of the loss of classes.
-    location_weight: weight of centers in the loss of boxes.
-    dimension_weight: weight of sizes in it.
-    rotation_weight: weight of headings in it.
-    corner_weight: weight of the distance of corners in it; 0 for none.
+    corner_weight: weight of the distance of corners in the loss of boxes; 0 for
+      none.
     normalizes_by_positives: whether losses are divided by the number of
       centers, and at each center by its number of boxes.
     squashes_rotation: whether predicted rotations lie between -pi and pi.
@@ -66,16 +53,8 @@ class PointDetector(base_model.BaseModel):
   classifier_tpl: Config = REQUIRED
   num_offsets: int = 1
   num_anchors: int = REQUIRED
-  class_loss_weights: Sequence[float] = REQUIRED
   centers_as_features: bool = False
-  focal_alpha: float = 0.25
-  focal_gamma: float = 2.0
   huber_delta: float = 1 / 9
-  box_loss_weight: float = 2.0
-  class_loss_weight: float = 1.0
-  location_weight: float = 1.0
-  dimension_weight: float = 1.0
-  rotation_weight: float = 1.0
   corner_weight: float = 0.0
   normalizes_by_positives: bool = False
   squashes_rotation: bool = False
@@ -127,12 +106,7 @@ class PointDetector(base_model.BaseModel):
     )
     return features if self.projector_tpl is None else self.projector(features)
 
-  def compute_loss(self, predictions: NestedMap, input_batch: NestedMap):
-    """Returns the weighted metrics, and the predictions."""
-    of_examples = token_models.example_weights(input_batch)
-    if of_examples is None:
-      of_examples = jnp.ones([len(predictions.residuals)], jnp.float32)
-    count = jnp.maximum(jnp.sum(of_examples), 1e-6)
+  def _losses(self, predictions, input_batch, of_examples, count):
     per_anchor = of_examples[:, None, None]
     norm = self._norm(input_batch)
     classes = self._class_loss(predictions, input_batch, per_anchor / norm)
@@ -160,10 +134,8 @@ class PointDetector(base_model.BaseModel):
       + self.corner_weight * corner
     )
     classes = jnp.sum(classes) / count
-    loss = self.box_loss_weight * box + self.class_loss_weight * classes
-    metrics = {
-      'loss': loss,
-      'total_loss': loss,
+    return {
+      'loss': self.box_loss_weight * box + self.class_loss_weight * classes,
       'loss/regression': box,
       'loss/regression/loc': location,
       'loss/regression/dim': dimension,
@@ -172,10 +144,6 @@ class PointDetector(base_model.BaseModel):
       'loss/classification': classes,
       **box_losses.mean_errors(wanted, predicted, weights[..., None]),
     }
-    outputs = NestedMap(predictions)
-    if example_rows.WEIGHTS in input_batch:
-      outputs[example_rows.WEIGHTS] = of_examples
-    return NestedMap({k: (v, count) for k, v in metrics.items()}), outputs
 
   def _norm(self, input_batch: NestedMap) -> jax.Array:
     """Returns what losses are divided by, [B, C, 1]."""

@@ -8,36 +8,19 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat.base_layer import WeightHParams
-from pax_compat.config import REQUIRED
 from pax_compat.layers.ngrammer import bregman, clusters, ngrammers
 
 
-class BregmanNgrammer(ngrammers.PerHead, bregman.PcaSettings):
+class BregmanNgrammer(ngrammers.BaseNgrammer, bregman.PcaSettings):
   """Adds embeddings of pairs of positions, weighted by their components.
 
   The weights of the rows of a table are a bilinear form of the coefficients,
   by `BregmanCompression`, of a position and of the one before it. The first
   position is paired with itself.
-
-  Attributes:
-    ngram_vocab_size: V.
-    ngram_emb_dim: dims of a row.
-    concat_ngrams: whether the last dims of a head are replaced; else they are
-      added to.
-    num_heads: N.
-    dim_per_head: H.
   """
 
-  ngram_vocab_size: int = 768 * 256
-  ngram_emb_dim: int = 8
-  concat_ngrams: bool = True
-  num_heads: int = REQUIRED
-  dim_per_head: int = REQUIRED
-
   def setup(self):
-    ngrammers.check_dims(self)
-    self._create_norms('emb_layer_norm', self.dim_per_head)
-    self._create_norms('ngram_layer_norm', self.ngram_emb_dim)
+    super().setup()
     rows, heads = self.ngram_vocab_size, self.num_heads
     for name, shape in {
       'correlation': [self.num_components, self.num_components, rows, heads],

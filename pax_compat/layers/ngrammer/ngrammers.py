@@ -57,7 +57,15 @@ def _primes_above(number: int, count: int) -> list[int]:
 
 
 class PerHead(base_layer.BaseLayer):
-  """Base of layers that normalize each head's vectors separately."""
+  """Base of layers that normalize each head's vectors separately.
+
+  Attributes:
+    num_heads: N.
+    dim_per_head: H.
+  """
+
+  num_heads: int = REQUIRED
+  dim_per_head: int = REQUIRED
 
   def _create_norms(self, name: str, dims: int):
     norms = [
@@ -71,13 +79,6 @@ class PerHead(base_layer.BaseLayer):
     x = x.reshape(*x.shape[:2], self.num_heads, -1)
     heads = [norm(x[:, :, i]) for i, norm in enumerate(self.emb_layer_norm)]
     return jnp.stack(heads, 2)
-
-  def _with_ngrams(self, x: jax.Array, ngrams: jax.Array) -> jax.Array:
-    """Returns `x` [B, L, N, H] with embeddings of pairs, added or inside."""
-    if not self.concat_ngrams:
-      return x + ngrams
-    kept = self.dim_per_head - self.ngram_emb_dim
-    return jnp.concatenate([x[..., :kept], ngrams], -1)
 
   def _finished(self, x, paddings, merge_heads: bool) -> jax.Array:
     if paddings is not None:
@@ -98,30 +99,44 @@ def check_dims(layer):
     )
 
 
-class Ngrammer(PerHead):
-  """Looks up pairs of given ids.
+class BaseNgrammer(PerHead):
+  """Base of layers with a table of embeddings of pairs for each head.
 
   Attributes:
-    ngram_vocab_size: rows of each head's table, which pairs are hashed to.
-    unigram_vocab_size: number of ids.
+    ngram_vocab_size: rows of each head's table.
     ngram_emb_dim: dims of a row.
     concat_ngrams: whether the last dims of a head are replaced; else they are
       added to.
-    num_heads: N.
-    dim_per_head: H.
   """
 
   ngram_vocab_size: int = 768 * 256
-  unigram_vocab_size: int = REQUIRED
   ngram_emb_dim: int = 8
   concat_ngrams: bool = True
-  num_heads: int = REQUIRED
-  dim_per_head: int = REQUIRED
 
   def setup(self):
     check_dims(self)
     self._create_norms('emb_layer_norm', self.dim_per_head)
     self._create_norms('ngram_layer_norm', self.ngram_emb_dim)
+
+  def _with_ngrams(self, x: jax.Array, ngrams: jax.Array) -> jax.Array:
+    """Returns `x` [B, L, N, H] with embeddings of pairs, added or inside."""
+    if not self.concat_ngrams:
+      return x + ngrams
+    kept = self.dim_per_head - self.ngram_emb_dim
+    return jnp.concatenate([x[..., :kept], ngrams], -1)
+
+
+class Ngrammer(BaseNgrammer):
+  """Looks up pairs of given ids, which are hashed to the rows of a table.
+
+  Attributes:
+    unigram_vocab_size: number of ids.
+  """
+
+  unigram_vocab_size: int = REQUIRED
+
+  def setup(self):
+    super().setup()
     table = embeddings.Embedding.config(
       num_classes=self.ngram_vocab_size,
       input_dims=self.ngram_emb_dim,
@@ -400,15 +415,7 @@ class VQNgrammer(base_layer.BaseLayer):
 
 
 class NgrammerStub(PerHead):
-  """The normalization of an N-grammer, without embeddings of pairs.
-
-  Attributes:
-    dim_per_head: H.
-    num_heads: N.
-  """
-
-  dim_per_head: int = REQUIRED
-  num_heads: int = REQUIRED
+  """The normalization of an N-grammer, without embeddings of pairs."""
 
   def setup(self):
     self._create_norms('emb_layer_norm', self.dim_per_head)

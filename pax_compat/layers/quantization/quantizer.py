@@ -34,7 +34,7 @@ class QuantizationLayer:
 
   A layer names it before the layer whose product it quantizes, defines
   `_equation`, and has the field `quantization`, which `settings_field` makes.
-  It is no layer itself, since its fields would override those of the layer that
+  It is not a layer, since its fields would override those of the layer that
   follows it. At inference the weight is an integer; its scales and, unless it
   is symmetric, its zero points are weights with the suffixes `SCALE` and
   `ZERO_POINT`.
@@ -159,19 +159,25 @@ class QuantizationLayer:
     return super().product(equation, inputs, weight)
 
   def _rounded_inputs(self, equation: str, inputs: jax.Array) -> jax.Array:
-    act = self.quantization.act_params
-    if act is None:
+    if self.quantization.act_params is None:
       return inputs
+    values, scale = self._reduced_inputs(equation, inputs, need_gradient=True)
+    return (values * scale).astype(inputs.dtype)
+
+  def _reduced_inputs(
+    self, equation: str, inputs: jax.Array, *, need_gradient: bool = False
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns the inputs of a product in few bits, and their scale."""
+    act = self.quantization.act_params
+    dims = operations.eqn_to_activation_contract_dims(equation)
     values, scale, _ = operations.reduce_precision(
       inputs,
-      operations.eqn_to_activation_contract_dims(equation)
-      if act.per_channel
-      else None,
-      need_gradient=True,
+      dims if act.per_channel else None,
+      need_gradient=need_gradient,
       bits=act.precision,
       percentile=act.clipping_coeff,
     )
-    return (values * scale).astype(inputs.dtype)
+    return values, scale
 
   def _integer_product(self, equation, inputs, weight) -> jax.Array:
     _, scale, zero = self.get_quantized_weight()
@@ -179,16 +185,9 @@ class QuantizationLayer:
     kept = [n for i, n in enumerate(weight.shape) if i not in dims]
     scale = scale.reshape(kept)
     zero = None if zero is None else zero.reshape(kept)
-    act, scale_act = self.quantization.act_params, None
-    if act is not None:
-      inputs, scale_act, _ = operations.reduce_precision(
-        inputs,
-        operations.eqn_to_activation_contract_dims(equation)
-        if act.per_channel
-        else None,
-        bits=act.precision,
-        percentile=act.clipping_coeff,
-      )
+    scale_act = None
+    if self.quantization.act_params is not None:
+      inputs, scale_act = self._reduced_inputs(equation, inputs)
     return operations.einsum(equation, inputs, weight, scale, zero, scale_act)
 
 

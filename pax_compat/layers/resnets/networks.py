@@ -3,15 +3,14 @@
 Shapes: B batch, H height, W width, C channels of the image, D output channels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 
-from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightInit
-from pax_compat.config import Config, field_names, sub_config_field
+from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import poolings
-from pax_compat.layers.convolutions import conv
+from pax_compat.layers.convolutions import conv, staged_networks
 from pax_compat.layers.normalizations import norm_layers
 from pax_compat.layers.resnets import blocks as blocks_lib
 
@@ -23,7 +22,7 @@ def _default_conv() -> Config:
   )
 
 
-class ResNet(base_layer.BaseLayer):
+class ResNet(staged_networks.BaseStagedNetwork):
   """A residual network; the defaults are those of ResNet-50.
 
   A convolution and a maximum over windows of 3x3, then stages of blocks, then a
@@ -33,12 +32,7 @@ class ResNet(base_layer.BaseLayer):
   Attributes:
     conv_params: template of all convolutions.
     block_params: template of all blocks.
-    strides: stride of each stage.
-    channels: output channels of each stage.
-    blocks: number of blocks of each stage.
-    kernels: kernel size of each stage.
     entryflow_conv_kernel: height, width and C of the first convolution.
-    entryflow_conv_stride: its stride in height and width.
     output_spatial_pooling_params: template of the pooling at the end, or None.
     return_block_features: whether to return the outputs of all stages.
     entry_max_pool: whether there is a maximum after the first convolution.
@@ -46,12 +40,7 @@ class ResNet(base_layer.BaseLayer):
 
   conv_params: Config = sub_config_field(_default_conv)
   block_params: Config = sub_config_field(blocks_lib.ResNetBlock)
-  strides: Sequence[int] = (1, 2, 2, 2)
-  channels: Sequence[int] = (256, 512, 1024, 2048)
-  blocks: Sequence[int] = (3, 4, 6, 3)
-  kernels: Sequence[int] = (3, 3, 3, 3)
   entryflow_conv_kernel: Sequence[int] = (7, 7, 3)
-  entryflow_conv_stride: Sequence[int] = (2, 2)
   output_spatial_pooling_params: Config | None = sub_config_field(
     poolings.GlobalPooling, pooling_dims=(1, 2)
   )
@@ -105,46 +94,9 @@ class ResNet(base_layer.BaseLayer):
     return cls.config(channels=channels, block_params=basic, blocks=blocks)
 
   def setup(self):
-    self._check_stages()
     bottleneck = self.block_params.cls is blocks_lib.ResNetBlock
     dim = self.channels[0] // (blocks_lib.BOTTLENECK if bottleneck else 1)
-    self.create_child(
-      'entryflow_conv',
-      self.conv_params.clone(),
-      filter_shape=(*self.entryflow_conv_kernel, dim),
-      filter_stride=tuple(self.entryflow_conv_stride),
-    )
-    self.create_child(
-      'entryflow_maxpool',
-      poolings.Pooling.config(window_shape=(3, 3), window_stride=(2, 2)),
-    )
-    for stage, name, stride in self._blocks():
-      outputs = self.channels[stage]
-      tpl = self.block_params.clone()
-      if 'conv_params' in field_names(tpl):
-        tpl.conv_params = self.conv_params.clone()
-      sizes = dict(kernel_size=self.kernels[stage], stride=stride)
-      self.create_child(name, tpl, input_dim=dim, output_dim=outputs, **sizes)
-      dim = outputs
-    if self.output_spatial_pooling_params is not None:
-      pooling = self.output_spatial_pooling_params
-      self.create_child('output_spatial_pooling', pooling)
-
-  def _check_stages(self):
-    stages = len(self.strides)
-    for field in ('channels', 'blocks', 'kernels'):
-      if len(getattr(self, field)) != stages:
-        raise errors.UserError(
-          f'ResNet.{field} is {list(getattr(self, field))}; expected {stages}'
-          ' numbers, one for each of the strides'
-        )
-
-  def _blocks(self) -> Iterator[tuple[int, str, int]]:
-    """Yields stage, name and stride of each block."""
-    for stage, number in enumerate(self.blocks):
-      for i in range(number):
-        stride = 1 if i else self.strides[stage]
-        yield stage, f'stage_{stage}_block_{i}', stride
+    self.create_stages(self.block_params, [*self.entryflow_conv_kernel, dim])
 
   def __call__(self, inputs: jax.Array) -> jax.Array | dict[int, jax.Array]:
     """Applies the network.

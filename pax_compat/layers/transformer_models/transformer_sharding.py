@@ -22,7 +22,7 @@ from pax_compat.layers.embeddings.embedding_tables import Embedding
 from pax_compat.layers.embeddings.positional_embeddings import (
   TrainablePositionalEmbedding,
 )
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import create_agreed
 from pax_compat.nested_map import NestedMap
 
 # The tensors of `shard_stack` and `shard_vocabulary`.
@@ -213,10 +213,8 @@ class TransformerModel(ForwardsDecodeStates, base_layer.BaseLayer):
 
   def _create(self, name: str, field: str, **fields):
     """Creates a child from the template in `field`, unless it is None."""
-    tpl = getattr(self, field)
-    if tpl is not None:
-      where = f'{type(self).__name__}.{field}'
-      self.create_child(name, tpl, **agreed(where, tpl, **fields))
+    if getattr(self, field) is not None:
+      create_agreed(self, name, field, **fields)
 
   def _add_aux_loss(self, output: NestedMap):
     """Adds `aux_loss` [] to the output: the losses of `add_aux_loss` in it.

@@ -14,16 +14,13 @@ from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import activations, linears, stochastics
 from pax_compat.layers.paddings import apply_paddings
-from pax_compat.layers.template_fields import (
-  agreed,
-  keep_prob,
-  refuse_mappings,
-  split,
+from pax_compat.layers.template_fields import agreed, refuse_mappings, split
+from pax_compat.layers.transformers.transformer_residuals import (
+  FeedForwardBlock,
 )
-from pax_compat.layers.transformers.transformer_residuals import ResidualBlock
 
 
-class TransformerFeedForward(ResidualBlock):
+class TransformerFeedForward(FeedForwardBlock):
   """Two projections with an activation between them, and a residual.
 
   Attributes:
@@ -72,7 +69,7 @@ class TransformerFeedForward(ResidualBlock):
     ffn1: SplitDimsMapping = None
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
-    *ResidualBlock.SILENT_UNLESS_SET,
+    *FeedForwardBlock.SILENT_UNLESS_SET,
     'internal_gshard_variance_scaling_fan_in_init',
   )
 
@@ -97,15 +94,6 @@ class TransformerFeedForward(ResidualBlock):
     self._check(output_dims)
     self._create_norms('', output_dims)
     self._create_hidden_layer()
-    self.create_child(
-      'relu_dropout',
-      self.relu_dropout_tpl,
-      **agreed(
-        'TransformerFeedForward.relu_dropout_tpl',
-        self.relu_dropout_tpl,
-        keep_prob=keep_prob(self.relu_dropout_prob),
-      ),
-    )
     self._create_projection(
       'ffn_layer2',
       self.fflayer2_tpl or self.fflayer_tpl.clone(),
@@ -116,9 +104,7 @@ class TransformerFeedForward(ResidualBlock):
       weights=self.weight_split_dims_mapping.ffn1,
       outputs=self.activation_split_dims_mapping.ffn1,
     )
-    self._create_dropouts(
-      'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
-    )
+    self._create_all_dropouts()
 
   def _check(self, output_dims: int):
     if self.add_skip_connection and output_dims != self.input_dims:
@@ -126,11 +112,6 @@ class TransformerFeedForward(ResidualBlock):
         f'TransformerFeedForward.output_dims is {output_dims} and input_dims'
         f' {self.input_dims}; expected them to be the same, or'
         ' add_skip_connection=False'
-      )
-    if self.residual_droppath_prob and not self.add_skip_connection:
-      raise errors.UserError(
-        'TransformerFeedForward.residual_droppath_prob is'
-        f' {self.residual_droppath_prob}, but add_skip_connection is False'
       )
 
   def _create_hidden_layer(self):
@@ -200,15 +181,6 @@ class TransformerFeedForward(ResidualBlock):
       residual_weight=self.residual_weight,
     )
     return self.shard(outputs, self.activation_split_dims_mapping.ffn1)
-
-  def extend_step(
-    self, inputs: jax.Array, *, time_step: jax.Array
-  ) -> jax.Array:
-    """Computes the block for new positions [B, L, D], or one [B, D]."""
-    del time_step
-    if inputs.ndim == 2:
-      return self(inputs[:, None])[:, 0]
-    return self(inputs)
 
   def _project(
     self, inputs: jax.Array, paddings: jax.Array | None

@@ -19,15 +19,17 @@ from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import activations, base_ops, stochastics
 from pax_compat.layers.paddings import apply_paddings
-from pax_compat.layers.template_fields import agreed, keep_prob, refuse_mappings
+from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.layers.transformers import expert_gating
-from pax_compat.layers.transformers.transformer_residuals import ResidualBlock
+from pax_compat.layers.transformers.transformer_residuals import (
+  FeedForwardBlock,
+)
 
 _GATING_FUNCS = ('top2', 'expert_choice', 'expert_choice_v2', 'dense_top2')
 _EMBEDDING_LEVELS = ('token', 'sentence')
 
 
-class TransformerFeedForwardMoe(ResidualBlock):
+class TransformerFeedForwardMoe(FeedForwardBlock):
   """A gated mixture of feed-forward experts.
 
   It replaces a `TransformerFeedForward`. All tokens of a batch are split into
@@ -115,7 +117,7 @@ class TransformerFeedForwardMoe(ResidualBlock):
     gecm: SplitDimsMapping = None
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
-    *ResidualBlock.SILENT_UNLESS_SET,
+    *FeedForwardBlock.SILENT_UNLESS_SET,
     'einsum_tpl',
     'einsum_gated_tpl',
   )
@@ -152,16 +154,7 @@ class TransformerFeedForwardMoe(ResidualBlock):
     self._check()
     self._create_norms('', self.input_dims)
     self.create_child('activation', self.activation_tpl)
-    where = 'TransformerFeedForwardMoe.relu_dropout_tpl'
-    drop = keep_prob(self.relu_dropout_prob)
-    self.create_child(
-      'relu_dropout',
-      self.relu_dropout_tpl,
-      **agreed(where, self.relu_dropout_tpl, keep_prob=drop),
-    )
-    self._create_dropouts(
-      'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
-    )
+    self._create_all_dropouts()
     self._create_weights()
     self._create_products()
 
@@ -199,11 +192,6 @@ class TransformerFeedForwardMoe(ResidualBlock):
         'TransformerFeedForwardMoe.expert_capacity_dim is'
         f" {self.expert_capacity_dim}, but with the gating_func 'expert_choice'"
         ' unadjusted_expert_capacity_factor alone sets the capacity'
-      )
-    if self.residual_droppath_prob and not self.add_skip_connection:
-      raise errors.UserError(
-        'TransformerFeedForwardMoe.residual_droppath_prob is'
-        f' {self.residual_droppath_prob}, but add_skip_connection is False'
       )
 
   def _create_weights(self):
@@ -264,15 +252,6 @@ class TransformerFeedForwardMoe(ResidualBlock):
       skip=self.add_skip_connection,
       residual_weight=self.residual_weight,
     )
-
-  def extend_step(
-    self, inputs: jax.Array, *, time_step: jax.Array
-  ) -> jax.Array:
-    """Computes the block for new positions [B, L, M], or one [B, M]."""
-    del time_step
-    if inputs.ndim == 2:
-      return self(inputs[:, None])[:, 0]
-    return self(inputs)
 
   def _mix(self, inputs, paddings, segment_ids) -> jax.Array:
     """Returns the combined outputs of each token's experts, [B, T, M]."""

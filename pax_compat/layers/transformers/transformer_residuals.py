@@ -11,7 +11,7 @@ from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import stochastics
 from pax_compat.layers.normalizations import norm_layers
-from pax_compat.layers.template_fields import agreed, keep_prob
+from pax_compat.layers.template_fields import agreed, create_agreed, keep_prob
 
 # Norm policy -> names of the norms of the branch's input, of its output, and of
 # the sum.
@@ -115,6 +115,33 @@ class ResidualBlock(base_layer.BaseLayer):
       else:
         outputs = skipped + outputs * residual_weight
     return at_end(outputs) if at_end else outputs
+
+
+class FeedForwardBlock(ResidualBlock):
+  """Base of feed-forward layers with a residual branch."""
+
+  def _create_all_dropouts(self):
+    """Creates the dropouts of the hidden layer and of the branch's output."""
+    name = type(self).__name__
+    if self.residual_droppath_prob and not self.add_skip_connection:
+      raise errors.UserError(
+        f'{name}.residual_droppath_prob is {self.residual_droppath_prob}, but'
+        ' add_skip_connection is False'
+      )
+    drop = keep_prob(self.relu_dropout_prob)
+    create_agreed(self, 'relu_dropout', 'relu_dropout_tpl', keep_prob=drop)
+    self._create_dropouts(
+      'residual_dropout_tpl', self.residual_dropout_tpl, self.residual_weight
+    )
+
+  def extend_step(
+    self, inputs: jax.Array, *, time_step: jax.Array
+  ) -> jax.Array:
+    """Computes the block for new positions [B, L, D], or one [B, D]."""
+    del time_step
+    if inputs.ndim == 2:
+      return self(inputs[:, None])[:, 0]
+    return self(inputs)
 
 
 def _norm_name(name: str, kind: str) -> str:

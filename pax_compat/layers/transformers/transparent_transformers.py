@@ -12,7 +12,7 @@ from pax_compat import errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import stochastics
-from pax_compat.layers.template_fields import agreed, keep_prob
+from pax_compat.layers.template_fields import create_agreed, keep_prob
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
 )
@@ -50,16 +50,8 @@ class TransparentTransformer(StackedTransformer):
     self.create_variable(
       'mixing', WeightHParams([count], WeightInit.Constant(0.0))
     )
-    tpl = self.mixing_dropout_tpl
-    self.create_child(
-      'mixing_dropout',
-      tpl,
-      **agreed(
-        'TransparentTransformer.mixing_dropout_tpl',
-        tpl,
-        keep_prob=keep_prob(self.mixing_dropout_prob),
-      ),
-    )
+    drop = keep_prob(self.mixing_dropout_prob)
+    create_agreed(self, 'mixing_dropout', 'mixing_dropout_tpl', keep_prob=drop)
 
   def _coefficients(self) -> jax.Array:
     """Returns the coefficients of the sum, [E]."""

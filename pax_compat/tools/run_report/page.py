@@ -9,6 +9,7 @@ from typing import Any
 
 from pax_compat.configs import config_text
 from pax_compat.runs import run_log
+from pax_compat.tools import markup
 from pax_compat.tools.markup import Html, joined, tag
 from pax_compat.tools.run_report import charts, curves, records
 from pax_compat.trainer.reporting import start_lines
@@ -20,22 +21,12 @@ _MAX_DIFFERENCES = 40
 _MAX_CHARACTERS = 600
 _STEPS = 'task.train.num_train_steps'
 _STYLE = Html("""
-:root { color-scheme: light dark; --line: #8885; --soft: #888; }
-body { margin: 0 auto; max-width: 80rem; padding: 1.5rem 1rem 4rem;
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 nav a { margin-right: 1rem; }
-table { border-collapse: collapse; }
-th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0;
-  border-bottom: 1px solid var(--line); }
 th { font-weight: 600; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
 .mono, pre { font: .85em/1.45 ui-monospace, monospace; }
 td .mono { overflow-wrap: anywhere; }
 pre { overflow: auto; max-height: 40rem; }
-.soft { color: var(--soft); }
 .charts { display: grid; gap: .5rem 1.5rem;
   grid-template-columns: repeat(auto-fill, minmax(min(34rem, 100%), 1fr)); }
 .chart { min-height: 320px; min-width: 0; }
@@ -60,23 +51,15 @@ def page(runs: Sequence[records.Run]) -> str:
     ('Decoded examples', joined(*(_samples(run) for run in runs))),
     ('Warnings', joined(*(_log(run) for run in runs))),
   ]
-  head = tag(
-    'head',
-    tag('meta', charset='utf-8'),
-    tag('meta', name='viewport', content='width=device-width'),
-    tag('title', title),
-    tag('style', _STYLE),
-  )
   links = [tag('a', name, href=f'#{_id(name)}') for name, _ in sections]
-  body = tag(
-    'body',
-    tag('h1', title),
+  return markup.page(
+    title,
+    _STYLE,
     tag('nav', *links),
     tag('p', 'Curves are by train step.', class_='soft'),
     *(_section(name, content) for name, content in sections),
     charts.scripts(),
   )
-  return f'<!doctype html>\n{tag("html", head, body, lang="en")}\n'
 
 
 def _id(name: str) -> str:

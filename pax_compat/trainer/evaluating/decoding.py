@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -148,7 +148,6 @@ def decode(
   *,
   task_program: program.TaskProgram,
   mdl_vars: Any,
-  put: Callable,
   path: pathlib.Path,
   profile: profiling.Profile | None = None,
   stop: stopping.Stop = stopping.NEVER,
@@ -163,7 +162,6 @@ def decode(
     data: the input, read as for an evaluation.
     task_program: has the step.
     mdl_vars: the model's variables.
-    put: sends a batch to the devices.
     path: the file for the examples' (key, value) pairs, JSON lines.
     profile: takes a profile meanwhile; None for none.
     stop: is asked between batches whether to stop.
@@ -192,7 +190,7 @@ def decode(
       if profile is not None:
         stack.enter_context(profile)
     results = _DecodeResults(data, task_program, examples)
-    batches = evaluation.all_batches(data, put, stop, failure)
+    batches = evaluation.all_batches(data, task_program.put, stop, failure)
     count = batch_results.one_late(
       stack.enter_context(contextlib.closing(batches)),
       lambda n, batch: task_program.decode_step(

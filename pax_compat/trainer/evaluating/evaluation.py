@@ -34,7 +34,6 @@ def evaluate(
   *,
   task_program: program.TaskProgram,
   mdl_vars: Any,
-  put: Callable,
   examples_path: pathlib.Path | None = None,
   stop: stopping.Stop = stopping.NEVER,
 ) -> dict[str, Any]:
@@ -47,7 +46,6 @@ def evaluate(
       them; with `reset_for_eval` it is reset then.
     task_program: has the step.
     mdl_vars: the model's variables.
-    put: sends a batch to the devices.
     examples_path: the file for the per-example outputs of this process; None
       writes none.
     stop: is asked between batches whether to stop.
@@ -70,7 +68,7 @@ def evaluate(
         results.examples = stack.enter_context(
           example_outputs.example_writer(examples_path)
         )
-    batches = all_batches(data, put, stop, failure)
+    batches = all_batches(data, task_program.put, stop, failure)
     count = batch_results.one_late(
       stack.enter_context(contextlib.closing(batches)),
       lambda n, batch: results.step(mdl_vars, batch.arrays, np.uint32(n)),

@@ -36,7 +36,6 @@ class Measure:
     self,
     *,
     task_program: program.TaskProgram,
-    put: Callable,
     folder: pathlib.Path,
     writer: metric_writers.MetricWriter,
     progress: progress_lib.Progress,
@@ -48,7 +47,6 @@ class Measure:
 
     Args:
       task_program: has the steps.
-      put: sends a batch to the devices.
       folder: of the run.
       writer: takes the metrics.
       progress: is restarted after the pause in training.
@@ -57,7 +55,6 @@ class Measure:
       print_line: prints a line for the user.
     """
     self._program = task_program
-    self._put = put
     self._folder = folder
     self._writer = writer
     self._progress = progress
@@ -159,7 +156,6 @@ class Evaluate(Measure):
         self._data[name],
         task_program=self._program,
         mdl_vars=mdl_vars,
-        put=self._put,
         examples_path=measured.eval_path(
           self._folder, self._program.task, name, context.step
         ),
@@ -210,7 +206,6 @@ class Decode(Measure):
       mdl_vars=self._program.eval_vars(
         context.state, use_ema=self._program.task.train.decode_use_ema_states
       ),
-      put=self._put,
       path=measured.decode_path(self._folder, name, context.step),
       profile=measured.decode_profile(
         self._folder, self._program, f'decode_{name}'

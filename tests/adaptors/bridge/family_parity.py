@@ -29,7 +29,7 @@ from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import differences
 from adaptors.lingvo_parity.batches import nested
 from pax_compat import base_layer, learners
-from pax_compat.trainer import partitioning, program
+from pax_compat.trainer import program
 from tests.adaptors.translate import lingvo_training
 from tests.pax_compat import forking, launching
 
@@ -192,7 +192,7 @@ class Bridged:
 
   def sharded(self, batch: Arrays) -> Any:
     """Returns a batch sharded over the devices."""
-    return partitioning.global_batch(nested(batch), self.program.batch_sharding)
+    return self.program.put(nested(batch))
 
 
 def report(name: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import pytest
 from adaptors import lingvo_runtime
 from adaptors.seqio_input import eval_configs
 from pax_compat import decoder_hparams
-from pax_compat.trainer import partitioning
 from pax_compat.trainer.evaluating import decoding, evaluation
 from tests.adaptors.seqio_input import metric_tasks as tasks
 from tests.pax_compat.trainer import tiny
@@ -28,11 +27,6 @@ def _data(metric_type, **fields):
     'trained', BATCH, LENGTHS, 1, metric_type
   )
   return config.Instantiate(**fields)
-
-
-@pytest.fixture(name='put', scope='module')
-def _put(made):
-  return lambda batch: partitioning.global_batch(batch, made.batch_sharding)
 
 
 @pytest.fixture(name='made', scope='module')
@@ -62,14 +56,13 @@ def _lines(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_scores_are_those_of_the_loss(made, put, tmp_path):
+def test_scores_are_those_of_the_loss(made, tmp_path):
   data = _data(eval_configs.MetricType.SCORE, log_preprocessed_targets=True)
   state = made.init_state(tiny.batch())
   found = evaluation.evaluate(
     data,
     task_program=made,
     mdl_vars=state.mdl_vars,
-    put=put,
     examples_path=tmp_path / 'eval_out_3_shard_0.jsonl',
   )
   data.close()
@@ -92,12 +85,12 @@ def test_scores_are_those_of_the_loss(made, put, tmp_path):
   )
 
 
-def test_predictions_are_those_that_are_written(made, put, tmp_path, log):
+def test_predictions_are_those_that_are_written(made, tmp_path, log):
   data = _data(eval_configs.MetricType.PREDICT, log_preprocessed_targets=True)
   state = made.init_state(tiny.batch())
   path = tmp_path / 'decode_out_3_shard_0.jsonl'
   found = decoding.decode(
-    data, task_program=made, mdl_vars=state.mdl_vars, put=put, path=path
+    data, task_program=made, mdl_vars=state.mdl_vars, path=path
   )
   data.close()
   values = [line['value'] for line in _lines(path)]
@@ -125,12 +118,10 @@ def test_predictions_are_those_that_are_written(made, put, tmp_path, log):
   assert number == COUNT - 1
 
 
-def test_only_what_is_asked_for_is_written(made, put, tmp_path):
+def test_only_what_is_asked_for_is_written(made, tmp_path):
   data = _data(eval_configs.MetricType.PREDICT)
   path = tmp_path / 'decode_out_3_shard_0.jsonl'
   state = made.init_state(tiny.batch())
-  decoding.decode(
-    data, task_program=made, mdl_vars=state.mdl_vars, put=put, path=path
-  )
+  decoding.decode(data, task_program=made, mdl_vars=state.mdl_vars, path=path)
   data.close()
   assert [x.name for x in tmp_path.iterdir()] == [path.name]

@@ -36,6 +36,7 @@ def test_what_holds_passes():
     ('instance', [1, str]),
     ('subclass', [int, bool]),
     ('in_set', [3, [1, 2]]),
+    ('in_set', [3, {1, 2}]),
     ('between', [3, 1, 2]),
     ('assert_same_structure', [{'a': 1}, {'b': 1}]),
   ],

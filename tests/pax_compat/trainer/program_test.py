@@ -40,7 +40,7 @@ def test_training_lowers_the_loss(made):
 
 def test_the_state_is_donated(made):
   first = made.init_state(tiny.batch())
-  made.train_step(first, tiny.put(made, tiny.batch()))
+  made.train_step(first, made.put(tiny.batch()))
   assert all(x.is_deleted() for x in jax.tree.leaves(first))
 
 
@@ -68,7 +68,7 @@ def test_the_state_is_as_announced(made):
 def test_eval_step_is_the_model_without_learning(made):
   state = made.init_state(tiny.batch())
   data = tiny.batch(3)
-  outputs = made.eval_step(state.mdl_vars, tiny.put(made, data))
+  outputs = made.eval_step(state.mdl_vars, made.put(data))
   with base_layer.eval_mode():
     want, _ = made.model.apply(state.mdl_vars, data)
   assert outputs.weighted.keys() == want.keys()
@@ -136,7 +136,7 @@ def test_other_outputs_of_a_model():
   calls = [float(state.mdl_vars[NON_TRAINABLE]['calls'])]
   history = []
   for _ in range(3):
-    state, outputs = made.train_step(state, tiny.put(made, data))
+    state, outputs = made.train_step(state, made.put(data))
     assert set(state.mdl_vars) == {PARAMS, NON_TRAINABLE}
     calls.append(float(state.mdl_vars[NON_TRAINABLE]['calls']))
     history.append(outputs)
@@ -156,7 +156,7 @@ def test_other_outputs_of_a_model():
   losses = [outputs['loss'] for outputs in history]
   np.testing.assert_allclose(losses, w[:3] ** 2 + 10 * w[:3], rtol=1e-5)
   # At evaluation nothing is dropped, and nothing asked for keys.
-  evaluated = made.eval_step(state.mdl_vars, tiny.put(made, data))
+  evaluated = made.eval_step(state.mdl_vars, made.put(data))
   assert evaluated['kept'] == 1
   np.testing.assert_allclose(
     evaluated['loss'], w[3] ** 2 + 10 * w[3], rtol=1e-5
@@ -201,7 +201,7 @@ def test_metadata_of_looked_up_rows_reaches_the_learner():
   )
   state = made.init_state(data)
   assert set(state.mdl_vars) == {PARAMS}
-  _, metrics = made.train_step(state, tiny.put(made, data))
+  _, metrics = made.train_step(state, made.put(data))
   # Each lookup counts by itself; the dense gradient has another norm.
   np.testing.assert_allclose(
     metrics['learning/raw_grad_norm'], np.sqrt((forces**2).sum()), rtol=1e-6

@@ -17,12 +17,8 @@ from pax_compat.layers import models
 from pax_compat.metrics import progress
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.reporting import progress_report
+from tests.pax_compat import trainer_runs
 from tests.pax_compat.trainer import lines, sequences, tiny
-
-
-def _steps_saved(folder):
-  manifests = (folder / 'checkpoints' / 'manifests').glob('*.json')
-  return sorted(int(path.stem) for path in manifests)
 
 
 def _losses(folder):
@@ -52,7 +48,7 @@ def test_checkpoints_at_intervals_and_at_the_end(tmp_path):
   lines.train(
     tmp_path, num_train_steps=7, save_interval_steps=2, save_max_to_keep=2
   )
-  assert _steps_saved(tmp_path) == [6, 7]
+  assert trainer_runs.steps_saved(tmp_path) == [6, 7]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_checkpoints_by_the_clock(tmp_path, seconds, steps):
     save_interval_steps=None,
     save_interval_seconds=seconds,
   )
-  assert _steps_saved(tmp_path) == steps
+  assert trainer_runs.steps_saved(tmp_path) == steps
 
 
 @pytest.mark.parametrize(
@@ -83,7 +79,7 @@ def test_checkpoints_that_are_kept_for_good(tmp_path, rule, steps):
     save_max_to_keep=1,
     **rule,
   )
-  assert _steps_saved(tmp_path) == steps
+  assert trainer_runs.steps_saved(tmp_path) == steps
 
 
 @pytest.mark.parametrize(('capture', 'num_steps'), [(0, 2), (3, 1)])
@@ -247,7 +243,7 @@ def test_ids_that_the_model_does_not_know_are_refused(tmp_path):
     errors.UserError, match="'train': .* ids has the id 1[45] .* ids below 14"
   ):
     experiment.train(tmp_path)
-  assert not _steps_saved(tmp_path)
+  assert not trainer_runs.steps_saved(tmp_path)
 
 
 def test_an_experiment_is_validated_first(tmp_path):

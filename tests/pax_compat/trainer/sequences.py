@@ -10,7 +10,6 @@ import numpy as np
 
 from pax_compat.inputs import indexed_input
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import partitioning
 from pax_compat.trainer.evaluating import batch_results, evaluation
 from tests.pax_compat.trainer import tiny
 
@@ -69,6 +68,5 @@ def print_metrics(path: str, count: int, rows: int):
     data,
     task_program=made,
     mdl_vars=jax.tree.unflatten(treedef, arrays),
-    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
   )
   print(json.dumps(batch_results.numbers(found)))

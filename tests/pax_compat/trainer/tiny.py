@@ -64,11 +64,6 @@ def make_program(
   return program.create((config or task()).Instantiate(), mesh, batch())
 
 
-def put(made: program.TaskProgram, data: NestedMap) -> NestedMap:
-  """Sends a batch to the devices of a program."""
-  return partitioning.global_batch(data, made.batch_sharding)
-
-
 def train(made: program.TaskProgram, steps: int):
   """Trains on batches 0, 1, ...
 
@@ -78,7 +73,7 @@ def train(made: program.TaskProgram, steps: int):
   state = made.init_state(batch())
   history = []
   for step in range(steps):
-    state, outputs = made.train_step(state, put(made, batch(step)))
+    state, outputs = made.train_step(state, made.put(batch(step)))
     names = outputs.scalar_names()
     history.append({name: float(outputs[name]) for name in names})
   return state, history

@@ -151,7 +151,7 @@ def test_an_optimizer_of_another_kind(trained):
   # Frozen weights have no state, and keep the loaded value.
   before = _leaves(found)['mdl_vars.' + _SOFTMAX.replace('/', '.')]
   before = np.array(before)
-  after, _ = frozen.train_step(found, tiny.put(frozen, tiny.batch()))
+  after, _ = frozen.train_step(found, frozen.put(tiny.batch()))
   kept = _leaves(after)['mdl_vars.' + _SOFTMAX.replace('/', '.')]
   np.testing.assert_array_equal(kept, before)
 

@@ -1,7 +1,6 @@
 """Replay: Lingvo's real readers go on exactly, whatever the number of hosts."""
 
 import collections
-import itertools
 import time
 
 import hypothesis
@@ -363,7 +362,7 @@ def _order(lengths, hosts, host):
   return replay_order.ReplayOrder(
     name='the input',
     next_batch=lambda: next(batches),
-    skip=lambda count: len(list(itertools.islice(batches, count))),
+    skip=lambda: next(batches),
     num_hosts=hosts,
     host=host,
   )

@@ -8,26 +8,12 @@ import numpy as np
 import pytest
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import PARAMS, BaseLayer, WeightHParams, WeightInit
-from pax_compat.config import REQUIRED
+from pax_compat.base_layer import PARAMS
 from pax_compat.layers.graph import graph, graph_signature
 from pax_compat.nested_map import NestedMap
+from tests.pax_compat.layers.graph.containers_test import Times
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-class Times(BaseLayer):
-  """Multiplies by a weight."""
-
-  value: float = REQUIRED
-
-  def setup(self):
-    self.create_variable(
-      'w', WeightHParams([], WeightInit.Constant(self.value))
-    )
-
-  def __call__(self, x):
-    return x * self.theta.w
 
 
 def _run(inputs, outputs, sub, *args):

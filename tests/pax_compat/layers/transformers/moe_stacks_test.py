@@ -171,7 +171,7 @@ def test_the_loss_is_part_of_what_a_task_minimises():
     total, outputs, *_ = made.forward(variables, data, jax.random.key(0))
     return total, outputs.weighted
 
-  total, metrics = forward(state.mdl_vars, tiny.put(made, tiny.batch()))
+  total, metrics = forward(state.mdl_vars, made.put(tiny.batch()))
   values = {name: value for name, (value, _) in metrics.items()}
   assert values['aux_loss'] > 1  # of two layers, which have about 1 each
   np.testing.assert_allclose(

@@ -31,7 +31,6 @@ def _decode(made, path, *, fields=None, **kwargs):
     data,
     task_program=made,
     mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
-    put=lambda batch: batch,
     path=path,
     **kwargs,
   )
@@ -68,7 +67,6 @@ def test_summaries_of_layers_while_decoding(tmp_path):
     data.Instantiate(),
     task_program=made,
     mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
-    put=lambda batch: batch,
     path=tmp_path / 'x.jsonl',
   )
   x = lines.rows(0).x

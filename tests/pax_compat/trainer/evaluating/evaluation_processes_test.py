@@ -32,7 +32,7 @@ def _by_numpy(made, mdl_vars) -> float:
   step = jax.jit(lambda batch: made.eval_step(mdl_vars, batch).weighted)
   for index in range(_COUNT):
     batch = data.examples(np.array([index]))
-    value, of_it = step(tiny.put(made, batch))['log_pplx']
+    value, of_it = step(made.put(batch))['log_pplx']
     total += float(value) * float(of_it)
     weight += float(of_it)
   return total / weight

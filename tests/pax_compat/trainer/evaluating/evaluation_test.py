@@ -26,7 +26,6 @@ def _evaluate(made, data, **kwargs):
     data,
     task_program=made,
     mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
-    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
     **kwargs,
   )
 
@@ -178,7 +177,6 @@ def test_rows_of_several_examples(tmp_path):
     data,
     task_program=made,
     mdl_vars=made.init_state(first).mdl_vars,
-    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
     examples_path=path,
   )
   found = list(map(json.loads, path.read_text().splitlines()))

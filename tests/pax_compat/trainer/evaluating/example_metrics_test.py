@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pax_compat import errors
-from pax_compat.trainer import partitioning
 from pax_compat.trainer.evaluating import decoding, evaluation
 from tests.on_processes import evaluations
 from tests.pax_compat import launching
@@ -68,7 +67,6 @@ def _measured(measure, made, **fields):
     data,
     task_program=made,
     mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
-    put=lambda b: partitioning.global_batch(b, made.batch_sharding),
   )
 
 
@@ -123,7 +121,6 @@ def test_a_host_field_with_another_number_of_rows(made):
       data,
       task_program=made,
       mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
-      put=lambda batch: batch,
     )
 
 
@@ -139,7 +136,6 @@ def test_an_error_of_the_metrics_is_an_error_of_the_evaluation(made):
       data,
       task_program=made,
       mdl_vars=made.init_state(lines.rows(0)).mdl_vars,
-      put=lambda batch: batch,
     )
 
 

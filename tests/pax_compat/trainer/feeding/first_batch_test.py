@@ -138,7 +138,7 @@ class _Ended(Known):
 def test_the_step_that_was_compiled_ahead_is_the_one_that_runs(caplog):
   batch = tiny.batch()
   made = tiny.make_program()
-  state, on_devices = made.init_state(batch), tiny.put(made, batch)
+  state, on_devices = made.init_state(batch), made.put(batch)
   with jax.log_compiles():
     made.compile_train_step(batch)
     assert 'Compiling' in caplog.text
