@@ -20,7 +20,7 @@ from absl import flags
 
 from adaptors import lingvo_runtime
 from adaptors.pax_names import left_out, lingvo_maps, table
-from pax_compat import errors, nested_map
+from pax_compat import errors
 from pax_compat.experiments import entry_points, native_params
 from pax_compat.layer_core import atten_probs
 
@@ -174,7 +174,7 @@ def _nested_map() -> type:
   """Returns the class of NestedMaps: Lingvo's in code of an input generator."""
   if lingvo_runtime.is_building_input():
     return lingvo_runtime.module('lingvo.core.nested_map').NestedMap
-  return nested_map.NestedMap
+  return _module('pax_compat.nested_map').NestedMap
 
 
 class _Absent:

@@ -91,9 +91,7 @@ def train(
     text = config_text.to_text(configs, checked=True)
     run_folder.write(folder, text, made, dumps, first.example)
     grown = stack.enter_context(_grown(folder, log))
-    writer = stack.enter_context(_writer(grown, options, begin))
-    config = run_folder.markdown(text)
-    writer.begin_with_text(begin.step, 'train', 'config', config)
+    writer = stack.enter_context(_writer(grown, options, begin, text))
     run = loop.Run(
       lock=lock,
       program=made,
@@ -215,8 +213,16 @@ def _writer(
   grown: mirror.Mirror,
   options: run_options.RunOptions,
   begin: starting_point.StartingPoint,
+  config: str,
 ) -> Iterator[metric_writers.MetricWriter]:
-  """Yields the writer of the metrics of a run that begins there."""
+  """Yields the writer of the metrics of a run that begins there.
+
+  Args:
+    grown: writes what a run appends to.
+    options: of the run.
+    begin: where the run begins.
+    config: text of its config, which TensorBoard shows.
+  """
   if jax.process_index() == 0:
     grown.fetch(metric_writers.JSON_LINES)
   writer = metric_writers.MetricWriter(
@@ -226,6 +232,8 @@ def _writer(
     resume_step=begin.step,
     measures_again=begin.evaluations_pending,
   )
+  config = run_folder.markdown(config)
+  writer.begin_with_text(begin.step, 'train', 'config', config)
   try:
     yield writer
   finally:

@@ -4,11 +4,14 @@ r"""Compiles the documented experiments for their pods, for `docs/pods.md`.
 
 Each is compiled in a process of its own, one after the other, which takes
 minutes each; its row of the page's table is replaced. With NAMEs only those.
+Flags that change an experiment, such as `--attr=...`, hold for all of them, and
+stand in their rows; write their values behind `=`.
 """
 
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl import flags
@@ -47,12 +50,10 @@ class Documented(NamedTuple):
   Attributes:
     topology: as of `--topology`.
     num_slices: number of slices.
-    flags: flags that change the experiment, so that it can be compiled.
   """
 
   topology: str
   num_slices: int = 1
-  flags: tuple[str, ...] = ()
 
   def text(self) -> str:
     """Returns a cell of the table."""
@@ -74,10 +75,7 @@ EXPERIMENTS = {
   # Of TPU v3 in Lingvo's documents, which libtpu does not compile for: as many
   # devices of TPU v4.
   'lm.synthetic_packed_input.DenseLm8B2x2': Documented('v4:2x2x2'),
-  # Its 128 layers one by one take more than 20 minutes and 15 GB.
-  'lm.synthetic_packed_input.DenseLm128B8x8': Documented(
-    'v4:4x4x8', flags=('--model_params_override=task.use_repeat_layer : True',)
-  ),
+  'lm.synthetic_packed_input.DenseLm128B8x8': Documented('v4:4x4x8'),
   'lm.synthetic_packed_input.DenseLm175B32x32': Documented('v4:8x16x16'),
 }
 
@@ -96,7 +94,7 @@ def main(argv: list[str]):
     done = subprocess.run(
       [
         *(sys.executable, '-m', __spec__.name),
-        *(f'--row_of={name}', *EXPERIMENTS[name].flags),
+        *(f'--row_of={name}', *_options(sys.argv[1:])),
       ],
       stdout=subprocess.PIPE,
       text=True,
@@ -125,14 +123,19 @@ def _compiled_row(name: str) -> str:
   experiment = experiment_sources.find(name, experiment_flags.options())
   made = compiling.compile_only(
     lambda: resolved.resolve(experiment, name=name, settings=()),
-    EXPERIMENTS[name].topology,
-    EXPERIMENTS[name].num_slices,
+    *EXPERIMENTS[name],
   )
-  return row(made)
+  return row(made, _options(sys.argv[1:]))
 
 
-def row(made: compiling.Compiled) -> str:
-  """Returns the row of a compiled experiment."""
+def _options(arguments: list[str]) -> list[str]:
+  """Returns the flags among arguments that change the experiment."""
+  own = tuple(f'--{flag.name}=' for flag in (_PAGE, _ROW_OF))
+  return [x for x in arguments if x.startswith('--') and not x.startswith(own)]
+
+
+def row(made: compiling.Compiled, options: Sequence[str] = ()) -> str:
+  """Returns the row of an experiment that was compiled with such flags."""
   limit, seconds = made.roofline()
   size = start_lines.short_bytes
   memory = (
@@ -140,9 +143,7 @@ def row(made: compiling.Compiled) -> str:
   )
   kernels = sorted({text.partition(',')[0] for text in made.attention})
   cells = (
-    ' '.join(
-      f'`{text}`' for text in (made.name, *EXPERIMENTS[made.name].flags)
-    ),
+    ' '.join(f'`{text}`' for text in (made.name, *options)),
     Documented(made.topology.name, made.topology.num_slices).text(),
     f'{made.cpu_seconds:.0f} s of CPU time',
     memory if made.fits else f'{memory}: does not fit',

@@ -1,6 +1,5 @@
 """The table of compiled experiments, and the time of a step."""
 
-import dataclasses
 import re
 
 import pytest
@@ -75,10 +74,11 @@ def test_a_row_replaces_the_one_before_and_others_stay():
 
 
 def test_a_row_has_the_flags_of_its_experiment():
-  name = 'lm.synthetic_packed_input.DenseLm128B8x8'
-  row = documented.row(dataclasses.replace(_compiled(), name=name))
-  flag = '--model_params_override=task.use_repeat_layer : True'
-  assert row.startswith(f'| `{name}` `{flag}` |')
+  arguments = ['--page=x.md', '--attr=A=2', _NAME, '--row_of=y']
+  options = documented._options(arguments)
+  assert documented.row(_compiled(), options).startswith(
+    f'| `{_NAME}` `--attr=A=2` |'
+  )
 
 
 def test_the_page_has_a_row_for_each_experiment():
