@@ -323,13 +323,18 @@ def _build(
   for name, value in fields.items():
     if value is REQUIRED:
       raise RequiredError(class_name(config), name)
-    if isinstance(value, _MAY_HOLD_CONFIGS) and _is_built(config.cls, name):
+    if not _has_config(value) or _is_built(config.cls, name):
       fields[name] = _with_built(value, built, name)
   return config.cls(**fields, **{**hidden_fields(config), **hidden})
 
 
-# Types of values of fields that `_with_built` does not return as they are.
-_MAY_HOLD_CONFIGS = (fdl.Buildable, list, tuple, dict)
+def _has_config(value: Any) -> bool:
+  """Whether a value is a config, or a list, tuple or dict with one."""
+  if type(value) is dict:
+    value = list(value.values())
+  if type(value) in (list, tuple):
+    return any(map(_has_config, value))
+  return isinstance(value, fdl.Buildable)
 
 
 def _with_built(value: Any, built: dict[int, Any], path: str) -> Any:
@@ -340,8 +345,6 @@ def _with_built(value: Any, built: dict[int, Any], path: str) -> Any:
     built: as in `_build`.
     path: the path of the value, for errors.
   """
-  if not isinstance(value, _MAY_HOLD_CONFIGS):
-    return value
   if isinstance(value, fdl.Buildable):
     if id(value) not in built:
       try:
@@ -364,7 +367,9 @@ def _built(config: fdl.Buildable, built: dict[int, Any]) -> Any:
     return _build(config, {}, built, **_without_parent(config))
   cls = fdl.get_callable(config)
   fields = {
-    name: _with_built(value, built, name) if _is_built(cls, name) else value
+    name: _with_built(value, built, name)
+    if not _has_config(value) or _is_built(cls, name)
+    else value
     for name, value in set_fields(config).items()
   }
   return config.__build__(**fields)
@@ -384,7 +389,7 @@ def _is_built(cls: Any, field: str) -> bool:
   declared = any(
     f.name == field and _IN_CONFIG in f.metadata for f in _dataclass_fields(cls)
   )
-  return declared or field not in annotations.templates(cls)
+  return declared or not annotations.is_template(cls, field)
 
 
 def _dataclass_fields(cls: Any) -> tuple[dataclasses.Field, ...]:

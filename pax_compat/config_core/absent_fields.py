@@ -36,7 +36,6 @@ _LAST_STAGE = 'a pipeline returns the outputs of its last stage'
 _IN_ROUNDS = 'each round has its own weights; use fewer circular_repeat'
 _AUXILIARY = 'the trainer adds auxiliary losses once; leave it out'
 _LOSS = 'use BiTemperedLoss in compute_loss of a model of your own'
-_CACHE = 'decoding fills a cache, and training none; leave it out'
 _MASK = 'add_summary of a layer of your own has the mask'
 _ORDER = 'the mesh has the order of the devices'
 _SHARDED = 'set activation_split_dims_mapping'
@@ -56,7 +55,6 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
     'enable_async_circular_transfer': AbsentField(True, _SAME),
   },
   'DotProductAttention': {
-    'decode_cache': AbsentField(True, _CACHE),
     'attention_mask_summary': AbsentField(False, _MASK),
     'decoding_maybe_shard_projections': AbsentField(False, _SHARDED),
     'qk_einsum_tpl': AbsentField(None, _PRODUCT),
@@ -72,7 +70,6 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
     'enable_bubble_grad_skipping': AbsentField(True, _SAME),
   },
   'MultiQueryDotProductAttention': {
-    'decode_cache': AbsentField(True, _CACHE),
     'qk_einsum_tpl': AbsentField(None, _PRODUCT),
     'pv_einsum_tpl': AbsentField(None, _PRODUCT),
   },

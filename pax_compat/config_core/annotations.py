@@ -4,14 +4,15 @@
 ...   dense_tpl: fdl.Config
 ...   others: list[fdl.Config] | None
 ...   size: int
->>> sorted(templates(Block))
-['dense_tpl', 'others']
+>>> [is_template(Block, name) for name in ('dense_tpl', 'others', 'size')]
+[True, True, False]
 """
 
 import functools
 import inspect
+import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -19,42 +20,60 @@ import fiddle as fdl
 from pax_compat import errors
 
 
-def templates(made: Callable[..., Any]) -> frozenset[str]:
-  """Returns the arguments that stay configs when an object is built.
+def is_template(made: Callable[..., Any], argument: str) -> bool:
+  """Whether a config in an argument stays one when an object is built.
 
-  These are annotated as configs, or as containers or unions with configs.
+  That is so if the annotation is a config, or a container or union with one.
 
   Args:
     made: a class or a function.
+    argument: its name.
 
   Raises:
-    UserError: an annotation names something that does not exist.
+    UserError: the annotation names something that does not exist.
   """
+  while isinstance(made, functools.partial):
+    made = made.func
   try:
-    return _cached(made)
+    found = _cached(made).get(argument, False)
   except TypeError:  # It has no hash.
-    return _templates(made)
-
-
-def _templates(made: Callable[..., Any]) -> frozenset[str]:
-  if isinstance(made, functools.partial):
-    return _templates(made.func)
-  if not (inspect.isclass(made) or inspect.isroutine(made)):
-    return frozenset()  # An object that is called: it has no annotations.
-  try:
-    hints = typing.get_type_hints(made)
-    if inspect.isclass(made):
-      hints = {**typing.get_type_hints(made.__init__), **hints}
-  except NameError as e:
+    found = _templates(made).get(argument, False)
+  if isinstance(found, NameError):
     raise errors.UserError(
-      f'{made.__qualname__} has a config in a field, and annotations that'
-      f' cannot be evaluated: {e}; import the name, since an annotation decides'
-      ' whether a config is built or kept'
-    ) from e
-  return frozenset(name for name, hint in hints.items() if _has_config(hint))
+      f'{made.__qualname__} has a config in {argument!r}, whose annotation'
+      f' cannot be evaluated: {found}; import the name, since an annotation'
+      ' decides whether a config is built or kept'
+    )
+  return found
+
+
+def _templates(made: Callable[..., Any]) -> Mapping[str, bool | NameError]:
+  """Returns `is_template` of each argument with an annotation."""
+  found = {}
+  for name, annotation, scope in _annotations(made):
+    try:
+      # A class of its own, for the annotations beside it may not be valid.
+      holder = type('_', (), {'__annotations__': {name: annotation}})
+      found[name] = _has_config(typing.get_type_hints(holder, *scope)[name])
+    except NameError as e:
+      found[name] = e
+  return found
 
 
 _cached = functools.lru_cache(maxsize=4096)(_templates)
+
+
+def _annotations(made: Any) -> Iterator[tuple[str, Any, tuple[dict, dict]]]:
+  """Yields names and annotations, each with its globals and locals."""
+  if inspect.isroutine(made):
+    for name, annotation in getattr(made, '__annotations__', {}).items():
+      yield name, annotation, (getattr(made, '__globals__', {}), {})
+  if inspect.isclass(made):
+    yield from _annotations(made.__init__)
+    for base in reversed(made.__mro__):
+      module = vars(sys.modules.get(base.__module__, typing))
+      for name, annotation in vars(base).get('__annotations__', {}).items():
+        yield name, annotation, (module, dict(vars(base)))
 
 
 def _has_config(hint: Any) -> bool:

@@ -35,7 +35,7 @@ def test_only_the_default_is_valid(name, field):
 
 def test_fields_of_a_class_are_those_of_its_subclasses():
   assert issubclass(layers.LocalSelfAttention, layers.DotProductAttention)
-  config = layers.LocalSelfAttention.config(decode_cache=True)
-  with pytest.raises(errors.UserError, match='decoding fills a cache'):
-    config.decode_cache = False
-  assert absent_fields.find(layers.Linear, 'decode_cache') is None
+  config = layers.LocalSelfAttention.config(attention_mask_summary=False)
+  with pytest.raises(errors.UserError, match='add_summary of a layer'):
+    config.attention_mask_summary = True
+  assert absent_fields.find(layers.Linear, 'attention_mask_summary') is None
