@@ -411,6 +411,7 @@ class HParamsMeta(type):
   """Makes `Layer.HParams(...)` build a `Config` of `Layer`."""
 
   owner: Any = None
+  stands_for_config = True  # In annotations.
 
   def __call__(cls, *args, **fields) -> Config:
     return cls.config(*args, **fields)

@@ -80,4 +80,6 @@ def _has_config(hint: Any) -> bool:
   origin = typing.get_origin(hint) or hint
   if isinstance(origin, type) and issubclass(origin, fdl.Buildable):
     return True
+  if hasattr(origin, 'stands_for_config'):  # Some class's `HParams`.
+    return True
   return any(_has_config(part) for part in typing.get_args(hint))

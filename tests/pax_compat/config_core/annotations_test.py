@@ -8,7 +8,7 @@ import typing
 
 import pytest
 
-from pax_compat import errors, pax_fiddle
+from pax_compat import config, errors, pax_fiddle
 from pax_compat.config_core import annotations
 
 if typing.TYPE_CHECKING:
@@ -34,12 +34,23 @@ def test_examples():
 
 
 def test_annotations_count_one_by_one():
-  config = pax_fiddle.Config(Block, dense_tpl=pax_fiddle.Config(Block))
-  built = config.Instantiate()
-  assert built.dense_tpl == config.dense_tpl and built.sizes == (1, 2)
-  config.unknown = pax_fiddle.Config(Block)
+  block = pax_fiddle.Config(Block, dense_tpl=pax_fiddle.Config(Block))
+  built = block.Instantiate()
+  assert built.dense_tpl == block.dense_tpl and built.sizes == (1, 2)
+  block.unknown = pax_fiddle.Config(Block)
   with pytest.raises(errors.UserError, match="'unknown'.*'Unknown' is not def"):
-    config.Instantiate()
+    block.Instantiate()
+
+
+def test_hparams_stand_for_configs():
+  @dataclasses.dataclass
+  class Older:
+    any_tpl: config.BaseHParams
+    own_tpl: config.BaseHParams | None
+    size: int
+
+  found = {n: annotations.is_template(Older, n) for n in Older.__annotations__}
+  assert found == {'any_tpl': True, 'own_tpl': True, 'size': False}
 
 
 def test_arguments_of_init_are_annotated_too():
