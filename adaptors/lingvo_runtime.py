@@ -13,7 +13,6 @@ Seconds of a first `load` on two slow cores, files cached: TensorFlow 6.3
 import contextlib
 import contextvars
 import functools
-import gc
 import importlib
 import importlib.util
 import os
@@ -29,6 +28,7 @@ from absl import flags, logging
 from adaptors.native import native_ops
 from adaptors.stand_ins import absent_packages, trainer_flags
 from pax_compat import errors
+from pax_compat.runs import garbage
 
 # The extra to install for a missing package, if it is not that of Lingvo.
 _EXTRAS = {'seqio': 'seqio', 'tensorflow_datasets': 'seqio'}
@@ -72,7 +72,7 @@ def load() -> None:
     native_ops.load('lingvo.core.ops', 'x_ops')
     native_ops.load_when_imported('lingvo.tasks.car.ops', 'car_ops')
     absent_packages.install()
-    with _no_garbage_collection(), _own_flags_kept():
+    with garbage.uncollected(stays=True), _own_flags_kept():
       for name in _CORE:
         _import(name)
       for folder in sys.modules['lingvo'].__path__:
@@ -252,7 +252,7 @@ def _import_tensorflow():
   """Imports TensorFlow and hides every accelerator from it."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   try:
-    with _no_garbage_collection(), _stderr_held_back():
+    with garbage.uncollected(stays=True), _stderr_held_back():
       tf = _import('tensorflow')
       for kind in ('GPU', 'TPU'):
         tf.config.set_visible_devices([], kind)
@@ -316,23 +316,6 @@ def _import(name: str) -> types.ModuleType:
     if e.name and (name == e.name or name.startswith(e.name + '.')):
       raise errors.UserError(_not_found(name, e.name)) from e
     raise
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-  """Collects no garbage, and leaves what exists at the end out of collections.
-
-  TensorFlow's and Lingvo's modules have a million objects, which stay. Looking
-  through them takes a fifth of the time of the import.
-  """
-  enabled = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    gc.freeze()
-    if enabled:
-      gc.enable()
 
 
 def _not_found(name: str, missing: str) -> str:

@@ -34,7 +34,7 @@ from pax_compat.cli import (
   tune_flags,
 )
 from pax_compat.experiments import experiment_overrides, resolved
-from pax_compat.runs import job_dir, run_log, versions
+from pax_compat.runs import garbage, job_dir, run_log, versions
 from pax_compat.tuning import processes
 
 for _module in (
@@ -135,11 +135,12 @@ def _run():
   job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
   process_flags.check()
   run_flags.check()
-  make_experiment = _experiment(trains=pax_flags.mode() == pax_flags.TRAIN)
-  job_dir.answering_path(job_flags.JOB_LOG_DIR.value)
-  # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
-  # unknown names are reported at once.
-  from pax_compat.processes import clusters, rendezvous
+  with garbage.uncollected(stays=True):
+    make_experiment = _experiment(trains=pax_flags.mode() == pax_flags.TRAIN)
+    job_dir.answering_path(job_flags.JOB_LOG_DIR.value)
+    # Imported late, because JAX, flax and Orbax take seconds: invalid flags and
+    # unknown names are reported at once.
+    from pax_compat.processes import clusters, rendezvous
 
   run_flags.configure_jax()
   process_flags.join(clusters.detect, rendezvous.meet)
@@ -148,10 +149,10 @@ def _run():
     logging.debug('huge pages are requested: %s', huge_pages.described())
   for note in () if _QUIET.value else pax_flags.notes():
     command_line.print_line(note)
-  from pax_compat.jobs import job, job_options
-  from pax_compat.processes import process_failures, same_start
-  from pax_compat.trainer import loop, run, run_options
-
+  with garbage.uncollected(stays=True):
+    from pax_compat.jobs import job, job_options
+    from pax_compat.processes import process_failures, same_start
+    from pax_compat.trainer import loop, run, run_options
   try:
     with (
       run_log.RunLog() as log,

@@ -12,7 +12,14 @@ from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
 from pax_compat.processes import first_process
-from pax_compat.runs import files, job_dir, job_lock, mirror, run_log
+from pax_compat.runs import (
+  files,
+  garbage,
+  job_dir,
+  job_lock,
+  mirror,
+  run_log,
+)
 from pax_compat.trainer import (
   compiling_ahead,
   early_checks,
@@ -81,11 +88,12 @@ def train(
       experiment, data.train, enforced=config.enforce_input_specs
     )
     skips = options.on_nan == numbers_guard.SKIP
-    with first_batch.tried(first.example, data.train):
-      made = program.create(task, mesh, first.example, skips_nonfinite=skips)
-    early_checks.check(made, data, first.example)
-    ahead = stack.enter_context(compiling_ahead.started(made, first))
-    state = begin.state(made, checkpointer, first.example, print_line)
+    with garbage.uncollected():
+      with first_batch.tried(first.example, data.train):
+        made = program.create(task, mesh, first.example, skips_nonfinite=skips)
+      early_checks.check(made, data, first.example)
+      ahead = stack.enter_context(compiling_ahead.started(made, first))
+      state = begin.state(made, checkpointer, first.example, print_line)
     start_lines.write(print_line, made, first.example)
     dumps = {**experiment.dumps, **begin.reports()}
     text = config_text.to_text(configs, checked=True)
