@@ -35,15 +35,6 @@ from pax_compat.learners.variable_names import (
 )
 from pax_compat.schedules import evaluated
 
-# Fields of a `Step` with arrays.
-_ARRAYS = (
-  'gradients',
-  'row_statistics',
-  'loss_weights',
-  'source_factors',
-  'schedules',
-)
-
 
 class LearnerState(NamedTuple):
   """The state of a learner.
@@ -295,35 +286,32 @@ class Learner(LearnerSettings):
     )
     metrics |= step_lib.optimizer_metrics(step, state.optimizer)
 
-    @jax.jit  # Traced once, though norms need it too.
-    def optimized(arrays, factors, weights, *states):
-      return step_lib.optimize(
-        step._replace(**arrays), factors, weights, *states
-      )
+    def norms_of_weights():
+      return other_norms() | step_lib.weight_norms(step, weights)
 
-    def updates_and_states(factors):
-      arrays = {name: getattr(step, name) for name in _ARRAYS}
-      return optimized(arrays, factors, weights, state.optimizer, state.average)
-
-    def norms_of_step():
-      updates, *_ = updates_and_states(factors)
-      own = step_lib.norm_metrics(step, weights, updates, is_valid)
-      return other_norms() | own
-
-    norms = branches.either(with_norms, norms_of_step)
-    new_factors, new_is_valid = branches.after(norms, (factors, is_valid))
+    norms = branches.either(with_norms, norms_of_weights)
+    factors, is_valid = branches.after(norms, (factors, is_valid))
 
     def updated():
-      updates, optimizer, average = updates_and_states(new_factors)
+      updates, optimizer, average = step_lib.optimize(
+        step, factors, weights, state.optimizer, state.average
+      )
+      own = branches.either(
+        with_norms, lambda: step_lib.update_norm(step, updates)
+      )
       new_weights = optax.apply_updates(pick(weights, updates), updates)
       new_state = LearnerState(optimizer, average, tracked, state.schedules)
-      return replace_leaves(params, new_weights), new_state
+      return replace_leaves(params, new_weights), new_state, own
+
+    def skipped():
+      return params, state, step_lib.update_norm(step, {})
 
     if self.skips_invalid_steps:
-      new = branches.either(new_is_valid, updated, lambda: (params, state))
+      new = branches.either(is_valid, updated, skipped)
     else:
       new = updated()
-    return *new, metrics, norms
+    new_params, new_state, own = new
+    return new_params, new_state, metrics, norms | own
 
   def of(self, batch: Any) -> 'Learner':
     """Returns the learner that makes the step on a batch.

@@ -176,10 +176,8 @@ def optimizer_metrics(step: Step, optimizer_state: Any) -> Arrays:
   return metrics
 
 
-def norm_metrics(
-  step: Step, weights: Arrays, updates: Arrays, is_valid: jax.Array
-) -> Arrays:
-  """Returns the norms of weights and updates that the settings ask for."""
+def weight_norms(step: Step, weights: Arrays) -> Arrays:
+  """Returns the norms [] of trained weights that the settings ask for."""
   settings, metrics = step.settings, {}
   if settings.var_norm_summary or settings.var_norm_individual_vars:
     trained = pick(weights, step.gradients)
@@ -188,14 +186,20 @@ def norm_metrics(
       metrics['learning/var_norm'] = gradient_norms.norm(squares)
     if settings.var_norm_individual_vars:
       metrics |= gradient_norms.norm_metrics('per_var_norm', squares)
-  if settings.grad_norm_summary:
-    applied = gradient_norms.norm(
-      gradient_norms.squares(updates, dict.fromkeys(updates, 0))
-    )
-    if settings.skips_invalid_steps:
-      applied = jnp.where(is_valid, applied, 0)
-    metrics['learning/applied_grad_norm'] = applied
   return metrics
+
+
+def update_norm(step: Step, updates: Arrays) -> Arrays:
+  """Returns the global norm [] of the updates, if the settings ask for it.
+
+  Args:
+    step: the inputs of the step.
+    updates: by path; empty for a step that is skipped, whose norm is zero.
+  """
+  if not step.settings.grad_norm_summary:
+    return {}
+  squares = gradient_norms.squares(updates, dict.fromkeys(updates, 0))
+  return {'learning/applied_grad_norm': gradient_norms.norm(squares)}
 
 
 def _squares_of_gradients(step: Step, weights: Arrays) -> Arrays:
