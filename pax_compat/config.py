@@ -308,7 +308,7 @@ def _by_name(fn_or_cls: Callable[..., Any], args: tuple) -> dict[str, Any]:
 def _build(
   config: Config, overrides: dict[str, Any], built: dict[int, Any], **hidden
 ) -> Any:
-  """Builds an object and the configs in its fields that are no templates.
+  """Builds an object and the configs in its fields that are not templates.
 
   Args:
     config: the config of the object.

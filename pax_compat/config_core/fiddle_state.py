@@ -10,7 +10,7 @@ from typing import Any
 
 import fiddle as fdl
 
-# Fields that flax.linen adds to every module. They are no hyperparameters, but
+# Fields that flax.linen adds to every module. They are not hyperparameters, but
 # may be set.
 HIDDEN_FIELDS = ('parent',)
 
@@ -56,7 +56,7 @@ def set_fields(config: fdl.Buildable) -> dict[str, Any]:
 
 
 def hidden_fields(config: fdl.Buildable) -> dict[str, Any]:
-  """Returns the fields that were set and are no hyperparameters."""
+  """Returns the fields that were set and are not hyperparameters."""
   arguments = config.__arguments__
   return {n: v for n, v in arguments.items() if n in HIDDEN_FIELDS}
 
