@@ -8,8 +8,9 @@ are below `.../stats/local_stats/`. Stacked weights have dimensions in front.
 """
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import fiddle as fdl
 import jax
@@ -81,15 +82,22 @@ class ShampooState:
     """
     self._source = source
     self._optimizer = optimizer.Instantiate()
-    # Name of a weight's node -> the weight.
-    self._nodes = {}
+    # Name of a weight's node -> the weight, and its first node.
+    self._weights: dict[str, str] = {}
+    self._nodes: dict[str, str] = {}
+    self._quantized: set[str] = set()
+    self._firsts = functools.cache(self._find_firsts)
     for name in source.opt_states:
-      head, found, rest = name.partition('/stats/')
+      _, found, rest = name.partition('/stats/')
       rest = rest.removeprefix(_LOCAL)
       weight = _longest_prefix(rest, source.variables) if found else None
-      if weight is not None:
-        start = name[: len(name) - len(rest)]
-        self._nodes[f'{start}{weight}'] = weight
+      if weight is None:
+        continue
+      node = f'{name.removesuffix(rest)}{weight}'
+      self._weights[node] = weight
+      self._nodes.setdefault(weight, node)
+      if _is_quantized(name.removeprefix(f'{node}/')):
+        self._quantized.add(node)
 
   def assembly(self, path: str, like: jax.ShapeDtypeStruct) -> Assembly | None:
     """Returns a leaf of the state; None if the checkpoint lacks it.
@@ -109,15 +117,19 @@ class ShampooState:
     if field not in _OF_WEIGHTS:
       weight, _, index = weight.rpartition('/')
       dim = int(index)
-    node = self._node(weight)
+    node = self._nodes.get(f'params/{weight}')
     if node is None:
       return None
-    self._check_not_quantized(node)
+    if node in self._quantized:
+      raise errors.UserError(
+        f'{self._source.path}: the state of Shampoo is quantized'
+        ' (best_effort_memory_usage_reduction), which is not supported;'
+        ' expected load_opt_states=False'
+      )
     if field in _OF_WEIGHTS:
       return self._of_weight(f'{node}/{_OF_WEIGHTS[field]}', like)
-    whole = self._source.arrays[self._source.variables[self._nodes[node]]]
     stack = len(like.shape) - (1 if field == 'errors' else 3)
-    blocks = self._optimizer.weight_blocks(whole[stack:])
+    blocks = self._blocks(node, stack)
     if blocks is None or dim >= len(blocks.block_shape):
       return None
     if like.shape[stack] != blocks.num_blocks:
@@ -126,23 +138,10 @@ class ShampooState:
       return self._errors(f'{node}/{_ERRORS}', like, blocks, dim)
     return self._matrices(node, field, like, blocks, dim)
 
-  def _node(self, weight: str) -> str | None:
-    names = (n for n, w in self._nodes.items() if w == f'params/{weight}')
-    return next(names, None)
-
-  def _check_not_quantized(self, node: str):
-    for name in self._source.opt_states:
-      inside = name.removeprefix(f'{node}/')
-      parts = inside.split('/')
-      quantized = parts[-1] in ('diagonal', 'bucket_size') or (
-        parts[0] in _MATRICES.values() and parts[-1] == 'quantized'
-      )
-      if inside != name and quantized:
-        raise errors.UserError(
-          f'{self._source.path}: the state of Shampoo is quantized'
-          ' (best_effort_memory_usage_reduction), which is not supported;'
-          ' expected load_opt_states=False'
-        )
+  def _blocks(self, node: str, lead: int) -> WeightBlocks | None:
+    """Returns the blocks of a weight with `lead` stacked dimensions."""
+    shape = self._source.arrays[self._source.variables[self._weights[node]]]
+    return self._optimizer.weight_blocks(shape[lead:])
 
   def _of_weight(
     self, name: str, like: jax.ShapeDtypeStruct
@@ -189,7 +188,7 @@ class ShampooState:
     if _LOCAL in node:
       group = node.partition(_LOCAL)[0]
       shared = f'{group}{_GLOBAL}{kept}'
-      first = self._first(group, node, lead)
+      first = self._firsts(group, lead)[node]
       names = [shared] * blocks.num_blocks
     else:
       names = [f'{node}/{kept}/{i * rank + dim}' for i in range(len(sizes))]
@@ -218,24 +217,24 @@ class ShampooState:
 
     return Assembly(like, values)
 
-  def _first(self, group: str, node: str, lead: int) -> int:
-    """Returns the index of a weight's first matrix among those of all."""
-    count = 0
-    for other, blocks in self._in_order(group, lead):
-      if other == node:
-        return count
+  def _find_firsts(self, group: str, lead: int) -> dict[str, int]:
+    """Returns the index of each weight's first matrix, in Pax's order."""
+    nodes = [n for n in self._weights if n.startswith(f'{group}{_LOCAL}')]
+    found, count = {}, 0
+    for node in sorted(nodes, key=lambda n: n.split('/')):
+      found[node] = count
+      blocks = self._blocks(node, lead)
       if blocks is not None:
         count += blocks.num_blocks * len(blocks.block_shape)
-    raise AssertionError(node)
+    return found
 
-  def _in_order(
-    self, group: str, lead: int
-  ) -> Iterator[tuple[str, WeightBlocks | None]]:
-    """Yields the nodes of a group and their blocks, in Pax's order."""
-    nodes = [n for n in self._nodes if n.startswith(f'{group}{_LOCAL}')]
-    for node in sorted(nodes, key=lambda n: n.split('/')):
-      shape = self._source.arrays[self._source.variables[self._nodes[node]]]
-      yield node, self._optimizer.weight_blocks(shape[lead:])
+
+def _is_quantized(inside: str) -> bool:
+  """Whether an array within the node of a weight is of quantized state."""
+  first, last = inside.split('/')[0], inside.split('/')[-1]
+  return last in ('diagonal', 'bucket_size') or (
+    first in _MATRICES.values() and last == 'quantized'
+  )
 
 
 def _longest_prefix(path: str, names) -> str | None:
