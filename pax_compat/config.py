@@ -323,9 +323,16 @@ def _build(
   for name, value in fields.items():
     if value is REQUIRED:
       raise RequiredError(class_name(config), name)
-    if not _has_config(value) or _is_built(config.cls, name):
-      fields[name] = _with_built(value, built, name)
+    fields[name] = _in_object(config.cls, name, value, built)
   return config.cls(**fields, **{**hidden_fields(config), **hidden})
+
+
+def _in_object(cls: Any, name: str, value: Any, built: dict[int, Any]) -> Any:
+  """Returns the value of a field in an object; templates stay configs."""
+  if _has_config(value) and name not in configured_defaults(cls):
+    if annotations.is_template(cls, name):
+      return value
+  return _with_built(value, built, name)
 
 
 def _has_config(value: Any) -> bool:
@@ -367,9 +374,7 @@ def _built(config: fdl.Buildable, built: dict[int, Any]) -> Any:
     return _build(config, {}, built, **_without_parent(config))
   cls = fdl.get_callable(config)
   fields = {
-    name: _with_built(value, built, name)
-    if not _has_config(value) or _is_built(cls, name)
-    else value
+    name: _in_object(cls, name, value, built)
     for name, value in set_fields(config).items()
   }
   return config.__build__(**fields)
@@ -382,14 +387,6 @@ def build_partial(partial: fdl.Buildable) -> Callable[..., Any]:
 
 def _without_parent(config: Config) -> dict[str, None]:
   return {'parent': None} if 'parent' in parameters(config) else {}
-
-
-def _is_built(cls: Any, field: str) -> bool:
-  """Whether configs in a field are built with the object."""
-  declared = any(
-    f.name == field and _IN_CONFIG in f.metadata for f in _dataclass_fields(cls)
-  )
-  return declared or not annotations.is_template(cls, field)
 
 
 def _dataclass_fields(cls: Any) -> tuple[dataclasses.Field, ...]:
