@@ -295,15 +295,12 @@ class CachedNetwork:
       )
     return result, updated[base_layer.DECODE_CACHE]
 
-  def transform(
-    self, states: States, change: Callable[[jax.Array, int, int], jax.Array]
-  ) -> States:
+  def transform(self, states: States, change: decode_states.StateFn) -> States:
     """Changes the states.
 
     Args:
       states: the states.
-      change: (state, batch_dim, time_dim) -> state; a dimension that a state
-        does not have is -1.
+      change: see `StateFn`.
     """
     return jax.tree.map(change, states, *self._dims)
 
@@ -341,10 +338,7 @@ class CachedNetwork:
     """Returns states in which each row is there `repeats` times."""
     if repeats == 1:
       return states
-    return self.transform(
-      states,
-      lambda x, batch, _: x if batch < 0 else jnp.repeat(x, repeats, batch),
-    )
+    return self.transform(states, decode_states.repeat_rows(repeats))
 
   def reordered(
     self, states: States, hyps: jax.Array, first: int = 0

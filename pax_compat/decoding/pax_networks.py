@@ -22,7 +22,11 @@ from pax_compat.decoding.cached_network import (
   States,
   of_hypotheses,
 )
-from pax_compat.layer_core.decode_states import StateFn, is_shared
+from pax_compat.layer_core.decode_states import (
+  StateFn,
+  is_shared,
+  repeat_rows,
+)
 
 
 class PaxNetwork(CachedNetwork):
@@ -99,9 +103,7 @@ class PaxNetwork(CachedNetwork):
   def repeat(self, states: States, repeats: int) -> States:
     if repeats == 1 or not self._transforms:
       return super().repeat(states, repeats)
-    return self._transformed(
-      states, state_alignment.batch_broadcast_state_fn(repeats)
-    )
+    return self._transformed(states, repeat_rows(repeats))
 
   def grow(self, states: States, positions: int) -> States:
     if not self._transforms:

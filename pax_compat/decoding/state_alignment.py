@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from pax_compat import errors
 from pax_compat.decoding import decoder_utils
-from pax_compat.layer_core.decode_states import StateFn
+from pax_compat.layer_core.decode_states import StateFn, repeat_rows
 from pax_compat.nested_map import NestedMap
 
 
@@ -45,12 +45,7 @@ def slice_state_fn(slice_start: int, slice_limit: int) -> StateFn:
 
 def batch_broadcast_state_fn(multiplier: int) -> StateFn:
   """Returns a function that repeats each row of states."""
-
-  def repeat(x, batch_dim, time_dim):
-    del time_dim
-    return x if batch_dim < 0 else jnp.repeat(x, multiplier, axis=batch_dim)
-
-  return repeat
+  return repeat_rows(multiplier)
 
 
 def _shifted(

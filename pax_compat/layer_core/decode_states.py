@@ -16,6 +16,16 @@ DECODE_CACHE = 'decoder_cache'  # The collection of these variables.
 StateFn = Callable[[jax.Array, int, int], jax.Array]
 
 
+def repeat_rows(repeats: int) -> StateFn:
+  """Returns a function that repeats each row of states."""
+
+  def repeat(x, batch_dim, time_dim):
+    del time_dim
+    return x if batch_dim < 0 else jnp.repeat(x, repeats, axis=batch_dim)
+
+  return repeat
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SharedState:
@@ -132,9 +142,7 @@ class ForwardsDecodeStates:
     Raises:
       UserError: an attention does not read shared prefixes.
     """
-    self._transform_own_states(
-      lambda x, batch, _: jnp.repeat(x, num_suffix_samples, axis=batch)
-    )
+    self._transform_own_states(repeat_rows(num_suffix_samples))
     self._for_layers('lazy_broadcast_prefix', num_suffix_samples, suffix_length)
 
   def right_align_decode_state_with_prefix(

@@ -164,8 +164,7 @@ class DecodableAttention(base_layer.BaseLayer):
     States of subclasses that have the dimensions [B, ...] are [B, T, ...].
 
     Args:
-      transform_fn: (state, batch dimension, time dimension) -> state; a
-        dimension that a state does not have is -1.
+      transform_fn: see `StateFn`.
     """
     self._transform_own_states(
       transform_fn,
@@ -180,7 +179,7 @@ class DecodableAttention(base_layer.BaseLayer):
     """Changes the cache of cross attention: rows, and not the source's length.
 
     Args:
-      transform_fn: as of `transform_decode_state`.
+      transform_fn: see `StateFn`.
     """
     # Inputs of a convolution of queries are of the decoded positions.
     self._transform_own_states(transform_fn, ['dconv_q_inputs'])

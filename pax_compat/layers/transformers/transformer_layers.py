@@ -14,7 +14,11 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import Config, is_set, set_fields, sub_config_field
-from pax_compat.layer_core.decode_states import ForwardsDecodeStates, StateFn
+from pax_compat.layer_core.decode_states import (
+  ForwardsDecodeStates,
+  StateFn,
+  repeat_rows,
+)
 from pax_compat.layers import stochastics
 from pax_compat.layers.attentions import attention_masks, dot_product
 from pax_compat.layers.attentions.attention_masks import AttentionMask, Mask
@@ -319,9 +323,8 @@ class Transformer(ForwardsDecodeStates, ResidualBlock):
   def lazy_broadcast_prefix(self, num_suffix_samples: int, suffix_length: int):
     super().lazy_broadcast_prefix(num_suffix_samples, suffix_length)
     if hasattr(self._cross_attention, 'transform_cross_states'):
-      self._cross_attention.transform_cross_states(
-        lambda x, batch, _: jnp.repeat(x, num_suffix_samples, axis=batch)
-      )
+      repeat = repeat_rows(num_suffix_samples)
+      self._cross_attention.transform_cross_states(repeat)
 
   @property
   def _cross_attention(self) -> base_layer.BaseLayer | None:
