@@ -11,6 +11,7 @@ import pytest
 
 from pax_compat.runs import compiled_programs, files
 from tests import pairwise, slow_tests
+from tests.crashed_workers import pytest_xdist_make_scheduler  # noqa: F401
 
 
 def _threads_per_worker() -> int:

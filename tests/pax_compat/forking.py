@@ -8,10 +8,12 @@ the start of a process, or about what is imported, needs a new interpreter.
 
 import atexit
 import contextlib
+import functools
 import multiprocessing
 import os
 import pathlib
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import tempfile
 import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, spawn
 
 from pax_compat.cli import huge_pages
 
@@ -53,7 +55,7 @@ class Process:
     # One whose environment does not say so would replace itself by a new
     # interpreter.
     env = huge_pages.with_setting(env) or dict(env)
-    with _environment(env):
+    with _interpreter(env):
       forkserver.ensure_running()
     for path in (out, err):
       path.write_bytes(b'')
@@ -118,16 +120,29 @@ def run(
 
 
 @contextlib.contextmanager
-def _environment(env: Mapping[str, str]) -> Iterator[None]:
-  """Replaces this process's environment for a moment."""
-  before = dict(os.environ)
-  os.environ.clear()
-  os.environ.update(env)
+def _interpreter(env: Mapping[str, str]) -> Iterator[None]:
+  """Makes `multiprocessing` start interpreters with that environment.
+
+  Without a change of this process's own, which a thread of TensorFlow may read
+  at the same time.
+  """
+  ours = spawn.get_executable()
+  settings = [f'{name}={value}' for name, value in env.items()]
+  script = pathlib.Path(_folder().name, 'python')
+  command = shlex.join(['env', '-i', *settings, sys.executable])
+  script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+  script.chmod(0o700)
+  spawn.set_executable(str(script))
   try:
     yield
   finally:
-    os.environ.clear()
-    os.environ.update(before)
+    spawn.set_executable(ours)
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory:
+  """Returns a folder that stays as long as this process."""
+  return tempfile.TemporaryDirectory()
 
 
 def _as_program(command, env, streams):
